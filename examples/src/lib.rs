@@ -1,0 +1,1 @@
+//! Programs over EXS; each binary of this package is one of them.

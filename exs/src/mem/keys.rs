@@ -1,0 +1,306 @@
+//! Keys (STags) and the one function that decides whether a key may be used.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::Segment;
+
+/// A key: the STag on an iWARP wire, lkey or rkey in verbs terms.
+pub type Key = u32;
+
+/// What a key allows. Reading locally is always allowed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// The RNIC may write here on behalf of a local receive or READ.
+    pub local_write: bool,
+    /// A peer may READ.
+    pub remote_read: bool,
+    /// A peer may WRITE.
+    pub remote_write: bool,
+}
+
+impl Access {
+    /// Local reads only (the source of a send).
+    pub const LOCAL_READ: Access =
+        Access { local_write: false, remote_read: false, remote_write: false };
+    /// Local reads and writes.
+    pub const LOCAL: Access = Access { local_write: true, remote_read: false, remote_write: false };
+    /// A peer may READ.
+    pub const REMOTE_READ: Access =
+        Access { local_write: false, remote_read: true, remote_write: false };
+    /// A peer may WRITE (which implies that it is locally writable, as in verbs).
+    pub const REMOTE_WRITE: Access =
+        Access { local_write: true, remote_read: false, remote_write: true };
+    /// Everything.
+    pub const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true };
+
+    /// True if every right in `need` is in `self`.
+    pub const fn allows(self, need: Access) -> bool {
+        (self.local_write || !need.local_write)
+            && (self.remote_read || !need.remote_read)
+            && (self.remote_write || !need.remote_write)
+    }
+}
+
+/// Who may use a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Every queue pair of the protection domain (a memory region).
+    Domain(u32),
+    /// One queue pair only (a type-2 memory window): (domain, queue pair).
+    QueuePair(u32, u32),
+}
+
+/// What a key stands for.
+#[derive(Clone, Debug)]
+pub struct Grant {
+    /// The bytes.
+    pub segment: Segment,
+    /// The rights.
+    pub access: Access,
+    /// The users.
+    pub scope: Scope,
+}
+
+/// Why a key, or the bytes named with it, were refused. The numbers are what the
+/// user of the key asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AccessFault {
+    /// No such key: never issued, revoked, or another connection's.
+    #[error("key {key:#010x} is not valid here (never issued, revoked, or another connection's)")]
+    InvalidKey {
+        /// The key used.
+        key: Key,
+    },
+    /// `addr + len` is beyond 2^64.
+    #[error("{len} bytes at {addr:#x} wrap around the end of the address space")]
+    Wrap {
+        /// The address used.
+        addr: u64,
+        /// The length used.
+        len: u64,
+    },
+    /// Outside of what the key covers.
+    #[error("{len} bytes at {addr:#x} are outside of key {key:#010x} ({size} bytes at {base:#x})")]
+    Bounds {
+        /// The key used.
+        key: Key,
+        /// The address used.
+        addr: u64,
+        /// The length used.
+        len: u64,
+        /// First address covered by the key.
+        base: u64,
+        /// Bytes covered by the key.
+        size: u64,
+    },
+    /// Inside, but the right is missing.
+    #[error("key {key:#010x} does not allow this (needed {need:?}, granted {have:?})")]
+    Rights {
+        /// The key used.
+        key: Key,
+        /// The rights needed.
+        need: Access,
+        /// The rights granted.
+        have: Access,
+    },
+}
+
+/// Keys are drawn at random, so the identity is a good hash of them, and no
+/// peer can choose which keys exist.
+#[derive(Default)]
+pub struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for b in bytes {
+            self.0 = (self.0 << 8) | u64::from(*b);
+        }
+    }
+    fn write_u32(&mut self, key: u32) {
+        // The table looks at the top bits and the low ones: spread to both.
+        self.0 = u64::from(key).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
+
+/// How many revoked keys are remembered, so that none of them comes back while
+/// an old message that names it may still be on its way.
+const QUARANTINE: usize = 4096;
+
+/// All keys of one RNIC.
+#[derive(Default)]
+pub struct KeyTable {
+    grants: HashMap<Key, Grant, BuildHasherDefault<KeyHasher>>,
+    retired: VecDeque<Key>,
+    retired_set: HashMap<Key, (), BuildHasherDefault<KeyHasher>>,
+}
+
+impl KeyTable {
+    /// An empty table.
+    pub fn new() -> KeyTable {
+        KeyTable::default()
+    }
+
+    /// Issues a key. `draw` yields random numbers; zero (which peers read as "no
+    /// key"), keys in use and lately revoked ones are drawn again.
+    pub fn insert(&mut self, grant: Grant, draw: &mut dyn FnMut() -> u32) -> Key {
+        loop {
+            let key = draw();
+            let taken = self.grants.contains_key(&key) || self.retired_set.contains_key(&key);
+            if key != 0 && !taken {
+                self.grants.insert(key, grant);
+                return key;
+            }
+        }
+    }
+
+    /// Revokes a key; what it stood for is returned if it was valid.
+    pub fn remove(&mut self, key: Key) -> Option<Grant> {
+        let grant = self.grants.remove(&key)?;
+        if self.retired.len() == QUARANTINE
+            && let Some(old) = self.retired.pop_front()
+        {
+            self.retired_set.remove(&old);
+        }
+        self.retired.push_back(key);
+        self.retired_set.insert(key, ());
+        Some(grant)
+    }
+
+    /// What a key stands for.
+    pub fn get(&self, key: Key) -> Option<&Grant> {
+        self.grants.get(&key)
+    }
+
+    /// Valid keys.
+    pub fn len(&self) -> usize {
+        self.grants.len()
+    }
+
+    /// True if no key is valid.
+    pub fn is_empty(&self) -> bool {
+        self.grants.is_empty()
+    }
+
+    /// The bytes that a local work request names, if its key allows `need`.
+    /// Only keys of the whole domain are local keys.
+    pub fn check_local(
+        &self,
+        domain: u32,
+        key: Key,
+        addr: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<Segment, AccessFault> {
+        match self.grants.get(&key) {
+            Some(g) if g.scope == Scope::Domain(domain) => cut(key, g, addr, len, need),
+            _ => Err(AccessFault::InvalidKey { key }),
+        }
+    }
+
+    /// The bytes that a peer's WRITE or READ names, if its key is valid on the
+    /// queue pair it came by and allows `need`.
+    pub fn check_remote(
+        &self,
+        domain: u32,
+        queue_pair: u32,
+        key: Key,
+        addr: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<Segment, AccessFault> {
+        match self.grants.get(&key) {
+            Some(g)
+                if g.scope == Scope::QueuePair(domain, queue_pair)
+                    || g.scope == Scope::Domain(domain) =>
+            {
+                cut(key, g, addr, len, need)
+            }
+            _ => Err(AccessFault::InvalidKey { key }),
+        }
+    }
+}
+
+/// Bounds first, then rights: the order in which RFC 5040 section 7 lists the
+/// checks and their error codes.
+fn cut(key: Key, g: &Grant, addr: u64, len: u64, need: Access) -> Result<Segment, AccessFault> {
+    let end = addr.checked_add(len).ok_or(AccessFault::Wrap { addr, len })?;
+    let (base, size) = (g.segment.addr(), g.segment.len() as u64);
+    let bounds = AccessFault::Bounds { key, addr, len, base, size };
+    if addr < base || end > base + size {
+        return Err(bounds);
+    }
+    if !g.access.allows(need) {
+        return Err(AccessFault::Rights { key, need, have: g.access });
+    }
+    let offset = usize::try_from(addr - base).map_err(|_| bounds)?;
+    let len = usize::try_from(len).map_err(|_| bounds)?;
+    g.segment.slice(offset, len).map_err(|_| bounds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Region;
+    use super::*;
+
+    fn table() -> (KeyTable, Key, u64) {
+        let mut t = KeyTable::new();
+        let segment = Region::from_vec(vec![0; 64]).segment(16, 32).unwrap();
+        let addr = segment.addr();
+        let scope = Scope::QueuePair(1, 7);
+        let key = t.insert(Grant { segment, access: Access::REMOTE_WRITE, scope }, &mut || 42);
+        (t, key, addr)
+    }
+
+    #[test]
+    fn bounds_rights_scope_and_life_are_checked() {
+        let (mut t, key, addr) = table();
+        let need = Access::REMOTE_WRITE;
+        assert_eq!(t.check_remote(1, 7, key, addr + 4, 28, need).unwrap().len(), 28);
+        assert!(matches!(
+            t.check_remote(1, 7, key, addr + 4, 29, need),
+            Err(AccessFault::Bounds { .. })
+        ));
+        assert!(matches!(
+            t.check_remote(1, 7, key, addr - 1, 1, need),
+            Err(AccessFault::Bounds { .. })
+        ));
+        assert!(matches!(
+            t.check_remote(1, 7, key, u64::MAX, 2, need),
+            Err(AccessFault::Wrap { .. })
+        ));
+        assert!(matches!(
+            t.check_remote(1, 7, key, addr, u64::MAX, need),
+            Err(AccessFault::Wrap { .. })
+        ));
+        assert!(matches!(
+            t.check_remote(1, 7, key, addr, 1, Access::REMOTE_READ),
+            Err(AccessFault::Rights { .. })
+        ));
+        for (domain, qp) in [(1, 8), (2, 7)] {
+            assert!(matches!(
+                t.check_remote(domain, qp, key, addr, 1, need),
+                Err(AccessFault::InvalidKey { .. })
+            ));
+        }
+        assert!(t.check_local(1, key, addr, 1, Access::LOCAL_READ).is_err(), "a window is remote");
+        t.remove(key);
+        assert!(t.check_remote(1, 7, key, addr, 1, need).is_err());
+    }
+
+    #[test]
+    fn keys_do_not_come_back_soon() {
+        let (mut t, key, _) = table();
+        let grant = t.remove(key).unwrap();
+        let mut draws = [0, key, 43].into_iter();
+        assert_eq!(t.insert(grant.clone(), &mut || draws.next().unwrap()), 43);
+        for i in 0..QUARANTINE as u32 {
+            let k = t.insert(grant.clone(), &mut || 1000 + i);
+            t.remove(k);
+        }
+        assert_eq!(t.insert(grant, &mut || key), key, "forgotten after {QUARANTINE} others");
+    }
+}

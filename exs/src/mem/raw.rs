@@ -1,0 +1,339 @@
+//! Raw memory without references (an `unsafe` island).
+//!
+//! # The argument
+//! A [`Region`] owns its bytes, or has been promised them (`external`), for its
+//! whole life; every [`Segment`] holds the region alive and was checked to lie
+//! inside it. So each pointer made here is in bounds and mapped.
+//!
+//! Races: the bytes of a segment belong to exactly one party at a time. A
+//! buffer that a program lends to an operation is moved into the library
+//! (`api::Buffer`) and moved back with the operation's event, so no reference of
+//! the program's exists meanwhile; the library touches it under the engine's
+//! lock only; memory exported to a peer is reachable to the program by copying
+//! calls that take the same lock. What a peer does through its own process, a
+//! NIC or the kernel is outside of this program's memory model, and the bytes
+//! it leaves are only ever copied, never interpreted in place.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Why a piece of memory could not be had or addressed.
+#[derive(Debug, thiserror::Error)]
+pub enum MemError {
+    /// The range is not inside the region.
+    #[error("range of {len} bytes at offset {offset} is outside of a region of {region} bytes")]
+    OutOfBounds {
+        /// First byte asked for.
+        offset: usize,
+        /// Bytes asked for.
+        len: usize,
+        /// Size of the region.
+        region: usize,
+    },
+    /// The kernel gave no memory.
+    #[error("cannot map {len} bytes of memory: {source}")]
+    Map {
+        /// Bytes asked for.
+        len: usize,
+        /// What mmap(2) said.
+        source: std::io::Error,
+    },
+    /// A region of no bytes, or of more than `isize::MAX`.
+    #[error("a memory region cannot be {len} bytes long")]
+    BadLength {
+        /// Bytes asked for.
+        len: usize,
+    },
+}
+
+/// How a region's memory is given back.
+enum Backing {
+    /// Mapped by us; unmapped on drop.
+    Map,
+    /// A vector's buffer: (pointer, length, capacity) as `Vec` had them.
+    Heap { capacity: usize },
+    /// The caller of [`Region::external`] keeps it alive.
+    External,
+}
+
+/// A stretch of memory that operations may be pointed at.
+pub struct Region {
+    base: NonNull<u8>,
+    len: usize,
+    backing: Backing,
+}
+
+// SAFETY: a region is an address range; its bytes are only touched through the
+// methods below, whose callers hold the bytes exclusively (module essay).
+unsafe impl Send for Region {}
+// SAFETY: as for Send: shared regions hand out disjointly owned segments.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Fresh zeroed pages from the kernel. Pages cost memory once touched.
+    pub fn map(len: usize) -> Result<Arc<Region>, MemError> {
+        if len == 0 || len > isize::MAX as usize {
+            return Err(MemError::BadLength { len });
+        }
+        let base = crate::sys::map_anonymous(len).map_err(|source| MemError::Map { len, source })?;
+        Ok(Arc::new(Region { base, len, backing: Backing::Map }))
+    }
+
+    /// Takes over a vector's bytes (its length, not its spare capacity).
+    pub fn from_vec(vec: Vec<u8>) -> Arc<Region> {
+        let mut vec = std::mem::ManuallyDrop::new(vec);
+        let (len, capacity) = (vec.len(), vec.capacity());
+        let base = NonNull::new(vec.as_mut_ptr()).unwrap_or(NonNull::dangling());
+        Arc::new(Region { base, len, backing: Backing::Heap { capacity } })
+    }
+
+    /// Memory that somebody else owns.
+    ///
+    /// # Safety
+    /// `base` must be valid for reads and writes of `len` bytes until the last
+    /// reference to the region, and the last segment of it, is gone; and while
+    /// an operation is using it nobody may hold a reference to it, except that
+    /// shared references are allowed while it is only read.
+    pub unsafe fn external(base: NonNull<u8>, len: usize) -> Arc<Region> {
+        Arc::new(Region { base, len, backing: Backing::External })
+    }
+
+    /// Gives the vector back, if the region was made from one and nobody else
+    /// refers to it.
+    pub fn into_vec(self: Arc<Region>) -> Result<Vec<u8>, Arc<Region>> {
+        if !matches!(self.backing, Backing::Heap { .. }) {
+            return Err(self);
+        }
+        let region = Arc::try_unwrap(self)?;
+        let region = std::mem::ManuallyDrop::new(region);
+        let Backing::Heap { capacity } = region.backing else { unreachable!("checked above") };
+        // SAFETY: the parts come from a Vec<u8> (`from_vec`), and `ManuallyDrop`
+        // keeps `Drop` from freeing them a second time.
+        Ok(unsafe { Vec::from_raw_parts(region.base.as_ptr(), region.len, capacity) })
+    }
+
+    /// Address of the first byte.
+    pub fn addr(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    /// Pointer to the first byte. Dereferencing it is the caller's argument to make.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Size in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for a region made from an empty vector.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The part of `len` bytes at `offset`.
+    pub fn segment(self: &Arc<Self>, offset: usize, len: usize) -> Result<Segment, MemError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => {
+                Ok(Segment { region: Arc::clone(self), off: offset, len })
+            }
+            _ => Err(MemError::OutOfBounds { offset, len, region: self.len }),
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        match self.backing {
+            // SAFETY: our own mapping, and every segment of it is gone (the Arc).
+            Backing::Map => unsafe { crate::sys::unmap(self.base, self.len) },
+            Backing::Heap { capacity } => {
+                // SAFETY: the parts of a Vec<u8>, given back exactly once.
+                drop(unsafe { Vec::from_raw_parts(self.base.as_ptr(), self.len, capacity) });
+            }
+            Backing::External => {}
+        }
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({:#x}, {} bytes)", self.addr(), self.len)
+    }
+}
+
+/// A part of a region, checked to lie inside it, holding it alive.
+#[derive(Clone)]
+pub struct Segment {
+    region: Arc<Region>,
+    off: usize,
+    len: usize,
+}
+
+impl Segment {
+    /// The region this is a part of.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Offset of the first byte inside the region.
+    pub fn offset(&self) -> usize {
+        self.off
+    }
+
+    /// Address of the first byte.
+    pub fn addr(&self) -> u64 {
+        self.as_ptr() as u64
+    }
+
+    /// Pointer to the first byte, for system calls and for memory islands.
+    pub fn as_ptr(&self) -> *mut u8 {
+        // SAFETY: `off <= region.len` was checked when the segment was made, so
+        // the sum stays inside (or one past) one allocation.
+        unsafe { self.region.base.as_ptr().add(self.off) }
+    }
+
+    /// Bytes in the segment.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The part of `len` bytes at `offset` of this segment.
+    pub fn slice(&self, offset: usize, len: usize) -> Result<Segment, MemError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => {
+                Ok(Segment { region: Arc::clone(&self.region), off: self.off + offset, len })
+            }
+            _ => Err(MemError::OutOfBounds { offset, len, region: self.len }),
+        }
+    }
+
+    /// Drops the first `n` bytes (all of them if there are fewer).
+    pub fn advance(&mut self, n: usize) {
+        let n = n.min(self.len);
+        self.off += n;
+        self.len -= n;
+    }
+
+    /// Keeps the first `n` bytes only.
+    pub fn truncate(&mut self, n: usize) {
+        self.len = self.len.min(n);
+    }
+
+    /// Copies `src` to `offset`. Panics if it does not fit: callers check first,
+    /// and going on would corrupt memory.
+    pub fn write_at(&self, offset: usize, src: &[u8]) {
+        self.assert_inside(offset, src.len());
+        // SAFETY: in bounds (just asserted) and mapped (the Arc); exclusively
+        // held by this operation (module essay), so it cannot overlap `src`,
+        // which is a reference and hence not a peer's memory.
+        let dst = unsafe { self.as_ptr().add(offset) };
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), dst, src.len()) };
+    }
+
+    /// Copies bytes at `offset` into `dst`. Panics if out of bounds.
+    pub fn read_at(&self, offset: usize, dst: &mut [u8]) {
+        self.assert_inside(offset, dst.len());
+        // SAFETY: in bounds and mapped; see `write_at`.
+        let src = unsafe { self.as_ptr().add(offset) };
+        // SAFETY: as above; `dst` is an exclusive reference, so disjoint.
+        unsafe { std::ptr::copy_nonoverlapping(src, dst.as_mut_ptr(), dst.len()) };
+    }
+
+    /// Copies `len` bytes at `offset` to `dst_offset` of another segment; the two
+    /// may overlap. Panics if out of bounds.
+    pub fn copy_to(&self, offset: usize, dst: &Segment, dst_offset: usize, len: usize) {
+        self.assert_inside(offset, len);
+        dst.assert_inside(dst_offset, len);
+        // SAFETY: in bounds, asserted above.
+        let from = unsafe { self.as_ptr().add(offset) };
+        // SAFETY: in bounds, asserted above.
+        let to = unsafe { dst.as_ptr().add(dst_offset) };
+        // SAFETY: both ranges are mapped and in bounds; `copy` allows overlap.
+        unsafe { std::ptr::copy(from, to, len) };
+    }
+
+    /// Continues a CRC32C over `len` bytes at `offset`. Panics if out of bounds.
+    pub fn crc32c(&self, seed: u32, offset: usize, len: usize) -> u32 {
+        self.assert_inside(offset, len);
+        // SAFETY: in bounds, asserted above.
+        let start = unsafe { self.as_ptr().add(offset) };
+        // SAFETY: in bounds and mapped. The slice lives for this call only; the
+        // bytes belong to the operation meanwhile, and a peer that changes them
+        // through the kernel only spoils its own checksum.
+        crc32c::crc32c_append(seed, unsafe { std::slice::from_raw_parts(start, len) })
+    }
+
+    fn assert_inside(&self, offset: usize, len: usize) {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(inside, "{len} bytes at {offset} of a segment of {}", self.len);
+    }
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Segment({:#x}, {} bytes)", self.addr(), self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_stay_inside_their_region() {
+        let region = Region::from_vec(vec![0; 16]);
+        assert!(region.segment(0, 16).is_ok());
+        assert!(region.segment(16, 0).is_ok());
+        assert!(region.segment(1, 16).is_err());
+        assert!(region.segment(usize::MAX, 2).is_err());
+        let seg = region.segment(4, 8).unwrap();
+        assert!(seg.slice(8, 1).is_err());
+        assert!(seg.slice(usize::MAX, 2).is_err());
+        assert_eq!(seg.slice(2, 3).unwrap().offset(), 6);
+    }
+
+    #[test]
+    fn bytes_go_in_and_come_out() {
+        let region = Region::from_vec((0..16).collect());
+        let seg = region.segment(4, 8).unwrap();
+        let mut out = [0; 3];
+        seg.read_at(1, &mut out);
+        assert_eq!(out, [5, 6, 7]);
+        seg.write_at(0, &[9, 9]);
+        seg.copy_to(0, &seg, 1, 4);
+        drop(seg);
+        assert_eq!(region.into_vec().unwrap()[4..10], [9, 9, 9, 6, 7, 9]);
+    }
+
+    #[test]
+    #[should_panic(expected = "8 bytes at 1 of a segment of 8")]
+    fn writing_past_the_end_panics() {
+        Region::from_vec(vec![0; 16]).segment(0, 8).unwrap().write_at(1, &[0; 8]);
+    }
+
+    #[test]
+    fn crc_matches_the_check_value() {
+        let seg = Region::from_vec(b"123456789".to_vec()).segment(0, 9).unwrap();
+        assert_eq!(seg.crc32c(0, 0, 9), 0xE306_9283);
+        assert_eq!(seg.crc32c(seg.crc32c(0, 0, 4), 4, 5), 0xE306_9283);
+    }
+
+    #[test]
+    fn a_vector_comes_back_only_when_nothing_refers_to_it() {
+        let region = Region::from_vec(Vec::with_capacity(100));
+        let seg = region.segment(0, 0).unwrap();
+        let region = region.into_vec().unwrap_err();
+        drop(seg);
+        assert_eq!(region.into_vec().unwrap().capacity(), 100);
+    }
+}

@@ -1,0 +1,462 @@
+//! The vocabulary of the `Rnic` trait.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::mem::{AccessFault, Key};
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u32);
+    )*};
+}
+
+ids! {
+    /// A protection domain.
+    Pd,
+    /// A completion queue.
+    Cq,
+    /// A shared receive queue.
+    Srq,
+    /// A queue pair.
+    Qp,
+    /// A listening endpoint.
+    Listener,
+    /// A connection request that waits for `accept` or `reject`.
+    ConnReq,
+}
+
+/// A memory region: its key is the lkey, and the rkey if it has remote rights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Mr {
+    /// lkey and rkey.
+    pub key: Key,
+}
+
+/// What an RNIC can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caps {
+    /// Name for logs and reports ("soft", "rxe0", ...).
+    pub name: String,
+    /// WRITE WITH IMMEDIATE exists (InfiniBand, RoCE; not iWARP).
+    pub write_imm: bool,
+    /// The initiator of a connection must be the first to send (iWARP).
+    pub initiator_first: bool,
+    /// The local buffer of a READ needs the remote-write right (iWARP).
+    pub read_sink_remote_write: bool,
+    /// A WRITE's completion says that the peer has the bytes (InfiniBand, RoCE);
+    /// else only that the local memory is free again (iWARP).
+    pub write_acked: bool,
+    /// WRs may take their payload from a file.
+    pub file_source: bool,
+    /// Segments per WR.
+    pub max_sge: usize,
+    /// Bytes that `inline` may copy at post time (`head` included).
+    pub max_inline: usize,
+    /// Bytes one WR may move.
+    pub max_msg: u64,
+    /// READs that may be outstanding towards the peer (ORD) and from it (IRD).
+    pub max_ord: u32,
+    /// See `max_ord`.
+    pub max_ird: u32,
+    /// Bytes of private data in a connection request or reply.
+    pub max_private_data: usize,
+}
+
+/// How to make a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub struct QpAttr {
+    /// Protection domain.
+    pub pd: Pd,
+    /// Where sends complete.
+    pub send_cq: Cq,
+    /// Where receives complete.
+    pub recv_cq: Cq,
+    /// Receives come from here, if given.
+    pub srq: Option<Srq>,
+    /// Sends that may be outstanding.
+    pub max_send_wr: usize,
+    /// Receives that may be outstanding (without SRQ).
+    pub max_recv_wr: usize,
+}
+
+/// States of a queue pair, those of RFC 5040/iWARP verbs in the names of verbs:
+/// Init takes receives; Rts (ready to send) takes all; Sqd has ended its sending
+/// side in order; Error flushes all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QpState {
+    /// Made, not connected: receives may be posted.
+    Init,
+    /// Start-up is under way.
+    Connecting,
+    /// Connected.
+    Rts,
+    /// An orderly disconnect is under way: nothing more may be posted.
+    Closing,
+    /// Dead: everything posted is flushed.
+    Error,
+}
+
+/// A piece of registered local memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sge {
+    /// Address of the first byte.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Key of the MR that covers them.
+    pub lkey: Key,
+}
+
+/// A part of a file as the payload of a WRITE.
+#[derive(Clone, Debug)]
+pub struct FileRange {
+    /// The file.
+    pub file: Arc<File>,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes. If the file turns out to be shorter, zeros are written in place of
+    /// what is missing and the completion's `byte_len` says how many bytes are
+    /// the file's.
+    pub len: u64,
+}
+
+/// What a send WR does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOp {
+    /// SEND, in its four forms (RDMAP: Send, Send with Invalidate, Send with
+    /// Solicited Event, Send with Solicited Event and Invalidate).
+    Send {
+        /// Key of the peer's that its RNIC is to invalidate on delivery.
+        invalidate: Option<Key>,
+        /// Ask for a notification at the peer.
+        solicited: bool,
+    },
+    /// RDMA WRITE.
+    Write {
+        /// Address at the peer.
+        raddr: u64,
+        /// The peer's key.
+        rkey: Key,
+    },
+    /// RDMA WRITE that also completes a receive at the peer.
+    WriteImm {
+        /// Address at the peer.
+        raddr: u64,
+        /// The peer's key.
+        rkey: Key,
+        /// The value delivered with the receive's completion.
+        imm: u32,
+    },
+    /// RDMA READ into the local segments (at most one on iWARP).
+    Read {
+        /// Address at the peer.
+        raddr: u64,
+        /// The peer's key.
+        rkey: Key,
+    },
+}
+
+/// A work request for the send queue.
+#[derive(Clone, Debug)]
+pub struct SendWr<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// Bytes that go before the segments; copied at post time (at most
+    /// `max_inline`). Not for READ.
+    pub head: &'a [u8],
+    /// The payload (or the sink, for READ).
+    pub sges: &'a [Sge],
+    /// Payload from a file after `head` and `sges` (WRITE only, `file_source`).
+    pub file: Option<FileRange>,
+    /// Copy the segments' bytes at post time too: their memory is free when
+    /// `post_send` returns.
+    pub inline: bool,
+    /// Ask for a completion. Failures complete in any case.
+    pub signaled: bool,
+}
+
+/// A work request for a receive queue.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvWr<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// Where a message goes.
+    pub sges: &'a [Sge],
+}
+
+/// What a completion is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WcOp {
+    /// A SEND left.
+    Send,
+    /// A WRITE (with or without immediate) left.
+    Write,
+    /// A READ's data are here.
+    Read,
+    /// A message arrived.
+    Recv,
+    /// A peer's WRITE WITH IMMEDIATE consumed a receive.
+    RecvWriteImm,
+}
+
+/// How a WR ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WcStatus {
+    /// Done.
+    Success,
+    /// Not done: the QP went to the error state first (IBV_WC_WR_FLUSH_ERR).
+    Flushed,
+    /// The local memory was refused (IBV_WC_LOC_PROT_ERR).
+    LocalProtection(AccessFault),
+    /// The message is longer than the receive (IBV_WC_LOC_LEN_ERR).
+    LocalLength,
+    /// The peer refused the access (IBV_WC_REM_ACCESS_ERR), as its TERMINATE says.
+    RemoteAccess,
+    /// The peer refused the request for another reason (IBV_WC_REM_INV_REQ_ERR).
+    RemoteInvalidRequest,
+    /// The peer failed (IBV_WC_REM_OP_ERR).
+    RemoteOperation,
+    /// The source file could not be read: errno.
+    FileRead(i32),
+}
+
+/// A work completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wc {
+    /// The WR's.
+    pub wr_id: u64,
+    /// Where it was posted, or (SRQ) where the message came from.
+    pub qp: Qp,
+    /// Outcome.
+    pub status: WcStatus,
+    /// Kind.
+    pub op: WcOp,
+    /// Bytes moved.
+    pub byte_len: u64,
+    /// Immediate data, if any came.
+    pub imm: Option<u32>,
+    /// The key of ours that the peer's SEND invalidated.
+    pub invalidated: Option<Key>,
+    /// The peer asked for a solicited event.
+    pub solicited: bool,
+}
+
+/// Parameters of connect and accept.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnParam<'a> {
+    /// Handed to the peer's request or reply event.
+    pub private_data: &'a [u8],
+    /// READs we answer at a time.
+    pub ird: u32,
+    /// READs we issue at a time.
+    pub ord: u32,
+    /// Give up after this long without an answer.
+    pub timeout: Duration,
+    /// Protect the connection by CRC32C (iWARP: asked for in the MPA start-up,
+    /// and on if either side asks; devices have their own).
+    pub crc: bool,
+    /// Source address to bind to before connecting.
+    pub bind: Option<SocketAddr>,
+}
+
+/// Parameters of listen.
+#[derive(Clone, Copy, Debug)]
+pub struct ListenOpts {
+    /// Connections that may wait in the kernel.
+    pub backlog: u32,
+    /// Refuse IPv4-mapped connections on an IPv6 wildcard.
+    pub v6_only: bool,
+    /// Give a started connection this long to send its request.
+    pub handshake_timeout: Duration,
+}
+
+/// How to end a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disconnect {
+    /// What was posted leaves first.
+    Orderly,
+    /// At once (a TCP reset).
+    Abort,
+}
+
+/// Layer, type and code of a TERMINATE (RFC 5040 section 4.8), as sent by the
+/// peer or by us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TermCode {
+    /// 0 RDMAP, 1 DDP, 2 MPA (LLP).
+    pub layer: u8,
+    /// Error type inside the layer.
+    pub etype: u8,
+    /// Error code inside the type.
+    pub code: u8,
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DisconnectCause {
+    /// Both sides ended it in order.
+    Orderly,
+    /// We cut it.
+    Aborted,
+    /// The connection broke: errno (ECONNRESET, ETIMEDOUT, EPIPE, ...).
+    Broken(i32),
+    /// The peer sent a TERMINATE.
+    TerminatedByPeer(TermCode),
+    /// The peer broke a rule and we sent a TERMINATE.
+    TerminatedByUs(TermCode),
+    /// The device is gone.
+    DeviceRemoved,
+}
+
+/// What happened to connections.
+#[derive(Clone, Debug)]
+pub enum CmEvent {
+    /// Somebody wants to connect to a listener.
+    ConnectRequest {
+        /// Where.
+        listener: Listener,
+        /// To be answered by `accept` or `reject`.
+        req: ConnReq,
+        /// Who.
+        peer: SocketAddr,
+        /// Our address as the peer dialled it.
+        local: SocketAddr,
+        /// What came along.
+        private_data: Vec<u8>,
+    },
+    /// A QP is connected (either side). Posted receives count from here.
+    Established {
+        /// Which.
+        qp: Qp,
+        /// The acceptor's private data (initiator side only).
+        private_data: Vec<u8>,
+        /// READs we may issue at a time, as negotiated.
+        ord: u32,
+        /// READs we answer at a time, as negotiated.
+        ird: u32,
+    },
+    /// The acceptor said no.
+    Rejected {
+        /// Which.
+        qp: Qp,
+        /// What came along.
+        private_data: Vec<u8>,
+    },
+    /// The connection was not made.
+    ConnectFailed {
+        /// Which.
+        qp: Qp,
+        /// Why.
+        error: RnicError,
+    },
+    /// A connection that was established is over. The last event of a QP.
+    Disconnected {
+        /// Which.
+        qp: Qp,
+        /// Why.
+        cause: DisconnectCause,
+    },
+}
+
+/// What `poll_event` yields.
+#[derive(Clone, Debug)]
+pub enum RnicEvent {
+    /// A connection event.
+    Cm(CmEvent),
+    /// An armed CQ has completions.
+    CqReady(Cq),
+}
+
+/// Readiness as the reactor saw it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// Bytes, a connection, or an end of file can be read.
+    pub readable: bool,
+    /// There is room to write, or a connect has ended.
+    pub writable: bool,
+}
+
+/// Why an RNIC refused a call.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RnicError {
+    /// No such object, or not any more.
+    #[error("no such {what} ({id})")]
+    NoSuch {
+        /// Kind of object.
+        what: &'static str,
+        /// Its number.
+        id: u32,
+    },
+    /// The object is in use.
+    #[error("{what} {id} is still in use by {users} others")]
+    Busy {
+        /// Kind of object.
+        what: &'static str,
+        /// Its number.
+        id: u32,
+        /// Users.
+        users: usize,
+    },
+    /// The QP is in another state than the call needs.
+    #[error("queue pair {qp} is in state {state:?}; the call needs {need}")]
+    State {
+        /// Which.
+        qp: u32,
+        /// Its state.
+        state: QpState,
+        /// The states that would do.
+        need: &'static str,
+    },
+    /// A queue is full: take completions out first.
+    #[error("the {what} is full ({depth} work requests): dequeue completions first")]
+    QueueFull {
+        /// Which queue.
+        what: &'static str,
+        /// Its depth.
+        depth: usize,
+    },
+    /// The local memory was refused.
+    #[error("local memory refused: {0}")]
+    Memory(#[from] AccessFault),
+    /// A limit of the RNIC.
+    #[error("{what}: {asked} is over this RNIC's limit of {limit}")]
+    Limit {
+        /// What is limited.
+        what: &'static str,
+        /// Asked for.
+        asked: u64,
+        /// Possible.
+        limit: u64,
+    },
+    /// This RNIC cannot do that.
+    #[error("this RNIC has no {0}")]
+    Unsupported(&'static str),
+    /// The peer's start-up was not understood.
+    #[error("the peer does not speak iWARP as expected: {0}")]
+    Protocol(String),
+    /// The kernel said no.
+    #[error("{call}: {}", std::io::Error::from_raw_os_error(*.errno))]
+    Os {
+        /// The system call or step.
+        call: &'static str,
+        /// Its errno.
+        errno: i32,
+    },
+    /// No answer in time.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+}
+
+impl RnicError {
+    /// An [`RnicError::Os`] from an `io::Error`.
+    pub fn os(call: &'static str, e: &std::io::Error) -> RnicError {
+        RnicError::Os { call, errno: e.raw_os_error().unwrap_or(libc::EIO) }
+    }
+}
