@@ -22,5 +22,7 @@ floors! {
     wire,
 }
 
+pub use mem::{Buffer, MemError, MemoryRegion};
+
 /// The version of this library.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -32,6 +32,21 @@ pub enum MemError {
         /// Size of the region.
         region: usize,
     },
+    /// A live buffer has some of these bytes.
+    #[error(
+        "bytes {start}..{end} of the region are in use: a buffer has {by_start}..{by_end}; \
+         drop it, or wait for the event that brings it back"
+    )]
+    Leased {
+        /// First byte asked for.
+        start: usize,
+        /// End of the range asked for.
+        end: usize,
+        /// First byte of the lease in the way.
+        by_start: usize,
+        /// Its end.
+        by_end: usize,
+    },
     /// The kernel gave no memory.
     #[error("cannot map {len} bytes of memory: {source}")]
     Map {

@@ -5,7 +5,9 @@
 //! `io::Error` with the kernel's errno. What it must never know: protocols.
 #![allow(unsafe_code)]
 
+mod eventfd;
 mod map;
 
+pub use eventfd::EventFd;
 pub use map::map_anonymous;
 pub(crate) use map::unmap;

@@ -1,0 +1,201 @@
+//! The event queue: where the engine leaves events and threads wait for them.
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::event::RawEvent;
+use super::{Error, QueueOptions, WaitPolicy};
+use crate::sys::EventFd;
+
+/// A thread that waits in `dequeue`.
+#[derive(Debug)]
+pub struct Waiter {
+    /// Where it sleeps while it follows.
+    pub fd: EventFd,
+    /// It sleeps in the reactor instead (it leads).
+    pub leading: AtomicBool,
+    /// How many events it waits for.
+    pub min: AtomicUsize,
+}
+
+impl Waiter {
+    /// A waiter of the calling thread.
+    pub fn new() -> Result<Arc<Waiter>, Error> {
+        let fd = EventFd::new().map_err(|e| Error::os("eventfd", &e))?;
+        Ok(Arc::new(Waiter { fd, leading: AtomicBool::new(false), min: AtomicUsize::new(1) }))
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    events: VecDeque<RawEvent>,
+    waiters: Vec<Arc<Waiter>>,
+    /// The descriptor for epoll and its kin, once somebody asked for it.
+    fd: Option<EventFd>,
+}
+
+/// The shared part of an event queue.
+pub struct QueueCore {
+    inner: Mutex<Inner>,
+    /// Events in the queue; read without the lock by threads about to wait.
+    len: AtomicUsize,
+    /// Operations in flight plus events not yet dequeued.
+    reserved: AtomicUsize,
+    depth: usize,
+    wait: AtomicU8,
+    /// Somebody polls the descriptor: progress is the background thread's.
+    has_fd: AtomicBool,
+}
+
+impl QueueCore {
+    /// An empty queue.
+    pub fn new(opts: &QueueOptions) -> Result<Arc<QueueCore>, Error> {
+        if opts.depth == 0 {
+            return Err(Error::invalid("an event queue needs a depth of at least 1"));
+        }
+        let queue = QueueCore {
+            inner: Mutex::default(),
+            len: AtomicUsize::new(0),
+            reserved: AtomicUsize::new(0),
+            depth: opts.depth,
+            wait: AtomicU8::new(0),
+            has_fd: AtomicBool::new(false),
+        };
+        queue.set_wait_policy(opts.wait);
+        Ok(Arc::new(queue))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Operations that may be outstanding.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Operations in flight plus events not yet dequeued.
+    pub fn outstanding(&self) -> usize {
+        self.reserved.load(Ordering::Relaxed)
+    }
+
+    /// Books the place of one event to come, so that the queue cannot overflow.
+    pub fn reserve(&self) -> Result<(), Error> {
+        let book = |n: usize| (n < self.depth).then_some(n + 1);
+        match self.reserved.fetch_update(Ordering::AcqRel, Ordering::Relaxed, book) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::WouldBlock { what: "event queue", limit: self.depth }),
+        }
+    }
+
+    /// Gives back a place whose event will not come (the post was refused).
+    pub fn unreserve(&self) {
+        self.reserved.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Events that wait.
+    pub fn len(&self) -> usize {
+        self.len.load(Ordering::SeqCst)
+    }
+
+    /// Adds an event; the waiters that it satisfies are appended to `wake`, and
+    /// the caller wakes them when it has let go of its locks.
+    pub fn push(&self, event: RawEvent, wake: &mut Vec<Arc<Waiter>>) {
+        let mut inner = self.lock();
+        inner.events.push_back(event);
+        let len = inner.events.len();
+        self.len.store(len, Ordering::SeqCst);
+        if len == 1
+            && let Some(fd) = &inner.fd
+        {
+            fd.signal();
+        }
+        for w in &inner.waiters {
+            if len >= w.min.load(Ordering::SeqCst) && !wake.iter().any(|x| Arc::ptr_eq(x, w)) {
+                wake.push(Arc::clone(w));
+            }
+        }
+    }
+
+    /// Moves up to `max` events to `out`; returns how many. Their places are free
+    /// again.
+    pub fn take<E: From<RawEvent>>(&self, max: usize, out: &mut Vec<E>) -> usize {
+        let mut inner = self.lock();
+        let n = inner.events.len().min(max);
+        out.extend(inner.events.drain(..n).map(E::from));
+        let left = inner.events.len();
+        self.len.store(left, Ordering::SeqCst);
+        self.reserved.fetch_sub(n, Ordering::AcqRel);
+        if n > 0
+            && left == 0
+            && let Some(fd) = &inner.fd
+        {
+            fd.drain();
+        }
+        n
+    }
+
+    /// From now on `waiter` is woken when its events are there.
+    pub fn enlist(&self, waiter: &Arc<Waiter>) {
+        self.lock().waiters.push(Arc::clone(waiter));
+    }
+
+    /// No longer.
+    pub fn delist(&self, waiter: &Arc<Waiter>) {
+        self.lock().waiters.retain(|w| !Arc::ptr_eq(w, waiter));
+    }
+
+    /// How threads wait here.
+    pub fn wait_policy(&self) -> WaitPolicy {
+        match self.wait.load(Ordering::Relaxed) {
+            0 => WaitPolicy::Adaptive,
+            1 => WaitPolicy::Notify,
+            _ => WaitPolicy::BusyPoll,
+        }
+    }
+
+    /// Sets how threads wait here.
+    pub fn set_wait_policy(&self, policy: WaitPolicy) {
+        let n = match policy {
+            WaitPolicy::Adaptive => 0,
+            WaitPolicy::Notify => 1,
+            WaitPolicy::BusyPoll => 2,
+        };
+        self.wait.store(n, Ordering::Relaxed);
+    }
+
+    /// The descriptor that is readable while events wait. It exists from the
+    /// first call on; until then nobody pays for it.
+    pub fn fd(&self) -> Result<RawFd, Error> {
+        use std::os::fd::AsRawFd;
+        let mut inner = self.lock();
+        if let Some(fd) = &inner.fd {
+            return Ok(fd.as_raw_fd());
+        }
+        let fd = EventFd::new().map_err(|e| Error::os("eventfd", &e))?;
+        if !inner.events.is_empty() {
+            fd.signal();
+        }
+        let raw = fd.as_raw_fd();
+        inner.fd = Some(fd);
+        self.has_fd.store(true, Ordering::Release);
+        Ok(raw)
+    }
+
+    /// True once [`QueueCore::fd`] was called.
+    pub fn has_fd(&self) -> bool {
+        self.has_fd.load(Ordering::Acquire)
+    }
+}
+
+impl std::fmt::Debug for QueueCore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventQueue")
+            .field("waiting", &self.len())
+            .field("outstanding", &self.outstanding())
+            .field("depth", &self.depth)
+            .finish()
+    }
+}
