@@ -16,6 +16,7 @@ floors! {
     mem,
     packet,
     rnic,
+    session,
     stream,
     sys,
     time,
