@@ -12,18 +12,29 @@ macro_rules! floors {
 }
 
 floors! {
+    api,
     ids,
     mem,
     packet,
+    progress,
     rnic,
     session,
     stream,
     sys,
+    tcp,
     time,
+    trace,
     wire,
 }
 
+pub use api::{
+    Blocking, Counters, Event, EventQueue, Export, Packet, Refused, RemoteBuffer,
+    RemoteBufferError, Rights, SendFlags, Socket, SocketType, Token, counters, raw,
+};
 pub use mem::{Buffer, MemError, MemoryRegion};
+pub use progress::{
+    Error, EventKind, Interest, Options, QueueOptions, Readiness, RecvFlags, Transport, WaitPolicy,
+};
 
 /// The version of this library.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -23,6 +23,7 @@
 //! `queue` is the event queue that both sides meet at.
 
 mod context;
+mod devices;
 mod engine;
 mod error;
 mod event;
@@ -31,7 +32,8 @@ mod options;
 mod queue;
 
 pub use context::{Context, SocketHandle};
-pub use engine::SockId;
+pub use engine::{FileSend, RecvFlags, Remote, SockId};
+pub(crate) use engine::Ticket;
 pub use error::Error;
 pub use event::{Bufs, EventKind, Interest, RawEvent, Readiness};
 pub use options::{Options, QueueOptions, Transport, WaitPolicy};

@@ -1,7 +1,6 @@
 //! The event queue: where the engine leaves events and threads wait for them.
 
 use std::collections::VecDeque;
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -32,8 +31,6 @@ impl Waiter {
 struct Inner {
     events: VecDeque<RawEvent>,
     waiters: Vec<Arc<Waiter>>,
-    /// The descriptor for epoll and its kin, once somebody asked for it.
-    fd: Option<EventFd>,
 }
 
 /// The shared part of an event queue.
@@ -45,7 +42,10 @@ pub struct QueueCore {
     reserved: AtomicUsize,
     depth: usize,
     wait: AtomicU8,
-    /// Somebody polls the descriptor: progress is the background thread's.
+    /// For epoll and its kin.
+    fd: EventFd,
+    /// Somebody asked for the descriptor: it is kept up to date, and progress is
+    /// the background thread's. Until then nobody pays for it.
     has_fd: AtomicBool,
 }
 
@@ -61,6 +61,7 @@ impl QueueCore {
             reserved: AtomicUsize::new(0),
             depth: opts.depth,
             wait: AtomicU8::new(0),
+            fd: EventFd::new().map_err(|e| Error::os("eventfd", &e))?,
             has_fd: AtomicBool::new(false),
         };
         queue.set_wait_policy(opts.wait);
@@ -107,10 +108,8 @@ impl QueueCore {
         inner.events.push_back(event);
         let len = inner.events.len();
         self.len.store(len, Ordering::SeqCst);
-        if len == 1
-            && let Some(fd) = &inner.fd
-        {
-            fd.signal();
+        if len == 1 && self.has_fd() {
+            self.fd.signal();
         }
         for w in &inner.waiters {
             if len >= w.min.load(Ordering::SeqCst) && !wake.iter().any(|x| Arc::ptr_eq(x, w)) {
@@ -128,11 +127,8 @@ impl QueueCore {
         let left = inner.events.len();
         self.len.store(left, Ordering::SeqCst);
         self.reserved.fetch_sub(n, Ordering::AcqRel);
-        if n > 0
-            && left == 0
-            && let Some(fd) = &inner.fd
-        {
-            fd.drain();
+        if n > 0 && left == 0 && self.has_fd() {
+            self.fd.drain();
         }
         n
     }
@@ -166,22 +162,13 @@ impl QueueCore {
         self.wait.store(n, Ordering::Relaxed);
     }
 
-    /// The descriptor that is readable while events wait. It exists from the
-    /// first call on; until then nobody pays for it.
-    pub fn fd(&self) -> Result<RawFd, Error> {
-        use std::os::fd::AsRawFd;
-        let mut inner = self.lock();
-        if let Some(fd) = &inner.fd {
-            return Ok(fd.as_raw_fd());
+    /// The descriptor that is readable while events wait.
+    pub fn fd(&self) -> &EventFd {
+        let inner = self.lock();
+        if !self.has_fd.swap(true, Ordering::AcqRel) && !inner.events.is_empty() {
+            self.fd.signal();
         }
-        let fd = EventFd::new().map_err(|e| Error::os("eventfd", &e))?;
-        if !inner.events.is_empty() {
-            fd.signal();
-        }
-        let raw = fd.as_raw_fd();
-        inner.fd = Some(fd);
-        self.has_fd.store(true, Ordering::Release);
-        Ok(raw)
+        &self.fd
     }
 
     /// True once [`QueueCore::fd`] was called.
