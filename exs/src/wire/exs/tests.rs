@@ -111,9 +111,11 @@ fn negotiation() {
 
 const PB: Piggyback = Piggyback { credits: 0x0102, freed: 0x0304_0506 };
 
-/// Every kind, with its bytes: the first 16, and what follows.
+/// A message, and its bytes: kind and flags, len, aux, and what follows.
+type Vector = (Message, [u8; 2], u32, u32, Vec<u8>);
+
 #[rustfmt::skip]
-fn vectors() -> Vec<(Message, [u8; 2], u32, u32, Vec<u8>)> {
+fn vectors() -> Vec<Vector> {
     let advert = AdvertRepr {
         seq: 0x1112_1314_1516_1718, phase: 4, addr: 0x2122_2324_2526_2728,
         key: 0x3132_3334, len: 0x4142_4344, waitall: true,
