@@ -21,7 +21,6 @@ floors! {
     session,
     stream,
     sys,
-    tcp,
     time,
     trace,
     wire,

@@ -4,7 +4,7 @@
 pub(crate) use tracing::{debug, warn};
 
 #[cfg(not(feature = "tracing"))]
-macro_rules! ignore {
+macro_rules! silent {
     ($($arg:tt)*) => {{
         // The arguments count as used, and cost nothing.
         if false {
@@ -13,6 +13,6 @@ macro_rules! ignore {
     }};
 }
 #[cfg(not(feature = "tracing"))]
-pub(crate) use ignore as debug;
+pub(crate) use silent as debug;
 #[cfg(not(feature = "tracing"))]
-pub(crate) use ignore as warn;
+pub(crate) use silent as warn;

@@ -37,7 +37,7 @@ pub struct RemoteBuffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteBufferError {
     /// Not [`RemoteBuffer::BYTES`] bytes.
-    #[error("a remote buffer's descriptor has {} bytes, not {0}", RemoteBuffer::BYTES)]
+    #[error("a remote buffer's descriptor has 24 bytes, not {0}")]
     Length(usize),
     /// Bits that mean nothing.
     #[error("a remote buffer's descriptor with unknown rights {0:#x}")]

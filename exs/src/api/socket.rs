@@ -277,7 +277,7 @@ impl Socket {
     /// [`Error::State`] if it is not listening.
     pub fn accept(&self, queue: &EventQueue, token: Token) -> Result<(), Error> {
         let (id, context) = (self.handle.id(), self.handle.context());
-        self.post_bare(queue, || context.call(|e, _| e.accept(id, &queue.ticket(token))))
+        self.post_bare(queue, || context.call(|e, now| e.accept(id, &queue.ticket(token), now)))
     }
 
     /// Sends the buffer's window. The event says that the memory is yours again and

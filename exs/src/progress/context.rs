@@ -423,7 +423,7 @@ pub struct SocketHandle {
 }
 
 impl SocketHandle {
-    pub(super) fn new(context: Arc<Context>, id: SockId) -> SocketHandle {
+    pub(crate) fn new(context: Arc<Context>, id: SockId) -> SocketHandle {
         SocketHandle { context, id }
     }
 

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::post::Ticket;
-use super::sock::{Accepts, Sock, State};
+use super::sock::{Accepts, Request, Sock, State};
 use super::{Engine, Error, SockId};
 use crate::progress::context::SocketHandle;
 use crate::progress::event::{Bufs, EventKind, RawEvent};
@@ -12,14 +12,11 @@ use crate::rnic::{
 };
 use crate::session::{OpError, Session};
 use crate::time::Time;
+use crate::wire::exs::{Refusal, RefusalCode, VERSIONS};
 
-/// A connection request, as it came.
-struct Request {
-    req: ConnReq,
-    peer: SocketAddr,
-    local: SocketAddr,
-    private_data: Vec<u8>,
-}
+/// Requests that may wait for room in a full backlog, besides as many as the backlog
+/// itself has: a burst is served in time, a flood is refused.
+const PATIENCE: usize = 1024;
 
 impl Engine {
     pub(crate) fn bind(&mut self, id: SockId, addr: SocketAddr) -> Result<(), Error> {
@@ -106,6 +103,7 @@ impl Engine {
         &mut self,
         id: SockId,
         ticket: &Ticket<'_>,
+        now: Time,
     ) -> Result<(), Error> {
         let s = self.sock(id)?;
         if s.accepts.is_none() || s.state == State::Closed {
@@ -117,12 +115,12 @@ impl Engine {
         if let Some(a) = &mut self.sock(id)?.accepts {
             a.ops.push_back(op);
         }
-        self.match_accepts(id.index);
+        self.match_accepts(id.index, now);
         Ok(())
     }
 
     /// Hands established connections to waiting `accept`s.
-    fn match_accepts(&mut self, index: u32) {
+    fn match_accepts(&mut self, index: u32, now: Time) {
         loop {
             let Some(a) = &mut self.socks[index as usize].accepts else { return };
             if a.ops.is_empty() || a.ready.is_empty() {
@@ -142,6 +140,16 @@ impl Engine {
             let handle = SocketHandle::new(context, child);
             event.accepted = peer.map(|p| (handle, p));
             self.deliver(op, event);
+        }
+        // There may be room now for requests that wait.
+        loop {
+            let device = self.socks[index as usize].device;
+            let Some(a) = &mut self.socks[index as usize].accepts else { return };
+            if a.starting + a.ready.len() >= a.backlog {
+                break;
+            }
+            let Some(r) = a.waiting.pop_front() else { break };
+            self.take_request(device, index, r, now);
         }
         self.mark(index);
     }
@@ -207,15 +215,23 @@ impl Engine {
 
     fn handle_request(&mut self, device: usize, listener: Listener, r: Request, now: Time) {
         let Some(&parent) = self.by_listener.get(&(device, listener)) else {
-            return self.reject(device, r.req, &[], now);
+            let closed = Refusal { code: RefusalCode::Closed, versions: VERSIONS };
+            return self.reject(device, r.req, &closed.emit(), now);
         };
+        let Some(a) = &mut self.socks[parent as usize].accepts else { return };
+        if a.starting + a.ready.len() < a.backlog {
+            self.take_request(device, parent, r, now);
+        } else if a.waiting.len() < a.backlog + PATIENCE {
+            a.waiting.push_back(r);
+        } else {
+            let full = Refusal { code: RefusalCode::BacklogFull, versions: VERSIONS };
+            self.reject(device, r.req, &full.emit(), now);
+        }
+    }
+
+    fn take_request(&mut self, device: usize, parent: u32, r: Request, now: Time) {
         let p = &self.socks[parent as usize];
         let (kind, opts) = (p.kind, p.opts.clone());
-        let room = p.accepts.as_ref().is_some_and(|a| a.starting + a.ready.len() < a.backlog);
-        if !room {
-            let busy = Session::busy(&r.private_data);
-            return self.reject(device, r.req, &busy, now);
-        }
         let parent_id = self.id(parent);
         let child = self.new_socket(kind, opts);
         let caps = self.devices[device].rnic.caps();
@@ -302,7 +318,7 @@ impl Engine {
             }
             (State::Accepting { parent }, Ok(())) => {
                 s.state = State::Open;
-                self.child_ready(parent, id);
+                self.child_ready(parent, id, now);
             }
             (State::Accepting { .. }, Err(_)) => {
                 self.handle_disconnected(device, qp, DisconnectCause::Aborted, now);
@@ -312,7 +328,7 @@ impl Engine {
         self.mark(index);
     }
 
-    fn child_ready(&mut self, parent: SockId, child: SockId) {
+    fn child_ready(&mut self, parent: SockId, child: SockId, now: Time) {
         let listening = match self.sock(parent) {
             Ok(p) => p.accepts.as_mut().map(|a| {
                 a.starting = a.starting.saturating_sub(1);
@@ -321,7 +337,7 @@ impl Engine {
             Err(_) => None,
         };
         if listening.is_some() {
-            self.match_accepts(parent.index);
+            self.match_accepts(parent.index, now);
             self.check_polls(parent.index);
         } else {
             // The listener went away meanwhile.
@@ -365,6 +381,10 @@ impl Engine {
         // It exists: there is nothing to go wrong.
         let _ = self.devices[device].rnic.close_listener(listener);
         let Some(accepts) = accepts else { return };
+        let closed = Refusal { code: RefusalCode::Closed, versions: VERSIONS };
+        for r in accepts.waiting {
+            self.reject(device, r.req, &closed.emit(), now);
+        }
         for op in accepts.ops {
             self.complete(op, Err(Error::Op(OpError::Cancelled)));
         }

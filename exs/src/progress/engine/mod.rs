@@ -12,6 +12,7 @@
 
 mod cm;
 mod device;
+mod figures;
 mod memory;
 mod onesided;
 mod ops;
@@ -27,7 +28,7 @@ use self::device::Device;
 use self::ops::{Op, OpTable};
 use self::sock::{Sock, State};
 use super::context::Weak;
-use super::event::{Bufs, EventKind, RawEvent};
+use super::event::{EventKind, RawEvent};
 use super::queue::Waiter;
 use super::{Error, Options};
 use crate::ids::OpId;
@@ -96,7 +97,7 @@ pub(super) struct Outcome {
     pub(super) deadline: Option<Time>,
 }
 
-pub(super) struct Engine {
+pub(crate) struct Engine {
     context: u64,
     me: Weak,
     devices: Vec<Device>,
@@ -154,7 +155,7 @@ impl Engine {
 
     // ---- sockets -------------------------------------------------------------
 
-    pub(super) fn new_socket(&mut self, kind: SocketKind, opts: Options) -> SockId {
+    pub(crate) fn new_socket(&mut self, kind: SocketKind, opts: Options) -> SockId {
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
         let index = self.socks.insert(Sock::new(generation, kind, opts));
@@ -177,7 +178,7 @@ impl Engine {
             })
     }
 
-    pub(super) fn sock_ref(&self, id: SockId) -> Option<&Sock> {
+    fn sock_ref(&self, id: SockId) -> Option<&Sock> {
         self.socks.get(id.index as usize).filter(|s| s.generation == id.generation)
     }
 
@@ -494,8 +495,8 @@ impl Engine {
     fn drop_session(&mut self, index: u32) {
         let s = &mut self.socks[index as usize];
         if let Some(session) = s.session.take() {
-            s.past.add(session.counters());
-            self.counters.past.add(session.counters());
+            figures::add(&mut s.past, session.counters());
+            figures::add(&mut self.counters.past, session.counters());
         }
         if let Some(qp) = s.qp.take() {
             let device = s.device;
@@ -507,29 +508,5 @@ impl Engine {
             // The windows went with the queue pair.
             e.open = false;
         }
-    }
-
-    /// Figures of a socket.
-    pub(super) fn counters_of(&self, id: SockId) -> Option<Counters> {
-        let s = self.sock_ref(id)?;
-        let mut sum = s.past;
-        if let Some(session) = &s.session {
-            sum.add(session.counters());
-        }
-        Some(sum)
-    }
-
-    /// Figures of all sockets, gone ones too, and: (events, runs).
-    pub(super) fn counters_of_all(&self) -> (Counters, u64, u64) {
-        let mut sum = self.counters.past;
-        for session in self.socks.iter().filter_map(|(_, s)| s.session.as_ref()) {
-            sum.add(session.counters());
-        }
-        (sum, self.counters.events, self.counters.runs)
-    }
-
-    /// Operations in flight.
-    pub(super) fn in_flight(&self) -> usize {
-        self.ops.len()
     }
 }

@@ -1,6 +1,5 @@
 //! One-sided operations: memory opened to the peer, READ and WRITE of the peer's.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::memory::Prepared;
@@ -10,7 +9,6 @@ use super::sock::ExportEntry;
 use super::{Engine, Error, SockId};
 use crate::mem::{Access, Buffer, Key};
 use crate::progress::event::{Bufs, EventKind, RawEvent};
-use crate::progress::queue::QueueCore;
 use crate::session::{IoVec, OpError};
 use crate::time::Time;
 
@@ -104,13 +102,12 @@ impl Engine {
         key: Key,
         ticket: &Ticket<'_>,
         now: Time,
-    ) -> Result<(), Error> {
+    ) {
         let buffer = self.unexport(id, key, now);
         let mut event = RawEvent::new(ticket.token, EventKind::Revoke);
         event.bufs = buffer.map_or(Bufs::None, Bufs::One);
         self.counters.events += 1;
-        Arc::<QueueCore>::clone(ticket.queue).push(event, &mut self.wake);
-        Ok(())
+        ticket.queue.push(event, &mut self.wake);
     }
 
     fn close_export(&mut self, index: u32, key: Key, now: Time) {

@@ -168,9 +168,6 @@ impl Engine {
 
     pub(crate) fn set_options(&mut self, id: SockId, opts: Options) -> Result<(), Error> {
         let s = self.sock(id)?;
-        if let Some(session) = s.session.as_mut() {
-            session.set_timeouts(opts.send_timeout, opts.recv_timeout);
-        }
         s.opts = opts;
         Ok(())
     }
@@ -297,10 +294,10 @@ impl Engine {
 
     /// Ends the connection at once.
     pub(crate) fn abort(&mut self, id: SockId, now: Time) -> Result<(), Error> {
-        let s = self.sock(id)?;
+        self.sock(id)?;
+        let s = &mut self.socks[id.index as usize];
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
-            let device = s.device;
-            let d = &mut self.devices[device];
+            let d = &mut self.devices[s.device];
             session.abort(&mut d.port(qp, now), OpError::Aborted);
         }
         self.mark(id.index);

@@ -10,7 +10,7 @@ use crate::ids::OpId;
 use crate::mem::{Buffer, Key};
 use crate::progress::event::{Interest, Readiness};
 use crate::progress::options::Options;
-use crate::rnic::{Caps, Listener, Qp};
+use crate::rnic::{Caps, ConnReq, Listener, Qp};
 use crate::session::{Buf, Counters, OpError, Session, SessionConfig};
 use crate::time::Time;
 use crate::wire::exs::SocketKind;
@@ -55,10 +55,20 @@ pub(super) struct ExportEntry {
     pub(super) expires: Option<Time>,
 }
 
+/// A connection request, as it came.
+pub(super) struct Request {
+    pub(super) req: ConnReq,
+    pub(super) peer: SocketAddr,
+    pub(super) local: SocketAddr,
+    pub(super) private_data: Vec<u8>,
+}
+
 /// A listener's connections.
 #[derive(Default)]
 pub(super) struct Accepts {
     pub(super) backlog: usize,
+    /// Not answered, as the backlog is full.
+    pub(super) waiting: VecDeque<Request>,
     /// Start-up under way.
     pub(super) starting: usize,
     /// Established, waiting for `accept`.
