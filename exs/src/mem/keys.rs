@@ -109,7 +109,7 @@ pub enum AccessFault {
 /// Keys are drawn at random, so the identity is a good hash of them, and no
 /// peer can choose which keys exist.
 #[derive(Default)]
-pub struct KeyHasher(u64);
+pub(crate) struct KeyHasher(u64);
 
 impl Hasher for KeyHasher {
     fn finish(&self) -> u64 {
