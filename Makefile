@@ -4,8 +4,9 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-# A toolchain that rustup has just put there is found without a new login.
-export PATH := $(PATH):$(HOME)/.cargo/bin
+# A toolchain that rustup has just put there is found without a new login, and
+# `ip` where Debian hides it from ordinary users.
+export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
 CARGO ?= cargo
 # Where nobody edits, nobody may change the lock file either.

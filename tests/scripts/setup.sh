@@ -64,7 +64,7 @@ apt() {
     if [ "$(id -u)" != 0 ]; then
         if [ -t 0 ]; then sudo=(sudo); else sudo=(sudo -n); fi
     fi
-    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "$@" </dev/null >&2
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 "$@" </dev/null >&2
 }
 
 install_packages() {
