@@ -1,5 +1,7 @@
 //! Essays at the head of modules, links between documents, lints in manifests.
 
+use std::collections::BTreeSet;
+
 use crate::source::Source;
 
 const ESSAY_MIN: usize = 5;
@@ -51,6 +53,29 @@ pub(crate) fn check_manifest(src: &Source) -> Vec<String> {
     Vec::new()
 }
 
+/// Environment variables that the code reads are documented, and those that are
+/// documented are read. In Rust a name counts where it is a whole string, in the
+/// two documents where it is a whole code span.
+pub(crate) fn check_variables(tree: &[Source]) -> Vec<String> {
+    let named = |quote: char, wanted: &dyn Fn(&str) -> bool| -> BTreeSet<String> {
+        tree.iter()
+            .filter(|s| wanted(&s.path))
+            .flat_map(|s| s.text.split(quote).filter(|part| is_variable(part)))
+            .map(str::to_owned)
+            .collect()
+    };
+    let read = named('"', &|p| p.ends_with(".rs") && !p.starts_with("tests/tests/tidy/"));
+    let told = named('`', &|p| ["README.md", "CONTRIBUTING.md"].contains(&p));
+    let untold = read.difference(&told).map(|v| format!("{v} is read, but not in README.md"));
+    let unread = told.difference(&read).map(|v| format!("{v} is documented, but never read"));
+    untold.chain(unread).collect()
+}
+
+fn is_variable(part: &str) -> bool {
+    let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    part.len() > 4 && part.starts_with("EXS_") && part.chars().all(is_name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,5 +105,15 @@ mod tests {
         let found = |text| check_manifest(&Source::new("exs/Cargo.toml", text)).len();
         assert_eq!(found("[package]\n"), 1);
         assert_eq!(found("[lints]\nworkspace = true\n"), 0);
+    }
+
+    #[test]
+    fn variables_that_only_one_side_knows_are_caught() {
+        let tree = |code: &str, doc: &str| {
+            check_variables(&[Source::new("exs/src/a.rs", code), Source::new("README.md", doc)])
+        };
+        assert_eq!(tree("var(\"EXS_A\")", "| `EXS_A` |").len(), 0);
+        assert_eq!(tree("var(\"EXS_A\")", "see EXS_A").len(), 1);
+        assert_eq!(tree("// EXS_B", "| `EXS_B` |").len(), 1);
     }
 }

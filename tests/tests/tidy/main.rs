@@ -91,6 +91,11 @@ fn links_between_documents_lead_somewhere() {
 }
 
 #[test]
+fn environment_variables_are_documented_and_exist() {
+    expect_none(&docs::check_variables(&tree()));
+}
+
+#[test]
 fn every_member_takes_the_workspace_lints() {
     let findings: Vec<_> = tree().iter().flat_map(docs::check_manifest).collect();
     expect_none(&findings);
