@@ -6,7 +6,7 @@ macro_rules! floors {
         #[cfg(feature = "internals")]
         $(#[$m])* pub mod $name;
         #[cfg(not(feature = "internals"))]
-        #[allow(dead_code, unreachable_pub)]
+        #[allow(dead_code, unreachable_pub, unused_imports)]
         $(#[$m])* mod $name;
     )*};
 }
