@@ -284,13 +284,15 @@ impl StreamRx {
         if recv.shown > 0 && recv.post.waitall {
             return Ok(()); // partly filled, and still first at the sender's too
         }
-        let ends = recv.left() == 0 || !recv.post.waitall;
+        if recv.left() == 0 || !recv.post.waitall {
+            self.end(0, Outcome::Ok);
+            return Ok(());
+        }
+        // More than one ADVERT can show: this one is used up, the next follows.
         let cancelled = recv.cancelled;
         self.hide(0);
         self.shown -= 1;
-        if ends {
-            self.end(0, Outcome::Ok);
-        } else if cancelled {
+        if cancelled {
             self.end(0, Outcome::Cancelled);
         }
         Ok(())

@@ -43,3 +43,15 @@ fn inline() {
 fn peeks() {
     check("peeks", &Plan { cancels: 1, shutdown: true, ..plan(3, 1, 2, &[2, 3], &[peek_all(3), hidden(2), peek(2), all(2)]) });
 }
+#[test]
+fn big() {
+    check("big", &Plan { cancels: 2, shutdown: true, split_write: true, idles: 2, ..plan(3, 1, 2, &[2, 3], &[all(3), some(2), all(2)]) });
+}
+#[test]
+fn big2() {
+    check("big2", &Plan { cancels: 1, shutdown: true, split_write: true, cancel_alls: 1, ..plan(4, 0, 3, &[3, 2, 3], &[all(3), some(2), all(3)]) });
+}
+#[test]
+fn big3() {
+    check("big3", &Plan { cancels: 2, max_advert: 2, shutdown: true, split_write: true, cancel_alls: 1, ..plan(3, 1, 3, &[3, 3, 2], &[all(5), some(2), all(3)]) });
+}
