@@ -61,6 +61,8 @@ pub struct StreamRx {
     max_advert: u32,
     /// WITHDRAW is out, WITHDRAWN not yet in.
     withdrawing: bool,
+    /// The last ADVERTs were in vain: indirect data crossed them.
+    vain: bool,
     fin: bool,
     /// The peer may write into the ring.
     granted: bool,
@@ -87,6 +89,7 @@ impl StreamRx {
             shown_bytes: 0,
             max_advert: u32::MAX,
             withdrawing: false,
+            vain: false,
             fin: false,
             granted: false,
             stashed: false,
@@ -208,9 +211,11 @@ impl StreamRx {
     }
 
     /// Nothing has come for long: acknowledges what is freed (the peer must see an
-    /// empty ring before it can give it back), and drops an empty ring that was made
-    /// for inline data only.
+    /// empty ring before it can give it back), advertises what was held back, and
+    /// drops an empty ring that was made for inline data only.
     pub fn idle(&mut self) {
+        self.vain = false;
+        self.pump();
         self.ack_all = self.ring.freed() > 0;
         if self.stashed && !self.granted && self.ring.fill() == 0 {
             self.stashed = false;
@@ -229,8 +234,11 @@ impl StreamRx {
     }
 
     /// Ring bytes freed since the last call. Whatever message goes to the peer next
-    /// may carry them.
+    /// may carry them. None while they are held back (R1).
     pub fn take_freed(&mut self) -> u32 {
+        if self.holding() {
+            return 0;
+        }
         self.ack_all = false;
         self.ack_told = false;
         self.ring.take_freed()
@@ -283,13 +291,21 @@ impl StreamRx {
         }
     }
 
+    /// R1: after ADVERTs in vain the next ones, and ACKs, wait until the sender has
+    /// used up the ring. Then nothing can be on its way, and they cannot be in vain.
+    fn holding(&self) -> bool {
+        let could = self.recvs.front().is_some_and(|r| r.post.advertise && !r.post.peek);
+        let full = self.ring.is_used_up() && self.rules.hold(Rule::HoldEnds);
+        self.vain && could && !self.withdrawing && !self.fin && !full
+    }
+
     /// R6: enough is free that the sender should know, or it may be needed now.
     fn wants_ack(&self) -> bool {
         let freed = self.ring.freed();
         if freed == 0 || self.ack_told || !self.rules.hold(Rule::AckFreed) {
             return false;
         }
-        let enough = freed >= (self.ring.size() / 4).max(1);
+        let enough = freed >= (self.ring.size() / 4).max(1) && !self.holding();
         // Such a peek waits for more bytes without freeing any: the sender must have
         // all the room there is.
         let peeking = self.recvs.front().is_some_and(|r| r.post.peek && r.post.waitall);

@@ -54,11 +54,11 @@ impl World {
             }
             Event::ToReceiver => {
                 let msg = self.fwd.pop_front().ok_or("nothing on its way")?;
-                self.to_receiver(plan, &msg)?;
+                self.deliver(plan, &msg)?;
             }
             Event::ToSender => {
                 let msg = self.back.pop_front().ok_or("nothing on its way")?;
-                self.to_sender(&msg)?;
+                self.answer_arrives(&msg)?;
             }
             Event::Local => {
                 let (op, len) = self.local.pop_front().ok_or("nothing to complete")?;
@@ -163,14 +163,14 @@ impl World {
         Ok(())
     }
 
-    fn to_receiver(&mut self, plan: &Plan, msg: &Fwd) -> Result<(), Wrong> {
+    fn deliver(&mut self, plan: &Plan, msg: &Fwd) -> Result<(), Wrong> {
         let err = violated("the sender");
         match *msg {
             Fwd::Write { ref to, pos, len } => {
                 self.land(to, pos, len)?;
                 if !plan.split_write {
                     let data = self.fwd.pop_front().ok_or("a WRITE without DATA")?;
-                    return self.to_receiver(plan, &data);
+                    return self.deliver(plan, &data);
                 }
             }
             Fwd::Data { direct, inline, pos, len } => {
@@ -185,7 +185,7 @@ impl World {
         Ok(())
     }
 
-    fn to_sender(&mut self, back: &Back) -> Result<(), Wrong> {
+    fn answer_arrives(&mut self, back: &Back) -> Result<(), Wrong> {
         let err = violated("the receiver");
         self.tx.handle_ack(back.freed).map_err(&err)?;
         match back.msg {

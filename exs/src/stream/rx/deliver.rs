@@ -51,6 +51,7 @@ impl StreamRx {
             return Err(StreamViolation::Unexpected("DATA in a ring that was not granted"));
         }
         if is_direct(self.phase) {
+            self.vain = self.shown > 0;
             if self.rules.hold(Rule::Unadvertise) {
                 self.unadvertise();
             }

@@ -155,3 +155,31 @@ fn abort_closes_windows() {
     assert_eq!(all(&mut rx), [RxAction::Retract { op: 1 }]);
     assert_eq!(rx.pending(), 0);
 }
+
+#[test]
+fn after_adverts_in_vain_the_ring_is_used_up_first() {
+    let mut rx = StreamRx::new(CFG);
+    rx.post_recv(RecvPost { advertise: true, waitall: true, ..recv(1, 200) });
+    assert!(matches!(all(&mut rx)[..], [RxAction::Advertise { .. }]));
+    // Indirect data cross it, and more may be on its way: neither ADVERT nor ACK.
+    for n in [50, 40] {
+        rx.handle_data(inline(n)).expect("fits");
+        let actions = all(&mut rx);
+        let quiet = !actions
+            .iter()
+            .any(|a| matches!(a, RxAction::Advertise { .. } | RxAction::Ack));
+        assert!(quiet && rx.take_freed() == 0, "{actions:?}");
+    }
+    rx.handle_data(inline(10)).expect("fits");
+    let last = all(&mut rx).pop();
+    let advertise = RxAction::Advertise {
+        op: 1,
+        op_off: 100,
+        len: 100,
+        seq: 100,
+        phase: 2,
+        waitall: true,
+    };
+    assert_eq!(last, Some(advertise));
+    assert_eq!(rx.take_freed(), 100);
+}

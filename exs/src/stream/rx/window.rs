@@ -11,7 +11,7 @@ impl StreamRx {
     pub(super) fn advertise_one(&mut self) -> bool {
         let quiet = self.withdrawing && self.rules.hold(Rule::QuietWhileWithdrawing);
         let bytes_wait = self.ring.fill() > 0 && self.rules.hold(Rule::RingEmpty);
-        if quiet || bytes_wait || self.fin || self.shown >= MAX_ADVERTS {
+        if quiet || bytes_wait || self.fin || self.holding() || self.shown >= MAX_ADVERTS {
             return false;
         }
         let at = if self.rules.hold(Rule::EarlierAdvertised) {
@@ -34,6 +34,7 @@ impl StreamRx {
         }
         // Exact for the first of a phase, for nothing is shown then.
         let seq = self.seq.wrapping_add(self.shown_bytes);
+        self.vain = false;
         self.shown += 1;
         self.shown_bytes += u64::from(len);
         self.out.push_back(RxAction::Advertise {
