@@ -126,6 +126,29 @@ fn receiver_survives_any_sender() {
     assert!(refused > 1_000 && taken > 1_000, "{refused} refused, {taken} taken");
 }
 
+/// Does one thing that the sender wants; 1 if it was a Transfer.
+fn poll_tx(tx: &mut StreamTx, cfg: &StreamConfig, live: &mut HashMap<OpId, (u64, u64)>) -> u32 {
+    match tx.poll(true) {
+        Some(TxAction::Transfer { op, op_off, len, target, inline }) => {
+            let entry = live.get_mut(&op).expect("pending");
+            assert!(op_off == entry.1 && op_off + u64::from(len) <= entry.0);
+            assert!(len <= cfg.max_chunk && (!inline || len <= cfg.inline_max));
+            if let Target::Ring { offset } = target {
+                assert!(u64::from(offset) + u64::from(len) <= u64::from(cfg.ring));
+                assert!(inline || tx.ring().is_some());
+            }
+            entry.1 += u64::from(len);
+            tx.handle_sent(op, len);
+            return 1;
+        }
+        Some(TxAction::Done { op, bytes, .. }) => {
+            assert_eq!(live.remove(&op).expect("ends once").1, bytes);
+        }
+        _ => {}
+    }
+    0
+}
+
 #[test]
 fn sender_survives_any_receiver() {
     let (mut refused, mut taken, mut moved) = (0, 0, 0);
@@ -170,24 +193,7 @@ fn sender_survives_any_receiver() {
             };
             if result.is_ok() { taken += 1 } else { refused += 1 }
             for _ in 0..rng.below(6) {
-                match tx.poll(true) {
-                    Some(TxAction::Transfer { op, op_off, len, target, inline }) => {
-                        let entry = live.get_mut(&op).expect("pending");
-                        assert!(op_off == entry.1 && op_off + u64::from(len) <= entry.0);
-                        assert!(len <= cfg.max_chunk && (!inline || len <= cfg.inline_max));
-                        if let Target::Ring { offset } = target {
-                            assert!(u64::from(offset) + u64::from(len) <= u64::from(ring));
-                            assert!(inline || tx.ring().is_some());
-                        }
-                        entry.1 += u64::from(len);
-                        moved += 1;
-                        tx.handle_sent(op, len);
-                    }
-                    Some(TxAction::Done { op, bytes, .. }) => {
-                        assert_eq!(live.remove(&op).expect("ends once").1, bytes);
-                    }
-                    _ => {}
-                }
+                moved += poll_tx(&mut tx, &cfg, &mut live);
             }
         }
         let ended = tx.abort();
