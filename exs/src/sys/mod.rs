@@ -5,7 +5,17 @@
 //! `io::Error` with the kernel's errno. What it must never know: protocols.
 #![allow(unsafe_code)]
 
+mod addr;
+mod iovec;
 mod map;
+mod random;
+mod tcp;
 
+pub use iovec::{IoVec, IoVecMut};
 pub use map::map_anonymous;
 pub(crate) use map::unmap;
+pub use random::RandomSource;
+pub use tcp::{
+    abort_on_close, connect_nonblocking, listen, max_segment, no_delay, receive, send, send_file,
+    shutdown_write, user_timeout,
+};
