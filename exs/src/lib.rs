@@ -13,6 +13,7 @@ macro_rules! floors {
 
 floors! {
     ids,
+    iwarp,
     mem,
     packet,
     rnic,
