@@ -19,6 +19,7 @@ floors! {
     rnic,
     stream,
     sys,
+    tcp,
     time,
     wire,
 }

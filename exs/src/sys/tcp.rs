@@ -178,6 +178,21 @@ pub fn send_file(fd: &impl AsFd, file: &File, offset: u64, len: usize) -> io::Re
     })
 }
 
+/// Reads bytes of a file at `offset`; returns how many, 0 at its end.
+pub fn read_at(file: &File, offset: u64, mut piece: IoVecMut<'_>) -> io::Result<usize> {
+    let offset = libc::off64_t::try_from(offset)
+        .map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
+    loop {
+        let vec = std::ptr::from_mut(&mut piece).cast();
+        // SAFETY: `IoVecMut` is a transparent `iovec` whose maker holds its bytes.
+        let n = check_len(unsafe { libc::preadv64(file.as_raw_fd(), vec, 1, offset) });
+        match n {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            n => return n,
+        }
+    }
+}
+
 /// Runs `call` with SIGPIPE blocked in this thread, and takes back the signal
 /// that it raised, if any. The signal of a write is the thread's own, so no other
 /// one's is taken.
