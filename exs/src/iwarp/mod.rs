@@ -1,94 +1,260 @@
-//! F4: the sans-I/O iWARP engine.
-#![allow(unused_variables, missing_docs, clippy::unimplemented)]
+//! F4: the software RNIC's engine: user-space iWARP without I/O.
+//!
+//! One [`Engine`] is one connection: MPA start-up and framing (RFC 5044, RFC
+//! 6581), DDP segments (RFC 5041), RDMAP messages (RFC 5040), a send queue, a
+//! receive queue, the READs of both directions, and TERMINATE. It is wire
+//! compatible with Linux's siw and with iWARP hardware.
+//!
+//! # How it is driven
+//! ```text
+//!   post_send, post_recv                 drain_wcs, poll_event
+//!          |                                    ^
+//!          v                                    |
+//!   +------------------- Engine -------------------+
+//!   | txq -> tx -> batch          rx -> place -> wc |
+//!   +------|------------------------^---------------+
+//!          v poll_tx                | rx_direct, handle_received
+//!      sendmsg, sendfile         readv           (the driver's)
+//! ```
+//! Outgoing: [`Engine::poll_tx`] names what to do next, the driver does it and
+//! says how far it came ([`Engine::handle_sent`]). One gathered write carries a
+//! whole batch of FPDUs, payload straight from user memory (`batch`).
+//! Incoming: the driver asks [`Engine::rx_direct`] where the rest of the payload
+//! under way belongs, reads that and some lookahead in one system call, and
+//! hands over what came ([`Engine::handle_received`]).
+//!
+//! # What this floor promises
+//! - Every signalled or failed WR yields exactly one completion, in the order of
+//!   posting; after it, its memory is not touched.
+//! - No byte of a peer's is placed before key, bounds, rights, scope and life
+//!   allow the whole FPDU; nothing that a peer sends makes it panic, grow
+//!   without bound, or place a byte elsewhere.
+//! - A peer that breaks a rule gets a TERMINATE that says which, and only its
+//!   connection ends.
+//! - Nothing is allocated per message; a connection with nothing under way holds
+//!   no batch, and after [`Engine::trim`] no queue either.
+//!
+//! # What it must never know
+//! Sockets and time (the driver bounds start-up and close), other connections,
+//! and what the messages mean.
+//!
+//! # Where what is
+//! `state` the transition table; `startup` request and reply; `txq` WRs from
+//! posting to completion; `tx` FPDUs from WRs; `batch` the gathered write; `rx`
+//! framing; `place` what an FPDU may do and has done; `read` READs owed to the
+//! peer; `term` error codes; `end` all ways to end.
+//!
+//! # Where it is stricter or laxer than the RFCs
+//! Markers are refused. Payload is placed before its CRC is checked (RFC 5044
+//! section 4.4 would have it held back, which costs a copy); a message is
+//! delivered only after.
+
+mod batch;
+mod end;
+mod place;
+mod read;
+mod rx;
+mod startup;
+mod state;
+mod term;
+mod tx;
+mod txq;
 mod types;
+
+#[cfg(test)]
+mod tests;
+
+pub use batch::{Chunk, Gather, MAX_CHUNKS, TxPool, TxStep};
 pub use types::*;
 
-use std::fs::File;
-use crate::mem::{Key, KeyTable, Segment};
-use crate::rnic::{Disconnect, QpState, RnicError, Wc};
+use std::collections::VecDeque;
 
-/// Scratch for outgoing batches, shared by all connections of a driver: an engine borrows one while it has
-/// bytes on their way and gives it back when they have left, so that idle connections hold none.
-#[derive(Default)]
-pub struct TxPool {}
+use crate::rnic::{DisconnectCause, Qp, QpState, RnicError, Wc};
+use crate::wire::mpa::FrameKind;
+use state::State;
 
-/// A piece of a gathered write.
-pub enum Chunk<'a> {
-    /// Headers, trailers, inline data, padding.
-    Bytes(&'a [u8]),
-    /// Payload where the user has it.
-    Memory { seg: &'a Segment, off: usize, len: usize },
+/// What start-up has settled.
+#[derive(Clone, Copy, Debug, Default)]
+struct Negotiated {
+    crc: bool,
+    /// FPDUs may exceed the MSS.
+    large: bool,
+    ird: u32,
+    ord: u32,
 }
 
-/// One gathered write.
-pub struct Gather<'a> { b: &'a [u8], 
-    /// More bytes follow at once (a file step): write with MSG_MORE.
-    pub more: bool }
-/// At most this many chunks are in one `Gather`.
-pub const MAX_CHUNKS: usize = 128;
-impl<'a> Gather<'a> {
-    /// Calls f for every piece, in order (at most [`MAX_CHUNKS`]).
-    pub fn for_each(&self, f: &mut dyn FnMut(Chunk<'a>)) { unimplemented!() }
-    /// Bytes in all.
-    pub fn len(&self) -> usize { unimplemented!() }
+/// One connection. See the module's essay.
+#[derive(Debug)]
+pub struct Engine {
+    cfg: Config,
+    initiator: bool,
+    state: State,
+    settled: Negotiated,
+    startup: Option<Box<startup::Startup>>,
+    tx: tx::Tx,
+    sq: txq::SendQueue,
+    reads: read::Inbounds,
+    rx: rx::Rx,
+    rq: VecDeque<RxBuf>,
+    /// The peer sends no more.
+    eof: bool,
+    /// Why the connection ends, if by an error.
+    cause: Option<DisconnectCause>,
+    wcs: Vec<Wc>,
+    events: VecDeque<Event>,
 }
 
-/// What the driver is to do next. Do it, report with handle_sent / handle_file_sent, call poll_tx again until Idle (or EAGAIN).
-pub enum TxStep<'a> {
-    /// Nothing to send now.
-    Idle,
-    /// Write this with one sendmsg; then handle_sent(n).
-    Gather(Gather<'a>),
-    /// sendfile this; then handle_file_sent(n), n = 0 if the file ended; handle_file_error(errno) if reading failed.
-    File { file: &'a File, offset: u64, len: usize, 
-        /// more bytes follow
-        more: bool },
-    /// shutdown(SHUT_WR). Returned once.
-    Shutdown,
-}
+/// A responder before `accept`: no receive can be posted, nothing is promised.
+const NOTHING: Config = Config {
+    qp: 0,
+    pd: 0,
+    crc: false,
+    ird: 0,
+    ord: 0,
+    max_send_wr: 0,
+    max_recv_wr: 0,
+    uses_srq: false,
+    mss: 0,
+    peer_to_peer: false,
+};
 
-pub struct Engine {}
 impl Engine {
-    pub fn initiator(cfg: Config, private_data: &[u8]) -> Result<Engine, RnicError> { unimplemented!() }
-    /// Waits for a request. Its Config comes with `accept`.
-    pub fn responder() -> Engine { unimplemented!() }
-    pub fn accept(&mut self, cfg: Config, private_data: &[u8]) -> Result<(), RnicError> { unimplemented!() }
-    /// Queues the refusal; then poll_tx until Shutdown, and wait for `closed()`.
-    pub fn reject(&mut self, private_data: &[u8]) -> Result<(), RnicError> { unimplemented!() }
-    /// Rts only (else State). QueueFull, Limit, Unsupported (WriteImm; file with CRC on).
-    pub fn post_send(&mut self, wr: TxWr) -> Result<(), RnicError> { unimplemented!() }
-    /// Any time before Closing (responder: after accept, whose Config bounds it).
-    pub fn post_recv(&mut self, buf: RxBuf) -> Result<(), RnicError> { unimplemented!() }
-    pub fn poll_tx<'a>(&'a mut self, pool: &mut TxPool) -> TxStep<'a> { unimplemented!() }
-    pub fn handle_sent(&mut self, bytes: usize) { unimplemented!() }
-    pub fn handle_file_sent(&mut self, bytes: usize) { unimplemented!() }
-    pub fn handle_file_error(&mut self, errno: i32) { unimplemented!() }
-    /// Where the rest of the payload of the FPDU under way goes. Nothing while a header is awaited.
-    pub fn rx_direct(&self, visit: &mut dyn FnMut(&Segment, usize, usize)) { unimplemented!() }
-    /// How many lookahead bytes are useful beside rx_direct without copying much: trailer of this FPDU and the next header.
-    /// usize::MAX while a header is awaited (read as much as you have room for).
-    pub fn rx_hint(&self) -> usize { unimplemented!() }
-    /// `direct` bytes came by rx_direct, then `lookahead`. Keys are mutable because a SEND WITH INVALIDATE removes a window's key.
-    pub fn handle_received(&mut self, direct: usize, lookahead: &[u8], keys: &mut KeyTable, srq: Option<&mut dyn RxSource>) -> RxResult { unimplemented!() }
-    pub fn handle_eof(&mut self) { unimplemented!() }
-    pub fn handle_broken(&mut self, errno: i32) { unimplemented!() }
-    /// Orderly: what is posted leaves first, then TxStep::Shutdown, then Disconnected when the peer's EOF came (bound it with a timer, then Abort).
-    /// Abort: Disconnected at once.
-    pub fn disconnect(&mut self, how: Disconnect) { unimplemented!() }
-    /// Moves completions out. Drain before poll_event.
-    pub fn drain_wcs(&mut self, out: &mut Vec<Wc>) { unimplemented!() }
-    pub fn poll_event(&mut self) -> Option<Event> { unimplemented!() }
-    /// A window was closed (remove it from the KeyTable first).
-    pub fn key_revoked(&mut self, key: Key) { unimplemented!() }
-    /// An MR was deregistered: as key_revoked, and also local WRs that use its lkey fail.
-    pub fn mr_revoked(&mut self, key: Key) { unimplemented!() }
-    pub fn state(&self) -> QpState { unimplemented!() }
-    /// Nothing more to send or receive: close the socket. (After Failed, Rejected, Disconnected, or a reject that has left.)
-    pub fn closed(&self) -> bool { unimplemented!() }
-    /// CRC32C was negotiated.
-    pub fn crc(&self) -> bool { unimplemented!() }
-    /// Everything received up to here forms whole FPDUs (for idle detection).
-    pub fn outstanding(&self) -> usize { unimplemented!() }
-    /// Gives back spare memory of empty queues; for connections that fall idle.
-    pub fn trim(&mut self) { unimplemented!() }
+    fn new(cfg: Config, state: State, startup: Box<startup::Startup>) -> Engine {
+        Engine {
+            cfg,
+            initiator: state == State::AwaitReply,
+            state,
+            settled: Negotiated::default(),
+            startup: Some(startup),
+            tx: tx::Tx::default(),
+            sq: txq::SendQueue::default(),
+            reads: read::Inbounds::default(),
+            rx: rx::Rx::default(),
+            rq: VecDeque::new(),
+            eof: false,
+            cause: None,
+            wcs: Vec::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// The side that connects. The request is what `poll_tx` yields first.
+    pub fn initiator(cfg: Config, private_data: &[u8]) -> Result<Engine, RnicError> {
+        let mut startup = startup::Startup::new(FrameKind::Reply);
+        startup.tx = startup::request(&cfg, private_data)?;
+        Ok(Engine::new(cfg, State::AwaitReply, startup))
+    }
+
+    /// The side that was connected to: waits for a request, then yields
+    /// [`Event::Request`]. Its configuration comes with [`Engine::accept`].
+    pub fn responder() -> Engine {
+        let startup = startup::Startup::new(FrameKind::Request);
+        Engine::new(NOTHING, State::AwaitRequest, startup)
+    }
+
+    /// Responder: accepts the request. The connection stands, but nothing is
+    /// sent before the initiator's first message has come.
+    pub fn accept(&mut self, cfg: Config, private_data: &[u8]) -> Result<(), RnicError> {
+        if self.state != State::Asked {
+            return Err(self.wrong_state("a connection request"));
+        }
+        self.queue_accept(&cfg, private_data)
+    }
+
+    /// Responder: refuses the request. Drive the engine until it is `closed`.
+    pub fn reject(&mut self, private_data: &[u8]) -> Result<(), RnicError> {
+        if self.state != State::Asked {
+            return Err(self.wrong_state("a connection request"));
+        }
+        if private_data.len() > MAX_PRIVATE_DATA {
+            return Err(RnicError::Limit {
+                what: "bytes of private data",
+                asked: private_data.len() as u64,
+                limit: MAX_PRIVATE_DATA as u64,
+            });
+        }
+        self.queue_reject(private_data);
+        Ok(())
+    }
+
+    /// Posts to the send queue.
+    pub fn post_send(&mut self, wr: TxWr) -> Result<(), RnicError> {
+        if self.state != State::Rts {
+            return Err(self.wrong_state("Rts"));
+        }
+        if self.sq.len() >= self.cfg.max_send_wr {
+            let depth = self.cfg.max_send_wr;
+            return Err(RnicError::QueueFull { what: "send queue", depth });
+        }
+        let len = txq::check(&wr, self.settled.ord, self.settled.crc)?;
+        self.sq.push(wr, len);
+        Ok(())
+    }
+
+    /// Posts a receive buffer; possible as soon as the configuration is known.
+    pub fn post_recv(&mut self, buf: RxBuf) -> Result<(), RnicError> {
+        if !matches!(self.state, State::AwaitReply | State::Rts) {
+            return Err(self.wrong_state("Connecting or Rts"));
+        }
+        if self.cfg.uses_srq {
+            return Err(RnicError::Unsupported("receive queue of its own for a QP on an SRQ"));
+        }
+        if self.rq.len() >= self.cfg.max_recv_wr {
+            let depth = self.cfg.max_recv_wr;
+            return Err(RnicError::QueueFull { what: "receive queue", depth });
+        }
+        self.rq.push_back(buf);
+        Ok(())
+    }
+
+    /// Moves the completions to `out`. Do so before `poll_event`: flushed WRs
+    /// complete before `Disconnected`.
+    pub fn drain_wcs(&mut self, out: &mut Vec<Wc>) {
+        out.append(&mut self.wcs);
+    }
+
+    /// Takes the next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The state in terms of verbs.
+    pub fn state(&self) -> QpState {
+        self.state.qp()
+    }
+
+    /// Nothing more is to be sent or received: the socket can be closed.
+    pub fn closed(&self) -> bool {
+        self.state == State::Dead
+    }
+
+    /// CRC32C was settled on.
+    pub fn crc(&self) -> bool {
+        self.settled.crc
+    }
+
+    /// WRs that are posted and not complete: (sends, receives).
+    pub fn outstanding(&self) -> (usize, usize) {
+        (self.sq.len(), self.rq.len() + usize::from(self.rx.receive.is_some()))
+    }
+
+    /// Gives back the spare memory of queues that are empty: for connections
+    /// that fall idle.
+    pub fn trim(&mut self) {
+        self.sq.trim();
+        self.reads.trim();
+        if self.rq.is_empty() {
+            self.rq.shrink_to_fit();
+        }
+        self.wcs.shrink_to_fit();
+        self.events.shrink_to_fit();
+    }
+
+    fn qp(&self) -> Qp {
+        Qp(self.cfg.qp)
+    }
+
+    fn wrong_state(&self, need: &'static str) -> RnicError {
+        RnicError::State { qp: self.cfg.qp, state: self.state.qp(), need }
+    }
 }
