@@ -56,6 +56,7 @@ macro_rules! floors {
 floors! {
     api,
     ids,
+    iwarp,
     mem,
     packet,
     progress,
@@ -63,6 +64,7 @@ floors! {
     session,
     stream,
     sys,
+    tcp,
     time,
     trace,
     wire,

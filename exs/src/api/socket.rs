@@ -1,14 +1,11 @@
 //! Sockets.
 
-use std::fs::File;
 use std::net::{Shutdown, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use super::{Blocking, Counters, EventQueue, Export, RemoteBuffer, Rights, Token};
-use crate::mem::{Access, Buffer};
+use super::{Blocking, Counters, EventQueue, Token};
 use crate::progress::{
-    Bufs, Context, Error, FileSend, Interest, Options, RecvFlags, SocketHandle,
+    Context, Error, Interest, Options, SocketHandle,
 };
 use crate::wire::exs::SocketKind;
 

@@ -27,14 +27,14 @@ use std::sync::{Mutex, PoisonError};
 
 use self::device::Device;
 use self::ops::{Op, OpTable};
-use self::sock::{Sock, State};
+use self::sock::Sock;
 use super::context::Weak;
 use super::event::{EventKind, RawEvent};
 use super::queue::Waiter;
 use super::{Error, Options};
 use crate::ids::OpId;
 use crate::mem::{Key, ReleaseRegistration};
-use crate::rnic::{Listener, Mr, Qp, Ready, Rnic, Wc, WcOp, WcStatus};
+use crate::rnic::{Listener, Qp, Ready, Rnic, Wc, WcOp, WcStatus};
 use crate::session::{Counters, Done};
 use crate::time::Time;
 use crate::wire::exs::SocketKind;
