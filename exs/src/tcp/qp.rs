@@ -139,6 +139,7 @@ impl SoftRnic {
     fn resolve(
         &self,
         pd: u32,
+        sink_of: Option<u32>,
         sges: &[Sge],
         need: Access,
     ) -> Result<(Sgl, [Key; MAX_SGE]), RnicError> {
@@ -149,7 +150,12 @@ impl SoftRnic {
         let (mut sgl, mut lkeys) = (Sgl::new(), [0; MAX_SGE]);
         // Empty ones name no memory: nothing to check (and a list drops them).
         for (key, sge) in lkeys.iter_mut().zip(sges.iter().filter(|s| s.len > 0)) {
-            let segment = self.keys.check_local(pd, sge.lkey, sge.addr, sge.len, need)?;
+            let segment = match sink_of {
+                // The sink of a READ is open to the peer, so it may be a window
+                // of this QP: nobody else's peer can then reach it.
+                Some(qp) => self.keys.check_remote(pd, qp, sge.lkey, sge.addr, sge.len, need)?,
+                None => self.keys.check_local(pd, sge.lkey, sge.addr, sge.len, need)?,
+            };
             *key = sge.lkey;
             let pushed = sgl.push(segment);
             debug_assert!(pushed.is_ok(), "the list has MAX_SGE places");
@@ -158,7 +164,7 @@ impl SoftRnic {
     }
 
     pub(super) fn resolve_recv(&self, pd: u32, wr: &RecvWr<'_>) -> Result<RxBuf, RnicError> {
-        let (sgl, lkeys) = self.resolve(pd, wr.sges, Access::LOCAL)?;
+        let (sgl, lkeys) = self.resolve(pd, None, wr.sges, Access::LOCAL)?;
         self.check_size(sgl.len() as u64)?;
         Ok(RxBuf { wr_id: wr.wr_id, sgl, lkeys })
     }
@@ -171,7 +177,7 @@ impl SoftRnic {
         Err(RnicError::Limit { what: "bytes per work request", asked, limit })
     }
 
-    fn resolve_send(&self, pd: u32, wr: &SendWr<'_>) -> Result<TxWr, RnicError> {
+    fn resolve_send(&self, pd: u32, qp: u32, wr: &SendWr<'_>) -> Result<TxWr, RnicError> {
         let mut need = Access::LOCAL_READ;
         match wr.op {
             SendOp::Read { .. } => {
@@ -194,7 +200,8 @@ impl SoftRnic {
             }
             SendOp::Send { .. } | SendOp::Write { .. } => {}
         }
-        let (mut sgl, mut lkeys) = self.resolve(pd, wr.sges, need)?;
+        let sink_of = matches!(wr.op, SendOp::Read { .. }).then_some(qp);
+        let (mut sgl, mut lkeys) = self.resolve(pd, sink_of, wr.sges, need)?;
         let by_value = wr.head.len() + if wr.inline { sgl.len() } else { 0 };
         let mut head = Inline::EMPTY;
         if !head.push(wr.head) || (wr.inline && !head.push_sgl(&sgl)) {
@@ -218,7 +225,7 @@ impl SoftRnic {
         if qp.closing {
             return Err(self.wrong_state(id, "Rts"));
         }
-        let tx = self.resolve_send(qp.attr.pd.0, wr)?;
+        let tx = self.resolve_send(qp.attr.pd.0, id.0, wr)?;
         self.cqs.get(qp.attr.send_cq.0)?.check_room()?;
         let engine = &mut self.links.get_mut(link)?.engine;
         // In order: behind a WR that waits in `files`, all others wait too.

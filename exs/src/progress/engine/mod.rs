@@ -94,8 +94,6 @@ pub(super) struct EngineCounters {
 pub(super) struct Outcome {
     /// Run again at once.
     pub(super) more: bool,
-    /// Run again then, at the latest.
-    pub(super) deadline: Option<Time>,
 }
 
 pub(crate) struct Engine {
@@ -215,7 +213,7 @@ impl Engine {
         self.settle(now, false);
         self.ring_doorbells(now);
         let more = more || std::mem::take(&mut self.more);
-        Outcome { more, deadline: self.next_deadline() }
+        Outcome { more }
     }
 
     /// Looks after dirty sockets until none is left. With `lazy`, what is not

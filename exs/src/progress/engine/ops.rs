@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::SockId;
 use crate::ids::OpId;
-use crate::mem::Buffer;
+use crate::mem::{Buffer, Key};
 use crate::progress::event::{Bufs, EventKind};
 use crate::progress::queue::QueueCore;
 use crate::rnic::Mr;
@@ -57,6 +57,8 @@ pub(super) struct Op {
     pub(super) bufs: Bufs,
     pub(super) temp: TempMrs,
     pub(super) bounce: Option<Bounce>,
+    /// The window onto the sink of a READ.
+    pub(super) window: Option<Key>,
 }
 
 /// The table. An [`OpId`] is a slot and the slot's generation, so an id that has
@@ -142,6 +144,7 @@ mod tests {
                 bufs: Bufs::None,
                 temp: TempMrs::None,
                 bounce: None,
+                window: None,
             })
         };
         let (a, b, c) = (insert(1, 7), insert(1, 8), insert(2, 7));
