@@ -10,6 +10,14 @@
 //! As with the stream, a direction is a [`PacketTx`] and a [`PacketRx`], and bytes
 //! never pass through here.
 
+#[cfg(test)]
+mod model;
+mod rx;
+#[cfg(test)]
+mod tests;
+mod tx;
 mod types;
 
+pub use rx::PacketRx;
+pub use tx::PacketTx;
 pub use types::*;
