@@ -10,6 +10,10 @@
 //! lengths, and the session above them moves the memory. `spec-notes/stream-protocol.md`
 //! is the specification; `rx.rs` and `tx.rs` cite its rules by number.
 
+#[cfg(test)]
+mod model;
+mod ring;
+mod rules;
 mod rx;
 mod tx;
 mod types;

@@ -2,6 +2,23 @@
 
 use crate::ids::{OpId, Outcome};
 
+/// ADVERTs that a receiver may have out at once. Both ends hold to it, so that
+/// neither's memory grows without bound.
+pub const MAX_ADVERTS: usize = 64;
+
+/// Even phases are direct, odd ones indirect.
+pub(super) const fn is_direct(phase: u32) -> bool {
+    phase.is_multiple_of(2)
+}
+
+/// Phase `a` comes after `b`. Phases wrap (a connection that changes its mind a
+/// million times per second does so within two hours), so they are compared as
+/// serial numbers (RFC 1982).
+pub(super) const fn is_later(a: u32, b: u32) -> bool {
+    let ahead = a.wrapping_sub(b);
+    ahead != 0 && ahead < 1 << 31
+}
+
 /// What both halves must agree on; the session takes it from the hellos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamConfig {
