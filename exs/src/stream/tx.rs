@@ -1,5 +1,7 @@
 //! The sending half of a stream: rules R2, R3 and the sender's part of R6 to R9.
 
+mod file;
+
 use std::collections::VecDeque;
 
 use crate::ids::{OpId, Outcome};
@@ -30,6 +32,8 @@ struct TxOp {
     handled: u64,
     /// Takes no new chunk.
     cancelled: bool,
+    /// Its bytes are in memory, so they may ride inside of the announcement.
+    inline: bool,
 }
 
 /// What is known of the ring's address.
@@ -67,6 +71,8 @@ pub struct StreamTx {
     adverts: VecDeque<Advert>,
     /// Operations that have not ended, in order.
     ops: VecDeque<TxOp>,
+    /// The ADVERT that the last chunk of a file went into, as it was before.
+    file_advert: Option<Advert>,
     /// The first of `ops` that may still take chunks: those before it only wait for
     /// local completions.
     cur: usize,
@@ -90,6 +96,7 @@ impl StreamTx {
             grant: Grant::Unknown,
             adverts: VecDeque::new(),
             ops: VecDeque::new(),
+            file_advert: None,
             cur: 0,
             fin_sent: false,
             answering: false,
@@ -105,13 +112,13 @@ impl StreamTx {
             self.done(op, 0, Outcome::Cancelled);
             return;
         }
-        self.queue(op, Want::Send(len));
+        self.queue(op, Want::Send(len), true);
     }
 
     /// Queues the end of the stream after every send queued before. Done when FIN is
     /// polled and all before it has ended. A second one ends with the first.
     pub fn shutdown(&mut self, op: OpId) {
-        self.queue(op, Want::Fin);
+        self.queue(op, Want::Fin, true);
     }
 
     /// Cancels; false if there is no such operation.
@@ -209,6 +216,7 @@ impl StreamTx {
         }
         if self.rules.hold(Rule::WithdrawForgets) {
             self.adverts.clear();
+            self.file_advert = None;
         }
         self.answering = true;
         self.out.push_back(TxAction::Withdrawn);
@@ -283,8 +291,8 @@ impl StreamTx {
         self.ops.drain(..).map(|o| (o.op, o.handled)).collect()
     }
 
-    fn queue(&mut self, op: OpId, want: Want) {
-        self.ops.push_back(TxOp { op, want, taken: 0, handled: 0, cancelled: false });
+    fn queue(&mut self, op: OpId, want: Want, inline: bool) {
+        self.ops.push_back(TxOp { op, want, taken: 0, handled: 0, cancelled: false, inline });
         self.settle();
     }
 
@@ -303,7 +311,7 @@ impl StreamTx {
             None => (self.ring.room(), false),
         };
         let len = left.min(room);
-        (len > 0).then_some(Chunk { len, direct, inline: len <= self.cfg.inline_max })
+        (len > 0).then_some(Chunk { len, direct, inline: entry.inline && len <= self.cfg.inline_max })
     }
 
     /// Only a WRITE into the ring needs the ring's address.
@@ -314,6 +322,8 @@ impl StreamTx {
     /// Takes the chunk that `next_chunk` found.
     fn transfer(&mut self, chunk: &Chunk) -> TxAction {
         let len = chunk.len;
+        self.file_advert =
+            self.adverts.front().filter(|_| !self.ops[self.cur].inline && chunk.direct).copied();
         let target = if chunk.direct { self.take_advert(len) } else { self.take_ring(len) };
         self.seq += u64::from(len);
         let entry = &mut self.ops[self.cur];
