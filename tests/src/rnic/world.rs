@@ -100,6 +100,13 @@ impl Buf {
         out
     }
 
+    /// Some bytes of it.
+    pub fn read<const N: usize>(&self, offset: usize) -> [u8; N] {
+        let mut out = [0; N];
+        self.region.segment(offset, N).expect("inside").read_at(0, &mut out);
+        out
+    }
+
     /// Puts bytes into it.
     pub fn put(&self, offset: usize, bytes: &[u8]) {
         self.region.segment(offset, bytes.len()).expect("inside").write_at(0, bytes);
@@ -214,6 +221,7 @@ impl<H: Harness> World<H> {
             let ready = Ready {
                 readable: event.is_readable() || event.is_read_closed() || event.is_error(),
                 writable: event.is_writable() || event.is_write_closed() || event.is_error(),
+                hup: event.is_read_closed() || event.is_write_closed() || event.is_error(),
             };
             if let Some(rnic) = self.rnics.get_mut(token / TOKENS - 1) {
                 rnic.handle_ready(token, ready);
