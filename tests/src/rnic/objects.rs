@@ -12,6 +12,8 @@ pub fn memory_regions_live_and_die<H: Harness>() {
     let (mut w, p) = World::<H>::pair();
     let buf = w.zeros(p.a, 64);
     w.recv(p.a, 1, &[buf.part(0, 8)]);
+    w.send(p.b, &SendWr { head: b"8 bytes.", ..send_wr(1, &[]) });
+    assert_eq!(w.received(p.a).byte_len, 8);
     assert!(w.rnics[0].dealloc_pd(p.a.pd).is_err(), "in use");
     w.rnics[0].dereg_mr(buf.mr).unwrap();
     let gone = w.rnics[0].post_recv(p.a.qp, &RecvWr { wr_id: 2, sges: &[buf.sge()] });

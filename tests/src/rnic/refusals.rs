@@ -76,9 +76,11 @@ fn read_outcome(wc: Option<Wc>) {
     assert_eq!(wc.expect("a signalled WR completes").status, WcStatus::RemoteAccess);
 }
 
-/// One byte too far at the end, or at the start.
+/// One byte too far at the end, or at the start. (Of a WRITE of several frames
+/// those that are inside may be placed: a tagged message does not tell its whole
+/// length. So these are of one.)
 pub fn a_write_out_of_bounds<H: Harness>() {
-    for (offset, len) in [(1i64, 200_000), (199_999, 2), (-1, 1), (200_000, 1)] {
+    for (offset, len) in [(199_001i64, 1000), (199_999, 2), (-1, 1), (-1, 1000), (200_000, 1)] {
         let s = scene::<H>(Access::REMOTE_WRITE);
         let sges = [s.src.part(0, len)];
         let raddr = s.dst.addr().wrapping_add_signed(offset);
@@ -321,7 +323,7 @@ pub fn deregistered_memory_is_left_alone<H: Harness>() {
     w.recv(end, 1, &[buf.sge()]);
     w.rnics[0].dereg_mr(buf.mr).unwrap();
     let peer = w.end(1);
-    let q = w.join(peer, end, &param(&[]));
+    let q = w.join_silently(peer, end, &param(&[]));
     w.send(q.a, &SendWr { head: b"x", ..send_wr(1, &[]) });
     let wc = w.received(q.b);
     assert_eq!(wc.wr_id, 1);

@@ -324,9 +324,9 @@ pub fn send_with_invalidate<H: Harness>() {
     let dst = w.zeros(p.a, 100);
     let key = w.rnics[0].bind_mw(p.a.qp, dst.mr, dst.addr(), 100, Access::REMOTE_WRITE).unwrap();
     w.recv(p.a, 1, &[]);
-    w.send(p.b, &SendWr { head: b"abc", ..write_wr(1, &[], dst.addr(), key) });
+    w.send(p.b, &SendWr { head: b"abc", signaled: false, ..write_wr(1, &[], dst.addr(), key) });
     let op = SendOp::Send { invalidate: Some(key), solicited: true };
-    w.send(p.b, &SendWr { op, ..send_wr(2, &[]) });
+    w.send(p.b, &SendWr { op, signaled: false, ..send_wr(2, &[]) });
     let wc = w.received(p.a);
     assert_eq!((wc.status, wc.invalidated, wc.solicited), (WcStatus::Success, Some(key), true));
     assert_eq!(dst.read::<3>(0), *b"abc");
