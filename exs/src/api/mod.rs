@@ -13,10 +13,12 @@ mod export;
 mod queue;
 pub mod raw;
 mod socket;
+mod transfer;
 
 pub use blocking::{Blocking, Packet};
 pub use counters::{Counters, counters};
 pub use event::{Event, Token};
 pub use export::{Export, RemoteBuffer, RemoteBufferError, Rights};
 pub use queue::EventQueue;
-pub use socket::{Refused, SendFlags, Socket, SocketType};
+pub use socket::{Socket, SocketType};
+pub use transfer::{Refused, SendFlags};

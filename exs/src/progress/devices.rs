@@ -1,6 +1,12 @@
-//! Which devices there are.
+//! Which devices there are. Today: the software RNIC.
+
 use super::Error;
 use crate::rnic::Rnic;
-pub(super) fn soft(_registry: mio::Registry, _token_base: usize) -> Result<Box<dyn Rnic>, Error> {
-    Err(Error::invalid("none"))
+use crate::tcp::SoftRnic;
+
+/// The software RNIC: iWARP over TCP, in user space.
+pub(super) fn soft(registry: mio::Registry, token_base: usize) -> Result<Box<dyn Rnic>, Error> {
+    let rnic = SoftRnic::with_kernel_keys(registry, token_base)
+        .map_err(|e| Error::os("getrandom", &e))?;
+    Ok(Box::new(rnic))
 }

@@ -186,3 +186,65 @@ impl std::fmt::Debug for QueueCore {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::EventKind;
+    use std::time::Duration;
+
+    fn queue(depth: usize) -> Arc<QueueCore> {
+        QueueCore::new(&QueueOptions { depth, wait: WaitPolicy::Notify }).unwrap()
+    }
+
+    fn push(q: &QueueCore, token: u64) -> Vec<Arc<Waiter>> {
+        let mut wake = Vec::new();
+        q.push(RawEvent::new(token, EventKind::Send), &mut wake);
+        wake
+    }
+
+    #[test]
+    fn places_are_booked_and_come_back_with_the_events() {
+        let q = queue(2);
+        q.reserve().unwrap();
+        q.reserve().unwrap();
+        assert!(matches!(q.reserve(), Err(Error::WouldBlock { limit: 2, .. })));
+        push(&q, 1);
+        assert!(q.reserve().is_err(), "an event still waits in its place");
+        let mut out: Vec<RawEvent> = Vec::new();
+        assert_eq!(q.take(5, &mut out), 1);
+        q.reserve().unwrap();
+        q.unreserve();
+        assert_eq!(q.outstanding(), 1);
+        assert!(QueueCore::new(&QueueOptions { depth: 0, ..QueueOptions::default() }).is_err());
+    }
+
+    #[test]
+    fn waiters_are_woken_when_what_they_wait_for_is_there() {
+        let q = queue(8);
+        let w = Waiter::new().unwrap();
+        w.min.store(2, Ordering::SeqCst);
+        q.enlist(&w);
+        assert!(push(&q, 1).is_empty());
+        assert_eq!(push(&q, 2).len(), 1);
+        q.delist(&w);
+        assert!(push(&q, 3).is_empty());
+    }
+
+    #[test]
+    fn the_descriptor_is_readable_while_events_wait() {
+        let q = queue(8);
+        push(&q, 1);
+        let readable = || q.fd().wait(Some(Duration::ZERO)).unwrap();
+        assert!(readable(), "an event that came before anybody asked counts");
+        push(&q, 2);
+        let mut out: Vec<RawEvent> = Vec::new();
+        q.take(1, &mut out);
+        assert!(readable());
+        q.take(1, &mut out);
+        assert!(!readable());
+        q.take(1, &mut out);
+        push(&q, 3);
+        assert!(readable());
+    }
+}

@@ -11,10 +11,11 @@ use crate::time::Time;
 /// Receive buffers that all connections of a device share, and their size: a
 /// message header and what rides inside of it.
 const SLOTS: usize = 256;
-pub(super) const SLOT: usize = 8 << 10;
+const SLOTS_LEN: usize = SLOTS * SLOT as usize;
+pub(super) const SLOT: u32 = 8 << 10;
 
 /// The pool through which small unregistered memory travels.
-const BOUNCES: usize = 256;
+const BOUNCES: u32 = 256;
 pub(super) const BOUNCE: usize = 4 << 10;
 
 /// An RNIC and what belongs to it.
@@ -34,7 +35,7 @@ impl Device {
         let pd = rnic.alloc_pd()?;
         let cq = rnic.create_cq(4 * SLOTS)?;
         let srq = rnic.create_srq(pd, SLOTS)?;
-        let seg = Region::map(SLOTS * SLOT)?.segment(0, SLOTS * SLOT)?;
+        let seg = Region::map(SLOTS_LEN)?.segment(0, SLOTS_LEN)?;
         let mr = rnic.reg_mr(pd, &seg, Access::LOCAL)?;
         let slots = Buf { seg, mr };
         let mut device = Device { index, rnic, pd, cq, srq, slots, bounces: None };
@@ -46,18 +47,18 @@ impl Device {
 
     /// Gives a receive slot to the RNIC.
     pub(super) fn post_slot(&mut self, slot: u64) -> Result<(), RnicError> {
-        let addr = self.slots.seg.addr() + slot * SLOT as u64;
-        let sge = Sge { addr, len: SLOT as u64, lkey: self.slots.mr.key };
+        let addr = self.slots.seg.addr() + slot * u64::from(SLOT);
+        let sge = Sge { addr, len: u64::from(SLOT), lkey: self.slots.mr.key };
         self.rnic.post_srq_recv(self.srq, &RecvWr { wr_id: slot, sges: &[sge] })
     }
 
     /// What arrived in a slot; None if the numbers are not of a slot of ours.
     pub(super) fn slot(&self, slot: u64, len: u64) -> Option<Segment> {
         let (slot, len) = (usize::try_from(slot).ok()?, usize::try_from(len).ok()?);
-        if slot >= SLOTS || len > SLOT {
+        if slot >= SLOTS || len > SLOT as usize {
             return None;
         }
-        self.slots.seg.slice(slot * SLOT, len).ok()
+        self.slots.seg.slice(slot * SLOT as usize, len).ok()
     }
 
     pub(super) fn create_qp(&mut self, max_send_wr: usize) -> Result<Qp, RnicError> {
@@ -84,10 +85,11 @@ impl Device {
     /// Takes a slot of the bounce pool; None if all are in use.
     pub(super) fn take_bounce(&mut self) -> Result<Option<(u32, Buf)>, Error> {
         if self.bounces.is_none() {
-            let seg = Region::map(BOUNCES * BOUNCE)?.segment(0, BOUNCES * BOUNCE)?;
+            let len = BOUNCES as usize * BOUNCE;
+            let seg = Region::map(len)?.segment(0, len)?;
             let mr = self.reg_mr(&seg, Access::LOCAL)?;
             // The first slot is taken first: what is never used is never touched.
-            let free = (0..BOUNCES as u32).rev().collect();
+            let free = (0..BOUNCES).rev().collect();
             self.bounces = Some((Buf { seg, mr }, free));
         }
         let Some((_, free)) = &mut self.bounces else { return Ok(None) };

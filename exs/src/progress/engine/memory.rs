@@ -6,10 +6,12 @@
 
 use super::device::{BOUNCE, Device};
 use super::ops::{Bounce, Op, TempMrs, first_buffer};
-use super::{Engine, Error};
-use crate::mem::{Access, Buffer};
+use super::{Engine, Error, SockId};
+use crate::mem::{Access, Buffer, Key};
 use crate::progress::event::Bufs;
-use crate::session::{Buf, IoVec};
+use crate::rnic::Mr;
+use crate::session::{Buf, IoVec, OpError, Port};
+use crate::time::Time;
 
 /// Registered memory of an operation to be.
 pub(super) struct Prepared {
@@ -83,23 +85,46 @@ impl Engine {
         Ok(Some(Prepared { iov: IoVec::One(buf), temp: TempMrs::None, bounce }))
     }
 
-    /// Memory for the sink of a READ on devices that want it open for remote
-    /// writes (iWARP): exactly this range, for this operation only.
+    /// Memory for the sink of a READ. Devices that want it open for remote writes
+    /// (iWARP) get a window of this connection's own onto exactly this range, so
+    /// that no other connection's peer can reach it.
     pub(super) fn prepare_sink(
         &mut self,
-        device: usize,
+        id: SockId,
         buffer: &Buffer,
-    ) -> Result<Prepared, Error> {
-        if !self.devices[device].rnic.caps().read_sink_remote_write {
-            let mut temp = TempMrs::None;
-            let buf = self.prepare_one(device, buffer, &mut temp)?;
-            return Ok(Prepared { iov: IoVec::One(buf), temp, bounce: None });
-        }
+        now: Time,
+    ) -> Result<(Prepared, Option<Key>), Error> {
+        let (device, qp) = match self.sock_ref(id).map(|s| (s.device, s.qp)) {
+            Some((device, Some(qp))) => (device, qp),
+            _ => return Err(Error::Op(OpError::NotConnected)),
+        };
+        let mut temp = TempMrs::None;
+        let mut buf = self.prepare_one(device, buffer, &mut temp)?;
         let d = &mut self.devices[device];
-        let seg = buffer.segment();
-        let mr = d.reg_mr(&seg, Access::REMOTE_WRITE)?;
-        let iov = IoVec::One(Buf { seg, mr });
-        Ok(Prepared { iov, temp: TempMrs::One(mr), bounce: None })
+        let mut window = None;
+        if d.rnic.caps().read_sink_remote_write && !buf.seg.is_empty() {
+            let (addr, len) = (buf.seg.addr(), buf.seg.len() as u64);
+            match d.port(qp, now).bind(buf.mr, addr, len, Access::REMOTE_WRITE) {
+                Ok(key) => {
+                    window = Some(key);
+                    buf.mr = Mr { key };
+                }
+                Err(e) => {
+                    free_temp(d, &temp);
+                    return Err(Error::Rnic(e));
+                }
+            }
+        }
+        Ok((Prepared { iov: IoVec::One(buf), temp, bounce: None }, window))
+    }
+
+    /// Closes the window onto the sink of a READ.
+    pub(super) fn close_sink(&mut self, id: SockId, window: Option<Key>) {
+        let Some(key) = window else { return };
+        if let Some((device, Some(qp))) = self.sock_ref(id).map(|s| (s.device, s.qp)) {
+            // Fails only if the queue pair, and its windows with it, is gone.
+            let _ = self.devices[device].rnic.invalidate_mw(qp, key);
+        }
     }
 
     /// Undoes `prepare` for an operation that was refused.
@@ -114,6 +139,7 @@ impl Engine {
     /// Undoes `prepare` for an operation that has ended with `bytes` moved, and
     /// brings what arrived to the program's buffer.
     pub(super) fn release_memory(&mut self, op: &mut Op, bytes: u64) {
+        self.close_sink(op.sock, op.window.take());
         let temp = std::mem::take(&mut op.temp);
         let bounce = op.bounce.take();
         if bounce.is_none() && matches!(temp, TempMrs::None) {

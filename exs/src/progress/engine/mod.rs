@@ -8,11 +8,12 @@
 //!
 //! The files: `device` (RNIC, slots, bounce pool), `sock`, `ops` (tables), `post`
 //! (the calls of the API), `onesided` (exports, READ, WRITE), `cm` (connections),
-//! `memory` (buffers to registered memory). Nothing here blocks or sleeps.
+//! `life` (timers and ends), `memory` (buffers to registered memory). Nothing here blocks or sleeps.
 
 mod cm;
 mod device;
 mod figures;
+mod life;
 mod memory;
 mod onesided;
 mod ops;
@@ -26,14 +27,14 @@ use std::sync::{Mutex, PoisonError};
 
 use self::device::Device;
 use self::ops::{Op, OpTable};
-use self::sock::{Sock, State};
+use self::sock::Sock;
 use super::context::Weak;
 use super::event::{EventKind, RawEvent};
 use super::queue::Waiter;
 use super::{Error, Options};
 use crate::ids::OpId;
 use crate::mem::{Key, ReleaseRegistration};
-use crate::rnic::{Listener, Mr, Qp, Ready, Rnic, Wc, WcOp, WcStatus};
+use crate::rnic::{Listener, Qp, Ready, Rnic, Wc, WcOp, WcStatus};
 use crate::session::{Counters, Done};
 use crate::time::Time;
 use crate::wire::exs::SocketKind;
@@ -93,8 +94,6 @@ pub(super) struct EngineCounters {
 pub(super) struct Outcome {
     /// Run again at once.
     pub(super) more: bool,
-    /// Run again then, at the latest.
-    pub(super) deadline: Option<Time>,
 }
 
 pub(crate) struct Engine {
@@ -214,7 +213,7 @@ impl Engine {
         self.settle(now, false);
         self.ring_doorbells(now);
         let more = more || std::mem::take(&mut self.more);
-        Outcome { more, deadline: self.next_deadline() }
+        Outcome { more }
     }
 
     /// Looks after dirty sockets until none is left. With `lazy`, what is not
@@ -392,121 +391,6 @@ impl Engine {
                 event.readiness = ready;
                 self.deliver(op, event);
             }
-        }
-    }
-
-    // ---- timers --------------------------------------------------------------
-
-    /// Keeps the socket's place in the timer table. A deadline that moved back is
-    /// left where it is: it fires early, finds nothing, and is set anew, which is
-    /// cheaper than moving it with every message.
-    fn set_timer(&mut self, index: u32) {
-        let s = &mut self.socks[index as usize];
-        let session = s.session.as_ref().and_then(|s| s.next_timeout());
-        let exports = s.exports.values().filter(|e| e.open).filter_map(|e| e.expires).min();
-        let next = match (session, exports) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        match (s.timer, next) {
-            (Some(old), Some(new)) if new >= old => {}
-            (None, None) => {}
-            (old, new) => {
-                if let Some(t) = old {
-                    self.timers.remove(&(t, index));
-                }
-                if let Some(t) = new {
-                    self.timers.insert((t, index));
-                }
-                s.timer = new;
-            }
-        }
-    }
-
-    fn fire_timers(&mut self, now: Time) {
-        while let Some(&(at, index)) = self.timers.first()
-            && at <= now
-        {
-            self.timers.remove(&(at, index));
-            let s = &mut self.socks[index as usize];
-            s.timer = None;
-            if let Some(session) = s.session.as_mut()
-                && session.next_timeout().is_some_and(|t| t <= now)
-            {
-                session.handle_timeout(now);
-            }
-            self.expire_exports(index, now);
-            self.mark(index);
-        }
-    }
-
-    pub(super) fn next_deadline(&self) -> Option<Time> {
-        let timers = self.timers.first().map(|&(t, _)| t);
-        self.devices.iter().filter_map(|d| d.rnic.next_timeout()).chain(timers).min()
-    }
-
-    // ---- ends ----------------------------------------------------------------
-
-    /// What other threads released.
-    fn collect_released(&mut self, now: Time) {
-        if !self.released.any.swap(false, Ordering::AcqRel) {
-            return;
-        }
-        let take = |m: &Mutex<Vec<_>>| {
-            std::mem::take(&mut *m.lock().unwrap_or_else(PoisonError::into_inner))
-        };
-        for id in take(&self.released.sockets) {
-            self.release_socket(id, now);
-        }
-        let keys = std::mem::take(
-            &mut *self.released.keys.lock().unwrap_or_else(PoisonError::into_inner),
-        );
-        for (device, key) in keys {
-            if let Some(d) = self.devices.get_mut(device) {
-                d.dereg_mr(Mr { key });
-            }
-        }
-    }
-
-    /// Frees what is over: the queue pair of a closed and finished session, and
-    /// the socket itself when no handle refers to it. (A connection that broke
-    /// keeps its session until it is closed: it knows what to answer.)
-    fn tear_down(&mut self, index: u32) {
-        let s = &self.socks[index as usize];
-        if s.state != State::Closed {
-            return;
-        }
-        if s.session.as_ref().is_some_and(|x| x.is_finished()) {
-            self.drop_session(index);
-        }
-        let s = &self.socks[index as usize];
-        if s.held || s.session.is_some() || s.qp.is_some() {
-            return;
-        }
-        let gone = self.socks.remove(index as usize);
-        for (_, e) in gone.exports {
-            self.free_export(gone.device, e);
-        }
-        if let Some(t) = gone.timer {
-            self.timers.remove(&(t, index));
-        }
-    }
-
-    fn drop_session(&mut self, index: u32) {
-        let s = &mut self.socks[index as usize];
-        if let Some(session) = s.session.take() {
-            figures::add(&mut s.past, session.counters());
-            figures::add(&mut self.counters.past, session.counters());
-        }
-        if let Some(qp) = s.qp.take() {
-            let device = s.device;
-            self.by_qp.remove(&(device, qp));
-            // It exists: there is nothing to go wrong.
-            let _ = self.devices[device].rnic.destroy_qp(qp);
-        }
-        for e in self.socks[index as usize].exports.values_mut() {
-            // The windows went with the queue pair.
-            e.open = false;
         }
     }
 }

@@ -182,15 +182,21 @@ impl Engine {
             Err(e) => return Err((e, bufs)),
         };
         let Bufs::One(buffer) = &bufs else { unreachable!("made above") };
-        let Prepared { iov, temp, bounce } = match self.prepare_sink(device, buffer) {
+        let (p, window) = match self.prepare_sink(id, buffer, now) {
             Ok(p) => p,
             Err(e) => return Err((e, bufs)),
         };
-        let IoVec::One(sink) = iov else { unreachable!("a sink is one piece") };
+        let Prepared { iov: IoVec::One(sink), temp, bounce } = p else {
+            unreachable!("a sink is one piece")
+        };
         let op = self.book(id, ticket, EventKind::Read, bufs);
         let posted = self.session_post(id, |s| {
             s.post_read(now, op, remote.addr, remote.key, sink).map_err(|(e, _)| e)
         });
+        match self.ops.get_mut(op) {
+            Some(op) if posted.is_ok() => op.window = window,
+            _ => self.close_sink(id, window),
+        }
         self.conclude(device, op, (temp, bounce), posted)
     }
 

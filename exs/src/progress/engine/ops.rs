@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::SockId;
 use crate::ids::OpId;
-use crate::mem::Buffer;
+use crate::mem::{Buffer, Key};
 use crate::progress::event::{Bufs, EventKind};
 use crate::progress::queue::QueueCore;
 use crate::rnic::Mr;
@@ -57,6 +57,8 @@ pub(super) struct Op {
     pub(super) bufs: Bufs,
     pub(super) temp: TempMrs,
     pub(super) bounce: Option<Bounce>,
+    /// The window onto the sink of a READ.
+    pub(super) window: Option<Key>,
 }
 
 /// The table. An [`OpId`] is a slot and the slot's generation, so an id that has
@@ -87,7 +89,8 @@ impl OpTable {
         Some(self.slab.remove(slot).1)
     }
 
-    pub(super) fn get(&self, id: OpId) -> Option<&Op> {
+    #[cfg(test)]
+    fn get(&self, id: OpId) -> Option<&Op> {
         self.slot(id).map(|s| &self.slab[s].1)
     }
 
@@ -119,5 +122,38 @@ pub(super) fn first_buffer(bufs: &Bufs) -> Option<&Buffer> {
         Bufs::One(b) => Some(b),
         Bufs::Many(v) => v.first(),
         Bufs::None => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::QueueOptions;
+
+    #[test]
+    fn an_id_never_names_another_operation() {
+        let queue = QueueCore::new(&QueueOptions::default()).unwrap();
+        let mut table = OpTable::default();
+        let sock = |index| SockId { index, generation: 1 };
+        let mut insert = |s, token| {
+            table.insert(Op {
+                sock: sock(s),
+                queue: Arc::clone(&queue),
+                token,
+                kind: EventKind::Send,
+                bufs: Bufs::None,
+                temp: TempMrs::None,
+                bounce: None,
+                window: None,
+            })
+        };
+        let (a, b, c) = (insert(1, 7), insert(1, 8), insert(2, 7));
+        assert!(a != 0 && b != 0 && c != 0, "0 is no operation");
+        assert_eq!(table.of_socket(sock(1), None), [a, b]);
+        assert_eq!(table.of_socket(sock(1), Some(8)), [b]);
+        assert!(table.remove(a).is_some());
+        assert!(table.remove(a).is_none());
+        assert!(table.get(a).is_none() && table.remove(0).is_none());
+        assert_eq!(table.len(), 2);
     }
 }

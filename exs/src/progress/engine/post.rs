@@ -69,6 +69,7 @@ impl Engine {
             bufs,
             temp: TempMrs::None,
             bounce: None,
+            window: None,
         })
     }
 

@@ -132,7 +132,7 @@ impl Sock {
             u32::try_from(n.clamp(least, most)).unwrap_or(u32::MAX)
         };
         // A message's header goes before the data that ride in it.
-        let room = super::device::SLOT - crate::wire::exs::MAX_HEADER;
+        let room = super::device::SLOT as usize - crate::wire::exs::MAX_HEADER;
         SessionConfig {
             kind: self.kind,
             ring: clamp(self.opts.ring_size, 4 << 10, 1 << 30),
@@ -140,7 +140,7 @@ impl Sock {
             max_chunk: clamp(usize::try_from(caps.max_msg).unwrap_or(usize::MAX), 1, 1 << 20),
             max_msg: self.opts.max_message,
             credits: 32,
-            slot: super::device::SLOT as u32,
+            slot: super::device::SLOT,
             max_send_wr: super::MAX_SEND_WR,
             keepalive: self.opts.keep_alive,
             dead_after: self.opts.dead_after,
