@@ -107,6 +107,10 @@ impl SoftRnic {
         out: &mut Vec<Wc>,
     ) -> Result<usize, RnicError> {
         let queue = self.cqs.get_mut(cq.0)?;
+        // The usual answer to a busy-polling thread.
+        if queue.wcs.is_empty() {
+            return Ok(0);
+        }
         let n = max.min(queue.wcs.len());
         out.extend(queue.wcs.drain(..n));
         if n > 0 && !queue.throttled.is_empty() {
