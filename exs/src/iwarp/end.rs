@@ -90,7 +90,8 @@ impl Engine {
     }
 
     /// A window was closed, after its key was removed from the table: a WRITE
-    /// under way through it places no byte more, a READ response from it ends.
+    /// under way through it places no byte more, a READ response from it ends, a
+    /// READ of ours whose sink it is fails. Each costs the connection.
     pub fn key_revoked(&mut self, key: Key) {
         if !self.state.is_open() {
             return;
@@ -101,6 +102,9 @@ impl Engine {
             self.fault(term::TAGGED_STAG, offender);
         } else if let Some(offender) = self.reads.by_key(key) {
             self.fault(term::READ_STAG, Some(offender));
+        } else if self.sq.has_sink(key) {
+            let flush = Flush { lkey: Some(key), framed: true, ..FLUSH };
+            self.fail(term::LOCAL_CATASTROPHIC, None, &flush);
         }
     }
 

@@ -395,6 +395,30 @@ fn a_window_closed_under_a_read_ends_it() {
 }
 
 #[test]
+fn a_sink_closed_under_a_read_takes_no_byte_more() {
+    let mut pair = Pair::new(config(1), config(2), 0);
+    let source = segment(&[9; 1000]);
+    let key = pair.b.window(&source, Access::REMOTE_READ);
+    let sink = segment(&[0xee; 1000]);
+    let sink_key = pair.a.window(&sink, Access::REMOTE_WRITE);
+    let wr = read(1, source.addr(), key, std::slice::from_ref(&sink), sink_key);
+    pair.a.engine.post_send(wr).unwrap();
+    while pair.a.send(&mut pair.rng, Bite::Whole) {}
+    while pair.b.receive(&mut pair.rng, Bite::Whole, &mut pair.a.wire, false) {}
+    while pair.b.send(&mut pair.rng, Bite::Whole) {}
+    let half: Vec<u8> = pair.b.wire.drain(..516).collect();
+    pair.a.engine.handle_received(0, &half, &mut pair.a.keys, None);
+    pair.a.keys.remove(sink_key);
+    pair.a.engine.key_revoked(sink_key);
+    pair.settle();
+    let fault = AccessFault::InvalidKey { key: sink_key };
+    assert_eq!(status(&pair.a, 1), WcStatus::LocalProtection(fault));
+    assert_eq!(contents(&sink)[..500], [9; 500]);
+    assert_eq!(contents(&sink)[500..], [0xee; 500]);
+    assert!(pair.a.engine.closed() && pair.b.engine.closed());
+}
+
+#[test]
 fn a_deregistered_region_fails_the_requests_that_use_it() {
     let protection = |key| WcStatus::LocalProtection(AccessFault::InvalidKey { key });
     let mut pair = Pair::new(config(1), config(2), 0);

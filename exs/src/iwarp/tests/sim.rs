@@ -11,9 +11,9 @@ use crate::iwarp::*;
 use crate::mem::{Access, Key, Region, Segment};
 use crate::rnic::{Disconnect, DisconnectCause, SendOp, Wc, WcOp, WcStatus};
 
-const SEEDS: u64 = 4000;
+const SEEDS: u64 = 2000;
 /// Bytes of each memory; destinations are cut from them one after the other.
-const MEMORY: usize = 600_000;
+const MEMORY: usize = 250_000;
 const FILLER: u8 = 0xee;
 
 /// What one side has asked for and may expect.
@@ -40,6 +40,9 @@ struct Book {
     seen: usize,
     failed: bool,
     sends_failed: bool,
+    /// The wire was tampered with: contents are not to be trusted.
+    tampered: bool,
+    seed: u64,
 }
 
 fn filled(len: usize, seed: u64) -> Segment {
@@ -72,6 +75,8 @@ impl Book {
             seen: 0,
             failed: false,
             sends_failed: false,
+            tampered: false,
+            seed,
         }
     }
 
@@ -84,6 +89,12 @@ impl Book {
         self.used += bytes.len() + 8;
         self.expect[at..at + bytes.len()].copy_from_slice(bytes);
         Some(at)
+    }
+
+    /// Takes the last `place` back.
+    fn unplace(&mut self, at: usize) {
+        self.expect[at..self.used].fill(FILLER);
+        self.used = at;
     }
 
     fn wr_id(&mut self, signaled: bool) -> u64 {
@@ -135,7 +146,7 @@ impl Sim {
         let large = match pair.bite {
             Bite::UpTo(n) if n < 10 => 300,
             Bite::UpTo(n) if n < 1000 => 5_000,
-            _ => 150_000,
+            _ => 100_000,
         };
         let slot = [64, 2_000, 100_000][rng.below(3)].min(large);
         let (a, b) = (Book::new(&mut pair.a, seed ^ 1), Book::new(&mut pair.b, seed ^ 2));
@@ -236,7 +247,6 @@ impl Sim {
             1 => {
                 let len = Sim::size(rng, large);
                 let (head, segs, bytes) = Sim::payload(rng, book, len);
-                let before = (peer.used, peer.expect.clone());
                 let Some(at) = peer.place(&bytes) else { return };
                 let raddr = peer.sink.addr() + at as u64;
                 let op = SendOp::Write { raddr, rkey: peer.sink_key };
@@ -244,7 +254,7 @@ impl Sim {
                 wr.signaled = signaled;
                 let posted = side.engine.post_send(wr);
                 if posted.is_err() {
-                    (peer.used, peer.expect) = before;
+                    peer.unplace(at);
                 }
                 posted
             }
@@ -252,7 +262,6 @@ impl Sim {
                 let len = Sim::size(rng, large);
                 let from = rng.below(MEMORY - len);
                 let bytes = contents(&peer.source.slice(from, len).unwrap());
-                let before = (book.used, book.expect.clone());
                 let Some(at) = book.place(&bytes) else { return };
                 let sink = book.sink.slice(at, len).unwrap();
                 let raddr = peer.source.addr() + from as u64;
@@ -261,7 +270,7 @@ impl Sim {
                 wr.signaled = signaled;
                 let posted = side.engine.post_send(wr);
                 if posted.is_err() {
-                    (book.used, book.expect) = before;
+                    book.unplace(at);
                 }
                 posted
             }
@@ -300,9 +309,10 @@ impl Sim {
 
     fn step(&mut self) {
         let first = self.pair.rng.chance(2);
-        match self.pair.rng.below(12) {
-            0 => self.post_recv(first),
-            1 => self.post_send(first),
+        match self.pair.rng.below(24) {
+            0 | 1 => self.post_recv(first),
+            2 | 3 => self.post_send(first),
+            4 => self.sides(first).1.engine.trim(),
             _ => {
                 self.pair.step();
             }
@@ -327,6 +337,17 @@ impl Sim {
                 }
             }
         }
+    }
+
+    /// As `settle`, for ends that may wait for each other for ever.
+    fn settle_some(&mut self) {
+        for _ in 0..20 {
+            self.pair.settle();
+            self.post_recv(true);
+            self.post_recv(false);
+        }
+        self.check(true);
+        self.check(false);
     }
 
     /// Memory holds what it should: all of it if the run ended well; else each
@@ -377,7 +398,7 @@ fn check_send(book: &mut Book, wc: &Wc) {
 fn check_recv(side: &Side, book: &mut Book, wc: &Wc) {
     let (id, segs) = book.receives.pop_front().expect("a completion for each receive");
     assert_eq!(wc.wr_id, id, "receives complete in order");
-    if wc.status != WcStatus::Success {
+    if wc.status != WcStatus::Success || book.tampered {
         return;
     }
     let (bytes, solicited, invalidate) = book.coming.pop_front().expect("a message was sent");
@@ -563,5 +584,65 @@ fn a_violation_in_the_middle_ends_both_sides_with_a_terminate() {
         }
         sim.accounts(true);
         sim.memory(false);
+    });
+}
+
+#[test]
+fn a_window_closed_at_any_time_protects_its_memory() {
+    seeds(|seed| {
+        let mut sim = Sim::new(seed + 5_000_000);
+        steps(&mut sim, 300);
+        let first = sim.pair.rng.chance(2);
+        let (rng, side, book, ..) = sim.sides(first);
+        // The sink is open for the peer's WRITEs and our READs' responses; the
+        // source for the peer's READs.
+        let writes = rng.chance(2);
+        let key = if writes { book.sink_key } else { book.source_key };
+        side.keys.remove(key);
+        side.engine.key_revoked(key);
+        side.drain();
+        let then = contents(&book.sink);
+        sim.settle();
+        let (_, _, book, ..) = sim.sides(first);
+        assert!(!writes || contents(&book.sink) == then, "a byte came after the end");
+        sim.memory(false);
+        wreck(&mut sim);
+    });
+}
+
+#[test]
+fn damage_on_the_wire_never_panics_and_completes_everything() {
+    seeds(|seed| {
+        let mut sim = Sim::new(seed + 6_000_000);
+        steps(&mut sim, 200);
+        (sim.a.tampered, sim.b.tampered) = (true, true);
+        for _ in 0..1 + sim.pair.rng.below(4) {
+            let first = sim.pair.rng.chance(2);
+            let (rng, side, ..) = sim.sides(first);
+            let len = side.wire.len();
+            if len > 0 {
+                // Mostly near the front, where the next header is.
+                let at = if rng.chance(3) { rng.below(len) } else { rng.below(len.min(24)) };
+                side.wire[at] = u8::try_from(rng.below(256)).unwrap();
+            } else {
+                for _ in 0..rng.below(100) {
+                    side.wire.push_back(u8::try_from(rng.below(256)).unwrap());
+                }
+            }
+            steps(&mut sim, 40);
+        }
+        sim.settle_some();
+        for side in [&mut sim.pair.a, &mut sim.pair.b] {
+            side.engine.handle_broken(libc::ECONNRESET);
+            side.drain();
+            assert!(side.engine.closed());
+        }
+        sim.check(true);
+        sim.check(false);
+        sim.accounts(true);
+        for book in [&sim.a, &sim.b] {
+            let spare = &contents(&book.source)[..];
+            assert!(spare == contents(&filled(MEMORY, book.seed)), "nobody may write there");
+        }
     });
 }
