@@ -7,3 +7,4 @@ mod refuse;
 mod sim;
 mod startup;
 mod vectors;
+mod world;
