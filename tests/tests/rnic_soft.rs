@@ -167,6 +167,32 @@ fn unanswered_requests_are_bounded() {
     assert_eq!(reqs.len(), 24);
 }
 
+/// A connection that dies while it waits for an SRQ buffer does not take along the
+/// wake-up of the one behind it.
+#[test]
+fn the_dead_do_not_hold_up_an_srq() {
+    let mut w = World::<Soft>::new(2);
+    let pd = w.rnics[1].alloc_pd().unwrap();
+    let srq = w.rnics[1].create_srq(pd, 16).unwrap();
+    let mut pairs = Vec::new();
+    for _ in 0..4 {
+        let (a, b) = (w.end(0), w.end_in(1, pd, Some(srq)));
+        pairs.push(w.join(a, b, &param(&[])));
+    }
+    for p in &pairs {
+        w.send(p.a, &send_wr(1, &[]));
+        w.settle();
+    }
+    w.rnics[1].destroy_qp(pairs[0].b.qp).unwrap();
+    w.rnics[0].destroy_qp(pairs[1].a.qp).unwrap();
+    w.disconnected(pairs[1].b);
+    for p in &pairs[2..] {
+        w.recv(p.b, 7, &[]);
+        let wc = w.received(p.b);
+        assert_eq!((wc.wr_id, wc.status), (7, WcStatus::Success));
+    }
+}
+
 /// The same seed yields the same keys, for tests that replay.
 #[test]
 fn seeded_keys_replay() {

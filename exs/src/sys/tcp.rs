@@ -77,11 +77,7 @@ pub fn connect_nonblocking(
     // SAFETY: `raw` holds an address of `len` bytes.
     match check(unsafe { libc::connect(fd.as_raw_fd(), raw.as_ptr(), len) }) {
         // An interrupted connect of a non-blocking socket goes on by itself.
-        Err(e)
-            if !matches!(e.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR)) =>
-        {
-            Err(e)
-        }
+        Err(e) if !matches!(e.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR)) => Err(e),
         _ => Ok(TcpStream::from(fd)),
     }
 }

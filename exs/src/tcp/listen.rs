@@ -156,9 +156,8 @@ impl SoftRnic {
         }
         if self.greetings.len() > self.max_greetings {
             let links = &self.links;
-            self.greetings.retain(|id| {
-                links.get(*id).is_ok_and(|l| matches!(l.owner, Owner::Greeting(_)))
-            });
+            self.greetings
+                .retain(|id| links.get(*id).is_ok_and(|l| matches!(l.owner, Owner::Greeting(_))));
         }
         if self.greetings.len() > self.max_greetings
             && let Some(oldest) = self.greetings.pop_front()
