@@ -56,7 +56,7 @@ impl Reactor {
         self.poll.poll(&mut self.events, timeout)?;
         for e in self.events.iter().filter(|e| e.token() != WAKE) {
             let ready = Ready {
-                hup: e.is_read_closed() || e.is_error(),
+                hup: e.is_read_closed() || e.is_write_closed() || e.is_error(),
                 readable: e.is_readable() || e.is_read_closed() || e.is_error(),
                 writable: e.is_writable() || e.is_write_closed() || e.is_error(),
             };
