@@ -243,7 +243,8 @@ impl SoftRnic {
         } else {
             engine.post_send(tx)?;
         }
-        self.enqueue(Source::Link(link));
+        // Nothing leaves before the doorbell rings, or other work of this connection
+        // takes it along.
         Ok(())
     }
 
