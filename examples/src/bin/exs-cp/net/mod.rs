@@ -1,0 +1,1 @@
+pub(crate) type NetError = std::io::Error;
