@@ -127,9 +127,10 @@ pub(crate) fn parse_head(h: [u8; HEADER]) -> Result<Head, WireError> {
         return Err(WireError::Value { kind, field: "reserved", value });
     }
     if kind == kind::DATA {
-        let raw =
-            len.checked_sub(8).ok_or(WireError::Short { kind, missing: 8 - len as usize })?;
-        return Ok(Head { kind, body: 8, raw });
+        return match len.checked_sub(8) {
+            Some(raw) => Ok(Head { kind, body: 8, raw }),
+            None => Err(WireError::Short { kind, missing: 8 - len as usize }),
+        };
     }
     Ok(Head { kind, body: len as usize, raw: 0 })
 }
