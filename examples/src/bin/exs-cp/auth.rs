@@ -46,8 +46,8 @@ impl Secret {
     /// Reads a token file; white space around the token does not count, so
     /// that an editor's last newline does no harm.
     pub(crate) fn from_file(path: &Path) -> Result<Secret, CpError> {
-        let meta = std::fs::metadata(path)
-            .map_err(|e| CpError::local("read the token file", path, e))?;
+        let meta =
+            std::fs::metadata(path).map_err(|e| CpError::local("read the token file", path, e))?;
         let bytes = if meta.len() > MAX_TOKEN {
             Vec::new()
         } else {

@@ -7,7 +7,6 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::disk::relpath::RelPath;

@@ -124,7 +124,8 @@ impl Progress {
 }
 
 fn with_bar(tally: &Tally, quit: &Receiver<()>) {
-    let style = "{wide_bar:.green/black} {bytes}/{total_bytes}  {binary_bytes_per_sec}  {eta} left  {msg}";
+    let style =
+        "{wide_bar:.green/black} {bytes}/{total_bytes}  {binary_bytes_per_sec}  {eta} left  {msg}";
     let bar = ProgressBar::new(0);
     if let Ok(style) = ProgressStyle::with_template(style) {
         bar.set_style(style);

@@ -33,8 +33,9 @@ struct Line {
 pub(crate) fn run(args: &Ls, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
     let dialer = args.client.dialer(&args.server, stop)?;
     let path = match &args.path {
-        Some(p) => RelPath::from_user(p)
-            .map_err(|e| CpError::Usage(format!("`{}`: {e}", p.display())))?,
+        Some(p) => {
+            RelPath::from_user(p).map_err(|e| CpError::Usage(format!("`{}`: {e}", p.display())))?
+        }
         None => RelPath::root(),
     };
     let mut ch = dialer.open(&Frame::List { path: path.clone() })?;
@@ -43,7 +44,9 @@ pub(crate) fn run(args: &Ls, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
         match ch.frame()? {
             // The directory itself comes first; its entries are the answer.
             Frame::Entry { path: p, meta, .. } if p == path && meta.kind == Kind::Dir => {}
-            Frame::Entry { path, meta, target } => listing.entries.push(line(&path, &meta, &target)),
+            Frame::Entry { path, meta, target } => {
+                listing.entries.push(line(&path, &meta, &target))
+            }
             Frame::Warn { error: true, text } => listing.errors.push(format!("the server {text}")),
             Frame::Warn { error: false, text } if !args.client.json => tell(&text),
             Frame::Warn { .. } => {}

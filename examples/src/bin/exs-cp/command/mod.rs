@@ -1,5 +1,6 @@
 //! What each subcommand does.
 
+pub(crate) mod compare;
 pub(crate) mod demo;
 pub(crate) mod get;
 pub(crate) mod ls;
@@ -27,7 +28,8 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, CpError> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // A second signal ends the process at once: the journals are on
         // record chunk by chunk anyway.
-        let twice = signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop));
+        let twice =
+            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop));
         twice
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .map_err(|e| CpError::local("install the signal handler for", "SIGINT", e))?;

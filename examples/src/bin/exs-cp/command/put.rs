@@ -54,9 +54,8 @@ pub(crate) fn run(args: &Put, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
         let queue = Queue::new(plan.jobs);
         // A connection more than there are files would only be set up.
         let jobs = usize::from(args.moving.jobs).min(queue.len()).max(1);
-        let sent = in_parallel(jobs, tally, || {
-            put_files(dialer.open(&request)?, &queue, flags, tally)
-        });
+        let sent =
+            in_parallel(jobs, tally, || put_files(dialer.open(&request)?, &queue, flags, tally));
         // The trees stand, as far as they go: now their directories.
         let done = put_dirs(&dialer, &request, plan.dirs, tally);
         sent.and(done)
@@ -99,7 +98,9 @@ fn list<'a>(paths: impl Iterator<Item = &'a Path>, tally: &Tally) -> Result<Plan
             }
         };
         if !names.insert(top.clone()) {
-            let text = format!("two of the paths are called `{top}`; copy them into different directories with --into");
+            let text = format!(
+                "two of the paths are called `{top}`; copy them into different directories with --into"
+            );
             return Err(CpError::Usage(text));
         }
         walk(&root, &top, true, &mut |found| {

@@ -46,7 +46,10 @@ pub(crate) fn serve_put(
         }
         if flags.sync {
             if let Err(e) = root.sync() {
-                refuse(r.ch, format!("the files are copied, but flushing them to the disk failed: {e}"));
+                refuse(
+                    r.ch,
+                    format!("the files are copied, but flushing them to the disk failed: {e}"),
+                );
                 return Err(CpError::local("flush", ".", e));
             }
         }
@@ -149,8 +152,7 @@ impl Receiving<'_> {
             return Err(CpError::Protocol("a file within a file".into()));
         }
         let awaited = self.take_awaited(id)?;
-        let (incoming, trouble) =
-            Incoming::begin(self.root, id, awaited, meta, self.flags.verify)?;
+        let (incoming, trouble) = Incoming::begin(self.root, id, awaited, meta, self.flags.verify)?;
         self.current = Some(incoming);
         self.give_up(trouble)
     }

@@ -250,7 +250,10 @@ mod tests {
         p.write_at(b"hello", 0).unwrap();
         p.finish(&source(5)).unwrap();
         let m = std::fs::metadata(tmp.path().join("d/f")).unwrap();
-        assert_eq!((m.mode() & 0o7777, m.mtime(), m.mtime_nsec()), (0o640, 1_600_000_000, 123_456_789));
+        assert_eq!(
+            (m.mode() & 0o7777, m.mtime(), m.mtime_nsec()),
+            (0o640, 1_600_000_000, 123_456_789)
+        );
         assert_eq!(std::fs::read_dir(tmp.path().join("d")).unwrap().count(), 1);
     }
 

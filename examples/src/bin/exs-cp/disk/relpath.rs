@@ -84,7 +84,11 @@ impl RelPath {
         let mut bytes = self.0.clone();
         bytes.push(b'/');
         bytes.extend_from_slice(&tail.0);
-        if bytes.len() > MAX_PATH { Err(PathError::TooLong(bytes.len())) } else { Ok(RelPath(bytes)) }
+        if bytes.len() > MAX_PATH {
+            Err(PathError::TooLong(bytes.len()))
+        } else {
+            Ok(RelPath(bytes))
+        }
     }
 
     /// Parent and last name; `None` for the root.

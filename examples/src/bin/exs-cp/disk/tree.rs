@@ -78,7 +78,10 @@ enum Looked {
 }
 
 fn special(path: &RelPath) -> Trouble {
-    Trouble::of(path, "a fifo, socket or device; skipped, only files, directories and symbolic links are copied")
+    Trouble::of(
+        path,
+        "a fifo, socket or device; skipped, only files, directories and symbolic links are copied",
+    )
 }
 
 /// Looks at one path without following a link in its last place.
@@ -147,14 +150,15 @@ mod tests {
 
     fn names(root: &Root, top: &str, deep: bool) -> (Vec<String>, usize, usize) {
         let (mut names, mut skipped, mut failed) = (Vec::new(), 0, 0);
-        let Ok(()) = walk::<Infallible>(root, &RelPath::parse(top.as_bytes()).unwrap(), deep, &mut |f| {
-            match f {
-                Found::Entry(e) => names.push(e.path.to_string()),
-                Found::Skipped(_) => skipped += 1,
-                Found::Failed(_) => failed += 1,
-            }
-            Ok(())
-        });
+        let Ok(()) =
+            walk::<Infallible>(root, &RelPath::parse(top.as_bytes()).unwrap(), deep, &mut |f| {
+                match f {
+                    Found::Entry(e) => names.push(e.path.to_string()),
+                    Found::Skipped(_) => skipped += 1,
+                    Found::Failed(_) => failed += 1,
+                }
+                Ok(())
+            });
         (names, skipped, failed)
     }
 

@@ -131,9 +131,9 @@ fn greet_client(ch: &mut Channel, secret: Option<&Secret>) -> Result<(), CpError
         Frame::Proof(p) if secret.check(Role::Client, &theirs, &mine, &p) => {
             ch.send(&Frame::Proof(secret.prove(Role::Server, &theirs, &mine)))
         }
-        Frame::Proof(_) => Err(CpError::Auth(
-            "the token is wrong; use the same token file on both sides".into(),
-        )),
+        Frame::Proof(_) => {
+            Err(CpError::Auth("the token is wrong; use the same token file on both sides".into()))
+        }
         _ => Err(CpError::Auth("a token is needed (--token-file)".into())),
     }
 }

@@ -197,8 +197,12 @@ impl Incoming {
             return Err(order("a chunk's end"));
         }
         if self.part.is_some() && hasher.finish() != *cv {
-            let why = format!("bytes {} to {} arrived damaged; run the same command again: \
-                 only what is missing is sent", self.layout.start(index), self.at);
+            let why = format!(
+                "bytes {} to {} arrived damaged; run the same command again: \
+                 only what is missing is sent",
+                self.layout.start(index),
+                self.at
+            );
             return Ok(self.fail(Trouble::of(&self.path, why)));
         }
         self.cvs[index as usize] = Some(*cv);

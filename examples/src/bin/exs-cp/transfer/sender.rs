@@ -78,11 +78,7 @@ pub(crate) fn send_file(
     }
 }
 
-fn send_whole(
-    ch: &mut Channel,
-    answers: &mut dyn Answers,
-    out: &Outgoing<'_>,
-) -> Result<Cv, Stop> {
+fn send_whole(ch: &mut Channel, answers: &mut dyn Answers, out: &Outgoing<'_>) -> Result<Cv, Stop> {
     let trouble = |what: &str, e: io::Error| Stop::File(Trouble::io(what, out.path, e));
     let file = out.root.open_file(out.path).map_err(|e| trouble("open", e))?;
     let st = fstat(&file).map_err(|e| trouble("read", e.into()))?;
@@ -102,7 +98,8 @@ fn send_whole(
             answers.resumed(layout.len(index));
             continue;
         }
-        let mut chunk = Chunk { file: &file, out, sparse, hasher: ChunkHasher::new(layout, index, out.verify) };
+        let mut chunk =
+            Chunk { file: &file, out, sparse, hasher: ChunkHasher::new(layout, index, out.verify) };
         chunk.send(ch, answers, layout.start(index), layout.end(index))?;
         let cv = chunk.hasher.finish();
         ch.send(&Frame::Chunk { index, cv })?;

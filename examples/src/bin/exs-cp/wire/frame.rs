@@ -47,29 +47,94 @@ pub(crate) struct Have {
 /// One frame. `Data` stands for its header only: the raw bytes follow it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame {
-    Hello { version: u16, token: bool, nonce: Nonce },
+    Hello {
+        version: u16,
+        token: bool,
+        nonce: Nonce,
+    },
     Proof(Proof),
-    Refuse { text: String },
-    List { path: RelPath },
-    Walk { path: RelPath },
-    Put { into: RelPath, flags: Flags },
-    Fetch { flags: Flags },
-    Entry { path: RelPath, meta: Meta, target: Vec<u8> },
+    Refuse {
+        text: String,
+    },
+    List {
+        path: RelPath,
+    },
+    Walk {
+        path: RelPath,
+    },
+    Put {
+        into: RelPath,
+        flags: Flags,
+    },
+    Fetch {
+        flags: Flags,
+    },
+    Entry {
+        path: RelPath,
+        meta: Meta,
+        target: Vec<u8>,
+    },
     /// About an entry that is left out; an error if it should not have been.
-    Warn { error: bool, text: String },
+    Warn {
+        error: bool,
+        text: String,
+    },
     EndOfList,
-    Offer { id: Id, path: RelPath, meta: Meta },
-    Have { id: Id, have: Have },
-    Want { id: Id, path: RelPath, source: Meta, have: Have },
-    Begin { id: Id, meta: Meta },
-    Data { offset: u64, len: u32 },
-    Hole { offset: u64, len: u64 },
-    Chunk { index: u32, cv: Cv },
-    End { id: Id, hash: Cv },
-    Fail { id: Id, text: String },
-    Done { id: Id, ok: bool, text: String },
-    Link { id: Id, path: RelPath, meta: Meta, target: Vec<u8> },
-    Dir { id: Id, path: RelPath, meta: Meta },
+    Offer {
+        id: Id,
+        path: RelPath,
+        meta: Meta,
+    },
+    Have {
+        id: Id,
+        have: Have,
+    },
+    Want {
+        id: Id,
+        path: RelPath,
+        source: Meta,
+        have: Have,
+    },
+    Begin {
+        id: Id,
+        meta: Meta,
+    },
+    Data {
+        offset: u64,
+        len: u32,
+    },
+    Hole {
+        offset: u64,
+        len: u64,
+    },
+    Chunk {
+        index: u32,
+        cv: Cv,
+    },
+    End {
+        id: Id,
+        hash: Cv,
+    },
+    Fail {
+        id: Id,
+        text: String,
+    },
+    Done {
+        id: Id,
+        ok: bool,
+        text: String,
+    },
+    Link {
+        id: Id,
+        path: RelPath,
+        meta: Meta,
+        target: Vec<u8>,
+    },
+    Dir {
+        id: Id,
+        path: RelPath,
+        meta: Meta,
+    },
     Bye,
 }
 

@@ -158,10 +158,17 @@ fn bent_frames_never_panic() {
             for bit in 0..8 {
                 let mut bent = good.clone();
                 bent[n] ^= 1 << bit;
-                if let Ok(g) = parse(&bent) {
-                    if !matches!(g, Frame::Refuse { .. } | Frame::Warn { .. } | Frame::Fail { .. } | Frame::Done { .. }) {
-                        assert_eq!(bytes(&g), bent);
-                    }
+                match parse(&bent) {
+                    // Texts are cleaned, and raw data lie behind the frame.
+                    Err(_)
+                    | Ok(
+                        Frame::Refuse { .. }
+                        | Frame::Warn { .. }
+                        | Frame::Fail { .. }
+                        | Frame::Done { .. }
+                        | Frame::Data { .. },
+                    ) => {}
+                    Ok(g) => assert_eq!(bytes(&g), bent),
                 }
             }
         }
