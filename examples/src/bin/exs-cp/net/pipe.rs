@@ -136,5 +136,5 @@ impl From<crate::cli::TransportArg> for Transport {
     }
 }
 pub(crate) fn transport_name(_: Transport) -> String {
-    "tcp".into()
+    "soft".into()
 }
