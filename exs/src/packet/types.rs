@@ -7,10 +7,69 @@ use crate::ids::{OpId, Outcome};
 pub struct PacketConfig {
     /// Messages of at most this many bytes travel inside of their announcement.
     pub eager_max: u32,
-    /// Bytes of eager messages that the receiver keeps for receives to come.
+    /// Bytes of eager messages that the receiver keeps for receives to come; each
+    /// also costs [`STASH_OVERHEAD`].
     pub stash: u32,
     /// Bytes of one message, at most.
     pub max_msg: u64,
+}
+
+/// What a stashed message costs beside its bytes, so that empty messages cannot
+/// pile up without end. Part of the protocol: both sides count with it.
+pub const STASH_OVERHEAD: u32 = 64;
+
+/// ADVERTs are sent for at most this many messages ahead. Part of the protocol: it
+/// bounds what a sender must remember.
+pub const ADVERT_WINDOW: usize = 32;
+
+/// After this many eager messages in a row a receiver stops showing buffers ahead
+/// of time, until a message is written or asks to be. Its own business: the sender
+/// need not know.
+pub const EAGER_RUN: u8 = 4;
+
+impl PacketConfig {
+    /// What an eager message of this length uses of the stash.
+    pub const fn stash_cost(len: u32) -> u32 {
+        len.saturating_add(STASH_OVERHEAD)
+    }
+
+    /// The length of a message that may go eagerly, if it may. None may use more
+    /// than half of the stash: the receiver acknowledges by halves, so a sender
+    /// that waits for room is sure to be told of it.
+    pub fn as_eager(&self, len: u64) -> Option<u32> {
+        let small = u32::try_from(len).ok()?;
+        let half = (self.stash / 2).checked_sub(STASH_OVERHEAD)?;
+        (small <= half && small <= self.eager_max && len <= self.max_msg).then_some(small)
+    }
+
+    /// Is there room for one more, with `used` bytes of the stash taken?
+    pub(super) fn stash_takes(&self, used: u32, len: u32) -> bool {
+        used.checked_add(Self::stash_cost(len)).is_some_and(|sum| sum <= self.stash)
+    }
+
+    /// The longest eager message that could come now.
+    pub(super) fn eager_room(&self, used: u32) -> u32 {
+        let free = self.stash.saturating_sub(used).min(self.stash / 2);
+        free.saturating_sub(STASH_OVERHEAD).min(self.eager_max)
+    }
+}
+
+/// A send that was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum PacketPostError {
+    /// Longer than the peer takes.
+    #[error(
+        "a message of {len} bytes, but the peer takes {limit}: send less, or raise its limit there"
+    )]
+    TooLong {
+        /// Of the send.
+        len: u64,
+        /// The peer's.
+        limit: u64,
+    },
+    /// After a shutdown of this direction.
+    #[error("this direction was shut down: nothing can be sent any more")]
+    ShutDown,
 }
 
 /// An ADVERT as the sender gets it.
@@ -82,7 +141,8 @@ pub enum PacketTxAction {
 /// What the receiving half wants done, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PacketRxAction {
-    /// Open the receive's buffer to the peer and send the ADVERT.
+    /// Open the receive's buffer to the peer and send the ADVERT. This may come for
+    /// a receive that was posted as not to be advertised, and for one of 0 bytes.
     Advertise {
         /// The receive.
         op: OpId,

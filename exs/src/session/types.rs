@@ -1,0 +1,273 @@
+//! What goes into a connection and comes out of it.
+
+use std::time::Duration;
+
+use crate::ids::OpId;
+use crate::mem::{Access, Key, Segment};
+use crate::rnic::{Caps, Disconnect, FileRange, Mr, RnicError, SendWr, Sge};
+use crate::wire::exs::SocketKind;
+
+use super::OpError;
+
+/// A registered piece of memory. The MR's key is its lkey.
+#[derive(Clone, Debug)]
+pub struct Buf {
+    /// The bytes.
+    pub seg: Segment,
+    /// The registration that covers them.
+    pub mr: Mr,
+}
+
+/// The memory of one operation.
+#[derive(Clone, Debug)]
+pub enum IoVec {
+    /// One piece.
+    One(Buf),
+    /// Several, which count as one stretch of bytes.
+    Many(Box<[Buf]>),
+}
+
+impl IoVec {
+    /// The pieces in order.
+    pub fn bufs(&self) -> &[Buf] {
+        match self {
+            IoVec::One(b) => std::slice::from_ref(b),
+            IoVec::Many(v) => v,
+        }
+    }
+
+    /// Bytes in all pieces together.
+    pub fn len(&self) -> u64 {
+        self.bufs().iter().map(|b| b.seg.len() as u64).sum()
+    }
+
+    /// True if there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Calls `f(piece, offset in it, bytes)` for each piece of the range, cut off
+    /// at the end of the list.
+    pub fn for_range(&self, off: u64, len: u64, mut f: impl FnMut(&Buf, usize, usize)) {
+        let (mut skip, mut left) = (off, len);
+        for buf in self.bufs() {
+            let size = buf.seg.len() as u64;
+            if skip >= size {
+                skip -= size;
+                continue;
+            }
+            if left == 0 {
+                break;
+            }
+            let n = (size - skip).min(left);
+            // Both fit: they are at most the length of a segment, a usize.
+            let (at, count) =
+                (usize::try_from(skip).unwrap_or(0), usize::try_from(n).unwrap_or(0));
+            f(buf, at, count);
+            skip = 0;
+            left -= n;
+        }
+    }
+
+    /// Cuts the range at `off` into at most `out.len()` segments; returns how
+    /// many, and the bytes that they cover (fewer than `len` if the pieces are
+    /// more than `out` holds).
+    pub fn sges(&self, off: u64, len: u64, out: &mut [Sge]) -> (usize, u64) {
+        let (mut count, mut bytes) = (0, 0);
+        self.for_range(off, len, |buf, at, n| {
+            if count < out.len() {
+                let addr = buf.seg.addr() + at as u64;
+                out[count] = Sge { addr, len: n as u64, lkey: buf.mr.key };
+                count += 1;
+                bytes += n as u64;
+            }
+        });
+        (count, bytes)
+    }
+}
+
+/// Where a send takes its bytes from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// Memory.
+    Memory(IoVec),
+    /// A file ([`Caps::file_source`]).
+    File(FileRange),
+}
+
+impl Source {
+    /// Bytes to send.
+    pub fn len(&self) -> u64 {
+        match self {
+            Source::Memory(m) => m.len(),
+            Source::File(f) => f.len,
+        }
+    }
+
+    /// True if there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// How a receive is to behave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecvOpts {
+    /// Complete only when full, at the end, or when cancelled (stream).
+    pub waitall: bool,
+    /// Leave the data where they are.
+    pub peek: bool,
+}
+
+/// What a connection needs of its queue pair.
+pub trait Port {
+    /// What the RNIC can do.
+    fn caps(&self) -> &Caps;
+    /// Posts to the send queue.
+    fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), RnicError>;
+    /// Opens a window for the peer.
+    fn bind(&mut self, mr: Mr, addr: u64, len: u64, access: Access) -> Result<Key, RnicError>;
+    /// Closes a window. Harmless if the queue pair is gone: its windows went with it.
+    fn invalidate(&mut self, key: Key);
+    /// Registered memory on which windows may be bound (ring, stash, bounce).
+    fn alloc(&mut self, len: usize) -> Result<Buf, RnicError>;
+    /// Gives back what `alloc` gave.
+    fn free(&mut self, buf: Buf);
+    /// Ends the connection; `handle_disconnected` is to follow.
+    fn disconnect(&mut self, how: Disconnect);
+}
+
+/// How one connection is to behave.
+#[derive(Clone, Debug)]
+pub struct SessionConfig {
+    /// Stream or seqpacket.
+    pub kind: SocketKind,
+    /// Bytes of our hidden ring (stream) or stash (seqpacket).
+    pub ring: u32,
+    /// Data up to this many bytes ride inside their announcement, as far as the
+    /// peer's slots allow. 0 turns that off (stream).
+    pub inline_max: u32,
+    /// Data of one announcement, at most (stream).
+    pub max_chunk: u32,
+    /// Bytes of one message that we take (seqpacket).
+    pub max_msg: u64,
+    /// Receives that we keep posted for this connection: at least 4.
+    pub credits: u16,
+    /// Bytes of each of them.
+    pub slot: u32,
+    /// WRs that the send queue takes: at least 4.
+    pub max_send_wr: usize,
+    /// Probe a peer that has been silent this long.
+    pub keepalive: Option<Duration>,
+    /// A peer from which something is expected and that has been silent this long
+    /// is dead.
+    pub dead_after: Option<Duration>,
+    /// Each send must end within this time.
+    pub send_timeout: Option<Duration>,
+    /// Each receive must end within this time.
+    pub recv_timeout: Option<Duration>,
+    /// Bound of what waits for the peer's answer without having a bound of its
+    /// own: withdrawals of cancelled operations, when there is no `dead_after`.
+    pub linger: Duration,
+    /// The initiator's first message must be here within this time.
+    pub handshake_timeout: Duration,
+    /// Give the peer's ring back after this long without use (stream).
+    pub ring_idle: Option<Duration>,
+    /// Use this style of announcement whatever the RNIC can do (for tests).
+    pub force_announce: Option<Announce>,
+}
+
+impl Default for SessionConfig {
+    fn default() -> SessionConfig {
+        SessionConfig {
+            kind: SocketKind::Stream,
+            ring: 256 << 10,
+            inline_max: 4 << 10,
+            max_chunk: 4 << 20,
+            max_msg: 1 << 32,
+            credits: 32,
+            slot: 8 << 10,
+            max_send_wr: 64,
+            keepalive: None,
+            dead_after: None,
+            send_timeout: None,
+            recv_timeout: None,
+            linger: Duration::from_secs(30),
+            handshake_timeout: Duration::from_secs(10),
+            ring_idle: Some(Duration::from_secs(30)),
+            force_announce: None,
+        }
+    }
+}
+
+/// How data that were written into the peer's memory are announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Announce {
+    /// WRITE WITH IMMEDIATE, where a message has nothing more to say.
+    WriteImm,
+    /// WRITE, then SEND.
+    WriteSend,
+}
+
+/// An operation has ended.
+#[derive(Debug)]
+pub struct Done {
+    /// Which.
+    pub op: OpId,
+    /// Bytes moved (also if it failed or was cancelled on the way).
+    pub bytes: u64,
+    /// True length of a seqpacket message: more than `bytes` if it was cut off.
+    /// Else as `bytes`.
+    pub total: u64,
+    /// A receive met the end of the data.
+    pub eof: bool,
+    /// How it ended.
+    pub result: Result<(), OpError>,
+}
+
+/// What a connection counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Sends that ended.
+    pub sends: u64,
+    /// Receives that ended.
+    pub recvs: u64,
+    /// READs and WRITEs of the user that ended.
+    pub one_sided: u64,
+    /// Bytes written into advertised buffers of the peer.
+    pub tx_direct: u64,
+    /// Bytes written into the peer's ring.
+    pub tx_indirect: u64,
+    /// Bytes sent inside of messages.
+    pub tx_inline: u64,
+    /// Bytes that came into advertised buffers.
+    pub rx_direct: u64,
+    /// Bytes that came into our ring.
+    pub rx_indirect: u64,
+    /// Bytes that came inside of messages.
+    pub rx_inline: u64,
+    /// Bytes of READs.
+    pub read_bytes: u64,
+    /// Bytes of WRITEs of the user.
+    pub write_bytes: u64,
+    /// Copies made (ring, stash, bounce buffers, inline data).
+    pub copies: u64,
+    /// Bytes copied.
+    pub copied_bytes: u64,
+    /// ADVERTs sent.
+    pub adverts_sent: u64,
+    /// ADVERTs received.
+    pub adverts_received: u64,
+    /// ADVERTs whose buffer was closed again before it was used.
+    pub adverts_stale: u64,
+    /// Times that something waited for the peer's receives.
+    pub credit_stalls: u64,
+    /// Times that something waited for room in the send queue.
+    pub queue_stalls: u64,
+    /// Messages sent (SENDs and immediates).
+    pub messages_sent: u64,
+    /// Messages received.
+    pub messages_received: u64,
+    /// Rings handed to the peer.
+    pub rings_granted: u64,
+}

@@ -1,0 +1,346 @@
+//! The receiving half of a stream: rules R1, R4, R5 and the receiver's part of R6
+//! to R9.
+//!
+//! This file holds the state and what others may ask of it. `window.rs` decides what
+//! the peer may write to, `deliver.rs` where bytes that came go.
+
+mod deliver;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use std::collections::VecDeque;
+
+use crate::ids::{OpId, Outcome};
+
+use super::ring::RxRing;
+use super::rules::{Rule, Rules};
+use super::{Data, RecvPost, RxAction, StreamConfig, StreamViolation};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Recv {
+    post: RecvPost,
+    /// Bytes in its buffer.
+    filled: u64,
+    /// Bytes of the buffer, from `filled` on, that the peer may write: 0 means that
+    /// it is not advertised.
+    shown: u32,
+    /// Ends as soon as the peer has let go of it.
+    cancelled: bool,
+}
+
+impl Recv {
+    const fn left(&self) -> u64 {
+        self.post.len - self.filled
+    }
+
+    /// Nothing of the buffer is left to be shown.
+    fn wholly_shown(&self) -> bool {
+        u64::from(self.shown) == self.left()
+    }
+}
+
+/// The receiving half of one direction of a stream.
+///
+/// After each call, `poll` until it gives nothing: the copies are due before the
+/// next message is handled.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StreamRx {
+    rules: Rules,
+    /// Pr: even direct, odd indirect.
+    phase: u32,
+    /// Sr: stream position of the next byte to come.
+    seq: u64,
+    ring: RxRing,
+    /// Pending receives in order. The first `shown` of them are advertised.
+    recvs: VecDeque<Recv>,
+    shown: usize,
+    /// Sum of their `shown`.
+    shown_bytes: u64,
+    /// Bytes of one ADVERT, at most (smaller only in tests).
+    max_advert: u32,
+    /// WITHDRAW is out, WITHDRAWN not yet in.
+    withdrawing: bool,
+    /// The last ADVERTs were in vain: indirect data crossed them.
+    vain: bool,
+    fin: bool,
+    /// The peer may write into the ring.
+    granted: bool,
+    /// The ring's memory exists for inline data alone.
+    stashed: bool,
+    /// `idle` wants every freed byte acknowledged.
+    ack_all: bool,
+    /// Ack was polled, and the bytes not yet taken.
+    ack_told: bool,
+    out: VecDeque<RxAction>,
+}
+
+impl StreamRx {
+    /// `cfg` tells of *our* ring (at least 1 byte) and of what both agreed on.
+    #[must_use]
+    pub fn new(cfg: StreamConfig) -> Self {
+        Self {
+            rules: Rules::default(),
+            phase: 0,
+            seq: 0,
+            ring: RxRing::new(cfg.ring),
+            recvs: VecDeque::new(),
+            shown: 0,
+            shown_bytes: 0,
+            max_advert: u32::MAX,
+            withdrawing: false,
+            vain: false,
+            fin: false,
+            granted: false,
+            stashed: false,
+            ack_all: false,
+            ack_told: false,
+            out: VecDeque::new(),
+        }
+    }
+
+    /// Queues a receive. One of 0 bytes ends at once, whoever waits before it, as
+    /// read(2) of 0 bytes does.
+    pub fn post_recv(&mut self, post: RecvPost) {
+        if post.len == 0 {
+            self.out.push_back(RxAction::Done { op: post.op, bytes: 0, outcome: Outcome::Ok });
+            return;
+        }
+        self.recvs.push_back(Recv { post, filled: 0, shown: 0, cancelled: false });
+        self.pump();
+    }
+
+    /// Cancels; false if there is no such operation.
+    ///
+    /// A receive that is not advertised ends at once, with the bytes that it holds.
+    /// One that is, ends when the peer has answered (R7), or before that if its data
+    /// come first.
+    pub fn cancel(&mut self, op: OpId) -> bool {
+        let Some(at) = self.recvs.iter().position(|r| r.post.op == op) else { return false };
+        if at >= self.shown || !self.rules.hold(Rule::AwaitWithdrawn) {
+            self.end(at, Outcome::Cancelled);
+            self.pump();
+            return true;
+        }
+        self.recvs[at].cancelled = true;
+        if !self.withdrawing {
+            self.withdrawing = true;
+            self.out.push_back(RxAction::Withdraw);
+        }
+        true
+    }
+
+    /// Cancels every receive.
+    pub fn cancel_all(&mut self) {
+        // Those that are not advertised first, so that none of them is advertised
+        // in the place of another.
+        while self.recvs.len() > self.shown {
+            self.end(self.recvs.len() - 1, Outcome::Cancelled);
+        }
+        for at in (0..self.recvs.len()).rev() {
+            let op = self.recvs[at].post.op;
+            self.cancel(op);
+        }
+    }
+
+    /// DATA came (R4, R5). Poll its actions out before the next message is handled.
+    ///
+    /// # Errors
+    /// The peer broke the rules; nothing has changed.
+    pub fn handle_data(&mut self, data: Data) -> Result<(), StreamViolation> {
+        if self.fin || data.len == 0 {
+            return Err(StreamViolation::Unexpected("DATA after FIN or of 0 bytes"));
+        }
+        if data.direct { self.direct(data)? } else { self.indirect(data)? }
+        self.pump();
+        Ok(())
+    }
+
+    /// WITHDRAWN came (R7): the peer has let go of every buffer.
+    ///
+    /// # Errors
+    /// Nobody asked for it.
+    pub fn handle_withdrawn(&mut self) -> Result<(), StreamViolation> {
+        if !self.withdrawing {
+            return Err(StreamViolation::Unexpected("WITHDRAWN"));
+        }
+        self.withdrawing = false;
+        self.unadvertise();
+        self.pump();
+        Ok(())
+    }
+
+    /// FIN came (R8).
+    ///
+    /// # Errors
+    /// It came before.
+    pub fn handle_fin(&mut self) -> Result<(), StreamViolation> {
+        if self.fin {
+            return Err(StreamViolation::Unexpected("FIN"));
+        }
+        self.fin = true;
+        self.pump();
+        Ok(())
+    }
+
+    /// RING_REQ came (R9).
+    ///
+    /// # Errors
+    /// The peer has the ring already, or no use for it.
+    pub fn handle_ring_request(&mut self) -> Result<(), StreamViolation> {
+        if self.granted || self.fin {
+            return Err(StreamViolation::Unexpected("RING_REQ"));
+        }
+        self.granted = true;
+        self.out.push_back(RxAction::GrantRing);
+        Ok(())
+    }
+
+    /// RING_RELEASE came (R9).
+    ///
+    /// # Errors
+    /// The peer does not have the ring, or cannot know that it is empty.
+    pub fn handle_ring_release(&mut self) -> Result<(), StreamViolation> {
+        if !self.granted || self.fin || !self.ring.is_clean() {
+            return Err(StreamViolation::Unexpected("RING_RELEASE"));
+        }
+        self.granted = false;
+        self.stashed = false;
+        self.out.push_back(RxAction::DropRing);
+        Ok(())
+    }
+
+    /// Nothing has come for long: acknowledges what is freed (the peer must see an
+    /// empty ring before it can give it back), advertises what was held back, and
+    /// drops an empty ring that was made for inline data only.
+    pub fn idle(&mut self) {
+        self.vain = false;
+        self.pump();
+        self.ack_all = self.ring.freed() > 0;
+        if self.stashed && !self.granted && self.ring.fill() == 0 {
+            self.stashed = false;
+            self.out.push_back(RxAction::DropRing);
+        }
+    }
+
+    /// The next thing to do.
+    pub fn poll(&mut self) -> Option<RxAction> {
+        let action = self.out.pop_front();
+        if action.is_none() && self.wants_ack() {
+            self.ack_told = true;
+            return Some(RxAction::Ack);
+        }
+        action
+    }
+
+    /// Ring bytes freed since the last call. Whatever message goes to the peer next
+    /// may carry them. None while they are held back (R1).
+    pub fn take_freed(&mut self) -> u32 {
+        if self.holding() {
+            return 0;
+        }
+        self.ack_all = false;
+        self.ack_told = false;
+        self.ring.take_freed()
+    }
+
+    /// Bytes that a receive would get without waiting.
+    #[must_use]
+    pub fn buffered(&self) -> u32 {
+        self.ring.fill()
+    }
+
+    /// A receive would not wait: there are bytes, or the end.
+    #[must_use]
+    pub fn readable(&self) -> bool {
+        self.ring.fill() > 0 || self.fin
+    }
+
+    /// FIN has come, and every byte before it is delivered.
+    #[must_use]
+    pub fn at_eof(&self) -> bool {
+        self.fin && self.ring.fill() == 0
+    }
+
+    /// Operations that have not ended.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.recvs.len()
+    }
+
+    /// The connection is gone: every operation that has not ended, with the bytes
+    /// that it holds. A Retract is queued for each one that was advertised, so poll
+    /// until there is nothing, and only then end these.
+    pub fn abort(&mut self) -> Vec<(OpId, u64)> {
+        for recv in self.recvs.iter().take(self.shown) {
+            self.out.push_back(RxAction::Retract { op: recv.post.op });
+        }
+        self.shown = 0;
+        self.shown_bytes = 0;
+        self.recvs.drain(..).map(|r| (r.post.op, r.filled)).collect()
+    }
+
+    /// Does all that the state allows.
+    fn pump(&mut self) {
+        while self.advertise_one() || self.serve_one() {}
+        // R9: after FIN nobody writes into the ring.
+        if self.at_eof() && (self.granted || self.stashed) {
+            self.granted = false;
+            self.stashed = false;
+            self.out.push_back(RxAction::DropRing);
+        }
+    }
+
+    /// R1: after ADVERTs in vain the next ones, and ACKs, wait until the sender has
+    /// used up the ring. Then nothing can be on its way, and they cannot be in vain.
+    fn holding(&self) -> bool {
+        let could = self.recvs.front().is_some_and(|r| r.post.advertise && !r.post.peek);
+        let full = self.ring.is_used_up() && self.rules.hold(Rule::HoldEnds);
+        self.vain && could && !self.withdrawing && !self.fin && !full
+    }
+
+    /// R6: enough is free that the sender should know, or it may be needed now.
+    fn wants_ack(&self) -> bool {
+        let freed = self.ring.freed();
+        if freed == 0 || self.ack_told || !self.rules.hold(Rule::AckFreed) {
+            return false;
+        }
+        let enough = freed >= (self.ring.size() / 4).max(1) && !self.holding();
+        // Such a peek waits for more bytes without freeing any: the sender must have
+        // all the room there is.
+        let peeking = self.recvs.front().is_some_and(|r| r.post.peek && r.post.waitall);
+        enough || self.ack_all || (peeking && self.rules.hold(Rule::AckForPeek))
+    }
+}
+
+#[cfg(test)]
+impl StreamRx {
+    pub(super) fn break_rule(&mut self, rule: Option<Rule>) {
+        self.rules.broken = rule;
+    }
+
+    /// Shows at most this many bytes in one ADVERT.
+    pub(super) fn limit_adverts(&mut self, max: u32) {
+        self.max_advert = max;
+    }
+
+    /// As if so many phases had gone by.
+    pub(super) fn start_phase(&mut self, phase: u32) {
+        self.phase = phase;
+    }
+
+    /// Phase and position, for the checker.
+    pub(super) fn place(&self) -> (u32, u64) {
+        (self.phase, self.seq)
+    }
+
+    /// FIN has come, for the checker.
+    pub(super) fn fin_seen(&self) -> bool {
+        self.fin
+    }
+
+    /// Ring bytes that the sender does not know to be free, for the checker.
+    pub(super) fn ring_used(&self) -> u32 {
+        self.ring.fill() + self.ring.freed()
+    }
+}

@@ -1,0 +1,54 @@
+//! F1: the EXS wire format, version 1.
+//!
+//! EXS puts bytes in three places. The private data of connect and accept carry a
+//! [`Hello`], those of a reject a [`Refusal`] (`hello.rs`); SENDs carry a
+//! [`Message`], a header of 16 bytes or a few more and, for two kinds, the data
+//! itself (`message.rs`); a WRITE WITH IMMEDIATE carries an [`Immediate`] in place
+//! of a DATA message (`immediate.rs`). `spec-notes/wire-exs.md` draws them all.
+//!
+//! What this floor promises:
+//! - `parse` takes any bytes at all and answers with a value or an error that has
+//!   the numbers in it; it never panics and allocates nothing.
+//! - One value has one encoding: what `parse` accepts, `emit` gives back byte by
+//!   byte. A message with a bit set that nobody agreed on is refused, because a
+//!   bit that one side ignores is a bit on whose meaning the two sides differ.
+//!   The hello is the exception: it is where agreements are made, so bits and
+//!   bytes beyond what this version knows are passed over.
+//! - The first eight bytes of hello and refusal keep their meaning in every
+//!   version to come, so that two versions without a common one can at least tell
+//!   each other so.
+//!
+//! What it must never know: whether a message fits the state of a connection.
+//! All integers are in network byte order.
+
+mod hello;
+mod immediate;
+mod kind;
+mod message;
+#[cfg(test)]
+mod tests;
+
+pub use hello::{
+    HELLO_LEN, Hello, HelloError, MAX_HELLO, MIN_CREDITS, Negotiated, REFUSAL_LEN, Refusal,
+    RefusalCode, SocketKind, VERSIONS, negotiate,
+};
+pub use immediate::Immediate;
+pub use kind::{MessageError, MessageKind};
+pub use message::{AdvertRepr, COMMON_HEADER, MAX_HEADER, Message, Piggyback};
+
+/// `N` bytes at `at`, if they are there.
+fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..at.checked_add(N)?)?.try_into().ok()
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    field(bytes, at).map(u16::from_be_bytes)
+}
+
+fn be32(bytes: &[u8], at: usize) -> Option<u32> {
+    field(bytes, at).map(u32::from_be_bytes)
+}
+
+fn be64(bytes: &[u8], at: usize) -> Option<u64> {
+    field(bytes, at).map(u64::from_be_bytes)
+}
