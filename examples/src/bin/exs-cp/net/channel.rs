@@ -364,9 +364,26 @@ impl Channel {
             done = done.and(self.take_in(h));
         }
         self.happened = happened;
-        waited.map_err(|e| self.lost(e))?;
+        if let Err(e) = waited {
+            return Err(self.last_words().unwrap_or_else(|| self.lost(e)));
+        }
         done?;
         Ok(any)
+    }
+
+    /// A peer that gives up says why before it goes: that is better news than
+    /// that the connection is gone. (Bytes set aside are always whole frames'.)
+    fn last_words(&mut self) -> Option<CpError> {
+        while self.intake == Intake::Copy {
+            match self.ready_frame() {
+                Ok(Some(Frame::Refuse { text })) => {
+                    return Some(CpError::Refused { peer: self.peer.clone(), reason: text });
+                }
+                Ok(Some(_)) => {}
+                _ => break,
+            }
+        }
+        None
     }
 
     fn take_in(&mut self, happened: Happened) -> Result<(), CpError> {
@@ -388,11 +405,5 @@ impl Channel {
             Happened::Eof => self.eof = true,
         }
         Ok(())
-    }
-}
-
-impl Drop for Channel {
-    fn drop(&mut self) {
-        self.pipe.abort();
     }
 }

@@ -11,4 +11,5 @@ pub(crate) mod channel;
 pub(crate) mod pipe;
 pub(crate) mod session;
 
-pub(crate) type NetError = std::io::Error;
+/// What EXS says when something fails.
+pub(crate) type NetError = exs::Error;
