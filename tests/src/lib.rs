@@ -1,1 +1,3 @@
 //! Helpers shared by the tests in this package.
+
+pub mod rnic;
