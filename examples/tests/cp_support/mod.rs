@@ -1,6 +1,8 @@
 //! Processes, directories and trees for the tests of exs-cp.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
+pub mod raw;
+
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};

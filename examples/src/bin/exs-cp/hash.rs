@@ -87,6 +87,8 @@ impl ChunkHasher {
     pub(crate) fn finish(&self) -> Cv {
         match &self.hasher {
             None => [0; 32],
+            // BLAKE3 knows no empty subtree, and no chunk is empty.
+            Some(h) if h.count() == 0 => [0; 32],
             Some(h) if self.root => *h.finalize().as_bytes(),
             Some(h) => h.finalize_non_root(),
         }

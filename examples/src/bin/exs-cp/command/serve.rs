@@ -81,8 +81,8 @@ fn accept_all(server: &Arc<Server>, listener: &mut Listener) -> Result<(), CpErr
         let taken = server.connections.fetch_add(1, Ordering::AcqRel);
         let mine = Arc::clone(server);
         let spawned = std::thread::Builder::new().name("connection".into()).spawn(move || {
-            connection(&mine, pipe, taken >= MOST_CONNECTIONS);
-            mine.connections.fetch_sub(1, Ordering::AcqRel);
+            let place = Place(mine);
+            connection(&place.0, pipe, taken >= MOST_CONNECTIONS);
         });
         if let Err(e) = spawned {
             server.connections.fetch_sub(1, Ordering::AcqRel);
@@ -90,6 +90,15 @@ fn accept_all(server: &Arc<Server>, listener: &mut Listener) -> Result<(), CpErr
         }
     }
     Ok(())
+}
+
+/// One of the connections served at once; free again whatever happens to it.
+struct Place(Arc<Server>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 fn connection(server: &Server, pipe: Pipe, too_many: bool) {

@@ -131,6 +131,12 @@ impl Part {
         }
     }
 
+    /// Gives the space of a chunk back that will not be completed now.
+    pub(crate) fn release(&self, offset: u64, len: u64) {
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let _ = fs::fallocate(&self.file, how, offset, len);
+    }
+
     fn write_zeros(&self, mut offset: u64, mut len: u64) -> io::Result<()> {
         let zeros = [0; 64 << 10];
         while len > 0 {

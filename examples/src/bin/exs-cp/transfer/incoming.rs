@@ -117,9 +117,15 @@ impl Incoming {
         self.part.is_none()
     }
 
-    /// Gives up this file: what is in the journal stays for the next run.
+    /// Gives up this file: what is in the journal stays for the next run. The
+    /// chunk that broke off is given back, so that on a full disk there is room
+    /// for smaller files that follow.
     fn fail(&mut self, trouble: Trouble) -> Option<Trouble> {
-        self.part.take().map(|_| trouble)
+        let part = self.part.take()?;
+        if let Some((index, _)) = self.open {
+            part.release(self.layout.start(index), self.layout.len(index));
+        }
+        Some(trouble)
     }
 
     /// Data or a hole of `len` bytes at `offset`: is that what comes next?
@@ -192,26 +198,30 @@ impl Incoming {
 
     /// `Chunk`: all of it is written; compare, and note it in the journal.
     pub(crate) fn chunk(&mut self, index: u32, cv: &Cv) -> Result<Option<Trouble>, CpError> {
-        let (open, hasher) = self.open.take().ok_or_else(|| order("a chunk's end"))?;
-        if open != index || self.at != self.layout.end(index) {
-            return Err(order("a chunk's end"));
-        }
-        if self.part.is_some() && hasher.finish() != *cv {
-            let why = format!(
-                "bytes {} to {} arrived damaged; run the same command again: \
-                 only what is missing is sent",
-                self.layout.start(index),
-                self.at
-            );
-            return Ok(self.fail(Trouble::of(&self.path, why)));
+        match &self.open {
+            Some((open, _)) if *open == index && self.at == self.layout.end(index) => {}
+            _ => return Err(order("a chunk's end")),
         }
         self.cvs[index as usize] = Some(*cv);
-        if let Some(part) = &mut self.part {
-            if let Err(e) = part.chunk_done(index, cv) {
-                return Ok(self.fail(Trouble::io("write the journal of", &self.path, e)));
-            }
-        }
-        Ok(None)
+        let trouble = self.settle(index, cv);
+        self.open = None;
+        Ok(trouble)
+    }
+
+    fn settle(&mut self, index: u32, cv: &Cv) -> Option<Trouble> {
+        let (Some(part), Some((_, hasher))) = (&mut self.part, &self.open) else { return None };
+        let trouble = if hasher.finish() != *cv {
+            let (start, end) = (self.layout.start(index), self.at);
+            let why = format!(
+                "bytes {start} to {end} arrived damaged; run the same command again: \
+                 only what is missing is sent"
+            );
+            Trouble::of(&self.path, why)
+        } else {
+            let noted = part.chunk_done(index, cv);
+            Trouble::io("write the journal of", &self.path, noted.err()?)
+        };
+        self.fail(trouble)
     }
 
     /// `End`: whole? right? then it gets its name. `Ok(false)`: it failed
