@@ -113,7 +113,8 @@ fn many_small_files() {
     for i in 0..3000u64 {
         let dir = src.join(format!("d{}", i % 7));
         fs::create_dir_all(&dir).unwrap();
-        fs::write(dir.join(format!("f{i}")), noise(i, (i % 40 * 100) as usize)).unwrap();
+        fs::write(dir.join(format!("f{i}")), noise(i, usize::try_from(i % 40 * 100).unwrap()))
+            .unwrap();
     }
     let server = Server::start(&served, &[]);
     let put = run(client(["put", src.to_str().unwrap(), &server.addr, "-j", "4"])).assert_ok();

@@ -132,7 +132,7 @@ mod tests {
         let cvs: Vec<Cv> = (0..layout.count())
             .map(|i| {
                 let mut h = ChunkHasher::new(layout, i, true);
-                let (a, b) = (layout.start(i) as usize, layout.end(i) as usize);
+                let [a, b] = [layout.start(i), layout.end(i)].map(|n| usize::try_from(n).unwrap());
                 for piece in data[a..b].chunks(700) {
                     h.update(piece);
                 }

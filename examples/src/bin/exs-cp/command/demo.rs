@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::compare::compare;
+use super::compare::{Comparison, compare};
 use crate::cli::Demo;
 use crate::error::CpError;
 use crate::report::say;
@@ -67,8 +67,8 @@ fn play(args: &Demo, work: &Path, stop: &Arc<AtomicBool>) -> Result<u8, CpError>
     let mut differences = 0;
     for source in &sources {
         let Some(name) = source.file_name() else { continue };
-        for copy in [served.join(name), back.join(name)] {
-            let found = compare(source, &copy)?;
+        for found in compare_both(source, [served.join(name), back.join(name)]) {
+            let found = found?;
             say(&format!("  {}", found.line(source)));
             for d in &found.differences {
                 say(&format!("    DIFFERENT: {d}"));
@@ -82,6 +82,15 @@ fn play(args: &Demo, work: &Path, stop: &Arc<AtomicBool>) -> Result<u8, CpError>
         n => say(&format!("\n{n} DIFFERENCES: this is a bug of exs-cp, please report it.")),
     }
     Ok(u8::from(differences > 0))
+}
+
+/// Two copies at once: the demo reads everything four times as it is.
+fn compare_both(source: &Path, copies: [PathBuf; 2]) -> Vec<Result<Comparison, CpError>> {
+    std::thread::scope(|s| {
+        let threads = copies.each_ref().map(|copy| s.spawn(move || compare(source, copy)));
+        let panicked = |_| Err(CpError::Protocol("the comparison panicked".into()));
+        threads.into_iter().map(|t| t.join().unwrap_or_else(panicked)).collect()
+    })
 }
 
 /// The last names of the sources: what they are called on the server.

@@ -31,6 +31,14 @@ struct Line {
 }
 
 pub(crate) fn run(args: &Ls, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
+    let done = list(args, stop);
+    if let (Err(e), true) = (&done, args.client.json) {
+        print_json(&Listing { entries: Vec::new(), errors: vec![e.to_string()] });
+    }
+    done
+}
+
+fn list(args: &Ls, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
     let dialer = args.client.dialer(&args.server, stop)?;
     let path = match &args.path {
         Some(p) => {

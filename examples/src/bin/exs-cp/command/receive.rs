@@ -44,14 +44,14 @@ pub(crate) fn serve_put(
         if r.current.is_some() || !r.awaited.is_empty() {
             return Err(CpError::Protocol("an end with files still on their way".into()));
         }
-        if flags.sync {
-            if let Err(e) = root.sync() {
-                refuse(
-                    r.ch,
-                    format!("the files are copied, but flushing them to the disk failed: {e}"),
-                );
-                return Err(CpError::local("flush", ".", e));
-            }
+        if flags.sync
+            && let Err(e) = root.sync()
+        {
+            refuse(
+                r.ch,
+                format!("the files are copied, but flushing them to the disk failed: {e}"),
+            );
+            return Err(CpError::local("flush", ".", e));
         }
         r.ch.send(&Frame::Bye)?;
         return r.ch.drain();

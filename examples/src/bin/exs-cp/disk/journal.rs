@@ -153,8 +153,8 @@ mod tests {
         let tmp = TempDir::new("journal");
         let path = tmp.path().join("j");
         let mut j = Journal::create(open(&path), &source(), true).unwrap();
-        for i in [0, 4, 2] {
-            j.add(i, &[i as u8; 32]).unwrap();
+        for i in [0u8, 4, 2] {
+            j.add(i.into(), &[i; 32]).unwrap();
         }
         let (_, known) = Journal::load(open(&path), &source(), true).unwrap().unwrap();
         assert_eq!(known.chunks, [(0, [0; 32]), (2, [2; 32]), (4, [4; 32])]);
@@ -180,7 +180,8 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         for n in 0..whole.len() {
             std::fs::write(&path, &whole[..n]).unwrap();
-            let want = n.checked_sub(HEADER).map(|n| (0..(n / RECORD) as u32).collect::<Vec<_>>());
+            let whole = |n| (0..).take(n / RECORD).collect::<Vec<u32>>();
+            let want = n.checked_sub(HEADER).map(whole);
             assert_eq!(load(&path, &source(), true), want, "cut at {n}");
         }
         let (mut j, _) = Journal::load(open(&path), &source(), true).unwrap().unwrap();

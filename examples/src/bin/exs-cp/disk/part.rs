@@ -69,18 +69,18 @@ impl Part {
 
     fn open_journal(&mut self, source: &Meta, layout: Layout, verify: bool) -> io::Result<()> {
         let file = open_side(&self.dir, &side_name(&self.name, JOURNAL))?;
-        if self.file.metadata()?.len() == source.size {
-            if let Some((journal, known)) = Journal::load(file.try_clone()?, source, verify)? {
-                self.known = known.chunks;
-                if !known.same_boot && verify {
-                    self.keep_proven(layout)?;
-                } else if !known.same_boot {
-                    self.known.clear();
-                }
-                if !self.known.is_empty() {
-                    self.journal = Some(journal);
-                    return Ok(());
-                }
+        if self.file.metadata()?.len() == source.size
+            && let Some((journal, known)) = Journal::load(file.try_clone()?, source, verify)?
+        {
+            self.known = known.chunks;
+            if !known.same_boot && verify {
+                self.keep_proven(layout)?;
+            } else if !known.same_boot {
+                self.known.clear();
+            }
+            if !self.known.is_empty() {
+                self.journal = Some(journal);
+                return Ok(());
             }
         }
         self.journal = Some(Journal::create(file, source, verify)?);

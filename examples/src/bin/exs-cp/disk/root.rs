@@ -86,10 +86,10 @@ impl Root {
     /// The directory at `rel`, made if it is missing, remembered for next time.
     pub(crate) fn dir(&self, rel: &RelPath) -> io::Result<Arc<OwnedFd>> {
         let mut last = self.last.lock().unwrap_or_else(|p| p.into_inner());
-        if let Some((path, fd)) = &*last {
-            if path == rel {
-                return Ok(Arc::clone(fd));
-            }
+        if let Some((path, fd)) = &*last
+            && path == rel
+        {
+            return Ok(Arc::clone(fd));
         }
         let flags = OFlags::DIRECTORY | OFlags::RDONLY;
         let fd = match self.open_beneath(rel, flags, Mode::empty()) {

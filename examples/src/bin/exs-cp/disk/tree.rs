@@ -59,10 +59,10 @@ pub(crate) fn walk<E>(
         };
         let below = dirs.len();
         for found in entries {
-            if let Found::Entry(Entry { path, meta: Meta { kind: Kind::Dir, .. }, .. }) = &found {
-                if deep {
-                    dirs.push(path.clone());
-                }
+            if let Found::Entry(Entry { path, meta: Meta { kind: Kind::Dir, .. }, .. }) = &found
+                && deep
+            {
+                dirs.push(path.clone());
             }
             sink(found)?;
         }

@@ -340,13 +340,10 @@ impl Channel {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(CpError::Interrupted);
             }
-            if let Some((at, limit)) = deadline {
-                if Instant::now() >= at {
-                    return Err(CpError::Silent {
-                        peer: self.peer.clone(),
-                        seconds: limit.as_secs(),
-                    });
-                }
+            if let Some((at, limit)) = deadline
+                && Instant::now() >= at
+            {
+                return Err(CpError::Silent { peer: self.peer.clone(), seconds: limit.as_secs() });
             }
             if self.pump(TICK)? {
                 return Ok(());
@@ -393,6 +390,9 @@ impl Channel {
                 self.free.push(buffer);
             }
             Happened::Received(buffer, n) if self.intake == Intake::Copy => {
+                // There may always be half a frame left, so never wait for none.
+                self.aside.drain(..self.aside_at);
+                self.aside_at = 0;
                 if self.aside.len() + n > MAX_ASIDE {
                     return Err(CpError::Protocol("answers to questions never asked".into()));
                 }

@@ -10,6 +10,8 @@
 pub(crate) mod channel;
 pub(crate) mod pipe;
 pub(crate) mod session;
+#[cfg(test)]
+mod tests;
 
 /// What EXS says when something fails.
 pub(crate) type NetError = exs::Error;

@@ -106,8 +106,9 @@ fn hostile_names_do_not_parse() {
         ("a/../../x", PathError::NotNormal),
     ] {
         let mut b = b"\x0b\0\0\0\0\0\0\0\0".to_vec();
-        b[7] = (2 + name.len()) as u8;
-        b.push(name.len() as u8);
+        let len = u8::try_from(name.len()).unwrap();
+        b[7] = 2 + len;
+        b.push(len);
         b.extend_from_slice(name.as_bytes());
         assert_eq!(parse(&b), Err(WireError::Path { kind: 11, source: why }));
     }
