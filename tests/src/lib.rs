@@ -2,4 +2,5 @@
 //! once, against an interface, and run for each implementation of it.
 
 pub mod harness;
+pub mod rnic;
 pub mod socket;

@@ -147,15 +147,17 @@ impl RemoteBuffer {
 /// the buffer back. Dropping an export revokes it and drops the buffer.
 ///
 /// ```compile_fail,E0608
-/// # let export: exs::Export = unimplemented!();
+/// # fn f(export: exs::Export) {
 /// let first = export[0]; // no slice of exported memory exists
+/// # }
 /// ```
 /// A buffer that is exported is out of the program's hands:
 /// ```compile_fail,E0382
-/// # let socket: exs::Socket = unimplemented!();
+/// # fn f(socket: exs::Socket) {
 /// let buffer = exs::Buffer::from(vec![0u8; 5]);
 /// let export = socket.export(buffer, exs::Rights::READ, None);
 /// println!("{}", buffer[0]); // moved
+/// # }
 /// ```
 #[derive(Debug)]
 pub struct Export {

@@ -60,23 +60,26 @@ pub enum SocketType {
 ///
 /// A buffer that was moved into an operation is out of reach until its event:
 /// ```compile_fail,E0382
-/// # let (socket, queue): (exs::Socket, exs::EventQueue) = unimplemented!();
+/// # fn f(socket: exs::Socket, queue: exs::EventQueue) {
 /// let buffer = exs::Buffer::from(vec![0u8; 5]);
 /// socket.recv(&queue, exs::Token(1), buffer, exs::RecvFlags::NONE);
 /// println!("{}", buffer[0]); // moved
+/// # }
 /// ```
 /// Nor can a borrowed slice, which might end before the operation does, be lent:
 /// ```compile_fail,E0277
-/// # let (socket, queue): (exs::Socket, exs::EventQueue) = unimplemented!();
+/// # fn f(socket: exs::Socket, queue: exs::EventQueue) {
 /// let mut bytes = [0u8; 5];
 /// socket.recv(&queue, exs::Token(1), &mut bytes[..], exs::RecvFlags::NONE);
+/// # }
 /// ```
 /// Two operations cannot share a buffer:
 /// ```compile_fail,E0382
-/// # let (socket, queue): (exs::Socket, exs::EventQueue) = unimplemented!();
+/// # fn f(socket: exs::Socket, queue: exs::EventQueue) {
 /// let buffer = exs::Buffer::from(vec![0u8; 5]);
 /// socket.recv(&queue, exs::Token(1), buffer, exs::RecvFlags::NONE);
 /// socket.recv(&queue, exs::Token(2), buffer, exs::RecvFlags::NONE);
+/// # }
 /// ```
 /// A buffer cannot be copied to keep a second way to its bytes:
 /// ```compile_fail,E0599

@@ -251,6 +251,16 @@ impl PacketRx {
         !self.stash.is_empty() || self.fin || unclaimed
     }
 
+    /// A whole message lies in the stash.
+    pub fn holds_message(&self) -> bool {
+        !self.stash.is_empty()
+    }
+
+    /// FIN has come, and every message before it is delivered.
+    pub fn at_eof(&self) -> bool {
+        self.fin && self.stash.is_empty()
+    }
+
     /// Every receive has ended.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.actions.is_empty()

@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 /// A posted operation that has not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Item {
-    Send { op: OpId, len: u64 },
+    /// Only one whose bytes are in memory may go eagerly.
+    Send { op: OpId, len: u64, eager: bool },
     Shutdown { op: OpId },
 }
 
@@ -70,13 +71,23 @@ impl PacketTx {
 
     /// Queues a message. It ends with [`PacketTxAction::Done`].
     pub fn post_send(&mut self, op: OpId, len: u64) -> Result<(), PacketPostError> {
+        self.post(op, len, true)
+    }
+
+    /// As `post_send`, for a message that is in a file: it is always written, as
+    /// its bytes never pass through memory of ours.
+    pub fn post_file(&mut self, op: OpId, len: u64) -> Result<(), PacketPostError> {
+        self.post(op, len, false)
+    }
+
+    fn post(&mut self, op: OpId, len: u64, eager: bool) -> Result<(), PacketPostError> {
         if self.is_shut_down() {
             return Err(PacketPostError::ShutDown);
         }
         if len > self.config.max_msg {
             return Err(PacketPostError::TooLong { len, limit: self.config.max_msg });
         }
-        self.queue.push_back(Item::Send { op, len });
+        self.queue.push_back(Item::Send { op, len, eager });
         Ok(())
     }
 
@@ -219,11 +230,11 @@ impl PacketTx {
     /// Rules 1 and 2 for the head of the queue: small, and the stash takes it:
     /// eager. Its ADVERT is there: write. Large: ask once. Else wait.
     fn next_transfer(&self) -> Option<PacketTxAction> {
-        let (op, total) = match *self.queue.front()? {
-            Item::Send { op, len } => (op, len),
+        let (op, total, eager) = match *self.queue.front()? {
+            Item::Send { op, len, eager } => (op, len, eager),
             Item::Shutdown { .. } => return Some(PacketTxAction::Fin),
         };
-        let small = self.config.as_eager(total);
+        let small = self.config.as_eager(total).filter(|_| eager);
         if let Some(len) = small
             && self.config.stash_takes(self.used, len)
         {

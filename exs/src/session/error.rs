@@ -6,6 +6,7 @@ use crate::mem::Key;
 use crate::packet::PacketViolation;
 use crate::rnic::{DisconnectCause, RnicError};
 use crate::stream::StreamViolation;
+use crate::wire::exs::{HelloError, MessageError, Refusal as RefusedBecause};
 
 /// What a peer did that the protocol forbids. The connection ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,13 +18,8 @@ pub enum Violation {
     #[error(transparent)]
     Packet(#[from] PacketViolation),
     /// A message that is no EXS message.
-    #[error("a message of {len} bytes is not understood: {why}")]
-    Malformed {
-        /// Its length.
-        len: usize,
-        /// What is wrong.
-        why: String,
-    },
+    #[error(transparent)]
+    Message(#[from] MessageError),
     /// A message that this kind of socket, or this state, does not know.
     #[error("unexpected {0}")]
     Unexpected(&'static str),
@@ -163,38 +159,18 @@ impl OpError {
 /// Why two sides cannot make a connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
-    /// The private data are no hello of EXS.
-    #[error("the peer does not speak EXS: {0}")]
-    NotExs(String),
-    /// No common version.
-    #[error("the peer speaks EXS versions {theirs:?}, we speak {ours:?}: update the older side")]
-    Version {
-        /// First and last of the peer's.
-        theirs: (u8, u8),
-        /// First and last of ours.
-        ours: (u8, u8),
-    },
-    /// A stream here, seqpacket there.
-    #[error("socket types differ: ours is {ours}, the peer's is {theirs}")]
-    Kind {
-        /// Ours.
-        ours: &'static str,
-        /// The peer's.
-        theirs: &'static str,
-    },
-    /// Numbers that no connection can work with.
-    #[error("the peer offers {what} of {offered}; at least {least} are needed")]
-    TooSmall {
-        /// Which number.
-        what: &'static str,
-        /// The peer's.
-        offered: u64,
-        /// Needed.
-        least: u64,
-    },
+    /// The private data are no hello that we can use.
+    #[error(transparent)]
+    Hello(#[from] HelloError),
+    /// The two hellos do not go together.
+    #[error("the two sides do not fit: {0}")]
+    Mismatch(RefusedBecause),
     /// The peer said no.
     #[error("the peer refused the connection: {0}")]
-    Refused(String),
+    Refused(RefusedBecause),
+    /// The peer said no and nothing else.
+    #[error("the peer refused the connection without a reason that EXS knows: is it an EXS listener?")]
+    RefusedSilently,
 }
 
 /// Why a connection request is turned down, and the private data to say so with.

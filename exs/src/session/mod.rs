@@ -1,175 +1,312 @@
 //! F5: one queue pair as one EXS connection, without I/O.
+//!
+//! A [`Session`] joins the machines of `stream` or `packet` with what they leave
+//! out: the hellos, credits, the memory (rings, windows, bounce buffers), the work
+//! requests, one-sided operations, shutdown, close, keep-alive and every time limit.
+//! Things go in by `handle_*` and `post_*`; [`Session::drive`] turns what is due into
+//! calls of a [`Port`], which is the queue pair or, in the tests, a virtual link;
+//! operations that have ended come out of [`Session::poll_done`]. After each call of
+//! another kind, call `drive`, then `poll_done` until it gives nothing, then look at
+//! [`Session::next_timeout`].
+//!
+//! What this floor promises:
+//! - Every operation accepted yields exactly one [`Done`], whatever happens.
+//! - When it does, neither the RNIC nor the peer touches the operation's memory any
+//!   more: its WRs have completed or were flushed, its window is closed, and a
+//!   buffer that the peer knew of was withdrawn and the peer has said so, or the
+//!   connection is gone.
+//! - Nothing waits for ever on a peer that does not answer: a close is bounded by
+//!   its linger time, a withdrawal by `dead_after` or `linger`, the handshake by
+//!   `handshake_timeout`; the rest by `dead_after` if the user sets it.
+//! - Credits: no message meets an empty receive queue (`flow.rs`, with the argument
+//!   why this cannot lock up).
+//! - Two directions never wait for each other, except for credits.
+//!
+//! How data are announced (`tx.rs`): small ones ride inside of the message; others
+//! are written, and announced by the WRITE's own immediate data if the RNIC has that
+//! and no message is due anyway, else by a SEND behind the WRITE. Bytes of a file are
+//! announced when their WRITE has completed, since only then it is known how many
+//! the file really had.
+//!
+//! How a connection ends (`end.rs`):
+//!
+//! ```text
+//! close: sends and one-sided operations end, FIN --> CLOSE -->
+//!                        peer: its sends end (EPIPE), --> CLOSE_ACK behind its last data
+//!        receives end (ECANCELED), orderly disconnect
+//! ```
+//!
+//! Anything else that ends it - abort, a broken link, a silent peer, a violation -
+//! closes all windows, cuts the link, and ends every operation with the reason.
+//!
+//! What it must never know: sockets, descriptors, threads, clocks, the RNIC's driver.
 
+mod end;
 mod error;
+mod flow;
+mod hello;
+mod ops;
+mod out;
+mod post;
+mod proto;
+mod rx;
+mod sendq;
+mod sided;
+#[cfg(test)]
+mod sim;
+mod table;
+mod timers;
+mod tx;
 mod types;
 
 pub use error::{OpError, Refusal, SessionError, Violation};
-pub use types::{
-    Announce, Buf, Counters, Done, IoVec, Port, RecvOpts, SessionConfig, Source,
-};
+pub use types::{Announce, Buf, Counters, Done, IoVec, Port, RecvOpts, SessionConfig, Source};
 
-use crate::ids::OpId;
-use crate::mem::{Access, Key, Segment};
-use crate::rnic::{DisconnectCause, RnicError, Wc};
+use std::collections::VecDeque;
+
+use crate::mem::Key;
+use crate::rnic::{DisconnectCause, Wc, WcStatus};
 use crate::time::Time;
-use std::time::Duration;
+use crate::wire::exs::Refusal as WireRefusal;
+
+use end::Ending;
+use flow::Flow;
+use ops::{Group, Recv, Send, Sided};
+use out::Outbox;
+use proto::{Job, Proto};
+use rx::Ring;
+use sendq::{Entry, Over, SendQueue, What};
+use table::Table;
+use timers::Timers;
 
 /// A post that was refused: why, and the thing that was to be moved.
 pub type PostError<T> = (OpError, T);
+
+/// How far the connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    /// Not connected yet.
+    Idle,
+    /// Connected, but the initiator's first message is not here: say nothing.
+    Mute,
+    /// Both may talk.
+    Up,
+    /// Gone.
+    Down(DisconnectCause),
+}
 
 /// One connection.
 #[derive(Debug)]
 pub struct Session {
     cfg: SessionConfig,
+    link: Link,
+    initiator: bool,
+    /// There as soon as both hellos are known.
+    proto: Option<Proto>,
+    flow: Flow,
+    sendq: SendQueue,
+    sends: Table<Send>,
+    recvs: Table<Recv>,
+    groups: Table<Group>,
+    sided: Table<Sided>,
+    /// READs that may be outstanding, and those that are.
+    ord: u32,
+    reads: u32,
+    /// The chunk that is being posted. Nothing of its direction overtakes it.
+    job: Option<Job>,
+    out: Outbox,
+    /// Our ring or stash.
+    ring: Option<Ring>,
+    /// Windows that the user opened.
+    exports: Vec<Key>,
+    /// The port's memory, to be given back.
+    trash: Vec<Buf>,
+    done: VecDeque<Done>,
+    ending: Ending,
+    timers: Timers,
+    counters: Counters,
+    /// `drive` has posted something, and it is urgent.
+    posted: bool,
+    urgent: bool,
+    /// One-sided operations go first this time.
+    sided_first: bool,
 }
 
-#[expect(unused_variables, clippy::todo, clippy::unused_self, reason = "signatures first")]
 impl Session {
+    fn new(cfg: SessionConfig, initiator: bool) -> Session {
+        Session {
+            link: Link::Idle,
+            initiator,
+            proto: None,
+            flow: Flow::new(cfg.credits, 0),
+            sendq: SendQueue::new(cfg.max_send_wr),
+            sends: Table::new(),
+            recvs: Table::new(),
+            groups: Table::new(),
+            sided: Table::new(),
+            ord: 0,
+            reads: 0,
+            job: None,
+            out: Outbox::default(),
+            ring: None,
+            exports: Vec::new(),
+            trash: Vec::new(),
+            done: VecDeque::new(),
+            ending: Ending::default(),
+            timers: Timers::default(),
+            counters: Counters::default(),
+            posted: false,
+            urgent: false,
+            sided_first: false,
+            cfg,
+        }
+    }
+
     /// The side that connects.
     pub fn initiator(cfg: SessionConfig) -> Session {
-        todo!()
+        Session::new(cfg, true)
     }
-    /// Private data for `connect`.
+
+    /// Our hello: the private data for `connect`.
     pub fn hello(&self) -> Vec<u8> {
-        todo!()
+        hello::emit(&hello::ours(&self.cfg))
     }
-    /// The side that accepts: answers the private data of a connection request
-    /// with the private data for `accept`, or for `reject`.
+
+    /// The side that accepts: answers the private data of a connection request with
+    /// those for `accept`, or for `reject`.
     pub fn responder(cfg: SessionConfig, theirs: &[u8]) -> Result<(Session, Vec<u8>), Refusal> {
-        todo!()
+        let peer = hello::agree(&cfg, theirs)?;
+        let mut session = Session::new(cfg, false);
+        let (proto, flow) = hello::machines(&session.cfg, &peer);
+        (session.proto, session.flow) = (Some(proto), flow);
+        let reply = session.hello();
+        Ok((session, reply))
     }
+
     /// What the private data of a rejection say.
     pub fn refusal(private_data: &[u8]) -> SessionError {
-        todo!()
+        match WireRefusal::parse(private_data) {
+            Some(why) => SessionError::Refused(why),
+            None => SessionError::RefusedSilently,
+        }
     }
-    /// The QP is connected. `private_data` is the acceptor's (initiator side only),
-    /// `ord` the READs that may be outstanding.
+
+    /// The QP is connected. `private_data` are the acceptor's (initiator side only),
+    /// `ord` the READs that may be outstanding. After an error, abort.
     pub fn handle_established(
         &mut self,
         now: Time,
         private_data: &[u8],
         ord: u32,
     ) -> Result<(), SessionError> {
-        todo!()
+        self.ord = ord;
+        if self.link != Link::Idle {
+            return Ok(()); // ended before it began, or the first message was faster
+        }
+        self.timers.heard(now);
+        if self.initiator {
+            let peer = hello::agree(&self.cfg, private_data).map_err(|r| r.error)?;
+            let (proto, flow) = hello::machines(&self.cfg, &peer);
+            (self.proto, self.flow) = (Some(proto), flow);
+            self.link = Link::Up;
+            self.out.ready_due = true;
+        } else {
+            self.link = Link::Mute;
+            self.timers.handshake = Some(now + self.cfg.handshake_timeout);
+        }
+        Ok(())
     }
-    /// Posts a send.
-    pub fn post_send(&mut self, now: Time, op: OpId, source: Source) -> Result<(), PostError<Source>> {
-        todo!()
-    }
-    /// Posts a receive.
-    pub fn post_recv(
-        &mut self,
-        now: Time,
-        op: OpId,
-        iov: IoVec,
-        opts: RecvOpts,
-    ) -> Result<(), PostError<IoVec>> {
-        todo!()
-    }
-    /// Posts a READ of the peer's memory.
-    pub fn post_read(&mut self, now: Time, op: OpId, raddr: u64, rkey: Key, sink: Buf) -> Result<(), PostError<Buf>> {
-        todo!()
-    }
-    /// Posts a WRITE to the peer's memory. With `confirm` it is done only when the
-    /// bytes are there.
-    pub fn post_write(
-        &mut self,
-        now: Time,
-        op: OpId,
-        raddr: u64,
-        rkey: Key,
-        iov: IoVec,
-        confirm: bool,
-    ) -> Result<(), PostError<IoVec>> {
-        todo!()
-    }
-    /// Opens memory to the peer's READs and WRITEs.
-    pub fn export(&mut self, port: &mut dyn Port, buf: &Buf, access: Access) -> Result<Key, RnicError> {
-        todo!()
-    }
-    /// Closes it again; false if the key is not an export of this connection.
-    pub fn revoke(&mut self, port: &mut dyn Port, key: Key) -> bool {
-        todo!()
-    }
-    /// Ends our direction after all sends posted.
-    pub fn shutdown_send(&mut self, now: Time, op: OpId) -> Result<(), OpError> {
-        todo!()
-    }
-    /// Ends the peer's direction for the local user: receives meet the end.
-    pub fn shutdown_recv(&mut self, now: Time) {
-        todo!()
-    }
-    /// Closes gracefully within `linger`, else abruptly.
-    pub fn close(&mut self, now: Time, op: OpId, linger: Duration) {
-        todo!()
-    }
-    /// Ends everything at once.
-    pub fn abort(&mut self, port: &mut dyn Port, error: OpError) {
-        todo!()
-    }
-    /// Cancels an operation; false if there is no such operation.
-    pub fn cancel(&mut self, now: Time, op: OpId) -> bool {
-        todo!()
-    }
-    /// A send WR has completed. (Receives come by `handle_message`.)
+
+    /// A WR of the send queue has completed. (Receives come by `handle_message`.)
     pub fn handle_wc(&mut self, now: Time, wc: &Wc) {
-        todo!()
+        if wc.status == WcStatus::Success {
+            self.timers.heard(now);
+            self.timers.moved(now);
+        }
+        while let Some((entry, own)) = self.sendq.retire(wc.wr_id) {
+            self.retired(entry, if own { Over::Own(wc) } else { Over::Implied });
+        }
     }
-    /// A message is in `slot` (exactly the received bytes). Afterwards the slot is
-    /// free and must be posted again before the next `drive`, which tells the peer.
-    pub fn handle_message(&mut self, now: Time, port: &mut dyn Port, slot: &Segment) {
-        todo!()
+
+    /// A WR is over. What it was to move has moved only if it succeeded, but its
+    /// memory is free in any case.
+    fn retired(&mut self, entry: Entry, over: Over<'_>) {
+        self.trash.extend(entry.bounce);
+        match entry.what {
+            What::Message => {}
+            What::Piece { op } => self.release_send(op),
+            What::Chunk { op, len } => {
+                if over.status() == WcStatus::Success
+                    && let Some(proto) = &mut self.proto
+                {
+                    proto.handle_sent(op, len);
+                }
+                self.release_send(op);
+            }
+            What::File { op } => {
+                self.file_written(over);
+                self.release_send(op);
+            }
+            What::Sided { op, len, read } => self.sided_retired(op, len, read, over.status()),
+        }
+        if let WcStatus::LocalProtection(fault) = over.status() {
+            self.fail(OpError::LocalMemory(fault.into()));
+        }
     }
-    /// A WRITE WITH IMMEDIATE has consumed a slot, which must be posted again
-    /// before the next `drive`.
-    pub fn handle_write_imm(&mut self, now: Time, imm: u32) {
-        todo!()
-    }
-    /// The QP is disconnected (or was never connected). Take all completions out
-    /// of its CQs before.
-    pub fn handle_disconnected(&mut self, now: Time, cause: DisconnectCause) {
-        todo!()
-    }
-    /// `next_timeout` has come.
-    pub fn handle_timeout(&mut self, now: Time) {
-        todo!()
-    }
-    /// Does all that can be done; call it after each other call. True if WRs were
-    /// posted: flush now if `urgent`, else soon.
-    pub fn drive(&mut self, now: Time, port: &mut dyn Port) -> bool {
-        todo!()
-    }
-    /// What the last `drive` posted should leave now.
-    pub fn urgent(&self) -> bool {
-        todo!()
-    }
+
     /// The next operation that has ended.
     pub fn poll_done(&mut self) -> Option<Done> {
-        todo!()
+        self.done.pop_front()
     }
-    /// When `handle_timeout` must be called at the latest.
-    pub fn next_timeout(&self) -> Option<Time> {
-        todo!()
+
+    /// What the last `drive` posted should leave now: data, or what the peer waits
+    /// for, as opposed to ADVERTs that may ride with the next flush.
+    pub fn urgent(&self) -> bool {
+        self.urgent
     }
-    /// A receive would not wait.
+
+    /// A receive would not wait: there are data, or the end, or an error.
     pub fn readable(&self) -> bool {
-        todo!()
+        self.ending.reason.is_some()
+            || matches!(self.link, Link::Down(_))
+            || self.proto.as_ref().is_some_and(Proto::readable)
     }
-    /// A send would move bytes at once, or fail at once.
+
+    /// A send would not wait behind another one, or would fail at once.
     pub fn writable(&self) -> bool {
-        todo!()
+        match self.link {
+            Link::Idle => false,
+            Link::Mute | Link::Up => self.sends.is_empty() || self.ending.reason.is_some(),
+            Link::Down(_) => true,
+        }
     }
+
     /// The handshake is over and nothing has ended the connection.
     pub fn is_connected(&self) -> bool {
-        todo!()
+        self.link == Link::Up && self.ending.reason.is_none() && !self.ending.cut
     }
-    /// Nothing is outstanding, no window is open and no memory of the port's is
-    /// held: the QP may be destroyed.
+
+    /// Nothing is outstanding, no window is open and no memory of the port's is held:
+    /// the QP may be destroyed. The session still answers posts (with the end of the
+    /// data, or the error).
     pub fn is_finished(&self) -> bool {
-        todo!()
+        matches!(self.link, Link::Down(_))
+            && self.no_ops()
+            && self.ring.is_none()
+            && self.exports.is_empty()
+            && self.trash.is_empty()
     }
+
+    fn no_ops(&self) -> bool {
+        self.sends.is_empty()
+            && self.recvs.is_empty()
+            && self.groups.is_empty()
+            && self.sided.is_empty()
+            && self.ending.closers.is_empty()
+    }
+
     /// Figures.
     pub fn counters(&self) -> &Counters {
-        todo!()
+        &self.counters
     }
 }

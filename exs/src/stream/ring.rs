@@ -117,6 +117,14 @@ impl TxRing {
         at
     }
 
+    /// The last `len` bytes taken, in one chunk, are not used after all.
+    pub(super) fn untake(&mut self, len: u32) {
+        let end = if self.wr == 0 { self.size } else { self.wr };
+        // A chunk never crosses the end, so this does not go below 0.
+        self.wr = end - len;
+        self.free += len;
+    }
+
     /// `freed` bytes (at most `used`) may be written again.
     pub(super) fn give_back(&mut self, freed: u32) {
         self.free += freed;

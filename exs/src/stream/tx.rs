@@ -1,8 +1,10 @@
 //! The sending half of a stream: rules R2, R3 and the sender's part of R6 to R9.
 //!
 //! This file holds the state and what others may ask of it; `schedule.rs` decides
-//! which bytes go where, and when an operation has ended.
+//! which bytes go where, and when an operation has ended; `file.rs` cuts chunks of
+//! files short.
 
+mod file;
 mod schedule;
 #[cfg(test)]
 mod tests;
@@ -36,6 +38,8 @@ struct TxOp {
     handled: u64,
     /// Takes no new chunk.
     cancelled: bool,
+    /// Its bytes are in memory, so they may ride inside of the announcement.
+    inline: bool,
 }
 
 /// What is known of the ring's address.
@@ -66,6 +70,8 @@ pub struct StreamTx {
     adverts: VecDeque<Advert>,
     /// Operations that have not ended, in order.
     ops: VecDeque<TxOp>,
+    /// The ADVERT that the last chunk of a file went into, as it was before.
+    file_advert: Option<Advert>,
     /// The first of `ops` that may still take chunks: those before it only wait for
     /// local completions.
     cur: usize,
@@ -89,6 +95,7 @@ impl StreamTx {
             grant: Grant::Unknown,
             adverts: VecDeque::new(),
             ops: VecDeque::new(),
+            file_advert: None,
             cur: 0,
             fin_sent: false,
             answering: false,
@@ -104,13 +111,13 @@ impl StreamTx {
             self.done(op, 0, Outcome::Cancelled);
             return;
         }
-        self.queue(op, Want::Send(len));
+        self.queue(op, Want::Send(len), true);
     }
 
     /// Queues the end of the stream after every send queued before. Done when FIN is
     /// polled and all before it has ended. A second one ends with the first.
     pub fn shutdown(&mut self, op: OpId) {
-        self.queue(op, Want::Fin);
+        self.queue(op, Want::Fin, true);
     }
 
     /// Cancels; false if there is no such operation.
@@ -208,6 +215,7 @@ impl StreamTx {
         }
         if self.rules.hold(Rule::WithdrawForgets) {
             self.adverts.clear();
+            self.file_advert = None;
         }
         self.answering = true;
         self.out.push_back(TxAction::Withdrawn);
@@ -282,8 +290,8 @@ impl StreamTx {
         self.ops.drain(..).map(|o| (o.op, o.handled)).collect()
     }
 
-    fn queue(&mut self, op: OpId, want: Want) {
-        self.ops.push_back(TxOp { op, want, taken: 0, handled: 0, cancelled: false });
+    fn queue(&mut self, op: OpId, want: Want, inline: bool) {
+        self.ops.push_back(TxOp { op, want, taken: 0, handled: 0, cancelled: false, inline });
         self.settle();
     }
 

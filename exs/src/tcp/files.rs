@@ -41,9 +41,8 @@ impl FilePool {
         if self.made == POOL {
             return None;
         }
-        let region = Region::map(BUFFER).ok()?;
         self.made += 1;
-        Some(region)
+        Some(Region::from_vec(vec![0; BUFFER]))
     }
 
     /// Takes back all buffers of a queue pair that is no more.
@@ -267,11 +266,14 @@ impl SoftRnic {
     }
 
     /// Lets the queue pair that has waited longest have a free buffer.
-    fn wake_pool(&mut self) {
-        if !self.file_pool.free.is_empty()
+    pub(super) fn wake_pool(&mut self) {
+        while !self.file_pool.free.is_empty()
             && let Some(qp) = self.file_pool.waiting.pop_front()
         {
-            self.touch(qp);
+            if self.qps.get(qp).is_ok_and(|q| q.files.is_some()) {
+                self.touch(qp);
+                break;
+            }
         }
     }
 

@@ -37,25 +37,11 @@ pub(super) enum Owner {
     Nobody,
 }
 
-/// How a link is to be closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Farewell {
-    /// The engine decides when; then just close.
-    Close,
-    /// Our last bytes matter to the peer: end our side, and read until it ends
-    /// its own. To close with bytes unread would reset the connection, and the
-    /// peer's kernel would throw our last bytes away.
-    Linger,
-    /// Reset.
-    Reset,
-}
-
 /// A TCP connection with an engine.
 pub(super) struct Link {
     pub(super) stream: TcpStream,
     pub(super) engine: Engine,
     pub(super) owner: Owner,
-    pub(super) farewell: Farewell,
     pub(super) readable: bool,
     pub(super) writable: bool,
     /// The reactor saw an end or an error: read on until it shows.
@@ -68,6 +54,10 @@ pub(super) struct Link {
     send_error: Option<i32>,
     /// Our side was ended.
     pub(super) shut: bool,
+    /// To be closed by a reset.
+    pub(super) reset: bool,
+    /// Nothing has moved since the last sweep.
+    pub(super) idle: bool,
     /// On the ready list.
     pub(super) queued: bool,
     /// Waits for SRQ buffers.
@@ -101,7 +91,7 @@ impl Link {
             stream,
             engine,
             owner,
-            farewell: Farewell::Close,
+            reset: false,
             // Try at once: an edge may have passed before we listened for it.
             readable: true,
             writable: true,
@@ -110,6 +100,7 @@ impl Link {
             broken: false,
             send_error: None,
             shut: false,
+            idle: false,
             queued: false,
             stalled: false,
             timed_out: false,
@@ -258,24 +249,6 @@ impl Link {
         }
     }
 
-    /// Reads and throws away, until the peer ends its side.
-    pub(super) fn discard(&mut self, lookahead: &mut [u8], budget: usize) -> Pass {
-        let mut pass = Pass::default();
-        while self.readable && !self.eof {
-            if pass.received >= budget {
-                pass.more = true;
-                break;
-            }
-            match sys::receive(&self.stream, &mut [IoVecMut::new(lookahead)]) {
-                Ok(0) => self.eof = true,
-                Ok(n) => pass.received += n,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.readable = false,
-                Err(_) => (self.eof, self.broken) = (true, true),
-            }
-        }
-        pass
-    }
-
     /// Sends what there is, up to about `budget` bytes. True if there is more.
     pub(super) fn transmit(&mut self, pool: &mut TxPool, budget: usize) -> bool {
         let mut sent = 0;
@@ -355,6 +328,9 @@ impl Link {
     /// still wait to be read, its TERMINATE among them, which says more than EPIPE
     /// does: so note the error, and read to the end.
     fn fail_sending(&mut self, e: &io::Error) {
+        if self.eof {
+            return self.fail(e);
+        }
         self.writable = false;
         self.send_error = Some(errno(e));
         (self.readable, self.hup) = (true, true);

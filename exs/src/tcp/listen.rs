@@ -14,7 +14,7 @@ use mio::net::{TcpListener, TcpStream};
 
 use super::SoftRnic;
 use super::dial::mss;
-use super::link::{Farewell, Link, Owner};
+use super::link::{Link, Owner};
 use super::qp::Conn;
 use super::timers::Source;
 use crate::iwarp::{Config, Engine};
@@ -251,7 +251,6 @@ impl SoftRnic {
         self.check_private(private_data)?;
         let link = self.links.get_mut(id)?;
         link.engine.reject(private_data)?;
-        link.farewell = Farewell::Linger;
         self.disown(id);
         self.timers.set(Source::Link(id), now + super::serve::FAREWELL_LIMIT);
         self.enqueue(Source::Link(id));

@@ -146,15 +146,10 @@ impl SoftRnic {
         found
     }
 
-    /// After a peer's SEND WITH INVALIDATE: the engine has removed the key already;
-    /// this follows in the books.
+    /// After a peer's SEND WITH INVALIDATE: the engine, which lets a peer end
+    /// windows of its own connection only, has removed the key already; the books
+    /// follow.
     pub(super) fn forget_invalidated(&mut self, qp: u32, key: Key) {
-        if self.drop_windows(qp, |w| w.key == key) > 0 {
-            return;
-        }
-        let pd = self.qps.get(qp).map(|q| q.attr.pd.0);
-        if let Ok(pd) = pd {
-            self.drop_region(pd, key);
-        }
+        self.drop_windows(qp, |w| w.key == key);
     }
 }

@@ -77,6 +77,9 @@ pub struct SoftRnic {
     timers: timers::Timers,
     ready: VecDeque<Source>,
     hot: VecDeque<serve::Hot>,
+    /// When idle links were last looked for, and where to go on.
+    swept: Time,
+    sweep_at: usize,
     events: VecDeque<RnicEvent>,
     lookahead: Box<[u8]>,
     tx_pool: TxPool,
@@ -122,6 +125,8 @@ impl SoftRnic {
             timers: timers::Timers::default(),
             ready: VecDeque::new(),
             hot: VecDeque::new(),
+            swept: Time::ZERO,
+            sweep_at: 0,
             events: VecDeque::new(),
             lookahead: vec![0; link::LOOKAHEAD].into_boxed_slice(),
             tx_pool: TxPool::default(),

@@ -88,6 +88,7 @@ impl SoftRnic {
         }
         if let Some(files) = qp.files {
             self.file_pool.give_back_all(*files);
+            self.wake_pool();
         }
         self.pds.get_mut(qp.attr.pd.0)?.qps.retain(|q| *q != id.0);
         for cq in [qp.attr.send_cq, qp.attr.recv_cq] {

@@ -1,7 +1,7 @@
 //! Progress: what is ready is served, and what the engines say is passed on.
 
 use super::SoftRnic;
-use super::link::{Farewell, Owner, Pass};
+use super::link::{Owner, Pass};
 use super::qp::Conn;
 use super::queues::Feed;
 use super::timers::Source;
@@ -25,6 +25,10 @@ const HOT: usize = 16;
 const SPIN_STEP: usize = 4;
 /// A connection without bytes for so many turns is no longer looked after.
 const COLD: u32 = 4096;
+
+/// How often `sweep` comes by, and how many links it looks at.
+const SWEEP_PERIOD: Duration = Duration::from_millis(100);
+const SWEEP_STEP: usize = 256;
 
 /// A connection that `spin` looks after.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +73,7 @@ impl SoftRnic {
                 (QpState::Closing, Disconnect::Orderly) => {}
                 _ => {
                     let link = self.links.get_mut(id)?;
-                    link.farewell = Farewell::Reset;
+                    link.reset = true;
                     link.engine.disconnect(Disconnect::Abort);
                     self.enqueue(Source::Link(id));
                     self.settle(id, now);
@@ -112,6 +116,7 @@ impl SoftRnic {
 
     /// Serves each source that is ready once. True if some have more to do.
     pub(super) fn serve_all(&mut self, now: Time) -> bool {
+        self.sweep(now);
         while let Some(source) = self.timers.expire(now) {
             match source {
                 Source::Link(id) => self.link_due(id, now),
@@ -133,7 +138,7 @@ impl SoftRnic {
     /// One link's turn: bytes in, bytes out, and what comes of it.
     fn serve_link(&mut self, id: u32, now: Time) {
         let Ok(link) = self.links.get_mut(id) else { return };
-        link.queued = false;
+        (link.queued, link.idle) = (false, false);
         let received = self.read_link(id);
         let written = self.write_link(id);
         if received.more || written {
@@ -188,9 +193,6 @@ impl SoftRnic {
     /// Reads what is there on a link.
     fn read_link(&mut self, id: u32) -> Pass {
         let Ok(link) = self.links.get_mut(id) else { return Pass::default() };
-        if link.engine.closed() {
-            return link.discard(&mut self.lookahead, BUDGET);
-        }
         let queues = match link.owner {
             Owner::Qp(qp) => {
                 self.qps.get(qp).ok().and_then(|q| Some((q.attr.srq?.0, q.attr.recv_cq)))
@@ -252,20 +254,8 @@ impl SoftRnic {
         let Ok(link) = self.links.get_mut(id) else { return };
         let source = Source::Link(id);
         if link.engine.closed() {
-            if link.farewell != Farewell::Linger || link.eof {
-                let reset = link.farewell == Farewell::Reset;
-                return self.drop_link(id, reset);
-            }
-            if !std::mem::replace(&mut link.shut, true) {
-                let _ = sys::shutdown_write(&link.stream);
-                // From now on bytes are read to be thrown away.
-                link.readable = true;
-                self.enqueue(source);
-            }
-            if !self.timers.is_set(source) {
-                self.timers.set(source, now + FAREWELL_LIMIT);
-            }
-            return;
+            let reset = link.reset;
+            return self.drop_link(id, reset);
         }
         let limit = match link.engine.state() {
             QpState::Closing => CLOSE_LIMIT,
@@ -313,18 +303,13 @@ impl SoftRnic {
                 self.emit(CmEvent::ConnectFailed { qp: Qp(qp), error });
             }
             (Owner::Qp(qp), Event::Disconnected(cause)) => {
-                match cause {
-                    DisconnectCause::TerminatedByUs(_) => link.farewell = Farewell::Linger,
-                    DisconnectCause::Aborted => link.farewell = Farewell::Reset,
-                    _ => {}
-                }
+                link.reset |= cause == DisconnectCause::Aborted;
                 self.flush_files(qp);
                 self.detach(id, qp);
                 self.emit(CmEvent::Disconnected { qp: Qp(qp), cause });
             }
             (Owner::Greeting(_) | Owner::Asking { .. }, Event::Failed(_)) => {
-                // The engine may have a refusal to send.
-                link.farewell = Farewell::Linger;
+                // The engine may have a refusal to send yet.
                 self.disown(id);
                 self.timers.set(Source::Link(id), now + FAREWELL_LIMIT);
             }
@@ -345,23 +330,33 @@ impl SoftRnic {
     /// A link's deadline has passed.
     fn link_due(&mut self, id: u32, now: Time) {
         let Ok(link) = self.links.get_mut(id) else { return };
-        let lingering = link.engine.closed();
         match link.owner {
-            Owner::Qp(qp) if !lingering => {
+            Owner::Qp(_) => {
                 link.timed_out = link.engine.state() == QpState::Connecting;
                 link.broken = true;
                 link.engine.handle_broken(libc::ETIMEDOUT);
+                link.reset = true;
+                // The engine is closed now, and the link goes with it.
                 self.settle(id, now);
-                if self.qps.get(qp).is_ok_and(|q| q.conn == Conn::Link(id)) {
-                    // It must not stay; to cut it is what the deadline is for.
-                    if let Ok(link) = self.links.get_mut(id) {
-                        link.engine.disconnect(Disconnect::Abort);
-                    }
-                    self.settle(id, now);
-                }
-                self.drop_link(id, true);
             }
             _ => self.drop_link(id, true),
+        }
+    }
+
+    /// Looks at a few links now and then, and takes the spare memory of those that
+    /// have been idle since it last came by: ten thousand of them must stay cheap.
+    fn sweep(&mut self, now: Time) {
+        if now.since(self.swept) < SWEEP_PERIOD {
+            return;
+        }
+        self.swept = now;
+        for _ in 0..SWEEP_STEP.min(self.links.places()) {
+            self.sweep_at = (self.sweep_at + 1) % self.links.places();
+            if let Some(link) = self.links.at_mut(self.sweep_at)
+                && std::mem::replace(&mut link.idle, true)
+            {
+                link.engine.trim();
+            }
         }
     }
 

@@ -21,7 +21,6 @@ pub(super) struct Table<T> {
     what: &'static str,
     slots: Vec<Slot<T>>,
     free: VecDeque<u32>,
-    len: usize,
 }
 
 struct Slot<T> {
@@ -32,12 +31,17 @@ struct Slot<T> {
 impl<T> Table<T> {
     /// An empty table; `what` names its objects in errors.
     pub(super) fn new(what: &'static str) -> Table<T> {
-        Table { what, slots: Vec::new(), free: VecDeque::new(), len: 0 }
+        Table { what, slots: Vec::new(), free: VecDeque::new() }
     }
 
-    /// Objects in the table.
-    pub(super) fn len(&self) -> usize {
-        self.len
+    /// Places in the table, used or not.
+    pub(super) fn places(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The object at a place.
+    pub(super) fn at_mut(&mut self, place: usize) -> Option<&mut T> {
+        self.slots.get_mut(place)?.value.as_mut()
     }
 
     /// Adds an object.
@@ -53,7 +57,6 @@ impl<T> Table<T> {
         };
         let slot = &mut self.slots[index];
         slot.value = Some(value);
-        self.len += 1;
         let index = u32::try_from(index).expect("below the limit of 2^20");
         Ok(slot.generation << INDEX_BITS | index)
     }
@@ -89,7 +92,6 @@ impl<T> Table<T> {
         let value = slot.value.take().ok_or(missing)?;
         slot.generation = (slot.generation + 1) % GENERATIONS;
         self.free.push_back(u32::try_from(index).expect("below the limit of 2^20"));
-        self.len -= 1;
         Ok(value)
     }
 
@@ -97,13 +99,6 @@ impl<T> Table<T> {
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0u32..).zip(&self.slots).filter_map(|(index, slot)| {
             slot.value.as_ref().map(|v| (slot.generation << INDEX_BITS | index, v))
-        })
-    }
-
-    /// All objects.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
-        (0u32..).zip(&mut self.slots).filter_map(|(index, slot)| {
-            slot.value.as_mut().map(|v| (slot.generation << INDEX_BITS | index, v))
         })
     }
 }
@@ -129,7 +124,7 @@ mod tests {
             assert!(table.get(first).is_err());
             table.remove(id).unwrap();
         }
-        assert_eq!((table.len(), table.slots.len()), (0, RESTING + 1));
+        assert_eq!(table.places(), RESTING + 1);
     }
 
     #[test]

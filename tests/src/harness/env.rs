@@ -81,8 +81,14 @@ impl Env {
     }
 
     /// Two connected sockets with options of their own.
-    pub fn pair_with(&self, ty: SocketType, client: &Options, server: &Options) -> (Socket, Socket) {
-        let (ours, theirs) = (self.with(|o| *o = client.clone()), self.with(|o| *o = server.clone()));
+    pub fn pair_with(
+        &self,
+        ty: SocketType,
+        client: &Options,
+        server: &Options,
+    ) -> (Socket, Socket) {
+        let (ours, theirs) =
+            (self.with(|o| *o = client.clone()), self.with(|o| *o = server.clone()));
         let (listener, _) = theirs.listener(ty);
         ours.join(ty, &listener)
     }

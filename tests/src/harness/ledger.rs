@@ -104,8 +104,7 @@ impl Ledger {
 
     /// The next event.
     pub fn event(&mut self) -> Event {
-        self.poll(LIMIT)
-            .unwrap_or_else(|| panic!("no event, and these are due: {:?}", self.open))
+        self.poll(LIMIT).unwrap_or_else(|| panic!("no event, and these are due: {:?}", self.open))
     }
 
     /// The next event, which must be of a success.

@@ -218,7 +218,8 @@ pub fn requests_vanish_with_their_caller<H: Harness>() {
 pub fn states_and_calls<H: Harness>() {
     let (mut w, p) = World::<H>::pair();
     let now = w.now();
-    let state = |r: Result<(), RnicError>| assert!(matches!(r, Err(RnicError::State { .. })), "{r:?}");
+    let state =
+        |r: Result<(), RnicError>| assert!(matches!(r, Err(RnicError::State { .. })), "{r:?}");
     let fresh = w.end(0);
     state(w.rnics[0].post_send(fresh.qp, &send_wr(1, &[])));
     state(w.rnics[0].disconnect(fresh.qp, Disconnect::Orderly, now));

@@ -12,7 +12,7 @@ pub mod objects;
 pub mod refusals;
 pub mod teardown;
 pub mod transfers;
-mod world;
+pub mod world;
 
 pub use world::{End, Harness, Pair, World};
 

@@ -12,6 +12,8 @@ pub fn memory_regions_live_and_die<H: Harness>() {
     let (mut w, p) = World::<H>::pair();
     let buf = w.zeros(p.a, 64);
     w.recv(p.a, 1, &[buf.part(0, 8)]);
+    w.send(p.b, &SendWr { head: b"8 bytes.", ..send_wr(1, &[]) });
+    assert_eq!(w.received(p.a).byte_len, 8);
     assert!(w.rnics[0].dealloc_pd(p.a.pd).is_err(), "in use");
     w.rnics[0].dereg_mr(buf.mr).unwrap();
     let gone = w.rnics[0].post_recv(p.a.qp, &RecvWr { wr_id: 2, sges: &[buf.sge()] });
@@ -46,7 +48,8 @@ pub fn keys_are_random_and_rest<H: Harness>() {
 pub fn misuse_is_refused<H: Harness>() {
     let mut w = World::<H>::new(1);
     let (x, y) = (w.end(0), w.end(0));
-    let no = |r: Result<(), RnicError>| assert!(matches!(r, Err(RnicError::NoSuch { .. })), "{r:?}");
+    let no =
+        |r: Result<(), RnicError>| assert!(matches!(r, Err(RnicError::NoSuch { .. })), "{r:?}");
     no(w.rnics[0].destroy_qp(Qp(999_999)));
     no(w.rnics[0].post_recv(Qp(999_999), &RecvWr { wr_id: 0, sges: &[] }));
     w.rnics[0].destroy_qp(x.qp).unwrap();
@@ -83,7 +86,8 @@ pub fn objects_in_use_stay<H: Harness>() {
     let pd = w.rnics[0].alloc_pd().unwrap();
     let srq = w.rnics[0].create_srq(pd, 4).unwrap();
     let end = w.end_in(0, pd, Some(srq));
-    let busy = |r: Result<(), RnicError>| assert!(matches!(r, Err(RnicError::Busy { .. })), "{r:?}");
+    let busy =
+        |r: Result<(), RnicError>| assert!(matches!(r, Err(RnicError::Busy { .. })), "{r:?}");
     busy(w.rnics[0].destroy_cq(end.scq));
     busy(w.rnics[0].destroy_cq(end.rcq));
     busy(w.rnics[0].destroy_srq(srq));

@@ -100,6 +100,13 @@ impl Buf {
         out
     }
 
+    /// Some bytes of it.
+    pub fn read<const N: usize>(&self, offset: usize) -> [u8; N] {
+        let mut out = [0; N];
+        self.region.segment(offset, N).expect("inside").read_at(0, &mut out);
+        out
+    }
+
     /// Puts bytes into it.
     pub fn put(&self, offset: usize, bytes: &[u8]) {
         self.region.segment(offset, bytes.len()).expect("inside").write_at(0, bytes);
@@ -214,6 +221,7 @@ impl<H: Harness> World<H> {
             let ready = Ready {
                 readable: event.is_readable() || event.is_read_closed() || event.is_error(),
                 writable: event.is_writable() || event.is_write_closed() || event.is_error(),
+                hup: event.is_read_closed() || event.is_write_closed() || event.is_error(),
             };
             if let Some(rnic) = self.rnics.get_mut(token / TOKENS - 1) {
                 rnic.handle_ready(token, ready);
@@ -329,6 +337,17 @@ impl<H: Harness> World<H> {
 
     /// Connects two ends. The initiator speaks first where the RNIC asks for it.
     pub fn join(&mut self, a: End, b: End, param: &ConnParam<'_>) -> Pair {
+        let pair = self.join_silently(a, b, param);
+        if self.rnics[a.node].caps().initiator_first {
+            self.recv(b, u64::MAX, &[]);
+            self.send(a, &SendWr { signaled: false, ..send_wr(u64::MAX, &[]) });
+            assert_eq!(self.received(b).wr_id, u64::MAX);
+        }
+        pair
+    }
+
+    /// Connects two ends; no message has gone yet.
+    pub fn join_silently(&mut self, a: End, b: End, param: &ConnParam<'_>) -> Pair {
         let (listener, addr) = self.listen(b.node, loopback());
         let now = self.now();
         self.rnics[a.node].connect(a.qp, addr, param, now).expect("connect");
@@ -338,11 +357,6 @@ impl<H: Harness> World<H> {
         self.established(a);
         self.established(b);
         self.rnics[b.node].close_listener(listener).expect("close_listener");
-        if self.rnics[a.node].caps().initiator_first {
-            self.recv(b, u64::MAX, &[]);
-            self.send(a, &SendWr { signaled: false, ..send_wr(u64::MAX, &[]) });
-            assert_eq!(self.received(b).wr_id, u64::MAX);
-        }
         Pair { a, b }
     }
 

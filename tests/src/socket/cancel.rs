@@ -57,9 +57,7 @@ pub fn at_any_moment(env: &Env) {
             for _ in 0..rng.between(1, 3) {
                 let size = rng.size(200_000);
                 let flags = if rng.one_in(2) { RecvFlags::WAITALL } else { RecvFlags::NONE };
-                tokens.push(
-                    ledger.post("recv", |q, t| b.recv(q, t, vec![0; size], flags)),
-                );
+                tokens.push(ledger.post("recv", |q, t| b.recv(q, t, vec![0; size], flags)));
             }
             if rng.one_in(2) {
                 b.cancel(tokens[rng.between(0, tokens.len() - 1)]);
@@ -111,8 +109,7 @@ pub fn what_is_no_transfer(env: &Env) {
     let poll = ledger.post("poll", |q, t| listener.poll(q, t, Interest::READABLE));
     let silent = TcpListener::bind(env.any()).unwrap();
     let client = env.socket(SocketType::Stream);
-    let connect =
-        ledger.post("connect", |q, t| client.connect(q, t, silent.local_addr().unwrap()));
+    let connect = ledger.post("connect", |q, t| client.connect(q, t, silent.local_addr().unwrap()));
     for (socket, token) in [(&listener, accept), (&listener, poll), (&client, connect)] {
         assert_eq!(socket.cancel(token), 1);
         let event = ledger.wait(token);

@@ -225,9 +225,8 @@ pub fn poll_tells_of_connections(env: &Env) {
 pub fn calls_out_of_turn_are_refused(env: &Env) {
     let mut ledger = Ledger::new();
     let fresh = env.socket(SocketType::Stream);
-    let refused = ledger
-        .try_post("send", |q, t| fresh.send(q, t, "too early", SendFlags::NONE))
-        .unwrap_err();
+    let refused =
+        ledger.try_post("send", |q, t| fresh.send(q, t, "too early", SendFlags::NONE)).unwrap_err();
     assert_eq!(refused.error.errno(), libc::ENOTCONN);
     assert_eq!(&refused.buffer[..], b"too early", "a refused buffer comes back as it was");
     assert!(ledger.try_post("accept", |q, t| fresh.accept(q, t)).is_err());
@@ -239,7 +238,9 @@ pub fn calls_out_of_turn_are_refused(env: &Env) {
     client.blocking().close().unwrap();
     for refused in [
         ledger.try_post("close", |q, t| client.close(q, t)).unwrap_err(),
-        ledger.try_post("shutdown", |q, t| client.shutdown(q, t, std::net::Shutdown::Both)).unwrap_err(),
+        ledger
+            .try_post("shutdown", |q, t| client.shutdown(q, t, std::net::Shutdown::Both))
+            .unwrap_err(),
         ledger
             .try_post("recv", |q, t| client.recv(q, t, vec![0; 8], RecvFlags::NONE))
             .unwrap_err()

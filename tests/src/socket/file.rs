@@ -11,14 +11,22 @@ use crate::harness::{Env, Ledger, check, pattern};
 /// A file of the stream `seed`; gone from its directory already, so that nothing is left.
 fn file(seed: u64, len: usize) -> Arc<File> {
     let path = std::env::temp_dir().join(format!("exs-test-{}-{seed}-{len}", std::process::id()));
-    let mut file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+    let mut file =
+        File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     file.write_all(&pattern(seed, 0, len)).unwrap();
     Arc::new(file)
 }
 
 /// Sends a part of the file, and checks that it arrives.
-fn send_part(from: &Socket, to: &Socket, seed: u64, file: &Arc<File>, offset: usize, len: usize) -> Event {
+fn send_part(
+    from: &Socket,
+    to: &Socket,
+    seed: u64,
+    file: &Arc<File>,
+    offset: usize,
+    len: usize,
+) -> Event {
     let mut ledger = Ledger::new();
     let recv = ledger.post("recv", |q, t| to.recv(q, t, vec![0; len], RecvFlags::WAITALL));
     let send = ledger.post("send_file", |q, t| {
@@ -69,9 +77,7 @@ pub fn among_other_sends(env: &Env) {
     for i in 0..10 {
         ledger.post("send", |q, t| a.send(q, t, pattern(5, i * 500, 500), SendFlags::NONE));
         let part = Arc::clone(&file);
-        ledger.post("send_file", |q, t| {
-            a.send_file(q, t, part, (i * 30_000) as u64, 30_000)
-        });
+        ledger.post("send_file", |q, t| a.send_file(q, t, part, (i * 30_000) as u64, 30_000));
     }
     for i in 0..10 {
         let (mut head, mut body) = (vec![0; 500], vec![0; 30_000]);
@@ -118,8 +124,7 @@ pub fn a_file_that_is_too_short(env: &Env) {
         let (a, b) = env.streams();
         let mut ledger = Ledger::new();
         let short = file(8, had);
-        let send = ledger
-            .post("send_file", |q, t| a.send_file(q, t, short, 0, asked as u64));
+        let send = ledger.post("send_file", |q, t| a.send_file(q, t, short, 0, asked as u64));
         let receiver = std::thread::spawn(move || {
             let (mut got, mut piece) = (Vec::new(), vec![0; 100_000]);
             // Whether it ends in an end or in a reset, it ends.

@@ -239,7 +239,8 @@ pub fn a_lifetime_ends(env: &Env) {
     let (a, b) = env.streams();
     let short = Some(Duration::from_millis(50));
     let export = a.export(vec![7; 100], Rights::READ_WRITE, short).unwrap();
-    let lasting = a.export(vec![7; 100], Rights::READ_WRITE, Some(Duration::from_secs(600))).unwrap();
+    let lasting =
+        a.export(vec![7; 100], Rights::READ_WRITE, Some(Duration::from_secs(600))).unwrap();
     let remote = export.descriptor();
     // Used until it fails: the time is its own, not the test's.
     let error = loop {

@@ -141,11 +141,12 @@ pub fn vectored(env: &Env) {
         let mut ledger = Ledger::new();
         let all = pattern(4, 0, size);
         let parts = |from: &[u8]| -> Vec<Buffer> {
-            [&from[..7], &from[7..7], &from[7..size / 2], &from[size / 2..]].map(Buffer::from).into()
+            [&from[..7], &from[7..7], &from[7..size / 2], &from[size / 2..]]
+                .map(Buffer::from)
+                .into()
         };
-        let recv = ledger.post("recvv", |q, t| {
-            b.recv_vectored(q, t, parts(&vec![0; size]), RecvFlags::NONE)
-        });
+        let recv = ledger
+            .post("recvv", |q, t| b.recv_vectored(q, t, parts(&vec![0; size]), RecvFlags::NONE));
         ledger.post("sendv", |q, t| a.send_vectored(q, t, parts(&all), SendFlags::NONE));
         let mut event = ledger.wait_ok(recv);
         assert_eq!((event.bytes(), event.truncated()), (size, false));
@@ -178,8 +179,7 @@ pub fn peek(env: &Env) {
 pub fn a_message_over_the_limit_is_refused(env: &Env) {
     let (a, b) = env.with(|o| o.max_message = 10_000).packets();
     let mut ledger = Ledger::new();
-    let outcome =
-        ledger.try_post("send", |q, t| a.send(q, t, vec![1; 10_001], SendFlags::NONE));
+    let outcome = ledger.try_post("send", |q, t| a.send(q, t, vec![1; 10_001], SendFlags::NONE));
     let error = match outcome {
         Err(refused) => {
             assert_eq!(refused.buffer.len(), 10_001, "it comes back");

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use exs::{EventKind, EventQueue, Error, Interest, RecvFlags, SendFlags, Token, WaitPolicy};
+use exs::{Error, EventKind, EventQueue, Interest, RecvFlags, SendFlags, Token, WaitPolicy};
 use mio::unix::SourceFd;
 
 use crate::harness::{Env, LIMIT, Ledger, check, pattern};
@@ -20,9 +20,8 @@ pub fn depth_is_a_limit(env: &Env) {
     for _ in 0..4 {
         ledger.post("recv", |q, t| b.recv(q, t, vec![0; 8], RecvFlags::WAITALL));
     }
-    let refused = ledger
-        .try_post("recv", |q, t| b.recv(q, t, vec![3; 8], RecvFlags::WAITALL))
-        .unwrap_err();
+    let refused =
+        ledger.try_post("recv", |q, t| b.recv(q, t, vec![3; 8], RecvFlags::WAITALL)).unwrap_err();
     assert!(refused.error.is_would_block(), "{refused}");
     assert_eq!(refused.error.errno(), libc::EAGAIN);
     assert_eq!(&refused.buffer[..], [3; 8]);
@@ -142,10 +141,10 @@ pub fn several_threads_dequeue(env: &Env) {
             }
         });
         for i in 0..MANY / 2 {
-            let posts: [&dyn Fn() -> Result<(), Error>; 2] = [
-                &|| Ok(b.send(&queue, Token(i * 2), &[0; 10], SendFlags::NONE)?),
-                &|| b.poll(&queue, Token(i * 2 + 1), Interest::WRITABLE),
-            ];
+            let posts: [&dyn Fn() -> Result<(), Error>; 2] =
+                [&|| Ok(b.send(&queue, Token(i * 2), &[0; 10], SendFlags::NONE)?), &|| {
+                    b.poll(&queue, Token(i * 2 + 1), Interest::WRITABLE)
+                }];
             for post in posts {
                 while let Err(e) = post() {
                     assert!(e.is_would_block(), "{e}");

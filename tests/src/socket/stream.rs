@@ -266,8 +266,8 @@ pub fn vectored(env: &Env) {
         parts
     };
     let zeros = vec![0; all.len()];
-    let recv = ledger
-        .post("recvv", |q, t| b.recv_vectored(q, t, pieces(&zeros), RecvFlags::WAITALL));
+    let recv =
+        ledger.post("recvv", |q, t| b.recv_vectored(q, t, pieces(&zeros), RecvFlags::WAITALL));
     let send = ledger.post("sendv", |q, t| a.send_vectored(q, t, pieces(&all), SendFlags::NONE));
     let mut sent = ledger.wait_ok(send);
     assert_eq!(sent.bytes(), all.len());
@@ -290,7 +290,8 @@ pub fn vectored(env: &Env) {
 pub fn memory_of_all_kinds(env: &Env) {
     let (a, b) = env.streams();
     for size in [1, 100, 5000, 70_000, 3_000_000] {
-        for (from_region, to_region) in [(false, false), (false, true), (true, false), (true, true)] {
+        for (from_region, to_region) in [(false, false), (false, true), (true, false), (true, true)]
+        {
             let mut ledger = Ledger::new();
             let make = |registered: bool, fill: u8| {
                 let mut buffer = if registered {

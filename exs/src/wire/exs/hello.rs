@@ -35,9 +35,10 @@ pub const HELLO_LEN: usize = 40;
 pub const MAX_HELLO: usize = 56;
 /// Bytes of a refusal.
 pub const REFUSAL_LEN: usize = 8;
-/// With fewer credits than this there is none to keep back for returning credits,
-/// and two sides that both have something to send would wait for ever.
-pub const MIN_CREDITS: u16 = 2;
+/// With fewer credits than this there are none to keep back for control and for
+/// returning credits, and two sides that both have something to send would wait for
+/// ever.
+pub const MIN_CREDITS: u16 = 4;
 
 const HELLO_MAGIC: [u8; 4] = *b"EXSH";
 const REFUSAL_MAGIC: [u8; 4] = *b"EXSR";

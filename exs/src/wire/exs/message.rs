@@ -276,6 +276,17 @@ impl Message {
     /// Reads a message: the message, its piggyback, and the length of its header,
     /// behind which [`Message::inline_len`] bytes of data follow and nothing else.
     pub fn parse(bytes: &[u8]) -> Result<(Message, Piggyback, usize), MessageError> {
+        Message::parse_prefix(bytes, bytes.len())
+    }
+
+    /// As [`Message::parse`], of a message of `len` bytes whose first bytes (at
+    /// least [`MAX_HEADER`], if it has as many) are `bytes`: memory that an RNIC
+    /// writes is copied before it is interpreted, and the data need not be.
+    pub fn parse_prefix(
+        bytes: &[u8],
+        len: usize,
+    ) -> Result<(Message, Piggyback, usize), MessageError> {
+        let message_len = len;
         let truncated = |need| MessageError::Truncated { len: bytes.len(), need };
         let short = truncated(COMMON_HEADER);
         let [code, flags] = field::<2>(bytes, 0).ok_or(short)?;
@@ -300,8 +311,8 @@ impl Message {
         raw.check(kind)?;
         let message = raw.into_message(kind);
         let expected = header as u64 + u64::from(message.inline_len());
-        if bytes.len() as u64 != expected {
-            return Err(MessageError::Length { kind, len: bytes.len(), expected });
+        if message_len as u64 != expected {
+            return Err(MessageError::Length { kind, len: message_len, expected });
         }
         Ok((message, pb, header))
     }

@@ -1,0 +1,152 @@
+//! Credits: what keeps a SEND from meeting no receive.
+//!
+//! Each SEND, and each WRITE WITH IMMEDIATE, costs one of the receives that the
+//! peer keeps posted: a *credit*. The peer posts the receive again when it has
+//! handled the message, *owes* the credit from then on, and returns what it owes
+//! with its next message of any kind, or with a CREDIT message as soon as it owes
+//! half of its receives.
+//!
+//! # Why this never locks up
+//! Three levels share the credits. Data leave two behind ([`Level::Data`]), other
+//! control messages one ([`Level::Control`]), and the last one is for CREDIT
+//! messages alone ([`Level::Return`]). Let each side have `n >= 4` receives.
+//!
+//! Suppose that nothing is on its way and that A waits. All of B's receives are
+//! either credits of A's or owed by B; A has at most two, so B owes at least
+//! `n - 2 >= n / 2`, and a CREDIT message is due at B. It leaves unless B has no
+//! credit at all. But then A owes all of its receives to B, a CREDIT message is due
+//! at A too, and leaves unless A has no credit either.
+//!
+//! Both cannot be without: whoever uses its last credit does so with a CREDIT
+//! message, which is sent only when at least two are owed, and brings these to the
+//! other side. Look at the message that arrived last, say at A. Up to then it
+//! was B's last one, so if B is at zero it was a CREDIT message, with which A had
+//! two or more; for A to be at zero too it must have sent since, and then that
+//! message would have arrived last. So some message is always on its way, or can
+//! be sent, while anybody waits.
+//!
+//! CREDIT messages do not answer each other for ever: one is due only when two or
+//! more messages have come, so their number halves with each exchange.
+
+use super::Violation;
+
+/// What a message may leave of the credits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    /// Data: two stay.
+    Data,
+    /// Control messages: one stays.
+    Control,
+    /// CREDIT when it is due: down to none.
+    Return,
+}
+
+/// The credits of one side.
+#[derive(Clone, Debug)]
+pub(super) struct Flow {
+    /// Receives of the peer's that we may use.
+    avail: u16,
+    /// Receives that the peer has.
+    theirs: u16,
+    /// Receives of ours that were used and posted again, and that the peer has not
+    /// been told of.
+    owed: u16,
+    /// Receives of ours that the peer may use.
+    granted: u16,
+    /// Receives that we have.
+    ours: u16,
+}
+
+impl Flow {
+    /// Both sides' receives, none of them used.
+    pub(super) fn new(ours: u16, theirs: u16) -> Flow {
+        Flow { avail: theirs, theirs, owed: 0, granted: ours, ours }
+    }
+
+    /// Whether a message of this level may leave now.
+    pub(super) fn may(&self, level: Level) -> bool {
+        let kept = match level {
+            Level::Data => 2,
+            Level::Control => 1,
+            Level::Return => 0,
+        };
+        self.avail > kept
+    }
+
+    /// A message leaves.
+    pub(super) fn spend(&mut self) {
+        debug_assert!(self.avail > 0, "a message without credit");
+        self.avail = self.avail.saturating_sub(1);
+    }
+
+    /// What a message that leaves carries back.
+    pub(super) fn take_owed(&mut self) -> u16 {
+        self.granted += self.owed;
+        std::mem::take(&mut self.owed)
+    }
+
+    /// A CREDIT message is due.
+    pub(super) fn must_return(&self) -> bool {
+        self.owed >= (self.ours / 2).max(2)
+    }
+
+    /// The peer can send no data until it hears from us.
+    pub(super) fn peer_is_short(&self) -> bool {
+        self.granted <= 2
+    }
+
+    /// A message came.
+    pub(super) fn handle_received(&mut self) -> Result<(), Violation> {
+        if self.granted == 0 {
+            return Err(Violation::Overrun { granted: self.ours });
+        }
+        self.granted -= 1;
+        self.owed += 1;
+        Ok(())
+    }
+
+    /// The peer returns credits.
+    pub(super) fn handle_returned(&mut self, returned: u16) -> Result<(), Violation> {
+        let used = self.theirs - self.avail;
+        if returned > used {
+            return Err(Violation::Credits { returned, used });
+        }
+        self.avail += returned;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_level_leaves_its_reserve() {
+        let mut f = Flow::new(4, 4);
+        let mut sent = [0; 3];
+        for (i, level) in [Level::Data, Level::Control, Level::Return].into_iter().enumerate() {
+            while f.may(level) {
+                f.spend();
+                sent[i] += 1;
+            }
+        }
+        assert_eq!(sent, [2, 1, 1]);
+    }
+
+    #[test]
+    fn returns_are_due_at_half_and_checked() {
+        let mut f = Flow::new(6, 4);
+        for due in [false, false, true] {
+            f.handle_received().unwrap();
+            assert_eq!(f.must_return(), due);
+        }
+        assert_eq!(f.take_owed(), 3);
+        for _ in 0..6 {
+            f.handle_received().unwrap();
+        }
+        assert_eq!(f.handle_received(), Err(Violation::Overrun { granted: 6 }));
+        f.spend();
+        assert_eq!(f.handle_returned(2), Err(Violation::Credits { returned: 2, used: 1 }));
+        assert_eq!(f.handle_returned(1), Ok(()));
+    }
+}

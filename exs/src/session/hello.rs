@@ -1,0 +1,69 @@
+//! The handshake: two hellos in the private data, and READY.
+
+use crate::packet::PacketConfig;
+use crate::stream::StreamConfig;
+use crate::wire::exs::{
+    COMMON_HEADER, Hello, MAX_HELLO, SocketKind, VERSIONS, negotiate, Refusal as WireRefusal,
+};
+
+use super::proto::Proto;
+use super::{Flow, Refusal, SessionConfig, SessionError};
+
+/// What we say of ourselves.
+pub(super) fn ours(cfg: &SessionConfig) -> Hello {
+    Hello {
+        versions: VERSIONS,
+        kind: cfg.kind,
+        features: 0,
+        credits: cfg.credits,
+        slot: cfg.slot,
+        ring: cfg.ring,
+        max_msg: cfg.max_msg,
+    }
+}
+
+pub(super) fn emit(hello: &Hello) -> Vec<u8> {
+    let mut out = [0; MAX_HELLO];
+    let len = hello.emit(&mut out);
+    out[..len].to_vec()
+}
+
+/// Reads the peer's hello and agrees with it.
+pub(super) fn agree(cfg: &SessionConfig, theirs: &[u8]) -> Result<Hello, Refusal> {
+    let refuse = |error, wire: WireRefusal| Refusal { error, private_data: wire.emit().to_vec() };
+    let theirs = Hello::parse(theirs).map_err(|e| refuse(e.into(), e.refusal()))?;
+    match negotiate(&ours(cfg), &theirs) {
+        Ok(_) => Ok(theirs),
+        // What we would tell the peer is what we have to say of it ourselves.
+        Err(wire) => Err(refuse(SessionError::Mismatch(wire), wire)),
+    }
+}
+
+/// Bytes of data that fit a slot behind the header that goes with them.
+fn behind_header(slot: u32) -> u32 {
+    slot.saturating_sub(u32::try_from(COMMON_HEADER).unwrap_or(u32::MAX))
+}
+
+/// The machines, fitted to both sides' numbers, and the credits.
+///
+/// Each half follows the numbers of the side that receives. How much rides inside of
+/// a message, the sender alone decides, below what the slot allows: so the receiving
+/// half is told the slot's limit.
+pub(super) fn machines(cfg: &SessionConfig, peer: &Hello) -> (Proto, Flow) {
+    let (out_max, in_max) = (behind_header(peer.slot), behind_header(cfg.slot));
+    let inline_max = cfg.inline_max.min(out_max);
+    let proto = match cfg.kind {
+        SocketKind::Stream => {
+            // An announcement's length is a 32-bit number, an immediate's has 31 bits.
+            let max_chunk = cfg.max_chunk.clamp(1, i32::MAX as u32);
+            let tx = StreamConfig { ring: peer.ring.max(1), inline_max, max_chunk };
+            let rx = StreamConfig { ring: cfg.ring.max(1), inline_max: in_max, max_chunk };
+            Proto::stream(tx, rx)
+        }
+        SocketKind::SeqPacket => Proto::packet(
+            PacketConfig { eager_max: inline_max, stash: peer.ring, max_msg: peer.max_msg },
+            PacketConfig { eager_max: in_max, stash: cfg.ring, max_msg: cfg.max_msg },
+        ),
+    };
+    (proto, Flow::new(cfg.credits, peer.credits))
+}

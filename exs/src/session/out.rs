@@ -1,0 +1,205 @@
+//! Messages and WRs on their way to the port.
+
+use std::collections::VecDeque;
+
+use crate::rnic::{FileRange, RnicError, SendOp, SendWr, Sge};
+use crate::wire::exs::{MAX_HEADER, Message, Piggyback};
+
+use super::flow::Level;
+use super::sendq::{Entry, What};
+use super::{OpError, Port, Session};
+
+/// Control messages that wait for credits or for room in the send queue.
+///
+/// Messages of one direction leave in order. Those of the two directions need no
+/// order among each other, so a chunk that takes long does not hold up ADVERTs.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    /// About data that come: ADVERT, RING, WITHDRAW.
+    pub(super) rx: VecDeque<Message>,
+    /// About data that go: FIN, WITHDRAWN, ..., and last CLOSE and CLOSE_ACK.
+    pub(super) tx: VecDeque<Message>,
+    /// The initiator's first message.
+    pub(super) ready_due: bool,
+    /// The ring's freed bytes should be known to the peer.
+    pub(super) ack_due: bool,
+    pub(super) ping_due: bool,
+    pub(super) pong_due: bool,
+    /// For the counters: something waits already.
+    credit_stall: bool,
+    queue_stall: bool,
+}
+
+impl Outbox {
+    /// No message is waiting that data must not overtake.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.rx.is_empty() && self.tx.is_empty() && !self.ready_due
+    }
+
+    /// The connection is over: nothing leaves any more.
+    pub(super) fn clear(&mut self) {
+        *self = Outbox::default();
+    }
+}
+
+/// ADVERTs and the like that wait here; more stay in the machine.
+pub(super) const RX_QUEUE: usize = 64;
+
+/// The parts of a WR that vary.
+pub(super) struct Wr<'a> {
+    pub(super) op: SendOp,
+    pub(super) head: &'a [u8],
+    pub(super) sges: &'a [Sge],
+    pub(super) file: Option<FileRange>,
+    pub(super) inline: bool,
+    pub(super) signalled: bool,
+}
+
+impl Wr<'_> {
+    pub(super) const SEND: SendOp = SendOp::Send { invalidate: None, solicited: false };
+}
+
+impl Session {
+    /// Posts a WR; there is room. False if the port refused it: then the connection
+    /// is as good as gone.
+    pub(super) fn post_wr(&mut self, port: &mut dyn Port, wr: Wr<'_>, entry: Entry) -> bool {
+        let signaled = wr.signalled || self.sendq.must_signal();
+        let wr = SendWr {
+            wr_id: self.sendq.next_id(),
+            op: wr.op,
+            head: wr.head,
+            sges: wr.sges,
+            file: wr.file,
+            inline: wr.inline,
+            signaled,
+        };
+        match port.post_send(&wr) {
+            Ok(()) => {
+                self.sendq.push(entry, signaled);
+                self.posted = true;
+                true
+            }
+            Err(error) => {
+                self.trash.extend(entry.bounce);
+                match error {
+                    // It is going down already, and that is going to be reported.
+                    RnicError::State { .. } => self.ending.refused = true,
+                    RnicError::Memory(_) => self.fail(OpError::LocalMemory(error)),
+                    _ => self.fail(OpError::Rnic(error)),
+                }
+                false
+            }
+        }
+    }
+
+    /// Whether a message of this level may leave, and notes it if not.
+    pub(super) fn may_send(&mut self, level: Level) -> bool {
+        let (credit, room) = (self.flow.may(level), self.sendq.room() > 0);
+        if !credit && !self.out.credit_stall {
+            self.counters.credit_stalls += 1;
+        }
+        self.out.credit_stall = !credit;
+        if room {
+            self.out.queue_stall = false;
+        } else {
+            self.note_full_queue();
+        }
+        credit && room && !self.ending.mute()
+    }
+
+    /// For the counters.
+    pub(super) fn note_full_queue(&mut self) {
+        if !std::mem::replace(&mut self.out.queue_stall, true) {
+            self.counters.queue_stalls += 1;
+        }
+    }
+
+    /// The header of a message that leaves now: it takes along what we owe.
+    pub(super) fn header(&mut self, message: Message, head: &mut [u8; MAX_HEADER]) -> usize {
+        let freed = self.proto.as_mut().map_or(0, |p| p.take_freed());
+        let pb = Piggyback { credits: self.flow.take_owed(), freed };
+        self.out.ack_due = false;
+        self.flow.spend();
+        self.counters.messages_sent += 1;
+        message.emit(pb, head)
+    }
+
+    /// Sends a message without data, if it may leave.
+    pub(super) fn say(&mut self, port: &mut dyn Port, message: Message, level: Level) -> bool {
+        self.say_with(port, message, level, What::Message, false)
+    }
+
+    /// As `say`, for the message that ends something.
+    pub(super) fn say_with(
+        &mut self,
+        port: &mut dyn Port,
+        message: Message,
+        level: Level,
+        what: What,
+        signalled: bool,
+    ) -> bool {
+        if !self.may_send(level) {
+            return false;
+        }
+        let relaxed = matches!(message, Message::Advert(_) | Message::Ready)
+            || (message == Message::Credit && !self.out.ack_due && !self.flow.peer_is_short());
+        let mut head = [0; MAX_HEADER];
+        let len = self.header(message, &mut head);
+        let wr = Wr {
+            op: Wr::SEND,
+            head: &head[..len],
+            sges: &[],
+            file: None,
+            inline: false,
+            signalled,
+        };
+        let sent = self.post_wr(port, wr, what.into());
+        self.urgent |= sent && !relaxed;
+        sent
+    }
+
+    /// Sends what waits, as far as it may leave. Nothing of the outgoing direction
+    /// while a chunk of it is being posted.
+    pub(super) fn flush_outbox(&mut self, port: &mut dyn Port) {
+        if self.out.ready_due {
+            if !self.say(port, Message::Ready, Level::Control) {
+                return;
+            }
+            self.out.ready_due = false;
+        }
+        while let Some(message) = self.out.rx.front().copied() {
+            if !self.say(port, message, Level::Control) {
+                return;
+            }
+            self.out.rx.pop_front();
+            if matches!(message, Message::Advert(_) | Message::PacketAdvert { .. }) {
+                self.counters.adverts_sent += 1;
+            }
+        }
+        while self.job.is_none()
+            && let Some(message) = self.out.tx.front().copied()
+        {
+            if !self.say(port, message, Level::Control) {
+                return;
+            }
+            self.out.tx.pop_front();
+            self.ending.said(&message);
+        }
+        if self.out.pong_due && self.say(port, Message::Pong, Level::Control) {
+            self.out.pong_due = false;
+        }
+        if self.out.ping_due && self.say(port, Message::Ping, Level::Control) {
+            self.out.ping_due = false;
+        }
+    }
+
+    /// Returns credits and acknowledges ring space, if no other message has done so.
+    pub(super) fn flush_debts(&mut self, port: &mut dyn Port) {
+        if self.out.ack_due {
+            self.say(port, Message::Credit, Level::Control);
+        }
+        if self.flow.must_return() {
+            self.say(port, Message::Credit, Level::Return);
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! Messages and data that come.
+
+use crate::ids::Outcome;
+use crate::mem::{Access, Key, Segment};
+use crate::rnic::{Mr, RnicError};
+use crate::stream::{Advert, RemoteRing};
+use crate::time::Time;
+use crate::packet::PacketAdvert;
+use crate::wire::exs::{Immediate, MAX_HEADER, Message};
+
+use super::ops::Fate;
+use super::out::RX_QUEUE;
+use super::proto::{Proto, RxStep, ShownAs};
+use super::{Buf, Done, IoVec, Link, OpError, Port, Session, Violation};
+
+/// Our ring or stash.
+#[derive(Debug)]
+pub(super) struct Ring {
+    pub(super) buf: Buf,
+    /// The peer's window onto it, once it has asked.
+    pub(super) key: Option<Key>,
+}
+
+/// A message at hand: where it is, and where its data begin.
+type AtHand<'a> = Option<(&'a Segment, usize)>;
+
+impl Session {
+    /// A message is in `slot` (exactly the received bytes). Afterwards the slot is
+    /// free and must be posted again before the next `drive`, which tells the peer.
+    pub fn handle_message(&mut self, now: Time, port: &mut dyn Port, slot: &Segment) {
+        if !self.hears(now) {
+            return;
+        }
+        let mut head = [0; MAX_HEADER];
+        let len = slot.len().min(MAX_HEADER);
+        slot.read_at(0, &mut head[..len]);
+        let handled = Message::parse_prefix(&head[..len], slot.len())
+            .map_err(Violation::from)
+            .and_then(|(message, pb, header)| {
+                self.flow.handle_received()?;
+                self.flow.handle_returned(pb.credits)?;
+                self.begin(&message)?;
+                if let Some(proto) = &mut self.proto
+                    && pb.freed > 0
+                {
+                    proto.handle_ack(pb.freed)?;
+                    self.timers.moved(now);
+                }
+                self.handle(now, message)?;
+                Ok(header)
+            });
+        match handled {
+            // The steps at hand come first in the machine's queue, and all are taken.
+            Ok(header) => self.drive_rx(port, Some((slot, header))),
+            Err(violation) => self.fail(OpError::Protocol(violation)),
+        }
+    }
+
+    /// A WRITE WITH IMMEDIATE has consumed a slot, which must be posted again before
+    /// the next `drive`.
+    pub fn handle_write_imm(&mut self, now: Time, imm: u32) {
+        if !self.hears(now) {
+            return;
+        }
+        let Immediate { direct, len } = Immediate::parse(imm);
+        let handled = self.flow.handle_received().and_then(|()| match self.link {
+            Link::Up => self.handle_data(now, direct, false, len),
+            _ => Err(Violation::Unexpected("immediate data before READY")),
+        });
+        if let Err(violation) = handled {
+            self.fail(OpError::Protocol(violation));
+        }
+    }
+
+    /// A sign of life; false if what comes is of no interest any more.
+    fn hears(&mut self, now: Time) -> bool {
+        self.timers.heard(now);
+        let deaf = self.ending.reason.is_some() || self.ending.cut || self.proto.is_none();
+        if deaf || matches!(self.link, Link::Down(_)) {
+            return false;
+        }
+        self.counters.messages_received += 1;
+        true
+    }
+
+    /// READY is the initiator's first message, and no other is.
+    fn begin(&mut self, message: &Message) -> Result<(), Violation> {
+        let first = self.link != Link::Up;
+        if (*message == Message::Ready) != first {
+            return Err(Violation::Unexpected("READY, or something before it"));
+        }
+        self.link = Link::Up;
+        self.timers.handshake = None;
+        Ok(())
+    }
+
+    fn handle(&mut self, now: Time, message: Message) -> Result<(), Violation> {
+        match message {
+            Message::Ready | Message::Credit | Message::Pong => return Ok(()),
+            Message::Ping => self.out.pong_due = true,
+            Message::Close => self.peer_closes(now)?,
+            Message::CloseAck => self.close_answered()?,
+            Message::Abort { code } => self.fail(OpError::PeerAborted { code }),
+            Message::Data { direct, inline, len } => {
+                if inline {
+                    self.counters.rx_inline += u64::from(len);
+                }
+                self.handle_data(now, direct, inline, len)?;
+            }
+            Message::Fin => {
+                self.proto.as_mut().map_or(Ok(()), Proto::handle_fin)?;
+            }
+            _ => self.handle_own(now, message)?,
+        }
+        Ok(())
+    }
+
+    fn handle_data(
+        &mut self,
+        now: Time,
+        direct: bool,
+        inline: bool,
+        len: u32,
+    ) -> Result<(), Violation> {
+        let Some(proto) = &mut self.proto else { return Ok(()) };
+        let stream = proto.is_stream();
+        if !stream && !direct {
+            return Err(Violation::Unexpected("data in the ring of a seqpacket socket"));
+        }
+        proto.handle_data(direct, inline, len)?;
+        if !inline {
+            let counter = match direct {
+                true => &mut self.counters.rx_direct,
+                false => &mut self.counters.rx_indirect,
+            };
+            *counter += u64::from(len);
+        }
+        self.timers.moved(now);
+        Ok(())
+    }
+
+    /// Messages that only one of the protocols has.
+    fn handle_own(&mut self, now: Time, message: Message) -> Result<(), Violation> {
+        match (&mut self.proto, message) {
+            (Some(Proto::Stream(s)), Message::Advert(a)) => {
+                let advert = Advert {
+                    seq: a.seq,
+                    phase: a.phase,
+                    addr: a.addr,
+                    key: a.key,
+                    len: a.len,
+                    waitall: a.waitall,
+                };
+                self.counters.adverts_received += 1;
+                s.tx.handle_advert(advert)?;
+            }
+            (Some(Proto::Stream(s)), Message::RingReq) => s.rx.handle_ring_request()?,
+            (Some(Proto::Stream(s)), Message::RingRelease) => s.rx.handle_ring_release()?,
+            (Some(Proto::Stream(s)), Message::Ring { addr, key }) => {
+                s.tx.handle_ring(RemoteRing { addr, key })?;
+                self.timers.moved(now);
+            }
+            (Some(Proto::Stream(s)), Message::Withdraw { .. }) => s.tx.handle_withdraw()?,
+            (Some(Proto::Stream(s)), Message::Withdrawn { .. }) => s.rx.handle_withdrawn()?,
+            (Some(Proto::Packet(p)), Message::Eager { len }) => {
+                self.counters.rx_inline += u64::from(len);
+                p.rx.handle_eager(len)?;
+            }
+            (Some(Proto::Packet(p)), Message::Rts { msg, total }) => p.rx.handle_rts(msg, total)?,
+            (Some(Proto::Packet(p)), Message::PacketAdvert { msg, generation, addr, key, len }) => {
+                self.counters.adverts_received += 1;
+                p.tx.handle_advert(PacketAdvert { msg, generation, addr, key, len })?;
+            }
+            (Some(Proto::Packet(p)), Message::PacketData { len, total }) => {
+                self.counters.rx_direct += len;
+                p.rx.handle_data(len, total)?;
+            }
+            (Some(Proto::Packet(p)), Message::Withdraw { generation }) => {
+                p.tx.handle_withdraw(generation)?;
+            }
+            (Some(Proto::Packet(p)), Message::Withdrawn { generation, next_msg }) => {
+                p.rx.handle_withdrawn(generation, next_msg)?;
+            }
+            _ => return Err(Violation::Unexpected("message of the other kind of socket")),
+        }
+        Ok(())
+    }
+
+    /// Does what the receiving half wants. With a message at hand all of it, for the
+    /// message is gone after that; else no more ADVERTs than may wait.
+    pub(super) fn drive_rx(&mut self, port: &mut dyn Port, at_hand: AtHand<'_>) {
+        while at_hand.is_some() || self.out.rx.len() < RX_QUEUE {
+            let Some(step) = self.proto.as_mut().and_then(Proto::rx_step) else { break };
+            self.rx_step(port, step, at_hand);
+        }
+    }
+
+    pub(super) fn rx_step(&mut self, port: &mut dyn Port, step: RxStep, at_hand: AtHand<'_>) {
+        match step {
+            RxStep::Show { op, off, len, advert } => self.show(port, op, off, len, advert),
+            RxStep::Retract { op } => {
+                if let Some(recv) = self.recvs.get_mut(op)
+                    && let Some(key) = recv.window.take()
+                {
+                    recv.retracted = true;
+                    port.invalidate(key);
+                }
+            }
+            RxStep::CopyRing { ring_off, op, off, len } => {
+                self.copy_ring(ring_off, op, off, len);
+            }
+            RxStep::CopyMessage { from, op, off, len } => {
+                if let Some((slot, header)) = at_hand {
+                    let from = header + index(from);
+                    self.copy_in(slot, from, op, off, len);
+                }
+            }
+            RxStep::Stash { from, ring_off, len } => {
+                if let Some((slot, header)) = at_hand {
+                    self.stash(port, slot, header + index(from), ring_off, len);
+                }
+            }
+            RxStep::Say(message) => self.out.rx.push_back(message),
+            RxStep::Ack => self.out.ack_due = true,
+            RxStep::GrantRing => self.grant_ring(port),
+            RxStep::DropRing => self.drop_ring(port),
+            RxStep::Done { op, bytes, total, eof, outcome } => {
+                self.recv_done(port, op, bytes, total, eof, outcome);
+            }
+        }
+    }
+
+    /// Opens a receive's buffer to the peer.
+    fn show(&mut self, port: &mut dyn Port, op: u64, off: u64, len: u64, advert: ShownAs) {
+        if self.ending.over() {
+            return; // nobody is there to see it
+        }
+        let Some(recv) = self.recvs.get_mut(op) else { return };
+        if len == 0 {
+            // An empty packet buffer: there is nothing to write, so no window.
+            return self.out.rx.push_back(advert.advert(0, 0, 0));
+        }
+        let buf = match &recv.iov {
+            IoVec::One(buf) => Ok(buf.clone()),
+            IoVec::Many(_) => match usize::try_from(len) {
+                Ok(len) => port.alloc(len),
+                Err(_) => Err(RnicError::Limit {
+                    what: "bytes of one receive in several pieces",
+                    asked: len,
+                    limit: usize::MAX as u64,
+                }),
+            },
+        };
+        let bound = buf.and_then(|buf| {
+            let (addr, mr): (u64, Mr) = (buf.seg.addr() + off, buf.mr);
+            if matches!(recv.iov, IoVec::Many(_)) {
+                recv.bounce = Some(buf);
+            }
+            port.bind(mr, addr, len, Access::REMOTE_WRITE).map(|key| (addr, key))
+        });
+        match bound {
+            Ok((addr, key)) => {
+                recv.window = Some(key);
+                self.out.rx.push_back(advert.advert(addr, key, len));
+            }
+            Err(error) => self.fail(OpError::LocalMemory(error)),
+        }
+    }
+
+    fn copy_ring(&mut self, ring_off: u32, op: u64, off: u64, len: u32) {
+        let Some(ring) = &self.ring else { return };
+        let seg = ring.buf.seg.clone();
+        let (first, rest) = split(&seg, ring_off, len);
+        self.copy_in(&seg, index(ring_off), op, off, first);
+        self.copy_in(&seg, 0, op, off + u64::from(first), rest);
+    }
+
+    /// Copies into a receive's buffer.
+    fn copy_in(&mut self, src: &Segment, from: usize, op: u64, off: u64, len: u32) {
+        let Some(recv) = self.recvs.get_mut(op) else { return };
+        recv.copied = true;
+        if std::mem::take(&mut recv.retracted) {
+            self.counters.adverts_stale += 1;
+        }
+        let mut at = from;
+        recv.iov.for_range(off, len.into(), |piece, to, n| {
+            src.copy_to(at, &piece.seg, to, n);
+            at += n;
+        });
+        self.count_copy(len.into());
+    }
+
+    pub(super) fn count_copy(&mut self, len: u64) {
+        if len > 0 {
+            self.counters.copies += 1;
+            self.counters.copied_bytes += len;
+        }
+    }
+
+    fn stash(&mut self, port: &mut dyn Port, slot: &Segment, from: usize, ring_off: u32, len: u32) {
+        if len == 0 || !self.make_ring(port) {
+            return;
+        }
+        if let Some(ring) = &self.ring {
+            let (first, rest) = split(&ring.buf.seg, ring_off, len);
+            slot.copy_to(from, &ring.buf.seg, index(ring_off), index(first));
+            slot.copy_to(from + index(first), &ring.buf.seg, 0, index(rest));
+            self.count_copy(len.into());
+        }
+    }
+
+    /// False if there is no memory; then the connection fails.
+    fn make_ring(&mut self, port: &mut dyn Port) -> bool {
+        if self.ring.is_none() {
+            match port.alloc(index(self.cfg.ring.max(1))) {
+                Ok(buf) => self.ring = Some(Ring { buf, key: None }),
+                Err(error) => self.fail(OpError::LocalMemory(error)),
+            }
+        }
+        self.ring.is_some()
+    }
+
+    fn grant_ring(&mut self, port: &mut dyn Port) {
+        if self.ending.over() || !self.make_ring(port) {
+            return;
+        }
+        let Some(ring) = &mut self.ring else { return };
+        let (addr, len) = (ring.buf.seg.addr(), ring.buf.seg.len() as u64);
+        match port.bind(ring.buf.mr, addr, len, Access::REMOTE_WRITE) {
+            Ok(key) => {
+                ring.key = Some(key);
+                self.counters.rings_granted += 1;
+                self.out.rx.push_back(Message::Ring { addr, key });
+            }
+            Err(error) => self.fail(OpError::LocalMemory(error)),
+        }
+    }
+
+    pub(super) fn drop_ring(&mut self, port: &mut dyn Port) {
+        if let Some(ring) = self.ring.take() {
+            if let Some(key) = ring.key {
+                port.invalidate(key);
+            }
+            port.free(ring.buf);
+        }
+    }
+
+    /// Ends a receive, or a part of one.
+    fn recv_done(
+        &mut self,
+        port: &mut dyn Port,
+        op: u64,
+        bytes: u64,
+        total: Option<u64>,
+        eof: bool,
+        outcome: Outcome,
+    ) {
+        let Some(recv) = self.recvs.get(op) else { return };
+        // A stream's machine does not say it: nothing, or less than all that was
+        // waited for, comes only at the end.
+        let at_end = self.proto.as_ref().is_some_and(Proto::at_eof);
+        let short = bytes == 0 || (recv.waitall && bytes < recv.len && at_end);
+        let stream_end = total.is_none() && recv.len > 0 && short;
+        let (eof, error) = match (outcome, recv.fate.clone()) {
+            (Outcome::Ok, _) => (eof || stream_end, None),
+            (Outcome::Cancelled, Some(Fate::End)) => (bytes == 0, None),
+            (Outcome::Cancelled, Some(Fate::Error(error))) => (false, Some(error)),
+            (Outcome::Cancelled, None) => (false, Some(OpError::Cancelled)),
+        };
+        self.finish_recv(port, op, bytes, total.unwrap_or(bytes), eof, error);
+    }
+
+    /// Gives a receive's memory back and tells the user.
+    pub(super) fn finish_recv(
+        &mut self,
+        port: &mut dyn Port,
+        op: u64,
+        bytes: u64,
+        total: u64,
+        eof: bool,
+        error: Option<OpError>,
+    ) {
+        let Some(mut recv) = self.recvs.remove(op) else { return };
+        if let Some(key) = recv.window.take() {
+            port.invalidate(key);
+        }
+        if let Some(bounce) = recv.bounce.take() {
+            if !recv.copied && bytes > 0 {
+                let mut at = 0;
+                recv.iov.for_range(0, bytes, |piece, to, n| {
+                    bounce.seg.copy_to(at, &piece.seg, to, n);
+                    at += n;
+                });
+                self.count_copy(bytes);
+            }
+            port.free(bounce);
+        }
+        let mut done = Done {
+            op: recv.user,
+            bytes,
+            total,
+            eof,
+            result: error.map_or(Ok(()), Err),
+        };
+        if let Some(id) = recv.group {
+            let Some(group) = self.groups.get_mut(id) else { return };
+            group.parts -= 1;
+            group.bytes += bytes;
+            group.eof |= eof;
+            group.error = group.error.take().or(done.result.err());
+            if group.parts > 0 {
+                return;
+            }
+            let Some(group) = self.groups.remove(id) else { return };
+            (done.bytes, done.total, done.eof) = (group.bytes, group.bytes, group.eof);
+            done.result = group.error.map_or(Ok(()), Err);
+        }
+        self.counters.recvs += 1;
+        self.done.push_back(done);
+    }
+}
+
+/// Cuts a range of the ring at its end.
+fn split(ring: &Segment, off: u32, len: u32) -> (u32, u32) {
+    let to_end = ring.len().saturating_sub(index(off));
+    let first = u32::try_from(to_end).unwrap_or(u32::MAX).min(len);
+    (first, len - first)
+}
+
+/// A 32-bit number as an index: `usize` has at least 32 bits wherever EXS runs.
+pub(super) fn index(n: u32) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,160 @@
+//! The send queue: what is in it, and what each completion sets free.
+//!
+//! Only the WR that ends something asks for a completion; since those of one queue
+//! come in order, it stands for all before it. Every few WRs one must be signalled
+//! whatever it is, or a queue of unsignalled ones would stay full for ever.
+
+use std::collections::VecDeque;
+
+use crate::rnic::{Wc, WcStatus};
+
+use super::Buf;
+
+/// What a WR was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// A control message: nothing waits for it.
+    Message,
+    /// A WRITE from a send's memory; another WR ends the chunk.
+    Piece {
+        /// The send.
+        op: u64,
+    },
+    /// The end of a chunk of a send: its announcement.
+    Chunk {
+        /// The send.
+        op: u64,
+        /// Bytes of the chunk.
+        len: u64,
+    },
+    /// A WRITE from a file.
+    File {
+        /// The send.
+        op: u64,
+    },
+    /// A READ or WRITE of the user's.
+    Sided {
+        /// The operation.
+        op: u64,
+        /// Bytes.
+        len: u64,
+        /// It takes one of the READs that may be outstanding.
+        read: bool,
+    },
+}
+
+/// How a WR came to be over.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Over<'a> {
+    /// By its own completion.
+    Own(&'a Wc),
+    /// It was not signalled, and a later one has completed.
+    Implied,
+    /// The queue pair is gone.
+    Gone,
+}
+
+impl Over<'_> {
+    /// How it ended.
+    pub(super) fn status(self) -> WcStatus {
+        match self {
+            Over::Own(wc) => wc.status,
+            Over::Implied => WcStatus::Success,
+            Over::Gone => WcStatus::Flushed,
+        }
+    }
+}
+
+/// A WR in the queue.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// What for.
+    pub(super) what: What,
+    /// Memory of the port's that it reads.
+    pub(super) bounce: Option<Buf>,
+}
+
+impl From<What> for Entry {
+    fn from(what: What) -> Entry {
+        Entry { what, bounce: None }
+    }
+}
+
+/// The WRs that are posted and not known to have completed.
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    first: u64,
+    entries: VecDeque<Entry>,
+    depth: usize,
+    unsignalled: usize,
+}
+
+impl SendQueue {
+    pub(super) fn new(depth: usize) -> SendQueue {
+        SendQueue { first: 0, entries: VecDeque::new(), depth: depth.max(4), unsignalled: 0 }
+    }
+
+    /// WRs that may be posted.
+    pub(super) fn room(&self) -> usize {
+        self.depth - self.entries.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The `wr_id` of the next WR.
+    pub(super) fn next_id(&self) -> u64 {
+        self.first + self.entries.len() as u64
+    }
+
+    /// The next WR must ask for a completion.
+    pub(super) fn must_signal(&self) -> bool {
+        self.unsignalled + 1 >= self.depth / 4
+    }
+
+    /// A WR was posted.
+    pub(super) fn push(&mut self, entry: Entry, signalled: bool) {
+        self.unsignalled = if signalled { 0 } else { self.unsignalled + 1 };
+        self.entries.push_back(entry);
+    }
+
+    /// The oldest WR that the completion of `wr_id` stands for; call until `None`.
+    /// True with the one that the completion is of.
+    pub(super) fn retire(&mut self, wr_id: u64) -> Option<(Entry, bool)> {
+        if self.first > wr_id {
+            return None;
+        }
+        let entry = self.entries.pop_front()?;
+        self.first += 1;
+        Some((entry, self.first > wr_id))
+    }
+
+    /// The queue pair is gone, and every WR with it; call until `None`.
+    pub(super) fn retire_any(&mut self) -> Option<Entry> {
+        let entry = self.entries.pop_front()?;
+        self.first += 1;
+        Some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_completion_stands_for_those_before() {
+        let mut q = SendQueue::new(16);
+        let mut signals = Vec::new();
+        for _ in 0..8 {
+            let signal = q.must_signal();
+            signals.push(signal);
+            q.push(What::Message.into(), signal);
+        }
+        assert_eq!(signals, [false, false, false, true, false, false, false, true]);
+        let own: Vec<bool> = std::iter::from_fn(|| q.retire(3)).map(|(_, own)| own).collect();
+        assert_eq!(own, [false, false, false, true]);
+        assert!(q.retire(3).is_none(), "known already");
+        assert_eq!((q.room(), q.next_id()), (12, 8));
+    }
+}

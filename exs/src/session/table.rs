@@ -1,0 +1,76 @@
+//! Operations by number, oldest first.
+
+use std::collections::VecDeque;
+
+/// Entries with numbers that rise and never come back, so that a number kept
+/// somewhere (a timer, a WR) can be stale but never mean another entry. Most
+/// entries leave from the front; nothing is allocated once the queue has grown to
+/// what is in flight.
+#[derive(Debug)]
+pub(super) struct Table<T> {
+    next: u64,
+    entries: VecDeque<(u64, T)>,
+}
+
+impl<T> Table<T> {
+    pub(super) fn new() -> Table<T> {
+        Table { next: 0, entries: VecDeque::new() }
+    }
+
+    pub(super) fn insert(&mut self, entry: T) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.entries.push_back((id, entry));
+        id
+    }
+
+    fn place(&self, id: u64) -> Option<usize> {
+        // The front is the usual answer.
+        match self.entries.front() {
+            Some((front, _)) if *front == id => Some(0),
+            _ => self.entries.binary_search_by_key(&id, |(i, _)| *i).ok(),
+        }
+    }
+
+    pub(super) fn get(&self, id: u64) -> Option<&T> {
+        self.place(id).map(|i| &self.entries[i].1)
+    }
+
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut T> {
+        self.place(id).map(|i| &mut self.entries[i].1)
+    }
+
+    pub(super) fn remove(&mut self, id: u64) -> Option<T> {
+        let i = self.place(id)?;
+        self.entries.remove(i).map(|(_, entry)| entry)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        self.entries.iter().map(|(id, entry)| (*id, entry))
+    }
+
+    /// The oldest entry of which `f` is true.
+    pub(super) fn find_id(&self, f: impl Fn(&T) -> bool) -> Option<u64> {
+        self.entries.iter().find(|(_, entry)| f(entry)).map(|(id, _)| *id)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_do_not_come_back() {
+        let mut t = Table::new();
+        let ids: Vec<u64> = "abc".chars().map(|c| t.insert(c)).collect();
+        assert_eq!(t.remove(ids[1]), Some('b'));
+        assert_eq!((t.get(ids[0]), t.get(ids[1]), t.get(ids[2])), (Some(&'a'), None, Some(&'c')));
+        assert_eq!(t.remove(ids[2]), Some('c'));
+        assert!(t.insert('d') > ids[2]);
+        assert_eq!(t.find_id(|c| *c > 'a'), Some(3));
+    }
+}

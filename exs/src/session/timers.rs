@@ -1,0 +1,234 @@
+//! Everything that depends on time.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::time::Time;
+
+use super::ops::Fate;
+use super::proto::Proto;
+use super::{Link, OpError, Port, Session};
+
+/// An operation that is being ended before its time.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Watched {
+    Send(u64),
+    Recv(u64),
+}
+
+/// Points in time.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    /// The last sign of life from the peer.
+    heard: Time,
+    /// When the probe that is out was due.
+    probed: Option<Time>,
+    /// Something is expected of the peer, since then.
+    expecting: Option<Time>,
+    /// The first message must be here.
+    pub(super) handshake: Option<Time>,
+    /// Withdrawals that must be answered, by rising time.
+    grace: VecDeque<(Time, Watched)>,
+    /// Data moved last, and whether the ring has been looked at since.
+    moved: Time,
+    idle_seen: bool,
+    /// An idle stash is to be freed.
+    drop_stash: bool,
+    /// Time limits were changed, so operations do not expire in order.
+    pub(super) mixed: bool,
+}
+
+impl Timers {
+    /// A sign of life.
+    pub(super) fn heard(&mut self, now: Time) {
+        self.heard = self.heard.max(now);
+        self.probed = None;
+    }
+
+    /// Data moved, or room for them was made.
+    pub(super) fn moved(&mut self, now: Time) {
+        self.moved = now;
+        self.idle_seen = false;
+    }
+
+    /// Whether something is expected of the peer.
+    pub(super) fn expect(&mut self, now: Time, expecting: bool) {
+        self.expecting = expecting.then(|| self.expecting.unwrap_or(now));
+    }
+
+    #[expect(clippy::unused_self, reason = "limits are a matter of this file")]
+    pub(super) fn deadline(&self, now: Time, limit: Option<Duration>) -> Option<Time> {
+        limit.map(|limit| now + limit)
+    }
+}
+
+impl Session {
+    /// When `handle_timeout` must be called at the latest.
+    pub fn next_timeout(&self) -> Option<Time> {
+        if self.ending.reason.is_some() || !matches!(self.link, Link::Mute | Link::Up) {
+            return None;
+        }
+        let sends = self.first_deadline(self.sends.iter().map(|(_, s)| s.deadline));
+        let recvs = self.first_deadline(self.recvs.iter().map(|(_, r)| r.deadline));
+        let handshake = self.timers.handshake;
+        let times =
+            [sends, recvs, handshake, self.ending.deadline, self.grace_end(), self.ring_idle_at()];
+        let probing = [self.probe_at(), self.dead_at()];
+        times.into_iter().chain(probing).flatten().min()
+    }
+
+    /// The earliest deadline. They rise with the order of posting, unless the limits
+    /// were changed.
+    fn first_deadline(&self, mut all: impl Iterator<Item = Option<Time>>) -> Option<Time> {
+        if self.timers.mixed { all.flatten().min() } else { all.find_map(|d| d) }
+    }
+
+    /// `next_timeout` has come (or anything else: it looks at the time itself).
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.ending.reason.is_some() || !matches!(self.link, Link::Mute | Link::Up) {
+            return;
+        }
+        let due = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        if due(self.timers.handshake) {
+            let after = self.cfg.handshake_timeout;
+            return self.fail(OpError::TimedOut { what: "the peer's first message", after });
+        }
+        if due(self.ending.deadline) {
+            let after = self.ending.linger;
+            return self.fail(OpError::TimedOut { what: "close", after });
+        }
+        self.expire_ops(now);
+        if due(self.grace_end()) {
+            return self.fail(OpError::Unreachable { silent: self.grace() });
+        }
+        if due(self.dead_at()) {
+            return self.fail(OpError::Unreachable { silent: now.since(self.timers.heard) });
+        }
+        if due(self.probe_at()) {
+            self.timers.probed = Some(now);
+            self.out.ping_due = true;
+        }
+        if due(self.ring_idle_at()) {
+            self.ring_idle();
+        }
+    }
+
+    /// Ends operations whose time is over.
+    fn expire_ops(&mut self, now: Time) {
+        let late = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        let (send_limit, recv_limit) = (self.cfg.send_timeout, self.cfg.recv_timeout);
+        while let Some(id) = self.sends.find_id(|s| late(s.deadline)) {
+            let after = send_limit.unwrap_or_default();
+            self.end_send(now, id, OpError::TimedOut { what: "send", after });
+        }
+        while let Some(id) = self.recvs.find_id(|r| late(r.deadline))
+            && let Some(user) = self.recvs.get(id).map(|r| r.user)
+        {
+            let after = recv_limit.unwrap_or_default();
+            let error = OpError::TimedOut { what: "receive", after };
+            self.end_recvs_of(now, user, &Fate::Error(error));
+        }
+    }
+
+    /// How long the peer has to let go of something.
+    fn grace(&self) -> Duration {
+        self.cfg.dead_after.unwrap_or(self.cfg.linger)
+    }
+
+    /// Sees to it that an operation which is being ended does end.
+    pub(super) fn watch(&mut self, now: Time, what: Watched) {
+        let until = now + self.grace();
+        while let Some((_, front)) = self.timers.grace.front()
+            && !self.is_pending(*front)
+        {
+            self.timers.grace.pop_front();
+        }
+        self.timers.grace.push_back((until, what));
+    }
+
+    fn is_pending(&self, what: Watched) -> bool {
+        match what {
+            Watched::Send(id) => self.sends.get(id).is_some(),
+            Watched::Recv(id) => self.recvs.get(id).is_some(),
+        }
+    }
+
+    fn grace_end(&self) -> Option<Time> {
+        let mut pending = self.timers.grace.iter().filter(|(_, what)| self.is_pending(*what));
+        pending.next().map(|(until, _)| *until)
+    }
+
+    /// Something is expected of the peer: that it takes what we send, or answers.
+    pub(super) fn expects(&self) -> bool {
+        !self.sends.is_empty()
+            || !self.sided.is_empty()
+            || self.ending.closing
+            || !self.out.is_flushed()
+            || self.grace_end().is_some()
+    }
+
+    /// How long a silence may last before we ask.
+    fn patience(&self) -> Option<Duration> {
+        let half = self.cfg.dead_after.map(|d| d / 2);
+        let hurry = half.filter(|_| self.timers.expecting.is_some());
+        match (self.cfg.keepalive, hurry) {
+            (Some(k), Some(h)) => Some(k.min(h)),
+            (k, h) => k.or(h),
+        }
+    }
+
+    fn watches_life(&self) -> bool {
+        self.link == Link::Up && !self.ending.mute()
+    }
+
+    /// When to probe the peer next.
+    fn probe_at(&self) -> Option<Time> {
+        let from = match (self.timers.probed, self.cfg.dead_after) {
+            // One probe decides; without a limit, go on asking.
+            (Some(_), Some(_)) => return None,
+            (Some(probed), None) => probed,
+            (None, _) => self.timers.heard,
+        };
+        self.patience().filter(|_| self.watches_life()).map(|p| from + p)
+    }
+
+    /// When the peer is dead: it has been silent for `dead_after`, and half of that
+    /// since it was probed, or since it had a reason to speak.
+    fn dead_at(&self) -> Option<Time> {
+        let limit = self.cfg.dead_after.filter(|_| self.watches_life())?;
+        let probed = self.timers.probed?;
+        Some((self.timers.heard + limit).max(probed + limit / 2))
+    }
+
+    /// When to see whether the rings are still needed.
+    fn ring_idle_at(&self) -> Option<Time> {
+        let theirs = match &self.proto {
+            Some(Proto::Stream(s)) => s.tx.ring().is_some(),
+            _ => false,
+        };
+        let any = self.ring.is_some() || theirs;
+        let after = self.cfg.ring_idle.filter(|_| any && !self.timers.idle_seen)?;
+        Some(self.timers.moved + after)
+    }
+
+    fn ring_idle(&mut self) {
+        self.timers.idle_seen = true;
+        match &mut self.proto {
+            Some(Proto::Stream(s)) => {
+                s.tx.idle_ring_release();
+                s.rx.idle();
+            }
+            Some(Proto::Packet(_)) => self.timers.drop_stash = true,
+            None => {}
+        }
+    }
+
+    /// The stash of a seqpacket socket is the receiver's own business.
+    pub(super) fn drop_idle_stash(&mut self, port: &mut dyn Port) {
+        if std::mem::take(&mut self.timers.drop_stash)
+            && !self.proto.as_ref().is_some_and(Proto::holds_data)
+        {
+            self.drop_ring(port);
+        }
+    }
+}

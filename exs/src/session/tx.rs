@@ -1,0 +1,349 @@
+//! Data that go.
+
+use crate::ids::Outcome;
+use crate::rnic::{FileRange, RnicError, SendOp, Sge, WcStatus};
+use crate::wire::exs::{Immediate, MAX_HEADER, Message};
+
+use super::flow::Level;
+use super::out::Wr;
+use super::proto::{Job, Proto, TxStep};
+use super::sendq::{Entry, Over, What};
+use super::{Announce, Buf, Done, IoVec, OpError, Port, Session, Source};
+
+/// Segments of one WR that are made here, whatever the RNIC could take.
+const SGES: usize = 16;
+/// Bytes of a file in one WRITE, at least: the next one waits for its completion.
+const FILE_PIECE: u64 = 1 << 20;
+
+const NO_SGE: Sge = Sge { addr: 0, len: 0, lkey: 0 };
+
+impl Session {
+    /// Sends what may leave: messages that wait first, for they are older.
+    pub(super) fn drive_tx(&mut self, port: &mut dyn Port) {
+        loop {
+            self.flush_outbox(port);
+            if self.job.is_some() {
+                self.drive_job(port);
+            }
+            let free = self.job.is_none() && self.out.is_flushed();
+            let can = free && self.wants_transfer() && self.may_send(Level::Data);
+            let Some(step) = self.proto.as_mut().and_then(|p| p.tx_step(can)) else { break };
+            self.tx_step(port, step);
+        }
+    }
+
+    fn wants_transfer(&self) -> bool {
+        self.proto.as_ref().is_some_and(Proto::wants_transfer)
+    }
+
+    pub(super) fn tx_step(&mut self, port: &mut dyn Port, step: TxStep) {
+        match step {
+            TxStep::Write(job) => self.job = Some(job),
+            TxStep::Inline { op, off, len, message } => {
+                self.send_inline(port, op, off, len, message);
+            }
+            TxStep::Say(message) => self.out.tx.push_back(message),
+            TxStep::Done { op, bytes, outcome } => self.send_done(op, bytes, outcome),
+        }
+    }
+
+    /// Ends a send, now or when no WR uses its memory any more.
+    pub(super) fn send_done(&mut self, op: u64, bytes: u64, outcome: Outcome) {
+        let Some(send) = self.sends.get_mut(op) else { return };
+        // A cancellation that came too late is none.
+        let error = match outcome {
+            Outcome::Ok => None,
+            Outcome::Cancelled => Some(send.fate.take().unwrap_or(OpError::Cancelled)),
+        };
+        send.over = Some((bytes, error));
+        if send.in_flight == 0 {
+            self.finish_send(op);
+        }
+    }
+
+    /// A WR that used a send's memory is over.
+    pub(super) fn release_send(&mut self, op: u64) {
+        let Some(send) = self.sends.get_mut(op) else { return };
+        send.in_flight -= 1;
+        if send.in_flight == 0 && send.over.is_some() {
+            self.finish_send(op);
+        }
+    }
+
+    pub(super) fn finish_send(&mut self, op: u64) {
+        let Some(send) = self.sends.remove(op) else { return };
+        let (bytes, error) = match (send.failed, send.over) {
+            (Some((error, bytes)), _) => (bytes, Some(error)),
+            (None, over) => over.unwrap_or((0, Some(OpError::Aborted))),
+        };
+        if send.source.is_some() {
+            self.counters.sends += 1;
+        }
+        if let Some(op) = send.user {
+            let result = error.map_or(Ok(()), Err);
+            self.done.push_back(Done { op, bytes, total: bytes, eof: false, result });
+        }
+    }
+
+    /// Posts as much of the chunk at hand as there is room for.
+    fn drive_job(&mut self, port: &mut dyn Port) {
+        if let Some(mut job) = self.job.take()
+            && !self.push_job(port, &mut job)
+        {
+            self.job = Some(job);
+        }
+    }
+
+    /// True if the chunk is posted and announced.
+    fn push_job(&mut self, port: &mut dyn Port, job: &mut Job) -> bool {
+        while job.off < job.end {
+            if job.reading > 0 || self.ending.mute() {
+                return false;
+            }
+            // One place stays for the announcement, so that both leave together.
+            if self.sendq.room() < 2 {
+                self.note_full_queue();
+                return false;
+            }
+            let Some(send) = self.sends.get_mut(job.op) else { return true };
+            match &send.source {
+                Some(Source::File(file)) => {
+                    let file = file.clone();
+                    self.write_file(port, job, &file);
+                    return false;
+                }
+                Some(Source::Memory(iov)) => {
+                    let mut sges = [NO_SGE; SGES];
+                    let max_sge = port.caps().max_sge.clamp(1, SGES);
+                    let want = (job.end - job.off).min(port.caps().max_msg.max(1));
+                    let (count, bytes) = iov.sges(job.off, want, &mut sges[..max_sge]);
+                    if bytes == 0 {
+                        return true; // cannot be: the machine moves what was posted
+                    }
+                    send.in_flight += 1;
+                    if self.write_piece(port, job, &sges[..count], bytes) {
+                        return true;
+                    }
+                }
+                None => return true,
+            }
+        }
+        self.announce(port, job)
+    }
+
+    /// Writes a piece of memory; true if that announced the chunk, too.
+    fn write_piece(&mut self, port: &mut dyn Port, job: &mut Job, sges: &[Sge], len: u64) -> bool {
+        let (raddr, rkey) = (job.raddr, job.rkey);
+        let imm = if job.off + len == job.end { self.immediate(port, job) } else { None };
+        let (op, what) = match imm {
+            Some(imm) => {
+                let what = What::Chunk { op: job.op, len: job.len };
+                (SendOp::WriteImm { raddr, rkey, imm }, what)
+            }
+            None => (SendOp::Write { raddr, rkey }, What::Piece { op: job.op }),
+        };
+        let signalled = imm.is_some();
+        let wr = Wr { op, head: &[], sges, file: None, inline: false, signalled };
+        if !self.post_wr(port, wr, what.into()) {
+            self.unposted(job.op);
+            return false;
+        }
+        job.off += len;
+        job.raddr = job.raddr.wrapping_add(len);
+        if signalled {
+            self.flow.spend();
+            self.counters.messages_sent += 1;
+            self.count_written(job);
+        }
+        signalled
+    }
+
+    /// A WR that was to use the send's memory was refused.
+    fn unposted(&mut self, op: u64) {
+        if let Some(send) = self.sends.get_mut(op) {
+            send.in_flight -= 1;
+        }
+    }
+
+    /// Immediate data that announce the chunk, if nothing speaks for a message: it
+    /// would also return credits and ring space.
+    fn immediate(&self, port: &dyn Port, job: &Job) -> Option<u32> {
+        let wanted = self.cfg.force_announce != Some(Announce::WriteSend) && port.caps().write_imm;
+        if !wanted || self.out.ack_due || self.flow.must_return() || job.len != job.total {
+            return None;
+        }
+        // Credits may have gone since the chunk was begun.
+        if !self.flow.may(Level::Control) {
+            return None;
+        }
+        Immediate { direct: job.direct, len: u32::try_from(job.len).ok()? }.emit()
+    }
+
+    /// Announces what was written by a message.
+    fn announce(&mut self, port: &mut dyn Port, job: &Job) -> bool {
+        let stream = self.proto.as_ref().is_some_and(Proto::is_stream);
+        let message = if stream {
+            let len = u32::try_from(job.len).unwrap_or(u32::MAX);
+            Message::Data { direct: job.direct, inline: false, len }
+        } else {
+            Message::PacketData { len: job.len, total: job.total }
+        };
+        if stream && job.len == 0 {
+            return true; // the file had nothing, and the machine knows
+        }
+        let Some(send) = self.sends.get_mut(job.op) else { return true };
+        send.in_flight += 1;
+        let what = What::Chunk { op: job.op, len: job.len };
+        if !self.say_with(port, message, Level::Control, what, true) {
+            self.unposted(job.op);
+            return false;
+        }
+        self.count_written(job);
+        true
+    }
+
+    fn count_written(&mut self, job: &Job) {
+        self.urgent = true;
+        let counter = match job.direct {
+            true => &mut self.counters.tx_direct,
+            false => &mut self.counters.tx_indirect,
+        };
+        *counter += job.len;
+    }
+
+    /// Writes a piece of a file. How to go on, the completion tells.
+    fn write_file(&mut self, port: &mut dyn Port, job: &mut Job, file: &FileRange) {
+        let most = port.caps().max_msg.min(u64::from(self.cfg.max_chunk).max(FILE_PIECE));
+        let len = (job.end - job.off).min(most);
+        let range =
+            FileRange { file: file.file.clone(), offset: file.offset.saturating_add(job.off), len };
+        let op = SendOp::Write { raddr: job.raddr, rkey: job.rkey };
+        let wr =
+            Wr { op, head: &[], sges: &[], file: Some(range), inline: false, signalled: true };
+        if let Some(send) = self.sends.get_mut(job.op) {
+            send.in_flight += 1;
+        }
+        if self.post_wr(port, wr, What::File { op: job.op }.into()) {
+            job.off += len;
+            job.raddr = job.raddr.wrapping_add(len);
+            job.reading = len;
+            self.urgent = true;
+        } else {
+            self.unposted(job.op);
+        }
+    }
+
+    /// A piece of a file was written. If the file had less, the chunk ends there, and
+    /// with it the send.
+    pub(super) fn file_written(&mut self, over: Over<'_>) {
+        // File WRITEs are signalled, so the completion is missing only when the
+        // queue pair is gone.
+        let (Some(mut job), Over::Own(wc)) = (self.job, over) else { return };
+        let errno = match wc.status {
+            WcStatus::Success => None,
+            WcStatus::FileRead(errno) => Some(errno),
+            _ => return,
+        };
+        let piece = std::mem::take(&mut job.reading);
+        let had = wc.byte_len.min(piece);
+        if had < piece || errno.is_some() {
+            self.file_ended(&mut job, piece - had, errno);
+        }
+        self.job = Some(job);
+    }
+
+    /// The chunk, all of which was asked of the file, lacks its last `missing` bytes
+    /// and those not yet asked for.
+    fn file_ended(&mut self, job: &mut Job, missing: u64, errno: Option<i32>) {
+        let had = job.off - missing;
+        let len = job.len - (job.end - had);
+        if let Some(Proto::Stream(s)) = &mut self.proto {
+            // Chunks of a stream are shorter than 2^32 bytes.
+            let short = |n| u32::try_from(n).unwrap_or(u32::MAX);
+            s.tx.handle_short(job.op, job.direct, short(job.len), short(len));
+        }
+        if let Some(send) = self.sends.get_mut(job.op) {
+            let asked = send.source.as_ref().map_or(0, Source::len);
+            let error = match errno {
+                Some(errno) => OpError::FileRead { errno },
+                None => OpError::FileTooShort { had, asked },
+            };
+            send.failed = Some((error, had));
+        }
+        (job.off, job.end, job.len, job.total) = (had, had, len, len);
+    }
+
+    /// Sends a message with the data in it.
+    fn send_inline(
+        &mut self,
+        port: &mut dyn Port,
+        op: u64,
+        off: u64,
+        len: u32,
+        message: Message,
+    ) {
+        let Some(send) = self.sends.get(op) else { return };
+        let Some(Source::Memory(iov)) = &send.source else { return };
+        let mut sges = [NO_SGE; SGES];
+        let max_sge = port.caps().max_sge.clamp(1, SGES);
+        let (mut count, bytes) = iov.sges(off, len.into(), &mut sges[..max_sge]);
+        let mut bounce = None;
+        if bytes < u64::from(len) {
+            let Some(buf) = gather(port, iov, off, len) else {
+                return self.fail(OpError::LocalMemory(RnicError::Limit {
+                    what: "memory for a message in many pieces",
+                    asked: len.into(),
+                    limit: 0,
+                }));
+            };
+            (sges[0], count) =
+                (Sge { addr: buf.seg.addr(), len: len.into(), lkey: buf.mr.key }, 1);
+            bounce = Some(buf);
+        }
+        let mut head = [0; MAX_HEADER];
+        let head_len = self.header(message, &mut head);
+        let fits = usize::try_from(len).is_ok_and(|n| n + head_len <= port.caps().max_inline);
+        // If the bytes are copied now, the send need not wait for the WR.
+        let copied = fits || bounce.is_some();
+        if copied && bounce.is_some() {
+            self.counters.copies += 1;
+            self.counters.copied_bytes += u64::from(len);
+        }
+        let what = match copied {
+            true => What::Message,
+            false => What::Chunk { op, len: len.into() },
+        };
+        if !copied && let Some(send) = self.sends.get_mut(op) {
+            send.in_flight += 1;
+        }
+        let wr = Wr {
+            op: Wr::SEND,
+            head: &head[..head_len],
+            sges: &sges[..count],
+            file: None,
+            inline: fits,
+            signalled: !copied,
+        };
+        let posted = self.post_wr(port, wr, Entry { what, bounce });
+        self.urgent |= posted;
+        if posted && copied {
+            if let Some(proto) = &mut self.proto {
+                proto.handle_sent(op, len.into());
+            }
+        } else if !posted && !copied {
+            self.unposted(op);
+        }
+        self.counters.tx_inline += u64::from(len);
+    }
+}
+
+/// Copies a range of a list with many pieces to memory of the port's.
+fn gather(port: &mut dyn Port, iov: &IoVec, off: u64, len: u32) -> Option<Buf> {
+    let buf = port.alloc(usize::try_from(len).ok()?).ok()?;
+    let mut at = 0;
+    iov.for_range(off, len.into(), |piece, from, n| {
+        piece.seg.copy_to(from, &buf.seg, at, n);
+        at += n;
+    });
+    Some(buf)
+}
