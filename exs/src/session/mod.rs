@@ -295,6 +295,11 @@ impl Session {
         self.link == Link::Up && self.ending.reason.is_none() && !self.ending.cut
     }
 
+    /// Something has ended the connection, or is about to.
+    pub fn is_over(&self) -> bool {
+        matches!(self.link, Link::Down(_)) || self.ending.over()
+    }
+
     /// Nothing is outstanding, no window is open and no memory of the port's is held:
     /// the QP may be destroyed. The session still answers posts (with the end of the
     /// data, or the error).

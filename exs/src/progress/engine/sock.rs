@@ -162,7 +162,7 @@ impl Sock {
             (State::Open, Some(s)) => Readiness {
                 readable: s.readable(),
                 writable: s.writable(),
-                error: !s.is_connected(),
+                error: s.is_over(),
             },
             (State::Open | State::Closed, _) => {
                 Readiness { readable: true, writable: true, error: true }
