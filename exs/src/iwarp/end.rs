@@ -1,8 +1,8 @@
 //! How connections end: in order, by an error of either side, or by a cut.
 //!
 //! Whatever the way, each WR is completed exactly once, and from then on the
-//! engine touches no memory of it: what was half on the wire is filled up with
-//! zeros (`TxBatch::scrub`), what was half received is thrown away.
+//! engine touches no memory of it: of what was half on the wire a copy is made if
+//! it is needed (`TxBatch::scrub`), what was half received is thrown away.
 
 use super::state::{State, Trigger, next};
 use super::term;
@@ -21,9 +21,12 @@ struct Flush {
     offender: Option<(usize, WcStatus)>,
     /// The lkey that was taken back.
     lkey: Option<Key>,
+    /// A TERMINATE will follow the FPDU that is half on the wire.
+    framed: bool,
 }
 
-const FLUSH: Flush = Flush { receive: WcStatus::Flushed, offender: None, lkey: None };
+const FLUSH: Flush =
+    Flush { receive: WcStatus::Flushed, offender: None, lkey: None, framed: false };
 
 impl Engine {
     pub(super) fn go(&mut self, trigger: Trigger) {
@@ -64,7 +67,11 @@ impl Engine {
             State::Dead => {}
             _ => {
                 self.eof = true;
-                self.tx.held = false;
+                if self.tx.held {
+                    // The first message that would have let these out will not
+                    // come any more.
+                    self.sq.flush(self.qp(), None, &|_| None, &mut self.wcs);
+                }
                 self.go(Trigger::Eof);
                 self.maybe_finish();
             }
@@ -83,7 +90,8 @@ impl Engine {
     }
 
     /// A window was closed, after its key was removed from the table: a WRITE
-    /// under way through it places no byte more, a READ response from it ends.
+    /// under way through it places no byte more, a READ response from it ends, a
+    /// READ of ours whose sink it is fails. Each costs the connection.
     pub fn key_revoked(&mut self, key: Key) {
         if !self.state.is_open() {
             return;
@@ -94,6 +102,9 @@ impl Engine {
             self.fault(term::TAGGED_STAG, offender);
         } else if let Some(offender) = self.reads.by_key(key) {
             self.fault(term::READ_STAG, Some(offender));
+        } else if self.sq.has_sink(key) {
+            let flush = Flush { lkey: Some(key), framed: true, ..FLUSH };
+            self.fail(term::LOCAL_CATASTROPHIC, None, &flush);
         }
     }
 
@@ -108,7 +119,7 @@ impl Engine {
             return;
         }
         if self.state.is_open() {
-            let flush = Flush { lkey: Some(key), ..FLUSH };
+            let flush = Flush { lkey: Some(key), framed: true, ..FLUSH };
             self.fail(term::LOCAL_CATASTROPHIC, None, &flush);
             return;
         }
@@ -135,7 +146,7 @@ impl Engine {
         offender: Option<Offender>,
         receive: WcStatus,
     ) {
-        self.fail(code, offender, &Flush { receive, ..FLUSH });
+        self.fail(code, offender, &Flush { receive, framed: true, ..FLUSH });
     }
 
     fn fail(&mut self, code: TermCode, offender: Option<Offender>, flush: &Flush) {
@@ -237,7 +248,7 @@ impl Engine {
         }
         self.sq.flush(qp, flush.offender, &own, &mut self.wcs);
         self.reads.clear();
-        self.tx.abandon();
+        self.tx.abandon(flush.framed);
         self.rx.discard();
         if self.state != State::Rejecting {
             self.startup = None;

@@ -90,14 +90,16 @@ impl Default for Tx {
 }
 
 impl Tx {
-    /// Forgets the message under way: nothing of it will be built any more.
-    pub(super) fn abandon(&mut self) {
+    /// Forgets what is to be sent, and the memory it is in. With `framed`, the
+    /// FPDU of which a byte has left is kept as a copy, so that a TERMINATE can
+    /// follow it.
+    pub(super) fn abandon(&mut self, framed: bool) {
         self.midway = None;
         self.held = false;
         self.first_write = false;
         if let Some(batch) = &mut self.batch {
             let before = batch.len();
-            batch.scrub();
+            if framed { batch.scrub() } else { batch.cut() }
             self.built -= (before - batch.len()) as u64;
         }
     }

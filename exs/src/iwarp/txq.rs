@@ -80,11 +80,14 @@ pub(super) struct SendQueue {
     base: u64,
     /// READs built whose response is not complete.
     reads: u32,
+    /// READs in the queue.
+    read_wrs: usize,
 }
 
 impl SendQueue {
     /// Appends a WR that `check` has passed.
     pub(super) fn push(&mut self, wr: TxWr, len: u64) {
+        self.read_wrs += usize::from(matches!(wr.op, SendOp::Read { .. }));
         self.queue.push_back(Entry {
             wr,
             len,
@@ -147,7 +150,12 @@ impl SendQueue {
 
     /// True if a READ is in the queue that needs the peer's answer.
     pub(super) fn has_reads(&self) -> bool {
-        self.queue.iter().any(|e| e.is_read() && !e.done)
+        self.read_wrs > 0 && self.queue.iter().any(|e| e.is_read() && !e.done)
+    }
+
+    /// True if a READ's data are to come in by this key.
+    pub(super) fn has_sink(&self, key: Key) -> bool {
+        self.read_wrs > 0 && self.queue.iter().any(|e| e.is_read() && e.wr.lkeys[0] == key)
     }
 
     /// Completes from the front what can be, `sent` bytes having left.
@@ -160,6 +168,7 @@ impl SendQueue {
             if entry.wr.signaled || status != WcStatus::Success {
                 wcs.push(entry.wc(qp, status));
             }
+            self.read_wrs -= usize::from(entry.is_read());
             self.queue.pop_front();
             self.base += 1;
             self.next = self.next.saturating_sub(1);
@@ -181,7 +190,7 @@ impl SendQueue {
             wcs.push(entry.wc(qp, status));
             self.base += 1;
         }
-        (self.next, self.reads) = (0, 0);
+        (self.next, self.reads, self.read_wrs) = (0, 0, 0);
     }
 
     /// The oldest WR of which a byte may have left and that is of this kind;

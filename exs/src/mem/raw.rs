@@ -94,7 +94,8 @@ impl Region {
         if len == 0 || len > isize::MAX as usize {
             return Err(MemError::BadLength { len });
         }
-        let base = crate::sys::map_anonymous(len).map_err(|source| MemError::Map { len, source })?;
+        let base =
+            crate::sys::map_anonymous(len).map_err(|source| MemError::Map { len, source })?;
         Ok(Arc::new(Region { base, len, backing: Backing::Map }))
     }
 

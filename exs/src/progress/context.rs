@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::engine::{Engine, Outcome, Released, SockId};
+use super::engine::{Engine, Released, SockId};
 use super::lead::{Lead, Leader, Reactor};
 use super::queue::{QueueCore, Waiter};
 use super::{Error, WaitPolicy};
@@ -12,7 +12,7 @@ use crate::rnic::Rnic;
 use crate::time::Time;
 
 /// How long an adaptive wait spins at most, where spinning has lately paid.
-const SPIN_MAX: u64 = 50_000;
+pub(super) const SPIN_MAX: u64 = 50_000;
 /// Spins between two looks at the reactor: connections, and sockets that the
 /// device does not count as active, are only seen there.
 const SPINS_PER_POLL: u32 = 64;
@@ -21,6 +21,27 @@ const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
 /// A weak reference to a context, as the engine inside of it keeps one.
 pub(super) type Weak = std::sync::Weak<Context>;
+
+/// What a turn of the engine came to.
+struct Turn {
+    /// There is more to do at once.
+    more: bool,
+    /// Threads that follow were woken.
+    served_others: bool,
+}
+
+/// How a thread's lead ended.
+enum Led {
+    /// Its events are there.
+    Done,
+    /// Its time is up.
+    TimedOut,
+    /// The traffic is other threads'.
+    StepAside,
+}
+
+/// Turns for others, and none for itself, after which a leader steps aside.
+const FOREIGN_TURNS: u32 = 2;
 
 /// Everything of EXS in a process: devices, sockets, operations, and the thread
 /// that moves them when no other does.
@@ -36,8 +57,6 @@ pub struct Context {
     asleep_until: AtomicU64,
     /// Posted work waits for a doorbell.
     lazy: std::sync::atomic::AtomicBool,
-    /// Adaptive: how long to spin (ns).
-    spin: AtomicU64,
     /// Times that a thread slept in the reactor.
     sleeps: AtomicU64,
 }
@@ -84,7 +103,6 @@ impl Context {
                 released,
                 asleep_until: AtomicU64::new(u64::MAX),
                 lazy: std::sync::atomic::AtomicBool::new(false),
-                spin: AtomicU64::new(SPIN_MAX),
                 sleeps: AtomicU64::new(0),
             }
         });
@@ -123,12 +141,13 @@ impl Context {
         // after a tick, is the next to lead: each rings it first of all.
         let lazy = self.lead.leader() == Leader::Nobody;
         engine.settle(now, lazy);
-        self.finish(engine);
+        self.finish(engine, None);
         result
     }
 
-    /// Lets go of the lock, wakes whom it concerns.
-    fn finish(&self, mut engine: MutexGuard<'_, Engine>) {
+    /// Lets go of the lock, wakes whom it concerns (but for `me`, who is awake). True
+    /// if a thread was woken that follows.
+    fn finish(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
         self.lazy.store(engine.has_lazy(), Ordering::SeqCst);
         let wake = std::mem::take(&mut engine.wake);
         let asleep = self.asleep_until.load(Ordering::SeqCst);
@@ -136,16 +155,18 @@ impl Context {
             && (engine.wants_run()
                 || engine.next_deadline().is_some_and(|t| t.as_nanos() < asleep));
         drop(engine);
-        for w in &wake {
-            self.lead.wake_waiter(w);
+        let mut others = false;
+        for w in wake.iter().filter(|w| !me.is_some_and(|me| std::ptr::eq(me, &***w))) {
+            others |= self.lead.wake_waiter(w);
         }
         if hurry {
             self.lead.wake();
         }
+        others
     }
 
     /// Runs the engine, with what the reactor found.
-    fn turn(&self, reactor: Option<&mut Reactor>, spin: bool) -> Outcome {
+    fn turn(&self, reactor: Option<&mut Reactor>, spin: bool, me: Option<&Waiter>) -> Turn {
         let mut engine = self.lock();
         let now = self.now();
         if let Some(r) = reactor {
@@ -153,15 +174,15 @@ impl Context {
                 engine.handle_ready(token, ready);
             }
         }
-        let outcome = engine.run(now, spin);
-        self.finish(engine);
-        outcome
+        let more = engine.run(now, spin);
+        let served_others = self.finish(engine, me);
+        Turn { more, served_others }
     }
 
     /// Rings the doorbell for work that was posted without one.
     pub(crate) fn nudge(&self) {
         if self.lazy.load(Ordering::SeqCst) {
-            self.turn(None, false);
+            self.turn(None, false, None);
         }
     }
 
@@ -180,7 +201,6 @@ impl Context {
         }
         let waiter = waiter()?;
         waiter.min.store(min, Ordering::SeqCst);
-        waiter.fd.drain();
         queue.enlist(&waiter);
         let deadline = timeout.map(|t| self.now() + t);
         let result = self.wait_enlisted(queue, &waiter, min, deadline);
@@ -192,7 +212,7 @@ impl Context {
     fn glance(&self, queue: &QueueCore, min: usize) -> Result<bool, Error> {
         if let Some(mut reactor) = self.lead.try_lead(queue.has_fd()) {
             let polled = reactor.poll(Some(Duration::ZERO));
-            self.turn(Some(&mut reactor), true);
+            self.turn(Some(&mut reactor), true, None);
             self.lead.leave(reactor, None);
             polled.or_else(|e| {
                 if e.kind() == std::io::ErrorKind::Interrupted { Ok(()) } else { Err(e) }
@@ -209,6 +229,7 @@ impl Context {
         min: usize,
         deadline: Option<Time>,
     ) -> Result<bool, Error> {
+        let mut aside = false;
         loop {
             if queue.len() >= min {
                 return Ok(true);
@@ -217,21 +238,24 @@ impl Context {
             if left == Some(Duration::ZERO) {
                 return Ok(false);
             }
-            if let Some(mut reactor) = self.lead.lead_or_follow(waiter) {
-                let result = self.lead_until(queue, waiter, min, deadline, &mut reactor);
+            if !aside && let Some(mut reactor) = self.lead.lead_or_follow(waiter) {
+                let led = self.lead_until(queue, waiter, min, deadline, &mut reactor);
                 self.lead.leave(reactor, Some(waiter));
-                return result;
+                match led? {
+                    Led::Done => return Ok(true),
+                    Led::TimedOut => return Ok(false),
+                    Led::StepAside => aside = true,
+                }
+                continue;
             }
             let slept = if queue.len() >= min { Ok(true) } else { waiter.fd.wait(left) };
             waiter.fd.drain();
             self.lead.unfollow(waiter);
-            if let Err(e) = slept {
-                return Err(io_error("ppoll", &e));
-            }
+            slept.map_err(|e| io_error("ppoll", &e))?;
         }
     }
 
-    /// Leads until the queue has its events.
+    /// Leads until the queue has its events, or the traffic is seen to be others'.
     fn lead_until(
         &self,
         queue: &QueueCore,
@@ -239,69 +263,86 @@ impl Context {
         min: usize,
         deadline: Option<Time>,
         reactor: &mut Reactor,
-    ) -> Result<bool, Error> {
+    ) -> Result<Led, Error> {
+        let mut foreign = 0;
         loop {
-            let outcome = self.turn(Some(reactor), false);
-            if queue.len() >= min {
-                return Ok(true);
+            let turn = self.turn(Some(reactor), false, Some(waiter));
+            foreign += u32::from(turn.served_others);
+            if let Some(led) = self.led(queue, min, deadline, foreign) {
+                return Ok(led);
             }
-            if deadline.is_some_and(|d| d <= self.now()) {
-                return Ok(false);
-            }
-            if outcome.more {
+            if turn.more {
                 reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
                 continue;
             }
-            if self.spin_for(queue, min, deadline, reactor)? {
-                continue;
+            match self.spin_for(queue, waiter, min, deadline, reactor, &mut foreign)? {
+                Some(led) => return Ok(led),
+                None => self.sleep(queue, min, waiter, deadline, reactor)?,
             }
-            self.sleep(queue, min, waiter, deadline, reactor)?;
         }
     }
 
-    /// Spins as the queue's policy says; false: go to sleep.
-    fn spin_for(
+    /// Whether, and how, a lead is over.
+    fn led(
         &self,
         queue: &QueueCore,
         min: usize,
         deadline: Option<Time>,
+        foreign: u32,
+    ) -> Option<Led> {
+        if queue.len() >= min {
+            Some(Led::Done)
+        } else if deadline.is_some_and(|d| d <= self.now()) {
+            Some(Led::TimedOut)
+        } else if foreign >= FOREIGN_TURNS {
+            Some(Led::StepAside)
+        } else {
+            None
+        }
+    }
+
+    /// Spins as the queue's policy says; `None`: it did not pay, go to sleep.
+    fn spin_for(
+        &self,
+        queue: &QueueCore,
+        waiter: &Waiter,
+        min: usize,
+        deadline: Option<Time>,
         reactor: &mut Reactor,
-    ) -> Result<bool, Error> {
+        foreign: &mut u32,
+    ) -> Result<Option<Led>, Error> {
         let budget = match queue.wait_policy() {
-            WaitPolicy::Notify => return Ok(false),
+            WaitPolicy::Notify => return Ok(None),
             WaitPolicy::BusyPoll => u64::MAX,
-            WaitPolicy::Adaptive => self.spin.load(Ordering::Relaxed),
+            WaitPolicy::Adaptive => queue.spin.load(Ordering::Relaxed),
         };
         if budget < 1000 {
-            return Ok(false);
+            return Ok(None);
         }
         let begun = self.now().as_nanos();
         for round in 1u32.. {
             while self.posters.load(Ordering::Relaxed) > 0 {
                 std::thread::yield_now();
             }
-            self.turn(Some(reactor), true);
-            if queue.len() >= min {
-                if budget != u64::MAX {
-                    self.spin.store(SPIN_MAX, Ordering::Relaxed);
+            let turn = self.turn(Some(reactor), true, Some(waiter));
+            *foreign += u32::from(turn.served_others);
+            if let Some(led) = self.led(queue, min, deadline, *foreign) {
+                if budget != u64::MAX && matches!(led, Led::Done) {
+                    queue.spin.store(SPIN_MAX, Ordering::Relaxed);
                 }
-                return Ok(true);
+                return Ok(Some(led));
             }
             if round.is_multiple_of(SPINS_PER_POLL) {
                 reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
             }
-            let now = self.now();
-            if deadline.is_some_and(|d| d <= now) {
-                return Ok(true);
-            }
-            if now.as_nanos() - begun >= budget {
+            if self.now().as_nanos() - begun >= budget {
                 break;
             }
             std::hint::spin_loop();
         }
         // It did not pay: spin half as long the next time.
-        self.spin.store(budget / 2, Ordering::Relaxed);
-        Ok(false)
+        queue.spin.store(budget / 2, Ordering::Relaxed);
+        Ok(None)
     }
 
     /// Sleeps in the reactor.
@@ -319,7 +360,7 @@ impl Context {
         let took = self.now().since(begun).as_nanos();
         if took < u128::from(SPIN_MAX) {
             // A spin would have caught that.
-            self.spin.fetch_max(SPIN_MAX / 2, Ordering::Relaxed);
+            queue.spin.fetch_max(SPIN_MAX / 2, Ordering::Relaxed);
         }
         slept.map_err(|e| io_error("epoll_wait", &e))
     }
@@ -344,7 +385,7 @@ impl Context {
         let until = next.map_or(u64::MAX - 1, |t| t.as_nanos().min(u64::MAX - 1));
         self.asleep_until.store(until, Ordering::SeqCst);
         drop(engine);
-        let timeout = if busy || done() {
+        let timeout = if busy || !reactor.ready.is_empty() || done() {
             Duration::ZERO
         } else {
             next.map_or(SLEEP_MAX, |t| t.since(now).min(SLEEP_MAX))
@@ -362,11 +403,11 @@ impl Context {
         loop {
             let mut reactor = self.lead.background_wait();
             loop {
-                let outcome = self.turn(Some(&mut reactor), false);
+                let turn = self.turn(Some(&mut reactor), false, None);
                 if self.lead.background_must_leave() {
                     break;
                 }
-                let slept = if outcome.more {
+                let slept = if turn.more {
                     reactor.poll(Some(Duration::ZERO))
                 } else {
                     let must_leave = || self.lead.background_must_leave();

@@ -125,6 +125,8 @@ pub struct Session {
     ending: Ending,
     timers: Timers,
     counters: Counters,
+    /// `drive` has posted something that should leave before long.
+    soon: bool,
     /// `drive` has posted something, and it is urgent.
     posted: bool,
     urgent: bool,
@@ -156,6 +158,7 @@ impl Session {
             timers: Timers::default(),
             counters: Counters::default(),
             posted: false,
+            soon: false,
             urgent: false,
             sided_first: false,
             cfg,
@@ -257,6 +260,12 @@ impl Session {
     /// The next operation that has ended.
     pub fn poll_done(&mut self) -> Option<Done> {
         self.done.pop_front()
+    }
+
+    /// What the last `drive` posted should leave before long; if not, it may wait for
+    /// whatever leaves next.
+    pub fn soon(&self) -> bool {
+        self.soon
     }
 
     /// What the last `drive` posted should leave now: data, or what the peer waits

@@ -47,6 +47,11 @@ impl<'a> IoVec<'a> {
         IoVec { raw: libc::iovec { iov_base, iov_len: len }, life: PhantomData }
     }
 
+    /// Address and length, for system calls that take one piece.
+    pub(super) fn parts(&self) -> (*mut libc::c_void, usize) {
+        (self.raw.iov_base, self.raw.iov_len)
+    }
+
     /// Bytes.
     pub fn len(&self) -> usize {
         self.raw.iov_len
@@ -79,6 +84,11 @@ impl<'a> IoVecMut<'a> {
     pub(crate) unsafe fn from_raw(ptr: *mut u8, len: usize) -> IoVecMut<'a> {
         let iov_base = ptr.cast();
         IoVecMut { raw: libc::iovec { iov_base, iov_len: len }, life: PhantomData }
+    }
+
+    /// Address and length, for system calls that take one piece.
+    pub(super) fn parts(&self) -> (*mut libc::c_void, usize) {
+        (self.raw.iov_base, self.raw.iov_len)
     }
 
     /// Bytes.

@@ -18,6 +18,6 @@ pub use map::map_anonymous;
 pub(crate) use map::unmap;
 pub use random::RandomSource;
 pub use tcp::{
-    abort_on_close, connect_nonblocking, listen, max_segment, no_delay, read_at, receive, send, send_file,
-    shutdown_write, user_timeout,
+    abort_on_close, connect_nonblocking, listen, max_segment, no_delay, read_at, receive, send,
+    send_file, shutdown_write, user_timeout,
 };

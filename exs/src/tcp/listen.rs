@@ -24,8 +24,8 @@ use crate::rnic::{
 use crate::sys;
 use crate::time::Time;
 
-/// Start-ups that may be under way at a time.
-const GREETINGS: usize = 1024;
+/// Start-ups that may be under way at a time, unless told otherwise.
+pub(super) const GREETINGS: usize = 1024;
 /// Connections taken from one listener before others have their turn.
 const ACCEPT_STEP: usize = 64;
 /// How long to pause when the kernel has no descriptors or memory left.
@@ -154,13 +154,12 @@ impl SoftRnic {
         while self.greetings.front().is_some_and(|id| !greeting(self, *id)) {
             self.greetings.pop_front();
         }
-        if self.greetings.len() > GREETINGS {
+        if self.greetings.len() > self.max_greetings {
             let links = &self.links;
-            self.greetings.retain(|id| {
-                links.get(*id).is_ok_and(|l| matches!(l.owner, Owner::Greeting(_)))
-            });
+            self.greetings
+                .retain(|id| links.get(*id).is_ok_and(|l| matches!(l.owner, Owner::Greeting(_))));
         }
-        if self.greetings.len() > GREETINGS
+        if self.greetings.len() > self.max_greetings
             && let Some(oldest) = self.greetings.pop_front()
         {
             self.drop_link(oldest, true);

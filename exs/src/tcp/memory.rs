@@ -4,7 +4,7 @@ use super::SoftRnic;
 use super::qp::Conn;
 use super::queues::revoke;
 use crate::mem::{Access, Grant, Key, Scope, Segment};
-use crate::rnic::{Mr, Pd, Qp, RnicError};
+use crate::rnic::{Mr, Pd, Qp, QpState, RnicError};
 
 /// A protection domain and what is in it.
 #[derive(Default)]
@@ -82,7 +82,9 @@ impl SoftRnic {
                 && let Ok(link) = self.links.get_mut(link)
             {
                 link.engine.mr_revoked(key);
-                self.touch(id);
+                if link.engine.state() != QpState::Rts {
+                    self.touch(id);
+                }
             }
         }
     }
@@ -119,7 +121,7 @@ impl SoftRnic {
     /// Ends the windows of a QP that `which` selects; returns how many.
     pub(super) fn drop_windows(&mut self, qp: u32, which: impl Fn(&Window) -> bool) -> usize {
         let Ok(pair) = self.qps.get_mut(qp) else { return 0 };
-        let (mut found, mut at) = (0, 0);
+        let (mut found, mut at, mut ended) = (0, 0, false);
         while let Some(&window) = pair.windows.get(at) {
             if !which(&window) {
                 at += 1;
@@ -138,9 +140,11 @@ impl SoftRnic {
                 && let Ok(link) = self.links.get_mut(link)
             {
                 link.engine.key_revoked(window.key);
+                ended |= link.engine.state() != QpState::Rts;
             }
         }
-        if found > 0 {
+        // A window that nothing was using closes silently.
+        if ended {
             self.touch(qp);
         }
         found

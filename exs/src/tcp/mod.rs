@@ -72,6 +72,7 @@ pub struct SoftRnic {
     /// Links whose request has not come, the oldest first (and some that are past
     /// that).
     greetings: VecDeque<u32>,
+    max_greetings: usize,
     /// Listeners that found no free descriptor.
     starved: Vec<u32>,
     timers: timers::Timers,
@@ -121,6 +122,7 @@ impl SoftRnic {
             links: table::Table::new("connection"),
             requests: table::Table::new("connection request"),
             greetings: VecDeque::new(),
+            max_greetings: listen::GREETINGS,
             starved: Vec::new(),
             timers: timers::Timers::default(),
             ready: VecDeque::new(),
@@ -138,6 +140,12 @@ impl SoftRnic {
     /// An RNIC with keys from the kernel's generator.
     pub fn with_kernel_keys(registry: mio::Registry, token_base: usize) -> io::Result<SoftRnic> {
         Ok(SoftRnic::new(registry, token_base, RandomSource::kernel()?))
+    }
+
+    /// Bounds the start-ups of callers that may be under way at a time (1024 if
+    /// never called): when one more comes, the oldest is dropped.
+    pub fn limit_handshakes(&mut self, most: usize) {
+        self.max_greetings = most;
     }
 
     fn token(&self, source: Source) -> mio::Token {

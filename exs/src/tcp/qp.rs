@@ -11,7 +11,9 @@ use super::queues::check_depth;
 use super::timers::Source;
 use crate::iwarp::{Inline, MAX_INLINE, RxBuf, TxWr};
 use crate::mem::{Access, Key, MAX_SGE, Sgl};
-use crate::rnic::{Qp, QpAttr, QpState, RecvWr, RnicError, SendOp, SendWr, Sge, Wc, WcOp, WcStatus};
+use crate::rnic::{
+    Qp, QpAttr, QpState, RecvWr, RnicError, SendOp, SendWr, Sge, Wc, WcOp, WcStatus,
+};
 
 /// What a queue pair is connected by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +57,10 @@ impl SoftRnic {
         if let Some(srq) = attr.srq
             && self.srqs.get(srq.0)?.pd != attr.pd.0
         {
-            return Err(RnicError::NoSuch { what: "shared receive queue of this domain", id: srq.0 });
+            return Err(RnicError::NoSuch {
+                what: "shared receive queue of this domain",
+                id: srq.0,
+            });
         }
         let qp = self.qps.insert(QueuePair {
             attr: *attr,
@@ -238,7 +243,8 @@ impl SoftRnic {
         } else {
             engine.post_send(tx)?;
         }
-        self.enqueue(Source::Link(link));
+        // Nothing leaves before the doorbell rings, or other work of this connection
+        // takes it along.
         Ok(())
     }
 

@@ -107,6 +107,10 @@ impl SoftRnic {
         out: &mut Vec<Wc>,
     ) -> Result<usize, RnicError> {
         let queue = self.cqs.get_mut(cq.0)?;
+        // The usual answer to a busy-polling thread.
+        if queue.wcs.is_empty() {
+            return Ok(0);
+        }
         let n = max.min(queue.wcs.len());
         out.extend(queue.wcs.drain(..n));
         if n > 0 && !queue.throttled.is_empty() {
@@ -178,11 +182,15 @@ impl SoftRnic {
     /// Lets the link that has waited longest have the buffer there is. One, not
     /// all: it wakes the next when it leaves some (`serve_link`).
     pub(super) fn wake_srq(&mut self, srq: u32) {
-        let Ok(queue) = self.srqs.get_mut(srq) else { return };
-        if !queue.bufs.is_empty()
+        while let Ok(queue) = self.srqs.get_mut(srq)
+            && !queue.bufs.is_empty()
             && let Some(link) = queue.waiting.pop_front()
         {
-            self.enqueue(Source::Link(link));
+            // Some have died in the queue.
+            if self.links.get(link).is_ok_and(|l| l.stalled) {
+                self.enqueue(Source::Link(link));
+                break;
+            }
         }
     }
 

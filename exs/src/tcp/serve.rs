@@ -6,9 +6,7 @@ use super::qp::Conn;
 use super::queues::Feed;
 use super::timers::Source;
 use crate::iwarp::{Event, RxSource};
-use crate::rnic::{
-    CmEvent, DisconnectCause, Qp, QpState, Ready, RnicError, RnicEvent, Disconnect,
-};
+use crate::rnic::{CmEvent, Disconnect, DisconnectCause, Qp, QpState, Ready, RnicError, RnicEvent};
 use crate::sys;
 use crate::time::Time;
 use std::time::Duration;
@@ -282,12 +280,7 @@ impl SoftRnic {
             }
             (Owner::Qp(qp), Event::Established { private_data, ord, ird }) => {
                 self.timers.clear(Source::Link(id));
-                self.emit(CmEvent::Established {
-                    qp: Qp(qp),
-                    private_data,
-                    ord,
-                    ird,
-                });
+                self.emit(CmEvent::Established { qp: Qp(qp), private_data, ord, ird });
             }
             (Owner::Qp(qp), Event::Rejected { private_data }) => {
                 self.detach(id, qp);

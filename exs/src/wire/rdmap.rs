@@ -200,7 +200,7 @@ const HAS_RDMAP: u8 = 0x20;
 impl Terminate {
     /// Reads what follows the DDP header. Lenient: a peer that gives up deserves
     /// to be understood, so an offender that cannot be read is dropped, and
-    /// Linux siw's order of bits is read too (see [`Terminate::octets`]).
+    /// Linux siw's order of bits is read too.
     pub fn parse(bytes: &[u8]) -> Result<Terminate, RdmapError> {
         let Some(&[kind, code, flags, _]) = bytes.first_chunk::<4>() else {
             return Err(RdmapError::Length { len: bytes.len(), need: 4 });

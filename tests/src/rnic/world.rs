@@ -207,6 +207,21 @@ impl<H: Harness> World<H> {
 
     /// Waits for readiness at most `limit`, and lets every RNIC make progress.
     pub fn step(&mut self, limit: Duration) {
+        self.wait(limit);
+        let now = self.now();
+        for (i, rnic) in self.rnics.iter_mut().enumerate() {
+            while rnic.progress(now) {}
+            while let Some(event) = rnic.poll_event() {
+                match event {
+                    RnicEvent::Cm(event) => self.cm[i].push_back(event),
+                    RnicEvent::CqReady(cq) => self.notified[i].push(cq),
+                }
+            }
+        }
+    }
+
+    /// Waits for readiness at most `limit`, and hands it to the RNICs.
+    pub fn wait(&mut self, limit: Duration) {
         let now = self.now();
         let due = self.rnics.iter().filter_map(Rnic::next_timeout).min();
         let wait = due.map_or(limit, |t| (t - now).min(limit));
@@ -225,16 +240,6 @@ impl<H: Harness> World<H> {
             };
             if let Some(rnic) = self.rnics.get_mut(token / TOKENS - 1) {
                 rnic.handle_ready(token, ready);
-            }
-        }
-        let now = self.now();
-        for (i, rnic) in self.rnics.iter_mut().enumerate() {
-            while rnic.progress(now) {}
-            while let Some(event) = rnic.poll_event() {
-                match event {
-                    RnicEvent::Cm(event) => self.cm[i].push_back(event),
-                    RnicEvent::CqReady(cq) => self.notified[i].push(cq),
-                }
             }
         }
     }

@@ -14,6 +14,10 @@ const SLOTS: usize = 256;
 const SLOTS_LEN: usize = SLOTS * SLOT as usize;
 pub(super) const SLOT: u32 = 8 << 10;
 
+/// Completions of all connections that may wait at a time. They are taken out with
+/// every turn, but one turn may look after thousands of connections.
+const CQ_DEPTH: usize = 1 << 20;
+
 /// The pool through which small unregistered memory travels.
 const BOUNCES: u32 = 256;
 pub(super) const BOUNCE: usize = 4 << 10;
@@ -33,7 +37,7 @@ pub(super) struct Device {
 impl Device {
     pub(super) fn new(index: usize, mut rnic: Box<dyn Rnic>) -> Result<Device, Error> {
         let pd = rnic.alloc_pd()?;
-        let cq = rnic.create_cq(4 * SLOTS)?;
+        let cq = rnic.create_cq(CQ_DEPTH)?;
         let srq = rnic.create_srq(pd, SLOTS)?;
         let seg = Region::map(SLOTS_LEN)?.segment(0, SLOTS_LEN)?;
         let mr = rnic.reg_mr(pd, &seg, Access::LOCAL)?;

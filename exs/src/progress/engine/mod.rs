@@ -89,13 +89,6 @@ pub(super) struct EngineCounters {
     pub(super) runs: u64,
 }
 
-/// What a run, or a call, leaves to do.
-#[derive(Default)]
-pub(super) struct Outcome {
-    /// Run again at once.
-    pub(super) more: bool,
-}
-
 pub(crate) struct Engine {
     context: u64,
     me: Weak,
@@ -201,19 +194,21 @@ impl Engine {
     }
 
     /// Moves everything that can be moved. `spin`: also look where the reactor has
-    /// reported nothing.
-    pub(super) fn run(&mut self, now: Time, spin: bool) -> Outcome {
+    /// reported nothing. True if there is more to do at once.
+    pub(super) fn run(&mut self, now: Time, spin: bool) -> bool {
         self.counters.runs += 1;
         self.collect_released(now);
         let mut more = false;
         for d in &mut self.devices {
-            more |= if spin { d.rnic.spin(now) } else { d.rnic.progress(now) };
+            if spin {
+                d.rnic.spin(now);
+            }
+            more |= d.rnic.progress(now);
         }
         self.fire_timers(now);
         self.settle(now, false);
         self.ring_doorbells(now);
-        let more = more || std::mem::take(&mut self.more);
-        Outcome { more }
+        std::mem::take(&mut self.more) || more
     }
 
     /// Looks after dirty sockets until none is left. With `lazy`, what is not
@@ -327,9 +322,10 @@ impl Engine {
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
             let d = &mut self.devices[s.device];
             if session.drive(now, &mut d.port(qp, now)) {
-                if session.urgent() || !lazy_allowed {
+                let soon = session.urgent() || session.soon();
+                if session.urgent() || (soon && !lazy_allowed) {
                     d.rnic.flush(qp, now);
-                } else if !s.lazy {
+                } else if soon && !s.lazy {
                     s.lazy = true;
                     self.lazy.push(index);
                 }
