@@ -11,7 +11,7 @@ impl Rng {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -22,7 +22,7 @@ impl Rng {
     /// A number from `least` to `most`.
     pub fn between(&mut self, least: usize, most: usize) -> usize {
         let span = (most - least) as u64 + 1;
-        least + usize::try_from(self.next() % span).expect("smaller than a usize")
+        least + usize::try_from(self.word() % span).expect("smaller than a usize")
     }
 
     /// A size from 1 to `most`, small ones as likely as large ones.
@@ -34,12 +34,12 @@ impl Rng {
 
     /// True once in `n` times.
     pub fn one_in(&mut self, n: u64) -> bool {
-        self.next().is_multiple_of(n)
+        self.word().is_multiple_of(n)
     }
 }
 
 fn word(seed: u64, index: u64) -> [u8; 8] {
-    Rng::new(seed ^ index.wrapping_mul(0xd6e8_feb8_6659_fd93)).next().to_le_bytes()
+    Rng::new(seed ^ index.wrapping_mul(0xd6e8_feb8_6659_fd93)).word().to_le_bytes()
 }
 
 /// The bytes of the stream named `seed` from `offset` on.

@@ -158,8 +158,7 @@ pub fn close_cancels_receives(env: &Env) {
         }
         ledger.post("poll", |q, t| a.poll(q, t, Interest::READABLE));
         let close = ledger.post("close", |q, t| a.close(q, t));
-        drop(b);
-        ledger.wait(close);
+        ledger.wait_ok(close);
         for mut event in ledger.drain() {
             if event.kind() == exs::EventKind::Recv {
                 assert!(event.error().is_some_and(Error::is_cancelled), "{event:?}");
@@ -167,6 +166,7 @@ pub fn close_cancels_receives(env: &Env) {
             }
         }
         ledger.finish();
+        drop(b);
     }
 }
 

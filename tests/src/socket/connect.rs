@@ -130,7 +130,7 @@ pub fn kinds_must_match(env: &Env) {
         let (listener, addr) = env.listener(theirs);
         let error = failure(&env.socket(ours), addr);
         assert!(matches!(error, Error::Refused { .. }), "{error}");
-        assert!(error.to_string().contains("seqpacket"), "{error}");
+        assert!(error.to_string().contains("SEQPACKET"), "{error}");
         let (client, server) = env.join(theirs, &listener);
         echo(&client, &server);
     }

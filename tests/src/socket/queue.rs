@@ -117,14 +117,14 @@ pub fn wait_policies(env: &Env) {
 
 /// Several threads dequeue one queue: each event goes to one of them.
 pub fn several_threads_dequeue(env: &Env) {
-    const MANY: u64 = 4000;
+    const MANY: usize = 4000;
     let (a, b) = env.streams();
     let queue = EventQueue::new(64).unwrap();
     let seen = Mutex::new(HashSet::new());
     std::thread::scope(|s| {
         for _ in 0..4 {
             s.spawn(|| {
-                while seen.lock().unwrap().len() < MANY as usize {
+                while seen.lock().unwrap().len() < MANY {
                     // A short limit, as another thread may take the last event.
                     for event in queue.dequeue(3, Some(Duration::from_millis(20))).unwrap() {
                         assert!(event.error().is_none(), "{event:?}");
@@ -135,12 +135,12 @@ pub fn several_threads_dequeue(env: &Env) {
         }
         s.spawn(|| {
             let mut got = vec![0; 10_000];
-            let mut left = MANY as usize / 2 * 10;
+            let mut left = MANY / 2 * 10;
             while left > 0 {
                 left -= a.blocking().recv(&mut got).unwrap();
             }
         });
-        for i in 0..MANY / 2 {
+        for i in 0..MANY as u64 / 2 {
             let posts: [&dyn Fn() -> Result<(), Error>; 2] =
                 [&|| Ok(b.send(&queue, Token(i * 2), &[0; 10], SendFlags::NONE)?), &|| {
                     b.poll(&queue, Token(i * 2 + 1), Interest::WRITABLE)
