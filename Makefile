@@ -35,7 +35,7 @@ test: setup-test ## Run all tests (below 20 minutes on 2 cores)
 
 .PHONY: test-quick
 test-quick: setup-test ## Run the tests with fewer seeds, without those of whole processes (below 3 minutes)
-	EXS_TEST_QUICK=1 $(CARGO) test $(LOCKED) --workspace --all-features --no-fail-fast --lib --bins --test tidy $(TEST_ARGS)
+	$(CARGO) test $(LOCKED) --workspace --all-features --no-fail-fast --lib --bins --test tidy $(TEST_ARGS)
 
 .PHONY: check
 check: setup-check check-fmt check-clippy check-doc check-tidy ## Formatting, lints, rustdoc and house rules, warnings denied

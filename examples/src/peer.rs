@@ -64,6 +64,7 @@ impl Server {
             match self.child.try_wait() {
                 Ok(Some(status)) => return status.success(),
                 Ok(None) if Instant::now() < deadline => {
+                    // sleep-ok: std has no wait for a child with a limit; this looks every so often.
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 _ => return false,

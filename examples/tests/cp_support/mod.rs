@@ -166,6 +166,7 @@ pub fn until(what: &str, mut there: impl FnMut() -> bool) {
     let start = Instant::now();
     while !there() {
         assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        // sleep-ok: looks every so often at what another process does.
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use super::{LIMIT, Watchdog};
 
 /// The variable that tells a child which part to play.
-const PART: &str = "EXS_TEST_PART";
+const PART: &str = "PART_OF_EXS_TEST";
 /// Lines of a child that are for the parent start with this; the test harness prints
 /// lines of its own.
 const MARK: &str = "@@ ";

@@ -5,7 +5,7 @@ use crate::source::{Source, Tok, Token};
 
 /// The floors, as in `spec-notes/ARCHITECTURE.md`. `lib.rs` stands above all.
 const FLOORS: [(u8, &[&str]); 8] = [
-    (0, &["error", "limits", "ids", "time"]),
+    (0, &["ids", "time", "trace"]),
     (1, &["wire", "sys"]),
     (2, &["mem"]),
     (3, &["rnic"]),

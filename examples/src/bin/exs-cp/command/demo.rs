@@ -196,6 +196,7 @@ fn run_child(command: &mut Command, stop: &Arc<AtomicBool>) -> Result<ExitStatus
         match ended {
             Some(_) if stop.load(Ordering::Relaxed) => return Err(CpError::Interrupted),
             Some(status) => return Ok(status),
+            // sleep-ok: std has no wait for a child with a stop flag; this looks every so often.
             None => std::thread::sleep(Duration::from_millis(20)),
         }
         if stop.load(Ordering::Relaxed) && !told {

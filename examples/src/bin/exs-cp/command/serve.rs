@@ -56,6 +56,7 @@ pub(crate) fn run(args: &Serve, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
     // A client that is lost here is told by its connection's end.
     let patience = Instant::now() + Duration::from_secs(5);
     while server.connections.load(Ordering::Acquire) > 0 && Instant::now() < patience {
+        // sleep-ok: a farewell: looks every so often whether the last client has gone.
         std::thread::sleep(Duration::from_millis(10));
     }
     let transport = crate::net::pipe::transport_name(args.transport.into());

@@ -213,6 +213,7 @@ fn lock(dir: &OwnedFd, name: &[u8]) -> io::Result<File> {
         match fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) if Instant::now() < patience => {
+                // sleep-ok: a lock of another process: looks every so often.
                 std::thread::sleep(Duration::from_millis(20));
                 continue;
             }
