@@ -24,6 +24,7 @@ macro_rules! socket_contract {
             close: shutdown_of_one_side, shutdown_of_reading, every_receive_sees_the_end,
                 close_delivers_everything, a_drop_delivers_everything, close_delivers_messages,
                 close_cancels_receives, close_is_bounded_by_linger, abort,
+                abort_in_mid_transfer,
                 sending_to_a_closed_peer_fails, close_wakes_a_blocked_receive;
             connect: addresses_are_those_of_the_connection, a_client_may_be_bound,
                 where_nothing_listens_is_refused, a_closed_listener_refuses,

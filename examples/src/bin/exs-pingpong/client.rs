@@ -89,23 +89,29 @@ fn in_flight(size: usize, depth: u32) -> u32 {
     depth.min(u32::try_from(most).unwrap_or(u32::MAX))
 }
 
-/// A, B, A, B, ...: whatever else the machine does meanwhile meets both.
+/// A, B, C, A, B, C, ...: whatever else the machine does meanwhile meets all of them.
 fn compare(session: &mut Session, exs: &mut Opened, args: &Args) -> Result<Comparison, Failure> {
-    let mut tcp = session.open(Open::Tcp)?;
+    let mut tcp = session.open(Open::Tcp { spin: false })?;
+    let mut spinning = session.open(Open::Tcp { spin: true })?;
     let depth = in_flight(LARGE, args.depth);
-    let mut figures: [[Vec<f64>; 2]; 2] = Default::default();
+    let mut figures: [Vec<f64>; 5] = Default::default();
     for _ in 0..args.rounds {
-        for (which, link) in [&mut *exs, &mut tcp].into_iter().enumerate() {
+        for (i, link) in [&mut *exs, &mut tcp, &mut spinning].into_iter().enumerate() {
             let samples = session.latency(link, SMALL, args.iters, AIM_COMPARED)?;
-            figures[0][which].push(Latency::new(SMALL, samples).p50);
+            figures[i].push(Latency::new(SMALL, samples).p50);
         }
-        for (which, link) in [&mut *exs, &mut tcp].into_iter().enumerate() {
+        for (i, link) in [&mut *exs, &mut tcp].into_iter().enumerate() {
             let (count, took) = session.bandwidth(link, LARGE, args.iters, depth, AIM_COMPARED)?;
-            figures[1][which].push(Bandwidth::new(LARGE, count, depth, took).gbytes_per_s);
+            figures[3 + i].push(Bandwidth::new(LARGE, count, depth, took).gbytes_per_s);
         }
     }
-    let sides = |f: &[Vec<f64>; 2]| Side { exs: median(&f[0]), tcp: median(&f[1]) };
-    Ok(Comparison::new(args.rounds, sides(&figures[0]), sides(&figures[1])))
+    let [lat_exs, lat_tcp, lat_spin, bw_exs, bw_tcp] = figures.map(|f| median(&f));
+    Ok(Comparison::new(
+        args.rounds,
+        Side { exs: lat_exs, tcp: lat_tcp },
+        lat_spin,
+        Side { exs: bw_exs, tcp: bw_tcp },
+    ))
 }
 
 /// A link and its number at the server.

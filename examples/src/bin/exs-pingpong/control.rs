@@ -26,7 +26,7 @@ pub(crate) enum Request {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Open {
     Exs { kind: Kind, wait: Wait, crc: bool },
-    Tcp,
+    Tcp { spin: bool },
 }
 
 /// One measurement.

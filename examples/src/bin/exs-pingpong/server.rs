@@ -67,12 +67,12 @@ fn accept(control: &Socket, here: IpAddr, open: Open) -> Result<Box<dyn Link>, F
             let (socket, _) = listener.blocking().accept().during("accept")?;
             Ok(Box::new(ExsLink::new(socket, kind, wait)?))
         }
-        Open::Tcp => {
+        Open::Tcp { spin } => {
             let listener = TcpListener::bind(any).during("TCP listener")?;
             let port = listener.local_addr().during("local address")?.port();
             control::send(control, &Reply::Opened { port })?;
             let (stream, _) = listener.accept().during("TCP accept")?;
-            Ok(Box::new(TcpLink::new(stream)?))
+            Ok(Box::new(TcpLink::new(stream, spin)?))
         }
     }
 }
@@ -108,9 +108,9 @@ pub(crate) fn open_link(
             socket.blocking().connect(addr).during("connect")?;
             Ok(Box::new(ExsLink::new(socket, kind, wait)?))
         }
-        Open::Tcp => {
+        Open::Tcp { spin } => {
             let stream = std::net::TcpStream::connect(addr).during("TCP connect")?;
-            Ok(Box::new(TcpLink::new(stream)?))
+            Ok(Box::new(TcpLink::new(stream, spin)?))
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The baseline: plain blocking TCP.
 //!
 //! What a careful program would do without EXS: TCP_NODELAY, one `write_all` for each
-//! message, and reads into one buffer of the message's size until it is full.
+//! message, and reads into one buffer of the message's size until it is full. And what an
+//! impatient one would do: the same, but spinning on a socket that never sleeps.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -14,12 +15,44 @@ use crate::link::Link;
 
 pub(crate) struct TcpLink {
     stream: TcpStream,
+    /// Ask again and again in place of sleeping in the kernel.
+    spin: bool,
 }
 
 impl TcpLink {
-    pub(crate) fn new(stream: TcpStream) -> Result<TcpLink, Failure> {
+    pub(crate) fn new(stream: TcpStream, spin: bool) -> Result<TcpLink, Failure> {
         stream.set_nodelay(true).during("TCP_NODELAY")?;
-        Ok(TcpLink { stream })
+        stream.set_nonblocking(spin).during("O_NONBLOCK")?;
+        Ok(TcpLink { stream, spin })
+    }
+
+    fn send(&mut self, mut bytes: &[u8]) -> Result<(), Failure> {
+        if !self.spin {
+            return self.stream.write_all(bytes).during("TCP");
+        }
+        while !bytes.is_empty() {
+            match self.stream.write(bytes) {
+                Ok(n) => bytes = &bytes[n..],
+                Err(e) if e.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+                Err(e) => return Err(e).during("TCP"),
+            }
+        }
+        Ok(())
+    }
+
+    fn recv(&mut self, mut bytes: &mut [u8]) -> Result<(), Failure> {
+        if !self.spin {
+            return self.stream.read_exact(bytes).during("TCP");
+        }
+        while !bytes.is_empty() {
+            match self.stream.read(bytes) {
+                Ok(0) => return Err(Failure("TCP: the other side has closed".to_owned())),
+                Ok(n) => bytes = &mut bytes[n..],
+                Err(e) if e.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+                Err(e) => return Err(e).during("TCP"),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -29,8 +62,8 @@ impl Link for TcpLink {
         let mut samples = Samples::with_capacity(rounds as usize);
         let mut last = Instant::now();
         for _ in 0..rounds {
-            self.stream.write_all(&out).during("TCP")?;
-            self.stream.read_exact(&mut back).during("TCP")?;
+            self.send(&out)?;
+            self.recv(&mut back)?;
             let now = Instant::now();
             samples.record(now - last);
             last = now;
@@ -47,8 +80,8 @@ impl Link for TcpLink {
         let mut buffer = vec![0; size];
         ready()?;
         for _ in 0..rounds {
-            self.stream.read_exact(&mut buffer).during("TCP")?;
-            self.stream.write_all(&buffer).during("TCP")?;
+            self.recv(&mut buffer)?;
+            self.send(&buffer)?;
         }
         Ok(())
     }
@@ -59,9 +92,9 @@ impl Link for TcpLink {
         let mut end = [0];
         let begun = Instant::now();
         for _ in 0..count {
-            self.stream.write_all(&out).during("TCP")?;
+            self.send(&out)?;
         }
-        self.stream.read_exact(&mut end).during("TCP")?;
+        self.recv(&mut end)?;
         Ok(begun.elapsed())
     }
 
@@ -75,8 +108,8 @@ impl Link for TcpLink {
         let mut buffer = vec![0; size];
         ready()?;
         for _ in 0..count {
-            self.stream.read_exact(&mut buffer).during("TCP")?;
+            self.recv(&mut buffer)?;
         }
-        self.stream.write_all(&[1]).during("TCP")
+        self.send(&[1])
     }
 }
