@@ -159,8 +159,9 @@ impl Socket {
             .clone()
     }
 
-    /// Sets its options: before `connect` or `listen`; the time limits of
-    /// operations and `linger` also later, for what is posted from then on.
+    /// Sets its options: before `connect` or `listen`. A connection has those that
+    /// its socket had when it was made, but for `linger`: [`Socket::close`] takes the
+    /// one that is set then.
     ///
     /// # Errors
     /// [`Error::State`] if the socket is closed.

@@ -154,6 +154,19 @@ fn resolve(range: impl RangeBounds<usize>, len: usize) -> Option<(usize, usize)>
 /// (`Vec<u8>` into `Buffer` without a copy; small ones travel through a registered
 /// pool, large ones are registered for the operation). Dereferences to the bytes
 /// of its *window*, which is the whole lease until [`Buffer::narrow`]ed.
+///
+/// ```
+/// use exs::Buffer;
+/// let mut buffer = Buffer::from(vec![0; 4096]);
+/// buffer[..5].copy_from_slice(b"hello");
+/// buffer.narrow(..5); // an operation would send these five bytes
+/// assert_eq!(&buffer[..], b"hello");
+///
+/// buffer.widen();
+/// let rest = buffer.split_off(1024); // two buffers, for two operations
+/// assert_eq!((buffer.len(), rest.len()), (1024, 3072));
+/// # Ok::<(), exs::Error>(())
+/// ```
 pub struct Buffer {
     shared: Arc<Shared>,
     lease: (usize, usize),
