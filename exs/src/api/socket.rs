@@ -182,7 +182,7 @@ impl Socket {
     }
 
     /// Makes it a listener. Up to `backlog` connections are established before they
-    /// are accepted; more are refused.
+    /// are accepted; more wait for room, and a flood of them is refused.
     ///
     /// # Errors
     /// [`Error::Listen`], with the kernel's reason (EADDRINUSE, EACCES, ...).

@@ -150,7 +150,8 @@ impl Socket {
         })
     }
 
-    /// Receives into several buffers, filled one after the other.
+    /// Receives into several buffers, filled one after the other. On a stream they are
+    /// filled without a copy only with [`RecvFlags::WAITALL`].
     ///
     /// # Errors
     /// As [`Socket::recv`].

@@ -246,8 +246,8 @@ impl Buffer {
     /// A buffer over memory that somebody else owns.
     ///
     /// # Safety
-    /// As for [`Region::external`], until the buffer and every operation that it
-    /// was moved into have ended.
+    /// As for [`raw::buffer`](crate::raw::buffer): until the buffer and every operation
+    /// that it was moved into have ended.
     pub unsafe fn external(base: std::ptr::NonNull<u8>, len: usize) -> Buffer {
         // SAFETY: the caller's promise is the same.
         let region = unsafe { Region::external(base, len) };
