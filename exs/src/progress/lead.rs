@@ -12,9 +12,10 @@
 //! 3. The background thread watches a free reactor. When nobody has led for a
 //!    tick, it wakes the first follower, or leads itself if there is none. It
 //!    leaves the lead to a follower that appears.
-//! 4. A leader whose turns serve other threads, and not its own queue, steps aside
-//!    and sleeps on its eventfd (see `Context::wait`), so that the thread that has
-//!    the traffic leads, and no event need be handed from thread to thread.
+//! 4. A leader whose turns serve other threads, and not its own queue, steps aside:
+//!    it leaves for good, wakes the first follower, and sleeps on its eventfd (see
+//!    `Context::wait`), so that the thread that has the traffic leads, and no event
+//!    need be handed from thread to thread.
 
 use std::collections::VecDeque;
 use std::io;
