@@ -6,9 +6,34 @@
 //! each way in order and without loss. The two directions of a connection share
 //! nothing but the queue pair, so each is checked on its own.
 //!
-//! Bytes never pass through here: the machines speak of operations, offsets and
-//! lengths, and the session above them moves the memory. `spec-notes/stream-protocol.md`
-//! is the specification; `rx.rs` and `tx.rs` cite its rules by number.
+//! What this floor promises, whatever the peer says and in whatever order things
+//! happen: bytes arrive in order and once each; every operation ends exactly once;
+//! no window onto a buffer outlives its operation; the ring is never overrun; a peer
+//! that breaks the rules is reported ([`StreamViolation`]), never believed.
+//!
+//! What it must never know: bytes (the machines speak of operations, offsets and
+//! lengths; whoever drives them moves the memory), keys other than to hand them back,
+//! time (`idle` and `idle_ring_release` are called by someone's timer), and credits
+//! (`poll(can_transfer)` is told).
+//!
+//! The shape of its data: `handle_*` and `post_*` in, `poll` out. A half is a queue of
+//! operations, a phase, a position and the ring's accounting (`ring.rs`), no more. It
+//! allocates nothing per message once its queues have grown.
+//!
+//! What whoever drives a half owes it:
+//! - After each call, `poll` until there is nothing. Copies are due at once.
+//! - Messages reach the peer in the order in which their actions were polled. While a
+//!   control message waits for a credit, ask for no Transfer.
+//! - Every message to a stream's sender carries `take_freed()`, taken when the message
+//!   is put in its place in the queue; ADVERTs above all (R1). An Ack action asks for
+//!   such a message, and is void if there is nothing left to take.
+//! - `handle_ack` comes before the message's own content.
+//! - The ring's memory is made for GrantRing, or for the first StashInline, and freed
+//!   for DropRing.
+//! - `abort` when the connection is gone, on both halves.
+//!
+//! `spec-notes/stream-protocol.md` is the specification; the code cites its rules by
+//! number (R1 to R9). `model/` checks them exhaustively on small worlds.
 
 #[cfg(test)]
 mod model;

@@ -38,6 +38,11 @@ impl RxRing {
         self.fill == 0 && self.freed == 0
     }
 
+    /// The sender cannot have a byte on its way here: it knows of no room.
+    pub(super) const fn is_used_up(&self) -> bool {
+        self.fill + self.freed == self.size
+    }
+
     /// Where the next byte of the sender goes.
     pub(super) fn write_at(&self) -> u32 {
         self.offset(self.fill)

@@ -11,6 +11,9 @@ pub(super) enum Rule {
     RingEmpty,
     /// R1: advertise only if every earlier receive is wholly advertised.
     EarlierAdvertised,
+    /// R1: a receiver that holds back after ADVERTs in vain stops that when the ring
+    /// is used up.
+    HoldEnds,
     /// R2: an ADVERT of a later phase counts only if its `seq` is the next byte.
     SeqMatches,
     /// R2: after a mismatch no ADVERT of that phase counts any more.

@@ -1,5 +1,13 @@
 //! The receiving half of a stream: rules R1, R4, R5 and the receiver's part of R6
 //! to R9.
+//!
+//! This file holds the state and what others may ask of it. `window.rs` decides what
+//! the peer may write to, `deliver.rs` where bytes that came go.
+
+mod deliver;
+#[cfg(test)]
+mod tests;
+mod window;
 
 use std::collections::VecDeque;
 
@@ -7,7 +15,7 @@ use crate::ids::{OpId, Outcome};
 
 use super::ring::RxRing;
 use super::rules::{Rule, Rules};
-use super::{Data, MAX_ADVERTS, RecvPost, RxAction, StreamConfig, StreamViolation, is_direct};
+use super::{Data, RecvPost, RxAction, StreamConfig, StreamViolation};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Recv {
@@ -53,6 +61,8 @@ pub struct StreamRx {
     max_advert: u32,
     /// WITHDRAW is out, WITHDRAWN not yet in.
     withdrawing: bool,
+    /// The last ADVERTs were in vain: indirect data crossed them.
+    vain: bool,
     fin: bool,
     /// The peer may write into the ring.
     granted: bool,
@@ -79,6 +89,7 @@ impl StreamRx {
             shown_bytes: 0,
             max_advert: u32::MAX,
             withdrawing: false,
+            vain: false,
             fin: false,
             granted: false,
             stashed: false,
@@ -200,9 +211,11 @@ impl StreamRx {
     }
 
     /// Nothing has come for long: acknowledges what is freed (the peer must see an
-    /// empty ring before it can give it back), and drops an empty ring that was made
-    /// for inline data only.
+    /// empty ring before it can give it back), advertises what was held back, and
+    /// drops an empty ring that was made for inline data only.
     pub fn idle(&mut self) {
+        self.vain = false;
+        self.pump();
         self.ack_all = self.ring.freed() > 0;
         if self.stashed && !self.granted && self.ring.fill() == 0 {
             self.stashed = false;
@@ -221,8 +234,11 @@ impl StreamRx {
     }
 
     /// Ring bytes freed since the last call. Whatever message goes to the peer next
-    /// may carry them.
+    /// may carry them. None while they are held back (R1).
     pub fn take_freed(&mut self) -> u32 {
+        if self.holding() {
+            return 0;
+        }
         self.ack_all = false;
         self.ack_told = false;
         self.ring.take_freed()
@@ -264,124 +280,6 @@ impl StreamRx {
         self.recvs.drain(..).map(|r| (r.post.op, r.filled)).collect()
     }
 
-    /// R5: direct data belong to the first receive, whose ADVERT the sender used.
-    fn direct(&mut self, data: Data) -> Result<(), StreamViolation> {
-        let len = data.len;
-        let room = self.recvs.front().map_or(0, |r| r.shown);
-        if len > room {
-            return Err(StreamViolation::DirectOverrun { len, room: room.into() });
-        }
-        let recv = &mut self.recvs[0];
-        let (op, op_off) = (recv.post.op, recv.filled);
-        recv.filled += u64::from(len);
-        recv.shown -= len;
-        self.seq += u64::from(len);
-        self.shown_bytes -= u64::from(len);
-        if data.inline {
-            self.out.push_back(RxAction::CopyInline { from: 0, op, op_off, len });
-        }
-        let recv = &mut self.recvs[0];
-        if recv.shown > 0 && recv.post.waitall {
-            return Ok(()); // partly filled, and still first at the sender's too
-        }
-        let ends = recv.left() == 0 || !recv.post.waitall;
-        let cancelled = recv.cancelled;
-        self.hide(0);
-        self.shown -= 1;
-        if ends {
-            self.end(0, Outcome::Ok);
-        } else if cancelled {
-            self.end(0, Outcome::Cancelled);
-        }
-        Ok(())
-    }
-
-    /// R4: indirect data end a direct phase.
-    fn indirect(&mut self, data: Data) -> Result<(), StreamViolation> {
-        let (len, room) = (data.len, self.ring.room());
-        if len > room {
-            return Err(StreamViolation::RingOverrun { len, room });
-        }
-        if !data.inline && !self.granted {
-            return Err(StreamViolation::Unexpected("DATA in a ring that was not granted"));
-        }
-        if is_direct(self.phase) {
-            if self.rules.hold(Rule::Unadvertise) {
-                self.unadvertise();
-            }
-            self.phase = self.phase.wrapping_add(1);
-        }
-        self.seq += u64::from(len);
-        let stash = if data.inline { self.place_inline(len) } else { 0 };
-        if stash < len && data.inline {
-            let (ring_off, rest) = (self.ring.write_at(), len - stash);
-            self.stashed = true;
-            self.out.push_back(RxAction::StashInline { from: stash, ring_off, len: rest });
-        }
-        self.ring.push(len - stash);
-        Ok(())
-    }
-
-    /// Copies inline data straight to the receives that wait, as long as no older
-    /// byte is in the ring; gives how much. The ring's positions advance as if the
-    /// bytes had passed through it, for so the sender counts.
-    fn place_inline(&mut self, len: u32) -> u32 {
-        let mut from = 0;
-        while from < len && self.ring.fill() == 0 {
-            let Some(recv) = self.recvs.front_mut().filter(|r| !r.post.peek) else { break };
-            let n = u32::try_from(recv.left()).unwrap_or(u32::MAX).min(len - from);
-            let (op, op_off) = (recv.post.op, recv.filled);
-            recv.filled += u64::from(n);
-            let ends = recv.left() == 0 || !recv.post.waitall;
-            self.out.push_back(RxAction::CopyInline { from, op, op_off, len: n });
-            self.ring.push(n);
-            self.ring.consume(n);
-            from += n;
-            if ends {
-                self.end(0, Outcome::Ok);
-            }
-        }
-        from
-    }
-
-    /// Takes back every ADVERT; receives that were only waiting for that end.
-    fn unadvertise(&mut self) {
-        let count = std::mem::take(&mut self.shown);
-        for at in 0..count {
-            self.hide(at);
-        }
-        let mut at = 0;
-        for _ in 0..count {
-            if self.recvs[at].cancelled {
-                self.end(at, Outcome::Cancelled);
-            } else {
-                at += 1;
-            }
-        }
-    }
-
-    /// Closes the window onto a receive; the caller counts `shown`.
-    fn hide(&mut self, at: usize) {
-        let recv = &mut self.recvs[at];
-        self.shown_bytes -= u64::from(recv.shown);
-        recv.shown = 0;
-        self.out.push_back(RxAction::Retract { op: recv.post.op });
-    }
-
-    /// Ends a receive; its window is closed first.
-    fn end(&mut self, at: usize, outcome: Outcome) {
-        if at < self.shown {
-            if self.rules.hold(Rule::RetractFirst) {
-                self.hide(at);
-            }
-            self.shown -= 1;
-        }
-        if let Some(recv) = self.recvs.remove(at) {
-            let (op, bytes) = (recv.post.op, recv.filled);
-            self.out.push_back(RxAction::Done { op, bytes, outcome });
-        }
-    }
-
     /// Does all that the state allows.
     fn pump(&mut self) {
         while self.advertise_one() || self.serve_one() {}
@@ -393,88 +291,12 @@ impl StreamRx {
         }
     }
 
-    /// R1.
-    fn advertise_one(&mut self) -> bool {
-        let quiet = self.withdrawing && self.rules.hold(Rule::QuietWhileWithdrawing);
-        let bytes_wait = self.ring.fill() > 0 && self.rules.hold(Rule::RingEmpty);
-        if quiet || bytes_wait || self.fin || self.shown >= MAX_ADVERTS {
-            return false;
-        }
-        let mut at = self.shown;
-        if !self.rules.hold(Rule::EarlierAdvertised) {
-            // As if a receive that cannot be advertised were not in the way.
-            at += self.recvs.iter().skip(at).take_while(|r| !r.post.advertise).count();
-        }
-        if at > 0 && self.recvs.get(at - 1).is_some_and(|r| r.shown > 0 && !r.wholly_shown()) {
-            return false;
-        }
-        let Some(recv) = self.recvs.get_mut(at) else { return false };
-        if !recv.post.advertise || recv.post.peek || recv.cancelled {
-            return false;
-        }
-        let len = u32::try_from(recv.left()).unwrap_or(u32::MAX).min(self.max_advert);
-        recv.shown = len;
-        if !is_direct(self.phase) {
-            self.phase = self.phase.wrapping_add(1);
-        }
-        // Exact for the first of a phase, for nothing is shown then.
-        let seq = self.seq.wrapping_add(self.shown_bytes);
-        self.shown += 1;
-        self.shown_bytes += u64::from(len);
-        self.out.push_back(RxAction::Advertise {
-            op: recv.post.op,
-            op_off: recv.filled,
-            len,
-            seq,
-            phase: self.phase,
-            waitall: recv.post.waitall,
-        });
-        true
-    }
-
-    /// Gives the first receive what the ring holds, or the end; false if that is
-    /// nothing.
-    fn serve_one(&mut self) -> bool {
-        let fill = self.ring.fill();
-        let Some(recv) = self.recvs.front() else { return false };
-        let ending = self.fin && self.rules.hold(Rule::FinCompletes);
-        let take = u32::try_from(recv.left()).unwrap_or(u32::MAX).min(fill);
-        if fill == 0 {
-            if ending {
-                let outcome = if recv.cancelled { Outcome::Cancelled } else { Outcome::Ok };
-                self.end(0, outcome);
-            }
-            return ending;
-        }
-        if recv.post.peek {
-            // More than the ring holds will never be there to be looked at.
-            let want = recv.left().min(u64::from(self.ring.size()));
-            if recv.post.waitall && u64::from(take) < want && !ending {
-                return false;
-            }
-        }
-        let peek = recv.post.peek;
-        let ends = !recv.post.waitall || u64::from(take) == recv.left() || peek;
-        self.copy_out(take);
-        if !peek {
-            self.ring.consume(take);
-        }
-        if ends {
-            self.end(0, Outcome::Ok);
-        }
-        true
-    }
-
-    /// Copies the oldest `len` ring bytes to the first receive.
-    fn copy_out(&mut self, len: u32) {
-        let recv = &mut self.recvs[0];
-        for (ring_off, len) in self.ring.oldest(len) {
-            if len > 0 {
-                let (op, op_off) = (recv.post.op, recv.filled);
-                recv.filled += u64::from(len);
-                self.out.push_back(RxAction::CopyFromRing { ring_off, op, op_off, len });
-            }
-        }
+    /// R1: after ADVERTs in vain the next ones, and ACKs, wait until the sender has
+    /// used up the ring. Then nothing can be on its way, and they cannot be in vain.
+    fn holding(&self) -> bool {
+        let could = self.recvs.front().is_some_and(|r| r.post.advertise && !r.post.peek);
+        let full = self.ring.is_used_up() && self.rules.hold(Rule::HoldEnds);
+        self.vain && could && !self.withdrawing && !self.fin && !full
     }
 
     /// R6: enough is free that the sender should know, or it may be needed now.
@@ -483,7 +305,7 @@ impl StreamRx {
         if freed == 0 || self.ack_told || !self.rules.hold(Rule::AckFreed) {
             return false;
         }
-        let enough = freed >= (self.ring.size() / 4).max(1);
+        let enough = freed >= (self.ring.size() / 4).max(1) && !self.holding();
         // Such a peek waits for more bytes without freeing any: the sender must have
         // all the room there is.
         let peeking = self.recvs.front().is_some_and(|r| r.post.peek && r.post.waitall);
@@ -500,6 +322,11 @@ impl StreamRx {
     /// Shows at most this many bytes in one ADVERT.
     pub(super) fn limit_adverts(&mut self, max: u32) {
         self.max_advert = max;
+    }
+
+    /// As if so many phases had gone by.
+    pub(super) fn start_phase(&mut self, phase: u32) {
+        self.phase = phase;
     }
 
     /// Phase and position, for the checker.

@@ -22,12 +22,12 @@ pub(super) const fn is_later(a: u32, b: u32) -> bool {
 /// What both halves must agree on; the session takes it from the hellos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamConfig {
-    /// Bytes of the receiver's hidden ring.
+    /// Bytes of the receiver's hidden ring, at least 1.
     pub ring: u32,
     /// Data of at most this many bytes ride inside the announcement itself
     /// instead of in a WRITE before it. 0 turns that off.
     pub inline_max: u32,
-    /// Data of one announcement, at most.
+    /// Data of one announcement, at most; at least 1.
     pub max_chunk: u32,
 }
 
@@ -185,7 +185,8 @@ pub enum RxAction {
         /// Bytes.
         len: u32,
     },
-    /// Copy from the message at hand to the ring.
+    /// Copy from the message at hand to the ring (make its memory, if there is none:
+    /// inline data come without GrantRing).
     StashInline {
         /// Offset in the message's data.
         from: u32,

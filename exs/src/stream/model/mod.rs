@@ -7,7 +7,7 @@
 //! tries all. Every byte of the stream carries its position as its value, so loss,
 //! duplication and disorder show in the buffers themselves.
 //!
-//! Asserted after every event, in `world.rs`:
+//! Asserted after every event, in `world.rs` and `receiver.rs`:
 //! - a receive ends once, with the next bytes of the stream, its window closed, and
 //!   nothing written beyond what it reports;
 //! - a send ends once, its memory no longer in use;
@@ -17,8 +17,10 @@
 //! - and in `quiet.rs`: where nothing is on its way, all that can end has ended.
 
 mod broken;
+mod hostile;
 mod quiet;
 mod random;
+mod receiver;
 mod search;
 mod tests;
 mod world;
@@ -50,6 +52,8 @@ struct Plan {
     split_write: bool,
     /// Bytes of one ADVERT, at most.
     max_advert: u32,
+    /// Where both ends start to count phases.
+    first_phase: u32,
     /// The rule that neither machine keeps.
     broken: Option<Rule>,
 }
@@ -217,6 +221,8 @@ impl World {
         tx.break_rule(plan.broken);
         rx.break_rule(plan.broken);
         rx.limit_adverts(plan.max_advert);
+        tx.start_phase(plan.first_phase);
+        rx.start_phase(plan.first_phase);
         Self {
             tx,
             rx,

@@ -1,0 +1,137 @@
+//! Where bytes that came go: to the first receive, or to the ring and from there.
+
+use crate::ids::Outcome;
+
+use super::super::rules::Rule;
+use super::super::{Data, RxAction, StreamViolation, is_direct};
+use super::StreamRx;
+
+impl StreamRx {
+    /// R5: direct data belong to the first receive, whose ADVERT the sender used.
+    pub(super) fn direct(&mut self, data: Data) -> Result<(), StreamViolation> {
+        let len = data.len;
+        let room = self.recvs.front().map_or(0, |r| r.shown);
+        if len > room {
+            return Err(StreamViolation::DirectOverrun { len, room: room.into() });
+        }
+        let recv = &mut self.recvs[0];
+        let (op, op_off) = (recv.post.op, recv.filled);
+        recv.filled += u64::from(len);
+        recv.shown -= len;
+        self.seq += u64::from(len);
+        self.shown_bytes -= u64::from(len);
+        if data.inline {
+            self.out.push_back(RxAction::CopyInline { from: 0, op, op_off, len });
+        }
+        let recv = &mut self.recvs[0];
+        if recv.shown > 0 && recv.post.waitall {
+            return Ok(()); // partly filled, and still first at the sender's too
+        }
+        if recv.left() == 0 || !recv.post.waitall {
+            self.end(0, Outcome::Ok);
+            return Ok(());
+        }
+        // More than one ADVERT can show: this one is used up, the next follows.
+        let cancelled = recv.cancelled;
+        self.hide(0);
+        self.shown -= 1;
+        if cancelled {
+            self.end(0, Outcome::Cancelled);
+        }
+        Ok(())
+    }
+
+    /// R4: indirect data end a direct phase.
+    pub(super) fn indirect(&mut self, data: Data) -> Result<(), StreamViolation> {
+        let (len, room) = (data.len, self.ring.room());
+        if len > room {
+            return Err(StreamViolation::RingOverrun { len, room });
+        }
+        if !data.inline && !self.granted {
+            return Err(StreamViolation::Unexpected("DATA in a ring that was not granted"));
+        }
+        if is_direct(self.phase) {
+            self.vain = self.shown > 0;
+            if self.rules.hold(Rule::Unadvertise) {
+                self.unadvertise();
+            }
+            self.phase = self.phase.wrapping_add(1);
+        }
+        self.seq += u64::from(len);
+        let stash = if data.inline { self.place_inline(len) } else { 0 };
+        if stash < len && data.inline {
+            let (ring_off, rest) = (self.ring.write_at(), len - stash);
+            self.stashed = true;
+            self.out.push_back(RxAction::StashInline { from: stash, ring_off, len: rest });
+        }
+        self.ring.push(len - stash);
+        Ok(())
+    }
+
+    /// Copies inline data straight to the receives that wait, as long as no older
+    /// byte is in the ring; gives how much. The ring's positions advance as if the
+    /// bytes had passed through it, for so the sender counts.
+    fn place_inline(&mut self, len: u32) -> u32 {
+        let mut from = 0;
+        while from < len && self.ring.fill() == 0 {
+            let Some(recv) = self.recvs.front_mut().filter(|r| !r.post.peek) else { break };
+            let n = u32::try_from(recv.left()).unwrap_or(u32::MAX).min(len - from);
+            let (op, op_off) = (recv.post.op, recv.filled);
+            recv.filled += u64::from(n);
+            let ends = recv.left() == 0 || !recv.post.waitall;
+            self.out.push_back(RxAction::CopyInline { from, op, op_off, len: n });
+            self.ring.push(n);
+            self.ring.consume(n);
+            from += n;
+            if ends {
+                self.end(0, Outcome::Ok);
+            }
+        }
+        from
+    }
+
+    /// Gives the first receive what the ring holds, or the end; false if that is
+    /// nothing.
+    pub(super) fn serve_one(&mut self) -> bool {
+        let fill = self.ring.fill();
+        let Some(recv) = self.recvs.front() else { return false };
+        let ending = self.fin && self.rules.hold(Rule::FinCompletes);
+        let take = u32::try_from(recv.left()).unwrap_or(u32::MAX).min(fill);
+        if fill == 0 {
+            if ending {
+                let outcome = if recv.cancelled { Outcome::Cancelled } else { Outcome::Ok };
+                self.end(0, outcome);
+            }
+            return ending;
+        }
+        if recv.post.peek {
+            // More than the ring holds will never be there to be looked at.
+            let want = recv.left().min(u64::from(self.ring.size()));
+            if recv.post.waitall && u64::from(take) < want && !ending {
+                return false;
+            }
+        }
+        let peek = recv.post.peek;
+        let ends = !recv.post.waitall || u64::from(take) == recv.left() || peek;
+        self.copy_out(take);
+        if !peek {
+            self.ring.consume(take);
+        }
+        if ends {
+            self.end(0, Outcome::Ok);
+        }
+        true
+    }
+
+    /// Copies the oldest `len` ring bytes to the first receive.
+    fn copy_out(&mut self, len: u32) {
+        let recv = &mut self.recvs[0];
+        for (ring_off, len) in self.ring.oldest(len) {
+            if len > 0 {
+                let (op, op_off) = (recv.post.op, recv.filled);
+                recv.filled += u64::from(len);
+                self.out.push_back(RxAction::CopyFromRing { ring_off, op, op_off, len });
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What the searches do not show: which road bytes take, and when ACKs are sent.
+
+use super::*;
+
+const CFG: StreamConfig = StreamConfig { ring: 100, inline_max: 50, max_chunk: 100 };
+
+fn recv(op: OpId, len: u64) -> RecvPost {
+    RecvPost { op, len, waitall: false, peek: false, advertise: false }
+}
+
+const fn inline(len: u32) -> Data {
+    Data { direct: false, inline: true, len }
+}
+
+fn all(rx: &mut StreamRx) -> Vec<RxAction> {
+    std::iter::from_fn(|| rx.poll()).collect()
+}
+
+const fn ok(op: OpId, bytes: u64) -> RxAction {
+    RxAction::Done { op, bytes, outcome: Outcome::Ok }
+}
+
+#[test]
+fn inline_data_skip_the_ring_if_a_receive_waits() {
+    let mut rx = StreamRx::new(CFG);
+    rx.post_recv(recv(1, 10));
+    rx.handle_data(inline(14)).expect("fits");
+    let copy = RxAction::CopyInline { from: 0, op: 1, op_off: 0, len: 10 };
+    let stash = RxAction::StashInline { from: 10, ring_off: 10, len: 4 };
+    assert_eq!(all(&mut rx), [copy, ok(1, 10), stash]);
+    assert!(rx.readable() && rx.buffered() == 4);
+    // The peer counts all 14 bytes as used until it is told.
+    assert_eq!(rx.take_freed(), 10);
+}
+
+#[test]
+fn a_receive_takes_what_is_there_across_the_end() {
+    let mut rx = StreamRx::new(CFG);
+    for _ in 0..2 {
+        rx.handle_data(inline(45)).expect("fits");
+        rx.post_recv(recv(1, 45));
+    }
+    all(&mut rx);
+    assert_eq!(rx.take_freed(), 90);
+    assert_eq!(
+        rx.handle_data(inline(20)),
+        Err(StreamViolation::RingOverrun { len: 20, room: 10 }),
+        "chunks are cut at the ring's end"
+    );
+    rx.handle_data(inline(10)).expect("up to the end");
+    rx.handle_data(inline(20)).expect("from the start");
+    all(&mut rx);
+    rx.post_recv(recv(2, 50));
+    let copy =
+        |ring_off, op_off, len| RxAction::CopyFromRing { ring_off, op: 2, op_off, len };
+    assert_eq!(all(&mut rx), [copy(90, 0, 10), copy(0, 10, 20), ok(2, 30), RxAction::Ack]);
+}
+
+#[test]
+fn acks_wait_for_a_quarter_of_the_ring_or_the_timer() {
+    let mut rx = StreamRx::new(CFG);
+    for (n, ack) in [(24, false), (1, true), (30, false)] {
+        rx.post_recv(recv(1, 50));
+        rx.handle_data(inline(n)).expect("fits");
+        assert_eq!(all(&mut rx).contains(&RxAction::Ack), ack, "at {n}");
+    }
+    // It was said once, and nobody has taken the number yet.
+    rx.idle();
+    assert_eq!(rx.take_freed(), 55);
+    rx.idle();
+    assert_eq!(all(&mut rx), []);
+    rx.post_recv(recv(1, 50));
+    rx.handle_data(inline(3)).expect("fits");
+    all(&mut rx);
+    rx.idle();
+    assert_eq!(all(&mut rx), [RxAction::Ack]);
+}
+
+#[test]
+fn a_ring_of_stashed_bytes_is_dropped_when_idle() {
+    let mut rx = StreamRx::new(CFG);
+    rx.handle_data(inline(3)).expect("fits");
+    all(&mut rx);
+    rx.idle();
+    assert_eq!(all(&mut rx), [], "it is in use");
+    rx.post_recv(recv(1, 3));
+    all(&mut rx);
+    rx.idle();
+    assert_eq!(all(&mut rx), [RxAction::DropRing, RxAction::Ack]);
+}
+
+#[test]
+fn empty_receives_do_not_wait() {
+    let mut rx = StreamRx::new(CFG);
+    rx.post_recv(recv(1, 5));
+    rx.post_recv(recv(2, 0));
+    assert_eq!(all(&mut rx), [ok(2, 0)]);
+}
+
+#[test]
+fn the_end() {
+    let mut rx = StreamRx::new(CFG);
+    rx.handle_data(inline(3)).expect("fits");
+    rx.handle_fin().expect("the first");
+    assert!(rx.handle_fin().is_err() && rx.handle_data(inline(1)).is_err());
+    assert!(rx.readable() && !rx.at_eof());
+    all(&mut rx);
+    rx.post_recv(RecvPost { waitall: true, ..recv(1, 5) });
+    let copy = RxAction::CopyFromRing { ring_off: 0, op: 1, op_off: 0, len: 3 };
+    assert_eq!(all(&mut rx), [copy, ok(1, 3), RxAction::DropRing]);
+    assert!(rx.readable() && rx.at_eof());
+    rx.post_recv(recv(2, 5));
+    assert_eq!(all(&mut rx), [ok(2, 0)]);
+}
+
+#[test]
+fn receives_beyond_4_gib_are_advertised_in_parts() {
+    let mut rx = StreamRx::new(CFG);
+    let len = u64::from(u32::MAX) + 10;
+    rx.post_recv(RecvPost { waitall: true, advertise: true, ..recv(1, len) });
+    rx.post_recv(RecvPost { advertise: true, ..recv(2, 5) });
+    let advertise = |op, op_off, len, seq, waitall| RxAction::Advertise {
+        op,
+        op_off,
+        len,
+        seq,
+        phase: 0,
+        waitall,
+    };
+    assert_eq!(all(&mut rx), [advertise(1, 0, u32::MAX, 0, true)]);
+    rx.handle_data(Data { direct: true, inline: false, len: u32::MAX }).expect("fits");
+    let first = u64::from(u32::MAX);
+    assert_eq!(
+        all(&mut rx),
+        [
+            RxAction::Retract { op: 1 },
+            advertise(1, first, 10, first, true),
+            advertise(2, 0, 5, len, false)
+        ]
+    );
+    assert_eq!(
+        rx.handle_data(Data { direct: true, inline: false, len: 11 }),
+        Err(StreamViolation::DirectOverrun { len: 11, room: 10 })
+    );
+}
+
+#[test]
+fn abort_closes_windows() {
+    let mut rx = StreamRx::new(CFG);
+    rx.post_recv(RecvPost { advertise: true, waitall: true, ..recv(1, 5) });
+    rx.post_recv(recv(2, 5));
+    rx.handle_data(Data { direct: true, inline: true, len: 2 }).expect("fits");
+    all(&mut rx);
+    assert_eq!(rx.abort(), [(1, 2), (2, 0)]);
+    assert_eq!(all(&mut rx), [RxAction::Retract { op: 1 }]);
+    assert_eq!(rx.pending(), 0);
+}
+
+#[test]
+fn after_adverts_in_vain_the_ring_is_used_up_first() {
+    let mut rx = StreamRx::new(CFG);
+    rx.post_recv(RecvPost { advertise: true, waitall: true, ..recv(1, 200) });
+    assert!(matches!(all(&mut rx)[..], [RxAction::Advertise { .. }]));
+    // Indirect data cross it, and more may be on its way: neither ADVERT nor ACK.
+    for n in [50, 40] {
+        rx.handle_data(inline(n)).expect("fits");
+        let actions = all(&mut rx);
+        let quiet = !actions
+            .iter()
+            .any(|a| matches!(a, RxAction::Advertise { .. } | RxAction::Ack));
+        assert!(quiet && rx.take_freed() == 0, "{actions:?}");
+    }
+    rx.handle_data(inline(10)).expect("fits");
+    let actions = all(&mut rx);
+    let advertise = RxAction::Advertise {
+        op: 1,
+        op_off: 100,
+        len: 100,
+        seq: 100,
+        phase: 2,
+        waitall: true,
+    };
+    // The ADVERT carries the freed bytes, and leaves the ACK nothing to say.
+    let [.., first, then] = actions[..] else { panic!("{actions:?}") };
+    assert_eq!((first, then), (advertise, RxAction::Ack));
+    assert_eq!(rx.take_freed(), 100);
+}

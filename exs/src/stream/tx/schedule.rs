@@ -1,0 +1,121 @@
+//! Which bytes go where (R3), and when an operation has ended.
+
+use crate::ids::Outcome;
+
+use super::super::rules::Rule;
+use super::super::{Target, TxAction, is_direct};
+use super::{Grant, StreamTx, Want};
+
+/// A Transfer that could be made now.
+pub(super) struct Chunk {
+    len: u32,
+    direct: bool,
+    inline: bool,
+}
+
+impl StreamTx {
+    /// R3: the largest chunk that the first unfinished send could move now, if the
+    /// ring's address were known.
+    pub(super) fn next_chunk(&self) -> Option<Chunk> {
+        let entry = self.ops.get(self.cur)?;
+        let Want::Send(total) = entry.want else { return None };
+        let left = u32::try_from(total - entry.taken).unwrap_or(u32::MAX).min(self.cfg.max_chunk);
+        let (room, direct) = match self.adverts.front() {
+            Some(advert) => (advert.len, true),
+            None => (self.ring.room(), false),
+        };
+        let len = left.min(room);
+        (len > 0).then_some(Chunk { len, direct, inline: entry.inline && len <= self.cfg.inline_max })
+    }
+
+    /// Only a WRITE into the ring needs the ring's address.
+    pub(super) fn may_send(&self, chunk: &Chunk) -> bool {
+        chunk.direct || chunk.inline || matches!(self.grant, Grant::Granted(_))
+    }
+
+    /// Takes the chunk that `next_chunk` found.
+    pub(super) fn transfer(&mut self, chunk: &Chunk) -> TxAction {
+        let len = chunk.len;
+        self.file_advert =
+            self.adverts.front().filter(|_| !self.ops[self.cur].inline && chunk.direct).copied();
+        let target = if chunk.direct { self.take_advert(len) } else { self.take_ring(len) };
+        self.seq += u64::from(len);
+        let entry = &mut self.ops[self.cur];
+        let (op, op_off) = (entry.op, entry.taken);
+        entry.taken += u64::from(len);
+        self.settle();
+        TxAction::Transfer { op, op_off, len, target, inline: chunk.inline }
+    }
+
+    /// R3, direct: a partly filled WAITALL buffer stays first; any other is spent,
+    /// for its receive ends with these bytes.
+    fn take_advert(&mut self, len: u32) -> Target {
+        let front = &mut self.adverts[0];
+        let target = Target::Direct { addr: front.addr, key: front.key };
+        // The peer's number: a wrapped address is refused by the peer's own RNIC.
+        front.addr = front.addr.wrapping_add(u64::from(len));
+        front.len -= len;
+        let stays = front.waitall && self.rules.hold(Rule::WaitallStays);
+        if front.len == 0 || !stays {
+            self.adverts.pop_front();
+        }
+        target
+    }
+
+    /// R3, indirect.
+    fn take_ring(&mut self, len: u32) -> Target {
+        if is_direct(self.phase) {
+            self.phase = self.phase.wrapping_add(1);
+        }
+        Target::Ring { offset: self.ring.take(len) }
+    }
+
+    /// Brings everything up to date that follows from the state: called after each
+    /// change of it.
+    pub(super) fn settle(&mut self) {
+        self.advance();
+        self.reap();
+        // R9: ask for the ring only when a WRITE into it is all that could be done.
+        let blocked = self.next_chunk().is_some_and(|c| !self.may_send(&c));
+        if blocked && self.grant == Grant::Unknown {
+            self.grant = Grant::Asked;
+            self.out.push_back(TxAction::RequestRing);
+        }
+    }
+
+    /// Moves `cur` past operations that take no more chunks; FIN goes out here.
+    fn advance(&mut self) {
+        while let Some(entry) = self.ops.get(self.cur) {
+            match entry.want {
+                Want::Send(total) if entry.taken < total && !entry.cancelled => return,
+                Want::Send(_) => {}
+                Want::Fin if self.fin_sent => {}
+                Want::Fin => {
+                    self.fin_sent = true;
+                    self.adverts.clear();
+                    self.out.push_back(TxAction::Fin);
+                }
+            }
+            self.cur += 1;
+        }
+    }
+
+    /// Ends operations in order, as far as their local memory is free.
+    fn reap(&mut self) {
+        while self.cur > 0 {
+            let Some(entry) = self.ops.front() else { return };
+            if entry.handled < entry.taken {
+                return;
+            }
+            let full = match entry.want {
+                Want::Send(total) => entry.handled == total,
+                Want::Fin => true,
+            };
+            let outcome = if full { Outcome::Ok } else { Outcome::Cancelled };
+            let (op, bytes) = (entry.op, entry.handled);
+            self.ops.pop_front();
+            self.cur -= 1;
+            self.done(op, bytes, outcome);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What the searches do not show: that the right road is taken, and the ends' order.
+
+use super::*;
+use crate::stream::Target;
+
+const CFG: StreamConfig = StreamConfig { ring: 100, inline_max: 10, max_chunk: 64 };
+
+fn advert(seq: u64, phase: u32, len: u32, waitall: bool) -> Advert {
+    Advert { seq, phase, addr: 0x1000, key: 5, len, waitall }
+}
+
+fn all(tx: &mut StreamTx) -> Vec<TxAction> {
+    std::iter::from_fn(|| tx.poll(true)).collect()
+}
+
+const fn ok(op: OpId, bytes: u64) -> TxAction {
+    TxAction::Done { op, bytes, outcome: Outcome::Ok }
+}
+
+const fn cancelled(op: OpId, bytes: u64) -> TxAction {
+    TxAction::Done { op, bytes, outcome: Outcome::Cancelled }
+}
+
+#[test]
+fn direct_when_advertised_in_chunks() {
+    let mut tx = StreamTx::new(CFG);
+    tx.handle_advert(advert(0, 0, 100, true)).expect("fits");
+    tx.post_send(1, 70);
+    let to = |addr| Target::Direct { addr, key: 5 };
+    let first =
+        TxAction::Transfer { op: 1, op_off: 0, len: 64, target: to(0x1000), inline: false };
+    // What is left of a large send may be small enough to go inline.
+    let second =
+        TxAction::Transfer { op: 1, op_off: 64, len: 6, target: to(0x1040), inline: true };
+    assert_eq!(all(&mut tx), [first, second]);
+    tx.handle_sent(1, 64);
+    assert_eq!(all(&mut tx), []);
+    tx.handle_sent(1, 6);
+    assert_eq!(all(&mut tx), [ok(1, 70)]);
+}
+
+#[test]
+fn small_data_need_no_ring_address_large_ones_ask_once() {
+    let mut tx = StreamTx::new(CFG);
+    tx.post_send(1, 10);
+    tx.post_send(2, 50);
+    tx.post_send(3, 1);
+    let ring = |op, offset, len, inline| TxAction::Transfer {
+        op,
+        op_off: 0,
+        len,
+        target: Target::Ring { offset },
+        inline,
+    };
+    // The third is small, but nothing overtakes.
+    assert_eq!(all(&mut tx), [ring(1, 0, 10, true), TxAction::RequestRing]);
+    assert!(!tx.wants_transfer());
+    assert_eq!(tx.ring(), None);
+    tx.handle_ring(RemoteRing { addr: 9, key: 9 }).expect("asked for");
+    assert_eq!(all(&mut tx), [ring(2, 10, 50, false), ring(3, 60, 1, true)]);
+    assert!(tx.handle_ring(RemoteRing { addr: 9, key: 9 }).is_err(), "not asked for");
+}
+
+#[test]
+fn ring_chunks_are_cut_at_its_end() {
+    let mut tx = StreamTx::new(StreamConfig { inline_max: 100, ..CFG });
+    tx.post_send(1, 60);
+    tx.post_send(2, 60);
+    assert_eq!(all(&mut tx).len(), 2);
+    assert_eq!(tx.ring_used(), 100);
+    tx.handle_ack(30).expect("in use");
+    let rest = TxAction::Transfer {
+        op: 2,
+        op_off: 40,
+        len: 20,
+        target: Target::Ring { offset: 0 },
+        inline: true,
+    };
+    assert_eq!(all(&mut tx), [rest]);
+    assert_eq!(tx.handle_ack(91), Err(StreamViolation::AckOverrun { freed: 91, used: 90 }));
+}
+
+#[test]
+fn ends_come_in_order() {
+    let mut tx = StreamTx::new(CFG);
+    tx.handle_advert(advert(0, 0, 1000, true)).expect("fits");
+    tx.post_send(1, 20);
+    tx.post_send(2, 0);
+    tx.post_send(3, 5);
+    tx.shutdown(4);
+    let actions = all(&mut tx);
+    assert_eq!(actions.len(), 3, "two Transfers and FIN: {actions:?}");
+    assert_eq!(actions[2], TxAction::Fin);
+    tx.handle_sent(3, 5);
+    assert_eq!(all(&mut tx), []);
+    tx.handle_sent(1, 20);
+    assert_eq!(all(&mut tx), [ok(1, 20), ok(2, 0), ok(3, 5), ok(4, 0)]);
+    tx.post_send(5, 1);
+    assert_eq!(all(&mut tx), [cancelled(5, 0)]);
+    tx.shutdown(6);
+    assert_eq!(all(&mut tx), [ok(6, 0)]);
+}
+
+#[test]
+fn cancels() {
+    let mut tx = StreamTx::new(CFG);
+    tx.handle_advert(advert(0, 0, 64, true)).expect("fits");
+    tx.post_send(1, 90);
+    tx.post_send(2, 4);
+    assert!(matches!(tx.poll(true), Some(TxAction::Transfer { op: 1, len: 64, .. })));
+    assert!(!tx.cancel(7));
+    assert!(tx.cancel(2));
+    assert_eq!(tx.poll(false), Some(TxAction::RequestRing));
+    assert_eq!(tx.poll(false), Some(cancelled(2, 0)));
+    assert!(tx.cancel(1));
+    assert_eq!(all(&mut tx), []);
+    tx.handle_sent(1, 64);
+    assert_eq!(all(&mut tx), [cancelled(1, 64)]);
+    // All its bytes are out: it cannot fail any more.
+    tx.post_send(3, 3);
+    assert_eq!(all(&mut tx).len(), 1);
+    assert!(tx.cancel(3));
+    tx.handle_sent(3, 3);
+    assert_eq!(all(&mut tx), [ok(3, 3)]);
+    tx.post_send(4, 50);
+    tx.shutdown(5);
+    assert!(tx.cancel(5));
+    assert_eq!(all(&mut tx), [cancelled(5, 0)]);
+    tx.post_send(6, 1);
+    assert_eq!(tx.abort(), [(4, 0), (6, 0)]);
+    assert_eq!(tx.pending(), 0);
+}
+
+#[test]
+fn the_ring_is_given_back_when_unused() {
+    let mut tx = StreamTx::new(CFG);
+    tx.idle_ring_release();
+    assert_eq!(all(&mut tx), []);
+    tx.post_send(1, 50);
+    assert_eq!(all(&mut tx), [TxAction::RequestRing]);
+    tx.handle_ring(RemoteRing { addr: 9, key: 9 }).expect("asked for");
+    tx.idle_ring_release();
+    assert_eq!(all(&mut tx).len(), 1, "about to be needed");
+    tx.handle_sent(1, 50);
+    tx.idle_ring_release();
+    assert_eq!(all(&mut tx), [ok(1, 50)], "not empty");
+    tx.handle_ack(50).expect("in use");
+    tx.idle_ring_release();
+    assert_eq!(all(&mut tx), [TxAction::ReleaseRing]);
+    tx.post_send(2, 50);
+    assert_eq!(all(&mut tx), [TxAction::RequestRing]);
+}
+
+#[test]
+fn refuses_what_no_honest_receiver_sends() {
+    let mut tx = StreamTx::new(CFG);
+    assert!(tx.handle_advert(advert(0, 1, 5, false)).is_err(), "odd");
+    assert!(tx.handle_advert(advert(0, 0, 0, false)).is_err(), "empty");
+    assert!(tx.handle_advert(advert(0, 2, 5, false)).is_err(), "to come");
+    tx.handle_withdraw().expect("the first");
+    assert!(tx.handle_withdraw().is_err(), "the second before the answer");
+    assert_eq!(all(&mut tx), [TxAction::Withdrawn]);
+    tx.handle_withdraw().expect("after the answer");
+}
