@@ -8,7 +8,39 @@
 //! is void: both sides count, so nothing need be said.
 //!
 //! As with the stream, a direction is a [`PacketTx`] and a [`PacketRx`], and bytes
-//! never pass through here.
+//! never pass through here: calls say what happened, actions say what to do.
+//!
+//! What this floor promises, whatever the order of events and whatever the peer
+//! says (`model` walks every interleaving of short scripts):
+//! - Each message is received whole (or cut off, with its true length), once, in
+//!   order.
+//! - Each operation ends exactly once, with a `Done` or in the list from `abort`.
+//! - The peer has no window onto a receive's buffer when the receive ends: a
+//!   `Retract` comes before the `Done`. So a cancelled receive that was shown
+//!   waits for the sender to forget it.
+//! - Memory is bounded: the sender keeps at most [`ADVERT_WINDOW`] ADVERTs, the
+//!   receiver at most the agreed stash.
+//!
+//! What it relies on: each way, messages arrive in the order of the actions that
+//! asked for them, control messages included; a WRITE is placed before its DATA.
+//!
+//! The rules, by which `tx` and `rx` cite them (`spec-notes/packet-protocol.md`
+//! gives the reasons):
+//! 1. A small message goes eagerly if the stash takes it, ADVERT or no ADVERT.
+//! 2. Any other is written into its ADVERT. While that is not there, a large one
+//!    sends RTS, once, and a small one waits for an ACK.
+//! 3. The sender drops ADVERTs for messages that have gone and of generations that
+//!    have ended.
+//! 4. The receiver shows, ahead of time, receives that take more than a small
+//!    message, unless a peek is in front, or the last messages were all small.
+//! 5. For a message that asks (RTS) it shows the receive, whatever its kind.
+//! 6. What is eager and finds no receive is stashed; it is acknowledged when it
+//!    has been consumed, at the latest when that makes half of the stash.
+//! 7. To cancel a receive that was shown, or is in front of one that was, the
+//!    receiver sends WITHDRAW, and shows nothing until WITHDRAWN answers. What the
+//!    sender began before, arrives before. The rest is shown anew, with new numbers,
+//!    as the next generation.
+//! 8. FIN ends the receives that wait and those to come.
 
 #[cfg(test)]
 mod model;

@@ -121,7 +121,7 @@ impl PacketRx {
         true
     }
 
-    /// A small message came, inside of its announcement.
+    /// A small message came, inside of its announcement (rule 6).
     pub fn handle_eager(&mut self, len: u32) -> Result<(), PacketViolation> {
         let used = self.stashed + self.freed;
         if self.config.as_eager(u64::from(len)).is_none() || !self.config.stash_takes(used, len) {
@@ -222,7 +222,7 @@ impl PacketRx {
         Ok(())
     }
 
-    /// No more messages come.
+    /// No more messages come (rule 8).
     pub fn handle_fin(&mut self) -> Result<(), PacketViolation> {
         if self.fin {
             return Err(PacketViolation::Unexpected("second FIN"));
@@ -408,8 +408,9 @@ impl PacketRx {
         self.done(recv.op, u64::from(len), u64::from(total), Outcome::Ok);
     }
 
-    /// An eager message was consumed. An ACK is due when half of the stash could
-    /// be used again; no eager message is larger, so a sender never waits for less.
+    /// An eager message was consumed (rule 6). An ACK is due when half of the stash
+    /// could be used again; no eager message costs more, so a sender that waits for
+    /// room is sure to get it once its messages are consumed.
     fn free(&mut self, len: u32) {
         self.freed += PacketConfig::stash_cost(len);
         if self.freed >= self.config.stash / 2 && !self.ack_due {

@@ -135,10 +135,12 @@ impl PacketTx {
         if advert.msg - self.next >= ADVERT_WINDOW as u64 {
             return Err(PacketViolation::Unexpected("ADVERT too many messages ahead"));
         }
-        if self.adverts.back().is_some_and(|last| last.msg >= advert.msg) {
-            return Err(PacketViolation::Unexpected("ADVERT out of order"));
+        // Mostly at the end; but the one that an RTS asked for may come behind those
+        // that were sent ahead.
+        match self.adverts.binary_search_by_key(&advert.msg, |a| a.msg) {
+            Ok(_) => return Err(PacketViolation::Unexpected("second ADVERT for a message")),
+            Err(at) => self.adverts.insert(at, advert),
         }
-        self.adverts.push_back(advert);
         Ok(())
     }
 

@@ -7,7 +7,8 @@ use crate::ids::{OpId, Outcome};
 pub struct PacketConfig {
     /// Messages of at most this many bytes travel inside of their announcement.
     pub eager_max: u32,
-    /// Bytes of eager messages that the receiver keeps for receives to come.
+    /// Bytes of eager messages that the receiver keeps for receives to come; each
+    /// also costs [`STASH_OVERHEAD`].
     pub stash: u32,
     /// Bytes of one message, at most.
     pub max_msg: u64,
@@ -140,7 +141,8 @@ pub enum PacketTxAction {
 /// What the receiving half wants done, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PacketRxAction {
-    /// Open the receive's buffer to the peer and send the ADVERT.
+    /// Open the receive's buffer to the peer and send the ADVERT. This may come for
+    /// a receive that was posted as not to be advertised, and for one of 0 bytes.
     Advertise {
         /// The receive.
         op: OpId,
