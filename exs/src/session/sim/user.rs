@@ -35,8 +35,8 @@ pub(super) struct Op {
 /// A send in order of posting: what it holds, and how it ended.
 pub(super) struct Sent {
     pub(super) data: Vec<u8>,
-    /// From a file, which may have less.
-    pub(super) file: bool,
+    /// Bytes of it that there are (a file may have less than was asked of it).
+    pub(super) real: usize,
     pub(super) end: Option<SentEnd>,
 }
 
@@ -230,7 +230,7 @@ pub(super) fn verify_stream(tx: &User, rx: &User) {
     let mut sent = Vec::new();
     let mut certain = true;
     for s in &tx.sends {
-        let all = s.data.len() as u64;
+        let all = s.real as u64;
         let (bytes, sure) = match s.end {
             Some(SentEnd::Exactly(n)) => (n, true),
             Some(SentEnd::Not) => (0, true),
@@ -278,7 +278,7 @@ pub(super) fn verify_packets(tx: &User, rx: &User) {
             };
             let n = usize::try_from(bytes).unwrap();
             let sure = matches!(s.end, Some(SentEnd::Exactly(_)));
-            let whole = bytes == *total || (s.file && !sure);
+            let whole = bytes == *total || (s.real as u64 == *total && !sure);
             let matches = whole && s.data[..n].starts_with(data);
             if matches {
                 break;

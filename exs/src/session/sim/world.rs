@@ -314,19 +314,20 @@ impl World {
         let len = self.rng.size(0, self.plan.max_len);
         let now = self.net.now;
         let op = self.users[side].op();
-        let (source, bufs, data) = if self.rng.one_in(5) {
+        let (source, bufs, data, real) = if self.rng.one_in(5) {
             let (file, content) = file();
             let past = if self.plan.calm { 0 } else { 300 };
             let len = len.min(content.len() / 2);
             let offset = self.rng.size(0, content.len() - len + past.min(len));
             let mut data = content.get(offset..).unwrap_or(&[]).to_vec();
+            let real = data.len().min(len);
             data.resize(len, 0);
-            (file_source(file, offset as u64, len as u64), Vec::new(), data)
+            (file_source(file, offset as u64, len as u64), Vec::new(), data, real)
         } else {
             let data: Vec<u8> = (0..len).map(|_| self.rng.next().to_le_bytes()[0]).collect();
             let sizes = self.pieces(len);
             let bufs = self.users[side].memory(&mut self.net, side, &sizes, &data);
-            (Source::Memory(iovec(&bufs)), bufs, data)
+            (Source::Memory(iovec(&bufs)), bufs, data, len)
         };
         match self.with(side, |s, _| s.post_send(now, op, source)) {
             Ok(()) => {
@@ -334,7 +335,7 @@ impl World {
                     eprintln!("{now:?} {side}: send {op} of {len}");
                 }
                 let user = &mut self.users[side];
-                user.sends.push_back(Sent { data, file: bufs.is_empty(), end: None });
+                user.sends.push_back(Sent { data, real, end: None });
                 let kind = Kind::Send(user.sends.len() - 1);
                 user.ops.insert(op, Op { kind, bufs });
             }
