@@ -82,6 +82,7 @@ impl Engine {
             ord: d.rnic.caps().max_ord,
             timeout: opts.connect_timeout,
             crc: opts.crc,
+            no_delay: opts.no_delay,
             bind,
         };
         if let Err(source) = d.rnic.connect(qp, addr, &param, now) {
@@ -260,6 +261,8 @@ impl Engine {
             Err(e) => {
                 crate::trace::warn!("cannot take the connection of {}: {e}", r.peer);
                 self.socks.remove(child.index as usize);
+                let busy = Refusal { code: RefusalCode::Busy, versions: VERSIONS };
+                self.reject(device, r.req, &busy.emit(), now);
             }
         }
     }
@@ -273,11 +276,12 @@ impl Engine {
         now: Time,
     ) -> Result<Qp, RnicError> {
         let opts = &self.socks[child.index as usize].opts;
-        let (timeout, crc) = (opts.connect_timeout, opts.crc);
+        let (timeout, crc, no_delay) = (opts.connect_timeout, opts.crc, opts.no_delay);
         let d = &mut self.devices[device];
         let qp = d.create_qp(super::MAX_SEND_WR)?;
         let (ird, ord) = (d.rnic.caps().max_ird, d.rnic.caps().max_ord);
-        let param = ConnParam { private_data: reply, ird, ord, timeout, crc, bind: None };
+        let param =
+            ConnParam { private_data: reply, ird, ord, timeout, crc, no_delay, bind: None };
         if let Err(e) = d.rnic.accept(r.req, qp, &param, now) {
             // It was just made: there is nothing to go wrong.
             let _ = d.rnic.destroy_qp(qp);

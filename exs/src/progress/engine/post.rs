@@ -169,7 +169,12 @@ impl Engine {
 
     pub(crate) fn set_options(&mut self, id: SockId, opts: Options) -> Result<(), Error> {
         let s = self.sock(id)?;
+        if let Some(session) = s.session.as_mut() {
+            session.set_timeouts(opts.send_timeout, opts.recv_timeout);
+            session.set_keepalive(opts.keep_alive, opts.dead_after);
+        }
         s.opts = opts;
+        self.mark(id.index);
         Ok(())
     }
 
