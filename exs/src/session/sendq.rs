@@ -99,10 +99,6 @@ impl SendQueue {
         self.depth - self.entries.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     /// The `wr_id` of the next WR.
     pub(super) fn next_id(&self) -> u64 {
         self.first + self.entries.len() as u64
