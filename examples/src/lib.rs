@@ -1,1 +1,4 @@
-//! Programs over EXS; each binary of this package is one of them.
+//! What the example programs share.
+
+pub mod peer;
+pub mod stats;

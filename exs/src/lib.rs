@@ -1,4 +1,46 @@
-//! Extended Sockets.
+//! Extended Sockets: asynchronous, zero-copy sockets over RDMA, or over a software
+//! RNIC where there is no device.
+//!
+//! A socket program says *what* moves; an RDMA NIC needs to know *where from*, *where
+//! to* and *who pays for the buffer*. EXS keeps the socket's shape (connect, accept,
+//! send, recv, shutdown, close) and adds the two things that a NIC needs: memory
+//! registered ahead, and operations that complete later, as events on a queue.
+//!
+//! - [`Socket`]: streams and seqpackets. Every call has an asynchronous form, which
+//!   takes an [`EventQueue`] and a [`Token`], and a blocking twin
+//!   ([`Socket::blocking`]).
+//! - [`MemoryRegion`] and [`Buffer`]: memory that is moved into operations and comes
+//!   back with their events, so that safe code cannot touch it in between.
+//! - [`EventQueue`] and [`Event`]: exactly one event for each accepted operation,
+//!   whatever happens to it; a file descriptor for epoll and its kin.
+//! - [`Export`] and [`RemoteBuffer`]: one-sided RDMA READ and WRITE.
+//! - [`Options`]: each with an environment variable for its default.
+//! - [`counters`]: figures to tune with.
+//!
+//! ```
+//! use exs::Socket;
+//!
+//! let listener = Socket::stream()?;
+//! listener.bind("127.0.0.1:0".parse().unwrap())?;
+//! listener.listen(8)?;
+//! let addr = listener.local_addr()?;
+//!
+//! let client = std::thread::spawn(move || {
+//!     let socket = Socket::stream()?;
+//!     socket.blocking().connect(addr)?;
+//!     socket.blocking().send_all(b"hello, world")?;
+//!     socket.blocking().close()
+//! });
+//! let (server, peer) = listener.blocking().accept()?;
+//! let mut text = [0; 12];
+//! server.blocking().recv_exact(&mut text)?;
+//! println!("{peer} says: {}", String::from_utf8_lossy(&text));
+//! # assert_eq!(&text, b"hello, world");
+//! client.join().unwrap()?;
+//! # Ok::<(), exs::Error>(())
+//! ```
+//!
+//! The house behind it, floor by floor, is described in `spec-notes/ARCHITECTURE.md`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 macro_rules! floors {
@@ -6,22 +48,41 @@ macro_rules! floors {
         #[cfg(feature = "internals")]
         $(#[$m])* pub mod $name;
         #[cfg(not(feature = "internals"))]
-        #[allow(dead_code, unreachable_pub)]
+        #[allow(dead_code, unreachable_pub, unused_imports)]
         $(#[$m])* mod $name;
     )*};
 }
 
 floors! {
+    api,
     ids,
+    iwarp,
     mem,
     packet,
+    progress,
     rnic,
     session,
     stream,
     sys,
+    tcp,
     time,
+    trace,
     wire,
 }
+
+pub use api::{
+    Blocking, Counters, Event, EventQueue, Export, Packet, Refused, RemoteBuffer,
+    RemoteBufferError, Rights, SendFlags, Socket, SocketType, Token, counters, raw,
+};
+pub use mem::{Buffer, MemError, MemoryRegion};
+pub use progress::{
+    Error, EventKind, Interest, Options, QueueOptions, Readiness, RecvFlags, Transport, WaitPolicy,
+};
+
+/// The programs in the README compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
 
 /// The version of this library.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -109,7 +109,7 @@ pub enum AccessFault {
 /// Keys are drawn at random, so the identity is a good hash of them, and no
 /// peer can choose which keys exist.
 #[derive(Default)]
-pub struct KeyHasher(u64);
+pub(crate) struct KeyHasher(u64);
 
 impl Hasher for KeyHasher {
     fn finish(&self) -> u64 {
@@ -297,8 +297,8 @@ mod tests {
         let grant = t.remove(key).unwrap();
         let mut draws = [0, key, 43].into_iter();
         assert_eq!(t.insert(grant.clone(), &mut || draws.next().unwrap()), 43);
-        for i in 0..QUARANTINE as u32 {
-            let k = t.insert(grant.clone(), &mut || 1000 + i);
+        for fresh in (1000..).take(QUARANTINE) {
+            let k = t.insert(grant.clone(), &mut || fresh);
             t.remove(k);
         }
         assert_eq!(t.insert(grant, &mut || key), key, "forgotten after {QUARANTINE} others");

@@ -14,10 +14,12 @@
 //! What it must never know: sockets, connections' states, wire formats, time.
 //! Randomness is passed in.
 
+mod buffer;
 mod keys;
 mod raw;
 mod sgl;
 
+pub use buffer::{Buffer, MemoryRegion, ReleaseRegistration};
 pub use keys::{Access, AccessFault, Grant, Key, KeyTable, Scope};
 pub use raw::{MemError, Region, Segment};
 pub use sgl::{MAX_SGE, Sgl};

@@ -19,6 +19,8 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::sys::{IoVec, IoVecMut};
+
 /// Why a piece of memory could not be had or addressed.
 #[derive(Debug, thiserror::Error)]
 pub enum MemError {
@@ -31,6 +33,21 @@ pub enum MemError {
         len: usize,
         /// Size of the region.
         region: usize,
+    },
+    /// A live buffer has some of these bytes.
+    #[error(
+        "bytes {start}..{end} of the region are in use: a buffer has {by_start}..{by_end}; \
+         drop it, or wait for the event that brings it back"
+    )]
+    Leased {
+        /// First byte asked for.
+        start: usize,
+        /// End of the range asked for.
+        end: usize,
+        /// First byte of the lease in the way.
+        by_start: usize,
+        /// Its end.
+        by_end: usize,
     },
     /// The kernel gave no memory.
     #[error("cannot map {len} bytes of memory: {source}")]
@@ -77,7 +94,8 @@ impl Region {
         if len == 0 || len > isize::MAX as usize {
             return Err(MemError::BadLength { len });
         }
-        let base = crate::sys::map_anonymous(len).map_err(|source| MemError::Map { len, source })?;
+        let base =
+            crate::sys::map_anonymous(len).map_err(|source| MemError::Map { len, source })?;
         Ok(Arc::new(Region { base, len, backing: Backing::Map }))
     }
 
@@ -271,6 +289,25 @@ impl Segment {
         // bytes belong to the operation meanwhile, and a peer that changes them
         // through the kernel only spoils its own checksum.
         crc32c::crc32c_append(seed, unsafe { std::slice::from_raw_parts(start, len) })
+    }
+
+    /// `len` bytes at `offset`, for the kernel to read. Panics if out of bounds.
+    pub fn io_vec(&self, offset: usize, len: usize) -> IoVec<'_> {
+        self.assert_inside(offset, len);
+        // SAFETY: in bounds, asserted above.
+        let start = unsafe { self.as_ptr().add(offset) };
+        // SAFETY: mapped for as long as `self` is borrowed (the Arc).
+        unsafe { IoVec::from_raw(start, len) }
+    }
+
+    /// `len` bytes at `offset`, for the kernel to write. Panics if out of bounds.
+    pub fn io_vec_mut(&self, offset: usize, len: usize) -> IoVecMut<'_> {
+        self.assert_inside(offset, len);
+        // SAFETY: in bounds, asserted above.
+        let start = unsafe { self.as_ptr().add(offset) };
+        // SAFETY: mapped for as long as `self` is borrowed (the Arc), and the
+        // bytes belong to the operation that receives into them (module essay).
+        unsafe { IoVecMut::from_raw(start, len) }
     }
 
     fn assert_inside(&self, offset: usize, len: usize) {

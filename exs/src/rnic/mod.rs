@@ -32,9 +32,9 @@ use std::net::SocketAddr;
 
 /// An RNIC: a device, or software that stands in for one.
 ///
-/// All calls are non-blocking. Nothing is put on the wire before [`Rnic::flush`]
-/// (the doorbell) or [`Rnic::progress`]; so WRs posted one after the other leave
-/// together.
+/// All calls are non-blocking. WRs are put on the wire by [`Rnic::flush`] (the
+/// doorbell), so those posted one after the other leave together; other traffic of
+/// the same QP may take them along before.
 pub trait Rnic: Send {
     /// What this RNIC can do.
     fn caps(&self) -> &Caps;

@@ -381,6 +381,11 @@ pub struct Ready {
     pub readable: bool,
     /// There is room to write, or a connect has ended.
     pub writable: bool,
+    /// The peer ended its side, or the connection broke (EPOLLRDHUP, EPOLLHUP,
+    /// EPOLLERR). Readiness is edge-triggered: without this a driver could not
+    /// take a short read for "all read", as no edge follows for an end of file
+    /// that was reported together with the last bytes.
+    pub hup: bool,
 }
 
 /// Why an RNIC refused a call.

@@ -72,7 +72,7 @@ impl Session {
     /// Does all that can be done; call it after each other call. True if WRs were
     /// posted: flush now if [`Session::urgent`], else soon.
     pub fn drive(&mut self, now: Time, port: &mut dyn Port) -> bool {
-        (self.posted, self.urgent) = (false, false);
+        (self.posted, self.soon, self.urgent) = (false, false, false);
         if self.link == Link::Up && !self.ending.mute() {
             self.drive_up(now, port);
         } else {

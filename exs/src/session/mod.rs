@@ -125,6 +125,8 @@ pub struct Session {
     ending: Ending,
     timers: Timers,
     counters: Counters,
+    /// `drive` has posted something that should leave before long.
+    soon: bool,
     /// `drive` has posted something, and it is urgent.
     posted: bool,
     urgent: bool,
@@ -156,6 +158,7 @@ impl Session {
             timers: Timers::default(),
             counters: Counters::default(),
             posted: false,
+            soon: false,
             urgent: false,
             sided_first: false,
             cfg,
@@ -259,6 +262,12 @@ impl Session {
         self.done.pop_front()
     }
 
+    /// What the last `drive` posted should leave before long; if not, it may wait for
+    /// whatever leaves next.
+    pub fn soon(&self) -> bool {
+        self.soon
+    }
+
     /// What the last `drive` posted should leave now: data, or what the peer waits
     /// for, as opposed to ADVERTs that may ride with the next flush.
     pub fn urgent(&self) -> bool {
@@ -284,6 +293,11 @@ impl Session {
     /// The handshake is over and nothing has ended the connection.
     pub fn is_connected(&self) -> bool {
         self.link == Link::Up && self.ending.reason.is_none() && !self.ending.cut
+    }
+
+    /// Something has ended the connection, or is about to.
+    pub fn is_over(&self) -> bool {
+        matches!(self.link, Link::Down(_)) || self.ending.over()
     }
 
     /// Nothing is outstanding, no window is open and no memory of the port's is held:

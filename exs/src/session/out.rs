@@ -153,8 +153,12 @@ impl Session {
             inline: false,
             signalled,
         };
+        // Data for a receive this small ride in their announcement, ADVERT or not: it
+        // is worth no doorbell of its own.
+        let idle = matches!(message, Message::Advert(a) if a.len <= self.cfg.inline_max);
         let sent = self.post_wr(port, wr, what.into());
         self.urgent |= sent && !relaxed;
+        self.soon |= sent && !idle;
         sent
     }
 

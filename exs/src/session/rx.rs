@@ -265,7 +265,7 @@ impl Session {
                 recv.window = Some(key);
                 self.out.rx.push_back(advert.advert(addr, key, len));
             }
-            Err(error) => self.fail(OpError::LocalMemory(error)),
+            Err(error) => self.memory_refused(error),
         }
     }
 
@@ -311,12 +311,21 @@ impl Session {
         }
     }
 
+    /// The port has no memory, or no window for it.
+    fn memory_refused(&mut self, error: RnicError) {
+        match error {
+            // The queue pair is going down already, and that is going to be reported.
+            RnicError::State { .. } => self.ending.refused = true,
+            _ => self.fail(OpError::LocalMemory(error)),
+        }
+    }
+
     /// False if there is no memory; then the connection fails.
     fn make_ring(&mut self, port: &mut dyn Port) -> bool {
         if self.ring.is_none() {
             match port.alloc(index(self.cfg.ring.max(1))) {
                 Ok(buf) => self.ring = Some(Ring { buf, key: None }),
-                Err(error) => self.fail(OpError::LocalMemory(error)),
+                Err(error) => self.memory_refused(error),
             }
         }
         self.ring.is_some()
@@ -334,7 +343,7 @@ impl Session {
                 self.counters.rings_granted += 1;
                 self.out.rx.push_back(Message::Ring { addr, key });
             }
-            Err(error) => self.fail(OpError::LocalMemory(error)),
+            Err(error) => self.memory_refused(error),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::rnic::{SendOp, Sge, WcStatus};
 use super::ops::{Side, Sided};
 use super::out::Wr;
 use super::sendq::What;
-use super::{Buf, Done, OpError, Port, Session};
+use super::{Buf, Done, Link, OpError, Port, Session};
 
 /// Segments of one WRITE that are made here.
 const SGES: usize = 16;
@@ -32,7 +32,8 @@ impl Session {
         buf: &Buf,
         access: Access,
     ) -> Result<Key, OpError> {
-        if !self.is_connected() {
+        // The peer need not have spoken yet: only an end, or no queue pair, forbids it.
+        if !matches!(self.link, Link::Mute | Link::Up) || self.ending.over() {
             return Err(self.ending.reason.clone().unwrap_or(OpError::NotConnected));
         }
         let key = port

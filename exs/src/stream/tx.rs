@@ -1,13 +1,13 @@
 //! The sending half of a stream: rules R2, R3 and the sender's part of R6 to R9.
 //!
 //! This file holds the state and what others may ask of it; `schedule.rs` decides
-//! which bytes go where, and when an operation has ended.
+//! which bytes go where, and when an operation has ended; `file.rs` cuts chunks of
+//! files short.
 
+mod file;
 mod schedule;
 #[cfg(test)]
 mod tests;
-
-mod file;
 
 use std::collections::VecDeque;
 

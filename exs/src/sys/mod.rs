@@ -5,7 +5,19 @@
 //! `io::Error` with the kernel's errno. What it must never know: protocols.
 #![allow(unsafe_code)]
 
+mod eventfd;
+mod addr;
+mod iovec;
 mod map;
+mod random;
+mod tcp;
 
+pub use eventfd::EventFd;
+pub use iovec::{IoVec, IoVecMut};
 pub use map::map_anonymous;
 pub(crate) use map::unmap;
+pub use random::RandomSource;
+pub use tcp::{
+    abort_on_close, connect_nonblocking, listen, max_segment, no_delay, read_at, receive, send,
+    send_file, shutdown_write, user_timeout,
+};

@@ -5,4 +5,7 @@
 //! above it and a vector test below. What it must never know: connections, state,
 //! memory, time.
 
+pub mod ddp;
 pub mod exs;
+pub mod mpa;
+pub mod rdmap;

@@ -25,7 +25,8 @@ impl StreamTx {
             None => (self.ring.room(), false),
         };
         let len = left.min(room);
-        (len > 0).then_some(Chunk { len, direct, inline: entry.inline && len <= self.cfg.inline_max })
+        let inline = entry.inline && len <= self.cfg.inline_max;
+        (len > 0).then_some(Chunk { len, direct, inline })
     }
 
     /// Only a WRITE into the ring needs the ring's address.
@@ -36,8 +37,8 @@ impl StreamTx {
     /// Takes the chunk that `next_chunk` found.
     pub(super) fn transfer(&mut self, chunk: &Chunk) -> TxAction {
         let len = chunk.len;
-        self.file_advert =
-            self.adverts.front().filter(|_| !self.ops[self.cur].inline && chunk.direct).copied();
+        let file = !self.ops[self.cur].inline;
+        self.file_advert = self.adverts.front().filter(|_| file && chunk.direct).copied();
         let target = if chunk.direct { self.take_advert(len) } else { self.take_ring(len) };
         self.seq += u64::from(len);
         let entry = &mut self.ops[self.cur];

@@ -1,0 +1,93 @@
+# Every target does its own set-up: a Rust toolchain, make and a C compiler are
+# all that must be there before. `make help` lists the targets.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+# A toolchain that rustup has just put there is found without a new login, and
+# `ip` where Debian hides it from ordinary users.
+export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
+
+CARGO ?= cargo
+# Where nobody edits, nobody may change the lock file either.
+LOCKED := $(if $(CI),--locked)
+FUZZ_SECONDS ?= 60
+# Handed to `exs-cp demo`, `exs-pingpong` and to the test runner.
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+TEST_ARGS ?=
+
+RUN_RELEASE := $(CARGO) run $(LOCKED) --release --quiet -p exs-examples --bin
+DENY_DOC := RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --no-deps
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
+
+.PHONY: demo
+demo: setup-demo ## Copy a real directory tree between two processes over EXS, verified
+	$(CARGO) build $(LOCKED) --release -p exs-examples --bin exs-cp
+	$(RUN_RELEASE) exs-cp -- demo $(DEMO_ARGS)
+
+.PHONY: test
+test: setup-test ## Run all tests (below 20 minutes on 2 cores)
+	$(CARGO) test $(LOCKED) --workspace --all-features --no-fail-fast $(TEST_ARGS)
+
+.PHONY: test-quick
+test-quick: setup-test ## Run the tests with fewer seeds, without those of whole processes (below 3 minutes)
+	$(CARGO) test $(LOCKED) --workspace --all-features --no-fail-fast --lib --bins --test tidy $(TEST_ARGS)
+
+.PHONY: check
+check: setup-check check-fmt check-clippy check-doc check-tidy ## Formatting, lints, rustdoc and house rules, warnings denied
+	@echo "check: all is well"
+
+.PHONY: check-fmt
+check-fmt: ## Only the formatting
+	$(CARGO) fmt --all --check
+
+# exs is looked at twice: its modules are public with `internals` and private
+# without, and the lints and the links of the documentation differ.
+.PHONY: check-clippy
+check-clippy: ## Only the lints
+	$(CARGO) clippy $(LOCKED) --workspace --all-targets --all-features -- -D warnings
+	$(CARGO) clippy $(LOCKED) -p exs -p exs-ffi --all-targets -- -D warnings
+
+.PHONY: check-doc
+check-doc: ## Only the documentation
+	$(DENY_DOC) -p exs -p exs-ffi
+	$(DENY_DOC) --workspace --all-features
+
+.PHONY: check-tidy
+check-tidy: ## Only the house rules (floors, sizes, unsafe islands, words)
+	$(CARGO) test $(LOCKED) --quiet -p exs-tests --test tidy
+
+.PHONY: fuzz
+fuzz: ## Fuzz each decoder for FUZZ_SECONDS (60); needs a nightly toolchain
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/scripts/fuzz.sh
+
+.PHONY: miri
+miri: ## Run the memory floor's tests under Miri; needs a nightly toolchain with it
+	@tests/scripts/miri.sh
+
+.PHONY: bench-pingpong
+bench-pingpong: setup-demo ## Latency and bandwidth of exs-pingpong beside plain TCP sockets
+	$(CARGO) build $(LOCKED) --release -p exs-examples --bin exs-pingpong
+	$(RUN_RELEASE) exs-pingpong -- --compare tcp $(BENCH_ARGS)
+
+.PHONY: doc
+doc: setup-demo ## Build the documentation of the Rust API
+	$(CARGO) doc $(LOCKED) --no-deps -p exs
+	@echo "open $${CARGO_TARGET_DIR:-target}/doc/exs/index.html"
+
+.PHONY: deps
+deps: ## Only the set-up: tools, Debian packages, crates
+	@tests/scripts/setup.sh demo test check
+	$(CARGO) fetch $(LOCKED)
+
+.PHONY: clean
+clean: ## Remove what was built
+	$(CARGO) clean
+
+.PHONY: setup-demo setup-test setup-check
+setup-demo setup-test setup-check: setup-%:
+	@tests/scripts/setup.sh $*

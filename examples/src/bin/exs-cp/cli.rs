@@ -1,0 +1,158 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Copy files and directory trees between machines over EXS.
+///
+/// THE DATA ARE NOT ENCRYPTED. Anyone who can listen on the network between
+/// the two sides can read the files that are copied, and can change them on
+/// the way. A token proves to each side that the other knows it; it hides
+/// nothing. Use exs-cp on networks you trust, or inside a VPN.
+#[derive(Parser)]
+#[command(name = "exs-cp", version, max_term_width = 100, after_help = AFTER)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const AFTER: &str = "\
+The data are not encrypted; see --help.
+
+Directories, modes, times, symbolic links (as links) and sparse files are kept; hard links become \
+files of their own; owners, ACLs and extended attributes are not copied; fifos, sockets and \
+devices are skipped with a warning. Each file is checked with BLAKE3 end to end and gets its name \
+when it is whole. An interrupted command, run again, continues where it stopped.
+
+Exit status: 0 all done; 1 something could not be copied (the rest was); 2 wrong usage; \
+3 the token was refused; 130 interrupted.";
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Offer a directory: clients may read all of it, and write into it.
+    Serve(Serve),
+    /// Copy files and directories to a server: put PATH... ADDR:PORT
+    Put(Put),
+    /// Copy files and directories from a server: get ADDR:PORT PATH... DEST
+    Get(Get),
+    /// List what a server has.
+    Ls(Ls),
+    /// Show all of it: a server and a client on this machine, a real tree, both ways, compared.
+    Demo(Demo),
+}
+
+#[derive(Args)]
+pub(crate) struct Serve {
+    /// The directory to serve. Nothing outside it is reachable.
+    pub(crate) dir: PathBuf,
+    /// Where to listen; port 0 takes a free one. The data are not encrypted.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7471")]
+    pub(crate) listen: String,
+    /// Only clients that know the content of this file are served.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Print one JSON object at the end instead of lines for people.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Without a token, listen on other addresses than loopback all the same:
+    /// whoever reaches the port may read and write the directory.
+    #[arg(long)]
+    pub(crate) allow_anonymous: bool,
+    /// Which transport to use.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) transport: TransportArg,
+}
+
+/// What all clients take.
+#[derive(Args, Clone, Default)]
+pub(crate) struct Client {
+    /// Prove that we know the content of this file, and ask the same of the server.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Print exactly one JSON object at the end instead of lines for people.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Which transport to use.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) transport: TransportArg,
+}
+
+/// What moving files takes beside.
+#[derive(Args, Clone, Default)]
+pub(crate) struct Moving {
+    /// Use this many connections, each with a thread of its own.
+    #[arg(short, long = "jobs", value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) jobs: u16,
+    /// Do not compute and compare BLAKE3 hashes.
+    #[arg(long)]
+    pub(crate) no_verify: bool,
+    /// Also send files of which the other side has one with equal size and modification time.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Report success only when everything is on the disk (syncfs).
+    #[arg(long)]
+    pub(crate) sync: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Put {
+    /// Files and directories, and last the server's address.
+    #[arg(required = true, num_args = 2.., value_names = ["PATH", "ADDR:PORT"])]
+    pub(crate) words: Vec<OsString>,
+    /// Put them into this directory of the server's (made if missing).
+    #[arg(long, value_name = "DIR")]
+    pub(crate) into: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) client: Client,
+    #[command(flatten)]
+    pub(crate) moving: Moving,
+}
+
+#[derive(Args)]
+pub(crate) struct Get {
+    /// The server's address, paths on it, and last where to put them here.
+    #[arg(required = true, num_args = 3.., value_names = ["ADDR:PORT", "PATH", "DEST"])]
+    pub(crate) words: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) client: Client,
+    #[command(flatten)]
+    pub(crate) moving: Moving,
+}
+
+#[derive(Args)]
+pub(crate) struct Ls {
+    /// The server.
+    #[arg(value_name = "ADDR:PORT")]
+    pub(crate) server: String,
+    /// A file or directory on it.
+    pub(crate) path: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) client: Client,
+}
+
+#[derive(Args)]
+pub(crate) struct Demo {
+    /// Copy about this many MiB only.
+    #[arg(long, value_name = "MIB")]
+    pub(crate) size_limit: Option<u64>,
+    /// Copy this tree instead of the Rust toolchain's lib and share.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) tree: Option<PathBuf>,
+    /// Use this many connections.
+    #[arg(short, long = "jobs", value_name = "N", default_value_t = 2,
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) jobs: u16,
+}
+
+/// Which transport carries the bytes.
+#[derive(Clone, Copy, ValueEnum, Default, PartialEq, Eq, Debug)]
+pub(crate) enum TransportArg {
+    /// The best that both sides have.
+    #[default]
+    Auto,
+    /// The software RNIC: iWARP over TCP, in user space.
+    Soft,
+}

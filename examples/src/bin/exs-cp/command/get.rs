@@ -1,0 +1,359 @@
+//! `exs-cp get`: have the trees listed, then ask for what is missing.
+//!
+//! Nothing that the server names is taken on trust: each path is relative and
+//! normal by [`RelPath`], must lie below what was asked for, and is reached
+//! through [`Root`], which no symbolic link leads out of.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::{Queue, in_parallel, say_bye};
+use crate::cli::Get;
+use crate::disk::meta::{Kind, Meta};
+use crate::disk::relpath::RelPath;
+use crate::disk::root::Root;
+use crate::error::{CpError, Trouble};
+use crate::hash::Layout;
+use crate::net::channel::{Channel, Intake};
+use crate::net::session::{Dialer, unexpected};
+use crate::transfer::incoming::{Awaited, Incoming, check_name, survey};
+use crate::transfer::tally::Tally;
+use crate::transfer::{MOST_CHUNKS, WINDOW};
+use crate::wire::frame::{Flags, Frame, Id};
+
+/// A file to fetch, and what it is to be called here.
+struct Job {
+    from: RelPath,
+    to: RelPath,
+    meta: Meta,
+}
+
+/// What the server has, and how it is to lie here.
+#[derive(Default)]
+struct Plan {
+    files: Vec<Job>,
+    links: Vec<(RelPath, Meta, Vec<u8>)>,
+    dirs: Vec<(RelPath, Meta)>,
+}
+
+/// What the user asked for.
+struct Wish {
+    /// On the server.
+    top: RelPath,
+    /// Here, below the destination.
+    name: RelPath,
+}
+
+pub(crate) fn run(args: &Get, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
+    let [address, paths @ .., dest] = &args.words[..] else {
+        return Err(CpError::Usage("get ADDR:PORT PATH... DEST".into()));
+    };
+    let dialer = args.client.dialer(&address.to_string_lossy(), stop)?;
+    let mut wishes = Vec::new();
+    for path in paths {
+        let path = Path::new(path);
+        let top = RelPath::from_user(path)
+            .map_err(|e| CpError::Usage(format!("`{}`: {e}", path.display())))?;
+        let name = match top.split() {
+            Some((_, name)) => RelPath::root().join_name(name).unwrap_or_default(),
+            None => RelPath::root(),
+        };
+        wishes.push(Wish { top, name });
+    }
+    let flags = args.moving.flags();
+    let jobs = usize::from(args.moving.jobs);
+    Ok(super::report(&args.client, &args.moving, stop, |tally| {
+        fetch(&dialer, wishes, Path::new(dest), flags, jobs, tally)
+    }))
+}
+
+fn fetch(
+    dialer: &Dialer,
+    mut wishes: Vec<Wish>,
+    dest: &Path,
+    flags: Flags,
+    jobs: usize,
+    tally: &Tally,
+) -> Result<(), CpError> {
+    let mut plan = Plan::default();
+    // As with cp: one file to a name that is no directory gets that name.
+    let as_name = match &wishes[..] {
+        [_] => file_target(dest)?,
+        _ => None,
+    };
+    for wish in &mut wishes {
+        list(dialer, wish, as_name.as_ref().map(|t| &t.1), &mut plan, tally)?;
+    }
+    let single = plan.dirs.is_empty() && wishes.len() == 1;
+    let dir = match &as_name {
+        Some((parent, _)) if single => parent.as_path(),
+        _ => dest,
+    };
+    std::fs::create_dir_all(dir).map_err(|e| CpError::local("make the directory", dir, e))?;
+    let root = Root::open(dir).map_err(|e| CpError::local("write into", dir, e))?;
+    for (path, meta, target) in &plan.links {
+        let made = check_name(path).and_then(|()| {
+            let made = root.symlink(path, target, meta);
+            made.map_err(|e| Trouble::io("make the symbolic link", path, e))
+        });
+        match made {
+            Ok(()) => tally.file_done(0),
+            Err(t) => tally.trouble(&t),
+        }
+    }
+    let queue = Queue::new(plan.files);
+    let jobs = jobs.min(queue.len());
+    let got = in_parallel(jobs, tally, || {
+        let ch = dialer.open(&Frame::Fetch { flags })?;
+        Getting::new(ch, &root, flags, tally)?.run(&queue)
+    });
+    finish_dirs(&root, plan.dirs, tally);
+    if flags.sync {
+        root.sync().map_err(|e| CpError::local("flush", dir, e))?;
+    }
+    got
+}
+
+/// DEST as directory and new name, unless it is a directory already or is
+/// meant to be one (`DEST/`).
+fn file_target(dest: &Path) -> Result<Option<(std::path::PathBuf, RelPath)>, CpError> {
+    use std::os::unix::ffi::OsStrExt;
+    if dest.as_os_str().as_bytes().ends_with(b"/") || dest.is_dir() {
+        return Ok(None);
+    }
+    let Some(name) = dest.file_name() else { return Ok(None) };
+    let name = RelPath::parse(name.as_bytes())
+        .map_err(|e| CpError::Usage(format!("`{}`: {e}", dest.display())))?;
+    let parent = match dest.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p.to_owned(),
+        _ => ".".into(),
+    };
+    Ok(Some((parent, name)))
+}
+
+/// The part of `path` below `top`; a server that names anything else lies.
+fn below(path: &RelPath, top: &RelPath) -> Result<RelPath, CpError> {
+    let lie = || CpError::Protocol(format!("the server named `{path}`, asked for `{top}`"));
+    if top.is_root() {
+        return Ok(path.clone());
+    }
+    let rest = path.as_bytes().strip_prefix(top.as_bytes()).ok_or_else(lie)?;
+    match rest {
+        [] => Ok(RelPath::root()),
+        [b'/', rest @ ..] => RelPath::parse(rest).map_err(|_| lie()),
+        _ => Err(lie()),
+    }
+}
+
+fn list(
+    dialer: &Dialer,
+    wish: &mut Wish,
+    as_name: Option<&RelPath>,
+    plan: &mut Plan,
+    tally: &Tally,
+) -> Result<(), CpError> {
+    let mut ch = dialer.open(&Frame::Walk { path: wish.top.clone() })?;
+    loop {
+        match ch.frame()? {
+            Frame::Entry { path, meta, target } => {
+                let tail = below(&path, &wish.top)?;
+                if let (true, Some(name)) = (tail.is_root() && meta.kind != Kind::Dir, as_name) {
+                    wish.name = name.clone();
+                }
+                let to = match wish.name.join(&tail) {
+                    Ok(to) => to,
+                    Err(e) => {
+                        tally.trouble(&Trouble::of(&path, e));
+                        continue;
+                    }
+                };
+                match meta.kind {
+                    Kind::Dir => plan.dirs.push((to, meta)),
+                    Kind::Symlink => {
+                        tally.expect(0);
+                        plan.links.push((to, meta, target));
+                    }
+                    Kind::File => {
+                        tally.expect(meta.size);
+                        plan.files.push(Job { from: path, to, meta });
+                    }
+                }
+            }
+            Frame::Warn { error: false, text } => tally.warn(format!("the server: {text}")),
+            Frame::Warn { error: true, text } => tally.problem(format!("the server {text}")),
+            Frame::EndOfList => return Ok(()),
+            Frame::Refuse { text } => {
+                return Err(CpError::Refused { peer: ch.peer().to_owned(), reason: text });
+            }
+            other => return Err(unexpected(&other)),
+        }
+    }
+}
+
+/// The deepest first, as nothing inside may change any more.
+fn finish_dirs(root: &Root, mut dirs: Vec<(RelPath, Meta)>, tally: &Tally) {
+    dirs.sort_by_key(|(path, _)| std::cmp::Reverse(path.depth()));
+    for (path, meta) in dirs {
+        // The destination itself is the user's: its mode and time stay.
+        if path.is_root() {
+            continue;
+        }
+        if let Err(e) = root.finish_dir(&path, &meta) {
+            tally.trouble(&Trouble::io("make the directory", &path, e));
+        }
+    }
+}
+
+/// One connection's work: wants run ahead, files come.
+struct Getting<'a> {
+    ch: Channel,
+    root: &'a Root,
+    flags: Flags,
+    tally: &'a Tally,
+    next_id: Id,
+    awaited: HashMap<Id, Awaited>,
+    chunks: usize,
+    current: Option<Incoming>,
+}
+
+impl<'a> Getting<'a> {
+    fn new(
+        mut ch: Channel,
+        root: &'a Root,
+        flags: Flags,
+        tally: &'a Tally,
+    ) -> Result<Self, CpError> {
+        ch.set_intake(Intake::Place)?;
+        let (awaited, current) = (HashMap::new(), None);
+        Ok(Getting { ch, root, flags, tally, next_id: 0, awaited, chunks: 0, current })
+    }
+
+    fn run(mut self, queue: &Queue<Job>) -> Result<(), CpError> {
+        loop {
+            // Ask again only when half is through: then wants leave in batches.
+            if self.awaited.len() <= WINDOW / 2 {
+                while self.awaited.len() < WINDOW && self.chunks < MOST_CHUNKS / 2 {
+                    let Some(job) = queue.take() else { break };
+                    self.want(job)?;
+                }
+                self.ch.flush()?;
+            }
+            if self.awaited.is_empty() && self.current.is_none() {
+                if queue.len() == 0 {
+                    return say_bye(self.ch);
+                }
+                continue;
+            }
+            let frame = self.ch.frame()?;
+            self.handle(frame)?;
+        }
+    }
+
+    fn want(&mut self, job: Job) -> Result<(), CpError> {
+        let (awaited, have) = match survey(self.root, &job.to, &job.meta, self.flags) {
+            Ok(found) => found,
+            Err(t) => {
+                self.tally.trouble(&t);
+                return Ok(());
+            }
+        };
+        if have.complete {
+            self.tally.resumed(job.meta.size);
+            self.tally.file_done(job.meta.size);
+            return Ok(());
+        }
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
+        self.chunks += Layout::of(job.meta.size).count() as usize;
+        self.awaited.insert(id, awaited);
+        self.ch.send(&Frame::Want { id, path: job.from, source: job.meta, have })
+    }
+
+    fn take_awaited(&mut self, id: Id) -> Result<Awaited, CpError> {
+        let awaited = self.awaited.remove(&id).ok_or_else(orphan)?;
+        self.chunks -= Layout::of(awaited.source.size).count() as usize;
+        Ok(awaited)
+    }
+
+    fn handle(&mut self, frame: Frame) -> Result<(), CpError> {
+        let trouble = match frame {
+            Frame::Data { offset, len } => {
+                let current = self.current.as_mut().ok_or_else(orphan)?;
+                current.data(&mut self.ch, offset, len, self.tally)?
+            }
+            Frame::Hole { offset, len } => {
+                self.current.as_mut().ok_or_else(orphan)?.hole(offset, len, self.tally)?
+            }
+            Frame::Chunk { index, cv } => {
+                self.current.as_mut().ok_or_else(orphan)?.chunk(index, &cv)?
+            }
+            Frame::Begin { id, meta } if self.current.is_none() => {
+                let awaited = self.take_awaited(id)?;
+                let (incoming, trouble) =
+                    Incoming::begin(self.root, id, awaited, &meta, self.flags.verify)?;
+                self.tally.resumed(incoming.resumed);
+                self.current = Some(incoming);
+                trouble
+            }
+            Frame::End { id, hash } => return self.end(id, &hash),
+            Frame::Fail { id, text } => return self.failed(id, &text),
+            Frame::Refuse { text } => {
+                let peer = self.ch.peer().to_owned();
+                return Err(CpError::Refused { peer, reason: text });
+            }
+            other => return Err(unexpected(&other)),
+        };
+        // Told at once, so that the server need not send the rest.
+        if let (Some(t), Some(current)) = (trouble, &self.current) {
+            self.tally.trouble(&t);
+            let (id, text) = (current.id, t.to_string());
+            self.ch.send(&Frame::Done { id, ok: false, text })?;
+            self.ch.flush()?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, id: Id, hash: &[u8; 32]) -> Result<(), CpError> {
+        let current = self.current.take().filter(|c| c.id == id).ok_or_else(orphan)?;
+        let size = current.size();
+        match current.end(hash)? {
+            Ok(true) => self.tally.file_done(size),
+            Ok(false) => {}
+            Err(t) => self.tally.trouble(&t),
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self, id: Id, text: &str) -> Result<(), CpError> {
+        let told = match self.current.take() {
+            Some(current) if current.id == id => current.has_failed(),
+            Some(_) => return Err(orphan()),
+            None => self.take_awaited(id).map(|_| false)?,
+        };
+        if !told {
+            self.tally.problem(format!("the server {text}"));
+        }
+        Ok(())
+    }
+}
+
+fn orphan() -> CpError {
+    CpError::Protocol("data of a file that was not asked for".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_may_name_only_what_was_asked_for() {
+        let p = |s: &str| RelPath::parse(s.as_bytes()).unwrap();
+        assert_eq!(below(&p("a/b/c"), &p("a/b")).unwrap(), p("c"));
+        assert!(below(&p("a/b"), &p("a/b")).unwrap().is_root());
+        assert_eq!(below(&p("x"), &RelPath::root()).unwrap(), p("x"));
+        assert!(below(&p("a/bc"), &p("a/b")).is_err());
+        assert!(below(&p("etc/passwd"), &p("a/b")).is_err());
+    }
+}

@@ -1,0 +1,136 @@
+//! What each subcommand does.
+
+pub(crate) mod compare;
+pub(crate) mod demo;
+pub(crate) mod get;
+pub(crate) mod ls;
+pub(crate) mod put;
+pub(crate) mod receive;
+pub(crate) mod serve;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use crate::auth::Secret;
+use crate::cli::{Client, Moving};
+use crate::error::CpError;
+use crate::net::channel::Channel;
+use crate::net::session::{Dialer, resolve, unexpected};
+use crate::report::{Progress, Summary, tell};
+use crate::transfer::tally::Tally;
+use crate::wire::frame::{Flags, Frame};
+
+/// Set by SIGINT and SIGTERM; every waiting thread looks at it.
+pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, CpError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // A second signal ends the process at once: the journals are on
+        // record chunk by chunk anyway.
+        let twice =
+            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop));
+        twice
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .map_err(|e| CpError::local("install the signal handler for", "SIGINT", e))?;
+    }
+    Ok(stop)
+}
+
+impl Client {
+    pub(crate) fn dialer(&self, address: &str, stop: &Arc<AtomicBool>) -> Result<Dialer, CpError> {
+        Ok(Dialer {
+            address: resolve(address)?,
+            secret: self.token_file.as_deref().map(Secret::from_file).transpose()?,
+            transport: self.transport.into(),
+            stop: Arc::clone(stop),
+        })
+    }
+}
+
+impl Moving {
+    pub(crate) fn flags(&self) -> Flags {
+        Flags { verify: !self.no_verify, force: self.force, sync: self.sync }
+    }
+}
+
+/// Work for several connections.
+pub(crate) struct Queue<T>(Mutex<VecDeque<T>>);
+
+impl<T> Queue<T> {
+    pub(crate) fn new(items: impl IntoIterator<Item = T>) -> Queue<T> {
+        Queue(Mutex::new(items.into_iter().collect()))
+    }
+    pub(crate) fn take(&self) -> Option<T> {
+        self.0.lock().unwrap_or_else(|p| p.into_inner()).pop_front()
+    }
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().unwrap_or_else(|p| p.into_inner()).len()
+    }
+}
+
+/// Runs `work` on each of `jobs` threads; the troubles of all are told, the
+/// first of them is the result.
+pub(crate) fn in_parallel(
+    jobs: usize,
+    tally: &Tally,
+    work: impl Fn() -> Result<(), CpError> + Sync,
+) -> Result<(), CpError> {
+    let results: Vec<_> = std::thread::scope(|s| {
+        let threads: Vec<_> = (0..jobs).map(|_| s.spawn(&work)).collect();
+        threads
+            .into_iter()
+            .map(|t| {
+                t.join().unwrap_or_else(|_| Err(CpError::Protocol("a worker panicked".into())))
+            })
+            .collect()
+    });
+    let mut first = None;
+    for e in results.into_iter().filter_map(Result::err) {
+        match first {
+            None => first = Some(e),
+            Some(_) if matches!(e, CpError::Interrupted) => {}
+            Some(_) => tally.problem(e.to_string()),
+        }
+    }
+    first.map_or(Ok(()), Err)
+}
+
+/// Says that all is sent and waits for the other side to say the same.
+pub(crate) fn say_bye(mut ch: Channel) -> Result<(), CpError> {
+    ch.send(&Frame::Bye)?;
+    match ch.frame()? {
+        Frame::Bye => ch.close(),
+        Frame::Refuse { text } => {
+            Err(CpError::Refused { peer: ch.peer().to_owned(), reason: text })
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Runs a transfer with progress, and ends it with the summary and the
+/// exit status.
+pub(crate) fn report(
+    client: &Client,
+    moving: &Moving,
+    stop: &Arc<AtomicBool>,
+    transfer: impl FnOnce(&Arc<Tally>) -> Result<(), CpError>,
+) -> u8 {
+    let tally = Arc::new(Tally::default());
+    let progress = Progress::start(&tally, client.json);
+    let start = Instant::now();
+    let mut code = 0;
+    if let Err(e) = transfer(&tally) {
+        code = if stop.load(Ordering::Relaxed) { 130 } else { e.exit_code() };
+        tally.problem(e.to_string());
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    progress.finish();
+    let transport = crate::net::pipe::transport_name(client.transport.into());
+    let summary = Summary::new(&tally, seconds, !moving.no_verify, transport);
+    for e in &summary.errors {
+        tell(e);
+    }
+    summary.print(client.json);
+    if code == 0 && !summary.errors.is_empty() { 1 } else { code }
+}

@@ -1,0 +1,107 @@
+//! What is kept of a file beside its bytes, and what tells two states apart.
+
+use rustix::fs::{FileType, Mode, Stat, Timespec, Timestamps};
+
+/// A point in time as the kernel keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct Stamp {
+    pub(crate) seconds: i64,
+    pub(crate) nanos: u32,
+}
+
+/// The kinds that are copied; everything else is skipped with a warning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Kind {
+    #[default]
+    File,
+    Dir,
+    Symlink,
+}
+
+/// Mode, size and times of one entry, and what identifies its present state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Meta {
+    pub(crate) kind: Kind,
+    pub(crate) mode: u32,
+    pub(crate) size: u64,
+    pub(crate) mtime: Stamp,
+    pub(crate) atime: Stamp,
+    /// Changes with every change of content, even where somebody puts the
+    /// modification time back: so a partial file is only continued from a
+    /// source of which size, mtime, ctime and inode are all the same.
+    pub(crate) ctime: Stamp,
+    pub(crate) ino: u64,
+}
+
+impl Meta {
+    /// `None`: a fifo, socket or device.
+    #[expect(
+        clippy::unnecessary_cast,
+        clippy::cast_possible_truncation,
+        reason = "the width of these fields is the architecture's; nanoseconds are below 10^9"
+    )]
+    pub(crate) fn of(st: &Stat) -> Option<Meta> {
+        let kind = match FileType::from_raw_mode(st.st_mode) {
+            FileType::RegularFile => Kind::File,
+            FileType::Directory => Kind::Dir,
+            FileType::Symlink => Kind::Symlink,
+            _ => return None,
+        };
+        let stamp = |s, n| Stamp { seconds: s, nanos: n };
+        Some(Meta {
+            kind,
+            mode: Mode::from_raw_mode(st.st_mode).as_raw_mode(),
+            size: if kind == Kind::File { u64::try_from(st.st_size).unwrap_or(0) } else { 0 },
+            mtime: stamp(st.st_mtime as i64, st.st_mtime_nsec as u32),
+            atime: stamp(st.st_atime as i64, st.st_atime_nsec as u32),
+            ctime: stamp(st.st_ctime as i64, st.st_ctime_nsec as u32),
+            ino: st.st_ino as u64,
+        })
+    }
+
+    /// Is this the same state of the same source? (Access time says nothing.)
+    pub(crate) fn same_source(&self, other: &Meta) -> bool {
+        (self.kind, self.size, self.mtime, self.ctime, self.ino)
+            == (other.kind, other.size, other.mtime, other.ctime, other.ino)
+    }
+
+    /// Could this finished copy be of that source? We set the modification
+    /// time last, on a file that was verified, to the nanosecond.
+    pub(crate) fn same_content_as(&self, source: &Meta) -> bool {
+        (self.kind, self.size, self.mtime) == (source.kind, source.size, source.mtime)
+    }
+
+    /// The mode a copy gets. Set-user-ID and set-group-ID of files are
+    /// dropped: the copy belongs to another user than the original did.
+    pub(crate) fn copy_mode(&self) -> Mode {
+        let keep = if self.kind == Kind::Dir { 0o3777 } else { 0o1777 };
+        Mode::from_raw_mode(self.mode & keep)
+    }
+
+    pub(crate) fn times(&self) -> Timestamps {
+        let spec = |s: Stamp| Timespec { tv_sec: s.seconds, tv_nsec: s.nanos.into() };
+        Timestamps { last_access: spec(self.atime), last_modification: spec(self.mtime) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_touched_source_is_another_source() {
+        let a = Meta { size: 5, ino: 7, ..Meta::default() };
+        assert!(a.same_source(&Meta { atime: Stamp { seconds: 9, nanos: 0 }, mode: 0o600, ..a }));
+        assert!(!a.same_source(&Meta { ctime: Stamp { seconds: 0, nanos: 1 }, ..a }));
+        assert!(!a.same_source(&Meta { ino: 8, ..a }));
+        assert!(!a.same_content_as(&Meta { size: 6, ..a }));
+    }
+
+    #[test]
+    fn set_user_id_does_not_travel() {
+        let f = Meta { mode: 0o6755, ..Meta::default() };
+        assert_eq!(f.copy_mode().as_raw_mode(), 0o755);
+        let d = Meta { kind: Kind::Dir, mode: 0o3755, ..f };
+        assert_eq!(d.copy_mode().as_raw_mode(), 0o3755);
+    }
+}

@@ -1,0 +1,240 @@
+//! One directory, and nothing outside it.
+//!
+//! `openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)` makes the kernel refuse
+//! a resolution that would leave the directory, by `..`, an absolute link or
+//! a link that climbs. Before Linux 5.6, or where a sandbox hides openat2,
+//! the path is walked name by name and no symbolic link is followed at all:
+//! stricter, and as safe.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::meta::Meta;
+use super::relpath::{PART, RelPath, side_name};
+
+static NO_OPENAT2: AtomicBool = AtomicBool::new(false);
+
+/// A directory tree that paths cannot leave.
+pub(crate) struct Root {
+    fd: OwnedFd,
+    /// The directory used last: files of one directory come one after another.
+    last: Mutex<Option<(RelPath, Arc<OwnedFd>)>>,
+}
+
+impl Root {
+    /// Opens the directory itself; the user's own path, so links are followed.
+    pub(crate) fn open(path: &Path) -> io::Result<Root> {
+        let fd = fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Root { fd, last: Mutex::new(None) })
+    }
+
+    /// A root further down, made if it is missing.
+    pub(crate) fn below(&self, rel: &RelPath) -> io::Result<Root> {
+        self.make_dirs(rel)?;
+        let fd = self.open_beneath(rel, OFlags::DIRECTORY, Mode::empty())?;
+        Ok(Root { fd, last: Mutex::new(None) })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Opens what a path names, without leaving the root.
+    pub(crate) fn open_beneath(
+        &self,
+        rel: &RelPath,
+        flags: OFlags,
+        mode: Mode,
+    ) -> io::Result<OwnedFd> {
+        let flags = flags | OFlags::CLOEXEC;
+        if !NO_OPENAT2.load(Ordering::Relaxed) {
+            let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+            loop {
+                match fs::openat2(&self.fd, rel.as_path(), flags, mode, how) {
+                    // A rename elsewhere raced with the resolution of `..`.
+                    Err(Errno::AGAIN | Errno::INTR) => {}
+                    Err(Errno::NOSYS) => break,
+                    other => return Ok(other?),
+                }
+            }
+            NO_OPENAT2.store(true, Ordering::Relaxed);
+        }
+        self.walk_beneath(rel, flags, mode)
+    }
+
+    /// The same without openat2: one name at a time, no links.
+    fn walk_beneath(&self, rel: &RelPath, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+        let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Some((parent, name)) = rel.split() else {
+            return Ok(fs::openat(&self.fd, ".", flags, mode)?);
+        };
+        let mut at = fs::openat(&self.fd, ".", step, Mode::empty())?;
+        for dir in parent.names() {
+            at = fs::openat(&at, dir, step, Mode::empty())?;
+        }
+        Ok(fs::openat(&at, name, flags | OFlags::NOFOLLOW, mode)?)
+    }
+
+    /// The directory at `rel`, made if it is missing, remembered for next time.
+    pub(crate) fn dir(&self, rel: &RelPath) -> io::Result<Arc<OwnedFd>> {
+        let mut last = self.last.lock().unwrap_or_else(|p| p.into_inner());
+        if let Some((path, fd)) = &*last
+            && path == rel
+        {
+            return Ok(Arc::clone(fd));
+        }
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY;
+        let fd = match self.open_beneath(rel, flags, Mode::empty()) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                self.make_dirs(rel)?;
+                self.open_beneath(rel, flags, Mode::empty())?
+            }
+            other => other?,
+        };
+        let fd = Arc::new(fd);
+        *last = Some((rel.clone(), Arc::clone(&fd)));
+        Ok(fd)
+    }
+
+    /// Parent directory (made if missing) and last name.
+    pub(crate) fn place<'a>(&self, rel: &'a RelPath) -> io::Result<(Arc<OwnedFd>, &'a [u8])> {
+        let (parent, name) = rel.split().ok_or(Errno::EXIST)?;
+        Ok((self.dir(&parent)?, name))
+    }
+
+    fn make_dirs(&self, rel: &RelPath) -> io::Result<()> {
+        let mut at = RelPath::root();
+        for name in rel.names() {
+            let parent = self.open_beneath(&at, OFlags::DIRECTORY, Mode::empty())?;
+            match fs::mkdirat(&parent, name, Mode::from_raw_mode(0o777)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(e) => return Err(e.into()),
+            }
+            at = at.join_name(name).map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+
+    /// Opens a regular file for reading. A link in its last place is refused,
+    /// and a fifo that took a file's place does not hang us.
+    pub(crate) fn open_file(&self, rel: &RelPath) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = File::from(self.open_beneath(rel, flags, Mode::empty())?);
+        let st = fs::fstat(&file)?;
+        if FileType::from_raw_mode(st.st_mode) != FileType::RegularFile {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no longer a regular file"));
+        }
+        Ok(file)
+    }
+
+    /// What is at `rel`; links are not followed. `Ok(None)`: nothing is.
+    pub(crate) fn stat(&self, rel: &RelPath) -> io::Result<Option<fs::Stat>> {
+        match self.open_beneath(rel, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()) {
+            Ok(fd) => Ok(Some(fs::fstat(&fd)?)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Makes a symbolic link, replacing a file or link that is there.
+    pub(crate) fn symlink(&self, rel: &RelPath, target: &[u8], meta: &Meta) -> io::Result<()> {
+        let (dir, name) = self.place(rel)?;
+        let tmp = side_name(name, PART);
+        match fs::unlinkat(&dir, &*tmp, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(e) => return Err(e.into()),
+        }
+        fs::symlinkat(target, &dir, &*tmp)?;
+        let done = fs::utimensat(&dir, &*tmp, &meta.times(), AtFlags::SYMLINK_NOFOLLOW)
+            .and_then(|()| fs::renameat(&dir, &*tmp, &dir, name));
+        if done.is_err() {
+            let _ = fs::unlinkat(&dir, &*tmp, AtFlags::empty());
+        }
+        Ok(done?)
+    }
+
+    /// Makes a directory if it is missing, and gives it its mode and times:
+    /// last of all, since everything made inside changes them.
+    pub(crate) fn finish_dir(&self, rel: &RelPath, meta: &Meta) -> io::Result<()> {
+        let dir = self.dir(rel)?;
+        fs::fchmod(&dir, meta.copy_mode())?;
+        Ok(fs::futimens(&dir, &meta.times())?)
+    }
+
+    /// Flushes the file system that holds the root.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        Ok(fs::syncfs(&self.fd)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempDir;
+    use std::os::unix::fs::symlink;
+
+    fn rel(s: &str) -> RelPath {
+        RelPath::parse(s.as_bytes()).unwrap()
+    }
+
+    /// Both ways of resolving a path must refuse every way out.
+    #[test]
+    fn links_do_not_lead_outside() {
+        let tmp = TempDir::new("root");
+        let inside = tmp.path().join("in");
+        std::fs::create_dir_all(inside.join("sub")).unwrap();
+        std::fs::write(tmp.path().join("secret"), "s").unwrap();
+        std::fs::write(inside.join("sub/ok"), "o").unwrap();
+        symlink("/etc", inside.join("abs")).unwrap();
+        symlink("..", inside.join("up")).unwrap();
+        symlink("../secret", inside.join("file")).unwrap();
+        let root = Root::open(&inside).unwrap();
+        let rd = OFlags::RDONLY | OFlags::CLOEXEC;
+        for bad in ["abs/passwd", "up/secret", "file", "up"] {
+            assert!(root.open_beneath(&rel(bad), rd, Mode::empty()).is_err(), "{bad}");
+            assert!(root.walk_beneath(&rel(bad), rd, Mode::empty()).is_err(), "{bad}, walked");
+            assert!(root.open_file(&rel(bad)).is_err(), "{bad}");
+        }
+        for good in ["sub/ok", "sub"] {
+            assert!(root.open_beneath(&rel(good), rd, Mode::empty()).is_ok(), "{good}");
+            assert!(root.walk_beneath(&rel(good), rd, Mode::empty()).is_ok(), "{good}, walked");
+        }
+        assert!(root.place(&rel("up/planted")).is_err());
+        assert!(root.below(&rel("up/new")).is_err());
+        assert!(!tmp.path().join("new").exists() && !tmp.path().join("planted").exists());
+    }
+
+    #[test]
+    fn directories_are_made_on_the_way() {
+        let tmp = TempDir::new("root-dirs");
+        let root = Root::open(tmp.path()).unwrap();
+        let path = rel("a/b/c/f");
+        let (_, name) = root.place(&path).unwrap();
+        assert_eq!(name, b"f");
+        assert!(tmp.path().join("a/b/c").is_dir());
+        assert!(root.stat(&path).unwrap().is_none());
+        assert!(root.place(&RelPath::root()).is_err());
+    }
+
+    #[test]
+    fn a_link_replaces_a_link_and_leaves_nothing_behind() {
+        let tmp = TempDir::new("root-link");
+        let root = Root::open(tmp.path()).unwrap();
+        let meta = Meta::default();
+        root.symlink(&rel("l"), b"one", &meta).unwrap();
+        root.symlink(&rel("l"), b"two", &meta).unwrap();
+        assert_eq!(std::fs::read_link(tmp.path().join("l")).unwrap().as_os_str(), "two");
+        assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 1);
+        std::fs::create_dir(tmp.path().join("d")).unwrap();
+        assert!(root.symlink(&rel("d"), b"x", &meta).is_err());
+        assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 2);
+    }
+}

@@ -1,0 +1,131 @@
+//! What can go wrong, and what the user should do about it.
+//!
+//! Two kinds of trouble must never be mixed up. Trouble with *one file* (no
+//! space, no permission, changed while read) is a line of text that travels
+//! to the user while everything else goes on: see [`Trouble`]. Trouble with
+//! the *connection* ends a worker: that is [`CpError`].
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use crate::disk::relpath::RelPath;
+use crate::wire::codec::WireError;
+
+/// The end of a connection, or of the whole command.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CpError {
+    /// EXS could not reach the peer.
+    #[error("cannot connect to {peer}: {source}. Is `exs-cp serve` running there?")]
+    Connect { peer: String, source: crate::net::NetError },
+    /// The connection broke.
+    #[error(
+        "the connection to {peer} was lost: {source}. \
+         Run the same command again: it continues where this one stopped"
+    )]
+    Lost { peer: String, source: crate::net::NetError },
+    /// The peer closed the connection before it was done.
+    #[error(
+        "{peer} closed the connection before everything was done. \
+         Run the same command again: it continues where this one stopped"
+    )]
+    Vanished { peer: String },
+    /// The peer said nothing for too long where an answer was due at once.
+    #[error("{peer} did not answer within {seconds} s; is it an exs-cp server?")]
+    Silent { peer: String, seconds: u64 },
+    /// EXS itself refused a local call.
+    #[error("EXS: {0}")]
+    Exs(#[from] crate::net::NetError),
+    /// The peer's bytes are not this protocol.
+    #[error("the peer broke the exs-cp protocol: {0}")]
+    Wire(#[from] WireError),
+    /// Well-formed frames that make no sense where they came.
+    #[error("the peer broke the exs-cp protocol: {0}")]
+    Protocol(String),
+    /// The peer said no, with its reason.
+    #[error("{peer} refused: {reason}")]
+    Refused { peer: String, reason: String },
+    /// Who we are, or who the peer is, could not be proved.
+    #[error("{0}")]
+    Auth(String),
+    /// A local path that the command cannot do without.
+    #[error("cannot {what} `{}`: {source}", path.display())]
+    Local { what: &'static str, path: PathBuf, source: io::Error },
+    /// The user's words do not make a command.
+    #[error("{0}")]
+    Usage(String),
+    /// SIGINT or SIGTERM.
+    #[error("interrupted; run the same command again: it continues where this one stopped")]
+    Interrupted,
+}
+
+impl CpError {
+    pub(crate) fn local(
+        what: &'static str,
+        path: impl Into<PathBuf>,
+        source: impl Into<io::Error>,
+    ) -> Self {
+        CpError::Local { what, path: path.into(), source: source.into() }
+    }
+
+    /// The exit status that scripts see.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            CpError::Usage(_) => 2,
+            CpError::Auth(_) => 3,
+            CpError::Interrupted => 130,
+            _ => 1,
+        }
+    }
+}
+
+/// Trouble with one file: named, explained, and with the way out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Trouble(pub(crate) String);
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Trouble {
+    /// Says which file, what was tried, why it failed, and what helps.
+    pub(crate) fn io(what: &str, path: &RelPath, e: impl Into<io::Error>) -> Self {
+        let e = e.into();
+        Trouble(format!("cannot {what} `{path}`: {}{}", reason(&e), remedy(&e)))
+    }
+    pub(crate) fn of(path: &RelPath, text: impl fmt::Display) -> Self {
+        Trouble(format!("`{path}`: {text}"))
+    }
+}
+
+/// The operating system's words without the `(os error N)` behind them.
+fn reason(e: &io::Error) -> String {
+    let text = e.to_string();
+    match text.find(" (os error") {
+        Some(at) => text[..at].to_owned(),
+        None => text,
+    }
+}
+
+fn remedy(e: &io::Error) -> &'static str {
+    use rustix::io::Errno;
+    match Errno::from_io_error(e) {
+        Some(Errno::NOSPC | Errno::DQUOT) => {
+            ". Free some space there and run the same command again: \
+             it continues where this one stopped"
+        }
+        Some(Errno::ACCESS | Errno::PERM) => {
+            ". Give the user that runs exs-cp there the right to it, and run the same command again"
+        }
+        Some(Errno::XDEV | Errno::LOOP) => {
+            ". The path leaves the served directory (through a symbolic link or `..`): refused"
+        }
+        Some(Errno::NOENT) => ". It was there when the tree was listed, or was never there",
+        Some(Errno::FBIG) => ". That file system cannot hold so large a file",
+        Some(Errno::ROFS) => ". That file system is mounted read-only",
+        Some(Errno::IO) => ". The device reports an error: check it before you rely on the copy",
+        _ => "",
+    }
+}

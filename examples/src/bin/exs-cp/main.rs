@@ -1,0 +1,44 @@
+//! exs-cp: copies files and directory trees between machines over EXS.
+//!
+//! The parts, from the bottom up; a part uses those above it in this list only:
+//! - `wire`: the protocol as bytes; read its essay for how a file travels;
+//! - `hash`, `auth`: BLAKE3 in pieces; proofs that hide what they prove;
+//! - `disk`: paths that cannot leave a directory, partial files, journals;
+//! - `net`: one EXS socket, its event queue and registered memory;
+//! - `transfer`: one file out, one file in;
+//! - `command`: put, get, ls, serve, demo.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod auth;
+mod cli;
+mod command;
+mod disk;
+mod error;
+mod hash;
+mod net;
+mod report;
+#[cfg(test)]
+mod testing;
+mod transfer;
+mod wire;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    let done = command::stop_flag().and_then(|stop| match &cli.command {
+        cli::Command::Serve(args) => command::serve::run(args, &stop),
+        cli::Command::Put(args) => command::put::run(args, &stop),
+        cli::Command::Get(args) => command::get::run(args, &stop),
+        cli::Command::Ls(args) => command::ls::run(args, &stop),
+        cli::Command::Demo(args) => command::demo::run(args, &stop),
+    });
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(e) => {
+            report::tell(&e.to_string());
+            ExitCode::from(e.exit_code())
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! Frames over a [`Pipe`]: gathered on the way out, taken apart on the way in.
+//!
+//! The sender of files must always take what comes back, even while it waits
+//! for a send to complete: else both sides could wait for the other to read.
+//! What comes back to it is small and bounded (answers to a bounded number of
+//! offers), so it copies those bytes aside at once ([`Intake::Copy`]). The
+//! receiver of files gets bulk: it leaves the bytes in the registered buffers
+//! they arrived in, and hashes and writes them from there ([`Intake::Place`]).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::NetError;
+use super::pipe::{Buffer, Happened, Pipe};
+use crate::error::CpError;
+use crate::wire::frame::{
+    DATA_HEADER, Frame, HEADER, Head, MAX_DATA, data_header, decode, encode, parse_head,
+};
+
+/// How often a waiting thread looks whether it is to stop.
+const TICK: Duration = Duration::from_millis(200);
+/// What a sender of files keeps of answers at most: a window of them fits
+/// many times.
+const MAX_ASIDE: usize = 64 << 20;
+/// A data frame is not begun for less than this, if there is more to send.
+const WORTH_A_FRAME: usize = 64 << 10;
+
+/// What becomes of bytes that come in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Intake {
+    Copy,
+    Place,
+}
+
+/// A connection that speaks frames.
+pub(crate) struct Channel {
+    pipe: Pipe,
+    peer: String,
+    stop: Arc<AtomicBool>,
+    intake: Intake,
+    free: Vec<Buffer>,
+    in_flight: usize,
+    /// The buffer being filled, and how far it is.
+    filling: Option<(Buffer, usize)>,
+    /// Bytes copied aside; they came before those in `placed`.
+    aside: Vec<u8>,
+    aside_at: usize,
+    placed: VecDeque<Placed>,
+    eof: bool,
+    happened: Vec<Happened>,
+    scratch: Vec<u8>,
+}
+
+/// A received buffer, and which bytes of it are still to be taken.
+struct Placed {
+    buffer: Buffer,
+    at: usize,
+    end: usize,
+}
+
+impl Channel {
+    pub(crate) fn new(
+        mut pipe: Pipe,
+        peer: String,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Channel, CpError> {
+        let (free, recvs) = pipe.buffers()?;
+        for b in recvs {
+            pipe.recv(b)?;
+        }
+        Ok(Channel {
+            pipe,
+            peer,
+            stop,
+            intake: Intake::Copy,
+            free,
+            in_flight: 0,
+            filling: None,
+            aside: Vec::new(),
+            aside_at: 0,
+            placed: VecDeque::new(),
+            eof: false,
+            happened: Vec::new(),
+            scratch: Vec::new(),
+        })
+    }
+
+    pub(crate) fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// What has come already stays in order before what comes next.
+    pub(crate) fn set_intake(&mut self, intake: Intake) -> Result<(), CpError> {
+        self.intake = intake;
+        if intake == Intake::Copy {
+            while let Some(p) = self.placed.pop_front() {
+                self.aside.extend_from_slice(&p.buffer[p.at..p.end]);
+                self.receive_into(p.buffer)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn lost(&self, source: NetError) -> CpError {
+        CpError::Lost { peer: self.peer.clone(), source }
+    }
+    fn vanished(&self) -> CpError {
+        CpError::Vanished { peer: self.peer.clone() }
+    }
+
+    // ---- out ----
+
+    /// Queues a frame; it leaves with the next full buffer or [`Self::flush`].
+    pub(crate) fn send(&mut self, frame: &Frame) -> Result<(), CpError> {
+        let mut bytes = std::mem::take(&mut self.scratch);
+        bytes.clear();
+        encode(frame, &mut bytes);
+        let done = self.write(&bytes);
+        self.scratch = bytes;
+        done
+    }
+
+    fn write(&mut self, mut bytes: &[u8]) -> Result<(), CpError> {
+        while !bytes.is_empty() {
+            let (buffer, used) = self.fillable(1)?;
+            let n = bytes.len().min(buffer.len() - *used);
+            buffer[*used..*used + n].copy_from_slice(&bytes[..n]);
+            *used += n;
+            bytes = &bytes[n..];
+        }
+        Ok(())
+    }
+
+    /// The buffer being filled, with at least `room` bytes free.
+    fn fillable(&mut self, room: usize) -> Result<&mut (Buffer, usize), CpError> {
+        if self.filling.as_ref().is_some_and(|(b, used)| b.len() - used < room) {
+            self.flush()?;
+        }
+        let next = match self.filling.take() {
+            Some(filling) => filling,
+            None => (self.free_buffer()?, 0),
+        };
+        Ok(self.filling.insert(next))
+    }
+
+    fn free_buffer(&mut self) -> Result<Buffer, CpError> {
+        loop {
+            if let Some(b) = self.free.pop() {
+                return Ok(b);
+            }
+            self.wait(None)?;
+        }
+    }
+
+    /// Sends what was gathered.
+    pub(crate) fn flush(&mut self) -> Result<(), CpError> {
+        match self.filling.take() {
+            Some((buffer, 0)) => self.free.push(buffer),
+            Some((buffer, used)) => {
+                self.in_flight += 1;
+                self.pipe.send(buffer, used).map_err(|e| self.lost(e))?;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Registered memory to read up to `want` bytes of file data into; the
+    /// room for their header is kept before it. [`Self::commit_data`] follows.
+    pub(crate) fn data_slot(&mut self, want: u64) -> Result<&mut [u8], CpError> {
+        let want = usize::try_from(want).unwrap_or(usize::MAX).min(MAX_DATA as usize);
+        let (buffer, used) = self.fillable(DATA_HEADER + want.min(WORTH_A_FRAME))?;
+        let start = *used + DATA_HEADER;
+        let end = buffer.len().min(start + want);
+        Ok(&mut buffer[start..end])
+    }
+
+    /// The first `len` bytes of the slot are data from `offset` on.
+    pub(crate) fn commit_data(&mut self, offset: u64, len: usize) -> Result<(), CpError> {
+        if let Some((buffer, used)) = &mut self.filling {
+            let n = u32::try_from(len).unwrap_or(MAX_DATA);
+            buffer[*used..*used + DATA_HEADER].copy_from_slice(&data_header(offset, n));
+            *used += DATA_HEADER + len;
+            if buffer.len() - *used < WORTH_A_FRAME {
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until everything sent has left this process.
+    pub(crate) fn drain(&mut self) -> Result<(), CpError> {
+        self.flush()?;
+        while self.in_flight > 0 {
+            self.wait(None)?;
+        }
+        Ok(())
+    }
+
+    /// An orderly end: what was sent arrives.
+    pub(crate) fn close(mut self) -> Result<(), CpError> {
+        self.drain()?;
+        self.pipe.close();
+        Ok(())
+    }
+
+    // ---- in ----
+
+    fn available(&self) -> usize {
+        self.aside.len() - self.aside_at + self.placed.iter().map(|p| p.end - p.at).sum::<usize>()
+    }
+
+    /// Copies bytes from `skip` on without taking them; false if they have
+    /// not all come yet.
+    fn peek(&self, mut skip: usize, out: &mut [u8]) -> bool {
+        let mut filled = 0;
+        let placed = self.placed.iter().map(|p| &p.buffer[p.at..p.end]);
+        for part in std::iter::once(&self.aside[self.aside_at..]).chain(placed) {
+            if skip >= part.len() {
+                skip -= part.len();
+                continue;
+            }
+            let part = &part[skip..];
+            skip = 0;
+            let n = part.len().min(out.len() - filled);
+            out[filled..filled + n].copy_from_slice(&part[..n]);
+            filled += n;
+            if filled == out.len() {
+                return true;
+            }
+        }
+        filled == out.len()
+    }
+
+    /// The next frame if all of it is there (of `Data`: its header).
+    fn ready_frame(&mut self) -> Result<Option<Frame>, CpError> {
+        // Looked at here too: while data keep coming, nobody waits.
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(CpError::Interrupted);
+        }
+        let mut header = [0; HEADER];
+        if !self.peek(0, &mut header) {
+            return Ok(None);
+        }
+        let head: Head = parse_head(header)?;
+        if self.available() < HEADER + head.body {
+            return Ok(None);
+        }
+        let mut body = std::mem::take(&mut self.scratch);
+        body.clear();
+        body.resize(head.body, 0);
+        self.peek(HEADER, &mut body);
+        let frame = decode(head, &body);
+        self.scratch = body;
+        self.consume(HEADER + head.body)?;
+        Ok(Some(frame?))
+    }
+
+    /// The next frame if it is there already; never waits.
+    pub(crate) fn try_frame(&mut self) -> Result<Option<Frame>, CpError> {
+        if let Some(f) = self.ready_frame()? {
+            return Ok(Some(f));
+        }
+        self.pump(Duration::ZERO)?;
+        self.ready_frame()
+    }
+
+    /// Waits for the next frame; what was gathered leaves first.
+    pub(crate) fn frame(&mut self) -> Result<Frame, CpError> {
+        self.frame_within(None)
+    }
+
+    /// The same, where an answer is due.
+    pub(crate) fn frame_within(&mut self, limit: Option<Duration>) -> Result<Frame, CpError> {
+        let deadline = limit.map(|l| (Instant::now() + l, l));
+        loop {
+            if let Some(f) = self.ready_frame()? {
+                return Ok(f);
+            }
+            if self.eof {
+                return Err(self.vanished());
+            }
+            self.flush()?;
+            self.wait(deadline)?;
+        }
+    }
+
+    /// File data that have come: some of them, where they were placed.
+    pub(crate) fn payload(&mut self) -> Result<&[u8], CpError> {
+        while self.available() == 0 {
+            if self.eof {
+                return Err(self.vanished());
+            }
+            self.flush()?;
+            self.wait(None)?;
+        }
+        if self.aside_at < self.aside.len() {
+            return Ok(&self.aside[self.aside_at..]);
+        }
+        Ok(self.placed.front().map_or(&[], |p| &p.buffer[p.at..p.end]))
+    }
+
+    /// Takes bytes off the front; empty buffers go back to receive more.
+    pub(crate) fn consume(&mut self, mut n: usize) -> Result<(), CpError> {
+        let aside = n.min(self.aside.len() - self.aside_at);
+        self.aside_at += aside;
+        n -= aside;
+        if self.aside_at == self.aside.len() {
+            self.aside.clear();
+            self.aside_at = 0;
+        }
+        while let Some(front) = self.placed.front_mut() {
+            let m = n.min(front.end - front.at);
+            front.at += m;
+            n -= m;
+            if front.at < front.end {
+                break;
+            }
+            if let Some(p) = self.placed.pop_front() {
+                self.receive_into(p.buffer)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_into(&mut self, buffer: Buffer) -> Result<(), CpError> {
+        if self.eof {
+            return Ok(());
+        }
+        self.pipe.recv(buffer).map_err(|e| self.lost(e))
+    }
+
+    // ---- events ----
+
+    /// Waits for something to happen, but not for ever.
+    fn wait(&mut self, deadline: Option<(Instant, Duration)>) -> Result<(), CpError> {
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(CpError::Interrupted);
+            }
+            if let Some((at, limit)) = deadline
+                && Instant::now() >= at
+            {
+                return Err(CpError::Silent { peer: self.peer.clone(), seconds: limit.as_secs() });
+            }
+            if self.pump(TICK)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes in what happened; true if anything did.
+    fn pump(&mut self, timeout: Duration) -> Result<bool, CpError> {
+        let mut happened = std::mem::take(&mut self.happened);
+        let waited = self.pipe.wait(&mut happened, timeout);
+        let any = !happened.is_empty();
+        let mut done = Ok(());
+        for h in happened.drain(..) {
+            done = done.and(self.take_in(h));
+        }
+        self.happened = happened;
+        if let Err(e) = waited {
+            return Err(self.last_words().unwrap_or_else(|| self.lost(e)));
+        }
+        done?;
+        Ok(any)
+    }
+
+    /// A peer that gives up says why before it goes: that is better news than
+    /// that the connection is gone. (Bytes set aside are always whole frames'.)
+    fn last_words(&mut self) -> Option<CpError> {
+        while self.intake == Intake::Copy {
+            match self.ready_frame() {
+                Ok(Some(Frame::Refuse { text })) => {
+                    return Some(CpError::Refused { peer: self.peer.clone(), reason: text });
+                }
+                Ok(Some(_)) => {}
+                _ => break,
+            }
+        }
+        None
+    }
+
+    fn take_in(&mut self, happened: Happened) -> Result<(), CpError> {
+        match happened {
+            Happened::Sent(buffer) => {
+                self.in_flight -= 1;
+                self.free.push(buffer);
+            }
+            Happened::Received(buffer, n) if self.intake == Intake::Copy => {
+                // There may always be half a frame left, so never wait for none.
+                self.aside.drain(..self.aside_at);
+                self.aside_at = 0;
+                if self.aside.len() + n > MAX_ASIDE {
+                    return Err(CpError::Protocol("answers to questions never asked".into()));
+                }
+                self.aside.extend_from_slice(&buffer[..n]);
+                self.receive_into(buffer)?;
+            }
+            Happened::Received(buffer, n) => {
+                self.placed.push_back(Placed { buffer, at: 0, end: n });
+            }
+            Happened::Eof => self.eof = true,
+        }
+        Ok(())
+    }
+}

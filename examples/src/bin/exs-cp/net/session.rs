@@ -1,0 +1,145 @@
+//! How two sides meet: hello, proofs, then one request.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use super::channel::Channel;
+use super::pipe::{Pipe, Transport};
+use crate::auth::{self, Role, Secret};
+use crate::error::CpError;
+use crate::wire::codec::WireError;
+use crate::wire::frame::{Frame, VERSION};
+
+/// How long the other side may take for each step until it is trusted.
+const STEP: Duration = Duration::from_secs(10);
+
+/// All that it takes to reach a server, as often as needed.
+#[derive(Clone)]
+pub(crate) struct Dialer {
+    pub(crate) address: SocketAddr,
+    pub(crate) secret: Option<Secret>,
+    pub(crate) transport: Transport,
+    pub(crate) stop: Arc<AtomicBool>,
+}
+
+/// Resolves what the user typed.
+pub(crate) fn resolve(text: &str) -> Result<SocketAddr, CpError> {
+    let bad = |why: String| {
+        CpError::Usage(format!(
+            "`{text}` is no ADDRESS:PORT ({why}); write 192.0.2.1:7471, [2001:db8::1]:7471 or host:7471"
+        ))
+    };
+    let mut found = text.to_socket_addrs().map_err(|e| bad(e.to_string()))?;
+    found.next().ok_or_else(|| bad("the name has no address".into()))
+}
+
+impl Dialer {
+    /// Connects, proves, checks the proof, and makes the request.
+    pub(crate) fn open(&self, request: &Frame) -> Result<Channel, CpError> {
+        let peer = self.address.to_string();
+        let pipe = Pipe::connect(self.address, self.transport, &self.stop)
+            .map_err(|source| CpError::Connect { peer: peer.clone(), source })?;
+        let mut ch = Channel::new(pipe, peer, Arc::clone(&self.stop))?;
+        self.greet(&mut ch)?;
+        ch.send(request)?;
+        ch.flush()?;
+        Ok(ch)
+    }
+
+    fn greet(&self, ch: &mut Channel) -> Result<(), CpError> {
+        let mine = auth::nonce()?;
+        let token = self.secret.is_some();
+        ch.send(&Frame::Hello { version: VERSION, token, nonce: mine })?;
+        let theirs = match answer(ch)? {
+            Frame::Hello { token: wanted, nonce, .. } => {
+                self.agree(ch.peer(), wanted)?;
+                nonce
+            }
+            other => return Err(unexpected(&other)),
+        };
+        if let Some(secret) = &self.secret {
+            ch.send(&Frame::Proof(secret.prove(Role::Client, &mine, &theirs)))?;
+            match answer(ch)? {
+                Frame::Proof(p) if secret.check(Role::Server, &mine, &theirs, &p) => {}
+                Frame::Proof(_) => {
+                    return Err(CpError::Auth(format!(
+                        "{} does not know the token: nothing was sent to it",
+                        ch.peer()
+                    )));
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+        Ok(())
+    }
+
+    fn agree(&self, peer: &str, wanted: bool) -> Result<(), CpError> {
+        match (wanted, self.secret.is_some()) {
+            (true, false) => Err(CpError::Auth(format!(
+                "{peer} asks for a token: give the same file that it was started with, --token-file FILE"
+            ))),
+            (false, true) => Err(CpError::Auth(format!(
+                "{peer} has no token, so it cannot prove who it is: \
+                 start it with --token-file FILE, or leave the option off here"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The next frame of the opening; a refusal becomes its reason.
+fn answer(ch: &mut Channel) -> Result<Frame, CpError> {
+    match ch.frame_within(Some(STEP))? {
+        Frame::Refuse { text } => Err(CpError::Auth(format!("{} refused: {text}", ch.peer()))),
+        frame => Ok(frame),
+    }
+}
+
+pub(crate) fn unexpected(frame: &Frame) -> CpError {
+    // Its name only: a frame's fields are the peer's, and may be long.
+    let text = format!("{frame:?}");
+    let name: String = text.chars().take_while(|c| c.is_alphanumeric()).collect();
+    CpError::Protocol(format!("a {name} frame where none belongs"))
+}
+
+/// The server's side; returns the request of a peer that has proved itself.
+pub(crate) fn welcome(ch: &mut Channel, secret: Option<&Secret>) -> Result<Frame, CpError> {
+    match greet_client(ch, secret) {
+        Ok(()) => Ok(ch.frame_within(Some(STEP))?),
+        Err(e) => {
+            if let CpError::Auth(text) = &e {
+                refuse(ch, text.clone());
+            } else if let CpError::Wire(WireError::Version(_)) = &e {
+                refuse(ch, e.to_string());
+            }
+            Err(e)
+        }
+    }
+}
+
+fn greet_client(ch: &mut Channel, secret: Option<&Secret>) -> Result<(), CpError> {
+    let theirs = match ch.frame_within(Some(STEP))? {
+        Frame::Hello { nonce, .. } => nonce,
+        other => return Err(unexpected(&other)),
+    };
+    let mine = auth::nonce()?;
+    ch.send(&Frame::Hello { version: VERSION, token: secret.is_some(), nonce: mine })?;
+    let Some(secret) = secret else { return Ok(()) };
+    match ch.frame_within(Some(STEP))? {
+        Frame::Proof(p) if secret.check(Role::Client, &theirs, &mine, &p) => {
+            ch.send(&Frame::Proof(secret.prove(Role::Server, &theirs, &mine)))
+        }
+        Frame::Proof(_) => {
+            Err(CpError::Auth("the token is wrong; use the same token file on both sides".into()))
+        }
+        _ => Err(CpError::Auth("a token is needed (--token-file)".into())),
+    }
+}
+
+/// Says why, and waits for it to have left: best effort, the peer may be gone.
+pub(crate) fn refuse(ch: &mut Channel, text: String) {
+    let _ = ch.send(&Frame::Refuse { text });
+    let _ = ch.drain();
+}

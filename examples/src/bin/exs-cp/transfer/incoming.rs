@@ -1,0 +1,243 @@
+//! Receiving one file: hash and write from where the bytes arrived.
+//!
+//! A peer's frames must come in the order that the protocol promises; what
+//! does not is the end of the connection. What fails on our side (a full disk
+//! above all) is the end of this file only: its data are still taken off the
+//! connection, and dropped.
+
+use crate::disk::meta::{Kind, Meta};
+use crate::disk::part::Part;
+use crate::disk::relpath::{RelPath, is_reserved};
+use crate::disk::root::Root;
+use crate::error::{CpError, Trouble};
+use crate::hash::{ChunkHasher, Cv, Layout, file_hash};
+use crate::net::channel::Channel;
+use crate::transfer::tally::Tally;
+use crate::wire::frame::{Flags, Have, Id};
+
+/// A file that was offered, or asked for, and has not begun.
+pub(crate) struct Awaited {
+    pub(crate) path: RelPath,
+    pub(crate) source: Meta,
+    part: Option<Part>,
+}
+
+/// What is there already of a file that could be received.
+pub(crate) fn survey(
+    root: &Root,
+    path: &RelPath,
+    source: &Meta,
+    flags: Flags,
+) -> Result<(Awaited, Have), Trouble> {
+    check_name(path)?;
+    let fail = |e| Trouble::io("receive", path, e);
+    let mut have = Have::default();
+    let mut part = None;
+    if !flags.force {
+        let there = root.stat(path).map_err(fail)?.and_then(|st| Meta::of(&st));
+        if there.is_some_and(|m| m.same_content_as(source)) {
+            have.complete = true;
+        }
+    }
+    if !have.complete && Part::exists(root, path) {
+        let found = Part::open(root, path, source, flags.verify).map_err(fail)?;
+        have.chunks = found.known().to_vec();
+        part = Some(found);
+    }
+    Ok((Awaited { path: path.clone(), source: *source, part }, have))
+}
+
+pub(crate) fn check_name(path: &RelPath) -> Result<(), Trouble> {
+    match path.split() {
+        Some((_, name)) if is_reserved(name) => {
+            Err(Trouble::of(path, crate::disk::relpath::PathError::Reserved))
+        }
+        Some(_) => Ok(()),
+        None => Err(Trouble("the served directory itself cannot be replaced".into())),
+    }
+}
+
+/// A file whose data are coming.
+pub(crate) struct Incoming {
+    pub(crate) id: Id,
+    path: RelPath,
+    source: Meta,
+    layout: Layout,
+    verify: bool,
+    /// `None`: failed; the rest is dropped.
+    part: Option<Part>,
+    cvs: Vec<Option<Cv>>,
+    open: Option<(u32, ChunkHasher)>,
+    at: u64,
+    pub(crate) resumed: u64,
+}
+
+fn order(what: &str) -> CpError {
+    CpError::Protocol(format!("{what} out of order"))
+}
+
+impl Incoming {
+    /// The sender begins. A trouble is reported; the data are dropped.
+    pub(crate) fn begin(
+        root: &Root,
+        id: Id,
+        awaited: Awaited,
+        meta: &Meta,
+        verify: bool,
+    ) -> Result<(Incoming, Option<Trouble>), CpError> {
+        let Awaited { path, source, part } = awaited;
+        if meta.kind != Kind::File || !meta.same_source(&source) {
+            return Err(CpError::Protocol("another file than was announced".into()));
+        }
+        let layout = Layout::of(source.size);
+        let mut cvs = vec![None; layout.count() as usize];
+        let mut resumed = 0;
+        // Only these chunks were told to the sender; all others come.
+        for (index, cv) in part.iter().flat_map(|p| p.known()) {
+            cvs[*index as usize] = Some(*cv);
+            resumed += layout.len(*index);
+        }
+        let mut trouble = None;
+        let part = match part {
+            Some(part) => Some(part),
+            None => Part::open(root, &path, &source, verify)
+                .map_err(|e| trouble = Some(Trouble::io("write", &path, e)))
+                .ok(),
+        };
+        let me =
+            Incoming { id, path, source, layout, verify, part, cvs, open: None, at: 0, resumed };
+        Ok((me, trouble))
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.source.size
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.part.is_none()
+    }
+
+    /// Gives up this file: what is in the journal stays for the next run. The
+    /// chunk that broke off is given back, so that on a full disk there is room
+    /// for smaller files that follow.
+    fn fail(&mut self, trouble: Trouble) -> Option<Trouble> {
+        let part = self.part.take()?;
+        if let Some((index, _)) = self.open {
+            part.release(self.layout.start(index), self.layout.len(index));
+        }
+        Some(trouble)
+    }
+
+    /// Data or a hole of `len` bytes at `offset`: is that what comes next?
+    fn expect(&mut self, offset: u64, len: u64) -> Result<(), CpError> {
+        let index = match &self.open {
+            Some((index, _)) => *index,
+            None => {
+                let index = u32::try_from(offset / self.layout.chunk).unwrap_or(u32::MAX);
+                if index >= self.layout.count() || offset != self.layout.start(index) {
+                    return Err(order("a chunk"));
+                }
+                self.open = Some((index, ChunkHasher::new(self.layout, index, self.verify)));
+                self.at = offset;
+                index
+            }
+        };
+        let end = offset.checked_add(len).ok_or_else(|| order("data"))?;
+        if len == 0 || offset != self.at || end > self.layout.end(index) {
+            return Err(order("data"));
+        }
+        self.at = end;
+        Ok(())
+    }
+
+    /// `Data`: takes the raw bytes off the channel.
+    pub(crate) fn data(
+        &mut self,
+        ch: &mut Channel,
+        mut offset: u64,
+        len: u32,
+        tally: &Tally,
+    ) -> Result<Option<Trouble>, CpError> {
+        self.expect(offset, len.into())?;
+        let mut left = len as usize;
+        let mut trouble = None;
+        while left > 0 {
+            let bytes = ch.payload()?;
+            let n = bytes.len().min(left);
+            if let (Some(part), Some((_, hasher))) = (&self.part, &mut self.open) {
+                hasher.update(&bytes[..n]);
+                if let Err(e) = part.write_at(&bytes[..n], offset) {
+                    trouble = self.fail(Trouble::io("write", &self.path, e));
+                }
+            }
+            ch.consume(n)?;
+            offset += n as u64;
+            left -= n;
+        }
+        tally.moved(len.into());
+        Ok(trouble)
+    }
+
+    pub(crate) fn hole(
+        &mut self,
+        offset: u64,
+        len: u64,
+        tally: &Tally,
+    ) -> Result<Option<Trouble>, CpError> {
+        self.expect(offset, len)?;
+        tally.moved(len);
+        let (Some(part), Some((_, hasher))) = (&self.part, &mut self.open) else {
+            return Ok(None);
+        };
+        hasher.zeros(len);
+        match part.hole(offset, len) {
+            Ok(()) => Ok(None),
+            Err(e) => Ok(self.fail(Trouble::io("write", &self.path, e))),
+        }
+    }
+
+    /// `Chunk`: all of it is written; compare, and note it in the journal.
+    pub(crate) fn chunk(&mut self, index: u32, cv: &Cv) -> Result<Option<Trouble>, CpError> {
+        match &self.open {
+            Some((open, _)) if *open == index && self.at == self.layout.end(index) => {}
+            _ => return Err(order("a chunk's end")),
+        }
+        self.cvs[index as usize] = Some(*cv);
+        let trouble = self.settle(index, cv);
+        self.open = None;
+        Ok(trouble)
+    }
+
+    fn settle(&mut self, index: u32, cv: &Cv) -> Option<Trouble> {
+        let (Some(part), Some((_, hasher))) = (&mut self.part, &self.open) else { return None };
+        let trouble = if hasher.finish() != *cv {
+            let (start, end) = (self.layout.start(index), self.at);
+            let why = format!(
+                "bytes {start} to {end} arrived damaged; run the same command again: \
+                 only what is missing is sent"
+            );
+            Trouble::of(&self.path, why)
+        } else {
+            let noted = part.chunk_done(index, cv);
+            Trouble::io("write the journal of", &self.path, noted.err()?)
+        };
+        self.fail(trouble)
+    }
+
+    /// `End`: whole? right? then it gets its name. `Ok(false)`: it failed
+    /// before, and that was reported then.
+    pub(crate) fn end(mut self, hash: &Cv) -> Result<Result<bool, Trouble>, CpError> {
+        let cvs: Option<Vec<Cv>> = self.cvs.iter().copied().collect();
+        let Some(cvs) = cvs.filter(|_| self.open.is_none()) else {
+            return Err(order("a file's end"));
+        };
+        let Some(part) = self.part.take() else { return Ok(Ok(false)) };
+        if self.verify && file_hash(&cvs) != *hash {
+            part.discard();
+            let why = "the whole file's BLAKE3 hash is not the sender's; nothing of it was kept, run the same command again";
+            return Ok(Err(Trouble::of(&self.path, why)));
+        }
+        let done = part.finish(&self.source).map_err(|e| Trouble::io("finish", &self.path, e));
+        Ok(done.map(|()| true))
+    }
+}

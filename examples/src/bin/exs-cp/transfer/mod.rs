@@ -1,0 +1,18 @@
+//! Moving files over a channel, whoever asked for it.
+//!
+//! [`sender`] reads, hashes and sends one file; [`incoming`] receives, hashes
+//! and writes one. `put` runs the first in the client and the second in the
+//! server, `get` the other way round. [`tally`] counts, for progress and the
+//! summary.
+
+pub(crate) mod incoming;
+pub(crate) mod sender;
+pub(crate) mod tally;
+
+/// Files that may be on their way on one connection: enough that a round trip
+/// is hidden behind small files, few enough that all state stays small.
+pub(crate) const WINDOW: usize = 512;
+/// What an honest peer never exceeds.
+pub(crate) const MOST_OUTSTANDING: usize = 4 * WINDOW;
+/// Chunks listed as present, over all files on their way (36 bytes each).
+pub(crate) const MOST_CHUNKS: usize = 1 << 18;

@@ -1,0 +1,197 @@
+//! Sending one file: read into registered memory, hash there, send from there.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{SeekFrom, fstat, seek};
+use rustix::io::Errno;
+
+use crate::disk::meta::Meta;
+use crate::disk::relpath::RelPath;
+use crate::disk::root::Root;
+use crate::error::{CpError, Trouble};
+use crate::hash::{ChunkHasher, Cv, Layout, file_hash};
+use crate::net::channel::Channel;
+use crate::wire::frame::{Frame, Have, Id};
+
+/// Who takes what the receiver says while a file is on its way.
+pub(crate) trait Answers {
+    fn on_frame(&mut self, frame: Frame) -> Result<(), CpError>;
+    /// Has the receiver given this file up?
+    fn given_up(&self, id: Id) -> bool;
+    fn moved(&mut self, bytes: u64);
+    fn resumed(&mut self, bytes: u64);
+}
+
+/// A file to send.
+pub(crate) struct Outgoing<'a> {
+    pub(crate) id: Id,
+    pub(crate) root: &'a Root,
+    pub(crate) path: &'a RelPath,
+    /// The state that was listed or offered; what is sent must still be it.
+    pub(crate) listed: Meta,
+    pub(crate) have: Have,
+    pub(crate) verify: bool,
+}
+
+/// Why a file ended early.
+enum Stop {
+    /// The connection is of no more use.
+    Fatal(CpError),
+    /// Only this file.
+    File(Trouble),
+    /// The receiver does not want the rest, and has said why.
+    GivenUp,
+}
+
+impl From<CpError> for Stop {
+    fn from(e: CpError) -> Self {
+        Stop::Fatal(e)
+    }
+}
+
+/// Sends a file from `Begin` to `End` or `Fail`. The inner error has been
+/// told to the receiver, and concerns this file only.
+pub(crate) fn send_file(
+    ch: &mut Channel,
+    answers: &mut dyn Answers,
+    out: &Outgoing<'_>,
+) -> Result<Result<(), Trouble>, CpError> {
+    let stop = match send_whole(ch, answers, out) {
+        Ok(hash) => {
+            ch.send(&Frame::End { id: out.id, hash })?;
+            return Ok(Ok(()));
+        }
+        Err(stop) => stop,
+    };
+    match stop {
+        Stop::Fatal(e) => Err(e),
+        Stop::GivenUp => {
+            ch.send(&Frame::Fail { id: out.id, text: String::new() })?;
+            Ok(Ok(()))
+        }
+        Stop::File(t) => {
+            ch.send(&Frame::Fail { id: out.id, text: t.to_string() })?;
+            Ok(Err(t))
+        }
+    }
+}
+
+fn send_whole(ch: &mut Channel, answers: &mut dyn Answers, out: &Outgoing<'_>) -> Result<Cv, Stop> {
+    let trouble = |what: &str, e: io::Error| Stop::File(Trouble::io(what, out.path, e));
+    let file = out.root.open_file(out.path).map_err(|e| trouble("open", e))?;
+    let st = fstat(&file).map_err(|e| trouble("read", e.into()))?;
+    let meta = Meta::of(&st).unwrap_or_default();
+    if !meta.same_source(&out.listed) {
+        return Err(changed(out, "since it was listed"));
+    }
+    ch.send(&Frame::Begin { id: out.id, meta: out.listed })?;
+    let layout = Layout::of(meta.size);
+    // Fewer blocks than bytes: there may be holes, so ask where.
+    let sparse = u64::try_from(st.st_blocks).unwrap_or(0) * 512 < meta.size;
+    let mut cvs = Vec::with_capacity(layout.count() as usize);
+    let mut had = out.have.chunks.iter().peekable();
+    for index in 0..layout.count() {
+        if let Some((_, cv)) = had.next_if(|c| c.0 == index) {
+            cvs.push(*cv);
+            answers.resumed(layout.len(index));
+            continue;
+        }
+        let mut chunk =
+            Chunk { file: &file, out, sparse, hasher: ChunkHasher::new(layout, index, out.verify) };
+        chunk.send(ch, answers, layout.start(index), layout.end(index))?;
+        let cv = chunk.hasher.finish();
+        ch.send(&Frame::Chunk { index, cv })?;
+        cvs.push(cv);
+    }
+    let now = fstat(&file).map_err(|e| trouble("read", e.into()))?;
+    if !Meta::of(&now).unwrap_or_default().same_source(&out.listed) {
+        return Err(changed(out, "while it was read"));
+    }
+    Ok(if out.verify { file_hash(&cvs) } else { [0; 32] })
+}
+
+fn changed(out: &Outgoing<'_>, when: &str) -> Stop {
+    let why = format!("changed {when}; run the same command again when it is at rest");
+    Stop::File(Trouble::of(out.path, why))
+}
+
+/// A chunk on its way: its data segments and its holes.
+struct Chunk<'a> {
+    file: &'a File,
+    out: &'a Outgoing<'a>,
+    sparse: bool,
+    hasher: ChunkHasher,
+}
+
+impl Chunk<'_> {
+    fn send(
+        &mut self,
+        ch: &mut Channel,
+        answers: &mut dyn Answers,
+        mut at: u64,
+        end: u64,
+    ) -> Result<(), Stop> {
+        while at < end {
+            let (data, hole) = self.segment(at, end)?;
+            if data > at {
+                self.hasher.zeros(data - at);
+                ch.send(&Frame::Hole { offset: at, len: data - at })?;
+                answers.moved(data - at);
+            }
+            self.send_data(ch, answers, data, hole)?;
+            at = hole;
+        }
+        Ok(())
+    }
+
+    /// Where the next data begin and where they end, both at most `end`.
+    fn segment(&self, at: u64, end: u64) -> Result<(u64, u64), Stop> {
+        if !self.sparse {
+            return Ok((at, end));
+        }
+        let fail = |e: Errno| Stop::File(Trouble::io("read", self.out.path, e));
+        let data = match seek(self.file, SeekFrom::Data(at)) {
+            Ok(data) => data.min(end),
+            Err(Errno::NXIO) => return Ok((end, end)),
+            // A file system that cannot tell: all of it is data.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok((at, end)),
+            Err(e) => return Err(fail(e)),
+        };
+        if data == end {
+            return Ok((end, end));
+        }
+        let hole = seek(self.file, SeekFrom::Hole(data)).map_err(fail)?;
+        Ok((data, hole.min(end)))
+    }
+
+    fn send_data(
+        &mut self,
+        ch: &mut Channel,
+        answers: &mut dyn Answers,
+        mut at: u64,
+        end: u64,
+    ) -> Result<(), Stop> {
+        while at < end {
+            let slot = ch.data_slot(end - at)?;
+            let n = match self.file.read_at(slot, at) {
+                Ok(0) => return Err(changed(self.out, "while it was read (it is shorter now)")),
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(Stop::File(Trouble::io("read", self.out.path, e))),
+            };
+            self.hasher.update(&slot[..n]);
+            ch.commit_data(at, n)?;
+            at += n as u64;
+            answers.moved(n as u64);
+            while let Some(frame) = ch.try_frame()? {
+                answers.on_frame(frame)?;
+            }
+            if answers.given_up(self.out.id) {
+                return Err(Stop::GivenUp);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,186 @@
+//! The command line.
+
+use std::net::SocketAddr;
+
+use clap::{Parser, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+const AFTER: &str = "\
+Examples:
+  exs-pingpong demo                              both ends on this machine, TCP beside it
+  exs-pingpong --listen 0.0.0.0:7471             a server that other hosts reach
+  exs-pingpong HOST:7471 --size 64 --mode lat    half round trip of 64 bytes
+  exs-pingpong HOST:7471 --sweep                 1 byte to 4 MiB
+  exs-pingpong HOST:7471 --compare tcp           EXS and plain TCP in turn, and the ratios
+
+Latency is half of a round trip; each sample is one whole round of the loop, posting and
+dequeuing included. Bandwidth counts from the first post until the receiver has confirmed
+the last byte. Nothing is encrypted; a server serves everybody who reaches it.";
+
+/// Measure latency and bandwidth over EXS.
+#[derive(Debug, Parser)]
+#[command(version, about, after_help = AFTER)]
+pub(crate) struct Args {
+    /// The server (HOST:PORT), or `demo` for both ends on this machine; without it,
+    /// be the server
+    #[arg(value_name = "ADDR:PORT")]
+    pub(crate) server: Option<String>,
+    /// Server: where to listen; port 0 picks a free one
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7471")]
+    pub(crate) listen: SocketAddr,
+    /// The same as `demo`
+    #[arg(long = "self", conflicts_with = "server")]
+    pub(crate) demo: bool,
+    /// Bytes of a message (suffixes k, m) [default: 64 for latency, 1m for bandwidth]
+    #[arg(long, value_name = "N", value_parser = size, conflicts_with = "sweep")]
+    pub(crate) size: Option<usize>,
+    /// Every fourth power of two from 1 byte to 4 MiB
+    #[arg(long)]
+    pub(crate) sweep: bool,
+    /// Round trips, or messages, of each measurement [default: enough for about half a second]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    pub(crate) iters: Option<u32>,
+    /// What to measure
+    #[arg(long, value_enum, default_value_t = Mode::Both)]
+    pub(crate) mode: Mode,
+    /// How both ends wait for events
+    #[arg(long, value_enum, default_value_t = Wait::Adaptive)]
+    pub(crate) wait: Wait,
+    /// Which kind of socket
+    #[arg(long, value_enum, default_value_t = Kind::Stream)]
+    pub(crate) socket: Kind,
+    /// Protect every FPDU by CRC32C
+    #[arg(long)]
+    pub(crate) crc: bool,
+    /// Messages in flight when bandwidth is measured
+    #[arg(long, value_name = "N", default_value_t = 8,
+          value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) depth: u32,
+    /// Also measure this, in turn with EXS, and print the ratios
+    #[arg(long, value_enum)]
+    pub(crate) compare: Option<Baseline>,
+    /// Rounds of the comparison; the median of each side counts
+    #[arg(long, value_name = "N", default_value_t = 7,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Server: end after one client
+    #[arg(long, hide = true)]
+    pub(crate) once: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// Latency
+    Lat,
+    /// Bandwidth
+    Bw,
+    /// Latency and bandwidth
+    Both,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Wait {
+    /// Spin
+    Busy,
+    /// Sleep at once
+    Notify,
+    /// Spin for a moment, then sleep
+    Adaptive,
+}
+
+impl From<Wait> for exs::WaitPolicy {
+    fn from(wait: Wait) -> exs::WaitPolicy {
+        match wait {
+            Wait::Busy => exs::WaitPolicy::BusyPoll,
+            Wait::Notify => exs::WaitPolicy::Notify,
+            Wait::Adaptive => exs::WaitPolicy::Adaptive,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    /// Bytes in order
+    Stream,
+    /// Whole messages
+    Seqpacket,
+}
+
+impl From<Kind> for exs::SocketType {
+    fn from(kind: Kind) -> exs::SocketType {
+        match kind {
+            Kind::Stream => exs::SocketType::Stream,
+            Kind::Seqpacket => exs::SocketType::SeqPacket,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Baseline {
+    /// Plain blocking TCP with TCP_NODELAY
+    Tcp,
+}
+
+/// What the program is to be.
+pub(crate) enum Role {
+    Serve,
+    Client(String),
+    Demo,
+}
+
+impl Args {
+    pub(crate) fn role(&self) -> Role {
+        match self.server.as_deref() {
+            Some("demo") => Role::Demo,
+            None if self.demo => Role::Demo,
+            Some(addr) => Role::Client(addr.to_owned()),
+            None => Role::Serve,
+        }
+    }
+}
+
+/// Largest message: what a server sets aside for one client is bounded by it.
+pub(crate) const MAX_SIZE: usize = 64 << 20;
+
+fn size(text: &str) -> Result<usize, String> {
+    let lower = text.to_ascii_lowercase();
+    let (digits, unit) = match lower.strip_suffix('k') {
+        Some(d) => (d, 1 << 10),
+        None => lower.strip_suffix('m').map_or((lower.as_str(), 1), |d| (d, 1 << 20)),
+    };
+    digits
+        .parse::<usize>()
+        .ok()
+        .and_then(|n| n.checked_mul(unit))
+        .filter(|n| (1..=MAX_SIZE).contains(n))
+        .ok_or_else(|| "a size is a number from 1 to 64m, for example 64, 4k or 1m".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+        let demo = Args::parse_from(["exs-pingpong", "--self", "--json"]);
+        assert!(matches!(demo.role(), Role::Demo));
+        assert!(matches!(Args::parse_from(["exs-pingpong"]).role(), Role::Serve));
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(size("64"), Ok(64));
+        assert_eq!(size("4K"), Ok(4096));
+        assert_eq!(size("1m"), Ok(1 << 20));
+        for bad in ["0", "65m", "-1", "k", "", "99999999999999999999m"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+}

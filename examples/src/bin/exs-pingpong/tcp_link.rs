@@ -1,0 +1,115 @@
+//! The baseline: plain blocking TCP.
+//!
+//! What a careful program would do without EXS: TCP_NODELAY, one `write_all` for each
+//! message, and reads into one buffer of the message's size until it is full. And what an
+//! impatient one would do: the same, but spinning on a socket that never sleeps.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use exs_examples::stats::Samples;
+
+use crate::control::{During, Failure};
+use crate::link::Link;
+
+pub(crate) struct TcpLink {
+    stream: TcpStream,
+    /// Ask again and again in place of sleeping in the kernel.
+    spin: bool,
+}
+
+impl TcpLink {
+    pub(crate) fn new(stream: TcpStream, spin: bool) -> Result<TcpLink, Failure> {
+        stream.set_nodelay(true).during("TCP_NODELAY")?;
+        stream.set_nonblocking(spin).during("O_NONBLOCK")?;
+        Ok(TcpLink { stream, spin })
+    }
+
+    fn send(&mut self, mut bytes: &[u8]) -> Result<(), Failure> {
+        if !self.spin {
+            return self.stream.write_all(bytes).during("TCP");
+        }
+        while !bytes.is_empty() {
+            match self.stream.write(bytes) {
+                Ok(n) => bytes = &bytes[n..],
+                Err(e) if e.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+                Err(e) => return Err(e).during("TCP"),
+            }
+        }
+        Ok(())
+    }
+
+    fn recv(&mut self, mut bytes: &mut [u8]) -> Result<(), Failure> {
+        if !self.spin {
+            return self.stream.read_exact(bytes).during("TCP");
+        }
+        while !bytes.is_empty() {
+            match self.stream.read(bytes) {
+                Ok(0) => return Err(Failure("TCP: the other side has closed".to_owned())),
+                Ok(n) => bytes = &mut bytes[n..],
+                Err(e) if e.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+                Err(e) => return Err(e).during("TCP"),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Link for TcpLink {
+    fn ping(&mut self, size: usize, rounds: u32) -> Result<Samples, Failure> {
+        let (out, mut back) = (vec![1; size], vec![0; size]);
+        let mut samples = Samples::with_capacity(rounds as usize);
+        let mut last = Instant::now();
+        for _ in 0..rounds {
+            self.send(&out)?;
+            self.recv(&mut back)?;
+            let now = Instant::now();
+            samples.record(now - last);
+            last = now;
+        }
+        Ok(samples)
+    }
+
+    fn pong(
+        &mut self,
+        size: usize,
+        rounds: u32,
+        ready: &mut dyn FnMut() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut buffer = vec![0; size];
+        ready()?;
+        for _ in 0..rounds {
+            self.recv(&mut buffer)?;
+            self.send(&buffer)?;
+        }
+        Ok(())
+    }
+
+    fn pour(&mut self, size: usize, count: u32, _depth: u32) -> Result<Duration, Failure> {
+        // The kernel's socket buffer is what is in flight.
+        let out = vec![1; size];
+        let mut end = [0];
+        let begun = Instant::now();
+        for _ in 0..count {
+            self.send(&out)?;
+        }
+        self.recv(&mut end)?;
+        Ok(begun.elapsed())
+    }
+
+    fn drink(
+        &mut self,
+        size: usize,
+        count: u32,
+        _depth: u32,
+        ready: &mut dyn FnMut() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut buffer = vec![0; size];
+        ready()?;
+        for _ in 0..count {
+            self.recv(&mut buffer)?;
+        }
+        self.send(&[1])
+    }
+}

@@ -1,0 +1,89 @@
+//! The newcomer's RDMA WRITE: a server writes a string into a client's memory, and the
+//! client's processor takes no part in it. Each step says what it is in verbs.
+
+mod steps;
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use exs_examples::peer::Server;
+use steps::Failure;
+
+const AFTER: &str = "\
+Try it:  exs-rdma-write demo
+Or on two machines:
+         exs-rdma-write serve --listen 0.0.0.0:7472     (here)
+         exs-rdma-write OTHER-HOST:7472                 (there)
+
+What happens: the client exports a buffer to the connection and sends its descriptor
+(address, length, key) to the server; the server writes a string to that address by RDMA
+WRITE, and says so by a message; the client prints what it finds in its memory. Without an
+RDMA device the software RNIC does it. Nothing is encrypted.";
+
+#[derive(Parser)]
+#[command(version, about, long_about = None, after_help = AFTER, args_conflicts_with_subcommands = true)]
+struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Where the server listens (HOST:PORT)
+    #[arg(value_name = "ADDR:PORT")]
+    server: Option<String>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Be the server, which writes
+    Serve {
+        /// Where to listen; port 0 picks a free one
+        #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7472")]
+        listen: SocketAddr,
+        /// What to write into each client's buffer
+        #[arg(long, default_value = "Hello from the other side, by RDMA WRITE")]
+        text: String,
+        /// End after one client
+        #[arg(long)]
+        once: bool,
+    },
+    /// Run both as two processes on this machine
+    Demo,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = match (args.command, args.server) {
+        (Some(Command::Serve { listen, text, once }), _) => steps::serve(listen, &text, once),
+        (Some(Command::Demo), _) => demo(),
+        (None, Some(server)) => resolve(&server).and_then(steps::client),
+        (None, None) => Err(Failure::new(
+            "which server? Give its ADDR:PORT, or `serve` to be one, or `demo` (see --help)",
+        )),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("exs-rdma-write: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn resolve(name: &str) -> Result<SocketAddr, Failure> {
+    let mut addrs = name
+        .to_socket_addrs()
+        .map_err(|e| Failure::new(format!("{name} is no address of the form HOST:PORT: {e}")))?;
+    addrs.next().ok_or_else(|| Failure::new(format!("{name} has no address")))
+}
+
+fn demo() -> Result<(), Failure> {
+    let args = ["serve", "--listen", "127.0.0.1:0", "--once"];
+    let mut server = Server::start(&args, |line| println!("{line}"))
+        .map_err(|e| Failure::new(format!("cannot start the server: {e}")))?;
+    steps::client(server.addr())?;
+    if server.wait(Duration::from_secs(10)) {
+        Ok(())
+    } else {
+        Err(Failure::new("the server did not end well"))
+    }
+}

@@ -1,0 +1,243 @@
+//! The steps of both sides.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use exs::{
+    EventKind, EventQueue, MemoryRegion, RecvFlags, RemoteBuffer, Rights, SendFlags, Socket,
+    SocketType, Token,
+};
+use exs_examples::peer::LISTENING;
+
+/// Room for the string in the client's buffer.
+const ROOM: usize = 4096;
+
+/// What to tell the user.
+#[derive(Debug)]
+pub(crate) struct Failure(String);
+
+impl Failure {
+    pub(crate) fn new(why: impl Into<String>) -> Failure {
+        Failure(why.into())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// An error, and the step that met it.
+trait During<T> {
+    fn during(self, step: &str) -> Result<T, Failure>;
+}
+
+impl<T, E: fmt::Display> During<T> for Result<T, E> {
+    fn during(self, step: &str) -> Result<T, Failure> {
+        self.map_err(|e| Failure::new(format!("{step}: {e}")))
+    }
+}
+
+/// Prints a step: the EXS call, what it is in verbs, and what came out.
+fn step(who: &str, call: &str, verbs: &str, note: &str) {
+    println!("[{who}] {call:<26} {verbs}");
+    if !note.is_empty() {
+        println!("{:>width$} {note}", "->", width = who.len() + 5);
+    }
+}
+
+/// Waits for the one event that is due, and prints it as the work completion it is.
+fn completion(who: &str, queue: &EventQueue, wc: &str) -> Result<exs::Event, Failure> {
+    let event = queue.next().during("waiting for an event")?;
+    if let Some(error) = event.error() {
+        return Err(Failure::new(format!("{:?} failed: {error}", event.kind())));
+    }
+    let note = format!("wr_id {}, status IBV_WC_SUCCESS, {} bytes", event.token().0, event.bytes());
+    step(who, "queue.next()", &format!("ibv_poll_cq: a WC ({wc})"), &note);
+    Ok(event)
+}
+
+/// Names of the work requests: verbs call them wr_id, EXS calls them tokens.
+const CONNECT: Token = Token(1);
+const DESCRIPTOR: Token = Token(2);
+const MESSAGE: Token = Token(3);
+const WRITE: Token = Token(4);
+const REVOKE: Token = Token(5);
+
+fn new_socket(who: &str) -> Result<Socket, Failure> {
+    let socket = Socket::new(SocketType::SeqPacket).during("Socket::new")?;
+    step(
+        who,
+        "Socket::new(SeqPacket)",
+        "ibv_open_device, ibv_alloc_pd: the device and a protection domain (PD)",
+        "the software RNIC stands in where there is no device",
+    );
+    Ok(socket)
+}
+
+fn new_queue(who: &str) -> Result<EventQueue, Failure> {
+    let queue = EventQueue::new(16).during("EventQueue::new")?;
+    step(
+        who,
+        "EventQueue::new(16)",
+        "ibv_create_comp_channel, ibv_create_cq: a completion queue (CQ)",
+        "",
+    );
+    Ok(queue)
+}
+
+/// The client: lends its memory.
+pub(crate) fn client(server: SocketAddr) -> Result<(), Failure> {
+    let who = "client";
+    let (socket, queue) = (new_socket(who)?, new_queue(who)?);
+
+    step(
+        who,
+        "socket.connect",
+        "rdma_connect: ibv_create_qp (RESET), ibv_modify_qp to INIT, RTR, RTS",
+        "",
+    );
+    socket.connect(&queue, CONNECT, server).during("connect")?;
+    completion(who, &queue, "RDMA_CM_EVENT_ESTABLISHED")?;
+
+    let region = MemoryRegion::new(ROOM).during("MemoryRegion::new")?;
+    let buffer = region.buffer(..).during("leasing the region")?;
+    step(who, "MemoryRegion::new", "ibv_reg_mr: a memory region (MR), pinned and with an lkey", "");
+
+    let export = socket.export(buffer, Rights::WRITE, None).during("export")?;
+    let remote = export.descriptor();
+    step(
+        who,
+        "socket.export(WRITE)",
+        "ibv_bind_mw: a memory window with IBV_ACCESS_REMOTE_WRITE, on this QP only",
+        &format!("addr {:#x}, length {}, rkey {:#010x}", remote.addr(), remote.len(), remote.key()),
+    );
+
+    // Posted before the descriptor leaves, as the answer may be quick.
+    socket.recv(&queue, MESSAGE, vec![0; 64], RecvFlags::NONE).during("recv")?;
+    step(who, "socket.recv", "ibv_post_recv: a receive WR for the server's message", "");
+    socket
+        .send(&queue, DESCRIPTOR, &remote.to_bytes(), SendFlags::NONE)
+        .during("sending the descriptor")?;
+    step(
+        who,
+        "socket.send(descriptor)",
+        "ibv_post_send, IBV_WR_SEND: how the server learns addr and rkey",
+        "",
+    );
+
+    let mut told = None;
+    while told.is_none() {
+        let event = completion(who, &queue, "IBV_WC_SEND or IBV_WC_RECV")?;
+        if event.kind() == EventKind::Recv {
+            told = Some(length(event)?);
+        }
+    }
+    let told = told.unwrap_or(0);
+
+    let mut text = vec![0; told.min(ROOM)];
+    export.read_at(0, &mut text).during("reading the memory")?;
+    step(
+        who,
+        "export.read_at",
+        "(plain memory access: the bytes are simply there)",
+        &format!("\"{}\"", String::from_utf8_lossy(&text)),
+    );
+
+    export.revoke(&queue, REVOKE).map_err(|r| r.error).during("revoke")?;
+    step(
+        who,
+        "export.revoke",
+        "ibv_post_send, IBV_WR_LOCAL_INV: the rkey is worth nothing from now on",
+        "",
+    );
+    completion(who, &queue, "IBV_WC_LOCAL_INV")?;
+    socket.blocking().close().during("close")?;
+    step(who, "socket.close", "rdma_disconnect, ibv_destroy_qp", "");
+    Ok(())
+}
+
+/// The length that the server's message tells.
+fn length(event: exs::Event) -> Result<usize, Failure> {
+    let (n, eof) = (event.bytes(), event.eof());
+    let message = event.into_buffer().unwrap_or_else(|| Vec::new().into());
+    let text = std::str::from_utf8(&message[..n]).unwrap_or("");
+    match text.strip_prefix("written: ").and_then(|n| n.parse().ok()) {
+        Some(n) => Ok(n),
+        None if eof => {
+            Err(Failure::new("the server closed the connection before it wrote anything"))
+        }
+        None => Err(Failure::new(format!("the server said something unexpected: {text:?}"))),
+    }
+}
+
+/// The server: takes clients one after the other, and writes to each.
+pub(crate) fn serve(listen: SocketAddr, text: &str, once: bool) -> Result<(), Failure> {
+    if text.is_empty() || text.len() > ROOM {
+        return Err(Failure::new(format!(
+            "--text must have 1 to {ROOM} bytes, not {}",
+            text.len()
+        )));
+    }
+    let who = "server";
+    let listener = new_socket(who)?;
+    listener.bind(listen).during("bind")?;
+    listener.listen(16).during("listen")?;
+    step(who, "socket.listen", "rdma_bind_addr, rdma_listen", "");
+    println!("[{who}] {LISTENING}{}", listener.local_addr().during("local_addr")?);
+    loop {
+        let (socket, peer) = listener.blocking().accept().during("accept")?;
+        step(
+            who,
+            "socket.accept",
+            "rdma_accept: ibv_create_qp (RESET), ibv_modify_qp to INIT, RTR, RTS",
+            &format!("from {peer}"),
+        );
+        match write_to(who, &socket, text) {
+            Err(e) if !once => eprintln!("exs-rdma-write: {peer}: {e}"),
+            other if once => return other,
+            _ => {}
+        }
+    }
+}
+
+/// One client. It has a queue of its own, so that what a lost client leaves behind does
+/// not come up with the next one.
+fn write_to(who: &str, socket: &Socket, text: &str) -> Result<(), Failure> {
+    let queue = &new_queue(who)?;
+    socket.recv(queue, DESCRIPTOR, vec![0; RemoteBuffer::BYTES], RecvFlags::NONE).during("recv")?;
+    step(who, "socket.recv", "ibv_post_recv: a receive WR for the client's descriptor", "");
+    let event = completion(who, queue, "IBV_WC_RECV")?;
+    let n = event.bytes();
+    let bytes = event.into_buffer().unwrap_or_else(|| Vec::new().into());
+    let remote = RemoteBuffer::from_bytes(&bytes[..n]).during("the client's descriptor")?;
+    step(
+        who,
+        "RemoteBuffer::from_bytes",
+        "what goes to wr.rdma.remote_addr and wr.rdma.rkey",
+        &format!("addr {:#x}, length {}, rkey {:#010x}", remote.addr(), remote.len(), remote.key()),
+    );
+
+    socket.write(queue, WRITE, &remote, 0, text).during("write")?;
+    step(
+        who,
+        "socket.write",
+        "ibv_post_send, IBV_WR_RDMA_WRITE: straight into the client's memory",
+        "",
+    );
+    completion(who, queue, "IBV_WC_RDMA_WRITE")?;
+
+    let message = format!("written: {}", text.len());
+    socket.send(queue, MESSAGE, message.as_str(), SendFlags::NONE).during("send")?;
+    step(
+        who,
+        "socket.send(message)",
+        "ibv_post_send, IBV_WR_SEND: a WRITE alone tells the client nothing",
+        "",
+    );
+    completion(who, queue, "IBV_WC_SEND")?;
+    socket.blocking().close().during("close")?;
+    step(who, "socket.close", "rdma_disconnect, ibv_destroy_qp", "");
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! Things go wrong: each is named, the rest is done, and it goes on from there.
+
+mod cp_support;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use cp_support::*;
+
+/// Runs `script` (with `$1`, `$2`, ...) in a mount namespace of its own, where
+/// it may mount; `None` where this user may not.
+fn in_namespace(script: &str, args: &[&str]) -> Option<Command> {
+    let may = Command::new("unshare").args(["-m", "true"]).stderr(Stdio::null()).status();
+    if !may.is_ok_and(|s| s.success()) {
+        eprintln!("skipped: a mount namespace needs root, and unshare(1)");
+        return None;
+    }
+    let mut c = Command::new("unshare");
+    c.args(["-m", "sh", "-c", script, "sh"]).args(args);
+    Some(c)
+}
+
+fn remount(pid: u32, dir: &str, size: &str) {
+    let size = format!("remount,size={size}");
+    let done = Command::new("nsenter")
+        .args(["-t", &pid.to_string(), "-m", "mount", "-o", &size, dir])
+        .status()
+        .unwrap();
+    assert!(done.success());
+}
+
+#[test]
+fn a_full_disk_at_the_server() {
+    let tmp = TempDir::new("full-put");
+    let (src, served) = (tmp.dir("src"), tmp.dir("served"));
+    let dir = served.to_str().unwrap();
+    fs::write(src.join("a-small"), noise(1, 10_000)).unwrap();
+    fs::write(src.join("b-large"), noise(2, 40 << 20)).unwrap();
+    fs::write(src.join("c-small"), noise(3, 10_000)).unwrap();
+    let mount =
+        "mount -t tmpfs -o size=24m none \"$1\" && exec \"$2\" serve \"$1\" --listen 127.0.0.1:0";
+    let Some(command) = in_namespace(mount, &[dir, EXS_CP]) else { return };
+    let server = Server::spawn(command);
+    let said = run(client(["put", src.to_str().unwrap(), &server.addr]));
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert_eq!(said.errors().len(), 1, "{said:?}");
+    let error = said.errors()[0];
+    for part in ["src/b-large", "No space left", "Free some space"] {
+        assert!(error.contains(part), "{error}");
+    }
+    assert_eq!(said.number("files"), 2, "the others are there");
+    remount(server.child.id(), dir, "64m");
+    let said = run(client(["put", src.to_str().unwrap(), &server.addr])).assert_ok();
+    assert!(said.number("resumed_bytes") >= 4 << 20, "{said:?}");
+    let inside = format!("/proc/{}/root{}", server.child.id(), src.parent().unwrap().display());
+    assert_same(&src, &Path::new(&inside).join("served/src"));
+}
+
+#[test]
+fn a_full_disk_at_the_client() {
+    let tmp = TempDir::new("full-get");
+    let (served, dest) = (tmp.dir("served/t"), tmp.dir("dest"));
+    fs::write(served.join("a-small"), noise(1, 10_000)).unwrap();
+    fs::write(served.join("b-large"), noise(2, 40 << 20)).unwrap();
+    fs::write(served.join("c-small"), noise(3, 10_000)).unwrap();
+    let server = Server::start(&tmp.path().join("served"), &[]);
+    let script = "mount -t tmpfs -o size=24m none \"$1\" || exit 9; \
+        \"$2\" get \"$3\" t \"$1\" --json >\"$4/first\"; echo $? >\"$4/code\"; \
+        mount -o remount,size=64m \"$1\" || exit 9; \
+        \"$2\" get \"$3\" t \"$1\" --json && cp -a \"$1/t\" \"$4/copy\"";
+    let out = tmp.dir("out");
+    let (dest, out) = (dest.to_str().unwrap(), out.to_str().unwrap());
+    let Some(mut command) = in_namespace(script, &[dest, EXS_CP, &server.addr, out]) else {
+        return;
+    };
+    let second = said(command.output().unwrap()).assert_ok();
+    assert!(second.number("resumed_bytes") >= 4 << 20, "{second:?}");
+    assert_same(&served, &Path::new(out).join("copy"));
+    assert_eq!(fs::read_to_string(format!("{out}/code")).unwrap().trim(), "1");
+    let first: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(format!("{out}/first")).unwrap()).unwrap();
+    let errors = first["errors"].as_array().unwrap();
+    assert_eq!(errors.len(), 1, "{first}");
+    let error = errors[0].as_str().unwrap();
+    assert!(error.contains("t/b-large") && error.contains("No space left"), "{error}");
+    assert_eq!(first["files"], 2);
+}
+
+/// What cannot be read is named; everything else is copied.
+#[test]
+fn what_cannot_be_read_does_not_stop_the_rest() {
+    let tmp = TempDir::new("unreadable");
+    let (src, served) = (tmp.dir("src"), tmp.dir("served"));
+    fs::write(src.join("a"), "a").unwrap();
+    fs::write(src.join("b"), "b").unwrap();
+    let server = Server::start(&served, &[]);
+    let missing = tmp.path().join("missing");
+    let nowhere = tmp.path().join("no/where");
+    let said = run(client([
+        "put",
+        missing.to_str().unwrap(),
+        nowhere.to_str().unwrap(),
+        src.to_str().unwrap(),
+        &server.addr,
+    ]));
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert_eq!((said.errors().len(), said.number("files")), (2, 2), "{said:?}");
+    assert!(said.errors().iter().any(|e| e.contains("`missing`")), "{said:?}");
+    assert_same(&src, &served.join("src"));
+    let dest = tmp.path().join("dest");
+    let dest = dest.to_str().unwrap();
+    let said = run(client(["get", &server.addr, "gone", "src", dest]));
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert!(said.errors()[0].contains("`gone`"), "{said:?}");
+    assert_same(&src, &Path::new(dest).join("src"));
+}
+
+/// As another user than root, permissions count.
+#[test]
+fn a_file_without_permission_is_named() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let tmp = TempDir::new("permission");
+    let (src, served) = (tmp.dir("src"), tmp.dir("served"));
+    for name in ["a", "closed", "z"] {
+        fs::write(src.join(name), name).unwrap();
+    }
+    fs::set_permissions(src.join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
+    let server = Server::start(&served, &[]);
+    let mut command = client(["put", src.to_str().unwrap(), &server.addr]);
+    if rustix::process::geteuid().is_root() {
+        // The program itself may lie where only root may look.
+        let copy = tmp.path().join("exs-cp");
+        fs::copy(EXS_CP, &copy).unwrap();
+        let mut other = Command::new(&copy);
+        other.args(command.get_args()).stdin(Stdio::null()).uid(65534).gid(65534);
+        command = other;
+    }
+    // A child that another test forks just now may still hold the copy open for
+    // writing; until it executes its own program, ours is "busy".
+    let mut out = None;
+    until("the program to be free", || match command.output() {
+        Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => false,
+        done => (out = Some(done.unwrap()), true).1,
+    });
+    let said = said(out.unwrap());
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert_eq!((said.errors().len(), said.number("files")), (1, 2), "{said:?}");
+    let error = said.errors()[0];
+    assert!(error.contains("src/closed") && error.contains("Permission denied"), "{error}");
+    assert!(served.join("src/z").exists() && !served.join("src/closed").exists());
+}
+
+#[test]
+fn nobody_there_is_said_clearly() {
+    let tmp = TempDir::new("nobody");
+    // A port that was free a moment ago, and is not listened on.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let said = run(client(["put", tmp.path().to_str().unwrap(), &free.to_string()]));
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert!(said.errors()[0].contains("Is `exs-cp serve` running there?"), "{said:?}");
+    let (code, text) = fails(client(["put", tmp.path().to_str().unwrap(), "nonsense"]));
+    assert_eq!(code, Some(2), "{text}");
+}
+
+/// Two clients, one name.
+#[test]
+fn a_directory_in_use_serves_two_clients_of_the_same_file() {
+    let tmp = TempDir::new("twice");
+    let (src, served) = (tmp.dir("src"), tmp.dir("served"));
+    fs::write(src.join("f"), noise(1, 24 << 20)).unwrap();
+    let server = Server::start(&served, &[]);
+    let put = || {
+        client(["put", src.to_str().unwrap(), &server.addr])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    // Both want the same name: one waits for the other, and both end well.
+    let (one, two) = (put(), put());
+    for child in [one, two] {
+        said(child.wait_with_output().unwrap()).assert_ok();
+    }
+    assert_same(&src, &served.join("src"));
+    assert_eq!(fs::read_dir(served.join("src")).unwrap().count(), 1);
+}

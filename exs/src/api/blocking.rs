@@ -1,0 +1,371 @@
+//! Blocking twins: the ES-API's "synchronous" use.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::raw::{with_slice, with_slice_mut};
+use super::{Event, EventQueue, RemoteBuffer, SendFlags, Socket, Token};
+use crate::mem::Buffer;
+use crate::progress::{Error, Interest, Readiness, RecvFlags};
+
+/// The calls of a [`Socket`] that wait for their end. Borrowed slices will do, as no
+/// call returns before its operation has ended.
+///
+/// A signal handler that runs meanwhile does not interrupt a call whose bytes may be
+/// moving already; time limits do ([`Options::send_timeout`](crate::Options)).
+/// Implements [`io::Read`] and [`io::Write`].
+///
+/// ```
+/// use exs::Socket;
+/// let listener = Socket::stream()?;
+/// listener.bind("[::1]:0".parse().unwrap())?;
+/// listener.listen(1)?;
+/// let client = Socket::stream()?;
+/// client.blocking().connect(listener.local_addr()?)?;
+/// let (server, _) = listener.blocking().accept()?;
+/// client.blocking().send_all(b"hello")?;
+/// let mut text = [0; 5];
+/// server.blocking().recv_exact(&mut text)?;
+/// assert_eq!(&text, b"hello");
+/// # Ok::<(), exs::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Blocking<'a> {
+    socket: &'a Socket,
+}
+
+/// A received seqpacket message.
+///
+/// ```
+/// # use exs::Socket;
+/// # let listener = Socket::seqpacket()?;
+/// # listener.bind("127.0.0.1:0".parse().unwrap())?;
+/// # listener.listen(1)?;
+/// # let client = Socket::seqpacket()?;
+/// # client.blocking().connect(listener.local_addr()?)?;
+/// # let (server, _) = listener.blocking().accept()?;
+/// client.blocking().send(b"a message of 24 bytes...")?;
+/// let mut start = [0; 9];
+/// let packet = server.blocking().recv_packet(&mut start)?;
+/// assert_eq!(&start, b"a message");
+/// assert_eq!((packet.bytes, packet.total, packet.eof), (9, 24, false)); // cut off
+/// # Ok::<(), exs::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// Bytes in the buffer.
+    pub bytes: usize,
+    /// True length of the message: more than `bytes` if it was cut off.
+    pub total: u64,
+    /// No message: the peer has ended its direction.
+    pub eof: bool,
+}
+
+thread_local! {
+    /// Queues of this thread's blocking calls. A stack, as a call may happen inside
+    /// another one (in a signal handler it may not: that would not be sound in C
+    /// either).
+    static QUEUES: RefCell<Vec<EventQueue>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs `f` with a queue of this thread's.
+fn with_queue<T>(f: impl FnOnce(&EventQueue) -> Result<T, Error>) -> Result<T, Error> {
+    let queue = QUEUES.with(|q| q.borrow_mut().pop());
+    let queue = match queue {
+        Some(q) => q,
+        None => EventQueue::new(4)?,
+    };
+    let result = f(&queue);
+    // One that still has an operation (a poll that timed out) is not used again.
+    if queue.outstanding() == 0 {
+        QUEUES.with(|q| q.borrow_mut().push(queue));
+    }
+    result
+}
+
+/// The one event of the operation just posted, whatever signals say.
+fn wait(queue: &EventQueue) -> Result<Event, Error> {
+    loop {
+        match queue.next() {
+            Err(Error::Interrupted) => {}
+            other => return other,
+        }
+    }
+}
+
+const TOKEN: Token = Token(0);
+
+impl<'a> Blocking<'a> {
+    pub(super) fn new(socket: &'a Socket) -> Blocking<'a> {
+        Blocking { socket }
+    }
+
+    fn run(
+        &self,
+        post: impl FnOnce(&EventQueue) -> Result<(), Error>,
+    ) -> Result<Event, Error> {
+        with_queue(|q| {
+            post(q)?;
+            wait(q)
+        })
+    }
+
+    /// Posts with a lent buffer; gives it back with the outcome.
+    fn run_lent(
+        &self,
+        buffer: Buffer,
+        post: impl FnOnce(&EventQueue, Buffer) -> Result<(), super::Refused>,
+    ) -> (Buffer, Result<Event, Error>) {
+        let mut refused = None;
+        let result = self.run(|q| {
+            post(q, buffer).map_err(|r| {
+                refused = Some(r.buffer);
+                r.error
+            })
+        });
+        match (refused, result) {
+            (Some(buffer), Err(e)) => (buffer, Err(e)),
+            (_, Ok(mut event)) => match event.take_buffer() {
+                Some(buffer) => (buffer, Ok(event)),
+                // Never: an event brings its buffer. `lend` ends the process.
+                None => (Buffer::from(Vec::new()), Ok(event)),
+            },
+            (_, Err(e)) => (Buffer::from(Vec::new()), Err(e)),
+        }
+    }
+
+    /// Connects to the first address that answers.
+    ///
+    /// # Errors
+    /// What the last attempt met.
+    pub fn connect(&self, addr: impl ToSocketAddrs) -> Result<(), Error> {
+        let addrs = addr.to_socket_addrs().map_err(|e| {
+            Error::invalid(format!("cannot resolve the address: {e}"))
+        })?;
+        let mut last = Error::invalid("the name has no address");
+        for addr in addrs {
+            let event = self.run(|q| self.socket.connect(q, TOKEN, addr))?;
+            match event.into_result() {
+                Ok(_) => return Ok(()),
+                Err(e) => last = e,
+            }
+        }
+        Err(last)
+    }
+
+    /// Accepts a connection.
+    ///
+    /// # Errors
+    /// If the socket is not listening, or is closed meanwhile.
+    pub fn accept(&self) -> Result<(Socket, SocketAddr), Error> {
+        let mut event = self.run(|q| self.socket.accept(q, TOKEN))?;
+        match event.take_accepted() {
+            Some(accepted) => Ok(accepted),
+            None => Err(event.into_result().err().unwrap_or_else(|| {
+                Error::invalid("accept ended without a connection")
+            })),
+        }
+    }
+
+    /// Sends all of it (as one message on a seqpacket socket); returns how much.
+    ///
+    /// # Errors
+    /// If the connection is over, or time is up. What was sent before is sent.
+    pub fn send(&self, bytes: &[u8]) -> Result<usize, Error> {
+        let done = with_slice(bytes, |b| {
+            self.run_lent(b, |q, b| self.socket.send(q, TOKEN, b, SendFlags::NONE))
+        });
+        done?.into_result()
+    }
+
+    /// Sends all of it.
+    ///
+    /// # Errors
+    /// As [`Blocking::send`].
+    pub fn send_all(&self, bytes: &[u8]) -> Result<(), Error> {
+        self.send(bytes).map(|_| ())
+    }
+
+    fn recv_event(&self, bytes: &mut [u8], flags: RecvFlags) -> Result<Event, Error> {
+        with_slice_mut(bytes, |b| {
+            self.run_lent(b, |q, b| self.socket.recv(q, TOKEN, b, flags))
+        })
+    }
+
+    /// Receives what is there, but at least one byte; 0 is the end.
+    ///
+    /// # Errors
+    /// If the connection broke, or time is up.
+    pub fn recv(&self, bytes: &mut [u8]) -> Result<usize, Error> {
+        self.recv_event(bytes, RecvFlags::NONE)?.into_result()
+    }
+
+    /// Looks at what is there without taking it.
+    ///
+    /// # Errors
+    /// As [`Blocking::recv`].
+    pub fn peek(&self, bytes: &mut [u8]) -> Result<usize, Error> {
+        self.recv_event(bytes, RecvFlags::PEEK)?.into_result()
+    }
+
+    /// Receives until the slice is full (MSG_WAITALL).
+    ///
+    /// # Errors
+    /// As [`Blocking::recv`]; [`Error::EndOfStream`] if the stream ends before.
+    pub fn recv_exact(&self, bytes: &mut [u8]) -> Result<(), Error> {
+        let n = self.recv_event(bytes, RecvFlags::WAITALL)?.into_result()?;
+        if n < bytes.len() {
+            return Err(Error::EndOfStream { got: n, wanted: bytes.len() });
+        }
+        Ok(())
+    }
+
+    /// Receives one message of a seqpacket socket.
+    ///
+    /// # Errors
+    /// As [`Blocking::recv`].
+    pub fn recv_packet(&self, bytes: &mut [u8]) -> Result<Packet, Error> {
+        let event = self.recv_event(bytes, RecvFlags::NONE)?;
+        let (total, eof) = (event.total(), event.eof());
+        Ok(Packet { bytes: event.into_result()?, total, eof })
+    }
+
+    /// Sends several slices as one stretch of bytes, or one message. They are copied;
+    /// [`Socket::send_vectored`] does without.
+    ///
+    /// # Errors
+    /// As [`Blocking::send`].
+    pub fn send_vectored(&self, parts: &[io::IoSlice<'_>]) -> Result<usize, Error> {
+        self.vectored(parts.iter().map(|p| Buffer::from(&p[..])).collect(), |q, v| {
+            self.socket.send_vectored(q, TOKEN, v, SendFlags::NONE)
+        })
+        .and_then(Event::into_result)
+    }
+
+    /// Receives into several slices, one after the other, by way of memory of the
+    /// library's; [`Socket::recv_vectored`] does without.
+    ///
+    /// # Errors
+    /// As [`Blocking::recv`].
+    pub fn recv_vectored(&self, parts: &mut [io::IoSliceMut<'_>]) -> Result<usize, Error> {
+        let own = parts.iter().map(|p| Buffer::from(vec![0; p.len()])).collect();
+        let mut event = self.vectored(own, |q, v| {
+            self.socket.recv_vectored(q, TOKEN, v, RecvFlags::NONE)
+        })?;
+        let filled = event.take_buffers();
+        let n = event.into_result()?;
+        let mut left = n;
+        for (part, own) in parts.iter_mut().zip(&filled) {
+            let k = left.min(part.len());
+            part[..k].copy_from_slice(&own[..k]);
+            left -= k;
+        }
+        Ok(n)
+    }
+
+    fn vectored(
+        &self,
+        buffers: Vec<Buffer>,
+        post: impl FnOnce(&EventQueue, Vec<Buffer>) -> Result<(), super::Refused<Vec<Buffer>>>,
+    ) -> Result<Event, Error> {
+        self.run(|q| post(q, buffers).map_err(Error::from))
+    }
+
+    /// Sends a part of a file; returns how much.
+    ///
+    /// # Errors
+    /// As [`Blocking::send`], or if the file cannot be read.
+    pub fn send_file(&self, file: &Arc<File>, offset: u64, len: u64) -> Result<usize, Error> {
+        self.run(|q| self.socket.send_file(q, TOKEN, Arc::clone(file), offset, len))?
+            .into_result()
+    }
+
+    /// RDMA READ from the peer's memory.
+    ///
+    /// # Errors
+    /// If the peer no longer allows it (which ends the connection), or it is over.
+    pub fn read(
+        &self,
+        remote: &RemoteBuffer,
+        offset: u64,
+        bytes: &mut [u8],
+    ) -> Result<usize, Error> {
+        with_slice_mut(bytes, |b| {
+            self.run_lent(b, |q, b| self.socket.read(q, TOKEN, remote, offset, b))
+        })?
+        .into_result()
+    }
+
+    /// RDMA WRITE to the peer's memory; when it returns, the bytes are there.
+    ///
+    /// # Errors
+    /// As [`Blocking::read`].
+    pub fn write(
+        &self,
+        remote: &RemoteBuffer,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<usize, Error> {
+        with_slice(bytes, |b| {
+            self.run_lent(b, |q, b| self.socket.write(q, TOKEN, remote, offset, b))
+        })?
+        .into_result()
+    }
+
+    /// Waits for readiness; None if the time is up.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] if a signal handler ran.
+    pub fn poll(
+        &self,
+        want: Interest,
+        timeout: Option<Duration>,
+    ) -> Result<Option<Readiness>, Error> {
+        // The token is the queue's own address, so that a timeout cancels this poll
+        // and no other thread's.
+        let queue = EventQueue::new(1)?;
+        let token = Token(Arc::as_ptr(queue.core()).addr() as u64);
+        self.socket.poll(&queue, token, want)?;
+        let events = queue.dequeue(1, timeout)?;
+        if events.is_empty() {
+            self.socket.cancel(token);
+        }
+        Ok(events.first().map(Event::readiness))
+    }
+
+    /// Ends one direction, or both.
+    ///
+    /// # Errors
+    /// If the socket is not connected.
+    pub fn shutdown(&self, how: Shutdown) -> Result<(), Error> {
+        self.run(|q| self.socket.shutdown(q, TOKEN, how))?.into_result().map(|_| ())
+    }
+
+    /// Closes, and waits until all that was sent is delivered.
+    ///
+    /// # Errors
+    /// If something could not be delivered.
+    pub fn close(&self) -> Result<(), Error> {
+        self.run(|q| self.socket.close(q, TOKEN))?.into_result().map(|_| ())
+    }
+}
+
+impl io::Read for Blocking<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        Ok(self.recv(buf)?)
+    }
+}
+
+impl io::Write for Blocking<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        Ok(self.send(buf)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

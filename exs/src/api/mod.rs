@@ -1,0 +1,24 @@
+//! F7: what programs see.
+//!
+//! A thin dress over the progress floor: every call here checks its arguments,
+//! books a place in the event queue, and hands buffers over; nothing here knows of
+//! protocols. Safe Rust cannot cause undefined behaviour through it: see
+//! [`Buffer`](crate::Buffer) for why, and [`crate::raw`] for the one door that is
+//! marked `unsafe`.
+
+mod blocking;
+mod counters;
+mod event;
+mod export;
+mod queue;
+pub mod raw;
+mod socket;
+mod transfer;
+
+pub use blocking::{Blocking, Packet};
+pub use counters::{Counters, counters};
+pub use event::{Event, Token};
+pub use export::{Export, RemoteBuffer, RemoteBufferError, Rights};
+pub use queue::EventQueue;
+pub use socket::{Socket, SocketType};
+pub use transfer::{Refused, SendFlags};

@@ -1,0 +1,189 @@
+//! Event queues.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Event;
+use crate::progress::{Context, Error, QueueCore, QueueOptions, Ticket, WaitPolicy};
+
+use super::Token;
+
+/// Where operations leave their events. Cloning gives another handle to the same
+/// queue; several threads may dequeue.
+///
+/// ```
+/// use exs::{EventQueue, QueueOptions, Token, WaitPolicy};
+/// use std::time::Duration;
+/// # use exs::Socket;
+/// # let listener = Socket::stream()?;
+/// # listener.bind("127.0.0.1:0".parse().unwrap())?;
+/// # listener.listen(1)?;
+/// # let client = Socket::stream()?;
+/// # client.blocking().connect(listener.local_addr()?)?;
+/// # let (server, _) = listener.blocking().accept()?;
+/// let queue = EventQueue::with_options(&QueueOptions { depth: 16, wait: WaitPolicy::Notify })?;
+/// assert!(queue.dequeue(8, Some(Duration::ZERO))?.is_empty());
+///
+/// client.send(&queue, Token(1), "one", Default::default())?;
+/// client.send(&queue, Token(2), "two", Default::default())?;
+/// let events = queue.dequeue_at_least(2, 8, Some(Duration::from_secs(10)))?;
+/// assert_eq!(events.iter().map(|e| e.token().0).collect::<Vec<_>>(), [1, 2]);
+/// # Ok::<(), exs::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct EventQueue {
+    core: Arc<QueueCore>,
+}
+
+impl EventQueue {
+    /// A queue for `depth` operations: those in flight and those whose events were
+    /// not yet dequeued together. A post beyond is refused with
+    /// [`Error::WouldBlock`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a depth of 0; what the kernel says if EXS cannot start.
+    pub fn new(depth: usize) -> Result<EventQueue, Error> {
+        EventQueue::with_options(&QueueOptions { depth, ..QueueOptions::default() })
+    }
+
+    /// A queue with a wait policy.
+    ///
+    /// # Errors
+    /// As [`EventQueue::new`].
+    pub fn with_options(opts: &QueueOptions) -> Result<EventQueue, Error> {
+        Context::global()?;
+        Ok(EventQueue { core: QueueCore::new(opts)? })
+    }
+
+    /// Waits for at least one event and takes up to `max`. No events: the time is
+    /// up (`None` waits for ever, zero does not wait).
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] if a signal handler ran meanwhile.
+    pub fn dequeue(&self, max: usize, timeout: Option<Duration>) -> Result<Vec<Event>, Error> {
+        self.dequeue_at_least(1, max, timeout)
+    }
+
+    /// Waits for at least `min` events (the ES-API's negative count) and takes up to
+    /// `max`. Fewer than `min`: the time is up.
+    ///
+    /// # Errors
+    /// As [`EventQueue::dequeue`]; [`Error::Invalid`] if `min` is more than `max` or
+    /// than the depth of the queue, for such a wait could not end.
+    pub fn dequeue_at_least(
+        &self,
+        min: usize,
+        max: usize,
+        timeout: Option<Duration>,
+    ) -> Result<Vec<Event>, Error> {
+        let mut out = Vec::new();
+        self.dequeue_into(&mut out, min, max, timeout)?;
+        Ok(out)
+    }
+
+    /// As [`EventQueue::dequeue_at_least`], appending to `out`; returns how many.
+    ///
+    /// # Errors
+    /// As [`EventQueue::dequeue_at_least`].
+    pub fn dequeue_into(
+        &self,
+        out: &mut Vec<Event>,
+        min: usize,
+        max: usize,
+        timeout: Option<Duration>,
+    ) -> Result<usize, Error> {
+        if min > max || min > self.core.depth() {
+            return Err(Error::invalid(format!(
+                "cannot wait for {min} events: at most {max} were asked for, and the queue holds {}",
+                self.core.depth()
+            )));
+        }
+        let context = Context::global()?;
+        context.nudge();
+        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        loop {
+            if self.core.len() < min {
+                let left = match (timeout, deadline) {
+                    (Some(Duration::ZERO), _) => Some(Duration::ZERO),
+                    (_, Some(d)) => Some(d.saturating_duration_since(Instant::now())),
+                    _ => None,
+                };
+                let there = context.wait(&self.core, min, left)?;
+                if !there {
+                    return Ok(self.core.take(max, out));
+                }
+            }
+            let n = self.core.take(max, out);
+            // Another thread may have been faster.
+            if n > 0 || min == 0 {
+                return Ok(n);
+            }
+        }
+    }
+
+    /// Waits for one event.
+    ///
+    /// # Errors
+    /// As [`EventQueue::dequeue`].
+    pub fn next(&self) -> Result<Event, Error> {
+        let mut out = Vec::with_capacity(1);
+        loop {
+            self.dequeue_into(&mut out, 1, 1, None)?;
+            if let Some(event) = out.pop() {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Sets how threads wait.
+    pub fn set_wait_policy(&self, policy: WaitPolicy) {
+        self.core.set_wait_policy(policy);
+    }
+
+    /// Events that can be dequeued without waiting.
+    pub fn len(&self) -> usize {
+        self.core.len()
+    }
+
+    /// True if no event waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Operations in flight and events not yet dequeued.
+    pub fn outstanding(&self) -> usize {
+        self.core.outstanding()
+    }
+
+    /// Operations that may be outstanding.
+    pub fn depth(&self) -> usize {
+        self.core.depth()
+    }
+
+    pub(super) fn core(&self) -> &Arc<QueueCore> {
+        &self.core
+    }
+
+    pub(super) fn ticket(&self, token: Token) -> Ticket<'_> {
+        Ticket { queue: &self.core, token: token.0 }
+    }
+}
+
+/// The descriptor is readable while events wait (level), so that a queue can sit in
+/// epoll, mio or tokio: when it is readable, dequeue with a timeout of zero until
+/// nothing comes. Do not read from it or close it.
+///
+/// Asking for it has a price: from then on, the library keeps it up to date, and moves
+/// data by a thread of its own while the program waits elsewhere.
+impl AsRawFd for EventQueue {
+    fn as_raw_fd(&self) -> RawFd {
+        self.core.fd().as_raw_fd()
+    }
+}
+
+impl AsFd for EventQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.core.fd().as_fd()
+    }
+}

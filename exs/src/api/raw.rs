@@ -1,0 +1,96 @@
+//! The raw layer: memory that somebody else owns (an `unsafe` island).
+//!
+//! What the C library is built on: a buffer over any memory, without a lifetime that
+//! the compiler could check. `with_slice` and `with_slice_mut` are the safe use of
+//! it that the blocking calls make.
+//!
+//! # The argument of the safe use
+//! A borrowed slice may be lent to an operation if the borrow outlives it. Here it
+//! does, because these functions return only when the buffer was given back, that is
+//! when the operation's event (after which nobody touches the memory) or its refusal
+//! brought it. A closure that loses the buffer, by unwinding or by dropping it while
+//! an operation may still hold the memory, ends the process, as nothing else is sound.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+
+use crate::mem::Buffer;
+
+/// A buffer over `len` bytes at `base`, which may be moved into operations like any
+/// other. Small ones are copied, large ones registered for the operation.
+///
+/// # Safety
+/// The memory must be valid for reads and writes until the buffer, and every
+/// operation that it was moved into, has ended (its event was dequeued); and while an
+/// operation has it nobody else may touch it, except for reading it while it is only
+/// sent.
+///
+/// ```
+/// use std::ptr::NonNull;
+/// let mut bytes = [0u8; 16];
+/// // SAFETY: `bytes` outlives the buffer, which is in no operation.
+/// let mut buffer = unsafe { exs::raw::buffer(NonNull::from(&mut bytes).cast(), 16) };
+/// buffer[0] = 7;
+/// drop(buffer);
+/// assert_eq!(bytes[0], 7);
+/// ```
+pub unsafe fn buffer(base: NonNull<u8>, len: usize) -> Buffer {
+    // SAFETY: the caller's promise, word by word.
+    unsafe { Buffer::external(base, len) }
+}
+
+/// Ends the process if it is dropped: the memory of a borrow may be in use.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        eprintln!("exs: a blocking operation was unwound while it held borrowed memory");
+        std::process::abort();
+    }
+}
+
+/// Lends a slice to `f` as a buffer; `f` must give the buffer back.
+pub(super) fn with_slice<T>(bytes: &[u8], f: impl FnOnce(Buffer) -> (Buffer, T)) -> T {
+    let base = NonNull::from(bytes).cast::<u8>();
+    // SAFETY: valid for reads for the whole borrow, which outlives the buffer (module
+    // essay); it is only sent, so never written: `f`'s callers post sends and WRITEs.
+    let buffer = unsafe { Buffer::external(base, bytes.len()) };
+    lend(buffer, f)
+}
+
+/// As `with_slice`, for memory to be filled.
+pub(super) fn with_slice_mut<T>(bytes: &mut [u8], f: impl FnOnce(Buffer) -> (Buffer, T)) -> T {
+    let len = bytes.len();
+    let base = NonNull::from(bytes).cast::<u8>();
+    // SAFETY: valid for reads and writes, and exclusively ours, for the whole borrow,
+    // which outlives the buffer (module essay).
+    let buffer = unsafe { Buffer::external(base, len) };
+    lend(buffer, f)
+}
+
+fn lend<T>(buffer: Buffer, f: impl FnOnce(Buffer) -> (Buffer, T)) -> T {
+    let (addr, len) = (buffer.as_ptr(), buffer.len());
+    let bomb = Bomb;
+    let (back, result) = f(buffer);
+    // Another buffer in its place would mean that ours is still somewhere.
+    if back.as_ptr() == addr && back.len() == len {
+        std::mem::forget(bomb);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lent_slice_is_written_in_place() {
+        let mut bytes = [1u8, 2, 3];
+        let n = with_slice_mut(&mut bytes, |mut b| {
+            b[1] = 9;
+            (b, 7)
+        });
+        assert_eq!((bytes, n), ([1, 9, 3], 7));
+        assert_eq!(with_slice(&bytes, |b| { let n = b.len(); (b, n) }), 3);
+    }
+}

@@ -1,0 +1,324 @@
+//! Sockets.
+
+use std::net::{Shutdown, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{Blocking, Counters, EventQueue, Token};
+use crate::progress::{
+    Context, Error, Interest, Options, SocketHandle,
+};
+use crate::wire::exs::SocketKind;
+
+/// What a socket carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SocketType {
+    /// Bytes in order (SOCK_STREAM).
+    Stream,
+    /// Whole messages in order (SOCK_SEQPACKET).
+    SeqPacket,
+}
+
+/// An extended socket. Cloning gives another handle to the same socket, as dup(2)
+/// does; it closes (gracefully, in the background) when the last handle is dropped.
+///
+/// Calls that take a queue and a token are asynchronous: `Ok` means accepted, and
+/// exactly one event follows. [`Error::WouldBlock`] means that too much is in
+/// flight. The twins that wait are under [`Socket::blocking`].
+///
+/// ```
+/// use exs::{EventKind, EventQueue, RecvFlags, SendFlags, Socket, SocketType, Token};
+///
+/// let queue = EventQueue::new(16)?;
+/// let listener = Socket::new(SocketType::Stream)?;
+/// listener.bind("127.0.0.1:0".parse().unwrap())?;
+/// listener.listen(8)?;
+/// listener.accept(&queue, Token(1))?;
+///
+/// let client = Socket::new(SocketType::Stream)?;
+/// client.connect(&queue, Token(2), listener.local_addr()?)?;
+/// let mut server = None;
+/// for _ in 0..2 {
+///     let mut event = queue.next()?;
+///     assert!(event.error().is_none());
+///     if event.kind() == EventKind::Accept {
+///         server = event.take_accepted();
+///     }
+/// }
+/// let (server, _) = server.unwrap();
+///
+/// server.recv(&queue, Token(3), vec![0; 5], RecvFlags::WAITALL)?;
+/// client.send(&queue, Token(4), "hello", SendFlags::NONE)?;
+/// for _ in 0..2 {
+///     let event = queue.next()?;
+///     assert_eq!(event.bytes(), 5);
+///     if event.kind() == EventKind::Recv {
+///         assert_eq!(&event.into_buffer().unwrap()[..], b"hello");
+///     }
+/// }
+/// # Ok::<(), exs::Error>(())
+/// ```
+///
+/// A buffer that was moved into an operation is out of reach until its event:
+/// ```compile_fail,E0382
+/// # fn f(socket: exs::Socket, queue: exs::EventQueue) {
+/// let buffer = exs::Buffer::from(vec![0u8; 5]);
+/// socket.recv(&queue, exs::Token(1), buffer, exs::RecvFlags::NONE);
+/// println!("{}", buffer[0]); // moved
+/// # }
+/// ```
+/// Nor can a borrowed slice, which might end before the operation does, be lent:
+/// ```compile_fail,E0277
+/// # fn f(socket: exs::Socket, queue: exs::EventQueue) {
+/// let mut bytes = [0u8; 5];
+/// socket.recv(&queue, exs::Token(1), &mut bytes[..], exs::RecvFlags::NONE);
+/// # }
+/// ```
+/// Two operations cannot share a buffer:
+/// ```compile_fail,E0382
+/// # fn f(socket: exs::Socket, queue: exs::EventQueue) {
+/// let buffer = exs::Buffer::from(vec![0u8; 5]);
+/// socket.recv(&queue, exs::Token(1), buffer, exs::RecvFlags::NONE);
+/// socket.recv(&queue, exs::Token(2), buffer, exs::RecvFlags::NONE);
+/// # }
+/// ```
+/// A buffer cannot be copied to keep a second way to its bytes:
+/// ```compile_fail,E0599
+/// let buffer = exs::Buffer::from(vec![0u8; 5]);
+/// let again = buffer.clone();
+/// # drop((buffer, again));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Socket {
+    handle: Arc<SocketHandle>,
+    inner: Arc<Shared>,
+}
+
+/// What the handles of one socket share besides the engine's part.
+#[derive(Debug, Default)]
+struct Shared {
+    options: Mutex<Option<Options>>,
+}
+
+impl Socket {
+    /// A socket with default options ([`Options::default`] reads the environment).
+    ///
+    /// # Errors
+    /// What the kernel says if EXS cannot start.
+    pub fn new(ty: SocketType) -> Result<Socket, Error> {
+        Socket::with_options(ty, Options::default())
+    }
+
+    /// A socket with these options.
+    ///
+    /// # Errors
+    /// As [`Socket::new`].
+    pub fn with_options(ty: SocketType, options: Options) -> Result<Socket, Error> {
+        let context = Context::global()?;
+        let kind = match ty {
+            SocketType::Stream => SocketKind::Stream,
+            SocketType::SeqPacket => SocketKind::SeqPacket,
+        };
+        let shared = Shared { options: Mutex::new(Some(options.clone())) };
+        let id = context.call(|e, _| e.new_socket(kind, options));
+        let handle = Arc::new(SocketHandle::new(Arc::clone(context), id));
+        Ok(Socket { handle, inner: Arc::new(shared) })
+    }
+
+    /// A stream socket.
+    ///
+    /// # Errors
+    /// As [`Socket::new`].
+    pub fn stream() -> Result<Socket, Error> {
+        Socket::new(SocketType::Stream)
+    }
+
+    /// A seqpacket socket.
+    ///
+    /// # Errors
+    /// As [`Socket::new`].
+    pub fn seqpacket() -> Result<Socket, Error> {
+        Socket::new(SocketType::SeqPacket)
+    }
+
+    pub(super) fn from_handle(handle: Arc<SocketHandle>) -> Socket {
+        Socket { handle, inner: Arc::default() }
+    }
+
+    pub(super) fn handle(&self) -> &Arc<SocketHandle> {
+        &self.handle
+    }
+
+    /// Its options.
+    pub fn options(&self) -> Options {
+        let mut cached = self.inner.options.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = self.handle.id();
+        cached
+            .get_or_insert_with(|| {
+                self.handle.context().call(|e, _| e.options_of(id)).unwrap_or_default()
+            })
+            .clone()
+    }
+
+    /// Sets its options: before `connect` or `listen`. A connection has those that
+    /// its socket had when it was made, but for `linger`: [`Socket::close`] takes the
+    /// one that is set then.
+    ///
+    /// # Errors
+    /// [`Error::State`] if the socket is closed.
+    pub fn set_options(&self, options: &Options) -> Result<(), Error> {
+        let id = self.handle.id();
+        self.handle.context().call(|e, _| e.set_options(id, options.clone()))?;
+        *self.inner.options.lock().unwrap_or_else(PoisonError::into_inner) = Some(options.clone());
+        Ok(())
+    }
+
+    /// Gives it a local address; port 0 lets `listen` choose one.
+    ///
+    /// # Errors
+    /// [`Error::State`] if it is connected or listening, [`Error::Invalid`] if bound.
+    pub fn bind(&self, addr: SocketAddr) -> Result<(), Error> {
+        let id = self.handle.id();
+        self.handle.context().call(|e, _| e.bind(id, addr))
+    }
+
+    /// Makes it a listener. Up to `backlog` connections are established before they
+    /// are accepted; more wait for room, and a flood of them is refused.
+    ///
+    /// # Errors
+    /// [`Error::Listen`], with the kernel's reason (EADDRINUSE, EACCES, ...).
+    pub fn listen(&self, backlog: u32) -> Result<(), Error> {
+        let id = self.handle.id();
+        self.handle.context().call(|e, _| e.listen(id, backlog))
+    }
+
+    fn addrs(&self) -> Result<(Option<SocketAddr>, Option<SocketAddr>), Error> {
+        let id = self.handle.id();
+        self.handle.context().call(|e, _| e.addrs(id)).ok_or_else(|| not_connected("address"))
+    }
+
+    /// Our address.
+    ///
+    /// # Errors
+    /// [`Error::State`] if it has none yet.
+    pub fn local_addr(&self) -> Result<SocketAddr, Error> {
+        self.addrs()?.0.ok_or_else(|| not_connected("local_addr"))
+    }
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    /// [`Error::State`] if it is not connected.
+    pub fn peer_addr(&self) -> Result<SocketAddr, Error> {
+        self.addrs()?.1.ok_or_else(|| not_connected("peer_addr"))
+    }
+
+    /// Books a place in the queue and posts; gives the place back if refused.
+    pub(super) fn post_bare(
+        &self,
+        queue: &EventQueue,
+        f: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        queue.core().reserve()?;
+        f().inspect_err(|_| queue.core().unreserve())
+    }
+
+    /// Connects. The event's error says what went wrong, if anything did; the
+    /// socket may then be used for another attempt.
+    ///
+    /// # Errors
+    /// [`Error::State`] if it is connected or listening.
+    pub fn connect(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        addr: SocketAddr,
+    ) -> Result<(), Error> {
+        let (id, context) = (self.handle.id(), self.handle.context());
+        self.post_bare(queue, || {
+            context.call(|e, now| e.connect(id, &queue.ticket(token), addr, now))
+        })
+    }
+
+    /// Accepts one connection; the event brings the socket and its peer's address.
+    ///
+    /// # Errors
+    /// [`Error::State`] if it is not listening.
+    pub fn accept(&self, queue: &EventQueue, token: Token) -> Result<(), Error> {
+        let (id, context) = (self.handle.id(), self.handle.context());
+        self.post_bare(queue, || context.call(|e, now| e.accept(id, &queue.ticket(token), now)))
+    }
+
+    /// One event when the socket is ready for what is asked (or broken).
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`].
+    pub fn poll(&self, queue: &EventQueue, token: Token, want: Interest) -> Result<(), Error> {
+        let (id, context) = (self.handle.id(), self.handle.context());
+        self.post_bare(queue, || context.call(|e, _| e.post_poll(id, &queue.ticket(token), want)))
+    }
+
+    /// Ends one direction, or both: the peer sees the end after all that was sent.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`], or not connected.
+    pub fn shutdown(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        how: Shutdown,
+    ) -> Result<(), Error> {
+        let (id, context) = (self.handle.id(), self.handle.context());
+        self.post_bare(queue, || {
+            context.call(|e, now| e.shutdown(id, &queue.ticket(token), how, now))
+        })
+    }
+
+    /// Closes: what was sent is delivered first, within [`Options::linger`]; receives
+    /// that wait are cancelled. The event says that the connection is over, and its
+    /// error that something could not be delivered.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`], or closed already.
+    pub fn close(&self, queue: &EventQueue, token: Token) -> Result<(), Error> {
+        let (id, context) = (self.handle.id(), self.handle.context());
+        self.post_bare(queue, || {
+            context.call(|e, now| e.close(id, Some(&queue.ticket(token)), now))
+        })
+    }
+
+    /// Asks the operations with this token to end; returns how many there were. Each
+    /// still has its one event: cancelled, or done if that was faster.
+    pub fn cancel(&self, token: Token) -> usize {
+        let id = self.handle.id();
+        self.handle.context().call(|e, now| e.cancel(id, Some(token.0), now)).unwrap_or(0)
+    }
+
+    /// As [`Socket::cancel`], for every operation of the socket.
+    pub fn cancel_all(&self) -> usize {
+        let id = self.handle.id();
+        self.handle.context().call(|e, now| e.cancel(id, None, now)).unwrap_or(0)
+    }
+
+    /// Cuts the connection at once; every operation ends with an error.
+    pub fn abort(&self) {
+        let id = self.handle.id();
+        // A socket that is gone cannot be cut.
+        let _ = self.handle.context().call(|e, now| e.abort(id, now));
+    }
+
+    /// What the connection counted so far.
+    pub fn counters(&self) -> Counters {
+        let id = self.handle.id();
+        let counted = self.handle.context().call(|e, _| e.counters_of(id));
+        Counters::of_socket(&counted.unwrap_or_default())
+    }
+
+    /// The same calls, waiting for their end.
+    pub fn blocking(&self) -> Blocking<'_> {
+        Blocking::new(self)
+    }
+}
+
+fn not_connected(call: &'static str) -> Error {
+    Error::State { call, need: "is connected", is: "is not connected", errno: libc::ENOTCONN }
+}

@@ -1,0 +1,292 @@
+//! The calls of a socket that move data.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{EventQueue, Export, RemoteBuffer, Rights, Socket, Token};
+use crate::mem::{Access, Buffer};
+use crate::progress::{Bufs, Error, FileSend, RecvFlags};
+
+/// A post that was refused: why, and the memory that was to be moved.
+///
+/// ```
+/// use exs::{EventQueue, RecvFlags, Socket, Token};
+/// let queue = EventQueue::new(4)?;
+/// let refused = Socket::stream()?
+///     .recv(&queue, Token(1), vec![0; 100], RecvFlags::NONE)
+///     .expect_err("it is not connected");
+/// println!("{}", refused.error);
+/// assert_eq!(refused.buffer.len(), 100); // still yours
+/// # Ok::<(), exs::Error>(())
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Refused<T: std::fmt::Debug = Buffer> {
+    /// Why.
+    #[source]
+    pub error: Error,
+    /// The memory, untouched.
+    pub buffer: T,
+}
+
+impl<T: std::fmt::Debug> From<Refused<T>> for Error {
+    fn from(r: Refused<T>) -> Error {
+        r.error
+    }
+}
+
+impl<T: std::fmt::Debug> From<Refused<T>> for std::io::Error {
+    fn from(r: Refused<T>) -> std::io::Error {
+        r.error.into()
+    }
+}
+
+/// How a send is to behave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SendFlags {}
+
+impl SendFlags {
+    /// Nothing special.
+    pub const NONE: SendFlags = SendFlags {};
+}
+
+/// Two-sided: streams and messages.
+impl Socket {
+    /// Sends the buffer's window. The event says that the memory is yours again and
+    /// that the bytes are on their way, in order. A seqpacket socket sends it as one
+    /// message.
+    ///
+    /// # Errors
+    /// Refused, with the buffer: [`Error::WouldBlock`], not connected, shut down, or a
+    /// message too long for the peer.
+    pub fn send(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        buffer: impl Into<Buffer>,
+        _flags: SendFlags,
+    ) -> Result<(), Refused> {
+        self.post_one(queue, buffer.into(), |b| {
+            let id = self.handle().id();
+            self.handle().context().call(|e, now| {
+                e.post_send(id, &queue.ticket(token), Bufs::One(b), now)
+            })
+        })
+    }
+
+    /// Receives into the buffer's window: as many bytes as are there (all of it with
+    /// [`RecvFlags::WAITALL`]), or one message. 0 bytes with `eof` is the end.
+    ///
+    /// # Errors
+    /// Refused, with the buffer: [`Error::WouldBlock`], or not connected.
+    pub fn recv(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        buffer: impl Into<Buffer>,
+        flags: RecvFlags,
+    ) -> Result<(), Refused> {
+        self.post_one(queue, buffer.into(), |b| {
+            let id = self.handle().id();
+            self.handle().context().call(|e, now| {
+                e.post_recv(id, &queue.ticket(token), Bufs::One(b), flags, now)
+            })
+        })
+    }
+
+    fn post_one(
+        &self,
+        queue: &EventQueue,
+        buffer: Buffer,
+        f: impl FnOnce(Buffer) -> Result<(), (Error, Bufs)>,
+    ) -> Result<(), Refused> {
+        if let Err(error) = queue.core().reserve() {
+            return Err(Refused { error, buffer });
+        }
+        f(buffer).map_err(|(error, bufs)| {
+            queue.core().unreserve();
+            Refused { error, buffer: one(bufs) }
+        })
+    }
+
+    fn post_many(
+        &self,
+        queue: &EventQueue,
+        buffers: Vec<Buffer>,
+        f: impl FnOnce(Vec<Buffer>) -> Result<(), (Error, Bufs)>,
+    ) -> Result<(), Refused<Vec<Buffer>>> {
+        if let Err(error) = queue.core().reserve() {
+            return Err(Refused { error, buffer: buffers });
+        }
+        f(buffers).map_err(|(error, bufs)| {
+            queue.core().unreserve();
+            let buffer = match bufs {
+                Bufs::Many(v) => v,
+                Bufs::One(b) => vec![b],
+                Bufs::None => Vec::new(),
+            };
+            Refused { error, buffer }
+        })
+    }
+
+    /// Sends several buffers as one stretch of bytes, or one message.
+    ///
+    /// # Errors
+    /// As [`Socket::send`].
+    pub fn send_vectored(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        buffers: Vec<Buffer>,
+        _flags: SendFlags,
+    ) -> Result<(), Refused<Vec<Buffer>>> {
+        self.post_many(queue, buffers, |v| {
+            let id = self.handle().id();
+            self.handle().context().call(|e, now| {
+                e.post_send(id, &queue.ticket(token), Bufs::Many(v), now)
+            })
+        })
+    }
+
+    /// Receives into several buffers, filled one after the other. On a stream they are
+    /// filled without a copy only with [`RecvFlags::WAITALL`].
+    ///
+    /// # Errors
+    /// As [`Socket::recv`].
+    pub fn recv_vectored(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        buffers: Vec<Buffer>,
+        flags: RecvFlags,
+    ) -> Result<(), Refused<Vec<Buffer>>> {
+        self.post_many(queue, buffers, |v| {
+            let id = self.handle().id();
+            self.handle().context().call(|e, now| {
+                e.post_recv(id, &queue.ticket(token), Bufs::Many(v), flags, now)
+            })
+        })
+    }
+
+    /// Sends a part of a file without reading it into the program's memory. If the
+    /// file turns out to be shorter, the event has the bytes sent and an error.
+    ///
+    /// # Errors
+    /// As [`Socket::send`].
+    pub fn send_file(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        file: Arc<File>,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), Error> {
+        let (id, context) = (self.handle().id(), self.handle().context());
+        let file = FileSend { file, offset, len };
+        self.post_bare(queue, || {
+            context.call(|e, now| e.post_file(id, &queue.ticket(token), file, now))
+        })
+    }
+}
+
+/// One-sided: the peer's memory, without its program.
+impl Socket {
+    /// Opens a buffer to the peer of this connection, for RDMA READ or WRITE, until it
+    /// is revoked, the lifetime is over, or the connection ends. Hand the
+    /// [`Export::descriptor`] to the peer by a message of your own. (EXS extension.)
+    ///
+    /// # Errors
+    /// Refused, with the buffer: not connected, or empty.
+    pub fn export(
+        &self,
+        buffer: impl Into<Buffer>,
+        rights: Rights,
+        lifetime: Option<Duration>,
+    ) -> Result<Export, Refused> {
+        let buffer = buffer.into();
+        let len = buffer.len();
+        if len == 0 || !(rights.read || rights.write) {
+            let error = Error::invalid("an export needs at least one byte and one right");
+            return Err(Refused { error, buffer });
+        }
+        let access = Access {
+            local_write: rights.write,
+            remote_read: rights.read,
+            remote_write: rights.write,
+        };
+        let id = self.handle().id();
+        let made = self
+            .handle()
+            .context()
+            .call(|e, now| e.export(id, buffer, access, lifetime, now));
+        match made {
+            Ok(remote) => {
+                let descriptor = RemoteBuffer::new(remote, len as u64, rights);
+                Ok(Export::new(Arc::clone(self.handle()), descriptor))
+            }
+            Err((error, buffer)) => Err(Refused { error, buffer }),
+        }
+    }
+
+    /// RDMA READ: fills the buffer's window from the peer's memory at `offset`. The
+    /// peer's program takes no part. (EXS extension.)
+    ///
+    /// # Errors
+    /// Refused, with the buffer: out of the range, no right, or not connected.
+    pub fn read(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        remote: &RemoteBuffer,
+        offset: u64,
+        buffer: impl Into<Buffer>,
+    ) -> Result<(), Refused> {
+        let buffer = buffer.into();
+        let target = match remote.target(offset, buffer.len(), false) {
+            Ok(t) => t,
+            Err(error) => return Err(Refused { error, buffer }),
+        };
+        self.post_one(queue, buffer, |b| {
+            let id = self.handle().id();
+            self.handle().context().call(|e, now| {
+                e.post_read(id, &queue.ticket(token), target, b, now)
+            })
+        })
+    }
+
+    /// RDMA WRITE: copies the buffer's window into the peer's memory at `offset`. The
+    /// event says that the bytes are there. (EXS extension.)
+    ///
+    /// # Errors
+    /// As [`Socket::read`].
+    pub fn write(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        remote: &RemoteBuffer,
+        offset: u64,
+        buffer: impl Into<Buffer>,
+    ) -> Result<(), Refused> {
+        let buffer = buffer.into();
+        let target = match remote.target(offset, buffer.len(), true) {
+            Ok(t) => t,
+            Err(error) => return Err(Refused { error, buffer }),
+        };
+        self.post_one(queue, buffer, |b| {
+            let id = self.handle().id();
+            self.handle().context().call(|e, now| {
+                e.post_write(id, &queue.ticket(token), target, b, now)
+            })
+        })
+    }
+}
+
+fn one(bufs: Bufs) -> Buffer {
+    match bufs {
+        Bufs::One(b) => b,
+        // A refusal returns what was given, which was one buffer.
+        _ => Buffer::from(Vec::new()),
+    }
+}

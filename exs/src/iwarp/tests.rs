@@ -1,0 +1,10 @@
+//! The engine on a virtual link: start-up, vectors, refusals, files, and
+//! thousands of seeded runs.
+
+mod files;
+mod link;
+mod refuse;
+mod sim;
+mod startup;
+mod vectors;
+mod world;

@@ -1,0 +1,229 @@
+//! FPDUs of all eight opcodes, byte for byte, CRC on and off.
+
+use super::link::*;
+use crate::iwarp::*;
+use crate::mem::{Access, Grant, Scope};
+use crate::rnic::{SendOp, WcStatus};
+
+fn hex(text: &str) -> Vec<u8> {
+    text.split_whitespace().map(|b| u8::from_str_radix(b, 16).unwrap()).collect()
+}
+
+fn pair(crc: bool) -> Pair {
+    let mut cfg = config(1);
+    cfg.crc = crc;
+    Pair::new(cfg, config(2), 0)
+}
+
+/// What one WR puts on the wire.
+fn posted(pair: &mut Pair, wr: TxWr) -> Vec<u8> {
+    pair.a.engine.post_send(wr).unwrap();
+    while pair.a.send(&mut pair.rng, Bite::Whole) {}
+    pair.a.wire.drain(..).collect()
+}
+
+const WRITE: &str = "00 11 c1 40 01 02 03 04 11 12 13 14 15 16 17 18 61 62 63 00 ac 49 98 28";
+const READ_REQUEST: &str = "00 2e 41 41 00 00 00 00 00 00 00 01 00 00 00 01 00 00 00 00 \
+    00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 0a 0b 0c 0d 00 00 00 00 00 00 10 00 \
+    79 3b ec 09";
+const SENDS: [(Option<u32>, bool, &[u8], &str); 4] = [
+    (
+        None,
+        false,
+        b"hi",
+        "00 14 41 43 00 00 00 00 00 00 00 00 00 00 00 01 00 00 00 00 68 69 00 00 0b 3a b3 92",
+    ),
+    (
+        Some(0xcafe),
+        false,
+        b"",
+        "00 12 41 44 00 00 ca fe 00 00 00 00 00 00 00 02 00 00 00 00 27 6d f9 f2",
+    ),
+    (
+        None,
+        true,
+        b"x",
+        "00 13 41 45 00 00 00 00 00 00 00 00 00 00 00 03 00 00 00 00 78 00 00 00 16 2c 9d 4f",
+    ),
+    (
+        Some(0xf00d),
+        true,
+        b"1234",
+        "00 16 41 46 00 00 f0 0d 00 00 00 00 00 00 00 04 00 00 00 00 31 32 33 34 e1 85 24 53",
+    ),
+];
+const READ_RESPONSE: &str =
+    "00 13 c1 42 51 52 53 54 00 00 00 00 00 00 20 00 64 61 74 61 21 00 00 00 84 3c c1 cc";
+const BAD_WRITE: &str = "00 0f c1 40 00 00 00 07 00 00 00 00 00 00 00 01 2a 00 00 00 00 00 00 00";
+const TERMINATE: &str = "00 26 41 47 00 00 00 00 00 00 00 02 00 00 00 01 00 00 00 00 \
+    11 00 c0 00 00 0f c1 40 00 00 00 07 00 00 00 00 00 00 00 01 03 43 4b dd";
+
+fn without_crc(vector: &str) -> Vec<u8> {
+    let mut bytes = hex(vector);
+    let at = bytes.len() - 4;
+    bytes[at..].fill(0);
+    bytes
+}
+
+#[test]
+fn requests_of_all_kinds() {
+    for crc in [true, false] {
+        let expect = |vector| if crc { hex(vector) } else { without_crc(vector) };
+        let mut pair = pair(crc);
+        let op = SendOp::Write { raddr: 0x1112_1314_1516_1718, rkey: 0x0102_0304 };
+        // Half of it inline, half from memory: the wire does not show it.
+        let half = segment(b"bc");
+        assert_eq!(posted(&mut pair, wr(1, op, b"a", &[half])), expect(WRITE));
+        for (invalidate, solicited, bytes, vector) in SENDS {
+            let op = SendOp::Send { invalidate, solicited };
+            assert_eq!(posted(&mut pair, wr(2, op, bytes, &[])), expect(vector));
+        }
+        let read = read(3, 0x1000, 0x0a0b_0c0d, &[], 0);
+        assert_eq!(posted(&mut pair, read), expect(READ_REQUEST));
+        // WRITE and SENDs are complete, the READ is not.
+        let ids: Vec<u64> = pair.a.wcs.iter().map(|wc| wc.wr_id).collect();
+        assert_eq!(ids, [1, 2, 2, 2, 2]);
+        assert_eq!(pair.a.engine.outstanding(), (1, 0));
+    }
+}
+
+#[test]
+fn responses_and_terminates() {
+    // A READ request of 5 bytes at the address of "data!", answered to 0x2000.
+    let source = segment(b"data!");
+    let mut pair = pair(true);
+    let grant = Grant {
+        segment: source.clone(),
+        access: Access::REMOTE_READ,
+        scope: Scope::QueuePair(PD, 2),
+    };
+    let key = pair.b.keys.insert(grant, &mut || 0x77);
+    let mut request = hex(READ_REQUEST);
+    request[20..32].copy_from_slice(&hex("51 52 53 54 00 00 00 00 00 00 20 00"));
+    request[32..36].copy_from_slice(&5u32.to_be_bytes());
+    request[36..40].copy_from_slice(&key.to_be_bytes());
+    request[40..48].copy_from_slice(&source.addr().to_be_bytes());
+    let crc = crc32c::crc32c(&request[..48]);
+    request[48..].copy_from_slice(&crc.to_le_bytes());
+    pair.a.wire.extend(request);
+    pair.settle_b();
+    assert_eq!(pair.b.wire.drain(..).collect::<Vec<_>>(), hex(READ_RESPONSE));
+
+    // A WRITE by a key that is none.
+    let mut write = hex(BAD_WRITE);
+    let crc = crc32c::crc32c(&write[..20]);
+    write[20..].copy_from_slice(&crc.to_le_bytes());
+    pair.a.wire.extend(write);
+    pair.settle_b();
+    assert_eq!(pair.b.wire.drain(..).collect::<Vec<_>>(), hex(TERMINATE));
+    assert!(pair.b.fin, "nothing is sent after a TERMINATE");
+}
+
+#[test]
+fn vectors_are_received_as_they_are_sent() {
+    let mut pair = pair(true);
+    let slots: Vec<_> = (0..4).map(|_| segment(&[0; 8])).collect();
+    let window = segment(&[0; 4]);
+    for (i, slot) in slots.iter().enumerate() {
+        pair.b.engine.post_recv(recv(i as u64, std::slice::from_ref(slot))).unwrap();
+    }
+    for key in [0xcafe, 0xf00d] {
+        let scope = Scope::QueuePair(PD, 2);
+        let grant = Grant { segment: window.clone(), access: Access::ALL, scope };
+        pair.b.keys.insert(grant, &mut || key);
+    }
+    for (_, _, _, vector) in SENDS {
+        pair.a.wire.extend(hex(vector));
+    }
+    pair.settle_b();
+    assert_eq!(pair.b.wcs.len(), 4);
+    for (i, (invalidate, solicited, bytes, _)) in SENDS.into_iter().enumerate() {
+        let wc = pair.b.wcs[i];
+        assert_eq!((wc.wr_id, wc.status), (i as u64, WcStatus::Success));
+        assert_eq!((wc.invalidated, wc.solicited), (invalidate, solicited));
+        assert_eq!(wc.byte_len, bytes.len() as u64);
+        assert_eq!(contents(&slots[i])[..bytes.len()], *bytes);
+    }
+    assert!(pair.b.keys.is_empty(), "both keys were invalidated");
+}
+
+impl Pair {
+    /// Lets only `b` work.
+    fn settle_b(&mut self) {
+        loop {
+            let mut moved = self.b.send(&mut self.rng, self.bite);
+            moved |= self.b.receive(&mut self.rng, self.bite, &mut self.a.wire, false);
+            if !moved {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn fpdus_fit_the_mss_of_peers_of_other_makes() {
+    for mss in [88, 536, 1448, 1460, 8948] {
+        let (mut a, mut b) = (config(1), config(2));
+        (a.mss, b.mss) = (mss, mss);
+        let mut pair = Pair::raw(a, b"", 0);
+        while pair.a.send(&mut pair.rng, Bite::Whole) {}
+        pair.a.wire[16] &= !0x08; // the peer does not know of large FPDUs
+        pair.settle();
+        pair.b.engine.accept(b, b"").unwrap();
+        pair.settle();
+        let sink = segment(&vec![0; 10_000]);
+        let key = pair.b.window(&sink, Access::REMOTE_WRITE);
+        let op = SendOp::Write { raddr: sink.addr(), rkey: key };
+        let bytes = posted(&mut pair, wr(1, op, b"", &[segment(&[7; 10_000])]));
+        let mut rest = &bytes[..];
+        while let Some(head) = rest.first_chunk::<2>() {
+            let ulpdu = usize::from(u16::from_be_bytes(*head));
+            let len = 2 + ulpdu + crate::wire::mpa::trailer_len(ulpdu);
+            assert!(len <= mss.max(128), "{len} bytes for an MSS of {mss}");
+            rest = &rest[len..];
+        }
+        pair.a.wire.extend(bytes);
+        pair.settle();
+        assert_eq!(contents(&sink), [7; 10_000]);
+    }
+}
+
+#[test]
+fn large_fpdus_keep_pages_aligned() {
+    let mut pair = pair(false);
+    let op = SendOp::Write { raddr: 0, rkey: 1 };
+    let bytes = posted(&mut pair, wr(1, op, b"", &[segment(&vec![1; 200_000])]));
+    let ulpdu = u16::from_be_bytes([bytes[0], bytes[1]]);
+    assert_eq!((usize::from(ulpdu) - 14) % 4096, 0);
+    assert_eq!(bytes.len(), 200_000 + 4 * (2 + 14 + 4));
+}
+
+#[test]
+fn small_messages_leave_in_one_gather() {
+    let mut pair = pair(true);
+    for i in 0..20 {
+        pair.a.engine.post_send(wr(i, SEND, &[1; 40], &[])).unwrap();
+    }
+    let TxStep::Gather(gather) = pair.a.engine.poll_tx(&mut pair.a.pool) else {
+        panic!("there is something to send");
+    };
+    let mut chunks = 0;
+    gather.for_each(&mut |_| chunks += 1);
+    assert_eq!(chunks, 1, "heads, inline data and trailers lie side by side");
+}
+
+#[test]
+fn an_idle_engine_is_small() {
+    assert!(std::mem::size_of::<Engine>() <= 2048, "{}", std::mem::size_of::<Engine>());
+    let mut pair = pair(false);
+    pair.b.engine.post_recv(recv(1, &[segment(&[0; 8])])).unwrap();
+    pair.a.engine.post_send(wr(1, SEND, b"x", &[])).unwrap();
+    pair.settle();
+    for engine in [&mut pair.a.engine, &mut pair.b.engine] {
+        assert!(engine.tx.batch.is_none(), "the batch went back to the pool");
+        assert!(engine.startup.is_none());
+        engine.trim();
+        let spare = engine.wcs.capacity() + engine.rq.capacity() + engine.events.capacity();
+        assert_eq!(spare, 0);
+    }
+}

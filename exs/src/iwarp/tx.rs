@@ -1,0 +1,428 @@
+//! Building FPDUs: from WRs and READ requests to batches.
+//!
+//! Messages leave whole, one after the other (RFC 5041 section 5.3: segments in
+//! the order of the messages); between messages our own WRs and the READ
+//! responses that we owe take turns, so that neither starves the other.
+
+use super::batch::{TxBatch, TxPool, TxStep};
+use super::types::MAX_INLINE;
+use super::{Engine, Negotiated};
+use crate::mem::MAX_SGE;
+use crate::rnic::SendOp;
+use crate::wire::ddp::{self, Header, Place};
+use crate::wire::mpa;
+use crate::wire::rdmap::{
+    Opcode, QN_READ, QN_SEND, QN_TERMINATE, READ_REQUEST_LEN, ReadRequest, TERMINATE_MAX,
+    Terminate,
+};
+
+/// Payload of an FPDU between peers that both take large ones: 15 pages, so
+/// that pieces of an aligned buffer stay aligned.
+pub(super) const LARGE_PAYLOAD: usize = 60 * 1024;
+/// An MSS below this is not believed (IPv4's least is 536, less options).
+const LEAST_MSS: usize = 128;
+
+/// Room that any one FPDU needs in a batch.
+const FPDU_ARENA: usize = mpa::LENGTH_LEN + ddp::UNTAGGED_LEN + MAX_INLINE + TERMINATE_MAX + 8;
+const FPDU_PIECES: usize = MAX_SGE + 4;
+
+/// Payload bytes of one FPDU.
+pub(super) fn max_payload(settled: &Negotiated, mss: usize) -> usize {
+    if settled.large {
+        return LARGE_PAYLOAD;
+    }
+    // Length field, the longer of the headers and the CRC must fit beside; a
+    // multiple of 4 needs no pad and keeps offsets aligned.
+    let mss = mss.clamp(LEAST_MSS, usize::from(u16::MAX));
+    (mss - mpa::LENGTH_LEN - ddp::UNTAGGED_LEN - mpa::CRC_LEN) & !3
+}
+
+/// Whose message is being built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Own,
+    Response,
+}
+
+/// The sending side of a connection.
+#[derive(Debug)]
+pub(super) struct Tx {
+    pub(super) batch: Option<Box<TxBatch>>,
+    /// Bytes ever put into batches, and bytes that have left.
+    pub(super) built: u64,
+    pub(super) sent: u64,
+    /// Position after our start-up frame.
+    pub(super) startup_end: u64,
+    /// Responder: nothing may leave yet.
+    pub(super) held: bool,
+    /// Initiator: a zero-length WRITE goes first.
+    pub(super) first_write: bool,
+    /// A TERMINATE is to be sent.
+    pub(super) terminate: Option<Terminate>,
+    /// Shutdown was said.
+    pub(super) shut: bool,
+    /// Next MSN of our SENDs and of our READ requests.
+    send_msn: u32,
+    read_msn: u32,
+    /// A message is half built.
+    midway: Option<Turn>,
+    /// Who was served last.
+    last: Turn,
+}
+
+impl Default for Tx {
+    fn default() -> Tx {
+        Tx {
+            batch: None,
+            built: 0,
+            sent: 0,
+            startup_end: 0,
+            held: false,
+            first_write: false,
+            terminate: None,
+            shut: false,
+            send_msn: 1,
+            read_msn: 1,
+            midway: None,
+            last: Turn::Response,
+        }
+    }
+}
+
+impl Tx {
+    /// Forgets what is to be sent, and the memory it is in. With `framed`, the
+    /// FPDU of which a byte has left is kept as a copy, so that a TERMINATE can
+    /// follow it.
+    pub(super) fn abandon(&mut self, framed: bool) {
+        self.midway = None;
+        self.held = false;
+        self.first_write = false;
+        if let Some(batch) = &mut self.batch {
+            let before = batch.len();
+            if framed { batch.scrub() } else { batch.cut() }
+            self.built -= (before - batch.len()) as u64;
+        }
+    }
+}
+
+/// An FPDU on its way into a batch: adds up the CRC as parts come.
+struct Fpdu<'b> {
+    batch: &'b mut TxBatch,
+    crc_on: bool,
+    crc: u32,
+    ulpdu: usize,
+}
+
+impl<'b> Fpdu<'b> {
+    fn begin(batch: &'b mut TxBatch, crc_on: bool, header: &Header, payload: usize) -> Fpdu<'b> {
+        let mut bytes = [0; mpa::LENGTH_LEN + ddp::UNTAGGED_LEN];
+        let mut ddp = [0; ddp::UNTAGGED_LEN];
+        let n = header.emit(&mut ddp);
+        let ulpdu = n + payload;
+        // `max_payload` keeps it below 64 KiB.
+        let length = u16::try_from(ulpdu).unwrap_or(u16::MAX);
+        bytes[..2].copy_from_slice(&length.to_be_bytes());
+        bytes[2..2 + n].copy_from_slice(&ddp[..n]);
+        let mut fpdu = Fpdu { batch, crc_on, crc: 0, ulpdu };
+        fpdu.bytes(&bytes[..2 + n]);
+        fpdu
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        if self.crc_on {
+            self.crc = crc32c::crc32c_append(self.crc, bytes);
+        }
+        self.batch.push_bytes(bytes);
+    }
+
+    fn end(mut self) {
+        let mut trailer = [0; 7];
+        let pad = mpa::pad(self.ulpdu);
+        if self.crc_on {
+            self.crc = crc32c::crc32c_append(self.crc, &trailer[..pad]);
+            trailer[pad..pad + 4].copy_from_slice(&mpa::emit_crc(self.crc));
+        }
+        self.crc_on = false;
+        self.bytes(&trailer[..pad + mpa::CRC_LEN]);
+        self.batch.end_fpdu();
+    }
+}
+
+impl Engine {
+    /// What to send next.
+    pub fn poll_tx<'a>(&'a mut self, pool: &mut TxPool) -> TxStep<'a> {
+        if self.tx.batch.as_ref().is_some_and(|b| b.is_done() || self.closed())
+            && let Some(done) = self.tx.batch.take()
+        {
+            pool.give(done);
+        }
+        if self.tx.batch.is_none() && self.wants_tx() {
+            let mut batch = pool.take();
+            self.build(&mut batch);
+            if batch.is_done() {
+                pool.give(batch);
+            } else {
+                self.tx.batch = Some(batch);
+            }
+        }
+        if self.tx.batch.is_none() && self.shutdown_due() {
+            self.tx.shut = true;
+            self.maybe_finish();
+            return TxStep::Shutdown;
+        }
+        match &self.tx.batch {
+            Some(batch) => batch.step(),
+            None => TxStep::Idle,
+        }
+    }
+
+    /// Bytes of a gathered write have left.
+    pub fn handle_sent(&mut self, bytes: usize) {
+        let Some(batch) = &mut self.tx.batch else { return };
+        batch.advance(bytes);
+        self.tx.sent += bytes as u64;
+        self.reads.complete(self.tx.sent);
+        self.sq.complete(self.tx.sent, self.qp(), &mut self.wcs);
+    }
+
+    /// Bytes of a file step have left; 0 says that the file has ended.
+    pub fn handle_file_sent(&mut self, bytes: usize) {
+        let Some((serial, left)) = self.tx.batch.as_ref().and_then(|b| b.current_file()) else {
+            return;
+        };
+        if bytes == 0 {
+            return self.file_ended(serial, None);
+        }
+        self.sq.file_sent(serial, bytes.min(left));
+        self.handle_sent(bytes.min(left));
+    }
+
+    /// The file of a file step cannot be read: zeros take the place of the rest,
+    /// and the WR completes with [`crate::rnic::WcStatus::FileRead`].
+    pub fn handle_file_error(&mut self, errno: i32) {
+        if let Some((serial, _)) = self.tx.batch.as_ref().and_then(|b| b.current_file()) {
+            self.file_ended(serial, Some(errno));
+        }
+    }
+
+    fn file_ended(&mut self, serial: u64, errno: Option<i32>) {
+        self.sq.file_ended(serial, errno);
+        if let Some(batch) = &mut self.tx.batch {
+            batch.drop_file(serial);
+        }
+    }
+
+    /// True if posted WRs wait to be sent, be it for the doorbell, for a READ's
+    /// response (ORD), or for the initiator's first message.
+    pub fn has_unsent(&self) -> bool {
+        self.sq.has_unbuilt()
+    }
+
+    /// True if there is something to send that no doorbell is rung for: the rest of
+    /// what has begun to leave, start-up frames, READ responses, a TERMINATE, the
+    /// end.
+    pub fn owes(&self) -> bool {
+        let open = self.state.is_open() && !self.tx.shut && !self.tx.held;
+        self.tx.batch.as_ref().is_some_and(|b| !b.is_done())
+            || self.startup.as_ref().is_some_and(|s| !s.tx.is_empty())
+            || self.tx.terminate.is_some()
+            || (open && (self.tx.first_write || !self.reads.is_empty()))
+            || self.shutdown_due()
+    }
+
+    fn wants_tx(&self) -> bool {
+        let open = self.state.is_open() && !self.tx.shut;
+        let work = self.tx.first_write || !self.sq.is_empty() || !self.reads.is_empty();
+        self.startup.as_ref().is_some_and(|s| !s.tx.is_empty())
+            || self.tx.terminate.is_some()
+            || (open && !self.tx.held && work)
+    }
+
+    fn build(&mut self, batch: &mut TxBatch) {
+        if let Some(startup) = &mut self.startup
+            && !startup.tx.is_empty()
+        {
+            batch.push_bytes(&std::mem::take(&mut startup.tx));
+            batch.end_fpdu();
+            self.tx.startup_end = batch.len() as u64;
+            if self.state.is_open() {
+                self.startup = None;
+            }
+        }
+        let base = self.tx.built;
+        if let Some(terminate) = self.tx.terminate.take() {
+            self.build_terminate(batch, &terminate);
+        } else if self.state.is_open() && !self.tx.held && !self.tx.shut {
+            if std::mem::take(&mut self.tx.first_write) {
+                let place = Place::Tagged { stag: 0, to: 0 };
+                let header = Header { last: true, control: Opcode::Write.control(), place };
+                Fpdu::begin(batch, self.settled.crc, &header, 0).end();
+            }
+            while batch.has_room(FPDU_ARENA, FPDU_PIECES) && self.build_one(batch, base) {}
+        }
+        self.tx.built = base + batch.len() as u64;
+    }
+
+    /// Adds one FPDU of whoever's turn it is; false if there is none to add.
+    fn build_one(&mut self, batch: &mut TxBatch, base: u64) -> bool {
+        let first = match (self.tx.midway, self.tx.last) {
+            (Some(turn), _) => turn,
+            (None, Turn::Own) => Turn::Response,
+            (None, Turn::Response) => Turn::Own,
+        };
+        let turns = match first {
+            Turn::Own => [Turn::Own, Turn::Response],
+            Turn::Response => [Turn::Response, Turn::Own],
+        };
+        for turn in turns {
+            let built = match turn {
+                Turn::Own => self.build_own(batch, base),
+                Turn::Response => self.build_response(batch, base),
+            };
+            if let Some(last) = built {
+                self.tx.midway = if last { None } else { Some(turn) };
+                self.tx.last = turn;
+                return true;
+            }
+            if self.tx.midway.is_some() {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Adds an FPDU of the current WR; `Some(true)` if it was the WR's last.
+    fn build_own(&mut self, batch: &mut TxBatch, base: u64) -> Option<bool> {
+        let max = max_payload(&self.settled, self.cfg.mss);
+        let crc = self.settled.crc;
+        let (serial, entry) = self.sq.current(self.settled.ord)?;
+        let at = entry.built;
+        let rest = entry.len - at;
+        let n = usize::try_from(rest).map_or(max, |rest| rest.min(max));
+        let last = n as u64 == rest;
+        let mut msn = 0;
+        match entry.wr.op {
+            SendOp::Read { raddr, rkey } => {
+                let request = ReadRequest {
+                    sink_stag: entry.wr.lkeys[0],
+                    sink_to: entry.wr.sgl.iter().next().map_or(0, |s| s.addr()),
+                    size: u32::try_from(entry.len).unwrap_or(u32::MAX),
+                    src_stag: rkey,
+                    src_to: raddr,
+                };
+                msn = self.tx.read_msn;
+                self.tx.read_msn = msn.wrapping_add(1);
+                let header = untagged(Opcode::ReadRequest, QN_READ, msn);
+                let mut fpdu = Fpdu::begin(batch, crc, &header, READ_REQUEST_LEN);
+                fpdu.bytes(&request.emit());
+                fpdu.end();
+                self.sq.built(base + batch.len() as u64, msn);
+                return Some(true);
+            }
+            SendOp::Write { raddr, rkey } | SendOp::WriteImm { raddr, rkey, .. } => {
+                let place = Place::Tagged { stag: rkey, to: raddr.wrapping_add(at) };
+                let header = Header { last, control: Opcode::Write.control(), place };
+                payload(Fpdu::begin(batch, crc, &header, n), serial, entry, at, n);
+            }
+            SendOp::Send { invalidate, solicited } => {
+                msn = self.tx.send_msn;
+                let opcode = Opcode::send(invalidate.is_some(), solicited);
+                let place = Place::Untagged {
+                    ulp: invalidate.unwrap_or(0),
+                    qn: QN_SEND,
+                    msn,
+                    mo: u32::try_from(at).unwrap_or(u32::MAX),
+                };
+                let header = Header { last, control: opcode.control(), place };
+                payload(Fpdu::begin(batch, crc, &header, n), serial, entry, at, n);
+                self.tx.send_msn = msn.wrapping_add(u32::from(last));
+            }
+        }
+        entry.built += n as u64;
+        if last {
+            self.sq.built(base + batch.len() as u64, msn);
+        }
+        Some(last)
+    }
+
+    /// Adds an FPDU of the current READ response.
+    fn build_response(&mut self, batch: &mut TxBatch, base: u64) -> Option<bool> {
+        let max = max_payload(&self.settled, self.cfg.mss);
+        let crc = self.settled.crc;
+        let inbound = self.reads.current()?;
+        let (request, at) = (inbound.request, inbound.built as usize);
+        let n = (request.size as usize - at).min(max);
+        let last = at + n == request.size as usize;
+        let place = Place::Tagged {
+            stag: request.sink_stag,
+            to: request.sink_to.wrapping_add(at as u64),
+        };
+        let header = Header { last, control: Opcode::ReadResponse.control(), place };
+        let mut fpdu = Fpdu::begin(batch, crc, &header, n);
+        if let Some(source) = &inbound.source
+            && n > 0
+        {
+            if crc {
+                fpdu.crc = source.crc32c(fpdu.crc, at, n);
+            }
+            fpdu.batch.push_segment(source, at, n);
+        }
+        fpdu.end();
+        inbound.built = u32::try_from(at + n).unwrap_or(u32::MAX);
+        if last {
+            self.reads.built(base + batch.len() as u64);
+        }
+        Some(last)
+    }
+
+    fn build_terminate(&mut self, batch: &mut TxBatch, terminate: &Terminate) {
+        let mut bytes = [0; TERMINATE_MAX];
+        let n = terminate.emit(&mut bytes);
+        let header = untagged(Opcode::Terminate, QN_TERMINATE, 1);
+        let mut fpdu = Fpdu::begin(batch, self.settled.crc, &header, n);
+        fpdu.bytes(&bytes[..n]);
+        fpdu.end();
+    }
+}
+
+fn untagged(opcode: Opcode, qn: u32, msn: u32) -> Header {
+    let place = Place::Untagged { ulp: 0, qn, msn, mo: 0 };
+    Header { last: true, control: opcode.control(), place }
+}
+
+/// Adds `n` payload bytes at `at` of a WR: from its inline bytes, its segments,
+/// its file, in this order; then ends the FPDU.
+fn payload(mut fpdu: Fpdu<'_>, serial: u64, entry: &super::txq::Entry, at: u64, n: usize) {
+    let (mut at, mut left) = (at, n as u64);
+    let narrow = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    let head = entry.wr.head.as_slice();
+    if at < head.len() as u64 {
+        let from = narrow(at);
+        let take = narrow(left).min(head.len() - from);
+        fpdu.bytes(&head[from..from + take]);
+        at += take as u64;
+        left -= take as u64;
+    }
+    at = at.saturating_sub(head.len() as u64);
+    let sgl = &entry.wr.sgl;
+    if left > 0 && at < sgl.len() as u64 {
+        let from = narrow(at);
+        let take = narrow(left).min(sgl.len() - from);
+        if fpdu.crc_on {
+            fpdu.crc = sgl.crc32c(fpdu.crc, from, take);
+        }
+        fpdu.batch.push_sgl(sgl, from, take);
+        at += take as u64;
+        left -= take as u64;
+    }
+    if left > 0
+        && let Some(file) = &entry.wr.file
+    {
+        let offset = file.offset.saturating_add(at - sgl.len() as u64);
+        match entry.file_over() {
+            false => fpdu.batch.push_file(serial, &file.file, offset, narrow(left)),
+            true => fpdu.batch.push_zeros(narrow(left)),
+        }
+    }
+    fpdu.end();
+}

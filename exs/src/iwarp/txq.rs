@@ -1,0 +1,284 @@
+//! The send queue: WRs from posting to completion.
+//!
+//! WRs are built, sent and completed in the order of posting. The queue knows
+//! three positions: what is complete has left the queue; what is before `next`
+//! was put into batches; the rest waits. A WR is done when the last byte of its
+//! last FPDU went to TCP, a READ when its data are here; it completes when all
+//! before it have, so a WRITE behind a READ waits for the READ's response.
+
+use std::collections::VecDeque;
+
+use super::types::TxWr;
+use crate::mem::Key;
+use crate::rnic::{Qp, RnicError, SendOp, Wc, WcOp, WcStatus};
+
+/// A WR with its progress.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) wr: TxWr,
+    /// Payload bytes in all.
+    pub(super) len: u64,
+    /// Payload bytes put into FPDUs.
+    pub(super) built: u64,
+    /// Position in the sent stream at which the last FPDU ends.
+    end: u64,
+    /// READ: bytes that came back, and whether the last one did.
+    pub(super) got: u32,
+    pub(super) done: bool,
+    /// MSN of a READ request: how a TERMINATE names it.
+    msn: u32,
+    /// File bytes that went out; an early end or an error makes the rest zeros.
+    file_sent: u64,
+    file_over: bool,
+    file_errno: Option<i32>,
+}
+
+impl Entry {
+    pub(super) fn is_read(&self) -> bool {
+        matches!(self.wr.op, SendOp::Read { .. })
+    }
+
+    /// The file, as far as it still yields bytes.
+    pub(super) fn file_over(&self) -> bool {
+        self.file_over
+    }
+
+    fn op(&self) -> WcOp {
+        match self.wr.op {
+            SendOp::Send { .. } => WcOp::Send,
+            SendOp::Write { .. } | SendOp::WriteImm { .. } => WcOp::Write,
+            SendOp::Read { .. } => WcOp::Read,
+        }
+    }
+
+    fn wc(&self, qp: Qp, status: WcStatus) -> Wc {
+        let file = self.wr.file.as_ref().map_or(0, |f| f.len);
+        let byte_len = match status {
+            WcStatus::Success | WcStatus::FileRead(_) => self.len - file + self.file_sent,
+            _ => 0,
+        };
+        Wc {
+            wr_id: self.wr.wr_id,
+            qp,
+            status,
+            op: self.op(),
+            byte_len,
+            imm: None,
+            invalidated: None,
+            solicited: false,
+        }
+    }
+}
+
+/// See the module's essay.
+#[derive(Debug, Default)]
+pub(super) struct SendQueue {
+    queue: VecDeque<Entry>,
+    /// Index of the first WR that is not wholly built.
+    next: usize,
+    /// Serial number of the front: WRs are numbered from 0.
+    base: u64,
+    /// READs built whose response is not complete.
+    reads: u32,
+    /// READs in the queue.
+    read_wrs: usize,
+}
+
+impl SendQueue {
+    /// Appends a WR that `check` has passed.
+    pub(super) fn push(&mut self, wr: TxWr, len: u64) {
+        self.read_wrs += usize::from(matches!(wr.op, SendOp::Read { .. }));
+        self.queue.push_back(Entry {
+            wr,
+            len,
+            built: 0,
+            end: u64::MAX,
+            got: 0,
+            done: false,
+            msn: 0,
+            file_sent: 0,
+            file_over: false,
+            file_errno: None,
+        });
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// True if a WR is not wholly built yet.
+    pub(super) fn has_unbuilt(&self) -> bool {
+        self.next < self.queue.len()
+    }
+
+    /// The WR that is to be built next, unless it must wait: a READ for the
+    /// response of an earlier one (ORD), and all behind it with it, as in verbs.
+    pub(super) fn current(&mut self, ord: u32) -> Option<(u64, &mut Entry)> {
+        let serial = self.base + self.next as u64;
+        let stalled = self.reads >= ord;
+        let entry = self.queue.get_mut(self.next)?;
+        if stalled && entry.is_read() { None } else { Some((serial, entry)) }
+    }
+
+    /// The current WR is wholly built; its last byte is at `end` of the stream.
+    pub(super) fn built(&mut self, end: u64, msn: u32) {
+        if let Some(entry) = self.queue.get_mut(self.next) {
+            entry.end = end;
+            entry.msn = msn;
+            self.reads += u32::from(entry.is_read());
+            self.next += 1;
+        }
+    }
+
+    /// The READ whose response is awaited next. Its request was sent, so all
+    /// before it have completed: it is the front.
+    pub(super) fn awaited_read(&mut self, sent: u64) -> Option<&mut Entry> {
+        self.queue.front_mut().filter(|e| e.is_read() && e.end <= sent && !e.done)
+    }
+
+    /// As `awaited_read`, to look at.
+    pub(super) fn awaited_sink(&self) -> Option<&Entry> {
+        self.queue.front().filter(|e| e.is_read() && !e.done)
+    }
+
+    /// The awaited READ has all its data.
+    pub(super) fn read_done(&mut self) {
+        if let Some(entry) = self.queue.front_mut() {
+            entry.done = true;
+            self.reads = self.reads.saturating_sub(1);
+        }
+    }
+
+    /// True if a READ is in the queue that needs the peer's answer.
+    pub(super) fn has_reads(&self) -> bool {
+        self.read_wrs > 0 && self.queue.iter().any(|e| e.is_read() && !e.done)
+    }
+
+    /// True if a READ's data are to come in by this key.
+    pub(super) fn has_sink(&self, key: Key) -> bool {
+        self.read_wrs > 0 && self.queue.iter().any(|e| e.is_read() && e.wr.lkeys[0] == key)
+    }
+
+    /// Completes from the front what can be, `sent` bytes having left.
+    pub(super) fn complete(&mut self, sent: u64, qp: Qp, wcs: &mut Vec<Wc>) {
+        while let Some(entry) = self.queue.front() {
+            if entry.end > sent || (entry.is_read() && !entry.done) {
+                break;
+            }
+            let status = entry.file_errno.map_or(WcStatus::Success, WcStatus::FileRead);
+            if entry.wr.signaled || status != WcStatus::Success {
+                wcs.push(entry.wc(qp, status));
+            }
+            self.read_wrs -= usize::from(entry.is_read());
+            self.queue.pop_front();
+            self.base += 1;
+            self.next = self.next.saturating_sub(1);
+        }
+    }
+
+    /// Ends every WR: the one at `offender` and those that `own` names get the
+    /// status given for them, the others are flushed.
+    pub(super) fn flush(
+        &mut self,
+        qp: Qp,
+        offender: Option<(usize, WcStatus)>,
+        own: &dyn Fn(&[Key]) -> Option<WcStatus>,
+        wcs: &mut Vec<Wc>,
+    ) {
+        for (i, entry) in self.queue.drain(..).enumerate() {
+            let named = offender.filter(|(at, _)| *at == i).map(|(_, status)| status);
+            let status = named.or_else(|| own(&entry.wr.lkeys)).unwrap_or(WcStatus::Flushed);
+            wcs.push(entry.wc(qp, status));
+            self.base += 1;
+        }
+        (self.next, self.reads, self.read_wrs) = (0, 0, 0);
+    }
+
+    /// The oldest WR of which a byte may have left and that is of this kind;
+    /// for READs, the one with this MSN if it is given.
+    pub(super) fn find(&self, op: WcOp, msn: Option<u32>) -> Option<usize> {
+        self.queue
+            .iter()
+            .take(self.next + 1)
+            .position(|e| e.op() == op && !e.done && msn.is_none_or(|msn| e.msn == msn))
+    }
+
+    /// True if a WR's local memory is that of this key.
+    pub(super) fn uses(&self, lkey: Key) -> bool {
+        self.queue.iter().any(|e| e.wr.lkeys.contains(&lkey))
+    }
+
+    fn by_serial(&mut self, serial: u64) -> Option<&mut Entry> {
+        let index = usize::try_from(serial.checked_sub(self.base)?).ok()?;
+        self.queue.get_mut(index)
+    }
+
+    /// File bytes of a WR went out.
+    pub(super) fn file_sent(&mut self, serial: u64, bytes: usize) {
+        if let Some(entry) = self.by_serial(serial) {
+            entry.file_sent += bytes as u64;
+        }
+    }
+
+    /// A WR's file yields no more.
+    pub(super) fn file_ended(&mut self, serial: u64, errno: Option<i32>) {
+        if let Some(entry) = self.by_serial(serial) {
+            entry.file_over = true;
+            entry.file_errno = errno;
+        }
+    }
+
+    /// Gives back spare memory if the queue is empty.
+    pub(super) fn trim(&mut self) {
+        if self.queue.is_empty() {
+            self.queue.shrink_to_fit();
+        }
+    }
+}
+
+/// Checks what does not depend on the connection's state; returns the payload's
+/// length.
+pub(super) fn check(wr: &TxWr, ord: u32, crc: bool) -> Result<u64, RnicError> {
+    let file = wr.file.as_ref().map_or(0, |f| f.len);
+    let limit = |asked| RnicError::Limit {
+        what: "bytes of one work request",
+        asked,
+        limit: u64::from(u32::MAX),
+    };
+    let len = (wr.head.len() as u64 + wr.sgl.len() as u64)
+        .checked_add(file)
+        .ok_or_else(|| limit(u64::MAX))?;
+    // DDP's message offset and RDMAP's read size have 32 bits; tagged offsets
+    // have 64.
+    let narrow = !matches!(wr.op, SendOp::Write { .. });
+    if narrow && len > u64::from(u32::MAX) {
+        return Err(limit(len));
+    }
+    match wr.op {
+        SendOp::WriteImm { .. } => return Err(RnicError::Unsupported("WRITE WITH IMMEDIATE")),
+        SendOp::Read { .. } if ord == 0 => {
+            let what = "READs at a time (the peer answers none)";
+            return Err(RnicError::Limit { what, asked: 1, limit: 0 });
+        }
+        SendOp::Read { .. } if wr.sgl.iter().count() > 1 => {
+            let asked = wr.sgl.iter().count() as u64;
+            return Err(RnicError::Limit { what: "segments of a READ's sink", asked, limit: 1 });
+        }
+        SendOp::Read { .. } if !wr.head.is_empty() => {
+            return Err(RnicError::Unsupported("READ with inline data"));
+        }
+        SendOp::Read { .. } | SendOp::Send { .. } if wr.file.is_some() => {
+            return Err(RnicError::Unsupported("file source for other requests than WRITE"));
+        }
+        _ => {}
+    }
+    // sendfile(2) shows us no byte of the file, so no CRC can be made of it.
+    if wr.file.is_some() && crc {
+        return Err(RnicError::Unsupported("file source on a connection with CRC"));
+    }
+    Ok(len)
+}

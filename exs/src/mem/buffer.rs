@@ -1,0 +1,426 @@
+//! Buffers that a program lends to operations (an `unsafe` island).
+//!
+//! # The argument
+//! A [`Buffer`] is the only way from safe code to the bytes of a region, and it
+//! is exclusive: a [`MemoryRegion`] keeps a table of the ranges it has leased and
+//! never leases a byte twice, a vector's bytes are leased whole when it is moved
+//! in, and `split_off` divides a lease into two that share no byte. A buffer can
+//! be in one place only: in the program's hands, where it may be borrowed as a
+//! slice, or inside an operation, where only raw copies touch its bytes. So no
+//! slice made here can alias another, or a write of the library's.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ops::{Bound, Deref, DerefMut, RangeBounds};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{Key, MemError, Region, Segment};
+
+/// Told when a region's memory is no longer used, so that its registrations end.
+pub trait ReleaseRegistration: Send + Sync {
+    /// The region whose key on `device` is `key` is gone.
+    fn release(&self, device: usize, key: Key);
+}
+
+/// One registration of a region with one device of one context.
+struct Registration {
+    context: u64,
+    device: usize,
+    key: Key,
+    home: Arc<dyn ReleaseRegistration>,
+}
+
+/// A region, its leases and its registrations; shared by the handle and buffers.
+struct Shared {
+    region: Arc<Region>,
+    /// Kept (not registered anew for each operation) once registered.
+    durable: bool,
+    leases: Mutex<Vec<(usize, usize)>>,
+    registrations: Mutex<Vec<Registration>>,
+}
+
+impl Shared {
+    fn new(region: Arc<Region>, durable: bool) -> Arc<Shared> {
+        let (leases, registrations) = (Mutex::default(), Mutex::default());
+        Arc::new(Shared { region, durable, leases, registrations })
+    }
+
+    fn release(&self, start: usize, end: usize) {
+        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(i) = leases.iter().position(|&l| l == (start, end)) {
+            leases.swap_remove(i);
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let list = self.registrations.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for r in list.drain(..) {
+            r.home.release(r.device, r.key);
+        }
+    }
+}
+
+/// Memory set aside for transfers and registered with the RNIC once.
+///
+/// The bytes are reached through [`Buffer`]s. Cloning gives another handle to the
+/// same memory, which is freed when the last handle and the last buffer are gone.
+///
+/// ```
+/// let region = exs::MemoryRegion::new(1 << 20)?;
+/// let mut first = region.buffer(..4096)?;
+/// first[..5].copy_from_slice(b"hello");
+/// assert!(region.buffer(100..200).is_err(), "leased already");
+/// drop(first);
+/// assert_eq!(&region.buffer(..5)?[..], b"hello");
+/// # Ok::<(), exs::MemError>(())
+/// ```
+#[derive(Clone)]
+pub struct MemoryRegion {
+    shared: Arc<Shared>,
+}
+
+impl MemoryRegion {
+    /// Allocates `len` zeroed bytes. They cost memory when first touched.
+    ///
+    /// # Errors
+    /// [`MemError::BadLength`] for 0 bytes, [`MemError::Map`] if the kernel has none.
+    pub fn new(len: usize) -> Result<MemoryRegion, MemError> {
+        Ok(MemoryRegion { shared: Shared::new(Region::map(len)?, true) })
+    }
+
+    /// Size in bytes.
+    pub fn len(&self) -> usize {
+        self.shared.region.len()
+    }
+
+    /// Always false: a region has at least one byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Leases a range of the region, exclusively.
+    ///
+    /// # Errors
+    /// [`MemError::OutOfBounds`], or [`MemError::Leased`] if a live buffer has some
+    /// of these bytes.
+    pub fn buffer(&self, range: impl RangeBounds<usize>) -> Result<Buffer, MemError> {
+        let size = self.len();
+        let (start, end) = resolve(range, size).ok_or(MemError::OutOfBounds {
+            offset: size,
+            len: 0,
+            region: size,
+        })?;
+        let oob = MemError::OutOfBounds { offset: start, len: end - start, region: size };
+        if end > size {
+            return Err(oob);
+        }
+        let mut leases = self.shared.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&(s, e)) = leases.iter().find(|&&(s, e)| start < e && s < end) {
+            return Err(MemError::Leased { start, end, by_start: s, by_end: e });
+        }
+        leases.push((start, end));
+        drop(leases);
+        Ok(Buffer { shared: Arc::clone(&self.shared), lease: (start, end), start, end })
+    }
+}
+
+impl fmt::Debug for MemoryRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemoryRegion({} bytes)", self.len())
+    }
+}
+
+/// Turns range bounds into offsets; None if they are backwards or overflow.
+fn resolve(range: impl RangeBounds<usize>, len: usize) -> Option<(usize, usize)> {
+    let start = match range.start_bound() {
+        Bound::Included(&s) => s,
+        Bound::Excluded(&s) => s.checked_add(1)?,
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&e) => e.checked_add(1)?,
+        Bound::Excluded(&e) => e,
+        Bound::Unbounded => len,
+    };
+    (start <= end).then_some((start, end))
+}
+
+/// Bytes that are yours until you move them into an operation, and yours again
+/// when its event brings them back.
+///
+/// Made from a [`MemoryRegion`] (registered once, the fast way) or from a vector
+/// (`Vec<u8>` into `Buffer` without a copy; small ones travel through a registered
+/// pool, large ones are registered for the operation). Dereferences to the bytes
+/// of its *window*, which is the whole lease until [`Buffer::narrow`]ed.
+///
+/// ```
+/// use exs::Buffer;
+/// let mut buffer = Buffer::from(vec![0; 4096]);
+/// buffer[..5].copy_from_slice(b"hello");
+/// buffer.narrow(..5); // an operation would send these five bytes
+/// assert_eq!(&buffer[..], b"hello");
+///
+/// buffer.widen();
+/// let rest = buffer.split_off(1024); // two buffers, for two operations
+/// assert_eq!((buffer.len(), rest.len()), (1024, 3072));
+/// # Ok::<(), exs::Error>(())
+/// ```
+pub struct Buffer {
+    shared: Arc<Shared>,
+    lease: (usize, usize),
+    start: usize,
+    end: usize,
+}
+
+impl Buffer {
+    /// Limits the buffer to a range of its lease: operations and slices see only
+    /// that. The range counts from the start of the lease.
+    ///
+    /// # Panics
+    /// If the range is not inside the lease, as slicing does.
+    pub fn narrow(&mut self, range: impl RangeBounds<usize>) {
+        let cap = self.capacity();
+        let (s, e) = resolve(range, cap).expect("range bounds in order");
+        assert!(e <= cap, "range {s}..{e} of a buffer of {cap} bytes");
+        (self.start, self.end) = (self.lease.0 + s, self.lease.0 + e);
+    }
+
+    /// Undoes [`Buffer::narrow`].
+    pub fn widen(&mut self) {
+        (self.start, self.end) = self.lease;
+    }
+
+    /// Bytes of the whole lease.
+    pub fn capacity(&self) -> usize {
+        self.lease.1 - self.lease.0
+    }
+
+    /// Cuts the buffer in two at `at` of its lease: it keeps the front and the
+    /// rest is returned. Both are widened.
+    ///
+    /// # Panics
+    /// If `at` is beyond the lease.
+    pub fn split_off(&mut self, at: usize) -> Buffer {
+        assert!(at <= self.capacity(), "split at {at} of {} bytes", self.capacity());
+        let (s, e) = self.lease;
+        let mid = s + at;
+        {
+            let mut leases = self.shared.leases.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(i) = leases.iter().position(|&l| l == (s, e)) {
+                leases[i] = (s, mid);
+                leases.push((mid, e));
+            }
+        }
+        self.lease = (s, mid);
+        self.widen();
+        Buffer { shared: Arc::clone(&self.shared), lease: (mid, e), start: mid, end: e }
+    }
+
+    /// The bytes of the window as a vector; without a copy if the buffer was made
+    /// from one and nobody else refers to it.
+    pub fn into_vec(self) -> Vec<u8> {
+        if self.shared.durable || (self.start, self.end) != (0, self.shared.region.len()) {
+            return self.to_vec();
+        }
+        let shared = Arc::clone(&self.shared);
+        drop(self);
+        // Nobody refers to it besides us, or the bytes are copied: either way
+        // the caller gets them.
+        match Arc::try_unwrap(shared) {
+            Ok(mut s) => {
+                let region = std::mem::replace(&mut s.region, Region::from_vec(Vec::new()));
+                drop(s);
+                region.into_vec().unwrap_or_else(|r| copy_out(&r))
+            }
+            Err(s) => copy_out(&s.region),
+        }
+    }
+
+    /// True if the memory is of a [`MemoryRegion`].
+    pub fn is_registered(&self) -> bool {
+        self.shared.durable
+    }
+
+    /// A buffer over memory that somebody else owns.
+    ///
+    /// # Safety
+    /// As for [`raw::buffer`](crate::raw::buffer): until the buffer and every operation
+    /// that it was moved into have ended.
+    pub unsafe fn external(base: std::ptr::NonNull<u8>, len: usize) -> Buffer {
+        // SAFETY: the caller's promise is the same.
+        let region = unsafe { Region::external(base, len) };
+        Buffer::whole(Shared::new(region, false))
+    }
+
+    /// The window as a segment, for the floors above.
+    pub(crate) fn segment(&self) -> Segment {
+        self.shared.region.segment(self.start, self.end - self.start).expect("inside by invariant")
+    }
+
+    /// The whole region the buffer lies in, as a segment.
+    pub(crate) fn region_segment(&self) -> Segment {
+        self.shared.region.segment(0, self.shared.region.len()).expect("the whole of it")
+    }
+
+    /// The key under which the buffer's region is registered with a device of a
+    /// context; `register` is called if there is none yet.
+    pub(crate) fn registration<E>(
+        &self,
+        context: u64,
+        device: usize,
+        register: impl FnOnce() -> Result<(Key, Arc<dyn ReleaseRegistration>), E>,
+    ) -> Result<Key, E> {
+        let mut list = self.shared.registrations.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(r) = list.iter().find(|r| r.context == context && r.device == device) {
+            return Ok(r.key);
+        }
+        let (key, home) = register()?;
+        list.push(Registration { context, device, key, home });
+        Ok(key)
+    }
+
+    fn whole(shared: Arc<Shared>) -> Buffer {
+        let lease = (0, shared.region.len());
+        Buffer { shared, lease, start: lease.0, end: lease.1 }
+    }
+}
+
+fn copy_out(region: &Arc<Region>) -> Vec<u8> {
+    let mut out = vec![0; region.len()];
+    if let Ok(all) = region.segment(0, region.len()) {
+        all.read_at(0, &mut out);
+    }
+    out
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.shared.release(self.lease.0, self.lease.1);
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        let seg = self.segment();
+        // SAFETY: in bounds and mapped (the segment; `self.shared` keeps the
+        // region beyond it); initialised (zeroed pages or a vector's bytes); no
+        // one writes while the buffer is in the program's hands (module essay),
+        // and the borrow of `self` keeps it there.
+        unsafe { std::slice::from_raw_parts(seg.as_ptr(), seg.len()) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let seg = self.segment();
+        // SAFETY: as for `deref`; exclusive because the lease is and `self` is
+        // borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(seg.as_ptr(), seg.len()) }
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    fn from(vec: Vec<u8>) -> Buffer {
+        Buffer::whole(Shared::new(Region::from_vec(vec), false))
+    }
+}
+
+impl From<Box<[u8]>> for Buffer {
+    fn from(bytes: Box<[u8]>) -> Buffer {
+        Buffer::from(bytes.into_vec())
+    }
+}
+
+impl From<&[u8]> for Buffer {
+    fn from(bytes: &[u8]) -> Buffer {
+        Buffer::from(bytes.to_vec())
+    }
+}
+
+impl<const N: usize> From<&[u8; N]> for Buffer {
+    fn from(bytes: &[u8; N]) -> Buffer {
+        Buffer::from(bytes.to_vec())
+    }
+}
+
+impl From<&str> for Buffer {
+    fn from(text: &str) -> Buffer {
+        Buffer::from(text.as_bytes())
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (s, e) = (self.start - self.lease.0, self.end - self.lease.0);
+        write!(f, "Buffer({s}..{e} of {} bytes)", self.capacity())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_are_exclusive_and_come_back() {
+        let region = MemoryRegion::new(100).unwrap();
+        let mut a = region.buffer(10..50).unwrap();
+        assert!(matches!(region.buffer(49..60), Err(MemError::Leased { .. })));
+        assert!(region.buffer(50..).is_ok());
+        let b = a.split_off(15);
+        assert_eq!((a.len(), b.len()), (15, 25));
+        drop(a);
+        assert!(region.buffer(10..25).is_ok());
+        assert!(region.buffer(24..26).is_err());
+        drop(b);
+        assert!(region.buffer(..).is_ok());
+        assert!(matches!(region.buffer(90..101), Err(MemError::OutOfBounds { .. })));
+        assert!(region.buffer((Bound::Included(usize::MAX), Bound::Included(usize::MAX))).is_err());
+    }
+
+    #[test]
+    fn a_vector_goes_in_and_comes_out_without_a_copy() {
+        let v = vec![1u8; 1000];
+        let p = v.as_ptr();
+        let mut b = Buffer::from(v);
+        b[0] = 7;
+        let v = b.into_vec();
+        assert_eq!((v.as_ptr(), v[0], v.len()), (p, 7, 1000));
+    }
+
+    #[test]
+    fn the_window_bounds_what_is_seen() {
+        let mut b = Buffer::from(&b"0123456789"[..]);
+        b.narrow(2..5);
+        assert_eq!(&b[..], b"234");
+        b.narrow(..3);
+        assert_eq!(&b[..], b"012");
+        b.widen();
+        assert_eq!(b.len(), 10);
+        b.narrow(4..);
+        assert_eq!(b.into_vec(), b"456789");
+    }
+
+    #[test]
+    fn registrations_end_with_the_memory() {
+        struct Log(Mutex<Vec<(usize, Key)>>);
+        impl ReleaseRegistration for Log {
+            fn release(&self, device: usize, key: Key) {
+                self.0.lock().unwrap().push((device, key));
+            }
+        }
+        let log = Arc::new(Log(Mutex::default()));
+        let region = MemoryRegion::new(10).unwrap();
+        let b = region.buffer(..).unwrap();
+        for _ in 0..2 {
+            let home: Arc<dyn ReleaseRegistration> = log.clone();
+            assert_eq!(b.registration::<()>(1, 0, || Ok((42, home))), Ok(42));
+        }
+        drop(region);
+        assert!(log.0.lock().unwrap().is_empty());
+        drop(b);
+        assert_eq!(*log.0.lock().unwrap(), [(0, 42)]);
+    }
+}

@@ -1,0 +1,496 @@
+//! The context: the engine, its lock, its threads.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::engine::{Engine, Released, SockId};
+use super::lead::{Lead, Leader, Reactor};
+use super::queue::{QueueCore, Waiter};
+use super::{Error, WaitPolicy};
+use crate::rnic::Rnic;
+use crate::time::Time;
+
+/// How long an adaptive wait spins (ns), where spinning has lately paid.
+const SPIN: u64 = 50_000;
+/// Spins in vain after which an adaptive queue only sleeps.
+const VAIN_SPINS: u32 = 8;
+/// A sleep so short (ns) makes an adaptive queue try again: two threads that wake
+/// each other take about so long, and would not if they spun.
+const SHORT_SLEEP: u128 = 150_000;
+/// Spins between two looks at the reactor: connections, and sockets that the
+/// device does not count as active, are only seen there.
+const SPINS_PER_POLL: u32 = 64;
+/// Never sleep longer than this in the reactor: mio takes milliseconds.
+const SLEEP_MAX: Duration = Duration::from_secs(3600);
+
+/// A weak reference to a context, as the engine inside of it keeps one.
+pub(super) type Weak = std::sync::Weak<Context>;
+
+/// What a turn of the engine came to.
+struct Turn {
+    /// There is more to do at once.
+    more: bool,
+    /// Threads that follow were woken.
+    served_others: bool,
+}
+
+/// How a thread's lead ended.
+enum Led {
+    /// Its events are there.
+    Done,
+    /// Its time is up.
+    TimedOut,
+    /// The traffic is other threads'.
+    StepAside,
+}
+
+/// Turns for others, and none for itself, after which a leader steps aside.
+const FOREIGN_TURNS: u32 = 2;
+
+/// Everything of EXS in a process: devices, sockets, operations, and the thread
+/// that moves them when no other does.
+pub struct Context {
+    start: Instant,
+    engine: Mutex<Engine>,
+    /// Threads that wait for the engine's lock to post something; a thread that
+    /// spins lets them through.
+    posters: AtomicUsize,
+    lead: Lead,
+    released: Arc<Released>,
+    /// Deadline (ns) with which the leader sleeps; `u64::MAX` while it does not.
+    asleep_until: AtomicU64,
+    /// Posted work waits for a doorbell.
+    lazy: std::sync::atomic::AtomicBool,
+    /// Times that a thread slept in the reactor.
+    sleeps: AtomicU64,
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+impl Context {
+    /// The context of this process, made when first asked for.
+    pub fn global() -> Result<&'static Arc<Context>, Error> {
+        static GLOBAL: OnceLock<Result<Arc<Context>, (String, i32)>> = OnceLock::new();
+        let made = GLOBAL.get_or_init(|| {
+            Context::new(super::devices::soft).map_err(|e| (e.to_string(), e.errno()))
+        });
+        match made {
+            Ok(context) => Ok(context),
+            Err((why, errno)) => {
+                let _ = why;
+                Err(Error::Os { call: "starting EXS", errno: *errno })
+            }
+        }
+    }
+
+    /// A context with the device that `make` makes.
+    pub fn new(
+        make: impl FnOnce(mio::Registry, usize) -> Result<Box<dyn Rnic>, Error>,
+    ) -> Result<Arc<Context>, Error> {
+        let reactor = Reactor::new().map_err(|e| Error::os("epoll_create", &e))?;
+        let registry =
+            reactor.registry().try_clone().map_err(|e| Error::os("dup of the reactor", &e))?;
+        let lead = Lead::new(reactor).map_err(|e| Error::os("eventfd", &e))?;
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let mut failed = None;
+        let context = Arc::new_cyclic(|me: &Weak| {
+            let released = Arc::new(Released::default());
+            let mut engine = Engine::new(id, me.clone(), Arc::clone(&released));
+            failed = make(registry, engine.token_base())
+                .and_then(|rnic| engine.add_device(rnic))
+                .err();
+            Context {
+                start: Instant::now(),
+                engine: Mutex::new(engine),
+                posters: AtomicUsize::new(0),
+                lead,
+                released,
+                asleep_until: AtomicU64::new(u64::MAX),
+                lazy: std::sync::atomic::AtomicBool::new(false),
+                sleeps: AtomicU64::new(0),
+            }
+        });
+        if let Some(e) = failed {
+            return Err(e);
+        }
+        let background = Arc::clone(&context);
+        std::thread::Builder::new()
+            .name("exs-progress".into())
+            .spawn(move || background.background())
+            .map_err(|e| Error::os("starting the progress thread", &e))?;
+        Ok(context)
+    }
+
+    /// The context's clock.
+    pub fn now(&self) -> Time {
+        let ns = self.start.elapsed().as_nanos();
+        // 2^64 ns are 584 years.
+        Time::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Engine> {
+        // A panic inside the engine is a bug of ours; its state is then as good as
+        // any, and refusing to go on would hang every thread that waits.
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a call of the API on the engine and looks after what it set going.
+    pub(crate) fn call<T>(&self, f: impl FnOnce(&mut Engine, Time) -> T) -> T {
+        self.posters.fetch_add(1, Ordering::Relaxed);
+        let mut engine = self.lock();
+        self.posters.fetch_sub(1, Ordering::Relaxed);
+        let now = self.now();
+        let result = f(&mut engine, now);
+        // Work may wait for a doorbell if this thread, or the background thread
+        // after a tick, is the next to lead: each rings it first of all.
+        let lazy = self.lead.leader() == Leader::Nobody;
+        engine.settle(now, lazy);
+        self.finish(engine, None);
+        result
+    }
+
+    /// Lets go of the lock, wakes whom it concerns (but for `me`, who is awake). True
+    /// if a thread was woken that follows.
+    fn finish(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
+        self.lazy.store(engine.has_lazy(), Ordering::SeqCst);
+        let wake = std::mem::take(&mut engine.wake);
+        let asleep = self.asleep_until.load(Ordering::SeqCst);
+        let hurry = asleep != u64::MAX
+            && (engine.wants_run()
+                || engine.next_deadline().is_some_and(|t| t.as_nanos() < asleep));
+        drop(engine);
+        let mut others = false;
+        for w in wake.iter().filter(|w| !me.is_some_and(|me| std::ptr::eq(me, &***w))) {
+            others |= self.lead.wake_waiter(w);
+        }
+        if hurry {
+            self.lead.wake();
+        }
+        others
+    }
+
+    /// Runs the engine, with what the reactor found.
+    fn turn(&self, reactor: Option<&mut Reactor>, spin: bool, me: Option<&Waiter>) -> Turn {
+        let mut engine = self.lock();
+        let now = self.now();
+        if let Some(r) = reactor {
+            for (token, ready) in r.ready.drain(..) {
+                engine.handle_ready(token, ready);
+            }
+        }
+        let more = engine.run(now, spin);
+        let served_others = self.finish(engine, me);
+        Turn { more, served_others }
+    }
+
+    /// Rings the doorbell for work that was posted without one.
+    pub(crate) fn nudge(&self) {
+        if self.lazy.load(Ordering::SeqCst) {
+            self.turn(None, false, None);
+        }
+    }
+
+    /// Waits until `queue` has `min` events: true; or the time is up: false.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] if a signal handler ran.
+    pub(crate) fn wait(
+        &self,
+        queue: &QueueCore,
+        min: usize,
+        timeout: Option<Duration>,
+    ) -> Result<bool, Error> {
+        if timeout == Some(Duration::ZERO) {
+            return self.glance(queue, min);
+        }
+        let waiter = waiter()?;
+        waiter.min.store(min, Ordering::SeqCst);
+        queue.enlist(&waiter);
+        let deadline = timeout.map(|t| self.now() + t);
+        let result = self.wait_enlisted(queue, &waiter, min, deadline);
+        queue.delist(&waiter);
+        result
+    }
+
+    /// Looks without waiting.
+    fn glance(&self, queue: &QueueCore, min: usize) -> Result<bool, Error> {
+        if let Some(mut reactor) = self.lead.try_lead(queue.has_fd()) {
+            let polled = reactor.poll(Some(Duration::ZERO));
+            self.turn(Some(&mut reactor), true, None);
+            self.lead.leave(reactor, None, false);
+            polled.or_else(|e| {
+                if e.kind() == std::io::ErrorKind::Interrupted { Ok(()) } else { Err(e) }
+            })
+            .map_err(|e| Error::os("epoll_wait", &e))?;
+        }
+        Ok(queue.len() >= min)
+    }
+
+    fn wait_enlisted(
+        &self,
+        queue: &QueueCore,
+        waiter: &Arc<Waiter>,
+        min: usize,
+        deadline: Option<Time>,
+    ) -> Result<bool, Error> {
+        let mut aside = false;
+        loop {
+            if queue.len() >= min {
+                return Ok(true);
+            }
+            let left = deadline.map(|d| d.since(self.now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(false);
+            }
+            if !aside && let Some(mut reactor) = self.lead.lead_or_follow(waiter) {
+                let led = self.lead_until(queue, waiter, min, deadline, &mut reactor);
+                let for_good = matches!(led, Ok(Led::StepAside));
+                self.lead.leave(reactor, Some(waiter), for_good);
+                match led? {
+                    Led::Done => return Ok(true),
+                    Led::TimedOut => return Ok(false),
+                    Led::StepAside => aside = true,
+                }
+                continue;
+            }
+            let slept = if queue.len() >= min { Ok(true) } else { waiter.fd.wait(left) };
+            waiter.fd.drain();
+            self.lead.unfollow(waiter);
+            slept.map_err(|e| io_error("ppoll", &e))?;
+        }
+    }
+
+    /// Leads until the queue has its events, or the traffic is seen to be others'.
+    fn lead_until(
+        &self,
+        queue: &QueueCore,
+        waiter: &Waiter,
+        min: usize,
+        deadline: Option<Time>,
+        reactor: &mut Reactor,
+    ) -> Result<Led, Error> {
+        let mut foreign = 0;
+        loop {
+            let turn = self.turn(Some(reactor), false, Some(waiter));
+            foreign += u32::from(turn.served_others);
+            if let Some(led) = self.led(queue, min, deadline, foreign) {
+                return Ok(led);
+            }
+            if turn.more {
+                reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
+                continue;
+            }
+            match self.spin_for(queue, waiter, min, deadline, reactor, &mut foreign)? {
+                Some(led) => return Ok(led),
+                None => self.sleep(queue, min, waiter, deadline, reactor)?,
+            }
+        }
+    }
+
+    /// Whether, and how, a lead is over.
+    fn led(
+        &self,
+        queue: &QueueCore,
+        min: usize,
+        deadline: Option<Time>,
+        foreign: u32,
+    ) -> Option<Led> {
+        if queue.len() >= min {
+            Some(Led::Done)
+        } else if deadline.is_some_and(|d| d <= self.now()) {
+            Some(Led::TimedOut)
+        } else if foreign >= FOREIGN_TURNS {
+            Some(Led::StepAside)
+        } else {
+            None
+        }
+    }
+
+    /// Spins as the queue's policy says; `None`: it did not pay, go to sleep.
+    fn spin_for(
+        &self,
+        queue: &QueueCore,
+        waiter: &Waiter,
+        min: usize,
+        deadline: Option<Time>,
+        reactor: &mut Reactor,
+        foreign: &mut u32,
+    ) -> Result<Option<Led>, Error> {
+        let budget = match queue.wait_policy() {
+            WaitPolicy::Notify => return Ok(None),
+            WaitPolicy::BusyPoll => u64::MAX,
+            WaitPolicy::Adaptive if queue.vain_spins.load(Ordering::Relaxed) < VAIN_SPINS => SPIN,
+            WaitPolicy::Adaptive => return Ok(None),
+        };
+        let begun = self.now().as_nanos();
+        for round in 1u32.. {
+            while self.posters.load(Ordering::Relaxed) > 0 {
+                std::thread::yield_now();
+            }
+            let turn = self.turn(Some(reactor), true, Some(waiter));
+            *foreign += u32::from(turn.served_others);
+            if let Some(led) = self.led(queue, min, deadline, *foreign) {
+                if matches!(led, Led::Done) {
+                    queue.vain_spins.store(0, Ordering::Relaxed);
+                }
+                return Ok(Some(led));
+            }
+            if round.is_multiple_of(SPINS_PER_POLL) {
+                reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
+            }
+            if self.now().as_nanos() - begun >= budget {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        queue.vain_spins.fetch_add(1, Ordering::Relaxed);
+        Ok(None)
+    }
+
+    /// Sleeps in the reactor.
+    fn sleep(
+        &self,
+        queue: &QueueCore,
+        min: usize,
+        waiter: &Waiter,
+        deadline: Option<Time>,
+        reactor: &mut Reactor,
+    ) -> Result<(), Error> {
+        debug_assert!(waiter.leading.load(Ordering::SeqCst), "a leader sleeps here");
+        let begun = self.now();
+        let slept = self.sleep_until(deadline, reactor, || queue.len() >= min);
+        let took = self.now().since(begun).as_nanos();
+        if took < SHORT_SLEEP {
+            queue.vain_spins.fetch_min(VAIN_SPINS - 2, Ordering::Relaxed);
+        }
+        slept.map_err(|e| io_error("epoll_wait", &e))
+    }
+
+    /// Sleeps until something is ready, the engine's next deadline, or `deadline`;
+    /// not at all if `done` once the sleep is announced (so that nobody who wakes
+    /// sleepers can miss this one).
+    fn sleep_until(
+        &self,
+        deadline: Option<Time>,
+        reactor: &mut Reactor,
+        done: impl Fn() -> bool,
+    ) -> std::io::Result<()> {
+        let engine = self.lock();
+        let now = self.now();
+        let next = match (engine.next_deadline(), deadline) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let busy = engine.wants_run() || engine.has_lazy();
+        // Under the lock: who changes the deadline later sees this one.
+        let until = next.map_or(u64::MAX - 1, |t| t.as_nanos().min(u64::MAX - 1));
+        self.asleep_until.store(until, Ordering::SeqCst);
+        drop(engine);
+        let timeout = if busy || !reactor.ready.is_empty() || done() {
+            Duration::ZERO
+        } else {
+            next.map_or(SLEEP_MAX, |t| t.since(now).min(SLEEP_MAX))
+        };
+        if !timeout.is_zero() {
+            self.sleeps.fetch_add(1, Ordering::Relaxed);
+        }
+        let slept = reactor.poll(Some(timeout));
+        self.asleep_until.store(u64::MAX, Ordering::SeqCst);
+        slept
+    }
+
+    /// The background thread.
+    fn background(self: Arc<Context>) {
+        loop {
+            let mut reactor = self.lead.background_wait();
+            loop {
+                let turn = self.turn(Some(&mut reactor), false, None);
+                if self.lead.background_must_leave() {
+                    break;
+                }
+                let slept = if turn.more {
+                    reactor.poll(Some(Duration::ZERO))
+                } else {
+                    let must_leave = || self.lead.background_must_leave();
+                    self.sleep_until(None, &mut reactor, must_leave)
+                };
+                if let Err(e) = slept
+                    && e.kind() != std::io::ErrorKind::Interrupted
+                {
+                    crate::trace::warn!("the reactor failed: {e}");
+                }
+            }
+            self.lead.background_leave(reactor);
+        }
+    }
+
+    /// A handle was dropped: its socket is closed at the next turn.
+    fn release(&self, id: SockId) {
+        self.released.socket(id);
+        self.lead.wake();
+    }
+
+    /// Times that a thread slept in the reactor.
+    pub fn sleeps(&self) -> u64 {
+        self.sleeps.load(Ordering::Relaxed)
+    }
+}
+
+fn io_error(call: &'static str, e: &std::io::Error) -> Error {
+    if e.kind() == std::io::ErrorKind::Interrupted {
+        Error::Interrupted
+    } else {
+        Error::os(call, e)
+    }
+}
+
+/// The calling thread's waiter, made once.
+fn waiter() -> Result<Arc<Waiter>, Error> {
+    thread_local! {
+        static WAITER: OnceLock<Arc<Waiter>> = const { OnceLock::new() };
+    }
+    WAITER.with(|cell| {
+        if let Some(w) = cell.get() {
+            return Ok(Arc::clone(w));
+        }
+        let made = Waiter::new()?;
+        Ok(Arc::clone(cell.get_or_init(|| made)))
+    })
+}
+
+/// The program's hold on a socket: when it is dropped, the socket closes.
+pub struct SocketHandle {
+    context: Arc<Context>,
+    id: SockId,
+}
+
+impl SocketHandle {
+    pub(crate) fn new(context: Arc<Context>, id: SockId) -> SocketHandle {
+        SocketHandle { context, id }
+    }
+
+    /// The socket's name in the engine.
+    pub(crate) fn id(&self) -> SockId {
+        self.id
+    }
+
+    /// Its context.
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
+impl Drop for SocketHandle {
+    fn drop(&mut self) {
+        // Never takes the engine's lock: a handle may be dropped under it (with an
+        // event that nobody dequeued).
+        self.context.release(self.id);
+    }
+}
+
+impl std::fmt::Debug for SocketHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Socket#{}.{}", self.id.index, self.id.generation)
+    }
+}

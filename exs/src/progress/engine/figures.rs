@@ -1,0 +1,48 @@
+//! Sums of what connections counted.
+
+use super::{Engine, SockId};
+use crate::session::Counters;
+
+macro_rules! sum {
+    ($into:expr, $from:expr, $($field:ident),* $(,)?) => {
+        // Names every field, so that a new one cannot be forgotten.
+        let Counters { $($field),* } = $from;
+        $($into.$field += $field;)*
+    };
+}
+
+/// Adds the figures of another connection.
+pub(super) fn add(sum: &mut Counters, one: &Counters) {
+    sum!(
+        sum, *one, sends, recvs, one_sided, tx_direct, tx_indirect, tx_inline, rx_direct,
+        rx_indirect, rx_inline, read_bytes, write_bytes, copies, copied_bytes, adverts_sent,
+        adverts_received, adverts_stale, credit_stalls, queue_stalls, messages_sent,
+        messages_received, rings_granted,
+    );
+}
+
+impl Engine {
+    /// Figures of a socket.
+    pub(crate) fn counters_of(&self, id: SockId) -> Option<Counters> {
+        let s = self.sock_ref(id)?;
+        let mut sum = s.past;
+        if let Some(session) = &s.session {
+            add(&mut sum, session.counters());
+        }
+        Some(sum)
+    }
+
+    /// Figures of all sockets, gone ones too, and: (events, runs).
+    pub(crate) fn counters_of_all(&self) -> (Counters, u64, u64) {
+        let mut sum = self.counters.past;
+        for session in self.socks.iter().filter_map(|(_, s)| s.session.as_ref()) {
+            add(&mut sum, session.counters());
+        }
+        (sum, self.counters.events, self.counters.runs)
+    }
+
+    /// Operations in flight.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.ops.len()
+    }
+}

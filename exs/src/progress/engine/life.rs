@@ -1,0 +1,124 @@
+//! Timers, and the ends of things.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+
+use super::sock::State;
+use super::{Engine, figures};
+use crate::rnic::Mr;
+use crate::time::Time;
+
+fn take<T>(list: &Mutex<Vec<T>>) -> Vec<T> {
+    std::mem::take(&mut *list.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl Engine {
+    // ---- timers --------------------------------------------------------------
+
+    /// Keeps the socket's place in the timer table. A deadline that moved back is
+    /// left where it is: it fires early, finds nothing, and is set anew, which is
+    /// cheaper than moving it with every message.
+    pub(super) fn set_timer(&mut self, index: u32) {
+        let s = &mut self.socks[index as usize];
+        let session = s.session.as_ref().and_then(|s| s.next_timeout());
+        let exports = s.exports.values().filter(|e| e.open).filter_map(|e| e.expires).min();
+        let next = match (session, exports) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        match (s.timer, next) {
+            (Some(old), Some(new)) if new >= old => {}
+            (None, None) => {}
+            (old, new) => {
+                if let Some(t) = old {
+                    self.timers.remove(&(t, index));
+                }
+                if let Some(t) = new {
+                    self.timers.insert((t, index));
+                }
+                s.timer = new;
+            }
+        }
+    }
+
+    pub(super) fn fire_timers(&mut self, now: Time) {
+        while let Some(&(at, index)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.remove(&(at, index));
+            let s = &mut self.socks[index as usize];
+            s.timer = None;
+            if let Some(session) = s.session.as_mut()
+                && session.next_timeout().is_some_and(|t| t <= now)
+            {
+                session.handle_timeout(now);
+            }
+            self.expire_exports(index, now);
+            self.mark(index);
+        }
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        let timers = self.timers.first().map(|&(t, _)| t);
+        self.devices.iter().filter_map(|d| d.rnic.next_timeout()).chain(timers).min()
+    }
+
+    // ---- ends ----------------------------------------------------------------
+
+    /// What other threads released.
+    pub(super) fn collect_released(&mut self, now: Time) {
+        if !self.released.any.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        for id in take(&self.released.sockets) {
+            self.release_socket(id, now);
+        }
+        for (device, key) in take(&self.released.keys) {
+            if let Some(d) = self.devices.get_mut(device) {
+                d.dereg_mr(Mr { key });
+            }
+        }
+    }
+
+    /// Frees what is over: the queue pair of a closed and finished session, and
+    /// the socket itself when no handle refers to it. (A connection that broke
+    /// keeps its session until it is closed: it knows what to answer.)
+    pub(super) fn tear_down(&mut self, index: u32) {
+        let s = &self.socks[index as usize];
+        if s.state != State::Closed {
+            return;
+        }
+        if s.session.as_ref().is_some_and(|x| x.is_finished()) {
+            self.drop_session(index);
+        }
+        let s = &self.socks[index as usize];
+        if s.held || s.session.is_some() || s.qp.is_some() {
+            return;
+        }
+        let gone = self.socks.remove(index as usize);
+        for (_, e) in gone.exports {
+            self.free_export(gone.device, e);
+        }
+        if let Some(t) = gone.timer {
+            self.timers.remove(&(t, index));
+        }
+    }
+
+    pub(super) fn drop_session(&mut self, index: u32) {
+        let s = &mut self.socks[index as usize];
+        if let Some(session) = s.session.take() {
+            figures::add(&mut s.past, session.counters());
+            figures::add(&mut self.counters.past, session.counters());
+        }
+        if let Some(qp) = s.qp.take() {
+            let device = s.device;
+            self.by_qp.remove(&(device, qp));
+            // It exists: there is nothing to go wrong.
+            let _ = self.devices[device].rnic.destroy_qp(qp);
+        }
+        for e in self.socks[index as usize].exports.values_mut() {
+            // The windows went with the queue pair.
+            e.open = false;
+        }
+    }
+}

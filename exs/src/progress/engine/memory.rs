@@ -1,0 +1,165 @@
+//! From a program's buffers to registered memory, and back.
+//!
+//! Memory of a `MemoryRegion` is registered once, with its device, when first
+//! used there. Other memory has two roads: a small piece travels through a pool of
+//! registered slots, a large one is registered for the operation.
+
+use super::device::{BOUNCE, Device};
+use super::ops::{Bounce, Op, TempMrs, first_buffer};
+use super::{Engine, Error, SockId};
+use crate::mem::{Access, Buffer, Key};
+use crate::progress::event::Bufs;
+use crate::rnic::Mr;
+use crate::session::{Buf, IoVec, OpError, Port};
+use crate::time::Time;
+
+/// Registered memory of an operation to be.
+pub(super) struct Prepared {
+    pub(super) iov: IoVec,
+    pub(super) temp: TempMrs,
+    pub(super) bounce: Option<Bounce>,
+}
+
+impl Engine {
+    /// Registers what is not. `inbound`: bytes will arrive in it.
+    pub(super) fn prepare(
+        &mut self,
+        device: usize,
+        bufs: &Bufs,
+        inbound: bool,
+    ) -> Result<Prepared, Error> {
+        let mut temp = TempMrs::None;
+        let prepared = match bufs {
+            Bufs::One(b) if !b.is_registered() && b.len() <= BOUNCE => {
+                if let Some(p) = self.prepare_bounce(device, b, inbound)? {
+                    return Ok(p);
+                }
+                self.prepare_one(device, b, &mut temp).map(IoVec::One)
+            }
+            Bufs::One(b) => self.prepare_one(device, b, &mut temp).map(IoVec::One),
+            Bufs::Many(list) => {
+                let all: Result<Vec<Buf>, Error> =
+                    list.iter().map(|b| self.prepare_one(device, b, &mut temp)).collect();
+                all.map(|v| IoVec::Many(v.into_boxed_slice()))
+            }
+            Bufs::None => Ok(IoVec::Many(Box::default())),
+        };
+        match prepared {
+            Ok(iov) => Ok(Prepared { iov, temp, bounce: None }),
+            Err(e) => {
+                free_temp(&mut self.devices[device], &temp);
+                Err(e)
+            }
+        }
+    }
+
+    fn prepare_one(
+        &mut self,
+        device: usize,
+        buffer: &Buffer,
+        temp: &mut TempMrs,
+    ) -> Result<Buf, Error> {
+        let d = &mut self.devices[device];
+        if buffer.is_registered() {
+            return d.durable(self.context, buffer, &self.home);
+        }
+        let seg = buffer.segment();
+        let mr = d.reg_mr(&seg, Access::LOCAL)?;
+        temp.push(mr);
+        Ok(Buf { seg, mr })
+    }
+
+    fn prepare_bounce(
+        &mut self,
+        device: usize,
+        buffer: &Buffer,
+        inbound: bool,
+    ) -> Result<Option<Prepared>, Error> {
+        let d = &mut self.devices[device];
+        let Some((slot, _)) = d.take_bounce()? else { return Ok(None) };
+        let buf = d.bounce(slot, buffer.len())?;
+        if !inbound {
+            buf.seg.write_at(0, buffer);
+        }
+        let bounce = Some(Bounce { slot, inbound });
+        Ok(Some(Prepared { iov: IoVec::One(buf), temp: TempMrs::None, bounce }))
+    }
+
+    /// Memory for the sink of a READ. Devices that want it open for remote writes
+    /// (iWARP) get a window of this connection's own onto exactly this range, so
+    /// that no other connection's peer can reach it.
+    pub(super) fn prepare_sink(
+        &mut self,
+        id: SockId,
+        buffer: &Buffer,
+        now: Time,
+    ) -> Result<(Prepared, Option<Key>), Error> {
+        let (device, qp) = match self.sock_ref(id).map(|s| (s.device, s.qp)) {
+            Some((device, Some(qp))) => (device, qp),
+            _ => return Err(Error::Op(OpError::NotConnected)),
+        };
+        let mut temp = TempMrs::None;
+        let mut buf = self.prepare_one(device, buffer, &mut temp)?;
+        let d = &mut self.devices[device];
+        let mut window = None;
+        if d.rnic.caps().read_sink_remote_write && !buf.seg.is_empty() {
+            let (addr, len) = (buf.seg.addr(), buf.seg.len() as u64);
+            match d.port(qp, now).bind(buf.mr, addr, len, Access::REMOTE_WRITE) {
+                Ok(key) => {
+                    window = Some(key);
+                    buf.mr = Mr { key };
+                }
+                Err(e) => {
+                    free_temp(d, &temp);
+                    return Err(Error::Rnic(e));
+                }
+            }
+        }
+        Ok((Prepared { iov: IoVec::One(buf), temp, bounce: None }, window))
+    }
+
+    /// Closes the window onto the sink of a READ.
+    pub(super) fn close_sink(&mut self, id: SockId, window: Option<Key>) {
+        let Some(key) = window else { return };
+        if let Some((device, Some(qp))) = self.sock_ref(id).map(|s| (s.device, s.qp)) {
+            // Fails only if the queue pair, and its windows with it, is gone.
+            let _ = self.devices[device].rnic.invalidate_mw(qp, key);
+        }
+    }
+
+    /// Undoes `prepare` for an operation that was refused.
+    pub(super) fn unprepare(&mut self, device: usize, temp: &TempMrs, bounce: Option<Bounce>) {
+        let d = &mut self.devices[device];
+        free_temp(d, temp);
+        if let Some(b) = bounce {
+            d.give_bounce(b.slot);
+        }
+    }
+
+    /// Undoes `prepare` for an operation that has ended with `bytes` moved, and
+    /// brings what arrived to the program's buffer.
+    pub(super) fn release_memory(&mut self, op: &mut Op, bytes: u64) {
+        self.close_sink(op.sock, op.window.take());
+        let temp = std::mem::take(&mut op.temp);
+        let bounce = op.bounce.take();
+        if bounce.is_none() && matches!(temp, TempMrs::None) {
+            return;
+        }
+        let device = self.sock_ref(op.sock).map_or(0, |s| s.device);
+        if let Some(b) = bounce.filter(|b| b.inbound)
+            && let Some(buffer) = first_buffer(&op.bufs)
+        {
+            let n = usize::try_from(bytes).unwrap_or(usize::MAX).min(buffer.len());
+            if let Ok(from) = self.devices[device].bounce(b.slot, n) {
+                from.seg.copy_to(0, &buffer.segment(), 0, n);
+            }
+        }
+        self.unprepare(device, &temp, bounce);
+    }
+}
+
+fn free_temp(device: &mut Device, temp: &TempMrs) {
+    for &mr in temp.as_slice() {
+        device.dereg_mr(mr);
+    }
+}

@@ -1,0 +1,392 @@
+//! The engine: all state of a context, moved by whoever holds its lock.
+//!
+//! Shape: a table of devices (each an RNIC), a table of sockets, a table of
+//! operations, and a table of timers. Everything that happens marks a socket
+//! *dirty*; `settle` looks after dirty sockets until none is left: it drives their
+//! sessions, rings doorbells, and turns what has ended into events. `run` is what
+//! a leader calls: progress of the devices, timers, `settle`.
+//!
+//! The files: `device` (RNIC, slots, bounce pool), `sock`, `ops` (tables), `post`
+//! (the calls of the API), `onesided` (exports, READ, WRITE), `cm` (connections),
+//! `life` (timers and ends), `memory` (buffers to registered memory). Nothing here blocks or sleeps.
+
+mod cm;
+mod device;
+mod figures;
+mod life;
+mod memory;
+mod onesided;
+mod ops;
+mod post;
+mod sock;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use self::device::Device;
+use self::ops::{Op, OpTable};
+use self::sock::Sock;
+use super::context::Weak;
+use super::event::{EventKind, RawEvent};
+use super::queue::Waiter;
+use super::{Error, Options};
+use crate::ids::OpId;
+use crate::mem::{Key, ReleaseRegistration};
+use crate::rnic::{Listener, Qp, Ready, Rnic, Wc, WcOp, WcStatus};
+use crate::session::{Counters, Done};
+use crate::time::Time;
+use crate::wire::exs::SocketKind;
+
+pub use self::onesided::Remote;
+pub(crate) use self::post::Ticket;
+pub use self::post::{FileSend, RecvFlags};
+
+/// Send WRs of one connection that may be outstanding.
+pub(super) const MAX_SEND_WR: usize = 256;
+/// Rounds of `settle` before the lock is given up for a moment.
+const ROUNDS: usize = 64;
+/// Tokens of the reactor that belong to one device.
+const TOKENS_PER_DEVICE: usize = 1 << 32;
+
+/// A socket's name: its slot and the slot's generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SockId {
+    pub(super) index: u32,
+    pub(super) generation: u32,
+}
+
+/// What other threads leave for the engine without taking its lock: handles
+/// dropped and registrations ended.
+#[derive(Default)]
+pub(super) struct Released {
+    any: AtomicBool,
+    sockets: Mutex<Vec<SockId>>,
+    keys: Mutex<Vec<(usize, Key)>>,
+}
+
+impl Released {
+    pub(super) fn socket(&self, id: SockId) {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        self.any.store(true, Ordering::Release);
+    }
+}
+
+impl ReleaseRegistration for Released {
+    fn release(&self, device: usize, key: Key) {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner).push((device, key));
+        self.any.store(true, Ordering::Release);
+    }
+}
+
+/// Figures of a whole context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct EngineCounters {
+    /// Of sockets that are gone.
+    pub(super) past: Counters,
+    pub(super) events: u64,
+    pub(super) runs: u64,
+}
+
+pub(crate) struct Engine {
+    context: u64,
+    me: Weak,
+    devices: Vec<Device>,
+    socks: slab::Slab<Sock>,
+    generation: u32,
+    by_qp: HashMap<(usize, Qp), u32>,
+    by_listener: HashMap<(usize, Listener), u32>,
+    ops: OpTable,
+    timers: BTreeSet<(Time, u32)>,
+    dirty: Vec<u32>,
+    lazy: Vec<u32>,
+    wcs: Vec<Wc>,
+    released: Arc<Released>,
+    home: Arc<dyn ReleaseRegistration>,
+    /// Threads to wake when the lock is let go.
+    pub(super) wake: Vec<Arc<Waiter>>,
+    pub(super) counters: EngineCounters,
+    more: bool,
+}
+
+impl Engine {
+    pub(super) fn new(context: u64, me: Weak, released: Arc<Released>) -> Engine {
+        let home: Arc<dyn ReleaseRegistration> = Arc::clone(&released) as _;
+        Engine {
+            context,
+            me,
+            devices: Vec::new(),
+            socks: slab::Slab::new(),
+            generation: 0,
+            by_qp: HashMap::new(),
+            by_listener: HashMap::new(),
+            ops: OpTable::default(),
+            timers: BTreeSet::new(),
+            dirty: Vec::new(),
+            lazy: Vec::new(),
+            wcs: Vec::with_capacity(256),
+            released,
+            home,
+            wake: Vec::new(),
+            counters: EngineCounters::default(),
+            more: false,
+        }
+    }
+
+    /// The first token of the next device to be added.
+    pub(super) fn token_base(&self) -> usize {
+        self.devices.len() * TOKENS_PER_DEVICE
+    }
+
+    pub(super) fn add_device(&mut self, rnic: Box<dyn Rnic>) -> Result<(), Error> {
+        let device = Device::new(self.devices.len(), rnic)?;
+        self.devices.push(device);
+        Ok(())
+    }
+
+    // ---- sockets -------------------------------------------------------------
+
+    pub(crate) fn new_socket(&mut self, kind: SocketKind, opts: Options) -> SockId {
+        self.generation = self.generation.wrapping_add(1);
+        let generation = self.generation;
+        let index = self.socks.insert(Sock::new(generation, kind, opts));
+        SockId { index: u32::try_from(index).expect("fewer than 2^32 sockets"), generation }
+    }
+
+    fn id(&self, index: u32) -> SockId {
+        SockId { index, generation: self.socks[index as usize].generation }
+    }
+
+    fn sock(&mut self, id: SockId) -> Result<&mut Sock, Error> {
+        self.socks
+            .get_mut(id.index as usize)
+            .filter(|s| s.generation == id.generation)
+            .ok_or(Error::State {
+                call: "the call",
+                need: "exists",
+                is: "is gone",
+                errno: libc::EBADF,
+            })
+    }
+
+    fn sock_ref(&self, id: SockId) -> Option<&Sock> {
+        self.socks.get(id.index as usize).filter(|s| s.generation == id.generation)
+    }
+
+    fn mark(&mut self, index: u32) {
+        if let Some(s) = self.socks.get_mut(index as usize)
+            && !s.dirty
+        {
+            s.dirty = true;
+            self.dirty.push(index);
+        }
+    }
+
+    // ---- progress ------------------------------------------------------------
+
+    /// A device became ready.
+    pub(super) fn handle_ready(&mut self, token: usize, ready: Ready) {
+        let (device, token) = (token / TOKENS_PER_DEVICE, token % TOKENS_PER_DEVICE);
+        if let Some(d) = self.devices.get_mut(device) {
+            d.rnic.handle_ready(token + device * TOKENS_PER_DEVICE, ready);
+        }
+    }
+
+    /// Moves everything that can be moved. `spin`: also look where the reactor has
+    /// reported nothing. True if there is more to do at once.
+    pub(super) fn run(&mut self, now: Time, spin: bool) -> bool {
+        self.counters.runs += 1;
+        self.collect_released(now);
+        let mut more = false;
+        for d in &mut self.devices {
+            if spin {
+                d.rnic.spin(now);
+            }
+            more |= d.rnic.progress(now);
+        }
+        self.fire_timers(now);
+        self.settle(now, false);
+        self.ring_doorbells(now);
+        std::mem::take(&mut self.more) || more
+    }
+
+    /// Looks after dirty sockets until none is left. With `lazy`, what is not
+    /// urgent may wait for the next doorbell.
+    pub(super) fn settle(&mut self, now: Time, lazy: bool) {
+        for _ in 0..ROUNDS {
+            self.reap(now);
+            if self.dirty.is_empty() {
+                return;
+            }
+            let mut dirty = std::mem::take(&mut self.dirty);
+            for index in dirty.drain(..) {
+                if let Some(s) = self.socks.get_mut(index as usize) {
+                    s.dirty = false;
+                    self.pump(index, now, lazy);
+                }
+            }
+            if self.dirty.is_empty() {
+                self.dirty = dirty;
+            }
+        }
+        self.more = true;
+    }
+
+    /// True if `run` should be called soon whatever the deadlines say.
+    pub(super) fn wants_run(&self) -> bool {
+        self.more || self.released.any.load(Ordering::Acquire)
+    }
+
+    /// True if posted work waits for the next doorbell.
+    pub(super) fn has_lazy(&self) -> bool {
+        !self.lazy.is_empty()
+    }
+
+    fn ring_doorbells(&mut self, now: Time) {
+        if self.lazy.is_empty() {
+            return;
+        }
+        for index in std::mem::take(&mut self.lazy) {
+            self.flush(index, now);
+        }
+        self.settle(now, false);
+    }
+
+    fn flush(&mut self, index: u32, now: Time) {
+        let Some(s) = self.socks.get_mut(index as usize) else { return };
+        s.lazy = false;
+        if let Some(qp) = s.qp {
+            self.devices[s.device].rnic.flush(qp, now);
+        }
+    }
+
+    /// Events and completions of all devices.
+    fn reap(&mut self, now: Time) {
+        for device in 0..self.devices.len() {
+            while let Some(event) = self.devices[device].rnic.poll_event() {
+                self.handle_event(device, event, now);
+            }
+            self.reap_completions(device, now);
+        }
+    }
+
+    fn reap_completions(&mut self, device: usize, now: Time) {
+        let mut wcs = std::mem::take(&mut self.wcs);
+        loop {
+            wcs.clear();
+            let d = &mut self.devices[device];
+            // The queue is ours and exists: there is nothing to go wrong.
+            if d.rnic.poll_cq(d.cq, 256, &mut wcs).unwrap_or(0) == 0 {
+                break;
+            }
+            for wc in &wcs {
+                self.handle_wc(device, wc, now);
+            }
+        }
+        self.wcs = wcs;
+    }
+
+    fn handle_wc(&mut self, device: usize, wc: &Wc, now: Time) {
+        let index = self.by_qp.get(&(device, wc.qp)).copied();
+        let recv = matches!(wc.op, WcOp::Recv | WcOp::RecvWriteImm);
+        let d = &mut self.devices[device];
+        if let Some(index) = index
+            && let Some(session) = self.socks[index as usize].session.as_mut()
+        {
+            match (recv, wc.op, wc.imm) {
+                (false, ..) => session.handle_wc(now, wc),
+                (true, WcOp::RecvWriteImm, Some(imm)) if wc.status == WcStatus::Success => {
+                    session.handle_write_imm(now, imm);
+                }
+                (true, ..) if wc.status == WcStatus::Success => {
+                    if let Some(slot) = d.slot(wc.wr_id, wc.byte_len) {
+                        session.handle_message(now, &mut d.port(wc.qp, now), &slot);
+                    }
+                }
+                // A failed receive took the connection with it; its end follows.
+                _ => {}
+            }
+            self.mark(index);
+        }
+        if recv {
+            // The SRQ has room: this slot came out of it.
+            let posted = self.devices[device].post_slot(wc.wr_id);
+            debug_assert!(posted.is_ok(), "{posted:?}");
+        }
+    }
+
+    /// Looks after one socket.
+    fn pump(&mut self, index: u32, now: Time, lazy_allowed: bool) {
+        let s = &mut self.socks[index as usize];
+        if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
+            let d = &mut self.devices[s.device];
+            if session.drive(now, &mut d.port(qp, now)) {
+                let soon = session.urgent() || session.soon();
+                if session.urgent() || (soon && !lazy_allowed) {
+                    d.rnic.flush(qp, now);
+                } else if soon && !s.lazy {
+                    s.lazy = true;
+                    self.lazy.push(index);
+                }
+            }
+            while let Some(done) =
+                self.socks[index as usize].session.as_mut().and_then(|s| s.poll_done())
+            {
+                self.finish(done);
+            }
+        }
+        self.check_polls(index);
+        self.set_timer(index);
+        self.tear_down(index);
+    }
+
+    /// An operation of a session has ended.
+    fn finish(&mut self, done: Done) {
+        let Some(mut op) = self.ops.remove(done.op) else { return };
+        self.release_memory(&mut op, done.bytes);
+        let mut event = RawEvent::new(op.token, op.kind);
+        event.bytes = done.bytes;
+        event.total = done.total;
+        event.eof = done.eof;
+        event.result = done.result.map_err(Error::Op);
+        self.deliver(op, event);
+    }
+
+    /// Puts an operation's event into its queue.
+    fn deliver(&mut self, op: Op, mut event: RawEvent) {
+        event.bufs = op.bufs;
+        self.counters.events += 1;
+        op.queue.push(event, &mut self.wake);
+    }
+
+    /// Ends an operation that no session knows.
+    fn complete(&mut self, id: OpId, result: Result<(), Error>) {
+        if let Some(mut op) = self.ops.remove(id) {
+            self.release_memory(&mut op, 0);
+            let mut event = RawEvent::new(op.token, op.kind);
+            event.result = result;
+            self.deliver(op, event);
+        }
+    }
+
+    fn check_polls(&mut self, index: u32) {
+        if self.socks[index as usize].polls.is_empty() {
+            return;
+        }
+        let ready = self.socks[index as usize].readiness();
+        let polls = std::mem::take(&mut self.socks[index as usize].polls);
+        for (id, want) in polls {
+            let hit = (want.readable && ready.readable)
+                || (want.writable && ready.writable)
+                || ready.error;
+            if !hit {
+                self.socks[index as usize].polls.push((id, want));
+            } else if let Some(op) = self.ops.remove(id) {
+                let mut event = RawEvent::new(op.token, EventKind::Poll);
+                event.readiness = ready;
+                self.deliver(op, event);
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! One-sided operations: memory opened to the peer, READ and WRITE of the peer's.
+
+use std::time::Duration;
+
+use super::memory::Prepared;
+use super::ops::TempMrs;
+use super::post::Ticket;
+use super::sock::ExportEntry;
+use super::{Engine, Error, SockId};
+use crate::mem::{Access, Buffer, Key};
+use crate::progress::event::{Bufs, EventKind, RawEvent};
+use crate::session::{IoVec, OpError};
+use crate::time::Time;
+
+/// A range of the peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Address of the first byte.
+    pub addr: u64,
+    /// Key.
+    pub key: Key,
+}
+
+impl Engine {
+    /// Opens a buffer to the peer of this connection; returns its address and key.
+    pub(crate) fn export(
+        &mut self,
+        id: SockId,
+        buffer: Buffer,
+        access: Access,
+        lifetime: Option<Duration>,
+        now: Time,
+    ) -> Result<Remote, (Error, Buffer)> {
+        match self.try_export(id, &buffer, access, now) {
+            Ok((remote, buf, temp)) => {
+                let expires = lifetime.map(|d| now + d);
+                let entry = ExportEntry { buf, buffer, temp, open: true, expires };
+                if let Ok(s) = self.sock(id) {
+                    s.exports.insert(remote.key, entry);
+                }
+                self.mark(id.index);
+                Ok(remote)
+            }
+            Err(e) => Err((e, buffer)),
+        }
+    }
+
+    fn try_export(
+        &mut self,
+        id: SockId,
+        buffer: &Buffer,
+        access: Access,
+        now: Time,
+    ) -> Result<(Remote, crate::session::Buf, TempMrs), Error> {
+        let device = self.checked(id)?;
+        let (buf, temp) = self.prepare_whole(device, buffer)?;
+        let addr = buf.seg.addr();
+        let exported = self.export_buf(id, device, &buf, access, now);
+        match exported {
+            Ok(key) => Ok((Remote { addr, key }, buf, temp)),
+            Err(e) => {
+                self.unprepare(device, &temp, None);
+                Err(e)
+            }
+        }
+    }
+
+    fn export_buf(
+        &mut self,
+        id: SockId,
+        device: usize,
+        buf: &crate::session::Buf,
+        access: Access,
+        now: Time,
+    ) -> Result<Key, Error> {
+        let Some(s) = self.socks.get_mut(id.index as usize) else {
+            return Err(Error::Op(OpError::NotConnected));
+        };
+        let Some(qp) = s.qp else { return Err(Error::Op(OpError::NotConnected)) };
+        let session = s.open_session()?;
+        Ok(session.export(&mut self.devices[device].port(qp, now), buf, access)?)
+    }
+
+    /// Takes the export back: closed at once, and the buffer is returned.
+    pub(crate) fn unexport(
+        &mut self,
+        id: SockId,
+        key: Key,
+        now: Time,
+    ) -> Option<Buffer> {
+        self.close_export(id.index, key, now);
+        let s = self.sock(id).ok()?;
+        let device = s.device;
+        let entry = s.exports.remove(&key)?;
+        self.free_export(device, entry)
+    }
+
+    /// As `unexport`, but the buffer comes by an event.
+    pub(crate) fn revoke(
+        &mut self,
+        id: SockId,
+        key: Key,
+        ticket: &Ticket<'_>,
+        now: Time,
+    ) {
+        let buffer = self.unexport(id, key, now);
+        let mut event = RawEvent::new(ticket.token, EventKind::Revoke);
+        event.bufs = buffer.map_or(Bufs::None, Bufs::One);
+        self.counters.events += 1;
+        ticket.queue.push(event, &mut self.wake);
+    }
+
+    fn close_export(&mut self, index: u32, key: Key, now: Time) {
+        let Some(s) = self.socks.get_mut(index as usize) else { return };
+        let Some(e) = s.exports.get_mut(&key) else { return };
+        if !std::mem::replace(&mut e.open, false) {
+            return;
+        }
+        if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
+            session.revoke(&mut self.devices[s.device].port(qp, now), key);
+        }
+    }
+
+    pub(super) fn expire_exports(&mut self, index: u32, now: Time) {
+        let over = |e: &ExportEntry| e.open && e.expires.is_some_and(|t| t <= now);
+        let s = &self.socks[index as usize];
+        if s.exports.is_empty() {
+            return;
+        }
+        let keys: Vec<Key> =
+            s.exports.iter().filter(|(_, e)| over(e)).map(|(k, _)| *k).collect();
+        for key in keys {
+            self.close_export(index, key, now);
+        }
+    }
+
+    pub(super) fn free_export(&mut self, device: usize, entry: ExportEntry) -> Option<Buffer> {
+        let ExportEntry { buf, buffer, temp, .. } = entry;
+        drop(buf);
+        self.unprepare(device, &temp, None);
+        Some(buffer)
+    }
+
+    /// Copies from or to exported memory, under the engine's lock, which orders it
+    /// with what the peer does through this RNIC.
+    pub(crate) fn with_export(
+        &mut self,
+        id: SockId,
+        key: Key,
+        copy: impl FnOnce(&crate::mem::Segment) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let s = self.sock(id)?;
+        let e = s.exports.get(&key).ok_or_else(|| Error::invalid("the export was revoked"))?;
+        copy(&e.buf.seg)
+    }
+
+    fn prepare_whole(
+        &mut self,
+        device: usize,
+        buffer: &Buffer,
+    ) -> Result<(crate::session::Buf, TempMrs), Error> {
+        let d = &mut self.devices[device];
+        if buffer.is_registered() {
+            return Ok((d.durable(self.context, buffer, &self.home)?, TempMrs::None));
+        }
+        let seg = buffer.segment();
+        let mr = d.reg_mr(&seg, Access::LOCAL)?;
+        Ok((crate::session::Buf { seg, mr }, TempMrs::One(mr)))
+    }
+
+    pub(crate) fn post_read(
+        &mut self,
+        id: SockId,
+        ticket: &Ticket<'_>,
+        remote: Remote,
+        buffer: Buffer,
+        now: Time,
+    ) -> Result<(), (Error, Bufs)> {
+        let bufs = Bufs::One(buffer);
+        let device = match self.checked(id) {
+            Ok(d) => d,
+            Err(e) => return Err((e, bufs)),
+        };
+        let Bufs::One(buffer) = &bufs else { unreachable!("made above") };
+        let (p, window) = match self.prepare_sink(id, buffer, now) {
+            Ok(p) => p,
+            Err(e) => return Err((e, bufs)),
+        };
+        let Prepared { iov: IoVec::One(sink), temp, bounce } = p else {
+            unreachable!("a sink is one piece")
+        };
+        let op = self.book(id, ticket, EventKind::Read, bufs);
+        let posted = self.session_post(id, |s| {
+            s.post_read(now, op, remote.addr, remote.key, sink).map_err(|(e, _)| e)
+        });
+        match self.ops.get_mut(op) {
+            Some(op) if posted.is_ok() => op.window = window,
+            _ => self.close_sink(id, window),
+        }
+        self.conclude(device, op, (temp, bounce), posted)
+    }
+
+    pub(crate) fn post_write(
+        &mut self,
+        id: SockId,
+        ticket: &Ticket<'_>,
+        remote: Remote,
+        buffer: Buffer,
+        now: Time,
+    ) -> Result<(), (Error, Bufs)> {
+        let bufs = Bufs::One(buffer);
+        let device = match self.checked(id) {
+            Ok(d) => d,
+            Err(e) => return Err((e, bufs)),
+        };
+        let Prepared { iov, temp, bounce } = match self.prepare(device, &bufs, false) {
+            Ok(p) => p,
+            Err(e) => return Err((e, bufs)),
+        };
+        let op = self.book(id, ticket, EventKind::Write, bufs);
+        let posted = self.session_post(id, |s| {
+            s.post_write(now, op, remote.addr, remote.key, iov, true).map_err(|(e, _)| e)
+        });
+        self.conclude(device, op, (temp, bounce), posted)
+    }
+}

@@ -1,0 +1,159 @@
+//! The table of operations in flight: what must come back with each event.
+
+use std::sync::Arc;
+
+use super::SockId;
+use crate::ids::OpId;
+use crate::mem::{Buffer, Key};
+use crate::progress::event::{Bufs, EventKind};
+use crate::progress::queue::QueueCore;
+use crate::rnic::Mr;
+
+/// Registrations made for one operation.
+#[derive(Debug, Default)]
+pub(super) enum TempMrs {
+    #[default]
+    None,
+    One(Mr),
+    Many(Vec<Mr>),
+}
+
+impl TempMrs {
+    pub(super) fn push(&mut self, mr: Mr) {
+        *self = match std::mem::take(self) {
+            TempMrs::None => TempMrs::One(mr),
+            TempMrs::One(first) => TempMrs::Many(vec![first, mr]),
+            TempMrs::Many(mut v) => {
+                v.push(mr);
+                TempMrs::Many(v)
+            }
+        };
+    }
+
+    pub(super) fn as_slice(&self) -> &[Mr] {
+        match self {
+            TempMrs::None => &[],
+            TempMrs::One(mr) => std::slice::from_ref(mr),
+            TempMrs::Many(v) => v,
+        }
+    }
+}
+
+/// A slot of the pool through which small unregistered memory travels.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounce {
+    pub(super) slot: u32,
+    /// Copy what arrived back to the program's buffer.
+    pub(super) inbound: bool,
+}
+
+/// An operation in flight.
+#[derive(Debug)]
+pub(super) struct Op {
+    pub(super) sock: SockId,
+    pub(super) queue: Arc<QueueCore>,
+    pub(super) token: u64,
+    pub(super) kind: EventKind,
+    pub(super) bufs: Bufs,
+    pub(super) temp: TempMrs,
+    pub(super) bounce: Option<Bounce>,
+    /// The window onto the sink of a READ.
+    pub(super) window: Option<Key>,
+}
+
+/// The table. An [`OpId`] is a slot and the slot's generation, so an id that has
+/// ended never names another operation. 0 is no operation: one that the engine
+/// posted for itself and wants no event of.
+#[derive(Default)]
+pub(super) struct OpTable {
+    slab: slab::Slab<(u32, Op)>,
+    generation: u32,
+}
+
+impl OpTable {
+    pub(super) fn insert(&mut self, op: Op) -> OpId {
+        // Never 0, so no id is.
+        self.generation = self.generation.wrapping_add(1).max(1);
+        let slot = self.slab.insert((self.generation, op));
+        (u64::from(self.generation) << 32) | slot as u64
+    }
+
+    fn slot(&self, id: OpId) -> Option<usize> {
+        let slot = (id & 0xffff_ffff) as usize;
+        let (generation, _) = self.slab.get(slot)?;
+        (u64::from(*generation) == id >> 32).then_some(slot)
+    }
+
+    pub(super) fn remove(&mut self, id: OpId) -> Option<Op> {
+        let slot = self.slot(id)?;
+        Some(self.slab.remove(slot).1)
+    }
+
+    #[cfg(test)]
+    fn get(&self, id: OpId) -> Option<&Op> {
+        self.slot(id).map(|s| &self.slab[s].1)
+    }
+
+    pub(super) fn get_mut(&mut self, id: OpId) -> Option<&mut Op> {
+        self.slot(id).map(|s| &mut self.slab[s].1)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// Operations of a socket, those with a certain token only if one is given,
+    /// in the order of their posting.
+    pub(super) fn of_socket(&self, sock: SockId, token: Option<u64>) -> Vec<OpId> {
+        let mut ids: Vec<OpId> = self
+            .slab
+            .iter()
+            .filter(|(_, (_, op))| op.sock == sock && token.is_none_or(|t| op.token == t))
+            .map(|(slot, (generation, _))| (u64::from(*generation) << 32) | slot as u64)
+            .collect();
+        ids.sort_unstable();
+        ids
+    }
+}
+
+/// Puts a buffer back where the event expects it.
+pub(super) fn first_buffer(bufs: &Bufs) -> Option<&Buffer> {
+    match bufs {
+        Bufs::One(b) => Some(b),
+        Bufs::Many(v) => v.first(),
+        Bufs::None => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::QueueOptions;
+
+    #[test]
+    fn an_id_never_names_another_operation() {
+        let queue = QueueCore::new(&QueueOptions::default()).unwrap();
+        let mut table = OpTable::default();
+        let sock = |index| SockId { index, generation: 1 };
+        let mut insert = |s, token| {
+            table.insert(Op {
+                sock: sock(s),
+                queue: Arc::clone(&queue),
+                token,
+                kind: EventKind::Send,
+                bufs: Bufs::None,
+                temp: TempMrs::None,
+                bounce: None,
+                window: None,
+            })
+        };
+        let (a, b, c) = (insert(1, 7), insert(1, 8), insert(2, 7));
+        assert!(a != 0 && b != 0 && c != 0, "0 is no operation");
+        assert_eq!(table.of_socket(sock(1), None), [a, b]);
+        assert_eq!(table.of_socket(sock(1), Some(8)), [b]);
+        assert!(table.remove(a).is_some());
+        assert!(table.remove(a).is_none());
+        assert!(table.get(a).is_none() && table.remove(0).is_none());
+        assert_eq!(table.len(), 2);
+    }
+}

@@ -1,0 +1,336 @@
+//! The calls that post operations.
+
+use std::fs::File;
+use std::net::Shutdown;
+use std::sync::Arc;
+
+use super::memory::Prepared;
+use super::ops::{Op, TempMrs};
+use super::sock::State;
+use super::{Engine, Error, SockId};
+use crate::ids::OpId;
+use crate::progress::event::{Bufs, EventKind, Interest};
+use crate::progress::options::Options;
+use crate::progress::queue::QueueCore;
+use crate::rnic::FileRange;
+use crate::session::{OpError, RecvOpts, Source};
+use crate::time::Time;
+
+/// How a receive is to behave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecvFlags {
+    /// Complete only when the buffer is full (MSG_WAITALL), at the end of the
+    /// stream, or when cancelled. Streams only.
+    pub waitall: bool,
+    /// Leave the data in the socket (MSG_PEEK).
+    pub peek: bool,
+}
+
+impl RecvFlags {
+    /// Complete as soon as there is something.
+    pub const NONE: RecvFlags = RecvFlags { waitall: false, peek: false };
+    /// Complete only when the buffer is full.
+    pub const WAITALL: RecvFlags = RecvFlags { waitall: true, peek: false };
+    /// Leave the data in the socket.
+    pub const PEEK: RecvFlags = RecvFlags { waitall: false, peek: true };
+}
+
+/// A part of a file to send.
+#[derive(Clone, Debug)]
+pub struct FileSend {
+    /// The file, open for reading.
+    pub file: Arc<File>,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// Where an operation's event is to go.
+pub(crate) struct Ticket<'a> {
+    pub(crate) queue: &'a Arc<QueueCore>,
+    pub(crate) token: u64,
+}
+
+impl Engine {
+    /// Books the operation; its place in the queue is reserved already.
+    pub(super) fn book(
+        &mut self,
+        sock: SockId,
+        ticket: &Ticket<'_>,
+        kind: EventKind,
+        bufs: Bufs,
+    ) -> OpId {
+        self.ops.insert(Op {
+            sock,
+            queue: Arc::clone(ticket.queue),
+            token: ticket.token,
+            kind,
+            bufs,
+            temp: TempMrs::None,
+            bounce: None,
+            window: None,
+        })
+    }
+
+    /// Notes the memory that was prepared for an operation, or gives buffers and
+    /// memory back if the session refused it.
+    pub(super) fn conclude(
+        &mut self,
+        device: usize,
+        op: OpId,
+        (temp, bounce): (TempMrs, Option<super::ops::Bounce>),
+        posted: Result<(), OpError>,
+    ) -> Result<(), (Error, Bufs)> {
+        match posted {
+            Ok(()) => {
+                if let Some(op) = self.ops.get_mut(op) {
+                    (op.temp, op.bounce) = (temp, bounce);
+                }
+                Ok(())
+            }
+            Err(e) => {
+                let bufs = self.ops.remove(op).map_or(Bufs::None, |op| op.bufs);
+                self.unprepare(device, &temp, bounce);
+                Err((Error::Op(e), bufs))
+            }
+        }
+    }
+
+    pub(crate) fn post_send(
+        &mut self,
+        id: SockId,
+        ticket: &Ticket<'_>,
+        bufs: Bufs,
+        now: Time,
+    ) -> Result<(), (Error, Bufs)> {
+        let device = match self.checked(id) {
+            Ok(d) => d,
+            Err(e) => return Err((e, bufs)),
+        };
+        let p = match self.prepare(device, &bufs, false) {
+            Ok(p) => p,
+            Err(e) => return Err((e, bufs)),
+        };
+        let Prepared { iov, temp, bounce } = p;
+        let op = self.book(id, ticket, EventKind::Send, bufs);
+        let posted = self.session_post(id, |s| {
+            s.post_send(now, op, Source::Memory(iov)).map_err(|(e, _)| e)
+        });
+        self.conclude(device, op, (temp, bounce), posted)
+    }
+
+    pub(crate) fn post_recv(
+        &mut self,
+        id: SockId,
+        ticket: &Ticket<'_>,
+        bufs: Bufs,
+        flags: RecvFlags,
+        now: Time,
+    ) -> Result<(), (Error, Bufs)> {
+        let device = match self.checked(id) {
+            Ok(d) => d,
+            Err(e) => return Err((e, bufs)),
+        };
+        let p = match self.prepare(device, &bufs, true) {
+            Ok(p) => p,
+            Err(e) => return Err((e, bufs)),
+        };
+        let Prepared { iov, temp, bounce } = p;
+        let op = self.book(id, ticket, EventKind::Recv, bufs);
+        let opts = RecvOpts { waitall: flags.waitall, peek: flags.peek };
+        let posted =
+            self.session_post(id, |s| s.post_recv(now, op, iov, opts).map_err(|(e, _)| e));
+        self.conclude(device, op, (temp, bounce), posted)
+    }
+
+    pub(crate) fn post_file(
+        &mut self,
+        id: SockId,
+        ticket: &Ticket<'_>,
+        file: FileSend,
+        now: Time,
+    ) -> Result<(), Error> {
+        let device = self.checked(id)?;
+        if !self.devices[device].rnic.caps().file_source {
+            return Err(Error::Op(OpError::Unsupported("file source")));
+        }
+        let op = self.book(id, ticket, EventKind::SendFile, Bufs::None);
+        let range = FileRange { file: file.file, offset: file.offset, len: file.len };
+        let posted = self.session_post(id, |s| {
+            s.post_send(now, op, Source::File(range)).map_err(|(e, _)| e)
+        });
+        self.conclude(device, op, (TempMrs::None, None), posted).map_err(|(e, _)| e)
+    }
+
+    pub(crate) fn options_of(&self, id: SockId) -> Option<Options> {
+        self.sock_ref(id).map(|s| s.opts.clone())
+    }
+
+    pub(crate) fn set_options(&mut self, id: SockId, opts: Options) -> Result<(), Error> {
+        let s = self.sock(id)?;
+        s.opts = opts;
+        Ok(())
+    }
+
+    pub(crate) fn post_poll(
+        &mut self,
+        id: SockId,
+        ticket: &Ticket<'_>,
+        want: Interest,
+    ) -> Result<(), Error> {
+        self.sock(id)?;
+        let op = self.book(id, ticket, EventKind::Poll, Bufs::None);
+        self.sock(id)?.polls.push((op, want));
+        self.mark(id.index);
+        Ok(())
+    }
+
+    pub(crate) fn shutdown(
+        &mut self,
+        id: SockId,
+        ticket: &Ticket<'_>,
+        how: Shutdown,
+        now: Time,
+    ) -> Result<(), Error> {
+        self.checked(id)?;
+        let op = self.book(id, ticket, EventKind::Shutdown, Bufs::None);
+        let posted = self.session_post(id, |s| {
+            if how != Shutdown::Write {
+                s.shutdown_recv(now);
+            }
+            if how == Shutdown::Read { Ok(()) } else { s.shutdown_send(now, op) }
+        });
+        match posted {
+            Ok(()) if how == Shutdown::Read => self.complete(op, Ok(())),
+            Ok(()) => {}
+            Err(e) => {
+                self.ops.remove(op);
+                return Err(Error::Op(e));
+            }
+        }
+        Ok(())
+    }
+
+    /// Cancels what has a token, or everything of the socket; returns how many
+    /// operations were asked to end. Each of them still has its event.
+    pub(crate) fn cancel(
+        &mut self,
+        id: SockId,
+        token: Option<u64>,
+        now: Time,
+    ) -> Result<usize, Error> {
+        self.sock(id)?;
+        let mut count = 0;
+        for op in self.ops.of_socket(id, token) {
+            count += usize::from(self.cancel_op(id, op, now));
+        }
+        self.mark(id.index);
+        Ok(count)
+    }
+
+    fn cancel_op(&mut self, id: SockId, op: OpId, now: Time) -> bool {
+        let cancelled = || Err(Error::Op(OpError::Cancelled));
+        let Ok(s) = self.sock(id) else { return false };
+        if let Some(i) = s.polls.iter().position(|(p, _)| *p == op) {
+            s.polls.remove(i);
+            self.complete(op, cancelled());
+            return true;
+        }
+        if let Some(a) = &mut s.accepts
+            && let Some(i) = a.ops.iter().position(|p| *p == op)
+        {
+            a.ops.remove(i);
+            self.complete(op, cancelled());
+            return true;
+        }
+        if matches!(s.state, State::Connecting { op: c, .. } if c == op) {
+            self.connect_failed(id, Error::Op(OpError::Cancelled));
+            return true;
+        }
+        s.session.as_mut().is_some_and(|x| x.cancel(now, op))
+    }
+
+    /// Closes: gracefully if `op` and time allow, see `Session::close`. Listeners
+    /// and sockets without a connection are closed at once.
+    pub(crate) fn close(
+        &mut self,
+        id: SockId,
+        ticket: Option<&Ticket<'_>>,
+        now: Time,
+    ) -> Result<(), Error> {
+        if self.sock(id)?.state == State::Closed {
+            return Err(Error::State {
+                call: "close",
+                need: "is open",
+                is: "is closed",
+                errno: libc::EBADF,
+            });
+        }
+        let op = ticket.map_or(0, |t| self.book(id, t, EventKind::Close, Bufs::None));
+        self.end_listening(id, now);
+        if matches!(self.sock(id)?.state, State::Connecting { .. }) {
+            self.connect_failed(id, Error::Op(OpError::Cancelled));
+        }
+        let s = self.sock(id)?;
+        let linger = s.opts.linger;
+        let had_session = match (&mut s.session, &s.state) {
+            (Some(session), State::Open) => {
+                session.close(now, op, linger);
+                true
+            }
+            _ => false,
+        };
+        s.state = State::Closed;
+        let polls = std::mem::take(&mut s.polls);
+        for (p, _) in polls {
+            self.complete(p, Err(Error::Op(OpError::Cancelled)));
+        }
+        if !had_session {
+            self.complete(op, Ok(()));
+        }
+        self.mark(id.index);
+        Ok(())
+    }
+
+    /// Ends the connection at once.
+    pub(crate) fn abort(&mut self, id: SockId, now: Time) -> Result<(), Error> {
+        self.sock(id)?;
+        let s = &mut self.socks[id.index as usize];
+        if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
+            let d = &mut self.devices[s.device];
+            session.abort(&mut d.port(qp, now), OpError::Aborted);
+        }
+        self.mark(id.index);
+        Ok(())
+    }
+
+    /// The last handle is gone: close in the background.
+    pub(super) fn release_socket(&mut self, id: SockId, now: Time) {
+        let Ok(s) = self.sock(id) else { return };
+        s.held = false;
+        if s.state != State::Closed {
+            // It is open, so it can be closed.
+            let _ = self.close(id, None, now);
+        }
+        self.mark(id.index);
+    }
+
+    /// The socket's device, if operations may be posted to it.
+    pub(super) fn checked(&mut self, id: SockId) -> Result<usize, Error> {
+        let s = self.sock(id)?;
+        s.open_session()?;
+        Ok(s.device)
+    }
+
+    pub(super) fn session_post(
+        &mut self,
+        id: SockId,
+        post: impl FnOnce(&mut crate::session::Session) -> Result<(), OpError>,
+    ) -> Result<(), OpError> {
+        let s = self.sock(id).map_err(|_| OpError::Shutdown)?;
+        let posted = post(s.open_session()?);
+        self.mark(id.index);
+        posted
+    }
+}

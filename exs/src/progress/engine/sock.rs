@@ -1,0 +1,183 @@
+//! A socket as the engine keeps it.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::SockId;
+use super::ops::TempMrs;
+use crate::ids::OpId;
+use crate::mem::{Buffer, Key};
+use crate::progress::event::{Interest, Readiness};
+use crate::progress::options::Options;
+use crate::rnic::{Caps, ConnReq, Listener, Qp};
+use crate::session::{Buf, Counters, OpError, Session, SessionConfig};
+use crate::time::Time;
+use crate::wire::exs::SocketKind;
+
+/// Where a socket is in its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Made, perhaps bound.
+    Fresh,
+    /// `connect` was posted.
+    Connecting { op: OpId, addr: SocketAddr },
+    /// Taking connections.
+    Listening(Listener),
+    /// Made by a listener; the start-up is not over.
+    Accepting { parent: SockId },
+    /// Connected, or it was: the session knows.
+    Open,
+    /// `close` was posted, or the last handle was dropped: nothing more may be.
+    Closed,
+}
+
+impl State {
+    /// For error messages: "this socket ...".
+    pub(super) fn describe(&self) -> &'static str {
+        match self {
+            State::Fresh => "is not connected",
+            State::Connecting { .. } => "is still connecting",
+            State::Listening(_) => "is listening",
+            State::Accepting { .. } | State::Open => "is connected",
+            State::Closed => "is closed",
+        }
+    }
+}
+
+/// Memory open to the peer.
+pub(super) struct ExportEntry {
+    pub(super) buf: Buf,
+    pub(super) buffer: Buffer,
+    pub(super) temp: TempMrs,
+    /// None once it has been revoked.
+    pub(super) open: bool,
+    pub(super) expires: Option<Time>,
+}
+
+/// A connection request, as it came.
+pub(super) struct Request {
+    pub(super) req: ConnReq,
+    pub(super) peer: SocketAddr,
+    pub(super) local: SocketAddr,
+    pub(super) private_data: Vec<u8>,
+}
+
+/// A listener's connections.
+#[derive(Default)]
+pub(super) struct Accepts {
+    pub(super) backlog: usize,
+    /// Not answered, as the backlog is full.
+    pub(super) waiting: VecDeque<Request>,
+    /// Start-up under way.
+    pub(super) starting: usize,
+    /// Established, waiting for `accept`.
+    pub(super) ready: VecDeque<SockId>,
+    /// `accept`s waiting for connections.
+    pub(super) ops: VecDeque<OpId>,
+}
+
+/// A socket.
+pub(super) struct Sock {
+    pub(super) generation: u32,
+    pub(super) kind: SocketKind,
+    pub(super) opts: Options,
+    pub(super) state: State,
+    pub(super) bound: Option<SocketAddr>,
+    pub(super) addrs: Option<(SocketAddr, SocketAddr)>,
+    pub(super) session: Option<Box<Session>>,
+    pub(super) device: usize,
+    pub(super) qp: Option<Qp>,
+    pub(super) accepts: Option<Box<Accepts>>,
+    pub(super) polls: Vec<(OpId, Interest)>,
+    pub(super) exports: HashMap<Key, ExportEntry>,
+    /// The figures of a session that is gone.
+    pub(super) past: Counters,
+    /// A handle of the program's exists.
+    pub(super) held: bool,
+    /// Posted WRs wait for the doorbell.
+    pub(super) lazy: bool,
+    /// On the list of sockets to be looked after.
+    pub(super) dirty: bool,
+    /// The deadline that stands in the timer table.
+    pub(super) timer: Option<Time>,
+}
+
+impl Sock {
+    pub(super) fn new(generation: u32, kind: SocketKind, opts: Options) -> Sock {
+        Sock {
+            generation,
+            kind,
+            opts,
+            state: State::Fresh,
+            bound: None,
+            addrs: None,
+            session: None,
+            device: 0,
+            qp: None,
+            accepts: None,
+            polls: Vec::new(),
+            exports: HashMap::new(),
+            past: Counters::default(),
+            held: true,
+            lazy: false,
+            dirty: false,
+            timer: None,
+        }
+    }
+
+    /// How the socket's connection is to behave, by its options.
+    pub(super) fn session_config(&self, caps: &Caps) -> SessionConfig {
+        let clamp = |n: usize, least: usize, most: usize| {
+            u32::try_from(n.clamp(least, most)).unwrap_or(u32::MAX)
+        };
+        // A message's header goes before the data that ride in it.
+        let room = super::device::SLOT as usize - crate::wire::exs::MAX_HEADER;
+        SessionConfig {
+            kind: self.kind,
+            ring: clamp(self.opts.ring_size, 4 << 10, 1 << 30),
+            inline_max: clamp(self.opts.inline_threshold, 0, room),
+            max_chunk: clamp(usize::try_from(caps.max_msg).unwrap_or(usize::MAX), 1, 1 << 20),
+            max_msg: self.opts.max_message,
+            credits: 32,
+            slot: super::device::SLOT,
+            max_send_wr: super::MAX_SEND_WR,
+            keepalive: self.opts.keep_alive,
+            dead_after: self.opts.dead_after,
+            send_timeout: self.opts.send_timeout,
+            recv_timeout: self.opts.recv_timeout,
+            linger: self.opts.linger,
+            handshake_timeout: self.opts.connect_timeout.max(Duration::from_millis(1)),
+            ring_idle: Some(Duration::from_secs(30)),
+            force_announce: None,
+        }
+    }
+
+    /// What `poll` would find.
+    pub(super) fn readiness(&self) -> Readiness {
+        if let Some(a) = &self.accepts {
+            return Readiness { readable: !a.ready.is_empty(), ..Readiness::default() };
+        }
+        match (&self.state, &self.session) {
+            (State::Open, Some(s)) => Readiness {
+                readable: s.readable(),
+                writable: s.writable(),
+                error: s.is_over(),
+            },
+            (State::Open | State::Closed, _) => {
+                Readiness { readable: true, writable: true, error: true }
+            }
+            _ => Readiness::default(),
+        }
+    }
+
+    /// The session, if operations may be posted to it.
+    pub(super) fn open_session(&mut self) -> Result<&mut Session, OpError> {
+        match (&self.state, &mut self.session) {
+            (State::Open, Some(s)) => Ok(s),
+            (State::Open, None) => Err(OpError::PeerClosed),
+            (State::Closed, _) => Err(OpError::Shutdown),
+            _ => Err(OpError::NotConnected),
+        }
+    }
+}

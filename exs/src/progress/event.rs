@@ -1,0 +1,115 @@
+//! What an operation leaves behind.
+
+use std::net::SocketAddr;
+
+use super::{Error, SocketHandle};
+use crate::mem::Buffer;
+
+/// Which call an event answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EventKind {
+    /// `connect`
+    Connect,
+    /// `accept`
+    Accept,
+    /// `send`, `send_vectored`
+    Send,
+    /// `recv`, `recv_vectored`
+    Recv,
+    /// `send_file`
+    SendFile,
+    /// `read` (RDMA READ)
+    Read,
+    /// `write` (RDMA WRITE)
+    Write,
+    /// `poll`
+    Poll,
+    /// `shutdown`
+    Shutdown,
+    /// `close`
+    Close,
+    /// `Export::revoke`
+    Revoke,
+}
+
+/// What to wait for with `poll`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interest {
+    /// Data, the end of the stream, or a connection to accept.
+    pub readable: bool,
+    /// A send would not have to wait.
+    pub writable: bool,
+}
+
+impl Interest {
+    /// Readable only.
+    pub const READABLE: Interest = Interest { readable: true, writable: false };
+    /// Writable only.
+    pub const WRITABLE: Interest = Interest { readable: false, writable: true };
+    /// Either.
+    pub const BOTH: Interest = Interest { readable: true, writable: true };
+}
+
+/// What `poll` found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// Data, the end of the stream, or a connection to accept is there.
+    pub readable: bool,
+    /// A send would not have to wait.
+    pub writable: bool,
+    /// The connection is broken or was never made.
+    pub error: bool,
+}
+
+/// The buffers of an operation.
+#[derive(Debug, Default)]
+pub enum Bufs {
+    /// None.
+    #[default]
+    None,
+    /// One.
+    One(Buffer),
+    /// Those of a vectored operation.
+    Many(Vec<Buffer>),
+}
+
+/// An event as the engine makes it.
+#[derive(Debug)]
+pub struct RawEvent {
+    /// The program's name for the operation.
+    pub token: u64,
+    /// Which call it answers.
+    pub kind: EventKind,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// True length of a seqpacket message.
+    pub total: u64,
+    /// A receive that ended at the end of the stream.
+    pub eof: bool,
+    /// How it ended.
+    pub result: Result<(), Error>,
+    /// The operation's memory.
+    pub bufs: Bufs,
+    /// `accept`: the connection and its peer.
+    pub accepted: Option<(SocketHandle, SocketAddr)>,
+    /// `poll`: what was found.
+    pub readiness: Readiness,
+}
+
+impl RawEvent {
+    /// An event of a successful operation that moved nothing.
+    pub fn new(token: u64, kind: EventKind) -> RawEvent {
+        RawEvent {
+            token,
+            kind,
+            bytes: 0,
+            total: 0,
+            eof: false,
+            result: Ok(()),
+            bufs: Bufs::None,
+            accepted: None,
+            readiness: Readiness::default(),
+        }
+    }
+}

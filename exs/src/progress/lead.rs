@@ -1,0 +1,316 @@
+//! Leader and followers: who sleeps in the reactor.
+//!
+//! The reactor (mio's poll and the readiness it found) lies in [`LeadState`]
+//! while nobody leads; whoever takes it out leads until it is put back. Rules:
+//!
+//! 1. A thread that wants to wait takes the reactor if it is there. If not, it
+//!    enters the list of followers *under the same lock*, and sleeps on its own
+//!    eventfd.
+//! 2. A leader that leaves puts the reactor back, and tells the background thread
+//!    if that one is parked. It wakes no follower: mostly it comes back within
+//!    microseconds, and a hand-over would cost more than it gains.
+//! 3. The background thread watches a free reactor. When nobody has led for a
+//!    tick, it wakes the first follower, or leads itself if there is none. It
+//!    leaves the lead to a follower that appears.
+//! 4. A leader whose turns serve other threads, and not its own queue, steps aside:
+//!    it leaves for good, wakes the first follower, and sleeps on its eventfd (see
+//!    `Context::wait`), so that the thread that has the traffic leads, and no event
+//!    need be handed from thread to thread.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::queue::Waiter;
+use crate::rnic::Ready;
+
+/// How long nobody may lead before the background thread does.
+const TICK: Duration = Duration::from_millis(1);
+/// The same while threads follow, whose events would wait so long.
+const SHORT_TICK: Duration = Duration::from_micros(250);
+
+/// mio's poll, and what it found and nobody has handled yet.
+pub(super) struct Reactor {
+    poll: mio::Poll,
+    events: mio::Events,
+    /// (token, readiness), in order.
+    pub(super) ready: Vec<(usize, Ready)>,
+}
+
+/// The token of the waker; all others are the devices'.
+pub(super) const WAKE: mio::Token = mio::Token(usize::MAX);
+
+impl Reactor {
+    pub(super) fn new() -> io::Result<Reactor> {
+        let (events, ready) = (mio::Events::with_capacity(256), Vec::with_capacity(256));
+        Ok(Reactor { poll: mio::Poll::new()?, events, ready })
+    }
+
+    pub(super) fn registry(&self) -> &mio::Registry {
+        self.poll.registry()
+    }
+
+    /// Sleeps until something is ready or woken; what was found is in `ready`.
+    pub(super) fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.poll.poll(&mut self.events, timeout)?;
+        for e in self.events.iter().filter(|e| e.token() != WAKE) {
+            let ready = Ready {
+                hup: e.is_read_closed() || e.is_write_closed() || e.is_error(),
+                readable: e.is_readable() || e.is_read_closed() || e.is_error(),
+                writable: e.is_writable() || e.is_write_closed() || e.is_error(),
+            };
+            self.ready.push((e.token().0, ready));
+        }
+        Ok(())
+    }
+}
+
+/// Who leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Leader {
+    Nobody = 0,
+    Application = 1,
+    Background = 2,
+}
+
+struct LeadState {
+    reactor: Option<Reactor>,
+    followers: VecDeque<Arc<Waiter>>,
+    /// The background thread sleeps until told.
+    parked: bool,
+    /// An application thread polls without waiting and wants the lead next time.
+    wanted: bool,
+    /// Counts application threads that left the lead.
+    turns: u64,
+}
+
+/// The lead, and the hand-over of it.
+pub(super) struct Lead {
+    state: Mutex<LeadState>,
+    background: Condvar,
+    leader: AtomicU8,
+    waker: mio::Waker,
+}
+
+impl Lead {
+    pub(super) fn new(reactor: Reactor) -> io::Result<Lead> {
+        let waker = mio::Waker::new(reactor.registry(), WAKE)?;
+        let state = LeadState {
+            reactor: Some(reactor),
+            followers: VecDeque::new(),
+            parked: false,
+            wanted: false,
+            turns: 0,
+        };
+        Ok(Lead {
+            state: Mutex::new(state),
+            background: Condvar::new(),
+            leader: AtomicU8::new(Leader::Nobody as u8),
+            waker,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LeadState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who leads now. A thread that reads this under the engine's lock and finds
+    /// nobody may leave work for the next leader: that one runs the engine first.
+    pub(super) fn leader(&self) -> Leader {
+        match self.leader.load(Ordering::SeqCst) {
+            0 => Leader::Nobody,
+            1 => Leader::Application,
+            _ => Leader::Background,
+        }
+    }
+
+    /// Makes the reactor return.
+    pub(super) fn wake(&self) {
+        // The waker is an eventfd of ours that nobody closes: it cannot fail.
+        let woken = self.waker.wake();
+        debug_assert!(woken.is_ok(), "{woken:?}");
+    }
+
+    /// Wakes a thread, wherever it sleeps. True if it follows.
+    pub(super) fn wake_waiter(&self, waiter: &Waiter) -> bool {
+        let leads = waiter.leading.load(Ordering::SeqCst);
+        if leads {
+            self.wake();
+        } else {
+            waiter.fd.signal();
+        }
+        !leads
+    }
+
+    /// Rule 1: takes the lead, or follows.
+    pub(super) fn lead_or_follow(&self, waiter: &Arc<Waiter>) -> Option<Reactor> {
+        let mut st = self.lock();
+        if let Some(reactor) = st.reactor.take() {
+            waiter.leading.store(true, Ordering::SeqCst);
+            self.leader.store(Leader::Application as u8, Ordering::SeqCst);
+            return Some(reactor);
+        }
+        if !st.followers.iter().any(|w| Arc::ptr_eq(w, waiter)) {
+            st.followers.push_back(Arc::clone(waiter));
+            // From now on it ticks faster.
+            self.background.notify_one();
+        }
+        drop(st);
+        if self.leader() == Leader::Background {
+            self.wake();
+        }
+        None
+    }
+
+    /// Takes the lead if it is free; else asks the background thread to leave it,
+    /// unless it should stay (`polite`).
+    pub(super) fn try_lead(&self, polite: bool) -> Option<Reactor> {
+        let mut st = self.lock();
+        if let Some(reactor) = st.reactor.take() {
+            self.leader.store(Leader::Application as u8, Ordering::SeqCst);
+            return Some(reactor);
+        }
+        if !polite && !st.wanted && self.leader() == Leader::Background {
+            st.wanted = true;
+            drop(st);
+            self.wake();
+        }
+        None
+    }
+
+    /// Rule 2, for an application thread. One that leaves `for_good` wakes the first
+    /// follower itself.
+    pub(super) fn leave(&self, reactor: Reactor, waiter: Option<&Waiter>, for_good: bool) {
+        if let Some(w) = waiter {
+            w.leading.store(false, Ordering::SeqCst);
+        }
+        let mut st = self.lock();
+        st.turns += 1;
+        st.wanted = false;
+        let next = if for_good { st.followers.pop_front() } else { None };
+        self.put_back(st, reactor);
+        if let Some(next) = next {
+            next.fd.signal();
+        }
+    }
+
+    fn put_back(&self, mut st: MutexGuard<'_, LeadState>, reactor: Reactor) {
+        st.reactor = Some(reactor);
+        self.leader.store(Leader::Nobody as u8, Ordering::SeqCst);
+        if st.parked {
+            st.parked = false;
+            drop(st);
+            self.background.notify_one();
+        }
+    }
+
+    /// A follower goes its way.
+    pub(super) fn unfollow(&self, waiter: &Arc<Waiter>) {
+        self.lock().followers.retain(|w| !Arc::ptr_eq(w, waiter));
+    }
+
+    /// Rule 3: sleeps until the background thread is to lead.
+    pub(super) fn background_wait(&self) -> Reactor {
+        let mut st = self.lock();
+        let mut seen = None;
+        loop {
+            let quiet = seen == Some(st.turns);
+            seen = Some(st.turns);
+            if quiet && st.reactor.is_none() {
+                // The leader sleeps: so can this thread, until it is told. (Not
+                // sooner: to be told costs a leader that comes and goes a system
+                // call each time.)
+                st.parked = true;
+                st = self.background.wait(st).unwrap_or_else(PoisonError::into_inner);
+                seen = None;
+                continue;
+            }
+            if quiet {
+                let Some(next) = st.followers.pop_front() else {
+                    self.leader.store(Leader::Background as u8, Ordering::SeqCst);
+                    return st.reactor.take().expect("checked above");
+                };
+                // Should it not want the lead any more, the next tick asks another.
+                next.fd.signal();
+            }
+            let tick = if st.followers.is_empty() { TICK } else { SHORT_TICK };
+            let waited = self.background.wait_timeout(st, tick);
+            st = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// True if the background thread should leave the lead.
+    pub(super) fn background_must_leave(&self) -> bool {
+        let st = self.lock();
+        !st.followers.is_empty() || st.wanted
+    }
+
+    /// The background thread leaves the lead to the first follower.
+    pub(super) fn background_leave(&self, reactor: Reactor) {
+        let mut st = self.lock();
+        st.wanted = false;
+        st.turns += 1;
+        let next = st.followers.pop_front();
+        self.put_back(st, reactor);
+        if let Some(next) = next {
+            next.fd.signal();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lead() -> Lead {
+        Lead::new(Reactor::new().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_follower_is_handed_the_lead_when_the_leader_does_not_come_back() {
+        let lead = Arc::new(lead());
+        let (a, b) = (Waiter::new().unwrap(), Waiter::new().unwrap());
+        let r = lead.lead_or_follow(&a).expect("free");
+        assert_eq!(lead.leader(), Leader::Application);
+        assert!(lead.lead_or_follow(&b).is_none());
+        lead.leave(r, Some(&a), false);
+        assert!(!b.fd.wait(Some(Duration::ZERO)).unwrap(), "the leader may come back");
+        let background = Arc::clone(&lead);
+        let thread = std::thread::spawn(move || background.background_wait());
+        assert!(b.fd.wait(None).unwrap());
+        let r = match lead.lead_or_follow(&b) {
+            Some(r) => r,
+            // The background thread saw nobody for one more tick.
+            None => thread.join().unwrap(),
+        };
+        lead.leave(r, Some(&b), false);
+    }
+
+    #[test]
+    fn a_waiter_that_leads_is_woken_in_the_reactor() {
+        let lead = lead();
+        let a = Waiter::new().unwrap();
+        let mut r = lead.lead_or_follow(&a).unwrap();
+        lead.wake_waiter(&a);
+        r.poll(None).unwrap();
+        assert!(r.ready.is_empty(), "the waker is no device");
+    }
+
+    #[test]
+    fn the_background_leads_when_nobody_does_and_leaves_when_asked() {
+        let lead = Arc::new(lead());
+        let r = lead.background_wait();
+        assert_eq!(lead.leader(), Leader::Background);
+        assert!(!lead.background_must_leave());
+        assert!(lead.try_lead(true).is_none());
+        assert!(!lead.background_must_leave(), "polite");
+        let a = Waiter::new().unwrap();
+        assert!(lead.lead_or_follow(&a).is_none());
+        assert!(lead.background_must_leave());
+        lead.background_leave(r);
+        assert!(a.fd.wait(Some(Duration::ZERO)).unwrap());
+    }
+}

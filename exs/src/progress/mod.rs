@@ -1,0 +1,42 @@
+//! F6: who moves the bytes, and when.
+//!
+//! Operations are asynchronous, so something must carry them on while the
+//! program computes; but handing work from thread to thread costs microseconds.
+//! So the one [`Context`] of a process has one engine behind one lock, and
+//! whoever has a reason to runs it:
+//!
+//! - A thread that posts an operation drives that socket at once, up to and
+//!   including the system call; what is not urgent may wait for the next doorbell,
+//!   if nobody leads.
+//! - A thread that waits on a queue *leads*: it owns the reactor (mio), sleeps in
+//!   it, and runs whatever became ready, for every socket.
+//! - Other threads that wait *follow*: each sleeps on its own eventfd until its
+//!   queue has what it waits for, or until it is woken to lead.
+//! - A background thread sees to it that somebody leads: when nobody has for a
+//!   millisecond, it wakes a follower, or leads itself.
+//!
+//! What this floor promises: invariant 1 of the whole (every accepted operation
+//! yields exactly one event), no lost wake-up, and that no lock is held across a
+//! wait. What it must never know: the types of the public interface; it deals in
+//! [`RawEvent`]s, and the floor above dresses them.
+//!
+//! Shape: [`Context`] (lock, reactor, background thread) owns the `Engine`
+//! (devices, sockets, operations, timers); `lead` is the hand-over of the lead;
+//! `queue` is the event queue that both sides meet at.
+
+mod context;
+mod devices;
+mod engine;
+mod error;
+mod event;
+mod lead;
+mod options;
+mod queue;
+
+pub use context::{Context, SocketHandle};
+pub use engine::{FileSend, RecvFlags, Remote, SockId};
+pub(crate) use engine::Ticket;
+pub use error::Error;
+pub use event::{Bufs, EventKind, Interest, RawEvent, Readiness};
+pub use options::{Options, QueueOptions, Transport, WaitPolicy};
+pub use queue::QueueCore;

@@ -1,0 +1,215 @@
+//! Options of sockets and queues, and the environment that sets their defaults.
+
+use std::time::Duration;
+
+/// Which road a socket's bytes take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Transport {
+    /// The best that reaches the peer. Today that is [`Transport::Soft`].
+    #[default]
+    Auto,
+    /// The software RNIC: iWARP over TCP in user space.
+    Soft,
+}
+
+/// How a thread waits for events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WaitPolicy {
+    /// Spin for as long as it takes: lowest latency, one core busy.
+    BusyPoll,
+    /// Sleep at once: lowest use of the processor.
+    Notify,
+    /// Spin for a moment where that has lately paid, then sleep.
+    #[default]
+    Adaptive,
+}
+
+/// How to make an event queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueOptions {
+    /// Operations that may be in flight or waiting to be dequeued together; a
+    /// post beyond that is refused with [`Error::WouldBlock`](super::Error::WouldBlock).
+    pub depth: usize,
+    /// How to wait. `EXS_WAIT` = `busy`, `notify` or `adaptive` sets the default.
+    pub wait: WaitPolicy,
+}
+
+impl Default for QueueOptions {
+    fn default() -> QueueOptions {
+        let wait = match env("EXS_WAIT").as_deref() {
+            Some("busy") => WaitPolicy::BusyPoll,
+            Some("notify") => WaitPolicy::Notify,
+            _ => WaitPolicy::Adaptive,
+        };
+        QueueOptions { depth: 1024, wait }
+    }
+}
+
+/// Options of a socket. Set before `connect` or `listen`; accepted sockets have
+/// those of their listener. `Default` reads the environment variable named with
+/// each field (sizes take k, M, G; times are seconds or take ms; `off` is none where
+/// none is possible); a value that cannot be read is as if it were not set.
+///
+/// ```
+/// use exs::{Options, Socket, SocketType};
+/// use std::time::Duration;
+/// let options = Options {
+///     ring_size: 4 << 20,
+///     recv_timeout: Some(Duration::from_secs(5)),
+///     ..Options::default()
+/// };
+/// let socket = Socket::with_options(SocketType::Stream, options)?;
+/// assert_eq!(socket.options().ring_size, 4 << 20);
+/// # Ok::<(), exs::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// `EXS_TRANSPORT` = `auto` or `soft`. Default: auto.
+    pub transport: Transport,
+    /// Bytes that a peer may send ahead of our receives (the hidden ring of a
+    /// stream, the store for small messages of a seqpacket socket). Memory is
+    /// used only if needed. From 4 KiB to 1 GiB: what is outside is taken as the
+    /// nearest of these. `EXS_RING_SIZE`. Default: 1 MiB.
+    pub ring_size: usize,
+    /// Data up to this many bytes travel inside of a message, not by a WRITE of
+    /// their own; 8144 at most. `EXS_INLINE_THRESHOLD`. Default: 2 KiB.
+    pub inline_threshold: usize,
+    /// Longest message that a seqpacket socket takes. `EXS_MAX_MESSAGE`. Default:
+    /// 1 GiB.
+    pub max_message: u64,
+    /// Give up connecting after this. `EXS_CONNECT_TIMEOUT`. Default: 30 s.
+    pub connect_timeout: Duration,
+    /// A send that has not left by then ends with ETIMEDOUT and the bytes that
+    /// did. `EXS_SEND_TIMEOUT`. Default: none.
+    pub send_timeout: Option<Duration>,
+    /// A receive that has not ended by then ends with ETIMEDOUT and the bytes that
+    /// came. `EXS_RECV_TIMEOUT`. Default: none.
+    pub recv_timeout: Option<Duration>,
+    /// How long `close` (and a dropped socket) goes on delivering what was sent.
+    /// `EXS_LINGER`. Default: 10 s.
+    pub linger: Duration,
+    /// Ask a silent peer for a sign of life this often. `EXS_KEEP_ALIVE`.
+    /// Default: 15 s. `None`: never.
+    pub keep_alive: Option<Duration>,
+    /// A peer that gives no sign of life for so long is dead: every operation ends
+    /// with ETIMEDOUT. `EXS_DEAD_AFTER`. Default: 60 s. `None`: wait for ever.
+    pub dead_after: Option<Duration>,
+    /// Send at once what is small (TCP_NODELAY underneath). The software RNIC always
+    /// does, whatever is set here. `EXS_NO_DELAY`. Default: on.
+    pub no_delay: bool,
+    /// Protect every FPDU by CRC32C (either side may ask). `EXS_CRC`. Default: off,
+    /// as TCP and Ethernet have checksums of their own.
+    pub crc: bool,
+    /// An IPv6 wildcard listener takes no IPv4 connections. Default: off.
+    pub v6_only: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            transport: match env("EXS_TRANSPORT").as_deref() {
+                Some("soft") => Transport::Soft,
+                _ => Transport::Auto,
+            },
+            ring_size: size("EXS_RING_SIZE", 1 << 20),
+            inline_threshold: size("EXS_INLINE_THRESHOLD", 2 << 10),
+            max_message: env("EXS_MAX_MESSAGE").and_then(|t| number(&t)).unwrap_or(1 << 30),
+            connect_timeout: time("EXS_CONNECT_TIMEOUT", 30),
+            send_timeout: limit("EXS_SEND_TIMEOUT", None),
+            recv_timeout: limit("EXS_RECV_TIMEOUT", None),
+            linger: time("EXS_LINGER", 10),
+            keep_alive: limit("EXS_KEEP_ALIVE", Some(Duration::from_secs(15))),
+            dead_after: limit("EXS_DEAD_AFTER", Some(Duration::from_secs(60))),
+            no_delay: switch("EXS_NO_DELAY", true),
+            crc: switch("EXS_CRC", false),
+            v6_only: false,
+        }
+    }
+}
+
+fn env(name: &str) -> Option<String> {
+    std::env::var(name).ok().map(|v| v.trim().to_ascii_lowercase())
+}
+
+/// A number, with an optional suffix k, m or g (of 1024).
+fn number(text: &str) -> Option<u64> {
+    let (digits, unit) = split_unit(text);
+    let unit = match unit {
+        "" => 1,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// Seconds, or with the suffix ms milliseconds.
+fn duration(text: &str) -> Option<Duration> {
+    let (digits, unit) = split_unit(text);
+    let scale = match unit {
+        "" | "s" => 1.0,
+        "ms" => 1e-3,
+        _ => return None,
+    };
+    Duration::try_from_secs_f64(digits.parse::<f64>().ok()? * scale).ok()
+}
+
+fn split_unit(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| c.is_alphabetic()).unwrap_or(text.len()))
+}
+
+/// A size from the environment.
+fn size(name: &str, default: usize) -> usize {
+    env(name).and_then(|t| usize::try_from(number(&t)?).ok()).unwrap_or(default)
+}
+
+/// A time limit from the environment; `off` is none.
+fn limit(name: &str, default: Option<Duration>) -> Option<Duration> {
+    match env(name).as_deref() {
+        Some("off") => None,
+        Some(text) => duration(text).or(default),
+        None => default,
+    }
+}
+
+/// A time from the environment.
+fn time(name: &str, default: u64) -> Duration {
+    env(name).and_then(|t| duration(&t)).unwrap_or(Duration::from_secs(default))
+}
+
+/// A switch from the environment.
+fn switch(name: &str, default: bool) -> bool {
+    match env(name).as_deref() {
+        Some("1" | "on" | "true" | "yes") => true,
+        Some("0" | "off" | "false" | "no") => false,
+        _ => default,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_units() {
+        assert_eq!(number("64k"), Some(65536));
+        assert_eq!(number("3"), Some(3));
+        assert_eq!(number("1g"), Some(1 << 30));
+        for bad in ["", "k", "x", "-1", "1kb", "99999999999999g", "1é"] {
+            assert_eq!(number(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(duration("1.5"), Some(Duration::from_millis(1500)));
+        assert_eq!(duration("20ms"), Some(Duration::from_millis(20)));
+        assert_eq!(duration("3s"), Some(Duration::from_secs(3)));
+        for bad in ["", "s", "-1", "1h", "nan", "1e400"] {
+            assert_eq!(duration(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The event queue: where the engine leaves events and threads wait for them.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::event::RawEvent;
+use super::{Error, QueueOptions, WaitPolicy};
+use crate::sys::EventFd;
+
+/// A thread that waits in `dequeue`.
+#[derive(Debug)]
+pub struct Waiter {
+    /// Where it sleeps while it follows.
+    pub fd: EventFd,
+    /// It sleeps in the reactor instead (it leads).
+    pub leading: AtomicBool,
+    /// How many events it waits for.
+    pub min: AtomicUsize,
+}
+
+impl Waiter {
+    /// A waiter of the calling thread.
+    pub fn new() -> Result<Arc<Waiter>, Error> {
+        let fd = EventFd::new().map_err(|e| Error::os("eventfd", &e))?;
+        Ok(Arc::new(Waiter { fd, leading: AtomicBool::new(false), min: AtomicUsize::new(1) }))
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    events: VecDeque<RawEvent>,
+    waiters: Vec<Arc<Waiter>>,
+}
+
+/// The shared part of an event queue.
+pub struct QueueCore {
+    inner: Mutex<Inner>,
+    /// Events in the queue; read without the lock by threads about to wait.
+    len: AtomicUsize,
+    /// Operations in flight plus events not yet dequeued.
+    reserved: AtomicUsize,
+    depth: usize,
+    wait: AtomicU8,
+    /// Adaptive waits: how often in a row spinning was in vain.
+    pub(super) vain_spins: AtomicU32,
+    /// For epoll and its kin.
+    fd: EventFd,
+    /// Somebody asked for the descriptor: it is kept up to date, and progress is
+    /// the background thread's. Until then nobody pays for it.
+    has_fd: AtomicBool,
+}
+
+impl QueueCore {
+    /// An empty queue.
+    pub fn new(opts: &QueueOptions) -> Result<Arc<QueueCore>, Error> {
+        if opts.depth == 0 {
+            return Err(Error::invalid("an event queue needs a depth of at least 1"));
+        }
+        let queue = QueueCore {
+            inner: Mutex::default(),
+            len: AtomicUsize::new(0),
+            reserved: AtomicUsize::new(0),
+            depth: opts.depth,
+            wait: AtomicU8::new(0),
+            vain_spins: AtomicU32::new(0),
+            fd: EventFd::new().map_err(|e| Error::os("eventfd", &e))?,
+            has_fd: AtomicBool::new(false),
+        };
+        queue.set_wait_policy(opts.wait);
+        Ok(Arc::new(queue))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Operations that may be outstanding.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Operations in flight plus events not yet dequeued.
+    pub fn outstanding(&self) -> usize {
+        self.reserved.load(Ordering::Relaxed)
+    }
+
+    /// Books the place of one event to come, so that the queue cannot overflow.
+    pub fn reserve(&self) -> Result<(), Error> {
+        let book = |n: usize| (n < self.depth).then_some(n + 1);
+        match self.reserved.fetch_update(Ordering::AcqRel, Ordering::Relaxed, book) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::WouldBlock { what: "event queue", limit: self.depth }),
+        }
+    }
+
+    /// Gives back a place whose event will not come (the post was refused).
+    pub fn unreserve(&self) {
+        self.reserved.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Events that wait.
+    pub fn len(&self) -> usize {
+        self.len.load(Ordering::SeqCst)
+    }
+
+    /// Adds an event; the waiters that it satisfies are appended to `wake`, and
+    /// the caller wakes them when it has let go of its locks.
+    pub fn push(&self, event: RawEvent, wake: &mut Vec<Arc<Waiter>>) {
+        let mut inner = self.lock();
+        inner.events.push_back(event);
+        let len = inner.events.len();
+        self.len.store(len, Ordering::SeqCst);
+        if len == 1 && self.has_fd() {
+            self.fd.signal();
+        }
+        for w in &inner.waiters {
+            if len >= w.min.load(Ordering::SeqCst) && !wake.iter().any(|x| Arc::ptr_eq(x, w)) {
+                wake.push(Arc::clone(w));
+            }
+        }
+    }
+
+    /// Moves up to `max` events to `out`; returns how many. Their places are free
+    /// again.
+    pub fn take<E: From<RawEvent>>(&self, max: usize, out: &mut Vec<E>) -> usize {
+        let mut inner = self.lock();
+        let n = inner.events.len().min(max);
+        out.extend(inner.events.drain(..n).map(E::from));
+        let left = inner.events.len();
+        self.len.store(left, Ordering::SeqCst);
+        self.reserved.fetch_sub(n, Ordering::AcqRel);
+        if n > 0 && left == 0 && self.has_fd() {
+            self.fd.drain();
+        }
+        n
+    }
+
+    /// From now on `waiter` is woken when its events are there.
+    pub fn enlist(&self, waiter: &Arc<Waiter>) {
+        self.lock().waiters.push(Arc::clone(waiter));
+    }
+
+    /// No longer.
+    pub fn delist(&self, waiter: &Arc<Waiter>) {
+        self.lock().waiters.retain(|w| !Arc::ptr_eq(w, waiter));
+    }
+
+    /// How threads wait here.
+    pub fn wait_policy(&self) -> WaitPolicy {
+        match self.wait.load(Ordering::Relaxed) {
+            0 => WaitPolicy::Adaptive,
+            1 => WaitPolicy::Notify,
+            _ => WaitPolicy::BusyPoll,
+        }
+    }
+
+    /// Sets how threads wait here.
+    pub fn set_wait_policy(&self, policy: WaitPolicy) {
+        let n = match policy {
+            WaitPolicy::Adaptive => 0,
+            WaitPolicy::Notify => 1,
+            WaitPolicy::BusyPoll => 2,
+        };
+        self.wait.store(n, Ordering::Relaxed);
+    }
+
+    /// The descriptor that is readable while events wait.
+    pub fn fd(&self) -> &EventFd {
+        let inner = self.lock();
+        if !self.has_fd.swap(true, Ordering::AcqRel) && !inner.events.is_empty() {
+            self.fd.signal();
+        }
+        &self.fd
+    }
+
+    /// True once [`QueueCore::fd`] was called.
+    pub fn has_fd(&self) -> bool {
+        self.has_fd.load(Ordering::Acquire)
+    }
+}
+
+impl std::fmt::Debug for QueueCore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventQueue")
+            .field("waiting", &self.len())
+            .field("outstanding", &self.outstanding())
+            .field("depth", &self.depth)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::EventKind;
+    use std::time::Duration;
+
+    fn queue(depth: usize) -> Arc<QueueCore> {
+        QueueCore::new(&QueueOptions { depth, wait: WaitPolicy::Notify }).unwrap()
+    }
+
+    fn push(q: &QueueCore, token: u64) -> Vec<Arc<Waiter>> {
+        let mut wake = Vec::new();
+        q.push(RawEvent::new(token, EventKind::Send), &mut wake);
+        wake
+    }
+
+    #[test]
+    fn places_are_booked_and_come_back_with_the_events() {
+        let q = queue(2);
+        q.reserve().unwrap();
+        q.reserve().unwrap();
+        assert!(matches!(q.reserve(), Err(Error::WouldBlock { limit: 2, .. })));
+        push(&q, 1);
+        assert!(q.reserve().is_err(), "an event still waits in its place");
+        let mut out: Vec<RawEvent> = Vec::new();
+        assert_eq!(q.take(5, &mut out), 1);
+        q.reserve().unwrap();
+        q.unreserve();
+        assert_eq!(q.outstanding(), 1);
+        assert!(QueueCore::new(&QueueOptions { depth: 0, ..QueueOptions::default() }).is_err());
+    }
+
+    #[test]
+    fn waiters_are_woken_when_what_they_wait_for_is_there() {
+        let q = queue(8);
+        let w = Waiter::new().unwrap();
+        w.min.store(2, Ordering::SeqCst);
+        q.enlist(&w);
+        assert!(push(&q, 1).is_empty());
+        assert_eq!(push(&q, 2).len(), 1);
+        q.delist(&w);
+        assert!(push(&q, 3).is_empty());
+    }
+
+    #[test]
+    fn the_descriptor_is_readable_while_events_wait() {
+        let q = queue(8);
+        push(&q, 1);
+        let readable = || q.fd().wait(Some(Duration::ZERO)).unwrap();
+        assert!(readable(), "an event that came before anybody asked counts");
+        push(&q, 2);
+        let mut out: Vec<RawEvent> = Vec::new();
+        q.take(1, &mut out);
+        assert!(readable());
+        q.take(1, &mut out);
+        assert!(!readable());
+        q.take(1, &mut out);
+        push(&q, 3);
+        assert!(readable());
+    }
+}

@@ -1,0 +1,86 @@
+//! An eventfd, and waiting on one descriptor.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// A counter in the kernel that can be polled: readable while it is not zero.
+#[derive(Debug)]
+pub struct EventFd(OwnedFd);
+
+impl EventFd {
+    /// A new one, at zero, non-blocking, closed on exec.
+    pub fn new() -> io::Result<EventFd> {
+        // SAFETY: takes no pointers.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a descriptor just made, owned by nobody else.
+        Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Makes it readable.
+    pub fn signal(&self) {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: reads 8 bytes from a live array. The only failure is a counter
+        // at its maximum, which is readable already.
+        unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// Makes it not readable.
+    pub fn drain(&self) {
+        let mut count = [0u8; 8];
+        // SAFETY: writes 8 bytes to a live array. EAGAIN means it was zero.
+        unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+    }
+
+    /// Sleeps until it is readable: true, or the time is up: false.
+    ///
+    /// # Errors
+    /// `Interrupted` if a signal handler ran: poll(2) is never restarted.
+    pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
+        let mut pfd =
+            libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let ts = timeout.map(|t| libc::timespec {
+            tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: i64::from(t.subsec_nanos()),
+        });
+        let ts = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: one pollfd and a timespec (or null), both alive for the call; a
+        // null signal mask leaves the thread's own.
+        match unsafe { libc::ppoll(&raw mut pfd, 1, ts, std::ptr::null()) } {
+            n if n < 0 => Err(io::Error::last_os_error()),
+            n => Ok(n > 0),
+        }
+    }
+}
+
+impl AsRawFd for EventFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_readable_between_signal_and_drain() {
+        let e = EventFd::new().unwrap();
+        assert!(!e.wait(Some(Duration::ZERO)).unwrap());
+        e.signal();
+        e.signal();
+        assert!(e.wait(None).unwrap());
+        e.drain();
+        e.drain();
+        assert!(!e.wait(Some(Duration::from_millis(1))).unwrap());
+    }
+}

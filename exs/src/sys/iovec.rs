@@ -1,0 +1,103 @@
+//! Scatter/gather elements for system calls.
+
+use std::marker::PhantomData;
+
+/// A piece of memory that the kernel reads.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub struct IoVec<'a> {
+    raw: libc::iovec,
+    life: PhantomData<&'a [u8]>,
+}
+
+/// A piece of memory that the kernel writes.
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct IoVecMut<'a> {
+    raw: libc::iovec,
+    life: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: an element is an address and a length; whoever made it answers for the
+// bytes for `'a` (a slice, or the contract of `from_raw`), on whatever thread.
+unsafe impl Send for IoVec<'_> {}
+// SAFETY: as for `IoVec`.
+unsafe impl Send for IoVecMut<'_> {}
+
+impl<'a> IoVec<'a> {
+    /// No bytes: fills the unused part of an array.
+    pub const EMPTY: IoVec<'static> = IoVec {
+        raw: libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 },
+        life: PhantomData,
+    };
+
+    /// The bytes of a slice.
+    pub fn new(bytes: &'a [u8]) -> IoVec<'a> {
+        let iov_base = bytes.as_ptr().cast_mut().cast();
+        IoVec { raw: libc::iovec { iov_base, iov_len: bytes.len() }, life: PhantomData }
+    }
+
+    /// `len` bytes at `ptr`.
+    ///
+    /// # Safety
+    /// They must be mapped for `'a`. Others may write them meanwhile: the kernel
+    /// copies what it finds.
+    pub(crate) unsafe fn from_raw(ptr: *const u8, len: usize) -> IoVec<'a> {
+        let iov_base = ptr.cast_mut().cast();
+        IoVec { raw: libc::iovec { iov_base, iov_len: len }, life: PhantomData }
+    }
+
+    /// Address and length, for system calls that take one piece.
+    pub(super) fn parts(&self) -> (*mut libc::c_void, usize) {
+        (self.raw.iov_base, self.raw.iov_len)
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.raw.iov_len
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.raw.iov_len == 0
+    }
+}
+
+impl<'a> IoVecMut<'a> {
+    /// No bytes: fills the unused part of an array.
+    pub const EMPTY: IoVecMut<'static> = IoVecMut {
+        raw: libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 },
+        life: PhantomData,
+    };
+
+    /// The bytes of a slice.
+    pub fn new(bytes: &'a mut [u8]) -> IoVecMut<'a> {
+        let iov_base = bytes.as_mut_ptr().cast();
+        IoVecMut { raw: libc::iovec { iov_base, iov_len: bytes.len() }, life: PhantomData }
+    }
+
+    /// `len` bytes at `ptr`.
+    ///
+    /// # Safety
+    /// They must be mapped for `'a`, no Rust reference to them may exist
+    /// meanwhile, and they must belong to whoever makes this element.
+    pub(crate) unsafe fn from_raw(ptr: *mut u8, len: usize) -> IoVecMut<'a> {
+        let iov_base = ptr.cast();
+        IoVecMut { raw: libc::iovec { iov_base, iov_len: len }, life: PhantomData }
+    }
+
+    /// Address and length, for system calls that take one piece.
+    pub(super) fn parts(&self) -> (*mut libc::c_void, usize) {
+        (self.raw.iov_base, self.raw.iov_len)
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.raw.iov_len
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.raw.iov_len == 0
+    }
+}

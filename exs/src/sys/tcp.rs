@@ -1,0 +1,339 @@
+//! TCP sockets: options, gathered sends, scattered receives, sendfile(2).
+//!
+//! Nothing here blocks, and nothing here raises SIGPIPE: the library may live in
+//! a program that keeps that signal's default, which is to die.
+
+use std::fs::File;
+use std::io;
+use std::mem::size_of;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use super::addr::{RawAddr, family, socklen};
+use super::{IoVec, IoVecMut};
+
+/// Turns a C result into ours.
+fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
+}
+
+fn check_len(n: libc::ssize_t) -> io::Result<usize> {
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+fn set_option<T>(fd: &impl AsFd, level: i32, name: i32, value: &T) -> io::Result<()> {
+    let fd = fd.as_fd().as_raw_fd();
+    let ptr = std::ptr::from_ref(value).cast();
+    // SAFETY: the kernel reads exactly the bytes of `value`, whose size is given.
+    check(unsafe { libc::setsockopt(fd, level, name, ptr, socklen(size_of::<T>())) })?;
+    Ok(())
+}
+
+/// A new non-blocking socket for addresses like `addr`.
+fn socket(addr: &SocketAddr) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: a system call without pointers.
+    let fd = check(unsafe { libc::socket(family(addr).into(), kind, 0) })?;
+    // SAFETY: the descriptor was just made, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn bind(fd: &OwnedFd, addr: &SocketAddr) -> io::Result<()> {
+    let (raw, len) = RawAddr::new(addr);
+    // SAFETY: `raw` holds an address of `len` bytes.
+    check(unsafe { libc::bind(fd.as_raw_fd(), raw.as_ptr(), len) })?;
+    Ok(())
+}
+
+/// A non-blocking listener. With SO_REUSEADDR, so that a server can be started
+/// again while old connections linger.
+pub fn listen(addr: &SocketAddr, backlog: u32, v6_only: bool) -> io::Result<TcpListener> {
+    let fd = socket(addr)?;
+    set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1)?;
+    if addr.is_ipv6() {
+        // Always set: the default is the administrator's (net.ipv6.bindv6only).
+        set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &libc::c_int::from(v6_only))?;
+    }
+    bind(&fd, addr)?;
+    let backlog = libc::c_int::try_from(backlog).unwrap_or(libc::c_int::MAX);
+    // SAFETY: a system call without pointers.
+    check(unsafe { libc::listen(fd.as_raw_fd(), backlog) })?;
+    Ok(TcpListener::from(fd))
+}
+
+/// Starts to connect, from `source` if given. The outcome shows when the socket
+/// becomes writable.
+pub fn connect_nonblocking(
+    addr: &SocketAddr,
+    source: Option<&SocketAddr>,
+) -> io::Result<TcpStream> {
+    let fd = socket(addr)?;
+    if let Some(source) = source {
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1)?;
+        bind(&fd, source)?;
+    }
+    let (raw, len) = RawAddr::new(addr);
+    // SAFETY: `raw` holds an address of `len` bytes.
+    match check(unsafe { libc::connect(fd.as_raw_fd(), raw.as_ptr(), len) }) {
+        // An interrupted connect of a non-blocking socket goes on by itself.
+        Err(e) if !matches!(e.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR)) => Err(e),
+        _ => Ok(TcpStream::from(fd)),
+    }
+}
+
+/// Sets TCP_NODELAY: what we write is already batched.
+pub fn no_delay(fd: &impl AsFd) -> io::Result<()> {
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1)
+}
+
+/// Makes the close of this socket a reset (SO_LINGER with time 0).
+pub fn abort_on_close(fd: &impl AsFd) -> io::Result<()> {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    set_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger)
+}
+
+/// Sets TCP_USER_TIMEOUT: the connection breaks when sent bytes stay
+/// unacknowledged for this long. Zero means the system's default.
+pub fn user_timeout(fd: &impl AsFd, limit: Duration) -> io::Result<()> {
+    let millis = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &millis)
+}
+
+/// The maximum segment size of a connection (TCP_MAXSEG).
+pub fn max_segment(fd: &impl AsFd) -> io::Result<usize> {
+    let (mut value, mut len) = (0, socklen(size_of::<libc::c_int>()));
+    let (fd, ptr) = (fd.as_fd().as_raw_fd(), std::ptr::from_mut::<libc::c_int>(&mut value).cast());
+    // SAFETY: `value` has room for the `len` bytes that the kernel may write.
+    check(unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG, ptr, &mut len) })?;
+    Ok(usize::try_from(value).unwrap_or(0))
+}
+
+/// Ends the sending side of a connection (FIN).
+pub fn shutdown_write(fd: &impl AsFd) -> io::Result<()> {
+    // SAFETY: a system call without pointers.
+    check(unsafe { libc::shutdown(fd.as_fd().as_raw_fd(), libc::SHUT_WR) })?;
+    Ok(())
+}
+
+/// An empty message header. (The structure has padding on some systems, so it
+/// has no literal form.)
+fn message() -> libc::msghdr {
+    // SAFETY: `msghdr` is plain integers and pointers: all zeros is an empty one.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Sends the pieces, in order, as far as there is room; returns the bytes taken.
+/// `more` says that further bytes follow at once (MSG_MORE).
+pub fn send(fd: &impl AsFd, pieces: &[IoVec<'_>], more: bool) -> io::Result<usize> {
+    let mut msg = message();
+    // The kernel only reads these: sendmsg's type has no const.
+    msg.msg_iov = pieces.as_ptr().cast_mut().cast();
+    msg.msg_iovlen = pieces.len().min(1024) as _;
+    let more = if more { libc::MSG_MORE } else { 0 };
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | more;
+    loop {
+        let fd = fd.as_fd().as_raw_fd();
+        let n = if let [one] = pieces {
+            let (ptr, len) = one.parts();
+            // SAFETY: the maker of an `IoVec` answers for its bytes.
+            unsafe { libc::send(fd, ptr, len, flags) }
+        } else {
+            // SAFETY: `IoVec` is a transparent `iovec` whose maker answers for its
+            // bytes for the lifetime that `pieces` has; there are `msg_iovlen`.
+            unsafe { libc::sendmsg(fd, &raw const msg, flags) }
+        };
+        let n = check_len(n);
+        match n {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            n => return n,
+        }
+    }
+}
+
+/// Receives what is there into the pieces, in order; returns the bytes, 0 at the
+/// end of the stream.
+pub fn receive(fd: &impl AsFd, pieces: &mut [IoVecMut<'_>]) -> io::Result<usize> {
+    let mut msg = message();
+    msg.msg_iov = pieces.as_mut_ptr().cast();
+    msg.msg_iovlen = pieces.len().min(1024) as _;
+    loop {
+        let fd = fd.as_fd().as_raw_fd();
+        // One piece is the usual case, and the shorter way through the kernel:
+        // that shows where a thread busy-polls.
+        let n = if let [one] = pieces {
+            let (ptr, len) = one.parts();
+            // SAFETY: the maker of an `IoVecMut` holds its bytes exclusively.
+            unsafe { libc::recv(fd, ptr, len, libc::MSG_DONTWAIT) }
+        } else {
+            // SAFETY: `IoVecMut` is a transparent `iovec` whose maker holds its
+            // bytes exclusively for the lifetime that `pieces` has.
+            unsafe { libc::recvmsg(fd, &raw mut msg, libc::MSG_DONTWAIT) }
+        };
+        let n = check_len(n);
+        match n {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            n => return n,
+        }
+    }
+}
+
+/// Sends up to `len` bytes of a file at `offset` straight from the page cache;
+/// returns how many went, 0 at the end of the file.
+pub fn send_file(fd: &impl AsFd, file: &File, offset: u64, len: usize) -> io::Result<usize> {
+    let mut offset = libc::off64_t::try_from(offset)
+        .map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
+    // sendfile(2) has no MSG_NOSIGNAL.
+    without_sigpipe(|| {
+        let (to, from) = (fd.as_fd().as_raw_fd(), file.as_raw_fd());
+        // SAFETY: `offset` is ours to be written.
+        check_len(unsafe { libc::sendfile64(to, from, &raw mut offset, len) })
+    })
+}
+
+/// Reads bytes of a file at `offset`; returns how many, 0 at its end.
+pub fn read_at(file: &File, offset: u64, mut piece: IoVecMut<'_>) -> io::Result<usize> {
+    let offset = libc::off64_t::try_from(offset)
+        .map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
+    loop {
+        let vec = std::ptr::from_mut(&mut piece).cast();
+        // SAFETY: `IoVecMut` is a transparent `iovec` whose maker holds its bytes.
+        let n = check_len(unsafe { libc::preadv64(file.as_raw_fd(), vec, 1, offset) });
+        match n {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            n => return n,
+        }
+    }
+}
+
+/// Runs `call` with SIGPIPE blocked in this thread, and takes back the signal
+/// that it raised, if any. The signal of a write is the thread's own, so no other
+/// one's is taken.
+fn without_sigpipe<T>(call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let set = sigpipe_set();
+    let mut pending = empty_set();
+    // SAFETY: `pending` is ours to be written.
+    unsafe { libc::sigpending(&raw mut pending) };
+    // SAFETY: reads an initialised set.
+    if unsafe { libc::sigismember(&raw const pending, libc::SIGPIPE) } == 1 {
+        // Blocked and pending already: one more raises nothing new.
+        return call();
+    }
+    let mut before = empty_set();
+    // SAFETY: both sets are initialised and ours.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before) };
+    let result = call();
+    if matches!(&result, Err(e) if e.raw_os_error() == Some(libc::EPIPE)) {
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: waits no time, for a set of ours; no signal info is asked for.
+        unsafe { libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const now) };
+    }
+    // SAFETY: the mask that the thread had.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    result
+}
+
+fn empty_set() -> libc::sigset_t {
+    // SAFETY: `sigset_t` is plain integers.
+    let mut set = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is ours to be written.
+    unsafe { libc::sigemptyset(&raw mut set) };
+    set
+}
+
+fn sigpipe_set() -> libc::sigset_t {
+    let mut set = empty_set();
+    // SAFETY: `set` is initialised and ours, and the signal exists.
+    unsafe { libc::sigaddset(&raw mut set, libc::SIGPIPE) };
+    set
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{ErrorKind, Read, Write};
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = listen(&"127.0.0.1:0".parse().unwrap(), 8, false).unwrap();
+        let a = connect_nonblocking(&listener.local_addr().unwrap(), None).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        let (b, _) = listener.accept().unwrap();
+        a.set_nonblocking(false).unwrap();
+        (a, b)
+    }
+
+    #[test]
+    fn pieces_go_out_in_order_and_come_in_in_order() {
+        let (a, b) = pair();
+        no_delay(&a).unwrap();
+        assert!(max_segment(&a).unwrap() > 500);
+        let pieces = [IoVec::new(b"ab"), IoVec::EMPTY, IoVec::new(b"cdef")];
+        assert_eq!(send(&a, &pieces, false).unwrap(), 6);
+        let (mut x, mut y) = ([0; 3], [0; 5]);
+        b.peek(&mut [0; 1]).unwrap();
+        let n = receive(&b, &mut [IoVecMut::new(&mut x), IoVecMut::new(&mut y)]).unwrap();
+        assert_eq!((n, &x, &y[..3]), (6, b"abc", &b"def"[..]));
+        let again = receive(&b, &mut [IoVecMut::new(&mut x)]).unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::WouldBlock);
+        shutdown_write(&a).unwrap();
+        b.peek(&mut [0; 1]).unwrap();
+        assert_eq!(receive(&b, &mut [IoVecMut::new(&mut x)]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_file_goes_out_and_its_end_is_zero() {
+        let (a, mut b) = pair();
+        let path = std::env::temp_dir().join(format!("exs-sendfile-{}", std::process::id()));
+        let mut file = File::create_new(&path).unwrap();
+        file.write_all(b"0123456789").unwrap();
+        let file = File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(send_file(&a, &file, 4, 100).unwrap(), 6);
+        assert_eq!(send_file(&a, &file, 10, 100).unwrap(), 0);
+        let mut out = [0; 6];
+        b.read_exact(&mut out).unwrap();
+        assert_eq!(&out, b"456789");
+        assert_eq!(send_file(&a, &file, u64::MAX, 1).unwrap_err().raw_os_error(), Some(75));
+    }
+
+    #[test]
+    fn a_file_to_a_dead_peer_is_an_error_and_no_signal() {
+        // The test process ignores SIGPIPE, as Rust programs do: give it back its
+        // deadly default, so that a signal that gets through ends the test.
+        // SAFETY: sets a disposition that is always valid.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        let (a, b) = pair();
+        abort_on_close(&b).unwrap();
+        drop(b);
+        let file = File::open("/proc/self/exe").unwrap();
+        let errno = loop {
+            match send_file(&a, &file, 0, 4096) {
+                Ok(_) => {}
+                Err(e) => break e.raw_os_error().unwrap(),
+            }
+        };
+        assert!([libc::EPIPE, libc::ECONNRESET].contains(&errno), "errno {errno}");
+        assert_eq!(send_file(&a, &file, 0, 1).unwrap_err().raw_os_error(), Some(libc::EPIPE));
+        assert_eq!(send(&a, &[IoVec::new(b"x")], false).unwrap_err().kind(), ErrorKind::BrokenPipe);
+        // SAFETY: as above.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    }
+
+    #[test]
+    fn an_abort_resets_and_the_user_timeout_is_taken() {
+        let (a, mut b) = pair();
+        user_timeout(&a, Duration::from_secs(3)).unwrap();
+        abort_on_close(&a).unwrap();
+        drop(a);
+        assert_eq!(b.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn a_source_address_is_bound() {
+        let listener = listen(&"[::1]:0".parse().unwrap(), 8, true).unwrap();
+        let source = "[::1]:0".parse().unwrap();
+        let a = connect_nonblocking(&listener.local_addr().unwrap(), Some(&source)).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        assert_eq!(listener.accept().unwrap().1, a.local_addr().unwrap());
+    }
+}

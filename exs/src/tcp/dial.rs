@@ -1,0 +1,194 @@
+//! The initiator's side: TCP connect, then an engine.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mio::Interest;
+use mio::net::TcpStream;
+
+use super::SoftRnic;
+use super::link::{Link, Owner};
+use super::qp::Conn;
+use super::timers::Source;
+use crate::iwarp::{Config, Engine};
+use crate::rnic::{CmEvent, ConnParam, Qp, QpState, RnicError, RnicEvent};
+use crate::sys;
+use crate::time::Time;
+
+/// A TCP connect under way.
+pub(super) struct Dial {
+    stream: TcpStream,
+    qp: u32,
+    timeout: Duration,
+    deadline: Time,
+    config: Config,
+    private_data: Vec<u8>,
+    /// On the ready list.
+    pub(super) queued: bool,
+}
+
+/// What a segment holds if the kernel does not say (RFC 9293 section 3.7.1).
+const DEFAULT_MSS: usize = 536;
+
+/// The segment size of a connection.
+pub(super) fn mss(stream: &TcpStream) -> usize {
+    sys::max_segment(stream).ok().filter(|m| *m > 0).unwrap_or(DEFAULT_MSS)
+}
+
+impl SoftRnic {
+    /// The engine's configuration for a queue pair.
+    pub(super) fn config(&self, qp: Qp, param: &ConnParam<'_>) -> Result<Config, RnicError> {
+        let attr = &self.qps.get(qp.0)?.attr;
+        Ok(Config {
+            qp: qp.0,
+            pd: attr.pd.0,
+            crc: param.crc,
+            ird: param.ird.min(self.caps.max_ird),
+            ord: param.ord.min(self.caps.max_ord),
+            max_send_wr: attr.max_send_wr,
+            max_recv_wr: attr.max_recv_wr,
+            uses_srq: attr.srq.is_some(),
+            mss: DEFAULT_MSS,
+            peer_to_peer: false,
+        })
+    }
+
+    pub(super) fn check_private(&self, private_data: &[u8]) -> Result<(), RnicError> {
+        let (asked, limit) = (private_data.len(), self.caps.max_private_data);
+        if asked <= limit {
+            return Ok(());
+        }
+        let (asked, limit) = (asked as u64, limit as u64);
+        Err(RnicError::Limit { what: "bytes of private data", asked, limit })
+    }
+
+    pub(super) fn dial(
+        &mut self,
+        qp: Qp,
+        addr: SocketAddr,
+        param: &ConnParam<'_>,
+        now: Time,
+    ) -> Result<(), RnicError> {
+        if self.state_of(qp)? != QpState::Init {
+            return Err(self.wrong_state(qp, "Init"));
+        }
+        self.check_private(param.private_data)?;
+        let config = self.config(qp, param)?;
+        let stream = sys::connect_nonblocking(&addr, param.bind.as_ref())
+            .map_err(|e| RnicError::os("connect", &e))?;
+        let id = self.dials.insert(Dial {
+            stream: TcpStream::from_std(stream),
+            qp: qp.0,
+            timeout: param.timeout,
+            deadline: now + param.timeout,
+            config,
+            private_data: param.private_data.to_vec(),
+            queued: false,
+        })?;
+        let source = Source::Dial(id);
+        let token = self.token(source);
+        let dial = self.dials.get_mut(id)?;
+        if let Err(e) = self.registry.register(&mut dial.stream, token, Interest::WRITABLE) {
+            self.dials.remove(id)?;
+            return Err(RnicError::os("epoll_ctl", &e));
+        }
+        self.timers.set(source, now + param.timeout);
+        let pair = self.qps.get_mut(qp.0)?;
+        pair.conn = Conn::Dial(id);
+        pair.timeout = param.timeout;
+        // On loopback the outcome is often there already.
+        self.enqueue(source);
+        Ok(())
+    }
+
+    /// Sees how a connect stands.
+    pub(super) fn serve_dial(&mut self, id: u32, now: Time) {
+        let Ok(dial) = self.dials.get_mut(id) else { return };
+        dial.queued = false;
+        match dial.stream.take_error() {
+            Ok(Some(e)) | Err(e) => return self.fail_dial(id, RnicError::os("connect", &e)),
+            Ok(None) => {}
+        }
+        let peer = match dial.stream.peer_addr() {
+            Ok(peer) => peer,
+            Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => return,
+            Err(e) => return self.fail_dial(id, RnicError::os("connect", &e)),
+        };
+        match dial.stream.local_addr() {
+            Ok(local) => self.dialled(id, (local, peer), now),
+            Err(e) => self.fail_dial(id, RnicError::os("getsockname", &e)),
+        }
+    }
+
+    /// The TCP connection is there: an engine takes it over.
+    fn dialled(&mut self, id: u32, addrs: (SocketAddr, SocketAddr), now: Time) {
+        let Ok(dial) = self.dials.remove(id) else { return };
+        self.timers.clear(Source::Dial(id));
+        let mut stream = dial.stream;
+        let _ = sys::no_delay(&stream);
+        let config = Config { mss: mss(&stream), ..dial.config };
+        let made = Engine::initiator(config, &dial.private_data)
+            .and_then(|mut engine| {
+                let pair = self.qps.get_mut(dial.qp)?;
+                for buf in std::mem::take(&mut pair.early) {
+                    engine.post_recv(buf)?;
+                }
+                Ok(engine)
+            })
+            .and_then(|engine| {
+                let _ = self.registry.deregister(&mut stream);
+                self.add_link(Link::new(stream, engine, Owner::Qp(dial.qp)))
+            });
+        match made {
+            Ok(link) => {
+                if let Ok(pair) = self.qps.get_mut(dial.qp) {
+                    pair.conn = Conn::Link(link);
+                    pair.addrs = Some(addrs);
+                }
+                self.timers.set(Source::Link(link), dial.deadline.max(now));
+            }
+            Err(error) => self.dial_failed(dial.qp, error),
+        }
+    }
+
+    pub(super) fn dial_due(&mut self, id: u32) {
+        if let Ok(dial) = self.dials.get(id) {
+            let timeout = dial.timeout;
+            self.fail_dial(id, RnicError::Timeout(timeout));
+        }
+    }
+
+    pub(super) fn fail_dial(&mut self, id: u32, error: RnicError) {
+        if let Ok(dial) = self.dials.get(id) {
+            let qp = dial.qp;
+            self.drop_dial(id);
+            self.dial_failed(qp, error);
+        }
+    }
+
+    fn dial_failed(&mut self, qp: u32, error: RnicError) {
+        self.kill_qp(qp);
+        self.events.push_back(RnicEvent::Cm(CmEvent::ConnectFailed { qp: Qp(qp), error }));
+    }
+
+    pub(super) fn drop_dial(&mut self, id: u32) {
+        if let Ok(mut dial) = self.dials.remove(id) {
+            self.timers.clear(Source::Dial(id));
+            let _ = self.registry.deregister(&mut dial.stream);
+        }
+    }
+
+    /// Takes a link into the table and into the reactor.
+    pub(super) fn add_link(&mut self, link: Link) -> Result<u32, RnicError> {
+        let id = self.links.insert(link)?;
+        let token = self.token(Source::Link(id));
+        let both = Interest::READABLE | Interest::WRITABLE;
+        let link = self.links.get_mut(id)?;
+        if let Err(e) = self.registry.register(&mut link.stream, token, both) {
+            self.links.remove(id)?;
+            return Err(RnicError::os("epoll_ctl", &e));
+        }
+        self.enqueue(Source::Link(id));
+        Ok(id)
+    }
+}

@@ -1,0 +1,159 @@
+//! Protection domains, memory regions and windows.
+
+use super::SoftRnic;
+use super::qp::Conn;
+use super::queues::revoke;
+use crate::mem::{Access, Grant, Key, Scope, Segment};
+use crate::rnic::{Mr, Pd, Qp, QpState, RnicError};
+
+/// A protection domain and what is in it.
+#[derive(Default)]
+pub(super) struct Domain {
+    pub(super) mrs: usize,
+    pub(super) qps: Vec<u32>,
+    pub(super) srqs: Vec<u32>,
+}
+
+/// A memory window of a queue pair.
+#[derive(Clone, Copy)]
+pub(super) struct Window {
+    key: Key,
+    mr: Key,
+}
+
+impl SoftRnic {
+    pub(super) fn free_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
+        let domain = self.pds.get(pd.0)?;
+        match domain.mrs + domain.qps.len() + domain.srqs.len() {
+            0 => self.pds.remove(pd.0).map(drop),
+            users => Err(RnicError::Busy { what: "protection domain", id: pd.0, users }),
+        }
+    }
+
+    fn issue_key(&mut self, grant: Grant) -> Key {
+        let random = &mut self.random;
+        self.keys.insert(grant, &mut || random.next_u32())
+    }
+
+    pub(super) fn register(
+        &mut self,
+        pd: Pd,
+        memory: &Segment,
+        access: Access,
+    ) -> Result<Mr, RnicError> {
+        self.pds.get_mut(pd.0)?.mrs += 1;
+        let scope = Scope::Domain(pd.0);
+        Ok(Mr { key: self.issue_key(Grant { segment: memory.clone(), access, scope }) })
+    }
+
+    /// The domain of an MR.
+    fn mr_domain(&self, mr: Mr) -> Result<u32, RnicError> {
+        match self.keys.get(mr.key).map(|g| g.scope) {
+            Some(Scope::Domain(pd)) => Ok(pd),
+            _ => Err(RnicError::NoSuch { what: "memory region", id: mr.key }),
+        }
+    }
+
+    pub(super) fn deregister(&mut self, mr: Mr) -> Result<(), RnicError> {
+        let pd = self.mr_domain(mr)?;
+        self.keys.remove(mr.key);
+        self.drop_region(pd, mr.key);
+        Ok(())
+    }
+
+    /// After an MR's key was removed: ends its windows, and takes its memory away
+    /// from all work that still refers to it.
+    fn drop_region(&mut self, pd: u32, key: Key) {
+        let Ok(domain) = self.pds.get_mut(pd) else { return };
+        domain.mrs = domain.mrs.saturating_sub(1);
+        let (qps, srqs) = (domain.qps.clone(), domain.srqs.clone());
+        for srq in srqs {
+            if let Ok(queue) = self.srqs.get_mut(srq) {
+                revoke(&mut queue.bufs, key);
+            }
+        }
+        for id in qps {
+            if self.window_counts.contains_key(&key) {
+                self.drop_windows(id, |w| w.mr == key);
+            }
+            let Ok(qp) = self.qps.get_mut(id) else { continue };
+            revoke(&mut qp.early, key);
+            if let Conn::Link(link) = qp.conn
+                && let Ok(link) = self.links.get_mut(link)
+            {
+                link.engine.mr_revoked(key);
+                if link.engine.state() != QpState::Rts {
+                    self.touch(id);
+                }
+            }
+        }
+    }
+
+    pub(super) fn bind(
+        &mut self,
+        qp: Qp,
+        mr: Mr,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Key, RnicError> {
+        let pd = self.live_qp(qp, "a live connection")?.attr.pd.0;
+        // A window for writing needs a region that may be written at all
+        // (IBV_ACCESS_LOCAL_WRITE, as in verbs); one for reading needs nothing.
+        let local_write = access.local_write || access.remote_write;
+        let need = Access { local_write, ..Access::LOCAL_READ };
+        let segment = self.keys.check_local(pd, mr.key, addr, len, need)?;
+        let scope = Scope::QueuePair(pd, qp.0);
+        let key = self.issue_key(Grant { segment, access, scope });
+        *self.window_counts.entry(mr.key).or_default() += 1;
+        self.qps.get_mut(qp.0)?.windows.push(Window { key, mr: mr.key });
+        Ok(key)
+    }
+
+    pub(super) fn invalidate(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
+        self.qps.get(qp.0)?;
+        match self.drop_windows(qp.0, |w| w.key == key) {
+            0 => Err(RnicError::NoSuch { what: "memory window", id: key }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends the windows of a QP that `which` selects; returns how many.
+    pub(super) fn drop_windows(&mut self, qp: u32, which: impl Fn(&Window) -> bool) -> usize {
+        let Ok(pair) = self.qps.get_mut(qp) else { return 0 };
+        let (mut found, mut at, mut ended) = (0, 0, false);
+        while let Some(&window) = pair.windows.get(at) {
+            if !which(&window) {
+                at += 1;
+                continue;
+            }
+            pair.windows.swap_remove(at);
+            found += 1;
+            self.keys.remove(window.key);
+            if let Some(n) = self.window_counts.get_mut(&window.mr) {
+                *n -= 1;
+                if *n == 0 {
+                    self.window_counts.remove(&window.mr);
+                }
+            }
+            if let Conn::Link(link) = pair.conn
+                && let Ok(link) = self.links.get_mut(link)
+            {
+                link.engine.key_revoked(window.key);
+                ended |= link.engine.state() != QpState::Rts;
+            }
+        }
+        // A window that nothing was using closes silently.
+        if ended {
+            self.touch(qp);
+        }
+        found
+    }
+
+    /// After a peer's SEND WITH INVALIDATE: the engine, which lets a peer end
+    /// windows of its own connection only, has removed the key already; the books
+    /// follow.
+    pub(super) fn forget_invalidated(&mut self, qp: u32, key: Key) {
+        self.drop_windows(qp, |w| w.key == key);
+    }
+}

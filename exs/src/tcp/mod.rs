@@ -1,0 +1,280 @@
+//! F5: the software RNIC: iWARP in user space over the kernel's TCP.
+//!
+//! [`SoftRnic`] meets the contract of [`Rnic`] with what every machine has. The
+//! protocol (MPA, DDP, RDMAP) is the business of the engine below (`iwarp`), one
+//! for each connection; this floor owns everything around it: sockets and their
+//! readiness, deadlines, the tables of objects, the keys.
+//!
+//! The shape of its data: numbered tables (`table`) of protection domains, CQs,
+//! SRQs, queue pairs, listeners, dials (TCP connects under way) and links (TCP
+//! connections with an engine). A queue pair is joined to a dial, then to a link;
+//! a link has an owner (`link::Owner`). Sources that have something to do are on
+//! one ready list; each gets a turn of bounded size, so that none starves another.
+//!
+//! What it promises beyond the trait:
+//! - Outbound, a batch of FPDUs leaves in one gathered sendmsg(2) straight from
+//!   user memory, or from the page cache by sendfile(2); inbound, payload is
+//!   received straight into its destination (`link`).
+//! - No allocation per message, and none that a stranger can grow without bound.
+//! - Readiness is edge-triggered: flags remember it, and a short read or write
+//!   counts as "no more", which spares the call that only says EAGAIN.
+//! - An orderly end waits for the peer's, ten seconds at most without progress.
+//!
+//! What it must never know: EXS, its messages, sockets of a program. It reads no
+//! clock: time comes in with the calls, as in the floors below.
+
+mod dial;
+mod files;
+mod link;
+mod listen;
+mod memory;
+mod qp;
+mod queues;
+mod serve;
+mod table;
+mod timers;
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+
+use crate::iwarp::{MAX_INLINE, MAX_PRIVATE_DATA, MAX_READS, TxPool};
+use crate::mem::{Access, Key, KeyTable, MAX_SGE, Segment};
+use crate::rnic::{
+    Caps, ConnParam, ConnReq, Cq, Disconnect, ListenOpts, Listener, Mr, Pd, Qp, QpAttr, QpState,
+    Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc,
+};
+use crate::sys::RandomSource;
+use crate::time::Time;
+use timers::Source;
+
+/// Bytes that one WR may move.
+const MAX_MSG: u64 = 1 << 30;
+
+/// An RNIC made of software: see the module's essay.
+pub struct SoftRnic {
+    caps: Caps,
+    registry: mio::Registry,
+    token_base: usize,
+    random: RandomSource,
+    keys: KeyTable,
+    /// How many windows an MR has, where it has any.
+    window_counts: HashMap<Key, usize>,
+    pds: table::Table<memory::Domain>,
+    cqs: table::Table<queues::CompletionQueue>,
+    srqs: table::Table<queues::ReceiveQueue>,
+    qps: table::Table<qp::QueuePair>,
+    listeners: table::Table<listen::Listening>,
+    dials: table::Table<dial::Dial>,
+    links: table::Table<link::Link>,
+    /// Connection requests that wait for an answer: their links.
+    requests: table::Table<u32>,
+    /// Links whose request has not come, the oldest first (and some that are past
+    /// that).
+    greetings: VecDeque<u32>,
+    max_greetings: usize,
+    /// Listeners that found no free descriptor.
+    starved: Vec<u32>,
+    timers: timers::Timers,
+    ready: VecDeque<Source>,
+    hot: VecDeque<serve::Hot>,
+    /// When idle links were last looked for, and where to go on.
+    swept: Time,
+    sweep_at: usize,
+    events: VecDeque<RnicEvent>,
+    lookahead: Box<[u8]>,
+    tx_pool: TxPool,
+    file_pool: files::FilePool,
+    /// Completions on their way from an engine to their queues.
+    wcs: Vec<Wc>,
+}
+
+impl SoftRnic {
+    /// Makes an RNIC whose sockets are registered with `registry` under tokens from
+    /// `token_base` up to 2^32 further. Keys are drawn from `random`.
+    pub fn new(registry: mio::Registry, token_base: usize, random: RandomSource) -> SoftRnic {
+        SoftRnic {
+            caps: Caps {
+                name: "soft".to_owned(),
+                write_imm: false,
+                initiator_first: true,
+                read_sink_remote_write: true,
+                write_acked: false,
+                file_source: true,
+                max_sge: MAX_SGE,
+                max_inline: MAX_INLINE,
+                max_msg: MAX_MSG,
+                max_ord: MAX_READS,
+                max_ird: MAX_READS,
+                max_private_data: MAX_PRIVATE_DATA,
+            },
+            registry,
+            token_base,
+            random,
+            keys: KeyTable::new(),
+            window_counts: HashMap::new(),
+            pds: table::Table::new("protection domain"),
+            cqs: table::Table::new("completion queue"),
+            srqs: table::Table::new("shared receive queue"),
+            qps: table::Table::new("queue pair"),
+            listeners: table::Table::new("listener"),
+            dials: table::Table::new("connection attempt"),
+            links: table::Table::new("connection"),
+            requests: table::Table::new("connection request"),
+            greetings: VecDeque::new(),
+            max_greetings: listen::GREETINGS,
+            starved: Vec::new(),
+            timers: timers::Timers::default(),
+            ready: VecDeque::new(),
+            hot: VecDeque::new(),
+            swept: Time::ZERO,
+            sweep_at: 0,
+            events: VecDeque::new(),
+            lookahead: vec![0; link::LOOKAHEAD].into_boxed_slice(),
+            tx_pool: TxPool::default(),
+            file_pool: files::FilePool::default(),
+            wcs: Vec::new(),
+        }
+    }
+
+    /// An RNIC with keys from the kernel's generator.
+    pub fn with_kernel_keys(registry: mio::Registry, token_base: usize) -> io::Result<SoftRnic> {
+        Ok(SoftRnic::new(registry, token_base, RandomSource::kernel()?))
+    }
+
+    /// Bounds the start-ups of callers that may be under way at a time (1024 if
+    /// never called): when one more comes, the oldest is dropped.
+    pub fn limit_handshakes(&mut self, most: usize) {
+        self.max_greetings = most;
+    }
+
+    fn token(&self, source: Source) -> mio::Token {
+        mio::Token(self.token_base + source.token())
+    }
+}
+
+impl Rnic for SoftRnic {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn alloc_pd(&mut self) -> Result<Pd, RnicError> {
+        self.pds.insert(memory::Domain::default()).map(Pd)
+    }
+    fn dealloc_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
+        self.free_pd(pd)
+    }
+    fn reg_mr(&mut self, pd: Pd, memory: &Segment, access: Access) -> Result<Mr, RnicError> {
+        self.register(pd, memory, access)
+    }
+    fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
+        self.deregister(mr)
+    }
+    fn create_cq(&mut self, depth: usize) -> Result<Cq, RnicError> {
+        self.make_cq(depth)
+    }
+    fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
+        self.free_cq(cq)
+    }
+    fn poll_cq(&mut self, cq: Cq, max: usize, out: &mut Vec<Wc>) -> Result<usize, RnicError> {
+        self.take_wcs(cq, max, out)
+    }
+    fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
+        self.arm(cq)
+    }
+    fn create_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError> {
+        self.make_srq(pd, max_wr)
+    }
+    fn destroy_srq(&mut self, srq: Srq) -> Result<(), RnicError> {
+        self.free_srq(srq)
+    }
+    fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
+        self.fill_srq(srq, wr)
+    }
+    fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
+        self.make_qp(attr)
+    }
+    fn destroy_qp(&mut self, qp: Qp) -> Result<(), RnicError> {
+        self.free_qp(qp)
+    }
+    fn qp_state(&self, qp: Qp) -> Result<QpState, RnicError> {
+        self.state_of(qp)
+    }
+
+    fn post_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
+        self.post_tx(qp, wr)
+    }
+    fn post_recv(&mut self, qp: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
+        self.post_rx(qp, wr)
+    }
+    fn bind_mw(
+        &mut self,
+        qp: Qp,
+        mr: Mr,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Key, RnicError> {
+        self.bind(qp, mr, addr, len, access)
+    }
+    fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
+        self.invalidate(qp, key)
+    }
+    fn flush(&mut self, qp: Qp, now: Time) {
+        self.doorbell(qp, now);
+    }
+
+    fn listen(&mut self, addr: SocketAddr, opts: &ListenOpts) -> Result<Listener, RnicError> {
+        self.open_listener(addr, opts)
+    }
+    fn listener_addr(&self, listener: Listener) -> Result<SocketAddr, RnicError> {
+        self.address_of(listener)
+    }
+    fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
+        self.shut_listener(listener)
+    }
+    fn connect(
+        &mut self,
+        qp: Qp,
+        addr: SocketAddr,
+        param: &ConnParam<'_>,
+        now: Time,
+    ) -> Result<(), RnicError> {
+        self.dial(qp, addr, param, now)
+    }
+    fn accept(
+        &mut self,
+        req: ConnReq,
+        qp: Qp,
+        param: &ConnParam<'_>,
+        now: Time,
+    ) -> Result<(), RnicError> {
+        self.answer_yes(req, qp, param, now)
+    }
+    fn reject(&mut self, req: ConnReq, private_data: &[u8], now: Time) -> Result<(), RnicError> {
+        self.answer_no(req, private_data, now)
+    }
+    fn disconnect(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError> {
+        self.end(qp, how, now)
+    }
+    fn addrs(&self, qp: Qp) -> Result<(SocketAddr, SocketAddr), RnicError> {
+        self.qps.get(qp.0)?.addrs.ok_or_else(|| self.wrong_state(qp, "Rts"))
+    }
+
+    fn handle_ready(&mut self, token: usize, ready: Ready) {
+        self.note_ready(token, ready);
+    }
+    fn progress(&mut self, now: Time) -> bool {
+        self.serve_all(now)
+    }
+    fn spin(&mut self, now: Time) -> bool {
+        self.spin_hot(now)
+    }
+    fn next_timeout(&self) -> Option<Time> {
+        // Work that waits for its turn is due now.
+        if self.ready.is_empty() { self.timers.next() } else { Some(Time::ZERO) }
+    }
+    fn poll_event(&mut self) -> Option<RnicEvent> {
+        self.events.pop_front()
+    }
+}

@@ -1,0 +1,291 @@
+//! Queue pairs, and the work posted to them.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::SoftRnic;
+use super::files::FileQueue;
+use super::memory::Window;
+use super::queues::check_depth;
+use super::timers::Source;
+use crate::iwarp::{Inline, MAX_INLINE, RxBuf, TxWr};
+use crate::mem::{Access, Key, MAX_SGE, Sgl};
+use crate::rnic::{
+    Qp, QpAttr, QpState, RecvWr, RnicError, SendOp, SendWr, Sge, Wc, WcOp, WcStatus,
+};
+
+/// What a queue pair is connected by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Conn {
+    /// Nothing yet.
+    None,
+    /// A TCP connect under way.
+    Dial(u32),
+    /// A TCP connection with an engine.
+    Link(u32),
+    /// Nothing any more.
+    Dead,
+}
+
+/// A queue pair.
+pub(super) struct QueuePair {
+    pub(super) attr: QpAttr,
+    pub(super) conn: Conn,
+    /// Receives posted before there was an engine to hold them.
+    pub(super) early: VecDeque<RxBuf>,
+    pub(super) windows: Vec<Window>,
+    /// (Ours, the peer's), once connected.
+    pub(super) addrs: Option<(SocketAddr, SocketAddr)>,
+    /// WRs with a file as their source, where the engine cannot take them; boxed,
+    /// as most queue pairs never see one.
+    pub(super) files: Option<Box<FileQueue>>,
+    /// An orderly disconnect was asked for, and waits for `files` to run empty.
+    pub(super) closing: bool,
+    /// How long the connection attempt may take.
+    pub(super) timeout: Duration,
+}
+
+impl SoftRnic {
+    pub(super) fn make_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
+        self.pds.get(attr.pd.0)?;
+        check_depth("send queue depth", attr.max_send_wr)?;
+        check_depth("receive queue depth", attr.max_recv_wr)?;
+        for cq in [attr.send_cq, attr.recv_cq] {
+            self.cqs.get(cq.0)?;
+        }
+        if let Some(srq) = attr.srq
+            && self.srqs.get(srq.0)?.pd != attr.pd.0
+        {
+            return Err(RnicError::NoSuch {
+                what: "shared receive queue of this domain",
+                id: srq.0,
+            });
+        }
+        let qp = self.qps.insert(QueuePair {
+            attr: *attr,
+            conn: Conn::None,
+            early: VecDeque::new(),
+            windows: Vec::new(),
+            addrs: None,
+            files: None,
+            closing: false,
+            timeout: Duration::ZERO,
+        })?;
+        self.pds.get_mut(attr.pd.0)?.qps.push(qp);
+        for cq in [attr.send_cq, attr.recv_cq] {
+            self.cqs.get_mut(cq.0)?.users += 1;
+        }
+        if let Some(srq) = attr.srq {
+            self.srqs.get_mut(srq.0)?.users += 1;
+        }
+        Ok(Qp(qp))
+    }
+
+    pub(super) fn free_qp(&mut self, id: Qp) -> Result<(), RnicError> {
+        self.qps.get(id.0)?;
+        self.drop_windows(id.0, |_| true);
+        let qp = self.qps.remove(id.0)?;
+        match qp.conn {
+            Conn::Dial(dial) => self.drop_dial(dial),
+            Conn::Link(link) => self.drop_link(link, true),
+            Conn::None | Conn::Dead => {}
+        }
+        if let Some(files) = qp.files {
+            self.file_pool.give_back_all(*files);
+            self.wake_pool();
+        }
+        self.pds.get_mut(qp.attr.pd.0)?.qps.retain(|q| *q != id.0);
+        for cq in [qp.attr.send_cq, qp.attr.recv_cq] {
+            self.cqs.get_mut(cq.0)?.users -= 1;
+        }
+        if let Some(srq) = qp.attr.srq {
+            self.srqs.get_mut(srq.0)?.users -= 1;
+            // It may have been woken to take a buffer that it now leaves.
+            self.wake_srq(srq.0);
+        }
+        Ok(())
+    }
+
+    pub(super) fn state_of(&self, id: Qp) -> Result<QpState, RnicError> {
+        let qp = self.qps.get(id.0)?;
+        Ok(match qp.conn {
+            Conn::None => QpState::Init,
+            Conn::Dial(_) => QpState::Connecting,
+            Conn::Dead => QpState::Error,
+            Conn::Link(link) => match self.links.get(link)?.engine.state() {
+                QpState::Rts if qp.closing => QpState::Closing,
+                state => state,
+            },
+        })
+    }
+
+    pub(super) fn wrong_state(&self, qp: Qp, need: &'static str) -> RnicError {
+        let state = self.state_of(qp).unwrap_or(QpState::Error);
+        RnicError::State { qp: qp.0, state, need }
+    }
+
+    /// The queue pair, unless it is dead.
+    pub(super) fn live_qp(&self, id: Qp, need: &'static str) -> Result<&QueuePair, RnicError> {
+        let qp = self.qps.get(id.0)?;
+        match self.state_of(id)? {
+            QpState::Error | QpState::Closing => Err(self.wrong_state(id, need)),
+            _ => Ok(qp),
+        }
+    }
+
+    /// Puts a queue pair's link on the ready list.
+    pub(super) fn touch(&mut self, qp: u32) {
+        if let Ok(QueuePair { conn: Conn::Link(link), .. }) = self.qps.get(qp) {
+            self.enqueue(Source::Link(*link));
+        }
+    }
+
+    /// Checks and collects the segments of a WR.
+    fn resolve(
+        &self,
+        pd: u32,
+        sink_of: Option<u32>,
+        sges: &[Sge],
+        need: Access,
+    ) -> Result<(Sgl, [Key; MAX_SGE]), RnicError> {
+        if sges.len() > MAX_SGE {
+            let (asked, limit) = (sges.len() as u64, MAX_SGE as u64);
+            return Err(RnicError::Limit { what: "segments per work request", asked, limit });
+        }
+        let (mut sgl, mut lkeys) = (Sgl::new(), [0; MAX_SGE]);
+        // Empty ones name no memory: nothing to check (and a list drops them).
+        for (key, sge) in lkeys.iter_mut().zip(sges.iter().filter(|s| s.len > 0)) {
+            let segment = match sink_of {
+                // The sink of a READ is open to the peer, so it may be a window
+                // of this QP: nobody else's peer can then reach it.
+                Some(qp) => self.keys.check_remote(pd, qp, sge.lkey, sge.addr, sge.len, need)?,
+                None => self.keys.check_local(pd, sge.lkey, sge.addr, sge.len, need)?,
+            };
+            *key = sge.lkey;
+            let pushed = sgl.push(segment);
+            debug_assert!(pushed.is_ok(), "the list has MAX_SGE places");
+        }
+        Ok((sgl, lkeys))
+    }
+
+    pub(super) fn resolve_recv(&self, pd: u32, wr: &RecvWr<'_>) -> Result<RxBuf, RnicError> {
+        let (sgl, lkeys) = self.resolve(pd, None, wr.sges, Access::LOCAL)?;
+        self.check_size(sgl.len() as u64)?;
+        Ok(RxBuf { wr_id: wr.wr_id, sgl, lkeys })
+    }
+
+    fn check_size(&self, asked: u64) -> Result<(), RnicError> {
+        let limit = self.caps.max_msg;
+        if asked <= limit {
+            return Ok(());
+        }
+        Err(RnicError::Limit { what: "bytes per work request", asked, limit })
+    }
+
+    fn resolve_send(&self, pd: u32, qp: u32, wr: &SendWr<'_>) -> Result<TxWr, RnicError> {
+        let mut need = Access::LOCAL_READ;
+        match wr.op {
+            SendOp::Read { .. } => {
+                // The peer's READ RESPONSE is a tagged message to the sink: hence
+                // the remote right (RFC 5040 section 5.3), and one segment.
+                need = Access { local_write: true, remote_write: true, remote_read: false };
+                if wr.sges.len() > 1 {
+                    let (asked, limit) = (wr.sges.len() as u64, 1);
+                    return Err(RnicError::Limit { what: "segments per READ", asked, limit });
+                }
+                if !wr.head.is_empty() || wr.inline || wr.file.is_some() {
+                    return Err(RnicError::Unsupported("READ with inline data or a file"));
+                }
+            }
+            SendOp::WriteImm { .. } => {
+                return Err(RnicError::Unsupported("WRITE WITH IMMEDIATE"));
+            }
+            SendOp::Send { .. } if wr.file.is_some() => {
+                return Err(RnicError::Unsupported("SEND from a file"));
+            }
+            SendOp::Send { .. } | SendOp::Write { .. } => {}
+        }
+        let sink_of = matches!(wr.op, SendOp::Read { .. }).then_some(qp);
+        let (mut sgl, mut lkeys) = self.resolve(pd, sink_of, wr.sges, need)?;
+        let by_value = wr.head.len() + if wr.inline { sgl.len() } else { 0 };
+        let mut head = Inline::EMPTY;
+        if !head.push(wr.head) || (wr.inline && !head.push_sgl(&sgl)) {
+            let (asked, limit) = (by_value as u64, MAX_INLINE as u64);
+            return Err(RnicError::Limit { what: "bytes of inline data", asked, limit });
+        }
+        if wr.inline {
+            (sgl, lkeys) = (Sgl::new(), [0; MAX_SGE]);
+        }
+        let file_len = wr.file.as_ref().map_or(0, |f| f.len);
+        self.check_size((head.len() as u64 + sgl.len() as u64).saturating_add(file_len))?;
+        let file = wr.file.clone();
+        Ok(TxWr { wr_id: wr.wr_id, op: wr.op, head, sgl, lkeys, file, signaled: wr.signaled })
+    }
+
+    pub(super) fn post_tx(&mut self, id: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
+        let qp = self.qps.get(id.0)?;
+        let Conn::Link(link) = qp.conn else {
+            return Err(self.wrong_state(id, "Rts"));
+        };
+        if qp.closing {
+            return Err(self.wrong_state(id, "Rts"));
+        }
+        let tx = self.resolve_send(qp.attr.pd.0, id.0, wr)?;
+        self.cqs.get(qp.attr.send_cq.0)?.check_room()?;
+        let engine = &mut self.links.get_mut(link)?.engine;
+        // In order: behind a WR that waits in `files`, all others wait too.
+        if (tx.file.is_some() && engine.crc()) || qp.files.is_some() {
+            if engine.state() != QpState::Rts {
+                return Err(self.wrong_state(id, "Rts"));
+            }
+            self.hold(id.0, tx)?;
+        } else {
+            engine.post_send(tx)?;
+        }
+        // Nothing leaves before the doorbell rings, or other work of this connection
+        // takes it along.
+        Ok(())
+    }
+
+    pub(super) fn post_rx(&mut self, id: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
+        let qp = self.live_qp(id, "Init, Connecting or Rts")?;
+        if qp.attr.srq.is_some() {
+            return Err(RnicError::Unsupported("receive queue of its own on a QP with an SRQ"));
+        }
+        let buf = self.resolve_recv(qp.attr.pd.0, wr)?;
+        self.cqs.get(qp.attr.recv_cq.0)?.check_room()?;
+        if let Conn::Link(link) = qp.conn {
+            return self.links.get_mut(link)?.engine.post_recv(buf);
+        }
+        let qp = self.qps.get_mut(id.0)?;
+        if qp.early.len() >= qp.attr.max_recv_wr {
+            return Err(RnicError::QueueFull { what: "receive queue", depth: qp.attr.max_recv_wr });
+        }
+        qp.early.push_back(buf);
+        Ok(())
+    }
+
+    /// Ends a queue pair that no engine speaks for: flushes its receives.
+    pub(super) fn kill_qp(&mut self, id: u32) {
+        let Ok(qp) = self.qps.get_mut(id) else { return };
+        qp.conn = Conn::Dead;
+        for buf in std::mem::take(&mut qp.early) {
+            self.complete(flushed(id, buf.wr_id, WcOp::Recv));
+        }
+    }
+}
+
+/// The completion of a WR that was not carried out.
+pub(super) fn flushed(qp: u32, wr_id: u64, op: WcOp) -> Wc {
+    Wc {
+        wr_id,
+        qp: Qp(qp),
+        status: WcStatus::Flushed,
+        op,
+        byte_len: 0,
+        imm: None,
+        invalidated: None,
+        solicited: false,
+    }
+}

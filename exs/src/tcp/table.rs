@@ -1,0 +1,139 @@
+//! Tables of objects under numbers that do not come back soon.
+
+use std::collections::VecDeque;
+
+use crate::rnic::RnicError;
+
+/// Bits of an id; the two above stay clear, as tokens tell tables apart by them.
+pub(super) const ID_BITS: u32 = 30;
+/// Bits of an id that are the place in the table; the bits above count how often
+/// the place was used.
+const INDEX_BITS: u32 = 20;
+const GENERATIONS: u32 = 1 << (ID_BITS - INDEX_BITS);
+
+/// Free places that are left to rest before one is used again. With the
+/// generations this makes an id unique over 32,768 objects made in a row, so that
+/// a stale readiness report or a stale handle meets nobody rather than a stranger.
+const RESTING: usize = 32;
+
+/// Objects of one kind.
+pub(super) struct Table<T> {
+    what: &'static str,
+    slots: Vec<Slot<T>>,
+    free: VecDeque<u32>,
+}
+
+struct Slot<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+impl<T> Table<T> {
+    /// An empty table; `what` names its objects in errors.
+    pub(super) fn new(what: &'static str) -> Table<T> {
+        Table { what, slots: Vec::new(), free: VecDeque::new() }
+    }
+
+    /// Places in the table, used or not.
+    pub(super) fn places(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The object at a place.
+    pub(super) fn at_mut(&mut self, place: usize) -> Option<&mut T> {
+        self.slots.get_mut(place)?.value.as_mut()
+    }
+
+    /// Adds an object.
+    pub(super) fn insert(&mut self, value: T) -> Result<u32, RnicError> {
+        let limit = 1usize << INDEX_BITS;
+        let index = if self.free.len() > RESTING || self.slots.len() == limit {
+            let asked = limit as u64 + 1;
+            let full = RnicError::Limit { what: self.what, asked, limit: limit as u64 };
+            self.free.pop_front().ok_or(full)? as usize
+        } else {
+            self.slots.push(Slot { generation: 0, value: None });
+            self.slots.len() - 1
+        };
+        let slot = &mut self.slots[index];
+        slot.value = Some(value);
+        let index = u32::try_from(index).expect("below the limit of 2^20");
+        Ok(slot.generation << INDEX_BITS | index)
+    }
+
+    fn no_such(&self, id: u32) -> RnicError {
+        RnicError::NoSuch { what: self.what, id }
+    }
+
+    /// The object of that id.
+    pub(super) fn get(&self, id: u32) -> Result<&T, RnicError> {
+        let (index, generation) = split(id);
+        match self.slots.get(index) {
+            Some(Slot { generation: g, value: Some(v) }) if *g == generation => Ok(v),
+            _ => Err(self.no_such(id)),
+        }
+    }
+
+    /// The object of that id.
+    pub(super) fn get_mut(&mut self, id: u32) -> Result<&mut T, RnicError> {
+        let (index, generation) = split(id);
+        match self.slots.get_mut(index) {
+            Some(Slot { generation: g, value: Some(v) }) if *g == generation => Ok(v),
+            _ => Err(RnicError::NoSuch { what: self.what, id }),
+        }
+    }
+
+    /// Takes an object out.
+    pub(super) fn remove(&mut self, id: u32) -> Result<T, RnicError> {
+        let (index, generation) = split(id);
+        let missing = self.no_such(id);
+        let slot = self.slots.get_mut(index).filter(|s| s.generation == generation);
+        let slot = slot.ok_or(missing.clone())?;
+        let value = slot.value.take().ok_or(missing)?;
+        slot.generation = (slot.generation + 1) % GENERATIONS;
+        self.free.push_back(u32::try_from(index).expect("below the limit of 2^20"));
+        Ok(value)
+    }
+
+    /// All objects.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0u32..).zip(&self.slots).filter_map(|(index, slot)| {
+            slot.value.as_ref().map(|v| (slot.generation << INDEX_BITS | index, v))
+        })
+    }
+}
+
+fn split(id: u32) -> (usize, u32) {
+    ((id & ((1 << INDEX_BITS) - 1)) as usize, id >> INDEX_BITS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_dies_with_its_object_and_rests_long() {
+        let mut table = Table::new("thing");
+        let first = table.insert('a').unwrap();
+        assert_eq!(table.remove(first).unwrap(), 'a');
+        assert_eq!(table.remove(first), Err(RnicError::NoSuch { what: "thing", id: first }));
+        for _ in 0..30_000 {
+            let id = table.insert('b').unwrap();
+            assert_ne!(id, first);
+            assert!(id < 1 << ID_BITS);
+            assert!(table.get(first).is_err());
+            table.remove(id).unwrap();
+        }
+        assert_eq!(table.places(), RESTING + 1);
+    }
+
+    #[test]
+    fn objects_are_found_by_id_only() {
+        let mut table = Table::new("thing");
+        let (a, b) = (table.insert(1).unwrap(), table.insert(2).unwrap());
+        *table.get_mut(b).unwrap() = 3;
+        assert_eq!(table.iter().collect::<Vec<_>>(), [(a, &1), (b, &3)]);
+        assert!(table.get(b + 1).is_err());
+        assert!(table.get(u32::MAX).is_err());
+    }
+}

@@ -1,0 +1,21 @@
+//! What every test of the public interface stands on.
+//!
+//! - [`Watchdog`]: no test hangs; it ends the process and says which test it was.
+//! - [`Ledger`]: an event queue that keeps books, so that "exactly one event for each
+//!   accepted operation" is checked by every test and not by one.
+//! - [`Env`]: which transport, which addresses; makes sockets and connected pairs.
+//! - [`Rng`], [`pattern`]: random sizes by seed, and bytes that tell where they belong.
+//! - [`peer`]: real processes to talk to.
+//!
+//! Nothing here sleeps to put things in order: tests wait for events.
+
+mod bytes;
+mod env;
+mod ledger;
+pub mod peer;
+mod watchdog;
+
+pub use bytes::{Rng, check, pattern};
+pub use env::{Env, many_files};
+pub use ledger::Ledger;
+pub use watchdog::{LIMIT, Watchdog};

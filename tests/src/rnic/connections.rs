@@ -1,0 +1,295 @@
+//! Connecting, accepting, refusing, failing to.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use exs::rnic::{
+    CmEvent, ConnParam, ConnReq, Disconnect, DisconnectCause, ListenOpts, QpState, RecvWr, Rnic,
+    RnicError,
+};
+
+use super::world::{End, Harness, Pair, World, listen_opts, loopback, param, send_wr};
+
+fn connect_failed<H: Harness>(w: &mut World<H>, end: End) -> RnicError {
+    w.event_of(end.node, "ConnectFailed", |e| match e {
+        CmEvent::ConnectFailed { qp, error } if *qp == end.qp => Some(error.clone()),
+        _ => None,
+    })
+}
+
+fn connect<H: Harness>(w: &mut World<H>, end: End, addr: SocketAddr, p: &ConnParam<'_>) {
+    let now = w.now();
+    w.rnics[end.node].connect(end.qp, addr, p, now).expect("connect");
+}
+
+/// Private data up to the limit arrives with the request and with the answer; the
+/// READ limits are negotiated; both sides know the addresses.
+pub fn private_data_goes_both_ways<H: Harness>() {
+    let mut w = World::<H>::new(2);
+    let (a, b) = (w.end(0), w.end(1));
+    let max = w.rnics[0].caps().max_private_data;
+    let (question, answer) = (super::world::pattern(1, max), super::world::pattern(2, max));
+    let too_long = vec![0; max + 1];
+    let (listener, addr) = w.listen(1, loopback());
+    let now = w.now();
+    let r = w.rnics[0].connect(a.qp, addr, &param(&too_long), now);
+    assert!(matches!(r, Err(RnicError::Limit { .. })), "{r:?}");
+    connect(&mut w, a, addr, &ConnParam { ird: 3, ord: 5, ..param(&question) });
+    assert_eq!(w.rnics[0].qp_state(a.qp), Ok(QpState::Connecting));
+    let (req, peer) = w.event_of(1, "ConnectRequest", |e| match e {
+        CmEvent::ConnectRequest { listener: l, req, peer, local, private_data } => {
+            assert_eq!((l, local, private_data), (&listener, &addr, &question));
+            Some((*req, *peer))
+        }
+        _ => None,
+    });
+    let now = w.now();
+    let p = ConnParam { ird: 4, ord: 8, ..param(&answer) };
+    w.rnics[1].accept(req, b.qp, &p, now).unwrap();
+    let (data, a_ord, a_ird) = w.established(a);
+    let (_, b_ord, b_ird) = w.established(b);
+    assert_eq!(data, answer);
+    assert!(a_ord <= 4 && b_ord <= 3, "ORD beyond the other side's IRD: {a_ord} {b_ord}");
+    assert!(a_ird >= b_ord && b_ird >= a_ord, "IRD below the other side's ORD");
+    assert!(a_ord > 0 && b_ord > 0);
+    assert_eq!(w.rnics[0].addrs(a.qp), Ok((peer, addr)));
+    assert_eq!(w.rnics[1].addrs(b.qp), Ok((addr, peer)));
+    let again = w.rnics[1].accept(req, b.qp, &p, now);
+    assert!(matches!(again, Err(RnicError::NoSuch { .. })), "answered twice: {again:?}");
+}
+
+/// IPv6 works, and so does an RNIC that connects to itself, in one thread.
+pub fn ipv6_and_self_connect<H: Harness>() {
+    let mut w = World::<H>::new(1);
+    let (a, b) = (w.end(0), w.end(0));
+    let (_, addr) = w.listen(0, "[::1]:0".parse().unwrap());
+    connect(&mut w, a, addr, &param(b"me"));
+    let (req, data) = w.request(0);
+    assert_eq!(data, b"me");
+    let now = w.now();
+    w.rnics[0].accept(req, b.qp, &param(&[]), now).unwrap();
+    w.established(a);
+    w.established(b);
+    assert!(w.rnics[0].addrs(a.qp).unwrap().1.is_ipv6());
+    w.assert_alive(Pair { a, b });
+}
+
+/// A refusal, with data, ends the attempt and nothing else.
+pub fn a_reject_carries_private_data<H: Harness>() {
+    let mut w = World::<H>::new(2);
+    let (a, b) = (w.end(0), w.end(1));
+    let (_, addr) = w.listen(1, loopback());
+    w.recv(a, 77, &[]);
+    connect(&mut w, a, addr, &param(b"may I?"));
+    let (req, _) = w.request(1);
+    let now = w.now();
+    w.rnics[1].reject(req, b"no: full", now).unwrap();
+    let data = w.event_of(0, "Rejected", |e| match e {
+        CmEvent::Rejected { qp, private_data } if *qp == a.qp => Some(private_data.clone()),
+        _ => None,
+    });
+    assert_eq!(data, b"no: full");
+    let wc = w.received(a);
+    assert_eq!((wc.wr_id, wc.status), (77, exs::rnic::WcStatus::Flushed));
+    assert_eq!(w.rnics[0].qp_state(a.qp), Ok(QpState::Error));
+    let c = w.end(0);
+    connect(&mut w, c, addr, &param(&[]));
+    let (req, _) = w.request(1);
+    let now = w.now();
+    w.rnics[1].accept(req, b.qp, &param(&[]), now).unwrap();
+    w.established(c);
+    w.established(b);
+    w.assert_alive(Pair { a: c, b });
+}
+
+/// A refused TCP connection says so.
+pub fn nobody_listens<H: Harness>() {
+    let mut w = World::<H>::new(1);
+    let a = w.end(0);
+    // A port that was free a moment ago, bound but not listening: nobody else gets it.
+    let addr = loopback();
+    let (listener, free) = w.listen(0, addr);
+    w.rnics[0].close_listener(listener).unwrap();
+    let now = w.now();
+    // The kernel may say so at once or later.
+    let error = match w.rnics[0].connect(a.qp, free, &param(&[]), now) {
+        Err(e) => e,
+        Ok(()) => connect_failed(&mut w, a),
+    };
+    assert!(
+        matches!(error, RnicError::Os { errno: libc::ECONNREFUSED, .. }),
+        "expected ECONNREFUSED, not {error:?}"
+    );
+}
+
+/// A peer that accepts the TCP connection and says nothing: the attempt ends at
+/// its timeout.
+pub fn a_silent_listener_times_out<H: Harness>() {
+    let mut w = World::<H>::new(1);
+    let a = w.end(0);
+    let silent = TcpListener::bind(loopback()).unwrap();
+    let timeout = Duration::from_secs(3600);
+    let p = ConnParam { timeout, ..param(&[]) };
+    connect(&mut w, a, silent.local_addr().unwrap(), &p);
+    let (_held, _) = silent.accept().unwrap();
+    w.settle();
+    assert!(w.cm[0].is_empty(), "too early: {:?}", w.cm[0]);
+    assert!(w.rnics[0].next_timeout().is_some());
+    w.skip(timeout);
+    assert_eq!(connect_failed(&mut w, a), RnicError::Timeout(timeout));
+    assert_eq!(w.rnics[0].qp_state(a.qp), Ok(QpState::Error));
+}
+
+/// A caller that connects and says nothing is dropped at the handshake timeout,
+/// and meanwhile keeps nobody else out.
+pub fn a_silent_caller_is_dropped<H: Harness>() {
+    let mut w = World::<H>::new(1);
+    let handshake_timeout = Duration::from_secs(3600);
+    let opts = ListenOpts { handshake_timeout, ..listen_opts() };
+    let listener = w.rnics[0].listen(loopback(), &opts).unwrap();
+    let addr = w.rnics[0].listener_addr(listener).unwrap();
+    let mut silent = TcpStream::connect(addr).unwrap();
+    w.settle();
+    let (a, b) = (w.end(0), w.end(0));
+    connect(&mut w, a, addr, &ConnParam { timeout: handshake_timeout * 9, ..param(&[]) });
+    let (req, _) = w.request(0);
+    let now = w.now();
+    w.rnics[0].accept(req, b.qp, &param(&[]), now).unwrap();
+    w.established(a);
+    w.skip(handshake_timeout);
+    w.settle();
+    silent.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    match silent.read(&mut [0; 1]) {
+        Ok(0) => {}
+        Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => {}
+        other => panic!("not dropped: {other:?}"),
+    }
+    assert!(w.cm[0].iter().all(|e| !matches!(e, CmEvent::ConnectRequest { .. })));
+}
+
+/// A caller that speaks something else is dropped without a trace.
+pub fn a_stranger_is_dropped<H: Harness>() {
+    let mut w = World::<H>::new(1);
+    let (_, addr) = w.listen(0, loopback());
+    let mut stranger = TcpStream::connect(addr).unwrap();
+    stranger.write_all(b"GET / HTTP/1.1\r\nHost: example\r\n\r\n").unwrap();
+    stranger.set_nonblocking(true).unwrap();
+    w.until("the stranger to be dropped", |_| match stranger.read(&mut [0; 64]) {
+        Ok(0) => Some(()),
+        Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => Some(()),
+        _ => None,
+    });
+    assert!(w.cm[0].is_empty(), "{:?}", w.cm[0]);
+    let (a, b) = (w.end(0), w.end(0));
+    let pair = w.join(a, b, &param(&[]));
+    w.assert_alive(pair);
+}
+
+/// A caller that goes before it is answered: the answer fails, cleanly.
+pub fn requests_vanish_with_their_caller<H: Harness>() {
+    let mut w = World::<H>::new(2);
+    let (a, b) = (w.end(0), w.end(1));
+    let (_, addr) = w.listen(1, loopback());
+    connect(&mut w, a, addr, &param(&[]));
+    let (req, _) = w.request(1);
+    w.rnics[0].destroy_qp(a.qp).unwrap();
+    // Whether RNIC 1 has heard of it yet or not: an error now, or a failure soon.
+    w.settle();
+    let now = w.now();
+    match w.rnics[1].accept(req, b.qp, &param(&[]), now) {
+        Err(_) => {
+            // The QP is untouched, and serves the next caller.
+            assert_eq!(w.rnics[1].qp_state(b.qp), Ok(QpState::Init));
+            let c = w.end(0);
+            let pair = w.join(c, b, &param(&[]));
+            w.assert_alive(pair);
+        }
+        Ok(()) => {
+            w.event_of(1, "a failure", |e| {
+                matches!(e, CmEvent::ConnectFailed { .. } | CmEvent::Disconnected { .. })
+                    .then_some(())
+            });
+        }
+    }
+}
+
+/// Each call in the states where it makes no sense is refused, and changes nothing.
+pub fn states_and_calls<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    let now = w.now();
+    let state =
+        |r: Result<(), RnicError>| assert!(matches!(r, Err(RnicError::State { .. })), "{r:?}");
+    let fresh = w.end(0);
+    state(w.rnics[0].post_send(fresh.qp, &send_wr(1, &[])));
+    state(w.rnics[0].disconnect(fresh.qp, Disconnect::Orderly, now));
+    w.rnics[0].post_recv(fresh.qp, &RecvWr { wr_id: 1, sges: &[] }).unwrap();
+    state(w.rnics[0].connect(p.a.qp, loopback(), &param(&[]), now));
+    let (_, addr) = w.listen(1, loopback());
+    connect(&mut w, fresh, addr, &param(&[]));
+    state(w.rnics[0].connect(fresh.qp, addr, &param(&[]), now));
+    state(w.rnics[0].post_send(fresh.qp, &send_wr(1, &[])));
+    let (req, _) = w.request(1);
+    let now = w.now();
+    state(w.rnics[1].accept(req, p.b.qp, &param(&[]), now));
+    let free = w.end(1);
+    let bad = w.rnics[1].accept(ConnReq(req.0 ^ 0x55), free.qp, &param(&[]), now);
+    assert!(matches!(bad, Err(RnicError::NoSuch { .. })), "{bad:?}");
+    w.rnics[1].accept(req, free.qp, &param(&[]), now).unwrap();
+    w.established(fresh);
+    w.assert_alive(p);
+}
+
+/// Requests not yet answered die with their listener.
+pub fn closing_a_listener_drops_requests<H: Harness>() {
+    let mut w = World::<H>::new(2);
+    let (a, b) = (w.end(0), w.end(1));
+    let (listener, addr) = w.listen(1, loopback());
+    connect(&mut w, a, addr, &param(&[]));
+    let (req, _) = w.request(1);
+    w.rnics[1].close_listener(listener).unwrap();
+    connect_failed(&mut w, a);
+    let now = w.now();
+    let late = w.rnics[1].accept(req, b.qp, &param(&[]), now);
+    assert!(matches!(late, Err(RnicError::NoSuch { .. })), "{late:?}");
+    assert!(w.rnics[1].listener_addr(listener).is_err());
+    assert!(w.rnics[1].close_listener(listener).is_err());
+}
+
+/// Two hundred connections started at once all come up and all work.
+pub fn two_hundred_at_once<H: Harness>() {
+    let mut w = World::<H>::new(2);
+    let (_, addr) = w.listen(1, loopback());
+    let callers: Vec<End> = (0..200).map(|_| w.end(0)).collect();
+    for (i, end) in callers.iter().enumerate() {
+        connect(&mut w, *end, addr, &param(&u32::try_from(i).unwrap().to_be_bytes()));
+    }
+    let mut pairs = Vec::new();
+    for _ in 0..callers.len() {
+        let (req, data) = w.request(1);
+        let i = u32::from_be_bytes(data[..].try_into().unwrap()) as usize;
+        let b = w.end(1);
+        let now = w.now();
+        w.rnics[1].accept(req, b.qp, &param(&[]), now).unwrap();
+        pairs.push(Pair { a: callers[i], b });
+    }
+    for p in &pairs {
+        w.established(p.a);
+        w.established(p.b);
+    }
+    for p in &pairs {
+        w.recv(p.b, 5, &[]);
+        w.send(p.a, &send_wr(6, &[]));
+    }
+    for p in &pairs {
+        assert_eq!(w.received(p.b).wr_id, 5);
+        assert_eq!(w.completed(p.a).wr_id, 6);
+    }
+    for p in &pairs {
+        w.disconnect(p.a, Disconnect::Orderly);
+    }
+    for p in &pairs {
+        assert_eq!(w.disconnected(p.a), DisconnectCause::Orderly);
+        assert_eq!(w.disconnected(p.b), DisconnectCause::Orderly);
+    }
+}

@@ -1,0 +1,105 @@
+//! The contract of the `Rnic` trait as a suite that every driver runs.
+//!
+//! A driver supplies a [`Harness`]; [`rnic_contract!`](crate::rnic_contract) makes
+//! one `#[test]` of each function here. The RNICs of a test live in one [`World`],
+//! which steps them through a real reactor in one thread. Time is the world's: it
+//! runs with the clock, and a test may push it ahead, so that a timeout of an
+//! hour passes at once.
+
+pub mod connections;
+pub mod files;
+pub mod objects;
+pub mod refusals;
+pub mod teardown;
+pub mod transfers;
+pub mod world;
+
+pub use world::{End, Harness, Pair, World};
+
+/// One `#[test]` for each function of the suite, over the given [`Harness`].
+#[macro_export]
+macro_rules! rnic_contract {
+    ($harness:ty: $($module:ident { $($test:ident),* $(,)? })*) => {$(
+        mod $module {
+            use super::*;
+            $(#[test] fn $test() { $crate::rnic::$module::$test::<$harness>() })*
+        }
+    )*};
+    ($harness:ty) => {
+        $crate::rnic_contract! { $harness:
+            objects {
+                memory_regions_live_and_die,
+                keys_are_random_and_rest,
+                misuse_is_refused,
+                objects_in_use_stay,
+                limits_are_told,
+                a_cq_notifies_once_per_arming,
+            }
+            connections {
+                private_data_goes_both_ways,
+                ipv6_and_self_connect,
+                a_reject_carries_private_data,
+                nobody_listens,
+                a_silent_listener_times_out,
+                a_silent_caller_is_dropped,
+                a_stranger_is_dropped,
+                requests_vanish_with_their_caller,
+                states_and_calls,
+                closing_a_listener_drops_requests,
+                two_hundred_at_once,
+            }
+            transfers {
+                sends_of_many_shapes,
+                inline_memory_is_free_at_once,
+                unsignaled_is_silent,
+                writes_land_before_the_send,
+                reads_bring_data,
+                reads_beyond_ord_queue,
+                completions_keep_order,
+                sixty_four_mib,
+                a_storm_of_tiny_messages,
+                both_ways_at_once,
+                an_empty_srq_makes_the_peer_wait,
+                an_srq_serves_many,
+                send_with_invalidate,
+                crc_protects_all_of_it,
+                queues_are_bounded,
+                a_solicited_event_is_told,
+            }
+            refusals {
+                a_write_out_of_bounds,
+                a_write_that_wraps,
+                a_write_without_rights,
+                a_write_to_a_dead_key,
+                a_write_to_a_window_of_another_qp,
+                a_read_without_rights,
+                a_read_out_of_bounds,
+                a_key_of_another_domain,
+                a_message_longer_than_the_receive,
+                a_message_without_a_receive,
+                a_foreign_key_cannot_be_invalidated,
+                local_memory_is_checked_at_post,
+                a_window_closed_in_mid_write,
+                a_window_closed_in_mid_read,
+                deregistered_memory_is_left_alone,
+            }
+            teardown {
+                orderly_sends_what_was_posted,
+                orderly_both_at_once,
+                abort_flushes_both_sides,
+                destroy_cuts_the_connection,
+                a_dead_qp_takes_nothing,
+                flushed_even_if_unsignaled,
+                orderly_close_is_bounded_in_time,
+                an_rnic_that_dies_takes_its_connections,
+            }
+            files {
+                a_file_is_written,
+                a_file_is_written_under_crc,
+                a_file_that_shrinks,
+                a_file_that_shrinks_under_crc,
+                a_file_that_cannot_be_read,
+            }
+        }
+    };
+}

@@ -1,0 +1,198 @@
+//! Ends of connections: in order, abrupt, one-sided, late.
+
+use std::time::Duration;
+
+use exs::mem::Access;
+use exs::rnic::{
+    CmEvent, Disconnect, DisconnectCause, QpState, RecvWr, Rnic, RnicError, SendWr, WcStatus,
+};
+
+use super::world::{Harness, World, loopback, param, pattern, read_wr, send_wr, write_wr};
+
+/// What was posted before an orderly disconnect arrives; what is posted after is
+/// refused; receives that remain are flushed; both sides hear of it.
+pub fn orderly_sends_what_was_posted<H: Harness>() {
+    const LEN: usize = 4 << 20;
+    let (mut w, p) = World::<H>::pair();
+    let bytes = pattern(1, LEN);
+    let src = w.buf(p.a, bytes.clone(), Access::LOCAL_READ);
+    let dst = w.zeros(p.b, LEN);
+    w.recv(p.b, 1, &[dst.sge()]);
+    w.recv(p.b, 2, &[]);
+    w.recv(p.b, 3, &[]);
+    w.recv(p.a, 4, &[]);
+    w.rnics[0].post_send(p.a.qp, &send_wr(1, &[src.sge()])).unwrap();
+    w.rnics[0].post_send(p.a.qp, &send_wr(2, &[])).unwrap();
+    w.disconnect(p.a, Disconnect::Orderly);
+    let late = w.rnics[0].post_send(p.a.qp, &send_wr(3, &[]));
+    assert!(matches!(late, Err(RnicError::State { .. })), "{late:?}");
+    let late = w.rnics[0].post_recv(p.a.qp, &RecvWr { wr_id: 5, sges: &[] });
+    assert!(matches!(late, Err(RnicError::State { .. })), "{late:?}");
+    for (id, status) in [(1, WcStatus::Success), (2, WcStatus::Success), (3, WcStatus::Flushed)] {
+        let wc = w.received(p.b);
+        assert_eq!((wc.wr_id, wc.status), (id, status));
+    }
+    assert!(dst.bytes() == bytes);
+    assert_eq!(w.disconnected(p.b), DisconnectCause::Orderly);
+    assert_eq!(w.disconnected(p.a), DisconnectCause::Orderly);
+    // All completions are there when the event is.
+    let (sends, recvs) = w.drain(p.a);
+    assert!(sends.iter().all(|wc| wc.status == WcStatus::Success), "{sends:?}");
+    assert_eq!(sends.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(
+        recvs.iter().map(|wc| (wc.wr_id, wc.status)).collect::<Vec<_>>(),
+        [(4, WcStatus::Flushed)]
+    );
+    for end in [p.a, p.b] {
+        assert_eq!(w.rnics[end.node].qp_state(end.qp), Ok(QpState::Error));
+        w.rnics[end.node].destroy_qp(end.qp).unwrap();
+    }
+}
+
+/// Both sides may ask at the same time.
+pub fn orderly_both_at_once<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    w.disconnect(p.a, Disconnect::Orderly);
+    w.disconnect(p.b, Disconnect::Orderly);
+    assert_eq!(w.disconnected(p.a), DisconnectCause::Orderly);
+    assert_eq!(w.disconnected(p.b), DisconnectCause::Orderly);
+    assert!(w.cm.iter().all(|q| q.is_empty()), "one event each: {:?}", w.cm);
+}
+
+/// An abort ends at once here, and soon there; all that was outstanding is flushed.
+pub fn abort_flushes_both_sides<H: Harness>() {
+    const LEN: usize = 32 << 20;
+    let (mut w, p) = World::<H>::pair();
+    let src = w.buf(p.a, vec![1; LEN], Access::LOCAL_READ);
+    let dst = w.zeros(p.b, LEN);
+    w.recv(p.b, 1, &[dst.sge()]);
+    w.recv(p.b, 2, &[]);
+    w.recv(p.a, 3, &[]);
+    w.rnics[0].post_send(p.a.qp, &send_wr(4, &[src.sge()])).unwrap();
+    w.send(p.a, &send_wr(5, &[]));
+    w.until("the first bytes", |_| (dst.read::<1>(0) == [1]).then_some(()));
+    w.disconnect(p.a, Disconnect::Abort);
+    assert_eq!(w.rnics[0].qp_state(p.a.qp), Ok(QpState::Error));
+    assert_eq!(w.disconnected(p.a), DisconnectCause::Aborted);
+    let (sends, recvs) = w.drain(p.a);
+    let flushed = |wcs: &[exs::rnic::Wc]| -> Vec<u64> {
+        assert!(wcs.iter().all(|wc| wc.status == WcStatus::Flushed), "{wcs:?}");
+        wcs.iter().map(|wc| wc.wr_id).collect()
+    };
+    assert_eq!((flushed(&sends), flushed(&recvs)), (vec![4, 5], vec![3]));
+    let cause = w.disconnected(p.b);
+    assert!(matches!(cause, DisconnectCause::Broken(errno) if errno != 0), "{cause:?}");
+    assert_eq!(flushed(&w.drain(p.b).1), [1, 2]);
+    let again = w.rnics[0].disconnect(p.a.qp, Disconnect::Abort, exs::time::Time::ZERO);
+    assert!(matches!(again, Err(RnicError::State { .. })), "{again:?}");
+}
+
+/// To destroy a connected QP cuts its connection; it has no events any more.
+pub fn destroy_cuts_the_connection<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    w.recv(p.a, 1, &[]);
+    w.recv(p.b, 2, &[]);
+    w.rnics[0].destroy_qp(p.a.qp).unwrap();
+    let cause = w.disconnected(p.b);
+    assert!(matches!(cause, DisconnectCause::Broken(_)), "{cause:?}");
+    assert_eq!(w.received(p.b).status, WcStatus::Flushed);
+    w.settle();
+    assert!(w.cm[0].is_empty(), "{:?}", w.cm[0]);
+    let (sends, recvs) = w.drain(p.a);
+    assert!(sends.is_empty() && recvs.is_empty(), "outstanding WRs vanish");
+    w.rnics[0].destroy_cq(p.a.scq).unwrap();
+}
+
+/// A dead QP takes no work, no windows and no second connection.
+pub fn a_dead_qp_takes_nothing<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    let buf = w.zeros(p.a, 10);
+    w.disconnect(p.a, Disconnect::Abort);
+    w.disconnected(p.a);
+    let now = w.now();
+    let state =
+        |r: Result<(), RnicError>| assert!(matches!(r, Err(RnicError::State { .. })), "{r:?}");
+    state(w.rnics[0].post_send(p.a.qp, &send_wr(1, &[])));
+    state(w.rnics[0].post_recv(p.a.qp, &RecvWr { wr_id: 1, sges: &[] }));
+    state(w.rnics[0].bind_mw(p.a.qp, buf.mr, buf.addr(), 1, Access::REMOTE_READ).map(drop));
+    state(w.rnics[0].connect(p.a.qp, loopback(), &param(&[]), now));
+    w.rnics[0].flush(p.a.qp, now);
+    w.settle();
+    assert!(w.cm[0].is_empty());
+    // The addresses stay known.
+    assert!(w.rnics[0].addrs(p.a.qp).is_ok());
+}
+
+/// What is flushed completes even if it was not signalled.
+pub fn flushed_even_if_unsignaled<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    let buf = w.zeros(p.a, 100);
+    let remote = w.zeros(p.b, 100);
+    let sges = [buf.sge()];
+    // Never on the wire: there is no doorbell.
+    let read = read_wr(1, &sges, remote.addr(), remote.mr.key);
+    w.rnics[0].post_send(p.a.qp, &SendWr { signaled: false, ..read }).unwrap();
+    let write = write_wr(2, &sges, remote.addr(), remote.mr.key);
+    w.rnics[0].post_send(p.a.qp, &SendWr { signaled: false, ..write }).unwrap();
+    w.disconnect(p.a, Disconnect::Abort);
+    w.disconnected(p.a);
+    let sends = w.drain(p.a).0;
+    assert_eq!(
+        sends.iter().map(|wc| (wc.wr_id, wc.status)).collect::<Vec<_>>(),
+        [(1, WcStatus::Flushed), (2, WcStatus::Flushed)]
+    );
+    assert_eq!(remote.bytes(), [0; 100]);
+}
+
+/// A peer that never ends its side, as its program is asleep, cannot hold an
+/// orderly end open for ever.
+pub fn orderly_close_is_bounded_in_time<H: Harness>() {
+    let mut w = World::<H>::new(1);
+    let mut other = World::<H>::new(1);
+    let (a, b) = (w.end(0), other.end(0));
+    let (_, addr) = other.listen(0, loopback());
+    let now = w.now();
+    w.rnics[0].connect(a.qp, addr, &param(&[]), now).unwrap();
+    let req = loop {
+        w.step(Duration::from_millis(1));
+        other.step(Duration::from_millis(1));
+        if let Some(CmEvent::ConnectRequest { req, .. }) = other.cm[0].pop_front() {
+            break req;
+        }
+    };
+    let now = other.now();
+    other.rnics[0].accept(req, b.qp, &param(&[]), now).unwrap();
+    while w.rnics[0].qp_state(a.qp) == Ok(QpState::Connecting) {
+        w.step(Duration::from_millis(1));
+        other.step(Duration::from_millis(1));
+    }
+    w.established(a);
+    // From here on nobody steps the other world.
+    let src = w.buf(a, vec![0; 32 << 20], Access::LOCAL_READ);
+    w.send(a, &send_wr(1, &[src.sge()]));
+    w.recv(a, 2, &[]);
+    w.disconnect(a, Disconnect::Orderly);
+    w.settle();
+    assert!(w.cm[0].is_empty(), "too early: {:?}", w.cm[0]);
+    assert!(w.rnics[0].next_timeout().is_some());
+    w.skip(Duration::from_secs(3600));
+    let cause = w.disconnected(a);
+    assert_ne!(cause, DisconnectCause::Orderly);
+    assert_eq!(w.received(a).status, WcStatus::Flushed);
+    assert_eq!(w.completed(a).status, WcStatus::Flushed);
+}
+
+/// The connections of an RNIC that is dropped break; their peers hear of it.
+pub fn an_rnic_that_dies_takes_its_connections<H: Harness>() {
+    let mut w = World::<H>::new(3);
+    let (a, b) = (w.end(0), w.end(2));
+    let p = w.join(a, b, &param(&[]));
+    let (c, d) = (w.end(0), w.end(1));
+    let q = w.join(c, d, &param(&[]));
+    w.rnics.pop();
+    w.recv(p.a, 1, &[]);
+    // In order as far as TCP can tell, or by a reset: the receive is flushed.
+    w.disconnected(p.a);
+    assert_eq!(w.received(p.a).status, WcStatus::Flushed);
+    w.assert_alive(q);
+}

@@ -1,0 +1,403 @@
+//! Data in all shapes.
+
+use exs::mem::Access;
+use exs::rnic::{RecvWr, Rnic, RnicError, SendOp, SendWr, WcOp, WcStatus};
+
+use super::world::{Harness, World, param, pattern, read_wr, send_wr, write_wr};
+
+/// SENDs of every length around the limits of frames, gathered from and scattered
+/// to several segments.
+pub fn sends_of_many_shapes<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    let bytes = pattern(1, 300_000);
+    let src = w.buf(p.a, bytes.clone(), Access::LOCAL_READ);
+    let dst = w.zeros(p.b, 300_000);
+    let lens =
+        [0, 1, 2, 3, 4, 5, 63, 64, 1460, 4095, 61_439, 61_440, 61_441, 65_535, 65_536, 299_999];
+    for (i, len) in lens.into_iter().enumerate() {
+        dst.put(0, &vec![0xEE; 300_000]);
+        let (cut, split) = (len / 3, len / 2);
+        let id = i as u64;
+        let head = &bytes[len..(len + i).min(300_000)];
+        let into = [dst.part(0, split), dst.part(split, 300_000 - split)];
+        w.recv(p.b, id, &into);
+        let from = [src.part(0, cut), src.part(5, 0), src.part(cut, len - cut)];
+        w.send(p.a, &SendWr { head, ..send_wr(id + 100, &from) });
+        let wc = w.received(p.b);
+        assert_eq!((wc.wr_id, wc.status, wc.op), (id, WcStatus::Success, WcOp::Recv));
+        assert_eq!(wc.byte_len, (head.len() + len) as u64);
+        let got = dst.bytes();
+        assert_eq!(got[..head.len()], *head, "head of {len}");
+        assert_eq!(got[head.len()..head.len() + len], bytes[..len], "payload of {len}");
+        assert!(got[head.len() + len..].iter().all(|b| *b == 0xEE), "beyond {len}");
+        let wc = w.completed(p.a);
+        assert_eq!((wc.wr_id, wc.status, wc.op), (id + 100, WcStatus::Success, WcOp::Send));
+        assert_eq!(wc.byte_len, (head.len() + len) as u64);
+    }
+}
+
+/// The memory of an inline WR may change as soon as it is posted.
+pub fn inline_memory_is_free_at_once<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    let src = w.buf(p.a, vec![1; 32], Access::LOCAL_READ);
+    let dst = w.zeros(p.b, 64);
+    w.recv(p.b, 1, &[dst.sge()]);
+    let sges = [src.part(0, 8), src.part(16, 8)];
+    let wr = SendWr { inline: true, head: b"head", ..send_wr(1, &sges) };
+    w.rnics[0].post_send(p.a.qp, &wr).unwrap();
+    src.put(0, &[2; 32]);
+    w.rnics[0].dereg_mr(src.mr).unwrap();
+    let now = w.now();
+    w.rnics[0].flush(p.a.qp, now);
+    assert_eq!(w.received(p.b).byte_len, 20);
+    assert_eq!(
+        dst.bytes()[..20],
+        *b"head\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01"
+    );
+    assert_eq!(w.completed(p.a).status, WcStatus::Success);
+}
+
+/// An unsignalled WR that succeeds completes silently.
+pub fn unsignaled_is_silent<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    for id in 0..5 {
+        w.recv(p.b, id, &[]);
+        w.send(p.a, &SendWr { signaled: id == 4, ..send_wr(id, &[]) });
+    }
+    for id in 0..5 {
+        assert_eq!(w.received(p.b).wr_id, id);
+    }
+    assert_eq!(w.completed(p.a).wr_id, 4, "the first that was signalled");
+    w.settle();
+    assert!(w.drain(p.a).0.is_empty());
+}
+
+/// WRITEs are placed, exactly where they were meant to be, before the SEND after
+/// them completes a receive.
+pub fn writes_land_before_the_send<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    let bytes = pattern(2, 200_000);
+    let src = w.buf(p.a, bytes.clone(), Access::LOCAL_READ);
+    let dst = w.buf(p.b, vec![0; 200_100], Access::LOCAL);
+    let (from, access) = (dst.addr() + 50, Access::REMOTE_WRITE);
+    let key = w.rnics[1].bind_mw(p.b.qp, dst.mr, from, 200_000, access).unwrap();
+    w.recv(p.b, 9, &[]);
+    // Out of order, with an empty one in between, and one with a head.
+    for (at, len) in [(100_000, 100_000), (7, 0), (10, 99_990)] {
+        let sges = [src.part(at, len)];
+        let wr = write_wr(at as u64, &sges, from + at as u64, key);
+        w.rnics[0].post_send(p.a.qp, &wr).unwrap();
+    }
+    let wr = SendWr { head: &bytes[..10], ..write_wr(1, &[], from, key) };
+    w.rnics[0].post_send(p.a.qp, &wr).unwrap();
+    w.send(p.a, &send_wr(2, &[]));
+    assert_eq!(w.received(p.b).wr_id, 9);
+    let got = dst.bytes();
+    assert!(got[50..200_050] == bytes[..], "content");
+    assert!(got[..50].iter().chain(&got[200_050..]).all(|b| *b == 0), "around it");
+    for (id, len) in [(100_000, 100_000), (7, 0), (10, 99_990), (1, 10)] {
+        let wc = w.completed(p.a);
+        assert_eq!((wc.wr_id, wc.byte_len, wc.op), (id, len, WcOp::Write));
+    }
+    assert_eq!(w.completed(p.a).op, WcOp::Send);
+}
+
+/// READs bring what is at the peer; empty ones need no key.
+pub fn reads_bring_data<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    let bytes = pattern(3, 150_000);
+    let src = w.buf(p.b, bytes.clone(), Access::REMOTE_READ);
+    let dst = w.zeros(p.a, 150_000);
+    for (id, (at, len)) in [(0, 1), (1, 149_999), (77, 61_440), (0, 0)].into_iter().enumerate() {
+        let id = id as u64;
+        let sges = [dst.part(at, len)];
+        let key = if len == 0 { 0xDEAD } else { src.mr.key };
+        w.send(p.a, &read_wr(id, &sges, src.addr() + at as u64, key));
+        let wc = w.completed(p.a);
+        assert_eq!((wc.wr_id, wc.status, wc.op), (id, WcStatus::Success, WcOp::Read));
+        assert_eq!(wc.byte_len, len as u64);
+    }
+    assert!(dst.bytes() == bytes, "content");
+    assert_eq!(src.bytes(), bytes);
+    w.assert_alive(p);
+}
+
+/// More READs than ORD: they queue, and come back in order.
+pub fn reads_beyond_ord_queue<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    let bytes = pattern(4, 100 * 1000);
+    let src = w.buf(p.b, bytes.clone(), Access::REMOTE_READ);
+    let dst = w.zeros(p.a, 100 * 1000);
+    for i in 0..100 {
+        let sges = [dst.part(i * 1000, 1000)];
+        let wr = read_wr(i as u64, &sges, src.addr() + (i * 1000) as u64, src.mr.key);
+        w.rnics[0].post_send(p.a.qp, &wr).unwrap();
+    }
+    w.recv(p.b, 5, &[]);
+    w.send(p.a, &send_wr(100, &[]));
+    for i in 0..=100 {
+        let wc = w.completed(p.a);
+        assert_eq!((wc.wr_id, wc.status), (i, WcStatus::Success));
+    }
+    assert!(dst.bytes() == bytes);
+    assert_eq!(w.received(p.b).wr_id, 5);
+}
+
+/// A WRITE posted after a READ does not complete before it.
+pub fn completions_keep_order<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    let (local, remote) = (w.zeros(p.a, 1000), w.zeros(p.b, 1000));
+    let sges = [local.sge()];
+    for round in 0..20 {
+        let wr = read_wr(round * 2, &sges, remote.addr(), remote.mr.key);
+        w.rnics[0].post_send(p.a.qp, &wr).unwrap();
+        w.send(p.a, &write_wr(round * 2 + 1, &sges, remote.addr(), remote.mr.key));
+    }
+    for id in 0..40 {
+        let wc = w.completed(p.a);
+        assert_eq!((wc.wr_id, wc.status), (id, WcStatus::Success));
+        assert_eq!(wc.op, if id % 2 == 0 { WcOp::Read } else { WcOp::Write });
+    }
+}
+
+/// One SEND, one WRITE, one READ of 64 MiB each.
+pub fn sixty_four_mib<H: Harness>() {
+    const LEN: usize = 64 << 20;
+    let (mut w, p) = World::<H>::pair();
+    let bytes = pattern(5, LEN);
+    let src = w.buf(p.a, bytes.clone(), Access::ALL);
+    let dst = w.zeros(p.b, LEN);
+    w.recv(p.b, 1, &[dst.part(0, LEN / 3), dst.part(LEN / 3, LEN - LEN / 3)]);
+    w.send(p.a, &send_wr(2, &[src.sge()]));
+    assert_eq!(w.received(p.b).byte_len, LEN as u64);
+    assert!(dst.bytes() == bytes, "SEND");
+    assert_eq!(w.completed(p.a).status, WcStatus::Success);
+    let back = w.zeros(p.a, LEN);
+    w.send(p.a, &read_wr(3, &[back.sge()], dst.addr(), dst.mr.key));
+    assert_eq!(w.completed(p.a).byte_len, LEN as u64);
+    assert!(back.bytes() == bytes, "READ");
+    dst.put(0, &vec![0; LEN]);
+    w.recv(p.b, 4, &[]);
+    w.send(p.a, &write_wr(5, &[src.sge()], dst.addr(), dst.mr.key));
+    w.send(p.a, &send_wr(6, &[]));
+    assert_eq!(w.received(p.b).wr_id, 4);
+    assert!(dst.bytes() == bytes, "WRITE");
+}
+
+/// Fifty thousand messages of four bytes, posted as fast as the queues take them.
+pub fn a_storm_of_tiny_messages<H: Harness>() {
+    const MESSAGES: u32 = 50_000;
+    let (mut w, p) = World::<H>::pair();
+    let ring = w.zeros(p.b, 4 * 200);
+    let slot = |id: u64| ring.part((id % 200) as usize * 4, 4);
+    for id in 0..200 {
+        w.recv(p.b, id, &[slot(id)]);
+    }
+    let (mut posted, mut done, mut seen) = (0u32, 0u32, 0u32);
+    w.until("all messages", |w| {
+        let now = w.now();
+        // No more than there are receives for: that is the upper floors' credit.
+        while posted < MESSAGES && posted - seen < 200 && posted - done < 200 {
+            let head = posted.to_le_bytes();
+            let wr = SendWr { head: &head, ..send_wr(u64::from(posted), &[]) };
+            w.rnics[0].post_send(p.a.qp, &wr).unwrap();
+            posted += 1;
+        }
+        w.rnics[0].flush(p.a.qp, now);
+        w.step(std::time::Duration::ZERO);
+        for wc in w.drain(p.a).0 {
+            assert_eq!((wc.wr_id, wc.status), (u64::from(done), WcStatus::Success));
+            done += 1;
+        }
+        for wc in w.drain(p.b).1 {
+            assert_eq!((wc.wr_id, wc.status, wc.byte_len), (u64::from(seen), WcStatus::Success, 4));
+            let at = (seen % 200) as usize * 4;
+            assert_eq!(ring.read::<4>(at), seen.to_le_bytes());
+            seen += 1;
+            let id = u64::from(seen) + 199;
+            w.recv(p.b, id, &[slot(id)]);
+        }
+        (done == MESSAGES && seen == MESSAGES).then_some(())
+    });
+}
+
+/// Large transfers both ways at once do not block each other.
+pub fn both_ways_at_once<H: Harness>() {
+    const LEN: usize = 8 << 20;
+    let (mut w, p) = World::<H>::pair();
+    let ends = [(p.a, p.b), (p.b, p.a)];
+    let mut bufs = Vec::new();
+    for (seed, (from, to)) in (10..).zip(ends) {
+        let src = w.buf(from, pattern(seed, LEN), Access::ALL);
+        let dst = w.zeros(to, LEN);
+        w.recv(to, 1, &[dst.sge()]);
+        bufs.push((src, dst));
+    }
+    for ((from, _), (src, _)) in ends.into_iter().zip(&bufs) {
+        w.send(from, &send_wr(2, &[src.sge()]));
+    }
+    for ((from, to), (src, dst)) in ends.into_iter().zip(&bufs) {
+        assert_eq!(w.received(to).byte_len, LEN as u64);
+        assert_eq!(w.completed(from).status, WcStatus::Success);
+        assert!(src.bytes() == dst.bytes());
+    }
+}
+
+/// A peer of a QP with an empty SRQ waits, and loses nothing.
+pub fn an_empty_srq_makes_the_peer_wait<H: Harness>() {
+    let mut w = World::<H>::new(2);
+    let pd = w.rnics[1].alloc_pd().unwrap();
+    let srq = w.rnics[1].create_srq(pd, 64).unwrap();
+    let (a, b) = (w.end(0), w.end_in(1, pd, Some(srq)));
+    let p = w.join(a, b, &param(&[]));
+    let bytes = pattern(6, 10 * 100_000);
+    let src = w.buf(p.a, bytes.clone(), Access::LOCAL_READ);
+    let dst = w.zeros(p.b, 10 * 100_000);
+    for i in 0..10 {
+        let sges = [src.part(i * 100_000, 100_000)];
+        w.rnics[0].post_send(p.a.qp, &send_wr(i as u64, &sges)).unwrap();
+    }
+    let now = w.now();
+    w.rnics[0].flush(p.a.qp, now);
+    w.settle();
+    assert!(w.drain(p.b).1.is_empty());
+    assert!(w.cm[0].is_empty() && w.cm[1].is_empty());
+    for i in 0..10 {
+        w.recv(p.b, i as u64, &[dst.part(i * 100_000, 100_000)]);
+        let wc = w.received(p.b);
+        assert_eq!((wc.wr_id, wc.status, wc.byte_len), (i as u64, WcStatus::Success, 100_000));
+    }
+    assert!(dst.bytes() == bytes);
+    for i in 0..10 {
+        assert_eq!(w.completed(p.a).wr_id, i);
+    }
+}
+
+/// Many connections on one SRQ, always short of buffers: each gets its share, and
+/// completions name the QP that the message came by.
+pub fn an_srq_serves_many<H: Harness>() {
+    let mut w = World::<H>::new(2);
+    let pd = w.rnics[1].alloc_pd().unwrap();
+    let srq = w.rnics[1].create_srq(pd, 4).unwrap();
+    let pairs: Vec<_> = (0..10)
+        .map(|_| {
+            let (a, b) = (w.end(0), w.end_in(1, pd, Some(srq)));
+            w.join(a, b, &param(&[]))
+        })
+        .collect();
+    for p in &pairs {
+        for n in 0..20 {
+            w.send(p.a, &SendWr { signaled: false, head: &[n], ..send_wr(0, &[]) });
+        }
+    }
+    let dst = w.zeros(pairs[0].b, 4);
+    let mut next = vec![0; pairs.len()];
+    for id in 0..2 {
+        w.recv(pairs[0].b, id as u64, &[dst.part(id, 1)]);
+    }
+    for _ in 0..200 {
+        let (who, wc) = w.until("a message", |w| {
+            pairs.iter().enumerate().find_map(|(i, p)| {
+                let mut out = Vec::new();
+                w.rnics[1].poll_cq(p.b.rcq, 1, &mut out).unwrap();
+                out.pop().map(|wc| (i, wc))
+            })
+        });
+        assert_eq!((wc.qp, wc.status), (pairs[who].b.qp, WcStatus::Success));
+        let slot = usize::from(wc.wr_id == 1);
+        assert_eq!(dst.read::<1>(slot), [next[who]]);
+        next[who] += 1;
+        w.recv(pairs[0].b, wc.wr_id, &[dst.part(slot, 1)]);
+    }
+    assert!(next.iter().all(|n| *n == 20), "{next:?}");
+    // One too many for the SRQ.
+    for id in 2..4 {
+        w.recv(pairs[0].b, id, &[]);
+    }
+    let full = w.rnics[1].post_srq_recv(srq, &RecvWr { wr_id: 9, sges: &[] });
+    assert!(matches!(full, Err(RnicError::QueueFull { depth: 4, .. })), "{full:?}");
+}
+
+/// A SEND can close the window that it answers for: it is told with the receive,
+/// and the key is dead from then on.
+pub fn send_with_invalidate<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    let dst = w.zeros(p.a, 100);
+    let key = w.rnics[0].bind_mw(p.a.qp, dst.mr, dst.addr(), 100, Access::REMOTE_WRITE).unwrap();
+    w.recv(p.a, 1, &[]);
+    w.send(p.b, &SendWr { head: b"abc", signaled: false, ..write_wr(1, &[], dst.addr(), key) });
+    let op = SendOp::Send { invalidate: Some(key), solicited: true };
+    w.send(p.b, &SendWr { op, signaled: false, ..send_wr(2, &[]) });
+    let wc = w.received(p.a);
+    assert_eq!((wc.status, wc.invalidated, wc.solicited), (WcStatus::Success, Some(key), true));
+    assert_eq!(dst.read::<3>(0), *b"abc");
+    assert!(w.rnics[0].invalidate_mw(p.a.qp, key).is_err(), "it is gone");
+    w.assert_alive(p);
+    w.send(p.b, &SendWr { head: b"xyz", ..write_wr(3, &[], dst.addr(), key) });
+    w.disconnected(p.a);
+    w.disconnected(p.b);
+    assert_eq!(dst.read::<3>(0), *b"abc");
+}
+
+/// With CRC on, everything goes through all the same, of all sizes.
+pub fn crc_protects_all_of_it<H: Harness>() {
+    let mut w = World::<H>::new(2);
+    let (a, b) = (w.end(0), w.end(1));
+    let p = w.join(a, b, &exs::rnic::ConnParam { crc: true, ..param(&[]) });
+    let bytes = pattern(8, 500_000);
+    let src = w.buf(p.a, bytes.clone(), Access::ALL);
+    let dst = w.zeros(p.b, 500_000);
+    for len in [1, 2, 3, 5, 4096, 61_441, 500_000] {
+        dst.put(0, &vec![0; 500_000]);
+        w.recv(p.b, 1, &[dst.part(0, 3), dst.part(3, 499_997)]);
+        w.send(p.a, &send_wr(1, &[src.part(0, len / 2), src.part(len / 2, len - len / 2)]));
+        assert_eq!(w.received(p.b).byte_len, len as u64);
+        assert_eq!(w.completed(p.a).status, WcStatus::Success);
+        assert!(dst.bytes()[..len] == bytes[..len], "SEND of {len}");
+        dst.put(0, &vec![0; 500_000]);
+        w.send(p.b, &read_wr(2, &[dst.part(0, len)], src.addr(), src.mr.key));
+        assert_eq!(w.completed(p.b).status, WcStatus::Success);
+        assert!(dst.bytes()[..len] == bytes[..len], "READ of {len}");
+    }
+}
+
+/// Queues take as many WRs as they were made for, and say when they are full.
+pub fn queues_are_bounded<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    let mut posted = 0;
+    let full = loop {
+        match w.rnics[1].post_recv(p.b.qp, &RecvWr { wr_id: posted, sges: &[] }) {
+            Ok(()) => posted += 1,
+            Err(e) => break e,
+        }
+    };
+    assert!(matches!(full, RnicError::QueueFull { .. }), "{full:?}");
+    assert!((256..2048).contains(&posted), "{posted} receives");
+    let mut sent = 0;
+    let full = loop {
+        match w.rnics[0].post_send(p.a.qp, &send_wr(sent, &[])) {
+            Ok(()) => sent += 1,
+            Err(e) => break e,
+        }
+    };
+    assert!(matches!(full, RnicError::QueueFull { .. }), "{full:?}");
+    assert!((256..2048).contains(&sent), "{sent} sends");
+    let now = w.now();
+    w.rnics[0].flush(p.a.qp, now);
+    for id in 0..sent.min(posted) {
+        assert_eq!(w.completed(p.a).wr_id, id);
+        assert_eq!(w.received(p.b).wr_id, id);
+    }
+}
+
+/// The solicited bit travels.
+pub fn a_solicited_event_is_told<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    for solicited in [true, false] {
+        w.recv(p.b, 1, &[]);
+        let op = SendOp::Send { invalidate: None, solicited };
+        w.send(p.a, &SendWr { op, ..send_wr(1, &[]) });
+        let wc = w.received(p.b);
+        assert_eq!((wc.solicited, wc.invalidated, wc.imm), (solicited, None, None));
+    }
+}

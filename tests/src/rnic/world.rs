@@ -1,0 +1,445 @@
+//! RNICs in one thread around a real reactor, and queue pairs to use them by.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use exs::mem::{Access, Key, Region};
+use exs::rnic::{
+    CmEvent, ConnParam, ConnReq, Cq, Disconnect, DisconnectCause, ListenOpts, Listener, Mr, Pd, Qp,
+    QpAttr, Ready, RecvWr, Rnic, RnicEvent, SendOp, SendWr, Sge, Srq, Wc, WcStatus,
+};
+use exs::time::Time;
+
+/// What a driver supplies to run the suite.
+pub trait Harness {
+    /// The driver.
+    type Rnic: Rnic;
+    /// Makes an RNIC whose event sources are registered with tokens from
+    /// `token_base` on.
+    fn make(registry: mio::Registry, token_base: usize) -> Self::Rnic;
+}
+
+/// Tokens of one RNIC: 2^32 of them.
+const TOKENS: usize = 1 << 32;
+
+/// How long a test waits for something that must come: only a failing test waits
+/// that long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// RNICs, their reactor, and the time.
+pub struct World<H: Harness> {
+    /// The RNICs.
+    pub rnics: Vec<H::Rnic>,
+    /// Connection events not yet looked at, by RNIC.
+    pub cm: Vec<VecDeque<CmEvent>>,
+    /// CQs that notified, by RNIC.
+    pub notified: Vec<Vec<Cq>>,
+    poll: mio::Poll,
+    polled: mio::Events,
+    start: Instant,
+    ahead: Duration,
+}
+
+/// A queue pair with all that belongs to it.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    /// Which RNIC.
+    pub node: usize,
+    /// Its protection domain.
+    pub pd: Pd,
+    /// Where its sends complete.
+    pub scq: Cq,
+    /// Where its receives complete.
+    pub rcq: Cq,
+    /// Its shared receive queue, if it has one.
+    pub srq: Option<Srq>,
+    /// The queue pair.
+    pub qp: Qp,
+}
+
+/// Two connected ends; `a` connected to `b`.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair {
+    /// The initiator.
+    pub a: End,
+    /// The acceptor.
+    pub b: End,
+}
+
+/// Memory that is registered.
+pub struct Buf {
+    /// The bytes.
+    pub region: Arc<Region>,
+    /// The registration.
+    pub mr: Mr,
+}
+
+impl Buf {
+    /// The whole of it.
+    pub fn sge(&self) -> Sge {
+        self.part(0, self.region.len())
+    }
+
+    /// A part of it.
+    pub fn part(&self, offset: usize, len: usize) -> Sge {
+        Sge { addr: self.region.addr() + offset as u64, len: len as u64, lkey: self.mr.key }
+    }
+
+    /// Address of the first byte.
+    pub fn addr(&self) -> u64 {
+        self.region.addr()
+    }
+
+    /// What is in it.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut out = vec![0; self.region.len()];
+        let whole = self.region.segment(0, out.len()).expect("the whole region");
+        whole.read_at(0, &mut out);
+        out
+    }
+
+    /// Some bytes of it.
+    pub fn read<const N: usize>(&self, offset: usize) -> [u8; N] {
+        let mut out = [0; N];
+        self.region.segment(offset, N).expect("inside").read_at(0, &mut out);
+        out
+    }
+
+    /// Puts bytes into it.
+    pub fn put(&self, offset: usize, bytes: &[u8]) {
+        self.region.segment(offset, bytes.len()).expect("inside").write_at(0, bytes);
+    }
+}
+
+/// Bytes that differ everywhere and by seed.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        out.extend_from_slice(&x.to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}
+
+/// Connection parameters that most tests use.
+pub fn param(private_data: &[u8]) -> ConnParam<'_> {
+    ConnParam {
+        private_data,
+        ird: 8,
+        ord: 8,
+        timeout: Duration::from_secs(50),
+        crc: false,
+        bind: None,
+    }
+}
+
+/// Any port of the IPv4 loopback.
+pub fn loopback() -> SocketAddr {
+    "127.0.0.1:0".parse().expect("an address")
+}
+
+/// Listening options that most tests use.
+pub fn listen_opts() -> ListenOpts {
+    ListenOpts { backlog: 256, v6_only: false, handshake_timeout: Duration::from_secs(50) }
+}
+
+/// A plain SEND of registered memory.
+pub fn send_wr(wr_id: u64, sges: &[Sge]) -> SendWr<'_> {
+    SendWr {
+        wr_id,
+        op: SendOp::Send { invalidate: None, solicited: false },
+        head: &[],
+        sges,
+        file: None,
+        inline: false,
+        signaled: true,
+    }
+}
+
+/// A WRITE of registered memory.
+pub fn write_wr(wr_id: u64, sges: &[Sge], raddr: u64, rkey: Key) -> SendWr<'_> {
+    SendWr { op: SendOp::Write { raddr, rkey }, ..send_wr(wr_id, sges) }
+}
+
+/// A READ into registered memory.
+pub fn read_wr(wr_id: u64, sges: &[Sge], raddr: u64, rkey: Key) -> SendWr<'_> {
+    SendWr { op: SendOp::Read { raddr, rkey }, ..send_wr(wr_id, sges) }
+}
+
+impl<H: Harness> World<H> {
+    /// A world of so many RNICs.
+    pub fn new(rnics: usize) -> World<H> {
+        let poll = mio::Poll::new().expect("a reactor");
+        let mut world = World {
+            rnics: Vec::new(),
+            cm: Vec::new(),
+            notified: Vec::new(),
+            poll,
+            polled: mio::Events::with_capacity(256),
+            start: Instant::now(),
+            ahead: Duration::ZERO,
+        };
+        for i in 0..rnics {
+            let registry = world.poll.registry().try_clone().expect("a registry");
+            // Not from zero: a driver that forgets its base is found out.
+            world.rnics.push(H::make(registry, (i + 1) * TOKENS));
+            world.cm.push(VecDeque::new());
+            world.notified.push(Vec::new());
+        }
+        world
+    }
+
+    /// The time.
+    pub fn now(&self) -> Time {
+        Time::ZERO + self.start.elapsed() + self.ahead
+    }
+
+    /// Pushes the time ahead.
+    pub fn skip(&mut self, by: Duration) {
+        self.ahead += by;
+    }
+
+    /// Waits for readiness at most `limit`, and lets every RNIC make progress.
+    pub fn step(&mut self, limit: Duration) {
+        self.wait(limit);
+        let now = self.now();
+        for (i, rnic) in self.rnics.iter_mut().enumerate() {
+            while rnic.progress(now) {}
+            while let Some(event) = rnic.poll_event() {
+                match event {
+                    RnicEvent::Cm(event) => self.cm[i].push_back(event),
+                    RnicEvent::CqReady(cq) => self.notified[i].push(cq),
+                }
+            }
+        }
+    }
+
+    /// Waits for readiness at most `limit`, and hands it to the RNICs.
+    pub fn wait(&mut self, limit: Duration) {
+        let now = self.now();
+        let due = self.rnics.iter().filter_map(Rnic::next_timeout).min();
+        let wait = due.map_or(limit, |t| (t - now).min(limit));
+        // Rounded up: the reactor counts milliseconds, and zero would spin.
+        let wait = if wait.is_zero() { wait } else { wait + Duration::from_millis(1) };
+        match self.poll.poll(&mut self.polled, Some(wait)) {
+            Err(e) if e.kind() != std::io::ErrorKind::Interrupted => panic!("poll: {e}"),
+            _ => {}
+        }
+        for event in &self.polled {
+            let token = event.token().0;
+            let ready = Ready {
+                readable: event.is_readable() || event.is_read_closed() || event.is_error(),
+                writable: event.is_writable() || event.is_write_closed() || event.is_error(),
+                hup: event.is_read_closed() || event.is_write_closed() || event.is_error(),
+            };
+            if let Some(rnic) = self.rnics.get_mut(token / TOKENS - 1) {
+                rnic.handle_ready(token, ready);
+            }
+        }
+    }
+
+    /// Steps until `done` yields something.
+    pub fn until<T>(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
+        let start = Instant::now();
+        loop {
+            if let Some(t) = done(self) {
+                return t;
+            }
+            assert!(start.elapsed() < PATIENCE, "waited in vain for {what}: {:?}", self.cm);
+            self.step(Duration::from_millis(20));
+        }
+    }
+
+    /// Steps until nothing happens any more, for things that must not come. (What
+    /// must not come cannot be waited for; loopback delivers within the steps.)
+    pub fn settle(&mut self) {
+        for _ in 0..10 {
+            self.step(Duration::from_millis(2));
+        }
+    }
+
+    /// The next connection event of an RNIC.
+    pub fn event(&mut self, node: usize) -> CmEvent {
+        self.until("a connection event", |w| w.cm[node].pop_front())
+    }
+
+    /// Takes out the events of one QP: true if `want` was among them.
+    pub fn event_of<T>(
+        &mut self,
+        node: usize,
+        what: &str,
+        mut want: impl FnMut(&CmEvent) -> Option<T>,
+    ) -> T {
+        self.until(what, |w| {
+            let at = w.cm[node].iter().position(|e| want(e).is_some())?;
+            want(&w.cm[node].remove(at)?)
+        })
+    }
+
+    /// Waits for an end's `Disconnected`.
+    pub fn disconnected(&mut self, end: End) -> DisconnectCause {
+        self.event_of(end.node, "Disconnected", |e| match e {
+            CmEvent::Disconnected { qp, cause } if *qp == end.qp => Some(*cause),
+            _ => None,
+        })
+    }
+
+    /// Waits for a connection request: (request, private data).
+    pub fn request(&mut self, node: usize) -> (ConnReq, Vec<u8>) {
+        self.event_of(node, "ConnectRequest", |e| match e {
+            CmEvent::ConnectRequest { req, private_data, .. } => Some((*req, private_data.clone())),
+            _ => None,
+        })
+    }
+
+    /// Waits for an end's `Established`: (private data, ord, ird).
+    pub fn established(&mut self, end: End) -> (Vec<u8>, u32, u32) {
+        self.event_of(end.node, "Established", |e| match e {
+            CmEvent::Established { qp, private_data, ord, ird } if *qp == end.qp => {
+                Some((private_data.clone(), *ord, *ird))
+            }
+            _ => None,
+        })
+    }
+
+    /// Makes a queue pair with CQs of its own.
+    pub fn end(&mut self, node: usize) -> End {
+        let pd = self.rnics[node].alloc_pd().expect("alloc_pd");
+        self.end_in(node, pd, None)
+    }
+
+    /// Makes a queue pair in a domain, on a shared receive queue if given.
+    pub fn end_in(&mut self, node: usize, pd: Pd, srq: Option<Srq>) -> End {
+        let rnic = &mut self.rnics[node];
+        let scq = rnic.create_cq(1024).expect("create_cq");
+        let rcq = rnic.create_cq(1024).expect("create_cq");
+        let attr =
+            QpAttr { pd, send_cq: scq, recv_cq: rcq, srq, max_send_wr: 256, max_recv_wr: 256 };
+        let qp = rnic.create_qp(&attr).expect("create_qp");
+        End { node, pd, scq, rcq, srq, qp }
+    }
+
+    /// Listens on any port.
+    pub fn listen(&mut self, node: usize, addr: SocketAddr) -> (Listener, SocketAddr) {
+        let listener = self.rnics[node].listen(addr, &listen_opts()).expect("listen");
+        let addr = self.rnics[node].listener_addr(listener).expect("listener_addr");
+        (listener, addr)
+    }
+
+    /// Two fresh RNICs' ends, connected.
+    pub fn pair() -> (World<H>, Pair) {
+        let mut world = World::new(2);
+        let (a, b) = (world.end(0), world.end(1));
+        let pair = world.join(a, b, &param(&[]));
+        (world, pair)
+    }
+
+    /// Connects two ends. The initiator speaks first where the RNIC asks for it.
+    pub fn join(&mut self, a: End, b: End, param: &ConnParam<'_>) -> Pair {
+        let pair = self.join_silently(a, b, param);
+        if self.rnics[a.node].caps().initiator_first {
+            self.recv(b, u64::MAX, &[]);
+            self.send(a, &SendWr { signaled: false, ..send_wr(u64::MAX, &[]) });
+            assert_eq!(self.received(b).wr_id, u64::MAX);
+        }
+        pair
+    }
+
+    /// Connects two ends; no message has gone yet.
+    pub fn join_silently(&mut self, a: End, b: End, param: &ConnParam<'_>) -> Pair {
+        let (listener, addr) = self.listen(b.node, loopback());
+        let now = self.now();
+        self.rnics[a.node].connect(a.qp, addr, param, now).expect("connect");
+        let (req, _) = self.request(b.node);
+        let now = self.now();
+        self.rnics[b.node].accept(req, b.qp, param, now).expect("accept");
+        self.established(a);
+        self.established(b);
+        self.rnics[b.node].close_listener(listener).expect("close_listener");
+        Pair { a, b }
+    }
+
+    /// Registers bytes in an end's domain.
+    pub fn buf(&mut self, end: End, bytes: Vec<u8>, access: Access) -> Buf {
+        let region = Region::from_vec(bytes);
+        let segment = region.segment(0, region.len()).expect("the whole region");
+        let mr = self.rnics[end.node].reg_mr(end.pd, &segment, access).expect("reg_mr");
+        Buf { region, mr }
+    }
+
+    /// Registers zeroed bytes for everything.
+    pub fn zeros(&mut self, end: End, len: usize) -> Buf {
+        self.buf(end, vec![0; len], Access::ALL)
+    }
+
+    /// Posts a send and rings the doorbell.
+    pub fn send(&mut self, end: End, wr: &SendWr<'_>) {
+        let now = self.now();
+        self.rnics[end.node].post_send(end.qp, wr).expect("post_send");
+        self.rnics[end.node].flush(end.qp, now);
+    }
+
+    /// Posts a receive to the end's own or shared queue.
+    pub fn recv(&mut self, end: End, wr_id: u64, sges: &[Sge]) {
+        let wr = RecvWr { wr_id, sges };
+        match end.srq {
+            Some(srq) => self.rnics[end.node].post_srq_recv(srq, &wr).expect("post_srq_recv"),
+            None => self.rnics[end.node].post_recv(end.qp, &wr).expect("post_recv"),
+        }
+    }
+
+    fn take(&mut self, node: usize, cq: Cq) -> Option<Wc> {
+        let mut out = Vec::new();
+        let n = self.rnics[node].poll_cq(cq, 1, &mut out).expect("poll_cq");
+        assert_eq!(n, out.len());
+        out.pop()
+    }
+
+    /// What is there of completions, without waiting.
+    pub fn drain(&mut self, end: End) -> (Vec<Wc>, Vec<Wc>) {
+        let (mut sends, mut recvs) = (Vec::new(), Vec::new());
+        let rnic = &mut self.rnics[end.node];
+        rnic.poll_cq(end.scq, usize::MAX, &mut sends).expect("poll_cq");
+        rnic.poll_cq(end.rcq, usize::MAX, &mut recvs).expect("poll_cq");
+        (sends, recvs)
+    }
+
+    /// Waits for the next completion of a send, WRITE or READ.
+    pub fn completed(&mut self, end: End) -> Wc {
+        self.until("a send's completion", |w| w.take(end.node, end.scq))
+    }
+
+    /// Waits for the next completion of a receive.
+    pub fn received(&mut self, end: End) -> Wc {
+        self.until("a receive's completion", |w| w.take(end.node, end.rcq))
+    }
+
+    /// Sends a few bytes each way: the connection is alive.
+    pub fn assert_alive(&mut self, pair: Pair) {
+        for (from, to) in [(pair.a, pair.b), (pair.b, pair.a)] {
+            let src = self.buf(from, pattern(9, 100), Access::LOCAL_READ);
+            let dst = self.zeros(to, 100);
+            self.recv(to, 4242, &[dst.sge()]);
+            self.send(from, &send_wr(2424, &[src.sge()]));
+            let wc = self.received(to);
+            assert_eq!((wc.wr_id, wc.status, wc.byte_len), (4242, WcStatus::Success, 100));
+            assert_eq!(dst.bytes(), src.bytes());
+            let wc = self.completed(from);
+            assert_eq!((wc.wr_id, wc.status), (2424, WcStatus::Success));
+            self.rnics[from.node].dereg_mr(src.mr).expect("dereg_mr");
+            self.rnics[to.node].dereg_mr(dst.mr).expect("dereg_mr");
+        }
+    }
+
+    /// Asks for the end of a connection.
+    pub fn disconnect(&mut self, end: End, how: Disconnect) {
+        let now = self.now();
+        self.rnics[end.node].disconnect(end.qp, how, now).expect("disconnect");
+    }
+}

@@ -1,0 +1,281 @@
+//! Connections: made, refused, and asked for by strangers.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use exs::{Error, EventKind, Interest, RecvFlags, SendFlags, Socket, SocketType};
+
+use crate::harness::{Env, Ledger, many_files};
+
+const BOTH: [SocketType; 2] = [SocketType::Stream, SocketType::SeqPacket];
+
+/// Connects and expects a failure.
+fn failure(client: &Socket, addr: SocketAddr) -> Error {
+    let mut ledger = Ledger::new();
+    let token = ledger.post("connect", |q, t| client.connect(q, t, addr));
+    let event = ledger.wait(token);
+    assert_eq!(event.kind(), EventKind::Connect);
+    ledger.finish();
+    event.into_result().expect_err("nobody who could take the connection")
+}
+
+/// Bytes there and back.
+fn echo(client: &Socket, server: &Socket) {
+    let (client, server) = (client.blocking(), server.blocking());
+    let mut got = [0; 64];
+    client.send_all(b"there").unwrap();
+    assert_eq!(server.recv(&mut got).unwrap(), 5);
+    assert_eq!(&got[..5], b"there");
+    server.send_all(b"and back").unwrap();
+    assert_eq!(client.recv(&mut got).unwrap(), 8);
+    assert_eq!(&got[..8], b"and back");
+}
+
+/// Both ends know both addresses, and the events say what they are of.
+pub fn addresses_are_those_of_the_connection(env: &Env) {
+    for ty in BOTH {
+        let (listener, addr) = env.listener(ty);
+        let client = env.socket(ty);
+        assert_eq!(client.peer_addr().unwrap_err().errno(), libc::ENOTCONN);
+        let mut ledger = Ledger::new();
+        let accept = ledger.post("accept", |q, t| listener.accept(q, t));
+        let connect = ledger.post("connect", |q, t| client.connect(q, t, addr));
+        assert_eq!(ledger.wait_ok(connect).kind(), EventKind::Connect);
+        let mut event = ledger.wait_ok(accept);
+        assert_eq!(event.kind(), EventKind::Accept);
+        let (server, peer) = event.take_accepted().unwrap();
+        assert!(event.take_accepted().is_none(), "there is one connection");
+        assert_eq!(peer, client.local_addr().unwrap());
+        assert_eq!(server.peer_addr().unwrap(), peer);
+        assert_eq!(server.local_addr().unwrap(), addr);
+        assert_eq!(client.peer_addr().unwrap(), addr);
+        echo(&client, &server);
+        ledger.finish();
+    }
+}
+
+/// The client's address is the one it was bound to.
+pub fn a_client_may_be_bound(env: &Env) {
+    let (listener, addr) = env.listener(SocketType::Stream);
+    let client = env.socket(SocketType::Stream);
+    client.bind(env.any()).unwrap();
+    assert!(client.bind(env.any()).is_err(), "twice");
+    client.blocking().connect(addr).unwrap();
+    let (server, peer) = listener.blocking().accept().unwrap();
+    assert_eq!(peer.ip(), addr.ip());
+    echo(&client, &server);
+}
+
+/// ECONNREFUSED; and the same socket connects elsewhere afterwards.
+pub fn where_nothing_listens_is_refused(env: &Env) {
+    for ty in BOTH {
+        let nobody = TcpListener::bind(env.any()).unwrap().local_addr().unwrap();
+        let client = env.socket(ty);
+        let error = failure(&client, nobody);
+        assert_eq!(error.errno(), libc::ECONNREFUSED, "{error}");
+        assert!(error.to_string().contains(&nobody.to_string()), "{error}");
+        let (listener, addr) = env.listener(ty);
+        client.blocking().connect(addr).unwrap();
+        let (server, _) = listener.blocking().accept().unwrap();
+        echo(&client, &server);
+    }
+}
+
+/// A listener that is closed takes no more, and its pending accepts are cancelled.
+pub fn a_closed_listener_refuses(env: &Env) {
+    let (listener, addr) = env.listener(SocketType::Stream);
+    let mut ledger = Ledger::new();
+    let accepts: Vec<_> =
+        (0..3).map(|_| ledger.post("accept", |q, t| listener.accept(q, t))).collect();
+    listener.blocking().close().unwrap();
+    for token in accepts {
+        assert!(ledger.wait(token).error().unwrap().is_cancelled());
+    }
+    assert!(listener.accept(ledger.queue(), exs::Token(99)).is_err(), "it is closed");
+    assert_eq!(failure(&env.socket(SocketType::Stream), addr).errno(), libc::ECONNREFUSED);
+    ledger.finish();
+}
+
+/// A listener that is dropped takes no more either, in bounded time.
+pub fn a_dropped_listener_refuses(env: &Env) {
+    let (listener, addr) = env.listener(SocketType::Stream);
+    drop(listener);
+    loop {
+        // It is closed in the background: an attempt may still come before that.
+        match env.socket(SocketType::Stream).blocking().connect(addr) {
+            Ok(()) => std::thread::yield_now(),
+            Err(e) => {
+                assert!([libc::ECONNREFUSED, libc::ECONNRESET].contains(&e.errno()), "{e}");
+                if e.errno() == libc::ECONNREFUSED {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Two listeners cannot have one address.
+pub fn an_address_in_use_is_refused(env: &Env) {
+    let (_listener, addr) = env.listener(SocketType::Stream);
+    let other = env.socket(SocketType::Stream);
+    other.bind(addr).unwrap();
+    let error = other.listen(1).unwrap_err();
+    assert_eq!(error.errno(), libc::EADDRINUSE, "{error}");
+}
+
+/// A stream socket and a seqpacket socket do not connect; the listener is none the worse.
+pub fn kinds_must_match(env: &Env) {
+    for (ours, theirs) in [(BOTH[0], BOTH[1]), (BOTH[1], BOTH[0])] {
+        let (listener, addr) = env.listener(theirs);
+        let error = failure(&env.socket(ours), addr);
+        assert!(matches!(error, Error::Refused { .. }), "{error}");
+        assert!(error.to_string().contains("SEQPACKET"), "{error}");
+        let (client, server) = env.join(theirs, &listener);
+        echo(&client, &server);
+    }
+}
+
+/// A server that speaks something else: an error, not a hang.
+pub fn a_server_of_another_protocol_is_an_error(env: &Env) {
+    for answer in [&b"220 mail.example.org ESMTP\r\n"[..], &[0xff; 4096], b""] {
+        let tcp = TcpListener::bind(env.any()).unwrap();
+        let addr = tcp.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = tcp.accept().unwrap();
+            // The client may hang up at the first bytes.
+            let _ = stream.write_all(answer);
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        let error = failure(&env.socket(SocketType::Stream), addr);
+        assert_ne!(error.errno(), libc::ETIMEDOUT, "{error}");
+        server.join().unwrap();
+    }
+}
+
+/// A server that says nothing: the time limit ends it.
+pub fn a_silent_server_times_out(env: &Env) {
+    let tcp = TcpListener::bind(env.any()).unwrap();
+    let limit = Duration::from_millis(300);
+    let client = env.with(|o| o.connect_timeout = limit).socket(SocketType::Stream);
+    let begun = Instant::now();
+    let error = failure(&client, tcp.local_addr().unwrap());
+    assert_eq!(error.errno(), libc::ETIMEDOUT, "{error}");
+    assert!(begun.elapsed() >= limit, "too early: {:?}", begun.elapsed());
+}
+
+/// Strangers who send garbage, send nothing, or hang up at once do not keep others out.
+pub fn strangers_do_not_disturb(env: &Env) {
+    let (listener, addr) = env.listener_with(SocketType::Stream, 2);
+    let mut ledger = Ledger::new();
+    let accept = ledger.post("accept", |q, t| listener.accept(q, t));
+    let silent: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(addr).unwrap()).collect();
+    for _ in 0..8 {
+        let mut stranger = TcpStream::connect(addr).unwrap();
+        // We may be hung up on at the first bytes.
+        let _ = stranger.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        drop(TcpStream::connect(addr).unwrap());
+        stranger.set_read_timeout(Some(crate::harness::LIMIT)).unwrap();
+        let end = stranger.read_to_end(&mut Vec::new());
+        assert!(
+            end.is_ok() || end.as_ref().is_err_and(|e| e.kind() == ErrorKind::ConnectionReset),
+            "garbage is hung up on: {end:?}"
+        );
+    }
+    let client = env.socket(SocketType::Stream);
+    client.blocking().connect(addr).unwrap();
+    let (server, peer) = ledger.wait_ok(accept).take_accepted().unwrap();
+    assert_eq!(peer, client.local_addr().unwrap(), "a stranger was accepted");
+    echo(&client, &server);
+    drop(silent);
+    ledger.finish();
+}
+
+/// One thread, blocking calls: connect ends before anybody accepts.
+pub fn a_thread_connects_to_itself(env: &Env) {
+    for ty in BOTH {
+        let (listener, addr) = env.listener(ty);
+        let client = env.socket(ty);
+        client.blocking().connect(addr).unwrap();
+        client.blocking().send_all(b"before accept").unwrap();
+        let (server, _) = listener.blocking().accept().unwrap();
+        let mut got = [0; 64];
+        assert_eq!(server.blocking().recv(&mut got).unwrap(), 13);
+        echo(&client, &server);
+    }
+}
+
+/// A listener polls readable when there is somebody to accept.
+pub fn poll_tells_of_connections(env: &Env) {
+    let (listener, addr) = env.listener(SocketType::Stream);
+    let now = Some(Duration::ZERO);
+    assert_eq!(listener.blocking().poll(Interest::READABLE, now).unwrap(), None);
+    let mut ledger = Ledger::new();
+    let poll = ledger.post("poll", |q, t| listener.poll(q, t, Interest::READABLE));
+    let client = env.socket(SocketType::Stream);
+    client.blocking().connect(addr).unwrap();
+    assert!(ledger.wait_ok(poll).readiness().readable);
+    let (server, _) = listener.blocking().accept().unwrap();
+    echo(&client, &server);
+    ledger.finish();
+}
+
+/// Calls that the state of the socket forbids are refused, with an errno that fits.
+pub fn calls_out_of_turn_are_refused(env: &Env) {
+    let mut ledger = Ledger::new();
+    let fresh = env.socket(SocketType::Stream);
+    let refused =
+        ledger.try_post("send", |q, t| fresh.send(q, t, "too early", SendFlags::NONE)).unwrap_err();
+    assert_eq!(refused.error.errno(), libc::ENOTCONN);
+    assert_eq!(&refused.buffer[..], b"too early", "a refused buffer comes back as it was");
+    assert!(ledger.try_post("accept", |q, t| fresh.accept(q, t)).is_err());
+    let (client, server) = env.streams();
+    let addr = server.local_addr().unwrap();
+    let again = ledger.try_post("connect", |q, t| client.connect(q, t, addr)).unwrap_err();
+    assert_eq!(again.errno(), libc::EISCONN);
+    assert!(client.listen(1).is_err());
+    client.blocking().close().unwrap();
+    for refused in [
+        ledger.try_post("close", |q, t| client.close(q, t)).unwrap_err(),
+        ledger
+            .try_post("shutdown", |q, t| client.shutdown(q, t, std::net::Shutdown::Both))
+            .unwrap_err(),
+        ledger
+            .try_post("recv", |q, t| client.recv(q, t, vec![0; 8], RecvFlags::NONE))
+            .unwrap_err()
+            .error,
+    ] {
+        assert_ne!(refused.errno(), libc::EAGAIN, "{refused}");
+    }
+    ledger.finish();
+}
+
+/// Five hundred at once, all of them used.
+pub fn five_hundred_at_once(env: &Env) {
+    const MANY: usize = 500;
+    assert!(many_files() > 2 * MANY as u64 + 100, "this test needs more open files");
+    let (listener, addr) = env.listener_with(SocketType::Stream, 64);
+    let mut ledger = Ledger::new();
+    let clients: Vec<Socket> = (0..MANY).map(|_| env.socket(SocketType::Stream)).collect();
+    for client in &clients {
+        ledger.post("accept", |q, t| listener.accept(q, t));
+        ledger.post("connect", |q, t| client.connect(q, t, addr));
+    }
+    let mut servers = Vec::new();
+    for mut event in ledger.drain() {
+        assert!(event.error().is_none(), "{event:?}");
+        servers.extend(event.take_accepted());
+    }
+    assert_eq!(servers.len(), MANY);
+    for client in &clients {
+        let name = client.local_addr().unwrap().to_string();
+        ledger.post("send", |q, t| client.send(q, t, name.as_str(), SendFlags::NONE));
+    }
+    for (server, peer) in &servers {
+        let mut name = vec![0; peer.to_string().len()];
+        server.blocking().recv_exact(&mut name).unwrap();
+        assert_eq!(String::from_utf8(name).unwrap(), peer.to_string());
+    }
+    ledger.finish();
+}

@@ -1,0 +1,70 @@
+//! The contract of sockets: what holds on every transport.
+//!
+//! Each function tests one promise and takes an [`Env`](crate::harness::Env).
+//! [`socket_contract!`](crate::socket_contract) makes tests of them all for one
+//! environment.
+
+pub mod cancel;
+pub mod close;
+pub mod connect;
+pub mod counters;
+pub mod file;
+pub mod onesided;
+pub mod packet;
+pub mod queue;
+pub mod stream;
+
+/// Tests of the whole contract; `$env` is a function that makes the environment.
+#[macro_export]
+macro_rules! socket_contract {
+    ($env:path) => {
+        $crate::socket_tests! { $env;
+            cancel: a_receive_by_token, at_any_moment, all_of_a_socket, what_is_no_transfer,
+                sends_that_wait, time_limits;
+            close: shutdown_of_one_side, shutdown_of_reading, every_receive_sees_the_end,
+                close_delivers_everything, a_drop_delivers_everything, close_delivers_messages,
+                close_cancels_receives, close_is_bounded_by_linger, abort,
+                abort_in_mid_transfer,
+                sending_to_a_closed_peer_fails, close_wakes_a_blocked_receive;
+            connect: addresses_are_those_of_the_connection, a_client_may_be_bound,
+                where_nothing_listens_is_refused, a_closed_listener_refuses,
+                a_dropped_listener_refuses, an_address_in_use_is_refused, kinds_must_match,
+                a_server_of_another_protocol_is_an_error, a_silent_server_times_out,
+                strangers_do_not_disturb, a_thread_connects_to_itself, poll_tells_of_connections,
+                calls_out_of_turn_are_refused, five_hundred_at_once;
+            counters: of_a_socket, a_receive_ahead_is_direct, of_one_sided_operations,
+                of_the_process;
+            file: parts_of_files, before_a_receive_is_posted, among_other_sends, as_a_message,
+                nothing_of_a_file, a_file_that_is_too_short;
+            onesided: write_and_read, blocking_twins, many_in_flight,
+                bounds_and_rights_are_refused_at_home, forged_descriptors_end_the_connection,
+                a_forged_read_ends_the_connection, an_export_is_of_one_connection, revoked,
+                a_lifetime_ends, the_peer_goes_away;
+            packet: order_and_integrity, empty_messages, truncation_tells_the_true_length,
+                a_large_message, many_small_messages, vectored, peek,
+                a_message_over_the_limit_is_refused, a_cancelled_receive_loses_nothing;
+            queue: depth_is_a_limit, thresholds, timeouts, wait_policies,
+                several_threads_dequeue, several_threads_use_one_socket,
+                the_descriptor_is_level_triggered, a_late_descriptor_is_readable,
+                progress_without_a_waiter, poll_of_a_connection;
+            stream: order_and_integrity, order_and_integrity_with_small_rings, one_large_send,
+                waitall, peek, zero_lengths, vectored, memory_of_all_kinds,
+                a_vector_comes_back_without_a_copy, reads_and_writes_as_std_io;
+        }
+    };
+}
+
+/// What [`socket_contract!`](crate::socket_contract) is made of.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! socket_tests {
+    ($env:path; $($group:ident: $($test:ident),+;)+) => {$(
+        mod $group {$(
+            #[test]
+            fn $test() {
+                let _dog = $crate::harness::Watchdog::new(concat!(module_path!(), "::", stringify!($test)));
+                $crate::socket::$group::$test(&$env());
+            }
+        )+}
+    )+};
+}

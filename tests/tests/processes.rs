@@ -1,0 +1,402 @@
+//! Real processes: what happens when the other side dies, stops, or starts a program.
+//!
+//! [`child`] is the part that the other process plays: the test program runs itself.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use exs::{
+    Error, EventKind, EventQueue, Interest, Options, RecvFlags, RemoteBuffer, Rights, SendFlags,
+    Socket, SocketType, Token,
+};
+use exs_tests::harness::{LIMIT, Ledger, Watchdog, check, many_files, pattern, peer};
+use nix::sys::signal::Signal;
+
+const KINDS: [SocketType; 2] = [SocketType::Stream, SocketType::SeqPacket];
+
+/// Not a test in the parent: the part of the other process.
+#[test]
+fn child() {
+    let Some(words) = peer::part() else { return };
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let _dog = Watchdog::with_limit(&format!("the child {words:?}"), LIMIT * 2);
+    match words[..] {
+        ["listen", kind] => parts::listen(kind_of(kind)),
+        ["flood", kind, addr] => parts::flood(kind_of(kind), addr.parse().unwrap()),
+        ["many", addr, count] => parts::many(addr.parse().unwrap(), count.parse().unwrap()),
+        ["descriptors"] => parts::descriptors(),
+        _ => panic!("no such part: {words:?}"),
+    }
+}
+
+fn kind_of(word: &str) -> SocketType {
+    if word == "stream" { SocketType::Stream } else { SocketType::SeqPacket }
+}
+
+fn word_of(kind: SocketType) -> &'static str {
+    if kind == SocketType::Stream { "stream" } else { "seqpacket" }
+}
+
+/// What children do.
+mod parts {
+    use super::*;
+
+    /// Accepts one connection, exports memory on it, sends the descriptor, and then
+    /// does nothing at all until it is killed or told to end.
+    pub(super) fn listen(kind: SocketType) {
+        let listener = Socket::new(kind).unwrap();
+        listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        listener.listen(8).unwrap();
+        peer::say(&format!("at {}", listener.local_addr().unwrap()));
+        let (socket, _) = listener.blocking().accept().unwrap();
+        let mut hello = [0; 5];
+        socket.blocking().recv(&mut hello).unwrap();
+        let export = socket.export(vec![0; 8 << 20], Rights::READ_WRITE, None).unwrap();
+        socket.blocking().send_all(&export.descriptor().to_bytes()).unwrap();
+        peer::say("ready");
+        peer::listen();
+    }
+
+    /// Connects, and sends and receives for ever.
+    pub(super) fn flood(kind: SocketType, addr: SocketAddr) {
+        let socket = Socket::new(kind).unwrap();
+        socket.blocking().connect(addr).unwrap();
+        let mut ledger = Ledger::new();
+        for _ in 0..8 {
+            ledger.post("recv", |q, t| socket.recv(q, t, vec![0; 1 << 20], RecvFlags::NONE));
+            ledger.post("send", |q, t| socket.send(q, t, vec![1; 1 << 20], SendFlags::NONE));
+        }
+        loop {
+            let mut event = ledger.event();
+            if event.error().is_some() {
+                return;
+            }
+            let buffer = event.take_buffer().unwrap();
+            match event.kind() {
+                EventKind::Send => {
+                    ledger.post("send", |q, t| socket.send(q, t, buffer, SendFlags::NONE))
+                }
+                _ => ledger.post("recv", |q, t| socket.recv(q, t, buffer, RecvFlags::NONE)),
+            };
+        }
+    }
+
+    /// Makes many connections at once, and sends each one's number on it.
+    pub(super) fn many(addr: SocketAddr, count: usize) {
+        many_files();
+        let mut ledger = Ledger::new();
+        let sockets: Vec<Socket> = (0..count).map(|_| Socket::stream().unwrap()).collect();
+        for socket in &sockets {
+            ledger.post("connect", |q, t| socket.connect(q, t, addr));
+        }
+        for event in ledger.drain() {
+            assert!(event.error().is_none(), "{event:?}");
+        }
+        for (i, socket) in sockets.iter().enumerate() {
+            ledger.post("send", |q, t| socket.send(q, t, &i.to_be_bytes(), SendFlags::NONE));
+            ledger.post("recv", |q, t| socket.recv(q, t, vec![0; 8], RecvFlags::WAITALL));
+        }
+        for mut event in ledger.drain() {
+            assert!(event.error().is_none() && event.bytes() == 8, "{event:?}");
+            drop(event.take_buffer());
+        }
+        ledger.finish();
+        peer::say("all answered");
+    }
+
+    /// Says which descriptors it has.
+    pub(super) fn descriptors() {
+        let open: Vec<String> =
+            super::descriptors().iter().map(|(fd, to)| format!("{fd}={}", to.display())).collect();
+        peer::say(&open.join(" "));
+    }
+}
+
+fn listener(kind: SocketType, options: Options) -> (Socket, SocketAddr) {
+    let listener = Socket::with_options(kind, options).unwrap();
+    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    listener.listen(64).unwrap();
+    let addr = listener.local_addr().unwrap();
+    (listener, addr)
+}
+
+/// A connection to a child that does nothing more, and memory of the child's.
+fn idle_child(kind: SocketType, options: Options) -> (peer::Peer, Socket, RemoteBuffer) {
+    let child = peer::Peer::start("child", &format!("listen {}", word_of(kind)), &[]);
+    let addr: SocketAddr = child.expect("at").parse().unwrap();
+    let socket = Socket::with_options(kind, options).unwrap();
+    socket.blocking().connect(addr).unwrap();
+    socket.blocking().send_all(b"hello").unwrap();
+    let mut descriptor = [0; RemoteBuffer::BYTES];
+    assert_eq!(socket.blocking().recv(&mut descriptor).unwrap(), RemoteBuffer::BYTES);
+    child.expect("ready");
+    (child, socket, RemoteBuffer::from_bytes(&descriptor).unwrap())
+}
+
+/// One of everything that can be outstanding on a connection whose peer does nothing.
+fn post_everything(ledger: &mut Ledger, socket: &Socket, remote: &RemoteBuffer) {
+    for size in [10, 1 << 20] {
+        ledger.post("recv", |q, t| socket.recv(q, t, vec![0; size], RecvFlags::NONE));
+    }
+    let two = vec![vec![0; 10].into(), vec![0; 100_000].into()];
+    ledger.post("recvv", |q, t| socket.recv_vectored(q, t, two, RecvFlags::NONE));
+    ledger.post("poll", |q, t| socket.poll(q, t, Interest::READABLE));
+    // More than any ring or socket buffer takes.
+    for _ in 0..4 {
+        ledger.post("send", |q, t| socket.send(q, t, vec![1; 32 << 20], SendFlags::NONE));
+    }
+    let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+    let (len, file) = (file.metadata().unwrap().len(), std::sync::Arc::new(file));
+    ledger.post("send_file", |q, t| socket.send_file(q, t, file, 0, len));
+    ledger.post("read", |q, t| socket.read(q, t, remote, 0, vec![0; 1 << 20]));
+    ledger.post("write", |q, t| socket.write(q, t, remote, 0, vec![0; 1 << 20]));
+}
+
+/// Every operation ends, with an error unless it was done before, and in time.
+fn all_end(mut ledger: Ledger, within: Duration, fits: impl Fn(&Error) -> bool) {
+    let begun = Instant::now();
+    let mut failed = 0;
+    for event in ledger.drain() {
+        match event.error() {
+            Some(e) => {
+                assert!(fits(e), "{:?} ended with {e:?} (errno {})", event.kind(), e.errno());
+                failed += 1;
+            }
+            None => assert!(
+                matches!(event.kind(), EventKind::Read | EventKind::Write | EventKind::Poll),
+                "only one-sided operations can have been done: {event:?}"
+            ),
+        }
+    }
+    assert!(failed >= 8, "sends and receives cannot have been done");
+    assert!(begun.elapsed() < within, "it took {:?}", begun.elapsed());
+    ledger.finish();
+}
+
+fn is_reset(e: &Error) -> bool {
+    [libc::ECONNRESET, libc::EPIPE, libc::ECONNABORTED].contains(&e.errno())
+}
+
+/// kill -9 of a peer with everything outstanding.
+#[test]
+fn a_peer_that_is_killed() {
+    let _dog = Watchdog::new("a_peer_that_is_killed");
+    for kind in KINDS {
+        let (mut child, socket, remote) = idle_child(kind, Options::default());
+        let mut ledger = Ledger::new();
+        post_everything(&mut ledger, &socket, &remote);
+        child.kill();
+        all_end(ledger, LIMIT, is_reset);
+        assert!(socket.blocking().send(b"x").is_err());
+        assert!(socket.blocking().close().is_err() || socket.blocking().close().is_err());
+    }
+}
+
+/// kill -9 of a peer in the middle of traffic in both directions, again and again.
+#[test]
+fn a_peer_that_is_killed_in_mid_transfer() {
+    let _dog = Watchdog::new("a_peer_that_is_killed_in_mid_transfer");
+    for round in 0..6 {
+        let kind = KINDS[round % 2];
+        let (listener, addr) = listener(kind, Options::default());
+        let mut child =
+            peer::Peer::start("child", &format!("flood {}", word_of(kind)), &[&addr.to_string()]);
+        let (socket, _) = listener.blocking().accept().unwrap();
+        let mut ledger = Ledger::new();
+        for _ in 0..8 {
+            ledger.post("recv", |q, t| socket.recv(q, t, vec![0; 1 << 20], RecvFlags::NONE));
+            ledger.post("send", |q, t| socket.send(q, t, vec![1; 1 << 20], SendFlags::NONE));
+        }
+        // After so many events of a transfer in full swing.
+        let mut left = 20 + round * 30;
+        let mut killed = false;
+        while ledger.outstanding() > 0 {
+            let mut event = ledger.event();
+            if let Some(e) = event.error() {
+                assert!(killed, "before anything happened: {e}");
+                assert!(is_reset(e), "{e:?}");
+                continue;
+            }
+            left = left.saturating_sub(1);
+            if left == 0 && !killed {
+                child.kill();
+                killed = true;
+            }
+            let Some(buffer) = event.take_buffer() else { continue };
+            if event.eof() {
+                continue;
+            }
+            let send = event.kind() == EventKind::Send;
+            let posted = ledger.try_post("next", |q, t| {
+                if send {
+                    socket.send(q, t, buffer, SendFlags::NONE)
+                } else {
+                    socket.recv(q, t, buffer, RecvFlags::NONE)
+                }
+            });
+            assert!(posted.is_ok() || killed, "{posted:?}");
+        }
+        ledger.finish();
+    }
+}
+
+fn impatient() -> Options {
+    Options {
+        keep_alive: Some(Duration::from_millis(300)),
+        dead_after: Some(Duration::from_secs(1)),
+        ..Options::default()
+    }
+}
+
+/// A peer that stops (SIGSTOP) but whose kernel still acknowledges: `dead_after` ends it.
+#[test]
+fn a_peer_that_stops() {
+    let _dog = Watchdog::new("a_peer_that_stops");
+    for kind in KINDS {
+        let (child, socket, remote) = idle_child(kind, impatient());
+        let begun = Instant::now();
+        child.signal(Signal::SIGSTOP);
+        let mut ledger = Ledger::new();
+        post_everything(&mut ledger, &socket, &remote);
+        all_end(ledger, Duration::from_secs(20), |e| e.errno() == libc::ETIMEDOUT);
+        // It was last heard of just before.
+        assert!(begun.elapsed() >= Duration::from_millis(500), "the peer has a second");
+        drop(child);
+    }
+}
+
+/// A peer that lives but does not read is not dead: nothing ends by itself.
+#[test]
+fn a_peer_that_does_not_read_is_not_dead() {
+    let _dog = Watchdog::new("a_peer_that_does_not_read_is_not_dead");
+    for kind in KINDS {
+        let (child, socket, _) = idle_child(kind, impatient());
+        let queue = EventQueue::new(8).unwrap();
+        socket.recv(&queue, Token(1), vec![0; 10], RecvFlags::NONE).unwrap();
+        socket.send(&queue, Token(2), vec![1; 64 << 20], SendFlags::NONE).unwrap();
+        let none = queue.dequeue(4, Some(Duration::from_secs(3))).unwrap();
+        assert!(none.is_empty(), "three times dead_after, and the peer answers: {none:?}");
+        drop(child);
+    }
+}
+
+/// `send_timeout` ends sends that the peer does not take; the connection goes on.
+#[test]
+fn sends_that_nobody_takes_time_out() {
+    let _dog = Watchdog::new("sends_that_nobody_takes_time_out");
+    let limit = Duration::from_millis(300);
+    for kind in KINDS {
+        let options = Options { send_timeout: Some(limit), ..Options::default() };
+        let (child, socket, remote) = idle_child(kind, options);
+        let mut ledger = Ledger::new();
+        let begun = Instant::now();
+        for _ in 0..3 {
+            ledger.post("send", |q, t| socket.send(q, t, vec![1; 32 << 20], SendFlags::NONE));
+        }
+        for event in ledger.drain() {
+            let error = event.error().expect("nobody takes 32 MiB");
+            assert_eq!(error.errno(), libc::ETIMEDOUT, "{error}");
+        }
+        assert!(begun.elapsed() >= limit);
+        assert_eq!(socket.blocking().write(&remote, 0, b"still there").unwrap(), 11);
+        ledger.finish();
+        drop(child);
+    }
+}
+
+/// Open descriptors of this process: number and what it is.
+fn descriptors() -> Vec<(String, PathBuf)> {
+    let mut all: Vec<(String, PathBuf)> = std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .map_while(Result::ok)
+        .filter_map(|e| {
+            Some((e.file_name().into_string().ok()?, std::fs::read_link(e.path()).ok()?))
+        })
+        // The one that reads the directory.
+        .filter(|(_, to)| !to.starts_with("/proc"))
+        .collect();
+    all.sort();
+    all
+}
+
+/// A program that is started has none of our descriptors.
+#[test]
+fn a_started_program_inherits_nothing() {
+    let _dog = Watchdog::new("a_started_program_inherits_nothing");
+    use std::os::fd::AsRawFd;
+    let (listener, addr) = listener(SocketType::Stream, Options::default());
+    let client = Socket::stream().unwrap();
+    client.blocking().connect(addr).unwrap();
+    let (server, _) = listener.blocking().accept().unwrap();
+    let queue = EventQueue::new(4).unwrap();
+    assert!(queue.as_raw_fd() > 2);
+    let child = peer::Peer::start("child", "descriptors", &[]);
+    let theirs = child.hear();
+    let theirs: Vec<&str> = theirs.split(' ').collect();
+    let inherited: Vec<&&str> = theirs
+        .iter()
+        .filter(|d| !["0=", "1=", "2="].iter().any(|std| d.starts_with(std)))
+        .collect();
+    // Ours that are sockets, event counters or pollers; a test harness may have passed
+    // a pipe of its own (make's job server) on to everybody.
+    let kinds = ["socket:", "[eventfd]", "[eventpoll]"];
+    for d in inherited {
+        assert!(!kinds.iter().any(|k| d.contains(k)), "inherited: {d} of {theirs:?}");
+    }
+    let ours: BTreeSet<PathBuf> = descriptors().into_iter().map(|d| d.1).collect();
+    assert!(ours.len() > 5, "the connection has descriptors: {ours:?}");
+    // And the connection does not mind.
+    client.blocking().send_all(b"still").unwrap();
+    let mut got = [0; 5];
+    server.blocking().recv_exact(&mut got).unwrap();
+}
+
+/// A child that outlives us does not hold our connections open: the peer sees the end.
+#[test]
+fn a_started_program_does_not_hold_connections_open() {
+    let _dog = Watchdog::new("a_started_program_does_not_hold_connections_open");
+    let (listener, addr) = listener(SocketType::Stream, Options::default());
+    let client = Socket::stream().unwrap();
+    client.blocking().connect(addr).unwrap();
+    let (server, _) = listener.blocking().accept().unwrap();
+    let bystander = peer::Peer::start("child", "listen stream", &[]);
+    bystander.expect("at");
+    client.blocking().send_all(&pattern(1, 0, 1000)).unwrap();
+    client.blocking().close().unwrap();
+    let mut got = vec![0; 1000];
+    server.blocking().recv_exact(&mut got).unwrap();
+    check(1, 0, &got);
+    assert_eq!(server.blocking().recv(&mut got).unwrap(), 0);
+}
+
+/// Five hundred connections at once from another process.
+#[test]
+fn five_hundred_from_another_process() {
+    const MANY: usize = 500;
+    let _dog = Watchdog::new("five_hundred_from_another_process");
+    many_files();
+    let (listener, addr) = listener(SocketType::Stream, Options::default());
+    let child = peer::Peer::start("child", &format!("many {addr} {MANY}"), &[]);
+    let mut ledger = Ledger::new();
+    for _ in 0..MANY {
+        ledger.post("accept", |q, t| listener.accept(q, t));
+    }
+    let sockets: Vec<Socket> =
+        ledger.drain().iter_mut().map(|e| e.take_accepted().expect("a connection").0).collect();
+    let tokens: Vec<Token> = sockets
+        .iter()
+        .map(|s| ledger.post("recv", |q, t| s.recv(q, t, vec![0; 8], RecvFlags::WAITALL)))
+        .collect();
+    let mut numbers = BTreeSet::new();
+    for (socket, token) in sockets.iter().zip(tokens) {
+        let number = ledger.wait_ok(token).into_buffer().unwrap();
+        numbers.insert(usize::from_be_bytes(number[..].try_into().unwrap()));
+        ledger.post("send", |q, t| socket.send(q, t, number, SendFlags::NONE));
+    }
+    assert_eq!(numbers, (0..MANY).collect());
+    child.expect("all answered");
+    ledger.finish();
+    child.finish();
+}

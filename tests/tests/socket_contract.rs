@@ -1,0 +1,32 @@
+//! The contract of sockets, on every transport and family of addresses.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use exs::{Options, Transport};
+use exs_tests::harness::Env;
+use exs_tests::socket_contract;
+
+fn soft(local: IpAddr, crc: bool) -> Env {
+    Env::new(Options { transport: Transport::Soft, crc, ..Options::default() }, local)
+}
+
+mod soft_ipv4 {
+    fn env() -> super::Env {
+        super::soft(super::Ipv4Addr::LOCALHOST.into(), false)
+    }
+    super::socket_contract!(super::env);
+}
+
+mod soft_ipv6 {
+    fn env() -> super::Env {
+        super::soft(super::Ipv6Addr::LOCALHOST.into(), false)
+    }
+    super::socket_contract!(super::env);
+}
+
+mod soft_with_crc {
+    fn env() -> super::Env {
+        super::soft(super::Ipv4Addr::LOCALHOST.into(), true)
+    }
+    super::socket_contract!(super::env);
+}
