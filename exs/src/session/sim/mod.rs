@@ -24,7 +24,7 @@ fn run(seed: u64) -> World {
     while world.acting() {
         assert!(world.step(), "the users still act");
         events += 1;
-        if events % 16 == 0 {
+        if events.is_multiple_of(16) {
             world.verify();
         }
     }

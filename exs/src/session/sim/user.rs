@@ -17,7 +17,7 @@ const CANARY: u8 = 0xEE;
 pub(super) enum Kind {
     /// The place in `sends`.
     Send(usize),
-    Recv { peek: bool, waitall: bool },
+    Recv { peek: bool },
     /// Of an export with this content.
     Read { expect: Vec<u8> },
     /// Into this part of the peer's memory.
@@ -121,7 +121,7 @@ impl User {
         }
         match op.kind {
             Kind::Send(at) => self.send_done(at, done, stream, alive),
-            Kind::Recv { peek, .. } if stream => {
+            Kind::Recv { peek } if stream => {
                 if peek {
                     self.got.push(Got::Peek { at: self.got_bytes, data });
                 } else if !data.is_empty() {
@@ -130,7 +130,7 @@ impl User {
                 }
                 self.eof |= done.eof;
             }
-            Kind::Recv { peek, .. } => {
+            Kind::Recv { peek } => {
                 self.eof |= done.eof;
                 if done.result.is_ok() && !done.eof && !peek {
                     assert!(done.total >= done.bytes);

@@ -368,7 +368,7 @@ impl World {
                 if self.trace {
                     eprintln!("{now:?} {side}: receive {op} into {sizes:?} {opts:?}");
                 }
-                let kind = Kind::Recv { peek: opts.peek, waitall: opts.waitall };
+                let kind = Kind::Recv { peek: opts.peek };
                 self.users[side].ops.insert(op, Op { kind, bufs });
             }
             Err((_, iov)) => {
