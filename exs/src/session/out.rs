@@ -116,12 +116,25 @@ impl Session {
 
     /// The header of a message that leaves now: it takes along what we owe.
     pub(super) fn header(&mut self, message: Message, head: &mut [u8; MAX_HEADER]) -> usize {
+        self.header_of(message, head, false).0
+    }
+
+    /// As `header`; and whether the message is `idle`: with `may_idle`, one that has no
+    /// freed bytes to tell of takes nothing along, so that the peer misses nothing
+    /// while it waits for company.
+    fn header_of(
+        &mut self,
+        message: Message,
+        head: &mut [u8; MAX_HEADER],
+        may_idle: bool,
+    ) -> (usize, bool) {
         let freed = self.proto.as_mut().map_or(0, |p| p.take_freed());
-        let pb = Piggyback { credits: self.flow.take_owed(), freed };
+        let idle = may_idle && freed == 0;
+        let credits = if idle { 0 } else { self.flow.take_owed() };
         self.out.ack_due = false;
         self.flow.spend();
         self.counters.messages_sent += 1;
-        message.emit(pb, head)
+        (message.emit(Piggyback { credits, freed }, head), idle)
     }
 
     /// Sends a message without data, if it may leave.
@@ -144,7 +157,10 @@ impl Session {
         let relaxed = matches!(message, Message::Advert(_) | Message::Ready)
             || (message == Message::Credit && !self.out.ack_due && !self.flow.peer_is_short());
         let mut head = [0; MAX_HEADER];
-        let len = self.header(message, &mut head);
+        // Data for a receive this small ride in their announcement, ADVERT or not: it
+        // is worth no doorbell of its own.
+        let small = matches!(message, Message::Advert(a) if a.len <= self.cfg.inline_max);
+        let (len, idle) = self.header_of(message, &mut head, small);
         let wr = Wr {
             op: Wr::SEND,
             head: &head[..len],
@@ -153,9 +169,6 @@ impl Session {
             inline: false,
             signalled,
         };
-        // Data for a receive this small ride in their announcement, ADVERT or not: it
-        // is worth no doorbell of its own.
-        let idle = matches!(message, Message::Advert(a) if a.len <= self.cfg.inline_max);
         let sent = self.post_wr(port, wr, what.into());
         self.urgent |= sent && !relaxed;
         self.soon |= sent && !idle;
