@@ -79,5 +79,10 @@ pub use progress::{
     Error, EventKind, Interest, Options, QueueOptions, Readiness, RecvFlags, Transport, WaitPolicy,
 };
 
+/// The programs in the README compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
+
 /// The version of this library.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

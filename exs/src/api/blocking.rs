@@ -39,6 +39,22 @@ pub struct Blocking<'a> {
 }
 
 /// A received seqpacket message.
+///
+/// ```
+/// # use exs::Socket;
+/// # let listener = Socket::seqpacket()?;
+/// # listener.bind("127.0.0.1:0".parse().unwrap())?;
+/// # listener.listen(1)?;
+/// # let client = Socket::seqpacket()?;
+/// # client.blocking().connect(listener.local_addr()?)?;
+/// # let (server, _) = listener.blocking().accept()?;
+/// client.blocking().send(b"a message of 24 bytes...")?;
+/// let mut start = [0; 9];
+/// let packet = server.blocking().recv_packet(&mut start)?;
+/// assert_eq!(&start, b"a message");
+/// assert_eq!((packet.bytes, packet.total, packet.eof), (9, 24, false)); // cut off
+/// # Ok::<(), exs::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Bytes in the buffer.
@@ -199,7 +215,7 @@ impl<'a> Blocking<'a> {
     /// Receives until the slice is full (MSG_WAITALL).
     ///
     /// # Errors
-    /// As [`Blocking::recv`]; [`Error::Invalid`] if the stream ends before.
+    /// As [`Blocking::recv`]; [`Error::EndOfStream`] if the stream ends before.
     pub fn recv_exact(&self, bytes: &mut [u8]) -> Result<(), Error> {
         let n = self.recv_event(bytes, RecvFlags::WAITALL)?.into_result()?;
         if n < bytes.len() {
@@ -218,7 +234,8 @@ impl<'a> Blocking<'a> {
         Ok(Packet { bytes: event.into_result()?, total, eof })
     }
 
-    /// Sends several slices as one stretch of bytes, or one message.
+    /// Sends several slices as one stretch of bytes, or one message. They are copied;
+    /// [`Socket::send_vectored`] does without.
     ///
     /// # Errors
     /// As [`Blocking::send`].
@@ -229,7 +246,8 @@ impl<'a> Blocking<'a> {
         .and_then(Event::into_result)
     }
 
-    /// Receives into several slices, one after the other.
+    /// Receives into several slices, one after the other, by way of memory of the
+    /// library's; [`Socket::recv_vectored`] does without.
     ///
     /// # Errors
     /// As [`Blocking::recv`].

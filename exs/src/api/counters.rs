@@ -8,6 +8,31 @@ use crate::session;
 /// Much `indirect` with large transfers says that receives are posted too late;
 /// many `credit_stalls` that the peer is slow to take messages; many `sleeps` per
 /// operation that busy-polling would lower the latency.
+///
+/// ```
+/// use exs::{EventQueue, RecvFlags, Token};
+/// # use exs::Socket;
+/// # let listener = Socket::stream()?;
+/// # listener.bind("127.0.0.1:0".parse().unwrap())?;
+/// # listener.listen(1)?;
+/// # let client = Socket::stream()?;
+/// # client.blocking().connect(listener.local_addr()?)?;
+/// # let (server, _) = listener.blocking().accept()?;
+/// // A receive that is posted before its data come is filled directly.
+/// let queue = EventQueue::new(4)?;
+/// server.recv(&queue, Token(1), vec![0; 1 << 20], RecvFlags::WAITALL)?;
+/// client.blocking().send_all(&vec![1; 1 << 20])?;
+/// queue.next()?.into_result()?;
+///
+/// let counted = server.counters();
+/// assert_eq!(counted.recvs, 1);
+/// assert_eq!(
+///     counted.received_direct + counted.received_indirect + counted.received_inline,
+///     1 << 20,
+/// );
+/// assert!(exs::counters()?.events >= 1); // the whole process
+/// # Ok::<(), exs::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {

@@ -12,6 +12,33 @@ use crate::progress::{Bufs, Error, EventKind, RawEvent, Readiness};
 pub struct Token(pub u64);
 
 /// How one operation ended. Each accepted operation yields exactly one.
+///
+/// ```
+/// use exs::{EventKind, EventQueue, RecvFlags, Token};
+/// # use exs::Socket;
+/// # let listener = Socket::stream()?;
+/// # listener.bind("127.0.0.1:0".parse().unwrap())?;
+/// # listener.listen(1)?;
+/// # let client = Socket::stream()?;
+/// # client.blocking().connect(listener.local_addr()?)?;
+/// # let (server, _) = listener.blocking().accept()?;
+/// // `server` and `client` are connected.
+/// let queue = EventQueue::new(16)?;
+/// server.recv(&queue, Token(7), vec![0; 4096], RecvFlags::NONE)?;
+/// client.blocking().send_all(b"hello")?;
+///
+/// let event = queue.next()?;
+/// assert_eq!((event.token(), event.kind()), (Token(7), EventKind::Recv));
+/// match event.result() {
+///     Ok(0) => println!("the end: {}", event.eof()),
+///     Ok(n) => assert_eq!(n, 5),
+///     Err(e) => println!("{e} (errno {})", e.errno()),
+/// }
+/// let n = event.bytes();
+/// let buffer = event.into_buffer().expect("what was moved in comes back");
+/// assert_eq!(&buffer[..n], b"hello");
+/// # Ok::<(), exs::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Event {
     raw: RawEvent,

@@ -25,7 +25,8 @@ impl Rights {
 }
 
 /// Names a piece of a peer's memory: what one side exports and the other reads or
-/// writes. It is plain data; sending it to the peer is up to the program.
+/// writes. It is plain data; sending it to the peer is up to the program. [`Export`]
+/// shows the whole way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteBuffer {
     remote: Remote,
@@ -144,8 +145,37 @@ impl RemoteBuffer {
 
 /// Memory that the peer of a connection may READ or WRITE. While it is exported it
 /// is reached by copying only, as the peer may change it at any time; `revoke` gives
-/// the buffer back. Dropping an export revokes it and drops the buffer.
+/// the buffer back. Dropping an export revokes it and drops the buffer. An export
+/// counts as a handle of its socket: while it lives, the socket is not closed.
 ///
+/// ```
+/// use exs::{MemoryRegion, RemoteBuffer, Rights};
+/// # use exs::Socket;
+/// # let listener = Socket::seqpacket()?;
+/// # listener.bind("127.0.0.1:0".parse().unwrap())?;
+/// # listener.listen(1)?;
+/// # let client = Socket::seqpacket()?;
+/// # client.blocking().connect(listener.local_addr()?)?;
+/// # let (server, _) = listener.blocking().accept()?;
+/// // `server` and `client` are connected. The client opens memory to the server ...
+/// let memory = MemoryRegion::new(4096)?;
+/// let export = client.export(memory.buffer(..)?, Rights::WRITE, None)?;
+/// client.blocking().send_all(&export.descriptor().to_bytes())?;
+///
+/// // ... which writes there by RDMA WRITE, without the client's program.
+/// let mut descriptor = [0; RemoteBuffer::BYTES];
+/// server.blocking().recv(&mut descriptor)?;
+/// let remote = RemoteBuffer::from_bytes(&descriptor).expect("a descriptor");
+/// server.blocking().write(&remote, 100, b"hello")?;
+///
+/// let mut text = [0; 5];
+/// export.read_at(100, &mut text)?;
+/// assert_eq!(&text, b"hello");
+/// let buffer = export.revoke_blocking()?; // from now on the peer is shut out
+/// assert_eq!(buffer.len(), 4096);
+/// # Ok::<(), exs::Error>(())
+/// ```
+/// There is no reference to memory that a peer may change:
 /// ```compile_fail,E0608
 /// # fn f(export: exs::Export) {
 /// let first = export[0]; // no slice of exported memory exists

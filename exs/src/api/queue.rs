@@ -13,9 +13,22 @@ use super::Token;
 /// queue; several threads may dequeue.
 ///
 /// ```
+/// use exs::{EventQueue, QueueOptions, Token, WaitPolicy};
 /// use std::time::Duration;
-/// let queue = exs::EventQueue::new(16)?;
+/// # use exs::Socket;
+/// # let listener = Socket::stream()?;
+/// # listener.bind("127.0.0.1:0".parse().unwrap())?;
+/// # listener.listen(1)?;
+/// # let client = Socket::stream()?;
+/// # client.blocking().connect(listener.local_addr()?)?;
+/// # let (server, _) = listener.blocking().accept()?;
+/// let queue = EventQueue::with_options(&QueueOptions { depth: 16, wait: WaitPolicy::Notify })?;
 /// assert!(queue.dequeue(8, Some(Duration::ZERO))?.is_empty());
+///
+/// client.send(&queue, Token(1), "one", Default::default())?;
+/// client.send(&queue, Token(2), "two", Default::default())?;
+/// let events = queue.dequeue_at_least(2, 8, Some(Duration::from_secs(10)))?;
+/// assert_eq!(events.iter().map(|e| e.token().0).collect::<Vec<_>>(), [1, 2]);
 /// # Ok::<(), exs::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -160,6 +173,9 @@ impl EventQueue {
 /// The descriptor is readable while events wait (level), so that a queue can sit in
 /// epoll, mio or tokio: when it is readable, dequeue with a timeout of zero until
 /// nothing comes. Do not read from it or close it.
+///
+/// Asking for it has a price: from then on, the library keeps it up to date, and moves
+/// data by a thread of its own while the program waits elsewhere.
 impl AsRawFd for EventQueue {
     fn as_raw_fd(&self) -> RawFd {
         self.core.fd().as_raw_fd()

@@ -1,7 +1,7 @@
 //! The raw layer: memory that somebody else owns (an `unsafe` island).
 //!
 //! What the C library is built on: a buffer over any memory, without a lifetime that
-//! the compiler could check. [`with_slice`] and [`with_slice_mut`] are the safe use of
+//! the compiler could check. `with_slice` and `with_slice_mut` are the safe use of
 //! it that the blocking calls make.
 //!
 //! # The argument of the safe use
@@ -24,6 +24,16 @@ use crate::mem::Buffer;
 /// operation that it was moved into, has ended (its event was dequeued); and while an
 /// operation has it nobody else may touch it, except for reading it while it is only
 /// sent.
+///
+/// ```
+/// use std::ptr::NonNull;
+/// let mut bytes = [0u8; 16];
+/// // SAFETY: `bytes` outlives the buffer, which is in no operation.
+/// let mut buffer = unsafe { exs::raw::buffer(NonNull::from(&mut bytes).cast(), 16) };
+/// buffer[0] = 7;
+/// drop(buffer);
+/// assert_eq!(bytes[0], 7);
+/// ```
 pub unsafe fn buffer(base: NonNull<u8>, len: usize) -> Buffer {
     // SAFETY: the caller's promise, word by word.
     unsafe { Buffer::external(base, len) }

@@ -159,8 +159,9 @@ impl Socket {
             .clone()
     }
 
-    /// Sets its options: before `connect` or `listen`; the time limits of
-    /// operations and `linger` also later, for what is posted from then on.
+    /// Sets its options: before `connect` or `listen`. A connection has those that
+    /// its socket had when it was made, but for `linger`: [`Socket::close`] takes the
+    /// one that is set then.
     ///
     /// # Errors
     /// [`Error::State`] if the socket is closed.
@@ -181,7 +182,7 @@ impl Socket {
     }
 
     /// Makes it a listener. Up to `backlog` connections are established before they
-    /// are accepted; more are refused.
+    /// are accepted; more wait for room, and a flood of them is refused.
     ///
     /// # Errors
     /// [`Error::Listen`], with the kernel's reason (EADDRINUSE, EACCES, ...).

@@ -9,6 +9,17 @@ use crate::mem::{Access, Buffer};
 use crate::progress::{Bufs, Error, FileSend, RecvFlags};
 
 /// A post that was refused: why, and the memory that was to be moved.
+///
+/// ```
+/// use exs::{EventQueue, RecvFlags, Socket, Token};
+/// let queue = EventQueue::new(4)?;
+/// let refused = Socket::stream()?
+///     .recv(&queue, Token(1), vec![0; 100], RecvFlags::NONE)
+///     .expect_err("it is not connected");
+/// println!("{}", refused.error);
+/// assert_eq!(refused.buffer.len(), 100); // still yours
+/// # Ok::<(), exs::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Refused<T: std::fmt::Debug = Buffer> {
@@ -139,7 +150,8 @@ impl Socket {
         })
     }
 
-    /// Receives into several buffers, filled one after the other.
+    /// Receives into several buffers, filled one after the other. On a stream they are
+    /// filled without a copy only with [`RecvFlags::WAITALL`].
     ///
     /// # Errors
     /// As [`Socket::recv`].

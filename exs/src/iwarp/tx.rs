@@ -212,6 +212,24 @@ impl Engine {
         }
     }
 
+    /// True if posted WRs wait to be sent, be it for the doorbell, for a READ's
+    /// response (ORD), or for the initiator's first message.
+    pub fn has_unsent(&self) -> bool {
+        self.sq.has_unbuilt()
+    }
+
+    /// True if there is something to send that no doorbell is rung for: the rest of
+    /// what has begun to leave, start-up frames, READ responses, a TERMINATE, the
+    /// end.
+    pub fn owes(&self) -> bool {
+        let open = self.state.is_open() && !self.tx.shut && !self.tx.held;
+        self.tx.batch.as_ref().is_some_and(|b| !b.is_done())
+            || self.startup.as_ref().is_some_and(|s| !s.tx.is_empty())
+            || self.tx.terminate.is_some()
+            || (open && (self.tx.first_write || !self.reads.is_empty()))
+            || self.shutdown_due()
+    }
+
     fn wants_tx(&self) -> bool {
         let open = self.state.is_open() && !self.tx.shut;
         let work = self.tx.first_write || !self.sq.is_empty() || !self.reads.is_empty();

@@ -110,6 +110,11 @@ impl SendQueue {
         self.queue.is_empty()
     }
 
+    /// True if a WR is not wholly built yet.
+    pub(super) fn has_unbuilt(&self) -> bool {
+        self.next < self.queue.len()
+    }
+
     /// The WR that is to be built next, unless it must wait: a READ for the
     /// response of an earlier one (ORD), and all behind it with it, as in verbs.
     pub(super) fn current(&mut self, ord: u32) -> Option<(u64, &mut Entry)> {

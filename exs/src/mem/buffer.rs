@@ -154,6 +154,19 @@ fn resolve(range: impl RangeBounds<usize>, len: usize) -> Option<(usize, usize)>
 /// (`Vec<u8>` into `Buffer` without a copy; small ones travel through a registered
 /// pool, large ones are registered for the operation). Dereferences to the bytes
 /// of its *window*, which is the whole lease until [`Buffer::narrow`]ed.
+///
+/// ```
+/// use exs::Buffer;
+/// let mut buffer = Buffer::from(vec![0; 4096]);
+/// buffer[..5].copy_from_slice(b"hello");
+/// buffer.narrow(..5); // an operation would send these five bytes
+/// assert_eq!(&buffer[..], b"hello");
+///
+/// buffer.widen();
+/// let rest = buffer.split_off(1024); // two buffers, for two operations
+/// assert_eq!((buffer.len(), rest.len()), (1024, 3072));
+/// # Ok::<(), exs::Error>(())
+/// ```
 pub struct Buffer {
     shared: Arc<Shared>,
     lease: (usize, usize),
@@ -233,8 +246,8 @@ impl Buffer {
     /// A buffer over memory that somebody else owns.
     ///
     /// # Safety
-    /// As for [`Region::external`], until the buffer and every operation that it
-    /// was moved into have ended.
+    /// As for [`raw::buffer`](crate::raw::buffer): until the buffer and every operation
+    /// that it was moved into have ended.
     pub unsafe fn external(base: std::ptr::NonNull<u8>, len: usize) -> Buffer {
         // SAFETY: the caller's promise is the same.
         let region = unsafe { Region::external(base, len) };

@@ -11,8 +11,13 @@ use super::{Error, WaitPolicy};
 use crate::rnic::Rnic;
 use crate::time::Time;
 
-/// How long an adaptive wait spins at most, where spinning has lately paid.
-pub(super) const SPIN_MAX: u64 = 50_000;
+/// How long an adaptive wait spins (ns), where spinning has lately paid.
+const SPIN: u64 = 50_000;
+/// Spins in vain after which an adaptive queue only sleeps.
+const VAIN_SPINS: u32 = 8;
+/// A sleep so short (ns) makes an adaptive queue try again: two threads that wake
+/// each other take about so long, and would not if they spun.
+const SHORT_SLEEP: u128 = 150_000;
 /// Spins between two looks at the reactor: connections, and sockets that the
 /// device does not count as active, are only seen there.
 const SPINS_PER_POLL: u32 = 64;
@@ -213,7 +218,7 @@ impl Context {
         if let Some(mut reactor) = self.lead.try_lead(queue.has_fd()) {
             let polled = reactor.poll(Some(Duration::ZERO));
             self.turn(Some(&mut reactor), true, None);
-            self.lead.leave(reactor, None);
+            self.lead.leave(reactor, None, false);
             polled.or_else(|e| {
                 if e.kind() == std::io::ErrorKind::Interrupted { Ok(()) } else { Err(e) }
             })
@@ -240,7 +245,8 @@ impl Context {
             }
             if !aside && let Some(mut reactor) = self.lead.lead_or_follow(waiter) {
                 let led = self.lead_until(queue, waiter, min, deadline, &mut reactor);
-                self.lead.leave(reactor, Some(waiter));
+                let for_good = matches!(led, Ok(Led::StepAside));
+                self.lead.leave(reactor, Some(waiter), for_good);
                 match led? {
                     Led::Done => return Ok(true),
                     Led::TimedOut => return Ok(false),
@@ -314,11 +320,9 @@ impl Context {
         let budget = match queue.wait_policy() {
             WaitPolicy::Notify => return Ok(None),
             WaitPolicy::BusyPoll => u64::MAX,
-            WaitPolicy::Adaptive => queue.spin.load(Ordering::Relaxed),
+            WaitPolicy::Adaptive if queue.vain_spins.load(Ordering::Relaxed) < VAIN_SPINS => SPIN,
+            WaitPolicy::Adaptive => return Ok(None),
         };
-        if budget < 1000 {
-            return Ok(None);
-        }
         let begun = self.now().as_nanos();
         for round in 1u32.. {
             while self.posters.load(Ordering::Relaxed) > 0 {
@@ -327,8 +331,8 @@ impl Context {
             let turn = self.turn(Some(reactor), true, Some(waiter));
             *foreign += u32::from(turn.served_others);
             if let Some(led) = self.led(queue, min, deadline, *foreign) {
-                if budget != u64::MAX && matches!(led, Led::Done) {
-                    queue.spin.store(SPIN_MAX, Ordering::Relaxed);
+                if matches!(led, Led::Done) {
+                    queue.vain_spins.store(0, Ordering::Relaxed);
                 }
                 return Ok(Some(led));
             }
@@ -340,8 +344,7 @@ impl Context {
             }
             std::hint::spin_loop();
         }
-        // It did not pay: spin half as long the next time.
-        queue.spin.store(budget / 2, Ordering::Relaxed);
+        queue.vain_spins.fetch_add(1, Ordering::Relaxed);
         Ok(None)
     }
 
@@ -358,9 +361,8 @@ impl Context {
         let begun = self.now();
         let slept = self.sleep_until(deadline, reactor, || queue.len() >= min);
         let took = self.now().since(begun).as_nanos();
-        if took < u128::from(SPIN_MAX) {
-            // A spin would have caught that.
-            queue.spin.fetch_max(SPIN_MAX / 2, Ordering::Relaxed);
+        if took < SHORT_SLEEP {
+            queue.vain_spins.fetch_min(VAIN_SPINS - 2, Ordering::Relaxed);
         }
         slept.map_err(|e| io_error("epoll_wait", &e))
     }

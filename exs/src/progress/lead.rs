@@ -12,9 +12,10 @@
 //! 3. The background thread watches a free reactor. When nobody has led for a
 //!    tick, it wakes the first follower, or leads itself if there is none. It
 //!    leaves the lead to a follower that appears.
-//! 4. A leader whose turns serve other threads, and not its own queue, steps aside
-//!    and sleeps on its eventfd (see `Context::wait`), so that the thread that has
-//!    the traffic leads, and no event need be handed from thread to thread.
+//! 4. A leader whose turns serve other threads, and not its own queue, steps aside:
+//!    it leaves for good, wakes the first follower, and sleeps on its eventfd (see
+//!    `Context::wait`), so that the thread that has the traffic leads, and no event
+//!    need be handed from thread to thread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -154,6 +155,8 @@ impl Lead {
         }
         if !st.followers.iter().any(|w| Arc::ptr_eq(w, waiter)) {
             st.followers.push_back(Arc::clone(waiter));
+            // From now on it ticks faster.
+            self.background.notify_one();
         }
         drop(st);
         if self.leader() == Leader::Background {
@@ -178,15 +181,20 @@ impl Lead {
         None
     }
 
-    /// Rule 2, for an application thread.
-    pub(super) fn leave(&self, reactor: Reactor, waiter: Option<&Waiter>) {
+    /// Rule 2, for an application thread. One that leaves `for_good` wakes the first
+    /// follower itself.
+    pub(super) fn leave(&self, reactor: Reactor, waiter: Option<&Waiter>, for_good: bool) {
         if let Some(w) = waiter {
             w.leading.store(false, Ordering::SeqCst);
         }
         let mut st = self.lock();
         st.turns += 1;
         st.wanted = false;
+        let next = if for_good { st.followers.pop_front() } else { None };
         self.put_back(st, reactor);
+        if let Some(next) = next {
+            next.fd.signal();
+        }
     }
 
     fn put_back(&self, mut st: MutexGuard<'_, LeadState>, reactor: Reactor) {
@@ -268,7 +276,7 @@ mod tests {
         let r = lead.lead_or_follow(&a).expect("free");
         assert_eq!(lead.leader(), Leader::Application);
         assert!(lead.lead_or_follow(&b).is_none());
-        lead.leave(r, Some(&a));
+        lead.leave(r, Some(&a), false);
         assert!(!b.fd.wait(Some(Duration::ZERO)).unwrap(), "the leader may come back");
         let background = Arc::clone(&lead);
         let thread = std::thread::spawn(move || background.background_wait());
@@ -278,7 +286,7 @@ mod tests {
             // The background thread saw nobody for one more tick.
             None => thread.join().unwrap(),
         };
-        lead.leave(r, Some(&b));
+        lead.leave(r, Some(&b), false);
     }
 
     #[test]

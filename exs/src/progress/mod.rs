@@ -6,12 +6,14 @@
 //! whoever has a reason to runs it:
 //!
 //! - A thread that posts an operation drives that socket at once, up to and
-//!   including the system call.
+//!   including the system call; what is not urgent may wait for the next doorbell,
+//!   if nobody leads.
 //! - A thread that waits on a queue *leads*: it owns the reactor (mio), sleeps in
 //!   it, and runs whatever became ready, for every socket.
 //! - Other threads that wait *follow*: each sleeps on its own eventfd until its
-//!   queue has what it waits for, or until the leader leaves and hands it the lead.
-//! - A background thread leads when nobody else has for a millisecond.
+//!   queue has what it waits for, or until it is woken to lead.
+//! - A background thread sees to it that somebody leads: when nobody has for a
+//!   millisecond, it wakes a follower, or leads itself.
 //!
 //! What this floor promises: invariant 1 of the whole (every accepted operation
 //! yields exactly one event), no lost wake-up, and that no lock is held across a

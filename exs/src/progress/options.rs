@@ -49,18 +49,32 @@ impl Default for QueueOptions {
 
 /// Options of a socket. Set before `connect` or `listen`; accepted sockets have
 /// those of their listener. `Default` reads the environment variable named with
-/// each field (sizes take k, M, G; times are seconds or take ms; `off` is none); a
-/// value that cannot be read is as if it were not set.
+/// each field (sizes take k, M, G; times are seconds or take ms; `off` is none where
+/// none is possible); a value that cannot be read is as if it were not set.
+///
+/// ```
+/// use exs::{Options, Socket, SocketType};
+/// use std::time::Duration;
+/// let options = Options {
+///     ring_size: 4 << 20,
+///     recv_timeout: Some(Duration::from_secs(5)),
+///     ..Options::default()
+/// };
+/// let socket = Socket::with_options(SocketType::Stream, options)?;
+/// assert_eq!(socket.options().ring_size, 4 << 20);
+/// # Ok::<(), exs::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// `EXS_TRANSPORT` = `auto` or `soft`. Default: auto.
     pub transport: Transport,
     /// Bytes that a peer may send ahead of our receives (the hidden ring of a
     /// stream, the store for small messages of a seqpacket socket). Memory is
-    /// used only if needed. `EXS_RING_SIZE`. Default: 1 MiB.
+    /// used only if needed. From 4 KiB to 1 GiB: what is outside is taken as the
+    /// nearest of these. `EXS_RING_SIZE`. Default: 1 MiB.
     pub ring_size: usize,
     /// Data up to this many bytes travel inside of a message, not by a WRITE of
-    /// their own. `EXS_INLINE_THRESHOLD`. Default: 2 KiB.
+    /// their own; 8144 at most. `EXS_INLINE_THRESHOLD`. Default: 2 KiB.
     pub inline_threshold: usize,
     /// Longest message that a seqpacket socket takes. `EXS_MAX_MESSAGE`. Default:
     /// 1 GiB.
@@ -82,8 +96,8 @@ pub struct Options {
     /// A peer that gives no sign of life for so long is dead: every operation ends
     /// with ETIMEDOUT. `EXS_DEAD_AFTER`. Default: 60 s. `None`: wait for ever.
     pub dead_after: Option<Duration>,
-    /// Send at once what is small (TCP_NODELAY underneath). `EXS_NO_DELAY`.
-    /// Default: on.
+    /// Send at once what is small (TCP_NODELAY underneath). The software RNIC always
+    /// does, whatever is set here. `EXS_NO_DELAY`. Default: on.
     pub no_delay: bool,
     /// Protect every FPDU by CRC32C (either side may ask). `EXS_CRC`. Default: off,
     /// as TCP and Ethernet have checksums of their own.

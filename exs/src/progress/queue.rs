@@ -1,7 +1,7 @@
 //! The event queue: where the engine leaves events and threads wait for them.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::event::RawEvent;
@@ -42,8 +42,8 @@ pub struct QueueCore {
     reserved: AtomicUsize,
     depth: usize,
     wait: AtomicU8,
-    /// Adaptive waits spin so long (ns) before they sleep.
-    pub(super) spin: AtomicU64,
+    /// Adaptive waits: how often in a row spinning was in vain.
+    pub(super) vain_spins: AtomicU32,
     /// For epoll and its kin.
     fd: EventFd,
     /// Somebody asked for the descriptor: it is kept up to date, and progress is
@@ -63,7 +63,7 @@ impl QueueCore {
             reserved: AtomicUsize::new(0),
             depth: opts.depth,
             wait: AtomicU8::new(0),
-            spin: AtomicU64::new(super::context::SPIN_MAX),
+            vain_spins: AtomicU32::new(0),
             fd: EventFd::new().map_err(|e| Error::os("eventfd", &e))?,
             has_fd: AtomicBool::new(false),
         };

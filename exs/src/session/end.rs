@@ -32,6 +32,8 @@ pub(super) struct Ending {
     ack_said: bool,
     /// The user wants no more data.
     pub(super) recv_shut: bool,
+    /// Not even those that are here.
+    discard: bool,
     /// We have ended the connection: in order, or abruptly.
     pub(super) cut: bool,
     aborted: bool,
@@ -197,6 +199,7 @@ impl Session {
     /// soon as it has let go.
     pub fn abort(&mut self, port: &mut dyn Port, error: OpError) {
         self.fail(error);
+        self.ending.discard = true;
         if !self.ending.torn {
             self.tear_down(port);
         }
@@ -328,7 +331,8 @@ impl Session {
             self.end_recvs(port);
         }
         let holds = self.proto.as_ref().is_some_and(Proto::holds_data);
-        if !holds || self.ending.closing || self.ending.aborted || self.ending.recv_shut {
+        let e = &self.ending;
+        if !holds || e.closing || e.aborted || e.recv_shut || e.discard {
             self.drop_ring(port);
         }
     }

@@ -240,9 +240,11 @@ impl Session {
             // An empty packet buffer: there is nothing to write, so no window.
             return self.out.rx.push_back(advert.advert(0, 0, 0));
         }
-        let buf = match &recv.iov {
-            IoVec::One(buf) => Ok(buf.clone()),
-            IoVec::Many(_) => match usize::try_from(len) {
+        let buf = match (&recv.iov, &recv.bounce) {
+            (IoVec::One(buf), _) => Ok(buf.clone()),
+            // Shown before, and withdrawn: the machine always shows as much.
+            (IoVec::Many(_), Some(bounce)) => Ok(bounce.clone()),
+            (IoVec::Many(_), None) => match usize::try_from(len) {
                 Ok(len) => port.alloc(len),
                 Err(_) => Err(RnicError::Limit {
                     what: "bytes of one receive in several pieces",

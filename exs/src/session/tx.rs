@@ -96,8 +96,11 @@ impl Session {
 
     /// True if the chunk is posted and announced.
     fn push_job(&mut self, port: &mut dyn Port, job: &mut Job) -> bool {
+        if job.reading > 0 {
+            return false; // how to go on, its completion tells
+        }
         while job.off < job.end {
-            if job.reading > 0 || self.ending.mute() {
+            if self.ending.mute() {
                 return false;
             }
             // One place stays for the announcement, so that both leave together.
@@ -246,6 +249,7 @@ impl Session {
         };
         let piece = std::mem::take(&mut job.reading);
         let had = wc.byte_len.min(piece);
+
         if had < piece || errno.is_some() {
             self.file_ended(&mut job, piece - had, errno);
         }

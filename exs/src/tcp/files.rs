@@ -197,6 +197,8 @@ impl SoftRnic {
         if link.engine.state() != QpState::Rts {
             return false;
         }
+        // It was rung for these WRs when they came here.
+        link.rung = true;
         if let Some(job) = &mut files.job {
             let more = job.failed.is_none() && (job.first.is_some() || job.left() > 0);
             if job.parked.is_none() && (!more || job.under_way.len() >= AHEAD) {

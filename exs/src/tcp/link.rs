@@ -44,6 +44,8 @@ pub(super) struct Link {
     pub(super) owner: Owner,
     pub(super) readable: bool,
     pub(super) writable: bool,
+    /// The doorbell was rung, and not all that it was rung for has left.
+    pub(super) rung: bool,
     /// The reactor saw an end or an error: read on until it shows.
     pub(super) hup: bool,
     /// No bytes will come any more.
@@ -95,6 +97,7 @@ impl Link {
             // Try at once: an edge may have passed before we listened for it.
             readable: true,
             writable: true,
+            rung: false,
             hup: false,
             eof: false,
             broken: false,
@@ -250,9 +253,12 @@ impl Link {
     }
 
     /// Sends what there is, up to about `budget` bytes. True if there is more.
+    ///
+    /// WRs that were posted without a doorbell go along with what leaves anyway, but
+    /// are no reason to send: most likely something better is just coming.
     pub(super) fn transmit(&mut self, pool: &mut TxPool, budget: usize) -> bool {
         let mut sent = 0;
-        while self.writable && !self.broken && !self.shut {
+        while self.writable && !self.broken && !self.shut && (self.rung || self.engine.owes()) {
             if sent >= budget {
                 return true;
             }
@@ -268,7 +274,11 @@ impl Link {
     /// One step of the engine's. `None` if there is nothing to do, or no room.
     fn transmit_once(&mut self, pool: &mut TxPool) -> Option<usize> {
         let (result, asked, file) = match self.engine.poll_tx(pool) {
-            TxStep::Idle => return None,
+            TxStep::Idle => {
+                // What is left waits for the peer, and is still rung for.
+                self.rung &= self.engine.has_unsent();
+                return None;
+            }
             TxStep::Shutdown => {
                 self.shut = true;
                 // Fails only if the connection is gone, which reading will tell.

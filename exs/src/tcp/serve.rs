@@ -39,7 +39,9 @@ impl SoftRnic {
     /// Puts what a queue pair has posted on the wire.
     pub(super) fn doorbell(&mut self, qp: Qp, now: Time) {
         let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return };
-        if self.links.get(id).is_ok_and(|l| l.writable) {
+        let Ok(link) = self.links.get_mut(id) else { return };
+        link.rung = true;
+        if link.writable {
             if self.write_link(id) {
                 self.enqueue(Source::Link(id));
             }
@@ -62,8 +64,11 @@ impl SoftRnic {
                     let pair = self.qps.get_mut(qp.0)?;
                     // File WRs that wait are posted too: they leave first.
                     pair.closing = pair.files.is_some();
-                    if !pair.closing {
-                        self.links.get_mut(id)?.engine.disconnect(Disconnect::Orderly);
+                    let closing = pair.closing;
+                    let link = self.links.get_mut(id)?;
+                    link.rung = true;
+                    if !closing {
+                        link.engine.disconnect(Disconnect::Orderly);
                     }
                     self.enqueue(Source::Link(id));
                     self.settle(id, now);

@@ -1,0 +1,555 @@
+//! A queue pair at each end of a virtual link: real memory, virtual time.
+//!
+//! It does what the contract of `rnic` says and no more: frames arrive in order,
+//! bytes of a WRITE appear in pieces and at any time before the next SEND does,
+//! memory is read when a WR is transmitted (not when it is posted), completions
+//! come late. What a connection must not do - send into no receive, use a key that
+//! is not its own, post too much - fails the test at once.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::mem::{Access, Key, Region, Segment};
+use crate::rnic::{
+    Caps, Disconnect, DisconnectCause, Mr, Qp, QpState, RnicError, SendOp, SendWr, Sge, Wc, WcOp,
+    WcStatus,
+};
+use crate::session::{Buf, Port};
+use crate::time::Time;
+
+use super::rng::Rng;
+
+/// What goes over the link.
+#[derive(Debug)]
+pub(super) enum Frame {
+    Write { raddr: u64, rkey: Key, data: Vec<u8>, placed: usize, imm: Option<u32>, wr: u64 },
+    Send { data: Vec<u8>, wr: u64 },
+    ReadReq { wr: u64, raddr: u64, rkey: Key, len: u64 },
+    ReadResp { wr: u64, data: Vec<u8> },
+    /// An orderly end.
+    Fin,
+    /// An abrupt one, of this kind for the receiver.
+    Reset(WcStatus),
+}
+
+/// A WR that was not transmitted yet.
+struct Posted {
+    wr: u64,
+    op: SendOp,
+    copied: Vec<u8>,
+    parts: Vec<Segment>,
+    file: Option<crate::rnic::FileRange>,
+}
+
+/// A WR that has not completed.
+struct Track {
+    wr: u64,
+    op: WcOp,
+    signaled: bool,
+    status: Option<WcStatus>,
+    bytes: u64,
+    /// The sink of a READ.
+    sink: Option<Segment>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Window {
+    segment: Segment,
+    access: Access,
+}
+
+impl Window {
+    /// It opens some of these bytes.
+    pub(super) fn covers(&self, seg: &Segment) -> bool {
+        let (a, b) = (&self.segment, seg);
+        a.addr() < b.addr() + b.len() as u64 && b.addr() < a.addr() + a.len() as u64
+    }
+}
+
+/// One end.
+pub(super) struct Side {
+    pub(super) caps: Caps,
+    pub(super) max_send_wr: usize,
+    pub(super) state: QpState,
+    fin_sent: bool,
+    posted: VecDeque<Posted>,
+    tracks: VecDeque<Track>,
+    pub(super) cq: VecDeque<Wc>,
+    mrs: HashMap<Key, Segment>,
+    pub(super) windows: HashMap<Key, Window>,
+    /// Every key that ever was an export.
+    exports: Vec<Key>,
+    pub(super) binding_export: bool,
+    /// Receives posted.
+    pub(super) slots: u16,
+    pub(super) slot: usize,
+    pub(super) allocs: usize,
+    reads: u32,
+    pub(super) ord: u32,
+    /// On their way to this end: when they arrive.
+    pub(super) inbound: VecDeque<(Time, Frame)>,
+    /// When the next WR is transmitted.
+    pub(super) transmit_at: Option<Time>,
+    /// When completions are polled.
+    pub(super) poll_at: Option<Time>,
+    /// When the end is reported.
+    pub(super) down: Option<(Time, DisconnectCause)>,
+}
+
+/// What arrived for the session.
+pub(super) enum Arrival {
+    Message(Segment),
+    Immediate(u32),
+    Nothing,
+}
+
+pub(super) struct Net {
+    pub(super) now: Time,
+    pub(super) rng: Rng,
+    pub(super) sides: [Side; 2],
+    /// Longest delay of a frame, in nanoseconds.
+    pub(super) delay: u64,
+    next_key: Key,
+    /// Frames vanish: the cable is cut.
+    pub(super) severed: bool,
+}
+
+impl Net {
+    pub(super) fn new(rng: Rng, caps: [Caps; 2], max_send_wr: [usize; 2]) -> Net {
+        let [a, b] = caps;
+        let sides = [(a, max_send_wr[0]), (b, max_send_wr[1])].map(|(caps, max_send_wr)| Side {
+            caps,
+            max_send_wr,
+            state: QpState::Rts,
+            fin_sent: false,
+            posted: VecDeque::new(),
+            tracks: VecDeque::new(),
+            cq: VecDeque::new(),
+            mrs: HashMap::new(),
+            windows: HashMap::new(),
+            exports: Vec::new(),
+            binding_export: false,
+            slots: 0,
+            slot: 0,
+            allocs: 0,
+            reads: 0,
+            ord: 0,
+            inbound: VecDeque::new(),
+            transmit_at: None,
+            poll_at: None,
+            down: None,
+        });
+        Net { now: Time::ZERO, rng, sides, delay: 10_000, next_key: 1, severed: false }
+    }
+
+    pub(super) fn soon(&mut self, most: u64) -> Time {
+        self.now + Duration::from_nanos(self.rng.below(most + 1))
+    }
+
+    fn key(&mut self) -> Key {
+        self.next_key += 1;
+        self.next_key
+    }
+
+    /// Registers memory, and gives it to the caller.
+    pub(super) fn register(&mut self, side: usize, seg: Segment) -> Buf {
+        let key = self.key();
+        self.sides[side].mrs.insert(key, seg.clone());
+        Buf { seg, mr: Mr { key } }
+    }
+
+    pub(super) fn deregister(&mut self, side: usize, buf: &Buf) {
+        assert!(self.sides[side].mrs.remove(&buf.mr.key).is_some(), "not registered");
+    }
+
+    /// The doorbell.
+    pub(super) fn flush(&mut self, side: usize, urgent: bool) {
+        let at = self.soon(if urgent { 1_000 } else { 500_000 });
+        let s = &mut self.sides[side];
+        s.transmit_at = Some(s.transmit_at.map_or(at, |t| t.min(at)));
+    }
+
+    fn send(&mut self, from: usize, frame: Frame) {
+        if self.severed || self.sides[1 - from].state == QpState::Error {
+            return;
+        }
+        let at = self.soon(self.delay);
+        let inbound = &mut self.sides[1 - from].inbound;
+        let at = inbound.back().map_or(at, |(last, _)| at.max(*last));
+        inbound.push_back((at, frame));
+    }
+
+    /// Transmits the next WR.
+    pub(super) fn transmit(&mut self, side: usize) {
+        let Some(posted) = self.sides[side].posted.pop_front() else {
+            self.sides[side].transmit_at = None;
+            if self.sides[side].state == QpState::Closing {
+                self.end_orderly(side);
+            }
+            return;
+        };
+        self.sides[side].transmit_at = Some(self.soon(self.delay / 2));
+        let mut data = posted.copied;
+        for part in &posted.parts {
+            let mut bytes = vec![0; part.len()];
+            part.read_at(0, &mut bytes);
+            data.extend(bytes);
+        }
+        let mut had = data.len() as u64;
+        if let Some(file) = &posted.file {
+            let mut bytes = vec![0; usize::try_from(file.len).unwrap()];
+            had += file.file.read_at(&mut bytes, file.offset).unwrap() as u64;
+            data.extend(bytes);
+        }
+        let wr = posted.wr;
+        let frame = match posted.op {
+            SendOp::Send { .. } => Frame::Send { data, wr },
+            SendOp::Write { raddr, rkey } => {
+                Frame::Write { raddr, rkey, data, placed: 0, imm: None, wr }
+            }
+            SendOp::WriteImm { raddr, rkey, imm } => {
+                Frame::Write { raddr, rkey, data, placed: 0, imm: Some(imm), wr }
+            }
+            SendOp::Read { raddr, rkey } => Frame::ReadReq { wr, raddr, rkey, len: 0 },
+        };
+        if let Frame::ReadReq { raddr, rkey, .. } = frame {
+            let len = self.track(side, wr).map_or(0, |t| t.sink.as_ref().map_or(0, Segment::len));
+            return self.send(side, Frame::ReadReq { wr, raddr, rkey, len: len as u64 });
+        }
+        self.send(side, frame);
+        if let Some(track) = self.track(side, wr) {
+            track.bytes = had;
+        }
+        if !self.sides[side].caps.write_acked {
+            self.complete(side, wr, WcStatus::Success);
+        }
+    }
+
+    fn end_orderly(&mut self, side: usize) {
+        if !std::mem::replace(&mut self.sides[side].fin_sent, true) {
+            self.send(side, Frame::Fin);
+        }
+    }
+
+    fn track(&mut self, side: usize, wr: u64) -> Option<&mut Track> {
+        self.sides[side].tracks.iter_mut().find(|t| t.wr == wr)
+    }
+
+    /// A WR has completed; completions come out in order.
+    fn complete(&mut self, side: usize, wr: u64, status: WcStatus) {
+        if let Some(track) = self.track(side, wr) {
+            track.status = Some(status);
+        }
+        while let Some(status) = self.sides[side].tracks.front().and_then(|t| t.status)
+            && let Some(track) = self.sides[side].tracks.pop_front()
+        {
+            if track.op == WcOp::Read {
+                self.sides[side].reads -= 1;
+            }
+            if track.signaled || status != WcStatus::Success {
+                self.sides[side].cq.push_back(Wc {
+                    wr_id: track.wr,
+                    qp: Qp(u32::try_from(side).unwrap()),
+                    status,
+                    op: track.op,
+                    byte_len: track.bytes,
+                    imm: None,
+                    invalidated: None,
+                    solicited: false,
+                });
+                let at = self.soon(self.delay / 2);
+                let poll_at = &mut self.sides[side].poll_at;
+                *poll_at = Some(poll_at.map_or(at, |t| t.min(at)));
+            }
+        }
+    }
+
+    /// The queue pair is dead: what was posted is flushed, the first with `status`.
+    pub(super) fn break_qp(&mut self, side: usize, status: WcStatus, cause: DisconnectCause) {
+        if self.sides[side].state == QpState::Error {
+            return;
+        }
+        let s = &mut self.sides[side];
+        s.state = QpState::Error;
+        s.posted.clear();
+        s.inbound.clear();
+        s.transmit_at = None;
+        let mut status = status;
+        let wrs: Vec<u64> = s.tracks.iter().map(|t| t.wr).collect();
+        for wr in wrs {
+            let track = self.track(side, wr).map(|t| (t.op, t.status));
+            // A TERMINATE speaks of the READ or WRITE that it answers.
+            let own = matches!(track, Some((WcOp::Read | WcOp::Write, _)));
+            let this = if own { std::mem::replace(&mut status, WcStatus::Flushed) } else { WcStatus::Flushed };
+            if track.is_some_and(|(_, status)| status.is_none()) {
+                self.complete(side, wr, this);
+            }
+        }
+        let at = self.soon(self.delay);
+        self.sides[side].down = Some((at, cause));
+    }
+
+    /// The next frame arrives, or a part of it.
+    pub(super) fn arrive(&mut self, side: usize) -> Arrival {
+        let Some((at, frame)) = self.sides[side].inbound.pop_front() else {
+            return Arrival::Nothing;
+        };
+        let from = 1 - side;
+        match frame {
+            Frame::Write { raddr, rkey, data, placed, imm, wr } => {
+                self.place(at, side, Frame::Write { raddr, rkey, data, placed, imm, wr })
+            }
+            Frame::Send { data, wr } => {
+                self.use_slot(side, data.len());
+                if self.sides[from].caps.write_acked {
+                    self.complete(from, wr, WcStatus::Success);
+                }
+                let len = data.len();
+                Arrival::Message(Region::from_vec(data).segment(0, len).unwrap())
+            }
+            Frame::ReadReq { wr, raddr, rkey, len } => {
+                let need = Access::REMOTE_READ;
+                match self.reach(side, rkey, raddr, len, need) {
+                    Some(seg) => {
+                        let mut data = vec![0; seg.len()];
+                        seg.read_at(0, &mut data);
+                        self.send(side, Frame::ReadResp { wr, data });
+                    }
+                    None if len == 0 => self.send(side, Frame::ReadResp { wr, data: Vec::new() }),
+                    None => self.refuse(side),
+                }
+                Arrival::Nothing
+            }
+            Frame::ReadResp { wr, data } => {
+                if let Some(track) = self.track(side, wr) {
+                    track.bytes = data.len() as u64;
+                    if let Some(sink) = &track.sink {
+                        sink.write_at(0, &data);
+                    }
+                }
+                self.complete(side, wr, WcStatus::Success);
+                Arrival::Nothing
+            }
+            Frame::Fin => {
+                self.end_orderly(side);
+                self.break_qp(side, WcStatus::Flushed, DisconnectCause::Orderly);
+                Arrival::Nothing
+            }
+            Frame::Reset(status) => {
+                self.break_qp(side, status, DisconnectCause::Broken(libc::ECONNRESET));
+                Arrival::Nothing
+            }
+        }
+    }
+
+    /// Places some bytes of a WRITE, or the last.
+    fn place(&mut self, at: Time, side: usize, frame: Frame) -> Arrival {
+        let Frame::Write { raddr, rkey, data, mut placed, imm, wr } = frame else {
+            return Arrival::Nothing;
+        };
+        let n = match self.rng.one_in(2) {
+            true => data.len() - placed,
+            false => self.rng.size(0, data.len() - placed),
+        };
+        if n > 0 {
+            let (start, len) = (raddr + placed as u64, n as u64);
+            let Some(seg) = self.reach(side, rkey, start, len, Access::REMOTE_WRITE) else {
+                self.refuse(side);
+                return Arrival::Nothing;
+            };
+            seg.write_at(0, &data[placed..placed + n]);
+            placed += n;
+        }
+        if placed < data.len() {
+            let next = self.soon(self.delay / 4).max(at);
+            // The frames behind it arrive later still.
+            for (t, _) in &mut self.sides[side].inbound {
+                *t = (*t).max(next);
+            }
+            let rest = Frame::Write { raddr, rkey, data, placed, imm, wr };
+            self.sides[side].inbound.push_front((next, rest));
+            return Arrival::Nothing;
+        }
+        if self.sides[1 - side].caps.write_acked {
+            self.complete(1 - side, wr, WcStatus::Success);
+        }
+        match imm {
+            Some(imm) => {
+                self.use_slot(side, 0);
+                Arrival::Immediate(imm)
+            }
+            None => Arrival::Nothing,
+        }
+    }
+
+    fn use_slot(&mut self, side: usize, len: usize) {
+        let s = &mut self.sides[side];
+        assert!(s.slots > 0, "side {side}: a message meets no receive");
+        assert!(len <= s.slot, "side {side}: {len} bytes do not fit a slot of {}", s.slot);
+        s.slots -= 1;
+    }
+
+    /// What a peer's access touches, if it may.
+    fn reach(&self, side: usize, rkey: Key, addr: u64, len: u64, need: Access) -> Option<Segment> {
+        let s = &self.sides[side];
+        if len == 0 {
+            return None;
+        }
+        let inside = s.windows.get(&rkey).filter(|w| w.access.allows(need)).and_then(|w| {
+            let offset = usize::try_from(addr.checked_sub(w.segment.addr())?).ok()?;
+            w.segment.slice(offset, usize::try_from(len).ok()?).ok()
+        });
+        if inside.is_none() {
+            // Only what the user opened may be used wrongly, for the user may close
+            // it at any time.
+            let gone = s.state != QpState::Rts;
+            assert!(
+                gone || s.exports.contains(&rkey),
+                "side {side}: the peer uses key {rkey} ({len} bytes at {addr:#x}), which is \
+                 not open: {:?}",
+                s.windows.get(&rkey)
+            );
+        }
+        inside
+    }
+
+    /// An access is refused: the connection dies, at both ends.
+    fn refuse(&mut self, side: usize) {
+        self.send(side, Frame::Reset(WcStatus::RemoteAccess));
+        self.break_qp(side, WcStatus::Flushed, DisconnectCause::Broken(libc::ECONNRESET));
+    }
+}
+
+/// One end as its session sees it.
+pub(super) struct End<'a> {
+    pub(super) net: &'a mut Net,
+    pub(super) side: usize,
+}
+
+impl End<'_> {
+    fn me(&mut self) -> &mut Side {
+        &mut self.net.sides[self.side]
+    }
+
+    fn local(&mut self, sge: &Sge) -> Segment {
+        let mr = self.me().mrs.get(&sge.lkey).expect("an lkey that is no registration").clone();
+        let offset = usize::try_from(sge.addr - mr.addr()).unwrap();
+        mr.slice(offset, usize::try_from(sge.len).unwrap()).expect("outside of its registration")
+    }
+}
+
+impl Port for End<'_> {
+    fn caps(&self) -> &Caps {
+        &self.net.sides[self.side].caps
+    }
+
+    fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), RnicError> {
+        let state = self.me().state;
+        if state != QpState::Rts {
+            return Err(RnicError::State { qp: 0, state, need: "Rts" });
+        }
+        let parts: Vec<Segment> = wr.sges.iter().map(|sge| self.local(sge)).collect();
+        let bytes = parts.iter().map(Segment::len).sum::<usize>();
+        let s = self.me();
+        assert!(s.tracks.len() < s.max_send_wr, "the send queue overflows");
+        assert!(wr.sges.len() <= s.caps.max_sge, "{} segments", wr.sges.len());
+        // (No RNIC has a limit below the size of a slot; here it is tiny.)
+        let send = matches!(wr.op, SendOp::Send { .. });
+        assert!(send || bytes as u64 <= s.caps.max_msg);
+        let copied = wr.head.len() + if wr.inline { bytes } else { 0 };
+        assert!(copied <= s.caps.max_inline, "{copied} bytes inline");
+        assert!(wr.file.as_ref().is_none_or(|f| f.len <= s.caps.max_msg));
+        let (op, sink) = match wr.op {
+            SendOp::Send { .. } => (WcOp::Send, None),
+            SendOp::Write { .. } | SendOp::WriteImm { .. } => (WcOp::Write, None),
+            SendOp::Read { .. } => {
+                assert!(parts.len() <= 1 && wr.head.is_empty());
+                s.reads += 1;
+                assert!(s.reads <= s.ord, "more READs than agreed");
+                (WcOp::Read, parts.first().cloned())
+            }
+        };
+        if matches!(wr.op, SendOp::WriteImm { .. }) {
+            assert!(s.caps.write_imm);
+        }
+        s.tracks.push_back(Track {
+            wr: wr.wr_id,
+            op,
+            signaled: wr.signaled,
+            status: None,
+            bytes: 0,
+            sink,
+        });
+        let (mut copied, mut later) = (wr.head.to_vec(), parts);
+        if wr.inline {
+            for part in later.drain(..) {
+                let mut bytes = vec![0; part.len()];
+                part.read_at(0, &mut bytes);
+                copied.extend(bytes);
+            }
+        }
+        if op == WcOp::Read {
+            later.clear();
+        }
+        let posted =
+            Posted { wr: wr.wr_id, op: wr.op, copied, parts: later, file: wr.file.clone() };
+        s.posted.push_back(posted);
+        Ok(())
+    }
+
+    fn bind(&mut self, mr: Mr, addr: u64, len: u64, access: Access) -> Result<Key, RnicError> {
+        let segment = self.local(&Sge { addr, len, lkey: mr.key });
+        let key = self.net.key();
+        let s = self.me();
+        if s.binding_export {
+            s.exports.push(key);
+        }
+        s.windows.insert(key, Window { segment, access });
+        Ok(key)
+    }
+
+    fn invalidate(&mut self, key: Key) {
+        assert!(self.me().windows.remove(&key).is_some(), "key {key} is not open");
+    }
+
+    fn alloc(&mut self, len: usize) -> Result<Buf, RnicError> {
+        self.me().allocs += 1;
+        let seg = Region::from_vec(vec![0xA5; len]).segment(0, len).unwrap();
+        let side = self.side;
+        Ok(self.net.register(side, seg))
+    }
+
+    fn free(&mut self, buf: Buf) {
+        self.me().allocs -= 1;
+        let side = self.side;
+        self.net.deregister(side, &buf);
+        // Whoever still reads it reads rubbish.
+        buf.seg.write_at(0, &vec![0x5A; buf.seg.len()]);
+        assert!(Arc::strong_count(buf.seg.region()) == 1, "memory of the port's is still held");
+    }
+
+    fn disconnect(&mut self, how: Disconnect) {
+        let side = self.side;
+        match how {
+            Disconnect::Orderly => {
+                if self.me().state == QpState::Rts {
+                    self.me().state = QpState::Closing;
+                    self.net.flush(side, true);
+                }
+            }
+            Disconnect::Abort => {
+                if self.me().state == QpState::Error {
+                    return;
+                }
+                // A reset overtakes, or does not.
+                if self.net.rng.one_in(2) {
+                    self.net.sides[1 - side].inbound.clear();
+                }
+                self.net.send(side, Frame::Reset(WcStatus::Flushed));
+                self.net.break_qp(side, WcStatus::Flushed, DisconnectCause::Aborted);
+            }
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! A user of one end: what it posted, and whether it gets what it should.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::ids::OpId;
+use crate::mem::{Region, Segment};
+use crate::rnic::FileRange;
+use crate::session::{Buf, Done, IoVec, OpError, Source};
+
+use super::link::Net;
+
+/// Bytes that nobody sent.
+const CANARY: u8 = 0xEE;
+
+/// What an operation was.
+pub(super) enum Kind {
+    /// The place in `sends`.
+    Send(usize),
+    Recv { peek: bool, waitall: bool },
+    /// Of an export with this content.
+    Read { expect: Vec<u8> },
+    /// Into this part of the peer's memory.
+    Write { target: Segment, confirm: bool },
+    Shutdown,
+    Close,
+}
+
+/// An operation that has not ended, with its memory.
+pub(super) struct Op {
+    pub(super) kind: Kind,
+    pub(super) bufs: Vec<Buf>,
+}
+
+/// A send in order of posting: what it holds, and how it ended.
+pub(super) struct Sent {
+    pub(super) data: Vec<u8>,
+    /// Bytes of it that there are (a file may have less than was asked of it).
+    pub(super) real: usize,
+    pub(super) end: Option<SentEnd>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum SentEnd {
+    /// These bytes are the stream's (or the message's).
+    Exactly(u64),
+    /// Nothing was sent.
+    Not,
+    /// The connection broke: any number.
+    Unknown,
+}
+
+/// What came, in order.
+pub(super) enum Got {
+    Stream(Vec<u8>),
+    /// The stream from this place on, which stays.
+    Peek { at: usize, data: Vec<u8> },
+    Message { data: Vec<u8>, total: u64 },
+}
+
+#[derive(Default)]
+pub(super) struct User {
+    pub(super) ops: HashMap<OpId, Op>,
+    next_op: OpId,
+    pub(super) sends: VecDeque<Sent>,
+    pub(super) got: Vec<Got>,
+    pub(super) got_bytes: usize,
+    /// Memory given back, as it was then.
+    returned: Vec<(Segment, Vec<u8>)>,
+    /// What the peer may read, and where the peer may write (with the next free byte).
+    pub(super) readable: Option<(Buf, u32)>,
+    pub(super) writable: Option<(Buf, u32, usize)>,
+    pub(super) closing: bool,
+    pub(super) shut: bool,
+    pub(super) eof: bool,
+    pub(super) errors: Vec<OpError>,
+    pub(super) dones: u64,
+}
+
+impl User {
+    pub(super) fn op(&mut self) -> OpId {
+        self.next_op += 1;
+        self.next_op
+    }
+
+    /// Memory in pieces of these sizes, filled with `data` and canaries.
+    pub(super) fn memory(
+        &self,
+        net: &mut Net,
+        side: usize,
+        sizes: &[usize],
+        data: &[u8],
+    ) -> Vec<Buf> {
+        let mut rest = data;
+        let piece = |size: &usize| {
+            let mut bytes = vec![CANARY; *size];
+            let n = rest.len().min(*size);
+            bytes[..n].copy_from_slice(&rest[..n]);
+            rest = &rest[n..];
+            let seg = Region::from_vec(bytes).segment(0, *size).unwrap();
+            net.register(side, seg)
+        };
+        sizes.iter().map(piece).collect()
+    }
+
+    /// The operation's end: its memory is checked to be free, and changed to see
+    /// whether somebody still uses it.
+    pub(super) fn done(
+        &mut self,
+        net: &mut Net,
+        side: usize,
+        done: &Done,
+        stream: bool,
+        alive: bool,
+    ) {
+        let op = self.ops.remove(&done.op).expect("a Done without an operation");
+        self.dones += 1;
+        let data = self.give_back(net, side, &op, done.bytes);
+        if let Err(error) = &done.result {
+            self.errors.push(error.clone());
+        }
+        match op.kind {
+            Kind::Send(at) => self.send_done(at, done, stream, alive),
+            Kind::Recv { peek, .. } if stream => {
+                if peek {
+                    self.got.push(Got::Peek { at: self.got_bytes, data });
+                } else if !data.is_empty() {
+                    self.got_bytes += data.len();
+                    self.got.push(Got::Stream(data));
+                }
+                self.eof |= done.eof;
+            }
+            Kind::Recv { peek, .. } => {
+                self.eof |= done.eof;
+                if done.result.is_ok() && !done.eof && !peek {
+                    assert!(done.total >= done.bytes);
+                    self.got.push(Got::Message { data, total: done.total });
+                } else {
+                    assert!(peek || done.bytes == 0, "bytes without a message");
+                }
+            }
+            Kind::Read { expect } => {
+                if done.result.is_ok() {
+                    assert_eq!(data, expect, "READ");
+                }
+            }
+            Kind::Write { target, confirm } => {
+                if done.result.is_ok() && confirm {
+                    let mut there = vec![0; target.len()];
+                    target.read_at(0, &mut there);
+                    assert_eq!(there, data, "WRITE");
+                }
+            }
+            Kind::Shutdown | Kind::Close => {}
+        }
+    }
+
+    fn give_back(&mut self, net: &mut Net, side: usize, op: &Op, bytes: u64) -> Vec<u8> {
+        let receives = matches!(op.kind, Kind::Recv { .. } | Kind::Read { .. });
+        let mut data = Vec::new();
+        for buf in &op.bufs {
+            let mut now = vec![0; buf.seg.len()];
+            buf.seg.read_at(0, &mut now);
+            data.extend_from_slice(&now);
+            if !receives {
+                now.fill(0xDD);
+                buf.seg.write_at(0, &now);
+            }
+            let open = net.sides[side].windows.values().any(|w| w.covers(&buf.seg));
+            assert!(!open, "side {side}: a window is open on memory that was given back");
+            net.deregister(side, buf);
+            let held = Arc::strong_count(buf.seg.region());
+            assert_eq!(held, 1, "side {side}: memory that was given back is still held");
+            self.returned.push((buf.seg.clone(), now));
+        }
+        if receives {
+            data.truncate(usize::try_from(bytes).unwrap());
+            assert_eq!(data.len() as u64, bytes, "more bytes than memory");
+        }
+        data
+    }
+
+    fn send_done(&mut self, at: usize, done: &Done, stream: bool, alive: bool) {
+        let sent = &mut self.sends[at];
+        assert!(done.bytes <= sent.data.len() as u64);
+        let end = match &done.result {
+            Ok(()) => {
+                assert_eq!(done.bytes, sent.data.len() as u64, "a part of a send");
+                SentEnd::Exactly(done.bytes)
+            }
+            // The connection broke: more may have arrived than we know of.
+            Err(_) if !alive => SentEnd::Unknown,
+            Err(OpError::FileTooShort { .. }) => SentEnd::Exactly(done.bytes),
+            Err(OpError::Cancelled | OpError::TimedOut { .. } | OpError::PeerClosed) if stream => {
+                SentEnd::Exactly(done.bytes)
+            }
+            Err(OpError::Cancelled | OpError::TimedOut { .. } | OpError::PeerClosed) => {
+                assert_eq!(done.bytes, 0, "a part of a message");
+                SentEnd::Not
+            }
+            Err(_) => SentEnd::Unknown,
+        };
+        sent.end = Some(end);
+    }
+
+    /// Memory given back has not changed since.
+    pub(super) fn check_returned(&mut self) {
+        for (seg, then) in self.returned.drain(..) {
+            let mut now = vec![0; seg.len()];
+            seg.read_at(0, &mut now);
+            assert_eq!(now, then, "memory was touched after its operation had ended");
+        }
+    }
+}
+
+pub(super) fn iovec(bufs: &[Buf]) -> IoVec {
+    match bufs {
+        [one] => IoVec::One(one.clone()),
+        many => IoVec::Many(many.into()),
+    }
+}
+
+pub(super) fn file_source(file: &Arc<std::fs::File>, offset: u64, len: u64) -> Source {
+    Source::File(FileRange { file: Arc::clone(file), offset, len })
+}
+
+/// Checks what one end got against what the other sent.
+pub(super) fn verify_stream(tx: &User, rx: &User) {
+    // Certain up to the first send that has not ended, or whose end is unknown.
+    let mut sent = Vec::new();
+    let mut certain = true;
+    for s in &tx.sends {
+        let all = s.real as u64;
+        let (bytes, sure) = match s.end {
+            Some(SentEnd::Exactly(n)) => (n, true),
+            Some(SentEnd::Not) => (0, true),
+            None | Some(SentEnd::Unknown) => (all, false),
+        };
+        sent.extend_from_slice(&s.data[..usize::try_from(bytes).unwrap()]);
+        if !sure {
+            certain = false;
+            break;
+        }
+    }
+    let mut at = 0;
+    for got in &rx.got {
+        let (from, data) = match got {
+            Got::Stream(data) => {
+                at += data.len();
+                (at - data.len(), data)
+            }
+            Got::Peek { at, data } => (*at, data),
+            Got::Message { .. } => unreachable!("a stream"),
+        };
+        for (i, byte) in data.iter().enumerate() {
+            match sent.get(from + i) {
+                Some(expected) => {
+                    assert_eq!(byte, expected, "byte {} of the stream", from + i);
+                }
+                None => assert!(!certain, "byte {} was never sent", from + i),
+            }
+        }
+    }
+}
+
+/// As `verify_stream`, for messages.
+pub(super) fn verify_packets(tx: &User, rx: &User) {
+    let mut from = 0;
+    for got in &rx.got {
+        let Got::Message { data, total } = got else { unreachable!("packets") };
+        loop {
+            let s = tx.sends.get(from).expect("a message that was never sent");
+            from += 1;
+            let bytes = match s.end {
+                Some(SentEnd::Not) => continue,
+                Some(SentEnd::Exactly(n)) => n,
+                Some(SentEnd::Unknown) | None => s.data.len() as u64,
+            };
+            let n = usize::try_from(bytes).unwrap();
+            let sure = matches!(s.end, Some(SentEnd::Exactly(_)));
+            let whole = bytes == *total || (s.real as u64 == *total && !sure);
+            let matches = whole && s.data[..n].starts_with(data);
+            if matches {
+                break;
+            }
+            assert!(!sure, "message {} is another one", from - 1);
+        }
+    }
+}
+
+impl User {
+    /// Everything that this user sent is at the other.
+    pub(super) fn assert_all_arrived(&self, rx: &User, kind: crate::wire::exs::SocketKind) {
+        use crate::wire::exs::SocketKind;
+        let sent: usize = self.sends.iter().map(|s| s.data.len()).sum();
+        match kind {
+            SocketKind::Stream => assert_eq!(rx.got_bytes, sent, "bytes that arrived"),
+            SocketKind::SeqPacket => {
+                assert_eq!(rx.got.len(), self.sends.len(), "messages that arrived");
+            }
+        }
+    }
+}
