@@ -31,6 +31,7 @@ mod lead;
 mod options;
 mod queue;
 
+pub(crate) use context::prepare_to_wait;
 pub use context::{Context, SocketHandle};
 pub use engine::{FileSend, RecvFlags, Remote, SockId};
 pub(crate) use engine::Ticket;
