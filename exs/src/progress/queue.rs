@@ -124,7 +124,21 @@ impl QueueCore {
     /// Moves up to `max` events to `out`; returns how many. Their places are free
     /// again.
     pub fn take<E: From<RawEvent>>(&self, max: usize, out: &mut Vec<E>) -> usize {
+        self.take_at_least(0, max, out)
+    }
+
+    /// As `take`, but nothing if there are fewer than `min`: another thread was
+    /// faster.
+    pub fn take_at_least<E: From<RawEvent>>(
+        &self,
+        min: usize,
+        max: usize,
+        out: &mut Vec<E>,
+    ) -> usize {
         let mut inner = self.lock();
+        if inner.events.len() < min {
+            return 0;
+        }
         let n = inner.events.len().min(max);
         out.extend(inner.events.drain(..n).map(E::from));
         let left = inner.events.len();
