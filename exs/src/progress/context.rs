@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::engine::{Engine, Released, SockId};
 use super::lead::{Lead, Leader, Reactor};
-use super::queue::{QueueCore, Waiter};
+use super::queue::{QueueCore, Waiter, waiter};
 use super::{Error, WaitPolicy};
 use crate::rnic::Rnic;
 use crate::time::Time;
@@ -441,28 +441,6 @@ fn io_error(call: &'static str, e: &std::io::Error) -> Error {
     } else {
         Error::os(call, e)
     }
-}
-
-/// Makes sure that this thread can wait, for which it needs a descriptor of its own:
-/// whoever cannot do with an error once an operation is posted asks before.
-pub(crate) fn prepare_to_wait() -> Result<(), Error> {
-    waiter().map(drop)
-}
-
-/// The calling thread's waiter, made once.
-fn waiter() -> Result<Arc<Waiter>, Error> {
-    thread_local! {
-        static WAITER: OnceLock<Arc<Waiter>> = const { OnceLock::new() };
-    }
-    let kept = WAITER.try_with(|cell| {
-        if let Some(w) = cell.get() {
-            return Ok(Arc::clone(w));
-        }
-        let made = Waiter::new()?;
-        Ok(Arc::clone(cell.get_or_init(|| made)))
-    });
-    // A thread that ends may still have to wait, in the drop of some other local.
-    kept.unwrap_or_else(|_| Waiter::new())
 }
 
 /// The program's hold on a socket: when it is dropped, the socket closes.

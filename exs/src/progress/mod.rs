@@ -31,7 +31,6 @@ mod lead;
 mod options;
 mod queue;
 
-pub(crate) use context::prepare_to_wait;
 pub use context::{Context, SocketHandle};
 pub use engine::{FileSend, RecvFlags, Remote, SockId};
 pub(crate) use engine::Ticket;
@@ -39,3 +38,4 @@ pub use error::Error;
 pub use event::{Bufs, EventKind, Interest, RawEvent, Readiness};
 pub use options::{Options, QueueOptions, Transport, WaitPolicy};
 pub use queue::QueueCore;
+pub(crate) use queue::prepare_to_wait;
