@@ -27,6 +27,12 @@
 //!
 //! CREDIT messages do not answer each other for ever: one is due only when two or
 //! more messages have come, so their number halves with each exchange.
+//!
+//! A message that is posted without a doorbell is not on its way, nor are the credits
+//! in it: so such a message may bring some only while A has enough without them
+//! ([`Flow::may_rest`]). Enough is what sees A through until the next CREDIT message is
+//! due at B, which is never left to rest. And B keeps enough credits of its own to send
+//! what takes the resting messages along.
 
 use super::Violation;
 
@@ -55,12 +61,14 @@ pub(super) struct Flow {
     granted: u16,
     /// Receives that we have.
     ours: u16,
+    /// Of those granted, the ones in messages that wait for a doorbell.
+    resting: u16,
 }
 
 impl Flow {
     /// Both sides' receives, none of them used.
     pub(super) fn new(ours: u16, theirs: u16) -> Flow {
-        Flow { avail: theirs, theirs, owed: 0, granted: ours, ours }
+        Flow { avail: theirs, theirs, owed: 0, granted: ours, ours, resting: 0 }
     }
 
     /// Whether a message of this level may leave now.
@@ -87,7 +95,30 @@ impl Flow {
 
     /// A CREDIT message is due.
     pub(super) fn must_return(&self) -> bool {
-        self.owed >= (self.ours / 2).max(2)
+        self.owed >= self.due_at()
+    }
+
+    fn due_at(&self) -> u16 {
+        (self.ours / 2).max(2)
+    }
+
+    /// Whether a message with this many credits in it (which were just taken) may wait
+    /// for a doorbell that nobody is going to ring for it.
+    pub(super) fn may_rest(&mut self, credits: u16) -> bool {
+        let resting = self.resting.saturating_add(credits);
+        // Before the next CREDIT is due, one less than `due_at` may come; data leave two.
+        let enough = self.granted.saturating_sub(resting) > self.due_at() + 2;
+        // And those that it costs come back only if they arrive.
+        let enough = enough && self.avail > self.theirs / 2 + 3;
+        if enough {
+            self.resting = resting;
+        }
+        enough
+    }
+
+    /// A doorbell is going to ring.
+    pub(super) fn rouse(&mut self) {
+        self.resting = 0;
     }
 
     /// The peer can send no data until it hears from us.
@@ -131,6 +162,30 @@ mod tests {
             }
         }
         assert_eq!(sent, [2, 1, 1]);
+    }
+
+    #[test]
+    fn credits_rest_only_while_the_peer_has_others() {
+        let mut f = Flow::new(32, 32);
+        // Whatever rests, the peer can send data until a CREDIT message is due.
+        let mut peer = 32;
+        for _ in 0..1000 {
+            assert!(peer > 2, "the peer waits, and nothing is on its way");
+            f.handle_received().unwrap();
+            peer -= 1;
+            if f.must_return() {
+                f.take_owed();
+                f.rouse();
+                peer = f.granted;
+            }
+            let credits = f.take_owed();
+            if !f.may_rest(credits) {
+                f.rouse();
+                peer = f.granted;
+            }
+        }
+        let mut small = Flow::new(4, 4);
+        assert!(!small.may_rest(0), "four receives are not enough for that");
     }
 
     #[test]

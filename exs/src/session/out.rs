@@ -25,6 +25,8 @@ pub(super) struct Outbox {
     pub(super) ack_due: bool,
     pub(super) ping_due: bool,
     pub(super) pong_due: bool,
+    /// The message just made may wait until another one leaves.
+    idle: bool,
     /// For the counters: something waits already.
     credit_stall: bool,
     queue_stall: bool,
@@ -118,6 +120,16 @@ impl Session {
     pub(super) fn header(&mut self, message: Message, head: &mut [u8; MAX_HEADER]) -> usize {
         let freed = self.proto.as_mut().map_or(0, |p| p.take_freed());
         let pb = Piggyback { credits: self.flow.take_owed(), freed };
+        // Data for a receive this small ride in their announcement, ADVERT or not: it
+        // is worth no doorbell of its own, unless the peer may wait for what else it
+        // brings.
+        self.out.idle = matches!(message, Message::Advert(a) if a.len <= self.cfg.inline_max)
+            && freed == 0
+            && self.sendq.room() > self.cfg.max_send_wr / 2
+            && self.flow.may_rest(pb.credits);
+        if !self.out.idle {
+            self.flow.rouse();
+        }
         self.out.ack_due = false;
         self.flow.spend();
         self.counters.messages_sent += 1;
@@ -153,9 +165,7 @@ impl Session {
             inline: false,
             signalled,
         };
-        // Data for a receive this small ride in their announcement, ADVERT or not: it
-        // is worth no doorbell of its own.
-        let idle = matches!(message, Message::Advert(a) if a.len <= self.cfg.inline_max);
+        let idle = self.out.idle;
         let sent = self.post_wr(port, wr, what.into());
         self.urgent |= sent && !relaxed;
         self.soon |= sent && !idle;
