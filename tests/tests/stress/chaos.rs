@@ -180,8 +180,7 @@ impl Actor<'_> {
 
     fn recv(&mut self, socket: &Socket) {
         let size = self.rng.size(200_000);
-        let flags =
-            RecvFlags { waitall: self.rng.one_in(4), peek: self.rng.one_in(10) };
+        let flags = RecvFlags { waitall: self.rng.one_in(4), peek: self.rng.one_in(10) };
         let token = match self.rng.one_in(5) {
             true => {
                 let parts = vec![vec![0; size].into(), vec![0; size.min(5000)].into()];

@@ -4,9 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use exs::{
-    EventQueue, Interest, Options, RecvFlags, SendFlags, Socket, SocketType, Token,
-};
+use exs::{EventQueue, Interest, Options, RecvFlags, SendFlags, Socket, SocketType, Token};
 use exs_tests::harness::{Ledger, Rng, Watchdog, many_files, peer};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 

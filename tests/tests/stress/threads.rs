@@ -99,9 +99,7 @@ fn a_server_on_epoll_alone() {
     let queue = EventQueue::new(4 * MANY).unwrap();
     let mut poll = mio::Poll::new().unwrap();
     let fd = queue.as_raw_fd();
-    poll.registry()
-        .register(&mut SourceFd(&fd), mio::Token(0), mio::Interest::READABLE)
-        .unwrap();
+    poll.registry().register(&mut SourceFd(&fd), mio::Token(0), mio::Interest::READABLE).unwrap();
     listener.accept(&queue, Token(u64::MAX)).unwrap();
     let child = peer::Peer::start("child", &format!("clients {addr} {MANY}"), &[]);
     let (mut sockets, mut ended) = (Vec::new(), 0);
@@ -176,17 +174,14 @@ fn a_thread_that_never_waits() {
     let (listener, addr) = listener();
     // No data inside of messages, and no ring to speak of: only what is advertised.
     let options = exs::Options { inline_threshold: 0, ring_size: 4096, ..Default::default() };
-    let child = {
-        let client = Socket::with_options(exs::SocketType::Stream, options).unwrap();
-        client.blocking().connect(addr).unwrap();
-        client
-    };
+    let client = Socket::with_options(exs::SocketType::Stream, options).unwrap();
+    client.blocking().connect(addr).unwrap();
     let (server, _) = listener.blocking().accept().unwrap();
     let queue = EventQueue::new(64).unwrap();
     for size in [1, 100, 2000, 5000, 300_000] {
         let bytes = pattern(9, 0, size);
         server.recv(&queue, Token(1), vec![0; size], RecvFlags::WAITALL).unwrap();
-        child.send(&queue, Token(2), &bytes[..], SendFlags::NONE).unwrap();
+        client.send(&queue, Token(2), &bytes[..], SendFlags::NONE).unwrap();
         // Not a single call that would lead.
         while queue.len() < 2 {
             std::thread::yield_now();
@@ -197,5 +192,44 @@ fn a_thread_that_never_waits() {
                 check(9, 0, &event.into_buffer().unwrap());
             }
         }
+    }
+}
+
+/// Many small receives, which are announced without a doorbell of their own: neither the
+/// data nor the credits that go with these announcements are missed.
+#[test]
+fn many_small_receives() {
+    const MANY: usize = 6000;
+    let _dog = Watchdog::new("many_small_receives");
+    let (listener, addr) = listener();
+    for window in [8, 32, 64, 256] {
+        let client = Socket::stream().unwrap();
+        client.blocking().connect(addr).unwrap();
+        let (server, _) = listener.blocking().accept().unwrap();
+        let mut ledger = Ledger::new();
+        let recv = |ledger: &mut Ledger| {
+            ledger.post("recv", |q, t| server.recv(q, t, vec![0; 8], RecvFlags::WAITALL));
+        };
+        for _ in 0..window {
+            recv(&mut ledger);
+        }
+        // The other direction has credits left, however many receives it announced.
+        ledger.post("send", |q, t| server.send(q, t, "hello", SendFlags::NONE));
+        let mut hello = [0; 5];
+        client.blocking().recv_exact(&mut hello).unwrap();
+        let bytes = pattern(4, 0, MANY * 8);
+        ledger.post("send", |q, t| client.send(q, t, bytes, SendFlags::NONE));
+        let mut got = 0;
+        while got < MANY {
+            let event = ledger.ok();
+            if event.kind() == EventKind::Recv {
+                check(4, got * 8, &event.into_buffer().unwrap());
+                got += 1;
+                if got + window <= MANY {
+                    recv(&mut ledger);
+                }
+            }
+        }
+        ledger.finish();
     }
 }
