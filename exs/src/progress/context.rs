@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::engine::{Engine, Released, SockId};
 use super::lead::{Lead, Leader, Reactor};
-use super::queue::{QueueCore, Waiter};
+use super::queue::{QueueCore, Waiter, waiter};
 use super::{Error, WaitPolicy};
 use crate::rnic::Rnic;
 use crate::time::Time;
@@ -443,20 +443,6 @@ fn io_error(call: &'static str, e: &std::io::Error) -> Error {
     } else {
         Error::os(call, e)
     }
-}
-
-/// The calling thread's waiter, made once.
-fn waiter() -> Result<Arc<Waiter>, Error> {
-    thread_local! {
-        static WAITER: OnceLock<Arc<Waiter>> = const { OnceLock::new() };
-    }
-    WAITER.with(|cell| {
-        if let Some(w) = cell.get() {
-            return Ok(Arc::clone(w));
-        }
-        let made = Waiter::new()?;
-        Ok(Arc::clone(cell.get_or_init(|| made)))
-    })
 }
 
 /// The program's hold on a socket: when it is dropped, the socket closes.

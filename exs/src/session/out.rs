@@ -121,7 +121,7 @@ impl Session {
 
     /// As `header`; and whether the message is `idle`: with `may_idle`, one that has no
     /// freed bytes to tell of takes nothing along, so that the peer misses nothing
-    /// while it waits for company.
+    /// while it waits for company. (But the send queue must not fill with such.)
     fn header_of(
         &mut self,
         message: Message,
@@ -129,7 +129,7 @@ impl Session {
         may_idle: bool,
     ) -> (usize, bool) {
         let freed = self.proto.as_mut().map_or(0, |p| p.take_freed());
-        let idle = may_idle && freed == 0;
+        let idle = may_idle && freed == 0 && self.sendq.room() > self.cfg.max_send_wr / 2;
         let credits = if idle { 0 } else { self.flow.take_owed() };
         self.out.ack_due = false;
         self.flow.spend();

@@ -6,7 +6,7 @@ use super::post::Ticket;
 use super::sock::{Accepts, Request, Sock, State};
 use super::{Engine, Error, SockId};
 use crate::progress::context::SocketHandle;
-use crate::progress::event::{Bufs, EventKind, RawEvent};
+use crate::progress::event::{Bufs, EventKind, RawEvent, Readiness};
 use crate::rnic::{
     CmEvent, ConnParam, ConnReq, DisconnectCause, ListenOpts, Listener, Qp, RnicError, RnicEvent,
 };
@@ -209,8 +209,14 @@ impl Engine {
         let Ok(s) = self.sock(id) else { return };
         let State::Connecting { op, .. } = s.state else { return };
         s.state = State::Fresh;
+        let polls = std::mem::take(&mut s.polls);
         self.drop_session(id.index);
         self.complete(op, Err(error));
+        // Whoever polls waits for this connection: it is not to be.
+        let ready = Readiness { readable: true, writable: true, error: true };
+        for (poll, _) in polls {
+            self.complete_poll(poll, ready);
+        }
         self.mark(id.index);
     }
 
@@ -361,6 +367,10 @@ impl Engine {
                 }
                 self.socks[index as usize].state = State::Closed;
                 self.drop_session(index);
+                // Its place in the backlog is free for a caller that waits.
+                if self.sock_ref(parent).is_some() {
+                    self.match_accepts(parent.index, now);
+                }
             }
             State::Connecting { addr, .. } => {
                 let source = RnicError::Os { call: "connect", errno: libc::ECONNRESET };

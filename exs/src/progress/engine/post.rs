@@ -300,7 +300,9 @@ impl Engine {
 
     /// Ends the connection at once.
     pub(crate) fn abort(&mut self, id: SockId, now: Time) -> Result<(), Error> {
-        self.sock(id)?;
+        if matches!(self.sock(id)?.state, State::Connecting { .. }) {
+            self.connect_failed(id, Error::Op(OpError::Aborted));
+        }
         let s = &mut self.socks[id.index as usize];
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
             let d = &mut self.devices[s.device];
