@@ -209,7 +209,9 @@ impl<'a> Blocking<'a> {
         self.recv_event(bytes, RecvFlags::NONE)?.into_result()
     }
 
-    /// Looks at what is there without taking it.
+    /// Looks at what is there without taking it. Of a large seqpacket message that is
+    /// still at the peer it brings 0 bytes: use [`Socket::recv`] with
+    /// [`RecvFlags::PEEK`], whose event has the message's length too.
     ///
     /// # Errors
     /// As [`Blocking::recv`].
