@@ -89,6 +89,8 @@ impl Session {
             port.free(buf);
         }
         self.end_closers();
+        // What leaves takes the rest along.
+        self.idle_posted &= !self.soon();
         self.posted
     }
 

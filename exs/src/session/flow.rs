@@ -6,6 +6,9 @@
 //! with its next message of any kind, or with a CREDIT message as soon as it owes
 //! half of its receives.
 //!
+//! (An ADVERT that is not worth a doorbell may lie in the send queue for long: it
+//! takes no credits back, and leaves at the latest when something has to wait.)
+//!
 //! # Why this never locks up
 //! Three levels share the credits. Data leave two behind ([`Level::Data`]), other
 //! control messages one ([`Level::Control`]), and the last one is for CREDIT
@@ -90,9 +93,9 @@ impl Flow {
         self.owed >= (self.ours / 2).max(2)
     }
 
-    /// The peer can send no data until it hears from us.
+    /// The peer can send no data until it hears from us, and that would help.
     pub(super) fn peer_is_short(&self) -> bool {
-        self.granted <= 2
+        self.granted <= 2 && self.owed > 0
     }
 
     /// A message came.

@@ -125,11 +125,12 @@ pub struct Session {
     ending: Ending,
     timers: Timers,
     counters: Counters,
-    /// `drive` has posted something that should leave before long.
-    soon: bool,
-    /// `drive` has posted something, and it is urgent.
+    /// `drive` has posted something; it should leave before long; it is urgent.
     posted: bool,
+    soon: bool,
     urgent: bool,
+    /// Something was posted that need not leave, since anything last left.
+    idle_posted: bool,
     /// One-sided operations go first this time.
     sided_first: bool,
 }
@@ -160,6 +161,7 @@ impl Session {
             posted: false,
             soon: false,
             urgent: false,
+            idle_posted: false,
             sided_first: false,
             cfg,
         }
@@ -262,10 +264,10 @@ impl Session {
         self.done.pop_front()
     }
 
-    /// What the last `drive` posted should leave before long; if not, it may wait for
-    /// whatever leaves next.
+    /// What was posted should leave before long; if not, it may wait for whatever
+    /// leaves next.
     pub fn soon(&self) -> bool {
-        self.soon
+        self.soon || self.urgent
     }
 
     /// What the last `drive` posted should leave now: data, or what the peer waits

@@ -104,6 +104,10 @@ impl Session {
         } else {
             self.note_full_queue();
         }
+        // What was left lying may be all that the peer is waiting for, too.
+        if self.idle_posted && !(credit && room) {
+            (self.posted, self.soon, self.idle_posted) = (true, true, false);
+        }
         credit && room && !self.ending.mute()
     }
 
@@ -129,9 +133,17 @@ impl Session {
         may_idle: bool,
     ) -> (usize, bool) {
         let freed = self.proto.as_mut().map_or(0, |p| p.take_freed());
-        let idle = may_idle && freed == 0 && self.sendq.room() > self.cfg.max_send_wr / 2;
-        let credits = if idle { 0 } else { self.flow.take_owed() };
         self.out.ack_due = false;
+        let credits = self.flow.take_owed();
+        self.header_with(message, Piggyback { credits, freed }, head)
+    }
+
+    fn header_with(
+        &mut self,
+        message: Message,
+        pb: Piggyback,
+        head: &mut [u8; MAX_HEADER],
+    ) -> usize {
         self.flow.spend();
         self.counters.messages_sent += 1;
         (message.emit(Piggyback { credits, freed }, head), idle)
@@ -154,13 +166,21 @@ impl Session {
         if !self.may_send(level) {
             return false;
         }
-        let relaxed = matches!(message, Message::Advert(_) | Message::Ready)
-            || (message == Message::Credit && !self.out.ack_due && !self.flow.peer_is_short());
-        let mut head = [0; MAX_HEADER];
+        // The peer may be waiting for what we owe.
+        let pressing = self.out.ack_due || self.flow.peer_is_short();
+        let quiet = matches!(message, Message::Advert(_) | Message::Ready | Message::Credit);
+        let relaxed = quiet && !pressing;
         // Data for a receive this small ride in their announcement, ADVERT or not: it
-        // is worth no doorbell of its own.
+        // is worth no doorbell of its own. But then nobody knows when it leaves, so it
+        // must take nothing along that we owe, nor may what waits behind it wait for
+        // that (`may_send`).
         let small = matches!(message, Message::Advert(a) if a.len <= self.cfg.inline_max);
-        let (len, idle) = self.header_of(message, &mut head, small);
+        let idle = small && !pressing && !self.flow.must_return();
+        let mut head = [0; MAX_HEADER];
+        let len = match idle {
+            true => self.header_with(message, Piggyback::default(), &mut head),
+            false => self.header(message, &mut head),
+        };
         let wr = Wr {
             op: Wr::SEND,
             head: &head[..len],
@@ -172,6 +192,7 @@ impl Session {
         let sent = self.post_wr(port, wr, what.into());
         self.urgent |= sent && !relaxed;
         self.soon |= sent && !idle;
+        self.idle_posted |= sent && idle;
         sent
     }
 

@@ -151,6 +151,7 @@ impl Session {
             self.unposted(job.op);
             return false;
         }
+        self.soon = true; // the announcement may have to wait for these to complete
         job.off += len;
         job.raddr = job.raddr.wrapping_add(len);
         if signalled {

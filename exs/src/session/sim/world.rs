@@ -157,8 +157,10 @@ impl World {
     /// Drives a session and takes out what has ended.
     fn settle(&mut self, side: usize) {
         let now = self.net.now;
-        let (posted, urgent) = self.with(side, |s, end| (s.drive(now, end), s.urgent()));
-        if posted {
+        let (posted, urgent, soon) =
+            self.with(side, |s, end| (s.drive(now, end), s.urgent(), s.soon()));
+        // What is neither may wait for ever, if nothing else leaves.
+        if posted && (urgent || soon) {
             self.net.flush(side, urgent);
         }
         let stream = self.stream();
@@ -334,8 +336,9 @@ impl World {
                 if self.trace {
                     eprintln!("{now:?} {side}: send {op} of {len}");
                 }
+                let cut = self.plan.cfg[side].send_timeout.is_some();
                 let user = &mut self.users[side];
-                user.sends.push_back(Sent { data, real, end: None });
+                user.sends.push_back(Sent { data, real, cut, end: None });
                 let kind = Kind::Send(user.sends.len() - 1);
                 user.ops.insert(op, Op { kind, bufs });
             }
@@ -451,6 +454,10 @@ impl World {
             return;
         }
         let (op, now) = (self.rng.pick(&ops), self.net.now);
+        if let Some(Kind::Send(at)) = self.users[side].ops.get(&op).map(|op| &op.kind) {
+            let at = *at;
+            self.users[side].sends[at].cut = true;
+        }
         let found = self.with(side, |s, _| s.cancel(now, op));
         if self.trace {
             eprintln!("{now:?} {side}: cancel {op}: {found}");
