@@ -120,18 +120,6 @@ impl Session {
 
     /// The header of a message that leaves now: it takes along what we owe.
     pub(super) fn header(&mut self, message: Message, head: &mut [u8; MAX_HEADER]) -> usize {
-        self.header_of(message, head, false).0
-    }
-
-    /// As `header`; and whether the message is `idle`: with `may_idle`, one that has no
-    /// freed bytes to tell of takes nothing along, so that the peer misses nothing
-    /// while it waits for company. (But the send queue must not fill with such.)
-    fn header_of(
-        &mut self,
-        message: Message,
-        head: &mut [u8; MAX_HEADER],
-        may_idle: bool,
-    ) -> (usize, bool) {
         let freed = self.proto.as_mut().map_or(0, |p| p.take_freed());
         self.out.ack_due = false;
         let credits = self.flow.take_owed();
@@ -146,7 +134,7 @@ impl Session {
     ) -> usize {
         self.flow.spend();
         self.counters.messages_sent += 1;
-        (message.emit(Piggyback { credits, freed }, head), idle)
+        message.emit(pb, head)
     }
 
     /// Sends a message without data, if it may leave.
