@@ -324,7 +324,9 @@ impl Context {
             WaitPolicy::Adaptive => return Ok(None),
         };
         let begun = self.now().as_nanos();
-        for round in 1u32.. {
+        let mut round = 0u32;
+        loop {
+            round = round.wrapping_add(1);
             while self.posters.load(Ordering::Relaxed) > 0 {
                 std::thread::yield_now();
             }
