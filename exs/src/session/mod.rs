@@ -55,6 +55,8 @@ mod sided;
 #[cfg(test)]
 mod sim;
 mod table;
+#[cfg(test)]
+mod tests;
 mod timers;
 mod tx;
 mod types;

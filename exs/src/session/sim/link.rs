@@ -63,9 +63,12 @@ pub(super) struct Window {
 impl Window {
     /// It opens some of these bytes.
     pub(super) fn covers(&self, seg: &Segment) -> bool {
-        let (a, b) = (&self.segment, seg);
-        a.addr() < b.addr() + b.len() as u64 && b.addr() < a.addr() + a.len() as u64
+        overlap((self.segment.addr(), self.segment.len()), seg)
     }
+}
+
+pub(super) fn overlap((addr, len): (u64, usize), seg: &Segment) -> bool {
+    addr < seg.addr() + seg.len() as u64 && seg.addr() < addr + len as u64
 }
 
 /// One end.
@@ -75,6 +78,8 @@ pub(super) struct Side {
     pub(super) state: QpState,
     fin_sent: bool,
     posted: VecDeque<Posted>,
+    /// Memory of WRs that were flushed before they were transmitted.
+    pub(super) lost: Vec<(u64, usize)>,
     tracks: VecDeque<Track>,
     pub(super) cq: VecDeque<Wc>,
     mrs: BTreeMap<Key, Segment>,
@@ -125,6 +130,7 @@ impl Net {
             state: QpState::Rts,
             fin_sent: false,
             posted: VecDeque::new(),
+            lost: Vec::new(),
             tracks: VecDeque::new(),
             cq: VecDeque::new(),
             mrs: BTreeMap::new(),
@@ -273,7 +279,8 @@ impl Net {
         }
         let s = &mut self.sides[side];
         s.state = QpState::Error;
-        s.posted.clear();
+        let lost = s.posted.drain(..).flat_map(|posted| posted.parts);
+        s.lost.extend(lost.map(|part| (part.addr(), part.len())));
         s.inbound.clear();
         s.transmit_at = None;
         let mut status = status;

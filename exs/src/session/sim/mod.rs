@@ -9,10 +9,13 @@
 
 mod hostile;
 mod link;
+mod pair;
 mod plan;
 mod rng;
 mod user;
 mod world;
+
+pub(super) use pair::Pair;
 
 use super::OpError;
 use world::World;

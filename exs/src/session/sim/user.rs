@@ -8,7 +8,7 @@ use crate::mem::{Region, Segment};
 use crate::rnic::FileRange;
 use crate::session::{Buf, Done, IoVec, OpError, Source};
 
-use super::link::Net;
+use super::link::{Net, overlap};
 
 /// Bytes that nobody sent.
 const CANARY: u8 = 0xEE;
@@ -117,7 +117,7 @@ impl User {
     ) {
         let op = self.ops.remove(&done.op).expect("a Done without an operation");
         self.dones += 1;
-        let data = self.give_back(net, side, &op, done.bytes);
+        let data = self.give_back(net, side, &op, done);
         if let Err(error) = &done.result {
             self.errors.push(error.clone());
         }
@@ -157,7 +157,8 @@ impl User {
         }
     }
 
-    fn give_back(&mut self, net: &mut Net, side: usize, op: &Op, bytes: u64) -> Vec<u8> {
+    fn give_back(&mut self, net: &mut Net, side: usize, op: &Op, done: &Done) -> Vec<u8> {
+        let (bytes, ok) = (done.bytes, done.result.is_ok());
         let receives = matches!(op.kind, Kind::Recv { .. } | Kind::Read { .. });
         let mut data = Vec::new();
         for buf in &op.bufs {
@@ -170,6 +171,8 @@ impl User {
             }
             let open = net.sides[side].windows.values().any(|w| w.covers(&buf.seg));
             assert!(!open, "side {side}: a window is open on memory that was given back");
+            let lost = net.sides[side].lost.iter().any(|range| overlap(*range, &buf.seg));
+            assert!(!(ok && lost), "side {side}: done, but it never left");
             net.deregister(side, buf);
             let held = Arc::strong_count(buf.seg.region());
             assert_eq!(held, 1, "side {side}: memory that was given back is still held");
@@ -188,6 +191,8 @@ impl User {
         let end = match &done.result {
             Ok(()) => {
                 assert_eq!(done.bytes, sent.data.len() as u64, "a part of a send");
+                // (A message that its receive cuts off is not read to its end.)
+                assert!(!stream || sent.real == sent.data.len(), "more than the file had");
                 SentEnd::Exactly(done.bytes)
             }
             // The connection broke: more may have arrived than we know of.

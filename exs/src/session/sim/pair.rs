@@ -1,0 +1,250 @@
+//! Two sessions on the virtual link, moved by hand.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::rnic::Caps;
+use crate::session::{Buf, Done, OpError, Port, RecvOpts, Session, SessionConfig, Source};
+use crate::time::Time;
+
+use super::link::{Arrival, End, Net};
+use super::rng::Rng;
+use super::user::iovec;
+use crate::mem::Region;
+
+/// Memory of a receive.
+pub(in crate::session) struct Memory(Vec<Buf>);
+
+impl Memory {
+    pub(in crate::session) fn read(&self, len: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        for buf in &self.0 {
+            let mut bytes = vec![0; buf.seg.len()];
+            buf.seg.read_at(0, &mut bytes);
+            all.extend(bytes);
+        }
+        all.truncate(len);
+        all
+    }
+}
+
+pub(in crate::session) struct Pair {
+    net: Net,
+    sessions: [Session; 2],
+    reply: Vec<u8>,
+    done: [VecDeque<Done>; 2],
+    frames: [u64; 2],
+    fill: u8,
+}
+
+impl Pair {
+    /// Connected.
+    pub(in crate::session) fn new(cfg: SessionConfig, write_imm: bool) -> Pair {
+        let mut pair = Pair::unmet(cfg);
+        for side in &mut pair.net.sides {
+            side.caps.write_imm = write_imm;
+        }
+        pair.established(1);
+        pair.established(0);
+        pair
+    }
+
+    /// Two that know each other's hellos, but are not connected.
+    pub(in crate::session) fn unmet(cfg: SessionConfig) -> Pair {
+        let caps = Caps {
+            name: "pair".into(),
+            write_imm: true,
+            initiator_first: true,
+            read_sink_remote_write: false,
+            write_acked: false,
+            file_source: true,
+            max_sge: 6,
+            max_inline: 256,
+            max_msg: 1 << 30,
+            max_ord: 4,
+            max_ird: 4,
+            max_private_data: 56,
+        };
+        let wrs = [cfg.max_send_wr; 2];
+        let mut net = Net::new(Rng::new(1), [caps.clone(), caps], wrs);
+        for side in &mut net.sides {
+            (side.slots, side.slot, side.ord) = (cfg.credits, cfg.slot as usize, 2);
+        }
+        let a = Session::initiator(cfg.clone());
+        let (b, reply) = Session::responder(cfg, &a.hello()).unwrap();
+        let done = [VecDeque::new(), VecDeque::new()];
+        Pair { net, sessions: [a, b], reply, done, frames: [0; 2], fill: 0 }
+    }
+
+    pub(in crate::session) fn established(&mut self, side: usize) {
+        let (now, reply) = (self.net.now, self.reply.clone());
+        let private: &[u8] = if side == 0 { &reply } else { &[] };
+        self.with(side, |s, _| s.handle_established(now, private, 2)).unwrap();
+        self.settle(side);
+    }
+
+    pub(in crate::session) fn now(&self) -> Time {
+        self.net.now
+    }
+
+    pub(in crate::session) fn session(&self, side: usize) -> &Session {
+        &self.sessions[side]
+    }
+
+    pub(in crate::session) fn with<R>(
+        &mut self,
+        side: usize,
+        f: impl FnOnce(&mut Session, &mut dyn Port) -> R,
+    ) -> R {
+        f(&mut self.sessions[side], &mut End { net: &mut self.net, side })
+    }
+
+    /// Frames vanish from now on.
+    pub(in crate::session) fn sever(&mut self) {
+        self.net.severed = true;
+    }
+
+    /// Frames that came to this end.
+    pub(in crate::session) fn frames(&self, side: usize) -> u64 {
+        self.frames[side]
+    }
+
+    pub(in crate::session) fn done(&mut self, side: usize) -> Option<Done> {
+        self.done[side].pop_front()
+    }
+
+    fn memory(&mut self, side: usize, sizes: &[usize], fill: u8) -> Vec<Buf> {
+        let piece = |len: &usize| {
+            let seg = Region::from_vec(vec![fill; *len]).segment(0, *len).unwrap();
+            self.net.register(side, seg)
+        };
+        sizes.iter().map(piece).collect()
+    }
+
+    /// Sends some bytes, which it gives back to compare with.
+    pub(in crate::session) fn send(&mut self, side: usize, op: u64, len: usize) -> Vec<u8> {
+        self.try_send(side, op, len).unwrap();
+        vec![self.fill; len]
+    }
+
+    pub(in crate::session) fn try_send(
+        &mut self,
+        side: usize,
+        op: u64,
+        len: usize,
+    ) -> Result<(), OpError> {
+        self.fill += 1;
+        let (bufs, now) = (self.memory(side, &[len], self.fill), self.net.now);
+        let source = Source::Memory(iovec(&bufs));
+        self.with(side, |s, _| s.post_send(now, op, source)).map_err(|(error, _)| error)
+    }
+
+    pub(in crate::session) fn recv(
+        &mut self,
+        side: usize,
+        op: u64,
+        len: usize,
+        opts: RecvOpts,
+    ) -> Memory {
+        self.recv_pieces(side, op, &[len], opts)
+    }
+
+    pub(in crate::session) fn recv_pieces(
+        &mut self,
+        side: usize,
+        op: u64,
+        sizes: &[usize],
+        opts: RecvOpts,
+    ) -> Memory {
+        let (bufs, now) = (self.memory(side, sizes, 0), self.net.now);
+        let iov = iovec(&bufs);
+        let posted = self.with(side, |s, _| s.post_recv(now, op, iov, opts));
+        posted.map_err(|(error, _)| error).unwrap();
+        Memory(bufs)
+    }
+
+    pub(in crate::session) fn close(&mut self, side: usize, op: u64) {
+        let now = self.net.now;
+        self.with(side, |s, _| s.close(now, op, Duration::from_secs(3)));
+    }
+
+    pub(in crate::session) fn settle(&mut self, side: usize) {
+        let now = self.net.now;
+        if self.with(side, |s, end| s.drive(now, end)) {
+            self.net.flush(side, true);
+        }
+        while let Some(done) = self.sessions[side].poll_done() {
+            self.done[side].push_back(done);
+        }
+    }
+
+    /// Until nothing happens any more.
+    pub(in crate::session) fn run(&mut self) {
+        self.run_for(Duration::from_secs(1000));
+    }
+
+    /// Until then, or until nothing happens any more.
+    pub(in crate::session) fn run_for(&mut self, time: Duration) {
+        let until = self.net.now + time;
+        self.settle(0);
+        self.settle(1);
+        while self.step(until) {
+            self.settle(0);
+            self.settle(1);
+        }
+    }
+
+    fn step(&mut self, until: Time) -> bool {
+        let mut next: Option<(Time, usize, u8)> = None;
+        for side in 0..2 {
+            let s = &self.net.sides[side];
+            let times = [
+                s.poll_at,
+                s.transmit_at,
+                s.inbound.front().map(|(at, _)| *at),
+                s.down.filter(|_| s.poll_at.is_none()).map(|(at, _)| at),
+                self.sessions[side].next_timeout(),
+            ];
+            for (at, what) in times.into_iter().zip(0..) {
+                if let Some(at) = at
+                    && next.is_none_or(|(t, ..)| at < t)
+                {
+                    next = Some((at, side, what));
+                }
+            }
+        }
+        let Some((at, side, what)) = next.filter(|(at, ..)| *at <= until) else { return false };
+        self.net.now = self.net.now.max(at);
+        let now = self.net.now;
+        match what {
+            0 => {
+                self.net.sides[side].poll_at = None;
+                while let Some(wc) = self.net.sides[side].cq.pop_front() {
+                    self.sessions[side].handle_wc(now, &wc);
+                }
+            }
+            1 => self.net.transmit(side),
+            2 => self.arrive(side),
+            3 => {
+                if let Some((_, cause)) = self.net.sides[side].down.take() {
+                    self.sessions[side].handle_disconnected(now, cause);
+                }
+            }
+            _ => self.sessions[side].handle_timeout(now),
+        }
+        true
+    }
+
+    fn arrive(&mut self, side: usize) {
+        let (now, before) = (self.net.now, self.net.sides[side].inbound.len());
+        let arrival = self.net.arrive(side);
+        let whole = self.net.sides[side].inbound.len() < before;
+        self.frames[side] += u64::from(whole);
+        match arrival {
+            Arrival::Message(slot) => self.with(side, |s, end| s.handle_message(now, end, &slot)),
+            Arrival::Immediate(imm) => self.sessions[side].handle_write_imm(now, imm),
+            Arrival::Nothing => return,
+        }
+        self.net.sides[side].slots += 1;
+    }
+}

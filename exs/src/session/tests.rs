@@ -1,0 +1,151 @@
+//! Single deeds, where the simulation would need luck.
+
+use std::time::Duration;
+
+use super::sim::Pair;
+use super::*;
+use crate::wire::exs::SocketKind;
+
+fn cfg() -> SessionConfig {
+    SessionConfig { dead_after: None, linger: Duration::from_secs(7), ..SessionConfig::default() }
+}
+
+fn secs(s: u64) -> Duration {
+    Duration::from_secs(s)
+}
+
+#[test]
+fn a_withdrawal_without_answer_is_bounded() {
+    let mut p = Pair::new(cfg(), true);
+    p.recv(0, 1, 100_000, RecvOpts::default());
+    p.run();
+    p.sever();
+    let now = p.now();
+    assert!(p.with(0, |s, _| s.cancel(now, 1)));
+    p.run();
+    let done = p.done(0).expect("it ends");
+    assert_eq!(done.result, Err(OpError::Cancelled));
+    // The linger time, for want of a dead-peer time (and what the link takes).
+    let took = p.now().since(now);
+    assert!(took >= secs(7) && took < secs(8), "{took:?}");
+}
+
+#[test]
+fn a_mute_initiator_is_given_up() {
+    let mut p = Pair::unmet(cfg());
+    p.established(1);
+    assert!(!p.session(1).is_connected());
+    p.run();
+    let took = p.now().since(Time::ZERO);
+    assert!(took >= cfg().handshake_timeout && took < secs(11), "{took:?}");
+    assert!(p.session(1).is_finished());
+}
+
+#[test]
+fn a_silent_peer_is_probed_and_given_up() {
+    let dead = SessionConfig {
+        keepalive: Some(secs(4)),
+        dead_after: Some(secs(5)),
+        ..cfg()
+    };
+    let mut p = Pair::new(dead, true);
+    p.recv(0, 1, 10, RecvOpts::default());
+    p.run_for(secs(60));
+    assert!(p.done(0).is_none(), "an idle peer answers, however long");
+    p.sever();
+    let now = p.now();
+    p.run_for(secs(60));
+    let done = p.done(0).expect("it ends");
+    assert!(matches!(done.result, Err(OpError::Unreachable { .. })), "{done:?}");
+    assert_eq!(done.result.unwrap_err().errno(), libc::ETIMEDOUT);
+    assert!(p.now() > now);
+}
+
+#[test]
+fn a_close_by_the_peer_ends_sends_and_leaves_what_came() {
+    let mut p = Pair::new(cfg(), true);
+    let data = p.send(0, 1, 300);
+    p.close(0, 2);
+    p.run();
+    assert!(p.done(0).is_some_and(|d| d.op == 1 && d.result.is_ok()));
+    assert!(p.done(0).is_some_and(|d| d.op == 2 && d.result.is_ok()), "closed in order");
+    assert_eq!(p.try_send(1, 3, 10).unwrap_err().errno(), libc::EPIPE);
+    assert!(p.session(1).readable());
+    let got = p.recv(1, 4, 1000, RecvOpts::default());
+    p.run();
+    assert!(p.done(1).is_some_and(|d| d.op == 4 && d.bytes == 300 && !d.eof));
+    assert_eq!(got.read(300), data);
+    p.recv(1, 5, 1000, RecvOpts::default());
+    p.run();
+    assert!(p.done(1).is_some_and(|d| d.op == 5 && d.bytes == 0 && d.eof && d.result.is_ok()));
+    assert!(p.session(0).is_finished() && p.session(1).is_finished());
+}
+
+#[test]
+fn immediates_announce_where_the_rnic_has_them() {
+    for (imm, messages) in [(true, 1), (false, 2)] {
+        let mut p = Pair::new(SessionConfig { inline_max: 0, ..cfg() }, imm);
+        p.recv(1, 1, 50_000, RecvOpts::default());
+        p.run();
+        let before = p.frames(1);
+        p.send(0, 2, 50_000);
+        p.run();
+        assert!(p.done(1).is_some_and(|d| d.bytes == 50_000));
+        assert_eq!(p.frames(1) - before, messages, "WRITE, or WRITE and SEND");
+        let c = *p.session(0).counters();
+        assert_eq!((c.tx_direct, c.tx_indirect, c.tx_inline), (50_000, 0, 0));
+    }
+}
+
+#[test]
+fn small_data_are_copied_and_done_at_once() {
+    let mut p = Pair::new(cfg(), true);
+    p.run();
+    p.send(0, 1, 20);
+    p.settle(0);
+    assert!(p.done(0).is_some_and(|d| d.op == 1 && d.result.is_ok()), "before it has left");
+}
+
+#[test]
+fn a_waitall_receive_in_pieces_is_one_operation() {
+    let mut p = Pair::new(cfg(), true);
+    let opts = RecvOpts { waitall: true, peek: false };
+    let got = p.recv_pieces(1, 1, &[1000, 0, 9000, 5], opts);
+    let mut data = p.send(0, 2, 9_000);
+    p.run();
+    assert!(p.done(1).is_none(), "not full");
+    data.extend(p.send(0, 3, 1_005));
+    p.run();
+    assert!(p.done(1).is_some_and(|d| d.op == 1 && d.bytes == 10_005 && !d.eof));
+    assert!(p.done(1).is_none());
+    assert_eq!(got.read(10_005), data);
+}
+
+#[test]
+fn refusals_say_why() {
+    let packet = SessionConfig { kind: SocketKind::SeqPacket, ..cfg() };
+    let a = Session::initiator(packet);
+    let refusal = Session::responder(cfg(), &a.hello()).unwrap_err();
+    assert!(Session::refusal(&refusal.private_data).to_string().contains("SOCK_SEQPACKET"));
+    let mut future = a.hello();
+    (future[4], future[5]) = (9, 12);
+    let refusal = Session::responder(cfg(), &future).unwrap_err();
+    let text = Session::refusal(&refusal.private_data).to_string();
+    assert!(text.contains("version") && text.contains("update"), "{text}");
+    assert!(Session::responder(cfg(), b"GET / HTTP/1.0").is_err());
+    let poor = Session::initiator(SessionConfig { credits: 3, ..cfg() });
+    assert!(Session::responder(cfg(), &poor.hello()).is_err(), "three credits are too few");
+    assert_eq!(Session::refusal(b""), SessionError::RefusedSilently);
+}
+
+#[test]
+fn posts_that_cannot_be_are_handed_back() {
+    let packet = SessionConfig { kind: SocketKind::SeqPacket, max_msg: 100, ..cfg() };
+    let mut p = Pair::new(packet.clone(), true);
+    assert_eq!(p.try_send(0, 1, 101), Err(OpError::TooLong { len: 101, limit: 100 }));
+    let now = p.now();
+    p.with(0, |s, _| s.shutdown_send(now, 2)).unwrap();
+    assert_eq!(p.try_send(0, 3, 1).unwrap_err().errno(), libc::EPIPE);
+    let mut p = Pair::unmet(packet);
+    assert_eq!(p.try_send(0, 1, 1), Err(OpError::NotConnected));
+}
