@@ -148,7 +148,7 @@ impl EventQueue {
 
     /// True if no event waits.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.core.is_empty()
     }
 
     /// Operations in flight and events not yet dequeued.

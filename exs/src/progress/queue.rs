@@ -122,9 +122,13 @@ impl QueueCore {
     }
 
     /// Events that wait.
-    #[expect(clippy::len_without_is_empty, reason = "the public queue has it")]
     pub fn len(&self) -> usize {
         self.len.load(Ordering::SeqCst)
+    }
+
+    /// True if no event waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Adds an event; the waiters that it satisfies are appended to `wake`, and
