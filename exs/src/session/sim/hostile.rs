@@ -130,7 +130,7 @@ fn attack(seed: u64) -> u64 {
             session.handle_wc(now, &wc);
         }
         session.drive(now, &mut End { net: &mut net, side: 0 });
-        ended += u64::from(std::iter::from_fn(|| session.poll_done()).count() as u32);
+        ended += std::iter::from_fn(|| session.poll_done()).count() as u64;
         assert!(net.sides[0].windows.len() < 400, "seed {seed}: windows without end");
         assert!(session.out.rx.len() + session.out.tx.len() < 400, "seed {seed}: messages");
     }
@@ -139,7 +139,7 @@ fn attack(seed: u64) -> u64 {
     session.drive(end.net.now, &mut end);
     session.close(end.net.now, posted, Duration::ZERO);
     session.drive(end.net.now, &mut end);
-    ended += u64::from(std::iter::from_fn(|| session.poll_done()).count() as u32);
+    ended += std::iter::from_fn(|| session.poll_done()).count() as u64;
     assert_eq!(ended, posted + 1, "seed {seed}: each operation ends once");
     assert!(session.is_finished() && net.sides[0].windows.is_empty(), "seed {seed}");
     heard

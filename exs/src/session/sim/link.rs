@@ -10,7 +10,7 @@ mod port;
 
 pub(in crate::session::sim) use port::End;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
@@ -82,8 +82,8 @@ pub(super) struct Side {
     pub(super) lost: Vec<(u64, usize)>,
     tracks: VecDeque<Track>,
     pub(super) cq: VecDeque<Wc>,
-    mrs: HashMap<Key, Segment>,
-    pub(super) windows: HashMap<Key, Window>,
+    mrs: BTreeMap<Key, Segment>,
+    pub(super) windows: BTreeMap<Key, Window>,
     /// Every key that ever was an export.
     exports: Vec<Key>,
     pub(super) binding_export: bool,
@@ -133,8 +133,8 @@ impl Net {
             lost: Vec::new(),
             tracks: VecDeque::new(),
             cq: VecDeque::new(),
-            mrs: HashMap::new(),
-            windows: HashMap::new(),
+            mrs: BTreeMap::new(),
+            windows: BTreeMap::new(),
             exports: Vec::new(),
             binding_export: false,
             slots: 0,

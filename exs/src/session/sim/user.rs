@@ -1,6 +1,6 @@
 //! A user of one end: what it posted, and whether it gets what it should.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::ids::OpId;
@@ -62,7 +62,7 @@ pub(super) enum Got {
 
 #[derive(Default)]
 pub(super) struct User {
-    pub(super) ops: HashMap<OpId, Op>,
+    pub(super) ops: BTreeMap<OpId, Op>,
     next_op: OpId,
     pub(super) sends: VecDeque<Sent>,
     pub(super) got: Vec<Got>,
