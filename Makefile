@@ -72,7 +72,7 @@ miri: ## Run the memory floor's tests under Miri; needs a nightly toolchain with
 .PHONY: bench-pingpong
 bench-pingpong: setup-demo ## Latency and bandwidth of exs-pingpong beside plain TCP sockets
 	$(CARGO) build $(LOCKED) --release -p exs-examples --bin exs-pingpong
-	$(RUN_RELEASE) exs-pingpong -- --compare tcp $(BENCH_ARGS)
+	$(RUN_RELEASE) exs-pingpong -- demo --compare tcp $(BENCH_ARGS)
 
 .PHONY: doc
 doc: setup-demo ## Build the documentation of the Rust API

@@ -78,6 +78,8 @@ pub use mem::{Buffer, MemError, MemoryRegion};
 pub use progress::{
     Error, EventKind, Interest, Options, QueueOptions, Readiness, RecvFlags, Transport, WaitPolicy,
 };
+pub use rnic::{DisconnectCause, RnicError, TermCode};
+pub use session::{OpError, SessionError, Violation};
 
 /// The programs in the README compile and run.
 #[cfg(doctest)]

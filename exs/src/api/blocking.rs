@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::raw::{with_slice, with_slice_mut};
 use super::{Event, EventQueue, RemoteBuffer, SendFlags, Socket, Token};
 use crate::mem::Buffer;
-use crate::progress::{Error, Interest, Readiness, RecvFlags};
+use crate::progress::{Error, Interest, Readiness, RecvFlags, prepare_to_wait};
 
 /// The calls of a [`Socket`] that wait for their end. Borrowed slices will do, as no
 /// call returns before its operation has ended.
@@ -72,19 +72,22 @@ thread_local! {
     static QUEUES: RefCell<Vec<EventQueue>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `f` with a queue of this thread's.
-fn with_queue<T>(f: impl FnOnce(&EventQueue) -> Result<T, Error>) -> Result<T, Error> {
-    let queue = QUEUES.with(|q| q.borrow_mut().pop());
-    let queue = match queue {
-        Some(q) => q,
-        None => EventQueue::new(4)?,
-    };
-    let result = f(&queue);
-    // One that still has an operation (a poll that timed out) is not used again.
-    if queue.outstanding() == 0 {
-        QUEUES.with(|q| q.borrow_mut().push(queue));
+/// A queue of this thread's, on which it is sure to be able to wait: what lacks (a
+/// descriptor) must be missed before an operation holds borrowed memory.
+fn queue() -> Result<EventQueue, Error> {
+    prepare_to_wait()?;
+    // (No stack any more in a thread that ends.)
+    match QUEUES.try_with(|q| q.borrow_mut().pop()) {
+        Ok(Some(queue)) => Ok(queue),
+        _ => EventQueue::new(4),
     }
-    result
+}
+
+/// Keeps the queue for the thread's next call, unless it still has an operation.
+fn keep(queue: EventQueue) {
+    if queue.outstanding() == 0 {
+        let _ = QUEUES.try_with(|q| q.borrow_mut().push(queue));
+    }
 }
 
 /// The one event of the operation just posted, whatever signals say.
@@ -108,10 +111,10 @@ impl<'a> Blocking<'a> {
         &self,
         post: impl FnOnce(&EventQueue) -> Result<(), Error>,
     ) -> Result<Event, Error> {
-        with_queue(|q| {
-            post(q)?;
-            wait(q)
-        })
+        let queue = queue()?;
+        let result = post(&queue).and_then(|()| wait(&queue));
+        keep(queue);
+        result
     }
 
     /// Posts with a lent buffer; gives it back with the outcome.
@@ -120,21 +123,23 @@ impl<'a> Blocking<'a> {
         buffer: Buffer,
         post: impl FnOnce(&EventQueue, Buffer) -> Result<(), super::Refused>,
     ) -> (Buffer, Result<Event, Error>) {
-        let mut refused = None;
-        let result = self.run(|q| {
-            post(q, buffer).map_err(|r| {
-                refused = Some(r.buffer);
-                r.error
-            })
-        });
-        match (refused, result) {
-            (Some(buffer), Err(e)) => (buffer, Err(e)),
-            (_, Ok(mut event)) => match event.take_buffer() {
+        let queue = match queue() {
+            Ok(queue) => queue,
+            Err(e) => return (buffer, Err(e)),
+        };
+        if let Err(refused) = post(&queue, buffer) {
+            keep(queue);
+            return (refused.buffer, Err(refused.error));
+        }
+        let result = wait(&queue);
+        keep(queue);
+        match result {
+            Ok(mut event) => match event.take_buffer() {
                 Some(buffer) => (buffer, Ok(event)),
                 // Never: an event brings its buffer. `lend` ends the process.
                 None => (Buffer::from(Vec::new()), Ok(event)),
             },
-            (_, Err(e)) => (Buffer::from(Vec::new()), Err(e)),
+            Err(e) => (Buffer::from(Vec::new()), Err(e)),
         }
     }
 
@@ -204,7 +209,9 @@ impl<'a> Blocking<'a> {
         self.recv_event(bytes, RecvFlags::NONE)?.into_result()
     }
 
-    /// Looks at what is there without taking it.
+    /// Looks at what is there without taking it. Of a large seqpacket message that is
+    /// still at the peer it brings 0 bytes: use [`Socket::recv`] with
+    /// [`RecvFlags::PEEK`], whose event has the message's length too.
     ///
     /// # Errors
     /// As [`Blocking::recv`].
@@ -330,11 +337,12 @@ impl<'a> Blocking<'a> {
         let queue = EventQueue::new(1)?;
         let token = Token(Arc::as_ptr(queue.core()).addr() as u64);
         self.socket.poll(&queue, token, want)?;
-        let events = queue.dequeue(1, timeout)?;
-        if events.is_empty() {
+        let events = queue.dequeue(1, timeout);
+        if !matches!(&events, Ok(list) if !list.is_empty()) {
+            // Also after a signal, or polls would gather on the socket.
             self.socket.cancel(token);
         }
-        Ok(events.first().map(Event::readiness))
+        Ok(events?.first().map(Event::readiness))
     }
 
     /// Ends one direction, or both.

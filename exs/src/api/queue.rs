@@ -114,7 +114,7 @@ impl EventQueue {
                     return Ok(self.core.take(max, out));
                 }
             }
-            let n = self.core.take(max, out);
+            let n = self.core.take_at_least(min, max, out);
             // Another thread may have been faster.
             if n > 0 || min == 0 {
                 return Ok(n);
@@ -148,7 +148,7 @@ impl EventQueue {
 
     /// True if no event waits.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.core.is_empty()
     }
 
     /// Operations in flight and events not yet dequeued.

@@ -159,9 +159,9 @@ impl Socket {
             .clone()
     }
 
-    /// Sets its options: before `connect` or `listen`. A connection has those that
-    /// its socket had when it was made, but for `linger`: [`Socket::close`] takes the
-    /// one that is set then.
+    /// Sets its options: before `connect` or `listen`. Of a connection that is there
+    /// they change the time limits: those of operations posted from then on, the
+    /// keep-alive, and `linger`.
     ///
     /// # Errors
     /// [`Error::State`] if the socket is closed.

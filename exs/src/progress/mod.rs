@@ -40,3 +40,4 @@ pub use error::Error;
 pub use event::{Bufs, EventKind, Interest, RawEvent, Readiness};
 pub use options::{Options, QueueOptions, Transport, WaitPolicy};
 pub use queue::QueueCore;
+pub(crate) use queue::prepare_to_wait;

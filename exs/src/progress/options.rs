@@ -96,8 +96,8 @@ pub struct Options {
     /// A peer that gives no sign of life for so long is dead: every operation ends
     /// with ETIMEDOUT. `EXS_DEAD_AFTER`. Default: 60 s. `None`: wait for ever.
     pub dead_after: Option<Duration>,
-    /// Send at once what is small (TCP_NODELAY underneath). The software RNIC always
-    /// does, whatever is set here. `EXS_NO_DELAY`. Default: on.
+    /// Send at once what is small (TCP_NODELAY underneath). `EXS_NO_DELAY`.
+    /// Default: on.
     pub no_delay: bool,
     /// Protect every FPDU by CRC32C (either side may ask). `EXS_CRC`. Default: off,
     /// as TCP and Ethernet have checksums of their own.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::event::RawEvent;
 use super::{Error, QueueOptions, WaitPolicy};
@@ -25,6 +25,28 @@ impl Waiter {
         let fd = EventFd::new().map_err(|e| Error::os("eventfd", &e))?;
         Ok(Arc::new(Waiter { fd, leading: AtomicBool::new(false), min: AtomicUsize::new(1) }))
     }
+}
+
+/// Makes sure that this thread can wait, for which it needs a descriptor of its own:
+/// whoever cannot do with an error once an operation is posted asks before.
+pub(crate) fn prepare_to_wait() -> Result<(), Error> {
+    waiter().map(drop)
+}
+
+/// The calling thread's waiter, made once.
+pub(super) fn waiter() -> Result<Arc<Waiter>, Error> {
+    thread_local! {
+        static WAITER: OnceLock<Arc<Waiter>> = const { OnceLock::new() };
+    }
+    let kept = WAITER.try_with(|cell| {
+        if let Some(w) = cell.get() {
+            return Ok(Arc::clone(w));
+        }
+        let made = Waiter::new()?;
+        Ok(Arc::clone(cell.get_or_init(|| made)))
+    });
+    // A thread that ends may still have to wait, in the drop of some other local.
+    kept.unwrap_or_else(|_| Waiter::new())
 }
 
 #[derive(Default)]
@@ -104,6 +126,11 @@ impl QueueCore {
         self.len.load(Ordering::SeqCst)
     }
 
+    /// True if no event waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Adds an event; the waiters that it satisfies are appended to `wake`, and
     /// the caller wakes them when it has let go of its locks.
     pub fn push(&self, event: RawEvent, wake: &mut Vec<Arc<Waiter>>) {
@@ -124,7 +151,21 @@ impl QueueCore {
     /// Moves up to `max` events to `out`; returns how many. Their places are free
     /// again.
     pub fn take<E: From<RawEvent>>(&self, max: usize, out: &mut Vec<E>) -> usize {
+        self.take_at_least(0, max, out)
+    }
+
+    /// As `take`, but nothing if there are fewer than `min`: another thread was
+    /// faster.
+    pub fn take_at_least<E: From<RawEvent>>(
+        &self,
+        min: usize,
+        max: usize,
+        out: &mut Vec<E>,
+    ) -> usize {
         let mut inner = self.lock();
+        if inner.events.len() < min {
+            return 0;
+        }
         let n = inner.events.len().min(max);
         out.extend(inner.events.drain(..n).map(E::from));
         let left = inner.events.len();

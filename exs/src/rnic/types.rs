@@ -262,6 +262,8 @@ pub struct ConnParam<'a> {
     /// Protect the connection by CRC32C (iWARP: asked for in the MPA start-up,
     /// and on if either side asks; devices have their own).
     pub crc: bool,
+    /// Small messages leave at once (TCP_NODELAY, where there is TCP).
+    pub no_delay: bool,
     /// Source address to bind to before connecting.
     pub bind: Option<SocketAddr>,
 }

@@ -82,9 +82,10 @@ pub fn connect_nonblocking(
     }
 }
 
-/// Sets TCP_NODELAY: what we write is already batched.
-pub fn no_delay(fd: &impl AsFd) -> io::Result<()> {
-    set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1)
+/// Sets TCP_NODELAY: what we write is already batched, so there is rarely a reason
+/// to let the kernel wait for more.
+pub fn no_delay(fd: &impl AsFd, on: bool) -> io::Result<()> {
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &libc::c_int::from(on))
 }
 
 /// Makes the close of this socket a reset (SO_LINGER with time 0).
@@ -265,7 +266,7 @@ mod tests {
     #[test]
     fn pieces_go_out_in_order_and_come_in_in_order() {
         let (a, b) = pair();
-        no_delay(&a).unwrap();
+        no_delay(&a, true).unwrap();
         assert!(max_segment(&a).unwrap() > 500);
         let pieces = [IoVec::new(b"ab"), IoVec::EMPTY, IoVec::new(b"cdef")];
         assert_eq!(send(&a, &pieces, false).unwrap(), 6);

@@ -19,6 +19,7 @@ use crate::time::Time;
 pub(super) struct Dial {
     stream: TcpStream,
     qp: u32,
+    no_delay: bool,
     timeout: Duration,
     deadline: Time,
     config: Config,
@@ -79,6 +80,7 @@ impl SoftRnic {
         let id = self.dials.insert(Dial {
             stream: TcpStream::from_std(stream),
             qp: qp.0,
+            no_delay: param.no_delay,
             timeout: param.timeout,
             deadline: now + param.timeout,
             config,
@@ -125,7 +127,7 @@ impl SoftRnic {
         let Ok(dial) = self.dials.remove(id) else { return };
         self.timers.clear(Source::Dial(id));
         let mut stream = dial.stream;
-        let _ = sys::no_delay(&stream);
+        let _ = sys::no_delay(&stream, dial.no_delay);
         let config = Config { mss: mss(&stream), ..dial.config };
         let made = Engine::initiator(config, &dial.private_data)
             .and_then(|mut engine| {

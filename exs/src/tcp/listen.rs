@@ -142,7 +142,7 @@ impl SoftRnic {
     fn greet(&mut self, listener: u32, stream: TcpStream, now: Time) {
         let Ok(listening) = self.listeners.get(listener) else { return };
         let deadline = now + listening.handshake_timeout;
-        let _ = sys::no_delay(&stream);
+        let _ = sys::no_delay(&stream, true);
         let link = Link::new(stream, Engine::responder(), Owner::Greeting(listener));
         // Failing to register, the caller is dropped; it will see a reset.
         let Ok(id) = self.add_link(link) else { return };
@@ -224,6 +224,7 @@ impl SoftRnic {
             .local_addr()
             .and_then(|local| Ok((local, link.stream.peer_addr()?)))
             .map_err(|e| RnicError::os("getpeername", &e))?;
+        let _ = sys::no_delay(&link.stream, param.no_delay);
         let config = Config { mss: mss(&link.stream), ..config };
         link.engine.accept(config, param.private_data)?;
         self.disown(id);

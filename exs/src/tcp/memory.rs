@@ -1,5 +1,7 @@
 //! Protection domains, memory regions and windows.
 
+use std::collections::BTreeSet;
+
 use super::SoftRnic;
 use super::qp::Conn;
 use super::queues::revoke;
@@ -10,8 +12,19 @@ use crate::rnic::{Mr, Pd, Qp, QpState, RnicError};
 #[derive(Default)]
 pub(super) struct Domain {
     pub(super) mrs: usize,
-    pub(super) qps: Vec<u32>,
+    pub(super) qps: BTreeSet<u32>,
     pub(super) srqs: Vec<u32>,
+}
+
+/// Who may have work that refers to an MR. Registrations for one operation are many
+/// and short, and all but never used by a second queue pair: so ending one need not
+/// look at ten thousand others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Users {
+    /// One queue pair, at most.
+    One(u32),
+    /// Any queue pair or SRQ of the domain.
+    Any,
 }
 
 /// A memory window of a queue pair.
@@ -43,7 +56,29 @@ impl SoftRnic {
     ) -> Result<Mr, RnicError> {
         self.pds.get_mut(pd.0)?.mrs += 1;
         let scope = Scope::Domain(pd.0);
-        Ok(Mr { key: self.issue_key(Grant { segment: memory.clone(), access, scope }) })
+        let key = self.issue_key(Grant { segment: memory.clone(), access, scope });
+        if access.remote_read || access.remote_write {
+            // Peers of all its connections may name it.
+            self.users.insert(key, Users::Any);
+        }
+        Ok(Mr { key })
+    }
+
+    /// Notes that a queue pair's work refers to MRs (0 is none).
+    pub(super) fn note_user(&mut self, qp: u32, lkeys: &[Key]) {
+        for key in lkeys.iter().filter(|k| **k != 0) {
+            let users = self.users.entry(*key).or_insert(Users::One(qp));
+            if *users != Users::One(qp) {
+                *users = Users::Any;
+            }
+        }
+    }
+
+    /// Notes that buffers of an SRQ refer to MRs.
+    pub(super) fn note_shared(&mut self, lkeys: &[Key]) {
+        for key in lkeys.iter().filter(|k| **k != 0) {
+            self.users.insert(*key, Users::Any);
+        }
     }
 
     /// The domain of an MR.
@@ -66,25 +101,37 @@ impl SoftRnic {
     fn drop_region(&mut self, pd: u32, key: Key) {
         let Ok(domain) = self.pds.get_mut(pd) else { return };
         domain.mrs = domain.mrs.saturating_sub(1);
-        let (qps, srqs) = (domain.qps.clone(), domain.srqs.clone());
-        for srq in srqs {
-            if let Ok(queue) = self.srqs.get_mut(srq) {
-                revoke(&mut queue.bufs, key);
+        match self.users.remove(&key) {
+            // Registered, and never used.
+            None => {}
+            Some(Users::One(qp)) => self.revoke_from(qp, key),
+            Some(Users::Any) => {
+                let (qps, srqs) = (domain.qps.clone(), domain.srqs.clone());
+                for srq in srqs {
+                    if let Ok(queue) = self.srqs.get_mut(srq) {
+                        revoke(&mut queue.bufs, key);
+                    }
+                }
+                for qp in qps {
+                    self.revoke_from(qp, key);
+                }
             }
         }
-        for id in qps {
-            if self.window_counts.contains_key(&key) {
-                self.drop_windows(id, |w| w.mr == key);
-            }
-            let Ok(qp) = self.qps.get_mut(id) else { continue };
-            revoke(&mut qp.early, key);
-            if let Conn::Link(link) = qp.conn
-                && let Ok(link) = self.links.get_mut(link)
-            {
-                link.engine.mr_revoked(key);
-                if link.engine.state() != QpState::Rts {
-                    self.touch(id);
-                }
+    }
+
+    /// The same for one queue pair, which may be gone.
+    fn revoke_from(&mut self, id: u32, key: Key) {
+        if self.window_counts.contains_key(&key) {
+            self.drop_windows(id, |w| w.mr == key);
+        }
+        let Ok(qp) = self.qps.get_mut(id) else { return };
+        revoke(&mut qp.early, key);
+        if let Conn::Link(link) = qp.conn
+            && let Ok(link) = self.links.get_mut(link)
+        {
+            link.engine.mr_revoked(key);
+            if link.engine.state() != QpState::Rts {
+                self.touch(id);
             }
         }
     }
@@ -106,6 +153,7 @@ impl SoftRnic {
         let scope = Scope::QueuePair(pd, qp.0);
         let key = self.issue_key(Grant { segment, access, scope });
         *self.window_counts.entry(mr.key).or_default() += 1;
+        self.note_user(qp.0, &[mr.key]);
         self.qps.get_mut(qp.0)?.windows.push(Window { key, mr: mr.key });
         Ok(key)
     }

@@ -60,6 +60,8 @@ pub struct SoftRnic {
     keys: KeyTable,
     /// How many windows an MR has, where it has any.
     window_counts: HashMap<Key, usize>,
+    /// Whose work may refer to an MR, where any was posted.
+    users: HashMap<Key, memory::Users>,
     pds: table::Table<memory::Domain>,
     cqs: table::Table<queues::CompletionQueue>,
     srqs: table::Table<queues::ReceiveQueue>,
@@ -113,6 +115,7 @@ impl SoftRnic {
             random,
             keys: KeyTable::new(),
             window_counts: HashMap::new(),
+            users: HashMap::new(),
             pds: table::Table::new("protection domain"),
             cqs: table::Table::new("completion queue"),
             srqs: table::Table::new("shared receive queue"),

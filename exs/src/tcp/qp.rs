@@ -72,7 +72,7 @@ impl SoftRnic {
             closing: false,
             timeout: Duration::ZERO,
         })?;
-        self.pds.get_mut(attr.pd.0)?.qps.push(qp);
+        self.pds.get_mut(attr.pd.0)?.qps.insert(qp);
         for cq in [attr.send_cq, attr.recv_cq] {
             self.cqs.get_mut(cq.0)?.users += 1;
         }
@@ -95,7 +95,7 @@ impl SoftRnic {
             self.file_pool.give_back_all(*files);
             self.wake_pool();
         }
-        self.pds.get_mut(qp.attr.pd.0)?.qps.retain(|q| *q != id.0);
+        self.pds.get_mut(qp.attr.pd.0)?.qps.remove(&id.0);
         for cq in [qp.attr.send_cq, qp.attr.recv_cq] {
             self.cqs.get_mut(cq.0)?.users -= 1;
         }
@@ -233,6 +233,11 @@ impl SoftRnic {
         }
         let tx = self.resolve_send(qp.attr.pd.0, id.0, wr)?;
         self.cqs.get(qp.attr.send_cq.0)?.check_room()?;
+        if !matches!(tx.op, SendOp::Read { .. }) {
+            // (The sink of a READ is a window's, or of an MR that is open to all.)
+            self.note_user(id.0, &tx.lkeys);
+        }
+        let qp = self.qps.get(id.0)?;
         let engine = &mut self.links.get_mut(link)?.engine;
         // In order: behind a WR that waits in `files`, all others wait too.
         if (tx.file.is_some() && engine.crc()) || qp.files.is_some() {
@@ -255,7 +260,9 @@ impl SoftRnic {
         }
         let buf = self.resolve_recv(qp.attr.pd.0, wr)?;
         self.cqs.get(qp.attr.recv_cq.0)?.check_room()?;
-        if let Conn::Link(link) = qp.conn {
+        let conn = qp.conn;
+        self.note_user(id.0, &buf.lkeys);
+        if let Conn::Link(link) = conn {
             return self.links.get_mut(link)?.engine.post_recv(buf);
         }
         let qp = self.qps.get_mut(id.0)?;

@@ -174,7 +174,9 @@ impl SoftRnic {
             let what = "shared receive queue";
             return Err(RnicError::QueueFull { what, depth: queue.max_wr });
         }
+        let lkeys = buf.lkeys;
         queue.bufs.push_back(buf);
+        self.note_shared(&lkeys);
         self.wake_srq(srq.0);
         Ok(())
     }

@@ -135,6 +135,7 @@ pub fn param(private_data: &[u8]) -> ConnParam<'_> {
         ord: 8,
         timeout: Duration::from_secs(50),
         crc: false,
+        no_delay: true,
         bind: None,
     }
 }

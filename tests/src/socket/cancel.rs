@@ -184,3 +184,18 @@ pub fn time_limits(env: &Env) {
     check(1, 0, &got);
     ledger.finish();
 }
+
+/// Time limits hold for what is posted after they were set.
+pub fn time_limits_set_late(env: &Env) {
+    let (a, b) = env.streams();
+    let limit = Some(Duration::from_millis(20));
+    let mut ledger = Ledger::new();
+    let before = ledger.post("recv", |q, t| a.recv(q, t, vec![0; 4], RecvFlags::WAITALL));
+    a.set_options(&exs::Options { recv_timeout: limit, ..a.options() }).unwrap();
+    let after = ledger.post("recv", |q, t| a.recv(q, t, vec![0; 4], RecvFlags::WAITALL));
+    let event = ledger.wait(after);
+    assert_eq!(event.error().map(exs::Error::errno), Some(libc::ETIMEDOUT), "{event:?}");
+    b.blocking().send_all(b"four").unwrap();
+    assert_eq!(ledger.wait_ok(before).bytes(), 4);
+    ledger.finish();
+}

@@ -189,9 +189,11 @@ pub fn abort(env: &Env) {
     for ty in [SocketType::Stream, SocketType::SeqPacket] {
         let (a, b) = env.pair(ty);
         let (mut ours, mut theirs) = (Ledger::new(), Ledger::new());
-        for size in [10, 1 << 20] {
+        // More than there is to come, however much of it is faster than the abort.
+        let flags = RecvFlags { waitall: ty == SocketType::Stream, peek: false };
+        for size in [10, 40 << 20] {
             ours.post("recv", |q, t| a.recv(q, t, vec![0; size], RecvFlags::NONE));
-            theirs.post("recv", |q, t| b.recv(q, t, vec![0; size], RecvFlags::NONE));
+            theirs.post("recv", |q, t| b.recv(q, t, vec![0; size], flags));
         }
         a.abort();
         a.abort();

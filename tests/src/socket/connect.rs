@@ -221,6 +221,25 @@ pub fn poll_tells_of_connections(env: &Env) {
     ledger.finish();
 }
 
+/// A connect that is aborted ends at once, and a poll ends with a connect that fails.
+pub fn an_aborted_connect_ends(env: &Env) {
+    let silent = std::net::TcpListener::bind(env.any()).unwrap();
+    let client = env.socket(SocketType::Stream);
+    let mut ledger = Ledger::new();
+    let connect = ledger.post("connect", |q, t| client.connect(q, t, silent.local_addr().unwrap()));
+    let poll = ledger.post("poll", |q, t| client.poll(q, t, Interest::WRITABLE));
+    client.abort();
+    let event = ledger.wait(connect);
+    assert_eq!(event.error().map(exs::Error::errno), Some(libc::ECONNABORTED), "{event:?}");
+    assert!(ledger.wait_ok(poll).readiness().error);
+    // As after any other failure it may be tried again.
+    let (listener, addr) = env.listener(SocketType::Stream);
+    client.blocking().connect(addr).unwrap();
+    let (server, _) = listener.blocking().accept().unwrap();
+    echo(&client, &server);
+    ledger.finish();
+}
+
 /// Calls that the state of the socket forbids are refused, with an errno that fits.
 pub fn calls_out_of_turn_are_refused(env: &Env) {
     let mut ledger = Ledger::new();

@@ -20,7 +20,7 @@ macro_rules! socket_contract {
     ($env:path) => {
         $crate::socket_tests! { $env;
             cancel: a_receive_by_token, at_any_moment, all_of_a_socket, what_is_no_transfer,
-                sends_that_wait, time_limits;
+                sends_that_wait, time_limits, time_limits_set_late;
             close: shutdown_of_one_side, shutdown_of_reading, every_receive_sees_the_end,
                 close_delivers_everything, a_drop_delivers_everything, close_delivers_messages,
                 close_cancels_receives, close_is_bounded_by_linger, abort,
@@ -31,6 +31,7 @@ macro_rules! socket_contract {
                 a_dropped_listener_refuses, an_address_in_use_is_refused, kinds_must_match,
                 a_server_of_another_protocol_is_an_error, a_silent_server_times_out,
                 strangers_do_not_disturb, a_thread_connects_to_itself, poll_tells_of_connections,
+                an_aborted_connect_ends,
                 calls_out_of_turn_are_refused, five_hundred_at_once;
             counters: of_a_socket, a_receive_ahead_is_direct, of_one_sided_operations,
                 of_the_process;

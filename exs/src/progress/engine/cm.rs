@@ -6,7 +6,7 @@ use super::post::Ticket;
 use super::sock::{Accepts, Request, Sock, State};
 use super::{Engine, Error, SockId};
 use crate::progress::context::SocketHandle;
-use crate::progress::event::{Bufs, EventKind, RawEvent};
+use crate::progress::event::{Bufs, EventKind, RawEvent, Readiness};
 use crate::rnic::{
     CmEvent, ConnParam, ConnReq, DisconnectCause, ListenOpts, Listener, Qp, RnicError, RnicEvent,
 };
@@ -82,6 +82,7 @@ impl Engine {
             ord: d.rnic.caps().max_ord,
             timeout: opts.connect_timeout,
             crc: opts.crc,
+            no_delay: opts.no_delay,
             bind,
         };
         if let Err(source) = d.rnic.connect(qp, addr, &param, now) {
@@ -208,8 +209,14 @@ impl Engine {
         let Ok(s) = self.sock(id) else { return };
         let State::Connecting { op, .. } = s.state else { return };
         s.state = State::Fresh;
+        let polls = std::mem::take(&mut s.polls);
         self.drop_session(id.index);
         self.complete(op, Err(error));
+        // Whoever polls waits for this connection: it is not to be.
+        let ready = Readiness { readable: true, writable: true, error: true };
+        for (poll, _) in polls {
+            self.complete_poll(poll, ready);
+        }
         self.mark(id.index);
     }
 
@@ -260,6 +267,8 @@ impl Engine {
             Err(e) => {
                 crate::trace::warn!("cannot take the connection of {}: {e}", r.peer);
                 self.socks.remove(child.index as usize);
+                let busy = Refusal { code: RefusalCode::Busy, versions: VERSIONS };
+                self.reject(device, r.req, &busy.emit(), now);
             }
         }
     }
@@ -273,11 +282,12 @@ impl Engine {
         now: Time,
     ) -> Result<Qp, RnicError> {
         let opts = &self.socks[child.index as usize].opts;
-        let (timeout, crc) = (opts.connect_timeout, opts.crc);
+        let (timeout, crc, no_delay) = (opts.connect_timeout, opts.crc, opts.no_delay);
         let d = &mut self.devices[device];
         let qp = d.create_qp(super::MAX_SEND_WR)?;
         let (ird, ord) = (d.rnic.caps().max_ird, d.rnic.caps().max_ord);
-        let param = ConnParam { private_data: reply, ird, ord, timeout, crc, bind: None };
+        let param =
+            ConnParam { private_data: reply, ird, ord, timeout, crc, no_delay, bind: None };
         if let Err(e) = d.rnic.accept(r.req, qp, &param, now) {
             // It was just made: there is nothing to go wrong.
             let _ = d.rnic.destroy_qp(qp);
@@ -357,6 +367,10 @@ impl Engine {
                 }
                 self.socks[index as usize].state = State::Closed;
                 self.drop_session(index);
+                // Its place in the backlog is free for a caller that waits.
+                if self.sock_ref(parent).is_some() {
+                    self.match_accepts(parent.index, now);
+                }
             }
             State::Connecting { addr, .. } => {
                 let source = RnicError::Os { call: "connect", errno: libc::ECONNRESET };

@@ -29,7 +29,7 @@ use self::device::Device;
 use self::ops::{Op, OpTable};
 use self::sock::Sock;
 use super::context::Weak;
-use super::event::{EventKind, RawEvent};
+use super::event::{EventKind, RawEvent, Readiness};
 use super::queue::Waiter;
 use super::{Error, Options};
 use crate::ids::OpId;
@@ -382,11 +382,17 @@ impl Engine {
                 || ready.error;
             if !hit {
                 self.socks[index as usize].polls.push((id, want));
-            } else if let Some(op) = self.ops.remove(id) {
-                let mut event = RawEvent::new(op.token, EventKind::Poll);
-                event.readiness = ready;
-                self.deliver(op, event);
+            } else {
+                self.complete_poll(id, ready);
             }
+        }
+    }
+
+    fn complete_poll(&mut self, id: OpId, ready: Readiness) {
+        if let Some(op) = self.ops.remove(id) {
+            let mut event = RawEvent::new(op.token, EventKind::Poll);
+            event.readiness = ready;
+            self.deliver(op, event);
         }
     }
 }

@@ -169,7 +169,12 @@ impl Engine {
 
     pub(crate) fn set_options(&mut self, id: SockId, opts: Options) -> Result<(), Error> {
         let s = self.sock(id)?;
+        if let Some(session) = s.session.as_mut() {
+            session.set_timeouts(opts.send_timeout, opts.recv_timeout);
+            session.set_keepalive(opts.keep_alive, opts.dead_after);
+        }
         s.opts = opts;
+        self.mark(id.index);
         Ok(())
     }
 
@@ -295,7 +300,9 @@ impl Engine {
 
     /// Ends the connection at once.
     pub(crate) fn abort(&mut self, id: SockId, now: Time) -> Result<(), Error> {
-        self.sock(id)?;
+        if matches!(self.sock(id)?.state, State::Connecting { .. }) {
+            self.connect_failed(id, Error::Op(OpError::Aborted));
+        }
         let s = &mut self.socks[id.index as usize];
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
             let d = &mut self.devices[s.device];

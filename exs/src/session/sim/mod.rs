@@ -5,7 +5,7 @@
 //! messages), the users' deeds (sends from memory and files, receives in pieces, peeks,
 //! cancels, time limits, shutdown, close, abort, one-sided operations, revocation) and
 //! the link's (delays, splitting, cuts). `link.rs` says what may not happen on the
-//! way, `user.rs` what each user must see. `EXS_SIM_SEED=n` replays one seed.
+//! way, `user.rs` what each user must see. `EXS_SEED=n` replays one seed.
 
 mod hostile;
 mod link;
@@ -23,7 +23,7 @@ use world::World;
 /// One whole life of a connection.
 fn run(seed: u64) -> World {
     let mut world = World::new(seed);
-    if std::env::var_os("EXS_SIM_SEED").is_some() {
+    if std::env::var_os("EXS_SEED").is_some() {
         eprintln!("{:#?}", world.plan);
     }
     let mut events = 0_u32;
@@ -54,13 +54,13 @@ fn run(seed: u64) -> World {
 
 /// Runs seeds, or the one asked for; names the one that fails.
 fn run_seeds(seeds: std::ops::Range<u64>) {
-    if let Ok(seed) = std::env::var("EXS_SIM_SEED") {
-        run(seed.parse().expect("EXS_SIM_SEED is a number"));
+    if let Ok(seed) = std::env::var("EXS_SEED") {
+        run(seed.parse().expect("EXS_SEED is a number"));
         return;
     }
     for seed in seeds {
         let failed = std::panic::catch_unwind(|| run(seed)).is_err();
-        assert!(!failed, "seed {seed} fails: EXS_SIM_SEED={seed} replays it");
+        assert!(!failed, "seed {seed} fails: EXS_SEED={seed} replays it");
     }
 }
 

@@ -51,7 +51,7 @@ impl World {
             steps_left,
             next_step: [Time::ZERO; 2],
             events: 0,
-            trace: std::env::var_os("EXS_SIM_SEED").is_some(),
+            trace: std::env::var_os("EXS_SEED").is_some(),
         };
         for side in 0..2 {
             world.settle(side);

@@ -1,0 +1,33 @@
+//! Many of everything at once, and books kept of all of it.
+//!
+//! What is random is so by seed. Processes of their own are used where a figure of the
+//! whole process is looked at: [`child`] is their part.
+
+mod stress {
+    pub(crate) mod chaos;
+    pub(crate) mod churn;
+    pub(crate) mod idle;
+    pub(crate) mod threads;
+}
+
+use exs_tests::harness::{LIMIT, Watchdog, peer};
+
+/// Not a test in the parent: the part of the other process.
+#[test]
+fn child() {
+    let Some(words) = peer::part() else { return };
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let _dog = Watchdog::with_limit(&format!("the child {words:?}"), LIMIT * 2);
+    match words[..] {
+        ["clients", addr, count] => {
+            stress::threads::clients(addr.parse().unwrap(), count.parse().unwrap());
+        }
+        ["churn"] => stress::churn::churn(),
+        ["starve"] => stress::churn::starve(),
+        ["idle-server"] => stress::idle::server(),
+        ["idle-clients", addr, count] => {
+            stress::idle::clients(addr.parse().unwrap(), count.parse().unwrap());
+        }
+        _ => panic!("no such part: {words:?}"),
+    }
+}
