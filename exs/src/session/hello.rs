@@ -47,8 +47,9 @@ fn behind_header(slot: u32) -> u32 {
 /// The machines, fitted to both sides' numbers, and the credits.
 ///
 /// Each half follows the numbers of the side that receives. How much rides inside of
-/// a message, the sender alone decides, below what the slot allows: so the receiving
-/// half is told the slot's limit.
+/// a message, the sender alone decides, below what the slot allows. The receiving
+/// half of a stream only guesses it, to know which receives are worth an ADVERT, and
+/// the peer is most likely set up as we are.
 pub(super) fn machines(cfg: &SessionConfig, peer: &Hello) -> (Proto, Flow) {
     let (out_max, in_max) = (behind_header(peer.slot), behind_header(cfg.slot));
     let inline_max = cfg.inline_max.min(out_max);
@@ -57,7 +58,8 @@ pub(super) fn machines(cfg: &SessionConfig, peer: &Hello) -> (Proto, Flow) {
             // An announcement's length is a 32-bit number, an immediate's has 31 bits.
             let max_chunk = cfg.max_chunk.clamp(1, i32::MAX as u32);
             let tx = StreamConfig { ring: peer.ring.max(1), inline_max, max_chunk };
-            let rx = StreamConfig { ring: cfg.ring.max(1), inline_max: in_max, max_chunk };
+            let inline_max = cfg.inline_max.min(in_max);
+            let rx = StreamConfig { ring: cfg.ring.max(1), inline_max, max_chunk };
             Proto::stream(tx, rx)
         }
         SocketKind::SeqPacket => Proto::packet(

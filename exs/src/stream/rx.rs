@@ -27,6 +27,8 @@ struct Recv {
     shown: u32,
     /// Ends as soon as the peer has let go of it.
     cancelled: bool,
+    /// It is large, not shown, and counted in `large_hidden`.
+    counted: bool,
 }
 
 impl Recv {
@@ -57,6 +59,10 @@ pub struct StreamRx {
     shown: usize,
     /// Sum of their `shown`.
     shown_bytes: u64,
+    /// A receive of at most so many bytes is worth no ADVERT of its own.
+    small: u32,
+    /// Larger ones that are not shown.
+    large_hidden: usize,
     /// Bytes of one ADVERT, at most (smaller only in tests).
     max_advert: u32,
     /// WITHDRAW is out, WITHDRAWN not yet in.
@@ -87,6 +93,8 @@ impl StreamRx {
             recvs: VecDeque::new(),
             shown: 0,
             shown_bytes: 0,
+            small: cfg.inline_max,
+            large_hidden: 0,
             max_advert: u32::MAX,
             withdrawing: false,
             vain: false,
@@ -106,7 +114,9 @@ impl StreamRx {
             self.out.push_back(RxAction::Done { op: post.op, bytes: 0, outcome: Outcome::Ok });
             return;
         }
-        self.recvs.push_back(Recv { post, filled: 0, shown: 0, cancelled: false });
+        let counted = post.len > u64::from(self.small) && post.advertise && !post.peek;
+        self.large_hidden += usize::from(counted);
+        self.recvs.push_back(Recv { post, filled: 0, shown: 0, cancelled: false, counted });
         self.pump();
     }
 
@@ -277,6 +287,7 @@ impl StreamRx {
             self.out.push_back(RxAction::Retract { op: recv.post.op });
         }
         self.shown = 0;
+        self.large_hidden = 0;
         self.shown_bytes = 0;
         self.recvs.drain(..).map(|r| (r.post.op, r.filled)).collect()
     }

@@ -64,7 +64,8 @@ fn cancel_with_inline_data_and_idle_rings() {
 
 #[test]
 fn everything_inline() {
-    let plan = plan(3, 3, 3, &[2, 3, 2], &[all(3), some(2), all(3)]);
+    // The last receive is large enough to be advertised, and the others before it.
+    let plan = plan(3, 3, 3, &[2, 3, 2], &[all(3), some(2), all(4)]);
     let plan = Plan { cancels: 2, idles: 1, shutdown: true, ..plan };
     check("all inline", 50_000, &plan);
 }

@@ -115,7 +115,7 @@ fn the_end() {
 
 #[test]
 fn receives_beyond_4_gib_are_advertised_in_parts() {
-    let mut rx = StreamRx::new(CFG);
+    let mut rx = StreamRx::new(StreamConfig { inline_max: 4, ..CFG });
     let len = u64::from(u32::MAX) + 10;
     rx.post_recv(RecvPost { waitall: true, advertise: true, ..recv(1, len) });
     rx.post_recv(RecvPost { advertise: true, ..recv(2, 5) });
@@ -146,7 +146,7 @@ fn receives_beyond_4_gib_are_advertised_in_parts() {
 
 #[test]
 fn abort_closes_windows() {
-    let mut rx = StreamRx::new(CFG);
+    let mut rx = StreamRx::new(StreamConfig { inline_max: 4, ..CFG });
     rx.post_recv(RecvPost { advertise: true, waitall: true, ..recv(1, 5) });
     rx.post_recv(recv(2, 5));
     rx.handle_data(Data { direct: true, inline: true, len: 2 }).expect("fits");
@@ -201,4 +201,23 @@ fn an_ack_that_is_held_back_after_it_was_polled_comes_again() {
     rx.handle_data(inline(50)).expect("uses the ring up");
     assert_eq!(all(&mut rx).last(), Some(&RxAction::Ack));
     assert_eq!(rx.take_freed(), 100);
+}
+
+#[test]
+fn a_small_receive_is_advertised_only_before_a_large_one() {
+    let mut rx = StreamRx::new(CFG);
+    let small = |op| RecvPost { advertise: true, ..recv(op, 50) };
+    rx.post_recv(small(1));
+    rx.post_recv(small(2));
+    assert_eq!(all(&mut rx), []);
+    rx.post_recv(RecvPost { advertise: true, ..recv(3, 51) });
+    rx.post_recv(small(4));
+    let shown: Vec<OpId> = all(&mut rx)
+        .into_iter()
+        .filter_map(|action| match action {
+            RxAction::Advertise { op, .. } => Some(op),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(shown, [1, 2, 3]);
 }

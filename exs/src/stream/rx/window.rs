@@ -27,6 +27,12 @@ impl StreamRx {
         if !recv.post.advertise || recv.post.peek || recv.cancelled {
             return false;
         }
+        // Data for a small receive ride in their announcement anyway: it is shown only
+        // to make way for a larger one behind it.
+        if recv.post.len <= u64::from(self.small) && self.large_hidden == 0 {
+            return false;
+        }
+        self.large_hidden -= usize::from(std::mem::take(&mut recv.counted));
         let len = u32::try_from(recv.left()).unwrap_or(u32::MAX).min(self.max_advert);
         recv.shown = len;
         if !is_direct(self.phase) {
@@ -69,6 +75,9 @@ impl StreamRx {
         let recv = &mut self.recvs[at];
         self.shown_bytes -= u64::from(recv.shown);
         recv.shown = 0;
+        if recv.post.len > u64::from(self.small) && !std::mem::replace(&mut recv.counted, true) {
+            self.large_hidden += 1;
+        }
         self.out.push_back(RxAction::Retract { op: recv.post.op });
     }
 
@@ -81,6 +90,7 @@ impl StreamRx {
             self.shown -= 1;
         }
         if let Some(recv) = self.recvs.remove(at) {
+            self.large_hidden -= usize::from(recv.counted);
             let (op, bytes) = (recv.post.op, recv.filled);
             self.out.push_back(RxAction::Done { op, bytes, outcome });
         }
