@@ -246,11 +246,12 @@ impl StreamRx {
     /// Ring bytes freed since the last call. Whatever message goes to the peer next
     /// may carry them. None while they are held back (R1).
     pub fn take_freed(&mut self) -> u32 {
+        // An Ack that was polled before they were is due again afterwards.
+        self.ack_told = false;
         if self.holding() {
             return 0;
         }
         self.ack_all = false;
-        self.ack_told = false;
         self.ring.take_freed()
     }
 
@@ -316,11 +317,11 @@ impl StreamRx {
         if freed == 0 || self.ack_told || !self.rules.hold(Rule::AckFreed) {
             return false;
         }
-        let enough = freed >= (self.ring.size() / 4).max(1) && !self.holding();
+        let enough = freed >= (self.ring.size() / 4).max(1) || self.ack_all;
         // Such a peek waits for more bytes without freeing any: the sender must have
         // all the room there is.
         let peeking = self.recvs.front().is_some_and(|r| r.post.peek && r.post.waitall);
-        enough || self.ack_all || (peeking && self.rules.hold(Rule::AckForPeek))
+        (enough && !self.holding()) || (peeking && self.rules.hold(Rule::AckForPeek))
     }
 }
 

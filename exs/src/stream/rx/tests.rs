@@ -187,6 +187,23 @@ fn after_adverts_in_vain_the_ring_is_used_up_first() {
 }
 
 #[test]
+fn an_ack_that_is_held_back_after_it_was_polled_comes_again() {
+    let mut rx = StreamRx::new(CFG);
+    rx.post_recv(recv(1, 30));
+    rx.handle_data(inline(30)).expect("fits");
+    assert_eq!(all(&mut rx).last(), Some(&RxAction::Ack));
+    // Before a message could take the bytes along, an ADVERT was in vain.
+    rx.post_recv(RecvPost { advertise: true, waitall: true, ..recv(2, 200) });
+    all(&mut rx);
+    rx.handle_data(inline(20)).expect("fits");
+    all(&mut rx);
+    assert_eq!(rx.take_freed(), 0, "held back");
+    rx.handle_data(inline(50)).expect("uses the ring up");
+    assert_eq!(all(&mut rx).last(), Some(&RxAction::Ack));
+    assert_eq!(rx.take_freed(), 100);
+}
+
+#[test]
 fn a_small_receive_is_advertised_only_before_a_large_one() {
     let mut rx = StreamRx::new(CFG);
     let small = |op| RecvPost { advertise: true, ..recv(op, 50) };
