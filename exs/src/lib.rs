@@ -67,6 +67,8 @@ floors! {
     tcp,
     time,
     trace,
+    #[cfg(feature = "verbs")]
+    verbs,
     wire,
 }
 

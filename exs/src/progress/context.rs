@@ -380,13 +380,14 @@ impl Context {
         reactor: &mut Reactor,
         done: impl Fn() -> bool,
     ) -> std::io::Result<()> {
-        let engine = self.lock();
+        let mut engine = self.lock();
         let now = self.now();
+        let found = engine.prepare_sleep();
         let next = match (engine.next_deadline(), deadline) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        let busy = engine.wants_run() || engine.has_lazy();
+        let busy = found || engine.wants_run() || engine.has_lazy();
         // Under the lock: who changes the deadline later sees this one.
         let until = next.map_or(u64::MAX - 1, |t| t.as_nanos().min(u64::MAX - 1));
         self.asleep_until.store(until, Ordering::SeqCst);

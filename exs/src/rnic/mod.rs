@@ -21,6 +21,7 @@
 //!
 //! What it must never know: sockets, streams, messages of EXS.
 
+pub(crate) mod table;
 mod types;
 
 pub use crate::mem::{Access, Key};
@@ -91,6 +92,21 @@ pub trait Rnic: Send {
         len: u64,
         access: Access,
     ) -> Result<Key, RnicError>;
+    /// As `bind_mw`, for a window that is open for one transfer (an ADVERT, the sink
+    /// of a READ, a ring) and that a correct peer leaves alone afterwards. An RNIC
+    /// without true windows (`Caps::windows`) may hand out a key of the whole MR,
+    /// which stays open until the MR ends: a registration for each transfer would
+    /// cost more than the transfer.
+    fn lend_mw(
+        &mut self,
+        qp: Qp,
+        mr: Mr,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Key, RnicError> {
+        self.bind_mw(qp, mr, addr, len, access)
+    }
     /// Closes a window at once: bytes of it that are still on their way are
     /// refused like any other access without a key.
     fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError>;
@@ -113,6 +129,12 @@ pub trait Rnic: Send {
         param: &ConnParam<'_>,
         now: Time,
     ) -> Result<(), RnicError>;
+    /// Whether a connection to `addr` (from `bind`, if given) would go through this
+    /// RNIC, as far as this host knows.
+    ///
+    /// # Errors
+    /// Why not: no route, or one by another device.
+    fn reaches(&self, addr: SocketAddr, bind: Option<SocketAddr>) -> Result<(), RnicError>;
     /// Answers a connection request with a QP in [`QpState::Init`].
     fn accept(
         &mut self,
@@ -139,6 +161,11 @@ pub trait Rnic: Send {
     /// Tries for bytes without waiting for the reactor to report them: what a
     /// busy-polling thread calls.
     fn spin(&mut self, now: Time) -> bool;
+    /// The caller is about to sleep in the reactor: asks for notifications that are
+    /// not armed while somebody polls. True if there is something to do already.
+    fn prepare_sleep(&mut self) -> bool {
+        false
+    }
     /// When [`Rnic::progress`] must be called at the latest.
     fn next_timeout(&self) -> Option<Time>;
     /// Takes the next event.

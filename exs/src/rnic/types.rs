@@ -38,7 +38,7 @@ pub struct Mr {
 }
 
 /// What an RNIC can do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caps {
     /// Name for logs and reports ("soft", "rxe0", ...).
     pub name: String,
@@ -53,6 +53,23 @@ pub struct Caps {
     pub write_acked: bool,
     /// WRs may take their payload from a file.
     pub file_source: bool,
+    /// [`bind_mw`](super::Rnic::bind_mw) makes true windows (type 2: of one QP, with
+    /// bounds of their own); else a window is a registration of its own, whose key
+    /// serves every QP of the domain.
+    pub windows: bool,
+    /// A QP whose SRQ is empty makes its peer wait (RNR on InfiniBand and RoCE, TCP's
+    /// window in software); else the connection is lost, and the SRQ must always hold
+    /// as many receives as all peers together may send messages (siw).
+    pub srq_waits: bool,
+    /// Keys are drawn at random from all 32 bits.
+    pub random_keys: bool,
+    /// Private data arrive padded with zeros (InfiniBand, RoCE).
+    pub pads_private_data: bool,
+    /// The receiver's completion tells that a solicited event was asked for.
+    pub tells_solicited: bool,
+    /// A QP notices at once that its peer's process is gone or that the peer refused
+    /// something, with the reason (TERMINATE); else the reason may be lost.
+    pub tells_reasons: bool,
     /// Segments per WR.
     pub max_sge: usize,
     /// Bytes that `inline` may copy at post time (`head` included).
@@ -65,6 +82,10 @@ pub struct Caps {
     pub max_ird: u32,
     /// Bytes of private data in a connection request or reply.
     pub max_private_data: usize,
+    /// WRs that a send queue may hold.
+    pub max_send_wr: usize,
+    /// Receives that an SRQ may hold.
+    pub max_srq_wr: usize,
 }
 
 /// How to make a queue pair.

@@ -258,7 +258,7 @@ impl Session {
             if matches!(recv.iov, IoVec::Many(_)) {
                 recv.bounce = Some(buf);
             }
-            port.bind(mr, addr, len, Access::REMOTE_WRITE).map(|key| (addr, key))
+            port.lend(mr, addr, len, Access::REMOTE_WRITE).map(|key| (addr, key))
         });
         match bound {
             Ok((addr, key)) => {
@@ -337,7 +337,7 @@ impl Session {
         }
         let Some(ring) = &mut self.ring else { return };
         let (addr, len) = (ring.buf.seg.addr(), ring.buf.seg.len() as u64);
-        match port.bind(ring.buf.mr, addr, len, Access::REMOTE_WRITE) {
+        match port.lend(ring.buf.mr, addr, len, Access::REMOTE_WRITE) {
             Ok(key) => {
                 ring.key = Some(key);
                 self.counters.rings_granted += 1;

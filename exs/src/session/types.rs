@@ -127,6 +127,10 @@ pub trait Port {
     fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), RnicError>;
     /// Opens a window for the peer.
     fn bind(&mut self, mr: Mr, addr: u64, len: u64, access: Access) -> Result<Key, RnicError>;
+    /// Opens a window for one transfer (`Rnic::lend_mw`).
+    fn lend(&mut self, mr: Mr, addr: u64, len: u64, access: Access) -> Result<Key, RnicError> {
+        self.bind(mr, addr, len, access)
+    }
     /// Closes a window. Harmless if the queue pair is gone: its windows went with it.
     fn invalidate(&mut self, key: Key);
     /// Registered memory on which windows may be bound (ring, stash, bounce).

@@ -31,7 +31,6 @@ mod memory;
 mod qp;
 mod queues;
 mod serve;
-mod table;
 mod timers;
 
 use std::collections::{HashMap, VecDeque};
@@ -40,6 +39,7 @@ use std::net::SocketAddr;
 
 use crate::iwarp::{MAX_INLINE, MAX_PRIVATE_DATA, MAX_READS, TxPool};
 use crate::mem::{Access, Key, KeyTable, MAX_SGE, Segment};
+use crate::rnic::table;
 use crate::rnic::{
     Caps, ConnParam, ConnReq, Cq, Disconnect, ListenOpts, Listener, Mr, Pd, Qp, QpAttr, QpState,
     Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc,
@@ -103,12 +103,20 @@ impl SoftRnic {
                 read_sink_remote_write: true,
                 write_acked: false,
                 file_source: true,
+                windows: true,
+                srq_waits: true,
+                random_keys: true,
+                pads_private_data: false,
+                tells_solicited: true,
+                tells_reasons: true,
                 max_sge: MAX_SGE,
                 max_inline: MAX_INLINE,
                 max_msg: MAX_MSG,
                 max_ord: MAX_READS,
                 max_ird: MAX_READS,
                 max_private_data: MAX_PRIVATE_DATA,
+                max_send_wr: 256,
+                max_srq_wr: usize::MAX,
             },
             registry,
             token_base,
@@ -244,6 +252,9 @@ impl Rnic for SoftRnic {
         now: Time,
     ) -> Result<(), RnicError> {
         self.dial(qp, addr, param, now)
+    }
+    fn reaches(&self, _: SocketAddr, _: Option<SocketAddr>) -> Result<(), RnicError> {
+        Ok(())
     }
     fn accept(
         &mut self,

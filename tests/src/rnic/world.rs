@@ -224,7 +224,9 @@ impl<H: Harness> World<H> {
     /// Waits for readiness at most `limit`, and hands it to the RNICs.
     pub fn wait(&mut self, limit: Duration) {
         let now = self.now();
+        let found = self.rnics.iter_mut().fold(false, |found, r| r.prepare_sleep() || found);
         let due = self.rnics.iter().filter_map(Rnic::next_timeout).min();
+        let limit = if found { Duration::ZERO } else { limit };
         let wait = due.map_or(limit, |t| (t - now).min(limit));
         // Rounded up: the reactor counts milliseconds, and zero would spin.
         let wait = if wait.is_zero() { wait } else { wait + Duration::from_millis(1) };

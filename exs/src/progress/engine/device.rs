@@ -155,6 +155,10 @@ impl Port for SockPort<'_> {
         self.device.rnic.bind_mw(self.qp, mr, addr, len, access)
     }
 
+    fn lend(&mut self, mr: Mr, addr: u64, len: u64, access: Access) -> Result<Key, RnicError> {
+        self.device.rnic.lend_mw(self.qp, mr, addr, len, access)
+    }
+
     fn invalidate(&mut self, key: Key) {
         // Fails only if the queue pair, and its windows with it, is gone.
         let _ = self.device.rnic.invalidate_mw(self.qp, key);

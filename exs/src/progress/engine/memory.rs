@@ -104,7 +104,7 @@ impl Engine {
         let mut window = None;
         if d.rnic.caps().read_sink_remote_write && !buf.seg.is_empty() {
             let (addr, len) = (buf.seg.addr(), buf.seg.len() as u64);
-            match d.port(qp, now).bind(buf.mr, addr, len, Access::REMOTE_WRITE) {
+            match d.port(qp, now).lend(buf.mr, addr, len, Access::REMOTE_WRITE) {
                 Ok(key) => {
                     window = Some(key);
                     buf.mr = Mr { key };

@@ -233,6 +233,12 @@ impl Engine {
         self.more = true;
     }
 
+    /// Asks the devices to report what happens during a sleep; true if something has
+    /// happened already.
+    pub(super) fn prepare_sleep(&mut self) -> bool {
+        self.devices.iter_mut().fold(false, |found, d| d.rnic.prepare_sleep() || found)
+    }
+
     /// True if `run` should be called soon whatever the deadlines say.
     pub(super) fn wants_run(&self) -> bool {
         self.more || self.released.any.load(Ordering::Acquire)

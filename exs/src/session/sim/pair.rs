@@ -64,6 +64,7 @@ impl Pair {
             max_ord: 4,
             max_ird: 4,
             max_private_data: 56,
+            ..Caps::default()
         };
         let wrs = [cfg.max_send_wr; 2];
         let mut net = Net::new(Rng::new(1), [caps.clone(), caps], wrs);

@@ -46,6 +46,7 @@ impl Plan {
             max_ord: 4,
             max_ird: 4,
             max_private_data: 56,
+            ..Caps::default()
         };
         let mut cfg = || SessionConfig {
             kind,

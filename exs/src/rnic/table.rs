@@ -1,11 +1,11 @@
-//! Tables of objects under numbers that do not come back soon.
+//! Tables of objects, for drivers, under numbers that do not come back soon.
 
 use std::collections::VecDeque;
 
-use crate::rnic::RnicError;
+use super::RnicError;
 
 /// Bits of an id; the two above stay clear, as tokens tell tables apart by them.
-pub(super) const ID_BITS: u32 = 30;
+pub(crate) const ID_BITS: u32 = 30;
 /// Bits of an id that are the place in the table; the bits above count how often
 /// the place was used.
 const INDEX_BITS: u32 = 20;
@@ -17,7 +17,7 @@ const GENERATIONS: u32 = 1 << (ID_BITS - INDEX_BITS);
 const RESTING: usize = 32;
 
 /// Objects of one kind.
-pub(super) struct Table<T> {
+pub(crate) struct Table<T> {
     what: &'static str,
     slots: Vec<Slot<T>>,
     free: VecDeque<u32>,
@@ -30,22 +30,22 @@ struct Slot<T> {
 
 impl<T> Table<T> {
     /// An empty table; `what` names its objects in errors.
-    pub(super) fn new(what: &'static str) -> Table<T> {
+    pub(crate) fn new(what: &'static str) -> Table<T> {
         Table { what, slots: Vec::new(), free: VecDeque::new() }
     }
 
     /// Places in the table, used or not.
-    pub(super) fn places(&self) -> usize {
+    pub(crate) fn places(&self) -> usize {
         self.slots.len()
     }
 
     /// The object at a place.
-    pub(super) fn at_mut(&mut self, place: usize) -> Option<&mut T> {
+    pub(crate) fn at_mut(&mut self, place: usize) -> Option<&mut T> {
         self.slots.get_mut(place)?.value.as_mut()
     }
 
     /// Adds an object.
-    pub(super) fn insert(&mut self, value: T) -> Result<u32, RnicError> {
+    pub(crate) fn insert(&mut self, value: T) -> Result<u32, RnicError> {
         let limit = 1usize << INDEX_BITS;
         let index = if self.free.len() > RESTING || self.slots.len() == limit {
             let asked = limit as u64 + 1;
@@ -66,7 +66,7 @@ impl<T> Table<T> {
     }
 
     /// The object of that id.
-    pub(super) fn get(&self, id: u32) -> Result<&T, RnicError> {
+    pub(crate) fn get(&self, id: u32) -> Result<&T, RnicError> {
         let (index, generation) = split(id);
         match self.slots.get(index) {
             Some(Slot { generation: g, value: Some(v) }) if *g == generation => Ok(v),
@@ -75,7 +75,7 @@ impl<T> Table<T> {
     }
 
     /// The object of that id.
-    pub(super) fn get_mut(&mut self, id: u32) -> Result<&mut T, RnicError> {
+    pub(crate) fn get_mut(&mut self, id: u32) -> Result<&mut T, RnicError> {
         let (index, generation) = split(id);
         match self.slots.get_mut(index) {
             Some(Slot { generation: g, value: Some(v) }) if *g == generation => Ok(v),
@@ -84,7 +84,7 @@ impl<T> Table<T> {
     }
 
     /// Takes an object out.
-    pub(super) fn remove(&mut self, id: u32) -> Result<T, RnicError> {
+    pub(crate) fn remove(&mut self, id: u32) -> Result<T, RnicError> {
         let (index, generation) = split(id);
         let missing = self.no_such(id);
         let slot = self.slots.get_mut(index).filter(|s| s.generation == generation);
@@ -96,7 +96,7 @@ impl<T> Table<T> {
     }
 
     /// All objects.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0u32..).zip(&self.slots).filter_map(|(index, slot)| {
             slot.value.as_ref().map(|v| (slot.generation << INDEX_BITS | index, v))
         })
