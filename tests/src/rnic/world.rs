@@ -224,7 +224,7 @@ impl<H: Harness> World<H> {
     /// Waits for readiness at most `limit`, and hands it to the RNICs.
     pub fn wait(&mut self, limit: Duration) {
         let now = self.now();
-        let found = self.rnics.iter_mut().fold(false, |found, r| r.prepare_sleep() || found);
+        let found = self.rnics.iter_mut().fold(false, |found, r| found | r.prepare_sleep());
         let due = self.rnics.iter().filter_map(Rnic::next_timeout).min();
         let limit = if found { Duration::ZERO } else { limit };
         let wait = due.map_or(limit, |t| (t - now).min(limit));

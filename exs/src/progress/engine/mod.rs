@@ -236,7 +236,7 @@ impl Engine {
     /// Asks the devices to report what happens during a sleep; true if something has
     /// happened already.
     pub(super) fn prepare_sleep(&mut self) -> bool {
-        self.devices.iter_mut().fold(false, |found, d| d.rnic.prepare_sleep() || found)
+        self.devices.iter_mut().fold(false, |found, d| found | d.rnic.prepare_sleep())
     }
 
     /// True if `run` should be called soon whatever the deadlines say.
