@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 
 /// A `sockaddr_in` or `sockaddr_in6`.
 #[repr(C)]
-pub(super) union RawAddr {
+pub(crate) union RawAddr {
     v4: libc::sockaddr_in,
     v6: libc::sockaddr_in6,
 }
 
 impl RawAddr {
     /// The kernel's form of `addr`, and its length.
-    pub(super) fn new(addr: &SocketAddr) -> (RawAddr, libc::socklen_t) {
+    pub(crate) fn new(addr: &SocketAddr) -> (RawAddr, libc::socklen_t) {
         match addr {
             SocketAddr::V4(a) => {
                 let v4 = libc::sockaddr_in {
@@ -38,6 +38,37 @@ impl RawAddr {
 
     pub(super) fn as_ptr(&self) -> *const libc::sockaddr {
         std::ptr::from_ref(self).cast()
+    }
+
+    /// For calls that ask for a pointer to mutable for no reason.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut libc::sockaddr {
+        std::ptr::from_mut(self).cast()
+    }
+}
+
+/// The address in a `sockaddr_storage`, if it is of a family that has ports.
+///
+/// # Safety
+/// `at` must be valid for reads of a `sockaddr_storage`.
+#[cfg(feature = "verbs")]
+pub(crate) unsafe fn addr_from_storage(at: *const libc::sockaddr_storage) -> Option<SocketAddr> {
+    use std::net::{SocketAddrV4, SocketAddrV6};
+    // SAFETY: valid by the caller's promise.
+    match i32::from(unsafe { (*at).ss_family }) {
+        libc::AF_INET => {
+            // SAFETY: the family says so, and a storage is large enough.
+            let a = unsafe { at.cast::<libc::sockaddr_in>().read() };
+            let ip = a.sin_addr.s_addr.to_ne_bytes();
+            Some(SocketAddrV4::new(ip.into(), u16::from_be(a.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let a = unsafe { at.cast::<libc::sockaddr_in6>().read() };
+            let (ip, port) = (a.sin6_addr.s6_addr, u16::from_be(a.sin6_port));
+            Some(SocketAddrV6::new(ip.into(), port, a.sin6_flowinfo, a.sin6_scope_id).into())
+        }
+        _ => None,
     }
 }
 

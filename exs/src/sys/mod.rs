@@ -12,6 +12,8 @@ mod map;
 mod random;
 mod tcp;
 
+#[cfg(feature = "verbs")]
+pub(crate) use addr::{RawAddr, addr_from_storage};
 pub use eventfd::EventFd;
 pub use iovec::{IoVec, IoVecMut};
 pub use map::map_anonymous;

@@ -5,6 +5,8 @@
 //! its connection requests say by which they came.
 
 
+mod raw;
+
 use crate::rnic::{Rnic, RnicError};
 
 /// What is known of a device, for reports.
