@@ -149,6 +149,7 @@ fn rnic_errno(e: &RnicError) -> i32 {
         RnicError::NoSuch { .. } => libc::EBADF,
         RnicError::State { .. } => libc::ENOTCONN,
         RnicError::Memory(_) => libc::EFAULT,
+        RnicError::MemLock { .. } => libc::ENOMEM,
     }
 }
 

@@ -9,6 +9,8 @@ mod eventfd;
 mod addr;
 mod iovec;
 mod map;
+#[cfg(feature = "verbs")]
+mod limits;
 mod random;
 mod tcp;
 
@@ -18,6 +20,8 @@ pub use eventfd::EventFd;
 pub use iovec::{IoVec, IoVecMut};
 pub use map::map_anonymous;
 pub(crate) use map::unmap;
+#[cfg(feature = "verbs")]
+pub use limits::{local_addrs, memlock_limit};
 pub use random::RandomSource;
 pub use tcp::{
     abort_on_close, connect_nonblocking, listen, max_segment, no_delay, read_at, receive, send,

@@ -14,8 +14,9 @@ use super::post::{HwSge, Scratch, Staged, chain, recv};
 use super::{CompQueue, Device, Domain, SharedQueue, check, last};
 use crate::sys::RawAddr;
 
-/// `RDMA_OPTION_ID` and its `RDMA_OPTION_ID_ACK_TIMEOUT`.
+/// `RDMA_OPTION_ID`, its `RDMA_OPTION_ID_AFONLY` and `RDMA_OPTION_ID_ACK_TIMEOUT`.
 const OPTION_ID: i32 = 0;
+const ID_AFONLY: i32 = 2;
 const ID_ACK_TIMEOUT: i32 = 3;
 
 /// An event channel.
@@ -223,6 +224,22 @@ impl CmId {
             let at = (&raw mut value).cast();
             sys::rdma_set_option(self.id.as_ptr(), OPTION_ID, ID_ACK_TIMEOUT, at, 1)
         })
+    }
+
+    /// An IPv6 wildcard takes no IPv4 callers.
+    pub(in super::super) fn v6_only(&self) -> io::Result<()> {
+        let mut yes: std::os::raw::c_int = 1;
+        // SAFETY: a live id, and the option's int.
+        check(unsafe {
+            let at = (&raw mut yes).cast();
+            sys::rdma_set_option(self.id.as_ptr(), OPTION_ID, ID_AFONLY, at, size_of_val(&yes))
+        })
+    }
+
+    /// The port of the device that the id is bound to.
+    pub(in super::super) fn port(&self) -> u8 {
+        // SAFETY: a live id; a plain number is read.
+        unsafe { (*self.id.as_ptr()).port_num }
     }
 
     /// Makes the queue pair; returns the bytes that may be posted inline.

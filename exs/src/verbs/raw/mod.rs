@@ -28,6 +28,7 @@ pub(super) use objects::{Domain, Registration, SharedQueue, Window};
 pub(super) use post::{HwOp, HwSge, Scratch, Staged};
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// The error of a call that returns null or -1 and sets errno.
 fn last() -> io::Error {
@@ -56,4 +57,17 @@ fn nonblocking(fd: std::os::raw::c_int) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(last()),
     }
+}
+
+/// A second descriptor for the same thing: two RNICs of a process may watch one
+/// device by one reactor, which takes each descriptor once.
+pub(super) fn duplicate(fd: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the descriptor belongs to an object that the caller holds.
+    unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()
+}
+
+/// Registers a descriptor with the reactor.
+pub(super) fn watch(registry: &mio::Registry, fd: &OwnedFd, token: usize) -> io::Result<()> {
+    let fd = fd.as_raw_fd();
+    registry.register(&mut mio::unix::SourceFd(&fd), mio::Token(token), mio::Interest::READABLE)
 }

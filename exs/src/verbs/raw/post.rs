@@ -22,7 +22,6 @@ pub(in super::super) enum HwOp {
     WriteImm { raddr: u64, rkey: u32, imm: u32 },
     Read { raddr: u64, rkey: u32 },
     Bind { window: WindowRef, addr: u64, len: u64, access: u32 },
-    LocalInvalidate { key: u32 },
 }
 
 /// A window and its registration, in a staged bind.
@@ -129,10 +128,6 @@ impl Staged {
                 let bind = sys::bind_mw_t { mw: window.mw, rkey: window.key, bind_info: info };
                 wr.bind_mw_tso_union = sys::bind_mw_tso_union_t { bind_mw: bind };
                 op::IBV_WR_BIND_MW
-            }
-            HwOp::LocalInvalidate { key } => {
-                wr.imm_data_invalidated_rkey_union = extra(key);
-                op::IBV_WR_LOCAL_INV
             }
         };
         wr.send_flags = flags;
