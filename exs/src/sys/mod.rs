@@ -7,12 +7,14 @@
 
 mod eventfd;
 mod addr;
+mod ifaddrs;
 mod iovec;
 mod map;
 mod random;
 mod tcp;
 
 pub use eventfd::EventFd;
+pub use ifaddrs::local_addrs;
 pub use iovec::{IoVec, IoVecMut};
 pub use map::map_anonymous;
 pub(crate) use map::unmap;
