@@ -62,6 +62,9 @@ pub struct Caps {
     /// window in software); else the connection is lost, and the SRQ must always hold
     /// as many receives as all peers together may send messages (siw).
     pub srq_waits: bool,
+    /// Its listeners take the host's TCP ports (iWARP): what connects by TCP to such
+    /// an address reaches this RNIC, and nothing else can listen there.
+    pub owns_tcp_port: bool,
     /// Keys are drawn at random from all 32 bits.
     pub random_keys: bool,
     /// Private data arrive padded with zeros (InfiniBand, RoCE).
@@ -370,6 +373,9 @@ pub enum RnicEvent {
     Cm(CmEvent),
     /// An armed CQ has completions.
     CqReady(Cq),
+    /// The device is gone: its QPs have had their last events, its listeners take
+    /// nothing any more, and calls on it fail from now on.
+    DeviceRemoved,
 }
 
 /// Readiness as the reactor saw it.

@@ -7,6 +7,7 @@
 
 mod eventfd;
 mod addr;
+mod ifaddrs;
 mod iovec;
 mod map;
 #[cfg(feature = "verbs")]
@@ -17,6 +18,7 @@ mod tcp;
 #[cfg(feature = "verbs")]
 pub(crate) use addr::{RawAddr, addr_from_storage};
 pub use eventfd::EventFd;
+pub use ifaddrs::local_addrs;
 pub use iovec::{IoVec, IoVecMut};
 pub use map::map_anonymous;
 pub(crate) use map::unmap;
