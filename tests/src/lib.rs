@@ -2,5 +2,6 @@
 //! once, against an interface, and run for each implementation of it.
 
 pub mod harness;
+pub mod rdma;
 pub mod rnic;
 pub mod socket;

@@ -8,7 +8,7 @@ struct Soft;
 
 impl Harness for Soft {
     type Rnic = SoftRnic;
-    fn make(registry: mio::Registry, token_base: usize) -> SoftRnic {
+    fn make(_node: usize, registry: mio::Registry, token_base: usize) -> SoftRnic {
         let random = RandomSource::kernel().expect("random numbers");
         SoftRnic::new(registry, token_base, random)
     }

@@ -10,14 +10,14 @@ use exs::rnic::{
 };
 use exs::sys::RandomSource;
 use exs::tcp::SoftRnic;
-use exs_tests::rnic::world::{loopback, param, pattern, read_wr, send_wr, write_wr};
+use exs_tests::rnic::world::{param, pattern, read_wr, send_wr, write_wr};
 use exs_tests::rnic::{Harness, World};
 
 struct Soft;
 
 impl Harness for Soft {
     type Rnic = SoftRnic;
-    fn make(registry: mio::Registry, token_base: usize) -> SoftRnic {
+    fn make(_node: usize, registry: mio::Registry, token_base: usize) -> SoftRnic {
         SoftRnic::new(registry, token_base, RandomSource::seeded(token_base as u64))
     }
 }
@@ -117,7 +117,7 @@ fn a_turn_is_bounded() {
 fn silent_strangers_give_way() {
     let mut w = World::<Soft>::new(1);
     w.rnics[0].limit_handshakes(10);
-    let (_, addr) = w.listen(0, loopback());
+    let (_, addr) = w.listen(0, Soft::local());
     let strangers: Vec<TcpStream> = (0..25)
         .map(|_| {
             let stranger = TcpStream::connect(addr).unwrap();
@@ -145,7 +145,7 @@ fn silent_strangers_give_way() {
 fn unanswered_requests_are_bounded() {
     let mut w = World::<Soft>::new(2);
     let opts = exs::rnic::ListenOpts { backlog: 16, ..exs_tests::rnic::world::listen_opts() };
-    let listener = w.rnics[1].listen(loopback(), &opts).unwrap();
+    let listener = w.rnics[1].listen(Soft::local(), &opts).unwrap();
     let addr = w.rnics[1].listener_addr(listener).unwrap();
     for _ in 0..24 {
         let end = w.end(0);
@@ -258,7 +258,7 @@ fn running_out_of_descriptors_pauses_listening() {
 #[ignore = "run by running_out_of_descriptors_pauses_listening, in a process of its own"]
 fn without_descriptors() {
     let mut w = World::<Soft>::new(1);
-    let (_, addr) = w.listen(0, loopback());
+    let (_, addr) = w.listen(0, Soft::local());
     w.settle();
     let a = w.end(0);
     let now = w.now();

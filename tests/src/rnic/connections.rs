@@ -9,13 +9,29 @@ use exs::rnic::{
     RnicError,
 };
 
-use super::world::{End, Harness, Pair, World, listen_opts, loopback, param, send_wr};
+use super::skip;
+use super::world::{End, Harness, Pair, World, listen_opts, param, pattern, read_wr, send_wr};
 
 fn connect_failed<H: Harness>(w: &mut World<H>, end: End) -> RnicError {
     w.event_of(end.node, "ConnectFailed", |e| match e {
         CmEvent::ConnectFailed { qp, error } if *qp == end.qp => Some(error.clone()),
         _ => None,
     })
+}
+
+/// Waits until an attempt has come to nothing: at a listener that is gone or away.
+fn came_to_nothing<H: Harness>(w: &mut World<H>, end: End) {
+    if H::is_software(0) && H::is_software(1) {
+        connect_failed(w, end);
+        return;
+    }
+    // A device's way to drop a request is to refuse it.
+    w.event_of(end.node, "ConnectFailed or Rejected", |e| match e {
+        CmEvent::ConnectFailed { qp, .. } | CmEvent::Rejected { qp, .. } if *qp == end.qp => {
+            Some(())
+        }
+        _ => None,
+    });
 }
 
 fn connect<H: Harness>(w: &mut World<H>, end: End, addr: SocketAddr, p: &ConnParam<'_>) {
@@ -28,28 +44,29 @@ fn connect<H: Harness>(w: &mut World<H>, end: End, addr: SocketAddr, p: &ConnPar
 pub fn private_data_goes_both_ways<H: Harness>() {
     let mut w = World::<H>::new(2);
     let (a, b) = (w.end(0), w.end(1));
-    let max = w.rnics[0].caps().max_private_data;
-    let (question, answer) = (super::world::pattern(1, max), super::world::pattern(2, max));
-    let too_long = vec![0; max + 1];
-    let (listener, addr) = w.listen(1, loopback());
+    let max = w.caps(0).max_private_data.min(w.caps(1).max_private_data);
+    let (question, answer) = (pattern(1, max), pattern(2, max));
+    let too_long = vec![0; w.caps(0).max_private_data + 1];
+    let (listener, addr) = w.listen(1, H::local());
     let now = w.now();
     let r = w.rnics[0].connect(a.qp, addr, &param(&too_long), now);
     assert!(matches!(r, Err(RnicError::Limit { .. })), "{r:?}");
     connect(&mut w, a, addr, &ConnParam { ird: 3, ord: 5, ..param(&question) });
     assert_eq!(w.rnics[0].qp_state(a.qp), Ok(QpState::Connecting));
-    let (req, peer) = w.event_of(1, "ConnectRequest", |e| match e {
+    let (req, peer, asked) = w.event_of(1, "ConnectRequest", |e| match e {
         CmEvent::ConnectRequest { listener: l, req, peer, local, private_data } => {
-            assert_eq!((l, local, private_data), (&listener, &addr, &question));
-            Some((*req, *peer))
+            assert_eq!((l, local), (&listener, &addr));
+            Some((*req, *peer, private_data.clone()))
         }
         _ => None,
     });
+    w.assert_private(1, &asked, &question);
     let now = w.now();
     let p = ConnParam { ird: 4, ord: 8, ..param(&answer) };
     w.rnics[1].accept(req, b.qp, &p, now).unwrap();
     let (data, a_ord, a_ird) = w.established(a);
     let (_, b_ord, b_ird) = w.established(b);
-    assert_eq!(data, answer);
+    w.assert_private(0, &data, &answer);
     assert!(a_ord <= 4 && b_ord <= 3, "ORD beyond the other side's IRD: {a_ord} {b_ord}");
     assert!(a_ird >= b_ord && b_ird >= a_ord, "IRD below the other side's ORD");
     assert!(a_ord > 0 && b_ord > 0);
@@ -63,15 +80,19 @@ pub fn private_data_goes_both_ways<H: Harness>() {
 pub fn ipv6_and_self_connect<H: Harness>() {
     let mut w = World::<H>::new(1);
     let (a, b) = (w.end(0), w.end(0));
-    let (_, addr) = w.listen(0, "[::1]:0".parse().unwrap());
+    let local = H::local6().unwrap_or_else(|| {
+        skip("no IPv6 address here (the rest of it runs over IPv4)");
+        H::local()
+    });
+    let (_, addr) = w.listen(0, local);
     connect(&mut w, a, addr, &param(b"me"));
     let (req, data) = w.request(0);
-    assert_eq!(data, b"me");
+    w.assert_private(0, &data, b"me");
     let now = w.now();
     w.rnics[0].accept(req, b.qp, &param(&[]), now).unwrap();
     w.established(a);
     w.established(b);
-    assert!(w.rnics[0].addrs(a.qp).unwrap().1.is_ipv6());
+    assert_eq!(w.rnics[0].addrs(a.qp).unwrap().1, addr);
     w.assert_alive(Pair { a, b });
 }
 
@@ -79,7 +100,7 @@ pub fn ipv6_and_self_connect<H: Harness>() {
 pub fn a_reject_carries_private_data<H: Harness>() {
     let mut w = World::<H>::new(2);
     let (a, b) = (w.end(0), w.end(1));
-    let (_, addr) = w.listen(1, loopback());
+    let (_, addr) = w.listen(1, H::local());
     w.recv(a, 77, &[]);
     connect(&mut w, a, addr, &param(b"may I?"));
     let (req, _) = w.request(1);
@@ -89,7 +110,7 @@ pub fn a_reject_carries_private_data<H: Harness>() {
         CmEvent::Rejected { qp, private_data } if *qp == a.qp => Some(private_data.clone()),
         _ => None,
     });
-    assert_eq!(data, b"no: full");
+    w.assert_private(0, &data, b"no: full");
     let wc = w.received(a);
     assert_eq!((wc.wr_id, wc.status), (77, exs::rnic::WcStatus::Flushed));
     assert_eq!(w.rnics[0].qp_state(a.qp), Ok(QpState::Error));
@@ -108,7 +129,7 @@ pub fn nobody_listens<H: Harness>() {
     let mut w = World::<H>::new(1);
     let a = w.end(0);
     // A port that was free a moment ago, bound but not listening: nobody else gets it.
-    let addr = loopback();
+    let addr = H::local();
     let (listener, free) = w.listen(0, addr);
     w.rnics[0].close_listener(listener).unwrap();
     let now = w.now();
@@ -126,9 +147,12 @@ pub fn nobody_listens<H: Harness>() {
 /// A peer that accepts the TCP connection and says nothing: the attempt ends at
 /// its timeout.
 pub fn a_silent_listener_times_out<H: Harness>() {
+    if !H::dials_by_tcp(0) {
+        return skip("there is no server beside RDMA's that this device could call");
+    }
     let mut w = World::<H>::new(1);
     let a = w.end(0);
-    let silent = TcpListener::bind(loopback()).unwrap();
+    let silent = TcpListener::bind(H::local()).unwrap();
     let timeout = Duration::from_secs(3600);
     let p = ConnParam { timeout, ..param(&[]) };
     connect(&mut w, a, silent.local_addr().unwrap(), &p);
@@ -144,10 +168,13 @@ pub fn a_silent_listener_times_out<H: Harness>() {
 /// A caller that connects and says nothing is dropped at the handshake timeout,
 /// and meanwhile keeps nobody else out.
 pub fn a_silent_caller_is_dropped<H: Harness>() {
+    if !H::is_software(0) {
+        return skip("strangers do not get past the kernel or the device");
+    }
     let mut w = World::<H>::new(1);
     let handshake_timeout = Duration::from_secs(3600);
     let opts = ListenOpts { handshake_timeout, ..listen_opts() };
-    let listener = w.rnics[0].listen(loopback(), &opts).unwrap();
+    let listener = w.rnics[0].listen(H::local(), &opts).unwrap();
     let addr = w.rnics[0].listener_addr(listener).unwrap();
     let mut silent = TcpStream::connect(addr).unwrap();
     w.settle();
@@ -170,8 +197,11 @@ pub fn a_silent_caller_is_dropped<H: Harness>() {
 
 /// A caller that speaks something else is dropped without a trace.
 pub fn a_stranger_is_dropped<H: Harness>() {
+    if !H::is_software(0) {
+        return skip("strangers do not get past the kernel or the device");
+    }
     let mut w = World::<H>::new(1);
-    let (_, addr) = w.listen(0, loopback());
+    let (_, addr) = w.listen(0, H::local());
     let mut stranger = TcpStream::connect(addr).unwrap();
     stranger.write_all(b"GET / HTTP/1.1\r\nHost: example\r\n\r\n").unwrap();
     stranger.set_nonblocking(true).unwrap();
@@ -190,7 +220,7 @@ pub fn a_stranger_is_dropped<H: Harness>() {
 pub fn requests_vanish_with_their_caller<H: Harness>() {
     let mut w = World::<H>::new(2);
     let (a, b) = (w.end(0), w.end(1));
-    let (_, addr) = w.listen(1, loopback());
+    let (_, addr) = w.listen(1, H::local());
     connect(&mut w, a, addr, &param(&[]));
     let (req, _) = w.request(1);
     w.rnics[0].destroy_qp(a.qp).unwrap();
@@ -224,8 +254,8 @@ pub fn states_and_calls<H: Harness>() {
     state(w.rnics[0].post_send(fresh.qp, &send_wr(1, &[])));
     state(w.rnics[0].disconnect(fresh.qp, Disconnect::Orderly, now));
     w.rnics[0].post_recv(fresh.qp, &RecvWr { wr_id: 1, sges: &[] }).unwrap();
-    state(w.rnics[0].connect(p.a.qp, loopback(), &param(&[]), now));
-    let (_, addr) = w.listen(1, loopback());
+    state(w.rnics[0].connect(p.a.qp, H::local(), &param(&[]), now));
+    let (_, addr) = w.listen(1, H::local());
     connect(&mut w, fresh, addr, &param(&[]));
     state(w.rnics[0].connect(fresh.qp, addr, &param(&[]), now));
     state(w.rnics[0].post_send(fresh.qp, &send_wr(1, &[])));
@@ -244,11 +274,11 @@ pub fn states_and_calls<H: Harness>() {
 pub fn closing_a_listener_drops_requests<H: Harness>() {
     let mut w = World::<H>::new(2);
     let (a, b) = (w.end(0), w.end(1));
-    let (listener, addr) = w.listen(1, loopback());
+    let (listener, addr) = w.listen(1, H::local());
     connect(&mut w, a, addr, &param(&[]));
     let (req, _) = w.request(1);
     w.rnics[1].close_listener(listener).unwrap();
-    connect_failed(&mut w, a);
+    came_to_nothing(&mut w, a);
     let now = w.now();
     let late = w.rnics[1].accept(req, b.qp, &param(&[]), now);
     assert!(matches!(late, Err(RnicError::NoSuch { .. })), "{late:?}");
@@ -259,7 +289,7 @@ pub fn closing_a_listener_drops_requests<H: Harness>() {
 /// Two hundred connections started at once all come up and all work.
 pub fn two_hundred_at_once<H: Harness>() {
     let mut w = World::<H>::new(2);
-    let (_, addr) = w.listen(1, loopback());
+    let (_, addr) = w.listen(1, H::local());
     let callers: Vec<End> = (0..200).map(|_| w.end(0)).collect();
     for (i, end) in callers.iter().enumerate() {
         connect(&mut w, *end, addr, &param(&u32::try_from(i).unwrap().to_be_bytes()));
@@ -267,7 +297,8 @@ pub fn two_hundred_at_once<H: Harness>() {
     let mut pairs = Vec::new();
     for _ in 0..callers.len() {
         let (req, data) = w.request(1);
-        let i = u32::from_be_bytes(data[..].try_into().unwrap()) as usize;
+        let (number, _) = data.split_first_chunk().unwrap();
+        let i = u32::from_be_bytes(*number) as usize;
         let b = w.end(1);
         let now = w.now();
         w.rnics[1].accept(req, b.qp, &param(&[]), now).unwrap();
@@ -289,7 +320,73 @@ pub fn two_hundred_at_once<H: Harness>() {
         w.disconnect(p.a, Disconnect::Orderly);
     }
     for p in &pairs {
-        assert_eq!(w.disconnected(p.a), DisconnectCause::Orderly);
-        assert_eq!(w.disconnected(p.b), DisconnectCause::Orderly);
+        w.ended(p.a, |cause| cause == DisconnectCause::Orderly);
+        w.ended(p.b, |cause| cause == DisconnectCause::Orderly);
+    }
+}
+
+/// An RNIC reaches the addresses it listens on. Whether it reaches others depends on
+/// the host; if it says no, it does not connect there either.
+pub fn what_can_be_reached<H: Harness>() {
+    let mut w = World::<H>::new(1);
+    let (_, addr) = w.listen(0, H::local());
+    w.rnics[0].reaches(addr, None).expect("its own address");
+    w.rnics[0].reaches(addr, Some(H::local())).expect("from its own address");
+    for other in ["127.0.0.1:9", "[::1]:9"] {
+        let other: SocketAddr = other.parse().unwrap();
+        if other.ip() == addr.ip() {
+            continue;
+        }
+        let Err(e) = w.rnics[0].reaches(other, None) else { continue };
+        let end = w.end(0);
+        let now = w.now();
+        if w.rnics[0].connect(end.qp, other, &param(&[]), now).is_ok() {
+            let error = connect_failed(&mut w, end);
+            let timeout = matches!(error, RnicError::Timeout(_));
+            assert!(!timeout, "{other} is out of reach ({e}), and connecting took its time");
+        }
+        let refused = w.rnics[0].listen(other, &listen_opts());
+        assert!(
+            matches!(refused, Err(RnicError::Os { errno: libc::EADDRNOTAVAIL, .. })),
+            "listens where it cannot be reached: {refused:?}"
+        );
+    }
+}
+
+/// READs go through both ways, however few the sides allow each other at a time.
+pub fn few_reads_at_a_time<H: Harness>() {
+    for (ours, theirs) in [(1, 1), (1, 16), (16, 1), (4, 8)] {
+        let mut w = World::<H>::new(2);
+        let (a, b) = (w.end(0), w.end(1));
+        let (_, addr) = w.listen(1, H::local());
+        connect(&mut w, a, addr, &ConnParam { ird: ours, ord: ours, ..param(&[]) });
+        let (req, _) = w.request(1);
+        let now = w.now();
+        let p = ConnParam { ird: theirs, ord: theirs, ..param(&[]) };
+        w.rnics[1].accept(req, b.qp, &p, now).unwrap();
+        let (_, a_ord, a_ird) = w.established(a);
+        let (_, b_ord, b_ird) = w.established(b);
+        let few = ours.min(theirs);
+        assert!((1..=few).contains(&a_ord) && (1..=few).contains(&b_ord), "{a_ord} {b_ord}");
+        assert!(a_ird >= b_ord && b_ird >= a_ord, "{a_ird} {b_ird}");
+        let pair = Pair { a, b };
+        w.assert_alive(pair);
+        for (from, to) in [(a, b), (b, a)] {
+            let bytes = pattern(7, 40 * 500);
+            let src = w.buf(to, bytes.clone(), exs::mem::Access::REMOTE_READ);
+            let dst = w.zeros(from, 40 * 500);
+            for i in 0..40 {
+                let sges = [dst.part(i * 500, 500)];
+                let wr = read_wr(i as u64, &sges, src.addr() + (i * 500) as u64, src.mr.key);
+                w.rnics[from.node].post_send(from.qp, &wr).unwrap();
+            }
+            let now = w.now();
+            w.rnics[from.node].flush(from.qp, now);
+            for i in 0..40 {
+                assert_eq!(w.completed(from).wr_id, i);
+            }
+            assert!(dst.bytes() == bytes, "{ours} {theirs}");
+        }
+        w.assert_alive(pair);
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use exs::mem::Access;
 use exs::rnic::{ConnParam, FileRange, Rnic, SendWr, WcStatus};
 
+use super::skip;
 use super::world::{Harness, Pair, World, param, pattern, send_wr, write_wr};
 
 /// A file with no name.
@@ -30,8 +31,8 @@ fn pair<H: Harness>(crc: bool) -> (World<H>, Pair) {
 
 fn written<H: Harness>(crc: bool) {
     let (mut w, p) = pair::<H>(crc);
-    if !w.rnics[0].caps().file_source {
-        return;
+    if !w.caps(0).file_source {
+        return skip("this device cannot send files");
     }
     let content = pattern(1, 3_000_000);
     let f = file(&content);
@@ -85,8 +86,8 @@ fn written<H: Harness>(crc: bool) {
 
 fn shrinks<H: Harness>(crc: bool) {
     let (mut w, p) = pair::<H>(crc);
-    if !w.rnics[0].caps().file_source {
-        return;
+    if !w.caps(0).file_source {
+        return skip("this device cannot send files");
     }
     for have in [0, 1, 61_440, 700_000] {
         let content = pattern(2, 1_000_000);
@@ -135,8 +136,8 @@ pub fn a_file_that_shrinks_under_crc<H: Harness>() {
 pub fn a_file_that_cannot_be_read<H: Harness>() {
     for crc in [false, true] {
         let (mut w, p) = pair::<H>(crc);
-        if !w.rnics[0].caps().file_source {
-            return;
+        if !w.caps(0).file_source {
+            return skip("this device cannot send files");
         }
         let directory = Arc::new(File::open("/").unwrap());
         let dst = w.buf(p.b, vec![0xEE; 1000], Access::ALL);

@@ -5,16 +5,58 @@
 //! which steps them through a real reactor in one thread. Time is the world's: it
 //! runs with the clock, and a test may push it ahead, so that a timeout of an
 //! hour passes at once.
+//!
+//! Devices differ: in what they can do ([`Caps`](exs::rnic::Caps)), and in what is
+//! around them ([`Harness`]). A test that has no meaning on a device is skipped with
+//! its name and the reason, on standard error even if the test runner captures what
+//! tests print; where only a detail differs, the test says which and why.
 
 pub mod connections;
 pub mod files;
+pub mod immediate;
 pub mod objects;
 pub mod refusals;
 pub mod teardown;
 pub mod transfers;
+pub mod windows;
 pub mod world;
 
 pub use world::{End, Harness, Pair, World};
+
+use std::cell::Cell;
+use std::io::Write;
+use std::sync::Once;
+use std::time::Duration;
+
+use crate::harness::Watchdog;
+
+thread_local! {
+    static TEST: Cell<&'static str> = const { Cell::new("") };
+}
+
+/// Says that a test is skipped, and why. Not by `eprintln!`, which the test runner
+/// keeps to itself when a test passes.
+pub fn skip(why: &str) {
+    let name = TEST.get();
+    let colon = if name.is_empty() { "" } else { ": " };
+    // Nobody may be listening.
+    let _ = writeln!(std::io::stderr().lock(), "skipped: {name}{colon}{why}");
+}
+
+/// Runs one test of the suite; what is missing for all of them is said once.
+pub fn run<H: Harness>(name: &'static str, test: fn()) {
+    static ONCE: Once = Once::new();
+    if let Some(why) = H::missing() {
+        return ONCE.call_once(|| skip(&why));
+    }
+    TEST.set(name);
+    if let Some(why) = H::known(name) {
+        return skip(why);
+    }
+    // Emulated devices are slow; the waits inside have limits of their own.
+    let _dog = Watchdog::with_limit(name, Duration::from_secs(400));
+    test();
+}
 
 /// One `#[test]` for each function of the suite, over the given [`Harness`].
 #[macro_export]
@@ -22,7 +64,12 @@ macro_rules! rnic_contract {
     ($harness:ty: $($module:ident { $($test:ident),* $(,)? })*) => {$(
         mod $module {
             use super::*;
-            $(#[test] fn $test() { $crate::rnic::$module::$test::<$harness>() })*
+            $(#[test] fn $test() {
+                $crate::rnic::run::<$harness>(
+                    concat!(stringify!($module), "::", stringify!($test)),
+                    $crate::rnic::$module::$test::<$harness>,
+                )
+            })*
         }
     )*};
     ($harness:ty) => {
@@ -47,6 +94,8 @@ macro_rules! rnic_contract {
                 states_and_calls,
                 closing_a_listener_drops_requests,
                 two_hundred_at_once,
+                what_can_be_reached,
+                few_reads_at_a_time,
             }
             transfers {
                 sends_of_many_shapes,
@@ -65,6 +114,18 @@ macro_rules! rnic_contract {
                 crc_protects_all_of_it,
                 queues_are_bounded,
                 a_solicited_event_is_told,
+            }
+            immediate {
+                an_immediate_is_delivered,
+                an_immediate_without_bytes,
+                an_immediate_to_an_srq,
+                an_immediate_without_rights,
+            }
+            windows {
+                a_lent_window_serves_and_ends,
+                a_lent_window_takes_reads,
+                a_window_is_as_narrow_as_it_is_bound,
+                windows_come_and_go,
             }
             refusals {
                 a_write_out_of_bounds,

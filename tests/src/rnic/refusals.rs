@@ -6,6 +6,7 @@ use exs::rnic::{
     DisconnectCause, QpState, RecvWr, Rnic, RnicError, SendOp, SendWr, Sge, Wc, WcStatus,
 };
 
+use super::skip;
 use super::world::{Buf, Harness, Pair, World, param, pattern, read_wr, send_wr, write_wr};
 
 /// A connection to misbehave on, with memory at its target, and a second one
@@ -33,9 +34,9 @@ fn scene<H: Harness>(access: Access) -> Scene<H> {
 
 impl<H: Harness> Scene<H> {
     /// Posts what must be refused; then the connection is dead on both sides, the
-    /// target's memory is as it was, and the bystander is well. Returns the WR's
-    /// completion, if there was one.
-    fn refused(mut self, wr: &SendWr<'_>) -> Option<Wc> {
+    /// target's memory is as it was, and the bystander is well. Returns the status of
+    /// the WR's completion.
+    fn refused(mut self, wr: &SendWr<'_>) -> WcStatus {
         // A receive that must be flushed, and a send behind the bad one.
         self.w.recv(self.p.b, 70, &[]);
         self.w.recv(self.p.a, 71, &[]);
@@ -44,13 +45,11 @@ impl<H: Harness> Scene<H> {
         self.ends(wr.wr_id)
     }
 
-    fn ends(mut self, wr_id: u64) -> Option<Wc> {
+    fn ends(mut self, wr_id: u64) -> WcStatus {
         for end in [self.p.a, self.p.b] {
-            let cause = self.w.disconnected(end);
-            assert!(
-                !matches!(cause, DisconnectCause::Orderly | DisconnectCause::Aborted),
-                "{end:?}: {cause:?}"
-            );
+            self.w.ended(end, |cause| {
+                !matches!(cause, DisconnectCause::Orderly | DisconnectCause::Aborted)
+            });
             assert_eq!(self.w.rnics[end.node].qp_state(end.qp), Ok(QpState::Error));
         }
         let (sends, recvs) = self.w.drain(self.p.a);
@@ -61,19 +60,23 @@ impl<H: Harness> Scene<H> {
         assert!(recvs.iter().all(|wc| wc.status != WcStatus::Success), "{recvs:?}");
         assert!(self.dst.bytes().iter().all(|b| *b == BEFORE), "bytes were placed");
         self.w.assert_alive(self.bystander);
-        sends.into_iter().find(|wc| wc.wr_id == wr_id)
+        let wc: Wc = sends.into_iter().find(|wc| wc.wr_id == wr_id).expect("it is signalled");
+        if wc.status == WcStatus::Flushed && !self.w.caps(0).tells_reasons {
+            // It ended with the connection, and the reason was lost.
+            return WcStatus::RemoteAccess;
+        }
+        wc.status
     }
 }
 
 /// A WRITE completes when it has left; if the refusal is faster, it says so.
-fn write_outcome(wc: Option<Wc>) {
-    let status = wc.expect("a signalled WR completes").status;
+fn write_outcome(status: WcStatus) {
     assert!(matches!(status, WcStatus::Success | WcStatus::RemoteAccess), "{status:?}");
 }
 
 /// A READ that is refused completes with the refusal.
-fn read_outcome(wc: Option<Wc>) {
-    assert_eq!(wc.expect("a signalled WR completes").status, WcStatus::RemoteAccess);
+fn read_outcome(status: WcStatus) {
+    assert_eq!(status, WcStatus::RemoteAccess);
 }
 
 /// One byte too far at the end, or at the start. (Of a WRITE of several frames
@@ -126,6 +129,9 @@ pub fn a_write_to_a_dead_key<H: Harness>() {
 /// A window belongs to one QP, though the others share its domain.
 pub fn a_write_to_a_window_of_another_qp<H: Harness>() {
     let mut s = scene::<H>(Access::LOCAL);
+    if !s.w.caps(1).windows {
+        return skip("no windows: a key serves all of a protection domain");
+    }
     let (addr, access) = (s.dst.addr(), Access::REMOTE_WRITE);
     let key = s.w.rnics[1].bind_mw(s.bystander.b.qp, s.dst.mr, addr, 100, access).unwrap();
     assert!(s.w.rnics[1].invalidate_mw(s.p.b.qp, key).is_err(), "not its window");
@@ -187,14 +193,29 @@ pub fn a_message_longer_than_the_receive<H: Harness>() {
         let wc = w.received(p.b);
         assert_eq!((wc.wr_id, wc.status), (1, WcStatus::LocalLength), "{len} into {room}");
         assert!(into.bytes()[room..].iter().all(|b| *b == BEFORE), "{len} into {room}");
-        let status = s.ends(1).expect("a signalled WR completes").status;
-        assert!(matches!(status, WcStatus::Success | WcStatus::RemoteInvalidRequest), "{status:?}");
+        let tells = s.w.caps(0).tells_reasons;
+        let status = s.ends(1);
+        let named = matches!(status, WcStatus::Success | WcStatus::RemoteInvalidRequest);
+        assert!(named || !tells, "{status:?}");
     }
 }
 
-/// A SEND that meets no receive, on a QP without SRQ.
+/// A SEND that meets no receive, on a QP without SRQ: on iWARP the end; on InfiniBand
+/// it waits for one.
 pub fn a_message_without_a_receive<H: Harness>() {
     let mut s = scene::<H>(Access::LOCAL);
+    if s.w.caps(1).write_imm {
+        let (w, p) = (&mut s.w, s.p);
+        w.send(p.a, &send_wr(1, &[s.src.sge()]));
+        w.settle();
+        assert!(w.cm.iter().all(|q| q.is_empty()), "{:?}", w.cm);
+        let late = w.zeros(p.b, 200_000);
+        w.recv(p.b, 2, &[late.sge()]);
+        assert_eq!(w.received(p.b).byte_len, 200_000);
+        assert_eq!(w.completed(p.a).status, WcStatus::Success);
+        assert!(late.bytes() == s.src.bytes());
+        return w.assert_alive(p);
+    }
     s.w.recv(s.p.a, 71, &[]);
     s.w.send(s.p.a, &send_wr(1, &[s.src.sge()]));
     s.ends(1);
@@ -203,6 +224,9 @@ pub fn a_message_without_a_receive<H: Harness>() {
 /// A SEND WITH INVALIDATE of a key that is not the sender's to end.
 pub fn a_foreign_key_cannot_be_invalidated<H: Harness>() {
     let mut s = scene::<H>(Access::ALL);
+    if !s.w.caps(1).windows {
+        return skip("no windows: a key serves all of a protection domain");
+    }
     let (addr, access) = (s.dst.addr(), Access::REMOTE_WRITE);
     let key = s.w.rnics[1].bind_mw(s.bystander.b.qp, s.dst.mr, addr, 100, access).unwrap();
     let bystander = s.bystander;
@@ -211,7 +235,7 @@ pub fn a_foreign_key_cannot_be_invalidated<H: Harness>() {
     s.w.recv(s.p.b, 70, &[]);
     s.w.send(s.p.a, &SendWr { op, ..send_wr(1, &[]) });
     for end in [s.p.a, s.p.b] {
-        assert_ne!(s.w.disconnected(end), DisconnectCause::Orderly);
+        s.w.ended(end, |cause| cause != DisconnectCause::Orderly);
     }
     let (_, recvs) = s.w.drain(s.p.b);
     assert!(recvs.iter().all(|wc| wc.status != WcStatus::Success && wc.invalidated.is_none()));
@@ -261,49 +285,58 @@ pub fn local_memory_is_checked_at_post<H: Harness>() {
 /// A window closed while a WRITE through it is on its way: from that moment on no
 /// byte changes, whatever has arrived before.
 pub fn a_window_closed_in_mid_write<H: Harness>() {
-    const LEN: usize = 32 << 20;
     let (mut w, p) = World::<H>::pair();
-    let src = w.buf(p.a, vec![0xFF; LEN], Access::LOCAL_READ);
-    let dst = w.zeros(p.b, LEN);
+    let len = w.long(32 << 20);
+    let src = w.buf(p.a, vec![0xFF; len], Access::LOCAL_READ);
+    let dst = w.zeros(p.b, len);
     let (addr, access) = (dst.addr(), Access::REMOTE_WRITE);
-    let key = w.rnics[1].bind_mw(p.b.qp, dst.mr, addr, LEN as u64, access).unwrap();
+    let key = w.rnics[1].bind_mw(p.b.qp, dst.mr, addr, len as u64, access).unwrap();
     w.send(p.a, &write_wr(1, &[src.sge()], addr, key));
     w.until("the first bytes", |_| (dst.read::<1>(0) == [0xFF]).then_some(()));
     w.rnics[1].invalidate_mw(p.b.qp, key).unwrap();
     let then = dst.bytes();
-    assert_eq!(then[LEN - 1], 0, "the whole WRITE went through in one step: nothing was tested");
-    assert_ne!(w.disconnected(p.b), DisconnectCause::Orderly);
-    assert_ne!(w.disconnected(p.a), DisconnectCause::Orderly);
+    if then[len - 1] != 0 {
+        assert!(!(H::is_software(0) && H::is_software(1)), "it went through in one step");
+        return skip("the device wrote it all before the window could be closed");
+    }
+    for end in [p.b, p.a] {
+        w.ended(end, |cause| cause != DisconnectCause::Orderly);
+    }
     assert!(dst.bytes() == then, "bytes came after the window was closed");
 }
 
 /// A window closed while it is being READ: the READ fails.
 pub fn a_window_closed_in_mid_read<H: Harness>() {
-    const LEN: usize = 32 << 20;
     let (mut w, p) = World::<H>::pair();
-    let src = w.buf(p.b, vec![0xFF; LEN], Access::LOCAL);
-    let sink = w.zeros(p.a, LEN);
+    let len = w.long(32 << 20);
+    let src = w.buf(p.b, vec![0xFF; len], Access::LOCAL);
+    let sink = w.zeros(p.a, len);
     let (addr, access) = (src.addr(), Access::REMOTE_READ);
-    let key = w.rnics[1].bind_mw(p.b.qp, src.mr, addr, LEN as u64, access).unwrap();
+    let key = w.rnics[1].bind_mw(p.b.qp, src.mr, addr, len as u64, access).unwrap();
     w.send(p.a, &read_wr(1, &[sink.sge()], addr, key));
     w.until("the first bytes", |_| (sink.read::<1>(0) == [0xFF]).then_some(()));
     w.rnics[1].invalidate_mw(p.b.qp, key).unwrap();
-    src.put(0, &vec![0x77; LEN]);
+    src.put(0, &vec![0x77; len]);
     let wc = w.completed(p.a);
     assert_eq!(wc.wr_id, 1);
-    assert_ne!(wc.status, WcStatus::Success, "nothing of this was in mid READ");
+    let sent_by_itself = !H::is_software(1);
+    let stale = sink.bytes().contains(&0x77);
+    assert!(!stale, "read after the window was closed");
+    if wc.status == WcStatus::Success {
+        assert!(sent_by_itself, "nothing of this was in mid READ");
+        return skip("the device read it all before the window could be closed");
+    }
     w.disconnected(p.a);
     w.disconnected(p.b);
-    assert!(!sink.bytes().contains(&0x77), "read after the window was closed");
 }
 
 /// Memory deregistered under posted and running work is touched no more, and the
 /// work completes.
 pub fn deregistered_memory_is_left_alone<H: Harness>() {
-    const LEN: usize = 32 << 20;
     let (mut w, p) = World::<H>::pair();
-    let src = w.buf(p.a, vec![0xFF; LEN], Access::LOCAL_READ);
-    let dst = w.zeros(p.b, LEN);
+    let len = w.long(32 << 20);
+    let src = w.buf(p.a, vec![0xFF; len], Access::LOCAL_READ);
+    let dst = w.zeros(p.b, len);
     w.recv(p.b, 1, &[dst.sge()]);
     w.recv(p.b, 2, &[]);
     w.send(p.a, &send_wr(1, &[src.sge()]));
@@ -312,11 +345,17 @@ pub fn deregistered_memory_is_left_alone<H: Harness>() {
     let then = dst.bytes();
     let wc = w.received(p.b);
     assert_eq!(wc.wr_id, 1);
-    assert_ne!(wc.status, WcStatus::Success);
-    w.disconnected(p.a);
-    w.disconnected(p.b);
     assert!(dst.bytes() == then, "bytes came after deregistration");
-    assert_eq!(w.received(p.b).status, WcStatus::Flushed);
+    if wc.status == WcStatus::Success {
+        let whole = then.iter().all(|b| *b == 0xFF);
+        assert!(whole && !(H::is_software(0) && H::is_software(1)), "it was in mid SEND");
+        skip("the device had it all before the end of the registration (the rest runs)");
+    } else {
+        w.disconnected(p.a);
+        w.disconnected(p.b);
+        assert!(dst.bytes() == then, "bytes came after deregistration");
+        assert_eq!(w.received(p.b).status, WcStatus::Flushed);
+    }
     // Receives on a QP that is not connected yet.
     let end = w.end(0);
     let buf = w.zeros(end, 10);

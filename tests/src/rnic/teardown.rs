@@ -7,16 +7,17 @@ use exs::rnic::{
     CmEvent, Disconnect, DisconnectCause, QpState, RecvWr, Rnic, RnicError, SendWr, WcStatus,
 };
 
-use super::world::{Harness, World, loopback, param, pattern, read_wr, send_wr, write_wr};
+use super::skip;
+use super::world::{Harness, World, param, pattern, read_wr, send_wr, write_wr};
 
 /// What was posted before an orderly disconnect arrives; what is posted after is
 /// refused; receives that remain are flushed; both sides hear of it.
 pub fn orderly_sends_what_was_posted<H: Harness>() {
-    const LEN: usize = 4 << 20;
     let (mut w, p) = World::<H>::pair();
-    let bytes = pattern(1, LEN);
+    let len = w.long(4 << 20);
+    let bytes = pattern(1, len);
     let src = w.buf(p.a, bytes.clone(), Access::LOCAL_READ);
-    let dst = w.zeros(p.b, LEN);
+    let dst = w.zeros(p.b, len);
     w.recv(p.b, 1, &[dst.sge()]);
     w.recv(p.b, 2, &[]);
     w.recv(p.b, 3, &[]);
@@ -33,8 +34,9 @@ pub fn orderly_sends_what_was_posted<H: Harness>() {
         assert_eq!((wc.wr_id, wc.status), (id, status));
     }
     assert!(dst.bytes() == bytes);
-    assert_eq!(w.disconnected(p.b), DisconnectCause::Orderly);
-    assert_eq!(w.disconnected(p.a), DisconnectCause::Orderly);
+    for end in [p.b, p.a] {
+        w.ended(end, |cause| cause == DisconnectCause::Orderly);
+    }
     // All completions are there when the event is.
     let (sends, recvs) = w.drain(p.a);
     assert!(sends.iter().all(|wc| wc.status == WcStatus::Success), "{sends:?}");
@@ -54,17 +56,19 @@ pub fn orderly_both_at_once<H: Harness>() {
     let (mut w, p) = World::<H>::pair();
     w.disconnect(p.a, Disconnect::Orderly);
     w.disconnect(p.b, Disconnect::Orderly);
-    assert_eq!(w.disconnected(p.a), DisconnectCause::Orderly);
-    assert_eq!(w.disconnected(p.b), DisconnectCause::Orderly);
+    for end in [p.a, p.b] {
+        w.ended(end, |cause| cause == DisconnectCause::Orderly);
+    }
+    w.settle();
     assert!(w.cm.iter().all(|q| q.is_empty()), "one event each: {:?}", w.cm);
 }
 
 /// An abort ends at once here, and soon there; all that was outstanding is flushed.
 pub fn abort_flushes_both_sides<H: Harness>() {
-    const LEN: usize = 32 << 20;
     let (mut w, p) = World::<H>::pair();
-    let src = w.buf(p.a, vec![1; LEN], Access::LOCAL_READ);
-    let dst = w.zeros(p.b, LEN);
+    let len = w.long(32 << 20);
+    let src = w.buf(p.a, vec![1; len], Access::LOCAL_READ);
+    let dst = w.zeros(p.b, len);
     w.recv(p.b, 1, &[dst.sge()]);
     w.recv(p.b, 2, &[]);
     w.recv(p.a, 3, &[]);
@@ -75,13 +79,16 @@ pub fn abort_flushes_both_sides<H: Harness>() {
     assert_eq!(w.rnics[0].qp_state(p.a.qp), Ok(QpState::Error));
     assert_eq!(w.disconnected(p.a), DisconnectCause::Aborted);
     let (sends, recvs) = w.drain(p.a);
+    // A device moves data by itself, and may have been faster than the abort.
+    let by_itself = !H::is_software(0) || !H::is_software(1);
     let flushed = |wcs: &[exs::rnic::Wc]| -> Vec<u64> {
-        assert!(wcs.iter().all(|wc| wc.status == WcStatus::Flushed), "{wcs:?}");
+        let well = wcs.iter().take_while(|wc| wc.status == WcStatus::Success).count();
+        assert!(well == 0 || by_itself, "{wcs:?}");
+        assert!(wcs[well..].iter().all(|wc| wc.status == WcStatus::Flushed), "{wcs:?}");
         wcs.iter().map(|wc| wc.wr_id).collect()
     };
     assert_eq!((flushed(&sends), flushed(&recvs)), (vec![4, 5], vec![3]));
-    let cause = w.disconnected(p.b);
-    assert!(matches!(cause, DisconnectCause::Broken(errno) if errno != 0), "{cause:?}");
+    w.ended(p.b, |cause| matches!(cause, DisconnectCause::Broken(errno) if errno != 0));
     assert_eq!(flushed(&w.drain(p.b).1), [1, 2]);
     let again = w.rnics[0].disconnect(p.a.qp, Disconnect::Abort, exs::time::Time::ZERO);
     assert!(matches!(again, Err(RnicError::State { .. })), "{again:?}");
@@ -93,8 +100,7 @@ pub fn destroy_cuts_the_connection<H: Harness>() {
     w.recv(p.a, 1, &[]);
     w.recv(p.b, 2, &[]);
     w.rnics[0].destroy_qp(p.a.qp).unwrap();
-    let cause = w.disconnected(p.b);
-    assert!(matches!(cause, DisconnectCause::Broken(_)), "{cause:?}");
+    w.ended(p.b, |cause| matches!(cause, DisconnectCause::Broken(_)));
     assert_eq!(w.received(p.b).status, WcStatus::Flushed);
     w.settle();
     assert!(w.cm[0].is_empty(), "{:?}", w.cm[0]);
@@ -115,7 +121,7 @@ pub fn a_dead_qp_takes_nothing<H: Harness>() {
     state(w.rnics[0].post_send(p.a.qp, &send_wr(1, &[])));
     state(w.rnics[0].post_recv(p.a.qp, &RecvWr { wr_id: 1, sges: &[] }));
     state(w.rnics[0].bind_mw(p.a.qp, buf.mr, buf.addr(), 1, Access::REMOTE_READ).map(drop));
-    state(w.rnics[0].connect(p.a.qp, loopback(), &param(&[]), now));
+    state(w.rnics[0].connect(p.a.qp, H::local(), &param(&[]), now));
     w.rnics[0].flush(p.a.qp, now);
     w.settle();
     assert!(w.cm[0].is_empty());
@@ -148,9 +154,13 @@ pub fn flushed_even_if_unsignaled<H: Harness>() {
 /// orderly end open for ever.
 pub fn orderly_close_is_bounded_in_time<H: Harness>() {
     let mut w = World::<H>::new(1);
+    if !H::is_software(0) && !w.caps(0).write_imm {
+        // On InfiniBand a message still waits for a receive; on iWARP for nothing.
+        return skip("a device answers for a program that is asleep, and nothing waits");
+    }
     let mut other = World::<H>::new(1);
     let (a, b) = (w.end(0), other.end(0));
-    let (_, addr) = other.listen(0, loopback());
+    let (_, addr) = other.listen(0, H::local());
     let now = w.now();
     w.rnics[0].connect(a.qp, addr, &param(&[]), now).unwrap();
     let req = loop {
@@ -168,7 +178,8 @@ pub fn orderly_close_is_bounded_in_time<H: Harness>() {
     }
     w.established(a);
     // From here on nobody steps the other world.
-    let src = w.buf(a, vec![0; 32 << 20], Access::LOCAL_READ);
+    let len = w.long(32 << 20);
+    let src = w.buf(a, vec![0; len], Access::LOCAL_READ);
     w.send(a, &send_wr(1, &[src.sge()]));
     w.recv(a, 2, &[]);
     w.disconnect(a, Disconnect::Orderly);

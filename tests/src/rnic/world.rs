@@ -7,18 +7,53 @@ use std::time::{Duration, Instant};
 
 use exs::mem::{Access, Key, Region};
 use exs::rnic::{
-    CmEvent, ConnParam, ConnReq, Cq, Disconnect, DisconnectCause, ListenOpts, Listener, Mr, Pd, Qp,
-    QpAttr, Ready, RecvWr, Rnic, RnicEvent, SendOp, SendWr, Sge, Srq, Wc, WcStatus,
+    Caps, CmEvent, ConnParam, ConnReq, Cq, Disconnect, DisconnectCause, ListenOpts, Listener, Mr,
+    Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicEvent, SendOp, SendWr, Sge, Srq, Wc, WcStatus,
 };
 use exs::time::Time;
 
-/// What a driver supplies to run the suite.
+/// What a driver supplies to run the suite, and what is different around it.
+///
+/// What an RNIC itself can do differently is in [`Caps`](exs::rnic::Caps). Here is
+/// what no RNIC says of itself: its addresses, its speed, who answers for it. The
+/// defaults are those of the software RNIC, and the strictest. Tests that ask about a
+/// node ask about the one that it concerns, as the RNICs of a world may differ.
 pub trait Harness {
     /// The driver.
     type Rnic: Rnic;
-    /// Makes an RNIC whose event sources are registered with tokens from
+    /// Long transfers are cut down by this. A test that cannot be cut down without
+    /// losing its meaning is not.
+    const SHRINK: usize = 1;
+    /// Makes the RNIC of a node, whose event sources are registered with tokens from
     /// `token_base` on.
-    fn make(registry: mio::Registry, token_base: usize) -> Self::Rnic;
+    fn make(node: usize, registry: mio::Registry, token_base: usize) -> Self::Rnic;
+    /// An address that the RNICs listen on, with any port.
+    fn local() -> SocketAddr {
+        "127.0.0.1:0".parse().expect("an address")
+    }
+    /// An IPv6 address that the RNICs listen on, with any port, if there is one.
+    fn local6() -> Option<SocketAddr> {
+        Some("[::1]:0".parse().expect("an address"))
+    }
+    /// The node's connections are made by TCP: a TCP server that is no RNIC can be
+    /// called by mistake.
+    fn dials_by_tcp(_node: usize) -> bool {
+        true
+    }
+    /// The node is software in this process: nothing moves while nobody calls it, and
+    /// what TCP clients send to its listeners comes to it and to no kernel.
+    fn is_software(_node: usize) -> bool {
+        true
+    }
+    /// Why nothing of the suite can run here.
+    fn missing() -> Option<String> {
+        None
+    }
+    /// Why a test (`module::name`) cannot be passed here, though by the capabilities
+    /// it should be: what a device is known to do wrong.
+    fn known(_test: &str) -> Option<&'static str> {
+        None
+    }
 }
 
 /// Tokens of one RNIC: 2^32 of them.
@@ -140,11 +175,6 @@ pub fn param(private_data: &[u8]) -> ConnParam<'_> {
     }
 }
 
-/// Any port of the IPv4 loopback.
-pub fn loopback() -> SocketAddr {
-    "127.0.0.1:0".parse().expect("an address")
-}
-
 /// Listening options that most tests use.
 pub fn listen_opts() -> ListenOpts {
     ListenOpts { backlog: 256, v6_only: false, handshake_timeout: Duration::from_secs(50) }
@@ -189,11 +219,23 @@ impl<H: Harness> World<H> {
         for i in 0..rnics {
             let registry = world.poll.registry().try_clone().expect("a registry");
             // Not from zero: a driver that forgets its base is found out.
-            world.rnics.push(H::make(registry, (i + 1) * TOKENS));
+            world.rnics.push(H::make(i, registry, (i + 1) * TOKENS));
             world.cm.push(VecDeque::new());
             world.notified.push(Vec::new());
         }
         world
+    }
+
+    /// Capabilities of a node.
+    pub fn caps(&self, node: usize) -> &Caps {
+        self.rnics[node].caps()
+    }
+
+    /// A length of `len` at most that is long for these RNICs too, and that one WR
+    /// may move.
+    pub fn long(&self, len: usize) -> usize {
+        let most = self.rnics.iter().map(|r| r.caps().max_msg).min().unwrap_or(u64::MAX);
+        (len / H::SHRINK).min(usize::try_from(most).unwrap_or(usize::MAX))
     }
 
     /// The time.
@@ -312,6 +354,25 @@ impl<H: Harness> World<H> {
         })
     }
 
+    /// Waits for an end's `Disconnected`, of a cause that is right. An RNIC that does
+    /// not tell reasons may call it anything.
+    pub fn ended(&mut self, end: End, cause: impl FnOnce(DisconnectCause) -> bool) {
+        let tells = self.caps(end.node).tells_reasons;
+        let got = self.disconnected(end);
+        assert!(!tells || cause(got), "{end:?}: {got:?}");
+    }
+
+    /// Checks private data as they arrived at a node.
+    pub fn assert_private(&self, node: usize, got: &[u8], want: &[u8]) {
+        if !self.caps(node).pads_private_data {
+            return assert_eq!(got, want);
+        }
+        assert!(got.len() >= want.len(), "{} bytes of {}", got.len(), want.len());
+        let (data, pad) = got.split_at(want.len());
+        assert_eq!(data, want);
+        assert!(pad.iter().all(|b| *b == 0), "padded with something else than zeros: {pad:?}");
+    }
+
     /// Makes a queue pair with CQs of its own.
     pub fn end(&mut self, node: usize) -> End {
         let pd = self.rnics[node].alloc_pd().expect("alloc_pd");
@@ -347,7 +408,7 @@ impl<H: Harness> World<H> {
     /// Connects two ends. The initiator speaks first where the RNIC asks for it.
     pub fn join(&mut self, a: End, b: End, param: &ConnParam<'_>) -> Pair {
         let pair = self.join_silently(a, b, param);
-        if self.rnics[a.node].caps().initiator_first {
+        if self.caps(a.node).initiator_first || self.caps(b.node).initiator_first {
             self.recv(b, u64::MAX, &[]);
             self.send(a, &SendWr { signaled: false, ..send_wr(u64::MAX, &[]) });
             assert_eq!(self.received(b).wr_id, u64::MAX);
@@ -357,7 +418,7 @@ impl<H: Harness> World<H> {
 
     /// Connects two ends; no message has gone yet.
     pub fn join_silently(&mut self, a: End, b: End, param: &ConnParam<'_>) -> Pair {
-        let (listener, addr) = self.listen(b.node, loopback());
+        let (listener, addr) = self.listen(b.node, H::local());
         let now = self.now();
         self.rnics[a.node].connect(a.qp, addr, param, now).expect("connect");
         let (req, _) = self.request(b.node);

@@ -1,0 +1,127 @@
+//! Windows that are lent, and windows that are bound: what a peer may reach, and until
+//! when.
+
+use exs::mem::Access;
+use exs::rnic::{Rnic, SendWr, WcStatus};
+
+use super::world::{Buf, Harness, Pair, World, pattern, read_wr, send_wr, write_wr};
+
+/// A WRITE by `a` into the memory of `b`, and a SEND that tells of it.
+fn write<H: Harness>(w: &mut World<H>, p: Pair, bytes: &[u8], raddr: u64, key: u32) {
+    w.recv(p.b, 1, &[]);
+    w.send(p.a, &SendWr { head: bytes, signaled: false, ..write_wr(1, &[], raddr, key) });
+    w.send(p.a, &SendWr { signaled: false, ..send_wr(2, &[]) });
+    let wc = w.received(p.b);
+    assert_eq!((wc.wr_id, wc.status), (1, WcStatus::Success));
+}
+
+/// A lent window takes WRITEs, ends once, and leaves the registration as it was.
+pub fn a_lent_window_serves_and_ends<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    let dst = w.zeros(p.b, 200);
+    for round in 1..=3u8 {
+        let (mr, addr) = (dst.mr, dst.addr() + 50);
+        let key = w.rnics[1].lend_mw(p.b.qp, mr, addr, 100, Access::REMOTE_WRITE).unwrap();
+        write(&mut w, p, &[round; 100], addr, key);
+        let got = dst.bytes();
+        assert!(got[50..150].iter().all(|b| *b == round));
+        assert!(got[..50].iter().chain(&got[150..]).all(|b| *b == 0), "around it");
+        w.rnics[1].invalidate_mw(p.b.qp, key).unwrap();
+        assert!(w.rnics[1].invalidate_mw(p.b.qp, key).is_err(), "twice");
+    }
+    // Two at a time on the same memory: the end of one is not that of the other.
+    let (mr, addr, access) = (dst.mr, dst.addr(), Access::REMOTE_WRITE);
+    let one = w.rnics[1].lend_mw(p.b.qp, mr, addr, 200, access).unwrap();
+    let two = w.rnics[1].lend_mw(p.b.qp, mr, addr, 200, access).unwrap();
+    w.rnics[1].invalidate_mw(p.b.qp, one).unwrap();
+    write(&mut w, p, &[9; 10], addr, two);
+    w.rnics[1].invalidate_mw(p.b.qp, two).unwrap();
+    w.rnics[1].dereg_mr(dst.mr).expect("nothing of it is lent any more");
+    w.assert_alive(p);
+}
+
+/// A lent window of the other kinds: to be READ, and as the sink of a READ, which needs
+/// remote rights on iWARP.
+pub fn a_lent_window_takes_reads<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    let bytes = pattern(1, 5000);
+    let src = w.buf(p.b, bytes.clone(), Access::LOCAL);
+    let key = w.rnics[1].lend_mw(p.b.qp, src.mr, src.addr(), 5000, Access::REMOTE_READ).unwrap();
+    let dst = w.zeros(p.a, 5000);
+    w.send(p.a, &read_wr(1, &[dst.sge()], src.addr(), key));
+    assert_eq!(w.completed(p.a).status, WcStatus::Success);
+    assert!(dst.bytes() == bytes);
+    w.rnics[1].invalidate_mw(p.b.qp, key).unwrap();
+    assert!(w.rnics[1].invalidate_mw(p.b.qp, key).is_err(), "twice");
+    // What may not be read locally cannot be lent for it.
+    let mr = src.mr;
+    let over = w.rnics[1].lend_mw(p.b.qp, mr, src.addr(), 5001, Access::REMOTE_READ);
+    assert!(over.is_err(), "one byte beyond the registration: {over:?}");
+    w.assert_alive(p);
+}
+
+fn cut_off<H: Harness>(mut w: World<H>, p: Pair, wr: &SendWr<'_>, dst: &Buf) {
+    let before = dst.bytes();
+    w.send(p.a, wr);
+    w.disconnected(p.a);
+    w.disconnected(p.b);
+    assert!(dst.bytes() == before, "bytes were placed");
+}
+
+/// A window that is bound opens exactly its bytes for exactly its rights, on every
+/// device, and is closed when it is invalidated.
+pub fn a_window_is_as_narrow_as_it_is_bound<H: Harness>() {
+    let scene = |access| {
+        let (mut w, p) = World::<H>::pair();
+        let dst = w.buf(p.b, vec![5; 300], Access::ALL);
+        let key = w.rnics[1].bind_mw(p.b.qp, dst.mr, dst.addr() + 100, 100, access).unwrap();
+        (w, p, dst, key)
+    };
+    for (at, len) in [(99, 1), (200, 1), (101, 100), (0, 300)] {
+        let (w, p, dst, key) = scene(Access::REMOTE_WRITE);
+        let bytes = vec![1; len];
+        let wr = SendWr { head: &bytes, ..write_wr(1, &[], dst.addr() + at, key) };
+        cut_off(w, p, &wr, &dst);
+    }
+    let (w, p, dst, key) = scene(Access::REMOTE_READ);
+    let wr = SendWr { head: &[1], ..write_wr(1, &[], dst.addr() + 100, key) };
+    cut_off(w, p, &wr, &dst);
+    let (mut w, p, dst, key) = scene(Access::REMOTE_WRITE);
+    write(&mut w, p, &[1; 100], dst.addr() + 100, key);
+    w.rnics[1].invalidate_mw(p.b.qp, key).unwrap();
+    let wr = SendWr { head: &[2], ..write_wr(1, &[], dst.addr() + 100, key) };
+    cut_off(w, p, &wr, &dst);
+}
+
+/// Windows by the hundred, open at the same time and one after the other: none is used
+/// up by those that were closed.
+pub fn windows_come_and_go<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    let dst = w.zeros(p.b, 1000);
+    let access = Access::REMOTE_WRITE;
+    for round in 0..5u8 {
+        let mut keys = Vec::new();
+        for i in 0..100u64 {
+            let addr = dst.addr() + i * 10;
+            let key = if i % 4 == 0 {
+                w.rnics[1].bind_mw(p.b.qp, dst.mr, addr, 10, access)
+            } else {
+                w.rnics[1].lend_mw(p.b.qp, dst.mr, addr, 10, access)
+            };
+            keys.push((addr, key.unwrap()));
+        }
+        for (addr, key) in keys.iter().step_by(7) {
+            write(&mut w, p, &[round + 1; 10], *addr, *key);
+        }
+        assert_eq!(dst.read::<10>(70), [round + 1; 10]);
+        for (_, key) in keys {
+            w.rnics[1].invalidate_mw(p.b.qp, key).unwrap();
+        }
+    }
+    // A QP takes its windows along.
+    w.rnics[1].bind_mw(p.b.qp, dst.mr, dst.addr(), 10, access).unwrap();
+    w.rnics[1].lend_mw(p.b.qp, dst.mr, dst.addr(), 10, access).unwrap();
+    w.rnics[1].destroy_qp(p.b.qp).unwrap();
+    w.rnics[1].dereg_mr(dst.mr).expect("its windows went with their QP");
+    w.disconnected(p.a);
+}
