@@ -47,23 +47,23 @@ impl RawAddr {
     }
 }
 
-/// The address in a `sockaddr_storage`, if it is of a family that has ports.
+/// The address that the kernel or a library gave, if it is of a family with ports.
 ///
 /// # Safety
-/// `at` must be valid for reads of as much as its family's structure has.
-#[cfg(feature = "verbs")]
-pub(crate) unsafe fn addr_from_storage(at: *const libc::sockaddr_storage) -> Option<SocketAddr> {
+/// `at` must be valid for reads of as many bytes as the structure of its family has.
+pub(crate) unsafe fn from_raw(at: *const libc::sockaddr) -> Option<SocketAddr> {
     use std::net::{SocketAddrV4, SocketAddrV6};
-    // SAFETY: valid by the caller's promise.
-    match i32::from(unsafe { (&raw const (*at).ss_family).read_unaligned() }) {
+    // SAFETY: every address begins with its family; it may lie unaligned.
+    let family = unsafe { at.cast::<libc::sa_family_t>().read_unaligned() };
+    match i32::from(family) {
         libc::AF_INET => {
-            // SAFETY: the family says so, and a storage is large enough.
+            // SAFETY: the family says so.
             let a = unsafe { at.cast::<libc::sockaddr_in>().read_unaligned() };
             let ip = a.sin_addr.s_addr.to_ne_bytes();
             Some(SocketAddrV4::new(ip.into(), u16::from_be(a.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: as above.
+            // SAFETY: the family says so.
             let a = unsafe { at.cast::<libc::sockaddr_in6>().read_unaligned() };
             let (ip, port) = (a.sin6_addr.s6_addr, u16::from_be(a.sin6_port));
             Some(SocketAddrV6::new(ip.into(), port, a.sin6_flowinfo, a.sin6_scope_id).into())

@@ -1,7 +1,7 @@
 //! The addresses of this host.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::SocketAddr;
 
 /// The addresses of all interfaces that are up, each with `port`, without doubles.
 pub fn local_addrs(port: u16) -> io::Result<Vec<SocketAddr>> {
@@ -17,35 +17,20 @@ pub fn local_addrs(port: u16) -> io::Result<Vec<SocketAddr>> {
     while let Some(entry) = unsafe { at.as_ref() } {
         let up = libc::c_uint::try_from(libc::IFF_UP).unwrap_or(0);
         if entry.ifa_flags & up != 0
-            && let Some(addr) = address(entry.ifa_addr, port)
-            && !found.contains(&addr)
+            && !entry.ifa_addr.is_null()
+            // SAFETY: an address of the kernel's, complete for its family.
+            && let Some(mut addr) = unsafe { super::addr::from_raw(entry.ifa_addr) }
         {
-            found.push(addr);
+            addr.set_port(port);
+            if !found.contains(&addr) {
+                found.push(addr);
+            }
         }
         at = entry.ifa_next;
     }
     // SAFETY: what getifaddrs returned, freed once.
     unsafe { libc::freeifaddrs(head) };
     Ok(found)
-}
-
-/// The address of an interface, if it is of a family that we know.
-fn address(raw: *const libc::sockaddr, port: u16) -> Option<SocketAddr> {
-    // SAFETY: null, or an address of getifaddrs, which begins with its family.
-    let family = i32::from(unsafe { raw.as_ref() }?.sa_family);
-    if family == libc::AF_INET {
-        // SAFETY: an address of this family has this layout; it may lie unaligned.
-        let v4 = unsafe { raw.cast::<libc::sockaddr_in>().read_unaligned() };
-        let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
-        Some(SocketAddr::new(IpAddr::V4(ip), port))
-    } else if family == libc::AF_INET6 {
-        // SAFETY: as above.
-        let v6 = unsafe { raw.cast::<libc::sockaddr_in6>().read_unaligned() };
-        let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-        Some(SocketAddr::V6(SocketAddrV6::new(ip, port, 0, v6.sin6_scope_id)))
-    } else {
-        None
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What the devices of this host are, for reports.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::host::Host;
 use super::raw::{Device, PortAttr};
@@ -64,14 +64,14 @@ pub fn devices() -> Result<Vec<DeviceInfo>, RnicError> {
         return Ok(Vec::new());
     }
     let host = Host::new(found.clone()).map_err(|e| RnicError::os("rdma_create_event_channel", &e))?;
-    let local = crate::sys::local_addrs().map_err(|e| RnicError::os("getifaddrs", &e))?;
+    let local = crate::sys::local_addrs(0).map_err(|e| RnicError::os("getifaddrs", &e))?;
     found.into_iter().map(|d| describe(d, &host, &local)).collect()
 }
 
-fn describe(device: Device, host: &Host, local: &[IpAddr]) -> Result<DeviceInfo, RnicError> {
+fn describe(device: Device, host: &Host, local: &[SocketAddr]) -> Result<DeviceInfo, RnicError> {
     let attr = device.attr().map_err(|e| RnicError::os("ibv_query_device", &e))?;
-    let on_it = |ip: &&IpAddr| {
-        !ip.is_loopback() && host.device_of((**ip, 0).into()).is_ok_and(|d| d == Some(device))
+    let on_it = |a: &&SocketAddr| {
+        !a.ip().is_loopback() && host.device_of(**a).is_ok_and(|d| d == Some(device))
     };
     let ports: Vec<PortInfo> =
         (1..=attr.ports).filter_map(|n| device.port(n).ok().map(|p| port(n, &p))).collect();
@@ -94,7 +94,7 @@ fn describe(device: Device, host: &Host, local: &[IpAddr]) -> Result<DeviceInfo,
         max_mr_size: attr.max_mr_size,
         max_cqe: attr.max_cqe,
         max_srq: attr.max_srq,
-        addrs: local.iter().filter(on_it).copied().collect(),
+        addrs: local.iter().filter(on_it).map(SocketAddr::ip).collect(),
     })
 }
 

@@ -240,6 +240,7 @@ fn caps(device: Device, attr: &Attr) -> Caps {
         write_acked: !iwarp,
         file_source: false,
         windows: attr.windows,
+        owns_tcp_port: iwarp,
         srq_waits: !iwarp,
         random_keys: false,
         pads_private_data: !iwarp,

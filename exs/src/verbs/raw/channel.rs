@@ -14,6 +14,7 @@ use super::Device;
 const ACK_BATCH: u32 = 64;
 /// Completions taken by one poll.
 const BATCH: usize = 32;
+const BATCH_ENTRIES: i32 = 32;
 
 /// A completion channel.
 pub(in super::super) struct CompChannel(NonNull<sys::ibv_comp_channel>);
@@ -130,7 +131,7 @@ impl CompQueue {
     pub(in super::super) fn poll(&self, out: &mut Vec<RawWc>) -> io::Result<usize> {
         let mut wcs: [MaybeUninit<sys::ibv_wc>; BATCH] = [const { MaybeUninit::uninit() }; BATCH];
         // SAFETY: a live queue, and room for BATCH completions.
-        let n = unsafe { sys::ibv_poll_cq(self.ptr(), BATCH as i32, wcs.as_mut_ptr().cast()) };
+        let n = unsafe { sys::ibv_poll_cq(self.ptr(), BATCH_ENTRIES, wcs.as_mut_ptr().cast()) };
         let n = usize::try_from(n).map_err(|_| io::Error::from_raw_os_error(libc::EIO))?;
         for wc in wcs.iter().take(n) {
             // SAFETY: the first `n` were written.

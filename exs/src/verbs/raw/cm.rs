@@ -65,7 +65,9 @@ impl CmChannel {
             return None;
         }
         // SAFETY: a valid event until it is acknowledged; the reference ends before.
-        let note = unsafe { self.copy(&*event) };
+        let taken = unsafe { &*event };
+        // SAFETY: not acknowledged yet.
+        let note = unsafe { self.copy(taken) };
         // SAFETY: the event just taken, acknowledged once.
         unsafe { sys::rdma_ack_cm_event(event) };
         Some(note)
@@ -337,20 +339,21 @@ impl CmId {
     }
 
     pub(in super::super) fn local_addr(&self) -> Option<SocketAddr> {
-        // SAFETY: a live id, of whose route this is the source address: a storage
-        // large enough for any family.
-        unsafe {
-            let addr = (&raw const (*self.id.as_ptr()).route.addr).cast::<sys::rdma_addr>();
-            crate::sys::addr_from_storage((&raw const (*addr).src_addr_union).cast())
-        }
+        // SAFETY: a live id; in bounds of it.
+        let at = unsafe { &raw const (*self.id.as_ptr()).route.addr }.cast::<sys::rdma_addr>();
+        // SAFETY: as above: the source is the first of a route's addresses.
+        let at = unsafe { &raw const (*at).src_addr_union };
+        // SAFETY: a storage that holds any family's address, zero if there is none.
+        unsafe { crate::sys::from_raw(at.cast()) }
     }
 
     pub(in super::super) fn peer_addr(&self) -> Option<SocketAddr> {
-        // SAFETY: as for `local_addr`: the destination.
-        unsafe {
-            let addr = (&raw const (*self.id.as_ptr()).route.addr).cast::<sys::rdma_addr>();
-            crate::sys::addr_from_storage((&raw const (*addr).dst_addr_union).cast())
-        }
+        // SAFETY: a live id; in bounds of it.
+        let at = unsafe { &raw const (*self.id.as_ptr()).route.addr }.cast::<sys::rdma_addr>();
+        // SAFETY: as above: the destination comes next.
+        let at = unsafe { &raw const (*at).dst_addr_union };
+        // SAFETY: a storage that holds any family's address, zero if there is none.
+        unsafe { crate::sys::from_raw(at.cast()) }
     }
 
     /// Posts staged sends with one doorbell. On failure: how many the device took.
@@ -362,7 +365,7 @@ impl CmId {
     ) -> Result<(), (usize, io::Error)> {
         let qp = NonNull::new(self.qp()).ok_or_else(|| (0, gone()))?;
         // SAFETY: a live queue pair, of whose device this is the call.
-        let call = unsafe { (*(*qp.as_ptr()).context).ops.post_send };
+        let call = unsafe { (*context(qp)).ops.post_send };
         let call = call.ok_or_else(|| (0, gone()))?;
         chain(staged, sges, scratch, |wr, bad| {
             // SAFETY: a live queue pair, and a well-formed chain for the time of the call.
@@ -374,12 +377,17 @@ impl CmId {
     pub(in super::super) fn post_recv(&self, wr_id: u64, sges: &[HwSge]) -> io::Result<()> {
         let qp = NonNull::new(self.qp()).ok_or_else(gone)?;
         // SAFETY: a live queue pair, of whose device this is the call.
-        let call = unsafe { (*(*qp.as_ptr()).context).ops.post_recv }.ok_or_else(gone)?;
+        let call = unsafe { (*context(qp)).ops.post_recv }.ok_or_else(gone)?;
         recv(wr_id, sges, |wr, bad| {
             // SAFETY: a live queue pair, and a well-formed request.
             unsafe { call(qp.as_ptr(), wr, bad) }
         })
     }
+}
+
+fn context(qp: NonNull<sys::ibv_qp>) -> *const sys::ibv_context {
+    // SAFETY: a live queue pair, by its holder; a pointer is read.
+    unsafe { (*qp.as_ptr()).context }
 }
 
 fn gone() -> io::Error {
