@@ -98,6 +98,13 @@ impl Host {
         backlog: u32,
         v6_only: bool,
     ) -> io::Result<SocketAddr> {
+        // First of all: that the port is taken is of no interest if it is another
+        // device's address.
+        let ours = addr.ip().is_unspecified()
+            || self.device_of(addr).ok().flatten() == Some(self.devices[member.0]);
+        if !ours {
+            return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
+        }
         let mut state = self.lock();
         if addr.ip().is_unspecified() && addr.port() != 0 {
             let open = state.listeners.iter_mut().find(|l| {
@@ -113,9 +120,6 @@ impl Host {
             id.v6_only()?;
         }
         id.bind(addr)?;
-        if id.device().is_some_and(|d| d != self.devices[member.0]) {
-            return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
-        }
         id.listen(backlog)?;
         let addr = id.local_addr().unwrap_or(addr);
         state.listeners.push(Shared { id, addr, members: vec![member] });
