@@ -21,10 +21,12 @@
 //!
 //! What it must never know: sockets, streams, messages of EXS.
 
+mod error;
 pub(crate) mod table;
 mod types;
 
 pub use crate::mem::{Access, Key};
+pub use error::RnicError;
 pub use types::*;
 
 use crate::mem::Segment;
