@@ -48,10 +48,14 @@ impl Engine {
         now: Time,
     ) -> Result<(), Error> {
         let s = self.sock(id)?;
-        if s.accepts.is_none() || s.state == State::Closed {
+        let Some(accepts) = s.accepts.as_ref().filter(|_| s.state == State::Listening) else {
             let is = s.state.describe();
             let errno = libc::EINVAL;
             return Err(Error::State { call: "accept", need: "is listening", is, errno });
+        };
+        if accepts.on.is_empty() && accepts.ready.is_empty() {
+            let why = "the RDMA devices that the socket listened on were removed".to_owned();
+            return Err(Error::NoDevice { why });
         }
         let op = self.book(id, ticket, EventKind::Accept, Bufs::None);
         if let Some(a) = &mut self.sock(id)?.accepts {

@@ -1,0 +1,373 @@
+//! RDMA devices that are software RNICs in disguise, which fail when told to.
+//!
+//! They stand in for devices in tests of choosing: each has addresses of its own
+//! (out of 127/8, say) and, like RoCE, port numbers of its own, or takes the host's
+//! TCP ports, as iWARP does. A [`Control`] tells each address what is to happen there.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use exs::mem::Segment;
+use exs::progress::{Context, Devices, Error};
+use exs::rnic::{
+    Access, Caps, CmEvent, ConnParam, ConnReq, Cq, Disconnect, DisconnectCause, Key, ListenOpts,
+    Listener, Mr, Pd, Qp, QpAttr, QpState, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq,
+    Wc,
+};
+use exs::tcp::SoftRnic;
+use exs::time::Time;
+
+/// What connecting to an address comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// There is no answer.
+    Silence,
+    /// ECONNREFUSED, after a while.
+    Refusal,
+    /// The call itself fails: ENETDOWN.
+    Failure,
+}
+
+/// The hand on a device.
+#[derive(Debug, Default)]
+pub struct Control {
+    deeds: Mutex<HashMap<IpAddr, Deed>>,
+    /// Addresses tried, and the time given.
+    tried: Mutex<Vec<(SocketAddr, Duration)>>,
+    removed: AtomicBool,
+}
+
+impl Control {
+    /// From now on this happens to connects to `ip`.
+    pub fn at(&self, ip: IpAddr, deed: Deed) {
+        self.deeds.lock().unwrap().insert(ip, deed);
+    }
+
+    /// The times that connects to `ip` were given.
+    pub fn tried(&self, ip: IpAddr) -> Vec<Duration> {
+        let tried = self.tried.lock().unwrap();
+        tried.iter().filter(|(a, _)| a.ip() == ip).map(|(_, time)| *time).collect()
+    }
+
+    /// Pulls the device out. It is noticed when the engine runs next.
+    pub fn remove(&self) {
+        self.removed.store(true, Ordering::SeqCst);
+    }
+}
+
+/// What a device is like.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Its name.
+    pub name: &'static str,
+    /// The addresses that are its own, and that it reaches.
+    pub owns: fn(IpAddr) -> bool,
+    /// It has port numbers of its own (RoCE): those of TCP underneath, changed by
+    /// this. 0: it takes those of TCP (iWARP).
+    pub ports: u16,
+    /// Changes what it claims to be able to do.
+    pub caps: fn(&mut Caps),
+    /// What is to happen.
+    pub control: Arc<Control>,
+}
+
+/// A context with a software RNIC and these devices, as the one of this process.
+pub fn install(specs: &[Spec]) {
+    let specs = specs.to_vec();
+    install_with(soft, specs);
+}
+
+/// A context whose software RNIC claims other capabilities, as the one of this process.
+pub fn install_soft(caps: fn(&mut Caps)) {
+    let spec = Spec { name: "soft", owns: |_| true, ports: 0, caps, control: Arc::default() };
+    install_with(move |r, base| Ok(Box::new(Fake::new(r, base, spec)?)), Vec::new());
+}
+
+fn install_with(
+    soft: impl FnOnce(mio::Registry, usize) -> Result<Box<dyn Rnic>, Error> + Send + 'static,
+    specs: Vec<Spec>,
+) {
+    let devices = Devices::new(soft, move |registry, base, apart| {
+        let mut all: Vec<Box<dyn Rnic>> = Vec::new();
+        for (i, spec) in specs.into_iter().enumerate() {
+            all.push(Box::new(Fake::new(registry.try_clone().unwrap(), base + i * apart, spec)?));
+        }
+        Ok(all)
+    });
+    Context::install(Context::new(devices).unwrap()).unwrap();
+}
+
+fn soft(registry: mio::Registry, base: usize) -> Result<Box<dyn Rnic>, Error> {
+    Ok(Box::new(SoftRnic::with_kernel_keys(registry, base).expect("random numbers")))
+}
+
+const fn os(call: &'static str, errno: i32) -> RnicError {
+    RnicError::Os { call, errno }
+}
+const GONE: RnicError = os("a device that is gone", libc::ENODEV);
+
+/// A device.
+struct Fake {
+    inner: SoftRnic,
+    caps: Caps,
+    spec: Spec,
+    /// Queue pairs that have connected, and those of them that live.
+    dialled: HashSet<Qp>,
+    live: HashSet<Qp>,
+    /// Connects that no answer comes to.
+    waiting: Vec<(Qp, Time, Duration)>,
+    events: VecDeque<RnicEvent>,
+    now: Time,
+    gone: bool,
+    said: bool,
+}
+
+impl Fake {
+    fn new(registry: mio::Registry, base: usize, spec: Spec) -> Result<Fake, Error> {
+        let inner = SoftRnic::with_kernel_keys(registry, base).expect("random numbers");
+        let mut caps = inner.caps().clone();
+        (caps.name, caps.owns_tcp_port) = (spec.name.to_owned(), spec.ports == 0);
+        (spec.caps)(&mut caps);
+        Ok(Fake {
+            inner,
+            caps,
+            spec,
+            dialled: HashSet::new(),
+            live: HashSet::new(),
+            waiting: Vec::new(),
+            events: VecDeque::new(),
+            now: Time::ZERO,
+            gone: false,
+            said: false,
+        })
+    }
+
+    /// From a port of the device to one of TCP, and back.
+    fn port(&self, mut addr: SocketAddr) -> SocketAddr {
+        if addr.port() != 0 {
+            addr.set_port(addr.port() ^ self.spec.ports);
+        }
+        addr
+    }
+
+    fn alive(&self) -> Result<(), RnicError> {
+        if self.gone { Err(GONE) } else { Ok(()) }
+    }
+
+    /// Ends everything, if the device was pulled out.
+    fn look(&mut self) {
+        if self.spec.control.removed.load(Ordering::SeqCst) && !self.gone {
+            self.gone = true;
+            for qp in self.live.iter().copied().collect::<Vec<_>>() {
+                self.inner.disconnect(qp, Disconnect::Abort, self.now).unwrap();
+            }
+            for (qp, ..) in self.waiting.drain(..) {
+                let error = GONE;
+                self.events.push_back(RnicEvent::Cm(CmEvent::ConnectFailed { qp, error }));
+            }
+        }
+    }
+
+    /// An event of the RNIC inside, as of the device.
+    fn translate(&mut self, event: RnicEvent) -> RnicEvent {
+        let RnicEvent::Cm(event) = event else { return event };
+        RnicEvent::Cm(match event {
+            CmEvent::ConnectRequest { listener, req, peer, local, private_data } => {
+                let local = self.port(local);
+                CmEvent::ConnectRequest { listener, req, peer, local, private_data }
+            }
+            CmEvent::Established { qp, .. } => {
+                self.live.insert(qp);
+                event
+            }
+            CmEvent::Disconnected { qp, cause } => {
+                self.live.remove(&qp);
+                let cause = if self.gone { DisconnectCause::DeviceRemoved } else { cause };
+                CmEvent::Disconnected { qp, cause }
+            }
+            other => other,
+        })
+    }
+}
+
+impl Rnic for Fake {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+    fn alloc_pd(&mut self) -> Result<Pd, RnicError> {
+        self.alive()?;
+        self.inner.alloc_pd()
+    }
+    fn dealloc_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
+        self.inner.dealloc_pd(pd)
+    }
+    fn reg_mr(&mut self, pd: Pd, memory: &Segment, access: Access) -> Result<Mr, RnicError> {
+        self.alive()?;
+        self.inner.reg_mr(pd, memory, access)
+    }
+    fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
+        self.inner.dereg_mr(mr)?;
+        self.alive()
+    }
+    fn create_cq(&mut self, depth: usize) -> Result<Cq, RnicError> {
+        self.inner.create_cq(depth)
+    }
+    fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
+        self.inner.destroy_cq(cq)
+    }
+    fn poll_cq(&mut self, cq: Cq, max: usize, out: &mut Vec<Wc>) -> Result<usize, RnicError> {
+        self.inner.poll_cq(cq, max, out)
+    }
+    fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
+        self.inner.arm_cq(cq)
+    }
+    fn create_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError> {
+        assert!(max_wr <= self.caps.max_srq_wr, "{max_wr}");
+        self.inner.create_srq(pd, max_wr)
+    }
+    fn destroy_srq(&mut self, srq: Srq) -> Result<(), RnicError> {
+        self.inner.destroy_srq(srq)
+    }
+    fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
+        self.alive()?;
+        self.inner.post_srq_recv(srq, wr)
+    }
+    fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
+        self.alive()?;
+        assert!(attr.max_send_wr <= self.caps.max_send_wr, "{attr:?}");
+        self.inner.create_qp(attr)
+    }
+    fn destroy_qp(&mut self, qp: Qp) -> Result<(), RnicError> {
+        self.dialled.remove(&qp);
+        self.live.remove(&qp);
+        self.waiting.retain(|(w, ..)| *w != qp);
+        self.inner.destroy_qp(qp)
+    }
+    fn qp_state(&self, qp: Qp) -> Result<QpState, RnicError> {
+        self.inner.qp_state(qp)
+    }
+    fn post_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
+        assert!(wr.sges.len() <= self.caps.max_sge, "{wr:?}");
+        assert!(wr.file.is_none() || self.caps.file_source, "{wr:?}");
+        let len: u64 = wr.sges.iter().map(|s| s.len).sum();
+        assert!(len <= self.caps.max_msg, "{wr:?}");
+        assert!(!wr.inline || wr.head.len() as u64 + len <= self.caps.max_inline as u64, "{wr:?}");
+        self.inner.post_send(qp, wr)
+    }
+    fn post_recv(&mut self, qp: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
+        self.inner.post_recv(qp, wr)
+    }
+    fn bind_mw(
+        &mut self,
+        qp: Qp,
+        mr: Mr,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Key, RnicError> {
+        self.inner.bind_mw(qp, mr, addr, len, access)
+    }
+    fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
+        self.inner.invalidate_mw(qp, key)
+    }
+    fn flush(&mut self, qp: Qp, now: Time) {
+        self.inner.flush(qp, now);
+    }
+
+    fn listen(&mut self, addr: SocketAddr, opts: &ListenOpts) -> Result<Listener, RnicError> {
+        self.alive()?;
+        if !addr.ip().is_unspecified() && !(self.spec.owns)(addr.ip()) {
+            return Err(os("bind", libc::EADDRNOTAVAIL));
+        }
+        self.inner.listen(self.port(addr), opts)
+    }
+    fn listener_addr(&self, listener: Listener) -> Result<SocketAddr, RnicError> {
+        Ok(self.port(self.inner.listener_addr(listener)?))
+    }
+    fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
+        self.inner.close_listener(listener)
+    }
+    fn connect(
+        &mut self,
+        qp: Qp,
+        addr: SocketAddr,
+        param: &ConnParam<'_>,
+        now: Time,
+    ) -> Result<(), RnicError> {
+        self.alive()?;
+        self.spec.control.tried.lock().unwrap().push((addr, param.timeout));
+        let deed = self.spec.control.deeds.lock().unwrap().get(&addr.ip()).copied();
+        match deed {
+            Some(Deed::Failure) => return Err(os("connect", libc::ENETDOWN)),
+            Some(Deed::Refusal) => {
+                let error = os("connect", libc::ECONNREFUSED);
+                self.events.push_back(RnicEvent::Cm(CmEvent::ConnectFailed { qp, error }));
+            }
+            Some(Deed::Silence) => self.waiting.push((qp, now + param.timeout, param.timeout)),
+            None => {
+                self.inner.connect(qp, self.port(addr), param, now)?;
+                self.dialled.insert(qp);
+            }
+        }
+        Ok(())
+    }
+    fn reaches(&self, addr: SocketAddr, _: Option<SocketAddr>) -> Result<(), RnicError> {
+        let own = (self.spec.owns)(addr.ip());
+        if own { Ok(()) } else { Err(os("route", libc::EHOSTUNREACH)) }
+    }
+    fn accept(
+        &mut self,
+        req: ConnReq,
+        qp: Qp,
+        param: &ConnParam<'_>,
+        now: Time,
+    ) -> Result<(), RnicError> {
+        self.inner.accept(req, qp, param, now)
+    }
+    fn reject(&mut self, req: ConnReq, private_data: &[u8], now: Time) -> Result<(), RnicError> {
+        self.inner.reject(req, private_data, now)
+    }
+    fn disconnect(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError> {
+        self.inner.disconnect(qp, how, now)
+    }
+    fn addrs(&self, qp: Qp) -> Result<(SocketAddr, SocketAddr), RnicError> {
+        let (ours, theirs) = self.inner.addrs(qp)?;
+        let dialled = self.dialled.contains(&qp);
+        Ok(if dialled { (ours, self.port(theirs)) } else { (self.port(ours), theirs) })
+    }
+
+    fn handle_ready(&mut self, token: usize, ready: Ready) {
+        self.inner.handle_ready(token, ready);
+    }
+    fn progress(&mut self, now: Time) -> bool {
+        self.now = now;
+        let due = self.waiting.extract_if(.., |(_, at, _)| *at <= now);
+        for (qp, _, time) in due {
+            let error = RnicError::Timeout(time);
+            self.events.push_back(RnicEvent::Cm(CmEvent::ConnectFailed { qp, error }));
+        }
+        self.inner.progress(now)
+    }
+    fn spin(&mut self, now: Time) -> bool {
+        self.inner.spin(now)
+    }
+    fn next_timeout(&self) -> Option<Time> {
+        let waiting = self.waiting.iter().map(|(_, at, _)| *at);
+        waiting.chain(self.inner.next_timeout()).min()
+    }
+    fn poll_event(&mut self) -> Option<RnicEvent> {
+        self.look();
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        if let Some(event) = self.inner.poll_event() {
+            return Some(self.translate(event));
+        }
+        let last =
+            self.gone && self.live.is_empty() && !std::mem::replace(&mut self.said, self.gone);
+        last.then_some(RnicEvent::DeviceRemoved)
+    }
+}
