@@ -78,7 +78,8 @@ pub use api::{
 };
 pub use mem::{Buffer, MemError, MemoryRegion};
 pub use progress::{
-    Error, EventKind, Interest, Options, QueueOptions, Readiness, RecvFlags, Transport, WaitPolicy,
+    Error, EventKind, Interest, Options, QueueOptions, Readiness, RecvFlags, Route, Transport,
+    WaitPolicy,
 };
 pub use rnic::{DisconnectCause, RnicError, TermCode};
 pub use session::{OpError, SessionError, Violation};

@@ -1,7 +1,7 @@
 //! F0: logging, if the feature `tracing` is on; else nothing at all.
 
 #[cfg(feature = "tracing")]
-pub(crate) use tracing::{debug, warn};
+pub(crate) use tracing::{debug, info, warn};
 
 #[cfg(not(feature = "tracing"))]
 macro_rules! silent {
@@ -14,5 +14,7 @@ macro_rules! silent {
 }
 #[cfg(not(feature = "tracing"))]
 pub(crate) use silent as debug;
+#[cfg(not(feature = "tracing"))]
+pub(crate) use silent as info;
 #[cfg(not(feature = "tracing"))]
 pub(crate) use silent as warn;

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Puts in place what demo, test or check need, and says what it does.
 #
-#   setup.sh demo|test|check|fuzz ...
+#   setup.sh demo|test|check|fuzz|rdma ...
+#
+# rdma is what the test bed with kernel RDMA devices needs (tests/rdma/README.md).
 #
 # Debian packages come through apt-get (through sudo if not root), components
 # through rustup. Nothing is asked, nothing is printed if nothing is missing.
@@ -28,6 +30,11 @@ want() {
         reasons+=("$2 ($3)") ;;
     esac
     losses+=("without '$1' (Debian package $2): $4")
+}
+
+# want_file FILE PACKAGE PURPOSE LOSS: for what is no command
+want_file() {
+    [ -e "$1" ] || want "file $1" "${@:2}"
 }
 
 need_rust() {
@@ -67,22 +74,22 @@ apt() {
     "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 "$@" </dev/null >&2
 }
 
+may_install() { has apt-get && { [ "$(id -u)" = 0 ] || has sudo; }; }
+
 install_packages() {
     [ "${#packages[@]}" -gt 0 ] || return 0
     local i list
     list=$(printf ', %s' "${reasons[@]}")
     list=${list:2}
-    if ! has apt-get; then
-        say "missing, and there is no apt-get to install it with: $list"
-    elif [ "$(id -u)" != 0 ] && ! has sudo; then
-        say "missing, and neither root nor sudo is there to install it: $list"
-    else
+    if may_install; then
         say "installing Debian packages: $list"
         # The lists may be absent or old; they are renewed only if need be.
         if apt install -y -q --no-install-recommends "${packages[@]}"; then return 0; fi
         say "apt-get install failed; once more after apt-get update"
         if apt update -q && apt install -y -q --no-install-recommends "${packages[@]}"; then return 0; fi
         say "apt-get could not install them"
+    else
+        say "missing, and no apt-get, or neither root nor sudo, to install it with: $list"
     fi
     for i in "${losses[@]}"; do say "$i"; done
     case " ${packages[*]} " in *" gcc "* | *" libc6-dev "* | *" g++ "*)
@@ -90,23 +97,70 @@ install_packages() {
     esac
 }
 
-[ $# -gt 0 ] || die "usage: setup.sh demo|test|check|fuzz ..."
+# What the feature `verbs` is built with. Nothing is lost but that feature if it
+# cannot be had, so this is apart from what the others want: Debian 13 has no
+# libclang as old as it must be, and apt-get installs all of a list or nothing.
+install_verbs() {
+    local lacking clang version
+    if lacking=$("$top/tests/scripts/cargo.sh" --can-verbs); then return; fi
+    clang=
+    if may_install; then
+        # A name that is unknown may be so because the lists are not there yet.
+        knows libibverbs-dev || apt update -q || true
+        for version in 15 14; do # 14 is the better tried
+            if knows "libclang1-$version"; then clang="libclang1-$version libclang-common-$version-dev"; fi
+        done
+        if [ -n "$clang" ] || [ -n "${LIBCLANG_PATH-}" ]; then
+            say "installing Debian packages: pkg-config, libibverbs-dev, librdmacm-dev${clang:+, ${clang/ /, }} (to build for RDMA devices)"
+            # shellcheck disable=SC2086 # two words
+            if apt install -y -q --no-install-recommends pkg-config libibverbs-dev librdmacm-dev $clang &&
+                lacking=$("$top/tests/scripts/cargo.sh" --can-verbs); then return; fi
+        fi
+    fi
+    say "EXS is built without RDMA devices (feature verbs); $lacking"
+}
+
+knows() { apt-cache show "$1" >/dev/null 2>&1; }
+
+[ $# -gt 0 ] || die "usage: setup.sh demo|test|check|fuzz|rdma ..."
+verbs=no
 need_rust
 need_linker
 for part in "$@"; do
     case $part in
-        demo) ;;
+        demo) verbs=yes ;;
         test)
+            verbs=yes
             want ip iproute2 "cuts the cable in a network namespace" "the tests in network namespaces are skipped"
             want unshare util-linux "runs tests in name spaces of their own" "the tests in network namespaces and on a full disk are skipped"
             want mount mount "gives a test a small full disk" "the tests on a full disk are skipped"
             ;;
         check)
+            verbs=yes
             need_component rustfmt cargo fmt --version
             need_component clippy cargo clippy --version
             ;;
         fuzz) want c++ g++ "builds the fuzzing engine" "nothing can be fuzzed" ;;
-        *) die "nothing is called '$part' here: demo, test, check, fuzz" ;;
+        rdma)
+            verbs=yes
+            want rdma iproute2 "makes the RDMA devices and the namespaces" "there are no RDMA devices"
+            want busybox busybox-static "starts the guest" "no guest starts"
+            want ibv_devinfo ibverbs-utils "looks at RDMA devices" "the tools of rdma-core are not tried"
+            want rping rdmacm-utils "rping tries the devices, rstream (rsocket) is the neighbour to compare with" "no guest can be tried"
+            want ib_write_bw perftest "measures what a device can do" "there is nothing to compare with"
+            want_file /usr/lib/*/libibverbs/librxe-*.so ibverbs-providers "drives rxe and siw from user space" "programs see no RDMA device"
+            # A kernel of one's own (RDMA_KERNEL=uml:...) needs none of these.
+            case ${RDMA_KERNEL-} in uml:*) ;; *)
+                want qemu-system-x86_64 qemu-system-x86 "boots the guest, in software" "no guest starts (or set RDMA_KERNEL=uml:PATH)"
+                want cpio cpio "packs the guest's first files" "no guest can be made"
+                want modprobe kmod "lists the modules that the guest loads" "no guest can be made"
+                want xz xz-utils "unpacks kernel and modules" "no guest can be made"
+                want strip binutils "makes the modules small" "no guest can be made"
+                ;;
+            esac
+            ;;
+        *) die "nothing is called '$part' here: demo, test, check, fuzz, rdma" ;;
     esac
 done
 install_packages
+[ $verbs = no ] || install_verbs

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Blocking, Counters, EventQueue, Token};
 use crate::progress::{
-    Context, Error, Interest, Options, SocketHandle,
+    Context, Error, Interest, Options, Route, SocketHandle,
 };
 use crate::wire::exs::SocketKind;
 
@@ -210,6 +210,12 @@ impl Socket {
     /// [`Error::State`] if it is not connected.
     pub fn peer_addr(&self) -> Result<SocketAddr, Error> {
         self.addrs()?.1.ok_or_else(|| not_connected("peer_addr"))
+    }
+
+    /// By which device it is connected, and why by this one: `None` before it is.
+    pub fn transport(&self) -> Option<Route> {
+        let id = self.handle.id();
+        self.handle.context().call(|e, _| e.route_of(id))
     }
 
     /// Books a place in the queue and posts; gives the place back if refused.

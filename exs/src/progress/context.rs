@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::engine::{Engine, Released, SockId};
+use super::devices::Devices;
+use super::engine::{Engine, Released, SockId, Verbs};
 use super::lead::{Lead, Leader, Reactor};
 use super::queue::{QueueCore, Waiter, waiter};
+use super::options::check_environment;
 use super::{Error, WaitPolicy};
-use crate::rnic::Rnic;
 use crate::time::Time;
 
 /// How long an adaptive wait spins (ns), where spinning has lately paid.
@@ -67,39 +68,49 @@ pub struct Context {
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+/// The context of the process, or why there is none and its errno.
+static GLOBAL: OnceLock<Result<Arc<Context>, (String, i32)>> = OnceLock::new();
 
 impl Context {
     /// The context of this process, made when first asked for.
+    ///
+    /// # Errors
+    /// [`Error::Start`], every time.
     pub fn global() -> Result<&'static Arc<Context>, Error> {
-        static GLOBAL: OnceLock<Result<Arc<Context>, (String, i32)>> = OnceLock::new();
         let made = GLOBAL.get_or_init(|| {
-            Context::new(super::devices::soft).map_err(|e| (e.to_string(), e.errno()))
+            check_environment()
+                .and_then(|()| Context::new(Devices::of_host()))
+                .map_err(|e| (e.to_string(), e.errno()))
         });
-        match made {
-            Ok(context) => Ok(context),
-            Err((why, errno)) => {
-                let _ = why;
-                Err(Error::Os { call: "starting EXS", errno: *errno })
-            }
-        }
+        made.as_ref().map_err(|(why, errno)| Error::Start { why: why.clone(), errno: *errno })
     }
 
-    /// A context with the device that `make` makes.
-    pub fn new(
-        make: impl FnOnce(mio::Registry, usize) -> Result<Box<dyn Rnic>, Error>,
-    ) -> Result<Arc<Context>, Error> {
+    /// Makes this the context of the process: for tests with devices of their own.
+    ///
+    /// # Errors
+    /// The process has one already.
+    pub fn install(context: Arc<Context>) -> Result<(), Error> {
+        GLOBAL.set(Ok(context)).map_err(|_| Error::invalid("EXS has been used already"))
+    }
+
+    /// A context with these devices.
+    ///
+    /// # Errors
+    /// What the kernel or the software RNIC says.
+    pub fn new(devices: Devices) -> Result<Arc<Context>, Error> {
         let reactor = Reactor::new().map_err(|e| Error::os("epoll_create", &e))?;
         let registry =
-            reactor.registry().try_clone().map_err(|e| Error::os("dup of the reactor", &e))?;
+            || reactor.registry().try_clone().map_err(|e| Error::os("dup of the reactor", &e));
+        let soft = (devices.soft)(registry()?, 0)?;
+        let verbs = match devices.verbs {
+            Some(open) => Verbs::Unopened(open, registry()?),
+            None => Verbs::Unbuilt,
+        };
         let lead = Lead::new(reactor).map_err(|e| Error::os("eventfd", &e))?;
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let mut failed = None;
         let context = Arc::new_cyclic(|me: &Weak| {
             let released = Arc::new(Released::default());
-            let mut engine = Engine::new(id, me.clone(), Arc::clone(&released));
-            failed = make(registry, engine.token_base())
-                .and_then(|rnic| engine.add_device(rnic))
-                .err();
+            let engine = Engine::new(id, me.clone(), Arc::clone(&released), soft, verbs);
             Context {
                 start: Instant::now(),
                 engine: Mutex::new(engine),
@@ -111,9 +122,6 @@ impl Context {
                 sleeps: AtomicU64::new(0),
             }
         });
-        if let Some(e) = failed {
-            return Err(e);
-        }
         let background = Arc::clone(&context);
         std::thread::Builder::new()
             .name("exs-progress".into())

@@ -50,12 +50,14 @@ pub enum Error {
         errno: i32,
     },
     /// Nobody took the connection.
-    #[error("cannot connect to {addr}: {source}")]
+    #[error("cannot connect to {addr}: {source}{before}")]
     Connect {
         /// Where to.
         addr: SocketAddr,
-        /// Why.
+        /// Why: the last attempt's error.
         source: RnicError,
+        /// What became of attempts by other devices before; empty if there were none.
+        before: String,
     },
     /// The peer answered, but no EXS connection can be made with it.
     #[error("{addr} refused the connection: {source}")]
@@ -72,6 +74,20 @@ pub enum Error {
         addr: SocketAddr,
         /// Why.
         source: RnicError,
+    },
+    /// The socket must have an RDMA device, by its options, and there is none (ENODEV).
+    #[error("{why}")]
+    NoDevice {
+        /// Why, and what to do.
+        why: String,
+    },
+    /// EXS could not be started in this process.
+    #[error("EXS cannot start: {why}")]
+    Start {
+        /// Why.
+        why: String,
+        /// Its errno.
+        errno: i32,
     },
     /// Memory.
     #[error(transparent)]
@@ -108,7 +124,8 @@ impl Error {
             Error::Interrupted => libc::EINTR,
             Error::Invalid(_) => libc::EINVAL,
             Error::EndOfStream { .. } => libc::EPIPE,
-            Error::State { errno, .. } | Error::Os { errno, .. } => *errno,
+            Error::State { errno, .. } | Error::Os { errno, .. } | Error::Start { errno, .. } => *errno,
+            Error::NoDevice { .. } => libc::ENODEV,
             Error::Connect { source, .. } | Error::Listen { source, .. } => rnic_errno(source),
             Error::Refused { .. } => libc::ECONNREFUSED,
             Error::Memory(e) => match e {
@@ -149,6 +166,7 @@ fn rnic_errno(e: &RnicError) -> i32 {
         RnicError::NoSuch { .. } => libc::EBADF,
         RnicError::State { .. } => libc::ENOTCONN,
         RnicError::Memory(_) => libc::EFAULT,
+        RnicError::MemLock { .. } => libc::ENOMEM,
     }
 }
 

@@ -32,12 +32,15 @@ mod event;
 mod lead;
 mod options;
 mod queue;
+mod route;
 
 pub use context::{Context, SocketHandle};
 pub use engine::{FileSend, RecvFlags, Remote, SockId};
 pub(crate) use engine::Ticket;
 pub use error::Error;
 pub use event::{Bufs, EventKind, Interest, RawEvent, Readiness};
+pub use devices::Devices;
 pub use options::{Options, QueueOptions, Transport, WaitPolicy};
 pub use queue::QueueCore;
 pub(crate) use queue::prepare_to_wait;
+pub use route::Route;

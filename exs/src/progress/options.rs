@@ -1,20 +1,27 @@
 //! Options of sockets and queues, and the environment that sets their defaults.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
-/// Which road a socket's bytes take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+use super::Error;
+
+/// Which road a socket's bytes take. As text: `auto`, `soft`, `verbs`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Transport {
-    /// The best that reaches the peer. Today that is [`Transport::Soft`].
+    /// To connect: the RDMA device that the way to the peer goes by, if it has an
+    /// EXS peer there; else the software RNIC. To listen: all of them.
     #[default]
     Auto,
     /// The software RNIC: iWARP over TCP in user space.
     Soft,
+    /// RDMA devices only, through libibverbs (feature `verbs`).
+    Verbs,
 }
 
-/// How a thread waits for events.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How a thread waits for events. As text: `busy`, `notify`, `adaptive`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WaitPolicy {
     /// Spin for as long as it takes: lowest latency, one core busy.
@@ -24,6 +31,47 @@ pub enum WaitPolicy {
     /// Spin for a moment where that has lately paid, then sleep.
     #[default]
     Adaptive,
+}
+
+/// Names of an enum's values: to text and back, with an error that lists them.
+macro_rules! names {
+    ($ty:ident: $($name:literal = $value:ident),+) => {
+        impl fmt::Display for $ty {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(match self { $($ty::$value => $name,)+ })
+            }
+        }
+
+        impl FromStr for $ty {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<$ty, Error> {
+                match text.trim().to_ascii_lowercase().as_str() {
+                    $($name => Ok($ty::$value),)+
+                    _ => Err(Error::invalid(format!(
+                        concat!("`{}` is none of", $(" `", $name, "`"),+), text,
+                    ))),
+                }
+            }
+        }
+    };
+}
+
+names!(Transport: "auto" = Auto, "soft" = Soft, "verbs" = Verbs);
+names!(WaitPolicy: "busy" = BusyPoll, "notify" = Notify, "adaptive" = Adaptive);
+
+/// Refuses an environment that asks for what there is not: a name that is mistyped
+/// should not silently mean something else.
+///
+/// # Errors
+/// [`Error::Invalid`] with the variable and its possible values.
+pub(super) fn check_environment() -> Result<(), Error> {
+    fn check<T: FromStr<Err = Error>>(name: &str) -> Result<(), Error> {
+        let Ok(text) = std::env::var(name) else { return Ok(()) };
+        text.parse::<T>().map(drop).map_err(|e| Error::invalid(format!("{name}: {e}")))
+    }
+    check::<Transport>("EXS_TRANSPORT")?;
+    check::<WaitPolicy>("EXS_WAIT")
 }
 
 /// How to make an event queue.
@@ -38,11 +86,7 @@ pub struct QueueOptions {
 
 impl Default for QueueOptions {
     fn default() -> QueueOptions {
-        let wait = match env("EXS_WAIT").as_deref() {
-            Some("busy") => WaitPolicy::BusyPoll,
-            Some("notify") => WaitPolicy::Notify,
-            _ => WaitPolicy::Adaptive,
-        };
+        let wait = env("EXS_WAIT").and_then(|t| t.parse().ok()).unwrap_or_default();
         QueueOptions { depth: 1024, wait }
     }
 }
@@ -50,7 +94,8 @@ impl Default for QueueOptions {
 /// Options of a socket. Set before `connect` or `listen`; accepted sockets have
 /// those of their listener. `Default` reads the environment variable named with
 /// each field (sizes take k, M, G; times are seconds or take ms; `off` is none where
-/// none is possible); a value that cannot be read is as if it were not set.
+/// none is possible); a value that cannot be read is as if it were not set, but for
+/// `EXS_TRANSPORT`, whose mistyped value is an error when EXS starts.
 ///
 /// ```
 /// use exs::{Options, Socket, SocketType};
@@ -66,8 +111,10 @@ impl Default for QueueOptions {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// `EXS_TRANSPORT` = `auto` or `soft`. Default: auto.
+    /// `EXS_TRANSPORT` = `auto`, `soft` or `verbs`. Default: auto.
     pub transport: Transport,
+    /// Of the RDMA devices, use this one only ("rxe0"). `EXS_DEVICE`. Default: all.
+    pub device: Option<String>,
     /// Bytes that a peer may send ahead of our receives (the hidden ring of a
     /// stream, the store for small messages of a seqpacket socket). Memory is
     /// used only if needed. From 4 KiB to 1 GiB: what is outside is taken as the
@@ -109,10 +156,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            transport: match env("EXS_TRANSPORT").as_deref() {
-                Some("soft") => Transport::Soft,
-                _ => Transport::Auto,
-            },
+            transport: env("EXS_TRANSPORT").and_then(|t| t.parse().ok()).unwrap_or_default(),
+            device: std::env::var("EXS_DEVICE").ok().filter(|name| !name.is_empty()),
             ring_size: size("EXS_RING_SIZE", 1 << 20),
             inline_threshold: size("EXS_INLINE_THRESHOLD", 2 << 10),
             max_message: env("EXS_MAX_MESSAGE").and_then(|t| number(&t)).unwrap_or(1 << 30),
@@ -192,6 +237,19 @@ fn switch(name: &str, default: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_read_back_and_others_refused() {
+        for t in [Transport::Auto, Transport::Soft, Transport::Verbs] {
+            assert_eq!(t.to_string().parse::<Transport>().unwrap(), t);
+        }
+        for w in [WaitPolicy::BusyPoll, WaitPolicy::Notify, WaitPolicy::Adaptive] {
+            assert_eq!(w.to_string().to_uppercase().parse::<WaitPolicy>().unwrap(), w);
+        }
+        let e = "infiniband".parse::<Transport>().unwrap_err();
+        assert_eq!(e.to_string(), "`infiniband` is none of `auto` `soft` `verbs`");
+        assert!("".parse::<WaitPolicy>().is_err());
+    }
 
     #[test]
     fn numbers_have_units() {

@@ -21,10 +21,12 @@
 //!
 //! What it must never know: sockets, streams, messages of EXS.
 
+mod fault;
 pub(crate) mod table;
 mod types;
 
 pub use crate::mem::{Access, Key};
+pub use fault::{DisconnectCause, RnicError, TermCode, wc_status_name};
 pub use types::*;
 
 use crate::mem::Segment;

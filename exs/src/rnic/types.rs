@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::fault::{DisconnectCause, RnicError};
 use crate::mem::{AccessFault, Key};
 
 macro_rules! ids {
@@ -61,6 +62,9 @@ pub struct Caps {
     /// window in software); else the connection is lost, and the SRQ must always hold
     /// as many receives as all peers together may send messages (siw).
     pub srq_waits: bool,
+    /// Its listeners take the host's TCP ports (iWARP): what connects by TCP to such
+    /// an address reaches this RNIC, and nothing else can listen there.
+    pub owns_tcp_port: bool,
     /// Keys are drawn at random from all 32 bits.
     pub random_keys: bool,
     /// Private data arrive padded with zeros (InfiniBand, RoCE).
@@ -246,6 +250,9 @@ pub enum WcStatus {
     RemoteOperation,
     /// The source file could not be read: errno.
     FileRead(i32),
+    /// Another failure of a device: its `ibv_wc_status` (12 is
+    /// IBV_WC_RETRY_EXC_ERR: no acknowledgement).
+    Device(u32),
 }
 
 /// A work completion.
@@ -309,35 +316,6 @@ pub enum Disconnect {
     Abort,
 }
 
-/// Layer, type and code of a TERMINATE (RFC 5040 section 4.8), as sent by the
-/// peer or by us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TermCode {
-    /// 0 RDMAP, 1 DDP, 2 MPA (LLP).
-    pub layer: u8,
-    /// Error type inside the layer.
-    pub etype: u8,
-    /// Error code inside the type.
-    pub code: u8,
-}
-
-/// Why a connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DisconnectCause {
-    /// Both sides ended it in order.
-    Orderly,
-    /// We cut it.
-    Aborted,
-    /// The connection broke: errno (ECONNRESET, ETIMEDOUT, EPIPE, ...).
-    Broken(i32),
-    /// The peer sent a TERMINATE.
-    TerminatedByPeer(TermCode),
-    /// The peer broke a rule and we sent a TERMINATE.
-    TerminatedByUs(TermCode),
-    /// The device is gone.
-    DeviceRemoved,
-}
-
 /// What happened to connections.
 #[derive(Clone, Debug)]
 pub enum CmEvent {
@@ -395,6 +373,9 @@ pub enum RnicEvent {
     Cm(CmEvent),
     /// An armed CQ has completions.
     CqReady(Cq),
+    /// The device is gone: its QPs have had their last events, its listeners take
+    /// nothing any more, and calls on it fail from now on.
+    DeviceRemoved,
 }
 
 /// Readiness as the reactor saw it.
@@ -409,82 +390,4 @@ pub struct Ready {
     /// take a short read for "all read", as no edge follows for an end of file
     /// that was reported together with the last bytes.
     pub hup: bool,
-}
-
-/// Why an RNIC refused a call.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RnicError {
-    /// No such object, or not any more.
-    #[error("no such {what} ({id})")]
-    NoSuch {
-        /// Kind of object.
-        what: &'static str,
-        /// Its number.
-        id: u32,
-    },
-    /// The object is in use.
-    #[error("{what} {id} is still in use by {users} others")]
-    Busy {
-        /// Kind of object.
-        what: &'static str,
-        /// Its number.
-        id: u32,
-        /// Users.
-        users: usize,
-    },
-    /// The QP is in another state than the call needs.
-    #[error("queue pair {qp} is in state {state:?}; the call needs {need}")]
-    State {
-        /// Which.
-        qp: u32,
-        /// Its state.
-        state: QpState,
-        /// The states that would do.
-        need: &'static str,
-    },
-    /// A queue is full: take completions out first.
-    #[error("the {what} is full ({depth} work requests): dequeue completions first")]
-    QueueFull {
-        /// Which queue.
-        what: &'static str,
-        /// Its depth.
-        depth: usize,
-    },
-    /// The local memory was refused.
-    #[error("local memory refused: {0}")]
-    Memory(#[from] AccessFault),
-    /// A limit of the RNIC.
-    #[error("{what}: {asked} is over this RNIC's limit of {limit}")]
-    Limit {
-        /// What is limited.
-        what: &'static str,
-        /// Asked for.
-        asked: u64,
-        /// Possible.
-        limit: u64,
-    },
-    /// This RNIC cannot do that.
-    #[error("this RNIC has no {0}")]
-    Unsupported(&'static str),
-    /// The peer's start-up was not understood.
-    #[error("the peer does not speak iWARP as expected: {0}")]
-    Protocol(String),
-    /// The kernel said no.
-    #[error("{call}: {}", std::io::Error::from_raw_os_error(*.errno))]
-    Os {
-        /// The system call or step.
-        call: &'static str,
-        /// Its errno.
-        errno: i32,
-    },
-    /// No answer in time.
-    #[error("no answer within {0:?}")]
-    Timeout(Duration),
-}
-
-impl RnicError {
-    /// An [`RnicError::Os`] from an `io::Error`.
-    pub fn os(call: &'static str, e: &std::io::Error) -> RnicError {
-        RnicError::Os { call, errno: e.raw_os_error().unwrap_or(libc::EIO) }
-    }
 }

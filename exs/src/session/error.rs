@@ -60,7 +60,7 @@ pub enum OpError {
     #[error("the peer has closed the connection")]
     PeerClosed,
     /// The connection is gone.
-    #[error("the connection was reset ({cause:?})")]
+    #[error("the connection was reset: {cause}")]
     Reset {
         /// As the RNIC reports it.
         cause: DisconnectCause,
@@ -137,6 +137,9 @@ impl OpError {
             OpError::Reset { cause } => match cause {
                 DisconnectCause::Broken(errno) => *errno,
                 DisconnectCause::DeviceRemoved => libc::ENODEV,
+                // IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_RESP_TIMEOUT_ERR.
+                DisconnectCause::Device(12 | 13 | 20) => libc::ETIMEDOUT,
+                DisconnectCause::Device(_) => libc::EIO,
                 DisconnectCause::Aborted => libc::ECONNABORTED,
                 _ => libc::ECONNRESET,
             },

@@ -128,7 +128,7 @@ impl Session {
             WcStatus::LocalProtection(fault) => {
                 sided.error.get_or_insert(OpError::LocalMemory(fault.into()));
             }
-            WcStatus::LocalLength | WcStatus::FileRead(_) => sided.flushed = true,
+            WcStatus::LocalLength | WcStatus::FileRead(_) | WcStatus::Device(_) => sided.flushed = true,
         }
         if sided.error.is_some() {
             sided.all_posted = true;

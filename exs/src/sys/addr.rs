@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 
 /// A `sockaddr_in` or `sockaddr_in6`.
 #[repr(C)]
-pub(super) union RawAddr {
+pub(crate) union RawAddr {
     v4: libc::sockaddr_in,
     v6: libc::sockaddr_in6,
 }
 
 impl RawAddr {
     /// The kernel's form of `addr`, and its length.
-    pub(super) fn new(addr: &SocketAddr) -> (RawAddr, libc::socklen_t) {
+    pub(crate) fn new(addr: &SocketAddr) -> (RawAddr, libc::socklen_t) {
         match addr {
             SocketAddr::V4(a) => {
                 let v4 = libc::sockaddr_in {
@@ -38,6 +38,37 @@ impl RawAddr {
 
     pub(super) fn as_ptr(&self) -> *const libc::sockaddr {
         std::ptr::from_ref(self).cast()
+    }
+
+    /// For calls that ask for a pointer to mutable for no reason.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut libc::sockaddr {
+        std::ptr::from_mut(self).cast()
+    }
+}
+
+/// The address that the kernel or a library gave, if it is of a family with ports.
+///
+/// # Safety
+/// `at` must be valid for reads of as many bytes as the structure of its family has.
+pub(crate) unsafe fn from_raw(at: *const libc::sockaddr) -> Option<SocketAddr> {
+    use std::net::{SocketAddrV4, SocketAddrV6};
+    // SAFETY: every address begins with its family; it may lie unaligned.
+    let family = unsafe { at.cast::<libc::sa_family_t>().read_unaligned() };
+    match i32::from(family) {
+        libc::AF_INET => {
+            // SAFETY: the family says so.
+            let a = unsafe { at.cast::<libc::sockaddr_in>().read_unaligned() };
+            let ip = a.sin_addr.s_addr.to_ne_bytes();
+            Some(SocketAddrV4::new(ip.into(), u16::from_be(a.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says so.
+            let a = unsafe { at.cast::<libc::sockaddr_in6>().read_unaligned() };
+            let (ip, port) = (a.sin6_addr.s6_addr, u16::from_be(a.sin6_port));
+            Some(SocketAddrV6::new(ip.into(), port, a.sin6_flowinfo, a.sin6_scope_id).into())
+        }
+        _ => None,
     }
 }
 

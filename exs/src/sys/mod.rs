@@ -7,15 +7,23 @@
 
 mod eventfd;
 mod addr;
+mod ifaddrs;
 mod iovec;
 mod map;
+#[cfg(feature = "verbs")]
+mod limits;
 mod random;
 mod tcp;
 
+#[cfg(feature = "verbs")]
+pub(crate) use addr::{RawAddr, from_raw};
 pub use eventfd::EventFd;
+pub use ifaddrs::local_addrs;
 pub use iovec::{IoVec, IoVecMut};
 pub use map::map_anonymous;
 pub(crate) use map::unmap;
+#[cfg(feature = "verbs")]
+pub use limits::memlock_limit;
 pub use random::RandomSource;
 pub use tcp::{
     abort_on_close, connect_nonblocking, listen, max_segment, no_delay, read_at, receive, send,

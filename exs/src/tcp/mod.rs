@@ -105,6 +105,7 @@ impl SoftRnic {
                 file_source: true,
                 windows: true,
                 srq_waits: true,
+                owns_tcp_port: true,
                 random_keys: true,
                 pads_private_data: false,
                 tells_solicited: true,

@@ -1,54 +1,117 @@
 //! F5: RDMA devices, through libibverbs and librdmacm.
 //!
 //! A [`VerbsRnic`] is one device; [`open`] opens all that the host has. They share
-//! one event channel of librdmacm, since a wildcard listener belongs to no device:
-//! its connection requests say by which they came.
+//! one event channel of librdmacm (`host`), since a wildcard listener belongs to no
+//! device: its connection requests say by which they came.
+//!
+//! The shape of its data: numbered tables of the trait's objects; `keys`, a table of
+//! what each memory key stands for (`memory`); the CQs of the device (`queues`);
+//! queue pairs (`qp`) with their connections (`cm`); what befalls a device as a whole
+//! (`device`, `events`). `raw` is the edge to the C libraries, and the only place
+//! that calls them.
+//!
+//! What it promises beyond the trait:
+//! - The device's queue pair is freed before the last event of its connection is
+//!   told: from then on no DMA touches memory of its WRs.
+//! - One doorbell for a chain of WRs; notifications are asked for only when a thread
+//!   is about to sleep, and of sends only if somebody waits for one.
+//! - What it finds out late (no acknowledgements, a port that is down, a device that
+//!   goes) ends every outstanding WR.
+//!
+//! What it must never know: EXS, its messages, sockets of a program. It reads no
+//! clock: time comes in with the calls.
+//!
+//! Polling is done by `progress` and `spin`, not by `poll_cq`, which hands out what
+//! they have found: so a message is never seen before the event that establishes its
+//! connection.
 
+mod cm;
+mod device;
+mod events;
+mod host;
+mod info;
+mod memory;
+mod qp;
+mod queues;
+mod raw;
+mod slots;
 
-use crate::rnic::{Rnic, RnicError};
+pub use info::{DeviceInfo, PortInfo, devices};
 
-/// What is known of a device, for reports.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DeviceInfo {
-    /// "rxe0", "mlx5_0".
-    pub name: String,
-    /// "InfiniBand", "RoCE", "iWARP".
-    pub transport: &'static str,
-    /// Firmware, or empty.
-    pub firmware: String,
-    /// Node GUID.
-    pub guid: u64,
-    /// Vendor's number and part number.
-    pub vendor: (u32, u32),
-    /// Ports: number, state ("ACTIVE"), MTU, link layer ("Ethernet").
-    pub ports: Vec<PortInfo>,
-    /// On-demand paging for reliable connections.
-    pub odp: bool,
-    /// Most queue pairs.
-    pub max_qp: u32,
-    /// Most registrations.
-    pub max_mr: u32,
-    /// Largest registration.
-    pub max_mr_size: u64,
-    /// Most completions in a queue.
-    pub max_cqe: u32,
-    /// Addresses of this host that are on the device.
-    pub addrs: Vec<std::net::IpAddr>,
-}
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
-/// A port of a device.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PortInfo {
-    /// From 1.
-    pub number: u8,
-    /// "ACTIVE", "DOWN", ...
-    pub state: String,
-    /// Bytes of one packet.
-    pub mtu: u32,
-    /// "Ethernet", "InfiniBand".
-    pub link_layer: String,
-    /// Link speed and width as the kernel gives them, in Gbit/s; 0 if unknown.
-    pub gbit_per_s: u32,
+use crate::mem::{Access, Key, MAX_SGE, Segment};
+use crate::rnic::table::Table;
+use crate::rnic::{
+    Caps, ConnParam, ConnReq, Cq, Disconnect, DisconnectCause, ListenOpts, Listener, Mr, Pd, Qp,
+    QpAttr, QpState, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc,
+};
+use crate::time::Time;
+use raw::{Attr, CompChannel, Device, RawWc, Scratch};
+
+/// Bytes that one WR may move.
+const MAX_MSG: u64 = 1 << 30;
+/// Send WRs of one QP: the device's memory for them is taken for every QP.
+const MAX_SEND_WR: u32 = 128;
+/// Receives of an SRQ.
+const MAX_SRQ_WR: u32 = 32 << 10;
+/// `IBV_WC_FATAL_ERR`.
+const STATUS_FATAL: u32 = 19;
+
+/// Tokens of the reactor, from the RNIC's base.
+const TOKEN_CM: usize = 0;
+const TOKEN_ASYNC: usize = 1;
+const TOKEN_CQ: usize = 2;
+
+/// One RDMA device: see the module's essay.
+pub struct VerbsRnic {
+    caps: Caps,
+    attr: Attr,
+    device: Device,
+    host: Arc<host::Host>,
+    /// Which of the host's devices.
+    index: usize,
+    registry: mio::Registry,
+    token_base: usize,
+    /// What is registered with the reactor.
+    fds: Vec<OwnedFd>,
+    asyncs: events::AsyncInbox,
+    async_ready: bool,
+    channel: Arc<CompChannel>,
+    channel_ready: bool,
+    pds: Table<memory::DomainEntry>,
+    keys: HashMap<Key, memory::Entry>,
+    cqs: Table<queues::Completions>,
+    hw: slab::Slab<queues::HwQueue>,
+    srqs: Table<queues::SharedEntry>,
+    /// Where buffers of an SRQ go that belong to no queue pair any more.
+    srq_cqs: HashMap<u32, Cq>,
+    qps: Table<qp::QueuePair>,
+    by_num: HashMap<u32, u32>,
+    by_serial: HashMap<usize, u32>,
+    listeners: Table<SocketAddr>,
+    requests: Table<cm::Request>,
+    timers: BTreeSet<(Time, u32)>,
+    /// Ports that are down: when their connections end.
+    ports_down: BTreeMap<i32, Time>,
+    /// Connections that have failed, to be ended in this turn.
+    doomed: Vec<(u32, DisconnectCause)>,
+    events: VecDeque<RnicEvent>,
+    inbox: VecDeque<host::Note>,
+    scratch: Scratch,
+    raw: Vec<RawWc>,
+    /// Completions found so far.
+    found: usize,
+    /// Signalled sends outstanding, and orderly ends under way.
+    awaited: usize,
+    closing: usize,
+    /// Bytes that the device takes inline.
+    inline: u32,
+    now: Time,
+    dead: bool,
 }
 
 /// Opens every RDMA device of this host: an RNIC each, with tokens from `token_base`
@@ -61,14 +124,326 @@ pub fn open(
     token_base: usize,
     tokens: usize,
 ) -> Result<Vec<Box<dyn Rnic>>, RnicError> {
-    let _ = (registry, token_base, tokens);
-    Ok(Vec::new())
+    let devices = Device::all().map_err(|e| RnicError::os("rdma_get_devices", &e))?;
+    let rnics = VerbsRnic::open_all(registry, token_base, tokens, devices)?;
+    Ok(rnics.into_iter().map(|r| Box::new(r) as Box<dyn Rnic>).collect())
 }
 
-/// What the devices of this host are and can do, without opening them for use.
-///
-/// # Errors
-/// What libibverbs said.
-pub fn devices() -> Result<Vec<DeviceInfo>, RnicError> {
-    Ok(Vec::new())
+impl VerbsRnic {
+    /// Opens one device by its name.
+    ///
+    /// # Errors
+    /// ENODEV if there is none of that name; what libibverbs or librdmacm said.
+    pub fn open_named(
+        registry: &mio::Registry,
+        token_base: usize,
+        name: &str,
+    ) -> Result<VerbsRnic, RnicError> {
+        let mut devices = Device::all().map_err(|e| RnicError::os("rdma_get_devices", &e))?;
+        devices.retain(|d| d.name() == name);
+        let mut opened = VerbsRnic::open_all(registry, token_base, 1 << 32, devices)?;
+        opened.pop().ok_or(RnicError::Os { call: "rdma_get_devices", errno: libc::ENODEV })
+    }
+
+    fn open_all(
+        registry: &mio::Registry,
+        token_base: usize,
+        tokens: usize,
+        devices: Vec<Device>,
+    ) -> Result<Vec<VerbsRnic>, RnicError> {
+        if devices.is_empty() {
+            return Ok(Vec::new());
+        }
+        let host = host::Host::new(devices.clone())
+            .map_err(|e| RnicError::os("rdma_create_event_channel", &e))?;
+        let each = devices.into_iter().enumerate().map(|(index, device)| {
+            VerbsRnic::new(registry, token_base + index * tokens, device, &host, index)
+        });
+        each.collect()
+    }
+
+    fn new(
+        registry: &mio::Registry,
+        token_base: usize,
+        device: Device,
+        host: &Arc<host::Host>,
+        index: usize,
+    ) -> Result<VerbsRnic, RnicError> {
+        let os = |call| move |e: std::io::Error| RnicError::os(call, &e);
+        let attr = device.attr().map_err(os("ibv_query_device"))?;
+        let channel = CompChannel::new(device).map_err(os("ibv_create_comp_channel"))?;
+        let registry = registry.try_clone().map_err(os("dup of the reactor"))?;
+        let mut fds = Vec::new();
+        let mut watch = |fd, token| -> std::io::Result<()> {
+            let fd = raw::duplicate(fd)?;
+            raw::watch(&registry, &fd, token_base + token)?;
+            fds.push(fd);
+            Ok(())
+        };
+        if index == 0 {
+            watch(host.fd(), TOKEN_CM).map_err(os("watching librdmacm"))?;
+        }
+        let async_fd = device.async_fd().map_err(os("fcntl"))?;
+        watch(async_fd, TOKEN_ASYNC).map_err(os("watching the device"))?;
+        watch(channel.fd(), TOKEN_CQ).map_err(os("watching completions"))?;
+        Ok(VerbsRnic {
+            caps: caps(device, &attr),
+            attr,
+            device,
+            host: Arc::clone(host),
+            index,
+            registry,
+            token_base,
+            fds,
+            asyncs: events::AsyncInbox::new(device),
+            async_ready: true,
+            channel,
+            channel_ready: false,
+            pds: Table::new("protection domain"),
+            keys: HashMap::new(),
+            cqs: Table::new("completion queue"),
+            hw: slab::Slab::new(),
+            srqs: Table::new("shared receive queue"),
+            srq_cqs: HashMap::new(),
+            qps: Table::new("queue pair"),
+            by_num: HashMap::new(),
+            by_serial: HashMap::new(),
+            listeners: Table::new("listener"),
+            requests: Table::new("connection request"),
+            timers: BTreeSet::new(),
+            ports_down: BTreeMap::new(),
+            doomed: Vec::new(),
+            events: VecDeque::new(),
+            inbox: VecDeque::new(),
+            scratch: Scratch::default(),
+            raw: Vec::new(),
+            found: 0,
+            awaited: 0,
+            closing: 0,
+            inline: u32::MAX,
+            now: Time::ZERO,
+            dead: false,
+        })
+    }
+}
+
+/// What a device can do, in the trait's words.
+fn caps(device: Device, attr: &Attr) -> Caps {
+    let iwarp = attr.iwarp;
+    let max_msg = device.port(1).map_or(MAX_MSG, |p| u64::from(p.max_msg).min(MAX_MSG));
+    let sges = usize::try_from(attr.max_sge).unwrap_or(1);
+    Caps {
+        name: device.name(),
+        write_imm: !iwarp,
+        initiator_first: iwarp,
+        read_sink_remote_write: iwarp,
+        write_acked: !iwarp,
+        file_source: false,
+        windows: attr.windows,
+        owns_tcp_port: iwarp,
+        srq_waits: !iwarp,
+        random_keys: false,
+        pads_private_data: !iwarp,
+        tells_solicited: false,
+        tells_reasons: false,
+        // One is for what is copied.
+        max_sge: sges.saturating_sub(1).clamp(1, MAX_SGE),
+        max_inline: slots::SLOT,
+        max_msg: max_msg.max(1 << 20),
+        max_ord: attr.max_ord.clamp(1, 128),
+        max_ird: attr.max_ird.clamp(1, 128),
+        // librdmacm: 56 of the 92 bytes of an IB CM request are left; iWARP's MPA has
+        // 512, of which siw takes 252.
+        max_private_data: if iwarp { 252 } else { 56 },
+        max_send_wr: usize::try_from(attr.max_qp_wr.saturating_sub(64).min(MAX_SEND_WR)).unwrap_or(16),
+        max_srq_wr: usize::try_from(attr.max_srq_wr.min(attr.max_cqe).min(MAX_SRQ_WR)).unwrap_or(1),
+    }
+}
+
+impl Drop for VerbsRnic {
+    fn drop(&mut self) {
+        let listeners: Vec<u32> = self.listeners.iter().map(|(id, _)| id).collect();
+        for id in listeners {
+            self.host.leave((self.index, id));
+        }
+        for fd in &self.fds {
+            let fd = fd.as_raw_fd();
+            // Others may hold the same thing open: closing would not be enough. Fails
+            // only if the reactor is gone.
+            let _ = self.registry.deregister(&mut mio::unix::SourceFd(&fd));
+        }
+    }
+}
+
+impl Rnic for VerbsRnic {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn alloc_pd(&mut self) -> Result<Pd, RnicError> {
+        self.make_pd()
+    }
+    fn dealloc_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
+        self.free_pd(pd)
+    }
+    fn reg_mr(&mut self, pd: Pd, memory: &Segment, access: Access) -> Result<Mr, RnicError> {
+        self.register(pd, memory, access)
+    }
+    fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
+        self.deregister(mr)
+    }
+    fn create_cq(&mut self, _: usize) -> Result<Cq, RnicError> {
+        self.make_cq()
+    }
+    fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
+        self.free_cq(cq)
+    }
+    fn poll_cq(&mut self, cq: Cq, max: usize, out: &mut Vec<Wc>) -> Result<usize, RnicError> {
+        self.take_wcs(cq, max, out)
+    }
+    fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
+        self.arm(cq)
+    }
+    fn create_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError> {
+        self.make_srq(pd, max_wr)
+    }
+    fn destroy_srq(&mut self, srq: Srq) -> Result<(), RnicError> {
+        self.free_srq(srq)
+    }
+    fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
+        self.fill_srq(srq, wr)
+    }
+    fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
+        self.make_qp(attr)
+    }
+    fn destroy_qp(&mut self, qp: Qp) -> Result<(), RnicError> {
+        self.free_qp(qp)
+    }
+    fn qp_state(&self, qp: Qp) -> Result<QpState, RnicError> {
+        self.state_of(qp)
+    }
+
+    fn post_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
+        self.post_tx(qp, wr)
+    }
+    fn post_recv(&mut self, qp: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
+        self.post_rx(qp, wr)
+    }
+    fn bind_mw(
+        &mut self,
+        qp: Qp,
+        mr: Mr,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Key, RnicError> {
+        self.bind(qp, mr, addr, len, access)
+    }
+    fn lend_mw(
+        &mut self,
+        qp: Qp,
+        mr: Mr,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Key, RnicError> {
+        self.lend(qp, mr, addr, len, access)
+    }
+    fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
+        self.invalidate(qp, key)
+    }
+    fn flush(&mut self, qp: Qp, _: Time) {
+        self.ring(qp.0);
+    }
+
+    fn listen(&mut self, addr: SocketAddr, opts: &ListenOpts) -> Result<Listener, RnicError> {
+        self.open_listener(addr, opts)
+    }
+    fn listener_addr(&self, listener: Listener) -> Result<SocketAddr, RnicError> {
+        self.listeners.get(listener.0).copied()
+    }
+    fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
+        self.shut_listener(listener)
+    }
+    fn connect(
+        &mut self,
+        qp: Qp,
+        addr: SocketAddr,
+        param: &ConnParam<'_>,
+        now: Time,
+    ) -> Result<(), RnicError> {
+        self.dial(qp, addr, param, now)
+    }
+    fn reaches(&self, addr: SocketAddr, bind: Option<SocketAddr>) -> Result<(), RnicError> {
+        self.check_route(addr, bind)
+    }
+    fn accept(
+        &mut self,
+        req: ConnReq,
+        qp: Qp,
+        param: &ConnParam<'_>,
+        now: Time,
+    ) -> Result<(), RnicError> {
+        self.answer_yes(req, qp, param, now)
+    }
+    fn reject(&mut self, req: ConnReq, private_data: &[u8], _: Time) -> Result<(), RnicError> {
+        self.answer_no(req, private_data)
+    }
+    fn disconnect(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError> {
+        self.end(qp, how, now)
+    }
+    fn addrs(&self, qp: Qp) -> Result<(SocketAddr, SocketAddr), RnicError> {
+        self.qps.get(qp.0)?.addrs.ok_or_else(|| self.wrong_state(qp, "Rts"))
+    }
+
+    fn handle_ready(&mut self, token: usize, _: Ready) {
+        match token.wrapping_sub(self.token_base) {
+            TOKEN_CM => self.host.note_readable(),
+            TOKEN_ASYNC => self.async_ready = true,
+            TOKEN_CQ => self.channel_ready = true,
+            _ => {}
+        }
+    }
+
+    fn progress(&mut self, now: Time) -> bool {
+        self.now = now;
+        if std::mem::take(&mut self.channel_ready) {
+            self.drain_notifications();
+        }
+        if std::mem::take(&mut self.async_ready) {
+            self.drain_async(now);
+        }
+        let mut inbox = std::mem::take(&mut self.inbox);
+        let others = self.host.take(self.index, &mut inbox);
+        for note in inbox.drain(..) {
+            self.handle_note(note, now);
+        }
+        self.inbox = inbox;
+        let more = self.poll_hw();
+        self.fire_timers(now);
+        self.bury_doomed();
+        more || others
+    }
+
+    fn spin(&mut self, now: Time) -> bool {
+        self.now = now;
+        let before = self.found;
+        self.poll_hw();
+        self.found != before
+    }
+
+    fn prepare_sleep(&mut self) -> bool {
+        self.arm_hw() || !self.events.is_empty()
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
+        let timers = self.timers.first().map(|t| t.0);
+        let ports = self.ports_down.values().copied();
+        let now = (!self.doomed.is_empty()).then_some(Time::ZERO);
+        ports.chain(timers).chain(now).min()
+    }
+
+    fn poll_event(&mut self) -> Option<RnicEvent> {
+        self.events.pop_front()
+    }
 }

@@ -1,16 +1,17 @@
-//! Connections: listen, connect, accept, and what the RNICs report of them.
+//! Connections: accept, and what the RNICs report of all of them.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use super::post::Ticket;
-use super::sock::{Accepts, Request, Sock, State};
+use super::sock::{Request, Sock, State};
 use super::{Engine, Error, SockId};
 use crate::progress::context::SocketHandle;
-use crate::progress::event::{Bufs, EventKind, RawEvent, Readiness};
+use crate::progress::event::{Bufs, EventKind, RawEvent};
+use crate::progress::route::Route;
 use crate::rnic::{
-    CmEvent, ConnParam, ConnReq, DisconnectCause, ListenOpts, Listener, Qp, RnicError, RnicEvent,
+    CmEvent, ConnParam, ConnReq, DisconnectCause, Listener, Qp, RnicError, RnicEvent,
 };
-use crate::session::{OpError, Session};
+use crate::session::Session;
 use crate::time::Time;
 use crate::wire::exs::{Refusal, RefusalCode, VERSIONS};
 
@@ -28,76 +29,16 @@ impl Engine {
         Ok(())
     }
 
-    fn fresh(&mut self, id: SockId, call: &'static str) -> Result<&mut Sock, Error> {
+    pub(super) fn fresh(&mut self, id: SockId, call: &'static str) -> Result<&mut Sock, Error> {
         let s = self.sock(id)?;
         let errno = match s.state {
             State::Fresh => return Ok(s),
             State::Connecting { .. } => libc::EALREADY,
-            State::Listening(_) => libc::EINVAL,
+            State::Listening => libc::EINVAL,
             State::Accepting { .. } | State::Open => libc::EISCONN,
             State::Closed => libc::EBADF,
         };
         Err(Error::State { call, need: "is new", is: s.state.describe(), errno })
-    }
-
-    pub(crate) fn listen(&mut self, id: SockId, backlog: u32) -> Result<(), Error> {
-        let s = self.fresh(id, "listen")?;
-        let addr = s.bound.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
-        let opts = ListenOpts {
-            backlog: backlog.max(1),
-            v6_only: s.opts.v6_only,
-            handshake_timeout: s.opts.connect_timeout,
-        };
-        let device = s.device;
-        let rnic = &mut self.devices[device].rnic;
-        let listener =
-            rnic.listen(addr, &opts).map_err(|source| Error::Listen { addr, source })?;
-        let bound = rnic.listener_addr(listener)?;
-        self.by_listener.insert((device, listener), id.index);
-        let s = self.sock(id)?;
-        s.state = State::Listening(listener);
-        s.bound = Some(bound);
-        let backlog = backlog.max(1) as usize;
-        s.accepts = Some(Box::new(Accepts { backlog, ..Accepts::default() }));
-        Ok(())
-    }
-
-    pub(crate) fn connect(
-        &mut self,
-        id: SockId,
-        ticket: &Ticket<'_>,
-        addr: SocketAddr,
-        now: Time,
-    ) -> Result<(), Error> {
-        let s = self.fresh(id, "connect")?;
-        let device = s.device;
-        let (opts, bind) = (s.opts.clone(), s.bound);
-        let d = &mut self.devices[device];
-        let session = Session::initiator(self.socks[id.index as usize].session_config(d.rnic.caps()));
-        let qp = d.create_qp(super::MAX_SEND_WR)?;
-        let hello = session.hello();
-        let param = ConnParam {
-            private_data: &hello,
-            ird: d.rnic.caps().max_ird,
-            ord: d.rnic.caps().max_ord,
-            timeout: opts.connect_timeout,
-            crc: opts.crc,
-            no_delay: opts.no_delay,
-            bind,
-        };
-        if let Err(source) = d.rnic.connect(qp, addr, &param, now) {
-            // It was just made: there is nothing to go wrong.
-            let _ = d.rnic.destroy_qp(qp);
-            return Err(Error::Connect { addr, source });
-        }
-        let op = self.book(id, ticket, EventKind::Connect, Bufs::None);
-        self.by_qp.insert((device, qp), id.index);
-        let s = self.sock(id)?;
-        s.state = State::Connecting { op, addr };
-        s.session = Some(Box::new(session));
-        s.qp = Some(qp);
-        self.mark(id.index);
-        Ok(())
     }
 
     pub(crate) fn accept(
@@ -144,12 +85,11 @@ impl Engine {
         }
         // There may be room now for requests that wait.
         loop {
-            let device = self.socks[index as usize].device;
             let Some(a) = &mut self.socks[index as usize].accepts else { return };
             if a.starting + a.ready.len() >= a.backlog {
                 break;
             }
-            let Some(r) = a.waiting.pop_front() else { break };
+            let Some((device, r)) = a.waiting.pop_front() else { break };
             self.take_request(device, index, r, now);
         }
         self.mark(index);
@@ -166,7 +106,11 @@ impl Engine {
     // ---- what the RNIC reports -------------------------------------------------
 
     pub(super) fn handle_event(&mut self, device: usize, event: RnicEvent, now: Time) {
-        let RnicEvent::Cm(event) = event else { return };
+        let event = match event {
+            RnicEvent::Cm(event) => event,
+            RnicEvent::CqReady(_) => return,
+            RnicEvent::DeviceRemoved => return self.device_removed(device),
+        };
         match event {
             CmEvent::ConnectRequest { listener, req, peer, local, private_data } => {
                 let request = Request { req, peer, local, private_data };
@@ -177,47 +121,25 @@ impl Engine {
             }
             CmEvent::Rejected { qp, private_data } => {
                 if let Some((id, addr)) = self.connecting(device, qp) {
-                    let source = Session::refusal(&private_data);
-                    self.connect_failed(id, Error::Refused { addr, source });
+                    self.attempt_refused(id, addr, Session::refusal(&private_data), now);
                 }
             }
             CmEvent::ConnectFailed { qp, error } => {
-                if let Some((id, addr)) = self.connecting(device, qp) {
-                    self.connect_failed(id, Error::Connect { addr, source: error });
+                if let Some((id, _)) = self.connecting(device, qp) {
+                    self.attempt_failed(id, error, now);
                 } else {
                     self.handle_disconnected(device, qp, DisconnectCause::Aborted, now);
                 }
             }
             CmEvent::Disconnected { qp, cause } => {
+                if cause == DisconnectCause::DeviceRemoved {
+                    self.device_removed(device);
+                }
                 // All completions first: those before the end, and the flushed.
                 self.reap_completions(device, now);
                 self.handle_disconnected(device, qp, cause, now);
             }
         }
-    }
-
-    fn connecting(&self, device: usize, qp: Qp) -> Option<(SockId, SocketAddr)> {
-        let index = *self.by_qp.get(&(device, qp))?;
-        match self.socks[index as usize].state {
-            State::Connecting { addr, .. } => Some((self.id(index), addr)),
-            _ => None,
-        }
-    }
-
-    /// A connect came to nothing: the socket is as before it.
-    pub(super) fn connect_failed(&mut self, id: SockId, error: Error) {
-        let Ok(s) = self.sock(id) else { return };
-        let State::Connecting { op, .. } = s.state else { return };
-        s.state = State::Fresh;
-        let polls = std::mem::take(&mut s.polls);
-        self.drop_session(id.index);
-        self.complete(op, Err(error));
-        // Whoever polls waits for this connection: it is not to be.
-        let ready = Readiness { readable: true, writable: true, error: true };
-        for (poll, _) in polls {
-            self.complete_poll(poll, ready);
-        }
-        self.mark(id.index);
     }
 
     fn handle_request(&mut self, device: usize, listener: Listener, r: Request, now: Time) {
@@ -229,7 +151,7 @@ impl Engine {
         if a.starting + a.ready.len() < a.backlog {
             self.take_request(device, parent, r, now);
         } else if a.waiting.len() < a.backlog + PATIENCE {
-            a.waiting.push_back(r);
+            a.waiting.push_back((device, r));
         } else {
             let full = Refusal { code: RefusalCode::BacklogFull, versions: VERSIONS };
             self.reject(device, r.req, &full.emit(), now);
@@ -254,9 +176,15 @@ impl Engine {
         match self.start_child(device, &r, &reply, child, now) {
             Ok(qp) => {
                 self.by_qp.insert((device, qp), child.index);
+                let d = &self.devices[device];
+                let (transport, name) = (d.transport, d.name().to_owned());
+                let reason = "the peer came by it".to_owned();
+                let route = Route { transport, device: name, reason };
+                crate::trace::info!("{} connects by {route}", r.peer);
                 let s = &mut self.socks[child.index as usize];
                 s.state = State::Accepting { parent: parent_id };
                 s.addrs = Some((r.local, r.peer));
+                s.route = Some(Box::new(route));
                 s.bound = Some(r.local);
                 (s.session, s.qp, s.device) = (Some(Box::new(session)), Some(qp), device);
                 s.held = false;
@@ -284,19 +212,18 @@ impl Engine {
         let opts = &self.socks[child.index as usize].opts;
         let (timeout, crc, no_delay) = (opts.connect_timeout, opts.crc, opts.no_delay);
         let d = &mut self.devices[device];
-        let qp = d.create_qp(super::MAX_SEND_WR)?;
+        let qp = d.create_qp()?;
         let (ird, ord) = (d.rnic.caps().max_ird, d.rnic.caps().max_ord);
         let param =
             ConnParam { private_data: reply, ird, ord, timeout, crc, no_delay, bind: None };
         if let Err(e) = d.rnic.accept(r.req, qp, &param, now) {
-            // It was just made: there is nothing to go wrong.
-            let _ = d.rnic.destroy_qp(qp);
+            d.destroy_qp(qp);
             return Err(e);
         }
         Ok(qp)
     }
 
-    fn reject(&mut self, device: usize, req: ConnReq, private_data: &[u8], now: Time) {
+    pub(super) fn reject(&mut self, device: usize, req: ConnReq, private_data: &[u8], now: Time) {
         // Fails only if the peer has hung up meanwhile.
         let _ = self.devices[device].rnic.reject(req, private_data, now);
     }
@@ -319,10 +246,7 @@ impl Engine {
             None => return,
         };
         match (s.state.clone(), greeted) {
-            (State::Connecting { op, .. }, Ok(())) => {
-                s.state = State::Open;
-                self.complete(op, Ok(()));
-            }
+            (State::Connecting { op, .. }, Ok(())) => self.connected(index, op),
             (State::Connecting { addr, .. }, Err(source)) => {
                 self.connect_failed(id, Error::Refused { addr, source });
             }
@@ -372,10 +296,13 @@ impl Engine {
                     self.match_accepts(parent.index, now);
                 }
             }
-            State::Connecting { addr, .. } => {
-                let source = RnicError::Os { call: "connect", errno: libc::ECONNRESET };
-                let id = self.id(index);
-                self.connect_failed(id, Error::Connect { addr, source });
+            State::Connecting { .. } => {
+                let errno = match cause {
+                    DisconnectCause::DeviceRemoved => libc::ENODEV,
+                    _ => libc::ECONNRESET,
+                };
+                let source = RnicError::Os { call: "connect", errno };
+                self.attempt_failed(self.id(index), source, now);
             }
             _ => {
                 if let Some(session) = s.session.as_mut() {
@@ -384,26 +311,5 @@ impl Engine {
             }
         }
         self.mark(index);
-    }
-
-    /// The listening side of `close`.
-    pub(super) fn end_listening(&mut self, id: SockId, now: Time) {
-        let Ok(s) = self.sock(id) else { return };
-        let State::Listening(listener) = s.state else { return };
-        let (device, accepts) = (s.device, s.accepts.take());
-        self.by_listener.remove(&(device, listener));
-        // It exists: there is nothing to go wrong.
-        let _ = self.devices[device].rnic.close_listener(listener);
-        let Some(accepts) = accepts else { return };
-        let closed = Refusal { code: RefusalCode::Closed, versions: VERSIONS };
-        for r in accepts.waiting {
-            self.reject(device, r.req, &closed.emit(), now);
-        }
-        for op in accepts.ops {
-            self.complete(op, Err(Error::Op(OpError::Cancelled)));
-        }
-        for child in accepts.ready {
-            self.release_socket(child, now);
-        }
     }
 }

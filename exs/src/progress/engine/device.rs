@@ -1,115 +1,185 @@
 //! A device: an RNIC and the objects that EXS keeps on it.
+//!
+//! These are made when the device is first used: a host may have adapters that no
+//! socket of this program ever needs.
 
+use super::slots::{Slots, credits};
 use crate::mem::{Access, Buffer, Key, Region, Segment};
 use crate::progress::Error;
+use crate::progress::options::Transport;
 use crate::rnic::{
-    Caps, Cq, Disconnect, Mr, Pd, Qp, QpAttr, RecvWr, Rnic, RnicError, SendWr, Sge, Srq,
+    Caps, Cq, Disconnect, Mr, Pd, Qp, QpAttr, Rnic, RnicError, SendWr, Wc,
 };
 use crate::session::{Buf, Port};
 use crate::time::Time;
 
-/// Receive buffers that all connections of a device share, and their size: a
-/// message header and what rides inside of it.
-const SLOTS: usize = 256;
-const SLOTS_LEN: usize = SLOTS * SLOT as usize;
-pub(super) const SLOT: u32 = 8 << 10;
-
 /// Completions of all connections that may wait at a time. They are taken out with
 /// every turn, but one turn may look after thousands of connections.
 const CQ_DEPTH: usize = 1 << 20;
+/// Send WRs of one connection that may be outstanding, if the RNIC takes so many.
+const MAX_SEND_WR: usize = 256;
 
 /// The pool through which small unregistered memory travels.
 const BOUNCES: u32 = 256;
 pub(super) const BOUNCE: usize = 4 << 10;
 
+/// Memory of our own.
+pub(super) fn map(len: usize) -> Result<Segment, RnicError> {
+    Region::map(len)
+        .and_then(|region| region.segment(0, len))
+        .map_err(|_| RnicError::Os { call: "mmap", errno: libc::ENOMEM })
+}
+
 /// An RNIC and what belongs to it.
 pub(super) struct Device {
     pub(super) index: usize,
     pub(super) rnic: Box<dyn Rnic>,
+    pub(super) transport: Transport,
+    /// It was removed: nothing new is begun on it.
+    pub(super) gone: bool,
+    objects: Option<Objects>,
+}
+
+/// What all connections of a device share.
+struct Objects {
     pd: Pd,
-    pub(super) cq: Cq,
-    srq: Srq,
-    slots: Buf,
+    cq: Cq,
+    slots: Slots,
     /// The bounce pool, made when first needed.
     bounces: Option<(Buf, Vec<u32>)>,
 }
 
+const UNUSED: RnicError = RnicError::NoSuch { what: "connection on this device", id: 0 };
+
 impl Device {
-    pub(super) fn new(index: usize, mut rnic: Box<dyn Rnic>) -> Result<Device, Error> {
-        let pd = rnic.alloc_pd()?;
-        let cq = rnic.create_cq(CQ_DEPTH)?;
-        let srq = rnic.create_srq(pd, SLOTS)?;
-        let seg = Region::map(SLOTS_LEN)?.segment(0, SLOTS_LEN)?;
-        let mr = rnic.reg_mr(pd, &seg, Access::LOCAL)?;
-        let slots = Buf { seg, mr };
-        let mut device = Device { index, rnic, pd, cq, srq, slots, bounces: None };
-        for slot in 0..SLOTS {
-            device.post_slot(slot as u64)?;
+    pub(super) fn new(index: usize, rnic: Box<dyn Rnic>, transport: Transport) -> Device {
+        Device { index, rnic, transport, gone: false, objects: None }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.rnic.caps().name
+    }
+
+    /// Makes its objects, if that was not done yet.
+    pub(super) fn start(&mut self) -> Result<(), RnicError> {
+        if self.objects.is_none() {
+            let rnic = self.rnic.as_mut();
+            let pd = rnic.alloc_pd()?;
+            let made = rnic.create_cq(CQ_DEPTH).and_then(|cq| {
+                let slots = Slots::new(rnic, pd).inspect_err(|_| {
+                    // It was just made: there is nothing to go wrong.
+                    let _ = rnic.destroy_cq(cq);
+                })?;
+                Ok(Objects { pd, cq, slots, bounces: None })
+            });
+            self.objects = Some(made.inspect_err(|_| {
+                let _ = rnic.dealloc_pd(pd);
+            })?);
         }
-        Ok(device)
+        Ok(())
     }
 
-    /// Gives a receive slot to the RNIC.
-    pub(super) fn post_slot(&mut self, slot: u64) -> Result<(), RnicError> {
-        let addr = self.slots.seg.addr() + slot * u64::from(SLOT);
-        let sge = Sge { addr, len: u64::from(SLOT), lkey: self.slots.mr.key };
-        self.rnic.post_srq_recv(self.srq, &RecvWr { wr_id: slot, sges: &[sge] })
+    fn objects(&mut self) -> Result<(&mut dyn Rnic, &mut Objects), RnicError> {
+        let objects = self.objects.as_mut().ok_or(UNUSED)?;
+        Ok((self.rnic.as_mut(), objects))
     }
 
-    /// What arrived in a slot; None if the numbers are not of a slot of ours.
+    /// Takes completions out; returns how many.
+    pub(super) fn poll_cq(&mut self, max: usize, out: &mut Vec<Wc>) -> usize {
+        match self.objects() {
+            // The queue is ours and exists: there is nothing to go wrong.
+            Ok((rnic, o)) => rnic.poll_cq(o.cq, max, out).unwrap_or(0),
+            Err(_) => 0,
+        }
+    }
+
+    /// A receive slot was used, and may be used again.
+    pub(super) fn return_slot(&mut self, slot: u64) {
+        let gone = self.gone;
+        if let Ok((rnic, o)) = self.objects() {
+            // The SRQ has room: this slot came out of it.
+            let posted = o.slots.post(rnic, slot);
+            debug_assert!(posted.is_ok() || gone, "{posted:?}");
+        }
+    }
+
+    /// What arrived in a slot.
     pub(super) fn slot(&self, slot: u64, len: u64) -> Option<Segment> {
-        let (slot, len) = (usize::try_from(slot).ok()?, usize::try_from(len).ok()?);
-        if slot >= SLOTS || len > SLOT as usize {
-            return None;
-        }
-        self.slots.seg.slice(slot * SLOT as usize, len).ok()
+        self.objects.as_ref()?.slots.get(slot, len)
     }
 
-    pub(super) fn create_qp(&mut self, max_send_wr: usize) -> Result<Qp, RnicError> {
-        self.rnic.create_qp(&QpAttr {
-            pd: self.pd,
-            send_cq: self.cq,
-            recv_cq: self.cq,
-            srq: Some(self.srq),
-            max_send_wr,
+    /// Credits of each connection.
+    pub(super) fn credits(caps: &Caps) -> u16 {
+        credits(caps)
+    }
+
+    /// Send WRs of each connection.
+    pub(super) fn send_depth(caps: &Caps) -> usize {
+        caps.max_send_wr.clamp(4, MAX_SEND_WR)
+    }
+
+    /// A queue pair for a connection, with slots for what its peer may send.
+    pub(super) fn create_qp(&mut self) -> Result<Qp, RnicError> {
+        self.start()?;
+        let (rnic, o) = self.objects()?;
+        o.slots.promise(rnic)?;
+        let attr = QpAttr {
+            pd: o.pd,
+            send_cq: o.cq,
+            recv_cq: o.cq,
+            srq: Some(o.slots.srq()),
+            max_send_wr: Device::send_depth(rnic.caps()),
             max_recv_wr: 0,
-        })
+        };
+        rnic.create_qp(&attr).inspect_err(|_| o.slots.release(rnic.caps()))
+    }
+
+    /// Ends a queue pair of ours.
+    pub(super) fn destroy_qp(&mut self, qp: Qp) {
+        if let Ok((rnic, o)) = self.objects() {
+            // It exists: there is nothing to go wrong.
+            let _ = rnic.destroy_qp(qp);
+            o.slots.release(rnic.caps());
+        }
     }
 
     pub(super) fn reg_mr(&mut self, seg: &Segment, access: Access) -> Result<Mr, RnicError> {
-        self.rnic.reg_mr(self.pd, seg, access)
+        let (rnic, o) = self.objects()?;
+        rnic.reg_mr(o.pd, seg, access)
     }
 
-    /// Ends a registration of ours. It exists, so there is nothing to go wrong.
+    /// Ends a registration of ours. It exists, so there is nothing to go wrong, unless
+    /// the device is gone.
     pub(super) fn dereg_mr(&mut self, mr: Mr) {
-        let gone = self.rnic.dereg_mr(mr);
-        debug_assert!(gone.is_ok(), "{gone:?}");
+        let ended = self.rnic.dereg_mr(mr);
+        debug_assert!(ended.is_ok() || self.gone, "{ended:?}");
     }
 
     /// Takes a slot of the bounce pool; None if all are in use.
     pub(super) fn take_bounce(&mut self) -> Result<Option<(u32, Buf)>, Error> {
-        if self.bounces.is_none() {
-            let len = BOUNCES as usize * BOUNCE;
-            let seg = Region::map(len)?.segment(0, len)?;
-            let mr = self.reg_mr(&seg, Access::LOCAL)?;
+        let (rnic, o) = self.objects()?;
+        if o.bounces.is_none() {
+            let seg = map(BOUNCES as usize * BOUNCE)?;
+            let mr = rnic.reg_mr(o.pd, &seg, Access::LOCAL)?;
             // The first slot is taken first: what is never used is never touched.
             let free = (0..BOUNCES).rev().collect();
-            self.bounces = Some((Buf { seg, mr }, free));
+            o.bounces = Some((Buf { seg, mr }, free));
         }
-        let Some((_, free)) = &mut self.bounces else { return Ok(None) };
+        let Some((_, free)) = &mut o.bounces else { return Ok(None) };
         let Some(slot) = free.pop() else { return Ok(None) };
         Ok(Some((slot, self.bounce(slot, BOUNCE)?)))
     }
 
     /// The first `len` bytes of a bounce slot.
     pub(super) fn bounce(&self, slot: u32, len: usize) -> Result<Buf, Error> {
-        let (pool, _) = self.bounces.as_ref().ok_or_else(|| Error::invalid("no bounce pool"))?;
+        let pool = self.objects.as_ref().and_then(|o| o.bounces.as_ref());
+        let (pool, _) = pool.ok_or_else(|| Error::invalid("no bounce pool"))?;
         let seg = pool.seg.slice(slot as usize * BOUNCE, len)?;
         Ok(Buf { seg, mr: pool.mr })
     }
 
     pub(super) fn give_bounce(&mut self, slot: u32) {
-        if let Some((_, free)) = &mut self.bounces {
+        if let Some((_, free)) = self.objects.as_mut().and_then(|o| o.bounces.as_mut()) {
             free.push(slot);
         }
     }
@@ -128,7 +198,7 @@ impl Device {
     ) -> Result<Buf, Error> {
         let index = self.index;
         let key = buffer.registration::<RnicError>(context, index, || {
-            let mr = self.rnic.reg_mr(self.pd, &buffer.region_segment(), Access::LOCAL)?;
+            let mr = self.reg_mr(&buffer.region_segment(), Access::LOCAL)?;
             Ok((mr.key, std::sync::Arc::clone(home)))
         })?;
         Ok(Buf { seg: buffer.segment(), mr: Mr { key } })
@@ -165,9 +235,7 @@ impl Port for SockPort<'_> {
     }
 
     fn alloc(&mut self, len: usize) -> Result<Buf, RnicError> {
-        let seg = Region::map(len)
-            .and_then(|region| region.segment(0, len))
-            .map_err(|_| RnicError::Os { call: "mmap", errno: libc::ENOMEM })?;
+        let seg = map(len)?;
         let mr = self.device.reg_mr(&seg, Access::LOCAL)?;
         Ok(Buf { seg, mr })
     }

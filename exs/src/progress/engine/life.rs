@@ -113,8 +113,7 @@ impl Engine {
         if let Some(qp) = s.qp.take() {
             let device = s.device;
             self.by_qp.remove(&(device, qp));
-            // It exists: there is nothing to go wrong.
-            let _ = self.devices[device].rnic.destroy_qp(qp);
+            self.devices[device].destroy_qp(qp);
         }
         for e in self.socks[index as usize].exports.values_mut() {
             // The windows went with the queue pair.

@@ -6,18 +6,24 @@
 //! sessions, rings doorbells, and turns what has ended into events. `run` is what
 //! a leader calls: progress of the devices, timers, `settle`.
 //!
-//! The files: `device` (RNIC, slots, bounce pool), `sock`, `ops` (tables), `post`
-//! (the calls of the API), `onesided` (exports, READ, WRITE), `cm` (connections),
-//! `life` (timers and ends), `memory` (buffers to registered memory). Nothing here blocks or sleeps.
+//! The files: `device` (RNIC, bounce pool), `slots`, `sock`, `ops` (tables), `post`
+//! (the calls of the API), `onesided` (exports, READ, WRITE), `choose` (which device),
+//! `dial` (connect), `listen`, `cm` (what the RNICs report of connections), `life`
+//! (timers and ends), `memory` (buffers to registered memory). Nothing here blocks
+//! or sleeps.
 
+mod choose;
 mod cm;
 mod device;
+mod dial;
 mod figures;
 mod life;
+mod listen;
 mod memory;
 mod onesided;
 mod ops;
 mod post;
+mod slots;
 mod sock;
 
 use std::collections::{BTreeSet, HashMap};
@@ -31,7 +37,7 @@ use self::sock::Sock;
 use super::context::Weak;
 use super::event::{EventKind, RawEvent, Readiness};
 use super::queue::Waiter;
-use super::{Error, Options};
+use super::{Error, Options, Transport};
 use crate::ids::OpId;
 use crate::mem::{Key, ReleaseRegistration};
 use crate::rnic::{Listener, Qp, Ready, Rnic, Wc, WcOp, WcStatus};
@@ -40,11 +46,10 @@ use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
 pub use self::onesided::Remote;
+pub(super) use self::choose::Verbs;
 pub(crate) use self::post::Ticket;
 pub use self::post::{FileSend, RecvFlags};
 
-/// Send WRs of one connection that may be outstanding.
-pub(super) const MAX_SEND_WR: usize = 256;
 /// Rounds of `settle` before the lock is given up for a moment.
 const ROUNDS: usize = 64;
 /// Tokens of the reactor that belong to one device.
@@ -93,6 +98,7 @@ pub(crate) struct Engine {
     context: u64,
     me: Weak,
     devices: Vec<Device>,
+    verbs: Verbs,
     socks: slab::Slab<Sock>,
     generation: u32,
     by_qp: HashMap<(usize, Qp), u32>,
@@ -111,12 +117,20 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new(context: u64, me: Weak, released: Arc<Released>) -> Engine {
+    /// An engine with the software RNIC, and the RDMA devices when it needs them.
+    pub(super) fn new(
+        context: u64,
+        me: Weak,
+        released: Arc<Released>,
+        soft: Box<dyn Rnic>,
+        verbs: Verbs,
+    ) -> Engine {
         let home: Arc<dyn ReleaseRegistration> = Arc::clone(&released) as _;
         Engine {
             context,
             me,
-            devices: Vec::new(),
+            devices: vec![Device::new(choose::SOFT, soft, Transport::Soft)],
+            verbs,
             socks: slab::Slab::new(),
             generation: 0,
             by_qp: HashMap::new(),
@@ -132,17 +146,6 @@ impl Engine {
             counters: EngineCounters::default(),
             more: false,
         }
-    }
-
-    /// The first token of the next device to be added.
-    pub(super) fn token_base(&self) -> usize {
-        self.devices.len() * TOKENS_PER_DEVICE
-    }
-
-    pub(super) fn add_device(&mut self, rnic: Box<dyn Rnic>) -> Result<(), Error> {
-        let device = Device::new(self.devices.len(), rnic)?;
-        self.devices.push(device);
-        Ok(())
     }
 
     // ---- sockets -------------------------------------------------------------
@@ -282,8 +285,7 @@ impl Engine {
         loop {
             wcs.clear();
             let d = &mut self.devices[device];
-            // The queue is ours and exists: there is nothing to go wrong.
-            if d.rnic.poll_cq(d.cq, 256, &mut wcs).unwrap_or(0) == 0 {
+            if d.poll_cq(256, &mut wcs) == 0 {
                 break;
             }
             for wc in &wcs {
@@ -316,9 +318,7 @@ impl Engine {
             self.mark(index);
         }
         if recv {
-            // The SRQ has room: this slot came out of it.
-            let posted = self.devices[device].post_slot(wc.wr_id);
-            debug_assert!(posted.is_ok(), "{posted:?}");
+            self.devices[device].return_slot(wc.wr_id);
         }
     }
 

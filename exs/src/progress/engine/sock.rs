@@ -5,11 +5,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::SockId;
+use super::device::Device;
+use super::dial::Dial;
 use super::ops::TempMrs;
 use crate::ids::OpId;
 use crate::mem::{Buffer, Key};
 use crate::progress::event::{Interest, Readiness};
 use crate::progress::options::Options;
+use crate::progress::route::Route;
 use crate::rnic::{Caps, ConnReq, Listener, Qp};
 use crate::session::{Buf, Counters, OpError, Session, SessionConfig};
 use crate::time::Time;
@@ -23,7 +26,7 @@ pub(super) enum State {
     /// `connect` was posted.
     Connecting { op: OpId, addr: SocketAddr },
     /// Taking connections.
-    Listening(Listener),
+    Listening,
     /// Made by a listener; the start-up is not over.
     Accepting { parent: SockId },
     /// Connected, or it was: the session knows.
@@ -38,7 +41,7 @@ impl State {
         match self {
             State::Fresh => "is not connected",
             State::Connecting { .. } => "is still connecting",
-            State::Listening(_) => "is listening",
+            State::Listening => "is listening",
             State::Accepting { .. } | State::Open => "is connected",
             State::Closed => "is closed",
         }
@@ -67,8 +70,10 @@ pub(super) struct Request {
 #[derive(Default)]
 pub(super) struct Accepts {
     pub(super) backlog: usize,
-    /// Not answered, as the backlog is full.
-    pub(super) waiting: VecDeque<Request>,
+    /// The devices that take them, and where. None left: they were removed.
+    pub(super) on: Vec<(usize, Listener)>,
+    /// Not answered, as the backlog is full; and the devices they came by.
+    pub(super) waiting: VecDeque<(usize, Request)>,
     /// Start-up under way.
     pub(super) starting: usize,
     /// Established, waiting for `accept`.
@@ -88,6 +93,10 @@ pub(super) struct Sock {
     pub(super) session: Option<Box<Session>>,
     pub(super) device: usize,
     pub(super) qp: Option<Qp>,
+    /// The connect under way.
+    pub(super) dial: Option<Box<Dial>>,
+    /// The device of the connection, and why it is this one.
+    pub(super) route: Option<Box<Route>>,
     pub(super) accepts: Option<Box<Accepts>>,
     pub(super) polls: Vec<(OpId, Interest)>,
     pub(super) exports: HashMap<Key, ExportEntry>,
@@ -115,6 +124,8 @@ impl Sock {
             session: None,
             device: 0,
             qp: None,
+            dial: None,
+            route: None,
             accepts: None,
             polls: Vec::new(),
             exports: HashMap::new(),
@@ -132,16 +143,16 @@ impl Sock {
             u32::try_from(n.clamp(least, most)).unwrap_or(u32::MAX)
         };
         // A message's header goes before the data that ride in it.
-        let room = super::device::SLOT as usize - crate::wire::exs::MAX_HEADER;
+        let room = super::slots::SLOT as usize - crate::wire::exs::MAX_HEADER;
         SessionConfig {
             kind: self.kind,
             ring: clamp(self.opts.ring_size, 4 << 10, 1 << 30),
             inline_max: clamp(self.opts.inline_threshold, 0, room),
             max_chunk: clamp(usize::try_from(caps.max_msg).unwrap_or(usize::MAX), 1, 1 << 20),
             max_msg: self.opts.max_message,
-            credits: 32,
-            slot: super::device::SLOT,
-            max_send_wr: super::MAX_SEND_WR,
+            credits: Device::credits(caps),
+            slot: super::slots::SLOT,
+            max_send_wr: Device::send_depth(caps),
             keepalive: self.opts.keep_alive,
             dead_after: self.opts.dead_after,
             send_timeout: self.opts.send_timeout,

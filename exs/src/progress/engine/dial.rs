@@ -1,0 +1,277 @@
+//! Connecting: by one device after the other, until one has the peer.
+//!
+//! Each attempt has a queue pair and a session of its own, since devices differ in
+//! what a session must know. An attempt that comes to nothing makes way for the next
+//! while the time for connecting lasts; a peer that is an EXS peer and says no has
+//! answered for all devices.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::choose::SOFT;
+use super::post::Ticket;
+use super::sock::{Sock, State};
+use super::{Engine, Error, SockId};
+use crate::ids::OpId;
+use crate::progress::event::{Bufs, EventKind, Readiness};
+use crate::progress::options::Transport;
+use crate::progress::route::{Route, Verdict};
+use crate::rnic::{ConnParam, Qp, RnicError};
+use crate::session::{Session, SessionError};
+use crate::time::Time;
+
+/// An attempt that others can follow has this long at most, and a third of the time
+/// for connecting: a device whose network swallows what is sent must not use it up.
+const ATTEMPT_MAX: Duration = Duration::from_secs(3);
+
+/// A connect under way.
+pub(super) struct Dial {
+    addr: SocketAddr,
+    timeout: Duration,
+    deadline: Time,
+    /// Devices to try.
+    left: VecDeque<usize>,
+    /// Those that were not worth a try, and why.
+    passed: Vec<(String, RnicError)>,
+    /// What became of those that were tried.
+    failed: Vec<(String, String)>,
+    /// The last failure.
+    last: Option<Error>,
+}
+
+impl Dial {
+    /// Why the device at hand was taken.
+    fn reason(&self, device: usize, pinned: bool) -> String {
+        let others = self.failed.iter().map(|(name, why)| format!("{name}: {why}"));
+        let passed = self.passed.iter().map(|(name, why)| format!("{name}: {why}"));
+        let others: Vec<String> = others.chain(passed).collect();
+        match (device == SOFT, others.is_empty()) {
+            (_, true) if pinned => "it was asked for".to_owned(),
+            (true, true) => "there is no RDMA device to use".to_owned(),
+            (true, false) => format!("no RDMA device has the peer ({})", others.join("; ")),
+            (false, true) => format!("the way to {} goes by it", self.addr),
+            (false, false) => {
+                format!("the way to {} goes by it ({})", self.addr, others.join("; "))
+            }
+        }
+    }
+
+    /// The error of a connect that has come to nothing.
+    fn error(mut self) -> Error {
+        let before = match self.failed.split_last() {
+            None | Some((_, [])) => String::new(),
+            Some((_, others)) => {
+                let each = others.iter().map(|(name, why)| format!("by {name}: {why}"));
+                format!(" (before that, {})", each.collect::<Vec<_>>().join("; "))
+            }
+        };
+        match self.last.take() {
+            Some(Error::Connect { addr, source, .. }) => Error::Connect { addr, source, before },
+            Some(other) => other,
+            None => {
+                let each = self.passed.iter().map(|(name, why)| format!("{name}: {why}"));
+                let each = each.collect::<Vec<_>>().join("; ");
+                Error::NoDevice {
+                    why: format!("no RDMA device has a way to {} ({each})", self.addr),
+                }
+            }
+        }
+    }
+}
+
+impl Engine {
+    pub(crate) fn connect(
+        &mut self,
+        id: SockId,
+        ticket: &Ticket<'_>,
+        addr: SocketAddr,
+        now: Time,
+    ) -> Result<(), Error> {
+        let s = self.fresh(id, "connect")?;
+        let (opts, bind) = (s.opts.clone(), s.bound);
+        let (mut left, mut passed) = (VecDeque::new(), Vec::new());
+        for Verdict { device, name, refused, .. } in self.verdicts(&opts, addr, bind)? {
+            match refused {
+                None => left.push_back(device),
+                Some(why) => passed.push((name, why)),
+            }
+        }
+        let timeout = opts.connect_timeout;
+        let (failed, last) = (Vec::new(), None);
+        let dial = Dial { addr, timeout, deadline: now + timeout, left, passed, failed, last };
+        let op = self.book(id, ticket, EventKind::Connect, Bufs::None);
+        let s = self.sock(id)?;
+        s.state = State::Connecting { op, addr };
+        s.dial = Some(Box::new(dial));
+        if let Err(e) = self.next_attempt(id, now) {
+            // Known at once: the caller has the error, and no event follows.
+            self.ops.remove(op);
+            if let Ok(s) = self.sock(id) {
+                (s.state, s.dial) = (State::Fresh, None);
+            }
+            return Err(e);
+        }
+        self.mark(id.index);
+        Ok(())
+    }
+
+    /// Begins the next attempt of a connect; an error if there is none.
+    fn next_attempt(&mut self, id: SockId, now: Time) -> Result<(), Error> {
+        loop {
+            let s = self.sock(id)?;
+            let Some(mut dial) = s.dial.take() else {
+                return Err(Error::invalid("the socket is not connecting"));
+            };
+            let left = dial.deadline.since(now);
+            let next = dial.left.pop_front().filter(|_| !left.is_zero() || dial.last.is_none());
+            let Some(device) = next else { return Err(dial.error()) };
+            let timeout = match dial.left.is_empty() {
+                true => left,
+                false => left.min(ATTEMPT_MAX).min(dial.timeout / 3),
+            };
+            let pinned = s.opts.transport != Transport::Auto;
+            let (addr, reason) = (dial.addr, dial.reason(device, pinned));
+            s.dial = Some(dial);
+            match self.attempt(id, device, addr, timeout, now) {
+                Ok((qp, session)) => {
+                    let d = &self.devices[device];
+                    let (transport, name) = (d.transport, d.name().to_owned());
+                    let route = Route { transport, device: name, reason };
+                    crate::trace::info!("connecting to {addr} by {route}: {}", route.reason);
+                    self.by_qp.insert((device, qp), id.index);
+                    let s = self.sock(id)?;
+                    (s.session, s.qp, s.device) = (Some(Box::new(session)), Some(qp), device);
+                    s.route = Some(Box::new(route));
+                    return Ok(());
+                }
+                Err(source) => self.note_failure(id, device, source),
+            }
+        }
+    }
+
+    /// Begins an attempt by one device.
+    fn attempt(
+        &mut self,
+        id: SockId,
+        device: usize,
+        addr: SocketAddr,
+        timeout: Duration,
+        now: Time,
+    ) -> Result<(Qp, Session), RnicError> {
+        let d = &mut self.devices[device];
+        let s = &self.socks[id.index as usize];
+        let session = Session::initiator(s.session_config(d.rnic.caps()));
+        let qp = d.create_qp()?;
+        let hello = session.hello();
+        let param = ConnParam {
+            private_data: &hello,
+            ird: d.rnic.caps().max_ird,
+            ord: d.rnic.caps().max_ord,
+            timeout,
+            crc: s.opts.crc,
+            no_delay: s.opts.no_delay,
+            bind: s.bound,
+        };
+        match d.rnic.connect(qp, addr, &param, now) {
+            Ok(()) => Ok((qp, session)),
+            Err(e) => {
+                d.destroy_qp(qp);
+                Err(e)
+            }
+        }
+    }
+
+    fn note_failure(&mut self, id: SockId, device: usize, source: RnicError) {
+        let name = self.devices[device].name().to_owned();
+        crate::trace::info!("not connected by {name}: {source}");
+        if let Some(dial) = self.sock(id).ok().and_then(|s| s.dial.as_mut()) {
+            dial.failed.push((name, source.to_string()));
+            let (addr, before) = (dial.addr, String::new());
+            dial.last = Some(Error::Connect { addr, source, before });
+        }
+    }
+
+    /// An attempt came to nothing: the next, if there is one.
+    pub(super) fn attempt_failed(&mut self, id: SockId, source: RnicError, now: Time) {
+        let Ok(s) = self.sock(id) else { return };
+        let device = s.device;
+        self.drop_session(id.index);
+        self.note_failure(id, device, source);
+        self.go_on(id, now);
+    }
+
+    /// The peer said no. If it is an EXS peer, that is the answer; else another
+    /// device may find one.
+    pub(super) fn attempt_refused(
+        &mut self,
+        id: SockId,
+        addr: SocketAddr,
+        source: SessionError,
+        now: Time,
+    ) {
+        let silent = source == SessionError::RefusedSilently;
+        let why = source.to_string();
+        let error = Error::Refused { addr, source };
+        let Ok(s) = self.sock(id) else { return };
+        let device = s.device;
+        let more = s.dial.as_ref().is_some_and(|d| !d.left.is_empty());
+        if !silent || !more {
+            return self.connect_failed(id, error);
+        }
+        self.drop_session(id.index);
+        let name = self.devices[device].name().to_owned();
+        if let Some(dial) = self.sock(id).ok().and_then(|s| s.dial.as_mut()) {
+            dial.failed.push((name, why));
+            dial.last = Some(error);
+        }
+        self.go_on(id, now);
+    }
+
+    fn go_on(&mut self, id: SockId, now: Time) {
+        if let Err(e) = self.next_attempt(id, now) {
+            self.connect_failed(id, e);
+        }
+        self.mark(id.index);
+    }
+
+    /// A connect came to nothing: the socket is as before it.
+    pub(super) fn connect_failed(&mut self, id: SockId, error: Error) {
+        let Ok(s) = self.sock(id) else { return };
+        let State::Connecting { op, .. } = s.state else { return };
+        s.state = State::Fresh;
+        (s.dial, s.route) = (None, None);
+        let polls = std::mem::take(&mut s.polls);
+        self.drop_session(id.index);
+        self.complete(op, Err(error));
+        // Whoever polls waits for this connection: it is not to be.
+        let ready = Readiness { readable: true, writable: true, error: true };
+        for (poll, _) in polls {
+            self.complete_poll(poll, ready);
+        }
+        self.mark(id.index);
+    }
+
+    /// The socket of a queue pair that is connecting.
+    pub(super) fn connecting(&self, device: usize, qp: Qp) -> Option<(SockId, SocketAddr)> {
+        let index = *self.by_qp.get(&(device, qp))?;
+        match self.socks[index as usize].state {
+            State::Connecting { addr, .. } => Some((self.id(index), addr)),
+            _ => None,
+        }
+    }
+
+    /// The connection is there.
+    pub(super) fn connected(&mut self, index: u32, op: OpId) {
+        let s: &mut Sock = &mut self.socks[index as usize];
+        s.state = State::Open;
+        s.dial = None;
+        self.complete(op, Ok(()));
+    }
+
+    /// By which device a socket is connected.
+    pub(crate) fn route_of(&self, id: SockId) -> Option<Route> {
+        let s = self.sock_ref(id)?;
+        s.route.as_deref().filter(|_| s.addrs.is_some()).cloned()
+    }
+}

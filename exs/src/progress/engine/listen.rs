@@ -1,0 +1,226 @@
+//! Listening: on all devices that a socket may use, on one port.
+//!
+//! RoCE and InfiniBand have port numbers of their own, so the software RNIC listens
+//! beside them for peers that have no such device. An iWARP device takes the host's
+//! TCP port on its addresses, and needs no company there: what comes by TCP reaches
+//! it. But then nobody can listen on that port everywhere, so a listener on any
+//! address becomes one on each address that the host has now.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use super::choose::SOFT;
+use super::device::Device;
+use super::sock::{Accepts, State};
+use super::{Engine, Error, SockId};
+use crate::progress::options::Transport;
+use crate::rnic::{ListenOpts, Listener, RnicError};
+use crate::session::OpError;
+use crate::sys;
+use crate::time::Time;
+use crate::wire::exs::{Refusal, RefusalCode, VERSIONS};
+
+/// How often another port is tried, if the one that a device has chosen is taken on
+/// another.
+const PORT_TRIES: usize = 16;
+
+const NOT_A_DEVICE: RnicError = RnicError::Os {
+    call: "looking for an RDMA device that has this address",
+    errno: libc::EADDRNOTAVAIL,
+};
+
+/// Where a socket is to listen.
+struct Plan {
+    addrs: Vec<SocketAddr>,
+    verbs: Vec<usize>,
+    soft: bool,
+    opts: ListenOpts,
+}
+
+/// What became of a plan: the listeners, and the port; or why there are none.
+struct Opened {
+    on: Vec<(usize, Listener)>,
+    port: u16,
+    trouble: Option<RnicError>,
+}
+
+impl Engine {
+    pub(crate) fn listen(&mut self, id: SockId, backlog: u32) -> Result<(), Error> {
+        let s = self.fresh(id, "listen")?;
+        let addr = s.bound.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+        let opts = s.opts.clone();
+        let verbs = self.verbs_for(&opts)?;
+        let soft = opts.transport != Transport::Verbs;
+        let listen_opts = ListenOpts {
+            backlog: backlog.max(1),
+            v6_only: opts.v6_only,
+            handshake_timeout: opts.connect_timeout,
+        };
+        let addrs = match soft && !verbs.is_empty() && addr.ip().is_unspecified() {
+            true => self.everywhere(addr, opts.v6_only)?,
+            false => vec![addr],
+        };
+        let plan = Plan { addrs, verbs, soft, opts: listen_opts };
+        let (on, port) =
+            self.open_listeners(&plan).map_err(|source| Error::Listen { addr, source })?;
+        for &on in &on {
+            self.by_listener.insert(on, id.index);
+        }
+        let s = self.sock(id)?;
+        s.state = State::Listening;
+        s.bound = Some(SocketAddr::new(addr.ip(), port)).map(|mut bound| {
+            if let (SocketAddr::V6(b), SocketAddr::V6(a)) = (&mut bound, addr) {
+                b.set_scope_id(a.scope_id());
+            }
+            bound
+        });
+        let backlog = backlog.max(1) as usize;
+        s.accepts = Some(Box::new(Accepts { backlog, on, ..Accepts::default() }));
+        Ok(())
+    }
+
+    /// The addresses that stand for a wildcard: itself, unless a device takes TCP
+    /// ports on its own addresses (whether this socket uses it or not: a wildcard
+    /// of librdmacm is on all devices).
+    fn everywhere(&self, any: SocketAddr, v6_only: bool) -> Result<Vec<SocketAddr>, Error> {
+        let iwarp = |d: &Device| d.transport == Transport::Verbs && d.rnic.caps().owns_tcp_port;
+        if !self.devices.iter().any(|d| !d.gone && iwarp(d)) {
+            return Ok(vec![any]);
+        }
+        let all = sys::local_addrs(any.port()).map_err(|e| Error::os("getifaddrs", &e))?;
+        let wanted = |a: &SocketAddr| a.is_ipv6() == any.is_ipv6() || (any.is_ipv6() && !v6_only);
+        Ok(all.into_iter().filter(wanted).collect())
+    }
+
+    /// Opens the listeners of a plan, with another port while the one chosen is taken.
+    fn open_listeners(&mut self, plan: &Plan) -> Result<(Vec<(usize, Listener)>, u16), RnicError> {
+        let any_port = plan.addrs.iter().all(|a| a.port() == 0);
+        let mut tries = if any_port { PORT_TRIES } else { 1 };
+        loop {
+            tries -= 1;
+            let opened = self.try_listeners(plan);
+            let taken = match opened.trouble {
+                None if !opened.on.is_empty() => return Ok((opened.on, opened.port)),
+                None => RnicError::Os { call: "listen", errno: libc::EADDRNOTAVAIL },
+                Some(e) => e,
+            };
+            for (device, listener) in opened.on {
+                // It was just made: there is nothing to go wrong.
+                let _ = self.devices[device].rnic.close_listener(listener);
+            }
+            if tries == 0 || !in_use(&taken) {
+                return Err(taken);
+            }
+        }
+    }
+
+    /// Opens what can be opened. Trouble: the port is taken, or nothing could be.
+    fn try_listeners(&mut self, plan: &Plan) -> Opened {
+        let port = plan.addrs.first().map_or(0, SocketAddr::port);
+        let mut opened = Opened { on: Vec::new(), port, trouble: None };
+        let mut trouble = None;
+        for &addr in &plan.addrs {
+            let mut tcp_taken = false;
+            for &device in plan.verbs.iter().chain(plan.soft.then_some(&SOFT)) {
+                if device == SOFT && tcp_taken {
+                    continue;
+                }
+                match self.listen_on(device, addr, &mut opened, &plan.opts) {
+                    Ok(()) => tcp_taken |= self.devices[device].rnic.caps().owns_tcp_port,
+                    Err(e) if in_use(&e) => {
+                        opened.trouble = Some(e);
+                        return opened;
+                    }
+                    Err(e) => {
+                        let name = self.devices[device].name();
+                        crate::trace::info!("not listening on {addr} by {name}: {e}");
+                        trouble = Some(e);
+                    }
+                }
+            }
+        }
+        if opened.on.is_empty() {
+            opened.trouble = match trouble {
+                Some(e) if not_here(&e) && !plan.soft => Some(NOT_A_DEVICE),
+                other => other,
+            };
+        }
+        opened
+    }
+
+    fn listen_on(
+        &mut self,
+        device: usize,
+        mut addr: SocketAddr,
+        opened: &mut Opened,
+        opts: &ListenOpts,
+    ) -> Result<(), RnicError> {
+        addr.set_port(opened.port);
+        let d = &mut self.devices[device];
+        d.start()?;
+        let listener = d.rnic.listen(addr, opts)?;
+        opened.on.push((device, listener));
+        let bound = d.rnic.listener_addr(listener)?;
+        opened.port = bound.port();
+        crate::trace::info!("listening on {bound} by {}", d.name());
+        Ok(())
+    }
+
+    /// The listening side of `close`.
+    pub(super) fn end_listening(&mut self, id: SockId, now: Time) {
+        let Ok(s) = self.sock(id) else { return };
+        if s.state != State::Listening {
+            return;
+        }
+        let Some(accepts) = s.accepts.take() else { return };
+        for (device, listener) in accepts.on {
+            self.by_listener.remove(&(device, listener));
+            // It exists: there is nothing to go wrong, unless the device is gone.
+            let _ = self.devices[device].rnic.close_listener(listener);
+        }
+        let closed = Refusal { code: RefusalCode::Closed, versions: VERSIONS };
+        for (device, r) in accepts.waiting {
+            self.reject(device, r.req, &closed.emit(), now);
+        }
+        for op in accepts.ops {
+            self.complete(op, Err(Error::Op(OpError::Cancelled)));
+        }
+        for child in accepts.ready {
+            self.release_socket(child, now);
+        }
+    }
+
+    /// A device is gone, and its listeners with it. A socket that listens elsewhere
+    /// too goes on; one that does not has nothing more to accept.
+    pub(super) fn drop_listeners_on(&mut self, device: usize) {
+        let sockets: Vec<(Listener, u32)> = self
+            .by_listener
+            .extract_if(|(d, _), _| *d == device)
+            .map(|((_, listener), index)| (listener, index))
+            .collect();
+        for (listener, index) in sockets {
+            let _ = self.devices[device].rnic.close_listener(listener);
+            let Some(a) = &mut self.socks[index as usize].accepts else { continue };
+            a.on.retain(|on| *on != (device, listener));
+            a.waiting.retain(|(d, _)| *d != device);
+            if a.on.is_empty() {
+                for op in std::mem::take(&mut a.ops) {
+                    self.complete(op, Err(self.removed(device)));
+                }
+            }
+        }
+    }
+
+    /// The error for what needs a device that is gone.
+    pub(super) fn removed(&self, device: usize) -> Error {
+        let why = format!("the RDMA device {} was removed", self.devices[device].name());
+        Error::NoDevice { why }
+    }
+}
+
+fn in_use(e: &RnicError) -> bool {
+    matches!(e, RnicError::Os { errno: libc::EADDRINUSE, .. })
+}
+
+fn not_here(e: &RnicError) -> bool {
+    matches!(e, RnicError::Os { errno: libc::EADDRNOTAVAIL, .. })
+}

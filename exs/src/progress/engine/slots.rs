@@ -1,0 +1,140 @@
+//! The receive slots that all connections of a device share.
+//!
+//! A message of a peer takes one slot of the shared receive queue (SRQ), and gives
+//! it back when it has been handled. Where an empty SRQ makes the peer wait
+//! (`Caps::srq_waits`), more slots than a few per connection only make that rare.
+//! Where it costs the connection (siw), there must be a slot for every credit that
+//! any peer holds: a connection that these cannot be found for is refused.
+//!
+//! Slots come in chunks, a registration each, and stay: there are as many as the
+//! most connections at a time have needed. A `wr_id` is a slot's number, which is
+//! chunk times [`CHUNK`] plus the place in the chunk.
+
+use crate::mem::{Access, Segment};
+use crate::rnic::{Caps, Pd, RecvWr, Rnic, RnicError, Sge, Srq};
+use crate::session::Buf;
+
+/// Bytes of a slot: a message header and what rides inside of it.
+pub(in crate::progress) const SLOT: u32 = 8 << 10;
+const SLOT_LEN: usize = SLOT as usize;
+/// Slots of one registration.
+const CHUNK: usize = 256;
+/// Slots of a device whose peers can wait, at most.
+const PATIENT_MAX: usize = 1024;
+/// Slots of a device whose peers cannot wait, at most: 256 MiB, 4096 connections.
+const STRICT_MAX: usize = 32 << 10;
+/// Credits of a connection, by whether its peer can wait for a slot.
+const CREDITS_PATIENT: u16 = 32;
+const CREDITS_STRICT: u16 = 8;
+
+/// Receives that a peer may use before it hears of them again.
+pub(super) fn credits(caps: &Caps) -> u16 {
+    if caps.srq_waits { CREDITS_PATIENT } else { CREDITS_STRICT }
+}
+
+/// The slots of a device.
+pub(super) struct Slots {
+    srq: Srq,
+    pd: Pd,
+    chunks: Vec<Buf>,
+    /// Slots that there are, and may be.
+    count: usize,
+    limit: usize,
+    /// Credits that connections have between them.
+    promised: usize,
+}
+
+impl Slots {
+    pub(super) fn new(rnic: &mut dyn Rnic, pd: Pd) -> Result<Slots, RnicError> {
+        let caps = rnic.caps();
+        let most = if caps.srq_waits { PATIENT_MAX } else { STRICT_MAX };
+        let limit = most.min(caps.max_srq_wr);
+        let srq = rnic.create_srq(pd, limit)?;
+        let mut slots = Slots { srq, pd, chunks: Vec::new(), count: 0, limit, promised: 0 };
+        match slots.grow(rnic, 1) {
+            Ok(()) => Ok(slots),
+            Err(e) => {
+                slots.end(rnic);
+                Err(e)
+            }
+        }
+    }
+
+    pub(super) fn srq(&self) -> Srq {
+        self.srq
+    }
+
+    /// Sees to it that there are slots for one connection more.
+    pub(super) fn promise(&mut self, rnic: &mut dyn Rnic) -> Result<(), RnicError> {
+        let each = usize::from(credits(rnic.caps()));
+        let asked = self.promised + each;
+        if rnic.caps().srq_waits {
+            // More would be better, but fewer will do.
+            if let Err(e) = self.grow(rnic, asked.min(self.limit)) {
+                crate::trace::warn!("{} slots it is: {e}", self.count);
+            }
+        } else if asked > self.limit {
+            return Err(RnicError::Limit {
+                what: "receives in the shared receive queue, of which each connection needs 8",
+                asked: asked as u64,
+                limit: self.limit as u64,
+            });
+        } else {
+            self.grow(rnic, asked)?;
+        }
+        self.promised = asked;
+        Ok(())
+    }
+
+    /// A connection is gone.
+    pub(super) fn release(&mut self, caps: &Caps) {
+        self.promised = self.promised.saturating_sub(credits(caps).into());
+    }
+
+    /// Has `want` slots at least, and whole chunks of them.
+    fn grow(&mut self, rnic: &mut dyn Rnic, want: usize) -> Result<(), RnicError> {
+        let want = want.next_multiple_of(CHUNK).min(self.limit);
+        while self.count < want {
+            if self.count == self.chunks.len() * CHUNK {
+                let seg = super::device::map(CHUNK.min(self.limit - self.count) * SLOT_LEN)?;
+                let mr = rnic.reg_mr(self.pd, &seg, Access::LOCAL)?;
+                self.chunks.push(Buf { seg, mr });
+            }
+            self.post(rnic, self.count as u64)?;
+            self.count += 1;
+        }
+        Ok(())
+    }
+
+    /// Gives all back.
+    fn end(self, rnic: &mut dyn Rnic) {
+        // They exist, and no QP uses them: there is nothing to go wrong.
+        let _ = rnic.destroy_srq(self.srq);
+        for chunk in self.chunks {
+            let _ = rnic.dereg_mr(chunk.mr);
+        }
+    }
+
+    /// Gives a slot to the RNIC.
+    pub(super) fn post(&mut self, rnic: &mut dyn Rnic, slot: u64) -> Result<(), RnicError> {
+        let Some((chunk, at)) = self.find(slot) else {
+            return Err(RnicError::NoSuch { what: "receive slot", id: u32::MAX });
+        };
+        let addr = chunk.seg.addr() + at as u64;
+        let sge = Sge { addr, len: SLOT.into(), lkey: chunk.mr.key };
+        rnic.post_srq_recv(self.srq, &RecvWr { wr_id: slot, sges: &[sge] })
+    }
+
+    /// The chunk of a slot, and where in it the slot begins.
+    fn find(&self, slot: u64) -> Option<(&Buf, usize)> {
+        let slot = usize::try_from(slot).ok()?;
+        Some((self.chunks.get(slot / CHUNK)?, slot % CHUNK * SLOT_LEN))
+    }
+
+    /// What arrived in a slot; None if the numbers are not of a slot of ours.
+    pub(super) fn get(&self, slot: u64, len: u64) -> Option<Segment> {
+        let len = usize::try_from(len).ok().filter(|len| *len <= SLOT_LEN)?;
+        let (chunk, at) = self.find(slot)?;
+        chunk.seg.slice(at, len).ok()
+    }
+}

@@ -1,0 +1,54 @@
+//! By which device a connection goes, and why.
+
+use std::fmt;
+
+use super::options::Transport;
+use crate::rnic::RnicError;
+
+/// The device that a connection goes by.
+///
+/// ```
+/// use exs::{Options, Socket, SocketType, Transport};
+///
+/// let options = Options { transport: Transport::Soft, ..Options::default() };
+/// let listener = Socket::with_options(SocketType::Stream, options)?;
+/// listener.bind("127.0.0.1:0".parse().unwrap())?;
+/// listener.listen(8)?;
+/// let client = Socket::stream()?;
+/// assert!(client.transport().is_none(), "it is not connected");
+/// client.blocking().connect(listener.local_addr()?)?;
+/// let route = client.transport().unwrap();
+/// assert_eq!(route.transport, Transport::Soft);
+/// assert_eq!(route.to_string(), "soft");
+/// # Ok::<(), exs::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Route {
+    /// [`Transport::Soft`] or [`Transport::Verbs`].
+    pub transport: Transport,
+    /// The device's name: "rxe0"; "soft" is the software RNIC.
+    pub device: String,
+    /// Why this one.
+    pub reason: String,
+}
+
+/// `soft`, or `verbs (rxe0)`.
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.transport {
+            Transport::Soft => f.write_str("soft"),
+            other => write!(f, "{other} ({})", self.device),
+        }
+    }
+}
+
+/// What a device has to say of an address.
+#[derive(Clone, Debug)]
+pub(crate) struct Verdict {
+    pub(super) device: usize,
+    pub(crate) transport: Transport,
+    pub(crate) name: String,
+    /// Why it cannot reach it, if it cannot.
+    pub(crate) refused: Option<RnicError>,
+}

@@ -1,0 +1,191 @@
+//! Why calls are refused and connections end.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::QpState;
+use crate::mem::AccessFault;
+
+/// Layer, type and code of a TERMINATE (RFC 5040 section 4.8), as sent by the
+/// peer or by us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TermCode {
+    /// 0 RDMAP, 1 DDP, 2 MPA (LLP).
+    pub layer: u8,
+    /// Error type inside the layer.
+    pub etype: u8,
+    /// Error code inside the type.
+    pub code: u8,
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DisconnectCause {
+    /// Both sides ended it in order.
+    Orderly,
+    /// We cut it.
+    Aborted,
+    /// The connection broke: errno (ECONNRESET, ETIMEDOUT, EPIPE, ...).
+    Broken(i32),
+    /// The peer sent a TERMINATE.
+    TerminatedByPeer(TermCode),
+    /// The peer broke a rule and we sent a TERMINATE.
+    TerminatedByUs(TermCode),
+    /// A device could not go on with the connection: its `ibv_wc_status`.
+    Device(u32),
+    /// The device is gone.
+    DeviceRemoved,
+}
+
+/// The name of an `ibv_wc_status`.
+pub fn wc_status_name(status: u32) -> &'static str {
+    const NAMES: [&str; 24] = [
+        "IBV_WC_SUCCESS",
+        "IBV_WC_LOC_LEN_ERR",
+        "IBV_WC_LOC_QP_OP_ERR",
+        "IBV_WC_LOC_EEC_OP_ERR",
+        "IBV_WC_LOC_PROT_ERR",
+        "IBV_WC_WR_FLUSH_ERR",
+        "IBV_WC_MW_BIND_ERR",
+        "IBV_WC_BAD_RESP_ERR",
+        "IBV_WC_LOC_ACCESS_ERR",
+        "IBV_WC_REM_INV_REQ_ERR",
+        "IBV_WC_REM_ACCESS_ERR",
+        "IBV_WC_REM_OP_ERR",
+        "IBV_WC_RETRY_EXC_ERR",
+        "IBV_WC_RNR_RETRY_EXC_ERR",
+        "IBV_WC_LOC_RDD_VIOL_ERR",
+        "IBV_WC_REM_INV_RD_REQ_ERR",
+        "IBV_WC_REM_ABORT_ERR",
+        "IBV_WC_INV_EECN_ERR",
+        "IBV_WC_INV_EEC_STATE_ERR",
+        "IBV_WC_FATAL_ERR",
+        "IBV_WC_RESP_TIMEOUT_ERR",
+        "IBV_WC_GENERAL_ERR",
+        "IBV_WC_TM_ERR",
+        "IBV_WC_TM_RNDV_INCOMPLETE",
+    ];
+    usize::try_from(status).ok().and_then(|n| NAMES.get(n)).unwrap_or(&"unknown to this version")
+}
+
+impl fmt::Display for DisconnectCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DisconnectCause::Orderly => write!(f, "both sides ended it"),
+            DisconnectCause::Aborted => write!(f, "this side cut it"),
+            DisconnectCause::Broken(errno) => {
+                write!(f, "{}", std::io::Error::from_raw_os_error(*errno))
+            }
+            DisconnectCause::TerminatedByPeer(code) => {
+                write!(f, "the peer's RNIC refused what this side sent: TERMINATE {code}")
+            }
+            DisconnectCause::TerminatedByUs(code) => {
+                write!(f, "this side's RNIC refused what the peer sent: TERMINATE {code}")
+            }
+            DisconnectCause::Device(status) => write!(
+                f,
+                "the device gave it up: {} (ibv_wc_status {status})",
+                wc_status_name(*status)
+            ),
+            DisconnectCause::DeviceRemoved => {
+                write!(f, "the RDMA device was removed or has failed: see `rdma link` and dmesg")
+            }
+        }
+    }
+}
+
+impl fmt::Display for TermCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TermCode { layer, etype, code } = self;
+        write!(f, "layer {layer}, type {etype}, code {code:#04x} (RFC 5040 section 4.8)")
+    }
+}
+
+/// Why an RNIC refused a call.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RnicError {
+    /// No such object, or not any more.
+    #[error("no such {what} ({id})")]
+    NoSuch {
+        /// Kind of object.
+        what: &'static str,
+        /// Its number.
+        id: u32,
+    },
+    /// The object is in use.
+    #[error("{what} {id} is still in use by {users} others")]
+    Busy {
+        /// Kind of object.
+        what: &'static str,
+        /// Its number.
+        id: u32,
+        /// Users.
+        users: usize,
+    },
+    /// The QP is in another state than the call needs.
+    #[error("queue pair {qp} is in state {state:?}; the call needs {need}")]
+    State {
+        /// Which.
+        qp: u32,
+        /// Its state.
+        state: QpState,
+        /// The states that would do.
+        need: &'static str,
+    },
+    /// A queue is full: take completions out first.
+    #[error("the {what} is full ({depth} work requests): dequeue completions first")]
+    QueueFull {
+        /// Which queue.
+        what: &'static str,
+        /// Its depth.
+        depth: usize,
+    },
+    /// The local memory was refused.
+    #[error("local memory refused: {0}")]
+    Memory(#[from] AccessFault),
+    /// A limit of the RNIC.
+    #[error("{what}: {asked} is over this RNIC's limit of {limit}")]
+    Limit {
+        /// What is limited.
+        what: &'static str,
+        /// Asked for.
+        asked: u64,
+        /// Possible.
+        limit: u64,
+    },
+    /// This RNIC cannot do that.
+    #[error("this RNIC has no {0}")]
+    Unsupported(&'static str),
+    /// The peer's start-up was not understood.
+    #[error("the peer does not speak iWARP as expected: {0}")]
+    Protocol(String),
+    /// The kernel said no.
+    #[error("{call}: {}", std::io::Error::from_raw_os_error(*.errno))]
+    Os {
+        /// The system call or step.
+        call: &'static str,
+        /// Its errno.
+        errno: i32,
+    },
+    /// The device must pin memory, and the user may not lock so much.
+    #[error(
+        "cannot register {len} bytes: the limit on locked memory is {limit} bytes (RLIMIT_MEMLOCK); \
+         raise it (`ulimit -l unlimited`, /etc/security/limits.conf, or LimitMEMLOCK= of systemd)"
+    )]
+    MemLock {
+        /// Bytes to be registered.
+        len: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// No answer in time.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+}
+
+impl RnicError {
+    /// An [`RnicError::Os`] from an `io::Error`.
+    pub fn os(call: &'static str, e: &std::io::Error) -> RnicError {
+        RnicError::Os { call, errno: e.raw_os_error().unwrap_or(libc::EIO) }
+    }
+}

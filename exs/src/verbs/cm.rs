@@ -1,0 +1,605 @@
+//! Connections: from resolving an address to the last event.
+//!
+//! ```text
+//! Idle -connect-> Resolving -> Routing -> Connecting -> Rts -> Closing -> Over
+//! Idle -accept--> Accepting --------------------------> Rts -> Closing -> Over
+//! ```
+//!
+//! The device's queue pair exists from Routing, or Accepting, on; it is freed before
+//! the last event is told, so that after a connection's end the device touches none
+//! of its memory.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use super::VerbsRnic;
+use super::host::Note;
+use super::qp::{Hw, QueuePair};
+use super::raw::{CmId, CmNote, ConnAttr, RawWc};
+use crate::rnic::{
+    CmEvent, ConnParam, ConnReq, Disconnect, DisconnectCause, ListenOpts, Listener, Qp, QpState,
+    RnicError, RnicEvent, TermCode,
+};
+use crate::time::Time;
+
+/// `rdma_cm_event_type`, as raw integers.
+mod event {
+    pub(super) const ADDR_RESOLVED: u32 = 0;
+    pub(super) const ADDR_ERROR: u32 = 1;
+    pub(super) const ROUTE_RESOLVED: u32 = 2;
+    pub(super) const ROUTE_ERROR: u32 = 3;
+    pub(super) const CONNECT_ERROR: u32 = 6;
+    pub(super) const UNREACHABLE: u32 = 7;
+    pub(super) const REJECTED: u32 = 8;
+    pub(super) const ESTABLISHED: u32 = 9;
+    pub(super) const DISCONNECTED: u32 = 10;
+    pub(super) const DEVICE_REMOVAL: u32 = 11;
+    pub(super) const ADDR_CHANGE: u32 = 14;
+}
+
+/// IB CM's reason "consumer defined": the acceptor's program said no.
+const REJ_CONSUMER: i32 = 28;
+/// The first try to resolve an address: kernels may wait for all of it although the
+/// answer is there, so it is short, and doubled with each try.
+const RESOLVE: Duration = Duration::from_millis(250);
+/// 4.096 us << 18: a second without acknowledgement, eight times over.
+const ACK_TIMEOUT: u8 = 18;
+/// An orderly end may take so long.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// After the first flushed WR the CM is to say why, within this.
+const REASON_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A connection attempt.
+pub(super) struct Dial {
+    /// Until the queue pair is made.
+    id: Option<CmId>,
+    addr: SocketAddr,
+    bind: Option<SocketAddr>,
+    private_data: Vec<u8>,
+    ird: u32,
+    ord: u32,
+    timeout: Duration,
+    until: Time,
+    step: Duration,
+}
+
+/// How far a connection is.
+pub(super) enum Phase {
+    Idle,
+    Resolving(Box<Dial>),
+    Routing(Box<Dial>),
+    Connecting(Box<Dial>),
+    Accepting { ird: u32, ord: u32, timeout: Duration },
+    Rts,
+    /// `asked`: the CM was told; before that, what was posted is let out.
+    Closing { asked: bool },
+    Over,
+}
+
+impl Phase {
+    pub(super) fn state(&self) -> QpState {
+        match self {
+            Phase::Idle => QpState::Init,
+            Phase::Resolving(_) | Phase::Routing(_) | Phase::Connecting(_) => QpState::Connecting,
+            Phase::Accepting { .. } => QpState::Connecting,
+            Phase::Rts => QpState::Rts,
+            Phase::Closing { .. } => QpState::Closing,
+            Phase::Over => QpState::Error,
+        }
+    }
+}
+
+/// A connection request that waits for an answer.
+pub(super) struct Request {
+    listener: u32,
+    id: CmId,
+    ird: u8,
+    ord: u8,
+}
+
+fn small(n: u32) -> u8 {
+    u8::try_from(n).unwrap_or(u8::MAX)
+}
+
+impl VerbsRnic {
+    // ---- listeners -----------------------------------------------------------------
+
+    pub(super) fn open_listener(
+        &mut self,
+        addr: SocketAddr,
+        opts: &ListenOpts,
+    ) -> Result<Listener, RnicError> {
+        if addr.ip().is_loopback() || self.dead {
+            return Err(RnicError::Os { call: "rdma_bind_addr", errno: libc::EADDRNOTAVAIL });
+        }
+        let id = self.listeners.insert(addr)?;
+        let opened = self.host.listen((self.index, id), addr, opts.backlog, opts.v6_only);
+        match opened {
+            Ok(bound) => {
+                *self.listeners.get_mut(id)? = bound;
+                Ok(Listener(id))
+            }
+            Err(e) => {
+                self.listeners.remove(id)?;
+                Err(RnicError::os("rdma_listen", &e))
+            }
+        }
+    }
+
+    pub(super) fn shut_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
+        self.listeners.remove(listener.0)?;
+        self.host.leave((self.index, listener.0));
+        let waiting: Vec<u32> = self
+            .requests
+            .iter()
+            .filter(|(_, r)| r.listener == listener.0)
+            .map(|(id, _)| id)
+            .collect();
+        for id in waiting {
+            // To drop the id refuses the caller.
+            self.requests.remove(id)?;
+        }
+        Ok(())
+    }
+
+    // ---- connecting ----------------------------------------------------------------
+
+    pub(super) fn check_route(
+        &self,
+        addr: SocketAddr,
+        bind: Option<SocketAddr>,
+    ) -> Result<(), RnicError> {
+        let unreachable = |call| Err(RnicError::Os { call, errno: libc::EHOSTUNREACH });
+        if self.dead {
+            return Err(RnicError::Os { call: "the device is gone", errno: libc::ENODEV });
+        }
+        if addr.ip().is_loopback() {
+            return unreachable("loopback addresses are on no RDMA device");
+        }
+        let any = match addr {
+            SocketAddr::V4(_) => SocketAddr::from(([0u8; 4], 0)),
+            SocketAddr::V6(_) => SocketAddr::from(([0u16; 8], 0)),
+        };
+        // Nothing is sent: the kernel is asked which address it would send from.
+        let from = bind.map_or(any, |b| SocketAddr::new(b.ip(), 0));
+        let local = UdpSocket::bind(from)
+            .and_then(|s| s.connect(addr).and_then(|()| s.local_addr()))
+            .map_err(|e| RnicError::os("route", &e))?;
+        match self.host.device_of(local) {
+            Ok(Some(d)) if d == self.device => Ok(()),
+            Ok(_) => unreachable("the route goes by another device"),
+            Err(e) if e.raw_os_error() == Some(libc::ENODEV) => {
+                unreachable("the route goes by no RDMA device")
+            }
+            Err(e) => Err(RnicError::os("rdma_bind_addr", &e)),
+        }
+    }
+
+    fn check_private_data(&self, data: &[u8]) -> Result<(), RnicError> {
+        let (asked, limit) = (data.len() as u64, self.caps.max_private_data as u64);
+        if asked > limit {
+            return Err(RnicError::Limit { what: "bytes of private data", asked, limit });
+        }
+        Ok(())
+    }
+
+    pub(super) fn dial(
+        &mut self,
+        qp: Qp,
+        addr: SocketAddr,
+        param: &ConnParam<'_>,
+        now: Time,
+    ) -> Result<(), RnicError> {
+        if !matches!(self.qps.get(qp.0)?.phase, Phase::Idle) {
+            return Err(self.wrong_state(qp, "Init"));
+        }
+        self.check_private_data(param.private_data)?;
+        if addr.ip().is_loopback() {
+            let call = "loopback addresses are on no RDMA device";
+            return Err(RnicError::Os { call, errno: libc::EHOSTUNREACH });
+        }
+        let os = |e: &std::io::Error| RnicError::os("rdma_resolve_addr", e);
+        let id = self.host.new_id(self.index).map_err(|e| os(&e))?;
+        let step = RESOLVE.min(param.timeout);
+        id.resolve_addr(param.bind, addr, step).map_err(|e| {
+            self.host.disown(&id);
+            os(&e)
+        })?;
+        self.by_serial.insert(id.serial(), qp.0);
+        let until = now + param.timeout;
+        let dial = Dial {
+            id: Some(id),
+            addr,
+            bind: param.bind,
+            private_data: param.private_data.to_vec(),
+            ird: param.ird.min(self.caps.max_ird),
+            ord: param.ord.min(self.caps.max_ord),
+            timeout: param.timeout,
+            until,
+            step,
+        };
+        self.qps.get_mut(qp.0)?.phase = Phase::Resolving(Box::new(dial));
+        self.set_deadline(qp.0, Some(until));
+        Ok(())
+    }
+
+    pub(super) fn answer_yes(
+        &mut self,
+        req: ConnReq,
+        qp: Qp,
+        param: &ConnParam<'_>,
+        now: Time,
+    ) -> Result<(), RnicError> {
+        self.requests.get(req.0)?;
+        if !matches!(self.qps.get(qp.0)?.phase, Phase::Idle) {
+            return Err(self.wrong_state(qp, "Init"));
+        }
+        self.check_private_data(param.private_data)?;
+        let Request { id, ird, ord, .. } = self.requests.remove(req.0)?;
+        // The peer's wishes, and ours.
+        let ird = param.ird.min(self.caps.max_ird).min(u32::from(ird));
+        let ord = param.ord.min(self.caps.max_ord).min(u32::from(ord));
+        let (serial, addrs) = (id.serial(), id.local_addr().zip(id.peer_addr()));
+        self.qps.get_mut(qp.0)?.addrs = addrs;
+        self.host.own(&id, self.index);
+        self.by_serial.insert(serial, qp.0);
+        self.slow_ack(&id);
+        let attr = ConnAttr { private_data: param.private_data, ird: small(ird), ord: small(ord) };
+        let made = self.equip(qp.0, id).map_err(|(id, e)| {
+            self.host.disown(&id);
+            e
+        });
+        let accepted = made.and_then(|()| match &self.qps.get(qp.0)?.hw {
+            Some(hw) => hw.id.accept(&attr).map_err(|e| RnicError::os("rdma_accept", &e)),
+            None => Ok(()),
+        });
+        if let Err(e) = accepted {
+            self.by_serial.remove(&serial);
+            // The queue pair is as before, and serves the next caller; its receives
+            // went to the device, and came back.
+            self.back_to_idle(qp.0);
+            return Err(e);
+        }
+        let timeout = param.timeout;
+        self.qps.get_mut(qp.0)?.phase = Phase::Accepting { ird, ord, timeout };
+        self.set_deadline(qp.0, Some(now + timeout));
+        Ok(())
+    }
+
+    fn back_to_idle(&mut self, qp: u32) {
+        self.take_down(qp, true);
+        if let Ok(q) = self.qps.get_mut(qp) {
+            q.phase = Phase::Idle;
+            q.addrs = None;
+        }
+    }
+
+    pub(super) fn answer_no(&mut self, req: ConnReq, data: &[u8]) -> Result<(), RnicError> {
+        self.check_private_data(data)?;
+        let request = self.requests.remove(req.0)?;
+        request.id.reject(data).map_err(|e| RnicError::os("rdma_reject", &e))
+    }
+
+    /// Not with iWARP, whose TCP has timers of its own.
+    fn slow_ack(&self, id: &CmId) {
+        if !self.attr.iwarp
+            && let Err(e) = id.ack_timeout(ACK_TIMEOUT)
+        {
+            crate::trace::debug!("{}: RDMA_OPTION_ID_ACK_TIMEOUT: {e}", self.caps.name);
+        }
+    }
+
+    // ---- what the CM reports ---------------------------------------------------------
+
+    pub(super) fn handle_note(&mut self, (listener, note): Note, now: Time) {
+        if let Some(listener) = listener {
+            return self.handle_request(listener, note);
+        }
+        let Some(&qp) = self.by_serial.get(&note.serial) else { return };
+        match note.event {
+            event::ADDR_RESOLVED => self.addr_resolved(qp, now),
+            event::ADDR_ERROR => self.addr_error(qp, note.status, now),
+            event::ROUTE_RESOLVED => self.route_resolved(qp),
+            event::ESTABLISHED => self.established(qp, note),
+            event::REJECTED => self.rejected(qp, note),
+            event::ROUTE_ERROR | event::CONNECT_ERROR | event::UNREACHABLE => {
+                let errno = if note.status < 0 { -note.status } else { libc::EHOSTUNREACH };
+                self.connect_failed(qp, RnicError::Os { call: "rdma_connect", errno });
+            }
+            event::DISCONNECTED => self.disconnected(qp, note.status),
+            event::DEVICE_REMOVAL => self.doomed.push((qp, DisconnectCause::DeviceRemoved)),
+            event::ADDR_CHANGE => {
+                // A bond has failed over: whether the path still serves, acknowledgements
+                // or keep-alive will tell.
+                crate::trace::warn!("{}: the network path of a connection changed", self.caps.name);
+            }
+            _ => {}
+        }
+    }
+
+    fn handle_request(&mut self, listener: u32, note: CmNote) {
+        let Some(id) = note.request else { return };
+        if self.listeners.get(listener).is_err() || self.dead {
+            return;
+        }
+        let (Some(local), Some(peer)) = (id.local_addr(), id.peer_addr()) else { return };
+        let request = Request { listener, id, ird: note.ird, ord: note.ord };
+        let Ok(req) = self.requests.insert(request) else { return };
+        self.events.push_back(RnicEvent::Cm(CmEvent::ConnectRequest {
+            listener: Listener(listener),
+            req: ConnReq(req),
+            peer,
+            local,
+            private_data: note.private_data,
+        }));
+    }
+
+    fn addr_resolved(&mut self, qp: u32, now: Time) {
+        let device = self.device;
+        let Ok(QueuePair { phase, .. }) = self.qps.get_mut(qp) else { return };
+        let Phase::Resolving(dial) = std::mem::replace(phase, Phase::Over) else { return };
+        let ours = dial.id.as_ref().is_some_and(|id| id.device() == Some(device));
+        let routed = dial.id.as_ref().map(|id| id.resolve_route(dial.until.since(now)));
+        *phase = Phase::Routing(dial);
+        if !ours {
+            let call = "the route goes by another device";
+            self.connect_failed(qp, RnicError::Os { call, errno: libc::EHOSTUNREACH });
+        } else if let Some(Err(e)) = routed {
+            self.connect_failed(qp, RnicError::os("rdma_resolve_route", &e));
+        }
+    }
+
+    fn addr_error(&mut self, qp: u32, status: i32, now: Time) {
+        let Ok(QueuePair { phase: Phase::Resolving(dial), .. }) = self.qps.get_mut(qp) else {
+            return;
+        };
+        let left = dial.until.since(now);
+        let mut result = Err(std::io::Error::from_raw_os_error(-status.min(-1)));
+        if status == -libc::ETIMEDOUT && !left.is_zero() {
+            dial.step = (dial.step * 2).min(left);
+            if let Some(id) = &dial.id {
+                // The source is bound by the first try.
+                result = id.resolve_addr(None, dial.addr, dial.step);
+            }
+        }
+        if let Err(e) = result {
+            crate::trace::debug!("resolving {} (from {:?}): {e}", dial.addr, dial.bind);
+            self.connect_failed(qp, RnicError::os("rdma_resolve_addr", &e));
+        }
+    }
+
+    fn route_resolved(&mut self, qp: u32) {
+        let Ok(q) = self.qps.get_mut(qp) else { return };
+        let Phase::Routing(mut dial) = std::mem::replace(&mut q.phase, Phase::Over) else { return };
+        let Some(id) = dial.id.take() else { return };
+        let private_data = std::mem::take(&mut dial.private_data);
+        let (ird, ord) = (small(dial.ird), small(dial.ord));
+        q.addrs = id.local_addr().zip(id.peer_addr());
+        q.phase = Phase::Connecting(dial);
+        self.slow_ack(&id);
+        if let Err((id, e)) = self.equip(qp, id) {
+            self.host.disown(&id);
+            drop(id);
+            return self.connect_failed(qp, e);
+        }
+        let attr = ConnAttr { private_data: &private_data, ird, ord };
+        let Ok(QueuePair { hw: Some(hw), .. }) = self.qps.get(qp) else { return };
+        if let Err(e) = hw.id.connect(&attr) {
+            self.connect_failed(qp, RnicError::os("rdma_connect", &e));
+        }
+    }
+
+    fn established(&mut self, qp: u32, note: CmNote) {
+        let Ok(q) = self.qps.get_mut(qp) else { return };
+        let (ird, ord) = match &q.phase {
+            Phase::Connecting(d) => (d.ird.min(note.ird.into()), d.ord.min(note.ord.into())),
+            Phase::Accepting { ird, ord, .. } => (*ird, *ord),
+            _ => return,
+        };
+        self.up(qp, note.private_data, ird, ord);
+    }
+
+    fn up(&mut self, qp: u32, private_data: Vec<u8>, ird: u32, ord: u32) {
+        let Ok(q) = self.qps.get_mut(qp) else { return };
+        q.phase = Phase::Rts;
+        if let Some(Hw { id, .. }) = &q.hw {
+            q.addrs = id.local_addr().zip(id.peer_addr()).or(q.addrs);
+        }
+        self.set_deadline(qp, None);
+        let event = CmEvent::Established { qp: Qp(qp), private_data, ord, ird };
+        self.events.push_back(RnicEvent::Cm(event));
+    }
+
+    /// A message came on a connection whose start-up, as far as the CM told, is not
+    /// over: it is.
+    pub(super) fn established_by_message(&mut self, qp: u32) {
+        if let Ok(QueuePair { phase: Phase::Accepting { ird, ord, .. }, hw: Some(hw), .. }) =
+            self.qps.get(qp)
+        {
+            let (ird, ord) = (*ird, *ord);
+            if !self.attr.iwarp {
+                hw.id.communication_established();
+            }
+            self.up(qp, Vec::new(), ird, ord);
+        }
+    }
+
+    fn rejected(&mut self, qp: u32, note: CmNote) {
+        let said_no = if self.attr.iwarp {
+            !note.private_data.is_empty()
+        } else {
+            note.status == REJ_CONSUMER
+        };
+        if !said_no {
+            let error = RnicError::Os { call: "rdma_connect", errno: libc::ECONNREFUSED };
+            return self.connect_failed(qp, error);
+        }
+        let private_data = note.private_data;
+        self.end_attempt(qp, CmEvent::Rejected { qp: Qp(qp), private_data });
+    }
+
+    fn connect_failed(&mut self, qp: u32, error: RnicError) {
+        self.end_attempt(qp, CmEvent::ConnectFailed { qp: Qp(qp), error });
+    }
+
+    fn end_attempt(&mut self, qp: u32, event: CmEvent) {
+        let state = self.qps.get(qp).map(|q| q.phase.state());
+        if !matches!(state, Ok(QpState::Connecting | QpState::Error)) {
+            return;
+        }
+        self.set_deadline(qp, None);
+        self.take_down(qp, true);
+        self.events.push_back(RnicEvent::Cm(event));
+    }
+
+    // ---- ends --------------------------------------------------------------------------
+
+    /// Ends the attempt that a phase stands for; the queue pair is over.
+    pub(super) fn drop_phase(&mut self, qp: u32) {
+        let Ok(q) = self.qps.get_mut(qp) else { return };
+        match std::mem::replace(&mut q.phase, Phase::Over) {
+            Phase::Resolving(dial) | Phase::Routing(dial) | Phase::Connecting(dial) => {
+                if let Some(id) = dial.id {
+                    self.by_serial.remove(&id.serial());
+                    self.host.disown(&id);
+                }
+            }
+            Phase::Closing { .. } => self.closing -= 1,
+            _ => {}
+        }
+    }
+
+    pub(super) fn end(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError> {
+        let q = self.qps.get_mut(qp.0)?;
+        match (&q.phase, how) {
+            (Phase::Rts, Disconnect::Orderly) => {
+                q.phase = Phase::Closing { asked: false };
+                self.closing += 1;
+                self.ring(qp.0);
+                self.set_deadline(qp.0, Some(now + CLOSE_TIMEOUT));
+                self.maybe_close(qp.0);
+                Ok(())
+            }
+            (Phase::Rts | Phase::Closing { .. }, Disconnect::Abort) => {
+                self.finish(qp.0, DisconnectCause::Aborted);
+                Ok(())
+            }
+            (Phase::Accepting { .. }, Disconnect::Abort) => {
+                let errno = libc::ECONNABORTED;
+                self.connect_failed(qp.0, RnicError::Os { call: "rdma_disconnect", errno });
+                Ok(())
+            }
+            _ => Err(self.wrong_state(qp, "Rts")),
+        }
+    }
+
+    /// Tells the CM of an orderly end as soon as all that was posted has left.
+    pub(super) fn maybe_close(&mut self, qp: u32) {
+        if !self.drained(qp) {
+            return;
+        }
+        let Ok(QueuePair { phase: Phase::Closing { asked }, hw: Some(hw), .. }) =
+            self.qps.get_mut(qp)
+        else {
+            return;
+        };
+        if !std::mem::replace(asked, true)
+            && let Err(e) = hw.id.disconnect()
+        {
+            crate::trace::debug!("{}: rdma_disconnect: {e}", self.caps.name);
+            // The peer was faster, and its event is on its way; or there is none to come,
+            // and the deadline ends it.
+        }
+    }
+
+    fn disconnected(&mut self, qp: u32, status: i32) {
+        match self.qps.get(qp).map(|q| q.phase.state()) {
+            Ok(QpState::Rts | QpState::Closing) => {
+                let cause = match status {
+                    0 => DisconnectCause::Orderly,
+                    n => DisconnectCause::Broken(n.abs()),
+                };
+                self.finish(qp, cause);
+            }
+            Ok(QpState::Connecting) => {
+                let errno = libc::ECONNRESET;
+                self.connect_failed(qp, RnicError::Os { call: "rdma_connect", errno });
+            }
+            _ => {}
+        }
+    }
+
+    /// The end of a connection, whatever it was.
+    pub(super) fn finish(&mut self, qp: u32, cause: DisconnectCause) {
+        let Ok(q) = self.qps.get(qp) else { return };
+        match q.phase.state() {
+            QpState::Rts | QpState::Closing => {}
+            QpState::Connecting => {
+                let errno = match cause {
+                    DisconnectCause::DeviceRemoved => libc::ENODEV,
+                    DisconnectCause::Broken(errno) => errno,
+                    _ => libc::ECONNRESET,
+                };
+                return self.connect_failed(qp, RnicError::Os { call: "rdma_connect", errno });
+            }
+            QpState::Init | QpState::Error => return,
+        }
+        // What was posted and has no doorbell yet does not leave any more.
+        if let Some(hw) = &q.hw
+            && !self.attr.iwarp
+            && cause != DisconnectCause::DeviceRemoved
+        {
+            // Tells the peer, or answers it. Fails if the CM has ended it already.
+            let _ = hw.id.disconnect();
+        }
+        self.set_deadline(qp, None);
+        self.take_down(qp, true);
+        self.events.push_back(RnicEvent::Cm(CmEvent::Disconnected { qp: Qp(qp), cause }));
+    }
+
+    /// A work request has failed: so has its connection.
+    pub(super) fn work_failed(&mut self, qp: u32, wc: &RawWc) {
+        let ours = |layer, etype, code| {
+            DisconnectCause::TerminatedByUs(TermCode { layer, etype, code })
+        };
+        let theirs = |etype| {
+            DisconnectCause::TerminatedByPeer(TermCode { layer: 0, etype, code: 0xff })
+        };
+        // Statuses of `ibv_wc_status`; codes of RFC 5040 section 4.8 (0xff: unspecified).
+        let cause = match wc.status {
+            1 => ours(1, 2, 5),
+            4 | 6 | 8 => ours(0, 1, 0xff),
+            5 => return self.flushed(qp),
+            9 | 15 => theirs(2),
+            10 => theirs(1),
+            11 | 16 => theirs(2),
+            status => DisconnectCause::Device(status),
+        };
+        self.doomed.push((qp, cause));
+    }
+
+    /// Work was flushed: the connection is over, and the CM is to say why.
+    fn flushed(&mut self, qp: u32) {
+        let now = self.now;
+        if let Ok(QueuePair { phase: Phase::Rts, deadline: None, .. }) = self.qps.get(qp) {
+            self.set_deadline(qp, Some(now + REASON_TIMEOUT));
+        }
+    }
+
+    pub(super) fn deadline_passed(&mut self, qp: u32) {
+        let Ok(q) = self.qps.get(qp) else { return };
+        match &q.phase {
+            Phase::Resolving(d) | Phase::Routing(d) | Phase::Connecting(d) => {
+                let error = RnicError::Timeout(d.timeout);
+                self.connect_failed(qp, error);
+            }
+            Phase::Accepting { timeout, .. } => {
+                let error = RnicError::Timeout(*timeout);
+                self.connect_failed(qp, error);
+            }
+            Phase::Rts => self.finish(qp, DisconnectCause::Broken(libc::ECONNRESET)),
+            Phase::Closing { .. } => self.finish(qp, DisconnectCause::Broken(libc::ETIMEDOUT)),
+            Phase::Idle | Phase::Over => {}
+        }
+    }
+}

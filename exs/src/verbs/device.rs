@@ -1,0 +1,103 @@
+//! What befalls a whole device, and what of time there is.
+
+use std::time::Duration;
+
+use super::raw::AsyncNote;
+use super::{VerbsRnic, events};
+use crate::rnic::{DisconnectCause, TermCode};
+use crate::time::Time;
+
+/// A port may be down for so long: a cable that is moved, a switch that starts. Then
+/// its connections end.
+const PORT_GRACE: Duration = Duration::from_secs(5);
+
+impl VerbsRnic {
+    /// Takes the device's asynchronous events, ours and those that another RNIC of
+    /// this process on the same device has taken for us.
+    pub(super) fn drain_async(&mut self, now: Time) {
+        while let Some(note) = self.device.next_async() {
+            events::publish(self.device, note);
+        }
+        for note in self.asyncs.take() {
+            self.handle_async(note, now);
+        }
+    }
+
+    fn handle_async(&mut self, note: AsyncNote, now: Time) {
+        let qp = note.qp_num.and_then(|n| self.by_num.get(&n)).copied();
+        crate::trace::debug!("{}: {} (QP {:?})", self.caps.name, note.name(), note.qp_num);
+        match (note.event, qp, note.port) {
+            // IBV_EVENT_QP_FATAL, _QP_REQ_ERR.
+            (1 | 2, Some(qp), _) => {
+                self.doomed.push((qp, DisconnectCause::Device(super::STATUS_FATAL)));
+            }
+            // IBV_EVENT_QP_ACCESS_ERR: the peer went where it may not.
+            (3, Some(qp), _) => {
+                let code = TermCode { layer: 0, etype: 1, code: 0xff };
+                self.doomed.push((qp, DisconnectCause::TerminatedByUs(code)));
+            }
+            // IBV_EVENT_COMM_EST.
+            (4, Some(qp), _) => self.established_by_message(qp),
+            // IBV_EVENT_DEVICE_FATAL; IBV_EVENT_CQ_ERR: completions are lost for all.
+            (8 | 0, ..) => self.device_lost(),
+            // IBV_EVENT_PORT_ACTIVE, _PORT_ERR.
+            (9, _, Some(port)) => {
+                self.ports_down.remove(&port);
+            }
+            (10, _, Some(port)) => {
+                self.ports_down.entry(port).or_insert(now + PORT_GRACE);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn set_deadline(&mut self, qp: u32, at: Option<Time>) {
+        let Ok(q) = self.qps.get_mut(qp) else { return };
+        if let Some(old) = std::mem::replace(&mut q.deadline, at) {
+            self.timers.remove(&(old, qp));
+        }
+        if let Some(at) = at {
+            self.timers.insert((at, qp));
+        }
+    }
+
+    pub(super) fn fire_timers(&mut self, now: Time) {
+        while let Some(&(at, qp)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.remove(&(at, qp));
+            if let Ok(q) = self.qps.get_mut(qp) {
+                q.deadline = None;
+            }
+            self.deadline_passed(qp);
+        }
+        let down: Vec<i32> =
+            self.ports_down.iter().filter(|(_, t)| **t <= now).map(|(p, _)| *p).collect();
+        for port in down {
+            self.ports_down.remove(&port);
+            let number = u8::try_from(port).unwrap_or(1);
+            let back = self.device.port(number).is_ok_and(|p| p.state == 4);
+            if !back {
+                self.port_lost(number);
+            }
+        }
+    }
+
+    fn port_lost(&mut self, port: u8) {
+        let hit: Vec<u32> = self
+            .qps
+            .iter()
+            .filter(|(_, q)| q.hw.as_ref().is_some_and(|hw| hw.id.port() == port))
+            .map(|(id, _)| id)
+            .collect();
+        for qp in hit {
+            self.doomed.push((qp, DisconnectCause::Broken(libc::ENETDOWN)));
+        }
+    }
+
+    pub(super) fn bury_doomed(&mut self) {
+        while let Some((qp, cause)) = self.doomed.pop() {
+            self.finish(qp, cause);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What the RDMA devices of a process share: librdmacm's event channel and the
+//! listeners.
+//!
+//! A listener on a wildcard address belongs to no device; each of its connection
+//! requests names the device it came by. So every device of the process may join a
+//! listener, and the host hands each event to the device that it concerns.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::raw::{CmChannel, CmId, CmNote, Device};
+
+/// An event for a device; of a connection request, the listener it came to.
+pub(super) type Note = (Option<u32>, CmNote);
+
+struct Shared {
+    id: CmId,
+    addr: SocketAddr,
+    /// Devices that joined, with the listener's number there.
+    members: Vec<(usize, u32)>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Connections' ids: whose they are.
+    routes: HashMap<usize, usize>,
+    listeners: Vec<Shared>,
+    inboxes: Vec<VecDeque<Note>>,
+}
+
+/// See the module's essay.
+pub(super) struct Host {
+    channel: Arc<CmChannel>,
+    devices: Vec<Device>,
+    state: Mutex<State>,
+    readable: AtomicBool,
+    /// Notes in all inboxes.
+    waiting: AtomicUsize,
+}
+
+impl Host {
+    pub(super) fn new(devices: Vec<Device>) -> io::Result<Arc<Host>> {
+        let inboxes = devices.iter().map(|_| VecDeque::new()).collect();
+        let state = Mutex::new(State { inboxes, ..State::default() });
+        let (readable, waiting) = (AtomicBool::new(true), AtomicUsize::new(0));
+        Ok(Arc::new(Host { channel: CmChannel::new()?, devices, state, readable, waiting }))
+    }
+
+    pub(super) fn fd(&self) -> i32 {
+        self.channel.fd()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The channel has become readable.
+    pub(super) fn note_readable(&self) {
+        self.readable.store(true, Ordering::Release);
+    }
+
+    /// A new id, whose events go to the device `owner`.
+    pub(super) fn new_id(&self, owner: usize) -> io::Result<CmId> {
+        let id = CmId::new(&self.channel)?;
+        self.own(&id, owner);
+        Ok(id)
+    }
+
+    /// Sends the events of an id to the device `owner`.
+    pub(super) fn own(&self, id: &CmId, owner: usize) {
+        self.lock().routes.insert(id.serial(), owner);
+    }
+
+    /// An id is about to go: no more events of it.
+    pub(super) fn disown(&self, id: &CmId) {
+        self.lock().routes.remove(&id.serial());
+    }
+
+    /// The device that a local address is on.
+    ///
+    /// # Errors
+    /// ENODEV if it is on none.
+    pub(super) fn device_of(&self, addr: SocketAddr) -> io::Result<Option<Device>> {
+        let id = CmId::new(&self.channel)?;
+        id.bind(SocketAddr::new(addr.ip(), 0))?;
+        Ok(id.device())
+    }
+
+    /// Opens a listener, or joins one that another device has opened. Returns the
+    /// address it is bound to.
+    pub(super) fn listen(
+        &self,
+        member: (usize, u32),
+        addr: SocketAddr,
+        backlog: u32,
+        v6_only: bool,
+    ) -> io::Result<SocketAddr> {
+        let mut state = self.lock();
+        if addr.ip().is_unspecified() && addr.port() != 0 {
+            let open = state.listeners.iter_mut().find(|l| {
+                l.addr == addr && l.members.iter().all(|(device, _)| *device != member.0)
+            });
+            if let Some(open) = open {
+                open.members.push(member);
+                return Ok(addr);
+            }
+        }
+        let id = CmId::new(&self.channel)?;
+        if addr.is_ipv6() && v6_only {
+            id.v6_only()?;
+        }
+        id.bind(addr)?;
+        if id.device().is_some_and(|d| d != self.devices[member.0]) {
+            return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
+        }
+        id.listen(backlog)?;
+        let addr = id.local_addr().unwrap_or(addr);
+        state.listeners.push(Shared { id, addr, members: vec![member] });
+        Ok(addr)
+    }
+
+    /// Leaves a listener; the last to go closes it.
+    pub(super) fn leave(&self, member: (usize, u32)) {
+        let mut state = self.lock();
+        for l in &mut state.listeners {
+            l.members.retain(|m| *m != member);
+        }
+        state.listeners.retain(|l| !l.members.is_empty());
+    }
+
+    /// Takes what is there of events for the device `owner`. True if there is
+    /// something for others.
+    pub(super) fn take(&self, owner: usize, out: &mut VecDeque<Note>) -> bool {
+        if self.readable.swap(false, Ordering::AcqRel) {
+            // Taken without the lock: an event may name a new id, and dropping that
+            // waits for its events, which is no business of others.
+            while let Some(note) = self.channel.next() {
+                self.deliver(note);
+            }
+        }
+        if self.waiting.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let mut state = self.lock();
+        if let Some(inbox) = state.inboxes.get_mut(owner) {
+            self.waiting.fetch_sub(inbox.len(), Ordering::AcqRel);
+            out.append(inbox);
+        }
+        self.waiting.load(Ordering::Acquire) > 0
+    }
+
+    fn deliver(&self, note: CmNote) {
+        let mut state = self.lock();
+        let to = match &note.request {
+            None => state.routes.get(&note.serial).map(|owner| (*owner, None)),
+            Some(id) => {
+                let device = self.devices.iter().position(|d| id.device() == Some(*d));
+                let listener = state.listeners.iter().find(|l| l.id.serial() == note.serial);
+                device.zip(listener).and_then(|(device, l)| {
+                    let member = l.members.iter().find(|m| m.0 == device)?;
+                    Some((device, Some(member.1)))
+                })
+            }
+        };
+        match to {
+            Some((owner, listener)) => {
+                state.inboxes[owner].push_back((listener, note));
+                self.waiting.fetch_add(1, Ordering::AcqRel);
+            }
+            // A caller by a device that is not ours is refused (the id is dropped);
+            // events of ids that are gone concern nobody.
+            None => drop(state),
+        }
+    }
+}

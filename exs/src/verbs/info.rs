@@ -1,0 +1,146 @@
+//! What the devices of this host are, for reports.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::host::Host;
+use super::raw::{Device, PortAttr};
+use crate::rnic::RnicError;
+
+/// What is known of a device, for reports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// "rxe0", "mlx5_0".
+    pub name: String,
+    /// "InfiniBand", "RoCE", "iWARP".
+    pub transport: &'static str,
+    /// Firmware, or empty.
+    pub firmware: String,
+    /// Node GUID.
+    pub guid: u64,
+    /// Vendor's number and part number.
+    pub vendor: (u32, u32),
+    /// Ports: number, state ("ACTIVE"), MTU, link layer ("Ethernet").
+    pub ports: Vec<PortInfo>,
+    /// On-demand paging for reliable connections.
+    pub odp: bool,
+    /// Type-2 memory windows: keys of one connection.
+    pub windows: bool,
+    /// Most queue pairs.
+    pub max_qp: u32,
+    /// Most registrations.
+    pub max_mr: u32,
+    /// Largest registration.
+    pub max_mr_size: u64,
+    /// Most completions in a queue.
+    pub max_cqe: u32,
+    /// Most shared receive queues.
+    pub max_srq: u32,
+    /// Addresses of this host that are on the device.
+    pub addrs: Vec<IpAddr>,
+}
+
+/// A port of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortInfo {
+    /// From 1.
+    pub number: u8,
+    /// "ACTIVE", "DOWN", ...
+    pub state: String,
+    /// Bytes of one packet.
+    pub mtu: u32,
+    /// "Ethernet", "InfiniBand".
+    pub link_layer: String,
+    /// Link speed and width as the kernel gives them, in Gbit/s; 0 if unknown.
+    pub gbit_per_s: u32,
+}
+
+/// What the devices of this host are and can do, without opening them for use.
+///
+/// # Errors
+/// What libibverbs said.
+pub fn devices() -> Result<Vec<DeviceInfo>, RnicError> {
+    let found = Device::all().map_err(|e| RnicError::os("rdma_get_devices", &e))?;
+    if found.is_empty() {
+        return Ok(Vec::new());
+    }
+    let host = Host::new(found.clone()).map_err(|e| RnicError::os("rdma_create_event_channel", &e))?;
+    let local = crate::sys::local_addrs(0).map_err(|e| RnicError::os("getifaddrs", &e))?;
+    found.into_iter().map(|d| describe(d, &host, &local)).collect()
+}
+
+fn describe(device: Device, host: &Host, local: &[SocketAddr]) -> Result<DeviceInfo, RnicError> {
+    let attr = device.attr().map_err(|e| RnicError::os("ibv_query_device", &e))?;
+    let on_it = |a: &&SocketAddr| {
+        !a.ip().is_loopback() && host.device_of(**a).is_ok_and(|d| d == Some(device))
+    };
+    let ports: Vec<PortInfo> =
+        (1..=attr.ports).filter_map(|n| device.port(n).ok().map(|p| port(n, &p))).collect();
+    let transport = match (attr.iwarp, ports.first().map(|p| p.link_layer.as_str())) {
+        (true, _) => "iWARP",
+        (false, Some("Ethernet")) => "RoCE",
+        (false, _) => "InfiniBand",
+    };
+    Ok(DeviceInfo {
+        name: device.name(),
+        transport,
+        firmware: attr.firmware,
+        guid: attr.guid,
+        vendor: attr.vendor,
+        ports,
+        odp: attr.odp,
+        windows: attr.windows,
+        max_qp: attr.max_qp,
+        max_mr: attr.max_mr,
+        max_mr_size: attr.max_mr_size,
+        max_cqe: attr.max_cqe,
+        max_srq: attr.max_srq,
+        addrs: local.iter().filter(on_it).map(SocketAddr::ip).collect(),
+    })
+}
+
+fn port(number: u8, p: &PortAttr) -> PortInfo {
+    let state = match p.state {
+        1 => "DOWN",
+        2 => "INIT",
+        3 => "ARMED",
+        4 => "ACTIVE",
+        5 => "ACTIVE_DEFER",
+        _ => "UNKNOWN",
+    };
+    let link_layer = match p.link_layer {
+        1 => "InfiniBand",
+        2 => "Ethernet",
+        _ => "unspecified",
+    };
+    // `ibv_port_attr`: the width is a bit of 1, 4, 8, 12, 2 lanes; the speed one of
+    // these, in tenths of Gbit/s a lane.
+    let lanes = match p.width {
+        1 => 1,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => 0,
+    };
+    let tenths = match p.speed {
+        1 => 25,
+        2 => 50,
+        4 | 8 => 100,
+        16 => 140,
+        32 => 250,
+        64 => 500,
+        128 => 1000,
+        _ => 0,
+    };
+    let mtu = match p.mtu {
+        n @ 1..=5 => 128 << n,
+        _ => 0,
+    };
+    PortInfo {
+        number,
+        state: state.to_owned(),
+        mtu,
+        link_layer: link_layer.to_owned(),
+        gbit_per_s: lanes * tenths / 10,
+    }
+}

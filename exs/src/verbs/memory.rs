@@ -1,0 +1,433 @@
+//! Protection domains, registrations and windows.
+//!
+//! A key in the driver's table is what the floors above call the MR's key: its rkey
+//! if peers may use it, else its lkey. (They are one number on the devices there
+//! are.) Each registration holds its region alive, so that the memory of posted work
+//! stays mapped until the registration ends.
+//!
+//! Windows. A device with type-2 memory windows binds one to the queue pair, with the
+//! bounds and rights asked for. A device without (siw, most iWARP) gets
+//! - for a strict window (`bind_mw`) a registration of exactly these bytes: closed
+//!   at once, but good for every peer in the domain that knows the key;
+//! - for a lent one (`lend_mw`) the key of a second registration of the whole MR for
+//!   remote writes, made when first lent and kept as long as the MR: registering
+//!   for each transfer costs more than the transfer.
+
+use std::sync::Arc;
+
+use super::VerbsRnic;
+use super::raw::{Domain, HwOp, HwSge, Registration, Window};
+use super::slots::Slots;
+use crate::mem::{Access, AccessFault, Key, Segment};
+use crate::rnic::{Mr, Pd, Qp, RnicError, Sge};
+
+/// `IBV_ACCESS_` bits.
+const LOCAL_WRITE: u32 = 1;
+const REMOTE_WRITE: u32 = 2;
+const REMOTE_READ: u32 = 4;
+const MW_BIND: u32 = 16;
+const ON_DEMAND: u32 = 64;
+
+/// A protection domain and what is in it.
+pub(super) struct DomainEntry {
+    pub(super) pd: Arc<Domain>,
+    pub(super) slots: Slots,
+    /// Registrations, QPs and SRQs.
+    pub(super) users: usize,
+}
+
+/// A memory region.
+pub(super) struct Region {
+    pd: u32,
+    /// None for a region of no bytes, which no device registers.
+    reg: Option<Arc<Registration>>,
+    segment: Segment,
+    access: Access,
+    /// Paged in on demand: not to be bound to windows.
+    odp: bool,
+    /// The registration that is lent, on devices without windows: its key, the
+    /// registration.
+    shadow: Option<(Key, Registration)>,
+    /// Windows and exact registrations on it.
+    windows: Vec<Key>,
+}
+
+/// What a key stands for.
+pub(super) enum Entry {
+    /// A memory region.
+    Mr(Region),
+    /// The shadow of a region: its key.
+    Shadow(Key),
+    /// A registration of its own in place of a window.
+    Exact { qp: u32, mr: Key, reg: Registration, segment: Segment, access: Access },
+    /// A window; the number of its bind in the QP's send queue.
+    Window { qp: u32, mr: Key, window: Window, bind: u64 },
+}
+
+fn bits(access: Access) -> u32 {
+    let mut bits = 0;
+    if access.local_write || access.remote_write {
+        bits |= LOCAL_WRITE;
+    }
+    if access.remote_write {
+        bits |= REMOTE_WRITE;
+    }
+    if access.remote_read {
+        bits |= REMOTE_READ;
+    }
+    bits
+}
+
+/// Registers a segment, and says what to do if the limit on locked memory forbids it.
+pub(super) fn register(
+    pd: &Arc<Domain>,
+    segment: &Segment,
+    access: u32,
+) -> Result<Registration, RnicError> {
+    Registration::new(pd, segment.addr(), segment.len(), access).map_err(|e| {
+        match (e.raw_os_error(), crate::sys::memlock_limit()) {
+            (Some(libc::ENOMEM | libc::EAGAIN), Some(limit)) => {
+                RnicError::MemLock { len: segment.len() as u64, limit }
+            }
+            _ => RnicError::os("ibv_reg_mr", &e),
+        }
+    })
+}
+
+impl VerbsRnic {
+    pub(super) fn make_pd(&mut self) -> Result<Pd, RnicError> {
+        let pd = Domain::new(self.device).map_err(|e| RnicError::os("ibv_alloc_pd", &e))?;
+        self.pds.insert(DomainEntry { pd, slots: Slots::default(), users: 0 }).map(Pd)
+    }
+
+    pub(super) fn free_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
+        match self.pds.get(pd.0)?.users {
+            0 => self.pds.remove(pd.0).map(drop),
+            users => Err(RnicError::Busy { what: "protection domain", id: pd.0, users }),
+        }
+    }
+
+    /// Registers; where pinning is refused and the device can page on demand, so.
+    fn pin(
+        &self,
+        pd: &Arc<Domain>,
+        segment: &Segment,
+        access: u32,
+    ) -> Result<(Registration, bool), RnicError> {
+        let window = if self.caps.windows { MW_BIND } else { 0 };
+        match register(pd, segment, access | window) {
+            Err(RnicError::MemLock { .. }) if self.attr.odp => {
+                register(pd, segment, access | ON_DEMAND).map(|reg| (reg, true))
+            }
+            other => other.map(|reg| (reg, false)),
+        }
+    }
+
+    pub(super) fn register(
+        &mut self,
+        pd: Pd,
+        segment: &Segment,
+        access: Access,
+    ) -> Result<Mr, RnicError> {
+        let domain = Arc::clone(&self.pds.get(pd.0)?.pd);
+        let (reg, odp, key) = if segment.is_empty() {
+            (None, false, self.void_key())
+        } else {
+            let (reg, odp) = self.pin(&domain, segment, bits(access))?;
+            let (lkey, rkey) = reg.keys();
+            let remote = access.remote_read || access.remote_write;
+            (Some(Arc::new(reg)), odp, if remote { rkey } else { lkey })
+        };
+        let region = Region {
+            pd: pd.0,
+            reg,
+            segment: segment.clone(),
+            access,
+            odp,
+            shadow: None,
+            windows: Vec::new(),
+        };
+        self.keys.insert(key, Entry::Mr(region));
+        self.pds.get_mut(pd.0)?.users += 1;
+        Ok(Mr { key })
+    }
+
+    /// A key for a region of no bytes: one that no device hands out.
+    fn void_key(&self) -> Key {
+        (1..=Key::MAX).rev().find(|k| !self.keys.contains_key(k)).unwrap_or(Key::MAX)
+    }
+
+    pub(super) fn region(&self, mr: Mr) -> Result<&Region, RnicError> {
+        match self.keys.get(&mr.key) {
+            Some(Entry::Mr(r)) => Ok(r),
+            _ => Err(RnicError::NoSuch { what: "memory region", id: mr.key }),
+        }
+    }
+
+    fn region_mut(&mut self, mr: Key) -> Result<&mut Region, RnicError> {
+        match self.keys.get_mut(&mr) {
+            Some(Entry::Mr(r)) => Ok(r),
+            _ => Err(RnicError::NoSuch { what: "memory region", id: mr }),
+        }
+    }
+
+    pub(super) fn deregister(&mut self, mr: Mr) -> Result<(), RnicError> {
+        self.region(mr)?;
+        let Some(Entry::Mr(region)) = self.keys.remove(&mr.key) else { unreachable!("looked up") };
+        // A device ends no registration that has windows.
+        for key in &region.windows {
+            let qp = match self.keys.remove(key) {
+                Some(Entry::Window { qp, window, bind, .. }) => {
+                    self.let_bind_pass(qp, bind);
+                    drop(window);
+                    qp
+                }
+                Some(Entry::Exact { qp, .. }) => qp,
+                _ => continue,
+            };
+            self.forget_window(qp, *key);
+        }
+        if let Some((key, shadow)) = region.shadow {
+            self.keys.remove(&key);
+            drop(shadow);
+        }
+        // Receives not yet handed to the device must not go there any more.
+        self.revoke_early(mr.key);
+        if let Ok(pd) = self.pds.get_mut(region.pd) {
+            pd.users -= 1;
+        }
+        Ok(())
+    }
+
+    /// The local side of a WR: the piece, with the device's own key.
+    pub(super) fn resolve(&self, pd: u32, sge: &Sge, need: Access) -> Result<HwSge, RnicError> {
+        let key = sge.lkey;
+        let invalid = RnicError::Memory(AccessFault::InvalidKey { key });
+        let (segment, have, lkey) = match self.keys.get(&key) {
+            Some(Entry::Mr(r)) if r.pd == pd => {
+                let lkey = r.reg.as_ref().map_or(0, |reg| reg.keys().0);
+                (&r.segment, r.access, lkey)
+            }
+            Some(Entry::Shadow(mr)) => match self.keys.get(mr) {
+                Some(Entry::Mr(r)) if r.pd == pd => {
+                    let lkey = r.shadow.as_ref().map_or(0, |(_, reg)| reg.keys().0);
+                    (&r.segment, Access::REMOTE_WRITE, lkey)
+                }
+                _ => return Err(invalid),
+            },
+            Some(Entry::Exact { reg, segment, access, .. }) => (segment, *access, reg.keys().0),
+            _ => return Err(invalid),
+        };
+        if need.local_write && !have.local_write && !have.remote_write
+            || need.remote_write && !have.remote_write
+        {
+            return Err(RnicError::Memory(AccessFault::Rights { key, need, have }));
+        }
+        cut(key, segment, sge.addr, sge.len)?;
+        let len = u32::try_from(sge.len).map_err(|_| RnicError::Limit {
+            what: "bytes of a segment",
+            asked: sge.len,
+            limit: u64::from(u32::MAX),
+        })?;
+        Ok(HwSge { addr: sge.addr, len, lkey })
+    }
+
+    /// The bytes of a piece that a send copies.
+    pub(super) fn source(&self, sge: &Sge) -> Result<Segment, RnicError> {
+        let segment = match self.keys.get(&sge.lkey) {
+            Some(Entry::Mr(r)) => &r.segment,
+            Some(Entry::Exact { segment, .. }) => segment,
+            _ => return Err(RnicError::Memory(AccessFault::InvalidKey { key: sge.lkey })),
+        };
+        Ok(cut(sge.lkey, segment, sge.addr, sge.len)?)
+    }
+
+    /// A window of exactly these bytes, open when this returns.
+    pub(super) fn bind(
+        &mut self,
+        qp: Qp,
+        mr: Mr,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Key, RnicError> {
+        let key = self.open_window(qp, mr, addr, len, access)?;
+        // The peer may learn of the key by another way than this queue pair.
+        self.ring(qp.0);
+        Ok(key)
+    }
+
+    /// A window for a transfer: it opens with the next doorbell.
+    pub(super) fn lend(
+        &mut self,
+        qp: Qp,
+        mr: Mr,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Key, RnicError> {
+        if self.caps.windows && !self.region(mr)?.odp {
+            return self.open_window(qp, mr, addr, len, access);
+        }
+        let pd = self.live_qp(qp)?;
+        self.check_window(pd, mr, addr, len, access)?;
+        if access.remote_read {
+            return self.open_window(qp, mr, addr, len, access);
+        }
+        let domain = Arc::clone(&self.pds.get(pd)?.pd);
+        let region = self.region(mr)?;
+        let key = match &region.shadow {
+            Some((key, _)) => *key,
+            None => {
+                let more = if region.odp { ON_DEMAND } else { 0 };
+                let shadow = register(&domain, &region.segment, LOCAL_WRITE | REMOTE_WRITE | more)?;
+                let key = shadow.keys().1;
+                self.region_mut(mr.key)?.shadow = Some((key, shadow));
+                self.keys.insert(key, Entry::Shadow(mr.key));
+                key
+            }
+        };
+        *self.qps.get_mut(qp.0)?.lent.entry(key).or_default() += 1;
+        Ok(key)
+    }
+
+    fn check_window(
+        &self,
+        pd: u32,
+        mr: Mr,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<(), RnicError> {
+        let region = self.region(mr)?;
+        let (key, have) = (mr.key, region.access);
+        if region.pd != pd {
+            return Err(RnicError::Memory(AccessFault::InvalidKey { key }));
+        }
+        // As in verbs: a window for writing needs memory that may be written at all.
+        if access.remote_write && !(have.local_write || have.remote_write) {
+            let need = Access::LOCAL;
+            return Err(RnicError::Memory(AccessFault::Rights { key, need, have }));
+        }
+        cut(key, &region.segment, addr, len)?;
+        Ok(())
+    }
+
+    fn open_window(
+        &mut self,
+        qp: Qp,
+        mr: Mr,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Key, RnicError> {
+        let pd = self.live_qp(qp)?;
+        self.check_window(pd, mr, addr, len, access)?;
+        let domain = Arc::clone(&self.pds.get(pd)?.pd);
+        let region = self.region(mr)?;
+        let whole = region.segment.clone();
+        let segment = cut(mr.key, &whole, addr, len)?;
+        let (key, entry) = match &region.reg {
+            Some(reg) if self.caps.windows && !region.odp && len > 0 => {
+                let reg = Arc::clone(reg);
+                let mut window =
+                    Window::new(&domain).map_err(|e| RnicError::os("ibv_alloc_mw", &e))?;
+                let rights = bits(access) & !LOCAL_WRITE;
+                let op = HwOp::bind(&window, &reg, addr, len, rights);
+                let bind = self.stage_own(qp.0, op)?;
+                window.bind_to(&reg);
+                (window.key(), Entry::Window { qp: qp.0, mr: mr.key, window, bind })
+            }
+            None => return Err(RnicError::Unsupported("window on a region of no bytes")),
+            Some(_) => {
+                let odp = if region.odp { ON_DEMAND } else { 0 };
+                let reg = register(&domain, &segment, bits(access) | odp)?;
+                let key = reg.keys().1;
+                (key, Entry::Exact { qp: qp.0, mr: mr.key, reg, segment, access })
+            }
+        };
+        self.keys.insert(key, entry);
+        self.region_mut(mr.key)?.windows.push(key);
+        self.qps.get_mut(qp.0)?.windows.push(key);
+        Ok(key)
+    }
+
+    pub(super) fn invalidate(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
+        let no_such = RnicError::NoSuch { what: "memory window", id: key };
+        let lent = &mut self.qps.get_mut(qp.0)?.lent;
+        if let Some(count) = lent.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                lent.remove(&key);
+            }
+            return Ok(());
+        }
+        match self.keys.get(&key) {
+            Some(Entry::Window { qp: owner, .. } | Entry::Exact { qp: owner, .. })
+                if *owner == qp.0 => {}
+            _ => return Err(no_such),
+        }
+        self.forget_window(qp.0, key);
+        match self.keys.remove(&key) {
+            Some(Entry::Window { mr, window, bind, .. }) => {
+                self.let_bind_pass(qp.0, bind);
+                // To free it closes it before the call returns; a work request would
+                // close it at some later time.
+                drop(window);
+                self.drop_from_region(mr, key);
+            }
+            Some(Entry::Exact { mr, reg, .. }) => {
+                drop(reg);
+                self.drop_from_region(mr, key);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Notes that the device has closed a window by itself (SEND with Invalidate).
+    pub(super) fn closed_by_peer(&mut self, qp: u32, key: Key) {
+        if let Some(Entry::Window { qp: owner, .. }) = self.keys.get(&key)
+            && *owner == qp
+        {
+            // Fails only if it is gone.
+            let _ = self.invalidate(Qp(qp), key);
+        }
+    }
+
+    fn drop_from_region(&mut self, mr: Key, key: Key) {
+        if let Ok(region) = self.region_mut(mr) {
+            region.windows.retain(|k| *k != key);
+        }
+    }
+
+    fn forget_window(&mut self, qp: u32, key: Key) {
+        if let Ok(qp) = self.qps.get_mut(qp) {
+            qp.windows.retain(|k| *k != key);
+        }
+    }
+
+    /// The windows of a queue pair that is gone.
+    pub(super) fn drop_windows(&mut self, windows: Vec<Key>) {
+        for key in windows {
+            let (Some(Entry::Window { mr, .. }) | Some(Entry::Exact { mr, .. })) =
+                self.keys.remove(&key)
+            else {
+                continue;
+            };
+            self.drop_from_region(mr, key);
+        }
+    }
+}
+
+/// The part of a region that `addr` and `len` name.
+fn cut(key: Key, segment: &Segment, addr: u64, len: u64) -> Result<Segment, AccessFault> {
+    let (base, size) = (segment.addr(), segment.len() as u64);
+    if addr.checked_add(len).is_none() {
+        return Err(AccessFault::Wrap { addr, len });
+    }
+    let bounds = AccessFault::Bounds { key, addr, len, base, size };
+    let offset = addr.checked_sub(base).ok_or(bounds)?;
+    let fits = |n: u64| usize::try_from(n).map_err(|_| bounds);
+    segment.slice(fits(offset)?, fits(len)?).map_err(|_| bounds)
+}

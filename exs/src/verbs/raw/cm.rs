@@ -1,0 +1,423 @@
+//! Connection management: librdmacm's event channel and ids.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rdma_sys as sys;
+
+use super::post::{HwSge, Scratch, Staged, chain, recv};
+use super::{CompQueue, Device, Domain, SharedQueue, check, last};
+use crate::sys::RawAddr;
+
+/// `RDMA_OPTION_ID`, its `RDMA_OPTION_ID_AFONLY` and `RDMA_OPTION_ID_ACK_TIMEOUT`.
+const OPTION_ID: i32 = 0;
+const ID_AFONLY: i32 = 2;
+const ID_ACK_TIMEOUT: i32 = 3;
+
+/// An event channel.
+pub(in super::super) struct CmChannel(NonNull<sys::rdma_event_channel>);
+
+// SAFETY: event channels may be used from any thread.
+unsafe impl Send for CmChannel {}
+// SAFETY: as for Send.
+unsafe impl Sync for CmChannel {}
+
+/// An event, copied out and acknowledged.
+pub(in super::super) struct CmNote {
+    /// Raw value of `rdma_cm_event_type`.
+    pub(in super::super) event: u32,
+    /// 0, a negative errno, or the CM's reason of a reject.
+    pub(in super::super) status: i32,
+    /// Serial of the id, or of the listening id for a connection request.
+    pub(in super::super) serial: usize,
+    /// The new id of a connection request.
+    pub(in super::super) request: Option<CmId>,
+    /// READs that the peer lets us issue, and that it wants to issue.
+    pub(in super::super) ord: u8,
+    pub(in super::super) ird: u8,
+    pub(in super::super) private_data: Vec<u8>,
+}
+
+impl CmChannel {
+    pub(in super::super) fn new() -> io::Result<Arc<CmChannel>> {
+        // SAFETY: no conditions.
+        let channel = unsafe { sys::rdma_create_event_channel() };
+        let channel = NonNull::new(channel).map(CmChannel).ok_or_else(last)?;
+        super::nonblocking(channel.fd())?;
+        Ok(Arc::new(channel))
+    }
+
+    pub(in super::super) fn fd(&self) -> i32 {
+        // SAFETY: a live channel; a plain number is read.
+        unsafe { (*self.0.as_ptr()).fd }
+    }
+
+    /// Takes the next event, if there is one.
+    pub(in super::super) fn next(self: &Arc<Self>) -> Option<CmNote> {
+        let mut event = std::ptr::null_mut();
+        // SAFETY: a live channel; `event` is written if 0 is returned.
+        if unsafe { sys::rdma_get_cm_event(self.0.as_ptr(), &raw mut event) } != 0 {
+            return None;
+        }
+        // SAFETY: a valid event until it is acknowledged; the reference ends before.
+        let taken = unsafe { &*event };
+        // SAFETY: not acknowledged yet.
+        let note = unsafe { self.copy(taken) };
+        // SAFETY: the event just taken, acknowledged once.
+        unsafe { sys::rdma_ack_cm_event(event) };
+        Some(note)
+    }
+
+    /// # Safety
+    /// `event` must not have been acknowledged.
+    unsafe fn copy(self: &Arc<Self>, event: &sys::rdma_cm_event) -> CmNote {
+        let request = event.event == sys::rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST;
+        let known = if request { event.listen_id } else { event.id };
+        // SAFETY: the id lives: to destroy it would wait for the acknowledgement. Its
+        // context is a number of ours.
+        let serial = unsafe { (*known).context }.addr();
+        // SAFETY: connections of the port space TCP have the `conn` form.
+        let conn = unsafe { &event.param.conn };
+        let len = usize::from(conn.private_data_len);
+        let private_data = if conn.private_data.is_null() || len == 0 {
+            Vec::new()
+        } else {
+            // SAFETY: private data of that length lies in the event.
+            unsafe { std::slice::from_raw_parts(conn.private_data.cast::<u8>(), len) }.to_vec()
+        };
+        CmNote {
+            event: event.event,
+            status: event.status,
+            serial,
+            request: if request { CmId::adopt(event.id, self) } else { None },
+            ord: conn.initiator_depth,
+            ird: conn.responder_resources,
+            private_data,
+        }
+    }
+}
+
+impl Drop for CmChannel {
+    fn drop(&mut self) {
+        // SAFETY: ours; ids on it hold it by its `Arc`.
+        unsafe { sys::rdma_destroy_event_channel(self.0.as_ptr()) };
+    }
+}
+
+/// How to make a queue pair.
+pub(in super::super) struct QpShape<'a> {
+    pub(in super::super) pd: &'a Arc<Domain>,
+    pub(in super::super) send_cq: &'a Arc<CompQueue>,
+    pub(in super::super) recv_cq: &'a Arc<CompQueue>,
+    pub(in super::super) srq: Option<&'a Arc<SharedQueue>>,
+    pub(in super::super) max_send_wr: u32,
+    pub(in super::super) max_recv_wr: u32,
+    pub(in super::super) max_sge: u32,
+    pub(in super::super) max_inline: u32,
+}
+
+/// What connect and accept say.
+pub(in super::super) struct ConnAttr<'a> {
+    pub(in super::super) private_data: &'a [u8],
+    pub(in super::super) ird: u8,
+    pub(in super::super) ord: u8,
+}
+
+/// What a queue pair uses, and may not outlive.
+struct Users(#[expect(dead_code, reason = "held, not read")] (
+    Arc<Domain>,
+    Arc<CompQueue>,
+    Arc<CompQueue>,
+    Option<Arc<SharedQueue>>,
+));
+
+/// An id: a connection to be, with its queue pair, or a listener.
+pub(in super::super) struct CmId {
+    id: NonNull<sys::rdma_cm_id>,
+    serial: usize,
+    users: Option<Users>,
+    _channel: Arc<CmChannel>,
+}
+
+// SAFETY: an id may be used from any thread, by one at a time: it is used by `&mut`
+// or under the driver's lock.
+unsafe impl Send for CmId {}
+// SAFETY: shared uses only read.
+unsafe impl Sync for CmId {}
+
+/// Serials name ids in events. (Addresses would come back.)
+static NEXT: AtomicUsize = AtomicUsize::new(1);
+
+impl CmId {
+    pub(in super::super) fn new(channel: &Arc<CmChannel>) -> io::Result<CmId> {
+        let serial = NEXT.fetch_add(1, Ordering::Relaxed);
+        let (mut id, tag) = (std::ptr::null_mut(), std::ptr::without_provenance_mut(serial));
+        let space = sys::rdma_port_space::RDMA_PS_TCP;
+        // SAFETY: a live channel; the tag is never followed; `id` is written on success.
+        check(unsafe { sys::rdma_create_id(channel.0.as_ptr(), &raw mut id, tag, space) })?;
+        let id = NonNull::new(id).ok_or_else(last)?;
+        Ok(CmId { id, serial, users: None, _channel: Arc::clone(channel) })
+    }
+
+    /// Takes over the id of a connection request.
+    fn adopt(id: *mut sys::rdma_cm_id, channel: &Arc<CmChannel>) -> Option<CmId> {
+        let serial = NEXT.fetch_add(1, Ordering::Relaxed);
+        let id = NonNull::new(id)?;
+        // SAFETY: an id of librdmacm's that is ours from now on.
+        unsafe { (*id.as_ptr()).context = std::ptr::without_provenance_mut(serial) };
+        Some(CmId { id, serial, users: None, _channel: Arc::clone(channel) })
+    }
+
+    pub(in super::super) fn serial(&self) -> usize {
+        self.serial
+    }
+
+    /// The device the id is bound to.
+    pub(in super::super) fn device(&self) -> Option<Device> {
+        // SAFETY: a live id; a pointer is read.
+        Device::from_raw(unsafe { (*self.id.as_ptr()).verbs })
+    }
+
+    pub(in super::super) fn bind(&self, addr: SocketAddr) -> io::Result<()> {
+        let (mut raw, _) = RawAddr::new(&addr);
+        // SAFETY: a live id and a valid address.
+        check(unsafe { sys::rdma_bind_addr(self.id.as_ptr(), raw.as_mut_ptr().cast()) })
+    }
+
+    pub(in super::super) fn listen(&self, backlog: u32) -> io::Result<()> {
+        let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
+        // SAFETY: a live id.
+        check(unsafe { sys::rdma_listen(self.id.as_ptr(), backlog) })
+    }
+
+    pub(in super::super) fn resolve_addr(
+        &self,
+        bind: Option<SocketAddr>,
+        addr: SocketAddr,
+        timeout: Duration,
+    ) -> io::Result<()> {
+        let mut from = bind.map(|a| RawAddr::new(&a).0);
+        let from = from.as_mut().map_or(std::ptr::null_mut(), |a| a.as_mut_ptr());
+        let (mut to, _) = RawAddr::new(&addr);
+        let ms = millis(timeout);
+        // SAFETY: a live id and valid addresses.
+        check(unsafe {
+            sys::rdma_resolve_addr(self.id.as_ptr(), from.cast(), to.as_mut_ptr().cast(), ms)
+        })
+    }
+
+    pub(in super::super) fn resolve_route(&self, timeout: Duration) -> io::Result<()> {
+        // SAFETY: a live id.
+        check(unsafe { sys::rdma_resolve_route(self.id.as_ptr(), millis(timeout)) })
+    }
+
+    /// How long the device waits for an acknowledgement before it sends again:
+    /// 4.096 us times 2 to the power of this. Before the id is connected; devices
+    /// without such a timer refuse.
+    pub(in super::super) fn ack_timeout(&self, exponent: u8) -> io::Result<()> {
+        let mut value = exponent;
+        // SAFETY: a live id, and the option's one byte.
+        check(unsafe {
+            let at = (&raw mut value).cast();
+            sys::rdma_set_option(self.id.as_ptr(), OPTION_ID, ID_ACK_TIMEOUT, at, 1)
+        })
+    }
+
+    /// An IPv6 wildcard takes no IPv4 callers.
+    pub(in super::super) fn v6_only(&self) -> io::Result<()> {
+        let mut yes: std::os::raw::c_int = 1;
+        // SAFETY: a live id, and the option's int.
+        check(unsafe {
+            let at = (&raw mut yes).cast();
+            sys::rdma_set_option(self.id.as_ptr(), OPTION_ID, ID_AFONLY, at, size_of_val(&yes))
+        })
+    }
+
+    /// The port of the device that the id is bound to.
+    pub(in super::super) fn port(&self) -> u8 {
+        // SAFETY: a live id; a plain number is read.
+        unsafe { (*self.id.as_ptr()).port_num }
+    }
+
+    /// Makes the queue pair; returns the bytes that may be posted inline.
+    pub(in super::super) fn create_qp(&mut self, shape: &QpShape<'_>) -> io::Result<u32> {
+        let mut attr = sys::ibv_qp_init_attr {
+            qp_context: std::ptr::null_mut(),
+            send_cq: shape.send_cq.ptr(),
+            recv_cq: shape.recv_cq.ptr(),
+            srq: shape.srq.map_or(std::ptr::null_mut(), |s| s.ptr()),
+            cap: sys::ibv_qp_cap {
+                max_send_wr: shape.max_send_wr,
+                max_recv_wr: if shape.srq.is_some() { 0 } else { shape.max_recv_wr },
+                max_send_sge: shape.max_sge,
+                max_recv_sge: if shape.srq.is_some() { 0 } else { shape.max_sge },
+                max_inline_data: shape.max_inline,
+            },
+            qp_type: sys::ibv_qp_type::IBV_QPT_RC,
+            sq_sig_all: 0,
+        };
+        // SAFETY: a live id without a queue pair, a live domain, and a structure that
+        // names live objects, which `users` keeps alive from here on.
+        check(unsafe { sys::rdma_create_qp(self.id.as_ptr(), shape.pd.ptr(), &raw mut attr) })?;
+        self.users = Some(Users((
+            Arc::clone(shape.pd),
+            Arc::clone(shape.send_cq),
+            Arc::clone(shape.recv_cq),
+            shape.srq.map(Arc::clone),
+        )));
+        Ok(attr.cap.max_inline_data)
+    }
+
+    fn qp(&self) -> *mut sys::ibv_qp {
+        // SAFETY: a live id; a pointer is read.
+        unsafe { (*self.id.as_ptr()).qp }
+    }
+
+    /// The number of the queue pair, if there is one.
+    pub(in super::super) fn qp_num(&self) -> Option<u32> {
+        // SAFETY: a live queue pair; a plain number is read.
+        NonNull::new(self.qp()).map(|qp| unsafe { (*qp.as_ptr()).qp_num })
+    }
+
+    /// Moves the queue pair to the error state: all its work is flushed.
+    pub(in super::super) fn fail_qp(&self) {
+        let Some(qp) = NonNull::new(self.qp()) else { return };
+        let mut attr = MaybeUninit::<sys::ibv_qp_attr>::zeroed();
+        // SAFETY: in bounds of the structure, of which all bits zero are valid.
+        unsafe { (*attr.as_mut_ptr()).qp_state = sys::ibv_qp_state::IBV_QPS_ERR };
+        let mask = i32::try_from(sys::ibv_qp_attr_mask::IBV_QP_STATE.0).unwrap_or(1);
+        // SAFETY: a live queue pair. It fails if the state is that already, or if the
+        // device is gone; both are as good.
+        unsafe { sys::ibv_modify_qp(qp.as_ptr(), attr.as_mut_ptr(), mask) };
+    }
+
+    /// Frees the queue pair: from here on its work touches no memory, and completes
+    /// no more.
+    pub(in super::super) fn destroy_qp(&mut self) {
+        if !self.qp().is_null() {
+            // SAFETY: a live id with a queue pair.
+            unsafe { sys::rdma_destroy_qp(self.id.as_ptr()) };
+        }
+        self.users = None;
+    }
+
+    pub(in super::super) fn connect(&self, attr: &ConnAttr<'_>) -> io::Result<()> {
+        let mut param = conn_param(attr);
+        // SAFETY: a live id; the private data outlive the call.
+        check(unsafe { sys::rdma_connect(self.id.as_ptr(), &raw mut param) })
+    }
+
+    pub(in super::super) fn accept(&self, attr: &ConnAttr<'_>) -> io::Result<()> {
+        let mut param = conn_param(attr);
+        // SAFETY: a live id; the private data outlive the call.
+        check(unsafe { sys::rdma_accept(self.id.as_ptr(), &raw mut param) })
+    }
+
+    pub(in super::super) fn reject(&self, private_data: &[u8]) -> io::Result<()> {
+        let len = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
+        // SAFETY: a live id; the private data outlive the call.
+        check(unsafe { sys::rdma_reject(self.id.as_ptr(), private_data.as_ptr().cast(), len) })
+    }
+
+    /// Asks for the end of the connection; the queue pair goes to the error state.
+    pub(in super::super) fn disconnect(&self) -> io::Result<()> {
+        // SAFETY: a live id.
+        check(unsafe { sys::rdma_disconnect(self.id.as_ptr()) })
+    }
+
+    /// Tells the CM that a message came before the peer's last word of the start-up,
+    /// which may be lost.
+    pub(in super::super) fn communication_established(&self) {
+        let event = sys::ibv_event_type::IBV_EVENT_COMM_EST;
+        // SAFETY: a live id. It fails if the connection is established already.
+        unsafe { sys::rdma_notify(self.id.as_ptr(), event) };
+    }
+
+    pub(in super::super) fn local_addr(&self) -> Option<SocketAddr> {
+        // SAFETY: a live id; in bounds of it.
+        let at = unsafe { &raw const (*self.id.as_ptr()).route.addr }.cast::<sys::rdma_addr>();
+        // SAFETY: as above: the source is the first of a route's addresses.
+        let at = unsafe { &raw const (*at).src_addr_union };
+        // SAFETY: a storage that holds any family's address, zero if there is none.
+        unsafe { crate::sys::from_raw(at.cast()) }
+    }
+
+    pub(in super::super) fn peer_addr(&self) -> Option<SocketAddr> {
+        // SAFETY: a live id; in bounds of it.
+        let at = unsafe { &raw const (*self.id.as_ptr()).route.addr }.cast::<sys::rdma_addr>();
+        // SAFETY: as above: the destination comes next.
+        let at = unsafe { &raw const (*at).dst_addr_union };
+        // SAFETY: a storage that holds any family's address, zero if there is none.
+        unsafe { crate::sys::from_raw(at.cast()) }
+    }
+
+    /// Posts staged sends with one doorbell. On failure: how many the device took.
+    pub(in super::super) fn post_send(
+        &self,
+        staged: &[Staged],
+        sges: &[HwSge],
+        scratch: &mut Scratch,
+    ) -> Result<(), (usize, io::Error)> {
+        let qp = NonNull::new(self.qp()).ok_or_else(|| (0, gone()))?;
+        // SAFETY: a live queue pair, of whose device this is the call.
+        let call = unsafe { (*context(qp)).ops.post_send };
+        let call = call.ok_or_else(|| (0, gone()))?;
+        chain(staged, sges, scratch, |wr, bad| {
+            // SAFETY: a live queue pair, and a well-formed chain for the time of the call.
+            unsafe { call(qp.as_ptr(), wr, bad) }
+        })
+    }
+
+    /// Posts a receive to the queue pair's own queue.
+    pub(in super::super) fn post_recv(&self, wr_id: u64, sges: &[HwSge]) -> io::Result<()> {
+        let qp = NonNull::new(self.qp()).ok_or_else(gone)?;
+        // SAFETY: a live queue pair, of whose device this is the call.
+        let call = unsafe { (*context(qp)).ops.post_recv }.ok_or_else(gone)?;
+        recv(wr_id, sges, |wr, bad| {
+            // SAFETY: a live queue pair, and a well-formed request.
+            unsafe { call(qp.as_ptr(), wr, bad) }
+        })
+    }
+}
+
+fn context(qp: NonNull<sys::ibv_qp>) -> *const sys::ibv_context {
+    // SAFETY: a live queue pair, by its holder; a pointer is read.
+    unsafe { (*qp.as_ptr()).context }
+}
+
+fn gone() -> io::Error {
+    io::Error::from_raw_os_error(libc::ENOTCONN)
+}
+
+fn millis(d: Duration) -> i32 {
+    i32::try_from(d.as_millis()).unwrap_or(i32::MAX).max(1)
+}
+
+fn conn_param(attr: &ConnAttr<'_>) -> sys::rdma_conn_param {
+    sys::rdma_conn_param {
+        private_data: attr.private_data.as_ptr().cast(),
+        private_data_len: u8::try_from(attr.private_data.len()).unwrap_or(u8::MAX),
+        responder_resources: attr.ird,
+        initiator_depth: attr.ord,
+        flow_control: 1,
+        // Seven is the most; for RNR it means for ever: credits say how long.
+        retry_count: 7,
+        rnr_retry_count: 7,
+        srq: 0,
+        qp_num: 0,
+    }
+}
+
+impl Drop for CmId {
+    fn drop(&mut self) {
+        self.destroy_qp();
+        // SAFETY: ours, without a queue pair; events of it that were taken have been
+        // acknowledged.
+        unsafe { sys::rdma_destroy_id(self.id.as_ptr()) };
+    }
+}

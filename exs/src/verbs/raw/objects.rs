@@ -1,0 +1,205 @@
+//! Protection domains, registrations, windows, shared receive queues.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rdma_sys as sys;
+
+use super::{Device, HwSge};
+
+/// A protection domain.
+pub(in super::super) struct Domain(NonNull<sys::ibv_pd>);
+
+// SAFETY: verbs objects may be used from any thread (ibv_alloc_pd(3) and its kin).
+unsafe impl Send for Domain {}
+// SAFETY: as for Send.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    pub(in super::super) fn new(device: Device) -> io::Result<Arc<Domain>> {
+        // SAFETY: the device is open.
+        let pd = unsafe { sys::ibv_alloc_pd(device.ptr()) };
+        NonNull::new(pd).map(|pd| Arc::new(Domain(pd))).ok_or_else(super::last)
+    }
+
+    pub(super) fn ptr(&self) -> *mut sys::ibv_pd {
+        self.0.as_ptr()
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: ours, and everything made in it held it by its `Arc`.
+        unsafe { sys::ibv_dealloc_pd(self.ptr()) };
+    }
+}
+
+/// A registration of memory (`ibv_mr`).
+pub(in super::super) struct Registration {
+    mr: NonNull<sys::ibv_mr>,
+    _pd: Arc<Domain>,
+}
+
+// SAFETY: see `Domain`.
+unsafe impl Send for Registration {}
+// SAFETY: see `Domain`.
+unsafe impl Sync for Registration {}
+
+impl Registration {
+    /// Registers `len` bytes at `addr` with the `IBV_ACCESS_` bits in `access`. The
+    /// caller keeps them mapped for as long as this lives; if not, the device goes on
+    /// using the old pages, which corrupts nothing but is of no use either.
+    pub(in super::super) fn new(
+        pd: &Arc<Domain>,
+        addr: u64,
+        len: usize,
+        access: u32,
+    ) -> io::Result<Registration> {
+        let at = std::ptr::with_exposed_provenance_mut(usize::try_from(addr).unwrap_or(0));
+        // SAFETY: the kernel checks that the range is mapped, and pins it. It is not
+        // accessed by this process through the pointer.
+        let mr = unsafe { sys::ibv_reg_mr_iova2(pd.ptr(), at, len, addr, access) };
+        match NonNull::new(mr) {
+            Some(mr) => Ok(Registration { mr, _pd: Arc::clone(pd) }),
+            None => Err(super::last()),
+        }
+    }
+
+    /// (lkey, rkey).
+    pub(in super::super) fn keys(&self) -> (u32, u32) {
+        // SAFETY: a live MR; plain numbers are read.
+        let lkey = unsafe { (*self.mr.as_ptr()).lkey };
+        // SAFETY: as above.
+        let rkey = unsafe { (*self.mr.as_ptr()).rkey };
+        (lkey, rkey)
+    }
+
+    pub(super) fn ptr(&self) -> *mut sys::ibv_mr {
+        self.mr.as_ptr()
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // SAFETY: ours; freed once. Windows on it hold it by its `Arc`.
+        let ret = unsafe { sys::ibv_dereg_mr(self.mr.as_ptr()) };
+        debug_assert_eq!(ret, 0, "ibv_dereg_mr");
+    }
+}
+
+/// A type-2 memory window.
+pub(in super::super) struct Window {
+    mw: NonNull<sys::ibv_mw>,
+    /// The next key: the window's index, and 8 bits of ours that change with every
+    /// bind.
+    key: u32,
+    /// What it is bound to, kept until the window is gone.
+    bound: Option<Arc<Registration>>,
+    _pd: Arc<Domain>,
+}
+
+// SAFETY: see `Domain`.
+unsafe impl Send for Window {}
+// SAFETY: see `Domain`.
+unsafe impl Sync for Window {}
+
+impl Window {
+    pub(in super::super) fn new(pd: &Arc<Domain>) -> io::Result<Window> {
+        // SAFETY: a live domain; the driver has the call (the device said it has
+        // windows), and `alloc_mw` is absent otherwise.
+        let alloc = unsafe { (*(*pd.ptr()).context).ops.alloc_mw };
+        let Some(alloc) = alloc else {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        };
+        // SAFETY: the provider's own call, on a live domain.
+        let mw = unsafe { alloc(pd.ptr(), sys::ibv_mw_type::IBV_MW_TYPE_2) };
+        let mw = NonNull::new(mw).ok_or_else(super::last)?;
+        // SAFETY: a live window; a plain number is read.
+        let rkey = unsafe { (*mw.as_ptr()).rkey };
+        Ok(Window { mw, key: next_key(rkey), bound: None, _pd: Arc::clone(pd) })
+    }
+
+    /// The key that the window's bind gives it.
+    pub(in super::super) fn key(&self) -> u32 {
+        self.key
+    }
+
+    pub(super) fn ptr(&self) -> *mut sys::ibv_mw {
+        self.mw.as_ptr()
+    }
+
+    /// Notes what a posted bind binds it to.
+    pub(in super::super) fn bind_to(&mut self, mr: &Arc<Registration>) {
+        self.bound = Some(Arc::clone(mr));
+    }
+}
+
+/// As `ibv_inc_rkey` (which overflows in the binding for the key 0xffffffff).
+fn next_key(rkey: u32) -> u32 {
+    rkey & !0xff | rkey.wrapping_add(1) & 0xff
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: a live window; `dealloc_mw` is there, as `alloc_mw` was.
+        if let Some(dealloc) = unsafe { (*(*self.mw.as_ptr()).context).ops.dealloc_mw } {
+            // SAFETY: ours, freed once, before what it is bound to.
+            unsafe { dealloc(self.mw.as_ptr()) };
+        }
+    }
+}
+
+/// A shared receive queue.
+pub(in super::super) struct SharedQueue {
+    srq: NonNull<sys::ibv_srq>,
+    _pd: Arc<Domain>,
+}
+
+// SAFETY: see `Domain`.
+unsafe impl Send for SharedQueue {}
+// SAFETY: see `Domain`.
+unsafe impl Sync for SharedQueue {}
+
+impl SharedQueue {
+    pub(in super::super) fn new(
+        pd: &Arc<Domain>,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> io::Result<Arc<SharedQueue>> {
+        let mut attr = sys::ibv_srq_init_attr {
+            srq_context: std::ptr::null_mut(),
+            attr: sys::ibv_srq_attr { max_wr, max_sge, srq_limit: 0 },
+        };
+        // SAFETY: a live domain, and an initialised structure.
+        let srq = unsafe { sys::ibv_create_srq(pd.ptr(), &raw mut attr) };
+        match NonNull::new(srq) {
+            Some(srq) => Ok(Arc::new(SharedQueue { srq, _pd: Arc::clone(pd) })),
+            None => Err(super::last()),
+        }
+    }
+
+    pub(super) fn ptr(&self) -> *mut sys::ibv_srq {
+        self.srq.as_ptr()
+    }
+
+    /// Posts a receive.
+    pub(in super::super) fn post(&self, wr_id: u64, sges: &[HwSge]) -> io::Result<()> {
+        // SAFETY: a live SRQ, of whose device this is the post call.
+        let Some(post) = (unsafe { (*(*self.ptr()).context).ops.post_srq_recv }) else {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        };
+        super::post::recv(wr_id, sges, |wr, bad| {
+            // SAFETY: a live SRQ; the request is well-formed for the time of the call.
+            unsafe { post(self.ptr(), wr, bad) }
+        })
+    }
+}
+
+impl Drop for SharedQueue {
+    fn drop(&mut self) {
+        // SAFETY: ours; QPs on it hold it by its `Arc`.
+        let ret = unsafe { sys::ibv_destroy_srq(self.srq.as_ptr()) };
+        debug_assert_eq!(ret, 0, "ibv_destroy_srq");
+    }
+}

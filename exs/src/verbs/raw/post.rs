@@ -1,0 +1,196 @@
+//! Work requests.
+
+use std::io;
+
+use rdma_sys as sys;
+
+use super::{Registration, Window};
+
+/// A piece of registered memory, with the device's own key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct HwSge {
+    pub(in super::super) addr: u64,
+    pub(in super::super) len: u32,
+    pub(in super::super) lkey: u32,
+}
+
+/// What a send WR does.
+pub(in super::super) enum HwOp {
+    Send { solicited: bool },
+    SendInvalidate { key: u32, solicited: bool },
+    Write { raddr: u64, rkey: u32 },
+    WriteImm { raddr: u64, rkey: u32, imm: u32 },
+    Read { raddr: u64, rkey: u32 },
+    Bind { window: WindowRef, addr: u64, len: u64, access: u32 },
+}
+
+/// A window and its registration, in a staged bind.
+#[derive(Clone, Copy)]
+pub(in super::super) struct WindowRef {
+    mw: *mut sys::ibv_mw,
+    mr: *mut sys::ibv_mr,
+    key: u32,
+}
+
+// SAFETY: no more than names of objects that may be used from any thread.
+unsafe impl Send for WindowRef {}
+
+impl HwOp {
+    /// A bind of `window` to a part of `mr`. Both must outlive the posting of it.
+    pub(in super::super) fn bind(
+        window: &Window,
+        mr: &Registration,
+        addr: u64,
+        len: u64,
+        access: u32,
+    ) -> HwOp {
+        let window = WindowRef { mw: window.ptr(), mr: mr.ptr(), key: window.key() };
+        HwOp::Bind { window, addr, len, access }
+    }
+}
+
+/// A send WR that waits for the doorbell.
+pub(in super::super) struct Staged {
+    pub(in super::super) wr_id: u64,
+    pub(in super::super) op: HwOp,
+    /// How many SGEs are its own, of those staged.
+    pub(in super::super) sges: usize,
+    pub(in super::super) signaled: bool,
+    pub(in super::super) inline: bool,
+}
+
+/// Memory in which a chain is put together, kept from one doorbell to the next.
+#[derive(Default)]
+pub(in super::super) struct Scratch {
+    wrs: Vec<sys::ibv_send_wr>,
+    sges: Vec<sys::ibv_sge>,
+}
+
+// SAFETY: the pointers in it are made and used within one call of `post`.
+unsafe impl Send for Scratch {}
+
+fn hw(s: &HwSge) -> sys::ibv_sge {
+    sys::ibv_sge { addr: s.addr, length: s.len, lkey: s.lkey }
+}
+
+fn blank() -> sys::ibv_send_wr {
+    // SAFETY: a structure of numbers and pointers: all bits zero are valid.
+    unsafe { std::mem::zeroed() }
+}
+
+impl Staged {
+    fn fill(&self, sg_list: *mut sys::ibv_sge) -> sys::ibv_send_wr {
+        use sys::ibv_wr_opcode as op;
+        let mut wr = blank();
+        wr.wr_id = self.wr_id;
+        wr.sg_list = sg_list;
+        wr.num_sge = i32::try_from(self.sges).unwrap_or(0);
+        let mut flags = 0;
+        if self.signaled {
+            flags |= sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
+        }
+        if self.inline {
+            flags |= sys::ibv_send_flags::IBV_SEND_INLINE.0;
+        }
+        let at = |remote_addr, rkey| sys::wr_t { rdma: sys::rdma_t { remote_addr, rkey } };
+        let extra = |n| sys::imm_data_invalidated_rkey_union_t { invalidated_rkey: n };
+        let solicit = |yes: bool| if yes { sys::ibv_send_flags::IBV_SEND_SOLICITED.0 } else { 0 };
+        wr.opcode = match self.op {
+            HwOp::Send { solicited } => {
+                flags |= solicit(solicited);
+                op::IBV_WR_SEND
+            }
+            HwOp::SendInvalidate { key, solicited } => {
+                flags |= solicit(solicited);
+                wr.imm_data_invalidated_rkey_union = extra(key);
+                op::IBV_WR_SEND_WITH_INV
+            }
+            HwOp::Write { raddr, rkey } => {
+                wr.wr = at(raddr, rkey);
+                op::IBV_WR_RDMA_WRITE
+            }
+            HwOp::WriteImm { raddr, rkey, imm } => {
+                wr.wr = at(raddr, rkey);
+                wr.imm_data_invalidated_rkey_union = extra(imm.to_be());
+                op::IBV_WR_RDMA_WRITE_WITH_IMM
+            }
+            HwOp::Read { raddr, rkey } => {
+                wr.wr = at(raddr, rkey);
+                op::IBV_WR_RDMA_READ
+            }
+            HwOp::Bind { window, addr, len, access } => {
+                let info = sys::ibv_mw_bind_info {
+                    mr: window.mr,
+                    addr,
+                    length: len,
+                    mw_access_flags: access,
+                };
+                let bind = sys::bind_mw_t { mw: window.mw, rkey: window.key, bind_info: info };
+                wr.bind_mw_tso_union = sys::bind_mw_tso_union_t { bind_mw: bind };
+                op::IBV_WR_BIND_MW
+            }
+        };
+        wr.send_flags = flags;
+        wr
+    }
+}
+
+/// Posts a chain of work requests with one doorbell. On failure: how many of them
+/// the device took, and why not the rest.
+pub(super) fn chain(
+    staged: &[Staged],
+    sges: &[HwSge],
+    scratch: &mut Scratch,
+    post: impl FnOnce(*mut sys::ibv_send_wr, *mut *mut sys::ibv_send_wr) -> i32,
+) -> Result<(), (usize, io::Error)> {
+    if staged.is_empty() {
+        return Ok(());
+    }
+    scratch.sges.clear();
+    scratch.sges.extend(sges.iter().map(hw));
+    scratch.wrs.clear();
+    let base = scratch.sges.as_mut_ptr();
+    let mut used = 0;
+    for s in staged {
+        assert!(used + s.sges <= sges.len(), "a staged request's SGEs are staged with it");
+        // In bounds: just asserted.
+        scratch.wrs.push(s.fill(base.wrapping_add(used)));
+        used += s.sges;
+    }
+    let first = scratch.wrs.as_mut_ptr();
+    for i in 0..scratch.wrs.len() - 1 {
+        // In bounds: there is one more behind it.
+        scratch.wrs[i].next = first.wrapping_add(i + 1);
+    }
+    let mut bad = std::ptr::null_mut();
+    match post(first, &raw mut bad) {
+        0 => Ok(()),
+        n => {
+            let posted = scratch.wrs.iter().position(|w| std::ptr::eq(w, bad)).unwrap_or(0);
+            let errno = if n > 0 { n } else { libc::EIO };
+            Err((posted, io::Error::from_raw_os_error(errno)))
+        }
+    }
+}
+
+/// Posts one receive.
+pub(super) fn recv(
+    wr_id: u64,
+    sges: &[HwSge],
+    post: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> i32,
+) -> io::Result<()> {
+    const MOST: usize = 8;
+    let mut list = [sys::ibv_sge { addr: 0, length: 0, lkey: 0 }; MOST];
+    let n = sges.len().min(MOST);
+    for (to, from) in list.iter_mut().zip(sges) {
+        *to = hw(from);
+    }
+    let mut wr = sys::ibv_recv_wr {
+        wr_id,
+        next: std::ptr::null_mut(),
+        sg_list: list.as_mut_ptr(),
+        num_sge: i32::try_from(n).unwrap_or(0),
+    };
+    let mut bad = std::ptr::null_mut();
+    super::check(post(&raw mut wr, &raw mut bad))
+}
