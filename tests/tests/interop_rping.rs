@@ -103,7 +103,7 @@ fn reach(w: &mut World<Soft>, addr: SocketAddr, param: &ConnParam<'_>) -> End {
 fn client(size: usize, rounds: usize, param: &ConnParam<'_>) {
     let Some(addr) = place() else { return };
     let _dog = Watchdog::new("rping's client");
-    let rping = Rping::start(&["-s", "-S", "65536"], addr);
+    let rping = Rping::start(&["-s", "-S", "65535"], addr);
     let mut w = World::<Soft>::new(1);
     let end = reach(&mut w, addr, param);
     let go = w.zeros(end, 16);
@@ -138,7 +138,7 @@ fn server(size: usize, param: &ConnParam<'_>) {
     let mut w = World::<Soft>::new(1);
     let (listener, addr) = w.listen(0, SocketAddr::new(addr.ip(), 0));
     let (rounds, bytes) = (ROUNDS.to_string(), size.to_string());
-    let rping = Rping::start(&["-c", "-V", "-v", "-C", &rounds, "-S", &bytes], addr);
+    let rping = Rping::start(&["-c", "-V", "-C", &rounds, "-S", &bytes], addr);
     let (req, _) = w.request(0);
     let end = w.end(0);
     let note = w.zeros(end, 16);
@@ -172,7 +172,6 @@ fn server(size: usize, param: &ConnParam<'_>) {
     w.disconnected(end);
     let (text, well) = rping.finish();
     assert!(well, "rping found something wrong: {text}");
-    assert_eq!(text.lines().filter(|l| l.starts_with("ping data")).count(), ROUNDS, "{text}");
 }
 
 #[test]
@@ -182,14 +181,14 @@ fn a_client_of_rping() {
 
 #[test]
 fn a_client_of_rping_with_crc() {
-    for size in [64, 65, 66, 67, 1401, 65_536] {
+    for size in [64, 65, 66, 67, 1401, 65_535] {
         client(size, 5, &ConnParam { crc: true, ..param(&[]) });
     }
 }
 
 #[test]
 fn a_client_of_rping_in_all_sizes() {
-    for size in [64, 1400, 4095, 65_536] {
+    for size in [64, 1400, 4095, 65_535] {
         client(size, 5, &param(&[]));
     }
 }
@@ -204,14 +203,14 @@ fn a_client_of_rping_with_one_read() {
 
 #[test]
 fn a_server_of_rping() {
-    for size in [64, 1000, 65_536] {
+    for size in [64, 1000, 65_535] {
         server(size, &param(&[]));
     }
 }
 
 #[test]
 fn a_server_of_rping_with_crc() {
-    for size in [64, 4095, 65_536] {
+    for size in [64, 4095, 65_535] {
         server(size, &ConnParam { crc: true, ..param(&[]) });
     }
 }

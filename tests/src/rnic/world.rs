@@ -59,6 +59,9 @@ pub trait Harness {
 /// Tokens of one RNIC: 2^32 of them.
 const TOKENS: usize = 1 << 32;
 
+/// WRs that the queues of the tests' QPs hold, where the RNIC can.
+pub const DEPTH: usize = 256;
+
 /// How long a test waits for something that must come: only a failing test waits
 /// that long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -384,8 +387,8 @@ impl<H: Harness> World<H> {
         let rnic = &mut self.rnics[node];
         let scq = rnic.create_cq(1024).expect("create_cq");
         let rcq = rnic.create_cq(1024).expect("create_cq");
-        let attr =
-            QpAttr { pd, send_cq: scq, recv_cq: rcq, srq, max_send_wr: 256, max_recv_wr: 256 };
+        let max_send_wr = rnic.caps().max_send_wr.min(DEPTH);
+        let attr = QpAttr { pd, send_cq: scq, recv_cq: rcq, srq, max_send_wr, max_recv_wr: DEPTH };
         let qp = rnic.create_qp(&attr).expect("create_qp");
         End { node, pd, scq, rcq, srq, qp }
     }
