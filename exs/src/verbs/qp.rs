@@ -35,6 +35,8 @@ struct Posted {
     len: u64,
     signaled: bool,
     slot: Option<Slot>,
+    /// How it ended, while others before it have not.
+    done: Option<WcStatus>,
 }
 
 /// The device's side of a queue pair.
@@ -205,10 +207,18 @@ impl VerbsRnic {
         let Ok(q) = self.qps.get_mut(qp) else { return };
         if let Some(mut hw) = q.hw.take() {
             let max_recv = u32::try_from(q.attr.max_recv_wr).unwrap_or(u32::MAX).max(1);
+            let attempt = q.phase.state() == QpState::Connecting;
             hw.id.fail_qp();
             self.host.disown(&hw.id);
             self.by_serial.remove(&hw.id.serial());
-            hw.id.destroy_qp();
+            if attempt && self.attr.iwarp {
+                // siw waits for the peer's answer, up to 10 s, before it lets go of a
+                // queue pair. Nothing moves by it any more, and what it uses is held: it
+                // may go when it can.
+                bury(hw.id);
+            } else {
+                hw.id.destroy_qp();
+            }
             // Before another queue pair gets the number. Nobody is told of what was
             // flushed if all of it is to vanish.
             if !tell {
@@ -356,9 +366,11 @@ impl VerbsRnic {
         };
         qp.seq += 1;
         let seq = qp.seq;
-        qp.staged.push(Staged { wr_id: seq, op, sges, signaled: wr.signaled, inline });
+        // siw: see `sent`.
+        let signal = wr.signaled || (self.attr.iwarp && wc == WcOp::Read);
+        qp.staged.push(Staged { wr_id: seq, op, sges, signaled: signal, inline });
         let (wr_id, signaled) = (wr.wr_id, wr.signaled);
-        qp.posted.push_back(Posted { seq, wr_id, op: Some(wc), len: total, signaled, slot });
+        qp.posted.push_back(Posted { seq, wr_id, op: Some(wc), len: total, signaled, slot, done: None });
         qp.sends += 1;
         if signaled {
             qp.awaited += 1;
@@ -401,7 +413,7 @@ impl VerbsRnic {
         q.seq += 1;
         let seq = q.seq;
         q.staged.push(Staged { wr_id: seq, op, sges: 0, signaled: false, inline: false });
-        let p = Posted { seq, wr_id: 0, op: None, len: 0, signaled: false, slot: None };
+        let p = Posted { seq, wr_id: 0, op: None, len: 0, signaled: false, slot: None, done: None };
         q.posted.push_back(p);
         Ok(seq)
     }
@@ -454,13 +466,21 @@ impl VerbsRnic {
     pub(super) fn sent(&mut self, id: u32, raw: &RawWc) {
         let Ok(qp) = self.qps.get_mut(id) else { return };
         let (cq, pd) = (qp.attr.send_cq, qp.attr.pd.0);
-        let status = status(raw.status);
+        // Those before it have been carried out, or it would not be its turn. But siw
+        // lets what is behind a READ complete before the READ: each of these waits for a
+        // completion of its own, and what is behind it for its turn.
+        let reads_stay = self.attr.iwarp;
+        for p in qp.posted.iter_mut().take_while(|p| p.seq <= raw.wr_id) {
+            if p.seq == raw.wr_id {
+                p.done = Some(status(raw.status));
+            } else if p.op != Some(WcOp::Read) || !reads_stay {
+                p.done.get_or_insert(WcStatus::Success);
+            }
+        }
         while let Ok(qp) = self.qps.get_mut(id)
-            && qp.posted.front().is_some_and(|p| p.seq <= raw.wr_id)
+            && let Some(status) = qp.posted.front().and_then(|p| p.done)
             && let Some(p) = qp.posted.pop_front()
         {
-            // Those before it have been carried out, or it would not be its turn.
-            let status = if p.seq == raw.wr_id { status } else { WcStatus::Success };
             if p.op.is_some() {
                 qp.sends -= 1;
             }
@@ -593,6 +613,15 @@ impl VerbsRnic {
         if raw.status != 0 {
             self.work_failed(id, raw);
         }
+    }
+}
+
+/// Frees an id and its queue pair where nobody waits for it.
+fn bury(id: CmId) {
+    let grave = std::thread::Builder::new().name("exs-verbs-end".to_owned());
+    // Without a thread the id is freed by the closure that was not taken.
+    if let Err(e) = grave.spawn(move || drop(id)) {
+        crate::trace::debug!("a thread to end a connection attempt: {e}");
     }
 }
 

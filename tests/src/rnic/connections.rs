@@ -153,10 +153,11 @@ pub fn a_silent_listener_times_out<H: Harness>() {
     let mut w = World::<H>::new(1);
     let a = w.end(0);
     let silent = TcpListener::bind(H::local()).unwrap();
+    silent.set_nonblocking(true).unwrap();
     let timeout = Duration::from_secs(3600);
     let p = ConnParam { timeout, ..param(&[]) };
     connect(&mut w, a, silent.local_addr().unwrap(), &p);
-    let (_held, _) = silent.accept().unwrap();
+    let _held = w.until("a call", |_| silent.accept().ok());
     w.settle();
     assert!(w.cm[0].is_empty(), "too early: {:?}", w.cm[0]);
     assert!(w.rnics[0].next_timeout().is_some());
