@@ -99,7 +99,9 @@ no_leaks() {
 }
 
 # A process of ours (its name is cut to 15 characters) has a queue pair.
-has_qp() { rdma resource show qp | grep -q 'comm exs-'; }
+# (Not grep -q, here and elsewhere: it hangs up on whoever still writes, which
+# pipefail then takes for a failure.)
+has_qp() { rdma resource show qp | grep 'comm exs-' >/dev/null; }
 
 # --- programs --------------------------------------------------------------------------
 
@@ -116,7 +118,8 @@ serve() {
 }
 
 # await_rdma_listener PORT: for servers that do not say when they listen
-await_rdma_listener() { until_true 20 eval "rdma resource show cm_id | grep -q 'LISTEN .*:$1 '"; }
+await_rdma_listener() { until_true 20 has_listener "$1"; }
+has_listener() { rdma resource show cm_id | grep "LISTEN .*:$1 " >/dev/null; }
 
 # end PID: by SIGTERM, and in time
 end() {

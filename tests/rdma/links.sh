@@ -58,7 +58,7 @@ case ${1-} in
         ip netns exec A bash -c 'echo >/dev/udp/10.9.1.2/9; echo >/dev/udp/fd09:1::2/9'
         ip netns exec B bash -c 'echo >/dev/udp/10.9.1.1/9; echo >/dev/udp/fd09:1::1/9'
         for _ in {1..50}; do
-            ip -n A neigh show dev vA | grep -q 'FAILED\|INCOMPLETE' || break
+            ip -n A neigh show dev vA | grep 'FAILED\|INCOMPLETE' >/dev/null || break
             sleep 0.1
         done
         ;;

@@ -83,7 +83,7 @@ guest() {
     case $outcome in FAILED*) failures=$((failures + 1)) ;; esac
     if [ "$status" = 0 ] && grep -q '^guest: once more' "$log"; then outcome="$outcome (after a guest that died)"; fi
     # A kernel that complains is worth a look, even if the tests passed.
-    if sed '1,/exs: the command starts/d' "$out/logs/$name.console" | grep -q 'WARNING:\|BUG:\|Oops'; then
+    if sed '1,/exs: the command starts/d' "$out/logs/$name.console" | grep 'WARNING:\|BUG:\|Oops' >/dev/null; then
         outcome="$outcome; the kernel complains, see $name.console"
     fi
     rows+=("$(printf '%-18s %-6s %6d s  %7s  %s' "$suite" "${device:-both}" $((SECONDS - began)) "$counts" "$outcome")")

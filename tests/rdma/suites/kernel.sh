@@ -28,10 +28,12 @@ perftest_works() {
     wait $!
 }
 
+active() { ibv_devinfo -d "$device" | grep PORT_ACTIVE >/dev/null; }
+
 for type in rxe siw; do
     use $type
     before=$(census)
-    check "$device is active" eval "ibv_devinfo -d $device | grep -q PORT_ACTIVE"
+    check "$device is active" active
     check "rping on $device" rping_works
     check "rstream on $device" rsockets_work
     check "ib_write_bw on $device" perftest_works
