@@ -7,6 +7,7 @@
 
 mod eventfd;
 mod addr;
+mod clock;
 mod ifaddrs;
 mod iovec;
 mod map;
@@ -17,6 +18,7 @@ mod tcp;
 
 #[cfg(feature = "verbs")]
 pub(crate) use addr::{RawAddr, from_raw};
+pub use clock::{Clock, cycles};
 pub use eventfd::EventFd;
 pub use ifaddrs::local_addrs;
 pub use iovec::{IoVec, IoVecMut};

@@ -236,6 +236,13 @@ impl Engine {
         self.more = true;
     }
 
+    /// Looks for completions where that takes no system call; None if no device finds
+    /// them so.
+    pub(super) fn peek(&mut self) -> Option<bool> {
+        let looks = self.devices.iter_mut().filter_map(|d| d.rnic.peek());
+        looks.reduce(|found, more| found | more)
+    }
+
     /// Asks the devices to report what happens during a sleep; true if something has
     /// happened already.
     pub(super) fn prepare_sleep(&mut self) -> bool {
