@@ -32,6 +32,7 @@ fn switch(on: bool) -> String {
 fn defaults() -> Vec<(&'static str, String)> {
     let Options {
         transport,
+        device,
         ring_size,
         inline_threshold,
         max_message,
@@ -48,6 +49,7 @@ fn defaults() -> Vec<(&'static str, String)> {
     let QueueOptions { depth, wait } = QueueOptions::default();
     vec![
         ("transport", format!("{transport:?}").to_lowercase()),
+        ("device", device.unwrap_or_else(|| "any".to_owned())),
         ("ring_size", size(ring_size as u64)),
         ("inline_threshold", size(inline_threshold as u64)),
         ("max_message", size(max_message)),
