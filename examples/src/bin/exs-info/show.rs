@@ -20,8 +20,8 @@ fn write(out: &mut String, facts: &Facts) -> std::fmt::Result {
     for kind in &facts.transports {
         transport(out, kind)?;
     }
-    if facts.transports.iter().any(|k| k.name == "verbs" && k.built_in) {
-        host(out, &facts.host)?;
+    if let Some(verbs) = facts.transports.iter().find(|k| k.name == "verbs" && k.built_in) {
+        host(out, &facts.host, !verbs.devices.is_empty())?;
     }
     match &facts.choice {
         Some(c) => choice(out, c),
@@ -62,16 +62,20 @@ fn device(out: &mut String, d: &Device) -> std::fmt::Result {
     let paging = if d.on_demand_paging { "yes" } else { "no" };
     writeln!(
         out,
-        "    at most {} queue pairs, {} registrations of up to {}, {} completions in a queue; \
-         on-demand paging: {paging}",
+        "    at most {} queue pairs, {} registrations of {}, {} completions in a queue; on-demand \
+         paging: {paging}",
         d.max_queue_pairs,
         d.max_registrations,
-        bytes(d.max_registration_bytes),
+        match d.max_registration_bytes {
+            // More than any address space has.
+            n if n >> 57 > 0 => "any size".to_owned(),
+            n => format!("up to {}", bytes(n)),
+        },
         d.max_completions
     )
 }
 
-fn host(out: &mut String, h: &Host) -> std::fmt::Result {
+fn host(out: &mut String, h: &Host, devices: bool) -> std::fmt::Result {
     match h.memory_lock_limit {
         None => writeln!(out, "memory locking (RLIMIT_MEMLOCK): no limit")?,
         Some(n) => {
@@ -81,6 +85,10 @@ fn host(out: &mut String, h: &Host) -> std::fmt::Result {
             };
             writeln!(out, "memory locking (RLIMIT_MEMLOCK): {}{advice}", bytes(n))?;
         }
+    }
+    // Where devices were found they are there, perhaps as a part of the kernel itself.
+    if devices {
+        return Ok(());
     }
     let modules = if h.modules.is_empty() { "none".to_owned() } else { h.modules.join(", ") };
     let files = if h.device_files { "there" } else { "not there" };
@@ -178,7 +186,6 @@ mod tests {
              a queue; on-demand paging: yes\n\
              memory locking (RLIMIT_MEMLOCK): 8 MiB; RDMA devices need more: ulimit -l, or \
              /etc/security/limits.d\n\
-             kernel modules for RDMA: ib_uverbs, rdma_rxe; /dev/infiniband: there\n\
              to 10.9.0.7: verbs (rxe0)\n\
              \x20 not by verbs (siw0): because\n\
              \x20 first by verbs (rxe0): because\n\
