@@ -29,5 +29,5 @@ pub use limits::memlock_limit;
 pub use random::RandomSource;
 pub use tcp::{
     abort_on_close, connect_nonblocking, listen, max_segment, no_delay, read_at, receive, send,
-    send_file, shutdown_write, user_timeout,
+    send_file, shutdown_write, user_timeout, will_need,
 };

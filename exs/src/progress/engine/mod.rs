@@ -9,7 +9,7 @@
 //! The files: `device` (RNIC, bounce pool), `slots`, `sock`, `ops` (tables), `post`
 //! (the calls of the API), `onesided` (exports, READ, WRITE), `choose` (which device),
 //! `dial` (connect), `listen`, `cm` (what the RNICs report of connections), `life`
-//! (timers and ends), `memory` (buffers to registered memory). Nothing here blocks
+//! (timers and ends), `memory` (buffers to registered memory), `files`. Nothing here blocks
 //! or sleeps.
 
 mod choose;
@@ -17,6 +17,7 @@ mod cm;
 mod device;
 mod dial;
 mod figures;
+mod files;
 mod life;
 mod listen;
 mod memory;
@@ -303,14 +304,18 @@ impl Engine {
     }
 
     fn handle_wc(&mut self, device: usize, wc: &Wc, now: Time) {
+        let mut wc = *wc;
         let index = self.by_qp.get(&(device, wc.qp)).copied();
         let recv = matches!(wc.op, WcOp::Recv | WcOp::RecvWriteImm);
         let d = &mut self.devices[device];
+        if !recv {
+            d.end_file(&mut wc);
+        }
         if let Some(index) = index
             && let Some(session) = self.socks[index as usize].session.as_mut()
         {
             match (recv, wc.op, wc.imm) {
-                (false, ..) => session.handle_wc(now, wc),
+                (false, ..) => session.handle_wc(now, &wc),
                 (true, WcOp::RecvWriteImm, Some(imm)) if wc.status == WcStatus::Success => {
                     session.handle_write_imm(now, imm);
                 }
@@ -326,6 +331,8 @@ impl Engine {
         }
         if recv {
             self.devices[device].return_slot(wc.wr_id);
+        } else {
+            self.wake_file_waiters(device);
         }
     }
 
