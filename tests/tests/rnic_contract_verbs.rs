@@ -36,6 +36,9 @@ impl Harness for Verbs {
     fn missing() -> Option<String> {
         rdma::missing()
     }
+    fn known(test: &str) -> Option<&'static str> {
+        device()?.known(test)
+    }
 }
 
 exs_tests::rnic_contract!(Verbs);

@@ -209,7 +209,11 @@ impl VerbsRnic {
             self.host.disown(&hw.id);
             self.by_serial.remove(&hw.id.serial());
             hw.id.destroy_qp();
-            // With its number still known: a new queue pair may get it.
+            // Before another queue pair gets the number. Nobody is told of what was
+            // flushed if all of it is to vanish.
+            if !tell {
+                self.by_num.remove(&hw.num);
+            }
             self.poll_hw();
             self.by_num.remove(&hw.num);
             self.unreserve(hw.send_cq, hw.sends);
@@ -512,12 +516,14 @@ impl VerbsRnic {
         }
         let sges = self.resolve_recv(qp.attr.pd.0, wr)?;
         let depth = qp.attr.max_recv_wr;
+        let iwarp = self.attr.iwarp;
         let qp = self.qps.get_mut(id.0)?;
         if qp.recvs.len() + qp.early.len() >= depth {
             return Err(RnicError::QueueFull { what: "receive queue", depth });
         }
         match &qp.hw {
             Some(hw) => {
+                let sges = padded(iwarp, sges);
                 hw.id.post_recv(wr.wr_id, &sges).map_err(|e| RnicError::os("ibv_post_recv", &e))?;
                 qp.recvs.push_back(wr.wr_id);
             }
@@ -534,7 +540,7 @@ impl VerbsRnic {
         let Ok(q) = self.qps.get_mut(qp) else { return };
         let Some(hw) = &q.hw else { return };
         while let Some((wr_id, sges)) = q.early.pop_front() {
-            let sges: Vec<HwSge> = sges.iter().map(|s| s.1).collect();
+            let sges = padded(self.attr.iwarp, sges.iter().map(|s| s.1).collect());
             if let Err(e) = hw.id.post_recv(wr_id, &sges) {
                 crate::trace::warn!("{}: ibv_post_recv: {e}", self.caps.name);
             }
@@ -588,6 +594,15 @@ impl VerbsRnic {
             self.work_failed(id, raw);
         }
     }
+}
+
+/// A receive without memory, as the device takes it: siw wants a segment, if of no
+/// bytes.
+pub(super) fn padded(iwarp: bool, mut sges: Vec<HwSge>) -> Vec<HwSge> {
+    if iwarp && sges.is_empty() {
+        sges.push(HwSge { addr: 0, len: 0, lkey: 0 });
+    }
+    sges
 }
 
 /// A completion's status. (The names are those of `ibv_wc_status`.)

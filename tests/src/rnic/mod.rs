@@ -124,7 +124,8 @@ macro_rules! rnic_contract {
             windows {
                 a_lent_window_serves_and_ends,
                 a_lent_window_takes_reads,
-                a_window_is_as_narrow_as_it_is_bound,
+                a_window_has_bounds,
+                a_window_has_rights_and_an_end,
                 windows_come_and_go,
             }
             refusals {

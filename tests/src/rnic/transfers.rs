@@ -80,8 +80,8 @@ pub fn writes_land_before_the_send<H: Harness>() {
     let bytes = pattern(2, 200_000);
     let src = w.buf(p.a, bytes.clone(), Access::LOCAL_READ);
     let dst = w.buf(p.b, vec![0; 200_100], Access::LOCAL);
-    let (from, access) = (dst.addr() + 50, Access::REMOTE_WRITE);
-    let key = w.rnics[1].bind_mw(p.b.qp, dst.mr, from, 200_000, access).unwrap();
+    let from = dst.addr() + 50;
+    let key = w.bind((p.b, p.a), &dst, dst.part(50, 200_000), Access::REMOTE_WRITE);
     w.recv(p.b, 9, &[]);
     // Out of order, with an empty one in between, and one with a head.
     for (at, len) in [(100_000, 100_000), (7, 0), (10, 99_990)] {
@@ -338,7 +338,7 @@ pub fn an_srq_serves_many<H: Harness>() {
 pub fn send_with_invalidate<H: Harness>() {
     let (mut w, p) = World::<H>::pair();
     let dst = w.zeros(p.a, 100);
-    let key = w.rnics[0].bind_mw(p.a.qp, dst.mr, dst.addr(), 100, Access::REMOTE_WRITE).unwrap();
+    let key = w.bind((p.a, p.b), &dst, dst.sge(), Access::REMOTE_WRITE);
     w.recv(p.a, 1, &[]);
     w.send(p.b, &SendWr { head: b"abc", signaled: false, ..write_wr(1, &[], dst.addr(), key) });
     let op = SendOp::Send { invalidate: Some(key), solicited: true };
@@ -350,7 +350,7 @@ pub fn send_with_invalidate<H: Harness>() {
     let now = w.now();
     w.rnics[1].flush(p.b.qp, now);
     let wc = w.received(p.a);
-    assert_eq!((wc.status, wc.invalidated), (WcStatus::Success, Some(key)));
+    assert_eq!((wc.status, wc.invalidated), (WcStatus::Success, Some(key)), "{wc:?}");
     assert_eq!(wc.solicited, w.caps(0).tells_solicited);
     assert_eq!(dst.read::<3>(0), *b"abc");
     assert!(w.rnics[0].invalidate_mw(p.a.qp, key).is_err(), "it is gone");

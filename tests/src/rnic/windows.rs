@@ -1,10 +1,17 @@
 //! Windows that are lent, and windows that are bound: what a peer may reach, and until
 //! when.
 
-use exs::mem::Access;
+use exs::mem::{Access, Key};
 use exs::rnic::{Rnic, SendWr, WcStatus};
 
 use super::world::{Buf, Harness, Pair, World, pattern, read_wr, send_wr, write_wr};
+
+/// Lends what `b` has to `a`, and lets it know.
+fn lend<H: Harness>(w: &mut World<H>, p: Pair, of: &Buf, at: u64, len: u64, access: Access) -> Key {
+    let key = w.rnics[1].lend_mw(p.b.qp, of.mr, of.addr() + at, len, access).unwrap();
+    w.hint(p.b, p.a);
+    key
+}
 
 /// A WRITE by `a` into the memory of `b`, and a SEND that tells of it.
 fn write<H: Harness>(w: &mut World<H>, p: Pair, bytes: &[u8], raddr: u64, key: u32) {
@@ -20,9 +27,8 @@ pub fn a_lent_window_serves_and_ends<H: Harness>() {
     let (mut w, p) = World::<H>::pair();
     let dst = w.zeros(p.b, 200);
     for round in 1..=3u8 {
-        let (mr, addr) = (dst.mr, dst.addr() + 50);
-        let key = w.rnics[1].lend_mw(p.b.qp, mr, addr, 100, Access::REMOTE_WRITE).unwrap();
-        write(&mut w, p, &[round; 100], addr, key);
+        let key = lend(&mut w, p, &dst, 50, 100, Access::REMOTE_WRITE);
+        write(&mut w, p, &[round; 100], dst.addr() + 50, key);
         let got = dst.bytes();
         assert!(got[50..150].iter().all(|b| *b == round));
         assert!(got[..50].iter().chain(&got[150..]).all(|b| *b == 0), "around it");
@@ -30,11 +36,10 @@ pub fn a_lent_window_serves_and_ends<H: Harness>() {
         assert!(w.rnics[1].invalidate_mw(p.b.qp, key).is_err(), "twice");
     }
     // Two at a time on the same memory: the end of one is not that of the other.
-    let (mr, addr, access) = (dst.mr, dst.addr(), Access::REMOTE_WRITE);
-    let one = w.rnics[1].lend_mw(p.b.qp, mr, addr, 200, access).unwrap();
-    let two = w.rnics[1].lend_mw(p.b.qp, mr, addr, 200, access).unwrap();
+    let one = lend(&mut w, p, &dst, 0, 200, Access::REMOTE_WRITE);
+    let two = lend(&mut w, p, &dst, 0, 200, Access::REMOTE_WRITE);
     w.rnics[1].invalidate_mw(p.b.qp, one).unwrap();
-    write(&mut w, p, &[9; 10], addr, two);
+    write(&mut w, p, &[9; 10], dst.addr(), two);
     w.rnics[1].invalidate_mw(p.b.qp, two).unwrap();
     w.rnics[1].dereg_mr(dst.mr).expect("nothing of it is lent any more");
     w.assert_alive(p);
@@ -68,25 +73,31 @@ fn cut_off<H: Harness>(mut w: World<H>, p: Pair, wr: &SendWr<'_>, dst: &Buf) {
     assert!(dst.bytes() == before, "bytes were placed");
 }
 
-/// A window that is bound opens exactly its bytes for exactly its rights, on every
-/// device, and is closed when it is invalidated.
-pub fn a_window_is_as_narrow_as_it_is_bound<H: Harness>() {
-    let scene = |access| {
-        let (mut w, p) = World::<H>::pair();
-        let dst = w.buf(p.b, vec![5; 300], Access::ALL);
-        let key = w.rnics[1].bind_mw(p.b.qp, dst.mr, dst.addr() + 100, 100, access).unwrap();
-        (w, p, dst, key)
-    };
+/// A pair, memory at `b`, and the key of a window on a part of it.
+fn scene<H: Harness>(access: Access) -> (World<H>, Pair, Buf, Key) {
+    let (mut w, p) = World::<H>::pair();
+    let dst = w.buf(p.b, vec![5; 300], Access::ALL);
+    let key = w.bind((p.b, p.a), &dst, dst.part(100, 100), access);
+    (w, p, dst, key)
+}
+
+/// A window that is bound opens exactly its bytes, on every device.
+pub fn a_window_has_bounds<H: Harness>() {
     for (at, len) in [(99, 1), (200, 1), (101, 100), (0, 250)] {
-        let (w, p, dst, key) = scene(Access::REMOTE_WRITE);
+        let (w, p, dst, key) = scene::<H>(Access::REMOTE_WRITE);
         let bytes = vec![1; len];
         let wr = SendWr { head: &bytes, ..write_wr(1, &[], dst.addr() + at, key) };
         cut_off(w, p, &wr, &dst);
     }
-    let (w, p, dst, key) = scene(Access::REMOTE_READ);
+}
+
+/// A window that is bound opens them for exactly its rights, and is closed when it is
+/// invalidated.
+pub fn a_window_has_rights_and_an_end<H: Harness>() {
+    let (w, p, dst, key) = scene::<H>(Access::REMOTE_READ);
     let wr = SendWr { head: &[1], ..write_wr(1, &[], dst.addr() + 100, key) };
     cut_off(w, p, &wr, &dst);
-    let (mut w, p, dst, key) = scene(Access::REMOTE_WRITE);
+    let (mut w, p, dst, key) = scene::<H>(Access::REMOTE_WRITE);
     write(&mut w, p, &[1; 100], dst.addr() + 100, key);
     w.rnics[1].invalidate_mw(p.b.qp, key).unwrap();
     let wr = SendWr { head: &[2], ..write_wr(1, &[], dst.addr() + 100, key) };
@@ -104,11 +115,11 @@ pub fn windows_come_and_go<H: Harness>() {
         for i in 0..100u64 {
             let addr = dst.addr() + i * 10;
             let key = if i % 4 == 0 {
-                w.rnics[1].bind_mw(p.b.qp, dst.mr, addr, 10, access)
+                w.bind((p.b, p.a), &dst, dst.part(usize::try_from(i).unwrap() * 10, 10), access)
             } else {
-                w.rnics[1].lend_mw(p.b.qp, dst.mr, addr, 10, access)
+                lend(&mut w, p, &dst, i * 10, 10, access)
             };
-            keys.push((addr, key.unwrap()));
+            keys.push((addr, key));
         }
         for (addr, key) in keys.iter().step_by(7) {
             write(&mut w, p, &[round + 1; 10], *addr, *key);

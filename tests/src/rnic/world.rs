@@ -488,6 +488,24 @@ impl<H: Harness> World<H> {
         self.until("a receive's completion", |w| w.take(end.node, end.rcq))
     }
 
+    /// Opens a window by [`Rnic::bind_mw`], and lets the peer know of it: a bind takes
+    /// effect before what is posted after it, and not before other ways to hear of it.
+    pub fn bind(&mut self, pair: (End, End), of: &Buf, part: Sge, access: Access) -> Key {
+        let (end, peer) = pair;
+        let (addr, len) = (part.addr, part.len);
+        let key = self.rnics[end.node].bind_mw(end.qp, of.mr, addr, len, access).expect("bind_mw");
+        self.hint(end, peer);
+        key
+    }
+
+    /// A message without bytes, delivered.
+    pub fn hint(&mut self, from: End, to: End) {
+        self.recv(to, 4343, &[]);
+        self.send(from, &SendWr { signaled: false, ..send_wr(0, &[]) });
+        let wc = self.received(to);
+        assert_eq!((wc.wr_id, wc.status), (4343, WcStatus::Success));
+    }
+
     /// Sends a few bytes each way: the connection is alive.
     pub fn assert_alive(&mut self, pair: Pair) {
         for (from, to) in [(pair.a, pair.b), (pair.b, pair.a)] {
