@@ -7,7 +7,7 @@
 set -euo pipefail
 export PATH=$PATH:/sbin:/usr/sbin
 bed=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-temp=$(mktemp -d /tmp/suite.XXXXXX)
+temp=$(mktemp -d -p /tmp)
 failed=0 passed=0 skipped=0
 
 # --- results ------------------------------------------------------------------------
