@@ -24,6 +24,7 @@ FUZZ_SECONDS ?= 60
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 TEST_ARGS ?=
+SUITES ?=
 
 RELEASE := $(LOCKED) --release -p exs-examples --features "$(FEATURES)" --bin
 DENY_DOC := RUSTDOCFLAGS="-D warnings" $(BUILD) doc $(LOCKED) --no-deps
@@ -44,6 +45,11 @@ test: setup-test ## Run all tests (below 20 minutes on 2 cores)
 .PHONY: test-quick
 test-quick: setup-test ## Run the tests with fewer seeds, without those of whole processes (below 3 minutes)
 	$(BUILD) test $(LOCKED) --workspace --features "$(ALL_FEATURES)" --no-fail-fast --lib --bins --test tidy $(TEST_ARGS)
+
+# `make test-rdma SUITES="tools netns"` runs these alone.
+.PHONY: test-rdma
+test-rdma: ## Run the suites on kernel RDMA devices in a guest (QEMU, or RDMA_KERNEL=uml:FILE); SUITES picks
+	@tests/rdma/run.sh $(SUITES)
 
 .PHONY: check
 check: setup-check check-fmt check-clippy check-doc check-tidy ## Formatting, lints, rustdoc and house rules, warnings denied

@@ -1,4 +1,5 @@
 //! What the example programs share.
 
 pub mod peer;
+pub mod road;
 pub mod stats;

@@ -15,7 +15,8 @@
 //!   whatever happens to it; a file descriptor for epoll and its kin.
 //! - [`Export`] and [`RemoteBuffer`]: one-sided RDMA READ and WRITE.
 //! - [`Options`]: each with an environment variable for its default.
-//! - [`counters`]: figures to tune with.
+//! - [`counters`]: figures to tune with; [`transports`] and [`explain`]: what there is,
+//!   and what would be chosen.
 //!
 //! ```
 //! use exs::Socket;
@@ -74,12 +75,13 @@ floors! {
 
 pub use api::{
     Blocking, Counters, Event, EventQueue, Export, Packet, Refused, RemoteBuffer,
-    RemoteBufferError, Rights, SendFlags, Socket, SocketType, Token, counters, raw,
+    RemoteBufferError, Rights, SendFlags, Socket, SocketType, Token, counters, explain, raw,
+    transports,
 };
 pub use mem::{Buffer, MemError, MemoryRegion};
 pub use progress::{
-    Error, EventKind, Interest, Options, QueueOptions, Readiness, RecvFlags, Route, Transport,
-    WaitPolicy,
+    Candidate, DeviceInfo, Error, EventKind, Interest, Options, PortInfo, QueueOptions, Readiness,
+    RecvFlags, Route, Transport, TransportInfo, WaitPolicy,
 };
 pub use rnic::{DisconnectCause, RnicError, TermCode};
 pub use session::{OpError, SessionError, Violation};

@@ -39,7 +39,7 @@ read -r kind kernel <<<"$("$here/kernel.sh")"
 [ -n "$kernel" ] || exit 1
 
 # Not in memory that the guest cannot see: its /dev and /run are its own.
-dir=$(mktemp -d /tmp/exs-guest.XXXXXX)
+dir=$(mktemp -d -p /tmp)
 [ -n "$console" ] || console=$dir/console
 running=''
 # The guest is more than one process: its whole group ends.

@@ -65,7 +65,7 @@ done
 
 work=$cache/work
 rm -rf "$work" "$out"
-mkdir -p "$work/deb" "$work/root" "$work/source" "$work/initrd"/{bin,proc,sys,dev,mnt,lib} "$out"
+mkdir -p "$work/deb" "$work/unpacked" "$work/source" "$work/initrd"/{bin,proc,sys,dev,mnt,lib} "$out"
 trap 'rm -rf "$work"' EXIT
 
 # --- 1. Debian's packages, unpacked ----------------------------------------------
@@ -89,10 +89,10 @@ if ! fetch; then
     fetch || die "apt-get has no kernel to download; needs Debian, or RDMA_KERNEL=uml:FILE"
 fi
 for deb in "$work"/deb/*.deb; do
-    case $deb in *linux-source*) ;; *) dpkg -x "$deb" "$work/root" ;; esac
+    case $deb in *linux-source*) ;; *) dpkg -x "$deb" "$work/unpacked" ;; esac
 done
-modules=$work/root/lib/modules/$version
-[ -d "$modules" ] || modules=$work/root/usr/lib/modules/$version
+modules=$work/unpacked/lib/modules/$version
+[ -d "$modules" ] || modules=$work/unpacked/usr/lib/modules/$version
 
 # --- 2. siw.ko --------------------------------------------------------------------
 say "building siw.ko"
@@ -100,9 +100,9 @@ dpkg --fsys-tarfile "$work"/deb/linux-source-*.deb | tar -xOf - "./usr/src/$sour
     tar -xJf - -C "$work/source" --strip-components=1 \
         "$source/drivers/infiniband/sw/siw" "$source/scripts/extract-vmlinux"
 siw=$work/source/drivers/infiniband/sw/siw
-headers=$work/root/usr/src/linux-headers-$version
+headers=$work/unpacked/usr/src/linux-headers-$version
 # The package expects itself in /usr/src.
-sed -i "s,^include /usr/src,include $work/root/usr/src," "$headers/Makefile"
+sed -i "s,^include /usr/src,include $work/unpacked/usr/src," "$headers/Makefile"
 # Without BTF, which would need pahole and the whole vmlinux.
 make -C "$headers" M="$siw" CONFIG_RDMA_SIW=m CONFIG_DEBUG_INFO_BTF_MODULES= \
     -j"$(nproc)" modules >"$work/siw.log" 2>&1 || { tail -n 20 "$work/siw.log" >&2; die "siw.ko does not build"; }
@@ -134,7 +134,7 @@ chmod +x "$work/initrd/init"
 (cd "$work/initrd" && find . | cpio -o -H newc --quiet -R 0:0) >"$out/initrd.cpio"
 
 # --- 4. the kernel itself, unpacked for the same reason -----------------------------
-sh "$work/source/scripts/extract-vmlinux" "$work/root/boot/vmlinuz-$version" >"$out/vmlinux" 2>/dev/null || die "there is no vmlinux in vmlinuz-$version"
+sh "$work/source/scripts/extract-vmlinux" "$work/unpacked/boot/vmlinuz-$version" >"$out/vmlinux" 2>/dev/null || die "there is no vmlinux in vmlinuz-$version"
 gcc -O1 -o "$out/tsc" "$here/tsc.c"
 
 echo "$version" >"$out/version" # the last: a bundle without it is made anew

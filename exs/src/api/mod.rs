@@ -14,6 +14,7 @@ mod queue;
 pub mod raw;
 mod socket;
 mod transfer;
+mod transports;
 
 pub use blocking::{Blocking, Packet};
 pub use counters::{Counters, counters};
@@ -22,3 +23,4 @@ pub use export::{Export, RemoteBuffer, RemoteBufferError, Rights};
 pub use queue::EventQueue;
 pub use socket::{Socket, SocketType};
 pub use transfer::{Refused, SendFlags};
+pub use transports::{explain, transports};

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::devices::Devices;
 use super::engine::{Engine, Released, SockId, Verbs};
@@ -10,6 +10,7 @@ use super::lead::{Lead, Leader, Reactor};
 use super::queue::{QueueCore, Waiter, waiter};
 use super::options::check_environment;
 use super::{Error, WaitPolicy};
+use crate::sys::{Clock, cycles};
 use crate::time::Time;
 
 /// How long an adaptive wait spins (ns), where spinning has lately paid.
@@ -22,6 +23,9 @@ const SHORT_SLEEP: u128 = 150_000;
 /// Spins between two looks at the reactor: connections, and sockets that the
 /// device does not count as active, are only seen there.
 const SPINS_PER_POLL: u32 = 64;
+/// How long to look for completions in memory between two rounds with system calls,
+/// as a multiple of what the cheapest of these took.
+const PEEK: u64 = 4;
 /// Never sleep longer than this in the reactor: mio takes milliseconds.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
@@ -52,7 +56,7 @@ const FOREIGN_TURNS: u32 = 2;
 /// Everything of EXS in a process: devices, sockets, operations, and the thread
 /// that moves them when no other does.
 pub struct Context {
-    start: Instant,
+    clock: Clock,
     engine: Mutex<Engine>,
     /// Threads that wait for the engine's lock to post something; a thread that
     /// spins lets them through.
@@ -112,7 +116,7 @@ impl Context {
             let released = Arc::new(Released::default());
             let engine = Engine::new(id, me.clone(), Arc::clone(&released), soft, verbs);
             Context {
-                start: Instant::now(),
+                clock: Clock::default(),
                 engine: Mutex::new(engine),
                 posters: AtomicUsize::new(0),
                 lead,
@@ -132,9 +136,7 @@ impl Context {
 
     /// The context's clock.
     pub fn now(&self) -> Time {
-        let ns = self.start.elapsed().as_nanos();
-        // 2^64 ns are 584 years.
-        Time::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+        self.clock.now()
     }
 
     fn lock(&self) -> MutexGuard<'_, Engine> {
@@ -332,9 +334,10 @@ impl Context {
             WaitPolicy::Adaptive => return Ok(None),
         };
         let begun = self.now().as_nanos();
-        let mut round = 0u32;
+        let (mut round, mut cheapest) = (0u32, u64::MAX);
         loop {
             round = round.wrapping_add(1);
+            let start = cycles();
             while self.posters.load(Ordering::Relaxed) > 0 {
                 std::thread::yield_now();
             }
@@ -355,9 +358,29 @@ impl Context {
             // The peer may be waiting for this very core. (With nobody else to run, this
             // costs a fraction of a microsecond.)
             std::thread::yield_now();
+            // A round has system calls in it. Devices whose completions are found by
+            // looking at memory are looked at for as long again.
+            let end = cycles();
+            cheapest = cheapest.min(end.saturating_sub(start));
+            self.peek_until(queue, min, end.saturating_add(cheapest.saturating_mul(PEEK)));
         }
         queue.vain_spins.fetch_add(1, Ordering::Relaxed);
         Ok(None)
+    }
+
+    /// Looks for completions without a system call until there are some, or somebody
+    /// else has something to do, or the processor's counter says so.
+    fn peek_until(&self, queue: &QueueCore, min: usize, until: u64) {
+        loop {
+            if self.posters.load(Ordering::Relaxed) > 0 || queue.len() >= min {
+                return;
+            }
+            // Found, or there is nobody to ask.
+            if self.lock().peek() != Some(false) || cycles() >= until {
+                return;
+            }
+            std::hint::spin_loop();
+        }
     }
 
     /// Sleeps in the reactor.

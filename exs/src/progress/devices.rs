@@ -5,6 +5,10 @@
 //! pins the software RNIC never touches libibverbs.
 
 use super::Error;
+use super::options::Transport;
+use super::report::TransportInfo;
+#[cfg(feature = "verbs")]
+use super::report::{DeviceInfo, PortInfo};
 use crate::rnic::Rnic;
 use crate::tcp::SoftRnic;
 
@@ -43,6 +47,68 @@ fn soft(registry: mio::Registry, token_base: usize) -> Result<Box<dyn Rnic>, Err
     let rnic = SoftRnic::with_kernel_keys(registry, token_base)
         .map_err(|e| Error::os("getrandom", &e))?;
     Ok(Box::new(rnic))
+}
+
+pub(super) const NO_DEVICE: &str = "this host has no RDMA device. `rdma link` lists them; load the driver of \
+                         the adapter, or make one in software: `modprobe rdma_rxe` (or `siw`), then \
+                         `rdma link add rxe0 type rxe netdev eth0`. Or let EXS choose: \
+                         EXS_TRANSPORT=auto";
+pub(super) const UNBUILT: &str = "this EXS was built without RDMA devices: build it with the feature `verbs`, \
+                       which needs libclang and the headers of rdma-core (Debian: libibverbs-dev, \
+                       librdmacm-dev, libclang-14-dev)";
+pub(super) const CANNOT_OPEN: &str = "see that rdma-core is installed, that the modules ib_uverbs and rdma_ucm \
+                           are loaded (modprobe), and that /dev/infiniband may be opened";
+
+/// What the host has of each transport.
+pub(crate) fn describe_transports() -> Vec<TransportInfo> {
+    let soft = TransportInfo {
+        transport: Transport::Soft,
+        built_in: true,
+        devices: Vec::new(),
+        trouble: None,
+    };
+    vec![describe_verbs(), soft]
+}
+
+#[cfg(feature = "verbs")]
+fn describe_verbs() -> TransportInfo {
+    let (devices, trouble) = match crate::verbs::devices() {
+        Ok(found) if found.is_empty() => (Vec::new(), Some(NO_DEVICE.to_owned())),
+        Ok(found) => (found.into_iter().map(device_info).collect(), None),
+        Err(e) => (Vec::new(), Some(format!("{e}; {CANNOT_OPEN}"))),
+    };
+    TransportInfo { transport: Transport::Verbs, built_in: true, devices, trouble }
+}
+
+#[cfg(feature = "verbs")]
+fn device_info(d: crate::verbs::DeviceInfo) -> DeviceInfo {
+    let port = |p: crate::verbs::PortInfo| PortInfo {
+        number: p.number,
+        state: p.state,
+        mtu: p.mtu,
+        link_layer: p.link_layer,
+        gbit_per_s: p.gbit_per_s,
+    };
+    DeviceInfo {
+        name: d.name,
+        kind: d.transport.to_owned(),
+        firmware: d.firmware,
+        guid: d.guid,
+        vendor: d.vendor,
+        ports: d.ports.into_iter().map(port).collect(),
+        on_demand_paging: d.odp,
+        max_qp: d.max_qp,
+        max_mr: d.max_mr,
+        max_mr_size: d.max_mr_size,
+        max_cqe: d.max_cqe,
+        addrs: d.addrs,
+    }
+}
+
+#[cfg(not(feature = "verbs"))]
+fn describe_verbs() -> TransportInfo {
+    let trouble = Some(UNBUILT.to_owned());
+    TransportInfo { transport: Transport::Verbs, built_in: false, devices: Vec::new(), trouble }
 }
 
 #[cfg(feature = "verbs")]

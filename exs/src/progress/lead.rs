@@ -28,6 +28,12 @@ use crate::rnic::Ready;
 
 /// How long nobody may lead before the background thread does.
 const TICK: Duration = Duration::from_millis(1);
+/// The same where application threads have led in every tick of late: most likely
+/// they will be back, and to look after them is not free.
+const LONG_TICK: Duration = Duration::from_millis(4);
+/// Ticks in a row that make the next ones long; and ticks in a row with the same
+/// leader after which the background thread sleeps until told.
+const STEADY: u32 = 4;
 /// The same while threads follow, whose events would wait so long.
 const SHORT_TICK: Duration = Duration::from_micros(250);
 
@@ -215,20 +221,22 @@ impl Lead {
     /// Rule 3: sleeps until the background thread is to lead.
     pub(super) fn background_wait(&self) -> Reactor {
         let mut st = self.lock();
-        let mut seen = None;
+        let (mut seen, mut busy, mut still) = (None, 0, 0);
         loop {
             let quiet = seen == Some(st.turns);
             seen = Some(st.turns);
-            if quiet && st.reactor.is_none() {
+            let led = quiet && st.reactor.is_none();
+            (busy, still) = (if quiet { 0 } else { busy + 1 }, if led { still + 1 } else { 0 });
+            if still >= STEADY {
                 // The leader sleeps: so can this thread, until it is told. (Not
                 // sooner: to be told costs a leader that comes and goes a system
-                // call each time.)
+                // call each time, and a switch of threads.)
                 st.parked = true;
                 st = self.background.wait(st).unwrap_or_else(PoisonError::into_inner);
-                seen = None;
+                (seen, still) = (None, 0);
                 continue;
             }
-            if quiet {
+            if quiet && !led {
                 let Some(next) = st.followers.pop_front() else {
                     self.leader.store(Leader::Background as u8, Ordering::SeqCst);
                     return st.reactor.take().expect("checked above");
@@ -236,7 +244,11 @@ impl Lead {
                 // Should it not want the lead any more, the next tick asks another.
                 next.fd.signal();
             }
-            let tick = if st.followers.is_empty() { TICK } else { SHORT_TICK };
+            let tick = match (st.followers.is_empty(), busy > STEADY || led) {
+                (false, _) => SHORT_TICK,
+                (true, false) => TICK,
+                (true, true) => LONG_TICK,
+            };
             let waited = self.background.wait_timeout(st, tick);
             st = waited.unwrap_or_else(PoisonError::into_inner).0;
         }

@@ -32,6 +32,7 @@ mod event;
 mod lead;
 mod options;
 mod queue;
+mod report;
 mod route;
 
 pub use context::{Context, SocketHandle};
@@ -40,7 +41,9 @@ pub(crate) use engine::Ticket;
 pub use error::Error;
 pub use event::{Bufs, EventKind, Interest, RawEvent, Readiness};
 pub use devices::Devices;
+pub(crate) use devices::describe_transports;
 pub use options::{Options, QueueOptions, Transport, WaitPolicy};
 pub use queue::QueueCore;
 pub(crate) use queue::prepare_to_wait;
+pub use report::{Candidate, DeviceInfo, PortInfo, TransportInfo};
 pub use route::Route;

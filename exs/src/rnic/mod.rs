@@ -163,6 +163,11 @@ pub trait Rnic: Send {
     /// Tries for bytes without waiting for the reactor to report them: what a
     /// busy-polling thread calls.
     fn spin(&mut self, now: Time) -> bool;
+    /// Looks for completions by looking at memory only, for a thread that spins: true
+    /// if `progress` is due. None if this RNIC has no connections, or cannot.
+    fn peek(&mut self) -> Option<bool> {
+        None
+    }
     /// The caller is about to sleep in the reactor: asks for notifications that are
     /// not armed while somebody polls. True if there is something to do already.
     fn prepare_sleep(&mut self) -> bool {

@@ -217,7 +217,10 @@ impl Session {
 
     /// Writes a piece of a file. How to go on, the completion tells.
     fn write_file(&mut self, port: &mut dyn Port, job: &mut Job, file: &FileRange) {
-        let most = port.caps().max_msg.min(u64::from(self.cfg.max_chunk).max(FILE_PIECE));
+        let most = port.file_room().min(u64::from(self.cfg.max_chunk).max(FILE_PIECE));
+        if most == 0 {
+            return;
+        }
         let len = (job.end - job.off).min(most);
         let range =
             FileRange { file: file.file.clone(), offset: file.offset.saturating_add(job.off), len };

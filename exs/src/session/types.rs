@@ -91,7 +91,7 @@ impl IoVec {
 pub enum Source {
     /// Memory.
     Memory(IoVec),
-    /// A file ([`Caps::file_source`]).
+    /// A file.
     File(FileRange),
 }
 
@@ -125,6 +125,11 @@ pub trait Port {
     fn caps(&self) -> &Caps;
     /// Posts to the send queue.
     fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), RnicError>;
+    /// Bytes of a file that one WRITE may take now. 0: later; the session is to be
+    /// driven again then.
+    fn file_room(&mut self) -> u64 {
+        self.caps().max_msg
+    }
     /// Opens a window for the peer.
     fn bind(&mut self, mr: Mr, addr: u64, len: u64, access: Access) -> Result<Key, RnicError>;
     /// Opens a window for one transfer (`Rnic::lend_mw`).

@@ -7,6 +7,7 @@
 
 mod eventfd;
 mod addr;
+mod clock;
 mod ifaddrs;
 mod iovec;
 mod map;
@@ -17,6 +18,7 @@ mod tcp;
 
 #[cfg(feature = "verbs")]
 pub(crate) use addr::{RawAddr, from_raw};
+pub use clock::{Clock, cycles};
 pub use eventfd::EventFd;
 pub use ifaddrs::local_addrs;
 pub use iovec::{IoVec, IoVecMut};
@@ -27,5 +29,5 @@ pub use limits::memlock_limit;
 pub use random::RandomSource;
 pub use tcp::{
     abort_on_close, connect_nonblocking, listen, max_segment, no_delay, read_at, receive, send,
-    send_file, shutdown_write, user_timeout,
+    send_file, shutdown_write, user_timeout, will_need,
 };

@@ -207,6 +207,17 @@ pub fn read_at(file: &File, offset: u64, mut piece: IoVecMut<'_>) -> io::Result<
     }
 }
 
+/// Tells the kernel that bytes of a file will soon be read, so that it may fetch them
+/// meanwhile. It need not.
+pub fn will_need(file: &File, offset: u64, len: u64) {
+    let (Ok(offset), Ok(len)) = (libc::off64_t::try_from(offset), libc::off64_t::try_from(len))
+    else {
+        return;
+    };
+    // SAFETY: a system call without pointers. It is advice: its failure changes nothing.
+    unsafe { libc::posix_fadvise64(file.as_raw_fd(), offset, len, libc::POSIX_FADV_WILLNEED) };
+}
+
 /// Runs `call` with SIGPIPE blocked in this thread, and takes back the signal
 /// that it raised, if any. The signal of a write is the thread's own, so no other
 /// one's is taken.

@@ -432,6 +432,15 @@ impl Rnic for VerbsRnic {
         self.found != before
     }
 
+    fn peek(&mut self) -> Option<bool> {
+        if self.by_num.is_empty() {
+            return None;
+        }
+        let before = self.found;
+        self.poll_hw();
+        Some(self.found != before)
+    }
+
     fn prepare_sleep(&mut self) -> bool {
         self.arm_hw() || !self.events.is_empty()
     }

@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
+use exs_examples::road::Road;
 
 /// Copy files and directory trees between machines over EXS.
 ///
@@ -60,9 +61,8 @@ pub(crate) struct Serve {
     /// whoever reaches the port may read and write the directory.
     #[arg(long)]
     pub(crate) allow_anonymous: bool,
-    /// Which transport to use.
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) transport: TransportArg,
+    #[command(flatten)]
+    pub(crate) road: Road,
 }
 
 /// What all clients take.
@@ -74,9 +74,8 @@ pub(crate) struct Client {
     /// Print exactly one JSON object at the end instead of lines for people.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Which transport to use.
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) transport: TransportArg,
+    #[command(flatten)]
+    pub(crate) road: Road,
 }
 
 /// What moving files takes beside.
@@ -145,14 +144,4 @@ pub(crate) struct Demo {
     #[arg(short, long = "jobs", value_name = "N", default_value_t = 2,
           value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) jobs: u16,
-}
-
-/// Which transport carries the bytes.
-#[derive(Clone, Copy, ValueEnum, Default, PartialEq, Eq, Debug)]
-pub(crate) enum TransportArg {
-    /// The best that both sides have.
-    #[default]
-    Auto,
-    /// The software RNIC: iWARP over TCP, in user space.
-    Soft,
 }

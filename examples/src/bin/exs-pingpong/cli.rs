@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use clap::{Parser, ValueEnum};
+use exs_examples::road::Road;
 use serde::{Deserialize, Serialize};
 
 const AFTER: &str = "\
@@ -25,7 +26,7 @@ pub(crate) struct Args {
     /// be the server
     #[arg(value_name = "ADDR:PORT")]
     pub(crate) server: Option<String>,
-    /// Server: where to listen; port 0 picks a free one
+    /// Server, and demo: where to listen; port 0 picks a free one (demo always does)
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7471")]
     pub(crate) listen: SocketAddr,
     /// The same as `demo`
@@ -63,6 +64,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 7,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
+    #[command(flatten)]
+    pub(crate) road: Road,
     /// Print one JSON object instead of tables
     #[arg(long)]
     pub(crate) json: bool,

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use exs::Socket;
+use exs::{Options, Socket, SocketType};
 use exs_examples::peer::Server;
 use exs_examples::stats::{Samples, median};
 
@@ -25,8 +25,11 @@ const MAX_IN_FLIGHT: usize = 64 << 20;
 
 /// The server runs as a process of its own, on loopback.
 pub(crate) fn demo(args: &Args) -> Result<(), Failure> {
-    let mut server = Server::start(&["--listen", "127.0.0.1:0", "--once"], |_| {})
-        .during("cannot start the server")?;
+    let listen = SocketAddr::new(args.listen.ip(), 0).to_string();
+    let road = args.road.args();
+    let mut words = vec!["--listen", &listen, "--once"];
+    words.extend(road.iter().map(String::as_str));
+    let mut server = Server::start(&words, |_| {}).during("cannot start the server")?;
     let everything = args.compare.is_none() && args.size.is_none() && !args.sweep;
     measure(server.addr(), args, everything)?;
     if server.wait(Duration::from_secs(10)) {
@@ -45,12 +48,13 @@ pub(crate) fn run(addr: &str, args: &Args) -> Result<(), Failure> {
 }
 
 fn measure(addr: SocketAddr, args: &Args, everything: bool) -> Result<(), Failure> {
-    let control = Socket::stream().during("socket")?;
+    let options = args.road.options();
+    let control = Socket::with_options(SocketType::Stream, options.clone()).during("socket")?;
     control.blocking().connect(addr).during("no exs-pingpong server there")?;
-    let mut session = Session { control, addr, opened: 0 };
+    let mut session = Session { control, options, addr, opened: 0 };
     let open = Open::Exs { kind: args.socket, wait: args.wait, crc: args.crc };
     let mut link = session.open(open)?;
-    let mut report = Report::new(addr, args);
+    let mut report = Report::new(addr, args, &link.transport);
 
     report.headline();
     if args.mode != Mode::Bw {
@@ -118,19 +122,22 @@ fn compare(session: &mut Session, exs: &mut Opened, args: &Args) -> Result<Compa
 struct Opened {
     link: Box<dyn Link>,
     number: usize,
+    /// What carries it.
+    transport: String,
 }
 
 struct Session {
     control: Socket,
+    options: Options,
     addr: SocketAddr,
     opened: usize,
 }
 
 impl Session {
     fn open(&mut self, open: Open) -> Result<Opened, Failure> {
-        let link = open_link(&self.control, self.addr, open)?;
+        let (link, transport) = open_link(&self.control, &self.options, self.addr, open)?;
         self.opened += 1;
-        Ok(Opened { link, number: self.opened - 1 })
+        Ok(Opened { link, number: self.opened - 1, transport })
     }
 
     /// Has the server take its part in a job, and takes ours.

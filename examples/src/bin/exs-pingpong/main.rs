@@ -21,7 +21,7 @@ use clap::Parser;
 fn main() -> ExitCode {
     let args = cli::Args::parse();
     let done = match args.role() {
-        cli::Role::Serve => server::serve(args.listen, args.once),
+        cli::Role::Serve => server::serve(args.listen, &args.road, args.once),
         cli::Role::Client(addr) => client::run(&addr, &args),
         cli::Role::Demo => client::demo(&args),
     };

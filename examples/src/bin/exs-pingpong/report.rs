@@ -107,7 +107,7 @@ pub(crate) struct Report {
     socket: Kind,
     wait: Wait,
     crc: bool,
-    transport: &'static str,
+    transport: String,
     latency_us: Vec<Latency>,
     bandwidth: Vec<Bandwidth>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,13 +117,13 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(server: SocketAddr, args: &Args) -> Report {
+    pub(crate) fn new(server: SocketAddr, args: &Args, transport: &str) -> Report {
         Report {
             server,
             socket: args.socket,
             wait: args.wait,
             crc: args.crc,
-            transport: "soft",
+            transport: transport.to_owned(),
             latency_us: Vec::new(),
             bandwidth: Vec::new(),
             compared_to_tcp: None,
@@ -142,8 +142,12 @@ impl Report {
         let wait = format!("{:?}", self.wait).to_lowercase();
         let crc = if self.crc { ", CRC32C" } else { "" };
         self.say(&format!(
-            "EXS {socket} to {} over the software RNIC{crc}, waiting: {wait}",
-            self.server
+            "EXS {socket} to {} over {}{crc}, waiting: {wait}",
+            self.server,
+            match self.transport.as_str() {
+                "soft" => "the software RNIC",
+                other => other,
+            }
         ));
     }
 

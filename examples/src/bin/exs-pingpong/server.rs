@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use exs::{Options, Socket, SocketType};
 use exs_examples::peer::LISTENING;
+use exs_examples::road::Road;
 
 use crate::cli::MAX_SIZE;
 use crate::control::{self, During, Failure, Job, Open, Reply, Request};
@@ -14,18 +15,20 @@ use crate::tcp_link::TcpLink;
 /// What one client may have us set aside for a measurement.
 const MAX_MEMORY: usize = 256 << 20;
 
-pub(crate) fn serve(listen: SocketAddr, once: bool) -> Result<(), Failure> {
-    let listener = Socket::stream().during("socket")?;
+pub(crate) fn serve(listen: SocketAddr, road: &Road, once: bool) -> Result<(), Failure> {
+    let options = road.options();
+    let listener = Socket::with_options(SocketType::Stream, options.clone()).during("socket")?;
     listener.bind(listen).during("bind")?;
     listener.listen(64).during("listen")?;
     println!("{LISTENING}{}", listener.local_addr().during("local address")?);
     loop {
         let (socket, peer) = listener.blocking().accept().during("accept")?;
         if once {
-            return client(&socket);
+            return client(&socket, &options);
         }
+        let options = options.clone();
         std::thread::spawn(move || {
-            if let Err(e) = client(&socket) {
+            if let Err(e) = client(&socket, &options) {
                 eprintln!("exs-pingpong: {peer}: {e}");
             }
         });
@@ -33,12 +36,12 @@ pub(crate) fn serve(listen: SocketAddr, once: bool) -> Result<(), Failure> {
 }
 
 /// Serves one client until it closes the control connection.
-fn client(socket: &Socket) -> Result<(), Failure> {
+fn client(socket: &Socket, options: &Options) -> Result<(), Failure> {
     let here = socket.local_addr().during("local address")?.ip();
     let mut links: Vec<Box<dyn Link>> = Vec::new();
     while let Some(request) = control::recv(socket)? {
         let done = match request {
-            Request::Open(open) => accept(socket, here, open).map(|link| links.push(link)),
+            Request::Open(open) => accept(socket, options, here, open).map(|link| links.push(link)),
             Request::Run { link, job } => match links.get_mut(link) {
                 Some(link) => run(socket, link.as_mut(), &job),
                 None => Err(Failure(format!("there is no link {link}"))),
@@ -53,12 +56,16 @@ fn client(socket: &Socket) -> Result<(), Failure> {
 }
 
 /// Listens for one connection of the kind that is asked for.
-fn accept(control: &Socket, here: IpAddr, open: Open) -> Result<Box<dyn Link>, Failure> {
+fn accept(
+    control: &Socket,
+    options: &Options,
+    here: IpAddr,
+    open: Open,
+) -> Result<Box<dyn Link>, Failure> {
     let any = SocketAddr::new(here, 0);
     match open {
         Open::Exs { kind, wait, crc } => {
-            let mut options = Options::default();
-            options.crc |= crc;
+            let options = Options { crc: options.crc | crc, ..options.clone() };
             let listener = Socket::with_options(kind.into(), options).during("socket")?;
             listener.bind(any).during("bind")?;
             listener.listen(1).during("listen")?;
@@ -92,9 +99,10 @@ fn run(control: &Socket, link: &mut dyn Link, job: &Job) -> Result<(), Failure> 
 /// The client's side of [`accept`].
 pub(crate) fn open_link(
     control: &Socket,
+    options: &Options,
     server: SocketAddr,
     open: Open,
-) -> Result<Box<dyn Link>, Failure> {
+) -> Result<(Box<dyn Link>, String), Failure> {
     control::send(control, &Request::Open(open))?;
     let addr = match control::recv(control)? {
         Some(Reply::Opened { port }) => SocketAddr::new(server.ip(), port),
@@ -102,15 +110,15 @@ pub(crate) fn open_link(
     };
     match open {
         Open::Exs { kind, wait, crc } => {
-            let mut options = Options::default();
-            options.crc |= crc;
+            let options = Options { crc: options.crc | crc, ..options.clone() };
             let socket = Socket::with_options(SocketType::from(kind), options).during("socket")?;
             socket.blocking().connect(addr).during("connect")?;
-            Ok(Box::new(ExsLink::new(socket, kind, wait)?))
+            let name = socket.transport().map_or_else(String::new, |route| route.to_string());
+            Ok((Box::new(ExsLink::new(socket, kind, wait)?), name))
         }
         Open::Tcp { spin } => {
             let stream = std::net::TcpStream::connect(addr).during("TCP connect")?;
-            Ok(Box::new(TcpLink::new(stream, spin)?))
+            Ok((Box::new(TcpLink::new(stream, spin)?), "tcp".to_owned()))
         }
     }
 }

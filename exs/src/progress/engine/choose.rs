@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use super::device::Device;
 use super::{Engine, Error, TOKENS_PER_DEVICE};
-use crate::progress::devices::OpenVerbs;
+use crate::progress::devices::{CANNOT_OPEN, NO_DEVICE, OpenVerbs, UNBUILT};
 use crate::progress::options::{Options, Transport};
+use crate::progress::report::Candidate;
 use crate::progress::route::Verdict;
 use crate::rnic::RnicError;
 
@@ -116,6 +117,34 @@ impl Engine {
         Ok(devices.into_iter().map(verdict).collect())
     }
 
+    /// The ways of a connect, in the order in which it would try them, for people.
+    pub(crate) fn explain(&mut self, opts: &Options, addr: SocketAddr) -> Vec<Candidate> {
+        let none = |reason| Candidate {
+            transport: Transport::Verbs,
+            device: None,
+            usable: false,
+            reason,
+        };
+        let verdicts = match self.verdicts(opts, addr, None) {
+            Ok(verdicts) => verdicts,
+            Err(e) => return vec![none(e.to_string())],
+        };
+        let mut ways = Vec::new();
+        if opts.transport == Transport::Auto && verdicts.len() == 1 {
+            ways.push(none(self.why_none(None)));
+        }
+        ways.extend(verdicts.into_iter().map(|v| {
+            let reason = match (&v.refused, v.transport) {
+                (Some(why), _) => why.to_string(),
+                (None, Transport::Verbs) => format!("the way to {} goes by it", addr.ip()),
+                (None, _) => "iWARP over TCP goes wherever TCP does".to_owned(),
+            };
+            let usable = v.refused.is_none();
+            Candidate { transport: v.transport, device: Some(v.name), usable, reason }
+        }));
+        ways
+    }
+
     /// A device has said that it is gone.
     pub(super) fn device_removed(&mut self, device: usize) {
         let d = &mut self.devices[device];
@@ -126,13 +155,3 @@ impl Engine {
         self.drop_listeners_on(device);
     }
 }
-
-const NO_DEVICE: &str = "this host has no RDMA device. `rdma link` lists them; load the driver of \
-                         the adapter, or make one in software: `modprobe rdma_rxe` (or `siw`), then \
-                         `rdma link add rxe0 type rxe netdev eth0`. Or let EXS choose: \
-                         EXS_TRANSPORT=auto";
-const UNBUILT: &str = "this EXS was built without RDMA devices: build it with the feature `verbs`, \
-                       which needs libclang and the headers of rdma-core (Debian: libibverbs-dev, \
-                       librdmacm-dev, libclang-14-dev)";
-const CANNOT_OPEN: &str = "see that rdma-core is installed, that the modules ib_uverbs and rdma_ucm \
-                           are loaded (modprobe), and that /dev/infiniband may be opened";

@@ -3,6 +3,7 @@
 //! These are made when the device is first used: a host may have adapters that no
 //! socket of this program ever needs.
 
+use super::files::FilePool;
 use super::slots::{Slots, credits};
 use crate::mem::{Access, Buffer, Key, Region, Segment};
 use crate::progress::Error;
@@ -41,12 +42,13 @@ pub(super) struct Device {
 }
 
 /// What all connections of a device share.
-struct Objects {
+pub(super) struct Objects {
     pd: Pd,
     cq: Cq,
     slots: Slots,
     /// The bounce pool, made when first needed.
     bounces: Option<(Buf, Vec<u32>)>,
+    pub(super) files: FilePool,
 }
 
 const UNUSED: RnicError = RnicError::NoSuch { what: "connection on this device", id: 0 };
@@ -70,7 +72,7 @@ impl Device {
                     // It was just made: there is nothing to go wrong.
                     let _ = rnic.destroy_cq(cq);
                 })?;
-                Ok(Objects { pd, cq, slots, bounces: None })
+                Ok(Objects { pd, cq, slots, bounces: None, files: FilePool::default() })
             });
             self.objects = Some(made.inspect_err(|_| {
                 let _ = rnic.dealloc_pd(pd);
@@ -79,7 +81,7 @@ impl Device {
         Ok(())
     }
 
-    fn objects(&mut self) -> Result<(&mut dyn Rnic, &mut Objects), RnicError> {
+    pub(super) fn objects(&mut self) -> Result<(&mut dyn Rnic, &mut Objects), RnicError> {
         let objects = self.objects.as_mut().ok_or(UNUSED)?;
         Ok((self.rnic.as_mut(), objects))
     }
@@ -136,6 +138,7 @@ impl Device {
 
     /// Ends a queue pair of ours.
     pub(super) fn destroy_qp(&mut self, qp: Qp) {
+        self.drop_files(qp);
         if let Ok((rnic, o)) = self.objects() {
             // It exists: there is nothing to go wrong.
             let _ = rnic.destroy_qp(qp);
@@ -218,7 +221,16 @@ impl Port for SockPort<'_> {
     }
 
     fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), RnicError> {
-        self.device.rnic.post_send(self.qp, wr)
+        match &wr.file {
+            Some(range) if !self.device.rnic.caps().file_source => {
+                self.device.post_file(self.qp, wr, range)
+            }
+            _ => self.device.rnic.post_send(self.qp, wr),
+        }
+    }
+
+    fn file_room(&mut self) -> u64 {
+        self.device.file_room(self.qp)
     }
 
     fn bind(&mut self, mr: Mr, addr: u64, len: u64, access: Access) -> Result<Key, RnicError> {

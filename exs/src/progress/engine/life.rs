@@ -114,6 +114,7 @@ impl Engine {
             let device = s.device;
             self.by_qp.remove(&(device, qp));
             self.devices[device].destroy_qp(qp);
+            self.wake_file_waiters(device);
         }
         for e in self.socks[index as usize].exports.values_mut() {
             // The windows went with the queue pair.

@@ -9,7 +9,7 @@
 //! The files: `device` (RNIC, bounce pool), `slots`, `sock`, `ops` (tables), `post`
 //! (the calls of the API), `onesided` (exports, READ, WRITE), `choose` (which device),
 //! `dial` (connect), `listen`, `cm` (what the RNICs report of connections), `life`
-//! (timers and ends), `memory` (buffers to registered memory). Nothing here blocks
+//! (timers and ends), `memory` (buffers to registered memory), `files`. Nothing here blocks
 //! or sleeps.
 
 mod choose;
@@ -17,6 +17,7 @@ mod cm;
 mod device;
 mod dial;
 mod figures;
+mod files;
 mod life;
 mod listen;
 mod memory;
@@ -236,6 +237,13 @@ impl Engine {
         self.more = true;
     }
 
+    /// Looks for completions where that takes no system call; None if no device finds
+    /// them so.
+    pub(super) fn peek(&mut self) -> Option<bool> {
+        let looks = self.devices.iter_mut().filter_map(|d| d.rnic.peek());
+        looks.reduce(|found, more| found | more)
+    }
+
     /// Asks the devices to report what happens during a sleep; true if something has
     /// happened already.
     pub(super) fn prepare_sleep(&mut self) -> bool {
@@ -296,14 +304,18 @@ impl Engine {
     }
 
     fn handle_wc(&mut self, device: usize, wc: &Wc, now: Time) {
+        let mut wc = *wc;
         let index = self.by_qp.get(&(device, wc.qp)).copied();
         let recv = matches!(wc.op, WcOp::Recv | WcOp::RecvWriteImm);
         let d = &mut self.devices[device];
+        if !recv {
+            d.end_file(&mut wc);
+        }
         if let Some(index) = index
             && let Some(session) = self.socks[index as usize].session.as_mut()
         {
             match (recv, wc.op, wc.imm) {
-                (false, ..) => session.handle_wc(now, wc),
+                (false, ..) => session.handle_wc(now, &wc),
                 (true, WcOp::RecvWriteImm, Some(imm)) if wc.status == WcStatus::Success => {
                     session.handle_write_imm(now, imm);
                 }
@@ -319,6 +331,8 @@ impl Engine {
         }
         if recv {
             self.devices[device].return_slot(wc.wr_id);
+        } else {
+            self.wake_file_waiters(device);
         }
     }
 

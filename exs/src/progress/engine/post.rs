@@ -152,9 +152,6 @@ impl Engine {
         now: Time,
     ) -> Result<(), Error> {
         let device = self.checked(id)?;
-        if !self.devices[device].rnic.caps().file_source {
-            return Err(Error::Op(OpError::Unsupported("file source")));
-        }
         let op = self.book(id, ticket, EventKind::SendFile, Bufs::None);
         let range = FileRange { file: file.file, offset: file.offset, len: file.len };
         let posted = self.session_post(id, |s| {

@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Get, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
     }
     let flags = args.moving.flags();
     let jobs = usize::from(args.moving.jobs);
-    Ok(super::report(&args.client, &args.moving, stop, |tally| {
+    Ok(super::report(&args.client, &dialer.via, &args.moving, stop, |tally| {
         fetch(&dialer, wishes, Path::new(dest), flags, jobs, tally)
     }))
 }

@@ -17,6 +17,7 @@ use crate::auth::Secret;
 use crate::cli::{Client, Moving};
 use crate::error::CpError;
 use crate::net::channel::Channel;
+use crate::net::pipe::Via;
 use crate::net::session::{Dialer, resolve, unexpected};
 use crate::report::{Progress, Summary, tell};
 use crate::transfer::tally::Tally;
@@ -42,7 +43,8 @@ impl Client {
         Ok(Dialer {
             address: resolve(address)?,
             secret: self.token_file.as_deref().map(Secret::from_file).transpose()?,
-            transport: self.transport.into(),
+            road: self.road.clone(),
+            via: Arc::default(),
             stop: Arc::clone(stop),
         })
     }
@@ -112,6 +114,7 @@ pub(crate) fn say_bye(mut ch: Channel) -> Result<(), CpError> {
 /// exit status.
 pub(crate) fn report(
     client: &Client,
+    via: &Via,
     moving: &Moving,
     stop: &Arc<AtomicBool>,
     transfer: impl FnOnce(&Arc<Tally>) -> Result<(), CpError>,
@@ -126,8 +129,7 @@ pub(crate) fn report(
     }
     let seconds = start.elapsed().as_secs_f64();
     progress.finish();
-    let transport = crate::net::pipe::transport_name(client.transport.into());
-    let summary = Summary::new(&tally, seconds, !moving.no_verify, transport);
+    let summary = Summary::new(&tally, seconds, !moving.no_verify, via.names());
     for e in &summary.errors {
         tell(e);
     }

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Put, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
         None => RelPath::root(),
     };
     let flags = args.moving.flags();
-    Ok(super::report(&args.client, &args.moving, stop, |tally| {
+    Ok(super::report(&args.client, &dialer.via, &args.moving, stop, |tally| {
         let plan = list(paths.iter().map(Path::new), tally)?;
         let request = Frame::Put { into, flags };
         let queue = Queue::new(plan.jobs);

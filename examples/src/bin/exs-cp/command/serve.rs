@@ -14,7 +14,7 @@ use crate::disk::root::Root;
 use crate::disk::tree::{Entry, Found, walk};
 use crate::error::{CpError, Trouble};
 use crate::net::channel::{Channel, Intake};
-use crate::net::pipe::{Listener, Pipe};
+use crate::net::pipe::{Listener, Pipe, Via};
 use crate::net::session::{refuse, resolve, unexpected, welcome};
 use crate::report::{Progress, Summary, tell};
 use crate::transfer::sender::{Answers, Outgoing, send_file};
@@ -30,6 +30,7 @@ struct Server {
     secret: Option<Secret>,
     stop: Arc<AtomicBool>,
     tally: Arc<Tally>,
+    via: Via,
     connections: AtomicUsize,
 }
 
@@ -38,7 +39,7 @@ pub(crate) fn run(args: &Serve, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
     let secret = args.token_file.as_deref().map(Secret::from_file).transpose()?;
     check_exposure(address, secret.is_some(), args.allow_anonymous)?;
     let root = Root::open(&args.dir).map_err(|e| CpError::local("serve", &args.dir, e))?;
-    let mut listener = Listener::bind(address, args.transport.into()).map_err(|e| {
+    let mut listener = Listener::bind(address, &args.road).map_err(|e| {
         CpError::Usage(format!("cannot listen on {address}: {e}; choose another with --listen"))
     })?;
     let server = Arc::new(Server {
@@ -46,6 +47,7 @@ pub(crate) fn run(args: &Serve, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
         secret,
         stop: Arc::clone(stop),
         tally: Arc::new(Tally::default()),
+        via: Via::default(),
         connections: AtomicUsize::new(0),
     });
     tell(&format!("serving {} on {} (not encrypted)", args.dir.display(), listener.addr()?));
@@ -59,9 +61,8 @@ pub(crate) fn run(args: &Serve, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
         // sleep-ok: a farewell: looks every so often whether the last client has gone.
         std::thread::sleep(Duration::from_millis(10));
     }
-    let transport = crate::net::pipe::transport_name(args.transport.into());
     let seconds = start.elapsed().as_secs_f64();
-    Summary::new(&server.tally, seconds, true, transport).print(args.json);
+    Summary::new(&server.tally, seconds, true, server.via.names()).print(args.json);
     served.map(|()| 0)
 }
 
@@ -104,6 +105,7 @@ impl Drop for Place {
 
 fn connection(server: &Server, pipe: Pipe, too_many: bool) {
     let peer = pipe.peer();
+    server.via.note(&pipe);
     let served = Channel::new(pipe, peer.clone(), Arc::clone(&server.stop)).and_then(|mut ch| {
         if too_many {
             refuse(&mut ch, format!("{MOST_CONNECTIONS} connections are open already; try again"));

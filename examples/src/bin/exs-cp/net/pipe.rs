@@ -6,18 +6,19 @@
 //! at all times, so that the peer's RDMA WRITEs find their destination and
 //! the bytes are placed where they are hashed and written to disk from.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use exs::{
     Buffer as ExsBuffer, Error, Event, EventKind, EventQueue, MemoryRegion, Options, RecvFlags,
-    SendFlags, Socket, Token, Transport as ExsTransport,
+    SendFlags, Socket, SocketType, Token,
 };
+use exs_examples::road::Road;
 
 use super::NetError;
-use crate::cli::TransportArg;
 
 /// Data of one frame and its header, and room for small frames beside them.
 pub(crate) const SIZE: usize = (1 << 20) + (64 << 10);
@@ -44,35 +45,33 @@ pub(crate) enum Happened {
     Eof,
 }
 
-/// Which transport to ask EXS for.
-#[derive(Clone, Copy)]
-pub(crate) struct Transport(ExsTransport);
+/// What carries the bytes, for the summary: all that was used.
+#[derive(Default)]
+pub(crate) struct Via(Mutex<BTreeSet<String>>);
 
-impl From<TransportArg> for Transport {
-    fn from(arg: TransportArg) -> Transport {
-        Transport(match arg {
-            TransportArg::Auto => Options::default().transport,
-            TransportArg::Soft => ExsTransport::Soft,
-        })
+impl Via {
+    pub(crate) fn note(&self, pipe: &Pipe) {
+        if let Some(route) = pipe.socket.transport() {
+            self.0.lock().unwrap_or_else(|p| p.into_inner()).insert(route.to_string());
+        }
+    }
+
+    pub(crate) fn names(&self) -> String {
+        let names = self.0.lock().unwrap_or_else(|p| p.into_inner());
+        match names.is_empty() {
+            true => "none".to_owned(),
+            false => names.iter().cloned().collect::<Vec<_>>().join(", "),
+        }
     }
 }
 
-/// What carries the bytes, for the summary. The software RNIC is what EXS has
-/// today, so it is also what `auto` finds.
-pub(crate) fn transport_name(_: Transport) -> String {
-    "soft".into()
-}
-
-fn socket(transport: Transport) -> Result<Socket, NetError> {
-    let socket = Socket::stream()?;
+fn socket(road: &Road) -> Result<Socket, NetError> {
     let options = Options {
-        transport: transport.0,
         // Our ends are small: what does not leave in this time will not.
         linger: Duration::from_secs(5),
-        ..Options::default()
+        ..road.options()
     };
-    socket.set_options(&options)?;
-    Ok(socket)
+    Socket::with_options(SocketType::Stream, options)
 }
 
 /// One connection.
@@ -104,10 +103,10 @@ impl Pipe {
     /// Connects; gives up when `stop` is set.
     pub(crate) fn connect(
         addr: SocketAddr,
-        transport: Transport,
+        road: &Road,
         stop: &AtomicBool,
     ) -> Result<Pipe, NetError> {
-        let (socket, queue) = (socket(transport)?, EventQueue::new(depth())?);
+        let (socket, queue) = (socket(road)?, EventQueue::new(depth())?);
         socket.connect(&queue, CONNECT, addr)?;
         loop {
             for event in dequeue(&queue, TICK)? {
@@ -259,8 +258,8 @@ pub(crate) struct Listener {
 const ACCEPTS: usize = 16;
 
 impl Listener {
-    pub(crate) fn bind(addr: SocketAddr, transport: Transport) -> Result<Listener, NetError> {
-        let (socket, queue) = (socket(transport)?, EventQueue::new(2 * ACCEPTS)?);
+    pub(crate) fn bind(addr: SocketAddr, road: &Road) -> Result<Listener, NetError> {
+        let (socket, queue) = (socket(road)?, EventQueue::new(2 * ACCEPTS)?);
         socket.bind(addr)?;
         socket.listen(128)?;
         for _ in 0..ACCEPTS {

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use exs_examples::road::Road;
+
 use super::channel::Channel;
-use super::pipe::{Pipe, Transport};
+use super::pipe::{Pipe, Via};
 use crate::auth::{self, Role, Secret};
 use crate::error::CpError;
 use crate::wire::codec::WireError;
@@ -20,7 +22,9 @@ const STEP: Duration = Duration::from_secs(10);
 pub(crate) struct Dialer {
     pub(crate) address: SocketAddr,
     pub(crate) secret: Option<Secret>,
-    pub(crate) transport: Transport,
+    pub(crate) road: Road,
+    /// What has carried the connections.
+    pub(crate) via: Arc<Via>,
     pub(crate) stop: Arc<AtomicBool>,
 }
 
@@ -39,8 +43,9 @@ impl Dialer {
     /// Connects, proves, checks the proof, and makes the request.
     pub(crate) fn open(&self, request: &Frame) -> Result<Channel, CpError> {
         let peer = self.address.to_string();
-        let pipe = Pipe::connect(self.address, self.transport, &self.stop)
+        let pipe = Pipe::connect(self.address, &self.road, &self.stop)
             .map_err(|source| CpError::Connect { peer: peer.clone(), source })?;
+        self.via.note(&pipe);
         let mut ch = Channel::new(pipe, peer, Arc::clone(&self.stop))?;
         self.greet(&mut ch)?;
         ch.send(request)?;

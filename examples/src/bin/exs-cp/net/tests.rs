@@ -4,20 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use exs_examples::road::Road;
+
 use super::channel::{Channel, Intake};
-use super::pipe::{Listener, Pipe, Transport};
-use crate::cli::TransportArg;
+use super::pipe::{Listener, Pipe};
 use crate::error::CpError;
 use crate::wire::frame::Frame;
 
 fn pair() -> (Channel, Channel, Arc<AtomicBool>) {
     let stop = Arc::new(AtomicBool::new(false));
-    let transport = Transport::from(TransportArg::Auto);
-    let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap(), transport).unwrap();
+    let road = Road::default();
+    let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap(), &road).unwrap();
     let addr = listener.addr().unwrap();
     let dial = {
         let stop = Arc::clone(&stop);
-        std::thread::spawn(move || Pipe::connect(addr, transport, &stop).unwrap())
+        std::thread::spawn(move || Pipe::connect(addr, &road, &stop).unwrap())
     };
     let accepted = loop {
         if let Some(pipe) = listener.accept(Duration::from_secs(1)).unwrap() {

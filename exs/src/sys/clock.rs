@@ -1,0 +1,140 @@
+//! A monotonic clock that may be read between any two looks at a queue.
+//!
+//! The clock of the kernel costs 20 ns where the vDSO serves it, and a system call
+//! where it does not (many virtual machines, User Mode Linux): more than the message
+//! that a busy-polling thread waits for. The processor's own counter costs a few. So
+//! time goes by the counter for a millisecond at most, and then by the kernel's clock
+//! again, which also says how fast the counter runs. A counter that jumps (another
+//! core's, a migrated machine) is noticed by its jump, and the kernel is asked.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::Instant;
+
+use crate::time::Time;
+
+/// Nanoseconds after which the kernel's clock is read again.
+const TRUST: u64 = 1_000_000;
+
+/// See the module's essay.
+pub struct Clock {
+    start: Instant,
+    /// Counter at `start`.
+    first: u64,
+    /// Even: the three below belong together; odd: somebody is changing them.
+    seq: AtomicU64,
+    ticks: AtomicU64,
+    nanos: AtomicU64,
+    /// Nanoseconds a tick, times 2^32; 0 while not known.
+    scale: AtomicU64,
+    /// What was told last: never less again.
+    last: AtomicU64,
+}
+
+/// The processor's counter; 0 where there is none that we read.
+pub fn cycles() -> u64 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: every x86-64 processor has the instruction, and Linux lets it be used
+    // (a process that forbids itself, by PR_SET_TSC, asks for what it gets).
+    return unsafe { std::arch::x86_64::_rdtsc() };
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    return 0;
+}
+
+impl Default for Clock {
+    /// A clock that begins now.
+    fn default() -> Clock {
+        Clock {
+            start: Instant::now(),
+            first: cycles(),
+            seq: AtomicU64::new(0),
+            ticks: AtomicU64::new(0),
+            nanos: AtomicU64::new(0),
+            scale: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+        }
+    }
+
+}
+
+impl Clock {
+    /// The time since the clock began.
+    pub fn now(&self) -> Time {
+        let ns = self.by_counter().unwrap_or_else(|| self.by_kernel());
+        // Two cores' counters may differ by a little.
+        let last = self.last.fetch_max(ns, Ordering::Relaxed);
+        Time::from_nanos(ns.max(last))
+    }
+
+    fn by_counter(&self) -> Option<u64> {
+        let seq = self.seq.load(Ordering::Acquire);
+        let scale = self.scale.load(Ordering::Relaxed);
+        let (ticks, nanos) = (self.ticks.load(Ordering::Relaxed), self.nanos.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        if scale == 0 || seq % 2 == 1 || self.seq.load(Ordering::Relaxed) != seq {
+            return None;
+        }
+        // Backwards or too far: the kernel is asked.
+        let passed = cycles().checked_sub(ticks)?;
+        let passed = u64::try_from((u128::from(passed) * u128::from(scale)) >> 32).ok()?;
+        (passed < TRUST).then(|| nanos + passed)
+    }
+
+    fn by_kernel(&self) -> u64 {
+        let ticks = cycles();
+        // 2^64 ns are 584 years.
+        let nanos = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let seq = self.seq.load(Ordering::Relaxed);
+        // Below, the counter's rate is not known well enough.
+        if nanos < TRUST || seq % 2 == 1 {
+            return nanos;
+        }
+        let claim = self.seq.compare_exchange(seq, seq + 1, Ordering::Acquire, Ordering::Relaxed);
+        if claim.is_ok() {
+            let run = u128::from(ticks.wrapping_sub(self.first));
+            let scale = (u128::from(nanos) << 32).checked_div(run).unwrap_or(0);
+            self.ticks.store(ticks, Ordering::Relaxed);
+            self.nanos.store(nanos, Ordering::Relaxed);
+            // A counter of less than 1 Hz, or that ran backwards, is none.
+            self.scale.store(u64::try_from(scale).unwrap_or(0), Ordering::Relaxed);
+            self.seq.store(seq + 2, Ordering::Release);
+        }
+        nanos
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn goes_with_the_kernels_and_never_back() {
+        let clock = Clock::default();
+        let begun = Instant::now();
+        let mut last = clock.now();
+        while begun.elapsed() < Duration::from_millis(50) {
+            let before = begun.elapsed();
+            let now = clock.now();
+            assert!(now >= last);
+            // The clock is older than `begun`, so it is never behind it by more than the
+            // counter's error in a millisecond of trust.
+            let slack = Duration::from_micros(200);
+            assert!(now.since(Time::ZERO) + slack >= before, "{now:?} < {before:?}");
+            last = now;
+        }
+    }
+
+    #[test]
+    fn a_counter_that_jumps_is_not_believed() {
+        let clock = Clock::default();
+        clock.scale.store(1 << 32, Ordering::Relaxed);
+        // A base in the counter's future, as another core's may be.
+        clock.ticks.store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(clock.by_counter(), None);
+        // A base so old that the kernel must be asked.
+        clock.ticks.store(0, Ordering::Relaxed);
+        if cycles() > TRUST {
+            assert_eq!(clock.by_counter(), None);
+        }
+    }
+}

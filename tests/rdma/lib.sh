@@ -1,0 +1,170 @@
+# shellcheck shell=bash disable=SC2034 # variables that suites read
+# For suites, in a guest. A suite is a script in suites/ that sources this, calls
+# `check` for each thing it looks at, and ends with `finish`. It gets from run.sh:
+# RDMA_BIN (a directory with the programs and the test binaries by their names),
+# RDMA_FACTOR (how much slower than an ordinary machine this guest may be),
+# EXS_TRANSPORT (verbs, unless the caller wants another), and the device as $1.
+set -euo pipefail
+export PATH=$PATH:/sbin:/usr/sbin
+bed=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+temp=$(mktemp -d -p /tmp)
+failed=0 passed=0 skipped=0
+
+# --- results ------------------------------------------------------------------------
+
+# check NAME COMMAND...: a command or function of this shell; it fails by its status,
+# and only then its output is shown, but for lines that begin with "note: ".
+check() {
+    local name=$1 began=${EPOCHREALTIME/./} status=0 log=$temp/check.log
+    shift
+    # Not `"$@" || status=$?`, which would switch `set -e` off inside of functions.
+    set +e
+    (
+        # What it started and did not end is not to disturb the next.
+        trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+        set -e
+        "$@"
+    ) >"$log" 2>&1
+    status=$?
+    set -e
+    began=$(((${EPOCHREALTIME/./} - began) / 100000))
+    began=$((began / 10)).$((began % 10))
+    if [ $status = 0 ]; then
+        passed=$((passed + 1))
+        printf 'ok      %s (%s s)\n' "$name" $began
+        sed -n 's/^note: /          /p' "$log"
+    elif [ $status = 77 ]; then
+        skip "$name" "$(tail -n 1 "$log")"
+    else
+        failed=$((failed + 1))
+        case $status in
+            124 | 137) printf 'FAILED  %s (%s s): not done in time\n' "$name" $began ;;
+            *) printf 'FAILED  %s (%s s): status %d\n' "$name" $began $status ;;
+        esac
+        tail -n "${CHECK_TAIL:-40}" "$log" | sed 's/^/        | /'
+    fi
+}
+
+skip() { # NAME REASON
+    skipped=$((skipped + 1))
+    printf 'skipped %s: %s\n' "$1" "$2"
+}
+
+# The last command of a suite.
+finish() {
+    printf '%d passed, %d failed, %d skipped\n' $passed $failed $skipped
+    [ $failed = 0 ] || exit 1
+    exit 0
+}
+
+# within SECONDS COMMAND...: ends it after so long; more in a slow guest.
+within() { timeout -k 5 $(($1 * RDMA_FACTOR)) "${@:2}"; }
+
+# until_true SECONDS COMMAND...: asks again and again, for so long.
+until_true() {
+    local deadline=$((SECONDS + $1 * RDMA_FACTOR))
+    shift
+    until "$@"; do
+        if [ $SECONDS -ge $deadline ]; then return 1; fi
+        sleep 0.05
+    done
+}
+
+# --- devices -------------------------------------------------------------------------
+
+# use rxe|siw: the device of links.sh's single namespace, for programs and tests.
+use() {
+    case $1 in
+        rxe) addr=10.9.0.1 addr6=fd09::1 ;;
+        siw) addr=10.9.2.1 addr6=fd09:2::1 ;;
+        *) echo "no such device: $1" >&2; exit 2 ;;
+    esac
+    kind=$1 device=${1}0
+    export EXS_TEST_RDMA_DEVICE=$device EXS_TEST_RDMA_ADDR=$addr EXS_TEST_RDMA_ADDR6=$addr6
+}
+
+# What the kernel holds for RDMA programs, all devices. Contexts are left out: a device
+# that was made anew has none of its old ones.
+census() { rdma resource show | sed 's/^[0-9]*: //; s/ ctx [0-9]*//; s/ *$//' | sort; }
+
+same_census() { [ "$(census)" = "$1" ]; }
+
+# no_leaks CENSUS: within moments, as the kernel frees in the background.
+no_leaks() {
+    until_true 5 same_census "$1" && return
+    echo "before:"; echo "$1"
+    echo "now:"; census
+    for object in qp cq mr pd cm_id; do rdma resource show "$object" | grep 'comm ' || true; done
+    return 1
+}
+
+# A process of ours (its name is cut to 15 characters) has a queue pair.
+# (Not grep -q, here and elsewhere: it hangs up on whoever still writes, which
+# pipefail then takes for a failure.)
+has_qp() { rdma resource show qp | grep 'comm exs-' >/dev/null; }
+
+# --- programs --------------------------------------------------------------------------
+
+# serve COMMAND...: starts a server, waits until it prints "listening on ADDR" or
+# "serving X on ADDR"; then `at` is ADDR, `server` its process, `server_log` its output.
+serve() {
+    local listening='\(listening\|serving .*\) on \([][0-9a-f.:]*\)'
+    server_log=$temp/server.log
+    : >"$server_log"
+    "$@" >"$server_log" 2>&1 </dev/null &
+    server=$!
+    until_true 20 grep -q "$listening" "$server_log" || { cat "$server_log"; echo "the server does not listen"; return 1; }
+    at=$(sed -n "s/.*$listening.*/\2/p" "$server_log" | head -n 1)
+}
+
+# await_rdma_listener PORT: for servers that do not say when they listen
+await_rdma_listener() { until_true 20 has_listener "$1"; }
+has_listener() { rdma resource show cm_id | grep "LISTEN .*:$1 " >/dev/null; }
+
+# end PID: by SIGTERM, and in time
+end() {
+    kill "$1" 2>/dev/null || true
+    if ! until_true 10 gone "$1"; then
+        echo "process $1 does not end by SIGTERM"
+        kill -9 "$1"
+        return 1
+    fi
+    wait "$1" 2>/dev/null || true
+}
+
+gone() { ! kill -0 "$1" 2>/dev/null || [ "$(awk '{ print $3 }' "/proc/$1/stat" 2>/dev/null)" = Z ]; }
+
+# over_device COMMAND...: runs it, and fails if no program of ours had a queue pair in
+# the kernel meanwhile: it may have gone another way and pleased everybody.
+over_device() {
+    local pid status=0 seen=no
+    "$@" &
+    pid=$!
+    until gone $pid; do
+        if [ $seen = no ] && has_qp; then seen=yes; fi
+        sleep 0.02
+    done
+    wait $pid || status=$?
+    [ $status = 0 ] || return $status
+    case $EXS_TRANSPORT-$seen in
+        verbs-no) echo "it worked, but not over an RDMA device"; return 1 ;;
+        soft-yes) echo "it worked, but over an RDMA device, not the software RNIC"; return 1 ;;
+    esac
+}
+
+# run_tests BINARY SECONDS [ARGUMENTS OF THE TEST RUNNER]: all tests of a test binary.
+run_tests() {
+    local binary=$RDMA_BIN/$1 limit=$2 status=0 log=$temp/tests.log
+    [ -x "$binary" ] || { echo "there is no test binary $1: tests/tests/$1.rs is what it is built from"; return 1; }
+    shift 2
+    within "$limit" "$binary" --show-output "$@" >"$log" 2>&1 || status=$?
+    sed -n 's/^test result: /note: /p' "$log"
+    # A test that lacks what it needs passes; that should not go unseen.
+    sed -n 's/^skipped: /note: skipped: /p' "$log" | sort | uniq -c | sed 's/^ *\([0-9]*\) note: /note: \1 times /'
+    if [ $status != 0 ]; then
+        grep -v ' \.\.\. ok$' "$log" | tail -n 200
+        # Whoever never ended is told apart from whoever was never begun.
+        [ $status != 124 ] || { echo "the tests that ended:"; grep -c ' \.\.\. ok$' "$log"; }
+    fi
+    return $status
+}

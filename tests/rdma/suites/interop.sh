@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# A machine without a device and one with an iWARP device: the software RNIC in one
+# process, the kernel's siw in the other, either of them listening.
+# devices: siw
+# limit: 420
+# shellcheck source=SCRIPTDIR/../lib.sh
+. "$(dirname "$0")/../lib.sh"
+"$bed/links.sh" one
+use siw
+
+tree=$temp/tree
+mkdir -p "$tree"
+cp -r "$bed/../../exs/src" "$tree/"
+head -c $((24 << 20)) /dev/urandom >"$tree/large"
+: >"$tree/empty"
+
+# The side over the device has its queue pairs in the kernel; over_device looks for
+# them, so it is told of verbs whichever end the client is.
+mixed() { EXS_TRANSPORT=$device_side over_device "$@"; }
+device_side=$EXS_TRANSPORT
+
+copy() { # SERVER-TRANSPORT CLIENT-TRANSPORT LISTEN [CRC]
+    export EXS_CRC=${4:-off}
+    mkdir -p "$temp/there" "$temp/back"
+    serve env EXS_TRANSPORT="$1" "$RDMA_BIN/exs-cp" serve --allow-anonymous --listen "$3" "$temp/there"
+    mixed within 60 env EXS_TRANSPORT="$2" "$RDMA_BIN/exs-cp" put "$tree" "$at"
+    diff -r "$tree" "$temp/there/tree"
+    mixed within 60 env EXS_TRANSPORT="$2" "$RDMA_BIN/exs-cp" get "$at" tree "$temp/back"
+    diff -r "$tree" "$temp/back/tree"
+    end "$server"
+    rm -rf "$temp/there" "$temp/back"
+}
+
+pingpong() { # SERVER-TRANSPORT CLIENT-TRANSPORT LISTEN ARGUMENTS...
+    serve env EXS_TRANSPORT="$1" "$RDMA_BIN/exs-pingpong" --listen "$3"
+    mixed within 60 env EXS_TRANSPORT="$2" "$RDMA_BIN/exs-pingpong" "$at" "${@:4}" --json >"$temp/json"
+    grep "\"transport\":\"$2\"" "$temp/json" >/dev/null || { cat "$temp/json"; return 1; }
+    end "$server"
+}
+
+rdma_write() { # SERVER-TRANSPORT CLIENT-TRANSPORT
+    serve env EXS_TRANSPORT="$1" "$RDMA_BIN/exs-rdma-write" serve --listen "$addr:0" --text "from the other kind" --once
+    mixed within 30 env EXS_TRANSPORT="$2" "$RDMA_BIN/exs-rdma-write" "$at" >"$temp/out"
+    grep "from the other kind" "$temp/out" || { cat "$temp/out"; return 1; }
+    until_true 10 gone "$server"
+}
+
+before=$(census)
+for pair in "soft $device_side" "$device_side soft"; do
+    read -r serves comes <<<"$pair"
+    how="$comes connects to $serves"
+    check "exs-cp there and back, $how" copy "$serves" "$comes" "$addr:0"
+    check "exs-cp by IPv6, $how" copy "$serves" "$comes" "[$addr6]:0"
+    check "exs-cp with CRC, $how" copy "$serves" "$comes" "$addr:0" on
+    check "exs-pingpong, stream, $how" pingpong "$serves" "$comes" "$addr:0" --sweep --iters 20
+    check "exs-pingpong, seqpacket, $how" pingpong "$serves" "$comes" "$addr:0" --sweep --iters 20 --socket seqpacket
+    check "exs-pingpong with CRC, $how" pingpong "$serves" "$comes" "$addr:0" --iters 20 --crc
+    check "exs-rdma-write, $how" rdma_write "$serves" "$comes"
+done
+# Below sockets: connecting, private data, READ, TERMINATE, and rping as the peer.
+for binary in "$RDMA_BIN"/interop*; do
+    [ -x "$binary" ] || { check "tests of interoperation" run_tests interop 200; continue; }
+    check "$(basename "$binary")" run_tests "$(basename "$binary")" 200
+done
+check "nothing is left of them" no_leaks "$before"
+finish

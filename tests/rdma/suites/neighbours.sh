@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Side by side, in one run and in turn: exs-pingpong, perftest (what the device can
+# do) and rstream (rsocket: other sockets over the same device); two processes each.
+# Prints medians and ratios beside what EXS aims at. Slowness fails nothing here, as
+# no figure of one run on one machine proves anything; what does not run does.
+# devices: each
+# limit: 300
+# shellcheck source=SCRIPTDIR/../lib.sh
+. "$(dirname "$0")/../lib.sh"
+"$bed/links.sh" one
+use "$1"
+
+rounds=${RDMA_ROUNDS:-5}
+
+# Each prints one number, GB/s (of 10^9 bytes) or microseconds for half a round trip.
+# How many messages: about half a second's worth in an ordinary guest.
+
+exs() { # bw|lat SIZE COUNT
+    local busy=()
+    # perftest and rstream's latency spin, too.
+    [ "$1" = bw ] || busy=(--wait busy)
+    serve "$RDMA_BIN/exs-pingpong" --listen "$addr:0" >/dev/null
+    within 60 "$RDMA_BIN/exs-pingpong" "$at" --json --mode "$1" --size "$2" --iters "$3" "${busy[@]}" >"$temp/json"
+    end "$server"
+    if [ "$1" = bw ]; then sed 's/.*"gbytes_per_s":\([0-9.e-]*\).*/\1/' "$temp/json"
+    else sed 's/.*"p50":\([0-9.e-]*\).*/\1/' "$temp/json"; fi
+}
+
+# Both ends of a pair that is no server of ours: SERVER's port, then the two commands.
+pair() { # PORT SERVER-COMMAND CLIENT-COMMAND
+    # shellcheck disable=SC2086 # commands are words
+    within 60 $2 >"$temp/pair.server" 2>&1 &
+    local other=$!
+    await_rdma_listener "$1"
+    # shellcheck disable=SC2086
+    within 60 $3 >"$temp/pair.client" 2>&1 || { cat "$temp/pair.client" >&2; return 1; }
+    wait "$other" || { cat "$temp/pair.server" >&2; return 1; }
+}
+
+perftest() { # bw|lat SIZE COUNT
+    local command="ib_write_bw --report_gbits" figure try
+    [ "$1" = bw ] || command=ib_send_lat
+    command="$command -d $device -R -F -s $2 -n $3"
+    # Now and then it misjudges its own clock, and divides by zero.
+    for try in 1 2 3; do
+        pair 18515 "$command" "$command $addr" || return
+        # bw: bytes, iterations, peak, average [Gb/s]; lat: ..., min, max, typical [us]
+        if [ "$1" = bw ]; then figure=$(awk -v n="$2" '$1 == n { print $4 / 8 }' "$temp/pair.client")
+        else figure=$(awk -v n="$2" '$1 == n { print $5 }' "$temp/pair.client"); fi
+        case $figure in 0 | *inf* | *nan*) echo "note: perftest said $figure (time $try)" >&2 ;; *) break ;; esac
+    done
+    echo "$figure"
+}
+
+rsocket() { # bw|lat SIZE COUNT
+    local shape="-S $2 -I 1 -C $3"
+    [ "$1" = bw ] || shape="-S $2 -I $3 -C 1"
+    pair 7471 "rstream -b $addr $shape" "rstream -s $addr $shape"
+    # name bytes xfers iters total time Gb/sec usec/xfer
+    if [ "$1" = bw ]; then tail -n 1 "$temp/pair.client" | awk '{ print $(NF - 1) / 8 }'
+    else tail -n 1 "$temp/pair.client" | awk '{ print $NF }'; fi
+}
+
+median() { sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
+
+# compare bw|lat SIZE COUNT AIM-AGAINST-PERFTEST AIM-AGAINST-RSTREAM
+compare() {
+    local who round limit_is="at least" unit=GB/s
+    [ "$1" = bw ] || limit_is="at most" unit=us
+    for who in exs perftest rsocket; do : >"$temp/$who"; done
+    for ((round = 0; round < rounds; round++)); do
+        for who in exs perftest rsocket; do $who "$1" "$2" "$3" >>"$temp/$who"; done
+    done
+    for who in exs perftest rsocket; do
+        [ "$(grep -c '^[0-9.e-]\+$' "$temp/$who")" = "$rounds" ] || { echo "$who gave no figures:"; cat "$temp/$who" "$temp/pair.client"; return 1; }
+    done
+    awk -v e="$(median <"$temp/exs")" -v p="$(median <"$temp/perftest")" -v r="$(median <"$temp/rsocket")" \
+        -v unit="$unit" -v is="$limit_is" -v ap="$4" -v ar="$5" 'BEGIN {
+        printf "note: EXS %.4g %s, perftest %.4g (ratio %.2f, aim %s %s), rstream %.4g (ratio %.2f, aim %s %s)\n",
+            e, unit, p, e / p, is, ap, r, e / r, is, ar }'
+    for who in exs perftest rsocket; do echo "note:   $who: $(tr '\n' ' ' <"$temp/$who")"; done
+}
+
+# An emulated processor moves a tenth of the bytes.
+count=$((2000 / RDMA_FACTOR))
+before=$(census)
+if [ "$1" = siw ]; then copies=2 large=2; else copies=1.2 large=1; fi
+check "bandwidth, 64 KiB" compare bw 65536 $count 0.95 $copies
+check "bandwidth, 1 MiB" compare bw 1048576 $((count / 8)) 0.95 $large
+check "latency, 64 bytes" compare lat 64 $((count * 2)) 1.15 1
+check "nothing is left of them" no_leaks "$before"
+finish

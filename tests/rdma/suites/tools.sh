@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# The programs, each as two processes: the same that a user starts.
+# devices: each
+# limit: 300
+# shellcheck source=SCRIPTDIR/../lib.sh
+. "$(dirname "$0")/../lib.sh"
+"$bed/links.sh" one
+use "$1"
+
+# A tree with small files and a large one, an empty one, a hole, a link.
+tree=$temp/tree
+mkdir -p "$tree"
+cp -r "$bed/../../exs/src" "$bed/../../spec-notes" "$tree/"
+head -c $((48 << 20)) /dev/urandom >"$tree/large"
+: >"$tree/empty"
+truncate -s 8M "$tree/hole"
+ln -s large "$tree/link"
+echo "a token for this run" >"$temp/token"
+
+copy_both_ways() { # LISTEN
+    mkdir -p "$temp/there" "$temp/back"
+    serve "$RDMA_BIN/exs-cp" serve --listen "$1" --token-file "$temp/token" "$temp/there"
+    over_device within 60 "$RDMA_BIN/exs-cp" put --token-file "$temp/token" -j 2 "$tree" "$at"
+    diff -r --no-dereference "$tree" "$temp/there/tree"
+    over_device within 60 "$RDMA_BIN/exs-cp" get --token-file "$temp/token" "$at" tree "$temp/back"
+    diff -r --no-dereference "$tree" "$temp/back/tree"
+    end "$server"
+    rm -rf "$temp/there" "$temp/back"
+}
+
+# A client without the token moves nothing.
+refuse_a_stranger() {
+    mkdir -p "$temp/there"
+    echo "another token than that" >"$temp/wrong"
+    serve "$RDMA_BIN/exs-cp" serve --listen "$addr:0" --token-file "$temp/token" "$temp/there"
+    status=0
+    within 30 "$RDMA_BIN/exs-cp" put --token-file "$temp/wrong" "$tree/large" "$at" || status=$?
+    [ "$status" = 3 ]
+    [ -z "$(ls "$temp/there")" ]
+    end "$server"
+}
+
+pingpong() { # LISTEN ARGUMENTS...
+    serve "$RDMA_BIN/exs-pingpong" --listen "$1"
+    shift
+    over_device within 60 "$RDMA_BIN/exs-pingpong" "$at" --json "$@" | tee "$temp/json"
+    grep -q "\"transport\":\"$EXS_TRANSPORT\"" "$temp/json"
+    end "$server"
+}
+
+# A wildcard listener is on every device; the client comes by one of them.
+wildcard() {
+    serve "$RDMA_BIN/exs-pingpong" --listen 0.0.0.0:0
+    over_device within 60 "$RDMA_BIN/exs-pingpong" "$addr:${at##*:}" --iters 50
+    end "$server"
+}
+
+rdma_write() { # LISTEN
+    serve "$RDMA_BIN/exs-rdma-write" serve --listen "$1" --text "by the device itself" --once
+    over_device within 30 "$RDMA_BIN/exs-rdma-write" "$at" | tee "$temp/out"
+    grep -q "by the device itself" "$temp/out"
+    until_true 10 gone "$server"
+}
+
+before=$(census)
+check "exs-cp of a tree, there and back" copy_both_ways "$addr:0"
+check "exs-cp by IPv6" copy_both_ways "[$addr6]:0"
+check "exs-cp refuses a wrong token" refuse_a_stranger
+check "exs-pingpong, a stream" pingpong "$addr:0" --sweep --iters 50
+check "exs-pingpong, seqpacket" pingpong "$addr:0" --sweep --iters 50 --socket seqpacket
+check "exs-pingpong, spinning" pingpong "$addr:0" --iters 50 --wait busy
+check "exs-pingpong, sleeping" pingpong "$addr:0" --iters 50 --wait notify
+check "exs-pingpong by IPv6" pingpong "[$addr6]:0" --iters 50
+check "exs-pingpong, listening on all addresses" wildcard
+check "exs-rdma-write" rdma_write "$addr:0"
+check "nothing is left of them" no_leaks "$before"
+finish
