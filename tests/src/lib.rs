@@ -5,4 +5,5 @@ pub mod fake;
 pub mod harness;
 pub mod rdma;
 pub mod rnic;
+pub mod skip;
 pub mod socket;

@@ -118,7 +118,7 @@ pub fn a_dropped_listener_refuses(env: &Env) {
 /// Two listeners cannot have one address.
 pub fn an_address_in_use_is_refused(env: &Env) {
     let (_listener, addr) = env.listener(SocketType::Stream);
-    let other = env.socket(SocketType::Stream);
+    let other = env.server(SocketType::Stream);
     other.bind(addr).unwrap();
     let error = other.listen(1).unwrap_err();
     assert_eq!(error.errno(), libc::EADDRINUSE, "{error}");
