@@ -152,6 +152,14 @@ over_device() {
     esac
 }
 
+# listens_by_device yes|no: a server of ours listens on an RDMA device, or does not. For
+# clients that are done before over_device can look.
+listens_by_device() {
+    local seen=no
+    if rdma resource show cm_id | grep 'LISTEN .*comm exs-' >/dev/null; then seen=yes; fi
+    [ $seen = "$1" ] || { echo "a server on an RDMA device: $seen, expected: $1"; return 1; }
+}
+
 # run_tests BINARY SECONDS [ARGUMENTS OF THE TEST RUNNER]: all tests of a test binary.
 run_tests() {
     local binary=$RDMA_BIN/$1 limit=$2 status=0 log=$temp/tests.log

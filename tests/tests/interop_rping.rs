@@ -108,7 +108,9 @@ fn client(size: usize, rounds: usize, param: &ConnParam<'_>) {
     let end = reach(&mut w, addr, param);
     let go = w.zeros(end, 16);
     for round in 0..rounds {
-        let text: Vec<u8> = (0..size - 1).map(|i| b'A' + ((i + round) % 58) as u8).collect();
+        let text: Vec<u8> = (0..size - 1)
+            .map(|i| b'A' + u8::try_from((i + round) % 58).expect("below 58"))
+            .collect();
         let text = [text, vec![0]].concat();
         let source = w.buf(end, text.clone(), Access::REMOTE_READ);
         let sink = w.zeros(end, size);

@@ -90,6 +90,27 @@ impl MemoryRegion {
         Ok(MemoryRegion { shared: Shared::new(Region::map(len)?, true) })
     }
 
+    /// Takes over a vector's bytes without a copy: for large memory that was not
+    /// allocated for transfers but is to be used for many of them. (A vector that is
+    /// lent to an operation as it is gets registered for that operation only, since
+    /// nobody could tell a cache when its memory goes; the life of a region is its
+    /// handle's.)
+    ///
+    /// ```
+    /// let region = exs::MemoryRegion::from_vec(b"some megabytes".to_vec())?;
+    /// assert_eq!(&region.buffer(5..)?[..], b"megabytes");
+    /// # Ok::<(), exs::MemError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`MemError::BadLength`] for an empty vector.
+    pub fn from_vec(vec: Vec<u8>) -> Result<MemoryRegion, MemError> {
+        match vec.len() {
+            0 => Err(MemError::BadLength { len: 0 }),
+            _ => Ok(MemoryRegion { shared: Shared::new(Region::from_vec(vec), true) }),
+        }
+    }
+
     /// Size in bytes.
     pub fn len(&self) -> usize {
         self.shared.region.len()

@@ -9,23 +9,14 @@ use super::engine::{Engine, Released, SockId, Verbs};
 use super::lead::{Lead, Leader, Reactor};
 use super::queue::{QueueCore, Waiter, waiter};
 use super::options::check_environment;
-use super::{Error, WaitPolicy};
-use crate::sys::{Clock, cycles};
+use super::spin::VAIN_SPINS;
+use super::Error;
+use crate::sys::Clock;
 use crate::time::Time;
 
-/// How long an adaptive wait spins (ns), where spinning has lately paid.
-const SPIN: u64 = 50_000;
-/// Spins in vain after which an adaptive queue only sleeps.
-const VAIN_SPINS: u32 = 8;
 /// A sleep so short (ns) makes an adaptive queue try again: two threads that wake
 /// each other take about so long, and would not if they spun.
 const SHORT_SLEEP: u128 = 150_000;
-/// Spins between two looks at the reactor: connections, and sockets that the
-/// device does not count as active, are only seen there.
-const SPINS_PER_POLL: u32 = 64;
-/// How long to look for completions in memory between two rounds with system calls,
-/// as a multiple of what the cheapest of these took.
-const PEEK: u64 = 4;
 /// Never sleep longer than this in the reactor: mio takes milliseconds.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
@@ -33,15 +24,15 @@ const SLEEP_MAX: Duration = Duration::from_secs(3600);
 pub(super) type Weak = std::sync::Weak<Context>;
 
 /// What a turn of the engine came to.
-struct Turn {
+pub(super) struct Turn {
     /// There is more to do at once.
     more: bool,
     /// Threads that follow were woken.
-    served_others: bool,
+    pub(super) served_others: bool,
 }
 
 /// How a thread's lead ended.
-enum Led {
+pub(super) enum Led {
     /// Its events are there.
     Done,
     /// Its time is up.
@@ -60,7 +51,7 @@ pub struct Context {
     engine: Mutex<Engine>,
     /// Threads that wait for the engine's lock to post something; a thread that
     /// spins lets them through.
-    posters: AtomicUsize,
+    pub(super) posters: AtomicUsize,
     lead: Lead,
     released: Arc<Released>,
     /// Deadline (ns) with which the leader sleeps; `u64::MAX` while it does not.
@@ -139,7 +130,7 @@ impl Context {
         self.clock.now()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Engine> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Engine> {
         // A panic inside the engine is a bug of ours; its state is then as good as
         // any, and refusing to go on would hang every thread that waits.
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
@@ -181,7 +172,7 @@ impl Context {
     }
 
     /// Runs the engine, with what the reactor found.
-    fn turn(&self, reactor: Option<&mut Reactor>, spin: bool, me: Option<&Waiter>) -> Turn {
+    pub(super) fn turn(&self, reactor: Option<&mut Reactor>, spin: bool, me: Option<&Waiter>) -> Turn {
         let mut engine = self.lock();
         let now = self.now();
         if let Some(r) = reactor {
@@ -299,7 +290,7 @@ impl Context {
     }
 
     /// Whether, and how, a lead is over.
-    fn led(
+    pub(super) fn led(
         &self,
         queue: &QueueCore,
         min: usize,
@@ -314,72 +305,6 @@ impl Context {
             Some(Led::StepAside)
         } else {
             None
-        }
-    }
-
-    /// Spins as the queue's policy says; `None`: it did not pay, go to sleep.
-    fn spin_for(
-        &self,
-        queue: &QueueCore,
-        waiter: &Waiter,
-        min: usize,
-        deadline: Option<Time>,
-        reactor: &mut Reactor,
-        foreign: &mut u32,
-    ) -> Result<Option<Led>, Error> {
-        let budget = match queue.wait_policy() {
-            WaitPolicy::Notify => return Ok(None),
-            WaitPolicy::BusyPoll => u64::MAX,
-            WaitPolicy::Adaptive if queue.vain_spins.load(Ordering::Relaxed) < VAIN_SPINS => SPIN,
-            WaitPolicy::Adaptive => return Ok(None),
-        };
-        let begun = self.now().as_nanos();
-        let (mut round, mut cheapest) = (0u32, u64::MAX);
-        loop {
-            round = round.wrapping_add(1);
-            let start = cycles();
-            while self.posters.load(Ordering::Relaxed) > 0 {
-                std::thread::yield_now();
-            }
-            let turn = self.turn(Some(reactor), true, Some(waiter));
-            *foreign += u32::from(turn.served_others);
-            if let Some(led) = self.led(queue, min, deadline, *foreign) {
-                if matches!(led, Led::Done) {
-                    queue.vain_spins.store(0, Ordering::Relaxed);
-                }
-                return Ok(Some(led));
-            }
-            if round.is_multiple_of(SPINS_PER_POLL) {
-                reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
-            }
-            if self.now().as_nanos() - begun >= budget {
-                break;
-            }
-            // The peer may be waiting for this very core. (With nobody else to run, this
-            // costs a fraction of a microsecond.)
-            std::thread::yield_now();
-            // A round has system calls in it. Devices whose completions are found by
-            // looking at memory are looked at for as long again.
-            let end = cycles();
-            cheapest = cheapest.min(end.saturating_sub(start));
-            self.peek_until(queue, min, end.saturating_add(cheapest.saturating_mul(PEEK)));
-        }
-        queue.vain_spins.fetch_add(1, Ordering::Relaxed);
-        Ok(None)
-    }
-
-    /// Looks for completions without a system call until there are some, or somebody
-    /// else has something to do, or the processor's counter says so.
-    fn peek_until(&self, queue: &QueueCore, min: usize, until: u64) {
-        loop {
-            if self.posters.load(Ordering::Relaxed) > 0 || queue.len() >= min {
-                return;
-            }
-            // Found, or there is nobody to ask.
-            if self.lock().peek() != Some(false) || cycles() >= until {
-                return;
-            }
-            std::hint::spin_loop();
         }
     }
 
@@ -473,7 +398,7 @@ impl Context {
     }
 }
 
-fn io_error(call: &'static str, e: &std::io::Error) -> Error {
+pub(super) fn io_error(call: &'static str, e: &std::io::Error) -> Error {
     if e.kind() == std::io::ErrorKind::Interrupted {
         Error::Interrupted
     } else {

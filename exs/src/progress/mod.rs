@@ -32,6 +32,7 @@ mod event;
 mod lead;
 mod options;
 mod queue;
+mod spin;
 mod report;
 mod route;
 

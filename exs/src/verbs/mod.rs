@@ -27,6 +27,7 @@
 
 mod cm;
 mod device;
+mod ends;
 mod events;
 mod host;
 mod info;
@@ -34,6 +35,8 @@ mod memory;
 mod qp;
 mod queues;
 mod raw;
+mod recv;
+mod send;
 mod slots;
 
 pub use info::{DeviceInfo, PortInfo, devices};

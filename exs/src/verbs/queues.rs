@@ -159,7 +159,7 @@ impl VerbsRnic {
             let (what, depth) = ("shared receive queue", entry.max_wr as usize);
             return Err(RnicError::QueueFull { what, depth });
         }
-        let sges = super::qp::padded(self.attr.iwarp, sges);
+        let sges = super::recv::padded(self.attr.iwarp, sges);
         entry.srq.post(wr.wr_id, &sges).map_err(|e| RnicError::os("ibv_post_srq_recv", &e))?;
         self.srqs.get_mut(srq.0)?.posted += 1;
         Ok(())

@@ -34,13 +34,14 @@ copy() { # SERVER-TRANSPORT CLIENT-TRANSPORT LISTEN [CRC]
 pingpong() { # SERVER-TRANSPORT CLIENT-TRANSPORT LISTEN ARGUMENTS...
     serve env EXS_TRANSPORT="$1" "$RDMA_BIN/exs-pingpong" --listen "$3"
     mixed within 60 env EXS_TRANSPORT="$2" "$RDMA_BIN/exs-pingpong" "$at" "${@:4}" --json >"$temp/json"
-    grep "\"transport\":\"$2\"" "$temp/json" >/dev/null || { cat "$temp/json"; return 1; }
+    grep "\"transport\":\"$2" "$temp/json" >/dev/null || { cat "$temp/json"; return 1; }
     end "$server"
 }
 
 rdma_write() { # SERVER-TRANSPORT CLIENT-TRANSPORT
     serve env EXS_TRANSPORT="$1" "$RDMA_BIN/exs-rdma-write" serve --listen "$addr:0" --text "from the other kind" --once
-    mixed within 30 env EXS_TRANSPORT="$2" "$RDMA_BIN/exs-rdma-write" "$at" >"$temp/out"
+    if [ "$1" = verbs ]; then listens_by_device yes; else listens_by_device no; fi
+    within 30 env EXS_TRANSPORT="$2" "$RDMA_BIN/exs-rdma-write" "$at" >"$temp/out"
     grep "from the other kind" "$temp/out" || { cat "$temp/out"; return 1; }
     until_true 10 gone "$server"
 }

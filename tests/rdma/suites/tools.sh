@@ -44,7 +44,7 @@ pingpong() { # LISTEN ARGUMENTS...
     serve "$RDMA_BIN/exs-pingpong" --listen "$1"
     shift
     over_device within 60 "$RDMA_BIN/exs-pingpong" "$at" --json "$@" | tee "$temp/json"
-    grep -q "\"transport\":\"$EXS_TRANSPORT\"" "$temp/json"
+    grep -q "\"transport\":\"$EXS_TRANSPORT" "$temp/json" # with the device behind it
     end "$server"
 }
 
@@ -57,7 +57,8 @@ wildcard() {
 
 rdma_write() { # LISTEN
     serve "$RDMA_BIN/exs-rdma-write" serve --listen "$1" --text "by the device itself" --once
-    over_device within 30 "$RDMA_BIN/exs-rdma-write" "$at" | tee "$temp/out"
+    case $EXS_TRANSPORT in verbs) listens_by_device yes ;; soft) listens_by_device no ;; esac
+    within 30 "$RDMA_BIN/exs-rdma-write" "$at" | tee "$temp/out"
     grep -q "by the device itself" "$temp/out"
     until_true 10 gone "$server"
 }

@@ -17,6 +17,7 @@ pub mod immediate;
 pub mod objects;
 pub mod refusals;
 pub mod teardown;
+mod tools;
 pub mod transfers;
 pub mod windows;
 pub mod world;

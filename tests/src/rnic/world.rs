@@ -2,15 +2,16 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exs::mem::{Access, Key, Region};
 use exs::rnic::{
-    Caps, CmEvent, ConnParam, ConnReq, Cq, Disconnect, DisconnectCause, ListenOpts, Listener, Mr,
-    Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicEvent, SendOp, SendWr, Sge, Srq, Wc, WcStatus,
+    Caps, CmEvent, ConnParam, ConnReq, Cq, Disconnect, DisconnectCause, Listener, Pd, Qp, QpAttr,
+    Ready, RecvWr, Rnic, RnicEvent, SendWr, Sge, Srq, Wc, WcStatus,
 };
 use exs::time::Time;
+
+pub use super::tools::{Buf, listen_opts, param, pattern, read_wr, send_wr, write_wr};
 
 /// What a driver supplies to run the suite, and what is different around it.
 ///
@@ -104,106 +105,6 @@ pub struct Pair {
     pub a: End,
     /// The acceptor.
     pub b: End,
-}
-
-/// Memory that is registered.
-pub struct Buf {
-    /// The bytes.
-    pub region: Arc<Region>,
-    /// The registration.
-    pub mr: Mr,
-}
-
-impl Buf {
-    /// The whole of it.
-    pub fn sge(&self) -> Sge {
-        self.part(0, self.region.len())
-    }
-
-    /// A part of it.
-    pub fn part(&self, offset: usize, len: usize) -> Sge {
-        Sge { addr: self.region.addr() + offset as u64, len: len as u64, lkey: self.mr.key }
-    }
-
-    /// Address of the first byte.
-    pub fn addr(&self) -> u64 {
-        self.region.addr()
-    }
-
-    /// What is in it.
-    pub fn bytes(&self) -> Vec<u8> {
-        let mut out = vec![0; self.region.len()];
-        let whole = self.region.segment(0, out.len()).expect("the whole region");
-        whole.read_at(0, &mut out);
-        out
-    }
-
-    /// Some bytes of it.
-    pub fn read<const N: usize>(&self, offset: usize) -> [u8; N] {
-        let mut out = [0; N];
-        self.region.segment(offset, N).expect("inside").read_at(0, &mut out);
-        out
-    }
-
-    /// Puts bytes into it.
-    pub fn put(&self, offset: usize, bytes: &[u8]) {
-        self.region.segment(offset, bytes.len()).expect("inside").write_at(0, bytes);
-    }
-}
-
-/// Bytes that differ everywhere and by seed.
-pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut x = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut out = Vec::with_capacity(len + 8);
-    while out.len() < len {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        out.extend_from_slice(&x.to_le_bytes());
-    }
-    out.truncate(len);
-    out
-}
-
-/// Connection parameters that most tests use.
-pub fn param(private_data: &[u8]) -> ConnParam<'_> {
-    ConnParam {
-        private_data,
-        ird: 8,
-        ord: 8,
-        timeout: Duration::from_secs(50),
-        crc: false,
-        no_delay: true,
-        bind: None,
-    }
-}
-
-/// Listening options that most tests use.
-pub fn listen_opts() -> ListenOpts {
-    ListenOpts { backlog: 256, v6_only: false, handshake_timeout: Duration::from_secs(50) }
-}
-
-/// A plain SEND of registered memory.
-pub fn send_wr(wr_id: u64, sges: &[Sge]) -> SendWr<'_> {
-    SendWr {
-        wr_id,
-        op: SendOp::Send { invalidate: None, solicited: false },
-        head: &[],
-        sges,
-        file: None,
-        inline: false,
-        signaled: true,
-    }
-}
-
-/// A WRITE of registered memory.
-pub fn write_wr(wr_id: u64, sges: &[Sge], raddr: u64, rkey: Key) -> SendWr<'_> {
-    SendWr { op: SendOp::Write { raddr, rkey }, ..send_wr(wr_id, sges) }
-}
-
-/// A READ into registered memory.
-pub fn read_wr(wr_id: u64, sges: &[Sge], raddr: u64, rkey: Key) -> SendWr<'_> {
-    SendWr { op: SendOp::Read { raddr, rkey }, ..send_wr(wr_id, sges) }
 }
 
 impl<H: Harness> World<H> {

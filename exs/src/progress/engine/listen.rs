@@ -28,6 +28,12 @@ const NOT_A_DEVICE: RnicError = RnicError::Os {
     errno: libc::EADDRNOTAVAIL,
 };
 
+/// Requests that may wait in the kernel for an RDMA device. TCP's handshake is tried
+/// again by itself when a backlog is full; a request that finds librdmacm's full is
+/// lost, and with it the connect. So the kernel's is large, and that of the socket is
+/// kept by the engine.
+const VERBS_BACKLOG: u32 = 1024;
+
 /// Where a socket is to listen.
 struct Plan {
     addrs: Vec<SocketAddr>,
@@ -157,7 +163,11 @@ impl Engine {
         addr.set_port(opened.port);
         let d = &mut self.devices[device];
         d.start()?;
-        let listener = d.rnic.listen(addr, opts)?;
+        let mut opts = *opts;
+        if d.transport == Transport::Verbs {
+            opts.backlog = opts.backlog.max(VERBS_BACKLOG);
+        }
+        let listener = d.rnic.listen(addr, &opts)?;
         opened.on.push((device, listener));
         let bound = d.rnic.listener_addr(listener)?;
         opened.port = bound.port();

@@ -1,0 +1,118 @@
+//! The receive queue: a queue pair's own, with what was posted before there was one.
+
+use super::VerbsRnic;
+use super::qp::status;
+use super::queues::blank;
+use super::raw::{HwSge, RawWc};
+use crate::mem::{Access, Key};
+use crate::rnic::{Qp, QpState, RecvWr, RnicError, Wc, WcOp};
+
+impl VerbsRnic {
+
+    pub(super) fn resolve_recv(&self, pd: u32, wr: &RecvWr<'_>) -> Result<Vec<HwSge>, RnicError> {
+        let (asked, limit) = (wr.sges.len() as u64, self.caps.max_sge as u64);
+        if asked > limit {
+            return Err(RnicError::Limit { what: "segments of a work request", asked, limit });
+        }
+        let all = wr.sges.iter().map(|s| self.resolve(pd, s, Access::LOCAL));
+        all.filter(|s| !s.as_ref().is_ok_and(|s| s.len == 0)).collect()
+    }
+
+    pub(super) fn post_rx(&mut self, id: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
+        let qp = self.qps.get(id.0)?;
+        if qp.attr.srq.is_some() {
+            return Err(RnicError::Unsupported("receive queue of its own (it has a shared one)"));
+        }
+        if matches!(qp.phase.state(), QpState::Closing | QpState::Error) {
+            return Err(self.wrong_state(id, "Init, Connecting or Rts"));
+        }
+        let sges = self.resolve_recv(qp.attr.pd.0, wr)?;
+        let depth = qp.attr.max_recv_wr;
+        let iwarp = self.attr.iwarp;
+        let qp = self.qps.get_mut(id.0)?;
+        if qp.recvs.len() + qp.early.len() >= depth {
+            return Err(RnicError::QueueFull { what: "receive queue", depth });
+        }
+        match &qp.hw {
+            Some(hw) => {
+                let sges = padded(iwarp, sges);
+                hw.id.post_recv(wr.wr_id, &sges).map_err(|e| RnicError::os("ibv_post_recv", &e))?;
+                qp.recvs.push_back(wr.wr_id);
+            }
+            None => {
+                let keys = wr.sges.iter().filter(|s| s.len > 0).map(|s| s.lkey);
+                qp.early.push_back((wr.wr_id, keys.zip(sges).collect()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the receives that were posted early to the device.
+    pub(super) fn post_early(&mut self, qp: u32) {
+        let Ok(q) = self.qps.get_mut(qp) else { return };
+        let Some(hw) = &q.hw else { return };
+        while let Some((wr_id, sges)) = q.early.pop_front() {
+            let sges = padded(self.attr.iwarp, sges.iter().map(|s| s.1).collect());
+            if let Err(e) = hw.id.post_recv(wr_id, &sges) {
+                crate::trace::warn!("{}: ibv_post_recv: {e}", self.caps.name);
+            }
+            q.recvs.push_back(wr_id);
+        }
+    }
+
+    /// Takes a registration that ends away from receives not yet with the device:
+    /// the first message to meet one fails, as it would there.
+    pub(super) fn revoke_early(&mut self, key: Key) {
+        let hit: Vec<u32> = self
+            .qps
+            .iter()
+            .filter(|(_, q)| q.early.iter().any(|e| e.1.iter().any(|s| s.0 == key)))
+            .map(|(id, _)| id)
+            .collect();
+        for id in hit {
+            let Ok(q) = self.qps.get_mut(id) else { continue };
+            for sge in q.early.iter_mut().flat_map(|e| &mut e.1).filter(|s| s.0 == key) {
+                // A length that nothing fits in; the key is no key.
+                sge.1 = HwSge { addr: 0, len: 1, lkey: 0 };
+            }
+        }
+    }
+
+    /// A completion of a receive.
+    pub(super) fn received(&mut self, id: u32, raw: &RawWc) {
+        // A message may be here before the CM's last word: first things first.
+        if raw.status == 0 {
+            self.established_by_message(id);
+        }
+        let Ok(qp) = self.qps.get_mut(id) else { return };
+        if qp.attr.srq.is_none() {
+            qp.recvs.pop_front();
+        }
+        let cq = qp.attr.recv_cq;
+        let imm = raw.opcode == 129 && raw.status == 0;
+        let op = if imm { WcOp::RecvWriteImm } else { WcOp::Recv };
+        let byte_len = if raw.status == 0 { u64::from(raw.byte_len) } else { 0 };
+        let wc = Wc {
+            byte_len,
+            imm: raw.imm,
+            invalidated: raw.invalidated,
+            ..blank(Qp(id), raw.wr_id, op, status(raw.status))
+        };
+        if let Some(key) = raw.invalidated {
+            self.closed_by_peer(id, key);
+        }
+        self.push_wc(cq, wc);
+        if raw.status != 0 {
+            self.work_failed(id, raw);
+        }
+    }
+}
+
+/// A receive without memory, as the device takes it: siw wants a segment, if of no
+/// bytes.
+pub(super) fn padded(iwarp: bool, mut sges: Vec<HwSge>) -> Vec<HwSge> {
+    if iwarp && sges.is_empty() {
+        sges.push(HwSge { addr: 0, len: 0, lkey: 0 });
+    }
+    sges
+}

@@ -1,0 +1,254 @@
+//! The send queue: posting, the doorbell, completions.
+//!
+//! A WR is staged when it is posted and handed to the device, with all staged before
+//! it, by the doorbell. The last of each chain is signalled whatever the caller asked:
+//! so every WR is known to have completed soon after it has, and its place in the
+//! queue and its slot are free again; the caller is told of those that it asked for.
+
+use super::VerbsRnic;
+use super::cm::Phase;
+use super::qp::{BINDS, Posted, QueuePair, status};
+use super::queues::blank;
+use super::raw::{HwOp, HwSge, RawWc, Staged};
+use super::slots::{SLOT, Slot};
+use crate::mem::{Access, MAX_SGE};
+use crate::rnic::{DisconnectCause, Qp, RnicError, SendOp, SendWr, Wc, WcOp, WcStatus};
+
+impl VerbsRnic {
+
+    fn check_send(&self, qp: &QueuePair, wr: &SendWr<'_>) -> Result<(Access, u64), RnicError> {
+        let limit = |what, asked: u64, limit: u64| {
+            if asked > limit { Err(RnicError::Limit { what, asked, limit }) } else { Ok(()) }
+        };
+        let mut need = Access::LOCAL_READ;
+        limit("segments of a work request", wr.sges.len() as u64, self.caps.max_sge as u64)?;
+        if wr.file.is_some() {
+            return Err(RnicError::Unsupported("files as the source of a WRITE"));
+        }
+        let payload = wr.sges.iter().try_fold(0u64, |sum, s| sum.checked_add(s.len));
+        // What wraps is refused as memory, with its numbers, further on.
+        let payload = payload.unwrap_or(0);
+        let total = payload + wr.head.len() as u64;
+        match wr.op {
+            SendOp::Read { .. } => {
+                if !wr.head.is_empty() || wr.inline {
+                    return Err(RnicError::Unsupported("data to send along with a READ"));
+                }
+                need = Access::LOCAL;
+                if self.caps.read_sink_remote_write {
+                    limit("segments of a READ", wr.sges.len() as u64, 1)?;
+                    need = Access::REMOTE_WRITE;
+                }
+            }
+            SendOp::WriteImm { .. } if !self.caps.write_imm => {
+                return Err(RnicError::Unsupported("WRITE WITH IMMEDIATE"));
+            }
+            _ => {}
+        }
+        let by_value = wr.head.len() as u64 + if wr.inline { payload } else { 0 };
+        limit("inline data", by_value, self.caps.max_inline as u64)?;
+        if qp.sends >= qp.attr.max_send_wr {
+            return Err(RnicError::QueueFull { what: "send queue", depth: qp.attr.max_send_wr });
+        }
+        Ok((need, total))
+    }
+
+    pub(super) fn post_tx(&mut self, id: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
+        let qp = self.qps.get(id.0)?;
+        if !matches!(qp.phase, Phase::Rts) {
+            return Err(self.wrong_state(id, "Rts"));
+        }
+        let (need, total) = self.check_send(qp, wr)?;
+        let pd = qp.attr.pd.0;
+        let device_inline = u64::from(qp.hw.as_ref().map_or(0, |h| h.inline));
+        let mut pieces = [HwSge { addr: 0, len: 0, lkey: 0 }; MAX_SGE];
+        let mut count = 0;
+        for sge in wr.sges {
+            let piece = self.resolve(pd, sge, need)?;
+            if piece.len > 0 {
+                pieces[count] = piece;
+                count += 1;
+            }
+        }
+        if total > self.caps.max_msg {
+            let limit = self.caps.max_msg;
+            return Err(RnicError::Limit { what: "bytes of a work request", asked: total, limit });
+        }
+        let mut slot = None;
+        let mut first = None;
+        let by_value = wr.head.len() + if wr.inline { usize::try_from(total).unwrap_or(0) - wr.head.len() } else { 0 };
+        if by_value > 0 {
+            let s = self.fill_slot(pd, wr)?;
+            first = Some(self.pds.get(pd)?.slots.sge(s, by_value));
+            slot = Some(s);
+            if wr.inline {
+                count = 0;
+            }
+        }
+        let inline = total > 0 && total <= device_inline && count == 0;
+        let qp = self.qps.get_mut(id.0)?;
+        let sges = count + usize::from(first.is_some());
+        qp.sges.extend(first);
+        qp.sges.extend_from_slice(&pieces[..count]);
+        let (op, wc) = match wr.op {
+            SendOp::Send { invalidate: None, solicited } => (HwOp::Send { solicited }, WcOp::Send),
+            SendOp::Send { invalidate: Some(key), solicited } => {
+                (HwOp::SendInvalidate { key, solicited }, WcOp::Send)
+            }
+            SendOp::Write { raddr, rkey } => (HwOp::Write { raddr, rkey }, WcOp::Write),
+            SendOp::WriteImm { raddr, rkey, imm } => {
+                (HwOp::WriteImm { raddr, rkey, imm }, WcOp::Write)
+            }
+            SendOp::Read { raddr, rkey } => (HwOp::Read { raddr, rkey }, WcOp::Read),
+        };
+        qp.seq += 1;
+        let seq = qp.seq;
+        // siw: see `sent`.
+        let signal = wr.signaled || (self.attr.iwarp && wc == WcOp::Read);
+        qp.staged.push(Staged { wr_id: seq, op, sges, signaled: signal, inline });
+        let (wr_id, signaled) = (wr.wr_id, wr.signaled);
+        qp.posted.push_back(Posted { seq, wr_id, op: Some(wc), len: total, signaled, slot, done: None });
+        qp.sends += 1;
+        if signaled {
+            qp.awaited += 1;
+            self.awaited += 1;
+        }
+        Ok(())
+    }
+
+    /// Copies what a WR wants copied into a slot.
+    fn fill_slot(&mut self, pd: u32, wr: &SendWr<'_>) -> Result<Slot, RnicError> {
+        let sources: Vec<_> = if wr.inline {
+            wr.sges.iter().map(|s| self.source(s)).collect::<Result<_, _>>()?
+        } else {
+            Vec::new()
+        };
+        let domain = self.pds.get_mut(pd)?;
+        let slot = domain.slots.take(&domain.pd)?;
+        let to = domain.slots.segment(slot);
+        to.write_at(0, wr.head);
+        let mut at = wr.head.len();
+        for from in sources {
+            from.copy_to(0, &to, at, from.len());
+            at += from.len();
+        }
+        debug_assert!(at <= SLOT, "checked against max_inline");
+        Ok(slot)
+    }
+
+    /// Stages a WR of ours, signalled; returns its number.
+    pub(super) fn stage_own(&mut self, qp: u32, op: HwOp) -> Result<u64, RnicError> {
+        let q = self.qps.get_mut(qp)?;
+        let depth = q.attr.max_send_wr + BINDS as usize;
+        if q.posted.len() >= depth {
+            self.poll_hw();
+        }
+        let q = self.qps.get_mut(qp)?;
+        if q.posted.len() >= depth {
+            return Err(RnicError::QueueFull { what: "send queue", depth });
+        }
+        q.seq += 1;
+        let seq = q.seq;
+        q.staged.push(Staged { wr_id: seq, op, sges: 0, signaled: false, inline: false });
+        let p = Posted { seq, wr_id: 0, op: None, len: 0, signaled: false, slot: None, done: None };
+        q.posted.push_back(p);
+        Ok(seq)
+    }
+
+    /// The doorbell.
+    pub(super) fn ring(&mut self, id: u32) {
+        let Ok(qp) = self.qps.get_mut(id) else { return };
+        let Some(last) = qp.staged.last_mut() else { return };
+        last.signaled = true;
+        let Some(hw) = &qp.hw else { return };
+        match hw.id.post_send(&qp.staged, &qp.sges, &mut self.scratch) {
+            Ok(()) => {}
+            Err((posted, e)) => {
+                crate::trace::warn!("{}: ibv_post_send after {posted}: {e}", self.caps.name);
+                let errno = e.raw_os_error().unwrap_or(libc::EIO);
+                self.doomed.push((id, DisconnectCause::Broken(errno)));
+            }
+        }
+        qp.staged.clear();
+        qp.sges.clear();
+    }
+
+    /// Waits, not long, until a bind that was posted has been carried out: a window
+    /// that is freed under it would take the connection along. It has been as a rule
+    /// long ago; if not, it waits for acknowledgements of what was sent before.
+    pub(super) fn let_bind_pass(&mut self, qp: u32, seq: u64) {
+        const TRIES: u32 = 20_000;
+        let pending = |r: &VerbsRnic| {
+            r.qps.get(qp).is_ok_and(|q| q.hw.is_some() && q.posted.iter().any(|p| p.seq == seq))
+        };
+        if !pending(self) {
+            return;
+        }
+        self.ring(qp);
+        for _ in 0..TRIES {
+            self.poll_hw();
+            if !pending(self) {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        crate::trace::warn!("{}: a peer that does not answer holds a window", self.caps.name);
+        self.doomed.push((qp, DisconnectCause::Broken(libc::ETIMEDOUT)));
+        if let Ok(QueuePair { hw: Some(hw), .. }) = self.qps.get(qp) {
+            hw.id.fail_qp();
+        }
+    }
+
+    /// A completion of the send queue.
+    pub(super) fn sent(&mut self, id: u32, raw: &RawWc) {
+        let Ok(qp) = self.qps.get_mut(id) else { return };
+        let (cq, pd) = (qp.attr.send_cq, qp.attr.pd.0);
+        // Those before it have been carried out, or it would not be its turn. But siw
+        // lets what is behind a READ complete before the READ: each of these waits for a
+        // completion of its own, and what is behind it for its turn.
+        let reads_stay = self.attr.iwarp;
+        for p in qp.posted.iter_mut().take_while(|p| p.seq <= raw.wr_id) {
+            if p.seq == raw.wr_id {
+                p.done = Some(status(raw.status));
+            } else if p.op != Some(WcOp::Read) || !reads_stay {
+                p.done.get_or_insert(WcStatus::Success);
+            }
+        }
+        while let Ok(qp) = self.qps.get_mut(id)
+            && let Some(status) = qp.posted.front().and_then(|p| p.done)
+            && let Some(p) = qp.posted.pop_front()
+        {
+            if p.op.is_some() {
+                qp.sends -= 1;
+            }
+            if p.signaled {
+                qp.awaited -= 1;
+                self.awaited -= 1;
+            }
+            if let (Some(slot), Ok(pd)) = (p.slot, self.pds.get_mut(pd)) {
+                pd.slots.give(slot);
+            }
+            let Some(op) = p.op else { continue };
+            if p.signaled || status != WcStatus::Success {
+                let ok = status == WcStatus::Success;
+                let byte_len = if ok { p.len } else { 0 };
+                self.push_wc(cq, Wc { byte_len, ..blank(Qp(id), p.wr_id, op, status) });
+            }
+        }
+        if raw.status != 0 {
+            self.work_failed(id, raw);
+        } else {
+            self.maybe_close(id);
+        }
+    }
+
+    /// True if somebody waits for the completion of a send.
+    pub(super) fn waits_for_sends(&self) -> bool {
+        self.awaited > 0 || self.closing > 0
+    }
+
+    /// True if nothing of the send queue is outstanding.
+    pub(super) fn drained(&self, qp: u32) -> bool {
+        self.qps.get(qp).is_ok_and(|q| q.posted.is_empty())
+    }
+}
