@@ -64,13 +64,22 @@ impl Env {
     /// An export, by either side, is of one connection: its key is worth nothing on
     /// others.
     pub fn exports_to_one(&self) -> bool {
-        let devices = Env::is_device(self.options.transport) || Env::is_device(self.transport);
-        !devices || !Env::is_iwarp()
+        !self.is_emulated() || !Env::is_iwarp()
+    }
+
+    /// A device takes part.
+    fn is_emulated(&self) -> bool {
+        Env::is_device(self.options.transport) || Env::is_device(self.transport)
+    }
+
+    /// A side learns why the other has ended a connection.
+    pub fn tells_reasons(&self) -> bool {
+        self.exports_to_one()
     }
 
     /// Large sizes and numbers are divided by this.
     pub fn shrink(&self) -> usize {
-        if Env::is_device(self.options.transport) || Env::is_device(self.transport) { 8 } else { 1 }
+        if self.is_emulated() { 8 } else { 1 }
     }
 
     /// How long a test may take: devices that tests find are software on an emulated
