@@ -108,8 +108,10 @@ impl VerbsRnic {
         };
         qp.seq += 1;
         let seq = qp.seq;
-        // siw: see `sent`.
-        let signal = wr.signaled || (self.attr.iwarp && wc == WcOp::Read);
+        // On siw, a READ says itself that it has ended (see `sent`); and what leaves without
+        // being signalled is sent without a copy: TCP may read it again after the
+        // completion of a later request, when its memory is free to be changed.
+        let signal = wr.signaled || self.attr.iwarp && !inline && (total > 0 || wc == WcOp::Read);
         qp.staged.push(Staged { wr_id: seq, op, sges, signaled: signal, inline });
         let (wr_id, signaled) = (wr.wr_id, wr.signaled);
         qp.posted.push_back(Posted { seq, wr_id, op: Some(wc), len: total, signaled, slot, done: None });
