@@ -88,6 +88,8 @@ macro_rules! rnic_contract {
                 unsignaled_is_silent,
                 writes_land_before_the_send,
                 reads_bring_data,
+                an_empty_read_brings_nothing,
+                empty_reads_among_others,
                 reads_beyond_ord_queue,
                 completions_keep_order,
                 sixty_four_mib,

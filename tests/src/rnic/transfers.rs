@@ -123,6 +123,63 @@ pub fn reads_bring_data<H: Harness>() {
     w.assert_alive(p);
 }
 
+/// A READ of no bytes brings none, whatever its target did before: it only says that
+/// what was sent before it has arrived.
+pub fn an_empty_read_brings_nothing<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    let from = w.buf(p.b, vec![7; 5000], Access::LOCAL_READ);
+    let to = w.zeros(p.a, 5000);
+    let sink = w.zeros(p.a, 5000);
+    for round in 0..10u64 {
+        // Something for the target to mistake for the answer.
+        w.recv(p.a, round, &[to.sge()]);
+        w.send(p.b, &send_wr(round, &[from.sge()]));
+        assert_eq!(w.received(p.a).wr_id, round);
+        assert_eq!(w.completed(p.b).wr_id, round);
+        w.send(p.a, &read_wr(round, &[sink.part(0, 0)], from.addr(), from.mr.key));
+        let wc = w.completed(p.a);
+        assert_eq!((wc.wr_id, wc.status, wc.byte_len), (round, WcStatus::Success, 0));
+        assert_eq!(sink.bytes(), [0; 5000]);
+    }
+    w.assert_alive(p);
+}
+
+/// Many at a time, both ways: READs and SENDs of one side, WRITEs of the other with
+/// empty READs behind them, which say that they have arrived.
+pub fn empty_reads_among_others<H: Harness>() {
+    const LEN: usize = 2000;
+    for (x, y) in [(0, 1), (1, 0)] {
+        let (mut w, p) = World::<H>::pair();
+        let (a, b) = if x < y { (p.a, p.b) } else { (p.b, p.a) };
+        let bytes = pattern(1, 40 * LEN);
+        let remote = w.buf(b, bytes.clone(), Access::ALL);
+        let sink = w.zeros(a, 40 * LEN);
+        let target = w.zeros(a, 40 * LEN);
+        for i in 0..40 {
+            w.recv(b, i as u64, &[]);
+            let (id, at) = (i as u64 * 2, (i * LEN) as u64);
+            let part = [sink.part(i * LEN, LEN)];
+            let read = read_wr(id, &part, remote.addr() + at, remote.mr.key);
+            w.rnics[a.node].post_send(a.qp, &read).unwrap();
+            w.send(a, &send_wr(id + 1, &[]));
+            let part = [remote.part(i * LEN, LEN)];
+            let write = write_wr(id, &part, target.addr() + at, target.mr.key);
+            w.rnics[b.node].post_send(b.qp, &SendWr { signaled: false, ..write }).unwrap();
+            w.send(b, &read_wr(id + 1, &[], target.addr() + at, target.mr.key));
+        }
+        for i in 0..40 {
+            assert_eq!(w.received(b).wr_id, i);
+            for id in [i * 2, i * 2 + 1] {
+                let wc = w.completed(a);
+                assert_eq!((wc.wr_id, wc.status), (id, WcStatus::Success));
+            }
+            let wc = w.completed(b);
+            assert_eq!((wc.wr_id, wc.status, wc.byte_len), (i * 2 + 1, WcStatus::Success, 0));
+        }
+        assert!(sink.bytes() == bytes && target.bytes() == bytes);
+    }
+}
+
 /// More READs than ORD: they queue, and come back in order.
 pub fn reads_beyond_ord_queue<H: Harness>() {
     let (mut w, p) = World::<H>::pair();
