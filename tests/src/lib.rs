@@ -1,8 +1,10 @@
 //! Helpers shared by the tests in this package, and the contract suites: tests written
 //! once, against an interface, and run for each implementation of it.
 
+pub mod either;
 pub mod fake;
 pub mod harness;
 pub mod rdma;
 pub mod rnic;
+pub mod skip;
 pub mod socket;

@@ -115,12 +115,23 @@ impl Host {
                 return Ok(addr);
             }
         }
-        let id = CmId::new(&self.channel)?;
-        if addr.is_ipv6() && v6_only {
-            id.v6_only()?;
-        }
-        id.bind(addr)?;
-        id.listen(backlog)?;
+        let mut tries = if addr.port() == 0 { 32 } else { 1 };
+        let id = loop {
+            let id = CmId::new(&self.channel)?;
+            if addr.is_ipv6() && v6_only {
+                id.v6_only()?;
+            }
+            id.bind(addr)?;
+            tries -= 1;
+            match id.listen(backlog) {
+                // A port that is free to librdmacm may be taken in TCP, where siw listens.
+                Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) && tries > 0 => {}
+                other => {
+                    other?;
+                    break id;
+                }
+            }
+        };
         let addr = id.local_addr().unwrap_or(addr);
         state.listeners.push(Shared { id, addr, members: vec![member] });
         Ok(addr)

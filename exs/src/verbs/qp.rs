@@ -201,6 +201,9 @@ impl VerbsRnic {
             let max_recv = u32::try_from(q.attr.max_recv_wr).unwrap_or(u32::MAX).max(1);
             let attempt = q.phase.state() == QpState::Connecting;
             hw.id.fail_qp();
+            // Before it goes: rxe waits 50 s for windows that are bound to it.
+            let windows = std::mem::take(&mut q.windows);
+            self.drop_windows(windows);
             self.host.disown(&hw.id);
             self.by_serial.remove(&hw.id.serial());
             if attempt && self.attr.iwarp {

@@ -85,6 +85,11 @@ impl VerbsRnic {
                 count = 0;
             }
         }
+        if count == 0 && self.attr.iwarp && matches!(wr.op, SendOp::Read { .. }) {
+            // siw reads the first segment's length whether there is one or not, and what
+            // it finds is some earlier request's.
+            count = 1;
+        }
         let inline = total > 0 && total <= device_inline && count == 0;
         let qp = self.qps.get_mut(id.0)?;
         let sges = count + usize::from(first.is_some());

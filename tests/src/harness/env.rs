@@ -1,26 +1,102 @@
 //! What the contract of sockets is tested on.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
-use exs::{Options, Socket, SocketType};
+use exs::{Options, Socket, SocketType, Transport};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// A transport and a family of addresses.
+use super::LIMIT;
+use crate::rdma;
+
+/// A transport (or two, one for each side) and a family of addresses.
 #[derive(Clone, Debug)]
 pub struct Env {
     options: Options,
+    /// Of listeners.
+    transport: Transport,
     local: IpAddr,
+}
+
+impl From<Env> for Result<Env, String> {
+    fn from(env: Env) -> Result<Env, String> {
+        Ok(env)
+    }
 }
 
 impl Env {
     /// Sockets with these options, on this address of this machine.
     pub fn new(options: Options, local: IpAddr) -> Env {
-        Env { options, local }
+        let transport = options.transport;
+        Env { options, transport, local }
     }
 
-    /// The options of its sockets.
+    /// The same with listeners on another transport.
+    #[must_use]
+    pub fn served_by(&self, transport: Transport) -> Env {
+        Env { transport, ..self.clone() }
+    }
+
+    /// The options of its sockets that connect.
     pub fn options(&self) -> Options {
         self.options.clone()
+    }
+
+    fn is_device(transport: Transport) -> bool {
+        transport == Transport::Verbs
+    }
+
+    fn is_iwarp() -> bool {
+        rdma::device().is_some_and(|d| d.iwarp)
+    }
+
+    /// Connections are made by TCP: a TCP server that knows nothing of us can be called
+    /// by mistake.
+    pub fn dials_by_tcp(&self) -> bool {
+        !Env::is_device(self.options.transport) || Env::is_iwarp()
+    }
+
+    /// Listeners are TCP's, and nothing but this process reads from them.
+    pub fn answers_by_tcp(&self) -> bool {
+        !Env::is_device(self.transport)
+    }
+
+    /// An export, by either side, is of one connection: its key is worth nothing on
+    /// others.
+    pub fn exports_to_one(&self) -> bool {
+        !self.is_emulated() || !Env::is_iwarp()
+    }
+
+    /// A device takes part.
+    fn is_emulated(&self) -> bool {
+        Env::is_device(self.options.transport) || Env::is_device(self.transport)
+    }
+
+    /// A side learns why the other has ended a connection.
+    pub fn tells_reasons(&self) -> bool {
+        self.exports_to_one()
+    }
+
+    /// Large sizes and numbers are divided by this.
+    pub fn shrink(&self) -> usize {
+        if self.is_emulated() { 8 } else { 1 }
+    }
+
+    /// How long a test may take: devices that tests find are software on an emulated
+    /// machine.
+    pub fn patience(&self) -> Duration {
+        LIMIT * if self.shrink() > 1 { 4 } else { 1 }
+    }
+
+    /// Why a test cannot be passed here, though it should be: what the device is known
+    /// to do wrong.
+    pub fn known(&self, test: &str) -> Option<&'static str> {
+        if self.shrink() == 1 {
+            return None;
+        }
+        // The group and the name.
+        let at = test.rmatch_indices("::").nth(1).map_or(0, |(at, _)| at + 2);
+        rdma::device()?.known(&test[at..])
     }
 
     /// The same with other options.
@@ -41,6 +117,12 @@ impl Env {
         Socket::with_options(ty, self.options()).unwrap()
     }
 
+    /// A new socket that is to listen.
+    pub fn server(&self, ty: SocketType) -> Socket {
+        let options = Options { transport: self.transport, ..self.options() };
+        Socket::with_options(ty, options).unwrap()
+    }
+
     /// A listener and its address.
     pub fn listener(&self, ty: SocketType) -> (Socket, SocketAddr) {
         self.listener_with(ty, 64)
@@ -48,7 +130,7 @@ impl Env {
 
     /// A listener with this backlog.
     pub fn listener_with(&self, ty: SocketType, backlog: u32) -> (Socket, SocketAddr) {
-        let listener = self.socket(ty);
+        let listener = self.server(ty);
         listener.bind(self.any()).unwrap();
         listener.listen(backlog).unwrap();
         let addr = listener.local_addr().unwrap();
@@ -87,8 +169,11 @@ impl Env {
         client: &Options,
         server: &Options,
     ) -> (Socket, Socket) {
-        let (ours, theirs) =
-            (self.with(|o| *o = client.clone()), self.with(|o| *o = server.clone()));
+        let set = |to: &Options| {
+            let transport = self.options.transport;
+            self.with(|o| *o = Options { transport, ..to.clone() })
+        };
+        let (ours, theirs) = (set(client), set(server));
         let (listener, _) = theirs.listener(ty);
         ours.join(ty, &listener)
     }

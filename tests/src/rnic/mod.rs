@@ -24,33 +24,17 @@ pub mod world;
 
 pub use world::{End, Harness, Pair, World};
 
-use std::cell::Cell;
-use std::io::Write;
-use std::sync::Once;
 use std::time::Duration;
 
 use crate::harness::Watchdog;
-
-thread_local! {
-    static TEST: Cell<&'static str> = const { Cell::new("") };
-}
-
-/// Says that a test is skipped, and why. Not by `eprintln!`, which the test runner
-/// keeps to itself when a test passes.
-pub fn skip(why: &str) {
-    let name = TEST.get();
-    let colon = if name.is_empty() { "" } else { ": " };
-    // Nobody may be listening.
-    let _ = writeln!(std::io::stderr().lock(), "skipped: {name}{colon}{why}");
-}
+pub use crate::skip::skip;
 
 /// Runs one test of the suite; what is missing for all of them is said once.
 pub fn run<H: Harness>(name: &'static str, test: fn()) {
-    static ONCE: Once = Once::new();
     if let Some(why) = H::missing() {
-        return ONCE.call_once(|| skip(&why));
+        return crate::skip::all(&why);
     }
-    TEST.set(name);
+    crate::skip::name(name);
     if let Some(why) = H::known(name) {
         return skip(why);
     }

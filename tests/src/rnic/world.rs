@@ -25,6 +25,8 @@ pub trait Harness {
     /// Long transfers are cut down by this. A test that cannot be cut down without
     /// losing its meaning is not.
     const SHRINK: usize = 1;
+    /// Every connection asks for CRC.
+    const CRC: bool = false;
     /// Makes the RNIC of a node, whose event sources are registered with tokens from
     /// `token_base` on.
     fn make(node: usize, registry: mio::Registry, token_base: usize) -> Self::Rnic;
@@ -133,6 +135,12 @@ impl<H: Harness> World<H> {
     /// Capabilities of a node.
     pub fn caps(&self, node: usize) -> &Caps {
         self.rnics[node].caps()
+    }
+
+    /// Whether a side learns of what the other did, and why. It takes both: one to
+    /// tell, one to listen.
+    pub fn tells_reasons(&self) -> bool {
+        self.rnics.iter().all(|r| r.caps().tells_reasons)
     }
 
     /// A length of `len` at most that is long for these RNICs too, and that one WR
@@ -261,7 +269,7 @@ impl<H: Harness> World<H> {
     /// Waits for an end's `Disconnected`, of a cause that is right. An RNIC that does
     /// not tell reasons may call it anything.
     pub fn ended(&mut self, end: End, cause: impl FnOnce(DisconnectCause) -> bool) {
-        let tells = self.caps(end.node).tells_reasons;
+        let tells = self.tells_reasons();
         let got = self.disconnected(end);
         assert!(!tells || cause(got), "{end:?}: {got:?}");
     }
@@ -324,10 +332,11 @@ impl<H: Harness> World<H> {
     pub fn join_silently(&mut self, a: End, b: End, param: &ConnParam<'_>) -> Pair {
         let (listener, addr) = self.listen(b.node, H::local());
         let now = self.now();
-        self.rnics[a.node].connect(a.qp, addr, param, now).expect("connect");
+        let param = ConnParam { crc: param.crc || H::CRC, ..*param };
+        self.rnics[a.node].connect(a.qp, addr, &param, now).expect("connect");
         let (req, _) = self.request(b.node);
         let now = self.now();
-        self.rnics[b.node].accept(req, b.qp, param, now).expect("accept");
+        self.rnics[b.node].accept(req, b.qp, &param, now).expect("accept");
         self.established(a);
         self.established(b);
         self.rnics[b.node].close_listener(listener).expect("close_listener");

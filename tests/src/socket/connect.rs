@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use exs::{Error, EventKind, Interest, RecvFlags, SendFlags, Socket, SocketType};
 
 use crate::harness::{Env, Ledger, many_files};
+use crate::skip::skip;
 
 const BOTH: [SocketType; 2] = [SocketType::Stream, SocketType::SeqPacket];
 
@@ -118,7 +119,7 @@ pub fn a_dropped_listener_refuses(env: &Env) {
 /// Two listeners cannot have one address.
 pub fn an_address_in_use_is_refused(env: &Env) {
     let (_listener, addr) = env.listener(SocketType::Stream);
-    let other = env.socket(SocketType::Stream);
+    let other = env.server(SocketType::Stream);
     other.bind(addr).unwrap();
     let error = other.listen(1).unwrap_err();
     assert_eq!(error.errno(), libc::EADDRINUSE, "{error}");
@@ -138,6 +139,9 @@ pub fn kinds_must_match(env: &Env) {
 
 /// A server that speaks something else: an error, not a hang.
 pub fn a_server_of_another_protocol_is_an_error(env: &Env) {
+    if !env.dials_by_tcp() {
+        return skip("there is no server beside RDMA's that this device could call");
+    }
     for answer in [&b"220 mail.example.org ESMTP\r\n"[..], &[0xff; 4096], b""] {
         let tcp = TcpListener::bind(env.any()).unwrap();
         let addr = tcp.local_addr().unwrap();
@@ -156,6 +160,9 @@ pub fn a_server_of_another_protocol_is_an_error(env: &Env) {
 
 /// A server that says nothing: the time limit ends it.
 pub fn a_silent_server_times_out(env: &Env) {
+    if !env.dials_by_tcp() {
+        return skip("there is no server beside RDMA's that this device could call");
+    }
     let tcp = TcpListener::bind(env.any()).unwrap();
     let limit = Duration::from_millis(300);
     let client = env.with(|o| o.connect_timeout = limit).socket(SocketType::Stream);
@@ -167,6 +174,9 @@ pub fn a_silent_server_times_out(env: &Env) {
 
 /// Strangers who send garbage, send nothing, or hang up at once do not keep others out.
 pub fn strangers_do_not_disturb(env: &Env) {
+    if !env.answers_by_tcp() {
+        return skip("strangers do not get past the kernel or the device");
+    }
     let (listener, addr) = env.listener_with(SocketType::Stream, 2);
     let mut ledger = Ledger::new();
     let accept = ledger.post("accept", |q, t| listener.accept(q, t));

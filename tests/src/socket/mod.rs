@@ -2,7 +2,8 @@
 //!
 //! Each function tests one promise and takes an [`Env`](crate::harness::Env).
 //! [`socket_contract!`](crate::socket_contract) makes tests of them all for one
-//! environment.
+//! environment. Where a promise has no meaning on a transport, or a device is known not
+//! to keep it, the test is skipped with its name and the reason.
 
 pub mod cancel;
 pub mod close;
@@ -14,7 +15,26 @@ pub mod packet;
 pub mod queue;
 pub mod stream;
 
-/// Tests of the whole contract; `$env` is a function that makes the environment.
+use crate::harness::{Env, Watchdog};
+use crate::skip::{self, skip};
+
+/// Runs one test in an environment, if there is one.
+pub fn run<E: Into<Result<Env, String>>>(name: &'static str, env: E, test: fn(&Env)) {
+    match env.into() {
+        Err(why) => skip::all(&why),
+        Ok(env) => {
+            skip::name(name);
+            if let Some(why) = env.known(name) {
+                return skip(why);
+            }
+            let _dog = Watchdog::with_limit(name, env.patience());
+            test(&env);
+        }
+    }
+}
+
+/// Tests of the whole contract; `$env` is a function that makes the environment (or says
+/// in an error why there is none).
 #[macro_export]
 macro_rules! socket_contract {
     ($env:path) => {
@@ -63,8 +83,11 @@ macro_rules! socket_tests {
         mod $group {$(
             #[test]
             fn $test() {
-                let _dog = $crate::harness::Watchdog::new(concat!(module_path!(), "::", stringify!($test)));
-                $crate::socket::$group::$test(&$env());
+                $crate::socket::run(
+                    concat!(module_path!(), "::", stringify!($test)),
+                    $env(),
+                    $crate::socket::$group::$test,
+                );
             }
         )+}
     )+};

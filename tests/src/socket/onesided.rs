@@ -5,6 +5,7 @@ use std::time::Duration;
 use exs::{Buffer, EventKind, MemoryRegion, RemoteBuffer, Rights, SendFlags, Socket, SocketType};
 
 use crate::harness::{Env, Ledger, check, pattern};
+use crate::skip::skip;
 
 const KINDS: [SocketType; 2] = [SocketType::Stream, SocketType::SeqPacket];
 
@@ -188,6 +189,9 @@ pub fn a_forged_read_ends_the_connection(env: &Env) {
 
 /// What is exported to one connection is nothing on another, even to the same peer.
 pub fn an_export_is_of_one_connection(env: &Env) {
+    if !env.exports_to_one() {
+        return skip("no windows: a key serves all connections");
+    }
     let (listener, _) = env.listener(SocketType::Stream);
     let (a, b) = env.join(SocketType::Stream, &listener);
     let (c, d) = env.join(SocketType::Stream, &listener);
@@ -227,7 +231,8 @@ pub fn revoked(env: &Env) {
         b.blocking().write(&other.descriptor(), 0, b"other").unwrap();
         let read = ledger.post("read", |q, t| b.read(q, t, &remote, 0, vec![0; 6]));
         let event = ledger.wait(read);
-        assert_eq!(event.error().map(exs::Error::errno), Some(libc::EACCES), "{event:?}");
+        let errno = event.error().expect("shut out").errno();
+        assert!(errno == libc::EACCES || !env.tells_reasons(), "{event:?}");
         assert_dead(&a, &b);
         assert_alive(&bystander, &friend);
         ledger.finish();
@@ -250,7 +255,7 @@ pub fn a_lifetime_ends(env: &Env) {
             Err(e) => break e,
         }
     };
-    assert_eq!(error.errno(), libc::EACCES, "{error}");
+    assert!(error.errno() == libc::EACCES || !env.tells_reasons(), "{error}");
     assert_eq!(&export.revoke_blocking().unwrap()[..], [7; 100], "the memory is still ours");
 }
 
