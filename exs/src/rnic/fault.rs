@@ -71,7 +71,7 @@ pub fn wc_status_name(status: u32) -> &'static str {
 impl fmt::Display for DisconnectCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DisconnectCause::Orderly => write!(f, "both sides ended it"),
+            DisconnectCause::Orderly => write!(f, "it ended, but not by a close of the peer's (its process may be gone)"),
             DisconnectCause::Aborted => write!(f, "this side cut it"),
             DisconnectCause::Broken(errno) => {
                 write!(f, "{}", std::io::Error::from_raw_os_error(*errno))

@@ -4,7 +4,7 @@
 //! and windows (MW), completion queues (CQ), shared receive queues (SRQ), queue
 //! pairs (QP) and work requests (WR). Connection management is that of librdmacm:
 //! connect, listen, accept, reject, disconnect, with private data. A driver
-//! (`tcp`, later `verbs` and `shm`) implements [`Rnic`]; the contract that each of
+//! (`tcp`, `verbs`) implements [`Rnic`]; the contract that each of
 //! them must meet is the suite in `tests/`, run over every driver.
 //!
 //! What this floor promises:

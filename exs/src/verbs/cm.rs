@@ -17,7 +17,7 @@ use super::host::Note;
 use super::qp::{Hw, QueuePair};
 use super::raw::{CmId, CmNote, ConnAttr};
 use crate::rnic::{
-    CmEvent, ConnParam, ConnReq, DisconnectCause, ListenOpts, Listener, Qp, QpState,
+    CmEvent, ConnParam, ConnReq, ListenOpts, Listener, Qp, QpState,
     RnicError, RnicEvent,
 };
 use crate::time::Time;
@@ -302,7 +302,7 @@ impl VerbsRnic {
                 self.connect_failed(qp, RnicError::Os { call: "rdma_connect", errno });
             }
             event::DISCONNECTED => self.disconnected(qp, note.status),
-            event::DEVICE_REMOVAL => self.doomed.push((qp, DisconnectCause::DeviceRemoved)),
+            event::DEVICE_REMOVAL => self.device_lost(),
             event::ADDR_CHANGE => {
                 // A bond has failed over: whether the path still serves, acknowledgements
                 // or keep-alive will tell.
@@ -377,10 +377,25 @@ impl VerbsRnic {
             drop(id);
             return self.connect_failed(qp, e);
         }
-        let attr = ConnAttr { private_data: &private_data, ird, ord };
         let Ok(QueuePair { hw: Some(hw), .. }) = self.qps.get(qp) else { return };
-        if let Err(e) = hw.id.connect(&attr) {
+        let connected = if self.attr.iwarp {
+            self.dialer.connect(&hw.id, private_data, ird, ord)
+        } else {
+            hw.id.connect(&ConnAttr { private_data: &private_data, ird, ord })
+        };
+        if let Err(e) = connected {
             self.connect_failed(qp, RnicError::os("rdma_connect", &e));
+        }
+    }
+
+    /// Connects in threads that came to nothing.
+    pub(super) fn drain_dials(&mut self) {
+        for (serial, e) in self.dialer.take() {
+            if let Some(&qp) = self.by_serial.get(&serial)
+                && matches!(self.qps.get(qp).map(|q| &q.phase), Ok(Phase::Connecting(_)))
+            {
+                self.connect_failed(qp, RnicError::os("rdma_connect", &e));
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::raw::AsyncNote;
 use super::{VerbsRnic, events};
-use crate::rnic::{DisconnectCause, TermCode};
+use crate::rnic::{DisconnectCause, RnicEvent, TermCode};
 use crate::time::Time;
 
 /// A port may be down for so long: a cable that is moved, a switch that starts. Then
@@ -98,6 +98,9 @@ impl VerbsRnic {
     pub(super) fn bury_doomed(&mut self) {
         while let Some((qp, cause)) = self.doomed.pop() {
             self.finish(qp, cause);
+        }
+        if self.dead && !std::mem::replace(&mut self.buried, true) {
+            self.events.push_back(RnicEvent::DeviceRemoved);
         }
     }
 }

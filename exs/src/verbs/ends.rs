@@ -135,7 +135,6 @@ impl VerbsRnic {
         // Statuses of `ibv_wc_status`; codes of RFC 5040 section 4.8 (0xff: unspecified).
         let cause = match wc.status {
             1 => ours(1, 2, 5),
-            4 | 6 | 8 => ours(0, 1, 0xff),
             5 => return self.flushed(qp),
             9 | 15 => theirs(2),
             10 => theirs(1),

@@ -27,6 +27,7 @@
 
 mod cm;
 mod device;
+mod dialer;
 mod ends;
 mod events;
 mod host;
@@ -68,6 +69,7 @@ const STATUS_FATAL: u32 = 19;
 const TOKEN_CM: usize = 0;
 const TOKEN_ASYNC: usize = 1;
 const TOKEN_CQ: usize = 2;
+const TOKEN_DIAL: usize = 3;
 
 /// One RDMA device: see the module's essay.
 pub struct VerbsRnic {
@@ -85,6 +87,8 @@ pub struct VerbsRnic {
     async_ready: bool,
     channel: Arc<CompChannel>,
     channel_ready: bool,
+    dialer: Arc<dialer::Dialer>,
+    dial_ready: bool,
     pds: Table<memory::DomainEntry>,
     keys: HashMap<Key, memory::Entry>,
     cqs: Table<queues::Completions>,
@@ -115,6 +119,8 @@ pub struct VerbsRnic {
     inline: u32,
     now: Time,
     dead: bool,
+    /// The end of the device has been told.
+    buried: bool,
 }
 
 /// Opens every RDMA device of this host: an RNIC each, with tokens from `token_base`
@@ -189,6 +195,8 @@ impl VerbsRnic {
         let async_fd = device.async_fd().map_err(os("fcntl"))?;
         watch(async_fd, TOKEN_ASYNC).map_err(os("watching the device"))?;
         watch(channel.fd(), TOKEN_CQ).map_err(os("watching completions"))?;
+        let dialer = dialer::Dialer::new().map_err(os("eventfd"))?;
+        watch(dialer.fd(), TOKEN_DIAL).map_err(os("watching connects"))?;
         Ok(VerbsRnic {
             caps: caps(device, &attr),
             attr,
@@ -202,6 +210,8 @@ impl VerbsRnic {
             async_ready: true,
             channel,
             channel_ready: false,
+            dialer,
+            dial_ready: false,
             pds: Table::new("protection domain"),
             keys: HashMap::new(),
             cqs: Table::new("completion queue"),
@@ -226,6 +236,7 @@ impl VerbsRnic {
             inline: u32::MAX,
             now: Time::ZERO,
             dead: false,
+            buried: false,
         })
     }
 }
@@ -404,6 +415,7 @@ impl Rnic for VerbsRnic {
             TOKEN_CM => self.host.note_readable(),
             TOKEN_ASYNC => self.async_ready = true,
             TOKEN_CQ => self.channel_ready = true,
+            TOKEN_DIAL => self.dial_ready = true,
             _ => {}
         }
     }
@@ -415,6 +427,9 @@ impl Rnic for VerbsRnic {
         }
         if std::mem::take(&mut self.async_ready) {
             self.drain_async(now);
+        }
+        if std::mem::take(&mut self.dial_ready) {
+            self.drain_dials();
         }
         let mut inbox = std::mem::take(&mut self.inbox);
         let others = self.host.take(self.index, &mut inbox);

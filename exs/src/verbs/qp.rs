@@ -33,7 +33,8 @@ pub(super) struct Posted {
 
 /// The device's side of a queue pair.
 pub(super) struct Hw {
-    pub(super) id: CmId,
+    /// Shared with the thread that connects it, where that takes one.
+    pub(super) id: Arc<CmId>,
     pub(super) num: u32,
     pub(super) inline: u32,
     send_cq: usize,
@@ -124,6 +125,7 @@ impl VerbsRnic {
         match self.try_equip(qp, &mut id) {
             Ok((num, inline, send_cq, recv_cq, sends)) => {
                 self.by_num.insert(num, qp);
+                let id = Arc::new(id);
                 let hw = Hw { id, num, inline, send_cq, recv_cq, sends };
                 if let Ok(q) = self.qps.get_mut(qp) {
                     q.hw = Some(hw);
@@ -180,10 +182,9 @@ impl VerbsRnic {
                 self.unreserve(send_cq, sends);
                 self.unreserve(recv_cq, recvs);
                 Err(match e.raw_os_error() {
-                    Some(libc::ENOMEM) => RnicError::Limit {
-                        what: "queue pairs of the device (or locked memory: see RLIMIT_MEMLOCK)",
-                        asked: self.by_num.len() as u64 + 1,
-                        limit: u64::from(self.attr.max_qp),
+                    Some(errno @ libc::ENOMEM) => RnicError::Os {
+                        call: "rdma_create_qp (the device is out of queue pairs, or RLIMIT_MEMLOCK is too low)",
+                        errno,
                     },
                     _ => RnicError::os("rdma_create_qp", &e),
                 })
@@ -211,8 +212,8 @@ impl VerbsRnic {
                 // queue pair. Nothing moves by it any more, and what it uses is held: it
                 // may go when it can.
                 bury(hw.id);
-            } else {
-                hw.id.destroy_qp();
+            } else if let Some(id) = Arc::get_mut(&mut hw.id) {
+                id.destroy_qp();
             }
             // Before another queue pair gets the number. Nobody is told of what was
             // flushed if all of it is to vanish.
@@ -274,7 +275,7 @@ impl VerbsRnic {
 }
 
 /// Frees an id and its queue pair where nobody waits for it.
-fn bury(id: CmId) {
+fn bury(id: Arc<CmId>) {
     let grave = std::thread::Builder::new().name("exs-verbs-end".to_owned());
     // Without a thread the id is freed by the closure that was not taken.
     if let Err(e) = grave.spawn(move || drop(id)) {

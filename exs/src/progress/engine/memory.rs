@@ -76,6 +76,11 @@ impl Engine {
         inbound: bool,
     ) -> Result<Option<Prepared>, Error> {
         let d = &mut self.devices[device];
+        // What is to be received into may be lent to the peer, and a device without
+        // windows would lend the whole pool.
+        if inbound && !d.rnic.caps().windows {
+            return Ok(None);
+        }
         let Some((slot, _)) = d.take_bounce()? else { return Ok(None) };
         let buf = d.bounce(slot, buffer.len())?;
         if !inbound {

@@ -144,10 +144,13 @@ pub(in super::super) struct CmId {
     _channel: Arc<CmChannel>,
 }
 
-// SAFETY: an id may be used from any thread, by one at a time: it is used by `&mut`
-// or under the driver's lock.
+// SAFETY: an id may be used from any thread (rdma_cm(7)).
 unsafe impl Send for CmId {}
-// SAFETY: shared uses only read.
+// SAFETY: all calls on one id are made under the driver's lock, but for `connect`, which
+// may run in a thread of its own while the events of the id are handled: so librdmacm's
+// own users do it. It only writes what the connection request says, and nothing else of
+// the id's is called for before the connection is made, but for the error state of its
+// queue pair, which is another object's business.
 unsafe impl Sync for CmId {}
 
 /// Serials name ids in events. (Addresses would come back.)

@@ -1,0 +1,58 @@
+//! Connects that block.
+//!
+//! siw makes the TCP connection inside of `rdma_connect`, and waits there for the
+//! peer's SYN-ACK, for minutes if need be. So on iWARP devices a connect gets a thread
+//! of its own, which reports only a failure: success comes as an event of the CM.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::raw::{CmId, ConnAttr};
+use crate::sys::EventFd;
+
+/// Where the threads leave what became of their connects.
+pub(super) struct Dialer {
+    failed: Mutex<Vec<(usize, io::Error)>>,
+    fd: EventFd,
+}
+
+impl Dialer {
+    pub(super) fn new() -> io::Result<Arc<Dialer>> {
+        Ok(Arc::new(Dialer { failed: Mutex::default(), fd: EventFd::new()? }))
+    }
+
+    /// Readable when there is something to take.
+    pub(super) fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Connects in a thread. If the attempt is given up meanwhile, the thread is the
+    /// last to hold the id, and frees it.
+    pub(super) fn connect(
+        self: &Arc<Self>,
+        id: &Arc<CmId>,
+        private_data: Vec<u8>,
+        ird: u8,
+        ord: u8,
+    ) -> io::Result<()> {
+        let (dialer, id) = (Arc::clone(self), Arc::clone(id));
+        let thread = std::thread::Builder::new().name("exs-verbs-dial".to_owned());
+        let dial = move || {
+            let attr = ConnAttr { private_data: &private_data, ird, ord };
+            if let Err(e) = id.connect(&attr) {
+                let mut failed = dialer.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                failed.push((id.serial(), e));
+                drop(failed);
+                dialer.fd.signal();
+            }
+        };
+        thread.spawn(dial).map(drop)
+    }
+
+    /// The connects that failed: (the id's serial, why).
+    pub(super) fn take(&self) -> Vec<(usize, io::Error)> {
+        self.fd.drain();
+        std::mem::take(&mut *self.failed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
