@@ -51,7 +51,7 @@ pub fn a_lent_window_takes_reads<H: Harness>() {
     let (mut w, p) = World::<H>::pair();
     let bytes = pattern(1, 5000);
     let src = w.buf(p.b, bytes.clone(), Access::LOCAL);
-    let key = w.rnics[1].lend_mw(p.b.qp, src.mr, src.addr(), 5000, Access::REMOTE_READ).unwrap();
+    let key = lend(&mut w, p, &src, 0, 5000, Access::REMOTE_READ);
     let dst = w.zeros(p.a, 5000);
     w.send(p.a, &read_wr(1, &[dst.sge()], src.addr(), key));
     assert_eq!(w.completed(p.a).status, WcStatus::Success);
