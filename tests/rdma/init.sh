@@ -40,6 +40,11 @@ $b mount -t proc proc $new/proc
 $b mount -t sysfs sys $new/sys
 $b mount -t devtmpfs dev $new/dev
 $b mkdir -p $new/dev/pts $new/dev/shm
+# What udev would make.
+$b ln -s /proc/self/fd $new/dev/fd
+$b ln -s fd/0 $new/dev/stdin
+$b ln -s fd/1 $new/dev/stdout
+$b ln -s fd/2 $new/dev/stderr
 $b mount -t devpts -o gid=5,mode=620,ptmxmode=666 devpts $new/dev/pts
 $b mount -t tmpfs -o mode=1777 tmpfs $new/dev/shm
 $b mount -t tmpfs -o mode=755 tmpfs $new/run

@@ -2,9 +2,10 @@
 # In a guest: makes the RDMA devices.
 #
 #   links.sh one        rxe0 on 10.9.0.1 and fd09::1, siw0 on 10.9.2.1 and fd09:2::1
-#   links.sh two TYPE   namespaces A and B joined by a cable (a veth pair), a device
-#                       of TYPE (rxe, siw) in each: rdA on vA, 10.9.1.1 and fd09:1::1,
-#                       and rdB on vB, 10.9.1.2 and fd09:1::2
+#   links.sh two TYPE [N]   namespaces A and B joined by a cable (a veth pair), a
+#                       device of TYPE (rxe, siw) in each: rdAN on vAN, 10.9.(100+N).1
+#                       and fd09:N::1, and rdBN on vBN, with 2 at the end. N is 1; more
+#                       cables between the same namespaces have other numbers.
 #
 # What was learnt the hard way:
 # - rxe takes no loopback device, siw is not reliable on it: a dummy for each.
@@ -43,24 +44,30 @@ case ${1-} in
         rdma link add siw0 type siw netdev dummy1
         ;;
     two)
+        n=${3:-1}
+        net=10.9.$((100 + n))
         mtu=4200
         [ "$2" != siw ] || mtu=65000
-        ip netns add A
-        ip netns add B
-        ip link add vA index 101 mtu $mtu netns A type veth peer name vB index 102 mtu $mtu netns B
-        addresses vA 10.9.1.1 fd09:1::1 A
-        addresses vB 10.9.1.2 fd09:1::2 B
-        for n in A B; do
-            ip -n $n link set lo up
-            ip netns exec $n rdma link add "rd$n" type "$2" netdev "v$n"
+        if [ ! -e /run/netns/A ]; then
+            for side in A B; do
+                ip netns add $side
+                ip -n $side link set lo up
+            done
+        fi
+        ip link add "vA$n" index $((1000 + n)) mtu $mtu netns A type veth \
+            peer name "vB$n" index $((2000 + n)) mtu $mtu netns B
+        addresses "vA$n" "$net.1" "fd09:$n::1" A
+        addresses "vB$n" "$net.2" "fd09:$n::2" B
+        for side in A B; do
+            ip netns exec $side rdma link add "rd$side$n" type "$2" netdev "v$side$n"
         done
         # A datagram to a closed port makes the kernel look for the neighbour.
-        ip netns exec A bash -c 'echo >/dev/udp/10.9.1.2/9; echo >/dev/udp/fd09:1::2/9'
-        ip netns exec B bash -c 'echo >/dev/udp/10.9.1.1/9; echo >/dev/udp/fd09:1::1/9'
+        ip netns exec A bash -c "echo >/dev/udp/$net.2/9; echo >/dev/udp/fd09:$n::2/9"
+        ip netns exec B bash -c "echo >/dev/udp/$net.1/9; echo >/dev/udp/fd09:$n::1/9"
         for _ in {1..50}; do
-            ip -n A neigh show dev vA | grep 'FAILED\|INCOMPLETE' >/dev/null || break
+            ip -n A neigh show dev "vA$n" | grep 'FAILED\|INCOMPLETE' >/dev/null || break
             sleep 0.1
         done
         ;;
-    *) echo "usage: links.sh one | two rxe|siw" >&2; exit 2 ;;
+    *) echo "usage: links.sh one | two rxe|siw [N]" >&2; exit 2 ;;
 esac

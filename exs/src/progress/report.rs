@@ -36,6 +36,8 @@ pub struct DeviceInfo {
     pub ports: Vec<PortInfo>,
     /// Memory can be registered without being pinned.
     pub on_demand_paging: bool,
+    /// Type-2 memory windows: keys that are of one connection, and closed at once.
+    pub memory_windows: bool,
     /// Most queue pairs.
     pub max_qp: u32,
     /// Most registrations.

@@ -21,14 +21,14 @@ device_side=$EXS_TRANSPORT
 
 copy() { # SERVER-TRANSPORT CLIENT-TRANSPORT LISTEN [CRC]
     export EXS_CRC=${4:-off}
-    mkdir -p "$temp/there" "$temp/back"
+    rm -rf "$temp/there" "$temp/back"
+    mkdir "$temp/there" "$temp/back"
     serve env EXS_TRANSPORT="$1" "$RDMA_BIN/exs-cp" serve --allow-anonymous --listen "$3" "$temp/there"
     mixed within 60 env EXS_TRANSPORT="$2" "$RDMA_BIN/exs-cp" put "$tree" "$at"
     diff -r "$tree" "$temp/there/tree"
     mixed within 60 env EXS_TRANSPORT="$2" "$RDMA_BIN/exs-cp" get "$at" tree "$temp/back"
     diff -r "$tree" "$temp/back/tree"
     end "$server"
-    rm -rf "$temp/there" "$temp/back"
 }
 
 pingpong() { # SERVER-TRANSPORT CLIENT-TRANSPORT LISTEN ARGUMENTS...

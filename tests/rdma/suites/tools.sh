@@ -18,19 +18,20 @@ ln -s large "$tree/link"
 echo "a token for this run" >"$temp/token"
 
 copy_both_ways() { # LISTEN
-    mkdir -p "$temp/there" "$temp/back"
+    rm -rf "$temp/there" "$temp/back"
+    mkdir "$temp/there" "$temp/back"
     serve "$RDMA_BIN/exs-cp" serve --listen "$1" --token-file "$temp/token" "$temp/there"
     over_device within 60 "$RDMA_BIN/exs-cp" put --token-file "$temp/token" -j 2 "$tree" "$at"
     diff -r --no-dereference "$tree" "$temp/there/tree"
     over_device within 60 "$RDMA_BIN/exs-cp" get --token-file "$temp/token" "$at" tree "$temp/back"
     diff -r --no-dereference "$tree" "$temp/back/tree"
     end "$server"
-    rm -rf "$temp/there" "$temp/back"
 }
 
 # A client without the token moves nothing.
 refuse_a_stranger() {
-    mkdir -p "$temp/there"
+    rm -rf "$temp/there"
+    mkdir "$temp/there"
     echo "another token than that" >"$temp/wrong"
     serve "$RDMA_BIN/exs-cp" serve --listen "$addr:0" --token-file "$temp/token" "$temp/there"
     status=0

@@ -59,11 +59,12 @@ fn device(out: &mut String, d: &Device) -> std::fmt::Result {
         false => d.addresses.join(", "),
     };
     writeln!(out, "    addresses: {addresses}")?;
-    let paging = if d.on_demand_paging { "yes" } else { "no" };
+    let yes = |it: bool| if it { "yes" } else { "no" };
+    let (paging, windows) = (yes(d.on_demand_paging), yes(d.memory_windows));
     writeln!(
         out,
         "    at most {} queue pairs, {} registrations of {}, {} completions in a queue; on-demand \
-         paging: {paging}",
+         paging: {paging}; memory windows (keys of one connection): {windows}",
         d.max_queue_pairs,
         d.max_registrations,
         match d.max_registration_bytes {
@@ -138,6 +139,7 @@ mod tests {
                 gbit_per_s: 0,
             }],
             on_demand_paging: true,
+            memory_windows: false,
             max_queue_pairs: 1000,
             max_registrations: 2000,
             max_registration_bytes: 1 << 40,
@@ -183,7 +185,7 @@ mod tests {
              \x20   port 1: ACTIVE, Ethernet, MTU 1024\n\
              \x20   addresses: 10.9.0.1\n\
              \x20   at most 1000 queue pairs, 2000 registrations of up to 1 TiB, 32767 completions in \
-             a queue; on-demand paging: yes\n\
+             a queue; on-demand paging: yes; memory windows (keys of one connection): no\n\
              memory locking (RLIMIT_MEMLOCK): 8 MiB; RDMA devices need more: ulimit -l, or \
              /etc/security/limits.d\n\
              to 10.9.0.7: verbs (rxe0)\n\
