@@ -56,6 +56,8 @@ pub(super) struct TxBatch {
     /// First piece not gone, and how much of it is.
     next: usize,
     skip: usize,
+    /// It is to leave in TCP segments of its own.
+    alone: bool,
 }
 
 impl TxBatch {
@@ -68,6 +70,7 @@ impl TxBatch {
             gone: 0,
             next: 0,
             skip: 0,
+            alone: false,
         })
     }
 
@@ -77,6 +80,12 @@ impl TxBatch {
         self.pieces.clear();
         self.ends.clear();
         (self.len, self.gone, self.next, self.skip) = (0, 0, 0, 0);
+        self.alone = false;
+    }
+
+    /// Nothing of what follows shares a TCP segment with this batch, if it can be helped.
+    pub(super) fn stands_alone(&mut self) {
+        self.alone = true;
     }
 
     /// True if an FPDU of at most `arena` bytes of headers and `pieces` pieces
@@ -227,7 +236,13 @@ impl TxBatch {
         let rest = &self.pieces[self.next..];
         let file = rest.iter().position(|p| matches!(p, Piece::File { .. }));
         let pieces = &rest[..file.unwrap_or(rest.len())];
-        TxStep::Gather(Gather { arena: &self.arena, pieces, skip: self.skip, more: file.is_some() })
+        TxStep::Gather(Gather {
+            arena: &self.arena,
+            pieces,
+            skip: self.skip,
+            more: file.is_some(),
+            alone: self.alone,
+        })
     }
 }
 
@@ -282,6 +297,8 @@ pub struct Gather<'a> {
     skip: usize,
     /// A file step follows at once: write with MSG_MORE.
     pub more: bool,
+    /// A segment ends here: write with MSG_EOR.
+    pub alone: bool,
 }
 
 impl<'a> Gather<'a> {

@@ -12,8 +12,7 @@ use crate::rnic::SendOp;
 use crate::wire::ddp::{self, Header, Place};
 use crate::wire::mpa;
 use crate::wire::rdmap::{
-    Opcode, QN_READ, QN_SEND, QN_TERMINATE, READ_REQUEST_LEN, ReadRequest, TERMINATE_MAX,
-    Terminate,
+    Opcode, QN_READ, QN_SEND, QN_TERMINATE, READ_REQUEST_LEN, ReadRequest, TERMINATE_MAX, Terminate,
 };
 
 /// Payload of an FPDU between peers that both take large ones: 15 pages, so
@@ -101,7 +100,11 @@ impl Tx {
         self.first_write = false;
         if let Some(batch) = &mut self.batch {
             let before = batch.len();
-            if framed { batch.scrub() } else { batch.cut() }
+            if framed {
+                batch.scrub()
+            } else {
+                batch.cut()
+            }
             self.built -= (before - batch.len()) as u64;
         }
     }
@@ -260,7 +263,15 @@ impl Engine {
                 let header = Header { last: true, control: Opcode::Write.control(), place };
                 Fpdu::begin(batch, self.settled.crc, &header, 0).end();
             }
-            while batch.has_room(FPDU_ARENA, FPDU_PIECES) && self.build_one(batch, base) {}
+            // siw does not put together a CRC that comes in two socket buffers. So each FPDU
+            // gets its own where CRC is on and the peer is not one of ours.
+            let alone = self.settled.crc && !self.settled.large;
+            while batch.has_room(FPDU_ARENA, FPDU_PIECES) && self.build_one(batch, base) {
+                if alone {
+                    batch.stands_alone();
+                    break;
+                }
+            }
         }
         self.tx.built = base + batch.len() as u64;
     }
@@ -359,10 +370,8 @@ impl Engine {
         let (request, at) = (inbound.request, inbound.built as usize);
         let n = (request.size as usize - at).min(max);
         let last = at + n == request.size as usize;
-        let place = Place::Tagged {
-            stag: request.sink_stag,
-            to: request.sink_to.wrapping_add(at as u64),
-        };
+        let place =
+            Place::Tagged { stag: request.sink_stag, to: request.sink_to.wrapping_add(at as u64) };
         let header = Header { last, control: Opcode::ReadResponse.control(), place };
         let mut fpdu = Fpdu::begin(batch, crc, &header, n);
         if let Some(source) = &inbound.source

@@ -297,7 +297,7 @@ impl Link {
                     len += vec.len();
                     count += 1;
                 });
-                (sys::send(&self.stream, &vecs[..count], gather.more), len, false)
+                (sys::send(&self.stream, &vecs[..count], gather.more, gather.alone), len, false)
             }
             TxStep::File { file, offset, len, .. } => {
                 let len = len.min(FILE_STEP);

@@ -44,6 +44,8 @@ const REJ_CONSUMER: i32 = 28;
 const RESOLVE: Duration = Duration::from_millis(250);
 /// 4.096 us << 18: a second without acknowledgement, eight times over.
 const ACK_TIMEOUT: u8 = 18;
+/// 0.64 ms (InfiniBand's code): for a receive that is about to be posted.
+const RNR_TIMER: u8 = 12;
 /// A connection attempt.
 pub(super) struct Dial {
     /// Until the queue pair is made.
@@ -414,6 +416,11 @@ impl VerbsRnic {
         q.phase = Phase::Rts;
         if let Some(Hw { id, .. }) = &q.hw {
             q.addrs = id.local_addr().zip(id.peer_addr()).or(q.addrs);
+            if !self.attr.iwarp
+                && let Err(e) = id.rnr_timer(RNR_TIMER)
+            {
+                crate::trace::debug!("{}: IBV_QP_MIN_RNR_TIMER: {e}", self.caps.name);
+            }
         }
         self.set_deadline(qp, None);
         let event = CmEvent::Established { qp: Qp(qp), private_data, ord, ird };

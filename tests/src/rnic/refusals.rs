@@ -66,7 +66,7 @@ impl<H: Harness> Scene<H> {
         assert!(self.dst.bytes().iter().all(|b| *b == BEFORE), "bytes were placed");
         self.w.assert_alive(self.bystander);
         let wc: Wc = sends.into_iter().find(|wc| wc.wr_id == wr_id).expect("it is signalled");
-        if wc.status == WcStatus::Flushed && !self.w.tells_reasons() {
+        if wc.status != WcStatus::Success && !self.w.tells_reasons() {
             // It ended with the connection, and the reason was lost.
             return WcStatus::RemoteAccess;
         }

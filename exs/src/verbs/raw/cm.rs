@@ -299,6 +299,22 @@ impl CmId {
         unsafe { sys::ibv_modify_qp(qp.as_ptr(), attr.as_mut_ptr(), mask) };
     }
 
+    /// How long a peer that found no receive waits before it tries again, in the
+    /// encoding of InfiniBand. librdmacm leaves it at 0, which means 655 ms.
+    pub(in super::super) fn rnr_timer(&self, code: u8) -> io::Result<()> {
+        let qp = NonNull::new(self.qp()).ok_or_else(gone)?;
+        let mut attr = MaybeUninit::<sys::ibv_qp_attr>::zeroed();
+        // SAFETY: in bounds of the structure, of which all bits zero are valid.
+        unsafe { (*attr.as_mut_ptr()).min_rnr_timer = code };
+        let mask = sys::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0;
+        let mask = i32::try_from(mask).unwrap_or_default();
+        // SAFETY: a live queue pair, and an initialised structure.
+        match unsafe { sys::ibv_modify_qp(qp.as_ptr(), attr.as_mut_ptr(), mask) } {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+
     /// Frees the queue pair: from here on its work touches no memory, and completes
     /// no more.
     pub(in super::super) fn destroy_qp(&mut self) {
