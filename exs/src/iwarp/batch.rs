@@ -56,6 +56,9 @@ pub(super) struct TxBatch {
     /// First piece not gone, and how much of it is.
     next: usize,
     skip: usize,
+    /// Each FPDU is to be a TCP segment of its own: peers of other makes read a CRC
+    /// wrongly that begins in one segment and ends in the next (Linux's siw does).
+    pub(super) alone: bool,
 }
 
 impl TxBatch {
@@ -68,6 +71,7 @@ impl TxBatch {
             gone: 0,
             next: 0,
             skip: 0,
+            alone: false,
         })
     }
 
@@ -227,7 +231,7 @@ impl TxBatch {
         let rest = &self.pieces[self.next..];
         let file = rest.iter().position(|p| matches!(p, Piece::File { .. }));
         let pieces = &rest[..file.unwrap_or(rest.len())];
-        TxStep::Gather(Gather { arena: &self.arena, pieces, skip: self.skip, more: file.is_some() })
+        TxStep::Gather(Gather { arena: &self.arena, pieces, skip: self.skip, more: file.is_some(), alone: self.alone })
     }
 }
 
@@ -282,6 +286,8 @@ pub struct Gather<'a> {
     skip: usize,
     /// A file step follows at once: write with MSG_MORE.
     pub more: bool,
+    /// What follows must not share a TCP segment with it (MSG_EOR).
+    pub alone: bool,
 }
 
 impl<'a> Gather<'a> {

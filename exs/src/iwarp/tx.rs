@@ -258,7 +258,12 @@ impl Engine {
                 let header = Header { last: true, control: Opcode::Write.control(), place };
                 Fpdu::begin(batch, self.settled.crc, &header, 0).end();
             }
-            while batch.has_room(FPDU_ARENA, FPDU_PIECES) && self.build_one(batch, base) {}
+            // One by one, where each is to be a segment of its own.
+            batch.alone = self.settled.crc && !self.settled.large;
+            while batch.has_room(FPDU_ARENA, FPDU_PIECES)
+                && self.build_one(batch, base)
+                && !batch.alone
+            {}
         }
         self.tx.built = base + batch.len() as u64;
     }
