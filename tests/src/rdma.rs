@@ -41,6 +41,9 @@ impl Device {
             ("siw", "refusals::a_read_without_rights") => {
                 Some("siw answers READs of all that is registered, open to them or not")
             }
+            ("siw", "refusals::a_window_closed_in_mid_read") => {
+                Some("siw finishes the answer to a READ that it has begun")
+            }
             ("siw", "transfers::send_with_invalidate") => {
                 Some("siw refuses to invalidate what a program has registered")
             }

@@ -15,3 +15,19 @@ impl Harness for Soft {
 }
 
 exs_tests::rnic_contract!(Soft);
+
+/// The same with CRC on every connection.
+struct Checked;
+
+impl Harness for Checked {
+    type Rnic = SoftRnic;
+    const CRC: bool = true;
+    fn make(node: usize, registry: mio::Registry, token_base: usize) -> SoftRnic {
+        Soft::make(node, registry, token_base)
+    }
+}
+
+mod with_crc {
+    use super::Checked;
+    exs_tests::rnic_contract!(Checked);
+}

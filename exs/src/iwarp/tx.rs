@@ -26,15 +26,17 @@ const LEAST_MSS: usize = 128;
 const FPDU_ARENA: usize = mpa::LENGTH_LEN + ddp::UNTAGGED_LEN + MAX_INLINE + TERMINATE_MAX + 8;
 const FPDU_PIECES: usize = MAX_SGE + 4;
 
-/// Payload bytes of one FPDU.
-pub(super) fn max_payload(settled: &Negotiated, mss: usize) -> usize {
+/// Payload bytes of one FPDU whose DDP header has `header` bytes.
+pub(super) fn max_payload(settled: &Negotiated, mss: usize, header: usize) -> usize {
     if settled.large {
         return LARGE_PAYLOAD;
     }
-    // Length field, the longer of the headers and the CRC must fit beside; a
-    // multiple of 4 needs no pad and keeps offsets aligned.
+    // Length field, header and CRC must fit beside; a multiple of 4 needs no pad and
+    // keeps offsets aligned. No less than fits, either (RFC 5044 section 5.1): FPDUs
+    // that fill their segments stay aligned with them, which hardware is fast with, and
+    // siw depends on: with CRC it takes no trailer in two pieces.
     let mss = mss.clamp(LEAST_MSS, usize::from(u16::MAX));
-    (mss - mpa::LENGTH_LEN - ddp::UNTAGGED_LEN - mpa::CRC_LEN) & !3
+    (mss - mpa::LENGTH_LEN - header - mpa::CRC_LEN) & !3
 }
 
 /// Whose message is being built.
@@ -298,9 +300,13 @@ impl Engine {
 
     /// Adds an FPDU of the current WR; `Some(true)` if it was the WR's last.
     fn build_own(&mut self, batch: &mut TxBatch, base: u64) -> Option<bool> {
-        let max = max_payload(&self.settled, self.cfg.mss);
         let crc = self.settled.crc;
         let (serial, entry) = self.sq.current(self.settled.ord)?;
+        let header = match entry.wr.op {
+            SendOp::Write { .. } | SendOp::WriteImm { .. } => ddp::TAGGED_LEN,
+            SendOp::Send { .. } | SendOp::Read { .. } => ddp::UNTAGGED_LEN,
+        };
+        let max = max_payload(&self.settled, self.cfg.mss, header);
         let at = entry.built;
         let rest = entry.len - at;
         let n = usize::try_from(rest).map_or(max, |rest| rest.min(max));
@@ -352,7 +358,7 @@ impl Engine {
 
     /// Adds an FPDU of the current READ response.
     fn build_response(&mut self, batch: &mut TxBatch, base: u64) -> Option<bool> {
-        let max = max_payload(&self.settled, self.cfg.mss);
+        let max = max_payload(&self.settled, self.cfg.mss, ddp::TAGGED_LEN);
         let crc = self.settled.crc;
         let inbound = self.reads.current()?;
         let (request, at) = (inbound.request, inbound.built as usize);

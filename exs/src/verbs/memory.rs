@@ -252,8 +252,12 @@ impl VerbsRnic {
         access: Access,
     ) -> Result<Key, RnicError> {
         let key = self.open_window(qp, mr, addr, len, access)?;
-        // The peer may learn of the key by another way than this queue pair.
-        self.ring(qp.0);
+        // The peer may learn of the key by another way than this queue pair, and rxe binds
+        // when it comes to it. Not waited for is a peer that holds up our sends.
+        if let Some(Entry::Window { bind, .. }) = self.keys.get(&key) {
+            let bind = *bind;
+            self.bind_passes(qp.0, bind, 1000);
+        }
         Ok(key)
     }
 

@@ -184,26 +184,34 @@ impl VerbsRnic {
     /// that is freed under it would take the connection along. It has been as a rule
     /// long ago; if not, it waits for acknowledgements of what was sent before.
     pub(super) fn let_bind_pass(&mut self, qp: u32, seq: u64) {
-        const TRIES: u32 = 20_000;
-        let pending = |r: &VerbsRnic| {
-            r.qps.get(qp).is_ok_and(|q| q.hw.is_some() && q.posted.iter().any(|p| p.seq == seq))
-        };
-        if !pending(self) {
+        if self.bind_passes(qp, seq, 20_000) {
             return;
-        }
-        self.ring(qp);
-        for _ in 0..TRIES {
-            self.poll_hw();
-            if !pending(self) {
-                return;
-            }
-            std::thread::yield_now();
         }
         crate::trace::warn!("{}: a peer that does not answer holds a window", self.caps.name);
         self.doomed.push((qp, DisconnectCause::Broken(libc::ETIMEDOUT)));
         if let Ok(QueuePair { hw: Some(hw), .. }) = self.qps.get(qp) {
             hw.id.fail_qp();
         }
+    }
+
+    /// Looks up to `tries` times for the end of a bind that was posted. True if it has
+    /// been carried out, or never will be.
+    pub(super) fn bind_passes(&mut self, qp: u32, seq: u64, tries: u32) -> bool {
+        let pending = |r: &VerbsRnic| {
+            r.qps.get(qp).is_ok_and(|q| q.hw.is_some() && q.posted.iter().any(|p| p.seq == seq))
+        };
+        if !pending(self) {
+            return true;
+        }
+        self.ring(qp);
+        for _ in 0..tries {
+            self.poll_hw();
+            if !pending(self) {
+                return true;
+            }
+            std::thread::yield_now();
+        }
+        false
     }
 
     /// A completion of the send queue.

@@ -1,6 +1,6 @@
 //! What the contract of sockets is tested on.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use exs::{Options, Socket, SocketType, Transport};
@@ -110,6 +110,22 @@ impl Env {
     /// A free port on its address.
     pub fn any(&self) -> SocketAddr {
         SocketAddr::new(self.local, 0)
+    }
+
+    /// An address that takes connections, or may take them, and never answers; for as
+    /// long as what comes with it is kept.
+    pub fn silent(&self) -> (Option<TcpListener>, SocketAddr) {
+        if self.dials_by_tcp() {
+            let tcp = TcpListener::bind(self.any()).unwrap();
+            let addr = tcp.local_addr().unwrap();
+            return (Some(tcp), addr);
+        }
+        // Nobody has it: the device's network is its own.
+        let nobody = match self.local {
+            IpAddr::V4(ip) => IpAddr::V4((u32::from(ip) ^ 0x40).into()),
+            IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) ^ 0x40).into()),
+        };
+        (None, SocketAddr::new(nobody, 7471))
     }
 
     /// A new socket.

@@ -1,6 +1,5 @@
 //! Cancellation: one event each, and no byte lost or written afterwards.
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use exs::{Error, Interest, RecvFlags, SendFlags, SocketType, Token};
@@ -107,9 +106,9 @@ pub fn what_is_no_transfer(env: &Env) {
     let mut ledger = Ledger::new();
     let accept = ledger.post("accept", |q, t| listener.accept(q, t));
     let poll = ledger.post("poll", |q, t| listener.poll(q, t, Interest::READABLE));
-    let silent = TcpListener::bind(env.any()).unwrap();
+    let (_silent, addr) = env.silent();
     let client = env.socket(SocketType::Stream);
-    let connect = ledger.post("connect", |q, t| client.connect(q, t, silent.local_addr().unwrap()));
+    let connect = ledger.post("connect", |q, t| client.connect(q, t, addr));
     for (socket, token) in [(&listener, accept), (&listener, poll), (&client, connect)] {
         assert_eq!(socket.cancel(token), 1);
         let event = ledger.wait(token);

@@ -160,14 +160,11 @@ pub fn a_server_of_another_protocol_is_an_error(env: &Env) {
 
 /// A server that says nothing: the time limit ends it.
 pub fn a_silent_server_times_out(env: &Env) {
-    if !env.dials_by_tcp() {
-        return skip("there is no server beside RDMA's that this device could call");
-    }
-    let tcp = TcpListener::bind(env.any()).unwrap();
+    let (_silent, addr) = env.silent();
     let limit = Duration::from_millis(300);
     let client = env.with(|o| o.connect_timeout = limit).socket(SocketType::Stream);
     let begun = Instant::now();
-    let error = failure(&client, tcp.local_addr().unwrap());
+    let error = failure(&client, addr);
     assert_eq!(error.errno(), libc::ETIMEDOUT, "{error}");
     assert!(begun.elapsed() >= limit, "too early: {:?}", begun.elapsed());
 }
@@ -233,10 +230,10 @@ pub fn poll_tells_of_connections(env: &Env) {
 
 /// A connect that is aborted ends at once, and a poll ends with a connect that fails.
 pub fn an_aborted_connect_ends(env: &Env) {
-    let silent = std::net::TcpListener::bind(env.any()).unwrap();
+    let (_silent, addr) = env.silent();
     let client = env.socket(SocketType::Stream);
     let mut ledger = Ledger::new();
-    let connect = ledger.post("connect", |q, t| client.connect(q, t, silent.local_addr().unwrap()));
+    let connect = ledger.post("connect", |q, t| client.connect(q, t, addr));
     let poll = ledger.post("poll", |q, t| client.poll(q, t, Interest::WRITABLE));
     client.abort();
     let event = ledger.wait(connect);
