@@ -56,8 +56,9 @@ pub(super) struct TxBatch {
     /// First piece not gone, and how much of it is.
     next: usize,
     skip: usize,
-    /// It is to leave in TCP segments of its own.
-    alone: bool,
+    /// Each FPDU is to be a TCP segment of its own: peers of other makes read a CRC
+    /// wrongly that begins in one segment and ends in the next (Linux's siw does).
+    pub(super) alone: bool,
 }
 
 impl TxBatch {
@@ -81,11 +82,6 @@ impl TxBatch {
         self.ends.clear();
         (self.len, self.gone, self.next, self.skip) = (0, 0, 0, 0);
         self.alone = false;
-    }
-
-    /// Nothing of what follows shares a TCP segment with this batch, if it can be helped.
-    pub(super) fn stands_alone(&mut self) {
-        self.alone = true;
     }
 
     /// True if an FPDU of at most `arena` bytes of headers and `pieces` pieces
@@ -236,13 +232,7 @@ impl TxBatch {
         let rest = &self.pieces[self.next..];
         let file = rest.iter().position(|p| matches!(p, Piece::File { .. }));
         let pieces = &rest[..file.unwrap_or(rest.len())];
-        TxStep::Gather(Gather {
-            arena: &self.arena,
-            pieces,
-            skip: self.skip,
-            more: file.is_some(),
-            alone: self.alone,
-        })
+        TxStep::Gather(Gather { arena: &self.arena, pieces, skip: self.skip, more: file.is_some(), alone: self.alone })
     }
 }
 
@@ -297,7 +287,7 @@ pub struct Gather<'a> {
     skip: usize,
     /// A file step follows at once: write with MSG_MORE.
     pub more: bool,
-    /// A segment ends here: write with MSG_EOR.
+    /// What follows must not share a TCP segment with it (MSG_EOR).
     pub alone: bool,
 }
 

@@ -263,15 +263,12 @@ impl Engine {
                 let header = Header { last: true, control: Opcode::Write.control(), place };
                 Fpdu::begin(batch, self.settled.crc, &header, 0).end();
             }
-            // siw does not put together a CRC that comes in two socket buffers. So each FPDU
-            // gets its own where CRC is on and the peer is not one of ours.
-            let alone = self.settled.crc && !self.settled.large;
-            while batch.has_room(FPDU_ARENA, FPDU_PIECES) && self.build_one(batch, base) {
-                if alone {
-                    batch.stands_alone();
-                    break;
-                }
-            }
+            // One by one, where each is to be a segment of its own.
+            batch.alone = self.settled.crc && !self.settled.large;
+            while batch.has_room(FPDU_ARENA, FPDU_PIECES)
+                && self.build_one(batch, base)
+                && !batch.alone
+            {}
         }
         self.tx.built = base + batch.len() as u64;
     }

@@ -124,17 +124,24 @@ fn message() -> libc::msghdr {
     unsafe { std::mem::zeroed() }
 }
 
+/// How to send.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SendFlags {
+    /// Further bytes follow at once (MSG_MORE).
+    pub more: bool,
+    /// What follows must not share a segment with the last of these bytes (MSG_EOR).
+    pub end_of_record: bool,
+}
+
 /// Sends the pieces, in order, as far as there is room; returns the bytes taken.
-/// `more` says that further bytes follow at once (MSG_MORE), `end` that those which
-/// follow do not belong to these (MSG_EOR).
-pub fn send(fd: &impl AsFd, pieces: &[IoVec<'_>], more: bool, end: bool) -> io::Result<usize> {
+pub fn send(fd: &impl AsFd, pieces: &[IoVec<'_>], how: SendFlags) -> io::Result<usize> {
     let mut msg = message();
     // The kernel only reads these: sendmsg's type has no const.
     msg.msg_iov = pieces.as_ptr().cast_mut().cast();
     msg.msg_iovlen = pieces.len().min(1024) as _;
-    let more = if more { libc::MSG_MORE } else { 0 };
-    let end = if end { libc::MSG_EOR } else { 0 };
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | more | end;
+    let more = if how.more { libc::MSG_MORE } else { 0 };
+    let record = if how.end_of_record { libc::MSG_EOR } else { 0 };
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | more | record;
     loop {
         let fd = fd.as_fd().as_raw_fd();
         let n = if let [one] = pieces {
@@ -282,7 +289,7 @@ mod tests {
         no_delay(&a, true).unwrap();
         assert!(max_segment(&a).unwrap() > 500);
         let pieces = [IoVec::new(b"ab"), IoVec::EMPTY, IoVec::new(b"cdef")];
-        assert_eq!(send(&a, &pieces, false, false).unwrap(), 6);
+        assert_eq!(send(&a, &pieces, SendFlags::default()).unwrap(), 6);
         let (mut x, mut y) = ([0; 3], [0; 5]);
         b.peek(&mut [0; 1]).unwrap();
         let n = receive(&b, &mut [IoVecMut::new(&mut x), IoVecMut::new(&mut y)]).unwrap();
@@ -328,10 +335,7 @@ mod tests {
         };
         assert!([libc::EPIPE, libc::ECONNRESET].contains(&errno), "errno {errno}");
         assert_eq!(send_file(&a, &file, 0, 1).unwrap_err().raw_os_error(), Some(libc::EPIPE));
-        assert_eq!(
-            send(&a, &[IoVec::new(b"x")], false, false).unwrap_err().kind(),
-            ErrorKind::BrokenPipe
-        );
+        assert_eq!(send(&a, &[IoVec::new(b"x")], SendFlags::default()).unwrap_err().kind(), ErrorKind::BrokenPipe);
         // SAFETY: as above.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     }

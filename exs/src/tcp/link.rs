@@ -297,7 +297,8 @@ impl Link {
                     len += vec.len();
                     count += 1;
                 });
-                (sys::send(&self.stream, &vecs[..count], gather.more, gather.alone), len, false)
+                let flags = sys::SendFlags { more: gather.more, end_of_record: gather.alone };
+                (sys::send(&self.stream, &vecs[..count], flags), len, false)
             }
             TxStep::File { file, offset, len, .. } => {
                 let len = len.min(FILE_STEP);

@@ -4,7 +4,7 @@
 # Prints medians and ratios beside what EXS aims at. Slowness fails nothing here, as
 # no figure of one run on one machine proves anything; what does not run does.
 # devices: each
-# limit: 300
+# limit: 480
 # shellcheck source=SCRIPTDIR/../lib.sh
 . "$(dirname "$0")/../lib.sh"
 "$bed/links.sh" one

@@ -16,11 +16,11 @@ type=$1 n=0
 A() { ip netns exec A "$@"; }
 B() { ip netns exec B "$@"; }
 
-# A peer that is silent is asked each second, and dead after five.
-dead=$((5 * RDMA_FACTOR))
+# A peer that is silent is asked each second, and dead after about five.
+dead=$((4 + RDMA_FACTOR))
 export EXS_KEEP_ALIVE=1 EXS_DEAD_AFTER=$dead EXS_CONNECT_TIMEOUT=$dead EXS_LINGER=2
 # By then the application must know: the time itself, and a pause of the machine's.
-patience=$((dead + 10))
+patience=$((dead + 8 + 2 * RDMA_FACTOR))
 
 sent() { A cat "/sys/class/net/vA$n/statistics/tx_bytes"; }
 flows() { [ "$(sent)" -gt $(("$1" + $2)) ]; }
@@ -60,7 +60,7 @@ ends_with_error() {
 
 # The server reports the connection's end, and goes on serving.
 server_noticed() {
-    until_true "$patience" grep -q "^exs-pingpong: $here:" "$server_log" ||
+    until_true "$((patience / RDMA_FACTOR + 1))" grep -q "^exs-pingpong: $here:" "$server_log" ||
         { echo "the server has not noticed after $patience s"; return 1; }
     echo "note: the server noticed after $(since_cut): $(grep -m 1 '^exs-pingpong: ' "$server_log")"
 }
@@ -127,9 +127,9 @@ delete_device() {
     local deleting=$!
     ends_with_error "$client" "$temp/client.log" "the client"
     server_noticed
-    until_true "$patience" gone "$deleting" || {
+    until_true "$((patience / RDMA_FACTOR + 1))" gone "$deleting" || {
         echo "somebody still holds $deleted after $patience s; who has RDMA devices open:"
-        ls -l /proc/[0-9]*/fd 2>/dev/null | grep infiniband
+        find /proc/[0-9]*/fd -lname '*/dev/infiniband/*' -printf '%p %l\n' 2>/dev/null
         return 1
     }
     echo "note: the device was gone after $(since_cut)"

@@ -15,7 +15,7 @@ pub use super::tools::{Buf, listen_opts, param, pattern, read_wr, send_wr, write
 
 /// What a driver supplies to run the suite, and what is different around it.
 ///
-/// What an RNIC itself can do differently is in [`Caps`](exs::rnic::Caps). Here is
+/// What an RNIC itself can do differently is in [`Caps`]. Here is
 /// what no RNIC says of itself: its addresses, its speed, who answers for it. The
 /// defaults are those of the software RNIC, and the strictest. Tests that ask about a
 /// node ask about the one that it concerns, as the RNICs of a world may differ.

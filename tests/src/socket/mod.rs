@@ -1,6 +1,6 @@
 //! The contract of sockets: what holds on every transport.
 //!
-//! Each function tests one promise and takes an [`Env`](crate::harness::Env).
+//! Each function tests one promise and takes an [`Env`].
 //! [`socket_contract!`](crate::socket_contract) makes tests of them all for one
 //! environment. Where a promise has no meaning on a transport, or a device is known not
 //! to keep it, the test is skipped with its name and the reason.
