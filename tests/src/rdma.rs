@@ -56,7 +56,7 @@ impl Device {
             }
             // Its own words then: "rresp len: 2000 != 0".
             ("siw", "onesided::many_in_flight") => {
-                Some("siw now and then answers a READ with no bytes, when it is busy sending")
+                Some("siw answers the empty READs that confirm WRITEs with other bytes, when it is busy sending")
             }
             ("siw", "connect::a_server_of_another_protocol_is_an_error") => {
                 Some("a kernel with siw does not survive a peer that answers nonsense")
