@@ -55,9 +55,9 @@ impl Device {
                 Some("siw answers READs of no bytes with some others, when it is busy sending")
             }
             // Its own words then: "rresp len: 2000 != 0".
-            ("siw", "onesided::many_in_flight") => {
-                Some("siw answers the empty READs that confirm WRITEs with other bytes, when it is busy sending")
-            }
+            ("siw", "onesided::many_in_flight") => Some(
+                "siw answers the empty READs that confirm WRITEs with other bytes, when it is busy sending",
+            ),
             ("siw", "connect::a_server_of_another_protocol_is_an_error") => {
                 Some("a kernel with siw does not survive a peer that answers nonsense")
             }
