@@ -58,9 +58,10 @@ ends_with_error() {
     [ "$status" -lt 128 ] || { echo "$3 ended by signal $((status - 128))"; return 1; }
 }
 
-# The server reports the connection's end, and goes on serving.
+# The server reports the connection's end, and goes on serving; or ends by itself if
+# that was its only device.
 server_noticed() {
-    until_true "$((patience / RDMA_FACTOR + 1))" grep -q "^exs-pingpong: $here:" "$server_log" ||
+    until_true "$((patience / RDMA_FACTOR + 1))" grep -q "^exs-pingpong: \($here:\|accept: the RDMA device\)" "$server_log" ||
         { echo "the server has not noticed after $patience s"; return 1; }
     echo "note: the server noticed after $(since_cut): $(grep -m 1 '^exs-pingpong: ' "$server_log")"
 }
@@ -119,7 +120,7 @@ connect_to_nobody() {
 }
 
 # delete_device A|B: while it is in use. The kernel waits until every program has let
-# go of the device, so the server has to, too, and without ending.
+# go of the device, so each has to, and without ending.
 delete_device() {
     start stream bw 1m
     deleted=rd$1$n
