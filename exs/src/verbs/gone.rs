@@ -12,11 +12,40 @@
 //! Then all objects of the device are freed and its descriptors given back, while the
 //! program goes on: who removes a device need not end the programs that use it.
 
-use std::os::fd::AsRawFd;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::VerbsRnic;
 use super::queues::HwQueue;
+use super::raw::{self, Device};
 use crate::rnic::RnicError;
+
+/// Puts descriptors into the reactor.
+pub(super) struct Watcher<'a> {
+    pub(super) registry: &'a mio::Registry,
+    /// The first of the RNIC's tokens.
+    pub(super) base: usize,
+}
+
+impl Watcher<'_> {
+    pub(super) fn watch(&self, fd: i32, token: usize) -> io::Result<OwnedFd> {
+        let fd = raw::duplicate(fd)?;
+        raw::watch(self.registry, &fd, self.base + token)?;
+        Ok(fd)
+    }
+
+    /// None without `/proc`, or where the user has no inotify instance left: then the
+    /// end of the device may not be told.
+    pub(super) fn watch_node(&self, device: Device) -> Option<OwnedFd> {
+        let watched = device.watch_node().and_then(|fd| {
+            raw::watch(self.registry, &fd, self.base + super::TOKEN_NODE)?;
+            Ok(fd)
+        });
+        watched
+            .inspect_err(|e| crate::trace::debug!("{}: its node is not watched: {e}", device.name()))
+            .ok()
+    }
+}
 
 impl VerbsRnic {
     /// # Errors
@@ -29,7 +58,7 @@ impl VerbsRnic {
     /// The watch on the device's node has something to say.
     pub(super) fn node_changed(&mut self) {
         if let Some(node) = &self.node {
-            super::raw::drain_watch(node);
+            raw::drain_watch(node);
         }
         if !self.vanished && self.device.is_unlinked() {
             crate::trace::debug!("{}: its device node was removed", self.caps.name);

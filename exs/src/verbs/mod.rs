@@ -187,28 +187,17 @@ impl VerbsRnic {
         let attr = device.attr().map_err(os("ibv_query_device"))?;
         let channel = CompChannel::new(device).map_err(os("ibv_create_comp_channel"))?;
         let registry = registry.try_clone().map_err(os("dup of the reactor"))?;
-        let watch = |fd, token| -> std::io::Result<OwnedFd> {
-            let fd = raw::duplicate(fd)?;
-            raw::watch(&registry, &fd, token_base + token)?;
-            Ok(fd)
-        };
-        let shared = (index == 0).then(|| watch(host.fd(), TOKEN_CM)).transpose();
+        let watcher = gone::Watcher { registry: &registry, base: token_base };
+        let shared = (index == 0).then(|| watcher.watch(host.fd(), TOKEN_CM)).transpose();
         let shared = shared.map_err(os("watching librdmacm"))?;
         let async_fd = device.async_fd().map_err(os("fcntl"))?;
         let dialer = dialer::Dialer::new().map_err(os("eventfd"))?;
         let fds = vec![
-            watch(async_fd, TOKEN_ASYNC).map_err(os("watching the device"))?,
-            watch(channel.fd(), TOKEN_CQ).map_err(os("watching completions"))?,
-            watch(dialer.fd(), TOKEN_DIAL).map_err(os("watching connects"))?,
+            watcher.watch(async_fd, TOKEN_ASYNC).map_err(os("watching the device"))?,
+            watcher.watch(channel.fd(), TOKEN_CQ).map_err(os("watching completions"))?,
+            watcher.watch(dialer.fd(), TOKEN_DIAL).map_err(os("watching connects"))?,
         ];
-        let node = device.watch_node().and_then(|fd| {
-            raw::watch(&registry, &fd, token_base + TOKEN_NODE)?;
-            Ok(fd)
-        });
-        // No /proc, or no more inotify instances: then we may not be told of its end.
-        let node = node
-            .inspect_err(|e| crate::trace::debug!("{}: its node is not watched: {e}", device.name()))
-            .ok();
+        let node = watcher.watch_node(device);
         Ok(VerbsRnic {
             caps: caps::caps(device, &attr),
             attr,
