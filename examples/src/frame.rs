@@ -20,7 +20,9 @@ pub fn send(to: &mut impl Write, frame: &impl Serialize) -> Result<(), Failure> 
     let body = serde_json::to_vec(frame).during("control message")?;
     let len = u32::try_from(body.len()).during("control message")?;
     if body.len() > MAX_FRAME {
-        return Err(Failure(format!("a control message of {len} bytes, {MAX_FRAME} are the limit")));
+        return Err(Failure(format!(
+            "a control message of {len} bytes, {MAX_FRAME} are the limit"
+        )));
     }
     let mut bytes = len.to_be_bytes().to_vec();
     bytes.extend(body);
