@@ -60,7 +60,7 @@ impl Contender {
     pub(crate) fn takes_part(&self, case: &Case, plan: &Plan) -> bool {
         match self {
             Contender::Exs { crc: true, .. } => {
-                case.test == Test::Bw && case.connections == 1 && case.size >= 64 << 10
+                case.test == Test::Bw && !case.of_many && case.size >= 64 << 10
             }
             // Devices have addresses of their own.
             Contender::Exs { transport: "verbs", .. } => !plan.address.is_loopback(),
@@ -69,7 +69,7 @@ impl Contender {
             Contender::Tcp | Contender::Unix => {
                 case.test != Test::Lat || case.poll != Wait::Adaptive
             }
-            Contender::Memcpy => case.test == Test::Bw && case.connections == 1,
+            Contender::Memcpy => case.test == Test::Bw && !case.of_many,
             Contender::Other(neighbour) => neighbour.takes_part(case),
         }
     }

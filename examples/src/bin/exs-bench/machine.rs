@@ -7,7 +7,7 @@ use std::time::Duration;
 use exs_examples::fail::Failure;
 use serde::Serialize;
 
-use crate::neighbours::{Neighbour, version};
+use crate::neighbours::versions;
 use crate::process::run;
 
 /// The machine, as it says of itself.
@@ -41,12 +41,6 @@ impl Machine {
         };
         let kib = field(&read("/proc/meminfo"), "MemTotal")
             .and_then(|m| m.split(' ').next()?.parse::<f64>().ok());
-        let mut neighbours: Vec<String> = Vec::new();
-        for name in Neighbour::ALL.into_iter().filter_map(version) {
-            if !neighbours.contains(&name) {
-                neighbours.push(name);
-            }
-        }
         let load = load();
         Ok(Machine {
             cpu: field(&cpuinfo, "model name").unwrap_or_else(|| "unknown".to_owned()),
@@ -62,7 +56,7 @@ impl Machine {
             load_after: load,
             exs: exs::VERSION,
             commit: say("git", &["describe", "--always", "--dirty"]),
-            neighbours,
+            neighbours: versions(),
             quick,
         })
     }

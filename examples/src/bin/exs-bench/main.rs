@@ -40,9 +40,10 @@ struct Args {
     /// Less than a minute: shows that everything runs, not how fast
     #[arg(long)]
     quick: bool,
-    /// Where to write the JSON files, the plots and README.md
-    #[arg(long, value_name = "DIR", default_value = "docs/bench")]
-    out: PathBuf,
+    /// Where to write the JSON files, the plots and README.md [default: docs/bench, with --quick
+    /// target/bench-quick]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
     /// An address of this machine; one of an RDMA device lets verbs take part
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     address: IpAddr,
@@ -65,7 +66,9 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<(), Failure> {
-    fs::create_dir_all(&args.out).during(format!("cannot write to {}", args.out.display()))?;
+    let usual = if args.quick { "target/bench-quick" } else { "docs/bench" };
+    let out = args.out.clone().unwrap_or_else(|| usual.into());
+    fs::create_dir_all(&out).during(format!("cannot write to {}", out.display()))?;
     let plan = Plan::new(args.quick, args.rounds, args.address);
     let names: Vec<_> = plan.sections.iter().map(|s| s.id).chain(["files"]).collect();
     if let Some(odd) = args.only.iter().find(|o| !names.contains(&o.as_str())) {
@@ -73,21 +76,21 @@ fn run(args: &Args) -> Result<(), Failure> {
     }
     let wanted = |id: &str| args.only.is_empty() || args.only.iter().any(|o| o == id);
     let mut machine = Machine::look(args.quick)?;
-    let mut done = Vec::new();
+    let (mut done, mut given_up) = (Vec::new(), Vec::new());
     for section in plan.sections.iter().filter(|s| wanted(s.id)) {
-        done.push(measure(&plan, section));
+        done.push(measure(&plan, section, &mut given_up));
     }
     if wanted("files") {
         done.push(files::measure(&plan)?);
     }
     machine.note_load_after();
     for section in &done {
-        section.write(&args.out, &machine)?;
+        section.write(&out, &machine)?;
     }
-    let plots = plots::draw(&done, &args.out)?;
+    let plots = plots::draw(&done, &out)?;
     let page = page::text(&machine, &done, &plots);
-    write(&args.out.join("README.md"), &page)?;
-    eprintln!("exs-bench: see {}", args.out.join("README.md").display());
+    write(&out.join("README.md"), &page)?;
+    eprintln!("exs-bench: see {}", out.join("README.md").display());
     // What cannot run for want of a neighbour is no failure; what of ours does not run is.
     let ours = done.iter().flat_map(Section::failures).filter(|(name, _)| name.starts_with("EXS"));
     let ours: Vec<_> = ours.map(|(name, why)| format!("{name}: {why}")).collect();
@@ -95,19 +98,26 @@ fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// One section: each round runs every contender once in every case.
-fn measure(plan: &Plan, section: &plan::Section) -> Section {
+///
+/// Who has failed once would keep all others waiting in every round, so it is given up: one
+/// of ours for the section, a neighbour for good.
+fn measure(plan: &Plan, section: &plan::Section, given_up: &mut Vec<Contender>) -> Section {
     let mut cases: Vec<_> = section.cases.iter().map(results::Case::new).collect();
+    given_up.retain(|c| matches!(c, Contender::Other(_)));
     for round in 1..=plan.rounds_of(section) {
         for (case, result) in section.cases.iter().zip(&mut cases) {
             eprintln!("{} {}, round {round}", section.id, case.title);
             for contender in Contender::all().iter().filter(|c| c.takes_part(case, plan)) {
                 let name = contender.name(case);
-                // What has failed once is not tried again in every round.
+                if given_up.contains(contender) {
+                    continue;
+                }
                 let entry: &mut Entry = result.entry(&name);
-                if entry.failure.is_none() {
-                    match contender.measure(case, plan) {
-                        Ok(sample) => entry.samples.push(sample),
-                        Err(e) => entry.failure = Some(e.to_string()),
+                match contender.measure(case, plan) {
+                    Ok(sample) => entry.samples.push(sample),
+                    Err(e) => {
+                        entry.failure = Some(e.to_string());
+                        given_up.push(*contender);
                     }
                 }
             }

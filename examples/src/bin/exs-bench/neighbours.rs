@@ -5,10 +5,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use exs_examples::args::Wait;
-use exs_examples::fail::{During, Failure};
+use exs_examples::fail::Failure;
 use serde_json::Value;
 
-use crate::PATIENCE;
 use crate::plan::{Case, Plan, Test};
 use crate::process::{Background, free_port, on_path, run};
 use crate::results::Sample;
@@ -51,7 +50,7 @@ impl Neighbour {
 
     /// Whether it is installed, and measures such a thing.
     pub(crate) fn takes_part(self, case: &Case) -> bool {
-        let fits = case.connections == 1
+        let fits = !case.of_many
             && match (self, case.test) {
                 (_, Test::Idle) => false,
                 // They spin.
@@ -72,7 +71,7 @@ impl Neighbour {
         let port = free_port(plan.address)?;
         let mut server = Background::start(&mut self.server(port))?;
         server.await_port(port, Duration::from_secs(10))?;
-        let text = run(&mut self.client(case, plan, port), PATIENCE)?;
+        let text = run(&mut self.client(case, plan, port), plan.duration + plan.patience)?;
         let odd = || Failure(format!("{} prints what is not understood: {text}", self.program()));
         self.read(case, &text).ok_or_else(odd)
     }
@@ -170,7 +169,7 @@ fn ucx(case: &Case, text: &str) -> Option<Sample> {
     Some(if case.test == Test::Lat {
         Sample { p50_us: Some(p50), mean_us: Some(mean), ..Sample::default() }
     } else {
-        throughput(mib * 1.048_576e-3, case.size)
+        throughput(mib * f64::from(1 << 20) / 1e9, case.size)
     })
 }
 
@@ -203,26 +202,26 @@ fn sockperf(text: &str) -> Option<Sample> {
     })
 }
 
-/// A version, as the program says it.
-pub(crate) fn version(neighbour: Neighbour) -> Option<String> {
-    let path = on_path(neighbour.program())?;
-    let flag = if matches!(neighbour, UcxTcp | UcxShm) {
-        // ucx_perftest does not know its own.
-        return run(Command::new(on_path("ucx_info")?).arg("-v"), Duration::from_secs(10))
-            .during("ucx_info")
-            .ok()
-            .and_then(|t| t.lines().find(|l| l.contains("ersion")).map(str::to_owned))
-            .map(|l| l.trim_start_matches(['#', ' ']).to_owned());
-    } else if neighbour == Iperf {
-        "--version"
-    } else {
-        "-v"
+/// Those that are installed, with their versions.
+pub(crate) fn versions() -> Vec<String> {
+    // Not all of the programs that measure know it.
+    let asked = [
+        ("UCX", UcxTcp, "ucx_info", "-v"),
+        ("libfabric", FabricTcp, "fi_info", "--version"),
+        ("iperf3", Iperf, "iperf3", "--version"),
+        ("sockperf", Sockperf, "sockperf", "--version"),
+    ];
+    let is_version =
+        |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
+    let say = |(name, neighbour, program, flag): (&str, Neighbour, &str, &str)| {
+        on_path(neighbour.program())?;
+        let text = on_path(program)
+            .and_then(|p| run(Command::new(p).arg(flag), Duration::from_secs(10)).ok())
+            .unwrap_or_default();
+        let version = text.split_whitespace().find(is_version).unwrap_or("of unknown version");
+        Some(format!("{name} {version}"))
     };
-    let program =
-        if matches!(neighbour, FabricTcp | FabricShm) { on_path("fi_info")? } else { path };
-    let flag = if matches!(neighbour, FabricTcp | FabricShm) { "--version" } else { flag };
-    let text = run(Command::new(program).arg(flag), Duration::from_secs(10)).ok()?;
-    text.lines().next().map(|l| l.trim().to_owned())
+    asked.into_iter().filter_map(say).collect()
 }
 
 #[cfg(test)]

@@ -26,6 +26,9 @@ pub(crate) struct Case {
     pub(crate) depth: u32,
     pub(crate) connections: u32,
     pub(crate) poll: Wait,
+    /// Beside the same with many connections, which not everybody can have.
+    #[serde(skip)]
+    pub(crate) of_many: bool,
 }
 
 /// Cases that belong together: a file, a table, perhaps a plot.
@@ -43,6 +46,8 @@ pub(crate) struct Plan {
     pub(crate) rounds: u32,
     /// Of one run.
     pub(crate) duration: Duration,
+    /// What a neighbour may take longer: some crawl where they have no core to themselves.
+    pub(crate) patience: Duration,
     pub(crate) address: IpAddr,
     pub(crate) sections: Vec<Section>,
 }
@@ -59,7 +64,7 @@ impl Plan {
             Section {
                 id: "bandwidth",
                 title: "Throughput over the size of messages",
-                cases: sizes.iter().map(|&size| bandwidth(size, 1)).collect(),
+                cases: sizes.iter().map(|&size| bandwidth(size)).collect(),
             },
             Section {
                 id: "latency",
@@ -70,7 +75,7 @@ impl Plan {
             Section {
                 id: "connections",
                 title: "Many connections at the same time",
-                cases: [1, some].map(|n| bandwidth(64 << 10, n)).to_vec(),
+                cases: [1, some].map(of_many).to_vec(),
             },
             Section { id: "idle", title: "Memory of idle connections", cases: vec![idle(many)] },
         ];
@@ -78,6 +83,7 @@ impl Plan {
             quick,
             rounds: rounds.unwrap_or(if quick { 1 } else { 5 }),
             duration: Duration::from_millis(if quick { 50 } else { 1000 }),
+            patience: Duration::from_secs(if quick { 6 } else { 30 }),
             address,
             sections,
         }
@@ -89,14 +95,21 @@ impl Plan {
     }
 }
 
-fn bandwidth(size: usize, connections: u32) -> Case {
-    let title = match connections {
-        1 => bytes(size),
-        n => format!("{n} connections, {}", bytes(size)),
-    };
+fn bandwidth(size: usize) -> Case {
     // What is in flight should neither starve the pipe nor leave the caches needlessly.
     let depth = if size <= 64 << 10 { 16 } else { 8 };
-    Case { title, test: Test::Bw, size, depth, connections, poll: Wait::Adaptive }
+    Case { size, depth, ..usual(bytes(size), Test::Bw) }
+}
+
+fn usual(title: String, test: Test) -> Case {
+    let poll = Wait::Adaptive;
+    Case { title, test, size: 64, depth: 1, connections: 1, poll, of_many: false }
+}
+
+fn of_many(connections: u32) -> Case {
+    let s = if connections == 1 { "" } else { "s" };
+    let title = format!("{connections} connection{s}, 64 KiB");
+    Case { title, connections, of_many: true, ..bandwidth(64 << 10) }
 }
 
 fn latency(poll: Wait) -> Case {
@@ -105,17 +118,15 @@ fn latency(poll: Wait) -> Case {
         Wait::Notify => "sleeping",
         Wait::Adaptive => "adaptive (the default)",
     };
-    Case { title: title.to_owned(), test: Test::Lat, size: 64, depth: 1, connections: 1, poll }
+    Case { poll, ..usual(title.to_owned(), Test::Lat) }
 }
 
 fn rate() -> Case {
-    let title = "64 in flight".to_owned();
-    Case { title, test: Test::Rate, size: 64, depth: 64, connections: 1, poll: Wait::Adaptive }
+    Case { depth: 64, ..usual("64 in flight".to_owned(), Test::Rate) }
 }
 
 fn idle(connections: u32) -> Case {
-    let title = format!("{connections} connections");
-    Case { title, test: Test::Idle, size: 64, depth: 1, connections, poll: Wait::Adaptive }
+    Case { connections, ..usual(format!("{connections} connections"), Test::Idle) }
 }
 
 /// 4 KiB for 4096.

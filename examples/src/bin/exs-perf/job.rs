@@ -142,7 +142,7 @@ impl Job {
     pub(crate) fn fit(mut self) -> Job {
         let each = self.size.saturating_mul(self.connections as usize).max(1);
         let most = u32::try_from(MAX_IN_FLIGHT / each).unwrap_or(u32::MAX).max(1);
-        self.depth = self.depth.min(most);
+        self.depth = if self.test == Test::Lat { 1 } else { self.depth.min(most) };
         self
     }
 
