@@ -170,7 +170,7 @@ fn strangers_are_named() {
     };
     let said = stranger(b"SSH-2.0-OpenSSH_9.2\r\n");
     assert!(said.contains("no exs-perf server") && said.contains("does not speak"), "{said}");
-    let other = b"\0\0\0\x3b{\"program\":\"exs-perf\",\"protocol\":99,\"version\":\"9.9.9      \"}";
+    let other = b"\0\0\0\x3b{\"program\":\"exs-perf\",\"protocol\":99,\"version\":\"9.9.9     \"}";
     assert_eq!(other.len(), 4 + 0x3b);
     let said = stranger(other);
     assert!(said.contains("protocol 99") && said.contains("same version"), "{said}");

@@ -1,8 +1,8 @@
 //! The server: one client at a time, as two would measure each other.
 
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use exs_examples::fail::{During, Failure};
 use exs_examples::peer::LISTENING;
@@ -22,17 +22,15 @@ pub(crate) fn serve(args: &Serve) -> Result<(), Failure> {
         let (stream, _) = listener.accept().during("accept")?;
         return client(stream);
     }
-    let busy = Arc::new(AtomicBool::new(false));
+    let turnstile = Arc::new(Turnstile::default());
     loop {
         let (stream, peer) = listener.accept().during("accept")?;
-        let busy = Arc::clone(&busy);
+        let turnstile = Arc::clone(&turnstile);
         // A thread for each, so that who comes while another one is served is told so.
         std::thread::spawn(move || {
-            let served = if busy.swap(true, Ordering::AcqRel) {
-                refuse(stream)
-            } else {
-                let _alone = Alone(&busy);
-                client(stream)
+            let served = match turnstile.enter() {
+                Some(_inside) => client(stream),
+                None => refuse(stream),
             };
             if let Err(e) = served {
                 eprintln!("exs-perf: {peer}: {e}");
@@ -41,12 +39,34 @@ pub(crate) fn serve(args: &Serve) -> Result<(), Failure> {
     }
 }
 
-/// The server serves somebody while this lives.
-struct Alone<'a>(&'a AtomicBool);
+/// How long a client waits for the one before: whoever starts two in a row should not be
+/// refused because the end of the first has not been seen yet.
+const PATIENCE: Duration = Duration::from_secs(2);
 
-impl Drop for Alone<'_> {
+/// Lets one in at a time.
+#[derive(Default)]
+struct Turnstile {
+    taken: Mutex<bool>,
+    left: Condvar,
+}
+
+/// Inside, while this lives.
+struct Inside<'a>(&'a Turnstile);
+
+impl Turnstile {
+    /// None: the one before is still there.
+    fn enter(&self) -> Option<Inside<'_>> {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.left.wait_timeout_while(taken, PATIENCE, |taken| *taken);
+        let (mut taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        (!std::mem::replace(&mut *taken, true)).then_some(Inside(self))
+    }
+}
+
+impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.0.left.notify_one();
     }
 }
 
