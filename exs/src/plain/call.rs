@@ -154,7 +154,8 @@ impl Xfer {
             }
         }
         let mut end = self.end(Ok(()));
-        end.eof = over;
+        // (What came before the end is told first, as with sockets of EXS.)
+        end.eof = over && self.done == 0;
         end.from = got.from;
         Step::Ended(end)
     }

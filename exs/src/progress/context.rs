@@ -8,7 +8,7 @@ use super::devices::Devices;
 use super::engine::{Engine, KERNEL_TOKENS, Released, SockId, Verbs};
 use super::lead::{Lead, Leader, Reactor};
 use super::queue::{QueueCore, Waiter, waiter};
-use super::options::{check_environment, kernel_io};
+use super::options::check_environment;
 use super::spin::VAIN_SPINS;
 use super::Error;
 use crate::plain::Plain;
@@ -100,7 +100,7 @@ impl Context {
         let registry =
             || reactor.registry().try_clone().map_err(|e| Error::os("dup of the reactor", &e));
         let soft = (devices.soft)(registry()?, 0)?;
-        let plain = Plain::new(registry()?, KERNEL_TOKENS, kernel_io());
+        let plain = Plain::new(registry()?, KERNEL_TOKENS, devices.kernel_io);
         let verbs = match devices.verbs {
             Some(open) => Verbs::Unopened(open, registry()?),
             None => Verbs::Unbuilt,
