@@ -82,7 +82,6 @@ pub use api::{
     transports,
 };
 pub use mem::{Buffer, MemError, MemoryRegion};
-pub use plain::KernelIo;
 pub use progress::{
     Candidate, DeviceInfo, Error, EventKind, Interest, Options, PortInfo, QueueOptions, Readiness,
     RecvFlags, Route, Transport, TransportInfo, WaitPolicy,

@@ -1,3 +1,3 @@
 //! Kernel sockets without io_uring, as on kernels that lack it or forbid it.
 
-exs_tests::kernel_contract!(exs::KernelIo::Readiness);
+exs_tests::kernel_contract!(exs::plain::KernelIo::Readiness);

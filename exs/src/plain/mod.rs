@@ -75,6 +75,8 @@ pub struct Plain {
     done: VecDeque<(Posted, End)>,
     /// Operations with a time limit, and their sockets.
     limits: BTreeMap<(Time, OpId), usize>,
+    /// Sockets whose sends wait for room.
+    full: usize,
     tick: Option<Time>,
     retry: Option<Time>,
     scratch: Scratch,
@@ -103,6 +105,7 @@ impl Plain {
             ended: Vec::new(),
             done: VecDeque::new(),
             limits: BTreeMap::new(),
+            full: 0,
             tick: None,
             retry: None,
             scratch: Scratch::default(),
@@ -291,7 +294,13 @@ impl Plain {
             }
             self.done.push_back((posted, end));
         }
-        let s = &self.socks[slot];
+        let s = &mut self.socks[slot];
+        let full = !s.tx.is_empty();
+        match (std::mem::replace(&mut s.counted, full), full) {
+            (false, true) => self.full += 1,
+            (true, false) => self.full -= 1,
+            _ => {}
+        }
         if s.must_retry && self.retry.is_none() {
             self.retry = Some(now + RETRY);
         }
@@ -355,9 +364,9 @@ impl Plain {
         !self.work.is_empty() || self.bell_rang
     }
 
-    /// True if anything waits for the reactor.
-    pub fn is_waiting(&self) -> bool {
-        !self.socks.is_empty()
+    /// True if anything waits for the reactor; and if sends wait for room.
+    pub fn is_waiting(&self) -> (bool, bool) {
+        (!self.socks.is_empty(), self.full > 0)
     }
 
     fn handle_timeouts(&mut self, now: Time) {

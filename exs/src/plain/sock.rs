@@ -54,6 +54,8 @@ pub(super) struct Sock {
     pub(super) ready: (bool, bool),
     /// On the list of those to be looked after.
     pub(super) listed: bool,
+    /// It is counted among those that wait for room.
+    pub(super) counted: bool,
     /// Its first send is for an address whose queue is full, which no readiness tells.
     pub(super) must_retry: bool,
 }
@@ -85,6 +87,7 @@ impl Sock {
             watched: (false, false),
             ready: (false, false),
             listed: false,
+            counted: false,
             must_retry: false,
         }
     }

@@ -61,6 +61,8 @@ pub struct Context {
     lazy: std::sync::atomic::AtomicBool,
     /// Kernel sockets wait for what only the reactor can tell.
     pub(super) watches_kernel: std::sync::atomic::AtomicBool,
+    /// One of them waits for room.
+    pub(super) kernel_is_full: std::sync::atomic::AtomicBool,
     /// Times that a thread slept in the reactor.
     sleeps: AtomicU64,
 }
@@ -119,6 +121,7 @@ impl Context {
                 asleep_until: AtomicU64::new(u64::MAX),
                 lazy: std::sync::atomic::AtomicBool::new(false),
                 watches_kernel: std::sync::atomic::AtomicBool::new(false),
+                kernel_is_full: std::sync::atomic::AtomicBool::new(false),
                 sleeps: AtomicU64::new(0),
             }
         });
@@ -160,7 +163,9 @@ impl Context {
     /// if a thread was woken that follows.
     fn finish(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
         self.lazy.store(engine.has_lazy(), Ordering::SeqCst);
-        self.watches_kernel.store(engine.waits_for_reactor(), Ordering::Relaxed);
+        let (waits, full) = engine.waits_for_reactor();
+        self.watches_kernel.store(waits, Ordering::Relaxed);
+        self.kernel_is_full.store(full, Ordering::Relaxed);
         let wake = std::mem::take(&mut engine.wake);
         let asleep = self.asleep_until.load(Ordering::SeqCst);
         let hurry = asleep != u64::MAX

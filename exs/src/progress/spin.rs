@@ -35,6 +35,9 @@ impl Context {
     ) -> Result<Option<Led>, Error> {
         let budget = match queue.wait_policy() {
             WaitPolicy::Notify => return Ok(None),
+            // Who has filled a kernel socket waits for bytes to be consumed: the processor
+            // is better used by those who do that.
+            WaitPolicy::Adaptive if self.kernel_is_full.load(Ordering::Relaxed) => return Ok(None),
             WaitPolicy::BusyPoll => u64::MAX,
             WaitPolicy::Adaptive if queue.vain_spins.load(Ordering::Relaxed) < VAIN_SPINS => SPIN,
             WaitPolicy::Adaptive => return Ok(None),

@@ -18,8 +18,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::OnceLock;
 
+use exs::KernelSocket;
+use exs::plain::KernelIo;
 use exs::progress::{Context, Devices};
-use exs::{KernelIo, KernelSocket};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::fstat;
