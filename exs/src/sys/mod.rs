@@ -37,6 +37,6 @@ pub use random::RandomSource;
 pub use sockaddr::{KernelAddr, SOCKADDR_MAX};
 pub use uring::{Ring, RingReply};
 pub use tcp::{
-    SendFlags, abort_on_close, connect_nonblocking, listen, max_segment, no_delay, read_at, receive, send,
-    send_file, shutdown_write, user_timeout, will_need,
+    SendFlags, abort_on_close, connect_nonblocking, listen, max_segment, no_delay, read_at, receive,
+    reserve_port, send, send_file, shutdown_write, user_timeout, will_need,
 };
