@@ -153,7 +153,7 @@ impl Sock {
         let mut sends = 0;
         for xfer in &self.tx {
             let Some(pieces) = xfer.gatherable().filter(|_| room > 0 && used < PIECES) else { break };
-            let left = pieces.len() - xfer.done;
+            let left = pieces.bytes() - xfer.done;
             let (n, bytes) = pieces.to_read(xfer.done, room, &mut list[used..]);
             (used, room, sends) = (used + n, room - bytes, sends + 1);
             if bytes < left {
@@ -184,7 +184,7 @@ impl Sock {
     fn credit(&mut self, mut bytes: usize, ended: &mut Ended) {
         while let Some(first) = self.tx.front_mut() {
             let Some(pieces) = first.gatherable() else { return };
-            let left = pieces.len() - first.done;
+            let left = pieces.bytes() - first.done;
             if left > bytes {
                 first.done += bytes;
                 return;

@@ -105,14 +105,15 @@ pub fn many_buffers() {
         let (ours, peer) = pair(family);
         let other = Ours::new(peer.into());
         let mut ledger = Ledger::new();
-        let parts = |n: usize| (0..n).map(|i| Buffer::from(vec![i as u8; 3])).collect::<Vec<_>>();
+        let byte = |i: usize| i.to_le_bytes()[0];
+        let parts = |n: usize| (0..n).map(|i| Buffer::from(vec![byte(i); 3])).collect::<Vec<_>>();
         let recv =
             ledger.post("recv", |q, t| other.recv_vectored(q, t, parts(500), RecvFlags::NONE));
         ledger.post("send", |q, t| ours.send_vectored(q, t, parts(500), SendFlags::NONE));
         let mut event = ledger.wait_ok(recv);
         assert_eq!(event.bytes(), 1500, "{family:?}");
         for (i, b) in event.take_buffers().iter().enumerate() {
-            assert_eq!(b[..], [i as u8; 3]);
+            assert_eq!(b[..], [byte(i); 3]);
         }
         let refused = ours
             .send_vectored(ledger.queue(), exs::Token(0), parts(1025), SendFlags::NONE)
@@ -184,7 +185,7 @@ pub fn unix_addresses() {
 
 /// To an address whose queue is full a send waits, though no readiness tells when.
 pub fn a_full_queue_elsewhere() {
-    const MESSAGES: usize = 200;
+    const MESSAGES: u8 = 200;
     let b = UnixDatagram::bind_addr(
         &std::os::unix::net::SocketAddr::from_pathname(
             std::env::temp_dir().join(format!("exs-test-full-{}", std::process::id())),
@@ -197,14 +198,14 @@ pub fn a_full_queue_elsewhere() {
     let mut ledger = Ledger::new();
     for i in 0..MESSAGES {
         let to = KernelAddr::unix(&path).unwrap();
-        ledger.post("send", |q, t| ours.send_to(q, t, vec![vec![i as u8; 50].into()], to));
+        ledger.post("send", |q, t| ours.send_to(q, t, vec![vec![i; 50].into()], to));
     }
     assert!(ledger.poll(std::time::Duration::ZERO).is_some());
     assert!(ledger.outstanding() > 0, "the queue holds {MESSAGES} messages");
     let reading = std::thread::spawn(move || {
         for i in 0..MESSAGES {
             let mut got = [0; 60];
-            assert_eq!((b.recv(&mut got).unwrap(), got[49]), (50, i as u8));
+            assert_eq!((b.recv(&mut got).unwrap(), got[49]), (50, i));
         }
     });
     ledger.finish();

@@ -59,9 +59,9 @@ pub fn accepts_in_order() {
         let mut ledger = Ledger::new();
         let tokens: Vec<Token> =
             (0..4).map(|_| ledger.post("accept", |q, t| ours.accept(q, t))).collect();
-        for (i, token) in tokens.into_iter().enumerate() {
+        for (i, token) in (0u8..).zip(tokens) {
             let mut client = TcpStream::connect(addr).unwrap();
-            client.write_all(&[i as u8]).unwrap();
+            client.write_all(&[i]).unwrap();
             let mut event = ledger.wait_ok(token);
             let peer = event.peer().unwrap().as_ip().unwrap();
             assert_eq!(peer, client.local_addr().unwrap());
@@ -72,7 +72,7 @@ pub fn accepts_in_order() {
             assert!(flags.contains(FdFlag::FD_CLOEXEC));
             let mut byte = [9];
             TcpStream::from(taken).read_exact(&mut byte).unwrap();
-            assert_eq!(byte, [i as u8]);
+            assert_eq!(byte, [i]);
         }
         let clients: Vec<_> = (0..3).map(|_| TcpStream::connect(addr).unwrap()).collect();
         for client in &clients {
