@@ -6,6 +6,7 @@
 //! ([`kernel_contract!`](crate::kernel_contract)). The peers here are plain programs: they
 //! read(2) and write(2).
 
+pub mod chaos;
 pub mod messages;
 pub mod owner;
 pub mod queue;
@@ -218,6 +219,7 @@ pub fn run(name: &'static str, io: KernelIo, test: fn()) {
 macro_rules! kernel_contract {
     ($io:expr) => {
         $crate::kernel_tests! { $io;
+            chaos: every_operation_has_one_event;
             messages: boundaries_are_kept, truncation_tells_the_true_length, empty_messages,
                 the_end_of_a_seqpacket, peek, many_buffers, addresses, unix_addresses,
                 a_full_queue_elsewhere, a_message_too_long, an_icmp_error;
