@@ -36,7 +36,7 @@ mod types;
 mod wait;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use mio::unix::SourceFd;
@@ -47,6 +47,7 @@ use self::helper::Helper;
 use self::sock::{Ended, Name, Sock};
 use crate::ids::OpId;
 use crate::rnic::Ready;
+use crate::sys;
 use crate::time::Time;
 
 pub use self::types::{End, Failure, KernelIo, Kind, Pieces, Posted, Request, Target};
@@ -84,6 +85,16 @@ pub struct Plain {
     bell_rang: bool,
     /// The helper's jobs, and whose they are.
     jobs: HashMap<u64, usize>,
+}
+
+/// Closes our descriptor of a socket. Should the owner have closed its own, this is the
+/// last one; and if the owner wants that to wait for the peer, it must not wait here.
+fn release(fd: OwnedFd) {
+    if sys::close_may_wait(fd.as_fd()) {
+        let closer = std::thread::Builder::new().name("exs-close".into());
+        // Without a thread it waits all the same: better than not to close.
+        let _ = closer.spawn(move || drop(fd));
+    }
 }
 
 /// What names an entry.
@@ -315,6 +326,7 @@ impl Plain {
             let _ = self.registry.deregister(&mut SourceFd(&s.fd.as_raw_fd()));
         }
         self.tick = self.tick.filter(|_| !self.socks.is_empty());
+        release(s.fd);
     }
 
     /// Has the reactor watch what is wanted. `exactly`: and nothing else, as it has just

@@ -30,7 +30,7 @@ pub(crate) use map::unmap;
 #[cfg(feature = "verbs")]
 pub use limits::memlock_limit;
 pub use message::{
-    Identity, PIECES_MAX, Received, accept, connect, identify, is_nonblocking, poll_now,
+    Identity, PIECES_MAX, Received, accept, close_may_wait, connect, identify, is_nonblocking, poll_now,
     receive_message, send_message, shutdown, socket_option, wait_writable,
 };
 pub use random::RandomSource;

@@ -226,7 +226,7 @@ macro_rules! kernel_contract {
             owner: uses_it_between_and_after, receives_while_we_send, every_call_leaves_the_flags,
                 as_netperf_does, closes_by_drop, closes_behind_our_back,
                 gives_the_number_to_another_file, shuts_down, leaves_with_sends_in_flight,
-                holds_no_descriptor_for_long, is_nonblocking, closes_one_of_two;
+                holds_no_descriptor_for_long, is_nonblocking, lingers, closes_one_of_two;
             queue: cancel_by_token, cancel_all, cancel_is_of_one_descriptor, thresholds,
                 depth_is_a_limit, time_limits, mixed, a_thousand_sockets, several_threads,
                 progress_without_a_waiter, polls, polls_of_pipes, what_is_refused;

@@ -292,6 +292,28 @@ pub fn is_nonblocking() {
     }
 }
 
+/// An owner that wants close(2) to wait for the peer (SO_LINGER) has nobody but itself
+/// wait.
+pub fn lingers() {
+    let (ours, peer) = pair(Family::Tcp4);
+    let hour = libc::linger { l_onoff: 1, l_linger: 3600 };
+    nx::setsockopt(ours.get_ref(), nx::sockopt::Linger, &hour).unwrap();
+    fill(ours.get_ref());
+    let mut ledger = Ledger::new();
+    ledger.post("send", |q, t| ours.send(q, t, vec![1; 10_000_000], SendFlags::NONE));
+    // EXS has the last descriptor.
+    drop(ours);
+    assert!(ledger.event().error().is_some_and(Error::is_cancelled));
+    let (other, mut far) = pair(Family::Unix);
+    for _ in 0..3 {
+        ledger.post("recv", |q, t| other.recv(q, t, vec![0; 1], RecvFlags::NONE));
+        far.write_all(b"x").unwrap();
+        ledger.ok();
+    }
+    drop(peer);
+    ledger.finish();
+}
+
 /// Of two descriptors of one socket, the operations of the one that is closed end; order
 /// holds over both.
 pub fn closes_one_of_two() {
