@@ -72,12 +72,14 @@ pub struct Plain {
     by_name: HashMap<Name, usize>,
     /// Sockets to be looked after.
     work: Vec<usize>,
+    /// Ended in the socket that is looked after just now.
     ended: Ended,
     done: VecDeque<(Posted, End)>,
     /// Operations with a time limit, and their sockets.
     limits: BTreeMap<(Time, OpId), usize>,
     /// Sockets whose sends wait for room.
     full: usize,
+    /// When to look for closed descriptors, and when to try full addresses again.
     tick: Option<Time>,
     retry: Option<Time>,
     scratch: Scratch,
