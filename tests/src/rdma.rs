@@ -50,14 +50,6 @@ impl Device {
             ("siw", "onesided::a_forged_read_ends_the_connection") => {
                 Some("siw answers READs of all that is registered, open to them or not")
             }
-            // Seen in its source: queued behind a send, the answer has that one's segment.
-            ("siw", "transfers::empty_reads_among_others") => {
-                Some("siw answers READs of no bytes with some others, when it is busy sending")
-            }
-            // Its own words then: "rresp len: 2000 != 0".
-            ("siw", "onesided::many_in_flight") => Some(
-                "siw answers the empty READs that confirm WRITEs with other bytes, when it is busy sending",
-            ),
             ("siw", "connect::a_server_of_another_protocol_is_an_error") => {
                 Some("a kernel with siw does not survive a peer that answers nonsense")
             }

@@ -18,6 +18,14 @@ pub struct TermCode {
     pub code: u8,
 }
 
+impl TermCode {
+    /// It says that a READ or WRITE was not allowed: RDMAP's "remote protection error",
+    /// or DDP's "tagged buffer error".
+    pub fn refuses_access(self) -> bool {
+        matches!((self.layer, self.etype), (0 | 1, 1))
+    }
+}
+
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DisconnectCause {

@@ -252,6 +252,7 @@ fn caps(device: Device, attr: &Attr) -> Caps {
         initiator_first: iwarp,
         read_sink_remote_write: iwarp,
         write_acked: !iwarp,
+        empty_reads: !iwarp,
         file_source: false,
         windows: attr.windows,
         owns_tcp_port: iwarp,

@@ -160,6 +160,7 @@ impl Sock {
             linger: self.opts.linger,
             handshake_timeout: self.opts.connect_timeout.max(Duration::from_millis(1)),
             ring_idle: Some(Duration::from_secs(30)),
+            confirm: !caps.empty_reads,
             force_announce: None,
         }
     }
