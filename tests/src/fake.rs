@@ -38,6 +38,20 @@ pub struct Control {
     /// Addresses tried, and the time given.
     tried: Mutex<Vec<(SocketAddr, Duration)>>,
     removed: AtomicBool,
+    objects: Mutex<Objects>,
+}
+
+/// What there is on a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Objects {
+    /// Protection domains.
+    pub pds: usize,
+    /// Registrations.
+    pub mrs: usize,
+    /// Shared receive queues.
+    pub srqs: usize,
+    /// Queue pairs.
+    pub qps: usize,
 }
 
 impl Control {
@@ -50,6 +64,23 @@ impl Control {
     pub fn tried(&self, ip: IpAddr) -> Vec<Duration> {
         let tried = self.tried.lock().unwrap();
         tried.iter().filter(|(a, _)| a.ip() == ip).map(|(_, time)| *time).collect()
+    }
+
+    /// What there is on the device.
+    pub fn objects(&self) -> Objects {
+        *self.objects.lock().unwrap()
+    }
+
+    /// Notes an object made or freed, unless that failed.
+    fn count<T>(
+        &self,
+        done: Result<T, RnicError>,
+        change: impl FnOnce(&mut Objects),
+    ) -> Result<T, RnicError> {
+        if done.is_ok() {
+            change(&mut self.objects.lock().unwrap());
+        }
+        done
     }
 
     /// Pulls the device out. It is noticed when the engine runs next.
@@ -199,17 +230,17 @@ impl Rnic for Fake {
     }
     fn alloc_pd(&mut self) -> Result<Pd, RnicError> {
         self.alive()?;
-        self.inner.alloc_pd()
+        self.spec.control.count(self.inner.alloc_pd(), |o| o.pds += 1)
     }
     fn dealloc_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
-        self.inner.dealloc_pd(pd)
+        self.spec.control.count(self.inner.dealloc_pd(pd), |o| o.pds -= 1)
     }
     fn reg_mr(&mut self, pd: Pd, memory: &Segment, access: Access) -> Result<Mr, RnicError> {
         self.alive()?;
-        self.inner.reg_mr(pd, memory, access)
+        self.spec.control.count(self.inner.reg_mr(pd, memory, access), |o| o.mrs += 1)
     }
     fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
-        self.inner.dereg_mr(mr)?;
+        self.spec.control.count(self.inner.dereg_mr(mr), |o| o.mrs -= 1)?;
         self.alive()
     }
     fn create_cq(&mut self, depth: usize) -> Result<Cq, RnicError> {
@@ -226,10 +257,10 @@ impl Rnic for Fake {
     }
     fn create_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError> {
         assert!(max_wr <= self.caps.max_srq_wr, "{max_wr}");
-        self.inner.create_srq(pd, max_wr)
+        self.spec.control.count(self.inner.create_srq(pd, max_wr), |o| o.srqs += 1)
     }
     fn destroy_srq(&mut self, srq: Srq) -> Result<(), RnicError> {
-        self.inner.destroy_srq(srq)
+        self.spec.control.count(self.inner.destroy_srq(srq), |o| o.srqs -= 1)
     }
     fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         self.alive()?;
@@ -238,13 +269,13 @@ impl Rnic for Fake {
     fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
         self.alive()?;
         assert!(attr.max_send_wr <= self.caps.max_send_wr, "{attr:?}");
-        self.inner.create_qp(attr)
+        self.spec.control.count(self.inner.create_qp(attr), |o| o.qps += 1)
     }
     fn destroy_qp(&mut self, qp: Qp) -> Result<(), RnicError> {
         self.dialled.remove(&qp);
         self.live.remove(&qp);
         self.waiting.retain(|(w, ..)| *w != qp);
-        self.inner.destroy_qp(qp)
+        self.spec.control.count(self.inner.destroy_qp(qp), |o| o.qps -= 1)
     }
     fn qp_state(&self, qp: Qp) -> Result<QpState, RnicError> {
         self.inner.qp_state(qp)

@@ -104,7 +104,7 @@ impl Context {
         let lead = Lead::new(reactor).map_err(|e| Error::os("eventfd", &e))?;
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let context = Arc::new_cyclic(|me: &Weak| {
-            let released = Arc::new(Released::default());
+            let released = Arc::new(Released::new(me.clone()));
             let engine = Engine::new(id, me.clone(), Arc::clone(&released), soft, verbs);
             Context {
                 clock: Clock::default(),
@@ -389,6 +389,11 @@ impl Context {
     /// A handle was dropped: its socket is closed at the next turn.
     fn release(&self, id: SockId) {
         self.released.socket(id);
+        self.lead.wake();
+    }
+
+    /// Has whoever sleeps in the reactor look after the engine.
+    pub(super) fn wake(&self) {
         self.lead.wake();
     }
 

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::choose::SOFT;
+use super::domain::Place;
 use super::post::Ticket;
 use super::sock::{Sock, State};
 use super::{Engine, Error, SockId};
@@ -134,14 +135,14 @@ impl Engine {
             let (addr, reason) = (dial.addr, dial.reason(device, pinned));
             s.dial = Some(dial);
             match self.attempt(id, device, addr, timeout, now) {
-                Ok((qp, session)) => {
+                Ok((qp, place, session)) => {
                     let d = &self.devices[device];
                     let (transport, name) = (d.transport, d.name().to_owned());
                     let route = Route { transport, device: name, reason };
                     crate::trace::info!("connecting to {addr} by {route}: {}", route.reason);
                     self.by_qp.insert((device, qp), id.index);
                     let s = self.sock(id)?;
-                    (s.session, s.qp, s.device) = (Some(Box::new(session)), Some(qp), device);
+                    (s.session, s.qp, s.place) = (Some(Box::new(session)), Some(qp), place);
                     s.route = Some(Box::new(route));
                     return Ok(());
                 }
@@ -158,11 +159,15 @@ impl Engine {
         addr: SocketAddr,
         timeout: Duration,
         now: Time,
-    ) -> Result<(Qp, Session), RnicError> {
+    ) -> Result<(Qp, Place, Session), RnicError> {
         let d = &mut self.devices[device];
         let s = &self.socks[id.index as usize];
         let session = Session::initiator(s.session_config(d.rnic.caps()));
-        let qp = d.create_qp()?;
+        let domain = d.enter(s.opts.trust_group.as_deref())?;
+        let made = d.create_qp(domain);
+        // The queue pair, if there is one, holds the domain from here on.
+        d.leave(domain);
+        let (qp, place) = (made?, Place { device, domain });
         let hello = session.hello();
         let param = ConnParam {
             private_data: &hello,
@@ -174,9 +179,9 @@ impl Engine {
             bind: s.bound,
         };
         match d.rnic.connect(qp, addr, &param, now) {
-            Ok(()) => Ok((qp, session)),
+            Ok(()) => Ok((qp, place, session)),
             Err(e) => {
-                d.destroy_qp(qp);
+                d.destroy_qp(place.domain, qp);
                 Err(e)
             }
         }
@@ -195,7 +200,7 @@ impl Engine {
     /// An attempt came to nothing: the next, if there is one.
     pub(super) fn attempt_failed(&mut self, id: SockId, source: RnicError, now: Time) {
         let Ok(s) = self.sock(id) else { return };
-        let device = s.device;
+        let device = s.place.device;
         self.drop_session(id.index);
         self.note_failure(id, device, source);
         self.go_on(id, now);
@@ -214,7 +219,7 @@ impl Engine {
         let why = source.to_string();
         let error = Error::Refused { addr, source };
         let Ok(s) = self.sock(id) else { return };
-        let device = s.device;
+        let device = s.place.device;
         let more = s.dial.as_ref().is_some_and(|d| !d.left.is_empty());
         if !silent || !more {
             return self.connect_failed(id, error);

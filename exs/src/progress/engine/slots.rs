@@ -8,7 +8,8 @@
 //!
 //! Slots come in chunks, a registration each, and stay: there are as many as the
 //! most connections at a time have needed. A `wr_id` is a slot's number, which is
-//! chunk times [`CHUNK`] plus the place in the chunk.
+//! chunk times [`CHUNK`] plus the place in the chunk, with the number of the domain in its
+//! upper half.
 
 use crate::mem::{Access, Segment};
 use crate::rnic::{Caps, Pd, RecvWr, Rnic, RnicError, Sge, Srq};
@@ -36,6 +37,8 @@ pub(super) fn credits(caps: &Caps) -> u16 {
 pub(super) struct Slots {
     srq: Srq,
     pd: Pd,
+    /// What the numbers of its slots begin with.
+    base: u64,
     chunks: Vec<Buf>,
     /// Slots that there are, and may be.
     count: usize,
@@ -45,12 +48,12 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    pub(super) fn new(rnic: &mut dyn Rnic, pd: Pd) -> Result<Slots, RnicError> {
+    pub(super) fn new(rnic: &mut dyn Rnic, pd: Pd, base: u64) -> Result<Slots, RnicError> {
         let caps = rnic.caps();
         let most = if caps.srq_waits { PATIENT_MAX } else { STRICT_MAX };
         let limit = most.min(caps.max_srq_wr);
         let srq = rnic.create_srq(pd, limit)?;
-        let mut slots = Slots { srq, pd, chunks: Vec::new(), count: 0, limit, promised: 0 };
+        let mut slots = Slots { srq, pd, base, chunks: Vec::new(), count: 0, limit, promised: 0 };
         match slots.grow(rnic, 1) {
             Ok(()) => Ok(slots),
             Err(e) => {
@@ -100,14 +103,14 @@ impl Slots {
                 let mr = rnic.reg_mr(self.pd, &seg, Access::LOCAL)?;
                 self.chunks.push(Buf { seg, mr });
             }
-            self.post(rnic, self.count as u64)?;
+            self.post(rnic, self.base + self.count as u64)?;
             self.count += 1;
         }
         Ok(())
     }
 
     /// Gives all back.
-    fn end(self, rnic: &mut dyn Rnic) {
+    pub(super) fn end(self, rnic: &mut dyn Rnic) {
         // They exist, and no QP uses them: there is nothing to go wrong.
         let _ = rnic.destroy_srq(self.srq);
         for chunk in self.chunks {
@@ -127,7 +130,7 @@ impl Slots {
 
     /// The chunk of a slot, and where in it the slot begins.
     fn find(&self, slot: u64) -> Option<(&Buf, usize)> {
-        let slot = usize::try_from(slot).ok()?;
+        let slot = usize::try_from(slot.checked_sub(self.base)?).ok()?;
         Some((self.chunks.get(slot / CHUNK)?, slot % CHUNK * SLOT_LEN))
     }
 
