@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -38,6 +38,9 @@ pub struct Control {
     /// Addresses tried, and the time given.
     tried: Mutex<Vec<(SocketAddr, Duration)>>,
     removed: AtomicBool,
+    /// Times that it was put (back) in, and how many of these EXS was told of.
+    plugged: AtomicUsize,
+    told: AtomicUsize,
     objects: Mutex<Objects>,
 }
 
@@ -58,6 +61,11 @@ impl Control {
     /// From now on this happens to connects to `ip`.
     pub fn at(&self, ip: IpAddr, deed: Deed) {
         self.deeds.lock().unwrap().insert(ip, deed);
+    }
+
+    /// From now on connects to `ip` are what they were.
+    pub fn heal(&self, ip: IpAddr) {
+        self.deeds.lock().unwrap().remove(&ip);
     }
 
     /// The times that connects to `ip` were given.
@@ -86,6 +94,12 @@ impl Control {
     /// Pulls the device out. It is noticed when the engine runs next.
     pub fn remove(&self) {
         self.removed.store(true, Ordering::SeqCst);
+    }
+
+    /// Puts a device of that name in again, after the one before was noticed to be gone.
+    pub fn put_back(&self) {
+        self.removed.store(false, Ordering::SeqCst);
+        self.plugged.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -121,10 +135,18 @@ fn install_with(
     soft: impl FnOnce(mio::Registry, usize) -> Result<Box<dyn Rnic>, Error> + Send + 'static,
     specs: Vec<Spec>,
 ) {
-    let devices = Devices::new(soft, move |registry, base, apart| {
+    for spec in &specs {
+        spec.control.plugged.fetch_add(1, Ordering::SeqCst);
+    }
+    let devices = Devices::new(soft, move |registry, tokens| {
         let mut all: Vec<Box<dyn Rnic>> = Vec::new();
-        for (i, spec) in specs.into_iter().enumerate() {
-            all.push(Box::new(Fake::new(registry.try_clone().unwrap(), base + i * apart, spec)?));
+        for spec in &specs {
+            let plugged = spec.control.plugged.load(Ordering::SeqCst);
+            if spec.control.told.swap(plugged, Ordering::SeqCst) < plugged {
+                let (registry, base) = (registry.try_clone().unwrap(), tokens.next().unwrap());
+                *spec.control.objects.lock().unwrap() = Objects::default();
+                all.push(Box::new(Fake::new(registry, base, spec.clone())?));
+            }
         }
         Ok(all)
     });
@@ -233,14 +255,14 @@ impl Rnic for Fake {
         self.spec.control.count(self.inner.alloc_pd(), |o| o.pds += 1)
     }
     fn dealloc_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
-        self.spec.control.count(self.inner.dealloc_pd(pd), |o| o.pds -= 1)
+        self.spec.control.count(self.inner.dealloc_pd(pd), |o| o.pds = o.pds.saturating_sub(1))
     }
     fn reg_mr(&mut self, pd: Pd, memory: &Segment, access: Access) -> Result<Mr, RnicError> {
         self.alive()?;
         self.spec.control.count(self.inner.reg_mr(pd, memory, access), |o| o.mrs += 1)
     }
     fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
-        self.spec.control.count(self.inner.dereg_mr(mr), |o| o.mrs -= 1)?;
+        self.spec.control.count(self.inner.dereg_mr(mr), |o| o.mrs = o.mrs.saturating_sub(1))?;
         self.alive()
     }
     fn create_cq(&mut self, depth: usize) -> Result<Cq, RnicError> {
@@ -260,7 +282,7 @@ impl Rnic for Fake {
         self.spec.control.count(self.inner.create_srq(pd, max_wr), |o| o.srqs += 1)
     }
     fn destroy_srq(&mut self, srq: Srq) -> Result<(), RnicError> {
-        self.spec.control.count(self.inner.destroy_srq(srq), |o| o.srqs -= 1)
+        self.spec.control.count(self.inner.destroy_srq(srq), |o| o.srqs = o.srqs.saturating_sub(1))
     }
     fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         self.alive()?;
@@ -275,7 +297,7 @@ impl Rnic for Fake {
         self.dialled.remove(&qp);
         self.live.remove(&qp);
         self.waiting.retain(|(w, ..)| *w != qp);
-        self.spec.control.count(self.inner.destroy_qp(qp), |o| o.qps -= 1)
+        self.spec.control.count(self.inner.destroy_qp(qp), |o| o.qps = o.qps.saturating_sub(1))
     }
     fn qp_state(&self, qp: Qp) -> Result<QpState, RnicError> {
         self.inner.qp_state(qp)

@@ -98,7 +98,7 @@ impl Context {
             || reactor.registry().try_clone().map_err(|e| Error::os("dup of the reactor", &e));
         let soft = (devices.soft)(registry()?, 0)?;
         let verbs = match devices.verbs {
-            Some(open) => Verbs::Unopened(open, registry()?),
+            Some(open) => Verbs::new(open, registry()?),
             None => Verbs::Unbuilt,
         };
         let lead = Lead::new(reactor).map_err(|e| Error::os("eventfd", &e))?;

@@ -50,6 +50,17 @@ impl Device {
         Device { index, rnic, transport, gone: false, cq, domains, next_domain: 0 }
     }
 
+    /// Nothing of ours is on it that anybody may still name.
+    pub(super) fn is_unused(&self) -> bool {
+        self.domains.iter().all(Domain::is_unused)
+    }
+
+    /// The same in the place of a device that is gone: no domain of it has the number of
+    /// one there.
+    pub(super) fn in_place_of(self, old: &Device) -> Device {
+        Device { next_domain: old.next_domain, ..self }
+    }
+
     pub(super) fn name(&self) -> &str {
         &self.rnic.caps().name
     }

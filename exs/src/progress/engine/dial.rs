@@ -13,7 +13,7 @@ use super::choose::SOFT;
 use super::domain::Place;
 use super::post::Ticket;
 use super::sock::{Sock, State};
-use super::{Engine, Error, SockId};
+use super::{Engine, Error, SockId, silence};
 use crate::ids::OpId;
 use crate::progress::event::{Bufs, EventKind, Readiness};
 use crate::progress::options::Transport;
@@ -33,8 +33,8 @@ pub(super) struct Dial {
     deadline: Time,
     /// Devices to try.
     left: VecDeque<usize>,
-    /// Those that were not worth a try, and why.
-    passed: Vec<(String, RnicError)>,
+    /// Those that were not worth a try, or come last, and why.
+    passed: Vec<(String, String)>,
     /// What became of those that were tried.
     failed: Vec<(String, String)>,
     /// The last failure.
@@ -92,10 +92,15 @@ impl Engine {
         let s = self.fresh(id, "connect")?;
         let (opts, bind) = (s.opts.clone(), s.bound);
         let (mut left, mut passed) = (VecDeque::new(), Vec::new());
-        for Verdict { device, name, refused, .. } in self.verdicts(&opts, addr, bind)? {
-            match refused {
-                None => left.push_back(device),
-                Some(why) => passed.push((name, why)),
+        for Verdict { device, name, refused, silent, .. } in
+            self.verdicts(&opts, addr, bind, now)?
+        {
+            match (refused, silent) {
+                (Some(why), _) => passed.push((name, why.to_string())),
+                (None, ago) => {
+                    left.push_back(device);
+                    passed.extend(ago.map(|ago| (name, silence::describe(ago))));
+                }
             }
         }
         let timeout = opts.connect_timeout;
@@ -127,13 +132,16 @@ impl Engine {
             let left = dial.deadline.since(now);
             let next = dial.left.pop_front().filter(|_| !left.is_zero() || dial.last.is_none());
             let Some(device) = next else { return Err(dial.error()) };
-            let timeout = match dial.left.is_empty() {
-                true => left,
-                false => left.min(ATTEMPT_MAX).min(dial.timeout / 3),
-            };
             let pinned = s.opts.transport != Transport::Auto;
+            // Time is kept for those of which an answer may be hoped; one that was silent
+            // before, and so comes last, gets no more than it had then.
+            let silent = |d: &usize| self.silences.since(*d, dial.addr.ip(), now).is_some();
+            let timeout = match dial.left.iter().all(silent) {
+                true if dial.last.is_none() || !silent(&device) => left,
+                _ => left.min(ATTEMPT_MAX).min(dial.timeout / 3),
+            };
             let (addr, reason) = (dial.addr, dial.reason(device, pinned));
-            s.dial = Some(dial);
+            self.sock(id)?.dial = Some(dial);
             match self.attempt(id, device, addr, timeout, now) {
                 Ok((qp, place, session)) => {
                     let d = &self.devices[device];
@@ -201,6 +209,17 @@ impl Engine {
     pub(super) fn attempt_failed(&mut self, id: SockId, source: RnicError, now: Time) {
         let Ok(s) = self.sock(id) else { return };
         let device = s.place.device;
+        if let Some(addr) = s.dial.as_ref().map(|d| d.addr).filter(|_| device != SOFT) {
+            match source {
+                RnicError::Timeout(_) | RnicError::Os { errno: libc::ETIMEDOUT, .. } => {
+                    self.silences.note(device, addr.ip(), now);
+                }
+                RnicError::Os { errno: libc::ECONNREFUSED, .. } => {
+                    self.silences.forget(device, addr.ip());
+                }
+                _ => {}
+            }
+        }
         self.drop_session(id.index);
         self.note_failure(id, device, source);
         self.go_on(id, now);
@@ -220,6 +239,8 @@ impl Engine {
         let error = Error::Refused { addr, source };
         let Ok(s) = self.sock(id) else { return };
         let device = s.place.device;
+        self.silences.forget(device, addr.ip());
+        let Ok(s) = self.sock(id) else { return };
         let more = s.dial.as_ref().is_some_and(|d| !d.left.is_empty());
         if !silent || !more {
             return self.connect_failed(id, error);
@@ -270,7 +291,9 @@ impl Engine {
     pub(super) fn connected(&mut self, index: u32, op: OpId) {
         let s: &mut Sock = &mut self.socks[index as usize];
         s.state = State::Open;
-        s.dial = None;
+        if let Some(dial) = s.dial.take() {
+            self.silences.forget(s.place.device, dial.addr.ip());
+        }
         self.complete(op, Ok(()));
     }
 

@@ -82,6 +82,11 @@ impl Domain {
         self.group.as_deref() == group
     }
 
+    /// It has no connections, no listeners, and no registrations but its own.
+    pub(super) fn is_unused(&self) -> bool {
+        self.users == 0 && self.registrations == 0
+    }
+
     /// Makes what its connections share, if it is not there.
     pub(super) fn open(&mut self, rnic: &mut dyn Rnic) -> Result<(), RnicError> {
         if self.pools.is_none() {

@@ -8,7 +8,7 @@
 //!
 //! The files: `device` (RNIC), `domain` (protection domains with their pools), `slots`, `sock`, `ops` (tables), `post`
 //! (the calls of the API), `onesided` (exports, READ, WRITE), `choose` (which device),
-//! `dial` (connect), `listen`, `cm` (what the RNICs report of connections), `life`
+//! `dial` (connect), `silence` (who did not answer), `listen`, `cm` (what the RNICs report of connections), `life`
 //! (timers and ends), `memory` (buffers to registered memory), `files`. Nothing here blocks
 //! or sleeps.
 
@@ -25,6 +25,7 @@ mod memory;
 mod onesided;
 mod ops;
 mod post;
+mod silence;
 mod slots;
 mod sock;
 
@@ -112,6 +113,7 @@ pub(crate) struct Engine {
     me: Weak,
     devices: Vec<Device>,
     verbs: Verbs,
+    silences: silence::Silences,
     socks: slab::Slab<Sock>,
     generation: u32,
     by_qp: HashMap<(usize, Qp), u32>,
@@ -144,6 +146,7 @@ impl Engine {
             me,
             devices: vec![Device::new(choose::SOFT, soft, Transport::Soft)],
             verbs,
+            silences: silence::Silences::default(),
             socks: slab::Slab::new(),
             generation: 0,
             by_qp: HashMap::new(),
