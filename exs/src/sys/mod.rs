@@ -28,6 +28,6 @@ pub(crate) use map::unmap;
 pub use limits::memlock_limit;
 pub use random::RandomSource;
 pub use tcp::{
-    SendFlags, abort_on_close, connect_nonblocking, listen, max_segment, no_delay, read_at, receive, send,
-    send_file, shutdown_write, user_timeout, will_need,
+    SendFlags, abort_on_close, connect_nonblocking, listen, max_segment, no_delay, read_at, receive,
+    reserve_port, send, send_file, shutdown_write, user_timeout, will_need,
 };
