@@ -20,6 +20,13 @@ use exs::rnic::{
 use exs::tcp::SoftRnic;
 use exs::time::Time;
 
+impl Objects {
+    /// What there is: domains, registrations, receive queues, queue pairs.
+    pub fn now(&self) -> (usize, usize, usize, usize) {
+        (self.pds, self.mrs, self.srqs, self.qps)
+    }
+}
+
 /// What connecting to an address comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
@@ -51,6 +58,8 @@ pub struct Objects {
     pub pds: usize,
     /// Registrations.
     pub mrs: usize,
+    /// Those that ever were.
+    pub made: usize,
     /// Shared receive queues.
     pub srqs: usize,
     /// Queue pairs.
@@ -259,7 +268,10 @@ impl Rnic for Fake {
     }
     fn reg_mr(&mut self, pd: Pd, memory: &Segment, access: Access) -> Result<Mr, RnicError> {
         self.alive()?;
-        self.spec.control.count(self.inner.reg_mr(pd, memory, access), |o| o.mrs += 1)
+        self.spec.control.count(self.inner.reg_mr(pd, memory, access), |o| {
+            o.mrs += 1;
+            o.made += 1;
+        })
     }
     fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
         self.spec.control.count(self.inner.dereg_mr(mr), |o| o.mrs = o.mrs.saturating_sub(1))?;

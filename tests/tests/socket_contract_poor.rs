@@ -15,6 +15,7 @@ fn poor(caps: &mut Caps) {
     caps.file_source = false;
     caps.srq_waits = false;
     caps.empty_reads = false;
+    caps.pins = true;
     caps.max_srq_wr = 20_000;
     caps.max_sge = 2;
     caps.max_send_wr = 16;

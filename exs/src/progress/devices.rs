@@ -60,7 +60,7 @@ pub(super) const NO_DEVICE: &str = "this host has no RDMA device. `rdma link` li
                          EXS_TRANSPORT=auto";
 pub(super) const UNBUILT: &str = "this EXS was built without RDMA devices: build it with the feature `verbs`, \
                        which needs libclang and the headers of rdma-core (Debian: libibverbs-dev, \
-                       librdmacm-dev, libclang-14-dev)";
+                       librdmacm-dev, libclang1-14, libclang-common-14-dev)";
 pub(super) const CANNOT_OPEN: &str = "see that rdma-core is installed, that the modules ib_uverbs and rdma_ucm \
                            are loaded (modprobe), and that /dev/infiniband may be opened";
 

@@ -161,6 +161,18 @@ pub enum RnicError {
         /// Possible.
         limit: u64,
     },
+    /// There are too many already.
+    #[error("{what}: {asked} is over this RNIC's limit of {limit}; close connections that are not needed first")]
+    Exhausted {
+        /// What there are too many of.
+        what: &'static str,
+        /// How many there would be.
+        asked: u64,
+        /// Possible.
+        limit: u64,
+        /// EMFILE for objects, ENOBUFS for memory.
+        errno: i32,
+    },
     /// This RNIC cannot do that.
     #[error("this RNIC has no {0}")]
     Unsupported(&'static str),

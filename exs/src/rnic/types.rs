@@ -55,6 +55,9 @@ pub struct Caps {
     /// READs of no bytes from here are answered rightly, whatever else this RNIC is
     /// sending, so that peers can confirm their WRITEs by them (siw: not).
     pub empty_reads: bool,
+    /// To register memory pins it, by system calls: for some tens of KiB that costs
+    /// more than to copy them.
+    pub pins: bool,
     /// WRs may take their payload from a file.
     pub file_source: bool,
     /// [`bind_mw`](super::Rnic::bind_mw) makes true windows (type 2: of one QP, with

@@ -103,6 +103,7 @@ impl SoftRnic {
                 read_sink_remote_write: true,
                 write_acked: false,
                 empty_reads: true,
+                pins: false,
                 file_source: true,
                 windows: true,
                 srq_waits: true,

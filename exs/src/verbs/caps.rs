@@ -23,6 +23,7 @@ pub(super) fn caps(device: Device, attr: &Attr) -> Caps {
         read_sink_remote_write: iwarp,
         write_acked: !iwarp,
         empty_reads: !iwarp,
+        pins: true,
         file_source: false,
         windows: attr.windows,
         owns_tcp_port: iwarp,

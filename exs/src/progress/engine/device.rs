@@ -135,7 +135,7 @@ impl Device {
         // Else its domain ended meanwhile.
         if let Ok((rnic, pools)) = self.pools(domain_of(slot)) {
             // The SRQ has room: this slot came out of it.
-            let posted = pools.slots.post(rnic, slot);
+            let posted = pools.slots.give_back(rnic, slot);
             debug_assert!(posted.is_ok() || gone, "{posted:?}");
         }
     }

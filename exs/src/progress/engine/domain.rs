@@ -22,9 +22,22 @@ use crate::mem::Access;
 use crate::rnic::{Pd, Rnic, RnicError};
 use crate::session::Buf;
 
-/// The pool through which small unregistered memory travels.
-const BOUNCES: u32 = 256;
-pub(super) const BOUNCE: usize = 4 << 10;
+/// The pools through which small unregistered memory travels: pieces, and bytes of each.
+/// The second is for devices to which registering is dear (`Caps::pins`).
+const BOUNCES: [(u32, usize); 2] = [(256, 4 << 10), (32, 64 << 10)];
+
+/// A piece of a bounce pool: which pool, and which piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pool: usize,
+    slot: u32,
+}
+
+/// One pool, made when first needed.
+struct BouncePool {
+    buf: Buf,
+    free: Vec<u32>,
+}
 
 /// Where a socket's objects are: a device, and a domain of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,8 +76,7 @@ pub(super) struct Domain {
 /// What the connections of a domain share.
 pub(super) struct Pools {
     pub(super) slots: Slots,
-    /// The bounce pool, made when first needed.
-    bounces: Option<(Buf, Vec<u32>)>,
+    bounces: [Option<BouncePool>; 2],
     pub(super) files: FilePool,
 }
 
@@ -91,7 +103,7 @@ impl Domain {
     pub(super) fn open(&mut self, rnic: &mut dyn Rnic) -> Result<(), RnicError> {
         if self.pools.is_none() {
             let slots = Slots::new(rnic, self.pd, u64::from(self.id) << 32)?;
-            self.pools = Some(Pools { slots, bounces: None, files: FilePool::default() });
+            self.pools = Some(Pools { slots, bounces: [None, None], files: FilePool::default() });
         }
         Ok(())
     }
@@ -102,7 +114,7 @@ impl Domain {
             return false;
         }
         if let Some(pools) = self.pools.take() {
-            let bounces = pools.bounces.map(|(buf, _)| buf);
+            let bounces = pools.bounces.into_iter().flatten().map(|pool| pool.buf);
             // They exist, and nothing uses them: there is nothing to go wrong, unless
             // the device is gone.
             for buf in pools.files.into_pieces().chain(bounces) {
@@ -113,29 +125,38 @@ impl Domain {
         self.registrations == 0 && rnic.dealloc_pd(self.pd).is_ok()
     }
 
-    /// Takes a slot of the bounce pool; None if all are in use.
-    pub(super) fn take_bounce(&mut self, rnic: &mut dyn Rnic) -> Result<Option<u32>, RnicError> {
-        let pd = self.pd;
-        let Some(pools) = &mut self.pools else { return Ok(None) };
-        if pools.bounces.is_none() {
-            let seg = map(BOUNCES as usize * BOUNCE)?;
-            let mr = rnic.reg_mr(pd, &seg, Access::LOCAL)?;
-            // The first slot is taken first: what is never used is never touched.
-            pools.bounces = Some((Buf { seg, mr }, (0..BOUNCES).rev().collect()));
-        }
-        Ok(pools.bounces.as_mut().and_then(|(_, free)| free.pop()))
+    /// Takes a piece for `len` bytes; None if they are too many, or all are in use.
+    pub(super) fn take_bounce(
+        &mut self,
+        rnic: &mut dyn Rnic,
+        len: usize,
+    ) -> Result<Option<Piece>, RnicError> {
+        let pools = if rnic.caps().pins { 2 } else { 1 };
+        let fits = BOUNCES[..pools].iter().position(|(_, each)| len <= *each);
+        let (Some(pool), Some(own)) = (fits, &mut self.pools) else { return Ok(None) };
+        let (count, each) = BOUNCES[pool];
+        let made = match &mut own.bounces[pool] {
+            Some(made) => made,
+            none => {
+                let seg = map(count as usize * each)?;
+                let mr = rnic.reg_mr(self.pd, &seg, Access::LOCAL)?;
+                // The first is taken first: what is never used is never touched.
+                none.insert(BouncePool { buf: Buf { seg, mr }, free: (0..count).rev().collect() })
+            }
+        };
+        Ok(made.free.pop().map(|slot| Piece { pool, slot }))
     }
 
-    /// The first `len` bytes of a bounce slot.
-    pub(super) fn bounce(&self, slot: u32, len: usize) -> Option<Buf> {
-        let (pool, _) = self.pools.as_ref()?.bounces.as_ref()?;
-        let seg = pool.seg.slice(slot as usize * BOUNCE, len).ok()?;
-        Some(Buf { seg, mr: pool.mr })
+    /// The first `len` bytes of a piece.
+    pub(super) fn bounce(&self, piece: Piece, len: usize) -> Option<Buf> {
+        let pool = self.pools.as_ref()?.bounces[piece.pool].as_ref()?;
+        let at = piece.slot as usize * BOUNCES[piece.pool].1;
+        Some(Buf { seg: pool.buf.seg.slice(at, len).ok()?, mr: pool.buf.mr })
     }
 
-    pub(super) fn give_bounce(&mut self, slot: u32) {
-        if let Some((_, free)) = self.pools.as_mut().and_then(|p| p.bounces.as_mut()) {
-            free.push(slot);
+    pub(super) fn give_bounce(&mut self, piece: Piece) {
+        if let Some(pool) = self.pools.as_mut().and_then(|p| p.bounces[piece.pool].as_mut()) {
+            pool.free.push(piece.slot);
         }
     }
 }

@@ -5,7 +5,7 @@
 //! registered slots, a large one is registered for the operation.
 
 use super::device::Device;
-use super::domain::{BOUNCE, Place};
+use super::domain::Place;
 use super::ops::{Bounce, Op, TempMrs, first_buffer};
 use super::{Engine, Error, SockId};
 use crate::mem::{Access, Buffer, Key};
@@ -31,7 +31,7 @@ impl Engine {
     ) -> Result<Prepared, Error> {
         let mut temp = TempMrs::None;
         let prepared = match bufs {
-            Bufs::One(b) if !b.is_registered() && b.len() <= BOUNCE => {
+            Bufs::One(b) if !b.is_registered() => {
                 if let Some(p) = self.prepare_bounce(place, b, inbound)? {
                     return Ok(p);
                 }
@@ -83,12 +83,12 @@ impl Engine {
             return Ok(None);
         }
         let (rnic, domain) = d.domain(place.domain)?;
-        let Some(slot) = domain.take_bounce(rnic)? else { return Ok(None) };
-        let Some(buf) = domain.bounce(slot, buffer.len()) else { return Ok(None) };
+        let Some(piece) = domain.take_bounce(rnic, buffer.len())? else { return Ok(None) };
+        let Some(buf) = domain.bounce(piece, buffer.len()) else { return Ok(None) };
         if !inbound {
             buf.seg.write_at(0, buffer);
         }
-        let bounce = Some(Bounce { slot, inbound });
+        let bounce = Some(Bounce { piece, inbound });
         Ok(Some(Prepared { iov: IoVec::One(buf), temp: TempMrs::None, bounce }))
     }
 
@@ -139,7 +139,7 @@ impl Engine {
         let d = &mut self.devices[place.device];
         free_temp(d, place.domain, temp);
         if let (Some(b), Ok((_, domain))) = (bounce, d.domain(place.domain)) {
-            domain.give_bounce(b.slot);
+            domain.give_bounce(b.piece);
         }
     }
 
@@ -159,7 +159,7 @@ impl Engine {
         {
             let n = usize::try_from(bytes).unwrap_or(usize::MAX).min(buffer.len());
             let domain = self.devices[place.device].domain(place.domain);
-            if let Some(from) = domain.ok().and_then(|(_, d)| d.bounce(b.slot, n)) {
+            if let Some(from) = domain.ok().and_then(|(_, d)| d.bounce(b.piece, n)) {
                 from.seg.copy_to(0, &buffer.segment(), 0, n);
             }
         }
