@@ -139,7 +139,11 @@ impl Domain {
             Some(made) => made,
             none => {
                 let seg = map(count as usize * each)?;
-                let mr = rnic.reg_mr(self.pd, &seg, Access::LOCAL)?;
+                let mr = match rnic.reg_mr(self.pd, &seg, Access::LOCAL) {
+                    // What is left of locked memory may do for the operation alone.
+                    Err(RnicError::MemLock { .. }) => return Ok(None),
+                    other => other?,
+                };
                 // The first is taken first: what is never used is never touched.
                 none.insert(BouncePool { buf: Buf { seg, mr }, free: (0..count).rev().collect() })
             }
