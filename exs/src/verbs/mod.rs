@@ -150,7 +150,11 @@ impl Opener {
         let new = Device::others_than(&self.opened)
             .map_err(|e| RnicError::os("rdma_get_devices", &e))?;
         let mut rnics: Vec<Box<dyn Rnic>> = Vec::new();
-        for (device, token_base) in new.into_iter().zip(tokens) {
+        // Tokens of a device that could not be opened are the next one's: the caller counts
+        // those that it gets.
+        let mut spare = None;
+        for device in new {
+            let Some(token_base) = spare.take().or_else(|| tokens.next()) else { break };
             let host = match &self.host {
                 Some(host) => host,
                 None => self.host.insert(host::Host::new().map_err(|e| {
@@ -164,6 +168,7 @@ impl Opener {
                 }
                 // It may be about to go; the others need not do without us for that.
                 Err(e) if !self.opened.is_empty() => {
+                    spare = Some(token_base);
                     crate::trace::warn!("{} cannot be used: {e}", device.name());
                 }
                 Err(e) => return Err(e),

@@ -150,6 +150,7 @@ impl VerbsRnic {
         let pd = self.srqs.remove(srq.0)?.pd;
         self.pds.get_mut(pd)?.users -= 1;
         // Its CQ goes with it.
+        self.srq_cqs.remove(&srq.0);
         self.hw.retain(|_, q| q.role != Role::Shared(srq.0));
         Ok(())
     }
