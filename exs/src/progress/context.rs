@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::devices::Devices;
-use super::engine::{Engine, Released, SockId, Verbs};
+use super::engine::{Engine, KERNEL_TOKENS, Released, SockId, Verbs};
 use super::lead::{Lead, Leader, Reactor};
 use super::queue::{QueueCore, Waiter, waiter};
 use super::options::check_environment;
 use super::spin::VAIN_SPINS;
 use super::Error;
+use crate::plain::Plain;
 use crate::sys::Clock;
 use crate::time::Time;
 
@@ -58,6 +59,10 @@ pub struct Context {
     asleep_until: AtomicU64,
     /// Posted work waits for a doorbell.
     lazy: std::sync::atomic::AtomicBool,
+    /// Kernel sockets wait for what only the reactor can tell.
+    pub(super) watches_kernel: std::sync::atomic::AtomicBool,
+    /// One of them waits for room.
+    pub(super) kernel_is_full: std::sync::atomic::AtomicBool,
     /// Times that a thread slept in the reactor.
     sleeps: AtomicU64,
 }
@@ -97,6 +102,7 @@ impl Context {
         let registry =
             || reactor.registry().try_clone().map_err(|e| Error::os("dup of the reactor", &e));
         let soft = (devices.soft)(registry()?, 0)?;
+        let plain = Plain::new(registry()?, KERNEL_TOKENS, devices.kernel_io);
         let verbs = match devices.verbs {
             Some(open) => Verbs::new(open, registry()?),
             None => Verbs::Unbuilt,
@@ -105,7 +111,7 @@ impl Context {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let context = Arc::new_cyclic(|me: &Weak| {
             let released = Arc::new(Released::new(me.clone()));
-            let engine = Engine::new(id, me.clone(), Arc::clone(&released), soft, verbs);
+            let engine = Engine::new(id, me.clone(), Arc::clone(&released), (soft, plain), verbs);
             Context {
                 clock: Clock::default(),
                 engine: Mutex::new(engine),
@@ -114,6 +120,8 @@ impl Context {
                 released,
                 asleep_until: AtomicU64::new(u64::MAX),
                 lazy: std::sync::atomic::AtomicBool::new(false),
+                watches_kernel: std::sync::atomic::AtomicBool::new(false),
+                kernel_is_full: std::sync::atomic::AtomicBool::new(false),
                 sleeps: AtomicU64::new(0),
             }
         });
@@ -155,6 +163,9 @@ impl Context {
     /// if a thread was woken that follows.
     fn finish(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
         self.lazy.store(engine.has_lazy(), Ordering::SeqCst);
+        let (waits, full) = engine.waits_for_reactor();
+        self.watches_kernel.store(waits, Ordering::Relaxed);
+        self.kernel_is_full.store(full, Ordering::Relaxed);
         let wake = std::mem::take(&mut engine.wake);
         let asleep = self.asleep_until.load(Ordering::SeqCst);
         let hurry = asleep != u64::MAX
@@ -395,6 +406,15 @@ impl Context {
     /// Has whoever sleeps in the reactor look after the engine.
     pub(super) fn wake(&self) {
         self.lead.wake();
+    }
+
+    /// The program may have closed a kernel socket: looked after at the next turn.
+    pub(crate) fn release_kernel(&self, dev: u64, ino: u64) {
+        // Should this be read too early, the next tick of the engine's finds it.
+        if self.watches_kernel.load(Ordering::Relaxed) {
+            self.released.kernel(dev, ino);
+            self.lead.wake();
+        }
     }
 
     /// Times that a thread slept in the reactor.

@@ -11,10 +11,13 @@ mod clock;
 mod ifaddrs;
 mod iovec;
 mod map;
+mod message;
 #[cfg(feature = "verbs")]
 mod limits;
 mod random;
+mod sockaddr;
 mod tcp;
+mod uring;
 
 #[cfg(feature = "verbs")]
 pub(crate) use addr::{RawAddr, from_raw};
@@ -26,7 +29,13 @@ pub use map::map_anonymous;
 pub(crate) use map::unmap;
 #[cfg(feature = "verbs")]
 pub use limits::memlock_limit;
+pub use message::{
+    Identity, PIECES_MAX, Received, accept, close_may_wait, connect, identify, is_nonblocking, poll_now,
+    receive_message, send_message, shutdown, socket_option, wait_writable,
+};
 pub use random::RandomSource;
+pub use sockaddr::{KernelAddr, SOCKADDR_MAX};
+pub use uring::{Ring, RingReply};
 pub use tcp::{
     SendFlags, abort_on_close, connect_nonblocking, listen, max_segment, no_delay, read_at, receive,
     reserve_port, send, send_file, shutdown_write, user_timeout, will_need,
