@@ -403,6 +403,11 @@ impl Context {
         self.lead.wake();
     }
 
+    /// Has whoever sleeps in the reactor look after the engine.
+    pub(super) fn wake(&self) {
+        self.lead.wake();
+    }
+
     /// The program may have closed a kernel socket: looked after at the next turn.
     pub(crate) fn release_kernel(&self, dev: u64, ino: u64) {
         // Should this be read too early, the next tick of the engine's finds it.
@@ -410,11 +415,6 @@ impl Context {
             self.released.kernel(dev, ino);
             self.lead.wake();
         }
-    }
-
-    /// Has whoever sleeps in the reactor look after the engine.
-    pub(super) fn wake(&self) {
-        self.lead.wake();
     }
 
     /// Times that a thread slept in the reactor.

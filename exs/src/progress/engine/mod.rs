@@ -73,9 +73,9 @@ pub struct SockId {
 pub(super) struct Released {
     any: AtomicBool,
     sockets: Mutex<Vec<SockId>>,
+    keys: Mutex<Vec<(u64, Key)>>,
     /// Kernel sockets whose owner may have closed them: (device, inode).
     kernel: Mutex<Vec<(u64, u64)>>,
-    keys: Mutex<Vec<(u64, Key)>>,
     /// Whose they are.
     context: Weak,
 }
@@ -83,14 +83,16 @@ pub(super) struct Released {
 impl Released {
     pub(super) fn new(context: Weak) -> Released {
         let (sockets, keys, kernel) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Released { any: AtomicBool::new(false), sockets, kernel, keys, context }
+        Released { any: AtomicBool::new(false), sockets, keys, kernel, context }
     }
 
     pub(super) fn socket(&self, id: SockId) {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner).push(id);
         self.any.store(true, Ordering::Release);
     }
+}
 
+impl Released {
     pub(super) fn kernel(&self, dev: u64, ino: u64) {
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner).push((dev, ino));
         self.any.store(true, Ordering::Release);
