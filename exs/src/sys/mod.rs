@@ -14,6 +14,7 @@ mod map;
 #[cfg(feature = "verbs")]
 mod limits;
 mod random;
+mod signal;
 mod tcp;
 
 #[cfg(feature = "verbs")]
@@ -27,6 +28,7 @@ pub(crate) use map::unmap;
 #[cfg(feature = "verbs")]
 pub use limits::memlock_limit;
 pub use random::RandomSource;
+pub use signal::{HeldSignals, wait_readable};
 pub use tcp::{
     SendFlags, abort_on_close, connect_nonblocking, listen, max_segment, no_delay, read_at, receive, send,
     send_file, shutdown_write, user_timeout, will_need,

@@ -7,7 +7,7 @@
 //! a leader calls: progress of the devices, timers, `settle`.
 //!
 //! The files: `device` (RNIC, bounce pool), `slots`, `sock`, `ops` (tables), `post`
-//! (the calls of the API), `onesided` (exports, READ, WRITE), `choose` (which device),
+//! (the calls of the API), `parts` (sends of several), `onesided` (exports, READ, WRITE), `choose` (which device),
 //! `dial` (connect), `listen`, `cm` (what the RNICs report of connections), `life`
 //! (timers and ends), `memory` (buffers to registered memory), `files`. Nothing here blocks
 //! or sleeps.
@@ -23,6 +23,7 @@ mod listen;
 mod memory;
 mod onesided;
 mod ops;
+mod parts;
 mod post;
 mod slots;
 mod sock;
@@ -34,6 +35,7 @@ use std::sync::{Mutex, PoisonError};
 
 use self::device::Device;
 use self::ops::{Op, OpTable};
+use self::parts::Group;
 use self::sock::Sock;
 use super::context::Weak;
 use super::event::{EventKind, RawEvent, Readiness};
@@ -47,6 +49,7 @@ use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
 pub use self::onesided::Remote;
+pub use self::parts::Part;
 pub(super) use self::choose::Verbs;
 pub(crate) use self::post::Ticket;
 pub use self::post::{FileSend, RecvFlags};
@@ -105,6 +108,7 @@ pub(crate) struct Engine {
     by_qp: HashMap<(usize, Qp), u32>,
     by_listener: HashMap<(usize, Listener), u32>,
     ops: OpTable,
+    groups: HashMap<OpId, Group>,
     timers: BTreeSet<(Time, u32)>,
     dirty: Vec<u32>,
     lazy: Vec<u32>,
@@ -137,6 +141,7 @@ impl Engine {
             by_qp: HashMap::new(),
             by_listener: HashMap::new(),
             ops: OpTable::default(),
+            groups: HashMap::new(),
             timers: BTreeSet::new(),
             dirty: Vec::new(),
             lazy: Vec::new(),
@@ -353,7 +358,7 @@ impl Engine {
             while let Some(done) =
                 self.socks[index as usize].session.as_mut().and_then(|s| s.poll_done())
             {
-                self.finish(done);
+                self.finish(done, now);
             }
         }
         self.check_polls(index);
@@ -362,9 +367,12 @@ impl Engine {
     }
 
     /// An operation of a session has ended.
-    fn finish(&mut self, done: Done) {
+    fn finish(&mut self, done: Done, now: Time) {
         let Some(mut op) = self.ops.remove(done.op) else { return };
         self.release_memory(&mut op, done.bytes);
+        if op.group != 0 {
+            return self.finish_part(op.group, op.bufs, done, now);
+        }
         let mut event = RawEvent::new(op.token, op.kind);
         event.bytes = done.bytes;
         event.total = done.total;
@@ -375,7 +383,7 @@ impl Engine {
 
     /// Puts an operation's event into its queue.
     fn deliver(&mut self, op: Op, mut event: RawEvent) {
-        event.bufs = op.bufs;
+        (event.bufs, event.tag) = (op.bufs, op.tag);
         self.counters.events += 1;
         op.queue.push(event, &mut self.wake);
     }

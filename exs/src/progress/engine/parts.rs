@@ -1,0 +1,226 @@
+//! Sends of several parts, of memory and of files, with one event.
+//!
+//! Each part is an operation of the session's, posted under one hold of the lock, so
+//! that nothing of other threads' comes between them. A *group* gathers what becomes of
+//! them. When one fails, those behind it are cancelled: a stream has no holes.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use super::memory::Prepared;
+use super::ops::TempMrs;
+use super::post::Ticket;
+use super::{Engine, Error, SockId};
+use crate::ids::OpId;
+use crate::mem::Buffer;
+use crate::progress::event::{Bufs, EventKind, RawEvent};
+use crate::rnic::FileRange;
+use crate::session::{Done, IoVec, OpError, Source};
+use crate::time::Time;
+use crate::wire::exs::SocketKind;
+
+/// A part of what [`Socket::send_parts`](crate::Socket::send_parts) sends.
+#[derive(Debug)]
+pub enum Part {
+    /// Memory: these buffers, one after the other.
+    Memory(Vec<Buffer>),
+    /// A stretch of a file.
+    File {
+        /// Open for reading.
+        file: Arc<File>,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+}
+
+/// What has become of the parts so far.
+pub(super) struct Group {
+    sock: SockId,
+    parts: Vec<OpId>,
+    left: usize,
+    bytes: u64,
+    failed: Option<Error>,
+    bufs: Vec<Buffer>,
+    /// End the direction after the last part.
+    shut: bool,
+}
+
+impl Engine {
+    pub(crate) fn post_parts(
+        &mut self,
+        id: SockId,
+        ticket: &Ticket<'_>,
+        parts: Vec<Part>,
+        shut: bool,
+        now: Time,
+    ) -> Result<(), (Error, Vec<Part>)> {
+        let device = match self.may_post_parts(id, &parts) {
+            Ok(device) => device,
+            Err(e) => return Err((e, parts)),
+        };
+        let mut sources = Vec::with_capacity(parts.len());
+        for part in parts {
+            match self.prepare_part(device, part) {
+                Ok(source) => sources.push(source),
+                Err((e, part)) => {
+                    let mut back = self.unprepare_parts(device, sources);
+                    back.push(part);
+                    return Err((e, back));
+                }
+            }
+        }
+        let group = self.book(id, ticket, EventKind::SendFile, Bufs::None);
+        let left = sources.len();
+        let parts = Vec::with_capacity(left);
+        let entry = Group { sock: id, parts, left, bytes: 0, failed: None, bufs: Vec::new(), shut };
+        self.groups.insert(group, entry);
+        for (bufs, source, memory) in sources {
+            self.post_part(device, group, ticket, (bufs, source, memory), now);
+        }
+        Ok(())
+    }
+
+    /// The socket's device, if it takes such parts.
+    fn may_post_parts(&mut self, id: SockId, parts: &[Part]) -> Result<usize, Error> {
+        let device = self.checked(id)?;
+        if parts.is_empty() {
+            return Err(Error::invalid("there is nothing to send: give at least one part"));
+        }
+        let s = self.sock(id)?;
+        if s.kind == SocketKind::SeqPacket && parts.len() > 1 {
+            let what = "message of memory and files together: send it as several, or copy it";
+            return Err(Error::Op(OpError::Unsupported(what)));
+        }
+        let len = parts.iter().map(part_len).fold(0, u64::saturating_add);
+        s.open_session()?.may_post_send(len)?;
+        Ok(device)
+    }
+
+    fn prepare_part(&mut self, device: usize, part: Part) -> Result<Sourced, (Error, Part)> {
+        match part {
+            Part::File { file, offset, len } => {
+                let source = Source::File(FileRange { file, offset, len });
+                Ok((Bufs::None, source, (TempMrs::None, None)))
+            }
+            Part::Memory(list) => {
+                let bufs = Bufs::Many(list);
+                match self.prepare(device, &bufs, false) {
+                    Ok(Prepared { iov, temp, bounce }) => {
+                        Ok((bufs, Source::Memory(iov), (temp, bounce)))
+                    }
+                    Err(e) => Err((e, Part::Memory(into_buffers(bufs)))),
+                }
+            }
+        }
+    }
+
+    fn unprepare_parts(&mut self, device: usize, sources: Vec<Sourced>) -> Vec<Part> {
+        let undo = |(bufs, source, (temp, bounce)): Sourced| {
+            self.unprepare(device, &temp, bounce);
+            match source {
+                Source::File(FileRange { file, offset, len }) => Part::File { file, offset, len },
+                Source::Memory(_) => Part::Memory(into_buffers(bufs)),
+            }
+        };
+        sources.into_iter().map(undo).collect()
+    }
+
+    /// Posts one part; one that is refused (or stands behind one that was) counts as
+    /// failed.
+    fn post_part(
+        &mut self,
+        device: usize,
+        group: OpId,
+        ticket: &Ticket<'_>,
+        (bufs, source, memory): Sourced,
+        now: Time,
+    ) {
+        let Some(g) = self.groups.get(&group) else { return };
+        let (id, broken) = (g.sock, g.failed.is_some());
+        let op = self.book(id, ticket, EventKind::SendFile, bufs);
+        if let Some(op) = self.ops.get_mut(op) {
+            op.group = group;
+        }
+        let posted = if broken {
+            Err(OpError::Cancelled)
+        } else {
+            self.session_post(id, |s| s.post_send(now, op, source).map_err(|(e, _)| e))
+        };
+        let refused = self.conclude(device, op, memory, posted);
+        let Some(g) = self.groups.get_mut(&group) else { return };
+        match refused {
+            Ok(()) => g.parts.push(op),
+            Err((e, bufs)) => {
+                g.bufs.extend(into_buffers(bufs));
+                self.end_part(group, 0, Err(e), now);
+            }
+        }
+    }
+
+    /// A part has ended, as its session says.
+    pub(super) fn finish_part(&mut self, group: OpId, bufs: Bufs, done: Done, now: Time) {
+        if let Some(g) = self.groups.get_mut(&group) {
+            g.bufs.extend(into_buffers(bufs));
+        }
+        self.end_part(group, done.bytes, done.result.map_err(Error::Op), now);
+    }
+
+    fn end_part(&mut self, group: OpId, bytes: u64, result: Result<(), Error>, now: Time) {
+        let Some(g) = self.groups.get_mut(&group) else { return };
+        g.left -= 1;
+        g.bytes += bytes;
+        let (id, left) = (g.sock, g.left);
+        if let Err(e) = result
+            && g.failed.is_none()
+        {
+            g.failed = Some(e);
+            let behind = g.parts.clone();
+            if let Some(session) = self.sock(id).ok().and_then(|s| s.session.as_mut()) {
+                for op in behind {
+                    // Those that have ended already are not found.
+                    session.cancel(now, op);
+                }
+            }
+            self.mark(id.index);
+        }
+        if left == 0 {
+            self.end_group(group, now);
+        }
+    }
+
+    fn end_group(&mut self, group: OpId, now: Time) {
+        let (Some(g), Some(op)) = (self.groups.remove(&group), self.ops.remove(group)) else {
+            return;
+        };
+        if g.shut && g.failed.is_none() {
+            // No event of its own; if the direction has ended meanwhile, so much the better.
+            let _ = self.session_post(g.sock, |s| s.shutdown_send(now, 0));
+        }
+        let mut event = RawEvent::new(op.token, op.kind);
+        event.bytes = g.bytes;
+        event.result = g.failed.map_or(Ok(()), Err);
+        let op = super::Op { bufs: Bufs::Many(g.bufs), ..op };
+        self.deliver(op, event);
+    }
+}
+
+/// A part that is ready to be posted: what comes back, what is sent, and the memory
+/// that was prepared for it.
+type Sourced = (Bufs, Source, (TempMrs, Option<super::ops::Bounce>));
+
+fn part_len(part: &Part) -> u64 {
+    match part {
+        Part::Memory(list) => list.iter().map(|b| b.len() as u64).sum(),
+        Part::File { len, .. } => *len,
+    }
+}
+
+fn into_buffers(bufs: Bufs) -> Vec<Buffer> {
+    match bufs {
+        Bufs::Many(v) => v,
+        Bufs::One(b) => vec![b],
+        Bufs::None => Vec::new(),
+    }
+}
