@@ -278,6 +278,12 @@ impl Socket {
         self.handle.context().call(|e, _| e.readiness_of(id))
     }
 
+    /// True if it takes connections.
+    pub fn is_listening(&self) -> bool {
+        let id = self.handle.id();
+        self.handle.context().call(|e, _| e.is_listening(id))
+    }
+
     /// Ends one direction, or both: the peer sees the end after all that was sent.
     ///
     /// # Errors

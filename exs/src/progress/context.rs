@@ -137,6 +137,8 @@ impl Context {
             }
         });
         let background = Arc::clone(&context);
+        // The thread inherits it: the program's signals are for the program's threads.
+        let _held = HeldSignals::new();
         std::thread::Builder::new()
             .name("exs-progress".into())
             .spawn(move || background.background())

@@ -179,6 +179,10 @@ impl Engine {
         Ok(())
     }
 
+    pub(crate) fn is_listening(&self, id: SockId) -> bool {
+        self.sock_ref(id).is_some_and(|s| s.state == State::Listening)
+    }
+
     pub(crate) fn readiness_of(&self, id: SockId) -> Readiness {
         self.sock_ref(id).map_or_else(Readiness::default, |s| s.readiness())
     }
