@@ -50,9 +50,11 @@ names=$(sed -n 's/^[^ ].*[ *]\(exs_[a-z_]*\)(.*/\1/p' "$here/include/sys/exs.h" 
 needed=()
 for name in $names; do needed+=(-u "$name"); done
 ld -r --gc-sections "${needed[@]}" -o "$work/all.o" "$work/variadic.o" "$rust"
-# (The bitcode that rustc leaves beside the code is for its own linker; others' plugins
-# stumble over it.)
-objcopy --wildcard --keep-global-symbol='exs_*' --remove-section=.llvmbc \
+# Only these stay visible; and what the standard library uses where the C library has it
+# (weak references), which objcopy would else make necessary. (The bitcode that rustc leaves
+# beside the code is for its own linker; others' plugins stumble over it.)
+{ echo 'exs_*'; nm --undefined-only "$work/all.o" | awk '$1 == "w" { print $2 }'; } > "$work/keep"
+objcopy --wildcard --keep-global-symbols="$work/keep" --remove-section=.llvmbc \
     --remove-section=.llvmcmd "$work/all.o" "$work/exs.o"
 
 rm -f "$work/libexs.a"

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use super::devices::Devices;
 use super::event::RawEvent;
-use super::engine::{Engine, Released, SockId, Verbs};
+use super::engine::{Engine, KERNEL_TOKENS, Released, SockId, Verbs};
 use super::lead::{Lead, Leader, Reactor};
 use super::queue::{QueueCore, Waiter, waiter};
-use super::options::check_environment;
+use super::options::{check_environment, kernel_io};
 use super::spin::VAIN_SPINS;
 use super::Error;
+use crate::plain::Plain;
 use crate::sys::{Clock, HeldSignals};
 use crate::time::Time;
 
@@ -77,6 +78,8 @@ pub struct Context {
     asleep_until: AtomicU64,
     /// Posted work waits for a doorbell.
     lazy: std::sync::atomic::AtomicBool,
+    /// Kernel sockets wait for what only the reactor can tell.
+    pub(super) watches_kernel: std::sync::atomic::AtomicBool,
     /// Times that a thread slept in the reactor.
     sleeps: AtomicU64,
 }
@@ -116,6 +119,7 @@ impl Context {
         let registry =
             || reactor.registry().try_clone().map_err(|e| Error::os("dup of the reactor", &e));
         let soft = (devices.soft)(registry()?, 0)?;
+        let plain = Plain::new(registry()?, KERNEL_TOKENS, kernel_io());
         let verbs = match devices.verbs {
             Some(open) => Verbs::Unopened(open, registry()?),
             None => Verbs::Unbuilt,
@@ -124,7 +128,7 @@ impl Context {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let context = Arc::new_cyclic(|me: &Weak| {
             let released = Arc::new(Released::default());
-            let engine = Engine::new(id, me.clone(), Arc::clone(&released), soft, verbs);
+            let engine = Engine::new(id, me.clone(), Arc::clone(&released), (soft, plain), verbs);
             Context {
                 clock: Clock::default(),
                 engine: Mutex::new(engine),
@@ -133,6 +137,7 @@ impl Context {
                 released,
                 asleep_until: AtomicU64::new(u64::MAX),
                 lazy: std::sync::atomic::AtomicBool::new(false),
+                watches_kernel: std::sync::atomic::AtomicBool::new(false),
                 sleeps: AtomicU64::new(0),
             }
         });
@@ -176,6 +181,7 @@ impl Context {
     /// if a thread was woken that follows.
     fn finish(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
         self.lazy.store(engine.has_lazy(), Ordering::SeqCst);
+        self.watches_kernel.store(engine.waits_for_reactor(), Ordering::Relaxed);
         let wake = std::mem::take(&mut engine.wake);
         let asleep = self.asleep_until.load(Ordering::SeqCst);
         let hurry = asleep != u64::MAX
@@ -404,6 +410,15 @@ impl Context {
     fn release(&self, id: SockId) {
         self.released.socket(id);
         self.lead.wake();
+    }
+
+    /// The program may have closed a kernel socket: looked after at the next turn.
+    pub(crate) fn release_kernel(&self, dev: u64, ino: u64) {
+        // Should this be read too early, the next tick of the engine's finds it.
+        if self.watches_kernel.load(Ordering::Relaxed) {
+            self.released.kernel(dev, ino);
+            self.lead.wake();
+        }
     }
 
     /// Times that a thread slept in the reactor.

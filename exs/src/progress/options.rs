@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::Error;
+use crate::plain::KernelIo;
 
 /// Which road a socket's bytes take. As text: `auto`, `soft`, `verbs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -58,6 +59,7 @@ macro_rules! names {
 }
 
 names!(Transport: "auto" = Auto, "soft" = Soft, "verbs" = Verbs);
+names!(KernelIo: "auto" = Auto, "uring" = Uring, "readiness" = Readiness);
 names!(WaitPolicy: "busy" = BusyPoll, "notify" = Notify, "adaptive" = Adaptive);
 
 /// Refuses an environment that asks for what there is not: a name that is mistyped
@@ -71,7 +73,13 @@ pub(super) fn check_environment() -> Result<(), Error> {
         text.parse::<T>().map(drop).map_err(|e| Error::invalid(format!("{name}: {e}")))
     }
     check::<Transport>("EXS_TRANSPORT")?;
+    check::<KernelIo>("EXS_KERNEL_IO")?;
     check::<WaitPolicy>("EXS_WAIT")
+}
+
+/// How kernel sockets are to wait: `EXS_KERNEL_IO`.
+pub(super) fn kernel_io() -> KernelIo {
+    env("EXS_KERNEL_IO").and_then(|t| t.parse().ok()).unwrap_or_default()
 }
 
 /// How to make an event queue.

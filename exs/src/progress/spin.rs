@@ -14,7 +14,8 @@ const SPIN: u64 = 50_000;
 /// Spins in vain after which an adaptive queue only sleeps.
 pub(super) const VAIN_SPINS: u32 = 8;
 /// Spins between two looks at the reactor: connections, and sockets that the
-/// device does not count as active, are only seen there.
+/// device does not count as active, are only seen there. (Kernel sockets too: while
+/// one is waited for, it is looked at in every round.)
 const SPINS_PER_POLL: u32 = 64;
 /// How long to look for completions in memory between two rounds with system calls,
 /// as a multiple of what the cheapest of these took.
@@ -51,7 +52,8 @@ impl Context {
                 }
                 return Ok(Some(led));
             }
-            if round.is_multiple_of(SPINS_PER_POLL) {
+            let watches = self.watches_kernel.load(Ordering::Relaxed);
+            if watches || round.is_multiple_of(SPINS_PER_POLL) {
                 reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
                 if held.is_some_and(HeldSignals::pending) {
                     return Err(Error::Interrupted);

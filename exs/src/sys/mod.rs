@@ -11,11 +11,14 @@ mod clock;
 mod ifaddrs;
 mod iovec;
 mod map;
+mod message;
 #[cfg(feature = "verbs")]
 mod limits;
 mod random;
 mod signal;
+mod sockaddr;
 mod tcp;
+mod uring;
 
 #[cfg(feature = "verbs")]
 pub(crate) use addr::{RawAddr, from_raw};
@@ -27,8 +30,14 @@ pub use map::map_anonymous;
 pub(crate) use map::unmap;
 #[cfg(feature = "verbs")]
 pub use limits::memlock_limit;
+pub use message::{
+    Identity, PIECES_MAX, Received, accept, connect, identify, is_nonblocking, poll_now,
+    receive_message, send_message, shutdown, socket_option, wait_writable,
+};
 pub use random::RandomSource;
 pub use signal::{HeldSignals, wait_readable};
+pub use sockaddr::{KernelAddr, SOCKADDR_MAX};
+pub use uring::{Ring, RingReply};
 pub use tcp::{
     SendFlags, abort_on_close, connect_nonblocking, listen, max_segment, no_delay, read_at, receive, send,
     send_file, shutdown_write, user_timeout, will_need,

@@ -60,7 +60,8 @@ impl Engine {
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let timers = self.timers.first().map(|&(t, _)| t);
-        self.devices.iter().filter_map(|d| d.rnic.next_timeout()).chain(timers).min()
+        let kernel = self.plain.next_timeout();
+        self.devices.iter().filter_map(|d| d.rnic.next_timeout()).chain(timers).chain(kernel).min()
     }
 
     // ---- ends ----------------------------------------------------------------
@@ -73,6 +74,8 @@ impl Engine {
         for id in take(&self.released.sockets) {
             self.release_socket(id, now);
         }
+        let kernel = take(&self.released.kernel);
+        self.recheck_kernel(kernel, now);
         for (device, key) in take(&self.released.keys) {
             if let Some(d) = self.devices.get_mut(device) {
                 d.dereg_mr(Mr { key });

@@ -17,6 +17,7 @@ mod cm;
 mod device;
 mod dial;
 mod figures;
+mod kernel;
 mod files;
 mod life;
 mod listen;
@@ -43,6 +44,7 @@ use super::queue::Waiter;
 use super::{Error, Options, Transport};
 use crate::ids::OpId;
 use crate::mem::{Key, ReleaseRegistration};
+use crate::plain::Plain;
 use crate::rnic::{Listener, Qp, Ready, Rnic, Wc, WcOp, WcStatus};
 use crate::session::{Counters, Done};
 use crate::time::Time;
@@ -50,6 +52,7 @@ use crate::wire::exs::SocketKind;
 
 pub use self::onesided::Remote;
 pub use self::parts::Part;
+pub(super) use self::kernel::KERNEL_TOKENS;
 pub(super) use self::choose::Verbs;
 pub(crate) use self::post::Ticket;
 pub use self::post::{FileSend, RecvFlags};
@@ -73,11 +76,20 @@ pub(super) struct Released {
     any: AtomicBool,
     sockets: Mutex<Vec<SockId>>,
     keys: Mutex<Vec<(usize, Key)>>,
+    /// Kernel sockets whose owner may have closed them: (device, inode).
+    kernel: Mutex<Vec<(u64, u64)>>,
 }
 
 impl Released {
     pub(super) fn socket(&self, id: SockId) {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        self.any.store(true, Ordering::Release);
+    }
+}
+
+impl Released {
+    pub(super) fn kernel(&self, dev: u64, ino: u64) {
+        self.kernel.lock().unwrap_or_else(PoisonError::into_inner).push((dev, ino));
         self.any.store(true, Ordering::Release);
     }
 }
@@ -109,6 +121,8 @@ pub(crate) struct Engine {
     by_listener: HashMap<(usize, Listener), u32>,
     ops: OpTable,
     groups: HashMap<OpId, Group>,
+    /// Ordinary kernel sockets.
+    plain: Plain,
     timers: BTreeSet<(Time, u32)>,
     dirty: Vec<u32>,
     lazy: Vec<u32>,
@@ -127,7 +141,7 @@ impl Engine {
         context: u64,
         me: Weak,
         released: Arc<Released>,
-        soft: Box<dyn Rnic>,
+        (soft, plain): (Box<dyn Rnic>, Plain),
         verbs: Verbs,
     ) -> Engine {
         let home: Arc<dyn ReleaseRegistration> = Arc::clone(&released) as _;
@@ -142,6 +156,7 @@ impl Engine {
             by_listener: HashMap::new(),
             ops: OpTable::default(),
             groups: HashMap::new(),
+            plain,
             timers: BTreeSet::new(),
             dirty: Vec::new(),
             lazy: Vec::new(),
@@ -194,8 +209,11 @@ impl Engine {
 
     // ---- progress ------------------------------------------------------------
 
-    /// A device became ready.
+    /// A device, or a kernel socket, became ready.
     pub(super) fn handle_ready(&mut self, token: usize, ready: Ready) {
+        if token >= KERNEL_TOKENS {
+            return self.plain.handle_ready(token, ready);
+        }
         let (device, token) = (token / TOKENS_PER_DEVICE, token % TOKENS_PER_DEVICE);
         if let Some(d) = self.devices.get_mut(device) {
             d.rnic.handle_ready(token + device * TOKENS_PER_DEVICE, ready);
@@ -214,6 +232,7 @@ impl Engine {
             }
             more |= d.rnic.progress(now);
         }
+        more |= self.plain.progress(now);
         self.fire_timers(now);
         self.settle(now, false);
         self.ring_doorbells(now);
@@ -257,7 +276,12 @@ impl Engine {
 
     /// True if `run` should be called soon whatever the deadlines say.
     pub(super) fn wants_run(&self) -> bool {
-        self.more || self.released.any.load(Ordering::Acquire)
+        self.more || self.plain.has_work() || self.released.any.load(Ordering::Acquire)
+    }
+
+    /// True if kernel sockets wait for the reactor, which alone can tell of them.
+    pub(super) fn waits_for_reactor(&self) -> bool {
+        self.plain.is_waiting()
     }
 
     /// True if posted work waits for the next doorbell.
@@ -285,6 +309,7 @@ impl Engine {
 
     /// Events and completions of all devices.
     fn reap(&mut self, now: Time) {
+        self.reap_kernel();
         for device in 0..self.devices.len() {
             while let Some(event) = self.devices[device].rnic.poll_event() {
                 self.handle_event(device, event, now);

@@ -99,8 +99,7 @@ impl OpTable {
         Some(self.slab.remove(slot).1)
     }
 
-    #[cfg(test)]
-    fn get(&self, id: OpId) -> Option<&Op> {
+    pub(super) fn get(&self, id: OpId) -> Option<&Op> {
         self.slot(id).map(|s| &self.slab[s].1)
     }
 
