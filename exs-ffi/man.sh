@@ -61,6 +61,7 @@ function bare(s) {
 }
 # Prose is filled; what is indented is a table, and stays as it is.
 function prose(file, text,   n, i, lines, table) {
+    sub(/^\n+/, "", text)
     n = split(text, lines, "\n")
     table = 0
     for (i = 1; i <= n; i++) {

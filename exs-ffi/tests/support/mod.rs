@@ -1,5 +1,5 @@
 //! Compilers and the built library, for the tests of what C sees.
-#![allow(dead_code)] // each test uses a part of it
+#![allow(dead_code, unreachable_pub)] // each test uses a part of it
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
