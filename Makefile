@@ -112,6 +112,10 @@ install: lib tools ## Install library, header, manual pages and programs (PREFIX
 deb: lib tools ## Make a Debian package of all that (into OUT/deb of the target directory)
 	exs-ffi/deb.sh $(OUT)/lib $(OUT)/release $(OUT)/deb
 
+.PHONY: bench-kernel
+bench-kernel: setup-demo ## Asynchronous sends on kernel sockets beside a blocking send() loop
+	$(CARGO) run --quiet $(LOCKED) --release -p exs-tests --bin kernel-bench -- $(BENCH_ARGS)
+
 .PHONY: doc
 doc: setup-demo ## Build the documentation of the Rust API
 	$(CARGO) doc $(LOCKED) --no-deps -p exs

@@ -80,7 +80,8 @@ pub(crate) fn to_c(mut event: exs::Event) -> Event {
     if event.truncated() {
         flags |= EXS_EVF_TRUNC;
     }
-    let filled = |buffer| EvtXfer { exs_evt_length: length, exs_evt_buffer: buffer, exs_evt_total: total };
+    let filled =
+        |buffer| EvtXfer { exs_evt_length: length, exs_evt_buffer: buffer, exs_evt_total: total };
     let mut union = EventUnion { exs_evt_reserved: [0; 6] };
     match call.kind {
         EXS_EVT_ACCEPT if call.extra & kernel::ACCEPTS != 0 => {

@@ -106,7 +106,8 @@ fn rust_has_every_constant_of_the_header() {
 #[test]
 fn the_header_compiles_by_itself_everywhere() {
     let dir = fresh("header-languages");
-    let text = "#include <sys/exs.h>\n#include <sys/exs.h>\nint main(void) { return EXS_VERSION - 1; }\n";
+    let text =
+        "#include <sys/exs.h>\n#include <sys/exs.h>\nint main(void) { return EXS_VERSION - 1; }\n";
     let (c, cpp) = (source(&dir, "alone.c", text), source(&dir, "alone.cc", text));
     let mut tried = 0;
     for (compiler, standards, file) in [

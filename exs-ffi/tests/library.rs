@@ -42,9 +42,9 @@ fn symbols() {
     assert!(names.len() > 30, "{names:?}");
     assert_eq!(shown(&["--dyn-syms"], &library().join("libexs.so")), names, "libexs.so");
     assert_eq!(shown(&["--symbols"], &library().join("libexs.a")), names, "libexs.a");
-    let dynamic = run(Command::new("readelf").args(["--dynamic", "--version-info", "--wide"]).arg(
-        library().join("libexs.so"),
-    ));
+    let dynamic = run(Command::new("readelf")
+        .args(["--dynamic", "--version-info", "--wide"])
+        .arg(library().join("libexs.so")));
     assert!(dynamic.contains("[libexs.so.1]") && dynamic.contains("EXS_1.0"), "{dynamic}");
 }
 
@@ -77,10 +77,8 @@ fn a_program_runs_with_either() {
     for shared in [true, false] {
         let program = dir.join(if shared { "smoke-shared" } else { "smoke-static" });
         build(&program, &file, shared);
-        let said = run(Command::new("timeout")
-            .arg("120")
-            .arg(&program)
-            .env("LD_LIBRARY_PATH", library()));
+        let said =
+            run(Command::new("timeout").arg("120").arg(&program).env("LD_LIBRARY_PATH", library()));
         assert!(said.contains("all is well"), "{said}");
     }
 }
@@ -114,7 +112,11 @@ fn use_installed(root: &Path, prefix: &str, libdir: &str) {
             .env("PKG_CONFIG_ALLOW_SYSTEM_LIBS", "1"));
         text.split_whitespace().map(str::to_owned).collect()
     };
-    run(Command::new(cc()).arg(&file).args(flags(&["--cflags", "--libs"])).arg("-o").arg(dir.join("user")));
+    run(Command::new(cc())
+        .arg(&file)
+        .args(flags(&["--cflags", "--libs"]))
+        .arg("-o")
+        .arg(dir.join("user")));
     run(Command::new(dir.join("user")).env("LD_LIBRARY_PATH", at(libdir)));
     let private = flags(&["--static", "--libs"]);
     assert!(private.iter().any(|f| f == "-lgcc_s"), "{private:?}");
@@ -144,7 +146,9 @@ fn what_is_installed_is_whole() {
     if has("man") {
         for page in ["man7/exs.7", "man3/exs_send.3", "man3/exs_getpeername.3"] {
             let mut c = Command::new("man");
-            c.args(["--warnings", "-E", "UTF-8", "-l"]).arg(man.join(page)).env("LC_ALL", "C.UTF-8");
+            c.args(["--warnings", "-E", "UTF-8", "-l"])
+                .arg(man.join(page))
+                .env("LC_ALL", "C.UTF-8");
             let out = support::output(&mut c);
             assert_eq!(String::from_utf8_lossy(&out.stderr), "", "{page}");
             assert!(out.status.success() && out.stdout.len() > 500, "{page}");
