@@ -15,6 +15,7 @@ mod message;
 #[cfg(feature = "verbs")]
 mod limits;
 mod random;
+mod signal;
 mod sockaddr;
 mod tcp;
 mod uring;
@@ -34,6 +35,7 @@ pub use message::{
     receive_message, send_message, shutdown, socket_option, wait_writable,
 };
 pub use random::RandomSource;
+pub use signal::{HeldSignals, wait_readable};
 pub use sockaddr::{KernelAddr, SOCKADDR_MAX};
 pub use uring::{Ring, RingReply};
 pub use tcp::{
