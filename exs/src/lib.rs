@@ -63,6 +63,7 @@ floors! {
     progress,
     rnic,
     session,
+    shm,
     stream,
     sys,
     tcp,

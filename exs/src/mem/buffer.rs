@@ -87,7 +87,7 @@ impl MemoryRegion {
     /// # Errors
     /// [`MemError::BadLength`] for 0 bytes, [`MemError::Map`] if the kernel has none.
     pub fn new(len: usize) -> Result<MemoryRegion, MemError> {
-        Ok(MemoryRegion { shared: Shared::new(Region::map(len)?, true) })
+        Ok(MemoryRegion { shared: Shared::new(Region::map_shared(len)?, true) })
     }
 
     /// Takes over a vector's bytes without a copy: for large memory that was not

@@ -8,17 +8,22 @@
 mod eventfd;
 mod addr;
 mod clock;
+mod diag;
 mod ifaddrs;
 mod iovec;
 mod map;
+mod memfd;
 #[cfg(feature = "verbs")]
 mod limits;
+mod process;
 mod random;
 mod tcp;
+mod unix;
 
 #[cfg(feature = "verbs")]
 pub(crate) use addr::{RawAddr, from_raw};
 pub use clock::{Clock, cycles};
+pub use diag::listener_uid;
 pub use eventfd::EventFd;
 pub use ifaddrs::local_addrs;
 pub use iovec::{IoVec, IoVecMut};
@@ -26,8 +31,14 @@ pub use map::map_anonymous;
 pub(crate) use map::unmap;
 #[cfg(feature = "verbs")]
 pub use limits::memlock_limit;
+pub use memfd::{SharedMap, open_shared, share, share_readable};
+pub use process::read_process;
 pub use random::RandomSource;
 pub use tcp::{
-    SendFlags, abort_on_close, connect_nonblocking, listen, max_segment, no_delay, read_at, receive, send,
+    SendFlags, abort_on_close, connect_nonblocking, hold_port, listen, max_segment, no_delay, read_at, receive, send,
     send_file, shutdown_write, user_timeout, will_need,
+};
+pub use unix::{
+    PeerCred, accept_unix, connect_abstract, effective_uid, listen_abstract, pair, peer_cred,
+    recv_with_fds, send_with_fds,
 };

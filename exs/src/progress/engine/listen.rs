@@ -60,6 +60,7 @@ impl Engine {
             backlog: backlog.max(1),
             v6_only: opts.v6_only,
             handshake_timeout: opts.connect_timeout,
+            port_held: false,
         };
         let addrs = match soft && !verbs.is_empty() && addr.ip().is_unspecified() {
             true => self.everywhere(addr, opts.v6_only)?,
