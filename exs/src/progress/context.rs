@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::devices::Devices;
-use super::engine::{Engine, Released, SockId, Verbs};
+use super::engine::{Engine, Released, SockId, TOKENS_PER_DEVICE, Verbs};
 use super::lead::{Lead, Leader, Reactor};
 use super::queue::{QueueCore, Waiter, waiter};
 use super::options::check_environment;
@@ -97,6 +97,7 @@ impl Context {
         let registry =
             || reactor.registry().try_clone().map_err(|e| Error::os("dup of the reactor", &e));
         let soft = (devices.soft)(registry()?, 0)?;
+        let shm = devices.shm.map(|make| make(registry()?, TOKENS_PER_DEVICE)).transpose()?;
         let verbs = match devices.verbs {
             Some(open) => Verbs::Unopened(open, registry()?),
             None => Verbs::Unbuilt,
@@ -105,7 +106,7 @@ impl Context {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let context = Arc::new_cyclic(|me: &Weak| {
             let released = Arc::new(Released::default());
-            let engine = Engine::new(id, me.clone(), Arc::clone(&released), soft, verbs);
+            let engine = Engine::new(id, me.clone(), Arc::clone(&released), soft, shm, verbs);
             Context {
                 clock: Clock::default(),
                 engine: Mutex::new(engine),

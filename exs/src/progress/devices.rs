@@ -1,6 +1,6 @@
 //! Which devices there are: the one place that names the drivers.
 //!
-//! The software RNIC is there from the start. RDMA devices are looked for when a
+//! The software RNIC and shared memory are there from the start. RDMA devices are looked for when a
 //! socket first connects or listens that may use them, so that a program which
 //! pins the software RNIC never touches libibverbs.
 
@@ -10,6 +10,7 @@ use super::report::TransportInfo;
 #[cfg(feature = "verbs")]
 use super::report::{DeviceInfo, PortInfo};
 use crate::rnic::Rnic;
+use crate::shm::ShmRnic;
 use crate::tcp::SoftRnic;
 
 type MakeSoft = dyn FnOnce(mio::Registry, usize) -> Result<Box<dyn Rnic>, Error> + Send;
@@ -19,6 +20,8 @@ pub(super) type OpenVerbs =
 /// How a context comes by its devices.
 pub struct Devices {
     pub(super) soft: Box<MakeSoft>,
+    /// None: there is no shared memory, or nobody wants it.
+    pub(super) shm: Option<Box<MakeSoft>>,
     /// None: EXS was built without them.
     pub(super) verbs: Option<Box<OpenVerbs>>,
 }
@@ -33,18 +36,31 @@ impl Devices {
         + Send
         + 'static,
     ) -> Devices {
-        Devices { soft: Box::new(soft), verbs: Some(Box::new(verbs)) }
+        Devices { soft: Box::new(soft), shm: None, verbs: Some(Box::new(verbs)) }
+    }
+
+    /// The same with shared memory.
+    #[must_use]
+    pub fn with_shared_memory(self) -> Devices {
+        Devices { shm: Some(Box::new(shm)), ..self }
     }
 
     /// What this host has.
     pub fn of_host() -> Devices {
-        Devices { soft: Box::new(soft), verbs: verbs() }
+        Devices { soft: Box::new(soft), shm: Some(Box::new(shm)), verbs: verbs() }
     }
 }
 
 /// iWARP over TCP, in user space.
 fn soft(registry: mio::Registry, token_base: usize) -> Result<Box<dyn Rnic>, Error> {
     let rnic = SoftRnic::with_kernel_keys(registry, token_base)
+        .map_err(|e| Error::os("getrandom", &e))?;
+    Ok(Box::new(rnic))
+}
+
+/// Rings in memory, for peers on this host.
+fn shm(registry: mio::Registry, token_base: usize) -> Result<Box<dyn Rnic>, Error> {
+    let rnic = ShmRnic::with_kernel_keys(registry, token_base)
         .map_err(|e| Error::os("getrandom", &e))?;
     Ok(Box::new(rnic))
 }
@@ -67,7 +83,14 @@ pub(crate) fn describe_transports() -> Vec<TransportInfo> {
         devices: Vec::new(),
         trouble: None,
     };
-    vec![describe_verbs(), soft]
+    vec![describe_verbs(), describe_shm(), soft]
+}
+
+fn describe_shm() -> TransportInfo {
+    let trouble = crate::sys::share(4096).err().map(|e| {
+        format!("this host gives no memory to share (memfd_create: {e}): see what the sandbox allows")
+    });
+    TransportInfo { transport: Transport::Shm, built_in: true, devices: Vec::new(), trouble }
 }
 
 #[cfg(feature = "verbs")]

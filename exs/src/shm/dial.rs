@@ -28,8 +28,10 @@ use crate::time::Time;
 /// How often a listener without room is tried again.
 const RETRY: Duration = Duration::from_millis(2);
 
-const NOT_HERE: RnicError =
-    RnicError::Os { call: "the address is not of this host (network namespace)", errno: libc::EHOSTUNREACH };
+const NOT_HERE: RnicError = RnicError::Os {
+    call: "shared memory reaches this host only, and this network namespace",
+    errno: libc::EHOSTUNREACH,
+};
 
 /// Whether an address is one of this network namespace.
 ///
@@ -113,9 +115,9 @@ impl ShmRnic {
         let (caller, cookie, private_data) = (ours, self.our_cookie(), param.private_data.to_vec());
         link.hello = Message::Hello { called, caller, ird, ord, cookie, private_data }.emit();
         let id = self.links.insert(Box::new(link))?;
-        if let Err(e) = self.call(id, now) {
-            self.drop_link(id);
-            return Err(e);
+        if self.call(id, now).is_err() {
+            // Tried once more with the next turn, so that a refusal is an event, as of TCP.
+            self.enqueue(Source::Link(id));
         }
         self.timers.set(Source::Link(id), now + param.timeout);
         let pair = self.qps.get_mut(qp.0)?;
@@ -151,11 +153,10 @@ impl ShmRnic {
     /// The listener has a socket for us: HELLO.
     fn called(&mut self, id: u32, sock: OwnedFd) -> Result<(), RnicError> {
         let link = self.links.get_mut(id)?;
-        let memfd = link.memfd.take();
-        let fds: Vec<_> = memfd.iter().map(AsFd::as_fd).collect();
+        let fds: Vec<_> = link.memfd.iter().map(AsFd::as_fd).collect();
         crate::sys::send_with_fds(sock.as_fd(), &link.hello, &fds)
             .map_err(|e| RnicError::os("sendmsg", &e))?;
-        link.hello = Vec::new();
+        (link.hello, link.memfd) = (Vec::new(), None);
         (link.sock, link.phase) = (Some(sock), Phase::Greeting);
         self.watch(id)?;
         self.enqueue(Source::Link(id));

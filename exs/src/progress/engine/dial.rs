@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::choose::SOFT;
+use super::choose::{SHM, SOFT};
 use super::post::Ticket;
 use super::sock::{Sock, State};
 use super::{Engine, Error, SockId};
@@ -24,6 +24,9 @@ use crate::time::Time;
 /// An attempt that others can follow has this long at most, and a third of the time
 /// for connecting: a device whose network swallows what is sent must not use it up.
 const ATTEMPT_MAX: Duration = Duration::from_secs(3);
+
+/// What shared memory calls itself.
+const SHM_NAME: &str = "shm";
 
 /// A connect under way.
 pub(super) struct Dial {
@@ -43,22 +46,29 @@ pub(super) struct Dial {
 impl Dial {
     /// Why the device at hand was taken.
     fn reason(&self, device: usize, pinned: bool) -> String {
+        if pinned {
+            return "it was asked for".to_owned();
+        }
         let others = self.failed.iter().map(|(name, why)| format!("{name}: {why}"));
         let passed = self.passed.iter().map(|(name, why)| format!("{name}: {why}"));
         let others: Vec<String> = others.chain(passed).collect();
-        match (device == SOFT, others.is_empty()) {
-            (_, true) if pinned => "it was asked for".to_owned(),
-            (true, true) => "there is no RDMA device to use".to_owned(),
-            (true, false) => format!("no RDMA device has the peer ({})", others.join("; ")),
-            (false, true) => format!("the way to {} goes by it", self.addr),
-            (false, false) => {
-                format!("the way to {} goes by it ({})", self.addr, others.join("; "))
-            }
+        let only_shm = self.failed.len() + self.passed.len() == 1 && others[0].starts_with(SHM_NAME);
+        let others = others.join("; ");
+        match (device, others.is_empty()) {
+            (SOFT, true) => "there is no RDMA device to use".to_owned(),
+            (SOFT, false) if only_shm => format!("there is no better way to the peer ({others})"),
+            (SOFT, false) => format!("no RDMA device has the peer ({others})"),
+            (SHM, true) => "the peer is on this host".to_owned(),
+            (SHM, false) => format!("the peer is on this host ({others})"),
+            (_, true) => format!("the way to {} goes by it", self.addr),
+            (_, false) => format!("the way to {} goes by it ({others})", self.addr),
         }
     }
 
     /// The error of a connect that has come to nothing.
     fn error(mut self) -> Error {
+        // That a peer which nobody reaches has no shared memory either says nothing.
+        self.failed.retain(|(name, _)| name != SHM_NAME);
         let before = match self.failed.split_last() {
             None | Some((_, [])) => String::new(),
             Some((_, others)) => {
@@ -69,6 +79,11 @@ impl Dial {
         match self.last.take() {
             Some(Error::Connect { addr, source, .. }) => Error::Connect { addr, source, before },
             Some(other) => other,
+            None if self.passed.iter().all(|(name, _)| name == SHM_NAME) => {
+                let refused = self.passed.pop().map(|(_, why)| why);
+                let source = refused.unwrap_or(RnicError::Unsupported("way to the peer"));
+                Error::Connect { addr: self.addr, source, before: String::new() }
+            }
             None => {
                 let each = self.passed.iter().map(|(name, why)| format!("{name}: {why}"));
                 let each = each.collect::<Vec<_>>().join("; ");

@@ -11,7 +11,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::device::{Device, map};
+use super::device::{Device, map_shared};
 use super::{Engine, WcStatus};
 use crate::mem::{Access, Segment};
 use crate::rnic::{FileRange, Qp, RnicError, SendWr, Sge, Wc};
@@ -70,7 +70,7 @@ impl Device {
     }
 
     fn add_piece(&mut self) -> Result<(), RnicError> {
-        let seg = map(PIECE)?;
+        let seg = map_shared(PIECE)?;
         let mr = self.reg_mr(&seg, Access::LOCAL)?;
         let (_, o) = self.objects()?;
         o.files.free.push(Buf { seg, mr });

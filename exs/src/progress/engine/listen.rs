@@ -5,10 +5,13 @@
 //! TCP port on its addresses, and needs no company there: what comes by TCP reaches
 //! it. But then nobody can listen on that port everywhere, so a listener on any
 //! address becomes one on each address that the host has now.
+//!
+//! Shared memory listens beside whatever has the TCP port: its names stand for ports, and
+//! are bound only while the port is held. Where it cannot, the others go on without it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use super::choose::SOFT;
+use super::choose::{SOFT, uses_soft};
 use super::device::Device;
 use super::sock::{Accepts, State};
 use super::{Engine, Error, SockId};
@@ -39,6 +42,8 @@ struct Plan {
     addrs: Vec<SocketAddr>,
     verbs: Vec<usize>,
     soft: bool,
+    /// Shared memory, and whether it is all that is wanted.
+    shm: Option<(usize, bool)>,
     opts: ListenOpts,
 }
 
@@ -55,7 +60,8 @@ impl Engine {
         let addr = s.bound.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
         let opts = s.opts.clone();
         let verbs = self.verbs_for(&opts)?;
-        let soft = opts.transport != Transport::Verbs;
+        let soft = uses_soft(&opts);
+        let shm = self.shm_for(&opts)?.map(|d| (d, opts.transport == Transport::Shm));
         let listen_opts = ListenOpts {
             backlog: backlog.max(1),
             v6_only: opts.v6_only,
@@ -66,7 +72,7 @@ impl Engine {
             true => self.everywhere(addr, opts.v6_only)?,
             false => vec![addr],
         };
-        let plan = Plan { addrs, verbs, soft, opts: listen_opts };
+        let plan = Plan { addrs, verbs, soft, shm, opts: listen_opts };
         let (on, port) =
             self.open_listeners(&plan).map_err(|source| Error::Listen { addr, source })?;
         for &on in &on {
@@ -110,7 +116,7 @@ impl Engine {
                 None => RnicError::Os { call: "listen", errno: libc::EADDRNOTAVAIL },
                 Some(e) => e,
             };
-            for (device, listener) in opened.on {
+            for (device, listener) in opened.on.into_iter().rev() {
                 // It was just made: there is nothing to go wrong.
                 let _ = self.devices[device].rnic.close_listener(listener);
             }
@@ -127,7 +133,9 @@ impl Engine {
         let mut trouble = None;
         for &addr in &plan.addrs {
             let mut tcp_taken = false;
-            for &device in plan.verbs.iter().chain(plan.soft.then_some(&SOFT)) {
+            let alone = plan.shm.filter(|(_, alone)| *alone).map(|(d, _)| d);
+            let software = plan.soft.then_some(SOFT).or(alone);
+            for device in plan.verbs.iter().copied().chain(software) {
                 if device == SOFT && tcp_taken {
                     continue;
                 }
@@ -144,10 +152,19 @@ impl Engine {
                     }
                 }
             }
+            // Its name stands for the TCP port, so it comes after it.
+            if let Some((shm, false)) = plan.shm
+                && tcp_taken
+            {
+                let opts = ListenOpts { port_held: true, ..plan.opts };
+                if let Err(e) = self.listen_on(shm, addr, &mut opened, &opts) {
+                    crate::trace::warn!("not listening on {addr} by shared memory: {e}");
+                }
+            }
         }
         if opened.on.is_empty() {
             opened.trouble = match trouble {
-                Some(e) if not_here(&e) && !plan.soft => Some(NOT_A_DEVICE),
+                Some(e) if not_here(&e) && !plan.soft && plan.shm.is_none() => Some(NOT_A_DEVICE),
                 other => other,
             };
         }
@@ -183,7 +200,8 @@ impl Engine {
             return;
         }
         let Some(accepts) = s.accepts.take() else { return };
-        for (device, listener) in accepts.on {
+        // The last first: shared memory's names before the TCP ports that they stand for.
+        for (device, listener) in accepts.on.into_iter().rev() {
             self.by_listener.remove(&(device, listener));
             // It exists: there is nothing to go wrong, unless the device is gone.
             let _ = self.devices[device].rnic.close_listener(listener);

@@ -54,7 +54,7 @@ pub use self::post::{FileSend, RecvFlags};
 /// Rounds of `settle` before the lock is given up for a moment.
 const ROUNDS: usize = 64;
 /// Tokens of the reactor that belong to one device.
-const TOKENS_PER_DEVICE: usize = 1 << 32;
+pub(super) const TOKENS_PER_DEVICE: usize = 1 << 32;
 
 /// A socket's name: its slot and the slot's generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -118,19 +118,23 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// An engine with the software RNIC, and the RDMA devices when it needs them.
+    /// An engine with the software RNIC, shared memory (whose tokens begin at those of the
+    /// second device), and the RDMA devices when it needs them.
     pub(super) fn new(
         context: u64,
         me: Weak,
         released: Arc<Released>,
         soft: Box<dyn Rnic>,
+        shm: Option<Box<dyn Rnic>>,
         verbs: Verbs,
     ) -> Engine {
+        let mut devices = vec![Device::new(choose::SOFT, soft, Transport::Soft)];
+        devices.extend(shm.map(|rnic| Device::new(choose::SHM, rnic, Transport::Shm)));
         let home: Arc<dyn ReleaseRegistration> = Arc::clone(&released) as _;
         Engine {
             context,
             me,
-            devices: vec![Device::new(choose::SOFT, soft, Transport::Soft)],
+            devices,
             verbs,
             socks: slab::Slab::new(),
             generation: 0,
