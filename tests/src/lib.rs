@@ -6,5 +6,6 @@ pub mod fake;
 pub mod harness;
 pub mod rdma;
 pub mod rnic;
+pub mod shm;
 pub mod skip;
 pub mod socket;

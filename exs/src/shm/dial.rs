@@ -200,7 +200,7 @@ impl ShmRnic {
             match link.next_note() {
                 Note::Nothing => return,
                 Note::Nonsense => return self.nonsense(id),
-                Note::Message(message, _) => self.take_note(id, message, now),
+                Note::Message(message) => self.take_note(id, message, now),
             }
         }
     }

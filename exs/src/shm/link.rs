@@ -165,7 +165,7 @@ pub(super) struct Link {
 /// What came by the socket.
 pub(super) enum Note {
     /// A message of the start-up.
-    Message(Message, Vec<OwnedFd>),
+    Message(Message),
     /// Nothing more, for now.
     Nothing,
     /// Something that makes no sense.
@@ -262,7 +262,7 @@ impl Link {
             };
             let Some(message) = Message::parse(&buf[..n]) else { return Note::Nonsense };
             if !self.aside(&message, &fds) {
-                return Note::Message(message, fds);
+                return Note::Message(message);
             }
         }
         Note::Nothing

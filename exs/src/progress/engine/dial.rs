@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::choose::{SHM, SOFT};
 use super::post::Ticket;
 use super::sock::{Sock, State};
 use super::{Engine, Error, SockId};
@@ -45,7 +44,7 @@ pub(super) struct Dial {
 
 impl Dial {
     /// Why the device at hand was taken.
-    fn reason(&self, device: usize, pinned: bool) -> String {
+    fn reason(&self, by: Transport, pinned: bool) -> String {
         if pinned {
             return "it was asked for".to_owned();
         }
@@ -54,12 +53,12 @@ impl Dial {
         let others: Vec<String> = others.chain(passed).collect();
         let only_shm = self.failed.len() + self.passed.len() == 1 && others[0].starts_with(SHM_NAME);
         let others = others.join("; ");
-        match (device, others.is_empty()) {
-            (SOFT, true) => "there is no RDMA device to use".to_owned(),
-            (SOFT, false) if only_shm => format!("there is no better way to the peer ({others})"),
-            (SOFT, false) => format!("no RDMA device has the peer ({others})"),
-            (SHM, true) => "the peer is on this host".to_owned(),
-            (SHM, false) => format!("the peer is on this host ({others})"),
+        match (by, others.is_empty()) {
+            (Transport::Soft, true) => "there is no RDMA device to use".to_owned(),
+            (Transport::Soft, false) if only_shm => format!("there is no better way to the peer ({others})"),
+            (Transport::Soft, false) => format!("no RDMA device has the peer ({others})"),
+            (Transport::Shm, true) => "the peer is on this host".to_owned(),
+            (Transport::Shm, false) => format!("the peer is on this host ({others})"),
             (_, true) => format!("the way to {} goes by it", self.addr),
             (_, false) => format!("the way to {} goes by it ({others})", self.addr),
         }
@@ -146,8 +145,9 @@ impl Engine {
                 false => left.min(ATTEMPT_MAX).min(dial.timeout / 3),
             };
             let pinned = s.opts.transport != Transport::Auto;
-            let (addr, reason) = (dial.addr, dial.reason(device, pinned));
-            s.dial = Some(dial);
+            let (addr, by) = (dial.addr, self.devices[device].transport);
+            let reason = dial.reason(by, pinned);
+            self.sock(id)?.dial = Some(dial);
             match self.attempt(id, device, addr, timeout, now) {
                 Ok((qp, session)) => {
                     let d = &self.devices[device];
