@@ -273,6 +273,14 @@ impl Context {
         reactor: &mut Reactor,
     ) -> Result<Led, Error> {
         let mut foreign = 0;
+        // A thread that is to spin looks first, if there is nothing that must be done before.
+        let spins = queue.spins() && reactor.ready.is_empty() && !self.lazy.load(Ordering::SeqCst);
+        if spins {
+            match self.spin_for(queue, waiter, min, deadline, reactor, &mut foreign)? {
+                Some(led) => return Ok(led),
+                None => self.sleep(queue, min, waiter, deadline, reactor)?,
+            }
+        }
         loop {
             let turn = self.turn(Some(reactor), false, Some(waiter));
             foreign += u32::from(turn.served_others);

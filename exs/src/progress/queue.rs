@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::event::RawEvent;
+use super::spin::VAIN_SPINS;
 use super::{Error, QueueOptions, WaitPolicy};
 use crate::sys::EventFd;
 
@@ -193,6 +194,15 @@ impl QueueCore {
             0 => WaitPolicy::Adaptive,
             1 => WaitPolicy::Notify,
             _ => WaitPolicy::BusyPoll,
+        }
+    }
+
+    /// A thread that waits here is to spin before it sleeps.
+    pub(super) fn spins(&self) -> bool {
+        match self.wait_policy() {
+            WaitPolicy::BusyPoll => true,
+            WaitPolicy::Adaptive => self.vain_spins.load(Ordering::Relaxed) < VAIN_SPINS,
+            WaitPolicy::Notify => false,
         }
     }
 

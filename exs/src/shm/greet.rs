@@ -77,6 +77,9 @@ impl Writer {
     fn u32(&mut self, v: u32) {
         self.0.extend_from_slice(&v.to_ne_bytes());
     }
+    fn u32s(&mut self, all: &[u32]) {
+        all.iter().for_each(|v| self.u32(*v));
+    }
     fn u64(&mut self, v: u64) {
         self.0.extend_from_slice(&v.to_ne_bytes());
     }
@@ -147,13 +150,13 @@ impl Message {
                 w.u64(VERSION);
                 w.addr(called);
                 w.addr(caller);
-                (w.u32(*ird), w.u32(*ord));
+                w.u32s(&[*ird, *ord]);
                 w.cookie(cookie);
                 w.0.extend_from_slice(private_data);
             }
             Message::Accept { ird, ord, cookie, reads, private_data } => {
                 w.0.push(b'A');
-                (w.u32(*ird), w.u32(*ord));
+                w.u32s(&[*ird, *ord]);
                 w.cookie(cookie);
                 w.0.push((*reads).into());
                 w.0.extend_from_slice(private_data);
@@ -167,12 +170,12 @@ impl Message {
             Message::PassBell => w.0.push(b'P'),
             Message::Share { slot, generation, len } => {
                 w.0.push(b'S');
-                (w.u32(*slot), w.u32(*generation));
+                w.u32s(&[*slot, *generation]);
                 w.u64(*len);
             }
             Message::Unshare { slot, generation } => {
                 w.0.push(b'U');
-                (w.u32(*slot), w.u32(*generation));
+                w.u32s(&[*slot, *generation]);
             }
         }
         w.0

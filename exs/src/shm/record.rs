@@ -16,7 +16,7 @@
 //! shared, or at an address of its own. All this comes from the peer: `parse` copies
 //! nothing but numbers, and refuses those that contradict each other.
 
-use super::ring::{LINE, RING};
+use super::ring::{LINE, RING_LEN};
 use crate::mem::{Key, MAX_SGE};
 
 /// Bytes of a record's head.
@@ -25,7 +25,7 @@ pub(super) const FULL: usize = 40;
 /// Bytes of a piece.
 pub(super) const PIECE: usize = 24;
 /// Payload that a record may carry: with all else it fills a quarter of the ring.
-pub(super) const MAX_PAYLOAD: usize = RING as usize / 4 - FULL - MAX_SGE * PIECE - 8;
+pub(super) const MAX_PAYLOAD: usize = RING_LEN / 4 - FULL - MAX_SGE * PIECE - 8;
 /// Bytes that one WR may move.
 pub(super) const MAX_MSG: u64 = 1 << 30;
 
@@ -217,6 +217,7 @@ impl Head {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ring::RING;
     use super::*;
     use proptest::prelude::*;
 

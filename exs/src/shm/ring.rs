@@ -41,9 +41,11 @@ use crate::sys::{IoVec, IoVecMut, SharedMap, open_shared, share};
 /// A cache line.
 pub(super) const LINE: u64 = 64;
 /// Bytes of a ring.
-pub(super) const RING: u64 = 64 << 10;
+pub(super) const RING: u64 = RING_LEN as u64;
+pub(super) const RING_LEN: usize = 64 << 10;
 /// Bytes of a lane.
-pub(super) const LANE: u64 = 256 << 10;
+pub(super) const LANE: u64 = LANE_LEN as u64;
+const LANE_LEN: usize = 256 << 10;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"EXS shm\0");
 /// Of the layout and of the records.
@@ -53,7 +55,7 @@ const GEOMETRY: [u64; 5] = [MAGIC, VERSION, RING, LANE, TOTAL as u64];
 const NONCES: usize = 8 * GEOMETRY.len();
 const WORDS: [usize; 2] = [256, 1024];
 const DATA: usize = 4096;
-const TOTAL: usize = DATA + 2 * (RING + LANE) as usize;
+const TOTAL: usize = DATA + 2 * (RING_LEN + LANE_LEN);
 
 /// A word that one side writes and the other reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +162,6 @@ impl Mem {
         // SAFETY: aligned (the mapping is to pages) and mapped for as long as `self` is.
         // It is read and written by atomics only, but for stale words in a ring, of
         // which only the tag decides.
-        #[expect(clippy::cast_ptr_alignment, reason = "asserted above")]
         unsafe {
             AtomicU64::from_ptr(at.cast())
         }

@@ -318,9 +318,9 @@ impl Link {
             let step = if *budget == 0 {
                 Ok(0)
             } else if current.by_lane {
-                self.from_lane(&mut current, env, *budget)
+                self.take_lane(&mut current, env, *budget)
             } else {
-                self.from_memory(&mut current, env, *budget)
+                self.take_memory(&mut current, env, *budget)
             };
             self.rx.current = Some(current);
             let n = step?;
@@ -365,7 +365,7 @@ impl Link {
         Ok(f(self, &mut parts[..used]))
     }
 
-    fn from_lane(&mut self, c: &mut Incoming, env: &Env<'_>, budget: u64) -> Result<u64, End> {
+    fn take_lane(&mut self, c: &mut Incoming, env: &Env<'_>, budget: u64) -> Result<u64, End> {
         let there = self.mem.theirs(Word::Filled).wrapping_sub(self.rx.drained);
         if there > LANE {
             return Err(NONSENSE);
@@ -390,7 +390,7 @@ impl Link {
         Ok(n)
     }
 
-    fn from_memory(&mut self, c: &mut Incoming, env: &Env<'_>, budget: u64) -> Result<u64, End> {
+    fn take_memory(&mut self, c: &mut Incoming, env: &Env<'_>, budget: u64) -> Result<u64, End> {
         let mut offset = c.done - c.head.inline as u64;
         let at = c.pieces.iter().find(|p| {
             let here = offset < p.len();

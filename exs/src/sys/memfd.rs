@@ -49,7 +49,7 @@ impl SharedMap {
     pub fn copy_out(&self, offset: u64, to: &IoVecMut<'_>) -> bool {
         let (dst, len) = to.parts();
         let Ok(offset) = usize::try_from(offset) else { return false };
-        if !offset.checked_add(len).is_some_and(|end| end <= self.len) {
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
             return false;
         }
         // SAFETY: in bounds, just checked.
@@ -168,8 +168,10 @@ mod tests {
     fn readable_memory_cannot_be_mapped_for_writing() {
         let (base, fd) = share_readable(8192).unwrap();
         let ours = SharedMap { base, len: 8192 };
-        // SAFETY: inside of the mapping, which nobody else uses.
-        unsafe { base.as_ptr().add(5000).write(7) };
+        // SAFETY: inside of the mapping.
+        let at = unsafe { base.as_ptr().add(5000) };
+        // SAFETY: mapped for writing, and nobody else's.
+        unsafe { at.write(7) };
         let theirs = open_shared(fd.as_fd(), 8192, false).unwrap();
         let mut got = [0; 2];
         assert!(theirs.copy_out(4999, &IoVecMut::new(&mut got)));

@@ -43,6 +43,8 @@ pub(super) struct Device {
     pub(super) index: usize,
     pub(super) rnic: Box<dyn Rnic>,
     pub(super) transport: Transport,
+    /// Queue pairs.
+    qps: usize,
     /// It was removed: nothing new is begun on it.
     pub(super) gone: bool,
     objects: Option<Objects>,
@@ -62,7 +64,12 @@ const UNUSED: RnicError = RnicError::NoSuch { what: "connection on this device",
 
 impl Device {
     pub(super) fn new(index: usize, rnic: Box<dyn Rnic>, transport: Transport) -> Device {
-        Device { index, rnic, transport, gone: false, objects: None }
+        Device { index, rnic, transport, qps: 0, gone: false, objects: None }
+    }
+
+    /// There are connections on it.
+    pub(super) fn is_used(&self) -> bool {
+        self.qps > 0
     }
 
     pub(super) fn name(&self) -> &str {
@@ -140,12 +147,15 @@ impl Device {
             max_send_wr: Device::send_depth(rnic.caps()),
             max_recv_wr: 0,
         };
-        rnic.create_qp(&attr).inspect_err(|_| o.slots.release(rnic.caps()))
+        let made = rnic.create_qp(&attr).inspect_err(|_| o.slots.release(rnic.caps()));
+        self.qps += usize::from(made.is_ok());
+        made
     }
 
     /// Ends a queue pair of ours.
     pub(super) fn destroy_qp(&mut self, qp: Qp) {
         self.drop_files(qp);
+        self.qps = self.qps.saturating_sub(1);
         if let Ok((rnic, o)) = self.objects() {
             // It exists: there is nothing to go wrong.
             let _ = rnic.destroy_qp(qp);

@@ -241,6 +241,11 @@ impl Engine {
         self.more = true;
     }
 
+    /// Whether all connections that there are can be looked at without a system call.
+    pub(super) fn sees_by_peek(&mut self) -> bool {
+        self.devices.iter_mut().all(|d| !d.is_used() || d.rnic.peek().is_some())
+    }
+
     /// Looks for completions where that takes no system call; None if no device finds
     /// them so.
     pub(super) fn peek(&mut self) -> Option<bool> {
