@@ -5,7 +5,7 @@ use std::fs::File;
 use std::net::SocketAddr;
 
 use exs::mem::Access;
-use exs::rnic::{CmEvent, DisconnectCause, Rnic};
+use exs::rnic::{CmEvent, DisconnectCause, Rnic, WcStatus};
 use exs::shm::ShmRnic;
 use exs::sys::RandomSource;
 use exs_tests::harness::{Rng, Watchdog};
@@ -174,6 +174,26 @@ fn messages_that_make_no_sense() {
     share.extend_from_slice(&4096u64.to_ne_bytes());
     s.intruder.say(&share, &[&File::open("/proc/self/exe").unwrap()]);
     s.unharmed();
+}
+
+/// What a peer has handed over before it died is delivered, and then its end is told.
+#[test]
+fn what_the_dead_have_left_is_delivered() {
+    let _dog = Watchdog::new("what_the_dead_have_left_is_delivered");
+    let Scene { mut w, good, victim, mut intruder, .. } = scene();
+    let into = w.zeros(victim, 8);
+    w.recv(victim, 1, &[into.sge()]);
+    w.recv(victim, 2, &[]);
+    let mut body = Head { inline: 4, total: 4, ..Head::default() }.bytes();
+    body.extend_from_slice(b"last");
+    intruder.record(&body, 1);
+    drop(intruder);
+    let wc = w.received(victim);
+    assert_eq!((wc.wr_id, wc.status, wc.byte_len), (1, WcStatus::Success, 4));
+    assert_eq!(into.read::<4>(0), *b"last");
+    assert_eq!(w.disconnected(victim), DisconnectCause::Broken(libc::ECONNRESET));
+    assert_eq!(w.received(victim).status, WcStatus::Flushed);
+    w.assert_alive(good);
 }
 
 /// HELLOs that lie: of addresses that are not the caller's or not the listener's, or of

@@ -66,6 +66,10 @@ pub enum MemError {
     },
 }
 
+/// A shorter region is not worth the descriptor that sharing it takes.
+#[cfg(not(miri))]
+const WORTH_SHARING: usize = 64 << 10;
+
 /// How a region's memory is given back.
 enum Backing {
     /// Mapped by us; unmapped on drop.
@@ -103,14 +107,15 @@ impl Region {
     }
 
     /// As [`Region::map`], in memory that another process of this host can be given to
-    /// read. Where the kernel has no such memory (or no descriptor left), it is ordinary
-    /// memory.
+    /// read. Where the kernel has no such memory (or no descriptor left), or for less than
+    /// 64 KiB, it is ordinary memory.
     pub fn map_shared(len: usize) -> Result<Arc<Region>, MemError> {
         if len == 0 || len > isize::MAX as usize {
             return Err(MemError::BadLength { len });
         }
         #[cfg(not(miri))]
-        if let Ok((base, fd)) = crate::sys::share_readable(len) {
+        if len >= WORTH_SHARING
+            && let Ok((base, fd)) = crate::sys::share_readable(len) {
             return Ok(Arc::new(Region { base, len, backing: Backing::Shared(fd) }));
         }
         Region::map(len)

@@ -177,6 +177,12 @@ impl ShmRnic {
         }
         self.take_notes(id, now);
         let Ok(link) = self.links.get_mut(id) else { return };
+        if link.readable && !link.hung_up {
+            // There are more messages than one turn takes.
+            link.queued = true;
+            self.ready.push_back(Source::Link(id));
+        }
+        let Ok(link) = self.links.get_mut(id) else { return };
         match link.phase {
             Phase::Open => self.move_data(id, now),
             _ if link.hung_up => self.lost(id),
@@ -267,8 +273,10 @@ impl ShmRnic {
             return self.ended(id, end);
         }
         // What the peer has left behind is taken first; a receive that is missing may come.
-        if link.hung_up && !moved && !more && !link.stalled {
-            self.ended(id, End::Gone);
+        match link.hung_up && !link.stalled {
+            true if moved || more => self.enqueue(Source::Link(id)),
+            true => self.ended(id, End::Gone),
+            false => {}
         }
     }
 

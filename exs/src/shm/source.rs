@@ -21,8 +21,6 @@ use crate::sys::{IoVecMut, SharedMap, open_shared, read_process, send_with_fds};
 
 /// Regions that one side may have shared on one connection at a time.
 const SLOTS: usize = 32;
-/// A region that is shorter is not worth a descriptor and two mappings.
-const WORTH_SHARING: usize = 16 << 10;
 
 /// A region of ours that the peer has.
 struct Share {
@@ -52,7 +50,7 @@ impl Shares {
         sock: BorrowedFd<'_>,
     ) -> Option<Piece> {
         let region = segment.region();
-        let fd = region.shared_fd().filter(|_| region.len() >= WORTH_SHARING)?;
+        let fd = region.shared_fd()?;
         let is_it = |s: &Option<Share>| {
             s.as_ref().is_some_and(|s| std::ptr::eq(s.region.as_ptr(), Arc::as_ptr(region)))
         };
