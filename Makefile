@@ -89,6 +89,10 @@ bench-pingpong: setup-demo ## Latency and bandwidth of exs-pingpong beside plain
 	$(BUILD) build $(RELEASE) exs-pingpong
 	$(BUILD) run --quiet $(RELEASE) exs-pingpong -- demo --compare tcp $(BENCH_ARGS)
 
+.PHONY: bench-kernel
+bench-kernel: setup-demo ## Asynchronous sends on kernel sockets beside a blocking send() loop
+	$(CARGO) run --quiet $(LOCKED) --release -p exs-tests --bin kernel-bench -- $(BENCH_ARGS)
+
 .PHONY: doc
 doc: setup-demo ## Build the documentation of the Rust API
 	$(CARGO) doc $(LOCKED) --no-deps -p exs

@@ -12,6 +12,8 @@
 //! an operation may still hold the memory, ends the process, as nothing else is sound.
 #![allow(unsafe_code)]
 
+pub mod kernel;
+
 use std::ptr::NonNull;
 
 use crate::mem::Buffer;

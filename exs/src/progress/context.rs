@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::devices::Devices;
-use super::engine::{Engine, Released, SockId, TOKENS_PER_DEVICE, Verbs};
+use super::engine::{Engine, KERNEL_TOKENS, Released, SockId, TOKENS_PER_DEVICE, Verbs};
 use super::lead::{Lead, Leader, Reactor};
 use super::queue::{QueueCore, Waiter, waiter};
 use super::options::check_environment;
 use super::spin::VAIN_SPINS;
 use super::Error;
+use crate::plain::Plain;
 use crate::sys::Clock;
 use crate::time::Time;
 
@@ -58,6 +59,10 @@ pub struct Context {
     asleep_until: AtomicU64,
     /// Posted work waits for a doorbell.
     lazy: std::sync::atomic::AtomicBool,
+    /// Kernel sockets wait for what only the reactor can tell.
+    pub(super) watches_kernel: std::sync::atomic::AtomicBool,
+    /// One of them waits for room.
+    pub(super) kernel_is_full: std::sync::atomic::AtomicBool,
     /// Times that a thread slept in the reactor.
     sleeps: AtomicU64,
 }
@@ -98,15 +103,16 @@ impl Context {
             || reactor.registry().try_clone().map_err(|e| Error::os("dup of the reactor", &e));
         let soft = (devices.soft)(registry()?, 0)?;
         let shm = devices.shm.map(|make| make(registry()?, TOKENS_PER_DEVICE)).transpose()?;
+        let plain = Plain::new(registry()?, KERNEL_TOKENS, devices.kernel_io);
         let verbs = match devices.verbs {
-            Some(open) => Verbs::Unopened(open, registry()?),
+            Some(open) => Verbs::new(open, registry()?),
             None => Verbs::Unbuilt,
         };
         let lead = Lead::new(reactor).map_err(|e| Error::os("eventfd", &e))?;
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let context = Arc::new_cyclic(|me: &Weak| {
-            let released = Arc::new(Released::default());
-            let engine = Engine::new(id, me.clone(), Arc::clone(&released), soft, shm, verbs);
+            let released = Arc::new(Released::new(me.clone()));
+            let engine = Engine::new(id, me.clone(), Arc::clone(&released), (soft, shm, plain), verbs);
             Context {
                 clock: Clock::default(),
                 engine: Mutex::new(engine),
@@ -115,6 +121,8 @@ impl Context {
                 released,
                 asleep_until: AtomicU64::new(u64::MAX),
                 lazy: std::sync::atomic::AtomicBool::new(false),
+                watches_kernel: std::sync::atomic::AtomicBool::new(false),
+                kernel_is_full: std::sync::atomic::AtomicBool::new(false),
                 sleeps: AtomicU64::new(0),
             }
         });
@@ -156,6 +164,9 @@ impl Context {
     /// if a thread was woken that follows.
     fn finish(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
         self.lazy.store(engine.has_lazy(), Ordering::SeqCst);
+        let (waits, full) = engine.waits_for_reactor();
+        self.watches_kernel.store(waits, Ordering::Relaxed);
+        self.kernel_is_full.store(full, Ordering::Relaxed);
         let wake = std::mem::take(&mut engine.wake);
         let asleep = self.asleep_until.load(Ordering::SeqCst);
         let hurry = asleep != u64::MAX
@@ -273,14 +284,6 @@ impl Context {
         reactor: &mut Reactor,
     ) -> Result<Led, Error> {
         let mut foreign = 0;
-        // A thread that is to spin looks first, if there is nothing that must be done before.
-        let spins = queue.spins() && reactor.ready.is_empty() && !self.lazy.load(Ordering::SeqCst);
-        if spins {
-            match self.spin_for(queue, waiter, min, deadline, reactor, &mut foreign)? {
-                Some(led) => return Ok(led),
-                None => self.sleep(queue, min, waiter, deadline, reactor)?,
-            }
-        }
         loop {
             let turn = self.turn(Some(reactor), false, Some(waiter));
             foreign += u32::from(turn.served_others);
@@ -398,6 +401,20 @@ impl Context {
     /// A handle was dropped: its socket is closed at the next turn.
     fn release(&self, id: SockId) {
         self.released.socket(id);
+        self.lead.wake();
+    }
+
+    /// The program may have closed a kernel socket: looked after at the next turn.
+    pub(crate) fn release_kernel(&self, dev: u64, ino: u64) {
+        // Should this be read too early, the next tick of the engine's finds it.
+        if self.watches_kernel.load(Ordering::Relaxed) {
+            self.released.kernel(dev, ino);
+            self.lead.wake();
+        }
+    }
+
+    /// Has whoever sleeps in the reactor look after the engine.
+    pub(super) fn wake(&self) {
         self.lead.wake();
     }
 

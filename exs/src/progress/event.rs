@@ -1,9 +1,11 @@
 //! What an operation leaves behind.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 
 use super::{Error, SocketHandle};
 use crate::mem::Buffer;
+use crate::sys::KernelAddr;
 
 /// Which call an event answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -95,6 +97,10 @@ pub struct RawEvent {
     pub accepted: Option<(SocketHandle, SocketAddr)>,
     /// `poll`: what was found.
     pub readiness: Readiness,
+    /// `accept` of a kernel socket: the connection.
+    pub descriptor: Option<OwnedFd>,
+    /// Who sent the message, or made the connection, if that is a kernel socket's.
+    pub peer: Option<KernelAddr>,
 }
 
 impl RawEvent {
@@ -110,6 +116,8 @@ impl RawEvent {
             bufs: Bufs::None,
             accepted: None,
             readiness: Readiness::default(),
+            descriptor: None,
+            peer: None,
         }
     }
 }

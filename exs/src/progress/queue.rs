@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::event::RawEvent;
-use super::spin::VAIN_SPINS;
 use super::{Error, QueueOptions, WaitPolicy};
 use crate::sys::EventFd;
 
@@ -67,6 +66,8 @@ pub struct QueueCore {
     wait: AtomicU8,
     /// Adaptive waits: how often in a row spinning was in vain.
     pub(super) vain_spins: AtomicU32,
+    /// As much of the looks at memory before the first spin.
+    pub(super) vain_peeks: AtomicU32,
     /// For epoll and its kin.
     fd: EventFd,
     /// Somebody asked for the descriptor: it is kept up to date, and progress is
@@ -87,6 +88,7 @@ impl QueueCore {
             depth: opts.depth,
             wait: AtomicU8::new(0),
             vain_spins: AtomicU32::new(0),
+            vain_peeks: AtomicU32::new(0),
             fd: EventFd::new().map_err(|e| Error::os("eventfd", &e))?,
             has_fd: AtomicBool::new(false),
         };
@@ -194,15 +196,6 @@ impl QueueCore {
             0 => WaitPolicy::Adaptive,
             1 => WaitPolicy::Notify,
             _ => WaitPolicy::BusyPoll,
-        }
-    }
-
-    /// A thread that waits here is to spin before it sleeps.
-    pub(super) fn spins(&self) -> bool {
-        match self.wait_policy() {
-            WaitPolicy::BusyPoll => true,
-            WaitPolicy::Adaptive => self.vain_spins.load(Ordering::Relaxed) < VAIN_SPINS,
-            WaitPolicy::Notify => false,
         }
     }
 

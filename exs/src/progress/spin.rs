@@ -15,18 +15,19 @@ const SPIN: u64 = 50_000;
 /// Spins in vain after which an adaptive queue only sleeps.
 pub(super) const VAIN_SPINS: u32 = 8;
 /// Spins between two looks at the reactor: connections, and sockets that the
-/// device does not count as active, are only seen there.
+/// device does not count as active, are only seen there. (Kernel sockets too: while
+/// one is waited for, it is looked at in every round.)
 const SPINS_PER_POLL: u32 = 64;
 /// How long to look for completions in memory between two rounds with system calls,
-/// as a multiple of what the cheapest of these took: where other connections are seen by
-/// system calls only, and where all are seen in memory. (The latter is a few
-/// microseconds, in which the peer has the answer ready if it has a core to itself.)
+/// as a multiple of what the cheapest of these took.
 const PEEK: u64 = 4;
-const PEEK_LONG: u64 = 8;
-/// The same before the first round, whose length nobody knows yet (cycles).
-const FIRST_LOOK: u64 = 6_000;
-/// Rounds for which one of the long kind counts.
-const LONG_ROUND: u32 = 2;
+/// How long (ns) to look for completions in memory before the first such round: what
+/// a device answers at once needs none. Where the peer lives on this very core that is
+/// time lost, so it is done only where it has lately paid.
+const FIRST_PEEK: u64 = 25_000;
+/// First peeks in vain after which there are none, but one in so many waits.
+const VAIN_PEEKS: u32 = 4;
+const PROBE: u32 = 64;
 
 impl Context {
     /// Spins as the queue's policy says; `None`: it did not pay, go to sleep.
@@ -40,18 +41,19 @@ impl Context {
         foreign: &mut u32,
     ) -> Result<Option<Led>, Error> {
         let budget = match queue.wait_policy() {
-            _ if !queue.spins() => return Ok(None),
+            WaitPolicy::Notify => return Ok(None),
+            // Who has filled a kernel socket waits for bytes to be consumed: the processor
+            // is better used by those who do that.
+            WaitPolicy::Adaptive if self.kernel_is_full.load(Ordering::Relaxed) => return Ok(None),
             WaitPolicy::BusyPoll => u64::MAX,
-            WaitPolicy::Notify | WaitPolicy::Adaptive => SPIN,
+            WaitPolicy::Adaptive if queue.vain_spins.load(Ordering::Relaxed) < VAIN_SPINS => SPIN,
+            WaitPolicy::Adaptive => return Ok(None),
         };
-        // What comes soon is found without a system call, and without a turn in vain.
-        let start = cycles();
-        if start > 0 && self.lock().sees_by_peek() {
-            self.peek_until(queue, min, start.saturating_add(FIRST_LOOK));
-        }
         let begun = self.now().as_nanos();
-        let (mut round, mut polled, mut cheapest) = (0u32, 0u32, u64::MAX);
+        self.first_peek(queue, min, begun + FIRST_PEEK);
+        let (mut round, mut cheapest) = (0u32, u64::MAX);
         loop {
+            round = round.wrapping_add(1);
             let start = cycles();
             while self.posters.load(Ordering::Relaxed) > 0 {
                 std::thread::yield_now();
@@ -64,8 +66,8 @@ impl Context {
                 }
                 return Ok(Some(led));
             }
-            if round.wrapping_sub(polled) >= SPINS_PER_POLL {
-                polled = round;
+            let watches = self.watches_kernel.load(Ordering::Relaxed);
+            if watches || round.is_multiple_of(SPINS_PER_POLL) {
                 reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
             }
             if self.now().as_nanos() - begun >= budget {
@@ -78,29 +80,42 @@ impl Context {
             // looking at memory are looked at for as long again.
             let end = cycles();
             cheapest = cheapest.min(end.saturating_sub(start));
-            let (times, count) = match self.lock().sees_by_peek() {
-                true => (PEEK_LONG, LONG_ROUND),
-                false => (PEEK, 1),
-            };
-            round = round.wrapping_add(count);
-            self.peek_until(queue, min, end.saturating_add(cheapest.saturating_mul(times)));
+            let until = end.saturating_add(cheapest.saturating_mul(PEEK));
+            self.peek_while(queue, min, || cycles() < until);
         }
         queue.vain_spins.fetch_add(1, Ordering::Relaxed);
         Ok(None)
     }
 
-    /// Looks for completions without a system call until there are some, or somebody
-    /// else has something to do, or the processor's counter says so.
-    fn peek_until(&self, queue: &QueueCore, min: usize, until: u64) {
+    fn first_peek(&self, queue: &QueueCore, min: usize, until: u64) {
+        let vain = queue.vain_peeks.load(Ordering::Relaxed);
+        if vain >= VAIN_PEEKS && !vain.is_multiple_of(PROBE) {
+            queue.vain_peeks.store(vain.wrapping_add(1), Ordering::Relaxed);
+            return;
+        }
+        let vain = match self.peek_while(queue, min, || self.now().as_nanos() < until) {
+            true => 0,
+            false => vain.wrapping_add(1),
+        };
+        queue.vain_peeks.store(vain, Ordering::Relaxed);
+    }
+
+    /// Looks for completions without a system call while it is worth it: until there are
+    /// some (true), or somebody else has something to do.
+    fn peek_while(&self, queue: &QueueCore, min: usize, on: impl Fn() -> bool) -> bool {
         loop {
-            if self.posters.load(Ordering::Relaxed) > 0 || queue.len() >= min {
-                return;
+            if queue.len() >= min {
+                return true;
             }
-            // Found, or there is nobody to ask.
-            if self.lock().peek() != Some(false) || cycles() >= until {
-                return;
+            if self.posters.load(Ordering::Relaxed) > 0 {
+                return false;
             }
-            std::hint::spin_loop();
+            match self.lock().peek() {
+                Some(true) => return true,
+                Some(false) if on() => std::hint::spin_loop(),
+                // There is nobody to ask, or it has been long enough.
+                _ => return false,
+            }
         }
     }
 }

@@ -109,6 +109,8 @@ impl ShmRnic {
                 file_source: false,
                 windows: true,
                 srq_waits: true,
+                empty_reads: true,
+                pins: false,
                 owns_tcp_port: false,
                 random_keys: true,
                 pads_private_data: false,

@@ -104,10 +104,12 @@ impl VerbsRnic {
             let (asked, limit) = (u64::from(need), u64::from(limit));
             return Err(RnicError::Limit { what: "completion queue depth", asked, limit });
         }
+        let gone = RnicError::Os { call: "ibv_create_cq", errno: libc::ENODEV };
+        let channel = self.channel.as_ref().ok_or(gone)?;
         let depth = need.max(DEPTH).min(limit);
         let entry = self.hw.vacant_entry();
         let index = entry.key();
-        let cq = CompQueue::new(self.device, depth, &self.channel, index)
+        let cq = CompQueue::new(self.device, depth, channel, index)
             .map_err(|e| RnicError::os("ibv_create_cq", &e))?;
         entry.insert(HwQueue { cq, role, depth, reserved: need, armed: false });
         Ok(index)
@@ -148,6 +150,7 @@ impl VerbsRnic {
         let pd = self.srqs.remove(srq.0)?.pd;
         self.pds.get_mut(pd)?.users -= 1;
         // Its CQ goes with it.
+        self.srq_cqs.remove(&srq.0);
         self.hw.retain(|_, q| q.role != Role::Shared(srq.0));
         Ok(())
     }
@@ -171,7 +174,8 @@ impl VerbsRnic {
     pub(super) fn poll_hw(&mut self) -> bool {
         let mut more = false;
         for index in 0..self.hw.capacity() {
-            let Some(q) = self.hw.get(index) else { continue };
+            // One that no queue pair uses has nothing to say.
+            let Some(q) = self.hw.get(index).filter(|q| self.in_use(q)) else { continue };
             let (cq, role) = (Arc::clone(&q.cq), q.role);
             for round in 0..ROUNDS {
                 let mut raw = std::mem::take(&mut self.raw);
@@ -192,6 +196,13 @@ impl VerbsRnic {
             }
         }
         more
+    }
+
+    fn in_use(&self, q: &HwQueue) -> bool {
+        match q.role {
+            Role::Shared(srq) => self.srqs.get(srq).is_ok_and(|s| s.posted > 0),
+            Role::Sends | Role::Receives => q.reserved > 0,
+        }
     }
 
     fn handle_raw(&mut self, role: Role, wc: &RawWc) {
@@ -238,7 +249,8 @@ impl VerbsRnic {
 
     /// Takes the notifications that are there.
     pub(super) fn drain_notifications(&mut self) {
-        while let Some(tag) = self.channel.next() {
+        let Some(channel) = self.channel.clone() else { return };
+        while let Some(tag) = channel.next() {
             if let Some(q) = self.hw.get_mut(tag) {
                 q.armed = false;
                 q.cq.notified();
@@ -248,7 +260,9 @@ impl VerbsRnic {
 
     /// The device has failed: what the queues would say is lost.
     pub(super) fn device_lost(&mut self) {
-        self.dead = true;
+        if std::mem::replace(&mut self.dead, true) {
+            return;
+        }
         let all: Vec<u32> = self.qps.iter().map(|(id, _)| id).collect();
         for qp in all {
             self.doomed.push((qp, DisconnectCause::DeviceRemoved));

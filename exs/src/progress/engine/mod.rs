@@ -6,9 +6,9 @@
 //! sessions, rings doorbells, and turns what has ended into events. `run` is what
 //! a leader calls: progress of the devices, timers, `settle`.
 //!
-//! The files: `device` (RNIC, bounce pool), `slots`, `sock`, `ops` (tables), `post`
+//! The files: `device` (RNIC), `domain` (protection domains with their pools), `slots`, `sock`, `ops` (tables), `post`
 //! (the calls of the API), `onesided` (exports, READ, WRITE), `choose` (which device),
-//! `dial` (connect), `listen`, `cm` (what the RNICs report of connections), `life`
+//! `dial` (connect), `silence` (who did not answer), `listen`, `cm` (what the RNICs report of connections), `life`
 //! (timers and ends), `memory` (buffers to registered memory), `files`. Nothing here blocks
 //! or sleeps.
 
@@ -16,7 +16,9 @@ mod choose;
 mod cm;
 mod device;
 mod dial;
+mod domain;
 mod figures;
+mod kernel;
 mod files;
 mod life;
 mod listen;
@@ -24,6 +26,7 @@ mod memory;
 mod onesided;
 mod ops;
 mod post;
+mod silence;
 mod slots;
 mod sock;
 
@@ -41,12 +44,14 @@ use super::queue::Waiter;
 use super::{Error, Options, Transport};
 use crate::ids::OpId;
 use crate::mem::{Key, ReleaseRegistration};
+use crate::plain::Plain;
 use crate::rnic::{Listener, Qp, Ready, Rnic, Wc, WcOp, WcStatus};
 use crate::session::{Counters, Done};
 use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
 pub use self::onesided::Remote;
+pub(super) use self::kernel::KERNEL_TOKENS;
 pub(super) use self::choose::Verbs;
 pub(crate) use self::post::Ticket;
 pub use self::post::{FileSend, RecvFlags};
@@ -65,24 +70,42 @@ pub struct SockId {
 
 /// What other threads leave for the engine without taking its lock: handles
 /// dropped and registrations ended.
-#[derive(Default)]
 pub(super) struct Released {
     any: AtomicBool,
     sockets: Mutex<Vec<SockId>>,
-    keys: Mutex<Vec<(usize, Key)>>,
+    /// Kernel sockets whose owner may have closed them: (device, inode).
+    kernel: Mutex<Vec<(u64, u64)>>,
+    keys: Mutex<Vec<(u64, Key)>>,
+    /// Whose they are.
+    context: Weak,
 }
 
 impl Released {
+    pub(super) fn new(context: Weak) -> Released {
+        let (sockets, keys, kernel) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Released { any: AtomicBool::new(false), sockets, kernel, keys, context }
+    }
+
     pub(super) fn socket(&self, id: SockId) {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        self.any.store(true, Ordering::Release);
+    }
+
+    pub(super) fn kernel(&self, dev: u64, ino: u64) {
+        self.kernel.lock().unwrap_or_else(PoisonError::into_inner).push((dev, ino));
         self.any.store(true, Ordering::Release);
     }
 }
 
 impl ReleaseRegistration for Released {
-    fn release(&self, device: usize, key: Key) {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner).push((device, key));
-        self.any.store(true, Ordering::Release);
+    fn release(&self, place: u64, key: Key) {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner).push((place, key));
+        // Pinned memory is not to wait for the next thing that happens.
+        if !self.any.swap(true, Ordering::AcqRel)
+            && let Some(context) = self.context.upgrade()
+        {
+            context.wake();
+        }
     }
 }
 
@@ -100,11 +123,14 @@ pub(crate) struct Engine {
     me: Weak,
     devices: Vec<Device>,
     verbs: Verbs,
+    silences: silence::Silences,
     socks: slab::Slab<Sock>,
     generation: u32,
     by_qp: HashMap<(usize, Qp), u32>,
     by_listener: HashMap<(usize, Listener), u32>,
     ops: OpTable,
+    /// Ordinary kernel sockets.
+    plain: Plain,
     timers: BTreeSet<(Time, u32)>,
     dirty: Vec<u32>,
     lazy: Vec<u32>,
@@ -118,14 +144,12 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// An engine with the software RNIC, shared memory (whose tokens begin at those of the
-    /// second device), and the RDMA devices when it needs them.
+    /// An engine with the software RNIC, and the RDMA devices when it needs them.
     pub(super) fn new(
         context: u64,
         me: Weak,
         released: Arc<Released>,
-        soft: Box<dyn Rnic>,
-        shm: Option<Box<dyn Rnic>>,
+        (soft, shm, plain): (Box<dyn Rnic>, Option<Box<dyn Rnic>>, Plain),
         verbs: Verbs,
     ) -> Engine {
         let mut devices = vec![Device::new(choose::SOFT, soft, Transport::Soft)];
@@ -136,11 +160,13 @@ impl Engine {
             me,
             devices,
             verbs,
+            silences: silence::Silences::default(),
             socks: slab::Slab::new(),
             generation: 0,
             by_qp: HashMap::new(),
             by_listener: HashMap::new(),
             ops: OpTable::default(),
+            plain,
             timers: BTreeSet::new(),
             dirty: Vec::new(),
             lazy: Vec::new(),
@@ -193,8 +219,11 @@ impl Engine {
 
     // ---- progress ------------------------------------------------------------
 
-    /// A device became ready.
+    /// A device, or a kernel socket, became ready.
     pub(super) fn handle_ready(&mut self, token: usize, ready: Ready) {
+        if token >= KERNEL_TOKENS {
+            return self.plain.handle_ready(token, ready);
+        }
         let (device, token) = (token / TOKENS_PER_DEVICE, token % TOKENS_PER_DEVICE);
         if let Some(d) = self.devices.get_mut(device) {
             d.rnic.handle_ready(token + device * TOKENS_PER_DEVICE, ready);
@@ -213,6 +242,7 @@ impl Engine {
             }
             more |= d.rnic.progress(now);
         }
+        more |= self.plain.progress(now);
         self.fire_timers(now);
         self.settle(now, false);
         self.ring_doorbells(now);
@@ -241,11 +271,6 @@ impl Engine {
         self.more = true;
     }
 
-    /// Whether all connections that there are can be looked at without a system call.
-    pub(super) fn sees_by_peek(&mut self) -> bool {
-        self.devices.iter_mut().all(|d| !d.is_used() || d.rnic.peek().is_some())
-    }
-
     /// Looks for completions where that takes no system call; None if no device finds
     /// them so.
     pub(super) fn peek(&mut self) -> Option<bool> {
@@ -261,7 +286,13 @@ impl Engine {
 
     /// True if `run` should be called soon whatever the deadlines say.
     pub(super) fn wants_run(&self) -> bool {
-        self.more || self.released.any.load(Ordering::Acquire)
+        self.more || self.plain.has_work() || self.released.any.load(Ordering::Acquire)
+    }
+
+    /// Whether kernel sockets wait for the reactor, which alone can tell of them; and
+    /// whether any of them waits for room.
+    pub(super) fn waits_for_reactor(&self) -> (bool, bool) {
+        self.plain.is_waiting()
     }
 
     /// True if posted work waits for the next doorbell.
@@ -283,12 +314,13 @@ impl Engine {
         let Some(s) = self.socks.get_mut(index as usize) else { return };
         s.lazy = false;
         if let Some(qp) = s.qp {
-            self.devices[s.device].rnic.flush(qp, now);
+            self.devices[s.place.device].rnic.flush(qp, now);
         }
     }
 
     /// Events and completions of all devices.
     fn reap(&mut self, now: Time) {
+        self.reap_kernel();
         for device in 0..self.devices.len() {
             while let Some(event) = self.devices[device].rnic.poll_event() {
                 self.handle_event(device, event, now);
@@ -321,7 +353,8 @@ impl Engine {
             d.end_file(&mut wc);
         }
         if let Some(index) = index
-            && let Some(session) = self.socks[index as usize].session.as_mut()
+            && let s = &mut self.socks[index as usize]
+            && let (Some(session), domain) = (s.session.as_mut(), s.place.domain)
         {
             match (recv, wc.op, wc.imm) {
                 (false, ..) => session.handle_wc(now, &wc),
@@ -330,7 +363,7 @@ impl Engine {
                 }
                 (true, ..) if wc.status == WcStatus::Success => {
                     if let Some(slot) = d.slot(wc.wr_id, wc.byte_len) {
-                        session.handle_message(now, &mut d.port(wc.qp, now), &slot);
+                        session.handle_message(now, &mut d.port(domain, wc.qp, now), &slot);
                     }
                 }
                 // A failed receive took the connection with it; its end follows.
@@ -349,8 +382,8 @@ impl Engine {
     fn pump(&mut self, index: u32, now: Time, lazy_allowed: bool) {
         let s = &mut self.socks[index as usize];
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
-            let d = &mut self.devices[s.device];
-            if session.drive(now, &mut d.port(qp, now)) {
+            let d = &mut self.devices[s.place.device];
+            if session.drive(now, &mut d.port(s.place.domain, qp, now)) {
                 let soon = session.urgent() || session.soon();
                 if session.urgent() || (soon && !lazy_allowed) {
                     d.rnic.flush(qp, now);

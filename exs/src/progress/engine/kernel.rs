@@ -1,0 +1,113 @@
+//! Ordinary kernel sockets: between their table (`plain`) and the events of programs.
+//!
+//! They stand beside the sockets of EXS and know nothing of sessions or devices; what
+//! both have is the table of operations, and the queues that these end in.
+
+use std::time::Duration;
+
+use super::post::Ticket;
+use super::{Engine, Error, SockId};
+use crate::ids::OpId;
+use crate::plain::{End, Failure, Pieces, Posted, Request, Target};
+use crate::progress::event::{Bufs, EventKind, RawEvent, Readiness};
+use crate::session::OpError;
+use crate::time::Time;
+
+/// Tokens of the reactor from here on are kernel sockets'; what lies below is devices'.
+pub(in crate::progress) const KERNEL_TOKENS: usize = 1 << 62;
+/// The socket of their operations in the table, which no socket of EXS can be.
+const NO_SOCK: SockId = SockId { index: u32::MAX, generation: 0 };
+
+impl Engine {
+    /// Posts an operation on a kernel socket; `request` is made of the buffers' memory.
+    pub(crate) fn post_kernel(
+        &mut self,
+        (target, limit): (&Target<'_>, Option<Duration>),
+        ticket: &Ticket<'_>,
+        kind: EventKind,
+        bufs: Bufs,
+        now: Time,
+        request: impl FnOnce(Pieces) -> Request,
+    ) {
+        let request = request(pieces(&bufs));
+        let op = self.book(NO_SOCK, ticket, kind, bufs);
+        let number = std::os::fd::AsRawFd::as_raw_fd(&target.fd);
+        let posted = Posted { op, number, limit: limit.map(|d| (now + d, d)) };
+        self.plain.post(now, posted, target, request);
+    }
+
+    /// Cancels what was posted with a descriptor, all of it or what has a token.
+    pub(crate) fn cancel_kernel(
+        &mut self,
+        target: &Target<'_>,
+        token: Option<u64>,
+        now: Time,
+    ) -> usize {
+        let ops = &self.ops;
+        let named = |op: OpId| token.is_none_or(|t| ops.get(op).is_some_and(|o| o.token == t));
+        self.plain.cancel(now, target, named)
+    }
+
+    /// Looks whether descriptors of kernel sockets have been closed.
+    pub(super) fn recheck_kernel(&mut self, list: Vec<(u64, u64)>, now: Time) {
+        for (dev, ino) in list {
+            self.plain.recheck(now, dev, ino);
+        }
+    }
+
+    /// Turns what has ended into events.
+    pub(super) fn reap_kernel(&mut self) {
+        while let Some((posted, end)) = self.plain.poll_done() {
+            let Some(op) = self.ops.remove(posted.op) else { continue };
+            let mut event = RawEvent::new(op.token, op.kind);
+            let End { bytes, total, eof, from, accepted, revents, result } = end;
+            (event.bytes, event.total, event.eof) = (bytes, total, eof);
+            (event.peer, event.readiness) = (from, readiness(revents));
+            if let Some((fd, peer)) = accepted {
+                (event.descriptor, event.peer) = (Some(fd), Some(peer));
+            }
+            event.result = result.map_err(|why| error(why, op.kind));
+            self.deliver(op, event);
+        }
+    }
+}
+
+/// The memory of an operation. It is dropped before its event is made, so the buffers
+/// are alone with it then.
+fn pieces(bufs: &Bufs) -> Pieces {
+    match bufs {
+        Bufs::One(b) => Pieces::One(b.segment()),
+        Bufs::Many(list) => Pieces::Many(list.iter().map(crate::mem::Buffer::segment).collect()),
+        Bufs::None => Pieces::Many(Box::default()),
+    }
+}
+
+fn readiness(revents: i16) -> Readiness {
+    let any = |bits: i16| revents & bits != 0;
+    Readiness {
+        // The end of a stream is read too.
+        readable: any(libc::POLLIN | libc::POLLHUP),
+        writable: any(libc::POLLOUT),
+        error: any(libc::POLLERR | libc::POLLHUP | libc::POLLNVAL),
+    }
+}
+
+fn error(why: Failure, kind: EventKind) -> Error {
+    match why {
+        Failure::Cancelled => Error::Op(OpError::Cancelled),
+        Failure::TimedOut(after) => Error::Op(OpError::TimedOut { what: verb(kind), after }),
+        Failure::Os { call, errno } => Error::Os { call, errno },
+        Failure::FileRead { errno } => Error::Op(OpError::FileRead { errno }),
+        Failure::FileTooShort { had, asked } => Error::Op(OpError::FileTooShort { had, asked }),
+    }
+}
+
+fn verb(kind: EventKind) -> &'static str {
+    match kind {
+        EventKind::Connect => "connect",
+        EventKind::Accept => "accept",
+        EventKind::Recv => "receive",
+        EventKind::Poll => "poll",
+        _ => "send",
+    }
+}
