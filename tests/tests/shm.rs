@@ -165,7 +165,11 @@ fn a_squatter_is_not_the_listener() {
     if !geteuid().is_root() {
         return println!("skipped: only root can become somebody else");
     }
-    let (soft, addr) = listener(Transport::Soft, "127.0.0.1:0");
+    // Held, so that nobody else takes the port between its two listeners.
+    let ip = "127.0.0.1".parse().unwrap();
+    let (_held, port) = exs::sys::reserve_port(ip).unwrap();
+    let at = SocketAddr::new(ip, port).to_string();
+    let (soft, addr) = listener(Transport::Soft, &at);
     let mut squatter = start("squat", "nobody", "open", &addr.to_string());
     squatter.expect("squatting");
     let (client, _server) = join(socket(Transport::Auto), &soft, addr);
