@@ -84,8 +84,8 @@ pub use api::{
 };
 pub use mem::{Buffer, MemError, MemoryRegion};
 pub use progress::{
-    Candidate, DeviceInfo, Error, EventKind, Interest, Options, PortInfo, QueueOptions, Readiness,
-    RecvFlags, Route, Transport, TransportInfo, WaitPolicy,
+    Candidate, DeviceInfo, Error, EventKind, Interest, Options, Part, PortInfo, QueueOptions,
+    Readiness, RecvFlags, Route, Transport, TransportInfo, WaitPolicy,
 };
 pub use rnic::{DisconnectCause, RnicError, TermCode};
 pub use session::{OpError, SessionError, Violation};

@@ -60,6 +60,8 @@ pub struct Objects {
     pub mrs: usize,
     /// Those that ever were.
     pub made: usize,
+    /// Registrations of 2 MiB and more: receive slots, and not a connection's ring.
+    pub large: usize,
     /// Shared receive queues.
     pub srqs: usize,
     /// Queue pairs.
@@ -171,9 +173,14 @@ const fn os(call: &'static str, errno: i32) -> RnicError {
 }
 const GONE: RnicError = os("a device that is gone", libc::ENODEV);
 
+/// Bytes of a large registration.
+const LARGE: usize = 2 << 20;
+
 /// A device.
 struct Fake {
     inner: SoftRnic,
+    /// Bytes of each registration.
+    sizes: HashMap<Mr, usize>,
     caps: Caps,
     spec: Spec,
     /// Queue pairs that have connected, and those of them that live.
@@ -195,6 +202,7 @@ impl Fake {
         (spec.caps)(&mut caps);
         Ok(Fake {
             inner,
+            sizes: HashMap::new(),
             caps,
             spec,
             dialled: HashSet::new(),
@@ -268,13 +276,20 @@ impl Rnic for Fake {
     }
     fn reg_mr(&mut self, pd: Pd, memory: &Segment, access: Access) -> Result<Mr, RnicError> {
         self.alive()?;
-        self.spec.control.count(self.inner.reg_mr(pd, memory, access), |o| {
-            o.mrs += 1;
-            o.made += 1;
-        })
+        let (mr, len) = (self.inner.reg_mr(pd, memory, access)?, memory.len());
+        self.sizes.insert(mr, len);
+        let mut objects = self.spec.control.objects.lock().unwrap();
+        (objects.mrs, objects.made) = (objects.mrs + 1, objects.made + 1);
+        objects.large += usize::from(len >= LARGE);
+        Ok(mr)
     }
     fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
-        self.spec.control.count(self.inner.dereg_mr(mr), |o| o.mrs = o.mrs.saturating_sub(1))?;
+        self.inner.dereg_mr(mr)?;
+        let large = self.sizes.remove(&mr).is_some_and(|len| len >= LARGE);
+        let mut objects = self.spec.control.objects.lock().unwrap();
+        objects.mrs = objects.mrs.saturating_sub(1);
+        objects.large = objects.large.saturating_sub(large.into());
+        drop(objects);
         self.alive()
     }
     fn create_cq(&mut self, depth: usize) -> Result<Cq, RnicError> {

@@ -137,15 +137,15 @@ fn receives_go_with_the_connections() {
     let few = STRICT_CONTROL.objects();
     // 8 for each of 122 queue pairs: four chunks of 256.
     let many: Vec<_> = (0..60).map(|_| join(None, &listener, addr)).collect();
-    assert_eq!(STRICT_CONTROL.objects().mrs, few.mrs + 3);
+    assert_eq!(STRICT_CONTROL.objects().large, few.large + 3);
     drop(many);
-    while STRICT_CONTROL.objects().mrs > few.mrs {
+    while STRICT_CONTROL.objects().large > few.large {
         client.blocking().send_all(b"x").unwrap();
         server.blocking().recv_exact(&mut [0]).unwrap();
     }
     // They are made again for those who come.
     let again: Vec<_> = (0..60).map(|_| join(None, &listener, addr)).collect();
-    assert_eq!(STRICT_CONTROL.objects().mrs, few.mrs + 3);
+    assert_eq!(STRICT_CONTROL.objects().large, few.large + 3);
     for (client, server) in &again {
         client.blocking().send_all(b"again").unwrap();
         server.blocking().recv_exact(&mut [0; 5]).unwrap();
@@ -172,9 +172,11 @@ fn what_is_copied_is_not_registered() {
     say(60_000); // the pool is made
     let made = STRICT_CONTROL.objects().made;
     (0..50).for_each(|_| say(65_536));
-    assert_eq!(STRICT_CONTROL.objects().made, made);
-    say(65_537);
-    assert!(STRICT_CONTROL.objects().made > made);
+    // (A ring may have been needed.)
+    let rings = STRICT_CONTROL.objects().made - made;
+    assert!(rings <= 1, "{rings}");
+    (0..10).for_each(|_| say(65_537));
+    assert!(STRICT_CONTROL.objects().made >= made + 10);
 }
 
 /// A group's listener may change its options: its connections stay where it is.

@@ -58,6 +58,10 @@ impl Event {
         Token(self.raw.token)
     }
 
+    pub(super) fn tag(&self) -> [u64; 2] {
+        self.raw.tag
+    }
+
     /// Which call this answers.
     pub fn kind(&self) -> EventKind {
         self.raw.kind

@@ -10,6 +10,7 @@ mod blocking;
 mod counters;
 mod event;
 mod export;
+mod place;
 mod kernel;
 mod queue;
 pub mod raw;

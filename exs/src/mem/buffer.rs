@@ -93,6 +93,31 @@ impl MemoryRegion {
         Ok(MemoryRegion { shared: Shared::new(Region::map_shared(len)?, true) })
     }
 
+    /// A region over memory that somebody else owns.
+    ///
+    /// # Safety
+    /// As for [`raw::region`](crate::raw::region).
+    pub(crate) unsafe fn external(base: std::ptr::NonNull<u8>, len: usize) -> MemoryRegion {
+        // SAFETY: the caller's promise is the same.
+        MemoryRegion { shared: Shared::new(unsafe { Region::external(base, len) }, true) }
+    }
+
+    /// A buffer that shuts nobody out of its range.
+    ///
+    /// # Errors
+    /// [`MemError::OutOfBounds`].
+    ///
+    /// # Safety
+    /// As for [`raw::buffer`](crate::raw::buffer): whoever else has these bytes must
+    /// not use them while an operation has this buffer.
+    pub(crate) unsafe fn overlapping(&self, offset: usize, len: usize) -> Result<Buffer, MemError> {
+        let region = self.len();
+        let end = offset.checked_add(len).filter(|end| *end <= region);
+        let end = end.ok_or(MemError::OutOfBounds { offset, len, region })?;
+        // Not entered in the table of leases: what is not there is not given back.
+        Ok(Buffer { shared: Arc::clone(&self.shared), lease: (offset, end), start: offset, end })
+    }
+
     /// Takes over a vector's bytes without a copy: for large memory that was not
     /// allocated for transfers but is to be used for many of them. (A vector that is
     /// lent to an operation as it is gets registered for that operation only, since

@@ -81,6 +81,8 @@ pub enum Bufs {
 pub struct RawEvent {
     /// The program's name for the operation.
     pub token: u64,
+    /// The raw layer's name for it.
+    pub tag: [u64; 2],
     /// Which call it answers.
     pub kind: EventKind,
     /// Bytes moved.
@@ -108,6 +110,7 @@ impl RawEvent {
     pub fn new(token: u64, kind: EventKind) -> RawEvent {
         RawEvent {
             token,
+            tag: [0; 2],
             kind,
             bytes: 0,
             total: 0,

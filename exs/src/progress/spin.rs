@@ -3,12 +3,11 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::context::{Context, Led, io_error};
+use super::context::{Context, Goal, Led, io_error};
 use super::lead::Reactor;
-use super::queue::{QueueCore, Waiter};
+use super::queue::QueueCore;
 use super::{Error, WaitPolicy};
-use crate::sys::cycles;
-use crate::time::Time;
+use crate::sys::{HeldSignals, cycles};
 
 /// How long an adaptive wait spins (ns), where spinning has lately paid.
 const SPIN: u64 = 50_000;
@@ -33,13 +32,11 @@ impl Context {
     /// Spins as the queue's policy says; `None`: it did not pay, go to sleep.
     pub(super) fn spin_for(
         &self,
-        queue: &QueueCore,
-        waiter: &Waiter,
-        min: usize,
-        deadline: Option<Time>,
+        goal: &Goal<'_>,
         reactor: &mut Reactor,
         foreign: &mut u32,
     ) -> Result<Option<Led>, Error> {
+        let Goal { queue, waiter, min, held, .. } = *goal;
         let budget = match queue.wait_policy() {
             WaitPolicy::Notify => return Ok(None),
             // Who has filled a kernel socket waits for bytes to be consumed: the processor
@@ -60,7 +57,7 @@ impl Context {
             }
             let turn = self.turn(Some(reactor), true, Some(waiter));
             *foreign += u32::from(turn.served_others);
-            if let Some(led) = self.led(queue, min, deadline, *foreign) {
+            if let Some(led) = self.led(goal, *foreign) {
                 if matches!(led, Led::Done) {
                     queue.vain_spins.store(0, Ordering::Relaxed);
                 }
@@ -69,6 +66,9 @@ impl Context {
             let watches = self.watches_kernel.load(Ordering::Relaxed);
             if watches || round.is_multiple_of(SPINS_PER_POLL) {
                 reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
+                if held.is_some_and(HeldSignals::pending) {
+                    return Err(Error::Interrupted);
+                }
             }
             if self.now().as_nanos() - begun >= budget {
                 break;

@@ -41,7 +41,11 @@ impl Session {
         Ok(())
     }
 
-    fn may_post_send(&self, len: u64) -> Result<(), OpError> {
+    /// Whether a send of so many bytes would be taken now.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn may_post_send(&self, len: u64) -> Result<(), OpError> {
         self.may_talk()?;
         if self.ending.peer_closed {
             return Err(OpError::PeerClosed);

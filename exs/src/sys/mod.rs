@@ -18,6 +18,7 @@ mod message;
 mod limits;
 mod process;
 mod random;
+mod signal;
 mod sockaddr;
 mod tcp;
 mod unix;
@@ -41,6 +42,7 @@ pub use message::{
     receive_message, send_message, shutdown, socket_option, wait_writable,
 };
 pub use random::RandomSource;
+pub use signal::{HeldSignals, wait_readable};
 pub use sockaddr::{KernelAddr, SOCKADDR_MAX};
 pub use uring::{Ring, RingReply};
 pub use tcp::{

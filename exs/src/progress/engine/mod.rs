@@ -6,9 +6,10 @@
 //! sessions, rings doorbells, and turns what has ended into events. `run` is what
 //! a leader calls: progress of the devices, timers, `settle`.
 //!
-//! The files: `device` (RNIC), `domain` (protection domains with their pools), `slots`, `sock`, `ops` (tables), `post`
-//! (the calls of the API), `onesided` (exports, READ, WRITE), `choose` (which device),
-//! `dial` (connect), `silence` (who did not answer), `listen`, `cm` (what the RNICs report of connections), `life`
+//! The files: `device` (RNIC), `domain` (protection domains with their pools), `slots`, `sock`,
+//! `ops` (tables), `post` (the calls of the API), `parts` (sends of several), `onesided`
+//! (exports, READ, WRITE), `choose` (which device), `dial` (connect), `silence` (who did not
+//! answer), `listen`, `cm` (what the RNICs report of connections), `life`
 //! (timers and ends), `memory` (buffers to registered memory), `files`. Nothing here blocks
 //! or sleeps.
 
@@ -25,6 +26,7 @@ mod listen;
 mod memory;
 mod onesided;
 mod ops;
+mod parts;
 mod post;
 mod silence;
 mod slots;
@@ -37,6 +39,7 @@ use std::sync::{Mutex, PoisonError};
 
 use self::device::Device;
 use self::ops::{Op, OpTable};
+use self::parts::Group;
 use self::sock::Sock;
 use super::context::Weak;
 use super::event::{EventKind, RawEvent, Readiness};
@@ -51,6 +54,7 @@ use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
 pub use self::onesided::Remote;
+pub use self::parts::Part;
 pub(super) use self::kernel::KERNEL_TOKENS;
 pub(super) use self::choose::Verbs;
 pub(crate) use self::post::Ticket;
@@ -73,9 +77,9 @@ pub struct SockId {
 pub(super) struct Released {
     any: AtomicBool,
     sockets: Mutex<Vec<SockId>>,
+    keys: Mutex<Vec<(u64, Key)>>,
     /// Kernel sockets whose owner may have closed them: (device, inode).
     kernel: Mutex<Vec<(u64, u64)>>,
-    keys: Mutex<Vec<(u64, Key)>>,
     /// Whose they are.
     context: Weak,
 }
@@ -83,14 +87,16 @@ pub(super) struct Released {
 impl Released {
     pub(super) fn new(context: Weak) -> Released {
         let (sockets, keys, kernel) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Released { any: AtomicBool::new(false), sockets, kernel, keys, context }
+        Released { any: AtomicBool::new(false), sockets, keys, kernel, context }
     }
 
     pub(super) fn socket(&self, id: SockId) {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner).push(id);
         self.any.store(true, Ordering::Release);
     }
+}
 
+impl Released {
     pub(super) fn kernel(&self, dev: u64, ino: u64) {
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner).push((dev, ino));
         self.any.store(true, Ordering::Release);
@@ -129,6 +135,7 @@ pub(crate) struct Engine {
     by_qp: HashMap<(usize, Qp), u32>,
     by_listener: HashMap<(usize, Listener), u32>,
     ops: OpTable,
+    groups: HashMap<OpId, Group>,
     /// Ordinary kernel sockets.
     plain: Plain,
     timers: BTreeSet<(Time, u32)>,
@@ -166,6 +173,7 @@ impl Engine {
             by_qp: HashMap::new(),
             by_listener: HashMap::new(),
             ops: OpTable::default(),
+            groups: HashMap::new(),
             plain,
             timers: BTreeSet::new(),
             dirty: Vec::new(),
@@ -320,7 +328,7 @@ impl Engine {
 
     /// Events and completions of all devices.
     fn reap(&mut self, now: Time) {
-        self.reap_kernel();
+        self.reap_kernel(now);
         for device in 0..self.devices.len() {
             while let Some(event) = self.devices[device].rnic.poll_event() {
                 self.handle_event(device, event, now);
@@ -395,7 +403,7 @@ impl Engine {
             while let Some(done) =
                 self.socks[index as usize].session.as_mut().and_then(|s| s.poll_done())
             {
-                self.finish(done);
+                self.finish(done, now);
             }
         }
         self.check_polls(index);
@@ -404,9 +412,13 @@ impl Engine {
     }
 
     /// An operation of a session has ended.
-    fn finish(&mut self, done: Done) {
+    fn finish(&mut self, done: Done, now: Time) {
         let Some(mut op) = self.ops.remove(done.op) else { return };
         self.release_memory(&mut op, done.bytes);
+        if op.group != 0 {
+            let result = done.result.map_err(Error::Op);
+            return self.finish_part(op.group, op.bufs, done.bytes, result, now);
+        }
         let mut event = RawEvent::new(op.token, op.kind);
         event.bytes = done.bytes;
         event.total = done.total;
@@ -417,7 +429,7 @@ impl Engine {
 
     /// Puts an operation's event into its queue.
     fn deliver(&mut self, op: Op, mut event: RawEvent) {
-        event.bufs = op.bufs;
+        (event.bufs, event.tag) = (op.bufs, op.tag);
         self.counters.events += 1;
         op.queue.push(event, &mut self.wake);
     }

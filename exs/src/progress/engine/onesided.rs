@@ -106,6 +106,7 @@ impl Engine {
     ) {
         let buffer = self.unexport(id, key, now);
         let mut event = RawEvent::new(ticket.token, EventKind::Revoke);
+        event.tag = ticket.tag;
         event.bufs = buffer.map_or(Bufs::None, Bufs::One);
         self.counters.events += 1;
         ticket.queue.push(event, &mut self.wake);

@@ -10,7 +10,7 @@ use super::ops::{Op, TempMrs};
 use super::sock::State;
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
-use crate::progress::event::{Bufs, EventKind, Interest};
+use crate::progress::event::{Bufs, EventKind, Interest, Readiness};
 use crate::progress::options::Options;
 use crate::progress::queue::QueueCore;
 use crate::rnic::FileRange;
@@ -51,6 +51,8 @@ pub struct FileSend {
 pub(crate) struct Ticket<'a> {
     pub(crate) queue: &'a Arc<QueueCore>,
     pub(crate) token: u64,
+    /// A second name, for the raw layer; comes back with the event too.
+    pub(crate) tag: [u64; 2],
 }
 
 impl Engine {
@@ -66,10 +68,12 @@ impl Engine {
             sock,
             queue: Arc::clone(ticket.queue),
             token: ticket.token,
+            tag: ticket.tag,
             kind,
             bufs,
             temp: TempMrs::None,
             bounce: None,
+            group: 0,
             window: None,
         })
     }
@@ -176,6 +180,14 @@ impl Engine {
         Ok(())
     }
 
+    pub(crate) fn is_listening(&self, id: SockId) -> bool {
+        self.sock_ref(id).is_some_and(|s| s.state == State::Listening)
+    }
+
+    pub(crate) fn readiness_of(&self, id: SockId) -> Readiness {
+        self.sock_ref(id).map_or_else(Readiness::default, |s| s.readiness())
+    }
+
     pub(crate) fn post_poll(
         &mut self,
         id: SockId,
@@ -224,9 +236,23 @@ impl Engine {
         now: Time,
     ) -> Result<usize, Error> {
         self.sock(id)?;
+        self.cancel_where(id, now, |op| token.is_none_or(|t| op.token == t))
+    }
+
+    /// As `cancel`, for the operations that are chosen.
+    pub(crate) fn cancel_where(
+        &mut self,
+        id: SockId,
+        now: Time,
+        chosen: impl Fn(&Op) -> bool,
+    ) -> Result<usize, Error> {
+        self.sock(id)?;
         let mut count = 0;
-        for op in self.ops.of_socket(id, token) {
-            count += usize::from(self.cancel_op(id, op, now));
+        for op in self.ops.of_socket(id, chosen) {
+            // The parts of a send are one operation.
+            let part = self.ops.get_mut(op).is_some_and(|op| op.group != 0);
+            let asked = self.cancel_op(id, op, now) || self.groups.contains_key(&op);
+            count += usize::from(asked && !part);
         }
         self.mark(id.index);
         Ok(count)
