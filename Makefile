@@ -81,7 +81,7 @@ fuzz: ## Fuzz each decoder for FUZZ_SECONDS (60); needs a nightly toolchain
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/scripts/fuzz.sh
 
 .PHONY: miri
-miri: ## Run the memory floor's tests under Miri; needs a nightly toolchain with it
+miri: ## Run the tests of the memory floor and the shared rings under Miri; needs a nightly toolchain with it
 	@tests/scripts/miri.sh
 
 .PHONY: bench-pingpong
@@ -99,6 +99,33 @@ bench: setup-demo ## EXS beside plain sockets and installed neighbours: docs/ben
 .PHONY: bench-deps
 bench-deps: ## Install the neighbours that `make bench` measures (UCX, libfabric, iperf3, sockperf, rsync, scp)
 	@tests/scripts/setup.sh bench
+
+# What is installed where: exs-ffi/install.sh. LIBDIR, INCLUDEDIR, MANDIR and BINDIR may
+# be given too.
+PREFIX ?= /usr/local
+DESTDIR ?=
+export PREFIX DESTDIR
+OUT := $(or $(CARGO_TARGET_DIR),target)
+
+.PHONY: lib
+lib: setup-demo ## Build the C library: libexs.so and libexs.a
+	FEATURES="$(FEATURES)" exs-ffi/build.sh $(OUT)/lib
+
+.PHONY: tools
+tools: setup-demo
+	$(BUILD) build $(LOCKED) --release -p exs-examples --features "$(FEATURES)" --bins
+
+.PHONY: install
+install: lib tools ## Install library, header, manual pages and programs (PREFIX=/usr/local DESTDIR=)
+	exs-ffi/install.sh $(OUT)/lib $(OUT)/release
+
+.PHONY: deb
+deb: lib tools ## Make a Debian package of all that (into OUT/deb of the target directory)
+	exs-ffi/deb.sh $(OUT)/lib $(OUT)/release $(OUT)/deb
+
+.PHONY: bench-kernel
+bench-kernel: setup-demo ## Asynchronous sends on kernel sockets beside a blocking send() loop
+	$(CARGO) run --quiet $(LOCKED) --release -p exs-tests --bin kernel-bench -- $(BENCH_ARGS)
 
 .PHONY: doc
 doc: setup-demo ## Build the documentation of the Rust API

@@ -7,8 +7,8 @@ use exs::{Options, Transport};
 /// Which way the bytes are to go.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Road {
-    /// Which transport to use: all that there are in turn, the software RNIC only, or
-    /// RDMA devices only [default: the variable EXS_TRANSPORT, else auto]
+    /// Which transport to use: all that there are in turn, the software RNIC, shared
+    /// memory or RDMA devices only [default: the variable EXS_TRANSPORT, else auto]
     #[arg(long, value_name = "NAME", value_parser = transports())]
     pub transport: Option<Transport>,
     /// Of the RDMA devices, use this one only, for example rxe0 [default: EXS_DEVICE]
@@ -37,13 +37,11 @@ impl Road {
     }
 }
 
-/// The transports that this EXS knows, by name.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    ["auto", "soft", "shm", "verbs"].into_iter().filter(|name| name.parse::<Transport>().is_ok())
-}
+/// The transports that EXS knows, by name.
+pub const NAMES: [&str; 4] = ["auto", "soft", "shm", "verbs"];
 
 fn transports() -> impl TypedValueParser<Value = Transport> {
-    PossibleValuesParser::new(names()).try_map(|name| name.parse::<Transport>())
+    PossibleValuesParser::new(NAMES).try_map(|name| name.parse::<Transport>())
 }
 
 #[cfg(test)]
@@ -70,8 +68,6 @@ mod tests {
         let road = Road { transport: Some(options.transport), device: options.device };
         assert_eq!(road.args(), ["--transport=verbs", "--device=rxe0"]);
         let error = parse(&["--transport", "infiniband"]).unwrap_err().to_string();
-        for name in ["auto", "soft", "verbs"] {
-            assert!(error.contains(name) && names().any(|n| n == name), "{error}");
-        }
+        assert!(error.contains("auto, soft, shm, verbs"), "{error}");
     }
 }

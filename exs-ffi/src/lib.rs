@@ -1,6 +1,46 @@
-//! The C face of EXS: `libexs` and `<sys/exs.h>`.
+//! The C face of EXS: `libexs` and `<sys/exs.h>` (an `unsafe` island).
 //!
-//! The ABI is not there yet; this crate holds its place in the workspace and
-//! proves that the core can be linked from it.
+//! Each function of the header is an exported function here: it checks what C cannot
+//! promise, finds the objects behind descriptors and handles, and makes a call of the
+//! Rust API of it. `include/sys/exs.h` is the manual, and a test holds this crate to it:
+//! layouts, constants, symbols. What is verified, recollected or our own choice is in
+//! `spec-notes/es-api.md`.
+//!
+//! Shape: `abi` has the types of the header, `ptr` the pointers of C callers, `error`
+//! the border that no panic crosses; `handles`, `memory`, `queues` and `sockets` are the
+//! tables behind handles and descriptors; the other files are the calls, by family, and
+//! `event` makes `exs_event_t`s. `c/variadic.c` is what Rust cannot define: functions
+//! with `...`.
+//!
+//! # Why the uses of `unsafe` are sound
+//! The exported functions are `unsafe`: whoever calls them promises what the header asks
+//! for. Pointers arrive as [`ptr::In`] and [`ptr::Out`], which nothing else can make, so
+//! that promise is behind every use of one. Memory for operations becomes a `Buffer` of
+//! the raw layer, of which no Rust reference is ever made here.
+#![allow(unsafe_code)]
+// The modules are private, and their functions exported all the same: to C.
+#![allow(unreachable_pub)]
+
+pub mod abi;
+mod accept;
+mod blocking;
+mod close;
+mod connect;
+mod data;
+mod error;
+mod event;
+mod extension;
+mod files;
+mod fork;
+mod handles;
+mod kernel;
+mod memory;
+mod options;
+mod poll;
+pub mod ptr;
+mod queues;
+mod sockets;
+mod timeouts;
+mod watch;
 
 pub use exs::VERSION;

@@ -9,6 +9,8 @@
 //! - [`Socket`]: streams and seqpackets. Every call has an asynchronous form, which
 //!   takes an [`EventQueue`] and a [`Token`], and a blocking twin
 //!   ([`Socket::blocking`]).
+//! - [`KernelSocket`]: the same calls on an ordinary kernel socket, whose peer knows
+//!   nothing of EXS.
 //! - [`MemoryRegion`] and [`Buffer`]: memory that is moved into operations and comes
 //!   back with their events, so that safe code cannot touch it in between.
 //! - [`EventQueue`] and [`Event`]: exactly one event for each accepted operation,
@@ -60,9 +62,11 @@ floors! {
     iwarp,
     mem,
     packet,
+    plain,
     progress,
     rnic,
     session,
+    shm,
     stream,
     sys,
     tcp,
@@ -74,17 +78,18 @@ floors! {
 }
 
 pub use api::{
-    Blocking, Counters, Event, EventQueue, Export, Packet, Refused, RemoteBuffer,
+    Blocking, Counters, Event, EventQueue, Export, KernelSocket, Packet, Refused, RemoteBuffer,
     RemoteBufferError, Rights, SendFlags, Socket, SocketType, Token, counters, explain, raw,
     transports,
 };
 pub use mem::{Buffer, MemError, MemoryRegion};
 pub use progress::{
-    Candidate, DeviceInfo, Error, EventKind, Interest, Options, PortInfo, QueueOptions, Readiness,
-    RecvFlags, Route, Transport, TransportInfo, WaitPolicy,
+    Candidate, DeviceInfo, Error, EventKind, Interest, Options, Part, PortInfo, QueueOptions,
+    Readiness, RecvFlags, Route, Transport, TransportInfo, WaitPolicy,
 };
 pub use rnic::{DisconnectCause, RnicError, TermCode};
 pub use session::{OpError, SessionError, Violation};
+pub use sys::KernelAddr;
 
 /// The programs in the README compile and run.
 #[cfg(doctest)]

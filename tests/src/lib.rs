@@ -4,7 +4,9 @@
 pub mod either;
 pub mod fake;
 pub mod harness;
+pub mod kernel;
 pub mod rdma;
 pub mod rnic;
+pub mod shm;
 pub mod skip;
 pub mod socket;

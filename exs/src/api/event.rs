@@ -1,11 +1,13 @@
 //! Events.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::Socket;
 use crate::mem::Buffer;
 use crate::progress::{Bufs, Error, EventKind, RawEvent, Readiness};
+use crate::sys::KernelAddr;
 
 /// The program's name for an operation; it comes back with the event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,6 +58,10 @@ impl Event {
         Token(self.raw.token)
     }
 
+    pub(super) fn tag(&self) -> [u64; 2] {
+        self.raw.tag
+    }
+
     /// Which call this answers.
     pub fn kind(&self) -> EventKind {
         self.raw.kind
@@ -66,13 +72,13 @@ impl Event {
         usize::try_from(self.raw.bytes).unwrap_or(usize::MAX)
     }
 
-    /// A seqpacket receive: the true length of the message, which is more than
+    /// A receive of a message: the true length of the message, which is more than
     /// [`Event::bytes`] if the buffer was too small for it.
     pub fn total(&self) -> u64 {
         self.raw.total.max(self.raw.bytes)
     }
 
-    /// A seqpacket receive: the message was longer than the buffer.
+    /// A receive of a message: the message was longer than the buffer.
     pub fn truncated(&self) -> bool {
         self.raw.total > self.raw.bytes
     }
@@ -127,6 +133,18 @@ impl Event {
     pub fn take_accepted(&mut self) -> Option<(Socket, SocketAddr)> {
         let (handle, peer) = self.raw.accepted.take()?;
         Some((Socket::from_handle(Arc::new(handle)), peer))
+    }
+
+    /// An accept of a [`KernelSocket`](crate::KernelSocket): the connection, which is the
+    /// program's from now on and blocks. [`Event::peer`] is who made it.
+    pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
+        self.raw.descriptor.take()
+    }
+
+    /// Of a [`KernelSocket`](crate::KernelSocket): who sent the message, if that was asked
+    /// for and it has an address, or made the connection.
+    pub fn peer(&self) -> Option<&KernelAddr> {
+        self.raw.peer.as_ref()
     }
 
     /// A poll: what was found.

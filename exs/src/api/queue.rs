@@ -34,6 +34,8 @@ use super::Token;
 #[derive(Clone, Debug)]
 pub struct EventQueue {
     core: Arc<QueueCore>,
+    /// The raw layer's name for what is posted by this handle.
+    tag: [u64; 2],
 }
 
 impl EventQueue {
@@ -53,7 +55,7 @@ impl EventQueue {
     /// As [`EventQueue::new`].
     pub fn with_options(opts: &QueueOptions) -> Result<EventQueue, Error> {
         Context::global()?;
-        Ok(EventQueue { core: QueueCore::new(opts)? })
+        Ok(EventQueue { core: QueueCore::new(opts)?, tag: [0; 2] })
     }
 
     /// Waits for at least one event and takes up to `max`. No events: the time is
@@ -93,6 +95,18 @@ impl EventQueue {
         max: usize,
         timeout: Option<Duration>,
     ) -> Result<usize, Error> {
+        self.dequeue_noting(out, min, max, timeout, false)
+    }
+
+    /// As `dequeue_into`; with `exact` no signal that comes during the call is missed.
+    pub(super) fn dequeue_noting(
+        &self,
+        out: &mut Vec<Event>,
+        min: usize,
+        max: usize,
+        timeout: Option<Duration>,
+        exact: bool,
+    ) -> Result<usize, Error> {
         if min > max || min > self.core.depth() {
             return Err(Error::invalid(format!(
                 "cannot wait for {min} events: at most {max} were asked for, and the queue holds {}",
@@ -109,7 +123,7 @@ impl EventQueue {
                     (_, Some(d)) => Some(d.saturating_duration_since(Instant::now())),
                     _ => None,
                 };
-                let there = context.wait(&self.core, min, left)?;
+                let there = context.wait(&self.core, min, left, exact)?;
                 if !there {
                     return Ok(self.core.take(max, out));
                 }
@@ -156,9 +170,28 @@ impl EventQueue {
         self.core.outstanding()
     }
 
+    /// Operations whose events have not come yet.
+    pub fn in_flight(&self) -> usize {
+        self.core.in_flight()
+    }
+
+    /// Changes how many operations may be outstanding. Those that are beyond a smaller
+    /// depth stay; no more are taken until they are fewer.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a depth of 0.
+    pub fn set_depth(&self, depth: usize) -> Result<(), Error> {
+        self.core.set_depth(depth)
+    }
+
     /// Operations that may be outstanding.
     pub fn depth(&self) -> usize {
         self.core.depth()
+    }
+
+    /// A handle to the same queue, whose operations bear this name.
+    pub(super) fn tagged(&self, tag: [u64; 2]) -> EventQueue {
+        EventQueue { core: Arc::clone(&self.core), tag }
     }
 
     pub(super) fn core(&self) -> &Arc<QueueCore> {
@@ -166,7 +199,7 @@ impl EventQueue {
     }
 
     pub(super) fn ticket(&self, token: Token) -> Ticket<'_> {
-        Ticket { queue: &self.core, token: token.0 }
+        Ticket { queue: &self.core, token: token.0, tag: self.tag }
     }
 }
 

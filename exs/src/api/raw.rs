@@ -12,9 +12,14 @@
 //! an operation may still hold the memory, ends the process, as nothing else is sound.
 #![allow(unsafe_code)]
 
+pub mod kernel;
+
 use std::ptr::NonNull;
 
-use crate::mem::Buffer;
+pub use super::place::{
+    Place, cancel_on, dequeue_exact, is_watched, prepare_to_wait, tag, tagged,
+};
+use crate::mem::{Buffer, MemError, MemoryRegion};
 
 /// A buffer over `len` bytes at `base`, which may be moved into operations like any
 /// other. Small ones are copied, large ones registered for the operation.
@@ -37,6 +42,42 @@ use crate::mem::Buffer;
 pub unsafe fn buffer(base: NonNull<u8>, len: usize) -> Buffer {
     // SAFETY: the caller's promise, word by word.
     unsafe { Buffer::external(base, len) }
+}
+
+/// Memory of somebody else's, registered once for many operations, as a
+/// [`MemoryRegion`] is.
+///
+/// # Safety
+/// The memory must be valid for reads and writes until the region, the buffers from
+/// it, and every operation that they were moved into, have ended.
+///
+/// ```
+/// use std::ptr::NonNull;
+/// let mut bytes = [1u8, 2, 3];
+/// // SAFETY: `bytes` outlives the region and the buffer, which is in no operation.
+/// let region = unsafe { exs::raw::region(NonNull::from(&mut bytes).cast(), 3) };
+/// // SAFETY: as above; nobody else uses the bytes.
+/// let buffer = unsafe { exs::raw::part(&region, 1, 2) }?;
+/// assert_eq!(&buffer[..], [2, 3]);
+/// # Ok::<(), exs::MemError>(())
+/// ```
+pub unsafe fn region(base: NonNull<u8>, len: usize) -> MemoryRegion {
+    // SAFETY: the caller's promise, word by word.
+    unsafe { MemoryRegion::external(base, len) }
+}
+
+/// A buffer over a part of a region, which may overlap others: a program may well send
+/// the same bytes several times at once.
+///
+/// # Errors
+/// [`MemError::OutOfBounds`].
+///
+/// # Safety
+/// While an operation has the buffer nobody else may touch its bytes, except for
+/// reading them while they are only sent.
+pub unsafe fn part(region: &MemoryRegion, offset: usize, len: usize) -> Result<Buffer, MemError> {
+    // SAFETY: the caller's promise, word by word.
+    unsafe { region.overlapping(offset, len) }
 }
 
 /// Ends the process if it is dropped: the memory of a borrow may be in use.

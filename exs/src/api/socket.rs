@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Blocking, Counters, EventQueue, Token};
 use crate::progress::{
-    Context, Error, Interest, Options, Route, SocketHandle,
+    Context, Error, Interest, Options, Readiness, Route, SocketHandle,
 };
 use crate::wire::exs::SocketKind;
 
@@ -263,6 +263,27 @@ impl Socket {
         self.post_bare(queue, || context.call(|e, _| e.post_poll(id, &queue.ticket(token), want)))
     }
 
+    /// What a poll would find now, without waiting.
+    ///
+    /// ```
+    /// # use exs::Socket;
+    /// # let listener = Socket::stream()?;
+    /// # listener.bind("127.0.0.1:0".parse().unwrap())?;
+    /// listener.listen(1)?;
+    /// assert!(!listener.readiness().readable); // nobody to accept
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    pub fn readiness(&self) -> Readiness {
+        let id = self.handle.id();
+        self.handle.context().call(|e, _| e.readiness_of(id))
+    }
+
+    /// True if it takes connections.
+    pub fn is_listening(&self) -> bool {
+        let id = self.handle.id();
+        self.handle.context().call(|e, _| e.is_listening(id))
+    }
+
     /// Ends one direction, or both: the peer sees the end after all that was sent.
     ///
     /// # Errors
@@ -290,6 +311,19 @@ impl Socket {
         self.post_bare(queue, || {
             context.call(|e, now| e.close(id, Some(&queue.ticket(token)), now))
         })
+    }
+
+    /// As `close`, whose event has its place in the queue already.
+    pub(super) fn close_booked(&self, queue: &EventQueue, token: Token) -> Result<(), Error> {
+        let (id, context) = (self.handle.id(), self.handle.context());
+        context.call(|e, now| e.close(id, Some(&queue.ticket(token)), now))
+    }
+
+    /// Asks those operations to end whose events go to this queue.
+    pub(super) fn cancel_on(&self, queue: &EventQueue) -> usize {
+        let id = self.handle.id();
+        let core = queue.core();
+        self.handle.context().call(|e, now| e.cancel_where(id, now, |op| op.goes_to(core))).unwrap_or(0)
     }
 
     /// Asks the operations with this token to end; returns how many there were. Each

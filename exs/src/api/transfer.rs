@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{EventQueue, Export, RemoteBuffer, Rights, Socket, Token};
 use crate::mem::{Access, Buffer};
-use crate::progress::{Bufs, Error, FileSend, RecvFlags};
+use crate::progress::{Bufs, Error, FileSend, Part, RecvFlags};
 
 /// A post that was refused: why, and the memory that was to be moved.
 ///
@@ -187,6 +187,62 @@ impl Socket {
         let file = FileSend { file, offset, len };
         self.post_bare(queue, || {
             context.call(|e, now| e.post_file(id, &queue.ticket(token), file, now))
+        })
+    }
+}
+
+/// Memory and files in one.
+impl Socket {
+    /// Sends memory and stretches of files, in order, as one stretch of bytes, and with
+    /// `shut` ends the sending direction after it. One event says how all of it ended, and
+    /// brings the buffers. When a part fails (a file that turns out to be shorter, say),
+    /// those behind it are not sent and the direction is not ended. (A file that becomes
+    /// shorter while it is sent shows that too late: what is behind it may have been sent,
+    /// and only the event's error tells.) On a seqpacket socket
+    /// there can be one part, which is one message. (The ES-API's sendfile.)
+    ///
+    /// ```
+    /// use exs::{EventQueue, Part, Token};
+    /// use std::sync::Arc;
+    /// # use exs::Socket;
+    /// # let listener = Socket::stream()?;
+    /// # listener.bind("127.0.0.1:0".parse().unwrap())?;
+    /// # listener.listen(1)?;
+    /// # let client = Socket::stream()?;
+    /// # client.blocking().connect(listener.local_addr()?)?;
+    /// # let (server, _) = listener.blocking().accept()?;
+    /// let queue = EventQueue::new(4)?;
+    /// let file = Arc::new(std::fs::File::open("/proc/self/exe")?);
+    /// let parts = vec![
+    ///     Part::Memory(vec!["HTTP/1.1 200 OK\r\n".into(), "Content-Length: 4\r\n\r\n".into()]),
+    ///     Part::File { file, offset: 0, len: 4 },
+    /// ];
+    /// client.send_parts(&queue, Token(1), parts, true)?;
+    /// let mut got = Vec::new();
+    /// std::io::Read::read_to_end(&mut server.blocking(), &mut got)?;
+    /// assert!(got.ends_with(b"\r\n\r\n\x7fELF"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Socket::send`].
+    pub fn send_parts(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        parts: Vec<Part>,
+        shut: bool,
+    ) -> Result<(), Refused<Vec<Part>>> {
+        if let Err(error) = queue.core().reserve() {
+            return Err(Refused { error, buffer: parts });
+        }
+        let id = self.handle().id();
+        let posted = self.handle().context().call(|e, now| {
+            e.post_parts(id, &queue.ticket(token), parts, shut, now)
+        });
+        posted.map_err(|(error, buffer)| {
+            queue.core().unreserve();
+            Refused { error, buffer }
         })
     }
 }

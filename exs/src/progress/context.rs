@@ -5,13 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::devices::Devices;
-use super::engine::{Engine, Released, SockId, Verbs};
+use super::engine::{Engine, KERNEL_TOKENS, Released, SockId, TOKENS_PER_DEVICE, Verbs};
+use super::event::RawEvent;
 use super::lead::{Lead, Leader, Reactor};
 use super::queue::{QueueCore, Waiter, waiter};
 use super::options::check_environment;
 use super::spin::VAIN_SPINS;
 use super::Error;
-use crate::sys::Clock;
+use crate::plain::Plain;
+use crate::sys::{Clock, HeldSignals};
 use crate::time::Time;
 
 /// A sleep so short (ns) makes an adaptive queue try again: two threads that wake
@@ -41,6 +43,24 @@ pub(super) enum Led {
     StepAside,
 }
 
+/// What a thread waits for.
+#[derive(Clone, Copy)]
+pub(super) struct Goal<'a> {
+    pub(super) queue: &'a QueueCore,
+    pub(super) waiter: &'a Arc<Waiter>,
+    /// Events that are to be there.
+    pub(super) min: usize,
+    pub(super) deadline: Option<Time>,
+    /// Signals to be let in while it sleeps.
+    pub(super) held: Option<&'a HeldSignals>,
+}
+
+impl Goal<'_> {
+    fn reached(&self) -> bool {
+        self.queue.len() >= self.min
+    }
+}
+
 /// Turns for others, and none for itself, after which a leader steps aside.
 const FOREIGN_TURNS: u32 = 2;
 
@@ -58,6 +78,10 @@ pub struct Context {
     asleep_until: AtomicU64,
     /// Posted work waits for a doorbell.
     lazy: std::sync::atomic::AtomicBool,
+    /// Kernel sockets wait for what only the reactor can tell.
+    pub(super) watches_kernel: std::sync::atomic::AtomicBool,
+    /// One of them waits for room.
+    pub(super) kernel_is_full: std::sync::atomic::AtomicBool,
     /// Times that a thread slept in the reactor.
     sleeps: AtomicU64,
 }
@@ -97,15 +121,17 @@ impl Context {
         let registry =
             || reactor.registry().try_clone().map_err(|e| Error::os("dup of the reactor", &e));
         let soft = (devices.soft)(registry()?, 0)?;
+        let shm = devices.shm.map(|make| make(registry()?, TOKENS_PER_DEVICE)).transpose()?;
+        let plain = Plain::new(registry()?, KERNEL_TOKENS, devices.kernel_io);
         let verbs = match devices.verbs {
-            Some(open) => Verbs::Unopened(open, registry()?),
+            Some(open) => Verbs::new(open, registry()?),
             None => Verbs::Unbuilt,
         };
         let lead = Lead::new(reactor).map_err(|e| Error::os("eventfd", &e))?;
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let context = Arc::new_cyclic(|me: &Weak| {
-            let released = Arc::new(Released::default());
-            let engine = Engine::new(id, me.clone(), Arc::clone(&released), soft, verbs);
+            let released = Arc::new(Released::new(me.clone()));
+            let engine = Engine::new(id, me.clone(), Arc::clone(&released), (soft, shm, plain), verbs);
             Context {
                 clock: Clock::default(),
                 engine: Mutex::new(engine),
@@ -114,10 +140,14 @@ impl Context {
                 released,
                 asleep_until: AtomicU64::new(u64::MAX),
                 lazy: std::sync::atomic::AtomicBool::new(false),
+                watches_kernel: std::sync::atomic::AtomicBool::new(false),
+                kernel_is_full: std::sync::atomic::AtomicBool::new(false),
                 sleeps: AtomicU64::new(0),
             }
         });
         let background = Arc::clone(&context);
+        // The thread inherits it: the program's signals are for the program's threads.
+        let _held = HeldSignals::new();
         std::thread::Builder::new()
             .name("exs-progress".into())
             .spawn(move || background.background())
@@ -155,6 +185,9 @@ impl Context {
     /// if a thread was woken that follows.
     fn finish(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
         self.lazy.store(engine.has_lazy(), Ordering::SeqCst);
+        let (waits, full) = engine.waits_for_reactor();
+        self.watches_kernel.store(waits, Ordering::Relaxed);
+        self.kernel_is_full.store(full, Ordering::Relaxed);
         let wake = std::mem::take(&mut engine.wake);
         let asleep = self.asleep_until.load(Ordering::SeqCst);
         let hurry = asleep != u64::MAX
@@ -195,12 +228,14 @@ impl Context {
     /// Waits until `queue` has `min` events: true; or the time is up: false.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] if a signal handler ran.
+    /// [`Error::Interrupted`] if a signal handler ran: seen for sure if `exact`, which
+    /// costs two system calls more; else only if it ran while the thread slept.
     pub(crate) fn wait(
         &self,
         queue: &QueueCore,
         min: usize,
         timeout: Option<Duration>,
+        exact: bool,
     ) -> Result<bool, Error> {
         if timeout == Some(Duration::ZERO) {
             return self.glance(queue, min);
@@ -209,9 +244,20 @@ impl Context {
         waiter.min.store(min, Ordering::SeqCst);
         queue.enlist(&waiter);
         let deadline = timeout.map(|t| self.now() + t);
-        let result = self.wait_enlisted(queue, &waiter, min, deadline);
+        let held = exact.then(HeldSignals::new);
+        let goal = Goal { queue, waiter: &waiter, min, deadline, held: held.as_ref() };
+        let result = self.wait_enlisted(&goal);
         queue.delist(&waiter);
         result
+    }
+
+    /// Puts an event that no engine made into a queue, in the place booked for it.
+    pub(crate) fn deliver(&self, queue: &QueueCore, event: RawEvent) {
+        let mut wake = Vec::new();
+        queue.push(event, &mut wake);
+        for w in &wake {
+            self.lead.wake_waiter(w);
+        }
     }
 
     /// Looks without waiting.
@@ -228,13 +274,8 @@ impl Context {
         Ok(queue.len() >= min)
     }
 
-    fn wait_enlisted(
-        &self,
-        queue: &QueueCore,
-        waiter: &Arc<Waiter>,
-        min: usize,
-        deadline: Option<Time>,
-    ) -> Result<bool, Error> {
+    fn wait_enlisted(&self, goal: &Goal<'_>) -> Result<bool, Error> {
+        let Goal { queue, waiter, min, deadline, held } = *goal;
         let mut aside = false;
         loop {
             if queue.len() >= min {
@@ -245,7 +286,7 @@ impl Context {
                 return Ok(false);
             }
             if !aside && let Some(mut reactor) = self.lead.lead_or_follow(waiter) {
-                let led = self.lead_until(queue, waiter, min, deadline, &mut reactor);
+                let led = self.lead_until(goal, &mut reactor);
                 let for_good = matches!(led, Ok(Led::StepAside));
                 self.lead.leave(reactor, Some(waiter), for_good);
                 match led? {
@@ -255,7 +296,8 @@ impl Context {
                 }
                 continue;
             }
-            let slept = if queue.len() >= min { Ok(true) } else { waiter.fd.wait(left) };
+            let there = queue.len() >= min;
+            let slept = if there { Ok(true) } else { waiter.fd.wait_letting_in(left, held) };
             waiter.fd.drain();
             self.lead.unfollow(waiter);
             slept.map_err(|e| io_error("ppoll", &e))?;
@@ -263,43 +305,33 @@ impl Context {
     }
 
     /// Leads until the queue has its events, or the traffic is seen to be others'.
-    fn lead_until(
-        &self,
-        queue: &QueueCore,
-        waiter: &Waiter,
-        min: usize,
-        deadline: Option<Time>,
-        reactor: &mut Reactor,
-    ) -> Result<Led, Error> {
+    fn lead_until(&self, goal: &Goal<'_>, reactor: &mut Reactor) -> Result<Led, Error> {
         let mut foreign = 0;
         loop {
-            let turn = self.turn(Some(reactor), false, Some(waiter));
+            let turn = self.turn(Some(reactor), false, Some(goal.waiter));
             foreign += u32::from(turn.served_others);
-            if let Some(led) = self.led(queue, min, deadline, foreign) {
+            if let Some(led) = self.led(goal, foreign) {
                 return Ok(led);
             }
             if turn.more {
                 reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
+                if goal.held.is_some_and(HeldSignals::pending) {
+                    return Err(Error::Interrupted);
+                }
                 continue;
             }
-            match self.spin_for(queue, waiter, min, deadline, reactor, &mut foreign)? {
+            match self.spin_for(goal, reactor, &mut foreign)? {
                 Some(led) => return Ok(led),
-                None => self.sleep(queue, min, waiter, deadline, reactor)?,
+                None => self.sleep(goal, reactor)?,
             }
         }
     }
 
     /// Whether, and how, a lead is over.
-    pub(super) fn led(
-        &self,
-        queue: &QueueCore,
-        min: usize,
-        deadline: Option<Time>,
-        foreign: u32,
-    ) -> Option<Led> {
-        if queue.len() >= min {
+    pub(super) fn led(&self, goal: &Goal<'_>, foreign: u32) -> Option<Led> {
+        if goal.reached() {
             Some(Led::Done)
-        } else if deadline.is_some_and(|d| d <= self.now()) {
+        } else if goal.deadline.is_some_and(|d| d <= self.now()) {
             Some(Led::TimedOut)
         } else if foreign >= FOREIGN_TURNS {
             Some(Led::StepAside)
@@ -309,20 +341,13 @@ impl Context {
     }
 
     /// Sleeps in the reactor.
-    fn sleep(
-        &self,
-        queue: &QueueCore,
-        min: usize,
-        waiter: &Waiter,
-        deadline: Option<Time>,
-        reactor: &mut Reactor,
-    ) -> Result<(), Error> {
-        debug_assert!(waiter.leading.load(Ordering::SeqCst), "a leader sleeps here");
+    fn sleep(&self, goal: &Goal<'_>, reactor: &mut Reactor) -> Result<(), Error> {
+        debug_assert!(goal.waiter.leading.load(Ordering::SeqCst), "a leader sleeps here");
         let begun = self.now();
-        let slept = self.sleep_until(deadline, reactor, || queue.len() >= min);
+        let slept = self.sleep_until(goal.deadline, goal.held, reactor, || goal.reached());
         let took = self.now().since(begun).as_nanos();
         if took < SHORT_SLEEP {
-            queue.vain_spins.fetch_min(VAIN_SPINS - 2, Ordering::Relaxed);
+            goal.queue.vain_spins.fetch_min(VAIN_SPINS - 2, Ordering::Relaxed);
         }
         slept.map_err(|e| io_error("epoll_wait", &e))
     }
@@ -333,6 +358,7 @@ impl Context {
     fn sleep_until(
         &self,
         deadline: Option<Time>,
+        held: Option<&HeldSignals>,
         reactor: &mut Reactor,
         done: impl Fn() -> bool,
     ) -> std::io::Result<()> {
@@ -356,7 +382,7 @@ impl Context {
         if !timeout.is_zero() {
             self.sleeps.fetch_add(1, Ordering::Relaxed);
         }
-        let slept = reactor.poll(Some(timeout));
+        let slept = reactor.poll_letting_in(timeout, held);
         self.asleep_until.store(u64::MAX, Ordering::SeqCst);
         slept
     }
@@ -374,7 +400,7 @@ impl Context {
                     reactor.poll(Some(Duration::ZERO))
                 } else {
                     let must_leave = || self.lead.background_must_leave();
-                    self.sleep_until(None, &mut reactor, must_leave)
+                    self.sleep_until(None, None, &mut reactor, must_leave)
                 };
                 if let Err(e) = slept
                     && e.kind() != std::io::ErrorKind::Interrupted
@@ -390,6 +416,20 @@ impl Context {
     fn release(&self, id: SockId) {
         self.released.socket(id);
         self.lead.wake();
+    }
+
+    /// Has whoever sleeps in the reactor look after the engine.
+    pub(super) fn wake(&self) {
+        self.lead.wake();
+    }
+
+    /// The program may have closed a kernel socket: looked after at the next turn.
+    pub(crate) fn release_kernel(&self, dev: u64, ino: u64) {
+        // Should this be read too early, the next tick of the engine's finds it.
+        if self.watches_kernel.load(Ordering::Relaxed) {
+            self.released.kernel(dev, ino);
+            self.lead.wake();
+        }
     }
 
     /// Times that a thread slept in the reactor.

@@ -1,9 +1,11 @@
 //! What an operation leaves behind.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 
 use super::{Error, SocketHandle};
 use crate::mem::Buffer;
+use crate::sys::KernelAddr;
 
 /// Which call an event answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,6 +81,8 @@ pub enum Bufs {
 pub struct RawEvent {
     /// The program's name for the operation.
     pub token: u64,
+    /// The raw layer's name for it.
+    pub tag: [u64; 2],
     /// Which call it answers.
     pub kind: EventKind,
     /// Bytes moved.
@@ -95,6 +99,10 @@ pub struct RawEvent {
     pub accepted: Option<(SocketHandle, SocketAddr)>,
     /// `poll`: what was found.
     pub readiness: Readiness,
+    /// `accept` of a kernel socket: the connection.
+    pub descriptor: Option<OwnedFd>,
+    /// Who sent the message, or made the connection, if that is a kernel socket's.
+    pub peer: Option<KernelAddr>,
 }
 
 impl RawEvent {
@@ -102,6 +110,7 @@ impl RawEvent {
     pub fn new(token: u64, kind: EventKind) -> RawEvent {
         RawEvent {
             token,
+            tag: [0; 2],
             kind,
             bytes: 0,
             total: 0,
@@ -110,6 +119,8 @@ impl RawEvent {
             bufs: Bufs::None,
             accepted: None,
             readiness: Readiness::default(),
+            descriptor: None,
+            peer: None,
         }
     }
 }

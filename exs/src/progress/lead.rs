@@ -19,12 +19,14 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::queue::Waiter;
 use crate::rnic::Ready;
+use crate::sys::{HeldSignals, wait_readable};
 
 /// How long nobody may lead before the background thread does.
 const TICK: Duration = Duration::from_millis(1);
@@ -61,6 +63,25 @@ impl Reactor {
     /// Sleeps until something is ready or woken; what was found is in `ready`.
     pub(super) fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.poll.poll(&mut self.events, timeout)?;
+        self.note();
+        Ok(())
+    }
+
+    /// As `poll`; signals that are held back are let in during the sleep. (epoll_pwait
+    /// would end with EINTR for a signal that is ignored, too.)
+    pub(super) fn poll_letting_in(
+        &mut self,
+        timeout: Duration,
+        held: Option<&HeldSignals>,
+    ) -> io::Result<()> {
+        if held.is_some() && !timeout.is_zero() {
+            wait_readable(self.poll.as_raw_fd(), Some(timeout), held)?;
+            return self.poll(Some(Duration::ZERO));
+        }
+        self.poll(Some(timeout))
+    }
+
+    fn note(&mut self) {
         for e in self.events.iter().filter(|e| e.token() != WAKE) {
             let ready = Ready {
                 hup: e.is_read_closed() || e.is_write_closed() || e.is_error(),
@@ -69,7 +90,6 @@ impl Reactor {
             };
             self.ready.push((e.token().0, ready));
         }
-        Ok(())
     }
 }
 

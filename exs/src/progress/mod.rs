@@ -37,7 +37,7 @@ mod report;
 mod route;
 
 pub use context::{Context, SocketHandle};
-pub use engine::{FileSend, RecvFlags, Remote, SockId};
+pub use engine::{FileSend, Part, RecvFlags, Remote, SockId};
 pub(crate) use engine::Ticket;
 pub use error::Error;
 pub use event::{Bufs, EventKind, Interest, RawEvent, Readiness};

@@ -62,7 +62,7 @@ pub struct QueueCore {
     len: AtomicUsize,
     /// Operations in flight plus events not yet dequeued.
     reserved: AtomicUsize,
-    depth: usize,
+    depth: AtomicUsize,
     wait: AtomicU8,
     /// Adaptive waits: how often in a row spinning was in vain.
     pub(super) vain_spins: AtomicU32,
@@ -85,7 +85,7 @@ impl QueueCore {
             inner: Mutex::default(),
             len: AtomicUsize::new(0),
             reserved: AtomicUsize::new(0),
-            depth: opts.depth,
+            depth: AtomicUsize::new(opts.depth),
             wait: AtomicU8::new(0),
             vain_spins: AtomicU32::new(0),
             vain_peeks: AtomicU32::new(0),
@@ -102,7 +102,27 @@ impl QueueCore {
 
     /// Operations that may be outstanding.
     pub fn depth(&self) -> usize {
-        self.depth
+        self.depth.load(Ordering::Relaxed)
+    }
+
+    /// Changes how many may be outstanding; what is outstanding beyond it stays.
+    pub fn set_depth(&self, depth: usize) -> Result<(), Error> {
+        if depth == 0 {
+            return Err(Error::invalid("an event queue needs a depth of at least 1"));
+        }
+        self.depth.store(depth, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Operations whose events have not come.
+    pub fn in_flight(&self) -> usize {
+        let inner = self.lock();
+        self.outstanding().saturating_sub(inner.events.len())
+    }
+
+    /// True if threads wait here.
+    pub fn is_watched(&self) -> bool {
+        !self.lock().waiters.is_empty()
     }
 
     /// Operations in flight plus events not yet dequeued.
@@ -112,10 +132,11 @@ impl QueueCore {
 
     /// Books the place of one event to come, so that the queue cannot overflow.
     pub fn reserve(&self) -> Result<(), Error> {
-        let book = |n: usize| (n < self.depth).then_some(n + 1);
+        let limit = self.depth();
+        let book = |n: usize| (n < limit).then_some(n + 1);
         match self.reserved.fetch_update(Ordering::AcqRel, Ordering::Relaxed, book) {
             Ok(_) => Ok(()),
-            Err(_) => Err(Error::WouldBlock { what: "event queue", limit: self.depth }),
+            Err(_) => Err(Error::WouldBlock { what: "event queue", limit }),
         }
     }
 
@@ -229,7 +250,7 @@ impl std::fmt::Debug for QueueCore {
         f.debug_struct("EventQueue")
             .field("waiting", &self.len())
             .field("outstanding", &self.outstanding())
-            .field("depth", &self.depth)
+            .field("depth", &self.depth())
             .finish()
     }
 }

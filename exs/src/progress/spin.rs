@@ -3,19 +3,19 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::context::{Context, Led, io_error};
+use super::context::{Context, Goal, Led, io_error};
 use super::lead::Reactor;
-use super::queue::{QueueCore, Waiter};
+use super::queue::QueueCore;
 use super::{Error, WaitPolicy};
-use crate::sys::cycles;
-use crate::time::Time;
+use crate::sys::{HeldSignals, cycles};
 
 /// How long an adaptive wait spins (ns), where spinning has lately paid.
 const SPIN: u64 = 50_000;
 /// Spins in vain after which an adaptive queue only sleeps.
 pub(super) const VAIN_SPINS: u32 = 8;
 /// Spins between two looks at the reactor: connections, and sockets that the
-/// device does not count as active, are only seen there.
+/// device does not count as active, are only seen there. (Kernel sockets too: while
+/// one is waited for, it is looked at in every round.)
 const SPINS_PER_POLL: u32 = 64;
 /// How long to look for completions in memory between two rounds with system calls,
 /// as a multiple of what the cheapest of these took.
@@ -32,15 +32,16 @@ impl Context {
     /// Spins as the queue's policy says; `None`: it did not pay, go to sleep.
     pub(super) fn spin_for(
         &self,
-        queue: &QueueCore,
-        waiter: &Waiter,
-        min: usize,
-        deadline: Option<Time>,
+        goal: &Goal<'_>,
         reactor: &mut Reactor,
         foreign: &mut u32,
     ) -> Result<Option<Led>, Error> {
+        let Goal { queue, waiter, min, held, .. } = *goal;
         let budget = match queue.wait_policy() {
             WaitPolicy::Notify => return Ok(None),
+            // Who has filled a kernel socket waits for bytes to be consumed: the processor
+            // is better used by those who do that.
+            WaitPolicy::Adaptive if self.kernel_is_full.load(Ordering::Relaxed) => return Ok(None),
             WaitPolicy::BusyPoll => u64::MAX,
             WaitPolicy::Adaptive if queue.vain_spins.load(Ordering::Relaxed) < VAIN_SPINS => SPIN,
             WaitPolicy::Adaptive => return Ok(None),
@@ -56,14 +57,18 @@ impl Context {
             }
             let turn = self.turn(Some(reactor), true, Some(waiter));
             *foreign += u32::from(turn.served_others);
-            if let Some(led) = self.led(queue, min, deadline, *foreign) {
+            if let Some(led) = self.led(goal, *foreign) {
                 if matches!(led, Led::Done) {
                     queue.vain_spins.store(0, Ordering::Relaxed);
                 }
                 return Ok(Some(led));
             }
-            if round.is_multiple_of(SPINS_PER_POLL) {
+            let watches = self.watches_kernel.load(Ordering::Relaxed);
+            if watches || round.is_multiple_of(SPINS_PER_POLL) {
                 reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
+                if held.is_some_and(HeldSignals::pending) {
+                    return Err(Error::Interrupted);
+                }
             }
             if self.now().as_nanos() - begun >= budget {
                 break;

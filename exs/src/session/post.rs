@@ -41,7 +41,11 @@ impl Session {
         Ok(())
     }
 
-    fn may_post_send(&self, len: u64) -> Result<(), OpError> {
+    /// Whether a send of so many bytes would be taken now.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn may_post_send(&self, len: u64) -> Result<(), OpError> {
         self.may_talk()?;
         if self.ending.peer_closed {
             return Err(OpError::PeerClosed);
@@ -190,7 +194,7 @@ impl Session {
         iov: IoVec,
         confirm: bool,
     ) -> Result<(), PostError<IoVec>> {
-        match self.may_post_sided(confirm) {
+        match self.may_post_sided(confirm && !self.confirms.by_message) {
             Ok(()) => self.queue_sided(op, Side::Write(iov, confirm), raddr, rkey),
             Err(error) => return Err((error, iov)),
         }

@@ -4,6 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use super::{HeldSignals, wait_readable};
+
 /// A counter in the kernel that can be polled: readable while it is not zero.
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
@@ -40,19 +42,26 @@ impl EventFd {
     /// # Errors
     /// `Interrupted` if a signal handler ran: poll(2) is never restarted.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
-        let mut pfd =
-            libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let ts = timeout.map(|t| libc::timespec {
-            tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
-            tv_nsec: i64::from(t.subsec_nanos()),
-        });
-        let ts = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: one pollfd and a timespec (or null), both alive for the call; a
-        // null signal mask leaves the thread's own.
-        match unsafe { libc::ppoll(&raw mut pfd, 1, ts, std::ptr::null()) } {
-            n if n < 0 => Err(io::Error::last_os_error()),
-            n => Ok(n > 0),
-        }
+        self.wait_letting_in(timeout, None)
+    }
+
+    /// As `wait`; signals that are held back are let in meanwhile.
+    ///
+    /// # Errors
+    /// As `wait`.
+    pub fn wait_letting_in(
+        &self,
+        timeout: Option<Duration>,
+        held: Option<&HeldSignals>,
+    ) -> io::Result<bool> {
+        wait_readable(self.0.as_raw_fd(), timeout, held)
+    }
+}
+
+impl From<OwnedFd> for EventFd {
+    /// An eventfd that another process made.
+    fn from(fd: OwnedFd) -> EventFd {
+        EventFd(fd)
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) enum Contender {
 impl Contender {
     /// All that there may be, in the order of the tables.
     pub(crate) fn all() -> Vec<Contender> {
-        let exs = road::names().filter(|name| *name != "auto");
+        let exs = road::NAMES.into_iter().filter(|name| *name != "auto");
         let mut all: Vec<_> =
             exs.map(|transport| Contender::Exs { transport, crc: false }).collect();
         all.push(Contender::Exs { transport: "soft", crc: true });

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
+use super::domain::Place;
 use super::sock::State;
 use super::{Engine, figures};
 use crate::rnic::Mr;
@@ -60,7 +61,8 @@ impl Engine {
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let timers = self.timers.first().map(|&(t, _)| t);
-        self.devices.iter().filter_map(|d| d.rnic.next_timeout()).chain(timers).min()
+        let kernel = self.plain.next_timeout();
+        self.devices.iter().filter_map(|d| d.rnic.next_timeout()).chain(timers).chain(kernel).min()
     }
 
     // ---- ends ----------------------------------------------------------------
@@ -73,9 +75,12 @@ impl Engine {
         for id in take(&self.released.sockets) {
             self.release_socket(id, now);
         }
-        for (device, key) in take(&self.released.keys) {
+        let kernel = take(&self.released.kernel);
+        self.recheck_kernel(kernel, now);
+        for (tag, key) in take(&self.released.keys) {
+            let Place { device, domain } = Place::of_tag(tag);
             if let Some(d) = self.devices.get_mut(device) {
-                d.dereg_mr(Mr { key });
+                d.dereg_mr(domain, Mr { key });
             }
         }
     }
@@ -97,7 +102,7 @@ impl Engine {
         }
         let gone = self.socks.remove(index as usize);
         for (_, e) in gone.exports {
-            self.free_export(gone.device, e);
+            self.free_export(gone.place, e);
         }
         if let Some(t) = gone.timer {
             self.timers.remove(&(t, index));
@@ -111,9 +116,9 @@ impl Engine {
             figures::add(&mut self.counters.past, session.counters());
         }
         if let Some(qp) = s.qp.take() {
-            let device = s.device;
+            let Place { device, domain } = s.place;
             self.by_qp.remove(&(device, qp));
-            self.devices[device].destroy_qp(qp);
+            self.devices[device].destroy_qp(domain, qp);
             self.wake_file_waiters(device);
         }
         for e in self.socks[index as usize].exports.values_mut() {

@@ -6,9 +6,10 @@
 //! sessions, rings doorbells, and turns what has ended into events. `run` is what
 //! a leader calls: progress of the devices, timers, `settle`.
 //!
-//! The files: `device` (RNIC, bounce pool), `slots`, `sock`, `ops` (tables), `post`
-//! (the calls of the API), `onesided` (exports, READ, WRITE), `choose` (which device),
-//! `dial` (connect), `listen`, `cm` (what the RNICs report of connections), `life`
+//! The files: `device` (RNIC), `domain` (protection domains with their pools), `slots`, `sock`,
+//! `ops` (tables), `post` (the calls of the API), `parts` (sends of several), `onesided`
+//! (exports, READ, WRITE), `choose` (which device), `dial` (connect), `silence` (who did not
+//! answer), `listen`, `cm` (what the RNICs report of connections), `life`
 //! (timers and ends), `memory` (buffers to registered memory), `files`. Nothing here blocks
 //! or sleeps.
 
@@ -16,14 +17,18 @@ mod choose;
 mod cm;
 mod device;
 mod dial;
+mod domain;
 mod figures;
+mod kernel;
 mod files;
 mod life;
 mod listen;
 mod memory;
 mod onesided;
 mod ops;
+mod parts;
 mod post;
+mod silence;
 mod slots;
 mod sock;
 
@@ -34,6 +39,7 @@ use std::sync::{Mutex, PoisonError};
 
 use self::device::Device;
 use self::ops::{Op, OpTable};
+use self::parts::Group;
 use self::sock::Sock;
 use super::context::Weak;
 use super::event::{EventKind, RawEvent, Readiness};
@@ -41,12 +47,15 @@ use super::queue::Waiter;
 use super::{Error, Options, Transport};
 use crate::ids::OpId;
 use crate::mem::{Key, ReleaseRegistration};
+use crate::plain::Plain;
 use crate::rnic::{Listener, Qp, Ready, Rnic, Wc, WcOp, WcStatus};
 use crate::session::{Counters, Done};
 use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
 pub use self::onesided::Remote;
+pub use self::parts::Part;
+pub(super) use self::kernel::KERNEL_TOKENS;
 pub(super) use self::choose::Verbs;
 pub(crate) use self::post::Ticket;
 pub use self::post::{FileSend, RecvFlags};
@@ -54,7 +63,7 @@ pub use self::post::{FileSend, RecvFlags};
 /// Rounds of `settle` before the lock is given up for a moment.
 const ROUNDS: usize = 64;
 /// Tokens of the reactor that belong to one device.
-const TOKENS_PER_DEVICE: usize = 1 << 32;
+pub(super) const TOKENS_PER_DEVICE: usize = 1 << 32;
 
 /// A socket's name: its slot and the slot's generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -65,24 +74,44 @@ pub struct SockId {
 
 /// What other threads leave for the engine without taking its lock: handles
 /// dropped and registrations ended.
-#[derive(Default)]
 pub(super) struct Released {
     any: AtomicBool,
     sockets: Mutex<Vec<SockId>>,
-    keys: Mutex<Vec<(usize, Key)>>,
+    keys: Mutex<Vec<(u64, Key)>>,
+    /// Kernel sockets whose owner may have closed them: (device, inode).
+    kernel: Mutex<Vec<(u64, u64)>>,
+    /// Whose they are.
+    context: Weak,
 }
 
 impl Released {
+    pub(super) fn new(context: Weak) -> Released {
+        let (sockets, keys, kernel) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Released { any: AtomicBool::new(false), sockets, keys, kernel, context }
+    }
+
     pub(super) fn socket(&self, id: SockId) {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner).push(id);
         self.any.store(true, Ordering::Release);
     }
 }
 
-impl ReleaseRegistration for Released {
-    fn release(&self, device: usize, key: Key) {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner).push((device, key));
+impl Released {
+    pub(super) fn kernel(&self, dev: u64, ino: u64) {
+        self.kernel.lock().unwrap_or_else(PoisonError::into_inner).push((dev, ino));
         self.any.store(true, Ordering::Release);
+    }
+}
+
+impl ReleaseRegistration for Released {
+    fn release(&self, place: u64, key: Key) {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner).push((place, key));
+        // Pinned memory is not to wait for the next thing that happens.
+        if !self.any.swap(true, Ordering::AcqRel)
+            && let Some(context) = self.context.upgrade()
+        {
+            context.wake();
+        }
     }
 }
 
@@ -100,11 +129,15 @@ pub(crate) struct Engine {
     me: Weak,
     devices: Vec<Device>,
     verbs: Verbs,
+    silences: silence::Silences,
     socks: slab::Slab<Sock>,
     generation: u32,
     by_qp: HashMap<(usize, Qp), u32>,
     by_listener: HashMap<(usize, Listener), u32>,
     ops: OpTable,
+    groups: HashMap<OpId, Group>,
+    /// Ordinary kernel sockets.
+    plain: Plain,
     timers: BTreeSet<(Time, u32)>,
     dirty: Vec<u32>,
     lazy: Vec<u32>,
@@ -123,20 +156,25 @@ impl Engine {
         context: u64,
         me: Weak,
         released: Arc<Released>,
-        soft: Box<dyn Rnic>,
+        (soft, shm, plain): (Box<dyn Rnic>, Option<Box<dyn Rnic>>, Plain),
         verbs: Verbs,
     ) -> Engine {
+        let mut devices = vec![Device::new(choose::SOFT, soft, Transport::Soft)];
+        devices.extend(shm.map(|rnic| Device::new(choose::SHM, rnic, Transport::Shm)));
         let home: Arc<dyn ReleaseRegistration> = Arc::clone(&released) as _;
         Engine {
             context,
             me,
-            devices: vec![Device::new(choose::SOFT, soft, Transport::Soft)],
+            devices,
             verbs,
+            silences: silence::Silences::default(),
             socks: slab::Slab::new(),
             generation: 0,
             by_qp: HashMap::new(),
             by_listener: HashMap::new(),
             ops: OpTable::default(),
+            groups: HashMap::new(),
+            plain,
             timers: BTreeSet::new(),
             dirty: Vec::new(),
             lazy: Vec::new(),
@@ -189,8 +227,11 @@ impl Engine {
 
     // ---- progress ------------------------------------------------------------
 
-    /// A device became ready.
+    /// A device, or a kernel socket, became ready.
     pub(super) fn handle_ready(&mut self, token: usize, ready: Ready) {
+        if token >= KERNEL_TOKENS {
+            return self.plain.handle_ready(token, ready);
+        }
         let (device, token) = (token / TOKENS_PER_DEVICE, token % TOKENS_PER_DEVICE);
         if let Some(d) = self.devices.get_mut(device) {
             d.rnic.handle_ready(token + device * TOKENS_PER_DEVICE, ready);
@@ -209,6 +250,7 @@ impl Engine {
             }
             more |= d.rnic.progress(now);
         }
+        more |= self.plain.progress(now);
         self.fire_timers(now);
         self.settle(now, false);
         self.ring_doorbells(now);
@@ -252,7 +294,13 @@ impl Engine {
 
     /// True if `run` should be called soon whatever the deadlines say.
     pub(super) fn wants_run(&self) -> bool {
-        self.more || self.released.any.load(Ordering::Acquire)
+        self.more || self.plain.has_work() || self.released.any.load(Ordering::Acquire)
+    }
+
+    /// Whether kernel sockets wait for the reactor, which alone can tell of them; and
+    /// whether any of them waits for room.
+    pub(super) fn waits_for_reactor(&self) -> (bool, bool) {
+        self.plain.is_waiting()
     }
 
     /// True if posted work waits for the next doorbell.
@@ -274,12 +322,13 @@ impl Engine {
         let Some(s) = self.socks.get_mut(index as usize) else { return };
         s.lazy = false;
         if let Some(qp) = s.qp {
-            self.devices[s.device].rnic.flush(qp, now);
+            self.devices[s.place.device].rnic.flush(qp, now);
         }
     }
 
     /// Events and completions of all devices.
     fn reap(&mut self, now: Time) {
+        self.reap_kernel(now);
         for device in 0..self.devices.len() {
             while let Some(event) = self.devices[device].rnic.poll_event() {
                 self.handle_event(device, event, now);
@@ -312,7 +361,8 @@ impl Engine {
             d.end_file(&mut wc);
         }
         if let Some(index) = index
-            && let Some(session) = self.socks[index as usize].session.as_mut()
+            && let s = &mut self.socks[index as usize]
+            && let (Some(session), domain) = (s.session.as_mut(), s.place.domain)
         {
             match (recv, wc.op, wc.imm) {
                 (false, ..) => session.handle_wc(now, &wc),
@@ -321,7 +371,7 @@ impl Engine {
                 }
                 (true, ..) if wc.status == WcStatus::Success => {
                     if let Some(slot) = d.slot(wc.wr_id, wc.byte_len) {
-                        session.handle_message(now, &mut d.port(wc.qp, now), &slot);
+                        session.handle_message(now, &mut d.port(domain, wc.qp, now), &slot);
                     }
                 }
                 // A failed receive took the connection with it; its end follows.
@@ -340,8 +390,8 @@ impl Engine {
     fn pump(&mut self, index: u32, now: Time, lazy_allowed: bool) {
         let s = &mut self.socks[index as usize];
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
-            let d = &mut self.devices[s.device];
-            if session.drive(now, &mut d.port(qp, now)) {
+            let d = &mut self.devices[s.place.device];
+            if session.drive(now, &mut d.port(s.place.domain, qp, now)) {
                 let soon = session.urgent() || session.soon();
                 if session.urgent() || (soon && !lazy_allowed) {
                     d.rnic.flush(qp, now);
@@ -353,7 +403,7 @@ impl Engine {
             while let Some(done) =
                 self.socks[index as usize].session.as_mut().and_then(|s| s.poll_done())
             {
-                self.finish(done);
+                self.finish(done, now);
             }
         }
         self.check_polls(index);
@@ -362,9 +412,13 @@ impl Engine {
     }
 
     /// An operation of a session has ended.
-    fn finish(&mut self, done: Done) {
+    fn finish(&mut self, done: Done, now: Time) {
         let Some(mut op) = self.ops.remove(done.op) else { return };
         self.release_memory(&mut op, done.bytes);
+        if op.group != 0 {
+            let result = done.result.map_err(Error::Op);
+            return self.finish_part(op.group, op.bufs, done.bytes, result, now);
+        }
         let mut event = RawEvent::new(op.token, op.kind);
         event.bytes = done.bytes;
         event.total = done.total;
@@ -375,7 +429,7 @@ impl Engine {
 
     /// Puts an operation's event into its queue.
     fn deliver(&mut self, op: Op, mut event: RawEvent) {
-        event.bufs = op.bufs;
+        (event.bufs, event.tag) = (op.bufs, op.tag);
         self.counters.events += 1;
         op.queue.push(event, &mut self.wake);
     }

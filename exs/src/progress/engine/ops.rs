@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::SockId;
+use super::domain::Piece;
 use crate::ids::OpId;
 use crate::mem::{Buffer, Key};
 use crate::progress::event::{Bufs, EventKind};
@@ -42,23 +43,33 @@ impl TempMrs {
 /// A slot of the pool through which small unregistered memory travels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounce {
-    pub(super) slot: u32,
+    pub(super) piece: Piece,
     /// Copy what arrived back to the program's buffer.
     pub(super) inbound: bool,
 }
 
 /// An operation in flight.
 #[derive(Debug)]
-pub(super) struct Op {
+pub(crate) struct Op {
     pub(super) sock: SockId,
     pub(super) queue: Arc<QueueCore>,
     pub(super) token: u64,
+    pub(super) tag: [u64; 2],
     pub(super) kind: EventKind,
     pub(super) bufs: Bufs,
     pub(super) temp: TempMrs,
     pub(super) bounce: Option<Bounce>,
+    /// The send of several parts that it is a part of; 0 is none.
+    pub(super) group: OpId,
     /// The window onto the sink of a READ.
     pub(super) window: Option<Key>,
+}
+
+impl Op {
+    /// True if its event goes to this queue.
+    pub(crate) fn goes_to(&self, queue: &Arc<QueueCore>) -> bool {
+        Arc::ptr_eq(&self.queue, queue)
+    }
 }
 
 /// The table. An [`OpId`] is a slot and the slot's generation, so an id that has
@@ -89,8 +100,7 @@ impl OpTable {
         Some(self.slab.remove(slot).1)
     }
 
-    #[cfg(test)]
-    fn get(&self, id: OpId) -> Option<&Op> {
+    pub(super) fn get(&self, id: OpId) -> Option<&Op> {
         self.slot(id).map(|s| &self.slab[s].1)
     }
 
@@ -102,13 +112,12 @@ impl OpTable {
         self.slab.len()
     }
 
-    /// Operations of a socket, those with a certain token only if one is given,
-    /// in the order of their posting.
-    pub(super) fn of_socket(&self, sock: SockId, token: Option<u64>) -> Vec<OpId> {
+    /// Those operations of a socket that are chosen, in the order of their posting.
+    pub(super) fn of_socket(&self, sock: SockId, chosen: impl Fn(&Op) -> bool) -> Vec<OpId> {
         let mut ids: Vec<OpId> = self
             .slab
             .iter()
-            .filter(|(_, (_, op))| op.sock == sock && token.is_none_or(|t| op.token == t))
+            .filter(|(_, (_, op))| op.sock == sock && chosen(op))
             .map(|(slot, (generation, _))| (u64::from(*generation) << 32) | slot as u64)
             .collect();
         ids.sort_unstable();
@@ -140,17 +149,19 @@ mod tests {
                 sock: sock(s),
                 queue: Arc::clone(&queue),
                 token,
+                tag: [0; 2],
                 kind: EventKind::Send,
                 bufs: Bufs::None,
                 temp: TempMrs::None,
                 bounce: None,
+                group: 0,
                 window: None,
             })
         };
         let (a, b, c) = (insert(1, 7), insert(1, 8), insert(2, 7));
         assert!(a != 0 && b != 0 && c != 0, "0 is no operation");
-        assert_eq!(table.of_socket(sock(1), None), [a, b]);
-        assert_eq!(table.of_socket(sock(1), Some(8)), [b]);
+        assert_eq!(table.of_socket(sock(1), |_| true), [a, b]);
+        assert_eq!(table.of_socket(sock(1), |op| op.token == 8), [b]);
         assert!(table.remove(a).is_some());
         assert!(table.remove(a).is_none());
         assert!(table.get(a).is_none() && table.remove(0).is_none());

@@ -4,12 +4,13 @@ use std::fs::File;
 use std::net::Shutdown;
 use std::sync::Arc;
 
+use super::domain::Place;
 use super::memory::Prepared;
 use super::ops::{Op, TempMrs};
 use super::sock::State;
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
-use crate::progress::event::{Bufs, EventKind, Interest};
+use crate::progress::event::{Bufs, EventKind, Interest, Readiness};
 use crate::progress::options::Options;
 use crate::progress::queue::QueueCore;
 use crate::rnic::FileRange;
@@ -50,6 +51,8 @@ pub struct FileSend {
 pub(crate) struct Ticket<'a> {
     pub(crate) queue: &'a Arc<QueueCore>,
     pub(crate) token: u64,
+    /// A second name, for the raw layer; comes back with the event too.
+    pub(crate) tag: [u64; 2],
 }
 
 impl Engine {
@@ -65,10 +68,12 @@ impl Engine {
             sock,
             queue: Arc::clone(ticket.queue),
             token: ticket.token,
+            tag: ticket.tag,
             kind,
             bufs,
             temp: TempMrs::None,
             bounce: None,
+            group: 0,
             window: None,
         })
     }
@@ -77,7 +82,7 @@ impl Engine {
     /// memory back if the session refused it.
     pub(super) fn conclude(
         &mut self,
-        device: usize,
+        place: Place,
         op: OpId,
         (temp, bounce): (TempMrs, Option<super::ops::Bounce>),
         posted: Result<(), OpError>,
@@ -91,7 +96,7 @@ impl Engine {
             }
             Err(e) => {
                 let bufs = self.ops.remove(op).map_or(Bufs::None, |op| op.bufs);
-                self.unprepare(device, &temp, bounce);
+                self.unprepare(place, &temp, bounce);
                 Err((Error::Op(e), bufs))
             }
         }
@@ -104,11 +109,11 @@ impl Engine {
         bufs: Bufs,
         now: Time,
     ) -> Result<(), (Error, Bufs)> {
-        let device = match self.checked(id) {
+        let place = match self.checked(id) {
             Ok(d) => d,
             Err(e) => return Err((e, bufs)),
         };
-        let p = match self.prepare(device, &bufs, false) {
+        let p = match self.prepare(place, &bufs, false) {
             Ok(p) => p,
             Err(e) => return Err((e, bufs)),
         };
@@ -117,7 +122,7 @@ impl Engine {
         let posted = self.session_post(id, |s| {
             s.post_send(now, op, Source::Memory(iov)).map_err(|(e, _)| e)
         });
-        self.conclude(device, op, (temp, bounce), posted)
+        self.conclude(place, op, (temp, bounce), posted)
     }
 
     pub(crate) fn post_recv(
@@ -128,11 +133,11 @@ impl Engine {
         flags: RecvFlags,
         now: Time,
     ) -> Result<(), (Error, Bufs)> {
-        let device = match self.checked(id) {
+        let place = match self.checked(id) {
             Ok(d) => d,
             Err(e) => return Err((e, bufs)),
         };
-        let p = match self.prepare(device, &bufs, true) {
+        let p = match self.prepare(place, &bufs, true) {
             Ok(p) => p,
             Err(e) => return Err((e, bufs)),
         };
@@ -141,7 +146,7 @@ impl Engine {
         let opts = RecvOpts { waitall: flags.waitall, peek: flags.peek };
         let posted =
             self.session_post(id, |s| s.post_recv(now, op, iov, opts).map_err(|(e, _)| e));
-        self.conclude(device, op, (temp, bounce), posted)
+        self.conclude(place, op, (temp, bounce), posted)
     }
 
     pub(crate) fn post_file(
@@ -151,13 +156,13 @@ impl Engine {
         file: FileSend,
         now: Time,
     ) -> Result<(), Error> {
-        let device = self.checked(id)?;
+        let place = self.checked(id)?;
         let op = self.book(id, ticket, EventKind::SendFile, Bufs::None);
         let range = FileRange { file: file.file, offset: file.offset, len: file.len };
         let posted = self.session_post(id, |s| {
             s.post_send(now, op, Source::File(range)).map_err(|(e, _)| e)
         });
-        self.conclude(device, op, (TempMrs::None, None), posted).map_err(|(e, _)| e)
+        self.conclude(place, op, (TempMrs::None, None), posted).map_err(|(e, _)| e)
     }
 
     pub(crate) fn options_of(&self, id: SockId) -> Option<Options> {
@@ -173,6 +178,14 @@ impl Engine {
         s.opts = opts;
         self.mark(id.index);
         Ok(())
+    }
+
+    pub(crate) fn is_listening(&self, id: SockId) -> bool {
+        self.sock_ref(id).is_some_and(|s| s.state == State::Listening)
+    }
+
+    pub(crate) fn readiness_of(&self, id: SockId) -> Readiness {
+        self.sock_ref(id).map_or_else(Readiness::default, |s| s.readiness())
     }
 
     pub(crate) fn post_poll(
@@ -223,9 +236,23 @@ impl Engine {
         now: Time,
     ) -> Result<usize, Error> {
         self.sock(id)?;
+        self.cancel_where(id, now, |op| token.is_none_or(|t| op.token == t))
+    }
+
+    /// As `cancel`, for the operations that are chosen.
+    pub(crate) fn cancel_where(
+        &mut self,
+        id: SockId,
+        now: Time,
+        chosen: impl Fn(&Op) -> bool,
+    ) -> Result<usize, Error> {
+        self.sock(id)?;
         let mut count = 0;
-        for op in self.ops.of_socket(id, token) {
-            count += usize::from(self.cancel_op(id, op, now));
+        for op in self.ops.of_socket(id, chosen) {
+            // The parts of a send are one operation.
+            let part = self.ops.get_mut(op).is_some_and(|op| op.group != 0);
+            let asked = self.cancel_op(id, op, now) || self.groups.contains_key(&op);
+            count += usize::from(asked && !part);
         }
         self.mark(id.index);
         Ok(count)
@@ -302,8 +329,8 @@ impl Engine {
         }
         let s = &mut self.socks[id.index as usize];
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
-            let d = &mut self.devices[s.device];
-            session.abort(&mut d.port(qp, now), OpError::Aborted);
+            let d = &mut self.devices[s.place.device];
+            session.abort(&mut d.port(s.place.domain, qp, now), OpError::Aborted);
         }
         self.mark(id.index);
         Ok(())
@@ -320,11 +347,11 @@ impl Engine {
         self.mark(id.index);
     }
 
-    /// The socket's device, if operations may be posted to it.
-    pub(super) fn checked(&mut self, id: SockId) -> Result<usize, Error> {
+    /// The socket's place, if operations may be posted to it.
+    pub(super) fn checked(&mut self, id: SockId) -> Result<Place, Error> {
         let s = self.sock(id)?;
         s.open_session()?;
-        Ok(s.device)
+        Ok(s.place)
     }
 
     pub(super) fn session_post(

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Builds libexs.so and libexs.a from the crate: the C compiler links what cargo made,
+# so that the names, versions and dependencies are those of a C library.
+#
+#   exs-ffi/build.sh [OUT]    into OUT (default: the target directory's lib/)
+#
+# CC names another compiler, CARGO another cargo; FEATURES (default: verbs, where it
+# can be built) what cargo builds with, PROFILE (default: release) how. SANITIZE is for
+# the tests: options for the compiler, as "-fsanitize=address".
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+top=$(dirname "$here")
+cc=${CC:-cc}
+profile=${PROFILE:-release}
+target=${CARGO_TARGET_DIR:-$top/target}
+# The interface's version; the package's is Cargo.toml's. A change that breaks programs
+# gives a new first number, one that adds functions a new second.
+abi=1.0.0
+soname=libexs.so.${abi%%.*}
+
+log() { [ -n "${QUIET-}" ] || printf 'libexs: %s\n' "$*" >&2; }
+
+features=${FEATURES-verbs}
+case " ${features//,/ } " in *" verbs "*)
+    if ! "$top/tests/scripts/cargo.sh" --can-verbs >/dev/null; then
+        log "without RDMA devices: $("$top/tests/scripts/cargo.sh" --can-verbs || true)"
+        features=$(printf '%s' "$features" | tr -s ', ' '\n' | grep -vx verbs | paste -sd,) || true
+    fi
+esac
+case $features in *verbs*) rdma=(-lrdmacm -libverbs) ;; *) rdma=() ;; esac
+
+# Cargo's own name for the development profile's directory is another one.
+case $profile in dev) dir=debug ;; *) dir=$profile ;; esac
+(cd "$top" && "$top/tests/scripts/cargo.sh" rustc ${CI:+--locked} --quiet --profile "$profile" \
+    -p exs-ffi --lib --crate-type staticlib --features "$features")
+rust=$target/$dir/libexs_ffi.a
+out=${1:-$target/lib}
+mkdir -p "$out"
+work=$(mktemp -d --tmpdir="$out")
+trap 'rm -rf "$work"' EXIT
+
+# shellcheck disable=SC2086 # several options, or none
+$cc -std=c99 -O2 -fPIC -Wall -Wextra -Wpedantic ${SANITIZE-} -I"$here/include" \
+    -c "$here/c/variadic.c" -o "$work/variadic.o"
+
+# All that the exported functions need, and no more, as one object: what no function
+# of the header needs is left where it is.
+names=$(sed -n 's/^[^ ].*[ *]\(exs_[a-z_]*\)(.*/\1/p' "$here/include/sys/exs.h" | sort -u)
+needed=()
+for name in $names; do needed+=(-u "$name"); done
+ld -r --gc-sections "${needed[@]}" -o "$work/all.o" "$work/variadic.o" "$rust"
+# Only the header's names stay visible, and what the standard library uses where the C
+# library has it (weak references). Names of what was left out stay in the object as if they
+# were needed: they go. (So does the bitcode that rustc leaves beside the code for its own
+# linker, as others' plugins stumble over it.)
+undefined() { readelf --symbols --wide "$work/all.o" | awk -v is="$1" '$5 == is && $7 == "UND" && $8 { print $8 }'; }
+{ echo 'exs_*'; undefined WEAK; } > "$work/keep"
+gone=()
+for name in $(undefined LOCAL); do gone+=(--strip-symbol="$name"); done
+objcopy --wildcard --keep-global-symbols="$work/keep" ${gone[@]+"${gone[@]}"} \
+    --remove-section=.llvmbc --remove-section=.llvmcmd "$work/all.o" "$work/exs.o"
+
+rm -f "$work/libexs.a"
+ar rcsD "$work/libexs.a" "$work/exs.o"
+
+# shellcheck disable=SC2086
+$cc -shared -o "$work/libexs.so.$abi" "$work/exs.o" ${SANITIZE-} \
+    -Wl,-soname,"$soname" -Wl,--version-script,"$here/c/exs.map" -Wl,-z,defs -Wl,-z,relro \
+    -Wl,-z,now -Wl,--as-needed ${rdma[@]+"${rdma[@]}"} -lgcc_s -lm -lpthread -ldl -lc
+
+# Moved into place when all is done, so that whoever uses the old ones is not disturbed.
+mv -f "$work/libexs.a" "$work/libexs.so.$abi" "$out/"
+ln -sf "libexs.so.$abi" "$out/$soname"
+ln -sf "$soname" "$out/libexs.so"
+printf '%s\n' "${rdma[*]-}" > "$out/libexs.private"
+log "$out/libexs.so.$abi, $out/libexs.a"

@@ -1,0 +1,584 @@
+/* <sys/exs.h>: Extended Sockets (EXS) for C and C++.
+ *
+ * Sockets whose operations are asynchronous: a call that posts an operation
+ * returns at once, and an event on a queue says how the operation ended. Memory
+ * may be registered ahead, so that RDMA devices read and write it without a copy.
+ *
+ *     cc program.c $(pkg-config --cflags --libs exs)
+ *
+ * The names are those of the Extended Sockets API (ES-API, The Open Group, 2005).
+ * What of this is verified against programs written for ES-API, what is
+ * recollected, and what is this library's own choice is told, name by name, in
+ * spec-notes/es-api.md and in exs(7).
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#ifndef EXS_SYS_EXS_H
+#define EXS_SYS_EXS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/types.h>
+
+/* What is no part of ES-API but this library's own is declared too, unless the
+ * program defines EXS_STRICT before it includes this header. (Members of structures
+ * and values of events are there in either case: their layout does not change.) */
+#if !defined(EXS_EXTENSIONS) && !defined(EXS_STRICT)
+#define EXS_EXTENSIONS 1
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- How calls behave -------------------------------------------------------
+ *
+ * Posting. A call that takes a queue and an ahandle posts an operation.
+ *   0    accepted: exactly one event will come to the queue, whatever happens.
+ *   -1   refused: errno says why, nothing was done and no event will come.
+ * EAGAIN says that too much is in flight: dequeue events, then try again. A queue
+ * bounds what is in flight and what was not yet dequeued together (exs_qcreate).
+ *
+ * Memory. From the call until its event was dequeued, the memory that a call was
+ * given (buffers, and the structures that are noted with each call as kept) must
+ * stay valid. The program must not change what is being sent, and neither read nor
+ * change what is being received into. The lists themselves (exs_msghdr_t and its
+ * exs_iovec_t, exs_xferfile_t, addresses that go in) are read during the call only,
+ * except where the result is stored (noted there). Memory is checked against NULL
+ * and ranges that wrap (EFAULT); that it is mapped is checked where it is
+ * registered, and nowhere else.
+ *
+ * Blocking. EXS_QHANDLE_INVALID in place of a queue makes a call block, and return
+ * what its socket twin returns: bytes, a descriptor, or 0; or -1 and errno. A signal
+ * handler that runs before anything was moved ends it with EINTR, whatever
+ * SA_RESTART says. One call moves 0x7ffff000 bytes at most. O_NONBLOCK on the
+ * descriptor, or MSG_DONTWAIT, makes it EAGAIN instead of waiting; neither means
+ * anything to calls with a queue.
+ *
+ * Descriptors. An EXS socket is a real descriptor, closed on exec: dup(2),
+ * fcntl(2), fstat(2), select(2) and close(2) work. When its last copy is closed by
+ * close(2), the connection is ended in an orderly way, in the background. Data go
+ * through exs_ calls only: read(2) and write(2) do not reach the peer. The exs_ calls
+ * also take descriptors that socket(2) and its kin made: the peer of such a socket
+ * needs no EXS, memory handles are checked and not needed, and its flags and its
+ * owner's calls on it stay as they are.
+ *
+ * Threads. All calls may be made from any thread at any time, but not from signal
+ * handlers.
+ *
+ * Processes. The library does not survive fork(2): in a child of a process that has
+ * used it, each call fails with EPERM until exec. A process that has not used it
+ * may fork, and use it in both.
+ *
+ * Errors common to the calls, not repeated with each:
+ *   EBADF       not an open descriptor
+ *   ENOTSOCK    a descriptor, but of no socket
+ *   EINVAL      a queue or memory handle that is none (any more), a negative length,
+ *               unknown flags or attributes
+ *   EFAULT      NULL, or a range beyond the end of the address space, or outside of
+ *               the registration that its handle names
+ *   EAGAIN      too much in flight
+ *   ENOMEM      no memory
+ *   EPERM       in a child after fork
+ *   EIO         a fault of the library's own
+ */
+
+/* Given to exs_init. */
+#define EXS_VERSION1 1
+#define EXS_VERSION  EXS_VERSION1
+
+/* ---- Handles --------------------------------------------------------------- */
+
+/* A program's own name for an operation; comes back with the event. A pointer or
+ * any integer, cast: (exs_ahandle_t)ptr, (exs_ahandle_t)-1. */
+typedef uintptr_t exs_ahandle_t;
+
+/* An event queue. Prints with %d. A handle that was deleted is never valid again
+ * soon: it is refused with EINVAL. */
+typedef int exs_qhandle_t;
+
+/* A registration of memory. Prints with %d. */
+typedef int exs_mhandle_t;
+
+#define EXS_QHANDLE_INVALID      ((exs_qhandle_t)-1) /* no queue; given to a call: block */
+#define EXS_MHANDLE_INVALID      ((exs_mhandle_t)-1) /* no registration */
+#define EXS_MHANDLE_UNREGISTERED ((exs_mhandle_t)-2) /* given to a call: this memory has none */
+
+/* ---- Memory and files in lists --------------------------------------------- */
+
+/* A piece of memory. */
+typedef struct exs_iovec {
+    void         *exs_iov_base;    /* first byte */
+    size_t        exs_iov_len;     /* bytes */
+    exs_mhandle_t exs_iov_mhandle; /* its registration, or EXS_MHANDLE_UNREGISTERED */
+    int           exs_iov_reserved;
+} exs_iovec_t;
+
+/* A piece of a file. */
+typedef struct exs_fdvec {
+    int      exs_fdv_fd;     /* a regular file, open for reading; may be closed after the call */
+    int      exs_fdv_reserved;
+    int64_t  exs_fdv_offset; /* first byte; the file's own position is not used */
+    uint64_t exs_fdv_length; /* bytes; 0: up to the end that the file has at the call */
+} exs_fdvec_t;
+
+/* Kinds of elements for exs_sendfile. */
+#define EXS_IOVEC 1
+#define EXS_FDVEC 2
+
+/* An element for exs_sendfile. */
+typedef struct exs_xferfile {
+    int exs_xf_type; /* EXS_IOVEC or EXS_FDVEC */
+    int exs_xf_reserved;
+    union {
+        exs_iovec_t exs_xf_iovec; /* EXS_IOVEC */
+        exs_fdvec_t exs_xf_fdvec; /* EXS_FDVEC */
+    } exs_xf_union;
+} exs_xferfile_t;
+
+/* A message in pieces. */
+typedef struct exs_msghdr {
+    void        *exs_msg_name;       /* kernel sockets (UDP): the peer's address; kept until
+                                        the event of exs_recvmsg, which stores it. Else NULL */
+    socklen_t    exs_msg_namelen;    /* its size; stored by exs_recvmsg */
+    int          exs_msg_iovlen;     /* pieces: up to EXS_IOV_MAX */
+    exs_iovec_t *exs_msg_iov;        /* the pieces, in order */
+    void        *exs_msg_control;    /* NULL: there is no ancillary data */
+    size_t       exs_msg_controllen; /* 0 */
+    int          exs_msg_flags;      /* stored by exs_recvmsg: MSG_TRUNC, MSG_EOR */
+    int          exs_msg_reserved;
+} exs_msghdr_t;
+
+#define EXS_IOV_MAX 1024 /* most elements of one list */
+
+/* ---- Addresses, readiness, signals ----------------------------------------- */
+
+/* Where exs_accept stores the address of the peer. Kept until the event. */
+typedef struct exs_acceptaddr {
+    struct sockaddr_storage exs_aa_addr;    /* stored before the event comes */
+    socklen_t               exs_aa_addrlen; /* its size, stored likewise */
+    int                     exs_aa_reserved;
+} exs_acceptaddr_t;
+
+/* What exs_poll is to wait for. */
+typedef struct exs_pollfd {
+    int exs_pfd_fd;      /* any descriptor that can be polled */
+    int exs_pfd_events;  /* EXS_POLLIN, EXS_POLLOUT, or both */
+    int exs_pfd_revents; /* blocking use: what was found is stored here */
+    int exs_pfd_reserved;
+} exs_pollfd_t;
+
+#define EXS_POLLIN  0x0001 /* data, the end of the data, or a connection to accept is there */
+#define EXS_POLLOUT 0x0004 /* a send would not have to wait */
+#define EXS_POLLERR 0x0008 /* found only: an error */
+#define EXS_POLLHUP 0x0010 /* found only: the connection is over */
+
+/* The signal that announces events: see EXS_QATTR_SIGNAL. */
+typedef struct exs_signal {
+    int       exs_sig_action; /* EXS_SIG_ENABLE or EXS_SIG_DISABLE */
+    int       exs_sig_signo;  /* which: SIGUSR1, SIGRTMIN, ... */
+    uintptr_t exs_sig_value;  /* comes with it: si_value.sival_ptr; si_code is SI_QUEUE */
+    uint64_t  exs_sig_reserved[2];
+} exs_signal_t;
+
+#define EXS_SIG_DISABLE 0
+#define EXS_SIG_ENABLE  1
+
+/* ---- Events ---------------------------------------------------------------- */
+
+/* Kinds: which call an event answers. */
+#define EXS_EVT_POLL        1
+#define EXS_EVT_CONNECT     2
+#define EXS_EVT_ACCEPT      3
+#define EXS_EVT_SEND        4
+#define EXS_EVT_RECV        5
+#define EXS_EVT_SENDMSG     6
+#define EXS_EVT_RECVMSG     7
+#define EXS_EVT_SENDFILE    8
+#define EXS_EVT_SENDTIMEOUT 9  /* instead of SEND, SENDMSG, SENDFILE: SO_ASYNC_SEND_TIMEOUT is over */
+#define EXS_EVT_RECVTIMEOUT 10 /* instead of RECV, RECVMSG: SO_ASYNC_RECV_TIMEOUT is over */
+#define EXS_EVT_SHUTDOWN    11
+#define EXS_EVT_CLOSE       12
+#define EXS_EVT_READ        0x1001 /* extension: exs_read */
+#define EXS_EVT_WRITE       0x1002 /* extension: exs_write */
+#define EXS_EVT_REVOKE      0x1003 /* extension: exs_revoke */
+
+/* exs_evt_flags (extension). */
+#define EXS_EVF_EOF   0x1 /* a receive: the peer has ended its direction, and there is no more */
+#define EXS_EVF_TRUNC 0x2 /* a receive: the message was longer than the memory */
+
+/* SEND, RECV, READ, WRITE, REVOKE. */
+typedef struct exs_evt_xfer {
+    size_t   exs_evt_length; /* bytes moved; also of an operation that failed on its way */
+    void    *exs_evt_buffer; /* the memory, as it was given to the call */
+    uint64_t exs_evt_total;  /* seqpacket receive: the message's true length */
+} exs_evt_xfer_t;
+
+/* SENDMSG, RECVMSG. */
+typedef struct exs_evt_xfermsg {
+    size_t        exs_evt_length; /* bytes moved, all pieces together */
+    exs_msghdr_t *exs_evt_msghdr; /* as it was given to the call */
+    uint64_t      exs_evt_total;  /* as in exs_evt_xfer_t */
+} exs_evt_xfermsg_t;
+
+/* SENDFILE. */
+typedef struct exs_evt_xferfile {
+    size_t          exs_evt_length;   /* bytes moved, all elements together */
+    exs_xferfile_t *exs_evt_xferfile; /* as it was given to the call */
+} exs_evt_xferfile_t;
+
+/* ACCEPT. */
+typedef struct exs_evt_accept {
+    int               exs_evt_newsocket;  /* the connection: a descriptor; -1 if it failed */
+    int               exs_evt_reserved;
+    exs_acceptaddr_t *exs_evt_acceptaddr; /* as it was given to the call, filled */
+} exs_evt_accept_t;
+
+/* POLL. */
+typedef struct exs_evt_poll {
+    int           exs_evt_revents; /* EXS_POLLIN, EXS_POLLOUT, EXS_POLLERR, EXS_POLLHUP */
+    int           exs_evt_reserved;
+    exs_pollfd_t *exs_evt_pollfd;  /* as it was given to the call */
+} exs_evt_poll_t;
+
+/* How an operation ended. */
+typedef struct exs_event {
+    int           exs_evt_type;    /* EXS_EVT_... */
+    int           exs_evt_errno;   /* 0, or why it failed: ECANCELED, ECONNRESET, ... */
+    int           exs_evt_socket;  /* the descriptor that the call was given */
+    unsigned      exs_evt_flags;   /* EXS_EVF_... */
+    exs_ahandle_t exs_evt_ahandle; /* the program's name for it */
+    union {
+        exs_evt_xfer_t     exs_evt_xfer;
+        exs_evt_xfermsg_t  exs_evt_xfermsg;
+        exs_evt_xferfile_t exs_evt_xferfile;
+        exs_evt_accept_t   exs_evt_accept;
+        exs_evt_poll_t     exs_evt_poll;
+        uint64_t           exs_evt_reserved[6];
+    } exs_evt_union;
+} exs_event_t;
+
+#define EXS_EVTVEC_MAX 4096 /* most events of one exs_qdequeue */
+
+/* ---- Starting, queues ------------------------------------------------------ */
+
+/* Starts EXS in this process. May be called again; other calls start it too, but
+ * this one tells whether it can be. version: EXS_VERSION.
+ * 0, or -1: EINVAL (a version that this library does not know, or an environment
+ * variable that makes no sense), and what the kernel says if EXS cannot start. */
+int exs_init(int version);
+
+/* Makes an event queue for depth operations: those in flight and those whose events
+ * were not dequeued, together. depth: 1 to EXS_QDEPTH_MAX.
+ * A handle, or EXS_QHANDLE_INVALID: EINVAL (depth), ENOMEM, EMFILE. */
+exs_qhandle_t exs_qcreate(int depth);
+
+#define EXS_QDEPTH_MAX (1 << 20)
+
+/* Ends a queue. Events that were not dequeued are thrown away, and connections that
+ * they carry are closed.
+ * 0, or -1: EBUSY (operations are in flight, whose memory would be in use with
+ * nobody to tell when it is free: cancel them and dequeue their events first, or a
+ * thread waits in exs_qdequeue). */
+int exs_qdelete(exs_qhandle_t queue);
+
+/* Reads or changes an attribute of a queue. 0, or -1 with EINVAL or EFAULT.
+ *   EXS_QATTR_DEPTH   int           a new depth; what is in flight beyond it stays
+ *   EXS_QATTR_EVENTS  int *         stores how many events can be dequeued now
+ *   EXS_QATTR_WAIT    int           how exs_qdequeue waits: EXS_WAIT_...
+ *   EXS_QATTR_SIGNAL  exs_signal_t *  send a signal to the process each time that the
+ *                                   queue gets an event while it is empty; at once if
+ *                                   it has events when this is enabled */
+int exs_qmodify(exs_qhandle_t queue, int attribute, ...);
+
+#define EXS_QATTR_DEPTH  1
+#define EXS_QATTR_SIGNAL 2
+#define EXS_QATTR_EVENTS 3
+#define EXS_QATTR_WAIT   4
+
+#define EXS_WAIT_ADAPTIVE  0 /* spin for a moment where that has lately paid, then sleep (default) */
+#define EXS_WAIT_NOTIFY    1 /* sleep at once */
+#define EXS_WAIT_BUSY_POLL 2 /* spin for as long as it takes */
+
+/* Takes events off a queue.
+ *   count > 0   waits for one event, then takes up to count
+ *   count < 0   waits until there are -count events, then takes up to that many
+ *   count = 0   takes nothing and does not wait: 0
+ * |count| is at most EXS_EVTVEC_MAX, and -count at most the depth of the queue
+ * (EINVAL, as such a wait could not end). timeout: NULL waits for ever, zero does
+ * not wait; it is not changed. When the time is up, what is there is taken, up to
+ * |count|: perhaps 0.
+ * Returns how many were stored in vec, or -1 and errno:
+ *   EINTR    a signal handler ran while the thread waited. No event is lost. The wait
+ *            is never taken up again by itself, whatever SA_RESTART says
+ *   EINVAL   count, or a timeout that is negative or has tv_usec outside of
+ *            0..999999
+ *   EFAULT   vec is NULL */
+int exs_qdequeue(exs_qhandle_t queue, exs_event_t *vec, int count, struct timeval *timeout);
+
+/* ---- Memory ---------------------------------------------------------------- */
+
+/* Registers memory of the program's, for all sockets and threads, so that devices
+ * may use it without further ado. It must stay mapped until the handle was
+ * deregistered and every operation that was given it has had its event. flags: 0 or
+ * EXS_MRF_SHARED, which changes nothing, as every registration may be shared.
+ * Registrations may overlap.
+ * A handle, or EXS_MHANDLE_INVALID: EINVAL (len is 0), EFAULT (not all of it is
+ * mapped), ENOMEM (too many). What a device says against it (RLIMIT_MEMLOCK) is told
+ * by the first call that uses it there. */
+exs_mhandle_t exs_mregister(void *addr, size_t len, int flags);
+
+#define EXS_MRF_SHARED 0x1
+
+/* Ends a registration. Operations that were given it go on, and hold the memory
+ * until their events. 0, or -1 with EINVAL. */
+int exs_mderegister(exs_mhandle_t mhandle);
+
+/* ---- Connections ----------------------------------------------------------- */
+
+/* As socket(2). domain: AF_INET or AF_INET6. type: SOCK_STREAM (bytes in order) or
+ * SOCK_SEQPACKET (messages in order), with SOCK_NONBLOCK and SOCK_CLOEXEC (which is
+ * always so) if wanted. protocol: 0.
+ * A descriptor, or -1: EAFNOSUPPORT (AF_IB, ...), ESOCKTNOSUPPORT (SOCK_DGRAM, ...),
+ * EPROTONOSUPPORT, EMFILE, ENFILE. */
+int exs_socket(int domain, int type, int protocol);
+
+/* As bind(2). Port 0: exs_listen chooses one. 0, or -1: EAFNOSUPPORT, EINVAL (bound,
+ * connected or listening already). */
+int exs_bind(int fd, const struct sockaddr *addr, socklen_t addrlen);
+
+/* As listen(2). 0, or -1: EADDRINUSE, EACCES, EADDRNOTAVAIL, EINVAL. */
+int exs_listen(int fd, int backlog);
+
+/* Connects. flags: 0. The event is CONNECT; its errno is ECONNREFUSED, ETIMEDOUT,
+ * ENETUNREACH, EPROTO (the peer does not speak EXS), ...; the socket may then be
+ * used for another attempt. Refused with EISCONN, EALREADY, EAFNOSUPPORT. With
+ * O_NONBLOCK and no queue: EINPROGRESS; exs_poll says when it is over, and SO_ERROR
+ * how. */
+int exs_connect(int fd, const struct sockaddr *addr, socklen_t addrlen, int flags,
+                exs_qhandle_t queue, exs_ahandle_t ahandle);
+
+/* Accepts a connection. acceptaddr: where the peer's address is stored, or NULL; kept
+ * until the event. flags: 0 or SOCK_NONBLOCK, SOCK_CLOEXEC for the new descriptor
+ * (of an EXS socket it is always closed on exec). The event is ACCEPT and carries the
+ * new descriptor; without a queue it is returned. Refused with EINVAL (not
+ * listening), EMFILE, ENFILE. */
+int exs_accept(int fd, exs_acceptaddr_t *acceptaddr, int flags, exs_qhandle_t queue,
+               exs_ahandle_t ahandle);
+
+/* Ends one direction of a connection, or both. how: SHUT_RD, SHUT_WR, SHUT_RDWR. The
+ * peer sees the end after all that was sent. The event is SHUTDOWN: what was sent
+ * before has left. Refused with ENOTCONN. */
+int exs_shutdown(int fd, int how, exs_qhandle_t queue, exs_ahandle_t ahandle);
+
+/* Closes a descriptor. It is gone when the call returns 0. If it was the last copy,
+ * the connection is ended: what was sent is delivered first (for 10 s at most, see
+ * SO_LINGER), receives that wait are cancelled, exports revoked. The event is CLOSE:
+ * the connection is over, and its errno that something could not be delivered.
+ * Without a queue the call waits for that. flags: 0, or EXS_CLOSE_ABORT to cut the
+ * connection at once. close(2) does the same, and tells nobody. If another copy is
+ * left (of dup(2) or a forked process), the event comes at once. */
+int exs_close(int fd, int flags, exs_qhandle_t queue, exs_ahandle_t ahandle);
+
+#define EXS_CLOSE_ABORT 0x1 /* extension */
+
+/* As getsockname(2), getpeername(2). 0, or -1: ENOTCONN, EINVAL (not bound). */
+int exs_getsockname(int fd, struct sockaddr *addr, socklen_t *addrlen);
+int exs_getpeername(int fd, struct sockaddr *addr, socklen_t *addrlen);
+
+/* As fcntl(2): F_GETFL and F_SETFL (O_NONBLOCK), F_GETFD, F_SETFD, F_DUPFD,
+ * F_DUPFD_CLOEXEC. */
+int exs_fcntl(int fd, int command, ...);
+
+/* As getsockopt(2), setsockopt(2). For EXS sockets:
+ *   SOL_SOCKET   SO_ERROR SO_TYPE SO_DOMAIN SO_ACCEPTCONN (read only)
+ *                SO_LINGER            on with 0: exs_close cuts the connection
+ *                SO_SNDTIMEO SO_RCVTIMEO  as SO_ASYNC_..., for calls without a queue
+ *                SO_KEEPALIVE SO_SNDBUF SO_RCVBUF SO_REUSEADDR SO_REUSEPORT
+ *                                     taken; SO_RCVBUF sizes the receive ring
+ *                SO_ASYNC_...         see below
+ *   IPPROTO_TCP  TCP_NODELAY
+ *   IPPROTO_IPV6 IPV6_V6ONLY
+ *   SOL_EXS      EXS_SO_...           extensions, see below
+ * On kernel sockets SO_ASYNC_... and SOL_EXS are EXS's, the rest is the kernel's.
+ * 0, or -1: ENOPROTOOPT, EINVAL, EFAULT. */
+int exs_getsockopt(int fd, int level, int name, void *value, socklen_t *len);
+int exs_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
+
+/* At SOL_SOCKET. The value of both timeouts is an exs_timeout_t, or a struct timeval
+ * (no flags); a time of zero is none, which is the default. An operation that is
+ * posted meanwhile and has not ended when its time is up ends with SENDTIMEOUT or
+ * RECVTIMEOUT, ETIMEDOUT and the bytes that were moved. */
+#define SO_ASYNC_SEND_TIMEOUT 0x45580001
+#define SO_ASYNC_RECV_TIMEOUT 0x45580002
+/* int: receives complete in the order in which they were posted. It is always so:
+ * reads as 1, and either value may be set. */
+#define SO_ASYNC_RECV_ORDERED 0x45580003
+
+/* The value of a timeout option. */
+typedef struct exs_timeout {
+    struct timeval exs_to_time;
+    int            exs_to_flags; /* 0, or EXS_TIMEOUT_ONCE: for the next operation only */
+    int            exs_to_reserved;
+} exs_timeout_t;
+
+#define EXS_TIMEOUT_ONCE 0x1
+
+/* ---- Data ------------------------------------------------------------------ */
+
+/* Sends len bytes; on a seqpacket socket they are one message. mhandle: the
+ * registration that the memory lies in, or EXS_MHANDLE_UNREGISTERED (up to 4 KiB are
+ * copied, more is registered for the operation). flags: MSG_DONTWAIT, MSG_NOSIGNAL
+ * (always so), MSG_EOR and MSG_MORE (no effect). The event is SEND: the memory is the
+ * program's again, and the bytes are on their way, in order. Refused with ENOTCONN,
+ * EPIPE (shut down), ECONNRESET, EMSGSIZE (a message longer than the peer takes),
+ * EOPNOTSUPP (flags). */
+int exs_send(int fd, void *buf, size_t len, int flags, exs_qhandle_t queue,
+             exs_ahandle_t ahandle, exs_mhandle_t mhandle);
+
+/* Receives into len bytes: as many as are there, but at least one; or one message.
+ * flags: MSG_WAITALL (until the memory is full, or the stream ends), MSG_PEEK (leave
+ * the data there), MSG_DONTWAIT, MSG_NOSIGNAL; MSG_TRUNC: without a queue, a message's
+ * true length is returned. The event is RECV; 0 bytes with EXS_EVF_EOF is the end of
+ * the data. Receives are filled in the order of their posting. Refused with
+ * ENOTCONN, EOPNOTSUPP. */
+int exs_recv(int fd, void *buf, size_t len, int flags, exs_qhandle_t queue,
+             exs_ahandle_t ahandle, exs_mhandle_t mhandle);
+
+/* Sends the pieces of a message, each with its own mhandle, one after the other as
+ * one stretch of bytes, or one message. flags as for exs_send. The event is SENDMSG. */
+int exs_sendmsg(int fd, exs_msghdr_t *msg, int flags, exs_qhandle_t queue,
+                exs_ahandle_t ahandle);
+
+/* Receives into pieces, each with its own mhandle, filled one after the other. flags
+ * as for exs_recv. The event is RECVMSG. msg (but not its list) is kept until then,
+ * as exs_msg_flags, and of kernel sockets the address, are stored there. */
+int exs_recvmsg(int fd, exs_msghdr_t *msg, int flags, exs_qhandle_t queue,
+                exs_ahandle_t ahandle);
+
+/* Sends memory and pieces of files, in order, as one stretch of bytes of a stream.
+ * (On a seqpacket socket: memory only, or one piece of a file.) count: 1 to
+ * EXS_IOV_MAX. flags: 0, or EXS_SHUT_WR to end the sending direction after it. The
+ * event is SENDFILE; if a file turns out to be shorter, it has the bytes that were sent
+ * and EIO, what follows in the list is not sent, and the direction is not ended. (If it is
+ * cut off while it is being sent, what follows may have been sent already.) */
+int exs_sendfile(int fd, exs_xferfile_t *vec, int count, int flags, exs_qhandle_t queue,
+                 exs_ahandle_t ahandle);
+
+#define EXS_SHUT_WR 0x1
+
+/* Waits for readiness, once: of an EXS socket, or any descriptor that poll(2) can
+ * wait for. flags: 0. The event is POLL; without a queue, exs_pfd_revents is stored
+ * and 1 is returned. pollfd is not kept, but its address comes with the event. */
+int exs_poll(exs_pollfd_t *pollfd, int flags, exs_qhandle_t queue, exs_ahandle_t ahandle);
+
+/* Asks operations of a socket to end: all (EXS_CAF_FILDES), or those with this
+ * ahandle (EXS_CAF_AHANDLE; both flags mean the same). Returns how many there were.
+ * Each still has its event: ECANCELED, with the bytes that were moved; or as if nothing
+ * had been asked, if it was faster. */
+int exs_cancel(int fd, int flags, exs_ahandle_t ahandle);
+
+#define EXS_CAF_FILDES  0x1
+#define EXS_CAF_AHANDLE 0x2
+
+/* ---- Extensions ------------------------------------------------------------
+ * Defined by this library; no part of ES-API. */
+#ifdef EXS_EXTENSIONS
+
+/* What went wrong last, in a sentence: of the calling thread's last exs_ call that
+ * failed, or of the last event with an error that its exs_qdequeue brought. Empty if
+ * nothing did. Valid until the thread's next exs_ call. Never NULL. */
+const char *exs_strerror(void);
+
+/* The library's version, "major.minor.patch". */
+const char *exs_version(void);
+
+/* The queue's descriptor, for poll(2), epoll(7) and their kin: readable while events
+ * wait (level). When it is, dequeue with a timeout of zero until nothing comes. It is
+ * the library's: do not read from it or close it. -1: EINVAL. */
+int exs_qfd(exs_qhandle_t queue);
+
+/* One-sided operations: the peer's memory, without its program (RDMA READ, WRITE).
+ *
+ * A descriptor of exported memory: plain bytes, to be sent to the peer by a message
+ * of the program's. The same in every process and on every machine. */
+#define EXS_REMOTE_SIZE 24
+typedef struct exs_remote {
+    unsigned char exs_remote_bytes[EXS_REMOTE_SIZE];
+} exs_remote_t;
+
+#define EXS_RIGHT_READ  0x1
+#define EXS_RIGHT_WRITE 0x2
+
+/* Opens memory to the peer of this connection, and to nobody else, until it is
+ * revoked, the lifetime (milliseconds; 0: none) is over, or the connection ends.
+ * rights: EXS_RIGHT_READ, EXS_RIGHT_WRITE, or both. Stores the descriptor in remote.
+ * Until the event of exs_revoke (or of exs_close), the memory must stay, and the peer
+ * may change it at any moment if it has the right.
+ * 0, or -1: EINVAL (len is 0, rights), ENOTCONN, EOPNOTSUPP (a kernel socket). */
+int exs_export(int fd, void *addr, size_t len, int rights, unsigned lifetime_ms,
+               exs_mhandle_t mhandle, exs_remote_t *remote);
+
+/* Closes exported memory to the peer. The event is REVOKE: the memory is the
+ * program's again. -1: EINVAL (not exported by this socket). */
+int exs_revoke(int fd, const exs_remote_t *remote, exs_qhandle_t queue, exs_ahandle_t ahandle);
+
+/* What a descriptor says: its bytes and rights. Either pointer may be NULL. -1:
+ * EINVAL (no descriptor). */
+int exs_remote_info(const exs_remote_t *remote, uint64_t *len, int *rights);
+
+/* RDMA READ: fills len bytes from the peer's memory at offset. The event is READ.
+ * flags: 0. Refused with EINVAL (outside of the range, or no right). A peer that has
+ * revoked it ends the connection. */
+int exs_read(int fd, void *buf, size_t len, const exs_remote_t *remote, uint64_t offset,
+             int flags, exs_qhandle_t queue, exs_ahandle_t ahandle, exs_mhandle_t mhandle);
+
+/* RDMA WRITE: copies len bytes into the peer's memory at offset. The event is WRITE:
+ * the bytes are there. */
+int exs_write(int fd, void *buf, size_t len, const exs_remote_t *remote, uint64_t offset,
+              int flags, exs_qhandle_t queue, exs_ahandle_t ahandle, exs_mhandle_t mhandle);
+
+/* Figures to tune with: of a socket, or of the whole process (fd -1). */
+typedef struct exs_counters {
+    uint64_t sends, recvs, one_sided;            /* operations that ended */
+    uint64_t sent_direct;                        /* bytes sent into posted receives, without a copy */
+    uint64_t sent_indirect, sent_inline;         /* into the peer's ring; inside of messages */
+    uint64_t received_direct;
+    uint64_t received_indirect, received_inline;
+    uint64_t read_bytes, write_bytes;            /* of RDMA READs and WRITEs */
+    uint64_t copies, copied_bytes;               /* made by the library */
+    uint64_t adverts_sent, adverts_received, adverts_stale;
+    uint64_t credit_stalls, queue_stalls;        /* waits for the peer, and for the send queue */
+    uint64_t messages_sent, messages_received;
+    uint64_t events, engine_runs, sleeps, in_flight; /* of the process only */
+} exs_counters_t;
+
+/* Stores the figures. size: sizeof(exs_counters_t); a library with more of them stores
+ * those that fit, one with fewer sets the rest to 0. */
+int exs_counters(int fd, exs_counters_t *counters, size_t size);
+
+/* Options at the level SOL_EXS. */
+#define SOL_EXS 0x455853
+#define EXS_SO_TRANSPORT       1  /* text: "auto", "soft", "verbs". Read on a connection: the one in use */
+#define EXS_SO_DEVICE          2  /* text: of the RDMA devices use this one; "" is any */
+#define EXS_SO_RING_SIZE       3  /* size_t: bytes that a peer may send ahead of receives */
+#define EXS_SO_INLINE          4  /* size_t: data up to this many bytes travel inside of messages */
+#define EXS_SO_MAX_MESSAGE     5  /* uint64_t: longest message that a seqpacket socket takes */
+#define EXS_SO_CONNECT_TIMEOUT 6  /* struct timeval: give up connecting */
+#define EXS_SO_KEEP_ALIVE      7  /* struct timeval: ask a silent peer so often; zero is never */
+#define EXS_SO_DEAD_AFTER      8  /* struct timeval: a peer silent for so long is dead; zero is never */
+#define EXS_SO_CRC             9  /* int: protect what is sent by CRC32C */
+#define EXS_SO_ROUTE           10 /* text, read only: the device of the connection, and why this one */
+#define EXS_SO_POLLABLE        11 /* int: poll(2) on the descriptor itself says POLLIN when exs_recv
+                                     or exs_accept would not wait. Costs two system calls and more for
+                                     each time that it changes; see exs_poll and exs_qfd for better */
+
+#endif /* EXS_EXTENSIONS */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* EXS_SYS_EXS_H */

@@ -1,0 +1,114 @@
+//! Calls without a queue: they post the same operation on a queue of their own, and wait.
+//!
+//! A signal ends the wait: the operation is cancelled, which is bounded in time, and its
+//! event says what had been moved by then. If nothing was, the call fails with EINTR; so
+//! no byte is ever lost to a signal.
+
+use std::cell::RefCell;
+use std::ffi::c_int;
+use std::time::Duration;
+
+use exs::{Error, Event, EventQueue, Socket, Token, raw};
+
+use crate::error::{Fail, Result};
+
+/// Most bytes that one call moves, so that an int can tell how many: as in Linux.
+pub(crate) const MOST: usize = 0x7fff_f000;
+
+/// The token of operations that have the queue to themselves.
+pub(crate) const TOKEN: Token = Token(0);
+
+thread_local! {
+    /// Queues of this thread's calls.
+    static QUEUES: RefCell<Vec<EventQueue>> = const { RefCell::new(Vec::new()) };
+}
+
+/// How long a call waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// O_NONBLOCK, MSG_DONTWAIT: not at all.
+    None,
+    /// SO_SNDTIMEO, SO_RCVTIMEO: EAGAIN after that.
+    Limited(Duration),
+    /// For as long as it takes.
+    Endless,
+    /// Not even a signal ends it: the operation is bounded in time by itself.
+    Deaf,
+}
+
+/// Posts on a private queue, and waits for the operation's event.
+pub(crate) fn run(
+    socket: &Socket,
+    patience: Patience,
+    post: impl FnOnce(&EventQueue) -> Result<()>,
+) -> Result<Event> {
+    // What the waiting needs must be missed before the operation has the memory.
+    raw::prepare_to_wait()?;
+    let kept = QUEUES.try_with(|q| q.borrow_mut().pop()).ok().flatten();
+    let queue = match kept {
+        Some(queue) => queue,
+        None => EventQueue::new(1)?,
+    };
+    let result = post(&queue).and_then(|()| wait(socket, &queue, patience));
+    if queue.outstanding() == 0 {
+        let _ = QUEUES.try_with(|q| q.borrow_mut().push(queue));
+    }
+    result
+}
+
+/// The event of the one operation of the queue.
+fn wait(socket: &Socket, queue: &EventQueue, patience: Patience) -> Result<Event> {
+    let timeout = match patience {
+        Patience::None => Some(Duration::ZERO),
+        Patience::Limited(t) => Some(t),
+        Patience::Endless | Patience::Deaf => None,
+    };
+    let mut events = Vec::with_capacity(1);
+    let given_up = if patience == Patience::Deaf {
+        None
+    } else {
+        match raw::dequeue_exact(queue, &mut events, 1, 1, timeout) {
+            Ok(0) => Some(libc::EAGAIN),
+            Ok(_) => None,
+            Err(Error::Interrupted) => Some(libc::EINTR),
+            // Nothing else is said of a queue of ours; if it were, the operation would
+            // still have the memory, and no call may return then.
+            Err(_) => None,
+        }
+    };
+    if given_up.is_some() {
+        raw::cancel_on(socket, queue);
+    }
+    let event = loop {
+        if let Some(event) = events.pop() {
+            break event;
+        }
+        if let Ok(event) = queue.next() {
+            break event;
+        }
+    };
+    match given_up {
+        Some(errno) if event.error().is_some_and(Error::is_cancelled) && event.bytes() == 0 => {
+            Err(refusal(errno))
+        }
+        _ => Ok(event),
+    }
+}
+
+/// The error of a call that waited in vain.
+pub(crate) fn refusal(errno: c_int) -> Fail {
+    if errno == libc::EINTR {
+        Fail::fixed(errno, "a signal came before anything was moved")
+    } else {
+        Fail::fixed(errno, "the call would have to wait")
+    }
+}
+
+/// What a call that moved bytes returns: as many as were, even if it failed then.
+pub(crate) fn moved(event: Event) -> Result<c_int> {
+    let n = event.bytes();
+    if n == 0 {
+        event.into_result()?;
+    }
+    Ok(c_int::try_from(n).unwrap_or(c_int::MAX))
+}

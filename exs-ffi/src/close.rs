@@ -1,0 +1,118 @@
+//! Closing, and descriptors' own calls.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use exs::raw::Place;
+use exs::{EventKind, Readiness, Token};
+
+use crate::abi::*;
+use crate::blocking::{self, Patience, TOKEN};
+use crate::connect::os;
+use crate::data::not_ours;
+use crate::error::{Fail, Result, border};
+use crate::event::Call;
+use crate::kernel;
+use crate::queues::{self, Queue};
+use crate::sockets::{self, Entry, Target};
+
+/// `exs_close`
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_close(
+    fd: c_int,
+    flags: c_int,
+    queue: c_int,
+    ahandle: AHandle,
+) -> c_int {
+    border(|| {
+        if flags & !EXS_CLOSE_ABORT != 0 {
+            return Err(Fail::fixed(libc::EINVAL, "exs_close knows the flag EXS_CLOSE_ABORT only"));
+        }
+        let target = sockets::find(fd)?;
+        let way = queues::way(queue)?;
+        let place = match &way {
+            // Before the descriptor is gone: there must be room for the event.
+            Some(q) => Some(book(q, fd)?),
+            None => None,
+        };
+        let token = Token(ahandle as u64);
+        match target {
+            Target::Exs(entry) => close(&entry, fd, flags & EXS_CLOSE_ABORT != 0, place, token),
+            Target::Kernel => {
+                // Before: so that its operations end now, and the peer sees the end.
+                kernel::cancel(fd, None)?;
+                close_fd(fd)?;
+                finish(place, token)
+            }
+            Target::File => not_ours(fd),
+        }
+    })
+}
+
+fn book(q: &Queue, fd: c_int) -> Result<Place> {
+    Ok(Place::book(&Call::new(EXS_EVT_CLOSE, fd).on(&q.queue, 0))?)
+}
+
+fn finish(place: Option<Place>, token: Token) -> Result<c_int> {
+    if let Some(place) = place {
+        place.complete(token, EventKind::Close, Ok(Readiness::default()))?;
+    }
+    Ok(0)
+}
+
+fn close_fd(fd: c_int) -> Result<c_int> {
+    // SAFETY: takes no pointers. The caller owns the descriptor, as it says by this call.
+    os("close", unsafe { libc::close(fd) })
+}
+
+fn close(
+    entry: &Entry,
+    fd: c_int,
+    abort: bool,
+    place: Option<Place>,
+    token: Token,
+) -> Result<c_int> {
+    {
+        // Under this lock nobody else takes the hang-up for the program's own close(2).
+        let mut state = entry.state();
+        close_fd(fd)?;
+        if !entry.is_hung_up() || !sockets::remove(entry, &mut state) {
+            drop(state);
+            return finish(place, token);
+        }
+        state.exports.clear();
+    }
+    if abort || entry.cut.load(Ordering::Relaxed) {
+        entry.socket.abort();
+    }
+    match place {
+        Some(place) => {
+            place.close(&entry.socket, token)?;
+        }
+        // Bounded by SO_LINGER's time: close(2), too, goes on after a signal.
+        None => {
+            let post = |q: &exs::EventQueue| Ok(entry.socket.close(q, TOKEN)?);
+            let closed = blocking::run(&entry.socket, Patience::Deaf, post)?;
+            if !abort {
+                closed.into_result()?;
+            }
+        }
+    }
+    Ok(0)
+}
+
+/// The fixed part of `exs_fcntl`, which has a `...` in C: see `c/variadic.c`. The
+/// descriptor of an EXS socket is a real one, so this is the kernel's business.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exsffi_fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    border(|| {
+        // SAFETY: the caller's promise is that of fcntl(2).
+        os("fcntl", unsafe { libc::fcntl(fd, command, argument) })
+    })
+}

@@ -1,0 +1,311 @@
+//! Making sockets, their addresses, and connecting.
+
+use std::ffi::c_int;
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+use exs::{KernelAddr, Socket, SocketType, Token};
+use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
+
+use crate::abi::*;
+use crate::blocking::{self, Patience, TOKEN};
+use crate::data::not_ours;
+use crate::error::{Fail, Result, border};
+use crate::event::Call;
+use crate::ptr::{In, Out};
+use crate::sockets::{self, Entry, Pair, Target};
+use crate::timeouts::Way;
+use crate::{fork, kernel, options, poll, queues};
+
+/// An address of any family, for a kernel socket.
+pub(crate) fn any_address(addr: In<sockaddr>, len: socklen_t) -> Result<KernelAddr> {
+    let bytes = addr.cast::<u8>().bytes((len as usize).min(256))?;
+    KernelAddr::from_sockaddr(&bytes).map_err(|e| Fail::io("the address", &e))
+}
+
+/// The address that C gives: AF_INET or AF_INET6.
+pub(crate) fn address(addr: In<sockaddr>, len: socklen_t) -> Result<SocketAddr> {
+    let short = Fail::fixed(libc::EINVAL, "the address is shorter than those of its family");
+    if (len as usize) < size_of::<libc::sa_family_t>() {
+        return Err(short);
+    }
+    let family = c_int::from(addr.cast::<libc::sa_family_t>().read()?);
+    let room = len as usize;
+    match family {
+        libc::AF_INET if room >= size_of::<sockaddr_in>() => {
+            let a: sockaddr_in = addr.cast().read()?;
+            let ip = Ipv4Addr::from(u32::from_be(a.sin_addr.s_addr));
+            Ok(SocketAddrV4::new(ip, u16::from_be(a.sin_port)).into())
+        }
+        libc::AF_INET6 if room >= size_of::<sockaddr_in6>() => {
+            let a: sockaddr_in6 = addr.cast().read()?;
+            let ip = Ipv6Addr::from(a.sin6_addr.s6_addr);
+            let port = u16::from_be(a.sin6_port);
+            Ok(SocketAddrV6::new(ip, port, u32::from_be(a.sin6_flowinfo), a.sin6_scope_id).into())
+        }
+        libc::AF_INET | libc::AF_INET6 => Err(short),
+        _ => Err(Fail::fixed(libc::EAFNOSUPPORT, "EXS has addresses of AF_INET and AF_INET6")),
+    }
+}
+
+/// The bytes of an address as C has it.
+pub(crate) fn to_bytes(addr: SocketAddr) -> Vec<u8> {
+    let mut out = Vec::with_capacity(size_of::<sockaddr_in6>());
+    match addr {
+        SocketAddr::V4(a) => {
+            out.extend(libc::sa_family_t::try_from(libc::AF_INET).unwrap_or(0).to_ne_bytes());
+            out.extend(a.port().to_be_bytes());
+            out.extend(a.ip().octets());
+            out.resize(size_of::<sockaddr_in>(), 0);
+        }
+        SocketAddr::V6(a) => {
+            out.extend(libc::sa_family_t::try_from(libc::AF_INET6).unwrap_or(0).to_ne_bytes());
+            out.extend(a.port().to_be_bytes());
+            out.extend(a.flowinfo().to_be_bytes());
+            out.extend(a.ip().octets());
+            out.extend(a.scope_id().to_ne_bytes());
+        }
+    }
+    out
+}
+
+/// Stores an address where C has room for some bytes, as getsockname(2) does: cut off if
+/// need be, and the true length told.
+fn store(addr: SocketAddr, place: Out<sockaddr>, len: Out<socklen_t>) -> Result<c_int> {
+    let room = len.read()? as usize;
+    let bytes = to_bytes(addr);
+    for (i, b) in bytes.iter().take(room).enumerate() {
+        place.cast::<u8>().write_at(i, *b)?;
+    }
+    len.write(socklen_t::try_from(bytes.len()).unwrap_or(0))?;
+    Ok(0)
+}
+
+/// An address in the caller's `sockaddr_storage`.
+pub(crate) fn store_whole(addr: SocketAddr, place: Out<sockaddr_storage>) -> socklen_t {
+    let bytes = to_bytes(addr);
+    for (i, b) in bytes.iter().enumerate() {
+        // The caller knows that it is not NULL.
+        let _ = place.cast::<u8>().write_at(i, *b);
+    }
+    socklen_t::try_from(bytes.len()).unwrap_or(0)
+}
+
+/// An address of the socket's own family: an IPv4 address suits an IPv6 socket as
+/// `::ffff:a.b.c.d` only, as with the kernel's.
+fn suits(entry: &Entry, addr: SocketAddr) -> Result<SocketAddr> {
+    let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    if family == entry.family {
+        return Ok(addr);
+    }
+    Err(Fail::fixed(libc::EAFNOSUPPORT, "the address is of another family than the socket"))
+}
+
+/// `exs_socket`
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_socket(domain: c_int, ty: c_int, protocol: c_int) -> c_int {
+    border(|| {
+        fork::used();
+        if domain != libc::AF_INET && domain != libc::AF_INET6 {
+            let why =
+                "EXS sockets are AF_INET or AF_INET6 (InfiniBand is reached by IP addresses, too)";
+            return Err(Fail::fixed(libc::EAFNOSUPPORT, why));
+        }
+        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let kind = match ty & !flags {
+            libc::SOCK_STREAM => SocketType::Stream,
+            libc::SOCK_SEQPACKET => SocketType::SeqPacket,
+            _ => {
+                let why = "EXS sockets are SOCK_STREAM or SOCK_SEQPACKET";
+                return Err(Fail::fixed(libc::ESOCKTNOSUPPORT, why));
+            }
+        };
+        if protocol != 0 {
+            return Err(Fail::fixed(libc::EPROTONOSUPPORT, "the protocol of an EXS socket is 0"));
+        }
+        let pair = Pair::new(ty & libc::SOCK_NONBLOCK != 0)?;
+        Ok(sockets::install(Socket::new(kind)?, kind, domain, pair))
+    })
+}
+
+/// `exs_bind`
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_bind(fd: c_int, addr: In<sockaddr>, len: socklen_t) -> c_int {
+    border(|| match sockets::find(fd)? {
+        Target::Exs(entry) => {
+            entry.socket.bind(suits(&entry, address(addr, len)?)?)?;
+            Ok(0)
+        }
+        // SAFETY: the caller's promise is that of bind(2).
+        Target::Kernel => os("bind", unsafe { libc::bind(fd, addr.raw(), len) }),
+        Target::File => not_ours(fd),
+    })
+}
+
+/// `exs_listen`
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_listen(fd: c_int, backlog: c_int) -> c_int {
+    border(|| match sockets::find(fd)? {
+        Target::Exs(entry) => {
+            // As listen(2): what is too little or too much is brought into range.
+            let backlog = u32::try_from(backlog).unwrap_or(u32::MAX).clamp(1, 4096);
+            entry.socket.listen(backlog)?;
+            poll::taken_by(&entry);
+            Ok(0)
+        }
+        // SAFETY: takes no pointers.
+        Target::Kernel => os("listen", unsafe { libc::listen(fd, backlog) }),
+        Target::File => not_ours(fd),
+    })
+}
+
+/// What a system call returned.
+pub(crate) fn os(call: &str, result: c_int) -> Result<c_int> {
+    if result < 0 { Err(Fail::os(call)) } else { Ok(result) }
+}
+
+/// `exs_connect`
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_connect(
+    fd: c_int,
+    addr: In<sockaddr>,
+    len: socklen_t,
+    flags: c_int,
+    queue: c_int,
+    ahandle: AHandle,
+) -> c_int {
+    border(|| {
+        if flags != 0 {
+            return Err(Fail::fixed(libc::EINVAL, "exs_connect has no flags"));
+        }
+        let call = Call::new(EXS_EVT_CONNECT, fd);
+        let entry = match sockets::find(fd)? {
+            Target::Exs(entry) => entry,
+            Target::Kernel => {
+                let Some(q) = queues::way(queue)? else {
+                    return kernel::connect_now(fd, addr, len);
+                };
+                let answer =
+                    kernel::Answer { call, queue: &q, place: 0, token: Token(ahandle as u64) };
+                return kernel::connect(fd, any_address(addr, len)?, &answer);
+            }
+            Target::File => return not_ours(fd),
+        };
+        let addr = suits(&entry, address(addr, len)?)?;
+        if let Some(q) = queues::way(queue)? {
+            let on = call.on(&q.queue, 0);
+            entry.socket.connect(&on, Token(ahandle as u64), addr)?;
+            return Ok(0);
+        }
+        match options::patience(&entry, fd, 0, Way::Send) {
+            Patience::None => poll::connect(&entry, fd, addr),
+            patience => {
+                let post = |q: &exs::EventQueue| Ok(entry.socket.connect(q, TOKEN, addr)?);
+                blocking::run(&entry.socket, patience, post)?.into_result()?;
+                Ok(0)
+            }
+        }
+    })
+}
+
+/// `exs_shutdown`
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_shutdown(
+    fd: c_int,
+    how: c_int,
+    queue: c_int,
+    ahandle: AHandle,
+) -> c_int {
+    border(|| {
+        let number = how;
+        let how = match how {
+            libc::SHUT_RD => Shutdown::Read,
+            libc::SHUT_WR => Shutdown::Write,
+            libc::SHUT_RDWR => Shutdown::Both,
+            _ => return Err(Fail::fixed(libc::EINVAL, "SHUT_RD, SHUT_WR or SHUT_RDWR")),
+        };
+        let call = Call::new(EXS_EVT_SHUTDOWN, fd);
+        let entry = match sockets::find(fd)? {
+            Target::Exs(entry) => entry,
+            Target::Kernel => {
+                let Some(q) = queues::way(queue)? else {
+                    return kernel::shutdown_now(fd, number);
+                };
+                let answer =
+                    kernel::Answer { call, queue: &q, place: 0, token: Token(ahandle as u64) };
+                return kernel::shutdown(fd, how, &answer);
+            }
+            Target::File => return not_ours(fd),
+        };
+        if let Some(q) = queues::way(queue)? {
+            let on = call.on(&q.queue, 0);
+            entry.socket.shutdown(&on, Token(ahandle as u64), how)?;
+            return Ok(0);
+        }
+        let post = |q: &exs::EventQueue| Ok(entry.socket.shutdown(q, TOKEN, how)?);
+        blocking::run(&entry.socket, Patience::Endless, post)?.into_result()?;
+        Ok(0)
+    })
+}
+
+/// `exs_getsockname`
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_getsockname(
+    fd: c_int,
+    addr: Out<sockaddr>,
+    len: Out<socklen_t>,
+) -> c_int {
+    border(|| match sockets::find(fd)? {
+        Target::Exs(entry) => {
+            // As the kernel's, a socket without an address has the one that means any.
+            let none: SocketAddr = if entry.family == libc::AF_INET {
+                (Ipv4Addr::UNSPECIFIED, 0).into()
+            } else {
+                (Ipv6Addr::UNSPECIFIED, 0).into()
+            };
+            store(entry.socket.local_addr().unwrap_or(none), addr, len)
+        }
+        Target::Kernel => {
+            // SAFETY: the caller's promise is that of getsockname(2).
+            os("getsockname", unsafe { libc::getsockname(fd, addr.raw(), len.raw()) })
+        }
+        Target::File => not_ours(fd),
+    })
+}
+
+/// `exs_getpeername`
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_getpeername(
+    fd: c_int,
+    addr: Out<sockaddr>,
+    len: Out<socklen_t>,
+) -> c_int {
+    border(|| match sockets::find(fd)? {
+        Target::Exs(entry) => store(entry.socket.peer_addr()?, addr, len),
+        Target::Kernel => {
+            // SAFETY: the caller's promise is that of getpeername(2).
+            os("getpeername", unsafe { libc::getpeername(fd, addr.raw(), len.raw()) })
+        }
+        Target::File => not_ours(fd),
+    })
+}

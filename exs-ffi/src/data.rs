@@ -1,0 +1,315 @@
+//! Sending and receiving memory.
+
+use std::ffi::c_int;
+
+use exs::{Buffer, EventQueue, KernelAddr, RecvFlags, SendFlags, Token};
+use libc::{MSG_DONTWAIT, MSG_EOR, MSG_MORE, MSG_NOSIGNAL, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
+
+use crate::abi::*;
+use crate::blocking::{self, MOST, Patience, TOKEN, moved, refusal};
+use crate::error::{Fail, Result, border};
+use crate::event::{self, Call};
+use crate::ptr::{Bytes, In, Out};
+use crate::sockets::{self, Entry, Target};
+use crate::timeouts::{Way, posting};
+use crate::{connect, kernel, memory, options, poll, queues};
+
+/// Flags that a call takes, or the error for others.
+fn flags_within(flags: c_int, known: c_int) -> Result<()> {
+    if flags & !known == 0 {
+        return Ok(());
+    }
+    Err(Fail::text(libc::EOPNOTSUPP, format!("flags {:#x} are not known here", flags & !known)))
+}
+
+const SEND_FLAGS: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_EOR | MSG_MORE;
+const RECV_FLAGS: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_WAITALL | MSG_PEEK | MSG_TRUNC;
+
+/// The memory of an operation, in one piece or several.
+pub(crate) enum Memory {
+    One(Buffer),
+    Many(Vec<Buffer>),
+}
+
+impl Memory {
+    fn post_send(self, entry: &Entry, queue: &EventQueue, token: Token) -> Result<()> {
+        posting(entry, Way::Send, || match self {
+            Memory::One(b) => Ok(entry.socket.send(queue, token, b, SendFlags::NONE)?),
+            Memory::Many(v) => Ok(entry.socket.send_vectored(queue, token, v, SendFlags::NONE)?),
+        })
+    }
+
+    fn post_recv(
+        self,
+        entry: &Entry,
+        queue: &EventQueue,
+        token: Token,
+        flags: c_int,
+        fd: c_int,
+    ) -> Result<()> {
+        let flags = RecvFlags { waitall: flags & MSG_WAITALL != 0, peek: flags & MSG_PEEK != 0 };
+        poll::taking(entry, fd);
+        posting(entry, Way::Recv, || match self {
+            Memory::One(b) => Ok(entry.socket.recv(queue, token, b, flags)?),
+            Memory::Many(v) => Ok(entry.socket.recv_vectored(queue, token, v, flags)?),
+        })
+    }
+}
+
+/// Where an event goes, and what it is to say.
+#[derive(Clone, Copy)]
+struct Answer {
+    queue: c_int,
+    ahandle: AHandle,
+    call: Call,
+    place: u64,
+}
+
+fn send(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<c_int> {
+    flags_within(flags, SEND_FLAGS)?;
+    let Answer { ahandle, call, place, .. } = answer;
+    if let Some(q) = queues::way(answer.queue)? {
+        memory.post_send(entry, &call.on(&q.queue, place), Token(ahandle as u64))?;
+        return Ok(0);
+    }
+    let patience = options::patience(entry, call.fd, flags, Way::Send);
+    let sent = blocking::run(&entry.socket, patience, |q| memory.post_send(entry, q, TOKEN));
+    moved(sent?)
+}
+
+fn recv(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<exs::Event> {
+    let patience = options::patience(entry, answer.call.fd, flags, Way::Recv);
+    let mut flags = flags;
+    if patience == Patience::None {
+        let ready = entry.socket.readiness();
+        if !ready.readable && !ready.error && entry.socket.peer_addr().is_ok() {
+            return Err(refusal(libc::EAGAIN));
+        }
+        // What is there is there already; nothing is waited for.
+        flags &= !MSG_WAITALL;
+    }
+    let got = blocking::run(
+        &entry.socket,
+        if patience == Patience::None { Patience::Endless } else { patience },
+        |q| memory.post_recv(entry, q, TOKEN, flags, answer.call.fd),
+    );
+    poll::taken_by(entry);
+    got
+}
+
+/// `exs_send`
+///
+/// # Safety
+/// As the header says: the memory is the operation's until its event.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_send(
+    fd: c_int,
+    buf: Bytes,
+    len: usize,
+    flags: c_int,
+    queue: c_int,
+    ahandle: AHandle,
+    mhandle: c_int,
+) -> c_int {
+    border(|| {
+        let call = Call::new(EXS_EVT_SEND, fd);
+        let entry = match sockets::find(fd)? {
+            Target::Exs(entry) => entry,
+            Target::Kernel => {
+                flags_within(flags, kernel::SEND_FLAGS)?;
+                let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
+                let Some(q) = queues::way(queue)? else {
+                    return kernel::send_now(fd, buf, len, flags);
+                };
+                let (place, token) = (event::place(buf), Token(ahandle as u64));
+                let answer = kernel::Answer { call, queue: &q, place, token };
+                return kernel::send(fd, memory, None, flags, &answer);
+            }
+            Target::File => return not_ours(fd),
+        };
+        let len = if queue == EXS_QHANDLE_INVALID { options::clip(&entry, len)? } else { len };
+        let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
+        send(&entry, memory, flags, Answer { queue, ahandle, call, place: event::place(buf) })
+    })
+}
+
+/// `exs_recv`
+///
+/// # Safety
+/// As the header says: the memory is the operation's until its event.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_recv(
+    fd: c_int,
+    buf: Bytes,
+    len: usize,
+    flags: c_int,
+    queue: c_int,
+    ahandle: AHandle,
+    mhandle: c_int,
+) -> c_int {
+    border(|| {
+        flags_within(flags, RECV_FLAGS)?;
+        let call = Call::new(EXS_EVT_RECV, fd);
+        let entry = match sockets::find(fd)? {
+            Target::Exs(entry) => entry,
+            Target::Kernel => {
+                let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
+                let Some(q) = queues::way(queue)? else {
+                    return kernel::recv_now(fd, buf, len, flags);
+                };
+                let (place, token) = (event::place(buf), Token(ahandle as u64));
+                let answer = kernel::Answer { call, queue: &q, place, token };
+                return kernel::recv(fd, memory, false, flags, &answer);
+            }
+            Target::File => return not_ours(fd),
+        };
+        let len = if queue == EXS_QHANDLE_INVALID { len.min(MOST) } else { len };
+        let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
+        if let Some(q) = queues::way(queue)? {
+            let on = call.on(&q.queue, event::place(buf));
+            memory.post_recv(&entry, &on, Token(ahandle as u64), flags, fd)?;
+            return Ok(0);
+        }
+        let answer = Answer { queue, ahandle, call, place: 0 };
+        received(recv(&entry, memory, flags, answer)?, flags)
+    })
+}
+
+/// What a receive without a queue returns.
+fn received(event: exs::Event, flags: c_int) -> Result<c_int> {
+    let total = event.total();
+    let n = moved(event)?;
+    let whole = c_int::try_from(total).unwrap_or(c_int::MAX);
+    Ok(if flags & MSG_TRUNC != 0 { whole.max(n) } else { n })
+}
+
+/// The pieces of a message as memory; clipped if the call has no queue.
+fn pieces(message: &Msghdr, clip: bool) -> Result<Memory> {
+    if !message.exs_msg_control.is_null() || message.exs_msg_controllen != 0 {
+        return Err(Fail::fixed(libc::EOPNOTSUPP, "messages of EXS have no ancillary data"));
+    }
+    let mut left = if clip { MOST } else { usize::MAX };
+    let mut buffers = Vec::new();
+    for piece in Out::pieces(message).list(message.exs_msg_iovlen, EXS_IOV_MAX)? {
+        let len = piece.exs_iov_len.min(left);
+        // Checked as it was given; used as far as it goes.
+        memory::check(Bytes::of(&piece), piece.exs_iov_len, piece.exs_iov_mhandle)?;
+        buffers.push(memory::buffer(Bytes::of(&piece), len, piece.exs_iov_mhandle)?);
+        left -= len;
+    }
+    // One piece takes the shorter road.
+    Ok(match buffers.pop() {
+        Some(only) if buffers.is_empty() => Memory::One(only),
+        Some(last) => {
+            buffers.push(last);
+            Memory::Many(buffers)
+        }
+        None => Memory::Many(buffers),
+    })
+}
+
+/// Where a message is to go, if it says so.
+fn destination(m: &Msghdr) -> Result<Option<KernelAddr>> {
+    if m.exs_msg_name.is_null() {
+        return Ok(None);
+    }
+    let name = In::from(Out::name_of(m));
+    connect::any_address(name.cast(), m.exs_msg_namelen).map(Some)
+}
+
+/// `exs_sendmsg`
+///
+/// # Safety
+/// As the header says: the pieces are the operation's until its event.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_sendmsg(
+    fd: c_int,
+    msg: Out<Msghdr>,
+    flags: c_int,
+    queue: c_int,
+    ahandle: AHandle,
+) -> c_int {
+    border(|| {
+        let m = msg.read()?;
+        let call = Call::new(EXS_EVT_SENDMSG, fd);
+        let entry = match sockets::find(fd)? {
+            Target::Exs(entry) => entry,
+            Target::Kernel => {
+                flags_within(flags, kernel::SEND_FLAGS)?;
+                let memory = pieces(&m, false)?;
+                let Some(q) = queues::way(queue)? else {
+                    return kernel::sendmsg_now(fd, &m, flags);
+                };
+                let answer = kernel::Answer {
+                    call,
+                    queue: &q,
+                    place: msg.name(),
+                    token: Token(ahandle as u64),
+                };
+                return kernel::send(fd, memory, destination(&m)?, flags, &answer);
+            }
+            Target::File => return not_ours(fd),
+        };
+        let memory = pieces(&m, queue == EXS_QHANDLE_INVALID)?;
+        send(&entry, memory, flags, Answer { queue, ahandle, call, place: msg.name() })
+    })
+}
+
+/// `exs_recvmsg`
+///
+/// # Safety
+/// As the header says: the pieces and `msg` are the operation's until its event.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_recvmsg(
+    fd: c_int,
+    msg: Out<Msghdr>,
+    flags: c_int,
+    queue: c_int,
+    ahandle: AHandle,
+) -> c_int {
+    border(|| {
+        flags_within(flags, RECV_FLAGS)?;
+        let m = msg.read()?;
+        let entry = match sockets::find(fd)? {
+            Target::Exs(entry) => entry,
+            Target::Kernel => {
+                let memory = pieces(&m, false)?;
+                let Some(q) = queues::way(queue)? else {
+                    return kernel::recvmsg_now(fd, msg, flags);
+                };
+                let call = Call::new(EXS_EVT_RECVMSG, fd);
+                let answer = kernel::Answer {
+                    call,
+                    queue: &q,
+                    place: msg.name(),
+                    token: Token(ahandle as u64),
+                };
+                return kernel::recv(fd, memory, !m.exs_msg_name.is_null(), flags, &answer);
+            }
+            Target::File => return not_ours(fd),
+        };
+        let memory = pieces(&m, queue == EXS_QHANDLE_INVALID)?;
+        let extra = event::ends(entry.kind);
+        let call = Call { extra, ..Call::new(EXS_EVT_RECVMSG, fd) };
+        if let Some(q) = queues::way(queue)? {
+            let on = call.on(&q.queue, msg.name());
+            memory.post_recv(&entry, &on, Token(ahandle as u64), flags, fd)?;
+            return Ok(0);
+        }
+        let answer = Answer { queue, ahandle, call, place: 0 };
+        let event = recv(&entry, memory, flags, answer)?;
+        event::store_flags(msg, event.truncated(), extra);
+        received(event, flags)
+    })
+}
+
+/// What a call says to a descriptor that is not EXS's.
+pub(crate) fn not_ours(fd: c_int) -> Result<c_int> {
+    match sockets::find(fd)? {
+        Target::File => Err(Fail::fixed(libc::ENOTSOCK, "this descriptor is of no socket")),
+        _ => Err(Fail::fixed(
+            libc::EOPNOTSUPP,
+            "this is a socket of the kernel's, and the call is for those of exs_socket",
+        )),
+    }
+}

@@ -1,0 +1,224 @@
+//! From events of the library's to `exs_event_t`.
+//!
+//! An operation bears two words besides its ahandle (`raw::tagged`): what the call was,
+//! with which descriptor and what small thing more; and the place that the caller gave
+//! with it. So nothing has to be kept, or looked up, for most operations.
+
+use std::ffi::c_int;
+use std::sync::{Mutex, PoisonError};
+
+use exs::{Error, EventQueue, KernelAddr, OpError, Readiness, SocketType, raw};
+use libc::c_void;
+use slab::Slab;
+
+use crate::abi::*;
+use crate::accept::Prepared;
+use crate::ptr::{Bytes, Out};
+use crate::{error, kernel, poll};
+
+/// What a call was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    /// EXS_EVT_...
+    pub(crate) kind: c_int,
+    pub(crate) fd: c_int,
+    /// POLL: what was asked for. RECVMSG: 1 if messages have ends.
+    pub(crate) extra: u16,
+}
+
+impl Call {
+    pub(crate) fn new(kind: c_int, fd: c_int) -> Call {
+        Call { kind, fd, extra: 0 }
+    }
+
+    /// The queue, for operations that bear this name.
+    pub(crate) fn on(self, queue: &EventQueue, place: u64) -> EventQueue {
+        let word = (u64::from(self.kind as u32) << 48)
+            | (u64::from(self.extra) << 32)
+            | u64::from(self.fd as u32);
+        raw::tagged(queue, [word, place])
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // the fields that `on` put together
+    fn of(word: u64) -> Call {
+        Call { kind: (word >> 48) as c_int, fd: word as u32 as c_int, extra: (word >> 32) as u16 }
+    }
+}
+
+/// Accepts under way: the descriptors that they will give.
+static ACCEPTS: Mutex<Slab<Prepared>> = Mutex::new(Slab::new());
+
+/// Keeps what an accept prepared; the number goes with the operation.
+pub(crate) fn keep_accept(prepared: Prepared) -> u64 {
+    ACCEPTS.lock().unwrap_or_else(PoisonError::into_inner).insert(prepared) as u64
+}
+
+/// Gives it back.
+pub(crate) fn take_accept(name: u64) -> Option<Prepared> {
+    let slot = usize::try_from(name).ok()?;
+    ACCEPTS.lock().unwrap_or_else(PoisonError::into_inner).try_remove(slot)
+}
+
+/// An event that nobody will see.
+pub(crate) fn discard(event: exs::Event) {
+    let [word, place] = raw::tag(&event);
+    let call = Call::of(word);
+    if call.kind == EXS_EVT_ACCEPT && call.extra & kernel::ACCEPTS == 0 {
+        drop(take_accept(place));
+    }
+}
+
+/// The event as C sees it.
+pub(crate) fn to_c(mut event: exs::Event) -> Event {
+    let [word, place] = raw::tag(&event);
+    let call = Call::of(word);
+    let mut flags = 0;
+    if event.eof() {
+        flags |= EXS_EVF_EOF;
+    }
+    if event.truncated() {
+        flags |= EXS_EVF_TRUNC;
+    }
+    let union = union_of(&mut event, call, place);
+    let ahandle = usize::try_from(event.token().0).unwrap_or(0);
+    let kind = kind_of(call.kind, event.error());
+    let errno = event.error().map_or(0, Error::errno);
+    if let Err(e) = event.into_result() {
+        error::note(e);
+    }
+    if [EXS_EVT_RECV, EXS_EVT_RECVMSG, EXS_EVT_ACCEPT].contains(&call.kind) {
+        poll::taken(call.fd);
+    }
+    Event {
+        exs_evt_type: kind,
+        exs_evt_errno: errno,
+        exs_evt_socket: call.fd,
+        exs_evt_flags: flags.unsigned_abs(),
+        exs_evt_ahandle: ahandle,
+        exs_evt_union: union,
+    }
+}
+
+/// The part that differs; what goes to places of the caller's is stored there.
+fn union_of(event: &mut exs::Event, call: Call, place: u64) -> EventUnion {
+    let (exs_evt_length, exs_evt_total) = (event.bytes(), event.total());
+    let mut union = EventUnion { exs_evt_reserved: [0; 6] };
+    match call.kind {
+        EXS_EVT_ACCEPT if call.extra & kernel::ACCEPTS != 0 => {
+            let place = Out::named(place);
+            kernel::store_peer(event.peer(), place);
+            let fd = event.take_descriptor();
+            union.exs_evt_accept = EvtAccept {
+                exs_evt_newsocket: fd.map_or(-1, |fd| kernel::hand_over(fd, call.extra)),
+                ..Prepared::nothing(place)
+            };
+        }
+        EXS_EVT_ACCEPT => {
+            let accept = take_accept(place).map(|p| p.finish(event.take_accepted()));
+            union.exs_evt_accept = accept.unwrap_or_else(|| Prepared::nothing(Out::named(0)));
+        }
+        EXS_EVT_POLL => {
+            union.exs_evt_poll = EvtPoll {
+                exs_evt_revents: revents(event.readiness(), c_int::from(call.extra)),
+                exs_evt_reserved: 0,
+                exs_evt_pollfd: Out::<Pollfd>::named(place).raw(),
+            };
+        }
+        EXS_EVT_SENDMSG | EXS_EVT_RECVMSG => {
+            let message = Out::<Msghdr>::named(place);
+            if call.kind == EXS_EVT_RECVMSG {
+                let room = message.read().map_or(0, |m| m.exs_msg_namelen as usize);
+                store_flags(message, event.truncated(), call.extra);
+                store_sender(message, room, event.peer());
+            }
+            let exs_evt_msghdr = message.raw();
+            union.exs_evt_xfermsg = EvtXfermsg { exs_evt_length, exs_evt_msghdr, exs_evt_total };
+        }
+        EXS_EVT_SENDFILE => {
+            let exs_evt_xferfile = Out::<Xferfile>::named(place).raw();
+            union.exs_evt_xferfile = EvtXferfile { exs_evt_length, exs_evt_xferfile };
+        }
+        EXS_EVT_CONNECT | EXS_EVT_SHUTDOWN | EXS_EVT_CLOSE => {}
+        _ => {
+            let exs_evt_buffer = place as *mut c_void;
+            union.exs_evt_xfer = EvtXfer { exs_evt_length, exs_evt_buffer, exs_evt_total };
+        }
+    }
+    union
+}
+
+/// An operation whose own time was over has an event of another kind.
+fn kind_of(kind: c_int, error: Option<&Error>) -> c_int {
+    if !matches!(error, Some(Error::Op(OpError::TimedOut { .. }))) {
+        return kind;
+    }
+    match kind {
+        EXS_EVT_SEND | EXS_EVT_SENDMSG | EXS_EVT_SENDFILE => EXS_EVT_SENDTIMEOUT,
+        EXS_EVT_RECV | EXS_EVT_RECVMSG => EXS_EVT_RECVTIMEOUT,
+        other => other,
+    }
+}
+
+/// Readiness as C names it: what was asked for, and what is always told.
+pub(crate) fn revents(found: Readiness, asked: c_int) -> c_int {
+    let mut out = 0;
+    if found.readable {
+        out |= EXS_POLLIN & asked;
+    }
+    if found.writable {
+        out |= EXS_POLLOUT & asked;
+    }
+    if found.error {
+        out |= EXS_POLLHUP;
+    }
+    out
+}
+
+/// Stores the flags of a received message.
+pub(crate) fn store_flags(message: Out<Msghdr>, truncated: bool, ends: u16) {
+    if let Ok(mut m) = message.read() {
+        let cut = if truncated { libc::MSG_TRUNC } else { 0 };
+        let end = if ends == 0 { 0 } else { libc::MSG_EOR };
+        (m.exs_msg_flags, m.exs_msg_namelen) = (cut | end, 0);
+        // It was read from there just now.
+        let _ = message.write(m);
+    }
+}
+
+/// Stores whence a message came, where its receiver wants that.
+fn store_sender(message: Out<Msghdr>, room: usize, from: Option<&KernelAddr>) {
+    let (Ok(mut m), Some(from)) = (message.read(), from) else { return };
+    let (bytes, len) = from.to_sockaddr();
+    let place = Out::name_of(&m).cast::<u8>();
+    for (i, b) in bytes.iter().take(len.min(room)).enumerate() {
+        // A receive asks for the sender only if there is a place.
+        let _ = place.write_at(i, *b);
+    }
+    m.exs_msg_namelen = libc::socklen_t::try_from(len).unwrap_or(0);
+    let _ = message.write(m);
+}
+
+/// For `Call::extra` of a receive.
+pub(crate) fn ends(kind: SocketType) -> u16 {
+    u16::from(kind == SocketType::SeqPacket)
+}
+
+/// The name of the memory of an operation.
+pub(crate) fn place(memory: Bytes) -> u64 {
+    memory.name()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_call_was_comes_back() {
+        for (kind, fd, extra) in
+            [(EXS_EVT_REVOKE, c_int::MAX, u16::MAX), (EXS_EVT_POLL, 0, 5), (EXS_EVT_SEND, 7, 0)]
+        {
+            let word = (u64::from(kind as u32) << 48) | (u64::from(extra) << 32) | fd as u64;
+            assert_eq!(Call::of(word), Call { kind, fd, extra });
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Sending files.
+
+use std::ffi::c_int;
+use std::fs::File;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+use exs::{Part, Token};
+
+use crate::abi::*;
+use crate::blocking::{self, MOST, TOKEN, moved};
+use crate::data::not_ours;
+use crate::error::{Fail, Result, border};
+use crate::event::Call;
+use crate::ptr::{Bytes, In, Out};
+use crate::sockets::{self, Target};
+use crate::timeouts::{Way, posting};
+use crate::{kernel, memory, options, queues};
+
+/// A file of the program's, under a number of the library's: the program may close its
+/// own after the call.
+fn file(fd: c_int) -> Result<File> {
+    let st = sockets::stat(fd)?;
+    if st.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return Err(Fail::fixed(libc::EINVAL, "exs_sendfile takes regular files"));
+    }
+    // SAFETY: takes no pointers.
+    let mode = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    if mode & libc::O_ACCMODE == libc::O_WRONLY {
+        return Err(Fail::fixed(libc::EBADF, "the file is not open for reading"));
+    }
+    // SAFETY: takes no pointers.
+    let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+    if own < 0 {
+        return Err(Fail::os("dup of the file"));
+    }
+    // SAFETY: just made, and nobody else's.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(own) }))
+}
+
+/// A piece of a file; its length is found out if it is 0.
+fn file_part(f: &Fdvec, left: &mut u64) -> Result<Part> {
+    let offset = u64::try_from(f.exs_fdv_offset)
+        .map_err(|_| Fail::fixed(libc::EINVAL, "a piece of a file begins at 0 or later"))?;
+    let file = file(f.exs_fdv_fd)?;
+    let size = file.metadata().map_err(|e| Fail::io("fstat", &e))?.len();
+    let len = match f.exs_fdv_length {
+        0 => size.saturating_sub(offset),
+        n => n,
+    };
+    if offset.checked_add(len).is_none_or(|end| i64::try_from(end).is_err()) {
+        return Err(Fail::fixed(libc::EINVAL, "no file is so long as this piece says"));
+    }
+    let len = len.min(*left);
+    *left -= len;
+    Ok(Part::File { file: Arc::new(file), offset, len })
+}
+
+/// The elements as parts; neighbouring memory is one part.
+fn parts(elements: impl Iterator<Item = Xferfile>, clip: bool) -> Result<Vec<Part>> {
+    let mut left = if clip { MOST as u64 } else { u64::MAX };
+    let mut parts = Vec::new();
+    for e in elements {
+        match e.exs_xf_type {
+            EXS_FDVEC => {
+                // SAFETY: the type says which member the caller has filled; both are
+                // plain numbers.
+                let f = unsafe { e.exs_xf_union.exs_xf_fdvec };
+                parts.push(file_part(&f, &mut left)?);
+            }
+            EXS_IOVEC => {
+                // SAFETY: as above.
+                let v = unsafe { e.exs_xf_union.exs_xf_iovec };
+                memory::check(Bytes::of(&v), v.exs_iov_len, v.exs_iov_mhandle)?;
+                let len = v.exs_iov_len.min(usize::try_from(left).unwrap_or(usize::MAX));
+                left -= len as u64;
+                let buffer = memory::buffer(Bytes::of(&v), len, v.exs_iov_mhandle)?;
+                match parts.last_mut() {
+                    Some(Part::Memory(list)) => list.push(buffer),
+                    _ => parts.push(Part::Memory(vec![buffer])),
+                }
+            }
+            _ => {
+                return Err(Fail::fixed(
+                    libc::EINVAL,
+                    "an element is an EXS_IOVEC or an EXS_FDVEC",
+                ));
+            }
+        }
+    }
+    Ok(parts)
+}
+
+/// `exs_sendfile`
+///
+/// # Safety
+/// As the header says: memory among the elements is the operation's until its event.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_sendfile(
+    fd: c_int,
+    vec: Out<Xferfile>,
+    count: c_int,
+    flags: c_int,
+    queue: c_int,
+    ahandle: AHandle,
+) -> c_int {
+    border(|| {
+        let target = sockets::find(fd)?;
+        if flags & !EXS_SHUT_WR != 0 || count == 0 {
+            let why = "exs_sendfile takes at least one element, and the flag EXS_SHUT_WR only";
+            return Err(Fail::fixed(libc::EINVAL, why));
+        }
+        let list = In::from(vec).list(count, EXS_IOV_MAX)?;
+        let parts = parts(list, queue == EXS_QHANDLE_INVALID)?;
+        let shut = flags & EXS_SHUT_WR != 0;
+        let call = Call::new(EXS_EVT_SENDFILE, fd);
+        let entry = match target {
+            Target::Exs(entry) => entry,
+            Target::Kernel => {
+                let Some(q) = queues::way(queue)? else {
+                    return kernel::send_parts_now(fd, parts, shut);
+                };
+                let token = Token(ahandle as u64);
+                let answer = kernel::Answer { call, queue: &q, place: vec.name(), token };
+                return kernel::send_parts(fd, parts, shut, &answer);
+            }
+            Target::File => return not_ours(fd),
+        };
+        let post = |q: &exs::EventQueue, token| {
+            posting(&entry, Way::Send, || Ok(entry.socket.send_parts(q, token, parts, shut)?))
+        };
+        if let Some(q) = queues::way(queue)? {
+            let on = call.on(&q.queue, vec.name());
+            post(&on, Token(ahandle as u64))?;
+            return Ok(0);
+        }
+        let patience = options::patience(&entry, fd, 0, Way::Send);
+        moved(blocking::run(&entry.socket, patience, |q| post(q, TOKEN))?)
+    })
+}

@@ -1,0 +1,125 @@
+//! Memory of the program's: registrations, and what becomes of an address and a length.
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+
+use exs::{Buffer, MemoryRegion, raw};
+use libc::c_void;
+
+use crate::abi::{EXS_MHANDLE_UNREGISTERED, EXS_MRF_SHARED};
+use crate::error::{Fail, Result, border};
+use crate::fork;
+use crate::handles::Handles;
+use crate::ptr::Bytes;
+
+/// A registration: devices are told of it when it is first used there.
+struct Registration {
+    region: MemoryRegion,
+    base: usize,
+    len: usize,
+}
+
+static TABLE: Handles<Registration> = Handles::new();
+
+/// Checks that a range is one; None if it is empty.
+fn range(memory: Bytes, len: usize) -> Result<Option<NonNull<u8>>> {
+    if len == 0 {
+        return Ok(None);
+    }
+    let Some(base) = NonNull::new(memory.raw().cast::<u8>()) else {
+        return Err(Fail::fixed(libc::EFAULT, "the memory is at NULL"));
+    };
+    let end = base.addr().get().checked_add(len);
+    if end.is_none() || isize::try_from(len).is_err() {
+        return Err(Fail::fixed(
+            libc::EFAULT,
+            "the memory goes beyond the end of the address space",
+        ));
+    }
+    Ok(Some(base))
+}
+
+/// The buffer that an operation is given: of a registration, or not.
+pub(crate) fn buffer(memory: Bytes, len: usize, mhandle: c_int) -> Result<Buffer> {
+    let base = range(memory, len)?;
+    if mhandle == EXS_MHANDLE_UNREGISTERED {
+        let base = base.unwrap_or(NonNull::dangling());
+        // SAFETY: the caller promises that the memory is there until the event, and left
+        // alone as the header says (essay of `ptr`).
+        return Ok(unsafe { raw::buffer(base, len) });
+    }
+    let r = TABLE.get(mhandle).ok_or(Fail::fixed(
+        libc::EINVAL,
+        "this is not the handle of a registration (EXS_MHANDLE_UNREGISTERED is for memory without)",
+    ))?;
+    let offset = base.map_or(Some(0), |b| b.addr().get().checked_sub(r.base));
+    let offset = offset.unwrap_or(usize::MAX);
+    // SAFETY: as above.
+    Ok(unsafe { raw::part(&r.region, offset, len) }?)
+}
+
+/// A handle that a call on a kernel socket is given: checked, and not needed.
+pub(crate) fn check(memory: Bytes, len: usize, mhandle: c_int) -> Result<()> {
+    buffer(memory, len, mhandle).map(drop)
+}
+
+/// True if all pages of the range are mapped.
+fn is_mapped(base: usize, len: usize) -> bool {
+    // SAFETY: takes no pointers.
+    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let mut seen = [0u8; 1024];
+    let mut at = base & !(page - 1);
+    let end = base + len;
+    while at < end {
+        let stretch = (end - at).min(seen.len() * page);
+        // SAFETY: has room for what 1024 pages take, and looks at the map only; the
+        // memory itself is not touched.
+        if unsafe { libc::mincore(at as *mut c_void, stretch, seen.as_mut_ptr()) } != 0 {
+            return false;
+        }
+        at += stretch;
+    }
+    true
+}
+
+/// `exs_mregister`
+///
+/// # Safety
+/// As the header says: the memory is the operations' that are given the handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_mregister(memory: Bytes, len: usize, flags: c_int) -> c_int {
+    border(|| {
+        fork::used();
+        if flags & !EXS_MRF_SHARED != 0 {
+            return Err(Fail::fixed(
+                libc::EINVAL,
+                "exs_mregister knows the flag EXS_MRF_SHARED only",
+            ));
+        }
+        let base = range(memory, len)?
+            .ok_or(Fail::fixed(libc::EINVAL, "a registration needs at least one byte"))?;
+        if !is_mapped(base.addr().get(), len) {
+            return Err(Fail::fixed(libc::EFAULT, "not all of this memory is mapped"));
+        }
+        // SAFETY: the caller promises that the memory stays until the registration and
+        // its operations have ended.
+        let region = unsafe { raw::region(base, len) };
+        let made = TABLE.insert(Registration { region, base: base.addr().get(), len });
+        made.ok_or(Fail::fixed(libc::ENOMEM, "too many registrations: deregister some"))
+    })
+}
+
+/// `exs_mderegister`
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_mderegister(mhandle: c_int) -> c_int {
+    border(|| {
+        let gone = TABLE.remove_if(mhandle, |_| Ok::<(), Fail>(()))?;
+        let gone =
+            gone.ok_or(Fail::fixed(libc::EINVAL, "this is not the handle of a registration"))?;
+        debug_assert!(gone.len > 0);
+        Ok(0)
+    })
+}

@@ -1,0 +1,109 @@
+//! The thread that sees what no call is there to see: descriptors that the program
+//! closes, and queues that announce their events by a signal.
+//!
+//! It sleeps in a poll of its own, apart from the reactor that moves data, and is started
+//! with the first socket, or whatever needs it first.
+
+use std::ffi::c_int;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Registry, Token};
+
+use crate::error::{Fail, Result};
+use crate::{poll, queues, sockets};
+
+static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
+
+/// What a token is of: its two lowest bits.
+const SOCKET: usize = 0;
+const QUEUE: usize = 1;
+const INNER: usize = 2;
+
+/// Registers with the thread's poll, and starts it if need be.
+fn with<T>(f: impl FnOnce(&Registry) -> io::Result<T>) -> Result<T> {
+    let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+    let registry = match &mut *registry {
+        Some(r) => r,
+        none => none.insert(start().map_err(|e| Fail::io("starting the watching thread", &e))?),
+    };
+    f(registry).map_err(|e| Fail::io("epoll_ctl", &e))
+}
+
+fn start() -> io::Result<Registry> {
+    let poll = Poll::new()?;
+    let registry = poll.registry().try_clone()?;
+    let before = set_mask(&all_signals());
+    // It inherits the mask: the program's signals are for the program's threads.
+    let started = std::thread::Builder::new().name("exs-watch".into()).spawn(|| run(poll));
+    set_mask(&before);
+    started.map(|_| registry)
+}
+
+fn all_signals() -> libc::sigset_t {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: fills the set.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: filled by the call above.
+    unsafe { all.assume_init() }
+}
+
+/// Sets the thread's mask; returns the one before.
+fn set_mask(mask: &libc::sigset_t) -> libc::sigset_t {
+    let mut before = *mask;
+    // SAFETY: two sets that are initialised.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, &raw mut before) };
+    before
+}
+
+fn run(mut poll: Poll) {
+    let mut events = Events::with_capacity(64);
+    loop {
+        match poll.poll(&mut events, None) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            // An epoll of our own, which nobody closes: not to be had.
+            Err(_) => return,
+        }
+        for e in &events {
+            let (name, of) = (e.token().0 >> 2, e.token().0 & 3);
+            match of {
+                SOCKET => sockets::hung_up(name as u64),
+                QUEUE => queues::announce(c_int::try_from(name).unwrap_or(-1)),
+                _ => poll::inner_events(),
+            }
+        }
+    }
+}
+
+/// Watches for the end of the program's end of a pair, whose inode it is.
+pub(crate) fn socket(ours: &OwnedFd, inode: u64) -> Result<()> {
+    let name = usize::try_from(inode).unwrap_or(usize::MAX);
+    with(|r| {
+        r.register(
+            &mut SourceFd(&ours.as_raw_fd()),
+            Token((name << 2) | SOCKET),
+            Interest::READABLE,
+        )
+    })
+}
+
+/// Watches a queue's descriptor, whose handle it is.
+pub(crate) fn queue(fd: c_int, handle: c_int) -> Result<()> {
+    let name = usize::try_from(handle).unwrap_or(0);
+    with(|r| r.register(&mut SourceFd(&fd), Token((name << 2) | QUEUE), Interest::READABLE))
+}
+
+/// Watches the descriptor of the library's own queue.
+pub(crate) fn inner(fd: c_int) -> Result<()> {
+    with(|r| r.register(&mut SourceFd(&fd), Token(INNER), Interest::READABLE))
+}
+
+/// Watches a descriptor no more.
+pub(crate) fn forget(fd: c_int) {
+    // One that is not watched cannot be forgotten: so much the better.
+    let _ = with(|r| r.deregister(&mut SourceFd(&fd)));
+}

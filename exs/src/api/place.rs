@@ -1,0 +1,135 @@
+//! What the C library needs to know of queues and events, and programs do not.
+//!
+//! All of it is safe; it is shown under [`crate::raw`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Event, EventQueue, Socket, Token};
+use crate::progress::{Context, Error, EventKind, QueueCore, RawEvent, Readiness};
+
+/// A handle to the same queue whose operations bear a second name, which comes back
+/// with their events: what a call was, say, and where it stores its results.
+pub fn tagged(queue: &EventQueue, tag: [u64; 2]) -> EventQueue {
+    queue.tagged(tag)
+}
+
+/// The second name of an event's operation ([`tagged`]).
+pub fn tag(event: &Event) -> [u64; 2] {
+    event.tag()
+}
+
+/// As [`EventQueue::dequeue_into`]; but a signal handler that would run at any time
+/// between the call and the end of its wait interrupts it, not only one that runs
+/// during a sleep. For that the thread's signals are blocked while it waits.
+///
+/// ```
+/// let queue = exs::EventQueue::new(4)?;
+/// let mut events = Vec::new();
+/// let none = Some(std::time::Duration::from_millis(1));
+/// assert_eq!(exs::raw::dequeue_exact(&queue, &mut events, 1, 4, none)?, 0);
+/// # Ok::<(), exs::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`EventQueue::dequeue_into`].
+pub fn dequeue_exact(
+    queue: &EventQueue,
+    out: &mut Vec<Event>,
+    min: usize,
+    max: usize,
+    timeout: Option<Duration>,
+) -> Result<usize, Error> {
+    queue.dequeue_noting(out, min, max, timeout, true)
+}
+
+/// Asks those operations of a socket to end whose events go to this queue; returns how
+/// many there were.
+pub fn cancel_on(socket: &Socket, queue: &EventQueue) -> usize {
+    socket.cancel_on(queue)
+}
+
+/// True if threads wait for events of this queue.
+pub fn is_watched(queue: &EventQueue) -> bool {
+    queue.core().is_watched()
+}
+
+/// Makes sure that the calling thread can wait: it needs a descriptor for it, which is
+/// better missed before an operation is posted than after.
+///
+/// # Errors
+/// What the kernel says.
+pub fn prepare_to_wait() -> Result<(), Error> {
+    crate::progress::prepare_to_wait()
+}
+
+/// A place in a queue, booked for an event that the caller makes. Dropping it gives the
+/// place back.
+///
+/// ```
+/// use exs::{EventKind, EventQueue, Token, raw::Place};
+/// let queue = EventQueue::new(1)?;
+/// let place = Place::book(&queue)?;
+/// assert!(Place::book(&queue).is_err(), "it is full");
+/// place.complete(Token(7), EventKind::Poll, Ok(exs::Readiness::default()))?;
+/// assert_eq!(queue.next()?.token(), Token(7));
+/// # Ok::<(), exs::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Place {
+    queue: EventQueue,
+    booked: bool,
+}
+
+impl Place {
+    /// Books one.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`].
+    pub fn book(queue: &EventQueue) -> Result<Place, Error> {
+        queue.core().reserve()?;
+        Ok(Place { queue: queue.clone(), booked: true })
+    }
+
+    /// Puts the event there.
+    ///
+    /// # Errors
+    /// If EXS could not be started, and so nothing be booked.
+    pub fn complete(
+        mut self,
+        token: Token,
+        kind: EventKind,
+        result: Result<Readiness, Error>,
+    ) -> Result<(), Error> {
+        let context = Context::global()?;
+        let ticket = self.queue.ticket(token);
+        let mut event = RawEvent::new(ticket.token, kind);
+        event.tag = ticket.tag;
+        match result {
+            Ok(ready) => event.readiness = ready,
+            Err(e) => event.result = Err(e),
+        }
+        let core: &Arc<QueueCore> = ticket.queue;
+        context.deliver(core, event);
+        self.booked = false;
+        Ok(())
+    }
+
+    /// Closes a socket; the event of that comes here.
+    ///
+    /// # Errors
+    /// It is closed already.
+    pub fn close(mut self, socket: &Socket, token: Token) -> Result<(), Error> {
+        socket.close_booked(&self.queue, token)?;
+        self.booked = false;
+        Ok(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.booked {
+            self.queue.core().unreserve();
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Ordinary kernel sockets by descriptor: what [`KernelSocket`](crate::KernelSocket) and
+//! the C library are built on.
+//!
+//! A [`Descriptor`] is a descriptor of the program's and what it stood for when it was
+//! looked at; it owns nothing. Its calls take the flags of the system calls that they
+//! stand for, as integers, and a time limit for each operation. What is promised of order,
+//! cancel, and the owner's close is said at [`KernelSocket`](crate::KernelSocket).
+
+use std::fs::File;
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::{EventQueue, Refused, Token};
+use crate::mem::Buffer;
+use crate::plain::{Kind, Pieces, Request, Target};
+use crate::progress::{Bufs, Context, Error, EventKind, Interest, Part};
+use crate::rnic::FileRange;
+use crate::sys::{self, Identity, KernelAddr, PIECES_MAX};
+
+/// Flags that say nothing new: no call waits, and none raises SIGPIPE.
+const IMPLIED: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CMSG_CLOEXEC;
+/// Flags of sends that are handed on.
+const SEND: i32 =
+    libc::MSG_OOB | libc::MSG_DONTROUTE | libc::MSG_MORE | libc::MSG_EOR | libc::MSG_CONFIRM;
+/// Flags of receives that are handed on.
+const RECV: i32 = libc::MSG_PEEK | libc::MSG_WAITALL | libc::MSG_TRUNC;
+
+/// A descriptor of the program's.
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptor<'a> {
+    target: Target<'a>,
+}
+
+impl<'a> Descriptor<'a> {
+    /// Looks at a descriptor: two system calls, without changing anything.
+    ///
+    /// # Errors
+    /// [`Error::Os`] with EBADF if it is none.
+    pub fn new(fd: BorrowedFd<'a>) -> Result<Descriptor<'a>, Error> {
+        let identity =
+            sys::identify(fd.as_raw_fd()).map_err(|e| Error::os("fstat of the descriptor", &e))?;
+        let kind = match identity.socket {
+            false => Kind::Other,
+            true => match sys::socket_option(fd, libc::SO_TYPE) {
+                Ok(libc::SOCK_STREAM) => Kind::Stream,
+                Ok(libc::SOCK_SEQPACKET) => Kind::SeqPacket,
+                Ok(_) => Kind::Datagram,
+                Err(e) => return Err(Error::os("getsockopt of the socket's type", &e)),
+            },
+        };
+        Ok(Descriptor { target: Target { fd, identity, kind } })
+    }
+
+    /// The same with what was found out before.
+    pub(in crate::api) fn known(fd: BorrowedFd<'a>, identity: Identity, kind: Kind) -> Self {
+        Descriptor { target: Target { fd, identity, kind } }
+    }
+
+    pub(in crate::api) fn parts(&self) -> (Identity, Kind) {
+        (self.target.identity, self.target.kind)
+    }
+
+    /// True if it is a socket: others can be polled, and that is all.
+    pub fn is_socket(&self) -> bool {
+        self.target.kind != Kind::Other
+    }
+
+    /// (st_dev, st_ino): of a socket, no other has them while it exists.
+    pub fn inode(&self) -> (u64, u64) {
+        (self.target.identity.dev, self.target.identity.ino)
+    }
+
+    /// send(2): one buffer to the peer. `flags`: MSG_OOB, MSG_DONTROUTE, MSG_MORE, MSG_EOR,
+    /// MSG_CONFIRM. `limit`: the operation ends with ETIMEDOUT after this.
+    ///
+    /// # Errors
+    /// Refused, with the buffer: [`Error::WouldBlock`]; [`Error::Invalid`] for other flags;
+    /// ENOTSOCK. What the kernel says comes with the event.
+    pub fn send(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        buffer: Buffer,
+        flags: i32,
+        limit: Option<Duration>,
+    ) -> Result<(), Refused> {
+        match self.ready(queue, flags, SEND, 1) {
+            Err(error) => Err(Refused { error, buffer }),
+            Ok((context, flags)) => {
+                let to = None;
+                self.post(context, (queue, token, limit), EventKind::Send, Bufs::One(buffer), |pieces| {
+                    Request::Send { pieces, to, flags }
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// sendmsg(2): several buffers as one stretch, or one message, to an address or to the
+    /// peer. As [`Descriptor::send`].
+    ///
+    /// # Errors
+    /// As [`Descriptor::send`]; EMSGSIZE for a message of more than 1024 buffers.
+    pub fn send_message(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        buffers: Vec<Buffer>,
+        to: Option<KernelAddr>,
+        flags: i32,
+        limit: Option<Duration>,
+    ) -> Result<(), Refused<Vec<Buffer>>> {
+        match self.ready(queue, flags, SEND, buffers.len()) {
+            Err(error) => Err(Refused { error, buffer: buffers }),
+            Ok((context, flags)) => {
+                let bufs = Bufs::Many(buffers);
+                self.post(context, (queue, token, limit), EventKind::Send, bufs, |pieces| {
+                    Request::Send { pieces, to, flags }
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// recv(2) into one buffer. `flags`: MSG_PEEK, MSG_WAITALL. (MSG_TRUNC needs not be
+    /// asked for: [`Event::total`](crate::Event::total) always has a message's true length.)
+    ///
+    /// # Errors
+    /// As [`Descriptor::send`].
+    pub fn recv(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        buffer: Buffer,
+        flags: i32,
+        limit: Option<Duration>,
+    ) -> Result<(), Refused> {
+        match self.ready(queue, flags, RECV, 1) {
+            Err(error) => Err(Refused { error, buffer }),
+            Ok((context, flags)) => {
+                let from = false;
+                self.post(context, (queue, token, limit), EventKind::Recv, Bufs::One(buffer), |pieces| {
+                    Request::Recv { pieces, flags, from }
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// recvmsg(2) into several buffers; with `from`, the event has the sender's address
+    /// ([`Event::peer`](crate::Event::peer)). Control messages are not taken.
+    ///
+    /// # Errors
+    /// As [`Descriptor::send_message`].
+    pub fn recv_message(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        buffers: Vec<Buffer>,
+        from: bool,
+        flags: i32,
+        limit: Option<Duration>,
+    ) -> Result<(), Refused<Vec<Buffer>>> {
+        match self.ready(queue, flags, RECV, buffers.len()) {
+            Err(error) => Err(Refused { error, buffer: buffers }),
+            Ok((context, flags)) => {
+                let bufs = Bufs::Many(buffers);
+                self.post(context, (queue, token, limit), EventKind::Recv, bufs, |pieces| {
+                    Request::Recv { pieces, flags, from }
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// sendfile(2): a part of a file, of a stream any size, as a message up to 256 KiB.
+    ///
+    /// # Errors
+    /// As [`Descriptor::send`].
+    pub fn send_file(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        (file, offset, len): (Arc<File>, u64, u64),
+        limit: Option<Duration>,
+    ) -> Result<(), Error> {
+        let range = FileRange { file, offset, len };
+        self.post_bare(queue, token, EventKind::SendFile, limit, Request::File(range))
+    }
+
+    /// Memory and parts of files as one stretch of bytes, with one event; with `shut` the
+    /// sending direction ends after them. Streams only, or one part.
+    ///
+    /// # Errors
+    /// As [`Descriptor::send`]; EOPNOTSUPP.
+    pub fn send_parts(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        parts: Vec<Part>,
+        shut: bool,
+        limit: Option<Duration>,
+    ) -> Result<(), Refused<Vec<Part>>> {
+        let error = if parts.is_empty() {
+            Some(Error::invalid("there is nothing to send: give at least one part"))
+        } else if self.target.kind != Kind::Stream && parts.len() > 1 {
+            let errno = libc::EOPNOTSUPP;
+            Some(Error::Os { call: "a message of memory and files together", errno })
+        } else {
+            None
+        };
+        let ready = match error {
+            Some(e) => Err(e),
+            None => self.ready(queue, 0, 0, 0),
+        };
+        match ready {
+            Err(error) => Err(Refused { error, buffer: parts }),
+            Ok((context, _)) => {
+                context.call(|e, now| {
+                    let target = (&self.target, limit);
+                    e.post_kernel_parts(target, &queue.ticket(token), parts, shut, now);
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// shutdown(2), after what was posted to be sent before.
+    ///
+    /// # Errors
+    /// As [`Descriptor::send`].
+    pub fn shutdown(&self, queue: &EventQueue, token: Token, how: Shutdown) -> Result<(), Error> {
+        let how = match how {
+            Shutdown::Read => libc::SHUT_RD,
+            Shutdown::Write => libc::SHUT_WR,
+            Shutdown::Both => libc::SHUT_RDWR,
+        };
+        self.post_bare(queue, token, EventKind::Shutdown, None, Request::Shutdown(how))
+    }
+
+    /// connect(2).
+    ///
+    /// # Errors
+    /// As [`Descriptor::send`].
+    pub fn connect(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        to: KernelAddr,
+        limit: Option<Duration>,
+    ) -> Result<(), Error> {
+        self.post_bare(queue, token, EventKind::Connect, limit, Request::Connect(to))
+    }
+
+    /// accept4(2) with SOCK_CLOEXEC; the event brings the descriptor
+    /// ([`Event::take_descriptor`](crate::Event::take_descriptor)) and the peer's address.
+    ///
+    /// # Errors
+    /// As [`Descriptor::send`].
+    pub fn accept(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        limit: Option<Duration>,
+    ) -> Result<(), Error> {
+        self.post_bare(queue, token, EventKind::Accept, limit, Request::Accept)
+    }
+
+    /// poll(2), once: of any descriptor that can be polled.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`].
+    pub fn poll(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        want: Interest,
+        limit: Option<Duration>,
+    ) -> Result<(), Error> {
+        let request = Request::Poll { readable: want.readable, writable: want.writable };
+        let context = Context::global()?;
+        queue.core().reserve()?;
+        self.post(context, (queue, token, limit), EventKind::Poll, Bufs::None, |_| request);
+        Ok(())
+    }
+
+    /// Asks what was posted with this descriptor to end, all of it or what has a token;
+    /// returns how much that is. Each operation still has its one event. Called before
+    /// close(2), it makes that the last one without waiting for the next look.
+    pub fn cancel(&self, token: Option<Token>) -> usize {
+        let Ok(context) = Context::global() else { return 0 };
+        context.call(|e, now| e.cancel_kernel(&self.target, token.map(|t| t.0), now))
+    }
+
+    /// Whether an operation can be posted: books its place in the queue, and returns the
+    /// flags that count.
+    fn ready(
+        &self,
+        queue: &EventQueue,
+        flags: i32,
+        allowed: i32,
+        buffers: usize,
+    ) -> Result<(&'static Arc<Context>, i32), Error> {
+        if !self.is_socket() {
+            return Err(Error::Os { call: "the descriptor", errno: libc::ENOTSOCK });
+        }
+        let other = flags & !(allowed | IMPLIED);
+        if other != 0 {
+            let why = format!("flags {other:#x} have no meaning for this operation: leave them out");
+            return Err(Error::invalid(why));
+        }
+        if self.target.kind != Kind::Stream && buffers > PIECES_MAX {
+            return Err(Error::Os { call: "a message of so many buffers", errno: libc::EMSGSIZE });
+        }
+        let context = Context::global()?;
+        queue.core().reserve()?;
+        Ok((context, flags & allowed))
+    }
+
+    fn post_bare(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        kind: EventKind,
+        limit: Option<Duration>,
+        request: Request,
+    ) -> Result<(), Error> {
+        let (context, _) = self.ready(queue, 0, 0, 0)?;
+        self.post(context, (queue, token, limit), kind, Bufs::None, |_| request);
+        Ok(())
+    }
+
+    fn post(
+        &self,
+        context: &Context,
+        (queue, token, limit): (&EventQueue, Token, Option<Duration>),
+        kind: EventKind,
+        bufs: Bufs,
+        request: impl FnOnce(Pieces) -> Request,
+    ) {
+        context.call(|e, now| {
+            e.post_kernel((&self.target, limit), &queue.ticket(token), kind, bufs, now, request);
+        });
+    }
+}

@@ -1,0 +1,262 @@
+//! Connects and accepts: by readiness where the owner has set O_NONBLOCK, by the helper
+//! where the socket blocks.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use mio::unix::SourceFd;
+
+use super::helper::{CallOff, Helper, Job, JobResult};
+use super::sock::Connecting;
+use super::types::{End, Failure, Kind, Posted, Target};
+use super::{BELL, Plain, name};
+use crate::sys::{self, KernelAddr};
+use crate::time::Time;
+
+impl Plain {
+    pub(super) fn post_connect(
+        &mut self,
+        now: Time,
+        posted: Posted,
+        target: &Target<'_>,
+        addr: KernelAddr,
+    ) {
+        let busy = self.by_name.get(&name(target)).is_some_and(|s| self.socks[*s].connecting.is_some());
+        if busy {
+            let why = Failure::Os { call: "connect", errno: libc::EALREADY };
+            return self.end(posted, End::new(0, Err(why)));
+        }
+        // Datagram sockets only note the address, and need not wait for it.
+        let direct = !matches!(target.kind, Kind::Stream | Kind::SeqPacket)
+            || sys::is_nonblocking(target.fd).unwrap_or(true);
+        if direct {
+            match sys::connect(target.fd, &addr) {
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR)) => {}
+                other => {
+                    let result = other.map_err(|e| Failure::os("connect", &e));
+                    return self.end(posted, End::new(0, result));
+                }
+            }
+        }
+        let connecting = Connecting { posted, job: None, cut: None };
+        let held = self.hold(now, target, &posted, 0, |s| s.connecting = Some(connecting));
+        let Some(slot) = held else { return };
+        if !direct {
+            let job = self.socks[slot].fd.try_clone().map(|fd| Job::Connect(fd, addr));
+            match job.and_then(|job| self.start(job, slot)) {
+                Ok(job) => {
+                    if let Some(c) = &mut self.socks[slot].connecting {
+                        c.job = Some(job);
+                    }
+                }
+                Err(e) => self.end_connect(slot, Err(Failure::os("connect", &e))),
+            }
+        }
+        self.settle(slot, now);
+    }
+
+    pub(super) fn post_accept(&mut self, now: Time, posted: Posted, target: &Target<'_>) {
+        let held = self.hold(now, target, &posted, 0, |s| s.accepting.queue.push_back(posted));
+        if let Some(slot) = held {
+            self.advance_accept(slot);
+            self.settle(slot, now);
+        }
+    }
+
+    /// A connect that the reactor tells of: has it ended?
+    pub(super) fn advance_connect(&mut self, slot: usize) {
+        let s = &self.socks[slot];
+        if s.connecting.as_ref().is_none_or(|c| c.job.is_some())
+            || !sys::poll_now(s.fd.as_fd(), libc::POLLOUT).is_ok_and(|found| found != 0)
+        {
+            return;
+        }
+        let result = match sys::socket_option(s.fd.as_fd(), libc::SO_ERROR) {
+            Ok(0) => Ok(()),
+            Ok(errno) => Err(Failure::Os { call: "connect", errno }),
+            Err(e) => Err(Failure::os("connect", &e)),
+        };
+        self.end_connect(slot, result);
+    }
+
+    fn end_connect(&mut self, slot: usize, result: Result<(), Failure>) {
+        let s = &mut self.socks[slot];
+        if let Some(c) = s.connecting.take() {
+            self.ended.push((c.posted, End::new(0, result)));
+            // What was posted behind it has its turn.
+            s.ready = (true, true);
+            self.list(slot);
+        }
+    }
+
+    /// Takes connections, or has the helper wait for one.
+    pub(super) fn advance_accept(&mut self, slot: usize) {
+        loop {
+            let s = &mut self.socks[slot];
+            if s.accepting.job.is_some() || s.accepting.queue.is_empty() {
+                return;
+            }
+            let fd = s.fd.as_fd();
+            if !sys::is_nonblocking(fd).unwrap_or(false) {
+                return self.hand_over_accept(slot);
+            }
+            let end = match sys::accept(fd) {
+                Ok(taken) => accepted(Ok(Some(taken))),
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(e) => accepted(Err(e)),
+            };
+            if let Some(posted) = s.accepting.queue.pop_front() {
+                self.ended.push((posted, end));
+            }
+        }
+    }
+
+    fn hand_over_accept(&mut self, slot: usize) {
+        // Should it be made a listener this very moment, the caller was too early.
+        let s = &self.socks[slot];
+        let listens = sys::socket_option(s.fd.as_fd(), libc::SO_ACCEPTCONN).is_ok_and(|on| on != 0);
+        let made = if listens {
+            self.helper().map(|h| h.needs_readiness())
+        } else {
+            let connects = matches!(s.kind, Kind::Stream | Kind::SeqPacket);
+            let errno = if connects { libc::EINVAL } else { libc::EOPNOTSUPP };
+            Err(std::io::Error::from_raw_os_error(errno))
+        };
+        let s = &mut self.socks[slot];
+        let started = match made {
+            Ok(true) if sys::poll_now(s.fd.as_fd(), libc::POLLIN).is_ok_and(|found| found == 0) => return,
+            Ok(_) => s.fd.try_clone().and_then(|fd| self.start(Job::Accept(fd), slot)),
+            Err(e) => Err(e),
+        };
+        let s = &mut self.socks[slot];
+        match started {
+            Ok(job) => s.accepting.job = Some(job),
+            Err(e) => {
+                // As for the first, so for all.
+                for posted in s.accepting.queue.drain(..) {
+                    let errno = e.raw_os_error().unwrap_or(libc::EIO);
+                    let why = Failure::Os { call: "accept", errno };
+                    self.ended.push((posted, End::new(0, Err(why))));
+                }
+            }
+        }
+    }
+
+    /// The helper, made and watched when it is first needed.
+    fn helper(&mut self) -> std::io::Result<&mut Helper> {
+        if self.helper.is_none() {
+            let made = Helper::new(self.io)?;
+            let token = mio::Token(self.token_base + BELL);
+            let bell = made.bell().as_raw_fd();
+            self.registry.register(&mut SourceFd(&bell), token, mio::Interest::READABLE)?;
+            self.helper = Some(made);
+        }
+        Ok(self.helper.as_mut().expect("made above"))
+    }
+
+    fn start(&mut self, job: Job, slot: usize) -> std::io::Result<u64> {
+        let number = self.helper()?.start(job)?;
+        self.jobs.insert(number, slot);
+        Ok(number)
+    }
+
+    /// Jobs are over.
+    pub(super) fn collect(&mut self, now: Time) {
+        let Some(helper) = &self.helper else { return };
+        for (number, result) in helper.collect() {
+            // A job that nobody waits for any more: a connection that it took is closed.
+            let Some(slot) = self.jobs.remove(&number) else { continue };
+            let s = &mut self.socks[slot];
+            if s.accepting.job == Some(number) {
+                s.accepting.job = None;
+                let cut = s.accepting.cut.take();
+                if let Some(posted) = s.accepting.queue.pop_front() {
+                    self.ended.push((posted, finish(result, cut, accepted)));
+                }
+                self.advance_accept(slot);
+            } else {
+                let cut = s.connecting.as_mut().and_then(|c| c.cut.take());
+                let end = finish(result, cut, connected);
+                self.end_connect(slot, end.result);
+            }
+            self.settle(slot, now);
+        }
+    }
+
+    /// Ends operations of a socket; returns how many were asked to.
+    pub(super) fn cut(
+        &mut self,
+        slot: usize,
+        now: Time,
+        which: impl Fn(&Posted) -> bool,
+        why: impl Fn(&Posted) -> Failure,
+    ) -> usize {
+        let Some(s) = self.socks.get_mut(slot) else { return 0 };
+        let mut count = s.cut(&which, &why, &mut self.ended);
+        if let Some(job) = s.accepting.job
+            && let Some(first) = s.accepting.queue.front().copied()
+            && which(&first)
+        {
+            count += 1;
+            s.accepting.cut = Some(why(&first));
+            if self.call_off(job) == CallOff::Lost {
+                // The connection that it brings one day is for whoever accepts then.
+                let s = &mut self.socks[slot];
+                s.accepting.queue.pop_front();
+                let cut = s.accepting.cut.take();
+                self.ended.push((first, End::new(0, cut.map_or(Ok(()), Err))));
+            }
+        }
+        if let Some(c) = &mut self.socks[slot].connecting
+            && which(&c.posted)
+        {
+            count += 1;
+            let cut = why(&c.posted);
+            match c.job {
+                None => self.end_connect(slot, Err(cut)),
+                Some(job) => {
+                    c.cut = Some(cut);
+                    self.cut_connect(slot, job);
+                }
+            }
+        }
+        self.settle(slot, now);
+        count
+    }
+
+    fn cut_connect(&mut self, slot: usize, job: u64) {
+        if self.call_off(job) == CallOff::Replies {
+            return;
+        }
+        self.jobs.remove(&job);
+        let s = &mut self.socks[slot];
+        // It makes the connect of a TCP socket return; of others the thread waits on, and
+        // nobody for it.
+        let _ = sys::shutdown(s.fd.as_fd(), libc::SHUT_RDWR);
+        let cut = s.connecting.as_mut().and_then(|c| c.cut.take());
+        self.end_connect(slot, cut.map_or(Ok(()), Err));
+    }
+
+    fn call_off(&self, job: u64) -> CallOff {
+        self.helper.as_ref().map_or(CallOff::Lost, |h| h.call_off(job))
+    }
+}
+
+/// The end of a job's operation: that it was cut counts only if nothing came of it.
+fn finish(result: JobResult, cut: Option<Failure>, end: fn(JobResult) -> End) -> End {
+    match (result, cut) {
+        (Err(_), Some(why)) => End::new(0, Err(why)),
+        (result, _) => end(result),
+    }
+}
+
+fn accepted(result: JobResult) -> End {
+    match result {
+        Ok(accepted) => End { accepted, ..End::new(0, Ok(())) },
+        Err(e) => End::new(0, Err(Failure::os("accept", &e))),
+    }
+}
+
+fn connected(result: JobResult) -> End {
+    End::new(0, result.map(drop).map_err(|e| Failure::os("connect", &e)))
+}

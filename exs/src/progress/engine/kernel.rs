@@ -1,0 +1,172 @@
+//! Ordinary kernel sockets: between their table (`plain`) and the events of programs.
+//!
+//! They stand beside the sockets of EXS and know nothing of sessions or devices; what
+//! both have is the table of operations, and the queues that these end in.
+
+use std::time::Duration;
+
+use super::parts::{Cut, Home, Part};
+use super::post::Ticket;
+use super::{Engine, Error, SockId};
+use crate::ids::OpId;
+use crate::plain::{End, Failure, Pieces, Posted, Request, Target};
+use crate::progress::event::{Bufs, EventKind, RawEvent, Readiness};
+use crate::rnic::FileRange;
+use crate::session::OpError;
+use crate::time::Time;
+
+/// Tokens of the reactor from here on are kernel sockets'; what lies below is devices'.
+pub(in crate::progress) const KERNEL_TOKENS: usize = 1 << 62;
+/// The socket of their operations in the table, which no socket of EXS can be.
+const NO_SOCK: SockId = SockId { index: u32::MAX, generation: 0 };
+
+impl Engine {
+    /// Posts an operation on a kernel socket; `request` is made of the buffers' memory.
+    pub(crate) fn post_kernel(
+        &mut self,
+        (target, limit): (&Target<'_>, Option<Duration>),
+        ticket: &Ticket<'_>,
+        kind: EventKind,
+        bufs: Bufs,
+        now: Time,
+        request: impl FnOnce(Pieces) -> Request,
+    ) {
+        let request = request(pieces(&bufs));
+        let op = self.book(NO_SOCK, ticket, kind, bufs);
+        let number = std::os::fd::AsRawFd::as_raw_fd(&target.fd);
+        let posted = Posted { op, number, limit: limit.map(|d| (now + d, d)) };
+        self.plain.post(now, posted, target, request);
+    }
+
+    /// Posts the parts of one send on a kernel socket.
+    pub(crate) fn post_kernel_parts(
+        &mut self,
+        (target, limit): (&Target<'_>, Option<Duration>),
+        ticket: &Ticket<'_>,
+        mut parts: Vec<Part>,
+        shut: bool,
+        now: Time,
+    ) {
+        let number = std::os::fd::AsRawFd::as_raw_fd(&target.fd);
+        let home = Home::Kernel(target.identity.dev, target.identity.ino);
+        let cut = Cut::of(&mut parts);
+        let shut = shut && cut.is_none();
+        let count = parts.len() + usize::from(shut);
+        let group = self.open_group(home, NO_SOCK, ticket, count, (false, cut));
+        let mut left = count;
+        for part in parts {
+            left -= 1;
+            // The kernel may wait for what follows, and make fewer packets of it.
+            let flags = if left > 0 { libc::MSG_MORE } else { 0 };
+            let (bufs, request) = match part {
+                Part::Memory(list) => {
+                    let bufs = Bufs::Many(list);
+                    let pieces = pieces(&bufs);
+                    (bufs, Request::Send { pieces, to: None, flags })
+                }
+                Part::File { file, offset, len } => {
+                    (Bufs::None, Request::File(FileRange { file, offset, len }))
+                }
+            };
+            self.post_kernel_part((target, limit), group, ticket, (number, bufs, request), now);
+        }
+        if shut {
+            let request = (number, Bufs::None, Request::Shutdown(libc::SHUT_WR));
+            self.post_kernel_part((target, limit), group, ticket, request, now);
+        }
+    }
+
+    fn post_kernel_part(
+        &mut self,
+        (target, limit): (&Target<'_>, Option<Duration>),
+        group: OpId,
+        ticket: &Ticket<'_>,
+        (number, bufs, request): (i32, Bufs, Request),
+        now: Time,
+    ) {
+        let op = self.book(NO_SOCK, ticket, EventKind::SendFile, bufs);
+        self.join_group(group, op);
+        let posted = Posted { op, number, limit: limit.map(|d| (now + d, d)) };
+        self.plain.post(now, posted, target, request);
+    }
+
+    /// Cancels what was posted with a descriptor, all of it or what has a token.
+    pub(crate) fn cancel_kernel(
+        &mut self,
+        target: &Target<'_>,
+        token: Option<u64>,
+        now: Time,
+    ) -> usize {
+        let ops = &self.ops;
+        let named = |op: OpId| token.is_none_or(|t| ops.get(op).is_some_and(|o| o.token == t));
+        self.plain.cancel(now, target, named)
+    }
+
+    /// Looks whether descriptors of kernel sockets have been closed.
+    pub(super) fn recheck_kernel(&mut self, list: Vec<(u64, u64)>, now: Time) {
+        for (dev, ino) in list {
+            self.plain.recheck(now, dev, ino);
+        }
+    }
+
+    /// Turns what has ended into events.
+    pub(super) fn reap_kernel(&mut self, now: Time) {
+        while let Some((posted, end)) = self.plain.poll_done() {
+            let Some(op) = self.ops.remove(posted.op) else { continue };
+            if op.group != 0 {
+                let result = end.result.map_err(|why| error(why, op.kind));
+                self.finish_part(op.group, op.bufs, end.bytes, result, now);
+                continue;
+            }
+            let mut event = RawEvent::new(op.token, op.kind);
+            let End { bytes, total, eof, from, accepted, revents, result } = end;
+            (event.bytes, event.total, event.eof) = (bytes, total, eof);
+            (event.peer, event.readiness) = (from, readiness(revents));
+            if let Some((fd, peer)) = accepted {
+                (event.descriptor, event.peer) = (Some(fd), Some(peer));
+            }
+            event.result = result.map_err(|why| error(why, op.kind));
+            self.deliver(op, event);
+        }
+    }
+}
+
+/// The memory of an operation. It is dropped before its event is made, so the buffers
+/// are alone with it then.
+fn pieces(bufs: &Bufs) -> Pieces {
+    match bufs {
+        Bufs::One(b) => Pieces::One(b.segment()),
+        Bufs::Many(list) => Pieces::Many(list.iter().map(crate::mem::Buffer::segment).collect()),
+        Bufs::None => Pieces::Many(Box::default()),
+    }
+}
+
+fn readiness(revents: i16) -> Readiness {
+    let any = |bits: i16| revents & bits != 0;
+    Readiness {
+        // The end of a stream is read too.
+        readable: any(libc::POLLIN | libc::POLLHUP),
+        writable: any(libc::POLLOUT),
+        error: any(libc::POLLERR | libc::POLLHUP | libc::POLLNVAL),
+    }
+}
+
+fn error(why: Failure, kind: EventKind) -> Error {
+    match why {
+        Failure::Cancelled => Error::Op(OpError::Cancelled),
+        Failure::TimedOut(after) => Error::Op(OpError::TimedOut { what: verb(kind), after }),
+        Failure::Os { call, errno } => Error::Os { call, errno },
+        Failure::FileRead { errno } => Error::Op(OpError::FileRead { errno }),
+        Failure::FileTooShort { had, asked } => Error::Op(OpError::FileTooShort { had, asked }),
+    }
+}
+
+fn verb(kind: EventKind) -> &'static str {
+    match kind {
+        EventKind::Connect => "connect",
+        EventKind::Accept => "accept",
+        EventKind::Recv => "receive",
+        EventKind::Poll => "poll",
+        _ => "send",
+    }
+}

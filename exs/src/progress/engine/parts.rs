@@ -1,0 +1,344 @@
+//! Sends of several parts, of memory and of files, with one event.
+//!
+//! Each part is an operation of the session's, posted under one hold of the lock, so
+//! that nothing of other threads' comes between them. A *group* gathers what becomes of
+//! them. When one fails, those behind it are cancelled: a stream has no holes.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use super::domain::Place;
+use super::memory::Prepared;
+use super::ops::TempMrs;
+use super::post::Ticket;
+use super::{Engine, Error, SockId};
+use crate::ids::OpId;
+use crate::mem::Buffer;
+use crate::progress::event::{Bufs, EventKind, RawEvent};
+use crate::rnic::FileRange;
+use crate::session::{OpError, Source};
+use crate::time::Time;
+use crate::wire::exs::SocketKind;
+
+/// A part of what [`Socket::send_parts`](crate::Socket::send_parts) sends.
+#[derive(Debug)]
+pub enum Part {
+    /// Memory: these buffers, one after the other.
+    Memory(Vec<Buffer>),
+    /// A stretch of a file.
+    File {
+        /// Open for reading.
+        file: Arc<File>,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+}
+
+impl Part {
+    fn into_buffers(self) -> Vec<Buffer> {
+        match self {
+            Part::Memory(list) => list,
+            Part::File { .. } => Vec::new(),
+        }
+    }
+}
+
+/// A list that ends early, because a file in it is shorter than it says. It is cut before
+/// it is posted: what stands behind must not be sent, and may be before a failure shows.
+pub(crate) struct Cut {
+    had: u64,
+    asked: u64,
+    /// Not to be sent; comes back with the event.
+    behind: Vec<Part>,
+}
+
+impl Cut {
+    /// Cuts the list at the first file that is too short.
+    pub(crate) fn of(parts: &mut Vec<Part>) -> Option<Cut> {
+        for (i, part) in parts.iter_mut().enumerate() {
+            let Part::File { file, offset, len } = part else { continue };
+            // What is no regular file, or cannot be looked at, tells when it is read.
+            let Ok(meta) = file.metadata() else { continue };
+            let had = meta.len().saturating_sub(*offset);
+            if meta.is_file() && had < *len {
+                let asked = std::mem::replace(len, had);
+                return Some(Cut { had, asked, behind: parts.split_off(i + 1) });
+            }
+        }
+        None
+    }
+
+    /// Undoes the cut, for a list that is refused.
+    pub(crate) fn undo(self, parts: &mut Vec<Part>) {
+        if let Some(Part::File { len, .. }) = parts.last_mut() {
+            *len = self.asked;
+        }
+        parts.extend(self.behind);
+    }
+}
+
+/// Whose operations the parts are.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Home {
+    /// An EXS socket's.
+    Session(SockId),
+    /// A kernel socket's, by its device and inode.
+    Kernel(u64, u64),
+}
+
+/// What has become of the parts so far.
+pub(super) struct Group {
+    home: Home,
+    parts: Vec<OpId>,
+    left: usize,
+    bytes: u64,
+    failed: Option<Error>,
+    bufs: Vec<Buffer>,
+    /// End the direction after the last part.
+    shut: bool,
+    /// The list was cut: the error that stands at its end.
+    cut: Option<OpError>,
+}
+
+impl Engine {
+    pub(crate) fn post_parts(
+        &mut self,
+        id: SockId,
+        ticket: &Ticket<'_>,
+        mut parts: Vec<Part>,
+        shut: bool,
+        now: Time,
+    ) -> Result<(), (Error, Vec<Part>)> {
+        let place = match self.may_post_parts(id, &parts) {
+            Ok(place) => place,
+            Err(e) => return Err((e, parts)),
+        };
+        let cut = Cut::of(&mut parts);
+        let sources = match self.prepare_parts(place, parts) {
+            Ok(sources) => sources,
+            Err((e, mut back)) => {
+                if let Some(cut) = cut {
+                    cut.undo(&mut back);
+                }
+                return Err((e, back));
+            }
+        };
+        let home = Home::Session(id);
+        let group = self.open_group(home, id, ticket, sources.len(), (shut, cut));
+        for (bufs, source, memory) in sources {
+            self.post_part((id, place), group, ticket, (bufs, source, memory), now);
+        }
+        Ok(())
+    }
+
+    /// Prepares all parts, or none.
+    fn prepare_parts(
+        &mut self,
+        place: Place,
+        parts: Vec<Part>,
+    ) -> Result<Vec<Sourced>, (Error, Vec<Part>)> {
+        let mut sources = Vec::with_capacity(parts.len());
+        let mut parts = parts.into_iter();
+        while let Some(part) = parts.next() {
+            match self.prepare_part(place, part) {
+                Ok(source) => sources.push(source),
+                Err((e, part)) => {
+                    let mut back = self.unprepare_parts(place, sources);
+                    back.push(part);
+                    back.extend(parts);
+                    return Err((e, back));
+                }
+            }
+        }
+        Ok(sources)
+    }
+
+    /// The operation that the program knows, for so many parts to come.
+    pub(super) fn open_group(
+        &mut self,
+        home: Home,
+        sock: SockId,
+        ticket: &Ticket<'_>,
+        left: usize,
+        (shut, cut): (bool, Option<Cut>),
+    ) -> OpId {
+        let group = self.book(sock, ticket, EventKind::SendFile, Bufs::None);
+        let parts = Vec::with_capacity(left);
+        let (cut, behind) = match cut {
+            Some(Cut { had, asked, behind }) => (Some(OpError::FileTooShort { had, asked }), behind),
+            None => (None, Vec::new()),
+        };
+        let bufs = behind.into_iter().flat_map(Part::into_buffers).collect();
+        let shut = shut && cut.is_none();
+        let entry = Group { home, parts, left, bytes: 0, failed: None, bufs, shut, cut };
+        self.groups.insert(group, entry);
+        group
+    }
+
+    /// Makes an operation a part of a group.
+    pub(super) fn join_group(&mut self, group: OpId, op: OpId) {
+        if let Some(o) = self.ops.get_mut(op) {
+            o.group = group;
+        }
+        if let Some(g) = self.groups.get_mut(&group) {
+            g.parts.push(op);
+        }
+    }
+
+    /// Where the socket's memory is registered, if it takes such parts.
+    fn may_post_parts(&mut self, id: SockId, parts: &[Part]) -> Result<Place, Error> {
+        let place = self.checked(id)?;
+        if parts.is_empty() {
+            return Err(Error::invalid("there is nothing to send: give at least one part"));
+        }
+        let s = self.sock(id)?;
+        if s.kind == SocketKind::SeqPacket && parts.len() > 1 {
+            let what = "message of memory and files together: send it as several, or copy it";
+            return Err(Error::Op(OpError::Unsupported(what)));
+        }
+        let len = parts.iter().map(part_len).fold(0, u64::saturating_add);
+        s.open_session()?.may_post_send(len)?;
+        Ok(place)
+    }
+
+    fn prepare_part(&mut self, place: Place, part: Part) -> Result<Sourced, (Error, Part)> {
+        match part {
+            Part::File { file, offset, len } => {
+                let source = Source::File(FileRange { file, offset, len });
+                Ok((Bufs::None, source, (TempMrs::None, None)))
+            }
+            Part::Memory(list) => {
+                let bufs = Bufs::Many(list);
+                match self.prepare(place, &bufs, false) {
+                    Ok(Prepared { iov, temp, bounce }) => {
+                        Ok((bufs, Source::Memory(iov), (temp, bounce)))
+                    }
+                    Err(e) => Err((e, Part::Memory(into_buffers(bufs)))),
+                }
+            }
+        }
+    }
+
+    fn unprepare_parts(&mut self, place: Place, sources: Vec<Sourced>) -> Vec<Part> {
+        let undo = |(bufs, source, (temp, bounce)): Sourced| {
+            self.unprepare(place, &temp, bounce);
+            match source {
+                Source::File(FileRange { file, offset, len }) => Part::File { file, offset, len },
+                Source::Memory(_) => Part::Memory(into_buffers(bufs)),
+            }
+        };
+        sources.into_iter().map(undo).collect()
+    }
+
+    /// Posts one part; one that is refused (or stands behind one that was) counts as
+    /// failed.
+    fn post_part(
+        &mut self,
+        (id, place): (SockId, Place),
+        group: OpId,
+        ticket: &Ticket<'_>,
+        (bufs, source, memory): Sourced,
+        now: Time,
+    ) {
+        let Some(g) = self.groups.get(&group) else { return };
+        let broken = g.failed.is_some();
+        let op = self.book(id, ticket, EventKind::SendFile, bufs);
+        self.join_group(group, op);
+        let posted = if broken {
+            Err(OpError::Cancelled)
+        } else {
+            self.session_post(id, |s| s.post_send(now, op, source).map_err(|(e, _)| e))
+        };
+        if let Err((e, bufs)) = self.conclude(place, op, memory, posted) {
+            self.finish_part(group, bufs, 0, Err(e), now);
+        }
+    }
+
+    /// A part has ended.
+    pub(super) fn finish_part(
+        &mut self,
+        group: OpId,
+        bufs: Bufs,
+        bytes: u64,
+        result: Result<(), Error>,
+        now: Time,
+    ) {
+        if let Some(g) = self.groups.get_mut(&group) {
+            g.bufs.extend(into_buffers(bufs));
+        }
+        self.end_part(group, bytes, result, now);
+    }
+
+    fn end_part(&mut self, group: OpId, bytes: u64, result: Result<(), Error>, now: Time) {
+        let Some(g) = self.groups.get_mut(&group) else { return };
+        g.left -= 1;
+        g.bytes += bytes;
+        let (home, left) = (g.home, g.left);
+        if let Err(e) = result
+            && g.failed.is_none()
+        {
+            g.failed = Some(e);
+            let behind = g.parts.clone();
+            self.cancel_parts(home, &behind, now);
+        }
+        if left == 0 {
+            self.end_group(group, now);
+        }
+    }
+
+    /// Asks parts to end; those that have ended already are not found.
+    fn cancel_parts(&mut self, home: Home, parts: &[OpId], now: Time) {
+        match home {
+            Home::Kernel(dev, ino) => {
+                self.plain.cancel_named(now, dev, ino, |op| parts.contains(&op));
+            }
+            Home::Session(id) => {
+                if let Some(session) = self.sock(id).ok().and_then(|s| s.session.as_mut()) {
+                    for op in parts {
+                        session.cancel(now, *op);
+                    }
+                }
+                self.mark(id.index);
+            }
+        }
+    }
+
+    fn end_group(&mut self, group: OpId, now: Time) {
+        let (Some(g), Some(op)) = (self.groups.remove(&group), self.ops.remove(group)) else {
+            return;
+        };
+        if let Home::Session(id) = g.home
+            && g.shut
+            && g.failed.is_none()
+        {
+            // No event of its own; if the direction has ended meanwhile, so much the better.
+            let _ = self.session_post(id, |s| s.shutdown_send(now, 0));
+        }
+        let mut event = RawEvent::new(op.token, op.kind);
+        event.bytes = g.bytes;
+        event.result = g.failed.or(g.cut.map(Error::Op)).map_or(Ok(()), Err);
+        let op = super::Op { bufs: Bufs::Many(g.bufs), ..op };
+        self.deliver(op, event);
+    }
+}
+
+/// A part that is ready to be posted: what comes back, what is sent, and the memory
+/// that was prepared for it.
+type Sourced = (Bufs, Source, (TempMrs, Option<super::ops::Bounce>));
+
+fn part_len(part: &Part) -> u64 {
+    match part {
+        Part::Memory(list) => list.iter().map(|b| b.len() as u64).sum(),
+        Part::File { len, .. } => *len,
+    }
+}
+
+fn into_buffers(bufs: Bufs) -> Vec<Buffer> {
+    match bufs {
+        Bufs::Many(v) => v,
+        Bufs::One(b) => vec![b],
+        Bufs::None => Vec::new(),
+    }
+}

@@ -1,0 +1,214 @@
+//! Ordinary kernel sockets of others: what can be done with them without changing
+//! them.
+//!
+//! The transfers here never wait, whatever the descriptor's flags say
+//! (MSG_DONTWAIT), and never raise SIGPIPE (MSG_NOSIGNAL). `connect` and `accept`
+//! have no such form: they wait if the descriptor blocks.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use super::addr::socklen;
+use super::sockaddr::SOCKADDR_MAX;
+use super::{IoVec, IoVecMut, KernelAddr};
+
+/// Elements that one system call takes (IOV_MAX).
+pub const PIECES_MAX: usize = 1024;
+
+/// Turns a C result into ours.
+fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
+}
+
+/// Runs a call until no signal interrupts it.
+fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
+    loop {
+        let n = usize::try_from(call()).map_err(|_| io::Error::last_os_error());
+        match n {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            n => return n,
+        }
+    }
+}
+
+/// Storage for an address, aligned as the kernel likes it.
+#[repr(C, align(8))]
+pub(super) struct Storage(pub(super) [u8; SOCKADDR_MAX]);
+
+/// An empty message header.
+fn header() -> libc::msghdr {
+    // SAFETY: `msghdr` is plain integers and pointers: all zeros is an empty one.
+    unsafe { std::mem::zeroed() }
+}
+
+/// What a descriptor stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// Device of the inode.
+    pub dev: u64,
+    /// The inode: of a socket, it is that socket's alone while it exists.
+    pub ino: u64,
+    /// It is a socket.
+    pub socket: bool,
+}
+
+/// What a descriptor number stands for now.
+pub fn identify(fd: RawFd) -> io::Result<Identity> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the kernel writes one `stat` to where there is room for it; a number that
+    // is no descriptor is an error.
+    check(unsafe { libc::fstat(fd, stat.as_mut_ptr()) })?;
+    // SAFETY: fstat succeeded, so it is filled.
+    let stat = unsafe { stat.assume_init() };
+    let socket = stat.st_mode & libc::S_IFMT == libc::S_IFSOCK;
+    Ok(Identity { dev: stat.st_dev, ino: stat.st_ino, socket })
+}
+
+/// An integer option of level SOL_SOCKET (SO_TYPE, SO_DOMAIN, SO_ERROR, ...).
+pub fn socket_option(fd: BorrowedFd<'_>, name: i32) -> io::Result<i32> {
+    let (mut value, mut len) = (0, socklen(size_of::<libc::c_int>()));
+    let ptr = std::ptr::from_mut::<libc::c_int>(&mut value).cast();
+    // SAFETY: `value` has room for the `len` bytes that the kernel may write.
+    check(unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, ptr, &mut len) })?;
+    Ok(value)
+}
+
+/// True if the last close(2) of the socket may wait until what was sent is acknowledged
+/// (SO_LINGER).
+pub fn close_may_wait(fd: BorrowedFd<'_>) -> bool {
+    let (mut value, mut len) = (libc::linger { l_onoff: 0, l_linger: 0 }, LINGER_LEN);
+    let ptr = std::ptr::from_mut(&mut value).cast();
+    let fd = fd.as_raw_fd();
+    // SAFETY: `value` has room for the `len` bytes that the kernel may write.
+    let got = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, ptr, &mut len) };
+    got == 0 && value.l_onoff != 0 && value.l_linger > 0
+}
+
+/// Bytes of a `struct linger`: two integers.
+const LINGER_LEN: libc::socklen_t = 8;
+
+/// True if the owner has set O_NONBLOCK.
+pub fn is_nonblocking(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    // SAFETY: a system call without pointers.
+    let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
+    Ok(flags & libc::O_NONBLOCK != 0)
+}
+
+/// What poll(2) finds at once, of `events` and the errors.
+pub fn poll_now(fd: BorrowedFd<'_>, events: i16) -> io::Result<i16> {
+    let mut pfd = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+    // SAFETY: one pollfd, alive for the call, which does not wait.
+    retry(|| unsafe { libc::poll(&raw mut pfd, 1, 0) } as libc::ssize_t)?;
+    Ok(pfd.revents)
+}
+
+/// Waits until a connect that goes on by itself is over.
+pub fn wait_writable(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut pfd = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one pollfd, alive for the call.
+    retry(|| unsafe { libc::poll(&raw mut pfd, 1, -1) } as libc::ssize_t)?;
+    Ok(())
+}
+
+/// Sends the pieces, as far as there is room (a datagram: whole or not at all), to an
+/// address or to the peer; returns the bytes taken.
+pub fn send_message(
+    fd: BorrowedFd<'_>,
+    pieces: &[IoVec<'_>],
+    to: Option<&KernelAddr>,
+    flags: i32,
+) -> io::Result<usize> {
+    let (fd, flags) = (fd.as_raw_fd(), flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    if let ([one], None) = (pieces, to) {
+        let (ptr, len) = one.parts();
+        // SAFETY: the maker of an `IoVec` answers for its bytes.
+        return retry(|| unsafe { libc::send(fd, ptr, len, flags) });
+    }
+    let mut msg = header();
+    let name = to.map(KernelAddr::to_sockaddr).map(|(bytes, len)| (Storage(bytes), len));
+    if let Some((bytes, len)) = &name {
+        // The kernel only reads these: sendmsg's type has no const.
+        msg.msg_name = std::ptr::from_ref(bytes).cast_mut().cast();
+        msg.msg_namelen = socklen(*len);
+    }
+    msg.msg_iov = pieces.as_ptr().cast_mut().cast();
+    msg.msg_iovlen = pieces.len().min(PIECES_MAX) as _;
+    // SAFETY: `name` and `pieces` outlive the call; `IoVec` is a transparent `iovec` whose
+    // maker answers for its bytes, and there are `msg_iovlen` of them.
+    retry(|| unsafe { libc::sendmsg(fd, &raw const msg, flags) })
+}
+
+/// What a receive brought.
+#[derive(Debug, Default)]
+pub struct Received {
+    /// Bytes; of a datagram its true length if MSG_TRUNC was asked for.
+    pub bytes: usize,
+    /// Who sent it, if that was asked for and it has a name.
+    pub from: Option<KernelAddr>,
+}
+
+/// Receives what is there into the pieces, in order.
+pub fn receive_message(
+    fd: BorrowedFd<'_>,
+    pieces: &mut [IoVecMut<'_>],
+    flags: i32,
+    from: bool,
+) -> io::Result<Received> {
+    let (fd, flags) = (fd.as_raw_fd(), flags | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC);
+    if let ([one], false) = (&mut *pieces, from) {
+        let (ptr, len) = one.parts();
+        // SAFETY: the maker of an `IoVecMut` holds its bytes exclusively.
+        let bytes = retry(|| unsafe { libc::recv(fd, ptr, len, flags) })?;
+        return Ok(Received { bytes, from: None });
+    }
+    let (mut msg, mut name) = (header(), Storage([0; SOCKADDR_MAX]));
+    msg.msg_iov = pieces.as_mut_ptr().cast();
+    msg.msg_iovlen = pieces.len().min(PIECES_MAX) as _;
+    if from {
+        msg.msg_name = std::ptr::from_mut(&mut name).cast();
+        msg.msg_namelen = socklen(SOCKADDR_MAX);
+    }
+    // SAFETY: `name` has room for the bytes that the kernel may write there, and
+    // `IoVecMut` is a transparent `iovec` whose maker holds its bytes exclusively.
+    let bytes = retry(|| unsafe { libc::recvmsg(fd, &raw mut msg, flags) })?;
+    let len = (msg.msg_namelen as usize).min(SOCKADDR_MAX);
+    Ok(Received { bytes, from: KernelAddr::from_sockaddr(&name.0[..len]).ok() })
+}
+
+/// connect(2). Waits if the descriptor blocks (but for datagrams, which need not).
+pub fn connect(fd: BorrowedFd<'_>, addr: &KernelAddr) -> io::Result<()> {
+    let (bytes, len) = addr.to_sockaddr();
+    let name = Storage(bytes);
+    let ptr = std::ptr::from_ref(&name).cast();
+    // SAFETY: `name` holds an address of `len` bytes.
+    check(unsafe { libc::connect(fd.as_raw_fd(), ptr, socklen(len)) })?;
+    Ok(())
+}
+
+/// accept4(2): the connection (closed on exec) and the peer's address. Waits if the
+/// descriptor blocks and no connection is there.
+pub fn accept(fd: BorrowedFd<'_>) -> io::Result<(OwnedFd, KernelAddr)> {
+    let (mut name, mut len) = (Storage([0; SOCKADDR_MAX]), socklen(SOCKADDR_MAX));
+    let ptr = std::ptr::from_mut(&mut name).cast();
+    // SAFETY: `name` has room for the `len` bytes that the kernel may write.
+    let n = check(unsafe { libc::accept4(fd.as_raw_fd(), ptr, &mut len, libc::SOCK_CLOEXEC) })?;
+    // SAFETY: the descriptor was just made, and nobody else knows it.
+    let taken = unsafe { OwnedFd::from_raw_fd(n) };
+    let peer = accepted_from(&name.0, len);
+    Ok((taken, peer))
+}
+
+/// The address that accept left. Every family has one; should it be none that we can
+/// read, the connection counts more than its name.
+pub(super) fn accepted_from(name: &[u8], len: libc::socklen_t) -> KernelAddr {
+    let len = (len as usize).min(name.len());
+    KernelAddr::from_sockaddr(&name[..len]).unwrap_or_else(|_| KernelAddr::nameless())
+}
+
+/// shutdown(2); `how` is SHUT_RD, SHUT_WR or SHUT_RDWR.
+pub fn shutdown(fd: BorrowedFd<'_>, how: i32) -> io::Result<()> {
+    // SAFETY: a system call without pointers.
+    check(unsafe { libc::shutdown(fd.as_raw_fd(), how) })?;
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! Signals held back while a thread waits, so that none is missed.
+//!
+//! A handler that runs between the last look at a queue and the sleep would not end
+//! the sleep. So the signals are blocked before the look, and let in by the very
+//! system call that sleeps (ppoll(2)), which then ends with EINTR.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// Raised by what the thread itself does wrong: to block them would end the process
+/// where a handler may have a remedy.
+const OWN_FAULTS: [libc::c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// The calling thread's signals are blocked for as long as this lives.
+pub struct HeldSignals {
+    before: libc::sigset_t,
+    /// A signal mask is the thread's own.
+    _not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl HeldSignals {
+    /// Blocks them.
+    pub fn new() -> HeldSignals {
+        let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: fills the set.
+        unsafe { libc::sigfillset(all.as_mut_ptr()) };
+        for signal in OWN_FAULTS {
+            // SAFETY: a set that was filled above, and numbers of signals.
+            unsafe { libc::sigdelset(all.as_mut_ptr(), signal) };
+        }
+        let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: two sets, the first one filled. It fails only for an unknown `how`.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr()) };
+        // SAFETY: filled by the call above.
+        let before = unsafe { before.assume_init() };
+        HeldSignals { before, _not_send: std::marker::PhantomData }
+    }
+
+    /// True if a signal waits whose handler would have run but for us.
+    pub fn pending(&self) -> bool {
+        let mut pending = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: fills the set.
+        unsafe { libc::sigpending(pending.as_mut_ptr()) };
+        // SAFETY: filled by the call above.
+        let pending = unsafe { pending.assume_init() };
+        (1..=libc::SIGRTMAX()).any(|n| member(&pending, n) && !member(&self.before, n) && handled(n))
+    }
+}
+
+impl Default for HeldSignals {
+    fn default() -> HeldSignals {
+        HeldSignals::new()
+    }
+}
+
+impl Drop for HeldSignals {
+    fn drop(&mut self) {
+        // SAFETY: a set that the kernel filled. Handlers of what waited run now.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
+    }
+}
+
+fn member(set: &libc::sigset_t, signal: libc::c_int) -> bool {
+    // SAFETY: reads a set that is initialised.
+    unsafe { libc::sigismember(std::ptr::from_ref(set), signal) == 1 }
+}
+
+/// What is ignored, by intent or by default, does not interrupt. (What ends the
+/// process is best let through as well.)
+fn handled(signal: libc::c_int) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: changes nothing, and fills the structure.
+    if unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: filled by the call above, which succeeded.
+    let action = unsafe { action.assume_init() };
+    let quiet = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT].contains(&signal);
+    match action.sa_sigaction {
+        libc::SIG_IGN => false,
+        libc::SIG_DFL => !quiet,
+        _ => true,
+    }
+}
+
+/// Sleeps until the descriptor is readable: true; or the time is up: false. Signals
+/// that `held` holds back are let in meanwhile.
+///
+/// # Errors
+/// `Interrupted` if a signal handler ran: poll(2) is never restarted.
+pub fn wait_readable(
+    fd: RawFd,
+    timeout: Option<Duration>,
+    held: Option<&HeldSignals>,
+) -> io::Result<bool> {
+    let mut pfd = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let ts = timeout.map(|t| libc::timespec {
+        tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: i64::from(t.subsec_nanos()),
+    });
+    let ts = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let mask = held.map_or(std::ptr::null(), |h| &raw const h.before);
+    // SAFETY: one pollfd, and a timespec and a signal mask (or null), all alive for the
+    // call; a null mask leaves the thread's own.
+    match unsafe { libc::ppoll(&raw mut pfd, 1, ts, mask) } {
+        n if n < 0 => Err(io::Error::last_os_error()),
+        n => Ok(n > 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::EventFd;
+    use std::os::fd::AsRawFd;
+
+    extern "C" fn nothing(_: libc::c_int) {}
+
+    fn raise(signal: libc::c_int) {
+        // SAFETY: takes no pointers.
+        let me = unsafe { libc::pthread_self() };
+        // SAFETY: sends this thread a signal that has a handler, or is ignored.
+        unsafe { libc::pthread_kill(me, signal) };
+    }
+
+    #[test]
+    fn a_signal_before_the_sleep_ends_the_sleep() {
+        // SAFETY: installs a handler that does nothing, for a signal that no other test
+        // of this crate uses.
+        unsafe { libc::signal(libc::SIGRTMIN() + 3, nothing as *const () as libc::sighandler_t) };
+        let fd = EventFd::new().unwrap();
+        let held = HeldSignals::new();
+        assert!(!held.pending());
+        raise(libc::SIGRTMIN() + 3);
+        assert!(held.pending());
+        let slept = wait_readable(fd.as_raw_fd(), None, Some(&held));
+        assert_eq!(slept.unwrap_err().kind(), io::ErrorKind::Interrupted);
+        assert!(!held.pending(), "its handler has run");
+    }
+
+    #[test]
+    fn what_is_ignored_does_not_interrupt() {
+        let fd = EventFd::new().unwrap();
+        let held = HeldSignals::new();
+        raise(libc::SIGURG);
+        assert!(!held.pending());
+        let slept = wait_readable(fd.as_raw_fd(), Some(Duration::from_millis(1)), Some(&held));
+        assert!(!slept.unwrap());
+    }
+}
