@@ -62,7 +62,7 @@ impl Drop for Server {
 fn every_test_runs_over_every_way() {
     let server = Server::start();
     for test in ["bw", "bibw", "rate", "lat"] {
-        for way in ["soft", "tcp", "unix"] {
+        for way in ["soft", "shm", "tcp", "unix"] {
             let transport = format!("--transport={way}");
             let words =
                 [test, &server.1, &transport, "--duration=0.02", "--size=1000", "--poll=notify"];
@@ -82,7 +82,7 @@ fn every_test_runs_over_every_way() {
             } else {
                 assert!(r["half_rtt_us"].is_null());
             }
-            if way == "soft" {
+            if ["soft", "shm"].contains(&way) {
                 let moved = |side: &str, how: [&str; 3]| -> u64 {
                     how.iter().map(|h| r[side][h].as_u64().unwrap()).sum()
                 };

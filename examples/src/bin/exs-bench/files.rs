@@ -138,7 +138,9 @@ fn copiers(
 ) -> Result<Vec<Copier>, Failure> {
     let mut all = vec![Copier::Cp];
     let loopback = plan.address.is_loopback();
-    for transport in road::NAMES.into_iter().filter(|n| *n != "auto" && (*n != "verbs" || !loopback)) {
+    for transport in
+        road::NAMES.into_iter().filter(|n| *n != "auto" && (*n != "verbs" || !loopback))
+    {
         let port = free_port(plan.address)?;
         let mut c = Command::new(sibling("exs-cp")?);
         c.arg("serve").arg(dir).arg("--listen").arg(format!("{}:{port}", plan.address));
