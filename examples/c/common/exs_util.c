@@ -35,20 +35,19 @@ void warn_exs(const char *format, ...)
     va_end(args);
 }
 
-int new_socket(const struct endpoint *at, bool kernel)
+int new_socket(const struct endpoint *at, enum kind kind)
 {
     int family = at->addr.ss_family;
-    int fd = kernel ? socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0)
-                    : exs_socket(family, SOCK_STREAM, 0);
+    int fd = kind == KERNEL ? socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0)
+                            : exs_socket(family, kind == STREAM ? SOCK_STREAM : SOCK_SEQPACKET, 0);
     if (fd < 0)
-        fail_exs("%s", kernel ? "socket" : "exs_socket");
+        fail_exs("%s", kind == KERNEL ? "socket" : "exs_socket");
     return fd;
 }
 
-int new_listener(const char *text, bool kernel)
+void listen_there(int fd, const char *text, struct endpoint at)
 {
-    struct endpoint at = resolve(text, true);
-    int fd = new_socket(&at, kernel), on = 1;
+    int on = 1;
     if (exs_setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0)
         fail_exs("exs_setsockopt, SO_REUSEADDR");
     if (exs_bind(fd, (struct sockaddr *)&at.addr, at.len) < 0 || exs_listen(fd, 128) < 0)
@@ -57,13 +56,20 @@ int new_listener(const char *text, bool kernel)
     if (exs_getsockname(fd, (struct sockaddr *)&at.addr, &at.len) < 0)
         fail_exs("exs_getsockname");
     printf("listening on %s\n", address_text(&at.addr, at.len));
+}
+
+int new_listener(const char *text, enum kind kind)
+{
+    struct endpoint at = resolve(text, true);
+    int fd = new_socket(&at, kind);
+    listen_there(fd, text, at);
     return fd;
 }
 
-int new_connection(const char *text, bool kernel)
+int new_connection(const char *text, enum kind kind)
 {
     struct endpoint at = resolve(text, false);
-    int fd = new_socket(&at, kernel);
+    int fd = new_socket(&at, kind);
     /* Without a queue a call waits, as its socket twin does. */
     if (exs_connect(fd, (struct sockaddr *)&at.addr, at.len, 0, EXS_QHANDLE_INVALID, 0) < 0)
         fail_exs("cannot connect to %s", text);

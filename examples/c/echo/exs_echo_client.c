@@ -88,11 +88,11 @@ static bool handle(const exs_event_t *event)
 int main(int argc, char **argv)
 {
     begin(argv);
-    bool kernel = false;
+    enum kind kind = STREAM;
     for (int option; (option = getopt(argc, argv, "k")) != -1;) {
         if (option != 'k')
             usage("[-k] ADDRESS:PORT   (-k: a kernel socket)");
-        kernel = true;
+        kind = KERNEL;
     }
     if (argc != optind + 1)
         usage("[-k] ADDRESS:PORT   (-k: a kernel socket)");
@@ -105,7 +105,7 @@ int main(int argc, char **argv)
     memory = exs_mregister(&buffers, sizeof(buffers), 0);
     if (memory == EXS_MHANDLE_INVALID)
         fail_exs("exs_mregister");
-    fd = new_connection(argv[optind], kernel);
+    fd = new_connection(argv[optind], kind);
 
     await_echo();
     await_input();

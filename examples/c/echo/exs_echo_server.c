@@ -104,11 +104,11 @@ static bool serve(struct client *c)
 int main(int argc, char **argv)
 {
     begin(argv);
-    bool kernel = false;
+    enum kind kind = STREAM;
     for (int option; (option = getopt(argc, argv, "k")) != -1;) {
         if (option != 'k')
             usage("[-k] [ADDRESS:PORT]   (default 127.0.0.1:7007; -k: kernel sockets)");
-        kernel = true;
+        kind = KERNEL;
     }
     if (argc > optind + 1)
         usage("[-k] [ADDRESS:PORT]   (default 127.0.0.1:7007; -k: kernel sockets)");
@@ -120,7 +120,7 @@ int main(int argc, char **argv)
     queue = exs_qcreate(2 + MAX_CLIENTS);
     if (queue == EXS_QHANDLE_INVALID)
         fail_exs("exs_qcreate");
-    int listener = new_listener(argc > optind ? argv[optind] : "127.0.0.1:7007", kernel);
+    int listener = new_listener(argc > optind ? argv[optind] : "127.0.0.1:7007", kind);
     if (exs_fcntl(listener, F_SETFL, O_NONBLOCK) < 0)
         fail_exs("exs_fcntl");
     watch(signals, EXS_POLLIN, &signals_name);

@@ -125,7 +125,7 @@ static bool handle(struct client *c, const exs_event_t *event, unsigned long rou
     return false;
 }
 
-static void load(const char *server, unsigned long n, unsigned long rounds, bool kernel)
+static void load(const char *server, unsigned long n, unsigned long rounds, enum kind kind)
 {
     struct endpoint at = resolve(server, false);
     clients = allocate(n, sizeof(*clients));
@@ -137,7 +137,7 @@ static void load(const char *server, unsigned long n, unsigned long rounds, bool
     double began = now();
     /* All connect at once, and none is waited for. */
     for (unsigned long i = 0; i < n; i++) {
-        clients[i].fd = new_socket(&at, kernel);
+        clients[i].fd = new_socket(&at, kind);
         if (exs_connect(clients[i].fd, (struct sockaddr *)&at.addr, at.len, 0, queue,
                         (exs_ahandle_t)&clients[i]) < 0)
             fail_exs("client %lu: exs_connect", i);
@@ -162,10 +162,10 @@ int main(int argc, char **argv)
 {
     begin(argv);
     unsigned long n = 0, rounds = 10;
-    bool kernel = false;
+    enum kind kind = STREAM;
     for (int option; (option = getopt(argc, argv, "kn:r:")) != -1;) {
         if (option == 'k')
-            kernel = true;
+            kind = KERNEL;
         else if (option == 'n')
             n = number(optarg, 1, 100000, "CLIENTS");
         else if (option == 'r')
@@ -179,10 +179,10 @@ int main(int argc, char **argv)
     if (exs_init(EXS_VERSION) < 0)
         fail_exs("exs_init");
     if (n) {
-        load(argv[optind], n, rounds, kernel);
+        load(argv[optind], n, rounds, kind);
         return 0;
     }
-    int fd = new_connection(argv[optind], kernel);
+    int fd = new_connection(argv[optind], kind);
     converse(fd);
     if (exs_close(fd, 0, EXS_QHANDLE_INVALID, 0) < 0)
         fail_exs("exs_close");

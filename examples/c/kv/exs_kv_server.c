@@ -190,7 +190,7 @@ static void end(void)
     exs_mderegister(memory);
 }
 
-static void start(const char *text, bool kernel)
+static void start(const char *text, enum kind kind)
 {
     if (exs_init(EXS_VERSION) < 0)
         fail_exs("exs_init");
@@ -207,18 +207,18 @@ static void start(const char *text, bool kernel)
         clients[i].next = i + 1 < most ? &clients[i + 1] : NULL;
     }
     unused = clients;
-    listener = new_listener(text, kernel);
+    listener = new_listener(text, kind);
     accept_more();
 }
 
 int main(int argc, char **argv)
 {
     begin(argv);
-    bool kernel = false;
+    enum kind kind = STREAM;
     unsigned long seconds = 10;
     for (int option; (option = getopt(argc, argv, "kc:i:")) != -1;) {
         if (option == 'k')
-            kernel = true;
+            kind = KERNEL;
         else if (option == 'c')
             most = number(optarg, 1, 100000, "CLIENTS");
         else if (option == 'i')
@@ -235,7 +235,7 @@ int main(int argc, char **argv)
     struct itimerspec every = {{(time_t)seconds, 0}, {(time_t)seconds, 0}};
     if (epoll < 0 || timer < 0 || timerfd_settime(timer, 0, &every, NULL) < 0)
         fail_errno("epoll_create1, timerfd_create");
-    start(argc > optind ? argv[optind] : "127.0.0.1:7070", kernel);
+    start(argc > optind ? argv[optind] : "127.0.0.1:7070", kind);
     watch(signals, EPOLL_CTL_ADD, &signals_name);
     watch(timer, EPOLL_CTL_ADD, &timer_name);
     watch(STDIN_FILENO, EPOLL_CTL_ADD, &console_name);
