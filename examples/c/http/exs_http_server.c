@@ -24,7 +24,7 @@
 
 #define USAGE "[-k] [ADDRESS:PORT [DIRECTORY]]   (default 127.0.0.1:8000, here; -k: kernel sockets)"
 
-enum { MOST = 256 };
+enum { MOST = 256, PIECE = 4 << 20 };
 
 struct connection {
     int                fd;
@@ -50,27 +50,38 @@ static void accept_more(void)
     accepting = true;
 }
 
+static void close_file(struct connection *c)
+{
+    if (c->response.file >= 0)
+        close(c->response.file);
+    c->response.file = -1;
+}
+
 static void leave(struct connection *c)
 {
+    close_file(c);
     if (exs_close(c->fd, 0, queue, (exs_ahandle_t)c) < 0)
         fail_exs("exs_close");
 }
 
-/* Head and file, in one operation. The file's descriptor may be closed at once: the library
- * keeps one of its own until the event. */
+/* Head and file, in one operation: a long file in pieces, each of which has its time. */
 static bool answer(struct connection *c)
 {
     struct response *r = &c->response;
+    off_t piece = r->length < PIECE ? r->length : PIECE;
     exs_xferfile_t parts[2] = {
         {.exs_xf_type = EXS_IOVEC,
          .exs_xf_union.exs_xf_iovec = {r->head, r->head_len, memory, 0}},
         {.exs_xf_type = EXS_FDVEC,
-         .exs_xf_union.exs_xf_fdvec = {r->file, 0, r->offset, (uint64_t)r->length}},
+         .exs_xf_union.exs_xf_fdvec = {r->file, 0, r->offset, (uint64_t)piece}},
     };
-    int status = exs_sendfile(c->fd, parts, r->file >= 0 ? 2 : 1, 0, queue, (exs_ahandle_t)c);
-    if (r->file >= 0)
-        close(r->file);
-    return status == 0;
+    int first = r->head_len > 0 ? 0 : 1, end = piece > 0 ? 2 : 1;
+    /* What is left for the pieces that follow. (The list is read during the call only; the
+     * memory that it names, the head, stays as it is until the event.) */
+    r->head_len = 0;
+    r->offset += piece;
+    r->length -= piece;
+    return exs_sendfile(c->fd, parts + first, end - first, 0, queue, (exs_ahandle_t)c) == 0;
 }
 
 /* Posts what is next: the answer to a request that is there, or the receive of one. False if
@@ -96,10 +107,13 @@ static void enter(const exs_event_t *event)
         count++;
         c->fd = event->exs_evt_union.exs_evt_accept.exs_evt_newsocket;
         c->have = 0;
-        /* A client that is silent, or does not read, for 30 seconds gets an event that says so. */
+        c->response.file = -1;
+        /* What takes longer than 30 seconds, as the client is silent or does not read, ends
+         * with an event that says so. */
         exs_timeout_t patience = {.exs_to_time = {30, 0}};
         int on = 1;
         exs_setsockopt(c->fd, SOL_SOCKET, SO_ASYNC_RECV_TIMEOUT, &patience, sizeof(patience));
+        exs_setsockopt(c->fd, SOL_SOCKET, SO_ASYNC_SEND_TIMEOUT, &patience, sizeof(patience));
         exs_setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
         if (!go_on(c))
             leave(c);
@@ -114,8 +128,12 @@ static bool serve(struct connection *c, const exs_event_t *event)
 {
     if (event->exs_evt_errno || ending)
         return false; /* gone, timed out, or cancelled; or the file has become shorter */
-    if (event->exs_evt_type == EXS_EVT_SENDFILE)
+    if (event->exs_evt_type == EXS_EVT_SENDFILE) {
+        if (c->response.length > 0)
+            return answer(c);
+        close_file(c);
         return c->response.keep_alive && go_on(c);
+    }
     size_t n = event->exs_evt_union.exs_evt_xfer.exs_evt_length;
     c->have += n;
     return n > 0 && go_on(c);

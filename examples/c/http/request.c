@@ -85,8 +85,9 @@ static bool decode(char *path)
 /* Opens what lies at the path below the root, step by step, so that no ".." and no symbolic
  * link leads out of it, whoever changes the tree meanwhile. -1 and the status if there is
  * nothing to be had. */
-static int open_below(int root, char *path, struct stat *st, int *status)
+static int open_below(int root, char *path, struct stat *st, int *status, const char **type)
 {
+    *type = type_of(path);
     int at = fcntl(root, F_DUPFD_CLOEXEC, 0);
     char *rest = path, *step;
     *status = 404;
@@ -107,6 +108,7 @@ static int open_below(int root, char *path, struct stat *st, int *status)
         int index = openat(at, "index.html", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         close(at);
         at = index;
+        *type = type_of("index.html");
     }
     if (at >= 0 && (fstat(at, st) < 0 || !S_ISREG(st->st_mode))) {
         close(at);
@@ -201,6 +203,7 @@ static void answer_file(struct response *out, const struct stat *st, const char 
         snprintf(range, sizeof(range), "Content-Range: bytes */%lld\r\n", (long long)st->st_size);
         close(out->file);
         out->file = -1;
+        out->length = 0;
         refuse(out, 416, head_only, range);
         return;
     }
@@ -219,6 +222,7 @@ static void answer_file(struct response *out, const struct stat *st, const char 
     if (head_only || out->length == 0) {
         close(out->file);
         out->file = -1;
+        out->length = 0;
     }
 }
 
@@ -237,7 +241,7 @@ void respond(int root, char *request, size_t len, struct response *out)
     bool head_only = strcmp(method, "HEAD") == 0, old = false;
     if (version)
         version[strcspn(version, "\r")] = 0;
-    if (!is_text || !version || !rest || !parse_fields(rest, &f) || f.body) {
+    if (!is_text || !version || !rest || !parse_fields(rest, &f)) {
         refuse(out, 400, head_only, "");
         return;
     }
@@ -250,15 +254,16 @@ void respond(int root, char *request, size_t len, struct response *out)
         refuse(out, 400, head_only, "");
         return;
     }
-    out->keep_alive = old ? f.keep_alive : !f.close;
+    /* A body would be taken for the next request, so with one the connection ends. */
+    out->keep_alive = !f.body && (old ? f.keep_alive : !f.close);
     if (!head_only && strcmp(method, "GET") != 0) {
         refuse(out, 405, false, "Allow: GET, HEAD\r\n");
         return;
     }
     struct stat st;
     int status;
-    const char *type = path[strlen(path) - 1] == '/' ? "text/html; charset=utf-8" : type_of(path);
-    out->file = open_below(root, path, &st, &status);
+    const char *type;
+    out->file = open_below(root, path, &st, &status, &type);
     if (out->file < 0)
         refuse(out, status, head_only, "");
     else
