@@ -167,6 +167,26 @@ fn key_value_servers_serve_hundreds() {
     key_value(programs(), "400");
 }
 
+/// However the lines of a console come: several at once, or one in pieces.
+#[test]
+fn a_console_is_read_line_by_line() {
+    for way in kv_ways() {
+        let mut server = way.serve(programs(), &["-i", "3600", ANY]);
+        let stdin = server.stdin.as_mut().unwrap();
+        stdin.write_all(b"what\nstats\nsta").unwrap();
+        server.expect("the console knows");
+        server.expect("0 clients");
+        server.stdin.as_mut().unwrap().write_all(b"ts\nquit\n").unwrap();
+        server.expect("0 clients");
+        server.ends();
+        // The end of its input is none of the server's.
+        let mut server = way.serve(programs(), &["-i", "3600", ANY]);
+        drop(server.stdin.take());
+        assert_eq!(way.call_well(programs(), &[&server.addr], b"COUNT\n"), b"COUNT 0\n");
+        server.stop();
+    }
+}
+
 /// The timer's line comes without anybody's asking.
 #[test]
 fn key_value_servers_print_figures_by_themselves() {

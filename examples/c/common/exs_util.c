@@ -50,7 +50,7 @@ void listen_there(int fd, const char *text, struct endpoint at)
     int on = 1;
     if (exs_setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0)
         fail_exs("exs_setsockopt, SO_REUSEADDR");
-    if (exs_bind(fd, (struct sockaddr *)&at.addr, at.len) < 0 || exs_listen(fd, 128) < 0)
+    if (exs_bind(fd, (struct sockaddr *)&at.addr, at.len) < 0 || exs_listen(fd, SOMAXCONN) < 0)
         fail_exs("cannot listen on %s", text);
     at.len = sizeof(at.addr);
     if (exs_getsockname(fd, (struct sockaddr *)&at.addr, &at.len) < 0)

@@ -124,7 +124,7 @@ int tcp_listener(const char *text)
         fail_errno("socket");
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0)
         fail_errno("setsockopt, SO_REUSEADDR");
-    if (bind(fd, (struct sockaddr *)&at.addr, at.len) < 0 || listen(fd, 128) < 0)
+    if (bind(fd, (struct sockaddr *)&at.addr, at.len) < 0 || listen(fd, SOMAXCONN) < 0)
         fail_errno("cannot listen on %s", text);
     at.len = sizeof(at.addr);
     if (getsockname(fd, (struct sockaddr *)&at.addr, &at.len) < 0)
@@ -183,6 +183,28 @@ void allow_many_files(void)
         return; /* then it is what it is */
     limit.rlim_cur = limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+enum console read_console(bool (*obey)(const char *line))
+{
+    static char text[256];
+    static size_t have;
+    ssize_t n = read(STDIN_FILENO, text + have, sizeof(text) - have);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN))
+        return CONSOLE_OPEN;
+    if (n <= 0)
+        return CONSOLE_ENDED;
+    have += (size_t)n;
+    for (char *end; (end = memchr(text, '\n', have));) {
+        *end = 0;
+        if (!obey(text))
+            return CONSOLE_STOPPED;
+        have -= (size_t)(end + 1 - text);
+        memmove(text, end + 1, have);
+    }
+    if (have == sizeof(text)) /* no line that we know is so long */
+        have = 0;
+    return CONSOLE_OPEN;
 }
 
 bool write_all(int fd, const void *bytes, size_t len)

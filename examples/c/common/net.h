@@ -60,6 +60,11 @@ int ending_descriptor(void);
 /* Servers: as many open files as the system allows. */
 void allow_many_files(void);
 
+/* Reads what there is of the program's own input, and hands each whole line to obey, until that
+ * returns false. */
+enum console { CONSOLE_OPEN, CONSOLE_ENDED, CONSOLE_STOPPED };
+enum console read_console(bool (*obey)(const char *line));
+
 /* Writes all of it, however many write(2)s it takes. False: errno says why not. */
 bool write_all(int fd, const void *bytes, size_t len);
 

@@ -150,16 +150,8 @@ static void drain(void)
 }
 
 /* A line from the console; false for the end. */
-static bool obey(void)
+static bool obey(const char *line)
 {
-    char line[64];
-    ssize_t n = read(STDIN_FILENO, line, sizeof(line) - 1);
-    if (n <= 0) { /* nobody is there to type: the server goes on */
-        watch(STDIN_FILENO, EPOLL_CTL_DEL, &console_name);
-        return true;
-    }
-    line[n] = 0;
-    line[strcspn(line, "\n")] = 0;
     if (strcmp(line, "quit") == 0)
         return false;
     if (strcmp(line, "stats") == 0)
@@ -167,6 +159,15 @@ static bool obey(void)
     else
         printf("the console knows: stats, quit\n");
     return true;
+}
+
+/* False for the end. */
+static bool console(void)
+{
+    enum console state = read_console(obey);
+    if (state == CONSOLE_ENDED) /* nobody is there to type: the server goes on */
+        watch(STDIN_FILENO, EPOLL_CTL_DEL, &console_name);
+    return state != CONSOLE_STOPPED;
 }
 
 /* What is under way is cancelled, which leads to its event, and that to the close. Memory
@@ -257,7 +258,7 @@ int main(int argc, char **argv)
             else if (name == &signals_name)
                 going = false;
             else if (name == &console_name)
-                going = obey();
+                going = console();
             else if (read(timer, &ticks, sizeof(ticks)) > 0)
                 print_figures();
         }

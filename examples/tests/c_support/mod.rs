@@ -89,7 +89,9 @@ impl Watchdog {
         let (alive, dog) = mpsc::channel::<()>();
         std::thread::spawn(move || {
             if dog.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("watchdog: {what} has not ended within {PATIENCE:?}");
+                // Not by eprintln, which the test runner keeps, and would lose.
+                let line = format!("watchdog: {what} has not ended within {PATIENCE:?}\n");
+                let _ = std::io::stderr().lock().write_all(line.as_bytes());
                 std::process::abort();
             }
         });
@@ -153,7 +155,7 @@ impl Server {
 
     /// A line for a server that has a console.
     pub fn tell(&mut self, line: &str) {
-        writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
+        self.stdin.as_mut().unwrap().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
     /// What came on its standard error so far.
