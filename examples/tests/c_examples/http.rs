@@ -1,16 +1,13 @@
 //! The HTTP servers in C, asked by curl: over plain sockets, over kernel sockets through EXS,
 //! and over EXS behind a gateway.
 
-mod c_support;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use c_support::{Server, TempDir, Watchdog, has, make, noise, programs, run_command};
-
-const ANY: &str = "127.0.0.1:0";
+use crate::ANY;
+use crate::support::{Server, TempDir, Watchdog, has, noise, programs, run_command, transports};
 
 /// A server, and the gateway before it if it needs one.
 struct Site {
@@ -52,7 +49,7 @@ fn sites(dir: &std::path::Path, root: &str) -> Vec<Site> {
         Site { server: start(&["http_server"]), gateway: None },
         Site { server: start(&["exs_http_server", "-k"]), gateway: None },
     ];
-    for transport in c_support::transports() {
+    for transport in transports() {
         let server = Server::start(dir, &["exs_http_server", ANY, root], transport);
         let gateway = Server::start(dir, &["exs-gateway", ANY, &server.addr], transport);
         all.push(Site { server, gateway: Some(gateway) });
@@ -136,7 +133,7 @@ fn asked_for(site: &Site, top: &TempDir) {
     assert!(site.curl(&["--http1.0", "--include"], "/").contains("Connection: close"));
 }
 
-fn all_sites(dir: &std::path::Path) {
+pub(crate) fn all_sites(dir: &std::path::Path) {
     let (top, root) = tree();
     for site in sites(dir, &root) {
         asked_for(&site, &top);
@@ -219,13 +216,5 @@ fn requests_by_hand() {
         tcp.read_line(&mut line).unwrap();
         assert_eq!(line, "HTTP/1.1 200 OK\r\n");
         site.stop();
-    }
-}
-
-#[test]
-fn nothing_is_found_by_sanitizers() {
-    if has("curl") {
-        let options = "SANITIZE=-fsanitize=address,undefined -fno-sanitize-recover=all";
-        all_sites(&make("sanitized-http", &["CFLAGS=-O1 -g", options]));
     }
 }

@@ -1,6 +1,4 @@
 //! The examples in C: built once, and run as processes.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +10,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Nothing here takes so long, even on a machine that is busy with other things.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -20,7 +18,7 @@ fn top() -> PathBuf {
 
 /// True if there is such a program; if not, that is said where the test runner does not
 /// keep it to itself.
-pub fn has(program: &str) -> bool {
+pub(crate) fn has(program: &str) -> bool {
     let look = format!("command -v {program} >/dev/null");
     let there = Command::new("sh").args(["-c", &look]).status().is_ok_and(|s| s.success());
     if !there {
@@ -56,7 +54,7 @@ fn library() -> &'static Path {
 }
 
 /// Builds all programs by their own Makefile; `more` are variables for it.
-pub fn make(name: &str, more: &[&str]) -> PathBuf {
+pub(crate) fn make(name: &str, more: &[&str]) -> PathBuf {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c-examples").join(name);
     let lib = library().display();
     must(
@@ -75,17 +73,17 @@ pub fn make(name: &str, more: &[&str]) -> PathBuf {
 }
 
 /// Where the programs are: built when first asked for.
-pub fn programs() -> &'static Path {
+pub(crate) fn programs() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| make("plain", &["CFLAGS=-O1"]))
 }
 
 /// Ends the process, with a message, unless it is dropped in time: a panic would not end a
 /// thread that hangs.
-pub struct Watchdog(#[allow(dead_code)] Sender<()>);
+pub(crate) struct Watchdog(#[allow(dead_code)] Sender<()>);
 
 impl Watchdog {
-    pub fn new(what: String) -> Watchdog {
+    pub(crate) fn new(what: String) -> Watchdog {
         let (alive, dog) = mpsc::channel::<()>();
         std::thread::spawn(move || {
             if dog.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
@@ -109,10 +107,10 @@ fn command(dir: &Path, line: &[&str]) -> Command {
 }
 
 /// A server that runs; killed when it is dropped.
-pub struct Server {
-    pub child: Child,
-    pub addr: String,
-    pub stdin: Option<ChildStdin>,
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    pub(crate) addr: String,
+    pub(crate) stdin: Option<ChildStdin>,
     what: String,
     lines: Lines,
     errors: Lines,
@@ -120,14 +118,14 @@ pub struct Server {
 
 impl Server {
     /// Starts it, and waits until it says where it listens. `transport` is EXS_TRANSPORT.
-    pub fn start(dir: &Path, line: &[&str], transport: &str) -> Server {
+    pub(crate) fn start(dir: &Path, line: &[&str], transport: &str) -> Server {
         let mut c = command(dir, line);
         c.env("EXS_TRANSPORT", transport);
         Server::spawn(c)
     }
 
     /// Any command that says "listening on ADDRESS".
-    pub fn spawn(mut c: Command) -> Server {
+    pub(crate) fn spawn(mut c: Command) -> Server {
         c.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = c.spawn().unwrap_or_else(|e| panic!("{c:?}: {e}"));
         let lines = collect(child.stdout.take().unwrap());
@@ -140,7 +138,7 @@ impl Server {
     }
 
     /// Waits for a line with these words; what follows them.
-    pub fn expect(&self, words: &str) -> String {
+    pub(crate) fn expect(&self, words: &str) -> String {
         loop {
             match self.lines.lock().unwrap().recv_timeout(PATIENCE) {
                 Ok(line) => {
@@ -154,7 +152,7 @@ impl Server {
     }
 
     /// A line for a server that has a console.
-    pub fn tell(&mut self, line: &str) {
+    pub(crate) fn tell(&mut self, line: &str) {
         self.stdin.as_mut().unwrap().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
@@ -164,25 +162,25 @@ impl Server {
     }
 
     /// The port of its address.
-    pub fn port(&self) -> &str {
+    pub(crate) fn port(&self) -> &str {
         self.addr.rsplit_once(':').unwrap().1
     }
 
     /// Ends by SIGTERM, and that well.
-    pub fn stop(self) {
+    pub(crate) fn stop(self) {
         signal(&self.child, Signal::TERM);
         self.ends();
     }
 
     /// Ends by SIGTERM, as the signal has it.
-    pub fn stop_at_once(mut self) {
+    pub(crate) fn stop_at_once(mut self) {
         signal(&self.child, Signal::TERM);
         let status = self.child.wait().unwrap();
         assert_eq!(status.code(), None, "{}: {status}; {}", self.what, self.said());
     }
 
     /// Ends by itself, and that well.
-    pub fn ends(mut self) {
+    pub(crate) fn ends(mut self) {
         let _dog = Watchdog::new(self.what.clone());
         let status = self.child.wait().unwrap();
         let said: Vec<String> = self.errors.lock().unwrap().iter().collect();
@@ -216,19 +214,19 @@ fn collect(from: impl Read + Send + 'static) -> Lines {
     Mutex::new(lines)
 }
 
-pub fn signal(child: &Child, signal: Signal) {
+pub(crate) fn signal(child: &Child, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
     kill_process(pid, signal).unwrap();
 }
 
 /// Runs a program to its end, and gives it something to read.
-pub fn run(dir: &Path, line: &[&str], transport: &str, input: &[u8]) -> Output {
+pub(crate) fn run(dir: &Path, line: &[&str], transport: &str, input: &[u8]) -> Output {
     let mut c = command(dir, line);
     c.env("EXS_TRANSPORT", transport);
     run_command(c, input)
 }
 
-pub fn run_command(mut c: Command, input: &[u8]) -> Output {
+pub(crate) fn run_command(mut c: Command, input: &[u8]) -> Output {
     let _dog = Watchdog::new(format!("{c:?}"));
     c.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = c.spawn().unwrap_or_else(|e| panic!("{c:?}: {e}"));
@@ -243,7 +241,7 @@ pub fn run_command(mut c: Command, input: &[u8]) -> Output {
 }
 
 /// The same, for one that must end well; what it printed.
-pub fn well(dir: &Path, line: &[&str], transport: &str, input: &[u8]) -> Vec<u8> {
+pub(crate) fn well(dir: &Path, line: &[&str], transport: &str, input: &[u8]) -> Vec<u8> {
     let out = run(dir, line, transport, input);
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{line:?}: {}\n{said}", out.status);
@@ -251,12 +249,12 @@ pub fn well(dir: &Path, line: &[&str], transport: &str, input: &[u8]) -> Vec<u8>
 }
 
 /// The same as text.
-pub fn text(dir: &Path, line: &[&str], transport: &str, input: &str) -> String {
+pub(crate) fn text(dir: &Path, line: &[&str], transport: &str, input: &str) -> String {
     String::from_utf8(well(dir, line, transport, input.as_bytes())).unwrap()
 }
 
 /// Bytes that do not repeat and do not compress, the same for the same seed.
-pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
     let mut h = blake3::Hasher::new();
     h.update(&seed.to_le_bytes());
@@ -265,10 +263,10 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// A directory that goes when it is dropped.
-pub struct TempDir(pub PathBuf);
+pub(crate) struct TempDir(pub(crate) PathBuf);
 
 impl TempDir {
-    pub fn new(what: &str) -> TempDir {
+    pub(crate) fn new(what: &str) -> TempDir {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = format!("exs-c-{what}-{}-{number}", std::process::id());
@@ -277,14 +275,14 @@ impl TempDir {
         TempDir(path)
     }
 
-    pub fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+    pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.0.join(name);
         fs::write(&path, bytes).unwrap();
         path
     }
 
     /// The names in it.
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = fs::read_dir(&self.0)
             .unwrap()
             .map(|e| e.unwrap().file_name().into_string().unwrap())
@@ -302,20 +300,20 @@ impl Drop for TempDir {
 
 /// Who talks to whom, by what: a server's and a client's beginning of a command line, and
 /// EXS_TRANSPORT.
-pub struct Way {
-    pub server: Vec<&'static str>,
-    pub client: Vec<&'static str>,
-    pub transport: &'static str,
+pub(crate) struct Way {
+    pub(crate) server: Vec<&'static str>,
+    pub(crate) client: Vec<&'static str>,
+    pub(crate) transport: &'static str,
 }
 
 /// The EXS transports that two processes of one host have.
-pub fn transports() -> Vec<&'static str> {
+pub(crate) fn transports() -> Vec<&'static str> {
     ["soft", "shm"].into_iter().filter(|t| t.parse::<exs::Transport>().is_ok()).collect()
 }
 
 /// Every way for the pair of programs that have these names over plain sockets: either side
 /// over plain sockets, over kernel sockets through EXS, and both over EXS.
-pub fn ways(server: [&'static str; 2], client: [&'static str; 2]) -> Vec<Way> {
+pub(crate) fn ways(server: [&'static str; 2], client: [&'static str; 2]) -> Vec<Way> {
     let [plain_server, exs_server] = server;
     let [plain_client, exs_client] = client;
     let tcp = [vec![plain_server], vec![exs_server, "-k"]];
@@ -332,15 +330,15 @@ pub fn ways(server: [&'static str; 2], client: [&'static str; 2]) -> Vec<Way> {
 }
 
 impl Way {
-    pub fn serve(&self, dir: &Path, args: &[&str]) -> Server {
+    pub(crate) fn serve(&self, dir: &Path, args: &[&str]) -> Server {
         Server::start(dir, &[&self.server, args].concat(), self.transport)
     }
 
-    pub fn call(&self, dir: &Path, args: &[&str], input: &[u8]) -> Output {
+    pub(crate) fn call(&self, dir: &Path, args: &[&str], input: &[u8]) -> Output {
         run(dir, &[&self.client, args].concat(), self.transport, input)
     }
 
-    pub fn call_well(&self, dir: &Path, args: &[&str], input: &[u8]) -> Vec<u8> {
+    pub(crate) fn call_well(&self, dir: &Path, args: &[&str], input: &[u8]) -> Vec<u8> {
         well(dir, &[&self.client, args].concat(), self.transport, input)
     }
 }
