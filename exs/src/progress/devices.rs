@@ -1,6 +1,6 @@
 //! Which devices there are: the one place that names the drivers.
 //!
-//! The software RNIC is there from the start. RDMA devices are looked for when a
+//! The software RNIC and shared memory are there from the start. RDMA devices are looked for when a
 //! socket first connects or listens that may use them, so that a program which
 //! pins the software RNIC never touches libibverbs.
 
@@ -11,15 +11,18 @@ use super::report::TransportInfo;
 use super::report::{DeviceInfo, PortInfo};
 use crate::plain::KernelIo;
 use crate::rnic::Rnic;
+use crate::shm::ShmRnic;
 use crate::tcp::SoftRnic;
 
 type MakeSoft = dyn FnOnce(mio::Registry, usize) -> Result<Box<dyn Rnic>, Error> + Send;
-pub(super) type OpenVerbs =
-    dyn FnOnce(&mio::Registry, usize, usize) -> Result<Vec<Box<dyn Rnic>>, Error> + Send;
+pub(super) type OpenVerbs = dyn FnMut(&mio::Registry, &mut dyn Iterator<Item = usize>) -> Result<Vec<Box<dyn Rnic>>, Error>
+    + Send;
 
 /// How a context comes by its devices.
 pub struct Devices {
     pub(super) soft: Box<MakeSoft>,
+    /// None: there is no shared memory, or nobody wants it.
+    pub(super) shm: Option<Box<MakeSoft>>,
     /// None: EXS was built without them.
     pub(super) verbs: Option<Box<OpenVerbs>>,
     /// How kernel sockets wait.
@@ -28,21 +31,27 @@ pub struct Devices {
 
 impl Devices {
     /// The software RNIC that `soft` makes (for a registry and a first token), and
-    /// the RDMA devices that `verbs` opens (for a registry, a first token, and how
-    /// far the first tokens of two devices are apart).
+    /// the RDMA devices that `verbs` opens, for a registry and the first tokens of
+    /// devices. It is called again when others may have come, and then gives those that
+    /// it has not given before (a device that was taken away and comes back is
+    /// another one).
     pub fn new(
         soft: impl FnOnce(mio::Registry, usize) -> Result<Box<dyn Rnic>, Error> + Send + 'static,
-        verbs: impl FnOnce(&mio::Registry, usize, usize) -> Result<Vec<Box<dyn Rnic>>, Error>
+        verbs: impl FnMut(
+            &mio::Registry,
+            &mut dyn Iterator<Item = usize>,
+        ) -> Result<Vec<Box<dyn Rnic>>, Error>
         + Send
         + 'static,
     ) -> Devices {
         let kernel_io = kernel_io();
-        Devices { soft: Box::new(soft), verbs: Some(Box::new(verbs)), kernel_io }
+        Devices { soft: Box::new(soft), shm: None, verbs: Some(Box::new(verbs)), kernel_io }
     }
 
     /// What this host has.
     pub fn of_host() -> Devices {
-        Devices { soft: Box::new(soft), verbs: verbs(), kernel_io: kernel_io() }
+        let (soft, shm) = (Box::new(soft), Some(Box::new(shm) as Box<MakeSoft>));
+        Devices { soft, shm, verbs: verbs(), kernel_io: kernel_io() }
     }
 
     /// The same with another way for kernel sockets to wait than the environment's.
@@ -59,13 +68,20 @@ fn soft(registry: mio::Registry, token_base: usize) -> Result<Box<dyn Rnic>, Err
     Ok(Box::new(rnic))
 }
 
+/// Rings in memory, for peers on this host.
+fn shm(registry: mio::Registry, token_base: usize) -> Result<Box<dyn Rnic>, Error> {
+    let rnic = ShmRnic::with_kernel_keys(registry, token_base)
+        .map_err(|e| Error::os("getrandom", &e))?;
+    Ok(Box::new(rnic))
+}
+
 pub(super) const NO_DEVICE: &str = "this host has no RDMA device. `rdma link` lists them; load the driver of \
                          the adapter, or make one in software: `modprobe rdma_rxe` (or `siw`), then \
                          `rdma link add rxe0 type rxe netdev eth0`. Or let EXS choose: \
                          EXS_TRANSPORT=auto";
 pub(super) const UNBUILT: &str = "this EXS was built without RDMA devices: build it with the feature `verbs`, \
                        which needs libclang and the headers of rdma-core (Debian: libibverbs-dev, \
-                       librdmacm-dev, libclang-14-dev)";
+                       librdmacm-dev, libclang1-14, libclang-common-14-dev)";
 pub(super) const CANNOT_OPEN: &str = "see that rdma-core is installed, that the modules ib_uverbs and rdma_ucm \
                            are loaded (modprobe), and that /dev/infiniband may be opened";
 
@@ -77,7 +93,14 @@ pub(crate) fn describe_transports() -> Vec<TransportInfo> {
         devices: Vec::new(),
         trouble: None,
     };
-    vec![describe_verbs(), soft]
+    vec![describe_verbs(), describe_shm(), soft]
+}
+
+fn describe_shm() -> TransportInfo {
+    let trouble = crate::sys::share(4096).err().map(|e| {
+        format!("this host gives no memory to share (memfd_create: {e}): see what the sandbox allows")
+    });
+    TransportInfo { transport: Transport::Shm, built_in: true, devices: Vec::new(), trouble }
 }
 
 #[cfg(feature = "verbs")]
@@ -125,7 +148,8 @@ fn describe_verbs() -> TransportInfo {
 #[cfg(feature = "verbs")]
 #[expect(clippy::unnecessary_wraps, reason = "without the feature there are none")]
 fn verbs() -> Option<Box<OpenVerbs>> {
-    Some(Box::new(|registry, base, apart| Ok(crate::verbs::open(registry, base, apart)?)))
+    let mut opener = crate::verbs::Opener::default();
+    Some(Box::new(move |registry, tokens| Ok(opener.open(registry, tokens)?)))
 }
 
 #[cfg(not(feature = "verbs"))]

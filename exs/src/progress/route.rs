@@ -1,6 +1,7 @@
 //! By which device a connection goes, and why.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::options::Transport;
 use crate::rnic::RnicError;
@@ -25,19 +26,19 @@ use crate::rnic::RnicError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Route {
-    /// [`Transport::Soft`] or [`Transport::Verbs`].
+    /// [`Transport::Soft`], [`Transport::Shm`] or [`Transport::Verbs`].
     pub transport: Transport,
-    /// The device's name: "rxe0"; "soft" is the software RNIC.
+    /// The device's name: "rxe0"; "soft" is the software RNIC, "shm" shared memory.
     pub device: String,
     /// Why this one.
     pub reason: String,
 }
 
-/// `soft`, or `verbs (rxe0)`.
+/// `soft`, `shm`, or `verbs (rxe0)`.
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.transport {
-            Transport::Soft => f.write_str("soft"),
+            Transport::Soft | Transport::Shm => self.transport.fmt(f),
             other => write!(f, "{other} ({})", self.device),
         }
     }
@@ -51,4 +52,6 @@ pub(crate) struct Verdict {
     pub(crate) name: String,
     /// Why it cannot reach it, if it cannot.
     pub(crate) refused: Option<RnicError>,
+    /// How long ago the peer did not answer by it, if that counts still.
+    pub(super) silent: Option<Duration>,
 }

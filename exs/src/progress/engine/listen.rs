@@ -5,10 +5,14 @@
 //! TCP port on its addresses, and needs no company there: what comes by TCP reaches
 //! it. But then nobody can listen on that port everywhere, so a listener on any
 //! address becomes one on each address that the host has now.
+//!
+//! Shared memory listens beside whatever has the TCP port: its names stand for ports, and
+//! are bound only while the port is held. Where it cannot, the others go on without it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use super::choose::SOFT;
+use super::choose::{SOFT, uses_soft};
+use super::domain::Place;
 use super::device::Device;
 use super::sock::{Accepts, State};
 use super::{Engine, Error, SockId};
@@ -39,12 +43,15 @@ struct Plan {
     addrs: Vec<SocketAddr>,
     verbs: Vec<usize>,
     soft: bool,
+    /// Shared memory, and whether it is all that is wanted.
+    shm: Option<(usize, bool)>,
+    group: Option<String>,
     opts: ListenOpts,
 }
 
 /// What became of a plan: the listeners, and the port; or why there are none.
 struct Opened {
-    on: Vec<(usize, Listener)>,
+    on: Vec<(Place, Listener)>,
     port: u16,
     trouble: Option<RnicError>,
 }
@@ -55,21 +62,23 @@ impl Engine {
         let addr = s.bound.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
         let opts = s.opts.clone();
         let verbs = self.verbs_for(&opts)?;
-        let soft = opts.transport != Transport::Verbs;
+        let soft = uses_soft(&opts);
+        let shm = self.shm_for(&opts)?.map(|d| (d, opts.transport == Transport::Shm));
         let listen_opts = ListenOpts {
             backlog: backlog.max(1),
             v6_only: opts.v6_only,
             handshake_timeout: opts.connect_timeout,
+            port_held: false,
         };
         let addrs = match soft && !verbs.is_empty() && addr.ip().is_unspecified() {
             true => self.everywhere(addr, opts.v6_only)?,
             false => vec![addr],
         };
-        let plan = Plan { addrs, verbs, soft, opts: listen_opts };
+        let plan = Plan { addrs, verbs, soft, shm, group: opts.trust_group, opts: listen_opts };
         let (on, port) =
             self.open_listeners(&plan).map_err(|source| Error::Listen { addr, source })?;
-        for &on in &on {
-            self.by_listener.insert(on, id.index);
+        for &(place, listener) in &on {
+            self.by_listener.insert((place.device, listener), id.index);
         }
         let s = self.sock(id)?;
         s.state = State::Listening;
@@ -98,7 +107,7 @@ impl Engine {
     }
 
     /// Opens the listeners of a plan, with another port while the one chosen is taken.
-    fn open_listeners(&mut self, plan: &Plan) -> Result<(Vec<(usize, Listener)>, u16), RnicError> {
+    fn open_listeners(&mut self, plan: &Plan) -> Result<(Vec<(Place, Listener)>, u16), RnicError> {
         let any_port = plan.addrs.iter().all(|a| a.port() == 0);
         let mut tries = if any_port { PORT_TRIES } else { 1 };
         loop {
@@ -109,9 +118,8 @@ impl Engine {
                 None => RnicError::Os { call: "listen", errno: libc::EADDRNOTAVAIL },
                 Some(e) => e,
             };
-            for (device, listener) in opened.on {
-                // It was just made: there is nothing to go wrong.
-                let _ = self.devices[device].rnic.close_listener(listener);
+            for (place, listener) in opened.on.into_iter().rev() {
+                self.end_listener(place, listener);
             }
             if tries == 0 || !in_use(&taken) {
                 return Err(taken);
@@ -126,11 +134,13 @@ impl Engine {
         let mut trouble = None;
         for &addr in &plan.addrs {
             let mut tcp_taken = false;
-            for &device in plan.verbs.iter().chain(plan.soft.then_some(&SOFT)) {
+            let alone = plan.shm.filter(|(_, alone)| *alone).map(|(d, _)| d);
+            let software = plan.soft.then_some(SOFT).or(alone);
+            for device in plan.verbs.iter().copied().chain(software) {
                 if device == SOFT && tcp_taken {
                     continue;
                 }
-                match self.listen_on(device, addr, &mut opened, &plan.opts) {
+                match self.listen_on(device, addr, &mut opened, plan, false) {
                     Ok(()) => tcp_taken |= self.devices[device].rnic.caps().owns_tcp_port,
                     Err(e) if in_use(&e) => {
                         opened.trouble = Some(e);
@@ -143,10 +153,17 @@ impl Engine {
                     }
                 }
             }
+            // Its name stands for the TCP port, so it comes after it.
+            if let Some((shm, false)) = plan.shm
+                && tcp_taken
+                && let Err(e) = self.listen_on(shm, addr, &mut opened, plan, true)
+            {
+                crate::trace::warn!("not listening on {addr} by shared memory: {e}");
+            }
         }
         if opened.on.is_empty() {
             opened.trouble = match trouble {
-                Some(e) if not_here(&e) && !plan.soft => Some(NOT_A_DEVICE),
+                Some(e) if not_here(&e) && !plan.soft && plan.shm.is_none() => Some(NOT_A_DEVICE),
                 other => other,
             };
         }
@@ -158,17 +175,18 @@ impl Engine {
         device: usize,
         mut addr: SocketAddr,
         opened: &mut Opened,
-        opts: &ListenOpts,
+        plan: &Plan,
+        port_held: bool,
     ) -> Result<(), RnicError> {
         addr.set_port(opened.port);
         let d = &mut self.devices[device];
-        d.start()?;
-        let mut opts = *opts;
+        let mut opts = ListenOpts { port_held, ..plan.opts };
         if d.transport == Transport::Verbs {
             opts.backlog = opts.backlog.max(VERBS_BACKLOG);
         }
-        let listener = d.rnic.listen(addr, &opts)?;
-        opened.on.push((device, listener));
+        let domain = d.enter(plan.group.as_deref())?;
+        let listener = d.rnic.listen(addr, &opts).inspect_err(|_| d.leave(domain))?;
+        opened.on.push((Place { device, domain }, listener));
         let bound = d.rnic.listener_addr(listener)?;
         opened.port = bound.port();
         crate::trace::info!("listening on {bound} by {}", d.name());
@@ -182,10 +200,10 @@ impl Engine {
             return;
         }
         let Some(accepts) = s.accepts.take() else { return };
-        for (device, listener) in accepts.on {
-            self.by_listener.remove(&(device, listener));
-            // It exists: there is nothing to go wrong, unless the device is gone.
-            let _ = self.devices[device].rnic.close_listener(listener);
+        // The last first: shared memory's names before the TCP ports that they stand for.
+        for (place, listener) in accepts.on.into_iter().rev() {
+            self.by_listener.remove(&(place.device, listener));
+            self.end_listener(place, listener);
         }
         let closed = Refusal { code: RefusalCode::Closed, versions: VERSIONS };
         for (device, r) in accepts.waiting {
@@ -208,9 +226,12 @@ impl Engine {
             .map(|((_, listener), index)| (listener, index))
             .collect();
         for (listener, index) in sockets {
-            let _ = self.devices[device].rnic.close_listener(listener);
             let Some(a) = &mut self.socks[index as usize].accepts else { continue };
-            a.on.retain(|on| *on != (device, listener));
+            let on = a.on.iter().position(|on| on.0.device == device && on.1 == listener);
+            if let Some((place, listener)) = on.map(|i| a.on.swap_remove(i)) {
+                self.end_listener(place, listener);
+            }
+            let Some(a) = &mut self.socks[index as usize].accepts else { continue };
             a.waiting.retain(|(d, _)| *d != device);
             if a.on.is_empty() {
                 for op in std::mem::take(&mut a.ops) {
@@ -218,6 +239,14 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Closes a listener of a device.
+    fn end_listener(&mut self, place: Place, listener: Listener) {
+        let d = &mut self.devices[place.device];
+        // It exists: there is nothing to go wrong, unless the device is gone.
+        let _ = d.rnic.close_listener(listener);
+        d.leave(place.domain);
     }
 
     /// The error for what needs a device that is gone.

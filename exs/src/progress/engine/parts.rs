@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use super::domain::Place;
 use super::memory::Prepared;
 use super::ops::TempMrs;
 use super::post::Ticket;
@@ -110,12 +111,12 @@ impl Engine {
         shut: bool,
         now: Time,
     ) -> Result<(), (Error, Vec<Part>)> {
-        let device = match self.may_post_parts(id, &parts) {
-            Ok(device) => device,
+        let place = match self.may_post_parts(id, &parts) {
+            Ok(place) => place,
             Err(e) => return Err((e, parts)),
         };
         let cut = Cut::of(&mut parts);
-        let sources = match self.prepare_parts(device, parts) {
+        let sources = match self.prepare_parts(place, parts) {
             Ok(sources) => sources,
             Err((e, mut back)) => {
                 if let Some(cut) = cut {
@@ -127,7 +128,7 @@ impl Engine {
         let home = Home::Session(id);
         let group = self.open_group(home, id, ticket, sources.len(), (shut, cut));
         for (bufs, source, memory) in sources {
-            self.post_part((id, device), group, ticket, (bufs, source, memory), now);
+            self.post_part((id, place), group, ticket, (bufs, source, memory), now);
         }
         Ok(())
     }
@@ -135,16 +136,16 @@ impl Engine {
     /// Prepares all parts, or none.
     fn prepare_parts(
         &mut self,
-        device: usize,
+        place: Place,
         parts: Vec<Part>,
     ) -> Result<Vec<Sourced>, (Error, Vec<Part>)> {
         let mut sources = Vec::with_capacity(parts.len());
         let mut parts = parts.into_iter();
         while let Some(part) = parts.next() {
-            match self.prepare_part(device, part) {
+            match self.prepare_part(place, part) {
                 Ok(source) => sources.push(source),
                 Err((e, part)) => {
-                    let mut back = self.unprepare_parts(device, sources);
+                    let mut back = self.unprepare_parts(place, sources);
                     back.push(part);
                     back.extend(parts);
                     return Err((e, back));
@@ -186,9 +187,9 @@ impl Engine {
         }
     }
 
-    /// The socket's device, if it takes such parts.
-    fn may_post_parts(&mut self, id: SockId, parts: &[Part]) -> Result<usize, Error> {
-        let device = self.checked(id)?;
+    /// Where the socket's memory is registered, if it takes such parts.
+    fn may_post_parts(&mut self, id: SockId, parts: &[Part]) -> Result<Place, Error> {
+        let place = self.checked(id)?;
         if parts.is_empty() {
             return Err(Error::invalid("there is nothing to send: give at least one part"));
         }
@@ -199,10 +200,10 @@ impl Engine {
         }
         let len = parts.iter().map(part_len).fold(0, u64::saturating_add);
         s.open_session()?.may_post_send(len)?;
-        Ok(device)
+        Ok(place)
     }
 
-    fn prepare_part(&mut self, device: usize, part: Part) -> Result<Sourced, (Error, Part)> {
+    fn prepare_part(&mut self, place: Place, part: Part) -> Result<Sourced, (Error, Part)> {
         match part {
             Part::File { file, offset, len } => {
                 let source = Source::File(FileRange { file, offset, len });
@@ -210,7 +211,7 @@ impl Engine {
             }
             Part::Memory(list) => {
                 let bufs = Bufs::Many(list);
-                match self.prepare(device, &bufs, false) {
+                match self.prepare(place, &bufs, false) {
                     Ok(Prepared { iov, temp, bounce }) => {
                         Ok((bufs, Source::Memory(iov), (temp, bounce)))
                     }
@@ -220,9 +221,9 @@ impl Engine {
         }
     }
 
-    fn unprepare_parts(&mut self, device: usize, sources: Vec<Sourced>) -> Vec<Part> {
+    fn unprepare_parts(&mut self, place: Place, sources: Vec<Sourced>) -> Vec<Part> {
         let undo = |(bufs, source, (temp, bounce)): Sourced| {
-            self.unprepare(device, &temp, bounce);
+            self.unprepare(place, &temp, bounce);
             match source {
                 Source::File(FileRange { file, offset, len }) => Part::File { file, offset, len },
                 Source::Memory(_) => Part::Memory(into_buffers(bufs)),
@@ -235,7 +236,7 @@ impl Engine {
     /// failed.
     fn post_part(
         &mut self,
-        (id, device): (SockId, usize),
+        (id, place): (SockId, Place),
         group: OpId,
         ticket: &Ticket<'_>,
         (bufs, source, memory): Sourced,
@@ -250,7 +251,7 @@ impl Engine {
         } else {
             self.session_post(id, |s| s.post_send(now, op, source).map_err(|(e, _)| e))
         };
-        if let Err((e, bufs)) = self.conclude(device, op, memory, posted) {
+        if let Err((e, bufs)) = self.conclude(place, op, memory, posted) {
             self.finish_part(group, bufs, 0, Err(e), now);
         }
     }
