@@ -20,7 +20,7 @@ ALL_FEATURES ?= internals,tracing,$(FEATURES)
 # Where nobody edits, nobody may change the lock file either.
 LOCKED := $(if $(CI),--locked)
 FUZZ_SECONDS ?= 60
-# Handed to `exs-cp demo`, `exs-pingpong` and to the test runner.
+# Handed to `exs-cp demo`, to `exs-bench` and `exs-pingpong`, and to the test runner.
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 TEST_ARGS ?=
@@ -88,6 +88,17 @@ miri: ## Run the tests of the memory floor and the shared rings under Miri; need
 bench-pingpong: setup-demo ## Latency and bandwidth of exs-pingpong beside plain TCP sockets
 	$(BUILD) build $(RELEASE) exs-pingpong
 	$(BUILD) run --quiet $(RELEASE) exs-pingpong -- demo --compare tcp $(BENCH_ARGS)
+
+# BENCH_ARGS=--quick takes less than a minute and writes to target/bench-quick, as it
+# measures nothing that is worth keeping.
+.PHONY: bench
+bench: setup-demo ## EXS beside plain sockets and installed neighbours: docs/bench (tables, plots, JSON)
+	$(BUILD) build $(RELEASE) exs-perf --bin exs-cp --bin exs-bench
+	$(BUILD) run --quiet $(RELEASE) exs-bench -- $(BENCH_ARGS)
+
+.PHONY: bench-deps
+bench-deps: ## Install the neighbours that `make bench` measures (UCX, libfabric, iperf3, sockperf, rsync, scp)
+	@tests/scripts/setup.sh bench
 
 # What is installed where: exs-ffi/install.sh. LIBDIR, INCLUDEDIR, MANDIR and BINDIR may
 # be given too.

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Puts in place what demo, test or check need, and says what it does.
 #
-#   setup.sh demo|test|check|fuzz|rdma ...
+#   setup.sh demo|test|check|bench|fuzz|rdma ...
 #
-# rdma is what the test bed with kernel RDMA devices needs (tests/rdma/README.md).
+# bench is the neighbours that `make bench` measures beside EXS, each of which it can do
+# without. rdma is what the test bed with kernel RDMA devices needs (tests/rdma/README.md).
 #
 # Debian packages come through apt-get (through sudo if not root), components
 # through rustup. Nothing is asked, nothing is printed if nothing is missing.
@@ -122,7 +123,7 @@ install_verbs() {
 
 knows() { apt-cache show "$1" >/dev/null 2>&1; }
 
-[ $# -gt 0 ] || die "usage: setup.sh demo|test|check|fuzz|rdma ..."
+[ $# -gt 0 ] || die "usage: setup.sh demo|test|check|bench|fuzz|rdma ..."
 verbs=no
 need_rust
 need_linker
@@ -148,6 +149,15 @@ for part in "$@"; do
             need_component rustfmt cargo fmt --version
             need_component clippy cargo clippy --version
             ;;
+        bench)
+            want ucx_perftest ucx-utils "UCX, over TCP and shared memory" "UCX is not measured"
+            want fi_pingpong libfabric-bin "libfabric, over TCP and shared memory" "libfabric is not measured"
+            want iperf3 iperf3 "what plain TCP carries" "iperf3 is not measured"
+            want sockperf sockperf "how fast plain TCP answers" "sockperf is not measured"
+            want rsync rsync "copies files, beside exs-cp" "rsync is not measured"
+            want scp openssh-client "copies files, beside exs-cp" "scp is not measured"
+            want sshd openssh-server "serves scp, on loopback" "scp is not measured"
+            ;;
         fuzz) want c++ g++ "builds the fuzzing engine" "nothing can be fuzzed" ;;
         rdma)
             verbs=yes
@@ -167,8 +177,15 @@ for part in "$@"; do
                 ;;
             esac
             ;;
-        *) die "nothing is called '$part' here: demo, test, check, fuzz, rdma" ;;
+        *) die "nothing is called '$part' here: demo, test, check, bench, fuzz, rdma" ;;
     esac
 done
 install_packages
+# sshd keeps an empty directory there, which only the service's own start makes.
+case " $* " in *" bench "*)
+    if [ "$(id -u)" = 0 ] && has sshd && [ ! -e /run/sshd ]; then
+        say "making /run/sshd, which sshd wants"
+        install -d -m 0755 /run/sshd
+    fi ;;
+esac
 [ $verbs = no ] || install_verbs
