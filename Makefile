@@ -111,6 +111,11 @@ OUT := $(or $(CARGO_TARGET_DIR),target)
 lib: setup-demo ## Build the C library: libexs.so and libexs.a
 	FEATURES="$(FEATURES)" exs-ffi/build.sh $(OUT)/lib
 
+.PHONY: examples-c
+examples-c: lib ## Build the examples in C against it (examples/c/README.md)
+	$(MAKE) -C examples/c OUT=$(abspath $(OUT))/examples-c EXS_CFLAGS=-I$(abspath exs-ffi/include) \
+	    EXS_LIBS="-L$(abspath $(OUT))/lib -Wl,-rpath,$(abspath $(OUT))/lib -lexs"
+
 .PHONY: tools
 tools: setup-demo
 	$(BUILD) build $(LOCKED) --release -p exs-examples --features "$(FEATURES)" --bins

@@ -139,7 +139,8 @@ for part in "$@"; do
             want unshare util-linux "runs tests in name spaces of their own" "the tests in network namespaces and on a full disk are skipped"
             want objcopy binutils "makes one object of the C library" "the C library is not built"
             want g++ g++ "compiles the header as C++" "the header is not tried as C++"
-            want clang clang "compiles the header with a second compiler" "the header is tried with gcc only"
+            want clang clang "compiles header and examples with a second compiler" "they are tried with gcc only"
+            want curl curl "asks the HTTP server among the examples in C" "that server is not tried"
             want mandoc mandoc "checks the manual pages" "the manual pages are not checked"
             want mount mount "gives a test a small full disk" "the tests on a full disk are skipped"
             ;;

@@ -37,6 +37,8 @@ impl Dialer {
         ord: u8,
     ) -> io::Result<()> {
         let (dialer, id) = (Arc::clone(self), Arc::clone(id));
+        // It inherits the mask: the program's signals are for the program's threads.
+        let _held = crate::sys::HeldSignals::new();
         let thread = std::thread::Builder::new().name("exs-verbs-dial".to_owned());
         let dial = move || {
             let attr = ConnAttr { private_data: &private_data, ird, ord };
