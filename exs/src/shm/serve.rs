@@ -182,7 +182,6 @@ impl ShmRnic {
             link.queued = true;
             self.ready.push_back(Source::Link(id));
         }
-        let Ok(link) = self.links.get_mut(id) else { return };
         match link.phase {
             Phase::Open => self.move_data(id, now),
             _ if link.hung_up => self.lost(id),

@@ -59,7 +59,7 @@ impl Turnstile {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.left.wait_timeout_while(taken, PATIENCE, |taken| *taken);
         let (mut taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        (!std::mem::replace(&mut *taken, true)).then_some(Inside(self))
+        if std::mem::replace(&mut *taken, true) { None } else { Some(Inside(self)) }
     }
 }
 
