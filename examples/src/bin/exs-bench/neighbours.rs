@@ -69,7 +69,7 @@ impl Neighbour {
     /// One run: a server of its own, and a client.
     pub(crate) fn measure(self, case: &Case, plan: &Plan) -> Result<Sample, Failure> {
         let port = free_port(plan.address)?;
-        let mut server = Background::start(&mut self.server(port))?;
+        let mut server = Background::start(&mut self.server(case, plan, port))?;
         server.await_port(port, Duration::from_secs(10))?;
         let text = run(&mut self.client(case, plan, port), plan.duration + plan.patience)?;
         let odd = || Failure(format!("{} prints what is not understood: {text}", self.program()));
@@ -89,17 +89,25 @@ impl Neighbour {
         command
     }
 
-    fn server(self, port: u16) -> Command {
+    fn server(self, case: &Case, plan: &Plan, port: u16) -> Command {
         let mut command = self.command();
         let port = port.to_string();
         match self {
             UcxTcp | UcxShm => command.args(["-p", &port]),
-            FabricTcp => command.args(["-p", "tcp", "-e", "msg", "-B", &port]),
-            FabricShm => command.args(["-p", "shm", "-e", "rdm", "-B", &port]),
+            // Both sides must be told how much comes; they wait for each other otherwise.
+            FabricTcp | FabricShm => {
+                command.args(self.fabric_words(case, plan)).args(["-B", &port])
+            }
             Iperf => command.args(["-s", "-1", "-p", &port]),
             Sockperf => command.args(["server", "--tcp", "-p", &port]),
         };
         command
+    }
+
+    fn fabric_words(self, case: &Case, plan: &Plan) -> Vec<String> {
+        let way = if self == FabricTcp { "-p tcp -e msg" } else { "-p shm -e rdm" };
+        let much = format!("{way} -S {} -I {}", case.size, enough(case, plan.duration));
+        much.split(' ').map(str::to_owned).collect()
     }
 
     fn client(self, case: &Case, plan: &Plan, port: u16) -> Command {
@@ -111,8 +119,6 @@ impl Neighbour {
         let (count, warm) = (count.to_string(), (count / 10).clamp(2, 1000).to_string());
         // sockperf counts in whole seconds.
         let seconds = plan.duration.as_secs().max(1).to_string();
-        let provider =
-            if self == FabricTcp { ["-p", "tcp", "-e", "msg"] } else { ["-p", "shm", "-e", "rdm"] };
         let ucx = if case.test == Test::Lat { "tag_lat" } else { "tag_bw" };
         let sockperf = if case.test == Test::Lat { "ping-pong" } else { "throughput" };
         match self {
@@ -120,7 +126,7 @@ impl Neighbour {
                 .args([&addr, "-p", &port, "-t", ucx, "-s", &size])
                 .args(["-n", &count, "-w", &warm, "-f", "-v"]),
             FabricTcp | FabricShm => {
-                command.args(provider).args(["-P", &port, "-S", &size, "-I", &count, &addr])
+                command.args(self.fabric_words(case, plan)).args(["-P", &port, &addr])
             }
             Iperf => command.args(["-c", &addr, "-p", &port, "-l", &size, "-n", &bytes, "-J"]),
             Sockperf => command

@@ -13,7 +13,8 @@ pub(crate) fn text(machine: &Machine, done: &[Section], plots: &[(String, String
         String::new(),
         "Made by `make bench`; do not edit. Everything was measured on one machine, in turn (A B C, A B C), \
          and the median of all rounds counts. The JSON files beside this page have every sample. GB are \
-         10^9 bytes."
+         10^9 bytes. How each program was run is in the source of exs-bench; mind that UCX's and libfabric's \
+         programs always spin, and that libfabric's (fi_pingpong) has one message in flight."
             .to_owned(),
         String::new(),
         format!("Machine: {}.", machine.line()),
