@@ -50,12 +50,15 @@ names=$(sed -n 's/^[^ ].*[ *]\(exs_[a-z_]*\)(.*/\1/p' "$here/include/sys/exs.h" 
 needed=()
 for name in $names; do needed+=(-u "$name"); done
 ld -r --gc-sections "${needed[@]}" -o "$work/all.o" "$work/variadic.o" "$rust"
-# Only these stay visible; and what the standard library uses where the C library has it
-# (weak references), which objcopy would else make necessary. (The bitcode that rustc leaves
-# beside the code is for its own linker; others' plugins stumble over it.)
-{ echo 'exs_*'; nm --undefined-only "$work/all.o" | awk '$1 == "w" { print $2 }'; } > "$work/keep"
-objcopy --wildcard --keep-global-symbols="$work/keep" --remove-section=.llvmbc \
-    --remove-section=.llvmcmd "$work/all.o" "$work/exs.o"
+# Only the header's names stay visible, and what the standard library uses where the C
+# library has it (weak references). Names of what was left out stay in the object as if they
+# were needed: they go. (So does the bitcode that rustc leaves beside the code for its own
+# linker, as others' plugins stumble over it.)
+undefined() { readelf --symbols --wide "$work/all.o" | awk -v is="$1" '$5 == is && $7 == "UND" && $8 { print $8 }'; }
+{ echo 'exs_*'; undefined WEAK; } > "$work/keep"
+undefined LOCAL > "$work/strip"
+objcopy --wildcard --keep-global-symbols="$work/keep" --strip-symbols="$work/strip" \
+    --remove-section=.llvmbc --remove-section=.llvmcmd "$work/all.o" "$work/exs.o"
 
 rm -f "$work/libexs.a"
 ar rcsD "$work/libexs.a" "$work/exs.o"

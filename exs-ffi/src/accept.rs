@@ -13,7 +13,7 @@ use crate::event::{Call, keep_accept, take_accept};
 use crate::ptr::Out;
 use crate::sockets::{self, Entry, Pair, Target};
 use crate::timeouts::Way;
-use crate::{connect, options, poll, queues};
+use crate::{connect, kernel, options, poll, queues};
 
 /// What an accept needs when its connection is there: made when it is posted, so that
 /// nothing can fail any more, and no connection be lost, when the event is dequeued.
@@ -30,10 +30,6 @@ unsafe impl Send for Prepared {}
 
 impl Prepared {
     fn new(entry: &Entry, place: Out<Acceptaddr>, flags: c_int) -> Result<Prepared> {
-        if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
-            let why = "exs_accept knows the flags SOCK_NONBLOCK and SOCK_CLOEXEC only";
-            return Err(Fail::fixed(libc::EINVAL, why));
-        }
         let pair = Pair::new(flags & libc::SOCK_NONBLOCK != 0)?;
         Ok(Prepared { pair, family: entry.family, kind: entry.kind, place })
     }
@@ -62,6 +58,14 @@ impl Prepared {
     }
 }
 
+fn known_flags(flags: c_int) -> Result<()> {
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        let why = "exs_accept knows the flags SOCK_NONBLOCK and SOCK_CLOEXEC only";
+        return Err(Fail::fixed(libc::EINVAL, why));
+    }
+    Ok(())
+}
+
 /// `exs_accept`
 ///
 /// # Safety
@@ -75,8 +79,21 @@ pub unsafe extern "C" fn exs_accept(
     ahandle: AHandle,
 ) -> c_int {
     border(|| {
-        let Target::Exs(entry) = sockets::find(fd)? else { return not_ours(fd) };
+        let target = sockets::find(fd)?;
         let way = queues::way(queue)?;
+        known_flags(flags)?;
+        let entry = match target {
+            Target::Exs(entry) => entry,
+            Target::Kernel => {
+                let Some(q) = way else { return kernel::accept_now(fd, place, flags) };
+                let extra = kernel::accept_extra(flags);
+                let call = Call { extra, ..Call::new(EXS_EVT_ACCEPT, fd) };
+                let token = Token(ahandle as u64);
+                let answer = kernel::Answer { call, queue: &q, place: place.name(), token };
+                return kernel::accept(fd, &answer);
+            }
+            Target::File => return not_ours(fd),
+        };
         let prepared = Prepared::new(&entry, place, flags)?;
         poll::taking(&entry, fd);
         let Some(q) = way else { return accept_now(&entry, fd, prepared) };

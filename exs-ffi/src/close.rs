@@ -12,6 +12,7 @@ use crate::connect::os;
 use crate::data::not_ours;
 use crate::error::{Fail, Result, border};
 use crate::event::Call;
+use crate::kernel;
 use crate::queues::{self, Queue};
 use crate::sockets::{self, Entry, Target};
 
@@ -41,6 +42,8 @@ pub unsafe extern "C" fn exs_close(
         match target {
             Target::Exs(entry) => close(&entry, fd, flags & EXS_CLOSE_ABORT != 0, place, token),
             Target::Kernel => {
+                // Before: so that its operations end now, and the peer sees the end.
+                kernel::cancel(fd, None)?;
                 close_fd(fd)?;
                 finish(place, token)
             }

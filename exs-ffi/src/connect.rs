@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-use exs::{Socket, SocketType, Token};
+use exs::{KernelAddr, Socket, SocketType, Token};
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
 use crate::abi::*;
@@ -14,7 +14,13 @@ use crate::event::Call;
 use crate::ptr::{In, Out};
 use crate::sockets::{self, Entry, Pair, Target};
 use crate::timeouts::Way;
-use crate::{fork, options, poll, queues};
+use crate::{fork, kernel, options, poll, queues};
+
+/// An address of any family, for a kernel socket.
+pub(crate) fn any_address(addr: In<sockaddr>, len: socklen_t) -> Result<KernelAddr> {
+    let bytes = addr.cast::<u8>().bytes((len as usize).min(256))?;
+    KernelAddr::from_sockaddr(&bytes).map_err(|e| Fail::io("the address", &e))
+}
 
 /// The address that C gives: AF_INET or AF_INET6.
 pub(crate) fn address(addr: In<sockaddr>, len: socklen_t) -> Result<SocketAddr> {
@@ -179,13 +185,25 @@ pub unsafe extern "C" fn exs_connect(
     ahandle: AHandle,
 ) -> c_int {
     border(|| {
-        let Target::Exs(entry) = sockets::find(fd)? else { return not_ours(fd) };
         if flags != 0 {
             return Err(Fail::fixed(libc::EINVAL, "exs_connect has no flags"));
         }
+        let call = Call::new(EXS_EVT_CONNECT, fd);
+        let entry = match sockets::find(fd)? {
+            Target::Exs(entry) => entry,
+            Target::Kernel => {
+                let Some(q) = queues::way(queue)? else {
+                    return kernel::connect_now(fd, addr, len);
+                };
+                let answer =
+                    kernel::Answer { call, queue: &q, place: 0, token: Token(ahandle as u64) };
+                return kernel::connect(fd, any_address(addr, len)?, &answer);
+            }
+            Target::File => return not_ours(fd),
+        };
         let addr = suits(&entry, address(addr, len)?)?;
         if let Some(q) = queues::way(queue)? {
-            let on = Call::new(EXS_EVT_CONNECT, fd).on(&q.queue, 0);
+            let on = call.on(&q.queue, 0);
             entry.socket.connect(&on, Token(ahandle as u64), addr)?;
             return Ok(0);
         }
@@ -212,15 +230,28 @@ pub unsafe extern "C" fn exs_shutdown(
     ahandle: AHandle,
 ) -> c_int {
     border(|| {
-        let Target::Exs(entry) = sockets::find(fd)? else { return not_ours(fd) };
+        let number = how;
         let how = match how {
             libc::SHUT_RD => Shutdown::Read,
             libc::SHUT_WR => Shutdown::Write,
             libc::SHUT_RDWR => Shutdown::Both,
             _ => return Err(Fail::fixed(libc::EINVAL, "SHUT_RD, SHUT_WR or SHUT_RDWR")),
         };
+        let call = Call::new(EXS_EVT_SHUTDOWN, fd);
+        let entry = match sockets::find(fd)? {
+            Target::Exs(entry) => entry,
+            Target::Kernel => {
+                let Some(q) = queues::way(queue)? else {
+                    return kernel::shutdown_now(fd, number);
+                };
+                let answer =
+                    kernel::Answer { call, queue: &q, place: 0, token: Token(ahandle as u64) };
+                return kernel::shutdown(fd, how, &answer);
+            }
+            Target::File => return not_ours(fd),
+        };
         if let Some(q) = queues::way(queue)? {
-            let on = Call::new(EXS_EVT_SHUTDOWN, fd).on(&q.queue, 0);
+            let on = call.on(&q.queue, 0);
             entry.socket.shutdown(&on, Token(ahandle as u64), how)?;
             return Ok(0);
         }

@@ -2,17 +2,17 @@
 
 use std::ffi::c_int;
 
-use exs::{Buffer, EventQueue, RecvFlags, SendFlags, Token};
+use exs::{Buffer, EventQueue, KernelAddr, RecvFlags, SendFlags, Token};
 use libc::{MSG_DONTWAIT, MSG_EOR, MSG_MORE, MSG_NOSIGNAL, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 
 use crate::abi::*;
 use crate::blocking::{self, MOST, Patience, TOKEN, moved, refusal};
 use crate::error::{Fail, Result, border};
 use crate::event::{self, Call};
-use crate::ptr::{Bytes, Out};
+use crate::ptr::{Bytes, In, Out};
 use crate::sockets::{self, Entry, Target};
 use crate::timeouts::{Way, posting};
-use crate::{memory, options, poll, queues};
+use crate::{connect, kernel, memory, options, poll, queues};
 
 /// Flags that a call takes, or the error for others.
 fn flags_within(flags: c_int, known: c_int) -> Result<()> {
@@ -110,10 +110,23 @@ pub unsafe extern "C" fn exs_send(
     mhandle: c_int,
 ) -> c_int {
     border(|| {
-        let Target::Exs(entry) = sockets::find(fd)? else { return not_ours(fd) };
+        let call = Call::new(EXS_EVT_SEND, fd);
+        let entry = match sockets::find(fd)? {
+            Target::Exs(entry) => entry,
+            Target::Kernel => {
+                flags_within(flags, kernel::SEND_FLAGS)?;
+                let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
+                let Some(q) = queues::way(queue)? else {
+                    return kernel::send_now(fd, buf, len, flags);
+                };
+                let (place, token) = (event::place(buf), Token(ahandle as u64));
+                let answer = kernel::Answer { call, queue: &q, place, token };
+                return kernel::send(fd, memory, None, flags, &answer);
+            }
+            Target::File => return not_ours(fd),
+        };
         let len = if queue == EXS_QHANDLE_INVALID { options::clip(&entry, len)? } else { len };
         let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
-        let call = Call::new(EXS_EVT_SEND, fd);
         send(&entry, memory, flags, Answer { queue, ahandle, call, place: event::place(buf) })
     })
 }
@@ -133,11 +146,23 @@ pub unsafe extern "C" fn exs_recv(
     mhandle: c_int,
 ) -> c_int {
     border(|| {
-        let Target::Exs(entry) = sockets::find(fd)? else { return not_ours(fd) };
         flags_within(flags, RECV_FLAGS)?;
+        let call = Call::new(EXS_EVT_RECV, fd);
+        let entry = match sockets::find(fd)? {
+            Target::Exs(entry) => entry,
+            Target::Kernel => {
+                let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
+                let Some(q) = queues::way(queue)? else {
+                    return kernel::recv_now(fd, buf, len, flags);
+                };
+                let (place, token) = (event::place(buf), Token(ahandle as u64));
+                let answer = kernel::Answer { call, queue: &q, place, token };
+                return kernel::recv(fd, memory, false, flags, &answer);
+            }
+            Target::File => return not_ours(fd),
+        };
         let len = if queue == EXS_QHANDLE_INVALID { len.min(MOST) } else { len };
         let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
-        let call = Call::new(EXS_EVT_RECV, fd);
         if let Some(q) = queues::way(queue)? {
             let on = call.on(&q.queue, event::place(buf));
             memory.post_recv(&entry, &on, Token(ahandle as u64), flags, fd)?;
@@ -159,7 +184,7 @@ fn received(event: exs::Event, flags: c_int) -> Result<c_int> {
 /// The pieces of a message as memory; clipped if the call has no queue.
 fn pieces(message: &Msghdr, clip: bool) -> Result<Memory> {
     if !message.exs_msg_control.is_null() || message.exs_msg_controllen != 0 {
-        return Err(Fail::fixed(libc::EOPNOTSUPP, "EXS sockets have no ancillary data"));
+        return Err(Fail::fixed(libc::EOPNOTSUPP, "messages of EXS have no ancillary data"));
     }
     let mut left = if clip { MOST } else { usize::MAX };
     let mut buffers = Vec::new();
@@ -181,6 +206,15 @@ fn pieces(message: &Msghdr, clip: bool) -> Result<Memory> {
     })
 }
 
+/// Where a message is to go, if it says so.
+fn destination(m: &Msghdr) -> Result<Option<KernelAddr>> {
+    if m.exs_msg_name.is_null() {
+        return Ok(None);
+    }
+    let name = In::from(Out::name_of(m));
+    connect::any_address(name.cast(), m.exs_msg_namelen).map(Some)
+}
+
 /// `exs_sendmsg`
 ///
 /// # Safety
@@ -194,9 +228,23 @@ pub unsafe extern "C" fn exs_sendmsg(
     ahandle: AHandle,
 ) -> c_int {
     border(|| {
-        let Target::Exs(entry) = sockets::find(fd)? else { return not_ours(fd) };
-        let memory = pieces(&msg.read()?, queue == EXS_QHANDLE_INVALID)?;
+        let m = msg.read()?;
         let call = Call::new(EXS_EVT_SENDMSG, fd);
+        let entry = match sockets::find(fd)? {
+            Target::Exs(entry) => entry,
+            Target::Kernel => {
+                flags_within(flags, kernel::SEND_FLAGS)?;
+                let memory = pieces(&m, false)?;
+                let Some(q) = queues::way(queue)? else {
+                    return kernel::sendmsg_now(fd, &m, flags);
+                };
+                let answer =
+                    kernel::Answer { call, queue: &q, place: msg.name(), token: Token(ahandle as u64) };
+                return kernel::send(fd, memory, destination(&m)?, flags, &answer);
+            }
+            Target::File => return not_ours(fd),
+        };
+        let memory = pieces(&m, queue == EXS_QHANDLE_INVALID)?;
         send(&entry, memory, flags, Answer { queue, ahandle, call, place: msg.name() })
     })
 }
@@ -214,9 +262,23 @@ pub unsafe extern "C" fn exs_recvmsg(
     ahandle: AHandle,
 ) -> c_int {
     border(|| {
-        let Target::Exs(entry) = sockets::find(fd)? else { return not_ours(fd) };
         flags_within(flags, RECV_FLAGS)?;
-        let memory = pieces(&msg.read()?, queue == EXS_QHANDLE_INVALID)?;
+        let m = msg.read()?;
+        let entry = match sockets::find(fd)? {
+            Target::Exs(entry) => entry,
+            Target::Kernel => {
+                let memory = pieces(&m, false)?;
+                let Some(q) = queues::way(queue)? else {
+                    return kernel::recvmsg_now(fd, msg, flags);
+                };
+                let call = Call::new(EXS_EVT_RECVMSG, fd);
+                let answer =
+                    kernel::Answer { call, queue: &q, place: msg.name(), token: Token(ahandle as u64) };
+                return kernel::recv(fd, memory, !m.exs_msg_name.is_null(), flags, &answer);
+            }
+            Target::File => return not_ours(fd),
+        };
+        let memory = pieces(&m, queue == EXS_QHANDLE_INVALID)?;
         let extra = event::ends(entry.kind);
         let call = Call { extra, ..Call::new(EXS_EVT_RECVMSG, fd) };
         if let Some(q) = queues::way(queue)? {

@@ -7,14 +7,14 @@
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
 
-use exs::{Error, EventQueue, OpError, Readiness, SocketType, raw};
+use exs::{Error, EventQueue, KernelAddr, OpError, Readiness, SocketType, raw};
 use libc::c_void;
 use slab::Slab;
 
 use crate::abi::*;
 use crate::accept::Prepared;
 use crate::ptr::{Bytes, Out};
-use crate::{error, poll};
+use crate::{error, kernel, poll};
 
 /// What a call was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,8 @@ pub(crate) fn take_accept(name: u64) -> Option<Prepared> {
 /// An event that nobody will see.
 pub(crate) fn discard(event: exs::Event) {
     let [word, place] = raw::tag(&event);
-    if Call::of(word).kind == EXS_EVT_ACCEPT {
+    let call = Call::of(word);
+    if call.kind == EXS_EVT_ACCEPT && call.extra & kernel::ACCEPTS == 0 {
         drop(take_accept(place));
     }
 }
@@ -82,6 +83,15 @@ pub(crate) fn to_c(mut event: exs::Event) -> Event {
     let filled = |buffer| EvtXfer { exs_evt_length: length, exs_evt_buffer: buffer, exs_evt_total: total };
     let mut union = EventUnion { exs_evt_reserved: [0; 6] };
     match call.kind {
+        EXS_EVT_ACCEPT if call.extra & kernel::ACCEPTS != 0 => {
+            let place = Out::named(place);
+            kernel::store_peer(event.peer(), place);
+            let fd = event.take_descriptor();
+            union.exs_evt_accept = EvtAccept {
+                exs_evt_newsocket: fd.map_or(-1, |fd| kernel::hand_over(fd, call.extra)),
+                ..Prepared::nothing(place)
+            };
+        }
         EXS_EVT_ACCEPT => {
             let accept = take_accept(place).map(|p| p.finish(event.take_accepted()));
             union.exs_evt_accept = accept.unwrap_or_else(|| Prepared::nothing(Out::named(0)));
@@ -97,6 +107,7 @@ pub(crate) fn to_c(mut event: exs::Event) -> Event {
             let message = Out::<Msghdr>::named(place);
             if call.kind == EXS_EVT_RECVMSG {
                 store_flags(message, event.truncated(), call.extra);
+                store_sender(message, event.peer());
             }
             union.exs_evt_xfermsg = EvtXfermsg {
                 exs_evt_length: length,
@@ -164,10 +175,26 @@ pub(crate) fn store_flags(message: Out<Msghdr>, truncated: bool, ends: u16) {
     if let Ok(mut m) = message.read() {
         let cut = if truncated { libc::MSG_TRUNC } else { 0 };
         let end = if ends == 0 { 0 } else { libc::MSG_EOR };
-        (m.exs_msg_flags, m.exs_msg_namelen) = (cut | end, 0);
+        m.exs_msg_flags = cut | end;
+        if m.exs_msg_name.is_null() {
+            m.exs_msg_namelen = 0;
+        }
         // It was read from there just now.
         let _ = message.write(m);
     }
+}
+
+/// Stores whence a message came, where its receiver wants that.
+fn store_sender(message: Out<Msghdr>, from: Option<&KernelAddr>) {
+    let (Ok(mut m), Some(from)) = (message.read(), from) else { return };
+    let (bytes, len) = from.to_sockaddr();
+    let (room, place) = (m.exs_msg_namelen as usize, Out::name_of(&m).cast::<u8>());
+    for (i, b) in bytes.iter().take(len.min(room)).enumerate() {
+        // A receive asks for the sender only if there is a place.
+        let _ = place.write_at(i, *b);
+    }
+    m.exs_msg_namelen = libc::socklen_t::try_from(len).unwrap_or(0);
+    let _ = message.write(m);
 }
 
 /// For `Call::extra` of a receive.

@@ -15,7 +15,7 @@ use crate::event::Call;
 use crate::ptr::{Bytes, In, Out};
 use crate::sockets::{self, Target};
 use crate::timeouts::{Way, posting};
-use crate::{memory, options, queues};
+use crate::{kernel, memory, options, queues};
 
 /// A file of the program's, under a number of the library's: the program may close its
 /// own after the call.
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn exs_sendfile(
     ahandle: AHandle,
 ) -> c_int {
     border(|| {
-        let Target::Exs(entry) = sockets::find(fd)? else { return not_ours(fd) };
+        let target = sockets::find(fd)?;
         if flags & !EXS_SHUT_WR != 0 || count == 0 {
             let why = "exs_sendfile takes at least one element, and the flag EXS_SHUT_WR only";
             return Err(Fail::fixed(libc::EINVAL, why));
@@ -108,11 +108,24 @@ pub unsafe extern "C" fn exs_sendfile(
         let list = In::from(vec).list(count, EXS_IOV_MAX)?;
         let parts = parts(list, queue == EXS_QHANDLE_INVALID)?;
         let shut = flags & EXS_SHUT_WR != 0;
+        let call = Call::new(EXS_EVT_SENDFILE, fd);
+        let entry = match target {
+            Target::Exs(entry) => entry,
+            Target::Kernel => {
+                let Some(q) = queues::way(queue)? else {
+                    return kernel::send_parts_now(fd, parts, shut);
+                };
+                let token = Token(ahandle as u64);
+                let answer = kernel::Answer { call, queue: &q, place: vec.name(), token };
+                return kernel::send_parts(fd, parts, shut, &answer);
+            }
+            Target::File => return not_ours(fd),
+        };
         let post = |q: &exs::EventQueue, token| {
             posting(&entry, Way::Send, || Ok(entry.socket.send_parts(q, token, parts, shut)?))
         };
         if let Some(q) = queues::way(queue)? {
-            let on = Call::new(EXS_EVT_SENDFILE, fd).on(&q.queue, vec.name());
+            let on = call.on(&q.queue, vec.name());
             post(&on, Token(ahandle as u64))?;
             return Ok(0);
         }

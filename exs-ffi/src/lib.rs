@@ -33,6 +33,7 @@ mod extension;
 mod files;
 mod fork;
 mod handles;
+mod kernel;
 mod memory;
 mod options;
 mod poll;

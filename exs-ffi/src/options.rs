@@ -15,6 +15,7 @@ use crate::blocking::{MOST, Patience};
 use crate::connect::os;
 use crate::data::not_ours;
 use crate::error::{Fail, Result, border};
+use crate::kernel;
 use crate::poll::set_pollable;
 use crate::ptr::{In, Out};
 use crate::queues::duration;
@@ -62,18 +63,38 @@ fn text(from: In<c_void>, len: socklen_t) -> Result<String> {
     Ok(text.map_err(|_| Fail::fixed(libc::EINVAL, "a text that is not UTF-8"))?.to_owned())
 }
 
-fn set_timeout(entry: &Entry, way: Way, from: In<c_void>, len: socklen_t) -> Result<()> {
+/// The options of EXS's that kernel sockets have, too.
+fn is_limit(name: c_int) -> bool {
+    matches!(name, SO_ASYNC_SEND_TIMEOUT | SO_ASYNC_RECV_TIMEOUT | SO_ASYNC_RECV_ORDERED)
+}
+
+fn set_kernel(fd: c_int, name: c_int, from: In<c_void>, len: socklen_t) -> Result<()> {
+    let way = match name {
+        SO_ASYNC_SEND_TIMEOUT => Way::Send,
+        SO_ASYNC_RECV_TIMEOUT => Way::Recv,
+        _ => return value::<c_int>(from, len).map(drop),
+    };
+    let (time, once) = timeout(from, len)?;
+    kernel::set_limit(fd, way, time, once)
+}
+
+/// The value of a timeout option: the time, and whether it is for one operation.
+fn timeout(from: In<c_void>, len: socklen_t) -> Result<(Option<Duration>, bool)> {
     let full = len as usize >= size_of::<Timeout>();
     let flags = if full { value::<Timeout>(from, len)?.exs_to_flags } else { 0 };
-    let time = time(from, len)?;
     match flags {
-        0 => change(entry, |o| *limit(o, way) = time),
-        EXS_TIMEOUT_ONCE => {
-            entry.once.set(way, time);
-            Ok(())
-        }
+        0 | EXS_TIMEOUT_ONCE => Ok((time(from, len)?, flags != 0)),
         _ => Err(Fail::fixed(libc::EINVAL, "a timeout knows the flag EXS_TIMEOUT_ONCE only")),
     }
+}
+
+fn set_timeout(entry: &Entry, way: Way, from: In<c_void>, len: socklen_t) -> Result<()> {
+    let (time, once) = timeout(from, len)?;
+    if once {
+        entry.once.set(way, time);
+        return Ok(());
+    }
+    change(entry, |o| *limit(o, way) = time)
 }
 
 fn change(entry: &Entry, f: impl FnOnce(&mut Options)) -> Result<()> {
@@ -294,6 +315,9 @@ pub unsafe extern "C" fn exs_setsockopt(
 ) -> c_int {
     border(|| match sockets::find(fd)? {
         Target::Exs(entry) => set(&entry, fd, level, name, from, len).map(|()| 0),
+        Target::Kernel if level == libc::SOL_SOCKET && is_limit(name) => {
+            set_kernel(fd, name, from, len).map(|()| 0)
+        }
         Target::Kernel => {
             // SAFETY: the caller's promise is that of setsockopt(2).
             os("setsockopt", unsafe { libc::setsockopt(fd, level, name, from.raw(), len) })
@@ -316,6 +340,14 @@ pub unsafe extern "C" fn exs_getsockopt(
 ) -> c_int {
     border(|| match sockets::find(fd)? {
         Target::Exs(entry) => store(get(&entry, level, name)?, place, len).map(|()| 0),
+        Target::Kernel if level == libc::SOL_SOCKET && is_limit(name) => {
+            let value = match name {
+                SO_ASYNC_SEND_TIMEOUT => Value::Time(kernel::limit(fd, Way::Send)?),
+                SO_ASYNC_RECV_TIMEOUT => Value::Time(kernel::limit(fd, Way::Recv)?),
+                _ => Value::Int(1),
+            };
+            store(value, place, len).map(|()| 0)
+        }
         Target::Kernel => {
             // SAFETY: the caller's promise is that of getsockopt(2).
             os("getsockopt", unsafe { libc::getsockopt(fd, level, name, place.raw(), len.raw()) })

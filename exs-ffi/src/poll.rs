@@ -5,12 +5,10 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use exs::raw::Place;
 use exs::{Error, EventKind, EventQueue, Interest, QueueOptions, Readiness, Token, WaitPolicy};
-use slab::Slab;
 
 use crate::abi::*;
 use crate::blocking::{self, Patience, TOKEN, refusal};
@@ -18,7 +16,7 @@ use crate::error::{Fail, Result, border};
 use crate::event::{Call, revents};
 use crate::ptr::Out;
 use crate::sockets::{self, Entry, Target};
-use crate::{queues, watch};
+use crate::{kernel, queues, watch};
 
 fn interest(events: c_int) -> Result<Interest> {
     if events & !(EXS_POLLIN | EXS_POLLOUT) != 0 || events == 0 {
@@ -49,12 +47,17 @@ pub unsafe extern "C" fn exs_poll(
         if let Some(q) = queues::way(queue)? {
             let extra = u16::try_from(events).unwrap_or(0);
             let call = Call { extra, ..Call::new(EXS_EVT_POLL, fd) };
-            let (on, token) = (call.on(&q.queue, place.name()), Token(ahandle as u64));
-            match target {
-                Target::Exs(entry) => entry.socket.poll(&on, token, want)?,
-                Target::Kernel | Target::File => poll_other(fd, want, &on, token)?,
-            }
-            return Ok(0);
+            let token = Token(ahandle as u64);
+            return match target {
+                Target::Exs(entry) => {
+                    entry.socket.poll(&call.on(&q.queue, place.name()), token, want)?;
+                    Ok(0)
+                }
+                Target::Kernel | Target::File => {
+                    let answer = kernel::Answer { call, queue: &q, place: place.name(), token };
+                    kernel::poll(fd, want, &answer)
+                }
+            };
         }
         p.exs_pfd_revents = match target {
             Target::Exs(entry) => {
@@ -64,93 +67,21 @@ pub unsafe extern "C" fn exs_poll(
                 found.into_result()?;
                 revents(ready, events)
             }
-            Target::Kernel | Target::File => poll_now(fd, events, -1)?,
+            Target::Kernel | Target::File => poll_now(fd, events)?,
         };
         place.write(p)?;
         Ok(1)
     })
 }
 
-/// poll(2) on one descriptor: 0 if the time is up.
-fn poll_now(fd: c_int, events: c_int, timeout: c_int) -> Result<c_int> {
+/// poll(2) on one descriptor.
+fn poll_now(fd: c_int, events: c_int) -> Result<c_int> {
     let mut pfd = libc::pollfd { fd, events: i16::try_from(events).unwrap_or(0), revents: 0 };
     // SAFETY: one pollfd that is alive for the call.
-    if unsafe { libc::poll(&raw mut pfd, 1, timeout) } < 0 {
+    if unsafe { libc::poll(&raw mut pfd, 1, -1) } < 0 {
         return Err(refusal(libc::EINTR));
     }
     Ok(c_int::from(pfd.revents) & (events | EXS_POLLERR | EXS_POLLHUP))
-}
-
-/// A poll of a descriptor that is not EXS's, waiting.
-struct Polled {
-    place: Place,
-    token: Token,
-    /// The program's number, for exs_cancel.
-    number: c_int,
-    want: Interest,
-    /// A copy: the program may close its own, and the number be another file's then.
-    fd: OwnedFd,
-}
-
-static POLLED: Mutex<Slab<Polled>> = Mutex::new(Slab::new());
-
-fn polled() -> MutexGuard<'static, Slab<Polled>> {
-    POLLED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn poll_other(fd: c_int, want: Interest, on: &EventQueue, token: Token) -> Result<()> {
-    let place = Place::book(on)?;
-    // SAFETY: takes no pointers.
-    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-    if copy < 0 {
-        return Err(Fail::os("dup"));
-    }
-    // SAFETY: just made, and nobody else's.
-    let own = unsafe { OwnedFd::from_raw_fd(copy) };
-    let mio = match (want.readable, want.writable) {
-        (true, true) => mio::Interest::READABLE | mio::Interest::WRITABLE,
-        (false, _) => mio::Interest::WRITABLE,
-        (true, false) => mio::Interest::READABLE,
-    };
-    // Entered under the lock, so that the thread finds it however soon it is ready.
-    let mut table = polled();
-    let slot = table.vacant_key();
-    match watch::polled(&own, slot, mio)? {
-        Ok(()) => {
-            table.insert(Polled { place, token, number: fd, want, fd: own });
-            Ok(())
-        }
-        // A regular file: always ready, as poll(2) has it.
-        Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
-            let ready =
-                Readiness { readable: want.readable, writable: want.writable, error: false };
-            Ok(place.complete(token, EventKind::Poll, Ok(ready))?)
-        }
-        Err(e) => Err(Fail::io("epoll_ctl", &e)),
-    }
-}
-
-/// The watching thread: a descriptor may be ready.
-pub(crate) fn became_ready(slot: usize) {
-    let mut table = polled();
-    let Some(p) = table.get(slot) else { return };
-    let asked = if p.want.readable { EXS_POLLIN } else { 0 }
-        | if p.want.writable { EXS_POLLOUT } else { 0 };
-    let found = poll_now(p.fd.as_raw_fd(), asked, 0).unwrap_or(0);
-    // The slot may be another poll's by now: then this one is not ready, perhaps.
-    if found == 0 {
-        return;
-    }
-    let p = table.remove(slot);
-    drop(table);
-    watch::forget(p.fd.as_raw_fd());
-    let ready = Readiness {
-        readable: found & EXS_POLLIN != 0,
-        writable: found & EXS_POLLOUT != 0,
-        error: found & (EXS_POLLERR | EXS_POLLHUP) != 0,
-    };
-    // EXS has been started, or the place would not have been booked.
-    let _ = p.place.complete(p.token, EventKind::Poll, Ok(ready));
 }
 
 /// `exs_cancel`
@@ -168,28 +99,10 @@ pub unsafe extern "C" fn exs_cancel(fd: c_int, flags: c_int, ahandle: AHandle) -
         let n = match sockets::find(fd)? {
             Target::Exs(entry) if by_handle => entry.socket.cancel(token),
             Target::Exs(entry) => entry.socket.cancel_all(),
-            Target::Kernel | Target::File => cancel_polls(fd, by_handle.then_some(token)),
+            Target::Kernel | Target::File => kernel::cancel(fd, by_handle.then_some(token))?,
         };
         Ok(c_int::try_from(n).unwrap_or(c_int::MAX))
     })
-}
-
-fn cancel_polls(number: c_int, token: Option<Token>) -> usize {
-    let mut table = polled();
-    let chosen: Vec<usize> = table
-        .iter()
-        .filter(|(_, p)| p.number == number && token.is_none_or(|t| p.token == t))
-        .map(|(slot, _)| slot)
-        .collect();
-    let gone: Vec<Polled> = chosen.into_iter().map(|slot| table.remove(slot)).collect();
-    drop(table);
-    let n = gone.len();
-    for p in gone {
-        watch::forget(p.fd.as_raw_fd());
-        let cancelled = Err(Error::Op(exs::OpError::Cancelled));
-        let _ = p.place.complete(p.token, EventKind::Poll, cancelled);
-    }
-    n
 }
 
 // ---- The library's own operations -------------------------------------------

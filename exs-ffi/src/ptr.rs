@@ -152,6 +152,11 @@ impl<T> From<Out<T>> for In<T> {
 }
 
 impl Out<Msg> {
+    /// Where a message says where it goes, or whence it came.
+    pub(crate) fn name_of(message: &Msg) -> Out<c_void> {
+        Out(message.exs_msg_name)
+    }
+
     /// The pieces of a message.
     pub(crate) fn pieces(message: &Msg) -> In<crate::abi::Iovec> {
         In(message.exs_msg_iov.cast_const())

@@ -1,6 +1,5 @@
 //! The thread that sees what no call is there to see: descriptors that the program
-//! closes, readiness of descriptors that are not EXS's, and queues that announce
-//! their events by a signal.
+//! closes, and queues that announce their events by a signal.
 //!
 //! It sleeps in a poll of its own, apart from the reactor that moves data, and is started
 //! with the first socket, or whatever needs it first.
@@ -22,8 +21,7 @@ static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
 /// What a token is of: its two lowest bits.
 const SOCKET: usize = 0;
 const QUEUE: usize = 1;
-const POLLED: usize = 2;
-const INNER: usize = 3;
+const INNER: usize = 2;
 
 /// Registers with the thread's poll, and starts it if need be.
 fn with<T>(f: impl FnOnce(&Registry) -> io::Result<T>) -> Result<T> {
@@ -75,7 +73,6 @@ fn run(mut poll: Poll) {
             match of {
                 SOCKET => sockets::hung_up(name as u64),
                 QUEUE => queues::announce(c_int::try_from(name).unwrap_or(-1)),
-                POLLED => poll::became_ready(name),
                 _ => poll::inner_events(),
             }
         }
@@ -97,12 +94,6 @@ pub(crate) fn queue(fd: c_int, handle: c_int) -> Result<()> {
 /// Watches the descriptor of the library's own queue.
 pub(crate) fn inner(fd: c_int) -> Result<()> {
     with(|r| r.register(&mut SourceFd(&fd), Token(INNER), Interest::READABLE))
-}
-
-/// Watches any descriptor once. What epoll does not take (a regular file) is an error
-/// of the kind `PermissionDenied`.
-pub(crate) fn polled(fd: &OwnedFd, name: usize, interest: Interest) -> Result<io::Result<()>> {
-    with(|r| Ok(r.register(&mut SourceFd(&fd.as_raw_fd()), Token((name << 2) | POLLED), interest)))
 }
 
 /// Watches a descriptor no more.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::super::{EventQueue, Refused, Token};
 use crate::mem::Buffer;
 use crate::plain::{Kind, Pieces, Request, Target};
-use crate::progress::{Bufs, Context, Error, EventKind, Interest};
+use crate::progress::{Bufs, Context, Error, EventKind, Interest, Part};
 use crate::rnic::FileRange;
 use crate::sys::{self, Identity, KernelAddr, PIECES_MAX};
 
@@ -188,6 +188,43 @@ impl<'a> Descriptor<'a> {
     ) -> Result<(), Error> {
         let range = FileRange { file, offset, len };
         self.post_bare(queue, token, EventKind::SendFile, limit, Request::File(range))
+    }
+
+    /// Memory and parts of files as one stretch of bytes, with one event; with `shut` the
+    /// sending direction ends after them. Streams only, or one part.
+    ///
+    /// # Errors
+    /// As [`Descriptor::send`]; EOPNOTSUPP.
+    pub fn send_parts(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        parts: Vec<Part>,
+        shut: bool,
+        limit: Option<Duration>,
+    ) -> Result<(), Refused<Vec<Part>>> {
+        let error = if parts.is_empty() {
+            Some(Error::invalid("there is nothing to send: give at least one part"))
+        } else if self.target.kind != Kind::Stream && parts.len() > 1 {
+            let errno = libc::EOPNOTSUPP;
+            Some(Error::Os { call: "a message of memory and files together", errno })
+        } else {
+            None
+        };
+        let ready = match error {
+            Some(e) => Err(e),
+            None => self.ready(queue, 0, 0, 0),
+        };
+        match ready {
+            Err(error) => Err(Refused { error, buffer: parts }),
+            Ok((context, _)) => {
+                context.call(|e, now| {
+                    let target = (&self.target, limit);
+                    e.post_kernel_parts(target, &queue.ticket(token), parts, shut, now);
+                });
+                Ok(())
+            }
+        }
     }
 
     /// shutdown(2), after what was posted to be sent before.

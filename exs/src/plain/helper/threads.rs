@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{CallOff, Inbox, Job, JobResult};
-use crate::sys;
+use crate::sys::{self, HeldSignals};
 
 /// Threads at most: of more connects at once some wait until others are over.
 const MOST: usize = 64;
@@ -79,6 +79,8 @@ impl Pool {
         let mut st = self.shared.lock();
         if st.jobs.len() >= st.idle && st.threads < MOST {
             let shared = Arc::clone(&self.shared);
+            // It inherits the mask: the program's signals are for the program's threads.
+            let _held = HeldSignals::new();
             let made =
                 std::thread::Builder::new().name("exs-wait".into()).spawn(move || shared.work());
             match made {

@@ -5,11 +5,13 @@
 
 use std::time::Duration;
 
+use super::parts::{Home, Part};
 use super::post::Ticket;
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
 use crate::plain::{End, Failure, Pieces, Posted, Request, Target};
 use crate::progress::event::{Bufs, EventKind, RawEvent, Readiness};
+use crate::rnic::FileRange;
 use crate::session::OpError;
 use crate::time::Time;
 
@@ -36,6 +38,56 @@ impl Engine {
         self.plain.post(now, posted, target, request);
     }
 
+    /// Posts the parts of one send on a kernel socket.
+    pub(crate) fn post_kernel_parts(
+        &mut self,
+        (target, limit): (&Target<'_>, Option<Duration>),
+        ticket: &Ticket<'_>,
+        parts: Vec<Part>,
+        shut: bool,
+        now: Time,
+    ) {
+        let number = std::os::fd::AsRawFd::as_raw_fd(&target.fd);
+        let home = Home::Kernel(target.identity.dev, target.identity.ino);
+        let count = parts.len() + usize::from(shut);
+        let group = self.open_group(home, NO_SOCK, ticket, count, false);
+        let mut left = count;
+        for part in parts {
+            left -= 1;
+            // The kernel may wait for what follows, and make fewer packets of it.
+            let flags = if left > 0 { libc::MSG_MORE } else { 0 };
+            let (bufs, request) = match part {
+                Part::Memory(list) => {
+                    let bufs = Bufs::Many(list);
+                    let pieces = pieces(&bufs);
+                    (bufs, Request::Send { pieces, to: None, flags })
+                }
+                Part::File { file, offset, len } => {
+                    (Bufs::None, Request::File(FileRange { file, offset, len }))
+                }
+            };
+            self.post_kernel_part((target, limit), group, ticket, (number, bufs, request), now);
+        }
+        if shut {
+            let request = (number, Bufs::None, Request::Shutdown(libc::SHUT_WR));
+            self.post_kernel_part((target, limit), group, ticket, request, now);
+        }
+    }
+
+    fn post_kernel_part(
+        &mut self,
+        (target, limit): (&Target<'_>, Option<Duration>),
+        group: OpId,
+        ticket: &Ticket<'_>,
+        (number, bufs, request): (i32, Bufs, Request),
+        now: Time,
+    ) {
+        let op = self.book(NO_SOCK, ticket, EventKind::SendFile, bufs);
+        self.join_group(group, op);
+        let posted = Posted { op, number, limit: limit.map(|d| (now + d, d)) };
+        self.plain.post(now, posted, target, request);
+    }
+
     /// Cancels what was posted with a descriptor, all of it or what has a token.
     pub(crate) fn cancel_kernel(
         &mut self,
@@ -56,9 +108,14 @@ impl Engine {
     }
 
     /// Turns what has ended into events.
-    pub(super) fn reap_kernel(&mut self) {
+    pub(super) fn reap_kernel(&mut self, now: Time) {
         while let Some((posted, end)) = self.plain.poll_done() {
             let Some(op) = self.ops.remove(posted.op) else { continue };
+            if op.group != 0 {
+                let result = end.result.map_err(|why| error(why, op.kind));
+                self.finish_part(op.group, op.bufs, end.bytes, result, now);
+                continue;
+            }
             let mut event = RawEvent::new(op.token, op.kind);
             let End { bytes, total, eof, from, accepted, revents, result } = end;
             (event.bytes, event.total, event.eof) = (bytes, total, eof);

@@ -309,7 +309,7 @@ impl Engine {
 
     /// Events and completions of all devices.
     fn reap(&mut self, now: Time) {
-        self.reap_kernel();
+        self.reap_kernel(now);
         for device in 0..self.devices.len() {
             while let Some(event) = self.devices[device].rnic.poll_event() {
                 self.handle_event(device, event, now);
@@ -396,7 +396,8 @@ impl Engine {
         let Some(mut op) = self.ops.remove(done.op) else { return };
         self.release_memory(&mut op, done.bytes);
         if op.group != 0 {
-            return self.finish_part(op.group, op.bufs, done, now);
+            let result = done.result.map_err(Error::Op);
+            return self.finish_part(op.group, op.bufs, done.bytes, result, now);
         }
         let mut event = RawEvent::new(op.token, op.kind);
         event.bytes = done.bytes;

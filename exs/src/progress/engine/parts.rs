@@ -15,7 +15,7 @@ use crate::ids::OpId;
 use crate::mem::Buffer;
 use crate::progress::event::{Bufs, EventKind, RawEvent};
 use crate::rnic::FileRange;
-use crate::session::{Done, IoVec, OpError, Source};
+use crate::session::{OpError, Source};
 use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
@@ -35,9 +35,18 @@ pub enum Part {
     },
 }
 
+/// Whose operations the parts are.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Home {
+    /// An EXS socket's.
+    Session(SockId),
+    /// A kernel socket's, by its device and inode.
+    Kernel(u64, u64),
+}
+
 /// What has become of the parts so far.
 pub(super) struct Group {
-    sock: SockId,
+    home: Home,
     parts: Vec<OpId>,
     left: usize,
     bytes: u64,
@@ -71,15 +80,37 @@ impl Engine {
                 }
             }
         }
-        let group = self.book(id, ticket, EventKind::SendFile, Bufs::None);
-        let left = sources.len();
-        let parts = Vec::with_capacity(left);
-        let entry = Group { sock: id, parts, left, bytes: 0, failed: None, bufs: Vec::new(), shut };
-        self.groups.insert(group, entry);
+        let group = self.open_group(Home::Session(id), id, ticket, sources.len(), shut);
         for (bufs, source, memory) in sources {
-            self.post_part(device, group, ticket, (bufs, source, memory), now);
+            self.post_part((id, device), group, ticket, (bufs, source, memory), now);
         }
         Ok(())
+    }
+
+    /// The operation that the program knows, for so many parts to come.
+    pub(super) fn open_group(
+        &mut self,
+        home: Home,
+        sock: SockId,
+        ticket: &Ticket<'_>,
+        left: usize,
+        shut: bool,
+    ) -> OpId {
+        let group = self.book(sock, ticket, EventKind::SendFile, Bufs::None);
+        let parts = Vec::with_capacity(left);
+        let entry = Group { home, parts, left, bytes: 0, failed: None, bufs: Vec::new(), shut };
+        self.groups.insert(group, entry);
+        group
+    }
+
+    /// Makes an operation a part of a group.
+    pub(super) fn join_group(&mut self, group: OpId, op: OpId) {
+        if let Some(o) = self.ops.get_mut(op) {
+            o.group = group;
+        }
+        if let Some(g) = self.groups.get_mut(&group) {
+            g.parts.push(op);
+        }
     }
 
     /// The socket's device, if it takes such parts.
@@ -131,62 +162,72 @@ impl Engine {
     /// failed.
     fn post_part(
         &mut self,
-        device: usize,
+        (id, device): (SockId, usize),
         group: OpId,
         ticket: &Ticket<'_>,
         (bufs, source, memory): Sourced,
         now: Time,
     ) {
         let Some(g) = self.groups.get(&group) else { return };
-        let (id, broken) = (g.sock, g.failed.is_some());
+        let broken = g.failed.is_some();
         let op = self.book(id, ticket, EventKind::SendFile, bufs);
-        if let Some(op) = self.ops.get_mut(op) {
-            op.group = group;
-        }
+        self.join_group(group, op);
         let posted = if broken {
             Err(OpError::Cancelled)
         } else {
             self.session_post(id, |s| s.post_send(now, op, source).map_err(|(e, _)| e))
         };
-        let refused = self.conclude(device, op, memory, posted);
-        let Some(g) = self.groups.get_mut(&group) else { return };
-        match refused {
-            Ok(()) => g.parts.push(op),
-            Err((e, bufs)) => {
-                g.bufs.extend(into_buffers(bufs));
-                self.end_part(group, 0, Err(e), now);
-            }
+        if let Err((e, bufs)) = self.conclude(device, op, memory, posted) {
+            self.finish_part(group, bufs, 0, Err(e), now);
         }
     }
 
-    /// A part has ended, as its session says.
-    pub(super) fn finish_part(&mut self, group: OpId, bufs: Bufs, done: Done, now: Time) {
+    /// A part has ended.
+    pub(super) fn finish_part(
+        &mut self,
+        group: OpId,
+        bufs: Bufs,
+        bytes: u64,
+        result: Result<(), Error>,
+        now: Time,
+    ) {
         if let Some(g) = self.groups.get_mut(&group) {
             g.bufs.extend(into_buffers(bufs));
         }
-        self.end_part(group, done.bytes, done.result.map_err(Error::Op), now);
+        self.end_part(group, bytes, result, now);
     }
 
     fn end_part(&mut self, group: OpId, bytes: u64, result: Result<(), Error>, now: Time) {
         let Some(g) = self.groups.get_mut(&group) else { return };
         g.left -= 1;
         g.bytes += bytes;
-        let (id, left) = (g.sock, g.left);
+        let (home, left) = (g.home, g.left);
         if let Err(e) = result
             && g.failed.is_none()
         {
             g.failed = Some(e);
             let behind = g.parts.clone();
-            if let Some(session) = self.sock(id).ok().and_then(|s| s.session.as_mut()) {
-                for op in behind {
-                    // Those that have ended already are not found.
-                    session.cancel(now, op);
-                }
-            }
-            self.mark(id.index);
+            self.cancel_parts(home, &behind, now);
         }
         if left == 0 {
             self.end_group(group, now);
+        }
+    }
+
+    /// Asks parts to end; those that have ended already are not found.
+    fn cancel_parts(&mut self, home: Home, parts: &[OpId], now: Time) {
+        match home {
+            Home::Kernel(dev, ino) => {
+                self.plain.cancel_named(now, dev, ino, |op| parts.contains(&op));
+            }
+            Home::Session(id) => {
+                if let Some(session) = self.sock(id).ok().and_then(|s| s.session.as_mut()) {
+                    for op in parts {
+                        session.cancel(now, *op);
+                    }
+                }
+                self.mark(id.index);
+            }
         }
     }
 
@@ -194,9 +235,12 @@ impl Engine {
         let (Some(g), Some(op)) = (self.groups.remove(&group), self.ops.remove(group)) else {
             return;
         };
-        if g.shut && g.failed.is_none() {
+        if let Home::Session(id) = g.home
+            && g.shut
+            && g.failed.is_none()
+        {
             // No event of its own; if the direction has ended meanwhile, so much the better.
-            let _ = self.session_post(g.sock, |s| s.shutdown_send(now, 0));
+            let _ = self.session_post(id, |s| s.shutdown_send(now, 0));
         }
         let mut event = RawEvent::new(op.token, op.kind);
         event.bytes = g.bytes;

@@ -1,0 +1,377 @@
+//! The calls on ordinary kernel sockets, whose peers know nothing of EXS.
+//!
+//! With a queue they are operations of `exs::raw::kernel`. Without one they are the system
+//! calls themselves: that is what blocking use of such a socket is. Its owner's flags and
+//! options stay as they are; the time limits of EXS, which the kernel has no place for, are
+//! kept here by the socket's inode.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::net::Shutdown;
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use exs::raw::kernel::Descriptor;
+use exs::{EventQueue, Interest, KernelAddr, Part, Token};
+use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, c_void, iovec, msghdr, sockaddr, socklen_t};
+
+use crate::abi::*;
+use crate::blocking::MOST;
+use crate::data::Memory;
+use crate::error::{Fail, Result};
+use crate::event::Call;
+use crate::ptr::{Bytes, In, Out};
+use crate::queues::Queue;
+use crate::sockets;
+use crate::timeouts::Way;
+
+/// The descriptor, for the raw layer.
+fn descriptor<'a>(fd: c_int) -> Result<Descriptor<'a>> {
+    if fd < 0 {
+        return Err(Fail::fixed(libc::EBADF, "this number is not an open descriptor"));
+    }
+    // SAFETY: the caller of C keeps the descriptor open during the call that it gives it
+    // to; if it does not, the system calls say so.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    Ok(Descriptor::new(fd)?)
+}
+
+/// Where the answer goes: the call, the queue and the caller's place.
+pub(crate) struct Answer<'a> {
+    pub(crate) call: Call,
+    pub(crate) queue: &'a Queue,
+    pub(crate) place: u64,
+    pub(crate) token: Token,
+}
+
+impl Answer<'_> {
+    fn on(&self) -> EventQueue {
+        self.call.on(&self.queue.queue, self.place)
+    }
+}
+
+// ---- Time limits ---------------------------------------------------------------
+
+#[derive(Clone, Copy, Default)]
+struct Limits {
+    usual: [Option<Duration>; 2],
+    once: [Option<Duration>; 2],
+}
+
+#[derive(Default)]
+struct Known {
+    limits: HashMap<u64, Limits>,
+    /// How many there may be before those of sockets that are gone are thrown out.
+    prune: usize,
+}
+
+static LIMITS: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+/// There are some: else nobody looks.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+fn known() -> MutexGuard<'static, Known> {
+    LIMITS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Nobody tells when a socket of the kernel's ends; so now and then it is seen which of
+/// them are still there.
+fn prune(known: &mut Known) {
+    if known.limits.len() < known.prune.max(64) {
+        return;
+    }
+    let numbers = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let inodes: std::collections::HashSet<u64> = numbers
+        .filter_map(|e| e.file_name().to_str()?.parse::<c_int>().ok())
+        .filter_map(|fd| sockets::stat(fd).ok().map(|st| st.st_ino))
+        .collect();
+    known.limits.retain(|inode, _| inodes.contains(inode));
+    known.prune = known.limits.len() * 2;
+}
+
+/// Sets a limit: for all operations to come, or the next one.
+pub(crate) fn set_limit(fd: c_int, way: Way, time: Option<Duration>, once: bool) -> Result<()> {
+    let inode = sockets::stat(fd)?.st_ino;
+    let mut known = known();
+    prune(&mut known);
+    let limits = known.limits.entry(inode).or_default();
+    *(if once { &mut limits.once[way as usize] } else { &mut limits.usual[way as usize] }) = time;
+    ANY.store(true, Ordering::Release);
+    Ok(())
+}
+
+/// The limit that an operation posted now would have.
+pub(crate) fn limit(fd: c_int, way: Way) -> Result<Option<Duration>> {
+    if !ANY.load(Ordering::Acquire) {
+        return Ok(None);
+    }
+    let inode = sockets::stat(fd)?.st_ino;
+    let limits = known().limits.get(&inode).copied().unwrap_or_default();
+    Ok(limits.once[way as usize].or(limits.usual[way as usize]))
+}
+
+/// Posts with the limit that holds; one for the next operation only is used up by that.
+fn limited<T, E>(
+    fd: c_int,
+    way: Way,
+    post: impl FnOnce(Option<Duration>) -> std::result::Result<T, E>,
+) -> Result<T>
+where
+    Fail: From<E>,
+{
+    let posted = post(limit(fd, way)?)?;
+    if ANY.load(Ordering::Acquire) {
+        let inode = sockets::stat(fd)?.st_ino;
+        if let Some(limits) = known().limits.get_mut(&inode) {
+            limits.once[way as usize] = None;
+        }
+    }
+    Ok(posted)
+}
+
+// ---- With a queue ----------------------------------------------------------------
+
+pub(crate) fn send(
+    fd: c_int,
+    memory: Memory,
+    to: Option<KernelAddr>,
+    flags: c_int,
+    answer: &Answer<'_>,
+) -> Result<c_int> {
+    let (d, on, token) = (descriptor(fd)?, answer.on(), answer.token);
+    limited(fd, Way::Send, |limit| match (memory, to) {
+        (Memory::One(b), None) => d.send(&on, token, b, flags, limit).map_err(Fail::from),
+        (Memory::One(b), to) => Ok(d.send_message(&on, token, vec![b], to, flags, limit)?),
+        (Memory::Many(v), to) => Ok(d.send_message(&on, token, v, to, flags, limit)?),
+    })?;
+    Ok(0)
+}
+
+pub(crate) fn recv(
+    fd: c_int,
+    memory: Memory,
+    from: bool,
+    flags: c_int,
+    answer: &Answer<'_>,
+) -> Result<c_int> {
+    let (d, on, token) = (descriptor(fd)?, answer.on(), answer.token);
+    limited(fd, Way::Recv, |limit| match memory {
+        Memory::One(b) if !from => d.recv(&on, token, b, flags, limit).map_err(Fail::from),
+        Memory::One(b) => Ok(d.recv_message(&on, token, vec![b], from, flags, limit)?),
+        Memory::Many(v) => Ok(d.recv_message(&on, token, v, from, flags, limit)?),
+    })?;
+    Ok(0)
+}
+
+pub(crate) fn send_parts(
+    fd: c_int,
+    parts: Vec<Part>,
+    shut: bool,
+    answer: &Answer<'_>,
+) -> Result<c_int> {
+    let d = descriptor(fd)?;
+    limited(fd, Way::Send, |limit| d.send_parts(&answer.on(), answer.token, parts, shut, limit))?;
+    Ok(0)
+}
+
+pub(crate) fn connect(fd: c_int, to: KernelAddr, answer: &Answer<'_>) -> Result<c_int> {
+    descriptor(fd)?.connect(&answer.on(), answer.token, to, limit(fd, Way::Send)?)?;
+    Ok(0)
+}
+
+pub(crate) fn accept(fd: c_int, answer: &Answer<'_>) -> Result<c_int> {
+    descriptor(fd)?.accept(&answer.on(), answer.token, limit(fd, Way::Recv)?)?;
+    Ok(0)
+}
+
+pub(crate) fn shutdown(fd: c_int, how: Shutdown, answer: &Answer<'_>) -> Result<c_int> {
+    descriptor(fd)?.shutdown(&answer.on(), answer.token, how)?;
+    Ok(0)
+}
+
+/// Of any descriptor.
+pub(crate) fn poll(fd: c_int, want: Interest, answer: &Answer<'_>) -> Result<c_int> {
+    descriptor(fd)?.poll(&answer.on(), answer.token, want, None)?;
+    Ok(0)
+}
+
+pub(crate) fn cancel(fd: c_int, token: Option<Token>) -> Result<usize> {
+    Ok(descriptor(fd)?.cancel(token))
+}
+
+// ---- Accepted connections ----------------------------------------------------------
+
+/// The flags of exs_accept, for `Call::extra`; the highest bit says that it is of a
+/// kernel socket.
+pub(crate) fn accept_extra(flags: c_int) -> u16 {
+    let bit = |flag, bit| if flags & flag != 0 { bit } else { 0 };
+    ACCEPTS | bit(libc::SOCK_NONBLOCK, 1) | bit(libc::SOCK_CLOEXEC, 2)
+}
+
+/// The bit of `Call::extra`.
+pub(crate) const ACCEPTS: u16 = 0x8000;
+
+/// Hands an accepted connection to the program, with the flags that it asked for.
+pub(crate) fn hand_over(fd: OwnedFd, extra: u16) -> c_int {
+    let fd = fd.into_raw_fd();
+    if extra & 2 == 0 {
+        // SAFETY: takes no pointers; the descriptor is this connection's.
+        unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
+    }
+    if extra & 1 != 0 {
+        // SAFETY: as above.
+        unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK | libc::O_RDWR) };
+    }
+    fd
+}
+
+/// Stores an address where the caller of exs_accept wants it.
+pub(crate) fn store_peer(addr: Option<&KernelAddr>, place: Out<Acceptaddr>) {
+    let Some(addr) = addr.filter(|_| !place.is_null()) else { return };
+    let (bytes, len) = addr.to_sockaddr();
+    for (i, b) in bytes.iter().take(len).enumerate() {
+        // (It is not NULL.)
+        let _ = place.cast::<u8>().write_at(i, *b);
+    }
+    if let Ok(mut a) = place.read() {
+        a.exs_aa_addrlen = socklen_t::try_from(len).unwrap_or(0);
+        let _ = place.write(a);
+    }
+}
+
+// ---- Without a queue: the system calls -----------------------------------------------
+
+fn moved(call: &str, n: isize) -> Result<c_int> {
+    if n < 0 { Err(Fail::os(call)) } else { Ok(c_int::try_from(n).unwrap_or(c_int::MAX)) }
+}
+
+pub(crate) fn send_now(fd: c_int, memory: Bytes, len: usize, flags: c_int) -> Result<c_int> {
+    let len = len.min(MOST);
+    // SAFETY: the caller's promise is that of send(2).
+    moved("send", unsafe { libc::send(fd, memory.raw(), len, flags | MSG_NOSIGNAL) })
+}
+
+pub(crate) fn recv_now(fd: c_int, memory: Bytes, len: usize, flags: c_int) -> Result<c_int> {
+    let len = len.min(MOST);
+    // SAFETY: the caller's promise is that of recv(2).
+    moved("recv", unsafe { libc::recv(fd, memory.raw(), len, flags) })
+}
+
+/// The message as the system calls have it.
+fn system_message(m: &Msghdr, pieces: &mut [iovec]) -> msghdr {
+    // SAFETY: a structure of numbers and pointers, for which zeros are valid.
+    let mut out: msghdr = unsafe { std::mem::zeroed() };
+    (out.msg_name, out.msg_namelen) = (m.exs_msg_name, m.exs_msg_namelen);
+    (out.msg_iov, out.msg_iovlen) = (pieces.as_mut_ptr(), pieces.len());
+    out
+}
+
+/// The pieces of a message, checked.
+fn pieces(m: &Msghdr) -> Result<Vec<iovec>> {
+    let list = Out::pieces(m).list(m.exs_msg_iovlen, EXS_IOV_MAX)?;
+    list.map(|p| {
+        crate::memory::check(Bytes::of(&p), p.exs_iov_len, p.exs_iov_mhandle)?;
+        Ok(iovec { iov_base: p.exs_iov_base, iov_len: p.exs_iov_len })
+    })
+    .collect()
+}
+
+pub(crate) fn sendmsg_now(fd: c_int, m: &Msghdr, flags: c_int) -> Result<c_int> {
+    let mut pieces = pieces(m)?;
+    let message = system_message(m, &mut pieces);
+    // SAFETY: the pieces are alive; what they name is what sendmsg(2) is promised.
+    moved("sendmsg", unsafe { libc::sendmsg(fd, &raw const message, flags | MSG_NOSIGNAL) })
+}
+
+pub(crate) fn recvmsg_now(fd: c_int, place: Out<Msghdr>, flags: c_int) -> Result<c_int> {
+    let mut m = place.read()?;
+    let mut pieces = pieces(&m)?;
+    let mut message = system_message(&m, &mut pieces);
+    // SAFETY: the pieces are alive; what they name is what recvmsg(2) is promised.
+    let n = moved("recvmsg", unsafe { libc::recvmsg(fd, &raw mut message, flags) })?;
+    (m.exs_msg_namelen, m.exs_msg_flags) = (message.msg_namelen, message.msg_flags);
+    place.write(m)?;
+    Ok(n)
+}
+
+pub(crate) fn connect_now(fd: c_int, addr: In<sockaddr>, len: socklen_t) -> Result<c_int> {
+    // SAFETY: the caller's promise is that of connect(2).
+    crate::connect::os("connect", unsafe { libc::connect(fd, addr.raw(), len) })
+}
+
+pub(crate) fn accept_now(fd: c_int, place: Out<Acceptaddr>, flags: c_int) -> Result<c_int> {
+    let mut len = socklen_t::try_from(size_of::<libc::sockaddr_storage>()).unwrap_or(0);
+    let (addr, room): (*mut sockaddr, *mut socklen_t) = if place.is_null() {
+        (std::ptr::null_mut(), std::ptr::null_mut())
+    } else {
+        (place.cast().raw(), &raw mut len)
+    };
+    // SAFETY: the caller has room for an address of any family, or gave NULL.
+    let n = crate::connect::os("accept", unsafe { libc::accept4(fd, addr, room, flags) })?;
+    if let Ok(mut a) = place.read() {
+        a.exs_aa_addrlen = len;
+        place.write(a)?;
+    }
+    Ok(n)
+}
+
+pub(crate) fn shutdown_now(fd: c_int, how: c_int) -> Result<c_int> {
+    // SAFETY: takes no pointers.
+    crate::connect::os("shutdown", unsafe { libc::shutdown(fd, how) })
+}
+
+/// Sends parts one after the other; what was sent before an error counts.
+pub(crate) fn send_parts_now(fd: c_int, parts: Vec<Part>, shut: bool) -> Result<c_int> {
+    let mut sent = 0usize;
+    for part in parts {
+        if let Err(e) = send_part(fd, &part, &mut sent) {
+            return if sent > 0 { Ok(c_int::try_from(sent).unwrap_or(c_int::MAX)) } else { Err(e) };
+        }
+    }
+    if shut {
+        shutdown_now(fd, libc::SHUT_WR)?;
+    }
+    Ok(c_int::try_from(sent).unwrap_or(c_int::MAX))
+}
+
+fn send_part(fd: c_int, part: &Part, sent: &mut usize) -> Result<()> {
+    match part {
+        Part::Memory(list) => {
+            for buffer in list {
+                let mut at = 0;
+                while at < buffer.len() {
+                    let from = buffer.as_ptr().wrapping_add(at).cast::<c_void>();
+                    // SAFETY: inside of memory that the caller has promised for the call.
+                    let n = unsafe { libc::send(fd, from, buffer.len() - at, MSG_NOSIGNAL) };
+                    let n = usize::try_from(moved("send", n)?).unwrap_or(0);
+                    (at, *sent) = (at + n, *sent + n);
+                }
+            }
+        }
+        Part::File { file, offset, len } => {
+            let file = std::os::fd::AsRawFd::as_raw_fd(&**file);
+            let mut at = i64::try_from(*offset).unwrap_or(i64::MAX);
+            let mut left = usize::try_from(*len).unwrap_or(usize::MAX);
+            while left > 0 {
+                // SAFETY: two descriptors, and an offset that is alive for the call.
+                let n = unsafe { libc::sendfile(fd, file, &raw mut at, left) };
+                let n = usize::try_from(moved("sendfile", n)?).unwrap_or(0);
+                if n == 0 {
+                    return Err(Fail::fixed(libc::EIO, "the file is shorter than the list says"));
+                }
+                (left, *sent) = (left - n, *sent + n);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Flags of the kernel's that operations with a queue take.
+pub(crate) const SEND_FLAGS: c_int = MSG_DONTWAIT
+    | MSG_NOSIGNAL
+    | libc::MSG_OOB
+    | libc::MSG_DONTROUTE
+    | libc::MSG_MORE
+    | libc::MSG_EOR
+    | libc::MSG_CONFIRM;
