@@ -89,6 +89,33 @@ bench-pingpong: setup-demo ## Latency and bandwidth of exs-pingpong beside plain
 	$(BUILD) build $(RELEASE) exs-pingpong
 	$(BUILD) run --quiet $(RELEASE) exs-pingpong -- demo --compare tcp $(BENCH_ARGS)
 
+# What is installed where: exs-ffi/install.sh. LIBDIR, INCLUDEDIR, MANDIR and BINDIR may
+# be given too.
+PREFIX ?= /usr/local
+DESTDIR ?=
+export PREFIX DESTDIR
+OUT := $(or $(CARGO_TARGET_DIR),target)
+
+.PHONY: lib
+lib: setup-demo ## Build the C library: libexs.so and libexs.a
+	FEATURES="$(FEATURES)" exs-ffi/build.sh $(OUT)/lib
+
+.PHONY: tools
+tools: setup-demo
+	$(BUILD) build $(LOCKED) --release -p exs-examples --features "$(FEATURES)" --bins
+
+.PHONY: install
+install: lib tools ## Install library, header, manual pages and programs (PREFIX=/usr/local DESTDIR=)
+	exs-ffi/install.sh $(OUT)/lib $(OUT)/release
+
+.PHONY: deb
+deb: lib tools ## Make a Debian package of all that (into OUT/deb of the target directory)
+	exs-ffi/deb.sh $(OUT)/lib $(OUT)/release $(OUT)/deb
+
+.PHONY: bench-kernel
+bench-kernel: setup-demo ## Asynchronous sends on kernel sockets beside a blocking send() loop
+	$(CARGO) run --quiet $(LOCKED) --release -p exs-tests --bin kernel-bench -- $(BENCH_ARGS)
+
 .PHONY: doc
 doc: setup-demo ## Build the documentation of the Rust API
 	$(CARGO) doc $(LOCKED) --no-deps -p exs

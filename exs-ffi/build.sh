@@ -56,8 +56,9 @@ ld -r --gc-sections "${needed[@]}" -o "$work/all.o" "$work/variadic.o" "$rust"
 # linker, as others' plugins stumble over it.)
 undefined() { readelf --symbols --wide "$work/all.o" | awk -v is="$1" '$5 == is && $7 == "UND" && $8 { print $8 }'; }
 { echo 'exs_*'; undefined WEAK; } > "$work/keep"
-undefined LOCAL > "$work/strip"
-objcopy --wildcard --keep-global-symbols="$work/keep" --strip-symbols="$work/strip" \
+gone=()
+for name in $(undefined LOCAL); do gone+=(--strip-symbol="$name"); done
+objcopy --wildcard --keep-global-symbols="$work/keep" ${gone[@]+"${gone[@]}"} \
     --remove-section=.llvmbc --remove-section=.llvmcmd "$work/all.o" "$work/exs.o"
 
 rm -f "$work/libexs.a"

@@ -109,7 +109,8 @@ pub unsafe extern "C" fn exs_socket(domain: c_int, ty: c_int, protocol: c_int) -
     border(|| {
         fork::used();
         if domain != libc::AF_INET && domain != libc::AF_INET6 {
-            let why = "EXS sockets are AF_INET or AF_INET6 (InfiniBand is reached by IP addresses, too)";
+            let why =
+                "EXS sockets are AF_INET or AF_INET6 (InfiniBand is reached by IP addresses, too)";
             return Err(Fail::fixed(libc::EAFNOSUPPORT, why));
         }
         let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;

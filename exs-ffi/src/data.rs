@@ -88,9 +88,11 @@ fn recv(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<e
         // What is there is there already; nothing is waited for.
         flags &= !MSG_WAITALL;
     }
-    let got = blocking::run(&entry.socket, if patience == Patience::None { Patience::Endless } else { patience }, |q| {
-        memory.post_recv(entry, q, TOKEN, flags, answer.call.fd)
-    });
+    let got = blocking::run(
+        &entry.socket,
+        if patience == Patience::None { Patience::Endless } else { patience },
+        |q| memory.post_recv(entry, q, TOKEN, flags, answer.call.fd),
+    );
     poll::taken_by(entry);
     got
 }
@@ -238,8 +240,12 @@ pub unsafe extern "C" fn exs_sendmsg(
                 let Some(q) = queues::way(queue)? else {
                     return kernel::sendmsg_now(fd, &m, flags);
                 };
-                let answer =
-                    kernel::Answer { call, queue: &q, place: msg.name(), token: Token(ahandle as u64) };
+                let answer = kernel::Answer {
+                    call,
+                    queue: &q,
+                    place: msg.name(),
+                    token: Token(ahandle as u64),
+                };
                 return kernel::send(fd, memory, destination(&m)?, flags, &answer);
             }
             Target::File => return not_ours(fd),
@@ -272,8 +278,12 @@ pub unsafe extern "C" fn exs_recvmsg(
                     return kernel::recvmsg_now(fd, msg, flags);
                 };
                 let call = Call::new(EXS_EVT_RECVMSG, fd);
-                let answer =
-                    kernel::Answer { call, queue: &q, place: msg.name(), token: Token(ahandle as u64) };
+                let answer = kernel::Answer {
+                    call,
+                    queue: &q,
+                    place: msg.name(),
+                    token: Token(ahandle as u64),
+                };
                 return kernel::recv(fd, memory, !m.exs_msg_name.is_null(), flags, &answer);
             }
             Target::File => return not_ours(fd),

@@ -80,7 +80,8 @@ pub(crate) fn to_c(mut event: exs::Event) -> Event {
     if event.truncated() {
         flags |= EXS_EVF_TRUNC;
     }
-    let filled = |buffer| EvtXfer { exs_evt_length: length, exs_evt_buffer: buffer, exs_evt_total: total };
+    let filled =
+        |buffer| EvtXfer { exs_evt_length: length, exs_evt_buffer: buffer, exs_evt_total: total };
     let mut union = EventUnion { exs_evt_reserved: [0; 6] };
     match call.kind {
         EXS_EVT_ACCEPT if call.extra & kernel::ACCEPTS != 0 => {
@@ -106,8 +107,9 @@ pub(crate) fn to_c(mut event: exs::Event) -> Event {
         EXS_EVT_SENDMSG | EXS_EVT_RECVMSG => {
             let message = Out::<Msghdr>::named(place);
             if call.kind == EXS_EVT_RECVMSG {
+                let room = message.read().map_or(0, |m| m.exs_msg_namelen as usize);
                 store_flags(message, event.truncated(), call.extra);
-                store_sender(message, event.peer());
+                store_sender(message, room, event.peer());
             }
             union.exs_evt_xfermsg = EvtXfermsg {
                 exs_evt_length: length,
@@ -175,20 +177,17 @@ pub(crate) fn store_flags(message: Out<Msghdr>, truncated: bool, ends: u16) {
     if let Ok(mut m) = message.read() {
         let cut = if truncated { libc::MSG_TRUNC } else { 0 };
         let end = if ends == 0 { 0 } else { libc::MSG_EOR };
-        m.exs_msg_flags = cut | end;
-        if m.exs_msg_name.is_null() {
-            m.exs_msg_namelen = 0;
-        }
+        (m.exs_msg_flags, m.exs_msg_namelen) = (cut | end, 0);
         // It was read from there just now.
         let _ = message.write(m);
     }
 }
 
 /// Stores whence a message came, where its receiver wants that.
-fn store_sender(message: Out<Msghdr>, from: Option<&KernelAddr>) {
+fn store_sender(message: Out<Msghdr>, room: usize, from: Option<&KernelAddr>) {
     let (Ok(mut m), Some(from)) = (message.read(), from) else { return };
     let (bytes, len) = from.to_sockaddr();
-    let (room, place) = (m.exs_msg_namelen as usize, Out::name_of(&m).cast::<u8>());
+    let place = Out::name_of(&m).cast::<u8>();
     for (i, b) in bytes.iter().take(len.min(room)).enumerate() {
         // A receive asks for the sender only if there is a place.
         let _ = place.write_at(i, *b);

@@ -224,10 +224,31 @@ pub unsafe extern "C" fn exs_counters(fd: c_int, place: Out<Counters>, size: usi
             entry.socket.counters()
         };
         let c = figures!(
-            c, sends, recvs, one_sided, sent_direct, sent_indirect, sent_inline, received_direct,
-            received_indirect, received_inline, read_bytes, write_bytes, copies, copied_bytes,
-            adverts_sent, adverts_received, adverts_stale, credit_stalls, queue_stalls,
-            messages_sent, messages_received, events, engine_runs, sleeps, in_flight,
+            c,
+            sends,
+            recvs,
+            one_sided,
+            sent_direct,
+            sent_indirect,
+            sent_inline,
+            received_direct,
+            received_indirect,
+            received_inline,
+            read_bytes,
+            write_bytes,
+            copies,
+            copied_bytes,
+            adverts_sent,
+            adverts_received,
+            adverts_stale,
+            credit_stalls,
+            queue_stalls,
+            messages_sent,
+            messages_received,
+            events,
+            engine_runs,
+            sleeps,
+            in_flight,
         );
         // SAFETY: a structure of 64-bit numbers without gaps, seen as its bytes.
         let bytes: [u8; size_of::<Counters>()] = unsafe { std::mem::transmute(c) };

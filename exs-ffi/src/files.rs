@@ -80,7 +80,9 @@ fn parts(elements: impl Iterator<Item = Xferfile>, clip: bool) -> Result<Vec<Par
                     _ => parts.push(Part::Memory(vec![buffer])),
                 }
             }
-            _ => return Err(Fail::fixed(libc::EINVAL, "an element is an EXS_IOVEC or an EXS_FDVEC")),
+            _ => {
+                return Err(Fail::fixed(libc::EINVAL, "an element is an EXS_IOVEC or an EXS_FDVEC"));
+            }
         }
     }
     Ok(parts)

@@ -31,7 +31,10 @@ fn range(memory: Bytes, len: usize) -> Result<Option<NonNull<u8>>> {
     };
     let end = base.addr().get().checked_add(len);
     if end.is_none() || isize::try_from(len).is_err() {
-        return Err(Fail::fixed(libc::EFAULT, "the memory goes beyond the end of the address space"));
+        return Err(Fail::fixed(
+            libc::EFAULT,
+            "the memory goes beyond the end of the address space",
+        ));
     }
     Ok(Some(base))
 }
@@ -88,7 +91,10 @@ pub unsafe extern "C" fn exs_mregister(memory: Bytes, len: usize, flags: c_int) 
     border(|| {
         fork::used();
         if flags & !EXS_MRF_SHARED != 0 {
-            return Err(Fail::fixed(libc::EINVAL, "exs_mregister knows the flag EXS_MRF_SHARED only"));
+            return Err(Fail::fixed(
+                libc::EINVAL,
+                "exs_mregister knows the flag EXS_MRF_SHARED only",
+            ));
         }
         let base = range(memory, len)?
             .ok_or(Fail::fixed(libc::EINVAL, "a registration needs at least one byte"))?;
@@ -111,7 +117,8 @@ pub unsafe extern "C" fn exs_mregister(memory: Bytes, len: usize, flags: c_int) 
 pub unsafe extern "C" fn exs_mderegister(mhandle: c_int) -> c_int {
     border(|| {
         let gone = TABLE.remove_if(mhandle, |_| Ok::<(), Fail>(()))?;
-        let gone = gone.ok_or(Fail::fixed(libc::EINVAL, "this is not the handle of a registration"))?;
+        let gone =
+            gone.ok_or(Fail::fixed(libc::EINVAL, "this is not the handle of a registration"))?;
         debug_assert!(gone.len > 0);
         Ok(0)
     })

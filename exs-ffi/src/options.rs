@@ -113,7 +113,14 @@ fn set_linger(entry: &Entry, l: linger) -> Result<()> {
     change(entry, |o| o.linger = time)
 }
 
-fn set(entry: &Entry, fd: c_int, level: c_int, name: c_int, from: In<c_void>, len: socklen_t) -> Result<()> {
+fn set(
+    entry: &Entry,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    from: In<c_void>,
+    len: socklen_t,
+) -> Result<()> {
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_LINGER) => set_linger(entry, value(from, len)?),
         (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => {
@@ -135,9 +142,10 @@ fn set(entry: &Entry, fd: c_int, level: c_int, name: c_int, from: In<c_void>, le
         }
         // Taken, for what programs set by habit: nothing is buffered on sending, and an
         // address can be used again at once.
-        (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_REUSEADDR | libc::SO_REUSEPORT | SO_ASYNC_RECV_ORDERED) => {
-            value::<c_int>(from, len).map(drop)
-        }
+        (
+            libc::SOL_SOCKET,
+            libc::SO_SNDBUF | libc::SO_REUSEADDR | libc::SO_REUSEPORT | SO_ASYNC_RECV_ORDERED,
+        ) => value::<c_int>(from, len).map(drop),
         (libc::SOL_SOCKET, SO_ASYNC_SEND_TIMEOUT) => set_timeout(entry, Way::Send, from, len),
         (libc::SOL_SOCKET, SO_ASYNC_RECV_TIMEOUT) => set_timeout(entry, Way::Recv, from, len),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
@@ -226,23 +234,35 @@ fn get(entry: &Entry, level: c_int, name: c_int) -> Result<Value> {
         (libc::SOL_SOCKET, libc::SO_PROTOCOL) => Value::Int(0),
         (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => flag(entry.socket.is_listening()),
         (libc::SOL_SOCKET, libc::SO_LINGER) => Value::Linger(linger {
-            l_onoff: c_int::from(entry.cut.load(Ordering::Relaxed) || o.linger != Options::default().linger),
+            l_onoff: c_int::from(
+                entry.cut.load(Ordering::Relaxed) || o.linger != Options::default().linger,
+            ),
             l_linger: if entry.cut.load(Ordering::Relaxed) {
                 0
             } else {
                 c_int::try_from(o.linger.as_secs()).unwrap_or(c_int::MAX)
             },
         }),
-        (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => Value::Time(entry.state().patience[Way::Send as usize]),
-        (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => Value::Time(entry.state().patience[Way::Recv as usize]),
+        (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => {
+            Value::Time(entry.state().patience[Way::Send as usize])
+        }
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => {
+            Value::Time(entry.state().patience[Way::Recv as usize])
+        }
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => flag(o.keep_alive.is_some()),
         (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => int(o.ring_size),
         (libc::SOL_SOCKET, libc::SO_REUSEADDR | SO_ASYNC_RECV_ORDERED) => Value::Int(1),
         (libc::SOL_SOCKET, libc::SO_REUSEPORT) => Value::Int(0),
-        (libc::SOL_SOCKET, SO_ASYNC_SEND_TIMEOUT) => Value::Time(entry.once.get(Way::Send).or(o.send_timeout)),
-        (libc::SOL_SOCKET, SO_ASYNC_RECV_TIMEOUT) => Value::Time(entry.once.get(Way::Recv).or(o.recv_timeout)),
+        (libc::SOL_SOCKET, SO_ASYNC_SEND_TIMEOUT) => {
+            Value::Time(entry.once.get(Way::Send).or(o.send_timeout))
+        }
+        (libc::SOL_SOCKET, SO_ASYNC_RECV_TIMEOUT) => {
+            Value::Time(entry.once.get(Way::Recv).or(o.recv_timeout))
+        }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => flag(o.no_delay),
-        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) if entry.family == libc::AF_INET6 => flag(o.v6_only),
+        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) if entry.family == libc::AF_INET6 => {
+            flag(o.v6_only)
+        }
         (SOL_EXS, _) => return get_own(entry, name, o),
         _ => return Err(UNKNOWN),
     })
@@ -251,9 +271,7 @@ fn get(entry: &Entry, level: c_int, name: c_int) -> Result<Value> {
 fn get_own(entry: &Entry, name: c_int, o: Options) -> Result<Value> {
     let route = entry.socket.transport();
     Ok(match name {
-        EXS_SO_TRANSPORT => {
-            Value::Text(route.map_or(o.transport, |r| r.transport).to_string())
-        }
+        EXS_SO_TRANSPORT => Value::Text(route.map_or(o.transport, |r| r.transport).to_string()),
         EXS_SO_DEVICE => Value::Text(o.device.unwrap_or_default()),
         EXS_SO_RING_SIZE => Value::Size(o.ring_size as u64),
         EXS_SO_INLINE => Value::Size(o.inline_threshold as u64),
@@ -264,7 +282,9 @@ fn get_own(entry: &Entry, name: c_int, o: Options) -> Result<Value> {
         EXS_SO_CRC => Value::Int(c_int::from(o.crc)),
         EXS_SO_ROUTE => match route {
             Some(r) => Value::Text(r.to_string()),
-            None => return Err(Fail::fixed(libc::ENOTCONN, "there is no connection, and so no route")),
+            None => {
+                return Err(Fail::fixed(libc::ENOTCONN, "there is no connection, and so no route"));
+            }
         },
         EXS_SO_POLLABLE => Value::Int(c_int::from(entry.pollable.load(Ordering::Relaxed))),
         _ => return Err(UNKNOWN),

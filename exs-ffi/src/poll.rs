@@ -20,7 +20,10 @@ use crate::{kernel, queues, watch};
 
 fn interest(events: c_int) -> Result<Interest> {
     if events & !(EXS_POLLIN | EXS_POLLOUT) != 0 || events == 0 {
-        return Err(Fail::fixed(libc::EINVAL, "exs_poll waits for EXS_POLLIN, EXS_POLLOUT, or both"));
+        return Err(Fail::fixed(
+            libc::EINVAL,
+            "exs_poll waits for EXS_POLLIN, EXS_POLLOUT, or both",
+        ));
     }
     Ok(Interest { readable: events & EXS_POLLIN != 0, writable: events & EXS_POLLOUT != 0 })
 }

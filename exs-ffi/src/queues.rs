@@ -48,7 +48,9 @@ pub(crate) fn duration(t: timeval) -> Result<Duration> {
     let parts = u64::try_from(t.tv_sec).ok().zip(u32::try_from(t.tv_usec).ok());
     match parts {
         Some((s, us)) if us < 1_000_000 => Ok(Duration::new(s, us * 1000)),
-        _ => Err(Fail::fixed(libc::EINVAL, "a time that is negative, or has too many microseconds")),
+        _ => {
+            Err(Fail::fixed(libc::EINVAL, "a time that is negative, or has too many microseconds"))
+        }
     }
 }
 
@@ -183,12 +185,19 @@ pub unsafe extern "C" fn exsffi_qmodify(
         let q = find(handle)?;
         match attribute {
             EXS_QATTR_DEPTH => q.queue.set_depth(checked_depth(number)?)?,
-            EXS_QATTR_EVENTS => place.write(c_int::try_from(q.queue.len()).unwrap_or(c_int::MAX))?,
+            EXS_QATTR_EVENTS => {
+                place.write(c_int::try_from(q.queue.len()).unwrap_or(c_int::MAX))?
+            }
             EXS_QATTR_WAIT => q.queue.set_wait_policy(match number {
                 EXS_WAIT_ADAPTIVE => WaitPolicy::Adaptive,
                 EXS_WAIT_NOTIFY => WaitPolicy::Notify,
                 EXS_WAIT_BUSY_POLL => WaitPolicy::BusyPoll,
-                _ => return Err(Fail::fixed(libc::EINVAL, "there are three ways to wait: EXS_WAIT_...")),
+                _ => {
+                    return Err(Fail::fixed(
+                        libc::EINVAL,
+                        "there are three ways to wait: EXS_WAIT_...",
+                    ));
+                }
             }),
             EXS_QATTR_SIGNAL => set_signal(handle, &q, place.cast::<Signal>().read()?)?,
             _ => return Err(Fail::fixed(libc::EINVAL, "a queue has no such attribute")),

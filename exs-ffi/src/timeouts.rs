@@ -4,8 +4,8 @@
 //! next operation only is set just before it is posted, and taken back right after: a
 //! limit is the operation's from its posting on.
 
-use std::sync::{Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use exs::Options;

@@ -82,7 +82,13 @@ fn run(mut poll: Poll) {
 /// Watches for the end of the program's end of a pair, whose inode it is.
 pub(crate) fn socket(ours: &OwnedFd, inode: u64) -> Result<()> {
     let name = usize::try_from(inode).unwrap_or(usize::MAX);
-    with(|r| r.register(&mut SourceFd(&ours.as_raw_fd()), Token((name << 2) | SOCKET), Interest::READABLE))
+    with(|r| {
+        r.register(
+            &mut SourceFd(&ours.as_raw_fd()),
+            Token((name << 2) | SOCKET),
+            Interest::READABLE,
+        )
+    })
 }
 
 /// Watches a queue's descriptor, whose handle it is.

@@ -82,10 +82,9 @@ pub use api::{
     transports,
 };
 pub use mem::{Buffer, MemError, MemoryRegion};
-pub use plain::KernelIo;
 pub use progress::{
-    Candidate, DeviceInfo, Error, EventKind, Interest, Options, Part, PortInfo, QueueOptions, Readiness,
-    RecvFlags, Route, Transport, TransportInfo, WaitPolicy,
+    Candidate, DeviceInfo, Error, EventKind, Interest, Options, Part, PortInfo, QueueOptions,
+    Readiness, RecvFlags, Route, Transport, TransportInfo, WaitPolicy,
 };
 pub use rnic::{DisconnectCause, RnicError, TermCode};
 pub use session::{OpError, SessionError, Violation};

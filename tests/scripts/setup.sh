@@ -128,11 +128,18 @@ need_rust
 need_linker
 for part in "$@"; do
     case $part in
-        demo) verbs=yes ;;
+        demo)
+            verbs=yes
+            want objcopy binutils "makes one object of the C library" "the C library cannot be built"
+            ;;
         test)
             verbs=yes
             want ip iproute2 "cuts the cable in a network namespace" "the tests in network namespaces are skipped"
             want unshare util-linux "runs tests in name spaces of their own" "the tests in network namespaces and on a full disk are skipped"
+            want objcopy binutils "makes one object of the C library" "the C library is not built"
+            want g++ g++ "compiles the header as C++" "the header is not tried as C++"
+            want clang clang "compiles the header with a second compiler" "the header is tried with gcc only"
+            want mandoc mandoc "checks the manual pages" "the manual pages are not checked"
             want mount mount "gives a test a small full disk" "the tests on a full disk are skipped"
             ;;
         check)

@@ -4,6 +4,7 @@
 pub mod either;
 pub mod fake;
 pub mod harness;
+pub mod kernel;
 pub mod rdma;
 pub mod rnic;
 pub mod skip;

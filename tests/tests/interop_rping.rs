@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use exs::mem::Access;
-use exs::rnic::{CmEvent, ConnParam, Disconnect, Rnic, RnicError, SendWr, WcStatus};
+use exs::rnic::{CmEvent, ConnParam, ConnReq, Disconnect, Rnic, RnicError, SendWr, WcStatus};
 use exs::sys::RandomSource;
 use exs::tcp::SoftRnic;
 use exs_tests::harness::Watchdog;
@@ -35,7 +35,12 @@ impl Rping {
     fn start(args: &[&str], addr: SocketAddr) -> Rping {
         let mut command = Command::new("rping");
         command.args(args).args(["-a", &addr.ip().to_string(), "-p", &addr.port().to_string()]);
-        Rping(command.stdout(Stdio::piped()).spawn().expect("rping is in rdmacm-utils"))
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Rping(command.spawn().expect("rping is in rdmacm-utils"))
+    }
+
+    fn ended(&mut self) -> bool {
+        self.0.try_wait().expect("wait").is_some()
     }
 
     /// Waits for its own end: what it printed, and whether it thinks that all was well.
@@ -43,6 +48,8 @@ impl Rping {
         use std::io::Read;
         let mut text = String::new();
         let mut out = self.0.stdout.take().expect("piped");
+        out.read_to_string(&mut text).expect("text");
+        let mut out = self.0.stderr.take().expect("piped");
         out.read_to_string(&mut text).expect("text");
         (text, self.0.wait().expect("wait").success())
     }
@@ -132,6 +139,27 @@ fn client(size: usize, rounds: usize, param: &ConnParam<'_>) {
     rping.finish();
 }
 
+/// Starts rping until it comes: librdmacm draws its port from those of RDMA, and siw
+/// binds it in TCP, where it may be taken. Then rping gives up at once.
+fn called_by(w: &mut World<Soft>, start: impl Fn() -> Rping) -> (Rping, ConnReq) {
+    let mut said = String::new();
+    for _ in 0..5 {
+        let mut rping = start();
+        let came = w.until("rping", |w| {
+            let at = w.cm[0].iter().position(|e| matches!(e, CmEvent::ConnectRequest { .. }));
+            match at.and_then(|at| w.cm[0].remove(at)) {
+                Some(CmEvent::ConnectRequest { req, .. }) => Some(Some(req)),
+                _ => rping.ended().then_some(None),
+            }
+        });
+        if let Some(req) = came {
+            return (rping, req);
+        }
+        said += &rping.finish().0;
+    }
+    panic!("rping never came; it said:\n{said}");
+}
+
 /// We are rping's server.
 fn server(size: usize, param: &ConnParam<'_>) {
     const ROUNDS: usize = 50;
@@ -140,8 +168,8 @@ fn server(size: usize, param: &ConnParam<'_>) {
     let mut w = World::<Soft>::new(1);
     let (listener, addr) = w.listen(0, SocketAddr::new(addr.ip(), 0));
     let (rounds, bytes) = (ROUNDS.to_string(), size.to_string());
-    let rping = Rping::start(&["-c", "-V", "-C", &rounds, "-S", &bytes], addr);
-    let (req, _) = w.request(0);
+    let start = || Rping::start(&["-c", "-V", "-C", &rounds, "-S", &bytes], addr);
+    let (rping, req) = called_by(&mut w, start);
     let end = w.end(0);
     let note = w.zeros(end, 16);
     w.recv(end, 1, &[note.sge()]);

@@ -52,7 +52,7 @@ impl Xfer {
 
     /// A send of no bytes.
     pub(super) fn is_empty(&self) -> bool {
-        self.gatherable().is_some_and(|p| p.len() == self.done)
+        self.gatherable().is_some_and(|p| p.bytes() == self.done)
     }
 
     /// A send to an address.
@@ -93,7 +93,7 @@ impl Xfer {
 
     fn send(&mut self, fd: BorrowedFd<'_>, kind: Kind) -> Step {
         let What::Send { pieces, to, flags } = &self.what else { return Step::Blocked };
-        let len = pieces.len();
+        let len = pieces.bytes();
         let sent = if kind == Kind::Stream {
             let mut list = [IoVec::EMPTY; PIECES];
             let (n, bytes) = pieces.to_read(self.done, CALL_MAX, &mut list);
@@ -117,7 +117,7 @@ impl Xfer {
 
     fn receive(&mut self, fd: BorrowedFd<'_>, kind: Kind) -> Step {
         let What::Recv { pieces, flags, from } = &self.what else { return Step::Blocked };
-        let (len, flags, stream) = (pieces.len(), *flags, kind == Kind::Stream);
+        let (len, flags, stream) = (pieces.bytes(), *flags, kind == Kind::Stream);
         // MSG_TRUNC asks for the true length of a message; of TCP it would mean to throw
         // the bytes away.
         let ask = flags & !(libc::MSG_WAITALL | libc::MSG_TRUNC)
@@ -154,7 +154,8 @@ impl Xfer {
             }
         }
         let mut end = self.end(Ok(()));
-        end.eof = over;
+        // (What came before the end is told first, as with sockets of EXS.)
+        end.eof = over && self.done == 0;
         end.from = got.from;
         Step::Ended(end)
     }

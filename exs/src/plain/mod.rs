@@ -36,7 +36,7 @@ mod types;
 mod wait;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use mio::unix::SourceFd;
@@ -47,6 +47,7 @@ use self::helper::Helper;
 use self::sock::{Ended, Name, Sock};
 use crate::ids::OpId;
 use crate::rnic::Ready;
+use crate::sys;
 use crate::time::Time;
 
 pub use self::types::{End, Failure, KernelIo, Kind, Pieces, Posted, Request, Target};
@@ -71,10 +72,14 @@ pub struct Plain {
     by_name: HashMap<Name, usize>,
     /// Sockets to be looked after.
     work: Vec<usize>,
+    /// Ended in the socket that is looked after just now.
     ended: Ended,
     done: VecDeque<(Posted, End)>,
     /// Operations with a time limit, and their sockets.
     limits: BTreeMap<(Time, OpId), usize>,
+    /// Sockets whose sends wait for room.
+    full: usize,
+    /// When to look for closed descriptors, and when to try full addresses again.
     tick: Option<Time>,
     retry: Option<Time>,
     scratch: Scratch,
@@ -82,6 +87,16 @@ pub struct Plain {
     bell_rang: bool,
     /// The helper's jobs, and whose they are.
     jobs: HashMap<u64, usize>,
+}
+
+/// Closes our descriptor of a socket. Should the owner have closed its own, this is the
+/// last one; and if the owner wants that to wait for the peer, it must not wait here.
+fn release(fd: OwnedFd) {
+    if sys::close_may_wait(fd.as_fd()) {
+        let closer = std::thread::Builder::new().name("exs-close".into());
+        // Without a thread it waits all the same: better than not to close.
+        let _ = closer.spawn(move || drop(fd));
+    }
 }
 
 /// What names an entry.
@@ -103,6 +118,7 @@ impl Plain {
             ended: Vec::new(),
             done: VecDeque::new(),
             limits: BTreeMap::new(),
+            full: 0,
             tick: None,
             retry: None,
             scratch: Scratch::default(),
@@ -291,7 +307,13 @@ impl Plain {
             }
             self.done.push_back((posted, end));
         }
-        let s = &self.socks[slot];
+        let s = &mut self.socks[slot];
+        let full = !s.tx.is_empty();
+        match (std::mem::replace(&mut s.counted, full), full) {
+            (false, true) => self.full += 1,
+            (true, false) => self.full -= 1,
+            _ => {}
+        }
         if s.must_retry && self.retry.is_none() {
             self.retry = Some(now + RETRY);
         }
@@ -306,6 +328,7 @@ impl Plain {
             let _ = self.registry.deregister(&mut SourceFd(&s.fd.as_raw_fd()));
         }
         self.tick = self.tick.filter(|_| !self.socks.is_empty());
+        release(s.fd);
     }
 
     /// Has the reactor watch what is wanted. `exactly`: and nothing else, as it has just
@@ -355,9 +378,9 @@ impl Plain {
         !self.work.is_empty() || self.bell_rang
     }
 
-    /// True if anything waits for the reactor.
-    pub fn is_waiting(&self) -> bool {
-        !self.socks.is_empty()
+    /// True if anything waits for the reactor; and if sends wait for room.
+    pub fn is_waiting(&self) -> (bool, bool) {
+        (!self.socks.is_empty(), self.full > 0)
     }
 
     fn handle_timeouts(&mut self, now: Time) {

@@ -54,6 +54,8 @@ pub(super) struct Sock {
     pub(super) ready: (bool, bool),
     /// On the list of those to be looked after.
     pub(super) listed: bool,
+    /// It is counted among those that wait for room.
+    pub(super) counted: bool,
     /// Its first send is for an address whose queue is full, which no readiness tells.
     pub(super) must_retry: bool,
 }
@@ -85,6 +87,7 @@ impl Sock {
             watched: (false, false),
             ready: (false, false),
             listed: false,
+            counted: false,
             must_retry: false,
         }
     }
@@ -150,7 +153,7 @@ impl Sock {
         let mut sends = 0;
         for xfer in &self.tx {
             let Some(pieces) = xfer.gatherable().filter(|_| room > 0 && used < PIECES) else { break };
-            let left = pieces.len() - xfer.done;
+            let left = pieces.bytes() - xfer.done;
             let (n, bytes) = pieces.to_read(xfer.done, room, &mut list[used..]);
             (used, room, sends) = (used + n, room - bytes, sends + 1);
             if bytes < left {
@@ -181,7 +184,7 @@ impl Sock {
     fn credit(&mut self, mut bytes: usize, ended: &mut Ended) {
         while let Some(first) = self.tx.front_mut() {
             let Some(pieces) = first.gatherable() else { return };
-            let left = pieces.len() - first.done;
+            let left = pieces.bytes() - first.done;
             if left > bytes {
                 first.done += bytes;
                 return;

@@ -69,7 +69,7 @@ impl Pieces {
     }
 
     /// Bytes.
-    pub fn len(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.as_slice().iter().map(Segment::len).sum()
     }
 

@@ -112,7 +112,16 @@ impl Plain {
     }
 
     fn hand_over_accept(&mut self, slot: usize) {
-        let made = self.helper().map(|h| h.needs_readiness());
+        // Should it be made a listener this very moment, the caller was too early.
+        let s = &self.socks[slot];
+        let listens = sys::socket_option(s.fd.as_fd(), libc::SO_ACCEPTCONN).is_ok_and(|on| on != 0);
+        let made = if listens {
+            self.helper().map(|h| h.needs_readiness())
+        } else {
+            let connects = matches!(s.kind, Kind::Stream | Kind::SeqPacket);
+            let errno = if connects { libc::EINVAL } else { libc::EOPNOTSUPP };
+            Err(std::io::Error::from_raw_os_error(errno))
+        };
         let s = &mut self.socks[slot];
         let started = match made {
             Ok(true) if sys::poll_now(s.fd.as_fd(), libc::POLLIN).is_ok_and(|found| found == 0) => return,

@@ -9,7 +9,7 @@ use super::event::RawEvent;
 use super::engine::{Engine, KERNEL_TOKENS, Released, SockId, Verbs};
 use super::lead::{Lead, Leader, Reactor};
 use super::queue::{QueueCore, Waiter, waiter};
-use super::options::{check_environment, kernel_io};
+use super::options::check_environment;
 use super::spin::VAIN_SPINS;
 use super::Error;
 use crate::plain::Plain;
@@ -80,6 +80,8 @@ pub struct Context {
     lazy: std::sync::atomic::AtomicBool,
     /// Kernel sockets wait for what only the reactor can tell.
     pub(super) watches_kernel: std::sync::atomic::AtomicBool,
+    /// One of them waits for room.
+    pub(super) kernel_is_full: std::sync::atomic::AtomicBool,
     /// Times that a thread slept in the reactor.
     sleeps: AtomicU64,
 }
@@ -119,7 +121,7 @@ impl Context {
         let registry =
             || reactor.registry().try_clone().map_err(|e| Error::os("dup of the reactor", &e));
         let soft = (devices.soft)(registry()?, 0)?;
-        let plain = Plain::new(registry()?, KERNEL_TOKENS, kernel_io());
+        let plain = Plain::new(registry()?, KERNEL_TOKENS, devices.kernel_io);
         let verbs = match devices.verbs {
             Some(open) => Verbs::Unopened(open, registry()?),
             None => Verbs::Unbuilt,
@@ -138,6 +140,7 @@ impl Context {
                 asleep_until: AtomicU64::new(u64::MAX),
                 lazy: std::sync::atomic::AtomicBool::new(false),
                 watches_kernel: std::sync::atomic::AtomicBool::new(false),
+                kernel_is_full: std::sync::atomic::AtomicBool::new(false),
                 sleeps: AtomicU64::new(0),
             }
         });
@@ -181,7 +184,9 @@ impl Context {
     /// if a thread was woken that follows.
     fn finish(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
         self.lazy.store(engine.has_lazy(), Ordering::SeqCst);
-        self.watches_kernel.store(engine.waits_for_reactor(), Ordering::Relaxed);
+        let (waits, full) = engine.waits_for_reactor();
+        self.watches_kernel.store(waits, Ordering::Relaxed);
+        self.kernel_is_full.store(full, Ordering::Relaxed);
         let wake = std::mem::take(&mut engine.wake);
         let asleep = self.asleep_until.load(Ordering::SeqCst);
         let hurry = asleep != u64::MAX

@@ -5,10 +5,11 @@
 //! pins the software RNIC never touches libibverbs.
 
 use super::Error;
-use super::options::Transport;
+use super::options::{Transport, kernel_io};
 use super::report::TransportInfo;
 #[cfg(feature = "verbs")]
 use super::report::{DeviceInfo, PortInfo};
+use crate::plain::KernelIo;
 use crate::rnic::Rnic;
 use crate::tcp::SoftRnic;
 
@@ -21,6 +22,8 @@ pub struct Devices {
     pub(super) soft: Box<MakeSoft>,
     /// None: EXS was built without them.
     pub(super) verbs: Option<Box<OpenVerbs>>,
+    /// How kernel sockets wait.
+    pub(super) kernel_io: KernelIo,
 }
 
 impl Devices {
@@ -33,12 +36,19 @@ impl Devices {
         + Send
         + 'static,
     ) -> Devices {
-        Devices { soft: Box::new(soft), verbs: Some(Box::new(verbs)) }
+        let kernel_io = kernel_io();
+        Devices { soft: Box::new(soft), verbs: Some(Box::new(verbs)), kernel_io }
     }
 
     /// What this host has.
     pub fn of_host() -> Devices {
-        Devices { soft: Box::new(soft), verbs: verbs() }
+        Devices { soft: Box::new(soft), verbs: verbs(), kernel_io: kernel_io() }
+    }
+
+    /// The same with another way for kernel sockets to wait than the environment's.
+    #[must_use]
+    pub fn with_kernel_io(self, kernel_io: KernelIo) -> Devices {
+        Devices { kernel_io, ..self }
     }
 }
 

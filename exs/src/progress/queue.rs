@@ -66,6 +66,8 @@ pub struct QueueCore {
     wait: AtomicU8,
     /// Adaptive waits: how often in a row spinning was in vain.
     pub(super) vain_spins: AtomicU32,
+    /// As much of the looks at memory before the first spin.
+    pub(super) vain_peeks: AtomicU32,
     /// For epoll and its kin.
     fd: EventFd,
     /// Somebody asked for the descriptor: it is kept up to date, and progress is
@@ -86,6 +88,7 @@ impl QueueCore {
             depth: AtomicUsize::new(opts.depth),
             wait: AtomicU8::new(0),
             vain_spins: AtomicU32::new(0),
+            vain_peeks: AtomicU32::new(0),
             fd: EventFd::new().map_err(|e| Error::os("eventfd", &e))?,
             has_fd: AtomicBool::new(false),
         };

@@ -20,6 +20,13 @@ const SPINS_PER_POLL: u32 = 64;
 /// How long to look for completions in memory between two rounds with system calls,
 /// as a multiple of what the cheapest of these took.
 const PEEK: u64 = 4;
+/// How long (ns) to look for completions in memory before the first such round: what
+/// a device answers at once needs none. Where the peer lives on this very core that is
+/// time lost, so it is done only where it has lately paid.
+const FIRST_PEEK: u64 = 25_000;
+/// First peeks in vain after which there are none, but one in so many waits.
+const VAIN_PEEKS: u32 = 4;
+const PROBE: u32 = 64;
 
 impl Context {
     /// Spins as the queue's policy says; `None`: it did not pay, go to sleep.
@@ -32,11 +39,15 @@ impl Context {
         let Goal { queue, waiter, min, held, .. } = *goal;
         let budget = match queue.wait_policy() {
             WaitPolicy::Notify => return Ok(None),
+            // Who has filled a kernel socket waits for bytes to be consumed: the processor
+            // is better used by those who do that.
+            WaitPolicy::Adaptive if self.kernel_is_full.load(Ordering::Relaxed) => return Ok(None),
             WaitPolicy::BusyPoll => u64::MAX,
             WaitPolicy::Adaptive if queue.vain_spins.load(Ordering::Relaxed) < VAIN_SPINS => SPIN,
             WaitPolicy::Adaptive => return Ok(None),
         };
         let begun = self.now().as_nanos();
+        self.first_peek(queue, min, begun + FIRST_PEEK);
         let (mut round, mut cheapest) = (0u32, u64::MAX);
         loop {
             round = round.wrapping_add(1);
@@ -69,24 +80,42 @@ impl Context {
             // looking at memory are looked at for as long again.
             let end = cycles();
             cheapest = cheapest.min(end.saturating_sub(start));
-            self.peek_until(queue, min, end.saturating_add(cheapest.saturating_mul(PEEK)));
+            let until = end.saturating_add(cheapest.saturating_mul(PEEK));
+            self.peek_while(queue, min, || cycles() < until);
         }
         queue.vain_spins.fetch_add(1, Ordering::Relaxed);
         Ok(None)
     }
 
-    /// Looks for completions without a system call until there are some, or somebody
-    /// else has something to do, or the processor's counter says so.
-    fn peek_until(&self, queue: &QueueCore, min: usize, until: u64) {
+    fn first_peek(&self, queue: &QueueCore, min: usize, until: u64) {
+        let vain = queue.vain_peeks.load(Ordering::Relaxed);
+        if vain >= VAIN_PEEKS && !vain.is_multiple_of(PROBE) {
+            queue.vain_peeks.store(vain.wrapping_add(1), Ordering::Relaxed);
+            return;
+        }
+        let vain = match self.peek_while(queue, min, || self.now().as_nanos() < until) {
+            true => 0,
+            false => vain.wrapping_add(1),
+        };
+        queue.vain_peeks.store(vain, Ordering::Relaxed);
+    }
+
+    /// Looks for completions without a system call while it is worth it: until there are
+    /// some (true), or somebody else has something to do.
+    fn peek_while(&self, queue: &QueueCore, min: usize, on: impl Fn() -> bool) -> bool {
         loop {
-            if self.posters.load(Ordering::Relaxed) > 0 || queue.len() >= min {
-                return;
+            if queue.len() >= min {
+                return true;
             }
-            // Found, or there is nobody to ask.
-            if self.lock().peek() != Some(false) || cycles() >= until {
-                return;
+            if self.posters.load(Ordering::Relaxed) > 0 {
+                return false;
             }
-            std::hint::spin_loop();
+            match self.lock().peek() {
+                Some(true) => return true,
+                Some(false) if on() => std::hint::spin_loop(),
+                // There is nobody to ask, or it has been long enough.
+                _ => return false,
+            }
         }
     }
 }

@@ -74,6 +74,20 @@ pub fn socket_option(fd: BorrowedFd<'_>, name: i32) -> io::Result<i32> {
     Ok(value)
 }
 
+/// True if the last close(2) of the socket may wait until what was sent is acknowledged
+/// (SO_LINGER).
+pub fn close_may_wait(fd: BorrowedFd<'_>) -> bool {
+    let (mut value, mut len) = (libc::linger { l_onoff: 0, l_linger: 0 }, LINGER_LEN);
+    let ptr = std::ptr::from_mut(&mut value).cast();
+    let fd = fd.as_raw_fd();
+    // SAFETY: `value` has room for the `len` bytes that the kernel may write.
+    let got = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, ptr, &mut len) };
+    got == 0 && value.l_onoff != 0 && value.l_linger > 0
+}
+
+/// Bytes of a `struct linger`: two integers.
+const LINGER_LEN: libc::socklen_t = 8;
+
 /// True if the owner has set O_NONBLOCK.
 pub fn is_nonblocking(fd: BorrowedFd<'_>) -> io::Result<bool> {
     // SAFETY: a system call without pointers.

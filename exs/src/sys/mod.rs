@@ -31,7 +31,7 @@ pub(crate) use map::unmap;
 #[cfg(feature = "verbs")]
 pub use limits::memlock_limit;
 pub use message::{
-    Identity, PIECES_MAX, Received, accept, connect, identify, is_nonblocking, poll_now,
+    Identity, PIECES_MAX, Received, accept, close_may_wait, connect, identify, is_nonblocking, poll_now,
     receive_message, send_message, shutdown, socket_option, wait_writable,
 };
 pub use random::RandomSource;
@@ -39,6 +39,6 @@ pub use signal::{HeldSignals, wait_readable};
 pub use sockaddr::{KernelAddr, SOCKADDR_MAX};
 pub use uring::{Ring, RingReply};
 pub use tcp::{
-    SendFlags, abort_on_close, connect_nonblocking, listen, max_segment, no_delay, read_at, receive, send,
-    send_file, shutdown_write, user_timeout, will_need,
+    SendFlags, abort_on_close, connect_nonblocking, listen, max_segment, no_delay, read_at, receive,
+    reserve_port, send, send_file, shutdown_write, user_timeout, will_need,
 };

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::mem::size_of;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -80,6 +80,19 @@ pub fn connect_nonblocking(
         Err(e) if !matches!(e.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR)) => Err(e),
         _ => Ok(TcpStream::from(fd)),
     }
+}
+
+/// A port of the local address `ip` that no TCP socket has, and no other gets while
+/// the descriptor lives, but one that is bound to it with SO_REUSEADDR.
+pub fn reserve_port(ip: IpAddr) -> io::Result<(OwnedFd, u16)> {
+    let any = SocketAddr::new(ip, 0);
+    let fd = socket(&any)?;
+    set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1)?;
+    bind(&fd, &any)?;
+    // Std knows how to ask for the address; nothing listens.
+    let bound = TcpListener::from(fd);
+    let port = bound.local_addr()?.port();
+    Ok((bound.into(), port))
 }
 
 /// Sets TCP_NODELAY: what we write is already batched, so there is rarely a reason

@@ -9,6 +9,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 
@@ -19,6 +20,8 @@ use super::{EventFd, KernelAddr};
 
 /// Requests that can be submitted with one system call; any number may be under way.
 const ENTRIES: u32 = 64;
+/// How long to listen to the bell alone when the ring takes nothing.
+const RETRY: Duration = Duration::from_millis(10);
 /// Completions that are no job's: of the poll of the bell, and of cancels.
 const BELL: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
@@ -122,9 +125,13 @@ impl Ring {
         }
         out.append(&mut self.refused);
         let want = usize::from(out.is_empty() && self.armed);
-        // What fails here (a full completion queue, a signal) is gone once completions are
-        // taken, which comes next.
-        let _ = self.ring.submit_and_wait(want);
+        // What fails here for a while (a full completion queue, lack of memory) is better once
+        // completions were taken, which comes next. Meanwhile the bell is listened to.
+        let waited = self.ring.submit_and_wait(want);
+        let failed = waited.is_err_and(|e| e.kind() != io::ErrorKind::Interrupted);
+        if failed || !self.armed {
+            let _ = self.bell.wait(Some(RETRY));
+        }
         let mut over = Vec::new();
         for cqe in self.ring.completion() {
             match cqe.user_data() {

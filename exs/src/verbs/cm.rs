@@ -9,7 +9,8 @@
 //! the last event is told, so that after a connection's end the device touches none
 //! of its memory.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::VerbsRnic;
@@ -52,6 +53,8 @@ pub(super) struct Dial {
     pub(super) id: Option<CmId>,
     addr: SocketAddr,
     bind: Option<SocketAddr>,
+    /// The reservation of the local port in TCP.
+    _port: Option<OwnedFd>,
     private_data: Vec<u8>,
     ird: u32,
     ord: u32,
@@ -141,37 +144,6 @@ impl VerbsRnic {
 
     // ---- connecting ----------------------------------------------------------------
 
-    pub(super) fn check_route(
-        &self,
-        addr: SocketAddr,
-        bind: Option<SocketAddr>,
-    ) -> Result<(), RnicError> {
-        let unreachable = |call| Err(RnicError::Os { call, errno: libc::EHOSTUNREACH });
-        if self.dead {
-            return Err(RnicError::Os { call: "the device is gone", errno: libc::ENODEV });
-        }
-        if addr.ip().is_loopback() {
-            return unreachable("loopback addresses are on no RDMA device");
-        }
-        let any = match addr {
-            SocketAddr::V4(_) => SocketAddr::from(([0u8; 4], 0)),
-            SocketAddr::V6(_) => SocketAddr::from(([0u16; 8], 0)),
-        };
-        // Nothing is sent: the kernel is asked which address it would send from.
-        let from = bind.map_or(any, |b| SocketAddr::new(b.ip(), 0));
-        let local = UdpSocket::bind(from)
-            .and_then(|s| s.connect(addr).and_then(|()| s.local_addr()))
-            .map_err(|e| RnicError::os("route", &e))?;
-        match self.host.device_of(local) {
-            Ok(Some(d)) if d == self.device => Ok(()),
-            Ok(_) => unreachable("the route goes by another device"),
-            Err(e) if e.raw_os_error() == Some(libc::ENODEV) => {
-                unreachable("the route goes by no RDMA device")
-            }
-            Err(e) => Err(RnicError::os("rdma_bind_addr", &e)),
-        }
-    }
-
     fn check_private_data(&self, data: &[u8]) -> Result<(), RnicError> {
         let (asked, limit) = (data.len() as u64, self.caps.max_private_data as u64);
         if asked > limit {
@@ -195,19 +167,17 @@ impl VerbsRnic {
             let call = "loopback addresses are on no RDMA device";
             return Err(RnicError::Os { call, errno: libc::EHOSTUNREACH });
         }
-        let os = |e: &std::io::Error| RnicError::os("rdma_resolve_addr", e);
-        let id = self.host.new_id(self.index).map_err(|e| os(&e))?;
         let step = RESOLVE.min(param.timeout);
-        id.resolve_addr(param.bind, addr, step).map_err(|e| {
-            self.host.disown(&id);
-            os(&e)
-        })?;
+        let (id, port) = self
+            .start_resolving(addr, param.bind, step)
+            .map_err(|e| RnicError::os("rdma_resolve_addr", &e))?;
         self.by_serial.insert(id.serial(), qp.0);
         let until = now + param.timeout;
         let dial = Dial {
             id: Some(id),
             addr,
             bind: param.bind,
+            _port: port,
             private_data: param.private_data.to_vec(),
             ird: param.ird.min(self.caps.max_ird),
             ord: param.ord.min(self.caps.max_ord),

@@ -100,6 +100,7 @@ impl VerbsRnic {
             self.finish(qp, cause);
         }
         if self.dead && !std::mem::replace(&mut self.buried, true) {
+            self.release();
             self.events.push_back(RnicEvent::DeviceRemoved);
         }
     }

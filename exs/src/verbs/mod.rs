@@ -25,11 +25,13 @@
 //! they have found: so a message is never seen before the event that establishes its
 //! connection.
 
+mod caps;
 mod cm;
 mod device;
 mod dialer;
 mod ends;
 mod events;
+mod gone;
 mod host;
 mod info;
 mod memory;
@@ -37,6 +39,7 @@ mod qp;
 mod queues;
 mod raw;
 mod recv;
+mod route;
 mod send;
 mod slots;
 
@@ -44,10 +47,10 @@ pub use info::{DeviceInfo, PortInfo, devices};
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::mem::{Access, Key, MAX_SGE, Segment};
+use crate::mem::{Access, Key, Segment};
 use crate::rnic::table::Table;
 use crate::rnic::{
     Caps, ConnParam, ConnReq, Cq, Disconnect, DisconnectCause, ListenOpts, Listener, Mr, Pd, Qp,
@@ -56,12 +59,6 @@ use crate::rnic::{
 use crate::time::Time;
 use raw::{Attr, CompChannel, Device, RawWc, Scratch};
 
-/// Bytes that one WR may move.
-const MAX_MSG: u64 = 1 << 30;
-/// Send WRs of one QP: the device's memory for them is taken for every QP.
-const MAX_SEND_WR: u32 = 128;
-/// Receives of an SRQ.
-const MAX_SRQ_WR: u32 = 32 << 10;
 /// `IBV_WC_FATAL_ERR`.
 const STATUS_FATAL: u32 = 19;
 
@@ -70,6 +67,7 @@ const TOKEN_CM: usize = 0;
 const TOKEN_ASYNC: usize = 1;
 const TOKEN_CQ: usize = 2;
 const TOKEN_DIAL: usize = 3;
+const TOKEN_NODE: usize = 4;
 
 /// One RDMA device: see the module's essay.
 pub struct VerbsRnic {
@@ -81,14 +79,19 @@ pub struct VerbsRnic {
     index: usize,
     registry: mio::Registry,
     token_base: usize,
-    /// What is registered with the reactor.
+    /// What is registered with the reactor: the device's, what it shares with others,
+    /// and the watch on its node.
     fds: Vec<OwnedFd>,
+    shared: Option<OwnedFd>,
+    node: Option<OwnedFd>,
     asyncs: events::AsyncInbox,
     async_ready: bool,
-    channel: Arc<CompChannel>,
+    /// None when the device is gone.
+    channel: Option<Arc<CompChannel>>,
     channel_ready: bool,
     dialer: Arc<dialer::Dialer>,
     dial_ready: bool,
+    node_ready: bool,
     pds: Table<memory::DomainEntry>,
     keys: HashMap<Key, memory::Entry>,
     cqs: Table<queues::Completions>,
@@ -121,6 +124,8 @@ pub struct VerbsRnic {
     dead: bool,
     /// The end of the device has been told.
     buried: bool,
+    /// Its node in /dev is gone, and the kernel waits for us to let go of it.
+    vanished: bool,
 }
 
 /// Opens every RDMA device of this host: an RNIC each, with tokens from `token_base`
@@ -182,23 +187,19 @@ impl VerbsRnic {
         let attr = device.attr().map_err(os("ibv_query_device"))?;
         let channel = CompChannel::new(device).map_err(os("ibv_create_comp_channel"))?;
         let registry = registry.try_clone().map_err(os("dup of the reactor"))?;
-        let mut fds = Vec::new();
-        let mut watch = |fd, token| -> std::io::Result<()> {
-            let fd = raw::duplicate(fd)?;
-            raw::watch(&registry, &fd, token_base + token)?;
-            fds.push(fd);
-            Ok(())
-        };
-        if index == 0 {
-            watch(host.fd(), TOKEN_CM).map_err(os("watching librdmacm"))?;
-        }
+        let watcher = gone::Watcher { registry: &registry, base: token_base };
+        let shared = (index == 0).then(|| watcher.watch(host.fd(), TOKEN_CM)).transpose();
+        let shared = shared.map_err(os("watching librdmacm"))?;
         let async_fd = device.async_fd().map_err(os("fcntl"))?;
-        watch(async_fd, TOKEN_ASYNC).map_err(os("watching the device"))?;
-        watch(channel.fd(), TOKEN_CQ).map_err(os("watching completions"))?;
         let dialer = dialer::Dialer::new().map_err(os("eventfd"))?;
-        watch(dialer.fd(), TOKEN_DIAL).map_err(os("watching connects"))?;
+        let fds = vec![
+            watcher.watch(async_fd, TOKEN_ASYNC).map_err(os("watching the device"))?,
+            watcher.watch(channel.fd(), TOKEN_CQ).map_err(os("watching completions"))?,
+            watcher.watch(dialer.fd(), TOKEN_DIAL).map_err(os("watching connects"))?,
+        ];
+        let node = watcher.watch_node(device);
         Ok(VerbsRnic {
-            caps: caps(device, &attr),
+            caps: caps::caps(device, &attr),
             attr,
             device,
             host: Arc::clone(host),
@@ -206,12 +207,15 @@ impl VerbsRnic {
             registry,
             token_base,
             fds,
+            shared,
+            node,
             asyncs: events::AsyncInbox::new(device),
             async_ready: true,
-            channel,
+            channel: Some(channel),
             channel_ready: false,
             dialer,
             dial_ready: false,
+            node_ready: false,
             pds: Table::new("protection domain"),
             keys: HashMap::new(),
             cqs: Table::new("completion queue"),
@@ -237,40 +241,8 @@ impl VerbsRnic {
             now: Time::ZERO,
             dead: false,
             buried: false,
+            vanished: false,
         })
-    }
-}
-
-/// What a device can do, in the trait's words.
-fn caps(device: Device, attr: &Attr) -> Caps {
-    let iwarp = attr.iwarp;
-    let max_msg = device.port(1).map_or(MAX_MSG, |p| u64::from(p.max_msg).min(MAX_MSG));
-    let sges = usize::try_from(attr.max_sge).unwrap_or(1);
-    Caps {
-        name: device.name(),
-        write_imm: !iwarp,
-        initiator_first: iwarp,
-        read_sink_remote_write: iwarp,
-        write_acked: !iwarp,
-        file_source: false,
-        windows: attr.windows,
-        owns_tcp_port: iwarp,
-        srq_waits: !iwarp,
-        random_keys: false,
-        pads_private_data: !iwarp,
-        tells_solicited: false,
-        tells_reasons: false,
-        // One is for what is copied.
-        max_sge: sges.saturating_sub(1).clamp(1, MAX_SGE),
-        max_inline: slots::SLOT,
-        max_msg: max_msg.max(1 << 20),
-        max_ord: attr.max_ord.clamp(1, 128),
-        max_ird: attr.max_ird.clamp(1, 128),
-        // librdmacm: 56 of the 92 bytes of an IB CM request are left; iWARP's MPA has
-        // 512, of which the kernel's interface passes 255, 4 of them the CM's.
-        max_private_data: if iwarp { 251 } else { 56 },
-        max_send_wr: usize::try_from(attr.max_qp_wr.saturating_sub(64).min(MAX_SEND_WR)).unwrap_or(16),
-        max_srq_wr: usize::try_from(attr.max_srq_wr.min(attr.max_cqe).min(MAX_SRQ_WR)).unwrap_or(1),
     }
 }
 
@@ -280,12 +252,9 @@ impl Drop for VerbsRnic {
         for id in listeners {
             self.host.leave((self.index, id));
         }
-        for fd in &self.fds {
-            let fd = fd.as_raw_fd();
-            // Others may hold the same thing open: closing would not be enough. Fails
-            // only if the reactor is gone.
-            let _ = self.registry.deregister(&mut mio::unix::SourceFd(&fd));
-        }
+        self.fds.extend(self.shared.take());
+        self.fds.extend(self.node.take());
+        self.unwatch();
     }
 }
 
@@ -295,12 +264,14 @@ impl Rnic for VerbsRnic {
     }
 
     fn alloc_pd(&mut self) -> Result<Pd, RnicError> {
+        self.alive()?;
         self.make_pd()
     }
     fn dealloc_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
         self.free_pd(pd)
     }
     fn reg_mr(&mut self, pd: Pd, memory: &Segment, access: Access) -> Result<Mr, RnicError> {
+        self.alive()?;
         self.register(pd, memory, access)
     }
     fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
@@ -319,6 +290,7 @@ impl Rnic for VerbsRnic {
         self.arm(cq)
     }
     fn create_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError> {
+        self.alive()?;
         self.make_srq(pd, max_wr)
     }
     fn destroy_srq(&mut self, srq: Srq) -> Result<(), RnicError> {
@@ -328,6 +300,7 @@ impl Rnic for VerbsRnic {
         self.fill_srq(srq, wr)
     }
     fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
+        self.alive()?;
         self.make_qp(attr)
     }
     fn destroy_qp(&mut self, qp: Qp) -> Result<(), RnicError> {
@@ -351,6 +324,7 @@ impl Rnic for VerbsRnic {
         len: u64,
         access: Access,
     ) -> Result<Key, RnicError> {
+        self.alive()?;
         self.bind(qp, mr, addr, len, access)
     }
     fn lend_mw(
@@ -361,6 +335,7 @@ impl Rnic for VerbsRnic {
         len: u64,
         access: Access,
     ) -> Result<Key, RnicError> {
+        self.alive()?;
         self.lend(qp, mr, addr, len, access)
     }
     fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
@@ -416,6 +391,7 @@ impl Rnic for VerbsRnic {
             TOKEN_ASYNC => self.async_ready = true,
             TOKEN_CQ => self.channel_ready = true,
             TOKEN_DIAL => self.dial_ready = true,
+            TOKEN_NODE => self.node_ready = true,
             _ => {}
         }
     }
@@ -430,6 +406,9 @@ impl Rnic for VerbsRnic {
         }
         if std::mem::take(&mut self.dial_ready) {
             self.drain_dials();
+        }
+        if std::mem::take(&mut self.node_ready) {
+            self.node_changed();
         }
         let mut inbox = std::mem::take(&mut self.inbox);
         let others = self.host.take(self.index, &mut inbox);

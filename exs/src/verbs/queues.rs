@@ -104,10 +104,12 @@ impl VerbsRnic {
             let (asked, limit) = (u64::from(need), u64::from(limit));
             return Err(RnicError::Limit { what: "completion queue depth", asked, limit });
         }
+        let gone = RnicError::Os { call: "ibv_create_cq", errno: libc::ENODEV };
+        let channel = self.channel.as_ref().ok_or(gone)?;
         let depth = need.max(DEPTH).min(limit);
         let entry = self.hw.vacant_entry();
         let index = entry.key();
-        let cq = CompQueue::new(self.device, depth, &self.channel, index)
+        let cq = CompQueue::new(self.device, depth, channel, index)
             .map_err(|e| RnicError::os("ibv_create_cq", &e))?;
         entry.insert(HwQueue { cq, role, depth, reserved: need, armed: false });
         Ok(index)
@@ -238,7 +240,8 @@ impl VerbsRnic {
 
     /// Takes the notifications that are there.
     pub(super) fn drain_notifications(&mut self) {
-        while let Some(tag) = self.channel.next() {
+        let Some(channel) = self.channel.clone() else { return };
+        while let Some(tag) = channel.next() {
             if let Some(q) = self.hw.get_mut(tag) {
                 q.armed = false;
                 q.cq.notified();
@@ -248,7 +251,9 @@ impl VerbsRnic {
 
     /// The device has failed: what the queues would say is lost.
     pub(super) fn device_lost(&mut self) {
-        self.dead = true;
+        if std::mem::replace(&mut self.dead, true) {
+            return;
+        }
         let all: Vec<u32> = self.qps.iter().map(|(id, _)| id).collect();
         for qp in all {
             self.doomed.push((qp, DisconnectCause::DeviceRemoved));

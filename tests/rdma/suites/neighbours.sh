@@ -16,11 +16,11 @@ rounds=${RDMA_ROUNDS:-5}
 # How many messages: about half a second's worth in an ordinary guest.
 
 exs() { # bw|lat SIZE COUNT
-    local busy=()
-    # perftest and rstream's latency spin, too.
-    [ "$1" = bw ] || busy=(--wait busy)
+    # perftest spins, too, and rstream's latency; perftest keeps 128 messages in flight.
+    local how=(--wait busy)
+    [ "$1" = lat ] || how+=(--depth 32)
     serve "$RDMA_BIN/exs-pingpong" --listen "$addr:0" >/dev/null
-    within 60 "$RDMA_BIN/exs-pingpong" "$at" --json --mode "$1" --size "$2" --iters "$3" "${busy[@]}" >"$temp/json"
+    within 60 "$RDMA_BIN/exs-pingpong" "$at" --json --mode "$1" --size "$2" --iters "$3" "${how[@]}" >"$temp/json"
     end "$server"
     if [ "$1" = bw ]; then sed 's/.*"gbytes_per_s":\([0-9.e-]*\).*/\1/' "$temp/json"
     else sed 's/.*"p50":\([0-9.e-]*\).*/\1/' "$temp/json"; fi

@@ -8,6 +8,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use quanta::Instant as Counter;
+
 use exs_examples::stats::Samples;
 
 use crate::control::{During, Failure};
@@ -60,11 +62,11 @@ impl Link for TcpLink {
     fn ping(&mut self, size: usize, rounds: u32) -> Result<Samples, Failure> {
         let (out, mut back) = (vec![1; size], vec![0; size]);
         let mut samples = Samples::with_capacity(rounds as usize);
-        let mut last = Instant::now();
+        let mut last = Counter::now();
         for _ in 0..rounds {
             self.send(&out)?;
             self.recv(&mut back)?;
-            let now = Instant::now();
+            let now = Counter::now();
             samples.record(now - last);
             last = now;
         }

@@ -59,7 +59,16 @@ pub(super) enum CallOff {
 /// Who carries the jobs out.
 enum Way {
     Ring(RingThread),
-    Threads(Pool),
+    /// Of their own each: the connections that connects wait for may have to be accepted
+    /// by this very process.
+    Threads { connects: Pool, accepts: Pool },
+}
+
+impl Way {
+    fn threads(inbox: &Arc<Inbox>) -> Way {
+        let pool = || Pool::new(Arc::clone(inbox));
+        Way::Threads { connects: pool(), accepts: pool() }
+    }
 }
 
 /// A helper.
@@ -78,12 +87,12 @@ impl Helper {
         let inbox = Arc::new(Inbox { replies: Mutex::default(), bell: EventFd::new()? });
         let way = match io {
             KernelIo::Uring => Way::Ring(RingThread::new(Arc::clone(&inbox))?),
-            KernelIo::Readiness => Way::Threads(Pool::new(Arc::clone(&inbox))),
+            KernelIo::Readiness => Way::threads(&inbox),
             KernelIo::Auto => match RingThread::new(Arc::clone(&inbox)) {
                 Ok(ring) => Way::Ring(ring),
                 Err(e) => {
                     crate::trace::info!("kernel sockets go without io_uring: {e}");
-                    Way::Threads(Pool::new(Arc::clone(&inbox)))
+                    Way::threads(&inbox)
                 }
             },
         };
@@ -97,7 +106,7 @@ impl Helper {
 
     /// An accept must not be begun before a connection is there.
     pub(super) fn needs_readiness(&self) -> bool {
-        matches!(self.way, Way::Threads(_))
+        matches!(self.way, Way::Threads { .. })
     }
 
     /// Begins a job; returns its number.
@@ -105,7 +114,10 @@ impl Helper {
         self.next += 1;
         match &self.way {
             Way::Ring(ring) => ring.start(self.next, job),
-            Way::Threads(pool) => pool.start(self.next, job)?,
+            Way::Threads { connects, accepts } => match job {
+                Job::Connect(..) => connects.start(self.next, job)?,
+                Job::Accept(..) => accepts.start(self.next, job)?,
+            },
         }
         Ok(self.next)
     }
@@ -117,7 +129,10 @@ impl Helper {
                 ring.call_off(job);
                 CallOff::Replies
             }
-            Way::Threads(pool) => pool.call_off(job),
+            Way::Threads { connects, accepts } => match connects.call_off(job) {
+                CallOff::Lost => accepts.call_off(job),
+                off => off,
+            },
         }
     }
 

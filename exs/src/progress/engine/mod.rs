@@ -279,8 +279,9 @@ impl Engine {
         self.more || self.plain.has_work() || self.released.any.load(Ordering::Acquire)
     }
 
-    /// True if kernel sockets wait for the reactor, which alone can tell of them.
-    pub(super) fn waits_for_reactor(&self) -> bool {
+    /// Whether kernel sockets wait for the reactor, which alone can tell of them; and
+    /// whether any of them waits for room.
+    pub(super) fn waits_for_reactor(&self) -> (bool, bool) {
         self.plain.is_waiting()
     }
 

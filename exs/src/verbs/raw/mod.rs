@@ -19,12 +19,14 @@
 mod channel;
 mod cm;
 mod device;
+mod node;
 mod objects;
 mod post;
 
 pub(super) use channel::{CompChannel, CompQueue, RawWc};
 pub(super) use cm::{CmChannel, CmId, CmNote, ConnAttr, QpShape};
 pub(super) use device::{AsyncNote, Attr, Device, PortAttr};
+pub(super) use node::drain_watch;
 pub(super) use objects::{Domain, Registration, SharedQueue, Window};
 pub(super) use post::{HwOp, HwSge, Scratch, Staged};
 

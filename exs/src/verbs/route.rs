@@ -1,0 +1,85 @@
+//! Which way an address is, and the first step there.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use super::VerbsRnic;
+use super::raw::CmId;
+use crate::rnic::RnicError;
+
+/// The address that packets to `addr` leave from. Nothing is sent: the kernel is asked.
+fn source(addr: SocketAddr, bind: Option<SocketAddr>) -> io::Result<SocketAddr> {
+    let any = match addr {
+        SocketAddr::V4(_) => SocketAddr::from(([0u8; 4], 0)),
+        SocketAddr::V6(_) => SocketAddr::from(([0u16; 8], 0)),
+    };
+    let socket = UdpSocket::bind(bind.map_or(any, |b| SocketAddr::new(b.ip(), 0)))?;
+    socket.connect(addr)?;
+    socket.local_addr()
+}
+
+impl VerbsRnic {
+    pub(super) fn check_route(
+        &self,
+        addr: SocketAddr,
+        bind: Option<SocketAddr>,
+    ) -> Result<(), RnicError> {
+        let unreachable = |call| Err(RnicError::Os { call, errno: libc::EHOSTUNREACH });
+        if self.dead {
+            return Err(RnicError::Os { call: "the device is gone", errno: libc::ENODEV });
+        }
+        if addr.ip().is_loopback() {
+            return unreachable("loopback addresses are on no RDMA device");
+        }
+        let local = source(addr, bind).map_err(|e| RnicError::os("route", &e))?;
+        match self.host.device_of(local) {
+            Ok(Some(d)) if d == self.device => Ok(()),
+            Ok(_) => unreachable("the route goes by another device"),
+            Err(e) if e.raw_os_error() == Some(libc::ENODEV) => {
+                unreachable("the route goes by no RDMA device")
+            }
+            Err(e) => Err(RnicError::os("rdma_bind_addr", &e)),
+        }
+    }
+
+    /// Makes an id and begins to resolve the address.
+    ///
+    /// librdmacm draws a local port from those that RDMA does not use, and siw then
+    /// binds it in TCP, where somebody may have it: the connect fails with EADDRINUSE. So
+    /// for iWARP the port is one that is free in TCP, and kept so until the end of the
+    /// attempt.
+    pub(super) fn start_resolving(
+        &self,
+        addr: SocketAddr,
+        bind: Option<SocketAddr>,
+        step: Duration,
+    ) -> io::Result<(CmId, Option<OwnedFd>)> {
+        let mut tries = 8;
+        loop {
+            let id = self.host.new_id(self.index)?;
+            let (mut from, mut port) = (bind, None);
+            if self.attr.iwarp
+                && bind.is_none_or(|b| b.port() == 0)
+                && let Ok(mut local) = source(addr, bind)
+            {
+                let (fd, free) = crate::sys::reserve_port(local.ip())?;
+                local.set_port(free);
+                (from, port) = (Some(local), Some(fd));
+            }
+            match id.resolve_addr(from, addr, step) {
+                Ok(()) => return Ok((id, port)),
+                Err(e) => {
+                    self.host.disown(&id);
+                    tries -= 1;
+                    // Free in TCP, and taken in RDMA.
+                    let again = e.raw_os_error() == Some(libc::EADDRINUSE) && port.is_some();
+                    if !again || tries == 0 {
+                        return Err(e);
+                    }
+                }
+            }
+        }
+    }
+}
