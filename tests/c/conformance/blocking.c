@@ -3,7 +3,7 @@
 
 #include <fcntl.h>
 
-CASE("blocking-1", send_and_receive_return_bytes, SOCKETS)
+CASE("all-3", send_and_receive_return_bytes, SOCKETS)
 {
     struct pair p = connection();
     char out[100], in[200];
@@ -15,7 +15,7 @@ CASE("blocking-1", send_and_receive_return_bytes, SOCKETS)
     end(p);
 }
 
-CASE("blocking-2", nonblocking_does_not_wait, SOCKETS)
+CASE("all-9", nonblocking_does_not_wait, SOCKETS)
 {
     struct pair p = connection();
     char in[4];
@@ -30,7 +30,7 @@ CASE("blocking-2", nonblocking_does_not_wait, SOCKETS)
     end(p);
 }
 
-CASE("blocking-3", nonblocking_means_nothing_to_a_queue, SOCKETS)
+CASE("all-9", nonblocking_means_nothing_to_a_queue, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -45,7 +45,7 @@ CASE("blocking-3", nonblocking_means_nothing_to_a_queue, SOCKETS)
     end_queue(q);
 }
 
-CASE("blocking-4", a_full_connection_does_not_wait_if_told_so, STREAMS)
+CASE("all-9", a_full_connection_does_not_wait_if_told_so, STREAMS)
 {
     struct pair p = connection();
     static char out[1 << 20];
@@ -74,7 +74,7 @@ static void receive_late(void *fd)
     VERIFY(in, sizeof in, 0);
 }
 
-CASE("blocking-5", a_long_send_waits_for_the_receiver, STREAMS)
+CASE("all-3", a_long_send_waits_for_the_receiver, STREAMS)
 {
     struct pair p = connection();
     static char out[1 << 20];
@@ -87,7 +87,7 @@ CASE("blocking-5", a_long_send_waits_for_the_receiver, STREAMS)
     end(p);
 }
 
-CASE("blocking-6", it_goes_between_operations_with_events, SOCKETS)
+CASE("recv-4", it_goes_between_operations_with_events, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);

@@ -1,7 +1,7 @@
 /* exs_cancel. */
 #include "net.h"
 
-CASE("cancel-1", all_of_a_descriptor, SOCKETS)
+CASE("cancel-1 cancel-2", all_of_a_descriptor, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(8);
@@ -26,7 +26,7 @@ CASE("cancel-1", all_of_a_descriptor, SOCKETS)
     end_queue(q);
 }
 
-CASE("cancel-2", those_with_an_ahandle, SOCKETS)
+CASE("cancel-1 cancel-2", those_with_an_ahandle, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(8);
@@ -50,7 +50,7 @@ CASE("cancel-2", those_with_an_ahandle, SOCKETS)
     end_queue(q);
 }
 
-CASE("cancel-3", nothing_to_cancel_is_none, SOCKETS)
+CASE("cancel-2", nothing_to_cancel_is_none, SOCKETS)
 {
     struct pair p = connection();
 
@@ -59,7 +59,7 @@ CASE("cancel-3", nothing_to_cancel_is_none, SOCKETS)
     end(p);
 }
 
-CASE("cancel-4", what_makes_no_sense_is_refused, SOCKETS)
+CASE("cancel-2 all-5", what_makes_no_sense_is_refused, SOCKETS)
 {
     struct pair p = connection();
 
@@ -71,7 +71,7 @@ CASE("cancel-4", what_makes_no_sense_is_refused, SOCKETS)
     end(p);
 }
 
-CASE("cancel-5", a_stream_goes_on_after_a_cancelled_receive, STREAMS)
+CASE("cancel-1", a_stream_goes_on_after_a_cancelled_receive, STREAMS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(8);
@@ -99,7 +99,7 @@ CASE("cancel-5", a_stream_goes_on_after_a_cancelled_receive, STREAMS)
     end_queue(q);
 }
 
-CASE("cancel-6", sends_that_wait_end, STREAMS)
+CASE("cancel-1", sends_that_wait_end, STREAMS)
 {
     enum { N = 64, LEN = 1 << 20 };
     struct pair p = connection();

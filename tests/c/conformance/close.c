@@ -49,7 +49,7 @@ CASE("shutdown-2", reading_can_be_ended, CONNECTED)
     end_queue(q);
 }
 
-CASE("shutdown-3", both_directions, CONNECTED)
+CASE("shutdown-2", both_directions, CONNECTED)
 {
     struct pair p = connection();
     char in;
@@ -61,7 +61,7 @@ CASE("shutdown-3", both_directions, CONNECTED)
     end(p);
 }
 
-CASE("shutdown-4", what_makes_no_sense_is_refused, TCP | EXS | EXSMSG)
+CASE("shutdown-3", what_makes_no_sense_is_refused, TCP | EXS | EXSMSG)
 {
     int fd = new_socket();
     exs_qhandle_t q = new_queue(4);
@@ -122,7 +122,7 @@ CASE("close-2", what_was_sent_is_delivered_first, CONNECTED)
     end_queue(q);
 }
 
-CASE("close-3", receives_that_wait_are_cancelled, SOCKETS)
+CASE("close-4", receives_that_wait_are_cancelled, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(8);
@@ -148,7 +148,7 @@ CASE("close-3", receives_that_wait_are_cancelled, SOCKETS)
     end_queue(q);
 }
 
-CASE("close-4", an_abort_cuts_it, CONNECTED)
+CASE("close-5", an_abort_cuts_it, CONNECTED)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -163,7 +163,7 @@ CASE("close-4", an_abort_cuts_it, CONNECTED)
     end_queue(q);
 }
 
-CASE("close-5", a_copy_keeps_it_open, CONNECTED)
+CASE("close-3 fd-2", a_copy_keeps_it_open, CONNECTED)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -185,7 +185,7 @@ CASE("close-5", a_copy_keeps_it_open, CONNECTED)
     end_queue(q);
 }
 
-CASE("close-6", close_2_ends_it_too, CONNECTED)
+CASE("fd-3", close_2_ends_it_too, CONNECTED)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -200,7 +200,7 @@ CASE("close-6", close_2_ends_it_too, CONNECTED)
     end_queue(q);
 }
 
-CASE("close-7", close_2_cancels_what_is_in_flight, SOCKETS)
+CASE("fd-3 close-4", close_2_cancels_what_is_in_flight, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -213,7 +213,7 @@ CASE("close-7", close_2_cancels_what_is_in_flight, SOCKETS)
     end_queue(q);
 }
 
-CASE("close-8", a_number_that_is_used_again_is_another_socket, CONNECTED)
+CASE("fd-4", a_number_that_is_used_again_is_another_socket, CONNECTED)
 {
     struct pair p = connection(), other = connection();
     exs_qhandle_t q = new_queue(4);
@@ -232,7 +232,7 @@ CASE("close-8", a_number_that_is_used_again_is_another_socket, CONNECTED)
     end_queue(q);
 }
 
-CASE("close-9", what_cannot_be_closed_is_refused, SOCKETS)
+CASE("all-4 all-5", what_cannot_be_closed_is_refused, SOCKETS)
 {
     struct pair p = connection();
     int pipe_[2];
@@ -251,7 +251,7 @@ CASE("close-9", what_cannot_be_closed_is_refused, SOCKETS)
     FAILS(EBADF, exs_close(p.a, 0, BLOCK));
 }
 
-CASE("close-10", a_full_queue_refuses_and_keeps_it_open, SOCKETS)
+CASE("all-2", a_full_queue_refuses_and_keeps_it_open, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(1);

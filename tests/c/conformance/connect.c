@@ -23,7 +23,7 @@ CASE("connect-1", the_event_says_that_it_is_connected, CONNECTED)
     end_queue(q);
 }
 
-CASE("connect-2", nobody_listens_and_then_somebody_does, CONNECTED)
+CASE("connect-1", nobody_listens_and_then_somebody_does, CONNECTED)
 {
     struct place at, there;
     int l = listener(&at), fd = new_socket(), other;
@@ -60,7 +60,7 @@ CASE("connect-3", a_connected_socket_is_not_connected_again, CONNECTED)
     end_queue(q);
 }
 
-CASE("connect-4", without_a_queue_it_waits, CONNECTED)
+CASE("all-3", without_a_queue_it_waits, CONNECTED)
 {
     struct place at;
     int l = listener(&at), fd = new_socket(), other;
@@ -77,7 +77,7 @@ CASE("connect-4", without_a_queue_it_waits, CONNECTED)
     end_one(fd);
 }
 
-CASE("connect-5", nonblocking_it_is_in_progress, EXS | EXSMSG | TCP)
+CASE("connect-2", nonblocking_it_is_in_progress, EXS | EXSMSG | TCP)
 {
     struct place at;
     int l = listener(&at), fd = new_socket(), other, error = -1;
@@ -114,7 +114,7 @@ CASE("connect-5", nonblocking_it_is_in_progress, EXS | EXSMSG | TCP)
     end_one(fd);
 }
 
-CASE("connect-6", what_makes_no_sense_is_refused, EXS | EXSMSG)
+CASE("bind-1 all-4 all-5", what_makes_no_sense_is_refused, EXS | EXSMSG)
 {
     struct place at;
     int l = listener(&at), fd = new_socket();
@@ -166,7 +166,7 @@ CASE("accept-1", the_event_has_the_connection_and_the_peer, CONNECTED)
     end_queue(q);
 }
 
-CASE("accept-2", without_a_queue_it_returns_the_connection, CONNECTED)
+CASE("all-3 all-9", without_a_queue_it_returns_the_connection, CONNECTED)
 {
     struct place at;
     int l = listener(&at), fd = new_socket(), other;
@@ -228,7 +228,7 @@ CASE("accept-4", accepts_posted_ahead_get_a_connection_each, CONNECTED)
     end_queue(q);
 }
 
-CASE("accept-5", it_can_be_cancelled, CONNECTED)
+CASE("cancel-1", it_can_be_cancelled, CONNECTED)
 {
     struct place at;
     int l = listener(&at);
@@ -243,7 +243,7 @@ CASE("accept-5", it_can_be_cancelled, CONNECTED)
     end_queue(q);
 }
 
-CASE("accept-6", flags_are_of_the_new_descriptor, CONNECTED)
+CASE("accept-2", flags_are_of_the_new_descriptor, CONNECTED)
 {
     struct place at;
     int l = listener(&at), fd = new_socket(), other;

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-CASE("descriptor-1", fstat_and_dup, CONNECTED)
+CASE("fd-1 fd-2", fstat_and_dup, CONNECTED)
 {
     struct pair p = connection();
     struct stat a, b;
@@ -25,7 +25,7 @@ CASE("descriptor-1", fstat_and_dup, CONNECTED)
     end(p);
 }
 
-CASE("descriptor-2", read_and_write_do_not_reach_the_peer, EXS | EXSMSG)
+CASE("fd-8", read_and_write_do_not_reach_the_peer, EXS | EXSMSG)
 {
     struct pair p = connection();
     char in;
@@ -42,7 +42,7 @@ CASE("descriptor-2", read_and_write_do_not_reach_the_peer, EXS | EXSMSG)
     end(p);
 }
 
-CASE("descriptor-3", poll_2_tells_of_data_where_it_is_asked_for, EXS | EXSMSG)
+CASE("fd-6", poll_2_tells_of_data_where_it_is_asked_for, EXS | EXSMSG)
 {
     struct pair p = connection();
     struct pollfd now = {p.b, POLLIN, 0};
@@ -74,7 +74,7 @@ CASE("descriptor-3", poll_2_tells_of_data_where_it_is_asked_for, EXS | EXSMSG)
     end(p);
 }
 
-CASE("descriptor-4", poll_2_tells_of_connections, EXS | EXSMSG)
+CASE("fd-6", poll_2_tells_of_connections, EXS | EXSMSG)
 {
     struct place at;
     int l = listener(&at), fd = new_socket(), other, on = 1;
@@ -92,7 +92,7 @@ CASE("descriptor-4", poll_2_tells_of_connections, EXS | EXSMSG)
     end_one(l);
 }
 
-CASE("descriptor-5", exec_takes_none_along, EXS | EXSMSG | ALONE)
+CASE("all-12", exec_takes_none_along, EXS | EXSMSG | ALONE)
 {
     char mine[256], in;
     struct pair p;

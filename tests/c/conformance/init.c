@@ -17,7 +17,7 @@ CASE("init-2", an_unknown_version_is_refused, NOWHERE)
     GIVES(0, exs_init(EXS_VERSION));
 }
 
-CASE("init-3", other_calls_start_the_library_too, NOWHERE)
+CASE("all-14", other_calls_start_the_library_too, NOWHERE)
 {
     exs_qhandle_t q = new_queue(1);
 
@@ -25,7 +25,7 @@ CASE("init-3", other_calls_start_the_library_too, NOWHERE)
     GIVES(0, exs_init(EXS_VERSION));
 }
 
-CASE("init-4", an_environment_without_sense_is_told, NOWHERE | ALONE)
+CASE("init-2", an_environment_without_sense_is_told, NOWHERE | ALONE)
 {
     int fd;
 
@@ -41,7 +41,7 @@ CASE("init-4", an_environment_without_sense_is_told, NOWHERE | ALONE)
     CHECK(strstr(exs_strerror(), "EXS_TRANSPORT") || strstr(exs_strerror(), "carrier pigeon"));
 }
 
-CASE("strerror-1", the_last_error_has_a_sentence, NOWHERE)
+CASE("all-13", the_last_error_has_a_sentence, NOWHERE)
 {
     char first[256];
 
@@ -58,14 +58,14 @@ static void sees_nothing(void *unused)
     CHECK(exs_strerror()[0] == 0);
 }
 
-CASE("strerror-2", a_sentence_is_of_its_own_thread, NOWHERE)
+CASE("all-13", a_sentence_is_of_its_own_thread, NOWHERE)
 {
     FAILS(EINVAL, exs_qcreate(0));
     join(start(sees_nothing, NULL));
     CHECK(exs_strerror()[0] != 0);
 }
 
-CASE("strerror-3", the_error_of_an_event_has_a_sentence, CONNECTED)
+CASE("all-13", the_error_of_an_event_has_a_sentence, CONNECTED)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);

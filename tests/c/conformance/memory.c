@@ -19,7 +19,7 @@ CASE("mregister-1", handles_are_distinct_and_print_as_ints, NOWHERE)
     GIVES(0, exs_mderegister(b));
 }
 
-CASE("mregister-2", what_is_no_memory_is_refused, NOWHERE)
+CASE("mregister-2 all-6", what_is_no_memory_is_refused, NOWHERE)
 {
     long page = sysconf(_SC_PAGESIZE);
     char *two = mmap(NULL, (size_t)page * 2, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
@@ -38,7 +38,7 @@ CASE("mregister-2", what_is_no_memory_is_refused, NOWHERE)
     GIVES(0, munmap(two, (size_t)page));
 }
 
-CASE("mregister-3", operations_stay_inside_of_it, SOCKETS)
+CASE("all-7", operations_stay_inside_of_it, SOCKETS)
 {
     static char memory[10000];
     struct pair p = connection();
@@ -107,7 +107,7 @@ CASE("mregister-4", one_serves_all_sockets_and_threads, CONNECTED)
     GIVES(0, exs_mderegister(m));
 }
 
-CASE("mregister-5", registrations_may_overlap, SOCKETS)
+CASE("mregister-3", registrations_may_overlap, SOCKETS)
 {
     static char memory[4000];
     struct pair p = connection();
@@ -124,7 +124,7 @@ CASE("mregister-5", registrations_may_overlap, SOCKETS)
     end(p);
 }
 
-CASE("mderegister-1", what_is_no_registration_is_refused, SOCKETS)
+CASE("mderegister-1 all-7", what_is_no_registration_is_refused, SOCKETS)
 {
     static const int BAD[] = {0, EXS_MHANDLE_INVALID, EXS_MHANDLE_UNREGISTERED, 1, 77, INT_MAX, INT_MIN};
     struct pair p = connection();
@@ -149,7 +149,7 @@ CASE("mderegister-1", what_is_no_registration_is_refused, SOCKETS)
     end_queue(q);
 }
 
-CASE("mderegister-2", operations_in_flight_go_on, SOCKETS)
+CASE("mderegister-1", operations_in_flight_go_on, SOCKETS)
 {
     static char memory[20000];
     struct pair p = connection();

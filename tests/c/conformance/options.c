@@ -19,7 +19,7 @@ static void set_int(int fd, int level, int name, int value)
     GIVES(0, exs_setsockopt(fd, level, name, &value, sizeof value));
 }
 
-CASE("sockopt-1", habits_of_socket_programs_are_taken, CONNECTED)
+CASE("opt-1", habits_of_socket_programs_are_taken, CONNECTED)
 {
     struct place at;
     int l = listener(&at), fd = new_socket();
@@ -43,7 +43,7 @@ CASE("sockopt-1", habits_of_socket_programs_are_taken, CONNECTED)
     end_one(l);
 }
 
-CASE("sockopt-2", a_time_limit_of_calls_without_a_queue, SOCKETS)
+CASE("opt-3", a_time_limit_of_calls_without_a_queue, SOCKETS)
 {
     struct pair p = connection();
     struct timeval t = {0, 20000}, got;
@@ -61,7 +61,7 @@ CASE("sockopt-2", a_time_limit_of_calls_without_a_queue, SOCKETS)
     end(p);
 }
 
-CASE("sockopt-3", what_makes_no_sense_is_refused, SOCKETS)
+CASE("opt-1", what_makes_no_sense_is_refused, SOCKETS)
 {
     int fd = new_socket(), value = 0;
     socklen_t len = sizeof value;
@@ -78,7 +78,7 @@ CASE("sockopt-3", what_makes_no_sense_is_refused, SOCKETS)
     end_one(fd);
 }
 
-CASE("sockopt-4", lingering_for_no_time_cuts_the_connection, EXS | EXSMSG)
+CASE("close-5", lingering_for_no_time_cuts_the_connection, EXS | EXSMSG)
 {
     struct pair p = connection();
     struct linger l = {1, 0}, got;
@@ -95,7 +95,7 @@ CASE("sockopt-4", lingering_for_no_time_cuts_the_connection, EXS | EXSMSG)
     end_one(p.b);
 }
 
-CASE("sockopt-5", options_of_exs, EXS | EXSMSG)
+CASE("opt-1", options_of_exs, EXS | EXSMSG)
 {
     struct pair p = connection();
     char text[256], one;
@@ -167,7 +167,7 @@ CASE("timeout-1", a_receive_has_its_time, SOCKETS)
     end_queue(q);
 }
 
-CASE("timeout-2", a_send_has_its_time, STREAMS)
+CASE("timeout-1", a_send_has_its_time, STREAMS)
 {
     enum { LEN = 64 << 20 };
     struct pair p = connection();
@@ -186,7 +186,7 @@ CASE("timeout-2", a_send_has_its_time, STREAMS)
     end_queue(q);
 }
 
-CASE("timeout-3", once_is_for_one_operation, SOCKETS)
+CASE("timeout-2", once_is_for_one_operation, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -203,7 +203,7 @@ CASE("timeout-3", once_is_for_one_operation, SOCKETS)
     end_queue(q);
 }
 
-CASE("timeout-4", values_can_be_read_back, SOCKETS)
+CASE("timeout-2 opt-2", values_can_be_read_back, SOCKETS)
 {
     struct pair p = connection();
     exs_timeout_t t = {{1, 500000}, 0, 0};

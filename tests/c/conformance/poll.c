@@ -43,7 +43,7 @@ CASE("poll-1", data_make_it_readable_once, SOCKETS)
     end_queue(q);
 }
 
-CASE("poll-2", an_idle_connection_is_writable, SOCKETS)
+CASE("poll-1", an_idle_connection_is_writable, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -58,7 +58,7 @@ CASE("poll-2", an_idle_connection_is_writable, SOCKETS)
     end_queue(q);
 }
 
-CASE("poll-3", a_connection_to_accept_makes_it_readable, CONNECTED)
+CASE("poll-1", a_connection_to_accept_makes_it_readable, CONNECTED)
 {
     struct place at;
     int l = listener(&at), fd = new_socket(), other;
@@ -77,7 +77,7 @@ CASE("poll-3", a_connection_to_accept_makes_it_readable, CONNECTED)
     end_queue(q);
 }
 
-CASE("poll-4", the_end_of_the_data_is_readable, CONNECTED)
+CASE("poll-1", the_end_of_the_data_is_readable, CONNECTED)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -95,7 +95,7 @@ CASE("poll-4", the_end_of_the_data_is_readable, CONNECTED)
     end_queue(q);
 }
 
-CASE("poll-5", any_descriptor_can_be_waited_for, NOWHERE)
+CASE("poll-2", any_descriptor_can_be_waited_for, NOWHERE)
 {
     exs_qhandle_t q = new_queue(4);
     struct itimerspec soon = {{0, 0}, {0, 1000000}};
@@ -129,7 +129,7 @@ CASE("poll-5", any_descriptor_can_be_waited_for, NOWHERE)
     end_queue(q);
 }
 
-CASE("poll-6", without_a_queue_it_stores_what_it_found, SOCKETS)
+CASE("all-3", without_a_queue_it_stores_what_it_found, SOCKETS)
 {
     struct pair p = connection();
     exs_pollfd_t poll = of(p.b, EXS_POLLIN);
@@ -143,7 +143,7 @@ CASE("poll-6", without_a_queue_it_stores_what_it_found, SOCKETS)
     end(p);
 }
 
-CASE("poll-7", it_can_be_cancelled, SOCKETS)
+CASE("cancel-1", it_can_be_cancelled, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -159,7 +159,7 @@ CASE("poll-7", it_can_be_cancelled, SOCKETS)
     end_queue(q);
 }
 
-CASE("poll-8", what_makes_no_sense_is_refused, NOWHERE)
+CASE("poll-3", what_makes_no_sense_is_refused, NOWHERE)
 {
     exs_qhandle_t q = new_queue(4);
     exs_pollfd_t p = of(0, EXS_POLLIN);

@@ -36,7 +36,7 @@ CASE("qcreate-2", the_depth_has_bounds, NOWHERE)
     end_queue(q);
 }
 
-CASE("qcreate-3", the_depth_bounds_what_is_in_flight, SOCKETS)
+CASE("qcreate-2 all-2", the_depth_bounds_what_is_in_flight, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(3);
@@ -59,7 +59,7 @@ CASE("qcreate-3", the_depth_bounds_what_is_in_flight, SOCKETS)
     end_queue(q);
 }
 
-CASE("qcreate-4", events_that_wait_count_too, SOCKETS)
+CASE("qcreate-2 all-2", events_that_wait_count_too, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(2);
@@ -79,7 +79,7 @@ CASE("qcreate-4", events_that_wait_count_too, SOCKETS)
     end_queue(q);
 }
 
-CASE("qdelete-1", a_deleted_queue_is_refused_everywhere, SOCKETS)
+CASE("qdelete-2 all-4", a_deleted_queue_is_refused_everywhere, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t old = new_queue(1), q;
@@ -105,7 +105,7 @@ CASE("qdelete-1", a_deleted_queue_is_refused_everywhere, SOCKETS)
     end(p);
 }
 
-CASE("qdelete-2", a_queue_in_use_is_busy, SOCKETS)
+CASE("qdelete-1", a_queue_in_use_is_busy, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(2);
@@ -119,7 +119,7 @@ CASE("qdelete-2", a_queue_in_use_is_busy, SOCKETS)
     end(p);
 }
 
-CASE("qdelete-3", events_left_are_thrown_away, STREAMS)
+CASE("qdelete-1", events_left_are_thrown_away, STREAMS)
 {
     struct place at;
     int l = listener(&at), client = new_socket(), waiting = 0;
@@ -150,7 +150,7 @@ static void wait_for_one(void *arg)
     next(w->q, EXS_EVT_POLL);
 }
 
-CASE("qdelete-4", a_queue_that_is_waited_for_is_busy, NOWHERE)
+CASE("qdelete-1", a_queue_that_is_waited_for_is_busy, NOWHERE)
 {
     struct waiter w = {new_queue(2), 0};
     struct thread *t;
@@ -174,7 +174,7 @@ CASE("qdelete-4", a_queue_that_is_waited_for_is_busy, NOWHERE)
     close(pipe_[1]);
 }
 
-CASE("qdelete-5", what_is_no_queue_is_refused, NOWHERE)
+CASE("qdelete-2 all-4", what_is_no_queue_is_refused, NOWHERE)
 {
     exs_event_t e;
     size_t i;

@@ -22,7 +22,7 @@ static void await(exs_qhandle_t q, int n)
         GIVES(0, exs_qmodify(q, EXS_QATTR_EVENTS, &waiting));
 }
 
-CASE("qdequeue-1", a_count_takes_what_is_there_up_to_it, SOCKETS)
+CASE("qdequeue-1 qdequeue-8", a_count_takes_what_is_there_up_to_it, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(8);
@@ -82,7 +82,7 @@ CASE("qdequeue-4", no_time_is_no_wait, NOWHERE)
     end_queue(q);
 }
 
-CASE("qdequeue-5", when_the_time_is_up_what_is_there_is_taken, SOCKETS)
+CASE("qdequeue-4", when_the_time_is_up_what_is_there_is_taken, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -100,7 +100,7 @@ CASE("qdequeue-5", when_the_time_is_up_what_is_there_is_taken, SOCKETS)
     end_queue(q);
 }
 
-CASE("qdequeue-6", the_timeout_is_not_changed, NOWHERE)
+CASE("qdequeue-4", the_timeout_is_not_changed, NOWHERE)
 {
     exs_qhandle_t q = new_queue(4);
     struct timeval t = {0, 5000};
@@ -113,7 +113,7 @@ CASE("qdequeue-6", the_timeout_is_not_changed, NOWHERE)
 
 static void send_a_byte(void *fd) { send_all(*(int *)fd, "x", 1); }
 
-CASE("qdequeue-7", without_a_timeout_it_waits, SOCKETS)
+CASE("qdequeue-4", without_a_timeout_it_waits, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -129,7 +129,7 @@ CASE("qdequeue-7", without_a_timeout_it_waits, SOCKETS)
     end_queue(q);
 }
 
-CASE("qdequeue-8", the_count_has_bounds, NOWHERE)
+CASE("qdequeue-6", the_count_has_bounds, NOWHERE)
 {
     exs_event_t *e = calloc(EXS_EVTVEC_MAX, sizeof *e);
     exs_qhandle_t q = new_queue(EXS_EVTVEC_MAX), small = new_queue(3);
@@ -150,7 +150,7 @@ CASE("qdequeue-8", the_count_has_bounds, NOWHERE)
     free(e);
 }
 
-CASE("qdequeue-9", a_time_without_sense_is_refused, NOWHERE)
+CASE("qdequeue-7", a_time_without_sense_is_refused, NOWHERE)
 {
     static const struct timeval BAD[] = {{-1, 0}, {0, -1}, {0, 1000000}, {1, INT_MAX}};
     exs_qhandle_t q = new_queue(4);
@@ -165,7 +165,7 @@ CASE("qdequeue-9", a_time_without_sense_is_refused, NOWHERE)
     end_queue(q);
 }
 
-CASE("qdequeue-10", events_need_a_place, NOWHERE)
+CASE("qdequeue-7", events_need_a_place, NOWHERE)
 {
     exs_qhandle_t q = new_queue(4);
 
@@ -174,7 +174,7 @@ CASE("qdequeue-10", events_need_a_place, NOWHERE)
     end_queue(q);
 }
 
-CASE("qdequeue-11", a_very_long_time_is_one, SOCKETS)
+CASE("qdequeue-4", a_very_long_time_is_one, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);

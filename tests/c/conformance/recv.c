@@ -23,7 +23,7 @@ CASE("recv-1", one_event_says_all, SOCKETS)
     end_queue(q);
 }
 
-CASE("recv-2", waitall_fills_the_memory, STREAMS)
+CASE("recv-1", waitall_fills_the_memory, STREAMS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -45,7 +45,7 @@ CASE("recv-2", waitall_fills_the_memory, STREAMS)
     end_queue(q);
 }
 
-CASE("recv-3", waitall_ends_with_the_data, STREAMS)
+CASE("recv-1", waitall_ends_with_the_data, STREAMS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -62,7 +62,7 @@ CASE("recv-3", waitall_ends_with_the_data, STREAMS)
     end_queue(q);
 }
 
-CASE("recv-4", peek_leaves_the_data, SOCKETS)
+CASE("recv-1", peek_leaves_the_data, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -85,7 +85,7 @@ CASE("recv-4", peek_leaves_the_data, SOCKETS)
     end_queue(q);
 }
 
-CASE("recv-5", the_end_of_the_data_is_no_bytes, CONNECTED)
+CASE("recv-2", the_end_of_the_data_is_no_bytes, CONNECTED)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -108,7 +108,7 @@ CASE("recv-5", the_end_of_the_data_is_no_bytes, CONNECTED)
     end_queue(q);
 }
 
-CASE("recv-6", receives_are_filled_in_order, SOCKETS)
+CASE("recv-4 qdequeue-8", receives_are_filled_in_order, SOCKETS)
 {
     enum { N = 16 };
     struct pair p = connection();
@@ -134,7 +134,7 @@ CASE("recv-6", receives_are_filled_in_order, SOCKETS)
     end_queue(q);
 }
 
-CASE("recv-7", into_nothing_comes_nothing, STREAMS)
+CASE("all-6", into_nothing_comes_nothing, STREAMS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -152,7 +152,7 @@ CASE("recv-7", into_nothing_comes_nothing, STREAMS)
     end_queue(q);
 }
 
-CASE("recv-8", a_message_too_long_is_cut_and_told_of, MESSAGES)
+CASE("recv-3", a_message_too_long_is_cut_and_told_of, MESSAGES)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -177,7 +177,7 @@ CASE("recv-8", a_message_too_long_is_cut_and_told_of, MESSAGES)
     end_queue(q);
 }
 
-CASE("recv-9", bad_arguments_are_refused_and_leave_nothing, SOCKETS)
+CASE("all-1 all-4 all-5 all-6 all-7", bad_arguments_are_refused_and_leave_nothing, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -202,7 +202,7 @@ CASE("recv-9", bad_arguments_are_refused_and_leave_nothing, SOCKETS)
     end_queue(q);
 }
 
-CASE("recv-10", without_a_connection_it_fails, TCP | EXS | EXSMSG)
+CASE("recv-5", without_a_connection_it_fails, TCP | EXS | EXSMSG)
 {
     int fd = new_socket();
     exs_qhandle_t q = new_queue(4);
@@ -217,7 +217,7 @@ CASE("recv-10", without_a_connection_it_fails, TCP | EXS | EXSMSG)
     end_queue(q);
 }
 
-CASE("recv-11", data_that_came_before_it_are_there, SOCKETS)
+CASE("recv-1", data_that_came_before_it_are_there, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -231,7 +231,7 @@ CASE("recv-11", data_that_came_before_it_are_there, SOCKETS)
     end_queue(q);
 }
 
-CASE("recv-12", both_ends_send_much_at_once, STREAMS)
+CASE("recv-1", both_ends_send_much_at_once, STREAMS)
 {
     enum { MUCH = 1 << 20 };
     struct pair p = connection();

@@ -4,7 +4,7 @@
 #include <netinet/tcp.h>
 #include <signal.h>
 
-CASE("send-1", one_event_says_all, SOCKETS)
+CASE("send-3 send-4", one_event_says_all, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -25,7 +25,7 @@ CASE("send-1", one_event_says_all, SOCKETS)
     end_queue(q);
 }
 
-CASE("send-2", any_ahandle_comes_back, SOCKETS)
+CASE("send-3", any_ahandle_comes_back, SOCKETS)
 {
     static const exs_ahandle_t HANDLES[] = {0, 1, (exs_ahandle_t)-1, UINTPTR_MAX / 2 + 1};
     struct pair p = connection();
@@ -41,7 +41,7 @@ CASE("send-2", any_ahandle_comes_back, SOCKETS)
     end_queue(q);
 }
 
-CASE("send-3", a_send_of_nothing_has_its_event, SOCKETS)
+CASE("send-7 all-6", a_send_of_nothing_has_its_event, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -127,13 +127,13 @@ static void bulk(size_t block, int blocks, int registered)
     end_queue(q);
 }
 
-CASE("send-4", bytes_arrive_in_order_registered, CONNECTED) { bulk(65536, 64, 1); }
+CASE("send-2 qdequeue-8", bytes_arrive_in_order_registered, CONNECTED) { bulk(65536, 64, 1); }
 
-CASE("send-5", bytes_arrive_in_order_unregistered, CONNECTED) { bulk(20000, 100, 0); }
+CASE("qdequeue-8", bytes_arrive_in_order_unregistered, CONNECTED) { bulk(20000, 100, 0); }
 
-CASE("send-6", small_ones_arrive_in_order, CONNECTED) { bulk(7, 2000, 0); }
+CASE("qdequeue-8", small_ones_arrive_in_order, CONNECTED) { bulk(7, 2000, 0); }
 
-CASE("send-7", bad_arguments_are_refused_and_leave_nothing, SOCKETS)
+CASE("send-6 all-1 all-4 all-5 all-6 all-7", bad_arguments_are_refused_and_leave_nothing, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -162,7 +162,7 @@ CASE("send-7", bad_arguments_are_refused_and_leave_nothing, SOCKETS)
     end_queue(q);
 }
 
-CASE("send-8", a_closed_descriptor_is_refused, SOCKETS)
+CASE("all-5 fd-4", a_closed_descriptor_is_refused, SOCKETS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -182,7 +182,7 @@ CASE("send-8", a_closed_descriptor_is_refused, SOCKETS)
     end_queue(q);
 }
 
-CASE("send-9", without_a_connection_it_fails, TCP | EXS | EXSMSG)
+CASE("send-8", without_a_connection_it_fails, TCP | EXS | EXSMSG)
 {
     int fd = new_socket();
     exs_qhandle_t q = new_queue(4);
@@ -203,7 +203,7 @@ CASE("send-9", without_a_connection_it_fails, TCP | EXS | EXSMSG)
     end_queue(q);
 }
 
-CASE("send-10", after_the_end_of_its_direction_it_fails_without_a_signal, CONNECTED)
+CASE("send-5", after_the_end_of_its_direction_it_fails_without_a_signal, CONNECTED)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -220,7 +220,7 @@ CASE("send-10", after_the_end_of_its_direction_it_fails_without_a_signal, CONNEC
     end_queue(q);
 }
 
-CASE("send-11", a_peer_that_is_gone_is_told_of, CONNECTED)
+CASE("send-5", a_peer_that_is_gone_is_told_of, CONNECTED)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -244,7 +244,7 @@ CASE("send-11", a_peer_that_is_gone_is_told_of, CONNECTED)
     end_queue(q);
 }
 
-CASE("send-12", messages_keep_their_ends, MESSAGES)
+CASE("send-7", messages_keep_their_ends, MESSAGES)
 {
     struct pair p = connection();
     char out[300], in[300];
@@ -261,7 +261,7 @@ CASE("send-12", messages_keep_their_ends, MESSAGES)
     end(p);
 }
 
-CASE("send-13", a_message_has_a_longest_length, EXSMSG)
+CASE("send-7", a_message_has_a_longest_length, EXSMSG)
 {
     uint64_t most = 1000;
     struct place at;

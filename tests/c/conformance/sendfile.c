@@ -30,7 +30,7 @@ static exs_xferfile_t file(int fd, int64_t offset, uint64_t len)
 
 #define SENT(event) ((event).exs_evt_union.exs_evt_xferfile.exs_evt_length)
 
-CASE("sendfile-1", memory_and_files_are_one_stretch, STREAMS)
+CASE("sendfile-1 sendfile-3", memory_and_files_are_one_stretch, STREAMS)
 {
     enum { LEN = 300000 };
     struct pair p = connection();
@@ -73,7 +73,7 @@ CASE("sendfile-1", memory_and_files_are_one_stretch, STREAMS)
     end_queue(q);
 }
 
-CASE("sendfile-2", shut_wr_ends_the_direction, STREAMS)
+CASE("sendfile-2 sendfile-3", shut_wr_ends_the_direction, STREAMS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -98,7 +98,7 @@ CASE("sendfile-2", shut_wr_ends_the_direction, STREAMS)
     end_queue(q);
 }
 
-CASE("sendfile-3", a_file_that_is_shorter_is_told_of, STREAMS)
+CASE("sendfile-4", a_file_that_is_shorter_is_told_of, STREAMS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -121,7 +121,7 @@ CASE("sendfile-3", a_file_that_is_shorter_is_told_of, STREAMS)
     end_queue(q);
 }
 
-CASE("sendfile-4", without_a_queue_it_returns_the_bytes, STREAMS)
+CASE("all-3", without_a_queue_it_returns_the_bytes, STREAMS)
 {
     struct pair p = connection();
     int fd = new_file(3000);
@@ -192,7 +192,7 @@ CASE("sendfile-5", lists_without_sense_are_refused, STREAMS)
     end_queue(q);
 }
 
-CASE("sendfile-6", it_keeps_its_place_among_sends, STREAMS)
+CASE("sendfile-1", it_keeps_its_place_among_sends, STREAMS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(8);
@@ -217,7 +217,7 @@ CASE("sendfile-6", it_keeps_its_place_among_sends, STREAMS)
     end_queue(q);
 }
 
-CASE("sendfile-7", a_file_or_memory_can_be_a_message, EXSMSG)
+CASE("sendfile-6", a_file_or_memory_can_be_a_message, EXSMSG)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(8);

@@ -37,7 +37,7 @@ static void alarm_in(int milliseconds)
     GIVES(0, setitimer(ITIMER_REAL, &t, NULL));
 }
 
-CASE("signal-1", a_timer_interrupts_a_dequeue, NOWHERE | ALONE)
+CASE("qdequeue-5", a_timer_interrupts_a_dequeue, NOWHERE | ALONE)
 {
     static const int WAYS[] = {EXS_WAIT_ADAPTIVE, EXS_WAIT_NOTIFY, EXS_WAIT_BUSY_POLL};
     exs_qhandle_t q = new_queue(4);
@@ -60,7 +60,7 @@ CASE("signal-1", a_timer_interrupts_a_dequeue, NOWHERE | ALONE)
     end_queue(q);
 }
 
-CASE("signal-2", an_interrupted_dequeue_loses_nothing, SOCKETS | ALONE)
+CASE("qdequeue-5", an_interrupted_dequeue_loses_nothing, SOCKETS | ALONE)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -80,7 +80,7 @@ CASE("signal-2", an_interrupted_dequeue_loses_nothing, SOCKETS | ALONE)
     end_queue(q);
 }
 
-CASE("signal-3", signals_without_a_handler_do_not_interrupt, NOWHERE | ALONE)
+CASE("qdequeue-5", signals_without_a_handler_do_not_interrupt, NOWHERE | ALONE)
 {
     exs_qhandle_t q = new_queue(4);
     struct timeval t = {0, 50000};
@@ -177,7 +177,7 @@ static int signal_at(int way, int n)
 
 /* The library blocks signals, looks for events, and sleeps with the caller's mask: so no
  * signal falls between the look and the sleep. */
-CASE("signal-4", a_signal_at_any_moment_of_the_wait_ends_it, NOWHERE | ALONE | NATIVE)
+CASE("qdequeue-5", a_signal_at_any_moment_of_the_wait_ends_it, NOWHERE | ALONE | NATIVE)
 {
     static const int WAYS[] = {EXS_WAIT_NOTIFY, EXS_WAIT_ADAPTIVE};
     int way, n;
@@ -192,7 +192,7 @@ CASE("signal-4", a_signal_at_any_moment_of_the_wait_ends_it, NOWHERE | ALONE | N
     }
 }
 
-CASE("signal-5", calls_without_a_queue_are_interrupted, SOCKETS | ALONE)
+CASE("all-8", calls_without_a_queue_are_interrupted, SOCKETS | ALONE)
 {
     struct pair p = connection();
     exs_pollfd_t poll = {p.b, EXS_POLLIN, 0, 0};
@@ -214,7 +214,7 @@ CASE("signal-5", calls_without_a_queue_are_interrupted, SOCKETS | ALONE)
     end(p);
 }
 
-CASE("signal-6", what_was_moved_before_a_signal_is_told, EXS | ALONE)
+CASE("all-8", what_was_moved_before_a_signal_is_told, EXS | ALONE)
 {
     struct pair p = connection();
     char in[10];
@@ -230,7 +230,7 @@ CASE("signal-6", what_was_moved_before_a_signal_is_told, EXS | ALONE)
     end(p);
 }
 
-CASE("signal-7", an_accept_and_a_connect_are_interrupted, EXS | EXSMSG | ALONE)
+CASE("all-8", an_accept_and_a_connect_are_interrupted, EXS | EXSMSG | ALONE)
 {
     struct place at;
     int l = listener(&at), fd = new_socket(), other;

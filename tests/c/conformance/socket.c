@@ -24,7 +24,7 @@ CASE("socket-1", domains_and_types, NOWHERE)
     }
 }
 
-CASE("socket-2", what_there_is_not_is_refused, NOWHERE)
+CASE("socket-1", what_there_is_not_is_refused, NOWHERE)
 {
     FAILS(EAFNOSUPPORT, exs_socket(27 /* AF_IB */, SOCK_STREAM, 0));
     FAILS(EAFNOSUPPORT, exs_socket(AF_UNIX, SOCK_STREAM, 0));
@@ -35,7 +35,7 @@ CASE("socket-2", what_there_is_not_is_refused, NOWHERE)
     FAILS(EPROTONOSUPPORT, exs_socket(AF_INET, SOCK_STREAM, 99));
 }
 
-CASE("socket-3", it_is_a_real_descriptor, NOWHERE)
+CASE("fd-1", it_is_a_real_descriptor, NOWHERE)
 {
     int fd = exs_socket(AF_INET, SOCK_STREAM, 0), other = open("/dev/null", O_RDONLY);
     struct stat st;
@@ -53,7 +53,7 @@ CASE("socket-3", it_is_a_real_descriptor, NOWHERE)
     close(other);
 }
 
-CASE("bind-1", the_address_can_be_read_back, CONNECTED)
+CASE("bind-2", the_address_can_be_read_back, CONNECTED)
 {
     struct place at = any_place(), got;
     int fd = new_socket();
@@ -70,7 +70,7 @@ CASE("bind-1", the_address_can_be_read_back, CONNECTED)
     end_one(fd);
 }
 
-CASE("bind-2", addresses_without_sense_are_refused, EXS | EXSMSG)
+CASE("bind-1", addresses_without_sense_are_refused, EXS | EXSMSG)
 {
     struct place at = any_place();
     struct sockaddr_un un = {AF_UNIX, "x"};
@@ -90,7 +90,7 @@ CASE("bind-2", addresses_without_sense_are_refused, EXS | EXSMSG)
     end_one(fd);
 }
 
-CASE("bind-3", what_is_no_socket_is_refused, NOWHERE)
+CASE("all-5", what_is_no_socket_is_refused, NOWHERE)
 {
     struct sockaddr_in in;
     int pipe_[2];
@@ -107,7 +107,7 @@ CASE("bind-3", what_is_no_socket_is_refused, NOWHERE)
     close(pipe_[1]);
 }
 
-CASE("listen-1", a_port_is_one_listeners, TCP | EXS | EXSMSG)
+CASE("listen-2", a_port_is_one_listeners, TCP | EXS | EXSMSG)
 {
     struct place at;
     int fd = listener(&at), other = new_socket(), failed_at;
@@ -121,7 +121,7 @@ CASE("listen-1", a_port_is_one_listeners, TCP | EXS | EXSMSG)
     end_one(other);
 }
 
-CASE("listen-2", any_backlog_will_do, CONNECTED)
+CASE("listen-1", any_backlog_will_do, CONNECTED)
 {
     static const int BACKLOGS[] = {0, -1, 1, 100000};
     int i, fd;
@@ -136,7 +136,7 @@ CASE("listen-2", any_backlog_will_do, CONNECTED)
     }
 }
 
-CASE("getsockname-1", both_ends_name_each_other, TCP | EXS | EXSMSG)
+CASE("name-1", both_ends_name_each_other, TCP | EXS | EXSMSG)
 {
     struct pair p = connection();
     struct place mine, theirs;
@@ -153,7 +153,7 @@ CASE("getsockname-1", both_ends_name_each_other, TCP | EXS | EXSMSG)
     end(p);
 }
 
-CASE("getsockname-2", an_address_is_cut_where_room_ends, TCP | EXS | EXSMSG)
+CASE("name-2", an_address_is_cut_where_room_ends, TCP | EXS | EXSMSG)
 {
     struct pair p = connection();
     struct sockaddr_in in;
@@ -169,7 +169,7 @@ CASE("getsockname-2", an_address_is_cut_where_room_ends, TCP | EXS | EXSMSG)
     end(p);
 }
 
-CASE("getsockname-3", what_there_is_not_is_an_error, TCP | EXS | EXSMSG)
+CASE("name-3", what_there_is_not_is_an_error, TCP | EXS | EXSMSG)
 {
     int fd = new_socket();
     struct place at;
@@ -203,7 +203,7 @@ CASE("fcntl-1", it_is_that_of_the_descriptor, SOCKETS)
     end_one(fd);
 }
 
-CASE("fcntl-2", what_makes_no_sense_is_refused, NOWHERE)
+CASE("fcntl-1", what_makes_no_sense_is_refused, NOWHERE)
 {
     int fd = exs_socket(AF_INET, SOCK_STREAM, 0);
 
