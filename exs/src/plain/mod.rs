@@ -93,6 +93,8 @@ pub struct Plain {
 /// last one; and if the owner wants that to wait for the peer, it must not wait here.
 fn release(fd: OwnedFd) {
     if sys::close_may_wait(fd.as_fd()) {
+        // It inherits the mask: the program's signals are for the program's threads.
+        let _held = sys::HeldSignals::new();
         let closer = std::thread::Builder::new().name("exs-close".into());
         // Without a thread it waits all the same: better than not to close.
         let _ = closer.spawn(move || drop(fd));

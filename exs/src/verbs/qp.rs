@@ -276,6 +276,8 @@ impl VerbsRnic {
 
 /// Frees an id and its queue pair where nobody waits for it.
 fn bury(id: Arc<CmId>) {
+    // It inherits the mask: the program's signals are for the program's threads.
+    let _held = crate::sys::HeldSignals::new();
     let grave = std::thread::Builder::new().name("exs-verbs-end".to_owned());
     // Without a thread the id is freed by the closure that was not taken.
     if let Err(e) = grave.spawn(move || drop(id)) {

@@ -110,7 +110,7 @@ static void wait_once(exs_qhandle_t q)
 
     errno = 0;
     n = exs_qdequeue(q, &e, 1, NULL);
-    _exit(n == -1 && errno == EINTR && handled == 1 ? 0 : 3);
+    _exit(n != -1 ? 10 : errno != EINTR ? 20 : handled != 1 ? 30 + handled : 0);
 }
 
 /* The child is traced by its parent, waits once, and says by its status how that ended. */
@@ -127,7 +127,7 @@ static pid_t traced_child(int way)
     GIVES(0, exs_qmodify(q, EXS_QATTR_WAIT, way));
     exs_qdequeue(q, &(exs_event_t){0}, 1, NOW); /* whatever is made at the first use */
     CHECK(ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0);
-    raise(SIGSTOP);
+    kill(getpid(), SIGSTOP); /* (raise(3) changes the mask) */
     wait_once(q);
     return 0;
 }
@@ -155,7 +155,7 @@ static int signal_at(int way, int n)
             /* From the first change of the mask on, the call watches for signals. */
             GIVES(0, ptrace(PTRACE_GETREGS, child, NULL, &regs));
             masked |= regs.orig_rax == SYS_rt_sigprocmask;
-            if (masked && stop++ == n) {
+            if (!sent && masked && stop++ == n) {
                 GIVES(0, syscall(SYS_tgkill, child, child, SIGUSR1));
                 sent = 1;
             }

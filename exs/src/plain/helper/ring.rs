@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Inbox, Job};
-use crate::sys::{EventFd, Ring};
+use crate::sys::{EventFd, HeldSignals, Ring};
 
 enum Command {
     Start(u64, Job),
@@ -33,6 +33,8 @@ impl RingThread {
         let ring = Ring::new(Arc::clone(&bell))?;
         let shared = Arc::new(Shared { commands: Mutex::default(), bell });
         let theirs = Arc::clone(&shared);
+        // It inherits the mask: the program's signals are for the program's threads.
+        let _held = HeldSignals::new();
         std::thread::Builder::new()
             .name("exs-uring".into())
             .spawn(move || theirs.run(ring, &inbox))?;
