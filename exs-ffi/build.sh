@@ -37,7 +37,7 @@ case $profile in dev) dir=debug ;; *) dir=$profile ;; esac
 rust=$target/$dir/libexs_ffi.a
 out=${1:-$target/lib}
 mkdir -p "$out"
-work=$(mktemp -d "$out/.build.XXXXXX")
+work=$(mktemp -d --tmpdir="$out")
 trap 'rm -rf "$work"' EXIT
 
 # shellcheck disable=SC2086 # several options, or none

@@ -14,7 +14,7 @@ arch=$(dpkg --print-architecture)
 multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || ${CC:-cc} -print-multiarch)
 
 mkdir -p "$out"
-root=$(mktemp -d "$out/.deb.XXXXXX")
+root=$(mktemp -d --tmpdir="$out")
 trap 'rm -rf "$root"' EXIT
 chmod 755 "$root"
 DESTDIR=$root PREFIX=/usr LIBDIR=/usr/lib/$multiarch "$here/install.sh" "$libs" "$bins"

@@ -72,7 +72,6 @@ pub(crate) fn discard(event: exs::Event) {
 pub(crate) fn to_c(mut event: exs::Event) -> Event {
     let [word, place] = raw::tag(&event);
     let call = Call::of(word);
-    let (length, total) = (event.bytes(), event.total());
     let mut flags = 0;
     if event.eof() {
         flags |= EXS_EVF_EOF;
@@ -80,8 +79,29 @@ pub(crate) fn to_c(mut event: exs::Event) -> Event {
     if event.truncated() {
         flags |= EXS_EVF_TRUNC;
     }
-    let filled =
-        |buffer| EvtXfer { exs_evt_length: length, exs_evt_buffer: buffer, exs_evt_total: total };
+    let union = union_of(&mut event, call, place);
+    let ahandle = usize::try_from(event.token().0).unwrap_or(0);
+    let kind = kind_of(call.kind, event.error());
+    let errno = event.error().map_or(0, Error::errno);
+    if let Err(e) = event.into_result() {
+        error::note(e);
+    }
+    if [EXS_EVT_RECV, EXS_EVT_RECVMSG, EXS_EVT_ACCEPT].contains(&call.kind) {
+        poll::taken(call.fd);
+    }
+    Event {
+        exs_evt_type: kind,
+        exs_evt_errno: errno,
+        exs_evt_socket: call.fd,
+        exs_evt_flags: flags.unsigned_abs(),
+        exs_evt_ahandle: ahandle,
+        exs_evt_union: union,
+    }
+}
+
+/// The part that differs; what goes to places of the caller's is stored there.
+fn union_of(event: &mut exs::Event, call: Call, place: u64) -> EventUnion {
+    let (exs_evt_length, exs_evt_total) = (event.bytes(), event.total());
     let mut union = EventUnion { exs_evt_reserved: [0; 6] };
     match call.kind {
         EXS_EVT_ACCEPT if call.extra & kernel::ACCEPTS != 0 => {
@@ -111,38 +131,20 @@ pub(crate) fn to_c(mut event: exs::Event) -> Event {
                 store_flags(message, event.truncated(), call.extra);
                 store_sender(message, room, event.peer());
             }
-            union.exs_evt_xfermsg = EvtXfermsg {
-                exs_evt_length: length,
-                exs_evt_msghdr: message.raw(),
-                exs_evt_total: total,
-            };
+            let exs_evt_msghdr = message.raw();
+            union.exs_evt_xfermsg = EvtXfermsg { exs_evt_length, exs_evt_msghdr, exs_evt_total };
         }
         EXS_EVT_SENDFILE => {
-            union.exs_evt_xferfile = EvtXferfile {
-                exs_evt_length: length,
-                exs_evt_xferfile: Out::<Xferfile>::named(place).raw(),
-            };
+            let exs_evt_xferfile = Out::<Xferfile>::named(place).raw();
+            union.exs_evt_xferfile = EvtXferfile { exs_evt_length, exs_evt_xferfile };
         }
         EXS_EVT_CONNECT | EXS_EVT_SHUTDOWN | EXS_EVT_CLOSE => {}
-        _ => union.exs_evt_xfer = filled(place as *mut c_void),
+        _ => {
+            let exs_evt_buffer = place as *mut c_void;
+            union.exs_evt_xfer = EvtXfer { exs_evt_length, exs_evt_buffer, exs_evt_total };
+        }
     }
-    let ahandle = usize::try_from(event.token().0).unwrap_or(0);
-    let kind = kind_of(call.kind, event.error());
-    let errno = event.error().map_or(0, Error::errno);
-    if let Err(e) = event.into_result() {
-        error::note(e);
-    }
-    if call.kind == EXS_EVT_RECV || call.kind == EXS_EVT_ACCEPT || call.kind == EXS_EVT_RECVMSG {
-        poll::taken(call.fd);
-    }
-    Event {
-        exs_evt_type: kind,
-        exs_evt_errno: errno,
-        exs_evt_socket: call.fd,
-        exs_evt_flags: flags.unsigned_abs(),
-        exs_evt_ahandle: ahandle,
-        exs_evt_union: union,
-    }
+    union
 }
 
 /// An operation whose own time was over has an event of another kind.

@@ -81,7 +81,10 @@ fn parts(elements: impl Iterator<Item = Xferfile>, clip: bool) -> Result<Vec<Par
                 }
             }
             _ => {
-                return Err(Fail::fixed(libc::EINVAL, "an element is an EXS_IOVEC or an EXS_FDVEC"));
+                return Err(Fail::fixed(
+                    libc::EINVAL,
+                    "an element is an EXS_IOVEC or an EXS_FDVEC",
+                ));
             }
         }
     }

@@ -7,8 +7,8 @@
 //!
 //! What names the socket is the inode of the program's end, not its number: a number
 //! may be closed with close(2) and given to another file at any moment, an inode lives
-//! for as long as a copy is open. So each call asks fstat(2), which takes about a tenth of
-//! a microsecond, and can never reach the wrong socket.
+//! for as long as a copy is open. So each call asks fstat(2), the cost of two of the
+//! cheapest system calls, and can never reach the wrong socket.
 
 use std::collections::HashMap;
 use std::ffi::c_int;

@@ -120,8 +120,10 @@ mod tests {
     extern "C" fn nothing(_: libc::c_int) {}
 
     fn raise(signal: libc::c_int) {
+        // SAFETY: takes no pointers.
+        let me = unsafe { libc::pthread_self() };
         // SAFETY: sends this thread a signal that has a handler, or is ignored.
-        unsafe { libc::pthread_kill(libc::pthread_self(), signal) };
+        unsafe { libc::pthread_kill(me, signal) };
     }
 
     #[test]
