@@ -139,6 +139,9 @@ for part in "$@"; do
             want objcopy binutils "makes one object of the C library" "the C library is not built"
             want g++ g++ "compiles the header as C++" "the header is not tried as C++"
             want clang clang "compiles the header with a second compiler" "the header is tried with gcc only"
+            want gcc gcc "builds the C tests with sanitizers" "the C library is not tested"
+            want g++ g++ "compiles the header as C++" "no C++ program is tried"
+            want valgrind valgrind "looks for leaks of the C library" "nothing looks for leaks of the C library"
             want mandoc mandoc "checks the manual pages" "the manual pages are not checked"
             want mount mount "gives a test a small full disk" "the tests on a full disk are skipped"
             ;;

@@ -3,7 +3,7 @@
  *   conformance [--transport NAME] [--together] [--emulated] [WORD]...
  *       runs the cases of that transport whose claim or name contains one of the words
  *   conformance --list
- *       prints claim, name, file and worlds of each case, for the coverage table
+ *       prints claims, name and worlds of each case, for the coverage table
  *
  * NAME is none, tcp, unix or udp for the kernel's sockets, or whatever EXS_TRANSPORT
  * takes: soft, shm, verbs. --together puts as many cases as can be into one process: for
@@ -121,7 +121,7 @@ static void list(void)
     int i, w;
 
     for (i = 0; i < count; i++) {
-        printf("%s %s", tests[i].claim, tests[i].name);
+        printf("%s: %s", tests[i].claim, tests[i].name);
         for (w = NOWHERE; w <= EXSMSG; w <<= 1)
             if (tests[i].worlds & w)
                 printf(" %s", name_of(w));
