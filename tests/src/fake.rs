@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,6 +19,13 @@ use exs::rnic::{
 };
 use exs::tcp::SoftRnic;
 use exs::time::Time;
+
+impl Objects {
+    /// What there is: domains, registrations, receive queues, queue pairs.
+    pub fn now(&self) -> (usize, usize, usize, usize) {
+        (self.pds, self.mrs, self.srqs, self.qps)
+    }
+}
 
 /// What connecting to an address comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +45,27 @@ pub struct Control {
     /// Addresses tried, and the time given.
     tried: Mutex<Vec<(SocketAddr, Duration)>>,
     removed: AtomicBool,
+    /// Times that it was put (back) in, and how many of these EXS was told of.
+    plugged: AtomicUsize,
+    told: AtomicUsize,
+    objects: Mutex<Objects>,
+}
+
+/// What there is on a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Objects {
+    /// Protection domains.
+    pub pds: usize,
+    /// Registrations.
+    pub mrs: usize,
+    /// Those that ever were.
+    pub made: usize,
+    /// Registrations of 2 MiB and more: receive slots, and not a connection's ring.
+    pub large: usize,
+    /// Shared receive queues.
+    pub srqs: usize,
+    /// Queue pairs.
+    pub qps: usize,
 }
 
 impl Control {
@@ -46,15 +74,43 @@ impl Control {
         self.deeds.lock().unwrap().insert(ip, deed);
     }
 
+    /// From now on connects to `ip` are what they were.
+    pub fn heal(&self, ip: IpAddr) {
+        self.deeds.lock().unwrap().remove(&ip);
+    }
+
     /// The times that connects to `ip` were given.
     pub fn tried(&self, ip: IpAddr) -> Vec<Duration> {
         let tried = self.tried.lock().unwrap();
         tried.iter().filter(|(a, _)| a.ip() == ip).map(|(_, time)| *time).collect()
     }
 
+    /// What there is on the device.
+    pub fn objects(&self) -> Objects {
+        *self.objects.lock().unwrap()
+    }
+
+    /// Notes an object made or freed, unless that failed.
+    fn count<T>(
+        &self,
+        done: Result<T, RnicError>,
+        change: impl FnOnce(&mut Objects),
+    ) -> Result<T, RnicError> {
+        if done.is_ok() {
+            change(&mut self.objects.lock().unwrap());
+        }
+        done
+    }
+
     /// Pulls the device out. It is noticed when the engine runs next.
     pub fn remove(&self) {
         self.removed.store(true, Ordering::SeqCst);
+    }
+
+    /// Puts a device of that name in again, after the one before was noticed to be gone.
+    pub fn put_back(&self) {
+        self.removed.store(false, Ordering::SeqCst);
+        self.plugged.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -90,10 +146,18 @@ fn install_with(
     soft: impl FnOnce(mio::Registry, usize) -> Result<Box<dyn Rnic>, Error> + Send + 'static,
     specs: Vec<Spec>,
 ) {
-    let devices = Devices::new(soft, move |registry, base, apart| {
+    for spec in &specs {
+        spec.control.plugged.fetch_add(1, Ordering::SeqCst);
+    }
+    let devices = Devices::new(soft, move |registry, tokens| {
         let mut all: Vec<Box<dyn Rnic>> = Vec::new();
-        for (i, spec) in specs.into_iter().enumerate() {
-            all.push(Box::new(Fake::new(registry.try_clone().unwrap(), base + i * apart, spec)?));
+        for spec in &specs {
+            let plugged = spec.control.plugged.load(Ordering::SeqCst);
+            if spec.control.told.swap(plugged, Ordering::SeqCst) < plugged {
+                let (registry, base) = (registry.try_clone().unwrap(), tokens.next().unwrap());
+                *spec.control.objects.lock().unwrap() = Objects::default();
+                all.push(Box::new(Fake::new(registry, base, spec.clone())?));
+            }
         }
         Ok(all)
     });
@@ -109,9 +173,14 @@ const fn os(call: &'static str, errno: i32) -> RnicError {
 }
 const GONE: RnicError = os("a device that is gone", libc::ENODEV);
 
+/// Bytes of a large registration.
+const LARGE: usize = 2 << 20;
+
 /// A device.
 struct Fake {
     inner: SoftRnic,
+    /// Bytes of each registration.
+    sizes: HashMap<Mr, usize>,
     caps: Caps,
     spec: Spec,
     /// Queue pairs that have connected, and those of them that live.
@@ -133,6 +202,7 @@ impl Fake {
         (spec.caps)(&mut caps);
         Ok(Fake {
             inner,
+            sizes: HashMap::new(),
             caps,
             spec,
             dialled: HashSet::new(),
@@ -199,17 +269,27 @@ impl Rnic for Fake {
     }
     fn alloc_pd(&mut self) -> Result<Pd, RnicError> {
         self.alive()?;
-        self.inner.alloc_pd()
+        self.spec.control.count(self.inner.alloc_pd(), |o| o.pds += 1)
     }
     fn dealloc_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
-        self.inner.dealloc_pd(pd)
+        self.spec.control.count(self.inner.dealloc_pd(pd), |o| o.pds = o.pds.saturating_sub(1))
     }
     fn reg_mr(&mut self, pd: Pd, memory: &Segment, access: Access) -> Result<Mr, RnicError> {
         self.alive()?;
-        self.inner.reg_mr(pd, memory, access)
+        let (mr, len) = (self.inner.reg_mr(pd, memory, access)?, memory.len());
+        self.sizes.insert(mr, len);
+        let mut objects = self.spec.control.objects.lock().unwrap();
+        (objects.mrs, objects.made) = (objects.mrs + 1, objects.made + 1);
+        objects.large += usize::from(len >= LARGE);
+        Ok(mr)
     }
     fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
         self.inner.dereg_mr(mr)?;
+        let large = self.sizes.remove(&mr).is_some_and(|len| len >= LARGE);
+        let mut objects = self.spec.control.objects.lock().unwrap();
+        objects.mrs = objects.mrs.saturating_sub(1);
+        objects.large = objects.large.saturating_sub(large.into());
+        drop(objects);
         self.alive()
     }
     fn create_cq(&mut self, depth: usize) -> Result<Cq, RnicError> {
@@ -226,10 +306,10 @@ impl Rnic for Fake {
     }
     fn create_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError> {
         assert!(max_wr <= self.caps.max_srq_wr, "{max_wr}");
-        self.inner.create_srq(pd, max_wr)
+        self.spec.control.count(self.inner.create_srq(pd, max_wr), |o| o.srqs += 1)
     }
     fn destroy_srq(&mut self, srq: Srq) -> Result<(), RnicError> {
-        self.inner.destroy_srq(srq)
+        self.spec.control.count(self.inner.destroy_srq(srq), |o| o.srqs = o.srqs.saturating_sub(1))
     }
     fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         self.alive()?;
@@ -238,13 +318,13 @@ impl Rnic for Fake {
     fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
         self.alive()?;
         assert!(attr.max_send_wr <= self.caps.max_send_wr, "{attr:?}");
-        self.inner.create_qp(attr)
+        self.spec.control.count(self.inner.create_qp(attr), |o| o.qps += 1)
     }
     fn destroy_qp(&mut self, qp: Qp) -> Result<(), RnicError> {
         self.dialled.remove(&qp);
         self.live.remove(&qp);
         self.waiting.retain(|(w, ..)| *w != qp);
-        self.inner.destroy_qp(qp)
+        self.spec.control.count(self.inner.destroy_qp(qp), |o| o.qps = o.qps.saturating_sub(1))
     }
     fn qp_state(&self, qp: Qp) -> Result<QpState, RnicError> {
         self.inner.qp_state(qp)

@@ -4,9 +4,7 @@
 //! somebody's. `make test-rdma` boots a kernel that has software devices, and sets the
 //! variables there.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::process::Command;
 use std::sync::OnceLock;
 
 /// A device and its addresses.
@@ -50,14 +48,6 @@ impl Device {
             ("siw", "onesided::a_forged_read_ends_the_connection") => {
                 Some("siw answers READs of all that is registered, open to them or not")
             }
-            // Seen in its source: queued behind a send, the answer has that one's segment.
-            ("siw", "transfers::empty_reads_among_others") => {
-                Some("siw answers READs of no bytes with some others, when it is busy sending")
-            }
-            // Its own words then: "rresp len: 2000 != 0".
-            ("siw", "onesided::many_in_flight") => Some(
-                "siw answers the empty READs that confirm WRITEs with other bytes, when it is busy sending",
-            ),
             ("siw", "connect::a_server_of_another_protocol_is_an_error") => {
                 Some("a kernel with siw does not survive a peer that answers nonsense")
             }
@@ -103,57 +93,5 @@ pub fn missing_iwarp() -> Option<String> {
         Some(d) if !d.iwarp => Some(format!("{} is not an iWARP device", d.name)),
         Some(_) => None,
         None => missing(),
-    }
-}
-
-/// What the kernel keeps for RDMA programs: ("siw0 qp", 3) and so on.
-///
-/// Compared before and after, it shows what was not given back. Contexts and the
-/// kernel's own objects are in it too, so compare, do not expect zeros.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Census(BTreeMap<String, u64>);
-
-impl Census {
-    /// As `rdma resource show` (iproute2) has it; None without that program.
-    pub fn take() -> Option<Census> {
-        let out = Command::new("rdma").args(["resource", "show"]).output().ok()?;
-        out.status.success().then(|| Census::parse(&String::from_utf8_lossy(&out.stdout)))
-    }
-
-    fn parse(text: &str) -> Census {
-        let mut counts = BTreeMap::new();
-        for line in text.lines() {
-            // "0: siw0: pd 1 cq 3 qp 2 cm_id 0 mr 0 ctx 0 srq 0"
-            let mut words = line.split_whitespace().skip(1);
-            let Some(device) = words.next() else { continue };
-            while let (Some(kind), Some(count)) = (words.next(), words.next()) {
-                if let Ok(count) = count.parse() {
-                    counts.insert(format!("{} {kind}", device.trim_end_matches(':')), count);
-                }
-            }
-        }
-        Census(counts)
-    }
-
-    /// What there is more of than there was: "siw0 qp: 2 and now 3".
-    pub fn leaked(&self, before: &Census) -> Vec<String> {
-        let was = |kind| before.0.get(kind).copied().unwrap_or(0);
-        let more = self.0.iter().filter(|(kind, now)| **now > was(kind.as_str()));
-        more.map(|(kind, now)| format!("{kind}: {} and now {now}", was(kind.as_str()))).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Census;
-
-    #[test]
-    fn a_census_tells_what_leaked() {
-        let before = Census::parse(
-            "0: rxe0: pd 1 cq 1 qp 1 cm_id 0 mr 0 ctx 0 srq 0 \n1: siw0: pd 1 cq 0 qp 0\n",
-        );
-        assert!(before.leaked(&before).is_empty());
-        let after = Census::parse("0: rxe0: pd 1 cq 2 qp 1 mr 0\n1: siw0: pd 0 cq 0 qp 3\n");
-        assert_eq!(after.leaked(&before), ["rxe0 cq: 1 and now 2", "siw0 qp: 0 and now 3"]);
     }
 }

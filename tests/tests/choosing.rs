@@ -394,6 +394,7 @@ fn receives_are_never_promised_twice() {
     assert_eq!(name(&client), "verbs (tight)");
     let error = failure(&socket(Transport::Verbs), addr);
     assert!(error.to_string().contains("24 is over this RNIC's limit of 16"), "{error}");
+    assert_eq!(error.errno(), libc::ENOBUFS);
     let (other, _) = join(socket(Transport::Auto), &listener, addr);
     assert_eq!(name(&other), "soft");
     // When it is closed there is room again.

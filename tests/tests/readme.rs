@@ -33,6 +33,7 @@ fn defaults() -> Vec<(&'static str, String)> {
     let Options {
         transport,
         device,
+        trust_group,
         ring_size,
         inline_threshold,
         max_message,
@@ -50,6 +51,7 @@ fn defaults() -> Vec<(&'static str, String)> {
     vec![
         ("transport", format!("{transport:?}").to_lowercase()),
         ("device", device.unwrap_or_else(|| "any".to_owned())),
+        ("trust_group", trust_group.unwrap_or_else(|| "none".to_owned())),
         ("ring_size", size(ring_size as u64)),
         ("inline_threshold", size(inline_threshold as u64)),
         ("max_message", size(max_message)),

@@ -1,5 +1,5 @@
-//! The contract of sockets on a device that can do little: it cannot read files, its
-//! receive queue must never be empty, and its limits are tight. (The device is the
+//! The contract of sockets on a device that can do little: it cannot read files, it
+//! answers no READs of no bytes, its receive queue must never be empty, and its limits are tight. (The device is the
 //! software RNIC, and what is asked of it beyond these limits fails the test.)
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,6 +14,8 @@ use exs_tests::socket_contract;
 fn poor(caps: &mut Caps) {
     caps.file_source = false;
     caps.srq_waits = false;
+    caps.empty_reads = false;
+    caps.pins = true;
     caps.max_srq_wr = 20_000;
     caps.max_sge = 2;
     caps.max_send_wr = 16;

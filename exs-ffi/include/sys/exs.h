@@ -462,7 +462,8 @@ int exs_recvmsg(int fd, exs_msghdr_t *msg, int flags, exs_qhandle_t queue,
  * (On a seqpacket socket: memory only, or one piece of a file.) count: 1 to
  * EXS_IOV_MAX. flags: 0, or EXS_SHUT_WR to end the sending direction after it. The
  * event is SENDFILE; if a file turns out to be shorter, it has the bytes that were sent
- * and EIO, what follows in the list is not sent, and the direction is not ended. */
+ * and EIO, what follows in the list is not sent, and the direction is not ended. (If it is
+ * cut off while it is being sent, what follows may have been sent already.) */
 int exs_sendfile(int fd, exs_xferfile_t *vec, int count, int flags, exs_qhandle_t queue,
                  exs_ahandle_t ahandle);
 

@@ -196,7 +196,9 @@ impl Socket {
     /// Sends memory and stretches of files, in order, as one stretch of bytes, and with
     /// `shut` ends the sending direction after it. One event says how all of it ended, and
     /// brings the buffers. When a part fails (a file that turns out to be shorter, say),
-    /// those behind it are not sent and the direction is not ended. On a seqpacket socket
+    /// those behind it are not sent and the direction is not ended. (A file that becomes
+    /// shorter while it is sent shows that too late: what is behind it may have been sent,
+    /// and only the event's error tells.) On a seqpacket socket
     /// there can be one part, which is one message. (The ES-API's sendfile.)
     ///
     /// ```

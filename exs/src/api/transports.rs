@@ -35,5 +35,5 @@ pub fn transports() -> Vec<TransportInfo> {
 /// # Errors
 /// What the kernel says if EXS cannot start.
 pub fn explain(addr: SocketAddr, options: &Options) -> Result<Vec<Candidate>, Error> {
-    Ok(Context::global()?.call(|engine, _| engine.explain(options, addr)))
+    Ok(Context::global()?.call(|engine, now| engine.explain(options, addr, now)))
 }

@@ -18,14 +18,15 @@ use super::{Key, MemError, Region, Segment};
 
 /// Told when a region's memory is no longer used, so that its registrations end.
 pub trait ReleaseRegistration: Send + Sync {
-    /// The region whose key on `device` is `key` is gone.
-    fn release(&self, device: usize, key: Key);
+    /// The region whose key at `place` is `key` is gone.
+    fn release(&self, place: u64, key: Key);
 }
 
-/// One registration of a region with one device of one context.
+/// One registration of a region, at one place (a device and a protection domain) of
+/// one context.
 struct Registration {
     context: u64,
-    device: usize,
+    place: u64,
     key: Key,
     home: Arc<dyn ReleaseRegistration>,
 }
@@ -57,7 +58,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let list = self.registrations.get_mut().unwrap_or_else(PoisonError::into_inner);
         for r in list.drain(..) {
-            r.home.release(r.device, r.key);
+            r.home.release(r.place, r.key);
         }
     }
 }
@@ -310,20 +311,20 @@ impl Buffer {
         self.shared.region.segment(0, self.shared.region.len()).expect("the whole of it")
     }
 
-    /// The key under which the buffer's region is registered with a device of a
+    /// The key under which the buffer's region is registered at a place of a
     /// context; `register` is called if there is none yet.
     pub(crate) fn registration<E>(
         &self,
         context: u64,
-        device: usize,
+        place: u64,
         register: impl FnOnce() -> Result<(Key, Arc<dyn ReleaseRegistration>), E>,
     ) -> Result<Key, E> {
         let mut list = self.shared.registrations.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(r) = list.iter().find(|r| r.context == context && r.device == device) {
+        if let Some(r) = list.iter().find(|r| r.context == context && r.place == place) {
             return Ok(r.key);
         }
         let (key, home) = register()?;
-        list.push(Registration { context, device, key, home });
+        list.push(Registration { context, place, key, home });
         Ok(key)
     }
 
@@ -451,10 +452,10 @@ mod tests {
 
     #[test]
     fn registrations_end_with_the_memory() {
-        struct Log(Mutex<Vec<(usize, Key)>>);
+        struct Log(Mutex<Vec<(u64, Key)>>);
         impl ReleaseRegistration for Log {
-            fn release(&self, device: usize, key: Key) {
-                self.0.lock().unwrap().push((device, key));
+            fn release(&self, place: u64, key: Key) {
+                self.0.lock().unwrap().push((place, key));
             }
         }
         let log = Arc::new(Log(Mutex::default()));

@@ -123,13 +123,13 @@ impl Context {
         let soft = (devices.soft)(registry()?, 0)?;
         let plain = Plain::new(registry()?, KERNEL_TOKENS, devices.kernel_io);
         let verbs = match devices.verbs {
-            Some(open) => Verbs::Unopened(open, registry()?),
+            Some(open) => Verbs::new(open, registry()?),
             None => Verbs::Unbuilt,
         };
         let lead = Lead::new(reactor).map_err(|e| Error::os("eventfd", &e))?;
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let context = Arc::new_cyclic(|me: &Weak| {
-            let released = Arc::new(Released::default());
+            let released = Arc::new(Released::new(me.clone()));
             let engine = Engine::new(id, me.clone(), Arc::clone(&released), (soft, plain), verbs);
             Context {
                 clock: Clock::default(),
@@ -414,6 +414,11 @@ impl Context {
     /// A handle was dropped: its socket is closed at the next turn.
     fn release(&self, id: SockId) {
         self.released.socket(id);
+        self.lead.wake();
+    }
+
+    /// Has whoever sleeps in the reactor look after the engine.
+    pub(super) fn wake(&self) {
         self.lead.wake();
     }
 

@@ -14,8 +14,8 @@ use crate::rnic::Rnic;
 use crate::tcp::SoftRnic;
 
 type MakeSoft = dyn FnOnce(mio::Registry, usize) -> Result<Box<dyn Rnic>, Error> + Send;
-pub(super) type OpenVerbs =
-    dyn FnOnce(&mio::Registry, usize, usize) -> Result<Vec<Box<dyn Rnic>>, Error> + Send;
+pub(super) type OpenVerbs = dyn FnMut(&mio::Registry, &mut dyn Iterator<Item = usize>) -> Result<Vec<Box<dyn Rnic>>, Error>
+    + Send;
 
 /// How a context comes by its devices.
 pub struct Devices {
@@ -28,11 +28,16 @@ pub struct Devices {
 
 impl Devices {
     /// The software RNIC that `soft` makes (for a registry and a first token), and
-    /// the RDMA devices that `verbs` opens (for a registry, a first token, and how
-    /// far the first tokens of two devices are apart).
+    /// the RDMA devices that `verbs` opens, for a registry and the first tokens of
+    /// devices. It is called again when others may have come, and then gives those that
+    /// it has not given before (a device that was taken away and comes back is
+    /// another one).
     pub fn new(
         soft: impl FnOnce(mio::Registry, usize) -> Result<Box<dyn Rnic>, Error> + Send + 'static,
-        verbs: impl FnOnce(&mio::Registry, usize, usize) -> Result<Vec<Box<dyn Rnic>>, Error>
+        verbs: impl FnMut(
+            &mio::Registry,
+            &mut dyn Iterator<Item = usize>,
+        ) -> Result<Vec<Box<dyn Rnic>>, Error>
         + Send
         + 'static,
     ) -> Devices {
@@ -65,7 +70,7 @@ pub(super) const NO_DEVICE: &str = "this host has no RDMA device. `rdma link` li
                          EXS_TRANSPORT=auto";
 pub(super) const UNBUILT: &str = "this EXS was built without RDMA devices: build it with the feature `verbs`, \
                        which needs libclang and the headers of rdma-core (Debian: libibverbs-dev, \
-                       librdmacm-dev, libclang-14-dev)";
+                       librdmacm-dev, libclang1-14, libclang-common-14-dev)";
 pub(super) const CANNOT_OPEN: &str = "see that rdma-core is installed, that the modules ib_uverbs and rdma_ucm \
                            are loaded (modprobe), and that /dev/infiniband may be opened";
 
@@ -125,7 +130,8 @@ fn describe_verbs() -> TransportInfo {
 #[cfg(feature = "verbs")]
 #[expect(clippy::unnecessary_wraps, reason = "without the feature there are none")]
 fn verbs() -> Option<Box<OpenVerbs>> {
-    Some(Box::new(|registry, base, apart| Ok(crate::verbs::open(registry, base, apart)?)))
+    let mut opener = crate::verbs::Opener::default();
+    Some(Box::new(move |registry, tokens| Ok(opener.open(registry, tokens)?)))
 }
 
 #[cfg(not(feature = "verbs"))]

@@ -162,7 +162,9 @@ fn rnic_errno(e: &RnicError) -> i32 {
         RnicError::QueueFull { .. } => libc::EAGAIN,
         RnicError::Busy { .. } => libc::EBUSY,
         RnicError::Unsupported(_) => libc::EOPNOTSUPP,
+        // As POSIX has it for a message, and for its pieces.
         RnicError::Limit { .. } => libc::EMSGSIZE,
+        RnicError::Exhausted { errno, .. } => *errno,
         RnicError::NoSuch { .. } => libc::EBADF,
         RnicError::State { .. } => libc::ENOTCONN,
         RnicError::Memory(_) => libc::EFAULT,

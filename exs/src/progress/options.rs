@@ -123,6 +123,14 @@ pub struct Options {
     pub transport: Transport,
     /// Of the RDMA devices, use this one only ("rxe0"). `EXS_DEVICE`. Default: all.
     pub device: Option<String>,
+    /// The socket's connections share a protection domain with those of the same group
+    /// alone, so that on devices whose keys serve a whole domain (siw, most iWARP adapters)
+    /// peers of other groups can do nothing with a key that was opened to this one. An
+    /// accepted socket belongs to the group of its listener. Each group in use takes
+    /// receive slots of its own on each device that it uses (2 MiB and more), and
+    /// registers each `MemoryRegion` that it uses once more. Looked at by `connect` and
+    /// `listen`. Default: none, which is the group of the process.
+    pub trust_group: Option<String>,
     /// Bytes that a peer may send ahead of our receives (the hidden ring of a
     /// stream, the store for small messages of a seqpacket socket). Memory is
     /// used only if needed. From 4 KiB to 1 GiB: what is outside is taken as the
@@ -166,6 +174,7 @@ impl Default for Options {
         Options {
             transport: env("EXS_TRANSPORT").and_then(|t| t.parse().ok()).unwrap_or_default(),
             device: std::env::var("EXS_DEVICE").ok().filter(|name| !name.is_empty()),
+            trust_group: None,
             ring_size: size("EXS_RING_SIZE", 1 << 20),
             inline_threshold: size("EXS_INLINE_THRESHOLD", 2 << 10),
             max_message: env("EXS_MAX_MESSAGE").and_then(|t| number(&t)).unwrap_or(1 << 30),

@@ -1,6 +1,7 @@
 //! By which device a connection goes, and why.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::options::Transport;
 use crate::rnic::RnicError;
@@ -51,4 +52,6 @@ pub(crate) struct Verdict {
     pub(crate) name: String,
     /// Why it cannot reach it, if it cannot.
     pub(crate) refused: Option<RnicError>,
+    /// How long ago the peer did not answer by it, if that counts still.
+    pub(super) silent: Option<Duration>,
 }

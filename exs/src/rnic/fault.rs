@@ -18,6 +18,14 @@ pub struct TermCode {
     pub code: u8,
 }
 
+impl TermCode {
+    /// It says that a READ or WRITE was not allowed: RDMAP's "remote protection error",
+    /// or DDP's "tagged buffer error".
+    pub fn refuses_access(self) -> bool {
+        matches!((self.layer, self.etype), (0 | 1, 1))
+    }
+}
+
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DisconnectCause {
@@ -152,6 +160,18 @@ pub enum RnicError {
         asked: u64,
         /// Possible.
         limit: u64,
+    },
+    /// There are too many already.
+    #[error("{what}: {asked} is over this RNIC's limit of {limit}; close connections that are not needed first")]
+    Exhausted {
+        /// What there are too many of.
+        what: &'static str,
+        /// How many there would be.
+        asked: u64,
+        /// Possible.
+        limit: u64,
+        /// EMFILE for objects, ENOBUFS for memory.
+        errno: i32,
     },
     /// This RNIC cannot do that.
     #[error("this RNIC has no {0}")]

@@ -52,6 +52,12 @@ pub struct Caps {
     /// A WRITE's completion says that the peer has the bytes (InfiniBand, RoCE);
     /// else only that the local memory is free again (iWARP).
     pub write_acked: bool,
+    /// READs of no bytes from here are answered rightly, whatever else this RNIC is
+    /// sending, so that peers can confirm their WRITEs by them (siw: not).
+    pub empty_reads: bool,
+    /// To register memory pins it, by system calls: for some tens of KiB that costs
+    /// more than to copy them.
+    pub pins: bool,
     /// WRs may take their payload from a file.
     pub file_source: bool,
     /// [`bind_mw`](super::Rnic::bind_mw) makes true windows (type 2: of one QP, with

@@ -104,12 +104,14 @@ impl Session {
                 break;
             }
         }
+        self.flush_confirms(port);
         self.sided_first = !self.sided_first;
         if self.sided_first {
             self.drive_sided(port);
         }
         self.drive_tx(port);
         self.drive_sided(port);
+        self.flush_confirms(port);
         self.drive_close(port);
         self.drop_idle_stash(port);
         self.flush_debts(port);
@@ -154,7 +156,7 @@ impl Session {
         }
         let sided: Vec<u64> = self.sided.iter().map(|(id, _)| id).collect();
         for id in sided {
-            self.cancel_sided(id, OpError::PeerClosed);
+            self.stop_sided(id, OpError::PeerClosed);
         }
         Ok(())
     }
@@ -323,6 +325,7 @@ impl Session {
                     cause => OpError::Reset { cause },
                 });
             }
+            self.refuse_unconfirmed(cause);
             if !self.ending.torn {
                 self.tear_down(port);
             }

@@ -41,6 +41,7 @@
 //!
 //! What it must never know: sockets, descriptors, threads, clocks, the RNIC's driver.
 
+mod confirm;
 mod end;
 mod error;
 mod flow;
@@ -69,8 +70,9 @@ use std::collections::VecDeque;
 use crate::mem::Key;
 use crate::rnic::{DisconnectCause, Wc, WcStatus};
 use crate::time::Time;
-use crate::wire::exs::Refusal as WireRefusal;
+use crate::wire::exs::{Hello, Refusal as WireRefusal};
 
+use confirm::Confirms;
 use end::Ending;
 use flow::Flow;
 use ops::{Group, Recv, Send, Sided};
@@ -114,6 +116,7 @@ pub struct Session {
     /// READs that may be outstanding, and those that are.
     ord: u32,
     reads: u32,
+    confirms: Confirms,
     /// The chunk that is being posted. Nothing of its direction overtakes it.
     job: Option<Job>,
     out: Outbox,
@@ -151,6 +154,7 @@ impl Session {
             sided: Table::new(),
             ord: 0,
             reads: 0,
+            confirms: Confirms::default(),
             job: None,
             out: Outbox::default(),
             ring: None,
@@ -184,10 +188,16 @@ impl Session {
     pub fn responder(cfg: SessionConfig, theirs: &[u8]) -> Result<(Session, Vec<u8>), Refusal> {
         let peer = hello::agree(&cfg, theirs)?;
         let mut session = Session::new(cfg, false);
-        let (proto, flow) = hello::machines(&session.cfg, &peer);
-        (session.proto, session.flow) = (Some(proto), flow);
+        session.meet(&peer);
         let reply = session.hello();
         Ok((session, reply))
+    }
+
+    /// Both hellos are known.
+    fn meet(&mut self, peer: &Hello) {
+        let (proto, flow) = hello::machines(&self.cfg, peer);
+        (self.proto, self.flow) = (Some(proto), flow);
+        self.confirms.by_message = peer.features & Hello::CONFIRM != 0;
     }
 
     /// What the private data of a rejection say.
@@ -213,8 +223,7 @@ impl Session {
         self.timers.heard(now);
         if self.initiator {
             let peer = hello::agree(&self.cfg, private_data).map_err(|r| r.error)?;
-            let (proto, flow) = hello::machines(&self.cfg, &peer);
-            (self.proto, self.flow) = (Some(proto), flow);
+            self.meet(&peer);
             self.link = Link::Up;
             self.out.ready_due = true;
         } else {

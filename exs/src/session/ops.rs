@@ -94,6 +94,8 @@ pub(super) struct Sided {
     /// Bytes completed.
     pub(super) bytes: u64,
     pub(super) error: Option<OpError>,
+    /// It waits for the answer to the CONFIRM of this number.
+    pub(super) unconfirmed: Option<u32>,
     /// A WR was flushed: why, the end of the connection will tell.
     pub(super) flushed: bool,
 }

@@ -194,7 +194,7 @@ impl Session {
         iov: IoVec,
         confirm: bool,
     ) -> Result<(), PostError<IoVec>> {
-        match self.may_post_sided(confirm) {
+        match self.may_post_sided(confirm && !self.confirms.by_message) {
             Ok(()) => self.queue_sided(op, Side::Write(iov, confirm), raddr, rkey),
             Err(error) => return Err((error, iov)),
         }

@@ -98,6 +98,8 @@ impl Session {
         match message {
             Message::Ready | Message::Credit | Message::Pong => return Ok(()),
             Message::Ping => self.out.pong_due = true,
+            Message::Confirm { number } => self.handle_confirm(number)?,
+            Message::Confirmed { number } => self.handle_confirmed(number)?,
             Message::Close => self.peer_closes(now)?,
             Message::CloseAck => self.close_answered()?,
             Message::Abort { code } => self.fail(OpError::PeerAborted { code }),

@@ -58,6 +58,9 @@ impl Session {
             Side::Read(buf) => buf.seg.len() as u64,
             Side::Write(iov, _) => iov.len(),
         };
+        // What asks for no bytes asks the peer for nothing, where that might be answered
+        // wrongly.
+        let nothing = len == 0 && self.confirms.by_message;
         self.sided.insert(Sided {
             user,
             side,
@@ -65,10 +68,11 @@ impl Session {
             rkey,
             len,
             posted: 0,
-            all_posted: false,
+            all_posted: nothing,
             in_flight: 0,
             bytes: 0,
             error: None,
+            unconfirmed: None,
             flushed: false,
         });
     }
@@ -79,7 +83,8 @@ impl Session {
             let Some(id) = self.sided.find_id(|s| !s.all_posted) else { break };
             let Some(sided) = self.sided.get(id) else { break };
             let caps = port.caps();
-            let next = next(sided, caps.max_msg.max(1), caps.max_sge, caps.write_acked);
+            let by_read = !caps.write_acked && !self.confirms.by_message;
+            let next = next(sided, caps.max_msg.max(1), caps.max_sge, by_read);
             if next.read && self.reads >= self.ord {
                 break;
             }
@@ -97,6 +102,7 @@ impl Session {
             inline: false,
             signalled: next.last || next.read,
         };
+        let by_message = self.confirms.by_message && !port.caps().write_acked;
         let what = What::Sided { op: id, len: next.len, read: next.read };
         let posted = self.post_wr(port, wr, what.into());
         let Some(sided) = self.sided.get_mut(id) else { return };
@@ -105,6 +111,9 @@ impl Session {
             sided.posted += next.len;
             sided.all_posted = next.last;
             self.reads += u32::from(next.read);
+            if next.last && by_message && sided.len > 0 && matches!(sided.side, Side::Write(_, true)) {
+                sided.unconfirmed = Some(self.confirms.next());
+            }
             self.urgent = true;
         } else {
             (sided.all_posted, sided.flushed) = (true, true);
@@ -141,12 +150,13 @@ impl Session {
         loop {
             let over = self.ending.reason.clone().filter(|_| self.ending.torn);
             let found = self.sided.find_id(|s| {
-                let through = s.all_posted && (!s.flushed || s.error.is_some());
+                let through = s.all_posted
+                    && (s.error.is_some() || (!s.flushed && s.unconfirmed.is_none()));
                 s.in_flight == 0 && (through || over.is_some())
             });
             let Some(id) = found else { break };
             let Some(s) = self.sided.remove(id) else { break };
-            let through = s.all_posted && !s.flushed;
+            let through = s.all_posted && !s.flushed && s.unconfirmed.is_none();
             let error = s.error.or(if through { None } else { over });
             let count = match s.side {
                 Side::Read(_) => &mut self.counters.read_bytes,
@@ -165,8 +175,19 @@ impl Session {
         }
     }
 
-    /// Cancels one: what is posted runs to its end.
+    /// Cancels one: what is posted runs to its end, but the answer to a CONFIRM, which
+    /// touches no memory, is not waited for.
     pub(super) fn cancel_sided(&mut self, id: u64, why: OpError) {
+        if let Some(sided) = self.sided.get_mut(id)
+            && sided.unconfirmed.is_some()
+        {
+            sided.error.get_or_insert(why.clone());
+        }
+        self.stop_sided(id, why);
+    }
+
+    /// Posts no more of one: what is posted runs to its end.
+    pub(super) fn stop_sided(&mut self, id: u64, why: OpError) {
         if let Some(sided) = self.sided.get_mut(id)
             && !sided.all_posted
         {
@@ -178,10 +199,10 @@ impl Session {
 }
 
 /// The next WR of an operation: as much as one WR may move; at last, for a WRITE
-/// that is to be confirmed where its completion does not say that the peer has the
-/// bytes, a READ of none behind it: it is answered only after the WRITE was placed
-/// (RFC 5040 section 5.5), and touches no memory.
-fn next(s: &Sided, max_msg: u64, max_sge: usize, write_acked: bool) -> Next {
+/// that is to be confirmed by a READ (`confirm.rs`), a READ of no bytes behind it: it
+/// is answered only after the WRITE was placed (RFC 5040 section 5.5), and touches no
+/// memory.
+fn next(s: &Sided, max_msg: u64, max_sge: usize, by_read: bool) -> Next {
     let (mut sges, mut count) = ([Sge { addr: 0, len: 0, lkey: 0 }; SGES], 0);
     let want = (s.len - s.posted).min(max_msg);
     let raddr = s.raddr.wrapping_add(s.posted);
@@ -196,7 +217,7 @@ fn next(s: &Sided, max_msg: u64, max_sge: usize, write_acked: bool) -> Next {
             Next { op: SendOp::Read { raddr, rkey }, sges, count, len: want, read: true, last }
         }
         Side::Write(iov, confirm) => {
-            let fence = *confirm && !write_acked;
+            let fence = *confirm && by_read;
             if s.posted == s.len && fence && s.len > 0 {
                 let op = SendOp::Read { raddr: s.raddr, rkey };
                 return Next { op, sges, count, len: 0, read: true, last: true };

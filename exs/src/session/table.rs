@@ -49,6 +49,10 @@ impl<T> Table<T> {
         self.entries.iter().map(|(id, entry)| (*id, entry))
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.entries.iter_mut().map(|(_, entry)| entry)
+    }
+
     /// The oldest entry of which `f` is true.
     pub(super) fn find_id(&self, f: impl Fn(&T) -> bool) -> Option<u64> {
         self.entries.iter().find(|(_, entry)| f(entry)).map(|(id, _)| *id)

@@ -182,6 +182,9 @@ pub struct SessionConfig {
     pub handshake_timeout: Duration,
     /// Give the peer's ring back after this long without use (stream).
     pub ring_idle: Option<Duration>,
+    /// Our RNIC does not answer READs of no bytes rightly (`Caps::empty_reads`): the
+    /// peer is to confirm its WRITEs by messages (`confirm.rs`).
+    pub confirm: bool,
     /// Use this style of announcement whatever the RNIC can do (for tests).
     pub force_announce: Option<Announce>,
 }
@@ -204,6 +207,7 @@ impl Default for SessionConfig {
             linger: Duration::from_secs(30),
             handshake_timeout: Duration::from_secs(10),
             ring_idle: Some(Duration::from_secs(30)),
+            confirm: false,
             force_announce: None,
         }
     }
@@ -277,6 +281,8 @@ pub struct Counters {
     pub messages_sent: u64,
     /// Messages received.
     pub messages_received: u64,
+    /// CONFIRMs sent: WRITEs of the user that were confirmed by a message.
+    pub confirms: u64,
     /// Rings handed to the peer.
     pub rings_granted: u64,
 }

@@ -102,6 +102,8 @@ impl SoftRnic {
                 initiator_first: true,
                 read_sink_remote_write: true,
                 write_acked: false,
+                empty_reads: true,
+                pins: false,
                 file_source: true,
                 windows: true,
                 srq_waits: true,

@@ -22,6 +22,8 @@ pub(super) fn caps(device: Device, attr: &Attr) -> Caps {
         initiator_first: iwarp,
         read_sink_remote_write: iwarp,
         write_acked: !iwarp,
+        empty_reads: !iwarp,
+        pins: true,
         file_source: false,
         windows: attr.windows,
         owns_tcp_port: iwarp,

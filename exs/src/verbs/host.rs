@@ -28,13 +28,14 @@ struct State {
     /// Connections' ids: whose they are.
     routes: HashMap<usize, usize>,
     listeners: Vec<Shared>,
+    /// The devices, gone ones too, and what is there for each.
+    devices: Vec<Device>,
     inboxes: Vec<VecDeque<Note>>,
 }
 
 /// See the module's essay.
 pub(super) struct Host {
     channel: Arc<CmChannel>,
-    devices: Vec<Device>,
     state: Mutex<State>,
     readable: AtomicBool,
     /// Notes in all inboxes.
@@ -42,11 +43,18 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn new(devices: Vec<Device>) -> io::Result<Arc<Host>> {
-        let inboxes = devices.iter().map(|_| VecDeque::new()).collect();
-        let state = Mutex::new(State { inboxes, ..State::default() });
-        let (readable, waiting) = (AtomicBool::new(true), AtomicUsize::new(0));
-        Ok(Arc::new(Host { channel: CmChannel::new()?, devices, state, readable, waiting }))
+    pub(super) fn new() -> io::Result<Arc<Host>> {
+        let (state, readable) = (Mutex::default(), AtomicBool::new(true));
+        let (channel, waiting) = (CmChannel::new()?, AtomicUsize::new(0));
+        Ok(Arc::new(Host { channel, state, readable, waiting }))
+    }
+
+    /// A device of the process: its number here.
+    pub(super) fn join(&self, device: Device) -> usize {
+        let mut state = self.lock();
+        state.devices.push(device);
+        state.inboxes.push(VecDeque::new());
+        state.devices.len() - 1
     }
 
     pub(super) fn fd(&self) -> i32 {
@@ -100,8 +108,9 @@ impl Host {
     ) -> io::Result<SocketAddr> {
         // First of all: that the port is taken is of no interest if it is another
         // device's address.
+        let device = self.lock().devices[member.0];
         let ours = addr.ip().is_unspecified()
-            || self.device_of(addr).ok().flatten() == Some(self.devices[member.0]);
+            || self.device_of(addr).ok().flatten() == Some(device);
         if !ours {
             return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
         }
@@ -172,7 +181,7 @@ impl Host {
         let to = match &note.request {
             None => state.routes.get(&note.serial).map(|owner| (*owner, None)),
             Some(id) => {
-                let device = self.devices.iter().position(|d| id.device() == Some(*d));
+                let device = state.devices.iter().position(|d| id.device() == Some(*d));
                 let listener = state.listeners.iter().find(|l| l.id.serial() == note.serial);
                 device.zip(listener).and_then(|(device, l)| {
                     let member = l.members.iter().find(|m| m.0 == device)?;

@@ -59,11 +59,11 @@ pub struct PortInfo {
 /// # Errors
 /// What libibverbs said.
 pub fn devices() -> Result<Vec<DeviceInfo>, RnicError> {
-    let found = Device::all().map_err(|e| RnicError::os("rdma_get_devices", &e))?;
+    let found = Device::others_than(&[]).map_err(|e| RnicError::os("rdma_get_devices", &e))?;
     if found.is_empty() {
         return Ok(Vec::new());
     }
-    let host = Host::new(found.clone()).map_err(|e| RnicError::os("rdma_create_event_channel", &e))?;
+    let host = Host::new().map_err(|e| RnicError::os("rdma_create_event_channel", &e))?;
     let local = crate::sys::local_addrs(0).map_err(|e| RnicError::os("getifaddrs", &e))?;
     found.into_iter().map(|d| describe(d, &host, &local)).collect()
 }

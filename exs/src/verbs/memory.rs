@@ -26,7 +26,7 @@ const LOCAL_WRITE: u32 = 1;
 const REMOTE_WRITE: u32 = 2;
 const REMOTE_READ: u32 = 4;
 const MW_BIND: u32 = 16;
-const ON_DEMAND: u32 = 64;
+pub(super) const ON_DEMAND: u32 = 64;
 
 /// A protection domain and what is in it.
 pub(super) struct DomainEntry {
@@ -97,7 +97,7 @@ pub(super) fn register(
 impl VerbsRnic {
     pub(super) fn make_pd(&mut self) -> Result<Pd, RnicError> {
         let pd = Domain::new(self.device).map_err(|e| RnicError::os("ibv_alloc_pd", &e))?;
-        self.pds.insert(DomainEntry { pd, slots: Slots::default(), users: 0 }).map(Pd)
+        self.pds.insert(DomainEntry { pd, slots: Slots::new(self.attr.odp), users: 0 }).map(Pd)
     }
 
     pub(super) fn free_pd(&mut self, pd: Pd) -> Result<(), RnicError> {

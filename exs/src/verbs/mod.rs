@@ -128,19 +128,54 @@ pub struct VerbsRnic {
     vanished: bool,
 }
 
-/// Opens every RDMA device of this host: an RNIC each, with tokens from `token_base`
-/// on, `tokens` apart. None, and no error, where there is no device.
-///
-/// # Errors
-/// What libibverbs or librdmacm said.
-pub fn open(
-    registry: &mio::Registry,
-    token_base: usize,
-    tokens: usize,
-) -> Result<Vec<Box<dyn Rnic>>, RnicError> {
-    let devices = Device::all().map_err(|e| RnicError::os("rdma_get_devices", &e))?;
-    let rnics = VerbsRnic::open_all(registry, token_base, tokens, devices)?;
-    Ok(rnics.into_iter().map(|r| Box::new(r) as Box<dyn Rnic>).collect())
+/// Opens the RDMA devices of this host: first all, later those that have come since. A
+/// device that was taken away and comes back is another one.
+#[derive(Default)]
+pub struct Opener {
+    host: Option<Arc<host::Host>>,
+    opened: Vec<Device>,
+}
+
+impl Opener {
+    /// Opens the devices that were not there before: an RNIC each, with the next of
+    /// `tokens` as the first of its tokens. None, and no error, where there is no device.
+    ///
+    /// # Errors
+    /// What libibverbs or librdmacm said.
+    pub fn open(
+        &mut self,
+        registry: &mio::Registry,
+        tokens: &mut dyn Iterator<Item = usize>,
+    ) -> Result<Vec<Box<dyn Rnic>>, RnicError> {
+        let new = Device::others_than(&self.opened)
+            .map_err(|e| RnicError::os("rdma_get_devices", &e))?;
+        let mut rnics: Vec<Box<dyn Rnic>> = Vec::new();
+        // Tokens of a device that could not be opened are the next one's: the caller counts
+        // those that it gets.
+        let mut spare = None;
+        for device in new {
+            let Some(token_base) = spare.take().or_else(|| tokens.next()) else { break };
+            let host = match &self.host {
+                Some(host) => host,
+                None => self.host.insert(host::Host::new().map_err(|e| {
+                    RnicError::os("rdma_create_event_channel", &e)
+                })?),
+            };
+            match VerbsRnic::new(registry, token_base, device, host) {
+                Ok(rnic) => {
+                    self.opened.push(device);
+                    rnics.push(Box::new(rnic));
+                }
+                // It may be about to go; the others need not do without us for that.
+                Err(e) if !self.opened.is_empty() => {
+                    spare = Some(token_base);
+                    crate::trace::warn!("{} cannot be used: {e}", device.name());
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(rnics)
+    }
 }
 
 impl VerbsRnic {
@@ -153,27 +188,12 @@ impl VerbsRnic {
         token_base: usize,
         name: &str,
     ) -> Result<VerbsRnic, RnicError> {
-        let mut devices = Device::all().map_err(|e| RnicError::os("rdma_get_devices", &e))?;
-        devices.retain(|d| d.name() == name);
-        let mut opened = VerbsRnic::open_all(registry, token_base, 1 << 32, devices)?;
-        opened.pop().ok_or(RnicError::Os { call: "rdma_get_devices", errno: libc::ENODEV })
-    }
-
-    fn open_all(
-        registry: &mio::Registry,
-        token_base: usize,
-        tokens: usize,
-        devices: Vec<Device>,
-    ) -> Result<Vec<VerbsRnic>, RnicError> {
-        if devices.is_empty() {
-            return Ok(Vec::new());
-        }
-        let host = host::Host::new(devices.clone())
-            .map_err(|e| RnicError::os("rdma_create_event_channel", &e))?;
-        let each = devices.into_iter().enumerate().map(|(index, device)| {
-            VerbsRnic::new(registry, token_base + index * tokens, device, &host, index)
-        });
-        each.collect()
+        let os = |call| move |e: std::io::Error| RnicError::os(call, &e);
+        let devices = Device::others_than(&[]).map_err(os("rdma_get_devices"))?;
+        let device = devices.into_iter().find(|d| d.name() == name);
+        let none = RnicError::Os { call: "rdma_get_devices", errno: libc::ENODEV };
+        let host = host::Host::new().map_err(os("rdma_create_event_channel"))?;
+        VerbsRnic::new(registry, token_base, device.ok_or(none)?, &host)
     }
 
     fn new(
@@ -181,15 +201,14 @@ impl VerbsRnic {
         token_base: usize,
         device: Device,
         host: &Arc<host::Host>,
-        index: usize,
     ) -> Result<VerbsRnic, RnicError> {
         let os = |call| move |e: std::io::Error| RnicError::os(call, &e);
         let attr = device.attr().map_err(os("ibv_query_device"))?;
         let channel = CompChannel::new(device).map_err(os("ibv_create_comp_channel"))?;
         let registry = registry.try_clone().map_err(os("dup of the reactor"))?;
         let watcher = gone::Watcher { registry: &registry, base: token_base };
-        let shared = (index == 0).then(|| watcher.watch(host.fd(), TOKEN_CM)).transpose();
-        let shared = shared.map_err(os("watching librdmacm"))?;
+        // Each of the host's devices does: any of them may be the one that is left.
+        let shared = watcher.watch(host.fd(), TOKEN_CM).map_err(os("watching librdmacm"))?;
         let async_fd = device.async_fd().map_err(os("fcntl"))?;
         let dialer = dialer::Dialer::new().map_err(os("eventfd"))?;
         let fds = vec![
@@ -203,11 +222,11 @@ impl VerbsRnic {
             attr,
             device,
             host: Arc::clone(host),
-            index,
+            index: host.join(device),
             registry,
             token_base,
             fds,
-            shared,
+            shared: Some(shared),
             node,
             asyncs: events::AsyncInbox::new(device),
             async_ready: true,

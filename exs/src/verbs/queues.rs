@@ -150,6 +150,7 @@ impl VerbsRnic {
         let pd = self.srqs.remove(srq.0)?.pd;
         self.pds.get_mut(pd)?.users -= 1;
         // Its CQ goes with it.
+        self.srq_cqs.remove(&srq.0);
         self.hw.retain(|_, q| q.role != Role::Shared(srq.0));
         Ok(())
     }
@@ -173,7 +174,8 @@ impl VerbsRnic {
     pub(super) fn poll_hw(&mut self) -> bool {
         let mut more = false;
         for index in 0..self.hw.capacity() {
-            let Some(q) = self.hw.get(index) else { continue };
+            // One that no queue pair uses has nothing to say.
+            let Some(q) = self.hw.get(index).filter(|q| self.in_use(q)) else { continue };
             let (cq, role) = (Arc::clone(&q.cq), q.role);
             for round in 0..ROUNDS {
                 let mut raw = std::mem::take(&mut self.raw);
@@ -194,6 +196,13 @@ impl VerbsRnic {
             }
         }
         more
+    }
+
+    fn in_use(&self, q: &HwQueue) -> bool {
+        match q.role {
+            Role::Shared(srq) => self.srqs.get(srq).is_ok_and(|s| s.posted > 0),
+            Role::Sends | Role::Receives => q.reserved > 0,
+        }
     }
 
     fn handle_raw(&mut self, role: Role, wc: &RawWc) {

@@ -21,16 +21,27 @@ pub(super) struct Slot(u32);
 pub(super) struct Slots {
     chunks: Vec<(Segment, Registration)>,
     free: Vec<u32>,
+    /// The device can page on demand, where pinning is refused.
+    odp: bool,
 }
 
 impl Slots {
+    pub(super) fn new(odp: bool) -> Slots {
+        Slots { odp, ..Slots::default() }
+    }
+
     /// Takes a slot.
     pub(super) fn take(&mut self, pd: &Arc<Domain>) -> Result<Slot, RnicError> {
         if self.free.is_empty() {
             let no_memory = |_| RnicError::Os { call: "mmap", errno: libc::ENOMEM };
             let region = Region::map(CHUNK * SLOT).map_err(no_memory)?;
             let segment = region.segment(0, CHUNK * SLOT).map_err(no_memory)?;
-            let reg = super::memory::register(pd, &segment, 0)?;
+            let reg = match super::memory::register(pd, &segment, 0) {
+                Err(RnicError::MemLock { .. }) if self.odp => {
+                    super::memory::register(pd, &segment, super::memory::ON_DEMAND)?
+                }
+                other => other?,
+            };
             let first = u32::try_from(self.chunks.len() * CHUNK).unwrap_or(u32::MAX);
             self.chunks.push((segment, reg));
             self.free.extend((first..).take(CHUNK));

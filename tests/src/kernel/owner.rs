@@ -12,6 +12,10 @@ use nix::sys::socket as nx;
 use super::{ALL, Family, Ours, STREAMS, descriptors, fill, pair, set_nonblocking};
 use crate::harness::{LIMIT, Ledger};
 
+/// More than the kernel ever holds for a connection, even if buffers grow after they were
+/// full.
+pub(super) const LARGE: usize = 30 << 20;
+
 /// Blocking reads and writes of the owner's, before, between and after.
 pub fn uses_it_between_and_after() {
     for family in ALL {
@@ -154,8 +158,8 @@ pub fn closes_by_drop() {
         let before = fill(ours.get_ref());
         let mut ledger = Ledger::new();
         ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 4], RecvFlags::NONE));
-        for _ in 0..5 {
-            ledger.post("send", |q, t| ours.send(q, t, vec![1; 100_000], SendFlags::NONE));
+        for _ in 0..2 {
+            ledger.post("send", |q, t| ours.send(q, t, vec![1; LARGE], SendFlags::NONE));
         }
         drop(ours);
         let events = ledger.drain();
@@ -194,7 +198,7 @@ pub fn gives_the_number_to_another_file() {
     let (other, other_peer) = Family::Tcp4.pair();
     fill(ours.get_ref());
     let mut ledger = Ledger::new();
-    ledger.post("send", |q, t| ours.send(q, t, vec![1; 10_000_000], SendFlags::NONE));
+    ledger.post("send", |q, t| ours.send(q, t, vec![1; LARGE], SendFlags::NONE));
     ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 4], RecvFlags::NONE));
     let mut number: OwnedFd = ours.into_kernel().into_inner();
     nix::unistd::dup2(&other, &mut number).unwrap();
@@ -220,7 +224,7 @@ pub fn shuts_down() {
         let mut ledger = Ledger::new();
         let recv = ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 4], RecvFlags::NONE));
         for _ in 0..3 {
-            ledger.post("send", |q, t| ours.send(q, t, vec![1; 10_000_000], SendFlags::NONE));
+            ledger.post("send", |q, t| ours.send(q, t, vec![1; LARGE], SendFlags::NONE));
         }
         nx::shutdown(ours.get_ref().as_raw_fd(), nx::Shutdown::Both).unwrap();
         let event = ledger.wait_ok(recv);
@@ -300,7 +304,7 @@ pub fn lingers() {
     nx::setsockopt(ours.get_ref(), nx::sockopt::Linger, &hour).unwrap();
     fill(ours.get_ref());
     let mut ledger = Ledger::new();
-    ledger.post("send", |q, t| ours.send(q, t, vec![1; 10_000_000], SendFlags::NONE));
+    ledger.post("send", |q, t| ours.send(q, t, vec![1; LARGE], SendFlags::NONE));
     // EXS has the last descriptor.
     drop(ours);
     assert!(ledger.event().error().is_some_and(Error::is_cancelled));

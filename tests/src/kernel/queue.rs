@@ -43,7 +43,9 @@ pub fn cancel_all() {
         let before = fill(ours.get_ref());
         let mut ledger = Ledger::new();
         for _ in 0..4 {
-            ledger.post("send", |q, t| ours.send(q, t, vec![1; 10_000_000], SendFlags::NONE));
+            ledger.post("send", |q, t| {
+                ours.send(q, t, vec![1; super::owner::LARGE], SendFlags::NONE)
+            });
         }
         let recv = ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 9], RecvFlags::WAITALL));
         let poll = ledger.post("poll", |q, t| ours.poll(q, t, Interest::READABLE));
@@ -129,7 +131,7 @@ pub fn time_limits() {
         let event = ledger.wait(recv);
         assert_eq!((event.error().unwrap().errno(), event.bytes()), (libc::ETIMEDOUT, 3));
         fill(ours.get_ref());
-        ledger.post("send", |q, t| ours.send(q, t, vec![0; 10_000_000], SendFlags::NONE));
+        ledger.post("send", |q, t| ours.send(q, t, vec![0; super::owner::LARGE], SendFlags::NONE));
         assert_eq!(ledger.event().error().unwrap().errno(), libc::ETIMEDOUT, "{family:?}");
         ours.set_limits(None, None);
         ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 9], RecvFlags::NONE));

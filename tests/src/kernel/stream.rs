@@ -329,8 +329,9 @@ pub fn a_reset_in_the_middle() {
         let linger = libc::linger { l_onoff: 1, l_linger: 0 };
         setsockopt(&peer, sockopt::Linger, &linger).unwrap();
         let recv = ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 5], RecvFlags::NONE));
-        for _ in 0..20 {
-            ledger.post("send", |q, t| ours.send(q, t, vec![0; 1 << 20], SendFlags::NONE));
+        for _ in 0..3 {
+            let bytes = vec![0; super::owner::LARGE];
+            ledger.post("send", |q, t| ours.send(q, t, bytes, SendFlags::NONE));
         }
         drop(peer);
         let mut reasons = Vec::new();

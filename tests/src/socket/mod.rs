@@ -59,7 +59,7 @@ macro_rules! socket_contract {
                 nothing_of_a_file, a_file_that_is_too_short;
             onesided: write_and_read, blocking_twins, many_in_flight,
                 bounds_and_rights_are_refused_at_home, forged_descriptors_end_the_connection,
-                a_forged_read_ends_the_connection, an_export_is_of_one_connection, revoked,
+                a_forged_read_ends_the_connection, an_export_is_of_one_connection, an_export_is_of_one_trust_group, revoked,
                 a_lifetime_ends, the_peer_goes_away;
             packet: order_and_integrity, empty_messages, truncation_tells_the_true_length,
                 a_large_message, many_small_messages, vectored, peek,

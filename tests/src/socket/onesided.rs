@@ -208,6 +208,28 @@ pub fn an_export_is_of_one_connection(env: &Env) {
     ledger.finish();
 }
 
+/// What is exported in one trust group is nothing to connections of another, even where
+/// keys serve a whole domain.
+pub fn an_export_is_of_one_trust_group(env: &Env) {
+    let grouped = |name: &str| env.with(|o| o.trust_group = Some(name.to_owned()));
+    let (friends, strangers) = (grouped("friends"), grouped("strangers"));
+    let (ours, _) = friends.listener(SocketType::Stream);
+    let (others, _) = strangers.listener(SocketType::Stream);
+    let (a, b) = friends.join(SocketType::Stream, &ours);
+    let (c, d) = strangers.join(SocketType::Stream, &others);
+    let export = b.export(vec![7; 100], Rights::READ_WRITE, None).unwrap();
+    let mut ledger = Ledger::new();
+    let remote = export.descriptor();
+    let write = ledger.post("write", |q, t| c.write(q, t, &remote, 0, vec![1; 100]));
+    assert!(ledger.wait(write).error().is_some(), "by a connection of another group");
+    assert_dead(&c, &d);
+    assert_alive(&a, &b);
+    let write = ledger.post("write", |q, t| a.write(q, t, &remote, 0, vec![2; 100]));
+    ledger.wait_ok(write);
+    assert_eq!(&export.revoke_blocking().unwrap()[..], [2; 100]);
+    ledger.finish();
+}
+
 /// After `revoke` the peer is shut out: its next access ends its connection, only that.
 pub fn revoked(env: &Env) {
     let (listener, _) = env.listener(SocketType::Stream);

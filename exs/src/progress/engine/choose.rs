@@ -3,46 +3,74 @@
 use std::net::SocketAddr;
 
 use super::device::Device;
-use super::{Engine, Error, TOKENS_PER_DEVICE};
+use super::{Engine, Error, TOKENS_PER_DEVICE, silence};
 use crate::progress::devices::{CANNOT_OPEN, NO_DEVICE, OpenVerbs, UNBUILT};
 use crate::progress::options::{Options, Transport};
 use crate::progress::report::Candidate;
 use crate::progress::route::Verdict;
 use crate::rnic::RnicError;
+use crate::time::Time;
 
 /// The software RNIC's place in the table of devices.
 pub(super) const SOFT: usize = 0;
 
 /// The RDMA devices of this host.
 pub(in crate::progress) enum Verbs {
-    /// Nobody has asked for them yet.
-    Unopened(Box<OpenVerbs>, mio::Registry),
     /// EXS was built without them.
     Unbuilt,
-    /// They are in the table, if there are any; or what went wrong.
-    Opened(Result<(), String>),
+    /// What looks for them.
+    Built(Box<Finder>),
+}
+
+/// Looks for RDMA devices.
+pub(in crate::progress) struct Finder {
+    open: Box<OpenVerbs>,
+    registry: mio::Registry,
+    /// Somebody has asked for them: they are in the table, if there are any.
+    asked: bool,
+    /// What went wrong.
+    trouble: Option<String>,
+}
+
+impl Verbs {
+    pub(in crate::progress) fn new(open: Box<OpenVerbs>, registry: mio::Registry) -> Verbs {
+        Verbs::Built(Box::new(Finder { open, registry, asked: false, trouble: None }))
+    }
 }
 
 impl Engine {
     /// Looks for RDMA devices, if nobody has yet.
     pub(crate) fn open_verbs(&mut self) {
-        let (open, registry) = match std::mem::replace(&mut self.verbs, Verbs::Opened(Ok(()))) {
-            Verbs::Unopened(open, registry) => (open, registry),
-            known => {
-                self.verbs = known;
-                return;
-            }
-        };
-        match open(&registry, self.devices.len() * TOKENS_PER_DEVICE, TOKENS_PER_DEVICE) {
+        if matches!(&self.verbs, Verbs::Built(finder) if !finder.asked) {
+            self.look_for_verbs();
+        }
+    }
+
+    /// Looks for RDMA devices that are not in the table. Each takes the place of one that
+    /// is gone and that nothing uses any more, or else a new one.
+    fn look_for_verbs(&mut self) {
+        let Verbs::Built(finder) = &mut self.verbs else { return };
+        finder.asked = true;
+        let free = self.devices.iter().filter(|d| d.gone && d.is_unused()).map(|d| d.index);
+        let places: Vec<usize> = free.collect();
+        let mut all = places.iter().copied().chain(self.devices.len()..);
+        let mut tokens = all.clone().map(|place| place * TOKENS_PER_DEVICE);
+        match (finder.open)(&finder.registry, &mut tokens) {
             Ok(rnics) => {
-                for rnic in rnics {
+                finder.trouble = None;
+                for (rnic, place) in rnics.into_iter().zip(&mut all) {
                     crate::trace::info!("found the RDMA device {}", rnic.caps().name);
-                    self.devices.push(Device::new(self.devices.len(), rnic, Transport::Verbs));
+                    self.silences.forget_device(place);
+                    let device = Device::new(place, rnic, Transport::Verbs);
+                    match self.devices.get_mut(place) {
+                        Some(old) => *old = device.in_place_of(old),
+                        None => self.devices.push(device),
+                    }
                 }
             }
             Err(e) => {
                 crate::trace::warn!("the RDMA devices cannot be used: {e}");
-                self.verbs = Verbs::Opened(Err(e.to_string()));
+                finder.trouble = Some(e.to_string());
             }
         }
     }
@@ -56,14 +84,30 @@ impl Engine {
             return Ok(Vec::new());
         }
         self.open_verbs();
-        let all = || self.devices.iter().filter(|d| d.transport == Transport::Verbs);
-        let wanted = |d: &&Device| opts.device.as_ref().is_none_or(|n| *n == d.name());
-        let found: Vec<usize> =
-            all().filter(|d| !d.gone).filter(wanted).map(|d| d.index).collect();
-        if !found.is_empty() || (opts.transport == Transport::Auto && opts.device.is_none()) {
+        let free = opts.transport == Transport::Auto && opts.device.is_none();
+        let mut found = self.usable(opts);
+        // Looking costs a millisecond or so: it is done while a device is missed, and
+        // before a socket is told that there is none for it.
+        if self.misses_device() || (found.is_empty() && !free) {
+            self.look_for_verbs();
+            found = self.usable(opts);
+        }
+        if !found.is_empty() || free {
             return Ok(found);
         }
         Err(Error::NoDevice { why: self.why_none(opts.device.as_deref()) })
+    }
+
+    fn usable(&self, opts: &Options) -> Vec<usize> {
+        let wanted = |d: &&Device| opts.device.as_ref().is_none_or(|n| *n == d.name());
+        let verbs = self.devices.iter().filter(|d| d.transport == Transport::Verbs && !d.gone);
+        verbs.filter(wanted).map(|d| d.index).collect()
+    }
+
+    /// A device was removed, and has not come back.
+    fn misses_device(&self) -> bool {
+        let back = |gone: &Device| self.devices.iter().any(|d| !d.gone && d.name() == gone.name());
+        self.devices.iter().any(|d| d.gone && !back(d))
     }
 
     /// Why there is no RDMA device (of that name), and what to do.
@@ -89,8 +133,7 @@ impl Engine {
     pub(crate) fn verbs_trouble(&self) -> Option<String> {
         match &self.verbs {
             Verbs::Unbuilt => Some(UNBUILT.to_owned()),
-            Verbs::Opened(Err(e)) => Some(format!("{e}; {CANNOT_OPEN}")),
-            Verbs::Opened(Ok(())) | Verbs::Unopened(..) => None,
+            Verbs::Built(f) => f.trouble.as_ref().map(|e| format!("{e}; {CANNOT_OPEN}")),
         }
     }
 
@@ -104,6 +147,7 @@ impl Engine {
         opts: &Options,
         addr: SocketAddr,
         bind: Option<SocketAddr>,
+        now: Time,
     ) -> Result<Vec<Verdict>, Error> {
         let mut devices = self.verbs_for(opts)?;
         if opts.transport != Transport::Verbs {
@@ -112,20 +156,24 @@ impl Engine {
         let verdict = |device: usize| {
             let d = &self.devices[device];
             let refused: Option<RnicError> = d.rnic.reaches(addr, bind).err();
-            Verdict { device, transport: d.transport, name: d.name().to_owned(), refused }
+            let silent = self.silences.since(device, addr.ip(), now);
+            Verdict { device, transport: d.transport, name: d.name().to_owned(), refused, silent }
         };
-        Ok(devices.into_iter().map(verdict).collect())
+        let mut verdicts: Vec<Verdict> = devices.into_iter().map(verdict).collect();
+        // (A stable sort: nothing else changes places.)
+        verdicts.sort_by_key(|v| v.silent.is_some());
+        Ok(verdicts)
     }
 
     /// The ways of a connect, in the order in which it would try them, for people.
-    pub(crate) fn explain(&mut self, opts: &Options, addr: SocketAddr) -> Vec<Candidate> {
+    pub(crate) fn explain(&mut self, opts: &Options, addr: SocketAddr, now: Time) -> Vec<Candidate> {
         let none = |reason| Candidate {
             transport: Transport::Verbs,
             device: None,
             usable: false,
             reason,
         };
-        let verdicts = match self.verdicts(opts, addr, None) {
+        let verdicts = match self.verdicts(opts, addr, None, now) {
             Ok(verdicts) => verdicts,
             Err(e) => return vec![none(e.to_string())],
         };
@@ -136,6 +184,7 @@ impl Engine {
         ways.extend(verdicts.into_iter().map(|v| {
             let reason = match (&v.refused, v.transport) {
                 (Some(why), _) => why.to_string(),
+                (None, _) if let Some(ago) = v.silent => silence::describe(ago),
                 (None, Transport::Verbs) => format!("the way to {} goes by it", addr.ip()),
                 (None, _) => "iWARP over TCP goes wherever TCP does".to_owned(),
             };

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use super::domain::Place;
 use super::post::Ticket;
 use super::sock::{Request, Sock, State};
 use super::{Engine, Error, SockId};
@@ -177,8 +178,8 @@ impl Engine {
                 return self.reject(device, r.req, &refusal.private_data, now);
             }
         };
-        match self.start_child(device, &r, &reply, child, now) {
-            Ok(qp) => {
+        match self.start_child((device, parent), &r, &reply, child, now) {
+            Ok((qp, place)) => {
                 self.by_qp.insert((device, qp), child.index);
                 let d = &self.devices[device];
                 let (transport, name) = (d.transport, d.name().to_owned());
@@ -190,7 +191,7 @@ impl Engine {
                 s.addrs = Some((r.local, r.peer));
                 s.route = Some(Box::new(route));
                 s.bound = Some(r.local);
-                (s.session, s.qp, s.device) = (Some(Box::new(session)), Some(qp), device);
+                (s.session, s.qp, s.place) = (Some(Box::new(session)), Some(qp), place);
                 s.held = false;
                 if let Some(a) = &mut self.socks[parent as usize].accepts {
                     a.starting += 1;
@@ -207,24 +208,29 @@ impl Engine {
 
     fn start_child(
         &mut self,
-        device: usize,
+        (device, parent): (usize, u32),
         r: &Request,
         reply: &[u8],
         child: SockId,
         now: Time,
-    ) -> Result<Qp, RnicError> {
+    ) -> Result<(Qp, Place), RnicError> {
+        // A listener's connections are in its domain, whatever its options are by now.
+        let on = self.socks[parent as usize].accepts.as_ref().map_or(&[][..], |a| &a.on);
+        let Some(place) = on.iter().map(|(place, _)| *place).find(|p| p.device == device) else {
+            return Err(RnicError::NoSuch { what: "listener on this device", id: parent });
+        };
         let opts = &self.socks[child.index as usize].opts;
         let (timeout, crc, no_delay) = (opts.connect_timeout, opts.crc, opts.no_delay);
         let d = &mut self.devices[device];
-        let qp = d.create_qp()?;
+        let qp = d.create_qp(place.domain)?;
         let (ird, ord) = (d.rnic.caps().max_ird, d.rnic.caps().max_ord);
         let param =
             ConnParam { private_data: reply, ird, ord, timeout, crc, no_delay, bind: None };
         if let Err(e) = d.rnic.accept(r.req, qp, &param, now) {
-            d.destroy_qp(qp);
+            d.destroy_qp(place.domain, qp);
             return Err(e);
         }
-        Ok(qp)
+        Ok((qp, place))
     }
 
     pub(super) fn reject(&mut self, device: usize, req: ConnReq, private_data: &[u8], now: Time) {

@@ -1,15 +1,16 @@
 //! A device: an RNIC and the objects that EXS keeps on it.
 //!
 //! These are made when the device is first used: a host may have adapters that no
-//! socket of this program ever needs.
+//! socket of this program ever needs. A completion queue serves all connections; what
+//! belongs to a protection domain is in `domain`.
 
-use super::files::FilePool;
-use super::slots::{Slots, credits};
+use super::domain::{Domain, Place, Pools};
+use super::slots::credits;
 use crate::mem::{Access, Buffer, Key, Region, Segment};
 use crate::progress::Error;
 use crate::progress::options::Transport;
 use crate::rnic::{
-    Caps, Cq, Disconnect, Mr, Pd, Qp, QpAttr, Rnic, RnicError, SendWr, Wc,
+    Caps, Cq, Disconnect, Mr, Qp, QpAttr, Rnic, RnicError, SendWr, Wc,
 };
 use crate::session::{Buf, Port};
 use crate::time::Time;
@@ -19,10 +20,6 @@ use crate::time::Time;
 const CQ_DEPTH: usize = 1 << 20;
 /// Send WRs of one connection that may be outstanding, if the RNIC takes so many.
 const MAX_SEND_WR: usize = 256;
-
-/// The pool through which small unregistered memory travels.
-const BOUNCES: u32 = 256;
-pub(super) const BOUNCE: usize = 4 << 10;
 
 /// Memory of our own.
 pub(super) fn map(len: usize) -> Result<Segment, RnicError> {
@@ -38,76 +35,114 @@ pub(super) struct Device {
     pub(super) transport: Transport,
     /// It was removed: nothing new is begun on it.
     pub(super) gone: bool,
-    objects: Option<Objects>,
+    /// Where all its completions come, made when it is first used.
+    cq: Option<Cq>,
+    domains: Vec<Domain>,
+    /// The number of the next domain.
+    next_domain: u32,
 }
 
-/// What all connections of a device share.
-pub(super) struct Objects {
-    pd: Pd,
-    cq: Cq,
-    slots: Slots,
-    /// The bounce pool, made when first needed.
-    bounces: Option<(Buf, Vec<u32>)>,
-    pub(super) files: FilePool,
-}
-
-const UNUSED: RnicError = RnicError::NoSuch { what: "connection on this device", id: 0 };
+const UNUSED: RnicError = RnicError::NoSuch { what: "protection domain in use", id: 0 };
 
 impl Device {
     pub(super) fn new(index: usize, rnic: Box<dyn Rnic>, transport: Transport) -> Device {
-        Device { index, rnic, transport, gone: false, objects: None }
+        let (cq, domains) = (None, Vec::new());
+        Device { index, rnic, transport, gone: false, cq, domains, next_domain: 0 }
+    }
+
+    /// Nothing of ours is on it that anybody may still name.
+    pub(super) fn is_unused(&self) -> bool {
+        self.domains.iter().all(Domain::is_unused)
+    }
+
+    /// The same in the place of a device that is gone: no domain of it has the number of
+    /// one there.
+    pub(super) fn in_place_of(self, old: &Device) -> Device {
+        Device { next_domain: old.next_domain, ..self }
     }
 
     pub(super) fn name(&self) -> &str {
         &self.rnic.caps().name
     }
 
-    /// Makes its objects, if that was not done yet.
-    pub(super) fn start(&mut self) -> Result<(), RnicError> {
-        if self.objects.is_none() {
-            let rnic = self.rnic.as_mut();
-            let pd = rnic.alloc_pd()?;
-            let made = rnic.create_cq(CQ_DEPTH).and_then(|cq| {
-                let slots = Slots::new(rnic, pd).inspect_err(|_| {
-                    // It was just made: there is nothing to go wrong.
-                    let _ = rnic.destroy_cq(cq);
-                })?;
-                Ok(Objects { pd, cq, slots, bounces: None, files: FilePool::default() })
-            });
-            self.objects = Some(made.inspect_err(|_| {
-                let _ = rnic.dealloc_pd(pd);
-            })?);
+    /// Enters the domain of a trust group, which is made if it is not there. To be left
+    /// again by `leave`.
+    pub(super) fn enter(&mut self, group: Option<&str>) -> Result<u32, RnicError> {
+        let rnic = self.rnic.as_mut();
+        if self.cq.is_none() {
+            self.cq = Some(rnic.create_cq(CQ_DEPTH)?);
         }
-        Ok(())
+        let id = match self.domains.iter().find(|d| d.is_of(group)) {
+            Some(d) => d.id,
+            None => {
+                let id = self.next_domain;
+                self.domains.push(Domain::new(rnic, id, group)?);
+                self.next_domain += 1;
+                id
+            }
+        };
+        let (rnic, domain) = self.domain(id)?;
+        domain.users += 1;
+        if let Err(e) = domain.open(rnic) {
+            self.leave(id);
+            return Err(e);
+        }
+        Ok(id)
     }
 
-    pub(super) fn objects(&mut self) -> Result<(&mut dyn Rnic, &mut Objects), RnicError> {
-        let objects = self.objects.as_mut().ok_or(UNUSED)?;
-        Ok((self.rnic.as_mut(), objects))
+    /// Leaves a domain: what nobody uses any more is given back.
+    pub(super) fn leave(&mut self, id: u32) {
+        if let Ok((_, domain)) = self.domain(id) {
+            domain.users -= 1;
+        }
+        self.tidy(id);
+    }
+
+    fn tidy(&mut self, id: u32) {
+        if let Ok((rnic, domain)) = self.domain(id)
+            && domain.close(rnic)
+        {
+            self.domains.retain(|d| d.id != id);
+        }
+    }
+
+    pub(super) fn domain(&mut self, id: u32) -> Result<(&mut dyn Rnic, &mut Domain), RnicError> {
+        // There are few, and the first is the usual answer.
+        let domain = self.domains.iter_mut().find(|d| d.id == id).ok_or(UNUSED)?;
+        Ok((self.rnic.as_mut(), domain))
+    }
+
+    /// The pools of a domain that has connections.
+    pub(super) fn pools(&mut self, id: u32) -> Result<(&mut dyn Rnic, &mut Pools), RnicError> {
+        let (rnic, domain) = self.domain(id)?;
+        Ok((rnic, domain.pools.as_mut().ok_or(UNUSED)?))
+    }
+
+    /// The pools of all domains.
+    pub(super) fn all_pools(&mut self) -> impl Iterator<Item = &mut Pools> {
+        self.domains.iter_mut().filter_map(|d| d.pools.as_mut())
     }
 
     /// Takes completions out; returns how many.
     pub(super) fn poll_cq(&mut self, max: usize, out: &mut Vec<Wc>) -> usize {
-        match self.objects() {
-            // The queue is ours and exists: there is nothing to go wrong.
-            Ok((rnic, o)) => rnic.poll_cq(o.cq, max, out).unwrap_or(0),
-            Err(_) => 0,
-        }
+        // The queue is ours and exists: there is nothing to go wrong.
+        self.cq.map_or(0, |cq| self.rnic.poll_cq(cq, max, out).unwrap_or(0))
     }
 
     /// A receive slot was used, and may be used again.
     pub(super) fn return_slot(&mut self, slot: u64) {
         let gone = self.gone;
-        if let Ok((rnic, o)) = self.objects() {
+        // Else its domain ended meanwhile.
+        if let Ok((rnic, pools)) = self.pools(domain_of(slot)) {
             // The SRQ has room: this slot came out of it.
-            let posted = o.slots.post(rnic, slot);
+            let posted = pools.slots.give_back(rnic, slot);
             debug_assert!(posted.is_ok() || gone, "{posted:?}");
         }
     }
 
     /// What arrived in a slot.
-    pub(super) fn slot(&self, slot: u64, len: u64) -> Option<Segment> {
-        self.objects.as_ref()?.slots.get(slot, len)
+    pub(super) fn slot(&mut self, slot: u64, len: u64) -> Option<Segment> {
+        self.pools(domain_of(slot)).ok()?.1.slots.get(slot, len)
     }
 
     /// Credits of each connection.
@@ -120,97 +155,91 @@ impl Device {
         caps.max_send_wr.clamp(4, MAX_SEND_WR)
     }
 
-    /// A queue pair for a connection, with slots for what its peer may send.
-    pub(super) fn create_qp(&mut self) -> Result<Qp, RnicError> {
-        self.start()?;
-        let (rnic, o) = self.objects()?;
-        o.slots.promise(rnic)?;
+    /// A queue pair for a connection, with slots for what its peer may send. The domain
+    /// is in use: somebody has entered it.
+    pub(super) fn create_qp(&mut self, id: u32) -> Result<Qp, RnicError> {
+        let cq = self.cq.ok_or(UNUSED)?;
+        let (rnic, domain) = self.domain(id)?;
+        let (pd, pools) = (domain.pd, domain.pools.as_mut().ok_or(UNUSED)?);
+        pools.slots.promise(rnic)?;
         let attr = QpAttr {
-            pd: o.pd,
-            send_cq: o.cq,
-            recv_cq: o.cq,
-            srq: Some(o.slots.srq()),
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: Some(pools.slots.srq()),
             max_send_wr: Device::send_depth(rnic.caps()),
             max_recv_wr: 0,
         };
-        rnic.create_qp(&attr).inspect_err(|_| o.slots.release(rnic.caps()))
+        let qp = rnic.create_qp(&attr).inspect_err(|_| pools.slots.release(rnic.caps()))?;
+        domain.users += 1;
+        Ok(qp)
     }
 
     /// Ends a queue pair of ours.
-    pub(super) fn destroy_qp(&mut self, qp: Qp) {
-        self.drop_files(qp);
-        if let Ok((rnic, o)) = self.objects() {
+    pub(super) fn destroy_qp(&mut self, domain: u32, qp: Qp) {
+        self.drop_files(domain, qp);
+        if let Ok((rnic, pools)) = self.pools(domain) {
             // It exists: there is nothing to go wrong.
             let _ = rnic.destroy_qp(qp);
-            o.slots.release(rnic.caps());
+            pools.slots.release(rnic.caps());
         }
+        self.leave(domain);
     }
 
-    pub(super) fn reg_mr(&mut self, seg: &Segment, access: Access) -> Result<Mr, RnicError> {
-        let (rnic, o) = self.objects()?;
-        rnic.reg_mr(o.pd, seg, access)
+    pub(super) fn reg_mr(
+        &mut self,
+        domain: u32,
+        seg: &Segment,
+        access: Access,
+    ) -> Result<Mr, RnicError> {
+        let (rnic, domain) = self.domain(domain)?;
+        let mr = rnic.reg_mr(domain.pd, seg, access)?;
+        domain.registrations += 1;
+        Ok(mr)
     }
 
     /// Ends a registration of ours. It exists, so there is nothing to go wrong, unless
     /// the device is gone.
-    pub(super) fn dereg_mr(&mut self, mr: Mr) {
-        let ended = self.rnic.dereg_mr(mr);
-        debug_assert!(ended.is_ok() || self.gone, "{ended:?}");
-    }
-
-    /// Takes a slot of the bounce pool; None if all are in use.
-    pub(super) fn take_bounce(&mut self) -> Result<Option<(u32, Buf)>, Error> {
-        let (rnic, o) = self.objects()?;
-        if o.bounces.is_none() {
-            let seg = map(BOUNCES as usize * BOUNCE)?;
-            let mr = rnic.reg_mr(o.pd, &seg, Access::LOCAL)?;
-            // The first slot is taken first: what is never used is never touched.
-            let free = (0..BOUNCES).rev().collect();
-            o.bounces = Some((Buf { seg, mr }, free));
-        }
-        let Some((_, free)) = &mut o.bounces else { return Ok(None) };
-        let Some(slot) = free.pop() else { return Ok(None) };
-        Ok(Some((slot, self.bounce(slot, BOUNCE)?)))
-    }
-
-    /// The first `len` bytes of a bounce slot.
-    pub(super) fn bounce(&self, slot: u32, len: usize) -> Result<Buf, Error> {
-        let pool = self.objects.as_ref().and_then(|o| o.bounces.as_ref());
-        let (pool, _) = pool.ok_or_else(|| Error::invalid("no bounce pool"))?;
-        let seg = pool.seg.slice(slot as usize * BOUNCE, len)?;
-        Ok(Buf { seg, mr: pool.mr })
-    }
-
-    pub(super) fn give_bounce(&mut self, slot: u32) {
-        if let Some((_, free)) = self.objects.as_mut().and_then(|o| o.bounces.as_mut()) {
-            free.push(slot);
-        }
+    pub(super) fn dereg_mr(&mut self, domain: u32, mr: Mr) {
+        let gone = self.gone;
+        let Ok((rnic, d)) = self.domain(domain) else { return };
+        let ended = rnic.dereg_mr(mr);
+        debug_assert!(ended.is_ok() || gone, "{ended:?}");
+        d.registrations -= 1;
+        self.tidy(domain);
     }
 
     /// The port of a connection.
-    pub(super) fn port(&mut self, qp: Qp, now: Time) -> SockPort<'_> {
-        SockPort { device: self, qp, now }
+    pub(super) fn port(&mut self, domain: u32, qp: Qp, now: Time) -> SockPort<'_> {
+        SockPort { device: self, domain, qp, now }
     }
 
     /// The window of `buffer`, registered by the region's own registration.
     pub(super) fn durable(
         &mut self,
+        domain: u32,
         context: u64,
         buffer: &Buffer,
         home: &std::sync::Arc<dyn crate::mem::ReleaseRegistration>,
     ) -> Result<Buf, Error> {
-        let index = self.index;
-        let key = buffer.registration::<RnicError>(context, index, || {
-            let mr = self.reg_mr(&buffer.region_segment(), Access::LOCAL)?;
+        let place = Place { device: self.index, domain };
+        let key = buffer.registration::<RnicError>(context, place.tag(), || {
+            let mr = self.reg_mr(domain, &buffer.region_segment(), Access::LOCAL)?;
             Ok((mr.key, std::sync::Arc::clone(home)))
         })?;
         Ok(Buf { seg: buffer.segment(), mr: Mr { key } })
     }
 }
 
+/// The domain whose slot this is: its number is in that of the slot.
+fn domain_of(slot: u64) -> u32 {
+    u32::try_from(slot >> 32).unwrap_or(u32::MAX)
+}
+
 /// What a connection's session sees of the device.
 pub(super) struct SockPort<'a> {
     device: &'a mut Device,
+    domain: u32,
     qp: Qp,
     now: Time,
 }
@@ -223,14 +252,14 @@ impl Port for SockPort<'_> {
     fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), RnicError> {
         match &wr.file {
             Some(range) if !self.device.rnic.caps().file_source => {
-                self.device.post_file(self.qp, wr, range)
+                self.device.post_file(self.domain, self.qp, wr, range)
             }
             _ => self.device.rnic.post_send(self.qp, wr),
         }
     }
 
     fn file_room(&mut self) -> u64 {
-        self.device.file_room(self.qp)
+        self.device.file_room(self.domain, self.qp)
     }
 
     fn bind(&mut self, mr: Mr, addr: u64, len: u64, access: Access) -> Result<Key, RnicError> {
@@ -248,12 +277,12 @@ impl Port for SockPort<'_> {
 
     fn alloc(&mut self, len: usize) -> Result<Buf, RnicError> {
         let seg = map(len)?;
-        let mr = self.device.reg_mr(&seg, Access::LOCAL)?;
+        let mr = self.device.reg_mr(self.domain, &seg, Access::LOCAL)?;
         Ok(Buf { seg, mr })
     }
 
     fn free(&mut self, buf: Buf) {
-        self.device.dereg_mr(buf.mr);
+        self.device.dereg_mr(self.domain, buf.mr);
     }
 
     fn disconnect(&mut self, how: Disconnect) {

@@ -10,9 +10,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::choose::SOFT;
+use super::domain::Place;
 use super::post::Ticket;
 use super::sock::{Sock, State};
-use super::{Engine, Error, SockId};
+use super::{Engine, Error, SockId, silence};
 use crate::ids::OpId;
 use crate::progress::event::{Bufs, EventKind, Readiness};
 use crate::progress::options::Transport;
@@ -32,8 +33,8 @@ pub(super) struct Dial {
     deadline: Time,
     /// Devices to try.
     left: VecDeque<usize>,
-    /// Those that were not worth a try, and why.
-    passed: Vec<(String, RnicError)>,
+    /// Those that were not worth a try, or come last, and why.
+    passed: Vec<(String, String)>,
     /// What became of those that were tried.
     failed: Vec<(String, String)>,
     /// The last failure.
@@ -91,10 +92,15 @@ impl Engine {
         let s = self.fresh(id, "connect")?;
         let (opts, bind) = (s.opts.clone(), s.bound);
         let (mut left, mut passed) = (VecDeque::new(), Vec::new());
-        for Verdict { device, name, refused, .. } in self.verdicts(&opts, addr, bind)? {
-            match refused {
-                None => left.push_back(device),
-                Some(why) => passed.push((name, why)),
+        for Verdict { device, name, refused, silent, .. } in
+            self.verdicts(&opts, addr, bind, now)?
+        {
+            match (refused, silent) {
+                (Some(why), _) => passed.push((name, why.to_string())),
+                (None, ago) => {
+                    left.push_back(device);
+                    passed.extend(ago.map(|ago| (name, silence::describe(ago))));
+                }
             }
         }
         let timeout = opts.connect_timeout;
@@ -126,22 +132,25 @@ impl Engine {
             let left = dial.deadline.since(now);
             let next = dial.left.pop_front().filter(|_| !left.is_zero() || dial.last.is_none());
             let Some(device) = next else { return Err(dial.error()) };
-            let timeout = match dial.left.is_empty() {
-                true => left,
-                false => left.min(ATTEMPT_MAX).min(dial.timeout / 3),
-            };
             let pinned = s.opts.transport != Transport::Auto;
+            // Time is kept for those of which an answer may be hoped; one that was silent
+            // before, and so comes last, gets no more than it had then.
+            let silent = |d: &usize| self.silences.since(*d, dial.addr.ip(), now).is_some();
+            let timeout = match dial.left.iter().all(silent) {
+                true if dial.last.is_none() || !silent(&device) => left,
+                _ => left.min(ATTEMPT_MAX).min(dial.timeout / 3),
+            };
             let (addr, reason) = (dial.addr, dial.reason(device, pinned));
-            s.dial = Some(dial);
+            self.sock(id)?.dial = Some(dial);
             match self.attempt(id, device, addr, timeout, now) {
-                Ok((qp, session)) => {
+                Ok((qp, place, session)) => {
                     let d = &self.devices[device];
                     let (transport, name) = (d.transport, d.name().to_owned());
                     let route = Route { transport, device: name, reason };
                     crate::trace::info!("connecting to {addr} by {route}: {}", route.reason);
                     self.by_qp.insert((device, qp), id.index);
                     let s = self.sock(id)?;
-                    (s.session, s.qp, s.device) = (Some(Box::new(session)), Some(qp), device);
+                    (s.session, s.qp, s.place) = (Some(Box::new(session)), Some(qp), place);
                     s.route = Some(Box::new(route));
                     return Ok(());
                 }
@@ -158,11 +167,15 @@ impl Engine {
         addr: SocketAddr,
         timeout: Duration,
         now: Time,
-    ) -> Result<(Qp, Session), RnicError> {
+    ) -> Result<(Qp, Place, Session), RnicError> {
         let d = &mut self.devices[device];
         let s = &self.socks[id.index as usize];
         let session = Session::initiator(s.session_config(d.rnic.caps()));
-        let qp = d.create_qp()?;
+        let domain = d.enter(s.opts.trust_group.as_deref())?;
+        let made = d.create_qp(domain);
+        // The queue pair, if there is one, holds the domain from here on.
+        d.leave(domain);
+        let (qp, place) = (made?, Place { device, domain });
         let hello = session.hello();
         let param = ConnParam {
             private_data: &hello,
@@ -174,9 +187,9 @@ impl Engine {
             bind: s.bound,
         };
         match d.rnic.connect(qp, addr, &param, now) {
-            Ok(()) => Ok((qp, session)),
+            Ok(()) => Ok((qp, place, session)),
             Err(e) => {
-                d.destroy_qp(qp);
+                d.destroy_qp(place.domain, qp);
                 Err(e)
             }
         }
@@ -195,7 +208,18 @@ impl Engine {
     /// An attempt came to nothing: the next, if there is one.
     pub(super) fn attempt_failed(&mut self, id: SockId, source: RnicError, now: Time) {
         let Ok(s) = self.sock(id) else { return };
-        let device = s.device;
+        let device = s.place.device;
+        if let Some(addr) = s.dial.as_ref().map(|d| d.addr).filter(|_| device != SOFT) {
+            match source {
+                RnicError::Timeout(_) | RnicError::Os { errno: libc::ETIMEDOUT, .. } => {
+                    self.silences.note(device, addr.ip(), now);
+                }
+                RnicError::Os { errno: libc::ECONNREFUSED, .. } => {
+                    self.silences.forget(device, addr.ip());
+                }
+                _ => {}
+            }
+        }
         self.drop_session(id.index);
         self.note_failure(id, device, source);
         self.go_on(id, now);
@@ -214,7 +238,9 @@ impl Engine {
         let why = source.to_string();
         let error = Error::Refused { addr, source };
         let Ok(s) = self.sock(id) else { return };
-        let device = s.device;
+        let device = s.place.device;
+        self.silences.forget(device, addr.ip());
+        let Ok(s) = self.sock(id) else { return };
         let more = s.dial.as_ref().is_some_and(|d| !d.left.is_empty());
         if !silent || !more {
             return self.connect_failed(id, error);
@@ -265,7 +291,9 @@ impl Engine {
     pub(super) fn connected(&mut self, index: u32, op: OpId) {
         let s: &mut Sock = &mut self.socks[index as usize];
         s.state = State::Open;
-        s.dial = None;
+        if let Some(dial) = s.dial.take() {
+            self.silences.forget(s.place.device, dial.addr.ip());
+        }
         self.complete(op, Ok(()));
     }
 

@@ -17,7 +17,7 @@ pub(super) fn add(sum: &mut Counters, one: &Counters) {
         sum, *one, sends, recvs, one_sided, tx_direct, tx_indirect, tx_inline, rx_direct,
         rx_indirect, rx_inline, read_bytes, write_bytes, copies, copied_bytes, adverts_sent,
         adverts_received, adverts_stale, credit_stalls, queue_stalls, messages_sent,
-        messages_received, rings_granted,
+        messages_received, confirms, rings_granted,
     );
 }
 

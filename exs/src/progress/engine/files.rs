@@ -6,7 +6,7 @@
 //! beforehand how much may go; when all pieces are in use it is told 0, and is driven
 //! again as soon as one is free.
 //!
-//! The reading is done where the engine runs. It is bounded by a piece, and the
+//! Each protection domain has pieces of its own. The reading is done where the engine runs. It is bounded by a piece, and the
 //! kernel is asked at the same time to have the piece after it ready in memory.
 
 use std::collections::{HashMap, VecDeque};
@@ -42,26 +42,33 @@ struct UnderWay {
     errno: Option<i32>,
 }
 
+impl FilePool {
+    /// All pieces, when nothing is under way any more.
+    pub(super) fn into_pieces(self) -> impl Iterator<Item = Buf> {
+        self.free.into_iter()
+    }
+}
+
 impl Device {
     /// Bytes of a file that the connection may write now. 0: it will be driven again
     /// when there is room.
-    pub(super) fn file_room(&mut self, qp: Qp) -> u64 {
+    pub(super) fn file_room(&mut self, domain: u32, qp: Qp) -> u64 {
         let caps = self.rnic.caps();
         let most = caps.max_msg;
         if caps.file_source {
             return most;
         }
         let room = most.min(PIECE as u64);
-        let (free, count) = match self.objects() {
+        let (free, count) = match self.pools(domain) {
             Ok((_, o)) => (o.files.free.len(), o.files.count),
             Err(_) => return 0,
         };
-        let found = free > 0 || (count < PIECES && self.add_piece().is_ok());
+        let found = free > 0 || (count < PIECES && self.add_piece(domain).is_ok());
         // If there is not even one, the post is to fail, and say why.
         if found || count == 0 {
             return room;
         }
-        if let Ok((_, o)) = self.objects()
+        if let Ok((_, o)) = self.pools(domain)
             && !o.files.waiting.contains(&qp)
         {
             o.files.waiting.push_back(qp);
@@ -69,10 +76,11 @@ impl Device {
         0
     }
 
-    fn add_piece(&mut self) -> Result<(), RnicError> {
+    fn add_piece(&mut self, domain: u32) -> Result<(), RnicError> {
         let seg = map(PIECE)?;
-        let mr = self.reg_mr(&seg, Access::LOCAL)?;
-        let (_, o) = self.objects()?;
+        let (rnic, d) = self.domain(domain)?;
+        let mr = rnic.reg_mr(d.pd, &seg, Access::LOCAL)?;
+        let (_, o) = self.pools(domain)?;
         o.files.free.push(Buf { seg, mr });
         o.files.count += 1;
         Ok(())
@@ -81,14 +89,15 @@ impl Device {
     /// Posts a WRITE from a file, by way of a piece.
     pub(super) fn post_file(
         &mut self,
+        domain: u32,
         qp: Qp,
         wr: &SendWr<'_>,
         range: &FileRange,
     ) -> Result<(), RnicError> {
-        if self.objects()?.1.files.free.is_empty() {
-            self.add_piece()?;
+        if self.pools(domain)?.1.files.free.is_empty() {
+            self.add_piece(domain)?;
         }
-        let (rnic, o) = self.objects()?;
+        let (rnic, o) = self.pools(domain)?;
         let limit = PIECE as u64;
         let too_long = RnicError::Limit { what: "bytes of a file", asked: range.len, limit };
         let len = usize::try_from(range.len).ok().filter(|n| *n <= PIECE).ok_or(too_long)?;
@@ -115,34 +124,34 @@ impl Device {
 
     /// Says in a completion what became of the file, if it is of a WRITE from one.
     pub(super) fn end_file(&mut self, wc: &mut Wc) {
-        let Ok((_, o)) = self.objects() else { return };
-        if o.files.under_way.is_empty() {
-            return;
-        }
-        let Some(ended) = o.files.under_way.remove(&(wc.qp, wc.wr_id)) else { return };
-        o.files.free.push(ended.piece);
+        let mut files = self.all_pools().map(|o| &mut o.files).filter(|f| !f.under_way.is_empty());
+        let ended = files.find_map(|files| {
+            let ended = files.under_way.remove(&(wc.qp, wc.wr_id))?;
+            files.free.push(ended.piece);
+            Some((ended.had, ended.errno))
+        });
+        let Some((had, errno)) = ended else { return };
         if wc.status == WcStatus::Success {
-            wc.byte_len = ended.had as u64;
-            if let Some(errno) = ended.errno {
+            wc.byte_len = had as u64;
+            if let Some(errno) = errno {
                 wc.status = WcStatus::FileRead(errno);
             }
         }
     }
 
     /// A queue pair is gone, and its WRITEs with it.
-    pub(super) fn drop_files(&mut self, qp: Qp) {
-        let Ok((_, o)) = self.objects() else { return };
+    pub(super) fn drop_files(&mut self, domain: u32, qp: Qp) {
+        let Ok((_, o)) = self.pools(domain) else { return };
         let gone = o.files.under_way.extract_if(|(q, _), _| *q == qp);
         o.files.free.extend(gone.map(|(_, ended)| ended.piece));
         o.files.waiting.retain(|q| *q != qp);
     }
 
-    /// Those that wait for a piece, if one is free.
+    /// Those of one domain that wait for a piece, if one is free there.
     fn file_waiters(&mut self) -> VecDeque<Qp> {
-        match self.objects() {
-            Ok((_, o)) if !o.files.free.is_empty() => std::mem::take(&mut o.files.waiting),
-            _ => VecDeque::new(),
-        }
+        let mut files = self.all_pools().map(|o| &mut o.files);
+        let found = files.find(|f| !f.free.is_empty() && !f.waiting.is_empty());
+        found.map(|f| std::mem::take(&mut f.waiting)).unwrap_or_default()
     }
 }
 
@@ -150,9 +159,15 @@ impl Engine {
     /// Drives the connections that wait for a piece, if one is free. The first that
     /// still wants it has it, and the others wait again, in the same order.
     pub(super) fn wake_file_waiters(&mut self, device: usize) {
-        for qp in self.devices[device].file_waiters() {
-            if let Some(&index) = self.by_qp.get(&(device, qp)) {
-                self.mark(index);
+        loop {
+            let waiters = self.devices[device].file_waiters();
+            if waiters.is_empty() {
+                return;
+            }
+            for qp in waiters {
+                if let Some(&index) = self.by_qp.get(&(device, qp)) {
+                    self.mark(index);
+                }
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::parts::{Home, Part};
+use super::parts::{Cut, Home, Part};
 use super::post::Ticket;
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
@@ -43,14 +43,16 @@ impl Engine {
         &mut self,
         (target, limit): (&Target<'_>, Option<Duration>),
         ticket: &Ticket<'_>,
-        parts: Vec<Part>,
+        mut parts: Vec<Part>,
         shut: bool,
         now: Time,
     ) {
         let number = std::os::fd::AsRawFd::as_raw_fd(&target.fd);
         let home = Home::Kernel(target.identity.dev, target.identity.ino);
+        let cut = Cut::of(&mut parts);
+        let shut = shut && cut.is_none();
         let count = parts.len() + usize::from(shut);
-        let group = self.open_group(home, NO_SOCK, ticket, count, false);
+        let group = self.open_group(home, NO_SOCK, ticket, count, (false, cut));
         let mut left = count;
         for part in parts {
             left -= 1;

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
+use super::domain::Place;
 use super::sock::State;
 use super::{Engine, figures};
 use crate::rnic::Mr;
@@ -76,9 +77,10 @@ impl Engine {
         }
         let kernel = take(&self.released.kernel);
         self.recheck_kernel(kernel, now);
-        for (device, key) in take(&self.released.keys) {
+        for (tag, key) in take(&self.released.keys) {
+            let Place { device, domain } = Place::of_tag(tag);
             if let Some(d) = self.devices.get_mut(device) {
-                d.dereg_mr(Mr { key });
+                d.dereg_mr(domain, Mr { key });
             }
         }
     }
@@ -100,7 +102,7 @@ impl Engine {
         }
         let gone = self.socks.remove(index as usize);
         for (_, e) in gone.exports {
-            self.free_export(gone.device, e);
+            self.free_export(gone.place, e);
         }
         if let Some(t) = gone.timer {
             self.timers.remove(&(t, index));
@@ -114,9 +116,9 @@ impl Engine {
             figures::add(&mut self.counters.past, session.counters());
         }
         if let Some(qp) = s.qp.take() {
-            let device = s.device;
+            let Place { device, domain } = s.place;
             self.by_qp.remove(&(device, qp));
-            self.devices[device].destroy_qp(qp);
+            self.devices[device].destroy_qp(domain, qp);
             self.wake_file_waiters(device);
         }
         for e in self.socks[index as usize].exports.values_mut() {

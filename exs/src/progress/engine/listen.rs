@@ -9,6 +9,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::choose::SOFT;
+use super::domain::Place;
 use super::device::Device;
 use super::sock::{Accepts, State};
 use super::{Engine, Error, SockId};
@@ -39,12 +40,13 @@ struct Plan {
     addrs: Vec<SocketAddr>,
     verbs: Vec<usize>,
     soft: bool,
+    group: Option<String>,
     opts: ListenOpts,
 }
 
 /// What became of a plan: the listeners, and the port; or why there are none.
 struct Opened {
-    on: Vec<(usize, Listener)>,
+    on: Vec<(Place, Listener)>,
     port: u16,
     trouble: Option<RnicError>,
 }
@@ -65,11 +67,11 @@ impl Engine {
             true => self.everywhere(addr, opts.v6_only)?,
             false => vec![addr],
         };
-        let plan = Plan { addrs, verbs, soft, opts: listen_opts };
+        let plan = Plan { addrs, verbs, soft, group: opts.trust_group, opts: listen_opts };
         let (on, port) =
             self.open_listeners(&plan).map_err(|source| Error::Listen { addr, source })?;
-        for &on in &on {
-            self.by_listener.insert(on, id.index);
+        for &(place, listener) in &on {
+            self.by_listener.insert((place.device, listener), id.index);
         }
         let s = self.sock(id)?;
         s.state = State::Listening;
@@ -98,7 +100,7 @@ impl Engine {
     }
 
     /// Opens the listeners of a plan, with another port while the one chosen is taken.
-    fn open_listeners(&mut self, plan: &Plan) -> Result<(Vec<(usize, Listener)>, u16), RnicError> {
+    fn open_listeners(&mut self, plan: &Plan) -> Result<(Vec<(Place, Listener)>, u16), RnicError> {
         let any_port = plan.addrs.iter().all(|a| a.port() == 0);
         let mut tries = if any_port { PORT_TRIES } else { 1 };
         loop {
@@ -109,9 +111,8 @@ impl Engine {
                 None => RnicError::Os { call: "listen", errno: libc::EADDRNOTAVAIL },
                 Some(e) => e,
             };
-            for (device, listener) in opened.on {
-                // It was just made: there is nothing to go wrong.
-                let _ = self.devices[device].rnic.close_listener(listener);
+            for (place, listener) in opened.on {
+                self.end_listener(place, listener);
             }
             if tries == 0 || !in_use(&taken) {
                 return Err(taken);
@@ -130,7 +131,7 @@ impl Engine {
                 if device == SOFT && tcp_taken {
                     continue;
                 }
-                match self.listen_on(device, addr, &mut opened, &plan.opts) {
+                match self.listen_on(device, addr, &mut opened, plan) {
                     Ok(()) => tcp_taken |= self.devices[device].rnic.caps().owns_tcp_port,
                     Err(e) if in_use(&e) => {
                         opened.trouble = Some(e);
@@ -158,17 +159,17 @@ impl Engine {
         device: usize,
         mut addr: SocketAddr,
         opened: &mut Opened,
-        opts: &ListenOpts,
+        plan: &Plan,
     ) -> Result<(), RnicError> {
         addr.set_port(opened.port);
         let d = &mut self.devices[device];
-        d.start()?;
-        let mut opts = *opts;
+        let mut opts = plan.opts;
         if d.transport == Transport::Verbs {
             opts.backlog = opts.backlog.max(VERBS_BACKLOG);
         }
-        let listener = d.rnic.listen(addr, &opts)?;
-        opened.on.push((device, listener));
+        let domain = d.enter(plan.group.as_deref())?;
+        let listener = d.rnic.listen(addr, &opts).inspect_err(|_| d.leave(domain))?;
+        opened.on.push((Place { device, domain }, listener));
         let bound = d.rnic.listener_addr(listener)?;
         opened.port = bound.port();
         crate::trace::info!("listening on {bound} by {}", d.name());
@@ -182,10 +183,9 @@ impl Engine {
             return;
         }
         let Some(accepts) = s.accepts.take() else { return };
-        for (device, listener) in accepts.on {
-            self.by_listener.remove(&(device, listener));
-            // It exists: there is nothing to go wrong, unless the device is gone.
-            let _ = self.devices[device].rnic.close_listener(listener);
+        for (place, listener) in accepts.on {
+            self.by_listener.remove(&(place.device, listener));
+            self.end_listener(place, listener);
         }
         let closed = Refusal { code: RefusalCode::Closed, versions: VERSIONS };
         for (device, r) in accepts.waiting {
@@ -208,9 +208,12 @@ impl Engine {
             .map(|((_, listener), index)| (listener, index))
             .collect();
         for (listener, index) in sockets {
-            let _ = self.devices[device].rnic.close_listener(listener);
             let Some(a) = &mut self.socks[index as usize].accepts else { continue };
-            a.on.retain(|on| *on != (device, listener));
+            let on = a.on.iter().position(|on| on.0.device == device && on.1 == listener);
+            if let Some((place, listener)) = on.map(|i| a.on.swap_remove(i)) {
+                self.end_listener(place, listener);
+            }
+            let Some(a) = &mut self.socks[index as usize].accepts else { continue };
             a.waiting.retain(|(d, _)| *d != device);
             if a.on.is_empty() {
                 for op in std::mem::take(&mut a.ops) {
@@ -218,6 +221,14 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Closes a listener of a device.
+    fn end_listener(&mut self, place: Place, listener: Listener) {
+        let d = &mut self.devices[place.device];
+        // It exists: there is nothing to go wrong, unless the device is gone.
+        let _ = d.rnic.close_listener(listener);
+        d.leave(place.domain);
     }
 
     /// The error for what needs a device that is gone.

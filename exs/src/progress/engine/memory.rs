@@ -1,10 +1,11 @@
 //! From a program's buffers to registered memory, and back.
 //!
-//! Memory of a `MemoryRegion` is registered once, with its device, when first
-//! used there. Other memory has two roads: a small piece travels through a pool of
+//! Memory of a `MemoryRegion` is registered once in each protection domain, when
+//! first used there. Other memory has two roads: a small piece travels through a pool of
 //! registered slots, a large one is registered for the operation.
 
-use super::device::{BOUNCE, Device};
+use super::device::Device;
+use super::domain::Place;
 use super::ops::{Bounce, Op, TempMrs, first_buffer};
 use super::{Engine, Error, SockId};
 use crate::mem::{Access, Buffer, Key};
@@ -24,22 +25,22 @@ impl Engine {
     /// Registers what is not. `inbound`: bytes will arrive in it.
     pub(super) fn prepare(
         &mut self,
-        device: usize,
+        place: Place,
         bufs: &Bufs,
         inbound: bool,
     ) -> Result<Prepared, Error> {
         let mut temp = TempMrs::None;
         let prepared = match bufs {
-            Bufs::One(b) if !b.is_registered() && b.len() <= BOUNCE => {
-                if let Some(p) = self.prepare_bounce(device, b, inbound)? {
+            Bufs::One(b) if !b.is_registered() => {
+                if let Some(p) = self.prepare_bounce(place, b, inbound)? {
                     return Ok(p);
                 }
-                self.prepare_one(device, b, &mut temp).map(IoVec::One)
+                self.prepare_one(place, b, &mut temp).map(IoVec::One)
             }
-            Bufs::One(b) => self.prepare_one(device, b, &mut temp).map(IoVec::One),
+            Bufs::One(b) => self.prepare_one(place, b, &mut temp).map(IoVec::One),
             Bufs::Many(list) => {
                 let all: Result<Vec<Buf>, Error> =
-                    list.iter().map(|b| self.prepare_one(device, b, &mut temp)).collect();
+                    list.iter().map(|b| self.prepare_one(place, b, &mut temp)).collect();
                 all.map(|v| IoVec::Many(v.into_boxed_slice()))
             }
             Bufs::None => Ok(IoVec::Many(Box::default())),
@@ -47,7 +48,7 @@ impl Engine {
         match prepared {
             Ok(iov) => Ok(Prepared { iov, temp, bounce: None }),
             Err(e) => {
-                free_temp(&mut self.devices[device], &temp);
+                free_temp(&mut self.devices[place.device], place.domain, &temp);
                 Err(e)
             }
         }
@@ -55,38 +56,39 @@ impl Engine {
 
     fn prepare_one(
         &mut self,
-        device: usize,
+        place: Place,
         buffer: &Buffer,
         temp: &mut TempMrs,
     ) -> Result<Buf, Error> {
-        let d = &mut self.devices[device];
+        let d = &mut self.devices[place.device];
         if buffer.is_registered() {
-            return d.durable(self.context, buffer, &self.home);
+            return d.durable(place.domain, self.context, buffer, &self.home);
         }
         let seg = buffer.segment();
-        let mr = d.reg_mr(&seg, Access::LOCAL)?;
+        let mr = d.reg_mr(place.domain, &seg, Access::LOCAL)?;
         temp.push(mr);
         Ok(Buf { seg, mr })
     }
 
     fn prepare_bounce(
         &mut self,
-        device: usize,
+        place: Place,
         buffer: &Buffer,
         inbound: bool,
     ) -> Result<Option<Prepared>, Error> {
-        let d = &mut self.devices[device];
+        let d = &mut self.devices[place.device];
         // What is to be received into may be lent to the peer, and a device without
         // windows would lend the whole pool.
         if inbound && !d.rnic.caps().windows {
             return Ok(None);
         }
-        let Some((slot, _)) = d.take_bounce()? else { return Ok(None) };
-        let buf = d.bounce(slot, buffer.len())?;
+        let (rnic, domain) = d.domain(place.domain)?;
+        let Some(piece) = domain.take_bounce(rnic, buffer.len())? else { return Ok(None) };
+        let Some(buf) = domain.bounce(piece, buffer.len()) else { return Ok(None) };
         if !inbound {
             buf.seg.write_at(0, buffer);
         }
-        let bounce = Some(Bounce { slot, inbound });
+        let bounce = Some(Bounce { piece, inbound });
         Ok(Some(Prepared { iov: IoVec::One(buf), temp: TempMrs::None, bounce }))
     }
 
@@ -99,23 +101,23 @@ impl Engine {
         buffer: &Buffer,
         now: Time,
     ) -> Result<(Prepared, Option<Key>), Error> {
-        let (device, qp) = match self.sock_ref(id).map(|s| (s.device, s.qp)) {
-            Some((device, Some(qp))) => (device, qp),
+        let (place, qp) = match self.sock_ref(id).map(|s| (s.place, s.qp)) {
+            Some((place, Some(qp))) => (place, qp),
             _ => return Err(Error::Op(OpError::NotConnected)),
         };
         let mut temp = TempMrs::None;
-        let mut buf = self.prepare_one(device, buffer, &mut temp)?;
-        let d = &mut self.devices[device];
+        let mut buf = self.prepare_one(place, buffer, &mut temp)?;
+        let d = &mut self.devices[place.device];
         let mut window = None;
         if d.rnic.caps().read_sink_remote_write && !buf.seg.is_empty() {
             let (addr, len) = (buf.seg.addr(), buf.seg.len() as u64);
-            match d.port(qp, now).lend(buf.mr, addr, len, Access::REMOTE_WRITE) {
+            match d.port(place.domain, qp, now).lend(buf.mr, addr, len, Access::REMOTE_WRITE) {
                 Ok(key) => {
                     window = Some(key);
                     buf.mr = Mr { key };
                 }
                 Err(e) => {
-                    free_temp(d, &temp);
+                    free_temp(d, place.domain, &temp);
                     return Err(Error::Rnic(e));
                 }
             }
@@ -126,18 +128,18 @@ impl Engine {
     /// Closes the window onto the sink of a READ.
     pub(super) fn close_sink(&mut self, id: SockId, window: Option<Key>) {
         let Some(key) = window else { return };
-        if let Some((device, Some(qp))) = self.sock_ref(id).map(|s| (s.device, s.qp)) {
+        if let Some((device, Some(qp))) = self.sock_ref(id).map(|s| (s.place.device, s.qp)) {
             // Fails only if the queue pair, and its windows with it, is gone.
             let _ = self.devices[device].rnic.invalidate_mw(qp, key);
         }
     }
 
     /// Undoes `prepare` for an operation that was refused.
-    pub(super) fn unprepare(&mut self, device: usize, temp: &TempMrs, bounce: Option<Bounce>) {
-        let d = &mut self.devices[device];
-        free_temp(d, temp);
-        if let Some(b) = bounce {
-            d.give_bounce(b.slot);
+    pub(super) fn unprepare(&mut self, place: Place, temp: &TempMrs, bounce: Option<Bounce>) {
+        let d = &mut self.devices[place.device];
+        free_temp(d, place.domain, temp);
+        if let (Some(b), Ok((_, domain))) = (bounce, d.domain(place.domain)) {
+            domain.give_bounce(b.piece);
         }
     }
 
@@ -150,21 +152,23 @@ impl Engine {
         if bounce.is_none() && matches!(temp, TempMrs::None) {
             return;
         }
-        let device = self.sock_ref(op.sock).map_or(0, |s| s.device);
+        // An operation ends before its socket does.
+        let Some(place) = self.sock_ref(op.sock).map(|s| s.place) else { return };
         if let Some(b) = bounce.filter(|b| b.inbound)
             && let Some(buffer) = first_buffer(&op.bufs)
         {
             let n = usize::try_from(bytes).unwrap_or(usize::MAX).min(buffer.len());
-            if let Ok(from) = self.devices[device].bounce(b.slot, n) {
+            let domain = self.devices[place.device].domain(place.domain);
+            if let Some(from) = domain.ok().and_then(|(_, d)| d.bounce(b.piece, n)) {
                 from.seg.copy_to(0, &buffer.segment(), 0, n);
             }
         }
-        self.unprepare(device, &temp, bounce);
+        self.unprepare(place, &temp, bounce);
     }
 }
 
-fn free_temp(device: &mut Device, temp: &TempMrs) {
+fn free_temp(device: &mut Device, domain: u32, temp: &TempMrs) {
     for &mr in temp.as_slice() {
-        device.dereg_mr(mr);
+        device.dereg_mr(domain, mr);
     }
 }

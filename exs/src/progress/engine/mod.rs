@@ -6,9 +6,10 @@
 //! sessions, rings doorbells, and turns what has ended into events. `run` is what
 //! a leader calls: progress of the devices, timers, `settle`.
 //!
-//! The files: `device` (RNIC, bounce pool), `slots`, `sock`, `ops` (tables), `post`
-//! (the calls of the API), `parts` (sends of several), `onesided` (exports, READ, WRITE), `choose` (which device),
-//! `dial` (connect), `listen`, `cm` (what the RNICs report of connections), `life`
+//! The files: `device` (RNIC), `domain` (protection domains with their pools), `slots`, `sock`,
+//! `ops` (tables), `post` (the calls of the API), `parts` (sends of several), `onesided`
+//! (exports, READ, WRITE), `choose` (which device), `dial` (connect), `silence` (who did not
+//! answer), `listen`, `cm` (what the RNICs report of connections), `life`
 //! (timers and ends), `memory` (buffers to registered memory), `files`. Nothing here blocks
 //! or sleeps.
 
@@ -16,6 +17,7 @@ mod choose;
 mod cm;
 mod device;
 mod dial;
+mod domain;
 mod figures;
 mod kernel;
 mod files;
@@ -26,6 +28,7 @@ mod onesided;
 mod ops;
 mod parts;
 mod post;
+mod silence;
 mod slots;
 mod sock;
 
@@ -71,16 +74,22 @@ pub struct SockId {
 
 /// What other threads leave for the engine without taking its lock: handles
 /// dropped and registrations ended.
-#[derive(Default)]
 pub(super) struct Released {
     any: AtomicBool,
     sockets: Mutex<Vec<SockId>>,
-    keys: Mutex<Vec<(usize, Key)>>,
+    keys: Mutex<Vec<(u64, Key)>>,
     /// Kernel sockets whose owner may have closed them: (device, inode).
     kernel: Mutex<Vec<(u64, u64)>>,
+    /// Whose they are.
+    context: Weak,
 }
 
 impl Released {
+    pub(super) fn new(context: Weak) -> Released {
+        let (sockets, keys, kernel) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Released { any: AtomicBool::new(false), sockets, keys, kernel, context }
+    }
+
     pub(super) fn socket(&self, id: SockId) {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner).push(id);
         self.any.store(true, Ordering::Release);
@@ -95,9 +104,14 @@ impl Released {
 }
 
 impl ReleaseRegistration for Released {
-    fn release(&self, device: usize, key: Key) {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner).push((device, key));
-        self.any.store(true, Ordering::Release);
+    fn release(&self, place: u64, key: Key) {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner).push((place, key));
+        // Pinned memory is not to wait for the next thing that happens.
+        if !self.any.swap(true, Ordering::AcqRel)
+            && let Some(context) = self.context.upgrade()
+        {
+            context.wake();
+        }
     }
 }
 
@@ -115,6 +129,7 @@ pub(crate) struct Engine {
     me: Weak,
     devices: Vec<Device>,
     verbs: Verbs,
+    silences: silence::Silences,
     socks: slab::Slab<Sock>,
     generation: u32,
     by_qp: HashMap<(usize, Qp), u32>,
@@ -150,6 +165,7 @@ impl Engine {
             me,
             devices: vec![Device::new(choose::SOFT, soft, Transport::Soft)],
             verbs,
+            silences: silence::Silences::default(),
             socks: slab::Slab::new(),
             generation: 0,
             by_qp: HashMap::new(),
@@ -304,7 +320,7 @@ impl Engine {
         let Some(s) = self.socks.get_mut(index as usize) else { return };
         s.lazy = false;
         if let Some(qp) = s.qp {
-            self.devices[s.device].rnic.flush(qp, now);
+            self.devices[s.place.device].rnic.flush(qp, now);
         }
     }
 
@@ -343,7 +359,8 @@ impl Engine {
             d.end_file(&mut wc);
         }
         if let Some(index) = index
-            && let Some(session) = self.socks[index as usize].session.as_mut()
+            && let s = &mut self.socks[index as usize]
+            && let (Some(session), domain) = (s.session.as_mut(), s.place.domain)
         {
             match (recv, wc.op, wc.imm) {
                 (false, ..) => session.handle_wc(now, &wc),
@@ -352,7 +369,7 @@ impl Engine {
                 }
                 (true, ..) if wc.status == WcStatus::Success => {
                     if let Some(slot) = d.slot(wc.wr_id, wc.byte_len) {
-                        session.handle_message(now, &mut d.port(wc.qp, now), &slot);
+                        session.handle_message(now, &mut d.port(domain, wc.qp, now), &slot);
                     }
                 }
                 // A failed receive took the connection with it; its end follows.
@@ -371,8 +388,8 @@ impl Engine {
     fn pump(&mut self, index: u32, now: Time, lazy_allowed: bool) {
         let s = &mut self.socks[index as usize];
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
-            let d = &mut self.devices[s.device];
-            if session.drive(now, &mut d.port(qp, now)) {
+            let d = &mut self.devices[s.place.device];
+            if session.drive(now, &mut d.port(s.place.domain, qp, now)) {
                 let soon = session.urgent() || session.soon();
                 if session.urgent() || (soon && !lazy_allowed) {
                     d.rnic.flush(qp, now);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::domain::Place;
 use super::memory::Prepared;
 use super::ops::TempMrs;
 use super::post::Ticket;
@@ -52,14 +53,14 @@ impl Engine {
         access: Access,
         now: Time,
     ) -> Result<(Remote, crate::session::Buf, TempMrs), Error> {
-        let device = self.checked(id)?;
-        let (buf, temp) = self.prepare_whole(device, buffer)?;
+        let place = self.checked(id)?;
+        let (buf, temp) = self.prepare_whole(place, buffer)?;
         let addr = buf.seg.addr();
-        let exported = self.export_buf(id, device, &buf, access, now);
+        let exported = self.export_buf(id, place, &buf, access, now);
         match exported {
             Ok(key) => Ok((Remote { addr, key }, buf, temp)),
             Err(e) => {
-                self.unprepare(device, &temp, None);
+                self.unprepare(place, &temp, None);
                 Err(e)
             }
         }
@@ -68,7 +69,7 @@ impl Engine {
     fn export_buf(
         &mut self,
         id: SockId,
-        device: usize,
+        place: Place,
         buf: &crate::session::Buf,
         access: Access,
         now: Time,
@@ -78,7 +79,7 @@ impl Engine {
         };
         let Some(qp) = s.qp else { return Err(Error::Op(OpError::NotConnected)) };
         let session = s.open_session()?;
-        Ok(session.export(&mut self.devices[device].port(qp, now), buf, access)?)
+        Ok(session.export(&mut self.devices[place.device].port(place.domain, qp, now), buf, access)?)
     }
 
     /// Takes the export back: closed at once, and the buffer is returned.
@@ -90,9 +91,9 @@ impl Engine {
     ) -> Option<Buffer> {
         self.close_export(id.index, key, now);
         let s = self.sock(id).ok()?;
-        let device = s.device;
+        let place = s.place;
         let entry = s.exports.remove(&key)?;
-        self.free_export(device, entry)
+        self.free_export(place, entry)
     }
 
     /// As `unexport`, but the buffer comes by an event.
@@ -118,7 +119,7 @@ impl Engine {
             return;
         }
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
-            session.revoke(&mut self.devices[s.device].port(qp, now), key);
+            session.revoke(&mut self.devices[s.place.device].port(s.place.domain, qp, now), key);
         }
     }
 
@@ -135,10 +136,10 @@ impl Engine {
         }
     }
 
-    pub(super) fn free_export(&mut self, device: usize, entry: ExportEntry) -> Option<Buffer> {
+    pub(super) fn free_export(&mut self, place: Place, entry: ExportEntry) -> Option<Buffer> {
         let ExportEntry { buf, buffer, temp, .. } = entry;
         drop(buf);
-        self.unprepare(device, &temp, None);
+        self.unprepare(place, &temp, None);
         Some(buffer)
     }
 
@@ -157,15 +158,15 @@ impl Engine {
 
     fn prepare_whole(
         &mut self,
-        device: usize,
+        place: Place,
         buffer: &Buffer,
     ) -> Result<(crate::session::Buf, TempMrs), Error> {
-        let d = &mut self.devices[device];
+        let d = &mut self.devices[place.device];
         if buffer.is_registered() {
-            return Ok((d.durable(self.context, buffer, &self.home)?, TempMrs::None));
+            return Ok((d.durable(place.domain, self.context, buffer, &self.home)?, TempMrs::None));
         }
         let seg = buffer.segment();
-        let mr = d.reg_mr(&seg, Access::LOCAL)?;
+        let mr = d.reg_mr(place.domain, &seg, Access::LOCAL)?;
         Ok((crate::session::Buf { seg, mr }, TempMrs::One(mr)))
     }
 
@@ -178,7 +179,7 @@ impl Engine {
         now: Time,
     ) -> Result<(), (Error, Bufs)> {
         let bufs = Bufs::One(buffer);
-        let device = match self.checked(id) {
+        let place = match self.checked(id) {
             Ok(d) => d,
             Err(e) => return Err((e, bufs)),
         };
@@ -198,7 +199,7 @@ impl Engine {
             Some(op) if posted.is_ok() => op.window = window,
             _ => self.close_sink(id, window),
         }
-        self.conclude(device, op, (temp, bounce), posted)
+        self.conclude(place, op, (temp, bounce), posted)
     }
 
     pub(crate) fn post_write(
@@ -210,11 +211,11 @@ impl Engine {
         now: Time,
     ) -> Result<(), (Error, Bufs)> {
         let bufs = Bufs::One(buffer);
-        let device = match self.checked(id) {
+        let place = match self.checked(id) {
             Ok(d) => d,
             Err(e) => return Err((e, bufs)),
         };
-        let Prepared { iov, temp, bounce } = match self.prepare(device, &bufs, false) {
+        let Prepared { iov, temp, bounce } = match self.prepare(place, &bufs, false) {
             Ok(p) => p,
             Err(e) => return Err((e, bufs)),
         };
@@ -222,6 +223,6 @@ impl Engine {
         let posted = self.session_post(id, |s| {
             s.post_write(now, op, remote.addr, remote.key, iov, true).map_err(|(e, _)| e)
         });
-        self.conclude(device, op, (temp, bounce), posted)
+        self.conclude(place, op, (temp, bounce), posted)
     }
 }

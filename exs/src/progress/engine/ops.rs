@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::SockId;
+use super::domain::Piece;
 use crate::ids::OpId;
 use crate::mem::{Buffer, Key};
 use crate::progress::event::{Bufs, EventKind};
@@ -42,7 +43,7 @@ impl TempMrs {
 /// A slot of the pool through which small unregistered memory travels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounce {
-    pub(super) slot: u32,
+    pub(super) piece: Piece,
     /// Copy what arrived back to the program's buffer.
     pub(super) inbound: bool,
 }

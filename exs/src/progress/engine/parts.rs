@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use super::domain::Place;
 use super::memory::Prepared;
 use super::ops::TempMrs;
 use super::post::Ticket;
@@ -35,6 +36,49 @@ pub enum Part {
     },
 }
 
+impl Part {
+    fn into_buffers(self) -> Vec<Buffer> {
+        match self {
+            Part::Memory(list) => list,
+            Part::File { .. } => Vec::new(),
+        }
+    }
+}
+
+/// A list that ends early, because a file in it is shorter than it says. It is cut before
+/// it is posted: what stands behind must not be sent, and may be before a failure shows.
+pub(crate) struct Cut {
+    had: u64,
+    asked: u64,
+    /// Not to be sent; comes back with the event.
+    behind: Vec<Part>,
+}
+
+impl Cut {
+    /// Cuts the list at the first file that is too short.
+    pub(crate) fn of(parts: &mut Vec<Part>) -> Option<Cut> {
+        for (i, part) in parts.iter_mut().enumerate() {
+            let Part::File { file, offset, len } = part else { continue };
+            // What is no regular file, or cannot be looked at, tells when it is read.
+            let Ok(meta) = file.metadata() else { continue };
+            let had = meta.len().saturating_sub(*offset);
+            if meta.is_file() && had < *len {
+                let asked = std::mem::replace(len, had);
+                return Some(Cut { had, asked, behind: parts.split_off(i + 1) });
+            }
+        }
+        None
+    }
+
+    /// Undoes the cut, for a list that is refused.
+    pub(crate) fn undo(self, parts: &mut Vec<Part>) {
+        if let Some(Part::File { len, .. }) = parts.last_mut() {
+            *len = self.asked;
+        }
+        parts.extend(self.behind);
+    }
+}
+
 /// Whose operations the parts are.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Home {
@@ -54,6 +98,8 @@ pub(super) struct Group {
     bufs: Vec<Buffer>,
     /// End the direction after the last part.
     shut: bool,
+    /// The list was cut: the error that stands at its end.
+    cut: Option<OpError>,
 }
 
 impl Engine {
@@ -61,30 +107,52 @@ impl Engine {
         &mut self,
         id: SockId,
         ticket: &Ticket<'_>,
-        parts: Vec<Part>,
+        mut parts: Vec<Part>,
         shut: bool,
         now: Time,
     ) -> Result<(), (Error, Vec<Part>)> {
-        let device = match self.may_post_parts(id, &parts) {
-            Ok(device) => device,
+        let place = match self.may_post_parts(id, &parts) {
+            Ok(place) => place,
             Err(e) => return Err((e, parts)),
         };
+        let cut = Cut::of(&mut parts);
+        let sources = match self.prepare_parts(place, parts) {
+            Ok(sources) => sources,
+            Err((e, mut back)) => {
+                if let Some(cut) = cut {
+                    cut.undo(&mut back);
+                }
+                return Err((e, back));
+            }
+        };
+        let home = Home::Session(id);
+        let group = self.open_group(home, id, ticket, sources.len(), (shut, cut));
+        for (bufs, source, memory) in sources {
+            self.post_part((id, place), group, ticket, (bufs, source, memory), now);
+        }
+        Ok(())
+    }
+
+    /// Prepares all parts, or none.
+    fn prepare_parts(
+        &mut self,
+        place: Place,
+        parts: Vec<Part>,
+    ) -> Result<Vec<Sourced>, (Error, Vec<Part>)> {
         let mut sources = Vec::with_capacity(parts.len());
-        for part in parts {
-            match self.prepare_part(device, part) {
+        let mut parts = parts.into_iter();
+        while let Some(part) = parts.next() {
+            match self.prepare_part(place, part) {
                 Ok(source) => sources.push(source),
                 Err((e, part)) => {
-                    let mut back = self.unprepare_parts(device, sources);
+                    let mut back = self.unprepare_parts(place, sources);
                     back.push(part);
+                    back.extend(parts);
                     return Err((e, back));
                 }
             }
         }
-        let group = self.open_group(Home::Session(id), id, ticket, sources.len(), shut);
-        for (bufs, source, memory) in sources {
-            self.post_part((id, device), group, ticket, (bufs, source, memory), now);
-        }
-        Ok(())
+        Ok(sources)
     }
 
     /// The operation that the program knows, for so many parts to come.
@@ -94,11 +162,17 @@ impl Engine {
         sock: SockId,
         ticket: &Ticket<'_>,
         left: usize,
-        shut: bool,
+        (shut, cut): (bool, Option<Cut>),
     ) -> OpId {
         let group = self.book(sock, ticket, EventKind::SendFile, Bufs::None);
         let parts = Vec::with_capacity(left);
-        let entry = Group { home, parts, left, bytes: 0, failed: None, bufs: Vec::new(), shut };
+        let (cut, behind) = match cut {
+            Some(Cut { had, asked, behind }) => (Some(OpError::FileTooShort { had, asked }), behind),
+            None => (None, Vec::new()),
+        };
+        let bufs = behind.into_iter().flat_map(Part::into_buffers).collect();
+        let shut = shut && cut.is_none();
+        let entry = Group { home, parts, left, bytes: 0, failed: None, bufs, shut, cut };
         self.groups.insert(group, entry);
         group
     }
@@ -113,9 +187,9 @@ impl Engine {
         }
     }
 
-    /// The socket's device, if it takes such parts.
-    fn may_post_parts(&mut self, id: SockId, parts: &[Part]) -> Result<usize, Error> {
-        let device = self.checked(id)?;
+    /// Where the socket's memory is registered, if it takes such parts.
+    fn may_post_parts(&mut self, id: SockId, parts: &[Part]) -> Result<Place, Error> {
+        let place = self.checked(id)?;
         if parts.is_empty() {
             return Err(Error::invalid("there is nothing to send: give at least one part"));
         }
@@ -126,10 +200,10 @@ impl Engine {
         }
         let len = parts.iter().map(part_len).fold(0, u64::saturating_add);
         s.open_session()?.may_post_send(len)?;
-        Ok(device)
+        Ok(place)
     }
 
-    fn prepare_part(&mut self, device: usize, part: Part) -> Result<Sourced, (Error, Part)> {
+    fn prepare_part(&mut self, place: Place, part: Part) -> Result<Sourced, (Error, Part)> {
         match part {
             Part::File { file, offset, len } => {
                 let source = Source::File(FileRange { file, offset, len });
@@ -137,7 +211,7 @@ impl Engine {
             }
             Part::Memory(list) => {
                 let bufs = Bufs::Many(list);
-                match self.prepare(device, &bufs, false) {
+                match self.prepare(place, &bufs, false) {
                     Ok(Prepared { iov, temp, bounce }) => {
                         Ok((bufs, Source::Memory(iov), (temp, bounce)))
                     }
@@ -147,9 +221,9 @@ impl Engine {
         }
     }
 
-    fn unprepare_parts(&mut self, device: usize, sources: Vec<Sourced>) -> Vec<Part> {
+    fn unprepare_parts(&mut self, place: Place, sources: Vec<Sourced>) -> Vec<Part> {
         let undo = |(bufs, source, (temp, bounce)): Sourced| {
-            self.unprepare(device, &temp, bounce);
+            self.unprepare(place, &temp, bounce);
             match source {
                 Source::File(FileRange { file, offset, len }) => Part::File { file, offset, len },
                 Source::Memory(_) => Part::Memory(into_buffers(bufs)),
@@ -162,7 +236,7 @@ impl Engine {
     /// failed.
     fn post_part(
         &mut self,
-        (id, device): (SockId, usize),
+        (id, place): (SockId, Place),
         group: OpId,
         ticket: &Ticket<'_>,
         (bufs, source, memory): Sourced,
@@ -177,7 +251,7 @@ impl Engine {
         } else {
             self.session_post(id, |s| s.post_send(now, op, source).map_err(|(e, _)| e))
         };
-        if let Err((e, bufs)) = self.conclude(device, op, memory, posted) {
+        if let Err((e, bufs)) = self.conclude(place, op, memory, posted) {
             self.finish_part(group, bufs, 0, Err(e), now);
         }
     }
@@ -244,7 +318,7 @@ impl Engine {
         }
         let mut event = RawEvent::new(op.token, op.kind);
         event.bytes = g.bytes;
-        event.result = g.failed.map_or(Ok(()), Err);
+        event.result = g.failed.or(g.cut.map(Error::Op)).map_or(Ok(()), Err);
         let op = super::Op { bufs: Bufs::Many(g.bufs), ..op };
         self.deliver(op, event);
     }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::net::Shutdown;
 use std::sync::Arc;
 
+use super::domain::Place;
 use super::memory::Prepared;
 use super::ops::{Op, TempMrs};
 use super::sock::State;
@@ -81,7 +82,7 @@ impl Engine {
     /// memory back if the session refused it.
     pub(super) fn conclude(
         &mut self,
-        device: usize,
+        place: Place,
         op: OpId,
         (temp, bounce): (TempMrs, Option<super::ops::Bounce>),
         posted: Result<(), OpError>,
@@ -95,7 +96,7 @@ impl Engine {
             }
             Err(e) => {
                 let bufs = self.ops.remove(op).map_or(Bufs::None, |op| op.bufs);
-                self.unprepare(device, &temp, bounce);
+                self.unprepare(place, &temp, bounce);
                 Err((Error::Op(e), bufs))
             }
         }
@@ -108,11 +109,11 @@ impl Engine {
         bufs: Bufs,
         now: Time,
     ) -> Result<(), (Error, Bufs)> {
-        let device = match self.checked(id) {
+        let place = match self.checked(id) {
             Ok(d) => d,
             Err(e) => return Err((e, bufs)),
         };
-        let p = match self.prepare(device, &bufs, false) {
+        let p = match self.prepare(place, &bufs, false) {
             Ok(p) => p,
             Err(e) => return Err((e, bufs)),
         };
@@ -121,7 +122,7 @@ impl Engine {
         let posted = self.session_post(id, |s| {
             s.post_send(now, op, Source::Memory(iov)).map_err(|(e, _)| e)
         });
-        self.conclude(device, op, (temp, bounce), posted)
+        self.conclude(place, op, (temp, bounce), posted)
     }
 
     pub(crate) fn post_recv(
@@ -132,11 +133,11 @@ impl Engine {
         flags: RecvFlags,
         now: Time,
     ) -> Result<(), (Error, Bufs)> {
-        let device = match self.checked(id) {
+        let place = match self.checked(id) {
             Ok(d) => d,
             Err(e) => return Err((e, bufs)),
         };
-        let p = match self.prepare(device, &bufs, true) {
+        let p = match self.prepare(place, &bufs, true) {
             Ok(p) => p,
             Err(e) => return Err((e, bufs)),
         };
@@ -145,7 +146,7 @@ impl Engine {
         let opts = RecvOpts { waitall: flags.waitall, peek: flags.peek };
         let posted =
             self.session_post(id, |s| s.post_recv(now, op, iov, opts).map_err(|(e, _)| e));
-        self.conclude(device, op, (temp, bounce), posted)
+        self.conclude(place, op, (temp, bounce), posted)
     }
 
     pub(crate) fn post_file(
@@ -155,13 +156,13 @@ impl Engine {
         file: FileSend,
         now: Time,
     ) -> Result<(), Error> {
-        let device = self.checked(id)?;
+        let place = self.checked(id)?;
         let op = self.book(id, ticket, EventKind::SendFile, Bufs::None);
         let range = FileRange { file: file.file, offset: file.offset, len: file.len };
         let posted = self.session_post(id, |s| {
             s.post_send(now, op, Source::File(range)).map_err(|(e, _)| e)
         });
-        self.conclude(device, op, (TempMrs::None, None), posted).map_err(|(e, _)| e)
+        self.conclude(place, op, (TempMrs::None, None), posted).map_err(|(e, _)| e)
     }
 
     pub(crate) fn options_of(&self, id: SockId) -> Option<Options> {
@@ -328,8 +329,8 @@ impl Engine {
         }
         let s = &mut self.socks[id.index as usize];
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
-            let d = &mut self.devices[s.device];
-            session.abort(&mut d.port(qp, now), OpError::Aborted);
+            let d = &mut self.devices[s.place.device];
+            session.abort(&mut d.port(s.place.domain, qp, now), OpError::Aborted);
         }
         self.mark(id.index);
         Ok(())
@@ -346,11 +347,11 @@ impl Engine {
         self.mark(id.index);
     }
 
-    /// The socket's device, if operations may be posted to it.
-    pub(super) fn checked(&mut self, id: SockId) -> Result<usize, Error> {
+    /// The socket's place, if operations may be posted to it.
+    pub(super) fn checked(&mut self, id: SockId) -> Result<Place, Error> {
         let s = self.sock(id)?;
         s.open_session()?;
-        Ok(s.device)
+        Ok(s.place)
     }
 
     pub(super) fn session_post(

@@ -6,9 +6,11 @@
 //! Where it costs the connection (siw), there must be a slot for every credit that
 //! any peer holds: a connection that these cannot be found for is refused.
 //!
-//! Slots come in chunks, a registration each, and stay: there are as many as the
-//! most connections at a time have needed. A `wr_id` is a slot's number, which is
-//! chunk times [`CHUNK`] plus the place in the chunk.
+//! Slots come in chunks, a registration each. When connections have gone, the last
+//! chunks are given back: what was given to the RNIC cannot be had back, so their slots
+//! are not posted again as messages use them up, and a chunk ends when all of it is out. A `wr_id` is a slot's number, which is
+//! chunk times [`CHUNK`] plus the place in the chunk, with the number of the domain in its
+//! upper half.
 
 use crate::mem::{Access, Segment};
 use crate::rnic::{Caps, Pd, RecvWr, Rnic, RnicError, Sge, Srq};
@@ -36,21 +38,26 @@ pub(super) fn credits(caps: &Caps) -> u16 {
 pub(super) struct Slots {
     srq: Srq,
     pd: Pd,
+    /// What the numbers of its slots begin with.
+    base: u64,
     chunks: Vec<Buf>,
     /// Slots that there are, and may be.
     count: usize,
     limit: usize,
     /// Credits that connections have between them.
     promised: usize,
+    /// Slots from here on are not posted again; those of them that are out.
+    keep: usize,
+    out: Vec<u64>,
 }
 
 impl Slots {
-    pub(super) fn new(rnic: &mut dyn Rnic, pd: Pd) -> Result<Slots, RnicError> {
+    pub(super) fn new(rnic: &mut dyn Rnic, pd: Pd, base: u64) -> Result<Slots, RnicError> {
         let caps = rnic.caps();
         let most = if caps.srq_waits { PATIENT_MAX } else { STRICT_MAX };
         let limit = most.min(caps.max_srq_wr);
         let srq = rnic.create_srq(pd, limit)?;
-        let mut slots = Slots { srq, pd, chunks: Vec::new(), count: 0, limit, promised: 0 };
+        let mut slots = Slots { srq, pd, base, chunks: Vec::new(), count: 0, limit, promised: 0, keep: CHUNK, out: Vec::new() };
         match slots.grow(rnic, 1) {
             Ok(()) => Ok(slots),
             Err(e) => {
@@ -74,10 +81,11 @@ impl Slots {
                 crate::trace::warn!("{} slots it is: {e}", self.count);
             }
         } else if asked > self.limit {
-            return Err(RnicError::Limit {
+            return Err(RnicError::Exhausted {
                 what: "receives in the shared receive queue, of which each connection needs 8",
                 asked: asked as u64,
                 limit: self.limit as u64,
+                errno: libc::ENOBUFS,
             });
         } else {
             self.grow(rnic, asked)?;
@@ -89,25 +97,56 @@ impl Slots {
     /// A connection is gone.
     pub(super) fn release(&mut self, caps: &Caps) {
         self.promised = self.promised.saturating_sub(credits(caps).into());
+        // Half a chunk to spare, lest a connection that comes and goes move a chunk.
+        let keep = (self.promised + CHUNK / 2).next_multiple_of(CHUNK);
+        self.keep = keep.min(self.keep);
+    }
+
+    /// A slot has come back from the RNIC: posts it again, if it is to stay.
+    pub(super) fn give_back(&mut self, rnic: &mut dyn Rnic, slot: u64) -> Result<(), RnicError> {
+        if slot < self.base + self.keep as u64 {
+            return self.post(rnic, slot);
+        }
+        self.out.push(slot);
+        while self.count > self.keep {
+            let chunk = (self.count - 1) / CHUNK;
+            let first = self.base + (chunk * CHUNK) as u64;
+            let whole = self.count - chunk * CHUNK;
+            if self.out.iter().filter(|s| **s >= first).count() < whole {
+                break;
+            }
+            self.out.retain(|s| *s < first);
+            self.count = chunk * CHUNK;
+            if let Some(chunk) = self.chunks.pop() {
+                rnic.dereg_mr(chunk.mr)?;
+            }
+        }
+        Ok(())
     }
 
     /// Has `want` slots at least, and whole chunks of them.
     fn grow(&mut self, rnic: &mut dyn Rnic, want: usize) -> Result<(), RnicError> {
         let want = want.next_multiple_of(CHUNK).min(self.limit);
+        self.keep = self.keep.max(want);
+        // Those that were to go are needed again.
+        while let Some(slot) = self.out.last().copied() {
+            self.post(rnic, slot)?;
+            self.out.pop();
+        }
         while self.count < want {
             if self.count == self.chunks.len() * CHUNK {
                 let seg = super::device::map(CHUNK.min(self.limit - self.count) * SLOT_LEN)?;
                 let mr = rnic.reg_mr(self.pd, &seg, Access::LOCAL)?;
                 self.chunks.push(Buf { seg, mr });
             }
-            self.post(rnic, self.count as u64)?;
+            self.post(rnic, self.base + self.count as u64)?;
             self.count += 1;
         }
         Ok(())
     }
 
     /// Gives all back.
-    fn end(self, rnic: &mut dyn Rnic) {
+    pub(super) fn end(self, rnic: &mut dyn Rnic) {
         // They exist, and no QP uses them: there is nothing to go wrong.
         let _ = rnic.destroy_srq(self.srq);
         for chunk in self.chunks {
@@ -127,7 +166,7 @@ impl Slots {
 
     /// The chunk of a slot, and where in it the slot begins.
     fn find(&self, slot: u64) -> Option<(&Buf, usize)> {
-        let slot = usize::try_from(slot).ok()?;
+        let slot = usize::try_from(slot.checked_sub(self.base)?).ok()?;
         Some((self.chunks.get(slot / CHUNK)?, slot % CHUNK * SLOT_LEN))
     }
 

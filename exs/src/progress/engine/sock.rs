@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::SockId;
 use super::device::Device;
 use super::dial::Dial;
+use super::domain::Place;
 use super::ops::TempMrs;
 use crate::ids::OpId;
 use crate::mem::{Buffer, Key};
@@ -71,7 +72,7 @@ pub(super) struct Request {
 pub(super) struct Accepts {
     pub(super) backlog: usize,
     /// The devices that take them, and where. None left: they were removed.
-    pub(super) on: Vec<(usize, Listener)>,
+    pub(super) on: Vec<(Place, Listener)>,
     /// Not answered, as the backlog is full; and the devices they came by.
     pub(super) waiting: VecDeque<(usize, Request)>,
     /// Start-up under way.
@@ -91,7 +92,8 @@ pub(super) struct Sock {
     pub(super) bound: Option<SocketAddr>,
     pub(super) addrs: Option<(SocketAddr, SocketAddr)>,
     pub(super) session: Option<Box<Session>>,
-    pub(super) device: usize,
+    /// Where its queue pair is, or last was.
+    pub(super) place: Place,
     pub(super) qp: Option<Qp>,
     /// The connect under way.
     pub(super) dial: Option<Box<Dial>>,
@@ -122,7 +124,7 @@ impl Sock {
             bound: None,
             addrs: None,
             session: None,
-            device: 0,
+            place: Place::default(),
             qp: None,
             dial: None,
             route: None,
@@ -160,6 +162,7 @@ impl Sock {
             linger: self.opts.linger,
             handshake_timeout: self.opts.connect_timeout.max(Duration::from_millis(1)),
             ring_idle: Some(Duration::from_secs(30)),
+            confirm: !caps.empty_reads,
             force_announce: None,
         }
     }

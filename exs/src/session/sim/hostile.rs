@@ -29,7 +29,11 @@ fn message(rng: &mut Rng, stream: bool) -> Message {
     let len = short(rng.below(100));
     match rng.below(12) {
         0 => rng.pick(&[Message::Ready, Message::Fin, Message::Close, Message::CloseAck]),
-        1 | 2 => rng.pick(&[Message::Credit, Message::Ping, Message::Pong]),
+        1 => rng.pick(&[Message::Credit, Message::Ping, Message::Pong]),
+        2 => {
+            let number = short(a.min(9));
+            rng.pick(&[Message::Confirm { number }, Message::Confirmed { number }])
+        }
         3 => Message::Abort { code: short(a) },
         4 => Message::Withdraw { generation: short(a.min(2)) },
         5 => Message::Withdrawn { generation: short(a.min(2)), next_msg: b.min(9) },

@@ -318,6 +318,7 @@ impl Net {
             }
             Frame::ReadReq { wr, raddr, rkey, len } => {
                 let need = Access::REMOTE_READ;
+                assert!(len > 0 || self.sides[side].caps.empty_reads, "side {side}: a READ of no bytes");
                 match self.reach(side, rkey, raddr, len, need) {
                     Some(seg) => {
                         let mut data = vec![0; seg.len()];

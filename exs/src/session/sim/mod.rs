@@ -100,6 +100,7 @@ fn every_road_is_taken() {
                 ("ADVERTs in vain", c.adverts_stale),
                 ("credit stalls", c.credit_stalls),
                 ("queue stalls", c.queue_stalls),
+                ("confirms", c.confirms),
                 ("rings", c.rings_granted),
             ];
             for (what, n) in counts {

@@ -10,7 +10,8 @@ use crate::time::Time;
 use super::link::{Arrival, End, Net};
 use super::rng::Rng;
 use super::user::iovec;
-use crate::mem::Region;
+use crate::mem::{Access, Key, Region};
+use crate::wire::exs::{MAX_HEADER, Message, Piggyback};
 
 /// Memory of a receive.
 pub(in crate::session) struct Memory(Vec<Buf>);
@@ -57,6 +58,7 @@ impl Pair {
             initiator_first: true,
             read_sink_remote_write: false,
             write_acked: false,
+            empty_reads: true,
             file_source: true,
             max_sge: 6,
             max_inline: 256,
@@ -70,6 +72,7 @@ impl Pair {
         let mut net = Net::new(Rng::new(1), [caps.clone(), caps], wrs);
         for side in &mut net.sides {
             (side.slots, side.slot, side.ord) = (cfg.credits, cfg.slot as usize, 2);
+            side.caps.empty_reads = !cfg.confirm;
         }
         let a = Session::initiator(cfg.clone());
         let (b, reply) = Session::responder(cfg, &a.hello()).unwrap();
@@ -162,6 +165,33 @@ impl Pair {
         let posted = self.with(side, |s, _| s.post_recv(now, op, iov, opts));
         posted.map_err(|(error, _)| error).unwrap();
         Memory(bufs)
+    }
+
+    /// Opens memory for the peer's WRITEs.
+    pub(in crate::session) fn export(&mut self, side: usize, len: usize) -> (Buf, Key) {
+        let buf = self.memory(side, &[len], 0).remove(0);
+        self.net.sides[side].binding_export = true;
+        let key = self.with(side, |s, end| s.export(end, &buf, Access::REMOTE_WRITE)).unwrap();
+        self.net.sides[side].binding_export = false;
+        (buf, key)
+    }
+
+    /// Writes there, at an offset, and wants to know that it has arrived.
+    pub(in crate::session) fn write(&mut self, op: u64, to: &(Buf, Key), at: u64, len: usize) {
+        self.fill += 1;
+        let (bufs, now) = (self.memory(0, &[len], self.fill), self.net.now);
+        let (raddr, iov) = (to.0.seg.addr() + at, iovec(&bufs));
+        self.with(0, |s, _| s.post_write(now, op, raddr, to.1, iov, true)).unwrap();
+    }
+
+    /// The peer says this, by the rules or not.
+    pub(in crate::session) fn hear(&mut self, side: usize, message: Message) {
+        let mut head = [0; MAX_HEADER];
+        let len = message.emit(Piggyback::default(), &mut head);
+        let slot = Region::from_vec(head[..len].to_vec()).segment(0, len).unwrap();
+        let now = self.net.now;
+        self.with(side, |s, end| s.handle_message(now, end, &slot));
+        self.settle(side);
     }
 
     pub(in crate::session) fn close(&mut self, side: usize, op: u64) {

@@ -39,6 +39,7 @@ impl Plan {
             initiator_first: true,
             read_sink_remote_write: false,
             write_acked: rng.one_in(3),
+            empty_reads: true,
             file_source: true,
             max_sge: rng.size(1, 6),
             max_inline: rng.pick(&[48, 64, 256]),
@@ -64,6 +65,7 @@ impl Plan {
             linger: Duration::from_secs(3),
             handshake_timeout: Duration::from_secs(5),
             ring_idle: rng.one_in(2).then(|| Duration::from_millis(rng.range(1, 20))),
+            confirm: rng.one_in(2),
             force_announce: rng.one_in(3).then_some(Announce::WriteSend),
         };
         let mut cfg = [cfg(), cfg()];

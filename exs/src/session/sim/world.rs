@@ -36,6 +36,7 @@ impl World {
         net.delay = plan.delay;
         for (side, cfg) in net.sides.iter_mut().zip(&plan.cfg) {
             (side.slots, side.slot, side.ord) = (cfg.credits, cfg.slot as usize, 2);
+            side.caps.empty_reads = !cfg.confirm;
         }
         let mut a = Session::initiator(plan.cfg[0].clone());
         let (mut b, reply) = Session::responder(plan.cfg[1].clone(), &a.hello()).unwrap();

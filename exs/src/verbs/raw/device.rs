@@ -96,11 +96,12 @@ fn count(n: std::os::raw::c_int) -> u32 {
 }
 
 impl Device {
-    /// All devices that librdmacm knows. An error of ENODEV is "none".
-    pub(in super::super) fn all() -> io::Result<Vec<Device>> {
+    /// The devices that librdmacm knows and that are not among these, which it has
+    /// given before. An error of ENODEV is "none".
+    pub(in super::super) fn others_than(known: &[Device]) -> io::Result<Vec<Device>> {
         let mut n = 0;
         // SAFETY: the count is written; the result is null or a list of that length,
-        // whose devices stay open. It is not freed: that might close them.
+        // whose devices stay open as long as it is not freed.
         let list = unsafe { sys::rdma_get_devices(&raw mut n) };
         if list.is_null() {
             let e = super::last();
@@ -112,7 +113,14 @@ impl Device {
         let n = usize::try_from(n).unwrap_or(0);
         // SAFETY: a list of `n` pointers, as above.
         let found = unsafe { std::slice::from_raw_parts(list, n) };
-        Ok(found.iter().filter_map(|ctx| NonNull::new(*ctx)).map(Device).collect())
+        let found = found.iter().filter_map(|ctx| NonNull::new(*ctx)).map(Device);
+        let new: Vec<Device> = found.filter(|d| !known.contains(d)).collect();
+        if new.is_empty() {
+            // SAFETY: the list from above, once. Its devices stay open: each of them is on
+            // another list, which told of it first and was not freed.
+            unsafe { sys::rdma_free_devices(list) };
+        }
+        Ok(new)
     }
 
     /// The device of a context pointer of librdmacm's.

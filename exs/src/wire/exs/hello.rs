@@ -50,7 +50,8 @@ pub struct Hello {
     pub versions: (u8, u8),
     /// Stream or seqpacket.
     pub kind: SocketKind,
-    /// Optional features, a bit each.
+    /// Optional features, a bit each: one of the low half is used if both sides have
+    /// it, one of the high half says something of this side alone.
     pub features: u32,
     /// Receives that this side keeps posted: the peer's initial credits.
     pub credits: u16,
@@ -136,6 +137,10 @@ impl HelloError {
 }
 
 impl Hello {
+    /// Feature: WRITEs towards this side are to be confirmed by CONFIRM, which it
+    /// answers, and not by READs of no bytes. Unlike most it speaks of one side only.
+    pub const CONFIRM: u32 = 1 << 16;
+
     /// Puts the hello at the start of `out`; returns its length, [`HELLO_LEN`].
     pub fn emit(&self, out: &mut [u8; MAX_HELLO]) -> usize {
         out[..HELLO_LEN].fill(0);

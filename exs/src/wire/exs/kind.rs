@@ -41,6 +41,10 @@ kinds! {
     Abort = 7, 16;
     /// FIN.
     Fin = 8, 16;
+    /// CONFIRM.
+    Confirm = 9, 16;
+    /// CONFIRMED.
+    Confirmed = 10, 16;
     /// DATA.
     Data = 16, 16;
     /// ADVERT.

@@ -21,6 +21,8 @@
 //! | 6    | CLOSE_ACK    |             |       |            |              |         |      |            |
 //! | 7    | ABORT        |             |       | code       |              |         |      |            |
 //! | 8    | FIN          |             |       |            |              |         |      |            |
+//! | 9    | CONFIRM      |             |       | number     |              |         |      |            |
+//! | 10   | CONFIRMED    |             |       | number     |              |         |      |            |
 //! | 16   | DATA         | 1 direct, 2 inline | bytes |     | inline data  |         |      |            |
 //! | 17   | ADVERT       | 1 waitall   | bytes | key        | seq          | addr    | phase (32 bits) |  |
 //! | 18   | RING_REQ     |             |       |            |              |         |      |            |
@@ -62,6 +64,16 @@ pub enum Message {
     Ping,
     /// Yes.
     Pong,
+    /// Say when all that was written before this is there.
+    Confirm {
+        /// Counts from 1, modulo 2^32.
+        number: u32,
+    },
+    /// The answer to CONFIRM, and to all CONFIRMs before it.
+    Confirmed {
+        /// That of the last CONFIRM.
+        number: u32,
+    },
     /// Stream data; `inline` data follow the header.
     Data {
         /// Into an advertised receive (else into the ring).
@@ -184,6 +196,8 @@ impl Message {
             Message::Credit => MessageKind::Credit,
             Message::Ping => MessageKind::Ping,
             Message::Pong => MessageKind::Pong,
+            Message::Confirm { .. } => MessageKind::Confirm,
+            Message::Confirmed { .. } => MessageKind::Confirmed,
             Message::Data { .. } => MessageKind::Data,
             Message::Advert(_) => MessageKind::Advert,
             Message::RingReq => MessageKind::RingReq,
@@ -264,6 +278,9 @@ impl Message {
                 Raw { aux: generation, w16: next_msg, ..none }
             }
             Message::Abort { code } => Raw { aux: code, ..none },
+            Message::Confirm { number } | Message::Confirmed { number } => {
+                Raw { aux: number, ..none }
+            }
             Message::Eager { len } => Raw { len, ..none },
             Message::Rts { msg, total } => Raw { w16: msg, w24: total, ..none },
             Message::PacketAdvert { msg, generation, addr, key, len } => {
@@ -333,7 +350,14 @@ impl Raw {
         let has_len = matches!(kind, K::Data | K::Advert | K::Eager);
         let has_aux = matches!(
             kind,
-            K::Abort | K::Advert | K::Ring | K::Withdraw | K::Withdrawn | K::PacketAdvert
+            K::Abort
+                | K::Confirm
+                | K::Confirmed
+                | K::Advert
+                | K::Ring
+                | K::Withdraw
+                | K::Withdrawn
+                | K::PacketAdvert
         );
         for (used, value) in [(has_len, self.len), (has_aux, self.aux)] {
             if !used && value != 0 {
@@ -362,6 +386,8 @@ impl Raw {
             MessageKind::Close => Message::Close,
             MessageKind::CloseAck => Message::CloseAck,
             MessageKind::Abort => Message::Abort { code: self.aux },
+            MessageKind::Confirm => Message::Confirm { number: self.aux },
+            MessageKind::Confirmed => Message::Confirmed { number: self.aux },
             MessageKind::Fin => Message::Fin,
             MessageKind::Data => Message::Data {
                 direct: self.flags & DIRECT != 0,

@@ -129,6 +129,8 @@ fn vectors() -> Vec<Vector> {
         (Message::CloseAck,    [6, 0],  0, 0, vec![]),
         (Message::Abort { code: 0xC0DE }, [7, 0], 0, 0xC0DE, vec![]),
         (Message::Fin,         [8, 0],  0, 0, vec![]),
+        (Message::Confirm { number: 0xFFFF_FFFE },   [9, 0],  0, 0xFFFF_FFFE, vec![]),
+        (Message::Confirmed { number: 0x0102_0304 }, [10, 0], 0, 0x0102_0304, vec![]),
         (Message::Data { direct: false, inline: false, len: 7 }, [16, 0], 7, 0, vec![]),
         (Message::Data { direct: true, inline: false, len: 7 },  [16, 1], 7, 0, vec![]),
         (Message::Data { direct: false, inline: true, len: 3 },  [16, 2], 3, 0, vec![]),
@@ -241,6 +243,8 @@ fn any_message() -> impl Strategy<Value = Message> {
             MessageKind::CloseAck => Message::CloseAck,
             MessageKind::Abort => Message::Abort { code: d },
             MessageKind::Fin => Message::Fin,
+            MessageKind::Confirm => Message::Confirm { number: d },
+            MessageKind::Confirmed => Message::Confirmed { number: d },
             MessageKind::Data => {
                 Message::Data { direct: p, inline: q, len: if q { d % 300 } else { d } }
             }
