@@ -42,7 +42,8 @@ enum {
     SOCKETS = CONNECTED | UDP,
     /* Flags of a case. */
     ALONE = 1 << 8, /* never shares a process (fork, exec, limits, environment) */
-    NATIVE = 1 << 9 /* not under a tool that is no real processor (ptrace, 8 threads at once) */
+    NATIVE = 1 << 9 /* not under a tool that plays the processor: ptrace, 8 threads at
+                       * once, a child that has lost its parent's threads (a leak to it) */
 };
 
 /* The world that the running case is in: one of the above. */

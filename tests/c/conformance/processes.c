@@ -68,7 +68,7 @@ static void in_the_child(struct pair p, int l, exs_qhandle_t q, exs_mhandle_t m)
     CHECK(exs_version()[0] != 0);
 }
 
-CASE("all-12", a_child_is_told_and_the_parent_goes_on, CONNECTED | ALONE)
+CASE("all-12", a_child_is_told_and_the_parent_goes_on, CONNECTED | ALONE | NATIVE)
 {
     struct pair p = connection();
     struct place at;

@@ -138,10 +138,14 @@ CASE("all-1 close-4", a_close_races_with_posts, CONNECTED)
         t = start(close_it, NULL);
         while (posted < 64 && exs_recv(p.a, &in[posted], 1, 0, q, 1, UNREG) == 0)
             posted++;
-        CHECK(posted == 64 || errno == EBADF || errno == ENOTCONN);
+        CHECK(posted == 64 || errno == EBADF || errno == ENOTCONN || errno == EPIPE);
         join(t);
-        for (i = 0; i < posted; i++)
-            CHECK(next_any(q).exs_evt_errno == ECANCELED);
+        /* (One that came between the close and its announcement is cancelled, or too late.) */
+        for (i = 0; i < posted; i++) {
+            int error = next_any(q).exs_evt_errno;
+
+            CHECK(error == ECANCELED || error == EBADF || error == EPIPE);
+        }
         nothing(q);
         end_one(p.b);
     }
