@@ -85,7 +85,7 @@ fuzz: ## Fuzz each decoder for FUZZ_SECONDS (60); needs a nightly toolchain
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/scripts/fuzz.sh
 
 .PHONY: miri
-miri: ## Run the memory floor's tests under Miri; needs a nightly toolchain with it
+miri: ## Run the tests of the memory floor and the shared rings under Miri; needs a nightly toolchain with it
 	@tests/scripts/miri.sh
 
 .PHONY: bench-pingpong

@@ -156,7 +156,7 @@ END {
     prose(file, behave)
     print ".SH ENVIRONMENT\nThe README lists the variables; among them are" > file
     print ".PP\n.nf" > file
-    print "EXS_TRANSPORT   auto, soft or verbs: by which transports sockets may go" > file
+    print "EXS_TRANSPORT   auto, shm, soft or verbs: by which transports sockets may go" > file
     print "EXS_DEVICE      the one RDMA device to use" > file
     print "EXS_WAIT        busy, notify or adaptive: how exs_qdequeue waits" > file
     print "EXS_KERNEL_IO   auto, uring or readiness: how kernel sockets are waited for" > file

@@ -7,8 +7,8 @@ use exs::{Options, Transport};
 /// Which way the bytes are to go.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Road {
-    /// Which transport to use: all that there are in turn, the software RNIC only, or
-    /// RDMA devices only [default: the variable EXS_TRANSPORT, else auto]
+    /// Which transport to use: all that there are in turn, the software RNIC, shared
+    /// memory or RDMA devices only [default: the variable EXS_TRANSPORT, else auto]
     #[arg(long, value_name = "NAME", value_parser = transports())]
     pub transport: Option<Transport>,
     /// Of the RDMA devices, use this one only, for example rxe0 [default: EXS_DEVICE]
@@ -38,7 +38,8 @@ impl Road {
 }
 
 fn transports() -> impl TypedValueParser<Value = Transport> {
-    PossibleValuesParser::new(["auto", "soft", "verbs"]).try_map(|name| name.parse::<Transport>())
+    PossibleValuesParser::new(["auto", "soft", "shm", "verbs"])
+        .try_map(|name| name.parse::<Transport>())
 }
 
 #[cfg(test)]
@@ -65,6 +66,6 @@ mod tests {
         let road = Road { transport: Some(options.transport), device: options.device };
         assert_eq!(road.args(), ["--transport=verbs", "--device=rxe0"]);
         let error = parse(&["--transport", "infiniband"]).unwrap_err().to_string();
-        assert!(error.contains("auto, soft, verbs"), "{error}");
+        assert!(error.contains("auto, soft, shm, verbs"), "{error}");
     }
 }

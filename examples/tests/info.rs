@@ -59,14 +59,15 @@ fn it_tells_what_would_be_chosen() {
     // No RDMA device has a loopback address.
     for address in ["127.0.0.1", "127.0.0.1:7471", "::1", "[::1]:7471"] {
         let facts = json(&[address]);
-        assert_eq!(facts["choice"]["chosen"], "soft", "{facts}");
+        assert_eq!(facts["choice"]["chosen"], "shm", "{facts}");
         let ways = facts["choice"]["candidates"].as_array().unwrap();
-        assert!(ways.len() >= 2, "and why not by a device: {facts}");
+        assert!(ways.len() >= 3, "and why not by a device: {facts}");
         assert!(ways.iter().all(|w| !w["reason"].as_str().unwrap().is_empty()));
     }
     let text = text(&["127.0.0.1"]);
-    assert!(text.contains("\nto 127.0.0.1: soft\n"), "{text}");
-    assert!(text.contains("\n  first by soft: "), "{text}");
+    assert!(text.contains("\nto 127.0.0.1: shm\n"), "{text}");
+    assert!(text.contains("\n  first by shm: "), "{text}");
+    assert!(text.contains("\n  then by soft: "), "{text}");
     assert!(text.contains("\n  not by verbs"), "{text}");
 }
 
@@ -85,9 +86,10 @@ fn mistakes_are_named() {
     assert!(!out.status.success());
     let said = String::from_utf8(out.stderr).unwrap();
     assert!(said.contains("no.such.host.invalid"), "{said}");
-    for (name, value, options) in
-        [("EXS_TRANSPORT", "rdma", "`auto` `soft` `verbs`"), ("EXS_WAIT", "x", "`busy` `notify`")]
-    {
+    for (name, value, options) in [
+        ("EXS_TRANSPORT", "rdma", "`auto` `soft` `shm` `verbs`"),
+        ("EXS_WAIT", "x", "`busy` `notify`"),
+    ] {
         let out = run(&["127.0.0.1"], &[(name, value)]);
         assert!(!out.status.success(), "{out:?}");
         let said = String::from_utf8(out.stderr).unwrap();

@@ -66,6 +66,7 @@ floors! {
     progress,
     rnic,
     session,
+    shm,
     stream,
     sys,
     tcp,

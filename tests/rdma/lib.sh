@@ -142,7 +142,7 @@ over_device() {
     pid=$!
     until gone $pid; do
         if [ $seen = no ] && has_qp; then seen=yes; fi
-        sleep 0.02
+        sleep 0.005
     done
     wait $pid || status=$?
     [ $status = 0 ] || return $status

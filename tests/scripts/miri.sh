@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests of the memory floor under Miri, which sees undefined behaviour
+# Runs the tests of the memory floor and of the shared rings under Miri, which sees undefined behaviour
 # that a plain run survives.
 set -euo pipefail
 
@@ -15,4 +15,5 @@ cargo +nightly miri --version >/dev/null 2>&1 || {
 # Generated cases cost a thousand times more here; a few of them reach each path.
 export PROPTEST_CASES=${PROPTEST_CASES:-8}
 # Without `verbs`: Miri cannot call into C libraries.
-exec cargo +nightly miri test -p exs --lib --features internals,tracing -- "${@:-mem::}"
+[ $# -gt 0 ] || set -- mem:: shm::ring
+exec cargo +nightly miri test -p exs --lib --features internals,tracing -- "$@"

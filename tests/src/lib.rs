@@ -7,5 +7,6 @@ pub mod harness;
 pub mod kernel;
 pub mod rdma;
 pub mod rnic;
+pub mod shm;
 pub mod skip;
 pub mod socket;

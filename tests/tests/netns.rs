@@ -92,6 +92,8 @@ fn child() {
 /// Sends and receives as fast as it goes, until everything has ended with an error; then
 /// says how long the end took since the last thing that went well.
 fn traffic(socket: &Socket) {
+    // The names by which shared memory is found are a namespace's own.
+    assert_eq!(socket.transport().unwrap().to_string(), "soft");
     let mut ledger = Ledger::new();
     for _ in 0..8 {
         ledger.post("recv", |q, t| socket.recv(q, t, vec![0; 256 << 10], RecvFlags::NONE));

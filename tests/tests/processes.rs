@@ -1,5 +1,7 @@
 //! Real processes: what happens when the other side dies, stops, or starts a program.
 //!
+//! Here over shared memory; `processes_soft` is the same over the software RNIC.
+//!
 //! [`child`] is the part that the other process plays: the test program runs itself.
 
 use std::collections::BTreeSet;
@@ -9,10 +11,19 @@ use std::time::{Duration, Instant};
 
 use exs::{
     Error, EventKind, EventQueue, Interest, Options, RecvFlags, RemoteBuffer, Rights, SendFlags,
-    Socket, SocketType, Token,
+    Socket, SocketType, Token, Transport,
 };
 use exs_tests::harness::{LIMIT, Ledger, Watchdog, check, many_files, pattern, peer};
 use nix::sys::signal::Signal;
+
+/// The tests are compiled twice, each time for one transport.
+const SOFT: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"processes_soft");
+const CHILD: &str = if SOFT { "processes::child" } else { "child" };
+
+fn options() -> Options {
+    let transport = if SOFT { Transport::Soft } else { Transport::Shm };
+    Options { transport, ..Options::default() }
+}
 
 const KINDS: [SocketType; 2] = [SocketType::Stream, SocketType::SeqPacket];
 
@@ -46,7 +57,7 @@ mod parts {
     /// Accepts one connection, exports memory on it, sends the descriptor, and then
     /// does nothing at all until it is killed or told to end.
     pub(super) fn listen(kind: SocketType) {
-        let listener = Socket::new(kind).unwrap();
+        let listener = Socket::with_options(kind, options()).unwrap();
         listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         listener.listen(8).unwrap();
         peer::say(&format!("at {}", listener.local_addr().unwrap()));
@@ -61,7 +72,7 @@ mod parts {
 
     /// Connects, and sends and receives for ever.
     pub(super) fn flood(kind: SocketType, addr: SocketAddr) {
-        let socket = Socket::new(kind).unwrap();
+        let socket = Socket::with_options(kind, options()).unwrap();
         socket.blocking().connect(addr).unwrap();
         let mut ledger = Ledger::new();
         for _ in 0..8 {
@@ -87,7 +98,9 @@ mod parts {
     pub(super) fn many(addr: SocketAddr, count: usize) {
         many_files();
         let mut ledger = Ledger::new();
-        let sockets: Vec<Socket> = (0..count).map(|_| Socket::stream().unwrap()).collect();
+        let sockets: Vec<Socket> = (0..count)
+            .map(|_| Socket::with_options(SocketType::Stream, options()).unwrap())
+            .collect();
         for socket in &sockets {
             ledger.post("connect", |q, t| socket.connect(q, t, addr));
         }
@@ -124,7 +137,7 @@ fn listener(kind: SocketType, options: Options) -> (Socket, SocketAddr) {
 
 /// A connection to a child that does nothing more, and memory of the child's.
 fn idle_child(kind: SocketType, options: Options) -> (peer::Peer, Socket, RemoteBuffer) {
-    let child = peer::Peer::start("child", &format!("listen {}", word_of(kind)), &[]);
+    let child = peer::Peer::start(CHILD, &format!("listen {}", word_of(kind)), &[]);
     let addr: SocketAddr = child.expect("at").parse().unwrap();
     let socket = Socket::with_options(kind, options).unwrap();
     socket.blocking().connect(addr).unwrap();
@@ -184,7 +197,7 @@ fn is_reset(e: &Error) -> bool {
 fn a_peer_that_is_killed() {
     let _dog = Watchdog::new("a_peer_that_is_killed");
     for kind in KINDS {
-        let (mut child, socket, remote) = idle_child(kind, Options::default());
+        let (mut child, socket, remote) = idle_child(kind, options());
         let mut ledger = Ledger::new();
         post_everything(&mut ledger, &socket, &remote);
         child.kill();
@@ -200,9 +213,9 @@ fn a_peer_that_is_killed_in_mid_transfer() {
     let _dog = Watchdog::new("a_peer_that_is_killed_in_mid_transfer");
     for round in 0..6 {
         let kind = KINDS[round % 2];
-        let (listener, addr) = listener(kind, Options::default());
+        let (listener, addr) = listener(kind, options());
         let mut child =
-            peer::Peer::start("child", &format!("flood {}", word_of(kind)), &[&addr.to_string()]);
+            peer::Peer::start(CHILD, &format!("flood {}", word_of(kind)), &[&addr.to_string()]);
         let (socket, _) = listener.blocking().accept().unwrap();
         let mut ledger = Ledger::new();
         for _ in 0..8 {
@@ -246,7 +259,7 @@ fn impatient() -> Options {
     Options {
         keep_alive: Some(Duration::from_millis(300)),
         dead_after: Some(Duration::from_secs(1)),
-        ..Options::default()
+        ..options()
     }
 }
 
@@ -288,7 +301,7 @@ fn sends_that_nobody_takes_time_out() {
     let _dog = Watchdog::new("sends_that_nobody_takes_time_out");
     let limit = Duration::from_millis(300);
     for kind in KINDS {
-        let options = Options { send_timeout: Some(limit), ..Options::default() };
+        let options = Options { send_timeout: Some(limit), ..options() };
         let (child, socket, remote) = idle_child(kind, options);
         let mut ledger = Ledger::new();
         let begun = Instant::now();
@@ -326,13 +339,13 @@ fn descriptors() -> Vec<(String, PathBuf)> {
 fn a_started_program_inherits_nothing() {
     let _dog = Watchdog::new("a_started_program_inherits_nothing");
     use std::os::fd::AsRawFd;
-    let (listener, addr) = listener(SocketType::Stream, Options::default());
-    let client = Socket::stream().unwrap();
+    let (listener, addr) = listener(SocketType::Stream, options());
+    let client = Socket::with_options(SocketType::Stream, options()).unwrap();
     client.blocking().connect(addr).unwrap();
     let (server, _) = listener.blocking().accept().unwrap();
     let queue = EventQueue::new(4).unwrap();
     assert!(queue.as_raw_fd() > 2);
-    let child = peer::Peer::start("child", "descriptors", &[]);
+    let child = peer::Peer::start(CHILD, "descriptors", &[]);
     let theirs = child.hear();
     let theirs: Vec<&str> = theirs.split(' ').collect();
     let inherited: Vec<&&str> = theirs
@@ -357,11 +370,11 @@ fn a_started_program_inherits_nothing() {
 #[test]
 fn a_started_program_does_not_hold_connections_open() {
     let _dog = Watchdog::new("a_started_program_does_not_hold_connections_open");
-    let (listener, addr) = listener(SocketType::Stream, Options::default());
-    let client = Socket::stream().unwrap();
+    let (listener, addr) = listener(SocketType::Stream, options());
+    let client = Socket::with_options(SocketType::Stream, options()).unwrap();
     client.blocking().connect(addr).unwrap();
     let (server, _) = listener.blocking().accept().unwrap();
-    let bystander = peer::Peer::start("child", "listen stream", &[]);
+    let bystander = peer::Peer::start(CHILD, "listen stream", &[]);
     bystander.expect("at");
     client.blocking().send_all(&pattern(1, 0, 1000)).unwrap();
     client.blocking().close().unwrap();
@@ -377,8 +390,8 @@ fn five_hundred_from_another_process() {
     const MANY: usize = 500;
     let _dog = Watchdog::new("five_hundred_from_another_process");
     many_files();
-    let (listener, addr) = listener(SocketType::Stream, Options::default());
-    let child = peer::Peer::start("child", &format!("many {addr} {MANY}"), &[]);
+    let (listener, addr) = listener(SocketType::Stream, options());
+    let child = peer::Peer::start(CHILD, &format!("many {addr} {MANY}"), &[]);
     let mut ledger = Ledger::new();
     for _ in 0..MANY {
         ledger.post("accept", |q, t| listener.accept(q, t));

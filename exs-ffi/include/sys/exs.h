@@ -561,7 +561,7 @@ int exs_counters(int fd, exs_counters_t *counters, size_t size);
 
 /* Options at the level SOL_EXS. */
 #define SOL_EXS 0x455853
-#define EXS_SO_TRANSPORT       1  /* text: "auto", "soft", "verbs". Read on a connection: the one in use */
+#define EXS_SO_TRANSPORT       1  /* text: "auto", "shm", "soft", "verbs". Read on a connection: the one in use */
 #define EXS_SO_DEVICE          2  /* text: of the RDMA devices use this one; "" is any */
 #define EXS_SO_RING_SIZE       3  /* size_t: bytes that a peer may send ahead of receives */
 #define EXS_SO_INLINE          4  /* size_t: data up to this many bytes travel inside of messages */

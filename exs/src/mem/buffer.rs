@@ -83,12 +83,14 @@ pub struct MemoryRegion {
 }
 
 impl MemoryRegion {
-    /// Allocates `len` zeroed bytes. They cost memory when first touched.
+    /// Allocates `len` zeroed bytes. They cost memory when first touched. From 64 KiB on they
+    /// are a memfd, if the kernel has that, which a peer of this user on this host may be given to
+    /// read; the children of a fork(2) share them.
     ///
     /// # Errors
     /// [`MemError::BadLength`] for 0 bytes, [`MemError::Map`] if the kernel has none.
     pub fn new(len: usize) -> Result<MemoryRegion, MemError> {
-        Ok(MemoryRegion { shared: Shared::new(Region::map(len)?, true) })
+        Ok(MemoryRegion { shared: Shared::new(Region::map_shared(len)?, true) })
     }
 
     /// A region over memory that somebody else owns.

@@ -16,6 +16,7 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -65,10 +66,16 @@ pub enum MemError {
     },
 }
 
+/// A shorter region is not worth the descriptor that sharing it takes.
+#[cfg(not(miri))]
+const WORTH_SHARING: usize = 64 << 10;
+
 /// How a region's memory is given back.
 enum Backing {
     /// Mapped by us; unmapped on drop.
     Map,
+    /// Likewise, from a memfd that other processes may be given to read.
+    Shared(OwnedFd),
     /// A vector's buffer: (pointer, length, capacity) as `Vec` had them.
     Heap { capacity: usize },
     /// The caller of [`Region::external`] keeps it alive.
@@ -99,6 +106,29 @@ impl Region {
         Ok(Arc::new(Region { base, len, backing: Backing::Map }))
     }
 
+    /// As [`Region::map`], in memory that another process of this host can be given to
+    /// read. Where the kernel has no such memory (or no descriptor left), or for less than
+    /// 64 KiB, it is ordinary memory.
+    pub fn map_shared(len: usize) -> Result<Arc<Region>, MemError> {
+        if len == 0 || len > isize::MAX as usize {
+            return Err(MemError::BadLength { len });
+        }
+        #[cfg(not(miri))]
+        if len >= WORTH_SHARING
+            && let Ok((base, fd)) = crate::sys::share_readable(len) {
+            return Ok(Arc::new(Region { base, len, backing: Backing::Shared(fd) }));
+        }
+        Region::map(len)
+    }
+
+    /// The memfd of memory that can be shared.
+    pub fn shared_fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.backing {
+            Backing::Shared(fd) => Some(fd.as_fd()),
+            _ => None,
+        }
+    }
+
     /// Takes over a vector's bytes (its length, not its spare capacity).
     pub fn from_vec(vec: Vec<u8>) -> Arc<Region> {
         let mut vec = std::mem::ManuallyDrop::new(vec);
@@ -126,10 +156,10 @@ impl Region {
         }
         let region = Arc::try_unwrap(self)?;
         let region = std::mem::ManuallyDrop::new(region);
-        let Backing::Heap { capacity } = region.backing else { unreachable!("checked above") };
+        let Backing::Heap { capacity } = &region.backing else { unreachable!("checked above") };
         // SAFETY: the parts come from a Vec<u8> (`from_vec`), and `ManuallyDrop`
         // keeps `Drop` from freeing them a second time.
-        Ok(unsafe { Vec::from_raw_parts(region.base.as_ptr(), region.len, capacity) })
+        Ok(unsafe { Vec::from_raw_parts(region.base.as_ptr(), region.len, *capacity) })
     }
 
     /// Address of the first byte.
@@ -167,7 +197,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         match self.backing {
             // SAFETY: our own mapping, and every segment of it is gone (the Arc).
-            Backing::Map => unsafe { crate::sys::unmap(self.base, self.len) },
+            Backing::Map | Backing::Shared(_) => unsafe { crate::sys::unmap(self.base, self.len) },
             Backing::Heap { capacity } => {
                 // SAFETY: the parts of a Vec<u8>, given back exactly once.
                 drop(unsafe { Vec::from_raw_parts(self.base.as_ptr(), self.len, capacity) });

@@ -94,7 +94,7 @@ pub struct Plain {
 fn release(fd: OwnedFd) {
     if sys::close_may_wait(fd.as_fd()) {
         // It inherits the mask: the program's signals are for the program's threads.
-        let _held = sys::HeldSignals::new();
+        let _held = crate::sys::HeldSignals::new();
         let closer = std::thread::Builder::new().name("exs-close".into());
         // Without a thread it waits all the same: better than not to close.
         let _ = closer.spawn(move || drop(fd));

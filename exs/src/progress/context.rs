@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::devices::Devices;
+use super::engine::{Engine, KERNEL_TOKENS, Released, SockId, TOKENS_PER_DEVICE, Verbs};
 use super::event::RawEvent;
-use super::engine::{Engine, KERNEL_TOKENS, Released, SockId, Verbs};
 use super::lead::{Lead, Leader, Reactor};
 use super::queue::{QueueCore, Waiter, waiter};
 use super::options::check_environment;
@@ -121,6 +121,7 @@ impl Context {
         let registry =
             || reactor.registry().try_clone().map_err(|e| Error::os("dup of the reactor", &e));
         let soft = (devices.soft)(registry()?, 0)?;
+        let shm = devices.shm.map(|make| make(registry()?, TOKENS_PER_DEVICE)).transpose()?;
         let plain = Plain::new(registry()?, KERNEL_TOKENS, devices.kernel_io);
         let verbs = match devices.verbs {
             Some(open) => Verbs::new(open, registry()?),
@@ -130,7 +131,7 @@ impl Context {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let context = Arc::new_cyclic(|me: &Weak| {
             let released = Arc::new(Released::new(me.clone()));
-            let engine = Engine::new(id, me.clone(), Arc::clone(&released), (soft, plain), verbs);
+            let engine = Engine::new(id, me.clone(), Arc::clone(&released), (soft, shm, plain), verbs);
             Context {
                 clock: Clock::default(),
                 engine: Mutex::new(engine),

@@ -1,6 +1,6 @@
 //! Which devices there are: the one place that names the drivers.
 //!
-//! The software RNIC is there from the start. RDMA devices are looked for when a
+//! The software RNIC and shared memory are there from the start. RDMA devices are looked for when a
 //! socket first connects or listens that may use them, so that a program which
 //! pins the software RNIC never touches libibverbs.
 
@@ -11,6 +11,7 @@ use super::report::TransportInfo;
 use super::report::{DeviceInfo, PortInfo};
 use crate::plain::KernelIo;
 use crate::rnic::Rnic;
+use crate::shm::ShmRnic;
 use crate::tcp::SoftRnic;
 
 type MakeSoft = dyn FnOnce(mio::Registry, usize) -> Result<Box<dyn Rnic>, Error> + Send;
@@ -20,6 +21,8 @@ pub(super) type OpenVerbs = dyn FnMut(&mio::Registry, &mut dyn Iterator<Item = u
 /// How a context comes by its devices.
 pub struct Devices {
     pub(super) soft: Box<MakeSoft>,
+    /// None: there is no shared memory, or nobody wants it.
+    pub(super) shm: Option<Box<MakeSoft>>,
     /// None: EXS was built without them.
     pub(super) verbs: Option<Box<OpenVerbs>>,
     /// How kernel sockets wait.
@@ -42,12 +45,13 @@ impl Devices {
         + 'static,
     ) -> Devices {
         let kernel_io = kernel_io();
-        Devices { soft: Box::new(soft), verbs: Some(Box::new(verbs)), kernel_io }
+        Devices { soft: Box::new(soft), shm: None, verbs: Some(Box::new(verbs)), kernel_io }
     }
 
     /// What this host has.
     pub fn of_host() -> Devices {
-        Devices { soft: Box::new(soft), verbs: verbs(), kernel_io: kernel_io() }
+        let (soft, shm) = (Box::new(soft), Some(Box::new(shm) as Box<MakeSoft>));
+        Devices { soft, shm, verbs: verbs(), kernel_io: kernel_io() }
     }
 
     /// The same with another way for kernel sockets to wait than the environment's.
@@ -60,6 +64,13 @@ impl Devices {
 /// iWARP over TCP, in user space.
 fn soft(registry: mio::Registry, token_base: usize) -> Result<Box<dyn Rnic>, Error> {
     let rnic = SoftRnic::with_kernel_keys(registry, token_base)
+        .map_err(|e| Error::os("getrandom", &e))?;
+    Ok(Box::new(rnic))
+}
+
+/// Rings in memory, for peers on this host.
+fn shm(registry: mio::Registry, token_base: usize) -> Result<Box<dyn Rnic>, Error> {
+    let rnic = ShmRnic::with_kernel_keys(registry, token_base)
         .map_err(|e| Error::os("getrandom", &e))?;
     Ok(Box::new(rnic))
 }
@@ -82,7 +93,14 @@ pub(crate) fn describe_transports() -> Vec<TransportInfo> {
         devices: Vec::new(),
         trouble: None,
     };
-    vec![describe_verbs(), soft]
+    vec![describe_verbs(), describe_shm(), soft]
+}
+
+fn describe_shm() -> TransportInfo {
+    let trouble = crate::sys::share(4096).err().map(|e| {
+        format!("this host gives no memory to share (memfd_create: {e}): see what the sandbox allows")
+    });
+    TransportInfo { transport: Transport::Shm, built_in: true, devices: Vec::new(), trouble }
 }
 
 #[cfg(feature = "verbs")]

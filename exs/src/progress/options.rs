@@ -7,18 +7,21 @@ use std::time::Duration;
 use super::Error;
 use crate::plain::KernelIo;
 
-/// Which road a socket's bytes take. As text: `auto`, `soft`, `verbs`.
+/// Which road a socket's bytes take. As text: `auto`, `soft`, `shm`, `verbs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Transport {
     /// To connect: the RDMA device that the way to the peer goes by, if it has an
-    /// EXS peer there; else the software RNIC. To listen: all of them.
+    /// EXS peer there; else shared memory, if the peer is on this host; else the
+    /// software RNIC. To listen: all of them.
     #[default]
     Auto,
     /// The software RNIC: iWARP over TCP in user space.
     Soft,
     /// RDMA devices only, through libibverbs (feature `verbs`).
     Verbs,
+    /// Shared memory only: peers of this host (and network namespace).
+    Shm,
 }
 
 /// How a thread waits for events. As text: `busy`, `notify`, `adaptive`.
@@ -58,7 +61,7 @@ macro_rules! names {
     };
 }
 
-names!(Transport: "auto" = Auto, "soft" = Soft, "verbs" = Verbs);
+names!(Transport: "auto" = Auto, "soft" = Soft, "shm" = Shm, "verbs" = Verbs);
 names!(KernelIo: "auto" = Auto, "uring" = Uring, "readiness" = Readiness);
 names!(WaitPolicy: "busy" = BusyPoll, "notify" = Notify, "adaptive" = Adaptive);
 
@@ -119,7 +122,7 @@ impl Default for QueueOptions {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// `EXS_TRANSPORT` = `auto`, `soft` or `verbs`. Default: auto.
+    /// `EXS_TRANSPORT` = `auto`, `soft`, `shm` or `verbs`. Default: auto.
     pub transport: Transport,
     /// Of the RDMA devices, use this one only ("rxe0"). `EXS_DEVICE`. Default: all.
     pub device: Option<String>,
@@ -257,14 +260,14 @@ mod tests {
 
     #[test]
     fn names_are_read_back_and_others_refused() {
-        for t in [Transport::Auto, Transport::Soft, Transport::Verbs] {
+        for t in [Transport::Auto, Transport::Soft, Transport::Shm, Transport::Verbs] {
             assert_eq!(t.to_string().parse::<Transport>().unwrap(), t);
         }
         for w in [WaitPolicy::BusyPoll, WaitPolicy::Notify, WaitPolicy::Adaptive] {
             assert_eq!(w.to_string().to_uppercase().parse::<WaitPolicy>().unwrap(), w);
         }
         let e = "infiniband".parse::<Transport>().unwrap_err();
-        assert_eq!(e.to_string(), "`infiniband` is none of `auto` `soft` `verbs`");
+        assert_eq!(e.to_string(), "`infiniband` is none of `auto` `soft` `shm` `verbs`");
         assert!("".parse::<WaitPolicy>().is_err());
     }
 

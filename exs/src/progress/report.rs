@@ -12,7 +12,7 @@ pub struct TransportInfo {
     pub transport: Transport,
     /// This EXS was built with it.
     pub built_in: bool,
-    /// The RDMA devices of the host; the software RNIC has none.
+    /// The RDMA devices of the host; the other transports have none.
     pub devices: Vec<DeviceInfo>,
     /// Why it cannot be used, and what to do about it.
     pub trouble: Option<String>,
@@ -70,7 +70,7 @@ pub struct PortInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {
-    /// [`Transport::Verbs`] or [`Transport::Soft`].
+    /// [`Transport::Verbs`], [`Transport::Shm`] or [`Transport::Soft`].
     pub transport: Transport,
     /// The device; none if there is none of that kind.
     pub device: Option<String>,

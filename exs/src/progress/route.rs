@@ -26,19 +26,19 @@ use crate::rnic::RnicError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Route {
-    /// [`Transport::Soft`] or [`Transport::Verbs`].
+    /// [`Transport::Soft`], [`Transport::Shm`] or [`Transport::Verbs`].
     pub transport: Transport,
-    /// The device's name: "rxe0"; "soft" is the software RNIC.
+    /// The device's name: "rxe0"; "soft" is the software RNIC, "shm" shared memory.
     pub device: String,
     /// Why this one.
     pub reason: String,
 }
 
-/// `soft`, or `verbs (rxe0)`.
+/// `soft`, `shm`, or `verbs (rxe0)`.
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.transport {
-            Transport::Soft => f.write_str("soft"),
+            Transport::Soft | Transport::Shm => self.transport.fmt(f),
             other => write!(f, "{other} ({})", self.device),
         }
     }

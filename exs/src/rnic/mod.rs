@@ -23,6 +23,7 @@
 
 mod fault;
 pub(crate) mod table;
+pub(crate) mod timers;
 mod types;
 
 pub use crate::mem::{Access, Key};

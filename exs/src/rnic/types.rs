@@ -311,6 +311,10 @@ pub struct ListenOpts {
     pub v6_only: bool,
     /// Give a started connection this long to send its request.
     pub handshake_timeout: Duration,
+    /// The caller has the TCP port of this address: another device of the same program
+    /// listens there. (An RNIC whose own listeners are not TCP's, but stand for them on
+    /// this host, takes the port itself if not.)
+    pub port_held: bool,
 }
 
 /// How to end a connection.

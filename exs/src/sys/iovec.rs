@@ -18,6 +18,12 @@ pub struct IoVecMut<'a> {
     life: PhantomData<&'a mut [u8]>,
 }
 
+impl Default for IoVecMut<'_> {
+    fn default() -> Self {
+        IoVecMut::EMPTY
+    }
+}
+
 // SAFETY: an element is an address and a length; whoever made it answers for the
 // bytes for `'a` (a slice, or the contract of `from_raw`), on whatever thread.
 unsafe impl Send for IoVec<'_> {}
@@ -48,7 +54,7 @@ impl<'a> IoVec<'a> {
     }
 
     /// Address and length, for system calls that take one piece.
-    pub(super) fn parts(&self) -> (*mut libc::c_void, usize) {
+    pub(crate) fn parts(&self) -> (*mut libc::c_void, usize) {
         (self.raw.iov_base, self.raw.iov_len)
     }
 
@@ -87,7 +93,7 @@ impl<'a> IoVecMut<'a> {
     }
 
     /// Address and length, for system calls that take one piece.
-    pub(super) fn parts(&self) -> (*mut libc::c_void, usize) {
+    pub(crate) fn parts(&self) -> (*mut libc::c_void, usize) {
         (self.raw.iov_base, self.raw.iov_len)
     }
 

@@ -8,21 +8,26 @@
 mod eventfd;
 mod addr;
 mod clock;
+mod diag;
 mod ifaddrs;
 mod iovec;
 mod map;
+mod memfd;
 mod message;
 #[cfg(feature = "verbs")]
 mod limits;
+mod process;
 mod random;
 mod signal;
 mod sockaddr;
 mod tcp;
+mod unix;
 mod uring;
 
 #[cfg(feature = "verbs")]
 pub(crate) use addr::{RawAddr, from_raw};
 pub use clock::{Clock, cycles};
+pub use diag::listener_uid;
 pub use eventfd::EventFd;
 pub use ifaddrs::local_addrs;
 pub use iovec::{IoVec, IoVecMut};
@@ -30,6 +35,8 @@ pub use map::map_anonymous;
 pub(crate) use map::unmap;
 #[cfg(feature = "verbs")]
 pub use limits::memlock_limit;
+pub use memfd::{SharedMap, open_shared, share, share_readable};
+pub use process::read_process;
 pub use message::{
     Identity, PIECES_MAX, Received, accept, close_may_wait, connect, identify, is_nonblocking, poll_now,
     receive_message, send_message, shutdown, socket_option, wait_writable,
@@ -39,6 +46,10 @@ pub use signal::{HeldSignals, wait_readable};
 pub use sockaddr::{KernelAddr, SOCKADDR_MAX};
 pub use uring::{Ring, RingReply};
 pub use tcp::{
-    SendFlags, abort_on_close, connect_nonblocking, listen, max_segment, no_delay, read_at, receive,
+    SendFlags, abort_on_close, connect_nonblocking, hold_port, listen, max_segment, no_delay, read_at, receive,
     reserve_port, send, send_file, shutdown_write, user_timeout, will_need,
+};
+pub use unix::{
+    PeerCred, accept_unix, connect_abstract, effective_uid, listen_abstract, pair, peer_cred,
+    recv_with_fds, send_with_fds,
 };

@@ -62,6 +62,17 @@ pub fn listen(addr: &SocketAddr, backlog: u32, v6_only: bool) -> io::Result<TcpL
     Ok(TcpListener::from(fd))
 }
 
+/// Takes a TCP port without listening on it: nobody else can, and callers are refused.
+/// Without SO_REUSEADDR: or another could.
+pub fn hold_port(addr: &SocketAddr, v6_only: bool) -> io::Result<OwnedFd> {
+    let fd = socket(addr)?;
+    if addr.is_ipv6() {
+        set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &libc::c_int::from(v6_only))?;
+    }
+    bind(&fd, addr)?;
+    Ok(fd)
+}
+
 /// Starts to connect, from `source` if given. The outcome shows when the socket
 /// becomes writable.
 pub fn connect_nonblocking(

@@ -1,9 +1,6 @@
 //! Event sources as the reactor and the ready list name them, and their deadlines.
 
-use std::collections::{BTreeSet, HashMap};
-
 use super::table::ID_BITS;
-use crate::time::Time;
 
 /// Something that becomes ready or falls due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,49 +36,8 @@ impl Source {
     }
 }
 
-/// One deadline for each source that has one.
-#[derive(Default)]
-pub(super) struct Timers {
-    due: BTreeSet<(Time, Source)>,
-    set: HashMap<Source, Time>,
-}
-
-impl Timers {
-    /// Sets or moves the deadline of a source.
-    pub(super) fn set(&mut self, source: Source, at: Time) {
-        if let Some(old) = self.set.insert(source, at) {
-            self.due.remove(&(old, source));
-        }
-        self.due.insert((at, source));
-    }
-
-    /// Takes a source's deadline away.
-    pub(super) fn clear(&mut self, source: Source) {
-        if let Some(old) = self.set.remove(&source) {
-            self.due.remove(&(old, source));
-        }
-    }
-
-    /// True if the source has a deadline.
-    pub(super) fn is_set(&self, source: Source) -> bool {
-        self.set.contains_key(&source)
-    }
-
-    /// The earliest deadline.
-    pub(super) fn next(&self) -> Option<Time> {
-        self.due.first().map(|(at, _)| *at)
-    }
-
-    /// Takes one source that is due.
-    pub(super) fn expire(&mut self, now: Time) -> Option<Source> {
-        let (at, source) = *self.due.first()?;
-        if at > now {
-            return None;
-        }
-        self.clear(source);
-        Some(source)
-    }
-}
+/// The deadlines of sources.
+pub(super) type Timers = crate::rnic::timers::Timers<Source>;
 
 #[cfg(test)]
 mod tests {
@@ -95,22 +51,5 @@ mod tests {
         }
         assert_eq!(Source::of(3 << ID_BITS), None);
         assert_eq!(Source::of(usize::MAX), None);
-    }
-
-    #[test]
-    fn deadlines_move_and_fall_due_in_order() {
-        let mut t = Timers::default();
-        let (a, b) = (Source::Link(1), Source::Dial(1));
-        t.set(a, Time::from_nanos(10));
-        t.set(b, Time::from_nanos(20));
-        t.set(a, Time::from_nanos(30));
-        assert_eq!(t.next(), Some(Time::from_nanos(20)));
-        assert_eq!(t.expire(Time::from_nanos(19)), None);
-        assert_eq!(t.expire(Time::from_nanos(40)), Some(b));
-        assert_eq!(t.expire(Time::from_nanos(40)), Some(a));
-        assert_eq!(t.expire(Time::from_nanos(40)), None);
-        t.set(a, Time::from_nanos(1));
-        t.clear(a);
-        assert_eq!((t.next(), t.is_set(a)), (None, false));
     }
 }

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::raw::{CmId, ConnAttr};
-use crate::sys::{EventFd, HeldSignals};
+use crate::sys::EventFd;
 
 /// Where the threads leave what became of their connects.
 pub(super) struct Dialer {
@@ -38,7 +38,7 @@ impl Dialer {
     ) -> io::Result<()> {
         let (dialer, id) = (Arc::clone(self), Arc::clone(id));
         // It inherits the mask: the program's signals are for the program's threads.
-        let _held = HeldSignals::new();
+        let _held = crate::sys::HeldSignals::new();
         let thread = std::thread::Builder::new().name("exs-verbs-dial".to_owned());
         let dial = move || {
             let attr = ConnAttr { private_data: &private_data, ird, ord };

@@ -14,33 +14,38 @@ cp -r "$bed/../../exs/src" "$tree/"
 head -c $((24 << 20)) /dev/urandom >"$tree/large"
 : >"$tree/empty"
 
-# The side over the device has its queue pairs in the kernel; over_device looks for
-# them, so it is told of verbs whichever end the client is.
-mixed() { EXS_TRANSPORT=$device_side over_device "$@"; }
 device_side=$EXS_TRANSPORT
+
+# A server on the device listens there; what a client went by, it says itself.
+serves_by() { if [ "$1" = verbs ]; then listens_by_device yes; else listens_by_device no; fi; }
+went_by() { grep "$1" "$2" >/dev/null || { echo "the client did not go by $1:"; cat "$2"; return 1; }; }
 
 copy() { # SERVER-TRANSPORT CLIENT-TRANSPORT LISTEN [CRC]
     export EXS_CRC=${4:-off}
     rm -rf "$temp/there" "$temp/back"
     mkdir "$temp/there" "$temp/back"
     serve env EXS_TRANSPORT="$1" "$RDMA_BIN/exs-cp" serve --allow-anonymous --listen "$3" "$temp/there"
-    mixed within 60 env EXS_TRANSPORT="$2" "$RDMA_BIN/exs-cp" put "$tree" "$at"
+    serves_by "$1"
+    within 60 env EXS_TRANSPORT="$2" "$RDMA_BIN/exs-cp" put "$tree" "$at" >"$temp/out" 2>&1 || { cat "$temp/out"; return 1; }
+    went_by "by $2" "$temp/out"
     diff -r "$tree" "$temp/there/tree"
-    mixed within 60 env EXS_TRANSPORT="$2" "$RDMA_BIN/exs-cp" get "$at" tree "$temp/back"
+    within 60 env EXS_TRANSPORT="$2" "$RDMA_BIN/exs-cp" get "$at" tree "$temp/back" >"$temp/out" 2>&1 || { cat "$temp/out"; return 1; }
+    went_by "by $2" "$temp/out"
     diff -r "$tree" "$temp/back/tree"
     end "$server"
 }
 
 pingpong() { # SERVER-TRANSPORT CLIENT-TRANSPORT LISTEN ARGUMENTS...
     serve env EXS_TRANSPORT="$1" "$RDMA_BIN/exs-pingpong" --listen "$3"
-    mixed within 60 env EXS_TRANSPORT="$2" "$RDMA_BIN/exs-pingpong" "$at" "${@:4}" --json >"$temp/json"
-    grep "\"transport\":\"$2" "$temp/json" >/dev/null || { cat "$temp/json"; return 1; }
+    serves_by "$1"
+    within 60 env EXS_TRANSPORT="$2" "$RDMA_BIN/exs-pingpong" "$at" "${@:4}" --json >"$temp/json"
+    went_by "\"transport\":\"$2" "$temp/json"
     end "$server"
 }
 
 rdma_write() { # SERVER-TRANSPORT CLIENT-TRANSPORT
     serve env EXS_TRANSPORT="$1" "$RDMA_BIN/exs-rdma-write" serve --listen "$addr:0" --text "from the other kind" --once
-    if [ "$1" = verbs ]; then listens_by_device yes; else listens_by_device no; fi
+    serves_by "$1"
     within 30 env EXS_TRANSPORT="$2" "$RDMA_BIN/exs-rdma-write" "$at" >"$temp/out"
     grep "from the other kind" "$temp/out" || { cat "$temp/out"; return 1; }
     until_true 10 gone "$server"

@@ -1,6 +1,7 @@
 //! What the contract of sockets is tested on.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use exs::{Options, Socket, SocketType, Transport};
@@ -53,12 +54,15 @@ impl Env {
     /// Connections are made by TCP: a TCP server that knows nothing of us can be called
     /// by mistake.
     pub fn dials_by_tcp(&self) -> bool {
-        !Env::is_device(self.options.transport) || Env::is_iwarp()
+        match self.options.transport {
+            Transport::Shm => false,
+            other => !Env::is_device(other) || Env::is_iwarp(),
+        }
     }
 
     /// Listeners are TCP's, and nothing but this process reads from them.
     pub fn answers_by_tcp(&self) -> bool {
-        !Env::is_device(self.transport)
+        !Env::is_device(self.transport) && self.transport != Transport::Shm
     }
 
     /// An export, by either side, is of one connection: its key is worth nothing on
@@ -114,11 +118,21 @@ impl Env {
 
     /// An address that takes connections, or may take them, and never answers; for as
     /// long as what comes with it is kept.
-    pub fn silent(&self) -> (Option<TcpListener>, SocketAddr) {
+    pub fn silent(&self) -> (Option<OwnedFd>, SocketAddr) {
         if self.dials_by_tcp() {
             let tcp = TcpListener::bind(self.any()).unwrap();
             let addr = tcp.local_addr().unwrap();
-            return (Some(tcp), addr);
+            return (Some(tcp.into()), addr);
+        }
+        if self.options.transport == Transport::Shm {
+            // A name like a listener's, and nobody behind it.
+            let port = TcpListener::bind(self.any()).unwrap().local_addr().unwrap().port();
+            let name = match self.local {
+                IpAddr::V4(ip) => format!("exs/1/tcp4/{ip}:{port}"),
+                IpAddr::V6(ip) => format!("exs/1/tcp6/[{ip}%0]:{port}"),
+            };
+            let listener = exs::sys::listen_abstract(name.as_bytes(), 64).unwrap();
+            return (Some(listener), SocketAddr::new(self.local, port));
         }
         // Nobody has it: the device's network is its own.
         let nobody = match self.local {

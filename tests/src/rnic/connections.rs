@@ -172,8 +172,8 @@ pub fn a_silent_listener_times_out<H: Harness>() {
 /// A caller that connects and says nothing is dropped at the handshake timeout,
 /// and meanwhile keeps nobody else out.
 pub fn a_silent_caller_is_dropped<H: Harness>() {
-    if !H::is_software(0) {
-        return skip("strangers do not get past the kernel or the device");
+    if !H::is_software(0) || !H::dials_by_tcp(0) {
+        return skip("TCP's strangers do not get here");
     }
     let mut w = World::<H>::new(1);
     let handshake_timeout = Duration::from_secs(3600);
@@ -201,8 +201,8 @@ pub fn a_silent_caller_is_dropped<H: Harness>() {
 
 /// A caller that speaks something else is dropped without a trace.
 pub fn a_stranger_is_dropped<H: Harness>() {
-    if !H::is_software(0) {
-        return skip("strangers do not get past the kernel or the device");
+    if !H::is_software(0) || !H::dials_by_tcp(0) {
+        return skip("TCP's strangers do not get here");
     }
     let mut w = World::<H>::new(1);
     let (_, addr) = w.listen(0, H::local());

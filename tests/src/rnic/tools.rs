@@ -79,7 +79,8 @@ pub fn param(private_data: &[u8]) -> ConnParam<'_> {
 
 /// Listening options that most tests use.
 pub fn listen_opts() -> ListenOpts {
-    ListenOpts { backlog: 256, v6_only: false, handshake_timeout: Duration::from_secs(50) }
+    let handshake_timeout = Duration::from_secs(50);
+    ListenOpts { backlog: 256, v6_only: false, handshake_timeout, port_held: false }
 }
 
 /// A plain SEND of registered memory.

@@ -27,6 +27,8 @@ pub trait Harness {
     const SHRINK: usize = 1;
     /// Every connection asks for CRC.
     const CRC: bool = false;
+    /// Memory is of the kind that other processes can be given to read.
+    const SHARED: bool = false;
     /// Makes the RNIC of a node, whose event sources are registered with tokens from
     /// `token_base` on.
     fn make(node: usize, registry: mio::Registry, token_base: usize) -> Self::Rnic;
@@ -81,6 +83,8 @@ pub struct World<H: Harness> {
     polled: mio::Events,
     start: Instant,
     ahead: Duration,
+    /// An RNIC has more to do at once.
+    more: bool,
 }
 
 /// A queue pair with all that belongs to it.
@@ -121,6 +125,7 @@ impl<H: Harness> World<H> {
             polled: mio::Events::with_capacity(256),
             start: Instant::now(),
             ahead: Duration::ZERO,
+            more: false,
         };
         for i in 0..rnics {
             let registry = world.poll.registry().try_clone().expect("a registry");
@@ -160,12 +165,14 @@ impl<H: Harness> World<H> {
         self.ahead += by;
     }
 
-    /// Waits for readiness at most `limit`, and lets every RNIC make progress.
+    /// Waits for readiness at most `limit`, and lets every RNIC make progress: once, so
+    /// that a long transfer takes many steps.
     pub fn step(&mut self, limit: Duration) {
-        self.wait(limit);
+        self.wait(if self.more { Duration::ZERO } else { limit });
         let now = self.now();
+        self.more = false;
         for (i, rnic) in self.rnics.iter_mut().enumerate() {
-            while rnic.progress(now) {}
+            self.more |= rnic.progress(now);
             while let Some(event) = rnic.poll_event() {
                 match event {
                     RnicEvent::Cm(event) => self.cm[i].push_back(event),
@@ -219,6 +226,9 @@ impl<H: Harness> World<H> {
     pub fn settle(&mut self) {
         for _ in 0..10 {
             self.step(Duration::from_millis(2));
+            while self.more {
+                self.step(Duration::ZERO);
+            }
         }
     }
 
@@ -345,8 +355,12 @@ impl<H: Harness> World<H> {
 
     /// Registers bytes in an end's domain.
     pub fn buf(&mut self, end: End, bytes: Vec<u8>, access: Access) -> Buf {
-        let region = Region::from_vec(bytes);
+        let region = match H::SHARED && !bytes.is_empty() {
+            true => Region::map_shared(bytes.len()).expect("memory"),
+            false => Region::from_vec(bytes.clone()),
+        };
         let segment = region.segment(0, region.len()).expect("the whole region");
+        segment.write_at(0, &bytes);
         let mr = self.rnics[end.node].reg_mr(end.pd, &segment, access).expect("reg_mr");
         Buf { region, mr }
     }

@@ -98,7 +98,7 @@ impl Facts {
             name: t.transport.to_string(),
             built_in: t.built_in,
             available: t.trouble.is_none()
-                && (t.transport == Transport::Soft || !t.devices.is_empty()),
+                && (t.transport != Transport::Verbs || !t.devices.is_empty()),
             trouble: t.trouble,
             devices: t.devices.into_iter().map(device).collect(),
         };

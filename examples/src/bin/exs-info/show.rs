@@ -35,6 +35,9 @@ fn transport(out: &mut String, kind: &Kind) -> std::fmt::Result {
         (None, "soft") => {
             writeln!(out, "soft   available: the software RNIC, iWARP over TCP; needs no device")?;
         }
+        (None, "shm") => {
+            writeln!(out, "shm    available: shared memory, to peers on this host")?;
+        }
         (None, name) => {
             let s = if kind.devices.len() == 1 { "" } else { "s" };
             writeln!(out, "{name:<6} available: {} RDMA device{s}", kind.devices.len())?;

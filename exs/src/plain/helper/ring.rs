@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Inbox, Job};
-use crate::sys::{EventFd, HeldSignals, Ring};
+use crate::sys::{HeldSignals, EventFd, Ring};
 
 enum Command {
     Start(u64, Job),

@@ -13,6 +13,8 @@ use crate::time::Time;
 
 /// The software RNIC's place in the table of devices.
 pub(super) const SOFT: usize = 0;
+/// That of shared memory, if there is any.
+pub(super) const SHM: usize = 1;
 
 /// The RDMA devices of this host.
 pub(in crate::progress) enum Verbs {
@@ -80,7 +82,7 @@ impl Engine {
     /// # Errors
     /// [`Error::NoDevice`] if it must have one and there is none.
     pub(super) fn verbs_for(&mut self, opts: &Options) -> Result<Vec<usize>, Error> {
-        if opts.transport == Transport::Soft {
+        if matches!(opts.transport, Transport::Soft | Transport::Shm) {
             return Ok(Vec::new());
         }
         self.open_verbs();
@@ -96,6 +98,19 @@ impl Engine {
             return Ok(found);
         }
         Err(Error::NoDevice { why: self.why_none(opts.device.as_deref()) })
+    }
+
+    /// Shared memory, if a socket with these options may use it.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] if it must, and there is none.
+    pub(super) fn shm_for(&self, opts: &Options) -> Result<Option<usize>, Error> {
+        let there = self.devices.get(SHM).is_some_and(|d| d.transport == Transport::Shm);
+        match opts.transport {
+            Transport::Auto | Transport::Shm if there => Ok(Some(SHM)),
+            Transport::Shm => Err(Error::NoDevice { why: "there is no shared memory".to_owned() }),
+            _ => Ok(None),
+        }
     }
 
     fn usable(&self, opts: &Options) -> Vec<usize> {
@@ -150,7 +165,8 @@ impl Engine {
         now: Time,
     ) -> Result<Vec<Verdict>, Error> {
         let mut devices = self.verbs_for(opts)?;
-        if opts.transport != Transport::Verbs {
+        devices.extend(self.shm_for(opts)?);
+        if uses_soft(opts) {
             devices.push(SOFT);
         }
         let verdict = |device: usize| {
@@ -167,8 +183,12 @@ impl Engine {
 
     /// The ways of a connect, in the order in which it would try them, for people.
     pub(crate) fn explain(&mut self, opts: &Options, addr: SocketAddr, now: Time) -> Vec<Candidate> {
+        let pinned = match opts.transport {
+            Transport::Shm => Transport::Shm,
+            _ => Transport::Verbs,
+        };
         let none = |reason| Candidate {
-            transport: Transport::Verbs,
+            transport: pinned,
             device: None,
             usable: false,
             reason,
@@ -178,13 +198,17 @@ impl Engine {
             Err(e) => return vec![none(e.to_string())],
         };
         let mut ways = Vec::new();
-        if opts.transport == Transport::Auto && verdicts.len() == 1 {
+        let no_device = verdicts.iter().all(|v| v.transport != Transport::Verbs);
+        if opts.transport == Transport::Auto && no_device {
             ways.push(none(self.why_none(None)));
         }
         ways.extend(verdicts.into_iter().map(|v| {
             let reason = match (&v.refused, v.transport) {
                 (Some(why), _) => why.to_string(),
                 (None, _) if let Some(ago) = v.silent => silence::describe(ago),
+                (None, Transport::Shm) => {
+                    format!("{} is this host's: if the peer takes shared memory there", addr.ip())
+                }
                 (None, Transport::Verbs) => format!("the way to {} goes by it", addr.ip()),
                 (None, _) => "iWARP over TCP goes wherever TCP does".to_owned(),
             };
@@ -203,4 +227,9 @@ impl Engine {
         crate::trace::warn!("the RDMA device {} was removed", d.name());
         self.drop_listeners_on(device);
     }
+}
+
+/// Whether a socket with these options may use the software RNIC.
+pub(super) fn uses_soft(opts: &Options) -> bool {
+    matches!(opts.transport, Transport::Auto | Transport::Soft)
 }

@@ -28,6 +28,13 @@ pub(super) fn map(len: usize) -> Result<Segment, RnicError> {
         .map_err(|_| RnicError::Os { call: "mmap", errno: libc::ENOMEM })
 }
 
+/// Memory of our own that a peer on this host may be given to read.
+pub(super) fn map_shared(len: usize) -> Result<Segment, RnicError> {
+    Region::map_shared(len)
+        .and_then(|region| region.segment(0, len))
+        .map_err(|_| RnicError::Os { call: "mmap", errno: libc::ENOMEM })
+}
+
 /// An RNIC and what belongs to it.
 pub(super) struct Device {
     pub(super) index: usize,

@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::choose::SOFT;
 use super::domain::Place;
 use super::post::Ticket;
 use super::sock::{Sock, State};
@@ -25,6 +24,9 @@ use crate::time::Time;
 /// An attempt that others can follow has this long at most, and a third of the time
 /// for connecting: a device whose network swallows what is sent must not use it up.
 const ATTEMPT_MAX: Duration = Duration::from_secs(3);
+
+/// What shared memory calls itself.
+const SHM_NAME: &str = "shm";
 
 /// A connect under way.
 pub(super) struct Dial {
@@ -43,23 +45,32 @@ pub(super) struct Dial {
 
 impl Dial {
     /// Why the device at hand was taken.
-    fn reason(&self, device: usize, pinned: bool) -> String {
+    fn reason(&self, by: Transport, pinned: bool) -> String {
+        if pinned {
+            return "it was asked for".to_owned();
+        }
         let others = self.failed.iter().map(|(name, why)| format!("{name}: {why}"));
         let passed = self.passed.iter().map(|(name, why)| format!("{name}: {why}"));
         let others: Vec<String> = others.chain(passed).collect();
-        match (device == SOFT, others.is_empty()) {
-            (_, true) if pinned => "it was asked for".to_owned(),
-            (true, true) => "there is no RDMA device to use".to_owned(),
-            (true, false) => format!("no RDMA device has the peer ({})", others.join("; ")),
-            (false, true) => format!("the way to {} goes by it", self.addr),
-            (false, false) => {
-                format!("the way to {} goes by it ({})", self.addr, others.join("; "))
+        let only_shm = others.len() == 1 && others[0].starts_with(SHM_NAME);
+        let others = others.join("; ");
+        match (by, others.is_empty()) {
+            (Transport::Soft, true) => "there is no RDMA device to use".to_owned(),
+            (Transport::Soft, false) if only_shm => {
+                format!("there is no better way to the peer ({others})")
             }
+            (Transport::Soft, false) => format!("no RDMA device has the peer ({others})"),
+            (Transport::Shm, true) => "the peer is on this host".to_owned(),
+            (Transport::Shm, false) => format!("the peer is on this host ({others})"),
+            (_, true) => format!("the way to {} goes by it", self.addr),
+            (_, false) => format!("the way to {} goes by it ({others})", self.addr),
         }
     }
 
     /// The error of a connect that has come to nothing.
     fn error(mut self) -> Error {
+        // That a peer which nobody reaches has no shared memory either says nothing.
+        self.failed.retain(|(name, _)| name != SHM_NAME);
         let before = match self.failed.split_last() {
             None | Some((_, [])) => String::new(),
             Some((_, others)) => {
@@ -96,6 +107,9 @@ impl Engine {
             self.verdicts(&opts, addr, bind, now)?
         {
             match (refused, silent) {
+                (Some(source), _) if opts.transport == Transport::Shm => {
+                    return Err(Error::Connect { addr, source, before: String::new() });
+                }
                 (Some(why), _) => passed.push((name, why.to_string())),
                 (None, ago) => {
                     left.push_back(device);
@@ -140,7 +154,8 @@ impl Engine {
                 true if dial.last.is_none() || !silent(&device) => left,
                 _ => left.min(ATTEMPT_MAX).min(dial.timeout / 3),
             };
-            let (addr, reason) = (dial.addr, dial.reason(device, pinned));
+            let (addr, by) = (dial.addr, self.devices[device].transport);
+            let reason = dial.reason(by, pinned);
             self.sock(id)?.dial = Some(dial);
             match self.attempt(id, device, addr, timeout, now) {
                 Ok((qp, place, session)) => {
@@ -209,7 +224,10 @@ impl Engine {
     pub(super) fn attempt_failed(&mut self, id: SockId, source: RnicError, now: Time) {
         let Ok(s) = self.sock(id) else { return };
         let device = s.place.device;
-        if let Some(addr) = s.dial.as_ref().map(|d| d.addr).filter(|_| device != SOFT) {
+        let addr = s.dial.as_ref().map(|d| d.addr);
+        // (Within a host it is one process that is silent, and not an address.)
+        let is_verbs = self.devices[device].transport == Transport::Verbs;
+        if let Some(addr) = addr.filter(|_| is_verbs) {
             match source {
                 RnicError::Timeout(_) | RnicError::Os { errno: libc::ETIMEDOUT, .. } => {
                     self.silences.note(device, addr.ip(), now);

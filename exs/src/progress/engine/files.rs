@@ -11,7 +11,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::device::{Device, map};
+use super::device::{Device, map_shared};
 use super::{Engine, WcStatus};
 use crate::mem::{Access, Segment};
 use crate::rnic::{FileRange, Qp, RnicError, SendWr, Sge, Wc};
@@ -77,7 +77,7 @@ impl Device {
     }
 
     fn add_piece(&mut self, domain: u32) -> Result<(), RnicError> {
-        let seg = map(PIECE)?;
+        let seg = map_shared(PIECE)?;
         let (rnic, d) = self.domain(domain)?;
         let mr = rnic.reg_mr(d.pd, &seg, Access::LOCAL)?;
         let (_, o) = self.pools(domain)?;

@@ -5,10 +5,13 @@
 //! TCP port on its addresses, and needs no company there: what comes by TCP reaches
 //! it. But then nobody can listen on that port everywhere, so a listener on any
 //! address becomes one on each address that the host has now.
+//!
+//! Shared memory listens beside whatever has the TCP port: its names stand for ports, and
+//! are bound only while the port is held. Where it cannot, the others go on without it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use super::choose::SOFT;
+use super::choose::{SOFT, uses_soft};
 use super::domain::Place;
 use super::device::Device;
 use super::sock::{Accepts, State};
@@ -40,6 +43,8 @@ struct Plan {
     addrs: Vec<SocketAddr>,
     verbs: Vec<usize>,
     soft: bool,
+    /// Shared memory, and whether it is all that is wanted.
+    shm: Option<(usize, bool)>,
     group: Option<String>,
     opts: ListenOpts,
 }
@@ -57,17 +62,19 @@ impl Engine {
         let addr = s.bound.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
         let opts = s.opts.clone();
         let verbs = self.verbs_for(&opts)?;
-        let soft = opts.transport != Transport::Verbs;
+        let soft = uses_soft(&opts);
+        let shm = self.shm_for(&opts)?.map(|d| (d, opts.transport == Transport::Shm));
         let listen_opts = ListenOpts {
             backlog: backlog.max(1),
             v6_only: opts.v6_only,
             handshake_timeout: opts.connect_timeout,
+            port_held: false,
         };
         let addrs = match soft && !verbs.is_empty() && addr.ip().is_unspecified() {
             true => self.everywhere(addr, opts.v6_only)?,
             false => vec![addr],
         };
-        let plan = Plan { addrs, verbs, soft, group: opts.trust_group, opts: listen_opts };
+        let plan = Plan { addrs, verbs, soft, shm, group: opts.trust_group, opts: listen_opts };
         let (on, port) =
             self.open_listeners(&plan).map_err(|source| Error::Listen { addr, source })?;
         for &(place, listener) in &on {
@@ -111,7 +118,7 @@ impl Engine {
                 None => RnicError::Os { call: "listen", errno: libc::EADDRNOTAVAIL },
                 Some(e) => e,
             };
-            for (place, listener) in opened.on {
+            for (place, listener) in opened.on.into_iter().rev() {
                 self.end_listener(place, listener);
             }
             if tries == 0 || !in_use(&taken) {
@@ -127,11 +134,13 @@ impl Engine {
         let mut trouble = None;
         for &addr in &plan.addrs {
             let mut tcp_taken = false;
-            for &device in plan.verbs.iter().chain(plan.soft.then_some(&SOFT)) {
+            let alone = plan.shm.filter(|(_, alone)| *alone).map(|(d, _)| d);
+            let software = plan.soft.then_some(SOFT).or(alone);
+            for device in plan.verbs.iter().copied().chain(software) {
                 if device == SOFT && tcp_taken {
                     continue;
                 }
-                match self.listen_on(device, addr, &mut opened, plan) {
+                match self.listen_on(device, addr, &mut opened, plan, false) {
                     Ok(()) => tcp_taken |= self.devices[device].rnic.caps().owns_tcp_port,
                     Err(e) if in_use(&e) => {
                         opened.trouble = Some(e);
@@ -144,10 +153,17 @@ impl Engine {
                     }
                 }
             }
+            // Its name stands for the TCP port, so it comes after it.
+            if let Some((shm, false)) = plan.shm
+                && tcp_taken
+                && let Err(e) = self.listen_on(shm, addr, &mut opened, plan, true)
+            {
+                crate::trace::warn!("not listening on {addr} by shared memory: {e}");
+            }
         }
         if opened.on.is_empty() {
             opened.trouble = match trouble {
-                Some(e) if not_here(&e) && !plan.soft => Some(NOT_A_DEVICE),
+                Some(e) if not_here(&e) && !plan.soft && plan.shm.is_none() => Some(NOT_A_DEVICE),
                 other => other,
             };
         }
@@ -160,10 +176,11 @@ impl Engine {
         mut addr: SocketAddr,
         opened: &mut Opened,
         plan: &Plan,
+        port_held: bool,
     ) -> Result<(), RnicError> {
         addr.set_port(opened.port);
         let d = &mut self.devices[device];
-        let mut opts = plan.opts;
+        let mut opts = ListenOpts { port_held, ..plan.opts };
         if d.transport == Transport::Verbs {
             opts.backlog = opts.backlog.max(VERBS_BACKLOG);
         }
@@ -183,7 +200,8 @@ impl Engine {
             return;
         }
         let Some(accepts) = s.accepts.take() else { return };
-        for (place, listener) in accepts.on {
+        // The last first: shared memory's names before the TCP ports that they stand for.
+        for (place, listener) in accepts.on.into_iter().rev() {
             self.by_listener.remove(&(place.device, listener));
             self.end_listener(place, listener);
         }

@@ -63,7 +63,7 @@ pub use self::post::{FileSend, RecvFlags};
 /// Rounds of `settle` before the lock is given up for a moment.
 const ROUNDS: usize = 64;
 /// Tokens of the reactor that belong to one device.
-const TOKENS_PER_DEVICE: usize = 1 << 32;
+pub(super) const TOKENS_PER_DEVICE: usize = 1 << 32;
 
 /// A socket's name: its slot and the slot's generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -156,14 +156,16 @@ impl Engine {
         context: u64,
         me: Weak,
         released: Arc<Released>,
-        (soft, plain): (Box<dyn Rnic>, Plain),
+        (soft, shm, plain): (Box<dyn Rnic>, Option<Box<dyn Rnic>>, Plain),
         verbs: Verbs,
     ) -> Engine {
+        let mut devices = vec![Device::new(choose::SOFT, soft, Transport::Soft)];
+        devices.extend(shm.map(|rnic| Device::new(choose::SHM, rnic, Transport::Shm)));
         let home: Arc<dyn ReleaseRegistration> = Arc::clone(&released) as _;
         Engine {
             context,
             me,
-            devices: vec![Device::new(choose::SOFT, soft, Transport::Soft)],
+            devices,
             verbs,
             silences: silence::Silences::default(),
             socks: slab::Slab::new(),

@@ -1,0 +1,350 @@
+//! One connection: the shared memory, the UNIX socket beside it, and how far both are.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::greet::{Cookie, MAX_MESSAGE, Message};
+use super::ring::{Mem, Word};
+use super::rx::Rx;
+use super::source::{Shares, Views};
+use super::tx::Tx;
+use crate::iwarp::RxBuf;
+use crate::mem::KeyTable;
+use crate::rnic::{DisconnectCause, Qp, TermCode, Wc, WcOp, WcStatus};
+use crate::sys::{EventFd, PeerCred, recv_with_fds, send_with_fds};
+
+/// To be woken for records and payload.
+pub(super) const FOR_RECORDS: u64 = 1;
+/// To be woken when the peer is done with records, or has made room.
+pub(super) const FOR_ROOM: u64 = 2;
+/// To be woken for the end.
+pub(super) const FOR_END: u64 = 4;
+
+/// Values of [`Word::State`]: open, cut, or (with a code) refused.
+const ABORTED: u64 = 1;
+const REFUSED: u64 = 2 << 32;
+
+/// Bells by the socket after which an eventfd takes their place.
+const BELLS: u32 = 8;
+/// Messages taken from a socket at a time.
+const MESSAGES: usize = 16;
+
+/// Whom a link works for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// A queue pair.
+    Qp(u32),
+    /// A listener, and a request that waits for its answer.
+    Asking { listener: u32, req: u32 },
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// The listener has no room yet: there is no socket.
+    Calling,
+    /// HELLO has gone, or is awaited.
+    Greeting,
+    /// ACCEPT has gone, READY is awaited.
+    Accepted,
+    /// Connected.
+    Open,
+}
+
+/// Why a connection must end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The peer broke a rule.
+    Violation(TermCode),
+    /// The peer is gone, or has cut the connection.
+    Gone,
+    /// The peer says that this side broke a rule.
+    Refused(TermCode),
+}
+
+/// What a connection needs of its RNIC to move data.
+pub(super) struct Env<'a> {
+    pub(super) keys: &'a KeyTable,
+    pub(super) pd: u32,
+    pub(super) qp: u32,
+    /// Where receives come from, and for how many there is room in their CQ.
+    pub(super) recvs: &'a mut VecDeque<RxBuf>,
+    pub(super) room: usize,
+    pub(super) wcs: &'a mut Vec<Wc>,
+}
+
+impl Env<'_> {
+    /// The next receive, if there is one.
+    pub(super) fn take(&mut self) -> Option<RxBuf> {
+        if self.room == 0 {
+            return None;
+        }
+        let buf = self.recvs.pop_front()?;
+        self.room -= 1;
+        Some(buf)
+    }
+
+    pub(super) fn wc(&self, wr_id: u64, op: WcOp, status: WcStatus, byte_len: u64) -> Wc {
+        Wc {
+            wr_id,
+            qp: Qp(self.qp),
+            status,
+            op,
+            byte_len,
+            imm: None,
+            invalidated: None,
+            solicited: false,
+        }
+    }
+}
+
+/// What a turn of a connection came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Pass {
+    /// The budget ran out: there is more to do at once.
+    pub(super) more: bool,
+    /// Something was moved.
+    pub(super) moved: bool,
+}
+
+/// The bell of the other side.
+#[derive(Default)]
+enum Bell {
+    /// A message on the socket: a descriptor less, for connections that are mostly idle.
+    #[default]
+    Message,
+    /// An eventfd of its own. Only of a peer of our user: as the description is shared,
+    /// its owner could make signalling it block.
+    Event(EventFd),
+}
+
+/// A connection.
+pub(super) struct Link {
+    pub(super) sock: Option<OwnedFd>,
+    pub(super) mem: Mem,
+    pub(super) owner: Owner,
+    pub(super) phase: Phase,
+    pub(super) tx: Tx,
+    pub(super) rx: Rx,
+    pub(super) shares: Shares,
+    pub(super) views: Views,
+    bell: Bell,
+    /// Ours, in the reactor.
+    pub(super) event: Option<EventFd>,
+    bells: u32,
+    pub(super) cred: PeerCred,
+    pub(super) their_cookie: Cookie,
+    /// The peer is of our own user.
+    pub(super) trusted: bool,
+    /// The peer can read our memory.
+    pub(super) peer_reads: bool,
+    /// (Ours, the peer's).
+    pub(super) addrs: (SocketAddr, SocketAddr),
+    /// READs as negotiated: that we may issue, that we answer.
+    pub(super) ord: u32,
+    pub(super) ird: u32,
+    /// What there is to say, and to hand over, while there is no socket.
+    pub(super) hello: Vec<u8>,
+    pub(super) memfd: Option<OwnedFd>,
+    /// An orderly end was asked for, by either side.
+    pub(super) closing: bool,
+    /// The socket has something to read.
+    pub(super) readable: bool,
+    /// The peer has hung up: what it has left in the ring is all there will be.
+    pub(super) hung_up: bool,
+    /// Waits for a receive.
+    pub(super) stalled: bool,
+    /// On the ready list; on the list of those that are looked at while spinning.
+    pub(super) queued: bool,
+    pub(super) hot: bool,
+    /// Looks in vain since something moved.
+    pub(super) misses: u32,
+}
+
+/// What came by the socket.
+pub(super) enum Note {
+    /// A message of the start-up.
+    Message(Message),
+    /// Nothing more, for now.
+    Nothing,
+    /// Something that makes no sense.
+    Nonsense,
+}
+
+impl Link {
+    pub(super) fn new(
+        sock: Option<OwnedFd>,
+        mem: Mem,
+        owner: Owner,
+        addrs: (SocketAddr, SocketAddr),
+    ) -> Link {
+        let phase = if sock.is_some() { Phase::Greeting } else { Phase::Calling };
+        Link {
+            sock,
+            mem,
+            owner,
+            phase,
+            tx: Tx::default(),
+            rx: Rx::default(),
+            shares: Shares::default(),
+            views: Views::default(),
+            bell: Bell::default(),
+            event: None,
+            bells: 0,
+            cred: PeerCred { pid: 0, uid: u32::MAX },
+            their_cookie: Cookie::default(),
+            trusted: false,
+            peer_reads: false,
+            addrs,
+            ord: 0,
+            ird: 0,
+            hello: Vec::new(),
+            memfd: None,
+            closing: false,
+            // An edge may have passed before anybody listened for it.
+            readable: true,
+            hung_up: false,
+            stalled: false,
+            queued: false,
+            hot: false,
+            misses: 0,
+        }
+    }
+
+    /// The socket, which is there in all phases but the first.
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.sock.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Sends a message. One that the peer has no room for is lost: it is not reading, so
+    /// it is awake, or has other messages to wake for.
+    pub(super) fn say(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> bool {
+        self.fd().is_some_and(|fd| send_with_fds(fd, &message.emit(), fds).is_ok())
+    }
+
+    /// Wakes the peer if it sleeps and wants to know of `what`.
+    pub(super) fn ring(&self, what: u64) {
+        if self.mem.wants_bell(what) {
+            match &self.bell {
+                Bell::Event(event) => event.signal(),
+                Bell::Message => {
+                    self.say(&Message::Bell, &[]);
+                }
+            }
+        }
+    }
+
+    /// The next message of the start-up, or that the peer has hung up. Others are dealt
+    /// with here.
+    pub(super) fn next_note(&mut self) -> Note {
+        for _ in 0..MESSAGES {
+            let mut buf = [0; MAX_MESSAGE];
+            let Some(fd) = self.fd().filter(|_| self.readable && !self.hung_up) else {
+                return Note::Nothing;
+            };
+            let (n, fds) = match recv_with_fds(fd, &mut buf) {
+                Ok((0, _)) => {
+                    self.hung_up = true;
+                    return Note::Nothing;
+                }
+                Ok(got) => got,
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                    self.readable = false;
+                    return Note::Nothing;
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(e) if e.kind() == std::io::ErrorKind::InvalidData => return Note::Nonsense,
+                Err(_) => {
+                    self.hung_up = true;
+                    return Note::Nothing;
+                }
+            };
+            let Some(message) = Message::parse(&buf[..n]) else { return Note::Nonsense };
+            if !self.aside(&message, &fds) {
+                return Note::Message(message);
+            }
+        }
+        Note::Nothing
+    }
+
+    /// Deals with a message that is none of the start-up's.
+    fn aside(&mut self, message: &Message, fds: &[OwnedFd]) -> bool {
+        match (message, fds) {
+            (Message::Bell, _) => self.bells = self.bells.saturating_add(1),
+            (Message::PassBell, [fd]) if self.trusted => {
+                if let Ok(fd) = fd.try_clone() {
+                    self.bell = Bell::Event(EventFd::from(fd));
+                }
+            }
+            (&Message::Share { slot, generation, len }, [fd]) if self.trusted => {
+                return self.views.add(slot, generation, len, fd);
+            }
+            (&Message::Unshare { slot, generation }, _) => self.views.remove(slot, generation),
+            _ => return false,
+        }
+        true
+    }
+
+    /// True if it is time for an eventfd in place of messages.
+    pub(super) fn wants_event(&self) -> bool {
+        self.trusted && self.event.is_none() && self.bells >= BELLS
+    }
+
+    /// Takes who is at the other end (`us`: the user whom we trust), and tries what can be read of it.
+    pub(super) fn know(&mut self, cred: PeerCred, us: Option<u32>, cookie: Cookie) -> bool {
+        (self.cred, self.trusted) = (cred, us == Some(cred.uid));
+        self.trusted && self.views.probe(cred.pid, cookie)
+    }
+
+    /// How the peer has ended the connection, if it has.
+    pub(super) fn their_end(&self) -> Option<End> {
+        match self.mem.theirs(Word::State) {
+            0 => None,
+            state if state & REFUSED != 0 => {
+                let [code, etype, layer, ..] = state.to_le_bytes();
+                Some(End::Refused(TermCode { layer, etype, code }))
+            }
+            _ => Some(End::Gone),
+        }
+    }
+
+    /// Lets the peer see how this side ends the connection.
+    pub(super) fn tell_end(&self, cause: DisconnectCause) {
+        let state = match cause {
+            DisconnectCause::Orderly => return,
+            DisconnectCause::TerminatedByUs(TermCode { layer, etype, code }) => {
+                REFUSED | u64::from(layer) << 16 | u64::from(etype) << 8 | u64::from(code)
+            }
+            _ => ABORTED,
+        };
+        self.mem.set(Word::State, state);
+        self.ring(FOR_END);
+    }
+
+    /// Moves what can be moved, both ways.
+    pub(super) fn turn(&mut self, env: &mut Env<'_>, budget: usize) -> Result<Pass, End> {
+        let received = self.receive(env, budget)?;
+        let sent = self.transmit(env, budget)?;
+        let more = received.more || sent.more;
+        Ok(Pass { more, moved: received.moved || sent.moved })
+    }
+
+    /// True if there is something to do, by the words of the peer.
+    pub(super) fn peek(&self) -> bool {
+        self.rx.peek(&self.mem, self.stalled)
+            || self.tx.peek(&self.mem)
+            || self.mem.theirs(Word::State) != 0
+    }
+
+    /// Says that we sleep. True if there is something to do already: then we do not.
+    pub(super) fn arm(&mut self) -> bool {
+        let room = if self.tx.waits_for_peer() { FOR_ROOM } else { 0 };
+        self.mem.fall_asleep(FOR_RECORDS | FOR_END | room);
+        let found = self.peek();
+        if found {
+            self.mem.wake_up();
+        }
+        found
+    }
+}

@@ -1,0 +1,191 @@
+//! Protection domains, memory regions and windows.
+//!
+//! As on the software RNIC a key is random, of one domain or of one queue pair, and
+//! looked up whenever bytes are to move. So to close a window, or to end a registration,
+//! is to remove a key; and to see that no work goes on with the memory.
+
+use std::collections::BTreeSet;
+
+use super::ShmRnic;
+use super::qp::Conn;
+use crate::mem::{Access, Grant, Key, Scope, Segment, Sgl};
+use crate::rnic::{Mr, Pd, Qp, RnicError, TermCode};
+
+/// A protection domain and what is in it.
+#[derive(Default)]
+pub(super) struct Domain {
+    mrs: usize,
+    pub(super) qps: BTreeSet<u32>,
+    pub(super) srqs: Vec<u32>,
+}
+
+/// Who may have work that refers to an MR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Users {
+    /// One queue pair, at most.
+    One(u32),
+    /// Any queue pair or SRQ of the domain.
+    Any,
+}
+
+/// A memory window of a queue pair.
+#[derive(Clone, Copy)]
+pub(super) struct Window {
+    key: Key,
+    mr: Key,
+}
+
+impl Window {
+    /// Whether it is the one of this key.
+    pub(super) fn is(&self, key: Key) -> bool {
+        self.key == key
+    }
+}
+
+impl ShmRnic {
+    pub(super) fn free_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
+        let domain = self.pds.get(pd.0)?;
+        match domain.mrs + domain.qps.len() + domain.srqs.len() {
+            0 => self.pds.remove(pd.0).map(drop),
+            users => Err(RnicError::Busy { what: "protection domain", id: pd.0, users }),
+        }
+    }
+
+    fn issue_key(&mut self, grant: Grant) -> Key {
+        let random = &mut self.random;
+        self.keys.insert(grant, &mut || random.next_u32())
+    }
+
+    pub(super) fn register(
+        &mut self,
+        pd: Pd,
+        memory: &Segment,
+        access: Access,
+    ) -> Result<Mr, RnicError> {
+        self.pds.get_mut(pd.0)?.mrs += 1;
+        let scope = Scope::Domain(pd.0);
+        let key = self.issue_key(Grant { segment: memory.clone(), access, scope });
+        Ok(Mr { key })
+    }
+
+    /// Notes that a queue pair's work refers to MRs (0 is none).
+    pub(super) fn note_user(&mut self, qp: u32, lkeys: &[Key]) {
+        for key in lkeys.iter().filter(|k| **k != 0) {
+            let users = self.users.entry(*key).or_insert(Users::One(qp));
+            if *users != Users::One(qp) {
+                *users = Users::Any;
+            }
+        }
+    }
+
+    /// Notes that buffers of an SRQ refer to MRs.
+    pub(super) fn note_shared(&mut self, lkeys: &[Key]) {
+        for key in lkeys.iter().filter(|k| **k != 0) {
+            self.users.insert(*key, Users::Any);
+        }
+    }
+
+    pub(super) fn deregister(&mut self, mr: Mr) -> Result<(), RnicError> {
+        let pd = match self.keys.get(mr.key).map(|g| g.scope) {
+            Some(Scope::Domain(pd)) => pd,
+            _ => return Err(RnicError::NoSuch { what: "memory region", id: mr.key }),
+        };
+        let grant = self.keys.remove(mr.key);
+        if let Ok(domain) = self.pds.get_mut(pd) {
+            domain.mrs = domain.mrs.saturating_sub(1);
+        }
+        let qps = match self.users.remove(&mr.key) {
+            // Registered, and never used.
+            None => Vec::new(),
+            Some(Users::One(qp)) => vec![qp],
+            Some(Users::Any) => {
+                let (qps, srqs) = match self.pds.get(pd) {
+                    Ok(d) => (d.qps.iter().copied().collect(), d.srqs.clone()),
+                    Err(_) => (Vec::new(), Vec::new()),
+                };
+                for srq in srqs {
+                    if let Ok(queue) = self.srqs.get_mut(srq) {
+                        revoke(queue.bufs.iter_mut(), mr.key);
+                    }
+                }
+                qps
+            }
+        };
+        // What the peers map of the region goes when its last user here has gone.
+        drop(grant);
+        for qp in qps {
+            self.revoke_from(qp, mr.key);
+        }
+        Ok(())
+    }
+
+    /// Takes the memory of an MR away from a queue pair, which may be gone.
+    fn revoke_from(&mut self, id: u32, key: Key) {
+        self.drop_windows(id, |w| w.mr == key);
+        let Ok(qp) = self.qps.get_mut(id) else { return };
+        revoke(qp.recvs.iter_mut(), key);
+        let Conn::Link(link) = qp.conn else { return };
+        let Ok(l) = self.links.get_mut(link) else { return };
+        if l.tx.uses(key) || l.rx.uses(key) {
+            // The peer may be reading it, or be about to: it is told before this returns,
+            // and lets go of what it has read.
+            let code = TermCode { layer: 0, etype: 0, code: 0 };
+            self.cut(link, crate::rnic::DisconnectCause::TerminatedByUs(code), Some(key));
+        } else if l.shares.any()
+            && let Some(sock) = l.sock.as_ref()
+        {
+            l.shares.sweep(std::os::fd::AsFd::as_fd(sock));
+        }
+    }
+
+    pub(super) fn bind(
+        &mut self,
+        qp: Qp,
+        mr: Mr,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Key, RnicError> {
+        let pd = self.live_qp(qp, "a live connection")?.attr.pd.0;
+        // A window for writing needs a region that may be written at all, as in verbs.
+        let local_write = access.local_write || access.remote_write;
+        let need = Access { local_write, ..Access::LOCAL_READ };
+        let segment = self.keys.check_local(pd, mr.key, addr, len, need)?;
+        let scope = Scope::QueuePair(pd, qp.0);
+        let key = self.issue_key(Grant { segment, access, scope });
+        self.note_user(qp.0, &[mr.key]);
+        self.qps.get_mut(qp.0)?.windows.push(Window { key, mr: mr.key });
+        Ok(key)
+    }
+
+    pub(super) fn invalidate(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
+        self.qps.get(qp.0)?;
+        match self.drop_windows(qp.0, |w| w.key == key) {
+            0 => Err(RnicError::NoSuch { what: "memory window", id: key }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends the windows of a QP that `which` selects; returns how many.
+    pub(super) fn drop_windows(&mut self, qp: u32, which: impl Fn(&Window) -> bool) -> usize {
+        let Ok(pair) = self.qps.get_mut(qp) else { return 0 };
+        let before = pair.windows.len();
+        let keys = &mut self.keys;
+        pair.windows.retain(|w| {
+            let ends = which(w);
+            if ends {
+                keys.remove(w.key);
+            }
+            !ends
+        });
+        before - pair.windows.len()
+    }
+}
+
+/// Takes the memory of an MR away from buffers that wait. They stay in the queue, since
+/// each must complete: a message that meets one is too long for it.
+pub(super) fn revoke<'a>(bufs: impl Iterator<Item = &'a mut crate::iwarp::RxBuf>, key: Key) {
+    for buf in bufs.filter(|b| b.lkeys.contains(&key)) {
+        buf.sgl = Sgl::new();
+    }
+}

@@ -1,0 +1,303 @@
+//! F5: shared memory, for two processes on one host, as an RNIC.
+//!
+//! [`ShmRnic`] meets the contract of [`Rnic`] without a network. A connection is a memfd
+//! with a ring of records for each direction (`ring`, `record`), mapped by both sides, and
+//! a UNIX socket between them (`greet`) over which it is set up, descriptors pass, and
+//! each side notices at once that the other is gone. Nothing has a name that outlives its
+//! process: the listener's is abstract, and goes with its socket.
+//!
+//! The rule of this floor: *who owns memory is the only one to write it*. A SEND or a
+//! WRITE is a record that says where its payload lies; the side that receives it checks
+//! its own keys and copies the payload, once (`rx`). So bounds, rights and the life of a
+//! window hold as strictly as on any RNIC; a peer gets no more than a view of what it may
+//! read (`source`), and one of another user not even that.
+//!
+//! What it promises beyond the trait:
+//! - A small record is handed over by one cache line; no index moves with it.
+//! - No system call while both sides are awake. Who is about to sleep says so in the ring
+//!   (`Link::arm`), and is woken by a message, or an eventfd where that happens often.
+//! - WRITE WITH IMMEDIATE, and completions of WRITEs that say that the peer has them.
+//! - Whatever the peer writes into the rings, the worst that comes of it is the end of
+//!   that connection.
+//!
+//! The shape of its data: numbered tables as in the software RNIC; a queue pair is joined
+//! to a link. `spec-notes/shm.md` has the layout, the rendezvous and the trust.
+//!
+//! What it must never know: EXS, its messages, sockets of a program. It reads no clock.
+
+mod dial;
+mod greet;
+mod link;
+mod listen;
+mod memory;
+mod qp;
+mod queues;
+mod record;
+mod ring;
+mod rx;
+mod serve;
+mod source;
+mod tx;
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+
+use crate::iwarp::{MAX_INLINE, MAX_READS};
+use crate::mem::{Access, Key, KeyTable, MAX_SGE, Segment};
+use crate::rnic::table;
+use crate::rnic::{
+    Caps, ConnParam, ConnReq, Cq, Disconnect, ListenOpts, Listener, Mr, Pd, Qp, QpAttr, QpState,
+    Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc,
+};
+use crate::rnic::timers::Timers;
+use crate::sys::{RandomSource, effective_uid};
+use crate::time::Time;
+use serve::Source;
+
+/// An RNIC made of shared memory: see the module's essay.
+pub struct ShmRnic {
+    caps: Caps,
+    registry: mio::Registry,
+    token_base: usize,
+    random: RandomSource,
+    uid: u32,
+    /// Peers of our own user are trusted.
+    trusting: bool,
+    /// What a peer finds where this process says that it is.
+    cookie: Box<[u8; 16]>,
+    keys: KeyTable,
+    /// Whose work may refer to an MR, where any was posted.
+    users: HashMap<Key, memory::Users>,
+    pds: table::Table<memory::Domain>,
+    cqs: table::Table<queues::CompletionQueue>,
+    srqs: table::Table<queues::ReceiveQueue>,
+    qps: table::Table<qp::QueuePair>,
+    listeners: table::Table<listen::Listening>,
+    strangers: table::Table<listen::Stranger>,
+    links: table::Table<Box<link::Link>>,
+    /// Connection requests that wait for an answer: their links.
+    requests: table::Table<u32>,
+    /// Callers whose HELLO has not come, the oldest first (and some that are past that).
+    greetings: VecDeque<u32>,
+    /// Listeners that found no free descriptor.
+    starved: Vec<u32>,
+    timers: Timers<Source>,
+    ready: VecDeque<Source>,
+    /// Connections that are looked at in memory; all others have said that they sleep.
+    hot: Vec<u32>,
+    events: VecDeque<RnicEvent>,
+    /// Completions on their way from a link to their queues.
+    wcs: Vec<Wc>,
+}
+
+impl ShmRnic {
+    /// Makes an RNIC whose descriptors are registered with `registry` under tokens from
+    /// `token_base` up to 2^32 further. Keys are drawn from `random`.
+    pub fn new(registry: mio::Registry, token_base: usize, mut random: RandomSource) -> ShmRnic {
+        let mut cookie = Box::new([0; 16]);
+        for word in cookie.chunks_mut(4) {
+            word.copy_from_slice(&random.next_u32().to_ne_bytes());
+        }
+        ShmRnic {
+            caps: Caps {
+                name: "shm".to_owned(),
+                write_imm: true,
+                initiator_first: false,
+                read_sink_remote_write: false,
+                write_acked: true,
+                file_source: false,
+                windows: true,
+                srq_waits: true,
+                empty_reads: true,
+                pins: false,
+                owns_tcp_port: false,
+                random_keys: true,
+                pads_private_data: false,
+                tells_solicited: true,
+                tells_reasons: true,
+                max_sge: MAX_SGE,
+                max_inline: MAX_INLINE,
+                max_msg: record::MAX_MSG,
+                max_ord: MAX_READS,
+                max_ird: MAX_READS,
+                max_private_data: greet::MAX_PRIVATE_DATA,
+                max_send_wr: 256,
+                max_srq_wr: usize::MAX,
+            },
+            registry,
+            token_base,
+            random,
+            uid: effective_uid(),
+            trusting: true,
+            cookie,
+            keys: KeyTable::new(),
+            users: HashMap::new(),
+            pds: table::Table::new("protection domain"),
+            cqs: table::Table::new("completion queue"),
+            srqs: table::Table::new("shared receive queue"),
+            qps: table::Table::new("queue pair"),
+            listeners: table::Table::new("listener"),
+            strangers: table::Table::new("caller"),
+            links: table::Table::new("connection"),
+            requests: table::Table::new("connection request"),
+            greetings: VecDeque::new(),
+            starved: Vec::new(),
+            timers: Timers::default(),
+            ready: VecDeque::new(),
+            hot: Vec::new(),
+            events: VecDeque::new(),
+            wcs: Vec::new(),
+        }
+    }
+
+    /// An RNIC with keys from the kernel's generator.
+    pub fn with_kernel_keys(registry: mio::Registry, token_base: usize) -> io::Result<ShmRnic> {
+        Ok(ShmRnic::new(registry, token_base, RandomSource::kernel()?))
+    }
+
+    /// Takes every peer for one of another user: nothing is shared with it but the rings,
+    /// and nothing read of it but what they bring.
+    pub fn trust_nobody(&mut self) {
+        self.trusting = false;
+    }
+
+    fn token(&self, source: Source) -> mio::Token {
+        mio::Token(self.token_base + source.token())
+    }
+}
+
+impl Rnic for ShmRnic {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn alloc_pd(&mut self) -> Result<Pd, RnicError> {
+        self.pds.insert(memory::Domain::default()).map(Pd)
+    }
+    fn dealloc_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
+        self.free_pd(pd)
+    }
+    fn reg_mr(&mut self, pd: Pd, memory: &Segment, access: Access) -> Result<Mr, RnicError> {
+        self.register(pd, memory, access)
+    }
+    fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
+        self.deregister(mr)
+    }
+    fn create_cq(&mut self, depth: usize) -> Result<Cq, RnicError> {
+        self.make_cq(depth)
+    }
+    fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
+        self.free_cq(cq)
+    }
+    fn poll_cq(&mut self, cq: Cq, max: usize, out: &mut Vec<Wc>) -> Result<usize, RnicError> {
+        self.take_wcs(cq, max, out)
+    }
+    fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
+        self.arm(cq)
+    }
+    fn create_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError> {
+        self.make_srq(pd, max_wr)
+    }
+    fn destroy_srq(&mut self, srq: Srq) -> Result<(), RnicError> {
+        self.free_srq(srq)
+    }
+    fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
+        self.fill_srq(srq, wr)
+    }
+    fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
+        self.make_qp(attr)
+    }
+    fn destroy_qp(&mut self, qp: Qp) -> Result<(), RnicError> {
+        self.free_qp(qp)
+    }
+    fn qp_state(&self, qp: Qp) -> Result<QpState, RnicError> {
+        self.state_of(qp)
+    }
+
+    fn post_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
+        self.post_tx(qp, wr)
+    }
+    fn post_recv(&mut self, qp: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
+        self.post_rx(qp, wr)
+    }
+    fn bind_mw(
+        &mut self,
+        qp: Qp,
+        mr: Mr,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Key, RnicError> {
+        self.bind(qp, mr, addr, len, access)
+    }
+    fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
+        self.invalidate(qp, key)
+    }
+    fn flush(&mut self, qp: Qp, now: Time) {
+        self.doorbell(qp, now);
+    }
+
+    fn listen(&mut self, addr: SocketAddr, opts: &ListenOpts) -> Result<Listener, RnicError> {
+        self.open_listener(addr, opts)
+    }
+    fn listener_addr(&self, listener: Listener) -> Result<SocketAddr, RnicError> {
+        self.address_of(listener)
+    }
+    fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
+        self.shut_listener(listener)
+    }
+    fn connect(
+        &mut self,
+        qp: Qp,
+        addr: SocketAddr,
+        param: &ConnParam<'_>,
+        now: Time,
+    ) -> Result<(), RnicError> {
+        self.dial(qp, addr, param, now)
+    }
+    fn reaches(&self, addr: SocketAddr, _: Option<SocketAddr>) -> Result<(), RnicError> {
+        dial::is_here(addr)
+    }
+    fn accept(
+        &mut self,
+        req: ConnReq,
+        qp: Qp,
+        param: &ConnParam<'_>,
+        now: Time,
+    ) -> Result<(), RnicError> {
+        self.answer_yes(req, qp, param, now)
+    }
+    fn reject(&mut self, req: ConnReq, private_data: &[u8], _: Time) -> Result<(), RnicError> {
+        self.answer_no(req, private_data)
+    }
+    fn disconnect(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError> {
+        self.end(qp, how, now)
+    }
+    fn addrs(&self, qp: Qp) -> Result<(SocketAddr, SocketAddr), RnicError> {
+        self.qps.get(qp.0)?.addrs.ok_or_else(|| self.wrong_state(qp, "Rts"))
+    }
+
+    fn handle_ready(&mut self, token: usize, ready: Ready) {
+        self.note_ready(token, ready);
+    }
+    fn progress(&mut self, now: Time) -> bool {
+        self.serve_all(now)
+    }
+    fn spin(&mut self, _: Time) -> bool {
+        self.look_around()
+    }
+    fn peek(&mut self) -> Option<bool> {
+        self.glance()
+    }
+    fn prepare_sleep(&mut self) -> bool {
+        self.arm_all()
+    }
+    fn next_timeout(&self) -> Option<Time> {
+        // Work that waits for its turn is due now.
+        if self.ready.is_empty() { self.timers.next() } else { Some(Time::ZERO) }
+    }
+    fn poll_event(&mut self) -> Option<RnicEvent> {
+        self.events.pop_front()
+    }
+}

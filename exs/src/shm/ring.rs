@@ -1,0 +1,431 @@
+//! The memory that two processes share, and every access to it (an `unsafe` island).
+//!
+//! # Layout
+//! One memfd for each connection, made and sealed (its size is fixed) by the side that
+//! connects. All numbers are of the host's own order.
+//!
+//! ```text
+//!       0  geometry: magic, version, sizes, a nonce for each ring
+//!     256  words of side 0 (which connects), each on a cache line of its own
+//!    1024  words of side 1
+//!    4096  ring 0: records from side 0 to side 1      RING bytes
+//!          ring 1: records from side 1 to side 0      RING bytes
+//!          lane 0: payload from side 0 to side 1      LANE bytes
+//!          lane 1: payload from side 1 to side 0      LANE bytes
+//! ```
+//!
+//! # Order
+//! A record is written first and its *tag*, the first word of its first line, last
+//! (release); the consumer looks at the tag (acquire) where it expects the next record.
+//! So handing over a small record moves one cache line and no index. The tag of the
+//! record at position `p` (counted over the life of the connection) is `nonce + p`: what
+//! an earlier lap has left there has another tag, and so have, as nobody can guess the
+//! nonce, the payload bytes that may lie there.
+//!
+//! # The argument
+//! `Mem` holds its mapping for its whole life, and its length is checked against the
+//! layout when it is made. Offsets of words are constants below the first page's end;
+//! positions in rings and lanes are masked, and no copy is longer than the area. So
+//! every pointer made here is in bounds, whatever the peer writes; and since no
+//! reference to the bytes exists and words are atomics, what it writes can at worst be
+//! a wrong number. All numbers that come out of here are checked by who asked for them.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use crate::sys::{IoVec, IoVecMut, SharedMap, open_shared, share};
+
+/// A cache line.
+pub(super) const LINE: u64 = 64;
+/// Bytes of a ring.
+pub(super) const RING: u64 = RING_LEN as u64;
+pub(super) const RING_LEN: usize = 64 << 10;
+/// Bytes of a lane.
+pub(super) const LANE: u64 = LANE_LEN as u64;
+const LANE_LEN: usize = 256 << 10;
+
+const MAGIC: u64 = u64::from_ne_bytes(*b"EXS shm\0");
+/// Of the layout and of the records.
+pub(super) const VERSION: u64 = 1;
+/// The geometry: magic, version, ring, lane, total; the nonces follow.
+const GEOMETRY: [u64; 5] = [MAGIC, VERSION, RING, LANE, TOTAL as u64];
+const NONCES: usize = 8 * GEOMETRY.len();
+const WORDS: [usize; 2] = [256, 1024];
+const DATA: usize = 4096;
+const TOTAL: usize = DATA + 2 * (RING_LEN + LANE_LEN);
+
+/// A word that one side writes and the other reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// Position up to which its owner is done with the records that came.
+    Consumed = 0,
+    /// End of the record whose payload its owner wants by the lane.
+    LaneFor = 8,
+    /// Bytes that its owner has taken from the lane.
+    Drained = 64,
+    /// Bytes that its owner has put into the lane.
+    Filled = 128,
+    /// What its owner, who is about to sleep, wants to be woken for. (The other side
+    /// takes it away when it rings the bell.)
+    Asleep = 192,
+    /// Whether, and how, its owner has ended the connection.
+    State = 256,
+}
+
+/// A stretch of bytes for one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Area {
+    /// Records.
+    Ring,
+    /// Payload.
+    Lane,
+}
+
+/// Who writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    Ours,
+    Theirs,
+}
+
+enum Owner {
+    /// Never looked at: it keeps the memory mapped.
+    Map { _map: SharedMap },
+    /// Under Miri, and in its tests, the two sides are two threads of one process.
+    #[cfg(test)]
+    Heap { _memory: std::sync::Arc<Heap> },
+}
+
+/// The shared memory of one connection, as one side sees it.
+pub(super) struct Mem {
+    base: NonNull<u8>,
+    side: usize,
+    nonces: [u64; 2],
+    _owner: Owner,
+}
+
+// SAFETY: an address range that the owner keeps mapped; the methods are such that any
+// thread, here or in another process, may write it at any time.
+unsafe impl Send for Mem {}
+
+impl Mem {
+    /// Makes the memory of a connection, as side 0; and the descriptor for side 1.
+    pub(super) fn create(nonces: [u64; 2]) -> io::Result<(Mem, OwnedFd)> {
+        let (map, fd) = share(TOTAL)?;
+        let base = map.base();
+        let mem = Mem { base, side: 0, nonces: nonces.map(odd), _owner: Owner::Map { _map: map } };
+        mem.set_geometry();
+        Ok((mem, fd))
+    }
+
+    /// Maps what the peer made, as side 1.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it is not what this version expects.
+    pub(super) fn open(fd: BorrowedFd<'_>) -> io::Result<Mem> {
+        let map = open_shared(fd, TOTAL, true)?;
+        let base = map.base();
+        let mut mem = Mem { base, side: 1, nonces: [0; 2], _owner: Owner::Map { _map: map } };
+        mem.check_geometry()?;
+        Ok(mem)
+    }
+
+    fn set_geometry(&self) {
+        for (i, value) in GEOMETRY.iter().chain(&self.nonces).enumerate() {
+            self.word_at(8 * i).store(*value, Ordering::Release);
+        }
+    }
+
+    fn check_geometry(&mut self) -> io::Result<()> {
+        for (i, want) in GEOMETRY.iter().enumerate() {
+            let got = self.word_at(8 * i).load(Ordering::Acquire);
+            if got != *want {
+                let why = format!("word {i} of the shared memory is {got:#x}, not {want:#x}");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            }
+        }
+        for i in 0..2 {
+            // Made odd here too: a tag is never the zero of fresh memory.
+            self.nonces[i] = odd(self.word_at(NONCES + 8 * i).load(Ordering::Acquire));
+        }
+        Ok(())
+    }
+
+    /// A word, by its offset, which is a multiple of 8.
+    fn word_at(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset <= TOTAL - 8);
+        // SAFETY: in bounds, just asserted.
+        let at = unsafe { self.base.as_ptr().add(offset) };
+        // SAFETY: aligned (the mapping is to pages) and mapped for as long as `self` is.
+        // It is read and written by atomics only, but for stale words in a ring, of
+        // which only the tag decides.
+        unsafe {
+            AtomicU64::from_ptr(at.cast())
+        }
+    }
+
+    fn word(&self, whose: Whose, word: Word) -> &AtomicU64 {
+        self.word_at(WORDS[self.index(whose)] + word as usize)
+    }
+
+    fn index(&self, whose: Whose) -> usize {
+        match whose {
+            Whose::Ours => self.side,
+            Whose::Theirs => 1 - self.side,
+        }
+    }
+
+    /// True on the side that made it, which is the one that connects.
+    pub(super) fn is_ours(&self) -> bool {
+        self.side == 0
+    }
+
+    /// Reads one of the peer's words; what was written before it is seen too.
+    pub(super) fn theirs(&self, word: Word) -> u64 {
+        self.word(Whose::Theirs, word).load(Ordering::Acquire)
+    }
+
+    /// Writes one of ours; who sees it sees what was written before it.
+    pub(super) fn set(&self, word: Word, value: u64) {
+        self.word(Whose::Ours, word).store(value, Ordering::Release);
+    }
+
+    /// Says what we are to be woken for. Look once more afterwards: the fence orders
+    /// this before the look, as [`Mem::wants_bell`] orders the peer's change before its
+    /// look at this word. So one of the two sees the other.
+    pub(super) fn fall_asleep(&self, wants: u64) {
+        self.word(Whose::Ours, Word::Asleep).store(wants, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// We are awake: nobody need ring.
+    pub(super) fn wake_up(&self) {
+        self.word(Whose::Ours, Word::Asleep).store(0, Ordering::Relaxed);
+    }
+
+    /// True if the peer sleeps and wants to know of `what`, which has just been made
+    /// visible: who gets this must ring.
+    pub(super) fn wants_bell(&self, what: u64) -> bool {
+        fence(Ordering::SeqCst);
+        let word = self.word(Whose::Theirs, Word::Asleep);
+        word.load(Ordering::Relaxed) & what != 0 && word.swap(0, Ordering::AcqRel) & what != 0
+    }
+
+    fn offset(&self, area: Area, whose: Whose) -> (usize, u64) {
+        let i = self.index(whose) as u64;
+        let (start, len) = match area {
+            Area::Ring => (i * RING, RING),
+            Area::Lane => (2 * RING + i * LANE, LANE),
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "a few hundred KiB")]
+        (DATA + start as usize, len)
+    }
+
+    fn tag_word(&self, whose: Whose, pos: u64) -> &AtomicU64 {
+        let (start, len) = self.offset(Area::Ring, whose);
+        #[expect(clippy::cast_possible_truncation, reason = "below RING")]
+        self.word_at(start + (pos & (len - 1) & !(LINE - 1)) as usize)
+    }
+
+    fn tag(&self, whose: Whose, pos: u64) -> u64 {
+        self.nonces[self.index(whose)].wrapping_add(pos)
+    }
+
+    /// True if the peer's record at `pos` is there.
+    pub(super) fn arrived(&self, pos: u64) -> bool {
+        let tag = self.tag(Whose::Theirs, pos);
+        self.tag_word(Whose::Theirs, pos).load(Ordering::Acquire) == tag
+    }
+
+    /// Hands over our record at `pos`, of which all but the tag is written.
+    pub(super) fn hand_over(&self, pos: u64) {
+        let tag = self.tag(Whose::Ours, pos);
+        self.tag_word(Whose::Ours, pos).store(tag, Ordering::Release);
+    }
+
+    /// Copies bytes into our area at `pos`, around its end. At most as many as it has.
+    pub(super) fn put(&self, area: Area, pos: u64, from: &IoVec<'_>) {
+        let (src, len) = from.parts();
+        self.pieces(area, Whose::Ours, pos, len, |at, done, n| {
+            // SAFETY: `done + n <= len`, so inside of what `from` stands for.
+            let src = unsafe { src.cast::<u8>().add(done) };
+            // SAFETY: `at` has `n` bytes of our mapping (`pieces`), and `src` that many of
+            // the caller's; they overlap only if a program sends the rings themselves.
+            unsafe { std::ptr::copy(src, at, n) };
+        });
+    }
+
+    /// Copies bytes out of the peer's area at `pos`, likewise.
+    pub(super) fn get(&self, area: Area, pos: u64, to: &IoVecMut<'_>) {
+        let (dst, len) = to.parts();
+        self.pieces(area, Whose::Theirs, pos, len, |at, done, n| {
+            // SAFETY: `done + n <= len`, so inside of what `to` stands for.
+            let dst = unsafe { dst.cast::<u8>().add(done) };
+            // SAFETY: as in `put`; the peer may write meanwhile, and then some mixture is
+            // copied, which is as good as anything else that it could have sent.
+            unsafe { std::ptr::copy(at, dst, n) };
+        });
+    }
+
+    /// The one or two pieces of an area that `len` bytes at `pos` are: pointer, bytes
+    /// before it, bytes.
+    fn pieces(
+        &self,
+        area: Area,
+        whose: Whose,
+        pos: u64,
+        len: usize,
+        mut f: impl FnMut(*mut u8, usize, usize),
+    ) {
+        let (start, room) = self.offset(area, whose);
+        #[expect(clippy::cast_possible_truncation, reason = "a few hundred KiB")]
+        let (at, room) = ((pos & (room - 1)) as usize, room as usize);
+        assert!(len <= room, "{len} bytes for an area of {room}");
+        let first = len.min(room - at);
+        // SAFETY: `start + at` is inside of the mapping, and `first` bytes from there too.
+        f(unsafe { self.base.as_ptr().add(start + at) }, 0, first);
+        if first < len {
+            // SAFETY: the area's beginning; the rest is no longer than the area.
+            f(unsafe { self.base.as_ptr().add(start) }, first, len - first);
+        }
+    }
+
+    /// Puts what has been read before this before what is read after it.
+    pub(super) fn settle_reads() {
+        fence(Ordering::Acquire);
+    }
+}
+
+/// A nonce whose sum with a position is never zero.
+fn odd(nonce: u64) -> u64 {
+    nonce | 1
+}
+
+/// Memory for both sides in one process.
+#[cfg(test)]
+pub(super) struct Heap(NonNull<u8>);
+
+#[cfg(test)]
+impl Heap {
+    const LAYOUT: std::alloc::Layout = match std::alloc::Layout::from_size_align(TOTAL, 4096) {
+        Ok(layout) => layout,
+        Err(_) => unreachable!(),
+    };
+}
+
+// SAFETY: as for `Mem`.
+#[cfg(test)]
+unsafe impl Send for Heap {}
+// SAFETY: as for `Mem`.
+#[cfg(test)]
+unsafe impl Sync for Heap {}
+
+#[cfg(test)]
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, freed once.
+        unsafe { std::alloc::dealloc(self.0.as_ptr(), Heap::LAYOUT) };
+    }
+}
+
+#[cfg(test)]
+impl Mem {
+    /// Both sides of one connection, without the kernel.
+    pub(super) fn both(nonces: [u64; 2]) -> (Mem, Mem) {
+        // SAFETY: the layout is not empty.
+        let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(Heap::LAYOUT) }).unwrap();
+        let memory = std::sync::Arc::new(Heap(base));
+        let side = |side, nonces| Mem {
+            base,
+            side,
+            nonces,
+            _owner: Owner::Heap { _memory: std::sync::Arc::clone(&memory) },
+        };
+        let (a, mut b) = (side(0, nonces.map(odd)), side(1, [0; 2]));
+        a.set_geometry();
+        b.check_geometry().unwrap();
+        (a, b)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_go_around_the_end() {
+        let (a, b) = Mem::both([5, 6]);
+        let pos = 7 * RING - 10;
+        a.put(Area::Ring, pos, &IoVec::new(b"0123456789abcdef"));
+        let mut got = [0; 16];
+        b.get(Area::Ring, pos, &IoVecMut::new(&mut got));
+        assert_eq!(&got, b"0123456789abcdef");
+        b.put(Area::Lane, LANE - 1, &IoVec::new(b"xy"));
+        a.get(Area::Lane, 5 * LANE - 1, &IoVecMut::new(&mut got[..2]));
+        assert_eq!(&got[..2], b"xy");
+    }
+
+    #[test]
+    fn a_tag_is_of_one_lap_and_one_direction() {
+        let (a, b) = Mem::both([40, 1 << 60]);
+        for pos in [0, LINE, RING - LINE] {
+            assert!(!b.arrived(pos));
+            a.hand_over(pos);
+            assert!(b.arrived(pos) && !b.arrived(pos + RING) && !a.arrived(pos));
+        }
+    }
+
+    #[test]
+    fn another_layout_is_refused() {
+        let (a, mut b) = Mem::both([1, 2]);
+        for i in 0..GEOMETRY.len() {
+            a.word_at(8 * i).store(3, Ordering::Release);
+            assert!(b.check_geometry().is_err(), "word {i}");
+            a.set_geometry();
+            b.check_geometry().unwrap();
+        }
+    }
+
+    /// Records of a few lines from one thread to another, with a sleep and a bell
+    /// whenever there is nothing: under Miri, every access is checked.
+    #[test]
+    fn a_hand_over_between_threads_loses_nothing() {
+        const RECORDS: u64 = if cfg!(miri) { 200 } else { 100_000 };
+        let (a, b) = Mem::both([0x1234, 0x5678]);
+        let (bell, wait) = std::sync::mpsc::channel::<()>();
+        let producer = std::thread::spawn(move || {
+            for n in 0..RECORDS {
+                let pos = n * 2 * LINE;
+                while pos + 2 * LINE - a.theirs(Word::Consumed) > RING {
+                    std::thread::yield_now();
+                }
+                a.put(Area::Ring, pos + 8, &IoVec::new(&[n.to_ne_bytes(); 14].concat()));
+                a.hand_over(pos);
+                if a.wants_bell(1) {
+                    bell.send(()).unwrap();
+                }
+            }
+        });
+        for n in 0..RECORDS {
+            let pos = n * 2 * LINE;
+            while !b.arrived(pos) {
+                b.fall_asleep(1);
+                if b.arrived(pos) {
+                    b.wake_up();
+                } else {
+                    wait.recv().expect("a bell: it was not lost");
+                }
+                // A bell that was rung while we looked is of no use any more.
+                while wait.try_recv().is_ok() {}
+            }
+            let mut got = [0; 112];
+            b.get(Area::Ring, pos + 8, &IoVecMut::new(&mut got));
+            assert!(got.chunks(8).all(|c| c == n.to_ne_bytes()), "record {n}: {got:?}");
+            b.set(Word::Consumed, pos + 2 * LINE);
+        }
+        producer.join().unwrap();
+    }
+}

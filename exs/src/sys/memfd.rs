@@ -1,0 +1,198 @@
+//! Memory that processes share: memfds, sealed, and mappings of them.
+//!
+//! A descriptor that came from a peer may be anything. It is mapped only if the kernel
+//! says that it is a memfd whose size is fixed (`F_SEAL_SHRINK`): a file that its owner
+//! can cut off would make every access beyond its end a SIGBUS.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+use super::IoVecMut;
+
+/// What `fstatfs` says of a memfd with pages of ordinary size.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+/// `F_SEAL_FUTURE_WRITE`: nobody gets a writable mapping any more (Linux 5.1).
+const SEAL_FUTURE_WRITE: libc::c_int = 0x10;
+/// `MFD_NOEXEC_SEAL`: may never be executed (Linux 6.3).
+const NOEXEC_SEAL: libc::c_uint = 8;
+
+/// A mapping that ends when it is dropped. Nobody holds references into it.
+#[derive(Debug)]
+pub struct SharedMap {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address range; what is done with its bytes is argued where it is done.
+unsafe impl Send for SharedMap {}
+
+impl SharedMap {
+    /// First byte.
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: the kernel maps no zero bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies bytes at `offset` to where `to` points; false, and nothing done, if they
+    /// are not all inside.
+    #[must_use]
+    pub fn copy_out(&self, offset: u64, to: &IoVecMut<'_>) -> bool {
+        let (dst, len) = to.parts();
+        let Ok(offset) = usize::try_from(offset) else { return false };
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+            return false;
+        }
+        // SAFETY: in bounds, just checked.
+        let src = unsafe { self.base.as_ptr().add(offset) };
+        // SAFETY: `src` is mapped, and its file cannot shrink; `dst` is as `IoVecMut`
+        // promises. The peer may write the source meanwhile: then some mixture is
+        // copied, as by a NIC. The two are different mappings; `copy` because the peer
+        // may be this very process.
+        unsafe { std::ptr::copy(src, dst.cast(), len) };
+        true
+    }
+}
+
+impl Drop for SharedMap {
+    fn drop(&mut self) {
+        // SAFETY: a mapping of ours, which nobody uses any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
+}
+
+fn create(len: usize) -> io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: a name that ends in a zero.
+    let mut fd = unsafe { libc::memfd_create(c"exs".as_ptr(), flags | NOEXEC_SEAL) };
+    if fd < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
+        // SAFETY: as above.
+        fd = unsafe { libc::memfd_create(c"exs".as_ptr(), flags) };
+    }
+    check(fd)?;
+    // SAFETY: a descriptor just made, owned by nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let size = libc::off_t::try_from(len).map_err(io::Error::other)?;
+    // SAFETY: a system call without pointers.
+    check(unsafe { libc::ftruncate(fd.as_raw_fd(), size) })?;
+    Ok(fd)
+}
+
+fn seal(fd: &OwnedFd, seals: libc::c_int) -> io::Result<()> {
+    // SAFETY: a system call without pointers.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) }).map(drop)
+}
+
+fn map(fd: BorrowedFd<'_>, len: usize, protection: libc::c_int) -> io::Result<SharedMap> {
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+    let at = unsafe {
+        let (null, raw) = (std::ptr::null_mut(), fd.as_raw_fd());
+        libc::mmap(null, len, protection, libc::MAP_SHARED | libc::MAP_NORESERVE, raw, 0)
+    };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let base = NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mmap gave page 0"))?;
+    Ok(SharedMap { base, len })
+}
+
+/// Zeroed memory that another process may be given to read and write.
+pub fn share(len: usize) -> io::Result<(SharedMap, OwnedFd)> {
+    let fd = create(len)?;
+    let map = map(fd.as_fd(), len, libc::PROT_READ | libc::PROT_WRITE)?;
+    seal(&fd, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)?;
+    Ok((map, fd))
+}
+
+/// Zeroed memory that another process may be given to read, and never to write.
+pub fn share_readable(len: usize) -> io::Result<(NonNull<u8>, OwnedFd)> {
+    let fd = create(len)?;
+    let map = map(fd.as_fd(), len, libc::PROT_READ | libc::PROT_WRITE)?;
+    let size = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    seal(&fd, size | SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL)?;
+    // The region that asked unmaps it.
+    let map = std::mem::ManuallyDrop::new(map);
+    Ok((map.base, fd))
+}
+
+/// Maps what another process shares; `len` is how long it must be.
+///
+/// # Errors
+/// `InvalidInput` if it is no memfd, may shrink, or is shorter.
+pub fn open_shared(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<SharedMap> {
+    let bad = |why: &'static str| io::Error::new(io::ErrorKind::InvalidInput, why);
+    // SAFETY: a system call without pointers.
+    let seals = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })
+        .map_err(|_| bad("the descriptor is no memfd"))?;
+    if seals & libc::F_SEAL_SHRINK == 0 {
+        return Err(bad("the memfd may shrink"));
+    }
+    let mut fs = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the kernel fills in the structure that it is given.
+    check(unsafe { libc::fstatfs(fd.as_raw_fd(), fs.as_mut_ptr()) })?;
+    // SAFETY: the call succeeded, so it is filled in.
+    let fs = unsafe { fs.assume_init() };
+    if u64::try_from(fs.f_type).ok() != Some(TMPFS_MAGIC) {
+        return Err(bad("the memfd has pages of another size"));
+    }
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the kernel fills in the structure that it is given.
+    check(unsafe { libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) })?;
+    // SAFETY: the call succeeded, so it is filled in.
+    let stat = unsafe { stat.assume_init() };
+    if len == 0 || usize::try_from(stat.st_size).unwrap_or(0) < len {
+        return Err(bad("the memfd is shorter than it should be"));
+    }
+    let write = if writable { libc::PROT_WRITE } else { 0 };
+    map(fd, len, libc::PROT_READ | write)
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readable_memory_cannot_be_mapped_for_writing() {
+        let (base, fd) = share_readable(8192).unwrap();
+        let ours = SharedMap { base, len: 8192 };
+        // SAFETY: inside of the mapping.
+        let at = unsafe { base.as_ptr().add(5000) };
+        // SAFETY: mapped for writing, and nobody else's.
+        unsafe { at.write(7) };
+        let theirs = open_shared(fd.as_fd(), 8192, false).unwrap();
+        let mut got = [0; 2];
+        assert!(theirs.copy_out(4999, &IoVecMut::new(&mut got)));
+        assert_eq!(got, [0, 7]);
+        assert!(!theirs.copy_out(8191, &IoVecMut::new(&mut got)), "beyond its end");
+        assert!(!theirs.copy_out(u64::MAX, &IoVecMut::new(&mut got)));
+        let refused = open_shared(fd.as_fd(), 8192, true).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+        drop(ours);
+    }
+
+    #[test]
+    fn what_may_shrink_or_is_no_memfd_is_refused() {
+        let (_, fd) = share(4096).unwrap();
+        assert!(open_shared(fd.as_fd(), 4096, true).is_ok());
+        let longer = open_shared(fd.as_fd(), 4097, true).unwrap_err();
+        assert_eq!(longer.kind(), io::ErrorKind::InvalidInput, "{longer}");
+        let loose = create(4096).unwrap();
+        assert!(open_shared(loose.as_fd(), 4096, true).is_err(), "it may shrink");
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(open_shared(file.as_fd(), 4096, false).is_err());
+        assert!(std::fs::File::from(fd).set_len(0).is_err(), "sealed");
+    }
+}

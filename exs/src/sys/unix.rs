@@ -1,0 +1,232 @@
+//! UNIX sockets with abstract names, which keep messages apart and carry descriptors.
+
+use std::io;
+use std::mem::{offset_of, size_of};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::addr::socklen;
+
+/// Descriptors that one message may carry.
+const MAX_FDS: usize = 4;
+
+/// Who is at the other end, as the kernel noted when the connection was made (for the
+/// side that connects: when the other began to listen).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCred {
+    /// Process id, as seen from here; 0 if it cannot be seen.
+    pub pid: i32,
+    /// Effective user id.
+    pub uid: u32,
+}
+
+fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
+}
+
+/// Our effective user id.
+pub fn effective_uid() -> u32 {
+    // SAFETY: a system call without arguments that cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: a system call without pointers.
+    let fd = check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
+    // SAFETY: a descriptor just made, owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The address of an abstract name, which is in no file system and goes with its socket.
+fn address(name: &[u8]) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    let mut addr = libc::sockaddr_un {
+        sun_family: libc::sa_family_t::try_from(libc::AF_UNIX).unwrap_or_default(),
+        sun_path: [0; 108],
+    };
+    let room = addr.sun_path.get_mut(1..=name.len());
+    let room = room.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    for (to, from) in room.iter_mut().zip(name) {
+        *to = libc::c_char::from_ne_bytes([*from]);
+    }
+    Ok((addr, socklen(offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len())))
+}
+
+/// A non-blocking listener of this abstract name.
+pub fn listen_abstract(name: &[u8], backlog: u32) -> io::Result<OwnedFd> {
+    let (fd, (addr, len)) = (socket()?, address(name)?);
+    // SAFETY: an address of `len` bytes, alive for the call.
+    check(unsafe { libc::bind(fd.as_raw_fd(), std::ptr::from_ref(&addr).cast(), len) })?;
+    let backlog = libc::c_int::try_from(backlog).unwrap_or(libc::c_int::MAX);
+    // SAFETY: a system call without pointers.
+    check(unsafe { libc::listen(fd.as_raw_fd(), backlog) })?;
+    Ok(fd)
+}
+
+/// Connects to an abstract name: at once, or (`WouldBlock`) later, when the listener has
+/// room again.
+pub fn connect_abstract(name: &[u8]) -> io::Result<OwnedFd> {
+    let (fd, (addr, len)) = (socket()?, address(name)?);
+    // SAFETY: an address of `len` bytes, alive for the call.
+    check(unsafe { libc::connect(fd.as_raw_fd(), std::ptr::from_ref(&addr).cast(), len) })?;
+    Ok(fd)
+}
+
+/// Takes a connection, non-blocking.
+pub fn accept_unix(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let (flags, null) = (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, std::ptr::null_mut());
+    // SAFETY: null pointers say that nobody asks for the address.
+    let fd = check(unsafe { libc::accept4(listener.as_raw_fd(), null, null.cast(), flags) })?;
+    // SAFETY: a descriptor just made, owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Who is at the other end.
+pub fn peer_cred(fd: BorrowedFd<'_>) -> io::Result<PeerCred> {
+    let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = socklen(size_of::<libc::ucred>());
+    let (level, name, at) = (libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast());
+    // SAFETY: the structure has room for the `len` bytes that the kernel may write.
+    check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, at, &raw mut len) })?;
+    Ok(PeerCred { pid: cred.pid, uid: cred.uid })
+}
+
+/// Room for the control message of [`MAX_FDS`] descriptors, aligned as it must be.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+/// An empty message header.
+fn header() -> libc::msghdr {
+    // SAFETY: plain integers and pointers, for which zeros are valid.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Sends one message with descriptors; never blocks, never raises a signal.
+pub fn send_with_fds(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    if fds.len() > MAX_FDS {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut control = Control([0; 64]);
+    let iov_base = bytes.as_ptr().cast_mut().cast();
+    let mut iov = libc::iovec { iov_base, iov_len: bytes.len() };
+    let mut msg = header();
+    (msg.msg_iov, msg.msg_iovlen) = (&raw mut iov, 1);
+    if !fds.is_empty() {
+        let payload = socklen(size_of_val(fds));
+        // cmsghdr: length, level, type; then the descriptors (all are 4 bytes).
+        // SAFETY: arithmetic only.
+        let (len, space) = (unsafe { libc::CMSG_LEN(payload) }, fds.len() * 4 + 16);
+        control.0[..8].copy_from_slice(&u64::from(len).to_ne_bytes());
+        control.0[8..12].copy_from_slice(&libc::SOL_SOCKET.to_ne_bytes());
+        control.0[12..16].copy_from_slice(&libc::SCM_RIGHTS.to_ne_bytes());
+        for (i, fd) in fds.iter().enumerate() {
+            control.0[16 + 4 * i..][..4].copy_from_slice(&fd.as_raw_fd().to_ne_bytes());
+        }
+        msg.msg_control = control.0.as_mut_ptr().cast();
+        msg.msg_controllen = space.next_multiple_of(8);
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the header points to one element and a control buffer, alive for the call,
+    // which the kernel only reads.
+    let n = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const msg, flags) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Receives one message: its length (0 is the end) and its descriptors. Of a message
+/// that does not fit, an error.
+pub fn recv_with_fds(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut control = Control([0; 64]);
+    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    let mut msg = header();
+    (msg.msg_iov, msg.msg_iovlen) = (&raw mut iov, 1);
+    msg.msg_control = control.0.as_mut_ptr().cast();
+    msg.msg_controllen = control.0.len();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the header points to one element and a control buffer, both exclusively
+    // ours and alive for the call.
+    let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut msg, flags) };
+    let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+    let used = msg.msg_controllen.min(control.0.len());
+    // Before anything else: these descriptors are ours to close.
+    let fds = owned_fds(&control.0[..used]);
+    if msg.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok((n, fds))
+}
+
+/// The descriptors in a control buffer that the kernel has filled.
+fn owned_fds(mut control: &[u8]) -> Vec<OwnedFd> {
+    let word = |b: &[u8], at: usize| -> Option<i32> {
+        Some(i32::from_ne_bytes(b.get(at..at + 4)?.try_into().ok()?))
+    };
+    let mut fds = Vec::new();
+    while let Some(len) = control.get(..8).and_then(|b| b.try_into().ok()) {
+        let len = usize::try_from(u64::from_ne_bytes(len)).unwrap_or(0).min(control.len());
+        if len < 16 {
+            break;
+        }
+        let rights = (Some(libc::SOL_SOCKET), Some(libc::SCM_RIGHTS));
+        if (word(control, 8), word(control, 12)) == rights {
+            let raw = (16..len).step_by(4).filter_map(|at| word(&control[..len], at));
+            // SAFETY: the kernel put each of them there for us, just now.
+            fds.extend(raw.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+        control = control.get(len.next_multiple_of(8)..).unwrap_or(&[]);
+    }
+    fds
+}
+
+/// A connected pair, for tests.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: room for two descriptors.
+    check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
+    // SAFETY: descriptors just made, owned by nobody else.
+    let [a, b] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    Ok((a, b))
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn messages_carry_descriptors() {
+        let (a, b) = pair().unwrap();
+        let (_, file) = super::super::memfd::share(4096).unwrap();
+        send_with_fds(a.as_fd(), b"two", &[file.as_fd(), file.as_fd()]).unwrap();
+        send_with_fds(a.as_fd(), b"none", &[]).unwrap();
+        let mut buf = [0; 16];
+        let (n, fds) = recv_with_fds(b.as_fd(), &mut buf).unwrap();
+        assert_eq!((&buf[..n], fds.len()), (&b"two"[..], 2));
+        let (n, fds) = recv_with_fds(b.as_fd(), &mut buf).unwrap();
+        assert_eq!((&buf[..n], fds.len()), (&b"none"[..], 0));
+        let none = recv_with_fds(b.as_fd(), &mut buf).unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::WouldBlock);
+        send_with_fds(a.as_fd(), &[1; 17], &[]).unwrap();
+        assert!(recv_with_fds(b.as_fd(), &mut buf).is_err(), "longer than its buffer");
+        drop(a);
+        assert_eq!(recv_with_fds(b.as_fd(), &mut buf).unwrap().0, 0, "the end");
+    }
+
+    #[test]
+    fn an_abstract_name_has_one_owner_and_goes_with_it() {
+        let name = format!("exs-test-{}", std::process::id());
+        let first = listen_abstract(name.as_bytes(), 4).unwrap();
+        let taken = listen_abstract(name.as_bytes(), 4).unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+        let client = connect_abstract(name.as_bytes()).unwrap();
+        let server = accept_unix(first.as_fd()).unwrap();
+        for end in [&client, &server] {
+            let cred = peer_cred(end.as_fd()).unwrap();
+            assert_eq!(cred.uid, effective_uid());
+            assert_eq!(cred.pid, i32::try_from(std::process::id()).unwrap());
+        }
+        drop(first);
+        let gone = connect_abstract(name.as_bytes()).unwrap_err();
+        assert_eq!(gone.kind(), io::ErrorKind::ConnectionRefused);
+        assert!(listen_abstract(&[b'x'; 200], 1).is_err());
+    }
+}

@@ -1,0 +1,296 @@
+//! Shared memory between real processes: when it is chosen, whom it trusts, and what it
+//! does where the system forbids it to look at the peer's memory.
+
+use std::net::{SocketAddr, TcpListener};
+use std::process::Command;
+
+use exs::{MemoryRegion, Options, RecvFlags, SendFlags, Socket, SocketType, Transport};
+use exs_tests::harness::{Ledger, Watchdog, check, pattern, peer};
+use nix::sys::prctl::set_dumpable;
+use nix::unistd::{Uid, geteuid, setuid};
+
+/// What is sent each way: a few small ones, and a large one.
+const LARGE: usize = 3 << 20;
+
+fn options(transport: Transport) -> Options {
+    Options { transport, ..Options::default() }
+}
+
+fn socket(transport: Transport) -> Socket {
+    Socket::with_options(SocketType::Stream, options(transport)).unwrap()
+}
+
+fn listener(transport: Transport, at: &str) -> (Socket, SocketAddr) {
+    let listener = socket(transport);
+    listener.bind(at.parse().unwrap()).unwrap();
+    listener.listen(8).unwrap();
+    let addr = listener.local_addr().unwrap();
+    (listener, addr)
+}
+
+fn name(socket: &Socket) -> String {
+    socket.transport().expect("it is connected").to_string()
+}
+
+/// Connects and accepts: both ends.
+fn join(client: Socket, listener: &Socket, addr: SocketAddr) -> (Socket, Socket) {
+    client.blocking().connect(addr).unwrap();
+    let (server, _) = listener.blocking().accept().unwrap();
+    (client, server)
+}
+
+/// Sends and receives (both sides send the same) at the same time, from registered memory and from vectors.
+fn exchange(socket: &Socket, seed: u64) {
+    let region = MemoryRegion::new(LARGE).unwrap();
+    for round in 0..4 {
+        let len = if round < 2 { LARGE } else { 100 };
+        let mut ledger = Ledger::new();
+        let recv = ledger.post("recv", |q, t| socket.recv(q, t, vec![0; len], RecvFlags::WAITALL));
+        let bytes = pattern(seed + round, 0, len);
+        if round % 2 == 0 {
+            ledger.post("send", |q, t| socket.send(q, t, bytes, SendFlags::NONE));
+        } else {
+            let mut buffer = region.buffer(..len).unwrap();
+            buffer.copy_from_slice(&bytes);
+            ledger.post("send", |q, t| socket.send(q, t, buffer, SendFlags::NONE));
+        }
+        let got = ledger.wait_ok(recv).into_buffer().unwrap();
+        check(seed + round, 0, &got);
+        ledger.finish();
+    }
+}
+
+/// Not a test in the parent: the part of the other process.
+#[test]
+fn child() {
+    let Some(words) = peer::part() else { return };
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let _dog = Watchdog::new(&format!("the child {words:?}"));
+    let [part, user, secret, addr] = words[..] else { panic!("{words:?}") };
+    if user == "nobody" {
+        setuid(Uid::from_raw(65534)).unwrap();
+    }
+    // (To become another user makes a process one that may not be looked at.)
+    set_dumpable(secret == "open").unwrap();
+    if part == "squat" {
+        let name = format!("exs/1/tcp4/{addr}");
+        let _held = exs::sys::listen_abstract(name.as_bytes(), 8).unwrap();
+        peer::say("squatting");
+        peer::listen();
+        return;
+    }
+    let socket = if part == "listen" {
+        let (listener, addr) = listener(Transport::Auto, "127.0.0.1:0");
+        peer::say(&format!("at {addr}"));
+        listener.blocking().accept().unwrap().0
+    } else {
+        let socket = socket(Transport::Auto);
+        socket.blocking().connect(addr).unwrap();
+        socket
+    };
+    exchange(&socket, 100);
+    peer::say(&name(&socket));
+    peer::listen();
+    set_dumpable(false).unwrap();
+    exchange(&socket, 100);
+    peer::listen();
+}
+
+fn start(part: &str, user: &str, secret: &str, addr: &str) -> peer::Peer {
+    peer::Peer::start("child", part, &[user, secret, addr])
+}
+
+/// Two processes that may look at each other, that may not, and one that forbids it while
+/// it is connected: nothing is lost, whichever road the bytes take.
+#[test]
+fn between_processes() {
+    let _dog = Watchdog::new("between_processes");
+    // Root may look at everybody: so the children are nobody, if this is root.
+    let user = if geteuid().is_root() { "nobody" } else { "same" };
+    for (one, other) in
+        [("open", "open"), ("secret", "open"), ("open", "secret"), ("secret", "secret")]
+    {
+        let mut server = start("listen", user, one, "-");
+        let addr = server.expect("at");
+        let mut client = start("connect", user, other, &addr);
+        assert_eq!((server.hear().as_str(), client.hear().as_str()), ("shm", "shm"));
+        for child in [&mut server, &mut client] {
+            child.tell("now forbid it");
+        }
+        for child in [&mut server, &mut client] {
+            child.tell("end");
+        }
+        server.finish();
+        client.finish();
+    }
+}
+
+/// A peer of another user: the rings, and nothing else.
+#[test]
+fn of_another_user() {
+    let _dog = Watchdog::new("of_another_user");
+    if !geteuid().is_root() {
+        return println!("skipped: only root can become somebody else");
+    }
+    let (listener, addr) = listener(Transport::Auto, "127.0.0.1:0");
+    let mut client = start("connect", "nobody", "open", &addr.to_string());
+    let (server, _) = listener.blocking().accept().unwrap();
+    exchange(&server, 100);
+    assert_eq!((name(&server).as_str(), client.hear().as_str()), ("shm", "shm"));
+    client.tell("again");
+    exchange(&server, 100);
+    drop(server);
+    client.tell("end");
+    client.finish();
+    // The other way: whose port it is, the kernel says.
+    let mut child = start("listen", "nobody", "open", "-");
+    let addr: SocketAddr = child.expect("at").parse().unwrap();
+    let client = socket(Transport::Auto);
+    client.blocking().connect(addr).unwrap();
+    exchange(&client, 100);
+    let by = client.transport().unwrap();
+    let diag = !by.reason.contains("is not the one who has the TCP port");
+    assert!(by.to_string() == "shm" || !diag, "{by}: {}", by.reason);
+    child.hear();
+    child.tell("again");
+    exchange(&client, 100);
+    child.tell("end");
+    child.finish();
+}
+
+/// A name that somebody else has bound, beside a TCP listener that is not his: no.
+#[test]
+fn a_squatter_is_not_the_listener() {
+    let _dog = Watchdog::new("a_squatter_is_not_the_listener");
+    if !geteuid().is_root() {
+        return println!("skipped: only root can become somebody else");
+    }
+    // Held, so that nobody else takes the port between its two listeners.
+    let ip = "127.0.0.1".parse().unwrap();
+    let (_held, port) = exs::sys::reserve_port(ip).unwrap();
+    let at = SocketAddr::new(ip, port).to_string();
+    let (soft, addr) = listener(Transport::Soft, &at);
+    let mut squatter = start("squat", "nobody", "open", &addr.to_string());
+    squatter.expect("squatting");
+    let (client, _server) = join(socket(Transport::Auto), &soft, addr);
+    assert_eq!(name(&client), "soft");
+    let why = client.transport().unwrap().reason;
+    assert!(why.contains("the user who listens there"), "{why}");
+    let error = socket(Transport::Shm).blocking().connect(addr).unwrap_err();
+    assert_eq!(error.errno(), libc::EACCES, "{error}");
+    // A listener whose name is taken goes on by TCP.
+    soft.blocking().close().unwrap();
+    let (both, _) = listener(Transport::Auto, &addr.to_string());
+    let (client, _server) = join(socket(Transport::Auto), &both, addr);
+    assert_eq!(name(&client), "soft");
+    squatter.tell("end");
+    squatter.finish();
+}
+
+#[test]
+fn it_is_chosen_on_one_host() {
+    let _dog = Watchdog::new("it_is_chosen_on_one_host");
+    for (at, to) in [
+        ("127.0.0.1:0", "127.0.0.1"),
+        ("0.0.0.0:0", "127.0.0.1"),
+        ("0.0.0.0:0", "127.0.0.2"),
+        ("[::]:0", "127.0.0.1"),
+        ("[::]:0", "::1"),
+        ("[::1]:0", "::1"),
+    ] {
+        let (listener, addr) = listener(Transport::Auto, at);
+        let addr = SocketAddr::new(to.parse().unwrap(), addr.port());
+        let (client, server) = join(socket(Transport::Auto), &listener, addr);
+        assert_eq!((name(&client).as_str(), name(&server).as_str()), ("shm", "shm"), "{at} {to}");
+        assert!(client.transport().unwrap().reason.starts_with("the peer is on this host"));
+        assert_eq!(client.peer_addr().unwrap(), addr);
+        // The same listener takes those who come by TCP.
+        let (client, server) = join(socket(Transport::Soft), &listener, addr);
+        assert_eq!((name(&client).as_str(), name(&server).as_str()), ("soft", "soft"));
+    }
+}
+
+#[test]
+fn pinned_means_nothing_else() {
+    let _dog = Watchdog::new("pinned_means_nothing_else");
+    let (only, addr) = listener(Transport::Shm, "127.0.0.1:0");
+    let refused = socket(Transport::Soft).blocking().connect(addr).unwrap_err();
+    assert_eq!(refused.errno(), libc::ECONNREFUSED, "{refused}");
+    assert!(TcpListener::bind(addr).is_err(), "the port is taken");
+    let (client, _server) = join(socket(Transport::Shm), &only, addr);
+    assert_eq!(
+        (name(&client).as_str(), client.transport().unwrap().reason.as_str()),
+        ("shm", "it was asked for")
+    );
+    let (soft, addr) = listener(Transport::Soft, "127.0.0.1:0");
+    let refused = socket(Transport::Shm).blocking().connect(addr).unwrap_err();
+    assert_eq!(refused.errno(), libc::ECONNREFUSED, "{refused}");
+    let (client, _server) = join(socket(Transport::Auto), &soft, addr);
+    assert_eq!(name(&client), "soft");
+    let elsewhere: SocketAddr = "192.0.2.1:7471".parse().unwrap();
+    let error = socket(Transport::Shm).blocking().connect(elsewhere).unwrap_err();
+    assert_eq!(error.errno(), libc::EHOSTUNREACH, "{error}");
+    assert!(error.to_string().contains("shared memory reaches this host only"), "{error}");
+    let ways = exs::explain(elsewhere, &options(Transport::Auto)).unwrap();
+    let shm = ways.iter().find(|w| w.transport == Transport::Shm).unwrap();
+    assert!(!shm.usable && shm.reason.contains("this host only"), "{shm:?}");
+    let here = exs::explain(addr, &options(Transport::Auto)).unwrap();
+    let order: Vec<_> = here.iter().filter(|w| w.usable).map(|w| w.transport).collect();
+    assert!(order.ends_with(&[Transport::Shm, Transport::Soft]), "{order:?}");
+}
+
+/// Another network namespace is another world, of TCP ports and of names.
+#[test]
+fn another_network_namespace_has_names_of_its_own() {
+    let _dog = Watchdog::new("another_network_namespace_has_names_of_its_own");
+    let (_listener, addr) = listener(Transport::Auto, "127.0.0.1:0");
+    let up = "ip link set lo up && exec \"$0\" \"$@\"";
+    let can = Command::new("unshare").args(["-rn", "sh", "-c", up, "true"]).status();
+    if !can.is_ok_and(|s| s.success()) {
+        return println!("skipped: no network namespaces here");
+    }
+    let mut there = peer::Peer::start_by(
+        &["unshare", "-rn", "sh", "-c", up],
+        "stranger",
+        &addr.to_string(),
+        &[],
+    );
+    assert_eq!(there.hear(), "refused");
+    there.tell("end");
+    there.finish();
+}
+
+/// Not a test in the parent: a process elsewhere, that finds nobody.
+#[test]
+fn stranger() {
+    let Some(words) = peer::part() else { return };
+    let error = socket(Transport::Shm).blocking().connect(words[0].as_str()).unwrap_err();
+    assert_eq!(error.errno(), libc::ECONNREFUSED, "{error}");
+    peer::say("refused");
+    peer::listen();
+}
+
+/// Nothing in the file system, and nothing left of names and memory after kill -9.
+#[test]
+fn nothing_remains_of_the_dead() {
+    let _dog = Watchdog::new("nothing_remains_of_the_dead");
+    let mut child = start("listen", "same", "open", "-");
+    let addr: SocketAddr = child.expect("at").parse().unwrap();
+    let client = socket(Transport::Shm);
+    client.blocking().connect(addr).unwrap();
+    child.kill();
+    let mut got = [0; 1];
+    assert!(client.blocking().recv(&mut got).is_err(), "its end is noticed");
+    drop(client);
+    // The very address, and so the very name, can be had again.
+    let (again, same) = listener(Transport::Shm, &addr.to_string());
+    assert_eq!(same, addr);
+    let (a, b) = join(socket(Transport::Shm), &again, addr);
+    a.blocking().send_all(b"x").unwrap();
+    b.blocking().recv_exact(&mut got).unwrap();
+    for dir in ["/dev/shm", "/tmp", "/run"] {
+        let Ok(entries) = std::fs::read_dir(dir) else { continue };
+        let ours = format!("exs-{}", child.pid());
+        assert!(entries.flatten().all(|e| !e.file_name().to_string_lossy().contains(&ours)));
+    }
+}
