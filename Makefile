@@ -46,6 +46,10 @@ test: setup-test ## Run all tests (below 20 minutes on 2 cores)
 test-quick: setup-test ## Run the tests with fewer seeds, without those of whole processes (below 3 minutes)
 	$(BUILD) test $(LOCKED) --workspace --features "$(ALL_FEATURES)" --no-fail-fast --lib --bins --test tidy $(TEST_ARGS)
 
+.PHONY: c-coverage
+c-coverage: setup-test ## Write the table of what the C conformance suite covers
+	EXS_WRITE_COVERAGE=1 $(BUILD) test $(LOCKED) -p exs-tests --features "$(FEATURES)" --test c_suite -- coverage
+
 # `make test-rdma SUITES="tools netns"` runs these alone.
 .PHONY: test-rdma
 test-rdma: ## Run the suites on kernel RDMA devices in a guest (QEMU, or RDMA_KERNEL=uml:FILE); SUITES picks

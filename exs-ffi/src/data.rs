@@ -127,7 +127,13 @@ pub unsafe extern "C" fn exs_send(
             }
             Target::File => return not_ours(fd),
         };
-        let len = if queue == EXS_QHANDLE_INVALID { options::clip(&entry, len)? } else { len };
+        let len = if queue == EXS_QHANDLE_INVALID {
+            // Checked as it was given; used as far as one call goes.
+            memory::check(buf, len, mhandle)?;
+            options::clip(&entry, len)?
+        } else {
+            len
+        };
         let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
         send(&entry, memory, flags, Answer { queue, ahandle, call, place: event::place(buf) })
     })
@@ -163,7 +169,12 @@ pub unsafe extern "C" fn exs_recv(
             }
             Target::File => return not_ours(fd),
         };
-        let len = if queue == EXS_QHANDLE_INVALID { len.min(MOST) } else { len };
+        let len = if queue == EXS_QHANDLE_INVALID {
+            memory::check(buf, len, mhandle)?;
+            len.min(MOST)
+        } else {
+            len
+        };
         let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
         if let Some(q) = queues::way(queue)? {
             let on = call.on(&q.queue, event::place(buf));

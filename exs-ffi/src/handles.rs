@@ -63,6 +63,15 @@ impl<T> Handles<T> {
         s.object.clone()
     }
 
+    /// Looks at the object of a handle without keeping it: nobody takes it out meanwhile, and
+    /// nobody sees it as being in use.
+    pub(crate) fn look<R>(&self, handle: c_int, at: impl FnOnce(&T) -> R) -> Option<R> {
+        let (slot, generation) = Self::split(handle)?;
+        let t = self.inner.read().unwrap_or_else(PoisonError::into_inner);
+        let s = t.slots.get(slot).filter(|s| s.generation == generation)?;
+        s.object.as_deref().map(at)
+    }
+
     /// Takes the object out if `may` agrees; the handle is not valid any more.
     pub(crate) fn remove_if<E>(
         &self,
@@ -94,8 +103,9 @@ mod tests {
         let t = Handles::new();
         let a = t.insert('a').unwrap();
         assert_eq!(t.get(a).as_deref(), Some(&'a'));
+        assert_eq!(t.look(a, |c| *c), Some('a'));
         assert!(remove(&t, a) && !remove(&t, a));
-        assert!(t.get(a).is_none());
+        assert!(t.get(a).is_none() && t.look(a, |_| ()).is_none());
         // Long enough for the slot to be used again many times.
         for _ in 0..10_000 {
             let b = t.insert('b').unwrap();

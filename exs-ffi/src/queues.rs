@@ -230,14 +230,16 @@ fn set_signal(handle: c_int, q: &Queue, signal: Signal) -> Result<()> {
 
 /// A queue that is watched has got an event while it was empty.
 pub(crate) fn announce(handle: c_int) {
-    let Some(q) = TABLE.get(handle) else { return };
-    let signal = q.signal.lock().unwrap_or_else(PoisonError::into_inner).signal;
-    // (One that another thread has emptied since needs no signal.)
-    if let Some((signo, value)) = signal
-        && !q.queue.is_empty()
-    {
-        send(signo, value);
-    }
+    // (Not `get`: a queue whose last event the signal's handler has taken may be deleted.)
+    TABLE.look(handle, |q| {
+        let signal = q.signal.lock().unwrap_or_else(PoisonError::into_inner).signal;
+        // (One that another thread has emptied since needs no signal.)
+        if let Some((signo, value)) = signal
+            && !q.queue.is_empty()
+        {
+            send(signo, value);
+        }
+    });
 }
 
 fn send(signo: c_int, value: usize) {

@@ -57,6 +57,13 @@ build() {
 }
 build programs build --release -p exs-examples --features verbs --bins
 build tests test --no-run -p exs-tests --features verbs --tests
+# The C library and its programs, for the one suite that is in C.
+case " ${suites[*]} " in *" c "*)
+    say "building the C programs"
+    QUIET=1 PROFILE=release FEATURES=verbs exs-ffi/build.sh "$out/bin/c/lib"
+    tests/c/build.sh "$out/bin/c/lib" "$out/bin/c"
+    ;;
+esac
 
 # --- the guests ---------------------------------------------------------------------
 header() { sed -n "s/^# $2: *//p" "$here/suites/$1.sh" | head -n 1; }

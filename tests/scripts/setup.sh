@@ -141,6 +141,8 @@ for part in "$@"; do
             want g++ g++ "compiles the header as C++" "the header is not tried as C++"
             want clang clang "compiles header and examples with a second compiler" "they are tried with gcc only"
             want curl curl "asks the HTTP server among the examples in C" "that server is not tried"
+            want gcc gcc "builds the C tests with sanitizers" "the C library is not tested"
+            want valgrind valgrind "looks for leaks of the C library" "nothing looks for leaks of the C library"
             want mandoc mandoc "checks the manual pages" "the manual pages are not checked"
             want mount mount "gives a test a small full disk" "the tests on a full disk are skipped"
             ;;

@@ -1,0 +1,266 @@
+/* exs_shutdown, exs_close, close(2). */
+#include "net.h"
+
+#include <fcntl.h>
+
+CASE("shutdown-1", the_peer_sees_the_end_after_the_data, CONNECTED)
+{
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(4);
+    static char out[200000], in[200000];
+    exs_event_t e;
+    int i;
+
+    fill(out, sizeof out, 0);
+    GIVES(0, exs_send(p.a, out, sizeof out, 0, q, 1, UNREG));
+    GIVES(0, exs_shutdown(p.a, SHUT_WR, q, 2));
+    if (world == EXSMSG)
+        GIVES(sizeof in, exs_recv(p.b, in, sizeof in, 0, BLOCK, UNREG));
+    else
+        recv_all(p.b, in, sizeof in);
+    VERIFY(in, sizeof in, 0);
+    GIVES(0, exs_recv(p.b, in, 1, 0, BLOCK, UNREG));
+    for (i = 1; i <= 2; i++) {
+        e = next_any(q);
+        GIVES(i, e.exs_evt_ahandle);
+        GIVES(0, e.exs_evt_errno);
+        GIVES(i == 1 ? EXS_EVT_SEND : EXS_EVT_SHUTDOWN, e.exs_evt_type);
+        GIVES(p.a, e.exs_evt_socket);
+    }
+    /* the other direction goes on */
+    send_all(p.b, "x", 1);
+    GIVES(1, exs_recv(p.a, in, 1, 0, BLOCK, UNREG));
+    end(p);
+    end_queue(q);
+}
+
+CASE("shutdown-2", reading_can_be_ended, CONNECTED)
+{
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(4);
+    char in;
+
+    GIVES(0, exs_shutdown(p.a, SHUT_RD, q, 1));
+    next(q, EXS_EVT_SHUTDOWN);
+    GIVES(0, exs_recv(p.a, &in, 1, 0, BLOCK, UNREG));
+    send_all(p.a, "x", 1);
+    GIVES(1, exs_recv(p.b, &in, 1, 0, BLOCK, UNREG));
+    end(p);
+    end_queue(q);
+}
+
+CASE("shutdown-2", both_directions, CONNECTED)
+{
+    struct pair p = connection();
+    char in;
+
+    GIVES(0, exs_shutdown(p.a, SHUT_RDWR, BLOCK));
+    GIVES(0, exs_recv(p.a, &in, 1, 0, BLOCK, UNREG));
+    GIVES(0, exs_recv(p.b, &in, 1, 0, BLOCK, UNREG));
+    FAILS(EPIPE, exs_send(p.a, &in, 1, 0, BLOCK, UNREG));
+    end(p);
+}
+
+CASE("shutdown-3", what_makes_no_sense_is_refused, TCP | EXS | EXSMSG)
+{
+    int fd = new_socket();
+    exs_qhandle_t q = new_queue(4);
+
+    FAILS(EINVAL, exs_shutdown(fd, 3, q, 1));
+    FAILS(EINVAL, exs_shutdown(fd, -1, BLOCK));
+    FAILS(EBADF, exs_shutdown(-1, SHUT_WR, q, 1));
+    FAILS(EINVAL, exs_shutdown(fd, SHUT_WR, 4242, 1));
+    FAILS(ENOTCONN, exs_shutdown(fd, SHUT_WR, BLOCK));
+    if (exs_shutdown(fd, SHUT_WR, q, 1) == 0)
+        next_failed(q, EXS_EVT_SHUTDOWN, ENOTCONN);
+    else
+        GIVES(ENOTCONN, errno);
+    end_one(fd);
+    end_queue(q);
+}
+
+CASE("close-1", the_event_says_that_it_is_over, SOCKETS)
+{
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(4);
+    exs_event_t e;
+    char in;
+
+    GIVES(0, exs_close(p.a, 0, q, 3));
+    FAILS(EBADF, fcntl(p.a, F_GETFD));
+    if (world != UDP)
+        GIVES(0, exs_recv(p.b, &in, 1, 0, BLOCK, UNREG));
+    GIVES(0, exs_close(p.b, 0, BLOCK));
+    e = next(q, EXS_EVT_CLOSE);
+    GIVES(p.a, e.exs_evt_socket);
+    GIVES(3, e.exs_evt_ahandle);
+    nothing(q);
+    end_queue(q);
+}
+
+CASE("close-2", what_was_sent_is_delivered_first, CONNECTED)
+{
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(4);
+    static char out[150000], in[150000];
+
+    fill(out, sizeof out, 0);
+    GIVES(0, exs_send(p.a, out, sizeof out, 0, q, 1, UNREG));
+    if (!ON_EXS) /* close(2) of a kernel socket leaves what was not handed over yet */
+        next(q, EXS_EVT_SEND);
+    GIVES(0, exs_close(p.a, 0, q, 2));
+    if (world == EXSMSG)
+        GIVES(sizeof in, exs_recv(p.b, in, sizeof in, 0, BLOCK, UNREG));
+    else
+        recv_all(p.b, in, sizeof in);
+    VERIFY(in, sizeof in, 0);
+    GIVES(0, exs_recv(p.b, in, 1, 0, BLOCK, UNREG));
+    end_one(p.b);
+    if (ON_EXS)
+        next(q, EXS_EVT_SEND);
+    next(q, EXS_EVT_CLOSE);
+    end_queue(q);
+}
+
+CASE("close-4", receives_that_wait_are_cancelled, SOCKETS)
+{
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(8);
+    char in[3];
+    exs_event_t e;
+    int i, closed = 0;
+
+    for (i = 0; i < 3; i++)
+        GIVES(0, exs_recv(p.a, &in[i], 1, 0, q, (exs_ahandle_t)i, UNREG));
+    GIVES(0, exs_close(p.a, 0, q, 9));
+    for (i = 0; i < 4; i++) {
+        e = next_any(q);
+        if (e.exs_evt_type == EXS_EVT_CLOSE) {
+            closed++;
+            continue;
+        }
+        GIVES(EXS_EVT_RECV, e.exs_evt_type);
+        GIVES(ECANCELED, e.exs_evt_errno);
+    }
+    GIVES(1, closed);
+    nothing(q);
+    end_one(p.b);
+    end_queue(q);
+}
+
+CASE("close-5", an_abort_cuts_it, CONNECTED)
+{
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(4);
+    char in;
+    int n;
+
+    GIVES(0, exs_close(p.a, EXS_CLOSE_ABORT, q, 1));
+    GIVES(1, exs_qdequeue(q, &(exs_event_t){0}, 1, NULL));
+    n = exs_recv(p.b, &in, 1, 0, BLOCK, UNREG);
+    CHECK(n == 0 || (n == -1 && errno == ECONNRESET));
+    end_one(p.b);
+    end_queue(q);
+}
+
+CASE("close-3 fd-2", a_copy_keeps_it_open, CONNECTED)
+{
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(4);
+    int copy = dup(p.a);
+    char in;
+
+    CHECK(copy >= 0);
+    GIVES(0, exs_close(p.a, 0, q, 1));
+    next(q, EXS_EVT_CLOSE);
+    FAILS(EBADF, exs_send(p.a, "x", 1, 0, BLOCK, UNREG));
+    send_all(copy, "x", 1);
+    GIVES(1, exs_recv(p.b, &in, 1, 0, BLOCK, UNREG));
+    send_all(p.b, "y", 1);
+    GIVES(1, exs_recv(copy, &in, 1, 0, BLOCK, UNREG));
+    GIVES('y', in);
+    end_one(copy);
+    GIVES(0, exs_recv(p.b, &in, 1, 0, BLOCK, UNREG) > 0);
+    end_one(p.b);
+    end_queue(q);
+}
+
+CASE("fd-3", close_2_ends_it_too, CONNECTED)
+{
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(4);
+    char in[5];
+
+    send_all(p.a, "12345", 5);
+    GIVES(0, close(p.a));
+    GIVES(5, exs_recv(p.b, in, 5, MSG_WAITALL, BLOCK, UNREG));
+    GIVES(0, exs_recv(p.b, in, 1, 0, BLOCK, UNREG));
+    FAILS(EBADF, exs_send(p.a, in, 1, 0, q, 1, UNREG));
+    end_one(p.b);
+    end_queue(q);
+}
+
+CASE("fd-3 close-4", close_2_cancels_what_is_in_flight, SOCKETS)
+{
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(4);
+    char in;
+
+    GIVES(0, exs_recv(p.a, &in, 1, 0, q, 1, UNREG));
+    GIVES(0, close(p.a));
+    next_failed(q, EXS_EVT_RECV, ECANCELED);
+    end_one(p.b);
+    end_queue(q);
+}
+
+CASE("fd-4", a_number_that_is_used_again_is_another_socket, CONNECTED)
+{
+    struct pair p = connection(), other = connection();
+    exs_qhandle_t q = new_queue(4);
+    char in = 0;
+
+    GIVES(0, exs_recv(p.a, &in, 1, 0, q, 1, UNREG));
+    /* p.a is closed here, and its number is other.a's */
+    GIVES(p.a, dup2(other.a, p.a));
+    next_failed(q, EXS_EVT_RECV, ECANCELED);
+    send_all(p.a, "z", 1);
+    GIVES(1, exs_recv(other.b, &in, 1, 0, BLOCK, UNREG));
+    GIVES('z', in);
+    end_one(p.a);
+    end(other);
+    end_one(p.b);
+    end_queue(q);
+}
+
+CASE("all-4 all-5", what_cannot_be_closed_is_refused, SOCKETS)
+{
+    struct pair p = connection();
+    int pipe_[2];
+
+    CHECK(pipe(pipe_) == 0);
+    FAILS(EBADF, exs_close(-1, 0, BLOCK));
+    FAILS(EBADF, exs_close(12345, 0, BLOCK));
+    FAILS(ENOTSOCK, exs_close(pipe_[0], 0, BLOCK));
+    FAILS(EINVAL, exs_close(p.a, 2, BLOCK));
+    FAILS(EINVAL, exs_close(p.a, 0, 4242, 0));
+    /* it was refused: the socket is still there */
+    send_all(p.a, "x", 1);
+    close(pipe_[0]);
+    close(pipe_[1]);
+    end(p);
+    FAILS(EBADF, exs_close(p.a, 0, BLOCK));
+}
+
+CASE("all-2", a_full_queue_refuses_and_keeps_it_open, SOCKETS)
+{
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(1);
+    char in;
+
+    GIVES(0, exs_recv(p.b, &in, 1, 0, q, 1, UNREG));
+    FAILS(EAGAIN, exs_close(p.a, 0, q, 2));
+    send_all(p.a, "x", 1);
+    next(q, EXS_EVT_RECV);
+    end(p);
+    end_queue(q);
+}

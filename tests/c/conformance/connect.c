@@ -1,0 +1,271 @@
+/* exs_connect, exs_accept. */
+#include "net.h"
+
+#include <fcntl.h>
+
+CASE("connect-1", the_event_says_that_it_is_connected, CONNECTED)
+{
+    struct place at;
+    int l = listener(&at), fd = new_socket(), other;
+    exs_qhandle_t q = new_queue(4);
+    exs_event_t e;
+
+    GIVES(0, exs_connect(fd, ADDR(at), at.len, 0, q, (exs_ahandle_t)-1));
+    other = exs_accept(l, NULL, 0, BLOCK);
+    CHECK(other >= 0);
+    e = next(q, EXS_EVT_CONNECT);
+    GIVES(fd, e.exs_evt_socket);
+    CHECK(e.exs_evt_ahandle == (exs_ahandle_t)-1);
+    nothing(q);
+    end_one(fd);
+    end_one(other);
+    end_one(l);
+    end_queue(q);
+}
+
+CASE("connect-1", nobody_listens_and_then_somebody_does, CONNECTED)
+{
+    struct place at, there;
+    int l = listener(&at), fd = new_socket(), other;
+    exs_qhandle_t q = new_queue(4);
+
+    end_one(l);
+    GIVES(0, exs_connect(fd, ADDR(at), at.len, 0, q, 1));
+    next_failed(q, EXS_EVT_CONNECT, ECONNREFUSED);
+    /* the socket is good for another attempt */
+    l = listener(&there);
+    GIVES(0, exs_connect(fd, ADDR(there), there.len, 0, q, 2));
+    other = exs_accept(l, NULL, 0, BLOCK);
+    CHECK(other >= 0);
+    next(q, EXS_EVT_CONNECT);
+    end_one(fd);
+    end_one(other);
+    end_one(l);
+    end_queue(q);
+}
+
+CASE("connect-3", a_connected_socket_is_not_connected_again, CONNECTED)
+{
+    struct place at;
+    int l = listener(&at), fd = new_socket();
+    exs_qhandle_t q = new_queue(4);
+
+    GIVES(0, exs_connect(fd, ADDR(at), at.len, 0, BLOCK));
+    FAILS(EISCONN, exs_connect(fd, ADDR(at), at.len, 0, BLOCK));
+    if (ON_EXS)
+        FAILS(EISCONN, exs_connect(fd, ADDR(at), at.len, 0, q, 1));
+    nothing(q);
+    end_one(fd);
+    end_one(l);
+    end_queue(q);
+}
+
+CASE("all-3", without_a_queue_it_waits, CONNECTED)
+{
+    struct place at;
+    int l = listener(&at), fd = new_socket(), other;
+
+    GIVES(0, exs_connect(fd, ADDR(at), at.len, 0, BLOCK));
+    other = exs_accept(l, NULL, 0, BLOCK);
+    CHECK(other >= 0);
+    send_all(fd, "x", 1);
+    end_one(fd);
+    end_one(other);
+    end_one(l);
+    fd = new_socket();
+    FAILS(ECONNREFUSED, exs_connect(fd, ADDR(at), at.len, 0, BLOCK));
+    end_one(fd);
+}
+
+CASE("connect-2", nonblocking_it_is_in_progress, EXS | EXSMSG | TCP)
+{
+    struct place at;
+    int l = listener(&at), fd = new_socket(), other, error = -1;
+    socklen_t len = sizeof error;
+    exs_pollfd_t poll;
+
+    GIVES(0, exs_fcntl(fd, F_SETFL, exs_fcntl(fd, F_GETFL) | O_NONBLOCK));
+    FAILS(EINPROGRESS, exs_connect(fd, ADDR(at), at.len, 0, BLOCK));
+    other = exs_accept(l, NULL, 0, BLOCK);
+    CHECK(other >= 0);
+    memset(&poll, 0, sizeof poll);
+    poll.exs_pfd_fd = fd;
+    poll.exs_pfd_events = EXS_POLLOUT;
+    GIVES(1, exs_poll(&poll, 0, BLOCK));
+    CHECK(poll.exs_pfd_revents & EXS_POLLOUT);
+    GIVES(0, exs_getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
+    GIVES(0, error);
+    end_one(fd);
+    end_one(other);
+    end_one(l);
+    /* and its failure is told by SO_ERROR, once */
+    fd = new_socket();
+    GIVES(0, exs_fcntl(fd, F_SETFL, exs_fcntl(fd, F_GETFL) | O_NONBLOCK));
+    if (exs_connect(fd, ADDR(at), at.len, 0, BLOCK) == -1 && errno == EINPROGRESS) {
+        poll.exs_pfd_fd = fd;
+        GIVES(1, exs_poll(&poll, 0, BLOCK));
+        GIVES(0, exs_getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
+        GIVES(ECONNREFUSED, error);
+        GIVES(0, exs_getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
+        GIVES(0, error);
+    } else {
+        GIVES(ECONNREFUSED, errno);
+    }
+    end_one(fd);
+}
+
+CASE("bind-1 all-4 all-5", what_makes_no_sense_is_refused, EXS | EXSMSG)
+{
+    struct place at;
+    int l = listener(&at), fd = new_socket();
+    exs_qhandle_t q = new_queue(4);
+    struct sockaddr_un un = {AF_UNIX, "x"};
+
+    FAILS(EFAULT, exs_connect(fd, NULL, at.len, 0, q, 1));
+    FAILS(EINVAL, exs_connect(fd, ADDR(at), 3, 0, q, 1));
+    FAILS(EINVAL, exs_connect(fd, ADDR(at), 0, 0, q, 1));
+    FAILS(EINVAL, exs_connect(fd, ADDR(at), at.len, 1, q, 1));
+    FAILS(EAFNOSUPPORT, exs_connect(fd, (struct sockaddr *)&un, sizeof un, 0, q, 1));
+    FAILS(EBADF, exs_connect(-1, ADDR(at), at.len, 0, q, 1));
+    FAILS(EINVAL, exs_connect(fd, ADDR(at), at.len, 0, 12345, 1));
+    nothing(q);
+    end_one(fd);
+    end_one(l);
+    end_queue(q);
+}
+
+CASE("accept-1", the_event_has_the_connection_and_the_peer, CONNECTED)
+{
+    struct place at, mine;
+    int l = listener(&at), fd = new_socket(), other;
+    exs_qhandle_t q = new_queue(4);
+    exs_acceptaddr_t from;
+    exs_event_t e;
+
+    memset(&from, 0, sizeof from);
+    GIVES(0, exs_accept(l, &from, 0, q, 42));
+    GIVES(0, exs_connect(fd, ADDR(at), at.len, 0, BLOCK));
+    e = next(q, EXS_EVT_ACCEPT);
+    GIVES(l, e.exs_evt_socket);
+    GIVES(42, e.exs_evt_ahandle);
+    CHECK(e.exs_evt_union.exs_evt_accept.exs_evt_acceptaddr == &from);
+    other = e.exs_evt_union.exs_evt_accept.exs_evt_newsocket;
+    CHECK(other >= 0 && other != fd && other != l);
+    GIVES(at.addr.ss_family, from.exs_aa_addr.ss_family);
+    if (world != LOCAL) {
+        mine.len = sizeof mine.addr;
+        GIVES(0, exs_getsockname(fd, ADDR(mine), &mine.len));
+        GIVES(sizeof(struct sockaddr_in), from.exs_aa_addrlen);
+        CHECK(((struct sockaddr_in *)&mine.addr)->sin_port ==
+              ((struct sockaddr_in *)&from.exs_aa_addr)->sin_port);
+    }
+    send_all(fd, "x", 1);
+    end_one(fd);
+    end_one(other);
+    end_one(l);
+    end_queue(q);
+}
+
+CASE("all-3 all-9", without_a_queue_it_returns_the_connection, CONNECTED)
+{
+    struct place at;
+    int l = listener(&at), fd = new_socket(), other;
+    exs_acceptaddr_t from;
+
+    GIVES(0, exs_connect(fd, ADDR(at), at.len, 0, BLOCK));
+    other = exs_accept(l, &from, 0, BLOCK);
+    CHECK(other >= 0);
+    GIVES(at.addr.ss_family, from.exs_aa_addr.ss_family);
+    end_one(fd);
+    end_one(other);
+    GIVES(0, exs_fcntl(l, F_SETFL, exs_fcntl(l, F_GETFL) | O_NONBLOCK));
+    FAILS(EAGAIN, exs_accept(l, NULL, 0, BLOCK));
+    end_one(l);
+}
+
+CASE("accept-3", who_does_not_listen_accepts_nothing, CONNECTED)
+{
+    int fd = new_socket();
+    exs_qhandle_t q = new_queue(4);
+
+    FAILS(EINVAL, exs_accept(fd, NULL, 0, BLOCK));
+    if (exs_accept(fd, NULL, 0, q, 1) == 0)
+        next_failed(q, EXS_EVT_ACCEPT, EINVAL);
+    else
+        GIVES(EINVAL, errno);
+    FAILS(EBADF, exs_accept(-1, NULL, 0, q, 1));
+    FAILS(EINVAL, exs_accept(fd, NULL, 1 << 30, q, 1));
+    nothing(q);
+    end_one(fd);
+    end_queue(q);
+}
+
+CASE("accept-4", accepts_posted_ahead_get_a_connection_each, CONNECTED)
+{
+    enum { N = 8 };
+    struct place at;
+    int l = listener(&at), fd[N], other, i, seen = 0;
+    exs_qhandle_t q = new_queue(N);
+    exs_event_t e[N];
+
+    for (i = 0; i < N; i++)
+        GIVES(0, exs_accept(l, NULL, 0, q, (exs_ahandle_t)i));
+    for (i = 0; i < N; i++) {
+        fd[i] = new_socket();
+        GIVES(0, exs_connect(fd[i], ADDR(at), at.len, 0, BLOCK));
+    }
+    GIVES(N, exs_qdequeue(q, e, -N, NULL));
+    for (i = 0; i < N; i++) {
+        CHECK(e[i].exs_evt_type == EXS_EVT_ACCEPT && e[i].exs_evt_errno == 0);
+        seen |= 1 << e[i].exs_evt_ahandle;
+        other = e[i].exs_evt_union.exs_evt_accept.exs_evt_newsocket;
+        CHECK(other >= 0);
+        end_one(other);
+        end_one(fd[i]);
+    }
+    GIVES((1 << N) - 1, seen);
+    end_one(l);
+    end_queue(q);
+}
+
+CASE("cancel-1", it_can_be_cancelled, CONNECTED)
+{
+    struct place at;
+    int l = listener(&at);
+    exs_qhandle_t q = new_queue(4);
+    exs_event_t e;
+
+    GIVES(0, exs_accept(l, NULL, 0, q, 1));
+    GIVES(1, exs_cancel(l, EXS_CAF_FILDES, 0));
+    e = next_failed(q, EXS_EVT_ACCEPT, ECANCELED);
+    GIVES(-1, e.exs_evt_union.exs_evt_accept.exs_evt_newsocket);
+    end_one(l);
+    end_queue(q);
+}
+
+CASE("accept-2", flags_are_of_the_new_descriptor, CONNECTED)
+{
+    struct place at;
+    int l = listener(&at), fd = new_socket(), other;
+    exs_qhandle_t q = new_queue(4);
+    exs_event_t e;
+
+    GIVES(0, exs_accept(l, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC, q, 1));
+    GIVES(0, exs_connect(fd, ADDR(at), at.len, 0, BLOCK));
+    e = next(q, EXS_EVT_ACCEPT);
+    other = e.exs_evt_union.exs_evt_accept.exs_evt_newsocket;
+    CHECK(other >= 0);
+    CHECK(fcntl(other, F_GETFL) & O_NONBLOCK);
+    CHECK(fcntl(other, F_GETFD) & FD_CLOEXEC);
+    CHECK(!(fcntl(l, F_GETFL) & O_NONBLOCK));
+    end_one(other);
+    end_one(fd);
+    fd = new_socket();
+    GIVES(0, exs_connect(fd, ADDR(at), at.len, 0, BLOCK));
+    other = exs_accept(l, NULL, 0, BLOCK);
+    CHECK(other >= 0 && !(fcntl(other, F_GETFL) & O_NONBLOCK));
+    end_one(other);
+    end_one(fd);
+    end_one(l);
+    end_queue(q);
+}

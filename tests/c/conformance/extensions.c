@@ -1,0 +1,182 @@
+/* What ES-API does not have: exs_qfd, one-sided operations, counters. */
+#include "net.h"
+
+#include <limits.h>
+#include <poll.h>
+#include <sys/epoll.h>
+
+CASE("qfd-1", it_is_readable_while_events_wait, SOCKETS)
+{
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(8);
+    struct pollfd now = {exs_qfd(q), POLLIN, 0};
+    struct epoll_event ev = {EPOLLIN, {0}};
+    int epoll = epoll_create1(EPOLL_CLOEXEC), i;
+    char in[2];
+
+    CHECK(now.fd >= 0 && epoll >= 0);
+    GIVES(now.fd, exs_qfd(q));
+    GIVES(0, epoll_ctl(epoll, EPOLL_CTL_ADD, now.fd, &ev));
+    for (i = 0; i < 20; i++) {
+        GIVES(0, exs_recv(p.b, in, 1, 0, q, 1, UNREG));
+        GIVES(0, poll(&now, 1, 0));
+        GIVES(0, epoll_wait(epoll, &ev, 1, 0));
+        send_all(p.a, "x", 1);
+        GIVES(1, epoll_wait(epoll, &ev, 1, -1));
+        GIVES(1, poll(&now, 1, -1));
+        GIVES(1, exs_qdequeue(q, &(exs_event_t){0}, 1, NOW));
+    }
+    GIVES(0, poll(&now, 1, 0));
+    close(epoll);
+    end(p);
+    end_queue(q);
+}
+
+CASE("one-1 one-2", memory_is_read_and_written_from_afar, EXS | EXSMSG)
+{
+    enum { LEN = 200000 };
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(8);
+    char *there = calloc(1, LEN), *here = calloc(1, LEN);
+    exs_mhandle_t m = exs_mregister(here, LEN, 0);
+    exs_remote_t remote;
+    exs_event_t e;
+    uint64_t len = 0;
+    int rights = 0;
+
+    CHECK(there && here);
+    GIVES(0, exs_export(p.b, there, LEN, EXS_RIGHT_READ | EXS_RIGHT_WRITE, 0, UNREG, &remote));
+    GIVES(0, exs_remote_info(&remote, &len, &rights));
+    GIVES(LEN, len);
+    GIVES(EXS_RIGHT_READ | EXS_RIGHT_WRITE, rights);
+    GIVES(0, exs_remote_info(&remote, NULL, NULL));
+    fill(here, LEN - 10, 0);
+    GIVES(0, exs_write(p.a, here, LEN - 10, &remote, 10, 0, q, 5, m));
+    e = next(q, EXS_EVT_WRITE);
+    GIVES(LEN - 10, LENGTH(e));
+    CHECK(BUFFER(e) == here && e.exs_evt_ahandle == 5 && e.exs_evt_socket == p.a);
+    memset(here, 0, LEN);
+    GIVES(0, exs_read(p.a, here, LEN - 10, &remote, 10, 0, q, 6, m));
+    e = next(q, EXS_EVT_READ);
+    GIVES(LEN - 10, LENGTH(e));
+    VERIFY(here, LEN - 10, 0);
+    /* without a queue, and without a registration */
+    GIVES(4, exs_write(p.a, (char *)"abcd", 4, &remote, 0, 0, BLOCK, UNREG));
+    GIVES(4, exs_read(p.a, here, 4, &remote, 0, 0, BLOCK, UNREG));
+    CHECK(memcmp(here, "abcd", 4) == 0);
+    GIVES(0, exs_revoke(p.b, &remote, q, 7));
+    e = next(q, EXS_EVT_REVOKE);
+    GIVES(7, e.exs_evt_ahandle);
+    CHECK(memcmp(there, "abcd", 4) == 0);
+    VERIFY(there + 10, LEN - 10, 0);
+    GIVES(0, exs_mderegister(m));
+    end(p);
+    end_queue(q);
+    free(there);
+    free(here);
+}
+
+CASE("one-3", ranges_and_rights_are_kept, EXS | EXSMSG)
+{
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(8);
+    static char there[100], here[200];
+    exs_remote_t r, w, none;
+
+    memset(&none, 0xa5, sizeof none);
+    GIVES(0, exs_export(p.b, there, 100, EXS_RIGHT_READ, 0, UNREG, &r));
+    GIVES(0, exs_export(p.b, there, 100, EXS_RIGHT_WRITE, 0, UNREG, &w));
+    FAILS(EINVAL, exs_write(p.a, here, 1, &r, 0, 0, q, 1, UNREG));
+    FAILS(EINVAL, exs_read(p.a, here, 1, &w, 0, 0, q, 1, UNREG));
+    FAILS(EINVAL, exs_read(p.a, here, 101, &r, 0, 0, q, 1, UNREG));
+    FAILS(EINVAL, exs_read(p.a, here, 1, &r, 100, 0, q, 1, UNREG));
+    FAILS(EINVAL, exs_read(p.a, here, 2, &r, UINT64_MAX, 0, q, 1, UNREG));
+    FAILS(EINVAL, exs_read(p.a, here, 1, &none, 0, 0, q, 1, UNREG));
+    FAILS(EINVAL, exs_remote_info(&none, NULL, NULL));
+    FAILS(EFAULT, exs_remote_info(NULL, NULL, NULL));
+    FAILS(EFAULT, exs_read(p.a, here, 1, NULL, 0, 0, q, 1, UNREG));
+    FAILS(EFAULT, exs_read(p.a, NULL, 1, &r, 0, 0, q, 1, UNREG));
+    FAILS(EINVAL, exs_read(p.a, here, 1, &r, 0, 1, q, 1, UNREG));
+    FAILS(EINVAL, exs_export(p.b, there, 100, 0, 0, UNREG, &none));
+    FAILS(EINVAL, exs_export(p.b, there, 100, 4, 0, UNREG, &none));
+    FAILS(EINVAL, exs_export(p.b, there, 0, EXS_RIGHT_READ, 0, UNREG, &none));
+    FAILS(EFAULT, exs_export(p.b, NULL, 1, EXS_RIGHT_READ, 0, UNREG, &none));
+    FAILS(EFAULT, exs_export(p.b, there, 1, EXS_RIGHT_READ, 0, UNREG, NULL));
+    FAILS(EINVAL, exs_revoke(p.a, &r, q, 1)); /* not exported by this end */
+    FAILS(EFAULT, exs_revoke(p.b, NULL, q, 1));
+    nothing(q);
+    GIVES(100, exs_read(p.a, here, 100, &r, 0, 0, BLOCK, UNREG));
+    GIVES(0, exs_revoke(p.b, &r, BLOCK));
+    GIVES(0, exs_revoke(p.b, &w, BLOCK));
+    FAILS(EINVAL, exs_revoke(p.b, &w, BLOCK));
+    end(p);
+    end_queue(q);
+}
+
+CASE("one-4", what_was_revoked_is_out_of_reach, EXS | EXSMSG)
+{
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(8);
+    char there[100] = "kept", here[100] = "other";
+    exs_remote_t remote;
+    exs_event_t e;
+
+    GIVES(0, exs_export(p.b, there, 100, EXS_RIGHT_READ | EXS_RIGHT_WRITE, 0, UNREG, &remote));
+    GIVES(0, exs_revoke(p.b, &remote, q, 1));
+    next(q, EXS_EVT_REVOKE);
+    if (exs_write(p.a, here, 100, &remote, 0, 0, q, 2, UNREG) == 0) {
+        e = next_any(q);
+        CHECK(e.exs_evt_type == EXS_EVT_WRITE && e.exs_evt_errno != 0);
+    }
+    CHECK(strcmp(there, "kept") == 0);
+    end(p);
+    end_queue(q);
+}
+
+CASE("one-5", kernel_sockets_have_none_of_it, KERNEL)
+{
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(8);
+    char there[100];
+    exs_remote_t remote;
+
+    memset(&remote, 0, sizeof remote);
+    FAILS(EOPNOTSUPP, exs_export(p.b, there, 100, EXS_RIGHT_READ, 0, UNREG, &remote));
+    FAILS(EOPNOTSUPP, exs_revoke(p.b, &remote, q, 1));
+    FAILS(EOPNOTSUPP, exs_read(p.b, there, 1, &remote, 0, 0, q, 1, UNREG));
+    FAILS(EOPNOTSUPP, exs_write(p.b, there, 1, &remote, 0, 0, q, 1, UNREG));
+    nothing(q);
+    end(p);
+    end_queue(q);
+}
+
+CASE("counters-1", figures_of_a_socket_and_of_the_process, EXS | EXSMSG)
+{
+    struct pair p = connection();
+    struct {
+        exs_counters_t known;
+        uint64_t later[4];
+    } big;
+    exs_counters_t c;
+    uint64_t first[2] = {7, 7};
+    char in[100] = "";
+
+    GIVES(100, exs_send(p.a, in, 100, 0, BLOCK, UNREG));
+    GIVES(100, exs_recv(p.b, in, 100, 0, BLOCK, UNREG));
+    GIVES(0, exs_counters(p.a, &c, sizeof c));
+    GIVES(1, c.sends);
+    GIVES(100, c.sent_direct + c.sent_indirect + c.sent_inline);
+    GIVES(0, exs_counters(-1, &c, sizeof c));
+    CHECK(c.sends >= 1 && c.recvs >= 1 && c.events >= 2);
+    /* a library that knows fewer, or more, than the program */
+    memset(&big, 0xff, sizeof big);
+    GIVES(0, exs_counters(p.a, &big.known, sizeof big));
+    GIVES(1, big.known.sends);
+    CHECK(big.later[0] == 0 && big.later[3] == 0);
+    GIVES(0, exs_counters(p.a, (exs_counters_t *)(void *)first, sizeof first[0]));
+    CHECK(first[0] == 1 && first[1] == 7);
+    FAILS(EFAULT, exs_counters(p.a, NULL, sizeof c));
+    FAILS(EINVAL, exs_counters(p.a, &c, SIZE_MAX));
+    FAILS(EBADF, exs_counters(-2, &c, sizeof c));
+    end(p);
+}

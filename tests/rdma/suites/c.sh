@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# The C library by its conformance suite, over the device: the same cases as over the
+# software RNIC, so a C program need not care what it runs on.
+# devices: each
+# limit: 300
+# shellcheck source=SCRIPTDIR/../lib.sh
+. "$(dirname "$0")/../lib.sh"
+"$bed/links.sh" one
+use "$1"
+
+conformance() { # WORD...
+    local status=0
+    within 240 "$RDMA_BIN/c/conformance" --transport "$EXS_TRANSPORT" "$@" >"$temp/cases" || status=$?
+    printf 'note: %s of %s cases\n' "$(grep -c '^ok ' "$temp/cases")" "$(sed -n 's/^1\.\.//p' "$temp/cases")"
+    grep -v '^ok ' "$temp/cases" || true
+    return $status
+}
+
+before=$(census)
+check "the conformance suite in C" conformance
+check "nothing is left of it" no_leaks "$before"
+finish
