@@ -16,7 +16,7 @@ use exs_tests::harness::Watchdog;
 use exs_tests::skip;
 
 /// What runs here. (RDMA devices: `tests/rdma/suites/c.sh`.)
-const TRANSPORTS: [&str; 5] = ["none", "tcp", "unix", "udp", "soft"];
+const TRANSPORTS: [&str; 6] = ["none", "tcp", "unix", "udp", "soft", "shm"];
 
 fn top() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent")
@@ -59,9 +59,11 @@ fn build(how: &str) -> PathBuf {
         lib
     });
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("c-suite-{how}"));
-    run(Command::new(top().join("tests/c/build.sh")).arg(&*LIB).arg(&out).args(
-        if how == "asan" { vec!["asan"] } else { vec![] },
-    ));
+    run(Command::new(top().join("tests/c/build.sh")).arg(&*LIB).arg(&out).args(if how == "asan" {
+        vec!["asan"]
+    } else {
+        vec![]
+    }));
     out
 }
 
@@ -212,7 +214,10 @@ const ELSEWHERE: [(&str, &str); 4] = [
     ("all-10", "Rust: the lengths are clipped by `exs-ffi/src/blocking.rs`; it would take 2 GiB"),
     ("all-11", "Rust: the unit tests of `exs-ffi/src/error.rs`"),
     ("send-1", "the compiler, by `tests/c/netperf_like.c` and `tests/c/cplusplus.cc`"),
-    ("fd-7", "Rust: the unit tests of `exs-ffi`; descriptors are not to be had for others meanwhile"),
+    (
+        "fd-7",
+        "Rust: the unit tests of `exs-ffi`; descriptors are not to be had for others meanwhile",
+    ),
 ];
 
 fn table() -> String {
@@ -233,7 +238,8 @@ fn table() -> String {
         }
         for (case, worlds) in by_claim.get(claim.as_str()).into_iter().flatten() {
             let marks = columns.map(|c| if worlds.contains(c) { "x" } else { "" });
-            let _ = writeln!(out, "| {claim} | {} | {} |", case.replace('_', " "), marks.join(" | "));
+            let _ =
+                writeln!(out, "| {claim} | {} | {} |", case.replace('_', " "), marks.join(" | "));
         }
     }
     let runs: usize = cases.iter().map(|(_, _, worlds)| worlds.len()).sum();
@@ -249,7 +255,8 @@ fn each_claim_has_a_case_and_each_case_a_claim() {
     let checked: BTreeSet<String> = listed().into_iter().flat_map(|(c, ..)| c).collect();
     let unknown: Vec<_> = checked.union(&elsewhere).filter(|c| !claims.contains(*c)).collect();
     assert!(unknown.is_empty(), "cases of claims that spec-notes/es-api.md has not: {unknown:?}");
-    let bare: Vec<_> = claims.iter().filter(|c| !checked.contains(*c) && !elsewhere.contains(*c)).collect();
+    let bare: Vec<_> =
+        claims.iter().filter(|c| !checked.contains(*c) && !elsewhere.contains(*c)).collect();
     assert!(bare.is_empty(), "claims without a case in tests/c/conformance: {bare:?}");
 }
 

@@ -115,7 +115,7 @@ CASE("close-2", what_was_sent_is_delivered_first, CONNECTED)
         recv_all(p.b, in, sizeof in);
     VERIFY(in, sizeof in, 0);
     GIVES(0, exs_recv(p.b, in, 1, 0, BLOCK, UNREG));
-    end_one(p.b);
+    GIVES(0, exs_close(p.b, 0, BLOCK));
     if (ON_EXS)
         next(q, EXS_EVT_SEND);
     next(q, EXS_EVT_CLOSE);
