@@ -264,3 +264,14 @@ CASE("all-2", a_full_queue_refuses_and_keeps_it_open, SOCKETS)
     end(p);
     end_queue(q);
 }
+
+CASE("fd-5", shutdown_2_of_the_descriptor_is_its_close, EXS | EXSMSG)
+{
+    struct pair p = connection();
+    char in;
+
+    GIVES(0, shutdown(p.a, SHUT_RDWR));
+    GIVES(0, exs_recv(p.b, &in, 1, 0, BLOCK, UNREG));
+    GIVES(0, close(p.a));
+    end_one(p.b);
+}
