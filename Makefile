@@ -48,7 +48,7 @@ test-quick: setup-test ## Run the tests with fewer seeds, without those of whole
 
 .PHONY: c-coverage
 c-coverage: setup-test ## Write the table of what the C conformance suite covers
-	EXS_WRITE_COVERAGE=1 $(BUILD) test $(LOCKED) -p exs-tests --features "$(FEATURES)" --test c_suite -- coverage
+	WRITE_COVERAGE=1 $(BUILD) test $(LOCKED) -p exs-tests --features "$(FEATURES)" --test c_suite -- coverage
 
 # `make test-rdma SUITES="tools netns"` runs these alone.
 .PHONY: test-rdma
@@ -135,6 +135,10 @@ deb: lib tools ## Make a Debian package of all that (into OUT/deb of the target 
 .PHONY: bench-kernel
 bench-kernel: setup-demo ## Asynchronous sends on kernel sockets beside a blocking send() loop
 	$(CARGO) run --quiet $(LOCKED) --release -p exs-tests --bin kernel-bench -- $(BENCH_ARGS)
+
+.PHONY: bench-c
+bench-c: lib ## A bulk sender in C through libexs beside plain send(), over each transport
+	@tests/c/bench.sh $(OUT)/lib $(OUT)/c-bench $(BENCH_ARGS)
 
 .PHONY: doc
 doc: setup-demo ## Build the documentation of the Rust API

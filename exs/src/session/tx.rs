@@ -71,6 +71,9 @@ impl Session {
     }
 
     pub(super) fn finish_send(&mut self, op: u64) {
+        if !self.may_finish(op) {
+            return;
+        }
         let Some(send) = self.sends.remove(op) else { return };
         let (bytes, error) = match (send.failed, send.over) {
             (Some((error, bytes)), _) => (bytes, Some(error)),
@@ -82,6 +85,27 @@ impl Session {
         if let Some(op) = send.user {
             let result = error.map_or(Ok(()), Err);
             self.done.push_back(Done { op, bytes, total: bytes, eof: false, result });
+        }
+        self.finish_shutdown();
+    }
+
+    /// The end of the direction is told after all that was sent before it: a message
+    /// that is announced may still wait for its receive. (Nothing is sent after it.)
+    fn may_finish(&mut self, op: u64) -> bool {
+        let shutdown = self.sends.get_mut(op).filter(|s| s.source.is_none());
+        let Some(shutdown) = shutdown else { return true };
+        shutdown.over.get_or_insert((0, Some(OpError::Aborted)));
+        self.sends.iter().all(|(_, s)| s.source.is_none())
+    }
+
+    /// A shutdown that has waited for the last send ends with it.
+    fn finish_shutdown(&mut self) {
+        if !self.proto.as_ref().is_some_and(Proto::is_shut) {
+            return;
+        }
+        let waits = |s: &super::ops::Send| s.source.is_none() && s.over.is_some() && s.in_flight == 0;
+        if let Some(id) = self.sends.find_id(waits) {
+            self.finish_send(id);
         }
     }
 

@@ -115,7 +115,7 @@ CASE("close-2", what_was_sent_is_delivered_first, CONNECTED)
         recv_all(p.b, in, sizeof in);
     VERIFY(in, sizeof in, 0);
     GIVES(0, exs_recv(p.b, in, 1, 0, BLOCK, UNREG));
-    end_one(p.b);
+    GIVES(0, exs_close(p.b, 0, BLOCK));
     if (ON_EXS)
         next(q, EXS_EVT_SEND);
     next(q, EXS_EVT_CLOSE);
@@ -263,4 +263,15 @@ CASE("all-2", a_full_queue_refuses_and_keeps_it_open, SOCKETS)
     next(q, EXS_EVT_RECV);
     end(p);
     end_queue(q);
+}
+
+CASE("fd-5", shutdown_2_of_the_descriptor_is_its_close, EXS | EXSMSG)
+{
+    struct pair p = connection();
+    char in;
+
+    GIVES(0, shutdown(p.a, SHUT_RDWR));
+    GIVES(0, exs_recv(p.b, &in, 1, 0, BLOCK, UNREG));
+    GIVES(0, close(p.a));
+    end_one(p.b);
 }

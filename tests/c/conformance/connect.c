@@ -104,6 +104,7 @@ CASE("connect-2", nonblocking_it_is_in_progress, EXS | EXSMSG | TCP)
     if (exs_connect(fd, ADDR(at), at.len, 0, BLOCK) == -1 && errno == EINPROGRESS) {
         poll.exs_pfd_fd = fd;
         GIVES(1, exs_poll(&poll, 0, BLOCK));
+        GIVES(1, exs_poll(&poll, 0, BLOCK)); /* who comes late is told, too */
         GIVES(0, exs_getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
         GIVES(ECONNREFUSED, error);
         GIVES(0, exs_getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));

@@ -122,7 +122,7 @@ impl Engine {
         let dial = Dial { addr, timeout, deadline: now + timeout, left, passed, failed, last };
         let op = self.book(id, ticket, EventKind::Connect, Bufs::None);
         let s = self.sock(id)?;
-        s.state = State::Connecting { op, addr };
+        (s.state, s.refused) = (State::Connecting { op, addr }, false);
         s.dial = Some(Box::new(dial));
         if let Err(e) = self.next_attempt(id, now) {
             // Known at once: the caller has the error, and no event follows.
@@ -283,7 +283,7 @@ impl Engine {
     pub(super) fn connect_failed(&mut self, id: SockId, error: Error) {
         let Ok(s) = self.sock(id) else { return };
         let State::Connecting { op, .. } = s.state else { return };
-        s.state = State::Fresh;
+        (s.state, s.refused) = (State::Fresh, true);
         (s.dial, s.route) = (None, None);
         let polls = std::mem::take(&mut s.polls);
         self.drop_session(id.index);

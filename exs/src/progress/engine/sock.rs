@@ -95,6 +95,8 @@ pub(super) struct Sock {
     /// Where its queue pair is, or last was.
     pub(super) place: Place,
     pub(super) qp: Option<Qp>,
+    /// The last connect has failed: there is something to be told, and nothing to wait for.
+    pub(super) refused: bool,
     /// The connect under way.
     pub(super) dial: Option<Box<Dial>>,
     /// The device of the connection, and why it is this one.
@@ -126,6 +128,7 @@ impl Sock {
             session: None,
             place: Place::default(),
             qp: None,
+            refused: false,
             dial: None,
             route: None,
             accepts: None,
@@ -179,6 +182,9 @@ impl Sock {
                 error: s.is_over(),
             },
             (State::Open | State::Closed, _) => {
+                Readiness { readable: true, writable: true, error: true }
+            }
+            (State::Fresh, _) if self.refused => {
                 Readiness { readable: true, writable: true, error: true }
             }
             _ => Readiness::default(),
