@@ -20,7 +20,7 @@ ALL_FEATURES ?= internals,tracing,$(FEATURES)
 # Where nobody edits, nobody may change the lock file either.
 LOCKED := $(if $(CI),--locked)
 FUZZ_SECONDS ?= 60
-# Handed to `exs-cp demo`, `exs-pingpong` and to the test runner.
+# Handed to `exs-cp demo`, to `exs-bench` and `exs-pingpong`, and to the test runner.
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 TEST_ARGS ?=
@@ -93,6 +93,17 @@ bench-pingpong: setup-demo ## Latency and bandwidth of exs-pingpong beside plain
 	$(BUILD) build $(RELEASE) exs-pingpong
 	$(BUILD) run --quiet $(RELEASE) exs-pingpong -- demo --compare tcp $(BENCH_ARGS)
 
+# BENCH_ARGS=--quick takes less than a minute and writes to target/bench-quick, as it
+# measures nothing that is worth keeping.
+.PHONY: bench
+bench: setup-demo ## EXS beside plain sockets and installed neighbours: docs/bench (tables, plots, JSON)
+	$(BUILD) build $(RELEASE) exs-perf --bin exs-cp --bin exs-bench
+	$(BUILD) run --quiet $(RELEASE) exs-bench -- $(BENCH_ARGS)
+
+.PHONY: bench-deps
+bench-deps: ## Install the neighbours that `make bench` measures (UCX, libfabric, iperf3, sockperf, rsync, scp)
+	@tests/scripts/setup.sh bench
+
 # What is installed where: exs-ffi/install.sh. LIBDIR, INCLUDEDIR, MANDIR and BINDIR may
 # be given too.
 PREFIX ?= /usr/local
@@ -103,6 +114,11 @@ OUT := $(or $(CARGO_TARGET_DIR),target)
 .PHONY: lib
 lib: setup-demo ## Build the C library: libexs.so and libexs.a
 	FEATURES="$(FEATURES)" exs-ffi/build.sh $(OUT)/lib
+
+.PHONY: examples-c
+examples-c: lib ## Build the examples in C against it (examples/c/README.md)
+	$(MAKE) -C examples/c OUT=$(abspath $(OUT))/examples-c EXS_CFLAGS=-I$(abspath exs-ffi/include) \
+	    EXS_LIBS="-L$(abspath $(OUT))/lib -Wl,-rpath,$(abspath $(OUT))/lib -lexs"
 
 .PHONY: tools
 tools: setup-demo

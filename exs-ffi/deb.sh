@@ -64,7 +64,7 @@ Description: Extended Sockets: asynchronous sockets over RDMA
  Sockets whose operations end with events on a queue, over RDMA devices or, where
  there is none, over a software RNIC (user-space iWARP over TCP); and the same calls
  on ordinary kernel sockets. The C library, its header and manual pages, and the
- programs exs-cp, exs-pingpong, exs-info and exs-rdma-write.
+ programs exs-cp, exs-pingpong, exs-perf, exs-info and exs-rdma-write.
 CONTROL
 echo 'activate-noawait ldconfig' > "$root/DEBIAN/triggers"
 (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum) > "$root/DEBIAN/md5sums"

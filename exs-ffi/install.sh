@@ -40,7 +40,7 @@ Cflags: -I\${includedir}
 PC
 
 "$here/man.sh" "$destdir$mandir"
-for bin in exs-cp exs-pingpong exs-info exs-rdma-write; do
+for bin in exs-cp exs-pingpong exs-perf exs-info exs-rdma-write; do
     install -m 755 "$bins/$bin" "$destdir$bindir/"
 done
 

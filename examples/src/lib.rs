@@ -1,5 +1,10 @@
 //! What the example programs share.
 
+pub mod args;
+pub mod fail;
+pub mod frame;
 pub mod peer;
+pub mod plain;
+pub mod registered;
 pub mod road;
 pub mod stats;

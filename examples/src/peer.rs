@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -22,12 +23,21 @@ impl Server {
     ///
     /// # Errors
     /// If it cannot be started, or ends without having said so.
-    pub fn start(args: &[&str], mut line: impl FnMut(&str) + Send + 'static) -> io::Result<Server> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(args)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()?;
+    pub fn start(args: &[&str], line: impl FnMut(&str) + Send + 'static) -> io::Result<Server> {
+        Server::of(&std::env::current_exe()?, args, line)
+    }
+
+    /// As [`Server::start`], from another program.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn of(
+        program: &Path,
+        args: &[&str],
+        mut line: impl FnMut(&str) + Send + 'static,
+    ) -> io::Result<Server> {
+        let mut child =
+            Command::new(program).args(args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let Some(out) = child.stdout.take() else {
             return Err(io::Error::other("the server has no output"));
         };

@@ -37,9 +37,11 @@ impl Road {
     }
 }
 
+/// The transports that EXS knows, by name.
+pub const NAMES: [&str; 4] = ["auto", "soft", "shm", "verbs"];
+
 fn transports() -> impl TypedValueParser<Value = Transport> {
-    PossibleValuesParser::new(["auto", "soft", "shm", "verbs"])
-        .try_map(|name| name.parse::<Transport>())
+    PossibleValuesParser::new(NAMES).try_map(|name| name.parse::<Transport>())
 }
 
 #[cfg(test)]

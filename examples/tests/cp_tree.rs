@@ -86,7 +86,7 @@ fn an_odd_tree_survives_both_ways() {
         assert_eq!(put.number("resumed_bytes"), 0);
         assert!(put.json["seconds"].as_f64().unwrap() > 0.0);
         assert!(put.json["gbytes_per_s"].as_f64().unwrap() > 0.0);
-        assert_eq!(put.json["transport"], "soft");
+        assert_eq!(put.json["transport"], "shm");
     }
     let got = run(client(["get", &server.addr, "a/src", back.to_str().unwrap(), "-j", "2"]));
     let got = got.assert_ok();

@@ -85,7 +85,7 @@ fn a_program_runs_with_either() {
 
 /// Programs to be installed: what they do is nothing here.
 fn programs(dir: &Path) {
-    for name in ["exs-cp", "exs-pingpong", "exs-info", "exs-rdma-write"] {
+    for name in ["exs-cp", "exs-pingpong", "exs-perf", "exs-info", "exs-rdma-write"] {
         let path = dir.join(name);
         fs::write(&path, "#!/bin/sh\n").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();

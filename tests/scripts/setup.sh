@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Puts in place what demo, test or check need, and says what it does.
 #
-#   setup.sh demo|test|check|fuzz|rdma ...
+#   setup.sh demo|test|check|bench|fuzz|rdma ...
 #
-# rdma is what the test bed with kernel RDMA devices needs (tests/rdma/README.md).
+# bench is the neighbours that `make bench` measures beside EXS, each of which it can do
+# without. rdma is what the test bed with kernel RDMA devices needs (tests/rdma/README.md).
 #
 # Debian packages come through apt-get (through sudo if not root), components
 # through rustup. Nothing is asked, nothing is printed if nothing is missing.
@@ -122,7 +123,7 @@ install_verbs() {
 
 knows() { apt-cache show "$1" >/dev/null 2>&1; }
 
-[ $# -gt 0 ] || die "usage: setup.sh demo|test|check|fuzz|rdma ..."
+[ $# -gt 0 ] || die "usage: setup.sh demo|test|check|bench|fuzz|rdma ..."
 verbs=no
 need_rust
 need_linker
@@ -138,9 +139,9 @@ for part in "$@"; do
             want unshare util-linux "runs tests in name spaces of their own" "the tests in network namespaces and on a full disk are skipped"
             want objcopy binutils "makes one object of the C library" "the C library is not built"
             want g++ g++ "compiles the header as C++" "the header is not tried as C++"
-            want clang clang "compiles the header with a second compiler" "the header is tried with gcc only"
+            want clang clang "compiles header and examples with a second compiler" "they are tried with gcc only"
+            want curl curl "asks the HTTP server among the examples in C" "that server is not tried"
             want gcc gcc "builds the C tests with sanitizers" "the C library is not tested"
-            want g++ g++ "compiles the header as C++" "no C++ program is tried"
             want valgrind valgrind "looks for leaks of the C library" "nothing looks for leaks of the C library"
             want mandoc mandoc "checks the manual pages" "the manual pages are not checked"
             want mount mount "gives a test a small full disk" "the tests on a full disk are skipped"
@@ -149,6 +150,15 @@ for part in "$@"; do
             verbs=yes
             need_component rustfmt cargo fmt --version
             need_component clippy cargo clippy --version
+            ;;
+        bench)
+            want ucx_perftest ucx-utils "UCX, over TCP and shared memory" "UCX is not measured"
+            want fi_pingpong libfabric-bin "libfabric, over TCP and shared memory" "libfabric is not measured"
+            want iperf3 iperf3 "what plain TCP carries" "iperf3 is not measured"
+            want sockperf sockperf "how fast plain TCP answers" "sockperf is not measured"
+            want rsync rsync "copies files, beside exs-cp" "rsync is not measured"
+            want scp openssh-client "copies files, beside exs-cp" "scp is not measured"
+            want sshd openssh-server "serves scp, on loopback" "scp is not measured"
             ;;
         fuzz) want c++ g++ "builds the fuzzing engine" "nothing can be fuzzed" ;;
         rdma)
@@ -169,8 +179,15 @@ for part in "$@"; do
                 ;;
             esac
             ;;
-        *) die "nothing is called '$part' here: demo, test, check, fuzz, rdma" ;;
+        *) die "nothing is called '$part' here: demo, test, check, bench, fuzz, rdma" ;;
     esac
 done
 install_packages
+# sshd keeps an empty directory there, which only the service's own start makes.
+case " $* " in *" bench "*)
+    if [ "$(id -u)" = 0 ] && has sshd && [ ! -e /run/sshd ]; then
+        say "making /run/sshd, which sshd wants"
+        install -d -m 0755 /run/sshd
+    fi ;;
+esac
 [ $verbs = no ] || install_verbs

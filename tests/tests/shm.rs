@@ -270,6 +270,38 @@ fn stranger() {
     peer::listen();
 }
 
+/// How often somebody has last words.
+const SPEAKERS: usize = 200;
+
+/// Not a test in the parent: a process that says something and cuts the connection.
+#[test]
+fn speaker() {
+    let Some(words) = peer::part() else { return };
+    for _ in 0..SPEAKERS {
+        let socket = socket(Transport::Shm);
+        socket.blocking().connect(words[0].as_str()).unwrap();
+        socket.blocking().send_all(b"last words").unwrap();
+        socket.abort();
+    }
+    peer::listen();
+}
+
+/// What was sent before the peer cut the connection is received before its end.
+#[test]
+fn last_words_are_heard() {
+    let _dog = Watchdog::new("last_words_are_heard");
+    let (listener, addr) = listener(Transport::Shm, "127.0.0.1:0");
+    let mut child = peer::Peer::start("speaker", &addr.to_string(), &[]);
+    for n in 0..SPEAKERS {
+        let (socket, _) = listener.blocking().accept().unwrap();
+        let mut got = [0; 10];
+        let heard = socket.blocking().recv_exact(&mut got);
+        assert!(heard.is_ok() && got == *b"last words", "of speaker {n}: {heard:?} {got:?}");
+    }
+    child.tell("end");
+    child.finish();
+}
+
 /// Nothing in the file system, and nothing left of names and memory after kill -9.
 #[test]
 fn nothing_remains_of_the_dead() {

@@ -190,8 +190,12 @@ impl Context {
         self.kernel_is_full.store(full, Ordering::Relaxed);
         let wake = std::mem::take(&mut engine.wake);
         let asleep = self.asleep_until.load(Ordering::SeqCst);
+        // Another thread sleeps in the reactor: what this turn began must wake it too. A
+        // device may have had nothing to wait for when that thread fell asleep (no send
+        // under way, a link that was not yet there), so it is asked once more.
         let hurry = asleep != u64::MAX
-            && (engine.wants_run()
+            && (engine.prepare_sleep()
+                || engine.wants_run()
                 || engine.next_deadline().is_some_and(|t| t.as_nanos() < asleep));
         drop(engine);
         let mut others = false;

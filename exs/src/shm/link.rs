@@ -153,6 +153,8 @@ pub(super) struct Link {
     pub(super) readable: bool,
     /// The peer has hung up: what it has left in the ring is all there will be.
     pub(super) hung_up: bool,
+    /// How the peer had ended the connection when this turn began.
+    pub(super) end: Option<End>,
     /// Waits for a receive.
     pub(super) stalled: bool,
     /// On the ready list; on the list of those that are looked at while spinning.
@@ -205,6 +207,7 @@ impl Link {
             // An edge may have passed before anybody listened for it.
             readable: true,
             hung_up: false,
+            end: None,
             stalled: false,
             queued: false,
             hot: false,

@@ -182,7 +182,6 @@ impl ShmRnic {
             link.queued = true;
             self.ready.push_back(Source::Link(id));
         }
-        let Ok(link) = self.links.get_mut(id) else { return };
         match link.phase {
             Phase::Open => self.move_data(id, now),
             _ if link.hung_up => self.lost(id),
@@ -215,6 +214,8 @@ impl ShmRnic {
             None => &mut pair.recvs,
         };
         let (keys, pd, wcs) = (&self.keys, attr.pd.0, &mut self.wcs);
+        // Looked at before the records: those that were there before the end are taken.
+        link.end = link.their_end();
         let turn = link.turn(&mut Env { keys, pd, qp, recvs, room, wcs }, BUDGET);
         let stalled = link.stalled;
         self.pass_on();
@@ -269,8 +270,12 @@ impl ShmRnic {
             self.make_event(id);
         }
         let Ok(link) = self.links.get_mut(id) else { return };
-        if let Some(end) = link.their_end() {
-            return self.ended(id, end);
+        match link.end.take() {
+            // What the peer sent before it cut the connection is taken first.
+            Some(End::Gone) if (moved || more) && !link.stalled => return self.enqueue(Source::Link(id)),
+            Some(end) => return self.ended(id, end),
+            None if link.their_end().is_some() => return self.enqueue(Source::Link(id)),
+            None => {}
         }
         // What the peer has left behind is taken first; a receive that is missing may come.
         match link.hung_up && !link.stalled {

@@ -1,6 +1,6 @@
 //! F5: RDMA devices, through libibverbs and librdmacm.
 //!
-//! A [`VerbsRnic`] is one device; [`open`] opens all that the host has. They share
+//! A [`VerbsRnic`] is one device; [`Opener`] opens all that the host has. They share
 //! one event channel of librdmacm (`host`), since a wildcard listener belongs to no
 //! device: its connection requests say by which they came.
 //!

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use clap::{Parser, ValueEnum};
+use exs_examples::args::{self, Kind, Wait};
 use exs_examples::road::Road;
-use serde::{Deserialize, Serialize};
 
 const AFTER: &str = "\
 Examples:
@@ -84,45 +84,6 @@ pub(crate) enum Mode {
     Both,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Wait {
-    /// Spin
-    Busy,
-    /// Sleep at once
-    Notify,
-    /// Spin for a moment, then sleep
-    Adaptive,
-}
-
-impl From<Wait> for exs::WaitPolicy {
-    fn from(wait: Wait) -> exs::WaitPolicy {
-        match wait {
-            Wait::Busy => exs::WaitPolicy::BusyPoll,
-            Wait::Notify => exs::WaitPolicy::Notify,
-            Wait::Adaptive => exs::WaitPolicy::Adaptive,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
-    /// Bytes in order
-    Stream,
-    /// Whole messages
-    Seqpacket,
-}
-
-impl From<Kind> for exs::SocketType {
-    fn from(kind: Kind) -> exs::SocketType {
-        match kind {
-            Kind::Stream => exs::SocketType::Stream,
-            Kind::Seqpacket => exs::SocketType::SeqPacket,
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Baseline {
     /// Plain blocking TCP with TCP_NODELAY
@@ -151,17 +112,7 @@ impl Args {
 pub(crate) const MAX_SIZE: usize = 64 << 20;
 
 fn size(text: &str) -> Result<usize, String> {
-    let lower = text.to_ascii_lowercase();
-    let (digits, unit) = match lower.strip_suffix('k') {
-        Some(d) => (d, 1 << 10),
-        None => lower.strip_suffix('m').map_or((lower.as_str(), 1), |d| (d, 1 << 20)),
-    };
-    digits
-        .parse::<usize>()
-        .ok()
-        .and_then(|n| n.checked_mul(unit))
-        .filter(|n| (1..=MAX_SIZE).contains(n))
-        .ok_or_else(|| "a size is a number from 1 to 64m, for example 64, 4k or 1m".to_owned())
+    args::size(text, MAX_SIZE)
 }
 
 #[cfg(test)]
@@ -175,15 +126,5 @@ mod tests {
         let demo = Args::parse_from(["exs-pingpong", "--self", "--json"]);
         assert!(matches!(demo.role(), Role::Demo));
         assert!(matches!(Args::parse_from(["exs-pingpong"]).role(), Role::Serve));
-    }
-
-    #[test]
-    fn sizes_have_units() {
-        assert_eq!(size("64"), Ok(64));
-        assert_eq!(size("4K"), Ok(4096));
-        assert_eq!(size("1m"), Ok(1 << 20));
-        for bad in ["0", "65m", "-1", "k", "", "99999999999999999999m"] {
-            assert!(size(bad).is_err(), "{bad}");
-        }
     }
 }

@@ -4,11 +4,12 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use exs::{Options, Socket, SocketType};
+use exs_examples::fail::{During, Failure};
 use exs_examples::peer::Server;
 use exs_examples::stats::{Samples, median};
 
 use crate::cli::{Args, Baseline, Mode};
-use crate::control::{self, During, Failure, Job, Open, Reply, Request, What};
+use crate::control::{self, Job, Open, Reply, Request, What};
 use crate::link::Link;
 use crate::report::{Bandwidth, Comparison, Latency, Report, Side};
 use crate::server::{open_link, unexpected};

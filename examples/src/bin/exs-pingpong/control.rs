@@ -1,18 +1,13 @@
 //! What client and server tell each other besides what is measured.
 //!
-//! Each frame is a length (4 bytes, big-endian) and that many bytes of JSON, on an EXS
-//! stream socket of its own.
-
-use std::fmt;
+//! Frames of JSON on an EXS stream socket of its own.
 
 use exs::Socket;
+use exs_examples::args::{Kind, Wait};
+use exs_examples::fail::Failure;
+use exs_examples::frame;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-
-use crate::cli::{Kind, Wait};
-
-/// Longest frame.
-const MAX_FRAME: usize = 4096;
 
 /// What the client asks for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -55,47 +50,12 @@ pub(crate) enum Reply {
     Failed { why: String },
 }
 
-/// What to tell the user.
-#[derive(Debug)]
-pub(crate) struct Failure(pub(crate) String);
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// An error, and what was tried.
-pub(crate) trait During<T> {
-    fn during(self, what: impl fmt::Display) -> Result<T, Failure>;
-}
-
-impl<T, E: fmt::Display> During<T> for Result<T, E> {
-    fn during(self, what: impl fmt::Display) -> Result<T, Failure> {
-        self.map_err(|e| Failure(format!("{what}: {e}")))
-    }
-}
-
-pub(crate) fn send(socket: &Socket, frame: &impl Serialize) -> Result<(), Failure> {
-    let body = serde_json::to_vec(frame).during("control message")?;
-    let len = u32::try_from(body.len()).during("control message")?;
-    let mut bytes = len.to_be_bytes().to_vec();
-    bytes.extend(body);
-    socket.blocking().send_all(&bytes).during("control connection")
+/// Sends one frame.
+pub(crate) fn send(socket: &Socket, message: &impl Serialize) -> Result<(), Failure> {
+    frame::send(&mut socket.blocking(), message)
 }
 
 /// The next frame; None at the end.
 pub(crate) fn recv<T: DeserializeOwned>(socket: &Socket) -> Result<Option<T>, Failure> {
-    let mut head = [0; 4];
-    match socket.blocking().recv_exact(&mut head) {
-        Err(exs::Error::EndOfStream { got: 0, .. }) => return Ok(None),
-        other => other.during("control connection")?,
-    }
-    let len = usize::try_from(u32::from_be_bytes(head)).unwrap_or(usize::MAX);
-    if len > MAX_FRAME {
-        return Err(Failure("the other side does not speak exs-pingpong".to_owned()));
-    }
-    let mut body = vec![0; len];
-    socket.blocking().recv_exact(&mut body).during("control connection")?;
-    serde_json::from_slice(&body).during("control message").map(Some)
+    frame::recv(&mut socket.blocking(), "exs-pingpong")
 }

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use quanta::Instant as Counter;
 
 use exs::{
-    Buffer, Event, EventKind, EventQueue, MemoryRegion, QueueOptions, RecvFlags, SendFlags, Socket,
-    Token,
+    Buffer, Event, EventKind, EventQueue, QueueOptions, RecvFlags, SendFlags, Socket, Token,
 };
+use exs_examples::args::{Kind, Wait};
+use exs_examples::fail::{During, Failure};
+use exs_examples::registered::{buffers, dequeue};
 use exs_examples::stats::Samples;
 
-use crate::cli::{Kind, Wait};
-use crate::control::{During, Failure};
 use crate::link::Link;
 
 const SEND: Token = Token(1);
@@ -50,12 +50,7 @@ impl ExsLink {
         mut f: impl FnMut(&ExsLink, EventKind, Buffer) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let mut events = std::mem::take(&mut self.events);
-        loop {
-            match self.queue.dequeue_into(&mut events, min, 64, None) {
-                Err(exs::Error::Interrupted) => {}
-                other => break other.during("dequeue").map(|_| ())?,
-            }
-        }
+        dequeue(&self.queue, &mut events, min)?;
         for mut event in events.drain(..) {
             let (kind, bytes, eof) = (event.kind(), event.bytes(), event.eof());
             if let Some(error) = event.error() {
@@ -71,16 +66,6 @@ impl ExsLink {
         self.events = events;
         Ok(())
     }
-}
-
-/// `n` registered buffers of `size` bytes each.
-fn buffers(n: usize, size: usize) -> Result<Vec<Buffer>, Failure> {
-    let region = MemoryRegion::new(n * size).during("memory region")?;
-    let lease = |i: usize| region.buffer(i * size..(i + 1) * size).during("buffer");
-    let mut all = (0..n).map(lease).collect::<Result<Vec<_>, _>>()?;
-    // Touched, so that no page fault is measured.
-    all.iter_mut().for_each(|b| b.fill(1));
-    Ok(all)
 }
 
 /// Takes what must be there: each event gives a buffer back.

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use exs_examples::fail::Failure;
 use exs_examples::stats::Samples;
 
-use crate::control::{Failure, Job, What};
+use crate::control::{Job, What};
 
 /// The part that a link plays in a measurement. Both implementations do the same things
 /// in the same order, so that their figures may be compared.

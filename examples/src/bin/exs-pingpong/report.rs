@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use exs_examples::args::{Kind, Wait};
+use exs_examples::fail::{During, Failure};
 use exs_examples::stats::Samples;
 use serde::Serialize;
 
-use crate::cli::{Args, Kind, Wait};
-use crate::control::{During, Failure};
+use crate::cli::Args;
 
 /// Half round trips, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]

@@ -3,11 +3,12 @@
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use exs::{Options, Socket, SocketType};
+use exs_examples::fail::{During, Failure};
 use exs_examples::peer::LISTENING;
 use exs_examples::road::Road;
 
 use crate::cli::MAX_SIZE;
-use crate::control::{self, During, Failure, Job, Open, Reply, Request};
+use crate::control::{self, Job, Open, Reply, Request};
 use crate::exs_link::ExsLink;
 use crate::link::Link;
 use crate::tcp_link::TcpLink;

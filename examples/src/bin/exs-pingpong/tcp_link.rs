@@ -4,57 +4,32 @@
 //! message, and reads into one buffer of the message's size until it is full. And what an
 //! impatient one would do: the same, but spinning on a socket that never sleeps.
 
-use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use exs_examples::fail::{During, Failure};
+use exs_examples::plain::Plain;
+use exs_examples::stats::Samples;
 use quanta::Instant as Counter;
 
-use exs_examples::stats::Samples;
-
-use crate::control::{During, Failure};
 use crate::link::Link;
 
-pub(crate) struct TcpLink {
-    stream: TcpStream,
-    /// Ask again and again in place of sleeping in the kernel.
-    spin: bool,
-}
+pub(crate) struct TcpLink(Plain);
 
 impl TcpLink {
     pub(crate) fn new(stream: TcpStream, spin: bool) -> Result<TcpLink, Failure> {
-        stream.set_nodelay(true).during("TCP_NODELAY")?;
-        stream.set_nonblocking(spin).during("O_NONBLOCK")?;
-        Ok(TcpLink { stream, spin })
+        Plain::tcp(stream, spin).map(TcpLink).during("TCP options")
     }
 
-    fn send(&mut self, mut bytes: &[u8]) -> Result<(), Failure> {
-        if !self.spin {
-            return self.stream.write_all(bytes).during("TCP");
-        }
-        while !bytes.is_empty() {
-            match self.stream.write(bytes) {
-                Ok(n) => bytes = &bytes[n..],
-                Err(e) if e.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
-                Err(e) => return Err(e).during("TCP"),
-            }
-        }
-        Ok(())
+    fn send(&self, bytes: &[u8]) -> Result<(), Failure> {
+        self.0.send(bytes).during("TCP")
     }
 
-    fn recv(&mut self, mut bytes: &mut [u8]) -> Result<(), Failure> {
-        if !self.spin {
-            return self.stream.read_exact(bytes).during("TCP");
+    fn recv(&self, bytes: &mut [u8]) -> Result<(), Failure> {
+        match self.0.recv_full(bytes).during("TCP")? {
+            true => Ok(()),
+            false => Err(Failure("TCP: the other side has closed".to_owned())),
         }
-        while !bytes.is_empty() {
-            match self.stream.read(bytes) {
-                Ok(0) => return Err(Failure("TCP: the other side has closed".to_owned())),
-                Ok(n) => bytes = &mut bytes[n..],
-                Err(e) if e.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
-                Err(e) => return Err(e).during("TCP"),
-            }
-        }
-        Ok(())
     }
 }
 

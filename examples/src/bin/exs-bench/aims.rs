@@ -1,0 +1,202 @@
+//! The figures beside what EXS aims at.
+
+use crate::results::{Case, Sample, Section};
+
+/// A ratio of two figures of one run, and its limit.
+struct Aim {
+    section: &'static str,
+    case: &'static str,
+    /// Both as contenders are called.
+    of: &'static str,
+    beside: &'static str,
+    figure: Figure,
+    limit: Limit,
+}
+
+#[derive(Clone, Copy)]
+enum Figure {
+    Throughput,
+    Rate,
+    Median,
+    CpuPerByte,
+    /// The smallest share of a connection, without anything beside it.
+    Fairness,
+    Memory,
+}
+
+#[derive(Clone, Copy)]
+enum Limit {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+use Figure::{CpuPerByte, Fairness, Median, Memory, Rate, Throughput};
+use Limit::{AtLeast, AtMost};
+
+impl Figure {
+    fn of(self, s: &Sample) -> Option<f64> {
+        match self {
+            Throughput => s.gbytes_per_s,
+            Rate => s.msgs_per_s,
+            // Some neighbours give a mean only.
+            Median => s.p50_us.or(s.mean_us),
+            CpuPerByte => s.cpu_ns_per_byte,
+            Fairness => s.slowest_to_mean,
+            Memory => s.bytes_each,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Throughput => "throughput",
+            Rate => "messages in a second",
+            Median => "half round trip",
+            CpuPerByte => "processor time per byte",
+            Fairness => "slowest connection / mean",
+            Memory => "bytes of an idle connection",
+        }
+    }
+}
+
+const fn bw(case: &'static str, of: &'static str, beside: &'static str, least: f64) -> Aim {
+    Aim { section: "bandwidth", case, of, beside, figure: Throughput, limit: AtLeast(least) }
+}
+
+const fn cpu(case: &'static str, of: &'static str) -> Aim {
+    Aim { section: "bandwidth", case, of, beside: "TCP", figure: CpuPerByte, limit: AtMost(1.0) }
+}
+
+const fn lat(case: &'static str, of: &'static str, beside: &'static str, most: f64) -> Aim {
+    Aim { section: "latency", case, of, beside, figure: Median, limit: AtMost(most) }
+}
+
+const fn files(case: &'static str, of: &'static str, beside: &'static str, least: f64) -> Aim {
+    Aim { section: "files", case, of, beside, figure: Throughput, limit: AtLeast(least) }
+}
+
+const fn alone(section: &'static str, of: &'static str, figure: Figure, limit: Limit) -> Aim {
+    Aim { section, case: "", of, beside: "", figure, limit }
+}
+
+const BUSY: &str = "busy-polling";
+const SLEEPING: &str = "sleeping";
+
+const AIMS: &[Aim] = &[
+    bw("1 MiB", "EXS shm", "memcpy", 0.9),
+    bw("1 MiB", "EXS shm", "UCX shared memory", 1.0),
+    bw("1 MiB", "EXS shm", "TCP", 2.0),
+    bw("64 KiB", "EXS shm", "TCP", 2.5),
+    bw("100 MiB", "EXS shm", "TCP", 1.0),
+    alone("latency", "EXS shm", Median, AtMost(0.45)),
+    lat(SLEEPING, "EXS shm", "UNIX-domain", 1.0),
+    Aim {
+        section: "rate",
+        case: "",
+        of: "EXS shm",
+        beside: "TCP",
+        figure: Rate,
+        limit: AtLeast(2.0),
+    },
+    bw("1 MiB", "EXS soft", "TCP", 0.97),
+    bw("1 MiB", "EXS soft", "UCX tcp", 1.0),
+    bw("1 MiB", "EXS soft", "libfabric tcp", 1.0),
+    bw("1 MiB", "EXS soft, CRC32C", "TCP", 0.85),
+    bw("64 KiB", "EXS soft", "TCP", 1.0),
+    lat(SLEEPING, "EXS soft", "TCP", 1.1),
+    lat(BUSY, "EXS soft", "UCX tcp", 1.0),
+    Aim {
+        section: "rate",
+        case: "",
+        of: "EXS soft",
+        beside: "TCP",
+        figure: Rate,
+        limit: AtLeast(1.5),
+    },
+    cpu("64 KiB", "EXS soft"),
+    cpu("1 MiB", "EXS soft"),
+    cpu("64 KiB", "EXS shm"),
+    cpu("1 MiB", "EXS shm"),
+    alone("connections", "EXS soft", Fairness, AtLeast(1.0 / 3.0)),
+    alone("connections", "EXS shm", Fairness, AtLeast(1.0 / 3.0)),
+    alone("idle", "EXS soft", Memory, AtMost(16384.0)),
+    alone("idle", "EXS shm", Memory, AtMost(16384.0)),
+    files("one file", "EXS shm (exs-cp --no-verify)", "cp", 0.8),
+    files("one file", "EXS shm (exs-cp)", "cp", 0.6),
+    files("one file", "EXS soft (exs-cp)", "rsync (its daemon)", 3.0),
+    files("one file", "EXS soft (exs-cp)", "scp (encrypted)", 3.0),
+    files("files of 4 KiB", "EXS soft (exs-cp)", "rsync (its daemon)", 1.0),
+    files("files of 4 KiB", "EXS shm (exs-cp)", "rsync (its daemon)", 1.0),
+];
+
+/// Rows of a table; none for what was not measured.
+pub(crate) fn rows(done: &[Section]) -> Vec<String> {
+    let mut rows: Vec<_> = AIMS.iter().filter_map(|aim| row(aim, done)).collect();
+    rows.extend(["EXS soft", "EXS shm"].iter().filter_map(|name| many(name, done)));
+    rows
+}
+
+fn row(aim: &Aim, done: &[Section]) -> Option<String> {
+    let section = done.iter().find(|s| s.id == aim.section)?;
+    // The first case of a section that aims have no name for; of connections, the most.
+    let case = match (aim.case, aim.section) {
+        ("", "connections") => section.cases.last()?,
+        ("", _) => section.cases.first()?,
+        ("one file", _) => section.cases.iter().find(|c| c.title.starts_with("one file"))?,
+        ("files of 4 KiB", _) => section.cases.iter().find(|c| c.title.ends_with(aim.case))?,
+        (name, _) => section.cases.iter().find(|c| c.title == name)?,
+    };
+    let mine = aim.figure.of(case.of(aim.of)?)?;
+    let what = format!("{}, {}", section.title, case.title);
+    if aim.beside.is_empty() {
+        return Some(line(&what, aim.of, aim.figure.name(), mine, aim.limit));
+    }
+    let theirs = aim.figure.of(case.of(aim.beside)?).filter(|t| *t > 0.0)?;
+    let who = format!("{} / {}", aim.of, aim.beside);
+    Some(line(&what, &who, aim.figure.name(), mine / theirs, aim.limit))
+}
+
+/// All connections together beside one.
+fn many(name: &str, done: &[Section]) -> Option<String> {
+    let cases = &done.iter().find(|s| s.id == "connections")?.cases;
+    let total = |case: &Case| case.of(name)?.gbytes_per_s;
+    let (one, all) = (cases.first()?, cases.last()?);
+    let ratio = total(all)? / total(one).filter(|t| *t > 0.0)?;
+    let what = format!("Throughput, {} / one", all.title);
+    Some(line(&what, name, "throughput", ratio, AtLeast(0.8)))
+}
+
+fn line(what: &str, who: &str, figure: &str, value: f64, limit: Limit) -> String {
+    let (is, text) = match limit {
+        AtLeast(least) => (value >= least, format!("at least {least:.2}")),
+        AtMost(most) => (value <= most, format!("at most {most:.2}")),
+    };
+    let reached = if is { "reached" } else { "missed" };
+    format!("| {what} | {who} | {figure} | {value:.2} | {text} | {reached} |")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn section(id: &str, title: &str, figures: &[(&str, Sample)]) -> Section {
+        let mut case = Case::called(title);
+        for (name, sample) in figures {
+            case.entry(name).samples.push(*sample);
+        }
+        Section::new(id, "T", vec![case])
+    }
+
+    #[test]
+    fn a_ratio_is_held_against_its_limit() {
+        let gb = |g| Sample { gbytes_per_s: Some(g), ..Sample::default() };
+        let done = [section("bandwidth", "1 MiB", &[("EXS soft", gb(5.0)), ("TCP", gb(4.0))])];
+        assert_eq!(
+            rows(&done),
+            ["| T, 1 MiB | EXS soft / TCP | throughput | 1.25 | at least 0.97 | reached |"]
+        );
+        let done = [section("bandwidth", "64 KiB", &[("EXS soft", gb(3.0)), ("TCP", gb(4.0))])];
+        assert_eq!(rows(&done).len(), 1);
+        assert!(rows(&done)[0].ends_with("| 0.75 | at least 1.00 | missed |"));
+        assert!(rows(&[]).is_empty());
+    }
+}

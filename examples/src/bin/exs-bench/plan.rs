@@ -1,0 +1,139 @@
+//! What is measured.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use exs_examples::args::Wait;
+use serde::Serialize;
+
+/// What a case measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Test {
+    Bw,
+    Lat,
+    Rate,
+    Idle,
+}
+
+/// One thing that several contenders do.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Case {
+    /// For people.
+    pub(crate) title: String,
+    pub(crate) test: Test,
+    pub(crate) size: usize,
+    pub(crate) depth: u32,
+    pub(crate) connections: u32,
+    pub(crate) poll: Wait,
+    /// Beside the same with many connections, which not everybody can have.
+    #[serde(skip)]
+    pub(crate) of_many: bool,
+}
+
+/// Cases that belong together: a file, a table, perhaps a plot.
+#[derive(Clone, Debug)]
+pub(crate) struct Section {
+    pub(crate) id: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) cases: Vec<Case>,
+}
+
+/// All of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) quick: bool,
+    pub(crate) rounds: u32,
+    /// Of one run.
+    pub(crate) duration: Duration,
+    /// What a neighbour may take longer: some crawl where they have no core to themselves.
+    pub(crate) patience: Duration,
+    pub(crate) address: IpAddr,
+    pub(crate) sections: Vec<Section>,
+}
+
+/// Sizes of the throughput plot. 64 KiB, 1 MiB and 100 MiB have aims.
+const SIZES: [usize; 8] =
+    [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20, 100 << 20];
+
+impl Plan {
+    pub(crate) fn new(quick: bool, rounds: Option<u32>, address: IpAddr) -> Plan {
+        let sizes: &[usize] = if quick { &[4 << 10, 1 << 20] } else { &SIZES };
+        let (some, many) = if quick { (20, 100) } else { (1000, 10_000) };
+        let sections = vec![
+            Section {
+                id: "bandwidth",
+                title: "Throughput over the size of messages",
+                cases: sizes.iter().map(|&size| bandwidth(size)).collect(),
+            },
+            Section {
+                id: "latency",
+                title: "Half a round trip of 64 bytes",
+                cases: [Wait::Busy, Wait::Notify, Wait::Adaptive].map(latency).to_vec(),
+            },
+            Section { id: "rate", title: "64-byte messages in a second", cases: vec![rate()] },
+            Section {
+                id: "connections",
+                title: "Many connections at the same time",
+                cases: [1, some].map(of_many).to_vec(),
+            },
+            Section { id: "idle", title: "Memory of idle connections", cases: vec![idle(many)] },
+        ];
+        Plan {
+            quick,
+            rounds: rounds.unwrap_or(if quick { 1 } else { 5 }),
+            duration: Duration::from_millis(if quick { 50 } else { 1000 }),
+            patience: Duration::from_secs(if quick { 6 } else { 30 }),
+            address,
+            sections,
+        }
+    }
+
+    /// Memory is no matter of chance.
+    pub(crate) fn rounds_of(&self, section: &Section) -> u32 {
+        if section.id == "idle" { 1 } else { self.rounds }
+    }
+}
+
+fn bandwidth(size: usize) -> Case {
+    // What is in flight should neither starve the pipe nor leave the caches needlessly.
+    let depth = if size <= 64 << 10 { 16 } else { 8 };
+    Case { size, depth, ..usual(bytes(size), Test::Bw) }
+}
+
+fn usual(title: String, test: Test) -> Case {
+    let poll = Wait::Adaptive;
+    Case { title, test, size: 64, depth: 1, connections: 1, poll, of_many: false }
+}
+
+fn of_many(connections: u32) -> Case {
+    let s = if connections == 1 { "" } else { "s" };
+    let title = format!("{connections} connection{s}, 64 KiB");
+    Case { title, connections, of_many: true, ..bandwidth(64 << 10) }
+}
+
+fn latency(poll: Wait) -> Case {
+    let title = match poll {
+        Wait::Busy => "busy-polling",
+        Wait::Notify => "sleeping",
+        Wait::Adaptive => "adaptive (the default)",
+    };
+    Case { poll, ..usual(title.to_owned(), Test::Lat) }
+}
+
+fn rate() -> Case {
+    Case { depth: 64, ..usual("64 in flight".to_owned(), Test::Rate) }
+}
+
+fn idle(connections: u32) -> Case {
+    Case { connections, ..usual(format!("{connections} connections"), Test::Idle) }
+}
+
+/// 4 KiB for 4096.
+pub(crate) fn bytes(size: usize) -> String {
+    match size {
+        n if n >= 1 << 20 && n.is_multiple_of(1 << 20) => format!("{} MiB", n >> 20),
+        n if n >= 1 << 10 && n.is_multiple_of(1 << 10) => format!("{} KiB", n >> 10),
+        n => format!("{n} B"),
+    }
+}

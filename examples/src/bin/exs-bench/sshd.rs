@@ -1,0 +1,72 @@
+//! An SSH server for scp, on loopback, for as long as it is needed.
+//!
+//! Its keys are made for it and go with its directory. It lets nobody in but who has the
+//! client's key, listens on one address, and touches no configuration of the machine.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use exs_examples::fail::{During, Failure};
+
+use crate::process::{Background, free_port, on_path, run};
+
+pub(crate) struct Sshd {
+    _server: Background,
+    dir: PathBuf,
+    port: u16,
+    address: IpAddr,
+}
+
+impl Sshd {
+    /// Starts one whose files are in `dir`. None: there is no sshd, or no scp.
+    pub(crate) fn start(dir: &Path, address: IpAddr) -> Result<Option<Sshd>, Failure> {
+        let programs = (on_path("sshd"), on_path("scp"), on_path("ssh-keygen"));
+        let (Some(sshd), Some(_), Some(keygen)) = programs else { return Ok(None) };
+        let dir = dir.join("ssh");
+        fs::create_dir_all(&dir).during("directory for keys")?;
+        for key in ["host", "client"] {
+            let mut command = Command::new(&keygen);
+            command.args(["-q", "-t", "ed25519", "-N", ""]).arg("-f").arg(dir.join(key));
+            run(&mut command, Duration::from_secs(30))?;
+        }
+        fs::copy(dir.join("client.pub"), dir.join("authorized")).during("keys")?;
+        let port = free_port(address)?;
+        let at = |name: &str| dir.join(name).display().to_string();
+        let config = format!(
+            "ListenAddress {address}\nPort {port}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\n\
+             StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n\
+             Subsystem sftp internal-sftp\n",
+            at("host"),
+            at("authorized")
+        );
+        fs::write(dir.join("config"), config).during("sshd's configuration")?;
+        let mut command = Command::new(sshd);
+        command.arg("-D").arg("-f").arg(dir.join("config"));
+        let mut server = Background::start(&mut command)?;
+        // Where privileges are to be separated, it wants a directory that may not be there.
+        match server.await_port(port, Duration::from_secs(10)) {
+            Ok(()) => Ok(Some(Sshd { _server: server, dir, port, address })),
+            Err(e) => Err(Failure(format!("sshd: {e} (is there a directory /run/sshd?)"))),
+        }
+    }
+
+    /// `scp` of a file or a tree into a directory.
+    pub(crate) fn scp(&self, from: &Path, to: &Path) -> Command {
+        let mut command = Command::new(on_path("scp").unwrap_or_else(|| "scp".into()));
+        command.args(["-q", "-r", "-F", "none", "-P", &self.port.to_string()]).arg("-i");
+        command.arg(self.dir.join("client"));
+        for option in ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "BatchMode=yes"]
+        {
+            command.args(["-o", option]);
+        }
+        let host = match self.address {
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("[{ip}]"),
+        };
+        command.arg(from).arg(format!("{host}:{}", to.display()));
+        command
+    }
+}

@@ -1,0 +1,229 @@
+//! The connections of a job: the server waits for them, the client makes them, and both hand
+//! them to parts.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::time::Duration;
+
+use exs::{EventQueue, Socket, Token};
+use exs_examples::args::Wait;
+use exs_examples::fail::{During, Failure};
+use exs_examples::plain::Plain;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::control::{Control, Place};
+use crate::crew::Part;
+use crate::exs_echo::{Ping, Pong};
+use crate::exs_flow::Flow;
+use crate::job::{Job, Test, Way};
+use crate::plain_part::PlainPart;
+
+/// How often one who waits for connections looks whether the client is still there.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Connected sockets of a job.
+pub(crate) enum Links {
+    Exs(Vec<Socket>),
+    Plain(Vec<Plain>),
+}
+
+impl Links {
+    /// What carries them, as people read it.
+    pub(crate) fn route(&self, way: Way) -> String {
+        let route = match self {
+            Links::Exs(all) => all.first().and_then(Socket::transport).map(|r| r.to_string()),
+            Links::Plain(_) => None,
+        };
+        route.unwrap_or_else(|| way.to_string())
+    }
+
+    /// The name of the transport that carries them: what `auto` has come to.
+    pub(crate) fn transport(&self, way: Way) -> String {
+        let chosen = match self {
+            Links::Exs(all) => all.first().and_then(Socket::transport),
+            Links::Plain(_) => None,
+        };
+        chosen.map_or_else(|| way.to_string(), |route| route.transport.to_string())
+    }
+
+    /// A part for each thread; of plain sockets for each connection.
+    pub(crate) fn parts(self, job: &Job, is_client: bool) -> Result<Vec<Box<dyn Part>>, Failure> {
+        let mut sockets = match self {
+            Links::Plain(all) => {
+                let part = |s| Box::new(PlainPart::new(job, s, is_client)) as Box<dyn Part>;
+                return Ok(all.into_iter().map(part).collect());
+            }
+            Links::Exs(all) => all.into_iter(),
+        };
+        let threads = (job.threads as usize).min(sockets.len());
+        let mut parts = Vec::new();
+        for left in (1..=threads).rev() {
+            let n = sockets.len().div_ceil(left);
+            let share = sockets.by_ref().take(n).collect();
+            let part: Box<dyn Part> = match (job.test, is_client) {
+                (Test::Lat, true) => Box::new(Ping::new(job, share)?),
+                (Test::Lat, false) => Box::new(Pong::new(job, share)?),
+                _ => Box::new(Flow::new(job, share, is_client)?),
+            };
+            parts.push(part);
+        }
+        Ok(parts)
+    }
+}
+
+/// The client's: connects to where the server waits. `first` is called when the first of them
+/// is there.
+pub(crate) fn connect(
+    job: &Job,
+    server: SocketAddr,
+    place: &Place,
+    mut first: impl FnMut() -> Result<(), Failure>,
+) -> Result<Links, Failure> {
+    let spin = job.wait == Wait::Busy;
+    let mut links =
+        if job.way.is_plain() { Links::Plain(Vec::new()) } else { Links::Exs(Vec::new()) };
+    for n in 0..job.connections {
+        match (&mut links, place) {
+            (Links::Exs(all), Place::Port(port)) => {
+                let socket =
+                    Socket::with_options(job.kind.into(), job.options()).during("socket")?;
+                let addr = SocketAddr::new(server.ip(), *port);
+                socket.blocking().connect(addr).during(format!(
+                    "connection {} by {}",
+                    n + 1,
+                    job.way
+                ))?;
+                all.push(socket);
+            }
+            (Links::Plain(all), Place::Port(port)) => {
+                let stream = TcpStream::connect(SocketAddr::new(server.ip(), *port));
+                all.push(Plain::tcp(stream.during("TCP connect")?, spin).during("TCP options")?);
+            }
+            (Links::Plain(all), Place::Abstract(name)) => {
+                let addr = UnixAddr::from_abstract_name(name).during("UNIX-domain address")?;
+                let stream = UnixStream::connect_addr(&addr)
+                    .during("UNIX-domain sockets reach only servers on this host")?;
+                all.push(Plain::unix(stream, spin).during("UNIX-domain socket")?);
+            }
+            (Links::Exs(_), Place::Abstract(_)) => {
+                return Err(Failure("the server waits at an address of no network".to_owned()));
+            }
+        }
+        if n == 0 {
+            first()?;
+        }
+    }
+    Ok(links)
+}
+
+/// Waits for a descriptor, for as long as [`LOOK`].
+fn ready(fd: BorrowedFd<'_>) -> Result<(), Failure> {
+    let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK.subsec_nanos()) };
+    match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(e) => Err(e).during("poll"),
+    }
+}
+
+/// Where the server waits for one job's connections.
+pub(crate) enum Listener {
+    Exs(Socket),
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// Listens on the address that the client has called, or one of this host.
+    pub(crate) fn new(job: &Job, here: SocketAddr) -> Result<(Listener, Place), Failure> {
+        let any = SocketAddr::new(here.ip(), 0);
+        match job.way {
+            Way::Exs(_) => {
+                let listener =
+                    Socket::with_options(job.kind.into(), job.options()).during("socket")?;
+                listener.bind(any).during("bind")?;
+                listener.listen(512).during(format!("listen by {}", job.way))?;
+                let port = listener.local_addr().during("local address")?.port();
+                Ok((Listener::Exs(listener), Place::Port(port)))
+            }
+            Way::Tcp => {
+                let listener = TcpListener::bind(any).during("TCP listener")?;
+                listener.set_nonblocking(true).during("TCP listener")?;
+                let port = listener.local_addr().during("local address")?.port();
+                Ok((Listener::Tcp(listener), Place::Port(port)))
+            }
+            Way::Unix => {
+                // Of this process alone, one at a time: the control connection's port is its own.
+                let name = format!("exs-perf-{}-{}", std::process::id(), here.port());
+                let addr = UnixAddr::from_abstract_name(&name).during("UNIX-domain address")?;
+                let listener = UnixListener::bind_addr(&addr).during("UNIX-domain listener")?;
+                listener.set_nonblocking(true).during("UNIX-domain listener")?;
+                Ok((Listener::Unix(listener), Place::Abstract(name)))
+            }
+        }
+    }
+
+    /// Takes all connections of the job, while the client is there.
+    pub(crate) fn accept(
+        self,
+        job: &Job,
+        control: &Control,
+        mut first: impl FnMut() -> Result<(), Failure>,
+    ) -> Result<Links, Failure> {
+        let wanted = job.connections as usize;
+        let spin = job.wait == Wait::Busy;
+        let queue = EventQueue::new(1).during("event queue")?;
+        let (mut sockets, mut plain) = (Vec::new(), Vec::new());
+        if let Listener::Exs(listener) = &self {
+            listener.accept(&queue, Token(0)).during("accept")?;
+        }
+        while sockets.len() + plain.len() < wanted {
+            let none_yet = sockets.is_empty() && plain.is_empty();
+            match &self {
+                Listener::Exs(listener) => {
+                    match queue.dequeue(1, Some(LOOK)).during("accept")?.pop() {
+                        None => {}
+                        Some(mut event) => {
+                            sockets.extend(event.take_accepted().map(|(socket, _)| socket));
+                            event.into_result().during("accept")?;
+                            if sockets.len() < wanted {
+                                listener.accept(&queue, Token(0)).during("accept")?;
+                            }
+                        }
+                    }
+                }
+                Listener::Tcp(listener) => {
+                    let new = some(listener.accept()).during("TCP accept")?;
+                    match new {
+                        Some((s, _)) => plain.push(Plain::tcp(s, spin).during("TCP options")?),
+                        None => ready(listener.as_fd())?,
+                    }
+                }
+                Listener::Unix(listener) => {
+                    let new = some(listener.accept()).during("accept")?;
+                    match new {
+                        Some((s, _)) => plain.push(Plain::unix(s, spin).during("accept")?),
+                        None => ready(listener.as_fd())?,
+                    }
+                }
+            }
+            if none_yet && sockets.len() + plain.len() > 0 {
+                first()?;
+            }
+            if control.is_over() {
+                return Err(Failure("the client has gone before it connected".to_owned()));
+            }
+        }
+        Ok(if job.way.is_plain() { Links::Plain(plain) } else { Links::Exs(sockets) })
+    }
+}
+
+/// None: not yet.
+fn some<T>(accepted: std::io::Result<T>) -> std::io::Result<Option<T>> {
+    match accepted {
+        Err(e) if [ErrorKind::WouldBlock, ErrorKind::Interrupted].contains(&e.kind()) => Ok(None),
+        other => other.map(Some),
+    }
+}

@@ -1,0 +1,28 @@
+//! What goes wrong in a measurement, as the user reads it.
+
+use std::fmt;
+
+/// What to tell the user.
+#[derive(Debug)]
+pub struct Failure(pub String);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// An error, and what was tried.
+pub trait During<T> {
+    /// Puts `what` before the error.
+    ///
+    /// # Errors
+    /// If it is one.
+    fn during(self, what: impl fmt::Display) -> Result<T, Failure>;
+}
+
+impl<T, E: fmt::Display> During<T> for Result<T, E> {
+    fn during(self, what: impl fmt::Display) -> Result<T, Failure> {
+        self.map_err(|e| Failure(format!("{what}: {e}")))
+    }
+}

@@ -1,0 +1,84 @@
+//! Files, sent and received.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+
+use crate::ANY;
+use crate::support::{Server, TempDir, Way, noise, programs, ways};
+
+fn file_ways() -> Vec<Way> {
+    ways(["file_recv", "exs_file_recv"], ["file_send", "exs_file_send"])
+}
+
+pub(crate) fn files(dir: &Path) {
+    for way in file_ways() {
+        let (from, to) = (TempDir::new("from"), TempDir::new("to"));
+        let into = to.0.to_str().unwrap().to_owned();
+        let server = way.serve(dir, &[ANY, &into]);
+        for (name, size) in [("empty", 0), ("one", 1), ("large", (5 << 20) + 17)] {
+            let path = from.file(name, &noise(9, size));
+            let args = [path.to_str().unwrap(), &server.addr];
+            let said = String::from_utf8(way.call_well(dir, &args, b"")).unwrap();
+            assert!(said.starts_with(&format!("received: {size} bytes")), "{said}");
+            assert!(std::fs::read(to.0.join(name)).unwrap() == noise(9, size), "{name}");
+        }
+        // What is there is not replaced, and the sender is told.
+        let path = from.file("one", b"another");
+        let out = way.call(dir, &[path.to_str().unwrap(), &server.addr], b"");
+        assert_eq!(out.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&out.stderr).contains("File exists"), "{out:?}");
+        assert_eq!(to.names(), ["empty", "large", "one"]);
+        assert_eq!(std::fs::read(to.0.join("one")).unwrap().len(), 1);
+        server.stop_at_once();
+
+        let server = way.serve(dir, &["-1", ANY, &into]);
+        let path = from.file("last", b"last");
+        way.call_well(dir, &[path.to_str().unwrap(), &server.addr], b"");
+        server.ends();
+    }
+}
+
+#[test]
+fn files_arrive() {
+    files(programs());
+}
+
+/// A sender that is not to be trusted, and one that breaks off.
+#[test]
+fn a_receiver_keeps_to_its_directory_and_to_whole_files() {
+    let header = |name: &str, size: u64| {
+        let mut h = b"FILE".to_vec();
+        h.extend(u32::try_from(name.len()).unwrap().to_be_bytes());
+        h.extend(size.to_be_bytes());
+        h.extend(name.as_bytes());
+        h
+    };
+    for receiver in [&["file_recv"][..], &["exs_file_recv", "-k"]] {
+        let to = TempDir::new("hostile");
+        let line = [receiver, &[ANY, to.0.to_str().unwrap()]].concat();
+        let server = Server::start(programs(), &line, "soft");
+        let cases = [
+            (header("../out", 1), "no '/'"),
+            (header("/etc/out", 1), "no '/'"),
+            (header("..", 1), "no '.' first"),
+            (header("a\x1b[2J", 1), "no control"),
+            ([header("", 1), b"x".to_vec()].concat(), "no file transfer"),
+            ([&b"FILE"[..], &[0xff; 12], &[b'x'; 100]].concat(), "no file transfer"),
+            (b"GET / HTTP/1.0\r\n\r\n".to_vec(), "no file transfer"),
+            ([header("short", 10), b"12345".to_vec()].concat(), "in the middle"),
+            ([header("long", 2), b"12345".to_vec()].concat(), "more than"),
+            (Vec::new(), "in the middle"),
+        ];
+        for (bytes, why) in cases {
+            let mut tcp = TcpStream::connect(&server.addr).unwrap();
+            tcp.write_all(&bytes).unwrap();
+            tcp.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut answer = String::new();
+            tcp.read_to_string(&mut answer).unwrap();
+            assert!(answer.starts_with("refused: ") && answer.contains(why), "{answer}: {why}");
+        }
+        assert!(to.names().is_empty(), "{:?}", to.names());
+        server.stop_at_once();
+    }
+}
