@@ -244,6 +244,23 @@ CASE("send-5", a_peer_that_is_gone_is_told_of, CONNECTED)
     end_queue(q);
 }
 
+CASE("send-4", memory_that_cannot_be_written_can_be_sent, CONNECTED)
+{
+    /* in a segment that is mapped read-only; more than is copied, too */
+    static const char text[20000] = "constant";
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(4);
+    static char in[20000];
+
+    GIVES(0, exs_recv(p.b, in, sizeof in, world & STREAMS ? MSG_WAITALL : 0, q, 1, UNREG));
+    GIVES(0, exs_send(p.a, (char *)(uintptr_t)text, sizeof text, 0, q, 2, UNREG));
+    CHECK(next_any(q).exs_evt_errno == 0);
+    CHECK(next_any(q).exs_evt_errno == 0);
+    CHECK(memcmp(in, text, sizeof text) == 0);
+    end(p);
+    end_queue(q);
+}
+
 CASE("send-7", messages_keep_their_ends, MESSAGES)
 {
     struct pair p = connection();

@@ -30,17 +30,19 @@ impl Engine {
         inbound: bool,
     ) -> Result<Prepared, Error> {
         let mut temp = TempMrs::None;
+        // What is sent may be memory that the program itself cannot write.
+        let access = if inbound { Access::LOCAL } else { Access::LOCAL_READ };
         let prepared = match bufs {
             Bufs::One(b) if !b.is_registered() => {
                 if let Some(p) = self.prepare_bounce(place, b, inbound)? {
                     return Ok(p);
                 }
-                self.prepare_one(place, b, &mut temp).map(IoVec::One)
+                self.prepare_one(place, b, access, &mut temp).map(IoVec::One)
             }
-            Bufs::One(b) => self.prepare_one(place, b, &mut temp).map(IoVec::One),
+            Bufs::One(b) => self.prepare_one(place, b, access, &mut temp).map(IoVec::One),
             Bufs::Many(list) => {
                 let all: Result<Vec<Buf>, Error> =
-                    list.iter().map(|b| self.prepare_one(place, b, &mut temp)).collect();
+                    list.iter().map(|b| self.prepare_one(place, b, access, &mut temp)).collect();
                 all.map(|v| IoVec::Many(v.into_boxed_slice()))
             }
             Bufs::None => Ok(IoVec::Many(Box::default())),
@@ -58,6 +60,7 @@ impl Engine {
         &mut self,
         place: Place,
         buffer: &Buffer,
+        access: Access,
         temp: &mut TempMrs,
     ) -> Result<Buf, Error> {
         let d = &mut self.devices[place.device];
@@ -65,7 +68,7 @@ impl Engine {
             return d.durable(place.domain, self.context, buffer, &self.home);
         }
         let seg = buffer.segment();
-        let mr = d.reg_mr(place.domain, &seg, Access::LOCAL)?;
+        let mr = d.reg_mr(place.domain, &seg, access)?;
         temp.push(mr);
         Ok(Buf { seg, mr })
     }
@@ -106,7 +109,7 @@ impl Engine {
             _ => return Err(Error::Op(OpError::NotConnected)),
         };
         let mut temp = TempMrs::None;
-        let mut buf = self.prepare_one(place, buffer, &mut temp)?;
+        let mut buf = self.prepare_one(place, buffer, Access::LOCAL, &mut temp)?;
         let d = &mut self.devices[place.device];
         let mut window = None;
         if d.rnic.caps().read_sink_remote_write && !buf.seg.is_empty() {
