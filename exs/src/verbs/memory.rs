@@ -114,7 +114,8 @@ impl VerbsRnic {
         segment: &Segment,
         access: u32,
     ) -> Result<(Registration, bool), RnicError> {
-        let window = if self.caps.windows { MW_BIND } else { 0 };
+        // A right to write, to the kernel: so not on memory that is only read.
+        let window = if self.caps.windows && access != 0 { MW_BIND } else { 0 };
         match register(pd, segment, access | window) {
             Err(RnicError::MemLock { .. }) if self.attr.odp => {
                 register(pd, segment, access | ON_DEMAND).map(|reg| (reg, true))
