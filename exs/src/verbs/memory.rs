@@ -43,7 +43,7 @@ pub(super) struct Region {
     reg: Option<Arc<Registration>>,
     segment: Segment,
     access: Access,
-    /// Paged in on demand: not to be bound to windows.
+    /// Paged in on demand, or read-only to the program: not to be bound to windows.
     odp: bool,
     /// The registration that is lent, on devices without windows: its key, the
     /// registration.
@@ -114,9 +114,13 @@ impl VerbsRnic {
         segment: &Segment,
         access: u32,
     ) -> Result<(Registration, bool), RnicError> {
-        // A right to write, to the kernel: so not on memory that is only read.
-        let window = if self.caps.windows && access != 0 { MW_BIND } else { 0 };
+        let window = if self.caps.windows { MW_BIND } else { 0 };
         match register(pd, segment, access | window) {
+            // To the kernel the right to bind windows is one to write: memory that the program
+            // itself may only read does without.
+            Err(RnicError::Os { errno: libc::EFAULT, .. }) if access == 0 && window != 0 => {
+                register(pd, segment, access).map(|reg| (reg, true))
+            }
             Err(RnicError::MemLock { .. }) if self.attr.odp => {
                 register(pd, segment, access | ON_DEMAND).map(|reg| (reg, true))
             }
@@ -284,7 +288,7 @@ impl VerbsRnic {
         let key = match &region.shadow {
             Some((key, _)) => *key,
             None => {
-                let more = if region.odp { ON_DEMAND } else { 0 };
+                let more = if region.odp && self.attr.odp { ON_DEMAND } else { 0 };
                 let shadow = register(&domain, &region.segment, LOCAL_WRITE | REMOTE_WRITE | more)?;
                 let key = shadow.keys().1;
                 self.region_mut(mr.key)?.shadow = Some((key, shadow));
@@ -345,7 +349,7 @@ impl VerbsRnic {
             }
             None => return Err(RnicError::Unsupported("window on a region of no bytes")),
             Some(_) => {
-                let odp = if region.odp { ON_DEMAND } else { 0 };
+                let odp = if region.odp && self.attr.odp { ON_DEMAND } else { 0 };
                 let reg = register(&domain, &segment, bits(access) | odp)?;
                 let key = reg.keys().1;
                 (key, Entry::Exact { qp: qp.0, mr: mr.key, reg, segment, access })
