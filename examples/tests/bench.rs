@@ -67,7 +67,9 @@ fn a_quick_run_writes_figures_plots_and_a_page() {
             let mine: Vec<_> = entries(&section).filter(|e| e["contender"] == *who).collect();
             assert!(!mine.is_empty(), "{who} in {name}");
             for entry in mine {
-                assert!(entry["median"][figure].as_f64().is_some_and(|f| f > 0.0), "{entry}");
+                // An idle kernel socket may well cost its process nothing at all.
+                let least = if name == "idle" && *who == "TCP" { 0.0 } else { f64::MIN_POSITIVE };
+                assert!(entry["median"][figure].as_f64().is_some_and(|f| f >= least), "{entry}");
                 assert_eq!(entry["samples"].as_array().unwrap().len(), 1, "{entry}");
             }
         }
