@@ -1,7 +1,7 @@
 //! The context: the engine, its lock, its threads.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
 use super::devices::Devices;
@@ -168,15 +168,24 @@ impl Context {
 
     /// Runs a call of the API on the engine and looks after what it set going.
     pub(crate) fn call<T>(&self, f: impl FnOnce(&mut Engine, Time) -> T) -> T {
-        self.posters.fetch_add(1, Ordering::Relaxed);
-        let mut engine = self.lock();
-        self.posters.fetch_sub(1, Ordering::Relaxed);
-        let now = self.now();
+        let mut engine = match self.engine.try_lock() {
+            Ok(engine) => engine,
+            Err(TryLockError::Poisoned(p)) => p.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.posters.fetch_add(1, Ordering::Relaxed);
+                let engine = self.lock();
+                self.posters.fetch_sub(1, Ordering::Relaxed);
+                engine
+            }
+        };
+        let now = self.clock.now_locked();
         let result = f(&mut engine, now);
-        // Work may wait for a doorbell if this thread, or the background thread
-        // after a tick, is the next to lead: each rings it first of all.
-        let lazy = self.lead.leader() == Leader::Nobody;
-        engine.settle(now, lazy);
+        if !engine.has_passed() {
+            // Work may wait for a doorbell if this thread, or the background thread
+            // after a tick, is the next to lead: each rings it first of all.
+            let lazy = self.lead.leader() == Leader::Nobody;
+            engine.settle(now, lazy);
+        }
         self.finish(engine, None);
         result
     }
@@ -184,7 +193,10 @@ impl Context {
     /// Lets go of the lock, wakes whom it concerns (but for `me`, who is awake). True
     /// if a thread was woken that follows.
     fn finish(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
-        self.lazy.store(engine.has_lazy(), Ordering::SeqCst);
+        // Written under the lock only, and mostly as it is: a store would cost more.
+        if self.lazy.load(Ordering::Relaxed) != engine.has_lazy() {
+            self.lazy.store(engine.has_lazy(), Ordering::SeqCst);
+        }
         let (waits, full) = engine.waits_for_reactor();
         self.watches_kernel.store(waits, Ordering::Relaxed);
         self.kernel_is_full.store(full, Ordering::Relaxed);
@@ -211,7 +223,7 @@ impl Context {
     /// Runs the engine, with what the reactor found.
     pub(super) fn turn(&self, reactor: Option<&mut Reactor>, spin: bool, me: Option<&Waiter>) -> Turn {
         let mut engine = self.lock();
-        let now = self.now();
+        let now = self.clock.now_locked();
         if let Some(r) = reactor {
             for (token, ready) in r.ready.drain(..) {
                 engine.handle_ready(token, ready);
@@ -220,6 +232,21 @@ impl Context {
         let more = engine.run(now, spin);
         let served_others = self.finish(engine, me);
         Turn { more, served_others }
+    }
+
+    /// Takes small messages that have come; as `peek` if there are none.
+    pub(super) fn skim(&self) -> Option<bool> {
+        let mut engine = self.lock();
+        let found = engine.peek();
+        if found != Some(true) {
+            return found;
+        }
+        let now = self.clock.now_locked();
+        let taken = engine.skim(now);
+        engine.settle_rest(now);
+        self.finish(engine, None);
+        // What else there is to do takes a whole turn.
+        Some(!taken)
     }
 
     /// Rings the doorbell for work that was posted without one.
@@ -243,6 +270,10 @@ impl Context {
     ) -> Result<bool, Error> {
         if timeout == Some(Duration::ZERO) {
             return self.glance(queue, min);
+        }
+        // What a thread that spins mostly finds comes while it has not yet begun to lead.
+        if !exact && self.first_peek(queue, min, timeout) {
+            return Ok(true);
         }
         let waiter = waiter()?;
         waiter.min.store(min, Ordering::SeqCst);

@@ -8,6 +8,10 @@ use std::time::Duration;
 use super::fault::{DisconnectCause, RnicError};
 use crate::mem::{AccessFault, Key};
 
+/// Bytes of the header of a message that leaves by [`send_now`](super::Rnic::send_now), at
+/// most.
+pub const HEAD: usize = 48;
+
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
         $(#[$doc])*

@@ -36,6 +36,11 @@ impl Outbox {
         self.rx.is_empty() && self.tx.is_empty() && !self.ready_due
     }
 
+    /// No message is due at all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.is_flushed() && !self.ack_due && !self.ping_due && !self.pong_due
+    }
+
     /// The connection is over: nothing leaves any more.
     pub(super) fn clear(&mut self) {
         *self = Outbox::default();

@@ -87,6 +87,11 @@ impl Rx {
         }
     }
 
+    /// No record is under way, and one may come.
+    pub(super) fn is_free(&self) -> bool {
+        self.current.is_none() && !self.fin
+    }
+
     /// The receive that a record under way fills, if it ends early.
     pub(super) fn abandon(&mut self) -> Option<RxBuf> {
         self.current.take().and_then(|c| c.buf)
@@ -146,7 +151,7 @@ impl Link {
         }
     }
 
-    fn head(&self) -> Result<Head, End> {
+    pub(super) fn head(&self) -> Result<Head, End> {
         let mut raw = [0; FULL - 8];
         self.mem.get(Area::Ring, self.rx.pos + 8, &IoVecMut::new(&mut raw));
         Head::parse(&raw).ok_or(NONSENSE)

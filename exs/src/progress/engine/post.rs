@@ -109,6 +109,10 @@ impl Engine {
         bufs: Bufs,
         now: Time,
     ) -> Result<(), (Error, Bufs)> {
+        let bufs = match self.send_now(id, ticket, bufs, now) {
+            Ok(()) => return Ok(()),
+            Err(bufs) => bufs,
+        };
         let place = match self.checked(id) {
             Ok(d) => d,
             Err(e) => return Err((e, bufs)),
@@ -144,8 +148,21 @@ impl Engine {
         let Prepared { iov, temp, bounce } = p;
         let op = self.book(id, ticket, EventKind::Recv, bufs);
         let opts = RecvOpts { waitall: flags.waitall, peek: flags.peek };
-        let posted =
-            self.session_post(id, |s| s.post_recv(now, op, iov, opts).map_err(|(e, _)| e));
+        let (settled, posted) = match self.sock(id) {
+            Ok(s) => match s.open_session() {
+                Ok(session) => {
+                    let posted = session.post_recv(now, op, iov, opts).map_err(|(e, _)| e);
+                    // Most receives wait, and nobody need be told.
+                    (session.is_settled() && !session.has_done(), posted)
+                }
+                Err(e) => (true, Err(e)),
+            },
+            Err(_) => (true, Err(OpError::Shutdown)),
+        };
+        match settled {
+            true => self.passed = true,
+            false => self.mark(id.index),
+        }
         self.conclude(place, op, (temp, bounce), posted)
     }
 
