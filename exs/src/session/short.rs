@@ -11,12 +11,13 @@
 //! [`Session::is_settled`] says so, and saves the caller a `drive`.
 
 use crate::rnic::HEAD;
-use crate::sys::IoVec;
+use crate::sys::IoVec as Bytes;
 use crate::wire::exs::{MAX_HEADER, Message};
 
 use super::flow::Level;
 use super::proto::Proto;
-use super::{Link, Port, Session};
+use super::rx::index;
+use super::{IoVec, Link, Port, Session, Source};
 
 // The header that the port asks for is one of ours.
 const _: () = assert!(MAX_HEADER == HEAD);
@@ -24,7 +25,7 @@ const _: () = assert!(MAX_HEADER == HEAD);
 impl Session {
     /// Sends `payload` at once, if it is small and nothing is before it: true, and the
     /// operation is over, without a [`Done`](super::Done). Else nothing has happened, and it is to be posted.
-    pub fn send_now(&mut self, port: &mut dyn Port, payload: &IoVec<'_>) -> bool {
+    pub fn send_now(&mut self, port: &mut dyn Port, payload: &Bytes<'_>) -> bool {
         let Ok(len) = u32::try_from(payload.len()) else { return false };
         let free = self.sends.is_empty() && self.job.is_none() && self.out.is_flushed();
         if !free || !self.is_open() || !self.flow.may(Level::Data) || self.idle_posted {
@@ -40,6 +41,32 @@ impl Session {
             self.counters.tx_inline += u64::from(len);
         }
         sent
+    }
+
+    /// The short way of a message with data of a send that had to wait. False: nothing has
+    /// happened.
+    pub(super) fn inline_now(
+        &mut self,
+        port: &mut dyn Port,
+        op: u64,
+        off: u64,
+        len: u32,
+        message: Message,
+    ) -> bool {
+        let Some(Source::Memory(IoVec::One(buf))) = self.sends.get(op).and_then(|s| s.source.as_ref())
+        else {
+            return false;
+        };
+        let (seg, off) = (buf.seg.clone(), usize::try_from(off).unwrap_or(usize::MAX));
+        let payload = seg.io_vec(off, index(len));
+        if self.idle_posted || !port.send_now(&payload, &mut |head| self.header(message, head)) {
+            return false;
+        }
+        if let Some(proto) = &mut self.proto {
+            proto.handle_sent(op, len.into());
+        }
+        self.counters.tx_inline += u64::from(len);
+        true
     }
 
     /// Connected, and nothing has begun to end that.

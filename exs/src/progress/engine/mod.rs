@@ -439,7 +439,7 @@ impl Engine {
         event.bytes = done.bytes;
         event.total = done.total;
         event.eof = done.eof;
-        event.result = done.result.map_err(Error::Op);
+        event.error = done.result.err().map(|e| Box::new(Error::Op(e)));
         self.deliver(op, event);
     }
 
@@ -455,7 +455,7 @@ impl Engine {
         if let Some(mut op) = self.ops.remove(id) {
             self.release_memory(&mut op, 0);
             let mut event = RawEvent::new(op.token, op.kind);
-            event.result = result;
+            event.error = result.err().map(Box::new);
             self.deliver(op, event);
         }
     }
