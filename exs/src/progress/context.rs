@@ -185,6 +185,7 @@ impl Context {
             // after a tick, is the next to lead: each rings it first of all.
             let lazy = self.lead.leader() == Leader::Nobody;
             engine.settle(now, lazy);
+            engine.end_call();
         }
         self.finish(engine, None);
         result

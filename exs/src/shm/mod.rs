@@ -116,6 +116,7 @@ impl ShmRnic {
                 empty_reads: true,
                 pins: false,
                 owns_tcp_port: false,
+                doorbell_calls: false,
                 random_keys: true,
                 pads_private_data: false,
                 tells_solicited: true,

@@ -11,7 +11,7 @@ use super::link::{End, Env, FOR_RECORDS, FOR_ROOM, Link, Note, Pass};
 use super::record::{
     BY_LANE, FULL, Head, INVALIDATE, Kind, PIECE, Piece, SOLICITED,
 };
-use super::ring::{Area, LANE, Mem, Word};
+use super::ring::{Area, LANE, Mem, RING, Word};
 use super::source::Unread;
 use crate::iwarp::RxBuf;
 use crate::mem::{Access, AccessFault, Key, MAX_SGE, Scope, Segment};
@@ -85,6 +85,11 @@ impl Rx {
             Some(c) => !c.by_lane || mem.theirs(Word::Filled) != self.drained,
             None => !stalled && !self.fin && mem.arrived(self.pos),
         }
+    }
+
+    /// The peer should hear how far we are before it runs out of room.
+    pub(super) fn is_behind(&self) -> bool {
+        self.pos - self.consumed > RING / 8
     }
 
     /// No record is under way, and one may come.

@@ -100,8 +100,11 @@ impl Link {
         self.mem.get(Area::Ring, self.rx.pos + head.payload_at(), &to);
         self.rx.pos += head.len();
         self.misses = 0;
-        self.publish_consumed();
-        self.ring(FOR_ROOM);
+        // While the next one is here the peer will hear of this one with it.
+        if !self.has_message() || self.rx.is_behind() {
+            self.publish_consumed();
+            self.ring(FOR_ROOM);
+        }
         Some(head.inline)
     }
 }

@@ -148,6 +148,8 @@ pub(crate) struct Engine {
     message: Box<[u8]>,
     /// The call under way has left nothing to settle.
     passed: bool,
+    /// What the call under way has posted may wait for others.
+    share: bool,
     released: Arc<Released>,
     home: Arc<dyn ReleaseRegistration>,
     /// Threads to wake when the lock is let go.
@@ -187,6 +189,7 @@ impl Engine {
             wcs: Vec::with_capacity(256),
             message: vec![0; slots::SLOT as usize].into_boxed_slice(),
             passed: false,
+            share: false,
             released,
             home,
             wake: Vec::new(),
@@ -269,7 +272,9 @@ impl Engine {
     /// urgent may wait for the next doorbell.
     pub(super) fn settle(&mut self, now: Time, lazy: bool) {
         for _ in 0..ROUNDS {
-            self.reap(now);
+            if self.dirty.is_empty() {
+                self.reap(now);
+            }
             if self.dirty.is_empty() {
                 return;
             }
@@ -380,6 +385,9 @@ impl Engine {
             && let s = &mut self.socks[index as usize]
             && let (Some(session), domain) = (s.session.as_mut(), s.place.domain)
         {
+            if recv {
+                s.burst.end();
+            }
             match (recv, wc.op, wc.imm) {
                 (false, ..) => session.handle_wc(now, &wc),
                 (true, WcOp::RecvWriteImm, Some(imm)) if wc.status == WcStatus::Success => {
@@ -409,7 +417,8 @@ impl Engine {
             let d = &mut self.devices[s.place.device];
             if session.drive(now, &mut d.port(s.place.domain, qp, now)) {
                 let soon = session.urgent() || session.soon();
-                if session.urgent() || (soon && !lazy_allowed) {
+                let shares = std::mem::take(&mut self.share) && lazy_allowed;
+                if (session.urgent() && !shares) || (soon && !lazy_allowed) {
                     d.rnic.flush(qp, now);
                 } else if soon && !s.lazy {
                     s.lazy = true;

@@ -89,7 +89,8 @@ impl Engine {
     ) -> Result<(), (Error, Bufs)> {
         match posted {
             Ok(()) => {
-                if let Some(op) = self.ops.get_mut(op) {
+                let plain = bounce.is_none() && temp.as_slice().is_empty();
+                if !plain && let Some(op) = self.ops.get_mut(op) {
                     (op.temp, op.bounce) = (temp, bounce);
                 }
                 Ok(())
@@ -122,6 +123,7 @@ impl Engine {
             Err(e) => return Err((e, bufs)),
         };
         let Prepared { iov, temp, bounce } = p;
+        self.note_send(id, usize::try_from(iov.len()).unwrap_or(usize::MAX), now);
         let op = self.book(id, ticket, EventKind::Send, bufs);
         let posted = self.session_post(id, |s| {
             s.post_send(now, op, Source::Memory(iov)).map_err(|(e, _)| e)

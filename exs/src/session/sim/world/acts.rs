@@ -96,6 +96,7 @@ impl World {
         if let [buf] = &bufs[..]
             && self.with(side, |s, end| s.send_now(end, &buf.seg.io_vec(0, len)))
         {
+            drop(source);
             return self.passed(side, op, data, bufs);
         }
         match self.with(side, |s, _| s.post_send(now, op, source)) {
