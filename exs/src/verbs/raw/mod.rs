@@ -12,7 +12,8 @@
 //! holds its region alive, and posted work is checked against it.
 //!
 //! Threads: the verbs are thread-safe; librdmacm's ids are not, for one id at a
-//! time. All of it is used under one lock (the engine's, or the host's).
+//! time. All of it is used under one lock (the engine's, or the host's), but for the end of
+//! an id (`reaper`), when nobody else has it any more.
 #![allow(unsafe_code)]
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "to follow a chain of pointers is one argument")]
 
@@ -22,6 +23,7 @@ mod device;
 mod node;
 mod objects;
 mod post;
+mod reaper;
 
 pub(super) use channel::{CompChannel, CompQueue, RawWc};
 pub(super) use cm::{CmChannel, CmId, CmNote, ConnAttr, QpShape};
