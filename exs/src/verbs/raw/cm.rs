@@ -263,7 +263,7 @@ impl CmId {
     /// Makes the queue pair; returns the bytes that may be posted inline.
     pub(in super::super) fn create_qp(&mut self, shape: &QpShape<'_>) -> io::Result<u32> {
         let mut attr = sys::ibv_qp_init_attr {
-            qp_context: std::ptr::null_mut(),
+            qp_context: std::ptr::without_provenance_mut(self.serial),
             send_cq: shape.send_cq.ptr(),
             recv_cq: shape.recv_cq.ptr(),
             srq: shape.srq.map_or(std::ptr::null_mut(), |s| s.ptr()),
@@ -277,6 +277,7 @@ impl CmId {
             qp_type: sys::ibv_qp_type::IBV_QPT_RC,
             sq_sig_all: 0,
         };
+        super::forget_last();
         // SAFETY: a live id without a queue pair, a live domain, and a structure that
         // names live objects, which `users` keeps alive from here on.
         check(unsafe { sys::rdma_create_qp(self.id.as_ptr(), shape.pd.ptr(), &raw mut attr) })?;
