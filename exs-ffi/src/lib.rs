@@ -34,6 +34,7 @@ mod files;
 mod fork;
 mod handles;
 mod kernel;
+mod late;
 mod memory;
 mod options;
 mod poll;

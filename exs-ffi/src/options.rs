@@ -224,6 +224,7 @@ fn get(entry: &Entry, level: c_int, name: c_int) -> Result<Value> {
     Ok(match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ERROR) => {
             crate::poll::inner_events();
+            crate::late::reap(entry, false);
             Value::Int(std::mem::take(&mut entry.state().error))
         }
         (libc::SOL_SOCKET, libc::SO_TYPE) => Value::Int(match entry.kind {

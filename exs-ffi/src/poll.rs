@@ -16,7 +16,7 @@ use crate::error::{Fail, Result, border};
 use crate::event::{Call, revents};
 use crate::ptr::Out;
 use crate::sockets::{self, Entry, Target};
-use crate::{kernel, queues, watch};
+use crate::{kernel, late, queues, watch};
 
 fn interest(events: c_int) -> Result<Interest> {
     if events & !(EXS_POLLIN | EXS_POLLOUT) != 0 || events == 0 {
@@ -100,12 +100,22 @@ pub unsafe extern "C" fn exs_cancel(fd: c_int, flags: c_int, ahandle: AHandle) -
         }
         let token = Token(ahandle as u64);
         let n = match sockets::find(fd)? {
-            Target::Exs(entry) if by_handle => entry.socket.cancel(token),
-            Target::Exs(entry) => entry.socket.cancel_all(),
+            Target::Exs(entry) => cancel(&entry, by_handle.then_some(token)),
             Target::Kernel | Target::File => kernel::cancel(fd, by_handle.then_some(token))?,
         };
         Ok(c_int::try_from(n).unwrap_or(c_int::MAX))
     })
+}
+
+/// Cancels the program's operations; of the library's own, only a connect, which the
+/// program asked for.
+fn cancel(entry: &Entry, token: Option<Token>) -> usize {
+    let connecting = token.is_none() && entry.state().connecting;
+    let n = late::cancel(entry, token, INNER.get().filter(|_| !connecting));
+    if connecting {
+        taken_by(entry);
+    }
+    n
 }
 
 // ---- The library's own operations -------------------------------------------

@@ -23,6 +23,7 @@ use exs::{Export, Socket, SocketType};
 
 use crate::abi::EXS_REMOTE_SIZE;
 use crate::error::{Fail, Result};
+use crate::late::Late;
 use crate::timeouts::Once;
 use crate::watch;
 
@@ -50,6 +51,8 @@ pub(crate) struct Entry {
     pub(crate) pollable: AtomicBool,
     /// It says so now.
     pub(crate) signalled: AtomicBool,
+    /// Sends of calls that did not wait for them.
+    pub(crate) late: Late,
     pair: Pair,
     state: Mutex<State>,
 }
@@ -61,7 +64,7 @@ pub(crate) struct State {
     pub(crate) gone: bool,
     /// Memory open to the peer, by its descriptor.
     pub(crate) exports: HashMap<[u8; EXS_REMOTE_SIZE as usize], Export>,
-    /// SO_ERROR: how a connect that nobody waited for failed.
+    /// SO_ERROR: how a connect that nobody waited for, or a send, failed.
     pub(crate) error: c_int,
     /// Such a connect is under way.
     pub(crate) connecting: bool,
@@ -190,6 +193,7 @@ pub(crate) fn install(socket: Socket, kind: SocketType, family: c_int, mut pair:
         cut: AtomicBool::new(false),
         pollable: AtomicBool::new(false),
         signalled: AtomicBool::new(false),
+        late: Late::default(),
         state: Mutex::default(),
         pair,
     };

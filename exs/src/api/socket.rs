@@ -326,6 +326,19 @@ impl Socket {
         self.handle.context().call(|e, now| e.cancel_where(id, now, |op| op.goes_to(core))).unwrap_or(0)
     }
 
+    /// Asks the operations with this token (`None`: all) to end, but for those whose
+    /// events go to the queues that are spared.
+    pub(super) fn cancel_but(&self, token: Option<Token>, spared: &[&EventQueue]) -> usize {
+        let id = self.handle.id();
+        let asked = self.handle.context().call(|e, now| {
+            e.cancel_where(id, now, |op| {
+                token.is_none_or(|t| op.is_named(t.0))
+                    && !spared.iter().any(|q| op.goes_to(q.core()))
+            })
+        });
+        asked.unwrap_or(0)
+    }
+
     /// Asks the operations with this token to end; returns how many there were. Each
     /// still has its one event: cancelled, or done if that was faster.
     pub fn cancel(&self, token: Token) -> usize {
