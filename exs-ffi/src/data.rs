@@ -13,7 +13,7 @@ use crate::event::{self, Call};
 use crate::ptr::{Bytes, In, Out};
 use crate::sockets::{self, Entry, Target};
 use crate::timeouts::{Way, posting};
-use crate::{connect, kernel, late, memory, options, poll, queues};
+use crate::{connect, kernel, late, memory, options, pollable, queues};
 
 /// Flags that a call takes, or the error for others.
 fn flags_within(flags: c_int, known: c_int) -> Result<()> {
@@ -48,10 +48,9 @@ impl Memory {
     }
 
     /// A receive of a call that does not wait: only if there is something.
-    fn post_ready(self, entry: &Entry, queue: &EventQueue, flags: c_int, fd: c_int) -> Result<()> {
+    fn post_ready(self, entry: &Entry, queue: &EventQueue, flags: c_int) -> Result<()> {
         // (With MSG_WAITALL, too, it takes what is there.)
         let flags = RecvFlags { waitall: false, peek: flags & MSG_PEEK != 0 };
-        poll::taking(entry, fd);
         posting(entry, Way::Recv, || {
             raw::recv_ready(&entry.socket, queue, TOKEN, self.into_list(), flags)
         })
@@ -67,10 +66,8 @@ impl Memory {
         queue: &EventQueue,
         token: Token,
         flags: c_int,
-        fd: c_int,
     ) -> Result<()> {
         let flags = RecvFlags { waitall: flags & MSG_WAITALL != 0, peek: flags & MSG_PEEK != 0 };
-        poll::taking(entry, fd);
         posting(entry, Way::Recv, || match self {
             Memory::One(b) => Ok(entry.socket.recv(queue, token, b, flags)?),
             Memory::Many(v) => Ok(entry.socket.recv_vectored(queue, token, v, flags)?),
@@ -96,7 +93,7 @@ fn send(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<c
     }
     let patience = options::patience(entry, call.fd, flags, Way::Send);
     if patience == Patience::None {
-        let n = late::send(entry, &[Part::Memory(memory.into_list())], false)?;
+        let n = late::send(entry, call.fd, &[Part::Memory(memory.into_list())], false)?;
         return Ok(c_int::try_from(n).unwrap_or(c_int::MAX));
     }
     let sent = blocking::run(&entry.socket, patience, |q| memory.post_send(entry, q, TOKEN));
@@ -113,12 +110,12 @@ fn recv(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<e
             SocketType::Stream => Patience::None,
             SocketType::SeqPacket => Patience::Endless,
         };
-        blocking::run(&entry.socket, patience, |q| memory.post_ready(entry, q, flags, fd))
+        blocking::run(&entry.socket, patience, |q| memory.post_ready(entry, q, flags))
     } else {
-        let post = |q: &EventQueue| memory.post_recv(entry, q, TOKEN, flags, fd);
+        let post = |q: &EventQueue| memory.post_recv(entry, q, TOKEN, flags);
         blocking::run(&entry.socket, patience, post)
     };
-    poll::taken_by(entry);
+    pollable::refresh(entry, fd);
     got
 }
 
@@ -203,7 +200,8 @@ pub unsafe extern "C" fn exs_recv(
         let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
         if let Some(q) = queues::way(queue)? {
             let on = call.on(&q.queue, event::place(buf));
-            memory.post_recv(&entry, &on, Token(ahandle as u64), flags, fd)?;
+            memory.post_recv(&entry, &on, Token(ahandle as u64), flags)?;
+            pollable::by_queue(&entry, fd);
             return Ok(0);
         }
         let answer = Answer { queue, ahandle, call, place: 0 };
@@ -329,7 +327,8 @@ pub unsafe extern "C" fn exs_recvmsg(
         let call = Call { extra, ..Call::new(EXS_EVT_RECVMSG, fd) };
         if let Some(q) = queues::way(queue)? {
             let on = call.on(&q.queue, msg.name());
-            memory.post_recv(&entry, &on, Token(ahandle as u64), flags, fd)?;
+            memory.post_recv(&entry, &on, Token(ahandle as u64), flags)?;
+            pollable::by_queue(&entry, fd);
             return Ok(0);
         }
         let answer = Answer { queue, ahandle, call, place: 0 };

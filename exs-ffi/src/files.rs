@@ -140,7 +140,7 @@ pub unsafe extern "C" fn exs_sendfile(
                 let why = "a message is memory, or one piece of a file";
                 return Err(Fail::fixed(libc::EOPNOTSUPP, why));
             }
-            let n = late::send(&entry, &parts, shut)?;
+            let n = late::send(&entry, fd, &parts, shut)?;
             return Ok(c_int::try_from(n).unwrap_or(c_int::MAX));
         }
         moved(blocking::run(&entry.socket, patience, |q| post(q, TOKEN, parts))?)

@@ -15,6 +15,7 @@
 //! Mostly a copy has left before the call returns, and the call itself sees its event.
 //! The watching thread looks for those of a socket only from the first on that had not.
 
+use std::ffi::c_int;
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -29,7 +30,7 @@ use crate::blocking::refusal;
 use crate::error::{Fail, Result};
 use crate::sockets::Entry;
 use crate::timeouts::unlimited;
-use crate::watch;
+use crate::{pollable, watch};
 
 /// Bytes of one socket that were taken and have not left. A message that is longer is
 /// taken if it is the only one.
@@ -104,6 +105,11 @@ pub(crate) fn reap(entry: &Entry, turn: bool) {
             entry.state().error = e.errno();
         }
     }
+    // (A long message is taken only when nothing else is there.)
+    let least = if entry.kind == SocketType::Stream { MOST_KEPT / 2 } else { 0 };
+    if entry.late.kept.load(Ordering::Acquire) <= least {
+        pollable::unplug(entry);
+    }
 }
 
 /// Bytes that were taken were lost with the connection: the error, if so.
@@ -118,7 +124,7 @@ pub(crate) fn lost(entry: &Entry) -> Result<()> {
 
 /// Sends what there is room for, a message whole or not at all, and returns the bytes
 /// taken. With `shut` the direction ends after the last byte.
-pub(crate) fn send(entry: &Entry, parts: &[Part], shut: bool) -> Result<usize> {
+pub(crate) fn send(entry: &Entry, fd: c_int, parts: &[Part], shut: bool) -> Result<usize> {
     let queue = entry.late.queue()?;
     let all = length(parts);
     let cut = entry.kind == SocketType::Stream;
@@ -126,7 +132,12 @@ pub(crate) fn send(entry: &Entry, parts: &[Part], shut: bool) -> Result<usize> {
         reap(entry, true);
         entry.late.reserve(all, cut)
     });
-    let Some(taken) = taken else { return Err(refusal(libc::EAGAIN)) };
+    let Some(taken) = taken else {
+        pollable::plug(entry, fd);
+        // There may be room by now.
+        reap(entry, false);
+        return Err(refusal(libc::EAGAIN));
+    };
     let cost = taken + COST;
     let sent = copy(parts, taken).and_then(|(bytes, short)| {
         let n = bytes.len();
@@ -205,7 +216,8 @@ fn copy(parts: &[Part], len: usize) -> Result<(Vec<u8>, bool)> {
     Ok((out, false))
 }
 
-/// Asks the program's operations to end, and none of the library's own.
+/// Asks the program's operations to end; of the library's own, only a connect, which the
+/// program has asked for.
 pub(crate) fn cancel(entry: &Entry, token: Option<Token>, inner: Option<&EventQueue>) -> usize {
     let own: Vec<&EventQueue> = entry.late.own_queue().into_iter().chain(inner).collect();
     raw::cancel_but(&entry.socket, token, &own)

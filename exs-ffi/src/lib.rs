@@ -38,6 +38,7 @@ mod late;
 mod memory;
 mod options;
 mod poll;
+mod pollable;
 pub mod ptr;
 mod queues;
 mod sockets;

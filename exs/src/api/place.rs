@@ -51,7 +51,8 @@ pub fn cancel_on(socket: &Socket, queue: &EventQueue) -> usize {
 }
 
 /// As [`Socket::cancel`] (with `None`: as [`Socket::cancel_all`]), but spares the
-/// operations whose events go to some queues: those that the caller posted for itself.
+/// operations whose events go to some queues: those that the caller posted for itself. Of
+/// these only a connect ends, and only with `None`.
 pub fn cancel_but(socket: &Socket, token: Option<Token>, spared: &[&EventQueue]) -> usize {
     socket.cancel_but(token, spared)
 }

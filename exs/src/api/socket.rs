@@ -327,13 +327,16 @@ impl Socket {
     }
 
     /// Asks the operations with this token (`None`: all) to end, but for those whose
-    /// events go to the queues that are spared.
+    /// events go to the queues that are spared. Of these only a connect ends with all.
     pub(super) fn cancel_but(&self, token: Option<Token>, spared: &[&EventQueue]) -> usize {
         let id = self.handle.id();
         let asked = self.handle.context().call(|e, now| {
             e.cancel_where(id, now, |op| {
-                token.is_none_or(|t| op.is_named(t.0))
-                    && !spared.iter().any(|q| op.goes_to(q.core()))
+                let spared = || spared.iter().any(|q| op.goes_to(q.core()));
+                match token {
+                    Some(t) => op.is_named(t.0) && !spared(),
+                    None => op.is_connect() || !spared(),
+                }
             })
         });
         asked.unwrap_or(0)

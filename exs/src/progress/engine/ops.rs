@@ -71,6 +71,11 @@ impl Op {
         Arc::ptr_eq(&self.queue, queue)
     }
 
+    /// True if it is the socket's connect.
+    pub(crate) fn is_connect(&self) -> bool {
+        self.kind == EventKind::Connect
+    }
+
     /// True if the program gave it this name.
     pub(crate) fn is_named(&self, token: u64) -> bool {
         self.token == token
