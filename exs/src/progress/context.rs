@@ -13,7 +13,7 @@ use super::options::check_environment;
 use super::spin::{SPINS_PER_POLL, VAIN_SPINS};
 use super::Error;
 use crate::plain::Plain;
-use crate::sys::{Clock, HeldSignals};
+use crate::sys::{Clock, HeldSignals, yield_now};
 use crate::time::Time;
 
 /// A sleep so short (ns) makes an adaptive queue try again: two threads that wake
@@ -400,6 +400,9 @@ impl Context {
         loop {
             let mut reactor = self.lead.background_wait();
             loop {
+                while self.posters.load(Ordering::Relaxed) > 0 {
+                    yield_now();
+                }
                 let turn = self.turn(Some(&mut reactor), false, None);
                 if self.lead.background_must_leave() {
                     break;

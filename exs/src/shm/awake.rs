@@ -54,6 +54,10 @@ impl ShmRnic {
 
     /// Looks at the hot links; true if there is something to do.
     pub(super) fn look_around(&mut self) -> bool {
+        if self.ready.len() >= FEW {
+            // That will do for some turns: nobody is forgotten, as those come first.
+            return true;
+        }
         let (mut any, mut at) = (false, 0);
         let patience = COLD / u32::try_from(self.hot.len().div_ceil(FEW)).unwrap_or(COLD).max(1);
         while let Some(&id) = self.hot.get(at) {
