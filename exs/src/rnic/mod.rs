@@ -28,7 +28,7 @@ pub(crate) mod timers;
 mod types;
 
 pub use crate::mem::{Access, Key};
-pub use fault::{DisconnectCause, RnicError, TermCode, wc_status_name};
+pub use fault::{DisconnectCause, RnicError, TermCode, kernel_text, wc_status_name};
 pub use types::*;
 
 use crate::mem::Segment;

@@ -25,6 +25,7 @@
 //!
 //! What it must never know: EXS, its messages, sockets of a program. It reads no clock.
 
+mod awake;
 mod dial;
 mod greet;
 mod link;

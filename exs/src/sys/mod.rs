@@ -8,6 +8,7 @@
 mod eventfd;
 mod addr;
 mod clock;
+mod count;
 mod diag;
 mod ifaddrs;
 mod iovec;
@@ -27,6 +28,7 @@ mod uring;
 #[cfg(feature = "verbs")]
 pub(crate) use addr::{RawAddr, from_raw};
 pub use clock::{Clock, cycles};
+pub(crate) use count::{note_calls, system_calls, yield_now};
 pub use diag::listener_uid;
 pub use eventfd::EventFd;
 pub use ifaddrs::local_addrs;
