@@ -1,6 +1,6 @@
 //! The context: the engine, its lock, its threads.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -84,6 +84,10 @@ pub struct Context {
     pub(super) kernel_is_full: std::sync::atomic::AtomicBool,
     /// Times that a thread slept in the reactor.
     sleeps: AtomicU64,
+    /// When an application thread led last (ns), and how often threads have found their
+    /// events since without leading.
+    pub(super) last_led: AtomicU64,
+    pub(super) skims: AtomicU32,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -143,6 +147,8 @@ impl Context {
                 watches_kernel: std::sync::atomic::AtomicBool::new(false),
                 kernel_is_full: std::sync::atomic::AtomicBool::new(false),
                 sleeps: AtomicU64::new(0),
+                last_led: AtomicU64::new(0),
+                skims: AtomicU32::new(0),
             }
         });
         let background = Arc::clone(&context);
@@ -226,7 +232,8 @@ impl Context {
         let mut engine = self.lock();
         let now = self.clock.now_locked();
         if let Some(r) = reactor {
-            r.unseen = r.unseen.saturating_add(1);
+            let skims = self.skims.swap(0, Ordering::Relaxed);
+            r.unseen = r.unseen.saturating_add(skims).saturating_add(1);
             for (token, ready) in r.ready.drain(..) {
                 engine.handle_ready(token, ready);
             }
@@ -326,6 +333,7 @@ impl Context {
                 let led = self.lead_until(goal, &mut reactor);
                 let for_good = matches!(led, Ok(Led::StepAside));
                 self.lead.leave(reactor, Some(waiter), for_good);
+                self.last_led.store(self.now().as_nanos(), Ordering::Relaxed);
                 match led? {
                     Led::Done => return Ok(true),
                     Led::TimedOut => return Ok(false),
@@ -344,7 +352,7 @@ impl Context {
     /// Leads until the queue has its events, or the traffic is seen to be others'.
     fn lead_until(&self, goal: &Goal<'_>, reactor: &mut Reactor) -> Result<Led, Error> {
         let mut foreign = 0;
-        if reactor.unseen >= SPINS_PER_POLL {
+        if reactor.unseen.saturating_add(self.skims.load(Ordering::Relaxed)) >= SPINS_PER_POLL {
             reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
         }
         loop {

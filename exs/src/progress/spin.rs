@@ -24,6 +24,9 @@ const PEEK: u64 = 4;
 /// a device answers at once needs none. Where the peer lives on this very core that is
 /// time lost, so it is done only where it has lately paid.
 const FIRST_PEEK: Duration = Duration::from_micros(25);
+/// How long (ns) threads may do without a leader: below the tick after which the background
+/// thread takes the reactor and has every connection say that it sleeps.
+const LEAD_EVERY: u64 = 200_000;
 /// First peeks in vain after which there are none, but one in so many waits.
 const VAIN_PEEKS: u32 = 4;
 const PROBE: u32 = 64;
@@ -104,7 +107,11 @@ impl Context {
             return false;
         }
         let limit = limit.map_or(FIRST_PEEK, |l| l.min(FIRST_PEEK));
-        let until = self.now() + limit;
+        let now = self.now();
+        if now.as_nanos().saturating_sub(self.last_led.load(Ordering::Relaxed)) > LEAD_EVERY {
+            return false;
+        }
+        let until = now + limit;
         let mut paid = false;
         while queue.len() < min && self.posters.load(Ordering::Relaxed) == 0 {
             match self.skim() {
@@ -118,6 +125,8 @@ impl Context {
             }
         }
         let there = queue.len() >= min;
+        // (Lost counts do no harm.)
+        self.skims.store(self.skims.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
         queue.vain_peeks.store(if there || paid { 0 } else { vain.wrapping_add(1) }, Ordering::Relaxed);
         there
     }
