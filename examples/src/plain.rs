@@ -7,12 +7,16 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::registered::stalled;
 
 /// A connected socket of the kernel. One thread may send while another one receives.
 #[derive(Debug)]
 pub struct Plain {
     stream: Stream,
     spin: bool,
+    limit: Option<Duration>,
     sends: AtomicU64,
     receives: AtomicU64,
 }
@@ -44,7 +48,25 @@ impl Plain {
     }
 
     fn new(stream: Stream, spin: bool) -> Plain {
-        Plain { stream, spin, sends: AtomicU64::new(0), receives: AtomicU64::new(0) }
+        let (sends, receives) = (AtomicU64::new(0), AtomicU64::new(0));
+        Plain { stream, spin, limit: None, sends, receives }
+    }
+
+    /// Gives up when nothing moves for as long as this; not before 64 fruitless calls.
+    ///
+    /// # Errors
+    /// Those of the socket's options.
+    pub fn limit(mut self, limit: Duration) -> io::Result<Plain> {
+        match &self.stream {
+            Stream::Tcp(s) => {
+                s.set_read_timeout(Some(limit)).and(s.set_write_timeout(Some(limit)))?
+            }
+            Stream::Unix(s) => {
+                s.set_read_timeout(Some(limit)).and(s.set_write_timeout(Some(limit)))?;
+            }
+        }
+        self.limit = Some(limit);
+        Ok(self)
     }
 
     /// Sends all of it.
@@ -52,13 +74,14 @@ impl Plain {
     /// # Errors
     /// Those of the socket.
     pub fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
+        let mut vain = Vain::default();
         while !bytes.is_empty() {
             count(&self.sends);
             let done = match &self.stream {
                 Stream::Tcp(s) => (&mut &*s).write(bytes),
                 Stream::Unix(s) => (&mut &*s).write(bytes),
             };
-            if let Some(n) = self.again(done)? {
+            if let Some(n) = self.again(done, &mut vain)? {
                 bytes = &bytes[n..];
             }
         }
@@ -70,13 +93,14 @@ impl Plain {
     /// # Errors
     /// Those of the socket.
     pub fn recv(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut vain = Vain::default();
         loop {
             count(&self.receives);
             let done = match &self.stream {
                 Stream::Tcp(s) => (&mut &*s).read(bytes),
                 Stream::Unix(s) => (&mut &*s).read(bytes),
             };
-            if let Some(n) = self.again(done)? {
+            if let Some(n) = self.again(done, &mut vain)? {
                 return Ok(n);
             }
         }
@@ -115,15 +139,37 @@ impl Plain {
     }
 
     /// None: once more.
-    fn again(&self, done: io::Result<usize>) -> io::Result<Option<usize>> {
+    fn again(&self, done: io::Result<usize>, vain: &mut Vain) -> io::Result<Option<usize>> {
         match done {
-            Err(e) if e.kind() == ErrorKind::WouldBlock && self.spin => {
-                std::hint::spin_loop();
-                Ok(None)
-            }
+            Err(e) if e.kind() == ErrorKind::WouldBlock => match self.limit {
+                Some(limit) if !self.spin || vain.lasts(limit) => {
+                    Err(io::Error::new(ErrorKind::TimedOut, stalled(limit).0))
+                }
+                _ if self.spin => {
+                    std::hint::spin_loop();
+                    Ok(None)
+                }
+                _ => Err(e),
+            },
             Err(e) if e.kind() == ErrorKind::Interrupted => Ok(None),
             other => other.map(Some),
         }
+    }
+}
+
+/// Calls of one operation that found nothing to do.
+#[derive(Default)]
+struct Vain {
+    calls: u32,
+    since: Option<Instant>,
+}
+
+impl Vain {
+    /// True if it has been so for longer than `limit`. The clock is looked at seldom.
+    fn lasts(&mut self, limit: Duration) -> bool {
+        self.calls = self.calls.wrapping_add(1);
+        self.calls.is_multiple_of(64)
+            && self.since.get_or_insert_with(Instant::now).elapsed() >= limit
     }
 }
 
@@ -150,6 +196,19 @@ mod tests {
             assert!(b.recv_full(&mut back).is_err(), "1 of 100 bytes");
             assert!(!b.recv_full(&mut back).unwrap());
             assert_eq!(a.system_calls(), 2);
+        }
+    }
+
+    #[test]
+    fn who_stalls_is_not_waited_for_without_limit() {
+        for spin in [false, true] {
+            let (a, _b) = UnixStream::pair().unwrap();
+            let a = Plain::unix(a, spin).unwrap().limit(Duration::from_millis(20)).unwrap();
+            let late = a.recv(&mut [0]).unwrap_err();
+            assert!(late.to_string().contains("nothing has moved"), "{late}");
+            // Nobody receives: at some point there is no room.
+            let late = a.send(&vec![0; 16 << 20]).unwrap_err();
+            assert_eq!(late.kind(), ErrorKind::TimedOut, "{late}");
         }
     }
 }

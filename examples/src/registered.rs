@@ -1,5 +1,7 @@
 //! What the programs that measure share of EXS: registered buffers, and events.
 
+use std::time::Duration;
+
 use exs::{Buffer, Event, EventQueue, MemoryRegion};
 
 use crate::fail::{During, Failure};
@@ -20,12 +22,27 @@ pub fn buffers(n: usize, size: usize) -> Result<Vec<Buffer>, Failure> {
 /// Waits for `min` events, and takes up to 64; signals do not end the wait.
 ///
 /// # Errors
-/// Those of the queue.
-pub fn dequeue(queue: &EventQueue, events: &mut Vec<Event>, min: usize) -> Result<(), Failure> {
+/// Those of the queue; that no event has come for as long as `limit`, if there is one.
+pub fn dequeue(
+    queue: &EventQueue,
+    events: &mut Vec<Event>,
+    min: usize,
+    limit: Option<Duration>,
+) -> Result<(), Failure> {
     loop {
-        match queue.dequeue_into(events, min, 64, None) {
+        match queue.dequeue_into(events, min, 64, limit) {
             Err(exs::Error::Interrupted) => {}
+            Ok(0) => return Err(stalled(limit.unwrap_or_default())),
             other => return other.during("dequeue").map(|_| ()),
         }
     }
+}
+
+/// What to say of an other side that is there, and does nothing.
+pub fn stalled(limit: Duration) -> Failure {
+    Failure(format!(
+        "nothing has moved for {} s: the other side is stopped or overloaded, or the network swallows \
+         what is sent",
+        limit.as_secs()
+    ))
 }

@@ -13,11 +13,16 @@ pub const RING: u64 = 64 << 10;
 /// See [`RING`].
 pub const LANE: u64 = 256 << 10;
 /// See [`RING`].
-pub const TOTAL: u64 = DATA + 2 * (RING + LANE);
-const DATA: u64 = 4096;
+pub const TOTAL: u64 = (DATA + RING).next_multiple_of(4096) + 2 * LANE;
+/// Where the geometry is, and behind it and the words the ring of the side that connects.
+const HEAD: u64 = 1664 + RING;
+const DATA: u64 = HEAD + 768;
+const SIDE: u64 = HEAD + 128;
 /// Where the words of the side that connects are: consumed, lane wanted for, drained,
 /// filled, asleep, state.
-pub const WORDS: [u64; 6] = [256, 264, 320, 384, 448, 512];
+pub const WORDS: [u64; 6] = [SIDE, SIDE + 8, SIDE + 64, SIDE + 128, SIDE + 192, SIDE + 256];
+/// Of the layout.
+pub const VERSION: u64 = 2;
 const NONCE: u64 = 0x5EED_0001;
 
 /// What a HELLO says; to be changed before it is sent.
@@ -55,7 +60,7 @@ fn address(out: &mut Vec<u8>, addr: SocketAddr) {
 impl Hello {
     /// A good one, for this listener.
     pub fn to(addr: SocketAddr) -> Hello {
-        Hello { called: addr, caller: SocketAddr::new(addr.ip(), 9), version: 1, cookie: 0 }
+        Hello { called: addr, caller: SocketAddr::new(addr.ip(), 9), version: VERSION, cookie: 0 }
     }
 
     fn emit(&self) -> Vec<u8> {
@@ -80,7 +85,7 @@ impl Intruder {
         let magic = u64::from_ne_bytes(*b"EXS shm\0");
         let geometry = [magic, hello.version, RING, LANE, TOTAL, NONCE, NONCE];
         for (i, word) in (0u64..).zip(geometry) {
-            memory.write_all_at(&word.to_ne_bytes(), 8 * i).unwrap();
+            memory.write_all_at(&word.to_ne_bytes(), HEAD + 8 * i).unwrap();
         }
         send_with_fds(sock.as_fd(), &hello.emit(), &[memory.as_fd()]).expect("HELLO");
         Intruder { sock, memory, _map: map, at: 0 }

@@ -11,7 +11,7 @@ use exs::sys::RandomSource;
 use exs_tests::harness::{Rng, Watchdog};
 use exs_tests::rnic::world::{Buf, Harness, World, param};
 use exs_tests::rnic::{End, Pair};
-use exs_tests::shm::{Head, Hello, Intruder, TOTAL, WORDS};
+use exs_tests::shm::{Head, Hello, Intruder, TOTAL, VERSION, WORDS};
 
 struct Shm;
 
@@ -209,7 +209,7 @@ fn callers_are_not_believed() {
         Hello { caller: other("192.0.2.1:5"), ..good },
         Hello { called: other("127.0.0.2:5"), ..good },
         Hello { called: SocketAddr::new(addr.ip(), addr.port() ^ 1), ..good },
-        Hello { version: 2, ..good },
+        Hello { version: VERSION + 1, ..good },
     ] {
         let intruder = Intruder::call(addr, &hello);
         let gone = w.until("the end", |_| intruder.hear());

@@ -82,6 +82,9 @@ pub struct Counters {
     pub engine_runs: u64,
     /// Process only: times that a thread slept for want of work (wake-ups).
     pub sleeps: u64,
+    /// Process only: system calls that moved data, waited or woke (also of kernel sockets). Not
+    /// those of set-up, nor waits for locks, nor what the driver of an RDMA device calls.
+    pub system_calls: u64,
     /// Process only: operations in flight now.
     pub in_flight: u64,
 }
@@ -126,6 +129,7 @@ pub fn counters() -> Result<Counters, Error> {
         events,
         engine_runs: runs,
         sleeps: context.sleeps(),
+        system_calls: context.system_calls(),
         in_flight: in_flight as u64,
         ..Counters::of_socket(&sum)
     })

@@ -10,10 +10,10 @@ use super::event::RawEvent;
 use super::lead::{Lead, Leader, Reactor};
 use super::queue::{QueueCore, Waiter, waiter};
 use super::options::check_environment;
-use super::spin::VAIN_SPINS;
+use super::spin::{SPINS_PER_POLL, VAIN_SPINS};
 use super::Error;
 use crate::plain::Plain;
-use crate::sys::{Clock, HeldSignals};
+use crate::sys::{Clock, HeldSignals, yield_now};
 use crate::time::Time;
 
 /// A sleep so short (ns) makes an adaptive queue try again: two threads that wake
@@ -213,6 +213,7 @@ impl Context {
         let mut engine = self.lock();
         let now = self.now();
         if let Some(r) = reactor {
+            r.unseen = r.unseen.saturating_add(1);
             for (token, ready) in r.ready.drain(..) {
                 engine.handle_ready(token, ready);
             }
@@ -311,6 +312,9 @@ impl Context {
     /// Leads until the queue has its events, or the traffic is seen to be others'.
     fn lead_until(&self, goal: &Goal<'_>, reactor: &mut Reactor) -> Result<Led, Error> {
         let mut foreign = 0;
+        if reactor.unseen >= SPINS_PER_POLL {
+            reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
+        }
         loop {
             let turn = self.turn(Some(reactor), false, Some(goal.waiter));
             foreign += u32::from(turn.served_others);
@@ -396,6 +400,9 @@ impl Context {
         loop {
             let mut reactor = self.lead.background_wait();
             loop {
+                while self.posters.load(Ordering::Relaxed) > 0 {
+                    yield_now();
+                }
                 let turn = self.turn(Some(&mut reactor), false, None);
                 if self.lead.background_must_leave() {
                     break;
@@ -434,6 +441,11 @@ impl Context {
             self.released.kernel(dev, ino);
             self.lead.wake();
         }
+    }
+
+    /// System calls of the data path, of the process.
+    pub fn system_calls(&self) -> u64 {
+        crate::sys::system_calls()
     }
 
     /// Times that a thread slept in the reactor.

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use crate::mem::MemError;
-use crate::rnic::RnicError;
+use crate::rnic::{RnicError, kernel_text};
 use crate::session::{OpError, SessionError};
 
 /// Why a call, or an operation, failed. [`Error::errno`] gives the number that a
@@ -99,7 +99,7 @@ pub enum Error {
     #[error(transparent)]
     Rnic(#[from] RnicError),
     /// The kernel refused something.
-    #[error("{call}: {}", io::Error::from_raw_os_error(*.errno))]
+    #[error("{call}: {}", kernel_text(*.errno))]
     Os {
         /// The call.
         call: &'static str,

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use super::queue::Waiter;
 use crate::rnic::Ready;
-use crate::sys::{HeldSignals, wait_readable};
+use crate::sys::{HeldSignals, note_calls, wait_readable};
 
 /// How long nobody may lead before the background thread does.
 const TICK: Duration = Duration::from_millis(1);
@@ -45,6 +45,8 @@ pub(super) struct Reactor {
     events: mio::Events,
     /// (token, readiness), in order.
     pub(super) ready: Vec<(usize, Ready)>,
+    /// Turns of the engine since the kernel was last asked.
+    pub(super) unseen: u32,
 }
 
 /// The token of the waker; all others are the devices'.
@@ -53,7 +55,7 @@ pub(super) const WAKE: mio::Token = mio::Token(usize::MAX);
 impl Reactor {
     pub(super) fn new() -> io::Result<Reactor> {
         let (events, ready) = (mio::Events::with_capacity(256), Vec::with_capacity(256));
-        Ok(Reactor { poll: mio::Poll::new()?, events, ready })
+        Ok(Reactor { poll: mio::Poll::new()?, events, ready, unseen: 0 })
     }
 
     pub(super) fn registry(&self) -> &mio::Registry {
@@ -62,6 +64,8 @@ impl Reactor {
 
     /// Sleeps until something is ready or woken; what was found is in `ready`.
     pub(super) fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.unseen = 0;
+        note_calls(1);
         self.poll.poll(&mut self.events, timeout)?;
         self.note();
         Ok(())
@@ -156,6 +160,7 @@ impl Lead {
     /// Makes the reactor return.
     pub(super) fn wake(&self) {
         // The waker is an eventfd of ours that nobody closes: it cannot fail.
+        note_calls(1);
         let woken = self.waker.wake();
         debug_assert!(woken.is_ok(), "{woken:?}");
     }

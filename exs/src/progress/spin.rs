@@ -7,7 +7,7 @@ use super::context::{Context, Goal, Led, io_error};
 use super::lead::Reactor;
 use super::queue::QueueCore;
 use super::{Error, WaitPolicy};
-use crate::sys::{HeldSignals, cycles};
+use crate::sys::{HeldSignals, cycles, yield_now};
 
 /// How long an adaptive wait spins (ns), where spinning has lately paid.
 const SPIN: u64 = 50_000;
@@ -16,7 +16,7 @@ pub(super) const VAIN_SPINS: u32 = 8;
 /// Spins between two looks at the reactor: connections, and sockets that the
 /// device does not count as active, are only seen there. (Kernel sockets too: while
 /// one is waited for, it is looked at in every round.)
-const SPINS_PER_POLL: u32 = 64;
+pub(super) const SPINS_PER_POLL: u32 = 64;
 /// How long to look for completions in memory between two rounds with system calls,
 /// as a multiple of what the cheapest of these took.
 const PEEK: u64 = 4;
@@ -48,12 +48,11 @@ impl Context {
         };
         let begun = self.now().as_nanos();
         self.first_peek(queue, min, begun + FIRST_PEEK);
-        let (mut round, mut cheapest) = (0u32, u64::MAX);
+        let mut cheapest = u64::MAX;
         loop {
-            round = round.wrapping_add(1);
             let start = cycles();
             while self.posters.load(Ordering::Relaxed) > 0 {
-                std::thread::yield_now();
+                yield_now();
             }
             let turn = self.turn(Some(reactor), true, Some(waiter));
             *foreign += u32::from(turn.served_others);
@@ -64,7 +63,7 @@ impl Context {
                 return Ok(Some(led));
             }
             let watches = self.watches_kernel.load(Ordering::Relaxed);
-            if watches || round.is_multiple_of(SPINS_PER_POLL) {
+            if watches || reactor.unseen >= SPINS_PER_POLL {
                 reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
                 if held.is_some_and(HeldSignals::pending) {
                     return Err(Error::Interrupted);
@@ -75,7 +74,7 @@ impl Context {
             }
             // The peer may be waiting for this very core. (With nobody else to run, this
             // costs a fraction of a microsecond.)
-            std::thread::yield_now();
+            yield_now();
             // A round has system calls in it. Devices whose completions are found by
             // looking at memory are looked at for as long again.
             let end = cycles();

@@ -180,7 +180,7 @@ pub enum RnicError {
     #[error("the peer does not speak iWARP as expected: {0}")]
     Protocol(String),
     /// The kernel said no.
-    #[error("{call}: {}", std::io::Error::from_raw_os_error(*.errno))]
+    #[error("{call}: {}", kernel_text(*.errno))]
     Os {
         /// The system call or step.
         call: &'static str,
@@ -203,9 +203,33 @@ pub enum RnicError {
     Timeout(Duration),
 }
 
+/// What an errno of the kernel's means, and what to do where a user can do something.
+pub fn kernel_text(errno: i32) -> String {
+    let what = std::io::Error::from_raw_os_error(errno);
+    match errno {
+        // Each connection has a descriptor; most shells allow 1024.
+        libc::EMFILE => format!(
+            "{what}: this process may have no more (RLIMIT_NOFILE): raise its limit (ulimit -n)"
+        ),
+        libc::ENFILE => format!("{what} on this system: raise its limit (sysctl fs.file-max)"),
+        _ => what.to_string(),
+    }
+}
+
 impl RnicError {
     /// An [`RnicError::Os`] from an `io::Error`.
     pub fn os(call: &'static str, e: &std::io::Error) -> RnicError {
         RnicError::Os { call, errno: e.raw_os_error().unwrap_or(libc::EIO) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_table_of_descriptors_names_its_limit() {
+        let full = RnicError::Os { call: "socket", errno: libc::EMFILE }.to_string();
+        assert!(full.starts_with("socket: ") && full.contains("RLIMIT_NOFILE"), "{full}");
     }
 }

@@ -22,12 +22,13 @@
 //! What it must never know: sockets, streams, messages of EXS.
 
 mod fault;
+pub(crate) mod queues;
 pub(crate) mod table;
 pub(crate) mod timers;
 mod types;
 
 pub use crate::mem::{Access, Key};
-pub use fault::{DisconnectCause, RnicError, TermCode, wc_status_name};
+pub use fault::{DisconnectCause, RnicError, TermCode, kernel_text, wc_status_name};
 pub use types::*;
 
 use crate::mem::Segment;

@@ -5,14 +5,18 @@
 //! connects. All numbers are of the host's own order.
 //!
 //! ```text
-//!       0  geometry: magic, version, sizes, a nonce for each ring
-//!     256  words of side 0 (which connects), each on a cache line of its own
-//!    1024  words of side 1
-//!    4096  ring 0: records from side 0 to side 1      RING bytes
-//!          ring 1: records from side 1 to side 0      RING bytes
-//!          lane 0: payload from side 0 to side 1      LANE bytes
+//!    1664  ring 1: records from side 1 to side 0      RING bytes
+//!    HEAD  geometry: magic, version, sizes, a nonce for each ring
+//!    +128  words of side 0 (which connects), each on a cache line of its own
+//!    +448  words of side 1
+//!    +768  ring 0: records from side 0 to side 1      RING bytes
+//!          lane 0, on a page: payload to side 1       LANE bytes
 //!          lane 1: payload from side 1 to side 0      LANE bytes
 //! ```
+//!
+//! Memory that nobody has touched costs nothing, so what a connection touches first lies on
+//! one page: the words, the beginning of ring 0, and the end of ring 1, where that one's
+//! first record goes (it has a lap of 1664 bytes before it is at its beginning).
 //!
 //! # Order
 //! A record is written first and its *tag*, the first word of its first line, last
@@ -49,13 +53,23 @@ const LANE_LEN: usize = 256 << 10;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"EXS shm\0");
 /// Of the layout and of the records.
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
 /// The geometry: magic, version, ring, lane, total; the nonces follow.
 const GEOMETRY: [u64; 5] = [MAGIC, VERSION, RING, LANE, TOTAL as u64];
-const NONCES: usize = 8 * GEOMETRY.len();
-const WORDS: [usize; 2] = [256, 1024];
-const DATA: usize = 4096;
-const TOTAL: usize = DATA + 2 * (RING_LEN + LANE_LEN);
+const NONCES: usize = HEAD + 8 * GEOMETRY.len();
+const PAGE: usize = 4096;
+/// Bytes of geometry and words.
+const HEAD_LEN: usize = 768;
+/// Bytes of each ring on the page of the words.
+const NEAR: usize = (PAGE - HEAD_LEN) / 2;
+const HEAD: usize = NEAR + RING_LEN;
+const WORDS: [usize; 2] = [HEAD + 128, HEAD + 448];
+const RINGS: [usize; 2] = [HEAD + HEAD_LEN, NEAR];
+/// What is added to a position to find its place in the ring.
+const TURNS: [u64; 2] = [0, RING - NEAR as u64];
+const LANES: usize = (RINGS[0] + RING_LEN).next_multiple_of(PAGE);
+const TOTAL: usize = LANES + 2 * LANE_LEN;
+const _: () = assert!(NEAR as u64 % LINE == 0 && HEAD % PAGE + HEAD_LEN + NEAR == PAGE);
 
 /// A word that one side writes and the other reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,13 +149,13 @@ impl Mem {
 
     fn set_geometry(&self) {
         for (i, value) in GEOMETRY.iter().chain(&self.nonces).enumerate() {
-            self.word_at(8 * i).store(*value, Ordering::Release);
+            self.word_at(HEAD + 8 * i).store(*value, Ordering::Release);
         }
     }
 
     fn check_geometry(&mut self) -> io::Result<()> {
         for (i, want) in GEOMETRY.iter().enumerate() {
-            let got = self.word_at(8 * i).load(Ordering::Acquire);
+            let got = self.word_at(HEAD + 8 * i).load(Ordering::Acquire);
             if got != *want {
                 let why = format!("word {i} of the shared memory is {got:#x}, not {want:#x}");
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
@@ -214,20 +228,20 @@ impl Mem {
         word.load(Ordering::Relaxed) & what != 0 && word.swap(0, Ordering::AcqRel) & what != 0
     }
 
-    fn offset(&self, area: Area, whose: Whose) -> (usize, u64) {
-        let i = self.index(whose) as u64;
-        let (start, len) = match area {
-            Area::Ring => (i * RING, RING),
-            Area::Lane => (2 * RING + i * LANE, LANE),
+    /// Where an area lies, where in it a position is, and how long it is.
+    fn place(&self, area: Area, whose: Whose, pos: u64) -> (usize, usize, usize) {
+        let i = self.index(whose);
+        let (start, turn, len) = match area {
+            Area::Ring => (RINGS[i], TURNS[i], RING),
+            Area::Lane => (LANES + i * LANE_LEN, 0, LANE),
         };
         #[expect(clippy::cast_possible_truncation, reason = "a few hundred KiB")]
-        (DATA + start as usize, len)
+        (start, (pos.wrapping_add(turn) & (len - 1)) as usize, len as usize)
     }
 
     fn tag_word(&self, whose: Whose, pos: u64) -> &AtomicU64 {
-        let (start, len) = self.offset(Area::Ring, whose);
-        #[expect(clippy::cast_possible_truncation, reason = "below RING")]
-        self.word_at(start + (pos & (len - 1) & !(LINE - 1)) as usize)
+        let (start, at, _) = self.place(Area::Ring, whose, pos);
+        self.word_at(start + (at & !(LINE as usize - 1)))
     }
 
     fn tag(&self, whose: Whose, pos: u64) -> u64 {
@@ -280,9 +294,7 @@ impl Mem {
         len: usize,
         mut f: impl FnMut(*mut u8, usize, usize),
     ) {
-        let (start, room) = self.offset(area, whose);
-        #[expect(clippy::cast_possible_truncation, reason = "a few hundred KiB")]
-        let (at, room) = ((pos & (room - 1)) as usize, room as usize);
+        let (start, at, room) = self.place(area, whose, pos);
         assert!(len <= room, "{len} bytes for an area of {room}");
         let first = len.min(room - at);
         // SAFETY: `start + at` is inside of the mapping, and `first` bytes from there too.
@@ -379,10 +391,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_touched_first_lies_on_one_page() {
+        let (a, b) = Mem::both([1, 2]);
+        let page = |mem: &Mem, pos| (mem.tag_word(Whose::Ours, pos).as_ptr() as usize - mem.base.as_ptr() as usize) / PAGE;
+        let first = a.word(Whose::Theirs, Word::State).as_ptr() as usize - a.base.as_ptr() as usize;
+        for pos in (0..NEAR as u64).step_by(64) {
+            assert_eq!((page(&a, pos), page(&b, pos)), (first / PAGE, first / PAGE), "{pos}");
+        }
+        assert!(page(&a, NEAR as u64) > first / PAGE && page(&b, NEAR as u64) < first / PAGE);
+    }
+
+    #[test]
     fn another_layout_is_refused() {
         let (a, mut b) = Mem::both([1, 2]);
         for i in 0..GEOMETRY.len() {
-            a.word_at(8 * i).store(3, Ordering::Release);
+            a.word_at(HEAD + 8 * i).store(3, Ordering::Release);
             assert!(b.check_geometry().is_err(), "word {i}");
             a.set_geometry();
             b.check_geometry().unwrap();

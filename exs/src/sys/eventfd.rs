@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use super::{HeldSignals, wait_readable};
+use super::{HeldSignals, note_calls, wait_readable};
 
 /// A counter in the kernel that can be polled: readable while it is not zero.
 #[derive(Debug)]
@@ -25,6 +25,7 @@ impl EventFd {
     /// Makes it readable.
     pub fn signal(&self) {
         let one = 1u64.to_ne_bytes();
+        note_calls(1);
         // SAFETY: reads 8 bytes from a live array. The only failure is a counter
         // at its maximum, which is readable already.
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
@@ -33,6 +34,7 @@ impl EventFd {
     /// Makes it not readable.
     pub fn drain(&self) {
         let mut count = [0u8; 8];
+        note_calls(1);
         // SAFETY: writes 8 bytes to a live array. EAGAIN means it was zero.
         unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
     }

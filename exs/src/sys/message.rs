@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use super::addr::socklen;
 use super::sockaddr::SOCKADDR_MAX;
-use super::{IoVec, IoVecMut, KernelAddr};
+use super::{IoVec, IoVecMut, KernelAddr, note_calls};
 
 /// Elements that one system call takes (IOV_MAX).
 pub const PIECES_MAX: usize = 1024;
@@ -24,6 +24,7 @@ fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
 /// Runs a call until no signal interrupts it.
 fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
     loop {
+        note_calls(1);
         let n = usize::try_from(call()).map_err(|_| io::Error::last_os_error());
         match n {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

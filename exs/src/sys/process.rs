@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::IoVecMut;
+use super::{IoVecMut, note_calls};
 
 /// Copies from `remote` (address and length of each piece) in another process to the
 /// pieces in `local`, without any help of that process; returns the bytes copied, which
@@ -27,6 +27,7 @@ pub fn read_process(
         iov.iov_base = std::ptr::without_provenance_mut(addr);
         iov.iov_len = usize::try_from(*len).map_err(bad)?;
     }
+    note_calls(1);
     // SAFETY: `IoVecMut` is an iovec, and its bytes are its maker's to be written; the
     // addresses in the other process are the kernel's to check.
     let n = unsafe {

@@ -9,6 +9,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use super::note_calls;
+
 /// Raised by what the thread itself does wrong: to block them would end the process
 /// where a handler may have a remedy.
 const OWN_FAULTS: [libc::c_int; 6] =
@@ -32,6 +34,8 @@ impl HeldSignals {
             unsafe { libc::sigdelset(all.as_mut_ptr(), signal) };
         }
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+        // This, and its end.
+        note_calls(2);
         // SAFETY: two sets, the first one filled. It fails only for an unknown `how`.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr()) };
         // SAFETY: filled by the call above.
@@ -42,6 +46,7 @@ impl HeldSignals {
     /// True if a signal waits whose handler would have run but for us.
     pub fn pending(&self) -> bool {
         let mut pending = MaybeUninit::<libc::sigset_t>::uninit();
+        note_calls(1);
         // SAFETY: fills the set.
         unsafe { libc::sigpending(pending.as_mut_ptr()) };
         // SAFETY: filled by the call above.
@@ -103,6 +108,7 @@ pub fn wait_readable(
     });
     let ts = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let mask = held.map_or(std::ptr::null(), |h| &raw const h.before);
+    note_calls(1);
     // SAFETY: one pollfd, and a timespec and a signal mask (or null), all alive for the
     // call; a null mask leaves the thread's own.
     match unsafe { libc::ppoll(&raw mut pfd, 1, ts, mask) } {

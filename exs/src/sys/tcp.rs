@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use super::addr::{RawAddr, family, socklen};
-use super::{IoVec, IoVecMut};
+use super::{IoVec, IoVecMut, note_calls};
 
 /// Turns a C result into ours.
 fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
@@ -28,6 +28,11 @@ fn set_option<T>(fd: &impl AsFd, level: i32, name: i32, value: &T) -> io::Result
     // SAFETY: the kernel reads exactly the bytes of `value`, whose size is given.
     check(unsafe { libc::setsockopt(fd, level, name, ptr, socklen(size_of::<T>())) })?;
     Ok(())
+}
+
+/// True if accept(2) failed for want of something that may come back.
+pub fn starved(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
 /// A new non-blocking socket for addresses like `addr`.
@@ -167,6 +172,7 @@ pub fn send(fd: &impl AsFd, pieces: &[IoVec<'_>], how: SendFlags) -> io::Result<
     let record = if how.end_of_record { libc::MSG_EOR } else { 0 };
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | more | record;
     loop {
+        note_calls(1);
         let fd = fd.as_fd().as_raw_fd();
         let n = if let [one] = pieces {
             let (ptr, len) = one.parts();
@@ -192,6 +198,7 @@ pub fn receive(fd: &impl AsFd, pieces: &mut [IoVecMut<'_>]) -> io::Result<usize>
     msg.msg_iov = pieces.as_mut_ptr().cast();
     msg.msg_iovlen = pieces.len().min(1024) as _;
     loop {
+        note_calls(1);
         let fd = fd.as_fd().as_raw_fd();
         // One piece is the usual case, and the shorter way through the kernel:
         // that shows where a thread busy-polls.
@@ -230,6 +237,7 @@ pub fn read_at(file: &File, offset: u64, mut piece: IoVecMut<'_>) -> io::Result<
     let offset = libc::off64_t::try_from(offset)
         .map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
     loop {
+        note_calls(1);
         let vec = std::ptr::from_mut(&mut piece).cast();
         // SAFETY: `IoVecMut` is a transparent `iovec` whose maker holds its bytes.
         let n = check_len(unsafe { libc::preadv64(file.as_raw_fd(), vec, 1, offset) });
@@ -247,6 +255,7 @@ pub fn will_need(file: &File, offset: u64, len: u64) {
     else {
         return;
     };
+    note_calls(1);
     // SAFETY: a system call without pointers. It is advice: its failure changes nothing.
     unsafe { libc::posix_fadvise64(file.as_raw_fd(), offset, len, libc::POSIX_FADV_WILLNEED) };
 }
@@ -255,6 +264,8 @@ pub fn will_need(file: &File, offset: u64, len: u64) {
 /// that it raised, if any. The signal of a write is the thread's own, so no other
 /// one's is taken.
 fn without_sigpipe<T>(call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    // This, the call, and the mask twice.
+    note_calls(4);
     let set = sigpipe_set();
     let mut pending = empty_set();
     // SAFETY: `pending` is ours to be written.

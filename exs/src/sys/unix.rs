@@ -5,6 +5,7 @@ use std::mem::{offset_of, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::addr::socklen;
+use super::note_calls;
 
 /// Descriptors that one message may carry.
 const MAX_FDS: usize = 4;
@@ -125,6 +126,7 @@ pub fn send_with_fds(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -
         msg.msg_controllen = space.next_multiple_of(8);
     }
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    note_calls(1);
     // SAFETY: the header points to one element and a control buffer, alive for the call,
     // which the kernel only reads.
     let n = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const msg, flags) };
@@ -141,6 +143,7 @@ pub fn recv_with_fds(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize, V
     msg.msg_control = control.0.as_mut_ptr().cast();
     msg.msg_controllen = control.0.len();
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    note_calls(1);
     // SAFETY: the header points to one element and a control buffer, both exclusively
     // ours and alive for the call.
     let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut msg, flags) };

@@ -47,7 +47,7 @@ struct Args {
     /// An address of this machine; one of an RDMA device lets verbs take part
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     address: IpAddr,
-    /// Rounds; the median of each contender counts [default: 5, with --quick 1]
+    /// Rounds; the median of each contender counts [default: 3, with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
     /// Only these sections: bandwidth, latency, rate, connections, idle, files

@@ -81,8 +81,8 @@ impl Plan {
         ];
         Plan {
             quick,
-            rounds: rounds.unwrap_or(if quick { 1 } else { 5 }),
-            duration: Duration::from_millis(if quick { 50 } else { 1000 }),
+            rounds: rounds.unwrap_or(if quick { 1 } else { 3 }),
+            duration: Duration::from_millis(if quick { 50 } else { 700 }),
             patience: Duration::from_secs(if quick { 6 } else { 30 }),
             address,
             sections,

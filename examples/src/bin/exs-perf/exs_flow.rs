@@ -1,8 +1,8 @@
 //! Streams of messages over EXS connections: one event loop for all connections of a thread.
 //!
-//! Registered buffers, `depth` of them in flight on each connection, and receives posted
-//! ahead, as a program does that cares for speed. Every message is an operation, and has an
-//! event.
+//! Registered buffers, `depth` of them in flight on each connection, and twice as many
+//! receives posted ahead, as a program does that cares for speed: while one message is
+//! taken, the next finds where to go. Every message is an operation, and has an event.
 
 use exs::{
     Buffer, Event, EventKind, EventQueue, QueueOptions, RecvFlags, SendFlags, Socket, Token,
@@ -12,15 +12,20 @@ use exs_examples::fail::{During, Failure};
 use exs_examples::registered::{buffers, dequeue};
 use quanta::Instant;
 use std::net::Shutdown;
+use std::time::Duration;
 
 use crate::crew::{Outcome, Part};
 use crate::job::Job;
+
+/// Receives for each message that may be in flight.
+pub(crate) const AHEAD: usize = 2;
 
 /// An event queue, and what it takes to read its events.
 pub(crate) struct Desk {
     queue: EventQueue,
     events: Vec<Event>,
     flags: RecvFlags,
+    patience: Duration,
 }
 
 impl Desk {
@@ -32,7 +37,7 @@ impl Desk {
             Kind::Stream => RecvFlags::WAITALL,
             Kind::Seqpacket => RecvFlags::NONE,
         };
-        Ok(Desk { queue, events: Vec::with_capacity(64), flags })
+        Ok(Desk { queue, events: Vec::with_capacity(64), flags, patience: job.patience() })
     }
 
     pub(crate) fn send(&self, socket: &Socket, token: Token, b: Buffer) -> Result<(), Failure> {
@@ -54,7 +59,7 @@ impl Desk {
         mut f: impl FnMut(&Desk, Token, News) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let mut events = std::mem::take(&mut self.events);
-        dequeue(&self.queue, &mut events, min)?;
+        dequeue(&self.queue, &mut events, min, Some(self.patience))?;
         for mut event in events.drain(..) {
             let token = event.token();
             let news = News::of(&mut event)?;
@@ -127,7 +132,7 @@ impl Flow {
     pub(crate) fn new(job: &Job, sockets: Vec<Socket>, is_client: bool) -> Result<Flow, Failure> {
         let depth = job.depth as usize;
         // Sends, receives (or the one that waits for the end), and the end itself.
-        let desk = Desk::new(job, sockets.len() * (2 * depth + 2))?;
+        let desk = Desk::new(job, sockets.len() * ((1 + AHEAD) * depth + 2))?;
         let (ours, theirs) = (job.client_sends(), job.server_sends());
         let (sends, receives) = if is_client { (ours, theirs) } else { (theirs, ours) };
         let spare = |socket| {
@@ -205,7 +210,7 @@ impl Flow {
 impl Part for Flow {
     fn warm_up(&mut self) -> Result<(), Failure> {
         // One that sends only waits for the other side's end.
-        let (n, size) = if self.receives { (self.depth, self.size) } else { (1, 1) };
+        let (n, size) = if self.receives { (AHEAD * self.depth, self.size) } else { (1, 1) };
         for (token, peer) in (0..).map(Token).zip(&self.peers) {
             for buffer in buffers(n, size)? {
                 self.desk.recv(&peer.socket, token, buffer)?;

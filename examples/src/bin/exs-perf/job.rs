@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use exs::{Options, Transport};
 use exs_examples::args::{Kind, Wait};
@@ -10,6 +11,7 @@ use exs_examples::road;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::MAX_SIZE;
+use crate::exs_flow::AHEAD;
 
 /// Bytes in flight of all connections together, each way.
 const MAX_IN_FLIGHT: usize = 256 << 20;
@@ -18,6 +20,11 @@ const MAX_MEMORY: usize = 4 << 30;
 /// Bytes, and messages, of each connection before the clock starts.
 const WARM_BYTES: usize = 32 << 20;
 const WARM_MESSAGES: usize = 2000;
+/// At least so many of each.
+const WARM_EACH: usize = 3 << 19;
+const WARM_MESSAGES_EACH: usize = 64;
+
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,10 +152,17 @@ impl Job {
         self
     }
 
+    /// How long nothing may move before the other side is given up: half a minute, and time
+    /// for what is in flight by a slow network (1 MB/s).
+    pub(crate) fn patience(&self) -> Duration {
+        let flying = (self.depth as usize).saturating_mul(self.size) as u64;
+        PATIENCE + Duration::from_micros(flying)
+    }
+
     /// Refuses what no side should take on.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         // Both ways, or the four buffers of an echo.
-        let buffers = (self.depth as usize).saturating_mul(2).max(4);
+        let buffers = (self.depth as usize).saturating_mul(1 + AHEAD).max(4);
         let memory = self.size.saturating_mul(buffers).saturating_mul(self.connections as usize);
         let sane = (1..=MAX_SIZE).contains(&self.size)
             && (1..=1024).contains(&self.depth)
@@ -178,10 +192,12 @@ impl Job {
         self.test == Test::Bibw
     }
 
-    /// Messages of each connection before the clock starts.
+    /// Messages of each connection before the clock starts. Memory that is used for the first
+    /// time costs a page fault: each connection goes once around its ring, and its buffers.
     pub(crate) fn warm(&self) -> u64 {
         let all = (WARM_BYTES / self.size).clamp(4, WARM_MESSAGES) / self.connections as usize;
-        all.max(2) as u64
+        let each = (WARM_EACH / self.size).clamp(2, WARM_MESSAGES_EACH);
+        all.max(each) as u64
     }
 
     /// The options of EXS sockets.

@@ -6,12 +6,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exs::{EventQueue, Socket, Token};
 use exs_examples::args::Wait;
 use exs_examples::fail::{During, Failure};
 use exs_examples::plain::Plain;
+use exs_examples::registered::stalled;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control::{Control, Place};
@@ -31,6 +32,18 @@ pub(crate) enum Links {
 }
 
 impl Links {
+    fn none(job: &Job) -> Links {
+        if job.way.is_plain() { Links::Plain(Vec::new()) } else { Links::Exs(Vec::new()) }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Links::Exs(all) => all.len(),
+            Links::Plain(all) => all.len(),
+        }
+    }
+
     /// What carries them, as people read it.
     pub(crate) fn route(&self, way: Way) -> String {
         let route = match self {
@@ -82,9 +95,7 @@ pub(crate) fn connect(
     place: &Place,
     mut first: impl FnMut() -> Result<(), Failure>,
 ) -> Result<Links, Failure> {
-    let spin = job.wait == Wait::Busy;
-    let mut links =
-        if job.way.is_plain() { Links::Plain(Vec::new()) } else { Links::Exs(Vec::new()) };
+    let mut links = Links::none(job);
     for n in 0..job.connections {
         match (&mut links, place) {
             (Links::Exs(all), Place::Port(port)) => {
@@ -99,14 +110,15 @@ pub(crate) fn connect(
                 all.push(socket);
             }
             (Links::Plain(all), Place::Port(port)) => {
-                let stream = TcpStream::connect(SocketAddr::new(server.ip(), *port));
-                all.push(Plain::tcp(stream.during("TCP connect")?, spin).during("TCP options")?);
+                let addr = SocketAddr::new(server.ip(), *port);
+                let stream = TcpStream::connect_timeout(&addr, job.patience());
+                all.push(plain_tcp(stream.during("TCP connect")?, job)?);
             }
             (Links::Plain(all), Place::Abstract(name)) => {
                 let addr = UnixAddr::from_abstract_name(name).during("UNIX-domain address")?;
                 let stream = UnixStream::connect_addr(&addr)
                     .during("UNIX-domain sockets reach only servers on this host")?;
-                all.push(Plain::unix(stream, spin).during("UNIX-domain socket")?);
+                all.push(plain_unix(stream, job)?);
             }
             (Links::Exs(_), Place::Abstract(_)) => {
                 return Err(Failure("the server waits at an address of no network".to_owned()));
@@ -172,52 +184,70 @@ impl Listener {
         control: &Control,
         mut first: impl FnMut() -> Result<(), Failure>,
     ) -> Result<Links, Failure> {
-        let wanted = job.connections as usize;
-        let spin = job.wait == Wait::Busy;
+        let patience = job.patience();
         let queue = EventQueue::new(1).during("event queue")?;
-        let (mut sockets, mut plain) = (Vec::new(), Vec::new());
+        let mut links = Links::none(job);
         if let Listener::Exs(listener) = &self {
             listener.accept(&queue, Token(0)).during("accept")?;
         }
-        while sockets.len() + plain.len() < wanted {
-            let none_yet = sockets.is_empty() && plain.is_empty();
-            match &self {
-                Listener::Exs(listener) => {
-                    match queue.dequeue(1, Some(LOOK)).during("accept")?.pop() {
-                        None => {}
-                        Some(mut event) => {
-                            sockets.extend(event.take_accepted().map(|(socket, _)| socket));
-                            event.into_result().during("accept")?;
-                            if sockets.len() < wanted {
-                                listener.accept(&queue, Token(0)).during("accept")?;
-                            }
-                        }
-                    }
-                }
-                Listener::Tcp(listener) => {
-                    let new = some(listener.accept()).during("TCP accept")?;
-                    match new {
-                        Some((s, _)) => plain.push(Plain::tcp(s, spin).during("TCP options")?),
-                        None => ready(listener.as_fd())?,
-                    }
-                }
-                Listener::Unix(listener) => {
-                    let new = some(listener.accept()).during("accept")?;
-                    match new {
-                        Some((s, _)) => plain.push(Plain::unix(s, spin).during("accept")?),
-                        None => ready(listener.as_fd())?,
-                    }
-                }
-            }
-            if none_yet && sockets.len() + plain.len() > 0 {
+        let mut since = Instant::now();
+        while links.len() < job.connections as usize {
+            let before = links.len();
+            self.take(job, &queue, &mut links)?;
+            if before == 0 && links.len() > 0 {
                 first()?;
+            }
+            if links.len() > before {
+                since = Instant::now();
+            } else if since.elapsed() >= patience {
+                return Err(stalled(patience));
             }
             if control.is_over() {
                 return Err(Failure("the client has gone before it connected".to_owned()));
             }
         }
-        Ok(if job.way.is_plain() { Links::Plain(plain) } else { Links::Exs(sockets) })
+        Ok(links)
     }
+
+    /// The next connection, if one comes soon.
+    fn take(&self, job: &Job, queue: &EventQueue, links: &mut Links) -> Result<(), Failure> {
+        match (self, links) {
+            (Listener::Exs(listener), Links::Exs(all)) => {
+                let Some(mut event) = queue.dequeue(1, Some(LOOK)).during("accept")?.pop() else {
+                    return Ok(());
+                };
+                all.extend(event.take_accepted().map(|(socket, _)| socket));
+                event.into_result().during("accept")?;
+                if all.len() < job.connections as usize {
+                    listener.accept(queue, Token(0)).during("accept")?;
+                }
+            }
+            (Listener::Tcp(listener), Links::Plain(all)) => {
+                match some(listener.accept()).during("TCP accept")? {
+                    Some((stream, _)) => all.push(plain_tcp(stream, job)?),
+                    None => ready(listener.as_fd())?,
+                }
+            }
+            (Listener::Unix(listener), Links::Plain(all)) => {
+                match some(listener.accept()).during("accept")? {
+                    Some((stream, _)) => all.push(plain_unix(stream, job)?),
+                    None => ready(listener.as_fd())?,
+                }
+            }
+            _ => return Err(Failure("the listener is of another kind".to_owned())),
+        }
+        Ok(())
+    }
+}
+
+fn plain_tcp(stream: TcpStream, job: &Job) -> Result<Plain, Failure> {
+    let plain = Plain::tcp(stream, job.wait == Wait::Busy);
+    plain.and_then(|p| p.limit(job.patience())).during("TCP options")
+}
+
+fn plain_unix(stream: UnixStream, job: &Job) -> Result<Plain, Failure> {
+    let plain = Plain::unix(stream, job.wait == Wait::Busy);
+    plain.and_then(|p| p.limit(job.patience())).during("UNIX-domain socket")
 }
 
 /// None: not yet.

@@ -83,7 +83,7 @@ fn client(stream: TcpStream) -> Result<(), Failure> {
     control.limit(None)?;
     while let Some(request) = control.recv()? {
         let done = match request {
-            Request::Run(job) => run(&mut control, &job),
+            Request::Run(job) => run(&mut control, &job).and_then(|()| control.limit(None)),
             Request::Go => Err(Failure("nothing is ready to go".to_owned())),
         };
         if let Err(e) = done {
@@ -110,6 +110,8 @@ fn run(control: &mut Control, job: &Job) -> Result<(), Failure> {
     }
     let crew = Crew::start(links.parts(job, false)?)?;
     control.send(&Reply::Warm)?;
+    // Between its runs a client may take its time.
+    control.limit(Some(job.patience()))?;
     match control.recv()? {
         Some(Request::Go) => {}
         Some(other) => return Err(Failure(format!("{other:?} comes out of turn"))),
@@ -125,12 +127,10 @@ fn run(control: &mut Control, job: &Job) -> Result<(), Failure> {
 fn idle(control: &mut Control, links: &Links, before: u64) -> Result<(), Failure> {
     control.send(&Reply::Idle { before, after: resident()? })?;
     let end: Option<Request> = control.recv()?;
-    let held = match links {
-        Links::Exs(all) => all.len(),
-        Links::Plain(all) => all.len(),
-    };
     match end {
         None => Ok(()),
-        Some(other) => Err(Failure(format!("{other:?} comes while {held} connections idle"))),
+        Some(other) => {
+            Err(Failure(format!("{other:?} comes while {} connections idle", links.len())))
+        }
     }
 }

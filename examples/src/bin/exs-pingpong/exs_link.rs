@@ -50,7 +50,7 @@ impl ExsLink {
         mut f: impl FnMut(&ExsLink, EventKind, Buffer) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let mut events = std::mem::take(&mut self.events);
-        dequeue(&self.queue, &mut events, min)?;
+        dequeue(&self.queue, &mut events, min, None)?;
         for mut event in events.drain(..) {
             let (kind, bytes, eof) = (event.kind(), event.bytes(), event.eof());
             if let Some(error) = event.error() {
