@@ -13,7 +13,7 @@ conformance() {
     within 270 "$RDMA_BIN/c/conformance" --transport "$EXS_TRANSPORT" >"$temp/cases" || status=$?
     printf 'note: %s of %s cases\n' "$(grep -c '^ok ' "$temp/cases")" "$(sed -n 's/^1\.\.//p' "$temp/cases")"
     grep -v '^ok ' "$temp/cases" || true
-    return $status
+    return "$status"
 }
 
 before=$(census)
