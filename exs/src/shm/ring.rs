@@ -106,8 +106,8 @@ pub(super) enum Whose {
 }
 
 enum Owner {
-    /// Never looked at: it keeps the memory mapped.
-    Map { _map: SharedMap },
+    /// It keeps the memory mapped.
+    Map { map: SharedMap },
     /// Under Miri, and in its tests, the two sides are two threads of one process.
     #[cfg(test)]
     Heap { _memory: std::sync::Arc<Heap> },
@@ -118,7 +118,7 @@ pub(super) struct Mem {
     base: NonNull<u8>,
     side: usize,
     nonces: [u64; 2],
-    _owner: Owner,
+    owner: Owner,
 }
 
 // SAFETY: an address range that the owner keeps mapped; the methods are such that any
@@ -130,7 +130,7 @@ impl Mem {
     pub(super) fn create(nonces: [u64; 2]) -> io::Result<(Mem, OwnedFd)> {
         let (map, fd) = share(TOTAL)?;
         let base = map.base();
-        let mem = Mem { base, side: 0, nonces: nonces.map(odd), _owner: Owner::Map { _map: map } };
+        let mem = Mem { base, side: 0, nonces: nonces.map(odd), owner: Owner::Map { map } };
         mem.set_geometry();
         Ok((mem, fd))
     }
@@ -142,7 +142,7 @@ impl Mem {
     pub(super) fn open(fd: BorrowedFd<'_>) -> io::Result<Mem> {
         let map = open_shared(fd, TOTAL, true)?;
         let base = map.base();
-        let mut mem = Mem { base, side: 1, nonces: [0; 2], _owner: Owner::Map { _map: map } };
+        let mut mem = Mem { base, side: 1, nonces: [0; 2], owner: Owner::Map { map } };
         mem.check_geometry()?;
         Ok(mem)
     }
@@ -305,6 +305,24 @@ impl Mem {
         }
     }
 
+    /// Gives back what our ring has outside of the positions from `from` to `to`, of which
+    /// the peer may still read: whole pages of it, which cost memory although all that is in
+    /// them is done with. They read as zeros afterwards, and a tag is never zero.
+    pub(super) fn trim(&self, from: u64, to: u64) {
+        #[cfg_attr(not(test), expect(irrefutable_let_patterns, reason = "tests have a heap"))]
+        let Owner::Map { map } = &self.owner else { return };
+        let (start, at, room) = self.place(Area::Ring, Whose::Ours, from);
+        let used = usize::try_from(to - from).unwrap_or(room);
+        let first = start.next_multiple_of(PAGE);
+        for page in (first..=start + room - PAGE).step_by(PAGE) {
+            // How far the page, or `from`, is ahead of the other around the ring.
+            let (ahead, behind) = ((page - start + room - at) % room, (at + room - (page - start)) % room);
+            if ahead > used && behind >= PAGE {
+                map.discard(page, PAGE);
+            }
+        }
+    }
+
     /// Puts what has been read before this before what is read after it.
     pub(super) fn settle_reads() {
         fence(Ordering::Acquire);
@@ -354,7 +372,7 @@ impl Mem {
             base,
             side,
             nonces,
-            _owner: Owner::Heap { _memory: std::sync::Arc::clone(&memory) },
+            owner: Owner::Heap { _memory: std::sync::Arc::clone(&memory) },
         };
         let (a, mut b) = (side(0, nonces.map(odd)), side(1, [0; 2]));
         a.set_geometry();
@@ -399,6 +417,44 @@ mod tests {
             assert_eq!((page(&a, pos), page(&b, pos)), (first / PAGE, first / PAGE), "{pos}");
         }
         assert!(page(&a, NEAR as u64) > first / PAGE && page(&b, NEAR as u64) < first / PAGE);
+    }
+
+    #[cfg(not(miri))]
+    #[test]
+    fn a_trimmed_ring_costs_a_page_and_loses_nothing() {
+        use std::os::fd::AsFd;
+        let blocks = |fd: &OwnedFd| {
+            let file = std::fs::File::from(fd.try_clone().unwrap());
+            std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap()) * 512
+        };
+        for side in 0..2 {
+            let (a, fd) = Mem::create([7, 8]).unwrap();
+            let b = Mem::open(fd.as_fd()).unwrap();
+            let (from, to) = if side == 0 { (&a, &b) } else { (&b, &a) };
+            let fresh = blocks(&fd);
+            let record = |pos: u64| [u8::try_from(pos / LINE % 251).unwrap(); 56];
+            let put = |pos: u64| {
+                from.put(Area::Ring, pos + 8, &IoVec::new(&record(pos)));
+                from.hand_over(pos);
+            };
+            (0..3 * RING).step_by(64).for_each(put);
+            assert!(blocks(&fd) >= fresh + RING - PAGE as u64);
+            // The peer has yet to read the last three pages.
+            let (done, end) = (3 * RING - 3 * PAGE as u64, 3 * RING);
+            from.trim(done, end);
+            assert!(blocks(&fd) <= fresh + 5 * PAGE as u64, "{}", blocks(&fd));
+            let mut got = [0; 56];
+            for pos in (done..end).step_by(64) {
+                assert!(to.arrived(pos));
+                to.get(Area::Ring, pos + 8, &IoVecMut::new(&mut got));
+                assert_eq!(got, record(pos), "side {side}, {pos}");
+            }
+            assert!(!to.arrived(end));
+            put(end);
+            assert!(to.arrived(end));
+            from.trim(end + LINE, end + LINE);
+            assert!(blocks(&fd) <= fresh + 2 * PAGE as u64, "{}", blocks(&fd));
+        }
     }
 
     #[test]
