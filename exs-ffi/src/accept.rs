@@ -13,7 +13,7 @@ use crate::event::{Call, keep_accept, take_accept};
 use crate::ptr::Out;
 use crate::sockets::{self, Entry, Pair, Target};
 use crate::timeouts::Way;
-use crate::{connect, kernel, options, poll, queues};
+use crate::{connect, kernel, options, pollable, queues};
 
 /// What an accept needs when its connection is there: made when it is posted, so that
 /// nothing can fail any more, and no connection be lost, when the event is dequeued.
@@ -95,7 +95,6 @@ pub unsafe extern "C" fn exs_accept(
             Target::File => return not_ours(fd),
         };
         let prepared = Prepared::new(&entry, place, flags)?;
-        poll::taking(&entry, fd);
         let Some(q) = way else { return accept_now(&entry, fd, prepared) };
         let name = keep_accept(prepared);
         let on = Call::new(EXS_EVT_ACCEPT, fd).on(&q.queue, name);
@@ -103,6 +102,7 @@ pub unsafe extern "C" fn exs_accept(
             drop(take_accept(name));
             return Err(e.into());
         }
+        pollable::by_queue(&entry, fd);
         Ok(0)
     })
 }
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn exs_accept(
 fn accept_now(entry: &Entry, fd: c_int, prepared: Prepared) -> Result<c_int> {
     let patience = options::patience(entry, fd, 0, Way::Recv);
     let result = blocking::run(&entry.socket, patience, |q| Ok(entry.socket.accept(q, TOKEN)?));
-    poll::taken_by(entry);
+    pollable::refresh(entry, fd);
     let mut event = result?;
     let accepted = event.take_accepted();
     if accepted.is_none() {

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use exs::raw::Place;
-use exs::{EventKind, Readiness, Token};
+use exs::{Error, EventKind, OpError, Readiness, Token};
 
 use crate::abi::*;
 use crate::blocking::{self, Patience, TOKEN};
@@ -13,6 +13,7 @@ use crate::data::not_ours;
 use crate::error::{Fail, Result, border};
 use crate::event::Call;
 use crate::kernel;
+use crate::late;
 use crate::queues::{self, Queue};
 use crate::sockets::{self, Entry, Target};
 
@@ -97,11 +98,23 @@ fn close(
             let post = |q: &exs::EventQueue| Ok(entry.socket.close(q, TOKEN)?);
             let closed = blocking::run(&entry.socket, Patience::Deaf, post)?;
             if !abort {
-                closed.into_result()?;
+                over(closed)?;
+                late::lost(entry)?;
             }
         }
     }
     Ok(0)
+}
+
+/// What close(2) of a connection says: that the peer has cut it is no error of the close.
+/// That what was sent was thrown away, as it was not taken in time, is.
+fn over(closed: exs::Event) -> Result<()> {
+    match closed.into_result() {
+        Err(Error::Op(
+            OpError::Reset { .. } | OpError::PeerAborted { .. } | OpError::PeerClosed,
+        )) => Ok(()),
+        other => other.map(drop).map_err(Into::into),
+    }
 }
 
 /// The fixed part of `exs_fcntl`, which has a `...` in C: see `c/variadic.c`. The

@@ -14,7 +14,7 @@ use crate::event::Call;
 use crate::ptr::{In, Out};
 use crate::sockets::{self, Entry, Pair, Target};
 use crate::timeouts::Way;
-use crate::{fork, kernel, options, poll, queues};
+use crate::{fork, kernel, options, poll, pollable, queues};
 
 /// An address of any family, for a kernel socket.
 pub(crate) fn any_address(addr: In<sockaddr>, len: socklen_t) -> Result<KernelAddr> {
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn exs_listen(fd: c_int, backlog: c_int) -> c_int {
             // As listen(2): what is too little or too much is brought into range.
             let backlog = u32::try_from(backlog).unwrap_or(u32::MAX).clamp(1, 4096);
             entry.socket.listen(backlog)?;
-            poll::taken_by(&entry);
+            pollable::refresh(&entry, fd);
             Ok(0)
         }
         // SAFETY: takes no pointers.
@@ -212,7 +212,9 @@ pub unsafe extern "C" fn exs_connect(
             Patience::None => poll::connect(&entry, fd, addr),
             patience => {
                 let post = |q: &exs::EventQueue| Ok(entry.socket.connect(q, TOKEN, addr)?);
-                blocking::run(&entry.socket, patience, post)?.into_result()?;
+                let connected = blocking::run(&entry.socket, patience, post)?.into_result();
+                pollable::refresh(&entry, fd);
+                connected?;
                 Ok(0)
             }
         }

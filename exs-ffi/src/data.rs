@@ -2,7 +2,8 @@
 
 use std::ffi::c_int;
 
-use exs::{Buffer, EventQueue, KernelAddr, RecvFlags, SendFlags, Token};
+use exs::raw;
+use exs::{Buffer, Error, EventQueue, KernelAddr, Part, RecvFlags, SendFlags, SocketType, Token};
 use libc::{MSG_DONTWAIT, MSG_EOR, MSG_MORE, MSG_NOSIGNAL, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 
 use crate::abi::*;
@@ -12,7 +13,7 @@ use crate::event::{self, Call};
 use crate::ptr::{Bytes, In, Out};
 use crate::sockets::{self, Entry, Target};
 use crate::timeouts::{Way, posting};
-use crate::{connect, kernel, memory, options, poll, queues};
+use crate::{connect, kernel, late, memory, options, pollable, queues};
 
 /// Flags that a call takes, or the error for others.
 fn flags_within(flags: c_int, known: c_int) -> Result<()> {
@@ -39,16 +40,34 @@ impl Memory {
         })
     }
 
+    fn into_list(self) -> Vec<Buffer> {
+        match self {
+            Memory::One(b) => vec![b],
+            Memory::Many(v) => v,
+        }
+    }
+
+    /// A receive of a call that does not wait: only if there is something.
+    fn post_ready(self, entry: &Entry, queue: &EventQueue, flags: c_int) -> Result<()> {
+        // (With MSG_WAITALL, too, it takes what is there.)
+        let flags = RecvFlags { waitall: false, peek: flags & MSG_PEEK != 0 };
+        posting(entry, Way::Recv, || {
+            raw::recv_ready(&entry.socket, queue, TOKEN, self.into_list(), flags)
+        })
+        .map_err(|r| match r.error {
+            Error::WouldBlock { .. } => refusal(libc::EAGAIN),
+            error => error.into(),
+        })
+    }
+
     fn post_recv(
         self,
         entry: &Entry,
         queue: &EventQueue,
         token: Token,
         flags: c_int,
-        fd: c_int,
     ) -> Result<()> {
         let flags = RecvFlags { waitall: flags & MSG_WAITALL != 0, peek: flags & MSG_PEEK != 0 };
-        poll::taking(entry, fd);
         posting(entry, Way::Recv, || match self {
             Memory::One(b) => Ok(entry.socket.recv(queue, token, b, flags)?),
             Memory::Many(v) => Ok(entry.socket.recv_vectored(queue, token, v, flags)?),
@@ -73,27 +92,30 @@ fn send(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<c
         return Ok(0);
     }
     let patience = options::patience(entry, call.fd, flags, Way::Send);
+    if patience == Patience::None {
+        let n = late::send(entry, call.fd, &[Part::Memory(memory.into_list())], false)?;
+        return Ok(c_int::try_from(n).unwrap_or(c_int::MAX));
+    }
     let sent = blocking::run(&entry.socket, patience, |q| memory.post_send(entry, q, TOKEN));
     moved(sent?)
 }
 
 fn recv(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<exs::Event> {
-    let patience = options::patience(entry, answer.call.fd, flags, Way::Recv);
-    let mut flags = flags;
-    if patience == Patience::None {
-        let ready = entry.socket.readiness();
-        if !ready.readable && !ready.error && entry.socket.peer_addr().is_ok() {
-            return Err(refusal(libc::EAGAIN));
-        }
-        // What is there is there already; nothing is waited for.
-        flags &= !MSG_WAITALL;
-    }
-    let got = blocking::run(
-        &entry.socket,
-        if patience == Patience::None { Patience::Endless } else { patience },
-        |q| memory.post_recv(entry, q, TOKEN, flags, answer.call.fd),
-    );
-    poll::taken_by(entry);
+    let (fd, patience) =
+        (answer.call.fd, options::patience(entry, answer.call.fd, flags, Way::Recv));
+    let got = if patience == Patience::None {
+        // What came is taken at once, by whoever asks first. A message that is too long
+        // for its announcement is only announced: that one is waited for.
+        let patience = match entry.kind {
+            SocketType::Stream => Patience::None,
+            SocketType::SeqPacket => Patience::Endless,
+        };
+        blocking::run(&entry.socket, patience, |q| memory.post_ready(entry, q, flags))
+    } else {
+        let post = |q: &EventQueue| memory.post_recv(entry, q, TOKEN, flags);
+        blocking::run(&entry.socket, patience, post)
+    };
+    pollable::refresh(entry, fd);
     got
 }
 
@@ -178,7 +200,8 @@ pub unsafe extern "C" fn exs_recv(
         let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
         if let Some(q) = queues::way(queue)? {
             let on = call.on(&q.queue, event::place(buf));
-            memory.post_recv(&entry, &on, Token(ahandle as u64), flags, fd)?;
+            memory.post_recv(&entry, &on, Token(ahandle as u64), flags)?;
+            pollable::by_queue(&entry, fd);
             return Ok(0);
         }
         let answer = Answer { queue, ahandle, call, place: 0 };
@@ -304,7 +327,8 @@ pub unsafe extern "C" fn exs_recvmsg(
         let call = Call { extra, ..Call::new(EXS_EVT_RECVMSG, fd) };
         if let Some(q) = queues::way(queue)? {
             let on = call.on(&q.queue, msg.name());
-            memory.post_recv(&entry, &on, Token(ahandle as u64), flags, fd)?;
+            memory.post_recv(&entry, &on, Token(ahandle as u64), flags)?;
+            pollable::by_queue(&entry, fd);
             return Ok(0);
         }
         let answer = Answer { queue, ahandle, call, place: 0 };

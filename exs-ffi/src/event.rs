@@ -14,7 +14,7 @@ use slab::Slab;
 use crate::abi::*;
 use crate::accept::Prepared;
 use crate::ptr::{Bytes, Out};
-use crate::{error, kernel, poll};
+use crate::{error, kernel, pollable};
 
 /// What a call was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub(crate) fn to_c(mut event: exs::Event) -> Event {
         error::note(e);
     }
     if [EXS_EVT_RECV, EXS_EVT_RECVMSG, EXS_EVT_ACCEPT].contains(&call.kind) {
-        poll::taken(call.fd);
+        pollable::taken(call.fd);
     }
     Event {
         exs_evt_type: kind,

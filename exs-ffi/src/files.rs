@@ -5,17 +5,17 @@ use std::fs::File;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use exs::{Part, Token};
+use exs::{Part, SocketType, Token};
 
 use crate::abi::*;
-use crate::blocking::{self, MOST, TOKEN, moved};
+use crate::blocking::{self, MOST, Patience, TOKEN, moved};
 use crate::data::not_ours;
 use crate::error::{Fail, Result, border};
 use crate::event::Call;
 use crate::ptr::{Bytes, In, Out};
 use crate::sockets::{self, Target};
 use crate::timeouts::{Way, posting};
-use crate::{kernel, memory, options, queues};
+use crate::{kernel, late, memory, options, queues};
 
 /// A file of the program's, under a number of the library's: the program may close its
 /// own after the call.
@@ -126,15 +126,23 @@ pub unsafe extern "C" fn exs_sendfile(
             }
             Target::File => return not_ours(fd),
         };
-        let post = |q: &exs::EventQueue, token| {
+        let post = |q: &exs::EventQueue, token, parts| {
             posting(&entry, Way::Send, || Ok(entry.socket.send_parts(q, token, parts, shut)?))
         };
         if let Some(q) = queues::way(queue)? {
             let on = call.on(&q.queue, vec.name());
-            post(&on, Token(ahandle as u64))?;
+            post(&on, Token(ahandle as u64), parts)?;
             return Ok(0);
         }
         let patience = options::patience(&entry, fd, 0, Way::Send);
-        moved(blocking::run(&entry.socket, patience, |q| post(q, TOKEN))?)
+        if patience == Patience::None {
+            if entry.kind == SocketType::SeqPacket && parts.len() > 1 {
+                let why = "a message is memory, or one piece of a file";
+                return Err(Fail::fixed(libc::EOPNOTSUPP, why));
+            }
+            let n = late::send(&entry, fd, &parts, shut)?;
+            return Ok(c_int::try_from(n).unwrap_or(c_int::MAX));
+        }
+        moved(blocking::run(&entry.socket, patience, |q| post(q, TOKEN, parts))?)
     })
 }

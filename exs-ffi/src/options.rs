@@ -16,7 +16,7 @@ use crate::connect::os;
 use crate::data::not_ours;
 use crate::error::{Fail, Result, border};
 use crate::kernel;
-use crate::poll::set_pollable;
+use crate::pollable;
 use crate::ptr::{In, Out};
 use crate::queues::duration;
 use crate::sockets::{self, Entry, Target};
@@ -156,7 +156,7 @@ fn set(
             let on = switch(from, len)?;
             change(entry, |o| o.v6_only = on)
         }
-        (SOL_EXS, EXS_SO_POLLABLE) => set_pollable(entry, fd, switch(from, len)?),
+        (SOL_EXS, EXS_SO_POLLABLE) => pollable::set(entry, fd, switch(from, len)?),
         (SOL_EXS, _) => set_own(entry, name, from, len),
         _ => Err(UNKNOWN),
     }
@@ -224,6 +224,7 @@ fn get(entry: &Entry, level: c_int, name: c_int) -> Result<Value> {
     Ok(match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ERROR) => {
             crate::poll::inner_events();
+            crate::late::reap(entry, false);
             Value::Int(std::mem::take(&mut entry.state().error))
         }
         (libc::SOL_SOCKET, libc::SO_TYPE) => Value::Int(match entry.kind {
@@ -286,7 +287,7 @@ fn get_own(entry: &Entry, name: c_int, o: Options) -> Result<Value> {
                 return Err(Fail::fixed(libc::ENOTCONN, "there is no connection, and so no route"));
             }
         },
-        EXS_SO_POLLABLE => Value::Int(c_int::from(entry.pollable.load(Ordering::Relaxed))),
+        EXS_SO_POLLABLE => Value::Int(c_int::from(entry.face.is_shown())),
         _ => return Err(UNKNOWN),
     })
 }

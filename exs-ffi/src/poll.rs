@@ -1,14 +1,12 @@
-//! Readiness: exs_poll, connects that nobody waits for, and descriptors that poll(2)
-//! is to be used on.
+//! Readiness: exs_poll, exs_cancel, and connects that nobody waits for.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::os::fd::AsRawFd;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use exs::{Error, EventKind, EventQueue, Interest, QueueOptions, Readiness, Token, WaitPolicy};
+use exs::{Error, EventKind, EventQueue, Interest, QueueOptions, Token, WaitPolicy};
 
 use crate::abi::*;
 use crate::blocking::{self, Patience, TOKEN, refusal};
@@ -16,7 +14,7 @@ use crate::error::{Fail, Result, border};
 use crate::event::{Call, revents};
 use crate::ptr::Out;
 use crate::sockets::{self, Entry, Target};
-use crate::{kernel, queues, watch};
+use crate::{kernel, late, pollable, queues, watch};
 
 fn interest(events: c_int) -> Result<Interest> {
     if events & !(EXS_POLLIN | EXS_POLLOUT) != 0 || events == 0 {
@@ -100,8 +98,7 @@ pub unsafe extern "C" fn exs_cancel(fd: c_int, flags: c_int, ahandle: AHandle) -
         }
         let token = Token(ahandle as u64);
         let n = match sockets::find(fd)? {
-            Target::Exs(entry) if by_handle => entry.socket.cancel(token),
-            Target::Exs(entry) => entry.socket.cancel_all(),
+            Target::Exs(entry) => late::cancel(&entry, by_handle.then_some(token), INNER.get()),
             Target::Kernel | Target::File => kernel::cancel(fd, by_handle.then_some(token))?,
         };
         Ok(c_int::try_from(n).unwrap_or(c_int::MAX))
@@ -113,20 +110,23 @@ pub unsafe extern "C" fn exs_cancel(fd: c_int, flags: c_int, ahandle: AHandle) -
 // A queue of the library's own takes the events of connects that nobody waits for, and
 // of polls that make a descriptor ready. The watching thread reads it.
 
-/// Connects that nobody waits for, polls of pollable sockets: token is the inode.
-static INNER: OnceLock<EventQueue> = OnceLock::new();
-/// Sockets that poll(2) is to be used on: while there are none, nobody pays for them.
-static POLLABLE: AtomicUsize = AtomicUsize::new(0);
+/// Connects that nobody waits for, polls for what a descriptor shows: token is the inode.
+pub(crate) static INNER: OnceLock<EventQueue> = OnceLock::new();
 
-fn inner() -> Result<&'static EventQueue> {
+/// Makes it.
+pub(crate) fn inner() -> Result<&'static EventQueue> {
+    static ONE: Mutex<()> = Mutex::new(());
+    if let Some(q) = INNER.get() {
+        return Ok(q);
+    }
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(q) = INNER.get() {
         return Ok(q);
     }
     let options = QueueOptions { depth: 1 << 24, wait: WaitPolicy::Notify };
     let q = EventQueue::with_options(&options)?;
-    let q = INNER.get_or_init(|| q);
     watch::inner(q.as_raw_fd())?;
-    Ok(q)
+    Ok(INNER.get_or_init(|| q))
 }
 
 /// The watching thread: events of the library's own operations.
@@ -145,9 +145,9 @@ pub(crate) fn inner_events() {
             state.connecting = false;
             state.error = event.error().map_or(0, Error::errno);
             drop(state);
-            taken_by(&entry);
-        } else if event.error().is_none() {
-            signal(&entry, event.readiness());
+            pollable::unplug(&entry);
+        } else {
+            pollable::found(&entry);
         }
     }
 }
@@ -162,90 +162,11 @@ pub(crate) fn connect(entry: &Entry, fd: c_int, addr: SocketAddr) -> Result<c_in
     let call = Call::new(EXS_EVT_CONNECT, fd).on(queue, 0);
     entry.socket.connect(&call, Token(entry.inode()), addr)?;
     state.connecting = true;
+    drop(state);
+    pollable::plug(entry, fd);
+    // It may have been faster.
+    if !entry.state().connecting {
+        pollable::unplug(entry);
+    }
     Err(Fail::fixed(libc::EINPROGRESS, "connecting: exs_poll says when it is over, SO_ERROR how"))
-}
-
-// A pollable socket's descriptor is readable while a byte waits in it, which our end has
-// written. The byte is taken back before a receive or accept is posted, and written again
-// as soon as there is (still) something.
-
-/// Makes the descriptor of a socket tell poll(2) of its readiness, or no more.
-pub(crate) fn set_pollable(entry: &Entry, fd: c_int, on: bool) -> Result<()> {
-    if entry.pollable.swap(on, Ordering::AcqRel) == on {
-        return Ok(());
-    }
-    if on {
-        POLLABLE.fetch_add(1, Ordering::AcqRel);
-        inner()?;
-        taken_by(entry);
-    } else {
-        POLLABLE.fetch_sub(1, Ordering::AcqRel);
-        unsignal(entry, fd);
-    }
-    Ok(())
-}
-
-/// A receive or an accept is about to be posted by this descriptor.
-pub(crate) fn taking(entry: &Entry, fd: c_int) {
-    if POLLABLE.load(Ordering::Relaxed) > 0 && entry.pollable.load(Ordering::Acquire) {
-        unsignal(entry, fd);
-    }
-}
-
-/// One has ended: there may be more.
-pub(crate) fn taken_by(entry: &Entry) {
-    if POLLABLE.load(Ordering::Relaxed) == 0 || !entry.pollable.load(Ordering::Acquire) {
-        return;
-    }
-    let Some(queue) = INNER.get() else { return };
-    // One poll at a time: the one before has told already, or tells what this would.
-    exs::raw::cancel_on(&entry.socket, queue);
-    let _ = entry.socket.poll(queue, Token(entry.inode()), Interest::READABLE);
-}
-
-/// The same, for an event of a socket that is known by its number.
-pub(crate) fn taken(fd: c_int) {
-    if POLLABLE.load(Ordering::Relaxed) > 0
-        && let Ok(Target::Exs(entry)) = sockets::find(fd)
-    {
-        taken_by(&entry);
-    }
-}
-
-/// Makes the program's end readable.
-fn signal(entry: &Entry, ready: Readiness) {
-    if !entry.pollable.load(Ordering::Acquire) || !(ready.readable || ready.error) {
-        return;
-    }
-    if entry.signalled.swap(true, Ordering::AcqRel) {
-        return;
-    }
-    let ours = entry.ours().as_raw_fd();
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: sends one byte that is alive for the call. If it fails, the program's end is
-    // closed, or so full that it is readable.
-    unsafe { libc::send(ours, (&raw const SIGN).cast(), 1, flags) };
-}
-
-static SIGN: u8 = 1;
-
-/// Takes back what was written there. It lies at the program's end, which is reached by
-/// a copy of its number, once that is seen to be still the same socket's.
-fn unsignal(entry: &Entry, fd: c_int) {
-    if !entry.signalled.swap(false, Ordering::AcqRel) {
-        return;
-    }
-    // SAFETY: takes no pointers.
-    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-    if copy < 0 {
-        return;
-    }
-    // SAFETY: just made, and nobody else's.
-    let own = unsafe { OwnedFd::from_raw_fd(copy) };
-    if sockets::stat(copy).is_ok_and(|st| st.st_ino == entry.inode()) {
-        let mut bytes = [0u8; 16];
-        let (to, flags) = (bytes.as_mut_ptr().cast(), libc::MSG_DONTWAIT);
-        // SAFETY: room for 16 bytes; there may be none.
-        unsafe { libc::recv(own.as_raw_fd(), to, bytes.len(), flags) };
-    }
 }

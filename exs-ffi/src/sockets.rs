@@ -23,8 +23,10 @@ use exs::{Export, Socket, SocketType};
 
 use crate::abi::EXS_REMOTE_SIZE;
 use crate::error::{Fail, Result};
+use crate::late::Late;
+use crate::pollable::{self, Face};
 use crate::timeouts::Once;
-use crate::watch;
+use crate::{poll, watch};
 
 /// What a descriptor names.
 pub(crate) enum Target {
@@ -46,10 +48,10 @@ pub(crate) struct Entry {
     pub(crate) once: Once,
     /// SO_LINGER with a time of zero.
     pub(crate) cut: AtomicBool,
-    /// poll(2) on the descriptor tells of readiness.
-    pub(crate) pollable: AtomicBool,
-    /// It says so now.
-    pub(crate) signalled: AtomicBool,
+    /// What poll(2) finds at the descriptor.
+    pub(crate) face: Face,
+    /// Sends of calls that did not wait for them.
+    pub(crate) late: Late,
     pair: Pair,
     state: Mutex<State>,
 }
@@ -61,7 +63,7 @@ pub(crate) struct State {
     pub(crate) gone: bool,
     /// Memory open to the peer, by its descriptor.
     pub(crate) exports: HashMap<[u8; EXS_REMOTE_SIZE as usize], Export>,
-    /// SO_ERROR: how a connect that nobody waited for failed.
+    /// SO_ERROR: how a connect that nobody waited for, or a send, failed.
     pub(crate) error: c_int,
     /// Such a connect is under way.
     pub(crate) connecting: bool,
@@ -124,6 +126,14 @@ impl Pair {
         // SAFETY: as above.
         let ours = unsafe { OwnedFd::from_raw_fd(fds[1]) };
         let inode = stat(theirs.as_raw_fd())?.st_ino;
+        // Its buffer is as small as can be, so that little fills it (`pollable`).
+        let least: c_int = 0;
+        let (at, len) = ((&raw const least).cast(), size_of::<c_int>() as libc::socklen_t);
+        // SAFETY: an int that is alive for the call.
+        unsafe {
+            libc::setsockopt(theirs.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, at, len)
+        };
+        poll::inner()?;
         watch::socket(&ours, inode)?;
         Ok(Pair { ours, theirs: Some(theirs), inode })
     }
@@ -188,13 +198,16 @@ pub(crate) fn install(socket: Socket, kind: SocketType, family: c_int, mut pair:
         kind,
         once: Once::default(),
         cut: AtomicBool::new(false),
-        pollable: AtomicBool::new(false),
-        signalled: AtomicBool::new(false),
+        face: Face::default(),
+        late: Late::default(),
         state: Mutex::default(),
         pair,
     };
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    table.insert(entry.inode(), Arc::new(entry));
+    let entry = Arc::new(entry);
+    table.insert(entry.inode(), Arc::clone(&entry));
+    drop(table);
+    pollable::begin(&entry);
     fd
 }
 

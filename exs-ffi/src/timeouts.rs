@@ -70,3 +70,16 @@ pub(crate) fn posting<T, E>(
     }
     posted
 }
+
+/// Posts a send that has no time limit, whatever limit sends have.
+pub(crate) fn unlimited<T>(entry: &Entry, post: impl FnOnce() -> T) -> T {
+    let usual = entry.socket.options();
+    if usual.send_timeout.is_none() {
+        return post();
+    }
+    // (As above.)
+    let _ = entry.socket.set_options(&Options { send_timeout: None, ..usual.clone() });
+    let posted = post();
+    let _ = entry.socket.set_options(&usual);
+    posted
+}

@@ -14,7 +14,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token};
 
 use crate::error::{Fail, Result};
-use crate::{poll, queues, sockets};
+use crate::{late, poll, queues, sockets};
 
 static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
 
@@ -22,6 +22,7 @@ static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
 const SOCKET: usize = 0;
 const QUEUE: usize = 1;
 const INNER: usize = 2;
+const LATE: usize = 3;
 
 /// Registers with the thread's poll, and starts it if need be.
 fn with<T>(f: impl FnOnce(&Registry) -> io::Result<T>) -> Result<T> {
@@ -72,6 +73,11 @@ fn run(mut poll: Poll) {
             let (name, of) = (e.token().0 >> 2, e.token().0 & 3);
             match of {
                 SOCKET => sockets::hung_up(name as u64),
+                LATE => {
+                    if let Some(entry) = sockets::by_inode(name as u64) {
+                        late::reap(&entry, false);
+                    }
+                }
                 QUEUE => queues::announce(c_int::try_from(name).unwrap_or(-1)),
                 _ => poll::inner_events(),
             }
@@ -100,6 +106,12 @@ pub(crate) fn queue(fd: c_int, handle: c_int) -> Result<()> {
 /// Watches the descriptor of the library's own queue.
 pub(crate) fn inner(fd: c_int) -> Result<()> {
     with(|r| r.register(&mut SourceFd(&fd), Token(INNER), Interest::READABLE))
+}
+
+/// Watches the queue of a socket's own sends, whose inode it is.
+pub(crate) fn late(fd: c_int, inode: u64) -> Result<()> {
+    let name = usize::try_from(inode).unwrap_or(usize::MAX);
+    with(|r| r.register(&mut SourceFd(&fd), Token((name << 2) | LATE), Interest::READABLE))
 }
 
 /// Watches a descriptor no more.

@@ -55,10 +55,13 @@ extern "C" {
  * handler that runs before anything was moved ends it with EINTR, whatever
  * SA_RESTART says. One call moves 0x7ffff000 bytes at most. O_NONBLOCK on the
  * descriptor, or MSG_DONTWAIT, makes it EAGAIN instead of waiting; neither means
- * anything to calls with a queue.
+ * anything to calls with a queue. What a send takes that does not wait is copied, up
+ * to 256 KiB a socket; if the connection ends before it has left, SO_ERROR tells, or
+ * else exs_close.
  *
- * Descriptors. An EXS socket is a real descriptor, closed on exec: dup(2),
- * fcntl(2), fstat(2), select(2) and close(2) work. When its last copy is closed by
+ * Descriptors. An EXS socket is a real descriptor, closed on exec: dup(2), fcntl(2),
+ * fstat(2) and close(2) work. So do poll(2), select(2) and epoll, until something is
+ * received (or accepted) through a queue: exs_qfd is for who has one. When its last copy is closed by
  * close(2), the connection is ended in an orderly way, in the background. Data go
  * through exs_ calls only: read(2) and write(2) do not reach the peer. The exs_ calls
  * also take descriptors that socket(2) and its kin made: the peer of such a socket
@@ -355,8 +358,8 @@ int exs_listen(int fd, int backlog);
 /* Connects. flags: 0. The event is CONNECT; its errno is ECONNREFUSED, ETIMEDOUT,
  * ENETUNREACH, EPROTO (the peer does not speak EXS), ...; the socket may then be
  * used for another attempt. Refused with EISCONN, EALREADY, EAFNOSUPPORT. With
- * O_NONBLOCK and no queue: EINPROGRESS; exs_poll says when it is over, and SO_ERROR
- * how. */
+ * O_NONBLOCK and no queue: EINPROGRESS; exs_poll or poll(2) (POLLOUT) says when it is
+ * over, and SO_ERROR how. */
 int exs_connect(int fd, const struct sockaddr *addr, socklen_t addrlen, int flags,
                 exs_qhandle_t queue, exs_ahandle_t ahandle);
 
@@ -377,7 +380,8 @@ int exs_shutdown(int fd, int how, exs_qhandle_t queue, exs_ahandle_t ahandle);
  * the connection is ended: what was sent is delivered first (for 10 s at most, see
  * SO_LINGER), receives that wait are cancelled, exports revoked. The event is CLOSE:
  * the connection is over, and its errno that something could not be delivered.
- * Without a queue the call waits for that. flags: 0, or EXS_CLOSE_ABORT to cut the
+ * Without a queue the call waits for that, and, as close(2), takes it for no error that
+ * the peer has cut the connection. flags: 0, or EXS_CLOSE_ABORT to cut the
  * connection at once. close(2) does the same, and tells nobody. If another copy is
  * left (of dup(2) or a forked process), the event comes at once. */
 int exs_close(int fd, int flags, exs_qhandle_t queue, exs_ahandle_t ahandle);
@@ -572,8 +576,9 @@ int exs_counters(int fd, exs_counters_t *counters, size_t size);
 #define EXS_SO_CRC             9  /* int: protect what is sent by CRC32C */
 #define EXS_SO_ROUTE           10 /* text, read only: the device of the connection, and why this one */
 #define EXS_SO_POLLABLE        11 /* int: poll(2) on the descriptor itself says POLLIN when exs_recv
-                                     or exs_accept would not wait. Costs two system calls and more for
-                                     each time that it changes; see exs_poll and exs_qfd for better */
+                                     or exs_accept would not wait. It is 1 until one of these is
+                                     given a queue. Costs some system calls each time that what it
+                                     says changes; see exs_poll and exs_qfd for better */
 
 #endif /* EXS_EXTENSIONS */
 

@@ -5,8 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Event, EventQueue, Socket, Token};
-use crate::progress::{Context, Error, EventKind, QueueCore, RawEvent, Readiness};
+use super::{Event, EventQueue, Refused, Socket, Token};
+use crate::mem::Buffer;
+use crate::progress::{Context, Error, EventKind, QueueCore, RawEvent, Readiness, RecvFlags};
 
 /// A handle to the same queue whose operations bear a second name, which comes back
 /// with their events: what a call was, say, and where it stores its results.
@@ -47,6 +48,44 @@ pub fn dequeue_exact(
 /// many there were.
 pub fn cancel_on(socket: &Socket, queue: &EventQueue) -> usize {
     socket.cancel_on(queue)
+}
+
+/// As [`Socket::cancel`] (with `None`: as [`Socket::cancel_all`]), but spares the
+/// operations whose events go to some queues: those that the caller posted for itself. Of
+/// these only a connect ends, and only with `None`.
+pub fn cancel_but(socket: &Socket, token: Option<Token>, spared: &[&EventQueue]) -> usize {
+    socket.cancel_but(token, spared)
+}
+
+/// Posts a receive only if it would not wait: what [`Socket::readiness`] says is looked
+/// at in the same step, so no other thread takes the data between. Several buffers are
+/// filled as by [`Socket::recv_vectored`].
+///
+/// ```
+/// # use exs::{EventQueue, Socket, Token};
+/// # let listener = Socket::stream()?;
+/// # listener.bind("127.0.0.1:0".parse().unwrap())?;
+/// # listener.listen(1)?;
+/// # let client = Socket::stream()?;
+/// # client.blocking().connect(listener.local_addr()?)?;
+/// let queue = EventQueue::new(1)?;
+/// let refused = exs::raw::recv_ready(
+///     &client, &queue, Token(1), vec![vec![0; 8].into()], Default::default(),
+/// );
+/// assert!(matches!(refused.unwrap_err().error, exs::Error::WouldBlock { .. }));
+/// # Ok::<(), exs::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::WouldBlock`] if it would wait; else as [`Socket::recv`].
+pub fn recv_ready(
+    socket: &Socket,
+    queue: &EventQueue,
+    token: Token,
+    buffers: Vec<Buffer>,
+    flags: RecvFlags,
+) -> Result<(), Refused<Vec<Buffer>>> {
+    socket.recv_ready(queue, token, buffers, flags)
 }
 
 /// True if threads wait for events of this queue.

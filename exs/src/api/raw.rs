@@ -17,7 +17,8 @@ pub mod kernel;
 use std::ptr::NonNull;
 
 pub use super::place::{
-    Place, cancel_on, dequeue_exact, is_watched, prepare_to_wait, tag, tagged,
+    Place, cancel_but, cancel_on, dequeue_exact, is_watched, prepare_to_wait, recv_ready, tag,
+    tagged,
 };
 use crate::mem::{Buffer, MemError, MemoryRegion};
 

@@ -326,6 +326,22 @@ impl Socket {
         self.handle.context().call(|e, now| e.cancel_where(id, now, |op| op.goes_to(core))).unwrap_or(0)
     }
 
+    /// Asks the operations with this token (`None`: all) to end, but for those whose
+    /// events go to the queues that are spared. Of these only a connect ends with all.
+    pub(super) fn cancel_but(&self, token: Option<Token>, spared: &[&EventQueue]) -> usize {
+        let id = self.handle.id();
+        let asked = self.handle.context().call(|e, now| {
+            e.cancel_where(id, now, |op| {
+                let spared = || spared.iter().any(|q| op.goes_to(q.core()));
+                match token {
+                    Some(t) => op.is_named(t.0) && !spared(),
+                    None => op.is_connect() || !spared(),
+                }
+            })
+        });
+        asked.unwrap_or(0)
+    }
+
     /// Asks the operations with this token to end; returns how many there were. Each
     /// still has its one event: cancelled, or done if that was faster.
     pub fn cancel(&self, token: Token) -> usize {

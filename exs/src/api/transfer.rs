@@ -170,6 +170,34 @@ impl Socket {
         })
     }
 
+    /// As `recv_vectored`, if it would not wait.
+    pub(super) fn recv_ready(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        buffers: Vec<Buffer>,
+        flags: RecvFlags,
+    ) -> Result<(), Refused<Vec<Buffer>>> {
+        self.post_many(queue, buffers, |mut v| {
+            let id = self.handle().id();
+            self.handle().context().call(|e, now| {
+                if e.recv_would_wait(id) {
+                    let nothing = Error::WouldBlock { what: "socket's receiver", limit: 0 };
+                    return Err((nothing, Bufs::Many(v)));
+                }
+                let bufs = match v.pop() {
+                    Some(only) if v.is_empty() => Bufs::One(only),
+                    Some(last) => {
+                        v.push(last);
+                        Bufs::Many(v)
+                    }
+                    None => Bufs::Many(v),
+                };
+                e.post_recv(id, &queue.ticket(token), bufs, flags, now)
+            })
+        })
+    }
+
     /// Sends a part of a file without reading it into the program's memory. If the
     /// file turns out to be shorter, the event has the bytes sent and an error.
     ///

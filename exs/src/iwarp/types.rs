@@ -128,6 +128,16 @@ pub struct RxBuf {
     pub lkeys: [Key; MAX_SGE],
 }
 
+impl RxBuf {
+    /// Takes the memory of an MR away from a buffer that waits. It stays in its queue,
+    /// since it must complete: a message that meets it is too long for it.
+    pub fn revoke(&mut self, key: Key) {
+        if self.lkeys.contains(&key) {
+            self.sgl = Sgl::new();
+        }
+    }
+}
+
 /// Where a queue pair on an SRQ takes its receive buffers from.
 pub trait RxSource {
     /// Takes the oldest buffer.

@@ -209,7 +209,12 @@ pub enum Failure {
 
 impl Failure {
     pub(super) fn os(call: &'static str, e: &std::io::Error) -> Failure {
-        Failure::Os { call, errno: e.raw_os_error().unwrap_or(libc::EIO) }
+        match e.raw_os_error() {
+            // The program has closed it while it was posting: as if that had come a
+            // moment later.
+            Some(libc::EBADF) => Failure::Cancelled,
+            errno => Failure::Os { call, errno: errno.unwrap_or(libc::EIO) },
+        }
     }
 }
 

@@ -22,6 +22,7 @@
 //! What it must never know: sockets, streams, messages of EXS.
 
 mod fault;
+pub(crate) mod queues;
 pub(crate) mod table;
 pub(crate) mod timers;
 mod types;

@@ -56,6 +56,9 @@ pub enum OpError {
     /// We shut this direction down.
     #[error("this direction of the socket was shut down")]
     Shutdown,
+    /// The socket was closed.
+    #[error("this socket was closed: nothing more can be asked of it")]
+    Closed,
     /// The peer closed the connection.
     #[error("the peer has closed the connection")]
     PeerClosed,
@@ -134,6 +137,7 @@ impl OpError {
             OpError::Cancelled => libc::ECANCELED,
             OpError::TimedOut { .. } => libc::ETIMEDOUT,
             OpError::Shutdown | OpError::PeerClosed => libc::EPIPE,
+            OpError::Closed => libc::EBADF,
             OpError::Reset { cause } => match cause {
                 DisconnectCause::Broken(errno) => *errno,
                 DisconnectCause::DeviceRemoved => libc::ENODEV,

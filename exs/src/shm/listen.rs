@@ -185,7 +185,7 @@ impl ShmRnic {
                     listening.readable = false;
                     return;
                 }
-                Err(e) if starved(&e) => {
+                Err(e) if sys::starved(&e) => {
                     self.timers.set(Source::Listener(id), now + STARVED_PAUSE);
                     if !self.starved.contains(&id) {
                         self.starved.push(id);
@@ -354,9 +354,4 @@ impl ShmRnic {
         self.drop_link(id);
         Ok(())
     }
-}
-
-/// True if accept(2) failed for want of something that may come back.
-fn starved(e: &io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }

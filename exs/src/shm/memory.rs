@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::ShmRnic;
 use super::qp::Conn;
-use crate::mem::{Access, Grant, Key, Scope, Segment, Sgl};
+use crate::mem::{Access, Grant, Key, Scope, Segment};
 use crate::rnic::{Mr, Pd, Qp, RnicError, TermCode};
 
 /// A protection domain and what is in it.
@@ -105,7 +105,7 @@ impl ShmRnic {
                 };
                 for srq in srqs {
                     if let Ok(queue) = self.srqs.get_mut(srq) {
-                        revoke(queue.bufs.iter_mut(), mr.key);
+                        queue.bufs.iter_mut().for_each(|b| b.revoke(mr.key));
                     }
                 }
                 qps
@@ -123,7 +123,7 @@ impl ShmRnic {
     fn revoke_from(&mut self, id: u32, key: Key) {
         self.drop_windows(id, |w| w.mr == key);
         let Ok(qp) = self.qps.get_mut(id) else { return };
-        revoke(qp.recvs.iter_mut(), key);
+        qp.recvs.iter_mut().for_each(|b| b.revoke(key));
         let Conn::Link(link) = qp.conn else { return };
         let Ok(l) = self.links.get_mut(link) else { return };
         if l.tx.uses(key) || l.rx.uses(key) {
@@ -179,13 +179,5 @@ impl ShmRnic {
             !ends
         });
         before - pair.windows.len()
-    }
-}
-
-/// Takes the memory of an MR away from buffers that wait. They stay in the queue, since
-/// each must complete: a message that meets one is too long for it.
-pub(super) fn revoke<'a>(bufs: impl Iterator<Item = &'a mut crate::iwarp::RxBuf>, key: Key) {
-    for buf in bufs.filter(|b| b.lkeys.contains(&key)) {
-        buf.sgl = Sgl::new();
     }
 }

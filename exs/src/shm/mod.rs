@@ -44,8 +44,9 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 
-use crate::iwarp::{MAX_INLINE, MAX_READS};
+use crate::iwarp::{MAX_INLINE, MAX_READS, RxBuf};
 use crate::mem::{Access, Key, KeyTable, MAX_SGE, Segment};
+use crate::rnic::queues::{CompletionQueue, ReceiveQueue};
 use crate::rnic::table;
 use crate::rnic::{
     Caps, ConnParam, ConnReq, Cq, Disconnect, ListenOpts, Listener, Mr, Pd, Qp, QpAttr, QpState,
@@ -71,8 +72,8 @@ pub struct ShmRnic {
     /// Whose work may refer to an MR, where any was posted.
     users: HashMap<Key, memory::Users>,
     pds: table::Table<memory::Domain>,
-    cqs: table::Table<queues::CompletionQueue>,
-    srqs: table::Table<queues::ReceiveQueue>,
+    cqs: table::Table<CompletionQueue>,
+    srqs: table::Table<ReceiveQueue<RxBuf>>,
     qps: table::Table<qp::QueuePair>,
     listeners: table::Table<listen::Listening>,
     strangers: table::Table<listen::Stranger>,

@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::ShmRnic;
 use super::link::Phase;
 use super::memory::Window;
-use super::queues::check_depth;
 use super::record::MAX_MSG;
 use super::serve::Source;
 use crate::iwarp::{Inline, MAX_INLINE, RxBuf, TxWr};
 use crate::mem::{Access, Key, MAX_SGE, Sgl};
+use crate::rnic::queues::check_depth;
 use crate::rnic::{Qp, QpAttr, QpState, RecvWr, RnicError, SendOp, SendWr, Sge, Wc, WcOp, WcStatus};
 
 /// What a queue pair is connected by.

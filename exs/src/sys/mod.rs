@@ -49,7 +49,7 @@ pub use sockaddr::{KernelAddr, SOCKADDR_MAX};
 pub use uring::{Ring, RingReply};
 pub use tcp::{
     SendFlags, abort_on_close, connect_nonblocking, hold_port, listen, max_segment, no_delay, read_at, receive,
-    reserve_port, send, send_file, shutdown_write, user_timeout, will_need,
+    reserve_port, send, send_file, shutdown_write, starved, user_timeout, will_need,
 };
 pub use unix::{
     PeerCred, accept_unix, connect_abstract, effective_uid, listen_abstract, pair, peer_cred,

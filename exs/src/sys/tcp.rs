@@ -30,6 +30,11 @@ fn set_option<T>(fd: &impl AsFd, level: i32, name: i32, value: &T) -> io::Result
     Ok(())
 }
 
+/// True if accept(2) failed for want of something that may come back.
+pub fn starved(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
 /// A new non-blocking socket for addresses like `addr`.
 fn socket(addr: &SocketAddr) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;

@@ -116,7 +116,7 @@ impl SoftRnic {
                     listening.readable = false;
                     return;
                 }
-                Err(e) if starved(&e) => {
+                Err(e) if sys::starved(&e) => {
                     self.timers.set(Source::Listener(id), now + STARVED_PAUSE);
                     if !self.starved.contains(&id) {
                         self.starved.push(id);
@@ -256,9 +256,4 @@ impl SoftRnic {
         self.enqueue(Source::Link(id));
         Ok(())
     }
-}
-
-/// True if accept(2) failed for want of something that may come back.
-fn starved(e: &io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use super::SoftRnic;
 use super::qp::Conn;
-use super::queues::revoke;
 use crate::mem::{Access, Grant, Key, Scope, Segment};
 use crate::rnic::{Mr, Pd, Qp, QpState, RnicError};
 
@@ -109,7 +108,7 @@ impl SoftRnic {
                 let (qps, srqs) = (domain.qps.clone(), domain.srqs.clone());
                 for srq in srqs {
                     if let Ok(queue) = self.srqs.get_mut(srq) {
-                        revoke(&mut queue.bufs, key);
+                        queue.bufs.iter_mut().for_each(|b| b.revoke(key));
                     }
                 }
                 for qp in qps {
@@ -125,7 +124,7 @@ impl SoftRnic {
             self.drop_windows(id, |w| w.mr == key);
         }
         let Ok(qp) = self.qps.get_mut(id) else { return };
-        revoke(&mut qp.early, key);
+        qp.early.iter_mut().for_each(|b| b.revoke(key));
         if let Conn::Link(link) = qp.conn
             && let Ok(link) = self.links.get_mut(link)
         {

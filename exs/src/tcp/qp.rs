@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::SoftRnic;
 use super::files::FileQueue;
 use super::memory::Window;
-use super::queues::check_depth;
 use super::timers::Source;
 use crate::iwarp::{Inline, MAX_INLINE, RxBuf, TxWr};
 use crate::mem::{Access, Key, MAX_SGE, Sgl};
+use crate::rnic::queues::check_depth;
 use crate::rnic::{
     Qp, QpAttr, QpState, RecvWr, RnicError, SendOp, SendWr, Sge, Wc, WcOp, WcStatus,
 };

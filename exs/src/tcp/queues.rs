@@ -1,52 +1,13 @@
-//! Completion queues and shared receive queues.
+//! Completion queues and shared receive queues: what the queues of
+//! [`crate::rnic::queues`] mean to links.
 
 use std::collections::VecDeque;
 
 use super::SoftRnic;
 use super::timers::Source;
 use crate::iwarp::{RxBuf, RxSource};
-use crate::mem::{Key, Sgl};
+use crate::rnic::queues::{CompletionQueue, ReceiveQueue, await_recv};
 use crate::rnic::{Cq, Pd, RecvWr, RnicError, RnicEvent, Srq, Wc, WcOp};
-
-/// Work requests or completions that a queue may be made for.
-const MAX_DEPTH: usize = 1 << 20;
-
-/// A completion queue.
-pub(super) struct CompletionQueue {
-    wcs: VecDeque<Wc>,
-    depth: usize,
-    armed: bool,
-    /// Queue pairs that complete here (twice if sends and receives both do).
-    pub(super) users: usize,
-    /// Links that stopped taking SRQ buffers because the queue is full.
-    throttled: Vec<u32>,
-}
-
-impl CompletionQueue {
-    /// Completions that still fit.
-    pub(super) fn room(&self) -> usize {
-        self.depth.saturating_sub(self.wcs.len())
-    }
-
-    /// Refuses new work as long as the old is not taken out: outstanding WRs are
-    /// bounded, so the queue is too.
-    pub(super) fn check_room(&self) -> Result<(), RnicError> {
-        if self.room() > 0 {
-            return Ok(());
-        }
-        Err(RnicError::QueueFull { what: "completion queue", depth: self.depth })
-    }
-}
-
-/// A receive queue that several QPs share.
-pub(super) struct ReceiveQueue {
-    pub(super) pd: u32,
-    max_wr: usize,
-    pub(super) bufs: VecDeque<RxBuf>,
-    pub(super) users: usize,
-    /// Links that wait for a buffer, in the order in which they ran dry.
-    waiting: VecDeque<u32>,
-}
 
 /// The view of an SRQ that a connection gets: as many buffers as there is room for
 /// completions.
@@ -64,33 +25,9 @@ impl RxSource for Feed<'_> {
     }
 }
 
-/// Takes the memory of an MR away from buffers that wait. They stay in the queue,
-/// since each must complete: a message that meets one is too long for it.
-pub(super) fn revoke(bufs: &mut VecDeque<RxBuf>, key: Key) {
-    for buf in bufs.iter_mut().filter(|b| b.lkeys.contains(&key)) {
-        buf.sgl = Sgl::new();
-    }
-}
-
-/// Checks the depth that a queue is asked to have.
-pub(super) fn check_depth(what: &'static str, depth: usize) -> Result<(), RnicError> {
-    if depth <= MAX_DEPTH {
-        return Ok(());
-    }
-    Err(RnicError::Limit { what, asked: depth as u64, limit: MAX_DEPTH as u64 })
-}
-
 impl SoftRnic {
     pub(super) fn make_cq(&mut self, depth: usize) -> Result<Cq, RnicError> {
-        check_depth("completion queue depth", depth)?;
-        let cq = CompletionQueue {
-            wcs: VecDeque::new(),
-            depth: depth.max(1),
-            armed: false,
-            users: 0,
-            throttled: Vec::new(),
-        };
-        self.cqs.insert(cq).map(Cq)
+        self.cqs.insert(CompletionQueue::new(depth)?).map(Cq)
     }
 
     pub(super) fn free_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
@@ -107,14 +44,9 @@ impl SoftRnic {
         out: &mut Vec<Wc>,
     ) -> Result<usize, RnicError> {
         let queue = self.cqs.get_mut(cq.0)?;
-        // The usual answer to a busy-polling thread.
-        if queue.wcs.is_empty() {
-            return Ok(0);
-        }
-        let n = max.min(queue.wcs.len());
-        out.extend(queue.wcs.drain(..n));
-        if n > 0 && !queue.throttled.is_empty() {
-            for link in std::mem::take(&mut queue.throttled) {
+        let n = queue.take(max, out);
+        if n > 0 {
+            for link in queue.unthrottle() {
                 self.enqueue(Source::Link(link));
             }
         }
@@ -122,7 +54,7 @@ impl SoftRnic {
     }
 
     pub(super) fn arm(&mut self, cq: Cq) -> Result<(), RnicError> {
-        self.cqs.get_mut(cq.0)?.armed = true;
+        self.cqs.get_mut(cq.0)?.arm();
         Ok(())
     }
 
@@ -132,8 +64,7 @@ impl SoftRnic {
         let received = matches!(wc.op, WcOp::Recv | WcOp::RecvWriteImm);
         let id = if received { qp.attr.recv_cq } else { qp.attr.send_cq };
         let Ok(cq) = self.cqs.get_mut(id.0) else { return };
-        cq.wcs.push_back(wc);
-        if std::mem::take(&mut cq.armed) {
+        if cq.push(wc) {
             self.events.push_back(RnicEvent::CqReady(id));
         }
         if let Some(key) = wc.invalidated {
@@ -142,23 +73,16 @@ impl SoftRnic {
     }
 
     pub(super) fn make_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError> {
-        check_depth("shared receive queue depth", max_wr)?;
+        let queue = ReceiveQueue::new(pd.0, max_wr)?;
         let domain = self.pds.get_mut(pd.0)?;
-        let srq = self.srqs.insert(ReceiveQueue {
-            pd: pd.0,
-            max_wr: max_wr.max(1),
-            bufs: VecDeque::new(),
-            users: 0,
-            waiting: VecDeque::new(),
-        })?;
+        let srq = self.srqs.insert(queue)?;
         domain.srqs.push(srq);
         Ok(Srq(srq))
     }
 
     pub(super) fn free_srq(&mut self, srq: Srq) -> Result<(), RnicError> {
-        let queue = self.srqs.get(srq.0)?;
-        if queue.users > 0 {
-            let users = queue.users;
+        let users = self.srqs.get(srq.0)?.users;
+        if users > 0 {
             return Err(RnicError::Busy { what: "shared receive queue", id: srq.0, users });
         }
         let queue = self.srqs.remove(srq.0)?;
@@ -169,24 +93,18 @@ impl SoftRnic {
     pub(super) fn fill_srq(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         let pd = self.srqs.get(srq.0)?.pd;
         let buf = self.resolve_recv(pd, wr)?;
-        let queue = self.srqs.get_mut(srq.0)?;
-        if queue.bufs.len() >= queue.max_wr {
-            let what = "shared receive queue";
-            return Err(RnicError::QueueFull { what, depth: queue.max_wr });
-        }
         let lkeys = buf.lkeys;
-        queue.bufs.push_back(buf);
+        self.srqs.get_mut(srq.0)?.push(buf)?;
         self.note_shared(&lkeys);
         self.wake_srq(srq.0);
         Ok(())
     }
 
-    /// Lets the link that has waited longest have the buffer there is. One, not
-    /// all: it wakes the next when it leaves some (`serve_link`).
+    /// Lets the link that has waited longest have the buffer there is. One, not all:
+    /// it wakes the next when it leaves some (`serve_link`).
     pub(super) fn wake_srq(&mut self, srq: u32) {
         while let Ok(queue) = self.srqs.get_mut(srq)
-            && !queue.bufs.is_empty()
-            && let Some(link) = queue.waiting.pop_front()
+            && let Some(link) = queue.next_waiting()
         {
             // Some have died in the queue.
             if self.links.get(link).is_ok_and(|l| l.stalled) {
@@ -196,19 +114,9 @@ impl SoftRnic {
         }
     }
 
-    /// Notes that a link stopped for want of an SRQ buffer, or of room for its
-    /// completion.
-    pub(super) fn await_srq(&mut self, link: u32, srq: u32, recv_cq: Cq) {
-        if let Ok(cq) = self.cqs.get_mut(recv_cq.0)
-            && cq.room() == 0
-        {
-            if !cq.throttled.contains(&link) {
-                cq.throttled.push(link);
-            }
-        } else if let Ok(queue) = self.srqs.get_mut(srq)
-            && !queue.waiting.contains(&link)
-        {
-            queue.waiting.push_back(link);
-        }
+    /// Notes that a link stopped for want of a receive, or of room for its completion.
+    pub(super) fn await_recv(&mut self, link: u32, srq: Option<Srq>, recv_cq: Cq) {
+        let srq = srq.and_then(|srq| self.srqs.get_mut(srq.0).ok());
+        await_recv(link, self.cqs.get_mut(recv_cq.0).ok(), srq);
     }
 }

@@ -6,7 +6,7 @@ use super::qp::Conn;
 use super::queues::Feed;
 use super::timers::Source;
 use crate::iwarp::{Event, RxSource};
-use crate::rnic::{CmEvent, Disconnect, DisconnectCause, Qp, QpState, Ready, RnicError, RnicEvent};
+use crate::rnic::{CmEvent, Disconnect, DisconnectCause, Qp, QpState, Ready, RnicError, RnicEvent, Srq};
 use crate::sys;
 use crate::time::Time;
 use std::time::Duration;
@@ -216,7 +216,7 @@ impl SoftRnic {
         let feed: Option<&mut dyn RxSource> = Some(&mut feed);
         let pass = link.receive(&mut self.lookahead, &mut self.keys, feed, BUDGET);
         if link.stalled {
-            self.await_srq(id, srq, recv_cq);
+            self.await_recv(id, Some(Srq(srq)), recv_cq);
         }
         self.wake_srq(srq);
         pass

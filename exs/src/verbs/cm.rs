@@ -271,7 +271,10 @@ impl VerbsRnic {
             event::REJECTED => self.rejected(qp, note),
             event::ROUTE_ERROR | event::CONNECT_ERROR | event::UNREACHABLE => {
                 let errno = if note.status < 0 { -note.status } else { libc::EHOSTUNREACH };
-                self.connect_failed(qp, RnicError::Os { call: "rdma_connect", errno });
+                // The peer's last word of the start-up may not have come, though messages did.
+                if !self.begun_and_broken(qp, errno) {
+                    self.connect_failed(qp, RnicError::Os { call: "rdma_connect", errno });
+                }
             }
             event::DISCONNECTED => self.disconnected(qp, note.status),
             event::DEVICE_REMOVAL => self.device_lost(),
@@ -376,7 +379,11 @@ impl VerbsRnic {
         let (ird, ord) = match &q.phase {
             Phase::Connecting(d) => (d.ird.min(note.ird.into()), d.ord.min(note.ord.into())),
             Phase::Accepting { ird, ord, .. } => (*ird, *ord),
-            _ => return,
+            _ => {
+                // A message was faster; an orderly end may have waited for this.
+                q.unconfirmed = false;
+                return self.maybe_close(qp);
+            }
         };
         self.up(qp, note.private_data, ird, ord);
     }
@@ -398,20 +405,25 @@ impl VerbsRnic {
     }
 
     /// A message came on a connection whose start-up, as far as the CM told, is not
-    /// over: it is.
+    /// over: it is. The CM is not told (`rdma_notify`): Linux would then take the peer's last
+    /// word (RTU), when it comes, for one too many, and go on sending its own (REP) for a
+    /// minute, in which the id cannot be freed. Without being told, it gets the RTU,
+    /// if need be as the answer to another REP.
     pub(super) fn established_by_message(&mut self, qp: u32) {
-        if let Ok(QueuePair { phase: Phase::Accepting { ird, ord, .. }, hw: Some(hw), .. }) =
-            self.qps.get(qp)
+        if let Ok(q) = self.qps.get_mut(qp)
+            && let Phase::Accepting { ird, ord, .. } = q.phase
+            && q.hw.is_some()
         {
-            let (ird, ord) = (*ird, *ord);
-            if !self.attr.iwarp {
-                hw.id.communication_established();
-            }
+            q.unconfirmed = !self.attr.iwarp;
             self.up(qp, Vec::new(), ird, ord);
         }
     }
 
     fn rejected(&mut self, qp: u32, note: CmNote) {
+        // The peer may have ended it before our last word of the start-up was there.
+        if self.begun_and_broken(qp, libc::ECONNRESET) {
+            return;
+        }
         let said_no = if self.attr.iwarp {
             !note.private_data.is_empty()
         } else {

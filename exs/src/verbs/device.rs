@@ -24,8 +24,8 @@ impl VerbsRnic {
     }
 
     fn handle_async(&mut self, note: AsyncNote, now: Time) {
-        let qp = note.qp_num.and_then(|n| self.by_num.get(&n)).copied();
-        crate::trace::debug!("{}: {} (QP {:?})", self.caps.name, note.name(), note.qp_num);
+        let qp = note.serial.and_then(|n| self.by_serial.get(&n)).copied();
+        crate::trace::debug!("{}: {} (QP {qp:?})", self.caps.name, note.name());
         match (note.event, qp, note.port) {
             // IBV_EVENT_QP_FATAL, _QP_REQ_ERR.
             (1 | 2, Some(qp), _) => {

@@ -65,8 +65,10 @@ impl VerbsRnic {
         if !self.drained(qp) {
             return;
         }
-        let Ok(QueuePair { phase: Phase::Closing { asked }, hw: Some(hw), .. }) =
-            self.qps.get_mut(qp)
+        // The CM ends no connection that it has not begun.
+        let Ok(QueuePair {
+            phase: Phase::Closing { asked }, hw: Some(hw), unconfirmed: false, ..
+        }) = self.qps.get_mut(qp)
         else {
             return;
         };
@@ -96,6 +98,17 @@ impl VerbsRnic {
         }
     }
 
+    /// The CM says of a connection that carries messages that it could not be made: so it
+    /// ends. False if it carries none.
+    pub(super) fn begun_and_broken(&mut self, qp: u32, errno: i32) -> bool {
+        let state = self.qps.get(qp).map(|q| q.phase.state());
+        let begun = matches!(state, Ok(QpState::Rts | QpState::Closing));
+        if begun {
+            self.finish(qp, DisconnectCause::Broken(errno));
+        }
+        begun
+    }
+
     /// The end of a connection, whatever it was.
     pub(super) fn finish(&mut self, qp: u32, cause: DisconnectCause) {
         let Ok(q) = self.qps.get(qp) else { return };
@@ -116,7 +129,8 @@ impl VerbsRnic {
             && !self.attr.iwarp
             && cause != DisconnectCause::DeviceRemoved
         {
-            // Tells the peer, or answers it. Fails if the CM has ended it already.
+            // Tells the peer, or answers it. Fails if the CM has ended it already, or has not
+            // begun it: then the end of the id tells the peer, by a reject.
             let _ = hw.id.disconnect();
         }
         self.set_deadline(qp, None);

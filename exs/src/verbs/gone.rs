@@ -87,6 +87,7 @@ impl VerbsRnic {
         // Events of the CM concern other devices, too, and the node may go later.
         self.unwatch();
         self.channel = None;
+        self.guard = None;
         // A device that failed and is still there belongs to librdmacm.
         if self.vanished {
             self.device.let_go();

@@ -10,8 +10,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::raw::{CmChannel, CmId, CmNote, Device};
+
+/// To free a listener takes the kernel microseconds, but it may have to wait for callers.
+const CLOSE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// An event for a device; of a connection request, the listener it came to.
 pub(super) type Note = (Option<u32>, CmNote);
@@ -93,8 +97,10 @@ impl Host {
     /// ENODEV if it is on none.
     pub(super) fn device_of(&self, addr: SocketAddr) -> io::Result<Option<Device>> {
         let id = CmId::new(&self.channel)?;
-        id.bind(SocketAddr::new(addr.ip(), 0))?;
-        Ok(id.device())
+        let bound = id.bind(SocketAddr::new(addr.ip(), 0));
+        let device = id.device();
+        id.free();
+        bound.map(|()| device)
     }
 
     /// Opens a listener, or joins one that another device has opened. Returns the
@@ -126,19 +132,11 @@ impl Host {
         }
         let mut tries = if addr.port() == 0 { 32 } else { 1 };
         let id = loop {
-            let id = CmId::new(&self.channel)?;
-            if addr.is_ipv6() && v6_only {
-                id.v6_only()?;
-            }
-            id.bind(addr)?;
             tries -= 1;
-            match id.listen(backlog) {
+            match self.listener(addr, backlog, v6_only) {
                 // A port that is free to librdmacm may be taken in TCP, where siw listens.
                 Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) && tries > 0 => {}
-                other => {
-                    other?;
-                    break id;
-                }
+                other => break other?,
             }
         };
         let addr = id.local_addr().unwrap_or(addr);
@@ -146,21 +144,41 @@ impl Host {
         Ok(addr)
     }
 
-    /// Leaves a listener; the last to go closes it.
+    fn listener(&self, addr: SocketAddr, backlog: u32, v6_only: bool) -> io::Result<CmId> {
+        let id = CmId::new(&self.channel)?;
+        let only = if addr.is_ipv6() && v6_only { id.v6_only() } else { Ok(()) };
+        match only.and_then(|()| id.bind(addr)).and_then(|()| id.listen(backlog)) {
+            Ok(()) => Ok(id),
+            Err(e) => {
+                // At once: the address may be tried again.
+                id.free();
+                Err(e)
+            }
+        }
+    }
+
+    /// Leaves a listener; the last to go closes it. The port is free again when this
+    /// returns, but if the kernel takes longer for it than anybody would hold still.
     pub(super) fn leave(&self, member: (usize, u32)) {
         let mut state = self.lock();
         for l in &mut state.listeners {
             l.members.retain(|m| *m != member);
         }
-        state.listeners.retain(|l| !l.members.is_empty());
+        let over: Vec<Shared> =
+            state.listeners.extract_if(.., |l| l.members.is_empty()).collect();
+        drop(state);
+        for l in over {
+            if !l.id.close(CLOSE_PATIENCE) {
+                crate::trace::warn!("the kernel is slow to free the listener on {}", l.addr);
+            }
+        }
     }
 
     /// Takes what is there of events for the device `owner`. True if there is
     /// something for others.
     pub(super) fn take(&self, owner: usize, out: &mut VecDeque<Note>) -> bool {
         if self.readable.swap(false, Ordering::AcqRel) {
-            // Taken without the lock: an event may name a new id, and dropping that
-            // waits for its events, which is no business of others.
+            // Taken without the lock, which others need for less than this takes.
             while let Some(note) = self.channel.next() {
                 self.deliver(note);
             }

@@ -57,7 +57,7 @@ use crate::rnic::{
     QpAttr, QpState, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc,
 };
 use crate::time::Time;
-use raw::{Attr, CompChannel, Device, RawWc, Scratch};
+use raw::{Attr, CompChannel, Device, Guard, RawWc, Scratch};
 
 /// `IBV_WC_FATAL_ERR`.
 const STATUS_FATAL: u32 = 19;
@@ -86,7 +86,8 @@ pub struct VerbsRnic {
     node: Option<OwnedFd>,
     asyncs: events::AsyncInbox,
     async_ready: bool,
-    /// None when the device is gone.
+    /// Both are given back when the device is gone.
+    guard: Option<Arc<Guard>>,
     channel: Option<Arc<CompChannel>>,
     channel_ready: bool,
     dialer: Arc<dialer::Dialer>,
@@ -204,6 +205,7 @@ impl VerbsRnic {
     ) -> Result<VerbsRnic, RnicError> {
         let os = |call| move |e: std::io::Error| RnicError::os(call, &e);
         let attr = device.attr().map_err(os("ibv_query_device"))?;
+        let guard = if attr.iwarp { Guard::hold(device) } else { None };
         let channel = CompChannel::new(device).map_err(os("ibv_create_comp_channel"))?;
         let registry = registry.try_clone().map_err(os("dup of the reactor"))?;
         let watcher = gone::Watcher { registry: &registry, base: token_base };
@@ -230,6 +232,7 @@ impl VerbsRnic {
             node,
             asyncs: events::AsyncInbox::new(device),
             async_ready: true,
+            guard,
             channel: Some(channel),
             channel_ready: false,
             dialer,

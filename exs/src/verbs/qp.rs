@@ -49,6 +49,8 @@ pub(super) struct QueuePair {
     pub(super) hw: Option<Hw>,
     pub(super) addrs: Option<(std::net::SocketAddr, std::net::SocketAddr)>,
     pub(super) deadline: Option<Time>,
+    /// In Rts and Closing: a message came before the CM's last word of the start-up.
+    pub(super) unconfirmed: bool,
     /// Receives posted before there was a device's queue pair: (id, MR, pieces).
     pub(super) early: VecDeque<(u64, Vec<(Key, HwSge)>)>,
     pub(super) windows: Vec<Key>,
@@ -85,6 +87,7 @@ impl VerbsRnic {
             hw: None,
             addrs: None,
             deadline: None,
+            unconfirmed: false,
             early: VecDeque::new(),
             windows: Vec::new(),
             lent: HashMap::new(),
@@ -210,8 +213,8 @@ impl VerbsRnic {
             if attempt && self.attr.iwarp {
                 // siw waits for the peer's answer, up to 10 s, before it lets go of a
                 // queue pair. Nothing moves by it any more, and what it uses is held: it
-                // may go when it can.
-                bury(hw.id);
+                // goes with its id when it can.
+                drop(hw.id);
             } else if let Some(id) = Arc::get_mut(&mut hw.id) {
                 id.destroy_qp();
             }
@@ -271,17 +274,6 @@ impl VerbsRnic {
             QpState::Rts | QpState::Connecting if qp.hw.is_some() => Ok(qp.attr.pd.0),
             _ => Err(self.wrong_state(id, "a live connection")),
         }
-    }
-}
-
-/// Frees an id and its queue pair where nobody waits for it.
-fn bury(id: Arc<CmId>) {
-    // It inherits the mask: the program's signals are for the program's threads.
-    let _held = crate::sys::HeldSignals::new();
-    let grave = std::thread::Builder::new().name("exs-verbs-end".to_owned());
-    // Without a thread the id is freed by the closure that was not taken.
-    if let Err(e) = grave.spawn(move || drop(id)) {
-        crate::trace::debug!("a thread to end a connection attempt: {e}");
     }
 }
 

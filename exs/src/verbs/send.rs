@@ -222,9 +222,13 @@ impl VerbsRnic {
         // lets what is behind a READ complete before the READ: each of these waits for a
         // completion of its own, and what is behind it for its turn.
         let reads_stay = self.attr.iwarp;
+        // What our own end of the connection interrupts is flushed, whatever the device calls
+        // it (siw, of the request that it was about to send: LOC_QP_OP_ERR).
+        let over = qp.hw.is_none() && raw.status != 0;
+        let status = if over { WcStatus::Flushed } else { status(raw.status) };
         for p in qp.posted.iter_mut().take_while(|p| p.seq <= raw.wr_id) {
             if p.seq == raw.wr_id {
-                p.done = Some(status(raw.status));
+                p.done = Some(status);
             } else if p.op != Some(WcOp::Read) || !reads_stay {
                 p.done.get_or_insert(WcStatus::Success);
             }

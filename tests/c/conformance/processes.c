@@ -199,6 +199,26 @@ CASE("all-1", each_operation_has_one_event_when_the_peer_is_killed, CONNECTED | 
     end_queue(q);
 }
 
+CASE("all-9 all-15", a_peer_that_is_stopped_makes_nobody_wait_who_will_not, CONNECTED | ALONE)
+{
+    static char out[1 << 17];
+    struct place at;
+    int l, fd, status, n;
+    pid_t child = victim(&at, &l, &fd);
+
+    /* its library's threads stand still, too */
+    GIVES(0, kill(child, SIGSTOP));
+    while ((n = exs_send(fd, out, sizeof out, MSG_DONTWAIT, BLOCK, UNREG)) > 0)
+        ;
+    GIVES(-1, n);
+    GIVES(EAGAIN, errno);
+    FAILS(EAGAIN, exs_recv(fd, out, 1, MSG_DONTWAIT, BLOCK, UNREG));
+    GIVES(0, kill(child, SIGKILL));
+    GIVES(child, waitpid(child, &status, 0));
+    exs_close(fd, EXS_CLOSE_ABORT, BLOCK);
+    end_one(l);
+}
+
 CASE("fd-3", a_process_that_ends_ends_its_connections, CONNECTED | ALONE)
 {
     struct place at;

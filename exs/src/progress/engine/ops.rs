@@ -70,6 +70,16 @@ impl Op {
     pub(crate) fn goes_to(&self, queue: &Arc<QueueCore>) -> bool {
         Arc::ptr_eq(&self.queue, queue)
     }
+
+    /// True if it is the socket's connect.
+    pub(crate) fn is_connect(&self) -> bool {
+        self.kind == EventKind::Connect
+    }
+
+    /// True if the program gave it this name.
+    pub(crate) fn is_named(&self, token: u64) -> bool {
+        self.token == token
+    }
 }
 
 /// The table. An [`OpId`] is a slot and the slot's generation, so an id that has

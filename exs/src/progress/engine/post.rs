@@ -149,6 +149,12 @@ impl Engine {
         self.conclude(place, op, (temp, bounce), posted)
     }
 
+    /// A receive would be taken, and find neither data nor their end.
+    pub(crate) fn recv_would_wait(&mut self, id: SockId) -> bool {
+        let ready = self.readiness_of(id);
+        !ready.readable && !ready.error && self.checked(id).is_ok()
+    }
+
     pub(crate) fn post_file(
         &mut self,
         id: SockId,
@@ -359,7 +365,7 @@ impl Engine {
         id: SockId,
         post: impl FnOnce(&mut crate::session::Session) -> Result<(), OpError>,
     ) -> Result<(), OpError> {
-        let s = self.sock(id).map_err(|_| OpError::Shutdown)?;
+        let s = self.sock(id).map_err(|_| OpError::Closed)?;
         let posted = post(s.open_session()?);
         self.mark(id.index);
         posted

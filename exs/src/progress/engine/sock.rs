@@ -196,7 +196,7 @@ impl Sock {
         match (&self.state, &mut self.session) {
             (State::Open, Some(s)) => Ok(s),
             (State::Open, None) => Err(OpError::PeerClosed),
-            (State::Closed, _) => Err(OpError::Shutdown),
+            (State::Closed, _) => Err(OpError::Closed),
             _ => Err(OpError::NotConnected),
         }
     }

@@ -73,7 +73,7 @@ pub(in super::super) struct RawWc {
 pub(in super::super) struct CompQueue {
     cq: NonNull<sys::ibv_cq>,
     unacked: AtomicU32,
-    _channel: Arc<CompChannel>,
+    _channel: Option<Arc<CompChannel>>,
 }
 
 // SAFETY: completion queues may be used from any thread.
@@ -89,14 +89,30 @@ impl CompQueue {
         channel: &Arc<CompChannel>,
         tag: usize,
     ) -> io::Result<Arc<CompQueue>> {
+        CompQueue::make(device, depth, Some(channel), tag).map(Arc::new)
+    }
+
+    /// Makes a queue that notifies nobody.
+    pub(super) fn silent(device: Device, depth: u32) -> io::Result<CompQueue> {
+        CompQueue::make(device, depth, None, 0)
+    }
+
+    fn make(
+        device: Device,
+        depth: u32,
+        channel: Option<&Arc<CompChannel>>,
+        tag: usize,
+    ) -> io::Result<CompQueue> {
         let depth = i32::try_from(depth).unwrap_or(i32::MAX);
         let tag = std::ptr::without_provenance_mut(tag);
+        let notify = channel.map_or(std::ptr::null_mut(), |c| c.0.as_ptr());
+        super::forget_last();
         // SAFETY: the device is open, the channel lives; the tag is never followed.
-        let cq = unsafe { sys::ibv_create_cq(device.ptr(), depth, tag, channel.0.as_ptr(), 0) };
+        let cq = unsafe { sys::ibv_create_cq(device.ptr(), depth, tag, notify, 0) };
         match NonNull::new(cq) {
             Some(cq) => {
                 let unacked = AtomicU32::new(0);
-                Ok(Arc::new(CompQueue { cq, unacked, _channel: Arc::clone(channel) }))
+                Ok(CompQueue { cq, unacked, _channel: channel.map(Arc::clone) })
             }
             None => Err(super::last()),
         }

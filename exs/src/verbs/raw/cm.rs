@@ -4,13 +4,14 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rdma_sys as sys;
 
 use super::post::{HwSge, Scratch, Staged, chain, recv};
+use super::reaper::{self, Corpse};
 use super::{CompQueue, Device, Domain, SharedQueue, check, last};
 use crate::sys::RawAddr;
 
@@ -129,19 +130,31 @@ pub(in super::super) struct ConnAttr<'a> {
 }
 
 /// What a queue pair uses, and may not outlive.
-struct Users(#[expect(dead_code, reason = "held, not read")] (
+pub(super) struct Users(#[expect(dead_code, reason = "held, not read")] (
     Arc<Domain>,
     Arc<CompQueue>,
     Arc<CompQueue>,
     Option<Arc<SharedQueue>>,
 ));
 
-/// An id: a connection to be, with its queue pair, or a listener.
+/// An id: a connection to be, with its queue pair, or a listener. It is freed by the
+/// reaper, as that may take its time.
 pub(in super::super) struct CmId {
     id: NonNull<sys::rdma_cm_id>,
     serial: usize,
     users: Option<Users>,
-    _channel: Arc<CmChannel>,
+    channel: Arc<CmChannel>,
+    end: End,
+}
+
+/// What the end of an id is like.
+enum End {
+    /// Nobody waits for it.
+    Later,
+    /// The receiver learns of it.
+    Told(mpsc::Sender<()>),
+    /// It was bound at most: there is nothing that the kernel would wait for.
+    Now,
 }
 
 // SAFETY: an id may be used from any thread (rdma_cm(7)).
@@ -164,7 +177,7 @@ impl CmId {
         // SAFETY: a live channel; the tag is never followed; `id` is written on success.
         check(unsafe { sys::rdma_create_id(channel.0.as_ptr(), &raw mut id, tag, space) })?;
         let id = NonNull::new(id).ok_or_else(last)?;
-        Ok(CmId { id, serial, users: None, _channel: Arc::clone(channel) })
+        Ok(CmId { id, serial, users: None, channel: Arc::clone(channel), end: End::Later })
     }
 
     /// Takes over the id of a connection request.
@@ -173,7 +186,7 @@ impl CmId {
         let id = NonNull::new(id)?;
         // SAFETY: an id of librdmacm's that is ours from now on.
         unsafe { (*id.as_ptr()).context = std::ptr::without_provenance_mut(serial) };
-        Some(CmId { id, serial, users: None, _channel: Arc::clone(channel) })
+        Some(CmId { id, serial, users: None, channel: Arc::clone(channel), end: End::Later })
     }
 
     pub(in super::super) fn serial(&self) -> usize {
@@ -250,7 +263,7 @@ impl CmId {
     /// Makes the queue pair; returns the bytes that may be posted inline.
     pub(in super::super) fn create_qp(&mut self, shape: &QpShape<'_>) -> io::Result<u32> {
         let mut attr = sys::ibv_qp_init_attr {
-            qp_context: std::ptr::null_mut(),
+            qp_context: std::ptr::without_provenance_mut(self.serial),
             send_cq: shape.send_cq.ptr(),
             recv_cq: shape.recv_cq.ptr(),
             srq: shape.srq.map_or(std::ptr::null_mut(), |s| s.ptr()),
@@ -264,6 +277,7 @@ impl CmId {
             qp_type: sys::ibv_qp_type::IBV_QPT_RC,
             sq_sig_all: 0,
         };
+        super::forget_last();
         // SAFETY: a live id without a queue pair, a live domain, and a structure that
         // names live objects, which `users` keeps alive from here on.
         check(unsafe { sys::rdma_create_qp(self.id.as_ptr(), shape.pd.ptr(), &raw mut attr) })?;
@@ -318,11 +332,22 @@ impl CmId {
     /// Frees the queue pair: from here on its work touches no memory, and completes
     /// no more.
     pub(in super::super) fn destroy_qp(&mut self) {
-        if !self.qp().is_null() {
-            // SAFETY: a live id with a queue pair.
-            unsafe { sys::rdma_destroy_qp(self.id.as_ptr()) };
-        }
-        self.users = None;
+        reaper::free_qp(self.id, &mut self.users);
+    }
+
+    /// Frees an id that was bound at most, before this returns.
+    pub(in super::super) fn free(mut self) {
+        self.end = End::Now;
+    }
+
+    /// Frees a listener, and waits for that, but no longer than `patience`: false if it is
+    /// still not done, and its port is still taken.
+    pub(in super::super) fn close(mut self, patience: Duration) -> bool {
+        let (told, done) = mpsc::channel();
+        self.end = End::Told(told);
+        drop(self);
+        // Nothing is ever sent: the sender's end is the message.
+        done.recv_timeout(patience) != Err(mpsc::RecvTimeoutError::Timeout)
     }
 
     pub(in super::super) fn connect(&self, attr: &ConnAttr<'_>) -> io::Result<()> {
@@ -347,14 +372,6 @@ impl CmId {
     pub(in super::super) fn disconnect(&self) -> io::Result<()> {
         // SAFETY: a live id.
         check(unsafe { sys::rdma_disconnect(self.id.as_ptr()) })
-    }
-
-    /// Tells the CM that a message came before the peer's last word of the start-up,
-    /// which may be lost.
-    pub(in super::super) fn communication_established(&self) {
-        let event = sys::ibv_event_type::IBV_EVENT_COMM_EST;
-        // SAFETY: a live id. It fails if the connection is established already.
-        unsafe { sys::rdma_notify(self.id.as_ptr(), event) };
     }
 
     pub(in super::super) fn local_addr(&self) -> Option<SocketAddr> {
@@ -434,9 +451,13 @@ fn conn_param(attr: &ConnAttr<'_>) -> sys::rdma_conn_param {
 
 impl Drop for CmId {
     fn drop(&mut self) {
-        self.destroy_qp();
-        // SAFETY: ours, without a queue pair; events of it that were taken have been
-        // acknowledged.
-        unsafe { sys::rdma_destroy_id(self.id.as_ptr()) };
+        let (now, told) = match std::mem::replace(&mut self.end, End::Later) {
+            End::Now => (true, None),
+            End::Later => (false, None),
+            End::Told(told) => (false, Some(told)),
+        };
+        let users = self.users.take();
+        let corpse = Corpse { id: self.id, users, channel: Arc::clone(&self.channel), told };
+        if now { drop(corpse) } else { reaper::bury(corpse) }
     }
 }

@@ -60,8 +60,9 @@ pub(in super::super) struct PortAttr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct AsyncNote {
     pub(in super::super) event: i32,
-    /// Number of the QP it is about, if it is about one.
-    pub(in super::super) qp_num: Option<u32>,
+    /// Serial of the id whose queue pair it is about, if it is about one. (By the time that
+    /// it is looked at, another queue pair may have the number.)
+    pub(in super::super) serial: Option<usize>,
     /// Port, if it is about one.
     pub(in super::super) port: Option<i32>,
 }
@@ -221,17 +222,17 @@ impl Device {
         // SAFETY: in bounds of the structure; read as the integer that C has there,
         // since its value may be none of the Rust enum's.
         let kind = unsafe { (&raw const (*at).event_type).cast::<i32>().read() };
-        let (mut qp_num, mut port) = (None, None);
+        let (mut serial, mut port) = (None, None);
         if QP_EVENTS.contains(&kind) {
             // SAFETY: for these events the element is a QP, which cannot be destroyed
-            // before its event is acknowledged below.
-            qp_num = Some(unsafe { (*(*at).element.qp).qp_num });
+            // before its event is acknowledged below; its context is a number of ours.
+            serial = Some(unsafe { (*(*at).element.qp).qp_context }.addr());
         } else if PORT_EVENTS.contains(&kind) {
             // SAFETY: for these events the element is a port number.
             port = Some(unsafe { (*at).element.port_num });
         }
         // SAFETY: the event just taken, acknowledged once.
         unsafe { sys::ibv_ack_async_event(at) };
-        Some(AsyncNote { event: kind, qp_num, port })
+        Some(AsyncNote { event: kind, serial, port })
     }
 }

@@ -12,20 +12,24 @@
 //! holds its region alive, and posted work is checked against it.
 //!
 //! Threads: the verbs are thread-safe; librdmacm's ids are not, for one id at a
-//! time. All of it is used under one lock (the engine's, or the host's).
+//! time. All of it is used under one lock (the engine's, or the host's), but for the end of
+//! an id (`reaper`), when nobody else has it any more.
 #![allow(unsafe_code)]
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "to follow a chain of pointers is one argument")]
 
 mod channel;
 mod cm;
 mod device;
+mod guard;
 mod node;
 mod objects;
 mod post;
+mod reaper;
 
 pub(super) use channel::{CompChannel, CompQueue, RawWc};
 pub(super) use cm::{CmChannel, CmId, CmNote, ConnAttr, QpShape};
 pub(super) use device::{AsyncNote, Attr, Device, PortAttr};
+pub(super) use guard::Guard;
 pub(super) use node::drain_watch;
 pub(super) use objects::{Domain, Registration, SharedQueue, Window};
 pub(super) use post::{HwOp, HwSge, Scratch, Staged};
@@ -33,9 +37,20 @@ pub(super) use post::{HwOp, HwSge, Scratch, Staged};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-/// The error of a call that returns null or -1 and sets errno.
+/// The error of a call that returns null or -1 and sets errno. (Some providers give up
+/// without a word; whatever it was, they could not make what was asked for.)
 fn last() -> io::Error {
-    io::Error::last_os_error()
+    match io::Error::last_os_error() {
+        e if e.raw_os_error() == Some(0) => io::Error::from_raw_os_error(libc::ENOMEM),
+        e => e,
+    }
+}
+
+/// Before a call whose provider may fail without setting errno: that of some earlier call
+/// must not be taken for its own.
+fn forget_last() {
+    // SAFETY: the address of this thread's errno, always valid.
+    unsafe { *libc::__errno_location() = 0 };
 }
 
 /// The result of a call that returns 0, an errno, or -1 with errno set: the verbs

@@ -171,6 +171,7 @@ impl SharedQueue {
             srq_context: std::ptr::null_mut(),
             attr: sys::ibv_srq_attr { max_wr, max_sge, srq_limit: 0 },
         };
+        super::forget_last();
         // SAFETY: a live domain, and an initialised structure.
         let srq = unsafe { sys::ibv_create_srq(pd.ptr(), &raw mut attr) };
         match NonNull::new(srq) {

@@ -1,0 +1,256 @@
+//! Sends of calls that do not wait: O_NONBLOCK and MSG_DONTWAIT without a queue.
+//!
+//! Such a call has the caller's memory only until it returns, while data leave when the
+//! peer has room for them. So, like send(2), it copies what it takes, and sends the copy
+//! by an operation of the library's own. What is taken and has not left is bounded for
+//! each socket ([`MOST_KEPT`]); when there is no room a call fails with EAGAIN. All that
+//! was taken has left when `exs_poll` says EXS_POLLOUT (the engine says so when no send is
+//! under way), so after that a call finds room: a program that polls never spins.
+//!
+//! The operations are no business of the program's: `exs_cancel` spares them, and time
+//! limits do not hold for them, as bytes that were taken must not be missing in the
+//! middle of a stream. They end with the connection at the latest. If bytes are lost by
+//! that, SO_ERROR tells, and `exs_close`.
+//!
+//! Mostly a copy has left before the call returns, and the call itself sees its event.
+//! The watching thread looks for those of a socket only from the first on that had not.
+
+use std::ffi::c_int;
+use std::net::Shutdown;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use exs::{Buffer, Error, EventKind, EventQueue, Part, QueueOptions, SendFlags, SocketType, Token};
+use exs::{WaitPolicy, raw};
+
+use crate::blocking::refusal;
+use crate::error::{Fail, Result};
+use crate::sockets::Entry;
+use crate::timeouts::unlimited;
+use crate::{pollable, watch};
+
+/// Bytes of one socket that were taken and have not left. A message that is longer is
+/// taken if it is the only one.
+const MOST_KEPT: usize = 256 << 10;
+
+/// What an operation costs beside its bytes: so that messages of no bytes have a bound.
+const COST: usize = 512;
+
+/// The sends under way of one socket.
+#[derive(Default)]
+pub(crate) struct Late {
+    queue: OnceLock<EventQueue>,
+    /// Their bytes, and [`COST`] for each.
+    kept: AtomicUsize,
+    watched: AtomicBool,
+    /// Held while events are taken: who finds none sees what they gave back.
+    taking: Mutex<()>,
+}
+
+impl Late {
+    fn queue(&self) -> Result<&EventQueue> {
+        if let Some(queue) = self.queue.get() {
+            return Ok(queue);
+        }
+        // (Shutdowns, which keep nothing, need places too.)
+        let depth = MOST_KEPT / COST + 16;
+        let queue = EventQueue::with_options(&QueueOptions { depth, wait: WaitPolicy::Notify })?;
+        Ok(self.queue.get_or_init(|| queue))
+    }
+
+    /// Where the events go, if there are any.
+    pub(crate) fn own_queue(&self) -> Option<&EventQueue> {
+        self.queue.get()
+    }
+
+    /// Takes room for so many bytes, or for fewer if they may be cut: how many.
+    fn reserve(&self, len: usize, cut: bool) -> Option<usize> {
+        let mut kept = self.kept.load(Ordering::Acquire);
+        loop {
+            let room = MOST_KEPT.checked_sub(kept);
+            let take = match room {
+                Some(room) if len <= room => len,
+                Some(room) if cut && room > COST => room,
+                _ if kept == 0 => len,
+                _ => return None,
+            };
+            let now = kept + take + COST;
+            match self.kept.compare_exchange(kept, now, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(take),
+                Err(other) => kept = other,
+            }
+        }
+    }
+
+    fn release(&self, cost: usize) {
+        self.kept.fetch_sub(cost, Ordering::AcqRel);
+    }
+}
+
+/// Takes the events that are there, after moving what can be moved if `turn`.
+pub(crate) fn reap(entry: &Entry, turn: bool) {
+    let Some(queue) = entry.late.queue.get() else { return };
+    let _taking = entry.late.taking.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut events = Vec::new();
+    // Fails only for arguments that make no sense.
+    let _ = queue.dequeue_into(&mut events, usize::from(turn), usize::MAX, Some(Duration::ZERO));
+    for event in events {
+        entry.late.release(usize::try_from(event.token().0).unwrap_or(0));
+        if event.kind() == EventKind::Send
+            && let Some(e) = event.error()
+        {
+            entry.state().error = e.errno();
+        }
+    }
+    // (A long message is taken only when nothing else is there.)
+    let least = if entry.kind == SocketType::Stream { MOST_KEPT / 2 } else { 0 };
+    if entry.late.kept.load(Ordering::Acquire) <= least {
+        pollable::unplug(entry);
+    }
+}
+
+/// Bytes that were taken were lost with the connection: the error, if so.
+pub(crate) fn lost(entry: &Entry) -> Result<()> {
+    reap(entry, false);
+    let errno = if entry.late.queue.get().is_some() { entry.state().error } else { 0 };
+    if errno == 0 {
+        return Ok(());
+    }
+    Err(Fail::fixed(errno, "the connection ended before all that calls had taken was sent"))
+}
+
+/// Sends what there is room for, a message whole or not at all, and returns the bytes
+/// taken. With `shut` the direction ends after the last byte.
+pub(crate) fn send(entry: &Entry, fd: c_int, parts: &[Part], shut: bool) -> Result<usize> {
+    let queue = entry.late.queue()?;
+    let all = length(parts);
+    let cut = entry.kind == SocketType::Stream;
+    let taken = entry.late.reserve(all, cut).or_else(|| {
+        reap(entry, true);
+        entry.late.reserve(all, cut)
+    });
+    let Some(taken) = taken else {
+        pollable::plug(entry, fd);
+        // There may be room by now.
+        reap(entry, false);
+        return Err(refusal(libc::EAGAIN));
+    };
+    let cost = taken + COST;
+    let sent = copy(parts, taken).and_then(|(bytes, short)| {
+        let n = bytes.len();
+        if short && (n == 0 || !cut) {
+            return Err(Fail::fixed(libc::EIO, "the file is shorter than the list says"));
+        }
+        post(entry, queue, bytes, cost).map(|()| n)
+    });
+    let n = sent.inspect_err(|_| entry.late.release(cost))?;
+    if shut && n == all {
+        // A connection that is gone by now says so to the next call.
+        let _ = entry.socket.shutdown(queue, Token(0), Shutdown::Write);
+    }
+    reap(entry, true);
+    if entry.late.kept.load(Ordering::Acquire) > 0
+        && !entry.late.watched.swap(true, Ordering::AcqRel)
+    {
+        watch::late(queue.as_raw_fd(), entry.inode())?;
+    }
+    Ok(n)
+}
+
+/// Posts the copy; its event brings back what it costs.
+fn post(entry: &Entry, queue: &EventQueue, bytes: Vec<u8>, cost: usize) -> Result<()> {
+    let (token, buffer) = (Token(cost as u64), Buffer::from(bytes));
+    let posted = unlimited(entry, || entry.socket.send(queue, token, buffer, SendFlags::NONE));
+    posted.map_err(|r| match r.error {
+        Error::WouldBlock { .. } => refusal(libc::EAGAIN),
+        error => error.into(),
+    })
+}
+
+fn length(parts: &[Part]) -> usize {
+    let of = |part: &Part| match part {
+        Part::Memory(list) => list.iter().map(|b| b.len()).sum(),
+        Part::File { len, .. } => usize::try_from(*len).unwrap_or(usize::MAX),
+    };
+    parts.iter().map(of).fold(0, usize::saturating_add)
+}
+
+/// The first bytes of the parts; true if a file did not have what was asked of it.
+fn copy(parts: &[Part], len: usize) -> Result<(Vec<u8>, bool)> {
+    let mut out = Vec::with_capacity(len);
+    for part in parts {
+        match part {
+            Part::Memory(list) => {
+                for buffer in list {
+                    let n = buffer.len().min(len - out.len());
+                    let begin = out.len();
+                    out.resize(begin + n, 0);
+                    let to = out[begin..].as_mut_ptr();
+                    // SAFETY: `n` bytes that were made just now, and `n` of memory that
+                    // the caller has promised for the call; one cannot be part of the other.
+                    unsafe { std::ptr::copy_nonoverlapping(buffer.as_ptr(), to, n) };
+                }
+            }
+            Part::File { file, offset, len: whole } => {
+                let n = usize::try_from(*whole).unwrap_or(usize::MAX).min(len - out.len());
+                let begin = out.len();
+                out.resize(begin + n, 0);
+                let mut at = 0;
+                while at < n {
+                    match file.read_at(&mut out[begin + at..], offset + at as u64) {
+                        Ok(0) => {
+                            out.truncate(begin + at);
+                            return Ok((out, true));
+                        }
+                        Ok(m) => at += m,
+                        Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                        Err(e) => return Err(Fail::io("reading the file", &e)),
+                    }
+                }
+            }
+        }
+    }
+    Ok((out, false))
+}
+
+/// Asks the program's operations to end; of the library's own, only a connect, which the
+/// program has asked for.
+pub(crate) fn cancel(entry: &Entry, token: Option<Token>, inner: Option<&EventQueue>) -> usize {
+    let own: Vec<&EventQueue> = entry.late.own_queue().into_iter().chain(inner).collect();
+    raw::cancel_but(&entry.socket, token, &own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_bounded_and_comes_back() {
+        let late = Late::default();
+        assert_eq!(late.reserve(1 << 30, true), Some(MOST_KEPT));
+        assert_eq!(late.reserve(1, true), None);
+        assert_eq!(late.reserve(0, false), None, "messages of no bytes, too");
+        late.release(MOST_KEPT + COST);
+        let mut n = 0;
+        while late.reserve(0, false).is_some() {
+            n += 1;
+        }
+        assert!(n <= MOST_KEPT / COST + 1, "{n} messages of no bytes");
+        (0..n).for_each(|_| late.release(COST));
+        assert_eq!(late.kept.load(Ordering::Acquire), 0);
+    }
+
+    #[test]
+    fn a_long_message_is_taken_if_it_is_the_only_one() {
+        let late = Late::default();
+        assert_eq!(late.reserve(MOST_KEPT * 3, false), Some(MOST_KEPT * 3));
+        assert_eq!(late.reserve(1, false), None);
+        late.release(MOST_KEPT * 3 + COST);
+        assert_eq!(late.reserve(1, false), Some(1));
+        assert_eq!(late.reserve(MOST_KEPT, false), None);
+        assert_eq!(late.reserve(MOST_KEPT - 2 * COST, false), Some(MOST_KEPT - 2 * COST));
+    }
+}

@@ -1,0 +1,205 @@
+//! Completion queues and shared receive queues, for drivers in software: what they
+//! hold, how deep they are, and which connections wait for them.
+
+use std::collections::VecDeque;
+
+use super::{RnicError, Wc};
+
+/// Work requests or completions that a queue may be made for.
+const MAX_DEPTH: usize = 1 << 20;
+
+/// Checks the depth that a queue is asked to have.
+pub(crate) fn check_depth(what: &'static str, depth: usize) -> Result<(), RnicError> {
+    if depth <= MAX_DEPTH {
+        return Ok(());
+    }
+    Err(RnicError::Limit { what, asked: depth as u64, limit: MAX_DEPTH as u64 })
+}
+
+/// A completion queue.
+pub(crate) struct CompletionQueue {
+    wcs: VecDeque<Wc>,
+    depth: usize,
+    armed: bool,
+    /// Queue pairs that complete here (twice if sends and receives both do).
+    pub(crate) users: usize,
+    /// Links that stopped taking receives because the queue is full.
+    throttled: Vec<u32>,
+}
+
+impl CompletionQueue {
+    /// An empty queue for at least `depth` completions.
+    pub(crate) fn new(depth: usize) -> Result<CompletionQueue, RnicError> {
+        check_depth("completion queue depth", depth)?;
+        Ok(CompletionQueue {
+            wcs: VecDeque::new(),
+            depth: depth.max(1),
+            armed: false,
+            users: 0,
+            throttled: Vec::new(),
+        })
+    }
+
+    /// Completions that still fit.
+    pub(crate) fn room(&self) -> usize {
+        self.depth.saturating_sub(self.wcs.len())
+    }
+
+    /// Refuses new work as long as the old is not taken out: outstanding WRs are
+    /// bounded, so the queue is too.
+    pub(crate) fn check_room(&self) -> Result<(), RnicError> {
+        if self.room() > 0 {
+            return Ok(());
+        }
+        Err(RnicError::QueueFull { what: "completion queue", depth: self.depth })
+    }
+
+    /// The next completion is to be told of.
+    pub(crate) fn arm(&mut self) {
+        self.armed = true;
+    }
+
+    /// Adds a completion. True if it is the one to be told of.
+    pub(crate) fn push(&mut self, wc: Wc) -> bool {
+        self.wcs.push_back(wc);
+        std::mem::take(&mut self.armed)
+    }
+
+    /// Moves up to `max` completions to `out`, and says how many.
+    pub(crate) fn take(&mut self, max: usize, out: &mut Vec<Wc>) -> usize {
+        // The usual answer to a busy-polling thread.
+        if self.wcs.is_empty() {
+            return 0;
+        }
+        let n = max.min(self.wcs.len());
+        out.extend(self.wcs.drain(..n));
+        n
+    }
+
+    /// Notes a link that found the queue full.
+    fn throttle(&mut self, link: u32) {
+        if !self.throttled.contains(&link) {
+            self.throttled.push(link);
+        }
+    }
+
+    /// The links that may go on now that completions were taken out.
+    pub(crate) fn unthrottle(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.throttled)
+    }
+}
+
+/// A receive queue that several QPs share; `B` is a driver's receive buffer.
+pub(crate) struct ReceiveQueue<B> {
+    /// The protection domain it belongs to.
+    pub(crate) pd: u32,
+    max_wr: usize,
+    /// The buffers, the oldest first.
+    pub(crate) bufs: VecDeque<B>,
+    /// Queue pairs that take their receives from here.
+    pub(crate) users: usize,
+    /// Links that wait for a buffer, in the order in which they ran dry.
+    waiting: VecDeque<u32>,
+}
+
+impl<B> ReceiveQueue<B> {
+    /// An empty queue for `max_wr` receives.
+    pub(crate) fn new(pd: u32, max_wr: usize) -> Result<ReceiveQueue<B>, RnicError> {
+        check_depth("shared receive queue depth", max_wr)?;
+        let (bufs, waiting) = (VecDeque::new(), VecDeque::new());
+        Ok(ReceiveQueue { pd, max_wr: max_wr.max(1), bufs, users: 0, waiting })
+    }
+
+    /// Adds a buffer.
+    pub(crate) fn push(&mut self, buf: B) -> Result<(), RnicError> {
+        if self.bufs.len() >= self.max_wr {
+            let what = "shared receive queue";
+            return Err(RnicError::QueueFull { what, depth: self.max_wr });
+        }
+        self.bufs.push_back(buf);
+        Ok(())
+    }
+
+    /// The link that has waited longest, if there is a buffer for it; it waits no more.
+    pub(crate) fn next_waiting(&mut self) -> Option<u32> {
+        if self.bufs.is_empty() {
+            return None;
+        }
+        self.waiting.pop_front()
+    }
+
+    fn wait(&mut self, link: u32) {
+        if !self.waiting.contains(&link) {
+            self.waiting.push_back(link);
+        }
+    }
+}
+
+/// Notes that a link stopped for want of room for a completion, or of a receive of an
+/// SRQ (if it uses one).
+pub(crate) fn await_recv<B>(
+    link: u32,
+    cq: Option<&mut CompletionQueue>,
+    srq: Option<&mut ReceiveQueue<B>>,
+) {
+    match (cq, srq) {
+        (Some(cq), _) if cq.room() == 0 => cq.throttle(link),
+        (_, Some(srq)) => srq.wait(link),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rnic::{Qp, WcOp, WcStatus};
+
+    fn wc(wr_id: u64) -> Wc {
+        Wc {
+            wr_id,
+            qp: Qp(1),
+            op: WcOp::Send,
+            status: WcStatus::Success,
+            byte_len: 0,
+            imm: None,
+            invalidated: None,
+            solicited: false,
+        }
+    }
+
+    #[test]
+    fn completions_come_in_order_and_are_told_of_once() {
+        let mut cq = CompletionQueue::new(3).unwrap();
+        assert!(!cq.push(wc(1)));
+        cq.arm();
+        assert!(cq.push(wc(2)));
+        assert!(!cq.push(wc(3)));
+        assert!(matches!(cq.check_room(), Err(RnicError::QueueFull { depth: 3, .. })));
+        let mut out = Vec::new();
+        assert_eq!((cq.take(2, &mut out), cq.room()), (2, 2));
+        assert_eq!((cq.take(2, &mut out), cq.take(2, &mut out)), (1, 0));
+        assert_eq!(out.iter().map(|w| w.wr_id).collect::<Vec<_>>(), [1, 2, 3]);
+        assert!(CompletionQueue::new(MAX_DEPTH + 1).is_err());
+    }
+
+    #[test]
+    fn links_wait_once_for_what_they_lack() {
+        let mut cq = CompletionQueue::new(1).unwrap();
+        let mut srq = ReceiveQueue::<u8>::new(0, 2).unwrap();
+        for link in [7, 8, 7] {
+            await_recv(link, Some(&mut cq), Some(&mut srq));
+        }
+        assert_eq!(srq.next_waiting(), None, "there is nothing to be had");
+        srq.push(1).unwrap();
+        srq.push(2).unwrap();
+        assert!(matches!(srq.push(3), Err(RnicError::QueueFull { depth: 2, .. })));
+        assert_eq!((srq.next_waiting(), srq.next_waiting(), srq.next_waiting()), (Some(7), Some(8), None));
+
+        cq.push(wc(1));
+        for link in [7, 8, 7] {
+            await_recv(link, Some(&mut cq), Some(&mut srq));
+        }
+        assert_eq!(srq.next_waiting(), None, "they wait for room, not for a receive");
+        assert_eq!((cq.unthrottle(), cq.unthrottle()), (vec![7, 8], vec![]));
+    }
+}
