@@ -16,6 +16,7 @@ pub mod files;
 pub mod immediate;
 pub mod objects;
 pub mod refusals;
+pub mod short;
 pub mod teardown;
 mod tools;
 pub mod transfers;
@@ -102,6 +103,12 @@ macro_rules! rnic_contract {
                 crc_protects_all_of_it,
                 queues_are_bounded,
                 a_solicited_event_is_told,
+            }
+            short {
+                messages_pass_without_completions,
+                nothing_is_overtaken,
+                completions_come_first,
+                what_does_not_fit_takes_the_long_way,
             }
             immediate {
                 an_immediate_is_delivered,
