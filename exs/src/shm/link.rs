@@ -12,6 +12,7 @@ use super::tx::Tx;
 use crate::iwarp::RxBuf;
 use crate::mem::KeyTable;
 use crate::rnic::{DisconnectCause, Qp, TermCode, Wc, WcOp, WcStatus};
+use crate::time::Time;
 use crate::sys::{EventFd, PeerCred, recv_with_fds, send_with_fds};
 
 /// To be woken for records and payload.
@@ -162,6 +163,8 @@ pub(super) struct Link {
     pub(super) hot: bool,
     /// Looks in vain since something moved.
     pub(super) misses: u32,
+    /// When something moved.
+    pub(super) moved: Time,
 }
 
 /// What came by the socket.
@@ -212,6 +215,7 @@ impl Link {
             queued: false,
             hot: false,
             misses: 0,
+            moved: Time::ZERO,
         }
     }
 

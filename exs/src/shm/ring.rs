@@ -69,7 +69,7 @@ const RINGS: [usize; 2] = [HEAD + HEAD_LEN, NEAR];
 const TURNS: [u64; 2] = [0, RING - NEAR as u64];
 const LANES: usize = (RINGS[0] + RING_LEN).next_multiple_of(PAGE);
 const TOTAL: usize = LANES + 2 * LANE_LEN;
-const _: () = assert!(NEAR as u64 % LINE == 0 && HEAD % PAGE + HEAD_LEN + NEAR == PAGE);
+const _: () = assert!((NEAR as u64).is_multiple_of(LINE) && HEAD % PAGE + HEAD_LEN + NEAR == PAGE);
 
 /// A word that one side writes and the other reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,8 +106,8 @@ pub(super) enum Whose {
 }
 
 enum Owner {
-    /// Never looked at: it keeps the memory mapped.
-    Map { _map: SharedMap },
+    /// It keeps the memory mapped.
+    Map { map: SharedMap },
     /// Under Miri, and in its tests, the two sides are two threads of one process.
     #[cfg(test)]
     Heap { _memory: std::sync::Arc<Heap> },
@@ -118,7 +118,7 @@ pub(super) struct Mem {
     base: NonNull<u8>,
     side: usize,
     nonces: [u64; 2],
-    _owner: Owner,
+    owner: Owner,
 }
 
 // SAFETY: an address range that the owner keeps mapped; the methods are such that any
@@ -130,7 +130,7 @@ impl Mem {
     pub(super) fn create(nonces: [u64; 2]) -> io::Result<(Mem, OwnedFd)> {
         let (map, fd) = share(TOTAL)?;
         let base = map.base();
-        let mem = Mem { base, side: 0, nonces: nonces.map(odd), _owner: Owner::Map { _map: map } };
+        let mem = Mem { base, side: 0, nonces: nonces.map(odd), owner: Owner::Map { map } };
         mem.set_geometry();
         Ok((mem, fd))
     }
@@ -142,7 +142,7 @@ impl Mem {
     pub(super) fn open(fd: BorrowedFd<'_>) -> io::Result<Mem> {
         let map = open_shared(fd, TOTAL, true)?;
         let base = map.base();
-        let mut mem = Mem { base, side: 1, nonces: [0; 2], _owner: Owner::Map { _map: map } };
+        let mut mem = Mem { base, side: 1, nonces: [0; 2], owner: Owner::Map { map } };
         mem.check_geometry()?;
         Ok(mem)
     }
@@ -240,8 +240,8 @@ impl Mem {
     }
 
     fn tag_word(&self, whose: Whose, pos: u64) -> &AtomicU64 {
-        let (start, at, _) = self.place(Area::Ring, whose, pos);
-        self.word_at(start + (at & !(LINE as usize - 1)))
+        let (start, at, _) = self.place(Area::Ring, whose, pos & !(LINE - 1));
+        self.word_at(start + at)
     }
 
     fn tag(&self, whose: Whose, pos: u64) -> u64 {
@@ -305,6 +305,24 @@ impl Mem {
         }
     }
 
+    /// Gives back what our ring has outside of the positions from `from` to `to`, of which
+    /// the peer may still read: whole pages of it, which cost memory although all that is in
+    /// them is done with. They read as zeros afterwards, and a tag is never zero.
+    pub(super) fn trim(&self, from: u64, to: u64) {
+        #[cfg_attr(not(test), expect(irrefutable_let_patterns, reason = "tests have a heap"))]
+        let Owner::Map { map } = &self.owner else { return };
+        let (start, at, room) = self.place(Area::Ring, Whose::Ours, from);
+        let used = usize::try_from(to - from).unwrap_or(room);
+        let first = start.next_multiple_of(PAGE);
+        for page in (first..=start + room - PAGE).step_by(PAGE) {
+            // How far the page, or `from`, is ahead of the other around the ring.
+            let (ahead, behind) = ((page - start + room - at) % room, (at + room - (page - start)) % room);
+            if ahead > used && behind >= PAGE {
+                map.discard(page, PAGE);
+            }
+        }
+    }
+
     /// Puts what has been read before this before what is read after it.
     pub(super) fn settle_reads() {
         fence(Ordering::Acquire);
@@ -354,7 +372,7 @@ impl Mem {
             base,
             side,
             nonces,
-            _owner: Owner::Heap { _memory: std::sync::Arc::clone(&memory) },
+            owner: Owner::Heap { _memory: std::sync::Arc::clone(&memory) },
         };
         let (a, mut b) = (side(0, nonces.map(odd)), side(1, [0; 2]));
         a.set_geometry();
@@ -364,91 +382,4 @@ impl Mem {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_go_around_the_end() {
-        let (a, b) = Mem::both([5, 6]);
-        let pos = 7 * RING - 10;
-        a.put(Area::Ring, pos, &IoVec::new(b"0123456789abcdef"));
-        let mut got = [0; 16];
-        b.get(Area::Ring, pos, &IoVecMut::new(&mut got));
-        assert_eq!(&got, b"0123456789abcdef");
-        b.put(Area::Lane, LANE - 1, &IoVec::new(b"xy"));
-        a.get(Area::Lane, 5 * LANE - 1, &IoVecMut::new(&mut got[..2]));
-        assert_eq!(&got[..2], b"xy");
-    }
-
-    #[test]
-    fn a_tag_is_of_one_lap_and_one_direction() {
-        let (a, b) = Mem::both([40, 1 << 60]);
-        for pos in [0, LINE, RING - LINE] {
-            assert!(!b.arrived(pos));
-            a.hand_over(pos);
-            assert!(b.arrived(pos) && !b.arrived(pos + RING) && !a.arrived(pos));
-        }
-    }
-
-    #[test]
-    fn what_is_touched_first_lies_on_one_page() {
-        let (a, b) = Mem::both([1, 2]);
-        let page = |mem: &Mem, pos| (mem.tag_word(Whose::Ours, pos).as_ptr() as usize - mem.base.as_ptr() as usize) / PAGE;
-        let first = a.word(Whose::Theirs, Word::State).as_ptr() as usize - a.base.as_ptr() as usize;
-        for pos in (0..NEAR as u64).step_by(64) {
-            assert_eq!((page(&a, pos), page(&b, pos)), (first / PAGE, first / PAGE), "{pos}");
-        }
-        assert!(page(&a, NEAR as u64) > first / PAGE && page(&b, NEAR as u64) < first / PAGE);
-    }
-
-    #[test]
-    fn another_layout_is_refused() {
-        let (a, mut b) = Mem::both([1, 2]);
-        for i in 0..GEOMETRY.len() {
-            a.word_at(HEAD + 8 * i).store(3, Ordering::Release);
-            assert!(b.check_geometry().is_err(), "word {i}");
-            a.set_geometry();
-            b.check_geometry().unwrap();
-        }
-    }
-
-    /// Records of a few lines from one thread to another, with a sleep and a bell
-    /// whenever there is nothing: under Miri, every access is checked.
-    #[test]
-    fn a_hand_over_between_threads_loses_nothing() {
-        const RECORDS: u64 = if cfg!(miri) { 200 } else { 100_000 };
-        let (a, b) = Mem::both([0x1234, 0x5678]);
-        let (bell, wait) = std::sync::mpsc::channel::<()>();
-        let producer = std::thread::spawn(move || {
-            for n in 0..RECORDS {
-                let pos = n * 2 * LINE;
-                while pos + 2 * LINE - a.theirs(Word::Consumed) > RING {
-                    std::thread::yield_now();
-                }
-                a.put(Area::Ring, pos + 8, &IoVec::new(&[n.to_ne_bytes(); 14].concat()));
-                a.hand_over(pos);
-                if a.wants_bell(1) {
-                    bell.send(()).unwrap();
-                }
-            }
-        });
-        for n in 0..RECORDS {
-            let pos = n * 2 * LINE;
-            while !b.arrived(pos) {
-                b.fall_asleep(1);
-                if b.arrived(pos) {
-                    b.wake_up();
-                } else {
-                    wait.recv().expect("a bell: it was not lost");
-                }
-                // A bell that was rung while we looked is of no use any more.
-                while wait.try_recv().is_ok() {}
-            }
-            let mut got = [0; 112];
-            b.get(Area::Ring, pos + 8, &IoVecMut::new(&mut got));
-            assert!(got.chunks(8).all(|c| c == n.to_ne_bytes()), "record {n}: {got:?}");
-            b.set(Word::Consumed, pos + 2 * LINE);
-        }
-        producer.join().unwrap();
-    }
-}
+mod tests;

@@ -21,6 +21,8 @@ const BUDGET: usize = 512 << 10;
 /// else be held for tens of milliseconds, the program could post no receive meanwhile, and
 /// what came would go by the rings, copied twice, out of caches that it has left.
 const TURN: usize = 16;
+/// Silence after which a connection is taken for idle.
+const IDLE: Duration = Duration::from_secs(1);
 /// How long an orderly close may stand still before it is cut.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
@@ -215,6 +217,14 @@ impl ShmRnic {
         link.end = link.their_end();
         let turn = link.turn(&mut Env { keys, pd, qp, recvs, room, wcs }, BUDGET);
         let stalled = link.stalled;
+        if turn.is_ok_and(|pass| pass.moved) {
+            // Who was silent for so long is idle; what moves is a sign of life, every few
+            // seconds, and that would wander through the whole ring.
+            let before = std::mem::replace(&mut link.moved, now);
+            if now.since(before) >= IDLE {
+                link.tx.trim(&link.mem);
+            }
+        }
         self.pass_on();
         let pass = match turn {
             Ok(pass) => pass,

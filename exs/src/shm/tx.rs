@@ -33,6 +33,8 @@ pub(super) const IN_RECORD: usize = 8 << 10;
 const STEP: u64 = 64 << 10;
 /// Bytes of one answer to a READ.
 const ANSWER: u64 = 8 << 10;
+/// How far records go before memory may be worth giving back.
+const TRIM: u64 = 4 << 10;
 
 /// The peer asks for something that was never offered.
 const UNEXPECTED: End = End::Violation(TermCode { layer: 0, etype: 2, code: 6 });
@@ -117,6 +119,8 @@ pub(super) struct Tx {
     /// Where the next record goes, and up to where the peer is done.
     pos: u64,
     consumed: u64,
+    /// The stretch of the ring in which memory was given back last.
+    trimmed: u64,
     /// End of the last record that points to memory.
     pointed: u64,
     /// READs whose answer is not complete.
@@ -140,6 +144,14 @@ impl Tx {
     pub(super) fn push(&mut self, wr: TxWr) {
         let len = (wr.head.len() + wr.sgl.len()) as u64;
         self.queue.push_back(Entry { wr, len, start: 0, end: 0, how: How::Posted, got: 0 });
+    }
+
+    /// Gives memory back that an idle connection does not need, if there may be some.
+    pub(super) fn trim(&mut self, mem: &Mem) {
+        let page = self.pos / TRIM;
+        if std::mem::replace(&mut self.trimmed, page) != page {
+            mem.trim(self.consumed, self.pos);
+        }
     }
 
     /// The doorbell: what was posted may leave.

@@ -43,6 +43,19 @@ impl SharedMap {
         self.len == 0
     }
 
+    /// Gives whole pages back: they read as zeros from now on, for all who map them. Where
+    /// that cannot be, nothing happens.
+    pub fn discard(&self, offset: usize, len: usize) {
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+            return;
+        }
+        // SAFETY: in bounds, just checked.
+        let at = unsafe { self.base.as_ptr().add(offset) };
+        // SAFETY: a range of our own mapping, to which no references exist; its bytes become
+        // zeros, as if somebody had written them.
+        unsafe { libc::madvise(at.cast(), len, libc::MADV_REMOVE) };
+    }
+
     /// Copies bytes at `offset` to where `to` points; false, and nothing done, if they
     /// are not all inside.
     #[must_use]

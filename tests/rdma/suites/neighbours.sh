@@ -79,6 +79,19 @@ compare() {
         printf "note: EXS %.4g %s, perftest %.4g (ratio %.2f, aim %s %s), rstream %.4g (ratio %.2f, aim %s %s)\n",
             e, unit, p, e / p, is, ap, r, e / r, is, ar }'
     for who in exs perftest rsocket; do echo "note:   $who: $(tr '\n' ' ' <"$temp/$who")"; done
+    json "$1" "$2"
+}
+
+# The same for exs-bench (--rdma-log), which reads it out of this suite's log.
+json() { # bw|lat SIZE
+    local who name separator=
+    printf 'note: json {"device":"%s","test":"%s","size":%d,"entries":[' "$kind" "$1" "$2"
+    for who in exs perftest rsocket; do
+        case $who in exs) name="EXS verbs" ;; rsocket) name=rstream ;; *) name=$who ;; esac
+        printf '%s{"contender":"%s","samples":[%s]}' "$separator" "$name" "$(paste -sd , "$temp/$who")"
+        separator=,
+    done
+    echo "]}"
 }
 
 # An emulated processor moves a tenth of the bytes.

@@ -79,6 +79,7 @@ macro_rules! rnic_contract {
                 requests_vanish_with_their_caller,
                 states_and_calls,
                 closing_a_listener_drops_requests,
+                a_closed_listener_gives_its_port_back,
                 two_hundred_at_once,
                 what_can_be_reached,
                 few_reads_at_a_time,
@@ -141,6 +142,7 @@ macro_rules! rnic_contract {
             }
             teardown {
                 orderly_sends_what_was_posted,
+                short_lives_end_well,
                 orderly_both_at_once,
                 abort_flushes_both_sides,
                 destroy_cuts_the_connection,

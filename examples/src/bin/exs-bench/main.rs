@@ -5,11 +5,13 @@
 //! in turn, A B C A B C, so that whatever else the machine does meets all of them alike; the
 //! medians count. `results` keeps all samples and writes them as JSON; `page` makes the
 //! tables, `aims` holds the figures against what EXS aims at, `plots` and `svg` draw.
-//! `machine` says where it was.
+//! `machine` says where it was. `guest` takes in what the test bed has measured on the kernel's
+//! RDMA devices, which is done elsewhere.
 
 mod aims;
 mod contender;
 mod files;
+mod guest;
 mod machine;
 mod neighbours;
 mod page;
@@ -53,6 +55,10 @@ struct Args {
     /// Only these sections: bandwidth, latency, rate, connections, idle, files
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
+    /// A log of `make test-rdma SUITES=neighbours`, whose figures stand beside the others (once for
+    /// each device)
+    #[arg(long, value_name = "FILE")]
+    rdma_log: Vec<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -82,6 +88,9 @@ fn run(args: &Args) -> Result<(), Failure> {
     }
     if wanted("files") {
         done.push(files::measure(&plan)?);
+    }
+    if !args.rdma_log.is_empty() {
+        done.push(guest::read(&args.rdma_log)?);
     }
     machine.note_load_after();
     for section in &done {

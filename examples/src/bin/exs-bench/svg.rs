@@ -66,8 +66,13 @@ impl Axis {
             return (0..=5).map(|n| self.high * f64::from(n) / 5.0).collect();
         }
         let mut ticks = vec![self.low];
-        while let Some(last) = ticks.last().filter(|last| **last < self.high * 0.99) {
-            ticks.push(last * 10.0);
+        // 1, 2, 5, 10: a line for each, where there is room.
+        let steps: &[f64] = if self.high / self.low < 2e4 { &[2.0, 2.5, 2.0] } else { &[10.0] };
+        for step in steps.iter().cycle() {
+            match ticks.last() {
+                Some(last) if *last < self.high * 0.99 => ticks.push(last * step),
+                _ => break,
+            }
         }
         ticks
     }
@@ -200,7 +205,8 @@ mod tests {
         assert_eq!((axis.low, axis.high), (0.0, 10.0));
         let axis = Axis::of(&chart(true));
         assert!((axis.low - 0.01).abs() < 1e-9 && (axis.high - 10.0).abs() < 1e-9);
-        assert_eq!(axis.ticks().len(), 4);
+        let ticks: Vec<_> = axis.ticks().into_iter().map(label).collect();
+        assert_eq!(ticks, ["0.01", "0.02", "0.05", "0.1", "0.2", "0.5", "1", "2", "5", "10"]);
         assert!(axis.y(10.0) < axis.y(1.0) && axis.y(1.0) < axis.y(0.01));
         assert_eq!([nice(0.9), nice(11.0), nice(26.0)], [1.0, 15.0, 30.0]);
         assert_eq!(

@@ -1,0 +1,126 @@
+//! The shared memory of one connection: order, layout, and what is given back.
+
+use super::*;
+
+#[test]
+fn bytes_go_around_the_end() {
+    let (a, b) = Mem::both([5, 6]);
+    let pos = 7 * RING - 10;
+    a.put(Area::Ring, pos, &IoVec::new(b"0123456789abcdef"));
+    let mut got = [0; 16];
+    b.get(Area::Ring, pos, &IoVecMut::new(&mut got));
+    assert_eq!(&got, b"0123456789abcdef");
+    b.put(Area::Lane, LANE - 1, &IoVec::new(b"xy"));
+    a.get(Area::Lane, 5 * LANE - 1, &IoVecMut::new(&mut got[..2]));
+    assert_eq!(&got[..2], b"xy");
+}
+
+#[test]
+fn a_tag_is_of_one_lap_and_one_direction() {
+    let (a, b) = Mem::both([40, 1 << 60]);
+    for pos in [0, LINE, RING - LINE] {
+        assert!(!b.arrived(pos));
+        a.hand_over(pos);
+        assert!(b.arrived(pos) && !b.arrived(pos + RING) && !a.arrived(pos));
+    }
+}
+
+#[test]
+fn what_is_touched_first_lies_on_one_page() {
+    let (a, b) = Mem::both([1, 2]);
+    let page = |mem: &Mem, pos| (mem.tag_word(Whose::Ours, pos).as_ptr() as usize - mem.base.as_ptr() as usize) / PAGE;
+    let first = a.word(Whose::Theirs, Word::State).as_ptr() as usize - a.base.as_ptr() as usize;
+    for pos in (0..NEAR as u64).step_by(64) {
+        assert_eq!((page(&a, pos), page(&b, pos)), (first / PAGE, first / PAGE), "{pos}");
+    }
+    assert!(page(&a, NEAR as u64) > first / PAGE && page(&b, NEAR as u64) < first / PAGE);
+}
+
+#[cfg(not(miri))]
+#[test]
+fn a_trimmed_ring_costs_a_page_and_loses_nothing() {
+    use std::os::fd::AsFd;
+    let blocks = |fd: &OwnedFd| {
+        let file = std::fs::File::from(fd.try_clone().unwrap());
+        std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap()) * 512
+    };
+    for side in 0..2 {
+        let (a, fd) = Mem::create([7, 8]).unwrap();
+        let b = Mem::open(fd.as_fd()).unwrap();
+        let (from, to) = if side == 0 { (&a, &b) } else { (&b, &a) };
+        let fresh = blocks(&fd);
+        let record = |pos: u64| [u8::try_from(pos / LINE % 251).unwrap(); 56];
+        let put = |pos: u64| {
+            from.put(Area::Ring, pos + 8, &IoVec::new(&record(pos)));
+            from.hand_over(pos);
+        };
+        (0..3 * RING).step_by(64).for_each(put);
+        assert!(blocks(&fd) >= fresh + RING - PAGE as u64);
+        // The peer has yet to read the last three pages.
+        let (done, end) = (3 * RING - 3 * PAGE as u64, 3 * RING);
+        from.trim(done, end);
+        assert!(blocks(&fd) <= fresh + 5 * PAGE as u64, "{}", blocks(&fd));
+        let mut got = [0; 56];
+        for pos in (done..end).step_by(64) {
+            assert!(to.arrived(pos));
+            to.get(Area::Ring, pos + 8, &IoVecMut::new(&mut got));
+            assert_eq!(got, record(pos), "side {side}, {pos}");
+        }
+        assert!(!to.arrived(end));
+        put(end);
+        assert!(to.arrived(end));
+        from.trim(end + LINE, end + LINE);
+        assert!(blocks(&fd) <= fresh + 2 * PAGE as u64, "{}", blocks(&fd));
+    }
+}
+
+#[test]
+fn another_layout_is_refused() {
+    let (a, mut b) = Mem::both([1, 2]);
+    for i in 0..GEOMETRY.len() {
+        a.word_at(HEAD + 8 * i).store(3, Ordering::Release);
+        assert!(b.check_geometry().is_err(), "word {i}");
+        a.set_geometry();
+        b.check_geometry().unwrap();
+    }
+}
+
+/// Records of a few lines from one thread to another, with a sleep and a bell
+/// whenever there is nothing: under Miri, every access is checked.
+#[test]
+fn a_hand_over_between_threads_loses_nothing() {
+    const RECORDS: u64 = if cfg!(miri) { 200 } else { 100_000 };
+    let (a, b) = Mem::both([0x1234, 0x5678]);
+    let (bell, wait) = std::sync::mpsc::channel::<()>();
+    let producer = std::thread::spawn(move || {
+        for n in 0..RECORDS {
+            let pos = n * 2 * LINE;
+            while pos + 2 * LINE - a.theirs(Word::Consumed) > RING {
+                std::thread::yield_now();
+            }
+            a.put(Area::Ring, pos + 8, &IoVec::new(&[n.to_ne_bytes(); 14].concat()));
+            a.hand_over(pos);
+            if a.wants_bell(1) {
+                bell.send(()).unwrap();
+            }
+        }
+    });
+    for n in 0..RECORDS {
+        let pos = n * 2 * LINE;
+        while !b.arrived(pos) {
+            b.fall_asleep(1);
+            if b.arrived(pos) {
+                b.wake_up();
+            } else {
+                wait.recv().expect("a bell: it was not lost");
+            }
+            // A bell that was rung while we looked is of no use any more.
+            while wait.try_recv().is_ok() {}
+        }
+        let mut got = [0; 112];
+        b.get(Area::Ring, pos + 8, &IoVecMut::new(&mut got));
+        assert!(got.chunks(8).all(|c| c == n.to_ne_bytes()), "record {n}: {got:?}");
+        b.set(Word::Consumed, pos + 2 * LINE);
+    }
+    producer.join().unwrap();
+}
