@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Event;
 use crate::progress::{Context, Error, QueueCore, QueueOptions, Ticket, WaitPolicy};
@@ -115,14 +115,12 @@ impl EventQueue {
         }
         let context = Context::global()?;
         context.nudge();
-        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        // By the context's clock: the kernel's costs as much as a message.
+        let begun = timeout.filter(|t| !t.is_zero()).map(|_| context.now());
         loop {
             if self.core.len() < min {
-                let left = match (timeout, deadline) {
-                    (Some(Duration::ZERO), _) => Some(Duration::ZERO),
-                    (_, Some(d)) => Some(d.saturating_duration_since(Instant::now())),
-                    _ => None,
-                };
+                let passed = begun.map_or(Duration::ZERO, |b| context.now().since(b));
+                let left = timeout.map(|t| t.saturating_sub(passed));
                 let there = context.wait(&self.core, min, left, exact)?;
                 if !there {
                     return Ok(self.core.take(max, out));
