@@ -75,9 +75,9 @@ guest() {
     log=$out/logs/$name.log
     limit=$(header "$suite" limit)
     say "--- $suite ${device:+on $device }(at most $((limit * factor)) s)"
-    # Once more, if something failed: kernel devices have faults that come and go (a
-    # connection manager that keeps an id, a CQ that cannot be made). What fails twice is
-    # ours; what fails once is said, and its log kept.
+    # Once more, if something failed: kernels have time limits of their own that a busy machine
+    # exceeds (siw drops a request that has no answer for five seconds, say while two hundred
+    # wait). What fails twice is ours; what fails once is said, and its log kept.
     for try in 1 2; do
         status=0
         "$here/guest.sh" -t $((limit * factor)) -l "$out/logs/$name.console" -- \
