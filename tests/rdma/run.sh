@@ -57,8 +57,8 @@ build() {
 }
 build programs build --release -p exs-examples --features verbs --bins
 build tests test --no-run -p exs-tests --features verbs --tests
-# The C library and its programs, for the one suite that is in C.
-case " ${suites[*]} " in *" c "*)
+# The C library and its programs, for the suites that are in C.
+case " ${suites[*]} " in *" c "* | *" c-bench "*)
     say "building the C programs"
     QUIET=1 PROFILE=release FEATURES=verbs exs-ffi/build.sh "$out/bin/c/lib"
     tests/c/build.sh "$out/bin/c/lib" "$out/bin/c"
