@@ -67,7 +67,7 @@ const FOREIGN_TURNS: u32 = 2;
 /// Everything of EXS in a process: devices, sockets, operations, and the thread
 /// that moves them when no other does.
 pub struct Context {
-    clock: Clock,
+    pub(super) clock: Clock,
     engine: Mutex<Engine>,
     /// Threads that wait for the engine's lock to post something; a thread that
     /// spins lets them through.
@@ -199,7 +199,7 @@ impl Context {
 
     /// Lets go of the lock, wakes whom it concerns (but for `me`, who is awake). True
     /// if a thread was woken that follows.
-    fn finish(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
+    pub(super) fn finish(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
         // Written under the lock only, and mostly as it is: a store would cost more.
         if self.lazy.load(Ordering::Relaxed) != engine.has_lazy() {
             self.lazy.store(engine.has_lazy(), Ordering::SeqCst);
@@ -241,21 +241,6 @@ impl Context {
         let more = engine.run(now, spin);
         let served_others = self.finish(engine, me);
         Turn { more, served_others }
-    }
-
-    /// Takes small messages that have come; as `peek` if there are none.
-    pub(super) fn skim(&self) -> Option<bool> {
-        let mut engine = self.lock();
-        let found = engine.peek();
-        if found != Some(true) {
-            return found;
-        }
-        let now = self.clock.now_locked();
-        let taken = engine.skim(now);
-        engine.settle_rest(now);
-        self.finish(engine, None);
-        // What else there is to do takes a whole turn.
-        Some(!taken)
     }
 
     /// Rings the doorbell for work that was posted without one.
@@ -464,7 +449,7 @@ impl Context {
     }
 
     /// A handle was dropped: its socket is closed at the next turn.
-    fn release(&self, id: SockId) {
+    pub(super) fn release(&self, id: SockId) {
         self.released.socket(id);
         self.lead.wake();
     }
@@ -499,41 +484,5 @@ pub(super) fn io_error(call: &'static str, e: &std::io::Error) -> Error {
         Error::Interrupted
     } else {
         Error::os(call, e)
-    }
-}
-
-/// The program's hold on a socket: when it is dropped, the socket closes.
-pub struct SocketHandle {
-    context: Arc<Context>,
-    id: SockId,
-}
-
-impl SocketHandle {
-    pub(crate) fn new(context: Arc<Context>, id: SockId) -> SocketHandle {
-        SocketHandle { context, id }
-    }
-
-    /// The socket's name in the engine.
-    pub(crate) fn id(&self) -> SockId {
-        self.id
-    }
-
-    /// Its context.
-    pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.context
-    }
-}
-
-impl Drop for SocketHandle {
-    fn drop(&mut self) {
-        // Never takes the engine's lock: a handle may be dropped under it (with an
-        // event that nobody dequeued).
-        self.context.release(self.id);
-    }
-}
-
-impl std::fmt::Debug for SocketHandle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Socket#{}.{}", self.id.index, self.id.generation)
     }
 }

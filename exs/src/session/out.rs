@@ -171,8 +171,10 @@ impl Session {
         // that (`may_send`).
         let small = matches!(message, Message::Advert(a) if a.len <= self.cfg.inline_max);
         let idle = small && !pressing && !self.flow.must_return();
+        // What may wait for company does: it might wake a peer for nothing.
+        let alone = !relaxed || message == Message::Credit;
         if what == What::Message
-            && !idle
+            && alone
             && !self.idle_posted
             && port.send_now(&IoVec::EMPTY, &mut |head| self.header(message, head))
         {

@@ -24,11 +24,13 @@ const _: () = assert!(MAX_HEADER == HEAD);
 
 impl Session {
     /// Sends `payload` at once, if it is small and nothing is before it: true, and the
-    /// operation is over, without a [`Done`](super::Done). Else nothing has happened, and it is to be posted.
+    /// operation is over, without a [`Done`](super::Done). Else nothing has happened, and
+    /// it is to be posted.
     pub fn send_now(&mut self, port: &mut dyn Port, payload: &Bytes<'_>) -> bool {
         let Ok(len) = u32::try_from(payload.len()) else { return false };
-        let free = self.sends.is_empty() && self.job.is_none() && self.out.is_flushed();
-        if !free || !self.is_open() || !self.flow.may(Level::Data) || self.idle_posted {
+        // (What has ended is told of first.)
+        let free = self.sends.is_empty() && self.done.is_empty() && self.job.is_none();
+        if !free || !self.out.is_flushed() || !self.is_open() || !self.flow.may(Level::Data) || self.idle_posted {
             return false;
         }
         let sent = port.send_now(payload, &mut |head| {
@@ -53,8 +55,8 @@ impl Session {
         len: u32,
         message: Message,
     ) -> bool {
-        let Some(Source::Memory(IoVec::One(buf))) = self.sends.get(op).and_then(|s| s.source.as_ref())
-        else {
+        let source = self.sends.get(op).and_then(|s| s.source.as_ref());
+        let Some(Source::Memory(IoVec::One(buf))) = source else {
             return false;
         };
         let (seg, off) = (buf.seg.clone(), usize::try_from(off).unwrap_or(usize::MAX));

@@ -59,7 +59,11 @@ impl ShmRnic {
 }
 
 impl Link {
-    fn pass(&mut self, payload: &IoVec<'_>, head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize) -> bool {
+    fn pass(
+        &mut self,
+        payload: &IoVec<'_>,
+        head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
+    ) -> bool {
         let open = self.phase == Phase::Open && !self.closing && !self.hung_up;
         let most = payload.len() + HEAD;
         if !open || most > IN_RECORD || !self.tx.is_clear() || self.their_end().is_some() {
@@ -87,7 +91,8 @@ impl Link {
     }
 
     fn has_message(&self) -> bool {
-        self.phase == Phase::Open && !self.stalled && self.rx.is_free() && self.mem.arrived(self.rx.pos)
+        let free = self.phase == Phase::Open && !self.stalled && self.rx.is_free();
+        free && self.mem.arrived(self.rx.pos)
     }
 
     fn take_message(&mut self, out: &mut [u8]) -> Option<usize> {

@@ -74,7 +74,13 @@ impl<'a> IoVec<'a> {
         if !self.is_empty() {
             // SAFETY: mapped for `'a` (whoever made this answers for it), and `to` has the
             // room; it is an exclusive reference, so they do not overlap.
-            unsafe { std::ptr::copy_nonoverlapping(self.raw.iov_base.cast(), to.as_mut_ptr(), self.len()) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    self.raw.iov_base.cast(),
+                    to.as_mut_ptr(),
+                    self.len(),
+                );
+            };
         }
     }
 }

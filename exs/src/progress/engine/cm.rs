@@ -6,7 +6,7 @@ use super::domain::Place;
 use super::post::Ticket;
 use super::sock::{Request, Sock, State};
 use super::{Engine, Error, SockId};
-use crate::progress::context::SocketHandle;
+use crate::progress::handle::SocketHandle;
 use crate::progress::event::{Bufs, EventKind, Guest, RawEvent};
 use crate::progress::route::Route;
 use crate::rnic::{

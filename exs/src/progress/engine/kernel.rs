@@ -122,7 +122,10 @@ impl Engine {
             let End { bytes, total, eof, from, accepted, revents, result } = end;
             (event.bytes, event.total, event.eof) = (bytes, total, eof);
             event.readiness = readiness(revents);
-            let (descriptor, peer) = accepted.map_or((None, from), |(fd, peer)| (Some(fd), Some(peer)));
+            let (descriptor, peer) = match accepted {
+                Some((fd, peer)) => (Some(fd), Some(peer)),
+                None => (None, from),
+            };
             event.guest = peer.map(|p| {
                 Box::new(Guest { accepted: None, descriptor, peer: Some(p) })
             });

@@ -254,7 +254,8 @@ impl Engine {
     pub(super) fn run(&mut self, now: Time, spin: bool) -> bool {
         self.counters.runs += 1;
         self.collect_released(now);
-        let mut more = self.skim(now);
+        self.skim(now);
+        let mut more = false;
         for d in &mut self.devices {
             if spin {
                 d.rnic.spin(now);
@@ -290,14 +291,6 @@ impl Engine {
             }
         }
         self.more = true;
-    }
-
-    /// What is left to do when messages were skimmed.
-    pub(super) fn settle_rest(&mut self, now: Time) {
-        if !self.dirty.is_empty() {
-            self.settle(now, false);
-            self.ring_doorbells(now);
-        }
     }
 
     /// Looks for completions where that takes no system call; None if no device finds

@@ -2,13 +2,14 @@
 //! operations for a send that is over at once, and without a round of everything for a
 //! message that came. Whatever is out of the ordinary is left to the long way.
 
+use std::time::Duration;
+
 use super::post::Ticket;
 use super::sock::State;
 use super::{Engine, SockId};
 use crate::progress::event::{Bufs, EventKind, RawEvent};
 use crate::rnic::Qp;
 use crate::time::Time;
-use std::time::Duration;
 
 /// Sends of a burst that leave one by one; and how many of those after them leave together.
 const ALONE: u32 = 4;
@@ -105,14 +106,26 @@ impl Engine {
     pub(in crate::progress) fn skim(&mut self, now: Time) -> bool {
         let mut any = false;
         for device in 0..self.devices.len() {
-            for _ in 0..MESSAGES {
-                let taken = self.devices[device].rnic.take_message(&mut self.message);
-                let Some((qp, len)) = taken else { break };
-                any = true;
+            let mut left = MESSAGES;
+            while left > 0
+                && let Some((qp, len)) =
+                    self.devices[device].rnic.take_message(&mut self.message)
+            {
+                left -= 1;
                 self.message_came(device, qp, len, now);
             }
+            any |= left < MESSAGES;
+            self.more |= left == 0;
         }
         any
+    }
+
+    /// What is left to do when messages were skimmed.
+    pub(in crate::progress) fn settle_rest(&mut self, now: Time) {
+        if !self.dirty.is_empty() {
+            self.settle(now, false);
+            self.ring_doorbells(now);
+        }
     }
 
     fn message_came(&mut self, device: usize, qp: Qp, len: usize, now: Time) {

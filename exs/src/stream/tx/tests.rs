@@ -199,8 +199,13 @@ fn the_short_way_leaves_the_same_state() {
         }
     };
     let lens = [3, 10, 7, 1, 10, 5, 9, 10, 10, 8];
-    let cases: [&[(u64, u32, bool)]; 5] =
-        [&[], &[(0, 10, false), (10, 3, false)], &[(0, 20, true)], &[(0, 2, true)], &[(0, 9, false)]];
+    let cases: [&[(u64, u32, bool)]; 5] = [
+        &[],
+        &[(0, 10, false), (10, 3, false)],
+        &[(0, 20, true)],
+        &[(0, 2, true)],
+        &[(0, 9, false)],
+    ];
     for case in cases {
         for n in 0..=lens.len() {
             let [long, short] = roads(shown(case), &lens[..n]);
