@@ -179,7 +179,7 @@ fn rust_on_either_side_of_a_gateway() {
         let socket = connect(SocketType::Stream, &far.addr);
         let mut back = vec![0; data.len()];
         std::thread::scope(|s| {
-            s.spawn(|| (&mut socket.blocking()).write_all(&data).unwrap());
+            s.spawn(|| socket.blocking().write_all(&data).unwrap());
             socket.blocking().recv_exact(&mut back).unwrap();
         });
         assert!(back == data);
