@@ -132,6 +132,10 @@ install: lib tools ## Install library, header, manual pages and programs (PREFIX
 deb: lib tools ## Make a Debian package of all that (into OUT/deb of the target directory)
 	exs-ffi/deb.sh $(OUT)/lib $(OUT)/release $(OUT)/deb
 
+.PHONY: test-package
+test-package: ## Install the package and `make install` into roots of their own, use them, remove them (superuser)
+	@tests/scripts/package.sh $(OUT)/deb || [ $$? = 77 ]
+
 .PHONY: bench-kernel
 bench-kernel: setup-demo ## Asynchronous sends on kernel sockets beside a blocking send() loop
 	$(CARGO) run --quiet $(LOCKED) --release -p exs-tests --bin kernel-bench -- $(BENCH_ARGS)

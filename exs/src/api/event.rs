@@ -90,18 +90,18 @@ impl Event {
 
     /// Why the operation failed, if it did.
     pub fn error(&self) -> Option<&Error> {
-        self.raw.result.as_ref().err()
+        self.raw.error.as_deref()
     }
 
     /// Bytes moved, or why not.
     pub fn result(&self) -> Result<usize, &Error> {
-        self.raw.result.as_ref().map(|()| self.bytes())
+        self.error().map_or(Ok(self.bytes()), Err)
     }
 
     /// As [`Event::result`], taking the event (and dropping its buffer).
     pub fn into_result(self) -> Result<usize, Error> {
         let n = self.bytes();
-        self.raw.result.map(|()| n)
+        self.raw.error.map_or(Ok(n), |e| Err(*e))
     }
 
     /// Takes the buffer back that was moved into the operation.
@@ -131,20 +131,20 @@ impl Event {
 
     /// An accept: the connection, and who made it.
     pub fn take_accepted(&mut self) -> Option<(Socket, SocketAddr)> {
-        let (handle, peer) = self.raw.accepted.take()?;
+        let (handle, peer) = self.raw.guest.as_mut()?.accepted.take()?;
         Some((Socket::from_handle(Arc::new(handle)), peer))
     }
 
     /// An accept of a [`KernelSocket`](crate::KernelSocket): the connection, which is the
     /// program's from now on and blocks. [`Event::peer`] is who made it.
     pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
-        self.raw.descriptor.take()
+        self.raw.guest.as_mut()?.descriptor.take()
     }
 
     /// Of a [`KernelSocket`](crate::KernelSocket): who sent the message, if that was asked
     /// for and it has an address, or made the connection.
     pub fn peer(&self) -> Option<&KernelAddr> {
-        self.raw.peer.as_ref()
+        self.raw.guest.as_ref()?.peer.as_ref()
     }
 
     /// A poll: what was found.

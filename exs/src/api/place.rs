@@ -146,7 +146,7 @@ impl Place {
         event.tag = ticket.tag;
         match result {
             Ok(ready) => event.readiness = ready,
-            Err(e) => event.result = Err(e),
+            Err(e) => event.error = Some(Box::new(e)),
         }
         let core: &Arc<QueueCore> = ticket.queue;
         context.deliver(core, event);

@@ -15,6 +15,7 @@ use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Key, MemError, Region, Segment};
+use crate::sys::IoVec;
 
 /// Told when a region's memory is no longer used, so that its registrations end.
 pub trait ReleaseRegistration: Send + Sync {
@@ -306,6 +307,15 @@ impl Buffer {
     /// The window as a segment, for the floors above.
     pub(crate) fn segment(&self) -> Segment {
         self.shared.region.segment(self.start, self.end - self.start).expect("inside by invariant")
+    }
+
+    /// The window, for the kernel to read or to be copied.
+    pub(crate) fn io_vec(&self) -> IoVec<'_> {
+        let all = self.shared.region.as_ptr();
+        // SAFETY: the window is inside of the region, by invariant.
+        let start = unsafe { all.add(self.start) };
+        // SAFETY: mapped for as long as `self` is borrowed (the Arc).
+        unsafe { IoVec::from_raw(start, self.end - self.start) }
     }
 
     /// The whole region the buffer lies in, as a segment.

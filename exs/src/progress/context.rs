@@ -1,7 +1,7 @@
 //! The context: the engine, its lock, its threads.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
 use super::devices::Devices;
@@ -67,7 +67,7 @@ const FOREIGN_TURNS: u32 = 2;
 /// Everything of EXS in a process: devices, sockets, operations, and the thread
 /// that moves them when no other does.
 pub struct Context {
-    clock: Clock,
+    pub(super) clock: Clock,
     engine: Mutex<Engine>,
     /// Threads that wait for the engine's lock to post something; a thread that
     /// spins lets them through.
@@ -84,6 +84,10 @@ pub struct Context {
     pub(super) kernel_is_full: std::sync::atomic::AtomicBool,
     /// Times that a thread slept in the reactor.
     sleeps: AtomicU64,
+    /// When an application thread led last (ns), and how often threads have found their
+    /// events since without leading.
+    pub(super) last_led: AtomicU64,
+    pub(super) skims: AtomicU32,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -143,6 +147,8 @@ impl Context {
                 watches_kernel: std::sync::atomic::AtomicBool::new(false),
                 kernel_is_full: std::sync::atomic::AtomicBool::new(false),
                 sleeps: AtomicU64::new(0),
+                last_led: AtomicU64::new(0),
+                skims: AtomicU32::new(0),
             }
         });
         let background = Arc::clone(&context);
@@ -168,23 +174,36 @@ impl Context {
 
     /// Runs a call of the API on the engine and looks after what it set going.
     pub(crate) fn call<T>(&self, f: impl FnOnce(&mut Engine, Time) -> T) -> T {
-        self.posters.fetch_add(1, Ordering::Relaxed);
-        let mut engine = self.lock();
-        self.posters.fetch_sub(1, Ordering::Relaxed);
-        let now = self.now();
+        let mut engine = match self.engine.try_lock() {
+            Ok(engine) => engine,
+            Err(TryLockError::Poisoned(p)) => p.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.posters.fetch_add(1, Ordering::Relaxed);
+                let engine = self.lock();
+                self.posters.fetch_sub(1, Ordering::Relaxed);
+                engine
+            }
+        };
+        let now = self.clock.now_locked();
         let result = f(&mut engine, now);
-        // Work may wait for a doorbell if this thread, or the background thread
-        // after a tick, is the next to lead: each rings it first of all.
-        let lazy = self.lead.leader() == Leader::Nobody;
-        engine.settle(now, lazy);
+        if !engine.has_passed() {
+            // Work may wait for a doorbell if this thread, or the background thread
+            // after a tick, is the next to lead: each rings it first of all.
+            let lazy = self.lead.leader() == Leader::Nobody;
+            engine.settle(now, lazy);
+            engine.end_call();
+        }
         self.finish(engine, None);
         result
     }
 
     /// Lets go of the lock, wakes whom it concerns (but for `me`, who is awake). True
     /// if a thread was woken that follows.
-    fn finish(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
-        self.lazy.store(engine.has_lazy(), Ordering::SeqCst);
+    pub(super) fn finish(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
+        // Written under the lock only, and mostly as it is: a store would cost more.
+        if self.lazy.load(Ordering::Relaxed) != engine.has_lazy() {
+            self.lazy.store(engine.has_lazy(), Ordering::SeqCst);
+        }
         let (waits, full) = engine.waits_for_reactor();
         self.watches_kernel.store(waits, Ordering::Relaxed);
         self.kernel_is_full.store(full, Ordering::Relaxed);
@@ -211,9 +230,10 @@ impl Context {
     /// Runs the engine, with what the reactor found.
     pub(super) fn turn(&self, reactor: Option<&mut Reactor>, spin: bool, me: Option<&Waiter>) -> Turn {
         let mut engine = self.lock();
-        let now = self.now();
+        let now = self.clock.now_locked();
         if let Some(r) = reactor {
-            r.unseen = r.unseen.saturating_add(1);
+            let skims = self.skims.swap(0, Ordering::Relaxed);
+            r.unseen = r.unseen.saturating_add(skims).saturating_add(1);
             for (token, ready) in r.ready.drain(..) {
                 engine.handle_ready(token, ready);
             }
@@ -244,6 +264,10 @@ impl Context {
     ) -> Result<bool, Error> {
         if timeout == Some(Duration::ZERO) {
             return self.glance(queue, min);
+        }
+        // What a thread that spins mostly finds comes while it has not yet begun to lead.
+        if !exact && self.first_peek(queue, min, timeout) {
+            return Ok(true);
         }
         let waiter = waiter()?;
         waiter.min.store(min, Ordering::SeqCst);
@@ -294,6 +318,7 @@ impl Context {
                 let led = self.lead_until(goal, &mut reactor);
                 let for_good = matches!(led, Ok(Led::StepAside));
                 self.lead.leave(reactor, Some(waiter), for_good);
+                self.last_led.store(self.now().as_nanos(), Ordering::Relaxed);
                 match led? {
                     Led::Done => return Ok(true),
                     Led::TimedOut => return Ok(false),
@@ -312,7 +337,7 @@ impl Context {
     /// Leads until the queue has its events, or the traffic is seen to be others'.
     fn lead_until(&self, goal: &Goal<'_>, reactor: &mut Reactor) -> Result<Led, Error> {
         let mut foreign = 0;
-        if reactor.unseen >= SPINS_PER_POLL {
+        if reactor.unseen.saturating_add(self.skims.load(Ordering::Relaxed)) >= SPINS_PER_POLL {
             reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
         }
         loop {
@@ -424,7 +449,7 @@ impl Context {
     }
 
     /// A handle was dropped: its socket is closed at the next turn.
-    fn release(&self, id: SockId) {
+    pub(super) fn release(&self, id: SockId) {
         self.released.socket(id);
         self.lead.wake();
     }
@@ -459,41 +484,5 @@ pub(super) fn io_error(call: &'static str, e: &std::io::Error) -> Error {
         Error::Interrupted
     } else {
         Error::os(call, e)
-    }
-}
-
-/// The program's hold on a socket: when it is dropped, the socket closes.
-pub struct SocketHandle {
-    context: Arc<Context>,
-    id: SockId,
-}
-
-impl SocketHandle {
-    pub(crate) fn new(context: Arc<Context>, id: SockId) -> SocketHandle {
-        SocketHandle { context, id }
-    }
-
-    /// The socket's name in the engine.
-    pub(crate) fn id(&self) -> SockId {
-        self.id
-    }
-
-    /// Its context.
-    pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.context
-    }
-}
-
-impl Drop for SocketHandle {
-    fn drop(&mut self) {
-        // Never takes the engine's lock: a handle may be dropped under it (with an
-        // event that nobody dequeued).
-        self.context.release(self.id);
-    }
-}
-
-impl std::fmt::Debug for SocketHandle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Socket#{}.{}", self.id.index, self.id.generation)
     }
 }

@@ -91,14 +91,22 @@ pub struct RawEvent {
     pub total: u64,
     /// A receive that ended at the end of the stream.
     pub eof: bool,
-    /// How it ended.
-    pub result: Result<(), Error>,
+    /// Why it failed, if it did. (Boxed, as is `guest`: an event is moved often, and seldom
+    /// has either.)
+    pub error: Option<Box<Error>>,
     /// The operation's memory.
     pub bufs: Bufs,
-    /// `accept`: the connection and its peer.
-    pub accepted: Option<(SocketHandle, SocketAddr)>,
     /// `poll`: what was found.
     pub readiness: Readiness,
+    /// What only few events bring.
+    pub guest: Option<Box<Guest>>,
+}
+
+/// Who is at the other end, or is new.
+#[derive(Debug, Default)]
+pub struct Guest {
+    /// `accept`: the connection and its peer.
+    pub accepted: Option<(SocketHandle, SocketAddr)>,
     /// `accept` of a kernel socket: the connection.
     pub descriptor: Option<OwnedFd>,
     /// Who sent the message, or made the connection, if that is a kernel socket's.
@@ -115,12 +123,10 @@ impl RawEvent {
             bytes: 0,
             total: 0,
             eof: false,
-            result: Ok(()),
+            error: None,
             bufs: Bufs::None,
-            accepted: None,
             readiness: Readiness::default(),
-            descriptor: None,
-            peer: None,
+            guest: None,
         }
     }
 }

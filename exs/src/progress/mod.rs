@@ -29,6 +29,7 @@ mod devices;
 mod engine;
 mod error;
 mod event;
+mod handle;
 mod lead;
 mod options;
 mod queue;
@@ -36,7 +37,8 @@ mod spin;
 mod report;
 mod route;
 
-pub use context::{Context, SocketHandle};
+pub use context::Context;
+pub use handle::SocketHandle;
 pub use engine::{FileSend, Part, RecvFlags, Remote, SockId};
 pub(crate) use engine::Ticket;
 pub use error::Error;

@@ -20,10 +20,13 @@ pub(super) const SPINS_PER_POLL: u32 = 64;
 /// How long to look for completions in memory between two rounds with system calls,
 /// as a multiple of what the cheapest of these took.
 const PEEK: u64 = 4;
-/// How long (ns) to look for completions in memory before the first such round: what
+/// How long to look for completions in memory before the first such round: what
 /// a device answers at once needs none. Where the peer lives on this very core that is
 /// time lost, so it is done only where it has lately paid.
-const FIRST_PEEK: u64 = 25_000;
+const FIRST_PEEK: Duration = Duration::from_micros(25);
+/// How long (ns) threads may do without a leader: below the tick after which the background
+/// thread takes the reactor and has every connection say that it sleeps.
+const LEAD_EVERY: u64 = 200_000;
 /// First peeks in vain after which there are none, but one in so many waits.
 const VAIN_PEEKS: u32 = 4;
 const PROBE: u32 = 64;
@@ -37,17 +40,13 @@ impl Context {
         foreign: &mut u32,
     ) -> Result<Option<Led>, Error> {
         let Goal { queue, waiter, min, held, .. } = *goal;
-        let budget = match queue.wait_policy() {
-            WaitPolicy::Notify => return Ok(None),
-            // Who has filled a kernel socket waits for bytes to be consumed: the processor
-            // is better used by those who do that.
-            WaitPolicy::Adaptive if self.kernel_is_full.load(Ordering::Relaxed) => return Ok(None),
-            WaitPolicy::BusyPoll => u64::MAX,
-            WaitPolicy::Adaptive if queue.vain_spins.load(Ordering::Relaxed) < VAIN_SPINS => SPIN,
-            WaitPolicy::Adaptive => return Ok(None),
-        };
+        let Some(budget) = self.budget(queue) else { return Ok(None) };
+        // Who must miss no signal has not looked before.
+        if held.is_some() && self.first_peek(queue, min, None) {
+            queue.vain_spins.store(0, Ordering::Relaxed);
+            return Ok(Some(Led::Done));
+        }
         let begun = self.now().as_nanos();
-        self.first_peek(queue, min, begun + FIRST_PEEK);
         let mut cheapest = u64::MAX;
         loop {
             let start = cycles();
@@ -86,17 +85,76 @@ impl Context {
         Ok(None)
     }
 
-    fn first_peek(&self, queue: &QueueCore, min: usize, until: u64) {
+    /// How long (ns) a thread that waits here may spin.
+    fn budget(&self, queue: &QueueCore) -> Option<u64> {
+        match queue.wait_policy() {
+            WaitPolicy::Notify => None,
+            // Who has filled a kernel socket waits for bytes to be consumed: the processor
+            // is better used by those who do that.
+            WaitPolicy::Adaptive if self.kernel_is_full.load(Ordering::Relaxed) => None,
+            WaitPolicy::BusyPoll => Some(u64::MAX),
+            WaitPolicy::Adaptive if queue.vain_spins.load(Ordering::Relaxed) < VAIN_SPINS => {
+                Some(SPIN)
+            }
+            WaitPolicy::Adaptive => None,
+        }
+    }
+
+    /// Looks at memory for a while, before this thread leads, and takes the small messages
+    /// that come. True if the queue has its events.
+    pub(super) fn first_peek(
+        &self,
+        queue: &QueueCore,
+        min: usize,
+        limit: Option<Duration>,
+    ) -> bool {
+        if self.budget(queue).is_none() {
+            return false;
+        }
         let vain = queue.vain_peeks.load(Ordering::Relaxed);
         if vain >= VAIN_PEEKS && !vain.is_multiple_of(PROBE) {
             queue.vain_peeks.store(vain.wrapping_add(1), Ordering::Relaxed);
-            return;
+            return false;
         }
-        let vain = match self.peek_while(queue, min, || self.now().as_nanos() < until) {
-            true => 0,
-            false => vain.wrapping_add(1),
-        };
+        let limit = limit.map_or(FIRST_PEEK, |l| l.min(FIRST_PEEK));
+        let now = self.now();
+        if now.as_nanos().saturating_sub(self.last_led.load(Ordering::Relaxed)) > LEAD_EVERY {
+            return false;
+        }
+        let until = now + limit;
+        let mut paid = false;
+        while queue.len() < min && self.posters.load(Ordering::Relaxed) == 0 {
+            match self.skim() {
+                Some(false) if self.now() < until => std::hint::spin_loop(),
+                // Nobody to ask, or it has been long enough.
+                None | Some(false) => break,
+                Some(true) => {
+                    paid = true;
+                    break;
+                }
+            }
+        }
+        let there = queue.len() >= min;
+        // (Lost counts do no harm.)
+        self.skims.store(self.skims.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+        let vain = if there || paid { 0 } else { vain.wrapping_add(1) };
         queue.vain_peeks.store(vain, Ordering::Relaxed);
+        there
+    }
+
+    /// Takes small messages that have come; as `peek` if there are none.
+    fn skim(&self) -> Option<bool> {
+        let mut engine = self.lock();
+        let found = engine.peek();
+        if found != Some(true) {
+            return found;
+        }
+        let now = self.clock.now_locked();
+        let taken = engine.skim(now);
+        engine.settle_rest(now);
+        self.finish(engine, None);
+        // What else there is to do takes a whole turn.
+        Some(!taken)
     }
 
     /// Looks for completions without a system call while it is worth it: until there are

@@ -32,6 +32,7 @@ pub use fault::{DisconnectCause, RnicError, TermCode, kernel_text, wc_status_nam
 pub use types::*;
 
 use crate::mem::Segment;
+use crate::sys::IoVec;
 use crate::time::Time;
 use std::net::SocketAddr;
 
@@ -116,6 +117,24 @@ pub trait Rnic: Send {
     fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError>;
     /// Rings the doorbell: puts posted WRs on the wire as far as it takes them.
     fn flush(&mut self, qp: Qp, now: Time);
+    /// The short way of a small message: a SEND of what `head` writes (it returns how much)
+    /// and of `payload` behind it, which is on the wire and complete when this returns, as
+    /// if posted unsignalled and inline. False, and `head` was not called, if anything is
+    /// before it on this QP, or it cannot leave whole at once: then it is to be posted.
+    fn send_now(
+        &mut self,
+        _qp: Qp,
+        _payload: &IoVec<'_>,
+        _head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
+    ) -> bool {
+        false
+    }
+    /// The short way at the other end: copies the next message out, if it is a plain SEND
+    /// that fits `out` and is there whole, without a receive and without a completion.
+    /// None if there is no such message, or if completions wait that come before it.
+    fn take_message(&mut self, _out: &mut [u8]) -> Option<(Qp, usize)> {
+        None
+    }
 
     // ---- connections ---------------------------------------------------------
 

@@ -45,6 +45,11 @@ impl CompletionQueue {
         self.depth.saturating_sub(self.wcs.len())
     }
 
+    /// No completion waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.wcs.is_empty()
+    }
+
     /// Refuses new work as long as the old is not taken out: outstanding WRs are
     /// bounded, so the queue is too.
     pub(crate) fn check_room(&self) -> Result<(), RnicError> {

@@ -8,6 +8,10 @@ use std::time::Duration;
 use super::fault::{DisconnectCause, RnicError};
 use crate::mem::{AccessFault, Key};
 
+/// Bytes of the header of a message that leaves by [`send_now`](super::Rnic::send_now), at
+/// most.
+pub const HEAD: usize = 48;
+
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
         $(#[$doc])*
@@ -71,6 +75,8 @@ pub struct Caps {
     /// Its listeners take the host's TCP ports (iWARP): what connects by TCP to such
     /// an address reaches this RNIC, and nothing else can listen there.
     pub owns_tcp_port: bool,
+    /// The doorbell is a system call of its own, which WRs that wait for each other share.
+    pub doorbell_calls: bool,
     /// Keys are drawn at random from all 32 bits.
     pub random_keys: bool,
     /// Private data arrive padded with zeros (InfiniBand, RoCE).

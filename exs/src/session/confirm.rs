@@ -53,6 +53,11 @@ impl Confirms {
         self.sent.wrapping_add(1)
     }
 
+    /// No message is due.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.due && !self.answer_due
+    }
+
     fn ahead(&self) -> u32 {
         self.sent.wrapping_sub(self.answered)
     }

@@ -58,6 +58,11 @@ impl Ending {
         self.reason.is_some() || self.cut
     }
 
+    /// Nobody has asked for the end, and nothing has caused it.
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.closing && !self.peer_closed && !self.mute() && self.closers.is_empty()
+    }
+
     /// A message has left.
     pub(super) fn said(&mut self, message: &Message) {
         match message {

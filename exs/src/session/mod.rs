@@ -52,6 +52,7 @@ mod post;
 mod proto;
 mod rx;
 mod sendq;
+mod short;
 mod sided;
 #[cfg(test)]
 mod sim;
@@ -268,6 +269,11 @@ impl Session {
         if let WcStatus::LocalProtection(fault) = over.status() {
             self.fail(OpError::LocalMemory(fault.into()));
         }
+    }
+
+    /// `poll_done` has something.
+    pub fn has_done(&self) -> bool {
+        !self.done.is_empty()
     }
 
     /// The next operation that has ended.

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use crate::rnic::{FileRange, RnicError, SendOp, SendWr, Sge};
 use crate::wire::exs::{MAX_HEADER, Message, Piggyback};
 
+use crate::sys::IoVec;
+
 use super::flow::Level;
 use super::sendq::{Entry, What};
 use super::{OpError, Port, Session};
@@ -34,6 +36,11 @@ impl Outbox {
     /// No message is waiting that data must not overtake.
     pub(super) fn is_flushed(&self) -> bool {
         self.rx.is_empty() && self.tx.is_empty() && !self.ready_due
+    }
+
+    /// No message is due at all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.is_flushed() && !self.ack_due && !self.ping_due && !self.pong_due
     }
 
     /// The connection is over: nothing leaves any more.
@@ -164,6 +171,15 @@ impl Session {
         // that (`may_send`).
         let small = matches!(message, Message::Advert(a) if a.len <= self.cfg.inline_max);
         let idle = small && !pressing && !self.flow.must_return();
+        // What may wait for company does: it might wake a peer for nothing.
+        let alone = !relaxed || message == Message::Credit;
+        if what == What::Message
+            && alone
+            && !self.idle_posted
+            && port.send_now(&IoVec::EMPTY, &mut |head| self.header(message, head))
+        {
+            return true;
+        }
         let mut head = [0; MAX_HEADER];
         let len = match idle {
             true => self.header_with(message, Piggyback::default(), &mut head),

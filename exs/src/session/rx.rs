@@ -21,20 +21,57 @@ pub(super) struct Ring {
     pub(super) key: Option<Key>,
 }
 
+/// Where the bytes of a message are.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Came<'a> {
+    /// In a receive, or in our ring.
+    Memory(&'a Segment),
+    /// In a copy that is the caller's.
+    Copy(&'a [u8]),
+}
+
+impl Came<'_> {
+    fn len(self) -> usize {
+        match self {
+            Came::Memory(seg) => seg.len(),
+            Came::Copy(bytes) => bytes.len(),
+        }
+    }
+
+    fn copy_to(self, from: usize, dst: &Segment, to: usize, len: usize) {
+        match self {
+            Came::Memory(seg) => seg.copy_to(from, dst, to, len),
+            Came::Copy(bytes) => dst.write_at(to, &bytes[from..from + len]),
+        }
+    }
+}
+
 /// A message at hand: where it is, and where its data begin.
-type AtHand<'a> = Option<(&'a Segment, usize)>;
+type AtHand<'a> = Option<(Came<'a>, usize)>;
 
 impl Session {
     /// A message is in `slot` (exactly the received bytes). Afterwards the slot is
     /// free and must be posted again before the next `drive`, which tells the peer.
     pub fn handle_message(&mut self, now: Time, port: &mut dyn Port, slot: &Segment) {
+        self.take_in(now, port, Came::Memory(slot));
+    }
+
+    /// As [`Session::handle_message`], for a message that took no slot.
+    pub fn handle_bytes(&mut self, now: Time, port: &mut dyn Port, message: &[u8]) {
+        self.take_in(now, port, Came::Copy(message));
+    }
+
+    fn take_in(&mut self, now: Time, port: &mut dyn Port, came: Came<'_>) {
         if !self.hears(now) {
             return;
         }
         let mut head = [0; MAX_HEADER];
-        let len = slot.len().min(MAX_HEADER);
-        slot.read_at(0, &mut head[..len]);
-        let handled = Message::parse_prefix(&head[..len], slot.len())
+        let len = came.len().min(MAX_HEADER);
+        match came {
+            Came::Memory(seg) => seg.read_at(0, &mut head[..len]),
+            Came::Copy(bytes) => head[..len].copy_from_slice(&bytes[..len]),
+        }
+        let handled = Message::parse_prefix(&head[..len], came.len())
             .map_err(Violation::from)
             .and_then(|(message, pb, header)| {
                 self.flow.handle_received()?;
@@ -51,7 +88,7 @@ impl Session {
             });
         match handled {
             // The steps at hand come first in the machine's queue, and all are taken.
-            Ok(header) => self.drive_rx(port, Some((slot, header))),
+            Ok(header) => self.drive_rx(port, Some((came, header))),
             Err(violation) => self.fail(OpError::Protocol(violation)),
         }
     }
@@ -212,14 +249,14 @@ impl Session {
                 self.copy_ring(ring_off, op, off, len);
             }
             RxStep::CopyMessage { from, op, off, len } => {
-                if let Some((slot, header)) = at_hand {
+                if let Some((came, header)) = at_hand {
                     let from = header + index(from);
-                    self.copy_in(slot, from, op, off, len);
+                    self.copy_in(came, from, op, off, len);
                 }
             }
             RxStep::Stash { from, ring_off, len } => {
-                if let Some((slot, header)) = at_hand {
-                    self.stash(port, slot, header + index(from), ring_off, len);
+                if let Some((came, header)) = at_hand {
+                    self.stash(port, came, header + index(from), ring_off, len);
                 }
             }
             RxStep::Say(message) => self.out.rx.push_back(message),
@@ -275,12 +312,12 @@ impl Session {
         let Some(ring) = &self.ring else { return };
         let seg = ring.buf.seg.clone();
         let (first, rest) = split(&seg, ring_off, len);
-        self.copy_in(&seg, index(ring_off), op, off, first);
-        self.copy_in(&seg, 0, op, off + u64::from(first), rest);
+        self.copy_in(Came::Memory(&seg), index(ring_off), op, off, first);
+        self.copy_in(Came::Memory(&seg), 0, op, off + u64::from(first), rest);
     }
 
     /// Copies into a receive's buffer.
-    fn copy_in(&mut self, src: &Segment, from: usize, op: u64, off: u64, len: u32) {
+    fn copy_in(&mut self, src: Came<'_>, from: usize, op: u64, off: u64, len: u32) {
         let Some(recv) = self.recvs.get_mut(op) else { return };
         recv.copied = true;
         if std::mem::take(&mut recv.retracted) {
@@ -301,14 +338,14 @@ impl Session {
         }
     }
 
-    fn stash(&mut self, port: &mut dyn Port, slot: &Segment, from: usize, ring_off: u32, len: u32) {
+    fn stash(&mut self, port: &mut dyn Port, came: Came<'_>, from: usize, ring_off: u32, len: u32) {
         if len == 0 || !self.make_ring(port) {
             return;
         }
         if let Some(ring) = &self.ring {
             let (first, rest) = split(&ring.buf.seg, ring_off, len);
-            slot.copy_to(from, &ring.buf.seg, index(ring_off), index(first));
-            slot.copy_to(from + index(first), &ring.buf.seg, 0, index(rest));
+            came.copy_to(from, &ring.buf.seg, index(ring_off), index(first));
+            came.copy_to(from + index(first), &ring.buf.seg, 0, index(rest));
             self.count_copy(len.into());
         }
     }

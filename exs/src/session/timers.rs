@@ -51,6 +51,11 @@ impl Timers {
         self.idle_seen = false;
     }
 
+    /// Nothing is expected of the peer, and nothing is due by time.
+    pub(super) fn is_calm(&self) -> bool {
+        self.expecting.is_none() && !self.drop_stash
+    }
+
     /// Whether something is expected of the peer.
     pub(super) fn expect(&mut self, now: Time, expecting: bool) {
         self.expecting = expecting.then(|| self.expecting.unwrap_or(now));
@@ -68,8 +73,14 @@ impl Session {
         if self.ending.reason.is_some() || !matches!(self.link, Link::Mute | Link::Up) {
             return None;
         }
-        let sends = self.first_deadline(self.sends.iter().map(|(_, s)| s.deadline));
-        let recvs = self.first_deadline(self.recvs.iter().map(|(_, r)| r.deadline));
+        // Without a limit there are no deadlines, and there may be many operations.
+        let (limits, mixed) = (&self.cfg, self.timers.mixed);
+        let sends = (mixed || limits.send_timeout.is_some())
+            .then(|| self.first_deadline(self.sends.iter().map(|(_, s)| s.deadline)))
+            .flatten();
+        let recvs = (mixed || limits.recv_timeout.is_some())
+            .then(|| self.first_deadline(self.recvs.iter().map(|(_, r)| r.deadline)))
+            .flatten();
         let handshake = self.timers.handshake;
         let times =
             [sends, recvs, handshake, self.ending.deadline, self.grace_end(), self.ring_idle_at()];
@@ -153,7 +164,7 @@ impl Session {
         }
     }
 
-    fn grace_end(&self) -> Option<Time> {
+    pub(super) fn grace_end(&self) -> Option<Time> {
         let mut pending = self.timers.grace.iter().filter(|(_, what)| self.is_pending(*what));
         pending.next().map(|(until, _)| *until)
     }

@@ -314,6 +314,9 @@ impl Session {
         len: u32,
         message: Message,
     ) {
+        if self.inline_now(port, op, off, len, message) {
+            return;
+        }
         let Some(send) = self.sends.get(op) else { return };
         let Some(Source::Memory(iov)) = &send.source else { return };
         let mut sges = [NO_SGE; SGES];

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::ids::OpId;
 use crate::mem::{Access, Key, Segment};
-use crate::rnic::{Caps, Disconnect, FileRange, Mr, RnicError, SendWr, Sge};
+use crate::rnic::{Caps, Disconnect, FileRange, HEAD, Mr, RnicError, SendWr, Sge};
+use crate::sys::IoVec as Bytes;
 use crate::wire::exs::SocketKind;
 
 use super::OpError;
@@ -125,6 +126,14 @@ pub trait Port {
     fn caps(&self) -> &Caps;
     /// Posts to the send queue.
     fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), RnicError>;
+    /// Sends a small message at once (`Rnic::send_now`).
+    fn send_now(
+        &mut self,
+        _payload: &Bytes<'_>,
+        _head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
+    ) -> bool {
+        false
+    }
     /// Bytes of a file that one WRITE may take now. 0: later; the session is to be
     /// driven again then.
     fn file_room(&mut self) -> u64 {

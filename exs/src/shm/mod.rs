@@ -37,6 +37,7 @@ mod record;
 mod ring;
 mod rx;
 mod serve;
+mod short;
 mod source;
 mod tx;
 
@@ -49,11 +50,11 @@ use crate::mem::{Access, Key, KeyTable, MAX_SGE, Segment};
 use crate::rnic::queues::{CompletionQueue, ReceiveQueue};
 use crate::rnic::table;
 use crate::rnic::{
-    Caps, ConnParam, ConnReq, Cq, Disconnect, ListenOpts, Listener, Mr, Pd, Qp, QpAttr, QpState,
+    Caps, ConnParam, ConnReq, Cq, Disconnect, HEAD, ListenOpts, Listener, Mr, Pd, Qp, QpAttr, QpState,
     Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc,
 };
 use crate::rnic::timers::Timers;
-use crate::sys::{RandomSource, effective_uid};
+use crate::sys::{IoVec, RandomSource, effective_uid};
 use crate::time::Time;
 use serve::Source;
 
@@ -88,6 +89,8 @@ pub struct ShmRnic {
     ready: VecDeque<Source>,
     /// Connections that are looked at in memory; all others have said that they sleep.
     hot: Vec<u32>,
+    /// Whose turn it is among them to have a message taken out.
+    turn_of: usize,
     events: VecDeque<RnicEvent>,
     /// Completions on their way from a link to their queues.
     wcs: Vec<Wc>,
@@ -114,6 +117,7 @@ impl ShmRnic {
                 empty_reads: true,
                 pins: false,
                 owns_tcp_port: false,
+                doorbell_calls: false,
                 random_keys: true,
                 pads_private_data: false,
                 tells_solicited: true,
@@ -148,6 +152,7 @@ impl ShmRnic {
             timers: Timers::default(),
             ready: VecDeque::new(),
             hot: Vec::new(),
+            turn_of: 0,
             events: VecDeque::new(),
             wcs: Vec::new(),
         }
@@ -238,6 +243,17 @@ impl Rnic for ShmRnic {
     }
     fn flush(&mut self, qp: Qp, now: Time) {
         self.doorbell(qp, now);
+    }
+    fn send_now(
+        &mut self,
+        qp: Qp,
+        payload: &IoVec<'_>,
+        head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
+    ) -> bool {
+        self.pass_message(qp, payload, head)
+    }
+    fn take_message(&mut self, out: &mut [u8]) -> Option<(Qp, usize)> {
+        self.next_message(out)
     }
 
     fn listen(&mut self, addr: SocketAddr, opts: &ListenOpts) -> Result<Listener, RnicError> {

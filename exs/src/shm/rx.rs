@@ -11,7 +11,7 @@ use super::link::{End, Env, FOR_RECORDS, FOR_ROOM, Link, Note, Pass};
 use super::record::{
     BY_LANE, FULL, Head, INVALIDATE, Kind, PIECE, Piece, SOLICITED,
 };
-use super::ring::{Area, LANE, Mem, Word};
+use super::ring::{Area, LANE, Mem, RING, Word};
 use super::source::Unread;
 use crate::iwarp::RxBuf;
 use crate::mem::{Access, AccessFault, Key, MAX_SGE, Scope, Segment};
@@ -87,6 +87,16 @@ impl Rx {
         }
     }
 
+    /// The peer should hear how far we are before it runs out of room.
+    pub(super) fn is_behind(&self) -> bool {
+        self.pos - self.consumed > RING / 8
+    }
+
+    /// No record is under way, and one may come.
+    pub(super) fn is_free(&self) -> bool {
+        self.current.is_none() && !self.fin
+    }
+
     /// The receive that a record under way fills, if it ends early.
     pub(super) fn abandon(&mut self) -> Option<RxBuf> {
         self.current.take().and_then(|c| c.buf)
@@ -146,7 +156,7 @@ impl Link {
         }
     }
 
-    fn head(&self) -> Result<Head, End> {
+    pub(super) fn head(&self) -> Result<Head, End> {
         let mut raw = [0; FULL - 8];
         self.mem.get(Area::Ring, self.rx.pos + 8, &IoVecMut::new(&mut raw));
         Head::parse(&raw).ok_or(NONSENSE)

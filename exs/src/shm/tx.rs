@@ -28,7 +28,7 @@ use crate::rnic::{SendOp, TermCode, Wc, WcOp, WcStatus};
 use crate::sys::IoVec;
 
 /// Payload that always travels in its record.
-const IN_RECORD: usize = 8 << 10;
+pub(super) const IN_RECORD: usize = 8 << 10;
 /// Bytes of the lane that are filled before the peer is told.
 const STEP: u64 = 64 << 10;
 /// Bytes of one answer to a READ.
@@ -248,6 +248,24 @@ impl Tx {
         !self.full
     }
 
+    /// Nothing is before what is posted next.
+    pub(super) fn is_clear(&self) -> bool {
+        self.queue.is_empty() && !self.full && !self.fin
+    }
+
+    /// A record of so many bytes may be written. (A peer that says nonsense of how far it
+    /// is, is for `look` to deal with.)
+    pub(super) fn has_room_now(&mut self, len: u64, mem: &Mem) -> bool {
+        if self.pos + len - self.consumed > RING {
+            let consumed = mem.theirs(Word::Consumed);
+            if consumed < self.consumed || consumed > self.pos {
+                return false;
+            }
+            self.consumed = consumed;
+        }
+        self.pos + len - self.consumed <= RING
+    }
+
     /// Looks how far the peer is.
     fn look(&mut self, mem: &Mem) -> Result<(), End> {
         let consumed = mem.theirs(Word::Consumed);
@@ -290,7 +308,7 @@ impl Link {
     }
 
     /// Writes a record but for its tag; the caller hands it over.
-    fn write(&mut self, head: &Head, payload: impl FnOnce(&Mem, u64), pieces: &[Piece]) {
+    pub(super) fn write(&mut self, head: &Head, payload: impl FnOnce(&Mem, u64), pieces: &[Piece]) {
         let pos = self.tx.pos;
         let (raw, len) = head.emit();
         self.mem.put(Area::Ring, pos + 8, &IoVec::new(&raw[..len]));

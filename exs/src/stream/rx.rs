@@ -243,6 +243,12 @@ impl StreamRx {
         action
     }
 
+    /// `poll` would come to nothing.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.out.is_empty() && !self.wants_ack()
+    }
+
     /// Ring bytes freed since the last call. Whatever message goes to the peer next
     /// may carry them. None while they are held back (R1).
     pub fn take_freed(&mut self) -> u32 {

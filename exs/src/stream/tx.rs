@@ -266,6 +266,12 @@ impl StreamTx {
         self.ops.len()
     }
 
+    /// No operation has not ended, and nothing is to be polled.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.ops.is_empty() && self.out.is_empty()
+    }
+
     /// The ring's address, which `Target::Ring` counts from.
     #[must_use]
     pub fn ring(&self) -> Option<RemoteRing> {

@@ -26,8 +26,9 @@ pub struct Clock {
     nanos: AtomicU64,
     /// Nanoseconds a tick, times 2^32; 0 while not known.
     scale: AtomicU64,
-    /// What was told last: never less again.
+    /// What was told last, by `now` and by `now_locked`: never less again.
     last: AtomicU64,
+    last_locked: AtomicU64,
 }
 
 /// The processor's counter; 0 where there is none that we read.
@@ -51,6 +52,7 @@ impl Default for Clock {
             nanos: AtomicU64::new(0),
             scale: AtomicU64::new(0),
             last: AtomicU64::new(0),
+            last_locked: AtomicU64::new(0),
         }
     }
 
@@ -61,8 +63,19 @@ impl Clock {
     pub fn now(&self) -> Time {
         let ns = self.by_counter().unwrap_or_else(|| self.by_kernel());
         // Two cores' counters may differ by a little.
+        let ns = ns.max(self.last_locked.load(Ordering::Relaxed));
         let last = self.last.fetch_max(ns, Ordering::Relaxed);
         Time::from_nanos(ns.max(last))
+    }
+
+    /// As `now`, for callers who hold a lock that all callers of this one hold: they come
+    /// one after the other, which saves an atomic exchange.
+    pub fn now_locked(&self) -> Time {
+        let ns = self.by_counter().unwrap_or_else(|| self.by_kernel());
+        let ns = ns.max(self.last.load(Ordering::Relaxed));
+        let ns = ns.max(self.last_locked.load(Ordering::Relaxed));
+        self.last_locked.store(ns, Ordering::Relaxed);
+        Time::from_nanos(ns)
     }
 
     fn by_counter(&self) -> Option<u64> {
@@ -114,7 +127,8 @@ mod tests {
         let mut last = clock.now();
         while begun.elapsed() < Duration::from_millis(50) {
             let before = begun.elapsed();
-            let now = clock.now();
+            let locked = begun.elapsed().subsec_nanos() % 2 == 0;
+            let now = if locked { clock.now_locked() } else { clock.now() };
             assert!(now >= last);
             // The clock is older than `begun`, so it is never behind it by more than the
             // counter's error in a millisecond of trust.

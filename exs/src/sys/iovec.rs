@@ -67,6 +67,22 @@ impl<'a> IoVec<'a> {
     pub fn is_empty(&self) -> bool {
         self.raw.iov_len == 0
     }
+
+    /// Copies the bytes to the beginning of `to`, which has room for them.
+    pub fn copy_to(&self, to: &mut [u8]) {
+        assert!(self.len() <= to.len(), "{} bytes for {}", self.len(), to.len());
+        if !self.is_empty() {
+            // SAFETY: mapped for `'a` (whoever made this answers for it), and `to` has the
+            // room; it is an exclusive reference, so they do not overlap.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    self.raw.iov_base.cast(),
+                    to.as_mut_ptr(),
+                    self.len(),
+                );
+            };
+        }
+    }
 }
 
 impl<'a> IoVecMut<'a> {

@@ -109,6 +109,7 @@ impl SoftRnic {
                 windows: true,
                 srq_waits: true,
                 owns_tcp_port: true,
+                doorbell_calls: true,
                 random_keys: true,
                 pads_private_data: false,
                 tells_solicited: true,

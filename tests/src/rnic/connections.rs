@@ -290,6 +290,29 @@ pub fn closing_a_listener_drops_requests<H: Harness>() {
     assert!(w.rnics[1].close_listener(listener).is_err());
 }
 
+/// A listener that was closed, with a caller that has no answer, gives its address back at
+/// once: the next one listens there, and is called.
+pub fn a_closed_listener_gives_its_port_back<H: Harness>() {
+    let mut w = World::<H>::new(2);
+    let (mut listener, addr) = w.listen(1, H::local());
+    for _ in 0..5 {
+        let early = w.end(0);
+        connect(&mut w, early, addr, &param(&[]));
+        w.request(1);
+        w.rnics[1].close_listener(listener).unwrap();
+        let (next, same) = w.listen(1, addr);
+        assert_eq!(same, addr);
+        came_to_nothing(&mut w, early);
+        let (a, b) = (w.end(0), w.end(1));
+        connect(&mut w, a, addr, &param(&[]));
+        let (req, _) = w.request(1);
+        let now = w.now();
+        w.rnics[1].accept(req, b.qp, &param(&[]), now).unwrap();
+        w.established(a);
+        listener = next;
+    }
+}
+
 /// Two hundred connections started at once all come up and all work.
 pub fn two_hundred_at_once<H: Harness>() {
     let mut w = World::<H>::new(2);

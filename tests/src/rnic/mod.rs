@@ -16,6 +16,7 @@ pub mod files;
 pub mod immediate;
 pub mod objects;
 pub mod refusals;
+pub mod short;
 pub mod teardown;
 mod tools;
 pub mod transfers;
@@ -78,6 +79,7 @@ macro_rules! rnic_contract {
                 requests_vanish_with_their_caller,
                 states_and_calls,
                 closing_a_listener_drops_requests,
+                a_closed_listener_gives_its_port_back,
                 two_hundred_at_once,
                 what_can_be_reached,
                 few_reads_at_a_time,
@@ -101,6 +103,12 @@ macro_rules! rnic_contract {
                 crc_protects_all_of_it,
                 queues_are_bounded,
                 a_solicited_event_is_told,
+            }
+            short {
+                messages_pass_without_completions,
+                nothing_is_overtaken,
+                completions_come_first,
+                what_does_not_fit_takes_the_long_way,
             }
             immediate {
                 an_immediate_is_delivered,
@@ -134,6 +142,7 @@ macro_rules! rnic_contract {
             }
             teardown {
                 orderly_sends_what_was_posted,
+                short_lives_end_well,
                 orderly_both_at_once,
                 abort_flushes_both_sides,
                 destroy_cuts_the_connection,

@@ -51,6 +51,30 @@ pub fn orderly_sends_what_was_posted<H: Harness>() {
     }
 }
 
+/// Connections that are over with their first message: it may be there before the network's
+/// last word of the start-up, and whoever accepted ends in order all the same, or at once.
+pub fn short_lives_end_well<H: Harness>() {
+    let mut w = World::<H>::new(2);
+    let (_, addr) = w.listen(1, H::local());
+    for round in 0..20 {
+        let (a, b) = (w.end(0), w.end(1));
+        let now = w.now();
+        w.rnics[0].connect(a.qp, addr, &param(&[]), now).unwrap();
+        let (req, _) = w.request(1);
+        w.recv(b, 1, &[]);
+        let now = w.now();
+        w.rnics[1].accept(req, b.qp, &param(&[]), now).unwrap();
+        w.established(a);
+        w.send(a, &send_wr(2, &[]));
+        w.established(b);
+        assert_eq!(w.received(b).status, WcStatus::Success);
+        let orderly = round % 2 == 0;
+        w.disconnect(b, if orderly { Disconnect::Orderly } else { Disconnect::Abort });
+        w.ended(b, |cause| cause != DisconnectCause::Broken(libc::ETIMEDOUT));
+        w.ended(a, |cause| !orderly || cause == DisconnectCause::Orderly);
+    }
+}
+
 /// Both sides may ask at the same time.
 pub fn orderly_both_at_once<H: Harness>() {
     let (mut w, p) = World::<H>::pair();

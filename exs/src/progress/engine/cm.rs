@@ -6,8 +6,8 @@ use super::domain::Place;
 use super::post::Ticket;
 use super::sock::{Request, Sock, State};
 use super::{Engine, Error, SockId};
-use crate::progress::context::SocketHandle;
-use crate::progress::event::{Bufs, EventKind, RawEvent};
+use crate::progress::handle::SocketHandle;
+use crate::progress::event::{Bufs, EventKind, Guest, RawEvent};
 use crate::progress::route::Route;
 use crate::rnic::{
     CmEvent, ConnParam, ConnReq, DisconnectCause, Listener, Qp, RnicError, RnicEvent,
@@ -85,7 +85,8 @@ impl Engine {
             }
             let mut event = RawEvent::new(op.token, EventKind::Accept);
             let handle = SocketHandle::new(context, child);
-            event.accepted = peer.map(|p| (handle, p));
+            let accepted = peer.map(|p| (handle, p));
+            event.guest = Some(Box::new(Guest { accepted, ..Guest::default() }));
             self.deliver(op, event);
         }
         // There may be room now for requests that wait.

@@ -10,9 +10,10 @@ use crate::mem::{Access, Buffer, Key, Region, Segment};
 use crate::progress::Error;
 use crate::progress::options::Transport;
 use crate::rnic::{
-    Caps, Cq, Disconnect, Mr, Qp, QpAttr, Rnic, RnicError, SendWr, Wc,
+    Caps, Cq, Disconnect, HEAD, Mr, Qp, QpAttr, Rnic, RnicError, SendWr, Wc,
 };
 use crate::session::{Buf, Port};
+use crate::sys::IoVec;
 use crate::time::Time;
 
 /// Completions of all connections that may wait at a time. They are taken out with
@@ -263,6 +264,14 @@ impl Port for SockPort<'_> {
             }
             _ => self.device.rnic.post_send(self.qp, wr),
         }
+    }
+
+    fn send_now(
+        &mut self,
+        payload: &IoVec<'_>,
+        head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
+    ) -> bool {
+        self.device.rnic.send_now(self.qp, payload, head)
     }
 
     fn file_room(&mut self) -> u64 {

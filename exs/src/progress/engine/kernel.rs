@@ -10,7 +10,7 @@ use super::post::Ticket;
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
 use crate::plain::{End, Failure, Pieces, Posted, Request, Target};
-use crate::progress::event::{Bufs, EventKind, RawEvent, Readiness};
+use crate::progress::event::{Bufs, EventKind, Guest, RawEvent, Readiness};
 use crate::rnic::FileRange;
 use crate::session::OpError;
 use crate::time::Time;
@@ -121,11 +121,15 @@ impl Engine {
             let mut event = RawEvent::new(op.token, op.kind);
             let End { bytes, total, eof, from, accepted, revents, result } = end;
             (event.bytes, event.total, event.eof) = (bytes, total, eof);
-            (event.peer, event.readiness) = (from, readiness(revents));
-            if let Some((fd, peer)) = accepted {
-                (event.descriptor, event.peer) = (Some(fd), Some(peer));
-            }
-            event.result = result.map_err(|why| error(why, op.kind));
+            event.readiness = readiness(revents);
+            let (descriptor, peer) = match accepted {
+                Some((fd, peer)) => (Some(fd), Some(peer)),
+                None => (None, from),
+            };
+            event.guest = peer.map(|p| {
+                Box::new(Guest { accepted: None, descriptor, peer: Some(p) })
+            });
+            event.error = result.err().map(|why| Box::new(error(why, op.kind)));
             self.deliver(op, event);
         }
     }

@@ -28,11 +28,13 @@ mod onesided;
 mod ops;
 mod parts;
 mod post;
+mod short;
 mod silence;
 mod slots;
 mod sock;
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -46,7 +48,7 @@ use super::event::{EventKind, RawEvent, Readiness};
 use super::queue::Waiter;
 use super::{Error, Options, Transport};
 use crate::ids::OpId;
-use crate::mem::{Key, ReleaseRegistration};
+use crate::mem::{Key, KeyHasher, ReleaseRegistration};
 use crate::plain::Plain;
 use crate::rnic::{Listener, Qp, Ready, Rnic, Wc, WcOp, WcStatus};
 use crate::session::{Counters, Done};
@@ -132,7 +134,7 @@ pub(crate) struct Engine {
     silences: silence::Silences,
     socks: slab::Slab<Sock>,
     generation: u32,
-    by_qp: HashMap<(usize, Qp), u32>,
+    by_qp: HashMap<(usize, Qp), u32, BuildHasherDefault<KeyHasher>>,
     by_listener: HashMap<(usize, Listener), u32>,
     ops: OpTable,
     groups: HashMap<OpId, Group>,
@@ -142,6 +144,12 @@ pub(crate) struct Engine {
     dirty: Vec<u32>,
     lazy: Vec<u32>,
     wcs: Vec<Wc>,
+    /// Where a message lies that was taken by the short way.
+    message: Box<[u8]>,
+    /// The call under way has left nothing to settle.
+    passed: bool,
+    /// What the call under way has posted may wait for others.
+    share: bool,
     released: Arc<Released>,
     home: Arc<dyn ReleaseRegistration>,
     /// Threads to wake when the lock is let go.
@@ -170,7 +178,7 @@ impl Engine {
             silences: silence::Silences::default(),
             socks: slab::Slab::new(),
             generation: 0,
-            by_qp: HashMap::new(),
+            by_qp: HashMap::default(),
             by_listener: HashMap::new(),
             ops: OpTable::default(),
             groups: HashMap::new(),
@@ -179,6 +187,9 @@ impl Engine {
             dirty: Vec::new(),
             lazy: Vec::new(),
             wcs: Vec::with_capacity(256),
+            message: vec![0; slots::SLOT as usize].into_boxed_slice(),
+            passed: false,
+            share: false,
             released,
             home,
             wake: Vec::new(),
@@ -243,6 +254,7 @@ impl Engine {
     pub(super) fn run(&mut self, now: Time, spin: bool) -> bool {
         self.counters.runs += 1;
         self.collect_released(now);
+        self.skim(now);
         let mut more = false;
         for d in &mut self.devices {
             if spin {
@@ -261,7 +273,9 @@ impl Engine {
     /// urgent may wait for the next doorbell.
     pub(super) fn settle(&mut self, now: Time, lazy: bool) {
         for _ in 0..ROUNDS {
-            self.reap(now);
+            if self.dirty.is_empty() {
+                self.reap(now);
+            }
             if self.dirty.is_empty() {
                 return;
             }
@@ -364,6 +378,9 @@ impl Engine {
             && let s = &mut self.socks[index as usize]
             && let (Some(session), domain) = (s.session.as_mut(), s.place.domain)
         {
+            if recv {
+                s.burst.end();
+            }
             match (recv, wc.op, wc.imm) {
                 (false, ..) => session.handle_wc(now, &wc),
                 (true, WcOp::RecvWriteImm, Some(imm)) if wc.status == WcStatus::Success => {
@@ -393,7 +410,8 @@ impl Engine {
             let d = &mut self.devices[s.place.device];
             if session.drive(now, &mut d.port(s.place.domain, qp, now)) {
                 let soon = session.urgent() || session.soon();
-                if session.urgent() || (soon && !lazy_allowed) {
+                let shares = std::mem::take(&mut self.share) && lazy_allowed;
+                if (session.urgent() && !shares) || (soon && !lazy_allowed) {
                     d.rnic.flush(qp, now);
                 } else if soon && !s.lazy {
                     s.lazy = true;
@@ -423,7 +441,7 @@ impl Engine {
         event.bytes = done.bytes;
         event.total = done.total;
         event.eof = done.eof;
-        event.result = done.result.map_err(Error::Op);
+        event.error = done.result.err().map(|e| Box::new(Error::Op(e)));
         self.deliver(op, event);
     }
 
@@ -439,7 +457,7 @@ impl Engine {
         if let Some(mut op) = self.ops.remove(id) {
             self.release_memory(&mut op, 0);
             let mut event = RawEvent::new(op.token, op.kind);
-            event.result = result;
+            event.error = result.err().map(Box::new);
             self.deliver(op, event);
         }
     }

@@ -318,7 +318,7 @@ impl Engine {
         }
         let mut event = RawEvent::new(op.token, op.kind);
         event.bytes = g.bytes;
-        event.result = g.failed.or(g.cut.map(Error::Op)).map_or(Ok(()), Err);
+        event.error = g.failed.or(g.cut.map(Error::Op)).map(Box::new);
         let op = super::Op { bufs: Bufs::Many(g.bufs), ..op };
         self.deliver(op, event);
     }

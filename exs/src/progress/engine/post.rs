@@ -89,7 +89,8 @@ impl Engine {
     ) -> Result<(), (Error, Bufs)> {
         match posted {
             Ok(()) => {
-                if let Some(op) = self.ops.get_mut(op) {
+                let plain = bounce.is_none() && temp.as_slice().is_empty();
+                if !plain && let Some(op) = self.ops.get_mut(op) {
                     (op.temp, op.bounce) = (temp, bounce);
                 }
                 Ok(())
@@ -109,6 +110,10 @@ impl Engine {
         bufs: Bufs,
         now: Time,
     ) -> Result<(), (Error, Bufs)> {
+        let bufs = match self.send_now(id, ticket, bufs, now) {
+            Ok(()) => return Ok(()),
+            Err(bufs) => bufs,
+        };
         let place = match self.checked(id) {
             Ok(d) => d,
             Err(e) => return Err((e, bufs)),
@@ -118,6 +123,7 @@ impl Engine {
             Err(e) => return Err((e, bufs)),
         };
         let Prepared { iov, temp, bounce } = p;
+        self.note_send(id, usize::try_from(iov.len()).unwrap_or(usize::MAX), now);
         let op = self.book(id, ticket, EventKind::Send, bufs);
         let posted = self.session_post(id, |s| {
             s.post_send(now, op, Source::Memory(iov)).map_err(|(e, _)| e)
@@ -144,8 +150,21 @@ impl Engine {
         let Prepared { iov, temp, bounce } = p;
         let op = self.book(id, ticket, EventKind::Recv, bufs);
         let opts = RecvOpts { waitall: flags.waitall, peek: flags.peek };
-        let posted =
-            self.session_post(id, |s| s.post_recv(now, op, iov, opts).map_err(|(e, _)| e));
+        let (settled, posted) = match self.sock(id) {
+            Ok(s) => match s.open_session() {
+                Ok(session) => {
+                    let posted = session.post_recv(now, op, iov, opts).map_err(|(e, _)| e);
+                    // Most receives wait, and nobody need be told.
+                    (session.is_settled() && !session.has_done(), posted)
+                }
+                Err(e) => (true, Err(e)),
+            },
+            Err(_) => (true, Err(OpError::Shutdown)),
+        };
+        match settled {
+            true => self.passed = true,
+            false => self.mark(id.index),
+        }
         self.conclude(place, op, (temp, bounce), posted)
     }
 

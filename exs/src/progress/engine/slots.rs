@@ -27,11 +27,18 @@ const PATIENT_MAX: usize = 1024;
 const STRICT_MAX: usize = 32 << 10;
 /// Credits of a connection, by whether its peer can wait for a slot.
 const CREDITS_PATIENT: u16 = 32;
+/// The same where memory is not pinned: a peer that sends small messages one after the
+/// other has that many on their way before it must wait to hear.
+const CREDITS_SOFTWARE: u16 = 128;
 const CREDITS_STRICT: u16 = 8;
 
 /// Receives that a peer may use before it hears of them again.
 pub(super) fn credits(caps: &Caps) -> u16 {
-    if caps.srq_waits { CREDITS_PATIENT } else { CREDITS_STRICT }
+    match (caps.srq_waits, caps.pins) {
+        (true, false) => CREDITS_SOFTWARE,
+        (true, true) => CREDITS_PATIENT,
+        (false, _) => CREDITS_STRICT,
+    }
 }
 
 /// The slots of a device.

@@ -9,6 +9,7 @@ use super::device::Device;
 use super::dial::Dial;
 use super::domain::Place;
 use super::ops::TempMrs;
+use super::short::Burst;
 use crate::ids::OpId;
 use crate::mem::{Buffer, Key};
 use crate::progress::event::{Interest, Readiness};
@@ -110,6 +111,8 @@ pub(super) struct Sock {
     pub(super) held: bool,
     /// Posted WRs wait for the doorbell.
     pub(super) lazy: bool,
+    /// Small sends in a row.
+    pub(super) burst: Burst,
     /// On the list of sockets to be looked after.
     pub(super) dirty: bool,
     /// The deadline that stands in the timer table.
@@ -137,6 +140,7 @@ impl Sock {
             past: Counters::default(),
             held: true,
             lazy: false,
+            burst: Burst::default(),
             dirty: false,
             timer: None,
         }

@@ -34,6 +34,7 @@ impl World {
         let wrs = [plan.cfg[0].max_send_wr, plan.cfg[1].max_send_wr];
         let mut net = Net::new(Rng::new(rng.next()), [plan.caps.clone(), plan.caps.clone()], wrs);
         net.delay = plan.delay;
+        net.passes = rng.below(5);
         for (side, cfg) in net.sides.iter_mut().zip(&plan.cfg) {
             (side.slots, side.slot, side.ord) = (cfg.credits, cfg.slot as usize, 2);
             side.caps.empty_reads = !cfg.confirm;
@@ -83,8 +84,16 @@ impl World {
     /// Drives a session and takes out what has ended.
     fn settle(&mut self, side: usize) {
         let now = self.net.now;
+        let session = self.session(side);
+        // An idle ring's time is for the caller to set again: it is far off.
+        let quiet = |t: Option<Time>| t.filter(|t| *t < now + Duration::from_secs(1));
+        let (settled, ended) = (session.is_settled(), session.has_done());
+        let timer = quiet(session.next_timeout());
         let (posted, urgent, soon) =
             self.with(side, |s, end| (s.drive(now, end), s.urgent(), s.soon()));
+        let session = self.session(side);
+        let idle = !posted && session.has_done() == ended && quiet(session.next_timeout()) == timer;
+        assert!(!settled || idle, "side {side} had something to do: {:?}", self.plan);
         // What is neither may wait for ever, if nothing else leaves.
         if posted && (urgent || soon) {
             self.net.flush(side, urgent);
@@ -162,6 +171,12 @@ impl World {
     fn arrive(&mut self, side: usize) {
         let now = self.net.now;
         match self.net.arrive(side) {
+            Arrival::Message(slot) if self.rng.one_in(2) => {
+                let mut bytes = vec![0; slot.len()];
+                slot.read_at(0, &mut bytes);
+                self.with(side, |s, end| s.handle_bytes(now, end, &bytes));
+                self.net.sides[side].slots += 1;
+            }
             Arrival::Message(slot) => {
                 self.with(side, |s, end| s.handle_message(now, end, &slot));
                 self.net.sides[side].slots += 1;

@@ -34,6 +34,25 @@ impl StreamTx {
         chunk.direct || chunk.inline || matches!(self.grant, Grant::Granted(_))
     }
 
+    /// Where a send of `len` bytes goes that rides in its announcement, is over as soon as
+    /// that is written, and has nothing before it: true if direct (R3). It is as if it had
+    /// been posted, polled and handled in one. None if it must take the long way.
+    pub fn pass(&mut self, len: u32) -> Option<bool> {
+        let idle = self.ops.is_empty() && self.out.is_empty() && !self.fin_sent;
+        if !idle || len == 0 || len > self.cfg.inline_max.min(self.cfg.max_chunk) {
+            return None;
+        }
+        let direct = match self.adverts.front() {
+            Some(advert) if advert.len >= len => true,
+            None if self.ring.room() >= len => false,
+            _ => return None,
+        };
+        self.file_advert = None;
+        let _target = if direct { self.take_advert(len) } else { self.take_ring(len) };
+        self.seq += u64::from(len);
+        Some(direct)
+    }
+
     /// Takes the chunk that `next_chunk` found.
     pub(super) fn transfer(&mut self, chunk: &Chunk) -> TxAction {
         let len = chunk.len;

@@ -162,3 +162,77 @@ fn refuses_what_no_honest_receiver_sends() {
     assert_eq!(all(&mut tx), [TxAction::Withdrawn]);
     tx.handle_withdraw().expect("after the answer");
 }
+
+/// Sends of these lengths after what `begin` does, one after the other: by the long way,
+/// or by the short one where that is open.
+fn roads(begin: impl Fn(&mut StreamTx), lens: &[u32]) -> [(StreamTx, Vec<Option<bool>>); 2] {
+    [false, true].map(|short| {
+        let mut tx = StreamTx::new(CFG);
+        begin(&mut tx);
+        let mut went = Vec::new();
+        for (op, len) in (1..).zip(lens) {
+            if short && let Some(direct) = tx.pass(*len) {
+                went.push(Some(direct));
+                continue;
+            }
+            tx.post_send(op, u64::from(*len));
+            let mut way = None;
+            while let Some(action) = tx.poll(true) {
+                if let TxAction::Transfer { op, len, target, .. } = action {
+                    way = Some(matches!(target, Target::Direct { .. }));
+                    tx.handle_sent(op, len);
+                }
+            }
+            went.push(way);
+        }
+        (tx, went)
+    })
+}
+
+#[test]
+fn the_short_way_leaves_the_same_state() {
+    let shown = |lens: &'static [(u64, u32, bool)]| {
+        move |tx: &mut StreamTx| {
+            for (seq, len, waitall) in lens {
+                tx.handle_advert(advert(*seq, 0, *len, *waitall)).expect("fits");
+            }
+        }
+    };
+    let lens = [3, 10, 7, 1, 10, 5, 9, 10, 10, 8];
+    let cases: [&[(u64, u32, bool)]; 5] = [
+        &[],
+        &[(0, 10, false), (10, 3, false)],
+        &[(0, 20, true)],
+        &[(0, 2, true)],
+        &[(0, 9, false)],
+    ];
+    for case in cases {
+        for n in 0..=lens.len() {
+            let [long, short] = roads(shown(case), &lens[..n]);
+            assert_eq!(long, short, "{case:?} {n}");
+        }
+    }
+}
+
+#[test]
+fn the_short_way_is_closed_where_something_is_in_the_way() {
+    let fresh = || StreamTx::new(CFG);
+    assert_eq!(fresh().pass(10), Some(false));
+    assert_eq!((fresh().pass(0), fresh().pass(11)), (None, None), "empty, or not inline");
+    let mut tx = fresh();
+    tx.post_send(1, 50);
+    assert_eq!(tx.pass(1), None, "a send waits for the ring's address");
+    let mut tx = fresh();
+    tx.shutdown(1);
+    assert_eq!(tx.pass(1), None, "the stream has ended");
+    let mut tx = fresh();
+    tx.handle_withdraw().expect("the first");
+    assert_eq!(tx.pass(1), None, "an answer goes before it");
+    let mut tx = fresh();
+    tx.handle_advert(advert(0, 0, 4, true)).expect("fits");
+    assert_eq!(tx.pass(5), None, "more than the receive takes");
+    assert_eq!(tx.pass(4), Some(true));
+    let mut tx = fresh();
+    let passed = (0..11).map_while(|_| tx.pass(10)).count();
+    assert_eq!(passed, 10, "the ring is full then");
+}

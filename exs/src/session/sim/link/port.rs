@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::mem::{Access, Key, Region, Segment};
 use crate::rnic::{
-    Caps, Disconnect, DisconnectCause, Mr, QpState, RnicError, SendOp, SendWr, Sge, WcOp, WcStatus,
+    Caps, Disconnect, DisconnectCause, HEAD, Mr, QpState, RnicError, SendOp, SendWr, Sge, WcOp, WcStatus,
 };
 use crate::session::{Buf, Port};
+use crate::sys::IoVec;
 
 use super::{Frame, Net, Posted, Side, Track, Window};
 
@@ -85,6 +86,30 @@ impl Port for End<'_> {
             Posted { wr: wr.wr_id, op: wr.op, copied, parts: later, file: wr.file.clone() };
         s.posted.push_back(posted);
         Ok(())
+    }
+
+    fn send_now(
+        &mut self,
+        payload: &IoVec<'_>,
+        head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
+    ) -> bool {
+        // Nothing overtakes what was posted, and an RNIC may refuse for reasons of its own.
+        let s = self.me();
+        let clear = s.state == QpState::Rts && s.posted.is_empty();
+        let passes = self.net.passes;
+        if !clear || passes == 0 || !self.net.rng.one_in(passes) {
+            return false;
+        }
+        let mut bytes = [0; HEAD];
+        let len = head(&mut bytes);
+        if len == 0 {
+            return false;
+        }
+        let mut data = vec![0; len + payload.len()];
+        data[..len].copy_from_slice(&bytes[..len]);
+        payload.copy_to(&mut data[len..]);
+        self.net.pass(self.side, data);
+        true
     }
 
     fn bind(&mut self, mr: Mr, addr: u64, len: u64, access: Access) -> Result<Key, RnicError> {

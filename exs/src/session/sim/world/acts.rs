@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::mem::Access;
-use crate::session::{OpError, RecvOpts, Source};
+use crate::session::{Buf, Done, OpError, RecvOpts, Source};
 
 use super::super::user::{Kind, Op, Sent, file_source, iovec};
 use super::World;
@@ -93,6 +93,12 @@ impl World {
             let bufs = self.users[side].memory(&mut self.net, side, &sizes, &data);
             (Source::Memory(iovec(&bufs)), bufs, data, len)
         };
+        if let [buf] = &bufs[..]
+            && self.with(side, |s, end| s.send_now(end, &buf.seg.io_vec(0, len)))
+        {
+            drop(source);
+            return self.passed(side, op, data, bufs);
+        }
         match self.with(side, |s, _| s.post_send(now, op, source)) {
             Ok(()) => {
                 if self.trace {
@@ -113,6 +119,19 @@ impl World {
                 }
             }
         }
+    }
+
+    /// A send was over at once.
+    fn passed(&mut self, side: usize, op: u64, data: Vec<u8>, bufs: Vec<Buf>) {
+        if self.trace {
+            eprintln!("{:?} {side}: send {op} of {} at once", self.net.now, data.len());
+        }
+        let (bytes, stream, real) = (data.len() as u64, self.stream(), data.len());
+        let user = &mut self.users[side];
+        user.sends.push_back(Sent { data, real, cut: false, end: None });
+        user.ops.insert(op, Op { kind: Kind::Send(user.sends.len() - 1), bufs });
+        let done = Done { op, bytes, total: bytes, eof: false, result: Ok(()) };
+        user.done(&mut self.net, side, &done, stream, true);
     }
 
     fn post_recv(&mut self, side: usize) {

@@ -1,0 +1,151 @@
+//! The short way of small messages through the engine: without an entry in the table of
+//! operations for a send that is over at once, and without a round of everything for a
+//! message that came. Whatever is out of the ordinary is left to the long way.
+
+use std::time::Duration;
+
+use super::post::Ticket;
+use super::sock::State;
+use super::{Engine, SockId};
+use crate::progress::event::{Bufs, EventKind, RawEvent};
+use crate::rnic::Qp;
+use crate::time::Time;
+
+/// Sends of a burst that leave one by one; and how many of those after them leave together.
+const ALONE: u32 = 4;
+const TOGETHER: u32 = 32;
+/// Bytes of a send that others may be kept for.
+const SHARED: usize = 1 << 10;
+/// A pause that ends a burst.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// Small sends that follow each other on one socket, without a word of the peer's between
+/// them. Where the doorbell is a system call (`Caps::doorbell_calls`), they share it: the
+/// thread that posts rings it when it dequeues, as for what is never urgent, or with every
+/// [`TOGETHER`]th.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Burst {
+    sends: u32,
+    last: Time,
+}
+
+impl Burst {
+    /// One more; true if it may wait for others.
+    fn grow(&mut self, len: usize, now: Time) -> bool {
+        if now.since(self.last) > PAUSE || len > SHARED {
+            self.sends = 0;
+        }
+        (self.sends, self.last) = (self.sends.wrapping_add(1), now);
+        self.sends > ALONE && !self.sends.is_multiple_of(TOGETHER)
+    }
+
+    /// The peer has spoken.
+    pub(super) fn end(&mut self) {
+        self.sends = 0;
+    }
+}
+
+/// Messages taken from a device before the others have their turn.
+const MESSAGES: usize = 256;
+
+impl Engine {
+    /// Sends one small buffer at once, if nothing is in the way. Gives it back if not.
+    pub(super) fn send_now(
+        &mut self,
+        id: SockId,
+        ticket: &Ticket<'_>,
+        bufs: Bufs,
+        now: Time,
+    ) -> Result<(), Bufs> {
+        let Bufs::One(buffer) = &bufs else { return Err(bufs) };
+        let len = buffer.len();
+        let s = self.socks.get_mut(id.index as usize).filter(|s| s.generation == id.generation);
+        let sent = match s {
+            Some(s) if s.state == State::Open && len > 0 => match (s.session.as_mut(), s.qp) {
+                (Some(session), Some(qp)) => {
+                    let d = &mut self.devices[s.place.device];
+                    session.send_now(&mut d.port(s.place.domain, qp, now), &buffer.io_vec())
+                }
+                _ => false,
+            },
+            _ => false,
+        };
+        if !sent {
+            return Err(bufs);
+        }
+        self.passed = true;
+        let mut event = RawEvent::new(ticket.token, EventKind::Send);
+        (event.bytes, event.total) = (len as u64, len as u64);
+        (event.bufs, event.tag) = (bufs, ticket.tag);
+        self.counters.events += 1;
+        ticket.queue.push(event, &mut self.wake);
+        Ok(())
+    }
+
+    /// Notes a send that takes the long way.
+    pub(super) fn note_send(&mut self, id: SockId, len: usize, now: Time) {
+        if let Some(s) = self.socks.get_mut(id.index as usize)
+            && self.devices[s.place.device].rnic.caps().doorbell_calls
+        {
+            self.share = s.burst.grow(len, now);
+        }
+    }
+
+    /// A call is over: what it has said counts for no other.
+    pub(in crate::progress) fn end_call(&mut self) {
+        (self.share, self.passed) = (false, false);
+    }
+
+    /// True once if the call under way has taken the short way, so that there is nothing to
+    /// settle.
+    pub(in crate::progress) fn has_passed(&mut self) -> bool {
+        std::mem::take(&mut self.passed) && self.dirty.is_empty()
+    }
+
+    /// Takes small messages straight out of the devices; true if there were any.
+    pub(in crate::progress) fn skim(&mut self, now: Time) -> bool {
+        let mut any = false;
+        for device in 0..self.devices.len() {
+            let mut left = MESSAGES;
+            while left > 0
+                && let Some((qp, len)) =
+                    self.devices[device].rnic.take_message(&mut self.message)
+            {
+                left -= 1;
+                self.message_came(device, qp, len, now);
+            }
+            any |= left < MESSAGES;
+            self.more |= left == 0;
+        }
+        any
+    }
+
+    /// What is left to do when messages were skimmed.
+    pub(in crate::progress) fn settle_rest(&mut self, now: Time) {
+        if !self.dirty.is_empty() {
+            self.settle(now, false);
+            self.ring_doorbells(now);
+        }
+    }
+
+    fn message_came(&mut self, device: usize, qp: Qp, len: usize, now: Time) {
+        let Some(&index) = self.by_qp.get(&(device, qp)) else { return };
+        let s = &mut self.socks[index as usize];
+        let Some(session) = s.session.as_mut() else { return };
+        let mut port = self.devices[device].port(s.place.domain, qp, now);
+        session.handle_bytes(now, &mut port, &self.message[..len]);
+        if !session.is_settled() || !s.polls.is_empty() {
+            return self.mark(index);
+        }
+        while let Some(done) =
+            self.socks[index as usize].session.as_mut().and_then(|s| s.poll_done())
+        {
+            self.finish(done, now);
+        }
+        // Data that moved may have set the ring's idle time going again; others do not
+        // come nearer by a message.
+        if self.socks[index as usize].timer.is_none() {
+            self.set_timer(index);
+        }
+    }
+}

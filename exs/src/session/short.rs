@@ -1,0 +1,97 @@
+//! The short way of small messages.
+//!
+//! Most of what a session keeps is for operations that wait: for credits, for an address,
+//! for a completion. A small send that finds nothing before it waits for nothing: its
+//! bytes are in the peer's hands when [`Session::send_now`] returns. So there is no entry
+//! for it in any table, and nothing to look after when it is gone. The protocol sees no
+//! difference: credits, acknowledgements and the stream's positions go with the message as
+//! on the long way, which is taken whenever anything at all is in the way.
+//!
+//! And after most messages that come there is nothing to do for the sending half;
+//! [`Session::is_settled`] says so, and saves the caller a `drive`.
+
+use crate::rnic::HEAD;
+use crate::sys::IoVec as Bytes;
+use crate::wire::exs::{MAX_HEADER, Message};
+
+use super::flow::Level;
+use super::proto::Proto;
+use super::rx::index;
+use super::{IoVec, Link, Port, Session, Source};
+
+// The header that the port asks for is one of ours.
+const _: () = assert!(MAX_HEADER == HEAD);
+
+impl Session {
+    /// Sends `payload` at once, if it is small and nothing is before it: true, and the
+    /// operation is over, without a [`Done`](super::Done). Else nothing has happened, and
+    /// it is to be posted.
+    pub fn send_now(&mut self, port: &mut dyn Port, payload: &Bytes<'_>) -> bool {
+        let Ok(len) = u32::try_from(payload.len()) else { return false };
+        // (What has ended is told of first.)
+        let free = self.sends.is_empty() && self.done.is_empty() && self.job.is_none();
+        if !free || !self.out.is_flushed() || !self.is_open() || !self.flow.may(Level::Data) || self.idle_posted {
+            return false;
+        }
+        let sent = port.send_now(payload, &mut |head| {
+            let Some(Proto::Stream(s)) = &mut self.proto else { return 0 };
+            let Some(direct) = s.tx.pass(len) else { return 0 };
+            self.header(Message::Data { direct, inline: true, len }, head)
+        });
+        if sent {
+            self.counters.sends += 1;
+            self.counters.tx_inline += u64::from(len);
+        }
+        sent
+    }
+
+    /// The short way of a message with data of a send that had to wait. False: nothing has
+    /// happened.
+    pub(super) fn inline_now(
+        &mut self,
+        port: &mut dyn Port,
+        op: u64,
+        off: u64,
+        len: u32,
+        message: Message,
+    ) -> bool {
+        let source = self.sends.get(op).and_then(|s| s.source.as_ref());
+        let Some(Source::Memory(IoVec::One(buf))) = source else {
+            return false;
+        };
+        let (seg, off) = (buf.seg.clone(), usize::try_from(off).unwrap_or(usize::MAX));
+        let payload = seg.io_vec(off, index(len));
+        if self.idle_posted || !port.send_now(&payload, &mut |head| self.header(message, head)) {
+            return false;
+        }
+        if let Some(proto) = &mut self.proto {
+            proto.handle_sent(op, len.into());
+        }
+        self.counters.tx_inline += u64::from(len);
+        true
+    }
+
+    /// Connected, and nothing has begun to end that.
+    fn is_open(&self) -> bool {
+        self.link == Link::Up && self.ending.is_quiet()
+    }
+
+    /// `drive` would find nothing to do, and no time limit has come nearer, but perhaps
+    /// that of an idle ring. (False says nothing.)
+    pub fn is_settled(&self) -> bool {
+        let Some(Proto::Stream(s)) = &self.proto else { return false };
+        self.sends.is_empty()
+            && self.job.is_none()
+            && s.tx.is_idle()
+            && s.rx.is_quiet()
+            && self.out.is_empty()
+            && !self.flow.must_return()
+            && self.is_open()
+            && self.sided.is_empty()
+            && self.trash.is_empty()
+            && self.confirms.is_idle()
+            && self.timers.is_calm()
+            && self.grace_end().is_none()
+            && self.cfg.recv_timeout.is_none()
+    }
+}

@@ -1,0 +1,115 @@
+//! The short way of a small message: from the sender's memory into a record, and from
+//! the record to whoever asks, without a work request, a receive or a completion.
+//!
+//! It is taken only where it cannot be told from the long way: nothing is before the
+//! message on its connection, and all of it lies in its record.
+
+use super::ShmRnic;
+use super::link::{FOR_RECORDS, FOR_ROOM, Link, Owner, Phase};
+use super::qp::Conn;
+use super::record::{Head, Kind};
+use super::ring::Area;
+use super::tx::IN_RECORD;
+use crate::rnic::{HEAD, Qp};
+use crate::sys::{IoVec, IoVecMut};
+
+impl ShmRnic {
+    /// Sends a small message (`Rnic::send_now`).
+    pub(super) fn pass_message(
+        &mut self,
+        qp: Qp,
+        payload: &IoVec<'_>,
+        head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
+    ) -> bool {
+        let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return false };
+        let Ok(link) = self.links.get_mut(id) else { return false };
+        if !link.pass(payload, head) {
+            return false;
+        }
+        match link.hot {
+            true => link.misses = 0,
+            false => self.warm(id),
+        }
+        true
+    }
+
+    /// Takes a message out of a connection that is looked at (`Rnic::take_message`), of
+    /// each in turn.
+    pub(super) fn next_message(&mut self, out: &mut [u8]) -> Option<(Qp, usize)> {
+        let count = self.hot.len();
+        for step in 0..count {
+            let at = (self.turn_of + step) % count;
+            let Ok(link) = self.links.get_mut(self.hot[at]) else { continue };
+            let Owner::Qp(qp) = link.owner else { continue };
+            if !link.has_message() {
+                continue;
+            }
+            // What came before it is taken out before it.
+            let cq = self.qps.get(qp).and_then(|pair| self.cqs.get(pair.attr.recv_cq.0));
+            if !self.wcs.is_empty() || !cq.is_ok_and(|cq| cq.is_empty()) {
+                continue;
+            }
+            if let Some(len) = link.take_message(out) {
+                self.turn_of = at + 1;
+                return Some((Qp(qp), len));
+            }
+        }
+        None
+    }
+}
+
+impl Link {
+    fn pass(
+        &mut self,
+        payload: &IoVec<'_>,
+        head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
+    ) -> bool {
+        let open = self.phase == Phase::Open && !self.closing && !self.hung_up;
+        let most = payload.len() + HEAD;
+        if !open || most > IN_RECORD || !self.tx.is_clear() || self.their_end().is_some() {
+            return false;
+        }
+        if !self.tx.has_room_now(Head::short(Kind::Send, 0, most).len(), &self.mem) {
+            return false;
+        }
+        let mut bytes = [0; HEAD];
+        let len = head(&mut bytes);
+        if len == 0 {
+            return false;
+        }
+        let record = Head::short(Kind::Send, 0, len + payload.len());
+        self.write(
+            &record,
+            |mem, at| {
+                mem.put(Area::Ring, at, &IoVec::new(&bytes[..len]));
+                mem.put(Area::Ring, at + len as u64, payload);
+            },
+            &[],
+        );
+        self.ring(FOR_RECORDS);
+        true
+    }
+
+    fn has_message(&self) -> bool {
+        let free = self.phase == Phase::Open && !self.stalled && self.rx.is_free();
+        free && self.mem.arrived(self.rx.pos)
+    }
+
+    fn take_message(&mut self, out: &mut [u8]) -> Option<usize> {
+        // What makes no sense is for the long way to say.
+        let head = self.head().ok()?;
+        if head.kind != Kind::Send || head.flags != 0 {
+            return None;
+        }
+        let to = IoVecMut::new(out.get_mut(..head.inline)?);
+        self.mem.get(Area::Ring, self.rx.pos + head.payload_at(), &to);
+        self.rx.pos += head.len();
+        self.misses = 0;
+        // While the next one is here the peer will hear of this one with it.
+        if !self.has_message() || self.rx.is_behind() {
+            self.publish_consumed();
+            self.ring(FOR_ROOM);
+        }
+        Some(head.inline)
+    }
+}

@@ -1,0 +1,130 @@
+//! The short way of small messages (`send_now`, `take_message`), where there is one.
+
+use exs::rnic::{HEAD, Rnic, SendWr, WcOp};
+use exs::sys::IoVec;
+
+use super::skip;
+use super::world::{Harness, Pair, World, pattern, send_wr};
+
+/// A connected pair whose second end has just heard of the first, if the device has a
+/// short way.
+fn pair<H: Harness>() -> Option<(World<H>, Pair)> {
+    let (mut w, p) = World::<H>::pair();
+    w.recv(p.b, 7, &[]);
+    w.send(p.a, &send_wr(7, &[]));
+    assert_eq!(w.received(p.b).wr_id, 7);
+    assert_eq!(w.completed(p.a).wr_id, 7);
+    assert_eq!(w.rnics[1].take_message(&mut [0; 8]), None, "nothing has come");
+    if pass(&mut w, p, b"first") {
+        assert_eq!(take(&mut w, p, 8192).as_deref(), Some(&b"head first"[..]));
+        return Some((w, p));
+    }
+    skip("it has no short way");
+    None
+}
+
+/// Sends "head " and the payload, if that is possible at once.
+fn pass<H: Harness>(w: &mut World<H>, p: Pair, payload: &[u8]) -> bool {
+    let mut asked = 0;
+    let sent = w.rnics[0].send_now(p.a.qp, &IoVec::new(payload), &mut |head| {
+        asked += 1;
+        head[..5].copy_from_slice(b"head ");
+        5
+    });
+    assert_eq!(asked, u32::from(sent), "the header is asked for when it leaves");
+    sent
+}
+
+fn take<H: Harness>(w: &mut World<H>, p: Pair, room: usize) -> Option<Vec<u8>> {
+    let mut out = vec![0xEE; room];
+    let (qp, len) = w.rnics[1].take_message(&mut out)?;
+    assert_eq!(qp, p.b.qp);
+    assert!(out[len..].iter().all(|b| *b == 0xEE), "it writes beyond the message");
+    out.truncate(len);
+    Some(out)
+}
+
+/// Messages of all lengths, many times around whatever they lie in: nothing is lost, and
+/// neither side has a completion.
+pub fn messages_pass_without_completions<H: Harness>() {
+    let Some((mut w, p)) = pair::<H>() else { return };
+    for n in 0..3000u64 {
+        let payload = pattern(n, usize::try_from(n * 37 % 4001).unwrap());
+        assert!(pass(&mut w, p, &payload), "{n}");
+        let got = take(&mut w, p, 8192).expect("it is there");
+        assert!(got[..5] == *b"head " && got[5..] == payload[..], "{n}");
+    }
+    assert_eq!(take(&mut w, p, 8192), None);
+    w.settle();
+    let (sends, recvs) = w.drain(p.b);
+    assert!(sends.is_empty() && recvs.is_empty());
+    let (sends, recvs) = w.drain(p.a);
+    assert!(sends.is_empty() && recvs.is_empty());
+    w.assert_alive(p);
+}
+
+/// The two ways keep one order.
+pub fn nothing_is_overtaken<H: Harness>() {
+    let Some((mut w, p)) = pair::<H>() else { return };
+    w.rnics[0].post_send(p.a.qp, &SendWr { head: b"posted", ..send_wr(1, &[]) }).unwrap();
+    assert!(!pass(&mut w, p, b"after what waits for the doorbell"));
+    let now = w.now();
+    w.rnics[0].flush(p.a.qp, now);
+    assert!(pass(&mut w, p, b"second"));
+    let into = w.zeros(p.b, 64);
+    w.recv(p.b, 3, &[into.sge()]);
+    w.recv(p.b, 4, &[into.sge()]);
+    // Both come by receives, or the second by the short way: but not before the first.
+    let first = w.received(p.b);
+    assert_eq!((first.wr_id, first.op, first.byte_len), (3, WcOp::Recv, 6));
+    match take(&mut w, p, 64) {
+        Some(message) => assert_eq!(message, b"head second"),
+        None => assert_eq!(w.received(p.b).byte_len, 11),
+    }
+}
+
+/// What waits in a completion queue came before what has not been taken out.
+pub fn completions_come_first<H: Harness>() {
+    let Some((mut w, p)) = pair::<H>() else { return };
+    let into = w.zeros(p.b, 64);
+    w.recv(p.b, 3, &[into.sge()]);
+    assert!(pass(&mut w, p, b"one"));
+    let now = w.now();
+    w.rnics[1].spin(now);
+    w.rnics[1].progress(now);
+    // It lies in the receive, or still where it came.
+    assert!(pass(&mut w, p, b"two"));
+    let early = take(&mut w, p, 64);
+    let received = w.drain(p.b).1;
+    match received.len() {
+        0 => assert_eq!(early.as_deref(), Some(&b"head one"[..])),
+        _ => assert_eq!(early, None, "a completion waits"),
+    }
+    assert_eq!(take(&mut w, p, 64).as_deref(), Some(&b"head two"[..]));
+}
+
+/// What does not fit stays for the long way: too long for the device, or for the one who
+/// takes it. And who has nothing to say says nothing.
+pub fn what_does_not_fit_takes_the_long_way<H: Harness>() {
+    let Some((mut w, p)) = pair::<H>() else { return };
+    assert!(!pass(&mut w, p, &vec![1; 1 << 20]));
+    let silent = w.rnics[0].send_now(p.a.qp, &IoVec::new(b"never"), &mut |_: &mut [u8; HEAD]| 0);
+    assert!(!silent);
+    assert!(pass(&mut w, p, &[9; 100]));
+    assert_eq!(take(&mut w, p, 104), None, "105 bytes");
+    let into = w.zeros(p.b, 200);
+    w.recv(p.b, 5, &[into.sge()]);
+    let wc = w.received(p.b);
+    assert_eq!((wc.wr_id, wc.byte_len), (5, 105));
+    assert!(into.bytes().starts_with(b"head \x09\x09"));
+    // A peer that takes nothing out stops the short way, and no more than that.
+    let mut passed = 0;
+    while pass(&mut w, p, &[3; 1000]) {
+        passed += 1;
+        assert!(passed < 100_000, "without bounds");
+    }
+    for _ in 0..passed {
+        assert_eq!(take(&mut w, p, 2000).map(|m| m.len()), Some(1005));
+    }
+    assert!(pass(&mut w, p, b"again"));
+}
