@@ -127,7 +127,7 @@ mod tests {
         let mut last = clock.now();
         while begun.elapsed() < Duration::from_millis(50) {
             let before = begun.elapsed();
-            let locked = begun.elapsed().subsec_nanos() % 2 == 0;
+            let locked = begun.elapsed().subsec_nanos().is_multiple_of(2);
             let now = if locked { clock.now_locked() } else { clock.now() };
             assert!(now >= last);
             // The clock is older than `begun`, so it is never behind it by more than the
