@@ -98,7 +98,7 @@ bench-pingpong: setup-demo ## Latency and bandwidth of exs-pingpong beside plain
 .PHONY: bench
 bench: setup-demo ## EXS beside plain sockets and installed neighbours: docs/bench (tables, plots, JSON)
 	$(BUILD) build $(RELEASE) exs-perf --bin exs-cp --bin exs-bench
-	$(BUILD) run --quiet $(RELEASE) exs-bench -- $(BENCH_ARGS)
+	$(BUILD) run --quiet $(RELEASE) exs-bench -- --readme README.md $(BENCH_ARGS)
 
 .PHONY: bench-deps
 bench-deps: ## Install the neighbours that `make bench` measures (UCX, libfabric, iperf3, sockperf, rsync, scp)
