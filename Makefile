@@ -98,7 +98,7 @@ bench-pingpong: setup-demo ## Latency and bandwidth of exs-pingpong beside plain
 .PHONY: bench
 bench: setup-demo ## EXS beside plain sockets and installed neighbours: docs/bench (tables, plots, JSON)
 	$(BUILD) build $(RELEASE) exs-perf --bin exs-cp --bin exs-bench
-	$(BUILD) run --quiet $(RELEASE) exs-bench -- $(BENCH_ARGS)
+	$(BUILD) run --quiet $(RELEASE) exs-bench -- --readme README.md $(BENCH_ARGS)
 
 .PHONY: bench-deps
 bench-deps: ## Install the neighbours that `make bench` measures (UCX, libfabric, iperf3, sockperf, rsync, scp)
@@ -131,6 +131,10 @@ install: lib tools ## Install library, header, manual pages and programs (PREFIX
 .PHONY: deb
 deb: lib tools ## Make a Debian package of all that (into OUT/deb of the target directory)
 	exs-ffi/deb.sh $(OUT)/lib $(OUT)/release $(OUT)/deb
+
+.PHONY: test-package
+test-package: ## Install the package and `make install` into roots of their own, use them, remove them (superuser)
+	@tests/scripts/package.sh $(OUT)/deb || [ $$? = 77 ]
 
 .PHONY: bench-kernel
 bench-kernel: setup-demo ## Asynchronous sends on kernel sockets beside a blocking send() loop

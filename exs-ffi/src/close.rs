@@ -79,6 +79,8 @@ fn close(
     {
         // Under this lock nobody else takes the hang-up for the program's own close(2).
         let mut state = entry.state();
+        // And under this one nobody has a copy of the library's own.
+        let _whole = entry.face.hold();
         close_fd(fd)?;
         if !entry.is_hung_up() || !sockets::remove(entry, &mut state) {
             drop(state);

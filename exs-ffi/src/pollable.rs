@@ -76,6 +76,12 @@ impl Face {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// While this is held no copy of the program's end is made: who closes it sees whether
+    /// it was the last.
+    pub(crate) fn hold(&self) -> impl Drop + '_ {
+        self.shown()
+    }
+
     /// For EXS_SO_POLLABLE.
     pub(crate) fn is_shown(&self) -> bool {
         self.mode() != OFF
@@ -97,7 +103,11 @@ pub(crate) fn set(entry: &Entry, fd: c_int, on: bool) -> Result<()> {
         (true, false) => _ = ASKED.fetch_sub(1, Ordering::AcqRel),
         _ => {}
     }
-    if on { refresh(entry, fd) } else { clear(entry, fd) }
+    if on {
+        refresh(entry, fd)
+    } else {
+        clear(entry, fd)
+    }
     Ok(())
 }
 

@@ -128,11 +128,10 @@ impl Pair {
         let inode = stat(theirs.as_raw_fd())?.st_ino;
         // Its buffer is as small as can be, so that little fills it (`pollable`).
         let least: c_int = 0;
-        let (at, len) = ((&raw const least).cast(), size_of::<c_int>() as libc::socklen_t);
+        let len = libc::socklen_t::try_from(size_of::<c_int>()).unwrap_or(0);
+        let at = (&raw const least).cast();
         // SAFETY: an int that is alive for the call.
-        unsafe {
-            libc::setsockopt(theirs.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, at, len)
-        };
+        unsafe { libc::setsockopt(theirs.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, at, len) };
         poll::inner()?;
         watch::socket(&ours, inode)?;
         Ok(Pair { ours, theirs: Some(theirs), inode })

@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # A bulk sender in the way of ES-API (16 sends in flight, half of them awaited) over each
-# transport, beside a loop of send(2) over TCP: in turn, A B A B, medians and ratios.
+# transport, beside a loop of send(2): in turn, A B A B, medians, and ratios to the loop on
+# the same kind of kernel socket (of EXS's own transports: to that over TCP).
 #
 #   tests/c/bench.sh LIB OUT [ROUNDS [MEGABYTES]]
+#
+# KINDS="exs verbs,..." adds others, ADDRESS is where to (127.0.0.1).
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -13,21 +16,24 @@ ${CC:-cc} -std=gnu99 -O2 -Wall -Wextra -I"$here/../../exs-ffi/include" "$here/bu
 median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
 kinds=("plain tcp" "exs tcp" "plain unix" "exs unix" "exs soft" "exs shm")
+if [ -n "${KINDS-}" ]; then IFS=, read -ra kinds <<<"$KINDS"; fi
 # Speed proves nothing of one run on one machine: what is compared ran in turn.
-for size in 4096 65536 1048576; do
+for size in ${SIZES:-4096 65536 1048576}; do
     declare -A all=()
     for ((round = 0; round < rounds; round++)); do
         for kind in "${kinds[@]}"; do
             # shellcheck disable=SC2086 # two words
-            all[$kind]+=$(timeout 60 "$out/bulk" $kind "$size" "$megabytes")$'\n'
+            figure=$(timeout 60 "$out/bulk" $kind "$size" "$megabytes" "${ADDRESS:-127.0.0.1}") ||
+                { echo "bench: $kind, $size bytes: it failed" >&2; exit 1; }
+            all[$kind]+=$figure$'\n'
         done
     done
-    base=$(printf '%s' "${all[plain tcp]}" | median)
-    printf '\n%s bytes, medians of %s\n' "$size" "$rounds"
+    printf '%s bytes, medians of %s, MB/s\n' "$size" "$rounds"
     for kind in "${kinds[@]}"; do
-        m=$(printf '%s' "${all[$kind]}" | median)
-        printf '  %-12s %9.1f MB/s   %5.2f of plain tcp\n' "$kind" "$m" \
-            "$(awk -v a="$m" -v b="$base" 'BEGIN { print a / b }')"
+        case $kind in *unix) base="plain unix" ;; *) base="plain tcp" ;; esac
+        awk -v kind="$kind" -v m="$(printf '%s' "${all[$kind]}" | median)" -v of="$base" \
+            -v b="$(printf '%s' "${all[$base]}" | median)" \
+            'BEGIN { printf "  %-11s %8.1f   %5.2f of %s\n", kind, m, m / b, of }'
     done
     unset all
 done

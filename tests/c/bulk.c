@@ -1,9 +1,9 @@
 /* A bulk sender in the way of ES-API: 16 sends in flight, half of them awaited by a
  * threshold; beside a loop of send(2). One line: megabytes per second of each kind.
  *
- *   bulk plain|exs tcp|unix|soft|shm|verbs SIZE MEGABYTES
+ *   bulk plain|exs tcp|unix|soft|shm|verbs SIZE MEGABYTES [ADDRESS]
  *
- * plain: send(2) and recv(2) on kernel sockets. exs: exs_send through a queue, on kernel
+ * ADDRESS (IPv4, 127.0.0.1) is one of this host's: of a device, say. plain: send(2) and recv(2) on kernel sockets. exs: exs_send through a queue, on kernel
  * sockets (tcp, unix; the peer has a recv(2) loop) or on EXS sockets. The peer is another
  * process. */
 #define _GNU_SOURCE
@@ -24,6 +24,7 @@ enum { IN_FLIGHT = 16 };
 #define BLOCK EXS_QHANDLE_INVALID, 0
 
 static int kernel, local;
+static const char *address = "127.0.0.1";
 static size_t size, total;
 static char *memory;
 
@@ -66,7 +67,7 @@ static void receive(int say)
     memset(&at, 0, sizeof at);
     at.ss_family = local ? AF_UNIX : AF_INET;
     if (!local)
-        in->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        check(inet_pton(AF_INET, address, &in->sin_addr) == 1, "the address");
     check(exs_bind(l, (struct sockaddr *)&at, len) == 0, "bind");
     check(exs_listen(l, 1) == 0, "listen");
     len = sizeof at;
@@ -149,10 +150,12 @@ int main(int argc, char **argv)
     pid_t child;
     char byte;
 
-    if (argc != 5) {
-        fprintf(stderr, "usage: bulk plain|exs tcp|unix|soft|shm|verbs SIZE MEGABYTES\n");
+    if (argc != 5 && argc != 6) {
+        fprintf(stderr, "usage: bulk plain|exs tcp|unix|soft|shm|verbs SIZE MEGABYTES [ADDRESS]\n");
         return 2;
     }
+    if (argc == 6)
+        address = argv[5];
     plain = strcmp(argv[1], "plain") == 0;
     local = strcmp(argv[2], "unix") == 0;
     kernel = local || strcmp(argv[2], "tcp") == 0;

@@ -59,11 +59,14 @@ fn build(how: &str) -> PathBuf {
         lib
     });
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("c-suite-{how}"));
-    run(Command::new(top().join("tests/c/build.sh")).arg(&*LIB).arg(&out).args(if how == "asan" {
-        vec!["asan"]
-    } else {
-        vec![]
-    }));
+    let mut c = Command::new(top().join("tests/c/build.sh"));
+    c.arg(&*LIB).arg(&out);
+    match how {
+        "asan" => _ = c.arg("asan"),
+        "clang" => _ = c.env("CC", "clang").env("CXX", "clang++"),
+        _ => {}
+    }
+    run(&mut c);
     out
 }
 
@@ -97,6 +100,18 @@ fn every_case_on_every_transport() {
 
 /// Long: what has to be built comes on top, and machines may be busy.
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(1200);
+
+#[test]
+fn what_clang_makes_of_it_does_the_same() {
+    if !has("clang", "the suite is built by one compiler only") {
+        return;
+    }
+    let _dog = Watchdog::with_limit("what_clang_makes_of_it_does_the_same", LIMIT);
+    let out = build("clang");
+    all_transports(|_| Command::new(out.join("conformance")));
+    run(&mut Command::new(out.join("cplusplus")));
+    run(Command::new(out.join("netperf_like")).arg("20"));
+}
 
 #[test]
 fn no_case_offends_the_sanitizers() {
@@ -226,7 +241,7 @@ const HEAD: &str = "\
 Each claim of [es-api.md](es-api.md#claims), the cases of the conformance suite (`tests/c/conformance`) that check
 it, and the sockets that they run on. The first column of marks is of cases without sockets; TCP, UNIX and UDP are the
 kernel's own sockets, whose peers know nothing of EXS; EXS sockets run over the software RNIC and shared memory in `make test`,
-and over rxe and siw in `make test-rdma`. All cases pass: `make test` runs them plainly, with AddressSanitizer and
+and over rxe and siw in `make test-rdma`. All cases pass: `make test` runs them plainly (built by gcc, and by clang), with AddressSanitizer and
 UndefinedBehaviorSanitizer, and under valgrind. This page is written by `make c-coverage`, and a test fails if it is out of
 date.
 

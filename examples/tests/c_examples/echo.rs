@@ -109,6 +109,10 @@ fn a_rust_client_and_the_c_echo_server_understand_each_other() {
 
 #[test]
 fn the_c_echo_client_and_a_rust_server_understand_each_other() {
+    crate::support::transports().into_iter().for_each(the_c_echo_client_by);
+}
+
+fn the_c_echo_client_by(transport: &str) {
     let dir = programs();
     let listener = Socket::stream().unwrap();
     listener.bind(ANY.parse().unwrap()).unwrap();
@@ -125,6 +129,6 @@ fn the_c_echo_client_and_a_rust_server_understand_each_other() {
         }
     });
     let data = noise(3, 2 << 20);
-    assert!(crate::support::well(dir, &["exs_echo_client", &addr], "soft", &data) == data);
+    assert!(crate::support::well(dir, &["exs_echo_client", &addr], transport, &data) == data);
     rust.join().unwrap();
 }

@@ -1,6 +1,7 @@
 //! The examples in C, each pair as processes: over plain sockets, over kernel sockets through
 //! EXS, and over EXS; with Rust on the other side; and once more under sanitizers.
 
+mod cross;
 mod echo;
 mod files;
 mod gateway;

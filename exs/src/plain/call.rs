@@ -166,6 +166,17 @@ impl Xfer {
         if left == 0 && (kind == Kind::Stream || range.len > 0) {
             return Step::Ended(self.end(Ok(())));
         }
+        if kind == Kind::Stream
+            && let Some(sent) = send_pages(fd, range, self.done as u64)
+        {
+            return match sent {
+                Err(e) => self.failed("sendfile", &e),
+                Ok(n) => {
+                    self.done += n;
+                    Step::Moved
+                }
+            };
+        }
         let chunk = match scratch.load(self.posted.op, range, self.done as u64) {
             Ok(chunk) => chunk,
             Err(e) => {
@@ -188,6 +199,22 @@ impl Xfer {
                 Step::Ended(self.end(Ok(())))
             }
         }
+    }
+}
+
+/// sendfile(2), which copies nothing. It waits for room unless the owner has set
+/// O_NONBLOCK, and no flag of its own keeps it from that; so it serves those sockets only.
+/// None if the bytes must go by way of memory, which also finds out what is wrong with
+/// the file.
+fn send_pages(fd: BorrowedFd<'_>, range: &FileRange, done: u64) -> Option<io::Result<usize>> {
+    if !sys::is_nonblocking(fd).unwrap_or(false) {
+        return None;
+    }
+    let len = usize::try_from(range.len - done).unwrap_or(CALL_MAX).min(CALL_MAX);
+    match sys::send_file(&fd, &range.file, range.offset.checked_add(done)?, len) {
+        Ok(0) => None,
+        Err(e) if e.kind() != io::ErrorKind::WouldBlock => None,
+        sent => Some(sent),
     }
 }
 

@@ -1,8 +1,11 @@
 //! Files as the source of a send.
 //!
 //! sendfile(2) and splice(2) wait for room in a socket that blocks, whatever flag they
-//! are given (before Linux 6.5), so the bytes are read into memory and sent from
-//! there. One buffer serves all sockets: what a socket does not take is read again
+//! are given (SPLICE_F_NONBLOCK is about pipes; seen on Linux 6.18). So there the bytes are
+//! read into memory and sent from there, which costs a copy. (To send from a mapping of the
+//! file is slower still, for its pages are to be mapped; so are smaller pieces than this
+//! buffer.) Where the owner has set O_NONBLOCK, sendfile(2) is used (`call`).
+//! One buffer serves all sockets: what a socket does not take is read again
 //! when it is ready, from the page cache. So a peer that does not read holds no
 //! memory, and a single file that is being sent is read once.
 

@@ -99,6 +99,13 @@ fn files_blocking(socket: OwnedFd, end: Instant) -> usize {
     bytes
 }
 
+/// D: files through a queue, of a socket with O_NONBLOCK.
+fn files_without_copies(socket: OwnedFd, end: Instant) -> usize {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    fcntl(&socket, FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK)).expect("a socket");
+    files_through_a_queue(socket, end)
+}
+
 /// D: files through a queue.
 fn files_through_a_queue(socket: OwnedFd, end: Instant) -> usize {
     let (file, mut bytes) = (file(), 0);
@@ -213,4 +220,7 @@ fn main() {
     compare("64 KiB sends, UNIX stream", "unix", sends, rounds, time);
     compare("files of 8 MiB, TCP", "tcp", files, rounds, time);
     compare("files of 8 MiB, UNIX stream", "unix", files, rounds, time);
+    let files: (Way, Way) = (files_blocking, files_without_copies);
+    compare("the same, O_NONBLOCK, TCP", "tcp", files, rounds, time);
+    compare("the same, O_NONBLOCK, UNIX", "unix", files, rounds, time);
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use exs::{Buffer, MemoryRegion, OpError, RecvFlags, SendFlags};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use super::{Family, Ours, STREAMS, pair};
+use super::{Family, Ours, STREAMS, pair, set_nonblocking};
 use crate::harness::{Ledger, Rng, check, pattern};
 
 /// Bytes of any sizes, both ways at once, arrive as they were sent.
@@ -214,12 +214,19 @@ pub(super) fn file_of(seed: u64, len: usize) -> Arc<File> {
     Arc::new(file)
 }
 
+/// A pair whose owner has O_NONBLOCK set, or not: files take another way then.
+fn pair_that_waits(family: Family, waits: bool) -> (Ours, File) {
+    let (a, b) = family.pair();
+    set_nonblocking(&a, !waits);
+    (Ours::new(a), File::from(b))
+}
+
 /// Parts of files go between sends, in order.
 pub fn files() {
     const SIZE: usize = 3 << 20;
     let file = file_of(5, SIZE);
-    for family in STREAMS {
-        let (ours, mut peer) = pair(family);
+    for (family, waits) in STREAMS.into_iter().flat_map(|f| [(f, true), (f, false)]) {
+        let (ours, mut peer) = pair_that_waits(family, waits);
         let mut ledger = Ledger::new();
         let post = |ledger: &mut Ledger, offset: usize, len: usize| {
             let file = Arc::clone(&file);
@@ -247,11 +254,12 @@ pub fn files() {
     }
 }
 
-/// Two files at once to readers that take their time: each is read from where it was left.
+/// Several files at once to readers that take their time: each is read from where it was left.
 pub fn files_to_a_slow_reader() {
     const SIZE: usize = 12 << 20;
     let mut ledger = Ledger::new();
-    let pairs: Vec<_> = (1..=2).map(|seed| (seed, pair(Family::Unix))).collect();
+    let pairs: Vec<_> =
+        (1..=4).map(|seed| (seed, pair_that_waits(Family::Unix, seed < 3))).collect();
     let mut readers = Vec::new();
     let mut sockets = Vec::new();
     for (seed, (ours, mut peer)) in pairs {
@@ -275,7 +283,12 @@ pub fn files_to_a_slow_reader() {
 /// A file that is shorter, or cannot be read, is the operation's error and not the end of
 /// the connection.
 pub fn files_that_fail() {
-    let (ours, mut peer) = pair(Family::Tcp4);
+    files_that_fail_on(true);
+    files_that_fail_on(false);
+}
+
+fn files_that_fail_on(waits: bool) {
+    let (ours, mut peer) = pair_that_waits(Family::Tcp4, waits);
     let mut ledger = Ledger::new();
     let file = file_of(5, 1000);
     ledger.post("file", |q, t| ours.send_file(q, t, Arc::clone(&file), 900, 500));

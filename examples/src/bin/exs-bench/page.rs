@@ -1,6 +1,7 @@
 //! The page that shows the figures.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use crate::aims;
 use crate::machine::Machine;
@@ -41,9 +42,7 @@ pub(crate) fn text(machine: &Machine, done: &[Section], plots: &[(String, String
     let aims = aims::rows(done);
     if !aims.is_empty() {
         out.push("## Aims\n".to_owned());
-        out.push(
-            "| what | who | figure | measured | aim | |\n|---|---|---|---|---|---|".to_owned(),
-        );
+        out.push(AIMS_HEAD.to_owned());
         out.extend(aims);
         out.push(String::new());
     }
@@ -57,6 +56,39 @@ pub(crate) fn text(machine: &Machine, done: &[Section], plots: &[(String, String
     }
     out.join("\n")
 }
+
+/// What the project's own README shows of it: `out` is where the rest is.
+pub(crate) fn summary(
+    machine: &Machine,
+    done: &[Section],
+    plots: &[(String, String)],
+    out: &Path,
+) -> String {
+    let out = out.display();
+    let mut text = vec![format!(
+        "Made by `make bench` ([all figures, and how they came about]({out}/README.md)): {}.\n",
+        machine.line()
+    )];
+    if machine.is_noisy() {
+        text.push("The machine was busy with other things: look at the ratios only.\n".to_owned());
+    }
+    let shown = ["bandwidth.svg", "latency-notify.svg"];
+    let shown = plots.iter().filter(|(file, _)| shown.contains(&file.as_str()));
+    text.extend(shown.map(|(file, title)| format!("![{title}]({out}/{file})\n")));
+    text.push(AIMS_HEAD.to_owned());
+    text.extend(aims::rows(done));
+    text.join("\n")
+}
+
+/// `text` with `summary` between its marks; none if it has no marks.
+pub(crate) fn between_marks(text: &str, summary: &str) -> Option<String> {
+    let (before, rest) = text.split_once(MARKS.0)?;
+    let (_, after) = rest.split_once(MARKS.1)?;
+    Some(format!("{before}{}\n{summary}\n{}{after}", MARKS.0, MARKS.1))
+}
+
+const MARKS: (&str, &str) = ("<!-- bench -->", "<!-- /bench -->");
+const AIMS_HEAD: &str = "| what | who | figure | measured | aim | |\n|---|---|---|---|---|---|";
 
 /// A column: its head, and the figure.
 type Column = (&'static str, fn(&Sample) -> Option<f64>);
@@ -138,5 +170,19 @@ fn number(value: f64) -> String {
         v if v >= 100.0 => format!("{v:.1}"),
         v if v >= 1.0 => format!("{v:.2}"),
         v => format!("{v:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_takes_the_place_of_the_one_before() {
+        let text = "a\n<!-- bench -->\nold\n<!-- /bench -->\nz\n";
+        let new = between_marks(text, "new").unwrap();
+        assert_eq!(new, "a\n<!-- bench -->\nnew\n<!-- /bench -->\nz\n");
+        assert_eq!(between_marks(&new, "new").as_deref(), Some(&*new));
+        assert!(between_marks("no marks", "new").is_none());
     }
 }

@@ -39,7 +39,9 @@ pub(crate) fn survey(
             have.complete = true;
         }
     }
-    if !have.complete && Part::exists(root, path) {
+    // A file of one chunk never has a journal: looking for it costs more than its bytes.
+    let resumable = Layout::of(source.size).count() > 1;
+    if !have.complete && resumable && Part::exists(root, path) {
         let found = Part::open(root, path, source, flags.verify).map_err(fail)?;
         have.chunks = found.known().to_vec();
         part = Some(found);

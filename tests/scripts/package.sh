@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# What users get: the Debian package and `make install`, made of the real programs, installed into a
+# root of their own, used, and removed again.
+#
+#   tests/scripts/package.sh [OUT]    OUT: where `make deb` has put the package (and is made if it has not)
+#
+# The root is given this machine's own list of packages, with their files. So dpkg itself says whether
+# ours goes beside rdma-core and the rest: its dependencies, and files that two packages have.
+# Nothing of this machine is changed. Exits with 77 where there is no dpkg, or no superuser.
+set -euo pipefail
+
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+target=${CARGO_TARGET_DIR:-$top/target}
+out=${1:-$target/deb}
+cc=${CC:-cc}
+say() { printf 'package: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+for tool in dpkg dpkg-deb pkg-config "$cc"; do
+    command -v "$tool" >/dev/null || { say "skipped: there is no $tool here"; exit 77; }
+done
+[ "$(id -u)" = 0 ] || { say "skipped: only the superuser may install into a root of its own"; exit 77; }
+
+make --no-print-directory -C "$top" deb
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$top/Cargo.toml" | head -n 1)
+deb=$out/exs_${version}_$(dpkg --print-architecture).deb
+[ -f "$deb" ] || die "there is no $deb"
+if command -v lintian >/dev/null; then lintian --fail-on error "$deb"; fi
+
+work=$(mktemp -d --tmpdir="$target")
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+# The first C program of the README.
+awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' "$top/README.md" > "$work/hello.c"
+[ -s "$work/hello.c" ] || die "the README has no program in C"
+
+# use ROOT PREFIX LIBDIR: compiles that program the README's way against what is installed, linked
+# with the shared and the static library, runs it, and the programs.
+use() {
+    local at=$1$2 lib=$1$3 flags way name
+    pc() {
+        PKG_CONFIG_LIBDIR=$lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$sysroot PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 \
+            PKG_CONFIG_ALLOW_SYSTEM_LIBS=1 pkg-config "$@"
+    }
+    sysroot=$1
+    [ "$(pc --modversion exs)" = "$version" ] || die "exs.pc has another version"
+    for way in '' --static; do
+        # shellcheck disable=SC2086 # no option, or one
+        flags=$(pc $way --cflags --libs exs)
+        # Our archive only: the C library stays shared, as distributions want it.
+        if [ -n "$way" ]; then flags=${flags/-lexs/-l:libexs.a}; fi
+        # shellcheck disable=SC2086 # several options
+        "$cc" -std=gnu99 -Wall -Wextra -Wpedantic -Werror "$work/hello.c" $flags -o "$work/hello"
+        [ "$(LD_LIBRARY_PATH=$lib timeout 60 "$work/hello")" = 'received: hello' ] ||
+            die "the README's program says something else ($flags)"
+    done
+    for name in exs-cp exs-pingpong exs-perf exs-info exs-rdma-write; do
+        "$at/bin/$name" --help >/dev/null || die "$name does not run"
+    done
+    "$at/bin/exs-info" >/dev/null
+    timeout 60 "$at/bin/exs-pingpong" demo --iters 100 >/dev/null
+    [ -s "$lib/libexs.a" ] && [ "$(readlink "$lib/libexs.so")" = libexs.so.1 ]
+}
+
+# ---- The package ------------------------------------------------------------------
+
+mkdir -p "$root/var/lib" "$root/var/log"
+cp -a /var/lib/dpkg "$root/var/lib/"
+rm -f "$root"/var/lib/dpkg/lock* "$root/var/lib/dpkg/triggers/Lock"
+# Of this package (should it be here) and of what is about to be done, nothing.
+rm -rf "$root/var/lib/dpkg/updates" && mkdir "$root/var/lib/dpkg/updates"
+into() { dpkg --root="$root" --log="$root/var/log/dpkg.log" "$@"; }
+# What ldconfig would do in that root has no place there; it is run for real installations.
+before=$(find "$root" -path "$root/var/lib/dpkg" -prune -o -print | sort)
+into --purge exs >/dev/null 2>&1 || true
+into --no-triggers --install "$deb" >/dev/null || die "dpkg does not install it"
+status=$(into --status exs)
+case $status in
+    *'Status: install ok installed'* | *'Status: install ok triggers-'*) ;;
+    *) die "it is not wholly installed: $status" ;;
+esac
+multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || "$cc" -print-multiarch)
+use "$root" /usr "/usr/lib/$multiarch"
+# What the programs need is what the package says that it needs.
+needed=$({ find "$root/usr/bin" -name 'exs-*'; ls "$root/usr/lib/$multiarch"/libexs.so.*.*; } |
+    xargs -n 1 ldd | sed -n 's/.*=> \(\/[^ ]*\).*/\1/p' | sort -u)
+depends=$(dpkg-deb --field "$deb" Depends)
+for file in $needed; do
+    owner=$({ dpkg --search "$file" || dpkg --search "$(realpath "$file")" || dpkg --search "${file#/usr}"; } 2>/dev/null |
+        sed -n '1s/:.*//p')
+    case $owner in
+        libc6 | libgcc-s1 | libibverbs1 | librdmacm1)
+            case $depends in *"$owner"*) ;; *) die "$file is of $owner, which Depends does not name" ;; esac ;;
+        libnl-*) ;; # of libibverbs1's
+        *) die "$file is of '$owner': what has that to do with EXS?" ;;
+    esac
+done
+into --no-triggers --purge exs >/dev/null
+after=$(find "$root" -path "$root/var/lib/dpkg" -prune -o -print | grep -vx "$root/var/log/dpkg.log" | sort)
+left=$(comm -13 <(printf '%s\n' "$before") <(printf '%s\n' "$after"))
+[ -z "$left" ] || die "the package has left behind: $left"
+say "the package installs beside $(into --get-selections | grep -cw install) others, works, and goes"
+
+# ---- make install -----------------------------------------------------------------
+
+make --no-print-directory -C "$top" install PREFIX=/opt/exs DESTDIR="$work/staged"
+use "$work/staged" /opt/exs /opt/exs/lib
+for page in man7/exs.7 man3/exs_send.3; do
+    [ -s "$work/staged/opt/exs/share/man/$page" ] || die "there is no $page"
+done
+say "make install: all is there, and works"
