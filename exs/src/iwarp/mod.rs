@@ -42,7 +42,7 @@
 //! `state` the transition table; `startup` request and reply; `txq` WRs from
 //! posting to completion; `tx` FPDUs from WRs; `batch` the gathered write; `rx`
 //! framing; `place` what an FPDU may do and has done; `read` READs owed to the
-//! peer; `term` error codes; `end` all ways to end.
+//! peer; `short` small messages without a WR; `term` error codes; `end` all ways to end.
 //!
 //! # Where it is stricter or laxer than the RFCs
 //! Markers are refused. Payload is placed before its CRC is checked (RFC 5044
@@ -54,6 +54,7 @@ mod end;
 mod place;
 mod read;
 mod rx;
+mod short;
 mod startup;
 mod state;
 mod term;
@@ -65,6 +66,7 @@ mod types;
 mod tests;
 
 pub use batch::{Chunk, Gather, MAX_CHUNKS, TxPool, TxStep};
+pub use short::MAX_SHORT;
 pub use types::*;
 
 use std::collections::VecDeque;

@@ -21,6 +21,11 @@ const HEAD_MAX: usize = mpa::LENGTH_LEN + ddp::UNTAGGED_LEN;
 /// length.
 const HEAD_KIND: usize = mpa::LENGTH_LEN + 1;
 
+/// Where the trailer of an FPDU begins.
+pub(super) const fn head_end(ulpdu: usize) -> usize {
+    mpa::LENGTH_LEN + ulpdu
+}
+
 /// What is awaited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {

@@ -4,6 +4,7 @@
 mod files;
 mod link;
 mod refuse;
+mod short;
 mod sim;
 mod startup;
 mod vectors;

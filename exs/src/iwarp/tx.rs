@@ -91,6 +91,19 @@ impl Default for Tx {
 }
 
 impl Tx {
+    /// Nothing waits to be built that is not a WR or an answer.
+    pub(super) fn is_free(&self) -> bool {
+        let midway = self.midway.is_some() || self.terminate.is_some();
+        !(midway || self.held || self.first_write || self.shut)
+    }
+
+    /// The MSN of a SEND that is built now.
+    pub(super) fn next_send_msn(&mut self) -> u32 {
+        let msn = self.send_msn;
+        self.send_msn = msn.wrapping_add(1);
+        msn
+    }
+
     /// Forgets what is to be sent, and the memory it is in. With `framed`, the
     /// FPDU of which a byte has left is kept as a copy, so that a TERMINATE can
     /// follow it.
@@ -111,7 +124,7 @@ impl Tx {
 }
 
 /// An FPDU on its way into a batch: adds up the CRC as parts come.
-struct Fpdu<'b> {
+pub(super) struct Fpdu<'b> {
     batch: &'b mut TxBatch,
     crc_on: bool,
     crc: u32,
@@ -119,7 +132,7 @@ struct Fpdu<'b> {
 }
 
 impl<'b> Fpdu<'b> {
-    fn begin(batch: &'b mut TxBatch, crc_on: bool, header: &Header, payload: usize) -> Fpdu<'b> {
+    pub(super) fn begin(batch: &'b mut TxBatch, crc_on: bool, header: &Header, payload: usize) -> Fpdu<'b> {
         let mut bytes = [0; mpa::LENGTH_LEN + ddp::UNTAGGED_LEN];
         let mut ddp = [0; ddp::UNTAGGED_LEN];
         let n = header.emit(&mut ddp);
@@ -133,14 +146,14 @@ impl<'b> Fpdu<'b> {
         fpdu
     }
 
-    fn bytes(&mut self, bytes: &[u8]) {
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
         if self.crc_on {
             self.crc = crc32c::crc32c_append(self.crc, bytes);
         }
         self.batch.push_bytes(bytes);
     }
 
-    fn end(mut self) {
+    pub(super) fn end(mut self) {
         let mut trailer = [0; 7];
         let pad = mpa::pad(self.ulpdu);
         if self.crc_on {
@@ -397,7 +410,7 @@ impl Engine {
     }
 }
 
-fn untagged(opcode: Opcode, qn: u32, msn: u32) -> Header {
+pub(super) fn untagged(opcode: Opcode, qn: u32, msn: u32) -> Header {
     let place = Place::Untagged { ulp: 0, qn, msn, mo: 0 };
     Header { last: true, control: opcode.control(), place }
 }

@@ -138,6 +138,15 @@ impl RxBuf {
     }
 }
 
+/// A SEND that was taken out of received bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RxSend {
+    /// Bytes of it there, framing included.
+    pub used: usize,
+    /// Bytes of its payload.
+    pub len: usize,
+}
+
 /// Where a queue pair on an SRQ takes its receive buffers from.
 pub trait RxSource {
     /// Takes the oldest buffer.

@@ -1,6 +1,6 @@
 //! The context: the engine, its lock, its threads.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -88,6 +88,8 @@ pub struct Context {
     /// events since without leading.
     pub(super) last_led: AtomicU64,
     pub(super) skims: AtomicU32,
+    /// A thread looks before it leads.
+    pub(super) peeking: AtomicBool,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -149,6 +151,7 @@ impl Context {
                 sleeps: AtomicU64::new(0),
                 last_led: AtomicU64::new(0),
                 skims: AtomicU32::new(0),
+                peeking: AtomicBool::new(false),
             }
         });
         let background = Arc::clone(&context);
@@ -185,11 +188,12 @@ impl Context {
             }
         };
         let now = self.clock.now_locked();
+        // Work may wait for a doorbell if this thread, or the background thread after a
+        // tick, is the next to lead: each rings it first of all.
+        let lazy = self.lead.leader() == Leader::Nobody;
+        engine.begin_call(lazy);
         let result = f(&mut engine, now);
         if !engine.has_passed() {
-            // Work may wait for a doorbell if this thread, or the background thread
-            // after a tick, is the next to lead: each rings it first of all.
-            let lazy = self.lead.leader() == Leader::Nobody;
             engine.settle(now, lazy);
             engine.end_call();
         }

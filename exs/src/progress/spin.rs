@@ -116,6 +116,18 @@ impl Context {
             queue.vain_peeks.store(vain.wrapping_add(1), Ordering::Relaxed);
             return false;
         }
+        // One thread that looks is enough: several would only take the engine's lock from
+        // each other, and from whoever has something to do.
+        if self.peeking.swap(true, Ordering::Acquire) {
+            return false;
+        }
+        let there = self.peek_alone(queue, min, limit);
+        self.peeking.store(false, Ordering::Release);
+        there
+    }
+
+    fn peek_alone(&self, queue: &QueueCore, min: usize, limit: Option<Duration>) -> bool {
+        let vain = queue.vain_peeks.load(Ordering::Relaxed);
         let limit = limit.map_or(FIRST_PEEK, |l| l.min(FIRST_PEEK));
         let now = self.now();
         if now.as_nanos().saturating_sub(self.last_led.load(Ordering::Relaxed)) > LEAD_EVERY {

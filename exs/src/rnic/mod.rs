@@ -118,16 +118,17 @@ pub trait Rnic: Send {
     /// Rings the doorbell: puts posted WRs on the wire as far as it takes them.
     fn flush(&mut self, qp: Qp, now: Time);
     /// The short way of a small message: a SEND of what `head` writes (it returns how much)
-    /// and of `payload` behind it, which is on the wire and complete when this returns, as
-    /// if posted unsignalled and inline. False, and `head` was not called, if anything is
-    /// before it on this QP, or it cannot leave whole at once: then it is to be posted.
+    /// and of `payload` behind it, which is complete when this returns, as if posted
+    /// unsignalled and inline, and on the wire, but for the doorbell if that costs a system
+    /// call. [`Passed::No`], and `head` was not called (or wrote nothing), if anything is
+    /// before it on this QP, or there is no room for it: then it is to be posted.
     fn send_now(
         &mut self,
         _qp: Qp,
         _payload: &IoVec<'_>,
         _head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
-    ) -> bool {
-        false
+    ) -> Passed {
+        Passed::No
     }
     /// The short way at the other end: copies the next message out, if it is a plain SEND
     /// that fits `out` and is there whole, without a receive and without a completion.

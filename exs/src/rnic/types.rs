@@ -12,6 +12,17 @@ use crate::mem::{AccessFault, Key};
 /// most.
 pub const HEAD: usize = 48;
 
+/// What became of a message that was to leave by [`send_now`](super::Rnic::send_now).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passed {
+    /// Nothing has happened: it is to be posted.
+    No,
+    /// It is on the wire.
+    Gone,
+    /// It is complete, and leaves with the next doorbell.
+    Kept,
+}
+
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
         $(#[$doc])*

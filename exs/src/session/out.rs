@@ -173,12 +173,11 @@ impl Session {
         let idle = small && !pressing && !self.flow.must_return();
         // What may wait for company does: it might wake a peer for nothing.
         let alone = !relaxed || message == Message::Credit;
-        if what == What::Message
-            && alone
-            && !self.idle_posted
-            && port.send_now(&IoVec::EMPTY, &mut |head| self.header(message, head))
-        {
-            return true;
+        if what == What::Message && alone && !self.idle_posted {
+            let sent = port.send_now(&IoVec::EMPTY, &mut |head| self.header(message, head));
+            if self.note_passed(sent, !relaxed) {
+                return true;
+            }
         }
         let mut head = [0; MAX_HEADER];
         let len = match idle {

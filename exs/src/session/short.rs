@@ -10,7 +10,7 @@
 //! And after most messages that come there is nothing to do for the sending half;
 //! [`Session::is_settled`] says so, and saves the caller a `drive`.
 
-use crate::rnic::HEAD;
+use crate::rnic::{HEAD, Passed};
 use crate::sys::IoVec as Bytes;
 use crate::wire::exs::{MAX_HEADER, Message};
 
@@ -23,22 +23,22 @@ use super::{IoVec, Link, Port, Session, Source};
 const _: () = assert!(MAX_HEADER == HEAD);
 
 impl Session {
-    /// Sends `payload` at once, if it is small and nothing is before it: true, and the
-    /// operation is over, without a [`Done`](super::Done). Else nothing has happened, and
-    /// it is to be posted.
-    pub fn send_now(&mut self, port: &mut dyn Port, payload: &Bytes<'_>) -> bool {
-        let Ok(len) = u32::try_from(payload.len()) else { return false };
+    /// Sends `payload` at once, if it is small and nothing is before it: the operation is
+    /// over, without a [`Done`](super::Done), and perhaps the doorbell is to be rung for it.
+    /// Else nothing has happened, and it is to be posted.
+    pub fn send_now(&mut self, port: &mut dyn Port, payload: &Bytes<'_>) -> Passed {
+        let Ok(len) = u32::try_from(payload.len()) else { return Passed::No };
         // (What has ended is told of first.)
         let free = self.sends.is_empty() && self.done.is_empty() && self.job.is_none();
         if !free || !self.out.is_flushed() || !self.is_open() || !self.flow.may(Level::Data) || self.idle_posted {
-            return false;
+            return Passed::No;
         }
         let sent = port.send_now(payload, &mut |head| {
             let Some(Proto::Stream(s)) = &mut self.proto else { return 0 };
             let Some(direct) = s.tx.pass(len) else { return 0 };
             self.header(Message::Data { direct, inline: true, len }, head)
         });
-        if sent {
+        if sent != Passed::No {
             self.counters.sends += 1;
             self.counters.tx_inline += u64::from(len);
         }
@@ -61,7 +61,11 @@ impl Session {
         };
         let (seg, off) = (buf.seg.clone(), usize::try_from(off).unwrap_or(usize::MAX));
         let payload = seg.io_vec(off, index(len));
-        if self.idle_posted || !port.send_now(&payload, &mut |head| self.header(message, head)) {
+        if self.idle_posted {
+            return false;
+        }
+        let sent = port.send_now(&payload, &mut |head| self.header(message, head));
+        if !self.note_passed(sent, true) {
             return false;
         }
         if let Some(proto) = &mut self.proto {
@@ -69,6 +73,15 @@ impl Session {
         }
         self.counters.tx_inline += u64::from(len);
         true
+    }
+
+    /// What `drive` is to say of a message that took the short way; false if it did not.
+    pub(super) fn note_passed(&mut self, sent: Passed, urgent: bool) -> bool {
+        if sent == Passed::Kept {
+            (self.posted, self.soon) = (true, true);
+            self.urgent |= urgent;
+        }
+        sent != Passed::No
     }
 
     /// Connected, and nothing has begun to end that.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::ids::OpId;
 use crate::mem::{Access, Key, Segment};
-use crate::rnic::{Caps, Disconnect, FileRange, HEAD, Mr, RnicError, SendWr, Sge};
+use crate::rnic::{Caps, Disconnect, FileRange, HEAD, Mr, Passed, RnicError, SendWr, Sge};
 use crate::sys::IoVec as Bytes;
 use crate::wire::exs::SocketKind;
 
@@ -131,8 +131,8 @@ pub trait Port {
         &mut self,
         _payload: &Bytes<'_>,
         _head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
-    ) -> bool {
-        false
+    ) -> Passed {
+        Passed::No
     }
     /// Bytes of a file that one WRITE may take now. 0: later; the session is to be
     /// driven again then.

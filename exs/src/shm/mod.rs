@@ -50,7 +50,7 @@ use crate::mem::{Access, Key, KeyTable, MAX_SGE, Segment};
 use crate::rnic::queues::{CompletionQueue, ReceiveQueue};
 use crate::rnic::table;
 use crate::rnic::{
-    Caps, ConnParam, ConnReq, Cq, Disconnect, HEAD, ListenOpts, Listener, Mr, Pd, Qp, QpAttr, QpState,
+    Caps, ConnParam, ConnReq, Cq, Disconnect, HEAD, ListenOpts, Listener, Mr, Passed, Pd, Qp, QpAttr, QpState,
     Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc,
 };
 use crate::rnic::timers::Timers;
@@ -249,7 +249,7 @@ impl Rnic for ShmRnic {
         qp: Qp,
         payload: &IoVec<'_>,
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
-    ) -> bool {
+    ) -> Passed {
         self.pass_message(qp, payload, head)
     }
     fn take_message(&mut self, out: &mut [u8]) -> Option<(Qp, usize)> {

@@ -10,7 +10,7 @@ use super::qp::Conn;
 use super::record::{Head, Kind};
 use super::ring::Area;
 use super::tx::IN_RECORD;
-use crate::rnic::{HEAD, Qp};
+use crate::rnic::{HEAD, Passed, Qp};
 use crate::sys::{IoVec, IoVecMut};
 
 impl ShmRnic {
@@ -20,17 +20,17 @@ impl ShmRnic {
         qp: Qp,
         payload: &IoVec<'_>,
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
-    ) -> bool {
-        let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return false };
-        let Ok(link) = self.links.get_mut(id) else { return false };
+    ) -> Passed {
+        let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return Passed::No };
+        let Ok(link) = self.links.get_mut(id) else { return Passed::No };
         if !link.pass(payload, head) {
-            return false;
+            return Passed::No;
         }
         match link.hot {
             true => link.misses = 0,
             false => self.warm(id),
         }
-        true
+        Passed::Gone
     }
 
     /// Takes a message out of a connection that is looked at (`Rnic::take_message`), of

@@ -83,6 +83,9 @@ pub(super) struct Pass {
     pub(super) received: usize,
 }
 
+/// How the bytes that come have ended.
+pub(super) struct End(io::Result<usize>);
+
 fn errno(e: &io::Error) -> i32 {
     e.raw_os_error().unwrap_or(libc::EIO)
 }
@@ -205,7 +208,26 @@ impl Link {
             vecs[count] = IoVecMut::new(&mut lookahead[..look]);
             count += 1;
         }
-        let n = match sys::receive(&self.stream, &mut vecs[..count]) {
+        let n = self.read(&mut vecs[..count], wanted + look);
+        let placed = n.min(wanted);
+        let ahead = n - placed;
+        if look > 0 && ahead == look && wanted < BULK {
+            self.look = (look * 2).min(lookahead.len());
+        }
+        if n > 0 {
+            self.take_in(placed, &lookahead[..ahead], keys, srq);
+        }
+        n
+    }
+
+    /// recvmsg(2) for `asked` bytes; 0 if none came, and what that means is noted.
+    fn read(&mut self, vecs: &mut [IoVecMut<'_>], asked: usize) -> usize {
+        let read = sys::receive(&self.stream, vecs);
+        self.note_read(read, asked)
+    }
+
+    fn note_read(&mut self, read: io::Result<usize>, asked: usize) -> usize {
+        let n = match read {
             Ok(0) => {
                 self.end_of_file();
                 return 0;
@@ -222,21 +244,71 @@ impl Link {
         };
         // Fewer bytes than asked for: no more are there, and new ones will make
         // a new edge. Unless the end was reported, which makes no further edge.
-        if n < wanted + look && !self.hup {
+        if n < asked && !self.hup {
             self.readable = false;
         }
-        let placed = n.min(wanted);
-        let ahead = n - placed;
-        if look > 0 && ahead == look && wanted < BULK {
-            self.look = (look * 2).min(lookahead.len());
-        }
+        n
+    }
+
+    /// A message may be put behind what leaves next.
+    pub(super) fn may_pass(&self) -> bool {
+        self.writable && !self.broken && !self.shut && self.send_error.is_none()
+    }
+
+    /// Hands the engine what came: `placed` bytes where it said, then these.
+    fn take_in(
+        &mut self,
+        placed: usize,
+        ahead: &[u8],
+        keys: &mut KeyTable,
+        srq: &mut Option<&mut dyn RxSource>,
+    ) {
         let source = srq.as_mut().map(|s| &mut **s as &mut dyn RxSource);
-        let result = self.engine.handle_received(placed, &lookahead[..ahead], keys, source);
-        if result.stalled || result.consumed < ahead {
+        let result = self.engine.handle_received(placed, ahead, keys, source);
+        if result.stalled || result.consumed < ahead.len() {
             self.stalled = true;
-            self.stash.extend_from_slice(&lookahead[result.consumed..ahead]);
+            self.stash.extend_from_slice(&ahead[result.consumed..]);
+        }
+    }
+
+    /// Reads into the lookahead what may be messages for the short way: how many bytes.
+    pub(super) fn look_ahead(&mut self, lookahead: &mut [u8]) -> usize {
+        let quiet = self.readable && !self.eof && !self.stalled && self.send_error.is_none();
+        if !quiet || !self.engine.may_take() {
+            return 0;
+        }
+        let look = self.look.min(lookahead.len());
+        let n = self.read(&mut [IoVecMut::new(&mut lookahead[..look])], look);
+        if n == self.look {
+            self.look = (look * 2).min(LOOKAHEAD);
         }
         n
+    }
+
+    /// Reads on behind a message that is not whole. How many bytes came, or the end of the
+    /// connection, which is to be noted ([`Link::note_end`]) when what came before it is
+    /// dealt with.
+    pub(super) fn look_further(&mut self, lookahead: &mut [u8]) -> Result<usize, End> {
+        let asked = lookahead.len();
+        match sys::receive(&self.stream, &mut [IoVecMut::new(lookahead)]) {
+            Ok(0) => Err(End(Ok(0))),
+            Err(e) if e.kind() != io::ErrorKind::WouldBlock => Err(End(Err(e))),
+            read => Ok(self.note_read(read, asked)),
+        }
+    }
+
+    pub(super) fn note_end(&mut self, end: End) {
+        self.note_read(end.0, 0);
+    }
+
+    /// The long way for what is left of the lookahead.
+    pub(super) fn leave_ahead(
+        &mut self,
+        ahead: &[u8],
+        keys: &mut KeyTable,
+        mut srq: Option<&mut dyn RxSource>,
+    ) {
+        self.take_in(0, ahead, keys, &mut srq);
     }
 
     /// The peer ended its side, or, if a write failed before, the connection broke:

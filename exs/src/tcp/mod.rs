@@ -31,6 +31,7 @@ mod memory;
 mod qp;
 mod queues;
 mod serve;
+mod short;
 mod timers;
 
 use std::collections::{HashMap, VecDeque};
@@ -42,10 +43,10 @@ use crate::mem::{Access, Key, KeyTable, MAX_SGE, Segment};
 use crate::rnic::queues::{CompletionQueue, ReceiveQueue};
 use crate::rnic::table;
 use crate::rnic::{
-    Caps, ConnParam, ConnReq, Cq, Disconnect, ListenOpts, Listener, Mr, Pd, Qp, QpAttr, QpState,
+    Caps, ConnParam, ConnReq, Cq, Disconnect, HEAD, ListenOpts, Listener, Mr, Passed, Pd, Qp, QpAttr, QpState,
     Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc,
 };
-use crate::sys::RandomSource;
+use crate::sys::{IoVec, RandomSource};
 use crate::time::Time;
 use timers::Source;
 
@@ -90,6 +91,8 @@ pub struct SoftRnic {
     file_pool: files::FilePool,
     /// Completions on their way from an engine to their queues.
     wcs: Vec<Wc>,
+    /// What is in the lookahead.
+    ahead: Option<short::Ahead>,
 }
 
 impl SoftRnic {
@@ -150,6 +153,7 @@ impl SoftRnic {
             tx_pool: TxPool::default(),
             file_pool: files::FilePool::default(),
             wcs: Vec::new(),
+            ahead: None,
         }
     }
 
@@ -238,6 +242,17 @@ impl Rnic for SoftRnic {
     }
     fn flush(&mut self, qp: Qp, now: Time) {
         self.doorbell(qp, now);
+    }
+    fn send_now(
+        &mut self,
+        qp: Qp,
+        payload: &IoVec<'_>,
+        head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
+    ) -> Passed {
+        self.pass_message(qp, payload, head)
+    }
+    fn take_message(&mut self, out: &mut [u8]) -> Option<(Qp, usize)> {
+        self.next_message(out)
     }
 
     fn listen(&mut self, addr: SocketAddr, opts: &ListenOpts) -> Result<Listener, RnicError> {

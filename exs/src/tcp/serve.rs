@@ -1,11 +1,12 @@
 //! Progress: what is ready is served, and what the engines say is passed on.
 
 use super::SoftRnic;
-use super::link::{Owner, Pass};
+use super::link::{Link, Owner, Pass};
 use super::qp::Conn;
 use super::queues::Feed;
 use super::timers::Source;
 use crate::iwarp::{Event, RxSource};
+use crate::mem::KeyTable;
 use crate::rnic::{CmEvent, Disconnect, DisconnectCause, Qp, QpState, Ready, RnicError, RnicEvent, Srq};
 use crate::sys;
 use crate::time::Time;
@@ -16,7 +17,7 @@ const BUDGET: usize = 1 << 20;
 /// Sources that are served in one go. With a thousand busy connections the lock would
 /// else be held for tens of milliseconds, the program could post no receive meanwhile, and
 /// what came would go by the rings, copied twice, out of caches that it has left.
-const TURN: usize = 16;
+pub(super) const TURN: usize = 16;
 /// How long an orderly close may stand still before it is cut.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 /// How long last bytes (a TERMINATE, a reject) may take.
@@ -125,6 +126,7 @@ impl SoftRnic {
     /// more to do.
     pub(super) fn serve_all(&mut self, now: Time) -> bool {
         self.sweep(now);
+        self.settle_ahead(now);
         while let Some(source) = self.timers.expire(now) {
             match source {
                 Source::Link(id) => self.link_due(id, now),
@@ -160,11 +162,16 @@ impl SoftRnic {
 
     /// Tries for bytes on the links that lately had some.
     pub(super) fn spin_hot(&mut self, now: Time) -> bool {
-        let mut any = false;
+        let mut any = self.ahead.is_some();
+        self.settle_ahead(now);
         for _ in 0..self.hot.len().min(SPIN_STEP) {
             let Some(mut hot) = self.hot.pop_front() else { break };
             let Ok(link) = self.links.get_mut(hot.link) else { continue };
             link.readable = true;
+            if self.fetch(hot.link) {
+                // They are taken out next, from the lookahead that all links share.
+                return true;
+            }
             let pass = self.read_link(hot.link);
             if pass.received > 0 {
                 any = true;
@@ -187,7 +194,7 @@ impl SoftRnic {
         any
     }
 
-    fn warm(&mut self, link: u32) {
+    pub(super) fn warm(&mut self, link: u32) {
         if let Some(hot) = self.hot.iter_mut().find(|h| h.link == link) {
             hot.misses = 0;
             return;
@@ -200,7 +207,17 @@ impl SoftRnic {
 
     /// Reads what is there on a link.
     fn read_link(&mut self, id: u32) -> Pass {
-        let Ok(link) = self.links.get_mut(id) else { return Pass::default() };
+        self.finish_ahead();
+        self.feed(id, |link, lookahead, keys, srq| link.receive(lookahead, keys, srq, BUDGET))
+    }
+
+    /// Lets a link take in what came, with what it needs for that.
+    pub(super) fn feed<T: Default>(
+        &mut self,
+        id: u32,
+        f: impl FnOnce(&mut Link, &mut [u8], &mut KeyTable, Option<&mut dyn RxSource>) -> T,
+    ) -> T {
+        let Ok(link) = self.links.get_mut(id) else { return T::default() };
         let queues = match link.owner {
             Owner::Qp(qp) => {
                 self.qps.get(qp).ok().and_then(|q| Some((q.attr.srq?.0, q.attr.recv_cq)))
@@ -208,18 +225,18 @@ impl SoftRnic {
             _ => None,
         };
         let Some((srq, recv_cq)) = queues else {
-            return link.receive(&mut self.lookahead, &mut self.keys, None, BUDGET);
+            return f(link, &mut self.lookahead, &mut self.keys, None);
         };
         let room = self.cqs.get(recv_cq.0).map_or(0, |cq| cq.room());
-        let Ok(queue) = self.srqs.get_mut(srq) else { return Pass::default() };
+        let Ok(queue) = self.srqs.get_mut(srq) else { return T::default() };
         let mut feed = Feed { bufs: &mut queue.bufs, room };
         let feed: Option<&mut dyn RxSource> = Some(&mut feed);
-        let pass = link.receive(&mut self.lookahead, &mut self.keys, feed, BUDGET);
+        let result = f(link, &mut self.lookahead, &mut self.keys, feed);
         if link.stalled {
             self.await_recv(id, Some(Srq(srq)), recv_cq);
         }
         self.wake_srq(srq);
-        pass
+        result
     }
 
     /// Sends what there is on a link, file WRs included. True if there is more.

@@ -2,7 +2,7 @@
 # A machine without a device and one with an iWARP device: the software RNIC in one
 # process, the kernel's siw in the other, either of them listening.
 # devices: siw
-# limit: 600
+# limit: 1400
 # shellcheck source=SCRIPTDIR/../lib.sh
 . "$(dirname "$0")/../lib.sh"
 "$bed/links.sh" one
@@ -65,8 +65,8 @@ for pair in "soft $device_side" "$device_side soft"; do
 done
 # Below sockets: connecting, private data, READ, TERMINATE, and rping as the peer.
 for binary in "$RDMA_BIN"/interop*; do
-    [ -x "$binary" ] || { check "tests of interoperation" run_tests interop 400; continue; }
-    check "$(basename "$binary")" run_tests "$(basename "$binary")" 400
+    [ -x "$binary" ] || { check "tests of interoperation" run_tests interop 1000; continue; }
+    check "$(basename "$binary")" run_tests "$(basename "$binary")" 1000
 done
 check "nothing is left of them" no_leaks "$before"
 finish

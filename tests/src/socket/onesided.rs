@@ -297,7 +297,10 @@ pub fn the_peer_goes_away(env: &Env) {
         let bytes = if event.error().is_none() { 1 << 20 } else { 0 };
         assert!(event.bytes() >= bytes, "{event:?}");
     }
-    assert!(ledger.try_post("read", |q, t| b.read(q, t, &remote, 0, vec![0; 8])).is_err());
+    // If all of them were faster than the end, that is yet to be noticed.
+    if ledger.try_post("read", |q, t| b.read(q, t, &remote, 0, vec![0; 8])).is_ok() {
+        assert!(ledger.drain().iter().all(|event| event.error().is_some()));
+    }
     assert_eq!(of_b.revoke_blocking().unwrap().len(), 100);
     assert_eq!(of_a.revoke_blocking().unwrap().len(), 1 << 20);
     ledger.finish();

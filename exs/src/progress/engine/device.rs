@@ -10,7 +10,7 @@ use crate::mem::{Access, Buffer, Key, Region, Segment};
 use crate::progress::Error;
 use crate::progress::options::Transport;
 use crate::rnic::{
-    Caps, Cq, Disconnect, HEAD, Mr, Qp, QpAttr, Rnic, RnicError, SendWr, Wc,
+    Caps, Cq, Disconnect, HEAD, Mr, Passed, Qp, QpAttr, Rnic, RnicError, SendWr, Wc,
 };
 use crate::session::{Buf, Port};
 use crate::sys::IoVec;
@@ -270,7 +270,7 @@ impl Port for SockPort<'_> {
         &mut self,
         payload: &IoVec<'_>,
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
-    ) -> bool {
+    ) -> Passed {
         self.device.rnic.send_now(self.qp, payload, head)
     }
 

@@ -150,6 +150,8 @@ pub(crate) struct Engine {
     passed: bool,
     /// What the call under way has posted may wait for others.
     share: bool,
+    /// Nobody leads, so it may.
+    may_share: bool,
     released: Arc<Released>,
     home: Arc<dyn ReleaseRegistration>,
     /// Threads to wake when the lock is let go.
@@ -190,6 +192,7 @@ impl Engine {
             message: vec![0; slots::SLOT as usize].into_boxed_slice(),
             passed: false,
             share: false,
+            may_share: false,
             released,
             home,
             wake: Vec::new(),
@@ -255,11 +258,11 @@ impl Engine {
         self.counters.runs += 1;
         self.collect_released(now);
         self.skim(now);
+        if spin && self.devices.iter_mut().fold(false, |any, d| d.rnic.spin(now) | any) {
+            self.skim(now);
+        }
         let mut more = false;
         for d in &mut self.devices {
-            if spin {
-                d.rnic.spin(now);
-            }
             more |= d.rnic.progress(now);
         }
         more |= self.plain.progress(now);

@@ -8,7 +8,7 @@ use super::post::Ticket;
 use super::sock::State;
 use super::{Engine, SockId};
 use crate::progress::event::{Bufs, EventKind, RawEvent};
-use crate::rnic::Qp;
+use crate::rnic::{Passed, Qp};
 use crate::time::Time;
 
 /// Sends of a burst that leave one by one; and how many of those after them leave together.
@@ -66,12 +66,14 @@ impl Engine {
                     let d = &mut self.devices[s.place.device];
                     session.send_now(&mut d.port(s.place.domain, qp, now), &buffer.io_vec())
                 }
-                _ => false,
+                _ => Passed::No,
             },
-            _ => false,
+            _ => Passed::No,
         };
-        if !sent {
-            return Err(bufs);
+        match sent {
+            Passed::No => return Err(bufs),
+            Passed::Gone => {}
+            Passed::Kept => self.ring_for(id.index, len, now),
         }
         self.passed = true;
         let mut event = RawEvent::new(ticket.token, EventKind::Send);
@@ -80,6 +82,23 @@ impl Engine {
         self.counters.events += 1;
         ticket.queue.push(event, &mut self.wake);
         Ok(())
+    }
+
+    /// A message took the short way, but for the doorbell.
+    fn ring_for(&mut self, index: u32, len: usize, now: Time) {
+        let s = &mut self.socks[index as usize];
+        if !s.burst.grow(len, now) || !self.may_share {
+            if let Some(qp) = s.qp {
+                self.devices[s.place.device].rnic.flush(qp, now);
+            }
+        } else if !std::mem::replace(&mut s.lazy, true) {
+            self.lazy.push(index);
+        }
+    }
+
+    /// Whether small sends may share a doorbell: the next to lead rings it first of all.
+    pub(in crate::progress) fn begin_call(&mut self, may_share: bool) {
+        self.may_share = may_share;
     }
 
     /// Notes a send that takes the long way.
@@ -132,6 +151,7 @@ impl Engine {
         let Some(&index) = self.by_qp.get(&(device, qp)) else { return };
         let s = &mut self.socks[index as usize];
         let Some(session) = s.session.as_mut() else { return };
+        s.burst.end();
         let mut port = self.devices[device].port(s.place.domain, qp, now);
         session.handle_bytes(now, &mut port, &self.message[..len]);
         if !session.is_settled() || !s.polls.is_empty() {

@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use crate::mem::{Access, Key, Region, Segment};
-use crate::rnic::{Caps, DisconnectCause, Mr, Qp, QpState, SendOp, Wc, WcOp, WcStatus};
+use crate::rnic::{Caps, DisconnectCause, Mr, Passed, Qp, QpState, SendOp, Wc, WcOp, WcStatus};
 use crate::session::Buf;
 use crate::time::Time;
 
@@ -34,8 +34,12 @@ pub(super) enum Frame {
     Reset(WcStatus),
 }
 
+/// Of a message that has no WR.
+const NO_WR: u64 = u64::MAX;
+
 /// A WR that was not transmitted yet.
 struct Posted {
+    /// Or [`NO_WR`].
     wr: u64,
     op: SendOp,
     copied: Vec<u8>,
@@ -121,6 +125,8 @@ pub(super) struct Net {
     pub(super) severed: bool,
     /// One in so many small messages may take the short way (0: none).
     pub(super) passes: u64,
+    /// Such messages wait for the doorbell.
+    pub(super) keeps: bool,
 }
 
 impl Net {
@@ -149,7 +155,7 @@ impl Net {
             poll_at: None,
             down: None,
         });
-        Net { now: Time::ZERO, rng, sides, delay: 10_000, next_key: 1, severed: false, passes: 0 }
+        Net { now: Time::ZERO, rng, sides, delay: 10_000, next_key: 1, severed: false, passes: 0, keeps: false }
     }
 
     pub(super) fn soon(&mut self, most: u64) -> Time {
@@ -189,9 +195,16 @@ impl Net {
         inbound.push_back((at, frame));
     }
 
-    /// A message that leaves at once, and has no WR.
-    fn pass(&mut self, from: usize, data: Vec<u8>) {
-        self.send(from, Frame::Send { data, wr: u64::MAX });
+    /// A message that has no WR, and leaves at once, or with the doorbell.
+    fn pass(&mut self, from: usize, data: Vec<u8>) -> Passed {
+        if !self.keeps {
+            self.send(from, Frame::Send { data, wr: NO_WR });
+            return Passed::Gone;
+        }
+        let op = SendOp::Send { invalidate: None, solicited: false };
+        let posted = Posted { wr: NO_WR, op, copied: data, parts: Vec::new(), file: None };
+        self.sides[from].posted.push_back(posted);
+        Passed::Kept
     }
 
     /// Transmits the next WR.

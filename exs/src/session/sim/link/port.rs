@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use crate::mem::{Access, Key, Region, Segment};
 use crate::rnic::{
-    Caps, Disconnect, DisconnectCause, HEAD, Mr, QpState, RnicError, SendOp, SendWr, Sge, WcOp, WcStatus,
+    Caps, Disconnect, DisconnectCause, HEAD, Mr, Passed, QpState, RnicError, SendOp, SendWr, Sge, WcOp, WcStatus,
 };
 use crate::session::{Buf, Port};
 use crate::sys::IoVec;
 
-use super::{Frame, Net, Posted, Side, Track, Window};
+use super::{Frame, NO_WR, Net, Posted, Side, Track, Window};
 
 /// One end as its session sees it.
 pub(in crate::session::sim) struct End<'a> {
@@ -92,24 +92,23 @@ impl Port for End<'_> {
         &mut self,
         payload: &IoVec<'_>,
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
-    ) -> bool {
+    ) -> Passed {
         // Nothing overtakes what was posted, and an RNIC may refuse for reasons of its own.
         let s = self.me();
-        let clear = s.state == QpState::Rts && s.posted.is_empty();
+        let clear = s.state == QpState::Rts && s.posted.iter().all(|p| p.wr == NO_WR);
         let passes = self.net.passes;
         if !clear || passes == 0 || !self.net.rng.one_in(passes) {
-            return false;
+            return Passed::No;
         }
         let mut bytes = [0; HEAD];
         let len = head(&mut bytes);
         if len == 0 {
-            return false;
+            return Passed::No;
         }
         let mut data = vec![0; len + payload.len()];
         data[..len].copy_from_slice(&bytes[..len]);
         payload.copy_to(&mut data[len..]);
-        self.net.pass(self.side, data);
-        true
+        self.net.pass(self.side, data)
     }
 
     fn bind(&mut self, mr: Mr, addr: u64, len: u64, access: Access) -> Result<Key, RnicError> {

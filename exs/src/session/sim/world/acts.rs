@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::mem::Access;
+use crate::rnic::Passed;
 use crate::session::{Buf, Done, OpError, RecvOpts, Source};
 
 use super::super::user::{Kind, Op, Sent, file_source, iovec};
@@ -93,11 +94,17 @@ impl World {
             let bufs = self.users[side].memory(&mut self.net, side, &sizes, &data);
             (Source::Memory(iovec(&bufs)), bufs, data, len)
         };
-        if let [buf] = &bufs[..]
-            && self.with(side, |s, end| s.send_now(end, &buf.seg.io_vec(0, len)))
-        {
-            drop(source);
-            return self.passed(side, op, data, bufs);
+        if let [buf] = &bufs[..] {
+            let sent = self.with(side, |s, end| s.send_now(end, &buf.seg.io_vec(0, len)));
+            if sent == Passed::Kept {
+                // A burst may keep it for a while.
+                let urgent = self.rng.one_in(2);
+                self.net.flush(side, urgent);
+            }
+            if sent != Passed::No {
+                drop(source);
+                return self.passed(side, op, data, bufs);
+            }
         }
         match self.with(side, |s, _| s.post_send(now, op, source)) {
             Ok(()) => {

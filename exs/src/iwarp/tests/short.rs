@@ -1,0 +1,131 @@
+//! The short way of small messages: one order with the long way, and nothing taken that
+//! the long way would refuse.
+
+use super::link::*;
+use crate::iwarp::*;
+use crate::rnic::{SendOp, WcOp};
+use crate::sys::IoVec;
+
+const SEND: SendOp = SendOp::Send { invalidate: None, solicited: false };
+
+fn pass(side: &mut Side, head: &[u8], payload: &[u8]) -> bool {
+    side.engine.pass_send(&mut side.pool, &IoVec::new(payload), &mut |out| {
+        out[..head.len()].copy_from_slice(head);
+        head.len()
+    })
+}
+
+/// Connected ends, of which the first has spoken: so that the second may.
+fn pair(crc: bool, mss: usize, seed: u64) -> Pair {
+    let cfg = |qp| Config { crc, mss, ..config(qp) };
+    let mut pair = Pair::new(cfg(1), cfg(3), seed);
+    let post = pair.b.engine.post_recv(recv(0, &[]));
+    assert!(post.is_ok());
+    pair.a.engine.post_send(wr(0, SEND, b"", &[])).unwrap();
+    pair.settle();
+    pair.a.wcs.clear();
+    pair.b.wcs.clear();
+    pair
+}
+
+/// Everything that `from` has to send.
+fn sent(from: &mut Side, rng: &mut Rng, bite: Bite) -> Vec<u8> {
+    while from.send(rng, bite) {}
+    from.wire.drain(..).collect()
+}
+
+#[test]
+fn both_ways_have_one_order() {
+    for seed in 0..400 {
+        let mut pair = pair(seed % 2 == 0, if seed % 3 == 0 { 1460 } else { 9000 }, seed);
+        let mut rng = Rng(seed);
+        let bite = if rng.chance(2) { Bite::Whole } else { Bite::UpTo(200) };
+        let place = segment(&[0; 4096]);
+        for wr_id in 1..=60 {
+            pair.b.engine.post_recv(recv(wr_id, &[place.clone()])).unwrap();
+        }
+        let (mut wire, mut out) = (Vec::new(), [0; 4096]);
+        let (mut next, mut came, mut short) = (0u32, 0u32, (0, 0));
+        while came < 50 {
+            while next < 50 && !rng.chance(3) {
+                let payload = vec![next.to_be_bytes()[3]; rng.below(1200)];
+                let head = next.to_be_bytes();
+                if rng.chance(2) && pass(&mut pair.a, &head, &payload) {
+                    short.0 += 1;
+                } else {
+                    let wr = wr(next.into(), SEND, &head, &[segment(&payload)]);
+                    pair.a.engine.post_send(wr).unwrap();
+                }
+                next += 1;
+            }
+            wire.extend(sent(&mut pair.a, &mut rng, bite));
+            while !wire.is_empty() {
+                let taken = match rng.chance(4) {
+                    true => None,
+                    false => pair.b.engine.take_send(&wire, &mut out),
+                };
+                if let Some(RxSend { used, len }) = taken {
+                    assert_eq!(out[..4], came.to_be_bytes(), "seed {seed}");
+                    assert!(out[4..len].iter().all(|b| *b == out[3]));
+                    wire.drain(..used);
+                    (came, short.1) = (came + 1, short.1 + 1);
+                    continue;
+                }
+                let n = bite.of(&mut rng, wire.len());
+                let result = pair.b.engine.handle_received(0, &wire[..n], &mut pair.b.keys, None);
+                assert_eq!(result.consumed, n);
+                wire.drain(..n);
+                pair.b.drain();
+                for wc in pair.b.wcs.drain(..) {
+                    assert_eq!(wc.op, WcOp::Recv);
+                    came += 1;
+                }
+                assert!(pair.b.events.is_empty(), "seed {seed}: {:?}", pair.b.events);
+            }
+        }
+        assert!(short.0 > 0 && short.1 > 0, "seed {seed}: {short:?}");
+        assert_eq!(pair.a.engine.outstanding().0, 0);
+    }
+}
+
+#[test]
+fn what_is_not_whole_and_sound_is_not_taken() {
+    let mut pair = pair(true, 1460, 1);
+    assert!(pass(&mut pair.a, b"head", b"payload"));
+    let wire = sent(&mut pair.a, &mut Rng(1), Bite::Whole);
+    let (mut out, none) = ([0xEE; 64], [0xEE; 64]);
+    for n in 0..wire.len() {
+        assert_eq!(pair.b.engine.take_send(&wire[..n], &mut out), None, "{n} bytes");
+    }
+    for at in 0..wire.len() {
+        for bit in 0..8 {
+            let mut bad = wire.clone();
+            bad[at] ^= 1 << bit;
+            assert_eq!(pair.b.engine.take_send(&bad, &mut out), None, "bit {bit} of {at}");
+        }
+    }
+    assert_eq!(pair.b.engine.take_send(&wire, &mut out[..10]), None, "11 bytes");
+    assert_eq!(out, none, "nothing was touched");
+    let taken = pair.b.engine.take_send(&wire, &mut out);
+    assert_eq!(taken, Some(RxSend { used: wire.len(), len: 11 }));
+    assert_eq!(out[..11], *b"headpayload");
+    // Its number is used up.
+    assert_eq!(pair.b.engine.take_send(&wire, &mut out), None);
+}
+
+#[test]
+fn nothing_is_overtaken() {
+    let mut pair = pair(false, 9000, 1);
+    pair.a.engine.post_send(wr(1, SEND, b"first", &[])).unwrap();
+    assert!(!pass(&mut pair.a, b"second", b""), "one was posted before it");
+    sent(&mut pair.a, &mut Rng(1), Bite::Whole);
+    assert!(pass(&mut pair.a, b"second", b""));
+    assert!(pass(&mut pair.a, b"third", b""), "it shares the second's batch");
+    assert!(!pass(&mut pair.a, b"", b"nothing to say"));
+    assert!(!pass(&mut pair.a, b"x", &[0; MAX_SHORT]), "too long");
+    // The responder waits for the initiator's first word.
+    let cfg = |qp| config(qp);
+    let mut silent = Pair::new(cfg(1), cfg(3), 1);
+    assert!(!pass(&mut silent.b, b"too early", b""));
+    assert!(pass(&mut silent.a, b"now", b""));
+}
