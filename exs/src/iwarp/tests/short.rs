@@ -42,7 +42,7 @@ fn both_ways_have_one_order() {
         let bite = if rng.chance(2) { Bite::Whole } else { Bite::UpTo(200) };
         let place = segment(&[0; 4096]);
         for wr_id in 1..=60 {
-            pair.b.engine.post_recv(recv(wr_id, &[place.clone()])).unwrap();
+            pair.b.engine.post_recv(recv(wr_id, std::slice::from_ref(&place))).unwrap();
         }
         let (mut wire, mut out) = (Vec::new(), [0; 4096]);
         let (mut next, mut came, mut short) = (0u32, 0u32, (0, 0));
