@@ -66,7 +66,6 @@ mod types;
 mod tests;
 
 pub use batch::{Chunk, Gather, MAX_CHUNKS, TxPool, TxStep};
-pub use short::MAX_SHORT;
 pub use types::*;
 
 use std::collections::VecDeque;

@@ -18,7 +18,10 @@ use crate::wire::mpa;
 use crate::wire::rdmap::{Opcode, QN_SEND};
 
 /// Bytes of a message that takes the short way, at most.
-pub const MAX_SHORT: usize = 4 << 10;
+pub(super) const MAX_SHORT: usize = 4 << 10;
+
+/// Bytes of an FPDU before the payload of a SEND.
+const BEFORE_PAYLOAD: usize = mpa::LENGTH_LEN + ddp::UNTAGGED_LEN;
 
 impl Engine {
     /// Puts a SEND of what `head` writes and of `payload` behind it into the batch: true,
@@ -88,20 +91,11 @@ impl Engine {
     /// receive: its payload is copied to `out`. None, and nothing has happened, if there is
     /// something else, or if it does not fit.
     pub fn take_send(&mut self, bytes: &[u8], out: &mut [u8]) -> Option<RxSend> {
-        if !self.may_take() {
-            return None;
-        }
-        let (length, rest) = bytes.split_first_chunk::<{ mpa::LENGTH_LEN }>()?;
-        let ulpdu = usize::from(u16::from_be_bytes(*length));
-        let len = ulpdu.checked_sub(ddp::UNTAGGED_LEN)?;
-        let used = mpa::LENGTH_LEN + ulpdu + mpa::trailer_len(ulpdu);
+        let ulpdu = self.plain_send(bytes)?;
+        let len = ulpdu - ddp::UNTAGGED_LEN;
+        let used = head_end(ulpdu) + mpa::trailer_len(ulpdu);
         let trailer = bytes.get(head_end(ulpdu)..used)?;
-        let header = Header::parse(rest).ok()?;
-        let place = Place::Untagged { ulp: 0, qn: QN_SEND, msn: self.rx.send_msn, mo: 0 };
-        if header != (Header { last: true, control: Opcode::Send.control(), place }) {
-            return None;
-        }
-        let payload = rest.get(ddp::UNTAGGED_LEN..ulpdu)?;
+        let payload = bytes.get(BEFORE_PAYLOAD..head_end(ulpdu))?;
         let to = out.get_mut(..len)?;
         if self.settled.crc {
             let pad = mpa::pad(ulpdu);
@@ -113,5 +107,31 @@ impl Engine {
         to.copy_from_slice(payload);
         self.rx.send_msn = self.rx.send_msn.wrapping_add(1);
         Some(RxSend { used, len })
+    }
+
+    /// True if `bytes` may be the beginning of a SEND that [`Engine::take_send`] would take
+    /// if it were whole, and had room for `room` bytes.
+    pub fn begins_send(&self, bytes: &[u8], room: usize) -> bool {
+        if bytes.len() < BEFORE_PAYLOAD {
+            return self.may_take();
+        }
+        self.plain_send(bytes).is_some_and(|ulpdu| {
+            let whole = head_end(ulpdu) + mpa::trailer_len(ulpdu);
+            bytes.len() < whole && ulpdu - ddp::UNTAGGED_LEN <= room
+        })
+    }
+
+    /// The ULPDU length of the FPDU that begins here, if its header is that of the next
+    /// SEND, plain and in one piece.
+    fn plain_send(&self, bytes: &[u8]) -> Option<usize> {
+        if !self.may_take() {
+            return None;
+        }
+        let (length, rest) = bytes.split_first_chunk::<{ mpa::LENGTH_LEN }>()?;
+        let place = Place::Untagged { ulp: 0, qn: QN_SEND, msn: self.rx.send_msn, mo: 0 };
+        let next = Header { last: true, control: Opcode::Send.control(), place };
+        let ulpdu = usize::from(u16::from_be_bytes(*length));
+        let plain = Header::parse(rest).is_ok_and(|header| header == next);
+        (plain && ulpdu >= ddp::UNTAGGED_LEN).then_some(ulpdu)
     }
 }

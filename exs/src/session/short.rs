@@ -55,15 +55,15 @@ impl Session {
         len: u32,
         message: Message,
     ) -> bool {
+        if self.idle_posted {
+            return false;
+        }
         let source = self.sends.get(op).and_then(|s| s.source.as_ref());
         let Some(Source::Memory(IoVec::One(buf))) = source else {
             return false;
         };
         let (seg, off) = (buf.seg.clone(), usize::try_from(off).unwrap_or(usize::MAX));
         let payload = seg.io_vec(off, index(len));
-        if self.idle_posted {
-            return false;
-        }
         let sent = port.send_now(&payload, &mut |head| self.header(message, head));
         if !self.note_passed(sent, true) {
             return false;

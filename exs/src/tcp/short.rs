@@ -10,7 +10,6 @@ use super::link::Owner;
 use super::qp::Conn;
 use super::serve::TURN;
 use super::timers::Source;
-use crate::iwarp::MAX_SHORT;
 use crate::rnic::{HEAD, Passed, Qp};
 use crate::sys::IoVec;
 use crate::time::Time;
@@ -54,7 +53,7 @@ impl SoftRnic {
         }
         let taken = self.take_ahead(out).or_else(|| {
             // A read mostly ends in the middle of a message if there is more to read.
-            if self.refill() { self.take_ahead(out) } else { None }
+            if self.refill(out.len()) { self.take_ahead(out) } else { None }
         });
         if taken.is_none() {
             // Once: then it is the others' turn.
@@ -63,12 +62,14 @@ impl SoftRnic {
         taken
     }
 
-    /// Reads on behind a message that is not whole. True if something came.
-    fn refill(&mut self) -> bool {
+    /// Reads on behind a message that is not whole, if there is `room` for all of it. True
+    /// if something came. (What follows the beginning of anything else is better read
+    /// straight into its place.)
+    fn refill(&mut self, room: usize) -> bool {
         let Some(Ahead { link: id, at, end }) = self.ahead else { return false };
         let tail = end - at;
         let Ok(link) = self.links.get_mut(id) else { return false };
-        if tail > MAX_SHORT || !link.readable {
+        if !link.readable || !link.engine.begins_send(&self.lookahead[at..end], room) {
             return false;
         }
         self.lookahead.copy_within(at..end, 0);

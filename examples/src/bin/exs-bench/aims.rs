@@ -70,6 +70,10 @@ const fn lat(case: &'static str, of: &'static str, beside: &'static str, most: f
     Aim { section: "latency", case, of, beside, figure: Median, limit: AtMost(most) }
 }
 
+const fn rate(of: &'static str, least: f64) -> Aim {
+    Aim { section: "rate", case: "", of, beside: "TCP", figure: Rate, limit: AtLeast(least) }
+}
+
 const fn files(case: &'static str, of: &'static str, beside: &'static str, least: f64) -> Aim {
     Aim { section: "files", case, of, beside, figure: Throughput, limit: AtLeast(least) }
 }
@@ -94,14 +98,7 @@ const AIMS: &[Aim] = &[
     bw("100 MiB", "EXS shm", "TCP", 1.0),
     alone("latency", "EXS shm", Median, AtMost(0.45)),
     lat(SLEEPING, "EXS shm", "UNIX-domain", 1.0),
-    Aim {
-        section: "rate",
-        case: "",
-        of: "EXS shm",
-        beside: "TCP",
-        figure: Rate,
-        limit: AtLeast(2.0),
-    },
+    rate("EXS shm", 2.0),
     bw("1 MiB", "EXS soft", "TCP", 0.97),
     bw("1 MiB", "EXS soft", "UCX tcp", 1.0),
     bw("1 MiB", "EXS soft", "libfabric tcp", 1.0),
@@ -109,14 +106,7 @@ const AIMS: &[Aim] = &[
     bw("64 KiB", "EXS soft", "TCP", 1.0),
     lat(SLEEPING, "EXS soft", "TCP", 1.1),
     lat(BUSY, "EXS soft", "UCX tcp", 1.0),
-    Aim {
-        section: "rate",
-        case: "",
-        of: "EXS soft",
-        beside: "TCP",
-        figure: Rate,
-        limit: AtLeast(1.5),
-    },
+    rate("EXS soft", 1.5),
     cpu("64 KiB", "EXS soft"),
     cpu("1 MiB", "EXS soft"),
     cpu("64 KiB", "EXS shm"),

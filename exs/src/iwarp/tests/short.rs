@@ -2,6 +2,7 @@
 //! the long way would refuse.
 
 use super::link::*;
+use crate::iwarp::short::MAX_SHORT;
 use crate::iwarp::*;
 use crate::rnic::{SendOp, WcOp};
 use crate::sys::IoVec;
@@ -96,6 +97,7 @@ fn what_is_not_whole_and_sound_is_not_taken() {
     let (mut out, none) = ([0xEE; 64], [0xEE; 64]);
     for n in 0..wire.len() {
         assert_eq!(pair.b.engine.take_send(&wire[..n], &mut out), None, "{n} bytes");
+        assert!(pair.b.engine.begins_send(&wire[..n], 11), "{n} bytes");
     }
     for at in 0..wire.len() {
         for bit in 0..8 {
@@ -106,6 +108,9 @@ fn what_is_not_whole_and_sound_is_not_taken() {
     }
     assert_eq!(pair.b.engine.take_send(&wire, &mut out[..10]), None, "11 bytes");
     assert_eq!(out, none, "nothing was touched");
+    assert!(!pair.b.engine.begins_send(&wire[..25], 10), "there is no room for it");
+    assert!(!pair.b.engine.begins_send(&wire, 11), "it is whole");
+    assert!(!pair.b.engine.begins_send(&[0; 25], 11), "it is something else");
     let taken = pair.b.engine.take_send(&wire, &mut out);
     assert_eq!(taken, Some(RxSend { used: wire.len(), len: 11 }));
     assert_eq!(out[..11], *b"headpayload");
