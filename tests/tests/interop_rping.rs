@@ -6,9 +6,12 @@
 //! announces its sink, the server WRITEs the same bytes there and sends another. The
 //! bytes are a C string: the server WRITEs up to and with the first zero.
 
+use std::fs::File;
+use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exs::mem::Access;
 use exs::rnic::{CmEvent, ConnParam, ConnReq, Disconnect, Rnic, RnicError, SendWr, WcStatus};
@@ -28,6 +31,9 @@ impl Harness for Soft {
     }
 }
 
+/// Longer than any of librdmacm's and the kernel's own waits for a connection.
+const HANGS: Duration = Duration::from_secs(60);
+
 /// rping, killed when dropped.
 struct Rping(Child);
 
@@ -43,9 +49,23 @@ impl Rping {
         self.0.try_wait().expect("wait").is_some()
     }
 
+    /// Ends it: where it stood, who is connected to whom, and what it had said.
+    fn stuck(&mut self) -> String {
+        let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+        let at = read(&format!("/proc/{}/stack", self.0.id()));
+        let tcp = read("/proc/net/tcp");
+        let _ = self.0.kill();
+        let mut said = String::new();
+        for out in
+            [self.0.stdout.take().map(OwnedFd::from), self.0.stderr.take().map(OwnedFd::from)]
+        {
+            let _ = File::from(out.expect("piped")).read_to_string(&mut said);
+        }
+        format!("it stood at\n{at}{tcp}it said: {said}")
+    }
+
     /// Waits for its own end: what it printed, and whether it thinks that all was well.
     fn finish(mut self) -> (String, bool) {
-        use std::io::Read;
         let mut text = String::new();
         let mut out = self.0.stdout.take().expect("piped");
         out.read_to_string(&mut text).expect("text");
@@ -145,10 +165,13 @@ fn called_by(w: &mut World<Soft>, start: impl Fn() -> Rping) -> (Rping, ConnReq)
     let mut said = String::new();
     for _ in 0..5 {
         let mut rping = start();
+        let begun = Instant::now();
         let came = w.until("rping", |w| {
             let at = w.cm[0].iter().position(|e| matches!(e, CmEvent::ConnectRequest { .. }));
             match at.and_then(|at| w.cm[0].remove(at)) {
                 Some(CmEvent::ConnectRequest { req, .. }) => Some(Some(req)),
+                // It has a time limit of its own, unless it hangs in the kernel.
+                _ if begun.elapsed() > HANGS => panic!("rping hangs: {}", rping.stuck()),
                 _ => rping.ended().then_some(None),
             }
         });

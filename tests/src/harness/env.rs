@@ -86,6 +86,13 @@ impl Env {
         if self.is_emulated() { 8 } else { 1 }
     }
 
+    /// How many of `seeds` are tried: what takes milliseconds elsewhere takes a second
+    /// where every system call is emulated, and the seeds of the other transports are
+    /// those of the same machines.
+    pub fn seeds(&self, seeds: u64) -> u64 {
+        if self.is_emulated() { seeds.div_ceil(4) } else { seeds }
+    }
+
     /// How long a test may take: devices that tests find are software on an emulated
     /// machine.
     pub fn patience(&self) -> Duration {

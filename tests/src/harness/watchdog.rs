@@ -28,9 +28,27 @@ impl Watchdog {
         std::thread::spawn(move || {
             if dog.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
                 eprintln!("watchdog: {what} has not ended within {limit:?}");
+                show_threads();
                 std::process::abort();
             }
         });
         Watchdog { _alive: alive }
+    }
+}
+
+/// What each thread of this process waits for, as far as the kernel tells (`stack` is
+/// for root): a test that hangs in a guest leaves nothing else behind.
+fn show_threads() {
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return };
+    for thread in threads.flatten().map(|entry| entry.path()) {
+        let read = |name| std::fs::read_to_string(thread.join(name)).unwrap_or_default();
+        // State, and the ticks that it ran for: who spins is told from who sleeps.
+        let stat = read("stat");
+        let mut stat = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+        let (state, ran) = (stat.next().unwrap_or("?"), stat.nth(10).unwrap_or("?"));
+        let [name, at, call] =
+            ["comm", "wchan", "syscall"].map(|name| read(name).trim().to_owned());
+        eprintln!("thread {name}: {state}, ran {ran}, at {at}, call {call}");
+        eprint!("{}", read("stack"));
     }
 }

@@ -69,7 +69,7 @@ pub const DEPTH: usize = 256;
 
 /// How long a test waits for something that must come: only a failing test waits
 /// that long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// RNICs, their reactor, and the time.
 pub struct World<H: Harness> {

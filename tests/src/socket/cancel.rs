@@ -35,7 +35,7 @@ pub fn a_receive_by_token(env: &Env) {
 /// receive that ended well or in one that was cancelled half-way.
 pub fn at_any_moment(env: &Env) {
     const TOTAL: usize = 3_000_000;
-    for seed in 0..10 {
+    for seed in 0..env.seeds(10) {
         let (a, b) = env.streams();
         let sender = std::thread::spawn(move || {
             let mut rng = Rng::new(seed);

@@ -8,7 +8,7 @@ use crate::harness::{Env, Ledger, Rng, check, pattern};
 
 /// Many messages of random sizes, some sends ahead of the receives, some behind.
 pub fn order_and_integrity(env: &Env) {
-    for seed in 0..10 {
+    for seed in 0..env.seeds(10) {
         let (a, b) = env.packets();
         let mut rng = Rng::new(seed);
         let mut ledger = Ledger::new();
@@ -110,11 +110,11 @@ pub fn a_large_message(env: &Env) {
 
 /// Ten thousand small ones, with no more in flight than the queue takes.
 pub fn many_small_messages(env: &Env) {
-    const MANY: usize = 10_000;
+    let many = 10_000 / env.shrink();
     let (a, b) = env.packets();
     let sender = std::thread::spawn(move || {
         let mut ledger = Ledger::with_depth(64);
-        for i in 0..MANY {
+        for i in 0..many {
             if ledger.outstanding() == 64 {
                 ledger.ok();
             }
@@ -126,7 +126,7 @@ pub fn many_small_messages(env: &Env) {
         a
     });
     let mut got = [0; 16];
-    for i in 0..MANY {
+    for i in 0..many {
         let packet = b.blocking().recv_packet(&mut got).unwrap();
         assert_eq!(packet.total, 8);
         assert_eq!(got[..8], i.to_be_bytes());

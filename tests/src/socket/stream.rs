@@ -9,7 +9,7 @@ use exs::{Buffer, Error, Event, MemoryRegion, RecvFlags, SendFlags, Socket, Wait
 use crate::harness::{Env, Ledger, Rng, check, pattern};
 
 /// Nothing happens for this long: nothing will.
-const STILL: Duration = Duration::from_secs(20);
+const STILL: Duration = Duration::from_secs(60);
 
 /// One direction of a random conversation.
 struct Flow<'a> {
@@ -151,7 +151,7 @@ fn conversation(env: &Env, seed: u64, total: usize) {
 
 /// Many seeds, small totals.
 pub fn order_and_integrity(env: &Env) {
-    for seed in 0..30 {
+    for seed in 0..env.seeds(30) {
         conversation(env, seed, 1_000_000);
     }
 }
@@ -162,7 +162,7 @@ pub fn order_and_integrity_with_small_rings(env: &Env) {
         o.ring_size = 4096;
         o.inline_threshold = 64;
     });
-    for seed in 100..124 {
+    for seed in 100..100 + env.seeds(24) {
         conversation(&tight, seed, 300_000);
     }
 }
