@@ -201,6 +201,11 @@ impl Channel {
 
     /// An orderly end: what was sent arrives.
     pub(crate) fn close(mut self) -> Result<(), CpError> {
+        self.hang_up()
+    }
+
+    /// The same, where others hold the channel; it carries nothing any more.
+    pub(crate) fn hang_up(&mut self) -> Result<(), CpError> {
         self.drain()?;
         self.pipe.close();
         Ok(())

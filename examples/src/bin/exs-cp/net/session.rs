@@ -143,8 +143,9 @@ fn greet_client(ch: &mut Channel, secret: Option<&Secret>) -> Result<(), CpError
     }
 }
 
-/// Says why, and waits for it to have left: best effort, the peer may be gone.
+/// Says why, and ends the connection in good order: a channel that is only dropped
+/// aborts, and the reason would be lost with what had not arrived. Best effort, the peer
+/// may be gone.
 pub(crate) fn refuse(ch: &mut Channel, text: String) {
-    let _ = ch.send(&Frame::Refuse { text });
-    let _ = ch.drain();
+    let _ = ch.send(&Frame::Refuse { text }).and_then(|()| ch.hang_up());
 }
