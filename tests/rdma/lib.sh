@@ -41,7 +41,7 @@ check() {
             124 | 137) printf 'FAILED  %s (%s s): not done in time\n' "$name" $began ;;
             *) printf 'FAILED  %s (%s s): status %d\n' "$name" $began $status ;;
         esac
-        tail -n "${CHECK_TAIL:-40}" "$log" | sed 's/^/        | /'
+        tail -n "${CHECK_TAIL:-120}" "$log" | sed 's/^/        | /'
     fi
 }
 
@@ -170,7 +170,7 @@ run_tests() {
     # A test that lacks what it needs passes; that should not go unseen.
     sed -n 's/^skipped: /note: skipped: /p' "$log" | sort | uniq -c | sed 's/^ *\([0-9]*\) note: /note: \1 times /'
     if [ $status != 0 ]; then
-        grep -v ' \.\.\. ok$' "$log" | tail -n 200
+        grep -v '^$\|^ok$\|skipped: \| \.\.\. ok$' "$log" | tail -n 200
         # Whoever never ended is told apart from whoever was never begun.
         [ $status != 124 ] || { echo "the tests that ended:"; grep -c ' \.\.\. ok$' "$log"; }
     fi

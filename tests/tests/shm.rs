@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
 use exs::{MemoryRegion, Options, RecvFlags, SendFlags, Socket, SocketType, Transport};
-use exs_tests::harness::{Ledger, Watchdog, check, pattern, peer};
+use exs_tests::harness::{LIMIT, Ledger, Watchdog, check, pattern, peer};
 use nix::sys::prctl::set_dumpable;
 use nix::unistd::{Uid, geteuid, setuid};
 
@@ -26,6 +26,19 @@ fn listener(transport: Transport, at: &str) -> (Socket, SocketAddr) {
     listener.listen(8).unwrap();
     let addr = listener.local_addr().unwrap();
     (listener, addr)
+}
+
+/// As [`listener`], where one was a moment ago: a process that another test starts has a
+/// copy of its descriptor until it executes its program.
+fn listener_again(transport: Transport, at: SocketAddr) -> (Socket, SocketAddr) {
+    let again = socket(transport);
+    again.bind(at).unwrap();
+    let begun = std::time::Instant::now();
+    while let Err(e) = again.listen(8) {
+        assert!(e.errno() == libc::EADDRINUSE && begun.elapsed() < LIMIT, "{e}");
+        std::thread::yield_now();
+    }
+    (again, at)
 }
 
 fn name(socket: &Socket) -> String {
@@ -180,7 +193,7 @@ fn a_squatter_is_not_the_listener() {
     assert_eq!(error.errno(), libc::EACCES, "{error}");
     // A listener whose name is taken goes on by TCP.
     soft.blocking().close().unwrap();
-    let (both, _) = listener(Transport::Auto, &addr.to_string());
+    let (both, _) = listener_again(Transport::Auto, addr);
     let (client, _server) = join(socket(Transport::Auto), &both, addr);
     assert_eq!(name(&client), "soft");
     squatter.tell("end");

@@ -36,7 +36,9 @@ CASE("fd-8", read_and_write_do_not_reach_the_peer, EXS | EXSMSG)
     }
     FAILS(EAGAIN, exs_recv(p.b, &in, 1, MSG_DONTWAIT, BLOCK, UNREG));
     send_all(p.b, "y", 1);
-    CHECK(read(p.a, &in, 1) == -1);
+    /* what is there, if anything, is the library's own mark that poll sees */
+    in = 0;
+    CHECK(read(p.a, &in, 1) == -1 || in != 'y');
     GIVES(0, fcntl(p.a, F_SETFL, fcntl(p.a, F_GETFL) & ~O_NONBLOCK));
     GIVES(1, exs_recv(p.a, &in, 1, 0, BLOCK, UNREG));
     GIVES('y', in);
