@@ -32,9 +32,6 @@ impl Device {
             ("rxe", "windows::a_window_has_bounds") => {
                 Some("rxe checks the bounds of the registration, not those of the window")
             }
-            ("rxe", "transfers::send_with_invalidate") => {
-                Some("rxe's completions do not tell (the flag differs from libibverbs')")
-            }
             // Seen in its source: READ RESPONSEs are sent without a look at the rights.
             ("siw", "refusals::a_read_without_rights") => {
                 Some("siw answers READs of all that is registered, open to them or not")
@@ -42,7 +39,7 @@ impl Device {
             ("siw", "refusals::a_window_closed_in_mid_read") => {
                 Some("siw finishes the answer to a READ that it has begun")
             }
-            ("siw", "transfers::send_with_invalidate") => {
+            ("siw", "transfers::send_with_invalidate" | "windows::windows_closed_by_the_peer") => {
                 Some("siw refuses to invalidate what a program has registered")
             }
             ("siw", "onesided::a_forged_read_ends_the_connection") => {

@@ -112,6 +112,11 @@ pub trait Rnic: Send {
     ) -> Result<Key, RnicError> {
         self.bind_mw(qp, mr, addr, len, access)
     }
+    /// To close this window by `invalidate_mw` costs a system call, or as much, which a
+    /// peer that closes it by a SEND with Invalidate spares.
+    fn spares_close(&self, _key: Key) -> bool {
+        false
+    }
     /// Closes a window at once: bytes of it that are still on their way are
     /// refused like any other access without a key.
     fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError>;

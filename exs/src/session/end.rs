@@ -94,8 +94,13 @@ impl Session {
             port.free(buf);
         }
         self.end_closers();
+        if self.held > 0 && !self.holds_back() {
+            (self.posted, self.soon) = (true, true);
+        }
         // What leaves takes the rest along.
-        self.idle_posted &= !self.soon();
+        if self.soon() {
+            (self.idle_posted, self.held) = (false, 0);
+        }
         self.posted
     }
 

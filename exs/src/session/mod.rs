@@ -121,6 +121,8 @@ pub struct Session {
     /// The chunk that is being posted. Nothing of its direction overtakes it.
     job: Option<Job>,
     out: Outbox,
+    /// The peer understands ADVERTs that ask it to close their windows.
+    asks_close: bool,
     /// Our ring or stash.
     ring: Option<Ring>,
     /// Windows that the user opened.
@@ -137,6 +139,8 @@ pub struct Session {
     urgent: bool,
     /// Something was posted that need not leave, since anything last left.
     idle_posted: bool,
+    /// ADVERTs among that which are held back, see [`Session::holds_back`].
+    held: usize,
     /// One-sided operations go first this time.
     sided_first: bool,
 }
@@ -158,6 +162,7 @@ impl Session {
             confirms: Confirms::default(),
             job: None,
             out: Outbox::default(),
+            asks_close: false,
             ring: None,
             exports: Vec::new(),
             trash: Vec::new(),
@@ -169,6 +174,7 @@ impl Session {
             soon: false,
             urgent: false,
             idle_posted: false,
+            held: 0,
             sided_first: false,
             cfg,
         }
@@ -198,6 +204,7 @@ impl Session {
     fn meet(&mut self, peer: &Hello) {
         let (proto, flow) = hello::machines(&self.cfg, peer);
         (self.proto, self.flow) = (Some(proto), flow);
+        self.asks_close = peer.features & Hello::INVALIDATE != 0;
         self.confirms.by_message = peer.features & Hello::CONFIRM != 0;
     }
 

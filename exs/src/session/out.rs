@@ -8,6 +8,7 @@ use crate::wire::exs::{MAX_HEADER, Message, Piggyback};
 use crate::sys::IoVec;
 
 use super::flow::Level;
+use super::proto::Proto;
 use super::sendq::{Entry, What};
 use super::{OpError, Port, Session};
 
@@ -48,6 +49,11 @@ impl Outbox {
         *self = Outbox::default();
     }
 }
+
+/// With fewer ADVERTs left, or for fewer bytes (small, so that the simulation gets
+/// there), the peer might have to wait for those that are held back.
+const HOLD_COUNT: usize = 4;
+const HOLD_BYTES: u64 = if cfg!(test) { 64 } else { 256 << 10 };
 
 /// ADVERTs and the like that wait here; more stay in the machine.
 pub(super) const RX_QUEUE: usize = 64;
@@ -146,17 +152,17 @@ impl Session {
 
     /// Sends a message without data, if it may leave.
     pub(super) fn say(&mut self, port: &mut dyn Port, message: Message, level: Level) -> bool {
-        self.say_with(port, message, level, What::Message, false)
+        self.say_with(port, message, level, What::Message, Wr::SEND)
     }
 
-    /// As `say`, for the message that ends something.
+    /// As `say`, for the message that ends something (`what`), which is then told.
     pub(super) fn say_with(
         &mut self,
         port: &mut dyn Port,
         message: Message,
         level: Level,
         what: What,
-        signalled: bool,
+        op: SendOp,
     ) -> bool {
         if !self.may_send(level) {
             return false;
@@ -170,7 +176,8 @@ impl Session {
         // must take nothing along that we owe, nor may what waits behind it wait for
         // that (`may_send`).
         let small = matches!(message, Message::Advert(a) if a.len <= self.cfg.inline_max);
-        let idle = small && !pressing && !self.flow.must_return();
+        let held = relaxed && matches!(message, Message::Advert(_)) && self.holds_back();
+        let idle = (small && !pressing || held) && !self.flow.must_return();
         // What may wait for company does: it might wake a peer for nothing.
         let alone = !relaxed || message == Message::Credit;
         if what == What::Message && alone && !self.idle_posted {
@@ -184,19 +191,27 @@ impl Session {
             true => self.header_with(message, Piggyback::default(), &mut head),
             false => self.header(message, &mut head),
         };
-        let wr = Wr {
-            op: Wr::SEND,
-            head: &head[..len],
-            sges: &[],
-            file: None,
-            inline: false,
-            signalled,
-        };
+        let signalled = what != What::Message;
+        let wr = Wr { op, head: &head[..len], sges: &[], file: None, inline: false, signalled };
         let sent = self.post_wr(port, wr, what.into());
         self.urgent |= sent && !relaxed;
         self.soon |= sent && !idle;
         self.idle_posted |= sent && idle;
+        self.held += usize::from(sent && idle && !small);
         sent
+    }
+
+    /// ADVERTs wait for company as long as the peer has twice as many unused ones that it
+    /// knows of, and enough for a while: one doorbell serves them all. Looked at again
+    /// with every message of the peer's, so before it has used them up they leave.
+    pub(super) fn holds_back(&self) -> bool {
+        let Some(Proto::Stream(stream)) = &self.proto else { return false };
+        let (shown, bytes) = stream.rx.shown();
+        let unknown = self.held + self.out.rx.len();
+        let known = shown.saturating_sub(unknown);
+        // The average serves: receives of one stream are alike as a rule.
+        let left = if shown == 0 { 0 } else { bytes / shown as u64 * known as u64 };
+        known >= HOLD_COUNT && known >= 2 * unknown && left >= HOLD_BYTES
     }
 
     /// Sends what waits, as far as it may leave. Nothing of the outgoing direction

@@ -31,6 +31,9 @@ pub(super) struct Job {
     pub(super) rkey: u32,
     /// Into an advertised receive, not the ring.
     pub(super) direct: bool,
+    /// The announcement closes the key (SEND with Invalidate): for the peer that costs less
+    /// than to close it itself.
+    pub(super) close: bool,
     /// Bytes of a WRITE from a file that is out and whose completion tells how to go
     /// on (0: none).
     pub(super) reading: u64,
@@ -82,12 +85,12 @@ pub(super) enum ShownAs {
 }
 
 impl ShownAs {
-    pub(super) fn advert(self, addr: u64, key: u32, len: u64) -> Message {
+    pub(super) fn advert(self, addr: u64, key: u32, len: u64, invalidate: bool) -> Message {
         match self {
             ShownAs::Stream { seq, phase, waitall } => {
                 // The machine shows at most `u32::MAX` bytes at once.
                 let len = u32::try_from(len).unwrap_or(u32::MAX);
-                Message::Advert(AdvertRepr { seq, phase, addr, key, len, waitall })
+                Message::Advert(AdvertRepr { seq, phase, addr, key, len, waitall, invalidate })
             }
             ShownAs::Packet { msg, generation } => {
                 Message::PacketAdvert { msg, generation, addr, key, len }
@@ -299,12 +302,12 @@ impl Stream {
     fn tx_step(&mut self, can_transfer: bool) -> Option<TxStep> {
         Some(match self.tx.poll(can_transfer)? {
             TxAction::Transfer { op, op_off, len, target, inline } => {
-                let (direct, raddr, rkey) = match target {
-                    Target::Direct { addr, key } => (true, addr, key),
+                let (direct, close, raddr, rkey) = match target {
+                    Target::Direct { addr, key, close } => (true, close, addr, key),
                     Target::Ring { offset } => {
                         // Unknown only if inline, and then not used.
                         let (addr, key) = self.tx.ring().map_or((0, 0), |r| (r.addr, r.key));
-                        (false, addr.wrapping_add(offset.into()), key)
+                        (false, false, addr.wrapping_add(offset.into()), key)
                     }
                 };
                 if inline {
@@ -321,6 +324,7 @@ impl Stream {
                     raddr,
                     rkey,
                     direct,
+                    close,
                     reading: 0,
                 })
             }
@@ -374,6 +378,7 @@ impl Packet {
                 raddr: addr,
                 rkey: key,
                 direct: true,
+                close: false,
                 reading: 0,
             }),
             PacketTxAction::Rts { msg, total } => TxStep::Say(Message::Rts { msg, total }),

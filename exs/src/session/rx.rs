@@ -189,6 +189,7 @@ impl Session {
                     key: a.key,
                     len: a.len,
                     waitall: a.waitall,
+                    invalidate: a.invalidate,
                 };
                 self.counters.adverts_received += 1;
                 s.tx.handle_advert(advert)?;
@@ -277,7 +278,7 @@ impl Session {
         let Some(recv) = self.recvs.get_mut(op) else { return };
         if len == 0 {
             // An empty packet buffer: there is nothing to write, so no window.
-            return self.out.rx.push_back(advert.advert(0, 0, 0));
+            return self.out.rx.push_back(advert.advert(0, 0, 0, false));
         }
         let buf = match (&recv.iov, &recv.bounce) {
             (IoVec::One(buf), _) => Ok(buf.clone()),
@@ -302,7 +303,8 @@ impl Session {
         match bound {
             Ok((addr, key)) => {
                 recv.window = Some(key);
-                self.out.rx.push_back(advert.advert(addr, key, len));
+                let invalidate = self.asks_close && port.spares_close(key);
+                self.out.rx.push_back(advert.advert(addr, key, len, invalidate));
             }
             Err(error) => self.memory_refused(error),
         }

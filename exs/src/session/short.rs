@@ -99,6 +99,7 @@ impl Session {
             && s.rx.is_quiet()
             && self.out.is_empty()
             && !self.flow.must_return()
+            && (self.held == 0 || self.holds_back())
             && self.is_open()
             && self.sided.is_empty()
             && self.trash.is_empty()

@@ -97,6 +97,25 @@ fn immediates_announce_where_the_rnic_has_them() {
     }
 }
 
+/// A sender with enough ADVERTs gets the next ones several at a time, and never runs out.
+#[test]
+fn adverts_leave_in_company() {
+    let mut p = Pair::new(SessionConfig { inline_max: 0, credits: 64, keepalive: None, ring_idle: None, ..cfg() }, false);
+    for op in 0..12 {
+        p.recv(1, op, 200, RecvOpts::default());
+        p.run();
+    }
+    let sent = p.frames(0);
+    assert!((5..12).contains(&sent), "{sent} of 12 left");
+    for op in 0..11 {
+        p.send(0, 1000 + op, 200);
+        p.run();
+        assert!(p.done(1).is_some_and(|d| d.bytes == 200));
+    }
+    assert_eq!(p.frames(0), 12, "the last one came before it was missed");
+    assert_eq!(p.session(0).counters().tx_direct, 11 * 200);
+}
+
 #[test]
 fn small_data_are_copied_and_done_at_once() {
     let mut p = Pair::new(cfg(), true);

@@ -38,7 +38,11 @@ impl Session {
 
     pub(super) fn tx_step(&mut self, port: &mut dyn Port, step: TxStep) {
         match step {
-            TxStep::Write(job) => self.job = Some(job),
+            TxStep::Write(mut job) => {
+                // What has true windows can send with Invalidate, too.
+                job.close &= port.caps().windows;
+                self.job = Some(job);
+            }
             TxStep::Inline { op, off, len, message } => {
                 self.send_inline(port, op, off, len, message);
             }
@@ -136,6 +140,8 @@ impl Session {
             match &send.source {
                 Some(Source::File(file)) => {
                     let file = file.clone();
+                    // It may be shorter, and the ADVERT not used up.
+                    job.close = false;
                     self.write_file(port, job, &file);
                     return false;
                 }
@@ -196,6 +202,9 @@ impl Session {
     /// Immediate data that announce the chunk, if nothing speaks for a message: it
     /// would also return credits and ring space.
     fn immediate(&self, port: &dyn Port, job: &Job) -> Option<u32> {
+        if job.close {
+            return None;
+        }
         let wanted = self.cfg.force_announce != Some(Announce::WriteSend) && port.caps().write_imm;
         if !wanted || self.out.ack_due || self.flow.must_return() || job.len != job.total {
             return None;
@@ -222,7 +231,9 @@ impl Session {
         let Some(send) = self.sends.get_mut(job.op) else { return true };
         send.in_flight += 1;
         let what = What::Chunk { op: job.op, len: job.len };
-        if !self.say_with(port, message, Level::Control, what, true) {
+        let invalidate = Some(job.rkey).filter(|_| job.close && job.off == job.end);
+        let op = SendOp::Send { invalidate, solicited: false };
+        if !self.say_with(port, message, Level::Control, what, op) {
             self.unposted(job.op);
             return false;
         }

@@ -145,7 +145,12 @@ pub trait Port {
     fn lend(&mut self, mr: Mr, addr: u64, len: u64, access: Access) -> Result<Key, RnicError> {
         self.bind(mr, addr, len, access)
     }
-    /// Closes a window. Harmless if the queue pair is gone: its windows went with it.
+    /// To close this window costs less if the peer does it, by a SEND with Invalidate
+    /// (`Rnic::spares_close`).
+    fn spares_close(&self, _key: Key) -> bool {
+        false
+    }
+    /// Closes a window, if the peer has not. Harmless if the queue pair is gone: its windows went with it.
     fn invalidate(&mut self, key: Key);
     /// Registered memory on which windows may be bound (ring, stash, bounce).
     fn alloc(&mut self, len: usize) -> Result<Buf, RnicError>;

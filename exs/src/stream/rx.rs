@@ -279,6 +279,12 @@ impl StreamRx {
         self.fin && self.ring.fill() == 0
     }
 
+    /// The receives that are advertised, and the bytes that the peer may write there.
+    #[must_use]
+    pub fn shown(&self) -> (usize, u64) {
+        (self.shown, self.shown_bytes)
+    }
+
     /// Operations that have not ended.
     #[must_use]
     pub fn pending(&self) -> usize {

@@ -47,6 +47,8 @@ pub struct Advert {
     pub len: u32,
     /// It is complete only when full.
     pub waitall: bool,
+    /// Its last use may close its key.
+    pub invalidate: bool,
 }
 
 /// The receiver's ring as the sender gets it.
@@ -67,6 +69,8 @@ pub enum Target {
         addr: u64,
         /// Key.
         key: u32,
+        /// Nothing more goes there, and the key may be closed with these bytes.
+        close: bool,
     },
     /// Into the ring at this offset (never across its end).
     Ring {

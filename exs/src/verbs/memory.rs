@@ -28,6 +28,9 @@ const REMOTE_READ: u32 = 4;
 const MW_BIND: u32 = 16;
 pub(super) const ON_DEMAND: u32 = 64;
 
+/// Closed windows that a queue pair keeps to be bound again.
+const SPARE: usize = 64;
+
 /// A protection domain and what is in it.
 pub(super) struct DomainEntry {
     pub(super) pd: Arc<Domain>,
@@ -339,8 +342,10 @@ impl VerbsRnic {
         let (key, entry) = match &region.reg {
             Some(reg) if self.caps.windows && !region.odp && len > 0 => {
                 let reg = Arc::clone(reg);
-                let mut window =
-                    Window::new(&domain).map_err(|e| RnicError::os("ibv_alloc_mw", &e))?;
+                let spare = self.qps.get_mut(qp.0)?.spare.pop();
+                let mut window = spare
+                    .map_or_else(|| Window::new(&domain), Ok)
+                    .map_err(|e| RnicError::os("ibv_alloc_mw", &e))?;
                 let rights = bits(access) & !LOCAL_WRITE;
                 let op = HwOp::bind(&window, &reg, addr, len, rights);
                 let bind = self.stage_own(qp.0, op)?;
@@ -394,13 +399,25 @@ impl VerbsRnic {
         Ok(())
     }
 
-    /// Notes that the device has closed a window by itself (SEND with Invalidate).
+    /// A true window: to close it takes a system call, and to open the next another.
+    pub(super) fn is_window(&self, key: Key) -> bool {
+        matches!(self.keys.get(&key), Some(Entry::Window { .. }))
+    }
+
+    /// Notes that the device has closed a window by itself (SEND with Invalidate). It
+    /// serves the next transfer: to bind it again takes no system call of its own.
     pub(super) fn closed_by_peer(&mut self, qp: u32, key: Key) {
-        if let Some(Entry::Window { qp: owner, .. }) = self.keys.get(&key)
-            && *owner == qp
+        if !matches!(self.keys.get(&key), Some(Entry::Window { qp: owner, .. }) if *owner == qp) {
+            return;
+        }
+        let Some(Entry::Window { mr, mut window, .. }) = self.keys.remove(&key) else { return };
+        self.forget_window(qp, key);
+        self.drop_from_region(mr, key);
+        if let Ok(q) = self.qps.get_mut(qp)
+            && q.spare.len() < SPARE
         {
-            // Fails only if it is gone.
-            let _ = self.invalidate(Qp(qp), key);
+            window.was_closed();
+            q.spare.push(window);
         }
     }
 

@@ -360,6 +360,9 @@ impl Rnic for VerbsRnic {
         self.alive()?;
         self.lend(qp, mr, addr, len, access)
     }
+    fn spares_close(&self, key: Key) -> bool {
+        self.is_window(key)
+    }
     fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
         self.invalidate(qp, key)
     }

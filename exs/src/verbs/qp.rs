@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::VerbsRnic;
 use super::cm::Phase;
 use super::queues::{Role, blank};
-use super::raw::{CmId, HwSge, QpShape, Staged};
+use super::raw::{CmId, HwSge, QpShape, Staged, Window};
 use super::slots::Slot;
 use crate::mem::Key;
 use crate::rnic::{Qp, QpAttr, QpState, RnicError, WcOp, WcStatus};
@@ -54,6 +54,8 @@ pub(super) struct QueuePair {
     /// Receives posted before there was a device's queue pair: (id, MR, pieces).
     pub(super) early: VecDeque<(u64, Vec<(Key, HwSge)>)>,
     pub(super) windows: Vec<Key>,
+    /// Windows of its that its peer has closed, to be bound again.
+    pub(super) spare: Vec<Window>,
     /// Lent keys, and how often each.
     pub(super) lent: HashMap<Key, usize>,
     pub(super) posted: VecDeque<Posted>,
@@ -90,6 +92,7 @@ impl VerbsRnic {
             unconfirmed: false,
             early: VecDeque::new(),
             windows: Vec::new(),
+            spare: Vec::new(),
             lent: HashMap::new(),
             posted: VecDeque::new(),
             seq: 0,
@@ -207,6 +210,7 @@ impl VerbsRnic {
             hw.id.fail_qp();
             // Before it goes: rxe waits 50 s for windows that are bound to it.
             let windows = std::mem::take(&mut q.windows);
+            q.spare.clear();
             self.drop_windows(windows);
             self.host.disown(&hw.id);
             self.by_serial.remove(&hw.id.serial());

@@ -92,13 +92,14 @@ impl VerbsRnic {
         let imm = raw.opcode == 129 && raw.status == 0;
         let op = if imm { WcOp::RecvWriteImm } else { WcOp::Recv };
         let byte_len = if raw.status == 0 { u64::from(raw.byte_len) } else { 0 };
+        let invalidated = raw.invalidated(self.attr.is_rxe());
         let wc = Wc {
             byte_len,
             imm: raw.imm,
-            invalidated: raw.invalidated,
+            invalidated,
             ..blank(Qp(id), raw.wr_id, op, status(raw.status))
         };
-        if let Some(key) = raw.invalidated {
+        if let Some(key) = invalidated {
             self.closed_by_peer(id, key);
         }
         self.push_wc(cq, wc);

@@ -122,6 +122,7 @@ macro_rules! rnic_contract {
                 a_window_has_bounds,
                 a_window_has_rights_and_an_end,
                 windows_come_and_go,
+                windows_closed_by_the_peer,
             }
             refusals {
                 a_write_out_of_bounds,

@@ -2,8 +2,9 @@
 //! when.
 
 use exs::mem::{Access, Key};
-use exs::rnic::{Rnic, SendWr, WcStatus};
+use exs::rnic::{Rnic, RnicError, SendOp, SendWr, Sge, WcStatus};
 
+use super::skip;
 use super::world::{Buf, Harness, Pair, World, pattern, read_wr, send_wr, write_wr};
 
 /// Lends what `b` has to `a`, and lets it know.
@@ -135,4 +136,36 @@ pub fn windows_come_and_go<H: Harness>() {
     w.rnics[1].destroy_qp(p.b.qp).unwrap();
     w.rnics[1].dereg_mr(dst.mr).expect("its windows went with their QP");
     w.disconnected(p.a);
+}
+
+/// Windows that the peer closes, one after the other: more than an 8-bit part of a key
+/// tells apart. Each is open for its own bytes alone, and the last is as dead as any.
+pub fn windows_closed_by_the_peer<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    let dst = w.zeros(p.a, 400);
+    let mut key = 0;
+    for round in 0..300u64 {
+        let sge = Sge { addr: dst.addr() + round, len: 1, lkey: dst.mr.key };
+        key = w.bind((p.a, p.b), &dst, sge, Access::REMOTE_WRITE);
+        w.recv(p.a, round, &[]);
+        let byte = [u8::try_from(round % 250 + 1).unwrap()];
+        w.send(p.b, &SendWr { head: &byte, signaled: false, ..write_wr(1, &[], sge.addr, key) });
+        let op = SendOp::Send { invalidate: Some(key), solicited: false };
+        match w.rnics[1].post_send(p.b.qp, &SendWr { op, ..send_wr(2, &[]) }) {
+            Err(RnicError::Unsupported(_)) => {
+                return skip("this device cannot invalidate by a SEND");
+            }
+            posted => posted.unwrap(),
+        }
+        let now = w.now();
+        w.rnics[1].flush(p.b.qp, now);
+        let wc = w.received(p.a);
+        assert_eq!((wc.status, wc.invalidated), (WcStatus::Success, Some(key)), "{wc:?}");
+        assert_eq!(w.completed(p.b).status, WcStatus::Success);
+        assert_eq!(dst.read::<1>(usize::try_from(round).unwrap()), byte);
+    }
+    w.send(p.b, &SendWr { head: b"x", ..write_wr(3, &[], dst.addr() + 299, key) });
+    w.disconnected(p.a);
+    w.disconnected(p.b);
+    assert_eq!(dst.read::<1>(299), [50], "written with a closed key");
 }

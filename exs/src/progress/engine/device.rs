@@ -286,8 +286,12 @@ impl Port for SockPort<'_> {
         self.device.rnic.lend_mw(self.qp, mr, addr, len, access)
     }
 
+    fn spares_close(&self, key: Key) -> bool {
+        self.device.rnic.spares_close(key)
+    }
+
     fn invalidate(&mut self, key: Key) {
-        // Fails only if the queue pair, and its windows with it, is gone.
+        // Fails only if the peer has closed it, or if the queue pair, and its windows with it, is gone.
         let _ = self.device.rnic.invalidate_mw(self.qp, key);
     }
 

@@ -41,7 +41,8 @@ fn message(rng: &mut Rng, stream: bool) -> Message {
         7 if stream => Message::Ring { addr: a, key: short(b) },
         8 | 9 if stream => {
             let (waitall, phase) = (rng.one_in(2), short(number(rng)) & !1);
-            Message::Advert(AdvertRepr { seq: a, phase, addr: b, key: 1, len: short(c), waitall })
+            let invalidate = rng.one_in(2);
+            Message::Advert(AdvertRepr { seq: a, phase, addr: b, key: 1, len: short(c), waitall, invalidate })
         }
         _ if stream => Message::Data { direct: rng.one_in(2), inline: rng.one_in(2), len },
         6 => Message::Rts { msg: a.min(5), total: b },

@@ -25,7 +25,7 @@ use super::rng::Rng;
 #[derive(Debug)]
 pub(super) enum Frame {
     Write { raddr: u64, rkey: Key, data: Vec<u8>, placed: usize, imm: Option<u32>, wr: u64 },
-    Send { data: Vec<u8>, wr: u64 },
+    Send { data: Vec<u8>, wr: u64, invalidate: Option<Key> },
     ReadReq { wr: u64, raddr: u64, rkey: Key, len: u64 },
     ReadResp { wr: u64, data: Vec<u8> },
     /// An orderly end.
@@ -88,6 +88,8 @@ pub(super) struct Side {
     pub(super) cq: VecDeque<Wc>,
     mrs: BTreeMap<Key, Segment>,
     pub(super) windows: BTreeMap<Key, Window>,
+    /// Windows that the peer has closed.
+    closed: Vec<Key>,
     /// Every key that ever was an export.
     exports: Vec<Key>,
     pub(super) binding_export: bool,
@@ -127,6 +129,8 @@ pub(super) struct Net {
     pub(super) passes: u64,
     /// Such messages wait for the doorbell.
     pub(super) keeps: bool,
+    /// Peers are asked to close windows.
+    pub(super) closes: bool,
 }
 
 impl Net {
@@ -143,6 +147,7 @@ impl Net {
             cq: VecDeque::new(),
             mrs: BTreeMap::new(),
             windows: BTreeMap::new(),
+            closed: Vec::new(),
             exports: Vec::new(),
             binding_export: false,
             slots: 0,
@@ -155,7 +160,7 @@ impl Net {
             poll_at: None,
             down: None,
         });
-        Net { now: Time::ZERO, rng, sides, delay: 10_000, next_key: 1, severed: false, passes: 0, keeps: false }
+        Net { now: Time::ZERO, rng, sides, delay: 10_000, next_key: 1, severed: false, passes: 0, keeps: false, closes: false }
     }
 
     pub(super) fn soon(&mut self, most: u64) -> Time {
@@ -198,7 +203,7 @@ impl Net {
     /// A message that has no WR, and leaves at once, or with the doorbell.
     fn pass(&mut self, from: usize, data: Vec<u8>) -> Passed {
         if !self.keeps {
-            self.send(from, Frame::Send { data, wr: NO_WR });
+            self.send(from, Frame::Send { data, wr: NO_WR, invalidate: None });
             return Passed::Gone;
         }
         let op = SendOp::Send { invalidate: None, solicited: false };
@@ -231,7 +236,7 @@ impl Net {
         }
         let wr = posted.wr;
         let frame = match posted.op {
-            SendOp::Send { .. } => Frame::Send { data, wr },
+            SendOp::Send { invalidate, .. } => Frame::Send { data, wr, invalidate },
             SendOp::Write { raddr, rkey } => {
                 Frame::Write { raddr, rkey, data, placed: 0, imm: None, wr }
             }
@@ -328,7 +333,12 @@ impl Net {
             Frame::Write { raddr, rkey, data, placed, imm, wr } => {
                 self.place(at, side, Frame::Write { raddr, rkey, data, placed, imm, wr })
             }
-            Frame::Send { data, wr } => {
+            Frame::Send { data, wr, invalidate } => {
+                if let Some(key) = invalidate {
+                    let s = &mut self.sides[side];
+                    assert!(s.windows.remove(&key).is_some(), "side {side}: key {key} is not open");
+                    s.closed.push(key);
+                }
                 self.use_slot(side, data.len());
                 if self.sides[from].caps.write_acked {
                     self.complete(from, wr, WcStatus::Success);

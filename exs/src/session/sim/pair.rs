@@ -201,7 +201,8 @@ impl Pair {
 
     pub(in crate::session) fn settle(&mut self, side: usize) {
         let now = self.net.now;
-        if self.with(side, |s, end| s.drive(now, end)) {
+        // What need not leave soon may wait for ever.
+        if self.with(side, |s, end| s.drive(now, end) && s.soon()) {
             self.net.flush(side, true);
         }
         while let Some(done) = self.sessions[side].poll_done() {

@@ -41,6 +41,7 @@ impl Plan {
             write_acked: rng.one_in(3),
             empty_reads: true,
             file_source: true,
+            windows: true,
             max_sge: rng.size(1, 6),
             max_inline: rng.pick(&[48, 64, 256]),
             max_msg: rng.pick(&[17, 1000, 1 << 30]),

@@ -34,7 +34,7 @@ impl World {
         let wrs = [plan.cfg[0].max_send_wr, plan.cfg[1].max_send_wr];
         let mut net = Net::new(Rng::new(rng.next()), [plan.caps.clone(), plan.caps.clone()], wrs);
         net.delay = plan.delay;
-        (net.passes, net.keeps) = (rng.below(5), rng.one_in(2));
+        (net.passes, net.keeps, net.closes) = (rng.below(5), rng.one_in(2), rng.one_in(2));
         for (side, cfg) in net.sides.iter_mut().zip(&plan.cfg) {
             (side.slots, side.slot, side.ord) = (cfg.credits, cfg.slot as usize, 2);
             side.caps.empty_reads = !cfg.confirm;

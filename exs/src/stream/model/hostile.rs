@@ -189,6 +189,7 @@ fn sender_survives_any_receiver() {
                     key: 1,
                     len: number(&mut rng),
                     waitall: rng.one_in(2),
+                    invalidate: rng.one_in(2),
                 }),
             };
             if result.is_ok() { taken += 1 } else { refused += 1 }
@@ -219,11 +220,11 @@ fn adverts_are_bounded_on_both_sides() {
         while let Some(action) = rx.poll() {
             let RxAction::Advertise { seq, phase, len, waitall, .. } = action else { continue };
             adverts += 1;
-            tx.handle_advert(Advert { seq, phase, addr: 0, key: 1, len, waitall }).expect("allowed");
+            tx.handle_advert(Advert { seq, phase, addr: 0, key: 1, len, waitall, invalidate: false }).expect("allowed");
         }
     }
     assert_eq!(adverts, MAX_ADVERTS);
-    let one_more = Advert { seq: 800, phase: 0, addr: 0, key: 1, len: 8, waitall: false };
+    let one_more = Advert { seq: 800, phase: 0, addr: 0, key: 1, len: 8, waitall: false, invalidate: false };
     assert!(tx.handle_advert(one_more).is_err());
     // The next one follows as soon as the first has ended.
     rx.handle_data(Data { direct: true, inline: false, len: 8 }).expect("it fits");

@@ -58,7 +58,7 @@ impl World {
             match action {
                 RxAction::Advertise { op, op_off, len, seq, phase, waitall } => {
                     let (addr, key) = self.open(op, op_off, len)?;
-                    let advert = Advert { seq, phase, addr, key, len, waitall };
+                    let advert = Advert { seq, phase, addr, key, len, waitall, invalidate: false };
                     self.answer(BackMsg::Advert(advert));
                 }
                 RxAction::Retract { op } => {

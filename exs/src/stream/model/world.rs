@@ -151,7 +151,7 @@ impl World {
             *busy += len;
             self.local.push_back((op, len));
             let to = match target {
-                Target::Direct { addr, key } => WriteTo::Window { addr, key },
+                Target::Direct { addr, key, .. } => WriteTo::Window { addr, key },
                 Target::Ring { offset } => {
                     let key = self.tx.ring().ok_or("a WRITE to a ring without address")?.key;
                     WriteTo::Ring { offset, key }

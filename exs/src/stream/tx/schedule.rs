@@ -71,15 +71,16 @@ impl StreamTx {
     /// for its receive ends with these bytes.
     fn take_advert(&mut self, len: u32) -> Target {
         let front = &mut self.adverts[0];
-        let target = Target::Direct { addr: front.addr, key: front.key };
+        let (addr, key, invalidate) = (front.addr, front.key, front.invalidate);
         // The peer's number: a wrapped address is refused by the peer's own RNIC.
         front.addr = front.addr.wrapping_add(u64::from(len));
         front.len -= len;
         let stays = front.waitall && self.rules.hold(Rule::WaitallStays);
-        if front.len == 0 || !stays {
+        let spent = front.len == 0 || !stays;
+        if spent {
             self.adverts.pop_front();
         }
-        target
+        Target::Direct { addr, key, close: spent && invalidate }
     }
 
     /// R3, indirect.

@@ -6,7 +6,7 @@ use crate::stream::Target;
 const CFG: StreamConfig = StreamConfig { ring: 100, inline_max: 10, max_chunk: 64 };
 
 fn advert(seq: u64, phase: u32, len: u32, waitall: bool) -> Advert {
-    Advert { seq, phase, addr: 0x1000, key: 5, len, waitall }
+    Advert { seq, phase, addr: 0x1000, key: 5, len, waitall, invalidate: false }
 }
 
 fn all(tx: &mut StreamTx) -> Vec<TxAction> {
@@ -26,7 +26,7 @@ fn direct_when_advertised_in_chunks() {
     let mut tx = StreamTx::new(CFG);
     tx.handle_advert(advert(0, 0, 100, true)).expect("fits");
     tx.post_send(1, 70);
-    let to = |addr| Target::Direct { addr, key: 5 };
+    let to = |addr| Target::Direct { addr, key: 5, close: false };
     let first =
         TxAction::Transfer { op: 1, op_off: 0, len: 64, target: to(0x1000), inline: false };
     // What is left of a large send may be small enough to go inline.

@@ -66,7 +66,10 @@ pub(in super::super) struct RawWc {
     pub(in super::super) byte_len: u32,
     pub(in super::super) qp_num: u32,
     pub(in super::super) imm: Option<u32>,
-    pub(in super::super) invalidated: Option<u32>,
+    /// Raw value of `ibv_wc_flags`.
+    flags: u32,
+    /// The immediate data, or the key that was invalidated.
+    extra: u32,
 }
 
 /// A completion queue of a device.
@@ -170,8 +173,20 @@ impl RawWc {
             byte_len: wc.byte_len,
             qp_num: wc.qp_num,
             imm: (ok && has(sys::ibv_wc_flags::IBV_WC_WITH_IMM)).then(|| u32::from_be(extra)),
-            invalidated: (ok && has(sys::ibv_wc_flags::IBV_WC_WITH_INV)).then_some(extra),
+            flags: wc.wc_flags,
+            extra,
         }
+    }
+
+    /// The key that a SEND has invalidated. rxe marks it by its kernel's flag
+    /// (`IB_WC_WITH_INVALIDATE`, which is `IBV_WC_IP_CSUM_OK` to libibverbs, and on reliable
+    /// connections means nothing else).
+    pub(in super::super) fn invalidated(&self, rxe: bool) -> Option<u32> {
+        let flag = match rxe {
+            true => sys::ibv_wc_flags::IBV_WC_IP_CSUM_OK,
+            false => sys::ibv_wc_flags::IBV_WC_WITH_INV,
+        };
+        (self.status == 0 && self.flags & flag.0 != 0).then_some(self.extra)
     }
 }
 

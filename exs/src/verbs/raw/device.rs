@@ -42,6 +42,13 @@ pub(in super::super) struct Attr {
     pub(in super::super) ports: u8,
 }
 
+impl Attr {
+    /// The kernel's Soft-RoCE, by its vendor ID.
+    pub(in super::super) fn is_rxe(&self) -> bool {
+        self.vendor.0 == 0xff_ffff && !self.iwarp
+    }
+}
+
 /// What a port says of itself.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct PortAttr {

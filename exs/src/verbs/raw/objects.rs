@@ -129,6 +129,15 @@ impl Window {
         self.mw.as_ptr()
     }
 
+    /// The device has closed it, at the peer's wish: it may be bound again, with another key.
+    pub(in super::super) fn was_closed(&mut self) {
+        // SAFETY: a live window, which nobody else uses (`&mut`); a plain number is written.
+        // A bind names the window by the key that its last bind gave it.
+        unsafe { (*self.mw.as_ptr()).rkey = self.key };
+        self.key = next_key(self.key);
+        self.bound = None;
+    }
+
     /// Notes what a posted bind binds it to.
     pub(in super::super) fn bind_to(&mut self, mr: &Arc<Registration>) {
         self.bound = Some(Arc::clone(mr));

@@ -168,11 +168,15 @@ pub struct AdvertRepr {
     pub len: u32,
     /// Complete only when full.
     pub waitall: bool,
+    /// The key is of a window that the sender may close with its last use, by announcing that
+    /// with a SEND with Invalidate (RFC 5040 section 5.3). A request, not a duty.
+    pub invalidate: bool,
 }
 
 const DIRECT: u8 = 1;
 const INLINE: u8 = 2;
 const WAITALL: u8 = 1;
+const INVALIDATE: u8 = 2;
 
 /// The fields of a header, whatever its kind: what lies between a [`Message`] and
 /// its bytes. Which of `w16`, `w24`, `w32` (8 bytes each) and `tail` (the last 4
@@ -264,7 +268,7 @@ impl Message {
                 Raw { flags, len, ..none }
             }
             Message::Advert(a) => Raw {
-                flags: if a.waitall { WAITALL } else { 0 },
+                flags: if a.waitall { WAITALL } else { 0 } | if a.invalidate { INVALIDATE } else { 0 },
                 len: a.len,
                 aux: a.key,
                 w16: a.seq,
@@ -341,7 +345,7 @@ impl Raw {
         use MessageKind as K;
         let known_flags = match kind {
             K::Data => DIRECT | INLINE,
-            K::Advert => WAITALL,
+            K::Advert => WAITALL | INVALIDATE,
             _ => 0,
         };
         if self.flags & !known_flags != 0 {
@@ -401,6 +405,7 @@ impl Raw {
                 key: self.aux,
                 len: self.len,
                 waitall: self.flags & WAITALL != 0,
+                invalidate: self.flags & INVALIDATE != 0,
             }),
             MessageKind::RingReq => Message::RingReq,
             MessageKind::Ring => Message::Ring { addr: self.w16, key: self.aux },

@@ -118,7 +118,7 @@ type Vector = (Message, [u8; 2], u32, u32, Vec<u8>);
 fn vectors() -> Vec<Vector> {
     let advert = AdvertRepr {
         seq: 0x1112_1314_1516_1718, phase: 4, addr: 0x2122_2324_2526_2728,
-        key: 0x3132_3334, len: 0x4142_4344, waitall: true,
+        key: 0x3132_3334, len: 0x4142_4344, waitall: true, invalidate: false,
     };
     vec![
         (Message::Ready,       [1, 0],  0, 0, vec![]),
@@ -135,6 +135,9 @@ fn vectors() -> Vec<Vector> {
         (Message::Data { direct: true, inline: false, len: 7 },  [16, 1], 7, 0, vec![]),
         (Message::Data { direct: false, inline: true, len: 3 },  [16, 2], 3, 0, vec![]),
         (Message::Data { direct: true, inline: true, len: 3 },   [16, 3], 3, 0, vec![]),
+        (Message::Advert(AdvertRepr { waitall: false, invalidate: true, ..advert }), [17, 2], 0x4142_4344, 0x3132_3334, vec![
+            0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18,
+            0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0, 0, 0, 4]),
         (Message::Advert(advert), [17, 1], 0x4142_4344, 0x3132_3334, vec![
             0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18,
             0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0, 0, 0, 4]),
@@ -255,6 +258,7 @@ fn any_message() -> impl Strategy<Value = Message> {
                 key: e,
                 len: u32::try_from(c & 0xFFFF_FFFF).unwrap_or(0),
                 waitall: p,
+                invalidate: q,
             }),
             MessageKind::RingReq => Message::RingReq,
             MessageKind::Ring => Message::Ring { addr: a, key: d },

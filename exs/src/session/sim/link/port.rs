@@ -122,8 +122,14 @@ impl Port for End<'_> {
         Ok(key)
     }
 
+    fn spares_close(&self, _key: Key) -> bool {
+        self.net.closes
+    }
+
     fn invalidate(&mut self, key: Key) {
-        assert!(self.me().windows.remove(&key).is_some(), "key {key} is not open");
+        let s = self.me();
+        let open = s.windows.remove(&key).is_some();
+        assert!(open || s.closed.contains(&key), "key {key} is not open");
     }
 
     fn alloc(&mut self, len: usize) -> Result<Buf, RnicError> {
