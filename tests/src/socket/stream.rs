@@ -169,15 +169,15 @@ pub fn order_and_integrity_with_small_rings(env: &Env) {
 
 /// A hundred mebibytes in one operation on each side.
 pub fn one_large_send(env: &Env) {
-    const SIZE: usize = 100 << 20;
+    let size = (100 << 20) / env.shrink();
     let (a, b) = env.streams();
     let mut ledger = Ledger::new();
-    let recv = ledger.post("recv", |q, t| b.recv(q, t, vec![0; SIZE], RecvFlags::WAITALL));
-    let bytes = pattern(1, 0, SIZE);
+    let recv = ledger.post("recv", |q, t| b.recv(q, t, vec![0; size], RecvFlags::WAITALL));
+    let bytes = pattern(1, 0, size);
     let send = ledger.post("send", |q, t| a.send(q, t, bytes, SendFlags::NONE));
-    assert_eq!(ledger.wait_ok(send).bytes(), SIZE);
+    assert_eq!(ledger.wait_ok(send).bytes(), size);
     let event = ledger.wait_ok(recv);
-    assert_eq!(event.bytes(), SIZE);
+    assert_eq!(event.bytes(), size);
     check(1, 0, &event.into_buffer().unwrap());
     ledger.finish();
 }
