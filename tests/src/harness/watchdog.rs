@@ -1,5 +1,6 @@
 //! An end to tests that hang.
 
+use std::io::Write;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
@@ -27,8 +28,11 @@ impl Watchdog {
         let what = what.to_owned();
         std::thread::spawn(move || {
             if dog.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("watchdog: {what} has not ended within {limit:?}");
-                show_threads();
+                // Not by eprintln!, whose output the test runner keeps to itself, and which
+                // would end with the process.
+                let text =
+                    format!("watchdog: {what} has not ended within {limit:?}\n{}", threads());
+                let _ = std::io::stderr().write_all(text.as_bytes());
                 std::process::abort();
             }
         });
@@ -38,8 +42,9 @@ impl Watchdog {
 
 /// What each thread of this process waits for, as far as the kernel tells (`stack` is
 /// for root): a test that hangs in a guest leaves nothing else behind.
-fn show_threads() {
-    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return };
+fn threads() -> String {
+    let mut text = String::new();
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return text };
     for thread in threads.flatten().map(|entry| entry.path()) {
         let read = |name| std::fs::read_to_string(thread.join(name)).unwrap_or_default();
         // State, and the ticks that it ran for: who spins is told from who sleeps.
@@ -48,7 +53,8 @@ fn show_threads() {
         let (state, ran) = (stat.next().unwrap_or("?"), stat.nth(10).unwrap_or("?"));
         let [name, at, call] =
             ["comm", "wchan", "syscall"].map(|name| read(name).trim().to_owned());
-        eprintln!("thread {name}: {state}, ran {ran}, at {at}, call {call}");
-        eprint!("{}", read("stack"));
+        text +=
+            &format!("thread {name}: {state}, ran {ran}, at {at}, call {call}\n{}", read("stack"));
     }
+    text
 }
