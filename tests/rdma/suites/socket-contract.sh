@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # The contract of sockets, with the transport pinned to RDMA devices.
 # devices: each
-# limit: 420
+# limit: 900
 # shellcheck source=SCRIPTDIR/../lib.sh
 . "$(dirname "$0")/../lib.sh"
 "$bed/links.sh" one
 use "$1"
 
 before=$(census)
-check "socket contract on $device" run_tests socket_contract_verbs 400
+check "socket contract on $device" run_tests socket_contract_verbs 850
 check "nothing is left of it" no_leaks "$before"
 finish
