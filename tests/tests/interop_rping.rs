@@ -6,10 +6,8 @@
 //! announces its sink, the server WRITEs the same bytes there and sends another. The
 //! bytes are a C string: the server WRITEs up to and with the first zero.
 
-use std::fs::File;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -55,23 +53,22 @@ impl Rping {
         let at = read(&format!("/proc/{}/stack", self.0.id()));
         let tcp = read("/proc/net/tcp");
         let _ = self.0.kill();
-        let mut said = String::new();
-        for out in
-            [self.0.stdout.take().map(OwnedFd::from), self.0.stderr.take().map(OwnedFd::from)]
-        {
-            let _ = File::from(out.expect("piped")).read_to_string(&mut said);
-        }
-        format!("it stood at\n{at}{tcp}it said: {said}")
+        format!("it stood at\n{at}{tcp}it said: {}", self.said())
     }
 
-    /// Waits for its own end: what it printed, and whether it thinks that all was well.
-    fn finish(mut self) -> (String, bool) {
+    /// All that it prints, until it ends.
+    fn said(&mut self) -> String {
         let mut text = String::new();
         let mut out = self.0.stdout.take().expect("piped");
         out.read_to_string(&mut text).expect("text");
         let mut out = self.0.stderr.take().expect("piped");
         out.read_to_string(&mut text).expect("text");
-        (text, self.0.wait().expect("wait").success())
+        text
+    }
+
+    /// Waits for its own end: what it printed, and whether it thinks that all was well.
+    fn finish(mut self) -> (String, bool) {
+        (self.said(), self.0.wait().expect("wait").success())
     }
 }
 

@@ -176,8 +176,8 @@ impl Session {
         // must take nothing along that we owe, nor may what waits behind it wait for
         // that (`may_send`).
         let small = matches!(message, Message::Advert(a) if a.len <= self.cfg.inline_max);
-        let held = relaxed && matches!(message, Message::Advert(_)) && self.holds_back();
-        let idle = (small && !pressing || held) && !self.flow.must_return();
+        let held = !small && matches!(message, Message::Advert(_)) && self.holds_back();
+        let idle = (small || held) && !pressing && !self.flow.must_return();
         // What may wait for company does: it might wake a peer for nothing.
         let alone = !relaxed || message == Message::Credit;
         if what == What::Message && alone && !self.idle_posted {
@@ -197,7 +197,7 @@ impl Session {
         self.urgent |= sent && !relaxed;
         self.soon |= sent && !idle;
         self.idle_posted |= sent && idle;
-        self.held += usize::from(sent && idle && !small);
+        self.held += usize::from(sent && idle && held);
         sent
     }
 

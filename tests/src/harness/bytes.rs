@@ -85,19 +85,21 @@ mod tests {
         assert_ne!(all, pattern(8, 3, 100));
     }
 
+    fn check_with_one_wrong(len: usize, wrong: usize) {
+        let mut all = pattern(1, 10, len);
+        all[wrong] ^= 1;
+        check(1, 10, &all);
+    }
+
     #[test]
     #[should_panic(expected = "byte 20 is")]
     fn a_wrong_byte_is_named() {
-        let mut all = pattern(1, 10, 50);
-        all[10] ^= 1;
-        check(1, 10, &all);
+        check_with_one_wrong(50, 10);
     }
 
     #[test]
     #[should_panic(expected = "byte 70010 is")]
     fn a_wrong_byte_is_named_wherever_it_is() {
-        let mut all = pattern(1, 10, 200_000);
-        all[70_000] ^= 1;
-        check(1, 10, &all);
+        check_with_one_wrong(200_000, 70_000);
     }
 }

@@ -87,7 +87,7 @@ pub fn truncation_tells_the_true_length(env: &Env) {
     ledger.finish();
 }
 
-/// 64 MiB as one message, in both orders of posting.
+/// 64 MiB (8 on a device of a guest) as one message, in both orders of posting.
 pub fn a_large_message(env: &Env) {
     let size = (64 << 20) / env.shrink();
     let (a, b) = env.packets();
@@ -108,7 +108,7 @@ pub fn a_large_message(env: &Env) {
     }
 }
 
-/// Ten thousand small ones, with no more in flight than the queue takes.
+/// Ten thousand small ones (fewer on a device of a guest), with no more in flight than the queue takes.
 pub fn many_small_messages(env: &Env) {
     let many = 10_000 / env.shrink();
     let (a, b) = env.packets();

@@ -167,7 +167,7 @@ pub fn order_and_integrity_with_small_rings(env: &Env) {
     }
 }
 
-/// A hundred mebibytes in one operation on each side.
+/// A hundred mebibytes (fewer on a device of a guest) in one operation on each side.
 pub fn one_large_send(env: &Env) {
     let size = (100 << 20) / env.shrink();
     let (a, b) = env.streams();

@@ -24,7 +24,7 @@
 //! | 9    | CONFIRM      |             |       | number     |              |         |      |            |
 //! | 10   | CONFIRMED    |             |       | number     |              |         |      |            |
 //! | 16   | DATA         | 1 direct, 2 inline | bytes |     | inline data  |         |      |            |
-//! | 17   | ADVERT       | 1 waitall   | bytes | key        | seq          | addr    | phase (32 bits) |  |
+//! | 17   | ADVERT       | 1 waitall, 2 invalidate | bytes | key        | seq          | addr    | phase (32 bits) |  |
 //! | 18   | RING_REQ     |             |       |            |              |         |      |            |
 //! | 19   | RING         |             |       | key        | addr         |         |      |            |
 //! | 20   | RING_RELEASE |             |       |            |              |         |      |            |
