@@ -84,7 +84,7 @@ pub unsafe extern "C" fn exs_accept(
         known_flags(flags)?;
         let entry = match target {
             Target::Exs(entry) => entry,
-            Target::Kernel => {
+            Target::Kernel(_) => {
                 let Some(q) = way else { return kernel::accept_now(fd, place, flags) };
                 let extra = kernel::accept_extra(flags);
                 let call = Call { extra, ..Call::new(EXS_EVT_ACCEPT, fd) };

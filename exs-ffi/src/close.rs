@@ -42,7 +42,7 @@ pub unsafe extern "C" fn exs_close(
         let token = Token(ahandle as u64);
         match target {
             Target::Exs(entry) => close(&entry, fd, flags & EXS_CLOSE_ABORT != 0, place, token),
-            Target::Kernel => {
+            Target::Kernel(_) => {
                 // Before: so that its operations end now, and the peer sees the end.
                 kernel::cancel(fd, None)?;
                 close_fd(fd)?;

@@ -142,7 +142,7 @@ pub unsafe extern "C" fn exs_bind(fd: c_int, addr: In<sockaddr>, len: socklen_t)
             Ok(0)
         }
         // SAFETY: the caller's promise is that of bind(2).
-        Target::Kernel => os("bind", unsafe { libc::bind(fd, addr.raw(), len) }),
+        Target::Kernel(_) => os("bind", unsafe { libc::bind(fd, addr.raw(), len) }),
         Target::File => not_ours(fd),
     })
 }
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn exs_listen(fd: c_int, backlog: c_int) -> c_int {
             Ok(0)
         }
         // SAFETY: takes no pointers.
-        Target::Kernel => os("listen", unsafe { libc::listen(fd, backlog) }),
+        Target::Kernel(_) => os("listen", unsafe { libc::listen(fd, backlog) }),
         Target::File => not_ours(fd),
     })
 }
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn exs_connect(
         let call = Call::new(EXS_EVT_CONNECT, fd);
         let entry = match sockets::find(fd)? {
             Target::Exs(entry) => entry,
-            Target::Kernel => {
+            Target::Kernel(_) => {
                 let Some(q) = queues::way(queue)? else {
                     return kernel::connect_now(fd, addr, len);
                 };
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn exs_shutdown(
         let call = Call::new(EXS_EVT_SHUTDOWN, fd);
         let entry = match sockets::find(fd)? {
             Target::Exs(entry) => entry,
-            Target::Kernel => {
+            Target::Kernel(_) => {
                 let Some(q) = queues::way(queue)? else {
                     return kernel::shutdown_now(fd, number);
                 };
@@ -284,7 +284,7 @@ pub unsafe extern "C" fn exs_getsockname(
             };
             store(entry.socket.local_addr().unwrap_or(none), addr, len)
         }
-        Target::Kernel => {
+        Target::Kernel(_) => {
             // SAFETY: the caller's promise is that of getsockname(2).
             os("getsockname", unsafe { libc::getsockname(fd, addr.raw(), len.raw()) })
         }
@@ -304,7 +304,7 @@ pub unsafe extern "C" fn exs_getpeername(
 ) -> c_int {
     border(|| match sockets::find(fd)? {
         Target::Exs(entry) => store(entry.socket.peer_addr()?, addr, len),
-        Target::Kernel => {
+        Target::Kernel(_) => {
             // SAFETY: the caller's promise is that of getpeername(2).
             os("getpeername", unsafe { libc::getpeername(fd, addr.raw(), len.raw()) })
         }

@@ -137,7 +137,7 @@ pub unsafe extern "C" fn exs_send(
         let call = Call::new(EXS_EVT_SEND, fd);
         let entry = match sockets::find(fd)? {
             Target::Exs(entry) => entry,
-            Target::Kernel => {
+            Target::Kernel(inode) => {
                 flags_within(flags, kernel::SEND_FLAGS)?;
                 let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
                 let Some(q) = queues::way(queue)? else {
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn exs_send(
                 };
                 let (place, token) = (event::place(buf), Token(ahandle as u64));
                 let answer = kernel::Answer { call, queue: &q, place, token };
-                return kernel::send(fd, memory, None, flags, &answer);
+                return kernel::send(kernel::Seen { fd, inode }, memory, None, flags, &answer);
             }
             Target::File => return not_ours(fd),
         };
@@ -180,14 +180,14 @@ pub unsafe extern "C" fn exs_recv(
         let call = Call::new(EXS_EVT_RECV, fd);
         let entry = match sockets::find(fd)? {
             Target::Exs(entry) => entry,
-            Target::Kernel => {
+            Target::Kernel(inode) => {
                 let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
                 let Some(q) = queues::way(queue)? else {
                     return kernel::recv_now(fd, buf, len, flags);
                 };
                 let (place, token) = (event::place(buf), Token(ahandle as u64));
                 let answer = kernel::Answer { call, queue: &q, place, token };
-                return kernel::recv(fd, memory, false, flags, &answer);
+                return kernel::recv(kernel::Seen { fd, inode }, memory, false, flags, &answer);
             }
             Target::File => return not_ours(fd),
         };
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn exs_sendmsg(
         let call = Call::new(EXS_EVT_SENDMSG, fd);
         let entry = match sockets::find(fd)? {
             Target::Exs(entry) => entry,
-            Target::Kernel => {
+            Target::Kernel(inode) => {
                 flags_within(flags, kernel::SEND_FLAGS)?;
                 let memory = pieces(&m, false)?;
                 let Some(q) = queues::way(queue)? else {
@@ -280,7 +280,13 @@ pub unsafe extern "C" fn exs_sendmsg(
                     place: msg.name(),
                     token: Token(ahandle as u64),
                 };
-                return kernel::send(fd, memory, destination(&m)?, flags, &answer);
+                return kernel::send(
+                    kernel::Seen { fd, inode },
+                    memory,
+                    destination(&m)?,
+                    flags,
+                    &answer,
+                );
             }
             Target::File => return not_ours(fd),
         };
@@ -306,7 +312,7 @@ pub unsafe extern "C" fn exs_recvmsg(
         let m = msg.read()?;
         let entry = match sockets::find(fd)? {
             Target::Exs(entry) => entry,
-            Target::Kernel => {
+            Target::Kernel(inode) => {
                 let memory = pieces(&m, false)?;
                 let Some(q) = queues::way(queue)? else {
                     return kernel::recvmsg_now(fd, msg, flags);
@@ -318,7 +324,13 @@ pub unsafe extern "C" fn exs_recvmsg(
                     place: msg.name(),
                     token: Token(ahandle as u64),
                 };
-                return kernel::recv(fd, memory, !m.exs_msg_name.is_null(), flags, &answer);
+                return kernel::recv(
+                    kernel::Seen { fd, inode },
+                    memory,
+                    !m.exs_msg_name.is_null(),
+                    flags,
+                    &answer,
+                );
             }
             Target::File => return not_ours(fd),
         };

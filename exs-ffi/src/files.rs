@@ -116,7 +116,7 @@ pub unsafe extern "C" fn exs_sendfile(
         let call = Call::new(EXS_EVT_SENDFILE, fd);
         let entry = match target {
             Target::Exs(entry) => entry,
-            Target::Kernel => {
+            Target::Kernel(_) => {
                 let Some(q) = queues::way(queue)? else {
                     return kernel::send_parts_now(fd, parts, shut);
                 };

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use exs::raw::kernel::Descriptor;
+use exs::raw::kernel::{Descriptor, send_kept};
 use exs::{EventQueue, Interest, KernelAddr, Part, Token};
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, c_void, iovec, msghdr, sockaddr, socklen_t};
 
@@ -29,13 +29,29 @@ use crate::timeouts::Way;
 
 /// The descriptor, for the raw layer.
 fn descriptor<'a>(fd: c_int) -> Result<Descriptor<'a>> {
+    Ok(Descriptor::new(borrowed(fd)?)?)
+}
+
+fn borrowed<'a>(fd: c_int) -> Result<BorrowedFd<'a>> {
     if fd < 0 {
         return Err(Fail::fixed(libc::EBADF, "this number is not an open descriptor"));
     }
     // SAFETY: the caller of C keeps the descriptor open during the call that it gives it
     // to; if it does not, the system calls say so.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    Ok(Descriptor::new(fd)?)
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// A socket, and its inode as it was seen just now.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen {
+    pub(crate) fd: c_int,
+    pub(crate) inode: (u64, u64),
+}
+
+impl Seen {
+    fn descriptor<'a>(self) -> Result<Descriptor<'a>> {
+        Ok(Descriptor::of_socket(borrowed(self.fd)?, self.inode)?)
+    }
 }
 
 /// Where the answer goes: the call, the queue and the caller's place.
@@ -133,14 +149,14 @@ where
 // ---- With a queue ----------------------------------------------------------------
 
 pub(crate) fn send(
-    fd: c_int,
+    seen: Seen,
     memory: Memory,
     to: Option<KernelAddr>,
     flags: c_int,
     answer: &Answer<'_>,
 ) -> Result<c_int> {
-    let (d, on, token) = (descriptor(fd)?, answer.on(), answer.token);
-    limited(fd, Way::Send, |limit| match (memory, to) {
+    let (d, on, token) = (seen.descriptor()?, answer.on(), answer.token);
+    limited(seen.fd, Way::Send, |limit| match (memory, to) {
         (Memory::One(b), None) => d.send(&on, token, b, flags, limit).map_err(Fail::from),
         (Memory::One(b), to) => Ok(d.send_message(&on, token, vec![b], to, flags, limit)?),
         (Memory::Many(v), to) => Ok(d.send_message(&on, token, v, to, flags, limit)?),
@@ -149,14 +165,14 @@ pub(crate) fn send(
 }
 
 pub(crate) fn recv(
-    fd: c_int,
+    seen: Seen,
     memory: Memory,
     from: bool,
     flags: c_int,
     answer: &Answer<'_>,
 ) -> Result<c_int> {
-    let (d, on, token) = (descriptor(fd)?, answer.on(), answer.token);
-    limited(fd, Way::Recv, |limit| match memory {
+    let (d, on, token) = (seen.descriptor()?, answer.on(), answer.token);
+    limited(seen.fd, Way::Recv, |limit| match memory {
         Memory::One(b) if !from => d.recv(&on, token, b, flags, limit).map_err(Fail::from),
         Memory::One(b) => Ok(d.recv_message(&on, token, vec![b], from, flags, limit)?),
         Memory::Many(v) => Ok(d.recv_message(&on, token, v, from, flags, limit)?),
@@ -241,18 +257,22 @@ pub(crate) fn store_peer(addr: Option<&KernelAddr>, place: Out<Acceptaddr>) {
 }
 
 // ---- Without a queue: the system calls -----------------------------------------------
+//
+// What was posted before them leaves before them, if there is room.
 
 fn moved(call: &str, n: isize) -> Result<c_int> {
     if n < 0 { Err(Fail::os(call)) } else { Ok(c_int::try_from(n).unwrap_or(c_int::MAX)) }
 }
 
 pub(crate) fn send_now(fd: c_int, memory: Bytes, len: usize, flags: c_int) -> Result<c_int> {
+    send_kept();
     let len = len.min(MOST);
     // SAFETY: the caller's promise is that of send(2).
     moved("send", unsafe { libc::send(fd, memory.raw(), len, flags | MSG_NOSIGNAL) })
 }
 
 pub(crate) fn recv_now(fd: c_int, memory: Bytes, len: usize, flags: c_int) -> Result<c_int> {
+    send_kept();
     let len = len.min(MOST);
     // SAFETY: the caller's promise is that of recv(2).
     moved("recv", unsafe { libc::recv(fd, memory.raw(), len, flags) })
@@ -278,6 +298,7 @@ fn pieces(m: &Msghdr) -> Result<Vec<iovec>> {
 }
 
 pub(crate) fn sendmsg_now(fd: c_int, m: &Msghdr, flags: c_int) -> Result<c_int> {
+    send_kept();
     let mut pieces = pieces(m)?;
     let message = system_message(m, &mut pieces);
     // SAFETY: the pieces are alive; what they name is what sendmsg(2) is promised.
@@ -285,6 +306,7 @@ pub(crate) fn sendmsg_now(fd: c_int, m: &Msghdr, flags: c_int) -> Result<c_int> 
 }
 
 pub(crate) fn recvmsg_now(fd: c_int, place: Out<Msghdr>, flags: c_int) -> Result<c_int> {
+    send_kept();
     let mut m = place.read()?;
     let mut pieces = pieces(&m)?;
     let mut message = system_message(&m, &mut pieces);
@@ -317,12 +339,14 @@ pub(crate) fn accept_now(fd: c_int, place: Out<Acceptaddr>, flags: c_int) -> Res
 }
 
 pub(crate) fn shutdown_now(fd: c_int, how: c_int) -> Result<c_int> {
+    send_kept();
     // SAFETY: takes no pointers.
     crate::connect::os("shutdown", unsafe { libc::shutdown(fd, how) })
 }
 
 /// Sends parts one after the other; what was sent before an error counts.
 pub(crate) fn send_parts_now(fd: c_int, parts: Vec<Part>, shut: bool) -> Result<c_int> {
+    send_kept();
     let mut sent = 0usize;
     for part in parts {
         if let Err(e) = send_part(fd, &part, &mut sent) {

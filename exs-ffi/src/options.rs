@@ -336,10 +336,10 @@ pub unsafe extern "C" fn exs_setsockopt(
 ) -> c_int {
     border(|| match sockets::find(fd)? {
         Target::Exs(entry) => set(&entry, fd, level, name, from, len).map(|()| 0),
-        Target::Kernel if level == libc::SOL_SOCKET && is_limit(name) => {
+        Target::Kernel(_) if level == libc::SOL_SOCKET && is_limit(name) => {
             set_kernel(fd, name, from, len).map(|()| 0)
         }
-        Target::Kernel => {
+        Target::Kernel(_) => {
             // SAFETY: the caller's promise is that of setsockopt(2).
             os("setsockopt", unsafe { libc::setsockopt(fd, level, name, from.raw(), len) })
         }
@@ -361,7 +361,7 @@ pub unsafe extern "C" fn exs_getsockopt(
 ) -> c_int {
     border(|| match sockets::find(fd)? {
         Target::Exs(entry) => store(get(&entry, level, name)?, place, len).map(|()| 0),
-        Target::Kernel if level == libc::SOL_SOCKET && is_limit(name) => {
+        Target::Kernel(_) if level == libc::SOL_SOCKET && is_limit(name) => {
             let value = match name {
                 SO_ASYNC_SEND_TIMEOUT => Value::Time(kernel::limit(fd, Way::Send)?),
                 SO_ASYNC_RECV_TIMEOUT => Value::Time(kernel::limit(fd, Way::Recv)?),
@@ -369,7 +369,7 @@ pub unsafe extern "C" fn exs_getsockopt(
             };
             store(value, place, len).map(|()| 0)
         }
-        Target::Kernel => {
+        Target::Kernel(_) => {
             // SAFETY: the caller's promise is that of getsockopt(2).
             os("getsockopt", unsafe { libc::getsockopt(fd, level, name, place.raw(), len.raw()) })
         }

@@ -54,7 +54,7 @@ pub unsafe extern "C" fn exs_poll(
                     entry.socket.poll(&call.on(&q.queue, place.name()), token, want)?;
                     Ok(0)
                 }
-                Target::Kernel | Target::File => {
+                Target::Kernel(_) | Target::File => {
                     let answer = kernel::Answer { call, queue: &q, place: place.name(), token };
                     kernel::poll(fd, want, &answer)
                 }
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn exs_poll(
                 found.into_result()?;
                 revents(ready, events)
             }
-            Target::Kernel | Target::File => poll_now(fd, events)?,
+            Target::Kernel(_) | Target::File => poll_now(fd, events)?,
         };
         place.write(p)?;
         Ok(1)
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn exs_cancel(fd: c_int, flags: c_int, ahandle: AHandle) -
         let token = Token(ahandle as u64);
         let n = match sockets::find(fd)? {
             Target::Exs(entry) => late::cancel(&entry, by_handle.then_some(token), INNER.get()),
-            Target::Kernel | Target::File => kernel::cancel(fd, by_handle.then_some(token))?,
+            Target::Kernel(_) | Target::File => kernel::cancel(fd, by_handle.then_some(token))?,
         };
         Ok(c_int::try_from(n).unwrap_or(c_int::MAX))
     })

@@ -32,8 +32,8 @@ use crate::{poll, watch};
 pub(crate) enum Target {
     /// A socket that exs_socket or exs_accept made.
     Exs(Arc<Entry>),
-    /// A socket of the kernel's.
-    Kernel,
+    /// A socket of the kernel's, with this inode: (st_dev, st_ino).
+    Kernel((u64, u64)),
     /// A file of another kind.
     File,
 }
@@ -180,7 +180,7 @@ pub(crate) fn find(fd: c_int) -> Result<Target> {
     if st.st_mode & libc::S_IFMT != libc::S_IFSOCK {
         return Ok(Target::File);
     }
-    Ok(by_inode(st.st_ino).map_or(Target::Kernel, Target::Exs))
+    Ok(by_inode(st.st_ino).map_or(Target::Kernel((st.st_dev, st.st_ino)), Target::Exs))
 }
 
 /// The EXS socket with this inode.

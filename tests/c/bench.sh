@@ -9,7 +9,7 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-lib=$1 out=$2 rounds=${3:-7} megabytes=${4:-512}
+lib=$1 out=$2 rounds=${3:-11} megabytes=${4:-512}
 mkdir -p "$out"
 ${CC:-cc} -std=gnu99 -O2 -Wall -Wextra -I"$here/../../exs-ffi/include" "$here/bulk.c" \
     -o "$out/bulk" -L"$lib" -Wl,-rpath,"$lib" -lexs

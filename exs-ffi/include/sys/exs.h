@@ -436,8 +436,10 @@ typedef struct exs_timeout {
  * registration that the memory lies in, or EXS_MHANDLE_UNREGISTERED (up to 4 KiB are
  * copied, more is registered for the operation). flags: MSG_DONTWAIT, MSG_NOSIGNAL
  * (always so), MSG_EOR and MSG_MORE (no effect). The event is SEND: the memory is the
- * program's again, and the bytes are on their way, in order. Refused with ENOTCONN,
- * EPIPE (shut down), ECONNRESET, EMSGSIZE (a message longer than the peer takes),
+ * program's again, and the bytes are on their way, in order. (From the fifth on of a
+ * burst, small sends, and all of up to 256 KiB on streams of kernel sockets, may wait for
+ * the next ones: until a thread dequeues, and some milliseconds at most.) Refused with
+ * ENOTCONN, EPIPE (shut down), ECONNRESET, EMSGSIZE (a message longer than the peer takes),
  * EOPNOTSUPP (flags). */
 int exs_send(int fd, void *buf, size_t len, int flags, exs_qhandle_t queue,
              exs_ahandle_t ahandle, exs_mhandle_t mhandle);

@@ -30,6 +30,11 @@ use crate::sys::{Identity, KernelAddr};
 /// accepts. What is posted while a connect is under way waits for it. The owner's own
 /// calls take part in no order: a recv(2) beside a posted receive takes what comes first.
 ///
+/// A send that finds room leaves at once, in the call that posts it; but from the fifth on
+/// of a burst, sends on a stream wait for the next ones, to leave in one call of the
+/// kernel's: until there are 256 KiB, until the program dequeues (by whatever queue) or takes
+/// the socket for calls of its own, and a few milliseconds at most.
+///
 /// # Ends
 /// What the kernel says of a socket (ECONNRESET, EPIPE, ...) comes as the error of the
 /// event; [`Event::bytes`](crate::Event::bytes) has what was moved before. SIGPIPE is never raised.
@@ -108,13 +113,16 @@ impl<S: AsFd> KernelSocket<S> {
         Ok(KernelSocket { socket, limits: (None, None), known: Known { identity, kind } })
     }
 
-    /// The owner's socket.
+    /// The owner's socket. (Sends that wait for the ones behind them leave before it is
+    /// handed out, as far as there is room.)
     pub fn get_ref(&self) -> &S {
+        Context::send_kept();
         &self.socket
     }
 
     /// Gives the socket back. Operations in flight go on.
     pub fn into_inner(self) -> S {
+        Context::send_kept();
         self.socket
     }
 

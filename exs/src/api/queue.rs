@@ -114,7 +114,7 @@ impl EventQueue {
             )));
         }
         let context = Context::global()?;
-        context.nudge();
+        context.nudge(&self.core);
         // By the context's clock: the kernel's costs as much as a message.
         let begun = timeout.filter(|t| !t.is_zero()).map(|_| context.now());
         loop {

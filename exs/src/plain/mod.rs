@@ -18,12 +18,13 @@
 //! has a reactor would do.
 //!
 //! Shape: [`Plain`] is the table; `sock` one socket's queues; `call` one transfer's system
-//! calls; `files` a file's bytes on their way; `wait` connects and accepts; `helper` who waits
-//! for these where the socket blocks; `types` the vocabulary.
+//! calls; `keep` sends that wait for the next ones; `files` a file's bytes on their way; `wait`
+//! connects and accepts; `helper` who waits for these where the socket blocks; `types` the
+//! vocabulary.
 //!
 //! **Readiness, and not io_uring, moves the data.** An operation is tried when it is posted,
-//! if none is before it; then the reactor (edge-triggered) says when to try again, and
-//! several sends leave in one gathered call. Measured on loopback with 64 KiB sends, 16 in
+//! if none is before it and it is not kept; then the reactor (edge-triggered) says when to try
+//! again, and several sends leave in one gathered call. Measured on loopback with 64 KiB sends, 16 in
 //! flight, io_uring moved as much as this and as a blocking loop, within the noise; and its
 //! requests would end with the program's thread that submitted them, and its completions cut
 //! short that thread's own epoll_wait(2). It is used where readiness has no answer.
@@ -31,6 +32,7 @@
 mod call;
 mod files;
 mod helper;
+mod keep;
 mod sock;
 mod types;
 mod wait;
@@ -44,6 +46,7 @@ use mio::unix::SourceFd;
 use self::call::{Step, What, Xfer};
 use self::files::{CHUNK, Scratch};
 use self::helper::Helper;
+use self::keep::Burst;
 use self::sock::{Ended, Name, Sock};
 use crate::ids::OpId;
 use crate::rnic::Ready;
@@ -56,6 +59,8 @@ pub use self::types::{End, Failure, KernelIo, Kind, Pieces, Posted, Request, Tar
 const TICK: Duration = Duration::from_millis(100);
 /// When to try again to send to an address whose queue was full.
 const RETRY: Duration = Duration::from_millis(2);
+/// Sockets that a thread that spins looks at; of others the reactor tells.
+const SPUN: usize = 4;
 /// Tries when posting, before the others have their turn.
 const TRIES: usize = 8;
 /// In the name of a socket, whose inode says all.
@@ -78,7 +83,12 @@ pub struct Plain {
     /// Operations with a time limit, and their sockets.
     limits: BTreeMap<(Time, OpId), usize>,
     /// Sockets whose sends wait for room.
-    full: usize,
+    full: Vec<usize>,
+    /// Sends that follow each other, sockets that keep some, and whether more may be kept.
+    burst: Burst,
+    kept: Vec<usize>,
+    may_keep: bool,
+    would_keep: bool,
     /// When to look for closed descriptors, and when to try full addresses again.
     tick: Option<Time>,
     retry: Option<Time>,
@@ -87,6 +97,8 @@ pub struct Plain {
     bell_rang: bool,
     /// The helper's jobs, and whose they are.
     jobs: HashMap<u64, usize>,
+    /// Sockets of connects that were called off before their thread had begun with them.
+    strays: HashMap<u64, OwnedFd>,
 }
 
 /// Closes our descriptor of a socket. Should the owner have closed its own, this is the
@@ -120,13 +132,18 @@ impl Plain {
             ended: Vec::new(),
             done: VecDeque::new(),
             limits: BTreeMap::new(),
-            full: 0,
+            full: Vec::new(),
+            burst: Burst::default(),
+            kept: Vec::new(),
+            may_keep: false,
+            would_keep: false,
             tick: None,
             retry: None,
             scratch: Scratch::default(),
             helper: None,
             bell_rang: false,
             jobs: HashMap::new(),
+            strays: HashMap::new(),
         }
     }
 
@@ -147,7 +164,9 @@ impl Plain {
                 return self.post_poll(now, posted, target, events);
             }
         };
-        self.post_xfer(now, target, Xfer { posted, what, done: 0 });
+        if let Err(xfer) = self.keep(now, target, Xfer { posted, what, done: 0 }) {
+            self.post_xfer(now, target, xfer);
+        }
     }
 
     fn post_xfer(&mut self, now: Time, target: &Target<'_>, mut xfer: Xfer) {
@@ -267,6 +286,7 @@ impl Plain {
         if std::mem::take(&mut self.bell_rang) {
             self.collect(now);
         }
+        self.send_all_kept(now);
         self.handle_timeouts(now);
         for slot in std::mem::take(&mut self.work) {
             if let Some(s) = self.socks.get_mut(slot) {
@@ -310,10 +330,10 @@ impl Plain {
             self.done.push_back((posted, end));
         }
         let s = &mut self.socks[slot];
-        let full = !s.tx.is_empty();
+        let full = !s.tx.is_empty() && s.kept == 0;
         match (std::mem::replace(&mut s.counted, full), full) {
-            (false, true) => self.full += 1,
-            (true, false) => self.full -= 1,
+            (false, true) => self.full.push(slot),
+            (true, false) => self.full.retain(|other| *other != slot),
             _ => {}
         }
         if s.must_retry && self.retry.is_none() {
@@ -329,7 +349,7 @@ impl Plain {
             // registration would live on with the owner's.
             let _ = self.registry.deregister(&mut SourceFd(&s.fd.as_raw_fd()));
         }
-        self.tick = self.tick.filter(|_| !self.socks.is_empty());
+        self.tick = self.tick.filter(|_| self.must_tick());
         release(s.fd);
     }
 
@@ -380,9 +400,20 @@ impl Plain {
         !self.work.is_empty() || self.bell_rang
     }
 
-    /// True if anything waits for the reactor; and if sends wait for room.
-    pub fn is_waiting(&self) -> (bool, bool) {
-        (!self.socks.is_empty(), self.full > 0)
+    /// True if anything waits for the reactor.
+    pub fn is_waiting(&self) -> bool {
+        !self.socks.is_empty()
+    }
+
+    /// For a thread that spins: sends that wait for room are tried again. The reactor tells
+    /// of room only when there is much (of a UNIX-domain socket three quarters), and by then
+    /// the peer is about to run dry.
+    pub fn spin(&mut self) {
+        for at in 0..self.full.len().min(SPUN) {
+            let slot = self.full[at];
+            self.socks[slot].ready.1 = true;
+            self.list(slot);
+        }
     }
 
     fn handle_timeouts(&mut self, now: Time) {
@@ -405,7 +436,8 @@ impl Plain {
             }
         }
         if self.tick.is_some_and(|at| at <= now) {
-            self.tick = Some(now + TICK);
+            self.stop_strays();
+            self.tick = self.must_tick().then(|| now + TICK);
             let slots: Vec<_> = self.socks.iter().map(|(i, _)| i).collect();
             for slot in slots {
                 self.check_owner(slot, now);
@@ -413,9 +445,14 @@ impl Plain {
         }
     }
 
+    fn must_tick(&self) -> bool {
+        !self.socks.is_empty() || !self.strays.is_empty()
+    }
+
     /// Ends what was posted with a descriptor that the program has closed.
     fn check_owner(&mut self, slot: usize, now: Time) {
-        let s = &self.socks[slot];
+        self.send_kept(slot, now);
+        let Some(s) = self.socks.get(slot) else { return };
         let mut numbers: Vec<RawFd> = s.posted().map(|p| p.number).collect();
         numbers.sort_unstable();
         numbers.dedup();
@@ -436,6 +473,7 @@ impl Plain {
     /// Asks operations of a socket to end, by whichever descriptor they were posted.
     pub fn cancel_named(&mut self, now: Time, dev: u64, ino: u64, which: impl Fn(OpId) -> bool) {
         if let Some(&slot) = self.by_name.get(&(dev, ino, NO_NUMBER)) {
+            self.send_kept(slot, now);
             self.cut(slot, now, |p| which(p.op), |_| Failure::Cancelled);
         }
     }
@@ -444,6 +482,7 @@ impl Plain {
     /// Each still ends: as cancelled, or done if that was faster.
     pub fn cancel(&mut self, now: Time, target: &Target<'_>, which: impl Fn(OpId) -> bool) -> usize {
         let Some(&slot) = self.by_name.get(&name(target)) else { return 0 };
+        self.send_kept(slot, now);
         let number = target.fd.as_raw_fd();
         self.cut(slot, now, |p| p.number == number && which(p.op), |_| Failure::Cancelled)
     }

@@ -44,6 +44,9 @@ pub(super) struct Sock {
     pub(super) fd: OwnedFd,
     pub(super) kind: Kind,
     pub(super) tx: VecDeque<Xfer>,
+    /// Bytes of sends that nobody has tried yet, as they wait for others (`keep`): all that
+    /// `tx` has. 0 if `tx` is under way.
+    pub(super) kept: usize,
     pub(super) rx: VecDeque<Xfer>,
     pub(super) polls: Vec<(Posted, i16)>,
     pub(super) accepting: Accepting,
@@ -80,6 +83,7 @@ impl Sock {
             fd,
             kind,
             tx: VecDeque::new(),
+            kept: 0,
             rx: VecDeque::new(),
             polls: Vec::new(),
             accepting: Accepting::default(),
@@ -108,7 +112,7 @@ impl Sock {
         let accept = !self.accepting.queue.is_empty() && self.accepting.job.is_none();
         let (rx, tx) = match &self.connecting {
             Some(c) => (false, c.job.is_none()),
-            None => (!self.rx.is_empty() || accept, !self.tx.is_empty()),
+            None => (!self.rx.is_empty() || accept, !self.tx.is_empty() && self.kept == 0),
         };
         // A poll for nothing is told of errors, which any watch brings.
         let errors = self.polls.iter().any(|(_, events)| *events == 0);

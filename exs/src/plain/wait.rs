@@ -8,7 +8,7 @@ use mio::unix::SourceFd;
 use super::helper::{CallOff, Helper, Job, JobResult};
 use super::sock::Connecting;
 use super::types::{End, Failure, Kind, Posted, Target};
-use super::{BELL, Plain, name};
+use super::{BELL, Plain, TICK, name};
 use crate::sys::{self, KernelAddr};
 use crate::time::Time;
 
@@ -164,6 +164,7 @@ impl Plain {
     pub(super) fn collect(&mut self, now: Time) {
         let Some(helper) = &self.helper else { return };
         for (number, result) in helper.collect() {
+            self.strays.remove(&number);
             // A job that nobody waits for any more: a connection that it took is closed.
             let Some(slot) = self.jobs.remove(&number) else { continue };
             let s = &mut self.socks[slot];
@@ -216,7 +217,7 @@ impl Plain {
                 None => self.end_connect(slot, Err(cut)),
                 Some(job) => {
                     c.cut = Some(cut);
-                    self.cut_connect(slot, job);
+                    self.cut_connect(slot, job, now);
                 }
             }
         }
@@ -224,7 +225,7 @@ impl Plain {
         count
     }
 
-    fn cut_connect(&mut self, slot: usize, job: u64) {
+    fn cut_connect(&mut self, slot: usize, job: u64, now: Time) {
         if self.call_off(job) == CallOff::Replies {
             return;
         }
@@ -232,9 +233,20 @@ impl Plain {
         let s = &mut self.socks[slot];
         // It makes the connect of a TCP socket return; of others the thread waits on, and
         // nobody for it.
-        let _ = sys::shutdown(s.fd.as_fd(), libc::SHUT_RDWR);
+        if is_not_begun(sys::shutdown(s.fd.as_fd(), libc::SHUT_RDWR))
+            && let Ok(fd) = s.fd.try_clone()
+        {
+            self.strays.insert(job, fd);
+            self.tick.get_or_insert(now + TICK);
+        }
+        let s = &mut self.socks[slot];
         let cut = s.connecting.as_mut().and_then(|c| c.cut.take());
         self.end_connect(slot, cut.map_or(Ok(()), Err));
+    }
+
+    /// Calls off connects that had not begun when they were.
+    pub(super) fn stop_strays(&mut self) {
+        self.strays.retain(|_, fd| is_not_begun(sys::shutdown(fd.as_fd(), libc::SHUT_RDWR)));
     }
 
     fn call_off(&self, job: u64) -> CallOff {
@@ -248,6 +260,12 @@ fn finish(result: JobResult, cut: Option<Failure>, end: fn(JobResult) -> End) ->
         (Err(_), Some(why)) => End::new(0, Err(why)),
         (result, _) => end(result),
     }
+}
+
+/// What shutdown(2) says of a TCP socket that no connect(2) has seen: a thread has taken the
+/// job, and is about to call it.
+fn is_not_begun(shut: std::io::Result<()>) -> bool {
+    shut.is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN))
 }
 
 fn accepted(result: JobResult) -> End {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
 use super::devices::Devices;
-use super::engine::{Engine, KERNEL_TOKENS, Released, SockId, TOKENS_PER_DEVICE, Verbs};
+use super::engine::{Engine, KERNEL_TOKENS, Released, TOKENS_PER_DEVICE, Verbs};
 use super::event::RawEvent;
 use super::lead::{Lead, Leader, Reactor};
 use super::queue::{QueueCore, Waiter, waiter};
@@ -13,7 +13,7 @@ use super::options::check_environment;
 use super::spin::{SPINS_PER_POLL, VAIN_SPINS};
 use super::Error;
 use crate::plain::Plain;
-use crate::sys::{Clock, HeldSignals, yield_now};
+use crate::sys::{Clock, HeldSignals};
 use crate::time::Time;
 
 /// A sleep so short (ns) makes an adaptive queue try again: two threads that wake
@@ -28,7 +28,7 @@ pub(super) type Weak = std::sync::Weak<Context>;
 /// What a turn of the engine came to.
 pub(super) struct Turn {
     /// There is more to do at once.
-    more: bool,
+    pub(super) more: bool,
     /// Threads that follow were woken.
     pub(super) served_others: bool,
 }
@@ -72,16 +72,16 @@ pub struct Context {
     /// Threads that wait for the engine's lock to post something; a thread that
     /// spins lets them through.
     pub(super) posters: AtomicUsize,
-    lead: Lead,
-    released: Arc<Released>,
+    pub(super) lead: Lead,
+    pub(super) released: Arc<Released>,
     /// Deadline (ns) with which the leader sleeps; `u64::MAX` while it does not.
     asleep_until: AtomicU64,
     /// Posted work waits for a doorbell.
-    lazy: std::sync::atomic::AtomicBool,
+    pub(super) lazy: AtomicBool,
+    /// Kernel sockets keep sends, or would, did the background thread not lead.
+    pub(super) keeps: AtomicBool,
     /// Kernel sockets wait for what only the reactor can tell.
-    pub(super) watches_kernel: std::sync::atomic::AtomicBool,
-    /// One of them waits for room.
-    pub(super) kernel_is_full: std::sync::atomic::AtomicBool,
+    pub(super) watches_kernel: AtomicBool,
     /// Times that a thread slept in the reactor.
     sleeps: AtomicU64,
     /// When an application thread led last (ns), and how often threads have found their
@@ -108,6 +108,11 @@ impl Context {
                 .map_err(|e| (e.to_string(), e.errno()))
         });
         made.as_ref().map_err(|(why, errno)| Error::Start { why: why.clone(), errno: *errno })
+    }
+
+    /// The context of this process, if there is one.
+    pub(super) fn existing() -> Option<&'static Arc<Context>> {
+        GLOBAL.get().and_then(|made| made.as_ref().ok())
     }
 
     /// Makes this the context of the process: for tests with devices of their own.
@@ -145,9 +150,9 @@ impl Context {
                 lead,
                 released,
                 asleep_until: AtomicU64::new(u64::MAX),
-                lazy: std::sync::atomic::AtomicBool::new(false),
-                watches_kernel: std::sync::atomic::AtomicBool::new(false),
-                kernel_is_full: std::sync::atomic::AtomicBool::new(false),
+                lazy: AtomicBool::new(false),
+                keeps: AtomicBool::new(false),
+                watches_kernel: AtomicBool::new(false),
                 sleeps: AtomicU64::new(0),
                 last_led: AtomicU64::new(0),
                 skims: AtomicU32::new(0),
@@ -205,12 +210,14 @@ impl Context {
     /// if a thread was woken that follows.
     pub(super) fn finish(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
         // Written under the lock only, and mostly as it is: a store would cost more.
-        if self.lazy.load(Ordering::Relaxed) != engine.has_lazy() {
-            self.lazy.store(engine.has_lazy(), Ordering::SeqCst);
+        let (lazy, keeps) = engine.has_lazy();
+        if self.lazy.load(Ordering::Relaxed) != lazy {
+            self.lazy.store(lazy, Ordering::SeqCst);
         }
-        let (waits, full) = engine.waits_for_reactor();
-        self.watches_kernel.store(waits, Ordering::Relaxed);
-        self.kernel_is_full.store(full, Ordering::Relaxed);
+        if self.keeps.load(Ordering::Relaxed) != keeps {
+            self.keeps.store(keeps, Ordering::Relaxed);
+        }
+        self.watches_kernel.store(engine.waits_for_reactor(), Ordering::Relaxed);
         let wake = std::mem::take(&mut engine.wake);
         let asleep = self.asleep_until.load(Ordering::SeqCst);
         // Another thread sleeps in the reactor: what this turn began must wake it too. A
@@ -245,13 +252,6 @@ impl Context {
         let more = engine.run(now, spin);
         let served_others = self.finish(engine, me);
         Turn { more, served_others }
-    }
-
-    /// Rings the doorbell for work that was posted without one.
-    pub(crate) fn nudge(&self) {
-        if self.lazy.load(Ordering::SeqCst) {
-            self.turn(None, false, None);
-        }
     }
 
     /// Waits until `queue` has `min` events: true; or the time is up: false.
@@ -392,7 +392,7 @@ impl Context {
     /// Sleeps until something is ready, the engine's next deadline, or `deadline`;
     /// not at all if `done` once the sleep is announced (so that nobody who wakes
     /// sleepers can miss this one).
-    fn sleep_until(
+    pub(super) fn sleep_until(
         &self,
         deadline: Option<Time>,
         held: Option<&HeldSignals>,
@@ -406,7 +406,7 @@ impl Context {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        let busy = found || engine.wants_run() || engine.has_lazy();
+        let busy = found || engine.wants_run() || engine.has_lazy().0;
         // Under the lock: who changes the deadline later sees this one.
         let until = next.map_or(u64::MAX - 1, |t| t.as_nanos().min(u64::MAX - 1));
         self.asleep_until.store(until, Ordering::SeqCst);
@@ -422,54 +422,6 @@ impl Context {
         let slept = reactor.poll_letting_in(timeout, held);
         self.asleep_until.store(u64::MAX, Ordering::SeqCst);
         slept
-    }
-
-    /// The background thread.
-    fn background(self: Arc<Context>) {
-        loop {
-            let mut reactor = self.lead.background_wait();
-            loop {
-                while self.posters.load(Ordering::Relaxed) > 0 {
-                    yield_now();
-                }
-                let turn = self.turn(Some(&mut reactor), false, None);
-                if self.lead.background_must_leave() {
-                    break;
-                }
-                let slept = if turn.more {
-                    reactor.poll(Some(Duration::ZERO))
-                } else {
-                    let must_leave = || self.lead.background_must_leave();
-                    self.sleep_until(None, None, &mut reactor, must_leave)
-                };
-                if let Err(e) = slept
-                    && e.kind() != std::io::ErrorKind::Interrupted
-                {
-                    crate::trace::warn!("the reactor failed: {e}");
-                }
-            }
-            self.lead.background_leave(reactor);
-        }
-    }
-
-    /// A handle was dropped: its socket is closed at the next turn.
-    pub(super) fn release(&self, id: SockId) {
-        self.released.socket(id);
-        self.lead.wake();
-    }
-
-    /// Has whoever sleeps in the reactor look after the engine.
-    pub(super) fn wake(&self) {
-        self.lead.wake();
-    }
-
-    /// The program may have closed a kernel socket: looked after at the next turn.
-    pub(crate) fn release_kernel(&self, dev: u64, ino: u64) {
-        // Should this be read too early, the next tick of the engine's finds it.
-        if self.watches_kernel.load(Ordering::Relaxed) {
-            self.released.kernel(dev, ino);
-            self.lead.wake();
-        }
     }
 
     /// System calls of the data path, of the process.

@@ -24,6 +24,7 @@
 //! (devices, sockets, operations, timers); `lead` is the hand-over of the lead;
 //! `queue` is the event queue that both sides meet at.
 
+mod background;
 mod context;
 mod devices;
 mod engine;

@@ -89,9 +89,6 @@ impl Context {
     fn budget(&self, queue: &QueueCore) -> Option<u64> {
         match queue.wait_policy() {
             WaitPolicy::Notify => None,
-            // Who has filled a kernel socket waits for bytes to be consumed: the processor
-            // is better used by those who do that.
-            WaitPolicy::Adaptive if self.kernel_is_full.load(Ordering::Relaxed) => None,
             WaitPolicy::BusyPoll => Some(u64::MAX),
             WaitPolicy::Adaptive if queue.vain_spins.load(Ordering::Relaxed) < VAIN_SPINS => {
                 Some(SPIN)

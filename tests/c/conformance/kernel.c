@@ -101,3 +101,43 @@ CASE("kernel-3", one_queue_for_all_kinds, EXS | EXSMSG)
     close(pair[1]);
     end_queue(q);
 }
+
+CASE("kernel-4", sends_of_a_burst_leave_before_a_call_without_a_queue, STREAMS & KERNEL)
+{
+    enum { SENDS = 24, LEN = 1000 };
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(SENDS);
+    static char out[SENDS * LEN], in[SENDS * LEN];
+    int round, i;
+
+    for (round = 0; round < 4; round++) {
+        fill(out, sizeof out, (unsigned)round);
+        memset(in, 0, sizeof in);
+        for (i = 0; i < SENDS; i++)
+            GIVES(0, exs_send(p.a, out + (size_t)i * LEN, LEN, 0, q, i, UNREG));
+        GIVES(1, exs_send(p.a, "!", 1, 0, EXS_QHANDLE_INVALID, 0, UNREG));
+        recv_all(p.b, in, sizeof in);
+        VERIFY(in, sizeof in, (unsigned)round);
+        recv_all(p.b, in, 1);
+        CHECK(in[0] == '!');
+        /* and by the program's own calls, soon */
+        for (i = 0; i < SENDS; i++)
+            next(q, EXS_EVT_SEND);
+        for (i = 0; i < SENDS; i++)
+            GIVES(0, exs_send(p.a, out + (size_t)i * LEN, LEN, 0, q, i, UNREG));
+        GIVES(sizeof in, recv(p.b, in, sizeof in, MSG_WAITALL));
+        VERIFY(in, sizeof in, (unsigned)round);
+        for (i = 0; i < SENDS; i++)
+            next(q, EXS_EVT_SEND);
+    }
+    /* what there was room for is not lost by a close */
+    for (i = 0; i < SENDS; i++)
+        GIVES(0, exs_send(p.a, out + (size_t)i * LEN, LEN, 0, q, i, UNREG));
+    GIVES(0, exs_close(p.a, 0, EXS_QHANDLE_INVALID, 0));
+    recv_all(p.b, in, sizeof in);
+    GIVES(0, recv(p.b, in, 1, 0));
+    for (i = 0; i < SENDS; i++)
+        next(q, EXS_EVT_SEND);
+    GIVES(0, close(p.b));
+    end_queue(q);
+}

@@ -6,6 +6,7 @@
 //! ([`kernel_contract!`](crate::kernel_contract)). The peers here are plain programs: they
 //! read(2) and write(2).
 
+pub mod burst;
 pub mod chaos;
 pub mod messages;
 pub mod owner;
@@ -17,7 +18,7 @@ use std::fs::File;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use exs::KernelSocket;
 use exs::plain::KernelIo;
@@ -95,7 +96,9 @@ pub fn pair(family: Family) -> (Ours, File) {
 /// A kernel socket whose owner sees to it that nothing is changed.
 #[derive(Debug)]
 pub struct Ours {
-    socket: Option<KernelSocket<OwnedFd>>,
+    /// For looks that the library knows nothing of. (Dropped first: the other one closes.)
+    fd: Arc<OwnedFd>,
+    socket: Option<KernelSocket<Arc<OwnedFd>>>,
     flags: (i32, i32),
     inode: u64,
 }
@@ -108,12 +111,13 @@ impl Ours {
     /// Of a descriptor.
     pub fn new(fd: OwnedFd) -> Ours {
         let (flags, inode) = (flags(&fd), fstat(&fd).unwrap().st_ino);
-        Ours { socket: Some(KernelSocket::new(fd).unwrap()), flags, inode }
+        let fd = Arc::new(fd);
+        Ours { socket: Some(KernelSocket::new(Arc::clone(&fd)).unwrap()), fd, flags, inode }
     }
 
     /// Panics unless the owner's flags are what they were.
     pub fn check(&self) {
-        assert_eq!(flags(self.get_ref()), self.flags, "flags changed behind the owner's back");
+        assert_eq!(flags(&*self.fd), self.flags, "flags changed behind the owner's back");
     }
 
     /// Descriptors of this process for this socket.
@@ -126,10 +130,13 @@ impl Ours {
         self.inode
     }
 
-    /// The wrapper itself.
-    pub fn into_kernel(mut self) -> KernelSocket<OwnedFd> {
+    /// The owner has it back.
+    pub fn into_fd(mut self) -> OwnedFd {
         self.check();
-        self.socket.take().expect("it is there until now")
+        let socket = self.socket.take().expect("it is there until now");
+        let fd = socket.into_inner();
+        drop(self);
+        Arc::try_unwrap(fd).expect("the other one went with us")
     }
 
     /// For the owner's own reads and writes.
@@ -139,17 +146,15 @@ impl Ours {
 }
 
 impl std::ops::Deref for Ours {
-    type Target = KernelSocket<OwnedFd>;
-    fn deref(&self) -> &KernelSocket<OwnedFd> {
-        if let Some(s) = &self.socket {
-            assert_eq!(flags(s.get_ref()), self.flags, "flags changed behind the owner's back");
-        }
+    type Target = KernelSocket<Arc<OwnedFd>>;
+    fn deref(&self) -> &KernelSocket<Arc<OwnedFd>> {
+        self.check();
         self.socket.as_ref().expect("it is there until it is taken")
     }
 }
 
 impl std::ops::DerefMut for Ours {
-    fn deref_mut(&mut self) -> &mut KernelSocket<OwnedFd> {
+    fn deref_mut(&mut self) -> &mut KernelSocket<Arc<OwnedFd>> {
         self.socket.as_mut().expect("it is there until it is taken")
     }
 }
@@ -219,6 +224,8 @@ pub fn run(name: &'static str, io: KernelIo, test: fn()) {
 macro_rules! kernel_contract {
     ($io:expr) => {
         $crate::kernel_tests! { $io;
+            burst: arrives_though_nobody_dequeues, leaves_before_calls_of_the_owner,
+                leaves_before_a_close, is_whole;
             chaos: every_operation_has_one_event;
             messages: boundaries_are_kept, truncation_tells_the_true_length, empty_messages,
                 the_end_of_a_seqpacket, peek, many_buffers, addresses, unix_addresses,

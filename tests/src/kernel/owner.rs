@@ -181,7 +181,7 @@ pub fn closes_behind_our_back() {
         for _ in 0..3 {
             ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 4], RecvFlags::NONE));
         }
-        drop(ours.into_kernel().into_inner());
+        drop(ours.into_fd());
         let events = ledger.drain();
         assert!(events.iter().all(|e| e.error().is_some_and(Error::is_cancelled)), "{events:?}");
         assert_eq!(descriptors(inode), 0, "{family:?}");
@@ -200,7 +200,7 @@ pub fn gives_the_number_to_another_file() {
     let mut ledger = Ledger::new();
     ledger.post("send", |q, t| ours.send(q, t, vec![1; LARGE], SendFlags::NONE));
     ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 4], RecvFlags::NONE));
-    let mut number: OwnedFd = ours.into_kernel().into_inner();
+    let mut number: OwnedFd = ours.into_fd();
     nix::unistd::dup2(&other, &mut number).unwrap();
     (&File::from(other_peer.try_clone().unwrap())).write_all(b"mine").unwrap();
     let events = ledger.drain();

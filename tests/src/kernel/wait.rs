@@ -114,7 +114,7 @@ pub fn accepts_and_the_owner() {
 /// A listener that does not block is asked directly.
 pub fn a_nonblocking_listener() {
     let (ours, addr) = listener("127.0.0.1:0");
-    let fd = ours.into_kernel().into_inner();
+    let fd = ours.into_fd();
     set_nonblocking(&fd, true);
     let ours = Ours::new(fd);
     let mut ledger = Ledger::new();
@@ -315,7 +315,7 @@ pub fn connects_of_datagrams() {
 /// On a socket that does not block the reactor tells of the end.
 pub fn a_nonblocking_connect() {
     let open = |ours: Ours| {
-        let fd = ours.into_kernel().into_inner();
+        let fd = ours.into_fd();
         set_nonblocking(&fd, true);
         Ours::new(fd)
     };

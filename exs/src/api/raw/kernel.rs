@@ -27,6 +27,12 @@ const SEND: i32 =
 /// Flags of receives that are handed on.
 const RECV: i32 = libc::MSG_PEEK | libc::MSG_WAITALL | libc::MSG_TRUNC;
 
+/// For a thread that is about to call the kernel itself: sends that are kept for the ones
+/// behind them leave now.
+pub fn send_kept() {
+    Context::send_kept();
+}
+
 /// A descriptor of the program's.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor<'a> {
@@ -41,16 +47,17 @@ impl<'a> Descriptor<'a> {
     pub fn new(fd: BorrowedFd<'a>) -> Result<Descriptor<'a>, Error> {
         let identity =
             sys::identify(fd.as_raw_fd()).map_err(|e| Error::os("fstat of the descriptor", &e))?;
-        let kind = match identity.socket {
-            false => Kind::Other,
-            true => match sys::socket_option(fd, libc::SO_TYPE) {
-                Ok(libc::SOCK_STREAM) => Kind::Stream,
-                Ok(libc::SOCK_SEQPACKET) => Kind::SeqPacket,
-                Ok(_) => Kind::Datagram,
-                Err(e) => return Err(Error::os("getsockopt of the socket's type", &e)),
-            },
-        };
+        let kind = if identity.socket { kind_of(fd)? } else { Kind::Other };
         Ok(Descriptor { target: Target { fd, identity, kind } })
+    }
+
+    /// A socket whose inode, (st_dev, st_ino), the caller has just seen: one system call.
+    ///
+    /// # Errors
+    /// As [`Descriptor::new`]; ENOTSOCK.
+    pub fn of_socket(fd: BorrowedFd<'a>, (dev, ino): (u64, u64)) -> Result<Descriptor<'a>, Error> {
+        let identity = Identity { dev, ino, socket: true };
+        Ok(Descriptor { target: Target { fd, identity, kind: kind_of(fd)? } })
     }
 
     /// The same with what was found out before.
@@ -343,5 +350,14 @@ impl<'a> Descriptor<'a> {
         context.call(|e, now| {
             e.post_kernel((&self.target, limit), &queue.ticket(token), kind, bufs, now, request);
         });
+    }
+}
+
+fn kind_of(fd: BorrowedFd<'_>) -> Result<Kind, Error> {
+    match sys::socket_option(fd, libc::SO_TYPE) {
+        Ok(libc::SOCK_STREAM) => Ok(Kind::Stream),
+        Ok(libc::SOCK_SEQPACKET) => Ok(Kind::SeqPacket),
+        Ok(_) => Ok(Kind::Datagram),
+        Err(e) => Err(Error::os("getsockopt of the socket's type", &e)),
     }
 }

@@ -102,6 +102,11 @@ impl Engine {
         self.plain.cancel(now, target, named)
     }
 
+    /// No thread of the program came to ring the doorbell: ours does it.
+    pub(in crate::progress) fn begin_background(&mut self) {
+        self.plain.kept_in_vain();
+    }
+
     /// Looks whether descriptors of kernel sockets have been closed.
     pub(super) fn recheck_kernel(&mut self, list: Vec<(u64, u64)>, now: Time) {
         for (dev, ino) in list {

@@ -261,6 +261,9 @@ impl Engine {
         if spin && self.devices.iter_mut().fold(false, |any, d| d.rnic.spin(now) | any) {
             self.skim(now);
         }
+        if spin {
+            self.plain.spin();
+        }
         let mut more = false;
         for d in &mut self.devices {
             more |= d.rnic.progress(now);
@@ -314,15 +317,16 @@ impl Engine {
         self.more || self.plain.has_work() || self.released.any.load(Ordering::Acquire)
     }
 
-    /// Whether kernel sockets wait for the reactor, which alone can tell of them; and
-    /// whether any of them waits for room.
-    pub(super) fn waits_for_reactor(&self) -> (bool, bool) {
+    /// Whether kernel sockets wait for the reactor, which alone can tell of them.
+    pub(super) fn waits_for_reactor(&self) -> bool {
         self.plain.is_waiting()
     }
 
-    /// True if posted work waits for the next doorbell.
-    pub(super) fn has_lazy(&self) -> bool {
-        !self.lazy.is_empty()
+    /// True if posted work waits for the next doorbell; and if a thread that comes to dequeue
+    /// does kernel sockets good by leading.
+    pub(super) fn has_lazy(&self) -> (bool, bool) {
+        let (kept, would_lead) = self.plain.keeps();
+        (kept || !self.lazy.is_empty(), would_lead)
     }
 
     fn ring_doorbells(&mut self, now: Time) {

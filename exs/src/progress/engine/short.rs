@@ -99,6 +99,7 @@ impl Engine {
     /// Whether small sends may share a doorbell: the next to lead rings it first of all.
     pub(in crate::progress) fn begin_call(&mut self, may_share: bool) {
         self.may_share = may_share;
+        self.plain.begin_call(may_share);
     }
 
     /// Notes a send that takes the long way.

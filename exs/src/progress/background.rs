@@ -1,0 +1,89 @@
+//! What goes on when no thread of the program waits: the background thread, and work that is
+//! left for whoever leads next.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::context::Context;
+use super::engine::SockId;
+use super::queue::QueueCore;
+use crate::sys::yield_now;
+
+impl Context {
+    /// Rings the doorbell for work that was posted without one, for a thread that comes to a
+    /// `queue`.
+    pub(crate) fn nudge(&self, queue: &QueueCore) {
+        let lazy = self.lazy.load(Ordering::SeqCst);
+        // Sends are kept as long as programs' threads lead now and then, though those that
+        // keep some may never have to wait. (A queue with a descriptor is served by the
+        // background thread.)
+        if self.keeps.load(Ordering::Relaxed)
+            && !queue.has_fd()
+            && let Some(mut reactor) = self.lead.try_lead(false)
+        {
+            self.turn(Some(&mut reactor), false, None);
+            self.lead.leave(reactor, None, false);
+        } else if lazy {
+            self.turn(None, false, None);
+        }
+    }
+
+    /// As `nudge`, for a thread that is about to call the kernel itself.
+    pub(crate) fn send_kept() {
+        if let Some(context) = Context::existing()
+            && context.keeps.load(Ordering::Relaxed)
+        {
+            context.turn(None, false, None);
+        }
+    }
+
+    /// The background thread.
+    pub(super) fn background(self: Arc<Context>) {
+        loop {
+            let mut reactor = self.lead.background_wait();
+            self.lock().begin_background();
+            loop {
+                while self.posters.load(Ordering::Relaxed) > 0 {
+                    yield_now();
+                }
+                let turn = self.turn(Some(&mut reactor), false, None);
+                if self.lead.background_must_leave() {
+                    break;
+                }
+                let slept = if turn.more {
+                    reactor.poll(Some(Duration::ZERO))
+                } else {
+                    let must_leave = || self.lead.background_must_leave();
+                    self.sleep_until(None, None, &mut reactor, must_leave)
+                };
+                if let Err(e) = slept
+                    && e.kind() != std::io::ErrorKind::Interrupted
+                {
+                    crate::trace::warn!("the reactor failed: {e}");
+                }
+            }
+            self.lead.background_leave(reactor);
+        }
+    }
+
+    /// A handle was dropped: its socket is closed at the next turn.
+    pub(super) fn release(&self, id: SockId) {
+        self.released.socket(id);
+        self.lead.wake();
+    }
+
+    /// Has whoever sleeps in the reactor look after the engine.
+    pub(super) fn wake(&self) {
+        self.lead.wake();
+    }
+
+    /// The program may have closed a kernel socket: looked after at the next turn.
+    pub(crate) fn release_kernel(&self, dev: u64, ino: u64) {
+        // Should this be read too early, the next tick of the engine's finds it.
+        if self.watches_kernel.load(Ordering::Relaxed) {
+            self.released.kernel(dev, ino);
+            self.lead.wake();
+        }
+    }
+}
