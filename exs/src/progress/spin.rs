@@ -159,7 +159,7 @@ impl Context {
             return found;
         }
         let now = self.clock.now_locked();
-        let taken = engine.skim(now);
+        let taken = engine.skim(now) | engine.reap_peeked(now);
         engine.settle_rest(now);
         self.finish(engine, None);
         // What else there is to do takes a whole turn.

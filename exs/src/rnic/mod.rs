@@ -125,7 +125,8 @@ pub trait Rnic: Send {
     /// The short way of a small message: a SEND of what `head` writes (it returns how much)
     /// and of `payload` behind it, which is complete when this returns, as if posted
     /// unsignalled and inline, and on the wire, but for the doorbell if that costs a system
-    /// call. [`Passed::No`], and `head` was not called (or wrote nothing), if anything is
+    /// call. It comes by a receive, or by [`Rnic::take_message`] where the peer's RNIC has that.
+    /// [`Passed::No`], and `head` was not called (or wrote nothing), if anything is
     /// before it on this QP, or there is no room for it: then it is to be posted.
     fn send_now(
         &mut self,

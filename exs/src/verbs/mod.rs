@@ -41,21 +41,24 @@ mod raw;
 mod recv;
 mod route;
 mod send;
+mod short;
 mod slots;
 
 pub use info::{DeviceInfo, PortInfo, devices};
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::mem::{Access, Key, Segment};
+use crate::mem::{Access, Key, KeyHasher, Segment};
 use crate::rnic::table::Table;
 use crate::rnic::{
-    Caps, ConnParam, ConnReq, Cq, Disconnect, DisconnectCause, ListenOpts, Listener, Mr, Pd, Qp,
+    Caps, ConnParam, ConnReq, Cq, Disconnect, DisconnectCause, HEAD, ListenOpts, Listener, Mr, Passed, Pd, Qp,
     QpAttr, QpState, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc,
 };
+use crate::sys::IoVec;
 use crate::time::Time;
 use raw::{Attr, CompChannel, Device, Guard, RawWc, Scratch};
 
@@ -94,14 +97,14 @@ pub struct VerbsRnic {
     dial_ready: bool,
     node_ready: bool,
     pds: Table<memory::DomainEntry>,
-    keys: HashMap<Key, memory::Entry>,
+    keys: HashMap<Key, memory::Entry, BuildHasherDefault<KeyHasher>>,
     cqs: Table<queues::Completions>,
     hw: slab::Slab<queues::HwQueue>,
     srqs: Table<queues::SharedEntry>,
     /// Where buffers of an SRQ go that belong to no queue pair any more.
     srq_cqs: HashMap<u32, Cq>,
     qps: Table<qp::QueuePair>,
-    by_num: HashMap<u32, u32>,
+    by_num: HashMap<u32, u32, BuildHasherDefault<KeyHasher>>,
     by_serial: HashMap<usize, u32>,
     listeners: Table<SocketAddr>,
     requests: Table<cm::Request>,
@@ -239,13 +242,13 @@ impl VerbsRnic {
             dial_ready: false,
             node_ready: false,
             pds: Table::new("protection domain"),
-            keys: HashMap::new(),
+            keys: HashMap::default(),
             cqs: Table::new("completion queue"),
             hw: slab::Slab::new(),
             srqs: Table::new("shared receive queue"),
             srq_cqs: HashMap::new(),
             qps: Table::new("queue pair"),
-            by_num: HashMap::new(),
+            by_num: HashMap::default(),
             by_serial: HashMap::new(),
             listeners: Table::new("listener"),
             requests: Table::new("connection request"),
@@ -369,6 +372,14 @@ impl Rnic for VerbsRnic {
     fn flush(&mut self, qp: Qp, _: Time) {
         self.ring(qp.0);
     }
+    fn send_now(
+        &mut self,
+        qp: Qp,
+        payload: &IoVec<'_>,
+        head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
+    ) -> Passed {
+        self.pass_message(qp, payload, head)
+    }
 
     fn listen(&mut self, addr: SocketAddr, opts: &ListenOpts) -> Result<Listener, RnicError> {
         self.open_listener(addr, opts)
@@ -458,9 +469,9 @@ impl Rnic for VerbsRnic {
         if self.by_num.is_empty() {
             return None;
         }
-        let before = self.found;
+        // (That a message of ours has left is no news.)
         self.poll_hw();
-        Some(self.found != before)
+        Some(self.has_wcs() || !self.doomed.is_empty())
     }
 
     fn prepare_sleep(&mut self) -> bool {

@@ -7,6 +7,7 @@ use super::VerbsRnic;
 use super::cm::Phase;
 use super::queues::{Role, blank};
 use super::raw::{CmId, HwSge, QpShape, Staged, Window};
+use super::short::SHORTS;
 use super::slots::Slot;
 use crate::mem::Key;
 use crate::rnic::{Qp, QpAttr, QpState, RnicError, WcOp, WcStatus};
@@ -22,13 +23,22 @@ pub(super) const BINDS: u32 = 64;
 pub(super) struct Posted {
     pub(super) seq: u64,
     pub(super) wr_id: u64,
-    /// None: one of ours (a bind).
+    /// None: one of ours (a bind), or one of which nobody is told.
     pub(super) op: Option<WcOp>,
     pub(super) len: u64,
     pub(super) signaled: bool,
     pub(super) slot: Option<Slot>,
+    /// It took the short way.
+    pub(super) short: bool,
     /// How it ended, while others before it have not.
     pub(super) done: Option<WcStatus>,
+}
+
+impl Posted {
+    /// One of ours, of which nobody is told.
+    pub(super) fn own(seq: u64) -> Posted {
+        Posted { seq, wr_id: 0, op: None, len: 0, signaled: false, slot: None, short: false, done: None }
+    }
 }
 
 /// The device's side of a queue pair.
@@ -63,6 +73,8 @@ pub(super) struct QueuePair {
     /// Of `posted`: the caller's; the signalled ones of these.
     pub(super) sends: usize,
     pub(super) awaited: usize,
+    /// Of `posted`: those of the short way.
+    pub(super) shorts: u32,
     pub(super) staged: Vec<Staged>,
     pub(super) sges: Vec<HwSge>,
     pub(super) recvs: VecDeque<u64>,
@@ -98,6 +110,7 @@ impl VerbsRnic {
             seq: 0,
             sends: 0,
             awaited: 0,
+            shorts: 0,
             staged: Vec::new(),
             sges: Vec::new(),
             recvs: VecDeque::new(),
@@ -150,7 +163,7 @@ impl VerbsRnic {
     ) -> Result<(u32, u32, usize, usize, u32), RnicError> {
         let attr = self.qps.get(qp)?.attr;
         let pd = Arc::clone(&self.pds.get(attr.pd.0)?.pd);
-        let sends = u32::try_from(attr.max_send_wr).unwrap_or(u32::MAX) + BINDS;
+        let sends = u32::try_from(attr.max_send_wr).unwrap_or(u32::MAX) + BINDS + SHORTS;
         let recvs = u32::try_from(attr.max_recv_wr).unwrap_or(u32::MAX).max(1);
         let (srq, role, need) = match attr.srq {
             Some(srq) => {
@@ -243,7 +256,7 @@ impl VerbsRnic {
         let recvs = std::mem::take(&mut q.recvs);
         let early = std::mem::take(&mut q.early);
         let attr = q.attr;
-        q.sends = 0;
+        (q.sends, q.shorts) = (0, 0);
         self.drop_windows(windows);
         for p in posted {
             if let (Some(slot), Ok(pd)) = (p.slot, self.pds.get_mut(attr.pd.0)) {

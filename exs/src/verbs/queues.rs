@@ -82,6 +82,11 @@ impl VerbsRnic {
         Ok(())
     }
 
+    /// True if completions wait to be taken.
+    pub(super) fn has_wcs(&self) -> bool {
+        self.cqs.iter().any(|(_, cq)| !cq.queue.is_empty())
+    }
+
     pub(super) fn push_wc(&mut self, cq: Cq, wc: Wc) {
         let Ok(to) = self.cqs.get_mut(cq.0) else { return };
         to.queue.push_back(wc);

@@ -114,7 +114,7 @@ impl VerbsRnic {
         let signal = wr.signaled || self.attr.iwarp && !inline && (total > 0 || wc == WcOp::Read);
         qp.staged.push(Staged { wr_id: seq, op, sges, signaled: signal, inline });
         let (wr_id, signaled) = (wr.wr_id, wr.signaled);
-        qp.posted.push_back(Posted { seq, wr_id, op: Some(wc), len: total, signaled, slot, done: None });
+        qp.posted.push_back(Posted { wr_id, op: Some(wc), len: total, signaled, slot, ..Posted::own(seq) });
         qp.sends += 1;
         if signaled {
             qp.awaited += 1;
@@ -147,18 +147,18 @@ impl VerbsRnic {
     pub(super) fn stage_own(&mut self, qp: u32, op: HwOp) -> Result<u64, RnicError> {
         let q = self.qps.get_mut(qp)?;
         let depth = q.attr.max_send_wr + BINDS as usize;
-        if q.posted.len() >= depth {
+        let full = |q: &QueuePair| q.posted.len() - q.shorts as usize >= depth;
+        if full(q) {
             self.poll_hw();
         }
         let q = self.qps.get_mut(qp)?;
-        if q.posted.len() >= depth {
+        if full(q) {
             return Err(RnicError::QueueFull { what: "send queue", depth });
         }
         q.seq += 1;
         let seq = q.seq;
         q.staged.push(Staged { wr_id: seq, op, sges: 0, signaled: false, inline: false });
-        let p = Posted { seq, wr_id: 0, op: None, len: 0, signaled: false, slot: None, done: None };
-        q.posted.push_back(p);
+        q.posted.push_back(Posted::own(seq));
         Ok(seq)
     }
 
@@ -240,6 +240,7 @@ impl VerbsRnic {
             if p.op.is_some() {
                 qp.sends -= 1;
             }
+            qp.shorts -= u32::from(p.short);
             if p.signaled {
                 qp.awaited -= 1;
                 self.awaited -= 1;

@@ -109,6 +109,7 @@ macro_rules! rnic_contract {
                 nothing_is_overtaken,
                 completions_come_first,
                 what_does_not_fit_takes_the_long_way,
+                messages_come_by_receives,
             }
             immediate {
                 an_immediate_is_delivered,

@@ -10,7 +10,7 @@
 //! `ops` (tables), `post` (the calls of the API), `parts` (sends of several), `onesided`
 //! (exports, READ, WRITE), `choose` (which device), `dial` (connect), `silence` (who did not
 //! answer), `listen`, `cm` (what the RNICs report of connections), `life`
-//! (timers and ends), `memory` (buffers to registered memory), `files`. Nothing here blocks
+//! (timers and ends), `polls`, `memory` (buffers to registered memory), `files`. Nothing here blocks
 //! or sleeps.
 
 mod choose;
@@ -27,6 +27,7 @@ mod memory;
 mod onesided;
 mod ops;
 mod parts;
+mod polls;
 mod post;
 mod short;
 mod silence;
@@ -44,7 +45,7 @@ use self::ops::{Op, OpTable};
 use self::parts::Group;
 use self::sock::Sock;
 use super::context::Weak;
-use super::event::{EventKind, RawEvent, Readiness};
+use super::event::RawEvent;
 use super::queue::Waiter;
 use super::{Error, Options, Transport};
 use crate::ids::OpId;
@@ -358,19 +359,22 @@ impl Engine {
         }
     }
 
-    fn reap_completions(&mut self, device: usize, now: Time) {
-        let mut wcs = std::mem::take(&mut self.wcs);
+    /// True if there were any.
+    fn reap_completions(&mut self, device: usize, now: Time) -> bool {
+        let (mut wcs, mut any) = (std::mem::take(&mut self.wcs), false);
         loop {
             wcs.clear();
             let d = &mut self.devices[device];
             if d.poll_cq(256, &mut wcs) == 0 {
                 break;
             }
+            any = true;
             for wc in &wcs {
                 self.handle_wc(device, wc, now);
             }
         }
         self.wcs = wcs;
+        any
     }
 
     fn handle_wc(&mut self, device: usize, wc: &Wc, now: Time) {
@@ -397,6 +401,8 @@ impl Engine {
                     if let Some(slot) = d.slot(wc.wr_id, wc.byte_len) {
                         session.handle_message(now, &mut d.port(domain, wc.qp, now), &slot);
                     }
+                    self.devices[device].return_slot(wc.wr_id);
+                    return self.look_after(index, now);
                 }
                 // A failed receive took the connection with it; its end follows.
                 _ => {}
@@ -465,32 +471,6 @@ impl Engine {
             self.release_memory(&mut op, 0);
             let mut event = RawEvent::new(op.token, op.kind);
             event.error = result.err().map(Box::new);
-            self.deliver(op, event);
-        }
-    }
-
-    fn check_polls(&mut self, index: u32) {
-        if self.socks[index as usize].polls.is_empty() {
-            return;
-        }
-        let ready = self.socks[index as usize].readiness();
-        let polls = std::mem::take(&mut self.socks[index as usize].polls);
-        for (id, want) in polls {
-            let hit = (want.readable && ready.readable)
-                || (want.writable && ready.writable)
-                || ready.error;
-            if !hit {
-                self.socks[index as usize].polls.push((id, want));
-            } else {
-                self.complete_poll(id, ready);
-            }
-        }
-    }
-
-    fn complete_poll(&mut self, id: OpId, ready: Readiness) {
-        if let Some(op) = self.ops.remove(id) {
-            let mut event = RawEvent::new(op.token, EventKind::Poll);
-            event.readiness = ready;
             self.deliver(op, event);
         }
     }

@@ -140,6 +140,12 @@ impl Engine {
         any
     }
 
+    /// Takes what a device has reported that was found by looking at memory; true if there
+    /// was any.
+    pub(in crate::progress) fn reap_peeked(&mut self, now: Time) -> bool {
+        (0..self.devices.len()).fold(false, |any, device| self.reap_completions(device, now) | any)
+    }
+
     /// What is left to do when messages were skimmed.
     pub(in crate::progress) fn settle_rest(&mut self, now: Time) {
         if !self.dirty.is_empty() {
@@ -155,7 +161,13 @@ impl Engine {
         s.burst.end();
         let mut port = self.devices[device].port(s.place.domain, qp, now);
         session.handle_bytes(now, &mut port, &self.message[..len]);
-        if !session.is_settled() || !s.polls.is_empty() {
+        self.look_after(index, now);
+    }
+
+    /// A message has come for a socket: mostly that is all.
+    pub(super) fn look_after(&mut self, index: u32, now: Time) {
+        let s = &self.socks[index as usize];
+        if !s.polls.is_empty() || !s.session.as_ref().is_some_and(|s| s.is_settled()) {
             return self.mark(index);
         }
         while let Some(done) =

@@ -1,0 +1,33 @@
+//! `poll` of one socket: one event when it is ready.
+
+use super::Engine;
+use crate::ids::OpId;
+use crate::progress::event::{EventKind, RawEvent, Readiness};
+
+impl Engine {
+    pub(super) fn check_polls(&mut self, index: u32) {
+        if self.socks[index as usize].polls.is_empty() {
+            return;
+        }
+        let ready = self.socks[index as usize].readiness();
+        let polls = std::mem::take(&mut self.socks[index as usize].polls);
+        for (id, want) in polls {
+            let hit = (want.readable && ready.readable)
+                || (want.writable && ready.writable)
+                || ready.error;
+            if !hit {
+                self.socks[index as usize].polls.push((id, want));
+            } else {
+                self.complete_poll(id, ready);
+            }
+        }
+    }
+
+    pub(super) fn complete_poll(&mut self, id: OpId, ready: Readiness) {
+        if let Some(op) = self.ops.remove(id) {
+            let mut event = RawEvent::new(op.token, EventKind::Poll);
+            event.readiness = ready;
+            self.deliver(op, event);
+        }
+    }
+}
