@@ -6,7 +6,7 @@
 //!
 //! The shape of its data: numbered tables of the trait's objects; `keys`, a table of
 //! what each memory key stands for (`memory`); the CQs of the device (`queues`);
-//! queue pairs (`qp`) with their connections (`cm`); what befalls a device as a whole
+//! queue pairs (`qp`) with their connections (`cm`) and sends (`send`, `short`); what befalls a device as a whole
 //! (`device`, `events`). `raw` is the edge to the C libraries, and the only place
 //! that calls them.
 //!
