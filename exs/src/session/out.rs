@@ -39,6 +39,13 @@ impl Outbox {
         self.rx.is_empty() && self.tx.is_empty() && !self.ready_due
     }
 
+    /// ADVERTs wait to leave, besides `message`, which leaves now.
+    fn has_adverts(&self, message: Message) -> bool {
+        // An ADVERT that leaves is the first here.
+        let skip = usize::from(matches!(message, Message::Advert(_)));
+        self.rx.iter().skip(skip).any(|m| matches!(m, Message::Advert(_)))
+    }
+
     /// No message is due at all.
     pub(super) fn is_empty(&self) -> bool {
         self.is_flushed() && !self.ack_due && !self.ping_due && !self.pong_due
@@ -132,9 +139,16 @@ impl Session {
     }
 
     /// The header of a message that leaves now: it takes along what we owe.
+    ///
+    /// But freed ring bytes stay behind ADVERTs that wait (for credits, say): the last of these
+    /// takes them. A sender that has room in the ring and no ADVERT goes on by the ring, and
+    /// the ADVERTs find it gone: with few credits a busy stream would never turn direct.
     pub(super) fn header(&mut self, message: Message, head: &mut [u8; MAX_HEADER]) -> usize {
-        let freed = self.proto.as_mut().map_or(0, |p| p.take_freed());
-        self.out.ack_due = false;
+        let mut freed = 0;
+        if !self.out.has_adverts(message) {
+            freed = self.proto.as_mut().map_or(0, |p| p.take_freed());
+            self.out.ack_due = false;
+        }
         let credits = self.flow.take_owed();
         self.header_with(message, Piggyback { credits, freed }, head)
     }
@@ -251,7 +265,7 @@ impl Session {
 
     /// Returns credits and acknowledges ring space, if no other message has done so.
     pub(super) fn flush_debts(&mut self, port: &mut dyn Port) {
-        if self.out.ack_due {
+        if self.out.ack_due && !self.out.has_adverts(Message::Credit) {
             self.say(port, Message::Credit, Level::Control);
         }
         if self.flow.must_return() {

@@ -116,6 +116,28 @@ fn adverts_leave_in_company() {
     assert_eq!(p.session(0).counters().tx_direct, 11 * 200);
 }
 
+/// A sender that always has more, and a receiver whose ADVERTs wait for credits: once that had
+/// it by the ring, it went on so for ever.
+#[test]
+fn a_busy_stream_turns_direct_with_few_credits() {
+    const EACH: u64 = 1_000;
+    for credits in [4, 5, 6, 8, 12] {
+        let few = SessionConfig { inline_max: 0, ring: 4_000, credits, keepalive: None, ..cfg() };
+        let mut p = Pair::new(few, false);
+        for op in 0..200 {
+            p.send(0, op, 1_000);
+        }
+        p.run();
+        for op in 1_000..1_200 {
+            p.recv(1, op, 1_000, RecvOpts::default());
+        }
+        p.run();
+        let c = *p.session(0).counters();
+        assert_eq!(c.tx_direct + c.tx_indirect, 200 * EACH, "all of it");
+        assert!(c.tx_direct >= 190 * EACH, "{credits} credits: {} of 200 direct", c.tx_direct / EACH);
+    }
+}
+
 #[test]
 fn small_data_are_copied_and_done_at_once() {
     let mut p = Pair::new(cfg(), true);
