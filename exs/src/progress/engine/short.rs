@@ -15,7 +15,7 @@ use crate::time::Time;
 const ALONE: u32 = 4;
 const TOGETHER: u32 = 32;
 /// Bytes of a send that others may be kept for.
-const SHARED: usize = 1 << 10;
+const SHARED: usize = 4 << 10;
 /// A pause that ends a burst.
 const PAUSE: Duration = Duration::from_micros(50);
 
