@@ -68,7 +68,10 @@ pub unsafe extern "C" fn exs_poll(
                 found.into_result()?;
                 revents(ready, events)
             }
-            Target::Kernel(_) | Target::File => poll_now(fd, events)?,
+            Target::Kernel(_) | Target::File => {
+                exs::raw::kernel::send_kept();
+                poll_now(fd, events)?
+            }
         };
         place.write(p)?;
         Ok(1)

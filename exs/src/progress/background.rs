@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use super::context::Context;
 use super::engine::SockId;
+use super::lead::Reactor;
 use super::queue::QueueCore;
+use super::spin::LEAD_EVERY;
 use crate::sys::yield_now;
 
 impl Context {
@@ -22,11 +24,23 @@ impl Context {
             && !queue.has_fd()
             && let Some(mut reactor) = self.lead.try_lead(false)
         {
-            self.turn(Some(&mut reactor), false, None);
+            self.visit(&mut reactor);
             self.lead.leave(reactor, None, false);
         } else if lazy {
             self.turn(None, false, None);
         }
+    }
+
+    /// Leads for a turn. As no other thread does meanwhile, the kernel is asked for news, if
+    /// that was not done of late.
+    fn visit(&self, reactor: &mut Reactor) {
+        let now = self.now().as_nanos();
+        if now.saturating_sub(self.last_led.load(Ordering::Relaxed)) > LEAD_EVERY {
+            self.last_led.store(now, Ordering::Relaxed);
+            // What keeps it from answering is told to whoever waits.
+            let _ = reactor.poll(Some(Duration::ZERO));
+        }
+        self.turn(Some(reactor), false, None);
     }
 
     /// As `nudge`, for a thread that is about to call the kernel itself.

@@ -26,7 +26,7 @@ const PEEK: u64 = 4;
 const FIRST_PEEK: Duration = Duration::from_micros(25);
 /// How long (ns) threads may do without a leader: below the tick after which the background
 /// thread takes the reactor and has every connection say that it sleeps.
-const LEAD_EVERY: u64 = 200_000;
+pub(super) const LEAD_EVERY: u64 = 200_000;
 /// First peeks in vain after which there are none, but one in so many waits.
 const VAIN_PEEKS: u32 = 4;
 const PROBE: u32 = 64;

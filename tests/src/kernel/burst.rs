@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 
-use exs::{EventQueue, SendFlags, Token};
+use exs::{EventQueue, RecvFlags, SendFlags, Token};
 
 use super::{Ours, STREAMS, pair};
 use crate::harness::{Ledger, check, pattern};
@@ -102,5 +102,35 @@ pub fn is_whole() {
         drop(ours);
         assert_eq!(reading.join().unwrap(), sends * len, "{family:?}");
         ledger.finish();
+    }
+}
+
+/// A program whose sends find room always, and whose events are there when it comes for them,
+/// never has to wait. What comes for others is told all the same.
+pub fn leaves_others_their_turn() {
+    for (seed, family) in (1..).zip(STREAMS) {
+        let ((ours, mut peer), (other, mut friend)) = (pair(family), pair(family));
+        let reading = std::thread::spawn(move || std::io::copy(&mut peer, &mut std::io::sink()));
+        let queue = EventQueue::new(SENDS + 1).unwrap();
+        for round in 0..5 {
+            other.recv(&queue, Token(99), vec![0; 4], RecvFlags::WAITALL).unwrap();
+            burst(&ours, &queue, seed);
+            let mut left = queue.dequeue_at_least(SENDS, SENDS, None).unwrap().len() - SENDS;
+            friend.write_all(b"here").unwrap();
+            let mut heard = false;
+            while !heard {
+                burst(&ours, &queue, seed);
+                left += SENDS;
+                while left > 0 {
+                    let events = queue.dequeue(SENDS, None).unwrap();
+                    let sends = events.iter().filter(|e| e.token() != Token(99)).count();
+                    heard |= sends < events.len();
+                    left -= sends;
+                }
+            }
+            assert!(queue.is_empty(), "{family:?}, {round}");
+        }
+        drop(ours);
+        reading.join().unwrap().unwrap();
     }
 }

@@ -225,7 +225,8 @@ macro_rules! kernel_contract {
     ($io:expr) => {
         $crate::kernel_tests! { $io;
             burst: arrives_though_nobody_dequeues, leaves_before_calls_of_the_owner,
-                leaves_before_a_close, is_whole;
+                leaves_before_a_close, is_whole,
+                leaves_others_their_turn;
             chaos: every_operation_has_one_event;
             messages: boundaries_are_kept, truncation_tells_the_true_length, empty_messages,
                 the_end_of_a_seqpacket, peek, many_buffers, addresses, unix_addresses,
