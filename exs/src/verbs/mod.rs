@@ -471,7 +471,7 @@ impl Rnic for VerbsRnic {
         }
         // (That a message of ours has left is no news.)
         self.poll_hw();
-        Some(self.has_wcs() || !self.doomed.is_empty())
+        Some(self.has_wcs() || !self.events.is_empty() || !self.doomed.is_empty())
     }
 
     fn prepare_sleep(&mut self) -> bool {

@@ -352,11 +352,19 @@ impl Engine {
     fn reap(&mut self, now: Time) {
         self.reap_kernel(now);
         for device in 0..self.devices.len() {
-            while let Some(event) = self.devices[device].rnic.poll_event() {
-                self.handle_event(device, event, now);
-            }
-            self.reap_completions(device, now);
+            self.reap_device(device, now);
         }
+    }
+
+    /// Events first: what establishes a connection comes before its messages. True if there
+    /// was anything.
+    fn reap_device(&mut self, device: usize, now: Time) -> bool {
+        let mut any = false;
+        while let Some(event) = self.devices[device].rnic.poll_event() {
+            self.handle_event(device, event, now);
+            any = true;
+        }
+        self.reap_completions(device, now) | any
     }
 
     /// True if there were any.

@@ -140,10 +140,10 @@ impl Engine {
         any
     }
 
-    /// Takes what a device has reported that was found by looking at memory; true if there
-    /// was any.
+    /// Takes what devices have to tell that was found by looking at memory; true if there was
+    /// anything.
     pub(in crate::progress) fn reap_peeked(&mut self, now: Time) -> bool {
-        (0..self.devices.len()).fold(false, |any, device| self.reap_completions(device, now) | any)
+        (0..self.devices.len()).fold(false, |any, device| self.reap_device(device, now) | any)
     }
 
     /// What is left to do when messages were skimmed.
