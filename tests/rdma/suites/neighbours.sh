@@ -13,7 +13,8 @@ use "$1"
 rounds=${RDMA_ROUNDS:-5}
 
 # Each prints one number, GB/s (of 10^9 bytes) or microseconds for half a round trip.
-# How many messages: about half a second's worth in an ordinary guest.
+# How many messages: about a second's worth in an ordinary guest. (In less, the first touch of
+# each of EXS's and rstream's buffers counts for much: perftest has one.)
 
 exs() { # bw|lat SIZE COUNT
     # perftest spins, too, and rstream's latency; perftest keeps 128 messages in flight.
@@ -108,11 +109,11 @@ json() { # bw|lat SIZE
 }
 
 # An emulated processor moves a tenth of the bytes.
-count=$((2000 / RDMA_FACTOR))
+if [ "$RDMA_FACTOR" = 1 ]; then count=6000; else count=$((2000 / RDMA_FACTOR)); fi
 before=$(census)
 if [ "$1" = siw ]; then copies=2 large=2; else copies=1.2 large=1; fi
 check "bandwidth, 64 KiB" compare bw 65536 $count 0.95 $copies
 check "bandwidth, 1 MiB" compare bw 1048576 $((count / 8)) 0.95 $large
-check "latency, 64 bytes" compare lat 64 $((count * 2)) 1.15 1
+check "latency, 64 bytes" compare lat 64 $count 1.15 1
 check "nothing is left of them" no_leaks "$before"
 finish
