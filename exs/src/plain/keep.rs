@@ -179,6 +179,11 @@ mod tests {
         posted: u64,
     }
 
+    fn target(ours: &UnixStream) -> Target<'_> {
+        let identity = sys::identify(ours.as_raw_fd()).unwrap();
+        Target { fd: ours.as_fd(), identity, kind: Kind::Stream }
+    }
+
     impl World {
         fn new() -> World {
             let poll = mio::Poll::new().unwrap();
@@ -190,13 +195,9 @@ mod tests {
         }
 
         fn post(&mut self, request: Request) {
-            let fd = self.ours.as_fd();
-            let identity = sys::identify(fd.as_raw_fd()).unwrap();
-            let target = Target { fd, identity, kind: Kind::Stream };
             self.posted += 1;
-            let op = self.posted;
-            let posted = Posted { op, number: fd.as_raw_fd(), limit: None };
-            self.plain.post(self.now, posted, &target, request);
+            let posted = Posted { op: self.posted, number: self.ours.as_raw_fd(), limit: None };
+            self.plain.post(self.now, posted, &target(&self.ours), request);
         }
 
         fn send(&mut self, len: usize) {
@@ -295,10 +296,7 @@ mod tests {
         w.plain.begin_call(true);
         w.burst();
         w.send(1);
-        let fd = w.ours.as_fd();
-        let identity = sys::identify(fd.as_raw_fd()).unwrap();
-        let target = Target { fd, identity, kind: Kind::Stream };
-        assert_eq!(w.plain.cancel(w.now, &target, |_| true), 0);
+        assert_eq!(w.plain.cancel(w.now, &target(&w.ours), |_| true), 0);
         assert_eq!(w.arrived(), 1);
     }
 

@@ -239,7 +239,6 @@ impl Plain {
             self.strays.insert(job, fd);
             self.tick.get_or_insert(now + TICK);
         }
-        let s = &mut self.socks[slot];
         let cut = s.connecting.as_mut().and_then(|c| c.cut.take());
         self.end_connect(slot, cut.map_or(Ok(()), Err));
     }

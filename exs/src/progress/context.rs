@@ -78,7 +78,8 @@ pub struct Context {
     asleep_until: AtomicU64,
     /// Posted work waits for a doorbell.
     pub(super) lazy: AtomicBool,
-    /// Kernel sockets keep sends, or would, did the background thread not lead.
+    /// Sends of kernel sockets are kept, would be if the background thread did not lead, or
+    /// wait for room: a thread of the program does them good by leading.
     pub(super) keeps: AtomicBool,
     /// Kernel sockets wait for what only the reactor can tell.
     pub(super) watches_kernel: AtomicBool,

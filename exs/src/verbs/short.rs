@@ -24,19 +24,20 @@ impl VerbsRnic {
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
     ) -> Passed {
         let most = payload.len() + HEAD;
-        if !self.may_pass(id, most) {
+        if most > LONGEST {
+            return Passed::No;
+        }
+        if self.qps.get(id.0).is_ok_and(|qp| qp.shorts >= SHORTS) {
             // What has completed makes room.
             self.poll_hw();
-            if !self.may_pass(id, most) {
-                return Passed::No;
-            }
         }
-        let Some(domain) = self.qps.get(id.0).ok().and_then(|qp| self.pds.get_mut(qp.attr.pd.0).ok())
-        else {
-            return Passed::No;
-        };
         let Ok(qp) = self.qps.get_mut(id.0) else { return Passed::No };
-        let device_inline = qp.hw.as_ref().map_or(0, |hw| hw.inline as usize);
+        let (Phase::Rts, Some(hw)) = (&qp.phase, &qp.hw) else { return Passed::No };
+        if !qp.staged.is_empty() || qp.shorts >= SHORTS {
+            return Passed::No;
+        }
+        let Ok(domain) = self.pds.get_mut(qp.attr.pd.0) else { return Passed::No };
+        let device_inline = hw.inline as usize;
         // All that can fail is done before the header is asked for.
         let slot = match most > device_inline {
             true => match domain.slots.take(&domain.pd) {
@@ -73,12 +74,5 @@ impl VerbsRnic {
         qp.shorts += 1;
         self.ring(id.0);
         Passed::Gone
-    }
-
-    /// Nothing is before it, and there is room.
-    fn may_pass(&self, id: Qp, len: usize) -> bool {
-        let Ok(qp) = self.qps.get(id.0) else { return false };
-        let open = matches!(qp.phase, Phase::Rts) && qp.hw.is_some();
-        open && len <= LONGEST && qp.staged.is_empty() && qp.shorts < SHORTS
     }
 }
