@@ -13,7 +13,7 @@ use super::options::check_environment;
 use super::spin::{SPINS_PER_POLL, VAIN_SPINS};
 use super::Error;
 use crate::plain::Plain;
-use crate::sys::{Clock, HeldSignals};
+use crate::sys::{Clock, HeldSignals, cycles};
 use crate::time::Time;
 
 /// A sleep so short (ns) makes an adaptive queue try again: two threads that wake
@@ -346,7 +346,9 @@ impl Context {
             reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
         }
         loop {
-            let turn = self.turn(Some(reactor), false, Some(goal.waiter));
+            // Who is going to spin looks everywhere at once.
+            let (spins, start) = (self.budget(goal.queue).is_some(), cycles());
+            let turn = self.turn(Some(reactor), spins, Some(goal.waiter));
             foreign += u32::from(turn.served_others);
             if let Some(led) = self.led(goal, foreign) {
                 return Ok(led);
@@ -358,7 +360,8 @@ impl Context {
                 }
                 continue;
             }
-            match self.spin_for(goal, reactor, &mut foreign)? {
+            let took = cycles().saturating_sub(start);
+            match self.spin_for(goal, reactor, &mut foreign, took)? {
                 Some(led) => return Ok(led),
                 None => self.sleep(goal, reactor)?,
             }

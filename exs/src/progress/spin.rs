@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::context::{Context, Goal, Led, io_error};
 use super::lead::Reactor;
-use super::queue::QueueCore;
+use super::queue::{QueueCore, Waiter};
 use super::{Error, WaitPolicy};
 use crate::sys::{HeldSignals, cycles, yield_now};
 
@@ -20,10 +20,14 @@ pub(super) const SPINS_PER_POLL: u32 = 64;
 /// How long to look for completions in memory between two rounds with system calls,
 /// as a multiple of what the cheapest of these took.
 const PEEK: u64 = 4;
+/// Cycles that a turn which finds nothing takes at most, or about.
+const USUAL_TURN: u64 = 10_000;
 /// How long to look for completions in memory before the first such round: what
 /// a device answers at once needs none. Where the peer lives on this very core that is
 /// time lost, so it is done only where it has lately paid.
 const FIRST_PEEK: Duration = Duration::from_micros(25);
+/// How long a queue that polls busily goes on, as some devices are slower. It yields meanwhile.
+const BUSY_PEEK: Duration = Duration::from_micros(100);
 /// How long (ns) threads may do without a leader: below the tick after which the background
 /// thread takes the reactor and has every connection say that it sleeps.
 pub(super) const LEAD_EVERY: u64 = 200_000;
@@ -32,33 +36,47 @@ const VAIN_PEEKS: u32 = 4;
 const PROBE: u32 = 64;
 
 impl Context {
-    /// Spins as the queue's policy says; `None`: it did not pay, go to sleep.
+    /// Spins as the queue's policy says, after a turn that `took` so many cycles; `None`: it
+    /// did not pay, go to sleep.
     pub(super) fn spin_for(
         &self,
         goal: &Goal<'_>,
         reactor: &mut Reactor,
         foreign: &mut u32,
+        took: u64,
     ) -> Result<Option<Led>, Error> {
-        let Goal { queue, waiter, min, held, .. } = *goal;
+        let Goal { queue, waiter, held, .. } = *goal;
         let Some(budget) = self.budget(queue) else { return Ok(None) };
+        let done = |foreign: u32| {
+            let led = self.led(goal, foreign);
+            if matches!(led, Some(Led::Done)) {
+                queue.vain_spins.store(0, Ordering::Relaxed);
+            }
+            led
+        };
         // Who must miss no signal has not looked before.
-        if held.is_some() && self.first_peek(queue, min, None) {
-            queue.vain_spins.store(0, Ordering::Relaxed);
-            return Ok(Some(Led::Done));
+        if held.is_some() && self.first_peek(goal.queue, goal.min, None) {
+            return Ok(done(0));
         }
         let begun = self.now().as_nanos();
-        let mut cheapest = u64::MAX;
+        let mut cheapest = took.min(USUAL_TURN);
         loop {
+            // A round has system calls in it. Devices whose completions are found by
+            // looking at memory are looked at for longer than it took.
+            let until = cycles().saturating_add(cheapest.saturating_mul(PEEK));
+            if self.peek_while(goal, foreign, || cycles() < until)
+                && let Some(led) = done(*foreign)
+            {
+                self.note_skim();
+                return Ok(Some(led));
+            }
             let start = cycles();
             while self.posters.load(Ordering::Relaxed) > 0 {
                 yield_now();
             }
             let turn = self.turn(Some(reactor), true, Some(waiter));
             *foreign += u32::from(turn.served_others);
-            if let Some(led) = self.led(goal, *foreign) {
-                if matches!(led, Led::Done) {
-                    queue.vain_spins.store(0, Ordering::Relaxed);
-                }
+            if let Some(led) = done(*foreign) {
                 return Ok(Some(led));
             }
             let watches = self.watches_kernel.load(Ordering::Relaxed);
@@ -74,19 +92,14 @@ impl Context {
             // The peer may be waiting for this very core. (With nobody else to run, this
             // costs a fraction of a microsecond.)
             yield_now();
-            // A round has system calls in it. Devices whose completions are found by
-            // looking at memory are looked at for as long again.
-            let end = cycles();
-            cheapest = cheapest.min(end.saturating_sub(start));
-            let until = end.saturating_add(cheapest.saturating_mul(PEEK));
-            self.peek_while(queue, min, || cycles() < until);
+            cheapest = cheapest.min(cycles().saturating_sub(start));
         }
         queue.vain_spins.fetch_add(1, Ordering::Relaxed);
         Ok(None)
     }
 
     /// How long (ns) a thread that waits here may spin.
-    fn budget(&self, queue: &QueueCore) -> Option<u64> {
+    pub(super) fn budget(&self, queue: &QueueCore) -> Option<u64> {
         match queue.wait_policy() {
             WaitPolicy::Notify => None,
             WaitPolicy::BusyPoll => Some(u64::MAX),
@@ -125,18 +138,26 @@ impl Context {
 
     fn peek_alone(&self, queue: &QueueCore, min: usize, limit: Option<Duration>) -> bool {
         let vain = queue.vain_peeks.load(Ordering::Relaxed);
-        let limit = limit.map_or(FIRST_PEEK, |l| l.min(FIRST_PEEK));
+        let most = match queue.wait_policy() {
+            WaitPolicy::BusyPoll => BUSY_PEEK,
+            _ => FIRST_PEEK,
+        };
         let now = self.now();
+        let patience = now + FIRST_PEEK;
         if now.as_nanos().saturating_sub(self.last_led.load(Ordering::Relaxed)) > LEAD_EVERY {
             return false;
         }
-        let until = now + limit;
+        let until = now + limit.map_or(most, |l| l.min(most));
         let mut paid = false;
         while queue.len() < min && self.posters.load(Ordering::Relaxed) == 0 {
-            match self.skim() {
-                Some(false) if self.now() < until => std::hint::spin_loop(),
-                // Nobody to ask, or it has been long enough.
-                None | Some(false) => break,
+            match self.skim(None).0 {
+                Some(false) => match self.now() {
+                    now if now >= until => break,
+                    now if now >= patience => yield_now(),
+                    _ => std::hint::spin_loop(),
+                },
+                // Nobody to ask.
+                None => break,
                 Some(true) => {
                     paid = true;
                     break;
@@ -144,39 +165,45 @@ impl Context {
             }
         }
         let there = queue.len() >= min;
-        // (Lost counts do no harm.)
-        self.skims.store(self.skims.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+        self.note_skim();
         let vain = if there || paid { 0 } else { vain.wrapping_add(1) };
         queue.vain_peeks.store(vain, Ordering::Relaxed);
         there
     }
 
-    /// Takes small messages that have come; as `peek` if there are none.
-    fn skim(&self) -> Option<bool> {
+    /// A thread has found its events without a turn, or has tried. (Lost counts do no harm.)
+    fn note_skim(&self) {
+        self.skims.store(self.skims.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+    }
+
+    /// Takes small messages that have come, as far as they are found by looking at memory:
+    /// true if there is something else to do, which takes a whole turn; None if no device
+    /// finds anything so. And whether threads (but for `me`) were woken that follow.
+    fn skim(&self, me: Option<&Waiter>) -> (Option<bool>, bool) {
         let mut engine = self.lock();
         let found = engine.peek();
         if found != Some(true) {
-            return found;
+            return (found, false);
         }
         let now = self.clock.now_locked();
         let taken = engine.skim(now) | engine.reap_peeked(now);
         engine.settle_rest(now);
-        self.finish(engine, None);
-        // What else there is to do takes a whole turn.
-        Some(!taken)
+        (Some(!taken), self.finish(engine, me))
     }
 
-    /// Looks for completions without a system call while it is worth it: until there are
-    /// some (true), or somebody else has something to do.
-    fn peek_while(&self, queue: &QueueCore, min: usize, on: impl Fn() -> bool) -> bool {
+    /// The same for a leader, as long as it is worth it: until there is more to do, or its
+    /// events are there (true), or somebody else has something to do.
+    fn peek_while(&self, goal: &Goal<'_>, foreign: &mut u32, on: impl Fn() -> bool) -> bool {
         loop {
-            if queue.len() >= min {
+            if goal.queue.len() >= goal.min {
                 return true;
             }
             if self.posters.load(Ordering::Relaxed) > 0 {
                 return false;
             }
-            match self.lock().peek() {
+            let (found, served_others) = self.skim(Some(goal.waiter));
+            *foreign += u32::from(served_others);
+            match found {
                 Some(true) => return true,
                 Some(false) if on() => std::hint::spin_loop(),
                 // There is nobody to ask, or it has been long enough.

@@ -83,12 +83,18 @@ impl Session {
                     proto.handle_ack(pb.freed)?;
                     self.timers.moved(now);
                 }
+                if let Message::Data { direct: false, inline: true, len } = message
+                    && self.take_now(now, port, (came, header), len)
+                {
+                    return Ok(None);
+                }
                 self.handle(now, message)?;
-                Ok(header)
+                Ok(Some(header))
             });
         match handled {
             // The steps at hand come first in the machine's queue, and all are taken.
-            Ok(header) => self.drive_rx(port, Some((came, header))),
+            Ok(Some(header)) => self.drive_rx(port, Some((came, header))),
+            Ok(None) => {}
             Err(violation) => self.fail(OpError::Protocol(violation)),
         }
     }
@@ -319,7 +325,7 @@ impl Session {
     }
 
     /// Copies into a receive's buffer.
-    fn copy_in(&mut self, src: Came<'_>, from: usize, op: u64, off: u64, len: u32) {
+    pub(super) fn copy_in(&mut self, src: Came<'_>, from: usize, op: u64, off: u64, len: u32) {
         let Some(recv) = self.recvs.get_mut(op) else { return };
         recv.copied = true;
         if std::mem::take(&mut recv.retracted) {
@@ -398,7 +404,7 @@ impl Session {
     }
 
     /// Ends a receive, or a part of one.
-    fn recv_done(
+    pub(super) fn recv_done(
         &mut self,
         port: &mut dyn Port,
         op: u64,

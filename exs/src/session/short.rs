@@ -7,16 +7,20 @@
 //! difference: credits, acknowledgements and the stream's positions go with the message as
 //! on the long way, which is taken whenever anything at all is in the way.
 //!
-//! And after most messages that come there is nothing to do for the sending half;
-//! [`Session::is_settled`] says so, and saves the caller a `drive`.
+//! A message that comes with the data of a receive that waits for nothing else needs no
+//! list of things to do either. And after most messages there is nothing to do for the
+//! sending half; [`Session::is_settled`] says so, and saves the caller a `drive`.
 
+use crate::ids::Outcome;
 use crate::rnic::{HEAD, Passed};
+use crate::stream::Landed;
 use crate::sys::IoVec as Bytes;
+use crate::time::Time;
 use crate::wire::exs::{MAX_HEADER, Message};
 
 use super::flow::Level;
 use super::proto::Proto;
-use super::rx::index;
+use super::rx::{Came, index};
 use super::{IoVec, Link, Port, Session, Source};
 
 // The header that the port asks for is one of ours.
@@ -72,6 +76,26 @@ impl Session {
             proto.handle_sent(op, len.into());
         }
         self.counters.tx_inline += u64::from(len);
+        true
+    }
+
+    /// The short way of data that came: into a receive that waits for them alone. What else
+    /// comes of it is for the next `drive`. False: nothing has happened.
+    pub(super) fn take_now(
+        &mut self,
+        now: Time,
+        port: &mut dyn Port,
+        (came, header): (Came<'_>, usize),
+        len: u32,
+    ) -> bool {
+        let Some(Proto::Stream(stream)) = &mut self.proto else { return false };
+        let Some(Landed { op, op_off, ends }) = stream.rx.pass(len) else { return false };
+        self.counters.rx_inline += u64::from(len);
+        self.timers.moved(now);
+        self.copy_in(came, header, op, op_off, len);
+        if ends {
+            self.recv_done(port, op, op_off + u64::from(len), None, false, Outcome::Ok);
+        }
         true
     }
 

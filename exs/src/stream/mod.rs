@@ -43,6 +43,6 @@ mod rx;
 mod tx;
 mod types;
 
-pub use rx::StreamRx;
+pub use rx::{Landed, StreamRx};
 pub use tx::StreamTx;
 pub use types::*;

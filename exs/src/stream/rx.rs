@@ -9,6 +9,8 @@ mod deliver;
 mod tests;
 mod window;
 
+pub use deliver::Landed;
+
 use std::collections::VecDeque;
 
 use crate::ids::{OpId, Outcome};

@@ -469,8 +469,7 @@ impl Rnic for VerbsRnic {
         if self.by_num.is_empty() {
             return None;
         }
-        // (That a message of ours has left is no news.)
-        self.poll_hw();
+        self.poll_news();
         Some(self.has_wcs() || !self.events.is_empty() || !self.doomed.is_empty())
     }
 

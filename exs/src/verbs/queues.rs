@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::VerbsRnic;
-use super::raw::{CompQueue, RawWc, SharedQueue};
+use crate::mem::Access;
+use super::raw::{BATCH, CompQueue, RawWc, SharedQueue};
 use crate::rnic::{Cq, DisconnectCause, Pd, Qp, RecvWr, RnicError, RnicEvent, Srq, Wc, WcOp, WcStatus};
 
 /// Entries of a CQ of the device, if it can.
@@ -162,13 +163,23 @@ impl VerbsRnic {
 
     pub(super) fn fill_srq(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         let entry = self.srqs.get(srq.0)?;
-        let sges = self.resolve_recv(entry.pd, wr)?;
+        let (one, many);
+        let sges: &[_] = match wr.sges {
+            // The usual one, without a list.
+            [sge] if sge.len > 0 => {
+                one = [self.resolve(entry.pd, sge, Access::LOCAL)?];
+                &one
+            }
+            _ => {
+                many = super::recv::padded(self.attr.iwarp, self.resolve_recv(entry.pd, wr)?);
+                &many
+            }
+        };
         if entry.posted >= entry.max_wr {
             let (what, depth) = ("shared receive queue", entry.max_wr as usize);
             return Err(RnicError::QueueFull { what, depth });
         }
-        let sges = super::recv::padded(self.attr.iwarp, sges);
-        entry.srq.post(wr.wr_id, &sges).map_err(|e| RnicError::os("ibv_post_srq_recv", &e))?;
+        entry.srq.post(wr.wr_id, sges).map_err(|e| RnicError::os("ibv_post_srq_recv", &e))?;
         self.srqs.get_mut(srq.0)?.posted += 1;
         Ok(())
     }
@@ -177,24 +188,39 @@ impl VerbsRnic {
 
     /// Takes the completions that are there. True if there may be more.
     pub(super) fn poll_hw(&mut self) -> bool {
+        self.poll_roles(|_| true)
+    }
+
+    /// The same for what a peer has sent, and for sends if somebody waits for one: others
+    /// only make room, which is looked for when there is none.
+    pub(super) fn poll_news(&mut self) {
+        let sends = self.waits_for_sends();
+        self.poll_roles(|role| sends || role != Role::Sends);
+    }
+
+    fn poll_roles(&mut self, wanted: impl Fn(Role) -> bool) -> bool {
         let mut more = false;
         for index in 0..self.hw.capacity() {
-            // One that no queue pair uses has nothing to say.
-            let Some(q) = self.hw.get(index).filter(|q| self.in_use(q)) else { continue };
-            let (cq, role) = (Arc::clone(&q.cq), q.role);
             for round in 0..ROUNDS {
-                let mut raw = std::mem::take(&mut self.raw);
-                raw.clear();
-                if let Err(e) = cq.poll(&mut raw) {
+                // One that no queue pair uses has nothing to say.
+                let used = |q: &&HwQueue| wanted(q.role) && self.in_use(q);
+                let Some(q) = self.hw.get(index).filter(used) else { break };
+                let role = q.role;
+                self.raw.clear();
+                if let Err(e) = q.cq.poll(&mut self.raw) {
                     crate::trace::warn!("{}: ibv_poll_cq: {e}", self.caps.name);
                 }
-                let n = raw.len();
+                let n = self.raw.len();
+                if n == 0 {
+                    break;
+                }
+                let raw = std::mem::take(&mut self.raw);
                 for wc in &raw {
                     self.handle_raw(role, wc);
                 }
                 self.raw = raw;
                 self.found += n;
-                if n < 32 {
+                if n < BATCH {
                     break;
                 }
                 more |= round + 1 == ROUNDS;

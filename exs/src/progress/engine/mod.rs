@@ -65,6 +65,8 @@ pub use self::post::{FileSend, RecvFlags};
 
 /// Rounds of `settle` before the lock is given up for a moment.
 const ROUNDS: usize = 64;
+/// Completions that are looked at together.
+const COMPLETIONS: usize = 256;
 /// Tokens of the reactor that belong to one device.
 pub(super) const TOKENS_PER_DEVICE: usize = 1 << 32;
 
@@ -145,6 +147,8 @@ pub(crate) struct Engine {
     dirty: Vec<u32>,
     lazy: Vec<u32>,
     wcs: Vec<Wc>,
+    /// Devices at which the last peek has found something.
+    peeked: u64,
     /// Where a message lies that was taken by the short way.
     message: Box<[u8]>,
     /// The call under way has left nothing to settle.
@@ -189,7 +193,8 @@ impl Engine {
             timers: BTreeSet::new(),
             dirty: Vec::new(),
             lazy: Vec::new(),
-            wcs: Vec::with_capacity(256),
+            wcs: Vec::with_capacity(COMPLETIONS),
+            peeked: 0,
             message: vec![0; slots::SLOT as usize].into_boxed_slice(),
             passed: false,
             share: false,
@@ -303,8 +308,14 @@ impl Engine {
     /// Looks for completions where that takes no system call; None if no device finds
     /// them so.
     pub(super) fn peek(&mut self) -> Option<bool> {
-        let looks = self.devices.iter_mut().filter_map(|d| d.rnic.peek());
-        looks.reduce(|found, more| found | more)
+        let mut looks = None;
+        self.peeked = 0;
+        for (index, d) in self.devices.iter_mut().enumerate() {
+            let Some(found) = d.rnic.peek() else { continue };
+            looks = Some(found | looks.unwrap_or(false));
+            self.peeked |= if found { short::mark_of(index) } else { 0 };
+        }
+        looks
     }
 
     /// Asks the devices to report what happens during a sleep; true if something has
@@ -372,13 +383,14 @@ impl Engine {
         let (mut wcs, mut any) = (std::mem::take(&mut self.wcs), false);
         loop {
             wcs.clear();
-            let d = &mut self.devices[device];
-            if d.poll_cq(256, &mut wcs) == 0 {
-                break;
-            }
-            any = true;
+            let n = self.devices[device].poll_cq(COMPLETIONS, &mut wcs);
+            any |= n > 0;
             for wc in &wcs {
                 self.handle_wc(device, wc, now);
+            }
+            // What these have set going is found in the next round.
+            if n < COMPLETIONS {
+                break;
             }
         }
         self.wcs = wcs;

@@ -45,6 +45,12 @@ impl Burst {
     }
 }
 
+/// A device in a set of them. (Those after the 63rd share a mark: they are looked at if one
+/// of them is.)
+pub(super) fn mark_of(device: usize) -> u64 {
+    1 << device.min(63)
+}
+
 /// Messages taken from a device before the others have their turn.
 const MESSAGES: usize = 256;
 
@@ -140,10 +146,14 @@ impl Engine {
         any
     }
 
-    /// Takes what devices have to tell that was found by looking at memory; true if there was
+    /// Takes what devices have to tell that the last peek has found; true if there was
     /// anything.
     pub(in crate::progress) fn reap_peeked(&mut self, now: Time) -> bool {
-        (0..self.devices.len()).fold(false, |any, device| self.reap_device(device, now) | any)
+        let (mut any, peeked) = (false, self.peeked);
+        for device in (0..self.devices.len()).filter(|d| peeked & mark_of(*d) != 0) {
+            any |= self.reap_device(device, now);
+        }
+        any
     }
 
     /// What is left to do when messages were skimmed.

@@ -25,6 +25,9 @@ const CHUNK: usize = 256;
 const PATIENT_MAX: usize = 1024;
 /// Slots of a device whose peers cannot wait, at most: 256 MiB, 4096 connections.
 const STRICT_MAX: usize = 32 << 10;
+/// Slots that have been used may wait for as many of their like, to be posted again beside the
+/// way of a message: there are so many more of them than credits.
+const LAG: usize = 8;
 /// Credits of a connection, by whether its peer can wait for a slot.
 const CREDITS_PATIENT: u16 = 32;
 /// The same where memory is not pinned: a peer that sends small messages one after the
@@ -56,6 +59,9 @@ pub(super) struct Slots {
     /// Slots from here on are not posted again; those of them that are out.
     keep: usize,
     out: Vec<u64>,
+    /// Slots that have come back, to be posted again with the next of `lag`.
+    back: Vec<u64>,
+    lag: usize,
 }
 
 impl Slots {
@@ -64,7 +70,20 @@ impl Slots {
         let most = if caps.srq_waits { PATIENT_MAX } else { STRICT_MAX };
         let limit = most.min(caps.max_srq_wr);
         let srq = rnic.create_srq(pd, limit)?;
-        let mut slots = Slots { srq, pd, base, chunks: Vec::new(), count: 0, limit, promised: 0, keep: CHUNK, out: Vec::new() };
+        let lag = LAG.min(limit / 8);
+        let mut slots = Slots {
+            srq,
+            pd,
+            base,
+            chunks: Vec::new(),
+            count: 0,
+            limit,
+            promised: 0,
+            keep: CHUNK,
+            out: Vec::new(),
+            back: Vec::with_capacity(lag),
+            lag,
+        };
         match slots.grow(rnic, 1) {
             Ok(()) => Ok(slots),
             Err(e) => {
@@ -84,18 +103,18 @@ impl Slots {
         let asked = self.promised + each;
         if rnic.caps().srq_waits {
             // More would be better, but fewer will do.
-            if let Err(e) = self.grow(rnic, asked.min(self.limit)) {
+            if let Err(e) = self.grow(rnic, (asked + self.lag).min(self.limit)) {
                 crate::trace::warn!("{} slots it is: {e}", self.count);
             }
-        } else if asked > self.limit {
+        } else if asked + self.lag > self.limit {
             return Err(RnicError::Exhausted {
                 what: "receives in the shared receive queue, of which each connection needs 8",
-                asked: asked as u64,
+                asked: (asked + self.lag) as u64,
                 limit: self.limit as u64,
                 errno: libc::ENOBUFS,
             });
         } else {
-            self.grow(rnic, asked)?;
+            self.grow(rnic, asked + self.lag)?;
         }
         self.promised = asked;
         Ok(())
@@ -105,12 +124,25 @@ impl Slots {
     pub(super) fn release(&mut self, caps: &Caps) {
         self.promised = self.promised.saturating_sub(credits(caps).into());
         // Half a chunk to spare, lest a connection that comes and goes move a chunk.
-        let keep = (self.promised + CHUNK / 2).next_multiple_of(CHUNK);
+        let keep = (self.promised + self.lag + CHUNK / 2).next_multiple_of(CHUNK);
         self.keep = keep.min(self.keep);
     }
 
-    /// A slot has come back from the RNIC: posts it again, if it is to stay.
+    /// A slot has come back from the RNIC: it, and those that wait with it, are posted again
+    /// before it is `lag` of them.
     pub(super) fn give_back(&mut self, rnic: &mut dyn Rnic, slot: u64) -> Result<(), RnicError> {
+        self.back.push(slot);
+        if self.back.len() < self.lag {
+            return Ok(());
+        }
+        let mut back = std::mem::take(&mut self.back);
+        let posted = back.drain(..).try_for_each(|slot| self.reuse(rnic, slot));
+        self.back = back;
+        posted
+    }
+
+    /// Posts a slot again, if it is to stay.
+    fn reuse(&mut self, rnic: &mut dyn Rnic, slot: u64) -> Result<(), RnicError> {
         if slot < self.base + self.keep as u64 {
             return self.post(rnic, slot);
         }

@@ -1,10 +1,21 @@
 //! Where bytes that came go: to the first receive, or to the ring and from there.
 
-use crate::ids::Outcome;
+use crate::ids::{OpId, Outcome};
 
 use super::super::rules::Rule;
 use super::super::{Data, RxAction, StreamViolation, is_direct};
 use super::StreamRx;
+
+/// Where data go that took the short way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Landed {
+    /// The receive.
+    pub op: OpId,
+    /// Where in its buffer.
+    pub op_off: u64,
+    /// It ends with them.
+    pub ends: bool,
+}
 
 impl StreamRx {
     /// R5: direct data belong to the first receive, whose ADVERT the sender used.
@@ -88,6 +99,35 @@ impl StreamRx {
             }
         }
         from
+    }
+
+    /// The short way of inline data for the ring, where no byte waits before them, nothing is
+    /// shown, and the first receive has room for all: what `handle_data` and `poll` would come
+    /// to, without the actions. None: nothing has happened.
+    pub fn pass(&mut self, len: u32) -> Option<Landed> {
+        let busy = !self.out.is_empty() || self.withdrawing || self.shown > 0;
+        if busy || self.fin || len == 0 || self.ring.fill() > 0 || len > self.ring.room() {
+            return None;
+        }
+        let recv = self.recvs.front_mut()?;
+        if recv.post.peek || recv.cancelled || u64::from(len) > recv.left() {
+            return None;
+        }
+        let (op, op_off) = (recv.post.op, recv.filled);
+        recv.filled += u64::from(len);
+        let ends = recv.left() == 0 || !recv.post.waitall;
+        if is_direct(self.phase) {
+            self.vain = false;
+            self.phase = self.phase.wrapping_add(1);
+        }
+        self.seq += u64::from(len);
+        self.ring.push(len);
+        self.ring.consume(len);
+        if ends && let Some(recv) = self.recvs.pop_front() {
+            self.large_hidden -= usize::from(recv.counted);
+        }
+        self.pump();
+        Some(Landed { op, op_off, ends })
     }
 
     /// Gives the first receive what the ring holds, or the end; false if that is

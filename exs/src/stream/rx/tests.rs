@@ -221,3 +221,56 @@ fn a_small_receive_is_advertised_only_before_a_large_one() {
         .collect();
     assert_eq!(shown, [1, 2, 3]);
 }
+
+#[test]
+fn the_short_way_comes_to_the_same() {
+    let mut seed = 7_u64;
+    let mut below = |n: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % n
+    };
+    let (mut short, mut long) = (0, 0);
+    for _ in 0..400 {
+        let mut rx = StreamRx::new(CFG);
+        for op in 0..40 {
+            match below(9) {
+                0..=3 => rx.post_recv(RecvPost {
+                    op,
+                    len: below(120),
+                    waitall: below(2) == 0,
+                    peek: below(8) == 0,
+                    advertise: below(2) == 0,
+                }),
+                4..=6 => {
+                    let data = inline(u32::try_from(below(50)).expect("small"));
+                    let mut quick = rx.clone();
+                    let landed = quick.pass(data.len);
+                    let came = rx.handle_data(data);
+                    let Some(Landed { op, op_off, ends }) = landed else {
+                        long += 1;
+                        assert_eq!(quick == rx, came.is_err(), "nothing has happened");
+                        continue;
+                    };
+                    short += 1;
+                    came.expect("it has passed");
+                    let copy = RxAction::CopyInline { from: 0, op, op_off, len: data.len };
+                    assert_eq!(rx.poll(), Some(copy));
+                    if ends {
+                        assert_eq!(rx.poll(), Some(ok(op, op_off + u64::from(data.len))));
+                    }
+                    assert_eq!(quick, rx);
+                }
+                7 => drop(rx.cancel(below(40))),
+                _ if below(30) == 0 => drop(rx.handle_fin()),
+                _ => drop(rx.handle_withdrawn()),
+            }
+            if below(3) > 0 {
+                all(&mut rx);
+            }
+            if below(3) == 0 {
+                rx.take_freed();
+            }
+        }
+    }
+    assert!(short > 500 && long > 500, "{short} {long}");
+}

@@ -13,7 +13,7 @@ use super::Device;
 /// Notifications that may go unacknowledged: each acknowledgement takes a mutex.
 const ACK_BATCH: u32 = 64;
 /// Completions taken by one poll.
-const BATCH: usize = 32;
+pub(in super::super) const BATCH: usize = 32;
 const BATCH_ENTRIES: i32 = 32;
 
 /// A completion channel.

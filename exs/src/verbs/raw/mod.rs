@@ -26,7 +26,7 @@ mod objects;
 mod post;
 mod reaper;
 
-pub(super) use channel::{CompChannel, CompQueue, RawWc};
+pub(super) use channel::{BATCH, CompChannel, CompQueue, RawWc};
 pub(super) use cm::{CmChannel, CmId, CmNote, ConnAttr, QpShape};
 pub(super) use device::{AsyncNote, Attr, Device, PortAttr};
 pub(super) use guard::Guard;
