@@ -126,6 +126,7 @@ impl Session {
         self.drop_idle_stash(port);
         self.flush_debts(port);
         self.timers.expect(now, self.expects());
+        self.watch_patience(now);
     }
 
     /// Closes gracefully: what was posted to be sent is sent first. If that, and the

@@ -138,6 +138,35 @@ fn a_busy_stream_turns_direct_with_few_credits() {
     }
 }
 
+/// A receiver that keeps enough receives before the sender is waited for, but not for ever.
+#[test]
+fn a_send_waits_for_a_receiver_that_keeps_up() {
+    let quiet = SessionConfig { inline_max: 0, ring: 4_000, keepalive: None, ring_idle: None, ..cfg() };
+    let mut p = Pair::new(quiet, false);
+    let moment = Duration::from_millis(40);
+    for op in 0..4 {
+        p.recv(1, op, 1_000, RecvOpts::default());
+    }
+    p.run();
+    for op in 10..18 {
+        p.send(0, op, 1_000);
+    }
+    p.run_for(moment);
+    let moved = |p: &Pair| (p.session(0).counters().tx_direct, p.session(0).counters().tx_indirect);
+    assert_eq!(moved(&p), (4_000, 0), "the others wait");
+    for op in 4..6 {
+        p.recv(1, op, 1_000, RecvOpts::default());
+    }
+    p.run_for(moment);
+    assert_eq!(moved(&p), (6_000, 0));
+    // (A moment of the second wait is over.)
+    p.run_for(moment);
+    assert_eq!(moved(&p), (6_000, 0));
+    p.run();
+    assert_eq!(moved(&p), (6_000, 2_000), "for 100 ms");
+    assert_eq!(p.session(0).next_timeout(), None);
+}
+
 #[test]
 fn small_data_are_copied_and_done_at_once() {
     let mut p = Pair::new(cfg(), true);

@@ -9,6 +9,10 @@ use super::ops::Fate;
 use super::proto::Proto;
 use super::{Link, OpError, Port, Session};
 
+/// How long a send may wait for an ADVERT before it goes by the ring: longer than a peer takes
+/// that serves a thousand connections in turn.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 /// An operation that is being ended before its time.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Watched {
@@ -29,6 +33,8 @@ pub(super) struct Timers {
     pub(super) handshake: Option<Time>,
     /// Withdrawals that must be answered, by rising time.
     grace: VecDeque<(Time, Watched)>,
+    /// A send waits for an ADVERT until then.
+    patience: Option<Time>,
     /// Data moved last, and whether the ring has been looked at since.
     moved: Time,
     idle_seen: bool,
@@ -84,7 +90,7 @@ impl Session {
         let handshake = self.timers.handshake;
         let times =
             [sends, recvs, handshake, self.ending.deadline, self.grace_end(), self.ring_idle_at()];
-        let probing = [self.probe_at(), self.dead_at()];
+        let probing = [self.probe_at(), self.dead_at(), self.timers.patience];
         times.into_iter().chain(probing).flatten().min()
     }
 
@@ -119,6 +125,12 @@ impl Session {
             self.timers.probed = Some(now);
             self.out.ping_due = true;
         }
+        if due(self.timers.patience)
+            && let Some(Proto::Stream(s)) = &mut self.proto
+        {
+            self.timers.patience = None;
+            s.tx.give_up();
+        }
         if due(self.ring_idle_at()) {
             self.ring_idle();
         }
@@ -139,6 +151,13 @@ impl Session {
             let error = OpError::TimedOut { what: "receive", after };
             self.end_recvs_of(now, user, &Fate::Error(error));
         }
+    }
+
+    /// Looks whether a send waits for an ADVERT.
+    pub(super) fn watch_patience(&mut self, now: Time) {
+        let waits = matches!(&self.proto, Some(Proto::Stream(s)) if s.tx.is_waiting());
+        let since = self.timers.patience;
+        self.timers.patience = waits.then(|| since.unwrap_or(now + PATIENCE));
     }
 
     /// How long the peer has to let go of something.

@@ -1,10 +1,11 @@
-//! The sending half of a stream: rules R2, R3 and the sender's part of R6 to R9.
+//! The sending half of a stream: rules R2, R3, R10 and the sender's part of R6 to R9.
 //!
 //! This file holds the state and what others may ask of it; `schedule.rs` decides
-//! which bytes go where, and when an operation has ended; `file.rs` cuts chunks of
-//! files short.
+//! which bytes go where, and when an operation has ended; `patience.rs` when one waits
+//! for an ADVERT; `file.rs` cuts chunks of files short.
 
 mod file;
+mod patience;
 mod schedule;
 #[cfg(test)]
 mod tests;
@@ -12,6 +13,8 @@ mod tests;
 use std::collections::VecDeque;
 
 use crate::ids::{OpId, Outcome};
+
+use patience::Patience;
 
 use super::ring::TxRing;
 use super::rules::{Rule, Rules};
@@ -68,6 +71,7 @@ pub struct StreamTx {
     /// ADVERTs that count, oldest first; the first may be partly used. Empty in
     /// every odd phase.
     adverts: VecDeque<Advert>,
+    patience: Patience,
     /// Operations that have not ended, in order.
     ops: VecDeque<TxOp>,
     /// The ADVERT that the last chunk of a file went into, as it was before.
@@ -94,6 +98,7 @@ impl StreamTx {
             ring: TxRing::new(cfg.ring),
             grant: Grant::Unknown,
             adverts: VecDeque::new(),
+            patience: Patience::default(),
             ops: VecDeque::new(),
             file_advert: None,
             cur: 0,
@@ -174,7 +179,9 @@ impl StreamTx {
         if self.adverts.len() >= MAX_ADVERTS {
             return Err(StreamViolation::Unexpected("ADVERT: too many at once"));
         }
+        let waited = self.is_waiting();
         self.adverts.push_back(advert);
+        self.note_advert(waited);
         self.settle();
         Ok(())
     }
@@ -215,6 +222,7 @@ impl StreamTx {
         }
         if self.rules.hold(Rule::WithdrawForgets) {
             self.adverts.clear();
+            self.patience.end_phase();
             self.file_advert = None;
         }
         self.answering = true;

@@ -96,8 +96,12 @@ impl Plan {
 }
 
 fn bandwidth(size: usize) -> Case {
-    // What is in flight should neither starve the pipe nor leave the caches needlessly.
-    let depth = if size <= 64 << 10 { 16 } else { 8 };
+    // What is in flight should neither starve the pipe nor leave the caches needlessly: 2 MiB.
+    let depth = match size {
+        0..=0x1_0000 => 16,
+        0x1_0001..=0x4_0000 => 8,
+        _ => 2,
+    };
     Case { size, depth, ..usual(bytes(size), Test::Bw) }
 }
 

@@ -207,6 +207,8 @@ enum Event {
     Local,
     IdleSender,
     IdleReceiver,
+    /// A send has waited long enough for an ADVERT.
+    GiveUp,
 }
 
 /// The value that stands for a stream position; 0 means unwritten.
@@ -261,6 +263,9 @@ impl World {
         }
         if self.tx.wants_transfer() {
             out.push(Event::Transfer);
+        }
+        if self.tx.is_waiting() {
+            out.push(Event::GiveUp);
         }
         if self.shutdown == SendState::Unposted {
             if let Some(i) = self.sends.iter().position(|s| *s == SendState::Unposted) {

@@ -10,6 +10,7 @@ impl World {
             && self.back.is_empty()
             && self.local.is_empty()
             && !self.tx.wants_transfer()
+            && !self.tx.is_waiting()
     }
 
     /// Checks a quiet world.

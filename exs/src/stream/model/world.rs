@@ -68,6 +68,7 @@ impl World {
                 self.idles -= 1;
                 self.tx.idle_ring_release();
             }
+            Event::GiveUp => self.tx.give_up(),
             Event::IdleReceiver => {
                 self.idles -= 1;
                 self.rx.idle();

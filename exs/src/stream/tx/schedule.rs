@@ -22,6 +22,7 @@ impl StreamTx {
         let left = u32::try_from(total - entry.taken).unwrap_or(u32::MAX).min(self.cfg.max_chunk);
         let (room, direct) = match self.adverts.front() {
             Some(advert) => (advert.len, true),
+            None if self.is_waiting() => return None,
             None => (self.ring.room(), false),
         };
         let len = left.min(room);
@@ -87,6 +88,7 @@ impl StreamTx {
     fn take_ring(&mut self, len: u32) -> Target {
         if is_direct(self.phase) {
             self.phase = self.phase.wrapping_add(1);
+            self.patience.end_phase();
         }
         Target::Ring { offset: self.ring.take(len) }
     }

@@ -108,6 +108,7 @@ fn cancels() {
     tx.post_send(1, 90);
     tx.post_send(2, 4);
     assert!(matches!(tx.poll(true), Some(TxAction::Transfer { op: 1, len: 64, .. })));
+    tx.give_up();
     assert!(!tx.cancel(7));
     assert!(tx.cancel(2));
     assert_eq!(tx.poll(false), Some(TxAction::RequestRing));
@@ -235,4 +236,75 @@ fn the_short_way_is_closed_where_something_is_in_the_way() {
     let mut tx = fresh();
     let passed = (0..11).map_while(|_| tx.pass(10)).count();
     assert_eq!(passed, 10, "the ring is full then");
+}
+
+/// What goes by the ring from an ADVERT's phase on: a direct phase that offers 30 bytes, uses
+/// them, and has 20 more to send.
+fn run_dry(tx: &mut StreamTx, op: OpId, phase: u32) {
+    let seq = tx.place().1;
+    tx.handle_advert(advert(seq, phase, 30, true)).expect("fits");
+    tx.post_send(op, 50);
+    let actions = all(tx);
+    let direct = |a: &TxAction| {
+        matches!(a, TxAction::Transfer { target: Target::Direct { .. }, len: 30, .. })
+    };
+    assert!(direct(&actions[0]), "{actions:?}");
+    tx.handle_sent(op, 30);
+}
+
+#[test]
+fn a_send_waits_for_the_next_advert_where_enough_was_offered() {
+    let mut tx = StreamTx::new(CFG);
+    run_dry(&mut tx, 1, 0);
+    assert!(tx.is_waiting() && !tx.wants_transfer());
+    assert_eq!(all(&mut tx), [], "not even the ring's address is asked for");
+    tx.handle_advert(advert(30, 0, 12, true)).expect("fits");
+    let more = all(&mut tx);
+    // What is left may ride in its announcement: it waits for nothing.
+    let [direct, ring] = more[..] else { panic!("{more:?}") };
+    assert!(matches!(direct, TxAction::Transfer { target: Target::Direct { .. }, len: 12, .. }));
+    let by_ring = Target::Ring { offset: 0 };
+    assert!(matches!(ring, TxAction::Transfer { target, len: 8, .. } if target == by_ring));
+    assert!(!tx.is_waiting());
+}
+
+#[test]
+fn a_little_that_was_offered_is_not_waited_for() {
+    let mut tx = StreamTx::new(CFG);
+    tx.handle_advert(advert(0, 0, 24, true)).expect("fits");
+    tx.post_send(1, 50);
+    assert_eq!(all(&mut tx).len(), 2, "a Transfer, and the ring is asked for");
+    assert!(!tx.is_waiting());
+}
+
+#[test]
+fn waits_in_vain_become_rare() {
+    let mut tx = StreamTx::new(CFG);
+    let mut waited = Vec::new();
+    for op in 0..16_u32 {
+        run_dry(&mut tx, op.into(), 2 * op);
+        if tx.is_waiting() {
+            waited.push(op);
+            tx.give_up();
+            assert!(!tx.is_waiting());
+        }
+        if all(&mut tx) == [TxAction::RequestRing] {
+            tx.handle_ring(RemoteRing { addr: 9, key: 9 }).expect("asked for");
+            all(&mut tx);
+        }
+        tx.handle_sent(op.into(), 20);
+        assert_eq!(all(&mut tx), [ok(op.into(), 50)]);
+        tx.handle_ack(tx.ring_used()).expect("in use");
+    }
+    assert_eq!(waited, [0, 2, 6, 14], "after 2, 4, 8 phases");
+}
+
+#[test]
+fn what_a_withdrawal_took_back_is_not_waited_for() {
+    let mut tx = StreamTx::new(CFG);
+    run_dry(&mut tx, 1, 0);
+    assert!(tx.is_waiting());
+    tx.handle_withdraw().expect("none is open");
+    assert_eq!(all(&mut tx), [TxAction::Withdrawn, TxAction::RequestRing]);
+    assert!(!tx.is_waiting());
 }

@@ -1,0 +1,80 @@
+//! Rule R10: when a send waits for an ADVERT although it could go by the ring.
+//!
+//! A receiver that keeps a good part of a ring's worth of receives before the sender, and is
+//! at work on those that it has, is going to show the next ones: to wait for these costs
+//! nothing, as the bytes would only wait in the ring instead, and be copied twice. And a busy
+//! stream that has turned indirect seldom turns direct again. So a sender that has run out of
+//! ADVERTs in such a direct phase waits, for as long as its user lets it
+//! ([`StreamTx::give_up`]). If it waits in vain, it does not in the next phases, twice as many
+//! each time.
+
+use super::super::is_direct;
+use super::{StreamTx, Want};
+
+/// The part of a ring that ADVERTs must have offered at a time.
+const PART: u32 = 4;
+/// The longest pause after a wait in vain: 2 to this power of direct phases.
+const LONGEST: u32 = 10;
+
+/// What the sender knows of its receiver.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Patience {
+    /// In this phase, ADVERTs have offered enough at a time.
+    offered: bool,
+    /// Waits in vain in a row.
+    vain: u32,
+    /// Direct phases from this one on in which nothing waits.
+    pause: u32,
+}
+
+impl Patience {
+    /// ADVERTs offer so many bytes now.
+    pub(super) fn offer(&mut self, bytes: u64, ring: u32) {
+        self.offered |= bytes >= u64::from((ring / PART).max(1));
+    }
+
+    /// The direct phase ends, or its ADVERTs were taken back.
+    pub(super) fn end_phase(&mut self) {
+        self.offered = false;
+        self.pause = self.pause.saturating_sub(1);
+    }
+}
+
+impl StreamTx {
+    /// A send waits for an ADVERT, until there is one or [`StreamTx::give_up`]. (Bytes that
+    /// may ride in their announcement do not: they are copied anyway.)
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        let long = |total: u64, taken| total - taken > u64::from(self.cfg.inline_max);
+        self.adverts.is_empty()
+            && self.patience.offered
+            && self.patience.pause == 0
+            && is_direct(self.phase)
+            && !self.answering
+            && self.ops.get(self.cur).is_some_and(|o| match o.want {
+                Want::Send(total) => long(total, o.taken),
+                Want::Fin => false,
+            })
+    }
+
+    /// The send has waited long enough: it goes by the ring.
+    pub fn give_up(&mut self) {
+        if !self.is_waiting() {
+            return;
+        }
+        let patience = &mut self.patience;
+        patience.vain = (patience.vain + 1).min(LONGEST);
+        // This phase is the first of them.
+        patience.pause = 1 << patience.vain;
+        self.settle();
+    }
+
+    /// An ADVERT has come.
+    pub(super) fn note_advert(&mut self, waited: bool) {
+        let offered = self.adverts.iter().map(|a| u64::from(a.len)).sum();
+        self.patience.offer(offered, self.cfg.ring);
+        if waited {
+            self.patience.vain = 0;
+        }
+    }
+}
