@@ -106,14 +106,19 @@ impl Slots {
             if let Err(e) = self.grow(rnic, (asked + self.lag).min(self.limit)) {
                 crate::trace::warn!("{} slots it is: {e}", self.count);
             }
-        } else if asked + self.lag > self.limit {
+        } else if asked > self.limit {
             return Err(RnicError::Exhausted {
                 what: "receives in the shared receive queue, of which each connection needs 8",
-                asked: (asked + self.lag) as u64,
+                asked: asked as u64,
                 limit: self.limit as u64,
                 errno: libc::ENOBUFS,
             });
         } else {
+            let spare = self.limit - asked;
+            if spare < self.lag {
+                self.lag = spare;
+                self.post_back(rnic)?;
+            }
             self.grow(rnic, asked + self.lag)?;
         }
         self.promised = asked;
@@ -128,13 +133,13 @@ impl Slots {
         self.keep = keep.min(self.keep);
     }
 
-    /// A slot has come back from the RNIC: it, and those that wait with it, are posted again
-    /// before it is `lag` of them.
+    /// A slot has come back from the RNIC: it is posted again, with the next of `lag`.
     pub(super) fn give_back(&mut self, rnic: &mut dyn Rnic, slot: u64) -> Result<(), RnicError> {
         self.back.push(slot);
-        if self.back.len() < self.lag {
-            return Ok(());
-        }
+        if self.back.len() < self.lag { Ok(()) } else { self.post_back(rnic) }
+    }
+
+    fn post_back(&mut self, rnic: &mut dyn Rnic) -> Result<(), RnicError> {
         let mut back = std::mem::take(&mut self.back);
         let posted = back.drain(..).try_for_each(|slot| self.reuse(rnic, slot));
         self.back = back;
