@@ -58,7 +58,8 @@ struct Inner {
 /// The shared part of an event queue.
 pub struct QueueCore {
     inner: Mutex<Inner>,
-    /// Events in the queue; read without the lock by threads about to wait.
+    /// Events in the queue. Read without the lock by threads about to wait: they are among
+    /// the waiters by then, so an event that they do not see wakes them.
     len: AtomicUsize,
     /// Operations in flight plus events not yet dequeued.
     reserved: AtomicUsize,
@@ -147,7 +148,7 @@ impl QueueCore {
 
     /// Events that wait.
     pub fn len(&self) -> usize {
-        self.len.load(Ordering::SeqCst)
+        self.len.load(Ordering::Acquire)
     }
 
     /// True if no event waits.
@@ -161,7 +162,7 @@ impl QueueCore {
         let mut inner = self.lock();
         inner.events.push_back(event);
         let len = inner.events.len();
-        self.len.store(len, Ordering::SeqCst);
+        self.len.store(len, Ordering::Release);
         if len == 1 && self.has_fd() {
             self.fd.signal();
         }
@@ -193,7 +194,7 @@ impl QueueCore {
         let n = inner.events.len().min(max);
         out.extend(inner.events.drain(..n).map(E::from));
         let left = inner.events.len();
-        self.len.store(left, Ordering::SeqCst);
+        self.len.store(left, Ordering::Release);
         self.reserved.fetch_sub(n, Ordering::AcqRel);
         if n > 0 && left == 0 && self.has_fd() {
             self.fd.drain();

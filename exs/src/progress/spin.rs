@@ -142,7 +142,7 @@ impl Context {
             WaitPolicy::BusyPoll => BUSY_PEEK,
             _ => FIRST_PEEK,
         };
-        let now = self.now();
+        let now = self.clock.about();
         let patience = now + FIRST_PEEK;
         if now.as_nanos().saturating_sub(self.last_led.load(Ordering::Relaxed)) > LEAD_EVERY {
             return false;
@@ -151,7 +151,7 @@ impl Context {
         let mut paid = false;
         while queue.len() < min && self.posters.load(Ordering::Relaxed) == 0 {
             match self.skim(None).0 {
-                Some(false) => match self.now() {
+                Some(false) => match self.clock.about() {
                     now if now >= until => break,
                     now if now >= patience => yield_now(),
                     _ => std::hint::spin_loop(),

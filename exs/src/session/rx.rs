@@ -51,7 +51,8 @@ type AtHand<'a> = Option<(Came<'a>, usize)>;
 
 impl Session {
     /// A message is in `slot` (exactly the received bytes). Afterwards the slot is
-    /// free and must be posted again before the next `drive`, which tells the peer.
+    /// free, and must be posted again before the next `drive`, which tells the peer (or
+    /// another is there in its place, posted beyond the credits).
     pub fn handle_message(&mut self, now: Time, port: &mut dyn Port, slot: &Segment) {
         self.take_in(now, port, Came::Memory(slot));
     }

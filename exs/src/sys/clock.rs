@@ -68,6 +68,11 @@ impl Clock {
         Time::from_nanos(ns.max(last))
     }
 
+    /// About `now`, for limits of how long to spin: another thread may have been told more.
+    pub fn about(&self) -> Time {
+        Time::from_nanos(self.by_counter().unwrap_or_else(|| self.by_kernel()))
+    }
+
     /// As `now`, for callers who hold a lock that all callers of this one hold: they come
     /// one after the other, which saves an atomic exchange.
     pub fn now_locked(&self) -> Time {
