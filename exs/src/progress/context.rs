@@ -346,8 +346,8 @@ impl Context {
             reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
         }
         loop {
-            // Who is going to spin looks everywhere at once.
-            let (spins, start) = (self.budget(goal.queue).is_some(), cycles());
+            // Who is going to spin looks everywhere at once, unless something is known.
+            let (spins, start) = (reactor.ready.is_empty() && self.budget(goal.queue).is_some(), cycles());
             let turn = self.turn(Some(reactor), spins, Some(goal.waiter));
             foreign += u32::from(turn.served_others);
             if let Some(led) = self.led(goal, foreign) {

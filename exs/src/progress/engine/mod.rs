@@ -383,14 +383,14 @@ impl Engine {
         let (mut wcs, mut any) = (std::mem::take(&mut self.wcs), false);
         loop {
             wcs.clear();
-            let n = self.devices[device].poll_cq(COMPLETIONS, &mut wcs);
-            any |= n > 0;
+            // Until there is nothing: to handle one may bring others, and a thread that goes
+            // to sleep asks for those that are still to come.
+            if self.devices[device].poll_cq(COMPLETIONS, &mut wcs) == 0 {
+                break;
+            }
+            any = true;
             for wc in &wcs {
                 self.handle_wc(device, wc, now);
-            }
-            // What these have set going is found in the next round.
-            if n < COMPLETIONS {
-                break;
             }
         }
         self.wcs = wcs;

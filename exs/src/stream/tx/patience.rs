@@ -28,11 +28,6 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// ADVERTs offer so many bytes now.
-    pub(super) fn offer(&mut self, bytes: u64, ring: u32) {
-        self.offered |= bytes >= u64::from((ring / PART).max(1));
-    }
-
     /// The direct phase ends, or its ADVERTs were taken back.
     pub(super) fn end_phase(&mut self) {
         self.offered = false;
@@ -71,8 +66,10 @@ impl StreamTx {
 
     /// An ADVERT has come.
     pub(super) fn note_advert(&mut self, waited: bool) {
-        let offered = self.adverts.iter().map(|a| u64::from(a.len)).sum();
-        self.patience.offer(offered, self.cfg.ring);
+        if !self.patience.offered {
+            let bytes: u64 = self.adverts.iter().map(|a| u64::from(a.len)).sum();
+            self.patience.offered = bytes >= u64::from((self.cfg.ring / PART).max(1));
+        }
         if waited {
             self.patience.vain = 0;
         }
