@@ -90,8 +90,8 @@ impl Session {
         let handshake = self.timers.handshake;
         let times =
             [sends, recvs, handshake, self.ending.deadline, self.grace_end(), self.ring_idle_at()];
-        let probing = [self.probe_at(), self.dead_at(), self.timers.patience];
-        times.into_iter().chain(probing).flatten().min()
+        let probing = [self.probe_at(), self.dead_at()];
+        times.into_iter().chain(probing).chain([self.timers.patience]).flatten().min()
     }
 
     /// The earliest deadline. They rise with the order of posting, unless the limits
