@@ -77,7 +77,7 @@ fn a_server_that_cannot_prove_itself_gets_nothing() {
     let tmp = TempDir::new("false-server");
     fs::write(tmp.path().join("f"), "confidential").unwrap();
     let good = token(&tmp, "good", "a token of some length\n");
-    let (listener, addr) = listen();
+    let (listener, addr) = raw::listen();
     let path = tmp.path().join("f").to_str().unwrap().to_owned();
     let false_server = std::thread::spawn(move || {
         let (s, _) = listener.blocking().accept().unwrap();
@@ -249,14 +249,6 @@ fn garbage_ends_one_connection_only() {
     until("the rest is removed", || fs::read_dir(&served).unwrap().count() == 0);
 }
 
-fn listen() -> (Socket, String) {
-    let listener = Socket::stream().unwrap();
-    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    listener.listen(4).unwrap();
-    let addr = listener.local_addr().unwrap().to_string();
-    (listener, addr)
-}
-
 /// What a server says when it is asked to list a tree, and what may come of it.
 #[test]
 fn a_hostile_server_writes_nothing_outside() {
@@ -281,7 +273,7 @@ fn a_hostile_server_writes_nothing_outside() {
         let tmp = TempDir::new("hostile-server");
         let (dest, outside) = (tmp.dir("dest"), tmp.dir("outside"));
         fs::write(outside.join("secret"), "secret").unwrap();
-        let (listener, addr) = listen();
+        let (listener, addr) = raw::listen();
         let server = std::thread::spawn(move || {
             // The list, then a connection to fetch from, if it is wanted.
             let (s, _) = listener.blocking().accept().unwrap();

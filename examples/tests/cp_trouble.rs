@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use cp_support::*;
+use cp_support::{raw, *};
 
 /// Runs `script` (with `$1`, `$2`, ...) in a mount namespace of its own, where
 /// it may mount; `None` where this user may not.
@@ -185,4 +185,57 @@ fn a_directory_in_use_serves_two_clients_of_the_same_file() {
     }
     assert_same(&src, &served.join("src"));
     assert_eq!(fs::read_dir(served.join("src")).unwrap().count(), 1);
+}
+
+/// A file that became another one between the list and its turn: it is offered anew once,
+/// as it is now, and reported if it does not keep still then either.
+#[test]
+fn a_file_that_changed_before_its_turn_is_offered_anew_once() {
+    for changes in [1, 2] {
+        let tmp = TempDir::new("changed");
+        let file = tmp.path().join("f");
+        fs::write(&file, "1").unwrap();
+        let (listener, addr) = raw::listen();
+        let path = file.clone();
+        let server = std::thread::spawn(move || {
+            let (s, _) = listener.blocking().accept().unwrap();
+            raw::read(&s).unwrap();
+            s.blocking().send_all(&raw::hello()).unwrap();
+            let mut seen = Vec::new();
+            let mut offers = 0;
+            while let Some((kind, body)) = raw::read(&s) {
+                seen.push((kind, body.clone()));
+                let id = body.get(..4).map_or(0, |b| u32::from_be_bytes(b.try_into().unwrap()));
+                let answer = match kind {
+                    raw::OFFER => {
+                        offers += 1;
+                        if offers <= changes {
+                            fs::write(&path, vec![b'x'; 1 + offers]).unwrap();
+                        }
+                        raw::have_none(id)
+                    }
+                    raw::FAIL => raw::done(id, false),
+                    raw::END => raw::done(id, true),
+                    raw::BYE => raw::bye(),
+                    _ => continue,
+                };
+                s.blocking().send_all(&answer).unwrap();
+            }
+            seen
+        });
+        let said = run(client(["put", file.to_str().unwrap(), &addr]));
+        let seen = server.join().unwrap();
+        let count = |kind| seen.iter().filter(|f| f.0 == kind).count();
+        assert_eq!((count(raw::OFFER), count(raw::FAIL)), (2, changes), "{seen:?}");
+        if changes == 1 {
+            let said = said.assert_ok();
+            assert_eq!((said.number("files"), said.number("bytes")), (1, 2), "{said:?}");
+            let data = seen.iter().find(|f| f.0 == raw::DATA).unwrap();
+            assert_eq!(data.1, [&[0; 8][..], b"xx"].concat());
+        } else {
+            assert_eq!(said.code, Some(1), "{said:?}");
+            let errors = said.errors();
+            assert!(errors.len() == 1 && errors[0].contains("changed since"), "{said:?}");
+        }
+    }
 }

@@ -68,6 +68,19 @@ pub fn bye() -> Vec<u8> {
     frame(50, &[])
 }
 
+/// Answers of a server: it has nothing of a file; and what became of one.
+pub fn have_none(id: u32) -> Vec<u8> {
+    frame(HAVE, &[&id.to_be_bytes()[..], &[0], &0u32.to_be_bytes()].concat())
+}
+pub fn done(id: u32, ok: bool) -> Vec<u8> {
+    frame(DONE, &[&id.to_be_bytes()[..], &[u8::from(ok)], &bytes(b"")].concat())
+}
+
+pub const OFFER: u8 = 30;
+pub const DATA: u8 = 34;
+pub const END: u8 = 37;
+pub const FAIL: u8 = 38;
+pub const BYE: u8 = 50;
 pub const HAVE: u8 = 31;
 pub const DONE: u8 = 39;
 pub const REFUSE: u8 = 3;
@@ -82,6 +95,15 @@ pub fn read(s: &Socket) -> Option<(u8, Vec<u8>)> {
         s.blocking().recv_exact(&mut body).ok()?;
     }
     Some((h[0], body))
+}
+
+/// A listener on a port of the system's choice.
+pub fn listen() -> (Socket, String) {
+    let listener = Socket::stream().unwrap();
+    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    listener.listen(4).unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    (listener, addr)
 }
 
 /// Connects and exchanges hellos.

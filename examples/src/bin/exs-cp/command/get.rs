@@ -103,7 +103,7 @@ fn fetch(
             Err(t) => tally.trouble(&t),
         }
     }
-    let queue = Queue::new(plan.files);
+    let queue = Queue::of(plan.files);
     let jobs = jobs.min(queue.len());
     let got = in_parallel(jobs, tally, || {
         let ch = dialer.open(&Frame::Fetch { flags })?;

@@ -10,7 +10,7 @@ pub(crate) mod serve;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::auth::Secret;
@@ -56,18 +56,79 @@ impl Moving {
     }
 }
 
-/// Work for several connections.
-pub(crate) struct Queue<T>(Mutex<VecDeque<T>>);
+/// Work for several connections, which may begin before all of it is known.
+pub(crate) struct Queue<T> {
+    work: Mutex<Work<T>>,
+    changed: Condvar,
+}
+
+struct Work<T> {
+    items: VecDeque<T>,
+    /// No more will come.
+    closed: bool,
+}
 
 impl<T> Queue<T> {
-    pub(crate) fn new(items: impl IntoIterator<Item = T>) -> Queue<T> {
-        Queue(Mutex::new(items.into_iter().collect()))
+    /// All of it.
+    pub(crate) fn of(items: impl IntoIterator<Item = T>) -> Queue<T> {
+        let work = Work { items: items.into_iter().collect(), closed: true };
+        Queue { work: Mutex::new(work), changed: Condvar::new() }
     }
+
+    /// Work will be put here, until it is closed.
+    pub(crate) fn open() -> Queue<T> {
+        let work = Work { items: VecDeque::new(), closed: false };
+        Queue { work: Mutex::new(work), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Work<T>> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// False: it was closed, and nobody wants it.
+    pub(crate) fn put(&self, item: T) -> bool {
+        let mut work = self.lock();
+        let open = !work.closed;
+        if open {
+            work.items.push_back(item);
+            // Who waits has nothing; who is busy looks here anyway.
+            if work.items.len() == 1 {
+                self.changed.notify_one();
+            }
+        }
+        open
+    }
+
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    /// What there is now.
     pub(crate) fn take(&self) -> Option<T> {
-        self.0.lock().unwrap_or_else(|p| p.into_inner()).pop_front()
+        self.lock().items.pop_front()
     }
+
+    /// What there is, or will be. `None`: there will be none.
+    pub(crate) fn await_one(&self) -> Option<T> {
+        let mut work = self.lock();
+        loop {
+            if let Some(item) = work.items.pop_front() {
+                // There may be more for others that wait.
+                if !work.items.is_empty() {
+                    self.changed.notify_one();
+                }
+                return Some(item);
+            }
+            if work.closed {
+                return None;
+            }
+            work = self.changed.wait(work).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
-        self.0.lock().unwrap_or_else(|p| p.into_inner()).len()
+        self.lock().items.len()
     }
 }
 

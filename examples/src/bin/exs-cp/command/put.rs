@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Queue, in_parallel, say_bye};
 use crate::cli::Put;
@@ -18,7 +18,7 @@ use crate::error::{CpError, Trouble};
 use crate::hash::Layout;
 use crate::net::channel::{Channel, Intake};
 use crate::net::session::{Dialer, unexpected};
-use crate::transfer::sender::{Answers, Outgoing, send_file};
+use crate::transfer::sender::{Answers, Outgoing, SINCE, Sent, changed, send_file};
 use crate::transfer::tally::Tally;
 use crate::transfer::{MOST_CHUNKS, WINDOW};
 use crate::wire::frame::{Flags, Frame, Have, Id};
@@ -28,13 +28,17 @@ struct Job {
     root: Arc<Root>,
     entry: Entry,
     dest: RelPath,
+    /// It was another file already when its turn came than when it was listed.
+    again: bool,
 }
 
-/// The trees as they were listed.
-#[derive(Default)]
-struct Plan {
-    jobs: Vec<Job>,
-    dirs: Vec<(RelPath, Meta)>,
+/// Closes a queue however its thread ends.
+struct Closing<'a>(&'a Queue<Job>);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 pub(crate) fn run(args: &Put, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
@@ -49,15 +53,23 @@ pub(crate) fn run(args: &Put, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
     };
     let flags = args.moving.flags();
     Ok(super::report(&args.client, &dialer.via, &args.moving, stop, |tally| {
-        let plan = list(paths.iter().map(Path::new), tally)?;
+        let sources = sources(paths.iter().map(Path::new), tally)?;
         let request = Frame::Put { into, flags };
-        let queue = Queue::new(plan.jobs);
-        // A connection more than there are files would only be set up.
-        let jobs = usize::from(args.moving.jobs).min(queue.len()).max(1);
-        let sent =
-            in_parallel(jobs, tally, || put_files(dialer.open(&request)?, &queue, flags, tally));
+        let queue = Queue::open();
+        // What is found is sent while the rest is looked for.
+        let (dirs, sent) = std::thread::scope(|s| {
+            let lister = s.spawn(|| list(&sources, &queue, stop, tally));
+            let sent = in_parallel(usize::from(args.moving.jobs), tally, || {
+                // A connection more than there are files would only be set up.
+                let Some(first) = queue.await_one() else { return Ok(()) };
+                put_files(dialer.open(&request)?, first, &queue, flags, tally)
+            });
+            // Nobody is left who would send more.
+            queue.close();
+            (lister.join().unwrap_or_default(), sent)
+        });
         // The trees stand, as far as they go: now their directories.
-        let done = put_dirs(&dialer, &request, plan.dirs, tally);
+        let done = put_dirs(&dialer, &request, dirs, tally);
         sent.and(done)
     }))
 }
@@ -81,43 +93,70 @@ fn source(path: &Path) -> Result<(PathBuf, RelPath), CpError> {
     Ok((parent, name))
 }
 
-fn list<'a>(paths: impl Iterator<Item = &'a Path>, tally: &Tally) -> Result<Plan, CpError> {
-    let mut plan = Plan::default();
+/// A tree on the command line.
+struct Tree {
+    root: Arc<Root>,
+    top: RelPath,
+}
+
+fn sources<'a>(paths: impl Iterator<Item = &'a Path>, tally: &Tally) -> Result<Vec<Tree>, CpError> {
+    let mut trees = Vec::new();
     let mut names = HashSet::new();
     for path in paths {
         let opened = source(path).and_then(|(parent, top)| {
             let root = Root::open(&parent).map_err(|e| CpError::local("read", &parent, e))?;
-            Ok((Arc::new(root), top))
+            Ok(Tree { root: Arc::new(root), top })
         });
         // One path that cannot be read keeps none of the others from going.
-        let (root, top) = match opened {
-            Ok(opened) => opened,
+        let tree = match opened {
+            Ok(tree) => tree,
             Err(e) => {
                 tally.problem(e.to_string());
                 continue;
             }
         };
-        if !names.insert(top.clone()) {
+        if !names.insert(tree.top.clone()) {
             let text = format!(
-                "two of the paths are called `{top}`; copy them into different directories with --into"
+                "two of the paths are called `{}`; copy them into different directories with --into",
+                tree.top
             );
             return Err(CpError::Usage(text));
         }
-        walk(&root, &top, true, &mut |found| {
+        trees.push(tree);
+    }
+    Ok(trees)
+}
+
+/// Lists the trees: files and links into the queue; the directories are for the end.
+fn list(
+    trees: &[Tree],
+    queue: &Queue<Job>,
+    stop: &AtomicBool,
+    tally: &Tally,
+) -> Vec<(RelPath, Meta)> {
+    let _closing = Closing(queue);
+    let mut dirs = Vec::new();
+    for Tree { root, top } in trees {
+        let walked = walk(root, top, true, &mut |found| {
             match found {
-                Found::Entry(e) if e.meta.kind == Kind::Dir => plan.dirs.push((e.path, e.meta)),
+                Found::Entry(e) if e.meta.kind == Kind::Dir => dirs.push((e.path, e.meta)),
                 Found::Entry(entry) => {
                     tally.expect(entry.meta.size);
-                    let dest = entry.path.clone();
-                    plan.jobs.push(Job { root: Arc::clone(&root), entry, dest });
+                    let (root, dest) = (Arc::clone(root), entry.path.clone());
+                    if !queue.put(Job { root, entry, dest, again: false }) {
+                        return Err(());
+                    }
                 }
                 Found::Skipped(t) => tally.warn(t.to_string()),
                 Found::Failed(t) => tally.trouble(&t),
             }
-            Ok::<(), CpError>(())
-        })?;
+            if stop.load(Ordering::Relaxed) { Err(()) } else { Ok(()) }
+        });
+        if walked.is_err() {
+            break;
+        }
     }
-    Ok(plan)
+    dirs
 }
 
 /// What is on its way on one connection, and what the server says about it.
@@ -131,7 +170,11 @@ struct Desk<'a> {
     ready: VecDeque<(Id, Job, Have)>,
     /// Sent or being sent; the server has the last word.
     sent: HashMap<Id, Job>,
-    given_up: HashSet<Id>,
+    /// The one that is being sent, and whether the server does not want the rest.
+    current: Option<Id>,
+    unwanted: bool,
+    /// To be offered anew.
+    changed: Vec<Job>,
     chunks: usize,
 }
 
@@ -169,7 +212,7 @@ impl Desk<'_> {
         if ok {
             self.tally.file_done(job.entry.meta.size);
         } else {
-            self.given_up.insert(id);
+            self.unwanted |= self.current == Some(id);
             if !text.is_empty() {
                 self.tally.problem(format!("the server {text}"));
             }
@@ -177,8 +220,6 @@ impl Desk<'_> {
         Ok(())
     }
 }
-
-const VANISHED: &str = "was removed since the tree was listed, so it is not copied";
 
 fn stray(what: &str) -> CpError {
     CpError::Protocol(format!("{what} that nobody asked for"))
@@ -196,7 +237,7 @@ impl Answers for Desk<'_> {
         }
     }
     fn given_up(&self, id: Id) -> bool {
-        self.given_up.contains(&id)
+        self.unwanted && self.current == Some(id)
     }
     fn moved(&mut self, bytes: u64) {
         self.tally.moved(bytes);
@@ -209,6 +250,7 @@ impl Answers for Desk<'_> {
 /// One connection's work: offers run ahead, files follow as they are answered.
 fn put_files(
     mut ch: Channel,
+    first: Job,
     queue: &Queue<Job>,
     flags: Flags,
     tally: &Tally,
@@ -221,12 +263,15 @@ fn put_files(
         offered: HashMap::new(),
         ready: VecDeque::new(),
         sent: HashMap::new(),
-        given_up: HashSet::new(),
+        current: None,
+        unwanted: false,
+        changed: Vec::new(),
         chunks: 0,
     };
+    offer(&mut ch, &mut desk, first)?;
     loop {
         while desk.has_room() {
-            let Some(job) = queue.take() else { break };
+            let Some(job) = desk.changed.pop().or_else(|| queue.take()) else { break };
             offer(&mut ch, &mut desk, job)?;
         }
         while let Some(frame) = ch.try_frame()? {
@@ -237,28 +282,15 @@ fn put_files(
         } else if desk.outstanding() > 0 {
             let frame = ch.frame()?;
             desk.on_frame(frame)?;
-        } else if queue.len() == 0 {
-            return say_bye(ch);
+        } else {
+            let Some(job) = queue.await_one() else { return say_bye(ch) };
+            offer(&mut ch, &mut desk, job)?;
         }
     }
 }
 
-fn offer(ch: &mut Channel, desk: &mut Desk<'_>, mut job: Job) -> Result<(), CpError> {
+fn offer(ch: &mut Channel, desk: &mut Desk<'_>, job: Job) -> Result<(), CpError> {
     let id = desk.next_id;
-    if job.entry.meta.kind == Kind::File {
-        // Listing a large tree takes time: the state that counts is today's.
-        match job.root.stat(&job.entry.path).map(|st| st.as_ref().and_then(Meta::of)) {
-            Ok(Some(meta)) if meta.kind == Kind::File => job.entry.meta = meta,
-            Ok(_) => {
-                desk.tally.trouble(&Trouble::of(&job.entry.path, VANISHED));
-                return Ok(());
-            }
-            Err(e) => {
-                desk.tally.trouble(&Trouble::io("read", &job.entry.path, e));
-                return Ok(());
-            }
-        }
-    }
     desk.next_id = id.wrapping_add(1);
     let (path, meta) = (job.dest.clone(), job.entry.meta);
     if meta.kind == Kind::Symlink {
@@ -280,13 +312,27 @@ fn send_one(
     have: Have,
 ) -> Result<(), CpError> {
     let (root, path) = (Arc::clone(&job.root), job.entry.path.clone());
-    let listed = job.entry.meta;
+    let (listed, again) = (job.entry.meta, job.again);
     let out = Outgoing { id, root: &root, path: &path, listed, have, verify: desk.verify };
     desk.sent.insert(id, job);
-    if let Err(trouble) = send_file(ch, desk, &out)? {
-        desk.tally.trouble(&trouble);
+    (desk.current, desk.unwanted) = (Some(id), false);
+    let sent = send_file(ch, desk, &out)?;
+    desk.current = None;
+    match sent {
+        Sent::Gone => {}
+        // Listing a large tree takes time: the state that counts is today's. Of a file that
+        // is written all the time nobody could have a copy, so it is offered anew once.
+        Sent::Changed(meta) if meta.kind == Kind::File && !again => {
+            if let Some(job) = desk.sent.get(&id) {
+                let entry = Entry { meta, ..job.entry.clone() };
+                let (root, dest) = (Arc::clone(&root), job.dest.clone());
+                desk.tally.resized(listed.size, meta.size);
+                desk.changed.push(Job { root, entry, dest, again: true });
+            }
+        }
+        Sent::Changed(_) => desk.tally.trouble(&changed(&out, SINCE)),
+        Sent::Failed(t) => desk.tally.trouble(&t),
     }
-    desk.given_up.remove(&id);
     Ok(())
 }
 

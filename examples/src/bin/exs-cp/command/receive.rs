@@ -23,7 +23,13 @@ struct Receiving<'a> {
     awaited: HashMap<Id, Awaited>,
     chunks: usize,
     current: Option<Incoming>,
+    /// Answers that have not left.
+    gathered: usize,
 }
+
+/// Answers that leave together at most: the sender should not run out of work while this
+/// side has some.
+const ANSWERS: usize = 128;
 
 /// Serves one `Put` request to its end.
 pub(crate) fn serve_put(
@@ -33,8 +39,9 @@ pub(crate) fn serve_put(
     tally: &Tally,
 ) -> Result<(), CpError> {
     ch.set_intake(Intake::Place)?;
-    let (awaited, chunks, current) = (HashMap::new(), 0, None);
-    let mut r = Receiving { ch, root, flags, tally, awaited, chunks, current };
+    let awaited = HashMap::new();
+    let (chunks, current, gathered) = (0, None, 0);
+    let mut r = Receiving { ch, root, flags, tally, awaited, chunks, current, gathered };
     loop {
         let frame = r.ch.frame()?;
         if frame != Frame::Bye {
@@ -107,7 +114,17 @@ impl Receiving<'_> {
                 t.to_string()
             }
         };
-        self.ch.send(&Frame::Done { id, ok, text })
+        self.answer(&Frame::Done { id, ok, text })
+    }
+
+    fn answer(&mut self, frame: &Frame) -> Result<(), CpError> {
+        self.ch.send(frame)?;
+        self.gathered += 1;
+        if self.gathered >= ANSWERS {
+            self.gathered = 0;
+            self.ch.flush()?;
+        }
+        Ok(())
     }
 
     /// Tells the sender at once, so that it need not send the rest.
@@ -132,7 +149,7 @@ impl Receiving<'_> {
                 } else {
                     self.awaited.insert(id, awaited);
                 }
-                self.ch.send(&Frame::Have { id, have })
+                self.answer(&Frame::Have { id, have })
             }
             Err(t) => {
                 self.chunks -= Layout::of(meta.size).count() as usize;
@@ -183,7 +200,7 @@ impl Receiving<'_> {
             return Ok(());
         }
         // The client knows why better than we do, and tells its user itself.
-        self.ch.send(&Frame::Done { id, ok: false, text: String::new() })
+        self.answer(&Frame::Done { id, ok: false, text: String::new() })
     }
 }
 

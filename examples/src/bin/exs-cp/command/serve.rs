@@ -17,7 +17,7 @@ use crate::net::channel::{Channel, Intake};
 use crate::net::pipe::{Listener, Pipe, Via};
 use crate::net::session::{refuse, resolve, unexpected, welcome};
 use crate::report::{Progress, Summary, tell};
-use crate::transfer::sender::{Answers, Outgoing, send_file};
+use crate::transfer::sender::{Answers, Outgoing, SINCE, Sent, changed, send_file};
 use crate::transfer::tally::Tally;
 use crate::transfer::{MOST_CHUNKS, MOST_OUTSTANDING};
 use crate::wire::frame::{Flags, Frame, Have, Id};
@@ -221,6 +221,7 @@ impl Answers for Counter<'_> {
 /// `Fetch`: send what the client wants until it says bye.
 fn serve_fetch(server: &Server, ch: &mut Channel, flags: Flags) -> Result<(), CpError> {
     ch.set_intake(Intake::Copy)?;
+    let root = server.root.anew().map_err(|e| CpError::local("read", ".", e))?;
     let mut counter = Counter {
         tally: &server.tally,
         wanted: VecDeque::new(),
@@ -246,12 +247,13 @@ fn serve_fetch(server: &Server, ch: &mut Channel, flags: Flags) -> Result<(), Cp
         counter.current = Some(w.id);
         let size = w.source.size;
         let Wanted { id, path, source: listed, have } = w;
-        let out =
-            Outgoing { id, root: &server.root, path: &path, listed, have, verify: flags.verify };
+        let out = Outgoing { id, root: &root, path: &path, listed, have, verify: flags.verify };
         match send_file(ch, &mut counter, &out)? {
-            Ok(()) if counter.given_up.is_empty() => server.tally.file_done(size),
-            Ok(()) => {}
-            Err(t) => server.tally.trouble(&t),
+            Sent::Gone if counter.given_up.is_empty() => server.tally.file_done(size),
+            Sent::Gone => {}
+            // The client has the list, and so has to ask again.
+            Sent::Changed(_) => server.tally.trouble(&changed(&out, SINCE)),
+            Sent::Failed(t) => server.tally.trouble(&t),
         }
         counter.given_up.clear();
         counter.current = None;

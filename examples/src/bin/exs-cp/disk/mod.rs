@@ -17,6 +17,7 @@
 
 pub(crate) mod journal;
 pub(crate) mod meta;
+mod nameless;
 pub(crate) mod part;
 pub(crate) mod relpath;
 pub(crate) mod root;

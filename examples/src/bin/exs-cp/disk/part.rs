@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::journal::Journal;
 use super::meta::Meta;
+use super::nameless;
 use super::relpath::{JOURNAL, PART, RelPath, side_name};
 use super::root::Root;
 use crate::hash::{ChunkHasher, Cv, Layout};
@@ -25,6 +26,8 @@ pub(crate) struct Part {
     dir: Arc<OwnedFd>,
     name: Vec<u8>,
     file: File,
+    /// It has no name at all until it is whole, not even one of ours.
+    nameless: bool,
     journal: Option<Journal>,
     known: Vec<(u32, Cv)>,
     finished: bool,
@@ -47,16 +50,22 @@ impl Part {
         verify: bool,
     ) -> io::Result<Part> {
         let (dir, name) = root.place(path)?;
-        let file = lock(&dir, &side_name(name, PART))?;
-        let mut part = Part {
-            dir,
-            name: name.to_vec(),
-            file,
-            journal: None,
-            known: Vec::new(),
-            finished: false,
-        };
         let layout = Layout::of(source.size);
+        // What is never continued needs no place where the next run would find it.
+        let nameless = match layout.count() {
+            0 | 1 => nameless::create(root, &dir)?,
+            _ => None,
+        };
+        let (nameless, file) = match nameless {
+            Some(file) => (true, file),
+            None => (false, lock(&dir, &side_name(name, PART))?),
+        };
+        let (journal, known) = (None, Vec::new());
+        let mut part =
+            Part { dir, name: name.to_vec(), file, nameless, journal, known, finished: false };
+        if part.nameless {
+            return Ok(part);
+        }
         if layout.count() > 1 {
             part.open_journal(source, layout, verify)?;
         }
@@ -125,6 +134,9 @@ impl Part {
     /// A hole stays a hole. In a fresh file it is one already; in a continued
     /// one a chunk that broke off may have left bytes there.
     pub(crate) fn hole(&self, offset: u64, len: u64) -> io::Result<()> {
+        if self.nameless {
+            return self.file.set_len(offset + len);
+        }
         if self.known.is_empty() || len == 0 {
             return Ok(());
         }
@@ -164,6 +176,9 @@ impl Part {
     pub(crate) fn finish(mut self, source: &Meta) -> io::Result<()> {
         fs::fchmod(&self.file, source.copy_mode())?;
         fs::futimens(&self.file, &source.times())?;
+        if self.nameless {
+            return nameless::publish(&self.file, &self.dir, &self.name);
+        }
         fs::renameat(&self.dir, &*side_name(&self.name, PART), &self.dir, &*self.name)?;
         self.finished = true;
         if self.journal.is_some() {
@@ -174,8 +189,9 @@ impl Part {
 
     /// Nothing of it is any good: the next run starts afresh.
     pub(crate) fn discard(mut self) {
-        self.journal = None;
-        let _ = fs::unlinkat(&self.dir, &*side_name(&self.name, JOURNAL), AtFlags::empty());
+        if self.journal.take().is_some() {
+            let _ = fs::unlinkat(&self.dir, &*side_name(&self.name, JOURNAL), AtFlags::empty());
+        }
     }
 }
 
@@ -183,7 +199,7 @@ impl Drop for Part {
     /// What has a journal is kept for the next run; what has none would only
     /// lie about.
     fn drop(&mut self) {
-        if !self.finished && self.journal.is_none() {
+        if !self.finished && !self.nameless && self.journal.is_none() {
             let _ = fs::unlinkat(&self.dir, &*side_name(&self.name, PART), AtFlags::empty());
         }
     }
@@ -194,15 +210,19 @@ fn open_side(dir: &OwnedFd, name: &[u8]) -> io::Result<File> {
         OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let open = || fs::openat(dir, name, flags, Mode::from_raw_mode(0o600));
     match open() {
-        // A directory that we may change is read-only as the copy of one that
-        // was: open it up, it gets its mode when the tree is done.
         Err(Errno::ACCESS) => {
-            let mode = Mode::from_raw_mode(fs::fstat(dir)?.st_mode & 0o7777) | Mode::RWXU;
-            fs::fchmod(dir, mode).map_err(|_| Errno::ACCESS)?;
+            open_up(dir)?;
             Ok(File::from(open()?))
         }
         other => Ok(File::from(other?)),
     }
+}
+
+/// A directory that we may change is read-only as the copy of one that was: it gets its
+/// mode when the tree is done.
+pub(super) fn open_up(dir: &OwnedFd) -> io::Result<()> {
+    let mode = Mode::from_raw_mode(fs::fstat(dir)?.st_mode & 0o7777) | Mode::RWXU;
+    Ok(fs::fchmod(dir, mode).map_err(|_| Errno::ACCESS)?)
 }
 
 /// Opens the partial file and makes sure that nobody else writes it.
@@ -242,6 +262,7 @@ mod tests {
     use crate::disk::meta::Stamp;
     use crate::testing::TempDir;
     use std::os::unix::fs::MetadataExt;
+    use std::sync::atomic::Ordering;
 
     fn source(size: u64) -> Meta {
         let mtime = Stamp { seconds: 1_600_000_000, nanos: 123_456_789 };
@@ -252,28 +273,52 @@ mod tests {
         RelPath::parse(b"d/f").unwrap()
     }
 
+    /// Both ways of a small file: without a name, and where the file system has no such files.
+    fn both_ways(name: &str, test: impl Fn(&TempDir, &Root)) {
+        for no_tmpfile in [false, true] {
+            let tmp = TempDir::new(name);
+            let root = Root::open(tmp.path()).unwrap();
+            root.no_tmpfile.store(no_tmpfile, Ordering::Relaxed);
+            test(&tmp, &root);
+        }
+    }
+
     #[test]
     fn a_finished_file_has_name_mode_and_time_and_leaves_nothing() {
-        let tmp = TempDir::new("part");
-        let root = Root::open(tmp.path()).unwrap();
-        let p = Part::open(&root, &path(), &source(5), true).unwrap();
-        assert!(!tmp.path().join("d/f").exists());
-        p.write_at(b"hello", 0).unwrap();
-        p.finish(&source(5)).unwrap();
-        let m = std::fs::metadata(tmp.path().join("d/f")).unwrap();
-        assert_eq!(
-            (m.mode() & 0o7777, m.mtime(), m.mtime_nsec()),
-            (0o640, 1_600_000_000, 123_456_789)
-        );
-        assert_eq!(std::fs::read_dir(tmp.path().join("d")).unwrap().count(), 1);
+        both_ways("part", |tmp, root| {
+            let p = Part::open(root, &path(), &source(5), true).unwrap();
+            assert!(!tmp.path().join("d/f").exists());
+            p.write_at(b"hello", 0).unwrap();
+            p.finish(&source(5)).unwrap();
+            let m = std::fs::metadata(tmp.path().join("d/f")).unwrap();
+            assert_eq!(
+                (m.mode() & 0o7777, m.mtime(), m.mtime_nsec(), m.len()),
+                (0o640, 1_600_000_000, 123_456_789, 5)
+            );
+            assert_eq!(std::fs::read_dir(tmp.path().join("d")).unwrap().count(), 1);
+        });
     }
 
     #[test]
     fn a_small_file_that_breaks_off_leaves_nothing() {
-        let tmp = TempDir::new("part-small");
-        let root = Root::open(tmp.path()).unwrap();
-        drop(Part::open(&root, &path(), &source(5), true).unwrap());
-        assert_eq!(std::fs::read_dir(tmp.path().join("d")).unwrap().count(), 0);
+        both_ways("part-small", |tmp, root| {
+            let p = Part::open(root, &path(), &source(5), true).unwrap();
+            p.write_at(b"hel", 0).unwrap();
+            drop(p);
+            assert_eq!(std::fs::read_dir(tmp.path().join("d")).unwrap().count(), 0);
+        });
+    }
+
+    #[test]
+    fn a_small_file_may_end_with_a_hole() {
+        both_ways("part-end", |tmp, root| {
+            let p = Part::open(root, &path(), &source(9000), true).unwrap();
+            p.write_at(b"hello", 0).unwrap();
+            p.hole(5, 8995).unwrap();
+            p.finish(&source(9000)).unwrap();
+            let bytes = std::fs::read(tmp.path().join("d/f")).unwrap();
+            assert_eq!((bytes.len(), bytes.iter().filter(|b| **b != 0).count()), (9000, 5));
+        });
     }
 
     #[test]

@@ -10,9 +10,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -22,25 +21,58 @@ use super::relpath::{PART, RelPath, side_name};
 
 static NO_OPENAT2: AtomicBool = AtomicBool::new(false);
 
+/// The directory used last: files of one directory come one after another.
+type Last = Mutex<Option<(RelPath, Arc<OwnedFd>)>>;
+
+fn recall(last: &Last, path: &RelPath) -> Option<Arc<OwnedFd>> {
+    let last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    last.as_ref().filter(|(known, _)| known == path).map(|(_, fd)| Arc::clone(fd))
+}
+
+fn remember(last: &Last, path: &RelPath, fd: OwnedFd) -> Arc<OwnedFd> {
+    let fd = Arc::new(fd);
+    let entry = Some((path.clone(), Arc::clone(&fd)));
+    *last.lock().unwrap_or_else(PoisonError::into_inner) = entry;
+    fd
+}
+
 /// A directory tree that paths cannot leave.
+///
+/// It remembers directories that it opened, so it is for one request: who keeps a
+/// served tree for longer takes a new one each time ([`Self::anew`]), and sees what
+/// became of directories that were moved.
 pub(crate) struct Root {
     fd: OwnedFd,
-    /// The directory used last: files of one directory come one after another.
-    last: Mutex<Option<(RelPath, Arc<OwnedFd>)>>,
+    /// To write in.
+    made: Last,
+    /// To look names up in, which needs no right to list them.
+    seen: Last,
+    /// This file system cannot make files without a name.
+    pub(super) no_tmpfile: AtomicBool,
 }
 
 impl Root {
     /// Opens the directory itself; the user's own path, so links are followed.
     pub(crate) fn open(path: &Path) -> io::Result<Root> {
         let fd = fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Root { fd, last: Mutex::new(None) })
+        Ok(Root::of(fd))
+    }
+
+    fn of(fd: OwnedFd) -> Root {
+        let no_tmpfile = AtomicBool::new(false);
+        Root { fd, made: Last::default(), seen: Last::default(), no_tmpfile }
+    }
+
+    /// The same directory, with nothing remembered.
+    pub(crate) fn anew(&self) -> io::Result<Root> {
+        Ok(Root::of(self.fd.try_clone()?))
     }
 
     /// A root further down, made if it is missing.
     pub(crate) fn below(&self, rel: &RelPath) -> io::Result<Root> {
         self.make_dirs(rel)?;
         let fd = self.open_beneath(rel, OFlags::DIRECTORY, Mode::empty())?;
-        Ok(Root { fd, last: Mutex::new(None) })
+        Ok(Root::of(fd))
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -85,11 +117,8 @@ impl Root {
 
     /// The directory at `rel`, made if it is missing, remembered for next time.
     pub(crate) fn dir(&self, rel: &RelPath) -> io::Result<Arc<OwnedFd>> {
-        let mut last = self.last.lock().unwrap_or_else(|p| p.into_inner());
-        if let Some((path, fd)) = &*last
-            && path == rel
-        {
-            return Ok(Arc::clone(fd));
+        if let Some(fd) = recall(&self.made, rel) {
+            return Ok(fd);
         }
         let flags = OFlags::DIRECTORY | OFlags::RDONLY;
         let fd = match self.open_beneath(rel, flags, Mode::empty()) {
@@ -99,9 +128,16 @@ impl Root {
             }
             other => other?,
         };
-        let fd = Arc::new(fd);
-        *last = Some((rel.clone(), Arc::clone(&fd)));
-        Ok(fd)
+        Ok(remember(&self.made, rel, fd))
+    }
+
+    /// The directory at `rel`, to look names up in; it is not made.
+    fn dir_seen(&self, rel: &RelPath) -> io::Result<Arc<OwnedFd>> {
+        if let Some(fd) = recall(&self.made, rel).or_else(|| recall(&self.seen, rel)) {
+            return Ok(fd);
+        }
+        let fd = self.open_beneath(rel, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+        Ok(remember(&self.seen, rel, fd))
     }
 
     /// Parent directory (made if missing) and last name.
@@ -123,22 +159,29 @@ impl Root {
         Ok(())
     }
 
-    /// Opens a regular file for reading. A link in its last place is refused,
-    /// and a fifo that took a file's place does not hang us.
-    pub(crate) fn open_file(&self, rel: &RelPath) -> io::Result<File> {
+    /// Opens a regular file for reading, and says what it is now. A link in its last
+    /// place is refused, and a fifo that took a file's place does not hang us.
+    pub(crate) fn open_file(&self, rel: &RelPath) -> io::Result<(File, fs::Stat)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = File::from(self.open_beneath(rel, flags, Mode::empty())?);
+        let (parent, name) = rel.split().ok_or(Errno::ISDIR)?;
+        let dir = self.dir_seen(&parent)?;
+        let file = fs::openat(&dir, name, flags | OFlags::CLOEXEC, Mode::empty())?;
         let st = fs::fstat(&file)?;
         if FileType::from_raw_mode(st.st_mode) != FileType::RegularFile {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no longer a regular file"));
         }
-        Ok(file)
+        Ok((File::from(file), st))
     }
 
     /// What is at `rel`; links are not followed. `Ok(None)`: nothing is.
     pub(crate) fn stat(&self, rel: &RelPath) -> io::Result<Option<fs::Stat>> {
-        match self.open_beneath(rel, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()) {
-            Ok(fd) => Ok(Some(fs::fstat(&fd)?)),
+        let Some((parent, name)) = rel.split() else { return Ok(Some(fs::fstat(&self.fd)?)) };
+        let st = self.dir_seen(&parent).and_then(|dir| {
+            let at = fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW);
+            at.map_err(io::Error::from)
+        });
+        match st {
+            Ok(st) => Ok(Some(st)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e),
         }

@@ -26,6 +26,9 @@ const TICK: Duration = Duration::from_millis(200);
 const MAX_ASIDE: usize = 64 << 20;
 /// A data frame is not begun for less than this, if there is more to send.
 const WORTH_A_FRAME: usize = 64 << 10;
+/// Bytes that are worth a look at what has happened, which costs system calls; and that
+/// leave if nothing is on its way, so that the other side has something to do.
+const WORTH_A_LOOK: usize = 64 << 10;
 
 /// What becomes of bytes that come in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +54,8 @@ pub(crate) struct Channel {
     eof: bool,
     happened: Vec<Happened>,
     scratch: Vec<u8>,
+    /// Bytes queued since the last look.
+    since: usize,
 }
 
 /// A received buffer, and which bytes of it are still to be taken.
@@ -84,6 +89,7 @@ impl Channel {
             eof: false,
             happened: Vec::new(),
             scratch: Vec::new(),
+            since: 0,
         })
     }
 
@@ -128,6 +134,7 @@ impl Channel {
             let n = bytes.len().min(buffer.len() - *used);
             buffer[*used..*used + n].copy_from_slice(&bytes[..n]);
             *used += n;
+            self.since += n;
             bytes = &bytes[n..];
         }
         Ok(())
@@ -183,6 +190,7 @@ impl Channel {
             let n = u32::try_from(len).unwrap_or(MAX_DATA);
             buffer[*used..*used + DATA_HEADER].copy_from_slice(&data_header(offset, n));
             *used += DATA_HEADER + len;
+            self.since += DATA_HEADER + len;
             if buffer.len() - *used < WORTH_A_FRAME {
                 self.flush()?;
             }
@@ -263,12 +271,19 @@ impl Channel {
         Ok(Some(frame?))
     }
 
-    /// The next frame if it is there already; never waits.
+    /// The next frame if it is there already, as far as this side has looked, which it does
+    /// every so many bytes that it sends; never waits.
     pub(crate) fn try_frame(&mut self) -> Result<Option<Frame>, CpError> {
         if let Some(f) = self.ready_frame()? {
             return Ok(Some(f));
         }
+        if self.since < WORTH_A_LOOK {
+            return Ok(None);
+        }
         self.pump(Duration::ZERO)?;
+        if self.in_flight == 0 {
+            self.flush()?;
+        }
         self.ready_frame()
     }
 
@@ -358,6 +373,7 @@ impl Channel {
 
     /// Takes in what happened; true if anything did.
     fn pump(&mut self, timeout: Duration) -> Result<bool, CpError> {
+        self.since = 0;
         let mut happened = std::mem::take(&mut self.happened);
         let waited = self.pipe.wait(&mut happened, timeout);
         let any = !happened.is_empty();

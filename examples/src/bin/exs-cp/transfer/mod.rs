@@ -11,7 +11,7 @@ pub(crate) mod tally;
 
 /// Files that may be on their way on one connection: enough that a round trip
 /// is hidden behind small files, few enough that all state stays small.
-pub(crate) const WINDOW: usize = 512;
+pub(crate) const WINDOW: usize = 2048;
 /// What an honest peer never exceeds.
 pub(crate) const MOST_OUTSTANDING: usize = 4 * WINDOW;
 /// Chunks listed as present, over all files on their way (36 bytes each).

@@ -35,8 +35,19 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) verify: bool,
 }
 
+/// What became of a file. What fails of it has been told to the receiver.
+pub(crate) enum Sent {
+    /// All that was wanted.
+    Gone,
+    /// Nothing: since it was listed it has become this.
+    Changed(Meta),
+    /// Broken off, or never begun.
+    Failed(Trouble),
+}
+
 /// Why a file ended early.
 enum Stop {
+    Changed(Meta),
     /// The connection is of no more use.
     Fatal(CpError),
     /// Only this file.
@@ -51,40 +62,41 @@ impl From<CpError> for Stop {
     }
 }
 
-/// Sends a file from `Begin` to `End` or `Fail`. The inner error has been
-/// told to the receiver, and concerns this file only.
+/// Sends a file from `Begin` to `End` or `Fail`.
 pub(crate) fn send_file(
     ch: &mut Channel,
     answers: &mut dyn Answers,
     out: &Outgoing<'_>,
-) -> Result<Result<(), Trouble>, CpError> {
-    let stop = match send_whole(ch, answers, out) {
+) -> Result<Sent, CpError> {
+    let (sent, text) = match send_whole(ch, answers, out) {
         Ok(hash) => {
             ch.send(&Frame::End { id: out.id, hash })?;
-            return Ok(Ok(()));
+            return Ok(Sent::Gone);
         }
-        Err(stop) => stop,
+        Err(Stop::Fatal(e)) => return Err(e),
+        Err(Stop::GivenUp) => (Sent::Gone, String::new()),
+        Err(Stop::Changed(meta)) => (Sent::Changed(meta), changed(out, SINCE).to_string()),
+        Err(Stop::File(t)) => {
+            let text = t.to_string();
+            (Sent::Failed(t), text)
+        }
     };
-    match stop {
-        Stop::Fatal(e) => Err(e),
-        Stop::GivenUp => {
-            ch.send(&Frame::Fail { id: out.id, text: String::new() })?;
-            Ok(Ok(()))
-        }
-        Stop::File(t) => {
-            ch.send(&Frame::Fail { id: out.id, text: t.to_string() })?;
-            Ok(Err(t))
-        }
-    }
+    ch.send(&Frame::Fail { id: out.id, text })?;
+    Ok(sent)
 }
 
 fn send_whole(ch: &mut Channel, answers: &mut dyn Answers, out: &Outgoing<'_>) -> Result<Cv, Stop> {
     let trouble = |what: &str, e: io::Error| Stop::File(Trouble::io(what, out.path, e));
-    let file = out.root.open_file(out.path).map_err(|e| trouble("open", e))?;
-    let st = fstat(&file).map_err(|e| trouble("read", e.into()))?;
+    let (file, st) = match out.root.open_file(out.path) {
+        Ok(opened) => opened,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(Stop::File(Trouble::of(out.path, VANISHED)));
+        }
+        Err(e) => return Err(trouble("open", e)),
+    };
     let meta = Meta::of(&st).unwrap_or_default();
     if !meta.same_source(&out.listed) {
-        return Err(changed(out, "since it was listed"));
+        return Err(Stop::Changed(meta));
     }
     ch.send(&Frame::Begin { id: out.id, meta: out.listed })?;
     let layout = Layout::of(meta.size);
@@ -107,14 +119,19 @@ fn send_whole(ch: &mut Channel, answers: &mut dyn Answers, out: &Outgoing<'_>) -
     }
     let now = fstat(&file).map_err(|e| trouble("read", e.into()))?;
     if !Meta::of(&now).unwrap_or_default().same_source(&out.listed) {
-        return Err(changed(out, "while it was read"));
+        return Err(Stop::File(changed(out, "while it was read")));
     }
     Ok(if out.verify { file_hash(&cvs) } else { [0; 32] })
 }
 
-fn changed(out: &Outgoing<'_>, when: &str) -> Stop {
+const VANISHED: &str = "was removed since the tree was listed, so it is not copied";
+pub(crate) const SINCE: &str = "since it was listed";
+const SHORTER: &str = "while it was read (it is shorter now)";
+
+/// The trouble of a file that does not keep still.
+pub(crate) fn changed(out: &Outgoing<'_>, when: &str) -> Trouble {
     let why = format!("changed {when}; run the same command again when it is at rest");
-    Stop::File(Trouble::of(out.path, why))
+    Trouble::of(out.path, why)
 }
 
 /// A chunk on its way: its data segments and its holes.
@@ -176,7 +193,7 @@ impl Chunk<'_> {
         while at < end {
             let slot = ch.data_slot(end - at)?;
             let n = match self.file.read_at(slot, at) {
-                Ok(0) => return Err(changed(self.out, "while it was read (it is shorter now)")),
+                Ok(0) => return Err(Stop::File(changed(self.out, SHORTER))),
                 Ok(n) => n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => return Err(Stop::File(Trouble::io("read", self.out.path, e))),

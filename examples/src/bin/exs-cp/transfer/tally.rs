@@ -31,6 +31,11 @@ impl Tally {
         self.total_bytes.fetch_add(bytes, Relaxed);
     }
 
+    /// A file that was expected has grown or shrunk.
+    pub(crate) fn resized(&self, from: u64, to: u64) {
+        self.total_bytes.fetch_add(to.wrapping_sub(from), Relaxed);
+    }
+
     /// A file is in place.
     pub(crate) fn file_done(&self, bytes: u64) {
         self.files.fetch_add(1, Relaxed);
