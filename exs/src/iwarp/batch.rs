@@ -15,8 +15,9 @@ use crate::mem::{Segment, Sgl};
 pub const MAX_CHUNKS: usize = 128;
 /// Arena bytes of a batch.
 const ARENA: usize = 16 * 1024;
-/// Stop adding to a batch of this many bytes: more would only wait in it.
-const BATCH_BYTES: usize = 1 << 20;
+/// Stop adding to a batch of this many bytes: more would only wait in it. (A megabyte and
+/// its announcement should leave together.)
+const BATCH_BYTES: usize = (1 << 20) + (64 << 10);
 /// Batches that a pool keeps for the next connection.
 const POOL_KEEPS: usize = 8;
 

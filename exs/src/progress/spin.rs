@@ -11,6 +11,9 @@ use crate::sys::{HeldSignals, cycles, yield_now};
 
 /// How long an adaptive wait spins (ns), where spinning has lately paid.
 const SPIN: u64 = 50_000;
+/// So many times as long where what comes is found by looking at memory, without system
+/// calls: as long as a large message takes. To wake a thread costs both ends.
+const LOOKING: u64 = 3;
 /// Spins in vain after which an adaptive queue only sleeps.
 pub(super) const VAIN_SPINS: u32 = 8;
 /// Spins between two looks at the reactor: connections, and sockets that the
@@ -64,7 +67,8 @@ impl Context {
             // A round has system calls in it. Devices whose completions are found by
             // looking at memory are looked at for longer than it took.
             let until = cycles().saturating_add(cheapest.saturating_mul(PEEK));
-            if self.peek_while(goal, foreign, || cycles() < until)
+            let found = self.peek_while(goal, foreign, || cycles() < until);
+            if found == Some(true)
                 && let Some(led) = done(*foreign)
             {
                 self.note_skim();
@@ -86,7 +90,8 @@ impl Context {
                     return Err(Error::Interrupted);
                 }
             }
-            if self.now().as_nanos() - begun >= budget {
+            let times = if found.is_some() { LOOKING } else { 1 };
+            if self.now().as_nanos() - begun >= budget.saturating_mul(times) {
                 break;
             }
             // The peer may be waiting for this very core. (With nobody else to run, this
@@ -192,22 +197,26 @@ impl Context {
     }
 
     /// The same for a leader, as long as it is worth it: until there is more to do, or its
-    /// events are there (true), or somebody else has something to do.
-    fn peek_while(&self, goal: &Goal<'_>, foreign: &mut u32, on: impl Fn() -> bool) -> bool {
+    /// events are there (true), or somebody else has something to do, or it has been long
+    /// enough. None: there is nobody to ask.
+    fn peek_while(
+        &self,
+        goal: &Goal<'_>,
+        foreign: &mut u32,
+        on: impl Fn() -> bool,
+    ) -> Option<bool> {
         loop {
             if goal.queue.len() >= goal.min {
-                return true;
+                return Some(true);
             }
             if self.posters.load(Ordering::Relaxed) > 0 {
-                return false;
+                return Some(false);
             }
             let (found, served_others) = self.skim(Some(goal.waiter));
             *foreign += u32::from(served_others);
             match found {
-                Some(true) => return true,
                 Some(false) if on() => std::hint::spin_loop(),
-                // There is nobody to ask, or it has been long enough.
-                _ => return false,
+                found => return found,
             }
         }
     }

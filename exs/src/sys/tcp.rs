@@ -111,6 +111,15 @@ pub fn reserve_port(ip: IpAddr) -> io::Result<(OwnedFd, u16)> {
     Ok((bound.into(), port))
 }
 
+/// Where both ends are on this host there is no bottleneck to find, and nobody to be fair
+/// to: takes the congestion control that does not pace (BBR does, by a timer for every
+/// 64 KiB), which every Linux has and lets anybody use. If not, it stays as it is.
+pub fn unpaced_within_host(fd: &impl AsFd, local: SocketAddr, peer: SocketAddr) {
+    if local.ip() == peer.ip() {
+        let _ = set_option(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, b"reno");
+    }
+}
+
 /// Sets TCP_NODELAY: what we write is already batched, so there is rarely a reason
 /// to let the kernel wait for more.
 pub fn no_delay(fd: &impl AsFd, on: bool) -> io::Result<()> {
@@ -373,6 +382,28 @@ mod tests {
         assert_eq!(send(&a, &[IoVec::new(b"x")], SendFlags::default()).unwrap_err().kind(), ErrorKind::BrokenPipe);
         // SAFETY: as above.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    }
+
+    #[test]
+    fn within_a_host_nobody_paces() {
+        let name = |stream: &TcpStream| {
+            let (mut name, mut len) = ([0u8; 16], socklen(16));
+            // SAFETY: the kernel writes at most `len` bytes of a live array.
+            let got = unsafe {
+                let fd = stream.as_raw_fd();
+                let to = name.as_mut_ptr().cast();
+                libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, to, &raw mut len)
+            };
+            assert_eq!(got, 0);
+            name
+        };
+        let (a, b) = pair();
+        let before = name(&b);
+        let (local, peer) = (b.local_addr().unwrap(), "192.0.2.1:9".parse().unwrap());
+        unpaced_within_host(&b, local, peer);
+        assert_eq!(name(&b), before, "another host's is the system's choice");
+        unpaced_within_host(&a, a.local_addr().unwrap(), a.peer_addr().unwrap());
+        assert!(name(&a).starts_with(b"reno\0"));
     }
 
     #[test]

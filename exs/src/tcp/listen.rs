@@ -143,6 +143,9 @@ impl SoftRnic {
         let Ok(listening) = self.listeners.get(listener) else { return };
         let deadline = now + listening.handshake_timeout;
         let _ = sys::no_delay(&stream, true);
+        if let (Ok(local), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) {
+            sys::unpaced_within_host(&stream, local, peer);
+        }
         let link = Link::new(stream, Engine::responder(), Owner::Greeting(listener));
         // Failing to register, the caller is dropped; it will see a reset.
         let Ok(id) = self.add_link(link) else { return };

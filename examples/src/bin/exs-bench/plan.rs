@@ -96,11 +96,14 @@ impl Plan {
 }
 
 fn bandwidth(size: usize) -> Case {
-    // What is in flight should neither starve the pipe nor leave the caches needlessly: 2 MiB.
+    // What is in flight should neither starve the pipe nor leave the caches needlessly. There
+    // are three buffers for each message of EXS (receives are posted ahead), and a second-level
+    // cache has a megabyte or two. (UCX's and libfabric's programs use one buffer each way.)
     let depth = match size {
-        0..=0x1_0000 => 16,
-        0x1_0001..=0x4_0000 => 8,
-        _ => 2,
+        0..=0x4000 => 16,
+        0x4001..=0x1_0000 => 8,
+        0x1_0001..=0x4_0000 => 2,
+        _ => 1,
     };
     Case { size, depth, ..usual(bytes(size), Test::Bw) }
 }

@@ -2,7 +2,7 @@
 //! once can beat.
 //!
 //! The buffers are of the kind and number that a run over EXS has: blocks in two rings of
-//! registered memory, copied one after the other.
+//! registered memory, copied one after the other; those that receive are more, as there.
 
 use exs_examples::fail::Failure;
 use exs_examples::registered::buffers;
@@ -10,6 +10,7 @@ use quanta::Instant;
 
 use crate::cli::Memcpy;
 use crate::crew::Outcome;
+use crate::exs_flow::AHEAD;
 use crate::job::{Job, Test};
 use crate::report::{Record, Report, Run};
 use crate::usage::{Since, Usage};
@@ -21,16 +22,16 @@ pub(crate) fn run(args: &Memcpy) -> Result<(), Failure> {
         let job = Job { size, depth, ..Job::new(Test::Bw) }.fit();
         job.check()?;
         let from = buffers(job.depth as usize, size)?;
-        let mut to = buffers(job.depth as usize, size)?;
+        let mut to = buffers(job.depth as usize * AHEAD, size)?;
         let since = Since::now(true)?;
         let begun = Instant::now();
         let (end, mut blocks) = (begun + args.load.duration, 0);
         while Instant::now() < end {
-            for (to, from) in to.iter_mut().zip(&from) {
+            for (to, from) in to.iter_mut().zip(from.iter().cycle()) {
                 to.copy_from_slice(std::hint::black_box(from));
                 std::hint::black_box(&to);
             }
-            blocks += u64::from(job.depth);
+            blocks += to.len() as u64;
         }
         let outcome = Outcome {
             moved: vec![(blocks, 0)],
