@@ -94,12 +94,9 @@ impl Session {
             port.free(buf);
         }
         self.end_closers();
-        if self.held > 0 && !self.holds_back() {
-            (self.posted, self.soon) = (true, true);
-        }
         // What leaves takes the rest along.
         if self.soon() {
-            (self.idle_posted, self.held) = (false, 0);
+            self.idle_posted = false;
         }
         self.posted
     }

@@ -41,6 +41,7 @@
 //!
 //! What it must never know: sockets, descriptors, threads, clocks, the RNIC's driver.
 
+mod adverts;
 mod confirm;
 mod end;
 mod error;
@@ -139,8 +140,8 @@ pub struct Session {
     urgent: bool,
     /// Something was posted that need not leave, since anything last left.
     idle_posted: bool,
-    /// ADVERTs among that which are held back, see [`Session::holds_back`].
-    held: usize,
+    /// Bytes of an ADVERT of several receives, as far as it is for the peer to say.
+    several: u32,
     /// One-sided operations go first this time.
     sided_first: bool,
 }
@@ -174,7 +175,7 @@ impl Session {
             soon: false,
             urgent: false,
             idle_posted: false,
-            held: 0,
+            several: 0,
             sided_first: false,
             cfg,
         }
@@ -203,6 +204,7 @@ impl Session {
     /// Both hellos are known.
     fn meet(&mut self, peer: &Hello) {
         let (proto, flow) = hello::machines(&self.cfg, peer);
+        self.several = if peer.features & Hello::SEVERAL != 0 { peer.slot } else { 0 };
         (self.proto, self.flow) = (Some(proto), flow);
         self.asks_close = peer.features & Hello::INVALIDATE != 0;
         self.confirms.by_message = peer.features & Hello::CONFIRM != 0;

@@ -7,8 +7,8 @@ use crate::wire::exs::{MAX_HEADER, Message, Piggyback};
 
 use crate::sys::IoVec;
 
+use super::adverts::MAX_COMPANY;
 use super::flow::Level;
-use super::proto::Proto;
 use super::sendq::{Entry, What};
 use super::{OpError, Port, Session};
 
@@ -28,6 +28,8 @@ pub(super) struct Outbox {
     pub(super) ack_due: bool,
     pub(super) ping_due: bool,
     pub(super) pong_due: bool,
+    /// Receives that the ADVERT under way has taken along.
+    pub(super) further: usize,
     /// For the counters: something waits already.
     credit_stall: bool,
     queue_stall: bool,
@@ -41,9 +43,14 @@ impl Outbox {
 
     /// ADVERTs wait to leave, besides `message`, which leaves now.
     fn has_adverts(&self, message: Message) -> bool {
-        // An ADVERT that leaves is the first here.
-        let skip = usize::from(matches!(message, Message::Advert(_)));
+        // An ADVERT that leaves is the first here, and these are what it takes along.
+        let skip = if matches!(message, Message::Advert(_)) { 1 + self.further } else { 0 };
         self.rx.iter().skip(skip).any(|m| matches!(m, Message::Advert(_)))
+    }
+
+    /// Nothing is due but what waits for the receiving half.
+    pub(super) fn only_rx(&self) -> bool {
+        self.tx.is_empty() && !self.ready_due && !self.ack_due && !self.ping_due && !self.pong_due
     }
 
     /// No message is due at all.
@@ -56,11 +63,6 @@ impl Outbox {
         *self = Outbox::default();
     }
 }
-
-/// With fewer ADVERTs left, or for fewer bytes (small, so that the simulation gets
-/// there), the peer might have to wait for those that are held back.
-const HOLD_COUNT: usize = 4;
-const HOLD_BYTES: u64 = if cfg!(test) { 64 } else { 256 << 10 };
 
 /// ADVERTs and the like that wait here; more stay in the machine.
 pub(super) const RX_QUEUE: usize = 64;
@@ -190,42 +192,34 @@ impl Session {
         // must take nothing along that we owe, nor may what waits behind it wait for
         // that (`may_send`).
         let small = matches!(message, Message::Advert(a) if a.len <= self.cfg.inline_max);
-        let held = !small && matches!(message, Message::Advert(_)) && self.holds_back();
-        let idle = (small || held) && !pressing && !self.flow.must_return();
+        let idle = small && !pressing && !self.flow.must_return();
         // What may wait for company does: it might wake a peer for nothing.
         let alone = !relaxed || message == Message::Credit;
+        let (behind, extra) = self.out.company(message);
+        let behind = &behind[..extra];
         if what == What::Message && alone && !self.idle_posted {
-            let sent = port.send_now(&IoVec::EMPTY, &mut |head| self.header(message, head));
+            let payload = IoVec::new(behind);
+            let sent = port.send_now(&payload, &mut |head| self.header(message, head));
             if self.note_passed(sent, !relaxed) {
                 return true;
             }
         }
-        let mut head = [0; MAX_HEADER];
+        let mut first = [0; MAX_HEADER];
         let len = match idle {
-            true => self.header_with(message, Piggyback::default(), &mut head),
-            false => self.header(message, &mut head),
+            true => self.header_with(message, Piggyback::default(), &mut first),
+            false => self.header(message, &mut first),
         };
+        let mut head = [0; MAX_HEADER + MAX_COMPANY];
+        head[..len].copy_from_slice(&first[..len]);
+        head[len..len + extra].copy_from_slice(behind);
+        let len = len + extra;
         let signalled = what != What::Message;
         let wr = Wr { op, head: &head[..len], sges: &[], file: None, inline: false, signalled };
         let sent = self.post_wr(port, wr, what.into());
         self.urgent |= sent && !relaxed;
         self.soon |= sent && !idle;
         self.idle_posted |= sent && idle;
-        self.held += usize::from(sent && idle && held);
         sent
-    }
-
-    /// ADVERTs wait for company as long as the peer has twice as many unused ones that it
-    /// knows of, and enough for a while: one doorbell serves them all. Looked at again
-    /// with every message of the peer's, so before it has used them up they leave.
-    pub(super) fn holds_back(&self) -> bool {
-        let Some(Proto::Stream(stream)) = &self.proto else { return false };
-        let (shown, bytes) = stream.rx.shown();
-        let unknown = self.held + self.out.rx.len();
-        let known = shown.saturating_sub(unknown);
-        // The average serves: receives of one stream are alike as a rule.
-        let left = if shown == 0 { 0 } else { bytes / shown as u64 * known as u64 };
-        known >= HOLD_COUNT && known >= 2 * unknown && left >= HOLD_BYTES
     }
 
     /// Sends what waits, as far as it may leave. Nothing of the outgoing direction
@@ -238,12 +232,19 @@ impl Session {
             self.out.ready_due = false;
         }
         while let Some(message) = self.out.rx.front().copied() {
-            if !self.say(port, message, Level::Control) {
+            if self.gathers() {
+                break;
+            }
+            let most = if self.is_large(&message) { self.most_further(port) } else { 0 };
+            self.out.further = self.out.further_of_first(most);
+            let said = self.say(port, message, Level::Control);
+            let count = 1 + std::mem::take(&mut self.out.further);
+            if !said {
                 return;
             }
-            self.out.rx.pop_front();
+            self.out.rx.drain(..count);
             if matches!(message, Message::Advert(_) | Message::PacketAdvert { .. }) {
-                self.counters.adverts_sent += 1;
+                self.counters.adverts_sent += count as u64;
             }
         }
         while self.job.is_none()

@@ -3,7 +3,7 @@
 use crate::ids::Outcome;
 use crate::mem::{Access, Key, Segment};
 use crate::rnic::{Mr, RnicError};
-use crate::stream::{Advert, RemoteRing};
+use crate::stream::RemoteRing;
 use crate::time::Time;
 use crate::packet::PacketAdvert;
 use crate::wire::exs::{Immediate, MAX_HEADER, Message};
@@ -31,7 +31,7 @@ pub(super) enum Came<'a> {
 }
 
 impl Came<'_> {
-    fn len(self) -> usize {
+    pub(super) fn len(self) -> usize {
         match self {
             Came::Memory(seg) => seg.len(),
             Came::Copy(bytes) => bytes.len(),
@@ -90,6 +90,9 @@ impl Session {
                     return Ok(None);
                 }
                 self.handle(now, message)?;
+                if let Message::Advert(first) = message {
+                    self.handle_further(first, came, header)?;
+                }
                 Ok(Some(header))
             });
         match handled {
@@ -188,19 +191,7 @@ impl Session {
     /// Messages that only one of the protocols has.
     fn handle_own(&mut self, now: Time, message: Message) -> Result<(), Violation> {
         match (&mut self.proto, message) {
-            (Some(Proto::Stream(s)), Message::Advert(a)) => {
-                let advert = Advert {
-                    seq: a.seq,
-                    phase: a.phase,
-                    addr: a.addr,
-                    key: a.key,
-                    len: a.len,
-                    waitall: a.waitall,
-                    invalidate: a.invalidate,
-                };
-                self.counters.adverts_received += 1;
-                s.tx.handle_advert(advert)?;
-            }
+            (Some(Proto::Stream(_)), Message::Advert(a)) => self.handle_advert(a)?,
             (Some(Proto::Stream(s)), Message::RingReq) => s.rx.handle_ring_request()?,
             (Some(Proto::Stream(s)), Message::RingRelease) => s.rx.handle_ring_release()?,
             (Some(Proto::Stream(s)), Message::Ring { addr, key }) => {

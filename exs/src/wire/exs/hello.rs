@@ -139,6 +139,8 @@ impl HelloError {
 impl Hello {
     /// Feature of both: an ADVERT may ask the sender to close its window.
     pub const INVALIDATE: u32 = 1;
+    /// Feature of both: an ADVERT may be of several receives.
+    pub const SEVERAL: u32 = 1 << 1;
     /// Feature: WRITEs towards this side are to be confirmed by CONFIRM, which it
     /// answers, and not by READs of no bytes. Unlike most it speaks of one side only.
     pub const CONFIRM: u32 = 1 << 16;

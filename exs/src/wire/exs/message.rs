@@ -36,6 +36,9 @@
 //! | 35   | PACKET_DATA  |             |       |            | len          | total   |      |            |
 //!
 //! A field that a kind does not use is 0, and is checked to be.
+//!
+//! Behind an ADVERT further receives may follow, of 16 bytes each: address, key, length. All
+//! else is as in the ADVERT, but the position, which is that behind the receive before.
 
 use super::{MessageError, MessageKind, be16, be32, be64, field};
 
@@ -43,6 +46,10 @@ use super::{MessageError, MessageKind, be16, be32, be64, field};
 pub const COMMON_HEADER: usize = 16;
 /// Room for the longest header (that of PACKET_ADVERT, 44 bytes).
 pub const MAX_HEADER: usize = 48;
+/// Bytes of each further receive behind an ADVERT ([`AdvertRepr::parse_further`]).
+pub const FURTHER: usize = 16;
+/// How many of them there are at most.
+pub const MAX_FURTHER: usize = 13;
 
 /// What every message carries besides its own content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -295,7 +302,8 @@ impl Message {
     }
 
     /// Reads a message: the message, its piggyback, and the length of its header,
-    /// behind which [`Message::inline_len`] bytes of data follow and nothing else.
+    /// behind which [`Message::inline_len`] bytes of data follow and nothing else, but for
+    /// the further receives of an ADVERT.
     pub fn parse(bytes: &[u8]) -> Result<(Message, Piggyback, usize), MessageError> {
         Message::parse_prefix(bytes, bytes.len())
     }
@@ -332,10 +340,46 @@ impl Message {
         raw.check(kind)?;
         let message = raw.into_message(kind);
         let expected = header as u64 + u64::from(message.inline_len());
-        if message_len as u64 != expected {
+        let behind = (message_len as u64).saturating_sub(expected);
+        let further = kind == MessageKind::Advert
+            && behind <= (MAX_FURTHER * FURTHER) as u64
+            && behind.is_multiple_of(FURTHER as u64);
+        if message_len as u64 != expected && !further {
             return Err(MessageError::Length { kind, len: message_len, expected });
         }
         Ok((message, pb, header))
+    }
+}
+
+impl AdvertRepr {
+    /// The receive that follows this one in the stream, as it stands behind an ADVERT: its
+    /// address, key and length; all else is this one's.
+    pub fn parse_further(&self, bytes: &[u8; FURTHER]) -> Result<AdvertRepr, MessageError> {
+        let [a, b, c, d, e, f, g, h, key @ .., l, m, n, o] = *bytes;
+        let addr = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+        let (key, len) = (u32::from_be_bytes(key), u32::from_be_bytes([l, m, n, o]));
+        if addr.checked_add(len.into()).is_none() {
+            return Err(MessageError::Wraps { addr, len: len.into() });
+        }
+        Ok(AdvertRepr { seq: self.end(), addr, key, len, ..*self })
+    }
+
+    /// The stream position behind it.
+    fn end(&self) -> u64 {
+        self.seq.wrapping_add(self.len.into())
+    }
+
+    /// How `next` is written behind this one, if it follows it and is of its kind.
+    pub fn emit_further(&self, next: &AdvertRepr) -> Option<[u8; FURTHER]> {
+        let AdvertRepr { addr, key, len, .. } = *next;
+        if *next != (AdvertRepr { seq: self.end(), addr, key, len, ..*self }) {
+            return None;
+        }
+        let mut out = [0; FURTHER];
+        out[..8].copy_from_slice(&addr.to_be_bytes());
+        out[8..12].copy_from_slice(&key.to_be_bytes());
+        out[12..].copy_from_slice(&len.to_be_bytes());
+        Some(out)
     }
 }
 

@@ -34,7 +34,9 @@ pub use hello::{
 };
 pub use immediate::Immediate;
 pub use kind::{MessageError, MessageKind};
-pub use message::{AdvertRepr, COMMON_HEADER, MAX_HEADER, Message, Piggyback};
+pub use message::{
+    AdvertRepr, COMMON_HEADER, FURTHER, MAX_FURTHER, MAX_HEADER, Message, Piggyback,
+};
 
 /// `N` bytes at `at`, if they are there.
 fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {

@@ -200,6 +200,48 @@ fn message_lengths_are_exact() {
     }
 }
 
+/// Thirteen receives at most behind an ADVERT, and nothing else.
+#[test]
+fn further_receives_behind_an_advert() {
+    let first = AdvertRepr {
+        seq: u64::MAX - 1, phase: 4, addr: 1, key: 2, len: 5, waitall: true, invalidate: true,
+    };
+    let next = AdvertRepr { seq: 3, addr: 0x2122_2324_2526_2728, key: 0x3132_3334, len: 7, ..first };
+    let raw: [u8; FURTHER] = [
+        0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x31, 0x32, 0x33, 0x34, 0, 0, 0, 7,
+    ];
+    assert_eq!(first.emit_further(&next), Some(raw));
+    assert_eq!(first.parse_further(&raw), Ok(next));
+    for other in [
+        AdvertRepr { seq: 4, ..next },
+        AdvertRepr { phase: 6, ..next },
+        AdvertRepr { waitall: false, ..next },
+        AdvertRepr { invalidate: false, ..next },
+    ] {
+        assert_eq!(first.emit_further(&other), None, "{other:?}");
+    }
+    let mut wraps = [0xFF; FURTHER];
+    wraps[12..].copy_from_slice(&[0, 0, 0, 1]);
+    let error = MessageError::Wraps { addr: u64::MAX, len: 1 };
+    assert_eq!(first.parse_further(&wraps), Err(error));
+
+    let message = Message::Advert(first);
+    let header = message_bytes(&message, PB);
+    for n in 0..=MAX_FURTHER + 1 {
+        for odd in [0, 1, 15] {
+            let mut bytes = header.clone();
+            bytes.extend(raw.repeat(n));
+            bytes.resize(bytes.len() + odd, 0);
+            let parsed = Message::parse(&bytes);
+            if odd == 0 && n <= MAX_FURTHER {
+                assert_eq!(parsed, Ok((message, PB, header.len())));
+            } else {
+                assert!(matches!(parsed, Err(MessageError::Length { .. })), "{n} and {odd} bytes");
+            }
+        }
+    }
+}
+
 #[test]
 fn message_errors() {
     let with = |m: Message, at: usize, value: u8| {
@@ -303,7 +345,9 @@ proptest! {
     fn message_parse_is_the_inverse_of_emit(bytes in any_bytes()) {
         if let Ok((m, pb, header)) = Message::parse(&bytes) {
             prop_assert_eq!(&message_bytes(&m, pb)[..], &bytes[..header]);
-            prop_assert_eq!(bytes.len(), header + m.inline_len() as usize);
+            let behind = bytes.len() - header - m.inline_len() as usize;
+            let further = m.kind() == MessageKind::Advert && behind.is_multiple_of(FURTHER);
+            prop_assert!(behind == 0 || further);
         }
     }
 
