@@ -146,17 +146,19 @@ impl TxBatch {
         self.ends.push(self.len);
     }
 
-    /// Some bytes have left.
+    /// Some bytes have left: the memory of whole pieces is let go, as what follows them may
+    /// wait while their WR is complete, and its buffer the user's again.
     pub(super) fn advance(&mut self, bytes: usize) {
         debug_assert!(bytes <= self.len - self.gone, "the driver sent more than it was given");
         let mut left = bytes.min(self.len - self.gone);
         self.gone += left;
-        while let Some(piece) = self.pieces.get(self.next) {
+        while let Some(piece) = self.pieces.get_mut(self.next) {
             let rest = piece.len() - self.skip;
             if left < rest {
                 self.skip += left;
                 break;
             }
+            *piece = Piece::Zeros { len: piece.len() };
             left -= rest;
             self.next += 1;
             self.skip = 0;

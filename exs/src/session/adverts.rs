@@ -80,6 +80,12 @@ impl Session {
             && self.out.rx.iter().all(|m| self.is_large(m))
     }
 
+    /// No message is waiting that data must not overtake: ADVERTs that gather wait for
+    /// others of their direction, not for room.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.out.is_flushed() || self.out.tx_is_flushed() && self.gathers()
+    }
+
     /// An ADVERT that data will not ride in the announcement for.
     pub(super) fn is_large(&self, message: &Message) -> bool {
         matches!(message, Message::Advert(a) if a.len > self.cfg.inline_max)

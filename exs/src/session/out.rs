@@ -38,7 +38,12 @@ pub(super) struct Outbox {
 impl Outbox {
     /// No message is waiting that data must not overtake.
     pub(super) fn is_flushed(&self) -> bool {
-        self.rx.is_empty() && self.tx.is_empty() && !self.ready_due
+        self.rx.is_empty() && self.tx_is_flushed()
+    }
+
+    /// But for what waits for the receiving half.
+    pub(super) fn tx_is_flushed(&self) -> bool {
+        self.tx.is_empty() && !self.ready_due
     }
 
     /// ADVERTs wait to leave, besides `message`, which leaves now.
@@ -50,7 +55,7 @@ impl Outbox {
 
     /// Nothing is due but what waits for the receiving half.
     pub(super) fn only_rx(&self) -> bool {
-        self.tx.is_empty() && !self.ready_due && !self.ack_due && !self.ping_due && !self.pong_due
+        self.tx_is_flushed() && !self.ack_due && !self.ping_due && !self.pong_due
     }
 
     /// No message is due at all.

@@ -34,7 +34,7 @@ impl Session {
         let Ok(len) = u32::try_from(payload.len()) else { return Passed::No };
         // (What has ended is told of first.)
         let free = self.sends.is_empty() && self.done.is_empty() && self.job.is_none();
-        if !free || !self.out.is_flushed() || !self.is_open() || !self.flow.may(Level::Data) || self.idle_posted {
+        if !free || !self.is_flushed() || !self.is_open() || !self.flow.may(Level::Data) || self.idle_posted {
             return Passed::No;
         }
         let sent = port.send_now(payload, &mut |head| {

@@ -117,6 +117,34 @@ fn adverts_leave_in_company() {
     assert_eq!(p.session(0).counters().tx_direct, 11 * 200);
 }
 
+/// ADVERTs that wait for company at both ends keep no data from going.
+#[test]
+fn data_go_both_ways_while_adverts_gather() {
+    let mut p = Pair::new(SessionConfig { inline_max: 0, keepalive: None, ring_idle: None, ..cfg() }, false);
+    for side in [0, 1] {
+        for op in 0..8 {
+            p.recv(side, op, 1_000, RecvOpts::default());
+        }
+    }
+    p.run();
+    for op in 0..100 {
+        for side in [0, 1] {
+            p.send(side, 1_000 + op, 1_000);
+        }
+        p.run_for(Duration::from_millis(10));
+        for side in [0, 1] {
+            let mut ops = [p.done(side), p.done(side)].map(|d| d.expect("both have ended").op);
+            ops.sort_unstable();
+            assert_eq!(ops, [op, 1_000 + op], "side {side}");
+            p.recv(side, 8 + op, 1_000, RecvOpts::default());
+        }
+    }
+    p.run();
+    let c = *p.session(0).counters();
+    assert_eq!((c.tx_direct, c.tx_indirect), (100_000, 0));
+    assert!(c.messages_sent < 160, "{} messages for 100 of data and 107 ADVERTs", c.messages_sent);
+}
+
 /// A sender that always has more, and a receiver whose ADVERTs wait for credits: once that had
 /// it by the ring, it went on so for ever.
 #[test]

@@ -193,7 +193,7 @@ impl Session {
         !self.sends.is_empty()
             || !self.sided.is_empty()
             || self.ending.closing
-            || !self.out.is_flushed()
+            || !self.is_flushed()
             || self.grace_end().is_some()
     }
 

@@ -25,7 +25,7 @@ impl Session {
             if self.job.is_some() {
                 self.drive_job(port);
             }
-            let free = self.job.is_none() && self.out.is_flushed();
+            let free = self.job.is_none() && self.is_flushed();
             let can = free && self.wants_transfer() && self.may_send(Level::Data);
             let Some(step) = self.proto.as_mut().and_then(|p| p.tx_step(can)) else { break };
             self.tx_step(port, step);
