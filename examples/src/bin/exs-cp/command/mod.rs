@@ -71,14 +71,16 @@ struct Work<T> {
 impl<T> Queue<T> {
     /// All of it.
     pub(crate) fn of(items: impl IntoIterator<Item = T>) -> Queue<T> {
-        let work = Work { items: items.into_iter().collect(), closed: true };
-        Queue { work: Mutex::new(work), changed: Condvar::new() }
+        Queue::with(items.into_iter().collect(), true)
     }
 
     /// Work will be put here, until it is closed.
     pub(crate) fn open() -> Queue<T> {
-        let work = Work { items: VecDeque::new(), closed: false };
-        Queue { work: Mutex::new(work), changed: Condvar::new() }
+        Queue::with(VecDeque::new(), false)
+    }
+
+    fn with(items: VecDeque<T>, closed: bool) -> Queue<T> {
+        Queue { work: Mutex::new(Work { items, closed }), changed: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Work<T>> {
