@@ -20,31 +20,33 @@ const HOLD_BYTES: u64 = if cfg!(test) { 64 } else { 256 << 10 };
 /// Bytes of the receives that an ADVERT takes along.
 pub(super) const MAX_COMPANY: usize = MAX_FURTHER * FURTHER;
 
-impl Outbox {
-    /// Receives that the ADVERT in front can take along.
-    pub(super) fn further_of_first(&self, most: usize) -> usize {
-        let Some(Message::Advert(mut last)) = self.rx.front().copied() else { return 0 };
-        let follows = |next: &&Message| {
-            let Message::Advert(next) = **next else { return false };
-            let follows = last.emit_further(&next).is_some();
-            last = next;
-            follows
-        };
-        self.rx.iter().skip(1).take(most).take_while(follows).count()
-    }
+/// What stands behind an ADVERT that leaves: the receives that it takes along.
+pub(super) struct Company {
+    bytes: [u8; MAX_COMPANY],
+    pub(super) count: usize,
+}
 
-    /// These as they stand behind the ADVERT that leaves; and how many bytes that is.
-    pub(super) fn company(&self, message: Message) -> ([u8; MAX_COMPANY], usize) {
-        let (mut out, mut len) = ([0; MAX_COMPANY], 0);
-        let Message::Advert(mut last) = message else { return (out, 0) };
-        for next in self.rx.iter().skip(1).take(self.further) {
-            let Message::Advert(next) = *next else { break };
-            let Some(raw) = last.emit_further(&next) else { break };
-            out[len..len + FURTHER].copy_from_slice(&raw);
-            len += FURTHER;
+impl Company {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.count * FURTHER]
+    }
+}
+
+impl Outbox {
+    /// Takes the receives off that `message` can take along, `most` of them at most.
+    pub(super) fn take_company(&mut self, message: Message, most: usize) -> Company {
+        let mut company = Company { bytes: [0; MAX_COMPANY], count: 0 };
+        let Message::Advert(mut last) = message else { return company };
+        while company.count < most
+            && let Some(Message::Advert(next)) = self.rx.front().copied()
+            && let Some(raw) = last.emit_further(&next)
+        {
+            self.rx.pop_front();
+            company.bytes[company.count * FURTHER..][..FURTHER].copy_from_slice(&raw);
+            company.count += 1;
             last = next;
         }
-        (out, len)
+        company
     }
 }
 
@@ -63,7 +65,10 @@ impl Session {
     }
 
     /// Receives that an ADVERT may take along, by what the peer's slots and the port take.
-    pub(super) fn most_further(&self, port: &dyn Port) -> usize {
+    pub(super) fn most_further(&self, message: Message, port: &dyn Port) -> usize {
+        if !self.is_large(&message) {
+            return 0;
+        }
         let most = port.caps().max_inline.min(index(self.several));
         (most.saturating_sub(MessageKind::Advert.header_len()) / FURTHER).min(MAX_FURTHER)
     }

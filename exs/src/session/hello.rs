@@ -14,7 +14,7 @@ pub(super) fn ours(cfg: &SessionConfig) -> Hello {
     Hello {
         versions: VERSIONS,
         kind: cfg.kind,
-        features: Hello::INVALIDATE | Hello::SEVERAL | if cfg.confirm { Hello::CONFIRM } else { 0 },
+        features: cfg.features | if cfg.confirm { Hello::CONFIRM } else { 0 },
         credits: cfg.credits,
         slot: cfg.slot,
         ring: cfg.ring,

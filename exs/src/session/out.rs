@@ -28,8 +28,6 @@ pub(super) struct Outbox {
     pub(super) ack_due: bool,
     pub(super) ping_due: bool,
     pub(super) pong_due: bool,
-    /// Receives that the ADVERT under way has taken along.
-    pub(super) further: usize,
     /// For the counters: something waits already.
     credit_stall: bool,
     queue_stall: bool,
@@ -46,11 +44,9 @@ impl Outbox {
         self.tx.is_empty() && !self.ready_due
     }
 
-    /// ADVERTs wait to leave, besides `message`, which leaves now.
-    fn has_adverts(&self, message: Message) -> bool {
-        // An ADVERT that leaves is the first here, and these are what it takes along.
-        let skip = if matches!(message, Message::Advert(_)) { 1 + self.further } else { 0 };
-        self.rx.iter().skip(skip).any(|m| matches!(m, Message::Advert(_)))
+    /// ADVERTs wait to leave.
+    fn has_adverts(&self) -> bool {
+        self.rx.iter().any(|m| matches!(m, Message::Advert(_)))
     }
 
     /// Nothing is due but what waits for the receiving half.
@@ -152,7 +148,7 @@ impl Session {
     /// the ADVERTs find it gone: with few credits a busy stream would never turn direct.
     pub(super) fn header(&mut self, message: Message, head: &mut [u8; MAX_HEADER]) -> usize {
         let mut freed = 0;
-        if !self.out.has_adverts(message) {
+        if !self.out.has_adverts() {
             freed = self.proto.as_mut().map_or(0, |p| p.take_freed());
             self.out.ack_due = false;
         }
@@ -173,14 +169,15 @@ impl Session {
 
     /// Sends a message without data, if it may leave.
     pub(super) fn say(&mut self, port: &mut dyn Port, message: Message, level: Level) -> bool {
-        self.say_with(port, message, level, What::Message, Wr::SEND)
+        self.say_with(port, (message, &[]), level, What::Message, Wr::SEND)
     }
 
-    /// As `say`, for the message that ends something (`what`), which is then told.
+    /// As `say`, for the message that ends something (`what`), which is then told, or has
+    /// something behind it.
     pub(super) fn say_with(
         &mut self,
         port: &mut dyn Port,
-        message: Message,
+        (message, behind): (Message, &[u8]),
         level: Level,
         what: What,
         op: SendOp,
@@ -200,8 +197,6 @@ impl Session {
         let idle = small && !pressing && !self.flow.must_return();
         // What may wait for company does: it might wake a peer for nothing.
         let alone = !relaxed || message == Message::Credit;
-        let (behind, extra) = self.out.company(message);
-        let behind = &behind[..extra];
         if what == What::Message && alone && !self.idle_posted {
             let payload = IoVec::new(behind);
             let sent = port.send_now(&payload, &mut |head| self.header(message, head));
@@ -216,8 +211,8 @@ impl Session {
         };
         let mut head = [0; MAX_HEADER + MAX_COMPANY];
         head[..len].copy_from_slice(&first[..len]);
-        head[len..len + extra].copy_from_slice(behind);
-        let len = len + extra;
+        head[len..len + behind.len()].copy_from_slice(behind);
+        let len = len + behind.len();
         let signalled = what != What::Message;
         let wr = Wr { op, head: &head[..len], sges: &[], file: None, inline: false, signalled };
         let sent = self.post_wr(port, wr, what.into());
@@ -236,20 +231,9 @@ impl Session {
             }
             self.out.ready_due = false;
         }
-        while let Some(message) = self.out.rx.front().copied() {
-            if self.gathers() {
-                break;
-            }
-            let most = if self.is_large(&message) { self.most_further(port) } else { 0 };
-            self.out.further = self.out.further_of_first(most);
-            let said = self.say(port, message, Level::Control);
-            let count = 1 + std::mem::take(&mut self.out.further);
-            if !said {
+        while !self.out.rx.is_empty() && !self.gathers() {
+            if !self.may_send(Level::Control) || !self.say_next_of_rx(port) {
                 return;
-            }
-            self.out.rx.drain(..count);
-            if matches!(message, Message::Advert(_) | Message::PacketAdvert { .. }) {
-                self.counters.adverts_sent += count as u64;
             }
         }
         while self.job.is_none()
@@ -269,9 +253,22 @@ impl Session {
         }
     }
 
+    /// The next message about data that come, which may leave: an ADVERT takes others along.
+    /// (What the port refuses is lost, and the connection with it.)
+    fn say_next_of_rx(&mut self, port: &mut dyn Port) -> bool {
+        let Some(message) = self.out.rx.pop_front() else { return false };
+        let most = self.most_further(message, port);
+        let company = self.out.take_company(message, most);
+        if matches!(message, Message::Advert(_) | Message::PacketAdvert { .. }) {
+            self.counters.adverts_sent += 1 + company.count as u64;
+        }
+        let whole = (message, company.bytes());
+        self.say_with(port, whole, Level::Control, What::Message, Wr::SEND)
+    }
+
     /// Returns credits and acknowledges ring space, if no other message has done so.
     pub(super) fn flush_debts(&mut self, port: &mut dyn Port) {
-        if self.out.ack_due && !self.out.has_adverts(Message::Credit) {
+        if self.out.ack_due && !self.out.has_adverts() {
             self.say(port, Message::Credit, Level::Control);
         }
         if self.flow.must_return() {

@@ -117,6 +117,27 @@ fn adverts_leave_in_company() {
     assert_eq!(p.session(0).counters().tx_direct, 11 * 200);
 }
 
+/// To a peer that does not know of several receives in an ADVERT they go one by one, and at once.
+#[test]
+fn adverts_leave_alone_to_an_older_peer() {
+    let cfg = SessionConfig {
+        features: Hello::INVALIDATE, inline_max: 0, credits: 64, keepalive: None, ring_idle: None, ..cfg()
+    };
+    let mut p = Pair::new(cfg, false);
+    for op in 0..12 {
+        p.recv(1, op, 200, RecvOpts::default());
+        p.run();
+        assert_eq!(p.session(1).counters().adverts_sent, op + 1);
+    }
+    // (And the responder's first one, which the handshake is.)
+    assert!((12..=13).contains(&p.frames(0)), "{} messages for 12 ADVERTs", p.frames(0));
+    for op in 0..12 {
+        p.send(0, 1000 + op, 200);
+    }
+    p.run();
+    assert_eq!(p.session(0).counters().tx_direct, 12 * 200);
+}
+
 /// ADVERTs that wait for company at both ends keep no data from going.
 #[test]
 fn data_go_both_ways_while_adverts_gather() {

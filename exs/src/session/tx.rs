@@ -233,7 +233,7 @@ impl Session {
         let what = What::Chunk { op: job.op, len: job.len };
         let invalidate = Some(job.rkey).filter(|_| job.close && job.off == job.end);
         let op = SendOp::Send { invalidate, solicited: false };
-        if !self.say_with(port, message, Level::Control, what, op) {
+        if !self.say_with(port, (message, &[]), Level::Control, what, op) {
             self.unposted(job.op);
             return false;
         }

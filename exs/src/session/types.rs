@@ -6,7 +6,7 @@ use crate::ids::OpId;
 use crate::mem::{Access, Key, Segment};
 use crate::rnic::{Caps, Disconnect, FileRange, HEAD, Mr, Passed, RnicError, SendWr, Sge};
 use crate::sys::IoVec as Bytes;
-use crate::wire::exs::SocketKind;
+use crate::wire::exs::{Hello, SocketKind};
 
 use super::OpError;
 
@@ -199,6 +199,9 @@ pub struct SessionConfig {
     /// Our RNIC does not answer READs of no bytes rightly (`Caps::empty_reads`): the
     /// peer is to confirm its WRITEs by messages (`confirm.rs`).
     pub confirm: bool,
+    /// What is offered in the hello of [`Hello::FEATURES`]: with less, this side is to its peer
+    /// as one of a build before it (for tests).
+    pub features: u32,
     /// Use this style of announcement whatever the RNIC can do (for tests).
     pub force_announce: Option<Announce>,
 }
@@ -222,6 +225,7 @@ impl Default for SessionConfig {
             handshake_timeout: Duration::from_secs(10),
             ring_idle: Some(Duration::from_secs(30)),
             confirm: false,
+            features: Hello::FEATURES,
             force_announce: None,
         }
     }

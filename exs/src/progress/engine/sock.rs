@@ -18,7 +18,7 @@ use crate::progress::route::Route;
 use crate::rnic::{Caps, ConnReq, Listener, Qp};
 use crate::session::{Buf, Counters, OpError, Session, SessionConfig};
 use crate::time::Time;
-use crate::wire::exs::SocketKind;
+use crate::wire::exs::{Hello, SocketKind};
 
 /// Where a socket is in its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,6 +170,7 @@ impl Sock {
             handshake_timeout: self.opts.connect_timeout.max(Duration::from_millis(1)),
             ring_idle: Some(Duration::from_secs(30)),
             confirm: !caps.empty_reads,
+            features: Hello::FEATURES,
             force_announce: None,
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::rnic::Caps;
 use crate::session::{Announce, SessionConfig};
 use crate::time::Time;
-use crate::wire::exs::SocketKind;
+use crate::wire::exs::{Hello, SocketKind};
 
 use super::rng::Rng;
 
@@ -67,6 +67,7 @@ impl Plan {
             handshake_timeout: Duration::from_secs(5),
             ring_idle: rng.one_in(2).then(|| Duration::from_millis(rng.range(1, 20))),
             confirm: rng.one_in(2),
+            features: rng.pick(&[Hello::FEATURES, Hello::FEATURES, Hello::INVALIDATE, 0]),
             force_announce: rng.one_in(3).then_some(Announce::WriteSend),
         };
         let mut cfg = [cfg(), cfg()];

@@ -141,6 +141,8 @@ impl Hello {
     pub const INVALIDATE: u32 = 1;
     /// Feature of both: an ADVERT may be of several receives.
     pub const SEVERAL: u32 = 1 << 1;
+    /// The features of both that this build has.
+    pub const FEATURES: u32 = Hello::INVALIDATE | Hello::SEVERAL;
     /// Feature: WRITEs towards this side are to be confirmed by CONFIRM, which it
     /// answers, and not by READs of no bytes. Unlike most it speaks of one side only.
     pub const CONFIRM: u32 = 1 << 16;
