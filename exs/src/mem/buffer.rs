@@ -311,11 +311,15 @@ impl Buffer {
 
     /// The window, for the kernel to read or to be copied.
     pub(crate) fn io_vec(&self) -> IoVec<'_> {
-        let all = self.shared.region.as_ptr();
-        // SAFETY: the window is inside of the region, by invariant.
-        let start = unsafe { all.add(self.start) };
         // SAFETY: mapped for as long as `self` is borrowed (the Arc).
-        unsafe { IoVec::from_raw(start, self.end - self.start) }
+        unsafe { IoVec::from_raw(self.start(), self.end - self.start) }
+    }
+
+    /// The window's first byte. `end - start` bytes from here on lie inside of the region,
+    /// which is mapped for as long as `self` lives.
+    fn start(&self) -> *mut u8 {
+        // SAFETY: the window is inside of the region, by invariant.
+        unsafe { self.shared.region.as_ptr().add(self.start) }
     }
 
     /// The whole region the buffer lies in, as a segment.
@@ -363,21 +367,18 @@ impl Drop for Buffer {
 impl Deref for Buffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        let seg = self.segment();
-        // SAFETY: in bounds and mapped (the segment; `self.shared` keeps the
-        // region beyond it); initialised (zeroed pages or a vector's bytes); no
-        // one writes while the buffer is in the program's hands (module essay),
-        // and the borrow of `self` keeps it there.
-        unsafe { std::slice::from_raw_parts(seg.as_ptr(), seg.len()) }
+        // SAFETY: in bounds and mapped (`as_ptr`); initialised (zeroed pages or a
+        // vector's bytes); no one writes while the buffer is in the program's hands
+        // (module essay), and the borrow of `self` keeps it there.
+        unsafe { std::slice::from_raw_parts(self.start(), self.end - self.start) }
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let seg = self.segment();
         // SAFETY: as for `deref`; exclusive because the lease is and `self` is
         // borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(seg.as_ptr(), seg.len()) }
+        unsafe { std::slice::from_raw_parts_mut(self.start(), self.end - self.start) }
     }
 }
 

@@ -219,7 +219,12 @@ impl Context {
             self.keeps.store(keeps, Ordering::Relaxed);
         }
         self.watches_kernel.store(engine.waits_for_reactor(), Ordering::Relaxed);
-        let wake = std::mem::take(&mut engine.wake);
+        let is_me = |w: &Arc<Waiter>| me.is_some_and(|me| std::ptr::eq(me, &**w));
+        engine.wake.retain(|w| !is_me(w));
+        let wake = match engine.wake.is_empty() {
+            true => Vec::new(), // and the room for the next ones stays
+            false => std::mem::take(&mut engine.wake),
+        };
         let asleep = self.asleep_until.load(Ordering::SeqCst);
         // Another thread sleeps in the reactor: what this turn began must wake it too. A
         // device may have had nothing to wait for when that thread fell asleep (no send
@@ -230,7 +235,7 @@ impl Context {
                 || engine.next_deadline().is_some_and(|t| t.as_nanos() < asleep));
         drop(engine);
         let mut others = false;
-        for w in wake.iter().filter(|w| !me.is_some_and(|me| std::ptr::eq(me, &***w))) {
+        for w in &wake {
             others |= self.lead.wake_waiter(w);
         }
         if hurry {

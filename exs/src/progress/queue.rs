@@ -61,8 +61,10 @@ pub struct QueueCore {
     /// Events in the queue. Read without the lock by threads about to wait: they are among
     /// the waiters by then, so an event that they do not see wakes them.
     len: AtomicUsize,
-    /// Operations in flight plus events not yet dequeued.
-    reserved: AtomicUsize,
+    /// Places that were ever booked, and that came free again (written under the lock):
+    /// between them lie the operations in flight and the events not yet dequeued.
+    booked: AtomicUsize,
+    freed: AtomicUsize,
     depth: AtomicUsize,
     wait: AtomicU8,
     /// Adaptive waits: how often in a row spinning was in vain.
@@ -85,7 +87,8 @@ impl QueueCore {
         let queue = QueueCore {
             inner: Mutex::default(),
             len: AtomicUsize::new(0),
-            reserved: AtomicUsize::new(0),
+            booked: AtomicUsize::new(0),
+            freed: AtomicUsize::new(0),
             depth: AtomicUsize::new(opts.depth),
             wait: AtomicU8::new(0),
             vain_spins: AtomicU32::new(0),
@@ -128,22 +131,41 @@ impl QueueCore {
 
     /// Operations in flight plus events not yet dequeued.
     pub fn outstanding(&self) -> usize {
-        self.reserved.load(Ordering::Relaxed)
+        // In this order it may be told too many, and never fewer than none.
+        let freed = self.freed.load(Ordering::Acquire);
+        self.booked.load(Ordering::Relaxed).wrapping_sub(freed)
+    }
+
+    /// So many places are free again. The lock says who may write.
+    fn free(&self, _: &Inner, places: usize) {
+        let freed = self.freed.load(Ordering::Relaxed);
+        self.freed.store(freed.wrapping_add(places), Ordering::Release);
     }
 
     /// Books the place of one event to come, so that the queue cannot overflow.
     pub fn reserve(&self) -> Result<(), Error> {
         let limit = self.depth();
-        let book = |n: usize| (n < limit).then_some(n + 1);
-        match self.reserved.fetch_update(Ordering::AcqRel, Ordering::Relaxed, book) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(Error::WouldBlock { what: "event queue", limit }),
+        loop {
+            let freed = self.freed.load(Ordering::Acquire);
+            let booked = self.booked.load(Ordering::Acquire);
+            if booked.wrapping_sub(freed) >= limit {
+                // Unless places came free, and were booked, between the two looks.
+                if self.freed.load(Ordering::Acquire) == freed {
+                    return Err(Error::WouldBlock { what: "event queue", limit });
+                }
+                continue;
+            }
+            let next = booked.wrapping_add(1);
+            let book = self.booked.compare_exchange_weak(booked, next, Ordering::AcqRel, Ordering::Relaxed);
+            if book.is_ok() {
+                return Ok(());
+            }
         }
     }
 
     /// Gives back a place whose event will not come (the post was refused).
     pub fn unreserve(&self) {
-        self.reserved.fetch_sub(1, Ordering::AcqRel);
+        self.free(&self.lock(), 1);
     }
 
     /// Events that wait.
@@ -195,7 +217,7 @@ impl QueueCore {
         out.extend(inner.events.drain(..n).map(E::from));
         let left = inner.events.len();
         self.len.store(left, Ordering::Release);
-        self.reserved.fetch_sub(n, Ordering::AcqRel);
+        self.free(&inner, n);
         if n > 0 && left == 0 && self.has_fd() {
             self.fd.drain();
         }
