@@ -86,6 +86,8 @@ pub struct Caps {
     /// Its listeners take the host's TCP ports (iWARP): what connects by TCP to such
     /// an address reaches this RNIC, and nothing else can listen there.
     pub owns_tcp_port: bool,
+    /// Its peers are on this host.
+    pub within_host: bool,
     /// The doorbell is a system call of its own, which WRs that wait for each other share.
     pub doorbell_calls: bool,
     /// Keys are drawn at random from all 32 bits.

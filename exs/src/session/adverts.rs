@@ -13,9 +13,11 @@ use super::rx::{Came, index};
 use super::{Port, Session, Violation};
 
 /// With fewer ADVERTs left, or for fewer bytes (small, so that the simulation gets
-/// there), the peer might have to wait for those that are held back.
+/// there), the peer might have to wait for those that are held back. A peer on this
+/// host has them so much sooner.
 const HOLD_COUNT: usize = 4;
 const HOLD_BYTES: u64 = if cfg!(test) { 64 } else { 256 << 10 };
+const HOLD_BYTES_NEAR: u64 = HOLD_BYTES / 8;
 
 /// Bytes of the receives that an ADVERT takes along.
 pub(super) const MAX_COMPANY: usize = MAX_FURTHER * FURTHER;
@@ -61,7 +63,8 @@ impl Session {
         let known = shown.saturating_sub(unknown);
         // The average serves: receives of one stream are alike as a rule.
         let left = if shown == 0 { 0 } else { bytes / shown as u64 * known as u64 };
-        known >= HOLD_COUNT && known >= 2 * unknown && left >= HOLD_BYTES
+        let enough = if self.near { HOLD_BYTES_NEAR } else { HOLD_BYTES };
+        known >= HOLD_COUNT && known >= 2 * unknown && left >= enough
     }
 
     /// Receives that an ADVERT may take along, by what the peer's slots and the port take.

@@ -124,6 +124,8 @@ pub struct Session {
     out: Outbox,
     /// The peer understands ADVERTs that ask it to close their windows.
     asks_close: bool,
+    /// The peer is on this host.
+    near: bool,
     /// Our ring or stash.
     ring: Option<Ring>,
     /// Windows that the user opened.
@@ -164,6 +166,7 @@ impl Session {
             job: None,
             out: Outbox::default(),
             asks_close: false,
+            near: false,
             ring: None,
             exports: Vec::new(),
             trash: Vec::new(),
@@ -219,14 +222,16 @@ impl Session {
     }
 
     /// The QP is connected. `private_data` are the acceptor's (initiator side only),
-    /// `ord` the READs that may be outstanding. After an error, abort.
+    /// `ord` the READs that may be outstanding; `near`: the peer is on this host, so that it
+    /// has within microseconds what we tell it. After an error, abort.
     pub fn handle_established(
         &mut self,
         now: Time,
         private_data: &[u8],
         ord: u32,
+        near: bool,
     ) -> Result<(), SessionError> {
-        self.ord = ord;
+        (self.ord, self.near) = (ord, near);
         if self.link != Link::Idle {
             return Ok(()); // ended before it began, or the first message was faster
         }
@@ -239,6 +244,9 @@ impl Session {
         } else {
             self.link = Link::Mute;
             self.timers.handshake = Some(now + self.cfg.handshake_timeout);
+        }
+        if let Some(Proto::Stream(stream)) = &mut self.proto {
+            stream.tx.set_near(near);
         }
         Ok(())
     }

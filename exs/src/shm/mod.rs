@@ -117,6 +117,7 @@ impl ShmRnic {
                 empty_reads: true,
                 pins: false,
                 owns_tcp_port: false,
+                within_host: true,
                 doorbell_calls: false,
                 random_keys: true,
                 pads_private_data: false,

@@ -222,7 +222,7 @@ impl StreamTx {
         }
         if self.rules.hold(Rule::WithdrawForgets) {
             self.adverts.clear();
-            self.patience.end_phase();
+            self.patience.forget();
             self.file_advert = None;
         }
         self.answering = true;

@@ -112,6 +112,7 @@ impl SoftRnic {
                 windows: true,
                 srq_waits: true,
                 owns_tcp_port: true,
+                within_host: false,
                 doorbell_calls: true,
                 random_keys: true,
                 pads_private_data: false,

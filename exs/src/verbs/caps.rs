@@ -29,6 +29,7 @@ pub(super) fn caps(device: Device, attr: &Attr) -> Caps {
         file_source: false,
         windows: attr.windows,
         owns_tcp_port: iwarp,
+        within_host: false,
         doorbell_calls: false,
         srq_waits: !iwarp,
         random_keys: false,

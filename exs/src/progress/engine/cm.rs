@@ -252,8 +252,10 @@ impl Engine {
         let addrs = self.devices[device].rnic.addrs(qp).ok();
         let s = &mut self.socks[index as usize];
         s.addrs = addrs.or(s.addrs);
+        let same = addrs.is_some_and(|(local, peer)| local.ip() == peer.ip());
+        let near = same || self.devices[device].rnic.caps().within_host;
         let greeted = match s.session.as_mut() {
-            Some(session) => session.handle_established(now, private_data, ord),
+            Some(session) => session.handle_established(now, private_data, ord, near),
             None => return,
         };
         match (s.state.clone(), greeted) {

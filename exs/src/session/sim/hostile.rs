@@ -88,7 +88,7 @@ fn target(rng: &mut Rng) -> (Session, Net, bool) {
     net.severed = true;
     let peer = Session::initiator(plan.cfg[1].clone());
     let (mut session, _) = Session::responder(plan.cfg[0].clone(), &peer.hello()).unwrap();
-    session.handle_established(net.now, &[], 2).unwrap();
+    session.handle_established(net.now, &[], 2, false).unwrap();
     (session, net, plan.kind == SocketKind::Stream)
 }
 

@@ -83,7 +83,7 @@ impl Pair {
     pub(in crate::session) fn established(&mut self, side: usize) {
         let (now, reply) = (self.net.now, self.reply.clone());
         let private: &[u8] = if side == 0 { &reply } else { &[] };
-        self.with(side, |s, _| s.handle_established(now, private, 2)).unwrap();
+        self.with(side, |s, _| s.handle_established(now, private, 2, false)).unwrap();
         self.settle(side);
     }
 

@@ -39,10 +39,11 @@ impl World {
             (side.slots, side.slot, side.ord) = (cfg.credits, cfg.slot as usize, 2);
             side.caps.empty_reads = !cfg.confirm;
         }
+        let near = rng.one_in(2);
         let mut a = Session::initiator(plan.cfg[0].clone());
         let (mut b, reply) = Session::responder(plan.cfg[1].clone(), &a.hello()).unwrap();
-        b.handle_established(net.now, &[], 2).unwrap();
-        a.handle_established(net.now, &reply, 2).unwrap();
+        b.handle_established(net.now, &[], 2, near).unwrap();
+        a.handle_established(net.now, &reply, 2, near).unwrap();
         let steps_left = [plan.steps, plan.steps];
         let mut world = World {
             plan,

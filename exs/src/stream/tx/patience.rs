@@ -11,27 +11,38 @@
 use super::super::is_direct;
 use super::{StreamTx, Want};
 
-/// The part of a ring that ADVERTs must have offered at a time.
+/// The part of a ring that ADVERTs must have offered at a time. Where the receiver is on this
+/// host, so many ADVERTs will do: the next one is here as soon as the receiver has posted it.
 const PART: u32 = 4;
+const FEW: usize = 2;
 /// The longest pause after a wait in vain: 2 to this power of direct phases.
 const LONGEST: u32 = 10;
 
 /// What the sender knows of its receiver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Patience {
-    /// In this phase, ADVERTs have offered enough at a time.
+    /// ADVERTs have offered enough at a time, and since then none were waited for in vain or
+    /// taken back. (What is offered at the beginning of a phase says little: a busy sender
+    /// uses the first ADVERT before the second is there.)
     offered: bool,
     /// Waits in vain in a row.
     vain: u32,
     /// Direct phases from this one on in which nothing waits.
     pause: u32,
+    /// The receiver is on this host.
+    near: bool,
 }
 
 impl Patience {
-    /// The direct phase ends, or its ADVERTs were taken back.
+    /// The direct phase ends.
     pub(super) fn end_phase(&mut self) {
-        self.offered = false;
         self.pause = self.pause.saturating_sub(1);
+    }
+
+    /// The ADVERTs were taken back.
+    pub(super) fn forget(&mut self) {
+        self.offered = false;
+        self.end_phase();
     }
 }
 
@@ -52,12 +63,18 @@ impl StreamTx {
             })
     }
 
+    /// Whether the receiver is on this host.
+    pub fn set_near(&mut self, near: bool) {
+        self.patience.near = near;
+    }
+
     /// The send has waited long enough: it goes by the ring.
     pub fn give_up(&mut self) {
         if !self.is_waiting() {
             return;
         }
         let patience = &mut self.patience;
+        patience.offered = false;
         patience.vain = (patience.vain + 1).min(LONGEST);
         // This phase is the first of them.
         patience.pause = 1 << patience.vain;
@@ -68,7 +85,8 @@ impl StreamTx {
     pub(super) fn note_advert(&mut self, waited: bool) {
         if !self.patience.offered {
             let bytes: u64 = self.adverts.iter().map(|a| u64::from(a.len)).sum();
-            self.patience.offered = bytes >= u64::from((self.cfg.ring / PART).max(1));
+            self.patience.offered = bytes >= u64::from((self.cfg.ring / PART).max(1))
+                || self.patience.near && self.adverts.len() >= FEW;
         }
         if waited {
             self.patience.vain = 0;
