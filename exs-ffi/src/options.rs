@@ -179,7 +179,7 @@ fn set_own(entry: &Entry, name: c_int, from: In<c_void>, len: socklen_t) -> Resu
         }
         EXS_SO_INLINE => {
             let size = value::<usize>(from, len)?;
-            change(entry, |o| o.inline_threshold = size)
+            change(entry, |o| o.inline_threshold = Some(size))
         }
         EXS_SO_MAX_MESSAGE => {
             let size = value::<u64>(from, len)?;
@@ -275,7 +275,10 @@ fn get_own(entry: &Entry, name: c_int, o: Options) -> Result<Value> {
         EXS_SO_TRANSPORT => Value::Text(route.map_or(o.transport, |r| r.transport).to_string()),
         EXS_SO_DEVICE => Value::Text(o.device.unwrap_or_default()),
         EXS_SO_RING_SIZE => Value::Size(o.ring_size as u64),
-        EXS_SO_INLINE => Value::Size(o.inline_threshold as u64),
+        EXS_SO_INLINE => {
+            // As long as nobody has set it: that of most transports.
+            Value::Size(o.inline_threshold.unwrap_or(4 << 10) as u64)
+        }
         EXS_SO_MAX_MESSAGE => Value::Size(o.max_message),
         EXS_SO_CONNECT_TIMEOUT => Value::Time(Some(o.connect_timeout)),
         EXS_SO_KEEP_ALIVE => Value::Time(o.keep_alive),

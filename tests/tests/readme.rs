@@ -53,7 +53,10 @@ fn defaults() -> Vec<(&'static str, String)> {
         ("device", device.unwrap_or_else(|| "any".to_owned())),
         ("trust_group", trust_group.unwrap_or_else(|| "none".to_owned())),
         ("ring_size", size(ring_size as u64)),
-        ("inline_threshold", size(inline_threshold as u64)),
+        (
+            "inline_threshold",
+            inline_threshold.map_or_else(|| "by transport".to_owned(), |n| size(n as u64)),
+        ),
         ("max_message", size(max_message)),
         ("connect_timeout", time(connect_timeout)),
         ("send_timeout", limit(send_timeout)),

@@ -570,7 +570,7 @@ int exs_counters(int fd, exs_counters_t *counters, size_t size);
 #define EXS_SO_TRANSPORT       1  /* text: "auto", "shm", "soft", "verbs". Read on a connection: the one in use */
 #define EXS_SO_DEVICE          2  /* text: of the RDMA devices use this one; "" is any */
 #define EXS_SO_RING_SIZE       3  /* size_t: bytes that a peer may send ahead of receives */
-#define EXS_SO_INLINE          4  /* size_t: data up to this many bytes travel inside of messages */
+#define EXS_SO_INLINE          4  /* size_t: data up to this many bytes travel inside of messages; unless set, 4 KiB (8 KiB by shared memory) */
 #define EXS_SO_MAX_MESSAGE     5  /* uint64_t: longest message that a seqpacket socket takes */
 #define EXS_SO_CONNECT_TIMEOUT 6  /* struct timeval: give up connecting */
 #define EXS_SO_KEEP_ALIVE      7  /* struct timeval: ask a silent peer so often; zero is never */

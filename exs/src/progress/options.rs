@@ -140,8 +140,9 @@ pub struct Options {
     /// nearest of these. `EXS_RING_SIZE`. Default: 1 MiB.
     pub ring_size: usize,
     /// Data up to this many bytes travel inside of a message, not by a WRITE of
-    /// their own; 8144 at most. `EXS_INLINE_THRESHOLD`. Default: 2 KiB.
-    pub inline_threshold: usize,
+    /// their own; 8 KiB at most. `EXS_INLINE_THRESHOLD`. Default: what suits the
+    /// transport, which is 8 KiB by shared memory and 4 KiB else.
+    pub inline_threshold: Option<usize>,
     /// Longest message that a seqpacket socket takes. `EXS_MAX_MESSAGE`. Default:
     /// 1 GiB.
     pub max_message: u64,
@@ -179,7 +180,7 @@ impl Default for Options {
             device: std::env::var("EXS_DEVICE").ok().filter(|name| !name.is_empty()),
             trust_group: None,
             ring_size: size("EXS_RING_SIZE", 1 << 20),
-            inline_threshold: size("EXS_INLINE_THRESHOLD", 2 << 10),
+            inline_threshold: given_size("EXS_INLINE_THRESHOLD"),
             max_message: env("EXS_MAX_MESSAGE").and_then(|t| number(&t)).unwrap_or(1 << 30),
             connect_timeout: time("EXS_CONNECT_TIMEOUT", 30),
             send_timeout: limit("EXS_SEND_TIMEOUT", None),
@@ -228,7 +229,12 @@ fn split_unit(text: &str) -> (&str, &str) {
 
 /// A size from the environment.
 fn size(name: &str, default: usize) -> usize {
-    env(name).and_then(|t| usize::try_from(number(&t)?).ok()).unwrap_or(default)
+    given_size(name).unwrap_or(default)
+}
+
+/// The same, if there is one.
+fn given_size(name: &str) -> Option<usize> {
+    env(name).and_then(|t| usize::try_from(number(&t)?).ok())
 }
 
 /// A time limit from the environment; `off` is none.

@@ -27,8 +27,8 @@ use crate::mem::{Access, AccessFault, Key, MAX_SGE, Segment, Sgl};
 use crate::rnic::{SendOp, TermCode, Wc, WcOp, WcStatus};
 use crate::sys::IoVec;
 
-/// Payload that always travels in its record.
-pub(super) const IN_RECORD: usize = 8 << 10;
+/// Payload that always travels in its record: a message with 8 KiB of data, and its header.
+pub(super) const IN_RECORD: usize = (8 << 10) + 64;
 /// Bytes of the lane that are filled before the peer is told.
 const STEP: u64 = 64 << 10;
 /// Bytes of one answer to a READ.

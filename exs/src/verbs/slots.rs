@@ -7,7 +7,7 @@ use crate::mem::{Region, Segment};
 use crate::rnic::RnicError;
 
 /// Bytes of a slot: what one WR may copy.
-pub(super) const SLOT: usize = 8 << 10;
+pub(super) const SLOT: usize = (8 << 10) + 64;
 /// Slots that are registered together.
 const CHUNK: usize = 32;
 

@@ -160,7 +160,7 @@ pub fn order_and_integrity(env: &Env) {
 pub fn order_and_integrity_with_small_rings(env: &Env) {
     let tight = env.with(|o| {
         o.ring_size = 4096;
-        o.inline_threshold = 64;
+        o.inline_threshold = Some(64);
     });
     for seed in 100..100 + env.seeds(24) {
         conversation(&tight, seed, 300_000);

@@ -15,9 +15,13 @@
 use crate::mem::{Access, Segment};
 use crate::rnic::{Caps, Pd, RecvWr, Rnic, RnicError, Sge, Srq};
 use crate::session::Buf;
+use crate::wire::exs::MAX_HEADER;
 
-/// Bytes of a slot: a message header and what rides inside of it.
-pub(in crate::progress) const SLOT: u32 = 8 << 10;
+/// Data that ride inside of a message, at most.
+pub(super) const MOST_INLINE: usize = 8 << 10;
+/// Bytes of a slot: a message header (in a cache line) and what rides inside of the message.
+pub(in crate::progress) const SLOT: u32 = (8 << 10) + 64;
+const _: () = assert!(MAX_HEADER + MOST_INLINE <= SLOT as usize);
 const SLOT_LEN: usize = SLOT as usize;
 /// Slots of one registration.
 const CHUNK: usize = 256;

@@ -10,6 +10,7 @@ use super::dial::Dial;
 use super::domain::Place;
 use super::ops::TempMrs;
 use super::short::Burst;
+use super::slots;
 use crate::ids::OpId;
 use crate::mem::{Buffer, Key};
 use crate::progress::event::{Interest, Readiness};
@@ -151,16 +152,17 @@ impl Sock {
         let clamp = |n: usize, least: usize, most: usize| {
             u32::try_from(n.clamp(least, most)).unwrap_or(u32::MAX)
         };
-        // A message's header goes before the data that ride in it.
-        let room = super::slots::SLOT as usize - crate::wire::exs::MAX_HEADER;
+        // To copy twice costs less than an announcement and an ADVERT up to about here.
+        let usual = if caps.within_host { slots::MOST_INLINE } else { 4 << 10 };
+        let inline = self.opts.inline_threshold.unwrap_or(usual);
         SessionConfig {
             kind: self.kind,
             ring: clamp(self.opts.ring_size, 4 << 10, 1 << 30),
-            inline_max: clamp(self.opts.inline_threshold, 0, room),
+            inline_max: clamp(inline, 0, slots::MOST_INLINE),
             max_chunk: clamp(usize::try_from(caps.max_msg).unwrap_or(usize::MAX), 1, 1 << 20),
             max_msg: self.opts.max_message,
             credits: Device::credits(caps),
-            slot: super::slots::SLOT,
+            slot: slots::SLOT,
             max_send_wr: Device::send_depth(caps),
             keepalive: self.opts.keep_alive,
             dead_after: self.opts.dead_after,
