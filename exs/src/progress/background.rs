@@ -12,16 +12,24 @@ use super::queue::QueueCore;
 use super::spin::LEAD_EVERY;
 use crate::sys::yield_now;
 
+/// How long (ns) threads that find their events may do without one of them leading.
+const VISIT_EVERY: u64 = 500_000;
+
 impl Context {
     /// Rings the doorbell for work that was posted without one, for a thread that comes to a
-    /// `queue`.
+    /// `queue`. One that finds events there, and need not wait, leads now and then all the
+    /// same: else the background thread would, beside it.
     pub(crate) fn nudge(&self, queue: &QueueCore) {
         let lazy = self.lazy.load(Ordering::SeqCst);
+        let away = || {
+            let now = self.clock.about().as_nanos();
+            now.saturating_sub(self.last_led.load(Ordering::Relaxed)) > VISIT_EVERY
+        };
         // Sends are kept as long as programs' threads lead now and then, though those that
         // keep some may never have to wait. (A queue with a descriptor is served by the
         // background thread.)
-        if self.keeps.load(Ordering::Relaxed)
-            && !queue.has_fd()
+        if !queue.has_fd()
+            && (self.keeps.load(Ordering::Relaxed) || !queue.is_empty() && away())
             && let Some(mut reactor) = self.lead.try_lead(false)
         {
             self.visit(&mut reactor);

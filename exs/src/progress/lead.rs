@@ -11,7 +11,8 @@
 //!    microseconds, and a hand-over would cost more than it gains.
 //! 3. The background thread watches a free reactor. When nobody has led for a
 //!    tick, it wakes the first follower, or leads itself if there is none. It
-//!    leaves the lead to a follower that appears.
+//!    leaves the lead to a follower that appears, and to a thread that finds its
+//!    events without waiting (`Context::nudge`): that one leads now and then instead.
 //! 4. A leader whose turns serve other threads, and not its own queue, steps aside:
 //!    it leaves for good, wakes the first follower, and sleeps on its eventfd (see
 //!    `Context::wait`), so that the thread that has the traffic leads, and no event
@@ -22,7 +23,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::queue::Waiter;
 use crate::rnic::Ready;
@@ -31,8 +32,12 @@ use crate::sys::{HeldSignals, note_calls, wait_readable};
 /// How long nobody may lead before the background thread does.
 const TICK: Duration = Duration::from_millis(1);
 /// The same where application threads have led in every tick of late: most likely
-/// they will be back, and to look after them is not free.
-const LONG_TICK: Duration = Duration::from_millis(4);
+/// they will be back, and to look after them is not free. (To handle what one turn brings can
+/// take milliseconds, with many connections; two threads that both lead would take the
+/// engine, and the data, from each other.)
+const LONG_TICK: Duration = Duration::from_millis(10);
+/// An application thread that wants the lead back so soon had not gone away.
+const SOON: Duration = Duration::from_millis(5);
 /// Ticks in a row that make the next ones long; and ticks in a row with the same
 /// leader after which the background thread sleeps until told.
 const STEADY: u32 = 4;
@@ -115,6 +120,10 @@ struct LeadState {
     wanted: bool,
     /// Counts application threads that left the lead.
     turns: u64,
+    /// Since when the background thread leads; and whether the last time it was asked to
+    /// leave soon.
+    background_since: Option<Instant>,
+    hasty: bool,
 }
 
 /// The lead, and the hand-over of it.
@@ -134,6 +143,8 @@ impl Lead {
             parked: false,
             wanted: false,
             turns: 0,
+            background_since: None,
+            hasty: false,
         };
         Ok(Lead {
             state: Mutex::new(state),
@@ -246,7 +257,7 @@ impl Lead {
     /// Rule 3: sleeps until the background thread is to lead.
     pub(super) fn background_wait(&self) -> Reactor {
         let mut st = self.lock();
-        let (mut seen, mut busy, mut still) = (None, 0, 0);
+        let (mut seen, mut busy, mut still) = (None, if st.hasty { STEADY } else { 0 }, 0);
         loop {
             let quiet = seen == Some(st.turns);
             seen = Some(st.turns);
@@ -264,6 +275,7 @@ impl Lead {
             if quiet && !led {
                 let Some(next) = st.followers.pop_front() else {
                     self.leader.store(Leader::Background as u8, Ordering::SeqCst);
+                    st.background_since = Some(Instant::now());
                     return st.reactor.take().expect("checked above");
                 };
                 // Should it not want the lead any more, the next tick asks another.
@@ -290,6 +302,7 @@ impl Lead {
         let mut st = self.lock();
         st.wanted = false;
         st.turns += 1;
+        st.hasty = st.background_since.take().is_some_and(|since| since.elapsed() < SOON);
         let next = st.followers.pop_front();
         self.put_back(st, reactor);
         if let Some(next) = next {
