@@ -8,6 +8,7 @@
 mod eventfd;
 mod addr;
 mod clock;
+mod congestion;
 mod count;
 mod diag;
 mod ifaddrs;
@@ -37,6 +38,7 @@ pub use map::map_anonymous;
 pub(crate) use map::unmap;
 #[cfg(feature = "verbs")]
 pub use limits::memlock_limit;
+pub use congestion::{Paced, roomy_within_host, unpaced_listener, unpaced_within_host};
 pub use memfd::{SharedMap, open_shared, share, share_readable};
 pub use process::read_process;
 pub use message::{
@@ -48,7 +50,7 @@ pub use signal::{HeldSignals, wait_readable};
 pub use sockaddr::{KernelAddr, SOCKADDR_MAX};
 pub use uring::{Ring, RingReply};
 pub use tcp::{
-    SendFlags, abort_on_close, connect_nonblocking, hold_port, listen, max_segment, no_delay, read_at, receive, unpaced_within_host,
+    SendFlags, abort_on_close, connect_nonblocking, hold_port, listen, max_segment, no_delay, read_at, receive,
     reserve_port, send, send_file, shutdown_write, starved, user_timeout, will_need,
 };
 pub use unix::{

@@ -14,7 +14,7 @@ use super::addr::{RawAddr, family, socklen};
 use super::{IoVec, IoVecMut, note_calls};
 
 /// Turns a C result into ours.
-fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
+pub(super) fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
 }
 
@@ -22,7 +22,7 @@ fn check_len(n: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
-fn set_option<T>(fd: &impl AsFd, level: i32, name: i32, value: &T) -> io::Result<()> {
+pub(super) fn set_option<T>(fd: &impl AsFd, level: i32, name: i32, value: &T) -> io::Result<()> {
     let fd = fd.as_fd().as_raw_fd();
     let ptr = std::ptr::from_ref(value).cast();
     // SAFETY: the kernel reads exactly the bytes of `value`, whose size is given.
@@ -89,6 +89,7 @@ pub fn connect_nonblocking(
         set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1)?;
         bind(&fd, source)?;
     }
+    super::congestion::unpaced_towards(&fd, addr);
     let (raw, len) = RawAddr::new(addr);
     // SAFETY: `raw` holds an address of `len` bytes.
     match check(unsafe { libc::connect(fd.as_raw_fd(), raw.as_ptr(), len) }) {
@@ -109,15 +110,6 @@ pub fn reserve_port(ip: IpAddr) -> io::Result<(OwnedFd, u16)> {
     let bound = TcpListener::from(fd);
     let port = bound.local_addr()?.port();
     Ok((bound.into(), port))
-}
-
-/// Where both ends are on this host there is no bottleneck to find, and nobody to be fair
-/// to: takes the congestion control that does not pace (BBR does, by a timer for every
-/// 64 KiB), which every Linux has and lets anybody use. If not, it stays as it is.
-pub fn unpaced_within_host(fd: &impl AsFd, local: SocketAddr, peer: SocketAddr) {
-    if local.ip() == peer.ip() {
-        let _ = set_option(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, b"reno");
-    }
 }
 
 /// Sets TCP_NODELAY: what we write is already batched, so there is rarely a reason
@@ -382,28 +374,6 @@ mod tests {
         assert_eq!(send(&a, &[IoVec::new(b"x")], SendFlags::default()).unwrap_err().kind(), ErrorKind::BrokenPipe);
         // SAFETY: as above.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    }
-
-    #[test]
-    fn within_a_host_nobody_paces() {
-        let name = |stream: &TcpStream| {
-            let (mut name, mut len) = ([0u8; 16], socklen(16));
-            // SAFETY: the kernel writes at most `len` bytes of a live array.
-            let got = unsafe {
-                let fd = stream.as_raw_fd();
-                let to = name.as_mut_ptr().cast();
-                libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, to, &raw mut len)
-            };
-            assert_eq!(got, 0);
-            name
-        };
-        let (a, b) = pair();
-        let before = name(&b);
-        let (local, peer) = (b.local_addr().unwrap(), "192.0.2.1:9".parse().unwrap());
-        unpaced_within_host(&b, local, peer);
-        assert_eq!(name(&b), before, "another host's is the system's choice");
-        unpaced_within_host(&a, a.local_addr().unwrap(), a.peer_addr().unwrap());
-        assert!(name(&a).starts_with(b"reno\0"));
     }
 
     #[test]

@@ -128,7 +128,7 @@ impl SoftRnic {
         self.timers.clear(Source::Dial(id));
         let mut stream = dial.stream;
         let _ = sys::no_delay(&stream, dial.no_delay);
-        sys::unpaced_within_host(&stream, addrs.0, addrs.1);
+        sys::roomy_within_host(&stream, addrs.0, addrs.1);
         let config = Config { mss: mss(&stream), ..dial.config };
         let made = Engine::initiator(config, &dial.private_data)
             .and_then(|mut engine| {

@@ -21,7 +21,7 @@ use crate::iwarp::{Config, Engine};
 use crate::rnic::{
     CmEvent, ConnParam, ConnReq, ListenOpts, Listener, Qp, QpState, RnicError, RnicEvent,
 };
-use crate::sys;
+use crate::sys::{self, Paced};
 use crate::time::Time;
 
 /// Start-ups that may be under way at a time, unless told otherwise.
@@ -35,6 +35,7 @@ const STARVED_PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Listening {
     socket: TcpListener,
     addr: SocketAddr,
+    paced: Paced,
     handshake_timeout: Duration,
     /// Requests that may wait for an answer, and those that do.
     max_asking: usize,
@@ -54,9 +55,11 @@ impl SoftRnic {
         let socket = sys::listen(&addr, opts.backlog.max(1), opts.v6_only)
             .map_err(|e| RnicError::os("listen", &e))?;
         let addr = socket.local_addr().map_err(|e| RnicError::os("getsockname", &e))?;
+        let paced = sys::unpaced_listener(&socket);
         let id = self.listeners.insert(Listening {
             socket: TcpListener::from_std(socket),
             addr,
+            paced,
             handshake_timeout: opts.handshake_timeout,
             max_asking: usize::try_from(opts.backlog).unwrap_or(usize::MAX).max(16),
             asking: 0,
@@ -141,10 +144,11 @@ impl SoftRnic {
     /// Begins the start-up with a caller.
     fn greet(&mut self, listener: u32, stream: TcpStream, now: Time) {
         let Ok(listening) = self.listeners.get(listener) else { return };
-        let deadline = now + listening.handshake_timeout;
+        let (deadline, paced) = (now + listening.handshake_timeout, listening.paced);
         let _ = sys::no_delay(&stream, true);
         if let (Ok(local), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) {
-            sys::unpaced_within_host(&stream, local, peer);
+            sys::unpaced_within_host(&stream, local, peer, paced);
+            sys::roomy_within_host(&stream, local, peer);
         }
         let link = Link::new(stream, Engine::responder(), Owner::Greeting(listener));
         // Failing to register, the caller is dropped; it will see a reset.

@@ -1,0 +1,166 @@
+//! Who paces TCP: the choice of a congestion control.
+//!
+//! Where both ends are on this host there is no bottleneck to find, and nobody to be fair to.
+//! BBR paces all the same, by a timer for every 64 KiB, which with many connections is half of
+//! the sender's processor time; and a socket that has once begun with it goes on to set
+//! timers whatever takes its place. So such a connection begins with Reno, which does not
+//! pace, which every Linux has, and which anybody may take. The listener says so for those
+//! that it accepts, and those from elsewhere get back what the system has chosen.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
+
+use super::addr::socklen;
+use super::tcp::{check, set_option};
+
+/// As the kernel names them: TCP_CA_NAME_MAX bytes, padded with zeros.
+type Name = [u8; 16];
+
+/// Bytes that may wait to be read.
+const ROOM: libc::c_int = 2 << 20;
+
+const UNPACED: &Name = b"reno\0\0\0\0\0\0\0\0\0\0\0\0";
+
+/// The congestion control that a listener had before it was to begin without pacing, if
+/// that one paces: what its connections from elsewhere are to have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Paced(Option<Name>);
+
+fn name_of(fd: &impl AsFd) -> io::Result<Name> {
+    let (mut name, mut len): (Name, _) = ([0; 16], socklen(16));
+    let (fd, to) = (fd.as_fd().as_raw_fd(), name.as_mut_ptr().cast());
+    // SAFETY: `name` has room for the `len` bytes that the kernel may write.
+    check(unsafe {
+        libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, to, &raw mut len)
+    })?;
+    Ok(name)
+}
+
+/// A name is taken or not: what is not can only be slower.
+fn take(fd: &impl AsFd, name: &Name) {
+    let _ = set_option(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name);
+}
+
+/// Has what a listener accepts begin without pacing, if the system's choice paces.
+pub fn unpaced_listener(fd: &impl AsFd) -> Paced {
+    let paced = name_of(fd).ok().filter(|name| name.starts_with(b"bbr"));
+    if paced.is_some() {
+        take(fd, UNPACED);
+    }
+    Paced(paced)
+}
+
+/// For a connection that such a listener has accepted.
+pub fn unpaced_within_host(fd: &impl AsFd, local: SocketAddr, peer: SocketAddr, paced: Paced) {
+    match paced.0 {
+        _ if local.ip() == peer.ip() => take(fd, UNPACED),
+        Some(name) => take(fd, &name),
+        None => {}
+    }
+}
+
+/// Gives a connection within this host a receive buffer (a limit; memory is taken as data
+/// come) in which senders find room. The kernel lets it grow with what is read in a round
+/// trip; here that takes microseconds, so it stays small, and the sender waits for the window.
+pub fn roomy_within_host(fd: &impl AsFd, local: SocketAddr, peer: SocketAddr) {
+    let low_water = |bytes: libc::c_int| {
+        let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &bytes);
+    };
+    if local.ip() == peer.ip() {
+        // The buffer grows to hold as much as a reader would wait for (tcp_set_rcvlowat,
+        // up to half of net.ipv4.tcp_rmem), and stays so. SO_RCVBUF would be bounded by
+        // net.core.rmem_max, which is small, and end all growth.
+        low_water(ROOM);
+        low_water(1);
+    }
+}
+
+/// For a socket that is going to be connected to `addr`.
+pub(super) fn unpaced_towards(fd: &impl AsFd, addr: &SocketAddr) {
+    if leads_here(addr) {
+        take(fd, UNPACED);
+    }
+}
+
+/// Whether an address is one of this host's: then what is sent there comes from it, too.
+/// (To connect a UDP socket only looks up the route.)
+fn leads_here(addr: &SocketAddr) -> bool {
+    let any: SocketAddr = match addr {
+        SocketAddr::V4(_) => ([0; 4], 0).into(),
+        SocketAddr::V6(_) => ([0_u16; 8], 0).into(),
+    };
+    let source = || {
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(addr)?;
+        socket.local_addr()
+    };
+    addr.ip().is_unspecified() || source().is_ok_and(|from| from.ip() == addr.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::super::connect_nonblocking;
+    use super::*;
+
+    #[test]
+    fn within_a_host_nobody_paces() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let systems = name_of(&listener).unwrap();
+        let paced = unpaced_listener(&listener);
+        assert_eq!(paced.0, systems.starts_with(b"bbr").then_some(systems));
+        let a = connect_nonblocking(&listener.local_addr().unwrap(), None).unwrap();
+        assert_eq!(&name_of(&a).unwrap(), UNPACED);
+        let (b, peer) = listener.accept().unwrap();
+        let local = b.local_addr().unwrap();
+        unpaced_within_host(&b, local, peer, paced);
+        assert_eq!(&name_of(&b).unwrap(), UNPACED);
+    }
+
+    #[test]
+    fn others_have_what_the_system_has_chosen() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let systems = name_of(&listener).unwrap();
+        // As if it paced, whatever it is.
+        take(&listener, UNPACED);
+        let _a = connect_nonblocking(&listener.local_addr().unwrap(), None).unwrap();
+        let (b, _) = listener.accept().unwrap();
+        assert_eq!(&name_of(&b).unwrap(), UNPACED, "the listener's");
+        let elsewhere = "192.0.2.1:9".parse().unwrap();
+        unpaced_within_host(&b, b.local_addr().unwrap(), elsewhere, Paced(Some(systems)));
+        assert_eq!(name_of(&b).unwrap(), systems);
+    }
+
+    #[test]
+    fn within_a_host_there_is_room() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let a = connect_nonblocking(&listener.local_addr().unwrap(), None).unwrap();
+        let (b, peer) = listener.accept().unwrap();
+        let room = || {
+            let (mut bytes, mut len): (libc::c_int, _) = (0, socklen(size_of::<libc::c_int>()));
+            let (fd, to) = (b.as_raw_fd(), std::ptr::from_mut(&mut bytes).cast());
+            // SAFETY: `bytes` has room for the `len` bytes that the kernel may write.
+            let got = unsafe {
+                libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, to, &raw mut len)
+            };
+            assert_eq!(got, 0);
+            bytes
+        };
+        let before = room();
+        roomy_within_host(&b, b.local_addr().unwrap(), "192.0.2.1:9".parse().unwrap());
+        assert_eq!(room(), before, "another host's is the system's choice");
+        roomy_within_host(&b, b.local_addr().unwrap(), peer);
+        // (Less where the administrator allows less: net.ipv4.tcp_rmem.)
+        assert!(room() > before, "{before} to {}", room());
+        drop(a);
+    }
+
+    #[test]
+    fn addresses_of_this_host_are_known() {
+        for (addr, here) in [("127.0.0.1:1", true), ("0.0.0.0:1", true), ("192.0.2.1:1", false)] {
+            assert_eq!(leads_here(&addr.parse().unwrap()), here, "{addr}");
+        }
+    }
+}
