@@ -75,7 +75,7 @@ impl Plan {
             Section {
                 id: "connections",
                 title: "Many connections at the same time",
-                cases: [1, some].map(of_many).to_vec(),
+                cases: [(1, 8), (1, some), (some, 1)].map(of_many).to_vec(),
             },
             Section { id: "idle", title: "Memory of idle connections", cases: vec![idle(many)] },
         ];
@@ -113,10 +113,12 @@ fn usual(title: String, test: Test) -> Case {
     Case { title, test, size: 64, depth: 1, connections: 1, poll, of_many: false }
 }
 
-fn of_many(connections: u32) -> Case {
+/// What is in flight in all decides whether it is in a cache: so there is one connection with
+/// as much of it as many have together, too.
+fn of_many((connections, depth): (u32, u32)) -> Case {
     let s = if connections == 1 { "" } else { "s" };
-    let title = format!("{connections} connection{s}, 64 KiB");
-    Case { title, connections, of_many: true, ..bandwidth(64 << 10) }
+    let title = format!("{connections} connection{s}, 64 KiB, {depth} in flight on each");
+    Case { title, connections, depth, of_many: true, ..bandwidth(64 << 10) }
 }
 
 fn latency(poll: Wait) -> Case {
