@@ -115,6 +115,34 @@ pub fn wait_policies(env: &Env) {
     }
 }
 
+/// A thread that finds an event each time it looks, and so never has to wait, hears of
+/// everything else all the same, though no other thread waits for anything.
+pub fn who_never_waits_hears_of_all(env: &Env) {
+    const LEN: usize = 1 << 20;
+    let (a, b) = env.streams();
+    let (queue, unwatched) = (EventQueue::new(4).unwrap(), EventQueue::new(4).unwrap());
+    let (data, ready) = (Token(1), Token(2));
+    b.recv(&queue, data, vec![0; LEN], RecvFlags::WAITALL).unwrap();
+    b.poll(&queue, ready, Interest::WRITABLE).unwrap();
+    a.send(&unwatched, Token(3), pattern(1, 0, LEN), SendFlags::NONE).unwrap();
+    let begun = Instant::now();
+    let mut got = None;
+    while got.is_none() {
+        assert!(begun.elapsed() < LIMIT, "the data have not come");
+        for event in queue.dequeue(4, Some(LIMIT)).unwrap() {
+            assert!(event.error().is_none(), "{event:?}");
+            if event.token() == ready {
+                b.poll(&queue, ready, Interest::WRITABLE).unwrap();
+            } else {
+                got = event.into_buffer();
+            }
+        }
+    }
+    assert_eq!(&got.unwrap()[..], &pattern(1, 0, LEN)[..]);
+    assert_eq!(queue.dequeue_at_least(1, 4, Some(LIMIT)).unwrap()[0].token(), ready);
+    assert!(unwatched.next().unwrap().error().is_none());
+}
+
 /// Several threads dequeue one queue: each event goes to one of them.
 pub fn several_threads_dequeue(env: &Env) {
     const MANY: usize = 4000;
