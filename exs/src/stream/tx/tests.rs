@@ -278,6 +278,44 @@ fn a_little_that_was_offered_is_not_waited_for() {
 }
 
 #[test]
+fn within_a_host_two_adverts_are_enough() {
+    let mut tx = StreamTx::new(CFG);
+    tx.set_near(true);
+    for seq in [0, 11] {
+        tx.handle_advert(advert(seq, 0, 11, true)).expect("fits");
+    }
+    tx.post_send(1, 50);
+    let direct = |a: &TxAction| {
+        matches!(a, TxAction::Transfer { target: Target::Direct { .. }, len: 11, .. })
+    };
+    assert!(all(&mut tx).iter().all(direct));
+    assert!(tx.is_waiting());
+}
+
+/// A busy sender uses the first ADVERT of a phase before the second is there.
+#[test]
+fn what_was_offered_before_counts_in_the_next_phase() {
+    let mut tx = StreamTx::new(CFG);
+    run_dry(&mut tx, 1, 0);
+    assert!(tx.is_waiting());
+    // 8 bytes are left behind this one: they go by the ring, and the phase is over.
+    tx.handle_advert(advert(30, 0, 12, true)).expect("fits");
+    assert_eq!(all(&mut tx).len(), 2);
+    tx.handle_sent(1, 12);
+    tx.handle_sent(1, 8);
+    assert_eq!(all(&mut tx), [ok(1, 50)]);
+    let phase = tx.place().0;
+    assert_eq!(phase % 2, 1);
+    tx.handle_ack(tx.ring_used()).expect("in use");
+    tx.handle_advert(advert(50, phase + 1, 20, true)).expect("fits");
+    tx.post_send(2, 50);
+    assert_eq!(all(&mut tx).len(), 1, "what one ADVERT takes");
+    assert!(tx.is_waiting());
+    tx.give_up();
+    assert!(!tx.is_waiting(), "in vain: it is forgotten");
+}
+
+#[test]
 fn waits_in_vain_become_rare() {
     let mut tx = StreamTx::new(CFG);
     let mut waited = Vec::new();
