@@ -213,7 +213,7 @@ fn a_send_waits_for_a_receiver_that_keeps_up() {
     p.run_for(moment);
     assert_eq!(moved(&p), (6_000, 0));
     p.run();
-    assert_eq!(moved(&p), (6_000, 2_000), "for 100 ms");
+    assert_eq!(moved(&p), (6_000, 2_000), "for 400 ms");
     assert_eq!(p.session(0).next_timeout(), None);
 }
 

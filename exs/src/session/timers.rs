@@ -11,7 +11,7 @@ use super::{Link, OpError, Port, Session};
 
 /// How long a send may wait for an ADVERT before it goes by the ring: longer than a peer takes
 /// that serves a thousand connections in turn.
-const PATIENCE: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_millis(400);
 
 /// An operation that is being ended before its time.
 #[derive(Clone, Copy, Debug)]
