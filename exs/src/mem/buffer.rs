@@ -367,7 +367,7 @@ impl Drop for Buffer {
 impl Deref for Buffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: in bounds and mapped (`as_ptr`); initialised (zeroed pages or a
+        // SAFETY: in bounds and mapped (`start`); initialised (zeroed pages or a
         // vector's bytes); no one writes while the buffer is in the program's hands
         // (module essay), and the borrow of `self` keeps it there.
         unsafe { std::slice::from_raw_parts(self.start(), self.end - self.start) }

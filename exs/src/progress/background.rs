@@ -11,6 +11,7 @@ use super::lead::Reactor;
 use super::queue::QueueCore;
 use super::spin::LEAD_EVERY;
 use crate::sys::yield_now;
+use crate::time::Time;
 
 /// How long (ns) threads that find their events may do without one of them leading.
 const VISIT_EVERY: u64 = 500_000;
@@ -24,10 +25,7 @@ impl Context {
     /// same: else the background thread would, beside it.
     pub(crate) fn nudge(&self, queue: &QueueCore) {
         let lazy = self.lazy.load(Ordering::SeqCst);
-        let away = || {
-            let now = self.clock.about().as_nanos();
-            now.saturating_sub(self.last_led.load(Ordering::Relaxed)) > VISIT_EVERY
-        };
+        let away = || self.led_ago(self.clock.about()) > VISIT_EVERY;
         // Sends are kept as long as programs' threads lead now and then, though those that
         // keep some may never have to wait. (A queue with a descriptor is served by the
         // background thread.)
@@ -46,10 +44,10 @@ impl Context {
     /// memory is looked at, if that was not done of late. (Connections that are served with
     /// each doorbell can keep a program from ever waiting: others would not be heard.)
     fn visit(&self, reactor: &mut Reactor) {
-        let now = self.now().as_nanos();
-        let due = now.saturating_sub(self.last_led.load(Ordering::Relaxed)) > LEAD_EVERY;
+        let now = self.now();
+        let due = self.led_ago(now) > LEAD_EVERY;
         if due {
-            self.last_led.store(now, Ordering::Relaxed);
+            self.last_led.store(now.as_nanos(), Ordering::Relaxed);
             // What keeps it from answering is told to whoever waits.
             let _ = reactor.poll(Some(Duration::ZERO));
         }
@@ -58,6 +56,11 @@ impl Context {
                 break;
             }
         }
+    }
+
+    /// How long ago (ns) a thread of the program led.
+    pub(super) fn led_ago(&self, now: Time) -> u64 {
+        now.as_nanos().saturating_sub(self.last_led.load(Ordering::Relaxed))
     }
 
     /// As `nudge`, for a thread that is about to call the kernel itself.

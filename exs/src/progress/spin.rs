@@ -149,7 +149,7 @@ impl Context {
         };
         let now = self.clock.about();
         let patience = now + FIRST_PEEK;
-        if now.as_nanos().saturating_sub(self.last_led.load(Ordering::Relaxed)) > LEAD_EVERY {
+        if self.led_ago(now) > LEAD_EVERY {
             return false;
         }
         let until = now + limit.map_or(most, |l| l.min(most));

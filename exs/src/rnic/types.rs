@@ -11,6 +11,9 @@ use crate::mem::{AccessFault, Key};
 /// Bytes of the header of a message that leaves by [`send_now`](super::Rnic::send_now), at
 /// most.
 pub const HEAD: usize = 48;
+/// Bytes of a message with all the data that may ride in it: 8 KiB, and a cache line for the
+/// header.
+pub const MESSAGE: u32 = (8 << 10) + 64;
 
 /// What became of a message that was to leave by [`send_now`](super::Rnic::send_now).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

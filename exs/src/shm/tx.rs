@@ -24,11 +24,11 @@ use super::record::{BY_LANE, Head, INVALIDATE, Kind, MAX_PAYLOAD, PIECE, Piece, 
 use super::ring::{Area, LANE, Mem, RING, Word};
 use crate::iwarp::TxWr;
 use crate::mem::{Access, AccessFault, Key, MAX_SGE, Segment, Sgl};
-use crate::rnic::{SendOp, TermCode, Wc, WcOp, WcStatus};
+use crate::rnic::{MESSAGE, SendOp, TermCode, Wc, WcOp, WcStatus};
 use crate::sys::IoVec;
 
 /// Payload that always travels in its record: a message with 8 KiB of data, and its header.
-pub(super) const IN_RECORD: usize = (8 << 10) + 64;
+pub(super) const IN_RECORD: usize = MESSAGE as usize;
 /// Bytes of the lane that are filled before the peer is told.
 const STEP: u64 = 64 << 10;
 /// Bytes of one answer to a READ.

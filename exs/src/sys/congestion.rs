@@ -1,7 +1,7 @@
 //! Who paces TCP: the choice of a congestion control.
 //!
 //! Where both ends are on this host there is no bottleneck to find, and nobody to be fair to.
-//! BBR paces all the same, by a timer for every 64 KiB, which with many connections is half of
+//! BBR paces all the same, by a timer for every 64 KiB, which with many connections is a third of
 //! the sender's processor time; and a socket that has once begun with it goes on to set
 //! timers whatever takes its place. So such a connection begins with Reno, which does not
 //! pace, which every Linux has, and which anybody may take. The listener says so for those
@@ -24,7 +24,7 @@ const UNPACED: &Name = b"reno\0\0\0\0\0\0\0\0\0\0\0\0";
 
 /// The congestion control that a listener had before it was to begin without pacing, if
 /// that one paces: what its connections from elsewhere are to have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Paced(Option<Name>);
 
 fn name_of(fd: &impl AsFd) -> io::Result<Name> {
@@ -102,7 +102,7 @@ fn leads_here(addr: &SocketAddr) -> bool {
 mod tests {
     use std::net::TcpListener;
 
-    use super::super::connect_nonblocking;
+    use super::super::{connect_nonblocking, socket_option};
     use super::*;
 
     #[test]
@@ -138,16 +138,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let a = connect_nonblocking(&listener.local_addr().unwrap(), None).unwrap();
         let (b, peer) = listener.accept().unwrap();
-        let room = || {
-            let (mut bytes, mut len): (libc::c_int, _) = (0, socklen(size_of::<libc::c_int>()));
-            let (fd, to) = (b.as_raw_fd(), std::ptr::from_mut(&mut bytes).cast());
-            // SAFETY: `bytes` has room for the `len` bytes that the kernel may write.
-            let got = unsafe {
-                libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, to, &raw mut len)
-            };
-            assert_eq!(got, 0);
-            bytes
-        };
+        let room = || socket_option(b.as_fd(), libc::SO_RCVBUF).unwrap();
         let before = room();
         roomy_within_host(&b, b.local_addr().unwrap(), "192.0.2.1:9".parse().unwrap());
         assert_eq!(room(), before, "another host's is the system's choice");

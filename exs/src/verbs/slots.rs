@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::raw::{Domain, HwSge, Registration};
 use crate::mem::{Region, Segment};
-use crate::rnic::RnicError;
+use crate::rnic::{MESSAGE, RnicError};
 
 /// Bytes of a slot: what one WR may copy.
-pub(super) const SLOT: usize = (8 << 10) + 64;
+pub(super) const SLOT: usize = MESSAGE as usize;
 /// Slots that are registered together.
 const CHUNK: usize = 32;
 
