@@ -6,9 +6,11 @@
 //! announces its sink, the server WRITEs the same bytes there and sends another. The
 //! bytes are a C string: the server WRITEs up to and with the first zero.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use exs::mem::Access;
@@ -33,50 +35,76 @@ impl Harness for Soft {
 const HANGS: Duration = Duration::from_secs(60);
 
 /// rping, killed when dropped.
-struct Rping(Child);
+struct Rping {
+    child: Child,
+    /// Collects what it complains of, until it ends.
+    complaints: Option<JoinHandle<String>>,
+    /// Tells that it could not connect.
+    gave_up: Receiver<()>,
+}
 
 impl Rping {
     fn start(args: &[&str], addr: SocketAddr) -> Rping {
         let mut command = Command::new("rping");
         command.args(args).args(["-a", &addr.ip().to_string(), "-p", &addr.port().to_string()]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        Rping(command.spawn().expect("rping is in rdmacm-utils"))
+        let mut child = command.spawn().expect("rping is in rdmacm-utils");
+        let err = child.stderr.take().expect("piped");
+        let (tell, gave_up) = channel();
+        let complaints = std::thread::spawn(move || {
+            let mut text = String::new();
+            for line in BufReader::new(err).lines().map_while(Result::ok) {
+                if line.starts_with("connect error") {
+                    // Fails only if nobody asks any more.
+                    let _ = tell.send(());
+                }
+                text += &line;
+                text.push('\n');
+            }
+            text
+        });
+        Rping { child, complaints: Some(complaints), gave_up }
     }
 
+    /// Whether it has ended, or would if it could: who cannot connect says so, and then
+    /// joins a thread of its own that waits for a completion.
     fn ended(&mut self) -> bool {
-        self.0.try_wait().expect("wait").is_some()
+        if self.gave_up.try_recv().is_ok() {
+            // Fails only if it has ended already.
+            let _ = self.child.kill();
+        }
+        self.child.try_wait().expect("wait").is_some()
     }
 
     /// Ends it: where it stood, who is connected to whom, and what it had said.
     fn stuck(&mut self) -> String {
         let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
-        let at = read(&format!("/proc/{}/stack", self.0.id()));
+        let at = read(&format!("/proc/{}/stack", self.child.id()));
         let tcp = read("/proc/net/tcp");
-        let _ = self.0.kill();
+        let _ = self.child.kill();
         format!("it stood at\n{at}{tcp}it said: {}", self.said())
     }
 
     /// All that it prints, until it ends.
     fn said(&mut self) -> String {
         let mut text = String::new();
-        let mut out = self.0.stdout.take().expect("piped");
+        let mut out = self.child.stdout.take().expect("piped");
         out.read_to_string(&mut text).expect("text");
-        let mut out = self.0.stderr.take().expect("piped");
-        out.read_to_string(&mut text).expect("text");
-        text
+        let complaints = self.complaints.take().expect("asked once");
+        text + &complaints.join().expect("it only reads")
     }
 
     /// Waits for its own end: what it printed, and whether it thinks that all was well.
     fn finish(mut self) -> (String, bool) {
-        (self.said(), self.0.wait().expect("wait").success())
+        (self.said(), self.child.wait().expect("wait").success())
     }
 }
 
 impl Drop for Rping {
     fn drop(&mut self) {
         // Either fails only if it has ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -157,7 +185,7 @@ fn client(size: usize, rounds: usize, param: &ConnParam<'_>) {
 }
 
 /// Starts rping until it comes: librdmacm draws its port from those of RDMA, and siw
-/// binds it in TCP, where it may be taken. Then rping gives up at once.
+/// binds it in TCP, where it may be taken. Then rping gives up.
 fn called_by(w: &mut World<Soft>, start: impl Fn() -> Rping) -> (Rping, ConnReq) {
     let mut said = String::new();
     for _ in 0..5 {

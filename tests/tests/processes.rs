@@ -25,6 +25,9 @@ fn options() -> Options {
     Options { transport, ..Options::default() }
 }
 
+/// What goes there and back in [`who_never_waits_hears_of_other_processes`].
+const ROUND: usize = 16 << 10;
+
 const KINDS: [SocketType; 2] = [SocketType::Stream, SocketType::SeqPacket];
 
 /// Not a test in the parent: the part of the other process.
@@ -37,6 +40,7 @@ fn child() {
         ["listen", kind] => parts::listen(kind_of(kind)),
         ["flood", kind, addr] => parts::flood(kind_of(kind), addr.parse().unwrap()),
         ["many", addr, count] => parts::many(addr.parse().unwrap(), count.parse().unwrap()),
+        ["echo", addr, count] => parts::echo(addr.parse().unwrap(), count.parse().unwrap()),
         ["descriptors"] => parts::descriptors(),
         _ => panic!("no such part: {words:?}"),
     }
@@ -117,6 +121,35 @@ mod parts {
         }
         ledger.finish();
         peer::say("all answered");
+    }
+
+    /// Makes some connections, and sends back what comes on each, until they end.
+    pub(super) fn echo(addr: SocketAddr, count: usize) {
+        let queue = EventQueue::new(4 * count).unwrap();
+        let sockets: Vec<Socket> = (0..count)
+            .map(|i| {
+                let socket = Socket::with_options(SocketType::Stream, options()).unwrap();
+                socket.blocking().connect(addr).unwrap();
+                socket.recv(&queue, Token(i as u64), vec![0; ROUND], RecvFlags::WAITALL).unwrap();
+                socket
+            })
+            .collect();
+        let mut open = count;
+        while open > 0 {
+            let mut event = queue.next().unwrap();
+            let (socket, token) = (&sockets[event.token().0 as usize], event.token());
+            match (event.kind(), event.bytes()) {
+                (EventKind::Recv, ROUND) => {
+                    let buffer = event.take_buffer().unwrap();
+                    socket.send(&queue, token, buffer, SendFlags::NONE).unwrap();
+                }
+                (EventKind::Recv, _) => open -= 1,
+                _ => {
+                    let buffer = event.take_buffer().unwrap();
+                    socket.recv(&queue, token, buffer, RecvFlags::WAITALL).unwrap();
+                }
+            }
+        }
     }
 
     /// Says which descriptors it has.
@@ -411,5 +444,49 @@ fn five_hundred_from_another_process() {
     assert_eq!(numbers, (0..MANY).collect());
     child.expect("all answered");
     ledger.finish();
+    child.finish();
+}
+
+/// A thread that finds an event each time it looks, and so never waits, hears of each of its
+/// connections to another process all the same, and of none of them much less than of others.
+#[test]
+fn who_never_waits_hears_of_other_processes() {
+    const MANY: usize = 40;
+    const ROUNDS: u32 = 500;
+    let _dog = Watchdog::new("who_never_waits_hears_of_other_processes");
+    let (listener, addr) = listener(SocketType::Stream, options());
+    let child = peer::Peer::start(CHILD, &format!("echo {addr} {MANY}"), &[]);
+    let queue = EventQueue::new(4 * MANY).unwrap();
+    let sockets: Vec<Socket> = (0..MANY).map(|_| listener.blocking().accept().unwrap().0).collect();
+    let turn = |at: usize| {
+        let (socket, token) = (&sockets[at], Token(at as u64));
+        socket.recv(&queue, token, vec![0; ROUND], RecvFlags::WAITALL).unwrap();
+        socket.send(&queue, token, vec![7; ROUND], SendFlags::NONE).unwrap();
+    };
+    (0..MANY).for_each(turn);
+    let always = Token(MANY as u64);
+    let ready = || sockets[0].poll(&queue, always, Interest::WRITABLE).unwrap();
+    ready();
+    let mut heard = [0; MANY];
+    // Nobody ends before all have had so many; then what is on its way comes back.
+    let (mut lacking, mut away) = (MANY, MANY);
+    while away > 0 {
+        for event in queue.dequeue(8, Some(LIMIT)).unwrap() {
+            assert!(event.error().is_none(), "{event:?}");
+            match (event.token(), event.kind()) {
+                (token, _) if token == always => ready(),
+                (Token(at), EventKind::Recv) => {
+                    assert_eq!(event.bytes(), ROUND);
+                    heard[at as usize] += 1;
+                    lacking -= usize::from(heard[at as usize] == ROUNDS);
+                    if lacking > 0 { turn(at as usize) } else { away -= 1 }
+                }
+                _ => {}
+            }
+        }
+    }
+    let most = heard.iter().max().unwrap();
+    assert!(*most < 10 * ROUNDS, "{heard:?}");
+    drop(sockets);
     child.finish();
 }
