@@ -59,6 +59,10 @@ build() {
 }
 build programs build --release -p exs-examples --features verbs --bins
 build tests test --no-run -p exs-tests --features verbs --tests
+case " ${suites[*]} " in *" neighbours "*)
+    gcc -O2 -Wall -o "$out/bin/announced" "$here/announced.c" -lrdmacm -libverbs
+    ;;
+esac
 # The C library and its programs, for the suites that are in C.
 case " ${suites[*]} " in *" c "* | *" c-bench "*)
     say "building the C programs"

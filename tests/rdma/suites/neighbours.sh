@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Side by side, in one run and in turn: exs-pingpong, perftest (what the device can
-# do) and rstream (rsocket: other sockets over the same device); two processes each.
+# do) and rstream (rsocket: other sockets over the same device); two processes each. For
+# bandwidth announced.c as well: raw verbs whose receiver names each buffer first, as it
+# must below any socket.
 # Prints medians and ratios beside what EXS aims at. Slowness fails nothing here, as
 # no figure of one run on one machine proves anything; what does not run does.
 # devices: each
@@ -75,33 +77,46 @@ rsocket() { # bw|lat SIZE COUNT
     else tail -n 1 "$temp/pair.client" | awk '{ print $NF }'; fi
 }
 
+announced() { # bw SIZE COUNT
+    pair 7472 "$RDMA_BIN/announced serve $addr 7472" "$RDMA_BIN/announced $addr 7472 $2 $3"
+    cat "$temp/pair.client"
+}
+
 median() { sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
 
 # compare bw|lat SIZE COUNT AIM-AGAINST-PERFTEST AIM-AGAINST-RSTREAM
 compare() {
     local who round limit_is="at least" unit=GB/s
-    [ "$1" = bw ] || limit_is="at most" unit=us
-    for who in exs perftest rsocket; do : >"$temp/$who"; done
+    local all=(exs perftest rsocket announced)
+    [ "$1" = bw ] || { limit_is="at most" unit=us; unset 'all[3]'; }
+    for who in "${all[@]}"; do : >"$temp/$who"; done
     for ((round = 0; round < rounds; round++)); do
-        for who in exs perftest rsocket; do $who "$1" "$2" "$3" >>"$temp/$who"; done
+        for who in "${all[@]}"; do $who "$1" "$2" "$3" >>"$temp/$who"; done
     done
-    for who in exs perftest rsocket; do
+    for who in "${all[@]}"; do
         [ "$(grep -c '^[0-9.e-]\+$' "$temp/$who")" = "$rounds" ] || { echo "$who gave no figures:"; cat "$temp/$who" "$temp/pair.client"; return 1; }
     done
     awk -v e="$(median <"$temp/exs")" -v p="$(median <"$temp/perftest")" -v r="$(median <"$temp/rsocket")" \
         -v unit="$unit" -v is="$limit_is" -v ap="$4" -v ar="$5" 'BEGIN {
         printf "note: EXS %.4g %s, perftest %.4g (ratio %.2f, aim %s %s), rstream %.4g (ratio %.2f, aim %s %s)\n",
             e, unit, p, e / p, is, ap, r, e / r, is, ar }'
-    for who in exs perftest rsocket; do echo "note:   $who: $(tr '\n' ' ' <"$temp/$who")"; done
-    json "$1" "$2"
+    [ "$1" != bw ] || awk -v e="$(median <"$temp/exs")" -v a="$(median <"$temp/announced")" 'BEGIN {
+        printf "note: raw verbs, each buffer announced and each write told of: %.4g GB/s (ratio of EXS %.2f)\n", a, e / a }'
+    for who in "${all[@]}"; do echo "note:   $who: $(tr '\n' ' ' <"$temp/$who")"; done
+    json "$1" "$2" "${all[@]}"
 }
 
 # The same for exs-bench (--rdma-log), which reads it out of this suite's log.
-json() { # bw|lat SIZE
+json() { # bw|lat SIZE WHO...
     local who name separator=
     printf 'note: json {"device":"%s","test":"%s","size":%d,"entries":[' "$kind" "$1" "$2"
-    for who in exs perftest rsocket; do
-        case $who in exs) name="EXS verbs" ;; rsocket) name=rstream ;; *) name=$who ;; esac
+    for who in "${@:3}"; do
+        case $who in
+            exs) name="EXS verbs" ;;
+            rsocket) name=rstream ;;
+            announced) name="raw verbs, announced" ;;
+            *) name=$who ;;
+        esac
         printf '%s{"contender":"%s","samples":[%s]}' "$separator" "$name" "$(paste -sd , "$temp/$who")"
         separator=,
     done
