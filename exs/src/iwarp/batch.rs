@@ -10,6 +10,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use crate::mem::{Segment, Sgl};
+use crate::sys::IoVec;
 
 /// Chunks in one gathered write, at most.
 pub const MAX_CHUNKS: usize = 128;
@@ -106,13 +107,24 @@ impl TxBatch {
 
     /// Adds a copy of header bytes; neighbours in the arena become one piece.
     pub(super) fn push_bytes(&mut self, bytes: &[u8]) {
+        self.push_copy(|arena| arena.extend_from_slice(bytes));
+    }
+
+    /// The same for a small payload: the copy.
+    pub(super) fn push_payload(&mut self, payload: &IoVec<'_>) -> &[u8] {
+        self.push_copy(|arena| payload.append_to(arena))
+    }
+
+    fn push_copy(&mut self, copy: impl FnOnce(&mut Vec<u8>)) -> &[u8] {
         let start = self.arena.len();
-        self.arena.extend_from_slice(bytes);
-        self.len += bytes.len();
+        copy(&mut self.arena);
+        let added = self.arena.len() - start;
+        self.len += added;
         match self.pieces.last_mut() {
-            Some(Piece::Arena { off, len }) if *off + *len == start => *len += bytes.len(),
-            _ => self.pieces.push(Piece::Arena { off: start, len: bytes.len() }),
+            Some(Piece::Arena { off, len }) if *off + *len == start => *len += added,
+            _ => self.pieces.push(Piece::Arena { off: start, len: added }),
         }
+        &self.arena[start..]
     }
 
     /// Adds payload from memory.
@@ -295,6 +307,14 @@ pub struct Gather<'a> {
 }
 
 impl<'a> Gather<'a> {
+    /// No more pieces than this come out of it.
+    pub fn most(&self) -> usize {
+        match self.pieces {
+            [Piece::Arena { .. } | Piece::Memory { .. }] => 1,
+            _ => MAX_CHUNKS,
+        }
+    }
+
     /// Calls `f` for each piece in order, at most [`MAX_CHUNKS`] times. What does
     /// not fit these is in the next step.
     pub fn for_each(&self, f: &mut dyn FnMut(Chunk<'a>)) {

@@ -46,15 +46,11 @@ impl Engine {
         {
             return false;
         }
-        let mut bytes = [0; MAX_SHORT];
         let mut first = [0; HEAD];
         let len = head(&mut first);
         if len == 0 {
             return false;
         }
-        let all = len + payload.len();
-        bytes[..len].copy_from_slice(&first[..len]);
-        payload.copy_to(&mut bytes[len..all]);
         if self.tx.batch.as_ref().is_some_and(|b| b.is_done())
             && let Some(done) = self.tx.batch.take()
         {
@@ -64,8 +60,9 @@ impl Engine {
         let batch = self.tx.batch.get_or_insert_with(|| pool.take());
         batch.alone = alone;
         let before = batch.len();
-        let mut fpdu = Fpdu::begin(batch, self.settled.crc, &header, all);
-        fpdu.bytes(&bytes[..all]);
+        let mut fpdu = Fpdu::begin(batch, self.settled.crc, &header, len + payload.len());
+        fpdu.bytes(&first[..len]);
+        fpdu.payload(payload);
         fpdu.end();
         self.tx.built += (batch.len() - before) as u64;
         true

@@ -9,6 +9,7 @@ use super::types::MAX_INLINE;
 use super::{Engine, Negotiated};
 use crate::mem::MAX_SGE;
 use crate::rnic::SendOp;
+use crate::sys::IoVec;
 use crate::wire::ddp::{self, Header, Place};
 use crate::wire::mpa;
 use crate::wire::rdmap::{
@@ -151,6 +152,14 @@ impl<'b> Fpdu<'b> {
             self.crc = crc32c::crc32c_append(self.crc, bytes);
         }
         self.batch.push_bytes(bytes);
+    }
+
+    /// A copy of a small payload. (The sum is of the copy: that is what leaves.)
+    pub(super) fn payload(&mut self, payload: &IoVec<'_>) {
+        let copy = self.batch.push_payload(payload);
+        if self.crc_on {
+            self.crc = crc32c::crc32c_append(self.crc, copy);
+        }
     }
 
     pub(super) fn end(mut self) {

@@ -358,7 +358,15 @@ impl Link {
                 return Some(0);
             }
             TxStep::Gather(gather) => {
-                let mut vecs = [IoVec::EMPTY; MAX_CHUNKS];
+                // Most small messages are one piece: no table of 2 KiB for these.
+                let (mut one, mut many);
+                let vecs: &mut [IoVec<'_>] = if gather.most() == 1 {
+                    one = [IoVec::EMPTY; 1];
+                    &mut one
+                } else {
+                    many = [IoVec::EMPTY; MAX_CHUNKS];
+                    &mut many
+                };
                 let (mut count, mut len) = (0, 0);
                 gather.for_each(&mut |chunk| {
                     let Some(vec) = vecs.get_mut(count) else { return };
