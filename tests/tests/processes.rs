@@ -137,7 +137,8 @@ mod parts {
         let mut open = count;
         while open > 0 {
             let mut event = queue.next().unwrap();
-            let (socket, token) = (&sockets[event.token().0 as usize], event.token());
+            let token = event.token();
+            let socket = &sockets[usize::try_from(token.0).unwrap()];
             match (event.kind(), event.bytes()) {
                 (EventKind::Recv, ROUND) => {
                     let buffer = event.take_buffer().unwrap();
@@ -477,9 +478,10 @@ fn who_never_waits_hears_of_other_processes() {
                 (token, _) if token == always => ready(),
                 (Token(at), EventKind::Recv) => {
                     assert_eq!(event.bytes(), ROUND);
-                    heard[at as usize] += 1;
-                    lacking -= usize::from(heard[at as usize] == ROUNDS);
-                    if lacking > 0 { turn(at as usize) } else { away -= 1 }
+                    let at = usize::try_from(at).unwrap();
+                    heard[at] += 1;
+                    lacking -= usize::from(heard[at] == ROUNDS);
+                    if lacking > 0 { turn(at) } else { away -= 1 }
                 }
                 _ => {}
             }

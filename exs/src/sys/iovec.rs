@@ -71,17 +71,14 @@ impl<'a> IoVec<'a> {
     /// Adds a copy of the bytes to a vector.
     pub fn append_to(&self, to: &mut Vec<u8>) {
         to.reserve(self.len());
+        let room = to.spare_capacity_mut().as_mut_ptr().cast();
         // SAFETY: mapped for `'a` (whoever made this answers for it), and outside of `to`, of
-        // which we have the exclusive reference; the spare capacity has the room, and
-        // what is written there is what the length then counts.
+        // which we have the exclusive reference; its spare capacity has the room.
         unsafe {
-            std::ptr::copy_nonoverlapping(
-                self.raw.iov_base.cast::<u8>(),
-                to.spare_capacity_mut().as_mut_ptr().cast(),
-                self.len(),
-            );
-            to.set_len(to.len() + self.len());
+            std::ptr::copy_nonoverlapping(self.raw.iov_base.cast::<u8>(), room, self.len());
         }
+        // SAFETY: just written, and within the capacity.
+        unsafe { to.set_len(to.len() + self.len()) };
     }
 
     /// Copies the bytes to the beginning of `to`, which has room for them.

@@ -5,15 +5,18 @@
 //! What comes back to it is small and bounded (answers to a bounded number of
 //! offers), so it copies those bytes aside at once ([`Intake::Copy`]). The
 //! receiver of files gets bulk: it leaves the bytes in the registered buffers
-//! they arrived in, and hashes and writes them from there ([`Intake::Place`]).
+//! they arrived in, and hashes and writes them from there ([`Intake::Place`]). A buffer
+//! receives more when everybody who was lent bytes of it is done.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::NetError;
-use super::pipe::{Buffer, Happened, Pipe};
+use super::lent::{Lent, Loan};
+use super::pipe::{Buffer, Happened, Pipe, RECVS};
 use crate::error::CpError;
 use crate::wire::frame::{
     DATA_HEADER, Frame, HEADER, Head, MAX_DATA, data_header, decode, encode, parse_head,
@@ -51,6 +54,9 @@ pub(crate) struct Channel {
     aside: Vec<u8>,
     aside_at: usize,
     placed: VecDeque<Placed>,
+    /// Receives on their way, and where buffers come back that were lent.
+    posted: usize,
+    home: (Sender<Buffer>, Receiver<Buffer>),
     eof: bool,
     happened: Vec<Happened>,
     scratch: Vec<u8>,
@@ -60,9 +66,15 @@ pub(crate) struct Channel {
 
 /// A received buffer, and which bytes of it are still to be taken.
 struct Placed {
-    buffer: Buffer,
+    buffer: Arc<Loan>,
     at: usize,
     end: usize,
+}
+
+impl Placed {
+    fn bytes(&self) -> &[u8] {
+        &self.buffer.bytes()[self.at..self.end]
+    }
 }
 
 impl Channel {
@@ -72,6 +84,7 @@ impl Channel {
         stop: Arc<AtomicBool>,
     ) -> Result<Channel, CpError> {
         let (free, recvs) = pipe.buffers()?;
+        let posted = recvs.len();
         for b in recvs {
             pipe.recv(b)?;
         }
@@ -86,6 +99,8 @@ impl Channel {
             aside: Vec::new(),
             aside_at: 0,
             placed: VecDeque::new(),
+            posted,
+            home: channel(),
             eof: false,
             happened: Vec::new(),
             scratch: Vec::new(),
@@ -102,11 +117,10 @@ impl Channel {
         self.intake = intake;
         if intake == Intake::Copy {
             while let Some(p) = self.placed.pop_front() {
-                self.aside.extend_from_slice(&p.buffer[p.at..p.end]);
-                self.receive_into(p.buffer)?;
+                self.aside.extend_from_slice(p.bytes());
             }
         }
-        Ok(())
+        self.collect()
     }
 
     fn lost(&self, source: NetError) -> CpError {
@@ -229,7 +243,7 @@ impl Channel {
     /// not all come yet.
     fn peek(&self, mut skip: usize, out: &mut [u8]) -> bool {
         let mut filled = 0;
-        let placed = self.placed.iter().map(|p| &p.buffer[p.at..p.end]);
+        let placed = self.placed.iter().map(Placed::bytes);
         for part in std::iter::once(&self.aside[self.aside_at..]).chain(placed) {
             if skip >= part.len() {
                 skip -= part.len();
@@ -307,8 +321,9 @@ impl Channel {
         }
     }
 
-    /// File data that have come: some of them, where they were placed.
-    pub(crate) fn payload(&mut self) -> Result<&[u8], CpError> {
+    /// File data that have come: some of them, at `most` so many, where they were placed.
+    /// [`Self::consume`] follows.
+    pub(crate) fn payload(&mut self, most: usize) -> Result<Lent, CpError> {
         while self.available() == 0 {
             if self.eof {
                 return Err(self.vanished());
@@ -316,13 +331,16 @@ impl Channel {
             self.flush()?;
             self.wait(None)?;
         }
-        if self.aside_at < self.aside.len() {
-            return Ok(&self.aside[self.aside_at..]);
-        }
-        Ok(self.placed.front().map_or(&[], |p| &p.buffer[p.at..p.end]))
+        let aside = &self.aside[self.aside_at..];
+        Ok(match self.placed.front() {
+            Some(p) if aside.is_empty() => {
+                Lent::Placed(Arc::clone(&p.buffer), p.at..p.at.saturating_add(most).min(p.end))
+            }
+            _ => Lent::Copied(aside[..most.min(aside.len())].to_vec()),
+        })
     }
 
-    /// Takes bytes off the front; empty buffers go back to receive more.
+    /// Takes bytes off the front; buffers that nobody needs go back to receive more.
     pub(crate) fn consume(&mut self, mut n: usize) -> Result<(), CpError> {
         let aside = n.min(self.aside.len() - self.aside_at);
         self.aside_at += aside;
@@ -338,17 +356,38 @@ impl Channel {
             if front.at < front.end {
                 break;
             }
-            if let Some(p) = self.placed.pop_front() {
-                self.receive_into(p.buffer)?;
-            }
+            self.placed.pop_front();
+        }
+        self.collect()
+    }
+
+    /// Posts the buffers that have come home.
+    fn collect(&mut self) -> Result<(), CpError> {
+        while self.posted + self.placed.len() < RECVS
+            && let Ok(buffer) = self.home.1.try_recv()
+        {
+            self.receive_into(buffer)?;
         }
         Ok(())
+    }
+
+    /// Nothing can come before a buffer does that is lent: waits for one, but not for ever.
+    fn await_buffer(&mut self) -> Result<(), CpError> {
+        self.collect()?;
+        if self.posted > 0 || !self.placed.is_empty() || self.eof {
+            return Ok(());
+        }
+        match self.home.1.recv_timeout(TICK) {
+            Ok(buffer) => self.receive_into(buffer),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ok(()),
+        }
     }
 
     fn receive_into(&mut self, buffer: Buffer) -> Result<(), CpError> {
         if self.eof {
             return Ok(());
         }
+        self.posted += 1;
         self.pipe.recv(buffer).map_err(|e| self.lost(e))
     }
 
@@ -365,6 +404,7 @@ impl Channel {
             {
                 return Err(CpError::Silent { peer: self.peer.clone(), seconds: limit.as_secs() });
             }
+            self.await_buffer()?;
             if self.pump(TICK)? {
                 return Ok(());
             }
@@ -411,6 +451,7 @@ impl Channel {
                 self.free.push(buffer);
             }
             Happened::Received(buffer, n) if self.intake == Intake::Copy => {
+                self.posted -= 1;
                 // There may always be half a frame left, so never wait for none.
                 self.aside.drain(..self.aside_at);
                 self.aside_at = 0;
@@ -421,6 +462,8 @@ impl Channel {
                 self.receive_into(buffer)?;
             }
             Happened::Received(buffer, n) => {
+                self.posted -= 1;
+                let buffer = Loan::new(buffer, &self.home.0);
                 self.placed.push_back(Placed { buffer, at: 0, end: n });
             }
             Happened::Eof => self.eof = true,

@@ -4,10 +4,12 @@
 //! them into "these buffers are free again" and "these bytes have come".
 //! [`channel`] makes frames of that: small frames are gathered, file data are
 //! read from the file straight into registered memory and hashed there, and
-//! several sends and receives are always on their way. [`session`] is how two
+//! several sends and receives are always on their way. [`lent`] lets a thread that writes keep
+//! received bytes where they are until they are written. [`session`] is how two
 //! sides meet: hello, proof, request.
 
 pub(crate) mod channel;
+pub(crate) mod lent;
 pub(crate) mod pipe;
 pub(crate) mod session;
 #[cfg(test)]

@@ -22,9 +22,10 @@ use super::NetError;
 
 /// Data of one frame and its header, and room for small frames beside them.
 pub(crate) const SIZE: usize = (1 << 20) + (64 << 10);
-/// Sends and receives on their way at most; the rest is being hashed.
+/// Sends and receives on their way at most; the rest is being hashed, or written.
 pub(crate) const SENDS: usize = 4;
-pub(crate) const RECVS: usize = 4;
+/// (Some of these are with the thread that writes.)
+pub(crate) const RECVS: usize = 6;
 const TICK: Duration = Duration::from_millis(100);
 
 const CONNECT: Token = Token(1);

@@ -1,4 +1,4 @@
-//! Receiving one file: hash and write from where the bytes arrived.
+//! Receiving one file: have it hashed and written from where the bytes arrived.
 //!
 //! A peer's frames must come in the order that the protocol promises; what
 //! does not is the end of the connection. What fails on our side (a full disk
@@ -10,9 +10,10 @@ use crate::disk::part::Part;
 use crate::disk::relpath::{RelPath, is_reserved};
 use crate::disk::root::Root;
 use crate::error::{CpError, Trouble};
-use crate::hash::{ChunkHasher, Cv, Layout, file_hash};
+use crate::hash::{Cv, Layout, file_hash};
 use crate::net::channel::Channel;
 use crate::transfer::tally::Tally;
+use crate::transfer::writer::{Failure, Writer};
 use crate::wire::frame::{Flags, Have, Id};
 
 /// A file that was offered, or asked for, and has not begun.
@@ -67,9 +68,10 @@ pub(crate) struct Incoming {
     layout: Layout,
     verify: bool,
     /// `None`: failed; the rest is dropped.
-    part: Option<Part>,
+    writer: Option<Writer>,
     cvs: Vec<Option<Cv>>,
-    open: Option<(u32, ChunkHasher)>,
+    /// The chunk that is coming.
+    open: Option<u32>,
     at: u64,
     pub(crate) resumed: u64,
 }
@@ -106,8 +108,9 @@ impl Incoming {
                 .map_err(|e| trouble = Some(Trouble::io("write", &path, e)))
                 .ok(),
         };
+        let writer = part.map(|part| Writer::new(part, layout, verify));
         let me =
-            Incoming { id, path, source, layout, verify, part, cvs, open: None, at: 0, resumed };
+            Incoming { id, path, source, layout, verify, writer, cvs, open: None, at: 0, resumed };
         Ok((me, trouble))
     }
 
@@ -116,30 +119,39 @@ impl Incoming {
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        self.part.is_none()
+        self.writer.is_none()
     }
 
-    /// Gives up this file: what is in the journal stays for the next run. The
-    /// chunk that broke off is given back, so that on a full disk there is room
-    /// for smaller files that follow.
-    fn fail(&mut self, trouble: Trouble) -> Option<Trouble> {
-        let part = self.part.take()?;
-        if let Some((index, _)) = self.open {
-            part.release(self.layout.start(index), self.layout.len(index));
+    /// If that failed, gives up this file: what is in the journal stays for the next run.
+    fn check(&mut self, done: Result<(), Failure>) -> Option<Trouble> {
+        let failure = done.err()?;
+        self.writer = None;
+        Some(self.explain(failure))
+    }
+
+    fn explain(&self, failure: Failure) -> Trouble {
+        match failure {
+            Failure::Io(what, error) => Trouble::io(what, &self.path, error),
+            Failure::Damaged { start, end } => {
+                let why = format!(
+                    "bytes {start} to {end} arrived damaged; run the same command again: \
+                     only what is missing is sent"
+                );
+                Trouble::of(&self.path, why)
+            }
         }
-        Some(trouble)
     }
 
     /// Data or a hole of `len` bytes at `offset`: is that what comes next?
     fn expect(&mut self, offset: u64, len: u64) -> Result<(), CpError> {
-        let index = match &self.open {
-            Some((index, _)) => *index,
+        let index = match self.open {
+            Some(index) => index,
             None => {
                 let index = u32::try_from(offset / self.layout.chunk).unwrap_or(u32::MAX);
                 if index >= self.layout.count() || offset != self.layout.start(index) {
                     return Err(order("a chunk"));
                 }
-                self.open = Some((index, ChunkHasher::new(self.layout, index, self.verify)));
+                self.open = Some(index);
                 self.at = offset;
                 index
             }
@@ -164,13 +176,11 @@ impl Incoming {
         let mut left = len as usize;
         let mut trouble = None;
         while left > 0 {
-            let bytes = ch.payload()?;
-            let n = bytes.len().min(left);
-            if let (Some(part), Some((_, hasher))) = (&self.part, &mut self.open) {
-                hasher.update(&bytes[..n]);
-                if let Err(e) = part.write_at(&bytes[..n], offset) {
-                    trouble = self.fail(Trouble::io("write", &self.path, e));
-                }
+            let bytes = ch.payload(left)?;
+            let n = bytes.len();
+            if let Some(writer) = &mut self.writer {
+                let done = writer.write(bytes, offset);
+                trouble = self.check(done).or(trouble);
             }
             ch.consume(n)?;
             offset += n as u64;
@@ -188,42 +198,22 @@ impl Incoming {
     ) -> Result<Option<Trouble>, CpError> {
         self.expect(offset, len)?;
         tally.moved(len);
-        let (Some(part), Some((_, hasher))) = (&self.part, &mut self.open) else {
-            return Ok(None);
-        };
-        hasher.zeros(len);
-        match part.hole(offset, len) {
-            Ok(()) => Ok(None),
-            Err(e) => Ok(self.fail(Trouble::io("write", &self.path, e))),
-        }
+        let Some(writer) = &mut self.writer else { return Ok(None) };
+        let done = writer.hole(offset, len);
+        Ok(self.check(done))
     }
 
-    /// `Chunk`: all of it is written; compare, and note it in the journal.
+    /// `Chunk`: all of it has come; compare, and have it noted in the journal.
     pub(crate) fn chunk(&mut self, index: u32, cv: &Cv) -> Result<Option<Trouble>, CpError> {
-        match &self.open {
-            Some((open, _)) if *open == index && self.at == self.layout.end(index) => {}
+        match self.open {
+            Some(open) if open == index && self.at == self.layout.end(index) => {}
             _ => return Err(order("a chunk's end")),
         }
         self.cvs[index as usize] = Some(*cv);
-        let trouble = self.settle(index, cv);
         self.open = None;
-        Ok(trouble)
-    }
-
-    fn settle(&mut self, index: u32, cv: &Cv) -> Option<Trouble> {
-        let (Some(part), Some((_, hasher))) = (&mut self.part, &self.open) else { return None };
-        let trouble = if hasher.finish() != *cv {
-            let (start, end) = (self.layout.start(index), self.at);
-            let why = format!(
-                "bytes {start} to {end} arrived damaged; run the same command again: \
-                 only what is missing is sent"
-            );
-            Trouble::of(&self.path, why)
-        } else {
-            let noted = part.chunk_done(index, cv);
-            Trouble::io("write the journal of", &self.path, noted.err()?)
-        };
-        self.fail(trouble)
+        let Some(writer) = &mut self.writer else { return Ok(None) };
+        let noted = writer.chunk(index, cv);
+        Ok(self.check(noted))
     }
 
     /// `End`: whole? right? then it gets its name. `Ok(false)`: it failed
@@ -233,7 +223,11 @@ impl Incoming {
         let Some(cvs) = cvs.filter(|_| self.open.is_none()) else {
             return Err(order("a file's end"));
         };
-        let Some(part) = self.part.take() else { return Ok(Ok(false)) };
+        let Some(writer) = self.writer.take() else { return Ok(Ok(false)) };
+        let part = match writer.finish() {
+            Ok(part) => part,
+            Err(failure) => return Ok(Err(self.explain(failure))),
+        };
         if self.verify && file_hash(&cvs) != *hash {
             part.discard();
             let why = "the whole file's BLAKE3 hash is not the sender's; nothing of it was kept, run the same command again";

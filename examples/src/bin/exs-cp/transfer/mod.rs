@@ -1,13 +1,14 @@
 //! Moving files over a channel, whoever asked for it.
 //!
 //! [`sender`] reads, hashes and sends one file; [`incoming`] receives, hashes
-//! and writes one. `put` runs the first in the client and the second in the
+//! and has [`writer`] write one. `put` runs the first in the client and the second in the
 //! server, `get` the other way round. [`tally`] counts, for progress and the
 //! summary.
 
 pub(crate) mod incoming;
 pub(crate) mod sender;
 pub(crate) mod tally;
+mod writer;
 
 /// Files that may be on their way on one connection: enough that a round trip
 /// is hidden behind small files, few enough that all state stays small.
