@@ -152,9 +152,8 @@ static void serve(struct end *e, struct sockaddr *at)
             continue;
         post_recv(e, wc.wr_id);
         if (left-- == e->shape.count + 1) {
-            for (; told < SLOTS; told += BATCH)
-                announce(e, told);
-            heard = 0, told = 0;
+            for (int at = 0; at < SLOTS; at += BATCH)
+                announce(e, at);
             continue;
         }
         if (++heard - told == BATCH) {

@@ -10,7 +10,6 @@ use std::fs::File;
 use std::sync::Arc;
 
 use crate::mem::{Segment, Sgl};
-use crate::sys::IoVec;
 
 /// Chunks in one gathered write, at most.
 pub const MAX_CHUNKS: usize = 128;
@@ -110,12 +109,8 @@ impl TxBatch {
         self.push_copy(|arena| arena.extend_from_slice(bytes));
     }
 
-    /// The same for a small payload: the copy.
-    pub(super) fn push_payload(&mut self, payload: &IoVec<'_>) -> &[u8] {
-        self.push_copy(|arena| payload.append_to(arena))
-    }
-
-    fn push_copy(&mut self, copy: impl FnOnce(&mut Vec<u8>)) -> &[u8] {
+    /// The same for what `copy` adds to the arena: these bytes.
+    pub(super) fn push_copy(&mut self, copy: impl FnOnce(&mut Vec<u8>)) -> &[u8] {
         let start = self.arena.len();
         copy(&mut self.arena);
         let added = self.arena.len() - start;

@@ -148,15 +148,17 @@ impl<'b> Fpdu<'b> {
     }
 
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
-        if self.crc_on {
-            self.crc = crc32c::crc32c_append(self.crc, bytes);
-        }
-        self.batch.push_bytes(bytes);
+        self.add(|arena| arena.extend_from_slice(bytes));
     }
 
-    /// A copy of a small payload. (The sum is of the copy: that is what leaves.)
+    /// A small payload.
     pub(super) fn payload(&mut self, payload: &IoVec<'_>) {
-        let copy = self.batch.push_payload(payload);
+        self.add(|arena| payload.append_to(arena));
+    }
+
+    /// Adds a copy. (The sum is of the copy: that is what leaves.)
+    fn add(&mut self, copy: impl FnOnce(&mut Vec<u8>)) {
+        let copy = self.batch.push_copy(copy);
         if self.crc_on {
             self.crc = crc32c::crc32c_append(self.crc, copy);
         }

@@ -41,9 +41,8 @@ impl ShmRnic {
     /// each in turn.
     pub(super) fn next_message(&mut self, out: &mut [u8]) -> Option<(Qp, usize)> {
         let count = self.hot.len();
-        let begin = self.turn_of;
-        for step in 0..count.min(LOOKS) {
-            let at = (begin + step) % count;
+        for _ in 0..count.min(LOOKS) {
+            let at = self.turn_of % count;
             self.turn_of = at + 1;
             let Ok(link) = self.links.get_mut(self.hot[at]) else { continue };
             let Owner::Qp(qp) = link.owner else { continue };

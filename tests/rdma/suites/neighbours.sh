@@ -86,9 +86,9 @@ median() { sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : 
 
 # compare bw|lat SIZE COUNT AIM-AGAINST-PERFTEST AIM-AGAINST-RSTREAM
 compare() {
-    local who round limit_is="at least" unit=GB/s
-    local all=(exs perftest rsocket announced)
-    [ "$1" = bw ] || { limit_is="at most" unit=us; unset 'all[3]'; }
+    local who round limit_is unit all=(exs perftest rsocket)
+    if [ "$1" = bw ]; then limit_is="at least" unit=GB/s; all+=(announced)
+    else limit_is="at most" unit=us; fi
     for who in "${all[@]}"; do : >"$temp/$who"; done
     for ((round = 0; round < rounds; round++)); do
         for who in "${all[@]}"; do $who "$1" "$2" "$3" >>"$temp/$who"; done

@@ -334,7 +334,7 @@ impl Channel {
         let aside = &self.aside[self.aside_at..];
         Ok(match self.placed.front() {
             Some(p) if aside.is_empty() => {
-                Lent::Placed(Arc::clone(&p.buffer), p.at..p.at.saturating_add(most).min(p.end))
+                Lent::Placed(Arc::clone(&p.buffer), p.at..p.at + most.min(p.end - p.at))
             }
             _ => Lent::Copied(aside[..most.min(aside.len())].to_vec()),
         })

@@ -59,15 +59,8 @@ pub(crate) struct Away {
     /// None: it is told to end.
     jobs: Option<SyncSender<Job>>,
     thread: Option<JoinHandle<Option<Box<Desk>>>>,
-    failed: Arc<Mutex<State>>,
-}
-
-/// How the thread does.
-enum State {
-    Well,
-    Failed(Failure),
-    /// And that was told.
-    Told,
+    /// What went wrong first, until it is told.
+    failed: Arc<Mutex<Option<Failure>>>,
 }
 
 impl Writer {
@@ -80,7 +73,7 @@ impl Writer {
         let (jobs, todo) = sync_channel(WAITING);
         // Not by the closure, which is lost if there can be no thread.
         let (give, given) = sync_channel::<Box<Desk>>(1);
-        let failed = Arc::new(Mutex::new(State::Well));
+        let failed = Arc::new(Mutex::new(None));
         let theirs = Arc::clone(&failed);
         let work = move || {
             let mut desk = given.recv().ok()?;
@@ -88,7 +81,7 @@ impl Writer {
             for job in todo {
                 if well && let Err(failure) = desk.act(job) {
                     well = false;
-                    *theirs.lock().unwrap_or_else(PoisonError::into_inner) = State::Failed(failure);
+                    *theirs.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
                 }
             }
             Some(desk)
@@ -148,14 +141,8 @@ impl Writer {
 impl Away {
     /// A failure is told once.
     fn state(&self) -> Result<(), Failure> {
-        let mut state = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        if !matches!(*state, State::Failed(_)) {
-            return Ok(());
-        }
-        match std::mem::replace(&mut *state, State::Told) {
-            State::Failed(failure) => Err(failure),
-            _ => Ok(()),
-        }
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        failed.map_or(Ok(()), Err)
     }
 
     fn end(&mut self) -> Option<Box<Desk>> {
@@ -258,6 +245,11 @@ mod tests {
         w.chunk(index, &cv)
     }
 
+    /// The chunks that need not come again.
+    fn known(part: &Part) -> Vec<u32> {
+        part.known().iter().map(|k| k.0).collect()
+    }
+
     #[test]
     fn what_was_written_has_its_name_in_the_end() {
         let tmp = TempDir::new("writer");
@@ -280,7 +272,7 @@ mod tests {
         chunk(&mut w, &bytes, 1, true).unwrap();
         drop(w);
         let part = Part::open(&root, &path, &meta, true).unwrap();
-        assert_eq!(part.known().iter().map(|k| k.0).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(known(&part), [0, 1]);
         let mut w = Writer::new(part, Layout::of(meta.size), true);
         chunk(&mut w, &bytes, 2, true).unwrap();
         w.finish().unwrap().finish(&meta).unwrap();
@@ -299,7 +291,6 @@ mod tests {
         told.extend(w.finish().err());
         let [Failure::Damaged { start, end }] = told[..] else { panic!("{told:?}") };
         assert_eq!((start, end), (MIN_CHUNK, 2 * MIN_CHUNK));
-        let part = Part::open(&root, &path, &meta, true).unwrap();
-        assert_eq!(part.known().iter().map(|k| k.0).collect::<Vec<_>>(), [0]);
+        assert_eq!(known(&Part::open(&root, &path, &meta, true).unwrap()), [0]);
     }
 }

@@ -105,9 +105,8 @@ impl Port for End<'_> {
         if len == 0 {
             return Passed::No;
         }
-        let mut data = vec![0; len + payload.len()];
-        data[..len].copy_from_slice(&bytes[..len]);
-        payload.copy_to(&mut data[len..]);
+        let mut data = bytes[..len].to_vec();
+        payload.append_to(&mut data);
         self.net.pass(self.side, data)
     }
 
