@@ -115,12 +115,17 @@ impl EventQueue {
         }
         let context = Context::global()?;
         context.nudge(&self.core);
-        // By the context's clock: the kernel's costs as much as a message.
-        let begun = timeout.filter(|t| !t.is_zero()).map(|_| context.now());
+        let mut begun = None;
         loop {
             if self.core.len() < min {
-                let passed = begun.map_or(Duration::ZERO, |b| context.now().since(b));
-                let left = timeout.map(|t| t.saturating_sub(passed));
+                let left = match timeout {
+                    // By the context's clock: the kernel's costs as much as a message.
+                    Some(t) if !t.is_zero() => {
+                        let now = context.about_now();
+                        Some(t.saturating_sub(now.since(*begun.get_or_insert(now))))
+                    }
+                    forever_or_none => forever_or_none,
+                };
                 let there = context.wait(&self.core, min, left, exact)?;
                 if !there {
                     return Ok(self.core.take(max, out));

@@ -13,8 +13,6 @@ use super::spin::LEAD_EVERY;
 use crate::sys::yield_now;
 use crate::time::Time;
 
-/// How long (ns) threads that find their events may do without one of them leading.
-const VISIT_EVERY: u64 = 500_000;
 /// Turns that such a thread then takes, as long as there is more to do: about as many
 /// connections as it is told of in one dequeue.
 const VISIT_TURNS: u32 = 4;
@@ -25,7 +23,7 @@ impl Context {
     /// same: else the background thread would, beside it.
     pub(crate) fn nudge(&self, queue: &QueueCore) {
         let lazy = self.lazy.load(Ordering::SeqCst);
-        let away = || self.led_ago(self.clock.about()) > VISIT_EVERY;
+        let away = || self.led_ago(self.clock.about()) > LEAD_EVERY;
         // Sends are kept as long as programs' threads lead now and then, though those that
         // keep some may never have to wait. (A queue with a descriptor is served by the
         // background thread.)

@@ -175,6 +175,11 @@ impl Context {
         self.clock.now()
     }
 
+    /// About `now`, for the limits of waits: it may be less than another thread was told.
+    pub fn about_now(&self) -> Time {
+        self.clock.about()
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, Engine> {
         // A panic inside the engine is a bug of ours; its state is then as good as
         // any, and refusing to go on would hang every thread that waits.
@@ -193,7 +198,7 @@ impl Context {
                 engine
             }
         };
-        let now = self.clock.now_locked();
+        let now = self.clock.now_locked(None);
         // Work may wait for a doorbell if this thread, or the background thread after a
         // tick, is the next to lead: each rings it first of all.
         let lazy = self.lead.leader() == Leader::Nobody;
@@ -219,11 +224,12 @@ impl Context {
             self.keeps.store(keeps, Ordering::Relaxed);
         }
         self.watches_kernel.store(engine.waits_for_reactor(), Ordering::Relaxed);
-        let is_me = |w: &Arc<Waiter>| me.is_some_and(|me| std::ptr::eq(me, &**w));
-        engine.wake.retain(|w| !is_me(w));
         let wake = match engine.wake.is_empty() {
             true => Vec::new(), // and the room for the next ones stays
-            false => std::mem::take(&mut engine.wake),
+            false => {
+                engine.wake.retain(|w| me.is_none_or(|me| !std::ptr::eq(me, &**w)));
+                std::mem::take(&mut engine.wake)
+            }
         };
         let asleep = self.asleep_until.load(Ordering::SeqCst);
         // Another thread sleeps in the reactor: what this turn began must wake it too. A
@@ -247,7 +253,7 @@ impl Context {
     /// Runs the engine, with what the reactor found.
     pub(super) fn turn(&self, reactor: Option<&mut Reactor>, spin: bool, me: Option<&Waiter>) -> Turn {
         let mut engine = self.lock();
-        let now = self.clock.now_locked();
+        let now = self.clock.now_locked(None);
         if let Some(r) = reactor {
             let skims = self.skims.swap(0, Ordering::Relaxed);
             r.unseen = r.unseen.saturating_add(skims).saturating_add(1);

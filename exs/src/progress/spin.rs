@@ -8,6 +8,7 @@ use super::lead::Reactor;
 use super::queue::{QueueCore, Waiter};
 use super::{Error, WaitPolicy};
 use crate::sys::{HeldSignals, cycles, yield_now};
+use crate::time::Time;
 
 /// How long an adaptive wait spins (ns), where spinning has lately paid.
 const SPIN: u64 = 50_000;
@@ -29,11 +30,17 @@ const USUAL_TURN: u64 = 10_000;
 /// a device answers at once needs none. Where the peer lives on this very core that is
 /// time lost, so it is done only where it has lately paid.
 const FIRST_PEEK: Duration = Duration::from_micros(25);
-/// How long a queue that polls busily goes on, as some devices are slower. It yields meanwhile.
+/// How long a queue that polls busily goes on, as some devices are slower.
 const BUSY_PEEK: Duration = Duration::from_micros(100);
-/// How long (ns) threads may do without a leader: below the tick after which the background
-/// thread takes the reactor and has every connection say that it sleeps.
-pub(super) const LEAD_EVERY: u64 = 200_000;
+/// After how long it yields between looks.
+const UNYIELDING: Duration = Duration::from_micros(50);
+/// Looks at memory in one hold of the engine's lock: to take and leave it, and to read the
+/// clock, costs more than a look.
+const LOOKS: u32 = 16;
+/// How long (ns) threads that find their events may do without a leader: below the tick
+/// after which the background thread takes the reactor and has every connection say that it
+/// sleeps. (To lead takes system calls, which some systems make dear.)
+pub(super) const LEAD_EVERY: u64 = 500_000;
 /// First peeks in vain after which there are none, but one in so many waits.
 const VAIN_PEEKS: u32 = 4;
 const PROBE: u32 = 64;
@@ -147,20 +154,23 @@ impl Context {
             WaitPolicy::BusyPoll => BUSY_PEEK,
             _ => FIRST_PEEK,
         };
-        let now = self.clock.about();
-        let patience = now + FIRST_PEEK;
+        let mut now = self.clock.about();
+        let patience = now + UNYIELDING;
         if self.led_ago(now) > LEAD_EVERY {
             return false;
         }
         let until = now + limit.map_or(most, |l| l.min(most));
         let mut paid = false;
         while queue.len() < min && self.posters.load(Ordering::Relaxed) == 0 {
-            match self.skim(None).0 {
-                Some(false) => match self.clock.about() {
-                    now if now >= until => break,
-                    now if now >= patience => yield_now(),
-                    _ => std::hint::spin_loop(),
-                },
+            match self.skim(Some(now), None).0 {
+                Some(false) => {
+                    now = self.clock.about();
+                    match now {
+                        now if now >= until => break,
+                        now if now >= patience => yield_now(),
+                        _ => std::hint::spin_loop(),
+                    }
+                }
                 // Nobody to ask.
                 None => break,
                 Some(true) => {
@@ -181,16 +191,23 @@ impl Context {
         self.skims.store(self.skims.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
     }
 
-    /// Takes small messages that have come, as far as they are found by looking at memory:
-    /// true if there is something else to do, which takes a whole turn; None if no device
-    /// finds anything so. And whether threads (but for `me`) were woken that follow.
-    fn skim(&self, me: Option<&Waiter>) -> (Option<bool>, bool) {
+    /// Takes small messages that have come, as far as they are found by looking at memory
+    /// some times: true if there is something else to do, which takes a whole turn; None if
+    /// no device finds anything so. And whether threads (but for `me`) were woken that
+    /// follow. `now` is the time, if the caller has looked of late.
+    fn skim(&self, now: Option<Time>, me: Option<&Waiter>) -> (Option<bool>, bool) {
         let mut engine = self.lock();
-        let found = engine.peek();
+        let mut found = engine.peek();
+        for _ in 1..LOOKS {
+            if found != Some(false) || self.posters.load(Ordering::Relaxed) > 0 {
+                break;
+            }
+            found = engine.peek();
+        }
         if found != Some(true) {
             return (found, false);
         }
-        let now = self.clock.now_locked();
+        let now = self.clock.now_locked(now);
         let taken = engine.skim(now) | engine.reap_peeked(now);
         engine.settle_rest(now);
         (Some(!taken), self.finish(engine, me))
@@ -212,7 +229,7 @@ impl Context {
             if self.posters.load(Ordering::Relaxed) > 0 {
                 return Some(false);
             }
-            let (found, served_others) = self.skim(Some(goal.waiter));
+            let (found, served_others) = self.skim(None, Some(goal.waiter));
             *foreign += u32::from(served_others);
             match found {
                 Some(false) if on() => std::hint::spin_loop(),

@@ -74,9 +74,13 @@ impl Clock {
     }
 
     /// As `now`, for callers who hold a lock that all callers of this one hold: they come
-    /// one after the other, which saves an atomic exchange.
-    pub fn now_locked(&self) -> Time {
-        let ns = self.by_counter().unwrap_or_else(|| self.by_kernel());
+    /// one after the other, which saves an atomic exchange. With what [`Clock::about`] has
+    /// just said, the counter is not read again.
+    pub fn now_locked(&self, about: Option<Time>) -> Time {
+        let ns = match about {
+            Some(time) => time.as_nanos(),
+            None => self.by_counter().unwrap_or_else(|| self.by_kernel()),
+        };
         let ns = ns.max(self.last.load(Ordering::Relaxed));
         let ns = ns.max(self.last_locked.load(Ordering::Relaxed));
         self.last_locked.store(ns, Ordering::Relaxed);
@@ -133,7 +137,7 @@ mod tests {
         while begun.elapsed() < Duration::from_millis(50) {
             let before = begun.elapsed();
             let locked = begun.elapsed().subsec_nanos().is_multiple_of(2);
-            let now = if locked { clock.now_locked() } else { clock.now() };
+            let now = if locked { clock.now_locked(None) } else { clock.now() };
             assert!(now >= last);
             // The clock is older than `begun`, so it is never behind it by more than the
             // counter's error in a millisecond of trust.
