@@ -276,8 +276,8 @@ fn get_own(entry: &Entry, name: c_int, o: Options) -> Result<Value> {
         EXS_SO_DEVICE => Value::Text(o.device.unwrap_or_default()),
         EXS_SO_RING_SIZE => Value::Size(o.ring_size as u64),
         EXS_SO_INLINE => {
-            // As long as nobody has set it: that of most transports.
-            Value::Size(o.inline_threshold.unwrap_or(4 << 10) as u64)
+            let by_memory = route.is_some_and(|r| r.transport == Transport::Shm);
+            Value::Size(o.inline_by(by_memory) as u64)
         }
         EXS_SO_MAX_MESSAGE => Value::Size(o.max_message),
         EXS_SO_CONNECT_TIMEOUT => Value::Time(Some(o.connect_timeout)),

@@ -73,7 +73,7 @@ impl Context {
     /// The background thread.
     pub(super) fn background(self: Arc<Context>) {
         loop {
-            let mut reactor = self.lead.background_wait();
+            let mut reactor = self.lead.background_wait(|| self.at_work());
             self.lock().begin_background();
             loop {
                 while self.posters.load(Ordering::Relaxed) > 0 {

@@ -186,6 +186,11 @@ impl Context {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// True if a thread has the engine.
+    pub(super) fn at_work(&self) -> bool {
+        matches!(self.engine.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
     /// Runs a call of the API on the engine and looks after what it set going.
     pub(crate) fn call<T>(&self, f: impl FnOnce(&mut Engine, Time) -> T) -> T {
         let mut engine = match self.engine.try_lock() {

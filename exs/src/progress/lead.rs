@@ -43,6 +43,10 @@ const SOON: Duration = Duration::from_millis(5);
 const STEADY: u32 = 4;
 /// The same while threads follow, whose events would wait so long.
 const SHORT_TICK: Duration = Duration::from_micros(250);
+/// Ticks in a row in which a thread of the program may be at work instead of leading: some
+/// devices move what is posted in the posting call, which takes milliseconds, and whoever
+/// leads meanwhile waits for the engine's lock.
+const AT_WORK: u32 = 4;
 
 /// mio's poll, and what it found and nobody has handled yet.
 pub(super) struct Reactor {
@@ -254,12 +258,19 @@ impl Lead {
         self.lock().followers.retain(|w| !Arc::ptr_eq(w, waiter));
     }
 
-    /// Rule 3: sleeps until the background thread is to lead.
-    pub(super) fn background_wait(&self) -> Reactor {
+    /// Rule 3: sleeps until the background thread is to lead. `at_work`: a thread of the
+    /// program is in the engine.
+    pub(super) fn background_wait(&self, at_work: impl Fn() -> bool) -> Reactor {
         let mut st = self.lock();
         let (mut seen, mut busy, mut still) = (None, if st.hasty { STEADY } else { 0 }, 0);
+        let mut left_alone = 0;
         loop {
-            let quiet = seen == Some(st.turns);
+            let mut quiet = seen == Some(st.turns);
+            if quiet && st.reactor.is_some() && left_alone < AT_WORK && at_work() {
+                (quiet, left_alone) = (false, left_alone + 1);
+            } else {
+                left_alone = 0;
+            }
             seen = Some(st.turns);
             let led = quiet && st.reactor.is_none();
             (busy, still) = (if quiet { 0 } else { busy + 1 }, if led { still + 1 } else { 0 });
@@ -329,7 +340,7 @@ mod tests {
         lead.leave(r, Some(&a), false);
         assert!(!b.fd.wait(Some(Duration::ZERO)).unwrap(), "the leader may come back");
         let background = Arc::clone(&lead);
-        let thread = std::thread::spawn(move || background.background_wait());
+        let thread = std::thread::spawn(move || background.background_wait(|| false));
         assert!(b.fd.wait(None).unwrap());
         let r = match lead.lead_or_follow(&b) {
             Some(r) => r,
@@ -350,9 +361,20 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_at_work_is_left_alone_but_not_for_ever() {
+        let (lead, asked) = (lead(), std::cell::Cell::new(0));
+        let r = lead.background_wait(|| {
+            asked.set(asked.get() + 1);
+            true
+        });
+        assert_eq!(asked.get(), AT_WORK);
+        lead.background_leave(r);
+    }
+
+    #[test]
     fn the_background_leads_when_nobody_does_and_leaves_when_asked() {
         let lead = Arc::new(lead());
-        let r = lead.background_wait();
+        let r = lead.background_wait(|| false);
         assert_eq!(lead.leader(), Leader::Background);
         assert!(!lead.background_must_leave());
         assert!(lead.try_lead(true).is_none());

@@ -173,6 +173,9 @@ pub struct Options {
     pub v6_only: bool,
 }
 
+/// The most that travels inside of a message.
+pub(super) const MOST_INLINE: usize = 8 << 10;
+
 impl Default for Options {
     fn default() -> Options {
         Options {
@@ -192,6 +195,16 @@ impl Default for Options {
             crc: switch("EXS_CRC", false),
             v6_only: false,
         }
+    }
+}
+
+impl Options {
+    /// Bytes of data that travel inside of a message on a connection by shared memory, or by
+    /// any other transport: `inline_threshold`, if it is set.
+    pub fn inline_by(&self, shared_memory: bool) -> usize {
+        // To copy twice costs less than an announcement and an ADVERT up to about here.
+        let usual = if shared_memory { MOST_INLINE } else { 4 << 10 };
+        self.inline_threshold.unwrap_or(usual).min(MOST_INLINE)
     }
 }
 
@@ -285,6 +298,13 @@ mod tests {
         for bad in ["", "k", "x", "-1", "1kb", "99999999999999g", "1é"] {
             assert_eq!(number(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn what_travels_inside_of_a_message_suits_the_transport_unless_it_is_set() {
+        let with = |inline_threshold| Options { inline_threshold, ..Options::default() };
+        assert_eq!([true, false].map(|memory| with(None).inline_by(memory)), [8192, 4096]);
+        assert_eq!([0, 100, 1 << 20].map(|n| with(Some(n)).inline_by(true)), [0, 100, 8192]);
     }
 
     #[test]

@@ -82,6 +82,9 @@ impl VerbsRnic {
     }
 
     pub(super) fn disconnected(&mut self, qp: u32, status: i32) {
+        // A kernel that removes a device cuts its connections one by one, which one end of a
+        // connection within the device hears as the other's doing.
+        self.node_changed();
         match self.qps.get(qp).map(|q| q.phase.state()) {
             Ok(QpState::Rts | QpState::Closing) => {
                 let cause = match status {
@@ -112,6 +115,12 @@ impl VerbsRnic {
     /// The end of a connection, whatever it was.
     pub(super) fn finish(&mut self, qp: u32, cause: DisconnectCause) {
         let Ok(q) = self.qps.get(qp) else { return };
+        // Whatever was said of the connection since, its device is gone.
+        let cause = match cause {
+            DisconnectCause::Aborted => cause,
+            _ if self.dead => DisconnectCause::DeviceRemoved,
+            _ => cause,
+        };
         match q.phase.state() {
             QpState::Rts | QpState::Closing => {}
             QpState::Connecting => {

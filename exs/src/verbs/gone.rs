@@ -55,7 +55,7 @@ impl VerbsRnic {
         if self.dead { Err(gone) } else { Ok(()) }
     }
 
-    /// The watch on the device's node has something to say.
+    /// The watch on the device's node has something to say, or may have.
     pub(super) fn node_changed(&mut self) {
         if let Some(node) = &self.node {
             raw::drain_watch(node);

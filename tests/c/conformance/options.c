@@ -106,6 +106,10 @@ CASE("opt-1", options_of_exs, EXS | EXSMSG)
 
     GIVES(0, exs_getsockopt(p.a, SOL_EXS, EXS_SO_TRANSPORT, text, &len));
     CHECK(asked && strncmp(text, asked, strlen(asked)) == 0);
+    /* What suits the transport, as nobody has set it. */
+    len = sizeof got_size;
+    GIVES(0, exs_getsockopt(p.a, SOL_EXS, EXS_SO_INLINE, &got_size, &len));
+    GIVES(strncmp(text, "shm", 3) == 0 ? 8 << 10 : 4 << 10, got_size);
     len = sizeof text;
     GIVES(0, exs_getsockopt(p.a, SOL_EXS, EXS_SO_ROUTE, text, &len));
     CHECK(strlen(text) + 1 == len);

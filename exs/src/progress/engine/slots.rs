@@ -13,12 +13,11 @@
 //! upper half.
 
 use crate::mem::{Access, Segment};
+use crate::progress::options::MOST_INLINE;
 use crate::rnic::{Caps, MESSAGE, Pd, RecvWr, Rnic, RnicError, Sge, Srq};
 use crate::session::Buf;
 use crate::wire::exs::MAX_HEADER;
 
-/// Data that ride inside of a message, at most.
-pub(super) const MOST_INLINE: usize = 8 << 10;
 /// Bytes of a slot: a message header (in a cache line) and what rides inside of the message.
 pub(in crate::progress) const SLOT: u32 = MESSAGE;
 const _: () = assert!(MAX_HEADER + MOST_INLINE <= SLOT as usize);

@@ -152,13 +152,10 @@ impl Sock {
         let clamp = |n: usize, least: usize, most: usize| {
             u32::try_from(n.clamp(least, most)).unwrap_or(u32::MAX)
         };
-        // To copy twice costs less than an announcement and an ADVERT up to about here.
-        let usual = if caps.within_host { slots::MOST_INLINE } else { 4 << 10 };
-        let inline = self.opts.inline_threshold.unwrap_or(usual);
         SessionConfig {
             kind: self.kind,
             ring: clamp(self.opts.ring_size, 4 << 10, 1 << 30),
-            inline_max: clamp(inline, 0, slots::MOST_INLINE),
+            inline_max: clamp(self.opts.inline_by(caps.within_host), 0, usize::MAX),
             max_chunk: clamp(usize::try_from(caps.max_msg).unwrap_or(usize::MAX), 1, 1 << 20),
             max_msg: self.opts.max_message,
             credits: Device::credits(caps),
