@@ -265,12 +265,10 @@ impl Lead {
         let (mut seen, mut busy, mut still) = (None, if st.hasty { STEADY } else { 0 }, 0);
         let mut left_alone = 0;
         loop {
-            let mut quiet = seen == Some(st.turns);
-            if quiet && st.reactor.is_some() && left_alone < AT_WORK && at_work() {
-                (quiet, left_alone) = (false, left_alone + 1);
-            } else {
-                left_alone = 0;
-            }
+            let unled = seen == Some(st.turns);
+            let works = unled && st.reactor.is_some() && left_alone < AT_WORK && at_work();
+            left_alone = if works { left_alone + 1 } else { 0 };
+            let quiet = unled && !works;
             seen = Some(st.turns);
             let led = quiet && st.reactor.is_none();
             (busy, still) = (if quiet { 0 } else { busy + 1 }, if led { still + 1 } else { 0 });

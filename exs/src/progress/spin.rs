@@ -165,11 +165,10 @@ impl Context {
             match self.skim(Some(now), None).0 {
                 Some(false) => {
                     now = self.clock.about();
-                    match now {
-                        now if now >= until => break,
-                        now if now >= patience => yield_now(),
-                        _ => std::hint::spin_loop(),
+                    if now >= until {
+                        break;
                     }
+                    if now >= patience { yield_now() } else { std::hint::spin_loop() }
                 }
                 // Nobody to ask.
                 None => break,

@@ -14,7 +14,7 @@ use super::slots;
 use crate::ids::OpId;
 use crate::mem::{Buffer, Key};
 use crate::progress::event::{Interest, Readiness};
-use crate::progress::options::Options;
+use crate::progress::options::{MOST_INLINE, Options};
 use crate::progress::route::Route;
 use crate::rnic::{Caps, ConnReq, Listener, Qp};
 use crate::session::{Buf, Counters, OpError, Session, SessionConfig};
@@ -155,7 +155,7 @@ impl Sock {
         SessionConfig {
             kind: self.kind,
             ring: clamp(self.opts.ring_size, 4 << 10, 1 << 30),
-            inline_max: clamp(self.opts.inline_by(caps.within_host), 0, usize::MAX),
+            inline_max: clamp(self.opts.inline_by(caps.within_host), 0, MOST_INLINE),
             max_chunk: clamp(usize::try_from(caps.max_msg).unwrap_or(usize::MAX), 1, 1 << 20),
             max_msg: self.opts.max_message,
             credits: Device::credits(caps),
