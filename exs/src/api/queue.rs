@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Event;
-use crate::progress::{Context, Error, QueueCore, QueueOptions, Ticket, WaitPolicy};
+use crate::progress::{Context, Error, QueueCore, QueueOptions, Ticket, WaitPolicy, Waited, Want};
 
 use super::Token;
 
@@ -126,9 +126,11 @@ impl EventQueue {
                     }
                     forever_or_none => forever_or_none,
                 };
-                let there = context.wait(&self.core, min, left, exact)?;
-                if !there {
-                    return Ok(self.core.take(max, out));
+                let want = &mut Want { min, max, out };
+                match context.wait(&self.core, want, left, exact)? {
+                    Waited::Got(n) => return Ok(n),
+                    Waited::There => {}
+                    Waited::InVain => return Ok(self.core.take(max, out)),
                 }
             }
             let n = self.core.take_at_least(min, max, out);

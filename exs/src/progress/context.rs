@@ -8,7 +8,7 @@ use super::devices::Devices;
 use super::engine::{Engine, KERNEL_TOKENS, Released, TOKENS_PER_DEVICE, Verbs};
 use super::event::RawEvent;
 use super::lead::{Lead, Leader, Reactor};
-use super::queue::{QueueCore, Waiter, waiter};
+use super::queue::{QueueCore, Waiter, Want, waiter};
 use super::options::check_environment;
 use super::spin::{SPINS_PER_POLL, VAIN_SPINS};
 use super::Error;
@@ -41,6 +41,23 @@ pub(super) enum Led {
     TimedOut,
     /// The traffic is other threads'.
     StepAside,
+}
+
+/// What a wait came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// The time is up.
+    InVain,
+    /// The events are in the queue.
+    There,
+    /// So many were handed over: they never were in the queue.
+    Got(usize),
+}
+
+impl Waited {
+    fn of(there: bool) -> Waited {
+        if there { Waited::There } else { Waited::InVain }
+    }
 }
 
 /// What a thread waits for.
@@ -271,24 +288,28 @@ impl Context {
         Turn { more, served_others }
     }
 
-    /// Waits until `queue` has `min` events: true; or the time is up: false.
+    /// Waits until `queue` has the events that the caller wants, or the time is up.
     ///
     /// # Errors
     /// [`Error::Interrupted`] if a signal handler ran: seen for sure if `exact`, which
     /// costs two system calls more; else only if it ran while the thread slept.
-    pub(crate) fn wait(
+    pub(crate) fn wait<E: From<RawEvent>>(
         &self,
         queue: &QueueCore,
-        min: usize,
+        want: &mut Want<'_, E>,
         timeout: Option<Duration>,
         exact: bool,
-    ) -> Result<bool, Error> {
+    ) -> Result<Waited, Error> {
+        let min = want.min;
         if timeout == Some(Duration::ZERO) {
-            return self.glance(queue, min);
+            return self.glance(queue, min).map(Waited::of);
         }
         // What a thread that spins mostly finds comes while it has not yet begun to lead.
-        if !exact && self.first_peek(queue, min, timeout) {
-            return Ok(true);
+        if !exact
+            && let waited = self.first_peek(queue, min, timeout, Some(want))
+            && waited != Waited::InVain
+        {
+            return Ok(waited);
         }
         let waiter = waiter()?;
         waiter.min.store(min, Ordering::SeqCst);
@@ -298,7 +319,7 @@ impl Context {
         let goal = Goal { queue, waiter: &waiter, min, deadline, held: held.as_ref() };
         let result = self.wait_enlisted(&goal);
         queue.delist(&waiter);
-        result
+        result.map(Waited::of)
     }
 
     /// Puts an event that no engine made into a queue, in the place booked for it.

@@ -39,6 +39,7 @@ mod report;
 mod route;
 
 pub use context::Context;
+pub(crate) use context::Waited;
 pub use handle::SocketHandle;
 pub use engine::{FileSend, Part, RecvFlags, Remote, SockId};
 pub(crate) use engine::Ticket;
@@ -48,6 +49,6 @@ pub use devices::Devices;
 pub(crate) use devices::describe_transports;
 pub use options::{Options, QueueOptions, Transport, WaitPolicy};
 pub use queue::QueueCore;
-pub(crate) use queue::prepare_to_wait;
+pub(crate) use queue::{Want, prepare_to_wait};
 pub use report::{Candidate, DeviceInfo, PortInfo, TransportInfo};
 pub use route::Route;

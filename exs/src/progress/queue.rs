@@ -49,6 +49,13 @@ pub(super) fn waiter() -> Result<Arc<Waiter>, Error> {
     kept.unwrap_or_else(|_| Waiter::new())
 }
 
+/// What a thread wants of a queue: events, and where to.
+pub(crate) struct Want<'a, E> {
+    pub(crate) min: usize,
+    pub(crate) max: usize,
+    pub(crate) out: &'a mut Vec<E>,
+}
+
 #[derive(Default)]
 struct Inner {
     events: VecDeque<RawEvent>,
@@ -61,10 +68,12 @@ pub struct QueueCore {
     /// Events in the queue. Read without the lock by threads about to wait: they are among
     /// the waiters by then, so an event that they do not see wakes them.
     len: AtomicUsize,
-    /// Places that were ever booked, and that came free again (written under the lock):
-    /// between them lie the operations in flight and the events not yet dequeued.
+    /// Places that were ever booked, and that came free again (written under the lock), or
+    /// by events that were handed over without it: between them lie the operations in flight
+    /// and the events not yet dequeued.
     booked: AtomicUsize,
     freed: AtomicUsize,
+    handed: AtomicUsize,
     depth: AtomicUsize,
     wait: AtomicU8,
     /// Adaptive waits: how often in a row spinning was in vain.
@@ -89,6 +98,7 @@ impl QueueCore {
             len: AtomicUsize::new(0),
             booked: AtomicUsize::new(0),
             freed: AtomicUsize::new(0),
+            handed: AtomicUsize::new(0),
             depth: AtomicUsize::new(opts.depth),
             wait: AtomicU8::new(0),
             vain_spins: AtomicU32::new(0),
@@ -132,8 +142,14 @@ impl QueueCore {
     /// Operations in flight plus events not yet dequeued.
     pub fn outstanding(&self) -> usize {
         // In this order it may be told too many, and never fewer than none.
-        let freed = self.freed.load(Ordering::Acquire);
+        let freed = self.freed();
         self.booked.load(Ordering::Relaxed).wrapping_sub(freed)
+    }
+
+    /// Places that came free again: at least those at the time of the call.
+    fn freed(&self) -> usize {
+        let handed = self.handed.load(Ordering::Acquire);
+        self.freed.load(Ordering::Acquire).wrapping_add(handed)
     }
 
     /// So many places are free again. The lock says who may write.
@@ -146,11 +162,11 @@ impl QueueCore {
     pub fn reserve(&self) -> Result<(), Error> {
         let limit = self.depth();
         loop {
-            let freed = self.freed.load(Ordering::Acquire);
+            let freed = self.freed();
             let booked = self.booked.load(Ordering::Acquire);
             if booked.wrapping_sub(freed) >= limit {
                 // Unless places came free, and were booked, between the two looks.
-                if self.freed.load(Ordering::Acquire) == freed {
+                if self.freed() == freed {
                     return Err(Error::WouldBlock { what: "event queue", limit });
                 }
                 continue;
@@ -181,7 +197,10 @@ impl QueueCore {
     /// Adds an event; the waiters that it satisfies are appended to `wake`, and
     /// the caller wakes them when it has let go of its locks.
     pub fn push(&self, event: RawEvent, wake: &mut Vec<Arc<Waiter>>) {
-        let mut inner = self.lock();
+        self.add(&mut self.lock(), event, wake);
+    }
+
+    fn add(&self, inner: &mut Inner, event: RawEvent, wake: &mut Vec<Arc<Waiter>>) {
         inner.events.push_back(event);
         let len = inner.events.len();
         self.len.store(len, Ordering::Release);
@@ -209,7 +228,40 @@ impl QueueCore {
         max: usize,
         out: &mut Vec<E>,
     ) -> usize {
+        self.remove(&mut self.lock(), min, max, out)
+    }
+
+    /// Adds events that were caught on their way here, and takes at once what is there, as
+    /// [`QueueCore::take_at_least`]. Mostly they are all, and the queue need not be touched.
+    pub(super) fn exchange<E: From<RawEvent>>(
+        &self,
+        caught: &mut Vec<RawEvent>,
+        want: &mut Want<'_, E>,
+        wake: &mut Vec<Arc<Waiter>>,
+    ) -> usize {
+        let n = caught.len();
+        if n == 0 {
+            return 0;
+        }
+        if self.is_empty() && (want.min..=want.max).contains(&n) {
+            want.out.extend(caught.drain(..).map(E::from));
+            self.handed.fetch_add(n, Ordering::Release);
+            return n;
+        }
         let mut inner = self.lock();
+        for event in caught.drain(..) {
+            self.add(&mut inner, event, wake);
+        }
+        self.remove(&mut inner, want.min, want.max, want.out)
+    }
+
+    fn remove<E: From<RawEvent>>(
+        &self,
+        inner: &mut Inner,
+        min: usize,
+        max: usize,
+        out: &mut Vec<E>,
+    ) -> usize {
         if inner.events.len() < min {
             return 0;
         }
@@ -221,7 +273,7 @@ impl QueueCore {
         }
         let left = inner.events.len();
         self.len.store(left, Ordering::Release);
-        self.free(&inner, n);
+        self.free(inner, n);
         if n > 0 && left == 0 && self.has_fd() {
             self.fd.drain();
         }
@@ -324,6 +376,43 @@ mod tests {
         assert_eq!(push(&q, 2).len(), 1);
         q.delist(&w);
         assert!(push(&q, 3).is_empty());
+    }
+
+    #[test]
+    fn caught_events_go_to_who_wants_them_in_order() {
+        let q = queue(8);
+        let (mut out, mut wake): (Vec<RawEvent>, _) = (Vec::new(), Vec::new());
+        let mut caught = |tokens: std::ops::Range<u64>, min, max| {
+            let mut events: Vec<_> = tokens
+                .map(|token| {
+                    q.reserve().unwrap();
+                    RawEvent::new(token, EventKind::Recv)
+                })
+                .collect();
+            let mut want = Want { min, max, out: &mut out };
+            let got = q.exchange(&mut events, &mut want, &mut wake);
+            assert!(events.is_empty());
+            (got, q.len(), q.outstanding())
+        };
+        assert_eq!(caught(0..0, 1, 8), (0, 0, 0));
+        assert_eq!(caught(0..2, 1, 8), (2, 0, 0), "straight to the thread");
+        assert_eq!(caught(2..4, 3, 8), (0, 2, 2), "too few: they wait");
+        assert_eq!(caught(4..5, 3, 8), (3, 0, 0), "after those that were there");
+        assert_eq!(caught(5..8, 1, 2), (2, 1, 1), "what is too many waits");
+        assert_eq!(out.iter().map(|e| e.token).collect::<Vec<_>>(), (0..7).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn caught_events_that_are_left_wake_other_waiters() {
+        let q = queue(8);
+        let w = Waiter::new().unwrap();
+        q.enlist(&w);
+        let (mut out, mut wake): (Vec<RawEvent>, _) = (Vec::new(), Vec::new());
+        let mut events = vec![RawEvent::new(1, EventKind::Recv)];
+        q.reserve().unwrap();
+        let mut want = Want { min: 2, max: 2, out: &mut out };
+        assert_eq!(q.exchange(&mut events, &mut want, &mut wake), 0);
+        assert_eq!(wake.len(), 1);
     }
 
     #[test]

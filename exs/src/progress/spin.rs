@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::context::{Context, Goal, Led, io_error};
+use super::context::{Context, Goal, Led, Waited, io_error};
+use super::event::RawEvent;
 use super::lead::Reactor;
-use super::queue::{QueueCore, Waiter};
+use super::queue::{QueueCore, Waiter, Want};
 use super::{Error, WaitPolicy};
 use crate::sys::{HeldSignals, cycles, yield_now};
 use crate::time::Time;
@@ -44,6 +45,19 @@ pub(super) const LEAD_EVERY: u64 = 500_000;
 /// First peeks in vain after which there are none, but one in so many waits.
 const VAIN_PEEKS: u32 = 4;
 const PROBE: u32 = 64;
+/// Nobody wants events handed over.
+const NOBODY: Option<&mut Want<'_, RawEvent>> = None;
+
+/// What came of looking at memory.
+struct Skim {
+    /// There is something else to do, which takes a whole turn; None: no device finds
+    /// anything so.
+    found: Option<bool>,
+    /// Threads were woken that follow.
+    served_others: bool,
+    /// Events that were handed over.
+    got: usize,
+}
 
 impl Context {
     /// Spins as the queue's policy says, after a turn that `took` so many cycles; `None`: it
@@ -65,7 +79,7 @@ impl Context {
             led
         };
         // Who must miss no signal has not looked before.
-        if held.is_some() && self.first_peek(goal.queue, goal.min, None) {
+        if held.is_some() && self.first_peek(queue, goal.min, None, NOBODY) != Waited::InVain {
             return Ok(done(0));
         }
         let begun = self.now().as_nanos();
@@ -123,32 +137,39 @@ impl Context {
     }
 
     /// Looks at memory for a while, before this thread leads, and takes the small messages
-    /// that come. True if the queue has its events.
-    pub(super) fn first_peek(
+    /// that come. Their events are handed to who wants them.
+    pub(super) fn first_peek<E: From<RawEvent>>(
         &self,
         queue: &QueueCore,
         min: usize,
         limit: Option<Duration>,
-    ) -> bool {
+        want: Option<&mut Want<'_, E>>,
+    ) -> Waited {
         if self.budget(queue).is_none() {
-            return false;
+            return Waited::InVain;
         }
         let vain = queue.vain_peeks.load(Ordering::Relaxed);
         if vain >= VAIN_PEEKS && !vain.is_multiple_of(PROBE) {
             queue.vain_peeks.store(vain.wrapping_add(1), Ordering::Relaxed);
-            return false;
+            return Waited::InVain;
         }
         // One thread that looks is enough: several would only take the engine's lock from
         // each other, and from whoever has something to do.
         if self.peeking.swap(true, Ordering::Acquire) {
-            return false;
+            return Waited::InVain;
         }
-        let there = self.peek_alone(queue, min, limit);
+        let waited = self.peek_alone(queue, min, limit, want);
         self.peeking.store(false, Ordering::Release);
-        there
+        waited
     }
 
-    fn peek_alone(&self, queue: &QueueCore, min: usize, limit: Option<Duration>) -> bool {
+    fn peek_alone<E: From<RawEvent>>(
+        &self,
+        queue: &QueueCore,
+        min: usize,
+        limit: Option<Duration>,
+        mut want: Option<&mut Want<'_, E>>,
+    ) -> Waited {
         let vain = queue.vain_peeks.load(Ordering::Relaxed);
         let most = match queue.wait_policy() {
             WaitPolicy::BusyPoll => BUSY_PEEK,
@@ -157,12 +178,15 @@ impl Context {
         let mut now = self.clock.about();
         let patience = now + UNYIELDING;
         if self.led_ago(now) > LEAD_EVERY {
-            return false;
+            return Waited::InVain;
         }
         let until = now + limit.map_or(most, |l| l.min(most));
-        let mut paid = false;
+        let (mut paid, mut got) = (false, 0);
         while queue.len() < min && self.posters.load(Ordering::Relaxed) == 0 {
-            match self.skim(Some(now), None).0 {
+            let skim = self.skim(Some(now), None, want.as_deref_mut().map(|w| (queue, w)));
+            got = skim.got;
+            match skim.found {
+                _ if got > 0 => break,
                 Some(false) => {
                     now = self.clock.about();
                     if now >= until {
@@ -178,11 +202,17 @@ impl Context {
                 }
             }
         }
-        let there = queue.len() >= min;
         self.note_skim();
-        let vain = if there || paid { 0 } else { vain.wrapping_add(1) };
-        queue.vain_peeks.store(vain, Ordering::Relaxed);
-        there
+        let waited = match got {
+            0 if queue.len() >= min => Waited::There,
+            0 => Waited::InVain,
+            n => Waited::Got(n),
+        };
+        let vain = if waited != Waited::InVain || paid { 0 } else { vain.wrapping_add(1) };
+        if vain > 0 || queue.vain_peeks.load(Ordering::Relaxed) > 0 {
+            queue.vain_peeks.store(vain, Ordering::Relaxed);
+        }
+        waited
     }
 
     /// A thread has found its events without a turn, or has tried. (Lost counts do no harm.)
@@ -191,10 +221,14 @@ impl Context {
     }
 
     /// Takes small messages that have come, as far as they are found by looking at memory
-    /// some times: true if there is something else to do, which takes a whole turn; None if
-    /// no device finds anything so. And whether threads (but for `me`) were woken that
-    /// follow. `now` is the time, if the caller has looked of late.
-    fn skim(&self, now: Option<Time>, me: Option<&Waiter>) -> (Option<bool>, bool) {
+    /// some times. `now` is the time, if the caller has looked of late; `me` need not be
+    /// woken; `want`: events of this queue are for the caller.
+    fn skim<E: From<RawEvent>>(
+        &self,
+        now: Option<Time>,
+        me: Option<&Waiter>,
+        want: Option<(&QueueCore, &mut Want<'_, E>)>,
+    ) -> Skim {
         let mut engine = self.lock();
         let mut found = engine.peek();
         for _ in 1..LOOKS {
@@ -204,12 +238,16 @@ impl Context {
             found = engine.peek();
         }
         if found != Some(true) {
-            return (found, false);
+            return Skim { found, served_others: false, got: 0 };
         }
         let now = self.clock.now_locked(now);
+        if let Some((queue, _)) = &want {
+            engine.catch_for(queue);
+        }
         let taken = engine.skim(now) | engine.reap_peeked(now);
         engine.settle_rest(now);
-        (Some(!taken), self.finish(engine, me))
+        let got = want.map_or(0, |(queue, want)| engine.hand_over(queue, want));
+        Skim { found: Some(!taken), served_others: self.finish(engine, me), got }
     }
 
     /// The same for a leader, as long as it is worth it: until there is more to do, or its
@@ -228,9 +266,9 @@ impl Context {
             if self.posters.load(Ordering::Relaxed) > 0 {
                 return Some(false);
             }
-            let (found, served_others) = self.skim(None, Some(goal.waiter));
-            *foreign += u32::from(served_others);
-            match found {
+            let skim = self.skim(None, Some(goal.waiter), NOBODY.map(|w| (goal.queue, w)));
+            *foreign += u32::from(skim.served_others);
+            match skim.found {
                 Some(false) if on() => std::hint::spin_loop(),
                 found => return found,
             }

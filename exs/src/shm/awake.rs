@@ -68,6 +68,7 @@ impl ShmRnic {
                 continue;
             };
             at += 1;
+            link.tell_consumed();
             if link.peek() {
                 any = true;
                 self.enqueue(Source::Link(id));

@@ -346,6 +346,7 @@ impl Link {
 
     /// Says that we sleep. True if there is something to do already: then we do not.
     pub(super) fn arm(&mut self) -> bool {
+        self.tell_consumed();
         let room = if self.tx.waits_for_peer() { FOR_ROOM } else { 0 };
         self.mem.fall_asleep(FOR_RECORDS | FOR_END | room);
         let found = self.peek();

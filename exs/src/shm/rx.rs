@@ -92,6 +92,11 @@ impl Rx {
         self.pos - self.consumed > RING / 8
     }
 
+    /// The peer has not heard how far we are.
+    pub(super) fn lags(&self) -> bool {
+        self.pos != self.consumed
+    }
+
     /// No record is under way, and one may come.
     pub(super) fn is_free(&self) -> bool {
         self.current.is_none() && !self.fin
@@ -140,19 +145,24 @@ impl Link {
             }
             left = left.saturating_sub(head.len());
         }
-        if self.rx.pos != before {
-            pass.moved = true;
-            self.publish_consumed();
-            self.ring(FOR_ROOM);
-        }
+        pass.moved |= self.rx.pos != before;
+        self.tell_consumed();
         Ok(pass)
     }
 
     /// Lets the peer see how far we are.
     pub(super) fn publish_consumed(&mut self) {
-        if self.rx.consumed != self.rx.pos {
+        if self.rx.lags() {
             self.rx.consumed = self.rx.pos;
             self.mem.set(Word::Consumed, self.rx.pos);
+        }
+    }
+
+    /// The same, and wakes it if it waits for room.
+    pub(super) fn tell_consumed(&mut self) {
+        if self.rx.lags() {
+            self.publish_consumed();
+            self.ring(FOR_ROOM);
         }
     }
 

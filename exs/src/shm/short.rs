@@ -90,7 +90,10 @@ impl Link {
             },
             &[],
         );
-        self.ring(FOR_RECORDS);
+        // What was taken is told with it.
+        let room = if self.rx.lags() { FOR_ROOM } else { 0 };
+        self.publish_consumed();
+        self.ring(FOR_RECORDS | room);
         true
     }
 
@@ -109,10 +112,10 @@ impl Link {
         self.mem.get(Area::Ring, self.rx.pos + head.payload_at(), &to);
         self.rx.pos += head.len();
         self.misses = 0;
-        // While the next one is here the peer will hear of this one with it.
-        if !self.has_message() || self.rx.is_behind() {
-            self.publish_consumed();
-            self.ring(FOR_ROOM);
+        // The peer has room enough: it will hear of this with our next message, or when we
+        // look around, or before we sleep.
+        if self.rx.is_behind() {
+            self.tell_consumed();
         }
         Some(head.inline)
     }

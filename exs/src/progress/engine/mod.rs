@@ -10,9 +10,10 @@
 //! `ops` (tables), `post` (the calls of the API), `parts` (sends of several), `onesided`
 //! (exports, READ, WRITE), `choose` (which device), `dial` (connect), `silence` (who did not
 //! answer), `listen`, `cm` (what the RNICs report of connections), `life`
-//! (timers and ends), `polls`, `memory` (buffers to registered memory), `files`. Nothing here blocks
+//! (timers and ends), `catch` (events on their way to a queue), `polls`, `memory` (buffers to registered memory), `files`. Nothing here blocks
 //! or sleeps.
 
+mod catch;
 mod choose;
 mod cm;
 mod device;
@@ -159,6 +160,7 @@ pub(crate) struct Engine {
     may_share: bool,
     released: Arc<Released>,
     home: Arc<dyn ReleaseRegistration>,
+    catch: catch::Catch,
     /// Threads to wake when the lock is let go.
     pub(super) wake: Vec<Arc<Waiter>>,
     pub(super) counters: EngineCounters,
@@ -201,6 +203,7 @@ impl Engine {
             may_share: false,
             released,
             home,
+            catch: catch::Catch::default(),
             wake: Vec::new(),
             counters: EngineCounters::default(),
             more: false,
@@ -482,7 +485,7 @@ impl Engine {
     fn deliver(&mut self, op: Op, mut event: RawEvent) {
         (event.bufs, event.tag) = (op.bufs, op.tag);
         self.counters.events += 1;
-        op.queue.push(event, &mut self.wake);
+        self.leave(&op.queue, event);
     }
 
     /// Ends an operation that no session knows.

@@ -109,7 +109,7 @@ impl Engine {
         event.tag = ticket.tag;
         event.bufs = buffer.map_or(Bufs::None, Bufs::One);
         self.counters.events += 1;
-        ticket.queue.push(event, &mut self.wake);
+        self.leave(ticket.queue, event);
     }
 
     fn close_export(&mut self, index: u32, key: Key, now: Time) {

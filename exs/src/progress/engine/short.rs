@@ -86,7 +86,7 @@ impl Engine {
         (event.bytes, event.total) = (len as u64, len as u64);
         (event.bufs, event.tag) = (bufs, ticket.tag);
         self.counters.events += 1;
-        ticket.queue.push(event, &mut self.wake);
+        self.leave(ticket.queue, event);
         Ok(())
     }
 

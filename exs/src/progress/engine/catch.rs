@@ -1,0 +1,49 @@
+//! Events on their way to a queue, and threads that wait for them there.
+//!
+//! A thread that looks for messages is in the engine when its events are made. To put them into
+//! the queue and take them out again costs four locked instructions, on the way of every
+//! message; so they are caught, and handed to it before it lets go of the engine.
+
+use super::Engine;
+use crate::progress::event::RawEvent;
+use crate::progress::queue::{QueueCore, Want};
+
+/// What is caught.
+#[derive(Default)]
+pub(super) struct Catch {
+    /// The address of the queue whose events are; a thread is here that has it.
+    queue: Option<usize>,
+    events: Vec<RawEvent>,
+}
+
+fn address(queue: &QueueCore) -> usize {
+    std::ptr::from_ref(queue).addr()
+}
+
+impl Engine {
+    /// Puts an event into a queue, unless the thread that is here wants it.
+    pub(super) fn leave(&mut self, queue: &QueueCore, event: RawEvent) {
+        if self.catch.queue == Some(address(queue)) {
+            self.catch.events.push(event);
+        } else {
+            queue.push(event, &mut self.wake);
+        }
+    }
+
+    /// From now on the events of this queue are for the calling thread, which ends that by
+    /// `hand_over` before it lets go of the engine.
+    pub(in crate::progress) fn catch_for(&mut self, queue: &QueueCore) {
+        self.catch.queue = Some(address(queue));
+    }
+
+    /// Hands over what was caught, if the thread has enough by it, and puts it into the queue
+    /// if not; returns how many events the thread got.
+    pub(in crate::progress) fn hand_over<E: From<RawEvent>>(
+        &mut self,
+        queue: &QueueCore,
+        want: &mut Want<'_, E>,
+    ) -> usize {
+        self.catch.queue = None;
+        queue.exchange(&mut self.catch.events, want, &mut self.wake)
+    }
+}
