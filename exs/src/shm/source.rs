@@ -178,12 +178,14 @@ impl Views {
         map.and_then(Option::as_ref).is_some_and(|(g, _)| *g == generation)
     }
 
-    /// Copies the bytes of a piece from `offset` in it to where `to` points.
+    /// Copies the bytes of a piece from `offset` in it to where `to` points; `much`, as for
+    /// [`SharedMap::copy_out`].
     pub(super) fn copy(
         &mut self,
         piece: &Piece,
         offset: u64,
         to: &mut [IoVecMut<'_>],
+        much: bool,
     ) -> Result<(), Unread> {
         let len: u64 = to.iter().map(|v| v.len() as u64).sum();
         match *piece {
@@ -195,7 +197,7 @@ impl Views {
                 let (_, map) = map.ok_or(Unread::ByLane)?;
                 let mut at = base.checked_add(offset).ok_or(Unread::Bounds)?;
                 for part in to {
-                    if !map.copy_out(at, part) {
+                    if !map.copy_out(at, part, much) {
                         return Err(Unread::Bounds);
                     }
                     at += part.len() as u64;

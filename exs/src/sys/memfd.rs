@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use super::IoVecMut;
+use super::past_cache::copy_past_cache;
 
 /// What `fstatfs` says of a memfd with pages of ordinary size.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -57,9 +58,9 @@ impl SharedMap {
     }
 
     /// Copies bytes at `offset` to where `to` points; false, and nothing done, if they
-    /// are not all inside.
+    /// are not all inside. `much`: they are a part of more than caches hold.
     #[must_use]
-    pub fn copy_out(&self, offset: u64, to: &IoVecMut<'_>) -> bool {
+    pub fn copy_out(&self, offset: u64, to: &IoVecMut<'_>, much: bool) -> bool {
         let (dst, len) = to.parts();
         let Ok(offset) = usize::try_from(offset) else { return false };
         if offset.checked_add(len).is_none_or(|end| end > self.len) {
@@ -67,6 +68,11 @@ impl SharedMap {
         }
         // SAFETY: in bounds, just checked.
         let src = unsafe { self.base.as_ptr().add(offset) };
+        if much {
+            // SAFETY: as below.
+            unsafe { copy_past_cache(src, dst.cast(), len) };
+            return true;
+        }
         // SAFETY: `src` is mapped, and its file cannot shrink; `dst` is as `IoVecMut`
         // promises. The peer may write the source meanwhile: then some mixture is
         // copied, as by a NIC. The two are different mappings; `copy` because the peer
@@ -187,10 +193,10 @@ mod tests {
         unsafe { at.write(7) };
         let theirs = open_shared(fd.as_fd(), 8192, false).unwrap();
         let mut got = [0; 2];
-        assert!(theirs.copy_out(4999, &IoVecMut::new(&mut got)));
+        assert!(theirs.copy_out(4999, &IoVecMut::new(&mut got), false));
         assert_eq!(got, [0, 7]);
-        assert!(!theirs.copy_out(8191, &IoVecMut::new(&mut got)), "beyond its end");
-        assert!(!theirs.copy_out(u64::MAX, &IoVecMut::new(&mut got)));
+        assert!(!theirs.copy_out(8191, &IoVecMut::new(&mut got), true), "beyond its end");
+        assert!(!theirs.copy_out(u64::MAX, &IoVecMut::new(&mut got), true));
         let refused = open_shared(fd.as_fd(), 8192, true).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
         drop(ours);

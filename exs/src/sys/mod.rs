@@ -1,4 +1,4 @@
-//! F1: the few system calls that the standard library has no safe form of (an
+//! F1: the few system calls and instructions that the standard library has no safe form of (an
 //! `unsafe` island).
 //!
 //! Each function is safe to call: it checks what it must, and returns
@@ -14,6 +14,7 @@ mod diag;
 mod ifaddrs;
 mod iovec;
 mod map;
+mod past_cache;
 mod memfd;
 mod message;
 #[cfg(feature = "verbs")]

@@ -299,7 +299,7 @@ pub fn vectored(env: &Env) {
 /// Registered or not, small or large: the same bytes; windows are kept to.
 pub fn memory_of_all_kinds(env: &Env) {
     let (a, b) = env.streams();
-    for size in [1, 100, 5000, 70_000, 3_000_000] {
+    for size in [1, 100, 5000, 70_000, 3_000_000, 20_000_000 / env.shrink()] {
         for (from_region, to_region) in [(false, false), (false, true), (true, false), (true, true)]
         {
             let mut ledger = Ledger::new();
