@@ -163,6 +163,8 @@ pub(super) struct Link {
     pub(super) hot: bool,
     /// Looks in vain since something moved.
     pub(super) misses: u32,
+    /// How far we had read when we sent a small message last.
+    pub(super) answered: u64,
     /// When something moved.
     pub(super) moved: Time,
 }
@@ -215,6 +217,7 @@ impl Link {
             queued: false,
             hot: false,
             misses: 0,
+            answered: 0,
             moved: Time::ZERO,
         }
     }

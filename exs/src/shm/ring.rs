@@ -40,7 +40,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::sys::{IoVec, IoVecMut, SharedMap, open_shared, share};
+use crate::sys::{Hint, IoVec, IoVecMut, SharedMap, hint, open_shared, share};
 
 /// A cache line.
 pub(super) const LINE: u64 = 64;
@@ -282,6 +282,12 @@ impl Mem {
             // copied, which is as good as anything else that it could have sent.
             unsafe { std::ptr::copy(at, dst, n) };
         });
+    }
+
+    /// Gives the processor a hint about the lines of our ring from `pos` on.
+    pub(super) fn hint(&self, what: Hint, pos: u64, len: u64) {
+        let len = usize::try_from(len).unwrap_or(0);
+        self.pieces(Area::Ring, Whose::Ours, pos, len, |at, _, n| hint(what, at, n));
     }
 
     /// The one or two pieces of an area that `len` bytes at `pos` are: pointer, bytes

@@ -8,10 +8,10 @@ use super::ShmRnic;
 use super::link::{FOR_RECORDS, FOR_ROOM, Link, Owner, Phase};
 use super::qp::Conn;
 use super::record::{Head, Kind};
-use super::ring::Area;
+use super::ring::{Area, LINE};
 use super::tx::IN_RECORD;
 use crate::rnic::{HEAD, Passed, Qp};
-use crate::sys::{IoVec, IoVecMut};
+use crate::sys::{Hint, IoVec, IoVecMut};
 
 /// Connections that are looked at for a message that takes the short way: who is not among
 /// them is found by the look around. (Each look is a cache line from memory if they are many.)
@@ -68,6 +68,8 @@ impl Link {
         payload: &IoVec<'_>,
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
     ) -> bool {
+        // The peer looks at this line: it costs most of the way, so begin with it.
+        self.mem.hint(Hint::Take, self.tx.pos, LINE);
         let open = self.phase == Phase::Open && !self.closing && !self.hung_up;
         let most = payload.len() + HEAD;
         if !open || most > IN_RECORD || !self.tx.is_clear() || self.their_end().is_some() {
@@ -82,6 +84,7 @@ impl Link {
             return false;
         }
         let record = Head::short(Kind::Send, 0, len + payload.len());
+        let pos = self.tx.pos;
         self.write(
             &record,
             |mem, at| {
@@ -90,10 +93,17 @@ impl Link {
             },
             &[],
         );
+        // Whoever has just heard something answers: the peer probably waits for this.
+        if std::mem::replace(&mut self.answered, self.rx.pos) != self.rx.pos {
+            self.mem.hint(Hint::Give, pos, record.len());
+        }
         // What was taken is told with it.
         let room = if self.rx.lags() { FOR_ROOM } else { 0 };
         self.publish_consumed();
         self.ring(FOR_RECORDS | room);
+        // The next one is probably as long, and its lines are in the peer's cache: they are
+        // ours by then. But for the first, at which the peer looks.
+        self.mem.hint(Hint::Take, self.tx.pos + LINE, record.len() - LINE);
         true
     }
 

@@ -117,7 +117,7 @@ pub(super) struct Tx {
     /// The number of the oldest.
     first: u64,
     /// Where the next record goes, and up to where the peer is done.
-    pos: u64,
+    pub(super) pos: u64,
     consumed: u64,
     /// The stretch of the ring in which memory was given back last.
     trimmed: u64,

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use super::IoVecMut;
-use super::past_cache::copy_past_cache;
+use super::cache::copy_past_cache;
 
 /// What `fstatfs` says of a memfd with pages of ordinary size.
 const TMPFS_MAGIC: u64 = 0x0102_1994;

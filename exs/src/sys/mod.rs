@@ -7,6 +7,7 @@
 
 mod eventfd;
 mod addr;
+mod cache;
 mod clock;
 mod congestion;
 mod count;
@@ -14,7 +15,6 @@ mod diag;
 mod ifaddrs;
 mod iovec;
 mod map;
-mod past_cache;
 mod memfd;
 mod message;
 #[cfg(feature = "verbs")]
@@ -29,6 +29,7 @@ mod uring;
 
 #[cfg(feature = "verbs")]
 pub(crate) use addr::{RawAddr, from_raw};
+pub(crate) use cache::{Hint, hint};
 pub use clock::{Clock, cycles};
 pub(crate) use count::{note_calls, system_calls, yield_now};
 pub use diag::listener_uid;

@@ -1,9 +1,43 @@
-//! Copying past the cache.
+//! Copying past the cache, and hints to it.
 //!
 //! A store to memory that is not in the cache reads its line first, and throws out another.
 //! When more is copied than the caches hold, that is a third of all traffic, for nothing: by
 //! the time anybody reads the first bytes they are in memory again. Non-temporal stores
 //! leave the cache alone. (They order nothing, so a fence ends them.)
+
+/// What the processor is told of a line of its cache. A hint: it faults nowhere and changes
+/// nothing, so any address will do, and a processor that does not know it goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Hint {
+    /// We write to it soon: fetch it, and take it from the others.
+    Take,
+    /// Another processor reads it next: put it where all can reach it.
+    Give,
+}
+
+/// Gives a hint for the lines of `len` bytes at `at`, which begins one.
+pub(crate) fn hint(hint: Hint, at: *const u8, len: usize) {
+    for line in (0..len).step_by(LINE).map(|line| at.wrapping_add(line)) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        match hint {
+            // SAFETY: it touches no register, no flag, and memory only as far as said above.
+            Hint::Take => unsafe {
+                std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
+            },
+            // SAFETY: likewise.
+            Hint::Give => unsafe {
+                std::arch::asm!("cldemote [{}]", in(reg) line, options(nostack, preserves_flags));
+            },
+        }
+        #[cfg(all(target_arch = "aarch64", not(miri)))]
+        if let Hint::Take = hint {
+            // SAFETY: likewise. (There is no instruction for the other one.)
+            unsafe { std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags)) };
+        }
+        #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
+        let _ = (hint, line);
+    }
+}
 
 /// Copies `len` bytes as `std::ptr::copy_nonoverlapping` does. Worth it for megabytes.
 ///
@@ -39,7 +73,6 @@ pub(super) unsafe fn copy_past_cache(src: *const u8, dst: *mut u8, len: usize) {
 }
 
 /// A line of the cache.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
 const LINE: usize = 64;
 
 /// Copies a line at offset `at`.
