@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::sys::{IoVec, IoVecMut};
+use crate::sys::{IoVec, IoVecMut, SharedMap};
 
 /// Why a piece of memory could not be had or addressed.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +80,8 @@ enum Backing {
     Heap { capacity: usize },
     /// The caller of [`Region::external`] keeps it alive.
     External,
+    /// A mapping that another process writes to as well; unmapped on drop.
+    View(SharedMap),
 }
 
 /// A stretch of memory that operations may be pointed at.
@@ -92,7 +94,8 @@ pub struct Region {
 // SAFETY: a region is an address range; its bytes are only touched through the
 // methods below, whose callers hold the bytes exclusively (module essay).
 unsafe impl Send for Region {}
-// SAFETY: as for Send: shared regions hand out disjointly owned segments.
+// SAFETY: as for Send: shared regions hand out disjointly owned segments. (The mapping of a
+// view is an address range too.)
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -119,6 +122,19 @@ impl Region {
             return Ok(Arc::new(Region { base, len, backing: Backing::Shared(fd) }));
         }
         Region::map(len)
+    }
+
+    /// Memory that is shared with another process.
+    pub fn view(map: SharedMap) -> Arc<Region> {
+        Arc::new(Region { base: map.base(), len: map.len(), backing: Backing::View(map) })
+    }
+
+    /// The mapping of [`Region::view`].
+    pub fn shared_map(&self) -> Option<&SharedMap> {
+        match &self.backing {
+            Backing::View(map) => Some(map),
+            _ => None,
+        }
     }
 
     /// The memfd of memory that can be shared.
@@ -202,7 +218,7 @@ impl Drop for Region {
                 // SAFETY: the parts of a Vec<u8>, given back exactly once.
                 drop(unsafe { Vec::from_raw_parts(self.base.as_ptr(), self.len, capacity) });
             }
-            Backing::External => {}
+            Backing::External | Backing::View(_) => {}
         }
     }
 }

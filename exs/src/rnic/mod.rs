@@ -136,12 +136,15 @@ pub trait Rnic: Send {
     ) -> Passed {
         Passed::No
     }
-    /// The short way at the other end: copies the next message out, if it is a plain SEND
-    /// that fits `out` and is there whole, without a receive and without a completion.
-    /// None if there is no such message, or if completions wait that come before it.
-    fn take_message(&mut self, _out: &mut [u8]) -> Option<(Qp, usize)> {
+    /// The short way at the other end: copies the next message out, or lends it, if it is a
+    /// plain SEND that fits `out` and is there whole, without a receive and without a
+    /// completion. None if there is no such message, or if completions wait that come before it.
+    fn take_message(&mut self, _out: &mut [u8]) -> Option<Taken> {
         None
     }
+    /// A message that was lent ([`Taken::lent`]) has been dealt with. Until then there is to be
+    /// no other call of `take_message`.
+    fn return_message(&mut self, _qp: Qp) {}
 
     // ---- connections ---------------------------------------------------------
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::fault::{DisconnectCause, RnicError};
-use crate::mem::{AccessFault, Key};
+use crate::mem::{AccessFault, Key, Segment};
 
 /// Bytes of the header of a message that leaves by [`send_now`](super::Rnic::send_now), at
 /// most.
@@ -24,6 +24,19 @@ pub enum Passed {
     Gone,
     /// It is complete, and leaves with the next doorbell.
     Kept,
+}
+
+/// A message that came the short way ([`Rnic::take_message`](super::Rnic::take_message)).
+#[derive(Debug)]
+pub struct Taken {
+    /// The queue pair that it came to.
+    pub qp: Qp,
+    /// Bytes.
+    pub len: usize,
+    /// Where it lies, if it was not copied out. It is the device's, and the peer can write
+    /// there still: each byte is to be read once, and then
+    /// [`Rnic::return_message`](super::Rnic::return_message) to be called.
+    pub lent: Option<Segment>,
 }
 
 macro_rules! ids {

@@ -51,7 +51,7 @@ use crate::rnic::queues::{CompletionQueue, ReceiveQueue};
 use crate::rnic::table;
 use crate::rnic::{
     Caps, ConnParam, ConnReq, Cq, Disconnect, HEAD, ListenOpts, Listener, Mr, Passed, Pd, Qp, QpAttr, QpState,
-    Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc,
+    Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc, Taken,
 };
 use crate::rnic::timers::Timers;
 use crate::sys::{IoVec, RandomSource, effective_uid};
@@ -253,8 +253,11 @@ impl Rnic for ShmRnic {
     ) -> Passed {
         self.pass_message(qp, payload, head)
     }
-    fn take_message(&mut self, out: &mut [u8]) -> Option<(Qp, usize)> {
+    fn take_message(&mut self, out: &mut [u8]) -> Option<Taken> {
         self.next_message(out)
+    }
+    fn return_message(&mut self, qp: Qp) {
+        self.end_loan(qp);
     }
 
     fn listen(&mut self, addr: SocketAddr, opts: &ListenOpts) -> Result<Listener, RnicError> {

@@ -38,9 +38,11 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::sys::{Hint, IoVec, IoVecMut, SharedMap, hint, open_shared, share};
+use crate::mem::{Region, Segment};
+use crate::sys::{Hint, IoVec, IoVecMut, hint, open_shared, share};
 
 /// A cache line.
 pub(super) const LINE: u64 = 64;
@@ -107,10 +109,10 @@ pub(super) enum Whose {
 
 enum Owner {
     /// It keeps the memory mapped.
-    Map { map: SharedMap },
+    Map { region: Arc<Region> },
     /// Under Miri, and in its tests, the two sides are two threads of one process.
     #[cfg(test)]
-    Heap { _memory: std::sync::Arc<Heap> },
+    Heap { _memory: Arc<Heap> },
 }
 
 /// The shared memory of one connection, as one side sees it.
@@ -130,7 +132,7 @@ impl Mem {
     pub(super) fn create(nonces: [u64; 2]) -> io::Result<(Mem, OwnedFd)> {
         let (map, fd) = share(TOTAL)?;
         let base = map.base();
-        let mem = Mem { base, side: 0, nonces: nonces.map(odd), owner: Owner::Map { map } };
+        let mem = Mem { base, side: 0, nonces: nonces.map(odd), owner: Owner::Map { region: Region::view(map) } };
         mem.set_geometry();
         Ok((mem, fd))
     }
@@ -142,7 +144,7 @@ impl Mem {
     pub(super) fn open(fd: BorrowedFd<'_>) -> io::Result<Mem> {
         let map = open_shared(fd, TOTAL, true)?;
         let base = map.base();
-        let mut mem = Mem { base, side: 1, nonces: [0; 2], owner: Owner::Map { map } };
+        let mut mem = Mem { base, side: 1, nonces: [0; 2], owner: Owner::Map { region: Region::view(map) } };
         mem.check_geometry()?;
         Ok(mem)
     }
@@ -284,6 +286,18 @@ impl Mem {
         });
     }
 
+    /// The bytes of the peer's ring at `pos` where they lie, if they lie in one piece. The peer
+    /// may write there, so each is to be read once, and checked after that.
+    pub(super) fn lend(&self, pos: u64, len: usize) -> Option<Segment> {
+        #[cfg_attr(not(test), expect(irrefutable_let_patterns, reason = "tests have a heap"))]
+        let Owner::Map { region } = &self.owner else { return None };
+        let (start, at, room) = self.place(Area::Ring, Whose::Theirs, pos);
+        if len > room - at {
+            return None;
+        }
+        region.segment(start + at, len).ok()
+    }
+
     /// Gives the processor a hint about the lines of our ring from `pos` on.
     pub(super) fn hint(&self, what: Hint, pos: u64, len: u64) {
         let len = usize::try_from(len).unwrap_or(0);
@@ -316,7 +330,8 @@ impl Mem {
     /// them is done with. They read as zeros afterwards, and a tag is never zero.
     pub(super) fn trim(&self, from: u64, to: u64) {
         #[cfg_attr(not(test), expect(irrefutable_let_patterns, reason = "tests have a heap"))]
-        let Owner::Map { map } = &self.owner else { return };
+        let Owner::Map { region } = &self.owner else { return };
+        let Some(map) = region.shared_map() else { return };
         let (start, at, room) = self.place(Area::Ring, Whose::Ours, from);
         let used = usize::try_from(to - from).unwrap_or(room);
         let first = start.next_multiple_of(PAGE);
@@ -373,12 +388,12 @@ impl Mem {
     pub(super) fn both(nonces: [u64; 2]) -> (Mem, Mem) {
         // SAFETY: the layout is not empty.
         let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(Heap::LAYOUT) }).unwrap();
-        let memory = std::sync::Arc::new(Heap(base));
+        let memory = Arc::new(Heap(base));
         let side = |side, nonces| Mem {
             base,
             side,
             nonces,
-            owner: Owner::Heap { _memory: std::sync::Arc::clone(&memory) },
+            owner: Owner::Heap { _memory: Arc::clone(&memory) },
         };
         let (a, mut b) = (side(0, nonces.map(odd)), side(1, [0; 2]));
         a.set_geometry();

@@ -74,6 +74,8 @@ pub(super) struct Rx {
     /// Where the next record is.
     pub(super) pos: u64,
     consumed: u64,
+    /// Bytes of the last record, while it is lent: they are not told as taken yet.
+    pub(super) lent: u64,
     drained: u64,
     current: Option<Box<Incoming>>,
     /// READs to be answered, the oldest first.
@@ -91,14 +93,19 @@ impl Rx {
         }
     }
 
+    /// Up to where the peer may write again.
+    fn done(&self) -> u64 {
+        self.pos - self.lent
+    }
+
     /// The peer should hear how far we are before it runs out of room.
     pub(super) fn is_behind(&self) -> bool {
-        self.pos - self.consumed > RING / 8
+        self.done() - self.consumed > RING / 8
     }
 
     /// The peer has not heard how far we are.
     pub(super) fn lags(&self) -> bool {
-        self.pos != self.consumed
+        self.done() != self.consumed
     }
 
     /// No record is under way, and one may come.
@@ -164,8 +171,8 @@ impl Link {
     /// Lets the peer see how far we are.
     pub(super) fn publish_consumed(&mut self) {
         if self.rx.lags() {
-            self.rx.consumed = self.rx.pos;
-            self.mem.set(Word::Consumed, self.rx.pos);
+            self.rx.consumed = self.rx.done();
+            self.mem.set(Word::Consumed, self.rx.consumed);
         }
     }
 

@@ -10,12 +10,17 @@ use super::qp::Conn;
 use super::record::{Head, Kind};
 use super::ring::{Area, LINE};
 use super::tx::IN_RECORD;
-use crate::rnic::{HEAD, Passed, Qp};
+use crate::mem::Segment;
+use crate::rnic::{HEAD, Passed, Qp, Taken};
 use crate::sys::{Hint, IoVec, IoVecMut};
 
 /// Connections that are looked at for a message that takes the short way: who is not among
 /// them is found by the look around. (Each look is a cache line from memory if they are many.)
 const LOOKS: usize = 32;
+
+/// A message of so many bytes is copied from where it lies to where it belongs, and not by way
+/// of the engine; for a shorter one that is not worth what it takes to lend it.
+const WORTH_LENDING: usize = 1024;
 
 impl ShmRnic {
     /// Sends a small message (`Rnic::send_now`).
@@ -39,7 +44,7 @@ impl ShmRnic {
 
     /// Takes a message out of a connection that is looked at (`Rnic::take_message`), of
     /// each in turn.
-    pub(super) fn next_message(&mut self, out: &mut [u8]) -> Option<(Qp, usize)> {
+    pub(super) fn next_message(&mut self, out: &mut [u8]) -> Option<Taken> {
         let count = self.hot.len();
         for _ in 0..count.min(LOOKS) {
             let at = self.turn_of % count;
@@ -54,11 +59,19 @@ impl ShmRnic {
             if !self.wcs.is_empty() || !cq.is_ok_and(|cq| cq.is_empty()) {
                 continue;
             }
-            if let Some(len) = link.take_message(out) {
-                return Some((Qp(qp), len));
+            if let Some((len, lent)) = link.take_message(out) {
+                return Some(Taken { qp: Qp(qp), len, lent });
             }
         }
         None
+    }
+
+    /// A message that was lent may be written over (`Rnic::return_message`).
+    pub(super) fn end_loan(&mut self, qp: Qp) {
+        let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return };
+        let Ok(link) = self.links.get_mut(id) else { return };
+        link.rx.lent = 0;
+        link.tell_in_time();
     }
 }
 
@@ -112,21 +125,29 @@ impl Link {
         free && self.mem.arrived(self.rx.pos)
     }
 
-    fn take_message(&mut self, out: &mut [u8]) -> Option<usize> {
+    fn take_message(&mut self, out: &mut [u8]) -> Option<(usize, Option<Segment>)> {
         // What makes no sense is for the long way to say.
         let head = self.head().ok()?;
         if head.kind != Kind::Send || head.flags != 0 {
             return None;
         }
-        let to = IoVecMut::new(out.get_mut(..head.inline)?);
-        self.mem.get(Area::Ring, self.rx.pos + head.payload_at(), &to);
+        let (at, out) = (self.rx.pos + head.payload_at(), out.get_mut(..head.inline)?);
+        let lent = if out.len() < WORTH_LENDING { None } else { self.mem.lend(at, out.len()) };
+        match lent {
+            Some(_) => self.rx.lent = head.len(),
+            None => self.mem.get(Area::Ring, at, &IoVecMut::new(out)),
+        }
         self.rx.pos += head.len();
         self.misses = 0;
-        // The peer has room enough: it will hear of this with our next message, or when we
-        // look around, or before we sleep.
+        self.tell_in_time();
+        Some((head.inline, lent))
+    }
+
+    /// The peer has room enough: it will hear of what was taken with our next message, or when we
+    /// look around, or before we sleep.
+    fn tell_in_time(&mut self) {
         if self.rx.is_behind() {
             self.tell_consumed();
         }
-        Some(head.inline)
     }
 }

@@ -44,7 +44,7 @@ use crate::rnic::queues::{CompletionQueue, ReceiveQueue};
 use crate::rnic::table;
 use crate::rnic::{
     Caps, ConnParam, ConnReq, Cq, Disconnect, HEAD, ListenOpts, Listener, Mr, Passed, Pd, Qp, QpAttr, QpState,
-    Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc,
+    Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc, Taken,
 };
 use crate::sys::{IoVec, RandomSource};
 use crate::time::Time;
@@ -252,7 +252,7 @@ impl Rnic for SoftRnic {
     ) -> Passed {
         self.pass_message(qp, payload, head)
     }
-    fn take_message(&mut self, out: &mut [u8]) -> Option<(Qp, usize)> {
+    fn take_message(&mut self, out: &mut [u8]) -> Option<Taken> {
         self.next_message(out)
     }
 

@@ -10,7 +10,7 @@ use super::link::Owner;
 use super::qp::Conn;
 use super::serve::TURN;
 use super::timers::Source;
-use crate::rnic::{HEAD, Passed, Qp};
+use crate::rnic::{HEAD, Passed, Qp, Taken};
 use crate::sys::IoVec;
 use crate::time::Time;
 
@@ -43,7 +43,7 @@ impl SoftRnic {
     }
 
     /// Takes a message out of what was read, or can be (`Rnic::take_message`).
-    pub(super) fn next_message(&mut self, out: &mut [u8]) -> Option<(Qp, usize)> {
+    pub(super) fn next_message(&mut self, out: &mut [u8]) -> Option<Taken> {
         if self.ahead.is_none() {
             let ready = self.ready.len().min(TURN);
             (0..ready).any(|at| match self.ready[at] {
@@ -89,14 +89,14 @@ impl SoftRnic {
         n > 0
     }
 
-    fn take_ahead(&mut self, out: &mut [u8]) -> Option<(Qp, usize)> {
+    fn take_ahead(&mut self, out: &mut [u8]) -> Option<Taken> {
         let mut ahead = self.ahead?;
         let qp = self.taker(ahead.link)?;
         let link = self.links.get_mut(ahead.link).ok()?;
         let got = link.engine.take_send(&self.lookahead[ahead.at..ahead.end], out)?;
         ahead.at += got.used;
         self.ahead = (ahead.at < ahead.end).then_some(ahead);
-        Some((Qp(qp), got.len))
+        Some(Taken { qp: Qp(qp), len: got.len, lent: None })
     }
 
     /// The queue pair of a link, if all that has come for it is taken out.

@@ -108,6 +108,7 @@ macro_rules! rnic_contract {
                 messages_pass_without_completions,
                 nothing_is_overtaken,
                 completions_come_first,
+                a_loan_is_not_written_over,
                 what_does_not_fit_takes_the_long_way,
                 messages_come_by_receives,
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exs::rnic::{Disconnect, DisconnectCause, HEAD, Passed, Rnic, SendWr, WcOp};
+use exs::rnic::{Disconnect, DisconnectCause, HEAD, Passed, Rnic, SendWr, Taken, WcOp};
 use exs::sys::IoVec;
 
 use super::skip;
@@ -20,7 +20,7 @@ fn pair<H: Harness>() -> Option<(World<H>, Pair)> {
     w.send(p.a, &send_wr(7, &[]));
     assert_eq!(w.received(p.b).wr_id, 7);
     assert_eq!(w.completed(p.a).wr_id, 7);
-    assert_eq!(w.rnics[1].take_message(&mut [0; 8]), None, "nothing has come");
+    assert!(w.rnics[1].take_message(&mut [0; 8]).is_none(), "nothing has come");
     if w.caps(1).pins {
         skip("messages come to it by receives only");
         return None;
@@ -52,17 +52,31 @@ fn pass<H: Harness>(w: &mut World<H>, p: Pair, payload: &[u8]) -> bool {
 /// Takes a message, when it comes. The receiver is told what is ready, and no more.
 fn take<H: Harness>(w: &mut World<H>, p: Pair, room: usize) -> Option<Vec<u8>> {
     let mut out = vec![0xEE; room];
-    let (qp, len) = (0..50).find_map(|_| {
-        let taken = w.rnics[1].take_message(&mut out);
+    let taken = next(w, &mut out)?;
+    assert_eq!(taken.qp, p.b.qp);
+    let copied = if taken.lent.is_some() { 0 } else { taken.len };
+    assert!(out[copied..].iter().all(|b| *b == 0xEE), "it writes beyond the message");
+    out.truncate(taken.len);
+    give_back(w, &taken, &mut out);
+    Some(out)
+}
+
+fn next<H: Harness>(w: &mut World<H>, out: &mut [u8]) -> Option<Taken> {
+    (0..50).find_map(|_| {
+        let taken = w.rnics[1].take_message(out);
         if taken.is_none() {
             sender_goes_on(w);
         }
         taken
-    })?;
-    assert_eq!(qp, p.b.qp);
-    assert!(out[len..].iter().all(|b| *b == 0xEE), "it writes beyond the message");
-    out.truncate(len);
-    Some(out)
+    })
+}
+
+/// Ends the loan of a message, if it is one, and copies it out before that.
+fn give_back<H: Harness>(w: &mut World<H>, taken: &Taken, out: &mut [u8]) {
+    if let Some(lent) = &taken.lent {
+        lent.read_at(0, &mut out[..taken.len]);
+        w.rnics[1].return_message(taken.qp);
+    }
 }
 
 /// What did not leave at once leaves.
@@ -158,8 +172,9 @@ pub fn what_does_not_fit_takes_the_long_way<H: Harness>() {
     }
     while passed > 0 {
         let mut out = [0; 2000];
-        while let Some((_, len)) = w.rnics[1].take_message(&mut out) {
-            assert_eq!(len, 1005);
+        while let Some(taken) = w.rnics[1].take_message(&mut out) {
+            assert_eq!(taken.len, 1005);
+            give_back(&mut w, &taken, &mut out);
             passed -= 1;
         }
         w.step(Duration::from_millis(1));
@@ -171,6 +186,38 @@ pub fn what_does_not_fit_takes_the_long_way<H: Harness>() {
     }
     sender_goes_on(&mut w);
     assert!(pass(&mut w, p, b"again"));
+}
+
+/// What was lent stays as it was, however much the sender has to say, until it is given back.
+pub fn a_loan_is_not_written_over<H: Harness>() {
+    const LEN: usize = 8192;
+    let Some((mut w, p)) = pair::<H>() else { return };
+    let mut out = [0; LEN + 5];
+    if !pass(&mut w, p, &[0; LEN]) {
+        return skip("a message of 8 KiB takes the long way");
+    }
+    let taken = next(&mut w, &mut out).expect("nothing has come");
+    if taken.lent.is_none() {
+        return skip("it lends no messages");
+    }
+    w.rnics[1].return_message(taken.qp);
+    let mut passed = 0;
+    while pass(&mut w, p, &[1; LEN]) {
+        passed += 1;
+        assert!(passed < 100_000, "without bounds");
+    }
+    let taken = next(&mut w, &mut out).expect("nothing has come");
+    let lent = taken.lent.as_ref().expect("it lies in one piece");
+    while pass(&mut w, p, &[2; LEN]) {
+        passed += 1;
+        assert!(passed < 100_000, "without bounds");
+    }
+    sender_goes_on(&mut w);
+    lent.read_at(0, &mut out);
+    assert!(out.starts_with(b"head ") && out[5..].iter().all(|b| *b == 1), "it was written over");
+    w.rnics[1].return_message(taken.qp);
+    sender_goes_on(&mut w);
+    assert!(pass(&mut w, p, b"there is room"));
 }
 
 /// What is sent by the short way comes by receives where nobody takes it out: in order, among

@@ -8,7 +8,7 @@ use super::post::Ticket;
 use super::sock::State;
 use super::{Engine, SockId};
 use crate::progress::event::{Bufs, EventKind, RawEvent};
-use crate::rnic::{Passed, Qp};
+use crate::rnic::{Passed, Taken};
 use crate::time::Time;
 
 /// Sends of a burst that leave one by one; and how many of those after them leave together.
@@ -134,11 +134,13 @@ impl Engine {
         for device in 0..self.devices.len() {
             let mut left = MESSAGES;
             while left > 0
-                && let Some((qp, len)) =
-                    self.devices[device].rnic.take_message(&mut self.message)
+                && let Some(taken) = self.devices[device].rnic.take_message(&mut self.message)
             {
                 left -= 1;
-                self.message_came(device, qp, len, now);
+                self.message_came(device, &taken, now);
+                if taken.lent.is_some() {
+                    self.devices[device].rnic.return_message(taken.qp);
+                }
             }
             any |= left < MESSAGES;
             self.more |= left == 0;
@@ -164,13 +166,16 @@ impl Engine {
         }
     }
 
-    fn message_came(&mut self, device: usize, qp: Qp, len: usize, now: Time) {
-        let Some(&index) = self.by_qp.get(&(device, qp)) else { return };
+    fn message_came(&mut self, device: usize, taken: &Taken, now: Time) {
+        let Some(&index) = self.by_qp.get(&(device, taken.qp)) else { return };
         let s = &mut self.socks[index as usize];
         let Some(session) = s.session.as_mut() else { return };
         s.burst.end();
-        let mut port = self.devices[device].port(s.place.domain, qp, now);
-        session.handle_bytes(now, &mut port, &self.message[..len]);
+        let mut port = self.devices[device].port(s.place.domain, taken.qp, now);
+        match &taken.lent {
+            Some(lent) => session.handle_message(now, &mut port, lent),
+            None => session.handle_bytes(now, &mut port, &self.message[..taken.len]),
+        }
         self.look_after(index, now);
     }
 
