@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use exs::sys::{SharedMap, connect_abstract, recv_with_fds, send_with_fds, share};
 
 /// Bytes of a ring, of a lane, and of all of it.
-pub const RING: u64 = 64 << 10;
+pub const RING: u64 = 256 << 10;
 /// See [`RING`].
 pub const LANE: u64 = 256 << 10;
 /// See [`RING`].
@@ -22,7 +22,8 @@ const SIDE: u64 = HEAD + 128;
 /// filled, asleep, state.
 pub const WORDS: [u64; 6] = [SIDE, SIDE + 8, SIDE + 64, SIDE + 128, SIDE + 192, SIDE + 256];
 /// Of the layout.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
+const SKIP: u8 = 7;
 const NONCE: u64 = 0x5EED_0001;
 
 /// What a HELLO says; to be changed before it is sent.
@@ -119,13 +120,14 @@ impl Intruder {
         self.memory.write_all_at(&bytes[..bytes.len().min(room)], offset).unwrap();
     }
 
-    /// Hands over a record (all behind its tag) that is said to be so many lines long.
+    /// Hands over a record (all behind its tag) that is said to be so many lines long, or to
+    /// end where the ring does.
     pub fn record(&mut self, body: &[u8], lines: u64) {
         let pos = self.at & (RING - 1);
         let body = &body[..body.len().min(usize::try_from(RING - pos - 8).unwrap())];
         self.write(DATA + pos + 8, body);
         self.write(DATA + pos, &NONCE.wrapping_add(self.at).to_ne_bytes());
-        self.at += lines * 64;
+        self.at += if body.first() == Some(&SKIP) { RING - pos } else { lines * 64 };
         self.say(b"B", &[]);
     }
 }
@@ -133,7 +135,7 @@ impl Intruder {
 /// The head of a record, as numbers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Head {
-    /// 0 SEND, 1 long SEND, 2 WRITE, 3 WRITE WITH IMMEDIATE, 4 READ, 5 answer, 6 end.
+    /// 0 SEND, 1 long SEND, 2 WRITE, 3 WRITE WITH IMMEDIATE, 4 READ, 5 answer, 6 end, 7 skip.
     pub kind: u8,
     /// 1 solicited, 2 invalidate, 4 by the lane.
     pub flags: u8,

@@ -72,7 +72,8 @@ fn records_that_make_no_sense() {
     let _dog = Watchdog::new("records_that_make_no_sense");
     let write = Head { kind: 2, total: 10, inline: 10, ..Head::default() };
     for head in [
-        Head { kind: 7, ..Head::default() },
+        Head { kind: 7, pieces: 1, ..Head::default() },
+        Head { kind: 8, ..Head::default() },
         Head { kind: 255, ..Head::default() },
         Head { inline: u32::MAX, ..Head::default() },
         Head { inline: 60_000, ..Head::default() },
@@ -89,6 +90,26 @@ fn records_that_make_no_sense() {
         s.intruder.record(&head.bytes(), 1);
         s.ends();
     }
+}
+
+/// Who goes back to the beginning of its ring again and again, and says what it likes of
+/// laps, holds up nobody, and what it sends then counts.
+#[test]
+fn a_ring_of_which_nothing_is_used() {
+    let _dog = Watchdog::new("a_ring_of_which_nothing_is_used");
+    let mut s = scene();
+    for lap in 0..1000 {
+        s.intruder
+            .record(&Head { kind: 7, inline: 16_000 * (lap % 2), ..Head::default() }.bytes(), 0);
+        s.w.step(std::time::Duration::ZERO);
+    }
+    let raddr = s.memory.addr() + 500;
+    let mut body =
+        Head { kind: 2, inline: 3, raddr, total: 3, key: s.key, ..Head::default() }.bytes();
+    body.extend([1, 2, 3]);
+    s.intruder.record(&body, 1);
+    s.w.until("the WRITE", |_| (s.memory.bytes()[500..503] == [1, 2, 3]).then_some(()));
+    s.unharmed();
 }
 
 #[test]

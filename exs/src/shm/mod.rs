@@ -28,6 +28,7 @@
 mod awake;
 mod dial;
 mod greet;
+mod lap;
 mod link;
 mod listen;
 mod memory;

@@ -16,7 +16,7 @@
 //! shared, or at an address of its own. All this comes from the peer: `parse` copies
 //! nothing but numbers, and refuses those that contradict each other.
 
-use super::ring::{LINE, RING_LEN};
+use super::ring::LINE;
 use crate::mem::{Key, MAX_SGE};
 
 /// Bytes of a record's head.
@@ -24,8 +24,12 @@ pub(super) const SHORT: usize = 16;
 pub(super) const FULL: usize = 40;
 /// Bytes of a piece.
 pub(super) const PIECE: usize = 24;
-/// Payload that a record may carry: with all else it fills a quarter of the ring.
-pub(super) const MAX_PAYLOAD: usize = RING_LEN / 4 - FULL - MAX_SGE * PIECE - 8;
+/// Bytes of the longest record.
+const LONGEST: usize = 16 << 10;
+#[cfg(test)]
+pub(super) const MAX_RECORD: u64 = LONGEST as u64;
+/// Payload that a record may carry.
+pub(super) const MAX_PAYLOAD: usize = LONGEST - FULL - MAX_SGE * PIECE - 8;
 /// Bytes that one WR may move.
 pub(super) const MAX_MSG: u64 = 1 << 30;
 
@@ -48,10 +52,13 @@ pub(super) enum Kind {
     Answer,
     /// The sender's last record. Short.
     Fin,
+    /// The next record is at the beginning of the ring. Short; in place of the bytes that lie in
+    /// it, it has the length of the lap that begins there, in lines.
+    Skip,
 }
 
 impl Kind {
-    const ALL: [Kind; 7] = [
+    const ALL: [Kind; 8] = [
         Kind::Send,
         Kind::LongSend,
         Kind::Write,
@@ -59,10 +66,11 @@ impl Kind {
         Kind::Read,
         Kind::Answer,
         Kind::Fin,
+        Kind::Skip,
     ];
 
     fn is_short(self) -> bool {
-        matches!(self, Kind::Send | Kind::Answer | Kind::Fin)
+        matches!(self, Kind::Send | Kind::Answer | Kind::Fin | Kind::Skip)
     }
 }
 
@@ -143,6 +151,16 @@ impl Head {
         Head { kind, flags, pieces: 0, inline, raddr: 0, total, key: 0, imm: 0 }
     }
 
+    /// A skip to a lap of so many bytes.
+    pub(super) fn skip(lap: u64) -> Head {
+        Head::short(Kind::Skip, 0, usize::try_from(lap / LINE).unwrap_or(0))
+    }
+
+    /// The lap that a skip tells of.
+    pub(super) fn lap(&self) -> u64 {
+        self.inline as u64 * LINE
+    }
+
     /// Where the payload begins.
     pub(super) fn payload_at(&self) -> u64 {
         if self.kind.is_short() { SHORT as u64 } else { FULL as u64 }
@@ -217,7 +235,6 @@ impl Head {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ring::RING;
     use super::*;
     use proptest::prelude::*;
 
@@ -238,11 +255,12 @@ mod tests {
             head(Kind::Read, 0, 0, MAX_MSG),
             head(Kind::Answer, 1, 0, 1),
             head(Kind::Fin, 0, 0, 0),
+            Head::skip(256 << 10),
         ] {
             let (mut raw, len) = h.emit();
             raw[len..].fill(0xEE); // what an earlier lap has left
             assert_eq!(Head::parse(&raw), Some(h));
-            assert!(h.len().is_multiple_of(LINE) && h.len() <= RING / 4, "{h:?}");
+            assert!(h.len().is_multiple_of(LINE) && h.len() <= MAX_RECORD, "{h:?}");
         }
         assert_eq!(head(Kind::Send, 48, 0, 48).len(), LINE, "one line");
     }
@@ -263,6 +281,7 @@ mod tests {
             head(Kind::Read, 1, 0, 1),
             head(Kind::Answer, 0, 0, 0),
             head(Kind::Fin, 1, 0, 1),
+            Head { flags: BY_LANE, ..Head::skip(0) },
             Head { flags: INVALIDATE, ..head(Kind::Send, 1, 0, 1) },
         ] {
             assert_eq!(Head::parse(&h.emit().0), None, "{h:?}");
@@ -272,11 +291,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_is_bounded(raw in any::<[u8; FULL - 8]>(), kind in 0u8..8) {
+        fn whatever_comes_is_bounded(raw in any::<[u8; FULL - 8]>(), kind in 0u8..9) {
             let mut raw = raw;
             (raw[0], raw[1], raw[2]) = (kind, raw[1] & 7, raw[2] & 7);
             if let Some(h) = Head::parse(&raw) {
-                prop_assert!(h.len() <= RING / 4 && h.total <= MAX_MSG && h.inline as u64 <= h.total);
+                prop_assert!(h.len() <= MAX_RECORD && h.total <= MAX_MSG && h.inline as u64 <= h.total);
             }
         }
 

@@ -46,16 +46,16 @@ use crate::sys::{Hint, IoVec, IoVecMut, hint, open_shared, share};
 
 /// A cache line.
 pub(super) const LINE: u64 = 64;
-/// Bytes of a ring.
+/// Bytes of a ring, of which a sender mostly uses less (`lap.rs`).
 pub(super) const RING: u64 = RING_LEN as u64;
-pub(super) const RING_LEN: usize = 64 << 10;
+const RING_LEN: usize = 256 << 10;
 /// Bytes of a lane.
 pub(super) const LANE: u64 = LANE_LEN as u64;
 const LANE_LEN: usize = 256 << 10;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"EXS shm\0");
 /// Of the layout and of the records.
-pub(super) const VERSION: u64 = 2;
+pub(super) const VERSION: u64 = 3;
 /// The geometry: magic, version, ring, lane, total; the nonces follow.
 const GEOMETRY: [u64; 5] = [MAGIC, VERSION, RING, LANE, TOTAL as u64];
 const NONCES: usize = HEAD + 8 * GEOMETRY.len();
@@ -69,6 +69,8 @@ const WORDS: [usize; 2] = [HEAD + 128, HEAD + 448];
 const RINGS: [usize; 2] = [HEAD + HEAD_LEN, NEAR];
 /// What is added to a position to find its place in the ring.
 const TURNS: [u64; 2] = [0, RING - NEAR as u64];
+/// Bytes of a ring's stream before it is at the ring's beginning for the first time.
+const BEFORE: [u64; 2] = [0, NEAR as u64];
 const LANES: usize = (RINGS[0] + RING_LEN).next_multiple_of(PAGE);
 const TOTAL: usize = LANES + 2 * LANE_LEN;
 const _: () = assert!((NEAR as u64).is_multiple_of(LINE) && HEAD % PAGE + HEAD_LEN + NEAR == PAGE);
@@ -241,6 +243,17 @@ impl Mem {
         (start, (pos.wrapping_add(turn) & (len - 1)) as usize, len as usize)
     }
 
+    /// Bytes from a position of a ring to the ring's end.
+    pub(super) fn to_end(&self, whose: Whose, pos: u64) -> u64 {
+        let (_, at, room) = self.place(Area::Ring, whose, pos);
+        (room - at) as u64
+    }
+
+    /// A position of our ring lies before the first lap, on the page of the words.
+    pub(super) fn is_first(&self, pos: u64) -> bool {
+        pos < BEFORE[self.side]
+    }
+
     fn tag_word(&self, whose: Whose, pos: u64) -> &AtomicU64 {
         let (start, at, _) = self.place(Area::Ring, whose, pos & !(LINE - 1));
         self.word_at(start + at)
@@ -334,13 +347,19 @@ impl Mem {
         let Some(map) = region.shared_map() else { return };
         let (start, at, room) = self.place(Area::Ring, Whose::Ours, from);
         let used = usize::try_from(to - from).unwrap_or(room);
-        let first = start.next_multiple_of(PAGE);
-        for page in (first..=start + room - PAGE).step_by(PAGE) {
+        let (mut run, mut page) = (0, start.next_multiple_of(PAGE));
+        while page + PAGE <= start + room {
             // How far the page, or `from`, is ahead of the other around the ring.
             let (ahead, behind) = ((page - start + room - at) % room, (at + room - (page - start)) % room);
             if ahead > used && behind >= PAGE {
-                map.discard(page, PAGE);
+                run += PAGE;
+            } else if run > 0 {
+                map.discard(page - run, std::mem::take(&mut run));
             }
+            page += PAGE;
+        }
+        if run > 0 {
+            map.discard(page - run, run);
         }
     }
 

@@ -7,11 +7,12 @@
 
 use std::collections::VecDeque;
 
+use super::lap::Pace;
 use super::link::{End, Env, FOR_RECORDS, FOR_ROOM, Link, Note, Pass};
 use super::record::{
     BY_LANE, FULL, Head, INVALIDATE, Kind, PIECE, Piece, SOLICITED,
 };
-use super::ring::{Area, LANE, Mem, RING, Word};
+use super::ring::{Area, LANE, Mem, Whose, Word};
 use super::source::Unread;
 use crate::iwarp::RxBuf;
 use crate::mem::{Access, AccessFault, Key, MAX_SGE, Scope, Segment};
@@ -74,6 +75,7 @@ pub(super) struct Rx {
     /// Where the next record is.
     pub(super) pos: u64,
     consumed: u64,
+    pace: Pace,
     /// Bytes of the last record, while it is lent: they are not told as taken yet.
     pub(super) lent: u64,
     drained: u64,
@@ -100,7 +102,7 @@ impl Rx {
 
     /// The peer should hear how far we are before it runs out of room.
     pub(super) fn is_behind(&self) -> bool {
-        self.done() - self.consumed > RING / 8
+        self.done() - self.consumed > self.pace.untold
     }
 
     /// The peer has not heard how far we are.
@@ -230,8 +232,15 @@ impl Link {
                 self.rx.fin = true;
                 self.rx.pos += head.len();
             }
+            Kind::Skip => self.skip(head),
         }
         Ok(true)
+    }
+
+    /// The next record is at the beginning of the ring.
+    pub(super) fn skip(&mut self, head: &Head) {
+        self.rx.pace.set(head.lap());
+        self.rx.pos += self.mem.to_end(Whose::Theirs, self.rx.pos);
     }
 
     fn begin_send(&self, head: &Head, buf: &RxBuf, env: &Env<'_>) -> Result<(), End> {

@@ -218,6 +218,7 @@ impl ShmRnic {
             None => &mut pair.recvs,
         };
         let (keys, pd, wcs) = (&self.keys, attr.pd.0, &mut self.wcs);
+        link.tx.lap.share(self.hot.len());
         // Looked at before the records: those that were there before the end are taken.
         link.end = link.their_end();
         let turn = link.turn(&mut Env { keys, pd, qp, recvs, room, wcs }, budget);

@@ -32,6 +32,7 @@ impl ShmRnic {
     ) -> Passed {
         let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return Passed::No };
         let Ok(link) = self.links.get_mut(id) else { return Passed::No };
+        link.tx.lap.share(self.hot.len());
         if !link.pass(payload, head) {
             return Passed::No;
         }
@@ -88,7 +89,7 @@ impl Link {
         if !open || most > IN_RECORD || !self.tx.is_clear() || self.their_end().is_some() {
             return false;
         }
-        if !self.tx.has_room_now(Head::short(Kind::Send, 0, most).len(), &self.mem) {
+        if !self.make_room(Head::short(Kind::Send, 0, most).len()) {
             return false;
         }
         let mut bytes = [0; HEAD];
@@ -116,7 +117,8 @@ impl Link {
         self.ring(FOR_RECORDS | room);
         // The next one is probably as long, and its lines are in the peer's cache: they are
         // ours by then. But for the first, at which the peer looks.
-        self.mem.hint(Hint::Take, self.tx.pos + LINE, record.len() - LINE);
+        let next = self.tx.next(record.len(), &self.mem);
+        self.mem.hint(Hint::Take, next + LINE, record.len() - LINE);
         true
     }
 
@@ -127,7 +129,11 @@ impl Link {
 
     fn take_message(&mut self, out: &mut [u8]) -> Option<(usize, Option<Segment>)> {
         // What makes no sense is for the long way to say.
-        let head = self.head().ok()?;
+        let mut head = self.head().ok()?;
+        if head.kind == Kind::Skip {
+            self.skip(&head);
+            head = self.has_message().then(|| self.head().ok())??;
+        }
         if head.kind != Kind::Send || head.flags != 0 {
             return None;
         }

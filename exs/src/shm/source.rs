@@ -68,6 +68,17 @@ impl Shares {
         })
     }
 
+    /// The record that has these pieces ends there.
+    pub(super) fn note(&mut self, pieces: &[Piece], end: u64) {
+        for piece in pieces {
+            if let Piece::Shared { slot, .. } = *piece
+                && let Some(Some(share)) = self.slots.get_mut(slot as usize)
+            {
+                share.used = end;
+            }
+        }
+    }
+
     fn share(
         &mut self,
         region: &Arc<Region>,

@@ -19,9 +19,10 @@
 
 use std::collections::VecDeque;
 
+use super::lap::Lap;
 use super::link::{End, Env, FOR_RECORDS, Link, Pass};
 use super::record::{BY_LANE, Head, INVALIDATE, Kind, MAX_PAYLOAD, PIECE, Piece, SOLICITED};
-use super::ring::{Area, LANE, Mem, RING, Word};
+use super::ring::{Area, LANE, Mem, Word};
 use crate::iwarp::TxWr;
 use crate::mem::{Access, AccessFault, Key, MAX_SGE, Segment, Sgl};
 use crate::rnic::{MESSAGE, SendOp, TermCode, Wc, WcOp, WcStatus};
@@ -118,7 +119,8 @@ pub(super) struct Tx {
     first: u64,
     /// Where the next record goes, and up to where the peer is done.
     pub(super) pos: u64,
-    consumed: u64,
+    pub(super) consumed: u64,
+    pub(super) lap: Lap,
     /// The stretch of the ring in which memory was given back last.
     trimmed: u64,
     /// End of the last record that points to memory.
@@ -132,7 +134,7 @@ pub(super) struct Tx {
     /// What was pointed to could not be read: no more of that.
     no_pieces: bool,
     /// A record waits for room.
-    full: bool,
+    pub(super) full: bool,
     fin: bool,
 }
 
@@ -243,36 +245,14 @@ impl Tx {
         }
     }
 
-    fn has_room(&mut self, len: u64) -> bool {
-        self.full = self.pos + len - self.consumed > RING;
-        !self.full
-    }
-
     /// Nothing is before what is posted next.
     pub(super) fn is_clear(&self) -> bool {
         self.queue.is_empty() && !self.full && !self.fin
     }
 
-    /// A record of so many bytes may be written. (A peer that says nonsense of how far it
-    /// is, is for `look` to deal with.)
-    pub(super) fn has_room_now(&mut self, len: u64, mem: &Mem) -> bool {
-        if self.pos + len - self.consumed > RING {
-            let consumed = mem.theirs(Word::Consumed);
-            if consumed < self.consumed || consumed > self.pos {
-                return false;
-            }
-            self.consumed = consumed;
-        }
-        self.pos + len - self.consumed <= RING
-    }
-
     /// Looks how far the peer is.
     fn look(&mut self, mem: &Mem) -> Result<(), End> {
-        let consumed = mem.theirs(Word::Consumed);
-        if consumed < self.consumed || consumed > self.pos {
-            return Err(UNEXPECTED);
-        }
-        self.consumed = consumed;
+        self.catch_up(mem).ok_or(UNEXPECTED)?;
         let wanted = mem.theirs(Word::LaneFor);
         if wanted > self.lane_for {
             self.lane_for = wanted;
@@ -307,7 +287,7 @@ impl Link {
         Ok(Pass { more: left == 0, moved })
     }
 
-    /// Writes a record but for its tag; the caller hands it over.
+    /// Writes a record and hands it over.
     pub(super) fn write(&mut self, head: &Head, payload: impl FnOnce(&Mem, u64), pieces: &[Piece]) {
         let pos = self.tx.pos;
         let (raw, len) = head.emit();
@@ -350,7 +330,7 @@ impl Link {
             Some(how) => how,
             None => return false,
         };
-        if !self.tx.has_room(head.len()) {
+        if !self.has_room(head.len()) {
             return false;
         }
         let (pos, whole) = (self.tx.pos, how == How::InRecord);
@@ -368,7 +348,10 @@ impl Link {
         self.tx.queue = queue;
         let number = self.tx.first + at as u64;
         match how {
-            How::Pieces => self.tx.pointed = self.tx.pos,
+            How::Pieces => {
+                self.tx.pointed = self.tx.pos;
+                self.shares.note(&pieces[..head.pieces], self.tx.pos);
+            }
             How::Lane => self.tx.lane.push_back((number, 0)),
             How::Answers if total > 0 => self.tx.reads += 1,
             _ => {}
@@ -431,7 +414,7 @@ impl Link {
             let n = asked.left.min(ANSWER);
             let inline = usize::try_from(n).map_err(|_| UNEXPECTED)?;
             let head = Head::short(Kind::Answer, 0, inline);
-            if *left == 0 || !self.tx.has_room(head.len()) {
+            if *left == 0 || !self.has_room(head.len()) {
                 return Ok(());
             }
             // Looked up for each answer: a key may be taken back in between.
@@ -486,7 +469,7 @@ impl Link {
     fn finish(&mut self) {
         let all = self.tx.out == self.tx.queue.len() && self.rx.reads.is_empty();
         let head = Head::short(Kind::Fin, 0, 0);
-        if self.closing && !self.tx.fin && all && !self.tx.lane_waits() && self.tx.has_room(head.len()) {
+        if self.closing && !self.tx.fin && all && !self.tx.lane_waits() && self.has_room(head.len()) {
             self.write(&head, |_, _| {}, &[]);
             self.tx.fin = true;
             self.ring(FOR_RECORDS);

@@ -78,7 +78,7 @@ fn a_trimmed_ring_costs_a_page_and_loses_nothing() {
 fn another_layout_is_refused() {
     let (a, mut b) = Mem::both([1, 2]);
     for i in 0..GEOMETRY.len() {
-        a.word_at(HEAD + 8 * i).store(3, Ordering::Release);
+        a.word_at(HEAD + 8 * i).store(77, Ordering::Release);
         assert!(b.check_geometry().is_err(), "word {i}");
         a.set_geometry();
         b.check_geometry().unwrap();
