@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::Segment;
+use crate::sys::IoVecMut;
 
 /// A key: the STag on an iWARP wire, lkey or rkey in verbs terms.
 pub type Key = u32;
@@ -196,7 +197,9 @@ impl KeyTable {
         need: Access,
     ) -> Result<Segment, AccessFault> {
         match self.grants.get(&key) {
-            Some(g) if g.scope == Scope::Domain(domain) => cut(key, g, addr, len, need),
+            Some(g) if g.scope == Scope::Domain(domain) => {
+                find(key, g, addr, len, need).map(Part::to_segment)
+            }
             _ => Err(AccessFault::InvalidKey { key }),
         }
     }
@@ -212,21 +215,61 @@ impl KeyTable {
         len: u64,
         need: Access,
     ) -> Result<Segment, AccessFault> {
+        self.find_remote(domain, queue_pair, key, addr, len, need).map(Part::to_segment)
+    }
+
+    /// The same, without a reference to the region of its own. (To count references is to wait
+    /// for all stores before, and mostly these are the copy of a message.)
+    pub fn find_remote(
+        &self,
+        domain: u32,
+        queue_pair: u32,
+        key: Key,
+        addr: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<Part<'_>, AccessFault> {
         match self.grants.get(&key) {
             Some(g)
                 if g.scope == Scope::QueuePair(domain, queue_pair)
                     || g.scope == Scope::Domain(domain) =>
             {
-                cut(key, g, addr, len, need)
+                find(key, g, addr, len, need)
             }
             _ => Err(AccessFault::InvalidKey { key }),
         }
     }
 }
 
+/// A part of what a key stands for.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    segment: &'a Segment,
+    offset: usize,
+    len: usize,
+}
+
+impl Part<'_> {
+    /// The first `len` bytes, for a copy to be put there. Panics if it has fewer.
+    pub fn io_vec_mut(&self, len: usize) -> IoVecMut<'_> {
+        assert!(len <= self.len, "{len} bytes of {}", self.len);
+        self.segment.io_vec_mut(self.offset, len)
+    }
+
+    fn to_segment(self) -> Segment {
+        self.segment.slice(self.offset, self.len).expect("inside of it, as was found")
+    }
+}
+
 /// Bounds first, then rights: the order in which RFC 5040 section 7 lists the
 /// checks and their error codes.
-fn cut(key: Key, g: &Grant, addr: u64, len: u64, need: Access) -> Result<Segment, AccessFault> {
+fn find(
+    key: Key,
+    g: &Grant,
+    addr: u64,
+    len: u64,
+    need: Access,
+) -> Result<Part<'_>, AccessFault> {
     let end = addr.checked_add(len).ok_or(AccessFault::Wrap { addr, len })?;
     let (base, size) = (g.segment.addr(), g.segment.len() as u64);
     let bounds = AccessFault::Bounds { key, addr, len, base, size };
@@ -238,7 +281,7 @@ fn cut(key: Key, g: &Grant, addr: u64, len: u64, need: Access) -> Result<Segment
     }
     let offset = usize::try_from(addr - base).map_err(|_| bounds)?;
     let len = usize::try_from(len).map_err(|_| bounds)?;
-    g.segment.slice(offset, len).map_err(|_| bounds)
+    Ok(Part { segment: &g.segment, offset, len })
 }
 
 #[cfg(test)]

@@ -21,6 +21,6 @@ mod sgl;
 
 pub use buffer::{Buffer, MemoryRegion, ReleaseRegistration};
 pub(crate) use keys::KeyHasher;
-pub use keys::{Access, AccessFault, Grant, Key, KeyTable, Scope};
+pub use keys::{Access, AccessFault, Grant, Key, KeyTable, Part, Scope};
 pub use raw::{MemError, Region, Segment};
 pub use sgl::{MAX_SGE, Sgl};

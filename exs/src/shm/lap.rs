@@ -9,7 +9,7 @@
 //! busy at the same time share what all of them use.
 //!
 //! # Room
-//! Whoever reads tells how far it is only now and then ([`Pace`]). A record finds room
+//! Whoever reads tells how far it is only now and then (`tell.rs`). A record finds room
 //! nevertheless, once all before it were taken: the lap ends where three such records would, or
 //! later. So the one that is over it begins two of its own length after the beginning, or more, and that
 //! is more than its own length and what may stay untold.
@@ -21,7 +21,7 @@ use super::tx::Tx;
 
 /// The shortest lap of a connection that is busy alone, and of any.
 const LEAST: u64 = 64 << 10;
-const LEAST_OF_ALL: u64 = 16 << 10;
+pub(super) const LEAST_OF_ALL: u64 = 16 << 10;
 /// What all connections together use of their rings, about, if they are several.
 const TOGETHER: u64 = 128 << 10;
 /// Records that the peer has yet to take at the end of a lap: so many, and the lap is too short;
@@ -148,25 +148,6 @@ impl Link {
     pub(super) fn has_room(&mut self, len: u64) -> bool {
         self.tx.full = !self.make_room(len);
         !self.tx.full
-    }
-}
-
-/// How often the reader of a ring tells how far it is.
-pub(super) struct Pace {
-    /// Bytes that may stay untold.
-    pub(super) untold: u64,
-}
-
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace { untold: LEAST_OF_ALL / 4 }
-    }
-}
-
-impl Pace {
-    /// The peer says how long its next lap is.
-    pub(super) fn set(&mut self, lap: u64) {
-        self.untold = (lap / 8).max(LEAST_OF_ALL / 4);
     }
 }
 

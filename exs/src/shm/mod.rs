@@ -40,6 +40,7 @@ mod rx;
 mod serve;
 mod short;
 mod source;
+mod tell;
 mod tx;
 
 use std::collections::{HashMap, VecDeque};

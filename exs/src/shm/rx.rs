@@ -7,15 +7,15 @@
 
 use std::collections::VecDeque;
 
-use super::lap::Pace;
 use super::link::{End, Env, FOR_RECORDS, FOR_ROOM, Link, Note, Pass};
 use super::record::{
     BY_LANE, FULL, Head, INVALIDATE, Kind, PIECE, Piece, SOLICITED,
 };
-use super::ring::{Area, LANE, Mem, Whose, Word};
+use super::ring::{Area, LANE, Mem, Word};
 use super::source::Unread;
+use super::tell::Told;
 use crate::iwarp::RxBuf;
-use crate::mem::{Access, AccessFault, Key, MAX_SGE, Scope, Segment};
+use crate::mem::{Access, AccessFault, Key, MAX_SGE, Part, Scope};
 use crate::rnic::{TermCode, WcOp, WcStatus};
 use crate::sys::IoVecMut;
 
@@ -74,8 +74,7 @@ struct Incoming {
 pub(super) struct Rx {
     /// Where the next record is.
     pub(super) pos: u64,
-    consumed: u64,
-    pace: Pace,
+    pub(super) told: Told,
     /// Bytes of the last record, while it is lent: they are not told as taken yet.
     pub(super) lent: u64,
     drained: u64,
@@ -93,21 +92,6 @@ impl Rx {
             Some(c) => !c.by_lane || mem.theirs(Word::Filled) != self.drained,
             None => !stalled && !self.fin && mem.arrived(self.pos),
         }
-    }
-
-    /// Up to where the peer may write again.
-    fn done(&self) -> u64 {
-        self.pos - self.lent
-    }
-
-    /// The peer should hear how far we are before it runs out of room.
-    pub(super) fn is_behind(&self) -> bool {
-        self.done() - self.consumed > self.pace.untold
-    }
-
-    /// The peer has not heard how far we are.
-    pub(super) fn lags(&self) -> bool {
-        self.done() != self.consumed
     }
 
     /// No record is under way, and one may come.
@@ -170,22 +154,6 @@ impl Link {
         Ok(pass)
     }
 
-    /// Lets the peer see how far we are.
-    pub(super) fn publish_consumed(&mut self) {
-        if self.rx.lags() {
-            self.rx.consumed = self.rx.done();
-            self.mem.set(Word::Consumed, self.rx.consumed);
-        }
-    }
-
-    /// The same, and wakes it if it waits for room.
-    pub(super) fn tell_consumed(&mut self) {
-        if self.rx.lags() {
-            self.publish_consumed();
-            self.ring(FOR_ROOM);
-        }
-    }
-
     pub(super) fn head(&self) -> Result<Head, End> {
         let mut raw = [0; FULL - 8];
         self.mem.get(Area::Ring, self.rx.pos + 8, &IoVecMut::new(&mut raw));
@@ -209,7 +177,7 @@ impl Link {
             }
             Kind::Write | Kind::WriteImm => {
                 // All of it is checked before any of it is placed.
-                self.target(head, 0, head.total, env)?;
+                Link::target(head, 0, head.total, env)?;
                 let buf = match head.kind {
                     Kind::WriteImm => match env.take() {
                         Some(buf) => Some(buf),
@@ -235,12 +203,6 @@ impl Link {
             Kind::Skip => self.skip(head),
         }
         Ok(true)
-    }
-
-    /// The next record is at the beginning of the ring.
-    pub(super) fn skip(&mut self, head: &Head) {
-        self.rx.pace.set(head.lap());
-        self.rx.pos += self.mem.to_end(Whose::Theirs, self.rx.pos);
     }
 
     fn begin_send(&self, head: &Head, buf: &RxBuf, env: &Env<'_>) -> Result<(), End> {
@@ -271,14 +233,14 @@ impl Link {
     }
 
     /// The memory that a WRITE names, from `at` bytes in it.
-    fn target(&self, head: &Head, at: u64, len: u64, env: &Env<'_>) -> Result<Option<Segment>, End> {
+    fn target<'a>(head: &Head, at: u64, len: u64, env: &Env<'a>) -> Result<Option<Part<'a>>, End> {
         if head.total == 0 {
             return Ok(None);
         }
         let need = Access { remote_write: true, ..Access::default() };
         let addr = head.raddr.checked_add(at).ok_or(code(0, 1, 4))?;
-        match env.keys.check_remote(env.pd, env.qp, head.key, addr, len, need) {
-            Ok(segment) => Ok(Some(segment)),
+        match env.keys.find_remote(env.pd, env.qp, head.key, addr, len, need) {
+            Ok(part) => Ok(Some(part)),
             Err(fault) => Err(refused(&fault)),
         }
     }
@@ -296,8 +258,8 @@ impl Link {
                 });
             }
             _ => {
-                if let Some(seg) = self.target(head, 0, inline, env)? {
-                    self.mem.get(Area::Ring, at, &seg.io_vec_mut(0, head.inline));
+                if let Some(part) = Link::target(head, 0, inline, env)? {
+                    self.mem.get(Area::Ring, at, &part.io_vec_mut(head.inline));
                 }
             }
         }
@@ -358,8 +320,7 @@ impl Link {
                 let Incoming { head, buf, .. } = *current;
                 self.complete(&head, buf, env)?;
                 // The peer's memory is free as soon as it sees this.
-                self.publish_consumed();
-                self.ring(FOR_ROOM);
+                self.tell_of(head.total);
                 return Ok(true);
             }
             let step = if *budget == 0 {
@@ -390,8 +351,8 @@ impl Link {
         let buf = match (&current.buf, current.head.kind) {
             (Some(buf), Kind::LongSend) => buf,
             _ => {
-                let target = self.target(&current.head, current.done, n, env)?.ok_or(NONSENSE)?;
-                return Ok(f(self, &mut [target.io_vec_mut(0, len)]));
+                let target = Link::target(&current.head, current.done, n, env)?.ok_or(NONSENSE)?;
+                return Ok(f(self, &mut [target.io_vec_mut(len)]));
             }
         };
         let at = usize::try_from(current.done).map_err(|_| NONSENSE)?;

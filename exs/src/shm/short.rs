@@ -148,12 +148,4 @@ impl Link {
         self.tell_in_time();
         Some((head.inline, lent))
     }
-
-    /// The peer has room enough: it will hear of what was taken with our next message, or when we
-    /// look around, or before we sleep.
-    fn tell_in_time(&mut self) {
-        if self.rx.is_behind() {
-            self.tell_consumed();
-        }
-    }
 }

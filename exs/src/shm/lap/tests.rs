@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::super::record::MAX_RECORD;
 use super::super::ring::LINE;
+use super::super::tell::Told;
 use super::*;
 
 /// A ring with a writer and a reader.
@@ -17,14 +18,14 @@ struct Pipe {
     records: VecDeque<(u64, Option<u64>)>,
     taken: u64,
     told: u64,
-    pace: Pace,
+    pace: Told,
 }
 
 impl Pipe {
     fn new(side: usize) -> Pipe {
         let (a, b) = Mem::both([1, 2]);
         let (ours, theirs) = if side == 0 { (a, b) } else { (b, a) };
-        let (tx, pace) = (Tx::default(), Pace::default());
+        let (tx, pace) = (Tx::default(), Told::default());
         Pipe { tx, ours, theirs, records: VecDeque::new(), taken: 0, told: 0, pace }
     }
 
@@ -46,8 +47,7 @@ impl Pipe {
     fn take(&mut self) -> bool {
         let Some((end, lap)) = self.records.pop_front() else { return false };
         self.taken = end;
-        lap.into_iter().for_each(|lap| self.pace.set(lap));
-        if self.taken - self.told > self.pace.untold {
+        if self.taken - self.told > self.pace.untold_after(lap) {
             self.told = self.taken;
             self.theirs.set(Word::Consumed, self.told);
         }
