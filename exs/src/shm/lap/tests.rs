@@ -120,7 +120,11 @@ fn a_peer_that_says_nonsense_gets_no_room() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 256 }))]
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 2 } else { 256 },
+        failure_persistence: None, // (Miri has no directories.)
+        ..ProptestConfig::default()
+    })]
     #[test]
     fn who_has_taken_all_has_made_room(
         side in 0usize..2,
