@@ -123,10 +123,10 @@ impl Engine {
             return Ok(Verdict::Place(Target::Nothing));
         }
         let (pd, qp) = (self.cfg.pd, self.cfg.qp);
-        let segment = keys
+        let part = keys
             .check_remote(pd, qp, stag, to, len as u64, Access::REMOTE_WRITE)
             .map_err(|fault| term::write_refused(&fault))?;
-        Ok(Verdict::Place(Target::Memory(stag, segment)))
+        Ok(Verdict::Place(Target::Memory(stag, part.to_segment())))
     }
 
     /// A READ response must continue the oldest READ exactly.
@@ -221,7 +221,7 @@ impl Engine {
             let (pd, qp, size) = (self.cfg.pd, self.cfg.qp, u64::from(request.size));
             let (stag, to) = (request.src_stag, request.src_to);
             match keys.check_remote(pd, qp, stag, to, size, Access::REMOTE_READ) {
-                Ok(segment) => source = Some(segment),
+                Ok(part) => source = Some(part.to_segment()),
                 Err(fault) => return self.refuse(term::read_refused(&fault).into()),
             }
         }

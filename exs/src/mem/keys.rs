@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::Segment;
-use crate::sys::IoVecMut;
+use crate::sys::{IoVec, IoVecMut};
 
 /// A key: the STag on an iWARP wire, lkey or rkey in verbs terms.
 pub type Key = u32;
@@ -205,22 +205,10 @@ impl KeyTable {
     }
 
     /// The bytes that a peer's WRITE or READ names, if its key is valid on the
-    /// queue pair it came by and allows `need`.
+    /// queue pair it came by and allows `need`. They come without a reference to the region of
+    /// their own: to count references is to wait for all stores before, and mostly these are
+    /// the copy of a message.
     pub fn check_remote(
-        &self,
-        domain: u32,
-        queue_pair: u32,
-        key: Key,
-        addr: u64,
-        len: u64,
-        need: Access,
-    ) -> Result<Segment, AccessFault> {
-        self.find_remote(domain, queue_pair, key, addr, len, need).map(Part::to_segment)
-    }
-
-    /// The same, without a reference to the region of its own. (To count references is to wait
-    /// for all stores before, and mostly these are the copy of a message.)
-    pub fn find_remote(
         &self,
         domain: u32,
         queue_pair: u32,
@@ -256,7 +244,14 @@ impl Part<'_> {
         self.segment.io_vec_mut(self.offset, len)
     }
 
-    fn to_segment(self) -> Segment {
+    /// The first `len` bytes, to be copied from. Panics if it has fewer.
+    pub fn io_vec(&self, len: usize) -> IoVec<'_> {
+        assert!(len <= self.len, "{len} bytes of {}", self.len);
+        self.segment.io_vec(self.offset, len)
+    }
+
+    /// The bytes with a reference to their region, for who keeps them.
+    pub fn to_segment(self) -> Segment {
         self.segment.slice(self.offset, self.len).expect("inside of it, as was found")
     }
 }
@@ -302,7 +297,7 @@ mod tests {
     fn bounds_rights_scope_and_life_are_checked() {
         let (mut t, key, addr) = table();
         let need = Access::REMOTE_WRITE;
-        assert_eq!(t.check_remote(1, 7, key, addr + 4, 28, need).unwrap().len(), 28);
+        assert_eq!(t.check_remote(1, 7, key, addr + 4, 28, need).unwrap().to_segment().len(), 28);
         assert!(matches!(
             t.check_remote(1, 7, key, addr + 4, 29, need),
             Err(AccessFault::Bounds { .. })

@@ -34,8 +34,8 @@ const CALM: u32 = 8;
 /// The lap of one sender.
 pub(super) struct Lap {
     len: u64,
-    /// How long it may become.
-    most: u64,
+    /// Connections that are busy, with this one.
+    busy: usize,
     /// Laps in a row that were longer than need be.
     calm: u32,
     /// There was no room for a record in this one.
@@ -44,14 +44,19 @@ pub(super) struct Lap {
 
 impl Default for Lap {
     fn default() -> Lap {
-        Lap { len: LEAST_OF_ALL, most: RING, calm: 0, tight: false }
+        Lap { len: LEAST_OF_ALL, busy: 1, calm: 0, tight: false }
     }
 }
 
 impl Lap {
     /// So many connections are busy.
     pub(super) fn share(&mut self, busy: usize) {
-        self.most = if busy <= 1 { RING } else { (TOGETHER / busy as u64).max(LEAST_OF_ALL) };
+        self.busy = busy;
+    }
+
+    /// How long it may become.
+    fn most(&self) -> u64 {
+        if self.busy <= 1 { RING } else { (TOGETHER / self.busy as u64).max(LEAST_OF_ALL) }
     }
 
     /// Where the lap ends for a record of `len` bytes.
@@ -73,10 +78,10 @@ impl Lap {
     /// The lap is over for a record of `len` bytes, with `left` bytes to the end of the ring, of
     /// which `used` are in use: how many to skip. None: there is no room at the beginning.
     pub(super) fn turn(&mut self, left: u64, len: u64, used: u64) -> Option<u64> {
-        let room = used + left + len <= RING;
-        if (self.tight || !room || used >= MANY * len) && self.len < self.most && used + len <= RING {
+        let (room, most) = (used + left + len <= RING, self.most());
+        if (self.tight || !room || used >= MANY * len) && self.len < most && used + len <= RING {
             // The rest of the ring is free: what lies behind are the records of this lap.
-            self.len = (2 * self.len).min(self.most).min(RING);
+            self.len = (2 * self.len).min(most);
             (self.calm, self.tight) = (0, false);
             if !self.is_over(left, len) {
                 return Some(0);
@@ -91,7 +96,7 @@ impl Lap {
         if self.calm >= CALM {
             (self.len, self.calm) = (self.len / 2, 0);
         }
-        self.len = self.len.max(LEAST).min(self.most);
+        self.len = self.len.max(LEAST).min(most);
         Some(left)
     }
 }

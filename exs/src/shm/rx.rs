@@ -239,7 +239,7 @@ impl Link {
         }
         let need = Access { remote_write: true, ..Access::default() };
         let addr = head.raddr.checked_add(at).ok_or(code(0, 1, 4))?;
-        match env.keys.find_remote(env.pd, env.qp, head.key, addr, len, need) {
+        match env.keys.check_remote(env.pd, env.qp, head.key, addr, len, need) {
             Ok(part) => Ok(Some(part)),
             Err(fault) => Err(refused(&fault)),
         }

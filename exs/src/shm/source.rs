@@ -68,7 +68,7 @@ impl Shares {
         })
     }
 
-    /// The record that has these pieces ends there.
+    /// The record that has these pieces ends there: a skip may have come before it.
     pub(super) fn note(&mut self, pieces: &[Piece], end: u64) {
         for piece in pieces {
             if let Piece::Shared { slot, .. } = *piece

@@ -421,7 +421,7 @@ impl Link {
             let need = Access { remote_read: true, ..Access::default() };
             let source = env.keys.check_remote(env.pd, env.qp, asked.key, asked.raddr, n, need);
             let source = source.map_err(|_| READ_STAG)?;
-            self.write(&head, |mem, at| mem.put(Area::Ring, at, &source.io_vec(0, inline)), &[]);
+            self.write(&head, |mem, at| mem.put(Area::Ring, at, &source.io_vec(inline)), &[]);
             *left = left.saturating_sub(n);
             match self.rx.reads.front_mut() {
                 Some(a) if a.left > n => (a.left, a.raddr) = (a.left - n, a.raddr + n),

@@ -159,7 +159,7 @@ impl SoftRnic {
             let segment = match sink_of {
                 // The sink of a READ is open to the peer, so it may be a window
                 // of this QP: nobody else's peer can then reach it.
-                Some(qp) => self.keys.check_remote(pd, qp, sge.lkey, sge.addr, sge.len, need)?,
+                Some(qp) => self.keys.check_remote(pd, qp, sge.lkey, sge.addr, sge.len, need)?.to_segment(),
                 None => self.keys.check_local(pd, sge.lkey, sge.addr, sge.len, need)?,
             };
             *key = sge.lkey;
