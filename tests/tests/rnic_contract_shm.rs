@@ -8,6 +8,7 @@ struct Shm;
 
 impl Harness for Shm {
     type Rnic = ShmRnic;
+    const SETS_ASIDE: bool = true;
     fn make(_node: usize, registry: mio::Registry, token_base: usize) -> ShmRnic {
         let random = RandomSource::kernel().expect("random numbers");
         ShmRnic::new(registry, token_base, random)
@@ -25,6 +26,7 @@ struct Mapped;
 
 impl Harness for Mapped {
     type Rnic = ShmRnic;
+    const SETS_ASIDE: bool = true;
     const SHARED: bool = true;
     fn make(node: usize, registry: mio::Registry, token_base: usize) -> ShmRnic {
         Shm::make(node, registry, token_base)
@@ -44,6 +46,7 @@ struct Wary;
 
 impl Harness for Wary {
     type Rnic = ShmRnic;
+    const SETS_ASIDE: bool = true;
     const SHARED: bool = true;
     fn make(node: usize, registry: mio::Registry, token_base: usize) -> ShmRnic {
         let mut rnic = Shm::make(node, registry, token_base);

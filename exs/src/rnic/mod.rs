@@ -145,6 +145,14 @@ pub trait Rnic: Send {
     /// A message that was lent ([`Taken::lent`]) has been dealt with. Until then there is to be
     /// no other call of `take_message`.
     fn return_message(&mut self, _qp: Qp) {}
+    /// Leaves what else has come on this QP where it is, until [`Rnic::begin_taking`]: whoever
+    /// its messages are for is about to say where they belong. False if there are no messages
+    /// but its own. (A device need not set it aside: then `take_message` gives them all the same.)
+    fn set_aside(&mut self, _qp: Qp) -> bool {
+        true
+    }
+    /// No QP is set aside any more.
+    fn begin_taking(&mut self) {}
 
     // ---- connections ---------------------------------------------------------
 

@@ -108,6 +108,11 @@ impl Session {
         sent != Passed::No
     }
 
+    /// No receive waits for data.
+    pub fn is_sated(&self) -> bool {
+        self.recvs.is_empty()
+    }
+
     /// Connected, and nothing has begun to end that.
     fn is_open(&self) -> bool {
         self.link == Link::Up && self.ending.is_quiet()

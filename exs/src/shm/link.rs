@@ -163,6 +163,8 @@ pub(super) struct Link {
     pub(super) hot: bool,
     /// Looks in vain since something moved.
     pub(super) misses: u32,
+    /// The last time (by `ShmRnic::taking`) that its messages were to be left where they are.
+    pub(super) aside: u64,
     /// How far we had read when we sent a small message last.
     pub(super) answered: u64,
     /// When something moved.
@@ -217,6 +219,7 @@ impl Link {
             queued: false,
             hot: false,
             misses: 0,
+            aside: 0,
             answered: 0,
             moved: Time::ZERO,
         }

@@ -93,6 +93,8 @@ pub struct ShmRnic {
     hot: Vec<u32>,
     /// Whose turn it is among them to have a message taken out.
     turn_of: usize,
+    /// Counts, from 1, the times that messages were begun to be taken.
+    taking: u64,
     events: VecDeque<RnicEvent>,
     /// Completions on their way from a link to their queues.
     wcs: Vec<Wc>,
@@ -156,6 +158,7 @@ impl ShmRnic {
             ready: VecDeque::new(),
             hot: Vec::new(),
             turn_of: 0,
+            taking: 1,
             events: VecDeque::new(),
             wcs: Vec::new(),
         }
@@ -260,6 +263,12 @@ impl Rnic for ShmRnic {
     }
     fn return_message(&mut self, qp: Qp) {
         self.end_loan(qp);
+    }
+    fn set_aside(&mut self, qp: Qp) -> bool {
+        self.leave_messages(qp)
+    }
+    fn begin_taking(&mut self) {
+        self.taking += 1;
     }
 
     fn listen(&mut self, addr: SocketAddr, opts: &ListenOpts) -> Result<Listener, RnicError> {

@@ -52,7 +52,7 @@ impl ShmRnic {
             self.turn_of = at + 1;
             let Ok(link) = self.links.get_mut(self.hot[at]) else { continue };
             let Owner::Qp(qp) = link.owner else { continue };
-            if !link.has_message() {
+            if link.aside == self.taking || !link.has_message() {
                 continue;
             }
             // What came before it is taken out before it.
@@ -65,6 +65,18 @@ impl ShmRnic {
             }
         }
         None
+    }
+
+    /// The next messages of a connection stay where they are for now (`Rnic::set_aside`).
+    pub(super) fn leave_messages(&mut self, qp: Qp) -> bool {
+        let others = self.hot.len() > 1;
+        if others
+            && let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn)
+            && let Ok(link) = self.links.get_mut(id)
+        {
+            link.aside = self.taking;
+        }
+        others
     }
 
     /// A message that was lent may be written over (`Rnic::return_message`).

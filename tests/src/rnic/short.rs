@@ -220,6 +220,39 @@ pub fn a_loan_is_not_written_over<H: Harness>() {
     assert!(pass(&mut w, p, b"there is room"));
 }
 
+/// What comes on a queue pair that is set aside stays where it is until messages are begun to
+/// be taken again, where the device does that; others go on, and nothing is lost or overtaken.
+pub fn what_is_set_aside_stays<H: Harness>() {
+    let Some((mut w, p)) = pair::<H>() else { return };
+    let (a, b) = (w.end(0), w.end(1));
+    let q = w.join(a, b, &param(&[]));
+    w.recv(q.b, 7, &[]);
+    w.send(q.a, &send_wr(7, &[]));
+    assert_eq!((w.received(q.b).wr_id, w.completed(q.a).wr_id), (7, 7));
+    for n in 0..3 {
+        assert!(pass(&mut w, p, &[n]) && pass(&mut w, q, &[n]), "{n}");
+    }
+    // The receiver hears of both.
+    sender_goes_on(&mut w);
+    let (mut came, mut out) = ([Vec::new(), Vec::new()], [0; 64]);
+    let mut take_one = |w: &mut World<H>, came: &mut [Vec<u8>; 2]| {
+        let taken = next(w, &mut out)?;
+        give_back(w, &taken, &mut out);
+        let whose = usize::from(taken.qp == q.b.qp);
+        came[whose].push(out[5]);
+        Some((taken.qp, whose))
+    };
+    w.rnics[1].begin_taking();
+    let (qp, whose) = take_one(&mut w, &mut came).expect("nothing has come");
+    assert!(w.rnics[1].set_aside(qp), "there is another");
+    while take_one(&mut w, &mut came).is_some() {}
+    assert_eq!(came[whose].len(), if H::SETS_ASIDE { 1 } else { 3 });
+    assert_eq!(came[1 - whose].len(), 3);
+    w.rnics[1].begin_taking();
+    while take_one(&mut w, &mut came).is_some() {}
+    assert_eq!(came, [vec![0, 1, 2], vec![0, 1, 2]]);
+}
+
 /// What is sent by the short way comes by receives where nobody takes it out: in order, among
 /// what is posted, and an orderly end waits for it. The sender is told nothing.
 pub fn messages_come_by_receives<H: Harness>() {

@@ -36,6 +36,11 @@ impl Engine {
         self.catch.queue = Some(address(queue));
     }
 
+    /// The calling thread is to get events.
+    pub(super) fn has_caught(&self) -> bool {
+        !self.catch.events.is_empty()
+    }
+
     /// Hands over what was caught, if the thread has enough by it, and puts it into the queue
     /// if not; returns how many events the thread got.
     pub(in crate::progress) fn hand_over<E: From<RawEvent>>(

@@ -129,17 +129,26 @@ impl Engine {
     }
 
     /// Takes small messages straight out of the devices; true if there were any.
+    ///
+    /// A thread that has got events is about to look at them, and to post receives again. What
+    /// comes for a socket whose receives are used up is left where it is until then: taken
+    /// now, it would be copied into the ring, and once more from there.
     pub(in crate::progress) fn skim(&mut self, now: Time) -> bool {
         let mut any = false;
         for device in 0..self.devices.len() {
             let mut left = MESSAGES;
+            self.devices[device].rnic.begin_taking();
             while left > 0
                 && let Some(taken) = self.devices[device].rnic.take_message(&mut self.message)
             {
                 left -= 1;
-                self.message_came(device, &taken, now);
+                let enough = self.message_came(device, &taken, now) && self.has_caught();
+                let rnic = &mut self.devices[device].rnic;
                 if taken.lent.is_some() {
-                    self.devices[device].rnic.return_message(taken.qp);
+                    rnic.return_message(taken.qp);
+                }
+                if enough && !rnic.set_aside(taken.qp) {
+                    break;
                 }
             }
             any |= left < MESSAGES;
@@ -166,17 +175,20 @@ impl Engine {
         }
     }
 
-    fn message_came(&mut self, device: usize, taken: &Taken, now: Time) {
-        let Some(&index) = self.by_qp.get(&(device, taken.qp)) else { return };
+    /// True if its socket has no receive for the next.
+    fn message_came(&mut self, device: usize, taken: &Taken, now: Time) -> bool {
+        let Some(&index) = self.by_qp.get(&(device, taken.qp)) else { return false };
         let s = &mut self.socks[index as usize];
-        let Some(session) = s.session.as_mut() else { return };
+        let Some(session) = s.session.as_mut() else { return false };
         s.burst.end();
         let mut port = self.devices[device].port(s.place.domain, taken.qp, now);
         match &taken.lent {
             Some(lent) => session.handle_message(now, &mut port, lent),
             None => session.handle_bytes(now, &mut port, &self.message[..taken.len]),
         }
+        let sated = session.is_sated();
         self.look_after(index, now);
+        sated
     }
 
     /// A message has come for a socket: mostly that is all.
