@@ -1,6 +1,6 @@
 //! How a leader spins.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::context::{Context, Goal, Led, Waited, io_error};
@@ -45,6 +45,12 @@ pub(super) const LEAD_EVERY: u64 = 500_000;
 /// First peeks in vain after which there are none, but one in so many waits.
 const VAIN_PEEKS: u32 = 4;
 const PROBE: u32 = 64;
+/// How long (ns) a thread that finds things by system calls alone keeps its core to itself, where
+/// that has lately paid: to yield is one more call between two looks.
+const HOLD: u64 = 25_000;
+/// Between two such looks it rests for a part of what a look takes: each takes the lock of a
+/// socket, for which the peer that is about to write to it would wait.
+const REST: u64 = 3;
 /// Nobody wants events handed over.
 const NOBODY: Option<&mut Want<'_, RawEvent>> = None;
 
@@ -59,6 +65,16 @@ struct Skim {
     got: usize,
 }
 
+/// Whether what was in `vain` so often is to be tried: not if that was too often, but for a probe.
+fn may_pay(vain: &AtomicU32) -> bool {
+    let times = vain.load(Ordering::Relaxed);
+    let pays = times < VAIN_PEEKS || times.is_multiple_of(PROBE);
+    if !pays {
+        vain.store(times.wrapping_add(1), Ordering::Relaxed);
+    }
+    pays
+}
+
 impl Context {
     /// Spins as the queue's policy says, after a turn that `took` so many cycles; `None`: it
     /// did not pay, go to sleep.
@@ -71,26 +87,30 @@ impl Context {
     ) -> Result<Option<Led>, Error> {
         let Goal { queue, waiter, held, .. } = *goal;
         let Some(budget) = self.budget(queue) else { return Ok(None) };
-        let done = |foreign: u32| {
+        let done = |foreign: u32, holds: bool| {
             let led = self.led(goal, foreign);
             if matches!(led, Some(Led::Done)) {
                 queue.vain_spins.store(0, Ordering::Relaxed);
+            }
+            if holds && led.is_some() {
+                queue.vain_holds.store(0, Ordering::Relaxed);
             }
             led
         };
         // Who must miss no signal has not looked before.
         if held.is_some() && self.first_peek(queue, goal.min, None, NOBODY) != Waited::InVain {
-            return Ok(done(0));
+            return Ok(done(0, false));
         }
         let begun = self.now().as_nanos();
         let mut cheapest = took.min(USUAL_TURN);
+        let mut holds = may_pay(&queue.vain_holds);
         loop {
             // A round has system calls in it. Devices whose completions are found by
             // looking at memory are looked at for longer than it took.
             let until = cycles().saturating_add(cheapest.saturating_mul(PEEK));
             let found = self.peek_while(goal, foreign, || cycles() < until);
             if found == Some(true)
-                && let Some(led) = done(*foreign)
+                && let Some(led) = done(*foreign, false)
             {
                 self.note_skim();
                 return Ok(Some(led));
@@ -101,27 +121,54 @@ impl Context {
             }
             let turn = self.turn(Some(reactor), true, Some(waiter));
             *foreign += u32::from(turn.served_others);
-            if let Some(led) = done(*foreign) {
+            if let Some(led) = done(*foreign, holds) {
                 return Ok(Some(led));
             }
-            let watches = self.watches_kernel.load(Ordering::Relaxed);
-            if watches || reactor.unseen >= SPINS_PER_POLL {
-                reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
-                if held.is_some_and(HeldSignals::pending) {
-                    return Err(Error::Interrupted);
-                }
-            }
+            self.look_at_reactor(reactor, held)?;
+            let spent = self.now().as_nanos() - begun;
             let times = if found.is_some() { LOOKING } else { 1 };
-            if self.now().as_nanos() - begun >= budget.saturating_mul(times) {
+            if spent >= budget.saturating_mul(times) {
                 break;
             }
-            // The peer may be waiting for this very core. (With nobody else to run, this
-            // costs a fraction of a microsecond.)
-            yield_now();
+            if holds && spent >= HOLD {
+                queue.vain_holds.fetch_add(1, Ordering::Relaxed);
+                holds = false;
+            }
+            match found {
+                None if holds => self.rest(cheapest / REST),
+                // The peer may be waiting for this very core. (With nobody else to run, this
+                // costs a fraction of a microsecond.)
+                _ => yield_now(),
+            }
             cheapest = cheapest.min(cycles().saturating_sub(start));
         }
         queue.vain_spins.fetch_add(1, Ordering::Relaxed);
         Ok(None)
+    }
+
+    /// Asks the kernel, if it is time to, for what is not found by looking at connections; for
+    /// signals, too.
+    fn look_at_reactor(
+        &self,
+        reactor: &mut Reactor,
+        held: Option<&HeldSignals>,
+    ) -> Result<(), Error> {
+        let watches = self.watches_kernel.load(Ordering::Relaxed);
+        if watches || reactor.unseen >= SPINS_PER_POLL {
+            reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
+            if held.is_some_and(HeldSignals::pending) {
+                return Err(Error::Interrupted);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does nothing for so many cycles, unless somebody has something to do.
+    fn rest(&self, duration: u64) {
+        let until = cycles().saturating_add(duration);
+        while cycles() < until && self.posters.load(Ordering::Relaxed) == 0 {
+            std::hint::spin_loop();
+        }
     }
 
     /// How long (ns) a thread that waits here may spin.
@@ -148,9 +195,7 @@ impl Context {
         if self.budget(queue).is_none() {
             return Waited::InVain;
         }
-        let vain = queue.vain_peeks.load(Ordering::Relaxed);
-        if vain >= VAIN_PEEKS && !vain.is_multiple_of(PROBE) {
-            queue.vain_peeks.store(vain.wrapping_add(1), Ordering::Relaxed);
+        if !may_pay(&queue.vain_peeks) {
             return Waited::InVain;
         }
         // One thread that looks is enough: several would only take the engine's lock from
@@ -273,5 +318,31 @@ impl Context {
                 found => return found,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_in_vain_too_often_is_only_probed() {
+        let vain = AtomicU32::new(0);
+        let tried = |waits: u32, paid: bool| -> Vec<u32> {
+            (0..waits)
+                .filter(|_| {
+                    let tried = may_pay(&vain);
+                    if tried {
+                        let next = if paid { 0 } else { vain.load(Ordering::Relaxed) + 1 };
+                        vain.store(next, Ordering::Relaxed);
+                    }
+                    tried
+                })
+                .collect()
+        };
+        assert_eq!(tried(4, true), [0, 1, 2, 3]);
+        assert_eq!(tried(130, false), [0, 1, 2, 3, PROBE, 2 * PROBE]);
+        let back = tried(PROBE, true);
+        assert!(back.len() > 1, "one that pays brings the others back: {back:?}");
     }
 }
