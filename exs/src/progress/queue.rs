@@ -80,8 +80,6 @@ pub struct QueueCore {
     pub(super) vain_spins: AtomicU32,
     /// As much of the looks at memory before the first spin.
     pub(super) vain_peeks: AtomicU32,
-    /// And of spins that did not yield the core.
-    pub(super) vain_holds: AtomicU32,
     /// For epoll and its kin.
     fd: EventFd,
     /// Somebody asked for the descriptor: it is kept up to date, and progress is
@@ -105,7 +103,6 @@ impl QueueCore {
             wait: AtomicU8::new(0),
             vain_spins: AtomicU32::new(0),
             vain_peeks: AtomicU32::new(0),
-            vain_holds: AtomicU32::new(0),
             fd: EventFd::new().map_err(|e| Error::os("eventfd", &e))?,
             has_fd: AtomicBool::new(false),
         };

@@ -27,7 +27,7 @@ pub(super) const SPINS_PER_POLL: u32 = 64;
 const PEEK: u64 = 4;
 /// Cycles that a turn which finds nothing takes at most, or about.
 const USUAL_TURN: u64 = 10_000;
-/// How long to look for completions in memory before the first such round: what
+/// How long to look for completions and messages before the first such round: what
 /// a device answers at once needs none. Where the peer lives on this very core that is
 /// time lost, so it is done only where it has lately paid.
 const FIRST_PEEK: Duration = Duration::from_micros(25);
@@ -44,13 +44,10 @@ const LOOKS: u32 = 16;
 pub(super) const LEAD_EVERY: u64 = 500_000;
 /// First peeks in vain after which there are none, but one in so many waits.
 const VAIN_PEEKS: u32 = 4;
-const PROBE: u32 = 64;
-/// How long (ns) a thread that finds things by system calls alone keeps its core to itself, where
-/// that has lately paid: to yield is one more call between two looks.
-const HOLD: u64 = 25_000;
-/// Between two such looks it rests for a part of what a look takes: each takes the lock of a
-/// socket, for which the peer that is about to write to it would wait.
-const REST: u64 = 3;
+const PROBE: u32 = 256;
+/// Between two looks that take system calls a thread rests for so much of what one takes: each
+/// takes the lock of a socket, for which the peer that is about to write to it would wait.
+const REST: u64 = 2;
 /// Nobody wants events handed over.
 const NOBODY: Option<&mut Want<'_, RawEvent>> = None;
 
@@ -59,6 +56,8 @@ struct Skim {
     /// There is something else to do, which takes a whole turn; None: no device finds
     /// anything so.
     found: Option<bool>,
+    /// It took system calls to look, and so many cycles; 0: it did not.
+    called: u64,
     /// Threads were woken that follow.
     served_others: bool,
     /// Events that were handed over.
@@ -87,30 +86,26 @@ impl Context {
     ) -> Result<Option<Led>, Error> {
         let Goal { queue, waiter, held, .. } = *goal;
         let Some(budget) = self.budget(queue) else { return Ok(None) };
-        let done = |foreign: u32, holds: bool| {
+        let done = |foreign: u32| {
             let led = self.led(goal, foreign);
             if matches!(led, Some(Led::Done)) {
                 queue.vain_spins.store(0, Ordering::Relaxed);
-            }
-            if holds && led.is_some() {
-                queue.vain_holds.store(0, Ordering::Relaxed);
             }
             led
         };
         // Who must miss no signal has not looked before.
         if held.is_some() && self.first_peek(queue, goal.min, None, NOBODY) != Waited::InVain {
-            return Ok(done(0, false));
+            return Ok(done(0));
         }
         let begun = self.now().as_nanos();
         let mut cheapest = took.min(USUAL_TURN);
-        let mut holds = may_pay(&queue.vain_holds);
         loop {
             // A round has system calls in it. Devices whose completions are found by
             // looking at memory are looked at for longer than it took.
             let until = cycles().saturating_add(cheapest.saturating_mul(PEEK));
             let found = self.peek_while(goal, foreign, || cycles() < until);
             if found == Some(true)
-                && let Some(led) = done(*foreign, false)
+                && let Some(led) = done(*foreign)
             {
                 self.note_skim();
                 return Ok(Some(led));
@@ -121,25 +116,17 @@ impl Context {
             }
             let turn = self.turn(Some(reactor), true, Some(waiter));
             *foreign += u32::from(turn.served_others);
-            if let Some(led) = done(*foreign, holds) {
+            if let Some(led) = done(*foreign) {
                 return Ok(Some(led));
             }
             self.look_at_reactor(reactor, held)?;
-            let spent = self.now().as_nanos() - begun;
             let times = if found.is_some() { LOOKING } else { 1 };
-            if spent >= budget.saturating_mul(times) {
+            if self.now().as_nanos() - begun >= budget.saturating_mul(times) {
                 break;
             }
-            if holds && spent >= HOLD {
-                queue.vain_holds.fetch_add(1, Ordering::Relaxed);
-                holds = false;
-            }
-            match found {
-                None if holds => self.rest(cheapest / REST),
-                // The peer may be waiting for this very core. (With nobody else to run, this
-                // costs a fraction of a microsecond.)
-                _ => yield_now(),
-            }
+            // The peer may be waiting for this very core. (With nobody else to run, this
+            // costs a fraction of a microsecond.)
+            yield_now();
             cheapest = cheapest.min(cycles().saturating_sub(start));
         }
         queue.vain_spins.fetch_add(1, Ordering::Relaxed);
@@ -226,9 +213,9 @@ impl Context {
             return Waited::InVain;
         }
         let until = now + limit.map_or(most, |l| l.min(most));
-        let (mut paid, mut got) = (false, 0);
+        let (mut paid, mut got, mut yields) = (false, 0, 0);
         while queue.len() < min && self.posters.load(Ordering::Relaxed) == 0 {
-            let skim = self.skim(Some(now), None, want.as_deref_mut().map(|w| (queue, w)));
+            let skim = self.skim(Some(now), None, true, want.as_deref_mut().map(|w| (queue, w)));
             got = skim.got;
             match skim.found {
                 _ if got > 0 => break,
@@ -237,7 +224,14 @@ impl Context {
                     if now >= until {
                         break;
                     }
-                    if now >= patience { yield_now() } else { std::hint::spin_loop() }
+                    match skim.called {
+                        _ if now >= patience => {
+                            yields += 1;
+                            yield_now();
+                        }
+                        0 => std::hint::spin_loop(),
+                        took => self.rest(took / REST),
+                    }
                 }
                 // Nobody to ask.
                 None => break,
@@ -253,7 +247,9 @@ impl Context {
             0 => Waited::InVain,
             n => Waited::Got(n),
         };
-        let vain = if waited != Waited::InVain || paid { 0 } else { vain.wrapping_add(1) };
+        // What comes as soon as the core was yielded comes from who had waited for it.
+        let pays = (waited != Waited::InVain || paid) && !(1..=2).contains(&yields);
+        let vain = if pays { 0 } else { vain.wrapping_add(1) };
         if vain > 0 || queue.vain_peeks.load(Ordering::Relaxed) > 0 {
             queue.vain_peeks.store(vain, Ordering::Relaxed);
         }
@@ -266,12 +262,14 @@ impl Context {
     }
 
     /// Takes small messages that have come, as far as they are found by looking at memory
-    /// some times. `now` is the time, if the caller has looked of late; `me` need not be
-    /// woken; `want`: events of this queue are for the caller.
+    /// some times; where none are found so, `by_call`, once. `now` is the time, if the caller
+    /// has looked of late; `me` need not be woken; `want`: events of this queue are for the
+    /// caller.
     fn skim<E: From<RawEvent>>(
         &self,
         now: Option<Time>,
         me: Option<&Waiter>,
+        by_call: bool,
         want: Option<(&QueueCore, &mut Want<'_, E>)>,
     ) -> Skim {
         let mut engine = self.lock();
@@ -282,8 +280,14 @@ impl Context {
             }
             found = engine.peek();
         }
+        let mut called = 0;
+        if by_call && found.is_none() {
+            let begun = cycles();
+            found = engine.look();
+            called = cycles().saturating_sub(begun);
+        }
         if found != Some(true) {
-            return Skim { found, served_others: false, got: 0 };
+            return Skim { found, called, served_others: false, got: 0 };
         }
         let now = self.clock.now_locked(now);
         if let Some((queue, _)) = &want {
@@ -292,7 +296,7 @@ impl Context {
         let taken = engine.skim(now) | engine.reap_peeked(now);
         engine.settle_rest(now);
         let got = want.map_or(0, |(queue, want)| engine.hand_over(queue, want));
-        Skim { found: Some(!taken), served_others: self.finish(engine, me), got }
+        Skim { found: Some(!taken), called, served_others: self.finish(engine, me), got }
     }
 
     /// The same for a leader, as long as it is worth it: until there is more to do, or its
@@ -311,7 +315,7 @@ impl Context {
             if self.posters.load(Ordering::Relaxed) > 0 {
                 return Some(false);
             }
-            let skim = self.skim(None, Some(goal.waiter), NOBODY.map(|w| (goal.queue, w)));
+            let skim = self.skim(None, Some(goal.waiter), false, NOBODY.map(|w| (goal.queue, w)));
             *foreign += u32::from(skim.served_others);
             match skim.found {
                 Some(false) if on() => std::hint::spin_loop(),

@@ -207,6 +207,10 @@ pub trait Rnic: Send {
     fn peek(&mut self) -> Option<bool> {
         None
     }
+    /// The same by system calls, for an RNIC that finds nothing in memory.
+    fn look(&mut self) -> Option<bool> {
+        None
+    }
     /// The caller is about to sleep in the reactor: asks for notifications that are
     /// not armed while somebody polls. True if there is something to do already.
     fn prepare_sleep(&mut self) -> bool {

@@ -305,6 +305,9 @@ impl Rnic for SoftRnic {
     fn spin(&mut self, now: Time) -> bool {
         self.spin_hot(now)
     }
+    fn look(&mut self) -> Option<bool> {
+        self.glance()
+    }
     fn next_timeout(&self) -> Option<Time> {
         // Work that waits for its turn is due now.
         if self.ready.is_empty() { self.timers.next() } else { Some(Time::ZERO) }

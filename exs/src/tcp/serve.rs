@@ -194,6 +194,38 @@ impl SoftRnic {
         any
     }
 
+    /// Reads ahead on a link that lately had something, and does no more than that. None if
+    /// there is no such link, if there are so many that the reactor finds them sooner, or if one
+    /// waits for room to write, of which the reactor tells.
+    pub(super) fn glance(&mut self) -> Option<bool> {
+        if self.ahead.is_some() || !self.ready.is_empty() {
+            return Some(true);
+        }
+        let (count, mut looked) = (self.hot.len(), None);
+        if count > SPIN_STEP {
+            return None;
+        }
+        for _ in 0..count {
+            let Some(hot) = self.hot.pop_front() else { break };
+            let id = hot.link;
+            self.hot.push_back(hot);
+            let Ok(link) = self.links.get_mut(id) else { continue };
+            if !link.writable {
+                return None;
+            }
+            link.readable = true;
+            if self.fetch(id) {
+                return Some(true);
+            }
+            if self.links.get(id).is_ok_and(|l| l.eof) {
+                self.enqueue(Source::Link(id));
+                return Some(true);
+            }
+            looked = Some(false);
+        }
+        looked
+    }
+
     pub(super) fn warm(&mut self, link: u32) {
         if let Some(hot) = self.hot.iter_mut().find(|h| h.link == link) {
             hot.misses = 0;

@@ -110,6 +110,7 @@ macro_rules! rnic_contract {
                 completions_come_first,
                 a_loan_is_not_written_over,
                 what_is_set_aside_stays,
+                a_look_finds_messages_and_ends,
                 what_does_not_fit_takes_the_long_way,
                 messages_come_by_receives,
             }

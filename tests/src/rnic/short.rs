@@ -253,6 +253,31 @@ pub fn what_is_set_aside_stays<H: Harness>() {
     assert_eq!(came, [vec![0, 1, 2], vec![0, 1, 2]]);
 }
 
+/// Who looks by system calls finds a message, which can be taken then, and finds the end.
+pub fn a_look_finds_messages_and_ends<H: Harness>() {
+    let Some((mut w, p)) = pair::<H>() else { return };
+    if w.rnics[1].look().is_none() {
+        return skip("it finds what comes in memory, or in a turn");
+    }
+    let looks_until = |w: &mut World<H>| {
+        let found = (0..200).any(|_| {
+            sender_goes_on(w);
+            w.rnics[1].look() == Some(true)
+        });
+        assert!(found, "nothing is found");
+    };
+    for n in 0..100 {
+        assert!(pass(&mut w, p, &[n; 40]));
+        looks_until(&mut w);
+        let message = w.rnics[1].take_message(&mut [0; 64]).expect("it was found");
+        assert_eq!((message.qp, message.len), (p.b.qp, 45));
+    }
+    w.disconnect(p.a, Disconnect::Abort);
+    looks_until(&mut w);
+    assert!(w.rnics[1].take_message(&mut [0; 64]).is_none());
+    w.ended(p.b, |cause| cause != DisconnectCause::Orderly);
+}
+
 /// What is sent by the short way comes by receives where nobody takes it out: in order, among
 /// what is posted, and an orderly end waits for it. The sender is told nothing.
 pub fn messages_come_by_receives<H: Harness>() {

@@ -308,19 +308,6 @@ impl Engine {
         self.more = true;
     }
 
-    /// Looks for completions where that takes no system call; None if no device finds
-    /// them so.
-    pub(super) fn peek(&mut self) -> Option<bool> {
-        let mut looks = None;
-        self.peeked = 0;
-        for (index, d) in self.devices.iter_mut().enumerate() {
-            let Some(found) = d.rnic.peek() else { continue };
-            looks = Some(found | looks.unwrap_or(false));
-            self.peeked |= if found { short::mark_of(index) } else { 0 };
-        }
-        looks
-    }
-
     /// Asks the devices to report what happens during a sleep; true if something has
     /// happened already.
     pub(super) fn prepare_sleep(&mut self) -> bool {

@@ -8,7 +8,7 @@ use super::post::Ticket;
 use super::sock::State;
 use super::{Engine, SockId};
 use crate::progress::event::{Bufs, EventKind, RawEvent};
-use crate::rnic::{Passed, Taken};
+use crate::rnic::{Passed, Rnic, Taken};
 use crate::time::Time;
 
 /// Sends of a burst that leave one by one; and how many of those after them leave together.
@@ -47,7 +47,7 @@ impl Burst {
 
 /// A device in a set of them. (Those after the 63rd share a mark: they are looked at if one
 /// of them is.)
-pub(super) fn mark_of(device: usize) -> u64 {
+fn mark_of(device: usize) -> u64 {
     1 << device.min(63)
 }
 
@@ -153,6 +153,28 @@ impl Engine {
             }
             any |= left < MESSAGES;
             self.more |= left == 0;
+        }
+        any
+    }
+
+    /// Looks for completions and messages where that takes no system call; None if no device
+    /// finds them so.
+    pub(in crate::progress) fn peek(&mut self) -> Option<bool> {
+        self.peeked = 0;
+        self.ask_each(|rnic| rnic.peek())
+    }
+
+    /// The same by system calls.
+    pub(in crate::progress) fn look(&mut self) -> Option<bool> {
+        self.ask_each(|rnic| rnic.look())
+    }
+
+    fn ask_each(&mut self, finds: impl Fn(&mut dyn Rnic) -> Option<bool>) -> Option<bool> {
+        let mut any = None;
+        for (index, d) in self.devices.iter_mut().enumerate() {
+            let Some(found) = finds(&mut *d.rnic) else { continue };
+            any = Some(found | any.unwrap_or(false));
+            self.peeked |= if found { mark_of(index) } else { 0 };
         }
         any
     }
