@@ -345,8 +345,8 @@ mod tests {
                 .collect()
         };
         assert_eq!(tried(4, true), [0, 1, 2, 3]);
-        assert_eq!(tried(130, false), [0, 1, 2, 3, PROBE, 2 * PROBE]);
-        let back = tried(PROBE, true);
+        assert_eq!(tried(2 * PROBE + 1, false), [0, 1, 2, 3, PROBE, 2 * PROBE]);
+        let back = tried(PROBE + 2, true);
         assert!(back.len() > 1, "one that pays brings the others back: {back:?}");
     }
 }
