@@ -179,6 +179,11 @@ impl Engine {
         any
     }
 
+    /// Whether what is looked at in memory is a device's doing, not a process of this host.
+    pub(in crate::progress) fn peeks_at_devices(&self) -> bool {
+        self.devices.iter().any(|d| d.rnic.caps().pins)
+    }
+
     /// Takes what devices have to tell that the last peek has found; true if there was
     /// anything.
     pub(in crate::progress) fn reap_peeked(&mut self, now: Time) -> bool {
