@@ -179,7 +179,8 @@ impl Engine {
         any
     }
 
-    /// Whether what is looked at in memory is a device's doing, not a process of this host.
+    /// There are RDMA devices, so that what is found in memory may be their doing, and not a
+    /// process of this host's.
     pub(in crate::progress) fn peeks_at_devices(&self) -> bool {
         self.devices.iter().any(|d| d.rnic.caps().pins)
     }
