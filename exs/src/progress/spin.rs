@@ -74,6 +74,13 @@ fn may_pay(vain: &AtomicU32) -> bool {
     pays
 }
 
+/// Whether it has paid to look before the first system call. What a process has sent as soon as
+/// the core was yielded, it sent because it had waited for that core. (Of a device that is not
+/// said: its answers may take just as long.)
+fn pays(found: bool, yields: u32, by_process: impl FnOnce() -> bool) -> bool {
+    found && !((1..=2).contains(&yields) && by_process())
+}
+
 impl Context {
     /// Spins as the queue's policy says, after a turn that `took` so many cycles; `None`: it
     /// did not pay, go to sleep.
@@ -247,10 +254,8 @@ impl Context {
             0 => Waited::InVain,
             n => Waited::Got(n),
         };
-        // What comes as soon as the core was yielded comes from who had waited for it. (Of what
-        // a device does that is not said: its answers may take just as long.)
-        let pays = (waited != Waited::InVain || paid)
-            && (!(1..=2).contains(&yields) || self.lock().peeks_at_devices());
+        let found = waited != Waited::InVain || paid;
+        let pays = pays(found, yields, || self.lock().peeked_at_processes());
         let vain = if pays { 0 } else { vain.wrapping_add(1) };
         if vain > 0 || queue.vain_peeks.load(Ordering::Relaxed) > 0 {
             queue.vain_peeks.store(vain, Ordering::Relaxed);
@@ -350,5 +355,14 @@ mod tests {
         assert_eq!(tried(2 * PROBE + 1, false), [0, 1, 2, 3, PROBE, 2 * PROBE]);
         let back = tried(PROBE + 2, true);
         assert!(back.len() > 1, "one that pays brings the others back: {back:?}");
+    }
+
+    #[test]
+    fn what_only_waited_for_the_core_has_not_paid() {
+        let [process, device] = [true, false];
+        assert!(pays(true, 0, || process) && pays(true, 3, || process));
+        assert!(!pays(true, 1, || process) && !pays(true, 2, || process));
+        assert!(pays(true, 1, || device) && pays(true, 2, || device));
+        assert!(!pays(false, 0, || process) && !pays(false, 1, || device));
     }
 }

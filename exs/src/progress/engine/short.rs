@@ -51,6 +51,12 @@ fn mark_of(device: usize) -> u64 {
     1 << device.min(63)
 }
 
+/// Whether something is `marked`, and nothing that an RDMA device (one that `pins` memory) found.
+fn by_processes(marked: u64, pins: impl Iterator<Item = bool>) -> bool {
+    let devices = pins.enumerate().filter(|(_, pins)| *pins);
+    marked != 0 && devices.fold(0, |all, (index, _)| all | mark_of(index)) & marked == 0
+}
+
 /// Messages taken from a device before the others have their turn.
 const MESSAGES: usize = 256;
 
@@ -179,10 +185,10 @@ impl Engine {
         any
     }
 
-    /// There are RDMA devices, so that what is found in memory may be their doing, and not a
-    /// process of this host's.
-    pub(in crate::progress) fn peeks_at_devices(&self) -> bool {
-        self.devices.iter().any(|d| d.rnic.caps().pins)
+    /// What the last peek has found is the doing of processes of this host, and of no RDMA
+    /// device.
+    pub(in crate::progress) fn peeked_at_processes(&self) -> bool {
+        by_processes(self.peeked, self.devices.iter().map(|d| d.rnic.caps().pins))
     }
 
     /// Takes what devices have to tell that the last peek has found; true if there was
@@ -235,5 +241,22 @@ impl Engine {
         if self.socks[index as usize].timer.is_none() {
             self.set_timer(index);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_found_something_is_told_apart() {
+        // Software RNIC, shared memory, and a device of the host.
+        let found = |marked| by_processes(marked, [false, false, true].into_iter());
+        assert!(!found(0), "nobody");
+        assert!(found(mark_of(0)) && found(mark_of(1)) && found(mark_of(0) | mark_of(1)));
+        assert!(!found(mark_of(2)) && !found(mark_of(1) | mark_of(2)), "a device, too");
+        // A mark that devices share may be any's.
+        let many = (0..70).map(|index| index == 66);
+        assert!(!by_processes(mark_of(64), many.clone()) && by_processes(mark_of(62), many));
     }
 }
