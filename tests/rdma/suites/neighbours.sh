@@ -3,7 +3,7 @@
 # do) and rstream (rsocket: other sockets over the same device); two processes each. For
 # bandwidth announced.c as well: raw verbs whose receiver names each buffer first, as it
 # must below any socket.
-# Prints medians and ratios beside what EXS aims at. Slowness fails nothing here, as
+# Prints medians, and medians of the rounds' ratios, beside what EXS aims at. Slowness fails nothing here, as
 # no figure of one run on one machine proves anything; what does not run does.
 # devices: each
 # limit: 480
@@ -83,6 +83,8 @@ announced() { # bw SIZE COUNT
 }
 
 median() { sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
+# ratio WHO: EXS beside it, the median of what each round says: they follow each other.
+ratio() { paste "$temp/exs" "$temp/$1" | awk '{ print $1 / $2 }' | median; }
 
 # compare bw|lat SIZE COUNT AIM-AGAINST-PERFTEST AIM-AGAINST-RSTREAM
 compare() {
@@ -97,11 +99,12 @@ compare() {
         [ "$(grep -c '^[0-9.e-]\+$' "$temp/$who")" = "$rounds" ] || { echo "$who gave no figures:"; cat "$temp/$who" "$temp/pair.client"; return 1; }
     done
     awk -v e="$(median <"$temp/exs")" -v p="$(median <"$temp/perftest")" -v r="$(median <"$temp/rsocket")" \
+        -v ep="$(ratio perftest)" -v er="$(ratio rsocket)" \
         -v unit="$unit" -v is="$limit_is" -v ap="$4" -v ar="$5" 'BEGIN {
         printf "note: EXS %.4g %s, perftest %.4g (ratio %.2f, aim %s %s), rstream %.4g (ratio %.2f, aim %s %s)\n",
-            e, unit, p, e / p, is, ap, r, e / r, is, ar }'
-    [ "$1" != bw ] || awk -v e="$(median <"$temp/exs")" -v a="$(median <"$temp/announced")" 'BEGIN {
-        printf "note: raw verbs, each buffer announced and each write told of: %.4g GB/s (ratio of EXS %.2f)\n", a, e / a }'
+            e, unit, p, ep, is, ap, r, er, is, ar }'
+    [ "$1" != bw ] || awk -v a="$(median <"$temp/announced")" -v ea="$(ratio announced)" 'BEGIN {
+        printf "note: raw verbs, each buffer announced and each write told of: %.4g GB/s (ratio of EXS %.2f)\n", a, ea }'
     for who in "${all[@]}"; do echo "note:   $who: $(tr '\n' ' ' <"$temp/$who")"; done
     json "$1" "$2" "${all[@]}"
 }

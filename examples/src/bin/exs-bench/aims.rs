@@ -1,6 +1,6 @@
 //! The figures beside what EXS aims at.
 
-use crate::results::{Case, Sample, Section};
+use crate::results::{Sample, Section};
 
 /// A ratio of two figures of one run, and its limit.
 struct Aim {
@@ -154,23 +154,23 @@ fn row(aim: &Aim, done: &[Section]) -> Option<String> {
         ("files of 4 KiB", _) => section.cases.iter().find(|c| c.title.ends_with(aim.case))?,
         (name, _) => section.cases.iter().find(|c| c.title == name)?,
     };
-    let mine = aim.figure.of(case.of(aim.of)?)?;
+    let mine = case.of(aim.of)?;
     let what = format!("{}, {}", section.title, case.title);
     if aim.beside.is_empty() {
-        return Some(line(&what, aim.of, aim.figure.name(), mine, aim.limit));
+        let figure = aim.figure.of(&mine.median)?;
+        return Some(line(&what, aim.of, aim.figure.name(), figure, aim.limit));
     }
-    let theirs = aim.figure.of(case.of(aim.beside)?).filter(|t| *t > 0.0)?;
+    let ratio = mine.beside(case.of(aim.beside)?, |s| aim.figure.of(s))?;
     let who = format!("{} / {}", aim.of, aim.beside);
-    Some(line(&what, &who, aim.figure.name(), mine / theirs, aim.limit))
+    Some(line(&what, &who, aim.figure.name(), ratio, aim.limit))
 }
 
 /// All connections together beside one: the case of this number, which is the one that goes
 /// well, or the one with as much in flight.
 fn many(name: &str, done: &[Section], beside: usize) -> Option<String> {
     let cases = &done.iter().find(|s| s.id == "connections")?.cases;
-    let total = |case: &Case| case.of(name)?.gbytes_per_s;
     let (one, all) = (cases.get(beside)?, cases.last()?);
-    let ratio = total(all)? / total(one).filter(|t| *t > 0.0)?;
+    let ratio = all.of(name)?.beside(one.of(name)?, |s| s.gbytes_per_s)?;
     let what = format!("Throughput, {} / {}", all.title, one.title);
     Some(line(&what, name, "throughput", ratio, AtLeast(0.8)))
 }
@@ -187,6 +187,7 @@ fn line(what: &str, who: &str, figure: &str, value: f64, limit: Limit) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::Case;
 
     fn section(id: &str, title: &str, figures: &[(&str, Sample)]) -> Section {
         let mut case = Case::called(title);

@@ -81,7 +81,7 @@ mod tests {
         fs::write(&dir, text).unwrap();
         let section = read(std::slice::from_ref(&dir)).unwrap();
         assert_eq!(section.cases[0].title, "rxe, bw, 64 KiB");
-        let of = |name| section.cases[0].of(name).unwrap().gbytes_per_s;
+        let of = |name| section.cases[0].of(name).unwrap().median.gbytes_per_s;
         assert_eq!((of("EXS verbs"), of("perftest")), (Some(0.2), Some(0.25)));
         fs::write(&dir, "nothing\n").unwrap();
         assert!(read(std::slice::from_ref(&dir)).err().unwrap().to_string().contains("no figures"));

@@ -22,8 +22,9 @@ pub(crate) struct Machine {
     /// Of how TCP paces itself.
     pub(crate) tcp_congestion: String,
     pub(crate) date: String,
-    /// Runnable threads, mean of one minute: before, and after.
-    pub(crate) load_before: f64,
+    /// Share of the processors that others had before.
+    pub(crate) busy_before: f64,
+    /// Runnable threads afterwards, mean of one minute.
     pub(crate) load_after: f64,
     pub(crate) exs: &'static str,
     pub(crate) commit: Option<String>,
@@ -41,7 +42,7 @@ impl Machine {
         };
         let kib = field(&read("/proc/meminfo"), "MemTotal")
             .and_then(|m| m.split(' ').next()?.parse::<f64>().ok());
-        let load = load();
+        let busy = if quick { busy(MOMENT) } else { quiet() };
         Ok(Machine {
             cpu: field(&cpuinfo, "model name").unwrap_or_else(|| "unknown".to_owned()),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -52,8 +53,8 @@ impl Machine {
                 .or_else(|| cpuinfo.contains(" hypervisor").then(|| "a hypervisor".to_owned())),
             tcp_congestion: read("/proc/sys/net/ipv4/tcp_congestion_control").trim().to_owned(),
             date: say("date", &["-u", "+%Y-%m-%d %H:%M UTC"]).unwrap_or_default(),
-            load_before: load,
-            load_after: load,
+            busy_before: busy,
+            load_after: load(),
             exs: exs::VERSION,
             commit: say("git", &["describe", "--always", "--dirty"]),
             neighbours: versions(),
@@ -69,26 +70,65 @@ impl Machine {
     pub(crate) fn line(&self) -> String {
         let inside = self.inside.as_ref().map_or_else(String::new, |i| format!(" ({i})"));
         format!(
-            "{}, {} cores{inside}, {:.1} GiB of memory, Linux {} (TCP: {}), {}; load {:.2} before, {:.2} after",
+            "{}, {} cores{inside}, {:.1} GiB of memory, Linux {} (TCP: {}), {}; {:.0} % busy before, load {:.2} after",
             self.cpu,
             self.cores,
             self.memory_gib,
             self.kernel,
             self.tcp_congestion,
             self.date,
-            self.load_before,
+            100.0 * self.busy_before,
             self.load_after
         )
     }
 
-    /// True if others had a good part of the machine: the load before counts no thread of ours.
+    /// True if others had a good part of the machine before, when no thread of ours ran.
     pub(crate) fn is_noisy(&self) -> bool {
-        self.load_before > 0.25 * self.cores as f64
+        self.busy_before > QUIET
     }
 }
 
 fn read(file: &str) -> String {
     fs::read_to_string(file).unwrap_or_default()
+}
+
+/// How long to look, how often, and what is quiet. (What `make` has just built is written to
+/// disk for some seconds more.)
+const MOMENT: Duration = Duration::from_secs(2);
+const MOMENTS: u32 = 15;
+const QUIET: f64 = 0.1;
+
+/// Waits for a quiet moment, for half a minute at most; says how busy it was last.
+fn quiet() -> f64 {
+    let mut share = busy(MOMENT);
+    for _ in 1..MOMENTS {
+        if share <= QUIET {
+            break;
+        }
+        eprintln!("exs-bench: {:.0} % of the machine is busy: waiting", 100.0 * share);
+        share = busy(MOMENT);
+    }
+    share
+}
+
+/// The share of the processors' time, from now on and for so long, that was not idle; 0 if
+/// nobody knows.
+fn busy(moment: Duration) -> f64 {
+    let before = times(&read("/proc/stat"));
+    std::thread::sleep(moment);
+    before.zip(times(&read("/proc/stat"))).map_or(0.0, |(before, after)| {
+        let [idle, all] = [after.0 - before.0, after.1 - before.1];
+        if all > 0.0 { 1.0 - idle / all } else { 0.0 }
+    })
+}
+
+/// Time that was idle (or waited for a disk), and all of it, out of /proc/stat (proc_stat(5)):
+/// user, nice, system, idle, iowait, irq, softirq, steal. What guests get counts as user already.
+fn times(stat: &str) -> Option<(f64, f64)> {
+    let line = stat.lines().find_map(|l| l.strip_prefix("cpu "))?;
+    let times: Vec<f64> = line.split_whitespace().take(8).map_while(|n| n.parse().ok()).collect();
+    let idle = times.get(3)? + times.get(4).unwrap_or(&0.0);
+    Some((idle, times.iter().sum()))
 }
 
 fn load() -> f64 {
@@ -99,4 +139,19 @@ fn load() -> f64 {
 fn say(program: &str, args: &[&str]) -> Option<String> {
     let text = run(Command::new(program).args(args), Duration::from_secs(10)).ok()?;
     Some(text.trim().to_owned()).filter(|t| !t.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_time_is_told_from_the_rest() {
+        let stat = "cpu  10 1 20 100 5 2 3 4 7 7\ncpu0 1 1 1 1 1 1 1 1 0 0\nintr 5\n";
+        assert_eq!(times(stat), Some((105.0, 145.0)));
+        assert_eq!(times("cpu 1 2 3"), None);
+        assert_eq!(times(""), None);
+        let share = busy(Duration::from_millis(20));
+        assert!((0.0..=1.0).contains(&share), "{share}");
+    }
 }

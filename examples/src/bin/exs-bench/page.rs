@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::aims;
 use crate::machine::Machine;
-use crate::results::{Case, Sample, Section};
+use crate::results::{Case, Entry, Sample, Section};
 
 /// README.md of the directory.
 pub(crate) fn text(machine: &Machine, done: &[Section], plots: &[(String, String)]) -> String {
@@ -13,7 +13,7 @@ pub(crate) fn text(machine: &Machine, done: &[Section], plots: &[(String, String
         "# Measured".to_owned(),
         String::new(),
         "Made by `make bench`; do not edit. Everything was measured on one machine, in turn (A B C, A B C), \
-         and the median of all rounds counts. The JSON files beside this page have every sample. GB are \
+         and the median of all rounds counts; of a ratio, the median of what each round says. The JSON files beside this page have every sample. GB are \
          10^9 bytes. How each program was run is in the source of exs-bench; mind that UCX's and libfabric's \
          programs always spin, and that libfabric's (fi_pingpong) has one message in flight."
             .to_owned(),
@@ -135,7 +135,7 @@ fn table(case: &Case) -> Vec<String> {
             .map(|(_, figure)| figure(&entry.median).map_or_else(String::new, number))
             .collect();
         let ratio = base.and_then(|b| {
-            let ratio = ratio(&entry.median, &b.median)?;
+            let ratio = ratio(entry, b)?;
             Some(format!("{ratio:.2} of {}", b.contender))
         });
         let ratio = ratio.filter(|_| base.is_none_or(|b| b.contender != entry.contender));
@@ -151,7 +151,7 @@ fn table(case: &Case) -> Vec<String> {
 }
 
 /// The first figure that a case is about and both have, as a ratio.
-fn ratio(mine: &Sample, theirs: &Sample) -> Option<f64> {
+fn ratio(mine: &Entry, theirs: &Entry) -> Option<f64> {
     let figures: [fn(&Sample) -> Option<f64>; 5] = [
         |s| s.p50_us.or(s.mean_us),
         |s| s.msgs_per_s,
@@ -159,8 +159,7 @@ fn ratio(mine: &Sample, theirs: &Sample) -> Option<f64> {
         |s| s.bytes_each,
         |s| s.seconds,
     ];
-    let both = |f: &fn(&Sample) -> Option<f64>| f(mine).zip(f(theirs).filter(|t| *t > 0.0));
-    figures.iter().find_map(both).map(|(mine, theirs)| mine / theirs)
+    figures.iter().find_map(|figure| mine.beside(theirs, figure))
 }
 
 /// Three digits are what can be believed.

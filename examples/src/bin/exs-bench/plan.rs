@@ -89,9 +89,14 @@ impl Plan {
         }
     }
 
-    /// Memory is no matter of chance.
+    /// Memory is no matter of chance; the time that it takes to wake a thread is, more than
+    /// anything else.
     pub(crate) fn rounds_of(&self, section: &Section) -> u32 {
-        if section.id == "idle" { 1 } else { self.rounds }
+        match section.id {
+            "idle" => 1,
+            "latency" if self.rounds > 1 => 2 * self.rounds + 1,
+            _ => self.rounds,
+        }
     }
 }
 

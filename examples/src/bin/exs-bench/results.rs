@@ -74,6 +74,28 @@ pub(crate) struct Entry {
     pub(crate) failure: Option<String>,
 }
 
+impl Entry {
+    /// A figure of this one as a multiple of another's: the median of what each round says. On a
+    /// machine that is faster in one minute than in the next, both medians may be of different
+    /// minutes, while the runs of a round follow each other. (If one of them has missed a round
+    /// it is not known which belong together; then of the medians after all.)
+    pub(crate) fn beside(
+        &self,
+        other: &Entry,
+        figure: impl Fn(&Sample) -> Option<f64>,
+    ) -> Option<f64> {
+        let ratio = |mine: &Sample, theirs: &Sample| {
+            Some(figure(mine)? / figure(theirs).filter(|t| *t > 0.0)?)
+        };
+        let rounds = self.samples.iter().zip(&other.samples);
+        let ratios: Option<Vec<f64>> = rounds.map(|(mine, theirs)| ratio(mine, theirs)).collect();
+        match ratios.filter(|r| !r.is_empty() && self.samples.len() == other.samples.len()) {
+            Some(ratios) => Some(median(&ratios)),
+            None => ratio(&self.median, &other.median),
+        }
+    }
+}
+
 /// One case, and who took part.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Case {
@@ -107,10 +129,9 @@ impl Case {
         &mut self.entries[at]
     }
 
-    /// What a contender has reached.
-    pub(crate) fn of(&self, contender: &str) -> Option<&Sample> {
-        let entry = self.entries.iter().find(|e| e.contender == contender)?;
-        (!entry.samples.is_empty()).then_some(&entry.median)
+    /// A contender that has reached something.
+    pub(crate) fn of(&self, contender: &str) -> Option<&Entry> {
+        self.entries.iter().find(|e| e.contender == contender && !e.samples.is_empty())
     }
 }
 
@@ -166,9 +187,33 @@ mod tests {
         }
         case.entry("b").failure = Some("why".to_owned());
         let section = Section::new("s", "S", vec![case]);
-        let a = section.cases[0].of("a").unwrap();
+        let a = &section.cases[0].of("a").unwrap().median;
         assert_eq!((a.gbytes_per_s, a.p50_us, a.p99_us), (Some(2.0), Some(5.0), None));
         assert!(section.cases[0].of("b").is_none());
         assert_eq!(section.failures().collect::<Vec<_>>(), [("b", "why")]);
+    }
+
+    #[test]
+    fn who_runs_in_the_same_minute_is_compared() {
+        let mut case = Case::called("c");
+        // The machine is twice as fast in the second round, and half as fast in the third.
+        for (a, b) in [(3.0, 2.0), (6.2, 4.0), (1.4, 1.0), (1.6, 3.0), (2.9, 2.0)] {
+            for (name, g) in [("a", a), ("b", b)] {
+                let sample = Sample { gbytes_per_s: Some(g), ..Sample::default() };
+                case.entry(name).samples.push(sample);
+            }
+        }
+        let ratio = |case: &Case| {
+            let section = Section::new("s", "S", vec![case.clone()]);
+            let [a, b] = ["a", "b"].map(|name| section.cases[0].of(name).unwrap());
+            a.beside(b, |s| s.gbytes_per_s)
+        };
+        assert_eq!(ratio(&case), Some(1.45), "not 2.9 / 2.0 of the medians");
+        case.entry("b").samples.remove(0);
+        assert_eq!(ratio(&case), Some(2.9 / 2.5), "a round is missing");
+        for sample in &mut case.entry("b").samples {
+            sample.gbytes_per_s = None;
+        }
+        assert_eq!(ratio(&case), None);
     }
 }
