@@ -1,6 +1,7 @@
 //! The figures beside what EXS aims at.
 
-use crate::results::{Sample, Section};
+use crate::plan::MANY;
+use crate::results::{Case, Sample, Section};
 
 /// A ratio of two figures of one run, and its limit.
 struct Aim {
@@ -139,7 +140,7 @@ const AIMS: &[Aim] = &[
 pub(crate) fn rows(done: &[Section]) -> Vec<String> {
     let mut rows: Vec<_> = AIMS.iter().filter_map(|aim| row(aim, done)).collect();
     for name in ["EXS soft", "EXS shm"] {
-        rows.extend((0..2).filter_map(|beside| many(name, done, beside)));
+        rows.extend(many(name, done));
     }
     rows
 }
@@ -165,14 +166,20 @@ fn row(aim: &Aim, done: &[Section]) -> Option<String> {
     Some(line(&what, &who, aim.figure.name(), ratio, aim.limit))
 }
 
-/// All connections together beside one: the case of this number, which is the one that goes
-/// well, or the one with as much in flight.
-fn many(name: &str, done: &[Section], beside: usize) -> Option<String> {
-    let cases = &done.iter().find(|s| s.id == "connections")?.cases;
-    let (one, all) = (cases.get(beside)?, cases.last()?);
-    let ratio = all.of(name)?.beside(one.of(name)?, |s| s.gbytes_per_s)?;
-    let what = format!("Throughput, {} / {}", all.title, one.title);
-    Some(line(&what, name, "throughput", ratio, AtLeast(0.8)))
+/// All connections together beside one that goes well, and beside one with as much in flight,
+/// for each size of messages.
+fn many(name: &str, done: &[Section]) -> Vec<String> {
+    let cases = done.iter().find(|s| s.id == "connections").map_or(&[][..], |s| &s.cases);
+    let row = |all: &Case, one: &Case| {
+        let ratio = all.of(name)?.beside(one.of(name)?, |s| s.gbytes_per_s)?;
+        let what = format!("Throughput, {} / {}", all.title, one.title);
+        Some(line(&what, name, "throughput", ratio, AtLeast(0.8)))
+    };
+    let of_size = |cases: &[Case]| {
+        let (all, ones) = cases.split_last().expect("chunks are not empty");
+        ones.iter().filter_map(|one| row(all, one)).collect::<Vec<_>>()
+    };
+    cases.chunks(MANY).flat_map(of_size).collect()
 }
 
 fn line(what: &str, who: &str, figure: &str, value: f64, limit: Limit) -> String {
@@ -187,7 +194,6 @@ fn line(what: &str, who: &str, figure: &str, value: f64, limit: Limit) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::Case;
 
     fn section(id: &str, title: &str, figures: &[(&str, Sample)]) -> Section {
         let mut case = Case::called(title);
@@ -209,5 +215,29 @@ mod tests {
         assert_eq!(rows(&done).len(), 1);
         assert!(rows(&done)[0].ends_with("| 0.75 | at least 1.00 | **not met** |"));
         assert!(rows(&[]).is_empty());
+    }
+
+    #[test]
+    fn many_connections_are_held_against_one_with_messages_as_large() {
+        let case = |title: &str, g| {
+            let mut case = Case::called(title);
+            let sample = Sample { gbytes_per_s: Some(g), ..Sample::default() };
+            case.entry("EXS shm").samples.push(sample);
+            case
+        };
+        let cases = [("a", 8.0), ("b", 4.0), ("c", 4.0), ("d", 5.0), ("e", 2.0), ("f", 1.0)];
+        let section = Section::new("connections", "C", cases.map(|(t, g)| case(t, g)).into());
+        let aim = "| at least 0.80 |";
+        let not = format!("{aim} **not met** |");
+        let rows = rows(&[section]);
+        assert_eq!(
+            rows,
+            [
+                format!("| Throughput, c / a | EXS shm | throughput | 0.50 {not}"),
+                format!("| Throughput, c / b | EXS shm | throughput | 1.00 {aim} met |"),
+                format!("| Throughput, f / d | EXS shm | throughput | 0.20 {not}"),
+                format!("| Throughput, f / e | EXS shm | throughput | 0.50 {not}"),
+            ]
+        );
     }
 }

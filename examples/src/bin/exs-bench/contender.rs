@@ -119,7 +119,7 @@ impl Contender {
             words.push("--crc".to_owned());
         }
         if case.test != Test::Idle {
-            let seconds = plan.duration.as_secs_f64();
+            let seconds = plan.duration_of(case).as_secs_f64();
             words.extend([format!("--size={}", case.size), format!("--depth={}", case.depth)]);
             words.push(format!("--duration={seconds}"));
         }

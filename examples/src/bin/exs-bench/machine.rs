@@ -115,6 +115,7 @@ fn quiet() -> f64 {
 /// nobody knows.
 fn busy(moment: Duration) -> f64 {
     let before = times(&read("/proc/stat"));
+    // sleep-ok: nothing is waited for; this is how long the processors are watched.
     std::thread::sleep(moment);
     before.zip(times(&read("/proc/stat"))).map_or(0.0, |(before, after)| {
         let [idle, all] = [after.0 - before.0, after.1 - before.1];

@@ -70,15 +70,15 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<String, Fail
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().during(&name)?;
     let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
-    let status = wait(&mut child, limit).during(&name)?;
-    if status.is_none() {
+    let status = wait(&mut child, limit);
+    if !matches!(status, Ok(Some(_))) {
         // It may have ended just now.
         let _ = child.kill();
         let _ = child.wait();
     }
     let text = |thread: JoinHandle<String>| thread.join().unwrap_or_default();
     let (out, err) = (text(out), text(err));
-    match status {
+    match status.during(&name)? {
         Some(status) if status.success() => Ok(out),
         Some(status) => {
             let last = err.lines().chain(out.lines()).rfind(|l| !l.trim().is_empty());
@@ -88,8 +88,8 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<String, Fail
     }
 }
 
-/// Waits until it has ended; none if it has not after so long. Who looked every few
-/// milliseconds would be on a processor as often, and every thread of those that are measured would be moved about.
+/// Waits until it has ended; none if it has not after so long. Who looked every few milliseconds
+/// would be on a processor as often, and those that are measured there would be moved about.
 fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
     let ended = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     let deadline = Instant::now() + limit;
