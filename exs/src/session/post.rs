@@ -159,7 +159,7 @@ impl Session {
                 window: None,
                 bounce: None,
                 copied: false,
-            retracted: false,
+                retracted: false,
                 fate: None,
                 deadline: whole.deadline,
             };
