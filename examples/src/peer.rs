@@ -3,8 +3,12 @@
 use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// What a server prints when it takes connections, before its address.
 pub const LISTENING: &str = "listening on ";
@@ -69,17 +73,7 @@ impl Server {
 
     /// Waits for its own end, for at most `limit`; true if it ended well.
     pub fn wait(&mut self, limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return status.success(),
-                Ok(None) if Instant::now() < deadline => {
-                    // sleep-ok: std has no wait for a child with a limit; this looks every so often.
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                _ => return false,
-            }
-        }
+        matches!(await_end(&mut self.child, limit), Ok(Some(status)) if status.success())
     }
 }
 
@@ -88,5 +82,27 @@ impl Drop for Server {
         // Either may fail only because it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Waits until a child has ended; none if it has not after `limit`. Who looked every few
+/// milliseconds would be on a processor as often, and those that are measured there would be
+/// moved about.
+///
+/// # Errors
+/// The system's, of pidfd_open(2), poll(2) or wait(2).
+pub fn await_end(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    let ended = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // A limit that the system has no number for is none.
+        let left = Timespec::try_from(left).ok();
+        match poll(&mut [PollFd::new(&ended, PollFlags::IN)], left.as_ref()) {
+            Ok(0) => return Ok(None),
+            Ok(_) => return child.wait().map(Some),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
     }
 }

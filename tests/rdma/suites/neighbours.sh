@@ -83,8 +83,9 @@ announced() { # bw SIZE COUNT
 }
 
 median() { sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
-# ratio WHO: EXS beside it, the median of what each round says: they follow each other.
-ratio() { paste "$temp/exs" "$temp/$1" | awk '{ print $1 / $2 }' | median; }
+# ratio WHO: EXS beside it, the median of what each round says: they follow each other. (A round
+# in which perftest has measured nothing says nothing.)
+ratio() { paste "$temp/exs" "$temp/$1" | awk '$2 > 0 { print $1 / $2 }' | median; }
 
 # compare bw|lat SIZE COUNT AIM-AGAINST-PERFTEST AIM-AGAINST-RSTREAM
 compare() {

@@ -3,14 +3,12 @@
 use std::io::Read;
 use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use exs_examples::fail::{During, Failure};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use exs_examples::peer::await_end;
 
 /// How often one looks who waits for a program to listen.
 const LOOK: Duration = Duration::from_millis(2);
@@ -70,7 +68,7 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<String, Fail
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().during(&name)?;
     let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
-    let status = wait(&mut child, limit);
+    let status = await_end(&mut child, limit);
     if !matches!(status, Ok(Some(_))) {
         // It may have ended just now.
         let _ = child.kill();
@@ -85,24 +83,6 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<String, Fail
             Err(Failure(format!("{name}: {status}: {}", last.unwrap_or("it says nothing"))))
         }
         None => Err(Failure(format!("{name}: not done after {} s", limit.as_secs()))),
-    }
-}
-
-/// Waits until it has ended; none if it has not after so long. Who looked every few milliseconds
-/// would be on a processor as often, and those that are measured there would be moved about.
-fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
-    let ended = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
-    let deadline = Instant::now() + limit;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left =
-            Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&left)) {
-            Ok(0) => return Ok(None),
-            Ok(_) => return child.wait().map(Some),
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
     }
 }
 

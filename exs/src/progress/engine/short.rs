@@ -53,8 +53,8 @@ fn mark_of(device: usize) -> u64 {
 
 /// Whether something is `marked`, and nothing that an RDMA device (one that `pins` memory) found.
 fn by_processes(marked: u64, pins: impl Iterator<Item = bool>) -> bool {
-    let devices = pins.enumerate().filter(|(_, pins)| *pins);
-    marked != 0 && devices.fold(0, |all, (index, _)| all | mark_of(index)) & marked == 0
+    let mut devices = pins.enumerate().filter(|(_, pins)| *pins);
+    marked != 0 && !devices.any(|(index, _)| marked & mark_of(index) != 0)
 }
 
 /// Messages taken from a device before the others have their turn.
