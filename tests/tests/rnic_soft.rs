@@ -1,6 +1,7 @@
 //! What the software RNIC promises beyond the contract of `Rnic`.
 
-use std::net::TcpStream;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
@@ -51,6 +52,46 @@ fn refusals_say_why() {
         assert_eq!(w.disconnected(p.a), DisconnectCause::TerminatedByPeer(code), "{what}");
         assert_eq!(w.disconnected(p.b), DisconnectCause::TerminatedByUs(code), "{what}");
     }
+}
+
+/// A reset is a reset, whichever system call finds it: here TCP has seen the peer's end
+/// before, so that it says EPIPE, and our write is first to hear it.
+#[test]
+fn a_write_that_finds_the_reset_says_so() {
+    let mut w = World::<Soft>::new(2);
+    let (a, b) = (w.end(0), w.end(1));
+    let (_, addr) = w.listen(1, Soft::local());
+    let middle = TcpListener::bind(Soft::local()).unwrap();
+    let now = w.now();
+    w.rnics[0].connect(a.qp, middle.local_addr().unwrap(), &param(&[]), now).unwrap();
+    let (near, far) = (middle.accept().unwrap().0, TcpStream::connect(addr).unwrap());
+    for side in [&near, &far] {
+        side.set_nonblocking(true).unwrap();
+    }
+    let relay = |mut from: &TcpStream, mut to: &TcpStream| {
+        let mut bytes = [0; 4096];
+        while let Ok(n @ 1..) = from.read(&mut bytes) {
+            to.write_all(&bytes[..n]).unwrap();
+        }
+    };
+    let req = w.until("the request", |w| {
+        relay(&near, &far);
+        w.cm[1].pop_front()
+    });
+    let CmEvent::ConnectRequest { req, .. } = req else { panic!("{req:?}") };
+    let now = w.now();
+    w.rnics[1].accept(req, b.qp, &param(&[]), now).unwrap();
+    let up = w.until("the reply", |w| {
+        relay(&far, &near);
+        w.cm[0].pop_front()
+    });
+    assert!(matches!(up, CmEvent::Established { .. }), "{up:?}");
+
+    w.send(a, &SendWr { head: b"nobody reads this", ..send_wr(1, &[]) });
+    near.shutdown(Shutdown::Write).unwrap();
+    drop(near); // With bytes unread: a reset.
+    w.send(a, &send_wr(2, &[]));
+    assert_eq!(w.disconnected(a), DisconnectCause::Broken(libc::ECONNRESET));
 }
 
 /// A thread that spins gets messages without the reactor having seen them.

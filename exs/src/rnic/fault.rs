@@ -33,7 +33,7 @@ pub enum DisconnectCause {
     Orderly,
     /// We cut it.
     Aborted,
-    /// The connection broke: errno (ECONNRESET, ETIMEDOUT, EPIPE, ...).
+    /// The connection broke: errno (ECONNRESET, ETIMEDOUT, EHOSTUNREACH, ...).
     Broken(i32),
     /// The peer sent a TERMINATE.
     TerminatedByPeer(TermCode),

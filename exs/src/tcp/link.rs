@@ -90,6 +90,17 @@ fn errno(e: &io::Error) -> i32 {
     e.raw_os_error().unwrap_or(libc::EIO)
 }
 
+/// Why a connection broke. TCP has two names for a reset: EPIPE once the peer has ended
+/// its side (the end of a killed process, most likely), ECONNRESET before. Which of them
+/// we see depends on whether our read or our write comes first, and to the program there is
+/// no difference.
+fn broken(e: &io::Error) -> i32 {
+    match errno(e) {
+        libc::EPIPE => libc::ECONNRESET,
+        errno => errno,
+    }
+}
+
 impl Link {
     pub(super) fn new(stream: TcpStream, engine: Engine, owner: Owner) -> Link {
         Link {
@@ -121,7 +132,7 @@ impl Link {
         self.eof = true;
         self.broken = true;
         (self.readable, self.writable) = (false, false);
-        self.engine.handle_broken(errno(e));
+        self.engine.handle_broken(broken(e));
     }
 
     /// Reads and handles up to about `budget` bytes.
@@ -416,14 +427,14 @@ impl Link {
     }
 
     /// A failed write. Bytes that the peer sent before the connection broke may
-    /// still wait to be read, its TERMINATE among them, which says more than EPIPE
-    /// does: so note the error, and read to the end.
+    /// still wait to be read, its TERMINATE among them, which says more than the error
+    /// does: so note that, and read to the end.
     fn fail_sending(&mut self, e: &io::Error) {
         if self.eof {
             return self.fail(e);
         }
         self.writable = false;
-        self.send_error = Some(errno(e));
+        self.send_error = Some(broken(e));
         (self.readable, self.hup) = (true, true);
     }
 }
