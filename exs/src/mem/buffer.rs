@@ -14,36 +14,23 @@ use std::fmt;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::registrations::{Registrations, ReleaseRegistration};
 use super::{Key, MemError, Region, Segment};
 use crate::sys::IoVec;
 
-/// Told when a region's memory is no longer used, so that its registrations end.
-pub trait ReleaseRegistration: Send + Sync {
-    /// The region whose key at `place` is `key` is gone.
-    fn release(&self, place: u64, key: Key);
-}
-
-/// One registration of a region, at one place (a device and a protection domain) of
-/// one context.
-struct Registration {
-    context: u64,
-    place: u64,
-    key: Key,
-    home: Arc<dyn ReleaseRegistration>,
-}
-
 /// A region, its leases and its registrations; shared by the handle and buffers.
 struct Shared {
+    /// These end before the memory does.
+    registrations: Registrations,
     region: Arc<Region>,
     /// Kept (not registered anew for each operation) once registered.
     durable: bool,
     leases: Mutex<Vec<(usize, usize)>>,
-    registrations: Mutex<Vec<Registration>>,
 }
 
 impl Shared {
     fn new(region: Arc<Region>, durable: bool) -> Arc<Shared> {
-        let (leases, registrations) = (Mutex::default(), Mutex::default());
+        let (leases, registrations) = (Mutex::default(), Registrations::default());
         Arc::new(Shared { region, durable, leases, registrations })
     }
 
@@ -51,15 +38,6 @@ impl Shared {
         let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(i) = leases.iter().position(|&l| l == (start, end)) {
             leases.swap_remove(i);
-        }
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        let list = self.registrations.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for r in list.drain(..) {
-            r.home.release(r.place, r.key);
         }
     }
 }
@@ -335,13 +313,7 @@ impl Buffer {
         place: u64,
         register: impl FnOnce() -> Result<(Key, Arc<dyn ReleaseRegistration>), E>,
     ) -> Result<Key, E> {
-        let mut list = self.shared.registrations.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(r) = list.iter().find(|r| r.context == context && r.place == place) {
-            return Ok(r.key);
-        }
-        let (key, home) = register()?;
-        list.push(Registration { context, place, key, home });
-        Ok(key)
+        self.shared.registrations.key(context, place, register)
     }
 
     fn whole(shared: Arc<Shared>) -> Buffer {
@@ -476,11 +448,14 @@ mod tests {
         let b = region.buffer(..).unwrap();
         for _ in 0..2 {
             let home: Arc<dyn ReleaseRegistration> = log.clone();
-            assert_eq!(b.registration::<()>(1, 0, || Ok((42, home))), Ok(42));
+            assert_eq!(b.registration::<()>(1, 0, || Ok((42, home.clone()))), Ok(42));
+            // At another place of the same context, and in another context.
+            assert_eq!(b.registration::<()>(1, 5, || Ok((43, home.clone()))), Ok(43));
+            assert_eq!(b.registration::<()>(2, 0, || Ok((44, home))), Ok(44));
         }
         drop(region);
         assert!(log.0.lock().unwrap().is_empty());
         drop(b);
-        assert_eq!(*log.0.lock().unwrap(), [(0, 42)]);
+        assert_eq!(*log.0.lock().unwrap(), [(0, 42), (5, 43), (0, 44)]);
     }
 }

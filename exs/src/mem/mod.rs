@@ -17,10 +17,12 @@
 mod buffer;
 mod keys;
 mod raw;
+mod registrations;
 mod sgl;
 
-pub use buffer::{Buffer, MemoryRegion, ReleaseRegistration};
+pub use buffer::{Buffer, MemoryRegion};
 pub(crate) use keys::KeyHasher;
 pub use keys::{Access, AccessFault, Grant, Key, KeyTable, Part, Scope};
 pub use raw::{MemError, Region, Segment};
+pub use registrations::ReleaseRegistration;
 pub use sgl::{MAX_SGE, Sgl};

@@ -41,6 +41,7 @@ impl Context {
     /// Leads for some turns. As no other thread does meanwhile, the kernel is asked for news, and
     /// memory is looked at, if that was not done of late. (Connections that are served with
     /// each doorbell can keep a program from ever waiting: others would not be heard.)
+    #[inline(never)]
     fn visit(&self, reactor: &mut Reactor) {
         let now = self.now();
         let due = self.led_ago(now) > LEAD_EVERY;

@@ -236,7 +236,8 @@ impl Context {
 
     /// Lets go of the lock, wakes whom it concerns (but for `me`, who is awake). True
     /// if a thread was woken that follows.
-    pub(super) fn finish(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
+    #[inline]
+    pub(super) fn finish(&self, engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
         // Written under the lock only, and mostly as it is: a store would cost more.
         let (lazy, keeps) = engine.has_lazy();
         if self.lazy.load(Ordering::Relaxed) != lazy {
@@ -246,13 +247,17 @@ impl Context {
             self.keeps.store(keeps, Ordering::Relaxed);
         }
         self.watches_kernel.store(engine.waits_for_reactor(), Ordering::Relaxed);
-        let wake = match engine.wake.is_empty() {
-            true => Vec::new(), // and the room for the next ones stays
-            false => {
-                engine.wake.retain(|w| me.is_none_or(|me| !std::ptr::eq(me, &**w)));
-                std::mem::take(&mut engine.wake)
-            }
-        };
+        // Mostly nobody waits: everybody who is concerned is this thread.
+        if engine.wake.is_empty() && self.asleep_until.load(Ordering::SeqCst) == u64::MAX {
+            return false;
+        }
+        self.wake_others(engine, me)
+    }
+
+    #[inline(never)]
+    fn wake_others(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
+        engine.wake.retain(|w| me.is_none_or(|me| !std::ptr::eq(me, &**w)));
+        let wake = std::mem::take(&mut engine.wake);
         let asleep = self.asleep_until.load(Ordering::SeqCst);
         // Another thread sleeps in the reactor: what this turn began must wake it too. A
         // device may have had nothing to wait for when that thread fell asleep (no send
@@ -332,6 +337,7 @@ impl Context {
     }
 
     /// Looks without waiting.
+    #[inline(never)]
     fn glance(&self, queue: &QueueCore, min: usize) -> Result<bool, Error> {
         if let Some(mut reactor) = self.lead.try_lead(queue.has_fd()) {
             let polled = reactor.poll(Some(Duration::ZERO));
@@ -345,6 +351,7 @@ impl Context {
         Ok(queue.len() >= min)
     }
 
+    #[inline(never)]
     fn wait_enlisted(&self, goal: &Goal<'_>) -> Result<bool, Error> {
         let Goal { queue, waiter, min, deadline, held } = *goal;
         let mut aside = false;

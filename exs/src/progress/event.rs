@@ -116,15 +116,21 @@ pub struct Guest {
 impl RawEvent {
     /// An event of a successful operation that moved nothing.
     pub fn new(token: u64, kind: EventKind) -> RawEvent {
+        RawEvent::with(token, [0; 2], kind, Bufs::None)
+    }
+
+    /// The same with what the program is to get back.
+    #[inline]
+    pub fn with(token: u64, tag: [u64; 2], kind: EventKind, bufs: Bufs) -> RawEvent {
         RawEvent {
             token,
-            tag: [0; 2],
+            tag,
             kind,
             bytes: 0,
             total: 0,
             eof: false,
             error: None,
-            bufs: Bufs::None,
+            bufs,
             readiness: Readiness::default(),
             guest: None,
         }

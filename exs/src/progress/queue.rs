@@ -222,6 +222,7 @@ impl QueueCore {
 
     /// As `take`, but nothing if there are fewer than `min`: another thread was
     /// faster.
+    #[inline]
     pub fn take_at_least<E: From<RawEvent>>(
         &self,
         min: usize,
@@ -244,7 +245,10 @@ impl QueueCore {
             return 0;
         }
         if self.is_empty() && (want.min..=want.max).contains(&n) {
-            want.out.extend(caught.drain(..).map(E::from));
+            match caught.pop() {
+                Some(only) if n == 1 => want.out.push(E::from(only)),
+                last => want.out.extend(caught.drain(..).chain(last).map(E::from)),
+            }
             self.handed.fetch_add(n, Ordering::Release);
             return n;
         }
@@ -266,10 +270,11 @@ impl QueueCore {
             return 0;
         }
         let n = inner.events.len().min(max);
-        out.reserve(n);
         // Mostly there is one, for which `drain` does more than it saves.
         for _ in 0..n {
-            out.extend(inner.events.pop_front().map(E::from));
+            if let Some(event) = inner.events.pop_front() {
+                out.push(E::from(event));
+            }
         }
         let left = inner.events.len();
         self.len.store(left, Ordering::Release);

@@ -300,7 +300,7 @@ impl Context {
         if let Some((queue, _)) = &want {
             engine.catch_for(queue);
         }
-        let taken = engine.skim(now) | engine.reap_peeked(now);
+        let taken = engine.take_found(now);
         engine.settle_rest(now);
         let got = want.map_or(0, |(queue, want)| engine.hand_over(queue, want));
         Skim { found: Some(!taken), called, served_others: self.finish(engine, me), got }

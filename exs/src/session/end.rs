@@ -280,8 +280,8 @@ impl Session {
     /// or the connection is gone.
     fn recv_error(&self, id: u64) -> Option<OpError> {
         use super::ops::Fate;
-        match self.recvs.get(id).and_then(|r| r.fate.clone()) {
-            Some(Fate::Error(error)) => return Some(error),
+        match self.recvs.get(id).and_then(|r| r.fate.as_deref()) {
+            Some(Fate::Error(error)) => return Some(error.clone()),
             Some(Fate::End) => return None,
             None => {}
         }

@@ -35,7 +35,7 @@ pub(super) enum Fate {
     End,
 }
 
-/// A receive, or a part of one.
+/// A receive, or a part of one. (Small, for each is moved: what few of them have is boxed.)
 #[derive(Debug)]
 pub(super) struct Recv {
     pub(super) user: OpId,
@@ -48,12 +48,12 @@ pub(super) struct Recv {
     /// The window that the peer may write through.
     pub(super) window: Option<Key>,
     /// What the peer writes to in place of a buffer in several pieces.
-    pub(super) bounce: Option<Buf>,
+    pub(super) bounce: Option<Box<Buf>>,
     /// The data came inside of a message, so `bounce` holds nothing.
     pub(super) copied: bool,
     /// Its window was closed before it ended.
     pub(super) retracted: bool,
-    pub(super) fate: Option<Fate>,
+    pub(super) fate: Option<Box<Fate>>,
     pub(super) deadline: Option<Time>,
 }
 

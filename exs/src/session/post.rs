@@ -278,7 +278,7 @@ impl Session {
         if recv.fate.is_some() {
             return; // it is ending
         }
-        recv.fate = Some(fate);
+        recv.fate = Some(Box::new(fate));
         if let Some(proto) = &mut self.proto {
             proto.cancel_recv(id);
         }

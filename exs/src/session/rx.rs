@@ -66,13 +66,16 @@ impl Session {
         if !self.hears(now) {
             return;
         }
-        let mut head = [0; MAX_HEADER];
-        let len = came.len().min(MAX_HEADER);
-        match came {
-            Came::Memory(seg) => seg.read_at(0, &mut head[..len]),
-            Came::Copy(bytes) => head[..len].copy_from_slice(&bytes[..len]),
-        }
-        let handled = Message::parse_prefix(&head[..len], came.len())
+        let (mut copy, len) = ([0; MAX_HEADER], came.len().min(MAX_HEADER));
+        let head = match came {
+            // The peer may be writing there.
+            Came::Memory(seg) => {
+                seg.read_at(0, &mut copy[..len]);
+                &copy[..len]
+            }
+            Came::Copy(bytes) => &bytes[..len],
+        };
+        let handled = Message::parse_prefix(head, came.len())
             .map_err(Violation::from)
             .and_then(|(message, pb, header)| {
                 self.flow.handle_received()?;
@@ -281,7 +284,7 @@ impl Session {
         let buf = match (&recv.iov, &recv.bounce) {
             (IoVec::One(buf), _) => Ok(buf.clone()),
             // Shown before, and withdrawn: the machine always shows as much.
-            (IoVec::Many(_), Some(bounce)) => Ok(bounce.clone()),
+            (IoVec::Many(_), Some(bounce)) => Ok((**bounce).clone()),
             (IoVec::Many(_), None) => match usize::try_from(len) {
                 Ok(len) => port.alloc(len),
                 Err(_) => Err(RnicError::Limit {
@@ -294,7 +297,7 @@ impl Session {
         let bound = buf.and_then(|buf| {
             let (addr, mr): (u64, Mr) = (buf.seg.addr() + off, buf.mr);
             if matches!(recv.iov, IoVec::Many(_)) {
-                recv.bounce = Some(buf);
+                recv.bounce = Some(Box::new(buf));
             }
             port.lend(mr, addr, len, Access::REMOTE_WRITE).map(|key| (addr, key))
         });
@@ -317,6 +320,7 @@ impl Session {
     }
 
     /// Copies into a receive's buffer.
+    #[inline]
     pub(super) fn copy_in(&mut self, src: Came<'_>, from: usize, op: u64, off: u64, len: u32) {
         let Some(recv) = self.recvs.get_mut(op) else { return };
         recv.copied = true;
@@ -396,6 +400,7 @@ impl Session {
     }
 
     /// Ends a receive, or a part of one.
+    #[inline]
     pub(super) fn recv_done(
         &mut self,
         port: &mut dyn Port,
@@ -411,10 +416,10 @@ impl Session {
         let at_end = self.proto.as_ref().is_some_and(Proto::at_eof);
         let short = bytes == 0 || (recv.waitall && bytes < recv.len && at_end);
         let stream_end = total.is_none() && recv.len > 0 && short;
-        let (eof, error) = match (outcome, recv.fate.clone()) {
+        let (eof, error) = match (outcome, recv.fate.as_deref()) {
             (Outcome::Ok, _) => (eof || stream_end, None),
             (Outcome::Cancelled, Some(Fate::End)) => (bytes == 0, None),
-            (Outcome::Cancelled, Some(Fate::Error(error))) => (false, Some(error)),
+            (Outcome::Cancelled, Some(Fate::Error(error))) => (false, Some(error.clone())),
             (Outcome::Cancelled, None) => (false, Some(OpError::Cancelled)),
         };
         self.finish_recv(port, op, bytes, total.unwrap_or(bytes), eof, error);
@@ -443,7 +448,7 @@ impl Session {
                 });
                 self.count_copy(bytes);
             }
-            port.free(bounce);
+            port.free(*bounce);
         }
         let mut done = Done {
             op: recv.user,

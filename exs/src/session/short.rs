@@ -81,6 +81,7 @@ impl Session {
 
     /// The short way of data that came: into a receive that waits for them alone. What else
     /// comes of it is for the next `drive`. False: nothing has happened.
+    #[inline]
     pub(super) fn take_now(
         &mut self,
         now: Time,
@@ -114,6 +115,7 @@ impl Session {
     }
 
     /// Connected, and nothing has begun to end that.
+    #[inline]
     fn is_open(&self) -> bool {
         self.link == Link::Up && self.ending.is_quiet()
     }
@@ -133,7 +135,7 @@ impl Session {
             && self.trash.is_empty()
             && self.confirms.is_idle()
             && self.timers.is_calm()
-            && self.grace_end().is_none()
+            && self.is_trusting()
             && self.cfg.recv_timeout.is_none()
     }
 }

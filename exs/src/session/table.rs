@@ -17,6 +17,7 @@ impl<T> Table<T> {
         Table { next: 0, entries: VecDeque::new() }
     }
 
+    #[inline]
     pub(super) fn insert(&mut self, entry: T) -> u64 {
         let id = self.next;
         self.next += 1;
@@ -24,6 +25,7 @@ impl<T> Table<T> {
         id
     }
 
+    #[inline]
     fn place(&self, id: u64) -> Option<usize> {
         // The front is the usual answer.
         match self.entries.front() {
@@ -32,14 +34,17 @@ impl<T> Table<T> {
         }
     }
 
+    #[inline]
     pub(super) fn get(&self, id: u64) -> Option<&T> {
         self.place(id).map(|i| &self.entries[i].1)
     }
 
+    #[inline]
     pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut T> {
         self.place(id).map(|i| &mut self.entries[i].1)
     }
 
+    #[inline]
     pub(super) fn remove(&mut self, id: u64) -> Option<T> {
         let i = self.place(id)?;
         self.entries.remove(i).map(|(_, entry)| entry)

@@ -183,6 +183,12 @@ impl Session {
         }
     }
 
+    /// The peer has nothing to let go of.
+    #[inline]
+    pub(super) fn is_trusting(&self) -> bool {
+        self.timers.grace.is_empty() || self.grace_end().is_none()
+    }
+
     pub(super) fn grace_end(&self) -> Option<Time> {
         let mut pending = self.timers.grace.iter().filter(|(_, what)| self.is_pending(*what));
         pending.next().map(|(until, _)| *until)

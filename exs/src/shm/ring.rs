@@ -41,6 +41,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use super::record::FULL;
 use crate::mem::{Region, Segment};
 use crate::sys::{Hint, IoVec, IoVecMut, hint, open_shared, share};
 
@@ -315,6 +316,22 @@ impl Mem {
     pub(super) fn hint(&self, what: Hint, pos: u64, len: u64) {
         let len = usize::try_from(len).unwrap_or(0);
         self.pieces(Area::Ring, Whose::Ours, pos, len, |at, _, n| hint(what, at, n));
+    }
+
+    /// The beginning of the peer's record at `pos`, behind the tag: it is in one line, so it
+    /// never goes around the end.
+    #[inline]
+    pub(super) fn head_at(&self, pos: u64) -> [u8; FULL - 8] {
+        const { assert!(FULL as u64 <= LINE) }
+        let (start, at, _) = self.place(Area::Ring, Whose::Theirs, pos & !(LINE - 1));
+        let mut head = [0; FULL - 8];
+        // SAFETY: `place` gives an offset inside of the ring, here that of a line, and a ring is a
+        // whole number of lines: all of the line is in our mapping.
+        let from = unsafe { self.base.as_ptr().add(start + at + 8) };
+        // SAFETY: `FULL` bytes from the line's beginning are in it, and `head` is no part of the
+        // mapping. The peer may write meanwhile: as in `get`.
+        unsafe { from.copy_to_nonoverlapping(head.as_mut_ptr(), head.len()) };
+        head
     }
 
     /// The one or two pieces of an area that `len` bytes at `pos` are: pointer, bytes

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use super::link::{End, Env, FOR_RECORDS, FOR_ROOM, Link, Note, Pass};
 use super::record::{
-    BY_LANE, FULL, Head, INVALIDATE, Kind, PIECE, Piece, SOLICITED,
+    BY_LANE, Head, INVALIDATE, Kind, PIECE, Piece, SOLICITED,
 };
 use super::ring::{Area, LANE, Mem, Word};
 use super::source::Unread;
@@ -154,10 +154,9 @@ impl Link {
         Ok(pass)
     }
 
+    #[inline]
     pub(super) fn head(&self) -> Result<Head, End> {
-        let mut raw = [0; FULL - 8];
-        self.mem.get(Area::Ring, self.rx.pos + 8, &IoVecMut::new(&mut raw));
-        Head::parse(&raw).ok_or(NONSENSE)
+        Head::parse(&self.mem.head_at(self.rx.pos)).ok_or(NONSENSE)
     }
 
     /// Deals with the record at hand; false if there is no receive for it.

@@ -7,7 +7,7 @@
 use super::ShmRnic;
 use super::link::{FOR_RECORDS, FOR_ROOM, Link, Owner, Phase};
 use super::qp::Conn;
-use super::record::{Head, Kind};
+use super::record::{Head, Kind, SHORT};
 use super::ring::{Area, LINE};
 use super::tx::IN_RECORD;
 use crate::mem::Segment;
@@ -48,7 +48,7 @@ impl ShmRnic {
     pub(super) fn next_message(&mut self, out: &mut [u8]) -> Option<Taken> {
         let count = self.hot.len();
         for _ in 0..count.min(LOOKS) {
-            let at = self.turn_of % count;
+            let at = if self.turn_of < count { self.turn_of } else { 0 };
             self.turn_of = at + 1;
             let Ok(link) = self.links.get_mut(self.hot[at]) else { continue };
             let Owner::Qp(qp) = link.owner else { continue };
@@ -104,21 +104,19 @@ impl Link {
         if !self.make_room(Head::short(Kind::Send, 0, most).len()) {
             return false;
         }
-        let mut bytes = [0; HEAD];
-        let len = head(&mut bytes);
+        // The message's head behind the record's.
+        let mut heads = [0; SHORT - 8 + HEAD];
+        let len = heads.last_chunk_mut().map_or(0, head);
         if len == 0 {
             return false;
         }
         let record = Head::short(Kind::Send, 0, len + payload.len());
-        let pos = self.tx.pos;
-        self.write(
-            &record,
-            |mem, at| {
-                mem.put(Area::Ring, at, &IoVec::new(&bytes[..len]));
-                mem.put(Area::Ring, at + len as u64, payload);
-            },
-            &[],
-        );
+        heads[..SHORT - 8].copy_from_slice(&record.emit().0[..SHORT - 8]);
+        let (pos, len) = (self.tx.pos, SHORT - 8 + len);
+        self.mem.put(Area::Ring, pos + 8, &IoVec::new(&heads[..len]));
+        self.mem.put(Area::Ring, pos + 8 + len as u64, payload);
+        self.mem.hand_over(pos);
+        self.tx.pos += record.len();
         // Whoever has just heard something answers: the peer probably waits for this.
         if std::mem::replace(&mut self.answered, self.rx.pos) != self.rx.pos {
             self.mem.hint(Hint::Give, pos, record.len());

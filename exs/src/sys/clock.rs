@@ -69,6 +69,7 @@ impl Clock {
     }
 
     /// About `now`, for limits of how long to spin: another thread may have been told more.
+    #[inline]
     pub fn about(&self) -> Time {
         Time::from_nanos(self.by_counter().unwrap_or_else(|| self.by_kernel()))
     }
@@ -76,6 +77,7 @@ impl Clock {
     /// As `now`, for callers who hold a lock that all callers of this one hold: they come
     /// one after the other, which saves an atomic exchange. With what [`Clock::about`] has
     /// just said, the counter is not read again.
+    #[inline]
     pub fn now_locked(&self, about: Option<Time>) -> Time {
         let ns = match about {
             Some(time) => time.as_nanos(),
@@ -87,6 +89,7 @@ impl Clock {
         Time::from_nanos(ns)
     }
 
+    #[inline]
     fn by_counter(&self) -> Option<u64> {
         let seq = self.seq.load(Ordering::Acquire);
         let scale = self.scale.load(Ordering::Relaxed);

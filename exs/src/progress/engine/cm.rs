@@ -7,7 +7,7 @@ use super::post::Ticket;
 use super::sock::{Request, Sock, State};
 use super::{Engine, Error, SockId};
 use crate::progress::handle::SocketHandle;
-use crate::progress::event::{Bufs, EventKind, Guest, RawEvent};
+use crate::progress::event::{Bufs, EventKind, Guest};
 use crate::progress::route::Route;
 use crate::rnic::{
     CmEvent, ConnParam, ConnReq, DisconnectCause, Listener, Qp, RnicError, RnicEvent,
@@ -83,11 +83,11 @@ impl Engine {
             if let Ok(s) = self.sock(child) {
                 s.held = true;
             }
-            let mut event = RawEvent::new(op.token, EventKind::Accept);
+            let (queue, mut event) = op.into_event();
             let handle = SocketHandle::new(context, child);
             let accepted = peer.map(|p| (handle, p));
             event.guest = Some(Box::new(Guest { accepted, ..Guest::default() }));
-            self.deliver(op, event);
+            self.deliver(&queue, event);
         }
         // There may be room now for requests that wait.
         loop {

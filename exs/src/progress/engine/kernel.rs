@@ -10,7 +10,7 @@ use super::post::Ticket;
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
 use crate::plain::{End, Failure, Pieces, Posted, Request, Target};
-use crate::progress::event::{Bufs, EventKind, Guest, RawEvent, Readiness};
+use crate::progress::event::{Bufs, EventKind, Guest, Readiness};
 use crate::rnic::FileRange;
 use crate::session::OpError;
 use crate::time::Time;
@@ -123,7 +123,7 @@ impl Engine {
                 self.finish_part(op.group, op.bufs, end.bytes, result, now);
                 continue;
             }
-            let mut event = RawEvent::new(op.token, op.kind);
+            let (queue, mut event) = op.into_event();
             let End { bytes, total, eof, from, accepted, revents, result } = end;
             (event.bytes, event.total, event.eof) = (bytes, total, eof);
             event.readiness = readiness(revents);
@@ -134,8 +134,8 @@ impl Engine {
             event.guest = peer.map(|p| {
                 Box::new(Guest { accepted: None, descriptor, peer: Some(p) })
             });
-            event.error = result.err().map(|why| Box::new(error(why, op.kind)));
-            self.deliver(op, event);
+            event.error = result.err().map(|why| Box::new(error(why, event.kind)));
+            self.deliver(&queue, event);
         }
     }
 }

@@ -6,8 +6,9 @@
 
 use super::device::Device;
 use super::domain::Place;
-use super::ops::{Bounce, Op, TempMrs, first_buffer};
+use super::ops::{Bounce, Kept, Op, TempMrs, first_buffer};
 use super::{Engine, Error, SockId};
+use crate::ids::OpId;
 use crate::mem::{Access, Buffer, Key};
 use crate::progress::event::Bufs;
 use crate::rnic::Mr;
@@ -148,10 +149,10 @@ impl Engine {
 
     /// Undoes `prepare` for an operation that has ended with `bytes` moved, and
     /// brings what arrived to the program's buffer.
-    pub(super) fn release_memory(&mut self, op: &mut Op, bytes: u64) {
-        self.close_sink(op.sock, op.window.take());
-        let temp = std::mem::take(&mut op.temp);
-        let bounce = op.bounce.take();
+    #[inline]
+    pub(super) fn release_memory(&mut self, id: OpId, op: &Op, bytes: u64) {
+        let Some(Kept { temp, bounce, window }) = self.ops.take_kept(id, op) else { return };
+        self.close_sink(op.sock, window);
         if bounce.is_none() && matches!(temp, TempMrs::None) {
             return;
         }

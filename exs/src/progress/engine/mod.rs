@@ -42,12 +42,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use self::device::Device;
-use self::ops::{Op, OpTable};
+use self::ops::OpTable;
 use self::parts::Group;
 use self::sock::Sock;
 use super::context::Weak;
 use super::event::RawEvent;
-use super::queue::Waiter;
+use super::queue::{QueueCore, Waiter};
 use super::{Error, Options, Transport};
 use crate::ids::OpId;
 use crate::mem::{Key, KeyHasher, ReleaseRegistration};
@@ -224,15 +224,15 @@ impl Engine {
     }
 
     fn sock(&mut self, id: SockId) -> Result<&mut Sock, Error> {
-        self.socks
-            .get_mut(id.index as usize)
-            .filter(|s| s.generation == id.generation)
-            .ok_or(Error::State {
+        match self.socks.get_mut(id.index as usize) {
+            Some(s) if s.generation == id.generation => Ok(s),
+            _ => Err(Error::State {
                 call: "the call",
                 need: "exists",
                 is: "is gone",
                 errno: libc::EBADF,
-            })
+            }),
+        }
     }
 
     fn sock_ref(&self, id: SockId) -> Option<&Sock> {
@@ -454,34 +454,33 @@ impl Engine {
 
     /// An operation of a session has ended.
     fn finish(&mut self, done: Done, now: Time) {
-        let Some(mut op) = self.ops.remove(done.op) else { return };
-        self.release_memory(&mut op, done.bytes);
+        let Some(op) = self.ops.remove(done.op) else { return };
+        self.release_memory(done.op, &op, done.bytes);
         if op.group != 0 {
             let result = done.result.map_err(Error::Op);
             return self.finish_part(op.group, op.bufs, done.bytes, result, now);
         }
-        let mut event = RawEvent::new(op.token, op.kind);
+        let (queue, mut event) = op.into_event();
         event.bytes = done.bytes;
         event.total = done.total;
         event.eof = done.eof;
         event.error = done.result.err().map(|e| Box::new(Error::Op(e)));
-        self.deliver(op, event);
+        self.deliver(&queue, event);
     }
 
     /// Puts an operation's event into its queue.
-    fn deliver(&mut self, op: Op, mut event: RawEvent) {
-        (event.bufs, event.tag) = (op.bufs, op.tag);
+    fn deliver(&mut self, queue: &QueueCore, event: RawEvent) {
         self.counters.events += 1;
-        self.leave(&op.queue, event);
+        self.leave(queue, event);
     }
 
     /// Ends an operation that no session knows.
     fn complete(&mut self, id: OpId, result: Result<(), Error>) {
-        if let Some(mut op) = self.ops.remove(id) {
-            self.release_memory(&mut op, 0);
-            let mut event = RawEvent::new(op.token, op.kind);
+        if let Some(op) = self.ops.remove(id) {
+            self.release_memory(id, &op, 0);
+            let (queue, mut event) = op.into_event();
             event.error = result.err().map(Box::new);
-            self.deliver(op, event);
+            self.deliver(&queue, event);
         }
     }
 }

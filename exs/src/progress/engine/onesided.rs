@@ -105,11 +105,8 @@ impl Engine {
         now: Time,
     ) {
         let buffer = self.unexport(id, key, now);
-        let mut event = RawEvent::new(ticket.token, EventKind::Revoke);
-        event.tag = ticket.tag;
-        event.bufs = buffer.map_or(Bufs::None, Bufs::One);
-        self.counters.events += 1;
-        self.leave(ticket.queue, event);
+        let bufs = buffer.map_or(Bufs::None, Bufs::One);
+        self.deliver(ticket.queue, RawEvent::with(ticket.token, ticket.tag, EventKind::Revoke, bufs));
     }
 
     fn close_export(&mut self, index: u32, key: Key, now: Time) {
@@ -195,8 +192,8 @@ impl Engine {
         let posted = self.session_post(id, |s| {
             s.post_read(now, op, remote.addr, remote.key, sink).map_err(|(e, _)| e)
         });
-        match self.ops.get_mut(op) {
-            Some(op) if posted.is_ok() => op.window = window,
+        match self.ops.keep(op) {
+            Some(kept) if posted.is_ok() => kept.window = window,
             _ => self.close_sink(id, window),
         }
         self.conclude(place, op, (temp, bounce), posted)

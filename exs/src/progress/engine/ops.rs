@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::SockId;
 use super::domain::Piece;
+use super::post::Ticket;
 use crate::ids::OpId;
 use crate::mem::{Buffer, Key};
-use crate::progress::event::{Bufs, EventKind};
+use crate::progress::event::{Bufs, EventKind, RawEvent};
 use crate::progress::queue::QueueCore;
 use crate::rnic::Mr;
 
@@ -48,7 +49,17 @@ pub(super) struct Bounce {
     pub(super) inbound: bool,
 }
 
-/// An operation in flight.
+/// What an operation keeps of memory until it ends. Most keep nothing: they use memory that is
+/// registered for good.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub(super) temp: TempMrs,
+    pub(super) bounce: Option<Bounce>,
+    /// The window onto the sink of a READ.
+    pub(super) window: Option<Key>,
+}
+
+/// An operation in flight. (Small, for each is moved in and out of the table.)
 #[derive(Debug)]
 pub(crate) struct Op {
     pub(super) sock: SockId,
@@ -57,15 +68,25 @@ pub(crate) struct Op {
     pub(super) tag: [u64; 2],
     pub(super) kind: EventKind,
     pub(super) bufs: Bufs,
-    pub(super) temp: TempMrs,
-    pub(super) bounce: Option<Bounce>,
     /// The send of several parts that it is a part of; 0 is none.
     pub(super) group: OpId,
-    /// The window onto the sink of a READ.
-    pub(super) window: Option<Key>,
+    /// The table has [`Kept`] memory of it.
+    keeps: bool,
 }
 
 impl Op {
+    /// An operation of which the event, with the buffers, goes to a queue.
+    pub(super) fn new(sock: SockId, ticket: &Ticket<'_>, kind: EventKind, bufs: Bufs) -> Op {
+        let (queue, token, tag) = (Arc::clone(ticket.queue), ticket.token, ticket.tag);
+        Op { sock, queue, token, tag, kind, bufs, group: 0, keeps: false }
+    }
+
+    /// Its event, of a success that moved nothing, and where that goes.
+    #[inline]
+    pub(super) fn into_event(self) -> (Arc<QueueCore>, RawEvent) {
+        (self.queue, RawEvent::with(self.token, self.tag, self.kind, self.bufs))
+    }
+
     /// True if its event goes to this queue.
     pub(crate) fn goes_to(&self, queue: &Arc<QueueCore>) -> bool {
         Arc::ptr_eq(&self.queue, queue)
@@ -88,6 +109,8 @@ impl Op {
 #[derive(Default)]
 pub(super) struct OpTable {
     slab: slab::Slab<(u32, Op)>,
+    /// By slot; of those that `keep` something.
+    kept: Vec<Kept>,
     generation: u32,
 }
 
@@ -120,6 +143,24 @@ impl OpTable {
 
     pub(super) fn len(&self) -> usize {
         self.slab.len()
+    }
+
+    /// What an operation keeps, to be filled in.
+    pub(super) fn keep(&mut self, id: OpId) -> Option<&mut Kept> {
+        let slot = self.slot(id)?;
+        if self.kept.len() <= slot {
+            self.kept.resize_with(slot + 1, Kept::default);
+        }
+        if !std::mem::replace(&mut self.slab[slot].1.keeps, true) {
+            self.kept[slot] = Kept::default();
+        }
+        Some(&mut self.kept[slot])
+    }
+
+    /// What an operation has kept that was just removed.
+    pub(super) fn take_kept(&mut self, id: OpId, op: &Op) -> Option<Kept> {
+        let slot = (id & 0xffff_ffff) as usize;
+        op.keeps.then(|| std::mem::take(&mut self.kept[slot]))
     }
 
     /// Those operations of a socket that are chosen, in the order of their posting.
@@ -155,18 +196,8 @@ mod tests {
         let mut table = OpTable::default();
         let sock = |index| SockId { index, generation: 1 };
         let mut insert = |s, token| {
-            table.insert(Op {
-                sock: sock(s),
-                queue: Arc::clone(&queue),
-                token,
-                tag: [0; 2],
-                kind: EventKind::Send,
-                bufs: Bufs::None,
-                temp: TempMrs::None,
-                bounce: None,
-                group: 0,
-                window: None,
-            })
+            let ticket = Ticket { queue: &queue, token, tag: [0; 2] };
+            table.insert(Op::new(sock(s), &ticket, EventKind::Send, Bufs::None))
         };
         let (a, b, c) = (insert(1, 7), insert(1, 8), insert(2, 7));
         assert!(a != 0 && b != 0 && c != 0, "0 is no operation");
@@ -176,5 +207,30 @@ mod tests {
         assert!(table.remove(a).is_none());
         assert!(table.get(a).is_none() && table.remove(0).is_none());
         assert_eq!(table.len(), 2);
+    }
+
+    #[test]
+    fn what_is_kept_ends_with_its_operation() {
+        let queue = QueueCore::new(&QueueOptions::default()).unwrap();
+        let (mut table, sock) = (OpTable::default(), SockId { index: 0, generation: 1 });
+        let ticket = Ticket { queue: &queue, token: 1, tag: [0; 2] };
+        let op = || Op::new(sock, &ticket, EventKind::Read, Bufs::None);
+        let (plain, first) = (table.insert(op()), table.insert(op()));
+        table.keep(first).unwrap().window = Some(7);
+        table.keep(first).unwrap().temp.push(Mr { key: 9 });
+        let gone = table.remove(first).unwrap();
+        assert!(table.keep(first).is_none());
+        let kept = table.take_kept(first, &gone).unwrap();
+        assert_eq!((kept.window, kept.temp.as_slice()), (Some(7), &[Mr { key: 9 }][..]));
+        let gone = table.remove(plain).unwrap();
+        assert!(table.take_kept(plain, &gone).is_none());
+        // One that ended without giving back what it kept (it was refused) leaves nothing to
+        // the next in its place.
+        let refused = table.insert(op());
+        table.keep(refused).unwrap().window = Some(8);
+        table.remove(refused);
+        let next = table.insert(op());
+        assert_eq!(next & 0xffff_ffff, refused & 0xffff_ffff);
+        assert_eq!(table.keep(next).unwrap().window, None);
     }
 }

@@ -14,7 +14,7 @@ use super::post::Ticket;
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
 use crate::mem::Buffer;
-use crate::progress::event::{Bufs, EventKind, RawEvent};
+use crate::progress::event::{Bufs, EventKind};
 use crate::rnic::FileRange;
 use crate::session::{OpError, Source};
 use crate::time::Time;
@@ -316,11 +316,11 @@ impl Engine {
             // No event of its own; if the direction has ended meanwhile, so much the better.
             let _ = self.session_post(id, |s| s.shutdown_send(now, 0));
         }
-        let mut event = RawEvent::new(op.token, op.kind);
+        let (queue, mut event) = op.into_event();
         event.bytes = g.bytes;
         event.error = g.failed.or(g.cut.map(Error::Op)).map(Box::new);
-        let op = super::Op { bufs: Bufs::Many(g.bufs), ..op };
-        self.deliver(op, event);
+        event.bufs = Bufs::Many(g.bufs);
+        self.deliver(&queue, event);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Engine;
 use crate::ids::OpId;
-use crate::progress::event::{EventKind, RawEvent, Readiness};
+use crate::progress::event::Readiness;
 
 impl Engine {
     pub(super) fn check_polls(&mut self, index: u32) {
@@ -25,9 +25,9 @@ impl Engine {
 
     pub(super) fn complete_poll(&mut self, id: OpId, ready: Readiness) {
         if let Some(op) = self.ops.remove(id) {
-            let mut event = RawEvent::new(op.token, EventKind::Poll);
+            let (queue, mut event) = op.into_event();
             event.readiness = ready;
-            self.deliver(op, event);
+            self.deliver(&queue, event);
         }
     }
 }

@@ -57,6 +57,7 @@ pub(crate) struct Ticket<'a> {
 
 impl Engine {
     /// Books the operation; its place in the queue is reserved already.
+    #[inline]
     pub(super) fn book(
         &mut self,
         sock: SockId,
@@ -64,18 +65,7 @@ impl Engine {
         kind: EventKind,
         bufs: Bufs,
     ) -> OpId {
-        self.ops.insert(Op {
-            sock,
-            queue: Arc::clone(ticket.queue),
-            token: ticket.token,
-            tag: ticket.tag,
-            kind,
-            bufs,
-            temp: TempMrs::None,
-            bounce: None,
-            group: 0,
-            window: None,
-        })
+        self.ops.insert(Op::new(sock, ticket, kind, bufs))
     }
 
     /// Notes the memory that was prepared for an operation, or gives buffers and
@@ -90,8 +80,8 @@ impl Engine {
         match posted {
             Ok(()) => {
                 let plain = bounce.is_none() && temp.as_slice().is_empty();
-                if !plain && let Some(op) = self.ops.get_mut(op) {
-                    (op.temp, op.bounce) = (temp, bounce);
+                if !plain && let Some(kept) = self.ops.keep(op) {
+                    (kept.temp, kept.bounce) = (temp, bounce);
                 }
                 Ok(())
             }

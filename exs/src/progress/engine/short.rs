@@ -88,11 +88,9 @@ impl Engine {
             Passed::Kept => self.ring_for(id.index, len, now),
         }
         self.passed = true;
-        let mut event = RawEvent::new(ticket.token, EventKind::Send);
+        let mut event = RawEvent::with(ticket.token, ticket.tag, EventKind::Send, bufs);
         (event.bytes, event.total) = (len as u64, len as u64);
-        (event.bufs, event.tag) = (bufs, ticket.tag);
-        self.counters.events += 1;
-        self.leave(ticket.queue, event);
+        self.deliver(ticket.queue, event);
         Ok(())
     }
 
@@ -139,28 +137,30 @@ impl Engine {
     /// A thread that has got events is about to look at them, and to post receives again. What
     /// comes for a socket whose receives are used up is left where it is until then: taken
     /// now, it would be copied into the ring, and once more from there.
-    pub(in crate::progress) fn skim(&mut self, now: Time) -> bool {
-        let mut any = false;
+    pub(in crate::progress) fn skim(&mut self, now: Time) {
         for device in 0..self.devices.len() {
-            let mut left = MESSAGES;
-            self.devices[device].rnic.begin_taking();
-            while left > 0
-                && let Some(taken) = self.devices[device].rnic.take_message(&mut self.message)
-            {
-                left -= 1;
-                let enough = self.message_came(device, &taken, now) && self.has_caught();
-                let rnic = &mut self.devices[device].rnic;
-                if taken.lent.is_some() {
-                    rnic.return_message(taken.qp);
-                }
-                if enough && !rnic.set_aside(taken.qp) {
-                    break;
-                }
-            }
-            any |= left < MESSAGES;
-            self.more |= left == 0;
+            self.skim_device(device, now);
         }
-        any
+    }
+
+    fn skim_device(&mut self, device: usize, now: Time) -> bool {
+        let mut left = MESSAGES;
+        self.devices[device].rnic.begin_taking();
+        while left > 0
+            && let Some(taken) = self.devices[device].rnic.take_message(&mut self.message)
+        {
+            left -= 1;
+            let enough = self.message_came(device, &taken, now) && self.has_caught();
+            let rnic = &mut self.devices[device].rnic;
+            if taken.lent.is_some() {
+                rnic.return_message(taken.qp);
+            }
+            if enough && !rnic.set_aside(taken.qp) {
+                break;
+            }
+        }
+        self.more |= left == 0;
+        left < MESSAGES
     }
 
     /// Looks for completions and messages where that takes no system call; None if no device
@@ -191,12 +191,12 @@ impl Engine {
         by_processes(self.peeked, self.devices.iter().map(|d| d.rnic.caps().pins))
     }
 
-    /// Takes what devices have to tell that the last peek has found; true if there was
-    /// anything.
-    pub(in crate::progress) fn reap_peeked(&mut self, now: Time) -> bool {
-        let (mut any, peeked) = (false, self.peeked);
-        for device in (0..self.devices.len()).filter(|d| peeked & mark_of(*d) != 0) {
-            any |= self.reap_device(device, now);
+    /// Takes the messages of the devices at which the last look has found something, or,
+    /// where there are none, what else they have to tell; true if there was anything.
+    pub(in crate::progress) fn take_found(&mut self, now: Time) -> bool {
+        let (mut any, found) = (false, self.peeked);
+        for device in (0..self.devices.len()).filter(|d| found & mark_of(*d) != 0) {
+            any |= self.skim_device(device, now) || self.reap_device(device, now);
         }
         any
     }
@@ -210,6 +210,7 @@ impl Engine {
     }
 
     /// True if its socket has no receive for the next.
+    #[inline]
     fn message_came(&mut self, device: usize, taken: &Taken, now: Time) -> bool {
         let Some(&index) = self.by_qp.get(&(device, taken.qp)) else { return false };
         let s = &mut self.socks[index as usize];
