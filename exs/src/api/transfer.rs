@@ -70,8 +70,8 @@ impl Socket {
     ) -> Result<(), Refused> {
         self.post_one(queue, buffer.into(), |b| {
             let id = self.handle().id();
-            self.handle().context().call(|e, now| {
-                e.post_send(id, &queue.ticket(token), Bufs::One(b), now)
+            self.handle().context().call_at(|e, moment| {
+                e.post_send(id, &queue.ticket(token), Bufs::One(b), moment)
             })
         })
     }
@@ -90,8 +90,8 @@ impl Socket {
     ) -> Result<(), Refused> {
         self.post_one(queue, buffer.into(), |b| {
             let id = self.handle().id();
-            self.handle().context().call(|e, now| {
-                e.post_recv(id, &queue.ticket(token), Bufs::One(b), flags, now)
+            self.handle().context().call_at(|e, moment| {
+                e.post_recv(id, &queue.ticket(token), Bufs::One(b), flags, moment)
             })
         })
     }
@@ -144,8 +144,8 @@ impl Socket {
     ) -> Result<(), Refused<Vec<Buffer>>> {
         self.post_many(queue, buffers, |v| {
             let id = self.handle().id();
-            self.handle().context().call(|e, now| {
-                e.post_send(id, &queue.ticket(token), Bufs::Many(v), now)
+            self.handle().context().call_at(|e, moment| {
+                e.post_send(id, &queue.ticket(token), Bufs::Many(v), moment)
             })
         })
     }
@@ -164,8 +164,8 @@ impl Socket {
     ) -> Result<(), Refused<Vec<Buffer>>> {
         self.post_many(queue, buffers, |v| {
             let id = self.handle().id();
-            self.handle().context().call(|e, now| {
-                e.post_recv(id, &queue.ticket(token), Bufs::Many(v), flags, now)
+            self.handle().context().call_at(|e, moment| {
+                e.post_recv(id, &queue.ticket(token), Bufs::Many(v), flags, moment)
             })
         })
     }
@@ -180,7 +180,7 @@ impl Socket {
     ) -> Result<(), Refused<Vec<Buffer>>> {
         self.post_many(queue, buffers, |mut v| {
             let id = self.handle().id();
-            self.handle().context().call(|e, now| {
+            self.handle().context().call_at(|e, moment| {
                 if e.recv_would_wait(id) {
                     let nothing = Error::WouldBlock { what: "socket's receiver", limit: 0 };
                     return Err((nothing, Bufs::Many(v)));
@@ -193,7 +193,7 @@ impl Socket {
                     }
                     None => Bufs::Many(v),
                 };
-                e.post_recv(id, &queue.ticket(token), bufs, flags, now)
+                e.post_recv(id, &queue.ticket(token), bufs, flags, moment)
             })
         })
     }

@@ -8,6 +8,7 @@ use super::devices::Devices;
 use super::engine::{Engine, KERNEL_TOKENS, Released, TOKENS_PER_DEVICE, Verbs};
 use super::event::RawEvent;
 use super::lead::{Lead, Leader, Reactor};
+use super::moment::Moment;
 use super::queue::{QueueCore, Waiter, Want, waiter};
 use super::options::check_environment;
 use super::spin::{SPINS_PER_POLL, VAIN_SPINS};
@@ -210,6 +211,12 @@ impl Context {
 
     /// Runs a call of the API on the engine and looks after what it set going.
     pub(crate) fn call<T>(&self, f: impl FnOnce(&mut Engine, Time) -> T) -> T {
+        self.call_at(|engine, moment| f(engine, moment.now()))
+    }
+
+    /// The same for a call that may need no time.
+    #[inline]
+    pub(crate) fn call_at<T>(&self, f: impl FnOnce(&mut Engine, &Moment<'_>) -> T) -> T {
         let mut engine = match self.engine.try_lock() {
             Ok(engine) => engine,
             Err(TryLockError::Poisoned(p)) => p.into_inner(),
@@ -220,14 +227,14 @@ impl Context {
                 engine
             }
         };
-        let now = self.clock.now_locked(None);
         // Work may wait for a doorbell if this thread, or the background thread after a
         // tick, is the next to lead: each rings it first of all.
         let lazy = self.lead.leader() == Leader::Nobody;
         engine.begin_call(lazy);
-        let result = f(&mut engine, now);
+        let moment = Moment::new(&self.clock);
+        let result = f(&mut engine, &moment);
         if !engine.has_passed() {
-            engine.settle(now, lazy);
+            engine.settle(moment.now(), lazy);
             engine.end_call();
         }
         self.finish(engine, None);

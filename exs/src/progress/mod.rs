@@ -32,6 +32,7 @@ mod error;
 mod event;
 mod handle;
 mod lead;
+mod moment;
 mod options;
 mod queue;
 mod spin;

@@ -244,13 +244,16 @@ impl QueueCore {
         if n == 0 {
             return 0;
         }
-        if self.is_empty() && (want.min..=want.max).contains(&n) {
+        // Those before them go first, if no other thread takes them just now.
+        let before = self.len();
+        let enough = (want.min..=want.max).contains(&(before + n));
+        if enough && (before == 0 || self.take_at_least(before, before, want.out) == before) {
             match caught.pop() {
                 Some(only) if n == 1 => want.out.push(E::from(only)),
                 last => want.out.extend(caught.drain(..).chain(last).map(E::from)),
             }
             self.handed.fetch_add(n, Ordering::Release);
-            return n;
+            return before + n;
         }
         let mut inner = self.lock();
         for event in caught.drain(..) {
@@ -401,10 +404,12 @@ mod tests {
         };
         assert_eq!(caught(0..0, 1, 8), (0, 0, 0));
         assert_eq!(caught(0..2, 1, 8), (2, 0, 0), "straight to the thread");
-        assert_eq!(caught(2..4, 3, 8), (0, 2, 2), "too few: they wait");
-        assert_eq!(caught(4..5, 3, 8), (3, 0, 0), "after those that were there");
-        assert_eq!(caught(5..8, 1, 2), (2, 1, 1), "what is too many waits");
-        assert_eq!(out.iter().map(|e| e.token).collect::<Vec<_>>(), (0..7).collect::<Vec<_>>());
+        assert_eq!(caught(2..3, 2, 8), (0, 1, 1), "one is too few");
+        assert_eq!(caught(3..4, 2, 8), (2, 0, 0), "but not with the one that waits");
+        assert_eq!(caught(4..6, 3, 8), (0, 2, 2), "too few: they wait");
+        assert_eq!(caught(6..7, 3, 8), (3, 0, 0), "after those that were there");
+        assert_eq!(caught(7..10, 1, 2), (2, 1, 1), "what is too many waits");
+        assert_eq!(out.iter().map(|e| e.token).collect::<Vec<_>>(), (0..9).collect::<Vec<_>>());
     }
 
     #[test]

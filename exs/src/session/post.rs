@@ -75,7 +75,8 @@ impl Session {
         }
     }
 
-    /// Posts a receive. Its memory is lent until the [`Done`].
+    /// Posts a receive. Its memory is lent until the [`Done`]. (`now` matters if it
+    /// [has a limit](Session::limits_recv).)
     pub fn post_recv(
         &mut self,
         now: Time,
@@ -122,6 +123,11 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// Receives that are posted end after some time, so that it matters when that is.
+    pub fn limits_recv(&self) -> bool {
+        self.cfg.recv_timeout.is_some()
     }
 
     fn holds_data(&self) -> bool {

@@ -46,8 +46,11 @@ impl<T> Table<T> {
 
     #[inline]
     pub(super) fn remove(&mut self, id: u64) -> Option<T> {
-        let i = self.place(id)?;
-        self.entries.remove(i).map(|(_, entry)| entry)
+        match self.place(id)? {
+            0 => self.entries.pop_front(),
+            i => self.entries.remove(i),
+        }
+        .map(|(_, entry)| entry)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {

@@ -11,6 +11,7 @@ use super::sock::State;
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
 use crate::progress::event::{Bufs, EventKind, Interest, Readiness};
+use crate::progress::moment::Moment;
 use crate::progress::options::Options;
 use crate::progress::queue::QueueCore;
 use crate::rnic::FileRange;
@@ -98,12 +99,13 @@ impl Engine {
         id: SockId,
         ticket: &Ticket<'_>,
         bufs: Bufs,
-        now: Time,
+        moment: &Moment<'_>,
     ) -> Result<(), (Error, Bufs)> {
-        let bufs = match self.send_now(id, ticket, bufs, now) {
+        let bufs = match self.send_now(id, ticket, bufs, moment) {
             Ok(()) => return Ok(()),
             Err(bufs) => bufs,
         };
+        let now = moment.now();
         let place = match self.checked(id) {
             Ok(d) => d,
             Err(e) => return Err((e, bufs)),
@@ -127,7 +129,7 @@ impl Engine {
         ticket: &Ticket<'_>,
         bufs: Bufs,
         flags: RecvFlags,
-        now: Time,
+        moment: &Moment<'_>,
     ) -> Result<(), (Error, Bufs)> {
         let place = match self.checked(id) {
             Ok(d) => d,
@@ -143,6 +145,7 @@ impl Engine {
         let (settled, posted) = match self.sock(id) {
             Ok(s) => match s.open_session() {
                 Ok(session) => {
+                    let now = if session.limits_recv() { moment.now() } else { Time::ZERO };
                     let posted = session.post_recv(now, op, iov, opts).map_err(|(e, _)| e);
                     // Most receives wait, and nobody need be told.
                     (session.is_settled() && !session.has_done(), posted)

@@ -8,6 +8,7 @@ use super::post::Ticket;
 use super::sock::State;
 use super::{Engine, SockId};
 use crate::progress::event::{Bufs, EventKind, RawEvent};
+use crate::progress::moment::Moment;
 use crate::rnic::{Passed, Rnic, Taken};
 use crate::time::Time;
 
@@ -67,7 +68,7 @@ impl Engine {
         id: SockId,
         ticket: &Ticket<'_>,
         bufs: Bufs,
-        now: Time,
+        moment: &Moment<'_>,
     ) -> Result<(), Bufs> {
         let Bufs::One(buffer) = &bufs else { return Err(bufs) };
         let len = buffer.len();
@@ -76,7 +77,9 @@ impl Engine {
             Some(s) if s.state == State::Open && len > 0 => match (s.session.as_mut(), s.qp) {
                 (Some(session), Some(qp)) => {
                     let d = &mut self.devices[s.place.device];
-                    session.send_now(&mut d.port(s.place.domain, qp, now), &buffer.io_vec())
+                    // (The time is for a port that ends its connection.)
+                    let mut port = d.port(s.place.domain, qp, Time::ZERO);
+                    session.send_now(&mut port, &buffer.io_vec())
                 }
                 _ => Passed::No,
             },
@@ -85,7 +88,7 @@ impl Engine {
         match sent {
             Passed::No => return Err(bufs),
             Passed::Gone => {}
-            Passed::Kept => self.ring_for(id.index, len, now),
+            Passed::Kept => self.ring_for(id.index, len, moment.now()),
         }
         self.passed = true;
         let mut event = RawEvent::with(ticket.token, ticket.tag, EventKind::Send, bufs);

@@ -9,6 +9,11 @@ use super::{Recv, StreamRx};
 impl StreamRx {
     /// R1.
     pub(super) fn advertise_one(&mut self) -> bool {
+        // Data for a small receive ride in their announcement anyway: it is shown only
+        // to make way for a larger one behind it.
+        if self.large_hidden == 0 {
+            return false;
+        }
         let quiet = self.withdrawing && self.rules.hold(Rule::QuietWhileWithdrawing);
         let bytes_wait = self.ring.fill() > 0 && self.rules.hold(Rule::RingEmpty);
         if quiet || bytes_wait || self.fin || self.holding() || self.shown >= MAX_ADVERTS {
@@ -25,11 +30,6 @@ impl StreamRx {
         }
         let Some(recv) = self.recvs.get_mut(at) else { return false };
         if !recv.post.advertise || recv.post.peek || recv.cancelled {
-            return false;
-        }
-        // Data for a small receive ride in their announcement anyway: it is shown only
-        // to make way for a larger one behind it.
-        if recv.post.len <= u64::from(self.small) && self.large_hidden == 0 {
             return false;
         }
         self.large_hidden -= usize::from(std::mem::take(&mut recv.counted));

@@ -315,6 +315,31 @@ impl Message {
         bytes: &[u8],
         len: usize,
     ) -> Result<(Message, Piggyback, usize), MessageError> {
+        match Message::parse_data(bytes, len) {
+            Some((message, pb)) => Ok((message, pb, COMMON_HEADER)),
+            None => Message::parse_any(bytes, len),
+        }
+    }
+
+    /// The short way of DATA, which most messages are: they have none of the other fields.
+    /// None: it is something else, or there is something wrong with it.
+    #[inline]
+    pub(super) fn parse_data(bytes: &[u8], len: usize) -> Option<(Message, Piggyback)> {
+        let head = bytes.first_chunk::<COMMON_HEADER>()?;
+        let [kind, flags, c0, c1, f0, f1, f2, f3, l0, l1, l2, l3, aux @ ..] = *head;
+        if kind != MessageKind::Data as u8 || flags & !(DIRECT | INLINE) != 0 || aux != [0; 4] {
+            return None;
+        }
+        let (direct, inline) = (flags & DIRECT != 0, flags & INLINE != 0);
+        let data = u32::from_be_bytes([l0, l1, l2, l3]);
+        let behind = if inline { u64::from(data) } else { 0 };
+        let credits = u16::from_be_bytes([c0, c1]);
+        let pb = Piggyback { credits, freed: u32::from_be_bytes([f0, f1, f2, f3]) };
+        let whole = len as u64 == COMMON_HEADER as u64 + behind;
+        whole.then_some((Message::Data { direct, inline, len: data }, pb))
+    }
+
+    pub(super) fn parse_any(bytes: &[u8], len: usize) -> Result<(Message, Piggyback, usize), MessageError> {
         let message_len = len;
         let truncated = |need| MessageError::Truncated { len: bytes.len(), need };
         let short = truncated(COMMON_HEADER);
@@ -348,38 +373,6 @@ impl Message {
             return Err(MessageError::Length { kind, len: message_len, expected });
         }
         Ok((message, pb, header))
-    }
-}
-
-impl AdvertRepr {
-    /// The receive that follows this one in the stream, as it stands behind an ADVERT: its
-    /// address, key and length; all else is this one's.
-    pub fn parse_further(&self, bytes: &[u8; FURTHER]) -> Result<AdvertRepr, MessageError> {
-        let [a, b, c, d, e, f, g, h, key @ .., l, m, n, o] = *bytes;
-        let addr = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
-        let (key, len) = (u32::from_be_bytes(key), u32::from_be_bytes([l, m, n, o]));
-        if addr.checked_add(len.into()).is_none() {
-            return Err(MessageError::Wraps { addr, len: len.into() });
-        }
-        Ok(AdvertRepr { seq: self.end(), addr, key, len, ..*self })
-    }
-
-    /// The stream position behind it.
-    fn end(&self) -> u64 {
-        self.seq.wrapping_add(self.len.into())
-    }
-
-    /// How `next` is written behind this one, if it follows it and is of its kind.
-    pub fn emit_further(&self, next: &AdvertRepr) -> Option<[u8; FURTHER]> {
-        let AdvertRepr { addr, key, len, .. } = *next;
-        if *next != (AdvertRepr { seq: self.end(), addr, key, len, ..*self }) {
-            return None;
-        }
-        let mut out = [0; FURTHER];
-        out[..8].copy_from_slice(&addr.to_be_bytes());
-        out[8..12].copy_from_slice(&key.to_be_bytes());
-        out[12..].copy_from_slice(&len.to_be_bytes());
-        Some(out)
     }
 }
 

@@ -21,6 +21,7 @@
 //! What it must never know: whether a message fits the state of a connection.
 //! All integers are in network byte order.
 
+mod further;
 mod hello;
 mod immediate;
 mod kind;

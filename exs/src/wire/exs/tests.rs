@@ -351,6 +351,29 @@ proptest! {
         }
     }
 
+    /// The short way of DATA takes just those that the long one takes, and as the same.
+    #[test]
+    fn data_is_data_either_way(
+        kind in prop_oneof![Just(MessageKind::Data as u8), any::<u8>()],
+        flags in prop_oneof![0u8..4, any::<u8>()],
+        pb: [u8; 6],
+        len in prop_oneof![0u32..4, any::<u32>()],
+        aux in prop_oneof![Just(0u32), any::<u32>()],
+        there in 0usize..64,
+        more in -1i64..3,
+    ) {
+        let mut bytes = vec![kind, flags];
+        bytes.extend(pb);
+        bytes.extend(len.to_be_bytes());
+        bytes.extend(aux.to_be_bytes());
+        bytes.resize(there, 0);
+        let whole = usize::try_from(16 + i64::from(len) * i64::from(flags >> 1 & 1) + more).unwrap();
+        let short = Message::parse_data(&bytes, whole).map(|(m, pb)| (m, pb, 16));
+        let long = Message::parse_any(&bytes, whole).ok();
+        prop_assert_eq!(short, long.filter(|(m, ..)| m.kind() == MessageKind::Data));
+        prop_assert_eq!(Message::parse_prefix(&bytes, whole), Message::parse_any(&bytes, whole));
+    }
+
     #[test]
     fn parse_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
         let _ = Message::parse(&bytes);
