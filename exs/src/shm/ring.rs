@@ -312,6 +312,12 @@ impl Mem {
         region.segment(start + at, len).ok()
     }
 
+    /// The line behind the first one of the peer's record at `pos` is read soon.
+    pub(super) fn fetch_behind(&self, pos: u64) {
+        let (start, at, _) = self.place(Area::Ring, Whose::Theirs, pos.wrapping_add(LINE));
+        hint(Hint::Fetch, self.base.as_ptr().wrapping_add(start + at), 1);
+    }
+
     /// Gives the processor a hint about the lines of our ring from `pos` on.
     pub(super) fn hint(&self, what: Hint, pos: u64, len: u64) {
         let len = usize::try_from(len).unwrap_or(0);

@@ -90,7 +90,13 @@ impl Rx {
     pub(super) fn peek(&self, mem: &Mem, stalled: bool) -> bool {
         match &self.current {
             Some(c) => !c.by_lane || mem.theirs(Word::Filled) != self.drained,
-            None => !stalled && !self.fin && mem.arrived(self.pos),
+            None => {
+                let found = !stalled && !self.fin && mem.arrived(self.pos);
+                if found {
+                    mem.fetch_behind(self.pos);
+                }
+                found
+            }
         }
     }
 

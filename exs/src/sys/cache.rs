@@ -11,6 +11,8 @@
 pub(crate) enum Hint {
     /// We write to it soon: fetch it, and take it from the others.
     Take,
+    /// We read it soon: fetch it.
+    Fetch,
     /// Another processor reads it next: put it where all can reach it.
     Give,
 }
@@ -25,14 +27,26 @@ pub(crate) fn hint(hint: Hint, at: *const u8, len: usize) {
                 std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
             },
             // SAFETY: likewise.
+            Hint::Fetch => unsafe {
+                std::arch::asm!("prefetcht0 [{}]", in(reg) line, options(nostack, preserves_flags));
+            },
+            // SAFETY: likewise.
             Hint::Give => unsafe {
                 std::arch::asm!("cldemote [{}]", in(reg) line, options(nostack, preserves_flags));
             },
         }
         #[cfg(all(target_arch = "aarch64", not(miri)))]
-        if let Hint::Take = hint {
-            // SAFETY: likewise. (There is no instruction for the other one.)
-            unsafe { std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags)) };
+        match hint {
+            // SAFETY: likewise.
+            Hint::Take => unsafe {
+                std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags));
+            },
+            // SAFETY: likewise.
+            Hint::Fetch => unsafe {
+                std::arch::asm!("prfm pldl1keep, [{}]", in(reg) line, options(nostack, preserves_flags));
+            },
+            // There is no instruction for it.
+            Hint::Give => {}
         }
         #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
         let _ = (hint, line);
