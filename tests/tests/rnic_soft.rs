@@ -108,6 +108,7 @@ fn spinning_needs_no_reactor() {
             w.rnics[1].spin(now);
         }
         assert_eq!((out[0].wr_id, out[0].status), (id, WcStatus::Success));
+        assert!(w.rnics[1].is_quiet());
     }
     let now = w.now();
     assert!(!w.rnics[1].spin(now), "nothing is left");

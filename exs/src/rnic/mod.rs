@@ -153,6 +153,11 @@ pub trait Rnic: Send {
     }
     /// No QP is set aside any more.
     fn begin_taking(&mut self) {}
+    /// There is nothing to be had from `poll_cq` and `poll_event`. (False says nothing: there may
+    /// be, or to ask costs the same.)
+    fn is_quiet(&self) -> bool {
+        false
+    }
 
     // ---- connections ---------------------------------------------------------
 

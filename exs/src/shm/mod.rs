@@ -330,6 +330,9 @@ impl Rnic for ShmRnic {
         // Work that waits for its turn is due now.
         if self.ready.is_empty() { self.timers.next() } else { Some(Time::ZERO) }
     }
+    fn is_quiet(&self) -> bool {
+        self.events.is_empty() && self.cqs.iter().all(|(_, cq)| cq.is_empty())
+    }
     fn poll_event(&mut self) -> Option<RnicEvent> {
         self.events.pop_front()
     }

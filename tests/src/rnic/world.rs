@@ -175,7 +175,9 @@ impl<H: Harness> World<H> {
         self.more = false;
         for (i, rnic) in self.rnics.iter_mut().enumerate() {
             self.more |= rnic.progress(now);
+            let mut quiet = rnic.is_quiet();
             while let Some(event) = rnic.poll_event() {
+                assert!(!std::mem::take(&mut quiet), "what was quiet has {event:?}");
                 match event {
                     RnicEvent::Cm(event) => self.cm[i].push_back(event),
                     RnicEvent::CqReady(cq) => self.notified[i].push(cq),
@@ -390,8 +392,10 @@ impl<H: Harness> World<H> {
 
     fn take(&mut self, node: usize, cq: Cq) -> Option<Wc> {
         let mut out = Vec::new();
+        let quiet = self.rnics[node].is_quiet();
         let n = self.rnics[node].poll_cq(cq, 1, &mut out).expect("poll_cq");
         assert_eq!(n, out.len());
+        assert!(!quiet || n == 0, "what was quiet has a completion");
         out.pop()
     }
 
@@ -399,8 +403,10 @@ impl<H: Harness> World<H> {
     pub fn drain(&mut self, end: End) -> (Vec<Wc>, Vec<Wc>) {
         let (mut sends, mut recvs) = (Vec::new(), Vec::new());
         let rnic = &mut self.rnics[end.node];
+        let quiet = rnic.is_quiet();
         rnic.poll_cq(end.scq, usize::MAX, &mut sends).expect("poll_cq");
         rnic.poll_cq(end.rcq, usize::MAX, &mut recvs).expect("poll_cq");
+        assert!(!quiet || sends.is_empty() && recvs.is_empty(), "what was quiet has completions");
         (sends, recvs)
     }
 

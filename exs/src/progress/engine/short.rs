@@ -194,12 +194,16 @@ impl Engine {
         by_processes(self.peeked, self.devices.iter().map(|d| d.rnic.caps().pins))
     }
 
-    /// Takes the messages of the devices at which the last look has found something, or,
-    /// where there are none, what else they have to tell; true if there was anything.
+    /// Takes the messages of the devices at which the last look has found something, and what
+    /// else they have to tell; true if there was anything.
     pub(in crate::progress) fn take_found(&mut self, now: Time) -> bool {
         let (mut any, found) = (false, self.peeked);
         for device in (0..self.devices.len()).filter(|d| found & mark_of(*d) != 0) {
-            any |= self.skim_device(device, now) || self.reap_device(device, now);
+            any |= self.skim_device(device, now);
+            // Mostly a message is all.
+            if !self.devices[device].rnic.is_quiet() {
+                any |= self.reap_device(device, now);
+            }
         }
         any
     }
