@@ -22,10 +22,12 @@
 //! What it must never know: sockets, streams, messages of EXS.
 
 mod fault;
+pub(crate) mod objects;
 pub(crate) mod queues;
 pub(crate) mod table;
 pub(crate) mod timers;
 mod types;
+pub(crate) mod users;
 
 pub use crate::mem::{Access, Key};
 pub use fault::{DisconnectCause, RnicError, TermCode, kernel_text, wc_status_name};

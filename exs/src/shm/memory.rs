@@ -4,29 +4,11 @@
 //! looked up whenever bytes are to move. So to close a window, or to end a registration,
 //! is to remove a key; and to see that no work goes on with the memory.
 
-use std::collections::BTreeSet;
-
 use super::ShmRnic;
 use super::qp::Conn;
 use crate::mem::{Access, Grant, Key, Scope, Segment};
+use crate::rnic::users::Users;
 use crate::rnic::{Mr, Pd, Qp, RnicError, TermCode};
-
-/// A protection domain and what is in it.
-#[derive(Default)]
-pub(super) struct Domain {
-    mrs: usize,
-    pub(super) qps: BTreeSet<u32>,
-    pub(super) srqs: Vec<u32>,
-}
-
-/// Who may have work that refers to an MR.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Users {
-    /// One queue pair, at most.
-    One(u32),
-    /// Any queue pair or SRQ of the domain.
-    Any,
-}
 
 /// A memory window of a queue pair.
 #[derive(Clone, Copy)]
@@ -43,14 +25,6 @@ impl Window {
 }
 
 impl ShmRnic {
-    pub(super) fn free_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
-        let domain = self.pds.get(pd.0)?;
-        match domain.mrs + domain.qps.len() + domain.srqs.len() {
-            0 => self.pds.remove(pd.0).map(drop),
-            users => Err(RnicError::Busy { what: "protection domain", id: pd.0, users }),
-        }
-    }
-
     fn issue_key(&mut self, grant: Grant) -> Key {
         let random = &mut self.random;
         self.keys.insert(grant, &mut || random.next_u32())
@@ -62,27 +36,10 @@ impl ShmRnic {
         memory: &Segment,
         access: Access,
     ) -> Result<Mr, RnicError> {
-        self.pds.get_mut(pd.0)?.mrs += 1;
+        self.objects.pds.get_mut(pd.0)?.mrs += 1;
         let scope = Scope::Domain(pd.0);
         let key = self.issue_key(Grant { segment: memory.clone(), access, scope });
         Ok(Mr { key })
-    }
-
-    /// Notes that a queue pair's work refers to MRs (0 is none).
-    pub(super) fn note_user(&mut self, qp: u32, lkeys: &[Key]) {
-        for key in lkeys.iter().filter(|k| **k != 0) {
-            let users = self.users.entry(*key).or_insert(Users::One(qp));
-            if *users != Users::One(qp) {
-                *users = Users::Any;
-            }
-        }
-    }
-
-    /// Notes that buffers of an SRQ refer to MRs.
-    pub(super) fn note_shared(&mut self, lkeys: &[Key]) {
-        for key in lkeys.iter().filter(|k| **k != 0) {
-            self.users.insert(*key, Users::Any);
-        }
     }
 
     pub(super) fn deregister(&mut self, mr: Mr) -> Result<(), RnicError> {
@@ -91,20 +48,20 @@ impl ShmRnic {
             _ => return Err(RnicError::NoSuch { what: "memory region", id: mr.key }),
         };
         let grant = self.keys.remove(mr.key);
-        if let Ok(domain) = self.pds.get_mut(pd) {
+        if let Ok(domain) = self.objects.pds.get_mut(pd) {
             domain.mrs = domain.mrs.saturating_sub(1);
         }
-        let qps = match self.users.remove(&mr.key) {
+        let qps = match self.users.forget(mr.key) {
             // Registered, and never used.
             None => Vec::new(),
             Some(Users::One(qp)) => vec![qp],
             Some(Users::Any) => {
-                let (qps, srqs) = match self.pds.get(pd) {
+                let (qps, srqs) = match self.objects.pds.get(pd) {
                     Ok(d) => (d.qps.iter().copied().collect(), d.srqs.clone()),
                     Err(_) => (Vec::new(), Vec::new()),
                 };
                 for srq in srqs {
-                    if let Ok(queue) = self.srqs.get_mut(srq) {
+                    if let Ok(queue) = self.objects.srqs.get_mut(srq) {
                         queue.bufs.iter_mut().for_each(|b| b.revoke(mr.key));
                     }
                 }
@@ -153,7 +110,7 @@ impl ShmRnic {
         let segment = self.keys.check_local(pd, mr.key, addr, len, need)?;
         let scope = Scope::QueuePair(pd, qp.0);
         let key = self.issue_key(Grant { segment, access, scope });
-        self.note_user(qp.0, &[mr.key]);
+        self.users.note(qp.0, &[mr.key]);
         self.qps.get_mut(qp.0)?.windows.push(Window { key, mr: mr.key });
         Ok(key)
     }

@@ -43,14 +43,15 @@ mod source;
 mod tell;
 mod tx;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 
 use crate::iwarp::{MAX_INLINE, MAX_READS, RxBuf};
 use crate::mem::{Access, Key, KeyTable, MAX_SGE, Segment};
-use crate::rnic::queues::{CompletionQueue, ReceiveQueue};
+use crate::rnic::objects::Objects;
 use crate::rnic::table;
+use crate::rnic::users::MrUsers;
 use crate::rnic::{
     Caps, ConnParam, ConnReq, Cq, Disconnect, HEAD, ListenOpts, Listener, Mr, Passed, Pd, Qp, QpAttr, QpState,
     Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc, Taken,
@@ -73,10 +74,8 @@ pub struct ShmRnic {
     cookie: Box<[u8; 16]>,
     keys: KeyTable,
     /// Whose work may refer to an MR, where any was posted.
-    users: HashMap<Key, memory::Users>,
-    pds: table::Table<memory::Domain>,
-    cqs: table::Table<CompletionQueue>,
-    srqs: table::Table<ReceiveQueue<RxBuf>>,
+    users: MrUsers,
+    objects: Objects<RxBuf>,
     qps: table::Table<qp::QueuePair>,
     listeners: table::Table<listen::Listening>,
     strangers: table::Table<listen::Stranger>,
@@ -143,10 +142,8 @@ impl ShmRnic {
             trusting: true,
             cookie,
             keys: KeyTable::new(),
-            users: HashMap::new(),
-            pds: table::Table::new("protection domain"),
-            cqs: table::Table::new("completion queue"),
-            srqs: table::Table::new("shared receive queue"),
+            users: MrUsers::default(),
+            objects: Objects::new(),
             qps: table::Table::new("queue pair"),
             listeners: table::Table::new("listener"),
             strangers: table::Table::new("caller"),
@@ -186,10 +183,10 @@ impl Rnic for ShmRnic {
     }
 
     fn alloc_pd(&mut self) -> Result<Pd, RnicError> {
-        self.pds.insert(memory::Domain::default()).map(Pd)
+        self.objects.alloc_pd()
     }
     fn dealloc_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
-        self.free_pd(pd)
+        self.objects.dealloc_pd(pd)
     }
     fn reg_mr(&mut self, pd: Pd, memory: &Segment, access: Access) -> Result<Mr, RnicError> {
         self.register(pd, memory, access)
@@ -198,22 +195,22 @@ impl Rnic for ShmRnic {
         self.deregister(mr)
     }
     fn create_cq(&mut self, depth: usize) -> Result<Cq, RnicError> {
-        self.make_cq(depth)
+        self.objects.create_cq(depth)
     }
     fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
-        self.free_cq(cq)
+        self.objects.destroy_cq(cq)
     }
     fn poll_cq(&mut self, cq: Cq, max: usize, out: &mut Vec<Wc>) -> Result<usize, RnicError> {
         self.take_wcs(cq, max, out)
     }
     fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
-        self.arm(cq)
+        self.objects.arm_cq(cq)
     }
     fn create_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError> {
-        self.make_srq(pd, max_wr)
+        self.objects.create_srq(pd, max_wr)
     }
     fn destroy_srq(&mut self, srq: Srq) -> Result<(), RnicError> {
-        self.free_srq(srq)
+        self.objects.destroy_srq(srq)
     }
     fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         self.fill_srq(srq, wr)
@@ -331,7 +328,7 @@ impl Rnic for ShmRnic {
         if self.ready.is_empty() { self.timers.next() } else { Some(Time::ZERO) }
     }
     fn is_quiet(&self) -> bool {
-        self.events.is_empty() && self.cqs.iter().all(|(_, cq)| cq.is_empty())
+        self.events.is_empty() && self.objects.no_wc_waits()
     }
     fn poll_event(&mut self) -> Option<RnicEvent> {
         self.events.pop_front()

@@ -11,7 +11,6 @@ use super::record::MAX_MSG;
 use super::serve::Source;
 use crate::iwarp::{Inline, MAX_INLINE, RxBuf, TxWr};
 use crate::mem::{Access, Key, MAX_SGE, Sgl};
-use crate::rnic::queues::check_depth;
 use crate::rnic::{Qp, QpAttr, QpState, RecvWr, RnicError, SendOp, SendWr, Sge, Wc, WcOp, WcStatus};
 
 /// What a queue pair is connected by.
@@ -42,20 +41,7 @@ pub(super) struct QueuePair {
 
 impl ShmRnic {
     pub(super) fn make_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
-        self.pds.get(attr.pd.0)?;
-        check_depth("send queue depth", attr.max_send_wr)?;
-        check_depth("receive queue depth", attr.max_recv_wr)?;
-        for cq in [attr.send_cq, attr.recv_cq] {
-            self.cqs.get(cq.0)?;
-        }
-        if let Some(srq) = attr.srq
-            && self.srq_domain(srq)? != attr.pd.0
-        {
-            return Err(RnicError::NoSuch {
-                what: "shared receive queue of this domain",
-                id: srq.0,
-            });
-        }
+        self.objects.check_qp(attr)?;
         let qp = self.qps.insert(QueuePair {
             attr: *attr,
             conn: Conn::None,
@@ -65,13 +51,7 @@ impl ShmRnic {
             timeout: Duration::ZERO,
             port: None,
         })?;
-        self.pds.get_mut(attr.pd.0)?.qps.insert(qp);
-        for cq in [attr.send_cq, attr.recv_cq] {
-            self.cqs.get_mut(cq.0)?.users += 1;
-        }
-        if let Some(srq) = attr.srq {
-            self.srqs.get_mut(srq.0)?.users += 1;
-        }
+        self.objects.join(qp, attr)?;
         Ok(Qp(qp))
     }
 
@@ -82,12 +62,8 @@ impl ShmRnic {
         if let Conn::Link(link) = qp.conn {
             self.abandon_link(link);
         }
-        self.pds.get_mut(qp.attr.pd.0)?.qps.remove(&id.0);
-        for cq in [qp.attr.send_cq, qp.attr.recv_cq] {
-            self.cqs.get_mut(cq.0)?.users -= 1;
-        }
+        self.objects.leave(id.0, &qp.attr)?;
         if let Some(srq) = qp.attr.srq {
-            self.srqs.get_mut(srq.0)?.users -= 1;
             // It may have been woken to take a buffer that it now leaves.
             self.wake_srq(srq.0);
         }
@@ -190,8 +166,8 @@ impl ShmRnic {
             return Err(RnicError::QueueFull { what: "send queue", depth });
         }
         let tx = self.resolve_send(qp.attr.pd.0, wr)?;
-        self.cqs.get(qp.attr.send_cq.0)?.check_room()?;
-        self.note_user(id.0, &tx.lkeys);
+        self.objects.cqs.get(qp.attr.send_cq.0)?.check_room()?;
+        self.users.note(id.0, &tx.lkeys);
         // Nothing leaves before the doorbell rings.
         self.links.get_mut(link)?.tx.push(tx);
         Ok(())
@@ -203,12 +179,12 @@ impl ShmRnic {
             return Err(RnicError::Unsupported("receive queue of its own on a QP with an SRQ"));
         }
         let buf = self.resolve_recv(qp.attr.pd.0, wr)?;
-        self.cqs.get(qp.attr.recv_cq.0)?.check_room()?;
+        self.objects.cqs.get(qp.attr.recv_cq.0)?.check_room()?;
         let depth = qp.attr.max_recv_wr;
         if qp.recvs.len() >= depth {
             return Err(RnicError::QueueFull { what: "receive queue", depth });
         }
-        self.note_user(id.0, &buf.lkeys);
+        self.users.note(id.0, &buf.lkeys);
         let qp = self.qps.get_mut(id.0)?;
         qp.recvs.push_back(buf);
         if let Conn::Link(link) = qp.conn

@@ -209,9 +209,9 @@ impl ShmRnic {
         let Owner::Qp(qp) = link.owner else { return };
         let Ok(pair) = self.qps.get_mut(qp) else { return };
         let attr = pair.attr;
-        let room = self.cqs.get(attr.recv_cq.0).map_or(0, |cq| cq.room());
+        let room = self.objects.cqs.get(attr.recv_cq.0).map_or(0, |cq| cq.room());
         let recvs = match attr.srq {
-            Some(srq) => match self.srqs.get_mut(srq.0) {
+            Some(srq) => match self.objects.srqs.get_mut(srq.0) {
                 Ok(queue) => &mut queue.bufs,
                 Err(_) => return,
             },
@@ -237,7 +237,7 @@ impl ShmRnic {
             Err(end) => return self.ended(id, end),
         };
         if stalled {
-            self.await_recv(id, attr.srq, attr.recv_cq);
+            self.objects.await_recv(id, &attr);
         } else if let Some(srq) = attr.srq {
             self.wake_srq(srq.0);
         }

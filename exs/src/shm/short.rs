@@ -56,7 +56,7 @@ impl ShmRnic {
                 continue;
             }
             // What came before it is taken out before it.
-            let cq = self.qps.get(qp).and_then(|pair| self.cqs.get(pair.attr.recv_cq.0));
+            let cq = self.qps.get(qp).and_then(|pair| self.objects.cqs.get(pair.attr.recv_cq.0));
             if !self.wcs.is_empty() || !cq.is_ok_and(|cq| cq.is_empty()) {
                 continue;
             }

@@ -1,30 +1,10 @@
 //! Protection domains, memory regions and windows.
 
-use std::collections::BTreeSet;
-
 use super::SoftRnic;
 use super::qp::Conn;
 use crate::mem::{Access, Grant, Key, Scope, Segment};
+use crate::rnic::users::Users;
 use crate::rnic::{Mr, Pd, Qp, QpState, RnicError};
-
-/// A protection domain and what is in it.
-#[derive(Default)]
-pub(super) struct Domain {
-    pub(super) mrs: usize,
-    pub(super) qps: BTreeSet<u32>,
-    pub(super) srqs: Vec<u32>,
-}
-
-/// Who may have work that refers to an MR. Registrations for one operation are many
-/// and short, and all but never used by a second queue pair: so ending one need not
-/// look at ten thousand others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Users {
-    /// One queue pair, at most.
-    One(u32),
-    /// Any queue pair or SRQ of the domain.
-    Any,
-}
 
 /// A memory window of a queue pair.
 #[derive(Clone, Copy)]
@@ -34,14 +14,6 @@ pub(super) struct Window {
 }
 
 impl SoftRnic {
-    pub(super) fn free_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
-        let domain = self.pds.get(pd.0)?;
-        match domain.mrs + domain.qps.len() + domain.srqs.len() {
-            0 => self.pds.remove(pd.0).map(drop),
-            users => Err(RnicError::Busy { what: "protection domain", id: pd.0, users }),
-        }
-    }
-
     fn issue_key(&mut self, grant: Grant) -> Key {
         let random = &mut self.random;
         self.keys.insert(grant, &mut || random.next_u32())
@@ -53,31 +25,14 @@ impl SoftRnic {
         memory: &Segment,
         access: Access,
     ) -> Result<Mr, RnicError> {
-        self.pds.get_mut(pd.0)?.mrs += 1;
+        self.objects.pds.get_mut(pd.0)?.mrs += 1;
         let scope = Scope::Domain(pd.0);
         let key = self.issue_key(Grant { segment: memory.clone(), access, scope });
         if access.remote_read || access.remote_write {
             // Peers of all its connections may name it.
-            self.users.insert(key, Users::Any);
+            self.users.note_shared(&[key]);
         }
         Ok(Mr { key })
-    }
-
-    /// Notes that a queue pair's work refers to MRs (0 is none).
-    pub(super) fn note_user(&mut self, qp: u32, lkeys: &[Key]) {
-        for key in lkeys.iter().filter(|k| **k != 0) {
-            let users = self.users.entry(*key).or_insert(Users::One(qp));
-            if *users != Users::One(qp) {
-                *users = Users::Any;
-            }
-        }
-    }
-
-    /// Notes that buffers of an SRQ refer to MRs.
-    pub(super) fn note_shared(&mut self, lkeys: &[Key]) {
-        for key in lkeys.iter().filter(|k| **k != 0) {
-            self.users.insert(*key, Users::Any);
-        }
     }
 
     /// The domain of an MR.
@@ -98,16 +53,16 @@ impl SoftRnic {
     /// After an MR's key was removed: ends its windows, and takes its memory away
     /// from all work that still refers to it.
     fn drop_region(&mut self, pd: u32, key: Key) {
-        let Ok(domain) = self.pds.get_mut(pd) else { return };
+        let Ok(domain) = self.objects.pds.get_mut(pd) else { return };
         domain.mrs = domain.mrs.saturating_sub(1);
-        match self.users.remove(&key) {
+        match self.users.forget(key) {
             // Registered, and never used.
             None => {}
             Some(Users::One(qp)) => self.revoke_from(qp, key),
             Some(Users::Any) => {
                 let (qps, srqs) = (domain.qps.clone(), domain.srqs.clone());
                 for srq in srqs {
-                    if let Ok(queue) = self.srqs.get_mut(srq) {
+                    if let Ok(queue) = self.objects.srqs.get_mut(srq) {
                         queue.bufs.iter_mut().for_each(|b| b.revoke(key));
                     }
                 }
@@ -152,7 +107,7 @@ impl SoftRnic {
         let scope = Scope::QueuePair(pd, qp.0);
         let key = self.issue_key(Grant { segment, access, scope });
         *self.window_counts.entry(mr.key).or_default() += 1;
-        self.note_user(qp.0, &[mr.key]);
+        self.users.note(qp.0, &[mr.key]);
         self.qps.get_mut(qp.0)?.windows.push(Window { key, mr: mr.key });
         Ok(key)
     }

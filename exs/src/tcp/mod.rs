@@ -40,8 +40,9 @@ use std::net::SocketAddr;
 
 use crate::iwarp::{MAX_INLINE, MAX_PRIVATE_DATA, MAX_READS, RxBuf, TxPool};
 use crate::mem::{Access, Key, KeyTable, MAX_SGE, Segment};
-use crate::rnic::queues::{CompletionQueue, ReceiveQueue};
+use crate::rnic::objects::Objects;
 use crate::rnic::table;
+use crate::rnic::users::MrUsers;
 use crate::rnic::{
     Caps, ConnParam, ConnReq, Cq, Disconnect, HEAD, ListenOpts, Listener, Mr, Passed, Pd, Qp, QpAttr, QpState,
     Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc, Taken,
@@ -63,10 +64,8 @@ pub struct SoftRnic {
     /// How many windows an MR has, where it has any.
     window_counts: HashMap<Key, usize>,
     /// Whose work may refer to an MR, where any was posted.
-    users: HashMap<Key, memory::Users>,
-    pds: table::Table<memory::Domain>,
-    cqs: table::Table<CompletionQueue>,
-    srqs: table::Table<ReceiveQueue<RxBuf>>,
+    users: MrUsers,
+    objects: Objects<RxBuf>,
     qps: table::Table<qp::QueuePair>,
     listeners: table::Table<listen::Listening>,
     dials: table::Table<dial::Dial>,
@@ -132,10 +131,8 @@ impl SoftRnic {
             random,
             keys: KeyTable::new(),
             window_counts: HashMap::new(),
-            users: HashMap::new(),
-            pds: table::Table::new("protection domain"),
-            cqs: table::Table::new("completion queue"),
-            srqs: table::Table::new("shared receive queue"),
+            users: MrUsers::default(),
+            objects: Objects::new(),
             qps: table::Table::new("queue pair"),
             listeners: table::Table::new("listener"),
             dials: table::Table::new("connection attempt"),
@@ -180,10 +177,10 @@ impl Rnic for SoftRnic {
     }
 
     fn alloc_pd(&mut self) -> Result<Pd, RnicError> {
-        self.pds.insert(memory::Domain::default()).map(Pd)
+        self.objects.alloc_pd()
     }
     fn dealloc_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
-        self.free_pd(pd)
+        self.objects.dealloc_pd(pd)
     }
     fn reg_mr(&mut self, pd: Pd, memory: &Segment, access: Access) -> Result<Mr, RnicError> {
         self.register(pd, memory, access)
@@ -192,22 +189,22 @@ impl Rnic for SoftRnic {
         self.deregister(mr)
     }
     fn create_cq(&mut self, depth: usize) -> Result<Cq, RnicError> {
-        self.make_cq(depth)
+        self.objects.create_cq(depth)
     }
     fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
-        self.free_cq(cq)
+        self.objects.destroy_cq(cq)
     }
     fn poll_cq(&mut self, cq: Cq, max: usize, out: &mut Vec<Wc>) -> Result<usize, RnicError> {
         self.take_wcs(cq, max, out)
     }
     fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
-        self.arm(cq)
+        self.objects.arm_cq(cq)
     }
     fn create_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError> {
-        self.make_srq(pd, max_wr)
+        self.objects.create_srq(pd, max_wr)
     }
     fn destroy_srq(&mut self, srq: Srq) -> Result<(), RnicError> {
-        self.free_srq(srq)
+        self.objects.destroy_srq(srq)
     }
     fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         self.fill_srq(srq, wr)
@@ -313,7 +310,7 @@ impl Rnic for SoftRnic {
         if self.ready.is_empty() { self.timers.next() } else { Some(Time::ZERO) }
     }
     fn is_quiet(&self) -> bool {
-        self.events.is_empty() && self.cqs.iter().all(|(_, cq)| cq.is_empty())
+        self.events.is_empty() && self.objects.no_wc_waits()
     }
     fn poll_event(&mut self) -> Option<RnicEvent> {
         self.events.pop_front()

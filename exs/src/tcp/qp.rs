@@ -10,7 +10,6 @@ use super::memory::Window;
 use super::timers::Source;
 use crate::iwarp::{Inline, MAX_INLINE, RxBuf, TxWr};
 use crate::mem::{Access, Key, MAX_SGE, Sgl};
-use crate::rnic::queues::check_depth;
 use crate::rnic::{
     Qp, QpAttr, QpState, RecvWr, RnicError, SendOp, SendWr, Sge, Wc, WcOp, WcStatus,
 };
@@ -48,20 +47,7 @@ pub(super) struct QueuePair {
 
 impl SoftRnic {
     pub(super) fn make_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
-        self.pds.get(attr.pd.0)?;
-        check_depth("send queue depth", attr.max_send_wr)?;
-        check_depth("receive queue depth", attr.max_recv_wr)?;
-        for cq in [attr.send_cq, attr.recv_cq] {
-            self.cqs.get(cq.0)?;
-        }
-        if let Some(srq) = attr.srq
-            && self.srqs.get(srq.0)?.pd != attr.pd.0
-        {
-            return Err(RnicError::NoSuch {
-                what: "shared receive queue of this domain",
-                id: srq.0,
-            });
-        }
+        self.objects.check_qp(attr)?;
         let qp = self.qps.insert(QueuePair {
             attr: *attr,
             conn: Conn::None,
@@ -72,13 +58,7 @@ impl SoftRnic {
             closing: false,
             timeout: Duration::ZERO,
         })?;
-        self.pds.get_mut(attr.pd.0)?.qps.insert(qp);
-        for cq in [attr.send_cq, attr.recv_cq] {
-            self.cqs.get_mut(cq.0)?.users += 1;
-        }
-        if let Some(srq) = attr.srq {
-            self.srqs.get_mut(srq.0)?.users += 1;
-        }
+        self.objects.join(qp, attr)?;
         Ok(Qp(qp))
     }
 
@@ -95,12 +75,8 @@ impl SoftRnic {
             self.file_pool.give_back_all(*files);
             self.wake_pool();
         }
-        self.pds.get_mut(qp.attr.pd.0)?.qps.remove(&id.0);
-        for cq in [qp.attr.send_cq, qp.attr.recv_cq] {
-            self.cqs.get_mut(cq.0)?.users -= 1;
-        }
+        self.objects.leave(id.0, &qp.attr)?;
         if let Some(srq) = qp.attr.srq {
-            self.srqs.get_mut(srq.0)?.users -= 1;
             // It may have been woken to take a buffer that it now leaves.
             self.wake_srq(srq.0);
         }
@@ -232,10 +208,10 @@ impl SoftRnic {
             return Err(self.wrong_state(id, "Rts"));
         }
         let tx = self.resolve_send(qp.attr.pd.0, id.0, wr)?;
-        self.cqs.get(qp.attr.send_cq.0)?.check_room()?;
+        self.objects.cqs.get(qp.attr.send_cq.0)?.check_room()?;
         if !matches!(tx.op, SendOp::Read { .. }) {
             // (The sink of a READ is a window's, or of an MR that is open to all.)
-            self.note_user(id.0, &tx.lkeys);
+            self.users.note(id.0, &tx.lkeys);
         }
         let qp = self.qps.get(id.0)?;
         let engine = &mut self.links.get_mut(link)?.engine;
@@ -259,9 +235,9 @@ impl SoftRnic {
             return Err(RnicError::Unsupported("receive queue of its own on a QP with an SRQ"));
         }
         let buf = self.resolve_recv(qp.attr.pd.0, wr)?;
-        self.cqs.get(qp.attr.recv_cq.0)?.check_room()?;
+        self.objects.cqs.get(qp.attr.recv_cq.0)?.check_room()?;
         let conn = qp.conn;
-        self.note_user(id.0, &buf.lkeys);
+        self.users.note(id.0, &buf.lkeys);
         if let Conn::Link(link) = conn {
             return self.links.get_mut(link)?.engine.post_recv(buf);
         }

@@ -7,7 +7,7 @@ use super::queues::Feed;
 use super::timers::Source;
 use crate::iwarp::{Event, RxSource};
 use crate::mem::KeyTable;
-use crate::rnic::{CmEvent, Disconnect, DisconnectCause, Qp, QpState, Ready, RnicError, RnicEvent, Srq};
+use crate::rnic::{CmEvent, Disconnect, DisconnectCause, Qp, QpState, Ready, RnicError, RnicEvent};
 use crate::sys;
 use crate::time::Time;
 use std::time::Duration;
@@ -252,20 +252,20 @@ impl SoftRnic {
         let Ok(link) = self.links.get_mut(id) else { return T::default() };
         let queues = match link.owner {
             Owner::Qp(qp) => {
-                self.qps.get(qp).ok().and_then(|q| Some((q.attr.srq?.0, q.attr.recv_cq)))
+                self.qps.get(qp).ok().and_then(|q| Some((q.attr.srq?.0, q.attr)))
             }
             _ => None,
         };
-        let Some((srq, recv_cq)) = queues else {
+        let Some((srq, attr)) = queues else {
             return f(link, &mut self.lookahead, &mut self.keys, None);
         };
-        let room = self.cqs.get(recv_cq.0).map_or(0, |cq| cq.room());
-        let Ok(queue) = self.srqs.get_mut(srq) else { return T::default() };
+        let room = self.objects.cqs.get(attr.recv_cq.0).map_or(0, |cq| cq.room());
+        let Ok(queue) = self.objects.srqs.get_mut(srq) else { return T::default() };
         let mut feed = Feed { bufs: &mut queue.bufs, room };
         let feed: Option<&mut dyn RxSource> = Some(&mut feed);
         let result = f(link, &mut self.lookahead, &mut self.keys, feed);
         if link.stalled {
-            self.await_recv(id, Some(Srq(srq)), recv_cq);
+            self.objects.await_recv(id, &attr);
         }
         self.wake_srq(srq);
         result

@@ -103,7 +103,7 @@ impl SoftRnic {
     fn taker(&self, link: u32) -> Option<u32> {
         let Owner::Qp(qp) = self.links.get(link).ok()?.owner else { return None };
         let cq = self.qps.get(qp).ok()?.attr.recv_cq;
-        self.cqs.get(cq.0).ok()?.is_empty().then_some(qp)
+        self.objects.cqs.get(cq.0).ok()?.is_empty().then_some(qp)
     }
 
     /// Reads ahead on a link, if it may have messages. True if something came.

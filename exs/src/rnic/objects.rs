@@ -1,0 +1,195 @@
+//! Protection domains, completion queues and shared receive queues of drivers in software: which
+//! there are, and who uses them.
+
+use std::collections::BTreeSet;
+
+use super::queues::{CompletionQueue, ReceiveQueue, await_recv, check_depth};
+use super::table::Table;
+use super::{Cq, Pd, QpAttr, RnicError, Srq, Wc, WcOp};
+
+/// A protection domain and what is in it.
+#[derive(Default)]
+pub(crate) struct Domain {
+    /// How many memory regions.
+    pub(crate) mrs: usize,
+    /// Its queue pairs.
+    pub(crate) qps: BTreeSet<u32>,
+    /// Its shared receive queues.
+    pub(crate) srqs: Vec<u32>,
+}
+
+/// The tables; `B` is a driver's receive buffer.
+pub(crate) struct Objects<B> {
+    pub(crate) pds: Table<Domain>,
+    pub(crate) cqs: Table<CompletionQueue>,
+    pub(crate) srqs: Table<ReceiveQueue<B>>,
+}
+
+impl<B> Objects<B> {
+    /// Empty tables.
+    pub(crate) fn new() -> Objects<B> {
+        Objects {
+            pds: Table::new("protection domain"),
+            cqs: Table::new("completion queue"),
+            srqs: Table::new("shared receive queue"),
+        }
+    }
+
+    pub(crate) fn alloc_pd(&mut self) -> Result<Pd, RnicError> {
+        self.pds.insert(Domain::default()).map(Pd)
+    }
+
+    pub(crate) fn dealloc_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
+        let domain = self.pds.get(pd.0)?;
+        match domain.mrs + domain.qps.len() + domain.srqs.len() {
+            0 => self.pds.remove(pd.0).map(drop),
+            users => Err(RnicError::Busy { what: "protection domain", id: pd.0, users }),
+        }
+    }
+
+    pub(crate) fn create_cq(&mut self, depth: usize) -> Result<Cq, RnicError> {
+        self.cqs.insert(CompletionQueue::new(depth)?).map(Cq)
+    }
+
+    pub(crate) fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
+        match self.cqs.get(cq.0)?.users {
+            0 => self.cqs.remove(cq.0).map(drop),
+            users => Err(RnicError::Busy { what: "completion queue", id: cq.0, users }),
+        }
+    }
+
+    pub(crate) fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
+        self.cqs.get_mut(cq.0)?.arm();
+        Ok(())
+    }
+
+    /// No completion waits anywhere.
+    pub(crate) fn no_wc_waits(&self) -> bool {
+        self.cqs.iter().all(|(_, cq)| cq.is_empty())
+    }
+
+    /// Puts a completion into the CQ that it belongs to. That one, if it is to be told of.
+    pub(crate) fn complete(&mut self, of: &QpAttr, wc: Wc) -> Option<Cq> {
+        let received = matches!(wc.op, WcOp::Recv | WcOp::RecvWriteImm);
+        let id = if received { of.recv_cq } else { of.send_cq };
+        self.cqs.get_mut(id.0).ok()?.push(wc).then_some(id)
+    }
+
+    pub(crate) fn create_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError> {
+        let queue = ReceiveQueue::new(pd.0, max_wr)?;
+        let domain = self.pds.get_mut(pd.0)?;
+        let srq = self.srqs.insert(queue)?;
+        domain.srqs.push(srq);
+        Ok(Srq(srq))
+    }
+
+    pub(crate) fn destroy_srq(&mut self, srq: Srq) -> Result<(), RnicError> {
+        let users = self.srqs.get(srq.0)?.users;
+        if users > 0 {
+            return Err(RnicError::Busy { what: "shared receive queue", id: srq.0, users });
+        }
+        let queue = self.srqs.remove(srq.0)?;
+        self.pds.get_mut(queue.pd)?.srqs.retain(|s| *s != srq.0);
+        Ok(())
+    }
+
+    /// The link that has waited longest for a receive of an SRQ that has one, of those that still
+    /// wait (some have died meanwhile).
+    pub(crate) fn next_waiting(&mut self, srq: u32, waits: impl Fn(u32) -> bool) -> Option<u32> {
+        let queue = self.srqs.get_mut(srq).ok()?;
+        std::iter::from_fn(|| queue.next_waiting()).find(|link| waits(*link))
+    }
+
+    /// Notes that a link stopped for want of a receive, or of room for its completion.
+    pub(crate) fn await_recv(&mut self, link: u32, of: &QpAttr) {
+        let srq = of.srq.and_then(|srq| self.srqs.get_mut(srq.0).ok());
+        await_recv(link, self.cqs.get_mut(of.recv_cq.0).ok(), srq);
+    }
+
+    /// Whether a queue pair can be made of what there is.
+    pub(crate) fn check_qp(&self, attr: &QpAttr) -> Result<(), RnicError> {
+        self.pds.get(attr.pd.0)?;
+        check_depth("send queue depth", attr.max_send_wr)?;
+        check_depth("receive queue depth", attr.max_recv_wr)?;
+        for cq in [attr.send_cq, attr.recv_cq] {
+            self.cqs.get(cq.0)?;
+        }
+        match attr.srq {
+            Some(srq) if self.srqs.get(srq.0)?.pd != attr.pd.0 => {
+                Err(RnicError::NoSuch { what: "shared receive queue of this domain", id: srq.0 })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A queue pair, of which [all is there](Objects::check_qp), begins to use it.
+    pub(crate) fn join(&mut self, qp: u32, attr: &QpAttr) -> Result<(), RnicError> {
+        self.pds.get_mut(attr.pd.0)?.qps.insert(qp);
+        self.count(attr, |users| *users += 1)
+    }
+
+    /// It has gone.
+    pub(crate) fn leave(&mut self, qp: u32, attr: &QpAttr) -> Result<(), RnicError> {
+        self.pds.get_mut(attr.pd.0)?.qps.remove(&qp);
+        self.count(attr, |users| *users -= 1)
+    }
+
+    fn count(&mut self, attr: &QpAttr, by_one: impl Fn(&mut usize)) -> Result<(), RnicError> {
+        for cq in [attr.send_cq, attr.recv_cq] {
+            by_one(&mut self.cqs.get_mut(cq.0)?.users);
+        }
+        if let Some(srq) = attr.srq {
+            by_one(&mut self.srqs.get_mut(srq.0)?.users);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rnic::{Qp, WcStatus};
+
+    fn busy(result: Result<(), RnicError>) -> usize {
+        match result {
+            Err(RnicError::Busy { users, .. }) => users,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_used_stays() {
+        let mut o = Objects::<u8>::new();
+        let (pd, other) = (o.alloc_pd().unwrap(), o.alloc_pd().unwrap());
+        let (cq, srq) = (o.create_cq(4).unwrap(), o.create_srq(pd, 4).unwrap());
+        let attr = QpAttr { pd, send_cq: cq, recv_cq: cq, srq: Some(srq), max_send_wr: 1, max_recv_wr: 1 };
+        o.check_qp(&attr).unwrap();
+        let foreign = o.check_qp(&QpAttr { pd: other, ..attr });
+        assert!(matches!(foreign, Err(RnicError::NoSuch { .. })), "{foreign:?}");
+        o.join(9, &attr).unwrap();
+        assert_eq!((busy(o.destroy_cq(cq)), busy(o.destroy_srq(srq)), busy(o.dealloc_pd(pd))), (2, 1, 2));
+
+        let wc = |op| {
+            let (status, imm) = (WcStatus::Success, None);
+            Wc { wr_id: 1, qp: Qp(9), op, status, byte_len: 0, imm, invalidated: None, solicited: false }
+        };
+        assert_eq!(o.complete(&attr, wc(WcOp::Send)), None, "nobody wants to be told");
+        o.arm_cq(cq).unwrap();
+        assert_eq!(o.complete(&attr, wc(WcOp::Recv)), Some(cq));
+        assert!(!o.no_wc_waits());
+        assert_eq!(o.cqs.get_mut(cq.0).unwrap().take(9, &mut Vec::new()), 2);
+        assert!(o.no_wc_waits());
+
+        o.await_recv(3, &attr);
+        o.await_recv(4, &attr);
+        assert_eq!(o.next_waiting(srq.0, |_| true), None, "there is no receive");
+        o.srqs.get_mut(srq.0).unwrap().push(0).unwrap();
+        assert_eq!(o.next_waiting(srq.0, |link| link != 3), Some(4), "3 is gone");
+
+        o.leave(9, &attr).unwrap();
+        o.destroy_cq(cq).unwrap();
+        o.destroy_srq(srq).unwrap();
+        o.dealloc_pd(pd).unwrap();
+        assert!(matches!(o.dealloc_pd(pd), Err(RnicError::NoSuch { .. })));
+    }
+}
