@@ -56,6 +56,9 @@ fn case(json: &str) -> serde_json::Result<Case> {
     let mut case = Case::called(&title);
     for entry in line.entries {
         let to = case.entry(&entry.contender);
+        if entry.samples.is_empty() {
+            to.failure = Some("it failed in the guest: the log says how".to_owned());
+        }
         to.samples.extend(entry.samples.iter().map(|figure| match line.test.as_str() {
             "lat" => Sample { p50_us: Some(*figure), ..Sample::default() },
             _ => Sample { gbytes_per_s: Some(*figure), ..Sample::default() },
@@ -75,7 +78,7 @@ mod tests {
             "ok      bandwidth, 64 KiB (3.1 s)\r\n",
             "          EXS 0.21 GB/s, perftest 0.24 (ratio 0.86, aim at least 0.95)\r\n",
             r#"          json {"device":"rxe","test":"bw","size":65536,"entries":["#,
-            r#"{"contender":"EXS verbs","samples":[0.2,0.3,0.1]},{"contender":"perftest","samples":[0.25]}]}"#,
+            r#"{"contender":"EXS verbs","samples":[0.2,0.3,0.1]},{"contender":"perftest","samples":[0.25]},{"contender":"rstream","samples":[]}]}"#,
             "\r\n",
         );
         fs::write(&dir, text).unwrap();
@@ -83,6 +86,8 @@ mod tests {
         assert_eq!(section.cases[0].title, "rxe, bw, 64 KiB");
         let of = |name| section.cases[0].of(name).unwrap().median.gbytes_per_s;
         assert_eq!((of("EXS verbs"), of("perftest")), (Some(0.2), Some(0.25)));
+        let failed: Vec<_> = section.failures().map(|(who, _)| who.to_owned()).collect();
+        assert_eq!(failed, ["rstream"]);
         fs::write(&dir, "nothing\n").unwrap();
         assert!(read(std::slice::from_ref(&dir)).err().unwrap().to_string().contains("no figures"));
         fs::remove_file(&dir).unwrap();
