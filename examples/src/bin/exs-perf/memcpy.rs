@@ -26,7 +26,7 @@ pub(crate) fn run(args: &Memcpy) -> Result<(), Failure> {
         let since = Since::now(true)?;
         let begun = Instant::now();
         let (end, mut blocks) = (begun + args.load.duration, 0);
-        while Instant::now() < end {
+        while blocks == 0 || Instant::now() < end {
             for (to, from) in to.iter_mut().zip(from.iter().cycle()) {
                 to.copy_from_slice(std::hint::black_box(from));
                 std::hint::black_box(&to);

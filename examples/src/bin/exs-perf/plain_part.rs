@@ -175,8 +175,9 @@ impl Part for PlainPart {
         if self.echoes {
             return self.run_echo(until, calls);
         }
-        let go_on = |_| match until {
-            Some(until) => Instant::now() < until,
+        let go_on = |sent| match until {
+            // One at least, however late the processor came to it.
+            Some(until) => sent == 0 || Instant::now() < until,
             None => !self.end_seen.load(Ordering::Acquire),
         };
         let (sent, mut got) = self.both(go_on, u64::MAX)?;
