@@ -22,9 +22,10 @@ exs() { # bw|lat SIZE COUNT
     # perftest spins, too, and rstream's latency; perftest keeps 128 messages in flight.
     local how=(--wait busy)
     [ "$1" = lat ] || how+=(--depth 32)
-    serve "$RDMA_BIN/exs-pingpong" --listen "$addr:0" >/dev/null
-    within 60 "$RDMA_BIN/exs-pingpong" "$at" --json --mode "$1" --size "$2" --iters "$3" "${how[@]}" >"$temp/json"
-    end "$server"
+    # (`compare` asks for its status, and then `set -e` means nothing in here.)
+    serve "$RDMA_BIN/exs-pingpong" --listen "$addr:0" >&2 || return
+    within 60 "$RDMA_BIN/exs-pingpong" "$at" --json --mode "$1" --size "$2" --iters "$3" "${how[@]}" >"$temp/json" || return
+    end "$server" >&2 || return
     if [ "$1" = bw ]; then sed 's/.*"gbytes_per_s":\([0-9.e-]*\).*/\1/' "$temp/json"
     else sed 's/.*"p50":\([0-9.e-]*\).*/\1/' "$temp/json"; fi
 }
@@ -93,7 +94,7 @@ ratio() { paste "$temp/exs" "$temp/$1" | awk '$2 > 0 { print $1 / $2 }' | median
 # enough bw|lat SIZE MOST: as many messages as EXS takes two seconds for on this machine, by a trial.
 enough() {
     local trial=$(($3 / 20)) figure
-    figure=$(exs "$1" "$2" "$trial")
+    figure=$(exs "$1" "$2" "$trial") || return
     awk -v what="$1" -v size="$2" -v figure="$figure" -v trial="$trial" -v most="$3" 'BEGIN {
         count = what == "bw" ? 2 * figure * 1e9 / size : 1e6 / figure
         if (count < trial) count = trial
