@@ -252,7 +252,9 @@ impl QueueCore {
                 Some(only) if n == 1 => want.out.push(E::from(only)),
                 last => want.out.extend(caught.drain(..).chain(last).map(E::from)),
             }
-            self.handed.fetch_add(n, Ordering::Release);
+            // Whoever comes here holds the lock of the engine, which is one for the process.
+            let handed = self.handed.load(Ordering::Relaxed);
+            self.handed.store(handed.wrapping_add(n), Ordering::Release);
             return before + n;
         }
         let mut inner = self.lock();

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::queues::{CompletionQueue, ReceiveQueue, await_recv, check_depth};
+use super::queues::{CompletionQueue, ReceiveQueue, check_depth};
 use super::table::Table;
 use super::{Cq, Pd, QpAttr, RnicError, Srq, Wc, WcOp};
 
@@ -102,8 +102,12 @@ impl<B> Objects<B> {
 
     /// Notes that a link stopped for want of a receive, or of room for its completion.
     pub(crate) fn await_recv(&mut self, link: u32, of: &QpAttr) {
-        let srq = of.srq.and_then(|srq| self.srqs.get_mut(srq.0).ok());
-        await_recv(link, self.cqs.get_mut(of.recv_cq.0).ok(), srq);
+        match (self.cqs.get_mut(of.recv_cq.0), of.srq.map(|srq| self.srqs.get_mut(srq.0))) {
+            (Ok(cq), _) if cq.room() == 0 => cq.throttle(link),
+            (_, Some(Ok(srq))) => srq.wait(link),
+            // It waits for a receive of its own.
+            _ => {}
+        }
     }
 
     /// Whether a queue pair can be made of what there is.
@@ -157,22 +161,53 @@ mod tests {
         }
     }
 
+    fn wc(op: WcOp) -> Wc {
+        let (status, imm) = (WcStatus::Success, None);
+        Wc { wr_id: 1, qp: Qp(9), op, status, byte_len: 0, imm, invalidated: None, solicited: false }
+    }
+
+    fn attr(pd: Pd, cq: Cq, srq: Option<Srq>) -> QpAttr {
+        QpAttr { pd, send_cq: cq, recv_cq: cq, srq, max_send_wr: 1, max_recv_wr: 1, context: 7 }
+    }
+
+    #[test]
+    fn links_wait_once_for_what_they_lack() {
+        let mut o = Objects::<u8>::new();
+        let pd = o.alloc_pd().unwrap();
+        let (cq, srq) = (o.create_cq(1).unwrap(), o.create_srq(pd, 2).unwrap());
+        let attr = attr(pd, cq, Some(srq));
+        for link in [7, 8, 7] {
+            o.await_recv(link, &attr);
+        }
+        assert_eq!(o.next_waiting(srq.0, |_| true), None, "there is nothing to be had");
+        let queue = o.srqs.get_mut(srq.0).unwrap();
+        queue.push(1).unwrap();
+        queue.push(2).unwrap();
+        assert!(matches!(queue.push(3), Err(RnicError::QueueFull { depth: 2, .. })));
+        let waiting = [0; 3].map(|_| o.next_waiting(srq.0, |_| true));
+        assert_eq!(waiting, [Some(7), Some(8), None]);
+
+        o.complete(&attr, wc(WcOp::Recv));
+        for link in [7, 8, 7] {
+            o.await_recv(link, &attr);
+        }
+        assert_eq!(o.next_waiting(srq.0, |_| true), None, "they wait for room, not for a receive");
+        let cq = o.cqs.get_mut(cq.0).unwrap();
+        assert_eq!((cq.unthrottle(), cq.unthrottle()), (vec![7, 8], vec![]));
+    }
+
     #[test]
     fn what_is_used_stays() {
         let mut o = Objects::<u8>::new();
         let (pd, other) = (o.alloc_pd().unwrap(), o.alloc_pd().unwrap());
         let (cq, srq) = (o.create_cq(4).unwrap(), o.create_srq(pd, 4).unwrap());
-        let attr = QpAttr { pd, send_cq: cq, recv_cq: cq, srq: Some(srq), max_send_wr: 1, max_recv_wr: 1 };
+        let attr = attr(pd, cq, Some(srq));
         o.check_qp(&attr).unwrap();
         let foreign = o.check_qp(&QpAttr { pd: other, ..attr });
         assert!(matches!(foreign, Err(RnicError::NoSuch { .. })), "{foreign:?}");
         o.join(9, &attr).unwrap();
         assert_eq!((busy(o.destroy_cq(cq)), busy(o.destroy_srq(srq)), busy(o.dealloc_pd(pd))), (2, 1, 2));
 
-        let wc = |op| {
-            let (status, imm) = (WcStatus::Success, None);
-            Wc { wr_id: 1, qp: Qp(9), op, status, byte_len: 0, imm, invalidated: None, solicited: false }
-        };
         assert_eq!(o.complete(&attr, wc(WcOp::Send)), None, "nobody wants to be told");
         o.arm_cq(cq).unwrap();
         assert_eq!(o.complete(&attr, wc(WcOp::Recv)), Some(cq));

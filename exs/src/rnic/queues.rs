@@ -82,7 +82,7 @@ impl CompletionQueue {
     }
 
     /// Notes a link that found the queue full.
-    fn throttle(&mut self, link: u32) {
+    pub(crate) fn throttle(&mut self, link: u32) {
         if !self.throttled.contains(&link) {
             self.throttled.push(link);
         }
@@ -133,24 +133,11 @@ impl<B> ReceiveQueue<B> {
         self.waiting.pop_front()
     }
 
-    fn wait(&mut self, link: u32) {
+    /// Notes a link that found no receive.
+    pub(crate) fn wait(&mut self, link: u32) {
         if !self.waiting.contains(&link) {
             self.waiting.push_back(link);
         }
-    }
-}
-
-/// Notes that a link stopped for want of room for a completion, or of a receive of an
-/// SRQ (if it uses one).
-pub(crate) fn await_recv<B>(
-    link: u32,
-    cq: Option<&mut CompletionQueue>,
-    srq: Option<&mut ReceiveQueue<B>>,
-) {
-    match (cq, srq) {
-        (Some(cq), _) if cq.room() == 0 => cq.throttle(link),
-        (_, Some(srq)) => srq.wait(link),
-        _ => {}
     }
 }
 
@@ -185,26 +172,5 @@ mod tests {
         assert_eq!((cq.take(2, &mut out), cq.take(2, &mut out)), (1, 0));
         assert_eq!(out.iter().map(|w| w.wr_id).collect::<Vec<_>>(), [1, 2, 3]);
         assert!(CompletionQueue::new(MAX_DEPTH + 1).is_err());
-    }
-
-    #[test]
-    fn links_wait_once_for_what_they_lack() {
-        let mut cq = CompletionQueue::new(1).unwrap();
-        let mut srq = ReceiveQueue::<u8>::new(0, 2).unwrap();
-        for link in [7, 8, 7] {
-            await_recv(link, Some(&mut cq), Some(&mut srq));
-        }
-        assert_eq!(srq.next_waiting(), None, "there is nothing to be had");
-        srq.push(1).unwrap();
-        srq.push(2).unwrap();
-        assert!(matches!(srq.push(3), Err(RnicError::QueueFull { depth: 2, .. })));
-        assert_eq!((srq.next_waiting(), srq.next_waiting(), srq.next_waiting()), (Some(7), Some(8), None));
-
-        cq.push(wc(1));
-        for link in [7, 8, 7] {
-            await_recv(link, Some(&mut cq), Some(&mut srq));
-        }
-        assert_eq!(srq.next_waiting(), None, "they wait for room, not for a receive");
-        assert_eq!((cq.unthrottle(), cq.unthrottle()), (vec![7, 8], vec![]));
     }
 }

@@ -31,6 +31,8 @@ pub enum Passed {
 pub struct Taken {
     /// The queue pair that it came to.
     pub qp: Qp,
+    /// What its user calls that ([`QpAttr::context`]).
+    pub context: u32,
     /// Bytes.
     pub len: usize,
     /// Where it lies, if it was not copied out. It is the device's, and the peer can write
@@ -148,6 +150,8 @@ pub struct QpAttr {
     pub max_send_wr: usize,
     /// Receives that may be outstanding (without SRQ).
     pub max_recv_wr: usize,
+    /// The user's own number for it (`qp_context` of verbs): comes with [`Taken`] messages.
+    pub context: u32,
 }
 
 /// States of a queue pair, those of RFC 5040/iWARP verbs in the names of verbs:

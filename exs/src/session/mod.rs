@@ -64,6 +64,7 @@ mod timers;
 mod tx;
 mod types;
 
+pub use rx::Came;
 pub use error::{OpError, Refusal, SessionError, Violation};
 pub use types::{Announce, Buf, Counters, Done, IoVec, Port, RecvOpts, SessionConfig, Source};
 

@@ -57,6 +57,19 @@ pub(super) struct Recv {
     pub(super) deadline: Option<Time>,
 }
 
+impl Recv {
+    /// It has one piece of memory, which the peer was not shown, and ends by itself: its data
+    /// are all that there is to it.
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self.iov, IoVec::One(_))
+            && self.group.is_none()
+            && self.window.is_none()
+            && self.bounce.is_none()
+            && self.fate.is_none()
+            && !self.retracted
+    }
+}
+
 /// A WAITALL receive into several pieces: one receive of the machine's for each, so
 /// that each can be shown to the peer.
 #[derive(Debug)]

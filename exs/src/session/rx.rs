@@ -11,6 +11,7 @@ use crate::wire::exs::{Immediate, MAX_HEADER, Message};
 use super::ops::Fate;
 use super::out::RX_QUEUE;
 use super::proto::{Proto, RxStep, ShownAs};
+use super::short::Short;
 use super::{Buf, Done, IoVec, Link, OpError, Port, Session, Violation};
 
 /// Our ring or stash.
@@ -23,7 +24,7 @@ pub(super) struct Ring {
 
 /// Where the bytes of a message are.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Came<'a> {
+pub enum Came<'a> {
     /// In a receive, or in our ring.
     Memory(&'a Segment),
     /// In a copy that is the caller's.
@@ -38,7 +39,7 @@ impl Came<'_> {
         }
     }
 
-    fn copy_to(self, from: usize, dst: &Segment, to: usize, len: usize) {
+    pub(super) fn copy_to(self, from: usize, dst: &Segment, to: usize, len: usize) {
         match self {
             Came::Memory(seg) => seg.copy_to(from, dst, to, len),
             Came::Copy(bytes) => dst.write_at(to, &bytes[from..from + len]),
@@ -54,17 +55,22 @@ impl Session {
     /// free, and must be posted again before the next `drive`, which tells the peer (or
     /// another is there in its place, posted beyond the credits).
     pub fn handle_message(&mut self, now: Time, port: &mut dyn Port, slot: &Segment) {
-        self.take_in(now, port, Came::Memory(slot));
+        let ended = self.take_in(now, port, Came::Memory(slot));
+        self.done.extend(ended);
     }
 
-    /// As [`Session::handle_message`], for a message that took no slot.
-    pub fn handle_bytes(&mut self, now: Time, port: &mut dyn Port, message: &[u8]) {
-        self.take_in(now, port, Came::Copy(message));
+    /// As [`Session::handle_message`], for a message that took no slot, and whose memory may be
+    /// the peer's. Gives the receive that it ended, if that is all: others wait, as ever, for
+    /// [`Session::poll_done`].
+    #[must_use]
+    pub fn handle_taken(&mut self, now: Time, port: &mut dyn Port, came: Came<'_>) -> Option<Done> {
+        self.take_in(now, port, came)
     }
 
-    fn take_in(&mut self, now: Time, port: &mut dyn Port, came: Came<'_>) {
+    #[inline]
+    fn take_in(&mut self, now: Time, port: &mut dyn Port, came: Came<'_>) -> Option<Done> {
         if !self.hears(now) {
-            return;
+            return None;
         }
         let (mut copy, len) = ([0; MAX_HEADER], came.len().min(MAX_HEADER));
         let head = match came {
@@ -88,22 +94,23 @@ impl Session {
                     self.timers.moved(now);
                 }
                 if let Message::Data { direct: false, inline: true, len } = message
-                    && self.take_now(now, port, (came, header), len)
+                    && let Short::Taken(ended) = self.take_now(now, port, (came, header), len)
                 {
-                    return Ok(None);
+                    return Ok((Short::Taken(ended), header));
                 }
                 self.handle(now, message)?;
                 if let Message::Advert(first) = message {
                     self.handle_further(first, came, header)?;
                 }
-                Ok(Some(header))
+                Ok((Short::No, header))
             });
         match handled {
+            Ok((Short::Taken(ended), _)) => return ended,
             // The steps at hand come first in the machine's queue, and all are taken.
-            Ok(Some(header)) => self.drive_rx(port, Some((came, header))),
-            Ok(None) => {}
+            Ok((Short::No, header)) => self.drive_rx(port, Some((came, header))),
             Err(violation) => self.fail(OpError::Protocol(violation)),
         }
+        None
     }
 
     /// A WRITE WITH IMMEDIATE has consumed a slot, which must be posted again before

@@ -19,16 +19,26 @@ use crate::time::Time;
 use crate::wire::exs::{MAX_HEADER, Message};
 
 use super::flow::Level;
+use super::ops::Recv;
 use super::proto::Proto;
 use super::rx::{Came, index};
-use super::{IoVec, Link, Port, Session, Source};
+use super::{Done, IoVec, Link, Port, Session, Source};
 
 // The header that the port asks for is one of ours.
 const _: () = assert!(MAX_HEADER == HEAD);
 
+/// What came of the short way of a message.
+#[derive(Debug)]
+pub(super) enum Short {
+    /// Nothing has happened.
+    No,
+    /// Its data are where they belong, and a receive may have ended by that.
+    Taken(Option<Done>),
+}
+
 impl Session {
     /// Sends `payload` at once, if it is small and nothing is before it: the operation is
-    /// over, without a [`Done`](super::Done), and perhaps the doorbell is to be rung for it.
+    /// over, without a [`Done`], and perhaps the doorbell is to be rung for it.
     /// Else nothing has happened, and it is to be posted.
     pub fn send_now(&mut self, port: &mut dyn Port, payload: &Bytes<'_>) -> Passed {
         let Ok(len) = u32::try_from(payload.len()) else { return Passed::No };
@@ -80,7 +90,7 @@ impl Session {
     }
 
     /// The short way of data that came: into a receive that waits for them alone. What else
-    /// comes of it is for the next `drive`. False: nothing has happened.
+    /// comes of it is for the next `drive`.
     #[inline]
     pub(super) fn take_now(
         &mut self,
@@ -88,16 +98,27 @@ impl Session {
         port: &mut dyn Port,
         (came, header): (Came<'_>, usize),
         len: u32,
-    ) -> bool {
-        let Some(Proto::Stream(stream)) = &mut self.proto else { return false };
-        let Some(Landed { op, op_off, ends }) = stream.rx.pass(len) else { return false };
+    ) -> Short {
+        let Some(Proto::Stream(stream)) = &mut self.proto else { return Short::No };
+        let Some(Landed { op, op_off, ends }) = stream.rx.pass(len) else { return Short::No };
         self.counters.rx_inline += u64::from(len);
         self.timers.moved(now);
+        let bytes = op_off + u64::from(len);
+        let plain = ends && self.done.is_empty();
+        if plain
+            && let Some(recv) = self.recvs.take_first_if(op, Recv::is_plain)
+            && let IoVec::One(buf) = &recv.iov
+        {
+            came.copy_to(header, &buf.seg, usize::try_from(op_off).unwrap_or(usize::MAX), index(len));
+            self.count_copy(len.into());
+            self.counters.recvs += 1;
+            return Short::Taken(Some(Done::whole(recv.user, bytes)));
+        }
         self.copy_in(came, header, op, op_off, len);
         if ends {
-            self.recv_done(port, op, op_off + u64::from(len), None, false, Outcome::Ok);
+            self.recv_done(port, op, bytes, None, false, Outcome::Ok);
         }
-        true
+        Short::Taken(None)
     }
 
     /// What `drive` is to say of a message that took the short way; false if it did not.

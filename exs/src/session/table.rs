@@ -53,6 +53,16 @@ impl<T> Table<T> {
         .map(|(_, entry)| entry)
     }
 
+    /// Takes the oldest entry out, if it is the one of this number and `f` is true of it.
+    #[inline]
+    pub(super) fn take_first_if(&mut self, id: u64, f: impl Fn(&T) -> bool) -> Option<T> {
+        let (first, entry) = self.entries.front()?;
+        if *first != id || !f(entry) {
+            return None;
+        }
+        self.entries.pop_front().map(|(_, entry)| entry)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         self.entries.iter().map(|(id, entry)| (*id, entry))
     }
@@ -84,5 +94,8 @@ mod tests {
         assert_eq!(t.remove(ids[2]), Some('c'));
         assert!(t.insert('d') > ids[2]);
         assert_eq!(t.find_id(|c| *c > 'a'), Some(3));
+        assert_eq!(t.take_first_if(3, |_| true), None, "it is not the oldest");
+        assert_eq!(t.take_first_if(ids[0], |c| *c == 'x'), None);
+        assert_eq!(t.take_first_if(ids[0], |c| *c == 'a'), Some('a'));
     }
 }

@@ -256,6 +256,13 @@ pub struct Done {
     pub result: Result<(), OpError>,
 }
 
+impl Done {
+    /// It moved so many bytes, all there were.
+    pub(super) fn whole(op: OpId, bytes: u64) -> Done {
+        Done { op, bytes, total: bytes, eof: false, result: Ok(()) }
+    }
+}
+
 /// What a connection counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {

@@ -176,13 +176,17 @@ impl Head {
         (self.pieces_at() + (self.pieces * PIECE) as u64).next_multiple_of(LINE)
     }
 
+    /// The word behind the tag: all of the head, if the kind is short.
+    pub(super) fn word(&self) -> u64 {
+        let [a, b, c, d] = u32::try_from(self.inline).unwrap_or(u32::MAX).to_ne_bytes();
+        let pieces = self.pieces.to_le_bytes()[0];
+        u64::from_ne_bytes([self.kind as u8, self.flags, pieces, 0, a, b, c, d])
+    }
+
     /// The head, behind the tag; and how much of it there is.
     pub(super) fn emit(&self) -> ([u8; FULL - 8], usize) {
         let mut out = [0; FULL - 8];
-        out[0] = Kind::ALL.iter().position(|k| *k == self.kind).unwrap_or(0).to_le_bytes()[0];
-        (out[1], out[2]) = (self.flags, self.pieces.to_le_bytes()[0]);
-        let inline = u32::try_from(self.inline).unwrap_or(u32::MAX);
-        out[4..8].copy_from_slice(&inline.to_ne_bytes());
+        out[..8].copy_from_slice(&self.word().to_ne_bytes());
         if self.kind.is_short() {
             return (out, SHORT - 8);
         }

@@ -41,8 +41,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::record::FULL;
+use super::record::{FULL, SHORT};
 use crate::mem::{Region, Segment};
+use crate::rnic::HEAD as HEADER;
 use crate::sys::{Hint, IoVec, IoVecMut, hint, open_shared, share};
 
 /// A cache line.
@@ -322,6 +323,20 @@ impl Mem {
     pub(super) fn hint(&self, what: Hint, pos: u64, len: u64) {
         let len = usize::try_from(len).unwrap_or(0);
         self.pieces(Area::Ring, Whose::Ours, pos, len, |at, _, n| hint(what, at, n));
+    }
+
+    /// Writes what our record at `pos` begins with, in the line of its tag: the word of its head,
+    /// and the message's header, up to the word in which that ends. (Word by word, as they were
+    /// made: the processor need not wait for one to read the other.)
+    #[inline]
+    pub(super) fn put_head(&self, pos: u64, word: u64, header: &[u8; HEADER], len: usize) {
+        const { assert!(SHORT + HEADER == 64) }
+        let (start, at, _) = self.place(Area::Ring, Whose::Ours, pos & !(LINE - 1));
+        self.word_at(start + at + 8).store(word, Ordering::Relaxed);
+        for (i, bytes) in header.as_chunks().0.iter().enumerate().take(len.div_ceil(8)) {
+            let word = u64::from_ne_bytes(*bytes);
+            self.word_at(start + at + SHORT + 8 * i).store(word, Ordering::Relaxed);
+        }
     }
 
     /// The beginning of the peer's record at `pos`, behind the tag: it is in one line, so it

@@ -11,7 +11,7 @@ use super::record::{Head, Kind, SHORT};
 use super::ring::{Area, LINE};
 use super::tx::IN_RECORD;
 use crate::mem::Segment;
-use crate::rnic::{HEAD, Passed, Qp, Taken};
+use crate::rnic::{HEAD, Passed, Qp, QpAttr, Taken};
 use crate::sys::{Hint, IoVec, IoVecMut};
 
 /// Connections that are looked at for a message that takes the short way: who is not among
@@ -56,12 +56,15 @@ impl ShmRnic {
                 continue;
             }
             // What came before it is taken out before it.
-            let cq = self.qps.get(qp).and_then(|pair| self.objects.cqs.get(pair.attr.recv_cq.0));
-            if !self.wcs.is_empty() || !cq.is_ok_and(|cq| cq.is_empty()) {
+            let Ok(QpAttr { recv_cq, context, .. }) = self.qps.get(qp).map(|pair| pair.attr) else {
                 continue;
-            }
-            if let Some((len, lent)) = link.take_message(out) {
-                return Some(Taken { qp: Qp(qp), len, lent });
+            };
+            let first = self.objects.cqs.get(recv_cq.0).is_ok_and(|cq| cq.is_empty());
+            if first
+                && self.wcs.is_empty()
+                && let Some((len, lent)) = link.take_message(out)
+            {
+                return Some(Taken { qp: Qp(qp), context, len, lent });
             }
         }
         None
@@ -104,17 +107,15 @@ impl Link {
         if !self.make_room(Head::short(Kind::Send, 0, most).len()) {
             return false;
         }
-        // The message's head behind the record's.
-        let mut heads = [0; SHORT - 8 + HEAD];
-        let len = heads.last_chunk_mut().map_or(0, head);
+        let mut header = [0; HEAD];
+        let len = head(&mut header);
         if len == 0 {
             return false;
         }
         let record = Head::short(Kind::Send, 0, len + payload.len());
-        heads[..SHORT - 8].copy_from_slice(&record.emit().0[..SHORT - 8]);
-        let (pos, len) = (self.tx.pos, SHORT - 8 + len);
-        self.mem.put(Area::Ring, pos + 8, &IoVec::new(&heads[..len]));
-        self.mem.put(Area::Ring, pos + 8 + len as u64, payload);
+        let pos = self.tx.pos;
+        self.mem.put_head(pos, record.word(), &header, len);
+        self.mem.put(Area::Ring, pos + (SHORT + len) as u64, payload);
         self.mem.hand_over(pos);
         self.tx.pos += record.len();
         // Whoever has just heard something answers: the peer probably waits for this.

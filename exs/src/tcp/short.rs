@@ -91,19 +91,20 @@ impl SoftRnic {
 
     fn take_ahead(&mut self, out: &mut [u8]) -> Option<Taken> {
         let mut ahead = self.ahead?;
-        let qp = self.taker(ahead.link)?;
+        let (qp, context) = self.taker(ahead.link)?;
         let link = self.links.get_mut(ahead.link).ok()?;
         let got = link.engine.take_send(&self.lookahead[ahead.at..ahead.end], out)?;
         ahead.at += got.used;
         self.ahead = (ahead.at < ahead.end).then_some(ahead);
-        Some(Taken { qp: Qp(qp), len: got.len, lent: None })
+        Some(Taken { qp: Qp(qp), context, len: got.len, lent: None })
     }
 
-    /// The queue pair of a link, if all that has come for it is taken out.
-    fn taker(&self, link: u32) -> Option<u32> {
+    /// The queue pair of a link, and its user's name for it, if all that has come for it is
+    /// taken out.
+    fn taker(&self, link: u32) -> Option<(u32, u32)> {
         let Owner::Qp(qp) = self.links.get(link).ok()?.owner else { return None };
-        let cq = self.qps.get(qp).ok()?.attr.recv_cq;
-        self.objects.cqs.get(cq.0).ok()?.is_empty().then_some(qp)
+        let attr = &self.qps.get(qp).ok()?.attr;
+        self.objects.cqs.get(attr.recv_cq.0).ok()?.is_empty().then_some((qp, attr.context))
     }
 
     /// Reads ahead on a link, if it may have messages. True if something came.

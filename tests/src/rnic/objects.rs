@@ -70,6 +70,7 @@ pub fn misuse_is_refused<H: Harness>() {
         srq: None,
         max_send_wr: 1,
         max_recv_wr: 1,
+        context: 0,
     };
     no(w.rnics[0].create_qp(&attr).map(drop));
     w.rnics[0].dealloc_pd(x.pd).unwrap();

@@ -6,7 +6,7 @@ use exs::rnic::{Disconnect, DisconnectCause, HEAD, Passed, Rnic, SendWr, Taken, 
 use exs::sys::IoVec;
 
 use super::skip;
-use super::world::{Harness, Pair, World, param, pattern, send_wr};
+use super::world::{Harness, Pair, World, context_of, param, pattern, send_wr};
 
 /// A connected pair whose second end, on an SRQ, has just heard of the first, if the
 /// device has a short way.
@@ -53,7 +53,7 @@ fn pass<H: Harness>(w: &mut World<H>, p: Pair, payload: &[u8]) -> bool {
 fn take<H: Harness>(w: &mut World<H>, p: Pair, room: usize) -> Option<Vec<u8>> {
     let mut out = vec![0xEE; room];
     let taken = next(w, &mut out)?;
-    assert_eq!(taken.qp, p.b.qp);
+    assert_eq!((taken.qp, taken.context), (p.b.qp, context_of(p.b.rcq)));
     let copied = if taken.lent.is_some() { 0 } else { taken.len };
     assert!(out[copied..].iter().all(|b| *b == 0xEE), "it writes beyond the message");
     out.truncate(taken.len);

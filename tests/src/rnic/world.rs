@@ -115,6 +115,11 @@ pub struct Pair {
     pub b: End,
 }
 
+/// What [`World::end_in`] calls the queue pair that receives into this CQ.
+pub fn context_of(rcq: Cq) -> u32 {
+    1000 + rcq.0
+}
+
 impl<H: Harness> World<H> {
     /// A world of so many RNICs.
     pub fn new(rnics: usize) -> World<H> {
@@ -311,7 +316,9 @@ impl<H: Harness> World<H> {
         let scq = rnic.create_cq(1024).expect("create_cq");
         let rcq = rnic.create_cq(1024).expect("create_cq");
         let max_send_wr = rnic.caps().max_send_wr.min(DEPTH);
-        let attr = QpAttr { pd, send_cq: scq, recv_cq: rcq, srq, max_send_wr, max_recv_wr: DEPTH };
+        let (max_recv_wr, context) = (DEPTH, context_of(rcq));
+        let attr =
+            QpAttr { pd, send_cq: scq, recv_cq: rcq, srq, max_send_wr, max_recv_wr, context };
         let qp = rnic.create_qp(&attr).expect("create_qp");
         End { node, pd, scq, rcq, srq, qp }
     }

@@ -223,7 +223,7 @@ impl Engine {
         let opts = &self.socks[child.index as usize].opts;
         let (timeout, crc, no_delay) = (opts.connect_timeout, opts.crc, opts.no_delay);
         let d = &mut self.devices[device];
-        let qp = d.create_qp(place.domain)?;
+        let qp = d.create_qp(place.domain, child.index)?;
         let (ird, ord) = (d.rnic.caps().max_ird, d.rnic.caps().max_ord);
         let param =
             ConnParam { private_data: reply, ird, ord, timeout, crc, no_delay, bind: None };

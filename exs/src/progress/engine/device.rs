@@ -164,8 +164,8 @@ impl Device {
     }
 
     /// A queue pair for a connection, with slots for what its peer may send. The domain
-    /// is in use: somebody has entered it.
-    pub(super) fn create_qp(&mut self, id: u32) -> Result<Qp, RnicError> {
+    /// is in use: somebody has entered it. `sock` is the connection's socket.
+    pub(super) fn create_qp(&mut self, id: u32, sock: u32) -> Result<Qp, RnicError> {
         let cq = self.cq.ok_or(UNUSED)?;
         let (rnic, domain) = self.domain(id)?;
         let (pd, pools) = (domain.pd, domain.pools.as_mut().ok_or(UNUSED)?);
@@ -177,6 +177,7 @@ impl Device {
             srq: Some(pools.slots.srq()),
             max_send_wr: Device::send_depth(rnic.caps()),
             max_recv_wr: 0,
+            context: sock,
         };
         let qp = rnic.create_qp(&attr).inspect_err(|_| pools.slots.release(rnic.caps()))?;
         domain.users += 1;

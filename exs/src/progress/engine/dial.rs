@@ -187,7 +187,7 @@ impl Engine {
         let s = &self.socks[id.index as usize];
         let session = Session::initiator(s.session_config(d.rnic.caps()));
         let domain = d.enter(s.opts.trust_group.as_deref())?;
-        let made = d.create_qp(domain);
+        let made = d.create_qp(domain, id.index);
         // The queue pair, if there is one, holds the domain from here on.
         d.leave(domain);
         let (qp, place) = (made?, Place { device, domain });

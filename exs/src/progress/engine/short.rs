@@ -10,6 +10,7 @@ use super::{Engine, SockId};
 use crate::progress::event::{Bufs, EventKind, RawEvent};
 use crate::progress::moment::Moment;
 use crate::rnic::{Passed, Rnic, Taken};
+use crate::session::Came;
 use crate::time::Time;
 
 /// Sends of a burst that leave one by one; and how many of those after them leave together.
@@ -219,16 +220,21 @@ impl Engine {
     /// True if its socket has no receive for the next.
     #[inline]
     fn message_came(&mut self, device: usize, taken: &Taken, now: Time) -> bool {
-        let Some(&index) = self.by_qp.get(&(device, taken.qp)) else { return false };
-        let s = &mut self.socks[index as usize];
+        let index = taken.context;
+        let Some(s) = self.socks.get_mut(index as usize) else { return false };
+        debug_assert_eq!((s.place.device, s.qp), (device, Some(taken.qp)), "the socket's own");
         let Some(session) = s.session.as_mut() else { return false };
         s.burst.end();
         let mut port = self.devices[device].port(s.place.domain, taken.qp, now);
-        match &taken.lent {
-            Some(lent) => session.handle_message(now, &mut port, lent),
-            None => session.handle_bytes(now, &mut port, &self.message[..taken.len]),
-        }
+        let came = match &taken.lent {
+            Some(lent) => Came::Memory(lent),
+            None => Came::Copy(&self.message[..taken.len]),
+        };
+        let ended = session.handle_taken(now, &mut port, came);
         let sated = session.is_sated();
+        if let Some(done) = ended {
+            self.finish(done, now);
+        }
         self.look_after(index, now);
         sated
     }

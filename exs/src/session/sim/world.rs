@@ -5,7 +5,7 @@ mod acts;
 use std::time::Duration;
 
 use crate::rnic::{DisconnectCause, WcStatus};
-use crate::session::{Counters, Link, RecvOpts, Session};
+use crate::session::{Came, Counters, Link, RecvOpts, Session};
 use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
@@ -175,7 +175,10 @@ impl World {
             Arrival::Message(slot) if self.rng.one_in(2) => {
                 let mut bytes = vec![0; slot.len()];
                 slot.read_at(0, &mut bytes);
-                self.with(side, |s, end| s.handle_bytes(now, end, &bytes));
+                self.with(side, |s, end| {
+                    let ended = s.handle_taken(now, end, Came::Copy(&bytes));
+                    s.done.extend(ended);
+                });
                 self.net.sides[side].slots += 1;
             }
             Arrival::Message(slot) => {

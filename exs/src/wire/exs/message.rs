@@ -241,13 +241,11 @@ impl Message {
         let kind = self.kind();
         let raw = self.to_raw();
         let end = kind.header_len();
-        out[0] = kind as u8;
-        out[1] = raw.flags;
-        out[2..4].copy_from_slice(&pb.credits.to_be_bytes());
-        out[4..8].copy_from_slice(&pb.freed.to_be_bytes());
-        out[8..12].copy_from_slice(&raw.len.to_be_bytes());
-        out[12..16].copy_from_slice(&raw.aux.to_be_bytes());
-        for (at, word) in [(16, raw.w16), (24, raw.w24), (32, raw.w32)] {
+        // Whole words: who reads them soon waits until smaller stores have come together.
+        let [kind, flags, credits] = [kind as u64, raw.flags.into(), pb.credits.into()];
+        let w0 = kind << 56 | flags << 48 | credits << 32 | u64::from(pb.freed);
+        let w8 = u64::from(raw.len) << 32 | u64::from(raw.aux);
+        for (at, word) in [(0, w0), (8, w8), (16, raw.w16), (24, raw.w24), (32, raw.w32)] {
             if at + 8 <= end {
                 out[at..at + 8].copy_from_slice(&word.to_be_bytes());
             }
