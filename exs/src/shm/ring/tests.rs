@@ -16,6 +16,22 @@ fn bytes_go_around_the_end() {
 }
 
 #[test]
+fn a_head_fills_its_line_up_to_the_word_in_which_it_ends() {
+    let (a, b) = Mem::both([5, 6]);
+    let (mut header, mut line) = ([0xAB; HEADER], [0; 56]);
+    header[20..].fill(0);
+    for pos in [LINE, 3 * RING - LINE] {
+        a.put(Area::Ring, pos + 8, &IoVec::new(&[0xEE; 56]));
+        a.put_head(pos, 0x0102_0304_0506_0708, &header, 20);
+        b.get(Area::Ring, pos + 8, &IoVecMut::new(&mut line));
+        let (word, rest) = line.split_at(8);
+        assert_eq!(word, 0x0102_0304_0506_0708_u64.to_ne_bytes());
+        assert_eq!((&rest[..24], &rest[24..]), (&header[..24], &[0xEE; 24][..]));
+        assert!(!b.arrived(pos), "the tag is for hand_over");
+    }
+}
+
+#[test]
 fn a_tag_is_of_one_lap_and_one_direction() {
     let (a, b) = Mem::both([40, 1 << 60]);
     for pos in [0, LINE, RING - LINE] {
@@ -98,7 +114,13 @@ fn a_hand_over_between_threads_loses_nothing() {
             while pos + 2 * LINE - a.theirs(Word::Consumed) > RING {
                 std::thread::yield_now();
             }
-            a.put(Area::Ring, pos + 8, &IoVec::new(&[n.to_ne_bytes(); 14].concat()));
+            let words = [n.to_ne_bytes(); 14].concat();
+            if n.is_multiple_of(2) {
+                a.put(Area::Ring, pos + 8, &IoVec::new(&words));
+            } else {
+                a.put_head(pos, n, words.first_chunk().unwrap(), HEADER);
+                a.put(Area::Ring, pos + LINE, &IoVec::new(&words[..7 * 8]));
+            }
             a.hand_over(pos);
             if a.wants_bell(1) {
                 bell.send(()).unwrap();
