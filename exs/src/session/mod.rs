@@ -64,8 +64,8 @@ mod timers;
 mod tx;
 mod types;
 
-pub use rx::Came;
 pub use error::{OpError, Refusal, SessionError, Violation};
+pub use rx::Came;
 pub use types::{Announce, Buf, Counters, Done, IoVec, Port, RecvOpts, SessionConfig, Source};
 
 use std::collections::VecDeque;

@@ -221,8 +221,10 @@ impl Engine {
     #[inline]
     fn message_came(&mut self, device: usize, taken: &Taken, now: Time) -> bool {
         let index = taken.context;
-        let Some(s) = self.socks.get_mut(index as usize) else { return false };
-        debug_assert_eq!((s.place.device, s.qp), (device, Some(taken.qp)), "the socket's own");
+        let owner = self.socks.get_mut(index as usize);
+        // The queue pair goes before its socket does; another's data must not come here.
+        let owner = owner.filter(|s| s.qp == Some(taken.qp) && s.place.device == device);
+        let Some(s) = owner else { return false };
         let Some(session) = s.session.as_mut() else { return false };
         s.burst.end();
         let mut port = self.devices[device].port(s.place.domain, taken.qp, now);
