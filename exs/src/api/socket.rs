@@ -375,6 +375,7 @@ impl Socket {
     }
 }
 
+#[cold]
 fn not_connected(call: &'static str) -> Error {
     Error::State { call, need: "is connected", is: "is not connected", errno: libc::ENOTCONN }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{EventQueue, Export, RemoteBuffer, Rights, Socket, Token};
 use crate::mem::{Access, Buffer};
 use crate::progress::{Bufs, Error, FileSend, Part, RecvFlags};
+use crate::sys::cold_path;
 
 /// A post that was refused: why, and the memory that was to be moved.
 ///
@@ -31,12 +32,14 @@ pub struct Refused<T: std::fmt::Debug = Buffer> {
 }
 
 impl<T: std::fmt::Debug> From<Refused<T>> for Error {
+    #[cold]
     fn from(r: Refused<T>) -> Error {
         r.error
     }
 }
 
 impl<T: std::fmt::Debug> From<Refused<T>> for std::io::Error {
+    #[cold]
     fn from(r: Refused<T>) -> std::io::Error {
         r.error.into()
     }
@@ -103,9 +106,11 @@ impl Socket {
         f: impl FnOnce(Buffer) -> Result<(), (Error, Bufs)>,
     ) -> Result<(), Refused> {
         if let Err(error) = queue.core().reserve() {
+            cold_path();
             return Err(Refused { error, buffer });
         }
         f(buffer).map_err(|(error, bufs)| {
+            cold_path();
             queue.core().unreserve();
             Refused { error, buffer: one(bufs) }
         })

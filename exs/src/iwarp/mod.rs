@@ -255,6 +255,7 @@ impl Engine {
         Qp(self.cfg.qp)
     }
 
+    #[cold]
     fn wrong_state(&self, need: &'static str) -> RnicError {
         RnicError::State { qp: self.cfg.qp, state: self.state.qp(), need }
     }

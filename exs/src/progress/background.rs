@@ -29,10 +29,8 @@ impl Context {
         // background thread.)
         if !queue.has_fd()
             && (self.keeps.load(Ordering::Relaxed) || !queue.is_empty() && away())
-            && let Some(mut reactor) = self.lead.try_lead(false)
         {
-            self.visit(&mut reactor);
-            self.lead.leave(reactor, None, false);
+            self.visit(lazy);
         } else if lazy {
             self.turn(None, false, None);
         }
@@ -40,9 +38,21 @@ impl Context {
 
     /// Leads for some turns. As no other thread does meanwhile, the kernel is asked for news, and
     /// memory is looked at, if that was not done of late. (Connections that are served with
-    /// each doorbell can keep a program from ever waiting: others would not be heard.)
+    /// each doorbell can keep a program from ever waiting: others would not be heard.) If
+    /// another leads, the doorbells for `lazy` work are rung all the same.
     #[inline(never)]
-    fn visit(&self, reactor: &mut Reactor) {
+    fn visit(&self, lazy: bool) {
+        let Some(mut reactor) = self.lead.try_lead(false) else {
+            if lazy {
+                self.turn(None, false, None);
+            }
+            return;
+        };
+        self.take_turns(&mut reactor);
+        self.lead.leave(reactor, None, false);
+    }
+
+    fn take_turns(&self, reactor: &mut Reactor) {
         let now = self.now();
         let due = self.led_ago(now) > LEAD_EVERY;
         if due {

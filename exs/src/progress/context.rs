@@ -2,26 +2,18 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
-use std::time::Duration;
 
 use super::devices::Devices;
 use super::engine::{Engine, KERNEL_TOKENS, Released, TOKENS_PER_DEVICE, Verbs};
 use super::event::RawEvent;
 use super::lead::{Lead, Leader, Reactor};
 use super::moment::Moment;
-use super::queue::{QueueCore, Waiter, Want, waiter};
+use super::queue::{QueueCore, Waiter};
 use super::options::check_environment;
-use super::spin::{SPINS_PER_POLL, VAIN_SPINS};
 use super::Error;
 use crate::plain::Plain;
-use crate::sys::{Clock, HeldSignals, cycles};
+use crate::sys::{Clock, HeldSignals, cold_path};
 use crate::time::Time;
-
-/// A sleep so short (ns) makes an adaptive queue try again: two threads that wake
-/// each other take about so long, and would not if they spun.
-const SHORT_SLEEP: u128 = 150_000;
-/// Never sleep longer than this in the reactor: mio takes milliseconds.
-const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
 /// A weak reference to a context, as the engine inside of it keeps one.
 pub(super) type Weak = std::sync::Weak<Context>;
@@ -34,54 +26,6 @@ pub(super) struct Turn {
     pub(super) served_others: bool,
 }
 
-/// How a thread's lead ended.
-pub(super) enum Led {
-    /// Its events are there.
-    Done,
-    /// Its time is up.
-    TimedOut,
-    /// The traffic is other threads'.
-    StepAside,
-}
-
-/// What a wait came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waited {
-    /// The time is up.
-    InVain,
-    /// The events are in the queue.
-    There,
-    /// So many were handed over: they never were in the queue.
-    Got(usize),
-}
-
-impl Waited {
-    fn of(there: bool) -> Waited {
-        if there { Waited::There } else { Waited::InVain }
-    }
-}
-
-/// What a thread waits for.
-#[derive(Clone, Copy)]
-pub(super) struct Goal<'a> {
-    pub(super) queue: &'a QueueCore,
-    pub(super) waiter: &'a Arc<Waiter>,
-    /// Events that are to be there.
-    pub(super) min: usize,
-    pub(super) deadline: Option<Time>,
-    /// Signals to be let in while it sleeps.
-    pub(super) held: Option<&'a HeldSignals>,
-}
-
-impl Goal<'_> {
-    fn reached(&self) -> bool {
-        self.queue.len() >= self.min
-    }
-}
-
-/// Turns for others, and none for itself, after which a leader steps aside.
-const FOREIGN_TURNS: u32 = 2;
-
 /// Everything of EXS in a process: devices, sockets, operations, and the thread
 /// that moves them when no other does.
 pub struct Context {
@@ -93,7 +37,7 @@ pub struct Context {
     pub(super) lead: Lead,
     pub(super) released: Arc<Released>,
     /// Deadline (ns) with which the leader sleeps; `u64::MAX` while it does not.
-    asleep_until: AtomicU64,
+    pub(super) asleep_until: AtomicU64,
     /// Posted work waits for a doorbell.
     pub(super) lazy: AtomicBool,
     /// Sends of kernel sockets are kept, would be if the background thread did not lead, or
@@ -102,7 +46,7 @@ pub struct Context {
     /// Kernel sockets wait for what only the reactor can tell.
     pub(super) watches_kernel: AtomicBool,
     /// Times that a thread slept in the reactor.
-    sleeps: AtomicU64,
+    pub(super) sleeps: AtomicU64,
     /// When an application thread led last (ns), and how often threads have found their
     /// events since without leading.
     pub(super) last_led: AtomicU64,
@@ -209,6 +153,21 @@ impl Context {
         matches!(self.engine.try_lock(), Err(TryLockError::WouldBlock))
     }
 
+    /// Waits for a thread that has the engine. One that only looks around lets go of it when it
+    /// hears of this.
+    #[cold]
+    fn lock_behind<'a>(&'a self, why: TryLockError<MutexGuard<'a, Engine>>) -> MutexGuard<'a, Engine> {
+        match why {
+            TryLockError::Poisoned(p) => p.into_inner(),
+            TryLockError::WouldBlock => {
+                self.posters.fetch_add(1, Ordering::Relaxed);
+                let engine = self.lock();
+                self.posters.fetch_sub(1, Ordering::Relaxed);
+                engine
+            }
+        }
+    }
+
     /// Runs a call of the API on the engine and looks after what it set going.
     pub(crate) fn call<T>(&self, f: impl FnOnce(&mut Engine, Time) -> T) -> T {
         self.call_at(|engine, moment| f(engine, moment.now()))
@@ -219,13 +178,7 @@ impl Context {
     pub(crate) fn call_at<T>(&self, f: impl FnOnce(&mut Engine, &Moment<'_>) -> T) -> T {
         let mut engine = match self.engine.try_lock() {
             Ok(engine) => engine,
-            Err(TryLockError::Poisoned(p)) => p.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                self.posters.fetch_add(1, Ordering::Relaxed);
-                let engine = self.lock();
-                self.posters.fetch_sub(1, Ordering::Relaxed);
-                engine
-            }
+            Err(why) => self.lock_behind(why),
         };
         // Work may wait for a doorbell if this thread, or the background thread after a
         // tick, is the next to lead: each rings it first of all.
@@ -234,6 +187,7 @@ impl Context {
         let moment = Moment::new(&self.clock);
         let result = f(&mut engine, &moment);
         if !engine.has_passed() {
+            cold_path();
             engine.settle(moment.now(), lazy);
             engine.end_call();
         }
@@ -300,40 +254,6 @@ impl Context {
         Turn { more, served_others }
     }
 
-    /// Waits until `queue` has the events that the caller wants, or the time is up.
-    ///
-    /// # Errors
-    /// [`Error::Interrupted`] if a signal handler ran: seen for sure if `exact`, which
-    /// costs two system calls more; else only if it ran while the thread slept.
-    pub(crate) fn wait<E: From<RawEvent>>(
-        &self,
-        queue: &QueueCore,
-        want: &mut Want<'_, E>,
-        timeout: Option<Duration>,
-        exact: bool,
-    ) -> Result<Waited, Error> {
-        let min = want.min;
-        if timeout == Some(Duration::ZERO) {
-            return self.glance(queue, min).map(Waited::of);
-        }
-        // What a thread that spins mostly finds comes while it has not yet begun to lead.
-        if !exact
-            && let waited = self.first_peek(queue, min, timeout, Some(want))
-            && waited != Waited::InVain
-        {
-            return Ok(waited);
-        }
-        let waiter = waiter()?;
-        waiter.min.store(min, Ordering::SeqCst);
-        queue.enlist(&waiter);
-        let deadline = timeout.map(|t| self.now() + t);
-        let held = exact.then(HeldSignals::new);
-        let goal = Goal { queue, waiter: &waiter, min, deadline, held: held.as_ref() };
-        let result = self.wait_enlisted(&goal);
-        queue.delist(&waiter);
-        result.map(Waited::of)
-    }
-
     /// Puts an event that no engine made into a queue, in the place booked for it.
     pub(crate) fn deliver(&self, queue: &QueueCore, event: RawEvent) {
         let mut wake = Vec::new();
@@ -341,142 +261,6 @@ impl Context {
         for w in &wake {
             self.lead.wake_waiter(w);
         }
-    }
-
-    /// Looks without waiting.
-    #[inline(never)]
-    fn glance(&self, queue: &QueueCore, min: usize) -> Result<bool, Error> {
-        if let Some(mut reactor) = self.lead.try_lead(queue.has_fd()) {
-            let polled = reactor.poll(Some(Duration::ZERO));
-            self.turn(Some(&mut reactor), true, None);
-            self.lead.leave(reactor, None, false);
-            polled.or_else(|e| {
-                if e.kind() == std::io::ErrorKind::Interrupted { Ok(()) } else { Err(e) }
-            })
-            .map_err(|e| Error::os("epoll_wait", &e))?;
-        }
-        Ok(queue.len() >= min)
-    }
-
-    #[inline(never)]
-    fn wait_enlisted(&self, goal: &Goal<'_>) -> Result<bool, Error> {
-        let Goal { queue, waiter, min, deadline, held } = *goal;
-        let mut aside = false;
-        loop {
-            if queue.len() >= min {
-                return Ok(true);
-            }
-            let left = deadline.map(|d| d.since(self.now()));
-            if left == Some(Duration::ZERO) {
-                return Ok(false);
-            }
-            if !aside && let Some(mut reactor) = self.lead.lead_or_follow(waiter) {
-                let led = self.lead_until(goal, &mut reactor);
-                let for_good = matches!(led, Ok(Led::StepAside));
-                self.lead.leave(reactor, Some(waiter), for_good);
-                self.last_led.store(self.now().as_nanos(), Ordering::Relaxed);
-                match led? {
-                    Led::Done => return Ok(true),
-                    Led::TimedOut => return Ok(false),
-                    Led::StepAside => aside = true,
-                }
-                continue;
-            }
-            let there = queue.len() >= min;
-            let slept = if there { Ok(true) } else { waiter.fd.wait_letting_in(left, held) };
-            waiter.fd.drain();
-            self.lead.unfollow(waiter);
-            slept.map_err(|e| io_error("ppoll", &e))?;
-        }
-    }
-
-    /// Leads until the queue has its events, or the traffic is seen to be others'.
-    fn lead_until(&self, goal: &Goal<'_>, reactor: &mut Reactor) -> Result<Led, Error> {
-        let mut foreign = 0;
-        if reactor.unseen.saturating_add(self.skims.load(Ordering::Relaxed)) >= SPINS_PER_POLL {
-            reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
-        }
-        loop {
-            // Who is going to spin looks everywhere at once, unless something is known.
-            let (spins, start) = (reactor.ready.is_empty() && self.budget(goal.queue).is_some(), cycles());
-            let turn = self.turn(Some(reactor), spins, Some(goal.waiter));
-            foreign += u32::from(turn.served_others);
-            if let Some(led) = self.led(goal, foreign) {
-                return Ok(led);
-            }
-            if turn.more {
-                reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
-                if goal.held.is_some_and(HeldSignals::pending) {
-                    return Err(Error::Interrupted);
-                }
-                continue;
-            }
-            let took = cycles().saturating_sub(start);
-            match self.spin_for(goal, reactor, &mut foreign, took)? {
-                Some(led) => return Ok(led),
-                None => self.sleep(goal, reactor)?,
-            }
-        }
-    }
-
-    /// Whether, and how, a lead is over.
-    pub(super) fn led(&self, goal: &Goal<'_>, foreign: u32) -> Option<Led> {
-        if goal.reached() {
-            Some(Led::Done)
-        } else if goal.deadline.is_some_and(|d| d <= self.now()) {
-            Some(Led::TimedOut)
-        } else if foreign >= FOREIGN_TURNS {
-            Some(Led::StepAside)
-        } else {
-            None
-        }
-    }
-
-    /// Sleeps in the reactor.
-    fn sleep(&self, goal: &Goal<'_>, reactor: &mut Reactor) -> Result<(), Error> {
-        debug_assert!(goal.waiter.leading.load(Ordering::SeqCst), "a leader sleeps here");
-        let begun = self.now();
-        let slept = self.sleep_until(goal.deadline, goal.held, reactor, || goal.reached());
-        let took = self.now().since(begun).as_nanos();
-        if took < SHORT_SLEEP {
-            goal.queue.vain_spins.fetch_min(VAIN_SPINS - 2, Ordering::Relaxed);
-        }
-        slept.map_err(|e| io_error("epoll_wait", &e))
-    }
-
-    /// Sleeps until something is ready, the engine's next deadline, or `deadline`;
-    /// not at all if `done` once the sleep is announced (so that nobody who wakes
-    /// sleepers can miss this one).
-    pub(super) fn sleep_until(
-        &self,
-        deadline: Option<Time>,
-        held: Option<&HeldSignals>,
-        reactor: &mut Reactor,
-        done: impl Fn() -> bool,
-    ) -> std::io::Result<()> {
-        let mut engine = self.lock();
-        let now = self.now();
-        let found = engine.prepare_sleep();
-        let next = match (engine.next_deadline(), deadline) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        let busy = found || engine.wants_run() || engine.has_lazy().0;
-        // Under the lock: who changes the deadline later sees this one.
-        let until = next.map_or(u64::MAX - 1, |t| t.as_nanos().min(u64::MAX - 1));
-        self.asleep_until.store(until, Ordering::SeqCst);
-        drop(engine);
-        let timeout = if busy || !reactor.ready.is_empty() || done() {
-            Duration::ZERO
-        } else {
-            next.map_or(SLEEP_MAX, |t| t.since(now).min(SLEEP_MAX))
-        };
-        if !timeout.is_zero() {
-            self.sleeps.fetch_add(1, Ordering::Relaxed);
-        }
-        let slept = reactor.poll_letting_in(timeout, held);
-        self.asleep_until.store(u64::MAX, Ordering::SeqCst);
-        slept
     }
 
     /// System calls of the data path, of the process.
@@ -487,13 +271,5 @@ impl Context {
     /// Times that a thread slept in the reactor.
     pub fn sleeps(&self) -> u64 {
         self.sleeps.load(Ordering::Relaxed)
-    }
-}
-
-pub(super) fn io_error(call: &'static str, e: &std::io::Error) -> Error {
-    if e.kind() == std::io::ErrorKind::Interrupted {
-        Error::Interrupted
-    } else {
-        Error::os(call, e)
     }
 }

@@ -109,10 +109,12 @@ pub enum Error {
 }
 
 impl Error {
+    #[cold]
     pub(crate) fn os(call: &'static str, e: &io::Error) -> Error {
         Error::Os { call, errno: e.raw_os_error().unwrap_or(libc::EIO) }
     }
 
+    #[cold]
     pub(crate) fn invalid(why: impl Into<String>) -> Error {
         Error::Invalid(why.into())
     }

@@ -22,7 +22,8 @@
 //!
 //! Shape: [`Context`] (lock, reactor, background thread) owns the `Engine`
 //! (devices, sockets, operations, timers); `lead` is the hand-over of the lead;
-//! `queue` is the event queue that both sides meet at.
+//! `queue` is the event queue that both sides meet at, `wait` and `spin` how a thread waits
+//! there.
 
 mod background;
 mod context;
@@ -38,9 +39,10 @@ mod queue;
 mod spin;
 mod report;
 mod route;
+mod wait;
 
 pub use context::Context;
-pub(crate) use context::Waited;
+pub(crate) use wait::Waited;
 pub use handle::SocketHandle;
 pub use engine::{FileSend, Part, RecvFlags, Remote, SockId};
 pub(crate) use engine::Ticket;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::event::RawEvent;
 use super::{Error, QueueOptions, WaitPolicy};
-use crate::sys::EventFd;
+use crate::sys::{EventFd, cold_path};
 
 /// A thread that waits in `dequeue`.
 #[derive(Debug)]
@@ -34,6 +34,7 @@ pub(crate) fn prepare_to_wait() -> Result<(), Error> {
 }
 
 /// The calling thread's waiter, made once.
+#[inline(never)]
 pub(super) fn waiter() -> Result<Arc<Waiter>, Error> {
     thread_local! {
         static WAITER: OnceLock<Arc<Waiter>> = const { OnceLock::new() };
@@ -167,6 +168,7 @@ impl QueueCore {
             if booked.wrapping_sub(freed) >= limit {
                 // Unless places came free, and were booked, between the two looks.
                 if self.freed() == freed {
+                    cold_path();
                     return Err(Error::WouldBlock { what: "event queue", limit });
                 }
                 continue;
@@ -257,6 +259,17 @@ impl QueueCore {
             self.handed.store(handed.wrapping_add(n), Ordering::Release);
             return before + n;
         }
+        self.exchange_here(caught, want, wake)
+    }
+
+    /// The same by way of the queue.
+    #[inline(never)]
+    fn exchange_here<E: From<RawEvent>>(
+        &self,
+        caught: &mut Vec<RawEvent>,
+        want: &mut Want<'_, E>,
+        wake: &mut Vec<Arc<Waiter>>,
+    ) -> usize {
         let mut inner = self.lock();
         for event in caught.drain(..) {
             self.add(&mut inner, event, wake);

@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::context::{Context, Goal, Led, Waited, io_error};
+use super::context::Context;
 use super::event::RawEvent;
 use super::lead::Reactor;
 use super::queue::{QueueCore, Waiter, Want};
+use super::wait::{Goal, Led, Waited, io_error};
 use super::{Error, WaitPolicy};
 use crate::sys::{HeldSignals, cycles, yield_now};
 use crate::time::Time;
@@ -285,6 +286,8 @@ impl Context {
             if found != Some(false) || self.posters.load(Ordering::Relaxed) > 0 {
                 break;
             }
+            // The peer may run on the other thread of this core.
+            std::hint::spin_loop();
             found = engine.peek();
         }
         let mut called = 0;

@@ -218,6 +218,7 @@ pub fn kernel_text(errno: i32) -> String {
 
 impl RnicError {
     /// An [`RnicError::Os`] from an `io::Error`.
+    #[cold]
     pub fn os(call: &'static str, e: &std::io::Error) -> RnicError {
         RnicError::Os { call, errno: e.raw_os_error().unwrap_or(libc::EIO) }
     }

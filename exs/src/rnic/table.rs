@@ -61,6 +61,7 @@ impl<T> Table<T> {
         Ok(slot.generation << INDEX_BITS | index)
     }
 
+    #[cold]
     fn no_such(&self, id: u32) -> RnicError {
         RnicError::NoSuch { what: self.what, id }
     }

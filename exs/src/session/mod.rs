@@ -215,6 +215,7 @@ impl Session {
     }
 
     /// What the private data of a rejection say.
+    #[cold]
     pub fn refusal(private_data: &[u8]) -> SessionError {
         match WireRefusal::parse(private_data) {
             Some(why) => SessionError::Refused(why),

@@ -146,6 +146,7 @@ impl Session {
     /// But freed ring bytes stay behind ADVERTs that wait (for credits, say): the last of these
     /// takes them. A sender that has room in the ring and no ADVERT goes on by the ring, and
     /// the ADVERTs find it gone: with few credits a busy stream would never turn direct.
+    #[inline(always)]
     pub(super) fn header(&mut self, message: Message, head: &mut [u8; MAX_HEADER]) -> usize {
         let mut freed = 0;
         if !self.out.has_adverts() {

@@ -139,6 +139,7 @@ impl Session {
         self.proto.as_ref().is_some_and(Proto::at_eof)
     }
 
+    #[inline(always)]
     fn queue_recv(&mut self, recv: Recv, advertise: bool, peek: bool) {
         let (len, waitall) = (recv.len, recv.waitall);
         let id = self.recvs.insert(recv);

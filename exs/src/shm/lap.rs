@@ -136,6 +136,7 @@ impl Tx {
 impl Link {
     /// True if there is room for a record of so many bytes, where the next one goes. (A peer
     /// that says nonsense of how far it is, is for `look` to deal with.)
+    #[inline(always)]
     pub(super) fn make_room(&mut self, len: u64) -> bool {
         match self.tx.room(len, &self.mem) {
             None => return false,

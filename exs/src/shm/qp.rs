@@ -86,6 +86,7 @@ impl ShmRnic {
         })
     }
 
+    #[cold]
     pub(super) fn wrong_state(&self, qp: Qp, need: &'static str) -> RnicError {
         let state = self.state_of(qp).unwrap_or(QpState::Error);
         RnicError::State { qp: qp.0, state, need }

@@ -160,7 +160,7 @@ impl Link {
         Ok(pass)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn head(&self) -> Result<Head, End> {
         Head::parse(&self.mem.head_at(self.rx.pos)).ok_or(NONSENSE)
     }

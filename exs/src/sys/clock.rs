@@ -104,6 +104,7 @@ impl Clock {
         (passed < TRUST).then(|| nanos + passed)
     }
 
+    #[cold]
     fn by_kernel(&self) -> u64 {
         let ticks = cycles();
         // 2^64 ns are 584 years.

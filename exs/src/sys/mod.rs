@@ -8,6 +8,7 @@
 mod eventfd;
 mod addr;
 mod cache;
+mod cold;
 mod clock;
 mod congestion;
 mod count;
@@ -31,6 +32,7 @@ mod uring;
 pub(crate) use addr::{RawAddr, from_raw};
 pub(crate) use cache::{Hint, hint};
 pub use clock::{Clock, cycles};
+pub(crate) use cold::cold_path;
 pub(crate) use count::{note_calls, system_calls, yield_now};
 pub use diag::listener_uid;
 pub use eventfd::EventFd;

@@ -279,6 +279,7 @@ impl VerbsRnic {
         Ok(self.qps.get(id.0)?.phase.state())
     }
 
+    #[cold]
     pub(super) fn wrong_state(&self, qp: Qp, need: &'static str) -> RnicError {
         let state = self.state_of(qp).unwrap_or(QpState::Error);
         RnicError::State { qp: qp.0, state, need }

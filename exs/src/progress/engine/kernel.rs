@@ -160,6 +160,7 @@ fn readiness(revents: i16) -> Readiness {
     }
 }
 
+#[cold]
 fn error(why: Failure, kind: EventKind) -> Error {
     match why {
         Failure::Cancelled => Error::Op(OpError::Cancelled),

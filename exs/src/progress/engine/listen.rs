@@ -250,6 +250,7 @@ impl Engine {
     }
 
     /// The error for what needs a device that is gone.
+    #[cold]
     pub(super) fn removed(&self, device: usize) -> Error {
         let why = format!("the RDMA device {} was removed", self.devices[device].name());
         Error::NoDevice { why }

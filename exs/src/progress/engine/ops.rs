@@ -115,6 +115,7 @@ pub(super) struct OpTable {
 }
 
 impl OpTable {
+    #[inline(always)]
     pub(super) fn insert(&mut self, op: Op) -> OpId {
         // Never 0, so no id is.
         self.generation = self.generation.wrapping_add(1).max(1);

@@ -16,6 +16,7 @@ use crate::progress::options::Options;
 use crate::progress::queue::QueueCore;
 use crate::rnic::FileRange;
 use crate::session::{OpError, RecvOpts, Source};
+use crate::sys::cold_path;
 use crate::time::Time;
 
 /// How a receive is to behave.
@@ -71,6 +72,7 @@ impl Engine {
 
     /// Notes the memory that was prepared for an operation, or gives buffers and
     /// memory back if the session refused it.
+    #[inline(always)]
     pub(super) fn conclude(
         &mut self,
         place: Place,
@@ -87,6 +89,7 @@ impl Engine {
                 Ok(())
             }
             Err(e) => {
+                cold_path();
                 let bufs = self.ops.remove(op).map_or(Bufs::None, |op| op.bufs);
                 self.unprepare(place, &temp, bounce);
                 Err((Error::Op(e), bufs))
@@ -101,11 +104,21 @@ impl Engine {
         bufs: Bufs,
         moment: &Moment<'_>,
     ) -> Result<(), (Error, Bufs)> {
-        let bufs = match self.send_now(id, ticket, bufs, moment) {
-            Ok(()) => return Ok(()),
-            Err(bufs) => bufs,
-        };
-        let now = moment.now();
+        match self.send_now(id, ticket, bufs, moment) {
+            Ok(()) => Ok(()),
+            Err(bufs) => self.send_later(id, ticket, bufs, moment.now()),
+        }
+    }
+
+    /// A send that takes the long way.
+    #[inline(never)]
+    fn send_later(
+        &mut self,
+        id: SockId,
+        ticket: &Ticket<'_>,
+        bufs: Bufs,
+        now: Time,
+    ) -> Result<(), (Error, Bufs)> {
         let place = match self.checked(id) {
             Ok(d) => d,
             Err(e) => return Err((e, bufs)),
@@ -133,11 +146,17 @@ impl Engine {
     ) -> Result<(), (Error, Bufs)> {
         let place = match self.checked(id) {
             Ok(d) => d,
-            Err(e) => return Err((e, bufs)),
+            Err(e) => {
+                cold_path();
+                return Err((e, bufs));
+            }
         };
         let p = match self.prepare(place, &bufs, true) {
             Ok(p) => p,
-            Err(e) => return Err((e, bufs)),
+            Err(e) => {
+                cold_path();
+                return Err((e, bufs));
+            }
         };
         let Prepared { iov, temp, bounce } = p;
         let op = self.book(id, ticket, EventKind::Recv, bufs);

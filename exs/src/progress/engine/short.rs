@@ -242,6 +242,7 @@ impl Engine {
     }
 
     /// A message has come for a socket: mostly that is all.
+    #[inline(always)]
     pub(super) fn look_after(&mut self, index: u32, now: Time) {
         let s = &self.socks[index as usize];
         if !s.polls.is_empty() || !s.session.as_ref().is_some_and(|s| s.is_settled()) {

@@ -39,6 +39,18 @@ pub(super) enum State {
 }
 
 impl State {
+    /// Why no operation may be posted to a socket that is not open, or has no session.
+    #[cold]
+    fn refuses(&self) -> OpError {
+        match self {
+            State::Open => OpError::PeerClosed,
+            State::Closed => OpError::Closed,
+            _ => OpError::NotConnected,
+        }
+    }
+}
+
+impl State {
     /// For error messages: "this socket ...".
     pub(super) fn describe(&self) -> &'static str {
         match self {
@@ -199,9 +211,7 @@ impl Sock {
     pub(super) fn open_session(&mut self) -> Result<&mut Session, OpError> {
         match (&self.state, &mut self.session) {
             (State::Open, Some(s)) => Ok(s),
-            (State::Open, None) => Err(OpError::PeerClosed),
-            (State::Closed, _) => Err(OpError::Closed),
-            _ => Err(OpError::NotConnected),
+            (state, _) => Err(state.refuses()),
         }
     }
 }

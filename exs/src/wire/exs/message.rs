@@ -337,6 +337,7 @@ impl Message {
         whole.then_some((Message::Data { direct, inline, len: data }, pb))
     }
 
+    #[inline(never)]
     pub(super) fn parse_any(bytes: &[u8], len: usize) -> Result<(Message, Piggyback, usize), MessageError> {
         let message_len = len;
         let truncated = |need| MessageError::Truncated { len: bytes.len(), need };
