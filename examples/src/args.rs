@@ -44,23 +44,18 @@ impl From<Kind> for exs::SocketType {
     }
 }
 
-/// Reads a size of 1 byte to `most`, with a unit: 64, 4k, 1m, 1g.
+/// Reads a size of 1 byte to `most`, with a unit, which is a power of two: 64, 4k, 1m, 1g,
+/// or written out as in 64KiB.
 ///
 /// # Errors
 /// What sizes there are.
 pub fn size(text: &str, most: usize) -> Result<usize, String> {
     let lower = text.to_ascii_lowercase();
-    let unit = match lower.chars().last() {
-        Some('k') => 10,
-        Some('m') => 20,
-        Some('g') => 30,
-        _ => 0,
-    };
-    let digits = if unit == 0 { &lower[..] } else { &lower[..lower.len() - 1] };
-    digits
-        .parse::<usize>()
-        .ok()
-        .and_then(|n| n.checked_mul(1 << unit))
+    let units = [("kib", 10), ("mib", 20), ("gib", 30), ("k", 10), ("m", 20), ("g", 30), ("", 0)];
+    units
+        .iter()
+        .find_map(|&(unit, shift)| Some((lower.strip_suffix(unit)?, shift)))
+        .and_then(|(digits, shift)| digits.parse::<usize>().ok()?.checked_mul(1 << shift))
         .filter(|n| (1..=most).contains(n))
         .ok_or_else(|| {
             format!("a size is a number from 1 to {}m, for example 64, 4k or 1m", most >> 20)
@@ -77,7 +72,21 @@ mod tests {
         assert_eq!(size("64"), Ok(64));
         assert_eq!(size("4K"), Ok(4096));
         assert_eq!(size("1m"), Ok(1 << 20));
-        for bad in ["0", "65m", "1g", "-1", "k", "", "99999999999999999999m", "1\u{b5}"] {
+        assert_eq!(size("64KiB"), Ok(64 << 10));
+        assert_eq!(size("2mib"), Ok(2 << 20));
+        for bad in [
+            "0",
+            "65m",
+            "1g",
+            "-1",
+            "k",
+            "",
+            "64ib",
+            "64kb",
+            "kib",
+            "99999999999999999999m",
+            "1\u{b5}",
+        ] {
             assert!(size(bad).unwrap_err().contains("from 1 to 64m"), "{bad}");
         }
         assert_eq!(super::size("1g", 1 << 30), Ok(1 << 30));

@@ -41,8 +41,9 @@
 //! # Where what is
 //! `state` the transition table; `startup` request and reply; `txq` WRs from
 //! posting to completion; `tx` FPDUs from WRs; `batch` the gathered write; `rx`
-//! framing; `place` what an FPDU may do and has done; `read` READs owed to the
-//! peer; `short` small messages without a WR; `term` error codes; `end` all ways to end.
+//! framing; `gap` how far to read ahead; `place` what an FPDU may do and has done; `read`
+//! READs owed to the peer; `short` small messages without a WR; `term` error codes; `end` all
+//! ways to end.
 //!
 //! # Where it is stricter or laxer than the RFCs
 //! Markers are refused. Payload is placed before its CRC is checked (RFC 5044
@@ -51,6 +52,7 @@
 
 mod batch;
 mod end;
+mod gap;
 mod place;
 mod read;
 mod rx;

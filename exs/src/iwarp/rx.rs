@@ -9,6 +9,7 @@
 //! two parts.
 
 use super::Engine;
+use super::gap::Gap;
 use super::types::{RxBuf, RxResult, RxSource};
 use crate::mem::{Key, KeyTable, Segment};
 use crate::wire::ddp::{self, Header};
@@ -84,6 +85,7 @@ pub(super) struct Rx {
     /// Bytes of the trailer that are here.
     tail: usize,
     pub(super) receive: Option<Receive>,
+    gap: Gap,
     /// MSNs awaited on the queues of SENDs and READ requests.
     pub(super) send_msn: u32,
     pub(super) read_msn: u32,
@@ -104,6 +106,7 @@ impl Default for Rx {
             trailer: [0; 7],
             tail: 0,
             receive: None,
+            gap: Gap::default(),
             send_msn: 1,
             read_msn: 1,
         }
@@ -193,13 +196,14 @@ impl Engine {
         }
     }
 
-    /// How many bytes of lookahead fetch the trailer of the FPDU under way and
-    /// the header after it without payload in between, which would have to be
-    /// copied; `usize::MAX` if no payload is awaited.
+    /// How many bytes of lookahead fetch what is behind the payload under way, up to the
+    /// next long one, of which nothing should have to be copied: the trailer and the next
+    /// header, and what else is likely to lie between (`gap`). `usize::MAX` if no payload is
+    /// awaited.
     pub fn rx_hint(&self) -> usize {
         match (self.rx.phase, &self.rx.target) {
             (Phase::Payload, Target::Memory(..) | Target::Sink | Target::Receive) => {
-                self.rx.trailer_len() + self.rx.have
+                self.rx.gap.behind(self.rx.trailer_len() + self.rx.have)
             }
             _ => usize::MAX,
         }
@@ -297,6 +301,7 @@ impl Engine {
 
     /// The header is accepted: payload of `len` bytes goes to `target`.
     pub(super) fn begin_payload(&mut self, target: Target, len: usize) {
+        self.rx.gap.begin(self.rx.have, len, self.rx.trailer_len());
         self.rx.target = target;
         (self.rx.len, self.rx.done) = (len, 0);
         self.rx.phase = Phase::Payload;

@@ -2,6 +2,7 @@
 //! thousands of seeded runs.
 
 mod files;
+mod gap;
 mod link;
 mod refuse;
 mod short;

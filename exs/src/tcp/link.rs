@@ -205,7 +205,7 @@ impl Link {
             (false, _) => 0,
             (true, BULK..) => {
                 self.look = LOOKAHEAD_MIN;
-                self.engine.rx_hint().min(LOOKAHEAD_MIN)
+                self.engine.rx_hint().min(lookahead.len())
             }
             (true, _) => self.look,
         };

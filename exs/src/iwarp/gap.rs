@@ -1,0 +1,146 @@
+//! How far to read behind a long payload.
+//!
+//! A long payload goes from the socket straight to its place. What lies between two of
+//! them - a trailer, headers, the short end of a message, the SEND that announces it - is
+//! read into the lookahead and copied. If the read that fetches the payload ends too early
+//! for it, it costs a system call of its own, or two; if it ends too late, the beginning of
+//! the next payload is copied as well. Messages of one length in a row make a pattern: a run
+//! of long FPDUs at once behind each other, then a gap. So the last run and the last gap
+//! tell where the next will be. A wrong guess costs one of the above, nothing else.
+
+/// Payloads from here on are long: shorter ones cost less to copy than to ask for.
+const LONG: usize = (8 << 10) + 1;
+
+/// Gaps longer than this are not read at once.
+const GAP_MAX: u32 = 16 << 10;
+
+/// What has come, and what is likely to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Gap {
+    /// Bytes since the last long payload.
+    since: u32,
+    /// Bytes of its trailer.
+    trailer: u32,
+    /// Long FPDUs with nothing between them, the last of which is under way or was.
+    run: u16,
+    /// A long payload is under way.
+    long: bool,
+    /// How many there were in the run before, and the bytes between that and this.
+    last_run: u16,
+    last: u32,
+}
+
+fn small(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+impl Gap {
+    /// An FPDU begins: the bytes of its header, its payload and its trailer.
+    pub(super) fn begin(&mut self, head: usize, payload: usize, trailer: usize) {
+        let at_once = self.since == self.trailer;
+        let between = self.since.saturating_add(small(head));
+        self.long = payload >= LONG;
+        if !self.long {
+            self.since = between.saturating_add(small(payload + trailer));
+            return;
+        }
+        if self.run > 0 && at_once {
+            self.run = self.run.saturating_add(1);
+        } else {
+            (self.last_run, self.last) = (self.run, between);
+            self.run = 1;
+        }
+        self.trailer = small(trailer);
+        self.since = self.trailer;
+    }
+
+    /// How far to read behind the payload under way, where trailer and header are `least`.
+    pub(super) fn behind(&self, least: usize) -> usize {
+        let ends = self.long && self.run == self.last_run && self.last <= GAP_MAX;
+        if ends { least.max(self.last as usize) } else { least }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: usize = 16;
+    const SEND: usize = 20;
+
+    /// Messages as WRITEs in pieces of up to 60 KiB, each with a SEND behind it: what is
+    /// guessed at each long piece, and what follows it in truth.
+    fn guesses(messages: &[usize], trailer: usize) -> Vec<(usize, usize)> {
+        let (mut gap, mut out, mut since) = (Gap::default(), Vec::new(), 0);
+        let mut fpdu = |head: usize, len: usize| {
+            if len >= LONG {
+                if let Some((_, truth)) = out.last_mut() {
+                    *truth = since + head;
+                }
+                since = trailer;
+            } else {
+                since += head + len + trailer;
+            }
+            gap.begin(head, len, trailer);
+            if len >= LONG {
+                out.push((gap.behind(trailer + HEAD), 0));
+            }
+        };
+        for &message in messages {
+            let mut left = message;
+            while left > 0 {
+                let piece = left.min(60 << 10);
+                fpdu(HEAD, piece);
+                left -= piece;
+            }
+            fpdu(SEND, 16);
+        }
+        out.pop();
+        out
+    }
+
+    #[test]
+    fn messages_of_one_length_are_foretold() {
+        for trailer in [0, 4] {
+            for len in [16 << 10, 60 << 10, 64 << 10, 256 << 10, 1 << 20] {
+                let long = guesses(&[len; 9], trailer);
+                let each = (long.len() + 1) / 9;
+                // The first message tells the length of the run, its end that of the gap.
+                for (guess, truth) in &long[each + 1..] {
+                    assert_eq!(guess, truth, "messages of {len} bytes, trailers of {trailer}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_changes_is_guessed_wrong_once_and_never_too_far() {
+        let mixed = [64 << 10, 64 << 10, 1 << 20, 9 << 10, 300 << 10, 300 << 10, 12 << 10];
+        for (guess, truth) in guesses(&mixed, 4) {
+            assert!(guess <= truth.max(GAP_MAX as usize), "{guess} for {truth}");
+            assert!(guess >= 4 + HEAD);
+        }
+        // Short messages between long ones, more than it pays to read with them.
+        let mut sparse = vec![20 << 10];
+        for _ in 0..4 {
+            sparse.extend([[4 << 10; 8].as_slice(), &[20 << 10]].concat());
+        }
+        for (guess, _) in guesses(&sparse, 0) {
+            assert_eq!(guess, HEAD);
+        }
+    }
+
+    #[test]
+    fn a_payload_that_is_not_long_asks_for_no_more_than_its_end() {
+        let mut gap = Gap::default();
+        for _ in 0..3 {
+            gap.begin(HEAD, LONG, 0);
+            assert_eq!(gap.behind(HEAD), if gap.last_run == 1 { HEAD * 2 + 100 } else { HEAD });
+            gap.begin(HEAD, 100, 0);
+            assert_eq!(gap.behind(HEAD), HEAD);
+        }
+        gap.since = u32::MAX;
+        gap.begin(HEAD, LONG, 4);
+        assert_eq!(gap.behind(HEAD), HEAD, "no overflow");
+    }
+}
