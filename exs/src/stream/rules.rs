@@ -22,6 +22,8 @@ pub(super) enum Rule {
     OldPhaseDropped,
     /// R3: a partly filled WAITALL ADVERT stays first.
     WaitallStays,
+    /// R10: a sender does not wait where the receiver may hold its ADVERTs back.
+    WaitEnds,
     /// R4: indirect data in an even phase takes back every ADVERT.
     Unadvertise,
     /// R7: a cancelled receive that is advertised waits for WITHDRAWN.

@@ -17,7 +17,7 @@ use crate::ids::{OpId, Outcome};
 
 use super::ring::RxRing;
 use super::rules::{Rule, Rules};
-use super::{Data, RecvPost, RxAction, StreamConfig, StreamViolation};
+use super::{Data, RecvPost, RxAction, StreamConfig, StreamViolation, VAIN_MAX};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Recv {
@@ -69,8 +69,10 @@ pub struct StreamRx {
     max_advert: u32,
     /// WITHDRAW is out, WITHDRAWN not yet in.
     withdrawing: bool,
-    /// The last ADVERTs were in vain: indirect data crossed them.
-    vain: bool,
+    /// Direct phases in a row whose ADVERTs were in vain: indirect data crossed them. From
+    /// so many on (fewer only in tests) ADVERTs are held back.
+    vain: u32,
+    vain_max: u32,
     fin: bool,
     /// The peer may write into the ring.
     granted: bool,
@@ -99,7 +101,8 @@ impl StreamRx {
             large_hidden: 0,
             max_advert: u32::MAX,
             withdrawing: false,
-            vain: false,
+            vain: 0,
+            vain_max: VAIN_MAX,
             fin: false,
             granted: false,
             stashed: false,
@@ -226,7 +229,7 @@ impl StreamRx {
     /// empty ring before it can give it back), advertises what was held back, and
     /// drops an empty ring that was made for inline data only.
     pub fn idle(&mut self) {
-        self.vain = false;
+        self.vain = 0;
         self.pump();
         self.ack_all = self.ring.freed() > 0;
         if self.stashed && !self.granted && self.ring.fill() == 0 {
@@ -317,12 +320,12 @@ impl StreamRx {
         }
     }
 
-    /// R1: after ADVERTs in vain the next ones, and ACKs, wait until the sender has
-    /// used up the ring. Then nothing can be on its way, and they cannot be in vain.
+    /// R1: after ADVERTs in vain, time and again, the next ones, and ACKs, wait until the
+    /// sender has used up the ring. Then nothing can be on its way, and they cannot be in vain.
     fn holding(&self) -> bool {
         let could = self.recvs.front().is_some_and(|r| r.post.advertise && !r.post.peek);
         let full = self.ring.is_used_up() && self.rules.hold(Rule::HoldEnds);
-        self.vain && could && !self.withdrawing && !self.fin && !full
+        self.vain >= self.vain_max && could && !self.withdrawing && !self.fin && !full
     }
 
     /// R6: enough is free that the sender should know, or it may be needed now.
@@ -348,6 +351,16 @@ impl StreamRx {
     /// Shows at most this many bytes in one ADVERT.
     pub(super) fn limit_adverts(&mut self, max: u32) {
         self.max_advert = max;
+    }
+
+    /// Holds ADVERTs back after so many phases in vain.
+    pub(super) fn limit_vain(&mut self, max: u32) {
+        self.vain_max = max;
+    }
+
+    /// ADVERTs are held back, for the checker.
+    pub(super) fn is_holding(&self) -> bool {
+        self.holding()
     }
 
     /// As if so many phases had gone by.

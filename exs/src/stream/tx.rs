@@ -156,6 +156,7 @@ impl StreamTx {
             return Ok(());
         }
         if is_later(self.phase, advert.phase) && self.rules.hold(Rule::OldPhaseDropped) {
+            self.note_vain(&advert);
             return Ok(());
         }
         if is_later(advert.phase, self.phase) {
@@ -170,6 +171,7 @@ impl StreamTx {
                 // match by accident.
                 if self.rules.hold(Rule::PhaseSpoiled) {
                     self.phase = advert.phase.wrapping_add(1);
+                    self.note_vain(&advert);
                     self.settle();
                 }
                 return Ok(());

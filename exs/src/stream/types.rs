@@ -6,6 +6,11 @@ use crate::ids::{OpId, Outcome};
 /// neither's memory grows without bound.
 pub const MAX_ADVERTS: usize = 64;
 
+/// Direct phases in a row that may be in vain before the receiver holds ADVERTs back (R1), and
+/// until which a sender waits for one that is not (R10). Both count the same phases, so neither
+/// waits for the other.
+pub const VAIN_MAX: u32 = 8;
+
 /// Even phases are direct, odd ones indirect.
 pub(super) const fn is_direct(phase: u32) -> bool {
     phase.is_multiple_of(2)

@@ -33,6 +33,11 @@ fn holding_back_for_ever() {
 }
 
 #[test]
+fn waiting_for_a_receiver_that_waits() {
+    must_fail(Rule::WaitEnds, "wait for each other", plan(3, 0, 2, &[2, 3], &[all(4)]));
+}
+
+#[test]
 fn taking_an_advert_whatever_its_position() {
     must_fail(Rule::SeqMatches, "which is not pending", plan(4, 0, 2, &[2, 2, 2], &[all(3), some(2)]));
 }

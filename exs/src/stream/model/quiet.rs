@@ -13,6 +13,15 @@ impl World {
             && !self.tx.is_waiting()
     }
 
+    /// A sender that waits for an ADVERT (R10) does not wait for a receiver that keeps its
+    /// ADVERTs until the sender goes on (R1), unless something is on its way.
+    pub(super) fn check_waits(&self) -> Result<(), Wrong> {
+        let under_way = !self.fwd.is_empty() || !self.back.is_empty();
+        let each_other = self.tx.is_waiting() && self.rx.is_holding();
+        ensure!(under_way || !each_other, "sender and receiver wait for each other");
+        Ok(())
+    }
+
     /// Checks a quiet world.
     pub(super) fn check_quiet(&self, plan: &Plan) -> Result<(), Wrong> {
         let ring = plan.cfg.ring;

@@ -1,7 +1,7 @@
 //! Long runs with larger numbers than a search can walk, by seed.
 
 use super::tests::plan;
-use super::{Event, Plan, Post, RecvState, SendState, World};
+use super::{Event, Plan, Post, RecvState, SendState, VAIN_MAX, World};
 
 /// SplitMix64.
 pub(super) struct Rng(pub(super) u64);
@@ -47,6 +47,7 @@ fn random_plan(rng: &mut Rng) -> Plan {
         // Phases wrap around in every other run.
         first_phase: [0, u32::MAX - 1][rng.below(2) as usize],
         max_advert: [7, u32::MAX][rng.below(2) as usize],
+        vain_max: [1, 2, VAIN_MAX][rng.below(3) as usize],
         ..plan(ring, inline, chunk, &sends, &recvs)
     }
 }
@@ -62,6 +63,7 @@ fn run(seed: u64) -> Result<usize, String> {
     let mut idle_side = 0;
     loop {
         world.events(&plan, &mut events);
+        world.check_waits().map_err(|why| format!("step {steps}: {why}"))?;
         if world.is_quiet() {
             world.check_quiet(&plan).map_err(|why| format!("step {steps}: {why}"))?;
         }

@@ -36,6 +36,10 @@ pub(super) fn search(plan: &Plan) -> Found {
     let mut found = Found { states: 1, transitions: 0, quiet: 0, wrong: None };
     let mut events = Vec::new();
     while let Some((world, id)) = frontier.pop_front() {
+        if let Err(why) = world.check_waits() {
+            found.wrong = Some((trace(&came, id, None), why));
+            return found;
+        }
         if world.is_quiet() {
             found.quiet += 1;
             if let Err(why) = world.check_quiet(plan) {

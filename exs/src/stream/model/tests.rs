@@ -18,18 +18,27 @@ pub(super) fn plan(ring: u32, inline: u32, chunk: u32, sends: &[u32], recvs: &[P
         shutdown: false,
         split_write: false,
         max_advert: u32::MAX,
+        vain_max: 1,
         first_phase: 0,
         broken: None,
     }
 }
 
-/// Walks all of `plan`; at least `floor` states, so that a plan that has become
-/// trivial is noticed.
+/// Walks all of `plan`, where ADVERTs are held back after one phase in vain, and after two;
+/// at least `floor` states each time, so that a plan that has become trivial is noticed.
 fn check(name: &str, floor: usize, plan: &Plan) {
+    for vain_max in [1, 2] {
+        let plan = Plan { vain_max, ..plan.clone() };
+        walk(name, floor, &plan);
+    }
+}
+
+fn walk(name: &str, floor: usize, plan: &Plan) {
     let start = Instant::now();
     let found = search(plan);
     println!(
-        "{name}: {} states ({} of them quiet), {} transitions, {:.1?}",
+        "{name}, {} in vain: {} states ({} of them quiet), {} transitions, {:.1?}",
+        plan.vain_max,
         found.states,
         found.quiet,
         found.transitions,

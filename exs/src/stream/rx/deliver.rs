@@ -25,6 +25,7 @@ impl StreamRx {
         if len > room {
             return Err(StreamViolation::DirectOverrun { len, room: room.into() });
         }
+        self.vain = 0;
         let recv = &mut self.recvs[0];
         let (op, op_off) = (recv.post.op, recv.filled);
         recv.filled += u64::from(len);
@@ -62,7 +63,7 @@ impl StreamRx {
             return Err(StreamViolation::Unexpected("DATA in a ring that was not granted"));
         }
         if is_direct(self.phase) {
-            self.vain = self.shown > 0;
+            self.vain = if self.shown > 0 { (self.vain + 1).min(self.vain_max) } else { 0 };
             if self.rules.hold(Rule::Unadvertise) {
                 self.unadvertise();
             }
@@ -117,7 +118,7 @@ impl StreamRx {
         recv.filled += u64::from(len);
         let ends = recv.left() == 0 || !recv.post.waitall;
         if is_direct(self.phase) {
-            self.vain = false;
+            self.vain = 0;
             self.phase = self.phase.wrapping_add(1);
         }
         self.seq += u64::from(len);

@@ -159,6 +159,7 @@ fn abort_closes_windows() {
 #[test]
 fn after_adverts_in_vain_the_ring_is_used_up_first() {
     let mut rx = StreamRx::new(CFG);
+    rx.limit_vain(1);
     rx.post_recv(RecvPost { advertise: true, waitall: true, ..recv(1, 200) });
     assert!(matches!(all(&mut rx)[..], [RxAction::Advertise { .. }]));
     // Indirect data cross it, and more may be on its way: neither ADVERT nor ACK.
@@ -187,8 +188,36 @@ fn after_adverts_in_vain_the_ring_is_used_up_first() {
 }
 
 #[test]
+fn adverts_are_held_back_only_when_one_phase_after_the_other_was_in_vain() {
+    let mut rx = StreamRx::new(CFG);
+    let advertised =
+        |rx: &mut StreamRx| all(rx).iter().any(|a| matches!(a, RxAction::Advertise { .. }));
+    let whole = RecvPost { advertise: true, waitall: true, ..recv(1, 200) };
+    rx.post_recv(whole);
+    // Each of these crosses an ADVERT; the ring has room for more.
+    for n in 1..=VAIN_MAX {
+        assert!(advertised(&mut rx), "{n} in vain");
+        rx.handle_data(inline(5)).expect("fits");
+    }
+    assert!(!advertised(&mut rx) && rx.is_holding());
+    let mut rx = StreamRx::new(CFG);
+    rx.post_recv(whole);
+    for _ in 0..4 * VAIN_MAX {
+        assert!(advertised(&mut rx));
+        rx.handle_data(inline(1)).expect("fits");
+        assert!(advertised(&mut rx));
+        // One that is used ends the series.
+        let direct = Data { direct: true, inline: true, len: 1 };
+        rx.handle_data(direct).expect("fits");
+        rx.handle_data(inline(1)).expect("fits");
+        rx.take_freed();
+    }
+}
+
+#[test]
 fn an_ack_that_is_held_back_after_it_was_polled_comes_again() {
     let mut rx = StreamRx::new(CFG);
+    rx.limit_vain(1);
     rx.post_recv(recv(1, 30));
     rx.handle_data(inline(30)).expect("fits");
     assert_eq!(all(&mut rx).last(), Some(&RxAction::Ack));

@@ -7,8 +7,15 @@
 //! ADVERTs in such a direct phase waits, for as long as its user lets it
 //! ([`StreamTx::give_up`]). If it waits in vain, it does not in the next phases, twice as many
 //! each time.
+//!
+//! The same is said by ADVERTs that come too late, when bytes are on their way to the ring
+//! already (most streams begin so): there are receives, and the next ADVERT will find this
+//! sender ready if it sends no more by the ring. But not where one phase after the other was
+//! in vain: then the receiver waits for the ring to be used up, and this sender must not wait
+//! for the receiver.
 
-use super::super::is_direct;
+use super::super::rules::Rule;
+use super::super::{Advert, VAIN_MAX, is_direct};
 use super::{StreamTx, Want};
 
 /// The part of a ring that ADVERTs must have offered at a time. Where the receiver is on this
@@ -19,7 +26,7 @@ const FEW: usize = 2;
 const LONGEST: u32 = 10;
 
 /// What the sender knows of its receiver.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Patience {
     /// ADVERTs have offered enough at a time, and since then none were waited for in vain or
     /// taken back. (What is offered at the beginning of a phase says little: a busy sender
@@ -31,12 +38,44 @@ pub(super) struct Patience {
     pause: u32,
     /// The receiver is on this host.
     near: bool,
+    /// Direct phases of the receiver in a row whose ADVERTs came in vain. From so many on
+    /// (fewer only in tests) the receiver may hold the next ones back.
+    crossed: u32,
+    crossed_max: u32,
+    /// The last of these phases, and what was offered in it: ADVERTs, and their bytes.
+    crossing: u32,
+    missed: (usize, u64),
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience {
+            offered: false,
+            vain: 0,
+            pause: 0,
+            near: false,
+            crossed: 0,
+            crossed_max: VAIN_MAX,
+            crossing: 0,
+            missed: (0, 0),
+        }
+    }
 }
 
 impl Patience {
     /// The direct phase ends.
     pub(super) fn end_phase(&mut self) {
         self.pause = self.pause.saturating_sub(1);
+    }
+
+    /// An ADVERT is used.
+    pub(super) fn reach(&mut self) {
+        (self.crossed, self.missed) = (0, (0, 0));
+    }
+
+    /// Whether so much makes it worth to wait for more.
+    fn is_much(&self, (adverts, bytes): (usize, u64), ring: u32) -> bool {
+        bytes >= u64::from((ring / PART).max(1)) || self.near && adverts >= FEW
     }
 
     /// The ADVERTs were taken back.
@@ -55,12 +94,19 @@ impl StreamTx {
         self.adverts.is_empty()
             && self.patience.offered
             && self.patience.pause == 0
-            && is_direct(self.phase)
+            && (is_direct(self.phase) || self.is_crossed())
             && !self.answering
             && self.ops.get(self.cur).is_some_and(|o| match o.want {
                 Want::Send(total) => long(total, o.taken),
                 Want::Fin => false,
             })
+    }
+
+    /// The last ADVERTs came in vain, but there were not so many that the receiver holds the
+    /// next ones back.
+    fn is_crossed(&self) -> bool {
+        let few = self.patience.crossed < self.patience.crossed_max;
+        self.patience.crossed > 0 && (few || !self.rules.hold(Rule::WaitEnds))
     }
 
     /// Whether the receiver is on this host.
@@ -81,15 +127,36 @@ impl StreamTx {
         self.settle();
     }
 
+    /// An ADVERT has come, but bytes are on their way to the ring.
+    pub(super) fn note_vain(&mut self, advert: &Advert) {
+        let patience = &mut self.patience;
+        if patience.crossed == 0 || patience.crossing != advert.phase {
+            patience.crossed = (patience.crossed + 1).min(patience.crossed_max);
+            patience.crossing = advert.phase;
+            patience.missed = (0, 0);
+        }
+        patience.missed.0 += 1;
+        patience.missed.1 += u64::from(advert.len);
+        patience.offered |= patience.is_much(patience.missed, self.cfg.ring);
+    }
+
     /// An ADVERT has come.
     pub(super) fn note_advert(&mut self, waited: bool) {
         if !self.patience.offered {
-            let bytes: u64 = self.adverts.iter().map(|a| u64::from(a.len)).sum();
-            self.patience.offered = bytes >= u64::from((self.cfg.ring / PART).max(1))
-                || self.patience.near && self.adverts.len() >= FEW;
+            let bytes = self.adverts.iter().map(|a| u64::from(a.len)).sum();
+            let offer = (self.adverts.len(), bytes);
+            self.patience.offered = self.patience.is_much(offer, self.cfg.ring);
         }
         if waited {
             self.patience.vain = 0;
         }
+    }
+}
+
+#[cfg(test)]
+impl StreamTx {
+    /// Waits for no ADVERT after so many phases in vain.
+    pub(in crate::stream) fn limit_vain(&mut self, max: u32) {
+        self.patience.crossed_max = max;
     }
 }

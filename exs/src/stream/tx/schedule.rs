@@ -71,6 +71,7 @@ impl StreamTx {
     /// R3, direct: a partly filled WAITALL buffer stays first; any other is spent,
     /// for its receive ends with these bytes.
     fn take_advert(&mut self, len: u32) -> Target {
+        self.patience.reach();
         let front = &mut self.adverts[0];
         let (addr, key, invalidate) = (front.addr, front.key, front.invalidate);
         // The peer's number: a wrapped address is refused by the peer's own RNIC.

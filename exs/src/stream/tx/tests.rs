@@ -1,7 +1,7 @@
 //! What the searches do not show: that the right road is taken, and the ends' order.
 
 use super::*;
-use crate::stream::Target;
+use crate::stream::{Target, VAIN_MAX};
 
 const CFG: StreamConfig = StreamConfig { ring: 100, inline_max: 10, max_chunk: 64 };
 
@@ -345,4 +345,49 @@ fn what_a_withdrawal_took_back_is_not_waited_for() {
     tx.handle_withdraw().expect("none is open");
     assert_eq!(all(&mut tx), [TxAction::Withdrawn, TxAction::RequestRing]);
     assert!(!tx.is_waiting());
+}
+
+#[test]
+fn adverts_in_vain_are_a_reason_to_wait() {
+    let mut tx = StreamTx::new(CFG);
+    tx.set_near(true);
+    tx.post_send(1, 50);
+    tx.post_send(2, 50);
+    assert_eq!(all(&mut tx), [TxAction::RequestRing]);
+    tx.handle_ring(RemoteRing { addr: 9, key: 9 }).expect("asked for");
+    let first = tx.poll(true);
+    assert!(matches!(first, Some(TxAction::Transfer { op: 1, .. })), "{first:?}");
+    assert!(tx.wants_transfer(), "there is room for more");
+    // Two receives were there, but their ADVERTs are late.
+    tx.handle_advert(advert(0, 0, 11, true)).expect("in vain");
+    assert!(tx.wants_transfer(), "of one alone the next is not to be expected");
+    tx.handle_advert(advert(11, 0, 11, true)).expect("in vain");
+    assert!(tx.is_waiting() && !tx.wants_transfer());
+    let (phase, seq) = tx.place();
+    assert_eq!(phase, 1);
+    tx.handle_advert(advert(seq, 2, 20, true)).expect("in time");
+    let next = tx.poll(true);
+    assert!(matches!(next, Some(TxAction::Transfer { target: Target::Direct { .. }, .. })));
+    assert!(tx.is_waiting(), "and for the one after it as well");
+    tx.give_up();
+    assert!(tx.wants_transfer());
+}
+
+#[test]
+fn who_always_comes_too_late_is_not_waited_for() {
+    let mut tx = StreamTx::new(StreamConfig { ring: 1000, ..CFG });
+    tx.set_near(true);
+    tx.post_send(1, 1000);
+    all(&mut tx);
+    tx.handle_ring(RemoteRing { addr: 9, key: 9 }).expect("asked for");
+    tx.poll(true);
+    for n in 1..=VAIN_MAX {
+        let (phase, seq) = tx.place();
+        let in_vain = (phase + 1) & !1;
+        // Of a phase that ends with bytes on their way: a position that is passed.
+        for _ in 0..2 {
+            tx.handle_advert(advert(seq - 1, in_vain, 11, true)).expect("in vain");
+        }
+        assert_eq!(tx.is_waiting(), n < VAIN_MAX, "{n} in vain");
+    }
 }
