@@ -23,6 +23,7 @@ mod random;
 mod receiver;
 mod search;
 mod tests;
+mod turns;
 mod world;
 
 use std::collections::VecDeque;
