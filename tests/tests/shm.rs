@@ -1,11 +1,15 @@
 //! Shared memory between real processes: when it is chosen, whom it trusts, and what it
 //! does where the system forbids it to look at the peer's memory.
 
+use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
-use exs::{MemoryRegion, Options, RecvFlags, SendFlags, Socket, SocketType, Transport};
-use exs_tests::harness::{LIMIT, Ledger, Watchdog, check, pattern, peer};
+use exs::{
+    EventKind, MemoryRegion, Options, RecvFlags, SendFlags, Socket, SocketType, Token, Transport,
+    WaitPolicy,
+};
+use exs_tests::harness::{LIMIT, Ledger, Rng, Watchdog, check, pattern, peer};
 use nix::sys::prctl::set_dumpable;
 use nix::unistd::{Uid, geteuid, setuid};
 
@@ -337,5 +341,82 @@ fn nothing_remains_of_the_dead() {
         let Ok(entries) = std::fs::read_dir(dir) else { continue };
         let ours = format!("exs-{}", child.pid());
         assert!(entries.flatten().all(|e| !e.file_name().to_string_lossy().contains(&ours)));
+    }
+}
+
+/// Connections between two processes: more than are looked at one by one.
+const CROWD: usize = 70;
+/// What each says, and hears again.
+const WORD: usize = 40_000;
+
+/// Receives once on each of these.
+fn hear_all(ledger: &mut Ledger, sockets: &[Socket]) -> HashMap<Token, usize> {
+    let mut at = HashMap::new();
+    for (i, socket) in sockets.iter().enumerate() {
+        let word = vec![0; WORD];
+        let token = ledger.post("recv", |q, t| socket.recv(q, t, word, RecvFlags::WAITALL));
+        at.insert(token, i);
+    }
+    at
+}
+
+/// Not a test in the parent: says again what it hears, on all its connections.
+#[test]
+fn echo() {
+    let Some(words) = peer::part() else { return };
+    let _dog = Watchdog::new("echo");
+    let sockets: Vec<Socket> = (0..CROWD).map(|_| socket(Transport::Shm)).collect();
+    for socket in &sockets {
+        socket.blocking().connect(words[0].as_str()).unwrap();
+    }
+    let mut ledger = Ledger::with_policy(WaitPolicy::Notify);
+    let mut at = hear_all(&mut ledger, &sockets);
+    loop {
+        let event = ledger.event();
+        if event.kind() != EventKind::Recv {
+            continue;
+        }
+        let Some(i) = at.remove(&event.token()) else { panic!("{event:?}") };
+        let word = event.into_buffer().unwrap();
+        let again =
+            ledger.post("recv", |q, t| sockets[i].recv(q, t, vec![0; WORD], RecvFlags::WAITALL));
+        at.insert(again, i);
+        ledger.post("send", |q, t| sockets[i].send(q, t, word, SendFlags::NONE));
+    }
+}
+
+/// Two processes that sleep and spin by turns hear each other on each of many connections, whoever
+/// of them spoke, and when one is killed all of them end.
+#[test]
+fn a_crowd_between_processes() {
+    let _dog = Watchdog::new("a_crowd_between_processes");
+    let (listener, addr) = listener(Transport::Shm, "127.0.0.1:0");
+    let mut child = peer::Peer::start("echo", &addr.to_string(), &[]);
+    let sockets: Vec<Socket> =
+        (0..CROWD).map(|_| listener.blocking().accept().unwrap().0).collect();
+    let mut rng = Rng::new(7);
+    for round in 0..30 {
+        let policy = if round % 2 == 0 { WaitPolicy::Notify } else { WaitPolicy::BusyPoll };
+        let mut ledger = Ledger::with_policy(policy);
+        let chance = [1, 3, CROWD as u64][round % 3];
+        let speak: Vec<Socket> = sockets.iter().filter(|_| rng.one_in(chance)).cloned().collect();
+        hear_all(&mut ledger, &speak);
+        for socket in &speak {
+            let word = pattern(round as u64, 0, WORD);
+            ledger.post("send", |q, t| socket.send(q, t, word, SendFlags::NONE));
+        }
+        for event in ledger.drain() {
+            assert!(event.error().is_none(), "{event:?}");
+            if event.kind() == EventKind::Recv {
+                check(round as u64, 0, &event.into_buffer().unwrap());
+            }
+        }
+        ledger.finish();
+    }
+    let mut ledger = Ledger::with_policy(WaitPolicy::Notify);
+    hear_all(&mut ledger, &sockets);
+    child.kill();
+    for event in ledger.drain() {
+        assert!(event.error().is_some(), "{event:?}");
     }
 }

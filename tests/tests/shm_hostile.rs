@@ -184,7 +184,7 @@ fn pieces_and_words() {
 #[test]
 fn messages_that_make_no_sense() {
     let _dog = Watchdog::new("messages_that_make_no_sense");
-    for message in [&b"?"[..], b"S", b"A123", b"H", b"R\x01", &[0; 1024]] {
+    for message in [&b"?"[..], b"S", b"A123", b"H", b"R\x01", b"P", b"P\0\0\0\0", &[0; 1024]] {
         let s = scene();
         s.intruder.say(message, &[]);
         s.ends();
@@ -195,6 +195,18 @@ fn messages_that_make_no_sense() {
     share.extend_from_slice(&4096u64.to_ne_bytes());
     s.intruder.say(&share, &[&File::open("/proc/self/exe").unwrap()]);
     s.unharmed();
+    // A board that is none is not written to; the connection goes on.
+    let Scene { mut w, good, victim, mut intruder, .. } = scene();
+    let into = w.zeros(victim, 8);
+    w.recv(victim, 1, &[into.sge()]);
+    let [one, other] = [(); 2].map(|()| File::open("/proc/self/exe").unwrap());
+    intruder.say(b"P\xff\xff\xff\xff", &[&one, &other]);
+    let mut body = Head { inline: 4, total: 4, ..Head::default() }.bytes();
+    body.extend_from_slice(b"fine");
+    intruder.record(&body, 1);
+    let wc = w.received(victim);
+    assert_eq!((wc.wr_id, wc.status, into.read::<4>(0)), (1, WcStatus::Success, *b"fine"));
+    w.assert_alive(good);
 }
 
 /// What a peer has handed over before it died is delivered, and then its end is told.

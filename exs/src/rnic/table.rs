@@ -44,6 +44,12 @@ impl<T> Table<T> {
         self.slots.get_mut(place)?.value.as_mut()
     }
 
+    /// The id of the object at a place.
+    pub(crate) fn id_at(&self, place: usize) -> Option<u32> {
+        let slot = self.slots.get(place).filter(|slot| slot.value.is_some())?;
+        Some(slot.generation << INDEX_BITS | u32::try_from(place).ok()?)
+    }
+
     /// Adds an object.
     pub(crate) fn insert(&mut self, value: T) -> Result<u32, RnicError> {
         let limit = 1usize << INDEX_BITS;
@@ -104,8 +110,13 @@ impl<T> Table<T> {
     }
 }
 
+/// The place of an object in its table.
+pub(crate) fn place_of(id: u32) -> u32 {
+    id & ((1 << INDEX_BITS) - 1)
+}
+
 fn split(id: u32) -> (usize, u32) {
-    ((id & ((1 << INDEX_BITS) - 1)) as usize, id >> INDEX_BITS)
+    (place_of(id) as usize, id >> INDEX_BITS)
 }
 
 #[cfg(test)]

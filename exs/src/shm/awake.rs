@@ -1,16 +1,27 @@
 //! Who looks at memory, and who sleeps.
 //!
 //! Every open link is either *hot*, which means that `spin` and `peek` look at its memory,
-//! or *armed*: it has said in its memory that it wants to be woken. Links become hot when
-//! something moves, and are armed when nothing has for long, and before every sleep.
+//! or *armed*: it has said in its memory what it wants to hear of. Links become hot when
+//! something moves, and are armed when nothing has for long, and before every sleep. Where
+//! enough are hot, others that move are armed again at once, if their peers have our board: they
+//! are found by their marks.
+
+use std::os::fd::AsRawFd;
 
 use super::ShmRnic;
-use super::link::Phase;
+use super::board::{Board, SLOTS};
+use super::greet::Message;
+use super::link::{NewBoard, Phase};
 use super::serve::Source;
+use crate::rnic::table;
 
-/// Connections that are looked at while spinning. One more is woken by a bell each time,
-/// two system calls for what a look of some nanoseconds would have found.
+/// Connections that are looked at while spinning. Others are marked.
+pub(super) const LOOKED_AT: usize = 32;
+/// The same where peers have no board (they are another user's, or have just begun). One more
+/// is woken by a message each time, two system calls for what a look would have found.
 const HOT: usize = 1024;
+/// Marks that are taken at a time, or a few more.
+const MARKS: usize = 16;
 /// A connection that was looked at so often in vain is armed; sooner where many are
 /// looked at, so that a look around does not become long for nothing. But a thousand that have
 /// their turn every 15 ms are to stay: to wake a thread costs its peer a system call
@@ -27,6 +38,12 @@ impl ShmRnic {
         }
         link.misses = 0;
         if link.hot {
+            return;
+        }
+        if link.given && self.hot.len() >= LOOKED_AT {
+            if link.arm() {
+                self.enqueue(Source::Link(id));
+            }
             return;
         }
         link.hot = true;
@@ -54,13 +71,68 @@ impl ShmRnic {
         found
     }
 
-    /// Looks at the hot links; true if there is something to do.
+    /// Looks after the links that are marked; true if there are some.
+    pub(super) fn take_marks(&mut self) -> bool {
+        let Some(board) = &mut self.board else { return false };
+        let mut marked = std::mem::take(&mut self.marked);
+        board.take(MARKS, &mut marked);
+        let mut any = false;
+        for slot in marked.drain(..) {
+            // One that has just gone, or a peer's nonsense, is no link's.
+            if let Some(id) = self.links.id_at(slot as usize) {
+                if self.hot.len() < LOOKED_AT {
+                    self.warm(id);
+                }
+                self.enqueue(Source::Link(id));
+                any = true;
+            }
+        }
+        self.marked = marked;
+        any
+    }
+
+    /// Takes the peer's board if it has come, and gives it ours if it is time.
+    #[cold]
+    pub(super) fn exchange_boards(&mut self, id: u32) {
+        let many = self.hot.len() >= LOOKED_AT;
+        let Ok(link) = self.links.get_mut(id) else { return };
+        if let Some(new) = link.new_board.take() {
+            let NewBoard { slot, memfd, event } = *new;
+            // What is none of ours is not believed, and messages go on to serve.
+            if let Ok(board) = self.peer_boards.open(memfd, event) {
+                link.mark_on(board, slot);
+            }
+        }
+        let slot = table::place_of(id);
+        let wants = link.wants_board(many) && slot < SLOTS;
+        if wants && (self.board.is_some() || self.make_board()) {
+            self.give_board(id, slot);
+        }
+    }
+
+    /// False: there are no descriptors for it, and it is tried again.
+    fn make_board(&mut self) -> bool {
+        let Ok(board) = Board::new() else { return false };
+        let raw = board.event().as_raw_fd();
+        let interest = mio::Interest::READABLE;
+        let token = self.token(Source::Board);
+        let watched = self.registry.register(&mut mio::unix::SourceFd(&raw), token, interest);
+        self.board = watched.is_ok().then_some(board);
+        self.board.is_some()
+    }
+
+    fn give_board(&mut self, id: u32, slot: u32) {
+        let (Ok(link), Some(board)) = (self.links.get_mut(id), &mut self.board) else { return };
+        link.given = link.say(&Message::PassBoard { slot }, &board.give(slot));
+    }
+
+    /// Looks at the hot links, and at the board; true if there is something to do.
     pub(super) fn look_around(&mut self) -> bool {
         if self.ready.len() >= FEW {
             // That will do for some turns: nobody is forgotten, as those come first.
             return true;
         }
-        let (mut any, mut at) = (false, 0);
+        let (mut any, mut at) = (self.take_marks(), 0);
         let patience = COLD / u32::try_from(self.hot.len().div_ceil(FEW)).unwrap_or(COLD).max(1);
         while let Some(&id) = self.hot.get(at) {
             let Ok(link) = self.links.get_mut(id) else {
@@ -93,7 +165,8 @@ impl ShmRnic {
         if self.hot.is_empty() {
             return None;
         }
-        Some(self.hot.iter().any(|id| self.links.get(*id).is_ok_and(|l| l.peek())))
+        let marked = self.board.as_ref().is_some_and(Board::is_marked);
+        Some(marked || self.hot.iter().any(|id| self.links.get(*id).is_ok_and(|l| l.peek())))
     }
 
     /// Arms every hot link; true if one has something to do.
@@ -104,6 +177,10 @@ impl ShmRnic {
                 self.enqueue(Source::Link(id));
                 found = true;
             }
+        }
+        if self.board.as_mut().is_some_and(Board::fall_asleep) {
+            self.take_marks();
+            found = true;
         }
         found
     }

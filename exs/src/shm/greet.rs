@@ -6,7 +6,7 @@
 //!         + the memfd of the rings        -->
 //!                                         <--  ACCEPT {limits, private data} or REJECT
 //!   READY {may it read our memory}        -->
-//! then, either way, SHARE + memfd, UNSHARE, BELL (wake up), PASS_BELL + eventfd
+//! then, either way, SHARE + memfd, UNSHARE, BELL (wake up), PASS_BOARD + memfd, eventfd
 //! ```
 //!
 //! Each is one message of a SOCK_SEQPACKET socket: the kernel keeps them apart. What
@@ -57,8 +57,12 @@ pub(super) enum Message {
         reads: bool,
     },
     Bell,
-    /// An eventfd comes along, to be signalled instead of `Bell`s.
-    PassBell,
+    /// The sender's board comes along, and the eventfd that goes with it: marks take the place
+    /// of `Bell`s.
+    PassBoard {
+        /// Where the connection is marked.
+        slot: u32,
+    },
     /// A memfd comes along.
     Share {
         slot: u32,
@@ -167,7 +171,10 @@ impl Message {
             }
             Message::Ready { reads } => w.0.extend_from_slice(&[b'R', (*reads).into()]),
             Message::Bell => w.0.push(b'B'),
-            Message::PassBell => w.0.push(b'P'),
+            Message::PassBoard { slot } => {
+                w.0.push(b'P');
+                w.u32(*slot);
+            }
             Message::Share { slot, generation, len } => {
                 w.0.push(b'S');
                 w.u32s(&[*slot, *generation]);
@@ -207,7 +214,7 @@ impl Message {
             [b'N'] => Message::Reject { private_data: r.rest()? },
             [b'R'] => Message::Ready { reads: r.flag()? },
             [b'B'] => Message::Bell,
-            [b'P'] => Message::PassBell,
+            [b'P'] => Message::PassBoard { slot: r.u32()? },
             [b'S'] => Message::Share { slot: r.u32()?, generation: r.u32()?, len: r.u64()? },
             [b'U'] => Message::Unshare { slot: r.u32()?, generation: r.u32()? },
             _ => return None,
@@ -260,7 +267,7 @@ mod tests {
             Message::Reject { private_data },
             Message::Ready { reads: false },
             Message::Bell,
-            Message::PassBell,
+            Message::PassBoard { slot: 4 },
             Message::Share { slot: 1, generation: 2, len: 3 },
             Message::Unshare { slot: 1, generation: 2 },
         ] {

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
+use super::board::PeerBoard;
 use super::greet::{Cookie, MAX_MESSAGE, Message};
 use super::ring::{Mem, Word};
 use super::rx::Rx;
@@ -13,7 +15,7 @@ use crate::iwarp::RxBuf;
 use crate::mem::KeyTable;
 use crate::rnic::{DisconnectCause, Qp, TermCode, Wc, WcOp, WcStatus};
 use crate::time::Time;
-use crate::sys::{EventFd, PeerCred, recv_with_fds, send_with_fds};
+use crate::sys::{PeerCred, recv_with_fds, send_with_fds};
 
 /// To be woken for records and payload.
 pub(super) const FOR_RECORDS: u64 = 1;
@@ -26,7 +28,7 @@ pub(super) const FOR_END: u64 = 4;
 const ABORTED: u64 = 1;
 const REFUSED: u64 = 2 << 32;
 
-/// Bells by the socket after which an eventfd takes their place.
+/// Bells by the socket after which marks take their place.
 const BELLS: u32 = 8;
 /// Messages taken from a socket at a time.
 const MESSAGES: usize = 16;
@@ -112,12 +114,19 @@ pub(super) struct Pass {
 /// The bell of the other side.
 #[derive(Default)]
 enum Bell {
-    /// A message on the socket: a descriptor less, for connections that are mostly idle.
+    /// A message on the socket, for connections that are mostly idle.
     #[default]
     Message,
-    /// An eventfd of its own. Only of a peer of our user: as the description is shared,
-    /// its owner could make signalling it block.
-    Event(EventFd),
+    /// The board of its process, and the place on it. Only of a peer of our user: as the description of
+    /// the eventfd is shared, its owner could make signalling it block.
+    Board(Arc<PeerBoard>, u32),
+}
+
+/// A board that has come, and is not yet known.
+pub(super) struct NewBoard {
+    pub(super) slot: u32,
+    pub(super) memfd: OwnedFd,
+    pub(super) event: OwnedFd,
 }
 
 /// A connection.
@@ -131,8 +140,9 @@ pub(super) struct Link {
     pub(super) shares: Shares,
     pub(super) views: Views,
     bell: Bell,
-    /// Ours, in the reactor.
-    pub(super) event: Option<EventFd>,
+    pub(super) new_board: Option<Box<NewBoard>>,
+    /// The peer has our board, so this connection need not be looked at.
+    pub(super) given: bool,
     bells: u32,
     pub(super) cred: PeerCred,
     pub(super) their_cookie: Cookie,
@@ -199,7 +209,8 @@ impl Link {
             shares: Shares::default(),
             views: Views::default(),
             bell: Bell::default(),
-            event: None,
+            new_board: None,
+            given: false,
             bells: 0,
             cred: PeerCred { pid: 0, uid: u32::MAX },
             their_cookie: Cookie::default(),
@@ -240,7 +251,7 @@ impl Link {
     pub(super) fn ring(&self, what: u64) {
         if self.mem.wants_bell(what) {
             match &self.bell {
-                Bell::Event(event) => event.signal(),
+                Bell::Board(board, slot) => board.mark(*slot),
                 Bell::Message => {
                     self.say(&Message::Bell, &[]);
                 }
@@ -285,9 +296,9 @@ impl Link {
     fn aside(&mut self, message: &Message, fds: &[OwnedFd]) -> bool {
         match (message, fds) {
             (Message::Bell, _) => self.bells = self.bells.saturating_add(1),
-            (Message::PassBell, [fd]) if self.trusted => {
-                if let Ok(fd) = fd.try_clone() {
-                    self.bell = Bell::Event(EventFd::from(fd));
+            (&Message::PassBoard { slot }, [memfd, event]) if self.trusted => {
+                if let (Ok(memfd), Ok(event)) = (memfd.try_clone(), event.try_clone()) {
+                    self.new_board = Some(Box::new(NewBoard { slot, memfd, event }));
                 }
             }
             (&Message::Share { slot, generation, len }, [fd]) if self.trusted => {
@@ -299,9 +310,14 @@ impl Link {
         true
     }
 
-    /// True if it is time for an eventfd in place of messages.
-    pub(super) fn wants_event(&self) -> bool {
-        self.trusted && self.event.is_none() && self.bells >= BELLS
+    /// True if it is time for marks in place of messages, or (`many`) of looks.
+    pub(super) fn wants_board(&self, many: bool) -> bool {
+        self.trusted && !self.given && (many || self.bells >= BELLS)
+    }
+
+    /// Rings by marks from now on.
+    pub(super) fn mark_on(&mut self, board: Arc<PeerBoard>, slot: u32) {
+        self.bell = Bell::Board(board, slot);
     }
 
     /// Takes who is at the other end (`us`: the user whom we trust), and tries what can be read of it.

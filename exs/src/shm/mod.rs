@@ -15,7 +15,8 @@
 //! What it promises beyond the trait:
 //! - A small record is handed over by one cache line; no index moves with it.
 //! - No system call while both sides are awake. Who is about to sleep says so in the ring
-//!   (`Link::arm`), and is woken by a message, or an eventfd where that happens often.
+//!   (`Link::arm`), and is woken by a message, or where that happens often by a mark on the
+//!   board of its process and an eventfd. By marks it also finds what many connections have.
 //! - WRITE WITH IMMEDIATE, and completions of WRITEs that say that the peer has them.
 //! - Whatever the peer writes into the rings, the worst that comes of it is the end of
 //!   that connection.
@@ -26,6 +27,7 @@
 //! What it must never know: EXS, its messages, sockets of a program. It reads no clock.
 
 mod awake;
+mod board;
 mod dial;
 mod greet;
 mod lap;
@@ -90,6 +92,10 @@ pub struct ShmRnic {
     ready: VecDeque<Source>,
     /// Connections that are looked at in memory; all others have said that they sleep.
     hot: Vec<u32>,
+    /// Where others are marked, once a peer has been given it; and what was just taken from it.
+    board: Option<board::Board>,
+    marked: Vec<u32>,
+    peer_boards: board::PeerBoards,
     /// Whose turn it is among them to have a message taken out.
     turn_of: usize,
     /// Counts, from 1, the times that messages were begun to be taken.
@@ -154,6 +160,9 @@ impl ShmRnic {
             timers: Timers::default(),
             ready: VecDeque::new(),
             hot: Vec::new(),
+            board: None,
+            marked: Vec::new(),
+            peer_boards: board::PeerBoards::default(),
             turn_of: 0,
             taking: 1,
             events: VecDeque::new(),

@@ -57,7 +57,7 @@ const LANE_LEN: usize = 256 << 10;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"EXS shm\0");
 /// Of the layout and of the records.
-pub(super) const VERSION: u64 = 3;
+pub(super) const VERSION: u64 = 4;
 /// The geometry: magic, version, ring, lane, total; the nonces follow.
 const GEOMETRY: [u64; 5] = [MAGIC, VERSION, RING, LANE, TOTAL as u64];
 const NONCES: usize = HEAD + 8 * GEOMETRY.len();

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::ShmRnic;
-use super::link::{End, Env, Link, Owner, Phase};
+use super::awake::LOOKED_AT;
+use super::link::{End, Env, Owner, Phase};
 use super::qp::{Conn, flushed};
 use super::ring::Word;
 use crate::mem::{AccessFault, Key};
@@ -12,7 +13,6 @@ use crate::rnic::{
     CmEvent, Disconnect, DisconnectCause, Qp, QpState, Ready, RnicError, RnicEvent, TermCode, WcOp,
     WcStatus,
 };
-use crate::sys::EventFd;
 use crate::time::Time;
 
 /// Bytes that one connection may move, each way, before the next has its turn.
@@ -35,8 +35,8 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 pub(super) enum Source {
     /// A connection: its socket.
     Link(u32),
-    /// Its eventfd.
-    Bell(u32),
+    /// The board.
+    Board,
     /// A listening socket.
     Listener(u32),
     /// A caller that has not said what it wants.
@@ -50,7 +50,7 @@ impl Source {
     pub(super) fn token(self) -> usize {
         let (kind, id) = match self {
             Source::Link(id) | Source::Retry(id) => (0, id),
-            Source::Bell(id) => (1, id),
+            Source::Board => (1, 0),
             Source::Listener(id) => (2, id),
             Source::Stranger(id) => (3, id),
         };
@@ -62,7 +62,7 @@ impl Source {
         let id = u32::try_from(token & ((1 << ID_BITS) - 1)).ok()?;
         match token >> ID_BITS {
             0 => Some(Source::Link(id)),
-            1 => Some(Source::Bell(id)),
+            1 => Some(Source::Board),
             2 => Some(Source::Listener(id)),
             3 => Some(Source::Stranger(id)),
             _ => None,
@@ -83,8 +83,10 @@ impl ShmRnic {
     /// Puts a source on the ready list, once.
     pub(super) fn enqueue(&mut self, source: Source) {
         let queued = match source {
-            Source::Link(id) | Source::Bell(id) | Source::Retry(id) => {
-                self.links.get_mut(id).map(|l| &mut l.queued)
+            Source::Link(id) | Source::Retry(id) => self.links.get_mut(id).map(|l| &mut l.queued),
+            Source::Board => {
+                self.take_marks();
+                return;
             }
             Source::Listener(id) => self.listeners.get_mut(id).map(|l| &mut l.queued),
             Source::Stranger(id) => self.strangers.get_mut(id).map(|s| &mut s.queued),
@@ -93,7 +95,7 @@ impl ShmRnic {
             && !std::mem::replace(queued, true)
         {
             self.ready.push_back(match source {
-                Source::Bell(id) | Source::Retry(id) => Source::Link(id),
+                Source::Retry(id) => Source::Link(id),
                 other => other,
             });
         }
@@ -110,9 +112,8 @@ impl ShmRnic {
                 }
                 self.warm(id);
             }
-            Source::Bell(id) => self.warm(id),
             Source::Listener(id) => self.note_callers(id),
-            Source::Stranger(_) | Source::Retry(_) => {}
+            Source::Board | Source::Stranger(_) | Source::Retry(_) => {}
         }
         self.enqueue(source);
     }
@@ -244,7 +245,9 @@ impl ShmRnic {
         if pass.more {
             self.enqueue(Source::Link(id));
         }
-        if pass.moved {
+        // One that is marked says anew what it waits for: the peer, who has taken that away, may
+        // have had something to tell that moved nothing.
+        if pass.moved || self.links.get(id).is_ok_and(|l| l.given && !l.hot) {
             self.warm(id);
         }
         self.settle(id, pass.moved, pass.more, now);
@@ -279,8 +282,8 @@ impl ShmRnic {
                 self.timers.set(Source::Link(id), now + CLOSE_LIMIT);
             }
         }
-        if link.wants_event() {
-            self.make_event(id);
+        if link.new_board.is_some() || link.wants_board(self.hot.len() >= LOOKED_AT) {
+            self.exchange_boards(id);
         }
         let Ok(link) = self.links.get_mut(id) else { return };
         match link.end.take() {
@@ -295,20 +298,6 @@ impl ShmRnic {
             true if moved || more => self.enqueue(Source::Link(id)),
             true => self.ended(id, End::Gone),
             false => {}
-        }
-    }
-
-    /// Gives the peer an eventfd to ring by.
-    fn make_event(&mut self, id: u32) {
-        let token = self.token(Source::Bell(id));
-        let Ok(link) = self.links.get_mut(id) else { return };
-        // Without one, messages go on to serve.
-        let Ok(event) = EventFd::new() else { return };
-        let raw = std::os::fd::AsRawFd::as_raw_fd(&event);
-        let interest = mio::Interest::READABLE;
-        if self.registry.register(&mut mio::unix::SourceFd(&raw), token, interest).is_ok() {
-            link.say(&super::greet::Message::PassBell, &[std::os::fd::AsFd::as_fd(&event)]);
-            link.event = Some(event);
         }
     }
 
@@ -395,15 +384,10 @@ impl ShmRnic {
         if link.hot {
             self.hot.retain(|h| *h != id);
         }
-        let Link { sock, event, .. } = *link;
-        let fds = [
-            sock.as_ref().map(std::os::fd::AsRawFd::as_raw_fd),
-            event.as_ref().map(std::os::fd::AsRawFd::as_raw_fd),
-        ];
-        for fd in fds.into_iter().flatten() {
+        if let Some(sock) = link.sock {
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&sock);
             let _ = self.registry.deregister(&mut mio::unix::SourceFd(&fd));
         }
-        drop((sock, event));
         self.wake_starved();
     }
 }
@@ -416,7 +400,7 @@ mod tests {
     fn tokens_name_their_source() {
         for source in [
             Source::Link(0),
-            Source::Bell(9),
+            Source::Board,
             Source::Listener(7),
             Source::Stranger((1 << ID_BITS) - 1),
         ] {

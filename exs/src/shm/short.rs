@@ -5,6 +5,7 @@
 //! message on its connection, and all of it lies in its record.
 
 use super::ShmRnic;
+use super::awake::LOOKED_AT;
 use super::link::{FOR_RECORDS, FOR_ROOM, Link, Owner, Phase};
 use super::qp::Conn;
 use super::record::{Head, Kind, SHORT};
@@ -38,6 +39,8 @@ impl ShmRnic {
         }
         match link.hot {
             true => link.misses = 0,
+            // (What is marked has nothing more to wait for than before.)
+            false if link.given && self.hot.len() >= LOOKED_AT => {}
             false => self.warm(id),
         }
         Passed::Gone

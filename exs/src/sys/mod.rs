@@ -27,6 +27,7 @@ mod sockaddr;
 mod tcp;
 mod unix;
 mod uring;
+mod words;
 
 #[cfg(feature = "verbs")]
 pub(crate) use addr::{RawAddr, from_raw};
@@ -53,6 +54,7 @@ pub use random::RandomSource;
 pub use signal::{HeldSignals, wait_readable};
 pub use sockaddr::{KernelAddr, SOCKADDR_MAX};
 pub use uring::{Ring, RingReply};
+pub use words::SharedWords;
 pub use tcp::{
     SendFlags, abort_on_close, connect_nonblocking, hold_port, listen, max_segment, no_delay, read_at, receive,
     reserve_port, send, send_file, shutdown_write, starved, user_timeout, will_need,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use exs::{Error, EventKind, EventQueue, Interest, RecvFlags, SendFlags, Token, WaitPolicy};
 use mio::unix::SourceFd;
 
-use crate::harness::{Env, LIMIT, Ledger, check, pattern};
+use crate::harness::{Env, LIMIT, Ledger, Rng, check, pattern};
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
@@ -312,4 +312,40 @@ pub fn poll_of_a_connection(env: &Env) {
     ledger.post("recv", |q, t| a.recv(q, t, vec![0; 4], RecvFlags::NONE));
     ledger.event();
     ledger.finish();
+}
+
+/// Sockets at one queue: more than any device looks at one by one.
+const MANY: usize = 80;
+
+/// Whoever of many says something is heard, small or large, after a word or after a silence,
+/// and however the thread waits.
+pub fn each_of_many_sockets_is_heard(env: &Env) {
+    let pairs: Vec<_> = (0..MANY).map(|_| env.streams()).collect();
+    let mut rng = Rng::new(80);
+    for policy in [WaitPolicy::Notify, WaitPolicy::BusyPoll, WaitPolicy::Adaptive] {
+        let mut ledger = Ledger::with_policy(policy);
+        for round in 0..20 / env.shrink().clamp(1, 5) {
+            // All, or few, or one of them; each in both directions.
+            let chance = [1, 2, 16, MANY as u64][rng.between(0, 3)];
+            for (a, b) in &pairs {
+                for (from, to) in [(a, b), (b, a)] {
+                    if !rng.one_in(chance) {
+                        continue;
+                    }
+                    let len = [1, 100, 9_000, 70_000][rng.between(0, 3)];
+                    let buffer = vec![0; len];
+                    ledger.post("recv", |q, t| to.recv(q, t, buffer, RecvFlags::WAITALL));
+                    let bytes = pattern(round as u64, 0, len);
+                    ledger.post("send", |q, t| from.send(q, t, bytes, SendFlags::NONE));
+                }
+            }
+            for event in ledger.drain() {
+                assert!(event.error().is_none(), "{event:?}");
+                if event.kind() == EventKind::Recv {
+                    check(round as u64, 0, &event.into_buffer().unwrap());
+                }
+            }
+        }
+        ledger.finish();
+    }
 }

@@ -1,0 +1,253 @@
+//! The board: where peers mark the connections on which there is something to see.
+//!
+//! To look at a connection is to look at two lines of memory that its peer writes, each on a
+//! page of its own. Some dozens are soon looked at; of a thousand the processor has
+//! neither the lines nor the pages at hand. So a process has one board, of one bit for each
+//! connection, and gives it to the peers of those that are busy. A connection that is not
+//! looked at says in its own memory what it wants to hear of ([`Link::arm`](super::link::Link)), asleep or not;
+//! who would ring then sets its bit, and signals the process only if that sleeps. To look at
+//! all of them is to look at some words.
+//!
+//! # Order
+//! ```text
+//! marker:   hand over;  Asleep of the link & what?  take it away;  mark;   asleep?  signal
+//! reader:   asleep = 1;  a mark?  yes: awake.  no: sleep
+//! ```
+//! Marks and `asleep` are sequentially consistent, so the marker sees that the reader sleeps, or
+//! the reader sees the mark. A mark is taken before the connection is looked at, and what was
+//! handed over before a mark is seen by who takes it.
+//!
+//! # Trust
+//! The board of a process is given to peers of its own user only, as is the eventfd that goes with it. All
+//! of them write the same words, and what they can do by that is to have connections looked at
+//! for nothing: a mark is a hint, and says nothing of what there is.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use crate::sys::{EventFd, SharedWords};
+
+/// Words of marks, and so connections that can be marked. Others are rung for by messages.
+const GROUPS: usize = 512;
+pub(super) const SLOTS: u32 = 64 * 512;
+/// The word that says whether its owner sleeps, on a cache line of its own.
+const ASLEEP: usize = 0;
+const FIRST: usize = 8;
+const WORDS: usize = FIRST + GROUPS;
+
+/// Which word of marks, and which bit of it.
+fn place(slot: u32) -> (usize, u64) {
+    (FIRST + slot as usize / 64 % GROUPS, 1 << (slot % 64))
+}
+
+/// Our own board.
+pub(super) struct Board {
+    words: SharedWords,
+    fd: OwnedFd,
+    event: EventFd,
+    asleep: bool,
+    /// Groups in which there are connections whose peers have the board.
+    used: usize,
+    /// The group that is looked at first the next time.
+    next: usize,
+}
+
+impl Board {
+    pub(super) fn new() -> io::Result<Board> {
+        let (words, fd) = SharedWords::create(WORDS)?;
+        let event = EventFd::new()?;
+        Ok(Board { words, fd, event, asleep: false, used: 0, next: 0 })
+    }
+
+    /// What is signalled when there is a mark while we sleep.
+    pub(super) fn event(&self) -> &EventFd {
+        &self.event
+    }
+
+    /// What a peer is given, for the connection of that slot.
+    pub(super) fn give(&mut self, slot: u32) -> [BorrowedFd<'_>; 2] {
+        self.used = self.used.max(place(slot).0 + 1 - FIRST);
+        [self.fd.as_fd(), self.event.as_fd()]
+    }
+
+    fn group(&self, group: usize) -> u64 {
+        self.words.at(FIRST + group).load(Ordering::SeqCst)
+    }
+
+    /// There are marks.
+    #[inline]
+    pub(super) fn is_marked(&self) -> bool {
+        (0..self.used).any(|group| self.group(group) != 0)
+    }
+
+    /// Takes marks, `most` of them and those of the same group; of each group in turn. We are
+    /// awake.
+    pub(super) fn take(&mut self, most: usize, out: &mut Vec<u32>) {
+        if std::mem::take(&mut self.asleep) {
+            self.words.at(ASLEEP).store(0, Ordering::SeqCst);
+        }
+        for _ in 0..self.used {
+            if out.len() >= most {
+                return;
+            }
+            let group = self.next % self.used;
+            self.next = group + 1;
+            if self.group(group) == 0 {
+                continue;
+            }
+            let mut marks = self.words.at(FIRST + group).swap(0, Ordering::SeqCst);
+            while marks != 0 {
+                // (Below `SLOTS`.)
+                out.push(u32::try_from(64 * group).unwrap_or(0) + marks.trailing_zeros());
+                marks &= marks - 1;
+            }
+        }
+    }
+
+    /// Says that we sleep; true if there is a mark already.
+    pub(super) fn fall_asleep(&mut self) -> bool {
+        if self.used == 0 {
+            return false;
+        }
+        self.asleep = true;
+        self.words.at(ASLEEP).store(1, Ordering::SeqCst);
+        self.is_marked()
+    }
+}
+
+/// The board of another process.
+pub(super) struct PeerBoard {
+    words: SharedWords,
+    event: EventFd,
+}
+
+impl PeerBoard {
+    /// There is something for its owner to see, on the connection of that slot.
+    pub(super) fn mark(&self, slot: u32) {
+        let (word, bit) = place(slot);
+        self.words.at(word).fetch_or(bit, Ordering::SeqCst);
+        let asleep = self.words.at(ASLEEP);
+        if asleep.load(Ordering::SeqCst) != 0 && asleep.swap(0, Ordering::SeqCst) != 0 {
+            self.event.signal();
+        }
+    }
+}
+
+/// The boards of peers: one for each process, whose connections share it.
+#[derive(Default)]
+pub(super) struct PeerBoards(Vec<((u64, u64), Weak<PeerBoard>)>);
+
+impl PeerBoards {
+    /// The board that has come as these descriptors.
+    ///
+    /// # Errors
+    /// It is none.
+    pub(super) fn open(&mut self, memfd: OwnedFd, event: OwnedFd) -> io::Result<Arc<PeerBoard>> {
+        let file = std::fs::File::from(memfd);
+        let metadata = file.metadata()?;
+        let file_id = (metadata.dev(), metadata.ino());
+        self.0.retain(|(_, board)| board.strong_count() > 0);
+        let known = self.0.iter().find(|(id, _)| *id == file_id);
+        if let Some(board) = known.and_then(|(_, board)| board.upgrade()) {
+            return Ok(board);
+        }
+        let words = SharedWords::open(file.as_fd(), WORDS)?;
+        let board = Arc::new(PeerBoard { words, event: EventFd::from(event) });
+        self.0.push((file_id, Arc::downgrade(&board)));
+        Ok(board)
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// A board, and how a peer sees it for the connections of some slots.
+    fn both(slots: &[u32]) -> (Board, Arc<PeerBoard>) {
+        let mut board = Board::new().unwrap();
+        let mut boards = PeerBoards::default();
+        let mut last = None;
+        for slot in slots {
+            let fds = board.give(*slot).map(|fd| fd.try_clone_to_owned().unwrap());
+            let [memfd, event] = fds;
+            let theirs = boards.open(memfd, event).unwrap();
+            assert!(last.is_none_or(|l| Arc::ptr_eq(&l, &theirs)), "one for all connections");
+            last = Some(theirs);
+        }
+        (board, last.unwrap())
+    }
+
+    fn take(board: &mut Board, most: usize) -> Vec<u32> {
+        let mut out = Vec::new();
+        board.take(most, &mut out);
+        out
+    }
+
+    #[test]
+    fn what_is_marked_is_taken_once() {
+        let (mut board, theirs) = both(&[0, 63, 64, SLOTS - 1]);
+        assert!(!board.is_marked() && take(&mut board, 9).is_empty());
+        for slot in [64, 0, SLOTS - 1, 63, 0] {
+            theirs.mark(slot);
+        }
+        assert!(board.is_marked());
+        assert_eq!(take(&mut board, 9), [0, 63, 64, SLOTS - 1]);
+        assert!(!board.is_marked() && take(&mut board, 9).is_empty());
+    }
+
+    #[test]
+    fn every_group_has_its_turn() {
+        let (mut board, theirs) = both(&[0, 64, 128]);
+        let mut taken = Vec::new();
+        for _ in 0..3 {
+            // Whoever was taken is marked again at once.
+            [0, 1, 64, 128].into_iter().for_each(|slot| theirs.mark(slot));
+            taken.push(take(&mut board, 1));
+        }
+        assert_eq!(taken, [vec![0, 1], vec![64], vec![128]]);
+    }
+
+    #[test]
+    fn who_sleeps_is_woken_once_and_who_sees_a_mark_does_not_sleep() {
+        let (mut board, theirs) = both(&[7]);
+        let woken = |board: &Board| {
+            let signalled = board.event().wait(Some(Duration::ZERO)).unwrap();
+            board.event().drain();
+            signalled
+        };
+        theirs.mark(7);
+        assert!(!woken(&board), "it is awake");
+        assert!(board.fall_asleep(), "there is a mark");
+        assert_eq!(take(&mut board, 1), [7]);
+        theirs.mark(7);
+        assert!(!woken(&board), "it is awake again");
+        take(&mut board, 1);
+        assert!(!board.fall_asleep());
+        theirs.mark(7);
+        assert!(woken(&board));
+        theirs.mark(7);
+        assert!(!woken(&board), "once");
+    }
+
+    #[test]
+    fn a_board_that_nobody_has_is_not_looked_at() {
+        let mut board = Board::new().unwrap();
+        assert!(!board.fall_asleep() && !board.is_marked() && take(&mut board, 1).is_empty());
+    }
+
+    #[test]
+    fn what_is_no_board_is_refused_and_a_peer_s_nonsense_names_no_more_than_there_is() {
+        let file = || OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+        assert!(PeerBoards::default().open(file(), file()).is_err());
+        let (mut board, theirs) = both(&[0]);
+        (0..WORDS).for_each(|word| theirs.words.at(word).store(u64::MAX, Ordering::SeqCst));
+        let taken = take(&mut board, usize::MAX);
+        assert_eq!(taken, (0..64).collect::<Vec<_>>(), "nobody else has it");
+        theirs.mark(u32::MAX);
+        assert!(take(&mut board, 9).iter().all(|slot| *slot < SLOTS));
+    }
+}
