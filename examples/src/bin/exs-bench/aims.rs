@@ -119,6 +119,7 @@ const AIMS: &[Aim] = &[
     files("one file", "EXS shm (exs-cp --no-verify)", "cp", 0.8),
     files("one file", "EXS shm (exs-cp)", "cp", 0.6),
     files("one file", "EXS soft (exs-cp)", "rsync (its daemon)", 3.0),
+    files("one file", "EXS soft (exs-cp)", "rsync (by ssh, encrypted)", 3.0),
     files("one file", "EXS soft (exs-cp)", "scp (encrypted)", 3.0),
     files("files of 4 KiB", "EXS soft (exs-cp)", "rsync (its daemon)", 1.0),
     files("files of 4 KiB", "EXS shm (exs-cp)", "rsync (its daemon)", 1.0),

@@ -1,12 +1,14 @@
 //! Copies of files: exs-cp beside cp, rsync and scp, between directories in memory.
 //!
 //! Nothing leaves the machine: servers listen on its own address, and end with their section.
-//! rsync goes by its own daemon, without encryption, as exs-cp does; scp encrypts.
+//! rsync goes by its own daemon, without encryption, as exs-cp does, and then by ssh, which is what it
+//! does if it is not told otherwise; scp encrypts, too.
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use exs_examples::fail::{During, Failure};
@@ -50,7 +52,8 @@ enum Copier {
     Cp,
     Exs { transport: &'static str, verify: bool, port: u16 },
     Rsync { port: u16 },
-    Scp(Sshd),
+    RsyncBySsh(Rc<Sshd>),
+    Scp(Rc<Sshd>),
 }
 
 impl Copier {
@@ -60,6 +63,7 @@ impl Copier {
             Copier::Exs { transport, verify: true, .. } => format!("EXS {transport} (exs-cp)"),
             Copier::Exs { transport, .. } => format!("EXS {transport} (exs-cp --no-verify)"),
             Copier::Rsync { .. } => "rsync (its daemon)".to_owned(),
+            Copier::RsyncBySsh(_) => "rsync (by ssh, encrypted)".to_owned(),
             Copier::Scp(_) => "scp (encrypted)".to_owned(),
         }
     }
@@ -83,6 +87,7 @@ impl Copier {
                 c.arg("-r").arg(from).arg(format!("rsync://{}:{port}/to/", plan.address));
                 c
             }
+            Copier::RsyncBySsh(sshd) => sshd.rsync(from, to),
             Copier::Scp(sshd) => sshd.scp(from, to),
         })
     }
@@ -172,7 +177,14 @@ fn copiers(
         servers.push(server);
     }
     match Sshd::start(dir, plan.address) {
-        Ok(sshd) => all.extend(sshd.map(Copier::Scp)),
+        Ok(None) => {}
+        Ok(Some(sshd)) => {
+            let sshd = Rc::new(sshd);
+            if on_path("rsync").is_some() {
+                all.push(Copier::RsyncBySsh(Rc::clone(&sshd)));
+            }
+            all.push(Copier::Scp(sshd));
+        }
         Err(e) => notes.push(("scp (encrypted)".to_owned(), e.to_string())),
     }
     Ok(all)

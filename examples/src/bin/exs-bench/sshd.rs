@@ -1,4 +1,4 @@
-//! An SSH server for scp, on loopback, for as long as it is needed.
+//! An SSH server for scp, and for rsync as most people use it, on loopback, for as long as it is needed.
 //!
 //! Its keys are made for it and go with its directory. It lets nobody in but who has the
 //! client's key, listens on one address, and touches no configuration of the machine.
@@ -56,17 +56,35 @@ impl Sshd {
     /// `scp` of a file or a tree into a directory.
     pub(crate) fn scp(&self, from: &Path, to: &Path) -> Command {
         let mut command = Command::new(on_path("scp").unwrap_or_else(|| "scp".into()));
-        command.args(["-q", "-r", "-F", "none", "-P", &self.port.to_string()]).arg("-i");
-        command.arg(self.dir.join("client"));
+        command.args(["-q", "-r", "-P", &self.port.to_string()]).args(self.options());
+        command.arg(from).arg(self.target(to));
+        command
+    }
+
+    /// The same by rsync, with ssh under it.
+    pub(crate) fn rsync(&self, from: &Path, to: &Path) -> Command {
+        let mut command = Command::new("rsync");
+        let shell = format!("ssh -q -p {} {}", self.port, self.options().join(" "));
+        command.args(["-r", "-e", &shell]).arg(from).arg(self.target(to));
+        command
+    }
+
+    /// What ssh and scp are told: no file of this machine counts, but the key made here.
+    fn options(&self) -> Vec<String> {
+        let key = self.dir.join("client").display().to_string();
+        let mut all = ["-F", "none", "-i", &key].map(str::to_owned).to_vec();
         for option in ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "BatchMode=yes"]
         {
-            command.args(["-o", option]);
+            all.extend(["-o".to_owned(), option.to_owned()]);
         }
+        all
+    }
+
+    fn target(&self, to: &Path) -> String {
         let host = match self.address {
             IpAddr::V4(ip) => ip.to_string(),
             IpAddr::V6(ip) => format!("[{ip}]"),
         };
-        command.arg(from).arg(format!("{host}:{}", to.display()));
-        command
+        format!("{host}:{}", to.display())
     }
 }
