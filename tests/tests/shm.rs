@@ -420,3 +420,68 @@ fn a_crowd_between_processes() {
         assert!(event.error().is_some(), "{event:?}");
     }
 }
+
+/// Connections that always have something, and how much.
+const FLOODS: usize = 150;
+const FLOOD: usize = 700_000;
+
+/// Not a test in the parent: sends on all its connections, one message after the other, until they
+/// are cut.
+#[test]
+fn flood() {
+    let Some(words) = peer::part() else { return };
+    let _dog = Watchdog::new("flood");
+    let sockets: Vec<Socket> = (0..FLOODS).map(|_| socket(Transport::Shm)).collect();
+    let region = MemoryRegion::new(FLOODS * FLOOD).unwrap();
+    let mut ledger = Ledger::new();
+    let mut at = HashMap::new();
+    for (i, socket) in sockets.iter().enumerate() {
+        socket.blocking().connect(words[0].as_str()).unwrap();
+        let buffer = region.buffer(i * FLOOD..(i + 1) * FLOOD).unwrap();
+        at.insert(ledger.post("send", |q, t| socket.send(q, t, buffer, SendFlags::NONE)), i);
+    }
+    loop {
+        let event = ledger.event();
+        let Some(i) = at.remove(&event.token()) else { panic!("{event:?}") };
+        if event.error().is_some() {
+            return drop(peer::listen());
+        }
+        let buffer = event.into_buffer().unwrap();
+        match ledger.try_post("send", |q, t| sockets[i].send(q, t, buffer, SendFlags::NONE)) {
+            Ok(token) => drop(at.insert(token, i)),
+            Err(_) => return drop(peer::listen()),
+        }
+    }
+}
+
+/// Of many connections that always have something each has its turn: none is heard thirty times
+/// before all were heard three times.
+#[test]
+fn none_of_many_that_flood_is_starved() {
+    let _dog = Watchdog::new("none_of_many_that_flood_is_starved");
+    let (listener, addr) = listener(Transport::Shm, "127.0.0.1:0");
+    let mut child = peer::Peer::start("flood", &addr.to_string(), &[]);
+    let sockets: Vec<Socket> =
+        (0..FLOODS).map(|_| listener.blocking().accept().unwrap().0).collect();
+    let region = MemoryRegion::new(2 * FLOODS * FLOOD).unwrap();
+    let (mut ledger, mut at) = (Ledger::new(), HashMap::new());
+    for n in 0..2 * FLOODS {
+        let (i, buffer) = (n % FLOODS, region.buffer(n * FLOOD..(n + 1) * FLOOD).unwrap());
+        let post = |q: &_, t| sockets[i].recv(q, t, buffer, RecvFlags::WAITALL);
+        at.insert(ledger.post("recv", post), i);
+    }
+    let mut heard = vec![0; FLOODS];
+    while heard.iter().any(|n| *n < 3) {
+        let event = ledger.ok();
+        let i = at[&event.token()];
+        heard[i] += 1;
+        assert!(heard[i] < 30, "while others wait: {heard:?}");
+        let buffer = event.into_buffer().unwrap();
+        let again = |q: &_, t| sockets[i].recv(q, t, buffer, RecvFlags::WAITALL);
+        at.insert(ledger.post("recv", again), i);
+    }
+    sockets.iter().for_each(Socket::abort);
+    ledger.drain();
+    child.tell("end");
+    child.finish();
+}

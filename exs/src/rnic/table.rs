@@ -147,5 +147,8 @@ mod tests {
         assert_eq!(table.iter().collect::<Vec<_>>(), [(a, &1), (b, &3)]);
         assert!(table.get(b + 1).is_err());
         assert!(table.get(u32::MAX).is_err());
+        table.remove(a).unwrap();
+        let at = |id| table.id_at(place_of(id) as usize);
+        assert_eq!((at(a), at(b), table.id_at(2)), (None, Some(b), None));
     }
 }

@@ -20,12 +20,10 @@ pub(super) const LOOKED_AT: usize = 32;
 /// The same where peers have no board (they are another user's, or have just begun). One more
 /// is woken by a message each time, two system calls for what a look would have found.
 const HOT: usize = 1024;
-/// Marks that are taken at a time, or a few more.
-const MARKS: usize = 16;
 /// A connection that was looked at so often in vain is armed; sooner where many are
-/// looked at, so that a look around does not become long for nothing. But a thousand that have
-/// their turn every 15 ms are to stay: to wake a thread costs its peer a system call
-/// for each message, and the thread another.
+/// looked at, so that a look around does not become long for nothing. But a thousand without the
+/// board that have their turn every 15 ms are to stay: to wake a thread costs its peer a system
+/// call for each message, and the thread another.
 const COLD: u32 = 16384;
 const FEW: usize = 64;
 
@@ -75,7 +73,7 @@ impl ShmRnic {
     pub(super) fn take_marks(&mut self) -> bool {
         let Some(board) = &mut self.board else { return false };
         let mut marked = std::mem::take(&mut self.marked);
-        board.take(MARKS, &mut marked);
+        board.take(&mut marked);
         let mut any = false;
         for slot in marked.drain(..) {
             // One that has just gone, or a peer's nonsense, is no link's.
@@ -128,10 +126,13 @@ impl ShmRnic {
 
     /// Looks at the hot links, and at the board; true if there is something to do.
     pub(super) fn look_around(&mut self) -> bool {
-        if self.ready.len() >= FEW {
-            // That will do for some turns: nobody is forgotten, as those come first.
+        if self.ready.len() >= FEW && self.served < FEW {
+            // That will do for some turns. (But not for good: a connection that has more as soon as
+            // its program posts a receive is ready again by that, and with enough of these others
+            // would never be looked at.)
             return true;
         }
+        self.served = 0;
         let (mut any, mut at) = (self.take_marks(), 0);
         let patience = COLD / u32::try_from(self.hot.len().div_ceil(FEW)).unwrap_or(COLD).max(1);
         while let Some(&id) = self.hot.get(at) {
@@ -147,7 +148,8 @@ impl ShmRnic {
                 continue;
             }
             link.misses += 1;
-            if link.misses > patience {
+            // (Many were looked at before their peers had the board.)
+            if link.misses > patience || (link.given && self.hot.len() > LOOKED_AT) {
                 at -= 1;
                 self.hot.swap_remove(at);
                 // If it is found to have something, it is on the list again.

@@ -4,7 +4,7 @@
 //! page of its own. Some dozens are soon looked at; of a thousand the processor has
 //! neither the lines nor the pages at hand. So a process has one board, of one bit for each
 //! connection, and gives it to the peers of those that are busy. A connection that is not
-//! looked at says in its own memory what it wants to hear of ([`Link::arm`](super::link::Link)), asleep or not;
+//! looked at says in its own memory what it wants to hear of (`Link::arm`), asleep or not;
 //! who would ring then sets its bit, and signals the process only if that sleeps. To look at
 //! all of them is to look at some words.
 //!
@@ -30,9 +30,9 @@ use std::sync::{Arc, Weak};
 
 use crate::sys::{EventFd, SharedWords};
 
-/// Words of marks, and so connections that can be marked. Others are rung for by messages.
-const GROUPS: usize = 512;
-pub(super) const SLOTS: u32 = 64 * 512;
+/// Connections that can be marked; others are rung for by messages. And the words of marks.
+pub(super) const SLOTS: u32 = 1 << 15;
+const GROUPS: usize = SLOTS as usize / 64;
 /// The word that says whether its owner sleeps, on a cache line of its own.
 const ASLEEP: usize = 0;
 const FIRST: usize = 8;
@@ -51,15 +51,13 @@ pub(super) struct Board {
     asleep: bool,
     /// Groups in which there are connections whose peers have the board.
     used: usize,
-    /// The group that is looked at first the next time.
-    next: usize,
 }
 
 impl Board {
     pub(super) fn new() -> io::Result<Board> {
         let (words, fd) = SharedWords::create(WORDS)?;
         let event = EventFd::new()?;
-        Ok(Board { words, fd, event, asleep: false, used: 0, next: 0 })
+        Ok(Board { words, fd, event, asleep: false, used: 0 })
     }
 
     /// What is signalled when there is a mark while we sleep.
@@ -83,18 +81,12 @@ impl Board {
         (0..self.used).any(|group| self.group(group) != 0)
     }
 
-    /// Takes marks, `most` of them and those of the same group; of each group in turn. We are
-    /// awake.
-    pub(super) fn take(&mut self, most: usize, out: &mut Vec<u32>) {
+    /// Takes all marks: who is marked now has its turn before who is marked again. We are awake.
+    pub(super) fn take(&mut self, out: &mut Vec<u32>) {
         if std::mem::take(&mut self.asleep) {
             self.words.at(ASLEEP).store(0, Ordering::SeqCst);
         }
-        for _ in 0..self.used {
-            if out.len() >= most {
-                return;
-            }
-            let group = self.next % self.used;
-            self.next = group + 1;
+        for group in 0..self.used {
             if self.group(group) == 0 {
                 continue;
             }
@@ -181,34 +173,22 @@ mod tests {
         (board, last.unwrap())
     }
 
-    fn take(board: &mut Board, most: usize) -> Vec<u32> {
+    fn take(board: &mut Board) -> Vec<u32> {
         let mut out = Vec::new();
-        board.take(most, &mut out);
+        board.take(&mut out);
         out
     }
 
     #[test]
     fn what_is_marked_is_taken_once() {
         let (mut board, theirs) = both(&[0, 63, 64, SLOTS - 1]);
-        assert!(!board.is_marked() && take(&mut board, 9).is_empty());
+        assert!(!board.is_marked() && take(&mut board).is_empty());
         for slot in [64, 0, SLOTS - 1, 63, 0] {
             theirs.mark(slot);
         }
         assert!(board.is_marked());
-        assert_eq!(take(&mut board, 9), [0, 63, 64, SLOTS - 1]);
-        assert!(!board.is_marked() && take(&mut board, 9).is_empty());
-    }
-
-    #[test]
-    fn every_group_has_its_turn() {
-        let (mut board, theirs) = both(&[0, 64, 128]);
-        let mut taken = Vec::new();
-        for _ in 0..3 {
-            // Whoever was taken is marked again at once.
-            [0, 1, 64, 128].into_iter().for_each(|slot| theirs.mark(slot));
-            taken.push(take(&mut board, 1));
-        }
-        assert_eq!(taken, [vec![0, 1], vec![64], vec![128]]);
+        assert_eq!(take(&mut board), [0, 63, 64, SLOTS - 1]);
+        assert!(!board.is_marked() && take(&mut board).is_empty());
     }
 
     #[test]
@@ -222,10 +202,10 @@ mod tests {
         theirs.mark(7);
         assert!(!woken(&board), "it is awake");
         assert!(board.fall_asleep(), "there is a mark");
-        assert_eq!(take(&mut board, 1), [7]);
+        assert_eq!(take(&mut board), [7]);
         theirs.mark(7);
         assert!(!woken(&board), "it is awake again");
-        take(&mut board, 1);
+        take(&mut board);
         assert!(!board.fall_asleep());
         theirs.mark(7);
         assert!(woken(&board));
@@ -236,7 +216,7 @@ mod tests {
     #[test]
     fn a_board_that_nobody_has_is_not_looked_at() {
         let mut board = Board::new().unwrap();
-        assert!(!board.fall_asleep() && !board.is_marked() && take(&mut board, 1).is_empty());
+        assert!(!board.fall_asleep() && !board.is_marked() && take(&mut board).is_empty());
     }
 
     #[test]
@@ -245,9 +225,9 @@ mod tests {
         assert!(PeerBoards::default().open(file(), file()).is_err());
         let (mut board, theirs) = both(&[0]);
         (0..WORDS).for_each(|word| theirs.words.at(word).store(u64::MAX, Ordering::SeqCst));
-        let taken = take(&mut board, usize::MAX);
+        let taken = take(&mut board);
         assert_eq!(taken, (0..64).collect::<Vec<_>>(), "nobody else has it");
         theirs.mark(u32::MAX);
-        assert!(take(&mut board, 9).iter().all(|slot| *slot < SLOTS));
+        assert!(take(&mut board).iter().all(|slot| *slot < SLOTS));
     }
 }

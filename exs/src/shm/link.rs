@@ -351,10 +351,14 @@ impl Link {
         self.ring(FOR_END);
     }
 
-    /// Moves what can be moved, both ways.
-    pub(super) fn turn(&mut self, env: &mut Env<'_>, budget: usize) -> Result<Pass, End> {
-        let received = self.receive(env, budget)?;
-        let sent = self.transmit(env, budget)?;
+    /// Moves what can be moved: so many bytes that come, and so many that go.
+    pub(super) fn turn(
+        &mut self,
+        env: &mut Env<'_>,
+        (come, go): (usize, usize),
+    ) -> Result<Pass, End> {
+        let received = self.receive(env, come)?;
+        let sent = self.transmit(env, go)?;
         let more = received.more || sent.more;
         Ok(Pass { more, moved: received.moved || sent.moved })
     }

@@ -90,14 +90,16 @@ pub struct ShmRnic {
     starved: Vec<u32>,
     timers: Timers<Source>,
     ready: VecDeque<Source>,
-    /// Connections that are looked at in memory; all others have said that they sleep.
+    /// Sources that were served since the last look around.
+    served: usize,
+    /// Connections that are looked at in memory; all others have said what they want to hear of.
     hot: Vec<u32>,
+    /// Whose turn it is among them to have a message taken out.
+    turn_of: usize,
     /// Where others are marked, once a peer has been given it; and what was just taken from it.
     board: Option<board::Board>,
     marked: Vec<u32>,
     peer_boards: board::PeerBoards,
-    /// Whose turn it is among them to have a message taken out.
-    turn_of: usize,
     /// Counts, from 1, the times that messages were begun to be taken.
     taking: u64,
     events: VecDeque<RnicEvent>,
@@ -159,6 +161,7 @@ impl ShmRnic {
             starved: Vec::new(),
             timers: Timers::default(),
             ready: VecDeque::new(),
+            served: 0,
             hot: Vec::new(),
             board: None,
             marked: Vec::new(),

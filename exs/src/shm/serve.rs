@@ -128,7 +128,9 @@ impl ShmRnic {
                 _ => self.enqueue(source),
             }
         }
-        for _ in 0..self.ready.len().min(TURN) {
+        let turn = self.ready.len().min(TURN);
+        self.served += turn;
+        for _ in 0..turn {
             match self.ready.pop_front() {
                 Some(Source::Link(id)) => self.serve_link(id, now),
                 Some(Source::Listener(id)) => self.serve_listener(id, now),
@@ -145,7 +147,9 @@ impl ShmRnic {
         let Ok(link) = self.links.get_mut(id) else { return };
         if link.phase == Phase::Open && !link.hung_up {
             link.tx.ring();
-            self.move_data(id, now);
+            // What has come for it waits for its turn, if others do.
+            let come = if self.ready.is_empty() { BUDGET_ALONE } else { 0 };
+            self.move_data(id, come, now);
         }
     }
 
@@ -187,7 +191,7 @@ impl ShmRnic {
             self.ready.push_back(Source::Link(id));
         }
         match link.phase {
-            Phase::Open => self.move_data(id, now),
+            Phase::Open => self.move_data(id, BUDGET_ALONE, now),
             _ if link.hung_up => self.lost(id),
             _ => {}
         }
@@ -203,8 +207,9 @@ impl ShmRnic {
         }
     }
 
-    /// Moves the data of a connection, and does what comes of it.
-    fn move_data(&mut self, id: u32, now: Time) {
+    /// Moves the data of a connection, of what `come`s at most so many bytes, and does what comes
+    /// of it.
+    fn move_data(&mut self, id: u32, come: usize, now: Time) {
         let budget = if self.ready.is_empty() { BUDGET_ALONE } else { BUDGET };
         let Ok(link) = self.links.get_mut(id) else { return };
         let Owner::Qp(qp) = link.owner else { return };
@@ -222,7 +227,7 @@ impl ShmRnic {
         link.tx.lap.share(self.hot.len());
         // Looked at before the records: those that were there before the end are taken.
         link.end = link.their_end();
-        let turn = link.turn(&mut Env { keys, pd, qp, recvs, room, wcs }, budget);
+        let turn = link.turn(&mut Env { keys, pd, qp, recvs, room, wcs }, (come.min(budget), budget));
         let stalled = link.stalled;
         if turn.is_ok_and(|pass| pass.moved) {
             // Who was silent for so long is idle; what moves is a sign of life, every few

@@ -67,7 +67,8 @@ macro_rules! socket_contract {
             queue: depth_is_a_limit, thresholds, timeouts, wait_policies, who_never_waits_hears_of_all,
                 several_threads_dequeue, several_threads_use_one_socket,
                 the_descriptor_is_level_triggered, a_late_descriptor_is_readable,
-                progress_without_a_waiter, poll_of_a_connection, each_of_many_sockets_is_heard;
+                progress_without_a_waiter, poll_of_a_connection, each_of_many_sockets_is_heard,
+                who_is_busy_starves_nobody;
             stream: order_and_integrity, order_and_integrity_with_small_rings, one_large_send,
                 waitall, peek, zero_lengths, vectored, memory_of_all_kinds,
                 a_vector_comes_back_without_a_copy, reads_and_writes_as_std_io;

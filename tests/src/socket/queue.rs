@@ -1,11 +1,13 @@
 //! Event queues: depth, thresholds, time, threads, and the descriptor.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use exs::{Error, EventKind, EventQueue, Interest, RecvFlags, SendFlags, Token, WaitPolicy};
+use exs::{
+    Error, EventKind, EventQueue, Interest, RecvFlags, SendFlags, Socket, Token, WaitPolicy,
+};
 use mio::unix::SourceFd;
 
 use crate::harness::{Env, LIMIT, Ledger, Rng, check, pattern};
@@ -348,4 +350,41 @@ pub fn each_of_many_sockets_is_heard(env: &Env) {
         }
         ledger.finish();
     }
+}
+
+/// Who says a word among many that never stop is heard before each of them was heard a hundred times.
+/// (They have the next message on its way whenever a receive is posted.)
+pub fn who_is_busy_starves_nobody(env: &Env) {
+    let len = 600_000 / env.shrink().clamp(1, 5);
+    let (quiet_a, quiet_b) = env.streams();
+    let busy: Vec<_> = (0..MANY).map(|_| env.streams()).collect();
+    let mut ledger = Ledger::with_policy(WaitPolicy::BusyPoll);
+    let mut receives = HashMap::new();
+    let talk = |ledger: &mut Ledger, receives: &mut HashMap<Token, usize>, i: usize| {
+        let (a, b): &(Socket, Socket) = &busy[i];
+        let buffer = vec![0; len];
+        let recv = ledger.post("recv", |q, t| b.recv(q, t, buffer, RecvFlags::WAITALL));
+        receives.insert(recv, i);
+        ledger.post("send", |q, t| a.send(q, t, vec![1; len], SendFlags::NONE));
+    };
+    for i in (0..MANY).chain(0..MANY) {
+        talk(&mut ledger, &mut receives, i);
+    }
+    let word = ledger.post("recv", |q, t| quiet_b.recv(q, t, vec![0; len], RecvFlags::WAITALL));
+    let (mut heard, mut asked) = (0, false);
+    loop {
+        let event = ledger.ok();
+        if event.token() == word {
+            break;
+        }
+        let Some(i) = receives.remove(&event.token()) else { continue };
+        heard += 1;
+        assert!(heard < 100 * MANY, "nobody heard the quiet one");
+        // When all are in full swing.
+        if heard >= MANY && !std::mem::replace(&mut asked, true) {
+            ledger.post("send", |q, t| quiet_a.send(q, t, vec![2; len], SendFlags::NONE));
+        }
+        talk(&mut ledger, &mut receives, i);
+    }
+    ledger.finish();
 }
