@@ -16,7 +16,7 @@ use super::serve::Source;
 use crate::rnic::table;
 
 /// Connections that are looked at while spinning. Others are marked.
-pub(super) const LOOKED_AT: usize = 32;
+const LOOKED_AT: usize = 32;
 /// The same where peers have no board (they are another user's, or have just begun). One more
 /// is woken by a message each time, two system calls for what a look would have found.
 const HOT: usize = 1024;
@@ -28,8 +28,14 @@ const COLD: u32 = 16384;
 const FEW: usize = 64;
 
 impl ShmRnic {
+    /// One more whose peer has our board would not be looked at, but marked.
+    pub(super) fn looks_at_enough(&self) -> bool {
+        self.hot.len() >= LOOKED_AT
+    }
+
     /// Puts an open link on the list of those that are looked at.
     pub(super) fn warm(&mut self, id: u32) {
+        let enough = self.looks_at_enough();
         let Ok(link) = self.links.get_mut(id) else { return };
         if link.phase != Phase::Open {
             return;
@@ -38,7 +44,7 @@ impl ShmRnic {
         if link.hot {
             return;
         }
-        if link.given && self.hot.len() >= LOOKED_AT {
+        if link.given && enough {
             if link.arm() {
                 self.enqueue(Source::Link(id));
             }
@@ -78,7 +84,7 @@ impl ShmRnic {
         for slot in marked.drain(..) {
             // One that has just gone, or a peer's nonsense, is no link's.
             if let Some(id) = self.links.id_at(slot as usize) {
-                if self.hot.len() < LOOKED_AT {
+                if !self.looks_at_enough() {
                     self.warm(id);
                 }
                 self.enqueue(Source::Link(id));
@@ -92,7 +98,7 @@ impl ShmRnic {
     /// Takes the peer's board if it has come, and gives it ours if it is time.
     #[cold]
     pub(super) fn exchange_boards(&mut self, id: u32) {
-        let many = self.hot.len() >= LOOKED_AT;
+        let enough = self.looks_at_enough();
         let Ok(link) = self.links.get_mut(id) else { return };
         if let Some(new) = link.new_board.take() {
             let NewBoard { slot, memfd, event } = *new;
@@ -102,7 +108,7 @@ impl ShmRnic {
             }
         }
         let slot = table::place_of(id);
-        let wants = link.wants_board(many) && slot < SLOTS;
+        let wants = link.wants_board(enough) && slot < SLOTS;
         if wants && (self.board.is_some() || self.make_board()) {
             self.give_board(id, slot);
         }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::ShmRnic;
-use super::awake::LOOKED_AT;
 use super::link::{End, Env, Owner, Phase};
 use super::qp::{Conn, flushed};
 use super::ring::Word;
@@ -84,12 +83,10 @@ impl ShmRnic {
     pub(super) fn enqueue(&mut self, source: Source) {
         let queued = match source {
             Source::Link(id) | Source::Retry(id) => self.links.get_mut(id).map(|l| &mut l.queued),
-            Source::Board => {
-                self.take_marks();
-                return;
-            }
             Source::Listener(id) => self.listeners.get_mut(id).map(|l| &mut l.queued),
             Source::Stranger(id) => self.strangers.get_mut(id).map(|s| &mut s.queued),
+            // It is no work of its own: the connections that are marked there are.
+            Source::Board => return,
         };
         if let Ok(queued) = queued
             && !std::mem::replace(queued, true)
@@ -113,7 +110,10 @@ impl ShmRnic {
                 self.warm(id);
             }
             Source::Listener(id) => self.note_callers(id),
-            Source::Board | Source::Stranger(_) | Source::Retry(_) => {}
+            Source::Board => {
+                self.take_marks();
+            }
+            Source::Stranger(_) | Source::Retry(_) => {}
         }
         self.enqueue(source);
     }
@@ -271,6 +271,7 @@ impl ShmRnic {
 
     /// After a turn: ends what is over.
     fn settle(&mut self, id: u32, moved: bool, more: bool, now: Time) {
+        let enough = self.looks_at_enough();
         let Ok(link) = self.links.get_mut(id) else { return };
         if link.rx.fin && !link.closing {
             // The peer has sent its last: so do we.
@@ -287,7 +288,7 @@ impl ShmRnic {
                 self.timers.set(Source::Link(id), now + CLOSE_LIMIT);
             }
         }
-        if link.new_board.is_some() || link.wants_board(self.hot.len() >= LOOKED_AT) {
+        if link.new_board.is_some() || link.wants_board(enough) {
             self.exchange_boards(id);
         }
         let Ok(link) = self.links.get_mut(id) else { return };

@@ -5,7 +5,6 @@
 //! message on its connection, and all of it lies in its record.
 
 use super::ShmRnic;
-use super::awake::LOOKED_AT;
 use super::link::{FOR_RECORDS, FOR_ROOM, Link, Owner, Phase};
 use super::qp::Conn;
 use super::record::{Head, Kind, SHORT};
@@ -32,6 +31,7 @@ impl ShmRnic {
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
     ) -> Passed {
         let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return Passed::No };
+        let enough = self.looks_at_enough();
         let Ok(link) = self.links.get_mut(id) else { return Passed::No };
         link.tx.lap.share(self.hot.len());
         if !link.pass(payload, head) {
@@ -40,7 +40,7 @@ impl ShmRnic {
         match link.hot {
             true => link.misses = 0,
             // (What is marked has nothing more to wait for than before.)
-            false if link.given && self.hot.len() >= LOOKED_AT => {}
+            false if link.given && enough => {}
             false => self.warm(id),
         }
         Passed::Gone

@@ -12,6 +12,7 @@
 //! tests print; where only a detail differs, the test says which and why.
 
 pub mod connections;
+pub mod fairness;
 pub mod files;
 pub mod immediate;
 pub mod objects;
@@ -113,6 +114,10 @@ macro_rules! rnic_contract {
                 a_look_finds_messages_and_ends,
                 what_does_not_fit_takes_the_long_way,
                 messages_come_by_receives,
+            }
+            fairness {
+                who_always_has_more_starves_nobody,
+                a_doorbell_is_no_turn,
             }
             immediate {
                 an_immediate_is_delivered,

@@ -176,6 +176,20 @@ impl<H: Harness> World<H> {
     /// that a long transfer takes many steps.
     pub fn step(&mut self, limit: Duration) {
         self.wait(if self.more { Duration::ZERO } else { limit });
+        self.progress();
+    }
+
+    /// A step of a thread that does not mean to sleep.
+    pub fn spin(&mut self) {
+        self.react(Duration::ZERO);
+        let now = self.now();
+        for rnic in &mut self.rnics {
+            rnic.spin(now);
+        }
+        self.progress();
+    }
+
+    fn progress(&mut self) {
         let now = self.now();
         self.more = false;
         for (i, rnic) in self.rnics.iter_mut().enumerate() {
@@ -198,7 +212,10 @@ impl<H: Harness> World<H> {
         let found = self.rnics.iter_mut().fold(false, |found, r| found | r.prepare_sleep());
         let due = self.rnics.iter().filter_map(Rnic::next_timeout).min();
         let limit = if found { Duration::ZERO } else { limit };
-        let wait = due.map_or(limit, |t| (t - now).min(limit));
+        self.react(due.map_or(limit, |t| (t - now).min(limit)));
+    }
+
+    fn react(&mut self, wait: Duration) {
         // Rounded up: the reactor counts milliseconds, and zero would spin.
         let wait = if wait.is_zero() { wait } else { wait + Duration::from_millis(1) };
         match self.poll.poll(&mut self.polled, Some(wait)) {

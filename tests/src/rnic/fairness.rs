@@ -1,0 +1,111 @@
+//! Of many connections each has its turn, while the thread that moves them all never sleeps.
+//!
+//! Turns are counted, not time. Who needs more of them than there are connections waits for
+//! others that always have more.
+
+use exs::mem::Access;
+use exs::rnic::Rnic;
+
+use super::skip;
+use super::world::{Harness, Pair, World, param, send_wr, write_wr};
+
+/// Connections that always have something: more than an RNIC looks at or serves at a time.
+const FLOODS: usize = 80;
+/// WRITEs in flight on each: one is always at hand.
+const IN_FLIGHT: u64 = 4;
+/// More than one turn moves of one connection, each way.
+const LEN: usize = 3 << 19;
+/// Turns in which each connection has had one, and one more, even if a turn serves four.
+const ENOUGH: usize = 2 * (FLOODS + 1) / 4;
+
+/// Senders (node 0) that flood their receivers (node 1), and a quiet pair beside them.
+struct Flood<H: Harness> {
+    w: World<H>,
+    pairs: Vec<Pair>,
+    /// WRITEs that are over, of each.
+    written: Vec<u64>,
+    quiet: Pair,
+    /// Of the source (address and key are the sink's).
+    wr: (exs::rnic::Sge, u64, exs::mem::Key),
+}
+
+impl<H: Harness> Flood<H> {
+    /// None, said, if nothing of it is up to the RNIC.
+    fn begin() -> Option<Flood<H>> {
+        if !H::is_software(0) || !H::is_software(1) {
+            skip("the device moves data while nobody calls");
+            return None;
+        }
+        let mut w = World::<H>::new(2);
+        let pds = [0, 1].map(|node| w.rnics[node].alloc_pd().unwrap());
+        let mut join = || {
+            let (a, b) = (w.end_in(0, pds[0], None), w.end_in(1, pds[1], None));
+            w.join(a, b, &param(&[]))
+        };
+        let (pairs, quiet): (Vec<_>, _) = ((0..FLOODS).map(|_| join()).collect(), join());
+        let src = w.buf(pairs[0].a, vec![7; LEN], Access::LOCAL_READ);
+        let dst = w.zeros(pairs[0].b, LEN);
+        let wr = (src.sge(), dst.addr(), dst.mr.key);
+        let mut flood = Flood { w, written: vec![0; pairs.len()], pairs, quiet, wr };
+        for i in 0..FLOODS {
+            (0..IN_FLIGHT).for_each(|_| flood.write(i));
+        }
+        // Both have seen that they are busy.
+        flood.turns_until("each has its turn", 10 * ENOUGH, |f| f.written.iter().all(|n| *n > 2));
+        Some(flood)
+    }
+
+    fn write(&mut self, i: usize) {
+        let (sge, addr, key) = self.wr;
+        self.w.send(self.pairs[i].a, &write_wr(0, &[sge], addr, key));
+    }
+
+    /// One turn of each node; what is over is posted again.
+    fn turn(&mut self) {
+        self.w.spin();
+        for i in 0..FLOODS {
+            let (done, _) = self.w.drain(self.pairs[i].a);
+            for _ in done {
+                self.written[i] += 1;
+                self.write(i);
+            }
+        }
+    }
+
+    fn turns_until(&mut self, what: &str, most: usize, done: impl Fn(&mut Self) -> bool) {
+        for _ in 0..most {
+            if done(self) {
+                return;
+            }
+            self.turn();
+        }
+        panic!("not in {most} turns: {what}; {:?}", self.written);
+    }
+}
+
+/// Connections that are ready again as soon as they were served keep nobody from being looked at.
+pub fn who_always_has_more_starves_nobody<H: Harness>() {
+    let Some(mut f) = Flood::<H>::begin() else { return };
+    for n in 0..5 {
+        let Pair { a, b } = f.quiet;
+        f.w.recv(b, n, &[]);
+        f.w.send(a, &send_wr(n, &[]));
+        f.turns_until("a quiet one is heard", ENOUGH, |f| !f.w.drain(b).1.is_empty());
+    }
+}
+
+/// A doorbell is for what is to be sent: it gives what has come for it no turn before others.
+pub fn a_doorbell_is_no_turn<H: Harness>() {
+    let Some(mut f) = Flood::<H>::begin() else { return };
+    f.written.fill(0);
+    for _ in 0..2 * ENOUGH {
+        for i in 0..FLOODS / 2 {
+            let (qp, now) = (f.pairs[i].b.qp, f.w.now());
+            f.w.rnics[1].flush(qp, now);
+        }
+        f.turn();
+    }
+    let (rang, silent) = f.written.split_at(FLOODS / 2);
+    let (most, least) = (rang.iter().max().unwrap(), silent.iter().min().unwrap());
+    assert!(*least > 0 && *most <= 3 * *least, "{:?}", f.written);
+}
