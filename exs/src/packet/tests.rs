@@ -4,6 +4,8 @@ use super::*;
 use crate::ids::Outcome;
 use proptest::prelude::*;
 
+mod short;
+
 const CONFIG: PacketConfig = PacketConfig { eager_max: 100, stash: 1000, max_msg: 5000 };
 
 fn advert(msg: u64) -> PacketAdvert {

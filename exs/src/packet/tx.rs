@@ -203,14 +203,28 @@ impl PacketTx {
         Some(action)
     }
 
+    /// The short way of a message that rides in its announcement, is over as soon as that is
+    /// written, and has nothing before it: as if it had been posted, polled and handled in one.
+    /// False: it must take the long way, and nothing has happened.
+    pub fn pass(&mut self, len: u32) -> bool {
+        let idle = self.is_idle() && !self.fin_sent;
+        if !idle || self.config.as_eager(len.into()).is_none() || !self.config.stash_takes(self.used, len) {
+            return false;
+        }
+        self.used += PacketConfig::stash_cost(len);
+        self.count();
+        true
+    }
+
     /// Would `poll(true)` have something that `poll(false)` has not?
     pub fn wants_transfer(&self) -> bool {
         self.next_transfer().is_some()
     }
 
-    /// Every send and shutdown has ended, locally.
+    /// Every send and shutdown has ended, locally, and nothing is to be polled.
     pub fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.flying.is_empty() && self.done.is_empty()
+        let told = self.done.is_empty() && self.withdrawn_due.is_none();
+        self.queue.is_empty() && self.flying.is_empty() && told
     }
 
     /// No more sends are taken.
@@ -255,6 +269,11 @@ impl PacketTx {
     fn start(&mut self, op: OpId, len: u64) {
         self.queue.pop_front();
         self.flying.push_back((op, len));
+        self.count();
+    }
+
+    /// Message `next` has gone; its ADVERT is void.
+    fn count(&mut self) {
         if self.adverts.front().is_some_and(|advert| advert.msg == self.next) {
             self.adverts.pop_front();
         }

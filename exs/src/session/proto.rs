@@ -6,7 +6,7 @@
 use crate::ids::Outcome;
 use crate::packet::{PacketConfig, PacketRx, PacketRxAction, PacketTx, PacketTxAction};
 use crate::stream::{
-    RecvPost, StreamConfig, StreamRx, StreamTx, RxAction, Target, TxAction,
+    Landed, RecvPost, StreamConfig, StreamRx, StreamTx, RxAction, Target, TxAction,
 };
 use crate::wire::exs::{AdvertRepr, Message};
 
@@ -145,6 +145,43 @@ impl Proto {
         match self {
             Proto::Stream(s) => s.tx_step(can_transfer),
             Proto::Packet(p) => p.tx_step(can_transfer),
+        }
+    }
+
+    /// The short way of a send of so many bytes: what announces it and carries it. None: it
+    /// must take the long way.
+    #[inline]
+    pub(super) fn pass_send(&mut self, len: u32) -> Option<Message> {
+        match self {
+            Proto::Stream(s) => {
+                s.tx.pass(len).map(|direct| Message::Data { direct, inline: true, len })
+            }
+            Proto::Packet(p) => p.tx.pass(len).then_some(Message::Eager { len }),
+        }
+    }
+
+    /// The short way of data that came: where they go, and the true length of what is whole by
+    /// itself. None: `message` has none, or nothing has happened.
+    #[inline]
+    pub(super) fn pass_data(&mut self, message: &Message) -> Option<(Landed, Option<u64>)> {
+        match (self, message) {
+            (Proto::Stream(s), Message::Data { direct: false, inline: true, len }) => {
+                s.rx.pass(*len).map(|landed| (landed, None))
+            }
+            (Proto::Packet(p), Message::Eager { len }) => {
+                let landed = |op| Landed { op, op_off: 0, ends: true };
+                p.rx.pass(*len).map(|op| (landed(op), Some(u64::from(*len))))
+            }
+            _ => None,
+        }
+    }
+
+    /// Neither half has anything to do, and no send has not ended.
+    #[inline]
+    pub(super) fn is_quiet(&self) -> bool {
+        match self {
+            Proto::Stream(s) => s.tx.is_idle() && s.rx.is_quiet(),
+            Proto::Packet(p) => p.tx.is_idle() && p.rx.is_quiet(),
         }
     }
 

@@ -93,9 +93,7 @@ impl Session {
                     proto.handle_ack(pb.freed)?;
                     self.timers.moved(now);
                 }
-                if let Message::Data { direct: false, inline: true, len } = message
-                    && let Short::Taken(ended) = self.take_now(now, port, (came, header), len)
-                {
+                if let Short::Taken(ended) = self.take_now(now, port, (came, header), &message) {
                     return Ok((Short::Taken(ended), header));
                 }
                 self.handle(now, message)?;

@@ -48,9 +48,10 @@ impl Session {
             return Passed::No;
         }
         let sent = port.send_now(payload, &mut |head| {
-            let Some(Proto::Stream(s)) = &mut self.proto else { return 0 };
-            let Some(direct) = s.tx.pass(len) else { return 0 };
-            self.header(Message::Data { direct, inline: true, len }, head)
+            match self.proto.as_mut().and_then(|proto| proto.pass_send(len)) {
+                Some(message) => self.header(message, head),
+                None => 0,
+            }
         });
         if sent != Passed::No {
             self.counters.sends += 1;
@@ -97,12 +98,16 @@ impl Session {
         now: Time,
         port: &mut dyn Port,
         (came, header): (Came<'_>, usize),
-        len: u32,
+        message: &Message,
     ) -> Short {
-        let Some(Proto::Stream(stream)) = &mut self.proto else { return Short::No };
-        let Some(Landed { op, op_off, ends }) = stream.rx.pass(len) else { return Short::No };
+        let len = message.inline_len();
+        let Some(proto) = &mut self.proto else { return Short::No };
+        let Some((landed, total)) = proto.pass_data(message) else { return Short::No };
+        let Landed { op, op_off, ends } = landed;
         self.counters.rx_inline += u64::from(len);
-        self.timers.moved(now);
+        if total.is_none() {
+            self.timers.moved(now);
+        }
         let bytes = op_off + u64::from(len);
         let plain = ends && self.done.is_empty();
         if plain
@@ -116,7 +121,7 @@ impl Session {
         }
         self.copy_in(came, header, op, op_off, len);
         if ends {
-            self.recv_done(port, op, bytes, None, false, Outcome::Ok);
+            self.recv_done(port, op, bytes, total, false, Outcome::Ok);
         }
         Short::Taken(None)
     }
@@ -144,11 +149,9 @@ impl Session {
     /// `drive` would find nothing to do, and no time limit has come nearer, but perhaps
     /// that of an idle ring. (False says nothing.)
     pub fn is_settled(&self) -> bool {
-        let Some(Proto::Stream(s)) = &self.proto else { return false };
         self.sends.is_empty()
             && self.job.is_none()
-            && s.tx.is_idle()
-            && s.rx.is_quiet()
+            && self.proto.as_ref().is_some_and(Proto::is_quiet)
             && (self.out.is_empty() || self.out.only_rx() && self.gathers())
             && !self.flow.must_return()
             && self.is_open()

@@ -319,22 +319,30 @@ impl Message {
         }
     }
 
-    /// The short way of DATA, which most messages are: they have none of the other fields.
-    /// None: it is something else, or there is something wrong with it.
+    /// The short way of DATA and EAGER, which most messages are: they have none of the other
+    /// fields. None: it is something else, or there is something wrong with it.
     #[inline]
     pub(super) fn parse_data(bytes: &[u8], len: usize) -> Option<(Message, Piggyback)> {
         let head = bytes.first_chunk::<COMMON_HEADER>()?;
         let [kind, flags, c0, c1, f0, f1, f2, f3, l0, l1, l2, l3, aux @ ..] = *head;
-        if kind != MessageKind::Data as u8 || flags & !(DIRECT | INLINE) != 0 || aux != [0; 4] {
+        let data = kind == MessageKind::Data as u8 && flags & !(DIRECT | INLINE) == 0;
+        let eager = kind == MessageKind::Eager as u8 && flags == 0;
+        if !(data || eager) || aux != [0; 4] {
             return None;
         }
-        let (direct, inline) = (flags & DIRECT != 0, flags & INLINE != 0);
-        let data = u32::from_be_bytes([l0, l1, l2, l3]);
-        let behind = if inline { u64::from(data) } else { 0 };
+        let data_len = u32::from_be_bytes([l0, l1, l2, l3]);
+        let message = match eager {
+            true => Message::Eager { len: data_len },
+            false => Message::Data {
+                direct: flags & DIRECT != 0,
+                inline: flags & INLINE != 0,
+                len: data_len,
+            },
+        };
         let credits = u16::from_be_bytes([c0, c1]);
         let pb = Piggyback { credits, freed: u32::from_be_bytes([f0, f1, f2, f3]) };
-        let whole = len as u64 == COMMON_HEADER as u64 + behind;
-        whole.then_some((Message::Data { direct, inline, len: data }, pb))
+        let whole = len as u64 == COMMON_HEADER as u64 + u64::from(message.inline_len());
+        whole.then_some((message, pb))
     }
 
     #[inline(never)]

@@ -351,10 +351,14 @@ proptest! {
         }
     }
 
-    /// The short way of DATA takes just those that the long one takes, and as the same.
+    /// The short way of DATA and EAGER takes just those that the long one takes, and as the same.
     #[test]
     fn data_is_data_either_way(
-        kind in prop_oneof![Just(MessageKind::Data as u8), any::<u8>()],
+        kind in prop_oneof![
+            Just(MessageKind::Data as u8),
+            Just(MessageKind::Eager as u8),
+            any::<u8>(),
+        ],
         flags in prop_oneof![0u8..4, any::<u8>()],
         pb: [u8; 6],
         len in prop_oneof![0u32..4, any::<u32>()],
@@ -367,10 +371,12 @@ proptest! {
         bytes.extend(len.to_be_bytes());
         bytes.extend(aux.to_be_bytes());
         bytes.resize(there, 0);
-        let whole = usize::try_from(16 + i64::from(len) * i64::from(flags >> 1 & 1) + more).unwrap();
+        let inline = if kind == MessageKind::Eager as u8 { 1 } else { flags >> 1 & 1 };
+        let whole = usize::try_from(16 + i64::from(len) * i64::from(inline) + more).unwrap();
         let short = Message::parse_data(&bytes, whole).map(|(m, pb)| (m, pb, 16));
         let long = Message::parse_any(&bytes, whole).ok();
-        prop_assert_eq!(short, long.filter(|(m, ..)| m.kind() == MessageKind::Data));
+        let of_these = |kind| matches!(kind, MessageKind::Data | MessageKind::Eager);
+        prop_assert_eq!(short, long.filter(|(m, ..)| of_these(m.kind())));
         prop_assert_eq!(Message::parse_prefix(&bytes, whole), Message::parse_any(&bytes, whole));
     }
 
