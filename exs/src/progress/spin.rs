@@ -101,10 +101,6 @@ impl Context {
             }
             led
         };
-        // Who must miss no signal has not looked before.
-        if held.is_some() && self.first_peek(queue, goal.min, None, NOBODY) != Waited::InVain {
-            return Ok(done(0));
-        }
         let begun = self.now().as_nanos();
         let mut cheapest = took.min(USUAL_TURN);
         loop {
@@ -178,8 +174,8 @@ impl Context {
         }
     }
 
-    /// Looks at memory for a while, before this thread leads, and takes the small messages
-    /// that come. Their events are handed to who wants them.
+    /// Looks at memory for a while (with a limit of zero, once), before this thread leads, and
+    /// takes the small messages that come. Their events are handed to who wants them.
     pub(super) fn first_peek<E: From<RawEvent>>(
         &self,
         queue: &QueueCore,
@@ -255,6 +251,9 @@ impl Context {
             0 => Waited::InVain,
             n => Waited::Got(n),
         };
+        if limit == Some(Duration::ZERO) {
+            return waited; // which says nothing of a while
+        }
         let found = waited != Waited::InVain || paid;
         let pays = pays(found, yields, || self.lock().peeked_at_processes());
         let vain = if pays { 0 } else { vain.wrapping_add(1) };

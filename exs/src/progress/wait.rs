@@ -72,7 +72,8 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::Interrupted`] if a signal handler ran: seen for sure if `exact`, which
-    /// costs two system calls more; else only if it ran while the thread slept.
+    /// costs two system calls more where it has to wait; else only if it ran while the thread
+    /// slept.
     pub(crate) fn wait<E: From<RawEvent>>(
         &self,
         queue: &QueueCore,
@@ -84,14 +85,21 @@ impl Context {
         if timeout == Some(Duration::ZERO) {
             return self.glance(queue, min).map(Waited::of);
         }
-        // What a thread that spins mostly finds comes while it has not yet begun to lead.
-        if !exact
-            && let waited = self.first_peek(queue, min, timeout, Some(want))
-            && waited != Waited::InVain
-        {
-            return Ok(waited);
+        let mut held = None;
+        if exact {
+            // (Who finds what has come already has not waited.)
+            let found = self.first_peek(queue, min, Some(Duration::ZERO), Some(want));
+            if found != Waited::InVain {
+                return Ok(found);
+            }
+            held = Some(HeldSignals::new());
         }
-        self.wait_here(queue, min, timeout, exact)
+        // What a thread that spins mostly finds comes while it has not yet begun to lead.
+        let found = self.first_peek(queue, min, timeout, Some(want));
+        if found != Waited::InVain {
+            return Ok(found);
+        }
+        self.wait_here(queue, min, timeout, held.as_ref())
     }
 
     /// Waits in the queue's list of threads.
@@ -101,14 +109,13 @@ impl Context {
         queue: &QueueCore,
         min: usize,
         timeout: Option<Duration>,
-        exact: bool,
+        held: Option<&HeldSignals>,
     ) -> Result<Waited, Error> {
         let waiter = waiter()?;
         waiter.min.store(min, Ordering::SeqCst);
         queue.enlist(&waiter);
         let deadline = timeout.map(|t| self.now() + t);
-        let held = exact.then(HeldSignals::new);
-        let goal = Goal { queue, waiter: &waiter, min, deadline, held: held.as_ref() };
+        let goal = Goal { queue, waiter: &waiter, min, deadline, held };
         let result = self.wait_enlisted(&goal);
         queue.delist(&waiter);
         result.map(Waited::of)
