@@ -53,6 +53,8 @@ pub struct Context {
     pub(super) skims: AtomicU32,
     /// A thread looks before it leads.
     pub(super) peeking: AtomicBool,
+    /// When (by the processor's counter) a thread that does not wait asks everywhere again.
+    pub(super) glances_at: AtomicU64,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -120,6 +122,7 @@ impl Context {
                 last_led: AtomicU64::new(0),
                 skims: AtomicU32::new(0),
                 peeking: AtomicBool::new(false),
+                glances_at: AtomicU64::new(0),
             }
         });
         let background = Arc::clone(&context);

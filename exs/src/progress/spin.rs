@@ -25,9 +25,9 @@ pub(super) const VAIN_SPINS: u32 = 8;
 pub(super) const SPINS_PER_POLL: u32 = 64;
 /// How long to look for completions in memory between two rounds with system calls,
 /// as a multiple of what the cheapest of these took.
-const PEEK: u64 = 4;
+pub(super) const PEEK: u64 = 4;
 /// Cycles that a turn which finds nothing takes at most, or about.
-const USUAL_TURN: u64 = 10_000;
+pub(super) const USUAL_TURN: u64 = 10_000;
 /// How long to look for completions and messages before the first such round: what
 /// a device answers at once needs none. Where the peer lives on this very core that is
 /// time lost, so it is done only where it has lately paid.
@@ -49,6 +49,16 @@ const PROBE: u32 = 256;
 /// Between two looks that take system calls a thread rests for so much of what one takes: each
 /// takes the lock of a socket, for which the peer that is about to write to it would wait.
 const REST: u64 = 2;
+/// How a thread looks: so many times in one hold of the lock; and, where nothing is found in
+/// memory, once by system calls.
+#[derive(Clone, Copy)]
+struct How {
+    looks: u32,
+    by_call: bool,
+}
+const WAITING: How = How { looks: LOOKS, by_call: true };
+const LEADING: How = How { looks: LOOKS, by_call: false };
+const PASSING: How = How { looks: 1, by_call: true };
 /// Nobody wants events handed over.
 const NOBODY: Option<&mut Want<'_, RawEvent>> = None;
 
@@ -199,6 +209,25 @@ impl Context {
         waited
     }
 
+    /// Looks once, for a thread that does not wait, and takes what it finds. True: a device was
+    /// asked, and knows of nothing else.
+    pub(super) fn peek_in_passing<E: From<RawEvent>>(
+        &self,
+        queue: &QueueCore,
+        want: &mut Want<'_, E>,
+    ) -> (Waited, bool) {
+        if self.peeking.swap(true, Ordering::Acquire) {
+            return (Waited::InVain, false);
+        }
+        let skim = self.skim(None, None, PASSING, Some((queue, want)));
+        self.peeking.store(false, Ordering::Release);
+        self.note_skim();
+        match skim.got {
+            0 => (Waited::InVain, skim.found == Some(false)),
+            n => (Waited::Got(n), false),
+        }
+    }
+
     fn peek_alone<E: From<RawEvent>>(
         &self,
         queue: &QueueCore,
@@ -219,7 +248,7 @@ impl Context {
         let until = now + limit.map_or(most, |l| l.min(most));
         let (mut paid, mut got, mut yields) = (false, 0, 0);
         while queue.len() < min && self.posters.load(Ordering::Relaxed) == 0 {
-            let skim = self.skim(Some(now), None, true, want.as_deref_mut().map(|w| (queue, w)));
+            let skim = self.skim(Some(now), None, WAITING, want.as_deref_mut().map(|w| (queue, w)));
             got = skim.got;
             match skim.found {
                 _ if got > 0 => break,
@@ -268,20 +297,19 @@ impl Context {
         self.skims.store(self.skims.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
     }
 
-    /// Takes small messages that have come, as far as they are found by looking at memory
-    /// some times; where none are found so, `by_call`, once. `now` is the time, if the caller
-    /// has looked of late; `me` need not be woken; `want`: events of this queue are for the
-    /// caller.
+    /// Takes small messages that have come, as far as they are found by looking. `now` is the
+    /// time, if the caller has asked of late; `me` need not be woken; `want`: events of this
+    /// queue are for the caller.
     fn skim<E: From<RawEvent>>(
         &self,
         now: Option<Time>,
         me: Option<&Waiter>,
-        by_call: bool,
+        how: How,
         want: Option<(&QueueCore, &mut Want<'_, E>)>,
     ) -> Skim {
         let mut engine = self.lock();
         let mut found = engine.peek();
-        for _ in 1..LOOKS {
+        for _ in 1..how.looks {
             if found != Some(false) || self.posters.load(Ordering::Relaxed) > 0 {
                 break;
             }
@@ -290,7 +318,7 @@ impl Context {
             found = engine.peek();
         }
         let mut called = 0;
-        if by_call && found.is_none() {
+        if how.by_call && found.is_none() {
             let begun = cycles();
             found = engine.look();
             called = cycles().saturating_sub(begun);
@@ -324,7 +352,7 @@ impl Context {
             if self.posters.load(Ordering::Relaxed) > 0 {
                 return Some(false);
             }
-            let skim = self.skim(None, Some(goal.waiter), false, NOBODY.map(|w| (goal.queue, w)));
+            let skim = self.skim(None, Some(goal.waiter), LEADING, NOBODY.map(|w| (goal.queue, w)));
             *foreign += u32::from(skim.served_others);
             match skim.found {
                 Some(false) if on() => std::hint::spin_loop(),

@@ -9,7 +9,7 @@ use super::context::Context;
 use super::event::RawEvent;
 use super::lead::Reactor;
 use super::queue::{QueueCore, Waiter, Want, waiter};
-use super::spin::{SPINS_PER_POLL, VAIN_SPINS};
+use super::spin::{LEAD_EVERY, PEEK, SPINS_PER_POLL, USUAL_TURN, VAIN_SPINS};
 use crate::sys::{HeldSignals, cycles};
 use crate::time::Time;
 
@@ -83,7 +83,7 @@ impl Context {
     ) -> Result<Waited, Error> {
         let min = want.min;
         if timeout == Some(Duration::ZERO) {
-            return self.glance(queue, min).map(Waited::of);
+            return self.glance(queue, want);
         }
         let mut held = None;
         if exact {
@@ -121,19 +121,40 @@ impl Context {
         result.map(Waited::of)
     }
 
-    /// Looks without waiting.
+    /// Looks without waiting. A thread that does so again and again asks the kernel, and has
+    /// everything moved, for a part of its time only: it takes longer than a look, and a program
+    /// may do nothing else.
     #[inline(never)]
-    fn glance(&self, queue: &QueueCore, min: usize) -> Result<bool, Error> {
+    fn glance<E: From<RawEvent>>(
+        &self,
+        queue: &QueueCore,
+        want: &mut Want<'_, E>,
+    ) -> Result<Waited, Error> {
+        let now = self.clock.about();
+        let begun = cycles();
+        // (Where nobody leads for long, the background thread does.)
+        if self.led_ago(now) <= LEAD_EVERY {
+            let (found, nothing_else) = self.peek_in_passing(queue, want);
+            let asked = begun < self.glances_at.load(Ordering::Relaxed)
+                && !self.watches_kernel.load(Ordering::Relaxed);
+            if found != Waited::InVain || nothing_else && asked {
+                return Ok(found);
+            }
+        }
         if let Some(mut reactor) = self.lead.try_lead(queue.has_fd()) {
             let polled = reactor.poll(Some(Duration::ZERO));
-            self.turn(Some(&mut reactor), true, None);
+            let turn = self.turn(Some(&mut reactor), true, None);
             self.lead.leave(reactor, None, false);
+            self.last_led.store(now.as_nanos(), Ordering::Relaxed);
+            let end = cycles();
+            let rest = if turn.more { 0 } else { end.saturating_sub(begun).min(USUAL_TURN) * PEEK };
+            self.glances_at.store(end.saturating_add(rest), Ordering::Relaxed);
             polled.or_else(|e| {
                 if e.kind() == std::io::ErrorKind::Interrupted { Ok(()) } else { Err(e) }
             })
             .map_err(|e| Error::os("epoll_wait", &e))?;
         }
-        Ok(queue.len() >= min)
+        Ok(Waited::of(queue.len() >= want.min))
     }
 
     #[inline(never)]

@@ -160,18 +160,13 @@ impl Proto {
         }
     }
 
-    /// The short way of data that came: where they go, and the true length of what is whole by
-    /// itself. None: `message` has none, or nothing has happened.
-    #[inline]
-    pub(super) fn pass_data(&mut self, message: &Message) -> Option<(Landed, Option<u64>)> {
-        match (self, message) {
-            (Proto::Stream(s), Message::Data { direct: false, inline: true, len }) => {
-                s.rx.pass(*len).map(|landed| (landed, None))
-            }
-            (Proto::Packet(p), Message::Eager { len }) => {
-                let landed = |op| Landed { op, op_off: 0, ends: true };
-                p.rx.pass(*len).map(|op| (landed(op), Some(u64::from(*len))))
-            }
+    /// The short way of data that came (`eager`: as a message of their own): where they go. None:
+    /// nothing has happened.
+    #[inline(always)]
+    pub(super) fn pass_data(&mut self, len: u32, eager: bool) -> Option<Landed> {
+        match self {
+            Proto::Stream(s) if !eager => s.rx.pass(len),
+            Proto::Packet(p) if eager => p.pass(len),
             _ => None,
         }
     }
@@ -401,6 +396,11 @@ fn stream_rx_step(action: RxAction) -> RxStep {
 }
 
 impl Packet {
+    #[inline(never)]
+    fn pass(&mut self, len: u32) -> Option<Landed> {
+        self.rx.pass(len).map(|op| Landed { op, op_off: 0, ends: true })
+    }
+
     fn tx_step(&mut self, can_transfer: bool) -> Option<TxStep> {
         Some(match self.tx.poll(can_transfer)? {
             PacketTxAction::Eager { op, len } => {

@@ -93,7 +93,10 @@ impl Session {
                     proto.handle_ack(pb.freed)?;
                     self.timers.moved(now);
                 }
-                if let Short::Taken(ended) = self.take_now(now, port, (came, header), &message) {
+                let eager = matches!(message, Message::Eager { .. });
+                if let Message::Data { direct: false, inline: true, len } | Message::Eager { len } = message
+                    && let Short::Taken(ended) = self.take_now(now, port, (came, header), len, eager)
+                {
                     return Ok((Short::Taken(ended), header));
                 }
                 self.handle(now, message)?;
@@ -141,7 +144,7 @@ impl Session {
     /// READY is the initiator's first message, and no other is.
     fn begin(&mut self, message: &Message) -> Result<(), Violation> {
         let first = self.link != Link::Up;
-        if (*message == Message::Ready) != first {
+        if matches!(message, Message::Ready) != first {
             return Err(Violation::Unexpected("READY, or something before it"));
         }
         self.link = Link::Up;

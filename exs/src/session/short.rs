@@ -90,22 +90,23 @@ impl Session {
         true
     }
 
-    /// The short way of data that came: into a receive that waits for them alone. What else
-    /// comes of it is for the next `drive`.
+    /// The short way of data that came (`eager`: as a message of their own): into a receive that
+    /// waits for them alone. What else comes of it is for the next `drive`.
     #[inline]
     pub(super) fn take_now(
         &mut self,
         now: Time,
         port: &mut dyn Port,
         (came, header): (Came<'_>, usize),
-        message: &Message,
+        len: u32,
+        eager: bool,
     ) -> Short {
-        let len = message.inline_len();
         let Some(proto) = &mut self.proto else { return Short::No };
-        let Some((landed, total)) = proto.pass_data(message) else { return Short::No };
-        let Landed { op, op_off, ends } = landed;
+        let Some(Landed { op, op_off, ends }) = proto.pass_data(len, eager) else {
+            return Short::No;
+        };
         self.counters.rx_inline += u64::from(len);
-        if total.is_none() {
+        if !eager {
             self.timers.moved(now);
         }
         let bytes = op_off + u64::from(len);
@@ -121,7 +122,7 @@ impl Session {
         }
         self.copy_in(came, header, op, op_off, len);
         if ends {
-            self.recv_done(port, op, bytes, total, false, Outcome::Ok);
+            self.recv_done(port, op, bytes, eager.then_some(bytes), false, Outcome::Ok);
         }
         Short::Taken(None)
     }

@@ -65,6 +65,7 @@ macro_rules! socket_contract {
                 a_large_message, many_small_messages, vectored, peek,
                 a_message_over_the_limit_is_refused, a_cancelled_receive_loses_nothing;
             queue: depth_is_a_limit, thresholds, timeouts, wait_policies, who_never_waits_hears_of_all,
+                who_only_polls_hears_of_all,
                 several_threads_dequeue, several_threads_use_one_socket,
                 the_descriptor_is_level_triggered, a_late_descriptor_is_readable,
                 progress_without_a_waiter, poll_of_a_connection, each_of_many_sockets_is_heard,

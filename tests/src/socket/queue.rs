@@ -6,7 +6,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use exs::{
-    Error, EventKind, EventQueue, Interest, RecvFlags, SendFlags, Socket, Token, WaitPolicy,
+    Error, EventKind, EventQueue, Interest, RecvFlags, SendFlags, Socket, SocketType, Token,
+    WaitPolicy,
 };
 use mio::unix::SourceFd;
 
@@ -143,6 +144,53 @@ pub fn who_never_waits_hears_of_all(env: &Env) {
     assert_eq!(&got.unwrap()[..], &pattern(1, 0, LEN)[..]);
     assert_eq!(queue.dequeue_at_least(1, 4, Some(LIMIT)).unwrap()[0].token(), ready);
     assert!(unwatched.next().unwrap().error().is_none());
+}
+
+/// A program that only ever dequeues without waiting: connections, messages to and fro, and a
+/// transfer of many turns, with a second connection that spoke long ago.
+pub fn who_only_polls_hears_of_all(env: &Env) {
+    const LONG: usize = 4 << 20;
+    let queue = EventQueue::new(64).unwrap();
+    let heard = |what: &str| {
+        let begun = Instant::now();
+        loop {
+            assert!(begun.elapsed() < LIMIT, "nothing heard of {what}");
+            if let Some(event) = queue.dequeue(1, NOW).unwrap().pop() {
+                assert!(event.error().is_none(), "{what}: {event:?}");
+                return event;
+            }
+            // (Where processors are few, who would move the data must have one.)
+            std::thread::yield_now();
+        }
+    };
+    let (listener, addr) = env.listener(SocketType::Stream);
+    let pair = || {
+        let client = env.socket(SocketType::Stream);
+        listener.accept(&queue, Token(1)).unwrap();
+        client.connect(&queue, Token(2), addr).unwrap();
+        let mut server = None;
+        for _ in 0..2 {
+            server = heard("a connection").take_accepted().map(|(s, _)| s).or(server);
+        }
+        (client, server.unwrap())
+    };
+    let (silent, (a, b)) = (pair(), pair());
+    for n in 0..200 {
+        let (from, to) = if n % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        to.recv(&queue, Token(3), vec![0; 64], RecvFlags::WAITALL).unwrap();
+        from.send(&queue, Token(4), pattern(n, 0, 64), SendFlags::NONE).unwrap();
+        let [x, y] = ["one end", "the other"].map(heard);
+        let came = if x.kind() == EventKind::Recv { x } else { y };
+        assert_eq!(&came.into_buffer().unwrap()[..], &pattern(n, 0, 64)[..]);
+    }
+    b.recv(&queue, Token(5), vec![0; LONG], RecvFlags::WAITALL).unwrap();
+    a.send(&queue, Token(6), pattern(1, 0, LONG), SendFlags::NONE).unwrap();
+    let [x, y] = ["a long send", "its receive"].map(heard);
+    let came = if x.kind() == EventKind::Recv { x } else { y };
+    assert_eq!(&came.into_buffer().unwrap()[..], &pattern(1, 0, LONG)[..]);
+    silent.1.recv(&queue, Token(7), vec![0; 8], RecvFlags::NONE).unwrap();
+    drop(silent.0);
+    assert!(heard("an end").eof());
 }
 
 /// Several threads dequeue one queue: each event goes to one of them.
