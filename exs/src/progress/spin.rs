@@ -32,6 +32,9 @@ pub(super) const USUAL_TURN: u64 = 10_000;
 /// a device answers at once needs none. Where the peer lives on this very core that is
 /// time lost, so it is done only where it has lately paid.
 const FIRST_PEEK: Duration = Duration::from_micros(25);
+/// How long to look before signals are held back, which takes two system calls: what comes so
+/// soon was not waited for.
+pub(super) const AT_HAND: Duration = Duration::from_micros(2);
 /// How long a queue that polls busily goes on, as some devices are slower.
 const BUSY_PEEK: Duration = Duration::from_micros(100);
 /// After how long it yields between looks.
@@ -184,8 +187,8 @@ impl Context {
         }
     }
 
-    /// Looks at memory for a while (with a limit of zero, once), before this thread leads, and
-    /// takes the small messages that come. Their events are handed to who wants them.
+    /// Looks at memory for a while, before this thread leads, and takes the small messages that
+    /// come. Their events are handed to who wants them.
     pub(super) fn first_peek<E: From<RawEvent>>(
         &self,
         queue: &QueueCore,
@@ -280,8 +283,8 @@ impl Context {
             0 => Waited::InVain,
             n => Waited::Got(n),
         };
-        if limit == Some(Duration::ZERO) {
-            return waited; // which says nothing of a while
+        if limit.is_some_and(|l| l <= AT_HAND) {
+            return waited; // which says nothing of a longer look
         }
         let found = waited != Waited::InVain || paid;
         let pays = pays(found, yields, || self.lock().peeked_at_processes());

@@ -9,7 +9,7 @@ use super::context::Context;
 use super::event::RawEvent;
 use super::lead::Reactor;
 use super::queue::{QueueCore, Waiter, Want, waiter};
-use super::spin::{LEAD_EVERY, PEEK, SPINS_PER_POLL, USUAL_TURN, VAIN_SPINS};
+use super::spin::{AT_HAND, LEAD_EVERY, PEEK, SPINS_PER_POLL, USUAL_TURN, VAIN_SPINS};
 use crate::sys::{HeldSignals, cycles};
 use crate::time::Time;
 
@@ -87,8 +87,8 @@ impl Context {
         }
         let mut held = None;
         if exact {
-            // (Who finds what has come already has not waited.)
-            let found = self.first_peek(queue, min, Some(Duration::ZERO), Some(want));
+            // (Who finds what has come, or as good as, has not waited.)
+            let found = self.first_peek(queue, min, Some(AT_HAND), Some(want));
             if found != Waited::InVain {
                 return Ok(found);
             }

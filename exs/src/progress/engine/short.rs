@@ -7,10 +7,12 @@ use std::time::Duration;
 use super::post::Ticket;
 use super::sock::State;
 use super::{Engine, SockId};
+use crate::mem::Buffer;
 use crate::progress::event::{Bufs, EventKind, RawEvent};
 use crate::progress::moment::Moment;
 use crate::rnic::{Passed, Rnic, Taken};
 use crate::session::Came;
+use crate::sys::IoVec;
 use crate::time::Time;
 
 /// Sends of a burst that leave one by one; and how many of those after them leave together.
@@ -59,11 +61,25 @@ fn by_processes(marked: u64, pins: impl Iterator<Item = bool>) -> bool {
     marked != 0 && !devices.any(|(index, _)| marked & mark_of(index) != 0)
 }
 
+/// The bytes of several buffers side by side, if they are few.
+fn gather<'a>(pieces: &[Buffer], room: &'a mut [u8]) -> Option<&'a [u8]> {
+    let len = pieces.iter().try_fold(0_usize, |sum, piece| sum.checked_add(piece.len()))?;
+    if len > SHARED {
+        return None;
+    }
+    let (gathered, mut at) = (room.get_mut(..len)?, 0);
+    for piece in pieces {
+        piece.io_vec().copy_to(&mut gathered[at..]);
+        at += piece.len();
+    }
+    Some(gathered)
+}
+
 /// Messages taken from a device before the others have their turn.
 const MESSAGES: usize = 256;
 
 impl Engine {
-    /// Sends one small buffer at once, if nothing is in the way. Gives it back if not.
+    /// Sends little at once, if nothing is in the way. Gives it back if not.
     pub(super) fn send_now(
         &mut self,
         id: SockId,
@@ -71,8 +87,15 @@ impl Engine {
         bufs: Bufs,
         moment: &Moment<'_>,
     ) -> Result<(), Bufs> {
-        let Bufs::One(buffer) = &bufs else { return Err(bufs) };
-        let len = buffer.len();
+        let payload = match &bufs {
+            Bufs::One(buffer) => buffer.io_vec(),
+            Bufs::Many(pieces) => match gather(pieces, &mut self.message) {
+                Some(gathered) => IoVec::new(gathered),
+                None => return Err(bufs),
+            },
+            Bufs::None => return Err(bufs),
+        };
+        let len = payload.len();
         let s = self.socks.get_mut(id.index as usize).filter(|s| s.generation == id.generation);
         let sent = match s {
             Some(s) if s.state == State::Open && len > 0 => match (s.session.as_mut(), s.qp) {
@@ -80,7 +103,7 @@ impl Engine {
                     let d = &mut self.devices[s.place.device];
                     // (The time is for a port that ends its connection.)
                     let mut port = d.port(s.place.domain, qp, Time::ZERO);
-                    session.send_now(&mut port, &buffer.io_vec())
+                    session.send_now(&mut port, &payload)
                 }
                 _ => Passed::No,
             },
@@ -264,6 +287,20 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_bytes_are_gathered() {
+        let pieces = |lens: &[usize]| -> Vec<Buffer> {
+            (1..).zip(lens).map(|(fill, len)| Buffer::from(vec![fill; *len])).collect()
+        };
+        let mut room = vec![9; SHARED + 10];
+        assert_eq!(gather(&pieces(&[2, 0, 3]), &mut room), Some(&[1, 1, 3, 3, 3][..]));
+        assert_eq!(room[5], 9);
+        assert_eq!(gather(&pieces(&[]), &mut room), Some(&[][..]));
+        assert_eq!(gather(&pieces(&[SHARED, 1]), &mut room), None, "too many");
+        assert_eq!(gather(&pieces(&[100, SHARED - 100]), &mut room).map(<[u8]>::len), Some(SHARED));
+        assert_eq!(gather(&pieces(&[2, 3]), &mut room[..4]), None, "no room");
+    }
 
     #[test]
     fn who_found_something_is_told_apart() {
