@@ -385,15 +385,20 @@ fn echo() {
     }
 }
 
+/// A process that plays this part, and its connections to us.
+fn called_by(part: &str, connections: usize) -> (peer::Peer, Vec<Socket>) {
+    let (listener, addr) = listener(Transport::Shm, "127.0.0.1:0");
+    let child = peer::Peer::start(part, &addr.to_string(), &[]);
+    let sockets = (0..connections).map(|_| listener.blocking().accept().unwrap().0);
+    (child, sockets.collect())
+}
+
 /// Two processes that sleep and spin by turns hear each other on each of many connections, whoever
 /// of them spoke, and when one is killed all of them end.
 #[test]
 fn a_crowd_between_processes() {
     let _dog = Watchdog::new("a_crowd_between_processes");
-    let (listener, addr) = listener(Transport::Shm, "127.0.0.1:0");
-    let mut child = peer::Peer::start("echo", &addr.to_string(), &[]);
-    let sockets: Vec<Socket> =
-        (0..CROWD).map(|_| listener.blocking().accept().unwrap().0).collect();
+    let (mut child, sockets) = called_by("echo", CROWD);
     let mut rng = Rng::new(7);
     for round in 0..30 {
         let policy = if round % 2 == 0 { WaitPolicy::Notify } else { WaitPolicy::BusyPoll };
@@ -459,10 +464,7 @@ fn flood() {
 #[test]
 fn none_of_many_that_flood_is_starved() {
     let _dog = Watchdog::new("none_of_many_that_flood_is_starved");
-    let (listener, addr) = listener(Transport::Shm, "127.0.0.1:0");
-    let mut child = peer::Peer::start("flood", &addr.to_string(), &[]);
-    let sockets: Vec<Socket> =
-        (0..FLOODS).map(|_| listener.blocking().accept().unwrap().0).collect();
+    let (mut child, sockets) = called_by("flood", FLOODS);
     let region = MemoryRegion::new(2 * FLOODS * FLOOD).unwrap();
     let (mut ledger, mut at) = (Ledger::new(), HashMap::new());
     for n in 0..2 * FLOODS {

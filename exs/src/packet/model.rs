@@ -7,6 +7,7 @@ macro_rules! check {
 }
 
 mod explore;
+pub(super) use explore::Random;
 mod witness;
 
 use super::*;

@@ -124,7 +124,7 @@ impl PacketRx {
     /// A small message came, inside of its announcement (rule 6).
     pub fn handle_eager(&mut self, len: u32) -> Result<(), PacketViolation> {
         let used = self.stashed + self.freed;
-        if self.config.as_eager(u64::from(len)).is_none() || !self.config.stash_takes(used, len) {
+        if !self.config.takes_eager(used, len) {
             return Err(PacketViolation::EagerOverrun { len, room: self.config.eager_room(used) });
         }
         self.check_open("EAGER after FIN")?;
@@ -156,8 +156,7 @@ impl PacketRx {
     /// not shown and has room for all: what `handle_eager` and `poll` would come to, without the
     /// copy and the end among the actions. Gives the receive; None: nothing has happened.
     pub fn pass(&mut self, len: u32) -> Option<OpId> {
-        let fits = self.config.as_eager(len.into()).is_some()
-            && self.config.stash_takes(self.stashed + self.freed, len);
+        let fits = self.config.takes_eager(self.stashed + self.freed, len);
         if !fits || self.fin || !self.actions.is_empty() || !self.stash.is_empty() {
             return None;
         }

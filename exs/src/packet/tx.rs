@@ -207,8 +207,7 @@ impl PacketTx {
     /// written, and has nothing before it: as if it had been posted, polled and handled in one.
     /// False: it must take the long way, and nothing has happened.
     pub fn pass(&mut self, len: u32) -> bool {
-        let idle = self.is_idle() && !self.fin_sent;
-        if !idle || self.config.as_eager(len.into()).is_none() || !self.config.stash_takes(self.used, len) {
+        if !self.is_idle() || self.fin_sent || !self.config.takes_eager(self.used, len) {
             return false;
         }
         self.used += PacketConfig::stash_cost(len);

@@ -47,6 +47,11 @@ impl PacketConfig {
         used.checked_add(Self::stash_cost(len)).is_some_and(|sum| sum <= self.stash)
     }
 
+    /// May a message of this length go eagerly now, with `used` bytes of the stash taken?
+    pub(super) fn takes_eager(&self, used: u32, len: u32) -> bool {
+        self.as_eager(len.into()).is_some() && self.stash_takes(used, len)
+    }
+
     /// The longest eager message that could come now.
     pub(super) fn eager_room(&self, used: u32) -> u32 {
         let free = self.stash.saturating_sub(used).min(self.stash / 2);

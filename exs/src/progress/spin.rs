@@ -202,14 +202,18 @@ impl Context {
         if !may_pay(&queue.vain_peeks) {
             return Waited::InVain;
         }
-        // One thread that looks is enough: several would only take the engine's lock from
-        // each other, and from whoever has something to do.
+        self.alone(|| self.peek_alone(queue, min, limit, want)).unwrap_or(Waited::InVain)
+    }
+
+    /// Looks, unless another thread does. One is enough: several would only take the engine's
+    /// lock from each other, and from whoever has something to do.
+    fn alone<T>(&self, looks: impl FnOnce() -> T) -> Option<T> {
         if self.peeking.swap(true, Ordering::Acquire) {
-            return Waited::InVain;
+            return None;
         }
-        let waited = self.peek_alone(queue, min, limit, want);
+        let found = looks();
         self.peeking.store(false, Ordering::Release);
-        waited
+        Some(found)
     }
 
     /// Looks once, for a thread that does not wait, and takes what it finds. True: a device was
@@ -219,11 +223,8 @@ impl Context {
         queue: &QueueCore,
         want: &mut Want<'_, E>,
     ) -> (Waited, bool) {
-        if self.peeking.swap(true, Ordering::Acquire) {
-            return (Waited::InVain, false);
-        }
-        let skim = self.skim(None, None, PASSING, Some((queue, want)));
-        self.peeking.store(false, Ordering::Release);
+        let looks = || self.skim(None, None, PASSING, Some((queue, want)));
+        let Some(skim) = self.alone(looks) else { return (Waited::InVain, false) };
         self.note_skim();
         match skim.got {
             0 => (Waited::InVain, skim.found == Some(false)),

@@ -90,10 +90,10 @@ fn explore(script: &Script) -> Result<usize, Failure> {
 }
 
 /// SplitMix64: a seed is the whole story.
-struct Random(u64);
+pub(in crate::packet) struct Random(pub(in crate::packet) u64);
 
 impl Random {
-    fn below(&mut self, n: usize) -> usize {
+    pub(in crate::packet) fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,13 +1,12 @@
 //! The short way comes to the same as the long one.
 
+use super::super::model::Random;
 use super::*;
 
-/// A small generator: the seed is the whole story.
-fn random(mut seed: u64) -> impl FnMut(u64) -> u64 {
-    move |n| {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (seed >> 33) % n
-    }
+/// Numbers below `n`.
+fn random(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut random = Random(seed);
+    move |n| random.below(small(n) as usize) as u64
 }
 
 fn small(n: u64) -> u32 {
