@@ -383,7 +383,9 @@ int exs_shutdown(int fd, int how, exs_qhandle_t queue, exs_ahandle_t ahandle);
  * Without a queue the call waits for that, and, as close(2), takes it for no error that
  * the peer has cut the connection. flags: 0, or EXS_CLOSE_ABORT to cut the
  * connection at once. close(2) does the same, and tells nobody. If another copy is
- * left (of dup(2) or a forked process), the event comes at once. */
+ * left (of dup(2) or a forked process), the event comes at once.
+ * exit(3) closes what is open, and waits until what was sent is delivered, as long as a
+ * close would. */
 int exs_close(int fd, int flags, exs_qhandle_t queue, exs_ahandle_t ahandle);
 
 #define EXS_CLOSE_ABORT 0x1 /* extension */

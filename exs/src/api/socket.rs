@@ -20,6 +20,9 @@ pub enum SocketType {
 
 /// An extended socket. Cloning gives another handle to the same socket, as dup(2)
 /// does; it closes (gracefully, in the background) when the last handle is dropped.
+/// A process that returns from `main`, or calls exit(3), closes what is open, and waits until
+/// what was sent is delivered, for [`Options::linger`] at most; a killed one, or
+/// one that calls [`abort`](std::process::abort), cuts its connections.
 ///
 /// Calls that take a queue and a token are asynchronous: `Ok` means accepted, and
 /// exactly one event follows. [`Error::WouldBlock`] means that too much is in

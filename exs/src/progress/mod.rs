@@ -33,6 +33,7 @@ mod error;
 mod event;
 mod handle;
 mod lead;
+mod leave;
 mod moment;
 mod options;
 mod queue;

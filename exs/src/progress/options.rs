@@ -154,7 +154,8 @@ pub struct Options {
     /// A receive that has not ended by then ends with ETIMEDOUT and the bytes that
     /// came. `EXS_RECV_TIMEOUT`. Default: none.
     pub recv_timeout: Option<Duration>,
-    /// How long `close` (and a dropped socket) goes on delivering what was sent.
+    /// How long `close` (and a dropped socket) goes on delivering what was sent, and the
+    /// end of the process waits for that.
     /// `EXS_LINGER`. Default: 10 s.
     pub linger: Duration,
     /// Ask a silent peer for a sign of life this often. `EXS_KEEP_ALIVE`.

@@ -264,7 +264,7 @@ void await_sleeper(int tid)
     FILE *f;
 
     for (;;) {
-        snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+        snprintf(path, sizeof path, "/proc/%d/stat", tid);
         f = fopen(path, "r");
         CHECK(f);
         CHECK(fgets(text, sizeof text, f));

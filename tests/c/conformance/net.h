@@ -65,8 +65,8 @@ struct thread;
 struct thread *start(void (*body)(void *), void *arg);
 void join(struct thread *t);
 
-/* Waits until a thread of this process sleeps in the kernel, so that it can be told that
- * it waits for something. `tid` as gettid(2) has it. */
+/* Waits until a thread, of this process or of another, sleeps in the kernel, so that it can
+ * be told that it waits for something. `tid` as gettid(2) has it. */
 void await_sleeper(int tid);
 
 #endif

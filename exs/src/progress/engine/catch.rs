@@ -7,6 +7,7 @@
 use super::Engine;
 use crate::progress::event::RawEvent;
 use crate::progress::queue::{QueueCore, Want};
+use crate::sys::cold_path;
 
 /// What is caught.
 #[derive(Default)]
@@ -23,7 +24,12 @@ fn address(queue: &QueueCore) -> usize {
 impl Engine {
     /// Puts an event into a queue, unless the thread that is here wants it.
     pub(super) fn leave(&mut self, queue: &QueueCore, event: RawEvent) {
-        if self.catch.queue == Some(address(queue)) {
+        if self.leaver().is_some() {
+            // Nobody is to hear of it any more, nor is its memory to be let go of: who lent it does not
+            // know that it is free.
+            cold_path();
+            std::mem::forget(event);
+        } else if self.catch.queue == Some(address(queue)) {
             self.catch.events.push(event);
         } else {
             queue.push(event, &mut self.wake);

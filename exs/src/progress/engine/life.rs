@@ -2,10 +2,11 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use super::domain::Place;
 use super::sock::State;
-use super::{Engine, figures};
+use super::{Engine, SockId, figures};
 use crate::rnic::Mr;
 use crate::time::Time;
 
@@ -107,6 +108,41 @@ impl Engine {
         if let Some(t) = gone.timer {
             self.timers.remove(&(t, index));
         }
+    }
+
+    // ---- the end of the process ------------------------------------------------
+
+    /// Closes everything, as `thread` ends the process; returns how long that may take. Nobody
+    /// else hears of events any more.
+    pub(in crate::progress) fn leave_all(&mut self, thread: i32, now: Time) -> Duration {
+        self.collect_released(now);
+        self.leaver = Some(thread);
+        let indices = self.socks.iter().filter_map(|(i, _)| u32::try_from(i).ok());
+        let ids: Vec<SockId> = indices.map(|i| self.id(i)).collect();
+        let mut patience = Duration::ZERO;
+        for id in ids {
+            // (One may have gone with another: a connection that nobody has accepted.)
+            let Ok(s) = self.sock(id) else { continue };
+            patience = patience.max(s.opts.linger);
+            // Each exists, and is open where it is closed here.
+            let _ = match s.state {
+                State::Closed => Ok(()),
+                State::Accepting { .. } => self.abort(id, now),
+                _ => self.close(id, None, now),
+            };
+        }
+        self.settle(now, false);
+        patience
+    }
+
+    /// Every connection has ended.
+    pub(in crate::progress) fn has_left(&self) -> bool {
+        self.socks.iter().all(|(_, s)| s.session.is_none() || s.state != State::Closed)
+    }
+
+    /// The thread that ends the process, once it does.
+    pub(in crate::progress) fn leaver(&self) -> Option<i32> {
+        self.leaver
     }
 
     pub(super) fn drop_session(&mut self, index: u32) {

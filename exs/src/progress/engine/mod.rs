@@ -165,6 +165,8 @@ pub(crate) struct Engine {
     pub(super) wake: Vec<Arc<Waiter>>,
     pub(super) counters: EngineCounters,
     more: bool,
+    /// The process ends: the thread that does it.
+    leaver: Option<i32>,
 }
 
 impl Engine {
@@ -207,6 +209,7 @@ impl Engine {
             wake: Vec::new(),
             counters: EngineCounters::default(),
             more: false,
+            leaver: None,
         }
     }
 

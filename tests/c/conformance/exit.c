@@ -1,0 +1,237 @@
+/* Processes that end with connections open. */
+#include "net.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+enum { MUCH = 1 << 20 };
+static char much[MUCH];
+
+static void gone(pid_t child)
+{
+    int status;
+
+    GIVES(child, waitpid(child, &status, 0));
+    CHECK(WIFEXITED(status));
+    GIVES(0, WEXITSTATUS(status));
+}
+
+/* A process of its own that connects to us, and then does `body`. Returns our end. */
+static int visitor(pid_t *child, void (*body)(int fd))
+{
+    int say[2], l, fd;
+    struct place at;
+
+    CHECK(pipe(say) == 0);
+    *child = fork();
+    CHECK(*child >= 0);
+    if (*child == 0) {
+        GIVES(sizeof at, read(say[0], &at, sizeof at));
+        fd = new_socket();
+        GIVES(0, exs_connect(fd, ADDR(at), at.len, 0, BLOCK));
+        body(fd);
+        _exit(3);
+    }
+    l = listener(&at);
+    GIVES(sizeof at, write(say[1], &at, sizeof at));
+    fd = exs_accept(l, NULL, 0, BLOCK);
+    CHECK(fd >= 0);
+    end_one(l);
+    close(say[0]);
+    close(say[1]);
+    return fd;
+}
+
+/* `len` bytes, and then the end, as after a close. */
+static void all_and_the_end(int fd, size_t len)
+{
+    char in;
+
+    recv_all(fd, much, len);
+    VERIFY(much, len, 0);
+    GIVES(0, exs_recv(fd, &in, 1, 0, BLOCK, UNREG));
+}
+
+static void sends_and_exits(int fd)
+{
+    fill(much, MUCH, 0);
+    send_all(fd, much, MUCH);
+    exit(0);
+}
+
+CASE("exit-1", what_was_sent_arrives_and_its_end, CONNECTED | ALONE)
+{
+    pid_t child;
+    int fd = visitor(&child, sends_and_exits);
+
+    all_and_the_end(fd, MUCH);
+    gone(child);
+    end_one(fd);
+}
+
+static void posts_and_exits(int fd)
+{
+    exs_qhandle_t q = new_queue(8);
+    int i;
+
+    fill(much, MUCH, 0);
+    for (i = 0; i < 8; i++)
+        GIVES(0, exs_send(fd, much + i * (MUCH / 8), MUCH / 8, 0, q, 1, UNREG));
+    exit(0);
+}
+
+CASE("exit-1", what_is_still_being_sent_arrives, EXS | EXSMSG | ALONE)
+{
+    pid_t child;
+    int fd = visitor(&child, posts_and_exits);
+
+    all_and_the_end(fd, MUCH);
+    gone(child);
+    end_one(fd);
+}
+
+static void *waits_for_data(void *arg)
+{
+    static char in;
+
+    exs_recv(*(int *)arg, &in, 1, 0, BLOCK, UNREG);
+    _exit(10);
+}
+
+static void *waits_for_events(void *arg)
+{
+    exs_event_t e;
+
+    exs_qdequeue(*(exs_qhandle_t *)arg, &e, 1, NULL);
+    _exit(11);
+}
+
+static void *sends_on_and_on(void *arg)
+{
+    while (exs_send(*(int *)arg, "x", 1, 0, BLOCK, UNREG) == 1)
+        ;
+    _exit(12);
+}
+
+static void exits_beside_threads(int fd)
+{
+    static int conn;
+    static exs_qhandle_t q;
+    static char in[2];
+    pthread_t t;
+
+    conn = fd;
+    q = new_queue(8);
+    GIVES(0, exs_recv(fd, in, 1, 0, q, 1, UNREG));
+    CHECK(pthread_create(&t, NULL, waits_for_events, &q) == 0);
+    CHECK(pthread_create(&t, NULL, waits_for_data, &conn) == 0);
+    CHECK(pthread_create(&t, NULL, sends_on_and_on, &conn) == 0);
+    exit(0);
+}
+
+/* They would say so by the child's status. */
+CASE("exit-2", other_threads_hear_nothing_of_it, CONNECTED | ALONE)
+{
+    static char in[1 << 12];
+    pid_t child;
+    int fd = visitor(&child, exits_beside_threads), n;
+
+    while ((n = exs_recv(fd, in, sizeof in, 0, BLOCK, UNREG)) > 0)
+        ;
+    GIVES(0, n);
+    gone(child);
+    end_one(fd);
+}
+
+static void on_term(int signal)
+{
+    (void)signal;
+    exit(0);
+}
+
+static void waits_until_it_is_told(int fd)
+{
+    exs_event_t e;
+    exs_qhandle_t q = new_queue(8);
+
+    signal(SIGTERM, on_term);
+    fill(much, 1, 0);
+    send_all(fd, much, 1);
+    exs_qdequeue(q, &e, 1, NULL);
+    _exit(10);
+}
+
+/* What exit(3) needs may be the interrupted wait's. */
+CASE("exit-1", a_signal_handler_ends_it_in_a_wait, CONNECTED | ALONE | NATIVE)
+{
+    pid_t child;
+    int fd = visitor(&child, waits_until_it_is_told);
+
+    recv_all(fd, much, 1);
+    await_sleeper(child);
+    GIVES(0, kill(child, SIGTERM));
+    GIVES(0, exs_recv(fd, much, 1, 0, BLOCK, UNREG));
+    gone(child);
+    end_one(fd);
+}
+
+CASE("exit-3", a_child_that_exits_ends_nothing, CONNECTED | ALONE | NATIVE)
+{
+    struct pair p = connection();
+    pid_t child = fork();
+    int i;
+
+    CHECK(child >= 0);
+    if (child == 0)
+        exit(0);
+    gone(child);
+    for (i = 0; i < 100; i++) {
+        fill(much, 64, 0);
+        send_all(p.a, much, 64);
+        recv_all(p.b, much, 64);
+    }
+    end(p);
+}
+
+static int told[2], ready[2];
+
+static void lingers(int fd)
+{
+    struct linger l = {1, 1};
+    char in;
+
+    GIVES(0, exs_setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l));
+    GIVES(1, write(ready[1], "r", 1));
+    GIVES(1, read(told[0], &in, 1));
+    exit(0);
+}
+
+CASE("exit-4", a_peer_that_stands_still_holds_it_up_for_so_long_only, EXS | EXSMSG | ALONE)
+{
+    pid_t peer, child;
+    int status, to_us[2];
+    char in;
+
+    CHECK(pipe(told) == 0 && pipe(ready) == 0 && pipe(to_us) == 0);
+    peer = fork();
+    CHECK(peer >= 0);
+    if (peer == 0) {
+        visitor(&child, lingers);
+        close(ready[1]);
+        GIVES(sizeof child, write(to_us[1], &child, sizeof child));
+        for (;;)
+            pause();
+    }
+    GIVES(sizeof child, read(to_us[0], &child, sizeof child));
+    GIVES(1, read(ready[0], &in, 1));
+    GIVES(0, kill(peer, SIGSTOP));
+    CHECK(waitpid(peer, &status, WUNTRACED) == peer && WIFSTOPPED(status));
+    GIVES(1, write(told[1], "e", 1));
+    /* It is not our child: what is closed with it tells that it has ended. */
+    close(ready[1]);
+    while (read(ready[0], &in, 1) > 0)
+        ;
+    GIVES(0, kill(peer, SIGKILL));
+    GIVES(peer, waitpid(peer, &status, 0));
+}
