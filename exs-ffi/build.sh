@@ -64,10 +64,12 @@ objcopy --wildcard --keep-global-symbols="$work/keep" ${gone[@]+"${gone[@]}"} \
 rm -f "$work/libexs.a"
 ar rcsD "$work/libexs.a" "$work/exs.o"
 
+# Its threads run until the process ends, and so does what it does then: dlclose(3) must not
+# take their code away.
 # shellcheck disable=SC2086
 $cc -shared -o "$work/libexs.so.$abi" "$work/exs.o" ${SANITIZE-} \
     -Wl,-soname,"$soname" -Wl,--version-script,"$here/c/exs.map" -Wl,-z,defs -Wl,-z,relro \
-    -Wl,-z,now -Wl,--as-needed ${rdma[@]+"${rdma[@]}"} -lgcc_s -lm -lpthread -ldl -lc
+    -Wl,-z,now -Wl,-z,nodelete -Wl,--as-needed ${rdma[@]+"${rdma[@]}"} -lgcc_s -lm -lpthread -ldl -lc
 
 # Moved into place when all is done, so that whoever uses the old ones is not disturbed.
 mv -f "$work/libexs.a" "$work/libexs.so.$abi" "$out/"

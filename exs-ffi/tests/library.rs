@@ -46,6 +46,8 @@ fn symbols() {
         .args(["--dynamic", "--version-info", "--wide"])
         .arg(library().join("libexs.so")));
     assert!(dynamic.contains("[libexs.so.1]") && dynamic.contains("EXS_1.0"), "{dynamic}");
+    // Its threads do not end before the process does.
+    assert!(dynamic.contains("NODELETE"), "{dynamic}");
 }
 
 fn every_declaration_resolves() {
