@@ -1,7 +1,7 @@
 //! The context: the engine, its lock, its threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, TryLockResult};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use super::devices::Devices;
 use super::engine::{Engine, KERNEL_TOKENS, Released, TOKENS_PER_DEVICE, Verbs};
@@ -29,8 +29,6 @@ pub(super) struct Turn {
 /// Everything of EXS in a process: devices, sockets, operations, and the thread
 /// that moves them when no other does.
 pub struct Context {
-    /// The process that made it.
-    pub(super) process: u32,
     pub(super) clock: Clock,
     engine: Mutex<Engine>,
     /// Threads that wait for the engine's lock to post something; a thread that
@@ -72,7 +70,7 @@ impl Context {
         let made = GLOBAL.get_or_init(|| {
             check_environment()
                 .and_then(|()| Context::new(Devices::of_host()))
-                .inspect(|_| Context::close_at_exit())
+                .inspect(Context::close_at_exit)
                 .map_err(|e| (e.to_string(), e.errno()))
         });
         made.as_ref().map_err(|(why, errno)| Error::Start { why: why.clone(), errno: *errno })
@@ -88,8 +86,9 @@ impl Context {
     /// # Errors
     /// The process has one already.
     pub fn install(context: Arc<Context>) -> Result<(), Error> {
-        GLOBAL.set(Ok(context)).map_err(|_| Error::invalid("EXS has been used already"))?;
-        Context::close_at_exit();
+        let global = Arc::clone(&context);
+        GLOBAL.set(Ok(global)).map_err(|_| Error::invalid("EXS has been used already"))?;
+        context.close_at_exit();
         Ok(())
     }
 
@@ -114,7 +113,6 @@ impl Context {
             let released = Arc::new(Released::new(me.clone()));
             let engine = Engine::new(id, me.clone(), Arc::clone(&released), (soft, shm, plain), verbs);
             Context {
-                process: std::process::id(),
                 clock: Clock::default(),
                 engine: Mutex::new(engine),
                 posters: AtomicUsize::new(0),
@@ -157,14 +155,9 @@ impl Context {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The engine, if no other thread has it.
-    pub(super) fn try_engine(&self) -> TryLockResult<MutexGuard<'_, Engine>> {
-        self.engine.try_lock()
-    }
-
     /// True if a thread has the engine.
     pub(super) fn at_work(&self) -> bool {
-        matches!(self.try_engine(), Err(TryLockError::WouldBlock))
+        matches!(self.engine.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// Waits for a thread that has the engine. One that only looks around lets go of it when it

@@ -2,60 +2,110 @@
 //!
 //! The kernel closes a process's TCP sockets in order, and sends what was written, after the process is
 //! gone. Here the process itself has to do it, before it goes: else a program that sends and
-//! returns from `main` would look to its peer like one that was killed. So exit(3) closes
-//! what is open, and waits for the ends, for as long as [`Options::linger`] lets a close take.
+//! returns from `main` would look to its peer like one that was killed. So exit(3) has everything
+//! closed, and waits for the ends, for as long as [`Options::linger`] lets a close take.
 //!
 //! Other threads still run meanwhile, and die with the process. They are to see nothing of all this,
 //! as they would see nothing with kernel sockets: their operations have no more events, and
 //! their calls do not return.
 //!
+//! Programs call exit(3) in signal handlers, too. What that interrupts may hold locks, ours or
+//! the allocator's, and lead. So a thread that waits for nothing else does the work; the one that exits
+//! takes no lock, and does not wait for ever.
+//!
 //! [`Options::linger`]: super::Options::linger
 
-use std::sync::TryLockError;
+use std::io;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::context::Context;
 use super::lead::Reactor;
-use crate::sys::{at_exit, this_thread};
+use crate::sys::{EventFd, HeldSignals, at_exit, this_thread};
 
-/// The engine may be the exiting thread's own, which a signal handler ends here: no longer than this.
+/// How long the engine may be another's, which may be the thread that exits.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// Between two looks.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
 
-impl Context {
-    /// From now on the end of the process closes what this context, its only one, holds.
-    pub(super) fn close_at_exit() {
-        extern "C" fn leave() {
-            let Some(context) = Context::existing() else { return };
-            // What a fork(2) has copied is the parent's.
-            if context.process == std::process::id() {
-                context.leave();
+/// What the thread that exits and the one that does the work have between them.
+struct Leaving {
+    process: u32,
+    begin: EventFd,
+    over: EventFd,
+    /// The thread that exits.
+    leaver: AtomicI32,
+    /// How long (ns) the ends may take: 0 until everything is closed.
+    patience: AtomicU64,
+}
+
+static LEAVING: OnceLock<Leaving> = OnceLock::new();
+
+impl Leaving {
+    fn new() -> io::Result<Leaving> {
+        Ok(Leaving {
+            process: std::process::id(),
+            begin: EventFd::new()?,
+            over: EventFd::new()?,
+            leaver: AtomicI32::new(0),
+            patience: AtomicU64::new(0),
+        })
+    }
+
+    /// On the thread that exits.
+    fn wait(&self) {
+        self.leaver.store(this_thread(), Ordering::Relaxed);
+        self.begin.signal();
+        let begun = Instant::now();
+        loop {
+            let limit = LOCK_PATIENCE + Duration::from_nanos(self.patience.load(Ordering::Relaxed));
+            let left = limit.saturating_sub(begun.elapsed());
+            // (A signal handler may interrupt it.)
+            if left.is_zero() || self.over.wait(Some(left.min(LOCK_PATIENCE))).unwrap_or(false) {
+                return;
             }
         }
-        if let Err(e) = at_exit(leave) {
-            crate::trace::warn!("atexit: {e}: connections are reset where the process ends without a close");
+    }
+}
+
+extern "C" fn leave() {
+    // What a fork(2) has copied is the parent's.
+    if let Some(leaving) = LEAVING.get().filter(|l| l.process == std::process::id()) {
+        leaving.wait();
+    }
+}
+
+impl Context {
+    /// From now on the end of the process closes what this context, its only one, holds.
+    pub(super) fn close_at_exit(self: &Arc<Context>) {
+        if let Err(e) = self.try_close_at_exit() {
+            crate::trace::warn!("connections will be reset where the process ends without a close: {e}");
         }
     }
 
-    fn leave(&self) {
-        let begun = Instant::now();
-        let patience = loop {
-            match self.try_engine() {
-                Ok(mut engine) => {
-                    let patience = engine.leave_all(this_thread(), self.now());
-                    self.finish(engine, None);
-                    break patience;
-                }
-                Err(TryLockError::Poisoned(_)) => return,
-                Err(TryLockError::WouldBlock) if begun.elapsed() > LOCK_PATIENCE => return,
-                // sleep-ok: a mutex has no wait with a time limit
-                Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSES.0),
-            }
-        };
+    fn try_close_at_exit(self: &Arc<Context>) -> io::Result<()> {
+        let new = Leaving::new()?;
+        let leaving = LEAVING.get_or_init(|| new);
+        let context = Arc::clone(self);
+        // The thread inherits it: the program's signals are for the program's threads.
+        let _held = HeldSignals::new();
+        std::thread::Builder::new().name("exs-exit".into()).spawn(move || {
+            while !leaving.begin.wait(None).unwrap_or(false) {}
+            context.leave(leaving);
+            leaving.over.signal();
+        })?;
+        at_exit(leave)
+    }
+
+    fn leave(&self, leaving: &Leaving) {
+        let mut engine = self.lock();
+        let patience = engine.leave_all(leaving.leaver.load(Ordering::Relaxed), self.now());
+        let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        leaving.patience.store(nanos, Ordering::Relaxed);
+        self.finish(engine, None);
         let mut pause = PAUSES.0;
-        while !self.try_engine().is_ok_and(|engine| engine.has_left()) && begun.elapsed() < patience {
-            // (Whoever leads may be this thread, below a signal handler.)
+        while !self.lock().has_left() {
             match self.lead.try_lead(false) {
                 Some(reactor) => self.lead_out(reactor, pause),
                 None => {

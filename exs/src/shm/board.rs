@@ -147,7 +147,7 @@ impl PeerBoards {
             return Ok(board);
         }
         let words = SharedWords::open(file.as_fd(), WORDS)?;
-        let board = Arc::new(PeerBoard { words, event: EventFd::from(event) });
+        let board = Arc::new(PeerBoard { words, event: EventFd::adopt(event)? });
         self.0.push((file_id, Arc::downgrade(&board)));
         Ok(board)
     }
@@ -223,6 +223,9 @@ mod tests {
     fn what_is_no_board_is_refused_and_a_peer_s_nonsense_names_no_more_than_there_is() {
         let file = || OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
         assert!(PeerBoards::default().open(file(), file()).is_err());
+        let pipe = std::io::pipe().unwrap().1;
+        let [memfd, _] = Board::new().unwrap().give(0).map(|fd| fd.try_clone_to_owned().unwrap());
+        assert!(PeerBoards::default().open(memfd, pipe.into()).is_err(), "nobody is to write there");
         let (mut board, theirs) = both(&[0]);
         (0..WORDS).for_each(|word| theirs.words.at(word).store(u64::MAX, Ordering::SeqCst));
         let taken = take(&mut board);

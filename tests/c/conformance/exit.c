@@ -176,6 +176,60 @@ CASE("exit-1", a_signal_handler_ends_it_in_a_wait, CONNECTED | ALONE | NATIVE)
     end_one(fd);
 }
 
+enum { BUSY = 8 };
+
+static void is_busy_until_it_is_told(struct place *at)
+{
+    int fd = new_socket();
+    struct pair own;
+    char in;
+
+    signal(SIGTERM, on_term);
+    GIVES(0, exs_connect(fd, ADDR(*at), at->len, 0, BLOCK));
+    own = connection();
+    send_all(fd, "x", 1);
+    for (;;) {
+        send_all(own.a, "x", 1);
+        recv_all(own.b, &in, 1);
+    }
+}
+
+/* Wherever the signal meets them, they end: with a close, unless it was in the library. */
+CASE("exit-5", a_signal_handler_ends_it_anywhere, CONNECTED | ALONE | NATIVE)
+{
+    pid_t child[BUSY];
+    int fd[BUSY], say[2], l, i, n;
+    struct place at;
+    char in;
+
+    CHECK(pipe(say) == 0);
+    for (i = 0; i < BUSY; i++) {
+        child[i] = fork();
+        CHECK(child[i] >= 0);
+        if (child[i] == 0) {
+            GIVES(sizeof at, read(say[0], &at, sizeof at));
+            is_busy_until_it_is_told(&at);
+        }
+    }
+    l = listener(&at);
+    for (i = 0; i < BUSY; i++)
+        GIVES(sizeof at, write(say[1], &at, sizeof at));
+    for (i = 0; i < BUSY; i++) {
+        CHECK((fd[i] = exs_accept(l, NULL, 0, BLOCK)) >= 0);
+        recv_all(fd[i], &in, 1);
+    }
+    for (i = 0; i < BUSY; i++)
+        GIVES(0, kill(child[i], SIGTERM));
+    for (i = 0; i < BUSY; i++) {
+        n = exs_recv(fd[i], &in, 1, 0, BLOCK, UNREG);
+        CHECK(n == 0 || (n == -1 && errno == ECONNRESET));
+        end_one(fd[i]);
+    }
+    for (i = 0; i < BUSY; i++)
+        gone(child[i]);
+    end_one(l);
+}
+
 CASE("exit-3", a_child_that_exits_ends_nothing, CONNECTED | ALONE | NATIVE)
 {
     struct pair p = connection();
