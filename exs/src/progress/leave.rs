@@ -55,7 +55,7 @@ impl Leaving {
 
     /// On the thread that exits.
     fn wait(&self) {
-        self.leaver.store(this_thread(), Ordering::Relaxed);
+        self.leaver.store(this_thread(), Ordering::Release);
         self.begin.signal();
         let begun = Instant::now();
         loop {
@@ -92,8 +92,11 @@ impl Context {
         let _held = HeldSignals::new();
         std::thread::Builder::new().name("exs-exit".into()).spawn(move || {
             while !leaving.begin.wait(None).unwrap_or(false) {}
-            context.leave(leaving);
-            leaving.over.signal();
+            // (A program that closes descriptors which are not its own does not end by that.)
+            if leaving.leaver.load(Ordering::Acquire) != 0 {
+                context.leave(leaving);
+                leaving.over.signal();
+            }
         })?;
         at_exit(leave)
     }
@@ -104,6 +107,8 @@ impl Context {
         let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         leaving.patience.store(nanos, Ordering::Relaxed);
         self.finish(engine, None);
+        // Sends of kernel sockets that are kept, too, as far as the kernel takes them.
+        self.turn(None, true, None);
         let mut pause = PAUSES.0;
         while !self.lock().has_left() {
             match self.lead.try_lead(false) {

@@ -91,6 +91,27 @@ CASE("exit-1", what_is_still_being_sent_arrives, EXS | EXSMSG | ALONE)
     end_one(fd);
 }
 
+static void posts_little_and_exits(int fd)
+{
+    exs_qhandle_t q = new_queue(8);
+    int i;
+
+    fill(much, 800, 0);
+    for (i = 0; i < 8; i++)
+        GIVES(0, exs_send(fd, much + i * 100, 100, 0, q, 1, UNREG));
+    exit(0);
+}
+
+CASE("exit-1", what_waits_for_others_arrives, CONNECTED | ALONE)
+{
+    pid_t child;
+    int fd = visitor(&child, posts_little_and_exits);
+
+    all_and_the_end(fd, 800);
+    gone(child);
+    end_one(fd);
+}
+
 static void *waits_for_data(void *arg)
 {
     static char in;
