@@ -96,6 +96,7 @@ impl Context {
             if leaving.leaver.load(Ordering::Acquire) != 0 {
                 context.leave(leaving);
                 leaving.over.signal();
+                stand_still();
             }
         })?;
         at_exit(leave)
@@ -138,9 +139,14 @@ impl Context {
     pub(super) fn stay(&self) {
         let leaver = self.lock().leaver();
         if leaver.is_some_and(|thread| thread != this_thread()) {
-            loop {
-                std::thread::park();
-            }
+            stand_still();
         }
+    }
+}
+
+/// Until the process has ended.
+fn stand_still() -> ! {
+    loop {
+        std::thread::park();
     }
 }

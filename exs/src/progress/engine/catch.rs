@@ -15,6 +15,8 @@ pub(super) struct Catch {
     /// The address of the queue whose events are; a thread is here that has it.
     queue: Option<usize>,
     events: Vec<RawEvent>,
+    /// What came when the process was about to end.
+    unheard: Vec<RawEvent>,
 }
 
 fn address(queue: &QueueCore) -> usize {
@@ -28,7 +30,7 @@ impl Engine {
             // Nobody is to hear of it any more, nor is its memory to be let go of: who lent it does not
             // know that it is free.
             cold_path();
-            std::mem::forget(event);
+            self.catch.unheard.push(event);
         } else if self.catch.queue == Some(address(queue)) {
             self.catch.events.push(event);
         } else {
