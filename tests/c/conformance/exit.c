@@ -18,49 +18,18 @@ int __lsan_is_turned_off(void)
     return unchecked;
 }
 
-static void gone(pid_t child)
+/* Of what a visitor that exits has sent, all comes, and then the end, as after a close. */
+static void all_arrives(void (*sends)(int fd), size_t len)
 {
-    int status;
-
-    GIVES(child, waitpid(child, &status, 0));
-    CHECK(WIFEXITED(status));
-    GIVES(0, WEXITSTATUS(status));
-}
-
-/* A process of its own that connects to us, and then does `body`. Returns our end. */
-static int visitor(pid_t *child, void (*body)(int fd))
-{
-    int say[2], l, fd;
-    struct place at;
-
-    CHECK(pipe(say) == 0);
-    *child = fork();
-    CHECK(*child >= 0);
-    if (*child == 0) {
-        GIVES(sizeof at, read(say[0], &at, sizeof at));
-        fd = new_socket();
-        GIVES(0, exs_connect(fd, ADDR(at), at.len, 0, BLOCK));
-        body(fd);
-        _exit(3);
-    }
-    l = listener(&at);
-    GIVES(sizeof at, write(say[1], &at, sizeof at));
-    fd = exs_accept(l, NULL, 0, BLOCK);
-    CHECK(fd >= 0);
-    end_one(l);
-    close(say[0]);
-    close(say[1]);
-    return fd;
-}
-
-/* `len` bytes, and then the end, as after a close. */
-static void all_and_the_end(int fd, size_t len)
-{
+    pid_t child;
+    int fd = visitor(&child, sends);
     char in;
 
     recv_all(fd, much, len);
     VERIFY(much, len, 0);
     GIVES(0, exs_recv(fd, &in, 1, 0, BLOCK, UNREG));
+    gone(child, 0);
+    end_one(fd);
 }
 
 static void sends_and_exits(int fd)
@@ -72,54 +41,40 @@ static void sends_and_exits(int fd)
 
 CASE("exit-1", what_was_sent_arrives_and_its_end, CONNECTED | ALONE)
 {
-    pid_t child;
-    int fd = visitor(&child, sends_and_exits);
+    all_arrives(sends_and_exits, MUCH);
+}
 
-    all_and_the_end(fd, MUCH);
-    gone(child);
-    end_one(fd);
+enum { POSTS = 8, LITTLE = 100 };
+
+static void post_and_exit(int fd, size_t each)
+{
+    exs_qhandle_t q = new_queue(POSTS);
+    int i;
+
+    fill(much, POSTS * each, 0);
+    for (i = 0; i < POSTS; i++)
+        GIVES(0, exs_send(fd, much + (size_t)i * each, each, 0, q, 1, UNREG));
+    exit(0);
 }
 
 static void posts_and_exits(int fd)
 {
-    exs_qhandle_t q = new_queue(8);
-    int i;
-
-    fill(much, MUCH, 0);
-    for (i = 0; i < 8; i++)
-        GIVES(0, exs_send(fd, much + i * (MUCH / 8), MUCH / 8, 0, q, 1, UNREG));
-    exit(0);
+    post_and_exit(fd, MUCH / POSTS);
 }
 
 CASE("exit-1", what_is_still_being_sent_arrives, EXS | EXSMSG | ALONE)
 {
-    pid_t child;
-    int fd = visitor(&child, posts_and_exits);
-
-    all_and_the_end(fd, MUCH);
-    gone(child);
-    end_one(fd);
+    all_arrives(posts_and_exits, MUCH);
 }
 
 static void posts_little_and_exits(int fd)
 {
-    exs_qhandle_t q = new_queue(8);
-    int i;
-
-    fill(much, 800, 0);
-    for (i = 0; i < 8; i++)
-        GIVES(0, exs_send(fd, much + i * 100, 100, 0, q, 1, UNREG));
-    exit(0);
+    post_and_exit(fd, LITTLE);
 }
 
 CASE("exit-1", what_waits_for_others_arrives, CONNECTED | ALONE)
 {
-    pid_t child;
-    int fd = visitor(&child, posts_little_and_exits);
-
-    all_and_the_end(fd, 800);
-    gone(child);
-    end_one(fd);
+    all_arrives(posts_little_and_exits, POSTS * LITTLE);
 }
 
 static void *waits_for_data(void *arg)
@@ -171,7 +126,7 @@ CASE("exit-2", other_threads_hear_nothing_of_it, CONNECTED | ALONE)
     while ((n = exs_recv(fd, in, sizeof in, 0, BLOCK, UNREG)) > 0)
         ;
     GIVES(0, n);
-    gone(child);
+    gone(child, 0);
     end_one(fd);
 }
 
@@ -204,7 +159,7 @@ CASE("exit-1", a_signal_handler_ends_it_in_a_wait, CONNECTED | ALONE | NATIVE)
     await_sleeper(child);
     GIVES(0, kill(child, SIGTERM));
     GIVES(0, exs_recv(fd, much, 1, 0, BLOCK, UNREG));
-    gone(child);
+    gone(child, 0);
     end_one(fd);
 }
 
@@ -258,7 +213,7 @@ CASE("exit-5", a_signal_handler_ends_it_anywhere, CONNECTED | ALONE | NATIVE)
         end_one(fd[i]);
     }
     for (i = 0; i < BUSY; i++)
-        gone(child[i]);
+        gone(child[i], 0);
     end_one(l);
 }
 
@@ -273,7 +228,7 @@ CASE("exit-3", a_child_that_exits_ends_nothing, CONNECTED | ALONE | NATIVE)
         unchecked = 1;
         exit(0);
     }
-    gone(child);
+    gone(child, 0);
     for (i = 0; i < 100; i++) {
         fill(much, 64, 0);
         send_all(p.a, much, 64);

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 
 /* ---- Sockets -------------------------------------------------------------------------- */
 
@@ -274,4 +275,38 @@ void await_sleeper(int tid)
             return;
         sched_yield();
     }
+}
+
+int visitor(pid_t *child, void (*body)(int fd))
+{
+    int say[2], l, fd;
+    struct place at;
+
+    CHECK(pipe(say) == 0);
+    *child = fork();
+    CHECK(*child >= 0);
+    if (*child == 0) {
+        GIVES(sizeof at, read(say[0], &at, sizeof at));
+        fd = new_socket();
+        GIVES(0, exs_connect(fd, ADDR(at), at.len, 0, BLOCK));
+        body(fd);
+        _exit(3);
+    }
+    l = listener(&at);
+    GIVES(sizeof at, write(say[1], &at, sizeof at));
+    fd = exs_accept(l, NULL, 0, BLOCK);
+    CHECK(fd >= 0);
+    end_one(l);
+    close(say[0]);
+    close(say[1]);
+    return fd;
+}
+
+void gone(pid_t child, int status_wanted)
+{
+    int status;
+
+    GIVES(child, waitpid(child, &status, 0));
+    CHECK(WIFEXITED(status));
+    GIVES(status_wanted, WEXITSTATUS(status));
 }

@@ -4,15 +4,6 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-static void gone(pid_t child, int status_wanted)
-{
-    int status;
-
-    GIVES(child, waitpid(child, &status, 0));
-    CHECK(WIFEXITED(status));
-    GIVES(status_wanted, WEXITSTATUS(status));
-}
-
 /* Every call of the header, with handles that were good. */
 static void in_the_child(struct pair p, int l, exs_qhandle_t q, exs_mhandle_t m)
 {
@@ -137,43 +128,30 @@ CASE("all-12", who_has_not_used_it_may_fork, CONNECTED | ALONE)
     close(say[1]);
 }
 
-/* A process of its own that connects, says "x", and then does nothing any more. */
-static pid_t victim(struct place *at, int *l, int *conn)
+static void says_x_and_waits(int fd)
 {
-    int say[2];
-    pid_t child;
+    send_all(fd, "x", 1);
+    for (;;)
+        pause();
+}
+
+/* A process of its own that has connected to us, and does nothing any more. Returns our end. */
+static int victim(pid_t *child)
+{
+    int fd = visitor(child, says_x_and_waits);
     char in;
 
-    CHECK(pipe(say) == 0);
-    child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        int fd;
-
-        GIVES(sizeof *at, read(say[0], at, sizeof *at));
-        fd = new_socket();
-        GIVES(0, exs_connect(fd, ADDR(*at), at->len, 0, BLOCK));
-        send_all(fd, "x", 1);
-        for (;;)
-            pause();
-    }
-    *l = listener(at);
-    GIVES(sizeof *at, write(say[1], at, sizeof *at));
-    *conn = exs_accept(*l, NULL, 0, BLOCK);
-    CHECK(*conn >= 0);
-    GIVES(1, exs_recv(*conn, &in, 1, 0, BLOCK, UNREG));
-    close(say[0]);
-    close(say[1]);
-    return child;
+    GIVES(1, exs_recv(fd, &in, 1, 0, BLOCK, UNREG));
+    return fd;
 }
 
 CASE("all-1", each_operation_has_one_event_when_the_peer_is_killed, CONNECTED | ALONE)
 {
     enum { N = 8, LEN = 1 << 20 };
     static char out[LEN], in[N][16];
-    struct place at;
-    int l, fd, i, status, events[2 * N] = {0};
-    pid_t child = victim(&at, &l, &fd);
+    int i, status, events[2 * N] = {0};
+    pid_t child;
+    int fd = victim(&child);
     exs_qhandle_t q = new_queue(2 * N);
     exs_event_t e;
 
@@ -195,16 +173,15 @@ CASE("all-1", each_operation_has_one_event_when_the_peer_is_killed, CONNECTED | 
     }
     nothing(q);
     end_one(fd);
-    end_one(l);
     end_queue(q);
 }
 
 CASE("all-9 all-15", a_peer_that_is_stopped_makes_nobody_wait_who_will_not, CONNECTED | ALONE)
 {
     static char out[1 << 17];
-    struct place at;
-    int l, fd, status, n;
-    pid_t child = victim(&at, &l, &fd);
+    int status, n;
+    pid_t child;
+    int fd = victim(&child);
 
     /* its library's threads stand still, too */
     GIVES(0, kill(child, SIGSTOP));
@@ -216,14 +193,13 @@ CASE("all-9 all-15", a_peer_that_is_stopped_makes_nobody_wait_who_will_not, CONN
     GIVES(0, kill(child, SIGKILL));
     GIVES(child, waitpid(child, &status, 0));
     exs_close(fd, EXS_CLOSE_ABORT, BLOCK);
-    end_one(l);
 }
 
 CASE("fd-3", a_process_that_ends_ends_its_connections, CONNECTED | ALONE)
 {
-    struct place at;
-    int l, fd, status, n;
-    pid_t child = victim(&at, &l, &fd);
+    int status, n;
+    pid_t child;
+    int fd = victim(&child);
     char in;
 
     GIVES(0, kill(child, SIGTERM));
@@ -231,5 +207,4 @@ CASE("fd-3", a_process_that_ends_ends_its_connections, CONNECTED | ALONE)
     n = exs_recv(fd, &in, 1, 0, BLOCK, UNREG);
     CHECK(n == 0 || (n == -1 && errno == ECONNRESET));
     end_one(fd);
-    end_one(l);
 }
