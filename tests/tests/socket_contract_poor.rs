@@ -14,7 +14,7 @@ use exs_tests::socket_contract;
 fn poor(caps: &mut Caps) {
     caps.file_source = false;
     caps.srq_waits = false;
-    caps.empty_reads = false;
+    caps.small_reads = false;
     caps.pins = true;
     caps.max_srq_wr = 20_000;
     caps.max_sge = 2;

@@ -21,6 +21,7 @@
 //!
 //! What it must never know: sockets, streams, messages of EXS.
 
+pub(crate) mod border;
 mod fault;
 pub(crate) mod objects;
 pub(crate) mod queues;

@@ -85,9 +85,10 @@ pub struct Caps {
     /// A WRITE's completion says that the peer has the bytes (InfiniBand, RoCE);
     /// else only that the local memory is free again (iWARP).
     pub write_acked: bool,
-    /// READs of no bytes from here are answered rightly, whatever else this RNIC is
-    /// sending, so that peers can confirm their WRITEs by them (siw: not).
-    pub empty_reads: bool,
+    /// READs from here of no bytes are answered rightly, whatever else this RNIC is
+    /// sending, so that peers can confirm their WRITEs by them; and so are those of a few
+    /// bytes that lie in two pages (siw: neither).
+    pub small_reads: bool,
     /// To register memory pins it, by system calls: for some tens of KiB that costs
     /// more than to copy them.
     pub pins: bool,

@@ -34,7 +34,7 @@ const AHEAD: u32 = 2;
 /// Both roles of one side.
 #[derive(Debug, Default)]
 pub(super) struct Confirms {
-    /// The peer's hello asks for CONFIRM.
+    /// The peer's hello asks for CONFIRM: its RNIC answers small READs wrongly.
     pub(super) by_message: bool,
     /// The last CONFIRM sent, and the last that was answered.
     sent: u32,

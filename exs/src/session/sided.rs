@@ -3,6 +3,7 @@
 
 use crate::ids::OpId;
 use crate::mem::{Access, Key};
+use crate::rnic::border::few_across;
 use crate::rnic::{SendOp, Sge, WcStatus};
 
 use super::ops::{Side, Sided};
@@ -84,7 +85,8 @@ impl Session {
             let Some(sided) = self.sided.get(id) else { break };
             let caps = port.caps();
             let by_read = !caps.write_acked && !self.confirms.by_message;
-            let next = next(sided, caps.max_msg.max(1), caps.max_sge, by_read);
+            let limit = sided.limit(caps.max_msg.max(1), self.confirms.by_message);
+            let next = next(sided, limit, caps.max_sge, by_read);
             if next.read && self.reads >= self.ord {
                 break;
             }
@@ -198,13 +200,28 @@ impl Session {
     }
 }
 
-/// The next WR of an operation: as much as one WR may move; at last, for a WRITE
+impl Sided {
+    /// Bytes that its next WR may move: as many as one may, and of a READ no few that
+    /// the peer would answer wrongly.
+    fn limit(&self, max_msg: u64, wrongly: bool) -> u64 {
+        let cut = match self.side {
+            Side::Read(_) if wrongly => {
+                let len = max_msg.min(self.len - self.posted);
+                few_across(self.raddr.wrapping_add(self.posted), len)
+            }
+            _ => None,
+        };
+        cut.map_or(max_msg, u64::from)
+    }
+}
+
+/// The next WR of an operation: `limit` bytes at most; at last, for a WRITE
 /// that is to be confirmed by a READ (`confirm.rs`), a READ of no bytes behind it: it
 /// is answered only after the WRITE was placed (RFC 5040 section 5.5), and touches no
 /// memory.
-fn next(s: &Sided, max_msg: u64, max_sge: usize, by_read: bool) -> Next {
+fn next(s: &Sided, limit: u64, max_sge: usize, by_read: bool) -> Next {
     let (mut sges, mut count) = ([Sge { addr: 0, len: 0, lkey: 0 }; SGES], 0);
-    let want = (s.len - s.posted).min(max_msg);
+    let want = (s.len - s.posted).min(limit);
     let raddr = s.raddr.wrapping_add(s.posted);
     let rkey = s.rkey;
     match &s.side {

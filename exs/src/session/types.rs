@@ -196,8 +196,8 @@ pub struct SessionConfig {
     pub handshake_timeout: Duration,
     /// Give the peer's ring back after this long without use (stream).
     pub ring_idle: Option<Duration>,
-    /// Our RNIC does not answer READs of no bytes rightly (`Caps::empty_reads`): the
-    /// peer is to confirm its WRITEs by messages (`confirm.rs`).
+    /// Our RNIC does not answer small READs rightly (`Caps::small_reads`): the peer is
+    /// to confirm its WRITEs by messages (`confirm.rs`), and to cut some READs (`sided.rs`).
     pub confirm: bool,
     /// What is offered in the hello of [`Hello::FEATURES`]: with less, this side is to its peer
     /// as one of a build before it (for tests).

@@ -125,7 +125,7 @@ impl ShmRnic {
                 file_source: false,
                 windows: true,
                 srq_waits: true,
-                empty_reads: true,
+                small_reads: true,
                 pins: false,
                 owns_tcp_port: false,
                 within_host: true,

@@ -105,7 +105,7 @@ impl SoftRnic {
                 initiator_first: true,
                 read_sink_remote_write: true,
                 write_acked: false,
-                empty_reads: true,
+                small_reads: true,
                 pins: false,
                 file_source: true,
                 windows: true,

@@ -24,7 +24,7 @@ pub(super) fn caps(device: Device, attr: &Attr) -> Caps {
         initiator_first: iwarp,
         read_sink_remote_write: iwarp,
         write_acked: !iwarp,
-        empty_reads: !iwarp,
+        small_reads: !iwarp,
         pins: true,
         file_source: false,
         windows: attr.windows,

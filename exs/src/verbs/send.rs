@@ -12,6 +12,7 @@ use super::queues::blank;
 use super::raw::{HwOp, HwSge, RawWc, Staged};
 use super::slots::{SLOT, Slot};
 use crate::mem::{Access, MAX_SGE};
+use crate::rnic::border::few_across;
 use crate::rnic::{DisconnectCause, Qp, RnicError, SendOp, SendWr, Wc, WcOp, WcStatus};
 
 impl VerbsRnic {
@@ -90,22 +91,15 @@ impl VerbsRnic {
             // it finds is some earlier request's.
             count = 1;
         }
+        if self.attr.iwarp && first.is_none() && count == 1 && !matches!(wr.op, SendOp::Read { .. }) {
+            count += split_few(&mut pieces);
+        }
         let inline = total > 0 && total <= device_inline && count == 0;
         let qp = self.qps.get_mut(id.0)?;
         let sges = count + usize::from(first.is_some());
         qp.sges.extend(first);
         qp.sges.extend_from_slice(&pieces[..count]);
-        let (op, wc) = match wr.op {
-            SendOp::Send { invalidate: None, solicited } => (HwOp::Send { solicited }, WcOp::Send),
-            SendOp::Send { invalidate: Some(key), solicited } => {
-                (HwOp::SendInvalidate { key, solicited }, WcOp::Send)
-            }
-            SendOp::Write { raddr, rkey } => (HwOp::Write { raddr, rkey }, WcOp::Write),
-            SendOp::WriteImm { raddr, rkey, imm } => {
-                (HwOp::WriteImm { raddr, rkey, imm }, WcOp::Write)
-            }
-            SendOp::Read { raddr, rkey } => (HwOp::Read { raddr, rkey }, WcOp::Read),
-        };
+        let (op, wc) = in_verbs(wr.op);
         qp.seq += 1;
         let seq = qp.seq;
         // On siw, a READ says itself that it has ended (see `sent`); and what leaves without
@@ -271,4 +265,29 @@ impl VerbsRnic {
     pub(super) fn drained(&self, qp: u32) -> bool {
         self.qps.get(qp).is_ok_and(|q| q.posted.is_empty())
     }
+}
+
+/// The same in the verbs' words, and what its completion is called.
+fn in_verbs(op: SendOp) -> (HwOp, WcOp) {
+    match op {
+        SendOp::Send { invalidate: None, solicited } => (HwOp::Send { solicited }, WcOp::Send),
+        SendOp::Send { invalidate: Some(key), solicited } => {
+            (HwOp::SendInvalidate { key, solicited }, WcOp::Send)
+        }
+        SendOp::Write { raddr, rkey } => (HwOp::Write { raddr, rkey }, WcOp::Write),
+        SendOp::WriteImm { raddr, rkey, imm } => {
+            (HwOp::WriteImm { raddr, rkey, imm }, WcOp::Write)
+        }
+        SendOp::Read { raddr, rkey } => (HwOp::Read { raddr, rkey }, WcOp::Read),
+    }
+}
+
+/// Makes two segments of the first if siw would send its bytes wrong; returns how many
+/// that adds. (The device takes two: one is kept free for what is copied.)
+fn split_few(pieces: &mut [HwSge; MAX_SGE]) -> usize {
+    let HwSge { addr, len, lkey } = pieces[0];
+    let Some(before) = few_across(addr, u64::from(len)) else { return 0 };
+    pieces[0].len = before;
+    pieces[1] = HwSge { addr: addr + u64::from(before), len: len - before, lkey };
+    1
 }

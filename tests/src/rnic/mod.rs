@@ -11,6 +11,7 @@
 //! its name and the reason, on standard error even if the test runner captures what
 //! tests print; where only a detail differs, the test says which and why.
 
+pub mod border;
 pub mod connections;
 pub mod fairness;
 pub mod files;
@@ -104,6 +105,9 @@ macro_rules! rnic_contract {
                 crc_protects_all_of_it,
                 queues_are_bounded,
                 a_solicited_event_is_told,
+            }
+            border {
+                few_bytes_across_a_page_are_sent,
             }
             short {
                 messages_pass_without_completions,

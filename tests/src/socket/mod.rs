@@ -57,7 +57,7 @@ macro_rules! socket_contract {
                 of_the_process;
             file: parts_of_files, before_a_receive_is_posted, among_other_sends, as_a_message,
                 nothing_of_a_file, a_file_that_is_too_short;
-            onesided: write_and_read, blocking_twins, many_in_flight,
+            onesided: write_and_read, blocking_twins, few_bytes_across_a_page, many_in_flight,
                 bounds_and_rights_are_refused_at_home, forged_descriptors_end_the_connection,
                 a_forged_read_ends_the_connection, an_export_is_of_one_connection, an_export_is_of_one_trust_group, revoked,
                 a_lifetime_ends, the_peer_goes_away;

@@ -89,6 +89,38 @@ pub fn blocking_twins(env: &Env) {
     assert_eq!(&got, b"written");
 }
 
+/// A few bytes that lie across the border of two pages, there or here: a device may have
+/// a way of its own for them (siw has, and sends wrong ones: EXS keeps off it).
+pub fn few_bytes_across_a_page(env: &Env) {
+    const PAGE: usize = 4096;
+    let (a, b) = env.streams();
+    let (there, here) =
+        (MemoryRegion::new(2 * PAGE).unwrap(), MemoryRegion::new(2 * PAGE).unwrap());
+    let export = a.export(there.buffer(..).unwrap(), Rights::READ_WRITE, None).unwrap();
+    let remote = export.descriptor();
+    let mut ledger = Ledger::new();
+    for len in [2usize, 7, 8, 31, 32, 33, 64] {
+        for before in [1, len / 2, len - 1] {
+            let (seed, at, mut got) = (len as u64, PAGE - before, vec![0; len]);
+            export.write_at(at, &pattern(seed, before, len)).unwrap();
+            let read = ledger.post("read", |q, t| b.read(q, t, &remote, at as u64, vec![0; len]));
+            check(seed, before, &ledger.wait_ok(read).into_buffer().unwrap());
+            // What comes before it keeps the queue busy, as a kernel may send by two ways.
+            let mut from = here.buffer(at..at + len).unwrap();
+            from.copy_from_slice(&pattern(seed + 100, before, len));
+            ledger.post("long", |q, t| b.write(q, t, &remote, 0, vec![0; PAGE - 100]));
+            ledger.post("write", |q, t| b.write(q, t, &remote, at as u64, from));
+            for mut event in ledger.drain() {
+                assert!(event.error().is_none(), "{event:?}");
+                drop(event.take_buffer());
+            }
+            export.read_at(at, &mut got).unwrap();
+            check(seed + 100, before, &got);
+        }
+    }
+    ledger.finish();
+}
+
 /// Many at once, between messages, in both directions.
 pub fn many_in_flight(env: &Env) {
     let (a, b) = env.streams();

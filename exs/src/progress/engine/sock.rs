@@ -180,7 +180,7 @@ impl Sock {
             linger: self.opts.linger,
             handshake_timeout: self.opts.connect_timeout.max(Duration::from_millis(1)),
             ring_idle: Some(Duration::from_secs(30)),
-            confirm: !caps.empty_reads,
+            confirm: !caps.small_reads,
             features: Hello::FEATURES,
             force_announce: None,
         }

@@ -161,3 +161,25 @@ fn a_flood_is_answered_by_the_last_number() {
     assert!(p.session(1).counters().messages_sent - sent <= 32);
     assert_eq!(p.session(1).confirms.heard, 24);
 }
+
+/// READs of a few bytes are cut at the border of two of the peer's pages (that no other
+/// comes, the network asserts), and end once.
+#[test]
+fn few_bytes_across_a_page_are_read_by_two() {
+    let mut p = pair();
+    let there = p.export(1, 3 * 4096);
+    let start = 4096 - there.0.seg.addr() % 4096 - 20;
+    let bytes: Vec<u8> = (1..=40).collect();
+    there.0.seg.write_at(usize::try_from(start).unwrap(), &bytes);
+    p.run();
+    for len in 1..40usize {
+        let (op, frames) = (len as u64, p.frames(1));
+        let sink = p.read(op, &there, start, len);
+        p.run();
+        let done = p.done(0).expect("it ends");
+        assert_eq!((done.op, done.bytes, done.result), (op, op, Ok(())));
+        assert_eq!(sink.read(len), bytes[..len]);
+        let asked = if (21..=32).contains(&len) { 2 } else { 1 };
+        assert_eq!(p.frames(1) - frames, asked, "{len} bytes");
+    }
+}

@@ -58,7 +58,7 @@ impl Pair {
             initiator_first: true,
             read_sink_remote_write: false,
             write_acked: false,
-            empty_reads: true,
+            small_reads: true,
             file_source: true,
             max_sge: 6,
             max_inline: 256,
@@ -72,7 +72,7 @@ impl Pair {
         let mut net = Net::new(Rng::new(1), [caps.clone(), caps], wrs);
         for side in &mut net.sides {
             (side.slots, side.slot, side.ord) = (cfg.credits, cfg.slot as usize, 2);
-            side.caps.empty_reads = !cfg.confirm;
+            side.caps.small_reads = !cfg.confirm;
         }
         let a = Session::initiator(cfg.clone());
         let (b, reply) = Session::responder(cfg, &a.hello()).unwrap();
@@ -167,11 +167,12 @@ impl Pair {
         Memory(bufs)
     }
 
-    /// Opens memory for the peer's WRITEs.
+    /// Opens memory for the peer's WRITEs and READs.
     pub(in crate::session) fn export(&mut self, side: usize, len: usize) -> (Buf, Key) {
         let buf = self.memory(side, &[len], 0).remove(0);
         self.net.sides[side].binding_export = true;
-        let key = self.with(side, |s, end| s.export(end, &buf, Access::REMOTE_WRITE)).unwrap();
+        let access = Access::ALL;
+        let key = self.with(side, |s, end| s.export(end, &buf, access)).unwrap();
         self.net.sides[side].binding_export = false;
         (buf, key)
     }
@@ -182,6 +183,14 @@ impl Pair {
         let (bufs, now) = (self.memory(0, &[len], self.fill), self.net.now);
         let (raddr, iov) = (to.0.seg.addr() + at, iovec(&bufs));
         self.with(0, |s, _| s.post_write(now, op, raddr, to.1, iov, true)).unwrap();
+    }
+
+    /// Reads from there.
+    pub(in crate::session) fn read(&mut self, op: u64, from: &(Buf, Key), at: u64, len: usize) -> Memory {
+        let (bufs, now) = (self.memory(0, &[len], 0), self.net.now);
+        let (raddr, sink) = (from.0.seg.addr() + at, bufs[0].clone());
+        self.with(0, |s, _| s.post_read(now, op, raddr, from.1, sink)).unwrap();
+        Memory(bufs)
     }
 
     /// The peer says this, by the rules or not.

@@ -39,7 +39,7 @@ impl Plan {
             initiator_first: true,
             read_sink_remote_write: false,
             write_acked: rng.one_in(3),
-            empty_reads: true,
+            small_reads: true,
             file_source: true,
             windows: true,
             max_sge: rng.size(1, 6),

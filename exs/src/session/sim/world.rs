@@ -37,7 +37,7 @@ impl World {
         (net.passes, net.keeps, net.closes) = (rng.below(5), rng.one_in(2), rng.one_in(2));
         for (side, cfg) in net.sides.iter_mut().zip(&plan.cfg) {
             (side.slots, side.slot, side.ord) = (cfg.credits, cfg.slot as usize, 2);
-            side.caps.empty_reads = !cfg.confirm;
+            side.caps.small_reads = !cfg.confirm;
         }
         let near = rng.one_in(2);
         let mut a = Session::initiator(plan.cfg[0].clone());
