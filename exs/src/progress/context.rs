@@ -230,7 +230,11 @@ impl Context {
     #[inline(never)]
     fn wake_others(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
         engine.wake.retain(|w| me.is_none_or(|me| !std::ptr::eq(me, &**w)));
-        let wake = std::mem::take(&mut engine.wake);
+        // (What there is to wake nobody else keeps its room.)
+        let wake = match engine.wake.is_empty() {
+            true => Vec::new(),
+            false => std::mem::take(&mut engine.wake),
+        };
         let asleep = self.asleep_until.load(Ordering::SeqCst);
         // Another thread sleeps in the reactor: what this turn began must wake it too. A
         // device may have had nothing to wait for when that thread fell asleep (no send

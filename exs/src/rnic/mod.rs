@@ -141,11 +141,13 @@ pub trait Rnic: Send {
     }
     /// The short way at the other end: copies the next message out, or lends it, if it is a
     /// plain SEND that fits `out` and is there whole, without a receive and without a
-    /// completion. None if there is no such message, or if completions wait that come before it.
+    /// completion; or tells the receive that [`Rnic::peek`] has found it in, in place of a
+    /// completion. None if there is no such message, or if completions or events wait that come
+    /// before it.
     fn take_message(&mut self, _out: &mut [u8]) -> Option<Taken> {
         None
     }
-    /// A message that was lent ([`Taken::lent`]) has been dealt with. Until then there is to be
+    /// A message that was lent ([`At::Lent`]) has been dealt with. Until then there is to be
     /// no other call of `take_message`.
     fn return_message(&mut self, _qp: Qp) {}
     /// Leaves what else has come on this QP where it is, until [`Rnic::begin_taking`]: whoever

@@ -35,10 +35,21 @@ pub struct Taken {
     pub context: u32,
     /// Bytes.
     pub len: usize,
-    /// Where it lies, if it was not copied out. It is the device's, and the peer can write
-    /// there still: each byte is to be read once, and then
-    /// [`Rnic::return_message`](super::Rnic::return_message) to be called.
-    pub lent: Option<Segment>,
+    /// Where it is.
+    pub at: At,
+}
+
+/// Where a message is that came the short way.
+#[derive(Debug)]
+pub enum At {
+    /// Copied out, into what was given for that.
+    Out,
+    /// In memory of the device's, and the peer can write there still: each byte is to be
+    /// read once, and then [`Rnic::return_message`](super::Rnic::return_message) to be called.
+    Lent(Segment),
+    /// In the receive of this `wr_id`, posted to the SRQ of the queue pair, which is the user's
+    /// again.
+    Receive(u64),
 }
 
 macro_rules! ids {

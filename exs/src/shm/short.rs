@@ -11,7 +11,7 @@ use super::record::{Head, Kind, SHORT};
 use super::ring::{Area, LINE};
 use super::tx::IN_RECORD;
 use crate::mem::Segment;
-use crate::rnic::{HEAD, Passed, Qp, QpAttr, Taken};
+use crate::rnic::{At, HEAD, Passed, Qp, QpAttr, Taken};
 use crate::sys::{Hint, IoVec, IoVecMut};
 
 /// Connections that are looked at for a message that takes the short way: who is not among
@@ -67,7 +67,8 @@ impl ShmRnic {
                 && self.wcs.is_empty()
                 && let Some((len, lent)) = link.take_message(out)
             {
-                return Some(Taken { qp: Qp(qp), context, len, lent });
+                let at = lent.map_or(At::Out, At::Lent);
+                return Some(Taken { qp: Qp(qp), context, len, at });
             }
         }
         None

@@ -10,7 +10,7 @@ use super::link::Owner;
 use super::qp::Conn;
 use super::serve::TURN;
 use super::timers::Source;
-use crate::rnic::{HEAD, Passed, Qp, Taken};
+use crate::rnic::{At, HEAD, Passed, Qp, Taken};
 use crate::sys::IoVec;
 use crate::time::Time;
 
@@ -96,7 +96,7 @@ impl SoftRnic {
         let got = link.engine.take_send(&self.lookahead[ahead.at..ahead.end], out)?;
         ahead.at += got.used;
         self.ahead = (ahead.at < ahead.end).then_some(ahead);
-        Some(Taken { qp: Qp(qp), context, len: got.len, lent: None })
+        Some(Taken { qp: Qp(qp), context, len: got.len, at: At::Out })
     }
 
     /// The queue pair of a link, and its user's name for it, if all that has come for it is

@@ -56,11 +56,11 @@ use crate::mem::{Access, Key, KeyHasher, Segment};
 use crate::rnic::table::Table;
 use crate::rnic::{
     Caps, ConnParam, ConnReq, Cq, Disconnect, DisconnectCause, HEAD, ListenOpts, Listener, Mr, Passed, Pd, Qp,
-    QpAttr, QpState, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc,
+    QpAttr, QpState, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Taken, Wc,
 };
 use crate::sys::IoVec;
 use crate::time::Time;
-use raw::{Attr, CompChannel, Device, Guard, RawWc, Scratch};
+use raw::{Attr, CompChannel, Device, Guard, Scratch};
 
 /// `IBV_WC_FATAL_ERR`.
 const STATUS_FATAL: u32 = 19;
@@ -116,9 +116,12 @@ pub struct VerbsRnic {
     events: VecDeque<RnicEvent>,
     inbox: VecDeque<host::Note>,
     scratch: Scratch,
-    raw: Vec<RawWc>,
-    /// Completions found so far.
+    /// Completions of the last poll.
+    raw: short::Found,
+    /// Completions handled so far.
     found: usize,
+    /// Completions that wait in queues of ours.
+    waiting: usize,
     /// Signalled sends outstanding, and orderly ends under way.
     awaited: usize,
     closing: usize,
@@ -258,8 +261,9 @@ impl VerbsRnic {
             events: VecDeque::new(),
             inbox: VecDeque::new(),
             scratch: Scratch::default(),
-            raw: Vec::new(),
+            raw: short::Found::default(),
             found: 0,
+            waiting: 0,
             awaited: 0,
             closing: 0,
             inline: u32::MAX,
@@ -380,6 +384,9 @@ impl Rnic for VerbsRnic {
     ) -> Passed {
         self.pass_message(qp, payload, head)
     }
+    fn take_message(&mut self, _: &mut [u8]) -> Option<Taken> {
+        self.take_received()
+    }
 
     fn listen(&mut self, addr: SocketAddr, opts: &ListenOpts) -> Result<Listener, RnicError> {
         self.open_listener(addr, opts)
@@ -469,8 +476,10 @@ impl Rnic for VerbsRnic {
         if self.by_num.is_empty() {
             return None;
         }
-        self.poll_news();
-        Some(self.has_wcs() || !self.events.is_empty() || !self.doomed.is_empty())
+        Some(self.look_for_news() || !self.events.is_empty() || !self.doomed.is_empty())
+    }
+    fn is_quiet(&self) -> bool {
+        self.raw.is_handled() && self.waiting == 0 && self.events.is_empty()
     }
 
     fn prepare_sleep(&mut self) -> bool {

@@ -28,8 +28,9 @@ pub(super) struct Completions {
 }
 
 /// What a CQ of the device is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Role {
+    #[default]
     Sends,
     Receives,
     /// Receives of this SRQ's queue pairs.
@@ -61,7 +62,10 @@ impl VerbsRnic {
 
     pub(super) fn free_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
         match self.cqs.get(cq.0)?.users {
-            0 => self.cqs.remove(cq.0).map(drop),
+            0 => {
+                self.waiting -= self.cqs.remove(cq.0)?.queue.len();
+                Ok(())
+            }
             users => Err(RnicError::Busy { what: "completion queue", id: cq.0, users }),
         }
     }
@@ -72,9 +76,11 @@ impl VerbsRnic {
         max: usize,
         out: &mut Vec<Wc>,
     ) -> Result<usize, RnicError> {
+        self.handle_found();
         let queue = &mut self.cqs.get_mut(cq.0)?.queue;
         let n = queue.len().min(max);
         out.extend(queue.drain(..n));
+        self.waiting -= n;
         Ok(n)
     }
 
@@ -83,14 +89,10 @@ impl VerbsRnic {
         Ok(())
     }
 
-    /// True if completions wait to be taken.
-    pub(super) fn has_wcs(&self) -> bool {
-        self.cqs.iter().any(|(_, cq)| !cq.queue.is_empty())
-    }
-
     pub(super) fn push_wc(&mut self, cq: Cq, wc: Wc) {
         let Ok(to) = self.cqs.get_mut(cq.0) else { return };
         to.queue.push_back(wc);
+        self.waiting += 1;
         if std::mem::take(&mut to.armed) {
             self.events.push_back(RnicEvent::CqReady(cq));
         }
@@ -191,35 +193,13 @@ impl VerbsRnic {
         self.poll_roles(|_| true)
     }
 
-    /// The same for what a peer has sent, and for sends if somebody waits for one: others
-    /// only make room, which is looked for when there is none.
-    pub(super) fn poll_news(&mut self) {
-        let sends = self.waits_for_sends();
-        self.poll_roles(|role| sends || role != Role::Sends);
-    }
-
     fn poll_roles(&mut self, wanted: impl Fn(Role) -> bool) -> bool {
+        self.handle_found();
         let mut more = false;
         for index in 0..self.hw.capacity() {
             for round in 0..ROUNDS {
-                // One that no queue pair uses has nothing to say.
-                let used = |q: &&HwQueue| wanted(q.role) && self.in_use(q);
-                let Some(q) = self.hw.get(index).filter(used) else { break };
-                let role = q.role;
-                self.raw.clear();
-                if let Err(e) = q.cq.poll(&mut self.raw) {
-                    crate::trace::warn!("{}: ibv_poll_cq: {e}", self.caps.name);
-                }
-                let n = self.raw.len();
-                if n == 0 {
-                    break;
-                }
-                let raw = std::mem::take(&mut self.raw);
-                for wc in &raw {
-                    self.handle_raw(role, wc);
-                }
-                self.raw = raw;
-                self.found += n;
+                let n = self.find(index, &wanted);
+                self.handle_found();
                 if n < BATCH {
                     break;
                 }
@@ -227,6 +207,26 @@ impl VerbsRnic {
             }
         }
         more
+    }
+
+    /// Takes out what a queue of the device has, to be handled next; returns how much.
+    pub(super) fn find(&mut self, index: usize, wanted: &impl Fn(Role) -> bool) -> usize {
+        // One that no queue pair uses has nothing to say.
+        let used = |q: &&HwQueue| wanted(q.role) && self.in_use(q);
+        let Some(q) = self.hw.get(index).filter(used) else { return 0 };
+        self.raw.begin(index, q.role);
+        if let Err(e) = q.cq.poll(&mut self.raw.wcs) {
+            crate::trace::warn!("{}: ibv_poll_cq: {e}", self.caps.name);
+        }
+        self.raw.wcs.len()
+    }
+
+    /// Handles what was found and is not handled yet.
+    pub(super) fn handle_found(&mut self) {
+        while let Some(wc) = self.raw.next() {
+            self.found += 1;
+            self.handle_raw(self.raw.role, &wc);
+        }
     }
 
     fn in_use(&self, q: &HwQueue) -> bool {
@@ -243,15 +243,20 @@ impl VerbsRnic {
             (Role::Sends | Role::Receives, None) => {}
             (Role::Receives, Some(qp)) => self.received(qp, wc),
             (Role::Shared(srq), qp) => {
-                if let Ok(entry) = self.srqs.get_mut(srq) {
-                    entry.posted = entry.posted.saturating_sub(1);
-                }
+                self.note_used(srq);
                 match qp {
                     Some(qp) => self.received(qp, wc),
                     // Of a queue pair that is gone: its buffer comes back all the same.
                     None => self.orphaned(srq, wc.wr_id),
                 }
             }
+        }
+    }
+
+    /// A receive of an SRQ has come back.
+    pub(super) fn note_used(&mut self, srq: u32) {
+        if let Ok(entry) = self.srqs.get_mut(srq) {
+            entry.posted = entry.posted.saturating_sub(1);
         }
     }
 

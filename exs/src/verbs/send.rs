@@ -162,16 +162,19 @@ impl VerbsRnic {
         let Some(last) = qp.staged.last_mut() else { return };
         last.signaled = true;
         let Some(hw) = &qp.hw else { return };
-        match hw.id.post_send(&qp.staged, &qp.sges, &mut self.scratch) {
-            Ok(()) => {}
-            Err((posted, e)) => {
-                crate::trace::warn!("{}: ibv_post_send after {posted}: {e}", self.caps.name);
-                let errno = e.raw_os_error().unwrap_or(libc::EIO);
-                self.doomed.push((id, DisconnectCause::Broken(errno)));
-            }
-        }
+        let rung = hw.id.post_send(&qp.staged, &qp.sges, &mut self.scratch);
         qp.staged.clear();
         qp.sges.clear();
+        if let Err((posted, e)) = rung {
+            self.doorbell_refused(id, posted, &e);
+        }
+    }
+
+    /// The device did not take what was posted, but for the first `posted`: the connection ends.
+    pub(super) fn doorbell_refused(&mut self, id: u32, posted: usize, e: &std::io::Error) {
+        crate::trace::warn!("{}: ibv_post_send after {posted}: {e}", self.caps.name);
+        let errno = e.raw_os_error().unwrap_or(libc::EIO);
+        self.doomed.push((id, DisconnectCause::Broken(errno)));
     }
 
     /// Waits, not long, until a bind that was posted has been carried out: a window

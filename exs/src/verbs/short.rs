@@ -1,13 +1,17 @@
 //! The short way of small messages: one work request, put together on the stack and with the
 //! device when the call returns. What the device does not take inline (siw: more than 80
-//! bytes) lies in a slot until it has left. (At the other end a message comes by a receive,
-//! as every one does.)
+//! bytes) lies in a slot until it has left.
+//!
+//! At the other end a message comes by a receive, as every one does. But whoever looks for it
+//! ([`VerbsRnic::look_for_news`]) takes it from the completion that the device gave, with no
+//! queue of ours between, if it is a plain one and nothing comes before it.
 
 use super::VerbsRnic;
 use super::cm::Phase;
 use super::qp::Posted;
-use super::raw::{HwOp, HwSge, Staged};
-use crate::rnic::{HEAD, Passed, Qp};
+use super::queues::Role;
+use super::raw::{BATCH, HwOp, HwSge, RawWc, Staged};
+use crate::rnic::{At, HEAD, Passed, Qp, Taken};
 use crate::sys::IoVec;
 
 /// Messages of the short way that a queue pair may have outstanding, besides its WRs.
@@ -15,7 +19,81 @@ pub(super) const SHORTS: u32 = 32;
 /// Bytes of the longest one.
 const LONGEST: usize = 256;
 
+/// The completions that one poll has found: those of a CQ of the device.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) wcs: Vec<RawWc>,
+    pub(super) role: Role,
+    index: usize,
+    handled: usize,
+}
+
+impl Found {
+    /// Others are going to be found, in the CQ at `index`. All of these have been handled.
+    pub(super) fn begin(&mut self, index: usize, role: Role) {
+        (self.index, self.role, self.handled) = (index, role, 0);
+        self.wcs.clear();
+    }
+
+    /// The next that is to be handled.
+    pub(super) fn next(&mut self) -> Option<RawWc> {
+        let wc = self.wcs.get(self.handled).copied();
+        self.handled += usize::from(wc.is_some());
+        wc
+    }
+
+    pub(super) fn is_handled(&self) -> bool {
+        self.handled == self.wcs.len()
+    }
+}
+
 impl VerbsRnic {
+    /// Looks for what a peer has sent, and for the end of sends if somebody waits for one: others
+    /// only make room, which is looked for when there is none. True if there is anything to take:
+    /// of an SRQ's what is found is left for [`VerbsRnic::take_received`].
+    pub(super) fn look_for_news(&mut self) -> bool {
+        let sends = self.waits_for_sends();
+        for index in 0..self.hw.capacity() {
+            if !self.raw.is_handled() {
+                break;
+            }
+            self.find(index, &|role| sends || role != Role::Sends);
+            if !matches!(self.raw.role, Role::Shared(_)) {
+                self.handle_found();
+            }
+        }
+        !self.raw.is_handled() || self.waiting > 0
+    }
+
+    /// Takes a small message from the completion that was found (`Rnic::take_message`).
+    pub(super) fn take_received(&mut self) -> Option<Taken> {
+        if self.raw.is_handled() && self.raw.wcs.len() == BATCH {
+            // There may be more where these came from.
+            self.find(self.raw.index, &|role| matches!(role, Role::Shared(_)));
+        }
+        let Role::Shared(srq) = self.raw.role else { return None };
+        let wc = *self.raw.wcs.get(self.raw.handled)?;
+        // What is told before it is taken before it.
+        if self.waiting > 0 || !self.events.is_empty() || !wc.is_plain(self.attr.is_rxe()) {
+            return None;
+        }
+        let id = *self.by_num.get(&wc.qp_num)?;
+        let qp = self.qps.get(id).ok()?;
+        if !matches!(qp.phase, Phase::Rts) {
+            return None;
+        }
+        let taken = Taken {
+            qp: Qp(id),
+            context: qp.attr.context,
+            len: wc.byte_len as usize,
+            at: At::Receive(wc.wr_id),
+        };
+        self.raw.handled += 1;
+        self.found += 1;
+        self.note_used(srq);
+        Some(taken)
+    }
+
     /// Sends a small message (`Rnic::send_now`).
     pub(super) fn pass_message(
         &mut self,
@@ -68,11 +146,12 @@ impl VerbsRnic {
         };
         qp.seq += 1;
         let (seq, op, inline) = (qp.seq, HwOp::Send { solicited: false }, end <= device_inline);
-        qp.sges.push(sge);
-        qp.staged.push(Staged { wr_id: seq, op, sges: 1, signaled: true, inline });
         qp.posted.push_back(Posted { slot, short: true, ..Posted::own(seq) });
         qp.shorts += 1;
-        self.ring(id.0);
+        let send = Staged { wr_id: seq, op, sges: 1, signaled: true, inline };
+        if let Err(e) = hw.id.post_one(&send, &sge) {
+            self.doorbell_refused(id.0, 0, &e);
+        }
         Passed::Gone
     }
 }

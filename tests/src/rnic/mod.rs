@@ -118,6 +118,7 @@ macro_rules! rnic_contract {
                 a_look_finds_messages_and_ends,
                 what_does_not_fit_takes_the_long_way,
                 messages_come_by_receives,
+                receives_are_told_of,
             }
             fairness {
                 who_always_has_more_starves_nobody,

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use exs::rnic::{Disconnect, DisconnectCause, HEAD, Passed, Rnic, SendWr, Taken, WcOp};
+use exs::rnic::{
+    At, Disconnect, DisconnectCause, HEAD, Passed, Rnic, RnicEvent, SendOp, SendWr, Taken, WcOp,
+    WcStatus,
+};
 use exs::sys::IoVec;
 
 use super::skip;
@@ -11,16 +14,7 @@ use super::world::{Harness, Pair, World, context_of, param, pattern, send_wr};
 /// A connected pair whose second end, on an SRQ, has just heard of the first, if the
 /// device has a short way.
 fn pair<H: Harness>() -> Option<(World<H>, Pair)> {
-    let mut w = World::<H>::new(2);
-    let pd = w.rnics[1].alloc_pd().unwrap();
-    let srq = w.rnics[1].create_srq(pd, 64).unwrap();
-    let (a, b) = (w.end(0), w.end_in(1, pd, Some(srq)));
-    let p = w.join(a, b, &param(&[]));
-    w.recv(p.b, 7, &[]);
-    w.send(p.a, &send_wr(7, &[]));
-    assert_eq!(w.received(p.b).wr_id, 7);
-    assert_eq!(w.completed(p.a).wr_id, 7);
-    assert!(w.rnics[1].take_message(&mut [0; 8]).is_none(), "nothing has come");
+    let (mut w, p) = on_an_srq::<H>();
     if w.caps(1).pins {
         skip("messages come to it by receives only");
         return None;
@@ -31,6 +25,21 @@ fn pair<H: Harness>() -> Option<(World<H>, Pair)> {
     }
     skip("it has no short way");
     None
+}
+
+/// The same, whatever the device can do.
+fn on_an_srq<H: Harness>() -> (World<H>, Pair) {
+    let mut w = World::<H>::new(2);
+    let pd = w.rnics[1].alloc_pd().unwrap();
+    let srq = w.rnics[1].create_srq(pd, 64).unwrap();
+    let (a, b) = (w.end(0), w.end_in(1, pd, Some(srq)));
+    let p = w.join(a, b, &param(&[]));
+    w.recv(p.b, 7, &[]);
+    w.send(p.a, &send_wr(7, &[]));
+    assert_eq!(w.received(p.b).wr_id, 7);
+    assert_eq!(w.completed(p.a).wr_id, 7);
+    assert!(w.rnics[1].take_message(&mut [0; 8]).is_none(), "nothing has come");
+    (w, p)
 }
 
 /// Sends "head " and the payload, if that is possible at once, doorbell and all.
@@ -54,7 +63,7 @@ fn take<H: Harness>(w: &mut World<H>, p: Pair, room: usize) -> Option<Vec<u8>> {
     let mut out = vec![0xEE; room];
     let taken = next(w, &mut out)?;
     assert_eq!((taken.qp, taken.context), (p.b.qp, context_of(p.b.rcq)));
-    let copied = if taken.lent.is_some() { 0 } else { taken.len };
+    let copied = if matches!(taken.at, At::Out) { taken.len } else { 0 };
     assert!(out[copied..].iter().all(|b| *b == 0xEE), "it writes beyond the message");
     out.truncate(taken.len);
     give_back(w, &taken, &mut out);
@@ -73,7 +82,7 @@ fn next<H: Harness>(w: &mut World<H>, out: &mut [u8]) -> Option<Taken> {
 
 /// Ends the loan of a message, if it is one, and copies it out before that.
 fn give_back<H: Harness>(w: &mut World<H>, taken: &Taken, out: &mut [u8]) {
-    if let Some(lent) = &taken.lent {
+    if let At::Lent(lent) = &taken.at {
         lent.read_at(0, &mut out[..taken.len]);
         w.rnics[1].return_message(taken.qp);
     }
@@ -197,7 +206,7 @@ pub fn a_loan_is_not_written_over<H: Harness>() {
         return skip("a message of 8 KiB takes the long way");
     }
     let taken = next(&mut w, &mut out).expect("nothing has come");
-    if taken.lent.is_none() {
+    if !matches!(taken.at, At::Lent(_)) {
         return skip("it lends no messages");
     }
     w.rnics[1].return_message(taken.qp);
@@ -207,7 +216,7 @@ pub fn a_loan_is_not_written_over<H: Harness>() {
         assert!(passed < 100_000, "without bounds");
     }
     let taken = next(&mut w, &mut out).expect("nothing has come");
-    let lent = taken.lent.as_ref().expect("it lies in one piece");
+    let At::Lent(lent) = &taken.at else { panic!("it lies in one piece") };
     while pass(&mut w, p, &[2; LEN]) {
         passed += 1;
         assert!(passed < 100_000, "without bounds");
@@ -326,4 +335,67 @@ pub fn messages_come_by_receives<H: Harness>() {
     assert_eq!(w.received(p.b).byte_len, 9);
     w.ended(p.a, |cause| cause == DisconnectCause::Orderly);
     w.ended(p.b, |cause| cause == DisconnectCause::Orderly);
+}
+
+/// Where messages come by receives, who looks finds those of plain SENDs in place of
+/// completions. Neither overtakes the other, and each receive is told of once.
+pub fn receives_are_told_of<H: Harness>() {
+    let (mut w, p) = on_an_srq::<H>();
+    if !w.caps(1).pins {
+        return skip("messages come to it without receives");
+    }
+    let imm = w.caps(1).write_imm;
+    let target = w.zeros(p.b, 8);
+    let places: Vec<_> = (0..48).map(|_| w.zeros(p.b, 64)).collect();
+    let mut told = 0;
+    for round in 0..20u8 {
+        let mut expected = Vec::new();
+        for (i, place) in (0..).zip(&places) {
+            w.recv(p.b, i, &[place.sge()]);
+            // Of each eight one that is no plain SEND, where there are others.
+            if imm && i % 8 == 3 {
+                let (raddr, rkey) = (target.addr(), target.mr.key);
+                let op = SendOp::WriteImm { raddr, rkey, imm: 9 };
+                w.send(p.a, &SendWr { op, head: b"imm", signaled: false, ..send_wr(0, &[]) });
+                expected.push(None);
+            } else {
+                let head = [round, u8::try_from(i).unwrap()];
+                w.send(p.a, &SendWr { head: &head, signaled: false, ..send_wr(0, &[]) });
+                expected.push(Some(head));
+            }
+        }
+        let mut came = 0;
+        while came < places.len() {
+            // (Nobody sleeps: who is about to takes what there is into its queues.)
+            std::thread::yield_now();
+            let now = w.now();
+            w.rnics[0].progress(now);
+            if w.rnics[1].peek() == Some(true) {
+                while let Some(taken) = w.rnics[1].take_message(&mut []) {
+                    assert_eq!(
+                        (taken.qp, taken.context, taken.len),
+                        (p.b.qp, context_of(p.b.rcq), 2)
+                    );
+                    let At::Receive(id) = taken.at else { panic!("{taken:?}") };
+                    assert_eq!(id, came as u64, "one is overtaken");
+                    let bytes = places[came].bytes();
+                    assert_eq!(expected[came].as_ref().map(|head| &head[..]), Some(&bytes[..2]));
+                    (came, told) = (came + 1, told + 1);
+                }
+                // (Of the queue that was waited in before.)
+                while let Some(event) = w.rnics[1].poll_event() {
+                    assert!(matches!(event, RnicEvent::CqReady(_)), "{event:?}");
+                }
+                for wc in w.drain(p.b).1 {
+                    assert_eq!((wc.wr_id, wc.status), (came as u64, WcStatus::Success));
+                    assert_eq!(expected[came].is_none(), wc.op == WcOp::RecvWriteImm);
+                    came += 1;
+                }
+            }
+        }
+    }
+    assert!(told > 0, "none of them");
+    w.disconnect(p.a, Disconnect::Orderly);
+    w.ended(p.b, |cause| cause == DisconnectCause::Orderly);
+    assert!(w.rnics[1].take_message(&mut []).is_none());
 }

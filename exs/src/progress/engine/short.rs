@@ -10,7 +10,7 @@ use super::{Engine, SockId};
 use crate::mem::Buffer;
 use crate::progress::event::{Bufs, EventKind, RawEvent};
 use crate::progress::moment::Moment;
-use crate::rnic::{Passed, Rnic, Taken};
+use crate::rnic::{At, Passed, Rnic, Taken};
 use crate::session::Came;
 use crate::sys::IoVec;
 use crate::time::Time;
@@ -178,11 +178,13 @@ impl Engine {
         {
             left -= 1;
             let enough = self.message_came(device, &taken, now) && self.has_caught();
-            let rnic = &mut self.devices[device].rnic;
-            if taken.lent.is_some() {
-                rnic.return_message(taken.qp);
+            let d = &mut self.devices[device];
+            match taken.at {
+                At::Out => {}
+                At::Lent(_) => d.rnic.return_message(taken.qp),
+                At::Receive(slot) => d.return_slot(slot),
             }
-            if enough && !rnic.set_aside(taken.qp) {
+            if enough && !d.rnic.set_aside(taken.qp) {
                 break;
             }
         }
@@ -250,11 +252,20 @@ impl Engine {
         let Some(s) = owner else { return false };
         let Some(session) = s.session.as_mut() else { return false };
         s.burst.end();
-        let mut port = self.devices[device].port(s.place.domain, taken.qp, now);
-        let came = match &taken.lent {
-            Some(lent) => Came::Memory(lent),
-            None => Came::Copy(&self.message[..taken.len]),
+        let d = &mut self.devices[device];
+        let received;
+        let came = match &taken.at {
+            At::Out => Came::Copy(&self.message[..taken.len]),
+            At::Lent(lent) => Came::Memory(lent),
+            At::Receive(slot) => {
+                received = d.slot(*slot, taken.len as u64);
+                match &received {
+                    Some(received) => Came::Memory(received),
+                    None => return false,
+                }
+            }
         };
+        let mut port = d.port(s.place.domain, taken.qp, now);
         let ended = session.handle_taken(now, &mut port, came);
         let sated = session.is_sated();
         if let Some(done) = ended {

@@ -12,6 +12,8 @@ use super::Device;
 
 /// Notifications that may go unacknowledged: each acknowledgement takes a mutex.
 const ACK_BATCH: u32 = 64;
+/// `IBV_WC_RECV`.
+const RECV: u32 = 128;
 /// Completions taken by one poll.
 pub(in super::super) const BATCH: usize = 32;
 const BATCH_ENTRIES: i32 = 32;
@@ -176,6 +178,12 @@ impl RawWc {
             flags: wc.wc_flags,
             extra,
         }
+    }
+
+    /// A receive that a plain SEND has filled: there are no immediate data, and nothing was
+    /// invalidated.
+    pub(in super::super) fn is_plain(&self, rxe: bool) -> bool {
+        self.status == 0 && self.opcode == RECV && self.invalidated(rxe).is_none()
     }
 
     /// The key that a SEND has invalidated. rxe marks it by its kernel's flag

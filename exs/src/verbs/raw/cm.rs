@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rdma_sys as sys;
 
-use super::post::{HwSge, Scratch, Staged, chain, recv};
+use super::post::{HwSge, Scratch, Staged, chain, one, recv};
 use super::reaper::{self, Corpse};
 use super::{CompQueue, Device, Domain, SharedQueue, check, last};
 use crate::sys::RawAddr;
@@ -405,6 +405,17 @@ impl CmId {
         let call = call.ok_or_else(|| (0, gone()))?;
         chain(staged, sges, scratch, |wr, bad| {
             // SAFETY: a live queue pair, and a well-formed chain for the time of the call.
+            unsafe { call(qp.as_ptr(), wr, bad) }
+        })
+    }
+
+    /// Posts a send of one segment by itself.
+    pub(in super::super) fn post_one(&self, staged: &Staged, sge: &HwSge) -> io::Result<()> {
+        let qp = NonNull::new(self.qp()).ok_or_else(gone)?;
+        // SAFETY: a live queue pair, of whose device this is the call.
+        let call = unsafe { (*context(qp)).ops.post_send }.ok_or_else(gone)?;
+        one(staged, sge, |wr, bad| {
+            // SAFETY: a live queue pair, and a well-formed request for the time of the call.
             unsafe { call(qp.as_ptr(), wr, bad) }
         })
     }

@@ -135,6 +135,19 @@ impl Staged {
     }
 }
 
+/// Posts one work request of one segment.
+pub(super) fn one(
+    staged: &Staged,
+    sge: &HwSge,
+    post: impl FnOnce(*mut sys::ibv_send_wr, *mut *mut sys::ibv_send_wr) -> i32,
+) -> io::Result<()> {
+    debug_assert_eq!(staged.sges, 1, "and no other number");
+    let mut sge = hw(sge);
+    let mut wr = staged.fill(&raw mut sge);
+    let mut bad = std::ptr::null_mut();
+    super::check(post(&raw mut wr, &raw mut bad))
+}
+
 /// Posts a chain of work requests with one doorbell. On failure: how many of them
 /// the device took, and why not the rest.
 pub(super) fn chain(
