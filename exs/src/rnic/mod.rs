@@ -64,7 +64,8 @@ pub trait Rnic: Send {
     fn create_cq(&mut self, depth: usize) -> Result<Cq, RnicError>;
     /// Frees a completion queue that no QP uses.
     fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError>;
-    /// Moves up to `max` completions to `out`; returns how many.
+    /// Moves up to `max` completions to `out`; returns how many. (What a look has found may only
+    /// be here after [`Rnic::poll_event`].)
     fn poll_cq(&mut self, cq: Cq, max: usize, out: &mut Vec<Wc>) -> Result<usize, RnicError>;
     /// Asks for one notification (a [`RnicEvent::CqReady`]) when the next
     /// completion is added. As in verbs, poll once more after arming.
@@ -228,6 +229,7 @@ pub trait Rnic: Send {
     }
     /// When [`Rnic::progress`] must be called at the latest.
     fn next_timeout(&self) -> Option<Time>;
-    /// Takes the next event.
+    /// Takes the next event. What is there comes before the completions that are there: so ask
+    /// for all events before [`Rnic::poll_cq`].
     fn poll_event(&mut self) -> Option<RnicEvent>;
 }

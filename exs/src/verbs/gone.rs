@@ -17,7 +17,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::VerbsRnic;
 use super::queues::HwQueue;
-use super::raw::{self, Device};
+use super::raw::{self, Device, Guard};
 use crate::rnic::RnicError;
 
 /// Puts descriptors into the reactor.
@@ -87,7 +87,7 @@ impl VerbsRnic {
         // Events of the CM concern other devices, too, and the node may go later.
         self.unwatch();
         self.channel = None;
-        self.guard = None;
+        Guard::let_go(self.device);
         // A device that failed and is still there belongs to librdmacm.
         if self.vanished {
             self.device.let_go();

@@ -89,8 +89,7 @@ pub struct VerbsRnic {
     node: Option<OwnedFd>,
     asyncs: events::AsyncInbox,
     async_ready: bool,
-    /// Both are given back when the device is gone.
-    guard: Option<Arc<Guard>>,
+    /// None when the device is gone.
     channel: Option<Arc<CompChannel>>,
     channel_ready: bool,
     dialer: Arc<dialer::Dialer>,
@@ -211,7 +210,7 @@ impl VerbsRnic {
     ) -> Result<VerbsRnic, RnicError> {
         let os = |call| move |e: std::io::Error| RnicError::os(call, &e);
         let attr = device.attr().map_err(os("ibv_query_device"))?;
-        let guard = if attr.iwarp { Guard::hold(device) } else { None };
+        Guard::hold_if(attr.iwarp, device);
         let channel = CompChannel::new(device).map_err(os("ibv_create_comp_channel"))?;
         let registry = registry.try_clone().map_err(os("dup of the reactor"))?;
         let watcher = gone::Watcher { registry: &registry, base: token_base };
@@ -238,7 +237,6 @@ impl VerbsRnic {
             node,
             asyncs: events::AsyncInbox::new(device),
             async_ready: true,
-            guard,
             channel: Some(channel),
             channel_ready: false,
             dialer,
@@ -494,6 +492,8 @@ impl Rnic for VerbsRnic {
     }
 
     fn poll_event(&mut self) -> Option<RnicEvent> {
+        // That a connection is there may be told by its first message.
+        self.handle_found();
         self.events.pop_front()
     }
 }

@@ -76,7 +76,6 @@ impl VerbsRnic {
         max: usize,
         out: &mut Vec<Wc>,
     ) -> Result<usize, RnicError> {
-        self.handle_found();
         let queue = &mut self.cqs.get_mut(cq.0)?.queue;
         let n = queue.len().min(max);
         out.extend(queue.drain(..n));

@@ -169,6 +169,31 @@ pub fn a_silent_listener_times_out<H: Harness>() {
     assert_eq!(w.rnics[0].qp_state(a.qp), Ok(QpState::Error));
 }
 
+/// What is left of an attempt that nobody waits for any more, which a kernel may keep for seconds, is
+/// in the way of nothing that is made after it.
+pub fn an_abandoned_attempt_is_in_nobodys_way<H: Harness>() {
+    if !H::dials_by_tcp(0) {
+        return skip("there is no server beside RDMA's that this device could call");
+    }
+    let mut w = World::<H>::new(1);
+    let a = w.end(0);
+    let silent = TcpListener::bind(H::local()).unwrap();
+    silent.set_nonblocking(true).unwrap();
+    connect(&mut w, a, silent.local_addr().unwrap(), &param(&[]));
+    let _held = w.until("a call", |_| silent.accept().ok());
+    drop(w);
+    let mut w = World::<H>::new(1);
+    let pd = w.rnics[0].alloc_pd().unwrap();
+    // More of them than pages that may be in use, each of a page at most.
+    let made: Vec<_> = (0..250)
+        .map(|n| w.rnics[0].create_srq(pd, 16).unwrap_or_else(|e| panic!("number {n}: {e}")))
+        .collect();
+    for srq in made {
+        w.rnics[0].destroy_srq(srq).unwrap();
+    }
+    w.rnics[0].dealloc_pd(pd).unwrap();
+}
+
 /// A caller that connects and says nothing is dropped at the handshake timeout,
 /// and meanwhile keeps nobody else out.
 pub fn a_silent_caller_is_dropped<H: Harness>() {

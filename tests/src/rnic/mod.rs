@@ -76,6 +76,7 @@ macro_rules! rnic_contract {
                 a_reject_carries_private_data,
                 nobody_listens,
                 a_silent_listener_times_out,
+                an_abandoned_attempt_is_in_nobodys_way,
                 a_silent_caller_is_dropped,
                 a_stranger_is_dropped,
                 requests_vanish_with_their_caller,
@@ -119,6 +120,7 @@ macro_rules! rnic_contract {
                 what_does_not_fit_takes_the_long_way,
                 messages_come_by_receives,
                 receives_are_told_of,
+                no_message_comes_before_its_connection,
             }
             fairness {
                 who_always_has_more_starves_nobody,

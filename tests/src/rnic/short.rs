@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use exs::rnic::{
-    At, Disconnect, DisconnectCause, HEAD, Passed, Rnic, RnicEvent, SendOp, SendWr, Taken, WcOp,
-    WcStatus,
+    At, CmEvent, Disconnect, DisconnectCause, HEAD, Passed, Rnic, RnicEvent, SendOp, SendWr, Taken,
+    WcOp, WcStatus,
 };
 use exs::sys::IoVec;
 
@@ -335,6 +335,51 @@ pub fn messages_come_by_receives<H: Harness>() {
     assert_eq!(w.received(p.b).byte_len, 9);
     w.ended(p.a, |cause| cause == DisconnectCause::Orderly);
     w.ended(p.b, |cause| cause == DisconnectCause::Orderly);
+}
+
+/// A message may be there before the connection is, as far as that has been told: who looks hears
+/// of the connection first.
+pub fn no_message_comes_before_its_connection<H: Harness>() {
+    for _ in 0..5 {
+        let mut w = World::<H>::new(2);
+        if !w.caps(1).pins {
+            return skip("messages come to it without receives");
+        }
+        let pd = w.rnics[1].alloc_pd().unwrap();
+        let srq = w.rnics[1].create_srq(pd, 64).unwrap();
+        let (a, b) = (w.end(0), w.end_in(1, pd, Some(srq)));
+        let (_, addr) = w.listen(1, H::local());
+        let now = w.now();
+        w.rnics[0].connect(a.qp, addr, &param(&[]), now).unwrap();
+        let (req, _) = w.request(1);
+        w.recv(b, 5, &[]);
+        let now = w.now();
+        w.rnics[1].accept(req, b.qp, &param(&[]), now).unwrap();
+        // From here on the second end does nothing but look.
+        let connected = (0..10_000).any(|_| {
+            sender_goes_on(&mut w);
+            let event = w.rnics[0].poll_event();
+            matches!(event, Some(RnicEvent::Cm(CmEvent::Established { .. })))
+        });
+        assert!(connected, "in vain");
+        w.send(a, &send_wr(5, &[]));
+        let (mut connected, mut came) = (false, false);
+        while !came {
+            std::thread::yield_now();
+            if w.rnics[1].peek() != Some(true) {
+                continue;
+            }
+            came = w.rnics[1].take_message(&mut []).is_some();
+            assert!(!came || connected, "a message is taken");
+            while let Some(event) = w.rnics[1].poll_event() {
+                connected |= matches!(event, RnicEvent::Cm(CmEvent::Established { .. }));
+            }
+            let mut wcs = Vec::new();
+            w.rnics[1].poll_cq(b.rcq, 8, &mut wcs).unwrap();
+            came |= !wcs.is_empty();
+            assert!(wcs.is_empty() || connected, "{wcs:?}");
+        }
+    }
 }
 
 /// Where messages come by receives, who looks finds those of plain SENDs in place of

@@ -8,11 +8,13 @@
 //! returns nothing, and not even an error. Trying again ends in the same place, and so a
 //! program would take no more connections.
 //!
-//! So a small CQ, used for nothing, lies across that page as long as the device is used: it
-//! begins before it. That costs 68 KiB. Nothing is known of which library is loaded, so each
+//! So a small CQ, used for nothing, lies across that page for as long as the process has the
+//! device: it begins before it. That costs 68 KiB. It has to be the first object of all, or
+//! it would lie elsewhere: so it stays when nobody uses the device for a while, as what is left of an
+//! attempt that was given up may live on. Nothing is known of which library is loaded, so each
 //! iWARP device has one; where memory is laid out otherwise, it does no good and no harm.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Mutex, PoisonError};
 
 use super::{CompQueue, Device};
 
@@ -22,25 +24,36 @@ const FILL: u32 = 16384;
 const ACROSS: u32 = 2048;
 
 /// One for each device of the process, as its RNICs share the device's context.
-static GUARDS: Mutex<Vec<(Device, Weak<Guard>)>> = Mutex::new(Vec::new());
+static GUARDS: Mutex<Vec<(Device, Guard)>> = Mutex::new(Vec::new());
 
 /// Holds the place.
 pub(in super::super) struct Guard(#[expect(dead_code, reason = "held, not read")] CompQueue);
 
 impl Guard {
-    /// Before anything else is made on the device. None if it cannot be held: then what
-    /// lies there cannot be made, as without it.
-    pub(in super::super) fn hold(device: Device) -> Option<Arc<Guard>> {
-        let mut guards = GUARDS.lock().unwrap_or_else(PoisonError::into_inner);
-        guards.retain(|(_, guard)| guard.strong_count() > 0);
-        let held = guards.iter().find(|(d, _)| *d == device);
-        if let Some(guard) = held.and_then(|(_, guard)| guard.upgrade()) {
-            return Some(guard);
+    /// Holds the place on a device of iWARP, before anything else is made there. If that
+    /// fails, what comes to lie there cannot be made.
+    pub(in super::super) fn hold_if(iwarp: bool, device: Device) {
+        if !iwarp {
+            return;
         }
-        let fill = CompQueue::silent(device, FILL).ok()?;
-        let guard = Arc::new(Guard(CompQueue::silent(device, ACROSS).ok()?));
-        drop(fill);
-        guards.push((device, Arc::downgrade(&guard)));
-        Some(guard)
+        let mut guards = GUARDS.lock().unwrap_or_else(PoisonError::into_inner);
+        if guards.iter().any(|(d, _)| *d == device) {
+            return;
+        }
+        let made = CompQueue::silent(device, FILL).and_then(|fill| {
+            let guard = CompQueue::silent(device, ACROSS);
+            drop(fill);
+            guard
+        });
+        match made {
+            Ok(guard) => guards.push((device, Guard(guard))),
+            Err(e) => crate::trace::debug!("{}: ibv_create_cq of a guard: {e}", device.name()),
+        }
+    }
+
+    /// The device is gone, or about to go: it waits for its objects to be freed.
+    pub(in super::super) fn let_go(device: Device) {
+        let mut guards = GUARDS.lock().unwrap_or_else(PoisonError::into_inner);
+        guards.retain(|(d, _)| *d != device);
     }
 }
