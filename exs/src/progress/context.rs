@@ -230,7 +230,7 @@ impl Context {
     #[inline(never)]
     fn wake_others(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
         engine.wake.retain(|w| me.is_none_or(|me| !std::ptr::eq(me, &**w)));
-        // (What there is to wake nobody else keeps its room.)
+        // (Mostly nobody is left, and the list keeps its room.)
         let wake = match engine.wake.is_empty() {
             true => Vec::new(),
             false => std::mem::take(&mut engine.wake),
