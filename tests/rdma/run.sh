@@ -37,7 +37,6 @@ case $kernel in
     # connections keeps both from its neighbour for longer than rxe waits for it.
     *) factor=5 release=$(cut -d. -f1 "${kernel#* }/version") ;;
 esac
-threads=1
 
 # --- the binaries -------------------------------------------------------------------
 rm -rf "$out"
@@ -89,7 +88,7 @@ guest() {
     for try in 1 2; do
         status=0
         "$here/guest.sh" -t $((limit * factor)) -l "$out/logs/$name.console" -- \
-            "RDMA_BIN=$out/bin RDMA_FACTOR=$factor RDMA_RELEASE=$release EXS_TRANSPORT=$transport RUST_TEST_THREADS=$threads ${RDMA_ENV-} bash tests/rdma/suites/$suite.sh $device" \
+            "RDMA_BIN=$out/bin RDMA_FACTOR=$factor RDMA_RELEASE=$release EXS_TRANSPORT=$transport RUST_TEST_THREADS=1 ${RDMA_ENV-} bash tests/rdma/suites/$suite.sh $device" \
             </dev/null 2>&1 | tee "$log" || status=${PIPESTATUS[0]}
         case $status-$try in
             0-* | 77-* | 130-* | 143-* | *-2) break ;;

@@ -117,8 +117,6 @@ pub struct VerbsRnic {
     scratch: Scratch,
     /// Completions of the last poll.
     raw: short::Found,
-    /// Completions handled so far.
-    found: usize,
     /// Completions that wait in queues of ours.
     waiting: usize,
     /// Signalled sends outstanding, and orderly ends under way.
@@ -260,7 +258,6 @@ impl VerbsRnic {
             inbox: VecDeque::new(),
             scratch: Scratch::default(),
             raw: short::Found::default(),
-            found: 0,
             waiting: 0,
             awaited: 0,
             closing: 0,
@@ -465,9 +462,9 @@ impl Rnic for VerbsRnic {
 
     fn spin(&mut self, now: Time) -> bool {
         self.now = now;
-        let before = self.found;
+        let before = self.raw.count();
         self.poll_hw();
-        self.found != before
+        self.raw.count() != before
     }
 
     fn peek(&mut self) -> Option<bool> {

@@ -189,15 +189,11 @@ impl VerbsRnic {
 
     /// Takes the completions that are there. True if there may be more.
     pub(super) fn poll_hw(&mut self) -> bool {
-        self.poll_roles(|_| true)
-    }
-
-    fn poll_roles(&mut self, wanted: impl Fn(Role) -> bool) -> bool {
         self.handle_found();
         let mut more = false;
         for index in 0..self.hw.capacity() {
             for round in 0..ROUNDS {
-                let n = self.find(index, &wanted);
+                let n = self.find(index, |_| true);
                 self.handle_found();
                 if n < BATCH {
                     break;
@@ -209,7 +205,7 @@ impl VerbsRnic {
     }
 
     /// Takes out what a queue of the device has, to be handled next; returns how much.
-    pub(super) fn find(&mut self, index: usize, wanted: &impl Fn(Role) -> bool) -> usize {
+    pub(super) fn find(&mut self, index: usize, wanted: impl Fn(Role) -> bool) -> usize {
         // One that no queue pair uses has nothing to say.
         let used = |q: &&HwQueue| wanted(q.role) && self.in_use(q);
         let Some(q) = self.hw.get(index).filter(used) else { return 0 };
@@ -223,7 +219,6 @@ impl VerbsRnic {
     /// Handles what was found and is not handled yet.
     pub(super) fn handle_found(&mut self) {
         while let Some(wc) = self.raw.next() {
-            self.found += 1;
             self.handle_raw(self.raw.role, &wc);
         }
     }
@@ -277,9 +272,9 @@ impl VerbsRnic {
                 }
             }
         }
-        let before = self.found;
+        let before = self.raw.count();
         self.poll_hw();
-        self.found != before
+        self.raw.count() != before
     }
 
     /// Takes the notifications that are there.

@@ -26,6 +26,8 @@ pub(super) struct Found {
     pub(super) role: Role,
     index: usize,
     handled: usize,
+    /// Handled so far, of all polls.
+    count: usize,
 }
 
 impl Found {
@@ -38,8 +40,13 @@ impl Found {
     /// The next that is to be handled.
     pub(super) fn next(&mut self) -> Option<RawWc> {
         let wc = self.wcs.get(self.handled).copied();
-        self.handled += usize::from(wc.is_some());
+        let one = usize::from(wc.is_some());
+        (self.handled, self.count) = (self.handled + one, self.count + one);
         wc
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count
     }
 
     pub(super) fn is_handled(&self) -> bool {
@@ -57,7 +64,7 @@ impl VerbsRnic {
             if !self.raw.is_handled() {
                 break;
             }
-            self.find(index, &|role| sends || role != Role::Sends);
+            self.find(index, |role| sends || role != Role::Sends);
             if !matches!(self.raw.role, Role::Shared(_)) {
                 self.handle_found();
             }
@@ -69,7 +76,7 @@ impl VerbsRnic {
     pub(super) fn take_received(&mut self) -> Option<Taken> {
         if self.raw.is_handled() && self.raw.wcs.len() == BATCH {
             // There may be more where these came from.
-            self.find(self.raw.index, &|role| matches!(role, Role::Shared(_)));
+            self.find(self.raw.index, |role| matches!(role, Role::Shared(_)));
         }
         let Role::Shared(srq) = self.raw.role else { return None };
         let wc = *self.raw.wcs.get(self.raw.handled)?;
@@ -88,8 +95,7 @@ impl VerbsRnic {
             len: wc.byte_len as usize,
             at: At::Receive(wc.wr_id),
         };
-        self.raw.handled += 1;
-        self.found += 1;
+        self.raw.next();
         self.note_used(srq);
         Some(taken)
     }

@@ -147,6 +147,20 @@ pub fn nobody_listens<H: Harness>() {
     );
 }
 
+/// Calls a peer that accepts the TCP connection and says nothing, for as long as what is given
+/// back lives.
+fn call_in_vain<H: Harness>(
+    w: &mut World<H>,
+    a: End,
+    p: &ConnParam<'_>,
+) -> (TcpListener, TcpStream) {
+    let silent = TcpListener::bind(H::local()).unwrap();
+    silent.set_nonblocking(true).unwrap();
+    connect(w, a, silent.local_addr().unwrap(), p);
+    let (stream, _) = w.until("a call", |_| silent.accept().ok());
+    (silent, stream)
+}
+
 /// A peer that accepts the TCP connection and says nothing: the attempt ends at
 /// its timeout.
 pub fn a_silent_listener_times_out<H: Harness>() {
@@ -155,12 +169,8 @@ pub fn a_silent_listener_times_out<H: Harness>() {
     }
     let mut w = World::<H>::new(1);
     let a = w.end(0);
-    let silent = TcpListener::bind(H::local()).unwrap();
-    silent.set_nonblocking(true).unwrap();
     let timeout = Duration::from_secs(3600);
-    let p = ConnParam { timeout, ..param(&[]) };
-    connect(&mut w, a, silent.local_addr().unwrap(), &p);
-    let _held = w.until("a call", |_| silent.accept().ok());
+    let _held = call_in_vain(&mut w, a, &ConnParam { timeout, ..param(&[]) });
     w.settle();
     assert!(w.cm[0].is_empty(), "too early: {:?}", w.cm[0]);
     assert!(w.rnics[0].next_timeout().is_some());
@@ -177,10 +187,7 @@ pub fn an_abandoned_attempt_is_in_nobodys_way<H: Harness>() {
     }
     let mut w = World::<H>::new(1);
     let a = w.end(0);
-    let silent = TcpListener::bind(H::local()).unwrap();
-    silent.set_nonblocking(true).unwrap();
-    connect(&mut w, a, silent.local_addr().unwrap(), &param(&[]));
-    let _held = w.until("a call", |_| silent.accept().ok());
+    let _held = call_in_vain(&mut w, a, &param(&[]));
     drop(w);
     let mut w = World::<H>::new(1);
     let pd = w.rnics[0].alloc_pd().unwrap();

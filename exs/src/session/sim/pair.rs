@@ -171,8 +171,7 @@ impl Pair {
     pub(in crate::session) fn export(&mut self, side: usize, len: usize) -> (Buf, Key) {
         let buf = self.memory(side, &[len], 0).remove(0);
         self.net.sides[side].binding_export = true;
-        let access = Access::ALL;
-        let key = self.with(side, |s, end| s.export(end, &buf, access)).unwrap();
+        let key = self.with(side, |s, end| s.export(end, &buf, Access::ALL)).unwrap();
         self.net.sides[side].binding_export = false;
         (buf, key)
     }
