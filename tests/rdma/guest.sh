@@ -37,6 +37,8 @@ shift $((OPTIND - 1))
 
 read -r kind kernel <<<"$("$here/kernel.sh")"
 [ -n "$kernel" ] || exit 1
+# The guest's first program; without it all there is to see is that the kernel panics.
+[ -x /bin/busybox ] || { say "there is no /bin/busybox: run tests/scripts/setup.sh rdma"; exit 1; }
 
 # Not in memory that the guest cannot see: its /dev and /run are its own.
 dir=$(mktemp -d -p /tmp)
