@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use exs::{Error, EventKind, Options, RecvFlags, SendFlags, Socket, SocketType, Transport};
+use exs::{Error, EventKind, Interest, Options, RecvFlags, SendFlags, Socket, SocketType, Transport};
 use exs_tests::fake::{self, Control, Deed, Spec};
 use exs_tests::harness::{Ledger, Watchdog};
 
@@ -363,10 +363,12 @@ fn a_device_that_is_removed_ends_what_it_carried() {
     let recv = ledger.post("recv", |q, t| server.recv(q, t, vec![0; 1 << 20], RecvFlags::WAITALL));
     let accept = ledger.post("accept", |q, t| only.accept(q, t));
     let connect = ledger.post("connect", |q, t| late.connect(q, t, SocketAddr::new(silent, 1)));
+    let poll = ledger.post("poll", |q, t| only.poll(q, t, Interest::READABLE));
     devices()[2].remove();
     assert_eq!(ledger.wait(recv).error().unwrap().errno(), libc::ENODEV);
     assert_eq!(ledger.wait(accept).error().unwrap().errno(), libc::ENODEV);
     assert_eq!(ledger.wait(connect).error().unwrap().errno(), libc::ENODEV);
+    assert!(ledger.wait(poll).readiness().error, "there is nothing to wait for");
     // The other end may have had the news while nothing was posted to it.
     let send = ledger.try_post("send", |q, t| client.send(q, t, "x", SendFlags::NONE));
     if let Ok(token) = send {

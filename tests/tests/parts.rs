@@ -174,3 +174,58 @@ fn a_queue_may_become_deeper_and_less_deep() {
     recv(3).unwrap();
     client.cancel_all();
 }
+
+/// A connection of the kernel's: ours and the peer's.
+fn kernel_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (client, listener.accept().unwrap().0)
+}
+
+/// A part that cannot be read, and shows it only then.
+fn unreadable() -> Part {
+    let directory = Arc::new(File::open(std::env::temp_dir()).unwrap());
+    Part::File { file: directory, offset: 0, len: 5 }
+}
+
+#[test]
+fn on_a_socket_of_the_kernels_nothing_stands_behind_a_part_that_failed() {
+    // It fails at once, and (behind more than the peer takes at once) later.
+    for (parts_before, len) in [(1, 5), (3, 4 << 20)] {
+        let (client, mut peer) = kernel_pair();
+        let queue = EventQueue::new(2).unwrap();
+        let raw = Descriptor::new(client.as_fd()).unwrap();
+        let memory = || Part::Memory(vec![pattern(len).into()]);
+        let mut parts: Vec<Part> = (0..parts_before).map(|_| memory()).collect();
+        parts.extend([unreadable(), Part::Memory(vec!["tail".into()])]);
+        raw.send_parts(&queue, Token(1), parts, true, None).unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut got = Vec::new();
+            peer.read_to_end(&mut got).map(|_| got)
+        });
+        let mut event = queue.next().unwrap();
+        assert_eq!(event.error().map(exs::Error::errno), Some(libc::EISDIR));
+        assert_eq!(event.bytes(), parts_before * len);
+        assert_eq!(event.take_buffers().len(), parts_before + 1, "all buffers come back");
+        // The direction has not ended: this is what comes next.
+        (&client).write_all(b"!").unwrap();
+        drop(client);
+        let whole = [pattern(len).repeat(parts_before), b"!".to_vec()].concat();
+        assert!(reader.join().unwrap().unwrap() == whole);
+    }
+}
+
+#[test]
+fn a_datagram_of_one_part_leaves_before_the_direction_ends() {
+    let [ours, peer] = [(); 2].map(|()| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+    ours.connect(peer.local_addr().unwrap()).unwrap();
+    peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let queue = EventQueue::new(2).unwrap();
+    let raw = Descriptor::new(ours.as_fd()).unwrap();
+    let parts = vec![Part::Memory(vec!["a datagram".into()])];
+    raw.send_parts(&queue, Token(1), parts, true, None).unwrap();
+    assert_eq!(queue.next().unwrap().into_result().unwrap(), 10);
+    let mut got = [0; 20];
+    let n = peer.recv(&mut got).unwrap();
+    assert_eq!(&got[..n], b"a datagram");
+}

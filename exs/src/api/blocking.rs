@@ -153,9 +153,10 @@ impl<'a> Blocking<'a> {
         })?;
         let mut last = Error::invalid("the name has no address");
         for addr in addrs {
-            let event = self.run(|q| self.socket.connect(q, TOKEN, addr))?;
-            match event.into_result() {
+            match self.run(|q| self.socket.connect(q, TOKEN, addr)).and_then(Event::into_result) {
                 Ok(_) => return Ok(()),
+                // It is not the address.
+                Err(e @ (Error::State { .. } | Error::WouldBlock { .. })) => return Err(e),
                 Err(e) => last = e,
             }
         }

@@ -83,6 +83,9 @@ impl Plain {
         let kept = slot.map_or(0, |slot| self.socks[slot].kept);
         if kept > 0 {
             let slot = slot.expect("it has kept sends");
+            if let Some((at, _)) = xfer.posted.limit {
+                self.limits.insert((at, xfer.posted.op), slot);
+            }
             let s = &mut self.socks[slot];
             s.tx.push_back(xfer);
             s.kept = kept + len;
@@ -195,16 +198,27 @@ mod tests {
         }
 
         fn post(&mut self, request: Request) {
+            self.post_within(None, request);
+        }
+
+        fn post_within(&mut self, limit: Option<Duration>, request: Request) {
             self.posted += 1;
-            let posted = Posted { op: self.posted, number: self.ours.as_raw_fd(), limit: None };
+            let (op, number) = (self.posted, self.ours.as_raw_fd());
+            let limit = limit.map(|d| (self.now + d, d));
+            let posted = Posted { op, number, limit, group: 0 };
             self.plain.post(self.now, posted, &target(&self.ours), request);
         }
 
         fn send(&mut self, len: usize) {
+            let request = self.sending(len);
+            self.post(request);
+        }
+
+        fn sending(&mut self, len: usize) -> Request {
             let buffer = Buffer::from(vec![7; len]);
             let pieces = Pieces::One(buffer.segment());
             self.memory.push(buffer);
-            self.post(Request::Send { pieces, to: None, flags: 0 });
+            Request::Send { pieces, to: None, flags: 0 }
         }
 
         /// A burst that is long enough, in single bytes.
@@ -288,6 +302,22 @@ mod tests {
         assert_eq!(w.arrived(), 1);
         assert_eq!(w.peer.read(&mut [0]).unwrap(), 0, "the end, behind it");
         assert_eq!(w.ended().last(), Some(&(6, true)));
+    }
+
+    #[test]
+    fn a_time_limit_holds_behind_them_too() {
+        let mut w = World::new();
+        w.plain.begin_call(true);
+        w.burst();
+        w.send(1);
+        // More than the peer, which does not read, has room for.
+        let (limit, request) = (Duration::from_millis(1), w.sending(8 << 20));
+        w.post_within(Some(limit), request);
+        assert_eq!(w.ended().last(), Some(&(5, true)));
+        w.now = w.now + limit;
+        assert!(w.plain.next_timeout().is_some_and(|at| at <= w.now));
+        w.plain.progress(w.now);
+        assert_eq!(w.ended(), [(6, false)]);
     }
 
     #[test]

@@ -164,6 +164,9 @@ impl Plain {
                 return self.post_poll(now, posted, target, events);
             }
         };
+        if posted.group != 0 && self.has_failed(posted.group) {
+            return self.end(posted, End::new(0, Err(Failure::Cancelled)));
+        }
         if let Err(xfer) = self.keep(now, target, Xfer { posted, what, done: 0 }) {
             self.post_xfer(now, target, xfer);
         }
@@ -250,6 +253,11 @@ impl Plain {
             self.tick = Some(now + TICK);
         }
         Some(slot)
+    }
+
+    /// A part of this send has failed, and nobody has been told yet.
+    fn has_failed(&self, group: OpId) -> bool {
+        self.done.iter().any(|(posted, end)| posted.group == group && end.result.is_err())
     }
 
     fn end(&mut self, posted: Posted, end: End) {

@@ -141,14 +141,26 @@ impl Sock {
                     self.must_retry = first.has_address();
                     return false;
                 }
-                Step::Ended(end) => {
-                    if let Some(first) = self.tx.pop_front() {
-                        ended.push((first.posted, end));
-                    }
-                }
+                Step::Ended(end) => self.end_first(end, ended),
             }
         }
         !self.tx.is_empty()
+    }
+
+    /// The first send has ended; with one that failed, the parts behind it of the same send.
+    fn end_first(&mut self, end: End, ended: &mut Ended) {
+        let Some(first) = self.tx.pop_front() else { return };
+        let (group, failed) = (first.posted.group, end.result.is_err());
+        ended.push((first.posted, end));
+        if failed && group != 0 {
+            self.tx.retain(|x| {
+                let keep = x.posted.group != group;
+                if !keep {
+                    ended.push((x.posted, x.end(Err(Failure::Cancelled))));
+                }
+                keep
+            });
+        }
     }
 
     /// Sends what several sends hold in one call: they are one stretch of the stream.
@@ -175,9 +187,9 @@ impl Sock {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Gathered::Blocked,
             // It is the first one's: the others meet it, or another, themselves.
             Err(e) => {
-                if let Some(first) = self.tx.pop_front() {
+                if let Some(first) = self.tx.front() {
                     let end = first.end(Err(Failure::os("send", &e)));
-                    ended.push((first.posted, end));
+                    self.end_first(end, ended);
                 }
                 Gathered::Moved
             }

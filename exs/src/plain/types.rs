@@ -177,6 +177,9 @@ pub struct Posted {
     pub number: RawFd,
     /// When its time is over, and how long it was given.
     pub limit: Option<(Time, Duration)>,
+    /// The send that it is a part of; 0: of none. Where a part fails, those behind it do not
+    /// leave: a stream has no holes.
+    pub group: OpId,
 }
 
 /// Why an operation failed.

@@ -5,7 +5,9 @@
 //! that a busy-polling thread waits for. The processor's own counter costs a few. So
 //! time goes by the counter for a millisecond at most, and then by the kernel's clock
 //! again, which also says how fast the counter runs. A counter that jumps (another
-//! core's, a migrated machine) is noticed by its jump, and the kernel is asked.
+//! core's, a migrated machine) is noticed by its jump, and the kernel is asked. One that
+//! begins anew or runs on while the kernel's clock stands (a machine that was suspended) is
+//! measured anew.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Instant;
@@ -18,9 +20,10 @@ const TRUST: u64 = 1_000_000;
 /// See the module's essay.
 pub struct Clock {
     start: Instant,
-    /// Counter at `start`.
-    first: u64,
-    /// Even: the three below belong together; odd: somebody is changing them.
+    /// Counter and time from where its rate is measured.
+    first: AtomicU64,
+    since: AtomicU64,
+    /// Even: the three below belong together (and the two above); odd: somebody is changing them.
     seq: AtomicU64,
     ticks: AtomicU64,
     nanos: AtomicU64,
@@ -46,7 +49,8 @@ impl Default for Clock {
     fn default() -> Clock {
         Clock {
             start: Instant::now(),
-            first: cycles(),
+            first: AtomicU64::new(cycles()),
+            since: AtomicU64::new(0),
             seq: AtomicU64::new(0),
             ticks: AtomicU64::new(0),
             nanos: AtomicU64::new(0),
@@ -116,15 +120,33 @@ impl Clock {
         }
         let claim = self.seq.compare_exchange(seq, seq + 1, Ordering::Acquire, Ordering::Relaxed);
         if claim.is_ok() {
-            let run = u128::from(ticks.wrapping_sub(self.first));
-            let scale = (u128::from(nanos) << 32).checked_div(run).unwrap_or(0);
+            let measured = self.rate(ticks, nanos);
+            if measured.is_none() {
+                self.first.store(ticks, Ordering::Relaxed);
+                self.since.store(nanos, Ordering::Relaxed);
+            }
             self.ticks.store(ticks, Ordering::Relaxed);
             self.nanos.store(nanos, Ordering::Relaxed);
-            // A counter of less than 1 Hz, or that ran backwards, is none.
-            self.scale.store(u64::try_from(scale).unwrap_or(0), Ordering::Relaxed);
+            self.scale.store(measured.unwrap_or(0), Ordering::Relaxed);
             self.seq.store(seq + 2, Ordering::Release);
         }
         nanos
+    }
+
+    /// The counter's rate since it was first read, as a scale; 0: not known yet. None: it is
+    /// not what it was, so the counter has jumped. (A rate that is wrong by less than an eighth
+    /// makes no more than that of a millisecond.)
+    fn rate(&self, ticks: u64, nanos: u64) -> Option<u64> {
+        let run = ticks.checked_sub(self.first.load(Ordering::Relaxed))?;
+        let nanos = nanos.saturating_sub(self.since.load(Ordering::Relaxed));
+        if nanos < TRUST {
+            return Some(0);
+        }
+        // A counter of less than 1 Hz is none.
+        let scale = (u128::from(nanos) << 32).checked_div(u128::from(run)).unwrap_or(0);
+        let scale = u64::try_from(scale).unwrap_or(0);
+        let before = self.scale.load(Ordering::Relaxed);
+        (before == 0 || scale.abs_diff(before) <= before / 8).then_some(scale)
     }
 }
 
@@ -163,5 +185,49 @@ mod tests {
         if cycles() > TRUST {
             assert_eq!(clock.by_counter(), None);
         }
+    }
+
+    /// What `rate` says of a counter at 3 GHz from `first` on, `after` so many seconds.
+    fn rate_after(first: u64, ticks: u64, before: u64, after: u64) -> Option<u64> {
+        let clock = Clock::default();
+        clock.first.store(first, Ordering::Relaxed);
+        clock.scale.store(before, Ordering::Relaxed);
+        clock.rate(ticks, after * 1_000_000_000)
+    }
+
+    #[test]
+    fn a_counter_that_begins_anew_is_measured_anew() {
+        const GHZ: u64 = 1_000_000_000;
+        let three = (1 << 32) / 3;
+        // As it should be, and not yet known.
+        assert_eq!(rate_after(7 * GHZ, 307 * GHZ, 0, 100), Some(three));
+        assert_eq!(rate_after(7 * GHZ, 307 * GHZ, three, 100), Some(three));
+        assert_eq!(rate_after(7 * GHZ, 7 * GHZ + 1, 0, 0), Some(0));
+        // The machine was put to sleep: the counter begins anew, below the first or above.
+        assert_eq!(rate_after(7 * GHZ, GHZ, three, 100), None);
+        assert_eq!(rate_after(7 * GHZ, 8 * GHZ, three, 100), None);
+        // The counter went on, and the kernel's clock stood.
+        assert_eq!(rate_after(7 * GHZ, 4000 * GHZ, three, 100), None);
+    }
+
+    #[test]
+    fn time_goes_on_after_the_counter_has_jumped() {
+        if cycles() == 0 {
+            return; // no counter is read here
+        }
+        let mut clock = Clock::default();
+        // A day old, and the counter has stood higher than it does now.
+        clock.start -= Duration::from_secs(86_400);
+        let high = cycles() + 1_000_000_000_000;
+        clock.first.store(high, Ordering::Relaxed);
+        clock.ticks.store(high + 1, Ordering::Relaxed);
+        clock.scale.store(1 << 30, Ordering::Relaxed);
+        let before = clock.now();
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(10) {
+            std::hint::spin_loop();
+        }
+        let passed = clock.now().since(before);
+        assert!(passed >= Duration::from_millis(9), "{passed:?}");
     }
 }

@@ -83,6 +83,20 @@ pub fn where_nothing_listens_is_refused(env: &Env) {
     }
 }
 
+/// Of several addresses the first that answers is taken, also where the ones before fail at
+/// once (a stream to a broadcast address).
+pub fn the_first_address_that_answers(env: &Env) {
+    let (listener, addr) = env.listener(SocketType::Stream);
+    let nobody = TcpListener::bind(env.any()).unwrap().local_addr().unwrap();
+    let broadcast = SocketAddr::from(([255; 4], 1));
+    let from = if env.dials_by_tcp() && addr.is_ipv4() { 0 } else { 1 };
+    let client = env.socket(SocketType::Stream);
+    client.blocking().connect(&[broadcast, nobody, addr][from..]).unwrap();
+    echo(&client, &listener.blocking().accept().unwrap().0);
+    let again = client.blocking().connect(&[addr, addr][..]).unwrap_err();
+    assert_eq!(again.errno(), libc::EISCONN, "{again}");
+}
+
 /// A listener that is closed takes no more, and its pending accepts are cancelled.
 pub fn a_closed_listener_refuses(env: &Env) {
     let (listener, addr) = env.listener(SocketType::Stream);

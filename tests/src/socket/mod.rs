@@ -47,7 +47,8 @@ macro_rules! socket_contract {
                 abort_in_mid_transfer,
                 sending_to_a_closed_peer_fails, close_wakes_a_blocked_receive;
             connect: addresses_are_those_of_the_connection, a_client_may_be_bound,
-                where_nothing_listens_is_refused, a_closed_listener_refuses,
+                where_nothing_listens_is_refused, the_first_address_that_answers,
+                a_closed_listener_refuses,
                 a_dropped_listener_refuses, an_address_in_use_is_refused, kinds_must_match,
                 a_server_of_another_protocol_is_an_error, a_silent_server_times_out,
                 strangers_do_not_disturb, a_thread_connects_to_itself, poll_tells_of_connections,

@@ -9,7 +9,7 @@ use super::parts::{Cut, Home, Part};
 use super::post::Ticket;
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
-use crate::plain::{End, Failure, Pieces, Posted, Request, Target};
+use crate::plain::{End, Failure, Kind, Pieces, Posted, Request, Target};
 use crate::progress::event::{Bufs, EventKind, Guest, Readiness};
 use crate::rnic::FileRange;
 use crate::session::OpError;
@@ -34,7 +34,7 @@ impl Engine {
         let request = request(pieces(&bufs));
         let op = self.book(NO_SOCK, ticket, kind, bufs);
         let number = std::os::fd::AsRawFd::as_raw_fd(&target.fd);
-        let posted = Posted { op, number, limit: limit.map(|d| (now + d, d)) };
+        let posted = Posted { op, number, limit: limit.map(|d| (now + d, d)), group: 0 };
         self.plain.post(now, posted, target, request);
     }
 
@@ -56,8 +56,10 @@ impl Engine {
         let mut left = count;
         for part in parts {
             left -= 1;
-            // The kernel may wait for what follows, and make fewer packets of it.
-            let flags = if left > 0 { libc::MSG_MORE } else { 0 };
+            // The kernel may wait for what follows, and make fewer packets of it. (A datagram
+            // that waited would not leave with a shutdown.)
+            let more = left > 0 && target.kind == Kind::Stream;
+            let flags = if more { libc::MSG_MORE } else { 0 };
             let (bufs, request) = match part {
                 Part::Memory(list) => {
                     let bufs = Bufs::Many(list);
@@ -86,7 +88,7 @@ impl Engine {
     ) {
         let op = self.book(NO_SOCK, ticket, EventKind::SendFile, bufs);
         self.join_group(group, op);
-        let posted = Posted { op, number, limit: limit.map(|d| (now + d, d)) };
+        let posted = Posted { op, number, limit: limit.map(|d| (now + d, d)), group };
         self.plain.post(now, posted, target, request);
     }
 

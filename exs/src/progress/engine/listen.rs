@@ -237,6 +237,7 @@ impl Engine {
                 for op in std::mem::take(&mut a.ops) {
                     self.complete(op, Err(self.removed(device)));
                 }
+                self.check_polls(index);
             }
         }
     }

@@ -189,7 +189,9 @@ impl Sock {
     /// What `poll` would find.
     pub(super) fn readiness(&self) -> Readiness {
         if let Some(a) = &self.accepts {
-            return Readiness { readable: !a.ready.is_empty(), ..Readiness::default() };
+            // (All its devices may have been removed: nothing comes any more.)
+            let over = a.on.is_empty();
+            return Readiness { readable: over || !a.ready.is_empty(), writable: over, error: over };
         }
         match (&self.state, &self.session) {
             (State::Open, Some(s)) => Readiness {
