@@ -181,6 +181,10 @@ struct Fake {
     inner: SoftRnic,
     /// Bytes of each registration.
     sizes: HashMap<Mr, usize>,
+    /// The keys of windows that it has told, and those inside; and those of closed windows,
+    /// which it soon tells again.
+    keys: HashMap<Key, Key>,
+    free_keys: Vec<Key>,
     caps: Caps,
     spec: Spec,
     /// Queue pairs that have connected, and those of them that live.
@@ -202,6 +206,8 @@ impl Fake {
         (spec.caps)(&mut caps);
         Ok(Fake {
             inner,
+            keys: HashMap::new(),
+            free_keys: Vec::new(),
             sizes: HashMap::new(),
             caps,
             spec,
@@ -348,10 +354,27 @@ impl Rnic for Fake {
         len: u64,
         access: Access,
     ) -> Result<Key, RnicError> {
-        self.inner.bind_mw(qp, mr, addr, len, access)
+        let key = self.inner.bind_mw(qp, mr, addr, len, access)?;
+        let told = self.free_keys.pop().unwrap_or(key);
+        self.keys.insert(told, key);
+        Ok(told)
+    }
+    fn lend_mw(
+        &mut self,
+        qp: Qp,
+        mr: Mr,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Key, RnicError> {
+        self.inner.lend_mw(qp, mr, addr, len, access)
     }
     fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
-        self.inner.invalidate_mw(qp, key)
+        let Some(inner) = self.keys.remove(&key) else {
+            return self.inner.invalidate_mw(qp, key);
+        };
+        self.free_keys.push(key);
+        self.inner.invalidate_mw(qp, inner)
     }
     fn flush(&mut self, qp: Qp, now: Time) {
         self.inner.flush(qp, now);

@@ -5,7 +5,10 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use exs::{Error, EventKind, Interest, Options, RecvFlags, SendFlags, Socket, SocketType, Transport};
+use exs::{
+    Error, EventKind, EventQueue, Interest, Options, RecvFlags, Rights, SendFlags, Socket,
+    SocketType, Transport,
+};
 use exs_tests::fake::{self, Control, Deed, Spec};
 use exs_tests::harness::{Ledger, Watchdog};
 
@@ -415,4 +418,34 @@ fn receives_are_never_promised_twice() {
             break;
         }
     }
+}
+
+/// A device hands the key of a closed window out again, while the program still has the export
+/// whose time is over.
+#[test]
+fn a_key_that_is_used_again_is_another_export() {
+    let _dog = Watchdog::new("a_key_that_is_used_again_is_another_export");
+    let (listener, port) = listener(Transport::Auto);
+    let addr = SocketAddr::new(ip([127, 10, 0, 7]), port);
+    let (client, _server) = join(socket(Transport::Auto), &listener, addr);
+    assert_eq!(name(&client), "verbs (roce0)");
+    let export = |bytes: Vec<u8>, lifetime| client.export(bytes, Rights::READ, lifetime).unwrap();
+    let old = export(vec![1; 10], Some(Duration::from_millis(1)));
+    let key = old.descriptor().key();
+    let queue = EventQueue::new(1).unwrap();
+    let mut others = Vec::new();
+    let new = loop {
+        let new = export(vec![2; 20], None);
+        if new.descriptor().key() == key {
+            break new;
+        }
+        others.push(new);
+        assert!(queue.dequeue(1, Some(Duration::from_millis(1))).unwrap().is_empty());
+    };
+    let mut byte = [0];
+    old.read_at(0, &mut byte).unwrap();
+    assert_eq!(byte, [1]);
+    assert_eq!(old.revoke_blocking().unwrap()[..], [1; 10]);
+    new.read_at(19, &mut byte).unwrap();
+    assert_eq!(new.revoke_blocking().unwrap()[..], [2; 20]);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{EventQueue, Refused, Token};
 use crate::mem::Buffer;
-use crate::progress::{Error, Remote, SocketHandle};
+use crate::progress::{Error, ExportId, Remote, SocketHandle};
 
 /// What the peer may do with exported memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -193,12 +193,17 @@ impl RemoteBuffer {
 pub struct Export {
     handle: Arc<SocketHandle>,
     descriptor: RemoteBuffer,
+    id: ExportId,
     live: bool,
 }
 
 impl Export {
-    pub(super) fn new(handle: Arc<SocketHandle>, descriptor: RemoteBuffer) -> Export {
-        Export { handle, descriptor, live: true }
+    pub(super) fn new(
+        handle: Arc<SocketHandle>,
+        descriptor: RemoteBuffer,
+        id: ExportId,
+    ) -> Export {
+        Export { handle, descriptor, id, live: true }
     }
 
     /// What to hand to the peer.
@@ -228,9 +233,9 @@ impl Export {
         len: usize,
         f: impl FnOnce(&crate::mem::Segment),
     ) -> Result<(), Error> {
-        let (id, key) = (self.handle.id(), self.descriptor.key());
+        let (id, export) = (self.handle.id(), self.id);
         self.handle.context().call(|e, _| {
-            e.with_export(id, key, |seg| {
+            e.with_export(id, export, |seg| {
                 f(&seg.slice(offset, len)?);
                 Ok(())
             })
@@ -246,10 +251,10 @@ impl Export {
         if let Err(error) = queue.core().reserve() {
             return Err(Refused { error, buffer: self });
         }
-        let (id, key) = (self.handle.id(), self.descriptor.key());
+        let (id, export) = (self.handle.id(), self.id);
         self.handle
             .context()
-            .call(|e, now| e.revoke(id, key, &queue.ticket(token), now));
+            .call(|e, now| e.revoke(id, export, &queue.ticket(token), now));
         self.live = false;
         Ok(())
     }
@@ -260,10 +265,10 @@ impl Export {
     /// If the socket is gone, and the memory with it.
     pub fn revoke_blocking(mut self) -> Result<Buffer, Error> {
         self.live = false;
-        let (id, key) = (self.handle.id(), self.descriptor.key());
+        let (id, export) = (self.handle.id(), self.id);
         self.handle
             .context()
-            .call(|e, now| e.unexport(id, key, now))
+            .call(|e, now| e.unexport(id, export, now))
             .ok_or_else(|| Error::invalid("the export is gone"))
     }
 }
@@ -271,8 +276,8 @@ impl Export {
 impl Drop for Export {
     fn drop(&mut self) {
         if self.live {
-            let (id, key) = (self.handle.id(), self.descriptor.key());
-            self.handle.context().call(|e, now| e.unexport(id, key, now));
+            let (id, export) = (self.handle.id(), self.id);
+            self.handle.context().call(|e, now| e.unexport(id, export, now));
         }
     }
 }

@@ -311,9 +311,9 @@ impl Socket {
             .context()
             .call(|e, now| e.export(id, buffer, access, lifetime, now));
         match made {
-            Ok(remote) => {
+            Ok((remote, export)) => {
                 let descriptor = RemoteBuffer::new(remote, len as u64, rights);
-                Ok(Export::new(Arc::clone(self.handle()), descriptor))
+                Ok(Export::new(Arc::clone(self.handle()), descriptor, export))
             }
             Err((error, buffer)) => Err(Refused { error, buffer }),
         }

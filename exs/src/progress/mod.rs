@@ -45,7 +45,7 @@ mod wait;
 pub use context::Context;
 pub(crate) use wait::Waited;
 pub use handle::SocketHandle;
-pub use engine::{FileSend, Part, RecvFlags, Remote, SockId};
+pub use engine::{ExportId, FileSend, Part, RecvFlags, Remote, SockId};
 pub(crate) use engine::Ticket;
 pub use error::Error;
 pub use event::{Bufs, EventKind, Interest, RawEvent, Readiness};

@@ -57,7 +57,7 @@ use crate::session::{Counters, Done};
 use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
-pub use self::onesided::Remote;
+pub use self::onesided::{ExportId, Remote};
 pub use self::parts::Part;
 pub(super) use self::kernel::KERNEL_TOKENS;
 pub(super) use self::choose::Verbs;
@@ -164,6 +164,7 @@ pub(crate) struct Engine {
     /// Threads to wake when the lock is let go.
     pub(super) wake: Vec<Arc<Waiter>>,
     pub(super) counters: EngineCounters,
+    last_export: ExportId,
     more: bool,
     /// The process ends: the thread that does it.
     leaver: Option<i32>,
@@ -208,6 +209,7 @@ impl Engine {
             catch: catch::Catch::default(),
             wake: Vec::new(),
             counters: EngineCounters::default(),
+            last_export: 0,
             more: false,
             leaver: None,
         }

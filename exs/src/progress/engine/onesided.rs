@@ -22,8 +22,13 @@ pub struct Remote {
     pub key: Key,
 }
 
+/// An export of a socket. (Its key may come to be another's when its time is over: devices hand
+/// keys out again.)
+pub type ExportId = u64;
+
 impl Engine {
-    /// Opens a buffer to the peer of this connection; returns its address and key.
+    /// Opens a buffer to the peer of this connection; returns its address and key, and what
+    /// the export is called here.
     pub(crate) fn export(
         &mut self,
         id: SockId,
@@ -31,16 +36,19 @@ impl Engine {
         access: Access,
         lifetime: Option<Duration>,
         now: Time,
-    ) -> Result<Remote, (Error, Buffer)> {
+    ) -> Result<(Remote, ExportId), (Error, Buffer)> {
         match self.try_export(id, &buffer, access, now) {
             Ok((remote, buf, temp)) => {
                 let expires = lifetime.map(|d| now + d);
-                let entry = ExportEntry { buf, buffer, temp, open: true, expires };
+                let entry =
+                    ExportEntry { key: remote.key, buf, buffer, temp, open: true, expires };
+                self.last_export += 1;
+                let export = self.last_export;
                 if let Ok(s) = self.sock(id) {
-                    s.exports.insert(remote.key, entry);
+                    s.exports.insert(export, entry);
                 }
                 self.mark(id.index);
-                Ok(remote)
+                Ok((remote, export))
             }
             Err(e) => Err((e, buffer)),
         }
@@ -86,13 +94,13 @@ impl Engine {
     pub(crate) fn unexport(
         &mut self,
         id: SockId,
-        key: Key,
+        export: ExportId,
         now: Time,
     ) -> Option<Buffer> {
-        self.close_export(id.index, key, now);
+        self.close_export(id.index, export, now);
         let s = self.sock(id).ok()?;
         let place = s.place;
-        let entry = s.exports.remove(&key)?;
+        let entry = s.exports.remove(&export)?;
         self.free_export(place, entry)
     }
 
@@ -100,21 +108,22 @@ impl Engine {
     pub(crate) fn revoke(
         &mut self,
         id: SockId,
-        key: Key,
+        export: ExportId,
         ticket: &Ticket<'_>,
         now: Time,
     ) {
-        let buffer = self.unexport(id, key, now);
+        let buffer = self.unexport(id, export, now);
         let bufs = buffer.map_or(Bufs::None, Bufs::One);
         self.deliver(ticket.queue, RawEvent::with(ticket.token, ticket.tag, EventKind::Revoke, bufs));
     }
 
-    fn close_export(&mut self, index: u32, key: Key, now: Time) {
+    fn close_export(&mut self, index: u32, export: ExportId, now: Time) {
         let Some(s) = self.socks.get_mut(index as usize) else { return };
-        let Some(e) = s.exports.get_mut(&key) else { return };
+        let Some(e) = s.exports.get_mut(&export) else { return };
         if !std::mem::replace(&mut e.open, false) {
             return;
         }
+        let key = e.key;
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
             session.revoke(&mut self.devices[s.place.device].port(s.place.domain, qp, now), key);
         }
@@ -126,10 +135,10 @@ impl Engine {
         if s.exports.is_empty() {
             return;
         }
-        let keys: Vec<Key> =
-            s.exports.iter().filter(|(_, e)| over(e)).map(|(k, _)| *k).collect();
-        for key in keys {
-            self.close_export(index, key, now);
+        let over: Vec<ExportId> =
+            s.exports.iter().filter(|(_, e)| over(e)).map(|(id, _)| *id).collect();
+        for export in over {
+            self.close_export(index, export, now);
         }
     }
 
@@ -145,11 +154,11 @@ impl Engine {
     pub(crate) fn with_export(
         &mut self,
         id: SockId,
-        key: Key,
+        export: ExportId,
         copy: impl FnOnce(&crate::mem::Segment) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let s = self.sock(id)?;
-        let e = s.exports.get(&key).ok_or_else(|| Error::invalid("the export was revoked"))?;
+        let e = s.exports.get(&export).ok_or_else(|| Error::invalid("the export was revoked"))?;
         copy(&e.buf.seg)
     }
 

@@ -8,6 +8,7 @@ use super::SockId;
 use super::device::Device;
 use super::dial::Dial;
 use super::domain::Place;
+use super::onesided::ExportId;
 use super::ops::TempMrs;
 use super::short::Burst;
 use super::slots;
@@ -65,6 +66,7 @@ impl State {
 
 /// Memory open to the peer.
 pub(super) struct ExportEntry {
+    pub(super) key: Key,
     pub(super) buf: Buf,
     pub(super) buffer: Buffer,
     pub(super) temp: TempMrs,
@@ -117,7 +119,7 @@ pub(super) struct Sock {
     pub(super) route: Option<Box<Route>>,
     pub(super) accepts: Option<Box<Accepts>>,
     pub(super) polls: Vec<(OpId, Interest)>,
-    pub(super) exports: HashMap<Key, ExportEntry>,
+    pub(super) exports: HashMap<ExportId, ExportEntry>,
     /// The figures of a session that is gone.
     pub(super) past: Counters,
     /// A handle of the program's exists.
