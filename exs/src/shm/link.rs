@@ -304,6 +304,9 @@ impl Link {
             (&Message::Share { slot, generation, len }, [fd]) if self.trusted => {
                 return self.views.add(slot, generation, len, fd);
             }
+            // We have no descriptors left. What is not there will be asked for by the lane, and
+            // bells will be messages.
+            (Message::PassBoard { .. } | Message::Share { .. }, []) => {}
             (&Message::Unshare { slot, generation }, _) => self.views.remove(slot, generation),
             _ => return false,
         }

@@ -175,11 +175,7 @@ impl ShmRnic {
             if !listening.readable || listening.asking >= listening.max_asking {
                 return;
             }
-            let callers = listening.socks.iter().map(|s| accept_unix(s.as_fd()));
-            let one = callers
-                .reduce(|first, next| if first.is_ok() { first } else { next.or(first) })
-                .unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()));
-            match one {
+            match one_of(&listening.socks) {
                 Ok(sock) => self.greet(id, sock, now),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     listening.readable = false;
@@ -354,4 +350,18 @@ impl ShmRnic {
         self.drop_link(id);
         Ok(())
     }
+}
+
+/// A caller of one of these sockets; none is taken in beside it. If there is none: whatever is
+/// worse than that nobody calls.
+fn one_of(socks: &[OwnedFd]) -> io::Result<OwnedFd> {
+    let mut failed = None;
+    for sock in socks {
+        match accept_unix(sock.as_fd()) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => failed = Some(e),
+            caller => return caller,
+        }
+    }
+    Err(failed.unwrap_or_else(|| io::ErrorKind::WouldBlock.into()))
 }

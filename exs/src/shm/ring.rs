@@ -230,8 +230,15 @@ impl Mem {
     /// visible: who gets this must ring.
     pub(super) fn wants_bell(&self, what: u64) -> bool {
         fence(Ordering::SeqCst);
-        let word = self.word(Whose::Theirs, Word::Asleep);
-        word.load(Ordering::Relaxed) & what != 0 && word.swap(0, Ordering::AcqRel) & what != 0
+        self.word(Whose::Theirs, Word::Asleep).load(Ordering::Relaxed) & what != 0
+            && self.take_wish()
+    }
+
+    /// Takes away what the peer wants to be woken for; true if there was anything, which is to
+    /// be rung for whatever it is: the peer may have been awake since it was looked at, and
+    /// sleep anew, for something else. It would wait for a bell that nobody rings.
+    fn take_wish(&self) -> bool {
+        self.word(Whose::Theirs, Word::Asleep).swap(0, Ordering::AcqRel) != 0
     }
 
     /// Where an area lies, where in it a position is, and how long it is.

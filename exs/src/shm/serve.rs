@@ -251,8 +251,10 @@ impl ShmRnic {
             self.enqueue(Source::Link(id));
         }
         // One that is marked says anew what it waits for: the peer, who has taken that away, may
-        // have had something to tell that moved nothing.
-        if pass.moved || self.links.get(id).is_ok_and(|l| l.given && !l.hot) {
+        // have had something to tell that moved nothing. And so does one that waits for room
+        // since this turn.
+        let anew = |l: &super::link::Link| !l.hot && (l.given || l.tx.lacks_room());
+        if pass.moved || self.links.get(id).is_ok_and(|l| anew(l)) {
             self.warm(id);
         }
         self.settle(id, pass.moved, pass.more, now);

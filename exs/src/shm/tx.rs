@@ -135,6 +135,8 @@ pub(super) struct Tx {
     no_pieces: bool,
     /// A record waits for room.
     pub(super) full: bool,
+    /// And answers to the peer's READs (which smaller records may get ahead of).
+    unanswered: bool,
     fin: bool,
 }
 
@@ -171,7 +173,12 @@ impl Tx {
 
     /// Something waits for the peer to take records, or payload.
     pub(super) fn waits_for_peer(&self) -> bool {
-        self.out > 0 || self.full || self.lane_waits()
+        self.out > 0 || self.lacks_room() || self.lane_waits()
+    }
+
+    /// Something waits for room in the ring.
+    pub(super) fn lacks_room(&self) -> bool {
+        self.full || self.unanswered
     }
 
     fn lane_waits(&self) -> bool {
@@ -247,7 +254,7 @@ impl Tx {
 
     /// Nothing is before what is posted next.
     pub(super) fn is_clear(&self) -> bool {
-        self.queue.is_empty() && !self.full && !self.fin
+        self.queue.is_empty() && !self.lacks_room() && !self.fin
     }
 
     /// Looks how far the peer is.
@@ -273,6 +280,7 @@ impl Link {
         let (pos, filled) = (self.tx.pos, self.tx.filled);
         let mut left = budget as u64;
         self.answer(env, &mut left)?;
+        self.tx.unanswered = !self.rx.reads.is_empty();
         self.tx.retire(env);
         while self.tx.out < self.tx.rung && self.publish(self.tx.out) {
             self.tx.out += 1;
@@ -414,7 +422,7 @@ impl Link {
             let n = asked.left.min(ANSWER);
             let inline = usize::try_from(n).map_err(|_| UNEXPECTED)?;
             let head = Head::short(Kind::Answer, 0, inline);
-            if *left == 0 || !self.has_room(head.len()) {
+            if *left == 0 || !self.make_room(head.len()) {
                 return Ok(());
             }
             // Looked up for each answer: a key may be taken back in between.

@@ -3,6 +3,14 @@
 use std::io;
 use std::ptr::NonNull;
 
+/// Bytes of a page.
+pub(super) fn page_size() -> usize {
+    // SAFETY: no pointers.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    // (It cannot fail. 64 KiB is the largest there is.)
+    usize::try_from(size).unwrap_or(65_536)
+}
+
 /// Maps `len` zeroed bytes of private memory.
 #[cfg(not(miri))]
 pub fn map_anonymous(len: usize) -> io::Result<NonNull<u8>> {

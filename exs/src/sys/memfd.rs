@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 
 use super::IoVecMut;
 use super::cache::copy_past_cache;
+use super::map::page_size;
 
 /// What `fstatfs` says of a memfd with pages of ordinary size.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -44,14 +45,14 @@ impl SharedMap {
         self.len == 0
     }
 
-    /// Gives whole pages back: they read as zeros from now on, for all who map them. Where
+    /// Gives the whole pages in there back: they read as zeros from now on, for all who map them. Where
     /// that cannot be, nothing happens.
     pub fn discard(&self, offset: usize, len: usize) {
-        if offset.checked_add(len).is_none_or(|end| end > self.len) {
-            return;
-        }
+        let Some(end) = offset.checked_add(len).filter(|end| *end <= self.len) else { return };
+        // The kernel would take what else lies on the last page, too.
+        let Some((from, len)) = whole_pages(offset, end, page_size()) else { return };
         // SAFETY: in bounds, just checked.
-        let at = unsafe { self.base.as_ptr().add(offset) };
+        let at = unsafe { self.base.as_ptr().add(from) };
         // SAFETY: a range of our own mapping, to which no references exist; its bytes become
         // zeros, as if somebody had written them.
         unsafe { libc::madvise(at.cast(), len, libc::MADV_REMOVE) };
@@ -80,6 +81,12 @@ impl SharedMap {
         unsafe { std::ptr::copy(src, dst.cast(), len) };
         true
     }
+}
+
+/// The whole pages between two places: the first byte, and how many.
+fn whole_pages(from: usize, to: usize, page: usize) -> Option<(usize, usize)> {
+    let (from, to) = (from.next_multiple_of(page), to / page * page);
+    (from < to).then(|| (from, to - from))
 }
 
 impl Drop for SharedMap {
@@ -213,5 +220,13 @@ mod tests {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         assert!(open_shared(file.as_fd(), 4096, false).is_err());
         assert!(std::fs::File::from(fd).set_len(0).is_err(), "sealed");
+    }
+
+    #[test]
+    fn only_whole_pages_are_given_back() {
+        assert_eq!(whole_pages(4096, 12_288, 4096), Some((4096, 8192)));
+        assert_eq!(whole_pages(4096, 12_288, 8192), None);
+        assert_eq!(whole_pages(1, 12_287, 4096), Some((4096, 4096)));
+        assert_eq!(whole_pages(4096, 3 << 16, 1 << 16), Some((1 << 16, 2 << 16)));
     }
 }

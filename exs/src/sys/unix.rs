@@ -133,8 +133,8 @@ pub fn send_with_fds(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Receives one message: its length (0 is the end) and its descriptors. Of a message
-/// that does not fit, an error.
+/// Receives one message: its length (0 is the end) and its descriptors; none if this process
+/// has no room for them all. Of a message that does not fit, an error.
 pub fn recv_with_fds(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut control = Control([0; 64]);
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
@@ -150,9 +150,12 @@ pub fn recv_with_fds(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize, V
     let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
     let used = msg.msg_controllen.min(control.0.len());
     // Before anything else: these descriptors are ours to close.
-    let fds = owned_fds(&control.0[..used]);
-    if msg.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+    let mut fds = owned_fds(&control.0[..used]);
+    if msg.msg_flags & libc::MSG_TRUNC != 0 {
         return Err(io::ErrorKind::InvalidData.into());
+    }
+    if msg.msg_flags & libc::MSG_CTRUNC != 0 {
+        fds.clear();
     }
     Ok((n, fds))
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use exs::mem::Access;
 use exs::rnic::{
     At, CmEvent, Disconnect, DisconnectCause, HEAD, Passed, Rnic, RnicEvent, SendOp, SendWr, Taken,
     WcOp, WcStatus,
@@ -112,6 +113,33 @@ pub fn messages_pass_without_completions<H: Harness>() {
     let (sends, recvs) = w.drain(p.a);
     assert!(sends.is_empty() && recvs.is_empty());
     w.assert_alive(p);
+}
+
+/// What finds no room behind messages that nobody has taken leaves when they are: also if its
+/// sender went to sleep before it was posted.
+pub fn what_waits_for_room_leaves<H: Harness>() {
+    let Some((mut w, p)) = pair::<H>() else { return };
+    let payload = [7; 4000];
+    let passed = (0..100_000).take_while(|_| pass(&mut w, p, &payload)).count();
+    let last = w.buf(p.a, vec![8; 4004], Access::LOCAL_READ);
+    w.rnics[0].prepare_sleep();
+    w.rnics[0].post_send(p.a.qp, &send_wr(1, &[last.sge()])).unwrap();
+    let now = w.now();
+    w.rnics[0].flush(p.a.qp, now);
+    let into = w.zeros(p.b, 8192);
+    w.recv(p.b, 3, &[into.sge()]);
+    // They come by the short way, or by receives.
+    let mut lens = Vec::new();
+    while lens.len() <= passed {
+        if let Some(message) = take(&mut w, p, 8192) {
+            lens.push(message.len());
+            continue;
+        }
+        lens.push(usize::try_from(w.received(p.b).byte_len).unwrap());
+        w.recv(p.b, 3, &[into.sge()]);
+    }
+    assert_eq!(lens.pop(), Some(4004));
+    assert!(lens.iter().all(|len| *len == 4005), "{lens:?}");
 }
 
 /// The two ways keep one order.

@@ -123,6 +123,32 @@ pub fn reads_bring_data<H: Harness>() {
     w.assert_alive(p);
 }
 
+/// A READ whose answer needs room, and a small SEND of the responder's that fits into what there
+/// is: both get through, though nobody has anything else to say.
+pub fn a_read_is_answered_beside_a_send<H: Harness>() {
+    for initiator in [true, false] {
+        let (mut w, p) = World::<H>::pair();
+        let (reader, other) = if initiator { (p.a, p.b) } else { (p.b, p.a) };
+        let bytes = pattern(8, w.long(1 << 20));
+        let src = w.buf(other, bytes.clone(), Access::REMOTE_READ);
+        let (dst, message) = (w.zeros(reader, bytes.len()), w.zeros(reader, 64));
+        w.recv(reader, 1, &[message.sge()]);
+        w.send(reader, &read_wr(3, &[dst.sge()], src.addr(), src.mr.key));
+        // Answered as far as there is room.
+        for _ in 0..20 {
+            let now = w.now();
+            w.rnics[other.node].spin(now);
+            w.rnics[other.node].progress(now);
+        }
+        w.send(other, &SendWr { head: &[5; 64], ..send_wr(2, &[]) });
+        assert_eq!(w.received(reader).wr_id, 1);
+        let wc = w.completed(reader);
+        assert_eq!((wc.wr_id, wc.status), (3, WcStatus::Success));
+        assert!(dst.bytes() == bytes, "content");
+        assert_eq!(w.completed(other).wr_id, 2);
+    }
+}
+
 /// A READ of no bytes brings none, whatever its target did before: it only says that
 /// what was sent before it has arrived.
 pub fn an_empty_read_brings_nothing<H: Harness>() {

@@ -31,6 +31,18 @@ fn a_head_fills_its_line_up_to_the_word_in_which_it_ends() {
     }
 }
 
+/// Between a look at what the peer wants and the bell, the peer has been awake.
+#[test]
+fn who_takes_a_wish_away_rings() {
+    let (a, b) = Mem::both([5, 6]);
+    b.fall_asleep(FOR_RECORDS | FOR_ROOM);
+    assert!(!a.wants_bell(FOR_END) && a.wants_bell(FOR_ROOM) && !a.wants_bell(FOR_RECORDS));
+    b.fall_asleep(FOR_RECORDS);
+    assert!(!a.wants_bell(FOR_ROOM));
+    assert!(a.take_wish(), "it wanted room when that was asked, and wants records now");
+    assert!(!a.take_wish());
+}
+
 #[test]
 fn a_tag_is_of_one_lap_and_one_direction() {
     let (a, b) = Mem::both([40, 1 << 60]);

@@ -1,0 +1,85 @@
+//! Shared memory where callers come together, or descriptors are short.
+
+use exs::{EventQueue, MemoryRegion, Options, Socket, SocketType, Token, Transport};
+use exs_tests::harness::{Watchdog, check, pattern, peer};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+fn socket() -> Socket {
+    let options = Options { transport: Transport::Shm, ..Options::default() };
+    Socket::with_options(SocketType::Stream, options).unwrap()
+}
+
+fn listener(at: &str) -> Socket {
+    let listener = socket();
+    listener.bind(at.parse().unwrap()).unwrap();
+    listener.listen(64).unwrap();
+    listener
+}
+
+/// A listener for both families has a name for each: who calls by the one is not lost beside who
+/// calls by the other.
+#[test]
+fn callers_of_both_families_are_taken_in() {
+    let _dog = Watchdog::new("callers_of_both_families_are_taken_in");
+    let listener = listener("[::]:0");
+    let port = listener.local_addr().unwrap().port();
+    let queue = EventQueue::new(64).unwrap();
+    let clients: Vec<Socket> = (0..32).map(|_| socket()).collect();
+    for (client, token) in clients.iter().zip(0..) {
+        let at = if token % 2 == 0 { "[::1]" } else { "127.0.0.1" };
+        client.connect(&queue, Token(token), format!("{at}:{port}").parse().unwrap()).unwrap();
+    }
+    let accepted: Vec<Socket> =
+        clients.iter().map(|_| listener.blocking().accept().unwrap().0).collect();
+    for _ in &clients {
+        queue.next().unwrap().into_result().unwrap();
+    }
+    drop(accepted);
+}
+
+/// Not a test in the parent: a process that has no descriptor left for the memory that its peer
+/// would show it. (Both ends are in one process, and the memory was made before.)
+#[test]
+fn starved() {
+    let Some(_) = peer::part() else { return };
+    let listener = listener("127.0.0.1:0");
+    let client = socket();
+    client.blocking().connect(listener.local_addr().unwrap()).unwrap();
+    let (server, _) = listener.blocking().accept().unwrap();
+    let regions: Vec<MemoryRegion> = (0..3).map(|_| MemoryRegion::new(1 << 20).unwrap()).collect();
+    let exchange = |seed: u64, region: &MemoryRegion| {
+        let mut buffer = region.buffer(..).unwrap();
+        buffer.copy_from_slice(&pattern(seed, 0, 1 << 20));
+        let queue = EventQueue::new(1).unwrap();
+        client.send(&queue, Token(1), buffer, exs::SendFlags::NONE).unwrap();
+        let mut got = vec![0; 1 << 20];
+        server.blocking().recv_exact(&mut got).unwrap();
+        check(seed, 0, &got);
+        queue.next().unwrap().into_result().unwrap();
+    };
+    exchange(1, &regions[0]);
+    let limits = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    // All there are below the limit are taken; the queue is given one.
+    let spare = std::fs::File::open("/dev/null").unwrap();
+    let mut plugs: Vec<std::fs::File> =
+        (0..16).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+    let last = std::os::fd::AsRawFd::as_raw_fd(plugs.last().unwrap());
+    setrlimit(Resource::RLIMIT_NOFILE, u64::try_from(last).unwrap() + 1, limits.1).unwrap();
+    while let Ok(plug) = std::fs::File::open("/dev/null") {
+        plugs.push(plug);
+    }
+    drop(spare);
+    exchange(2, &regions[1]);
+    setrlimit(Resource::RLIMIT_NOFILE, limits.0, limits.1).unwrap();
+    drop(plugs);
+    exchange(3, &regions[2]);
+    peer::say("survived");
+}
+
+#[test]
+fn no_connection_is_cut_for_want_of_descriptors() {
+    let _dog = Watchdog::new("no_connection_is_cut_for_want_of_descriptors");
+    let child = peer::Peer::start("starved", "-", &[]);
+    child.expect("survived");
+    child.finish();
+}
