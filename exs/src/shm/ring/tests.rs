@@ -1,6 +1,7 @@
 //! The shared memory of one connection: order, layout, and what is given back.
 
 use super::*;
+use crate::shm::link::{FOR_END, FOR_RECORDS, FOR_ROOM};
 
 #[test]
 fn bytes_go_around_the_end() {
