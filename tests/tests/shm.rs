@@ -184,7 +184,7 @@ fn a_squatter_is_not_the_listener() {
     }
     // Held, so that nobody else takes the port between its two listeners.
     let ip = "127.0.0.1".parse().unwrap();
-    let (_held, port) = exs::sys::reserve_port(ip).unwrap();
+    let (_held, port) = exs::sys::reserve_port(SocketAddr::new(ip, 0)).unwrap();
     let at = SocketAddr::new(ip, port).to_string();
     let (soft, addr) = listener(Transport::Soft, &at);
     let mut squatter = start("squat", "nobody", "open", &addr.to_string());

@@ -99,10 +99,10 @@ pub fn connect_nonblocking(
     }
 }
 
-/// A port of the local address `ip` that no TCP socket has, and no other gets while
+/// A port of this local address (whose own is not looked at) that no TCP socket has, and no other gets while
 /// the descriptor lives, but one that is bound to it with SO_REUSEADDR.
-pub fn reserve_port(ip: IpAddr) -> io::Result<(OwnedFd, u16)> {
-    let any = SocketAddr::new(ip, 0);
+pub fn reserve_port(mut any: SocketAddr) -> io::Result<(OwnedFd, u16)> {
+    any.set_port(0);
     let fd = socket(&any)?;
     set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1)?;
     bind(&fd, &any)?;

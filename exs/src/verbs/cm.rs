@@ -349,6 +349,7 @@ impl VerbsRnic {
         self.slow_ack(&id);
         if let Err((id, e)) = self.equip(qp, id) {
             self.host.disown(&id);
+            self.by_serial.remove(&id.serial());
             drop(id);
             return self.connect_failed(qp, e);
         }

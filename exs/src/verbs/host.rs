@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::raw::{CmChannel, CmId, CmNote, Device};
+use super::route::any_port;
 
 /// To free a listener takes the kernel microseconds, but it may have to wait for callers.
 const CLOSE_PATIENCE: Duration = Duration::from_millis(200);
@@ -97,7 +98,7 @@ impl Host {
     /// ENODEV if it is on none.
     pub(super) fn device_of(&self, addr: SocketAddr) -> io::Result<Option<Device>> {
         let id = CmId::new(&self.channel)?;
-        let bound = id.bind(SocketAddr::new(addr.ip(), 0));
+        let bound = id.bind(any_port(addr));
         let device = id.device();
         id.free();
         bound.map(|()| device)

@@ -28,6 +28,9 @@ const REMOTE_READ: u32 = 4;
 const MW_BIND: u32 = 16;
 pub(super) const ON_DEMAND: u32 = 64;
 
+/// Bytes of a window: mlx5 binds no longer ones. What is longer gets a registration of its own.
+const MAX_WINDOW: u64 = 1 << 30;
+
 /// Closed windows that a queue pair keeps to be bound again.
 const SPARE: usize = 64;
 
@@ -340,7 +343,7 @@ impl VerbsRnic {
         let whole = region.segment.clone();
         let segment = cut(mr.key, &whole, addr, len)?;
         let (key, entry) = match &region.reg {
-            Some(reg) if self.caps.windows && !region.odp && len > 0 => {
+            Some(reg) if self.caps.windows && !region.odp && len > 0 && len <= MAX_WINDOW => {
                 let reg = Arc::clone(reg);
                 let spare = self.qps.get_mut(qp.0)?.spare.pop();
                 let mut window = spare

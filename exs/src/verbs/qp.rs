@@ -190,7 +190,8 @@ impl VerbsRnic {
             });
             match &result {
                 Ok(_) => self.inline = max_inline,
-                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => continue,
+                // (bnxt_re gives no errno, which `last` calls ENOMEM.)
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOMEM)) => continue,
                 Err(_) => {}
             }
             break;
@@ -214,13 +215,20 @@ impl VerbsRnic {
     /// Frees the device's side of a queue pair: after this call none of its WRs
     /// touches memory. `tell`: what is outstanding is flushed; else it vanishes.
     pub(super) fn take_down(&mut self, qp: u32, tell: bool) {
-        // What has completed has.
-        self.poll_hw();
+        // What has completed has: a device may forget it with the queue pair, and the receives
+        // of a shared queue would be lost.
+        self.poll_all();
         let Ok(q) = self.qps.get_mut(qp) else { return };
         if let Some(mut hw) = q.hw.take() {
             let max_recv = u32::try_from(q.attr.max_recv_wr).unwrap_or(u32::MAX).max(1);
             let attempt = q.phase.state() == QpState::Connecting;
             hw.id.fail_qp();
+            // Nobody is told of what was flushed if all of it is to vanish.
+            if !tell {
+                self.by_num.remove(&hw.num);
+            }
+            self.poll_all();
+            let Ok(q) = self.qps.get_mut(qp) else { return };
             // Before it goes: rxe waits 50 s for windows that are bound to it.
             let windows = std::mem::take(&mut q.windows);
             q.spare.clear();
@@ -235,11 +243,7 @@ impl VerbsRnic {
             } else if let Some(id) = Arc::get_mut(&mut hw.id) {
                 id.destroy_qp();
             }
-            // Before another queue pair gets the number. Nobody is told of what was
-            // flushed if all of it is to vanish.
-            if !tell {
-                self.by_num.remove(&hw.num);
-            }
+            // Before another queue pair gets the number.
             self.poll_hw();
             self.by_num.remove(&hw.num);
             self.unreserve(hw.send_cq, hw.sends);

@@ -18,6 +18,8 @@ use crate::rnic::{Cq, DisconnectCause, Pd, Qp, RecvWr, RnicError, RnicEvent, Srq
 const DEPTH: u32 = 4096;
 /// Polls of one CQ in one turn: a turn is bounded.
 const ROUNDS: usize = 8;
+/// And where all are to be taken: more than the longest queue holds.
+const MOST_ROUNDS: usize = 256;
 
 /// A CQ of the trait.
 #[derive(Default)]
@@ -202,6 +204,11 @@ impl VerbsRnic {
             }
         }
         more
+    }
+
+    /// Takes all completions that are there. (Other queue pairs may bring more meanwhile.)
+    pub(super) fn poll_all(&mut self) {
+        (0..MOST_ROUNDS).find(|_| !self.poll_hw());
     }
 
     /// Takes out what a queue of the device has, to be handled next; returns how much.

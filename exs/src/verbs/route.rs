@@ -9,13 +9,19 @@ use super::VerbsRnic;
 use super::raw::CmId;
 use crate::rnic::RnicError;
 
+/// The same address (with its scope, which a link-local one needs), and any port.
+pub(super) fn any_port(mut addr: SocketAddr) -> SocketAddr {
+    addr.set_port(0);
+    addr
+}
+
 /// The address that packets to `addr` leave from. Nothing is sent: the kernel is asked.
 fn source(addr: SocketAddr, bind: Option<SocketAddr>) -> io::Result<SocketAddr> {
     let any = match addr {
         SocketAddr::V4(_) => SocketAddr::from(([0u8; 4], 0)),
         SocketAddr::V6(_) => SocketAddr::from(([0u16; 8], 0)),
     };
-    let socket = UdpSocket::bind(bind.map_or(any, |b| SocketAddr::new(b.ip(), 0)))?;
+    let socket = UdpSocket::bind(bind.map_or(any, any_port))?;
     socket.connect(addr)?;
     socket.local_addr()
 }
@@ -64,7 +70,8 @@ impl VerbsRnic {
                 && bind.is_none_or(|b| b.port() == 0)
                 && let Ok(mut local) = source(addr, bind)
             {
-                let (fd, free) = crate::sys::reserve_port(local.ip())?;
+                let reserved = crate::sys::reserve_port(local);
+                let (fd, free) = reserved.inspect_err(|_| self.host.disown(&id))?;
                 local.set_port(free);
                 (from, port) = (Some(local), Some(fd));
             }
