@@ -93,8 +93,9 @@ impl MemoryRegion {
         let region = self.len();
         let end = offset.checked_add(len).filter(|end| *end <= region);
         let end = end.ok_or(MemError::OutOfBounds { offset, len, region })?;
-        // Not entered in the table of leases: what is not there is not given back.
-        Ok(Buffer { shared: Arc::clone(&self.shared), lease: (offset, end), start: offset, end })
+        // Not entered in the table of leases, where the same range may be another's.
+        let shared = Arc::clone(&self.shared);
+        Ok(Buffer { shared, lease: (offset, end), start: offset, end, listed: false })
     }
 
     /// Takes over a vector's bytes without a copy: for large memory that was not
@@ -150,7 +151,8 @@ impl MemoryRegion {
         }
         leases.push((start, end));
         drop(leases);
-        Ok(Buffer { shared: Arc::clone(&self.shared), lease: (start, end), start, end })
+        let shared = Arc::clone(&self.shared);
+        Ok(Buffer { shared, lease: (start, end), start, end, listed: true })
     }
 }
 
@@ -198,6 +200,8 @@ fn resolve(range: impl RangeBounds<usize>, len: usize) -> Option<(usize, usize)>
 pub struct Buffer {
     shared: Arc<Shared>,
     lease: (usize, usize),
+    /// The lease is in the table.
+    listed: bool,
     start: usize,
     end: usize,
 }
@@ -236,14 +240,15 @@ impl Buffer {
         let mid = s + at;
         {
             let mut leases = self.shared.leases.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(i) = leases.iter().position(|&l| l == (s, e)) {
+            if self.listed && let Some(i) = leases.iter().position(|&l| l == (s, e)) {
                 leases[i] = (s, mid);
                 leases.push((mid, e));
             }
         }
         self.lease = (s, mid);
         self.widen();
-        Buffer { shared: Arc::clone(&self.shared), lease: (mid, e), start: mid, end: e }
+        let (shared, listed) = (Arc::clone(&self.shared), self.listed);
+        Buffer { shared, lease: (mid, e), start: mid, end: e, listed }
     }
 
     /// The bytes of the window as a vector; without a copy if the buffer was made
@@ -318,7 +323,7 @@ impl Buffer {
 
     fn whole(shared: Arc<Shared>) -> Buffer {
         let lease = (0, shared.region.len());
-        Buffer { shared, lease, start: lease.0, end: lease.1 }
+        Buffer { shared, lease, start: lease.0, end: lease.1, listed: true }
     }
 }
 
@@ -332,7 +337,9 @@ fn copy_out(region: &Arc<Region>) -> Vec<u8> {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.shared.release(self.lease.0, self.lease.1);
+        if self.listed {
+            self.shared.release(self.lease.0, self.lease.1);
+        }
     }
 }
 
@@ -394,6 +401,19 @@ impl fmt::Debug for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_gives_back_nobody_elses_lease() {
+        let region = MemoryRegion::new(4096).unwrap();
+        let lease = region.buffer(0..100).unwrap();
+        // SAFETY: none of the bytes is looked at.
+        let mut part = unsafe { region.overlapping(0, 100) }.unwrap();
+        drop(part.split_off(50));
+        drop(part);
+        assert!(region.buffer(0..100).is_err(), "leased");
+        drop(lease);
+        assert!(region.buffer(0..100).is_ok());
+    }
 
     #[test]
     fn leases_are_exclusive_and_come_back() {

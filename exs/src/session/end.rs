@@ -122,6 +122,7 @@ impl Session {
         self.drive_close(port);
         self.drop_idle_stash(port);
         self.flush_debts(port);
+        self.forget_ended();
         self.timers.expect(now, self.expects());
         self.watch_patience(now);
     }
@@ -344,10 +345,15 @@ impl Session {
             self.end_recvs(port);
         }
         let holds = self.proto.as_ref().is_some_and(Proto::holds_data);
-        let e = &self.ending;
-        if !holds || e.closing || e.aborted || e.recv_shut || e.discard {
+        if !holds || self.discards() {
             self.drop_ring(port);
         }
+    }
+
+    /// Nobody wants what has come.
+    pub(super) fn discards(&self) -> bool {
+        let e = &self.ending;
+        e.closing || e.aborted || e.recv_shut || e.discard
     }
 
     /// A close ends when all else has.

@@ -89,8 +89,9 @@ impl Session {
             self.done.push_back(Done { op, bytes: 0, total: 0, eof: true, result: Ok(()) });
             return Ok(());
         }
-        // What came before the connection went down can still be read.
-        if !(down && self.ring.is_some() && self.holds_data())
+        // What came before the connection went down can still be read. (Messages of no bytes
+        // lie in no ring.)
+        if !(down && self.holds_data() && !self.discards())
             && let Err(error) = self.may_talk()
         {
             return Err((error, iov));

@@ -162,6 +162,9 @@ impl Session {
             Message::CloseAck => self.close_answered()?,
             Message::Abort { code } => self.fail(OpError::PeerAborted { code }),
             Message::Data { direct, inline, len } => {
+                if self.proto.as_ref().is_some_and(|p| !p.is_stream()) {
+                    return Err(Violation::Unexpected("DATA on a seqpacket socket"));
+                }
                 if inline {
                     self.counters.rx_inline += u64::from(len);
                 }

@@ -168,12 +168,17 @@ impl Session {
     /// Sees to it that an operation which is being ended does end.
     pub(super) fn watch(&mut self, now: Time, what: Watched) {
         let until = now + self.grace();
+        self.forget_ended();
+        self.timers.grace.push_back((until, what));
+    }
+
+    /// Those that have ended need not be looked at with every message.
+    pub(super) fn forget_ended(&mut self) {
         while let Some((_, front)) = self.timers.grace.front()
             && !self.is_pending(*front)
         {
             self.timers.grace.pop_front();
         }
-        self.timers.grace.push_back((until, what));
     }
 
     fn is_pending(&self, what: Watched) -> bool {

@@ -75,9 +75,13 @@ impl Session {
     }
 
     pub(super) fn finish_send(&mut self, op: u64) {
-        if !self.may_finish(op) {
-            return;
+        if self.may_finish(op) {
+            self.end_one(op);
+            self.finish_shutdowns();
         }
+    }
+
+    fn end_one(&mut self, op: u64) {
         let Some(send) = self.sends.remove(op) else { return };
         let (bytes, error) = match (send.failed, send.over) {
             (Some((error, bytes)), _) => (bytes, Some(error)),
@@ -90,7 +94,6 @@ impl Session {
             let result = error.map_or(Ok(()), Err);
             self.done.push_back(Done { op, bytes, total: bytes, eof: false, result });
         }
-        self.finish_shutdown();
     }
 
     /// The end of the direction is told after all that was sent before it: a message
@@ -102,14 +105,15 @@ impl Session {
         self.sends.iter().all(|(_, s)| s.source.is_none())
     }
 
-    /// A shutdown that has waited for the last send ends with it.
-    fn finish_shutdown(&mut self) {
-        if !self.proto.as_ref().is_some_and(Proto::is_shut) {
+    /// Shutdowns that have waited for the last send end with it.
+    fn finish_shutdowns(&mut self) {
+        let shut = self.proto.as_ref().is_some_and(Proto::is_shut);
+        if !shut || self.sends.iter().any(|(_, s)| s.source.is_some()) {
             return;
         }
-        let waits = |s: &super::ops::Send| s.source.is_none() && s.over.is_some() && s.in_flight == 0;
-        if let Some(id) = self.sends.find_id(waits) {
-            self.finish_send(id);
+        let waits = |s: &super::ops::Send| s.over.is_some() && s.in_flight == 0;
+        while let Some(id) = self.sends.find_id(waits) {
+            self.end_one(id);
         }
     }
 

@@ -122,7 +122,8 @@ impl TxRing {
         let end = if self.wr == 0 { self.size } else { self.wr };
         // A chunk never crosses the end, so this does not go below 0.
         self.wr = end - len;
-        self.free += len;
+        // (A peer may have given back what was never announced.)
+        self.free = (self.free + len).min(self.size);
     }
 
     /// `freed` bytes (at most `used`) may be written again.

@@ -168,9 +168,14 @@ impl SoftRnic {
             let Some(mut hot) = self.hot.pop_front() else { break };
             let Ok(link) = self.links.get_mut(hot.link) else { continue };
             link.readable = true;
+            let stalled = link.stalled;
             if self.fetch(hot.link) {
                 // They are taken out next, from the lookahead that all links share.
                 return true;
+            }
+            // What had waited for a receive may be taken in without a new byte.
+            if stalled {
+                self.enqueue(Source::Link(hot.link));
             }
             let pass = self.read_link(hot.link);
             if pass.received > 0 {

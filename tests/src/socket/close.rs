@@ -148,6 +148,30 @@ pub fn close_delivers_messages(env: &Env) {
     ledger.finish();
 }
 
+/// Messages of no bytes that nobody has received when the connection ends are there all the same,
+/// and then the end.
+pub fn empty_messages_outlive_the_connection(env: &Env) {
+    let (a, b) = env.packets();
+    for _ in 0..2 {
+        a.blocking().send(b"").unwrap();
+    }
+    let mut ledger = Ledger::new();
+    ledger.post("close", |q, t| a.close(q, t));
+    // Until it is over, and not only the peer's half of it.
+    loop {
+        let poll = ledger.post("poll", |q, t| b.poll(q, t, Interest::WRITABLE));
+        if ledger.wait(poll).readiness().error {
+            break;
+        }
+    }
+    for _ in 0..2 {
+        let packet = b.blocking().recv_packet(&mut [0; 8]).unwrap();
+        assert_eq!((packet.bytes, packet.total, packet.eof), (0, 0, false));
+    }
+    assert!(b.blocking().recv_packet(&mut [0; 8]).unwrap().eof);
+    ledger.finish();
+}
+
 /// Our receives that wait are cancelled by our close, and their buffers come back.
 pub fn close_cancels_receives(env: &Env) {
     for ty in [SocketType::Stream, SocketType::SeqPacket] {

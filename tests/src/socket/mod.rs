@@ -43,6 +43,7 @@ macro_rules! socket_contract {
                 sends_that_wait, time_limits, time_limits_set_late;
             close: shutdown_of_one_side, shutdown_of_reading, every_receive_sees_the_end,
                 close_delivers_everything, a_drop_delivers_everything, close_delivers_messages,
+                empty_messages_outlive_the_connection,
                 close_cancels_receives, close_is_bounded_by_linger, abort,
                 abort_in_mid_transfer,
                 sending_to_a_closed_peer_fails, close_wakes_a_blocked_receive;
