@@ -81,9 +81,7 @@ impl Session {
         }
         // Without a limit there are no deadlines, and there may be many operations.
         let (limits, mixed) = (&self.cfg, self.timers.mixed);
-        let sends = (mixed || limits.send_timeout.is_some())
-            .then(|| self.first_deadline(self.sends.iter().map(|(_, s)| s.deadline)))
-            .flatten();
+        let sends = self.send_deadline();
         let recvs = (mixed || limits.recv_timeout.is_some())
             .then(|| self.first_deadline(self.recvs.iter().map(|(_, r)| r.deadline)))
             .flatten();
@@ -92,6 +90,12 @@ impl Session {
             [sends, recvs, handshake, self.ending.deadline, self.grace_end(), self.ring_idle_at()];
         let probing = [self.probe_at(), self.dead_at()];
         times.into_iter().chain(probing).chain([self.timers.patience]).flatten().min()
+    }
+
+    fn send_deadline(&self) -> Option<Time> {
+        (self.timers.mixed || self.cfg.send_timeout.is_some())
+            .then(|| self.first_deadline(self.sends.iter().map(|(_, s)| s.deadline)))
+            .flatten()
     }
 
     /// The earliest deadline. They rise with the order of posting, unless the limits
@@ -156,8 +160,12 @@ impl Session {
     /// Looks whether a send waits for an ADVERT.
     pub(super) fn watch_patience(&mut self, now: Time) {
         let waits = matches!(&self.proto, Some(Proto::Stream(s)) if s.tx.is_waiting());
-        let since = self.timers.patience;
-        self.timers.patience = waits.then(|| since.unwrap_or(now + PATIENCE));
+        self.timers.patience = waits.then(|| {
+            // It ends while there is time left to go by the ring.
+            let limits = [self.ending.deadline, self.send_deadline()].into_iter().flatten();
+            let until = limits.map(|at| now + at.since(now) / 2).fold(now + PATIENCE, Time::min);
+            self.timers.patience.map_or(until, |before| before.min(until))
+        });
     }
 
     /// How long the peer has to let go of something.

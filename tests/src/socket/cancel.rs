@@ -198,3 +198,26 @@ pub fn time_limits_set_late(env: &Env) {
     assert_eq!(ledger.wait_ok(before).bytes(), 4);
     ledger.finish();
 }
+
+/// A sender waits a while for a receive where there were some before. Not beyond a time limit:
+/// there is room elsewhere.
+pub fn no_limit_ends_what_there_is_room_for(env: &Env) {
+    let (a, b) = env.streams();
+    let mut ledger = Ledger::new();
+    for _ in 0..2 {
+        // Both receives are there before what is sent.
+        let post = |q: &exs::EventQueue, t| b.recv(q, t, vec![0; 65536], RecvFlags::WAITALL);
+        let recvs = [ledger.post("recv", post), ledger.post("recv", post)];
+        a.blocking().send_all(&[1; 2 * 65536]).unwrap();
+        for recv in recvs {
+            ledger.wait_ok(recv);
+        }
+    }
+    let limit = Some(Duration::from_millis(390));
+    a.set_options(&exs::Options { send_timeout: limit, ..a.options() }).unwrap();
+    a.blocking().send_all(&[2; 16384]).unwrap();
+    let mut got = [0; 16384];
+    b.blocking().recv_exact(&mut got).unwrap();
+    assert_eq!(got, [2; 16384]);
+    ledger.finish();
+}
