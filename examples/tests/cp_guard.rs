@@ -273,26 +273,81 @@ fn a_hostile_server_writes_nothing_outside() {
         let tmp = TempDir::new("hostile-server");
         let (dest, outside) = (tmp.dir("dest"), tmp.dir("outside"));
         fs::write(outside.join("secret"), "secret").unwrap();
-        let (listener, addr) = raw::listen();
-        let server = std::thread::spawn(move || {
-            // The list, then a connection to fetch from, if it is wanted.
-            let (s, _) = listener.blocking().accept().unwrap();
-            raw::read(&s).unwrap();
-            s.blocking().send_all(&[raw::hello(), frames.concat()].concat()).unwrap();
-            while raw::read(&s).is_some() {}
-            let Ok((s, _)) = listener.blocking().accept() else { return };
-            raw::read(&s);
-            let _ = s.blocking().send_all(&[raw::hello(), raw::bye()].concat());
-            while raw::read(&s).is_some() {}
-        });
-        let said = run(client(["get", &addr, "tree", dest.to_str().unwrap()]));
+        let server = HostileServer::start(frames.concat(), raw::bye());
+        let addr = &server.addr;
+        let said = run(client(["get", addr, "tree", dest.to_str().unwrap()]));
         assert_eq!(said.code, Some(1), "{what}: {said:?}");
         assert!(said.errors().iter().any(|e| e.contains(expected)), "{what}: {said:?}");
         assert_untouched(&outside);
+        server.end();
+    }
+}
+
+/// One that names files in a directory, but not the directory, makes a tree look like a
+/// single file. That does not lead it into the directory that DEST is to be made in.
+#[test]
+fn a_hostile_server_writes_nothing_beside_a_new_destination() {
+    let cv = *blake3::hash(b"evil").as_bytes();
+    let file = [
+        raw::begin(0, 4),
+        raw::data(0, b"evil"),
+        raw::chunk(0, cv),
+        raw::end(0, cv),
+        raw::bye(),
+    ];
+    for (what, wish, entry, there) in [
+        ("a file", "tree", raw::entry(1, b"tree/secret", b""), "tree/secret"),
+        ("a link", "tree", raw::entry(3, b"tree/secret", b"/etc"), "tree/secret"),
+        ("a file of all", ".", raw::entry(1, b"secret", b""), "secret"),
+        ("a link of all", ".", raw::entry(3, b"secret", b"/etc"), "secret"),
+    ] {
+        let tmp = TempDir::new("hostile-new");
+        let outside = tmp.dir("outside");
+        fs::write(outside.join("secret"), "secret").unwrap();
+        fs::create_dir(outside.join("tree")).unwrap();
+        fs::write(outside.join("tree/secret"), "secret").unwrap();
+        let dest = outside.join("dest");
+        let frames = [entry, raw::end_of_list()].concat();
+        let server = HostileServer::start(frames, file.concat());
+        let said = run(client(["get", &server.addr, wish, dest.to_str().unwrap()]));
+        assert_eq!(said.code, Some(0), "{what}: {said:?}");
+        assert_untouched(&outside.join("tree"));
+        fs::symlink_metadata(dest.join(there)).unwrap();
+        fs::remove_dir_all(&dest).unwrap();
+        fs::remove_dir_all(outside.join("tree")).unwrap();
+        assert_untouched(&outside);
+        server.end();
+    }
+}
+
+/// Lists what it likes, and answers a fetch with what it likes.
+struct HostileServer {
+    addr: String,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl HostileServer {
+    fn start(list: Vec<u8>, fetched: Vec<u8>) -> HostileServer {
+        let (listener, addr) = raw::listen();
+        let thread = std::thread::spawn(move || {
+            // The list, then a connection to fetch from, if it is wanted.
+            let (s, _) = listener.blocking().accept().unwrap();
+            raw::read(&s).unwrap();
+            s.blocking().send_all(&[raw::hello(), list].concat()).unwrap();
+            while raw::read(&s).is_some() {}
+            let Ok((s, _)) = listener.blocking().accept() else { return };
+            raw::read(&s);
+            let _ = s.blocking().send_all(&[raw::hello(), fetched].concat());
+            while raw::read(&s).is_some() {}
+        });
+        HostileServer { addr, thread }
+    }
+
+    fn end(self) {
         // Where the client did not come back, let the thread end.
         let s = Socket::stream().unwrap();
-        let _ = s.blocking().connect(addr.as_str());
+        let _ = s.blocking().connect(self.addr.as_str());
         s.abort();
-        server.join().unwrap();
+        self.thread.join().unwrap();
     }
 }

@@ -36,6 +36,20 @@ struct Plan {
     files: Vec<Job>,
     links: Vec<(RelPath, Meta, Vec<u8>)>,
     dirs: Vec<(RelPath, Meta)>,
+    /// How many of the files and links are what was asked for, not something below it.
+    tops: usize,
+}
+
+impl Plan {
+    fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.links.is_empty() && self.dirs.is_empty()
+    }
+
+    /// Just the one file, or link, that was asked for. A server can leave out the directory
+    /// that its files lie in, so that there is none is not enough.
+    fn is_one_file(&self) -> bool {
+        self.dirs.is_empty() && self.tops == 1 && self.files.len() + self.links.len() == 1
+    }
 }
 
 /// What the user asked for.
@@ -86,9 +100,13 @@ fn fetch(
     for wish in &mut wishes {
         list(dialer, wish, as_name.as_ref().map(|t| &t.1), &mut plan, tally)?;
     }
-    let single = plan.dirs.is_empty() && wishes.len() == 1;
+    // Nothing is to come (the user is told why), so that nothing need be made for it.
+    if plan.is_empty() {
+        return Ok(());
+    }
+    // All else stays below DEST, whatever the server says: the parent has other files.
     let dir = match &as_name {
-        Some((parent, _)) if single => parent.as_path(),
+        Some((parent, _)) if plan.is_one_file() => parent.as_path(),
         _ => dest,
     };
     std::fs::create_dir_all(dir).map_err(|e| CpError::local("make the directory", dir, e))?;
@@ -169,6 +187,7 @@ fn list(
                         continue;
                     }
                 };
+                plan.tops += usize::from(tail.is_root() && meta.kind != Kind::Dir);
                 match meta.kind {
                     Kind::Dir => plan.dirs.push((to, meta)),
                     Kind::Symlink => {
