@@ -128,6 +128,35 @@ fn paths_given_to_the_client_are_checked_too() {
     }
 }
 
+/// Two files that would get the same name: neither replaces the other.
+#[test]
+fn two_paths_of_one_name_are_refused() {
+    let tmp = TempDir::new("two-names");
+    let (a, b) = (tmp.dir("served/a"), tmp.dir("served/b"));
+    fs::write(a.join("conf"), "one").unwrap();
+    fs::write(b.join("conf"), "two").unwrap();
+    let server = Server::start(&tmp.path().join("served"), &[]);
+    let dest = tmp.path().join("dest");
+    let get = |paths: &[&str]| {
+        let all = [&["get", &server.addr], paths, &[dest.to_str().unwrap()]].concat();
+        fails(client(all))
+    };
+    let (code, text) = get(&["a/conf", "b/conf"]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("called `conf`") && text.contains("one by one"), "{text}");
+    // All there is may have any name.
+    let (code, text) = get(&[".", "a/conf"]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("all that the server has"), "{text}");
+    assert!(!dest.exists());
+    let (code, text) = get(&["a", "b"]);
+    assert_eq!(code, Some(0), "{text}");
+    let paths = [a.to_str().unwrap(), b.to_str().unwrap()].map(|p| format!("{p}/conf"));
+    let (code, text) = fails(client(["put", &paths[0], &paths[1], &server.addr]));
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("called `conf`") && text.contains("--into"), "{text}");
+}
+
 /// Served directory, with ways out of it, and something outside to protect.
 fn trap(what: &str) -> (TempDir, PathBuf, PathBuf) {
     let tmp = TempDir::new(what);

@@ -5,11 +5,12 @@
 //! through [`Root`], which no symbolic link leads out of.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::{Queue, in_parallel, say_bye};
+use super::{Names, Queue, in_parallel, say_bye};
 use crate::cli::Get;
 use crate::disk::meta::{Kind, Meta};
 use crate::disk::relpath::RelPath;
@@ -65,7 +66,17 @@ pub(crate) fn run(args: &Get, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
         return Err(CpError::Usage("get ADDR:PORT PATH... DEST".into()));
     };
     let dialer = args.client.dialer(&address.to_string_lossy(), stop)?;
-    let mut wishes = Vec::new();
+    let wishes = wishes(paths)?;
+    let flags = args.moving.flags();
+    let jobs = usize::from(args.moving.jobs);
+    Ok(super::report(&args.client, &dialer.via, &args.moving, stop, |tally| {
+        fetch(&dialer, wishes, Path::new(dest), flags, jobs, tally)
+    }))
+}
+
+/// The paths on the command line, of which none may replace what comes of another.
+fn wishes(paths: &[OsString]) -> Result<Vec<Wish>, CpError> {
+    let (mut wishes, mut names) = (Vec::new(), Names::default());
     for path in paths {
         let path = Path::new(path);
         let top = RelPath::from_user(path)
@@ -74,13 +85,19 @@ pub(crate) fn run(args: &Get, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
             Some((_, name)) => RelPath::root().join_name(name).unwrap_or_default(),
             None => RelPath::root(),
         };
+        // What all of it is called here is not known yet.
+        if name.is_root() && paths.len() > 1 {
+            let text = format!(
+                "`{}` is all that the server has; get it alone, and other paths in a run of \
+                 their own",
+                path.display()
+            );
+            return Err(CpError::Usage(text));
+        }
+        names.add(&name, "get them one by one, into different directories")?;
         wishes.push(Wish { top, name });
     }
-    let flags = args.moving.flags();
-    let jobs = usize::from(args.moving.jobs);
-    Ok(super::report(&args.client, &dialer.via, &args.moving, stop, |tally| {
-        fetch(&dialer, wishes, Path::new(dest), flags, jobs, tally)
-    }))
+    Ok(wishes)
 }
 
 fn fetch(

@@ -8,13 +8,14 @@ pub(crate) mod put;
 pub(crate) mod receive;
 pub(crate) mod serve;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::auth::Secret;
 use crate::cli::{Client, Moving};
+use crate::disk::relpath::RelPath;
 use crate::error::CpError;
 use crate::net::channel::Channel;
 use crate::net::pipe::Via;
@@ -53,6 +54,20 @@ impl Client {
 impl Moving {
     pub(crate) fn flags(&self) -> Flags {
         Flags { verify: !self.no_verify, force: self.force, sync: self.sync }
+    }
+}
+
+/// The names that the paths on the command line get where they are copied to.
+#[derive(Default)]
+pub(crate) struct Names(HashSet<RelPath>);
+
+impl Names {
+    /// Two paths of one name would replace each other's files; `way_out` says what to do.
+    pub(crate) fn add(&mut self, name: &RelPath, way_out: &str) -> Result<(), CpError> {
+        if self.0.insert(name.clone()) {
+            return Ok(());
+        }
+        Err(CpError::Usage(format!("two of the paths are called `{name}`; {way_out}")))
     }
 }
 

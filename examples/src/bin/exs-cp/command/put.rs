@@ -1,14 +1,13 @@
 //! `exs-cp put`: list the trees, then offer and send over `-j` connections.
 
 use std::collections::HashMap;
-use std::collections::HashSet;
 use std::collections::VecDeque;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Queue, in_parallel, say_bye};
+use super::{Names, Queue, in_parallel, say_bye};
 use crate::cli::Put;
 use crate::disk::meta::{Kind, Meta};
 use crate::disk::relpath::RelPath;
@@ -101,7 +100,7 @@ struct Tree {
 
 fn sources<'a>(paths: impl Iterator<Item = &'a Path>, tally: &Tally) -> Result<Vec<Tree>, CpError> {
     let mut trees = Vec::new();
-    let mut names = HashSet::new();
+    let mut names = Names::default();
     for path in paths {
         let opened = source(path).and_then(|(parent, top)| {
             let root = Root::open(&parent).map_err(|e| CpError::local("read", &parent, e))?;
@@ -115,13 +114,7 @@ fn sources<'a>(paths: impl Iterator<Item = &'a Path>, tally: &Tally) -> Result<V
                 continue;
             }
         };
-        if !names.insert(tree.top.clone()) {
-            let text = format!(
-                "two of the paths are called `{}`; copy them into different directories with --into",
-                tree.top
-            );
-            return Err(CpError::Usage(text));
-        }
+        names.add(&tree.top, "copy them into different directories with --into")?;
         trees.push(tree);
     }
     Ok(trees)
