@@ -317,13 +317,8 @@ fn a_hostile_server_writes_nothing_outside() {
 #[test]
 fn a_hostile_server_writes_nothing_beside_a_new_destination() {
     let cv = *blake3::hash(b"evil").as_bytes();
-    let file = [
-        raw::begin(0, 4),
-        raw::data(0, b"evil"),
-        raw::chunk(0, cv),
-        raw::end(0, cv),
-        raw::bye(),
-    ];
+    let file =
+        [raw::begin(0, 4), raw::data(0, b"evil"), raw::chunk(0, cv), raw::end(0, cv), raw::bye()];
     for (what, wish, entry, there) in [
         ("a file", "tree", raw::entry(1, b"tree/secret", b""), "tree/secret"),
         ("a link", "tree", raw::entry(3, b"tree/secret", b"/etc"), "tree/secret"),

@@ -45,6 +45,9 @@ pub fn begin(id: u32, size: u64) -> Vec<u8> {
 pub fn data(offset: u64, raw: &[u8]) -> Vec<u8> {
     frame(34, &[&offset.to_be_bytes()[..], raw].concat())
 }
+pub fn hole(offset: u64, len: u64) -> Vec<u8> {
+    frame(35, &[offset.to_be_bytes(), len.to_be_bytes()].concat())
+}
 pub fn chunk(index: u32, cv: [u8; 32]) -> Vec<u8> {
     frame(36, &[&index.to_be_bytes()[..], &cv].concat())
 }

@@ -24,6 +24,8 @@ use crate::wire::frame::{Flags, Frame, Have, Id};
 
 /// Connections served at once; each takes a thread and its buffers.
 const MOST_CONNECTIONS: usize = 128;
+/// Connections beyond those that are told so at once; that takes as much.
+const MOST_REFUSALS: usize = 16;
 
 struct Server {
     root: Root,
@@ -79,8 +81,23 @@ fn check_exposure(address: SocketAddr, token: bool, anonymous: bool) -> Result<(
 
 fn accept_all(server: &Arc<Server>, listener: &mut Listener) -> Result<(), CpError> {
     while !server.stop.load(Ordering::Relaxed) {
-        let Some(pipe) = listener.accept(Duration::from_millis(200))? else { continue };
+        let Some((peer, pipe)) = listener.accept(Duration::from_millis(200))? else { continue };
+        let pipe = match pipe {
+            Ok(pipe) => pipe,
+            // Those that are served go on, and what is lacking comes back when they end.
+            Err(e) => {
+                tell(&format!("{peer}: the connection was dropped: {e}"));
+                // sleep-ok: peers that come again at once are not to keep a processor busy.
+                std::thread::sleep(Duration::from_millis(50));
+                continue;
+            }
+        };
         let taken = server.connections.fetch_add(1, Ordering::AcqRel);
+        if taken >= MOST_CONNECTIONS + MOST_REFUSALS {
+            server.connections.fetch_sub(1, Ordering::AcqRel);
+            tell(&format!("{peer}: too many connections; it was dropped without a word"));
+            continue;
+        }
         let mine = Arc::clone(server);
         let spawned = std::thread::Builder::new().name("connection".into()).spawn(move || {
             let place = Place(mine);

@@ -49,6 +49,39 @@ impl Part {
         source: &Meta,
         verify: bool,
     ) -> io::Result<Part> {
+        Part::open_as(root, path, source, verify, None)
+    }
+
+    /// Opens what was looked at before, and closed again since it was not its turn: the
+    /// sender leaves out the chunks in `told`, so that they must still be there.
+    pub(crate) fn reopen(
+        root: &Root,
+        path: &RelPath,
+        source: &Meta,
+        verify: bool,
+        told: &[(u32, Cv)],
+    ) -> io::Result<Part> {
+        let part = Part::open_as(root, path, source, verify, Some(told))?;
+        if told.iter().all(|chunk| part.known.binary_search(chunk).is_ok()) {
+            return Ok(part);
+        }
+        // What has no chunk is of no use to the next run.
+        if part.known.is_empty() {
+            part.discard();
+        }
+        Err(io::Error::other(
+            "another transfer of this file went on meanwhile; let it end, \
+             then run the same command again",
+        ))
+    }
+
+    fn open_as(
+        root: &Root,
+        path: &RelPath,
+        source: &Meta,
+        verify: bool,
+        told: Option<&[(u32, Cv)]>,
+    ) -> io::Result<Part> {
         let (dir, name) = root.place(path)?;
         let layout = Layout::of(source.size);
         // What is never continued needs no place where the next run would find it.
@@ -67,7 +100,7 @@ impl Part {
             return Ok(part);
         }
         if layout.count() > 1 {
-            part.open_journal(source, layout, verify)?;
+            part.open_journal(source, layout, verify, told)?;
         }
         // Only where it changes something: ext4 writes a file that was cut to
         // nothing out to the disk when it is closed, a millisecond for each.
@@ -80,16 +113,24 @@ impl Part {
         Ok(part)
     }
 
-    fn open_journal(&mut self, source: &Meta, layout: Layout, verify: bool) -> io::Result<()> {
+    fn open_journal(
+        &mut self,
+        source: &Meta,
+        layout: Layout,
+        verify: bool,
+        told: Option<&[(u32, Cv)]>,
+    ) -> io::Result<()> {
         let file = open_side(&self.dir, &side_name(&self.name, JOURNAL))?;
         if self.file.metadata()?.len() == source.size
             && let Some((journal, known)) = Journal::load(file.try_clone()?, source, verify)?
         {
             self.known = known.chunks;
-            if !known.same_boot && verify {
-                self.keep_proven(layout)?;
-            } else if !known.same_boot {
-                self.known.clear();
+            match told {
+                _ if known.same_boot => {}
+                // Those were read back when they were told.
+                Some(told) => self.known.retain(|k| told.binary_search(k).is_ok()),
+                None if verify => self.keep_proven(layout)?,
+                None => self.known.clear(),
             }
             if !self.known.is_empty() {
                 self.journal = Some(journal);
@@ -122,7 +163,7 @@ impl Part {
         Ok(())
     }
 
-    /// Chunks that need not come again.
+    /// Chunks that need not come again, in order.
     pub(crate) fn known(&self) -> &[(u32, Cv)] {
         &self.known
     }
@@ -342,6 +383,28 @@ mod tests {
         assert_eq!(byte, [0], "the other source's bytes are gone");
         p.discard();
         assert_eq!(std::fs::read_dir(tmp.path().join("d")).unwrap().count(), 0);
+    }
+
+    /// Between a look and its turn, a file is not held: others may finish it, or go on.
+    #[test]
+    fn what_was_told_must_still_be_there() {
+        let tmp = TempDir::new("part-told");
+        let root = Root::open(tmp.path()).unwrap();
+        let src = source(9 << 20);
+        let mut p = Part::open(&root, &path(), &src, true).unwrap();
+        p.chunk_done(1, &[4; 32]).unwrap();
+        drop(p);
+        let told = [(1, [4; 32])];
+        let mut p = Part::reopen(&root, &path(), &src, true, &told).unwrap();
+        assert_eq!(p.known(), told);
+        p.chunk_done(0, &[5; 32]).unwrap();
+        drop(p);
+        let p = Part::reopen(&root, &path(), &src, true, &told).unwrap();
+        assert_eq!(p.known(), [(0, [5; 32]), told[0]]);
+        p.finish(&src).unwrap();
+        let e = Part::reopen(&root, &path(), &src, true, &told).err().unwrap();
+        assert!(e.to_string().contains("run the same command again"), "{e}");
+        assert_eq!(std::fs::read_dir(tmp.path().join("d")).unwrap().count(), 1);
     }
 
     #[test]

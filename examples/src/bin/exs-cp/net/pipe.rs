@@ -273,15 +273,22 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// The next connection, if one comes within the time.
-    pub(crate) fn accept(&mut self, timeout: Duration) -> Result<Option<Pipe>, NetError> {
+    /// The next peer, if one comes within the time, and its connection, if there are the
+    /// means for it. The error is the listener's own.
+    pub(crate) fn accept(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<Option<(SocketAddr, Result<Pipe, NetError>)>, NetError> {
         if self.ready.is_empty() {
             self.ready.extend(dequeue(&self.queue, timeout)?);
         }
         let Some(mut event) = self.ready.pop_front() else { return Ok(None) };
         self.socket.accept(&self.queue, ACCEPT)?;
         match event.take_accepted() {
-            Some((socket, peer)) => Ok(Some(Pipe::new(socket, EventQueue::new(depth())?, peer))),
+            Some((socket, peer)) => {
+                let queue = EventQueue::new(depth());
+                Ok(Some((peer, queue.map(|queue| Pipe::new(socket, queue, peer)))))
+            }
             // One peer that broke off while it connected is no reason to stop.
             None => Ok(None),
         }

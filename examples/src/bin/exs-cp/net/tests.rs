@@ -21,8 +21,8 @@ fn pair() -> (Channel, Channel, Arc<AtomicBool>) {
         std::thread::spawn(move || Pipe::connect(addr, &road, &stop).unwrap())
     };
     let accepted = loop {
-        if let Some(pipe) = listener.accept(Duration::from_secs(1)).unwrap() {
-            break pipe;
+        if let Some((_, pipe)) = listener.accept(Duration::from_secs(1)).unwrap() {
+            break pipe.unwrap();
         }
     };
     let new = |pipe: Pipe| {

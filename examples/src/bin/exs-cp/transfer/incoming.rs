@@ -20,10 +20,12 @@ use crate::wire::frame::{Flags, Have, Id};
 pub(crate) struct Awaited {
     pub(crate) path: RelPath,
     pub(crate) source: Meta,
-    part: Option<Part>,
+    /// Chunks that are here already, and were told to the sender.
+    told: Vec<(u32, Cv)>,
 }
 
-/// What is there already of a file that could be received.
+/// What is there already of a file that could be received. Nothing of it stays open: of
+/// files that wait for their turn there are more than descriptors.
 pub(crate) fn survey(
     root: &Root,
     path: &RelPath,
@@ -33,7 +35,6 @@ pub(crate) fn survey(
     check_name(path)?;
     let fail = |e| Trouble::io("receive", path, e);
     let mut have = Have::default();
-    let mut part = None;
     if !flags.force {
         let there = root.stat(path).map_err(fail)?.and_then(|st| Meta::of(&st));
         if there.is_some_and(|m| m.same_content_as(source)) {
@@ -45,9 +46,9 @@ pub(crate) fn survey(
     if !have.complete && resumable && Part::exists(root, path) {
         let found = Part::open(root, path, source, flags.verify).map_err(fail)?;
         have.chunks = found.known().to_vec();
-        part = Some(found);
     }
-    Ok((Awaited { path: path.clone(), source: *source, part }, have))
+    let told = have.chunks.clone();
+    Ok((Awaited { path: path.clone(), source: *source, told }, have))
 }
 
 pub(crate) fn check_name(path: &RelPath) -> Result<(), Trouble> {
@@ -89,7 +90,7 @@ impl Incoming {
         meta: &Meta,
         verify: bool,
     ) -> Result<(Incoming, Option<Trouble>), CpError> {
-        let Awaited { path, source, part } = awaited;
+        let Awaited { path, source, told } = awaited;
         if meta.kind != Kind::File || !meta.same_source(&source) {
             return Err(CpError::Protocol("another file than was announced".into()));
         }
@@ -97,17 +98,14 @@ impl Incoming {
         let mut cvs = vec![None; layout.count() as usize];
         let mut resumed = 0;
         // Only these chunks were told to the sender; all others come.
-        for (index, cv) in part.iter().flat_map(|p| p.known()) {
+        for (index, cv) in &told {
             cvs[*index as usize] = Some(*cv);
             resumed += layout.len(*index);
         }
         let mut trouble = None;
-        let part = match part {
-            Some(part) => Some(part),
-            None => Part::open(root, &path, &source, verify)
-                .map_err(|e| trouble = Some(Trouble::io("write", &path, e)))
-                .ok(),
-        };
+        let part = Part::reopen(root, &path, &source, verify, &told)
+            .map_err(|e| trouble = Some(Trouble::io("write", &path, e)))
+            .ok();
         let writer = part.map(|part| Writer::new(part, layout, verify));
         let me =
             Incoming { id, path, source, layout, verify, writer, cvs, open: None, at: 0, resumed };
