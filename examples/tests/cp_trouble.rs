@@ -120,7 +120,6 @@ fn what_cannot_be_read_does_not_stop_the_rest() {
 #[test]
 fn a_file_without_permission_is_named() {
     use std::os::unix::fs::PermissionsExt;
-    use std::os::unix::process::CommandExt;
     let tmp = TempDir::new("permission");
     let (src, served) = (tmp.dir("src"), tmp.dir("served"));
     for name in ["a", "closed", "z"] {
@@ -128,28 +127,53 @@ fn a_file_without_permission_is_named() {
     }
     fs::set_permissions(src.join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
     let server = Server::start(&served, &[]);
-    let mut command = client(["put", src.to_str().unwrap(), &server.addr]);
-    if rustix::process::geteuid().is_root() {
-        // The program itself may lie where only root may look.
-        let copy = tmp.path().join("exs-cp");
-        fs::copy(EXS_CP, &copy).unwrap();
-        let mut other = Command::new(&copy);
-        other.args(command.get_args()).stdin(Stdio::null()).uid(65534).gid(65534);
-        command = other;
-    }
-    // A child that another test forks just now may still hold the copy open for
-    // writing; until it executes its own program, ours is "busy".
-    let mut out = None;
-    until("the program to be free", || match command.output() {
-        Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => false,
-        done => (out = Some(done.unwrap()), true).1,
-    });
-    let said = said(out.unwrap());
+    let command = client(["put", src.to_str().unwrap(), &server.addr]);
+    let said = said(output_unprivileged(&command, &tmp));
     assert_eq!(said.code, Some(1), "{said:?}");
     assert_eq!((said.errors().len(), said.number("files")), (1, 2), "{said:?}");
     let error = said.errors()[0];
     assert!(error.contains("src/closed") && error.contains("Permission denied"), "{error}");
     assert!(served.join("src/z").exists() && !served.join("src/closed").exists());
+}
+
+/// A copy of a read-only directory is one too, and yet the next run may write there.
+#[test]
+fn a_read_only_directory_is_copied_again() {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    let tmp = TempDir::new("read-only");
+    let (src, dest) = (tmp.dir("served/t"), tmp.dir("dest"));
+    if rustix::process::geteuid().is_root() {
+        chown(&dest, Some(65534), Some(65534)).unwrap();
+    }
+    let closed = src.join("closed");
+    let mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    fs::create_dir(&closed).unwrap();
+    symlink("one", closed.join("same")).unwrap();
+    symlink("one", closed.join("other")).unwrap();
+    mode(&closed, 0o555);
+    let server = Server::start(&tmp.path().join("served"), &[]);
+    let get = client(["get", &server.addr, "t", dest.to_str().unwrap()]);
+    let again = || {
+        said(output_unprivileged(&get, &tmp)).assert_ok();
+        assert_same(&src, &dest.join("t"));
+    };
+    again();
+    again();
+    mode(&closed, 0o755);
+    fs::remove_file(closed.join("other")).unwrap();
+    symlink("two", closed.join("other")).unwrap();
+    mode(&closed, 0o555);
+    again();
+    mode(&closed, 0o755);
+    fs::create_dir_all(closed.join("new/newer")).unwrap();
+    fs::write(closed.join("new/newer/f"), "text").unwrap();
+    mode(&closed, 0o555);
+    again();
+    // So that whoever is not root can remove them.
+    mode(&closed, 0o755);
+    mode(&dest.join("t/closed"), 0o755);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -153,6 +154,27 @@ pub fn said(out: Output) -> Said {
         json: serde_json::from_str(&stdout).unwrap(),
         stderr: String::from_utf8_lossy(&out.stderr).into_owned(),
     }
+}
+
+/// Runs a client as another user than root, for whom permissions count.
+pub fn output_unprivileged(command: &Command, tmp: &TempDir) -> Output {
+    let mut other = Command::new(EXS_CP);
+    if rustix::process::geteuid().is_root() {
+        // The program itself may lie where only root may look.
+        let copy = tmp.path().join("exs-cp");
+        fs::copy(EXS_CP, &copy).unwrap();
+        other = Command::new(&copy);
+        other.uid(65534).gid(65534);
+    }
+    other.args(command.get_args()).stdin(Stdio::null());
+    // A child that another test forks just now may still hold the copy open for
+    // writing; until it executes its own program, ours is "busy".
+    let mut out = None;
+    until("the program to be free", || match other.output() {
+        Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => false,
+        done => (out = Some(done.unwrap()), true).1,
+    });
+    out.unwrap()
 }
 
 /// Runs a client that is to fail before it has anything to report.

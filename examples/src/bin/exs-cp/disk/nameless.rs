@@ -12,9 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{self, AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::part::open_up;
 use super::relpath::{PART, side_name};
-use super::root::Root;
+use super::root::{Root, open_up};
 
 /// A file without a name on the file system of `dir`; `None`: it makes none.
 pub(super) fn create(root: &Root, dir: &OwnedFd) -> io::Result<Option<File>> {

@@ -14,7 +14,7 @@ use super::journal::Journal;
 use super::meta::Meta;
 use super::nameless;
 use super::relpath::{JOURNAL, PART, RelPath, side_name};
-use super::root::Root;
+use super::root::{Root, writing};
 use crate::hash::{ChunkHasher, Cv, Layout};
 
 /// How long a former transfer of the same file, whose peer is gone, may take
@@ -250,20 +250,7 @@ fn open_side(dir: &OwnedFd, name: &[u8]) -> io::Result<File> {
     let flags =
         OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let open = || fs::openat(dir, name, flags, Mode::from_raw_mode(0o600));
-    match open() {
-        Err(Errno::ACCESS) => {
-            open_up(dir)?;
-            Ok(File::from(open()?))
-        }
-        other => Ok(File::from(other?)),
-    }
-}
-
-/// A directory that we may change is read-only as the copy of one that was: it gets its
-/// mode when the tree is done.
-pub(super) fn open_up(dir: &OwnedFd) -> io::Result<()> {
-    let mode = Mode::from_raw_mode(fs::fstat(dir)?.st_mode & 0o7777) | Mode::RWXU;
-    Ok(fs::fchmod(dir, mode).map_err(|_| Errno::ACCESS)?)
+    Ok(File::from(writing(dir, open)?))
 }
 
 /// Opens the partial file and makes sure that nobody else writes it.

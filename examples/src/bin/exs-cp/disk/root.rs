@@ -150,9 +150,10 @@ impl Root {
         let mut at = RelPath::root();
         for name in rel.names() {
             let parent = self.open_beneath(&at, OFlags::DIRECTORY, Mode::empty())?;
-            match fs::mkdirat(&parent, name, Mode::from_raw_mode(0o777)) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(e) => return Err(e.into()),
+            let make = || fs::mkdirat(&parent, name, Mode::from_raw_mode(0o777));
+            match writing(&parent, make) {
+                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+                _ => {}
             }
             at = at.join_name(name).map_err(io::Error::other)?;
         }
@@ -187,15 +188,22 @@ impl Root {
         }
     }
 
-    /// Makes a symbolic link, replacing a file or link that is there.
+    /// Makes a symbolic link, replacing a file or another link that is there.
     pub(crate) fn symlink(&self, rel: &RelPath, target: &[u8], meta: &Meta) -> io::Result<()> {
         let (dir, name) = self.place(rel)?;
-        let tmp = side_name(name, PART);
-        match fs::unlinkat(&dir, &*tmp, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(e) => return Err(e.into()),
+        let same = fs::readlinkat(&dir, name, Vec::new());
+        if same.is_ok_and(|there| there.as_bytes() == target) {
+            // If it is ours, its times can be set without a right to the directory.
+            let timed = fs::utimensat(&dir, name, &meta.times(), AtFlags::SYMLINK_NOFOLLOW);
+            if timed.is_ok() {
+                return Ok(());
+            }
         }
-        fs::symlinkat(target, &dir, &*tmp)?;
+        let tmp = side_name(name, PART);
+        writing(&dir, || match fs::unlinkat(&dir, &*tmp, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => fs::symlinkat(target, &dir, &*tmp),
+            other => other,
+        })?;
         let done = fs::utimensat(&dir, &*tmp, &meta.times(), AtFlags::SYMLINK_NOFOLLOW)
             .and_then(|()| fs::renameat(&dir, &*tmp, &dir, name));
         if done.is_err() {
@@ -216,6 +224,24 @@ impl Root {
     pub(crate) fn sync(&self) -> io::Result<()> {
         Ok(fs::syncfs(&self.fd)?)
     }
+}
+
+/// Does something that changes `dir`, which a former run may have made read-only.
+pub(super) fn writing<T>(dir: &OwnedFd, change: impl Fn() -> Result<T, Errno>) -> io::Result<T> {
+    match change() {
+        Err(Errno::ACCESS) => {
+            open_up(dir)?;
+            Ok(change()?)
+        }
+        other => Ok(other?),
+    }
+}
+
+/// A directory that we may change is read-only as the copy of one that was: it gets its
+/// mode when the tree is done.
+pub(super) fn open_up(dir: &OwnedFd) -> io::Result<()> {
+    let mode = Mode::from_raw_mode(fs::fstat(dir)?.st_mode & 0o7777) | Mode::RWXU;
+    Ok(fs::fchmod(dir, mode).map_err(|_| Errno::ACCESS)?)
 }
 
 #[cfg(test)]
