@@ -255,6 +255,9 @@ pub(crate) struct Listener {
     ready: VecDeque<Event>,
 }
 
+/// A peer that connected, and its connection, if there are the means for it.
+pub(crate) type Caller = (SocketAddr, Result<Pipe, NetError>);
+
 /// Accepts posted ahead.
 const ACCEPTS: usize = 16;
 
@@ -273,12 +276,8 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// The next peer, if one comes within the time, and its connection, if there are the
-    /// means for it. The error is the listener's own.
-    pub(crate) fn accept(
-        &mut self,
-        timeout: Duration,
-    ) -> Result<Option<(SocketAddr, Result<Pipe, NetError>)>, NetError> {
+    /// The next peer, if one comes within the time. The error is the listener's own.
+    pub(crate) fn accept(&mut self, timeout: Duration) -> Result<Option<Caller>, NetError> {
         if self.ready.is_empty() {
             self.ready.extend(dequeue(&self.queue, timeout)?);
         }
