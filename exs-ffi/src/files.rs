@@ -38,8 +38,30 @@ fn file(fd: c_int) -> Result<File> {
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(own) }))
 }
 
+/// How far one call goes.
+struct Reach {
+    left: u64,
+    /// Something lies beyond it, which a later call has to send.
+    clipped: bool,
+}
+
+impl Reach {
+    /// Without a queue an int tells the bytes, and so there is an end.
+    fn new(clip: bool) -> Reach {
+        Reach { left: if clip { MOST as u64 } else { u64::MAX }, clipped: false }
+    }
+
+    /// The bytes of the next element that are within reach.
+    fn take(&mut self, len: u64) -> u64 {
+        let taken = len.min(self.left);
+        self.clipped |= taken < len;
+        self.left -= taken;
+        taken
+    }
+}
+
 /// A piece of a file; its length is found out if it is 0.
-fn file_part(f: &Fdvec, left: &mut u64) -> Result<Part> {
+fn file_part(f: &Fdvec, reach: &mut Reach) -> Result<Part> {
     let offset = u64::try_from(f.exs_fdv_offset)
         .map_err(|_| Fail::fixed(libc::EINVAL, "a piece of a file begins at 0 or later"))?;
     let file = file(f.exs_fdv_fd)?;
@@ -51,14 +73,11 @@ fn file_part(f: &Fdvec, left: &mut u64) -> Result<Part> {
     if offset.checked_add(len).is_none_or(|end| i64::try_from(end).is_err()) {
         return Err(Fail::fixed(libc::EINVAL, "no file is so long as this piece says"));
     }
-    let len = len.min(*left);
-    *left -= len;
-    Ok(Part::File { file: Arc::new(file), offset, len })
+    Ok(Part::File { file: Arc::new(file), offset, len: reach.take(len) })
 }
 
-/// The elements as parts; neighbouring memory is one part.
-fn parts(elements: impl Iterator<Item = Xferfile>, clip: bool) -> Result<Vec<Part>> {
-    let mut left = if clip { MOST as u64 } else { u64::MAX };
+/// The elements as parts, as far as the call goes; neighbouring memory is one part.
+fn parts(elements: impl Iterator<Item = Xferfile>, reach: &mut Reach) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
     for e in elements {
         match e.exs_xf_type {
@@ -66,14 +85,13 @@ fn parts(elements: impl Iterator<Item = Xferfile>, clip: bool) -> Result<Vec<Par
                 // SAFETY: the type says which member the caller has filled; both are
                 // plain numbers.
                 let f = unsafe { e.exs_xf_union.exs_xf_fdvec };
-                parts.push(file_part(&f, &mut left)?);
+                parts.push(file_part(&f, reach)?);
             }
             EXS_IOVEC => {
                 // SAFETY: as above.
                 let v = unsafe { e.exs_xf_union.exs_xf_iovec };
                 memory::check(Bytes::of(&v), v.exs_iov_len, v.exs_iov_mhandle)?;
-                let len = v.exs_iov_len.min(usize::try_from(left).unwrap_or(usize::MAX));
-                left -= len as u64;
+                let len = usize::try_from(reach.take(v.exs_iov_len as u64)).unwrap_or(usize::MAX);
                 let buffer = memory::buffer(Bytes::of(&v), len, v.exs_iov_mhandle)?;
                 match parts.last_mut() {
                     Some(Part::Memory(list)) => list.push(buffer),
@@ -111,8 +129,10 @@ pub unsafe extern "C" fn exs_sendfile(
             return Err(Fail::fixed(libc::EINVAL, why));
         }
         let list = In::from(vec).list(count, EXS_IOV_MAX)?;
-        let parts = parts(list, queue == EXS_QHANDLE_INVALID)?;
-        let shut = flags & EXS_SHUT_WR != 0;
+        let mut reach = Reach::new(queue == EXS_QHANDLE_INVALID);
+        let parts = parts(list, &mut reach)?;
+        // What is left needs the direction: the call that sends the last byte ends it.
+        let shut = flags & EXS_SHUT_WR != 0 && !reach.clipped;
         let call = Call::new(EXS_EVT_SENDFILE, fd);
         let entry = match target {
             Target::Exs(entry) => entry,
@@ -126,6 +146,10 @@ pub unsafe extern "C" fn exs_sendfile(
             }
             Target::File => return not_ours(fd),
         };
+        if reach.clipped {
+            // A message cannot be cut.
+            options::clip(&entry, MOST + 1)?;
+        }
         let post = |q: &exs::EventQueue, token, parts| {
             posting(&entry, Way::Send, || Ok(entry.socket.send_parts(q, token, parts, shut)?))
         };
@@ -145,4 +169,25 @@ pub unsafe extern "C" fn exs_sendfile(
         }
         moved(blocking::run(&entry.socket, patience, |q| post(q, TOKEN, parts))?)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_beyond_one_call_is_noticed() {
+        let most = MOST as u64;
+        let mut reach = Reach::new(true);
+        assert_eq!((reach.take(5), reach.clipped), (5, false));
+        assert_eq!((reach.take(most - 5), reach.clipped), (most - 5, false));
+        // Elements of no bytes leave nothing for later.
+        assert_eq!((reach.take(0), reach.clipped), (0, false));
+        assert_eq!((reach.take(1), reach.clipped), (0, true));
+        assert_eq!((reach.take(0), reach.clipped), (0, true));
+        let mut reach = Reach::new(true);
+        assert_eq!((reach.take(most + 1), reach.clipped), (most, true));
+        let mut reach = Reach::new(false);
+        assert_eq!((reach.take(most + 1), reach.clipped), (most + 1, false));
+    }
 }

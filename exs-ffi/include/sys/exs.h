@@ -471,7 +471,9 @@ int exs_recvmsg(int fd, exs_msghdr_t *msg, int flags, exs_qhandle_t queue,
  * EXS_IOV_MAX. flags: 0, or EXS_SHUT_WR to end the sending direction after it. The
  * event is SENDFILE; if a file turns out to be shorter, it has the bytes that were sent
  * and EIO, what follows in the list is not sent, and the direction is not ended. (If it is
- * cut off while it is being sent, what follows may have been sent already.) */
+ * cut off while it is being sent, what follows may have been sent already.) Without a
+ * queue a call may send less than all, and does not end the direction then: the call
+ * that sends the last byte does. */
 int exs_sendfile(int fd, exs_xferfile_t *vec, int count, int flags, exs_qhandle_t queue,
                  exs_ahandle_t ahandle);
 

@@ -136,6 +136,50 @@ CASE("all-3", without_a_queue_it_returns_the_bytes, STREAMS)
     end(p);
 }
 
+/* Receives until the end of the stream, and counts. */
+struct sink {
+    int fd;
+    long long got;
+    char last;
+};
+
+static void take_all(void *arg)
+{
+    struct sink *s = arg;
+    static char in[1 << 20];
+    int n;
+
+    while ((n = exs_recv(s->fd, in, sizeof in, 0, BLOCK, UNREG)) > 0) {
+        s->got += n;
+        s->last = in[n - 1];
+    }
+    GIVES(0, n);
+}
+
+CASE("sendfile-2 all-10", the_end_comes_after_the_last_byte_of_several_calls, LOCAL | EXS | NATIVE)
+{
+    static const long long most = 0x7ffff000;
+    struct pair p = connection();
+    struct sink s = {p.b, 0, 0};
+    char name[] = "/tmp/exs-conformance-XXXXXX";
+    int fd = mkstemp(name);
+    exs_xferfile_t x = file(fd, 0, 0);
+    struct thread *t;
+
+    /* a hole, and one byte more than a call moves */
+    CHECK(fd >= 0 && unlink(name) == 0);
+    GIVES(1, pwrite(fd, "e", 1, most));
+    t = start(take_all, &s);
+    GIVES(most, exs_sendfile(p.a, &x, 1, EXS_SHUT_WR, BLOCK));
+    x = file(fd, most, 0);
+    GIVES(1, exs_sendfile(p.a, &x, 1, EXS_SHUT_WR, BLOCK));
+    join(t);
+    GIVES(most + 1, s.got);
+    GIVES('e', s.last);
+    close(fd);
+    end(p);
+}
+
 CASE("sendfile-5", lists_without_sense_are_refused, STREAMS)
 {
     struct pair p = connection();
