@@ -14,7 +14,7 @@ use crate::event::Call;
 use crate::ptr::{In, Out};
 use crate::sockets::{self, Entry, Pair, Target};
 use crate::timeouts::Way;
-use crate::{fork, kernel, options, poll, pollable, queues};
+use crate::{fork, kernel, late, options, poll, pollable, queues};
 
 /// An address of any family, for a kernel socket.
 pub(crate) fn any_address(addr: In<sockaddr>, len: socklen_t) -> Result<KernelAddr> {
@@ -257,6 +257,10 @@ pub unsafe extern "C" fn exs_shutdown(
             let on = call.on(&q.queue, 0);
             entry.socket.shutdown(&on, Token(ahandle as u64), how)?;
             return Ok(0);
+        }
+        // SO_SNDTIMEO is for sends: shutdown(2) has no such limit.
+        if options::patience(&entry, fd, 0, Way::Send) == Patience::None {
+            return late::shutdown(&entry, how).map(|()| 0);
         }
         let post = |q: &exs::EventQueue| Ok(entry.socket.shutdown(q, TOKEN, how)?);
         blocking::run(&entry.socket, Patience::Endless, post)?.into_result()?;

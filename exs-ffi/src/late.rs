@@ -46,6 +46,8 @@ pub(crate) struct Late {
     /// Their bytes, and [`COST`] for each.
     kept: AtomicUsize,
     watched: AtomicBool,
+    /// The direction was ended behind them.
+    ended: AtomicBool,
     /// Held while events are taken: who finds none sees what they gave back.
     taking: Mutex<()>,
 }
@@ -136,6 +138,10 @@ pub(crate) fn send(entry: &Entry, fd: c_int, parts: &[Part], shut: bool) -> Resu
         pollable::plug(entry, fd);
         // There may be room by now.
         reap(entry, false);
+        // There will be room, but not for this one.
+        if entry.late.ended.load(Ordering::Acquire) {
+            return Err(Fail::fixed(libc::EPIPE, "this direction of the socket was shut down"));
+        }
         return Err(refusal(libc::EAGAIN));
     };
     let cost = taken + COST;
@@ -150,6 +156,7 @@ pub(crate) fn send(entry: &Entry, fd: c_int, parts: &[Part], shut: bool) -> Resu
     if shut && n == all {
         // A connection that is gone by now says so to the next call.
         let _ = entry.socket.shutdown(queue, Token(0), Shutdown::Write);
+        entry.late.ended.store(true, Ordering::Release);
     }
     reap(entry, true);
     if entry.late.kept.load(Ordering::Acquire) > 0
@@ -160,14 +167,38 @@ pub(crate) fn send(entry: &Entry, fd: c_int, parts: &[Part], shut: bool) -> Resu
     Ok(n)
 }
 
+/// Ends a direction behind what was taken, without waiting for that to leave.
+pub(crate) fn shutdown(entry: &Entry, how: Shutdown) -> Result<()> {
+    let queue = entry.late.queue()?;
+    let post = || entry.socket.shutdown(queue, Token(0), how);
+    let posted = match post() {
+        // Places are free again once the events of what has left are taken.
+        Err(Error::WouldBlock { .. }) => {
+            reap(entry, true);
+            post()
+        }
+        other => other,
+    };
+    posted.map_err(refused)?;
+    if how != Shutdown::Read {
+        entry.late.ended.store(true, Ordering::Release);
+    }
+    reap(entry, true);
+    Ok(())
+}
+
 /// Posts the copy; its event brings back what it costs.
 fn post(entry: &Entry, queue: &EventQueue, bytes: Vec<u8>, cost: usize) -> Result<()> {
     let (token, buffer) = (Token(cost as u64), Buffer::from(bytes));
     let posted = unlimited(entry, || entry.socket.send(queue, token, buffer, SendFlags::NONE));
-    posted.map_err(|r| match r.error {
+    posted.map_err(|r| refused(r.error))
+}
+
+fn refused(error: Error) -> Fail {
+    match error {
         Error::WouldBlock { .. } => refusal(libc::EAGAIN),
         error => error.into(),
-    })
+    }
 }
 
 fn length(parts: &[Part]) -> usize {

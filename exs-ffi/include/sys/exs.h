@@ -57,7 +57,8 @@ extern "C" {
  * descriptor, or MSG_DONTWAIT, makes it EAGAIN instead of waiting; neither means
  * anything to calls with a queue. What a send takes that does not wait is copied, up
  * to 256 KiB a socket; if the connection ends before it has left, SO_ERROR tells, or
- * else exs_close.
+ * else exs_close. exs_shutdown ends the direction behind that, and returns at once.
+ * (exs_read and exs_write wait all the same: they are done when the peer has answered.)
  *
  * Descriptors. An EXS socket is a real descriptor, closed on exec: dup(2), fcntl(2),
  * fstat(2) and close(2) work. So do poll(2), select(2) and epoll, until something is

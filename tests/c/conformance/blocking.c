@@ -219,6 +219,46 @@ CASE("all-9", of_two_threads_that_do_not_wait_neither_waits, STREAMS)
     end(p);
 }
 
+CASE("shutdown-4 all-15", an_end_that_is_not_waited_for_comes_last, STREAMS)
+{
+    struct pair p = connection();
+    struct flow f = {p.a, p.b, 0, 0};
+    char in;
+    int n;
+
+    GIVES(0, exs_fcntl(p.a, F_SETFL, exs_fcntl(p.a, F_GETFL) | O_NONBLOCK));
+    while ((n = send_some(&f)) > 0)
+        ;
+    GIVES(-1, n);
+    GIVES(EAGAIN, errno);
+    GIVES(0, exs_shutdown(p.a, SHUT_WR, BLOCK));
+    FAILS(EPIPE, exs_send(p.a, "x", 1, 0, BLOCK, UNREG));
+    while ((n = take_some(&f, 0)) > 0)
+        ;
+    GIVES(0, n);
+    CHECK(f.sent == f.got);
+    /* the other direction goes on, until it is ended, too */
+    send_all(p.b, "y", 1);
+    GIVES(0, exs_fcntl(p.a, F_SETFL, exs_fcntl(p.a, F_GETFL) & ~O_NONBLOCK));
+    GIVES(1, exs_recv(p.a, &in, 1, 0, BLOCK, UNREG));
+    GIVES('y', in);
+    GIVES(0, exs_fcntl(p.a, F_SETFL, exs_fcntl(p.a, F_GETFL) | O_NONBLOCK));
+    GIVES(0, exs_shutdown(p.a, SHUT_RD, BLOCK));
+    GIVES(0, exs_fcntl(p.a, F_SETFL, exs_fcntl(p.a, F_GETFL) & ~O_NONBLOCK));
+    GIVES(0, exs_recv(p.a, &in, 1, 0, BLOCK, UNREG));
+    end(p);
+}
+
+CASE("shutdown-4 shutdown-3", without_a_connection_there_is_no_end, EXS | EXSMSG)
+{
+    int fd = new_socket();
+
+    GIVES(0, exs_fcntl(fd, F_SETFL, O_NONBLOCK));
+    FAILS(ENOTCONN, exs_shutdown(fd, SHUT_WR, BLOCK));
+    FAILS(ENOTCONN, exs_shutdown(fd, SHUT_RDWR, BLOCK));
+    end_one(fd);
+}
+
 static void receive_late(void *fd)
 {
     static char in[1 << 20];

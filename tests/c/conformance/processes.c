@@ -1,6 +1,7 @@
 /* Several processes: fork, exec, a peer that is killed. */
 #include "net.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -176,7 +177,7 @@ CASE("all-1", each_operation_has_one_event_when_the_peer_is_killed, CONNECTED | 
     end_queue(q);
 }
 
-CASE("all-9 all-15", a_peer_that_is_stopped_makes_nobody_wait_who_will_not, CONNECTED | ALONE)
+CASE("all-9 all-15 shutdown-4", a_peer_that_is_stopped_makes_nobody_wait_who_will_not, CONNECTED | ALONE)
 {
     static char out[1 << 17];
     int status, n;
@@ -190,6 +191,12 @@ CASE("all-9 all-15", a_peer_that_is_stopped_makes_nobody_wait_who_will_not, CONN
     GIVES(-1, n);
     GIVES(EAGAIN, errno);
     FAILS(EAGAIN, exs_recv(fd, out, 1, MSG_DONTWAIT, BLOCK, UNREG));
+    /* nor does the end of the direction, which comes after what was taken */
+    GIVES(0, exs_fcntl(fd, F_SETFL, exs_fcntl(fd, F_GETFL) | O_NONBLOCK));
+    alarm(20);
+    GIVES(0, exs_shutdown(fd, SHUT_WR, BLOCK));
+    alarm(0);
+    FAILS(EPIPE, exs_send(fd, out, 1, MSG_NOSIGNAL, BLOCK, UNREG));
     GIVES(0, kill(child, SIGKILL));
     GIVES(child, waitpid(child, &status, 0));
     exs_close(fd, EXS_CLOSE_ABORT, BLOCK);
