@@ -20,7 +20,7 @@ use crate::pollable;
 use crate::ptr::{In, Out};
 use crate::queues::duration;
 use crate::sockets::{self, Entry, Target};
-use crate::timeouts::{Way, limit};
+use crate::timeouts::{self, Way, change};
 
 /// How long a call without a queue waits.
 pub(crate) fn patience(entry: &Entry, fd: c_int, flags: c_int, way: Way) -> Patience {
@@ -90,17 +90,7 @@ fn timeout(from: In<c_void>, len: socklen_t) -> Result<(Option<Duration>, bool)>
 
 fn set_timeout(entry: &Entry, way: Way, from: In<c_void>, len: socklen_t) -> Result<()> {
     let (time, once) = timeout(from, len)?;
-    if once {
-        entry.once.set(way, time);
-        return Ok(());
-    }
-    change(entry, |o| *limit(o, way) = time)
-}
-
-fn change(entry: &Entry, f: impl FnOnce(&mut Options)) -> Result<()> {
-    let mut options = entry.socket.options();
-    f(&mut options);
-    Ok(entry.socket.set_options(&options)?)
+    timeouts::set(entry, way, time, once)
 }
 
 fn set_linger(entry: &Entry, l: linger) -> Result<()> {
@@ -254,12 +244,8 @@ fn get(entry: &Entry, level: c_int, name: c_int) -> Result<Value> {
         (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => int(o.ring_size),
         (libc::SOL_SOCKET, libc::SO_REUSEADDR | SO_ASYNC_RECV_ORDERED) => Value::Int(1),
         (libc::SOL_SOCKET, libc::SO_REUSEPORT) => Value::Int(0),
-        (libc::SOL_SOCKET, SO_ASYNC_SEND_TIMEOUT) => {
-            Value::Time(entry.once.get(Way::Send).or(o.send_timeout))
-        }
-        (libc::SOL_SOCKET, SO_ASYNC_RECV_TIMEOUT) => {
-            Value::Time(entry.once.get(Way::Recv).or(o.recv_timeout))
-        }
+        (libc::SOL_SOCKET, SO_ASYNC_SEND_TIMEOUT) => Value::Time(timeouts::get(entry, Way::Send)),
+        (libc::SOL_SOCKET, SO_ASYNC_RECV_TIMEOUT) => Value::Time(timeouts::get(entry, Way::Recv)),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => flag(o.no_delay),
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) if entry.family == libc::AF_INET6 => {
             flag(o.v6_only)

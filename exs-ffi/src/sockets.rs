@@ -25,7 +25,7 @@ use crate::abi::EXS_REMOTE_SIZE;
 use crate::error::{Fail, Result};
 use crate::late::Late;
 use crate::pollable::{self, Face};
-use crate::timeouts::Once;
+use crate::timeouts::Limits;
 use crate::{poll, watch};
 
 /// What a descriptor names.
@@ -44,8 +44,8 @@ pub(crate) struct Entry {
     /// AF_INET or AF_INET6.
     pub(crate) family: c_int,
     pub(crate) kind: SocketType,
-    /// Time limits for one operation only.
-    pub(crate) once: Once,
+    /// Time limits of operations.
+    pub(crate) limits: Limits,
     /// SO_LINGER with a time of zero.
     pub(crate) cut: AtomicBool,
     /// What poll(2) finds at the descriptor.
@@ -192,10 +192,10 @@ pub(crate) fn by_inode(inode: u64) -> Option<Arc<Entry>> {
 pub(crate) fn install(socket: Socket, kind: SocketType, family: c_int, mut pair: Pair) -> c_int {
     let fd = pair.theirs.take().map_or(-1, std::os::fd::IntoRawFd::into_raw_fd);
     let entry = Entry {
+        limits: Limits::new(&socket.options()),
         socket,
         family,
         kind,
-        once: Once::default(),
         cut: AtomicBool::new(false),
         face: Face::default(),
         late: Late::default(),

@@ -114,6 +114,113 @@ CASE("qdequeue-1", each_thread_that_waits_gets_an_event, SOCKETS)
     end_queue(quiet);
 }
 
+/* Time limits that last and those of other calls do not get in each other's way. */
+enum { LIMITS = 3000 };
+
+static struct timeval limit_of(int fd, int name)
+{
+    struct timeval t;
+    socklen_t len = sizeof t;
+
+    GIVES(0, exs_getsockopt(fd, SOL_SOCKET, name, &t, &len));
+    return t;
+}
+
+static void send_without_waiting(void *fd)
+{
+    exs_pollfd_t poll = {*(int *)fd, EXS_POLLOUT, 0, 0};
+    int i, n;
+
+    for (i = 0; i < LIMITS; i++) {
+        n = exs_send(*(int *)fd, "x", 1, MSG_DONTWAIT, BLOCK, UNREG);
+        if (n == -1) {
+            GIVES(EAGAIN, errno);
+            GIVES(1, exs_poll(&poll, 0, BLOCK));
+        }
+    }
+}
+
+static void take_all(void *fd)
+{
+    char in[EACH];
+    int n;
+
+    while ((n = exs_recv(*(int *)fd, in, sizeof in, 0, BLOCK, UNREG)) > 0)
+        ;
+    GIVES(0, n);
+}
+
+CASE("timeout-1 all-15", a_limit_stays_while_others_send_without_waiting, EXS | EXSMSG)
+{
+    struct pair p = connection();
+    struct timeval t = {5, 0};
+    struct thread *sender, *peer;
+    int i;
+
+    GIVES(0, exs_setsockopt(p.a, SOL_SOCKET, SO_ASYNC_SEND_TIMEOUT, &t, sizeof t));
+    peer = start(take_all, &p.b);
+    sender = start(send_without_waiting, &p.a);
+    for (i = 0; i < LIMITS; i++) {
+        t.tv_sec = 100 + i;
+        GIVES(0, exs_setsockopt(p.a, SOL_SOCKET, SO_ASYNC_RECV_TIMEOUT, &t, sizeof t));
+        GIVES(100 + i, limit_of(p.a, SO_ASYNC_RECV_TIMEOUT).tv_sec);
+        GIVES(5, limit_of(p.a, SO_ASYNC_SEND_TIMEOUT).tv_sec);
+    }
+    join(sender);
+    GIVES(5, limit_of(p.a, SO_ASYNC_SEND_TIMEOUT).tv_sec);
+    GIVES(100 + LIMITS - 1, limit_of(p.a, SO_ASYNC_RECV_TIMEOUT).tv_sec);
+    GIVES(0, exs_shutdown(p.a, SHUT_WR, BLOCK));
+    join(peer);
+    end(p);
+}
+
+static void set_once(int fd, int name)
+{
+    exs_timeout_t hour = {{3600, 0}, EXS_TIMEOUT_ONCE, 0};
+
+    GIVES(0, exs_setsockopt(fd, SOL_SOCKET, name, &hour, sizeof hour));
+}
+
+static void send_each_with_a_limit(void *fd)
+{
+    int i;
+
+    for (i = 0; i < LIMITS; i++) {
+        set_once(*(int *)fd, SO_ASYNC_SEND_TIMEOUT);
+        GIVES(1, exs_send(*(int *)fd, "x", 1, 0, BLOCK, UNREG));
+    }
+}
+
+/* Sends what the other end receives, and takes what it sends. */
+static void answer_all(void *fd)
+{
+    char in;
+    int i;
+
+    for (i = 0; i < LIMITS; i++) {
+        GIVES(1, exs_send(*(int *)fd, "y", 1, 0, BLOCK, UNREG));
+        GIVES(1, exs_recv(*(int *)fd, &in, 1, 0, BLOCK, UNREG));
+    }
+}
+
+CASE("timeout-2", limits_of_both_directions_are_for_one_operation_each, EXS | EXSMSG)
+{
+    struct pair p = connection();
+    struct thread *sender = start(send_each_with_a_limit, &p.a), *peer = start(answer_all, &p.b);
+    char in;
+    int i;
+
+    for (i = 0; i < LIMITS; i++) {
+        set_once(p.a, SO_ASYNC_RECV_TIMEOUT);
+        GIVES(1, exs_recv(p.a, &in, 1, 0, BLOCK, UNREG));
+    }
+    join(sender);
+    join(peer);
+    GIVES(0, limit_of(p.a, SO_ASYNC_SEND_TIMEOUT).tv_sec);
+    GIVES(0, limit_of(p.a, SO_ASYNC_RECV_TIMEOUT).tv_sec);
+    end(p);
+}
+
 /* Receives and a close race. There is no third way: who comes too late is refused, and
  * what was accepted is cancelled, as no data are sent. */
 static int racing;
