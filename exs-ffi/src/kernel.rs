@@ -24,8 +24,8 @@ use crate::error::{Fail, Result};
 use crate::event::Call;
 use crate::ptr::{Bytes, In, Out};
 use crate::queues::Queue;
-use crate::sockets;
 use crate::timeouts::Way;
+use crate::{fork, sockets};
 
 /// The descriptor, for the raw layer.
 fn descriptor<'a>(fd: c_int) -> Result<Descriptor<'a>> {
@@ -213,6 +213,8 @@ pub(crate) fn poll(fd: c_int, want: Interest, answer: &Answer<'_>) -> Result<c_i
 }
 
 pub(crate) fn cancel(fd: c_int, token: Option<Token>) -> Result<usize> {
+    // It starts the library, even if there is nothing to cancel.
+    fork::used();
     Ok(descriptor(fd)?.cancel(token))
 }
 
@@ -345,50 +347,63 @@ pub(crate) fn shutdown_now(fd: c_int, how: c_int) -> Result<c_int> {
 }
 
 /// Sends parts one after the other; what was sent before an error counts.
+///
+/// A count that is short ends the call: a signal may have come, and another system call
+/// would wait again as if none had.
 pub(crate) fn send_parts_now(fd: c_int, parts: Vec<Part>, shut: bool) -> Result<c_int> {
     send_kept();
     let mut sent = 0usize;
+    let mut all = true;
     for part in parts {
-        if let Err(e) = send_part(fd, &part, &mut sent) {
-            return if sent > 0 { Ok(c_int::try_from(sent).unwrap_or(c_int::MAX)) } else { Err(e) };
+        match send_part(fd, &part, &mut sent) {
+            Ok(true) => {}
+            Err(e) if sent == 0 => return Err(e),
+            Ok(false) | Err(_) => {
+                all = false;
+                break;
+            }
         }
     }
-    if shut {
+    if shut && all {
         shutdown_now(fd, libc::SHUT_WR)?;
     }
     Ok(c_int::try_from(sent).unwrap_or(c_int::MAX))
 }
 
-fn send_part(fd: c_int, part: &Part, sent: &mut usize) -> Result<()> {
+/// True if all of the part was sent.
+fn send_part(fd: c_int, part: &Part, sent: &mut usize) -> Result<bool> {
     match part {
         Part::Memory(list) => {
-            for buffer in list {
-                let mut at = 0;
-                while at < buffer.len() {
-                    let from = buffer.as_ptr().wrapping_add(at).cast::<c_void>();
-                    // SAFETY: inside of memory that the caller has promised for the call.
-                    let n = unsafe { libc::send(fd, from, buffer.len() - at, MSG_NOSIGNAL) };
-                    let n = usize::try_from(moved("send", n)?).unwrap_or(0);
-                    (at, *sent) = (at + n, *sent + n);
+            // (Of no bytes there is nothing to send, not even a message.)
+            for buffer in list.iter().filter(|b| !b.is_empty()) {
+                let from = buffer.as_ptr().cast::<c_void>();
+                // SAFETY: memory that the caller has promised for the call.
+                let n = unsafe { libc::send(fd, from, buffer.len(), MSG_NOSIGNAL) };
+                let n = usize::try_from(moved("send", n)?).unwrap_or(0);
+                *sent += n;
+                if n < buffer.len() {
+                    return Ok(false);
                 }
             }
+            Ok(true)
         }
         Part::File { file, offset, len } => {
             let file = std::os::fd::AsRawFd::as_raw_fd(&**file);
             let mut at = i64::try_from(*offset).unwrap_or(i64::MAX);
-            let mut left = usize::try_from(*len).unwrap_or(usize::MAX);
-            while left > 0 {
-                // SAFETY: two descriptors, and an offset that is alive for the call.
-                let n = unsafe { libc::sendfile(fd, file, &raw mut at, left) };
-                let n = usize::try_from(moved("sendfile", n)?).unwrap_or(0);
-                if n == 0 {
-                    return Err(Fail::fixed(libc::EIO, "the file is shorter than the list says"));
-                }
-                (left, *sent) = (left - n, *sent + n);
+            let len = usize::try_from(*len).unwrap_or(usize::MAX);
+            if len == 0 {
+                return Ok(true);
             }
+            // SAFETY: two descriptors, and an offset that is alive for the call.
+            let n = unsafe { libc::sendfile(fd, file, &raw mut at, len) };
+            let n = usize::try_from(moved("sendfile", n)?).unwrap_or(0);
+            if n == 0 {
+                return Err(Fail::fixed(libc::EIO, "the file is shorter than the list says"));
+            }
+            *sent += n;
+            Ok(n == len)
         }
     }
-    Ok(())
 }
 
 /// Flags of the kernel's that operations with a queue take.

@@ -94,6 +94,42 @@ CASE("all-12", a_child_is_told_and_the_parent_goes_on, CONNECTED | ALONE | NATIV
     end_queue(q);
 }
 
+/* The first call of this process is of this one, on a socket of the kernel's. */
+static void first_call(int close_it)
+{
+    int fds[2];
+    pid_t child;
+
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+    if (close_it)
+        GIVES(0, exs_close(fds[0], 0, BLOCK));
+    else
+        GIVES(0, exs_cancel(fds[0], EXS_CAF_FILDES, 0));
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        FAILS(EPERM, exs_cancel(fds[1], EXS_CAF_FILDES, 0));
+        _exit(0);
+    }
+    gone(child, 0);
+}
+
+CASE("all-12", a_close_or_a_cancel_is_use_too, NOWHERE | ALONE | NATIVE)
+{
+    int way;
+
+    for (way = 0; way < 2; way++) {
+        pid_t child = fork();
+
+        CHECK(child >= 0);
+        if (child == 0) {
+            first_call(way);
+            _exit(0);
+        }
+        gone(child, 0);
+    }
+}
+
 CASE("all-12", who_has_not_used_it_may_fork, CONNECTED | ALONE)
 {
     int say[2];

@@ -238,6 +238,47 @@ CASE("all-8", what_was_moved_before_a_signal_is_told, EXS | ALONE)
     end(p);
 }
 
+CASE("all-8", what_a_sendfile_moved_before_a_signal_is_told, TCP | LOCAL | ALONE)
+{
+    enum { LEN = 32 << 20 };
+    char *all = malloc(LEN), *in = malloc(LEN);
+    int fd = new_file(LEN), way;
+
+    CHECK(all && in);
+    fill(all, LEN, 0);
+    handle(SIGALRM);
+    for (way = 0; way < 2; way++) {
+        struct pair p = connection();
+        exs_xferfile_t x;
+        int n;
+
+        memset(&x, 0, sizeof x);
+        x.exs_xf_type = way == 0 ? EXS_FDVEC : EXS_IOVEC;
+        if (way == 0) {
+            x.exs_xf_union.exs_xf_fdvec.exs_fdv_fd = fd;
+        } else {
+            x.exs_xf_union.exs_xf_iovec.exs_iov_base = all;
+            x.exs_xf_union.exs_xf_iovec.exs_iov_len = LEN;
+            x.exs_xf_union.exs_xf_iovec.exs_iov_mhandle = UNREG;
+        }
+        /* nobody receives: a wait of which nothing was moved is taken up again (SA_RESTART) */
+        alarm_every(5);
+        n = exs_sendfile(p.a, &x, 1, EXS_SHUT_WR, BLOCK);
+        alarm_every(0);
+        CHECK(n > 0 && n < LEN);
+        recv_all(p.b, in, (size_t)n);
+        VERIFY(in, (size_t)n, 0);
+        /* the rest can follow: the direction has not ended */
+        GIVES(1, exs_send(p.a, "x", 1, 0, BLOCK, UNREG));
+        GIVES(1, exs_recv(p.b, in, 1, 0, BLOCK, UNREG));
+        GIVES('x', in[0]);
+        end(p);
+    }
+    close(fd);
+    free(all);
+    free(in);
+}
+
 CASE("all-8", an_accept_and_a_connect_are_interrupted, EXS | EXSMSG | ALONE)
 {
     struct place at;
