@@ -159,10 +159,7 @@ impl VerbsRnic {
         host: &Arc<host::Host>,
     ) -> Result<VerbsRnic, RnicError> {
         let os = |call| move |e: std::io::Error| RnicError::os(call, &e);
-        let attr = device.attr().map_err(os("ibv_query_device"))?;
-        if attr.max_srq == 0 {
-            return Err(RnicError::Unsupported("RDMA device that has no shared receive queues"));
-        }
+        let attr = opener::usable(device)?;
         Guard::hold_if(attr.iwarp, device);
         let channel = CompChannel::new(device).map_err(os("ibv_create_comp_channel"))?;
         let registry = registry.try_clone().map_err(os("dup of the reactor"))?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::raw::Device;
+use super::raw::{Attr, Device};
 use super::{VerbsRnic, host};
 use crate::rnic::{Rnic, RnicError};
 
@@ -59,4 +59,13 @@ impl Opener {
         }
         Ok(rnics)
     }
+}
+
+/// What a device can do, if that is enough for EXS.
+pub(super) fn usable(device: Device) -> Result<Attr, RnicError> {
+    let attr = device.attr().map_err(|e| RnicError::os("ibv_query_device", &e))?;
+    if attr.max_srq == 0 {
+        return Err(RnicError::Unsupported("RDMA device that has no shared receive queues"));
+    }
+    Ok(attr)
 }

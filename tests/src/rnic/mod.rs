@@ -17,6 +17,7 @@ pub mod fairness;
 pub mod files;
 pub mod immediate;
 pub mod objects;
+pub mod reads;
 pub mod refusals;
 pub mod short;
 pub mod teardown;
@@ -92,9 +93,7 @@ macro_rules! rnic_contract {
                 inline_memory_is_free_at_once,
                 unsignaled_is_silent,
                 writes_land_before_the_send,
-                reads_bring_data,
                 an_empty_read_brings_nothing,
-                a_read_is_answered_beside_a_send,
                 empty_reads_among_others,
                 reads_beyond_ord_queue,
                 completions_keep_order,
@@ -107,6 +106,10 @@ macro_rules! rnic_contract {
                 crc_protects_all_of_it,
                 queues_are_bounded,
                 a_solicited_event_is_told,
+            }
+            reads {
+                reads_bring_data,
+                a_read_is_answered_beside_a_send,
             }
             border {
                 few_bytes_across_a_page_are_sent,
