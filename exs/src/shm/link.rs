@@ -285,16 +285,18 @@ impl Link {
                 }
             };
             let Some(message) = Message::parse(&buf[..n]) else { return Note::Nonsense };
-            if !self.aside(&message, &fds) {
+            if !self.aside(&message, fds.as_deref()) {
                 return Note::Message(message);
             }
         }
         Note::Nothing
     }
 
-    /// Deals with a message that is none of the start-up's.
-    fn aside(&mut self, message: &Message, fds: &[OwnedFd]) -> bool {
-        match (message, fds) {
+    /// Deals with a message that is none of the start-up's. No `fds`: this process had no
+    /// descriptors left for them.
+    fn aside(&mut self, message: &Message, fds: Option<&[OwnedFd]>) -> bool {
+        let lacking = fds.is_none();
+        match (message, fds.unwrap_or_default()) {
             (Message::Bell, _) => self.bells = self.bells.saturating_add(1),
             (&Message::PassBoard { slot }, [memfd, event]) if self.trusted => {
                 if let (Ok(memfd), Ok(event)) = (memfd.try_clone(), event.try_clone()) {
@@ -304,9 +306,8 @@ impl Link {
             (&Message::Share { slot, generation, len }, [fd]) if self.trusted => {
                 return self.views.add(slot, generation, len, fd);
             }
-            // We have no descriptors left. What is not there will be asked for by the lane, and
-            // bells will be messages.
-            (Message::PassBoard { .. } | Message::Share { .. }, []) => {}
+            // What is not there will be asked for by the lane, and bells will be messages.
+            (Message::PassBoard { .. } | Message::Share { .. }, _) if lacking => {}
             (&Message::Unshare { slot, generation }, _) => self.views.remove(slot, generation),
             _ => return false,
         }

@@ -251,7 +251,7 @@ impl ShmRnic {
             Err(_) => return self.drop_stranger(id),
         };
         let hello = Message::parse(&buf[..n]);
-        if self.request(id, hello, &fds, now).is_none() {
+        if self.request(id, hello, &fds.unwrap_or_default(), now).is_none() {
             self.drop_stranger(id);
         }
     }

@@ -133,9 +133,12 @@ pub fn send_with_fds(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Receives one message: its length (0 is the end) and its descriptors; none if this process
+/// Receives one message: its length (0 is the end) and its descriptors, or None if this process
 /// has no room for them all. Of a message that does not fit, an error.
-pub fn recv_with_fds(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+pub fn recv_with_fds(
+    fd: BorrowedFd<'_>,
+    buf: &mut [u8],
+) -> io::Result<(usize, Option<Vec<OwnedFd>>)> {
     let mut control = Control([0; 64]);
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     let mut msg = header();
@@ -150,14 +153,12 @@ pub fn recv_with_fds(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize, V
     let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
     let used = msg.msg_controllen.min(control.0.len());
     // Before anything else: these descriptors are ours to close.
-    let mut fds = owned_fds(&control.0[..used]);
+    let fds = owned_fds(&control.0[..used]);
     if msg.msg_flags & libc::MSG_TRUNC != 0 {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    if msg.msg_flags & libc::MSG_CTRUNC != 0 {
-        fds.clear();
-    }
-    Ok((n, fds))
+    let all = msg.msg_flags & libc::MSG_CTRUNC == 0;
+    Ok((n, all.then_some(fds)))
 }
 
 /// The descriptors in a control buffer that the kernel has filled.
@@ -206,9 +207,9 @@ mod tests {
         send_with_fds(a.as_fd(), b"none", &[]).unwrap();
         let mut buf = [0; 16];
         let (n, fds) = recv_with_fds(b.as_fd(), &mut buf).unwrap();
-        assert_eq!((&buf[..n], fds.len()), (&b"two"[..], 2));
+        assert_eq!((&buf[..n], fds.unwrap().len()), (&b"two"[..], 2));
         let (n, fds) = recv_with_fds(b.as_fd(), &mut buf).unwrap();
-        assert_eq!((&buf[..n], fds.len()), (&b"none"[..], 0));
+        assert_eq!((&buf[..n], fds.unwrap().len()), (&b"none"[..], 0));
         let none = recv_with_fds(b.as_fd(), &mut buf).unwrap_err();
         assert_eq!(none.kind(), io::ErrorKind::WouldBlock);
         send_with_fds(a.as_fd(), &[1; 17], &[]).unwrap();
