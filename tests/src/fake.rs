@@ -49,6 +49,7 @@ pub struct Control {
     plugged: AtomicUsize,
     told: AtomicUsize,
     objects: Mutex<Objects>,
+    saves_keys: AtomicBool,
 }
 
 /// What there is on a device.
@@ -100,6 +101,11 @@ impl Control {
             change(&mut self.objects.lock().unwrap());
         }
         done
+    }
+
+    /// From now on keys of closed windows are told again, which peers must not use.
+    pub fn save_keys(&self) {
+        self.saves_keys.store(true, Ordering::SeqCst);
     }
 
     /// Pulls the device out. It is noticed when the engine runs next.
@@ -181,8 +187,7 @@ struct Fake {
     inner: SoftRnic,
     /// Bytes of each registration.
     sizes: HashMap<Mr, usize>,
-    /// The keys of windows that it has told, and those inside; and those of closed windows,
-    /// which it soon tells again.
+    /// The keys of windows that it has told, and those inside; and those of closed windows.
     keys: HashMap<Key, Key>,
     free_keys: Vec<Key>,
     caps: Caps,
@@ -355,7 +360,8 @@ impl Rnic for Fake {
         access: Access,
     ) -> Result<Key, RnicError> {
         let key = self.inner.bind_mw(qp, mr, addr, len, access)?;
-        let told = self.free_keys.pop().unwrap_or(key);
+        let again = self.spec.control.saves_keys.load(Ordering::SeqCst);
+        let told = again.then(|| self.free_keys.pop()).flatten().unwrap_or(key);
         self.keys.insert(told, key);
         Ok(told)
     }

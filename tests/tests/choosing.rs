@@ -429,6 +429,7 @@ fn a_key_that_is_used_again_is_another_export() {
     let addr = SocketAddr::new(ip([127, 10, 0, 7]), port);
     let (client, _server) = join(socket(Transport::Auto), &listener, addr);
     assert_eq!(name(&client), "verbs (roce0)");
+    roce0().save_keys();
     let export = |bytes: Vec<u8>, lifetime| client.export(bytes, Rights::READ, lifetime).unwrap();
     let old = export(vec![1; 10], Some(Duration::from_millis(1)));
     let key = old.descriptor().key();
