@@ -20,6 +20,13 @@ fn pair(ty: SocketType) -> (Socket, Socket) {
     (client, listener.blocking().accept().unwrap().0)
 }
 
+/// A connection of the kernel's: ours and the peer's.
+fn kernel_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (client, listener.accept().unwrap().0)
+}
+
 /// An unnamed file with these bytes.
 fn file(bytes: &[u8]) -> Arc<File> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -122,9 +129,7 @@ fn a_message_is_one_part() {
 
 #[test]
 fn a_socket_of_the_kernels_takes_parts_too() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (mut peer, _) = listener.accept().unwrap();
+    let (client, mut peer) = kernel_pair();
     let queue = EventQueue::new(2).unwrap();
     let (parts, whole) = four(&pattern(3_000_000));
     let raw = Descriptor::new(client.as_fd()).unwrap();
@@ -139,8 +144,7 @@ fn a_socket_of_the_kernels_takes_parts_too() {
     assert!(reader.join().unwrap().unwrap() == whole);
 
     // A short file ends it, and nothing stands behind the hole.
-    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (mut peer, _) = listener.accept().unwrap();
+    let (client, mut peer) = kernel_pair();
     let raw = Descriptor::new(client.as_fd()).unwrap();
     let parts = vec![
         Part::File { file: file(b"short"), offset: 0, len: 9 },
@@ -173,13 +177,6 @@ fn a_queue_may_become_deeper_and_less_deep() {
     assert_eq!(queue.dequeue(2, None).unwrap().len(), 1);
     recv(3).unwrap();
     client.cancel_all();
-}
-
-/// A connection of the kernel's: ours and the peer's.
-fn kernel_pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (client, listener.accept().unwrap().0)
 }
 
 /// A part that cannot be read, and shows it only then.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::Plain;
 use super::call::{PIECES, Xfer};
 use super::sock::Name;
-use super::types::{Kind, Target};
+use super::types::{Kind, Posted, Target};
 use crate::time::Time;
 
 /// Sends of a burst that leave one by one: at first, and after ever so many were kept in
@@ -83,9 +83,7 @@ impl Plain {
         let kept = slot.map_or(0, |slot| self.socks[slot].kept);
         if kept > 0 {
             let slot = slot.expect("it has kept sends");
-            if let Some((at, _)) = xfer.posted.limit {
-                self.limits.insert((at, xfer.posted.op), slot);
-            }
+            self.note_limit(&xfer.posted, slot);
             let s = &mut self.socks[slot];
             s.tx.push_back(xfer);
             s.kept = kept + len;
@@ -113,6 +111,13 @@ impl Plain {
         });
         self.kept.extend(held);
         Ok(())
+    }
+
+    /// An operation of this socket is held: when its time is over, it ends.
+    pub(super) fn note_limit(&mut self, posted: &Posted, slot: usize) {
+        if let Some((at, _)) = posted.limit {
+            self.limits.insert((at, posted.op), slot);
+        }
     }
 
     /// What is kept for a socket leaves, as far as there is room.
@@ -166,7 +171,7 @@ mod tests {
     use std::os::fd::{AsFd, AsRawFd};
     use std::os::unix::net::UnixStream;
 
-    use super::super::{KernelIo, Pieces, Posted, Request};
+    use super::super::{KernelIo, Pieces, Request};
     use super::*;
     use crate::mem::Buffer;
     use crate::sys;

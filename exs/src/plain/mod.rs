@@ -246,9 +246,7 @@ impl Plain {
             },
         };
         add(&mut self.socks[slot]);
-        if let Some((at, _)) = posted.limit {
-            self.limits.insert((at, posted.op), slot);
-        }
+        self.note_limit(posted, slot);
         if self.tick.is_none() {
             self.tick = Some(now + TICK);
         }

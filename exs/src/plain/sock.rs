@@ -153,13 +153,7 @@ impl Sock {
         let (group, failed) = (first.posted.group, end.result.is_err());
         ended.push((first.posted, end));
         if failed && group != 0 {
-            self.tx.retain(|x| {
-                let keep = x.posted.group != group;
-                if !keep {
-                    ended.push((x.posted, x.end(Err(Failure::Cancelled))));
-                }
-                keep
-            });
+            self.cut(|p| p.group == group, |_| Failure::Cancelled, ended);
         }
     }
 
