@@ -4,14 +4,14 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::ptr::NonNull;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rdma_sys as sys;
 
 use super::post::{HwSge, Scratch, Staged, chain, one, recv};
-use super::reaper::{self, Corpse};
+use super::reaper::{self, Corpse, Pair};
 use super::{CompQueue, Device, Domain, SharedQueue, check, last};
 use crate::sys::RawAddr;
 
@@ -21,7 +21,12 @@ const ID_AFONLY: i32 = 2;
 const ID_ACK_TIMEOUT: i32 = 3;
 
 /// An event channel.
-pub(in super::super) struct CmChannel(NonNull<sys::rdma_event_channel>);
+pub(in super::super) struct CmChannel {
+    raw: NonNull<sys::rdma_event_channel>,
+    /// Held while an event is taken, and while an id loses its queue pair: librdmacm moves
+    /// that of an id which was refused to the error state before it hands the event out.
+    taking: Mutex<()>,
+}
 
 // SAFETY: event channels may be used from any thread.
 unsafe impl Send for CmChannel {}
@@ -48,23 +53,39 @@ impl CmChannel {
     pub(in super::super) fn new() -> io::Result<Arc<CmChannel>> {
         // SAFETY: no conditions.
         let channel = unsafe { sys::rdma_create_event_channel() };
-        let channel = NonNull::new(channel).map(CmChannel).ok_or_else(last)?;
+        let raw = NonNull::new(channel).ok_or_else(last)?;
+        let channel = CmChannel { raw, taking: Mutex::new(()) };
         super::nonblocking(channel.fd())?;
         Ok(Arc::new(channel))
     }
 
     pub(in super::super) fn fd(&self) -> i32 {
         // SAFETY: a live channel; a plain number is read.
-        unsafe { (*self.0.as_ptr()).fd }
+        unsafe { (*self.raw.as_ptr()).fd }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.taking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes its queue pair away from an id of this channel: librdmacm does not touch it any
+    /// more.
+    fn part(&self, id: NonNull<sys::rdma_cm_id>) -> Option<NonNull<sys::ibv_qp>> {
+        let _held = self.lock();
+        // SAFETY: a live id, which its caller alone uses. librdmacm reads the field while it
+        // takes an event, which the lock excludes, and in calls on the id.
+        NonNull::new(unsafe { std::mem::replace(&mut (*id.as_ptr()).qp, std::ptr::null_mut()) })
     }
 
     /// Takes the next event, if there is one.
     pub(in super::super) fn next(self: &Arc<Self>) -> Option<CmNote> {
         let mut event = std::ptr::null_mut();
+        let held = self.lock();
         // SAFETY: a live channel; `event` is written if 0 is returned.
-        if unsafe { sys::rdma_get_cm_event(self.0.as_ptr(), &raw mut event) } != 0 {
+        if unsafe { sys::rdma_get_cm_event(self.raw.as_ptr(), &raw mut event) } != 0 {
             return None;
         }
+        drop(held);
         // SAFETY: a valid event until it is acknowledged; the reference ends before.
         let taken = unsafe { &*event };
         // SAFETY: not acknowledged yet.
@@ -106,7 +127,7 @@ impl CmChannel {
 impl Drop for CmChannel {
     fn drop(&mut self) {
         // SAFETY: ours; ids on it hold it by its `Arc`.
-        unsafe { sys::rdma_destroy_event_channel(self.0.as_ptr()) };
+        unsafe { sys::rdma_destroy_event_channel(self.raw.as_ptr()) };
     }
 }
 
@@ -175,7 +196,7 @@ impl CmId {
         let (mut id, tag) = (std::ptr::null_mut(), std::ptr::without_provenance_mut(serial));
         let space = sys::rdma_port_space::RDMA_PS_TCP;
         // SAFETY: a live channel; the tag is never followed; `id` is written on success.
-        check(unsafe { sys::rdma_create_id(channel.0.as_ptr(), &raw mut id, tag, space) })?;
+        check(unsafe { sys::rdma_create_id(channel.raw.as_ptr(), &raw mut id, tag, space) })?;
         let id = NonNull::new(id).ok_or_else(last)?;
         Ok(CmId { id, serial, users: None, channel: Arc::clone(channel), end: End::Later })
     }
@@ -332,7 +353,12 @@ impl CmId {
     /// Frees the queue pair: from here on its work touches no memory, and completes
     /// no more.
     pub(in super::super) fn destroy_qp(&mut self) {
-        reaper::free_qp(self.id, &mut self.users);
+        let pair = self.part();
+        drop(pair);
+    }
+
+    fn part(&mut self) -> Pair {
+        Pair { qp: self.channel.part(self.id), users: self.users.take() }
     }
 
     /// Frees an id that was bound at most, before this returns.
@@ -467,8 +493,8 @@ impl Drop for CmId {
             End::Later => (false, None),
             End::Told(told) => (false, Some(told)),
         };
-        let users = self.users.take();
-        let corpse = Corpse { id: self.id, users, channel: Arc::clone(&self.channel), told };
+        let pair = self.part();
+        let corpse = Corpse { pair, id: self.id, channel: Arc::clone(&self.channel), told };
         if now { drop(corpse) } else { reaper::bury(corpse) }
     }
 }

@@ -37,10 +37,27 @@ const THREADS: usize = 4;
 /// what a peer can make this process and its kernel keep.
 const MOST: usize = 4096;
 
+/// A queue pair, taken away from its id, and what it uses: to drop it frees it.
+pub(super) struct Pair {
+    pub(super) qp: Option<NonNull<sys::ibv_qp>>,
+    pub(super) users: Option<Users>,
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if let Some(qp) = self.qp.take() {
+            // SAFETY: made by `rdma_create_qp` with queues of ours, so that librdmacm has
+            // nothing more to do with it than this; its id names it no more; freed once.
+            unsafe { sys::ibv_destroy_qp(qp.as_ptr()) };
+        }
+        self.users = None;
+    }
+}
+
 /// What is left of an id: to drop it frees the queue pair, if there is one, and the id.
 pub(super) struct Corpse {
+    pub(super) pair: Pair,
     pub(super) id: NonNull<sys::rdma_cm_id>,
-    pub(super) users: Option<Users>,
     #[expect(dead_code, reason = "held, not read")]
     pub(super) channel: Arc<CmChannel>,
     /// Its end tells that of the corpse, whose fields are dropped after all else.
@@ -48,27 +65,16 @@ pub(super) struct Corpse {
     pub(super) told: Option<mpsc::Sender<()>>,
 }
 
-// SAFETY: ids may be used from any thread, and nobody else has this one any more.
+// SAFETY: ids and queue pairs may be used from any thread, and nobody else has these any more.
 unsafe impl Send for Corpse {}
 
 impl Drop for Corpse {
     fn drop(&mut self) {
-        free_qp(self.id, &mut self.users);
+        drop(std::mem::replace(&mut self.pair, Pair { qp: None, users: None }));
         // SAFETY: ours, without a queue pair; events of it that were taken are acknowledged,
         // or about to be by whoever took them, for which the call waits.
         unsafe { sys::rdma_destroy_id(self.id.as_ptr()) };
     }
-}
-
-/// Frees the queue pair of an id, if it has one, and lets go of what that used.
-pub(super) fn free_qp(id: NonNull<sys::rdma_cm_id>, users: &mut Option<Users>) {
-    // SAFETY: a live id; a pointer is read.
-    let qp = unsafe { (*id.as_ptr()).qp };
-    if !qp.is_null() {
-        // SAFETY: a live id with a queue pair.
-        unsafe { sys::rdma_destroy_qp(id.as_ptr()) };
-    }
-    *users = None;
 }
 
 struct State {
