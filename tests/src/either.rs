@@ -91,6 +91,12 @@ impl<A: Rnic, B: Rnic> Rnic for Either<A, B> {
             Either::B(r) => r.post_srq_recv(srq, wr),
         }
     }
+    fn lost_receives(&self, srq: Srq) -> usize {
+        match self {
+            Either::A(r) => r.lost_receives(srq),
+            Either::B(r) => r.lost_receives(srq),
+        }
+    }
     fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
         match self {
             Either::A(r) => r.create_qp(attr),

@@ -6,8 +6,8 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use exs::mem::Segment;
@@ -20,105 +20,9 @@ use exs::rnic::{
 use exs::tcp::SoftRnic;
 use exs::time::Time;
 
-impl Objects {
-    /// What there is: domains, registrations, receive queues, queue pairs.
-    pub fn now(&self) -> (usize, usize, usize, usize) {
-        (self.pds, self.mrs, self.srqs, self.qps)
-    }
-}
+mod control;
 
-/// What connecting to an address comes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
-    /// There is no answer.
-    Silence,
-    /// ECONNREFUSED, after a while.
-    Refusal,
-    /// The call itself fails: ENETDOWN.
-    Failure,
-}
-
-/// The hand on a device.
-#[derive(Debug, Default)]
-pub struct Control {
-    deeds: Mutex<HashMap<IpAddr, Deed>>,
-    /// Addresses tried, and the time given.
-    tried: Mutex<Vec<(SocketAddr, Duration)>>,
-    removed: AtomicBool,
-    /// Times that it was put (back) in, and how many of these EXS was told of.
-    plugged: AtomicUsize,
-    told: AtomicUsize,
-    objects: Mutex<Objects>,
-    saves_keys: AtomicBool,
-}
-
-/// What there is on a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Objects {
-    /// Protection domains.
-    pub pds: usize,
-    /// Registrations.
-    pub mrs: usize,
-    /// Those that ever were.
-    pub made: usize,
-    /// Registrations of 2 MiB and more: receive slots, and not a connection's ring.
-    pub large: usize,
-    /// Shared receive queues.
-    pub srqs: usize,
-    /// Queue pairs.
-    pub qps: usize,
-}
-
-impl Control {
-    /// From now on this happens to connects to `ip`.
-    pub fn at(&self, ip: IpAddr, deed: Deed) {
-        self.deeds.lock().unwrap().insert(ip, deed);
-    }
-
-    /// From now on connects to `ip` are what they were.
-    pub fn heal(&self, ip: IpAddr) {
-        self.deeds.lock().unwrap().remove(&ip);
-    }
-
-    /// The times that connects to `ip` were given.
-    pub fn tried(&self, ip: IpAddr) -> Vec<Duration> {
-        let tried = self.tried.lock().unwrap();
-        tried.iter().filter(|(a, _)| a.ip() == ip).map(|(_, time)| *time).collect()
-    }
-
-    /// What there is on the device.
-    pub fn objects(&self) -> Objects {
-        *self.objects.lock().unwrap()
-    }
-
-    /// Notes an object made or freed, unless that failed.
-    fn count<T>(
-        &self,
-        done: Result<T, RnicError>,
-        change: impl FnOnce(&mut Objects),
-    ) -> Result<T, RnicError> {
-        if done.is_ok() {
-            change(&mut self.objects.lock().unwrap());
-        }
-        done
-    }
-
-    /// From now on keys of closed windows are told again, which peers must not use.
-    pub fn save_keys(&self) {
-        self.saves_keys.store(true, Ordering::SeqCst);
-    }
-
-    /// Pulls the device out. It is noticed when the engine runs next.
-    pub fn remove(&self) {
-        self.removed.store(true, Ordering::SeqCst);
-    }
-
-    /// Puts a device of that name in again, after the one before was noticed to be gone.
-    pub fn put_back(&self) {
-        self.removed.store(false, Ordering::SeqCst);
-        self.plugged.fetch_add(1, Ordering::SeqCst);
-    }
-}
+pub use control::{Control, Deed, Objects};
 
 /// What a device is like.
 #[derive(Clone, Debug)]
@@ -192,6 +96,9 @@ struct Fake {
     free_keys: Vec<Key>,
     caps: Caps,
     spec: Spec,
+    /// The receive queues of queue pairs; what each has lost, and is to lose when next posted.
+    queues: HashMap<Qp, Srq>,
+    lost: HashMap<Srq, (usize, usize)>,
     /// Queue pairs that have connected, and those of them that live.
     dialled: HashSet<Qp>,
     live: HashSet<Qp>,
@@ -214,6 +121,8 @@ impl Fake {
             keys: HashMap::new(),
             free_keys: Vec::new(),
             sizes: HashMap::new(),
+            queues: HashMap::new(),
+            lost: HashMap::new(),
             caps,
             spec,
             dialled: HashSet::new(),
@@ -320,21 +229,37 @@ impl Rnic for Fake {
         self.spec.control.count(self.inner.create_srq(pd, max_wr), |o| o.srqs += 1)
     }
     fn destroy_srq(&mut self, srq: Srq) -> Result<(), RnicError> {
+        self.lost.remove(&srq);
         self.spec.control.count(self.inner.destroy_srq(srq), |o| o.srqs = o.srqs.saturating_sub(1))
     }
     fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         self.alive()?;
+        if let Some((_, next @ 1..)) = self.lost.get_mut(&srq) {
+            *next -= 1;
+            return Ok(());
+        }
         self.inner.post_srq_recv(srq, wr)
+    }
+    fn lost_receives(&self, srq: Srq) -> usize {
+        self.lost.get(&srq).map_or(0, |(lost, _)| *lost)
     }
     fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
         self.alive()?;
         assert!(attr.max_send_wr <= self.caps.max_send_wr, "{attr:?}");
-        self.spec.control.count(self.inner.create_qp(attr), |o| o.qps += 1)
+        let qp = self.spec.control.count(self.inner.create_qp(attr), |o| o.qps += 1)?;
+        self.queues.extend(attr.srq.map(|srq| (qp, srq)));
+        Ok(qp)
     }
     fn destroy_qp(&mut self, qp: Qp) -> Result<(), RnicError> {
         self.dialled.remove(&qp);
         self.live.remove(&qp);
         self.waiting.retain(|(w, ..)| *w != qp);
+        if let Some(srq) = self.queues.remove(&qp)
+            && self.spec.control.loses_receives.load(Ordering::SeqCst)
+        {
+            let (lost, next) = self.lost.entry(srq).or_default();
+            (*lost, *next) = (*lost + 1, *next + 1);
+        }
         self.spec.control.count(self.inner.destroy_qp(qp), |o| o.qps = o.qps.saturating_sub(1))
     }
     fn qp_state(&self, qp: Qp) -> Result<QpState, RnicError> {

@@ -12,7 +12,7 @@ static CONTROL: LazyLock<Arc<Control>> = LazyLock::new(|| {
     let control = Arc::<Control>::default();
     let spec = Spec {
         name: "roce0",
-        owns: |ip| ip.is_loopback() && ip != STRICT,
+        owns: |ip| ip.is_loopback() && ip != STRICT && ip != LOSSY,
         ports: 1,
         caps: |_| {},
         control: Arc::clone(&control),
@@ -24,13 +24,24 @@ static CONTROL: LazyLock<Arc<Control>> = LazyLock::new(|| {
         caps: |caps| (caps.srq_waits, caps.pins) = (false, true),
         control: Arc::clone(&STRICT_CONTROL),
     };
-    fake::install(&[spec, strict]);
+    let lossy = Spec {
+        name: "lossy0",
+        owns: |ip| ip == LOSSY,
+        ports: 3,
+        caps: |_| {},
+        control: Arc::clone(&LOSSY_CONTROL),
+    };
+    LOSSY_CONTROL.lose_receives();
+    fake::install(&[spec, strict, lossy]);
     control
 });
 
 /// A device that must have a receive for each credit, at this address.
 const STRICT: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 20, 0, 1));
 static STRICT_CONTROL: LazyLock<Arc<Control>> = LazyLock::new(Arc::default);
+/// A device that loses a receive with each connection, at this address.
+const LOSSY: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 21, 0, 1));
+static LOSSY_CONTROL: LazyLock<Arc<Control>> = LazyLock::new(Arc::default);
 
 /// One test at a time: they count what there is.
 fn alone() -> MutexGuard<'static, ()> {
@@ -149,6 +160,36 @@ fn receives_go_with_the_connections() {
     for (client, server) in &again {
         client.blocking().send_all(b"again").unwrap();
         server.blocking().recv_exact(&mut [0; 5]).unwrap();
+    }
+}
+
+/// Receives that a device loses with connections: those that go on are not harmed, and nothing
+/// is kept for ever.
+#[test]
+fn receives_that_are_lost_are_made_anew() {
+    let (_alone, _dog) = (alone(), Watchdog::new("receives_that_are_lost_are_made_anew"));
+    let listener = socket(None);
+    listener.bind(SocketAddr::new(LOSSY, 0)).unwrap();
+    listener.listen(8).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (client, server) = join(None, &listener, addr);
+    let talk = |from: &Socket, to: &Socket| {
+        from.blocking().send_all(b"there").unwrap();
+        to.blocking().recv_exact(&mut [0; 5]).unwrap();
+    };
+    // More than there are receives, with messages that use them up.
+    for _ in 0..600 {
+        let (client, server) = join(None, &listener, addr);
+        (0..4).for_each(|_| talk(&server, &client));
+    }
+    talk(&client, &server);
+    talk(&server, &client);
+    // The queue of the first connection, and those of the last.
+    let o = LOSSY_CONTROL.objects();
+    assert!(o.srqs <= 3, "{o:?}");
+    drop((client, server));
+    while LOSSY_CONTROL.objects().qps > 0 || LOSSY_CONTROL.objects().srqs > 1 {
+        std::thread::yield_now();
     }
 }
 

@@ -77,6 +77,11 @@ pub trait Rnic: Send {
     fn destroy_srq(&mut self, srq: Srq) -> Result<(), RnicError>;
     /// Posts a receive buffer to a shared receive queue.
     fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError>;
+    /// How many receives of this queue may have been lost with queue pairs that are gone:
+    /// they serve nobody and do not come back, until the queue is destroyed.
+    fn lost_receives(&self, _srq: Srq) -> usize {
+        0
+    }
     /// Makes a queue pair in [`QpState::Init`].
     fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError>;
     /// Frees a queue pair; a live connection is cut abruptly, outstanding WRs

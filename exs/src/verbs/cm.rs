@@ -1,8 +1,8 @@
 //! Connections: from resolving an address to the last event.
 //!
 //! ```text
-//! Idle -connect-> Resolving -> Routing -> Connecting -> Rts -> Closing -> Over
-//! Idle -accept--> Accepting --------------------------> Rts -> Closing -> Over
+//! Idle -connect-> Resolving -> Routing -> Connecting -> Rts -> Closing -> Dying -> Over
+//! Idle -accept--> Accepting --------------------------> Rts -> Closing -> Dying -> Over
 //! ```
 //!
 //! The device's queue pair exists from Routing, or Accepting, on; it is freed before
@@ -18,8 +18,8 @@ use super::host::Note;
 use super::qp::{Hw, QueuePair};
 use super::raw::{CmId, CmNote, ConnAttr};
 use crate::rnic::{
-    CmEvent, ConnParam, ConnReq, ListenOpts, Listener, Qp, QpState,
-    RnicError, RnicEvent,
+    CmEvent, ConnParam, ConnReq, DisconnectCause, ListenOpts, Listener, Qp, QpState, RnicError,
+    RnicEvent,
 };
 use crate::time::Time;
 
@@ -73,6 +73,8 @@ pub(super) enum Phase {
     Rts,
     /// `asked`: the CM was told; before that, what was posted is let out.
     Closing { asked: bool },
+    /// It has ended; the device has yet to say that it takes no receive of the SRQ any more.
+    Dying { cause: DisconnectCause },
     Over,
 }
 
@@ -84,7 +86,7 @@ impl Phase {
             Phase::Accepting { .. } => QpState::Connecting,
             Phase::Rts => QpState::Rts,
             Phase::Closing { .. } => QpState::Closing,
-            Phase::Over => QpState::Error,
+            Phase::Dying { .. } | Phase::Over => QpState::Error,
         }
     }
 }

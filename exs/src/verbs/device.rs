@@ -41,6 +41,8 @@ impl VerbsRnic {
             // IBV_EVENT_DEVICE_FATAL; IBV_EVENT_CQ_ERR: completions are lost for all;
             // IBV_EVENT_SRQ_ERR: receives are, and no queue pair could go on without.
             (8 | 0 | 14, ..) => self.device_lost(),
+            // IBV_EVENT_QP_LAST_WQE_REACHED.
+            (16, Some(qp), _) => self.last_reached(qp),
             // IBV_EVENT_PORT_ACTIVE, _PORT_ERR.
             (9, _, Some(port)) => {
                 self.ports_down.remove(&port);

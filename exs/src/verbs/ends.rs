@@ -37,6 +37,7 @@ impl VerbsRnic {
     }
 
     pub(super) fn end(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError> {
+        self.now = now;
         let q = self.qps.get_mut(qp.0)?;
         match (&q.phase, how) {
             (Phase::Rts, Disconnect::Orderly) => {
@@ -123,6 +124,7 @@ impl VerbsRnic {
         };
         match q.phase.state() {
             QpState::Rts | QpState::Closing => {}
+            QpState::Error if self.dead => return self.lay_to_rest(qp),
             QpState::Connecting => {
                 let errno = match cause {
                     DisconnectCause::DeviceRemoved => libc::ENODEV,
@@ -142,6 +144,19 @@ impl VerbsRnic {
             // begun it: then the end of the id tells the peer, by a reject.
             let _ = hw.id.disconnect();
         }
+        self.set_deadline(qp, None);
+        self.drop_phase(qp);
+        if let Ok(q) = self.qps.get_mut(qp) {
+            q.phase = Phase::Dying { cause };
+        }
+        if !self.wait_for_last(qp) {
+            self.lay_to_rest(qp);
+        }
+    }
+
+    /// The end of a queue pair that was dying, if it was.
+    pub(super) fn lay_to_rest(&mut self, qp: u32) {
+        let Ok(&Phase::Dying { cause }) = self.qps.get(qp).map(|q| &q.phase) else { return };
         self.set_deadline(qp, None);
         self.take_down(qp, true);
         self.events.push_back(RnicEvent::Cm(CmEvent::Disconnected { qp: Qp(qp), cause }));
@@ -188,6 +203,7 @@ impl VerbsRnic {
             }
             Phase::Rts => self.finish(qp, DisconnectCause::Broken(libc::ECONNRESET)),
             Phase::Closing { .. } => self.finish(qp, DisconnectCause::Broken(libc::ETIMEDOUT)),
+            Phase::Dying { .. } => self.last_missed(qp),
             Phase::Idle | Phase::Over => {}
         }
     }

@@ -34,6 +34,7 @@ mod events;
 mod gone;
 mod host;
 mod info;
+mod last;
 mod memory;
 mod opener;
 mod qp;
@@ -126,6 +127,7 @@ pub struct VerbsRnic {
     closing: usize,
     /// Bytes that the device takes inline.
     inline: u32,
+    lasts: last::Lasts,
     now: Time,
     dead: bool,
     /// The end of the device has been told.
@@ -214,6 +216,7 @@ impl VerbsRnic {
             awaited: 0,
             closing: 0,
             inline: u32::MAX,
+            lasts: last::Lasts::default(),
             now: Time::ZERO,
             dead: false,
             buried: false,
@@ -274,6 +277,9 @@ impl Rnic for VerbsRnic {
     }
     fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         self.fill_srq(srq, wr)
+    }
+    fn lost_receives(&self, srq: Srq) -> usize {
+        self.lost_by(srq)
     }
     fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
         self.alive()?;

@@ -61,6 +61,8 @@ pub(super) struct QueuePair {
     pub(super) deadline: Option<Time>,
     /// In Rts and Closing: a message came before the CM's last word of the start-up.
     pub(super) unconfirmed: bool,
+    /// It takes no receive of its SRQ any more: the device said so.
+    pub(super) emptied: bool,
     /// Receives posted before there was a device's queue pair: (id, MR, pieces).
     pub(super) early: VecDeque<(u64, Vec<(Key, HwSge)>)>,
     pub(super) windows: Vec<Key>,
@@ -102,6 +104,7 @@ impl VerbsRnic {
             addrs: None,
             deadline: None,
             unconfirmed: false,
+            emptied: false,
             early: VecDeque::new(),
             windows: Vec::new(),
             spare: Vec::new(),
@@ -223,6 +226,7 @@ impl VerbsRnic {
             let max_recv = u32::try_from(q.attr.max_recv_wr).unwrap_or(u32::MAX).max(1);
             let attempt = q.phase.state() == QpState::Connecting;
             hw.id.fail_qp();
+            self.note_lost(qp);
             // Nobody is told of what was flushed if all of it is to vanish.
             if !tell {
                 self.by_num.remove(&hw.num);

@@ -55,6 +55,8 @@ pub(super) struct SharedEntry {
     pub(super) max_wr: u32,
     pub(super) posted: u32,
     pub(super) users: usize,
+    /// As many may have been lost (`last`).
+    pub(super) lost: usize,
 }
 
 impl VerbsRnic {
@@ -146,7 +148,7 @@ impl VerbsRnic {
         let srq = SharedQueue::new(&domain, max_wr, sges)
             .map_err(|e| RnicError::os("ibv_create_srq", &e))?;
         self.pds.get_mut(pd.0)?.users += 1;
-        let entry = SharedEntry { srq, pd: pd.0, max_wr, posted: 0, users: 0 };
+        let entry = SharedEntry { srq, pd: pd.0, max_wr, posted: 0, users: 0, lost: 0 };
         self.srqs.insert(entry).map(Srq)
     }
 

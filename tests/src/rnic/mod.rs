@@ -171,6 +171,7 @@ macro_rules! rnic_contract {
                 a_dead_qp_takes_nothing,
                 flushed_even_if_unsignaled,
                 orderly_close_is_bounded_in_time,
+                ends_lose_no_receives,
                 an_rnic_that_dies_takes_its_connections,
             }
             files {

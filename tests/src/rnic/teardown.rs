@@ -231,3 +231,54 @@ pub fn an_rnic_that_dies_takes_its_connections<H: Harness>() {
     assert_eq!(w.received(p.a).status, WcStatus::Flushed);
     w.assert_alive(q);
 }
+
+/// Connections that are cut while messages arrive, by either side: the receives of their shared
+/// queue come back or serve another connection, but for those that the RNIC says are lost.
+pub fn ends_lose_no_receives<H: Harness>() {
+    const ROUNDS: usize = 48;
+    let mut w = World::<H>::new(2);
+    let depth = w.caps(1).max_srq_wr.min(24 + ROUNDS);
+    let pd = w.rnics[1].alloc_pd().unwrap();
+    let srq = w.rnics[1].create_srq(pd, depth).unwrap();
+    let len = 20_000 / H::SHRINK.min(2);
+    let mut dst = None;
+    // Those that are not with the RNIC.
+    let mut back: Vec<u64> = (0..depth as u64).collect();
+    for round in 0..=ROUNDS {
+        let (a, b) = (w.end(0), w.end_in(1, pd, Some(srq)));
+        let src = w.zeros(a, len);
+        let sink = dst.get_or_insert_with(|| w.zeros(b, len)).sge();
+        for id in back.drain(..) {
+            w.recv(b, id, &[sink]);
+        }
+        let p = w.join_silently(a, b, &param(&[]));
+        let lost = w.rnics[1].lost_receives(srq);
+        let left = depth.saturating_sub(lost);
+        let many = if round == ROUNDS { left } else { left.min(12) };
+        for id in 0..many as u64 {
+            w.send(p.a, &SendWr { signaled: false, ..send_wr(id, &[src.sge()]) });
+        }
+        if round == ROUNDS {
+            for _ in 0..many {
+                let wc = w.received(p.b);
+                assert_eq!(wc.status, WcStatus::Success);
+                back.push(wc.wr_id);
+            }
+            back.sort_unstable();
+            back.dedup();
+            return assert_eq!(back.len(), many, "{back:?}");
+        }
+        for _ in 0..round % 12 {
+            w.step(Duration::from_micros(100));
+        }
+        let by = if round % 2 == 0 { p.a } else { p.b };
+        w.disconnect(by, Disconnect::Abort);
+        w.disconnected(p.a);
+        w.disconnected(p.b);
+        for end in [p.a, p.b] {
+            w.rnics[end.node].destroy_qp(end.qp).unwrap();
+        }
+        w.settle();
+        back.extend(w.drain(p.b).1.iter().map(|wc| wc.wr_id));
+    }
+}

@@ -5,6 +5,7 @@
 //! belongs to a protection domain is in `domain`.
 
 use super::domain::{Domain, Place, Pools};
+use super::receives::Receives;
 use super::slots::credits;
 use crate::mem::{Access, Buffer, Key, Region, Segment};
 use crate::progress::Error;
@@ -141,16 +142,16 @@ impl Device {
     pub(super) fn return_slot(&mut self, slot: u64) {
         let gone = self.gone;
         // Else its domain ended meanwhile.
-        if let Ok((rnic, pools)) = self.pools(domain_of(slot)) {
+        if let Ok((rnic, pools)) = self.pools(Receives::domain_of(slot)) {
             // The SRQ has room: this slot came out of it.
-            let posted = pools.slots.give_back(rnic, slot);
+            let posted = pools.receives.give_back(rnic, slot);
             debug_assert!(posted.is_ok() || gone, "{posted:?}");
         }
     }
 
     /// What arrived in a slot.
     pub(super) fn slot(&mut self, slot: u64, len: u64) -> Option<Segment> {
-        self.pools(domain_of(slot)).ok()?.1.slots.get(slot, len)
+        self.pools(Receives::domain_of(slot)).ok()?.1.receives.get(slot, len)
     }
 
     /// Credits of each connection.
@@ -169,17 +170,17 @@ impl Device {
         let cq = self.cq.ok_or(UNUSED)?;
         let (rnic, domain) = self.domain(id)?;
         let (pd, pools) = (domain.pd, domain.pools.as_mut().ok_or(UNUSED)?);
-        pools.slots.promise(rnic)?;
-        let attr = QpAttr {
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: Some(pools.slots.srq()),
-            max_send_wr: Device::send_depth(rnic.caps()),
-            max_recv_wr: 0,
-            context: sock,
-        };
-        let qp = rnic.create_qp(&attr).inspect_err(|_| pools.slots.release(rnic.caps()))?;
+        let qp = pools.receives.equip(rnic, |rnic, srq| {
+            rnic.create_qp(&QpAttr {
+                pd,
+                send_cq: cq,
+                recv_cq: cq,
+                srq: Some(srq),
+                max_send_wr: Device::send_depth(rnic.caps()),
+                max_recv_wr: 0,
+                context: sock,
+            })
+        })?;
         domain.users += 1;
         Ok(qp)
     }
@@ -190,7 +191,7 @@ impl Device {
         if let Ok((rnic, pools)) = self.pools(domain) {
             // It exists: there is nothing to go wrong.
             let _ = rnic.destroy_qp(qp);
-            pools.slots.release(rnic.caps());
+            pools.receives.release(rnic, qp);
         }
         self.leave(domain);
     }
@@ -238,11 +239,6 @@ impl Device {
         })?;
         Ok(Buf { seg: buffer.segment(), mr: Mr { key } })
     }
-}
-
-/// The domain whose slot this is: its number is in that of the slot.
-fn domain_of(slot: u64) -> u32 {
-    u32::try_from(slot >> 32).unwrap_or(u32::MAX)
 }
 
 /// What a connection's session sees of the device.

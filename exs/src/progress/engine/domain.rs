@@ -17,7 +17,7 @@
 
 use super::device::map;
 use super::files::FilePool;
-use super::slots::Slots;
+use super::receives::Receives;
 use crate::mem::Access;
 use crate::rnic::{Pd, Rnic, RnicError};
 use crate::session::Buf;
@@ -75,7 +75,7 @@ pub(super) struct Domain {
 
 /// What the connections of a domain share.
 pub(super) struct Pools {
-    pub(super) slots: Slots,
+    pub(super) receives: Receives,
     bounces: [Option<BouncePool>; 2],
     pub(super) files: FilePool,
 }
@@ -102,8 +102,8 @@ impl Domain {
     /// Makes what its connections share, if it is not there.
     pub(super) fn open(&mut self, rnic: &mut dyn Rnic) -> Result<(), RnicError> {
         if self.pools.is_none() {
-            let slots = Slots::new(rnic, self.pd, u64::from(self.id) << 32)?;
-            self.pools = Some(Pools { slots, bounces: [None, None], files: FilePool::default() });
+            let receives = Receives::new(rnic, self.pd, self.id)?;
+            self.pools = Some(Pools { receives, bounces: [None, None], files: FilePool::default() });
         }
         Ok(())
     }
@@ -120,7 +120,7 @@ impl Domain {
             for buf in pools.files.into_pieces().chain(bounces) {
                 let _ = rnic.dereg_mr(buf.mr);
             }
-            pools.slots.end(rnic);
+            pools.receives.end(rnic);
         }
         self.registrations == 0 && rnic.dealloc_pd(self.pd).is_ok()
     }

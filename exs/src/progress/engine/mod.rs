@@ -32,6 +32,7 @@ mod polls;
 mod post;
 mod short;
 mod silence;
+mod receives;
 mod slots;
 mod sock;
 

@@ -1,4 +1,4 @@
-//! The receive slots that all connections of a device share.
+//! The receive slots that connections of a device share.
 //!
 //! A message of a peer takes one slot of the shared receive queue (SRQ), and gives
 //! it back when it has been handled. Where an empty SRQ makes the peer wait
@@ -9,8 +9,7 @@
 //! Slots come in chunks, a registration each. When connections have gone, the last
 //! chunks are given back: what was given to the RNIC cannot be had back, so their slots
 //! are not posted again as messages use them up, and a chunk ends when all of it is out. A `wr_id` is a slot's number, which is
-//! chunk times [`CHUNK`] plus the place in the chunk, with the number of the domain in its
-//! upper half.
+//! chunk times [`CHUNK`] plus the place in the chunk, and above that what `receives` puts there.
 
 use crate::mem::{Access, Segment};
 use crate::progress::options::MOST_INLINE;
@@ -23,11 +22,13 @@ pub(in crate::progress) const SLOT: u32 = MESSAGE;
 const _: () = assert!(MAX_HEADER + MOST_INLINE <= SLOT as usize);
 const SLOT_LEN: usize = SLOT as usize;
 /// Slots of one registration.
-const CHUNK: usize = 256;
+pub(super) const CHUNK: usize = 256;
 /// Slots of a device whose peers can wait, at most.
 const PATIENT_MAX: usize = 1024;
 /// Slots of a device whose peers cannot wait, at most: 256 MiB, 4096 connections.
 const STRICT_MAX: usize = 32 << 10;
+/// The larger of the two.
+pub(super) const MOST: usize = STRICT_MAX;
 /// Slots that have been used may wait for as many of their like, to be posted again beside the
 /// way of a message: there are so many more of them than credits.
 const LAG: usize = 8;
@@ -47,7 +48,7 @@ pub(super) fn credits(caps: &Caps) -> u16 {
     }
 }
 
-/// The slots of a device.
+/// The slots of a receive queue.
 pub(super) struct Slots {
     srq: Srq,
     pd: Pd,
@@ -98,6 +99,16 @@ impl Slots {
 
     pub(super) fn srq(&self) -> Srq {
         self.srq
+    }
+
+    /// What the numbers of its slots begin with.
+    pub(super) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// It has no connections.
+    pub(super) fn is_unused(&self) -> bool {
+        self.promised == 0
     }
 
     /// Sees to it that there are slots for one connection more.

@@ -47,6 +47,11 @@ impl Attr {
     pub(in super::super) fn is_rxe(&self) -> bool {
         self.vendor.0 == 0xff_ffff && !self.iwarp
     }
+
+    /// The kernel's Soft-iWARP, by its vendor ID ("bmt").
+    pub(in super::super) fn is_siw(&self) -> bool {
+        self.vendor.0 == 0x62_6d74 && self.iwarp
+    }
 }
 
 /// What a port says of itself.
