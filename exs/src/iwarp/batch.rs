@@ -1,20 +1,30 @@
 //! The outgoing batch: headers in an arena, payload by reference.
 //!
 //! A batch is what one gathered write may take: FPDU headers, inline data, pads
-//! and CRC fields lie in one arena of fixed size, payload stays where the user
+//! and CRC fields lie in one arena of bounded size, payload stays where the user
 //! has it. It is built once and then only consumed, however small the bites of
-//! the socket are, so that no CRC is computed twice and the bytes of an FPDU
-//! cannot change between its first byte and its last.
+//! the socket are, so that no CRC is computed twice.
+//!
+//! What was summed must be what leaves. The memory of a WR is the WR's until it
+//! completes, so it cannot change in between. That of a READ response can: it is
+//! exported, so its program and its peers may write to it at any time. With CRC
+//! such payload is therefore copied into the arena, and the sum is the copy's.
 
 use std::fs::File;
 use std::sync::Arc;
 
 use crate::mem::{Segment, Sgl};
+use crate::sys::IoVec;
 
 /// Chunks in one gathered write, at most.
 pub const MAX_CHUNKS: usize = 128;
-/// Arena bytes of a batch.
+/// Arena bytes of a batch, copied payload aside.
 const ARENA: usize = 16 * 1024;
+/// Stop adding to a batch that has copied so much payload: a slow peer makes us keep it.
+const COPIES: usize = 64 * 1024;
+/// A batch that is kept for the next connection keeps no larger arena: the last FPDU
+/// may go beyond `COPIES`.
+const ARENA_KEPT: usize = ARENA + COPIES + (64 << 10);
 /// Stop adding to a batch of this many bytes: more would only wait in it. (A megabyte and
 /// its announcement should leave together.)
 const BATCH_BYTES: usize = (1 << 20) + (64 << 10);
@@ -48,6 +58,8 @@ impl Piece {
 #[derive(Debug)]
 pub(super) struct TxBatch {
     arena: Vec<u8>,
+    /// Bytes of the arena that are copied payload.
+    copied: usize,
     pieces: Vec<Piece>,
     /// Offsets in the batch at which FPDUs end.
     ends: Vec<usize>,
@@ -66,6 +78,7 @@ impl TxBatch {
     fn new() -> Box<TxBatch> {
         Box::new(TxBatch {
             arena: Vec::with_capacity(ARENA),
+            copied: 0,
             pieces: Vec::with_capacity(MAX_CHUNKS),
             ends: Vec::with_capacity(MAX_CHUNKS),
             len: 0,
@@ -78,17 +91,18 @@ impl TxBatch {
 
     fn clear(&mut self) {
         self.arena.clear();
-        self.arena.shrink_to(ARENA);
+        self.arena.shrink_to(ARENA_KEPT);
         self.pieces.clear();
         self.ends.clear();
-        (self.len, self.gone, self.next, self.skip) = (0, 0, 0, 0);
+        (self.len, self.gone, self.next, self.skip, self.copied) = (0, 0, 0, 0, 0);
         self.alone = false;
     }
 
     /// True if an FPDU of at most `arena` bytes of headers and `pieces` pieces
     /// can be added.
     pub(super) fn has_room(&self, arena: usize, pieces: usize) -> bool {
-        self.arena.len() + arena <= ARENA
+        self.arena.len() + arena <= ARENA + self.copied
+            && self.copied < COPIES
             && self.pieces.len() + pieces <= MAX_CHUNKS
             && self.ends.len() < MAX_CHUNKS
             && self.len < BATCH_BYTES
@@ -105,8 +119,8 @@ impl TxBatch {
     }
 
     /// Adds a copy of header bytes; neighbours in the arena become one piece.
-    pub(super) fn push_bytes(&mut self, bytes: &[u8]) {
-        self.push_copy(|arena| arena.extend_from_slice(bytes));
+    pub(super) fn push_bytes(&mut self, bytes: &[u8]) -> &[u8] {
+        self.push_copy(|arena| arena.extend_from_slice(bytes))
     }
 
     /// The same for what `copy` adds to the arena: these bytes.
@@ -120,6 +134,12 @@ impl TxBatch {
             _ => self.pieces.push(Piece::Arena { off: start, len: added }),
         }
         &self.arena[start..]
+    }
+
+    /// The same for payload that may change where it lies.
+    pub(super) fn push_payload(&mut self, payload: &IoVec<'_>) -> &[u8] {
+        self.copied += payload.len();
+        self.push_copy(|arena| payload.append_to(arena))
     }
 
     /// Adds payload from memory.

@@ -4,6 +4,7 @@
 mod files;
 mod gap;
 mod link;
+mod reads;
 mod refuse;
 mod short;
 mod sim;

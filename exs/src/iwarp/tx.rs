@@ -148,17 +148,22 @@ impl<'b> Fpdu<'b> {
     }
 
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
-        self.add(|arena| arena.extend_from_slice(bytes));
+        self.add(|batch| batch.push_bytes(bytes));
     }
 
     /// A small payload.
     pub(super) fn payload(&mut self, payload: &IoVec<'_>) {
-        self.add(|arena| payload.append_to(arena));
+        self.add(|batch| batch.push_copy(|arena| payload.append_to(arena)));
+    }
+
+    /// A payload that may change where it lies.
+    fn copy(&mut self, payload: &IoVec<'_>) {
+        self.add(|batch| batch.push_payload(payload));
     }
 
     /// Adds a copy. (The sum is of the copy: that is what leaves.)
-    fn add(&mut self, copy: impl FnOnce(&mut Vec<u8>)) {
-        let copy = self.batch.push_copy(copy);
+    fn add(&mut self, copy: impl FnOnce(&mut TxBatch) -> &[u8]) {
+        let copy = copy(self.batch);
         if self.crc_on {
             self.crc = crc32c::crc32c_append(self.crc, copy);
         }
@@ -395,13 +400,11 @@ impl Engine {
             Place::Tagged { stag: request.sink_stag, to: request.sink_to.wrapping_add(at as u64) };
         let header = Header { last, control: Opcode::ReadResponse.control(), place };
         let mut fpdu = Fpdu::begin(batch, crc, &header, n);
-        if let Some(source) = &inbound.source
-            && n > 0
-        {
-            if crc {
-                fpdu.crc = source.crc32c(fpdu.crc, at, n);
-            }
-            fpdu.batch.push_segment(source, at, n);
+        match &inbound.source {
+            // Its program and its peers may write to it before it has left.
+            Some(source) if crc => fpdu.copy(&source.io_vec(at, n)),
+            Some(source) if n > 0 => fpdu.batch.push_segment(source, at, n),
+            _ => {}
         }
         fpdu.end();
         inbound.built = u32::try_from(at + n).unwrap_or(u32::MAX);
