@@ -10,3 +10,4 @@ pub mod rnic;
 pub mod shm;
 pub mod skip;
 pub mod socket;
+pub mod sys;

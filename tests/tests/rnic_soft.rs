@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use exs::mem::Access;
 use exs::rnic::{
-    CmEvent, ConnParam, DisconnectCause, Rnic, SendOp, SendWr, TermCode, WcOp, WcStatus,
+    CmEvent, ConnParam, DisconnectCause, Rnic, SendOp, SendWr, TermCode, Wc, WcOp, WcStatus,
 };
 use exs::sys::RandomSource;
 use exs::tcp::SoftRnic;
-use exs_tests::rnic::world::{param, pattern, read_wr, send_wr, write_wr};
+use exs_tests::rnic::world::{Buf, param, pattern, read_wr, send_wr, write_wr};
 use exs_tests::rnic::{Harness, World};
+use exs_tests::sys::half_unreadable;
 
 struct Soft;
 
@@ -92,6 +93,29 @@ fn a_write_that_finds_the_reset_says_so() {
     drop(near); // With bytes unread: a reset.
     w.send(a, &send_wr(2, &[]));
     assert_eq!(w.disconnected(a), DisconnectCause::Broken(libc::ECONNRESET));
+}
+
+/// Memory that its program takes away while it is sent ends the connection, by itself: the
+/// peer says nothing, and no deadline is near.
+#[test]
+fn memory_that_cannot_be_read_ends_the_connection() {
+    const LEN: usize = 64 << 10;
+    let (mut w, p) = World::<Soft>::pair();
+    let region = half_unreadable(LEN);
+    let memory = region.segment(0, LEN).unwrap();
+    let mr = w.rnics[0].reg_mr(p.a.pd, &memory, Access::LOCAL_READ).unwrap();
+    let (taken, dst) = (Buf { region, mr }, w.zeros(p.b, LEN));
+    w.recv(p.a, 1, &[]);
+    w.recv(p.b, 2, &[dst.sge()]);
+    w.send(p.a, &send_wr(3, &[taken.sge()]));
+    w.send(p.a, &SendWr { head: b"behind it", ..send_wr(4, &[]) });
+    assert_eq!(w.disconnected(p.a), DisconnectCause::Broken(libc::EFAULT));
+    assert_eq!(w.disconnected(p.b), DisconnectCause::Broken(libc::ECONNRESET));
+    let (sends, recvs) = w.drain(p.a);
+    let told = |wcs: &[Wc]| wcs.iter().map(|wc| (wc.wr_id, wc.status)).collect::<Vec<_>>();
+    assert_eq!(told(&sends), [(3, WcStatus::Flushed), (4, WcStatus::Flushed)]);
+    assert_eq!(told(&recvs), [(1, WcStatus::Flushed)]);
+    assert_eq!(told(&w.drain(p.b).1), [(2, WcStatus::Flushed)]);
 }
 
 /// A thread that spins gets messages without the reactor having seen them.

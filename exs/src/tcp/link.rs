@@ -11,7 +11,7 @@ use std::io;
 
 use mio::net::TcpStream;
 
-use crate::iwarp::{Chunk, Engine, MAX_CHUNKS, RxSource, TxPool, TxStep};
+use crate::iwarp::{Chunk, Engine, Gather, MAX_CHUNKS, RxSource, TxPool, TxStep};
 use crate::mem::{KeyTable, MAX_SGE, Sgl};
 use crate::sys::{self, IoVec, IoVecMut};
 
@@ -54,6 +54,10 @@ pub(super) struct Link {
     pub(super) broken: bool,
     /// A write failed with this errno; reading goes on to the end.
     send_error: Option<i32>,
+    /// The last write was cut short, by a full socket or by memory that cannot be read.
+    pub(super) cut_short: bool,
+    /// It is on the list of those that are tried again (`doubts`).
+    pub(super) doubted: bool,
     /// Our side was ended.
     pub(super) shut: bool,
     /// To be closed by a reset.
@@ -116,6 +120,8 @@ impl Link {
             eof: false,
             broken: false,
             send_error: None,
+            cut_short: false,
+            doubted: false,
             shut: false,
             idle: false,
             queued: false,
@@ -369,27 +375,8 @@ impl Link {
                 return Some(0);
             }
             TxStep::Gather(gather) => {
-                // Most small messages are one piece: no table of 2 KiB for these.
-                let (mut one, mut many);
-                let vecs: &mut [IoVec<'_>] = if gather.most() == 1 {
-                    one = [IoVec::EMPTY; 1];
-                    &mut one
-                } else {
-                    many = [IoVec::EMPTY; MAX_CHUNKS];
-                    &mut many
-                };
-                let (mut count, mut len) = (0, 0);
-                gather.for_each(&mut |chunk| {
-                    let Some(vec) = vecs.get_mut(count) else { return };
-                    *vec = match chunk {
-                        Chunk::Bytes(bytes) => IoVec::new(bytes),
-                        Chunk::Memory { seg, off, len } => seg.io_vec(off, len),
-                    };
-                    len += vec.len();
-                    count += 1;
-                });
-                let flags = sys::SendFlags { more: gather.more, end_of_record: gather.alone };
-                (sys::send(&self.stream, &vecs[..count], flags), len, false)
+                let (result, len) = write_gathered(&self.stream, &gather);
+                (result, len, false)
             }
             TxStep::File { file, offset, len, .. } => {
                 let len = len.min(FILE_STEP);
@@ -407,11 +394,13 @@ impl Link {
             Ok(n) => {
                 self.sent += n as u64;
                 self.engine.handle_sent(n);
+                // Most likely the socket is full, and there will be an edge when it is not.
                 self.writable = n == asked;
+                self.cut_short = n < asked;
                 Some(n)
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                self.writable = false;
+                (self.writable, self.cut_short) = (false, false);
                 None
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => Some(0),
@@ -428,9 +417,12 @@ impl Link {
 
     /// A failed write. Bytes that the peer sent before the connection broke may
     /// still wait to be read, its TERMINATE among them, which says more than the error
-    /// does: so note that, and read to the end.
+    /// does: so note that, and read to the end. If it is not the connection that broke
+    /// (EFAULT: the program took away what it sends) no end would come: we end it.
     fn fail_sending(&mut self, e: &io::Error) {
-        if self.eof {
+        let ours = !gone(e);
+        if self.eof || ours {
+            self.reset |= ours;
             return self.fail(e);
         }
         self.writable = false;
@@ -439,7 +431,32 @@ impl Link {
     }
 }
 
-/// True if an error of sendfile(2) is the connection's, not the file's.
+/// One gathered write: what came of it, and the bytes that it was for.
+fn write_gathered(stream: &TcpStream, gather: &Gather<'_>) -> (io::Result<usize>, usize) {
+    // Most small messages are one piece: no table of 2 KiB for these.
+    let (mut one, mut many);
+    let vecs: &mut [IoVec<'_>] = if gather.most() == 1 {
+        one = [IoVec::EMPTY; 1];
+        &mut one
+    } else {
+        many = [IoVec::EMPTY; MAX_CHUNKS];
+        &mut many
+    };
+    let (mut count, mut len) = (0, 0);
+    gather.for_each(&mut |chunk| {
+        let Some(vec) = vecs.get_mut(count) else { return };
+        *vec = match chunk {
+            Chunk::Bytes(bytes) => IoVec::new(bytes),
+            Chunk::Memory { seg, off, len } => seg.io_vec(off, len),
+        };
+        len += vec.len();
+        count += 1;
+    });
+    let flags = sys::SendFlags { more: gather.more, end_of_record: gather.alone };
+    (sys::send(stream, &vecs[..count], flags), len)
+}
+
+/// True if an error of a write is the connection's, not that of the memory or the file.
 fn gone(e: &io::Error) -> bool {
     matches!(
         errno(e),

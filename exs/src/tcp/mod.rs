@@ -17,13 +17,15 @@
 //!   received straight into its destination (`link`).
 //! - No allocation per message, and none that a stranger can grow without bound.
 //! - Readiness is edge-triggered: flags remember it, and a short read or write
-//!   counts as "no more", which spares the call that only says EAGAIN.
+//!   counts as "no more", which spares the call that only says EAGAIN. (What else
+//!   may have cut a write short shows a little later: `doubts`.)
 //! - An orderly end waits for the peer's, ten seconds at most without progress.
 //!
 //! What it must never know: EXS, its messages, sockets of a program. It reads no
 //! clock: time comes in with the calls, as in the floors below.
 
 mod dial;
+mod doubts;
 mod files;
 mod link;
 mod listen;
@@ -79,6 +81,7 @@ pub struct SoftRnic {
     /// Listeners that found no free descriptor.
     starved: Vec<u32>,
     timers: timers::Timers,
+    doubts: doubts::Doubts,
     ready: VecDeque<Source>,
     hot: VecDeque<serve::Hot>,
     /// When idle links were last looked for, and where to go on.
@@ -142,6 +145,7 @@ impl SoftRnic {
             max_greetings: listen::GREETINGS,
             starved: Vec::new(),
             timers: timers::Timers::default(),
+            doubts: doubts::Doubts::default(),
             ready: VecDeque::new(),
             hot: VecDeque::new(),
             swept: Time::ZERO,
@@ -307,7 +311,10 @@ impl Rnic for SoftRnic {
     }
     fn next_timeout(&self) -> Option<Time> {
         // Work that waits for its turn is due now.
-        if self.ready.is_empty() { self.timers.next() } else { Some(Time::ZERO) }
+        if !self.ready.is_empty() {
+            return Some(Time::ZERO);
+        }
+        self.timers.next().into_iter().chain(self.doubts.due()).min()
     }
     fn is_quiet(&self) -> bool {
         self.events.is_empty() && self.objects.no_wc_waits()

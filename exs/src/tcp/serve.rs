@@ -127,6 +127,7 @@ impl SoftRnic {
     pub(super) fn serve_all(&mut self, now: Time) -> bool {
         self.sweep(now);
         self.settle_ahead(now);
+        self.settle_doubts(now);
         while let Some(source) = self.timers.expire(now) {
             match source {
                 Source::Link(id) => self.link_due(id, now),
@@ -319,6 +320,7 @@ impl SoftRnic {
             let reset = link.reset;
             return self.drop_link(id, reset);
         }
+        self.doubts.note(id, link, now);
         let limit = match link.engine.state() {
             QpState::Closing => CLOSE_LIMIT,
             QpState::Error => FAREWELL_LIMIT,
