@@ -11,7 +11,10 @@ use exs::rnic::{
 };
 use exs::sys::RandomSource;
 use exs::tcp::SoftRnic;
-use exs_tests::rnic::world::{Buf, param, pattern, read_wr, send_wr, write_wr};
+use exs::wire::ddp::{self, Header, Place};
+use exs::wire::mpa::{self, FrameKind, FrameRepr};
+use exs::wire::rdmap::{Opcode, QN_SEND};
+use exs_tests::rnic::world::{Buf, End, param, pattern, read_wr, send_wr, write_wr};
 use exs_tests::rnic::{Harness, World};
 use exs_tests::sys::half_unreadable;
 
@@ -257,6 +260,80 @@ fn the_dead_do_not_hold_up_an_srq() {
         let wc = w.received(p.b);
         assert_eq!((wc.wr_id, wc.status), (7, WcStatus::Success));
     }
+}
+
+/// A stranger that connects to an end on its own: the MPA request, and the bytes of a SEND.
+fn raw_sender(w: &mut World<Soft>, end: End, payload: &[u8]) -> (TcpStream, Vec<u8>) {
+    let (_, addr) = w.listen(end.node, Soft::local());
+    let mut stream = TcpStream::connect(addr).unwrap();
+    let request = FrameRepr {
+        kind: FrameKind::Request,
+        markers: false,
+        crc: false,
+        reject: false,
+        enhanced: false,
+        large: true,
+        revision: 1,
+        private_len: 0,
+    };
+    stream.write_all(&request.emit()).unwrap();
+    let (req, _) = w.request(end.node);
+    let now = w.now();
+    w.rnics[end.node].accept(req, end.qp, &param(&[]), now).unwrap();
+    let place = Place::Untagged { ulp: 0, qn: QN_SEND, msn: 1, mo: 0 };
+    let header = Header { last: true, control: Opcode::Send.control(), place };
+    let mut ddp = [0; ddp::UNTAGGED_LEN];
+    let n = header.emit(&mut ddp);
+    let ulpdu = n + payload.len();
+    let mut fpdu = u16::try_from(ulpdu).unwrap().to_be_bytes().to_vec();
+    fpdu.extend_from_slice(&ddp[..n]);
+    fpdu.extend_from_slice(payload);
+    fpdu.resize(fpdu.len() + mpa::trailer_len(ulpdu), 0);
+    (stream, fpdu)
+}
+
+/// Strangers that send a part of a message each, and no more, hold no receive that others wait
+/// for. Those of them that go on have lost nothing.
+#[test]
+fn half_messages_do_not_hold_up_an_srq() {
+    let mut w = World::<Soft>::new(2);
+    let pd = w.rnics[1].alloc_pd().unwrap();
+    let srq = Some(w.rnics[1].create_srq(pd, 16).unwrap());
+    let (a, b) = (w.end(0), w.end_in(1, pd, srq));
+    let honest = w.join(a, b, &param(&[]));
+    let places = [0, 1].map(|_| w.zeros(b, 128));
+    for (wr_id, place) in (0..).zip(&places) {
+        w.recv(b, wr_id, &[place.sge()]);
+    }
+    let mut strangers = Vec::new();
+    for seed in 0..5 {
+        let end = w.end_in(1, pd, srq);
+        let payload = pattern(seed, 100);
+        let (mut stream, fpdu) = raw_sender(&mut w, end, &payload);
+        stream.write_all(&fpdu[..50]).unwrap();
+        w.settle();
+        strangers.push((end, payload, stream, fpdu));
+    }
+    let take = |w: &mut World<Soft>, end: End, bytes: &[u8]| {
+        let wc = w.received(end);
+        assert_eq!((wc.status, wc.byte_len), (WcStatus::Success, bytes.len() as u64));
+        let place = &places[usize::try_from(wc.wr_id).unwrap()];
+        assert_eq!(place.bytes()[..bytes.len()], *bytes);
+        w.recv(end, wc.wr_id, &[place.sge()]);
+    };
+    for round in 0..20 {
+        w.send(honest.a, &SendWr { head: b"makes progress", ..send_wr(9, &[]) });
+        take(&mut w, honest.b, b"makes progress");
+        for (_, _, stream, fpdu) in &mut strangers {
+            stream.write_all(&fpdu[50 + round..=50 + round]).unwrap();
+        }
+    }
+    for (end, payload, stream, fpdu) in &mut strangers {
+        stream.write_all(&fpdu[70..]).unwrap();
+        take(&mut w, *end, payload);
+    }
+    w.settle();
+    assert!(w.cm[1].iter().all(|e| !matches!(e, CmEvent::Disconnected { .. })), "{:?}", w.cm[1]);
 }
 
 /// The same seed yields the same keys, for tests that replay.

@@ -42,7 +42,7 @@
 //! `state` the transition table; `startup` request and reply; `txq` WRs from
 //! posting to completion; `tx` FPDUs from WRs; `batch` the gathered write; `rx`
 //! framing; `gap` how far to read ahead; `place` what an FPDU may do and has done; `read`
-//! READs owed to the peer; `short` small messages without a WR; `term` error codes; `end` all
+//! READs owed to the peer; `aside` messages that gave their receive back; `short` small messages without a WR; `term` error codes; `end` all
 //! ways to end.
 //!
 //! # Where it is stricter or laxer than the RFCs
@@ -50,6 +50,7 @@
 //! section 4.4 would have it held back, which costs a copy); a message is
 //! delivered only after.
 
+mod aside;
 mod batch;
 mod end;
 mod gap;

@@ -27,7 +27,7 @@ enum Verdict {
     Buffer,
 }
 
-type Source<'s> = Option<&'s mut dyn RxSource>;
+pub(super) type Source<'s> = Option<&'s mut dyn RxSource>;
 
 impl Engine {
     /// The header is complete: decides where the payload goes.
@@ -71,9 +71,14 @@ impl Engine {
         let len = self.payload_len();
         let room = self.rx.receive.as_ref().map_or(0, |r| r.buf.sgl.len() - r.got);
         if len > room {
-            return self.refuse(Refused(term::TOO_LONG, WcStatus::LocalLength));
+            return self.refuse_too_long();
         }
         self.begin_payload(Target::Receive, len);
+    }
+
+    /// A SEND is longer than its receive.
+    pub(super) fn refuse_too_long(&mut self) {
+        self.refuse(Refused(term::TOO_LONG, WcStatus::LocalLength));
     }
 
     fn refuse(&mut self, refused: Refused) {

@@ -9,6 +9,7 @@
 //! two parts.
 
 use super::Engine;
+use super::aside::Aside;
 use super::gap::Gap;
 use super::types::{RxBuf, RxResult, RxSource};
 use crate::mem::{Key, KeyTable, Segment};
@@ -85,6 +86,8 @@ pub(super) struct Rx {
     /// Bytes of the trailer that are here.
     tail: usize,
     pub(super) receive: Option<Receive>,
+    /// The message that would be in `receive`, had it not given that back.
+    pub(super) aside: Option<Aside>,
     gap: Gap,
     /// MSNs awaited on the queues of SENDs and READ requests.
     pub(super) send_msn: u32,
@@ -106,6 +109,7 @@ impl Default for Rx {
             trailer: [0; 7],
             tail: 0,
             receive: None,
+            aside: None,
             gap: Gap::default(),
             send_msn: 1,
             read_msn: 1,
@@ -125,12 +129,19 @@ impl Rx {
     /// Nothing more is received.
     pub(super) fn discard(&mut self) {
         self.begin();
+        self.aside = None;
         self.phase = Phase::Discard;
     }
 
     /// No FPDU and no message is half here.
     pub(super) fn at_boundary(&self) -> bool {
-        self.phase == Phase::Head && self.have == 0 && self.receive.is_none()
+        let message = self.receive.is_some() || self.aside.is_some();
+        self.phase == Phase::Head && self.have == 0 && !message
+    }
+
+    /// Payload bytes of the FPDU under way that are placed.
+    pub(super) fn done(&self) -> usize {
+        self.done
     }
 
     /// Bytes of the header that is coming, as far as known.
@@ -212,6 +223,20 @@ impl Engine {
     /// Bytes came: `direct` of them where `rx_direct` said, then `lookahead`. All
     /// are used, unless a SEND finds the SRQ empty.
     pub fn handle_received(
+        &mut self,
+        direct: usize,
+        lookahead: &[u8],
+        keys: &mut KeyTable,
+        mut srq: Option<&mut dyn RxSource>,
+    ) -> RxResult {
+        if self.rx.aside.is_some() && !lookahead.is_empty() && !self.resume(&mut srq) {
+            return RxResult { consumed: 0, stalled: true };
+        }
+        self.take_in(direct, lookahead, keys, srq)
+    }
+
+    /// The usual way, apart: with the other one in it the compiler makes more of it.
+    fn take_in(
         &mut self,
         direct: usize,
         lookahead: &[u8],

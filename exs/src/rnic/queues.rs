@@ -105,14 +105,17 @@ pub(crate) struct ReceiveQueue<B> {
     pub(crate) users: usize,
     /// Links that wait for a buffer, in the order in which they ran dry.
     waiting: VecDeque<u32>,
+    /// Links that may have a buffer which a message has begun to fill, the first to begin
+    /// first.
+    begun: VecDeque<u32>,
 }
 
 impl<B> ReceiveQueue<B> {
     /// An empty queue for `max_wr` receives.
     pub(crate) fn new(pd: u32, max_wr: usize) -> Result<ReceiveQueue<B>, RnicError> {
         check_depth("shared receive queue depth", max_wr)?;
-        let (bufs, waiting) = (VecDeque::new(), VecDeque::new());
-        Ok(ReceiveQueue { pd, max_wr: max_wr.max(1), bufs, users: 0, waiting })
+        let (bufs, waiting, begun) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        Ok(ReceiveQueue { pd, max_wr: max_wr.max(1), bufs, users: 0, waiting, begun })
     }
 
     /// Adds a buffer.
@@ -138,6 +141,27 @@ impl<B> ReceiveQueue<B> {
         if !self.waiting.contains(&link) {
             self.waiting.push_back(link);
         }
+    }
+
+    /// There is no buffer, and a link waits for one.
+    pub(crate) fn is_dry(&self) -> bool {
+        self.bufs.is_empty() && !self.waiting.is_empty()
+    }
+
+    /// Notes a link that has a buffer of which a message fills a part: once, until
+    /// [`ReceiveQueue::next_begun`] yields it.
+    pub(crate) fn begin(&mut self, link: u32) {
+        self.begun.push_back(link);
+    }
+
+    /// The link that was noted first.
+    pub(crate) fn next_begun(&mut self) -> Option<u32> {
+        self.begun.pop_front()
+    }
+
+    /// A link that was noted is gone.
+    pub(crate) fn forget_begun(&mut self, link: u32) {
+        self.begun.retain(|l| *l != link);
     }
 }
 

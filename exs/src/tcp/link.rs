@@ -68,6 +68,8 @@ pub(super) struct Link {
     pub(super) queued: bool,
     /// Waits for SRQ buffers.
     pub(super) stalled: bool,
+    /// The SRQ that has it in its list of those that hold a buffer.
+    pub(super) begun: Option<u32>,
     /// Start-up ran out of time.
     pub(super) timed_out: bool,
     /// Received, but not taken by the engine for lack of SRQ buffers.
@@ -126,6 +128,7 @@ impl Link {
             idle: false,
             queued: false,
             stalled: false,
+            begun: None,
             timed_out: false,
             stash: Vec::new(),
             look: LOOKAHEAD_MIN,

@@ -61,6 +61,20 @@ impl SoftRnic {
         Ok(())
     }
 
+    /// If links wait and there is no buffer, takes one back from the message that has been
+    /// half here longest. Its peer may never send the rest; if it does, the message waits
+    /// for a buffer as the others do, and no byte of it is lost.
+    pub(super) fn relieve_srq(&mut self, srq: u32) {
+        let Ok(queue) = self.objects.srqs.get_mut(srq) else { return };
+        while queue.is_dry()
+            && let Some(id) = queue.next_begun()
+        {
+            let Ok(link) = self.links.get_mut(id) else { continue };
+            link.begun = None;
+            queue.bufs.extend(link.engine.yield_recv());
+        }
+    }
+
     /// Lets the link that has waited longest have the buffer there is. One, not all:
     /// it wakes the next when it leaves some (`serve_link`).
     pub(super) fn wake_srq(&mut self, srq: u32) {

@@ -270,8 +270,16 @@ impl SoftRnic {
         let mut feed = Feed { bufs: &mut queue.bufs, room };
         let feed: Option<&mut dyn RxSource> = Some(&mut feed);
         let result = f(link, &mut self.lookahead, &mut self.keys, feed);
+        if link.begun.is_none() && link.engine.holds_shared() {
+            link.begun = Some(srq);
+            queue.begin(id);
+        }
+        let dry = link.stalled || queue.is_dry();
         if link.stalled {
             self.objects.await_recv(id, &attr);
+        }
+        if dry {
+            self.relieve_srq(srq);
         }
         self.wake_srq(srq);
         result
@@ -424,6 +432,9 @@ impl SoftRnic {
         self.disown(id);
         let Ok(mut link) = self.links.remove(id) else { return };
         self.timers.clear(Source::Link(id));
+        if let Some(Ok(queue)) = link.begun.map(|srq| self.objects.srqs.get_mut(srq)) {
+            queue.forget_begun(id);
+        }
         if reset {
             // May fail on a connection that is gone: then it is reset already.
             let _ = sys::abort_on_close(&link.stream);

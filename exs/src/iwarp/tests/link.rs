@@ -235,6 +235,17 @@ impl Side {
         !(was && self.stalled && result.consumed == 0)
     }
 
+    /// Lets the SRQ have the receive back that a message holds.
+    pub(super) fn yield_recv(&mut self) {
+        let held = self.engine.holds_shared();
+        let buf = self.engine.yield_recv();
+        assert_eq!(buf.is_some(), held);
+        assert!(!self.engine.holds_shared());
+        if let (Some(srq), Some(buf)) = (&mut self.srq, buf) {
+            srq.0.push_front(buf);
+        }
+    }
+
     pub(super) fn drain(&mut self) {
         self.engine.drain_wcs(&mut self.wcs);
         while let Some(event) = self.engine.poll_event() {
