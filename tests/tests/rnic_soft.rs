@@ -12,7 +12,7 @@ use exs::rnic::{
 use exs::sys::RandomSource;
 use exs::tcp::SoftRnic;
 use exs::wire::ddp::{self, Header, Place};
-use exs::wire::mpa::{self, FrameKind, FrameRepr};
+use exs::wire::mpa::{self, FRAME_LEN, FrameKind, FrameRepr};
 use exs::wire::rdmap::{Opcode, QN_SEND};
 use exs_tests::rnic::world::{Buf, End, param, pattern, read_wr, send_wr, write_wr};
 use exs_tests::rnic::{Harness, World};
@@ -345,6 +345,68 @@ fn seeded_keys_replay() {
         (0..10).map(|_| w.zeros(end, 1).mr.key).collect::<Vec<_>>()
     };
     assert_eq!(keys(), keys());
+}
+
+/// Connects an end to a stranger, with CRC; it reads nothing.
+fn raw_sink(w: &mut World<Soft>, end: End) -> TcpStream {
+    let listener = TcpListener::bind(Soft::local()).unwrap();
+    let (addr, now) = (listener.local_addr().unwrap(), w.now());
+    let param = ConnParam { crc: true, ..param(&[]) };
+    w.rnics[end.node].connect(end.qp, addr, &param, now).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let (mut stream, _) = w.until("a call", |_| listener.accept().ok());
+    stream.set_nonblocking(true).unwrap();
+    let mut frame = [0; 64];
+    let len = w.until("the request", |_| stream.read(&mut frame).ok());
+    // Yes to all that was asked for.
+    let request = FrameRepr::parse(frame[..FRAME_LEN].try_into().unwrap(), FrameKind::Request);
+    let reply = FrameRepr { kind: FrameKind::Reply, ..request.unwrap() };
+    frame[..FRAME_LEN].copy_from_slice(&reply.emit());
+    stream.write_all(&frame[..len]).unwrap();
+    w.established(end);
+    stream
+}
+
+/// File WRITEs to peers that do not read keep all buffers there are. Those to others go on,
+/// and so do they when their peers read.
+#[test]
+fn slow_peers_do_not_hold_up_files() {
+    const LEN: u64 = 8 << 20;
+    let path = std::env::temp_dir().join(format!("exs-slow-{}", std::process::id()));
+    let content = pattern(4, 2_000_000);
+    std::fs::write(&path, &content).unwrap();
+    let file = std::sync::Arc::new(std::fs::File::open(&path).unwrap());
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(LEN).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let range = |len| Some(exs::rnic::FileRange { file: file.clone(), offset: 0, len });
+    let mut w = World::<Soft>::new(2);
+    let mut slow = Vec::new();
+    for i in 0..40 {
+        let end = w.end(0);
+        let stream = raw_sink(&mut w, end);
+        w.send(end, &SendWr { file: range(LEN), ..write_wr(i, &[], 1 << 20, 7) });
+        slow.push((end, stream));
+    }
+    w.settle();
+    let (a, b) = (w.end(0), w.end(1));
+    let p = w.join(a, b, &ConnParam { crc: true, ..param(&[]) });
+    let dst = w.zeros(p.b, content.len());
+    let wr = write_wr(77, &[], dst.addr(), dst.mr.key);
+    w.send(p.a, &SendWr { file: range(content.len() as u64), ..wr });
+    let wc = w.completed(p.a);
+    assert_eq!((wc.wr_id, wc.status), (77, WcStatus::Success));
+    w.hint(p.a, p.b);
+    assert!(dst.bytes() == content);
+
+    let (end, stream) = slow.last_mut().unwrap();
+    assert_eq!(w.drain(*end).0, [], "its peer has not read");
+    let mut bytes = vec![0; 1 << 20];
+    let mut out = Vec::new();
+    w.until("the slow one's completion", |w| {
+        while let Ok(1..) = stream.read(&mut bytes) {}
+        w.rnics[0].poll_cq(end.scq, 1, &mut out).unwrap();
+        out.pop()
+    });
 }
 
 /// File WRITEs of many connections under CRC share a few buffers, in turns; one

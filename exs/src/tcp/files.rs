@@ -6,6 +6,11 @@
 //! of its own: to the peer a WRITE in pieces is the same WRITE (RFC 5040 section
 //! 5.2: the receiver's consumer learns of neither). Meanwhile what is posted later
 //! waits here, so that the order of the queue is kept.
+//!
+//! What was read and does not leave keeps its buffer, and peers that do not read can keep
+//! all that there are. So nobody waits for one: a connection that finds none, and has nothing
+//! under way, goes on with a small buffer of its own. And none is filled while its
+//! connection cannot send.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,20 +26,26 @@ use crate::sys;
 const BUFFER: usize = 256 << 10;
 /// Buffers that one file WR may have under way: one is sent while one is read.
 const AHEAD: usize = 2;
-/// Buffers of all connections together (8 MiB); who finds none waits its turn.
+/// Buffers of all connections together (8 MiB).
 const POOL: usize = 32;
+/// Once so many are in use, nobody has more than one.
+const PLENTY: usize = POOL / 2;
+/// Bytes of the buffer that a connection has of its own if it finds none.
+const SMALL: usize = 16 << 10;
 
 /// The buffers that files are read into.
 #[derive(Default)]
 pub(super) struct FilePool {
     free: Vec<Arc<Region>>,
     made: usize,
-    /// Queue pairs that wait for a buffer.
-    waiting: VecDeque<u32>,
 }
 
 impl FilePool {
-    fn take(&mut self) -> Option<Arc<Region>> {
+    /// A buffer for a connection that has `held` of them already.
+    fn take(&mut self, held: usize) -> Option<Arc<Region>> {
+        if held > 0 && self.made - self.free.len() >= PLENTY {
+            return None;
+        }
         if let Some(region) = self.free.pop() {
             return Some(region);
         }
@@ -47,7 +58,8 @@ impl FilePool {
 
     /// Takes back all buffers of a queue pair that is no more.
     pub(super) fn give_back_all(&mut self, files: FileQueue) {
-        self.free.extend(files.job.into_iter().flat_map(|j| j.under_way).flatten());
+        let buffers = files.job.into_iter().flat_map(|j| j.under_way).flatten();
+        self.free.extend(buffers.filter(|region| region.len() == BUFFER));
     }
 }
 
@@ -77,6 +89,8 @@ struct Job {
     cookie: u64,
     /// The pieces under way, each with its buffer if it has one.
     under_way: VecDeque<Option<Arc<Region>>>,
+    /// A buffer of its own that is not under way.
+    small: Option<Arc<Region>>,
     /// A piece that the engine's queue had no place for yet.
     parked: Option<TxWr>,
     errno: Option<i32>,
@@ -102,6 +116,7 @@ impl Job {
             lead,
             cookie,
             under_way: VecDeque::new(),
+            small: None,
             parked: None,
             errno: None,
             failed: None,
@@ -117,6 +132,23 @@ impl Job {
             && (self.failed.is_some() || (self.first.is_none() && self.left() == 0))
     }
 
+    /// A buffer for the next piece, if it may have one now: it always may if it has none.
+    fn buffer(&mut self, pool: &mut FilePool) -> Option<Arc<Region>> {
+        let held = self.under_way.len();
+        pool.take(held).or_else(|| {
+            let small = || Region::from_vec(vec![0; SMALL]);
+            (held == 0).then(|| self.small.take().unwrap_or_else(small))
+        })
+    }
+
+    /// A piece has left: its buffer is free.
+    fn free(&mut self, region: Arc<Region>, pool: &mut FilePool) {
+        match region.len() {
+            BUFFER => pool.free.push(region),
+            _ => self.small = Some(region),
+        }
+    }
+
     /// The next piece; `None` if there is no buffer for it.
     fn piece(&mut self, pool: &mut FilePool) -> Option<TxWr> {
         let raddr = self.raddr;
@@ -127,8 +159,8 @@ impl Job {
                 first
             }
             None => {
-                let region = pool.take()?;
-                let len = usize::try_from(self.left()).unwrap_or(BUFFER).min(BUFFER);
+                let region = self.buffer(pool)?;
+                let len = usize::try_from(self.left()).unwrap_or(BUFFER).min(region.len());
                 let mut sgl = Sgl::new();
                 let segment = region.segment(0, len).expect("the buffer has that size");
                 self.fill(&segment);
@@ -201,13 +233,12 @@ impl SoftRnic {
         link.rung = true;
         if let Some(job) = &mut files.job {
             let more = job.failed.is_none() && (job.first.is_some() || job.left() > 0);
-            if job.parked.is_none() && (!more || job.under_way.len() >= AHEAD) {
+            // It goes on when there is room in the socket, of which the reactor tells.
+            let may = more && link.writable && job.under_way.len() < AHEAD;
+            if job.parked.is_none() && !may {
                 return false;
             }
             let Some(piece) = job.parked.take().or_else(|| job.piece(&mut self.file_pool)) else {
-                if !self.file_pool.waiting.contains(&qp) {
-                    self.file_pool.waiting.push_back(qp);
-                }
                 return false;
             };
             // The engine's queue may be full of WRs posted before: try again later.
@@ -254,7 +285,7 @@ impl SoftRnic {
         match &mut files.job {
             Some(job) if wc.op == WcOp::Write && wc.wr_id == job.cookie => {
                 if let Some(region) = job.under_way.pop_front().flatten() {
-                    self.file_pool.free.push(region);
+                    job.free(region, &mut self.file_pool);
                 }
                 if wc.status != WcStatus::Success && job.failed.is_none() {
                     job.failed = Some(wc.status);
@@ -262,21 +293,8 @@ impl SoftRnic {
             }
             _ => return Some(wc),
         }
-        self.wake_pool();
         self.end_job(qp);
         None
-    }
-
-    /// Lets the queue pair that has waited longest have a free buffer.
-    pub(super) fn wake_pool(&mut self) {
-        while !self.file_pool.free.is_empty()
-            && let Some(qp) = self.file_pool.waiting.pop_front()
-        {
-            if self.qps.get(qp).is_ok_and(|q| q.files.is_some()) {
-                self.touch(qp);
-                break;
-            }
-        }
     }
 
     /// Completes a job that is through.
@@ -304,7 +322,6 @@ impl SoftRnic {
             self.complete(held_wc(qp, wr, WcStatus::Flushed));
         }
         self.file_pool.give_back_all(*files);
-        self.wake_pool();
     }
 }
 

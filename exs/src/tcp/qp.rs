@@ -73,7 +73,6 @@ impl SoftRnic {
         }
         if let Some(files) = qp.files {
             self.file_pool.give_back_all(*files);
-            self.wake_pool();
         }
         self.objects.leave(id.0, &qp.attr)?;
         if let Some(srq) = qp.attr.srq {
