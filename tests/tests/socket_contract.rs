@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use exs::{Options, Transport};
-use exs_tests::harness::Env;
-use exs_tests::socket_contract;
+use exs::{Error, MemoryRegion, Options, RecvFlags, SendFlags, Transport};
+use exs_tests::harness::{Env, Ledger};
+use exs_tests::{socket_contract, sys};
 
 fn shm(local: IpAddr) -> Env {
     Env::new(Options { transport: Transport::Shm, ..Options::default() }, local)
@@ -47,4 +47,24 @@ mod soft_with_crc {
         super::soft(super::Ipv4Addr::LOCALHOST.into(), true)
     }
     super::socket_contract!(super::env);
+}
+
+/// Memory that its program takes away while it is sent ends its connection, and all that is
+/// under way on it.
+#[test]
+fn memory_taken_away_ends_the_connection() {
+    let env = soft(Ipv4Addr::LOCALHOST.into(), false);
+    let (client, server) = env.streams();
+    let mut buffer = MemoryRegion::new(256 << 10).unwrap().buffer(..).unwrap();
+    sys::make_half_unreadable(&mut buffer);
+    let mut ledger = Ledger::new();
+    let there = |e: &Error| e.errno();
+    let recv = ledger.post("recv", |q, t| client.recv(q, t, vec![0; 64], RecvFlags::NONE));
+    let far =
+        ledger.post("far recv", |q, t| server.recv(q, t, vec![0; 256 << 10], RecvFlags::WAITALL));
+    let send = ledger.post("send", |q, t| client.send(q, t, buffer, SendFlags::NONE));
+    assert_eq!(ledger.wait(send).error().map(there), Some(libc::EFAULT));
+    assert_eq!(ledger.wait(recv).error().map(there), Some(libc::EFAULT));
+    assert!(ledger.wait(far).error().is_some());
+    ledger.finish();
 }
