@@ -120,7 +120,7 @@ impl Session {
         self.drive_sided(port);
         self.flush_confirms(port);
         self.drive_close(port);
-        self.drop_idle_stash(port);
+        self.drop_idle_ring(port);
         self.flush_debts(port);
         self.forget_ended();
         self.timers.expect(now, self.expects());

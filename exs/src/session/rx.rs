@@ -217,6 +217,7 @@ impl Session {
             (Some(Proto::Packet(p)), Message::Eager { len }) => {
                 self.counters.rx_inline += u64::from(len);
                 p.rx.handle_eager(len)?;
+                self.timers.moved(now);
             }
             (Some(Proto::Packet(p)), Message::Rts { msg, total }) => p.rx.handle_rts(msg, total)?,
             (Some(Proto::Packet(p)), Message::PacketAdvert { msg, generation, addr, key, len }) => {
@@ -461,13 +462,8 @@ impl Session {
             }
             port.free(*bounce);
         }
-        let mut done = Done {
-            op: recv.user,
-            bytes,
-            total,
-            eof,
-            result: error.map_or(Ok(()), Err),
-        };
+        let result = error.map_or(Ok(()), Err);
+        let mut done = Done { op: recv.user, bytes, total, eof, result };
         if let Some(id) = recv.group {
             let Some(group) = self.groups.get_mut(id) else { return };
             group.parts -= 1;

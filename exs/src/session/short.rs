@@ -106,9 +106,7 @@ impl Session {
             return Short::No;
         };
         self.counters.rx_inline += u64::from(len);
-        if !eager {
-            self.timers.moved(now);
-        }
+        self.timers.moved(now);
         let bytes = op_off + u64::from(len);
         let plain = ends && self.done.is_empty();
         if plain

@@ -258,6 +258,36 @@ fn refusals_say_why() {
     assert_eq!(Session::refusal(b""), SessionError::RefusedSilently);
 }
 
+/// What found no receive leaves no memory behind, though nothing moves but a few small data that
+/// come: whether they are read soon, or when all has long been quiet.
+#[test]
+fn memory_of_a_burst_is_given_back() {
+    for kind in [SocketKind::Stream, SocketKind::SeqPacket] {
+        let mut p = Pair::new(SessionConfig { kind, ..cfg() }, true);
+        let mut op = 0;
+        for (before, unread) in [(0, 1), (100, 1), (0, 25), (100, 50), (0, 1), (3, 29), (100, 31)] {
+            p.pass(secs(before));
+            for _ in 0..3 {
+                p.send(0, op, 100);
+                op += 1;
+            }
+            p.pass(secs(unread));
+            assert_eq!(p.held(1), 1, "{kind:?}: they lie there");
+            for _ in 0..3 {
+                p.recv(1, op, 100, RecvOpts::default());
+                op += 1;
+            }
+            p.pass(Duration::from_millis(1));
+            assert_eq!(std::iter::from_fn(|| p.done(1)).filter(|d| d.bytes == 100).count(), 3);
+            assert_eq!(p.held(1), usize::from(unread < 30), "{kind:?}: not before it is quiet");
+            p.pass(secs(28_u64.saturating_sub(unread)));
+            assert_eq!(p.held(1), usize::from(unread < 30), "{kind:?}: not before it is quiet");
+            p.pass(secs(3));
+            assert_eq!(p.held(1), 0, "{kind:?}: {before} s, read after {unread} s");
+        }
+    }
+}
+
 #[test]
 fn posts_that_cannot_be_are_handed_back() {
     let packet = SessionConfig { kind: SocketKind::SeqPacket, max_msg: 100, ..cfg() };

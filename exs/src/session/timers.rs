@@ -38,8 +38,8 @@ pub(super) struct Timers {
     /// Data moved last, and whether the ring has been looked at since.
     moved: Time,
     idle_seen: bool,
-    /// An idle stash is to be freed.
-    drop_stash: bool,
+    /// All is quiet: our ring or stash is to be given back as soon as no data lie there.
+    drop_ring: bool,
     /// Time limits were changed, so operations do not expire in order.
     pub(super) mixed: bool,
 }
@@ -54,12 +54,12 @@ impl Timers {
     /// Data moved, or room for them was made.
     pub(super) fn moved(&mut self, now: Time) {
         self.moved = now;
-        self.idle_seen = false;
+        (self.idle_seen, self.drop_ring) = (false, false);
     }
 
     /// Nothing is expected of the peer, and nothing is due by time.
     pub(super) fn is_calm(&self) -> bool {
-        self.expecting.is_none() && !self.drop_stash
+        self.expecting.is_none() && !self.drop_ring
     }
 
     /// Whether something is expected of the peer.
@@ -261,23 +261,29 @@ impl Session {
     }
 
     fn ring_idle(&mut self) {
-        self.timers.idle_seen = true;
-        match &mut self.proto {
-            Some(Proto::Stream(s)) => {
-                s.tx.idle_ring_release();
-                s.rx.idle();
-            }
-            Some(Proto::Packet(_)) => self.timers.drop_stash = true,
-            None => {}
+        (self.timers.idle_seen, self.timers.drop_ring) = (true, true);
+        if let Some(Proto::Stream(s)) = &mut self.proto {
+            s.tx.idle_ring_release();
+            s.rx.idle();
         }
     }
 
-    /// The stash of a seqpacket socket is the receiver's own business.
-    pub(super) fn drop_idle_stash(&mut self, port: &mut dyn Port) {
-        if std::mem::take(&mut self.timers.drop_stash)
-            && !self.proto.as_ref().is_some_and(Proto::holds_data)
-        {
-            self.drop_ring(port);
+    /// Gives an idle ring or stash back, now or when the data in it have been read: that moves
+    /// nothing, so no other quiet time would begin.
+    pub(super) fn drop_idle_ring(&mut self, port: &mut dyn Port) {
+        if !self.timers.drop_ring || self.proto.as_ref().is_some_and(Proto::holds_data) {
+            return;
+        }
+        self.timers.drop_ring = false;
+        match &mut self.proto {
+            // The peer may have a part in it.
+            Some(Proto::Stream(s)) => {
+                s.rx.idle();
+                self.drive_rx(port, None);
+                self.flush_outbox(port);
+            }
+            // The stash of a seqpacket socket is the receiver's own business.
+            _ => self.drop_ring(port),
         }
     }
 }

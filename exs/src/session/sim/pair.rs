@@ -223,6 +223,18 @@ impl Pair {
         self.run_for(Duration::from_secs(1000));
     }
 
+    /// So much time goes by, whatever happens.
+    pub(in crate::session) fn pass(&mut self, time: Duration) {
+        let until = self.net.now + time;
+        self.run_for(time);
+        self.net.now = until;
+    }
+
+    /// Pieces of the port's memory that this end holds.
+    pub(in crate::session) fn held(&self, side: usize) -> usize {
+        self.net.sides[side].allocs
+    }
+
     /// Until then, or until nothing happens any more.
     pub(in crate::session) fn run_for(&mut self, time: Duration) {
         let until = self.net.now + time;
