@@ -144,7 +144,8 @@ impl Session {
                 if linger.is_zero() {
                     self.ending.acked = true; // asked for, so no error
                     self.fail(OpError::Aborted);
-                } else if !self.proto.as_ref().is_some_and(Proto::is_shut) {
+                } else {
+                    // The user's own shutdown, if there is one, may yet be cancelled.
                     self.queue_shutdown(None);
                 }
             }

@@ -301,6 +301,10 @@ impl Session {
             return; // it is ending
         }
         send.fate = Some(why);
+        if send.source.is_none() && send.over.is_some() {
+            // Its FIN is out, and it only waited to be told.
+            return self.finish_send(id);
+        }
         if let Some(proto) = &mut self.proto {
             proto.cancel_send(id);
         }

@@ -71,6 +71,11 @@ impl<T> Table<T> {
         self.entries.iter_mut().map(|(_, entry)| entry)
     }
 
+    /// The oldest entry.
+    pub(super) fn first(&self) -> Option<(u64, &T)> {
+        self.entries.front().map(|(id, entry)| (*id, entry))
+    }
+
     /// The oldest entry of which `f` is true.
     pub(super) fn find_id(&self, f: impl Fn(&T) -> bool) -> Option<u64> {
         self.entries.iter().find(|(_, entry)| f(entry)).map(|(id, _)| *id)

@@ -288,6 +288,83 @@ fn memory_of_a_burst_is_given_back() {
     }
 }
 
+/// A shutdown that is cancelled takes the end along, but not that of a close behind it.
+#[test]
+fn a_cancelled_shutdown_leaves_the_end_of_a_close() {
+    for kind in [SocketKind::Stream, SocketKind::SeqPacket] {
+        let mut p = Pair::new(SessionConfig { kind, inline_max: 0, ring: 4_000, ..cfg() }, true);
+        let data = p.send(0, 1, 50_000);
+        p.run_for(secs(1));
+        let now = p.now();
+        for op in [2, 3] {
+            p.with(0, |s, _| s.shutdown_send(now, op)).unwrap();
+        }
+        p.close(0, 4);
+        for op in [2, 3] {
+            assert!(p.with(0, |s, _| s.cancel(now, op)), "it waits behind the data");
+        }
+        let opts = RecvOpts { waitall: kind == SocketKind::Stream, peek: false };
+        let got = p.recv(1, 1, 50_000, opts);
+        p.recv(1, 2, 100, RecvOpts::default());
+        p.run();
+        let done = [p.done(1), p.done(1)].map(|d| d.expect("both have ended"));
+        assert_eq!((done[0].bytes, &done[0].result), (50_000, &Ok(())), "{kind:?}");
+        assert_eq!((done[1].eof, &done[1].result), (true, &Ok(())), "{kind:?}");
+        assert_eq!(got.read(50_000), data);
+        let ends: Vec<_> = std::iter::from_fn(|| p.done(0)).map(|d| (d.op, d.result)).collect();
+        let cancelled = Err(OpError::Cancelled);
+        assert_eq!(ends, [(2, cancelled.clone()), (3, cancelled), (1, Ok(())), (4, Ok(()))]);
+    }
+}
+
+/// It ends at once, whoever holds up what is before it; and the connection goes on.
+#[test]
+fn a_cancelled_shutdown_waits_for_nobody() {
+    for kind in [SocketKind::Stream, SocketKind::SeqPacket] {
+        let mut p = Pair::new(SessionConfig { kind, inline_max: 0, ring: 4_000, ..cfg() }, true);
+        p.send(0, 1, 50_000);
+        p.run();
+        let now = p.now();
+        p.with(0, |s, _| s.shutdown_send(now, 2)).unwrap();
+        p.settle(0);
+        assert!(p.with(0, |s, _| s.cancel(now, 2)));
+        p.settle(0);
+        let done = p.done(0).expect("it ends");
+        assert_eq!((done.op, done.result), (2, Err(OpError::Cancelled)), "{kind:?}");
+        p.pass(secs(100));
+        assert!(p.done(0).is_none(), "{kind:?}: nothing is expected of the peer but to take data");
+        p.send(0, 3, 100);
+        let opts = RecvOpts { waitall: kind == SocketKind::Stream, peek: false };
+        p.recv(1, 1, 50_000, opts);
+        p.recv(1, 2, 100, opts);
+        p.run();
+        let ends: Vec<_> = std::iter::from_fn(|| p.done(0)).map(|d| (d.op, d.result)).collect();
+        assert_eq!(ends, [(1, Ok(())), (3, Ok(()))], "{kind:?}");
+    }
+}
+
+/// The end of the direction is out, but not told, as a message before it is on its way.
+#[test]
+fn a_shutdown_that_is_cancelled_too_late_is_told_at_once() {
+    let mut p = Pair::new(SessionConfig { kind: SocketKind::SeqPacket, ..cfg() }, true);
+    p.recv(1, 1, 50_000, RecvOpts::default());
+    p.run();
+    p.send(0, 1, 50_000);
+    let now = p.now();
+    p.with(0, |s, _| s.shutdown_send(now, 2)).unwrap();
+    p.settle(0);
+    assert!(p.done(0).is_none(), "nothing has completed");
+    assert!(p.with(0, |s, _| s.cancel(now, 2)));
+    p.settle(0);
+    assert!(p.done(0).is_some_and(|d| d.op == 2 && d.result.is_ok()));
+    assert!(!p.with(0, |s, _| s.cancel(now, 2)), "it has ended");
+    p.recv(1, 2, 100, RecvOpts::default());
+    p.run();
+    assert!(p.done(0).is_some_and(|d| d.op == 1 && d.result.is_ok()));
+    assert!(p.done(1).is_some_and(|d| d.bytes == 50_000));
+    assert!(p.done(1).is_some_and(|d| d.eof));
+}
+
 #[test]
 fn posts_that_cannot_be_are_handed_back() {
     let packet = SessionConfig { kind: SocketKind::SeqPacket, max_msg: 100, ..cfg() };

@@ -57,7 +57,7 @@ impl Session {
         // A cancellation that came too late is none.
         let error = match outcome {
             Outcome::Ok => None,
-            Outcome::Cancelled => Some(send.fate.take().unwrap_or(OpError::Cancelled)),
+            Outcome::Cancelled => Some(send.fate.clone().unwrap_or(OpError::Cancelled)),
         };
         send.over = Some((bytes, error));
         if send.in_flight == 0 {
@@ -97,22 +97,19 @@ impl Session {
     }
 
     /// The end of the direction is told after all that was sent before it: a message
-    /// that is announced may still wait for its receive. (Nothing is sent after it.)
+    /// that is announced may still wait for its receive. (Nothing is sent after it, and
+    /// what is cancelled waits for nobody.)
     fn may_finish(&mut self, op: u64) -> bool {
-        let shutdown = self.sends.get_mut(op).filter(|s| s.source.is_none());
+        let shutdown = self.sends.get_mut(op).filter(|s| s.source.is_none() && s.fate.is_none());
         let Some(shutdown) = shutdown else { return true };
         shutdown.over.get_or_insert((0, Some(OpError::Aborted)));
-        self.sends.iter().all(|(_, s)| s.source.is_none())
+        self.sends.iter().take_while(|(id, _)| *id < op).all(|(_, s)| s.source.is_none())
     }
 
-    /// Shutdowns that have waited for the last send end with it.
+    /// Shutdowns that have waited for the last send before them end with it.
     fn finish_shutdowns(&mut self) {
-        let shut = self.proto.as_ref().is_some_and(Proto::is_shut);
-        if !shut || self.sends.iter().any(|(_, s)| s.source.is_some()) {
-            return;
-        }
-        let waits = |s: &super::ops::Send| s.over.is_some() && s.in_flight == 0;
-        while let Some(id) = self.sends.find_id(waits) {
+        let waits = |s: &super::ops::Send| s.source.is_none() && s.over.is_some();
+        while let Some(id) = self.sends.first().filter(|(_, s)| waits(s)).map(|(id, _)| id) {
             self.end_one(id);
         }
     }

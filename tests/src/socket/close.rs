@@ -50,6 +50,25 @@ pub fn shutdown_of_one_side(env: &Env) {
     ledger.finish();
 }
 
+/// A shutdown behind data is cancelled when the socket is closed already: it ends at once, and the
+/// peer gets the data and the end all the same.
+pub fn close_tells_the_end_without_the_shutdown(env: &Env) {
+    let (a, b) = env.with(|o| o.ring_size = 64 << 10).streams();
+    let mut ledger = Ledger::new();
+    let bytes = pattern(1, 0, 3_000_000);
+    let send = ledger.post("send", |q, t| a.send(q, t, bytes, SendFlags::NONE));
+    let shut = ledger.post("shutdown", |q, t| a.shutdown(q, t, Shutdown::Write));
+    let close = ledger.post("close", |q, t| a.close(q, t));
+    assert_eq!(a.cancel(shut), 1);
+    assert!(ledger.wait(shut).result().unwrap_err().is_cancelled());
+    let got = read_all(&b).unwrap();
+    assert_eq!(got.len(), 3_000_000);
+    check(1, 0, &got);
+    ledger.wait_ok(send);
+    ledger.wait_ok(close);
+    ledger.finish();
+}
+
 /// After `shutdown(Read)` our receives end; what we send still goes.
 pub fn shutdown_of_reading(env: &Env) {
     let (a, b) = env.streams();

@@ -43,7 +43,7 @@ macro_rules! socket_contract {
                 sends_that_wait, time_limits, time_limits_set_late,
                 no_limit_ends_what_there_is_room_for;
             close: shutdown_of_one_side, shutdown_of_reading, every_receive_sees_the_end,
-                close_delivers_everything, a_drop_delivers_everything, close_delivers_messages,
+                close_delivers_everything, close_tells_the_end_without_the_shutdown, a_drop_delivers_everything, close_delivers_messages,
                 empty_messages_outlive_the_connection,
                 close_cancels_receives, close_is_bounded_by_linger, abort,
                 abort_in_mid_transfer,
