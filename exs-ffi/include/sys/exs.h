@@ -528,7 +528,8 @@ typedef struct exs_remote {
  * rights: EXS_RIGHT_READ, EXS_RIGHT_WRITE, or both. Stores the descriptor in remote.
  * Until the event of exs_revoke (or of exs_close), the memory must stay, and the peer
  * may change it at any moment if it has the right.
- * 0, or -1: EINVAL (len is 0, rights), ENOTCONN, EOPNOTSUPP (a kernel socket). */
+ * 0, or -1: EINVAL (len is 0, rights), ENOTCONN, EOPNOTSUPP (a kernel socket), EAGAIN
+ * (RDMA devices: the peer holds up what was sent before, and many exports). */
 int exs_export(int fd, void *addr, size_t len, int rights, unsigned lifetime_ms,
                exs_mhandle_t mhandle, exs_remote_t *remote);
 

@@ -287,7 +287,8 @@ impl Socket {
     /// [`Export::descriptor`] to the peer by a message of your own. (EXS extension.)
     ///
     /// # Errors
-    /// Refused, with the buffer: not connected, or empty.
+    /// Refused, with the buffer: not connected, or empty; or, over an RDMA device, a peer holds up
+    /// what was sent before, and many exports (EAGAIN).
     pub fn export(
         &self,
         buffer: impl Into<Buffer>,

@@ -155,6 +155,7 @@ impl OpError {
             OpError::NotConnected => libc::ENOTCONN,
             OpError::Unsupported(_) => libc::EOPNOTSUPP,
             OpError::Protocol(_) => libc::EPROTO,
+            OpError::LocalMemory(RnicError::QueueFull { .. }) => libc::EAGAIN,
             OpError::LocalMemory(_) => libc::ENOMEM,
             OpError::Rnic(_) => libc::EIO,
             OpError::FileRead { errno } => *errno,

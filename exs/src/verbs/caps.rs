@@ -1,8 +1,7 @@
 //! What a device can do.
 
-use super::qp::BINDS;
 use super::raw::{Attr, Device};
-use super::short::SHORTS;
+use super::room::{BINDS, SHORTS};
 use super::slots;
 use crate::mem::MAX_SGE;
 use crate::rnic::Caps;

@@ -12,6 +12,10 @@
 //! - for a lent one (`lend_mw`) the key of a second registration of the whole MR for
 //!   remote writes, made when first lent and kept as long as the MR: registering
 //!   for each transfer costs more than the transfer.
+//!
+//! The bind of a window waits in the send queue behind what was posted before it. Where a peer
+//! holds that up for so long that there is no place left for binds (`room`), a strict window is
+//! refused, and a lent one is a registration of exactly these bytes, too.
 
 use std::sync::Arc;
 
@@ -262,7 +266,7 @@ impl VerbsRnic {
         len: u64,
         access: Access,
     ) -> Result<Key, RnicError> {
-        let key = self.open_window(qp, mr, addr, len, access)?;
+        let key = self.open_window(qp, mr, addr, len, access, true)?;
         // The peer may learn of the key by another way than this queue pair, and rxe binds
         // when it comes to it. Not waited for is a peer that holds up our sends.
         if let Some(Entry::Window { bind, .. }) = self.keys.get(&key) {
@@ -282,12 +286,12 @@ impl VerbsRnic {
         access: Access,
     ) -> Result<Key, RnicError> {
         if self.caps.windows && !self.region(mr)?.odp {
-            return self.open_window(qp, mr, addr, len, access);
+            return self.open_window(qp, mr, addr, len, access, false);
         }
         let pd = self.live_qp(qp)?;
         self.check_window(pd, mr, addr, len, access)?;
         if access.remote_read {
-            return self.open_window(qp, mr, addr, len, access);
+            return self.open_window(qp, mr, addr, len, access, false);
         }
         let domain = Arc::clone(&self.pds.get(pd)?.pd);
         let region = self.region(mr)?;
@@ -335,15 +339,20 @@ impl VerbsRnic {
         addr: u64,
         len: u64,
         access: Access,
+        strict: bool,
     ) -> Result<Key, RnicError> {
         let pd = self.live_qp(qp)?;
         self.check_window(pd, mr, addr, len, access)?;
         let domain = Arc::clone(&self.pds.get(pd)?.pd);
         let region = self.region(mr)?;
+        // What cannot be bound gets a registration.
+        let binds = self.caps.windows && region.reg.is_some() && !region.odp;
+        let binds = binds && (1..=MAX_WINDOW).contains(&len) && self.room_to_bind(qp.0, strict)?;
+        let region = self.region(mr)?;
         let whole = region.segment.clone();
         let segment = cut(mr.key, &whole, addr, len)?;
         let (key, entry) = match &region.reg {
-            Some(reg) if self.caps.windows && !region.odp && len > 0 && len <= MAX_WINDOW => {
+            Some(reg) if binds => {
                 let reg = Arc::clone(reg);
                 let spare = self.qps.get_mut(qp.0)?.spare.pop();
                 let mut window = spare
@@ -351,7 +360,7 @@ impl VerbsRnic {
                     .map_err(|e| RnicError::os("ibv_alloc_mw", &e))?;
                 let rights = bits(access) & !LOCAL_WRITE;
                 let op = HwOp::bind(&window, &reg, addr, len, rights);
-                let bind = self.stage_own(qp.0, op)?;
+                let bind = self.stage_bind(qp.0, op)?;
                 window.bind_to(&reg);
                 (window.key(), Entry::Window { qp: qp.0, mr: mr.key, window, bind })
             }

@@ -41,6 +41,7 @@ mod qp;
 mod queues;
 mod raw;
 mod recv;
+mod room;
 mod route;
 mod send;
 mod short;

@@ -7,7 +7,7 @@ use super::VerbsRnic;
 use super::cm::Phase;
 use super::queues::{Role, blank};
 use super::raw::{CmId, HwSge, QpShape, Staged, Window};
-use super::short::SHORTS;
+use super::room::{Places, Work};
 use super::slots::Slot;
 use crate::mem::Key;
 use crate::rnic::{Qp, QpAttr, QpState, RnicError, WcOp, WcStatus};
@@ -16,8 +16,6 @@ use crate::time::Time;
 /// Bytes that we would like to post inline; devices that take fewer are asked for
 /// fewer.
 const INLINE: [u32; 6] = [256, 192, 128, 80, 64, 0];
-/// Room in the send queue for binds, besides the caller's WRs.
-pub(super) const BINDS: u32 = 64;
 
 /// A send WR that the device has, or will have at the next doorbell.
 pub(super) struct Posted {
@@ -28,16 +26,15 @@ pub(super) struct Posted {
     pub(super) len: u64,
     pub(super) signaled: bool,
     pub(super) slot: Option<Slot>,
-    /// It took the short way.
-    pub(super) short: bool,
+    pub(super) work: Work,
     /// How it ended, while others before it have not.
     pub(super) done: Option<WcStatus>,
 }
 
 impl Posted {
-    /// One of ours, of which nobody is told.
-    pub(super) fn own(seq: u64) -> Posted {
-        Posted { seq, wr_id: 0, op: None, len: 0, signaled: false, slot: None, short: false, done: None }
+    /// One of which nobody is told.
+    pub(super) fn quiet(seq: u64, work: Work) -> Posted {
+        Posted { seq, wr_id: 0, op: None, len: 0, signaled: false, slot: None, work, done: None }
     }
 }
 
@@ -72,11 +69,10 @@ pub(super) struct QueuePair {
     pub(super) lent: HashMap<Key, usize>,
     pub(super) posted: VecDeque<Posted>,
     pub(super) seq: u64,
-    /// Of `posted`: the caller's; the signalled ones of these.
-    pub(super) sends: usize,
+    /// The places of `posted`.
+    pub(super) places: Places,
+    /// Of `posted`: the caller's that are signalled.
     pub(super) awaited: usize,
-    /// Of `posted`: those of the short way.
-    pub(super) shorts: u32,
     pub(super) staged: Vec<Staged>,
     pub(super) sges: Vec<HwSge>,
     pub(super) recvs: VecDeque<u64>,
@@ -111,9 +107,8 @@ impl VerbsRnic {
             lent: HashMap::new(),
             posted: VecDeque::new(),
             seq: 0,
-            sends: 0,
+            places: Places::new(attr.max_send_wr),
             awaited: 0,
-            shorts: 0,
             staged: Vec::new(),
             sges: Vec::new(),
             recvs: VecDeque::new(),
@@ -164,9 +159,9 @@ impl VerbsRnic {
         qp: u32,
         id: &mut CmId,
     ) -> Result<(u32, u32, usize, usize, u32), RnicError> {
-        let attr = self.qps.get(qp)?.attr;
+        let q = self.qps.get(qp)?;
+        let (attr, sends) = (q.attr, q.places.depth());
         let pd = Arc::clone(&self.pds.get(attr.pd.0)?.pd);
-        let sends = u32::try_from(attr.max_send_wr).unwrap_or(u32::MAX) + BINDS + SHORTS;
         let recvs = u32::try_from(attr.max_recv_wr).unwrap_or(u32::MAX).max(1);
         let (srq, role, need) = match attr.srq {
             Some(srq) => {
@@ -264,7 +259,7 @@ impl VerbsRnic {
         let recvs = std::mem::take(&mut q.recvs);
         let early = std::mem::take(&mut q.early);
         let attr = q.attr;
-        (q.sends, q.shorts) = (0, 0);
+        q.places.clear();
         self.drop_windows(windows);
         for p in posted {
             if let (Some(slot), Ok(pd)) = (p.slot, self.pds.get_mut(attr.pd.0)) {

@@ -7,9 +7,10 @@
 
 use super::VerbsRnic;
 use super::cm::Phase;
-use super::qp::{BINDS, Posted, QueuePair, status};
+use super::qp::{Posted, QueuePair, status};
 use super::queues::blank;
 use super::raw::{HwOp, HwSge, RawWc, Staged};
+use super::room::{BINDS, Work};
 use super::slots::{SLOT, Slot};
 use crate::mem::{Access, MAX_SGE};
 use crate::rnic::border::few_across;
@@ -48,7 +49,7 @@ impl VerbsRnic {
         }
         let by_value = wr.head.len() as u64 + if wr.inline { payload } else { 0 };
         limit("inline data", by_value, self.caps.max_inline as u64)?;
-        if qp.sends >= qp.attr.max_send_wr {
+        if !qp.places.has(Work::Caller) {
             return Err(RnicError::QueueFull { what: "send queue", depth: qp.attr.max_send_wr });
         }
         Ok((need, total))
@@ -108,8 +109,9 @@ impl VerbsRnic {
         let signal = wr.signaled || self.attr.iwarp && !inline && (total > 0 || wc == WcOp::Read);
         qp.staged.push(Staged { wr_id: seq, op, sges, signaled: signal, inline });
         let (wr_id, signaled) = (wr.wr_id, wr.signaled);
-        qp.posted.push_back(Posted { wr_id, op: Some(wc), len: total, signaled, slot, ..Posted::own(seq) });
-        qp.sends += 1;
+        let quiet = Posted::quiet(seq, Work::Caller);
+        qp.posted.push_back(Posted { wr_id, op: Some(wc), len: total, signaled, slot, ..quiet });
+        qp.places.take(Work::Caller);
         if signaled {
             qp.awaited += 1;
             self.awaited += 1;
@@ -137,22 +139,37 @@ impl VerbsRnic {
         Ok(slot)
     }
 
-    /// Stages a WR of ours, signalled; returns its number.
-    pub(super) fn stage_own(&mut self, qp: u32, op: HwOp) -> Result<u64, RnicError> {
-        let q = self.qps.get_mut(qp)?;
-        let depth = q.attr.max_send_wr + BINDS as usize;
-        let full = |q: &QueuePair| q.posted.len() - q.shorts as usize >= depth;
-        if full(q) {
-            self.poll_hw();
+    /// Makes sure of a place for a bind. There is none if a peer holds up what was posted
+    /// before the others: then a `strict` window waits, not long, and is refused; a lent one
+    /// must do without (false).
+    pub(super) fn room_to_bind(&mut self, qp: u32, strict: bool) -> Result<bool, RnicError> {
+        if self.qps.get(qp)?.places.has(Work::Bind) {
+            return Ok(true);
         }
-        let q = self.qps.get_mut(qp)?;
-        if full(q) {
-            return Err(RnicError::QueueFull { what: "send queue", depth });
+        // What is staged would keep its place for ever.
+        self.ring(qp);
+        self.poll_hw();
+        let q = self.qps.get(qp)?;
+        let oldest = q.posted.iter().find(|p| p.work == Work::Bind).map(|p| p.seq);
+        if let Some(bind) = oldest.filter(|_| strict && !q.places.has(Work::Bind)) {
+            self.bind_passes(qp, bind, 1000);
         }
+        let has = self.qps.get(qp)?.places.has(Work::Bind);
+        if strict && !has {
+            let depth = BINDS as usize;
+            return Err(RnicError::QueueFull { what: "room for windows in the send queue", depth });
+        }
+        Ok(has)
+    }
+
+    /// Stages a bind, which has a place; returns its number.
+    pub(super) fn stage_bind(&mut self, qp: u32, op: HwOp) -> Result<u64, RnicError> {
+        let q = self.qps.get_mut(qp)?;
         q.seq += 1;
         let seq = q.seq;
         q.staged.push(Staged { wr_id: seq, op, sges: 0, signaled: false, inline: false });
-        q.posted.push_back(Posted::own(seq));
+        q.posted.push_back(Posted::quiet(seq, Work::Bind));
+        q.places.take(Work::Bind);
         Ok(seq)
     }
 
@@ -234,10 +251,7 @@ impl VerbsRnic {
             && let Some(status) = qp.posted.front().and_then(|p| p.done)
             && let Some(p) = qp.posted.pop_front()
         {
-            if p.op.is_some() {
-                qp.sends -= 1;
-            }
-            qp.shorts -= u32::from(p.short);
+            qp.places.give(p.work);
             if p.signaled {
                 qp.awaited -= 1;
                 self.awaited -= 1;

@@ -11,11 +11,10 @@ use super::cm::Phase;
 use super::qp::Posted;
 use super::queues::Role;
 use super::raw::{BATCH, HwOp, HwSge, RawWc, Staged};
+use super::room::Work;
 use crate::rnic::{At, HEAD, Passed, Qp, Taken};
 use crate::sys::IoVec;
 
-/// Messages of the short way that a queue pair may have outstanding, besides its WRs.
-pub(super) const SHORTS: u32 = 32;
 /// Bytes of the longest one.
 const LONGEST: usize = 256;
 
@@ -111,13 +110,13 @@ impl VerbsRnic {
         if most > LONGEST {
             return Passed::No;
         }
-        if self.qps.get(id.0).is_ok_and(|qp| qp.shorts >= SHORTS) {
+        if self.qps.get(id.0).is_ok_and(|qp| !qp.places.has(Work::Short)) {
             // What has completed makes room.
             self.poll_hw();
         }
         let Ok(qp) = self.qps.get_mut(id.0) else { return Passed::No };
         let (Phase::Rts, Some(hw)) = (&qp.phase, &qp.hw) else { return Passed::No };
-        if !qp.staged.is_empty() || qp.shorts >= SHORTS {
+        if !qp.staged.is_empty() || !qp.places.has(Work::Short) {
             return Passed::No;
         }
         let Ok(domain) = self.pds.get_mut(qp.attr.pd.0) else { return Passed::No };
@@ -152,8 +151,8 @@ impl VerbsRnic {
         };
         qp.seq += 1;
         let (seq, op, inline) = (qp.seq, HwOp::Send { solicited: false }, end <= device_inline);
-        qp.posted.push_back(Posted { slot, short: true, ..Posted::own(seq) });
-        qp.shorts += 1;
+        qp.posted.push_back(Posted { slot, ..Posted::quiet(seq, Work::Short) });
+        qp.places.take(Work::Short);
         let send = Staged { wr_id: seq, op, sges: 1, signaled: true, inline };
         if let Err(e) = hw.id.post_one(&send, &sge) {
             self.doorbell_refused(id.0, 0, &e);

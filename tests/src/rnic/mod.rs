@@ -139,6 +139,7 @@ macro_rules! rnic_contract {
             }
             windows {
                 a_lent_window_serves_and_ends,
+                more_windows_than_a_queue_has_room_for,
                 a_lent_window_takes_reads,
                 a_window_has_bounds,
                 a_window_has_rights_and_an_end,

@@ -46,6 +46,28 @@ pub fn a_lent_window_serves_and_ends<H: Harness>() {
     w.assert_alive(p);
 }
 
+/// As many windows are opened, before any doorbell, as no send queue has room for; what the
+/// caller posts then finds its own.
+pub fn more_windows_than_a_queue_has_room_for<H: Harness>() {
+    const MANY: usize = 400;
+    let (mut w, p) = World::<H>::pair();
+    let dst = w.zeros(p.b, MANY);
+    let at = |i: usize| dst.addr() + i as u64;
+    let mut lend = |i| w.rnics[1].lend_mw(p.b.qp, dst.mr, at(i), 1, Access::REMOTE_WRITE).unwrap();
+    let lent: Vec<Key> = (0..MANY).map(&mut lend).collect();
+    for _ in 0..10 {
+        w.hint(p.b, p.a);
+    }
+    for i in [0, 63, 64, 100, MANY - 1] {
+        write(&mut w, p, &[7], at(i), lent[i]);
+        assert_eq!(dst.read::<1>(i), [7]);
+    }
+    for key in lent {
+        w.rnics[1].invalidate_mw(p.b.qp, key).unwrap();
+    }
+    w.assert_alive(p);
+}
+
 /// A lent window of the other kinds: to be READ, and as the sink of a READ, which needs
 /// remote rights on iWARP.
 pub fn a_lent_window_takes_reads<H: Harness>() {
