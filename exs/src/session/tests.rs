@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::sim::Pair;
 use super::*;
-use crate::wire::exs::SocketKind;
+use crate::wire::exs::{Message, SocketKind};
 
 fn cfg() -> SessionConfig {
     SessionConfig { dead_after: None, linger: Duration::from_secs(7), ..SessionConfig::default() }
@@ -363,6 +363,56 @@ fn a_shutdown_that_is_cancelled_too_late_is_told_at_once() {
     assert!(p.done(0).is_some_and(|d| d.op == 1 && d.result.is_ok()));
     assert!(p.done(1).is_some_and(|d| d.bytes == 50_000));
     assert!(p.done(1).is_some_and(|d| d.eof));
+}
+
+/// However many shutdowns wait for one message: none ends inside of another.
+#[test]
+fn shutdowns_end_one_after_the_other() {
+    const MANY: u64 = 100_000;
+    for kind in [SocketKind::Stream, SocketKind::SeqPacket] {
+        let mut p = Pair::new(SessionConfig { kind, inline_max: 0, ..cfg() }, true);
+        p.recv(1, 1, 50_000, RecvOpts::default());
+        p.run();
+        p.send(0, 0, 50_000);
+        let now = p.now();
+        for op in 1..=MANY {
+            p.with(0, |s, _| s.shutdown_send(now, op)).unwrap();
+        }
+        p.settle(0);
+        assert!(p.done(0).is_none(), "{kind:?}: the message has not completed");
+        p.run();
+        let ends: Vec<u64> = std::iter::from_fn(|| p.done(0)).map(|d| d.op).collect();
+        assert_eq!(ends, (0..=MANY).collect::<Vec<_>>(), "{kind:?}");
+    }
+}
+
+/// Whatever was cancelled and has ended is looked at no more.
+#[test]
+fn what_has_ended_is_no_longer_watched() {
+    let mut p = Pair::new(cfg(), true);
+    for op in 0..10 {
+        p.recv(0, op, 100_000, RecvOpts::default());
+        p.run();
+        let now = p.now();
+        assert!(p.with(0, |s, _| s.cancel(now, op)));
+        p.settle(0);
+        assert_eq!(p.session(0).timers.watched(), 1, "the peer has not answered");
+        p.run();
+        assert!(p.done(0).is_some_and(|d| d.op == op && d.result == Err(OpError::Cancelled)));
+        assert_eq!(p.session(0).timers.watched(), 0);
+    }
+}
+
+/// It would fill a receive that the peer was shown, as immediate data do.
+#[test]
+fn streams_data_on_a_seqpacket_socket_break_the_protocol() {
+    let mut p = Pair::new(SessionConfig { kind: SocketKind::SeqPacket, ..cfg() }, true);
+    p.recv(0, 1, 50_000, RecvOpts::default());
+    p.run();
+    assert_eq!(p.session(0).counters().adverts_sent, 1);
+    p.hear(0, Message::Data { direct: true, inline: false, len: 50_000 });
+    let done = p.done(0).expect("it ends");
+    assert!(matches!(done.result, Err(OpError::Protocol(Violation::Unexpected(_)))), "{done:?}");
 }
 
 #[test]

@@ -67,6 +67,12 @@ impl Timers {
         self.expecting = expecting.then(|| self.expecting.unwrap_or(now));
     }
 
+    /// Operations that are being ended, as far as anybody looks.
+    #[cfg(test)]
+    pub(super) fn watched(&self) -> usize {
+        self.grace.len()
+    }
+
     #[expect(clippy::unused_self, reason = "limits are a matter of this file")]
     pub(super) fn deadline(&self, now: Time, limit: Option<Duration>) -> Option<Time> {
         limit.map(|limit| now + limit)

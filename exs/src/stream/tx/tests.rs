@@ -152,6 +152,29 @@ fn the_ring_is_given_back_when_unused() {
     assert_eq!(all(&mut tx), [TxAction::RequestRing]);
 }
 
+/// A chunk of a file lies in the ring, and is not announced: who acknowledges it all the same has
+/// given back what was never taken, as it turns out when the file had less.
+#[test]
+fn an_ack_of_what_was_never_announced_makes_no_room() {
+    for (before, had) in [(0, 0), (0, 20), (30, 0), (30, 20)] {
+        let mut tx = StreamTx::new(CFG);
+        if before > 0 {
+            tx.post_send(1, before);
+        }
+        tx.post_file(2, 50);
+        all(&mut tx);
+        tx.handle_ring(RemoteRing { addr: 9, key: 9 }).expect("asked for");
+        all(&mut tx);
+        let before = u32::try_from(before).expect("small");
+        assert_eq!(tx.ring_used(), before + 50);
+        tx.handle_ack(before + 50).expect("nobody can tell yet");
+        tx.handle_short(2, false, 50, had);
+        assert_eq!(tx.ring_used(), 0, "the ring has no more room than it is long");
+        let overrun = StreamViolation::AckOverrun { freed: 1, used: 0 };
+        assert_eq!(tx.handle_ack(1), Err(overrun), "what was announced is given back already");
+    }
+}
+
 #[test]
 fn refuses_what_no_honest_receiver_sends() {
     let mut tx = StreamTx::new(CFG);
