@@ -153,6 +153,44 @@ fn spinning_needs_no_reactor() {
     });
 }
 
+/// Messages of two connections wait for a receive of the queue that they share. When there is one,
+/// the first of them is to have it; but a look comes to the other before, and takes its message
+/// in. That is told, though no byte has come.
+#[test]
+fn a_look_tells_of_a_message_that_had_waited() {
+    let mut w = World::<Soft>::new(2);
+    let pd = w.rnics[1].alloc_pd().unwrap();
+    let srq = w.rnics[1].create_srq(pd, 64).unwrap();
+    let [first, between, second] = [Some(srq), None, Some(srq)].map(|srq| {
+        let (a, b) = (w.end(0), w.end_in(1, pd, srq));
+        let p = w.join(a, b, &param(&[]));
+        // Looks go to connections that lately had something.
+        w.hint(p.a, p.b);
+        p
+    });
+    let came = |w: &mut World<Soft>| [first, between, second].map(|p| w.drain(p.b).1.len());
+    let look_and_serve = |w: &mut World<Soft>| {
+        let now = w.now();
+        while w.rnics[1].spin(now) | w.rnics[1].progress(now) {}
+    };
+    // Looks go round, and each ends where it finds something: in the end it is the second's turn,
+    // while the first waits for longer.
+    w.recv(between.b, 1, &[]);
+    for p in [first, second, between] {
+        w.send(p.a, &SendWr { signaled: false, ..send_wr(1, &[]) });
+        let now = w.now();
+        w.until("the message to be found", |w| w.rnics[1].spin(now).then_some(()));
+        look_and_serve(&mut w);
+    }
+    assert_eq!(came(&mut w), [0, 1, 0], "there is no receive for the others");
+    w.recv(first.b, 2, &[]);
+    look_and_serve(&mut w);
+    assert_eq!(came(&mut w), [0, 0, 1]);
+    w.recv(first.b, 3, &[]);
+    look_and_serve(&mut w);
+    assert_eq!(came(&mut w), [1, 0, 0]);
+}
+
 /// One call of `progress` moves a bounded number of bytes for each connection, so
 /// a long transfer does not hold up the others.
 #[test]
