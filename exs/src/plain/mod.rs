@@ -476,14 +476,6 @@ impl Plain {
         }
     }
 
-    /// Asks operations of a socket to end, by whichever descriptor they were posted.
-    pub fn cancel_named(&mut self, now: Time, dev: u64, ino: u64, which: impl Fn(OpId) -> bool) {
-        if let Some(&slot) = self.by_name.get(&(dev, ino, NO_NUMBER)) {
-            self.send_kept(slot, now);
-            self.cut(slot, now, |p| which(p.op), |_| Failure::Cancelled);
-        }
-    }
-
     /// Asks operations to end that were posted with this descriptor; returns how many.
     /// Each still ends: as cancelled, or done if that was faster.
     pub fn cancel(&mut self, now: Time, target: &Target<'_>, which: impl Fn(OpId) -> bool) -> usize {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::parts::{Cut, Home, Part};
+use super::parts::{Cut, Part};
 use super::post::Ticket;
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
@@ -18,7 +18,7 @@ use crate::time::Time;
 /// Tokens of the reactor from here on are kernel sockets'; what lies below is devices'.
 pub(in crate::progress) const KERNEL_TOKENS: usize = 1 << 62;
 /// The socket of their operations in the table, which no socket of EXS can be.
-const NO_SOCK: SockId = SockId { index: u32::MAX, generation: 0 };
+pub(super) const NO_SOCK: SockId = SockId { index: u32::MAX, generation: 0 };
 
 impl Engine {
     /// Posts an operation on a kernel socket; `request` is made of the buffers' memory.
@@ -48,11 +48,10 @@ impl Engine {
         now: Time,
     ) {
         let number = std::os::fd::AsRawFd::as_raw_fd(&target.fd);
-        let home = Home::Kernel(target.identity.dev, target.identity.ino);
         let cut = Cut::of(&mut parts);
         let shut = shut && cut.is_none();
         let count = parts.len() + usize::from(shut);
-        let group = self.open_group(home, NO_SOCK, ticket, count, (false, cut));
+        let group = self.open_group(None, ticket, count, (false, cut));
         let mut left = count;
         for part in parts {
             left -= 1;

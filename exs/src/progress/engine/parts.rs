@@ -8,6 +8,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use super::domain::Place;
+use super::kernel::NO_SOCK;
 use super::memory::Prepared;
 use super::ops::TempMrs;
 use super::post::Ticket;
@@ -79,18 +80,10 @@ impl Cut {
     }
 }
 
-/// Whose operations the parts are.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Home {
-    /// An EXS socket's.
-    Session(SockId),
-    /// A kernel socket's, by its device and inode.
-    Kernel(u64, u64),
-}
-
 /// What has become of the parts so far.
 pub(super) struct Group {
-    home: Home,
+    /// None: a kernel socket's, where those behind a part that fails end with it.
+    home: Option<SockId>,
     parts: Vec<OpId>,
     left: usize,
     bytes: u64,
@@ -125,8 +118,7 @@ impl Engine {
                 return Err((e, back));
             }
         };
-        let home = Home::Session(id);
-        let group = self.open_group(home, id, ticket, sources.len(), (shut, cut));
+        let group = self.open_group(Some(id), ticket, sources.len(), (shut, cut));
         for (bufs, source, memory) in sources {
             self.post_part((id, place), group, ticket, (bufs, source, memory), now);
         }
@@ -158,13 +150,12 @@ impl Engine {
     /// The operation that the program knows, for so many parts to come.
     pub(super) fn open_group(
         &mut self,
-        home: Home,
-        sock: SockId,
+        home: Option<SockId>,
         ticket: &Ticket<'_>,
         left: usize,
         (shut, cut): (bool, Option<Cut>),
     ) -> OpId {
-        let group = self.book(sock, ticket, EventKind::SendFile, Bufs::None);
+        let group = self.book(home.unwrap_or(NO_SOCK), ticket, EventKind::SendFile, Bufs::None);
         let parts = Vec::with_capacity(left);
         let (cut, behind) = match cut {
             Some(Cut { had, asked, behind }) => (Some(OpError::FileTooShort { had, asked }), behind),
@@ -280,8 +271,10 @@ impl Engine {
             && g.failed.is_none()
         {
             g.failed = Some(e);
-            let behind = g.parts.clone();
-            self.cancel_parts(home, &behind, now);
+            if let Some(id) = home {
+                let behind = g.parts.clone();
+                self.cancel_parts(id, &behind, now);
+            }
         }
         if left == 0 {
             self.end_group(group, now);
@@ -289,27 +282,20 @@ impl Engine {
     }
 
     /// Asks parts to end; those that have ended already are not found.
-    fn cancel_parts(&mut self, home: Home, parts: &[OpId], now: Time) {
-        match home {
-            Home::Kernel(dev, ino) => {
-                self.plain.cancel_named(now, dev, ino, |op| parts.contains(&op));
-            }
-            Home::Session(id) => {
-                if let Some(session) = self.sock(id).ok().and_then(|s| s.session.as_mut()) {
-                    for op in parts {
-                        session.cancel(now, *op);
-                    }
-                }
-                self.mark(id.index);
+    fn cancel_parts(&mut self, id: SockId, parts: &[OpId], now: Time) {
+        if let Some(session) = self.sock(id).ok().and_then(|s| s.session.as_mut()) {
+            for op in parts {
+                session.cancel(now, *op);
             }
         }
+        self.mark(id.index);
     }
 
     fn end_group(&mut self, group: OpId, now: Time) {
         let (Some(g), Some(op)) = (self.groups.remove(&group), self.ops.remove(group)) else {
             return;
         };
-        if let Home::Session(id) = g.home
+        if let Some(id) = g.home
             && g.shut
             && g.failed.is_none()
         {
