@@ -18,78 +18,52 @@ pub enum Either<A, B> {
     B(B),
 }
 
+/// The same call of whichever it is.
+macro_rules! each {
+    ($either:expr, $rnic:ident => $call:expr) => {
+        match $either {
+            Either::A($rnic) => $call,
+            Either::B($rnic) => $call,
+        }
+    };
+}
+
 impl<A: Rnic, B: Rnic> Rnic for Either<A, B> {
     fn caps(&self) -> &Caps {
-        match self {
-            Either::A(r) => r.caps(),
-            Either::B(r) => r.caps(),
-        }
+        each!(self, r => r.caps())
     }
     fn alloc_pd(&mut self) -> Result<Pd, RnicError> {
-        match self {
-            Either::A(r) => r.alloc_pd(),
-            Either::B(r) => r.alloc_pd(),
-        }
+        each!(self, r => r.alloc_pd())
     }
     fn dealloc_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
-        match self {
-            Either::A(r) => r.dealloc_pd(pd),
-            Either::B(r) => r.dealloc_pd(pd),
-        }
+        each!(self, r => r.dealloc_pd(pd))
     }
     fn reg_mr(&mut self, pd: Pd, memory: &Segment, access: Access) -> Result<Mr, RnicError> {
-        match self {
-            Either::A(r) => r.reg_mr(pd, memory, access),
-            Either::B(r) => r.reg_mr(pd, memory, access),
-        }
+        each!(self, r => r.reg_mr(pd, memory, access))
     }
     fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
-        match self {
-            Either::A(r) => r.dereg_mr(mr),
-            Either::B(r) => r.dereg_mr(mr),
-        }
+        each!(self, r => r.dereg_mr(mr))
     }
     fn create_cq(&mut self, depth: usize) -> Result<Cq, RnicError> {
-        match self {
-            Either::A(r) => r.create_cq(depth),
-            Either::B(r) => r.create_cq(depth),
-        }
+        each!(self, r => r.create_cq(depth))
     }
     fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
-        match self {
-            Either::A(r) => r.destroy_cq(cq),
-            Either::B(r) => r.destroy_cq(cq),
-        }
+        each!(self, r => r.destroy_cq(cq))
     }
     fn poll_cq(&mut self, cq: Cq, max: usize, out: &mut Vec<Wc>) -> Result<usize, RnicError> {
-        match self {
-            Either::A(r) => r.poll_cq(cq, max, out),
-            Either::B(r) => r.poll_cq(cq, max, out),
-        }
+        each!(self, r => r.poll_cq(cq, max, out))
     }
     fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
-        match self {
-            Either::A(r) => r.arm_cq(cq),
-            Either::B(r) => r.arm_cq(cq),
-        }
+        each!(self, r => r.arm_cq(cq))
     }
     fn create_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError> {
-        match self {
-            Either::A(r) => r.create_srq(pd, max_wr),
-            Either::B(r) => r.create_srq(pd, max_wr),
-        }
+        each!(self, r => r.create_srq(pd, max_wr))
     }
     fn destroy_srq(&mut self, srq: Srq) -> Result<(), RnicError> {
-        match self {
-            Either::A(r) => r.destroy_srq(srq),
-            Either::B(r) => r.destroy_srq(srq),
-        }
+        each!(self, r => r.destroy_srq(srq))
     }
     fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
-        match self {
-            Either::A(r) => r.post_srq_recv(srq, wr),
-            Either::B(r) => r.post_srq_recv(srq, wr),
-        }
+        each!(self, r => r.post_srq_recv(srq, wr))
     }
     fn lost_receives(&self, srq: Srq) -> usize {
         match self {
@@ -98,34 +72,19 @@ impl<A: Rnic, B: Rnic> Rnic for Either<A, B> {
         }
     }
     fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
-        match self {
-            Either::A(r) => r.create_qp(attr),
-            Either::B(r) => r.create_qp(attr),
-        }
+        each!(self, r => r.create_qp(attr))
     }
     fn destroy_qp(&mut self, qp: Qp) -> Result<(), RnicError> {
-        match self {
-            Either::A(r) => r.destroy_qp(qp),
-            Either::B(r) => r.destroy_qp(qp),
-        }
+        each!(self, r => r.destroy_qp(qp))
     }
     fn qp_state(&self, qp: Qp) -> Result<QpState, RnicError> {
-        match self {
-            Either::A(r) => r.qp_state(qp),
-            Either::B(r) => r.qp_state(qp),
-        }
+        each!(self, r => r.qp_state(qp))
     }
     fn post_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
-        match self {
-            Either::A(r) => r.post_send(qp, wr),
-            Either::B(r) => r.post_send(qp, wr),
-        }
+        each!(self, r => r.post_send(qp, wr))
     }
     fn post_recv(&mut self, qp: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
-        match self {
-            Either::A(r) => r.post_recv(qp, wr),
-            Either::B(r) => r.post_recv(qp, wr),
-        }
+        each!(self, r => r.post_recv(qp, wr))
     }
     fn bind_mw(
         &mut self,
@@ -135,10 +94,7 @@ impl<A: Rnic, B: Rnic> Rnic for Either<A, B> {
         len: u64,
         access: Access,
     ) -> Result<Key, RnicError> {
-        match self {
-            Either::A(r) => r.bind_mw(qp, mr, addr, len, access),
-            Either::B(r) => r.bind_mw(qp, mr, addr, len, access),
-        }
+        each!(self, r => r.bind_mw(qp, mr, addr, len, access))
     }
     fn lend_mw(
         &mut self,
@@ -148,83 +104,44 @@ impl<A: Rnic, B: Rnic> Rnic for Either<A, B> {
         len: u64,
         access: Access,
     ) -> Result<Key, RnicError> {
-        match self {
-            Either::A(r) => r.lend_mw(qp, mr, addr, len, access),
-            Either::B(r) => r.lend_mw(qp, mr, addr, len, access),
-        }
+        each!(self, r => r.lend_mw(qp, mr, addr, len, access))
     }
     fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
-        match self {
-            Either::A(r) => r.invalidate_mw(qp, key),
-            Either::B(r) => r.invalidate_mw(qp, key),
-        }
+        each!(self, r => r.invalidate_mw(qp, key))
     }
     fn flush(&mut self, qp: Qp, now: Time) {
-        match self {
-            Either::A(r) => r.flush(qp, now),
-            Either::B(r) => r.flush(qp, now),
-        }
+        each!(self, r => r.flush(qp, now))
     }
     // (Not the short way of sending: its tests are of two ends that send alike.)
     fn take_message(&mut self, out: &mut [u8]) -> Option<Taken> {
-        match self {
-            Either::A(r) => r.take_message(out),
-            Either::B(r) => r.take_message(out),
-        }
+        each!(self, r => r.take_message(out))
     }
     fn return_message(&mut self, qp: Qp) {
-        match self {
-            Either::A(r) => r.return_message(qp),
-            Either::B(r) => r.return_message(qp),
-        }
+        each!(self, r => r.return_message(qp))
     }
     fn set_aside(&mut self, qp: Qp) -> bool {
-        match self {
-            Either::A(r) => r.set_aside(qp),
-            Either::B(r) => r.set_aside(qp),
-        }
+        each!(self, r => r.set_aside(qp))
     }
     fn begin_taking(&mut self) {
-        match self {
-            Either::A(r) => r.begin_taking(),
-            Either::B(r) => r.begin_taking(),
-        }
+        each!(self, r => r.begin_taking())
     }
     fn is_quiet(&self) -> bool {
-        match self {
-            Either::A(r) => r.is_quiet(),
-            Either::B(r) => r.is_quiet(),
-        }
+        each!(self, r => r.is_quiet())
     }
     fn spares_close(&self, key: Key) -> bool {
-        match self {
-            Either::A(r) => r.spares_close(key),
-            Either::B(r) => r.spares_close(key),
-        }
+        each!(self, r => r.spares_close(key))
     }
     fn look(&mut self) -> Option<bool> {
-        match self {
-            Either::A(r) => r.look(),
-            Either::B(r) => r.look(),
-        }
+        each!(self, r => r.look())
     }
     fn listen(&mut self, addr: SocketAddr, opts: &ListenOpts) -> Result<Listener, RnicError> {
-        match self {
-            Either::A(r) => r.listen(addr, opts),
-            Either::B(r) => r.listen(addr, opts),
-        }
+        each!(self, r => r.listen(addr, opts))
     }
     fn listener_addr(&self, listener: Listener) -> Result<SocketAddr, RnicError> {
-        match self {
-            Either::A(r) => r.listener_addr(listener),
-            Either::B(r) => r.listener_addr(listener),
-        }
+        each!(self, r => r.listener_addr(listener))
     }
     fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
-        match self {
-            Either::A(r) => r.close_listener(listener),
-            Either::B(r) => r.close_listener(listener),
-        }
+        each!(self, r => r.close_listener(listener))
     }
     fn connect(
         &mut self,
@@ -233,16 +150,10 @@ impl<A: Rnic, B: Rnic> Rnic for Either<A, B> {
         param: &ConnParam<'_>,
         now: Time,
     ) -> Result<(), RnicError> {
-        match self {
-            Either::A(r) => r.connect(qp, addr, param, now),
-            Either::B(r) => r.connect(qp, addr, param, now),
-        }
+        each!(self, r => r.connect(qp, addr, param, now))
     }
     fn reaches(&self, addr: SocketAddr, bind: Option<SocketAddr>) -> Result<(), RnicError> {
-        match self {
-            Either::A(r) => r.reaches(addr, bind),
-            Either::B(r) => r.reaches(addr, bind),
-        }
+        each!(self, r => r.reaches(addr, bind))
     }
     fn accept(
         &mut self,
@@ -251,69 +162,36 @@ impl<A: Rnic, B: Rnic> Rnic for Either<A, B> {
         param: &ConnParam<'_>,
         now: Time,
     ) -> Result<(), RnicError> {
-        match self {
-            Either::A(r) => r.accept(req, qp, param, now),
-            Either::B(r) => r.accept(req, qp, param, now),
-        }
+        each!(self, r => r.accept(req, qp, param, now))
     }
     fn reject(&mut self, req: ConnReq, private_data: &[u8], now: Time) -> Result<(), RnicError> {
-        match self {
-            Either::A(r) => r.reject(req, private_data, now),
-            Either::B(r) => r.reject(req, private_data, now),
-        }
+        each!(self, r => r.reject(req, private_data, now))
     }
     fn disconnect(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError> {
-        match self {
-            Either::A(r) => r.disconnect(qp, how, now),
-            Either::B(r) => r.disconnect(qp, how, now),
-        }
+        each!(self, r => r.disconnect(qp, how, now))
     }
     fn addrs(&self, qp: Qp) -> Result<(SocketAddr, SocketAddr), RnicError> {
-        match self {
-            Either::A(r) => r.addrs(qp),
-            Either::B(r) => r.addrs(qp),
-        }
+        each!(self, r => r.addrs(qp))
     }
     fn handle_ready(&mut self, token: usize, ready: Ready) {
-        match self {
-            Either::A(r) => r.handle_ready(token, ready),
-            Either::B(r) => r.handle_ready(token, ready),
-        }
+        each!(self, r => r.handle_ready(token, ready))
     }
     fn progress(&mut self, now: Time) -> bool {
-        match self {
-            Either::A(r) => r.progress(now),
-            Either::B(r) => r.progress(now),
-        }
+        each!(self, r => r.progress(now))
     }
     fn spin(&mut self, now: Time) -> bool {
-        match self {
-            Either::A(r) => r.spin(now),
-            Either::B(r) => r.spin(now),
-        }
+        each!(self, r => r.spin(now))
     }
     fn peek(&mut self) -> Option<bool> {
-        match self {
-            Either::A(r) => r.peek(),
-            Either::B(r) => r.peek(),
-        }
+        each!(self, r => r.peek())
     }
     fn prepare_sleep(&mut self) -> bool {
-        match self {
-            Either::A(r) => r.prepare_sleep(),
-            Either::B(r) => r.prepare_sleep(),
-        }
+        each!(self, r => r.prepare_sleep())
     }
     fn next_timeout(&self) -> Option<Time> {
-        match self {
-            Either::A(r) => r.next_timeout(),
-            Either::B(r) => r.next_timeout(),
-        }
+        each!(self, r => r.next_timeout())
     }
     fn poll_event(&mut self) -> Option<RnicEvent> {
-        match self {
-            Either::A(r) => r.poll_event(),
-            Either::B(r) => r.poll_event(),
-        }
+        each!(self, r => r.poll_event())
     }
 }

@@ -1,19 +1,13 @@
 //! Shared memory where callers come together, or descriptors are short.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use exs::{EventQueue, MemoryRegion, Options, Socket, SocketType, Token, Transport};
-use exs_tests::harness::{Watchdog, check, pattern, peer};
+use exs_tests::harness::{Env, Watchdog, check, pattern, peer};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-fn socket() -> Socket {
-    let options = Options { transport: Transport::Shm, ..Options::default() };
-    Socket::with_options(SocketType::Stream, options).unwrap()
-}
-
-fn listener(at: &str) -> Socket {
-    let listener = socket();
-    listener.bind(at.parse().unwrap()).unwrap();
-    listener.listen(64).unwrap();
-    listener
+fn env(local: impl Into<IpAddr>) -> Env {
+    Env::new(Options { transport: Transport::Shm, ..Options::default() }, local.into())
 }
 
 /// A listener for both families has a name for each: who calls by the one is not lost beside who
@@ -21,10 +15,11 @@ fn listener(at: &str) -> Socket {
 #[test]
 fn callers_of_both_families_are_taken_in() {
     let _dog = Watchdog::new("callers_of_both_families_are_taken_in");
-    let listener = listener("[::]:0");
-    let port = listener.local_addr().unwrap().port();
+    let env = env(Ipv6Addr::UNSPECIFIED);
+    let (listener, addr) = env.listener(SocketType::Stream);
+    let port = addr.port();
     let queue = EventQueue::new(64).unwrap();
-    let clients: Vec<Socket> = (0..32).map(|_| socket()).collect();
+    let clients: Vec<Socket> = (0..32).map(|_| env.socket(SocketType::Stream)).collect();
     for (client, token) in clients.iter().zip(0..) {
         let at = if token % 2 == 0 { "[::1]" } else { "127.0.0.1" };
         client.connect(&queue, Token(token), format!("{at}:{port}").parse().unwrap()).unwrap();
@@ -42,10 +37,9 @@ fn callers_of_both_families_are_taken_in() {
 #[test]
 fn starved() {
     let Some(_) = peer::part() else { return };
-    let listener = listener("127.0.0.1:0");
-    let client = socket();
-    client.blocking().connect(listener.local_addr().unwrap()).unwrap();
-    let (server, _) = listener.blocking().accept().unwrap();
+    let env = env(Ipv4Addr::LOCALHOST);
+    let (listener, _) = env.listener(SocketType::Stream);
+    let (client, server) = env.join(SocketType::Stream, &listener);
     let regions: Vec<MemoryRegion> = (0..3).map(|_| MemoryRegion::new(1 << 20).unwrap()).collect();
     let exchange = |seed: u64, region: &MemoryRegion| {
         let mut buffer = region.buffer(..).unwrap();
