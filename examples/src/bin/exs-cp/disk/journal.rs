@@ -26,13 +26,16 @@ const RECORD: usize = 4 + 32 + 4;
 pub(crate) struct Journal {
     file: File,
     end: u64,
+    source: Meta,
+    verify: bool,
 }
 
 /// What a journal says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) chunks: Vec<(u32, Cv)>,
-    /// Written since this machine was started: the page cache has the data.
+    /// Written since this machine was started, and nothing is known to have been lost: the
+    /// page cache has the data.
     pub(crate) same_boot: bool,
 }
 
@@ -42,7 +45,15 @@ impl Journal {
         file.set_len(0)?;
         let header = header(source, Layout::of(source.size), verify, &boot_id());
         file.write_all_at(&header, 0)?;
-        Ok(Journal { file, end: HEADER as u64 })
+        Ok(Journal { file, end: HEADER as u64, source: *source, verify })
+    }
+
+    /// From now on what it says has to be proven.
+    pub(crate) fn distrust(&mut self) -> io::Result<()> {
+        let layout = Layout::of(self.source.size);
+        let header = header(&self.source, layout, self.verify, &[0; 16]);
+        self.file.write_all_at(&header, 0)?;
+        self.file.sync_data()
     }
 
     /// Reads a journal; `None` if it is not about this source in this manner.
@@ -75,7 +86,8 @@ impl Journal {
         chunks.sort_unstable_by_key(|c| c.0);
         chunks.dedup_by_key(|c| c.0);
         let same_boot = written == boot && boot != [0; 16];
-        Ok(Some((Journal { file, end: end as u64 }, Known { chunks, same_boot })))
+        let journal = Journal { file, end: end as u64, source: *source, verify };
+        Ok(Some((journal, Known { chunks, same_boot })))
     }
 
     /// Adds a chunk whose data have been written.
@@ -187,6 +199,19 @@ mod tests {
         let (mut j, _) = Journal::load(open(&path), &source(), true).unwrap().unwrap();
         j.add(9, &[1; 32]).unwrap();
         assert_eq!(load(&path, &source(), true), Some(vec![0, 1, 9]));
+    }
+
+    #[test]
+    fn what_is_distrusted_is_there_and_has_to_be_proven() {
+        let tmp = TempDir::new("journal-doubt");
+        let path = tmp.path().join("j");
+        let mut j = Journal::create(open(&path), &source(), true).unwrap();
+        j.add(1, &[7; 32]).unwrap();
+        j.distrust().unwrap();
+        j.add(2, &[8; 32]).unwrap();
+        let (_, known) = Journal::load(open(&path), &source(), true).unwrap().unwrap();
+        assert_eq!(known.chunks, [(1, [7; 32]), (2, [8; 32])]);
+        assert!(!known.same_boot);
     }
 
     #[test]

@@ -11,8 +11,11 @@
 //! - *the machine dies*: the journal may have reached the disk before the
 //!   data did. It carries the kernel's boot identifier; after another boot
 //!   every chunk it lists is read back and hashed before it is believed.
-//! - *a finished file*: it has its name once all of it was written and
-//!   verified. By default the kernel decides when it reaches the disk, as
+//! - *a write or close fails*: so may have those before it, of which a file
+//!   system (NFS, FUSE) had not told. The journal says so, and every chunk is
+//!   read back as after another boot.
+//! - *a finished file*: it has its name once all of it was written, closed
+//!   without an error, and verified. By default the kernel decides when it reaches the disk, as
 //!   with cp; with `--sync` success is reported only after syncfs(2).
 
 pub(crate) mod journal;

@@ -26,6 +26,8 @@ pub(crate) struct Part {
     dir: Arc<OwnedFd>,
     name: Vec<u8>,
     file: File,
+    /// A second descriptor of it, to be closed before the first, whose lock is still needed.
+    shut: Option<File>,
     /// It has no name at all until it is whole, not even one of ours.
     nameless: bool,
     journal: Option<Journal>,
@@ -94,8 +96,9 @@ impl Part {
             None => (false, lock(&dir, &side_name(name, PART))?),
         };
         let (journal, known) = (None, Vec::new());
-        let mut part =
-            Part { dir, name: name.to_vec(), file, nameless, journal, known, finished: false };
+        let shut = Some(file.try_clone()?);
+        let name = name.to_vec();
+        let mut part = Part { dir, name, file, shut, nameless, journal, known, finished: false };
         if part.nameless {
             return Ok(part);
         }
@@ -213,10 +216,32 @@ impl Part {
         }
     }
 
-    /// Whole and verified: mode, times, and the final name, in this order.
+    /// Some of what was written may not be there, though a chunk that was noted says so: the
+    /// next run believes what it has read back.
+    pub(crate) fn doubt(&mut self) {
+        if let Some(journal) = &mut self.journal
+            && journal.distrust().is_err()
+        {
+            let _ = fs::unlinkat(&self.dir, &*side_name(&self.name, JOURNAL), AtFlags::empty());
+        }
+    }
+
+    /// Has the file system say what it says at a close only: NFS and FUSE may not know before
+    /// that there is no room for what was written.
+    fn close(&mut self) -> io::Result<()> {
+        let Some(shut) = self.shut.take() else { return Ok(()) };
+        let closed = nix::unistd::close(shut);
+        if closed.is_err() {
+            self.doubt();
+        }
+        Ok(closed?)
+    }
+
+    /// Whole and verified: mode, times, a close, and the final name, in this order.
     pub(crate) fn finish(mut self, source: &Meta) -> io::Result<()> {
         fs::fchmod(&self.file, source.copy_mode())?;
         fs::futimens(&self.file, &source.times())?;
+        self.close()?;
         if self.nameless {
             return nameless::publish(&self.file, &self.dir, &self.name);
         }
@@ -240,8 +265,14 @@ impl Drop for Part {
     /// What has a journal is kept for the next run; what has none would only
     /// lie about.
     fn drop(&mut self) {
-        if !self.finished && !self.nameless && self.journal.is_none() {
+        if self.finished || self.nameless {
+            return;
+        }
+        if self.journal.is_none() {
             let _ = fs::unlinkat(&self.dir, &*side_name(&self.name, PART), AtFlags::empty());
+        } else {
+            // What its error means for the next run is noted; this one has its own already.
+            let _ = self.close();
         }
     }
 }

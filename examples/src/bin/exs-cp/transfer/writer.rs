@@ -165,8 +165,12 @@ impl Desk {
             Job::Chunk { index, .. } => self.layout.start(*index),
         };
         let index = u32::try_from(at / self.layout.chunk).unwrap_or(u32::MAX);
-        self.act_on(index, job).inspect_err(|_| {
+        self.act_on(index, job).inspect_err(|failure| {
             self.part.release(self.layout.start(index), self.layout.len(index));
+            // It may be the end of earlier bytes: NFS tells of those with a later write.
+            if matches!(failure, Failure::Io(..)) {
+                self.part.doubt();
+            }
         })
     }
 
