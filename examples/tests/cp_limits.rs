@@ -8,6 +8,7 @@ use std::process::Command;
 
 use cp_support::{raw, *};
 use exs::{EventQueue, Socket, Token};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 /// A server that may have so many files open.
 fn limited(dir: &Path, files: u32) -> Server {
@@ -103,4 +104,89 @@ fn more_partial_files_than_descriptors_are_continued() {
     }
     assert_eq!(fs::read_dir(&served).unwrap().count(), FILES as usize);
     assert_eq!(fs::metadata(served.join("f7")).unwrap().len(), SIZE);
+}
+
+/// Lets a process open so many files more than it has open now; `None`: as many as we may.
+fn may_open(server: &Server, more: Option<u64>) {
+    let id = server.child.id();
+    let open: Vec<u64> = fs::read_dir(format!("/proc/{id}/fd"))
+        .unwrap()
+        .map(|e| e.unwrap().file_name().to_str().unwrap().parse().unwrap())
+        .collect();
+    let free = |n: &u64| !open.contains(n);
+    let limit = getrlimit(Resource::Nofile);
+    let current = match more {
+        Some(more) => Some((0..).filter(free).nth(usize::try_from(more).unwrap()).unwrap()),
+        None => limit.current,
+    };
+    let pid = Pid::from_raw(i32::try_from(id).unwrap());
+    prlimit(pid, Resource::Nofile, Rlimit { current, ..limit }).unwrap();
+}
+
+/// Whichever of the descriptors that a look at a partial file takes is lacking: the file
+/// fails, and what was there of it is there for the next run.
+#[test]
+fn a_lack_of_descriptors_loses_nothing_of_a_partial_file() {
+    const SIZE: u64 = 9 << 20;
+    const CHUNK: u64 = 4 << 20;
+    let tmp = TempDir::new("lack");
+    let served = tmp.dir("served");
+    // Without checks, so that no value must be right; and whatever is there already.
+    let request = raw::frame(12, &[raw::bytes(b""), vec![2]].concat());
+    let fail =
+        |id: u32| raw::frame(raw::FAIL, &[&id.to_be_bytes()[..], &raw::bytes(b"enough")].concat());
+    let whole = |index: u32| {
+        let start = u64::from(index) * CHUNK;
+        [raw::hole(start, CHUNK.min(SIZE - start)), raw::chunk(index, [0; 32])].concat()
+    };
+    let first = Server::start(&served, &[]);
+    let s = raw::connect(&first.addr);
+    raw::exchange(&s, &[request.clone(), raw::offer(0, b"d/f", SIZE)], raw::HAVE);
+    let seen = raw::exchange(&s, &[raw::begin(0, SIZE), whole(0), fail(0)], raw::DONE);
+    assert_eq!(seen.last().map(|f| f.0), Some(raw::DONE), "{seen:?}");
+    drop((s, first));
+
+    let server = Server::start(&served, &[]);
+    let s = raw::connect(&server.addr);
+    let mut next = 1;
+    let mut first_frames = request;
+    // Another directory is looked at last each time, so that it is not known any more.
+    let mut offer = |path: &[u8], more| {
+        may_open(&server, more);
+        next += 1;
+        let frames = [std::mem::take(&mut first_frames), raw::offer(next, path, SIZE)].concat();
+        s.blocking().send_all(&frames).unwrap();
+        (next, raw::read(&s).unwrap())
+    };
+    let (mut looks, mut begins) = (0, 0);
+    for more in 0..16 {
+        offer(b"other/g", None);
+        let (_, (kind, body)) = offer(b"d/f", Some(more));
+        match kind {
+            raw::HAVE => assert_eq!(body[4..9], [0, 0, 0, 0, 1], "with {more} more"),
+            raw::DONE => {
+                looks += 1;
+                let text = String::from_utf8_lossy(&body);
+                assert!(text.contains("Too many open files"), "with {more} more: {text}");
+            }
+            kind => panic!("{kind}: {body:?}"),
+        }
+        let (id, (kind, body)) = offer(b"d/f", None);
+        assert_eq!(kind, raw::HAVE, "after {more} more");
+        assert_eq!(body[4..9], [0, 0, 0, 0, 1], "after {more} more");
+        offer(b"other/g", None);
+        may_open(&server, Some(more));
+        let seen = raw::exchange(&s, &[raw::begin(id, SIZE), fail(id)], raw::DONE);
+        let text = String::from_utf8_lossy(&seen.last().unwrap().1);
+        begins += u32::from(text.contains("Too many open files"));
+    }
+    assert!(looks > 2 && looks < 16 && begins > 2 && begins < 16, "{looks} and {begins} failed");
+
+    let (id, (_, body)) = offer(b"d/f", None);
+    assert_eq!(body[4..9], [0, 0, 0, 0, 1]);
+    let frames = [raw::begin(id, SIZE), whole(1), whole(2), raw::end(id, [0; 32])];
+    let seen = raw::exchange(&s, &frames, raw::DONE);
+    let done = &seen.last().unwrap().1;
+    assert_eq!(done[4], 1, "{}", String::from_utf8_lossy(done));
+    assert_eq!(fs::read_dir(served.join("d")).unwrap().count(), 1);
 }

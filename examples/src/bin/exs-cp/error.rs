@@ -116,6 +116,10 @@ fn remedy(e: &io::Error) -> &'static str {
             ". Free some space there and run the same command again: \
              it continues where this one stopped"
         }
+        Some(Errno::MFILE | Errno::NFILE) => {
+            ". Let exs-cp open more files there (`ulimit -n`) and run the same command again: \
+             it continues where this one stopped"
+        }
         Some(Errno::ACCESS | Errno::PERM) => {
             ". Give the user that runs exs-cp there the right to it, and run the same command again"
         }

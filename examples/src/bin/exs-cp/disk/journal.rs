@@ -12,6 +12,9 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
+
+use rustix::io::Errno;
 
 use crate::disk::meta::Meta;
 use crate::hash::{Cv, Layout};
@@ -42,8 +45,8 @@ pub(crate) struct Known {
 impl Journal {
     /// Begins an empty journal in `file`.
     pub(crate) fn create(file: File, source: &Meta, verify: bool) -> io::Result<Journal> {
+        let header = header(source, Layout::of(source.size), verify, &boot_id()?);
         file.set_len(0)?;
-        let header = header(source, Layout::of(source.size), verify, &boot_id());
         file.write_all_at(&header, 0)?;
         Ok(Journal { file, end: HEADER as u64, source: *source, verify })
     }
@@ -66,7 +69,7 @@ impl Journal {
         let longest = HEADER + RECORD * (layout.count() as usize + 1);
         let mut bytes = Vec::new();
         io::Read::read_to_end(&mut io::Read::take(&file, longest as u64), &mut bytes)?;
-        let boot = boot_id();
+        let boot = boot_id()?;
         let Some(written) = check_header(&bytes, source, layout, verify) else {
             return Ok(None);
         };
@@ -130,13 +133,23 @@ fn check_header(bytes: &[u8], source: &Meta, layout: Layout, verify: bool) -> Op
     (magic && verified && same && chunk).then_some(boot)
 }
 
-/// Zeros where the kernel tells none: then nothing is ever taken on trust.
-fn boot_id() -> [u8; 16] {
+/// Zeros where the kernel tells none: then nothing is ever taken on trust. That there is no
+/// descriptor to ask it by just now is an error, and says nothing about the journal.
+fn boot_id() -> io::Result<[u8; 16]> {
+    static KNOWN: OnceLock<[u8; 16]> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Ok(*known);
+    }
     let mut id = [0; 16];
-    if let Ok(text) = std::fs::read("/proc/sys/kernel/random/boot_id") {
+    let text = std::fs::read("/proc/sys/kernel/random/boot_id");
+    let lacking = text.as_ref().err().and_then(Errno::from_io_error);
+    if matches!(lacking, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM)) {
+        return text.map(|_| id);
+    }
+    if let Ok(text) = text {
         id.copy_from_slice(&blake3::hash(&text).as_bytes()[..16]);
     }
-    id
+    Ok(*KNOWN.get_or_init(|| id))
 }
 
 #[cfg(test)]

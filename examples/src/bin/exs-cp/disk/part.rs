@@ -32,16 +32,21 @@ pub(crate) struct Part {
     nameless: bool,
     journal: Option<Journal>,
     known: Vec<(u32, Cv)>,
-    finished: bool,
+    /// What has its names stays when this is dropped: it is whole, or was not looked at yet.
+    stays: bool,
 }
 
 impl Part {
     /// Does a journal stand beside that file? Then it is worth a look before
     /// anything is asked for.
-    pub(crate) fn exists(root: &Root, path: &RelPath) -> bool {
-        let Some((parent, name)) = path.split() else { return false };
-        let journal = parent.join_name(&side_name(name, JOURNAL));
-        journal.is_ok_and(|j| matches!(root.stat(&j), Ok(Some(_))))
+    pub(crate) fn exists(root: &Root, path: &RelPath) -> io::Result<bool> {
+        let Some((parent, name)) = path.split() else { return Ok(false) };
+        let Ok(journal) = parent.join_name(&side_name(name, JOURNAL)) else { return Ok(false) };
+        match root.stat(&journal) {
+            // Nobody may look names up there before the directory gets its last mode.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(false),
+            there => Ok(there?.is_some()),
+        }
     }
 
     /// Continues the partial file of this source, or begins one.
@@ -96,14 +101,15 @@ impl Part {
             None => (false, lock(&dir, &side_name(name, PART))?),
         };
         let (journal, known) = (None, Vec::new());
-        let shut = Some(file.try_clone()?);
-        let name = name.to_vec();
-        let mut part = Part { dir, name, file, shut, nameless, journal, known, finished: false };
-        if part.nameless {
-            return Ok(part);
-        }
+        let (name, shut) = (name.to_vec(), None);
+        let mut part = Part { dir, name, file, shut, nameless, journal, known, stays: true };
         if layout.count() > 1 {
             part.open_journal(source, layout, verify, told)?;
+        }
+        part.stays = false;
+        part.shut = Some(part.file.try_clone()?);
+        if part.nameless {
+            return Ok(part);
         }
         // Only where it changes something: ext4 writes a file that was cut to
         // nothing out to the disk when it is closed, a millisecond for each.
@@ -123,8 +129,11 @@ impl Part {
         verify: bool,
         told: Option<&[(u32, Cv)]>,
     ) -> io::Result<()> {
+        let len = self.file.metadata()?.len();
+        // If it was only just made there is nothing to lose.
+        self.stays = len > 0;
         let file = open_side(&self.dir, &side_name(&self.name, JOURNAL))?;
-        if self.file.metadata()?.len() == source.size
+        if len == source.size
             && let Some((journal, known)) = Journal::load(file.try_clone()?, source, verify)?
         {
             self.known = known.chunks;
@@ -140,6 +149,7 @@ impl Part {
                 return Ok(());
             }
         }
+        self.stays = false;
         self.journal = Some(Journal::create(file, source, verify)?);
         Ok(())
     }
@@ -246,7 +256,7 @@ impl Part {
             return nameless::publish(&self.file, &self.dir, &self.name);
         }
         fs::renameat(&self.dir, &*side_name(&self.name, PART), &self.dir, &*self.name)?;
-        self.finished = true;
+        self.stays = true;
         if self.journal.is_some() {
             let _ = fs::unlinkat(&self.dir, &*side_name(&self.name, JOURNAL), AtFlags::empty());
         }
@@ -265,7 +275,7 @@ impl Drop for Part {
     /// What has a journal is kept for the next run; what has none would only
     /// lie about.
     fn drop(&mut self) {
-        if self.finished || self.nameless {
+        if self.stays || self.nameless {
             return;
         }
         if self.journal.is_none() {
@@ -389,7 +399,7 @@ mod tests {
         p.write_at(b"x", 5 << 20).unwrap();
         p.chunk_done(1, &[4; 32]).unwrap();
         drop(p);
-        assert!(Part::exists(&root, &path()));
+        assert!(Part::exists(&root, &path()).unwrap());
         let p = Part::open(&root, &path(), &src, true).unwrap();
         assert_eq!(p.known(), [(1, [4; 32])]);
         drop(p);

@@ -43,7 +43,7 @@ pub(crate) fn survey(
     }
     // A file of one chunk never has a journal: looking for it costs more than its bytes.
     let resumable = Layout::of(source.size).count() > 1;
-    if !have.complete && resumable && Part::exists(root, path) {
+    if !have.complete && resumable && Part::exists(root, path).map_err(fail)? {
         let found = Part::open(root, path, source, flags.verify).map_err(fail)?;
         have.chunks = found.known().to_vec();
     }
