@@ -315,6 +315,7 @@ impl Session {
     /// A receive would not wait: there are data, or the end, or an error.
     pub fn readable(&self) -> bool {
         self.ending.reason.is_some()
+            || self.ending.recv_shut
             || matches!(self.link, Link::Down(_))
             || self.proto.as_ref().is_some_and(Proto::readable)
     }

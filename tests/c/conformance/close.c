@@ -49,6 +49,37 @@ CASE("shutdown-2", reading_can_be_ended, CONNECTED)
     end_queue(q);
 }
 
+CASE("shutdown-2 recv-2 poll-4", an_end_of_reading_is_found_without_waiting, CONNECTED)
+{
+    struct pair p = connection();
+    exs_pollfd_t f;
+    exs_iovec_t v;
+    exs_msghdr_t m;
+    char in;
+    int n;
+
+    memset(&f, 0, sizeof f);
+    memset(&m, 0, sizeof m);
+    memset(&v, 0, sizeof v);
+    f.exs_pfd_fd = p.a;
+    f.exs_pfd_events = EXS_POLLIN;
+    v.exs_iov_base = &in;
+    v.exs_iov_len = 1;
+    v.exs_iov_mhandle = UNREG;
+    m.exs_msg_iov = &v;
+    m.exs_msg_iovlen = 1;
+    GIVES(0, exs_shutdown(p.a, SHUT_RD, BLOCK));
+    GIVES(0, exs_recv(p.a, &in, 1, MSG_DONTWAIT, BLOCK, UNREG));
+    GIVES(0, exs_recv(p.a, &in, 1, MSG_DONTWAIT | MSG_PEEK, BLOCK, UNREG));
+    GIVES(0, exs_recvmsg(p.a, &m, MSG_DONTWAIT, BLOCK));
+    GIVES(1, exs_poll(&f, 0, BLOCK));
+    CHECK(f.exs_pfd_revents & EXS_POLLIN);
+    n = fcntl(p.a, F_GETFL);
+    GIVES(0, fcntl(p.a, F_SETFL, n | O_NONBLOCK));
+    GIVES(0, exs_recv(p.a, &in, 1, 0, BLOCK, UNREG));
+    end(p);
+}
+
 CASE("shutdown-2", both_directions, CONNECTED)
 {
     struct pair p = connection();
