@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use exs::raw::kernel::{Descriptor, send_kept};
+use exs::raw::kernel::{Descriptor, send_file_now, send_kept};
 use exs::{EventQueue, Interest, KernelAddr, Part, Token};
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, c_void, iovec, msghdr, sockaddr, socklen_t};
 
@@ -388,15 +388,12 @@ fn send_part(fd: c_int, part: &Part, sent: &mut usize) -> Result<bool> {
             Ok(true)
         }
         Part::File { file, offset, len } => {
-            let file = std::os::fd::AsRawFd::as_raw_fd(&**file);
-            let mut at = i64::try_from(*offset).unwrap_or(i64::MAX);
             let len = usize::try_from(*len).unwrap_or(usize::MAX);
             if len == 0 {
                 return Ok(true);
             }
-            // SAFETY: two descriptors, and an offset that is alive for the call.
-            let n = unsafe { libc::sendfile(fd, file, &raw mut at, len) };
-            let n = usize::try_from(moved("sendfile", n)?).unwrap_or(0);
+            let sent_now = send_file_now(borrowed(fd)?, file, *offset, len);
+            let n = sent_now.map_err(|e| Fail::io("sendfile", &e))?;
             if n == 0 {
                 return Err(Fail::fixed(libc::EIO, "the file is shorter than the list says"));
             }

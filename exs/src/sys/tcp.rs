@@ -226,7 +226,7 @@ pub fn send_file(fd: &impl AsFd, file: &File, offset: u64, len: usize) -> io::Re
     let mut offset = libc::off64_t::try_from(offset)
         .map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
     // sendfile(2) has no MSG_NOSIGNAL.
-    without_sigpipe(|| {
+    without_sigpipe(len, || {
         let (to, from) = (fd.as_fd().as_raw_fd(), file.as_raw_fd());
         // SAFETY: `offset` is ours to be written.
         check_len(unsafe { libc::sendfile64(to, from, &raw mut offset, len) })
@@ -261,10 +261,10 @@ pub fn will_need(file: &File, offset: u64, len: u64) {
     unsafe { libc::posix_fadvise64(file.as_raw_fd(), offset, len, libc::POSIX_FADV_WILLNEED) };
 }
 
-/// Runs `call` with SIGPIPE blocked in this thread, and takes back the signal
-/// that it raised, if any. The signal of a write is the thread's own, so no other
-/// one's is taken.
-fn without_sigpipe<T>(call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+/// Runs `call`, which writes up to `len` bytes, with SIGPIPE blocked in this thread, and takes
+/// back the signal that it raised, if any. The signal of a write is the thread's own, so no
+/// other one's is taken.
+fn without_sigpipe(len: usize, call: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
     // This, the call, and the mask twice.
     note_calls(4);
     let set = sigpipe_set();
@@ -280,7 +280,13 @@ fn without_sigpipe<T>(call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     // SAFETY: both sets are initialised and ours.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before) };
     let result = call();
-    if matches!(&result, Err(e) if e.raw_os_error() == Some(libc::EPIPE)) {
+    // (A call that waits may have written before the peer went: it tells the bytes, and raises
+    // the signal.)
+    let raised = match &result {
+        Ok(n) => *n < len,
+        Err(e) => e.raw_os_error() == Some(libc::EPIPE),
+    };
+    if raised {
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: waits no time, for a set of ours; no signal info is asked for.
         unsafe { libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const now) };

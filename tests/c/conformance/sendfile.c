@@ -3,6 +3,10 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
 
 static exs_xferfile_t memory(void *base, size_t len, exs_mhandle_t m)
 {
@@ -178,6 +182,77 @@ CASE("sendfile-2 all-10", the_end_comes_after_the_last_byte_of_several_calls, LO
     GIVES('e', s.last);
     close(fd);
     end(p);
+}
+
+CASE("sendfile-7", a_peer_that_is_gone_is_told_of_without_a_signal, STREAMS)
+{
+    struct pair p = connection();
+    int fd = new_file(5000), i;
+    exs_xferfile_t x = file(fd, 0, 0);
+    sigset_t pipe_only, now;
+
+    end_one(p.b);
+    /* SIGPIPE would end this process. (The kernel takes bytes until it hears of the end.) */
+    while (exs_sendfile(p.a, &x, 1, 0, BLOCK) >= 0)
+        ;
+    CHECK(errno == EPIPE || errno == ECONNRESET);
+    /* Who had it blocked, and pending, has it so still. */
+    CHECK(sigemptyset(&pipe_only) == 0 && sigaddset(&pipe_only, SIGPIPE) == 0);
+    for (i = 0; i < 2; i++) {
+        CHECK(exs_sendfile(p.a, &x, 1, 0, BLOCK) == -1);
+        CHECK(errno == EPIPE || errno == ECONNRESET);
+        GIVES(0, sigpending(&now));
+        GIVES(i, sigismember(&now, SIGPIPE));
+        CHECK(pthread_sigmask(SIG_BLOCK, &pipe_only, &now) == 0);
+        GIVES(i, sigismember(&now, SIGPIPE));
+        GIVES(0, raise(SIGPIPE));
+    }
+    GIVES(SIGPIPE, sigwaitinfo(&pipe_only, NULL));
+    close(fd);
+    end_one(p.a);
+}
+
+/* Sends a file that nobody takes all of. */
+struct source {
+    int fd, file;
+    volatile int thread;
+};
+
+static void send_much(void *arg)
+{
+    struct source *s = arg;
+    exs_xferfile_t x = file(s->file, 0, 0);
+    int n;
+
+    __atomic_store_n(&s->thread, (int)syscall(SYS_gettid), __ATOMIC_RELEASE);
+    n = exs_sendfile(s->fd, &x, 1, 0, BLOCK);
+    CHECK(n > 0 || errno == EPIPE || errno == ECONNRESET);
+}
+
+CASE("sendfile-7", a_peer_that_goes_while_it_waits_is_told_of_without_a_signal, STREAMS)
+{
+    struct pair p = connection();
+    char name[] = "/tmp/exs-conformance-XXXXXX";
+    struct source s = {p.a, mkstemp(name), 0};
+    struct thread *t;
+    int tid;
+
+    CHECK(s.file >= 0 && unlink(name) == 0);
+    GIVES(0, ftruncate(s.file, 256 << 20));
+    t = start(send_much, &s);
+    while ((tid = __atomic_load_n(&s.thread, __ATOMIC_ACQUIRE)) == 0)
+        sched_yield();
+    await_sleeper(tid);
+    /* (With data left unread a close would be another error, which has no signal.) */
+    if (world == LOCAL)
+        GIVES(0, exs_shutdown(p.b, SHUT_RD, BLOCK));
+    else
+        end_one(p.b);
+    join(t);
+    close(s.file);
+    end_one(p.a);
+    if (world == LOCAL)
+        end_one(p.b);
 }
 
 CASE("sendfile-5", lists_without_sense_are_refused, STREAMS)

@@ -7,6 +7,7 @@
 //! cancel, and the owner's close is said at [`KernelSocket`](crate::KernelSocket).
 
 use std::fs::File;
+use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -31,6 +32,20 @@ const RECV: i32 = libc::MSG_PEEK | libc::MSG_WAITALL | libc::MSG_TRUNC;
 /// behind them leave now.
 pub fn send_kept() {
     Context::send_kept();
+}
+
+/// sendfile(2): sends up to `len` bytes of a file at `offset`, and returns how many went, 0 at
+/// its end. It waits for room if the socket does, and raises no SIGPIPE.
+///
+/// # Errors
+/// What sendfile(2) says.
+pub fn send_file_now(
+    to: BorrowedFd<'_>,
+    file: &File,
+    offset: u64,
+    len: usize,
+) -> io::Result<usize> {
+    sys::send_file(&to, file, offset, len)
 }
 
 /// A descriptor of the program's.
