@@ -242,6 +242,12 @@ fn pieces(message: &Msghdr, clip: bool) -> Result<Memory> {
     })
 }
 
+/// The bytes of a message, as they were given.
+fn length(message: &Msghdr) -> Result<usize> {
+    let pieces = Out::pieces(message).list(message.exs_msg_iovlen, EXS_IOV_MAX)?;
+    Ok(pieces.map(|p| p.exs_iov_len).fold(0, usize::saturating_add))
+}
+
 /// Where a message is to go, if it says so.
 fn destination(m: &Msghdr) -> Result<Option<KernelAddr>> {
     if m.exs_msg_name.is_null() {
@@ -290,7 +296,11 @@ pub unsafe extern "C" fn exs_sendmsg(
             }
             Target::File => return not_ours(fd),
         };
-        let memory = pieces(&m, queue == EXS_QHANDLE_INVALID)?;
+        let clip = queue == EXS_QHANDLE_INVALID;
+        let memory = pieces(&m, clip)?;
+        if clip {
+            options::clip(&entry, length(&m)?)?;
+        }
         send(&entry, memory, flags, Answer { queue, ahandle, call, place: msg.name() })
     })
 }

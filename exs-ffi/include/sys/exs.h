@@ -53,8 +53,8 @@ extern "C" {
  * Blocking. EXS_QHANDLE_INVALID in place of a queue makes a call block, and return
  * what its socket twin returns: bytes, a descriptor, or 0; or -1 and errno. A signal
  * handler that runs before anything was moved ends it with EINTR, whatever
- * SA_RESTART says. One call moves 0x7ffff000 bytes at most. O_NONBLOCK on the
- * descriptor, or MSG_DONTWAIT, makes it EAGAIN instead of waiting; neither means
+ * SA_RESTART says. One call moves 0x7ffff000 bytes at most (a longer message is
+ * EMSGSIZE). O_NONBLOCK on the descriptor, or MSG_DONTWAIT, makes it EAGAIN instead of waiting; neither means
  * anything to calls with a queue. What a send takes that does not wait is copied, up
  * to 256 KiB a socket; if the connection ends before it has left, SO_ERROR tells, or
  * else exs_close. exs_shutdown ends the direction behind that, and returns at once.

@@ -300,3 +300,38 @@ CASE("send-7", a_message_has_a_longest_length, EXSMSG)
     end_one(l);
     end_queue(q);
 }
+
+CASE("all-10 send-7", a_message_is_not_cut_to_what_a_call_moves, EXSMSG)
+{
+    enum { PIECE = 4 << 20, PIECES = 1024 };
+    uint64_t most = 1ull << 33;
+    struct timeval soon = {0, 1000};
+    struct place at;
+    int l = listener(&at), fd = new_socket(), other, i;
+    static exs_iovec_t pieces[PIECES];
+    char *out = calloc(1, PIECE);
+    exs_msghdr_t m;
+
+    CHECK(out);
+    memset(&m, 0, sizeof m);
+    m.exs_msg_iov = pieces;
+    m.exs_msg_iovlen = PIECES;
+    for (i = 0; i < PIECES; i++) {
+        pieces[i].exs_iov_base = out;
+        pieces[i].exs_iov_len = PIECE;
+        pieces[i].exs_iov_mhandle = UNREG;
+    }
+    /* as far as the receiver is concerned it may be as long */
+    GIVES(0, exs_setsockopt(l, SOL_EXS, EXS_SO_MAX_MESSAGE, &most, sizeof most));
+    GIVES(0, exs_connect(fd, ADDR(at), at.len, 0, BLOCK));
+    other = exs_accept(l, NULL, 0, BLOCK);
+    CHECK(other >= 0);
+    /* a part of it would wait for a receive */
+    GIVES(0, exs_setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &soon, sizeof soon));
+    FAILS(EMSGSIZE, exs_sendmsg(fd, &m, 0, BLOCK));
+    FAILS(EMSGSIZE, exs_sendmsg(fd, &m, MSG_DONTWAIT, BLOCK));
+    free(out);
+    end_one(fd);
+    end_one(other);
+    end_one(l);
+}
