@@ -386,7 +386,8 @@ int exs_shutdown(int fd, int how, exs_qhandle_t queue, exs_ahandle_t ahandle);
  * connection at once. close(2) does the same, and tells nobody. If another copy is
  * left (of dup(2) or a forked process), the event comes at once.
  * exit(3) closes what is open, and waits until what was sent is delivered, as long as a
- * close would. */
+ * close would. Calls of other threads do not return meanwhile; if the process is still
+ * there a second later, they do (EBADF). */
 int exs_close(int fd, int flags, exs_qhandle_t queue, exs_ahandle_t ahandle);
 
 #define EXS_CLOSE_ABORT 0x1 /* extension */

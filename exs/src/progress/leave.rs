@@ -7,7 +7,9 @@
 //!
 //! Other threads still run meanwhile, and die with the process. They are to see nothing of all this,
 //! as they would see nothing with kernel sockets: their operations have no more events, and
-//! their calls do not return.
+//! their calls do not return. But what runs at the end of the process after this, handlers of
+//! atexit(3) and destructors, may wait for such a thread. So a process that is still there some time
+//! later goes on: it has the events, and calls return.
 //!
 //! Programs call exit(3) in signal handlers, too. What that interrupts may hold locks, ours or
 //! the allocator's, and lead. So a thread that waits for nothing else does the work; the one that exits
@@ -17,7 +19,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::context::Context;
@@ -26,6 +28,8 @@ use crate::sys::{EventFd, HeldSignals, at_exit, this_thread};
 
 /// How long the engine may be another's, which may be the thread that exits.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the process may take to end after all this, before its threads hear of it.
+const GRACE: Duration = Duration::from_secs(1);
 /// Between two looks.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
 
@@ -38,6 +42,8 @@ struct Leaving {
     leaver: AtomicI32,
     /// How long (ns) the ends may take: 0 until everything is closed.
     patience: AtomicU64,
+    /// The process has not ended, and goes on.
+    goes_on: (Mutex<bool>, Condvar),
 }
 
 static LEAVING: OnceLock<Leaving> = OnceLock::new();
@@ -50,7 +56,21 @@ impl Leaving {
             over: EventFd::new()?,
             leaver: AtomicI32::new(0),
             patience: AtomicU64::new(0),
+            goes_on: Default::default(),
         })
+    }
+
+    /// Another thread stays here until the process ends, or goes on.
+    fn stay(&self) {
+        let (goes_on, changed) = &self.goes_on;
+        let goes_on = goes_on.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(changed.wait_while(goes_on, |goes_on| !*goes_on));
+    }
+
+    fn go_on(&self) {
+        let (goes_on, changed) = &self.goes_on;
+        *goes_on.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        changed.notify_all();
     }
 
     /// On the thread that exits.
@@ -96,7 +116,10 @@ impl Context {
             if leaving.leaver.load(Ordering::Acquire) != 0 {
                 context.leave(leaving);
                 leaving.over.signal();
-                stand_still();
+                // sleep-ok: who hears of it that soon would hear of an end in order
+                std::thread::sleep(GRACE);
+                context.go_on();
+                leaving.go_on();
             }
         })?;
         at_exit(leave)
@@ -134,19 +157,21 @@ impl Context {
         }
     }
 
+    /// The process is still there: what came while nobody was to hear of it is heard.
+    fn go_on(&self) {
+        let mut engine = self.lock();
+        engine.leave_off();
+        self.finish(engine, None);
+    }
+
     /// A thread that calls while the process ends stays in the call.
     #[cold]
     pub(super) fn stay(&self) {
         let leaver = self.lock().leaver();
-        if leaver.is_some_and(|thread| thread != this_thread()) {
-            stand_still();
+        if leaver.is_some_and(|thread| thread != this_thread())
+            && let Some(leaving) = LEAVING.get()
+        {
+            leaving.stay();
         }
-    }
-}
-
-/// Until the process has ended.
-fn stand_still() -> ! {
-    loop {
-        std::thread::park();
     }
 }

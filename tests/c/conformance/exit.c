@@ -130,6 +130,87 @@ CASE("exit-2", other_threads_hear_nothing_of_it, CONNECTED | ALONE)
     end_one(fd);
 }
 
+static int last;
+static pthread_t joined[3];
+
+/* An exit handler that runs after the library's. */
+static void joins_its_threads(void)
+{
+    size_t i;
+
+    for (i = 0; last && i < sizeof joined / sizeof *joined; i++)
+        CHECK(pthread_join(joined[i], NULL) == 0);
+}
+
+static void is_closed(int fd)
+{
+    char byte = 'x';
+
+    FAILS(EBADF, exs_send(fd, &byte, 1, 0, BLOCK, UNREG));
+    FAILS(EBADF, exs_recv(fd, &byte, 1, MSG_DONTWAIT, BLOCK, UNREG));
+}
+
+static void *receives_until_it_fails(void *arg)
+{
+    char in;
+
+    CHECK(exs_recv(*(int *)arg, &in, 1, 0, BLOCK, UNREG) == -1);
+    CHECK(errno == ECANCELED || errno == EBADF);
+    is_closed(*(int *)arg);
+    return NULL;
+}
+
+static void *sends_until_it_fails(void *arg)
+{
+    while (exs_send(*(int *)arg, "x", 1, 0, BLOCK, UNREG) == 1)
+        ;
+    CHECK(errno == ECANCELED || errno == EBADF);
+    is_closed(*(int *)arg);
+    return NULL;
+}
+
+static exs_qhandle_t events;
+
+static void *dequeues_the_last_event(void *arg)
+{
+    exs_event_t e = next_any(events);
+
+    GIVES(EXS_EVT_RECV, e.exs_evt_type);
+    GIVES(ECANCELED, e.exs_evt_errno);
+    is_closed(*(int *)arg);
+    return NULL;
+}
+
+static void exits_and_joins(int fd)
+{
+    static int conn;
+    static char in;
+
+    conn = fd;
+    last = 1;
+    events = new_queue(8);
+    GIVES(0, exs_recv(fd, &in, 1, 0, events, 1, UNREG));
+    CHECK(pthread_create(&joined[0], NULL, dequeues_the_last_event, &conn) == 0);
+    CHECK(pthread_create(&joined[1], NULL, receives_until_it_fails, &conn) == 0);
+    CHECK(pthread_create(&joined[2], NULL, sends_until_it_fails, &conn) == 0);
+    exit(0);
+}
+
+CASE("exit-6", who_waits_for_other_threads_ends, EXS | EXSMSG | ALONE)
+{
+    static char in[1 << 12];
+    pid_t child;
+    int fd, n;
+
+    CHECK(atexit(joins_its_threads) == 0);
+    fd = visitor(&child, exits_and_joins);
+    while ((n = exs_recv(fd, in, sizeof in, 0, BLOCK, UNREG)) > 0)
+        ;
+    GIVES(0, n);
+    gone(child, 0);
+    end_one(fd);
+}
+
 static void on_term(int signal)
 {
     (void)signal;

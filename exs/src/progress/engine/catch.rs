@@ -4,6 +4,8 @@
 //! the queue and take them out again costs four locked instructions, on the way of every
 //! message; so they are caught, and handed to it before it lets go of the engine.
 
+use std::sync::Arc;
+
 use super::Engine;
 use crate::progress::event::RawEvent;
 use crate::progress::queue::{QueueCore, Want};
@@ -15,8 +17,8 @@ pub(super) struct Catch {
     /// The address of the queue whose events are; a thread is here that has it.
     queue: Option<usize>,
     events: Vec<RawEvent>,
-    /// What came when the process was about to end.
-    unheard: Vec<RawEvent>,
+    /// What came when the process was about to end, and where to.
+    unheard: Vec<(Arc<QueueCore>, RawEvent)>,
 }
 
 fn address(queue: &QueueCore) -> usize {
@@ -25,15 +27,22 @@ fn address(queue: &QueueCore) -> usize {
 
 impl Engine {
     /// Puts an event into a queue, unless the thread that is here wants it.
-    pub(super) fn leave(&mut self, queue: &QueueCore, event: RawEvent) {
+    pub(super) fn leave(&mut self, queue: &Arc<QueueCore>, event: RawEvent) {
         if self.leaver().is_some() {
-            // Nobody is to hear of it any more, nor is its memory to be let go of: who lent it does not
+            // Nobody is to hear of it now, nor is its memory to be let go of: who lent it does not
             // know that it is free.
             cold_path();
-            self.catch.unheard.push(event);
+            self.catch.unheard.push((Arc::clone(queue), event));
         } else if self.catch.queue == Some(address(queue)) {
             self.catch.events.push(event);
         } else {
+            queue.push(event, &mut self.wake);
+        }
+    }
+
+    /// What nobody was to hear of goes where it belongs.
+    pub(super) fn tell_unheard(&mut self) {
+        for (queue, event) in std::mem::take(&mut self.catch.unheard) {
             queue.push(event, &mut self.wake);
         }
     }

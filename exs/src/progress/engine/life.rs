@@ -113,7 +113,7 @@ impl Engine {
     // ---- the end of the process ------------------------------------------------
 
     /// Closes everything, as `thread` ends the process; returns how long that may take. Nobody
-    /// else hears of events any more.
+    /// hears of events any more, unless the process goes on.
     pub(in crate::progress) fn leave_all(&mut self, thread: i32, now: Time) -> Duration {
         self.collect_released(now);
         self.leaver = Some(thread);
@@ -140,7 +140,13 @@ impl Engine {
         self.socks.iter().all(|(_, s)| s.session.is_none() || s.state != State::Closed)
     }
 
-    /// The thread that ends the process, once it does.
+    /// The process has not ended: its threads go on, with what is closed.
+    pub(in crate::progress) fn leave_off(&mut self) {
+        self.leaver = None;
+        self.tell_unheard();
+    }
+
+    /// The thread that ends the process, while it does.
     pub(in crate::progress) fn leaver(&self) -> Option<i32> {
         self.leaver
     }

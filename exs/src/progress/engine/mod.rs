@@ -475,7 +475,7 @@ impl Engine {
     }
 
     /// Puts an operation's event into its queue.
-    fn deliver(&mut self, queue: &QueueCore, event: RawEvent) {
+    fn deliver(&mut self, queue: &Arc<QueueCore>, event: RawEvent) {
         self.counters.events += 1;
         self.leave(queue, event);
     }
