@@ -208,6 +208,7 @@ CASE("sendfile-7", a_peer_that_is_gone_is_told_of_without_a_signal, STREAMS)
         GIVES(0, raise(SIGPIPE));
     }
     GIVES(SIGPIPE, sigwaitinfo(&pipe_only, NULL));
+    CHECK(pthread_sigmask(SIG_UNBLOCK, &pipe_only, NULL) == 0);
     close(fd);
     end_one(p.a);
 }
