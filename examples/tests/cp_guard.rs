@@ -144,11 +144,27 @@ fn two_paths_of_one_name_are_refused() {
     let (code, text) = get(&["a/conf", "b/conf"]);
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("called `conf`") && text.contains("one by one"), "{text}");
-    // All there is may have any name.
-    let (code, text) = get(&[".", "a/conf"]);
+    // All there is has names that are known only when they come.
+    fs::write(tmp.path().join("served/conf"), "three").unwrap();
+    for paths in [[".", "a/conf"], ["a/conf", "."]] {
+        let (code, text) = get(&paths);
+        assert_eq!(code, Some(2), "{text}");
+        assert!(text.contains("called `conf`") && text.contains("one by one"), "{text}");
+    }
+    let (code, text) = get(&[".", "./"]);
     assert_eq!(code, Some(2), "{text}");
-    assert!(text.contains("all that the server has"), "{text}");
     assert!(!dest.exists());
+    fs::remove_file(tmp.path().join("served/conf")).unwrap();
+    // What it brings itself comes once, and what it does not bring is looked for.
+    let all = ["get", &server.addr, ".", "a", "a/conf", dest.to_str().unwrap()];
+    let said = run(client(all)).assert_ok();
+    assert_eq!(said.number("files"), 3, "{said:?}");
+    assert_same(&tmp.path().join("served/a"), &dest.join("a"));
+    assert_eq!(fs::read_to_string(dest.join("conf")).unwrap(), "one");
+    fs::remove_dir_all(&dest).unwrap();
+    let (code, text) = get(&[".", "missing"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("`missing`"), "{text}");
     let (code, text) = get(&["a", "b"]);
     assert_eq!(code, Some(0), "{text}");
     let paths = [a.to_str().unwrap(), b.to_str().unwrap()].map(|p| format!("{p}/conf"));

@@ -24,6 +24,9 @@ use crate::transfer::tally::Tally;
 use crate::transfer::{MOST_CHUNKS, WINDOW};
 use crate::wire::frame::{Flags, Frame, Id};
 
+/// What to do about paths of one name.
+const APART: &str = "get them one by one, into different directories";
+
 /// A file to fetch, and what it is to be called here.
 struct Job {
     from: RelPath,
@@ -44,6 +47,13 @@ struct Plan {
 impl Plan {
     fn is_empty(&self) -> bool {
         self.files.is_empty() && self.links.is_empty() && self.dirs.is_empty()
+    }
+
+    /// The names of what is to lie in the destination itself.
+    fn first_names(&self) -> Names {
+        let files = self.files.iter().map(|job| &job.to);
+        let others = self.links.iter().map(|l| &l.0).chain(self.dirs.iter().map(|d| &d.0));
+        Names::of(files.chain(others).filter_map(RelPath::first))
     }
 
     /// Just the one file, or link, that was asked for. A server can leave out the directory
@@ -85,18 +95,11 @@ fn wishes(paths: &[OsString]) -> Result<Vec<Wish>, CpError> {
             Some((_, name)) => RelPath::root().join_name(name).unwrap_or_default(),
             None => RelPath::root(),
         };
-        // What all of it is called here is not known yet.
-        if name.is_root() && paths.len() > 1 {
-            let text = format!(
-                "`{}` is all that the server has; get it alone, and other paths in a run of \
-                 their own",
-                path.display()
-            );
-            return Err(CpError::Usage(text));
-        }
-        names.add(&name, "get them one by one, into different directories")?;
+        names.add(&name, APART)?;
         wishes.push(Wish { top, name });
     }
+    // What `.` brings is to be known before the others are looked at.
+    wishes.sort_by_key(|wish| !wish.name.is_root());
     Ok(wishes)
 }
 
@@ -114,8 +117,19 @@ fn fetch(
         [_] => file_target(dest)?,
         _ => None,
     };
+    let mut names = Names::default();
     for wish in &mut wishes {
+        if !wish.name.is_root() {
+            // `.` has brought it already.
+            if names.has(&wish.name) && wish.top == wish.name {
+                continue;
+            }
+            names.add(&wish.name, APART)?;
+        }
         list(dialer, wish, as_name.as_ref().map(|t| &t.1), &mut plan, tally)?;
+        if wish.name.is_root() {
+            names = plan.first_names();
+        }
     }
     // Nothing is to come (the user is told why), so that nothing need be made for it.
     if plan.is_empty() {

@@ -57,11 +57,19 @@ impl Moving {
     }
 }
 
-/// The names that the paths on the command line get where they are copied to.
+/// The names of what is copied, in the place that it is copied to.
 #[derive(Default)]
 pub(crate) struct Names(HashSet<RelPath>);
 
 impl Names {
+    pub(crate) fn of(names: impl Iterator<Item = RelPath>) -> Names {
+        Names(names.collect())
+    }
+
+    pub(crate) fn has(&self, name: &RelPath) -> bool {
+        self.0.contains(name)
+    }
+
     /// Two paths of one name would replace each other's files; `way_out` says what to do.
     pub(crate) fn add(&mut self, name: &RelPath, way_out: &str) -> Result<(), CpError> {
         if self.0.insert(name.clone()) {

@@ -102,6 +102,11 @@ impl RelPath {
         }
     }
 
+    /// The path of the first name; `None` for the root.
+    pub(crate) fn first(&self) -> Option<RelPath> {
+        self.names().next().map(|name| RelPath(name.to_vec()))
+    }
+
     pub(crate) fn names(&self) -> impl Iterator<Item = &[u8]> {
         self.0.split(|b| *b == b'/').filter(|n| !n.is_empty())
     }
