@@ -66,10 +66,7 @@ impl<A: Rnic, B: Rnic> Rnic for Either<A, B> {
         each!(self, r => r.post_srq_recv(srq, wr))
     }
     fn lost_receives(&self, srq: Srq) -> usize {
-        match self {
-            Either::A(r) => r.lost_receives(srq),
-            Either::B(r) => r.lost_receives(srq),
-        }
+        each!(self, r => r.lost_receives(srq))
     }
     fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
         each!(self, r => r.create_qp(attr))
