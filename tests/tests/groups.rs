@@ -57,8 +57,12 @@ fn socket(group: Option<&str>) -> Socket {
 }
 
 fn listener(group: Option<&str>) -> (Socket, SocketAddr) {
+    listener_at(group, Ipv4Addr::LOCALHOST.into())
+}
+
+fn listener_at(group: Option<&str>, ip: IpAddr) -> (Socket, SocketAddr) {
     let listener = socket(group);
-    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    listener.bind(SocketAddr::new(ip, 0)).unwrap();
     listener.listen(8).unwrap();
     let addr = listener.local_addr().unwrap();
     (listener, addr)
@@ -76,7 +80,11 @@ fn join(client: Option<&str>, listener: &Socket, addr: SocketAddr) -> (Socket, S
 
 /// Waits until that is what there is: queue pairs go in the background.
 fn until(what: impl Fn(Objects) -> bool) {
-    while !what(CONTROL.objects()) {
+    until_on(&CONTROL, what);
+}
+
+fn until_on(control: &Control, what: impl Fn(Objects) -> bool) {
+    while !what(control.objects()) {
         std::thread::yield_now();
     }
 }
@@ -140,10 +148,7 @@ fn a_group_takes_its_memory_with_it() {
 #[test]
 fn receives_go_with_the_connections() {
     let (_alone, _dog) = (alone(), Watchdog::new("receives_go_with_the_connections"));
-    let listener = socket(None);
-    listener.bind(SocketAddr::new(STRICT, 0)).unwrap();
-    listener.listen(8).unwrap();
-    let addr = listener.local_addr().unwrap();
+    let (listener, addr) = listener_at(None, STRICT);
     let (client, server) = join(None, &listener, addr);
     let few = STRICT_CONTROL.objects();
     // 8 for each of 122 queue pairs: four chunks of 256.
@@ -168,10 +173,7 @@ fn receives_go_with_the_connections() {
 #[test]
 fn receives_that_are_lost_are_made_anew() {
     let (_alone, _dog) = (alone(), Watchdog::new("receives_that_are_lost_are_made_anew"));
-    let listener = socket(None);
-    listener.bind(SocketAddr::new(LOSSY, 0)).unwrap();
-    listener.listen(8).unwrap();
-    let addr = listener.local_addr().unwrap();
+    let (listener, addr) = listener_at(None, LOSSY);
     let (client, server) = join(None, &listener, addr);
     let talk = |from: &Socket, to: &Socket| {
         from.blocking().send_all(b"there").unwrap();
@@ -188,19 +190,15 @@ fn receives_that_are_lost_are_made_anew() {
     let o = LOSSY_CONTROL.objects();
     assert!(o.srqs <= 3, "{o:?}");
     drop((client, server));
-    while LOSSY_CONTROL.objects().qps > 0 || LOSSY_CONTROL.objects().srqs > 1 {
-        std::thread::yield_now();
-    }
+    until_on(&LOSSY_CONTROL, |o| o.qps == 0 && o.srqs == 1);
 }
 
 /// Where registering is dear, some tens of KiB are copied.
 #[test]
 fn what_is_copied_is_not_registered() {
     let (_alone, _dog) = (alone(), Watchdog::new("what_is_copied_is_not_registered"));
-    let listener = socket(None);
-    listener.bind(SocketAddr::new(STRICT, 0)).unwrap();
-    listener.listen(8).unwrap();
-    let (client, server) = join(None, &listener, listener.local_addr().unwrap());
+    let (listener, addr) = listener_at(None, STRICT);
+    let (client, server) = join(None, &listener, addr);
     let say = |len: usize| {
         let mut ledger = Ledger::new();
         let send = ledger.post("send", |q, t| client.send(q, t, vec![7; len], SendFlags::NONE));

@@ -144,7 +144,6 @@ impl VerbsRnic {
             // begun it: then the end of the id tells the peer, by a reject.
             let _ = hw.id.disconnect();
         }
-        self.set_deadline(qp, None);
         self.drop_phase(qp);
         if let Ok(q) = self.qps.get_mut(qp) {
             q.phase = Phase::Dying { cause };

@@ -353,8 +353,7 @@ impl CmId {
     /// Frees the queue pair: from here on its work touches no memory, and completes
     /// no more.
     pub(in super::super) fn destroy_qp(&mut self) {
-        let pair = self.part();
-        drop(pair);
+        drop(self.part());
     }
 
     fn part(&mut self) -> Pair {
