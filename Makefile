@@ -50,9 +50,9 @@ test-quick: setup-test ## Run the tests with fewer seeds, without those of whole
 c-coverage: setup-test ## Write the table of what the C conformance suite covers
 	WRITE_COVERAGE=1 $(BUILD) test $(LOCKED) -p exs-tests --features "$(FEATURES)" --test c_suite -- coverage
 
-# `make test-rdma SUITES="tools netns"` runs these alone.
+# `make test-rdma SUITES="tools netns"` runs these alone, SUITES=all the benchmarks too.
 .PHONY: test-rdma
-test-rdma: ## Run the suites on kernel RDMA devices in a guest (QEMU, or RDMA_KERNEL=uml:FILE); SUITES picks
+test-rdma: ## Run the suites on kernel RDMA devices in guests (QEMU, or RDMA_KERNEL=uml:FILE); SUITES picks
 	@tests/rdma/run.sh $(SUITES)
 
 .PHONY: check

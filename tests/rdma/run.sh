@@ -2,9 +2,11 @@
 # What `make test-rdma` runs: builds the programs and the test binaries here, runs
 # each suite in a guest whose kernel has RDMA devices, and sums up.
 #
-#   run.sh [SUITE]...       all, or these (files of suites/, without .sh)
+#   run.sh [SUITE]...       these (files of suites/, without .sh). `all` stands for every
+#                           suite; without arguments the benchmarks are left out
 #
 #   RDMA_KERNEL=uml:FILE    the kernel, see kernel.sh; QEMU with Debian's otherwise
+#   RDMA_JOBS=N             guests that run side by side; see below for the default
 #   EXS_TRANSPORT=soft      not verbs: tries the test bed itself
 #
 # Logs of the suites and of the guests' consoles stay in target/rdma.
@@ -17,10 +19,16 @@ out=${CARGO_TARGET_DIR:-$top/target}/rdma
 cd "$top"
 say() { printf 'rdma: %s\n' "$*" >&2; }
 
+header() { sed -n "s/^# $2: *//p" "$here/suites/$1.sh" | head -n 1; }
 suites=("$@")
-if [ $# = 0 ]; then
-    for file in "$here"/suites/*.sh; do suites+=("$(basename "$file" .sh)"); done
-fi
+case "$*" in '' | all)
+    suites=()
+    for file in "$here"/suites/*.sh; do
+        suite=$(basename "$file" .sh)
+        if [ "$*" = all ] || [ "$(header "$suite" kind)" != benchmark ]; then suites+=("$suite"); fi
+    done
+    ;;
+esac
 for suite in "${suites[@]}"; do
     [ -e "$here/suites/$suite.sh" ] || { say "there is no suite '$suite'"; exit 2; }
 done
@@ -73,23 +81,30 @@ case " ${suites[*]} " in *" c "* | *" c-bench "*)
 esac
 
 # --- the guests ---------------------------------------------------------------------
-header() { sed -n "s/^# $2: *//p" "$here/suites/$1.sh" | head -n 1; }
-rows=() failures=0 began_all=$SECONDS
+# The threads of a UML guest take turns on about one processor of the host, so rxe and siw
+# run side by side on two. An emulated processor of QEMU keeps a thread of the host busy, and
+# a guest has two.
+case $kernel in
+    uml*) jobs=${RDMA_JOBS:-$(nproc)} ;;
+    *) jobs=${RDMA_JOBS:-$((($(nproc) + 1) / 2))} ;;
+esac
+began_all=$SECONDS
+mkdir -p "$out/rows"
 
-# guest SUITE DEVICE
+# guest SUITE DEVICE: runs one guest, and leaves a row of the table in $out/rows.
 guest() {
     local suite=$1 device=$2 name=$1${2:+-$2} limit try status=0 began=$SECONDS outcome counts log
     log=$out/logs/$name.log
     limit=$(header "$suite" limit)
     say "--- $suite ${device:+on $device }(at most $((limit * factor)) s)"
-    # Once more, if something failed: kernels have time limits of their own that a busy machine
-    # exceeds (siw drops a request that has no answer for five seconds, say while two hundred
-    # wait). What fails twice is ours; what fails once is said, and its log kept.
+    # A suite that fails runs once more: kernels have time limits of their own that a busy
+    # machine exceeds. siw drops a request that has no answer for five seconds, for example while
+    # two hundred wait. What fails twice has failed. The table names what failed once, and its log is kept.
     for try in 1 2; do
         status=0
         "$here/guest.sh" -t $((limit * factor)) -l "$out/logs/$name.console" -- \
             "RDMA_BIN=$out/bin RDMA_FACTOR=$factor RDMA_RELEASE=$release EXS_TRANSPORT=$transport RUST_TEST_THREADS=1 ${RDMA_ENV-} bash tests/rdma/suites/$suite.sh $device" \
-            </dev/null 2>&1 | tee "$log" || status=${PIPESTATUS[0]}
+            </dev/null 2>&1 | show "$log" || status=${PIPESTATUS[0]}
         case $status-$try in
             0-* | 77-* | 130-* | 143-* | *-2) break ;;
         esac
@@ -105,25 +120,63 @@ guest() {
         130 | 143) exit "$status" ;;
         *) outcome="FAILED" ;;
     esac
-    case $outcome in FAILED*) failures=$((failures + 1)) ;; esac
     if [ "$status" = 0 ] && grep -q '^guest: once more' "$log"; then outcome="$outcome (after a guest that died)"; fi
     # A kernel that complains is worth a look, even if the tests passed.
     if sed '1,/exs: the command starts/d' "$out/logs/$name.console" | grep 'WARNING:\|BUG:\|Oops' >/dev/null; then
         outcome="$outcome; the kernel complains, see $name.console"
     fi
-    rows+=("$(printf '%-18s %-6s %6d s  %7s  %s' "$suite" "${device:-both}" $((SECONDS - began)) "$counts" "$outcome")")
+    if [ "$jobs" != 1 ]; then
+        printf -- '--- %s %s\n' "$suite" "$device"
+        cat "$log"
+    fi
+    printf '%-18s %-6s %6d s  %7s  %s\n' "$suite" "${device:-both}" $((SECONDS - began)) "$counts" "$outcome" >"$out/rows/$name"
+}
+# show LOG: writes what a guest says to LOG, and shows it at once if no other guest speaks too.
+show() {
+    if [ "$jobs" = 1 ]; then tee "$1"; else cat >"$1"; fi
 }
 
+queue=()
 for suite in "${suites[@]}"; do
     case $(header "$suite" devices) in
-        each) guest "$suite" rxe; guest "$suite" siw ;;
-        both) guest "$suite" '' ;;
-        rxe | siw) guest "$suite" "$(header "$suite" devices)" ;;
+        each) queue+=("$suite rxe" "$suite siw") ;;
+        both) queue+=("$suite ") ;;
+        rxe | siw) queue+=("$suite $(header "$suite" devices)") ;;
         *) say "suites/$suite.sh must say '# devices: each', 'both', 'rxe' or 'siw'"; exit 2 ;;
     esac
 done
+# The longest first, so that no guest is left alone with a long one at the end.
+mapfile -t queue < <(for entry in "${queue[@]}"; do
+    printf '%s\t%s\n' "$(header "${entry%% *}" limit)" "$entry"
+done | sort -s -t "$(printf '\t')" -k1,1nr | cut -f2)
+
+running=0
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+trap 'exit 130' INT TERM HUP
+for entry in "${queue[@]}"; do
+    suite=${entry%% *} device=${entry#* }
+    # A benchmark has the machine to itself.
+    alone=$([ "$(header "$suite" kind)" = benchmark ] && echo 1 || echo "$jobs")
+    while [ "$running" -ge "$alone" ]; do
+        wait -n || true
+        running=$((running - 1))
+    done
+    guest "$suite" "$device" &
+    running=$((running + 1))
+    if [ "$alone" = 1 ]; then
+        wait || true
+        running=0
+    fi
+done
+wait || true
 
 printf '\n%-18s %-6s %8s  %7s  %s\n' suite device time ok outcome
-printf '%s\n' "${rows[@]}"
-printf 'logs: %s; %d s in all, under %s\n' "$out/logs" $((SECONDS - began_all)) "${kernel%% *}"
-[ $failures = 0 ] || { printf '%d of %d guests failed\n' "$failures" "${#rows[@]}"; exit 1; }
+failures=0
+for entry in "${queue[@]}"; do
+    suite=${entry%% *} device=${entry#* }
+    row=$(cat "$out/rows/$suite${device:+-$device}" 2>/dev/null) || row="$suite $device: FAILED: no guest ran"
+    case $row in *FAILED*) failures=$((failures + 1)) ;; esac
+    printf '%s\n' "$row"
+done
+printf 'logs: %s; %d s in all, %d guests at a time, under %s\n' "$out/logs" $((SECONDS - began_all)) "$jobs" "${kernel%% *}"
+[ $failures = 0 ] || { printf '%d of %d guests failed\n' "$failures" "${#queue[@]}"; exit 1; }

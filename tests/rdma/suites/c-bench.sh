@@ -2,6 +2,7 @@
 # A bulk sender in C in the way of ES-API, over the device, beside plain send() over TCP by the same
 # interface: `make bench-c` with RDMA devices. Ratios for the README; slowness fails nothing.
 # devices: each
+# kind: benchmark
 # limit: 300
 # shellcheck source=SCRIPTDIR/../lib.sh
 . "$(dirname "$0")/../lib.sh"

@@ -6,6 +6,7 @@
 # Prints medians, and medians of the rounds' ratios, beside what EXS aims at. Slowness fails nothing here, as
 # no figure of one run on one machine proves anything, nor does a neighbour that fails; what is ours and does not run does.
 # devices: each
+# kind: benchmark
 # limit: 600
 # shellcheck source=SCRIPTDIR/../lib.sh
 . "$(dirname "$0")/../lib.sh"
