@@ -22,9 +22,10 @@ pub(crate) struct Cli {
 const AFTER: &str = "\
 The data are not encrypted; see --help.
 
-Directories, modes, times, symbolic links (as links) and sparse files are kept; hard links become \
+Directories, modes, times, symbolic links (as links) and sparse files are kept; set-user-ID, \
+set-group-ID and sticky bits of files with --preserve-special only; hard links become \
 files of their own; owners, ACLs and extended attributes are not copied; fifos, sockets and \
-devices are skipped with a warning. Each file is checked with BLAKE3 end to end and gets its name \
+devices in a directory are skipped with a warning, one that is named itself is an error. Each file is checked with BLAKE3 end to end and gets its name \
 when it is whole. An interrupted command, run again, continues where it stopped.
 
 Exit status: 0 all done; 1 something could not be copied (the rest was); 2 wrong usage; \
@@ -61,6 +62,13 @@ pub(crate) struct Serve {
     /// whoever reaches the port may read and write the directory.
     #[arg(long)]
     pub(crate) allow_anonymous: bool,
+    /// Let clients that ask for it set set-user-ID, set-group-ID and sticky bits of what they put.
+    #[arg(long)]
+    pub(crate) preserve_special: bool,
+    /// End a connection on which nothing has happened for this long.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600,
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) idle_timeout: u64,
     #[command(flatten)]
     pub(crate) road: Road,
 }
@@ -94,6 +102,11 @@ pub(crate) struct Moving {
     /// Report success only when everything is on the disk (syncfs).
     #[arg(long)]
     pub(crate) sync: bool,
+    /// Keep set-user-ID, set-group-ID and sticky bits of files, which a copy loses otherwise.
+    /// The copy belongs to the user that the receiving side runs as. For put, the server must
+    /// have been started with the same option.
+    #[arg(long)]
+    pub(crate) preserve_special: bool,
 }
 
 #[derive(Args)]

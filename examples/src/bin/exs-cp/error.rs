@@ -7,9 +7,10 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
-use crate::disk::relpath::RelPath;
+use crate::disk::relpath::{RelPath, shown};
 use crate::wire::codec::WireError;
 
 /// The end of a connection, or of the whole command.
@@ -51,6 +52,12 @@ pub(crate) enum CpError {
     /// A local path that the command cannot do without.
     #[error("cannot {what} `{}`: {source}", path.display())]
     Local { what: &'static str, path: PathBuf, source: io::Error },
+    /// All places of a server are taken.
+    #[error("as many connections are open already as this server takes; try again later")]
+    Busy,
+    /// The peer had proved nothing when others needed its place.
+    #[error("it proved nothing while others waited, and was sent away")]
+    SentAway,
     /// The user's words do not make a command.
     #[error("{0}")]
     Usage(String),
@@ -81,11 +88,15 @@ impl CpError {
 
 /// Trouble with one file: named, explained, and with the way out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Trouble(pub(crate) String);
+pub(crate) struct Trouble {
+    what: String,
+    path: RelPath,
+    why: String,
+}
 
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        write!(f, "{}`{}`{}", self.what, self.path, self.why)
     }
 }
 
@@ -93,10 +104,25 @@ impl Trouble {
     /// Says which file, what was tried, why it failed, and what helps.
     pub(crate) fn io(what: &str, path: &RelPath, e: impl Into<io::Error>) -> Self {
         let e = e.into();
-        Trouble(format!("cannot {what} `{path}`: {}{}", reason(&e), remedy(&e)))
+        let why = format!(": {}{}", reason(&e), remedy(&e));
+        Trouble { what: format!("cannot {what} "), path: path.clone(), why }
     }
     pub(crate) fn of(path: &RelPath, text: impl fmt::Display) -> Self {
-        Trouble(format!("`{path}`: {text}"))
+        Trouble { what: String::new(), path: path.clone(), why: format!(": {text}") }
+    }
+
+    /// The same for the user, who typed `typed` for what `top` stands for.
+    pub(crate) fn as_typed(&self, typed: &Path, top: &RelPath) -> String {
+        let mut path = typed.as_os_str().as_bytes().to_vec();
+        let below = self.path.as_bytes().strip_prefix(top.as_bytes()).unwrap_or_default();
+        let below = below.strip_prefix(b"/").unwrap_or(below);
+        if !below.is_empty() {
+            if path.last().is_some_and(|last| *last != b'/') {
+                path.push(b'/');
+            }
+            path.extend_from_slice(below);
+        }
+        format!("{}`{}`{}", self.what, shown(&path), self.why)
     }
 }
 
@@ -131,5 +157,26 @@ fn remedy(e: &io::Error) -> &'static str {
         Some(Errno::ROFS) => ". That file system is mounted read-only",
         Some(Errno::IO) => ". The device reports an error: check it before you rely on the copy",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_shown_as_they_were_typed() {
+        let path = |text: &str| RelPath::parse(text.as_bytes()).unwrap();
+        for (typed, top, at, shown) in [
+            ("/srv/tree", "tree", "tree/a/b", "/srv/tree/a/b"),
+            ("/srv/tree/", "tree", "tree/a", "/srv/tree/a"),
+            ("./*.txt", "*.txt", "*.txt", "./*.txt"),
+            (".", "home", "home/x", "./x"),
+            ("/", "", "etc/x", "/etc/x"),
+        ] {
+            let top = if top.is_empty() { RelPath::root() } else { path(top) };
+            let told = Trouble::of(&path(at), "why").as_typed(Path::new(typed), &top);
+            assert_eq!(told, format!("`{shown}`: why"));
+        }
     }
 }

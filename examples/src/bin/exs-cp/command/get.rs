@@ -21,7 +21,7 @@ use crate::net::channel::{Channel, Intake};
 use crate::net::session::{Dialer, unexpected};
 use crate::transfer::incoming::{Awaited, Incoming, check_name, survey};
 use crate::transfer::tally::Tally;
-use crate::transfer::{MOST_CHUNKS, WINDOW};
+use crate::transfer::{LARGE, MOST_CHUNKS, WINDOW, weight};
 use crate::wire::frame::{Flags, Frame, Id};
 
 /// What to do about paths of one name.
@@ -126,7 +126,7 @@ fn fetch(
             }
             names.add(&wish.name, APART)?;
         }
-        list(dialer, wish, as_name.as_ref().map(|t| &t.1), &mut plan, tally)?;
+        list(dialer, wish, (as_name.as_ref().map(|t| &t.1), flags), &mut plan, tally)?;
         if wish.name.is_root() {
             names = plan.first_names();
         }
@@ -149,20 +149,25 @@ fn fetch(
         });
         match made {
             Ok(()) => tally.file_done(0),
-            Err(t) => tally.trouble(&t),
+            Err(t) => tally.problem(here(dir, &t)),
         }
     }
     let queue = Queue::of(plan.files);
     let jobs = jobs.min(queue.len());
     let got = in_parallel(jobs, tally, || {
         let ch = dialer.open(&Frame::Fetch { flags })?;
-        Getting::new(ch, &root, flags, tally)?.run(&queue)
+        Getting::new(ch, (&root, dir), flags, tally)?.run(&queue)
     });
-    finish_dirs(&root, plan.dirs, tally);
+    finish_dirs((&root, dir), plan.dirs, tally);
     if flags.sync {
         root.sync().map_err(|e| CpError::local("flush", dir, e))?;
     }
     got
+}
+
+/// What to tell the user of a path below DEST.
+fn here(dir: &Path, trouble: &Trouble) -> String {
+    trouble.as_typed(dir, &RelPath::root())
 }
 
 /// DEST as directory and new name, unless it is a directory already or is
@@ -199,7 +204,7 @@ fn below(path: &RelPath, top: &RelPath) -> Result<RelPath, CpError> {
 fn list(
     dialer: &Dialer,
     wish: &mut Wish,
-    as_name: Option<&RelPath>,
+    (as_name, flags): (Option<&RelPath>, Flags),
     plan: &mut Plan,
     tally: &Tally,
 ) -> Result<(), CpError> {
@@ -218,6 +223,8 @@ fn list(
                         continue;
                     }
                 };
+                tally.special_bits(&meta, flags.special);
+                let meta = meta.for_copy(flags.special);
                 plan.tops += usize::from(tail.is_root() && meta.kind != Kind::Dir);
                 match meta.kind {
                     Kind::Dir => plan.dirs.push((to, meta)),
@@ -243,15 +250,19 @@ fn list(
 }
 
 /// The deepest first, as nothing inside may change any more.
-fn finish_dirs(root: &Root, mut dirs: Vec<(RelPath, Meta)>, tally: &Tally) {
+fn finish_dirs((root, dest): (&Root, &Path), mut dirs: Vec<(RelPath, Meta)>, tally: &Tally) {
     dirs.sort_by_key(|(path, _)| std::cmp::Reverse(path.depth()));
     for (path, meta) in dirs {
         // The destination itself is the user's: its mode and time stay.
         if path.is_root() {
             continue;
         }
-        if let Err(e) = root.finish_dir(&path, &meta) {
-            tally.trouble(&Trouble::io("make the directory", &path, e));
+        let made = check_name(&path).and_then(|()| {
+            let made = root.finish_dir(&path, &meta);
+            made.map_err(|e| Trouble::io("make the directory", &path, e))
+        });
+        if let Err(t) = made {
+            tally.problem(here(dest, &t));
         }
     }
 }
@@ -260,10 +271,13 @@ fn finish_dirs(root: &Root, mut dirs: Vec<(RelPath, Meta)>, tally: &Tally) {
 struct Getting<'a> {
     ch: Channel,
     root: &'a Root,
+    /// The root as the user typed it.
+    dir: &'a Path,
     flags: Flags,
     tally: &'a Tally,
     next_id: Id,
-    awaited: HashMap<Id, Awaited>,
+    /// With what each counts for.
+    awaited: HashMap<Id, (Awaited, usize)>,
     chunks: usize,
     current: Option<Incoming>,
 }
@@ -271,13 +285,13 @@ struct Getting<'a> {
 impl<'a> Getting<'a> {
     fn new(
         mut ch: Channel,
-        root: &'a Root,
+        (root, dir): (&'a Root, &'a Path),
         flags: Flags,
         tally: &'a Tally,
     ) -> Result<Self, CpError> {
         ch.set_intake(Intake::Place)?;
         let (awaited, current) = (HashMap::new(), None);
-        Ok(Getting { ch, root, flags, tally, next_id: 0, awaited, chunks: 0, current })
+        Ok(Getting { ch, root, dir, flags, tally, next_id: 0, awaited, chunks: 0, current })
     }
 
     fn run(mut self, queue: &Queue<Job>) -> Result<(), CpError> {
@@ -302,10 +316,13 @@ impl<'a> Getting<'a> {
     }
 
     fn want(&mut self, job: Job) -> Result<(), CpError> {
-        let (awaited, have) = match survey(self.root, &job.to, &job.meta, self.flags) {
+        let (root, flags) = (self.root, self.flags);
+        let look = || survey(root, &job.to, &job.meta, flags);
+        let found = self.ch.busy(Layout::of(job.meta.size).count() > 1, look);
+        let (awaited, have) = match found {
             Ok(found) => found,
             Err(t) => {
-                self.tally.trouble(&t);
+                self.tally.problem(here(self.dir, &t));
                 return Ok(());
             }
         };
@@ -316,14 +333,15 @@ impl<'a> Getting<'a> {
         }
         let id = self.next_id;
         self.next_id = id.wrapping_add(1);
-        self.chunks += Layout::of(job.meta.size).count() as usize;
-        self.awaited.insert(id, awaited);
+        let weight = weight(&job.from, Layout::of(job.meta.size).count() as usize);
+        self.chunks += weight;
+        self.awaited.insert(id, (awaited, weight));
         self.ch.send(&Frame::Want { id, path: job.from, source: job.meta, have })
     }
 
     fn take_awaited(&mut self, id: Id) -> Result<Awaited, CpError> {
-        let awaited = self.awaited.remove(&id).ok_or_else(orphan)?;
-        self.chunks -= Layout::of(awaited.source.size).count() as usize;
+        let (awaited, weight) = self.awaited.remove(&id).ok_or_else(orphan)?;
+        self.chunks -= weight;
         Ok(awaited)
     }
 
@@ -357,7 +375,7 @@ impl<'a> Getting<'a> {
         };
         // Told at once, so that the server need not send the rest.
         if let (Some(t), Some(current)) = (trouble, &self.current) {
-            self.tally.trouble(&t);
+            self.tally.problem(here(self.dir, &t));
             let (id, text) = (current.id, t.to_string());
             self.ch.send(&Frame::Done { id, ok: false, text })?;
             self.ch.flush()?;
@@ -368,10 +386,10 @@ impl<'a> Getting<'a> {
     fn end(&mut self, id: Id, hash: &[u8; 32]) -> Result<(), CpError> {
         let current = self.current.take().filter(|c| c.id == id).ok_or_else(orphan)?;
         let size = current.size();
-        match current.end(hash)? {
+        match self.ch.busy(size > LARGE, || current.end(hash))? {
             Ok(true) => self.tally.file_done(size),
             Ok(false) => {}
-            Err(t) => self.tally.trouble(&t),
+            Err(t) => self.tally.problem(here(self.dir, &t)),
         }
         Ok(())
     }

@@ -87,7 +87,7 @@ fn line(path: &RelPath, meta: &Meta, target: &[u8]) -> Line {
     let target = (meta.kind == Kind::Symlink)
         .then(|| printable(std::path::Path::new(std::ffi::OsStr::from_bytes(target))));
     Line {
-        path: path.to_string(),
+        path: printable(path.as_path()),
         kind,
         mode: format!("{:04o}", meta.mode),
         size: meta.size,

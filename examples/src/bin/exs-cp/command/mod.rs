@@ -2,6 +2,7 @@
 
 pub(crate) mod compare;
 pub(crate) mod demo;
+mod door;
 pub(crate) mod get;
 pub(crate) mod ls;
 pub(crate) mod put;
@@ -53,7 +54,12 @@ impl Client {
 
 impl Moving {
     pub(crate) fn flags(&self) -> Flags {
-        Flags { verify: !self.no_verify, force: self.force, sync: self.sync }
+        Flags {
+            verify: !self.no_verify,
+            force: self.force,
+            sync: self.sync,
+            special: self.preserve_special,
+        }
     }
 }
 
@@ -215,6 +221,9 @@ pub(crate) fn report(
     }
     let seconds = start.elapsed().as_secs_f64();
     progress.finish();
+    if let Some(text) = tally.dropped_bits() {
+        tell(&text);
+    }
     let summary = Summary::new(&tally, seconds, !moving.no_verify, via.names());
     for e in &summary.errors {
         tell(e);

@@ -19,16 +19,23 @@ use crate::net::channel::{Channel, Intake};
 use crate::net::session::{Dialer, unexpected};
 use crate::transfer::sender::{Answers, Outgoing, SINCE, Sent, changed, send_file};
 use crate::transfer::tally::Tally;
-use crate::transfer::{MOST_CHUNKS, WINDOW};
+use crate::transfer::{MOST_CHUNKS, WINDOW, weight};
 use crate::wire::frame::{Flags, Frame, Have, Id};
 
 /// Something to send: where it is here, and what it is called there.
 struct Job {
-    root: Arc<Root>,
+    tree: Arc<Tree>,
     entry: Entry,
     dest: RelPath,
     /// It was another file already when its turn came than when it was listed.
     again: bool,
+}
+
+impl Job {
+    /// Of its offer.
+    fn weight(&self) -> usize {
+        weight(&self.dest, Layout::of(self.entry.meta.size).count() as usize)
+    }
 }
 
 /// Closes a queue however its thread ends.
@@ -57,7 +64,7 @@ pub(crate) fn run(args: &Put, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
         let queue = Queue::open();
         // What is found is sent while the rest is looked for.
         let (dirs, sent) = std::thread::scope(|s| {
-            let lister = s.spawn(|| list(&sources, &queue, stop, tally));
+            let lister = s.spawn(|| list(&sources, &queue, (flags, stop), tally));
             let sent = in_parallel(usize::from(args.moving.jobs), tally, || {
                 // A connection more than there are files would only be set up.
                 let Some(first) = queue.await_one() else { return Ok(()) };
@@ -94,17 +101,28 @@ fn source(path: &Path) -> Result<(PathBuf, RelPath), CpError> {
 
 /// A tree on the command line.
 struct Tree {
-    root: Arc<Root>,
+    /// What the user typed.
+    typed: PathBuf,
+    root: Root,
     top: RelPath,
 }
 
-fn sources<'a>(paths: impl Iterator<Item = &'a Path>, tally: &Tally) -> Result<Vec<Tree>, CpError> {
+impl Tree {
+    fn trouble(&self, trouble: &Trouble) -> String {
+        trouble.as_typed(&self.typed, &self.top)
+    }
+}
+
+fn sources<'a>(
+    paths: impl Iterator<Item = &'a Path>,
+    tally: &Tally,
+) -> Result<Vec<Arc<Tree>>, CpError> {
     let mut trees = Vec::new();
     let mut names = Names::default();
     for path in paths {
         let opened = source(path).and_then(|(parent, top)| {
-            let root = Root::open(&parent).map_err(|e| CpError::local("read", &parent, e))?;
-            Ok(Tree { root: Arc::new(root), top })
+            let root = Root::open_source(&parent).map_err(|e| CpError::local("read", path, e))?;
+            Ok(Arc::new(Tree { typed: path.to_owned(), root, top }))
         });
         // One path that cannot be read keeps none of the others from going.
         let tree = match opened {
@@ -122,26 +140,29 @@ fn sources<'a>(paths: impl Iterator<Item = &'a Path>, tally: &Tally) -> Result<V
 
 /// Lists the trees: files and links into the queue; the directories are for the end.
 fn list(
-    trees: &[Tree],
+    trees: &[Arc<Tree>],
     queue: &Queue<Job>,
-    stop: &AtomicBool,
+    (flags, stop): (Flags, &AtomicBool),
     tally: &Tally,
 ) -> Vec<(RelPath, Meta)> {
     let _closing = Closing(queue);
     let mut dirs = Vec::new();
-    for Tree { root, top } in trees {
-        let walked = walk(root, top, true, &mut |found| {
+    for tree in trees {
+        let walked = walk(&tree.root, &tree.top, true, &mut |found| {
+            if let Found::Entry(entry) = &found {
+                tally.special_bits(&entry.meta, flags.special);
+            }
             match found {
                 Found::Entry(e) if e.meta.kind == Kind::Dir => dirs.push((e.path, e.meta)),
                 Found::Entry(entry) => {
                     tally.expect(entry.meta.size);
-                    let (root, dest) = (Arc::clone(root), entry.path.clone());
-                    if !queue.put(Job { root, entry, dest, again: false }) {
+                    let (tree, dest) = (Arc::clone(tree), entry.path.clone());
+                    if !queue.put(Job { tree, entry, dest, again: false }) {
                         return Err(());
                     }
                 }
-                Found::Skipped(t) => tally.warn(t.to_string()),
-                Found::Failed(t) => tally.trouble(&t),
+                Found::Skipped(t) => tally.warn(tree.trouble(&t)),
+                Found::Failed(t) => tally.problem(tree.trouble(&t)),
             }
             if stop.load(Ordering::Relaxed) { Err(()) } else { Ok(()) }
         });
@@ -184,7 +205,7 @@ impl Desk<'_> {
         let job = self.offered.remove(&id).ok_or_else(|| stray("an answer"))?;
         let size = job.entry.meta.size;
         let layout = Layout::of(size);
-        self.chunks -= layout.count() as usize;
+        self.chunks -= job.weight();
         if have.complete {
             self.tally.resumed(size);
             self.tally.file_done(size);
@@ -199,7 +220,7 @@ impl Desk<'_> {
     fn done(&mut self, id: Id, ok: bool, text: &str) -> Result<(), CpError> {
         let offered = self.offered.remove(&id);
         if let Some(job) = &offered {
-            self.chunks -= Layout::of(job.entry.meta.size).count() as usize;
+            self.chunks -= job.weight();
         }
         let job = offered.or_else(|| self.sent.remove(&id)).ok_or_else(|| stray("a result"))?;
         if ok {
@@ -276,7 +297,9 @@ fn put_files(
             let frame = ch.frame()?;
             desk.on_frame(frame)?;
         } else {
-            let Some(job) = queue.await_one() else { return say_bye(ch) };
+            // The tree may be large, and what is left of it there already.
+            let next = ch.busy(true, || queue.await_one());
+            let Some(job) = next else { return say_bye(ch) };
             offer(&mut ch, &mut desk, job)?;
         }
     }
@@ -291,7 +314,7 @@ fn offer(ch: &mut Channel, desk: &mut Desk<'_>, job: Job) -> Result<(), CpError>
         desk.sent.insert(id, job);
     } else {
         ch.send(&Frame::Offer { id, path, meta })?;
-        desk.chunks += Layout::of(meta.size).count() as usize;
+        desk.chunks += job.weight();
         desk.offered.insert(id, job);
     }
     Ok(())
@@ -304,9 +327,9 @@ fn send_one(
     job: Job,
     have: Have,
 ) -> Result<(), CpError> {
-    let (root, path) = (Arc::clone(&job.root), job.entry.path.clone());
+    let (tree, path) = (Arc::clone(&job.tree), job.entry.path.clone());
     let (listed, again) = (job.entry.meta, job.again);
-    let out = Outgoing { id, root: &root, path: &path, listed, have, verify: desk.verify };
+    let out = Outgoing { id, root: &tree.root, path: &path, listed, have, verify: desk.verify };
     desk.sent.insert(id, job);
     (desk.current, desk.unwanted) = (Some(id), false);
     let sent = send_file(ch, desk, &out)?;
@@ -318,13 +341,13 @@ fn send_one(
         Sent::Changed(meta) if meta.kind == Kind::File && !again => {
             if let Some(job) = desk.sent.get(&id) {
                 let entry = Entry { meta, ..job.entry.clone() };
-                let (root, dest) = (Arc::clone(&root), job.dest.clone());
+                let (tree, dest) = (Arc::clone(&tree), job.dest.clone());
                 desk.tally.resized(listed.size, meta.size);
-                desk.changed.push(Job { root, entry, dest, again: true });
+                desk.changed.push(Job { tree, entry, dest, again: true });
             }
         }
-        Sent::Changed(_) => desk.tally.trouble(&changed(&out, SINCE)),
-        Sent::Failed(t) => desk.tally.trouble(&t),
+        Sent::Changed(_) => desk.tally.problem(tree.trouble(&changed(&out, SINCE))),
+        Sent::Failed(t) => desk.tally.problem(tree.trouble(&t)),
     }
     Ok(())
 }

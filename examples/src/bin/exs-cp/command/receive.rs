@@ -9,9 +9,10 @@ use crate::error::{CpError, Trouble};
 use crate::hash::Layout;
 use crate::net::channel::{Channel, Intake};
 use crate::net::session::{refuse, unexpected};
+use crate::transfer::LARGE;
 use crate::transfer::incoming::{Awaited, Incoming, check_name, survey};
 use crate::transfer::tally::Tally;
-use crate::transfer::{MOST_CHUNKS, MOST_OUTSTANDING};
+use crate::transfer::{MOST_CHUNKS, MOST_OUTSTANDING, weight};
 use crate::wire::frame::{Flags, Frame, Id};
 
 /// One client's files on their way into one directory.
@@ -52,12 +53,10 @@ pub(crate) fn serve_put(
             return Err(CpError::Protocol("an end with files still on their way".into()));
         }
         if flags.sync
-            && let Err(e) = root.sync()
+            && let Err(e) = r.ch.busy(true, || root.sync())
         {
-            refuse(
-                r.ch,
-                format!("the files are copied, but flushing them to the disk failed: {e}"),
-            );
+            let why = format!("the files are copied, but flushing them to the disk failed: {e}");
+            refuse(r.ch, why)?;
             return Err(CpError::local("flush", ".", e));
         }
         r.ch.send(&Frame::Bye)?;
@@ -82,7 +81,9 @@ impl Receiving<'_> {
                 let trouble = self.current.as_mut().ok_or_else(orphan)?.chunk(index, &cv)?;
                 self.give_up(trouble)
             }
-            Frame::Offer { id, path, meta } => self.offer(id, &path, &meta),
+            Frame::Offer { id, path, meta } => {
+                self.offer(id, &path, &meta.for_copy(self.flags.special))
+            }
             Frame::Begin { id, meta } => self.begin(id, &meta),
             Frame::End { id, hash } => self.end(id, &hash),
             Frame::Fail { id, .. } => self.failed(id),
@@ -98,8 +99,12 @@ impl Receiving<'_> {
                 self.done(id, made)
             }
             Frame::Dir { id, path, meta } => {
-                let made = self.root.finish_dir(&path, &meta);
-                self.done(id, made.map_err(|e| Trouble::io("make the directory", &path, e)))
+                let meta = meta.for_copy(self.flags.special);
+                let made = check_name(&path).and_then(|()| {
+                    let made = self.root.finish_dir(&path, &meta);
+                    made.map_err(|e| Trouble::io("make the directory", &path, e))
+                });
+                self.done(id, made)
             }
             other => Err(unexpected(&other)),
         }
@@ -135,15 +140,17 @@ impl Receiving<'_> {
     }
 
     fn offer(&mut self, id: Id, path: &RelPath, meta: &Meta) -> Result<(), CpError> {
-        self.chunks += Layout::of(meta.size).count() as usize;
+        let weight = weight(path, Layout::of(meta.size).count() as usize);
+        self.chunks += weight;
         let most = self.awaited.len() >= MOST_OUTSTANDING || self.chunks > MOST_CHUNKS;
         if most || self.awaited.contains_key(&id) {
             return Err(CpError::Protocol("more offers than this program ever makes".into()));
         }
-        match survey(self.root, path, meta, self.flags) {
+        let (root, flags) = (self.root, self.flags);
+        match self.ch.busy(Layout::of(meta.size).count() > 1, || survey(root, path, meta, flags)) {
             Ok((awaited, have)) => {
                 if have.complete {
-                    self.chunks -= Layout::of(meta.size).count() as usize;
+                    self.chunks -= weight;
                     self.tally.resumed(meta.size);
                     self.tally.file_done(meta.size);
                 } else {
@@ -152,7 +159,7 @@ impl Receiving<'_> {
                 self.answer(&Frame::Have { id, have })
             }
             Err(t) => {
-                self.chunks -= Layout::of(meta.size).count() as usize;
+                self.chunks -= weight;
                 self.done(id, Err(t))
             }
         }
@@ -160,7 +167,7 @@ impl Receiving<'_> {
 
     fn take_awaited(&mut self, id: Id) -> Result<Awaited, CpError> {
         let awaited = self.awaited.remove(&id).ok_or_else(orphan)?;
-        self.chunks -= Layout::of(awaited.source.size).count() as usize;
+        self.chunks -= weight(&awaited.path, Layout::of(awaited.source.size).count() as usize);
         Ok(awaited)
     }
 
@@ -177,7 +184,7 @@ impl Receiving<'_> {
     fn end(&mut self, id: Id, hash: &[u8; 32]) -> Result<(), CpError> {
         let current = self.current.take().filter(|c| c.id == id).ok_or_else(orphan)?;
         let (size, resumed) = (current.size(), current.resumed);
-        match current.end(hash)? {
+        match self.ch.busy(size > LARGE, || current.end(hash))? {
             Ok(true) => {
                 self.tally.resumed(resumed);
                 self.tally.file_done(size);

@@ -3,13 +3,14 @@
 use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use super::door::{Door, NoPlace, Ticket};
 use super::receive::serve_put;
 use crate::auth::Secret;
 use crate::cli::Serve;
-use crate::disk::relpath::RelPath;
+use crate::disk::relpath::{Purpose, RelPath};
 use crate::disk::root::Root;
 use crate::disk::tree::{Entry, Found, walk};
 use crate::error::{CpError, Trouble};
@@ -19,13 +20,11 @@ use crate::net::session::{refuse, resolve, unexpected, welcome};
 use crate::report::{Progress, Summary, tell};
 use crate::transfer::sender::{Answers, Outgoing, SINCE, Sent, changed, send_file};
 use crate::transfer::tally::Tally;
-use crate::transfer::{MOST_CHUNKS, MOST_OUTSTANDING};
+use crate::transfer::{MOST_CHUNKS, MOST_OUTSTANDING, weight};
 use crate::wire::frame::{Flags, Frame, Have, Id};
 
-/// Connections served at once; each takes a thread and its buffers.
-const MOST_CONNECTIONS: usize = 128;
-/// Connections beyond those that are told so at once; that takes as much.
-const MOST_REFUSALS: usize = 16;
+/// How often the thread that accepts looks whether it is to stop.
+const TICK: Duration = Duration::from_millis(200);
 
 struct Server {
     root: Root,
@@ -33,7 +32,10 @@ struct Server {
     stop: Arc<AtomicBool>,
     tally: Arc<Tally>,
     via: Via,
-    connections: AtomicUsize,
+    door: Arc<Door>,
+    idle: Duration,
+    /// Set-user-ID and the like may be set.
+    special: bool,
 }
 
 pub(crate) fn run(args: &Serve, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
@@ -50,7 +52,9 @@ pub(crate) fn run(args: &Serve, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
         stop: Arc::clone(stop),
         tally: Arc::new(Tally::default()),
         via: Via::default(),
-        connections: AtomicUsize::new(0),
+        door: Arc::default(),
+        idle: Duration::from_secs(args.idle_timeout),
+        special: args.preserve_special,
     });
     tell(&format!("serving {} on {} (not encrypted)", args.dir.display(), listener.addr()?));
     let start = Instant::now();
@@ -59,7 +63,7 @@ pub(crate) fn run(args: &Serve, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
     progress.finish();
     // A client that is lost here is told by its connection's end.
     let patience = Instant::now() + Duration::from_secs(5);
-    while server.connections.load(Ordering::Acquire) > 0 && Instant::now() < patience {
+    while server.door.count() > 0 && Instant::now() < patience {
         // sleep-ok: a farewell: looks every so often whether the last client has gone.
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -81,7 +85,7 @@ fn check_exposure(address: SocketAddr, token: bool, anonymous: bool) -> Result<(
 
 fn accept_all(server: &Arc<Server>, listener: &mut Listener) -> Result<(), CpError> {
     while !server.stop.load(Ordering::Relaxed) {
-        let Some((peer, pipe)) = listener.accept(Duration::from_millis(200))? else { continue };
+        let Some((peer, pipe)) = listener.accept(TICK)? else { continue };
         let pipe = match pipe {
             Ok(pipe) => pipe,
             // Those that are served go on, and what is lacking comes back when they end.
@@ -92,74 +96,79 @@ fn accept_all(server: &Arc<Server>, listener: &mut Listener) -> Result<(), CpErr
                 continue;
             }
         };
-        let taken = server.connections.fetch_add(1, Ordering::AcqRel);
-        if taken >= MOST_CONNECTIONS + MOST_REFUSALS {
-            server.connections.fetch_sub(1, Ordering::AcqRel);
-            tell(&format!("{peer}: too many connections; it was dropped without a word"));
-            continue;
-        }
+        let ticket = loop {
+            match server.door.enter(peer.ip(), pipe.cut(), TICK) {
+                None if !server.stop.load(Ordering::Relaxed) => {}
+                ticket => break ticket,
+            }
+        };
+        let Some(ticket) = ticket else { break };
         let mine = Arc::clone(server);
-        let spawned = std::thread::Builder::new().name("connection".into()).spawn(move || {
-            let place = Place(mine);
-            connection(&place.0, pipe, taken >= MOST_CONNECTIONS);
-        });
+        // The ticket ends with the closure, also if there can be no thread.
+        let spawned = std::thread::Builder::new()
+            .name("connection".into())
+            .spawn(move || connection(&mine, pipe, ticket));
         if let Err(e) = spawned {
-            server.connections.fetch_sub(1, Ordering::AcqRel);
-            tell(&format!("cannot start a thread for a connection: {e}; it was dropped"));
+            tell(&format!("{peer}: cannot start a thread for it: {e}; it was dropped"));
         }
     }
     Ok(())
 }
 
-/// One of the connections served at once; free again whatever happens to it.
-struct Place(Arc<Server>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-fn connection(server: &Server, pipe: Pipe, too_many: bool) {
+fn connection(server: &Server, pipe: Pipe, mut ticket: Ticket) {
     let peer = pipe.peer();
     server.via.note(&pipe);
     let served = Channel::new(pipe, peer.clone(), Arc::clone(&server.stop)).and_then(|mut ch| {
-        if too_many {
-            refuse(&mut ch, format!("{MOST_CONNECTIONS} connections are open already; try again"));
-            return Err(CpError::Protocol("too many connections".into()));
-        }
-        let done = request(server, &mut ch);
-        match done {
-            Ok(()) => ch.close(),
-            Err(e) => {
-                if matches!(e, CpError::Wire(_) | CpError::Protocol(_) | CpError::Interrupted) {
-                    refuse(&mut ch, e.to_string());
-                }
-                Err(e)
+        let done = request(server, &mut ch, &mut ticket);
+        match &done {
+            Ok(()) => return ch.close(),
+            Err(e @ (CpError::Wire(_) | CpError::Protocol(_) | CpError::Busy)) => {
+                refuse(&mut ch, e.to_string())?;
             }
+            // A client that is still at its proof would take this for an answer to it.
+            Err(e @ CpError::Interrupted) if ticket.is_proved() => refuse(&mut ch, e.to_string())?,
+            Err(_) => {}
         }
+        done
     });
     if let Err(e) = served {
         tell(&format!("{peer}: {e}"));
     }
 }
 
-fn request(server: &Server, ch: &mut Channel) -> Result<(), CpError> {
-    match welcome(ch, server.secret.as_ref())? {
+fn request(server: &Server, ch: &mut Channel, ticket: &mut Ticket) -> Result<(), CpError> {
+    let secret = server.secret.as_ref();
+    let prove = || match ticket.prove(secret.is_none()) {
+        Ok(()) => Ok(()),
+        Err(NoPlace::Full) => Err(CpError::Busy),
+        Err(NoPlace::SentAway) => Err(CpError::SentAway),
+    };
+    let request = welcome(ch, secret, prove)?;
+    ch.set_idle(server.idle);
+    match request {
         Frame::List { path } => serve_list(server, ch, &path, false),
         Frame::Walk { path } => serve_list(server, ch, &path, true),
-        Frame::Put { into, flags } => match server.root.below(&into) {
+        Frame::Put { flags, .. } if flags.special && !server.special => {
+            let why = "it does not take set-user-ID, set-group-ID and sticky bits: start it with \
+                       --preserve-special, or leave the option off here";
+            refuse(ch, why.to_owned())
+        }
+        Frame::Put { into, flags } => match place(server, &into) {
             Ok(root) => serve_put(ch, &root, flags, &server.tally),
-            Err(e) => {
-                let t = Trouble::io("use the directory", &into, e);
-                refuse(ch, t.to_string());
+            Err(t) => {
                 server.tally.trouble(&t);
-                Ok(())
+                refuse(ch, t.to_string())
             }
         },
         Frame::Fetch { flags } => serve_fetch(server, ch, flags),
         other => Err(unexpected(&other)),
     }
+}
+
+/// The directory that a client puts things into.
+fn place(server: &Server, into: &RelPath) -> Result<Root, Trouble> {
+    into.check(Purpose::Place).map_err(|e| Trouble::of(into, e))?;
+    server.root.below(into).map_err(|e| Trouble::io("use the directory", into, e))
 }
 
 /// `List` and `Walk`: entries, warnings, an end.
@@ -203,7 +212,7 @@ impl Answers for Counter<'_> {
     fn on_frame(&mut self, frame: Frame) -> Result<(), CpError> {
         match frame {
             Frame::Want { id, path, source, have } if !self.bye => {
-                self.chunks += have.chunks.len();
+                self.chunks += weight(&path, have.chunks.len());
                 if self.wanted.len() >= MOST_OUTSTANDING || self.chunks > MOST_CHUNKS {
                     return Err(CpError::Protocol("more requests than this program makes".into()));
                 }
@@ -260,7 +269,7 @@ fn serve_fetch(server: &Server, ch: &mut Channel, flags: Flags) -> Result<(), Cp
             counter.on_frame(frame)?;
             continue;
         };
-        counter.chunks -= w.have.chunks.len();
+        counter.chunks -= weight(&w.path, w.have.chunks.len());
         counter.current = Some(w.id);
         let size = w.source.size;
         let Wanted { id, path, source: listed, have } = w;

@@ -71,11 +71,30 @@ impl Meta {
         (self.kind, self.size, self.mtime) == (source.kind, source.size, source.mtime)
     }
 
-    /// The mode a copy gets. Set-user-ID and set-group-ID of files are
-    /// dropped: the copy belongs to another user than the original did.
+    /// The mode a copy gets.
     pub(crate) fn copy_mode(&self) -> Mode {
-        let keep = if self.kind == Kind::Dir { 0o3777 } else { 0o1777 };
-        Mode::from_raw_mode(self.mode & keep)
+        Mode::from_raw_mode(self.mode & 0o7777)
+    }
+
+    /// The bits of the mode that a copy gets only if its user asks for it: set-user-ID,
+    /// set-group-ID and sticky of a file, set-user-ID of a directory. (Set-group-ID and sticky
+    /// of a directory give no right to its contents, and say how it is used.)
+    fn special(&self) -> u32 {
+        match self.kind {
+            Kind::File => self.mode & 0o7000,
+            Kind::Dir => self.mode & 0o4000,
+            Kind::Symlink => 0,
+        }
+    }
+
+    pub(crate) fn is_special(&self) -> bool {
+        self.special() != 0
+    }
+
+    /// The metadata that a copy gets: without the special bits, unless the user of the side
+    /// that it is made on `keeps` them. It belongs to another user than the original did.
+    pub(crate) fn for_copy(self, keeps: bool) -> Meta {
+        Meta { mode: if keeps { self.mode } else { self.mode & !self.special() }, ..self }
     }
 
     pub(crate) fn times(&self) -> Timestamps {
@@ -98,10 +117,15 @@ mod tests {
     }
 
     #[test]
-    fn set_user_id_does_not_travel() {
+    fn set_user_id_travels_only_if_it_is_asked_for() {
         let f = Meta { mode: 0o6755, ..Meta::default() };
-        assert_eq!(f.copy_mode().as_raw_mode(), 0o755);
-        let d = Meta { kind: Kind::Dir, mode: 0o3755, ..f };
-        assert_eq!(d.copy_mode().as_raw_mode(), 0o3755);
+        let d = Meta { kind: Kind::Dir, mode: 0o7755, ..f };
+        for (meta, keeps, mode) in
+            [(f, false, 0o755), (f, true, 0o6755), (d, false, 0o3755), (d, true, 0o7755)]
+        {
+            assert!(meta.is_special());
+            assert_eq!(meta.for_copy(keeps).copy_mode().as_raw_mode(), mode);
+        }
+        assert!(!Meta { kind: Kind::Symlink, ..f }.is_special());
     }
 }

@@ -10,8 +10,13 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Longest path the protocol carries (Linux's own PATH_MAX).
-pub(crate) const MAX_PATH: usize = 4096;
+/// Longest path the protocol carries, in bytes. The kernel takes 4,096 in one call, so
+/// [`super::root`] resolves longer paths in pieces.
+pub(crate) const MAX_PATH: usize = 1 << 20;
+/// What one system call takes of a path: PATH_MAX, which counts the NUL behind it.
+const MOST_AT_ONCE: usize = 4095;
+/// Of a longer path a message shows the beginning and the end.
+const MOST_SHOWN: usize = 2048;
 /// Longest component (NAME_MAX of every common Linux file system).
 pub(crate) const MAX_NAME: usize = 255;
 
@@ -34,6 +39,17 @@ pub(crate) enum PathError {
     Nul,
     #[error("the name is kept for exs-cp's own unfinished files")]
     Reserved,
+    #[error("the directory itself is its user's: its mode and times stay, nothing replaces it")]
+    Itself,
+}
+
+/// What a path in a frame is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To look at, or to put things into; the root is such a directory.
+    Place,
+    /// To be read, written or made, below the root.
+    Entry,
 }
 
 impl RelPath {
@@ -57,6 +73,17 @@ impl RelPath {
             check_name(name)?;
         }
         Ok(RelPath(bytes.to_vec()))
+    }
+
+    /// What every frame's path passes before it is used, whoever sent it.
+    pub(crate) fn check(&self, purpose: Purpose) -> Result<(), PathError> {
+        if self.is_root() && purpose == Purpose::Entry {
+            return Err(PathError::Itself);
+        }
+        match self.names().any(is_reserved) {
+            true => Err(PathError::Reserved),
+            false => Ok(()),
+        }
     }
 
     /// Takes what a user typed: `./a//b/` is `a/b`; `..` stays refused.
@@ -120,7 +147,29 @@ impl RelPath {
         &self.0
     }
 
-    /// For system calls: the root is `.`.
+    /// The path of the first `count` names.
+    pub(crate) fn prefix(&self, count: usize) -> RelPath {
+        let mut ends = self.0.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| at);
+        match count.checked_sub(1) {
+            None => Self::root(),
+            Some(nth) => RelPath(self.0[..ends.nth(nth).unwrap_or(self.0.len())].to_vec()),
+        }
+    }
+
+    /// The path in pieces of whole names that one system call takes each; of the root, `.`.
+    pub(crate) fn pieces(&self) -> Vec<&Path> {
+        let mut rest = if self.is_root() { b"." } else { &self.0[..] };
+        let mut pieces = Vec::new();
+        while rest.len() > MOST_AT_ONCE {
+            // A name is at most MAX_NAME bytes long, so there is a slash.
+            let Some(at) = rest[..MOST_AT_ONCE].iter().rposition(|b| *b == b'/') else { break };
+            pieces.push(Path::new(OsStr::from_bytes(&rest[..at])));
+            rest = &rest[at + 1..];
+        }
+        pieces.push(Path::new(OsStr::from_bytes(rest)));
+        pieces
+    }
+
     pub(crate) fn as_path(&self) -> &Path {
         if self.is_root() { Path::new(".") } else { Path::new(OsStr::from_bytes(&self.0)) }
     }
@@ -167,13 +216,26 @@ pub(crate) fn side_name(name: &[u8], suffix: &[u8]) -> Vec<u8> {
 
 impl fmt::Display for RelPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", printable(self.as_path()))
+        write!(f, "{}", shown(&self.0))
     }
 }
 
 impl fmt::Debug for RelPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RelPath({self})")
+    }
+}
+
+/// A path for a message. Frames cut long texts, which would lose the reason behind the path.
+pub(crate) fn shown(bytes: &[u8]) -> String {
+    let show = |bytes| printable(Path::new(OsStr::from_bytes(bytes)));
+    match bytes.len() {
+        0 => ".".to_owned(),
+        n if n <= MOST_SHOWN => show(bytes),
+        n => {
+            let (head, tail) = (&bytes[..MOST_SHOWN / 4], &bytes[n - MOST_SHOWN / 4..]);
+            format!("{}[... {n} bytes ...]{}", show(head), show(tail))
+        }
     }
 }
 
@@ -211,7 +273,8 @@ mod tests {
             assert_eq!(RelPath::parse(bytes), Err(why), "{bytes:?}");
         }
         assert_eq!(RelPath::parse(&[b'a'; 256]), Err(PathError::NameTooLong(256)));
-        assert_eq!(RelPath::parse(&[b'a'; 5000]), Err(PathError::TooLong(5000)));
+        let long = vec![b'a'; MAX_PATH + 1];
+        assert_eq!(RelPath::parse(&long), Err(PathError::TooLong(MAX_PATH + 1)));
     }
 
     #[test]

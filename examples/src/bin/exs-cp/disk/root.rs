@@ -4,7 +4,11 @@
 //! a resolution that would leave the directory, by `..`, an absolute link or
 //! a link that climbs. Before Linux 5.6, or where a sandbox hides openat2,
 //! the path is walked name by name and no symbolic link is followed at all:
-//! stricter, and as safe.
+//! stricter, and as safe. A path longer than the kernel takes is resolved in
+//! pieces, each of which may not leave the directory that the one before it named.
+//!
+//! The directory that the user named is the user's: nothing here changes its mode or
+//! times, by whatever name a peer reaches it (the empty path, or a link to `.`).
 
 use std::fs::File;
 use std::io;
@@ -36,6 +40,51 @@ fn remember(last: &Last, path: &RelPath, fd: OwnedFd) -> Arc<OwnedFd> {
     fd
 }
 
+/// Directories that users named, by device and inode; one entry for each [`Kept`].
+static USERS: Mutex<Vec<Identity>> = Mutex::new(Vec::new());
+
+type Identity = (u64, u64);
+
+/// While this exists the directory's mode and times stay as they are.
+struct Kept(Identity);
+
+impl Kept {
+    fn new(dir: &OwnedFd) -> io::Result<Kept> {
+        let identity = identity(&fs::fstat(dir)?);
+        USERS.lock().unwrap_or_else(PoisonError::into_inner).push(identity);
+        Ok(Kept(identity))
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let mut users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = users.iter().position(|known| *known == self.0) {
+            users.swap_remove(at);
+        }
+    }
+}
+
+#[expect(clippy::unnecessary_cast, reason = "the width of these fields is the architecture's")]
+fn identity(st: &fs::Stat) -> Identity {
+    (st.st_dev as u64, st.st_ino as u64)
+}
+
+/// Refuses a directory that the user named.
+fn check_ours(st: &fs::Stat) -> Result<(), Errno> {
+    let users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if users.contains(&identity(st)) { Err(Errno::PERM) } else { Ok(()) }
+}
+
+/// Which symbolic links a path may lead through.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Links {
+    /// Those that stay inside.
+    Inside,
+    /// None: the paths are those that a walk has found.
+    Never,
+}
+
 /// A directory tree that paths cannot leave.
 ///
 /// It remembers directories that it opened, so it is for one request: who keeps a
@@ -43,6 +92,9 @@ fn remember(last: &Last, path: &RelPath, fd: OwnedFd) -> Arc<OwnedFd> {
 /// became of directories that were moved.
 pub(crate) struct Root {
     fd: OwnedFd,
+    links: Links,
+    /// Of a directory that the user named.
+    _kept: Option<Kept>,
     /// To write in.
     made: Last,
     /// To look names up in, which needs no right to list them.
@@ -55,12 +107,20 @@ impl Root {
     /// Opens the directory itself; the user's own path, so links are followed.
     pub(crate) fn open(path: &Path) -> io::Result<Root> {
         let fd = fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Root::of(fd))
+        let kept = Kept::new(&fd)?;
+        Ok(Root { _kept: Some(kept), ..Root::of(fd) })
+    }
+
+    /// The same for a tree that is read, of which only paths are looked up that [`super::tree`]
+    /// has found: what has become a symbolic link since then is not followed.
+    pub(crate) fn open_source(path: &Path) -> io::Result<Root> {
+        Ok(Root { links: Links::Never, ..Root::open(path)? })
     }
 
     fn of(fd: OwnedFd) -> Root {
         let no_tmpfile = AtomicBool::new(false);
-        Root { fd, made: Last::default(), seen: Last::default(), no_tmpfile }
+        let (made, seen) = (Last::default(), Last::default());
+        Root { fd, links: Links::Inside, _kept: None, made, seen, no_tmpfile }
     }
 
     /// The same directory, with nothing remembered.
@@ -87,19 +147,47 @@ impl Root {
         mode: Mode,
     ) -> io::Result<OwnedFd> {
         let flags = flags | OFlags::CLOEXEC;
-        if !NO_OPENAT2.load(Ordering::Relaxed) {
-            let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-            loop {
-                match fs::openat2(&self.fd, rel.as_path(), flags, mode, how) {
-                    // A rename elsewhere raced with the resolution of `..`.
-                    Err(Errno::AGAIN | Errno::INTR) => {}
-                    Err(Errno::NOSYS) => break,
-                    other => return Ok(other?),
-                }
-            }
-            NO_OPENAT2.store(true, Ordering::Relaxed);
+        if NO_OPENAT2.load(Ordering::Relaxed) {
+            return self.walk_beneath(rel, flags, mode);
         }
-        self.walk_beneath(rel, flags, mode)
+        let pieces = rel.pieces();
+        let mut at: Option<OwnedFd> = None;
+        for (n, piece) in pieces.iter().enumerate() {
+            let (flags, mode) = match n + 1 == pieces.len() {
+                true => (flags, mode),
+                false => (OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()),
+            };
+            let from = at.as_ref().unwrap_or(&self.fd);
+            match self.resolve(from, piece, flags, mode) {
+                Err(Errno::NOSYS) => {
+                    NO_OPENAT2.store(true, Ordering::Relaxed);
+                    return self.walk_beneath(rel, flags, mode);
+                }
+                other => at = Some(other?),
+            }
+        }
+        Ok(at.ok_or(Errno::INVAL)?)
+    }
+
+    /// One piece of a path, which may not lead out of `from`.
+    fn resolve(
+        &self,
+        from: &OwnedFd,
+        piece: &Path,
+        flags: OFlags,
+        mode: Mode,
+    ) -> Result<OwnedFd, Errno> {
+        let mut how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        if self.links == Links::Never {
+            how |= ResolveFlags::NO_SYMLINKS;
+        }
+        loop {
+            match fs::openat2(from, piece, flags, mode, how) {
+                // A rename elsewhere raced with the resolution of `..`.
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                other => return other,
+            }
+        }
     }
 
     /// The same without openat2: one name at a time, no links.
@@ -146,18 +234,36 @@ impl Root {
         Ok((self.dir(&parent)?, name))
     }
 
+    /// Makes what is missing of a path. Its existing part may lead through links inside; of the
+    /// rest each name is opened in the directory that was opened, or made, before it.
     fn make_dirs(&self, rel: &RelPath) -> io::Result<()> {
-        let mut at = RelPath::root();
-        for name in rel.names() {
-            let parent = self.open_beneath(&at, OFlags::DIRECTORY, Mode::empty())?;
-            let make = || fs::mkdirat(&parent, name, Mode::from_raw_mode(0o777));
-            match writing(&parent, make) {
+        let (mut at, have) = self.deepest(rel)?;
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        for name in rel.names().skip(have) {
+            let make = || fs::mkdirat(&at, name, Mode::from_raw_mode(0o777));
+            match writing(&at, make) {
                 Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-                _ => {}
+                _ => at = fs::openat(&at, name, flags, Mode::empty())?,
             }
-            at = at.join_name(name).map_err(io::Error::other)?;
         }
         Ok(())
+    }
+
+    /// The deepest directory on a path that exists, and of how many names its path is. (Where
+    /// one exists all above it do, so that few have to be tried of a long path.)
+    fn deepest(&self, rel: &RelPath) -> io::Result<(OwnedFd, usize)> {
+        let open = |count| self.open_beneath(&rel.prefix(count), OFlags::DIRECTORY, Mode::empty());
+        let (mut best, mut have) = (open(0)?, 0);
+        let mut lacking = rel.depth() + 1;
+        while have + 1 < lacking {
+            let middle = have + (lacking - have) / 2;
+            match open(middle) {
+                Ok(fd) => (best, have) = (fd, middle),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => lacking = middle,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok((best, have))
     }
 
     /// Opens a regular file for reading, and says what it is now. A link in its last
@@ -216,6 +322,7 @@ impl Root {
     /// last of all, since everything made inside changes them.
     pub(crate) fn finish_dir(&self, rel: &RelPath, meta: &Meta) -> io::Result<()> {
         let dir = self.dir(rel)?;
+        check_ours(&fs::fstat(&dir)?)?;
         fs::fchmod(&dir, meta.copy_mode())?;
         Ok(fs::futimens(&dir, &meta.times())?)
     }
@@ -240,7 +347,9 @@ pub(super) fn writing<T>(dir: &OwnedFd, change: impl Fn() -> Result<T, Errno>) -
 /// A directory that we may change is read-only as the copy of one that was: it gets its
 /// mode when the tree is done.
 pub(super) fn open_up(dir: &OwnedFd) -> io::Result<()> {
-    let mode = Mode::from_raw_mode(fs::fstat(dir)?.st_mode & 0o7777) | Mode::RWXU;
+    let st = fs::fstat(dir)?;
+    check_ours(&st).map_err(|_| Errno::ACCESS)?;
+    let mode = Mode::from_raw_mode(st.st_mode & 0o7777) | Mode::RWXU;
     Ok(fs::fchmod(dir, mode).map_err(|_| Errno::ACCESS)?)
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use rustix::fs::{self, AtFlags, Dir, Mode, OFlags};
 
 use super::meta::{Kind, Meta};
-use super::relpath::{RelPath, is_reserved};
+use super::relpath::{Purpose, RelPath, is_reserved};
 use super::root::Root;
 use crate::error::Trouble;
 
@@ -30,8 +30,8 @@ pub(crate) enum Found {
 }
 
 /// Lists one entry, and below a directory everything (`deep`) or its direct
-/// entries. The directories still to be read are kept, no open descriptors:
-/// depth costs nothing. `sink` may stop the walk with its own error.
+/// entries. The directories still to be read are kept by name, and one at a time is open,
+/// so that depth costs neither descriptors nor stack. `sink` may stop the walk with its own error.
 pub(crate) fn walk<E>(
     root: &Root,
     top: &RelPath,
@@ -39,6 +39,9 @@ pub(crate) fn walk<E>(
     sink: &mut dyn FnMut(Found) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut dirs = Vec::new();
+    if let Err(e) = top.check(Purpose::Place) {
+        return sink(Found::Failed(Trouble::of(top, e)));
+    }
     match look(root, top) {
         Ok(Looked::Entry(e)) => {
             if e.meta.kind == Kind::Dir {
@@ -46,7 +49,8 @@ pub(crate) fn walk<E>(
             }
             sink(Found::Entry(e))?;
         }
-        Ok(Looked::Special) => sink(Found::Skipped(special(top)))?,
+        // It was asked for by its name, so that leaving it out is no success.
+        Ok(Looked::Special) => sink(Found::Failed(special(top)))?,
         Err(e) => sink(Found::Failed(Trouble::io("read", top, e)))?,
     }
     while let Some(dir) = dirs.pop() {
@@ -183,6 +187,8 @@ mod tests {
         assert_eq!(names(&root, "t", true), names(&root, "t", true));
         assert_eq!(names(&root, "t/b", false).0, ["t/b", "t/b/empty", "t/b/\\xff"]);
         assert_eq!(names(&root, "t/l", true).0, ["t/l"]);
+        assert_eq!(names(&root, "t/z", true), (vec![], 0, 1), "a fifo was asked for");
+        assert_eq!(names(&root, "t/.c.exs-part", true), (vec![], 0, 1));
         assert_eq!(names(&root, "missing", true), (vec![], 0, 1));
         assert_eq!(names(&root, "t/m/etc", true), (vec![], 0, 1), "a link leads out");
     }

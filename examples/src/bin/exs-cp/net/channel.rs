@@ -24,6 +24,10 @@ use crate::wire::frame::{
 
 /// How often a waiting thread looks whether it is to stop.
 const TICK: Duration = Duration::from_millis(200);
+/// How long a client waits for a server with which nothing happens.
+const CLIENT_IDLE: Duration = Duration::from_secs(900);
+/// The other side is told this often that work goes on which has nothing to send.
+const BUSY: Duration = Duration::from_secs(10);
 /// What a sender of files keeps of answers at most: a window of them fits
 /// many times.
 const MAX_ASIDE: usize = 64 << 20;
@@ -57,11 +61,23 @@ pub(crate) struct Channel {
     /// Receives on their way, and where buffers come back that were lent.
     posted: usize,
     home: (Sender<Buffer>, Receiver<Buffer>),
-    eof: bool,
+    life: Life,
+    /// How long nothing may happen where something must.
+    idle: Duration,
     happened: Vec<Happened>,
     scratch: Vec<u8>,
     /// Bytes queued since the last look.
     since: usize,
+}
+
+/// What the connection is still good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Open,
+    /// The peer sends no more.
+    Eof,
+    /// It failed, which was told once, or was closed: nothing comes and nothing leaves.
+    Over,
 }
 
 /// A received buffer, and which bytes of it are still to be taken.
@@ -85,6 +101,7 @@ impl Channel {
     ) -> Result<Channel, CpError> {
         let (free, recvs) = pipe.buffers()?;
         let posted = recvs.len();
+        let idle = CLIENT_IDLE;
         for b in recvs {
             pipe.recv(b)?;
         }
@@ -101,7 +118,8 @@ impl Channel {
             placed: VecDeque::new(),
             posted,
             home: channel(),
-            eof: false,
+            life: Life::Open,
+            idle,
             happened: Vec::new(),
             scratch: Vec::new(),
             since: 0,
@@ -110,6 +128,11 @@ impl Channel {
 
     pub(crate) fn peer(&self) -> &str {
         &self.peer
+    }
+
+    /// Every wait from now on ends when nothing has happened for this long.
+    pub(crate) fn set_idle(&mut self, idle: Duration) {
+        self.idle = idle;
     }
 
     /// What has come already stays in order before what comes next.
@@ -123,9 +146,15 @@ impl Channel {
         self.collect()
     }
 
-    fn lost(&self, source: NetError) -> CpError {
+    fn lost(&mut self, source: NetError) -> CpError {
+        self.life = Life::Over;
         CpError::Lost { peer: self.peer.clone(), source }
     }
+    /// Nothing is begun, and nothing awaited, on a connection that is over.
+    fn alive(&self) -> Result<(), CpError> {
+        if self.life == Life::Over { Err(self.vanished()) } else { Ok(()) }
+    }
+
     fn vanished(&self) -> CpError {
         CpError::Vanished { peer: self.peer.clone() }
     }
@@ -180,8 +209,10 @@ impl Channel {
         match self.filling.take() {
             Some((buffer, 0)) => self.free.push(buffer),
             Some((buffer, used)) => {
-                self.in_flight += 1;
+                self.alive()?;
                 self.pipe.send(buffer, used).map_err(|e| self.lost(e))?;
+                // Only what was accepted has an event that counts it back.
+                self.in_flight += 1;
             }
             None => {}
         }
@@ -228,9 +259,35 @@ impl Channel {
 
     /// The same, where others hold the channel; it carries nothing any more.
     pub(crate) fn hang_up(&mut self) -> Result<(), CpError> {
+        if self.life == Life::Over {
+            return Ok(());
+        }
         self.drain()?;
+        self.life = Life::Over;
         self.pipe.close();
         Ok(())
+    }
+
+    /// Does work that may take `long` and has nothing to send; the other side, which waits for
+    /// its outcome, is told that it goes on.
+    pub(crate) fn busy<T: Send>(&mut self, long: bool, work: impl FnOnce() -> T + Send) -> T {
+        if !long {
+            return work();
+        }
+        let (done, ended) = channel();
+        std::thread::scope(|s| {
+            let me = &mut *self;
+            let ticker = s.spawn(move || {
+                while ended.recv_timeout(BUSY) == Err(RecvTimeoutError::Timeout) {
+                    // A failure comes up again at the next frame.
+                    let _ = me.send(&Frame::Busy).and_then(|()| me.flush());
+                }
+            });
+            let result = work();
+            drop::<Sender<()>>(done);
+            let _ = ticker.join();
+            result
+        })
     }
 
     // ---- in ----
@@ -263,6 +320,16 @@ impl Channel {
 
     /// The next frame if all of it is there (of `Data`: its header).
     fn ready_frame(&mut self) -> Result<Option<Frame>, CpError> {
+        loop {
+            match self.first_frame()? {
+                // It has done its work by coming.
+                Some(Frame::Busy) => {}
+                other => return Ok(other),
+            }
+        }
+    }
+
+    fn first_frame(&mut self) -> Result<Option<Frame>, CpError> {
         // Looked at here too: while data keep coming, nobody waits.
         if self.stop.load(Ordering::Relaxed) {
             return Err(CpError::Interrupted);
@@ -308,12 +375,19 @@ impl Channel {
 
     /// The same, where an answer is due.
     pub(crate) fn frame_within(&mut self, limit: Option<Duration>) -> Result<Frame, CpError> {
-        let deadline = limit.map(|l| (Instant::now() + l, l));
+        self.frame_by(limit.map(|l| (Instant::now() + l, l)))
+    }
+
+    /// The same for one of several steps that together have a limit.
+    pub(crate) fn frame_by(
+        &mut self,
+        deadline: Option<(Instant, Duration)>,
+    ) -> Result<Frame, CpError> {
         loop {
             if let Some(f) = self.ready_frame()? {
                 return Ok(f);
             }
-            if self.eof {
+            if self.life != Life::Open {
                 return Err(self.vanished());
             }
             self.flush()?;
@@ -325,7 +399,7 @@ impl Channel {
     /// [`Self::consume`] follows.
     pub(crate) fn payload(&mut self, most: usize) -> Result<Lent, CpError> {
         while self.available() == 0 {
-            if self.eof {
+            if self.life != Life::Open {
                 return Err(self.vanished());
             }
             self.flush()?;
@@ -372,39 +446,58 @@ impl Channel {
     }
 
     /// Nothing can come before a buffer does that is lent: waits for one, but not for ever.
-    fn await_buffer(&mut self) -> Result<(), CpError> {
+    /// True if there was need to.
+    fn await_buffer(&mut self) -> Result<bool, CpError> {
         self.collect()?;
-        if self.posted > 0 || !self.placed.is_empty() || self.eof {
-            return Ok(());
+        if self.posted > 0 || !self.placed.is_empty() || self.life != Life::Open {
+            return Ok(false);
         }
-        match self.home.1.recv_timeout(TICK) {
-            Ok(buffer) => self.receive_into(buffer),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ok(()),
+        if let Ok(buffer) = self.home.1.recv_timeout(TICK) {
+            self.receive_into(buffer)?;
         }
+        Ok(true)
+    }
+
+    /// A frame that came in small pieces fills every buffer and is not whole yet: it is copied
+    /// aside, so that the rest of it has somewhere to go. (Its length is limited.)
+    fn make_room(&mut self) -> Result<(), CpError> {
+        if self.posted == 0 && self.life == Life::Open {
+            while let Some(p) = self.placed.pop_front() {
+                self.aside.extend_from_slice(p.bytes());
+            }
+        }
+        self.collect()
     }
 
     fn receive_into(&mut self, buffer: Buffer) -> Result<(), CpError> {
-        if self.eof {
+        if self.life != Life::Open {
             return Ok(());
         }
+        self.pipe.recv(buffer).map_err(|e| self.lost(e))?;
         self.posted += 1;
-        self.pipe.recv(buffer).map_err(|e| self.lost(e))
+        Ok(())
     }
 
     // ---- events ----
 
-    /// Waits for something to happen, but not for ever.
+    /// Waits for something to happen, but not for ever: where no `deadline` is given, for as
+    /// long as the connection may be idle.
     fn wait(&mut self, deadline: Option<(Instant, Duration)>) -> Result<(), CpError> {
+        let mut since = Instant::now();
+        self.make_room()?;
         loop {
+            self.alive()?;
             if self.stop.load(Ordering::Relaxed) {
                 return Err(CpError::Interrupted);
             }
-            if let Some((at, limit)) = deadline
-                && Instant::now() >= at
-            {
+            let (at, limit) = deadline.unwrap_or((since + self.idle, self.idle));
+            if Instant::now() >= at {
                 return Err(CpError::Silent { peer: self.peer.clone(), seconds: limit.as_secs() });
             }
-            self.await_buffer()?;
+            if self.await_buffer()? {
+                // This side's disk was waited for, not the peer.
+                since = Instant::now();
+            }
             if self.pump(TICK)? {
                 return Ok(());
             }
@@ -466,7 +559,8 @@ impl Channel {
                 let buffer = Loan::new(buffer, &self.home.0);
                 self.placed.push_back(Placed { buffer, at: 0, end: n });
             }
-            Happened::Eof => self.eof = true,
+            Happened::Eof if self.life == Life::Open => self.life = Life::Eof,
+            Happened::Eof => {}
         }
         Ok(())
     }

@@ -123,6 +123,11 @@ impl Pipe {
         }
     }
 
+    /// What ends the connection from another thread.
+    pub(crate) fn cut(&self) -> Cut {
+        Cut(Some(self.socket.clone()))
+    }
+
     pub(crate) fn peer(&self) -> String {
         self.peer.clone()
     }
@@ -245,6 +250,24 @@ fn dequeue(queue: &EventQueue, timeout: Duration) -> Result<Vec<Event>, NetError
     match queue.dequeue(SENDS + RECVS, Some(timeout)) {
         Err(Error::Interrupted) => Ok(Vec::new()),
         other => other,
+    }
+}
+
+/// Ends a connection that another thread has.
+pub(crate) struct Cut(Option<Socket>);
+
+impl Cut {
+    /// Every operation of the connection ends at once.
+    pub(crate) fn cut(&self) {
+        if let Some(socket) = &self.0 {
+            socket.abort();
+        }
+    }
+
+    /// Of no connection.
+    #[cfg(test)]
+    pub(crate) fn none() -> Cut {
+        Cut(None)
     }
 }
 

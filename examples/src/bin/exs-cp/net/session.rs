@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exs_examples::road::Road;
 
@@ -14,8 +14,13 @@ use crate::error::CpError;
 use crate::wire::codec::WireError;
 use crate::wire::frame::{Frame, VERSION};
 
-/// How long the other side may take for each step until it is trusted.
+/// How long a client may take until it has proved itself, and a server for each step.
 const STEP: Duration = Duration::from_secs(10);
+/// How long a peer may take to read why it is refused.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// How long a client waits before it tries again, where a server has sent it away before it
+/// could prove itself, which happens while strangers crowd there.
+const AGAIN: [u64; 4] = [50, 200, 800, 2000];
 
 /// All that it takes to reach a server, as often as needed.
 #[derive(Clone)]
@@ -42,14 +47,29 @@ pub(crate) fn resolve(text: &str) -> Result<SocketAddr, CpError> {
 impl Dialer {
     /// Connects, proves, checks the proof, and makes the request.
     pub(crate) fn open(&self, request: &Frame) -> Result<Channel, CpError> {
+        let mut pauses = AGAIN.iter();
+        let mut ch = loop {
+            match (self.meet(), pauses.next()) {
+                (Err(CpError::Lost { .. }), Some(pause)) => {
+                    // sleep-ok: the server has too many callers; fewer come so.
+                    std::thread::sleep(Duration::from_millis(*pause));
+                }
+                (met, _) => break met?,
+            }
+        };
+        ch.send(request)?;
+        ch.flush()?;
+        Ok(ch)
+    }
+
+    /// Connects, and exchanges proofs.
+    fn meet(&self) -> Result<Channel, CpError> {
         let peer = self.address.to_string();
         let pipe = Pipe::connect(self.address, &self.road, &self.stop)
             .map_err(|source| CpError::Connect { peer: peer.clone(), source })?;
         self.via.note(&pipe);
         let mut ch = Channel::new(pipe, peer, Arc::clone(&self.stop))?;
         self.greet(&mut ch)?;
-        ch.send(request)?;
-        ch.flush()?;
         Ok(ch)
     }
 
@@ -57,7 +77,11 @@ impl Dialer {
         let mine = auth::nonce()?;
         let token = self.secret.is_some();
         ch.send(&Frame::Hello { version: VERSION, token, nonce: mine })?;
-        let theirs = match answer(ch)? {
+        // A refusal before the server's hello cannot be about the token.
+        let theirs = match ch.frame_within(Some(STEP))? {
+            Frame::Refuse { text } => {
+                return Err(CpError::Refused { peer: ch.peer().to_owned(), reason: text });
+            }
             Frame::Hello { token: wanted, nonce, .. } => {
                 self.agree(ch.peer(), wanted)?;
                 nonce
@@ -94,7 +118,7 @@ impl Dialer {
     }
 }
 
-/// The next frame of the opening; a refusal becomes its reason.
+/// The answer to our proof; a refusal becomes its reason.
 fn answer(ch: &mut Channel) -> Result<Frame, CpError> {
     match ch.frame_within(Some(STEP))? {
         Frame::Refuse { text } => Err(CpError::Auth(format!("{} refused: {text}", ch.peer()))),
@@ -109,30 +133,48 @@ pub(crate) fn unexpected(frame: &Frame) -> CpError {
     CpError::Protocol(format!("a {name} frame where none belongs"))
 }
 
-/// The server's side; returns the request of a peer that has proved itself.
-pub(crate) fn welcome(ch: &mut Channel, secret: Option<&Secret>) -> Result<Frame, CpError> {
-    match greet_client(ch, secret) {
-        Ok(()) => Ok(ch.frame_within(Some(STEP))?),
-        Err(e) => {
-            if let CpError::Auth(text) = &e {
-                refuse(ch, text.clone());
-            } else if let CpError::Wire(WireError::Version(_)) = &e {
-                refuse(ch, e.to_string());
-            }
-            Err(e)
+/// The server's side; returns the request of a peer that has proved itself. `prove` is asked
+/// for its place when it has: by a proof where there is a token, else by a valid request.
+pub(crate) fn welcome(
+    ch: &mut Channel,
+    secret: Option<&Secret>,
+    prove: impl FnOnce() -> Result<(), CpError>,
+) -> Result<Frame, CpError> {
+    // One limit for all steps: a stranger has nothing to gain by taking them slowly.
+    let by = Some((Instant::now() + STEP, STEP));
+    ch.set_idle(STEP);
+    let greeted = greet_client(ch, secret, by);
+    if let Err(e @ (CpError::Auth(_) | CpError::Wire(WireError::Version(_)))) = &greeted {
+        refuse(ch, e.to_string())?;
+    }
+    greeted?;
+    if secret.is_some() {
+        prove()?;
+        return ch.frame_within(Some(STEP));
+    }
+    let request = ch.frame_by(by)?;
+    match request {
+        Frame::List { .. } | Frame::Walk { .. } | Frame::Put { .. } | Frame::Fetch { .. } => {
+            prove()?;
+            Ok(request)
         }
+        other => Err(unexpected(&other)),
     }
 }
 
-fn greet_client(ch: &mut Channel, secret: Option<&Secret>) -> Result<(), CpError> {
-    let theirs = match ch.frame_within(Some(STEP))? {
+fn greet_client(
+    ch: &mut Channel,
+    secret: Option<&Secret>,
+    by: Option<(Instant, Duration)>,
+) -> Result<(), CpError> {
+    let theirs = match ch.frame_by(by)? {
         Frame::Hello { nonce, .. } => nonce,
         other => return Err(unexpected(&other)),
     };
     let mine = auth::nonce()?;
     ch.send(&Frame::Hello { version: VERSION, token: secret.is_some(), nonce: mine })?;
     let Some(secret) = secret else { return Ok(()) };
-    match ch.frame_within(Some(STEP))? {
+    match ch.frame_by(by)? {
         Frame::Proof(p) if secret.check(Role::Client, &theirs, &mine, &p) => {
             ch.send(&Frame::Proof(secret.prove(Role::Server, &theirs, &mine)))
         }
@@ -144,8 +186,9 @@ fn greet_client(ch: &mut Channel, secret: Option<&Secret>) -> Result<(), CpError
 }
 
 /// Says why, and ends the connection in good order: a channel that is only dropped
-/// aborts, and the reason would be lost with what had not arrived. Best effort, the peer
-/// may be gone.
-pub(crate) fn refuse(ch: &mut Channel, text: String) {
-    let _ = ch.send(&Frame::Refuse { text }).and_then(|()| ch.hang_up());
+/// aborts, and the reason would be lost with what had not arrived. The peer may be gone,
+/// and has little time to take it.
+pub(crate) fn refuse(ch: &mut Channel, text: String) -> Result<(), CpError> {
+    ch.set_idle(FAREWELL);
+    ch.send(&Frame::Refuse { text }).and_then(|()| ch.hang_up())
 }

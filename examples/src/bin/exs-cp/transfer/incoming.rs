@@ -7,7 +7,7 @@
 
 use crate::disk::meta::{Kind, Meta};
 use crate::disk::part::Part;
-use crate::disk::relpath::{RelPath, is_reserved};
+use crate::disk::relpath::{Purpose, RelPath};
 use crate::disk::root::Root;
 use crate::error::{CpError, Trouble};
 use crate::hash::{Cv, Layout, file_hash};
@@ -37,7 +37,9 @@ pub(crate) fn survey(
     let mut have = Have::default();
     if !flags.force {
         let there = root.stat(path).map_err(fail)?.and_then(|st| Meta::of(&st));
-        if there.is_some_and(|m| m.same_content_as(source)) {
+        // Who asks for these bits is not helped by a copy that was made without them.
+        let bits = |m: &Meta| !flags.special || m.mode == source.mode || !source.is_special();
+        if there.is_some_and(|m| m.same_content_as(source) && bits(&m)) {
             have.complete = true;
         }
     }
@@ -52,13 +54,7 @@ pub(crate) fn survey(
 }
 
 pub(crate) fn check_name(path: &RelPath) -> Result<(), Trouble> {
-    match path.split() {
-        Some((_, name)) if is_reserved(name) => {
-            Err(Trouble::of(path, crate::disk::relpath::PathError::Reserved))
-        }
-        Some(_) => Ok(()),
-        None => Err(Trouble("the served directory itself cannot be replaced".into())),
-    }
+    path.check(Purpose::Entry).map_err(|e| Trouble::of(path, e))
 }
 
 /// A file whose data are coming.

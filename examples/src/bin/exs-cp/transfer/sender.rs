@@ -8,7 +8,7 @@ use rustix::fs::{SeekFrom, fstat, seek};
 use rustix::io::Errno;
 
 use crate::disk::meta::Meta;
-use crate::disk::relpath::RelPath;
+use crate::disk::relpath::{Purpose, RelPath};
 use crate::disk::root::Root;
 use crate::error::{CpError, Trouble};
 use crate::hash::{ChunkHasher, Cv, Layout, file_hash};
@@ -87,6 +87,7 @@ pub(crate) fn send_file(
 
 fn send_whole(ch: &mut Channel, answers: &mut dyn Answers, out: &Outgoing<'_>) -> Result<Cv, Stop> {
     let trouble = |what: &str, e: io::Error| Stop::File(Trouble::io(what, out.path, e));
+    out.path.check(Purpose::Entry).map_err(|e| Stop::File(Trouble::of(out.path, e)))?;
     let (file, st) = match out.root.open_file(out.path) {
         Ok(opened) => opened,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {

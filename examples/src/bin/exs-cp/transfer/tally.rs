@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::disk::meta::Meta;
 use crate::error::Trouble;
 
 /// Counters, and everything that went wrong.
@@ -18,6 +19,8 @@ pub(crate) struct Tally {
     pub(crate) resumed: AtomicU64,
     /// Bytes dealt with, for the progress bar.
     pub(crate) moved: AtomicU64,
+    /// Entries whose set-user-ID, set-group-ID or sticky bit the copy does not get.
+    special: AtomicU64,
     troubles: Mutex<Vec<String>>,
     warnings: Mutex<Vec<String>>,
 }
@@ -34,6 +37,25 @@ impl Tally {
     /// A file that was expected has grown or shrunk.
     pub(crate) fn resized(&self, from: u64, to: u64) {
         self.total_bytes.fetch_add(to.wrapping_sub(from), Relaxed);
+    }
+
+    /// An entry is to be copied; are such bits of it kept?
+    pub(crate) fn special_bits(&self, meta: &Meta, kept: bool) {
+        self.special.fetch_add((meta.is_special() && !kept).into(), Relaxed);
+    }
+
+    /// What the user has to know of bits that were not kept.
+    pub(crate) fn dropped_bits(&self) -> Option<String> {
+        let bits = "set-user-ID, set-group-ID or sticky bits, which the";
+        match self.special.load(Relaxed) {
+            0 => None,
+            1 => {
+                Some(format!("1 entry has {bits} copy does not get; --preserve-special keeps them"))
+            }
+            n => Some(format!(
+                "{n} entries have {bits} copies do not get; --preserve-special keeps them"
+            )),
+        }
     }
 
     /// A file is in place.

@@ -3,6 +3,10 @@
 use crate::disk::meta::{Kind, Meta, Stamp};
 use crate::disk::relpath::{PathError, RelPath};
 
+/// This length in 16 bits says that a path of at least so many bytes has its length in the
+/// next 32.
+const LONG: u32 = u16::MAX as u32;
+
 /// What can be wrong with a peer's bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WireError {
@@ -77,7 +81,15 @@ impl<'a> Reader<'a> {
     }
     pub(crate) fn path(&mut self) -> Result<RelPath, WireError> {
         let kind = self.kind;
-        RelPath::parse(self.bytes()?).map_err(|source| WireError::Path { kind, source })
+        let mut n = u32::from(self.u16()?);
+        if n == LONG {
+            n = self.u32()?;
+            if n < LONG {
+                return Err(self.value("path length", n.into()));
+            }
+        }
+        let bytes = self.take(n as usize)?;
+        RelPath::parse(bytes).map_err(|source| WireError::Path { kind, source })
     }
     /// Text is for people: what is not UTF-8 is shown as such, and control
     /// characters never reach a terminal.
@@ -153,7 +165,15 @@ pub(crate) trait Put {
         self.bytes(&text.as_bytes()[..text.floor_char_boundary_at(super::frame::MAX_TEXT)]);
     }
     fn path(&mut self, path: &RelPath) {
-        self.bytes(path.as_bytes());
+        let bytes = path.as_bytes();
+        match u16::try_from(bytes.len()) {
+            Ok(n) if u32::from(n) < LONG => self.u16(n),
+            _ => {
+                self.u16(u16::MAX);
+                self.u32(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+            }
+        }
+        self.raw(bytes);
     }
     fn stamp(&mut self, s: Stamp) {
         self.raw(&s.seconds.to_be_bytes());

@@ -17,9 +17,12 @@ pub(crate) const DATA_HEADER: usize = HEADER + 8;
 /// Longest text for people.
 pub(crate) const MAX_TEXT: usize = 8192;
 const MAX_SMALL: u32 = 32 << 10;
-/// `MAX_CHUNKS` chunks of 4 + 32 bytes, a path and some.
-#[expect(clippy::cast_possible_truncation, reason = "constants: 16,384 * 36 + 8,192 < 2^32")]
-const MAX_HAVE: u32 = (MAX_CHUNKS as u32) * 36 + 2 * MAX_PATH as u32;
+/// A path, metadata, and the target of a link.
+#[expect(clippy::cast_possible_truncation, reason = "a constant: 2^20")]
+const MAX_NAMED: u32 = MAX_PATH as u32 + (128 << 10);
+/// `MAX_CHUNKS` chunks of 4 + 32 bytes, and what has a path.
+#[expect(clippy::cast_possible_truncation, reason = "a constant: 16,384")]
+const MAX_HAVE: u32 = (MAX_CHUNKS as u32) * 36 + MAX_NAMED;
 
 /// Names one file within one connection; chosen by who asks first.
 pub(crate) type Id = u32;
@@ -33,6 +36,8 @@ pub(crate) struct Flags {
     pub(crate) force: bool,
     /// Flush to the disk before success is reported.
     pub(crate) sync: bool,
+    /// Set-user-ID, set-group-ID and sticky bits are kept.
+    pub(crate) special: bool,
 }
 
 /// What the receiver has of a file.
@@ -136,6 +141,8 @@ pub(crate) enum Frame {
         meta: Meta,
     },
     Bye,
+    /// What was asked for is being worked on, and has nothing to send yet.
+    Busy,
 }
 
 /// A checked header.
@@ -172,6 +179,7 @@ mod kind {
     pub(super) const LINK: u8 = 40;
     pub(super) const DIR: u8 = 41;
     pub(super) const BYE: u8 = 50;
+    pub(super) const BUSY: u8 = 51;
 }
 
 /// Checks a header before anything is stored on its word.
@@ -181,7 +189,9 @@ pub(crate) fn parse_head(h: [u8; HEADER]) -> Result<Head, WireError> {
     let limit = match kind {
         kind::HAVE | kind::WANT => MAX_HAVE,
         kind::DATA => MAX_DATA + 8,
-        1..=3 | 10..=13 | 20..=22 | 30..=41 | 50 => MAX_SMALL,
+        kind::LIST | kind::WALK | kind::PUT | kind::ENTRY => MAX_NAMED,
+        kind::OFFER | kind::LINK | kind::DIR => MAX_NAMED,
+        1..=3 | 10..=13 | 20..=22 | 30..=41 | 50 | 51 => MAX_SMALL,
         _ => return Err(WireError::UnknownType(kind)),
     };
     if len > limit {
@@ -233,6 +243,7 @@ pub(crate) fn decode(head: Head, body: &[u8]) -> Result<Frame, WireError> {
         },
         kind::DIR => Frame::Dir { id: r.u32()?, path: r.path()?, meta: r.meta()? },
         kind::BYE => Frame::Bye,
+        kind::BUSY => Frame::Busy,
         k => return Err(WireError::UnknownType(k)),
     };
     r.done()?;
@@ -262,16 +273,27 @@ fn decode_opening(r: &mut Reader<'_>) -> Result<Frame, WireError> {
     })
 }
 
+/// The flag for set-user-ID and the like; a server that knows nothing of it refuses it.
+const SPECIAL: u8 = 0x80;
+
 fn read_flags(r: &mut Reader<'_>) -> Result<Flags, WireError> {
     let bits = r.u8()?;
-    if bits > 7 {
+    if bits & !(7 | SPECIAL) != 0 {
         return Err(r.value("flags", bits.into()));
     }
-    Ok(Flags { verify: bits & 1 != 0, force: bits & 2 != 0, sync: bits & 4 != 0 })
+    Ok(Flags {
+        verify: bits & 1 != 0,
+        force: bits & 2 != 0,
+        sync: bits & 4 != 0,
+        special: bits & SPECIAL != 0,
+    })
 }
 
 fn put_flags(out: &mut Vec<u8>, f: Flags) {
-    out.u8(u8::from(f.verify) | u8::from(f.force) << 1 | u8::from(f.sync) << 2);
+    out.u8(u8::from(f.verify)
+        | u8::from(f.force) << 1
+        | u8::from(f.sync) << 2
+        | u8::from(f.special) * SPECIAL);
 }
 
 fn read_have(r: &mut Reader<'_>) -> Result<Have, WireError> {
@@ -355,6 +377,7 @@ fn encode_body(frame: &Frame, out: &mut Vec<u8>) -> u8 {
         }
         Frame::EndOfList => kind::END_OF_LIST,
         Frame::Bye => kind::BYE,
+        Frame::Busy => kind::BUSY,
         other => encode_transfer(other, out),
     }
 }

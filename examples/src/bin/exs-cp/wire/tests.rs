@@ -44,7 +44,7 @@ fn have() -> Have {
 }
 
 fn all() -> Vec<Frame> {
-    let flags = Flags { verify: true, force: false, sync: true };
+    let flags = Flags { verify: true, force: false, sync: true, special: true };
     vec![
         Frame::Hello { version: VERSION, token: true, nonce: [7; 32] },
         Frame::Proof([6; 32]),
@@ -69,6 +69,7 @@ fn all() -> Vec<Frame> {
         Frame::Link { id: 3, path: path("l"), meta: meta(), target: b"x".to_vec() },
         Frame::Dir { id: 4, path: path("d"), meta: meta() },
         Frame::Bye,
+        Frame::Busy,
     ]
 }
 
@@ -114,12 +115,26 @@ fn hostile_names_do_not_parse() {
     }
 }
 
+/// Of 65,535 bytes and more, the length has 32 bits; shorter ones may not.
+#[test]
+fn long_paths_travel_whole() {
+    for names in [2_045, 32_767, 32_768, 300_000] {
+        let text = vec!["a"; names].join("/");
+        let frame = Frame::Dir { id: 1, path: path(&text), meta: meta() };
+        assert_eq!(parse(&bytes(&frame)).as_ref(), Ok(&frame), "{names} names");
+    }
+    let mut short = b"\x0b\0\0\0\0\0\0\x07\xff\xff\0\0\0\x01a".to_vec();
+    assert!(matches!(parse(&short), Err(WireError::Value { field: "path length", .. })));
+    short[9..14].copy_from_slice(&[0xff; 5]);
+    assert!(matches!(parse(&short), Err(WireError::Short { .. })));
+}
+
 #[test]
 fn lengths_and_values_are_limited() {
     assert_eq!(parse(b"\x63\0\0\0\0\0\0\0"), Err(WireError::UnknownType(99)));
     assert_eq!(
         parse(b"\x0a\0\0\0\xff\xff\xff\xff"),
-        Err(WireError::TooLong { kind: 10, len: u32::MAX, limit: 32 << 10 })
+        Err(WireError::TooLong { kind: 10, len: u32::MAX, limit: (1 << 20) + (128 << 10) })
     );
     assert_eq!(parse(b"\x22\0\0\0\0\0\0\x07"), Err(WireError::Short { kind: 34, missing: 1 }));
     assert!(matches!(parse(b"\x22\0\0\0\0\x10\0\x09"), Err(WireError::TooLong { .. })));
