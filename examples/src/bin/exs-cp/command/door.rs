@@ -181,6 +181,12 @@ impl Ticket {
         Ok(())
     }
 
+    pub(super) fn was_sent_away(&mut self) -> bool {
+        let door = Arc::clone(&self.door);
+        self.settle(&mut door.lock());
+        self.stage == Stage::Leaving
+    }
+
     pub(super) fn is_proved(&self) -> bool {
         self.stage == Stage::Proved
     }

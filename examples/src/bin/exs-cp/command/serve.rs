@@ -132,6 +132,7 @@ fn connection(server: &Server, pipe: Pipe, mut ticket: Ticket) {
         done
     });
     if let Err(e) = served {
+        let e = if ticket.was_sent_away() { CpError::SentAway } else { e };
         tell(&format!("{peer}: {e}"));
     }
 }

@@ -19,6 +19,7 @@
 //!   with cp; with `--sync` success is reported only after syncfs(2).
 
 pub(crate) mod journal;
+pub(crate) mod leftover;
 pub(crate) mod meta;
 mod nameless;
 pub(crate) mod part;

@@ -5,6 +5,7 @@
 //! above all) is the end of this file only: its data are still taken off the
 //! connection, and dropped.
 
+use crate::disk::leftover;
 use crate::disk::meta::{Kind, Meta};
 use crate::disk::part::Part;
 use crate::disk::relpath::{Purpose, RelPath};
@@ -45,6 +46,10 @@ pub(crate) fn survey(
     }
     // A file of one chunk never has a journal: looking for it costs more than its bytes.
     let resumable = Layout::of(source.size).count() > 1;
+    if have.complete && resumable {
+        // It is of no use, and does no harm: that it cannot be removed is no trouble of the file.
+        let _ = leftover::remove(root, path);
+    }
     if !have.complete && resumable && Part::exists(root, path).map_err(fail)? {
         let found = Part::open(root, path, source, flags.verify).map_err(fail)?;
         have.chunks = found.known().to_vec();

@@ -1,0 +1,152 @@
+//! Peers that end badly, or do nothing: what they took is free again, and others are served.
+
+mod cp_support;
+
+use std::fs;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use cp_support::{raw, *};
+use exs::{Options, Socket, SocketType, Transport};
+
+/// Threads and descriptors of a server.
+fn holdings(server: &Server) -> (usize, usize) {
+    let count = |what| fs::read_dir(format!("/proc/{}/{what}", server.child.id())).unwrap().count();
+    (count("task"), count("fd"))
+}
+
+fn connect(addr: &str) -> Socket {
+    let options = Options {
+        transport: Transport::Soft,
+        linger: Duration::from_millis(300),
+        ..Options::default()
+    };
+    let s = Socket::with_options(SocketType::Stream, options).unwrap();
+    s.blocking().connect(addr).unwrap();
+    s
+}
+
+/// The moments at which a client ends, and how.
+fn end_badly(addr: &str, n: usize) {
+    let s = connect(addr);
+    let put = raw::put_request(b"");
+    let file = [raw::offer(1, b"f", 9 << 20), raw::begin(1, 9 << 20), raw::data(0, &[7; 999])];
+    let bytes = match n % 8 {
+        0 => Vec::new(),
+        1 => raw::hello()[..20].to_vec(),
+        2 => raw::hello(),
+        // Cannot be used, as a link leads out: the server refuses, and the client is gone.
+        3 | 4 => [raw::hello(), raw::put_request(b"l/x")].concat(),
+        5 => [raw::hello(), put[..5].to_vec()].concat(),
+        6 => [raw::hello(), put, file.concat()].concat(),
+        _ => [raw::hello(), raw::walk_request(b"")].concat(),
+    };
+    if !bytes.is_empty() {
+        s.blocking().send_all(&bytes).unwrap();
+    }
+    if n % 3 == 0 {
+        s.abort();
+    } else {
+        let _ = s.blocking().close();
+    }
+}
+
+#[test]
+fn bad_ends_leave_neither_threads_nor_descriptors() {
+    // More are a matter of patience: EXS_CP_SOAK=10000.
+    let ends = std::env::var("EXS_CP_SOAK").map_or(200, |n| n.parse().unwrap());
+    let tmp = TempDir::new("ends");
+    let served = tmp.dir("served");
+    std::os::unix::fs::symlink("../outside", served.join("l")).unwrap();
+    let server = Server::start(&served, &[]);
+    for n in 0..8 {
+        end_badly(&server.addr, n);
+    }
+    assert_eq!(run(client(["ls", &server.addr])).code, Some(0));
+    // Those of EXS itself that stay, and no connection's.
+    let rest = || holdings(&server);
+    let thread = |name: &str| {
+        let tasks = fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
+        tasks
+            .filter_map(|t| fs::read_to_string(t.ok()?.path().join("comm")).ok())
+            .any(|comm| comm.trim() == name)
+    };
+    until("the first connections to end", || !thread("connection"));
+    let before = rest();
+    for n in 0..ends {
+        end_badly(&server.addr, n);
+    }
+    until("their threads to end", || !thread("connection") && !thread("exs-cp disk"));
+    until("what they took to be free", || {
+        let now = rest();
+        now.0 <= before.0 && now.1 <= before.1
+    });
+    assert_eq!(run(client(["ls", &server.addr])).code, Some(0));
+}
+
+/// More of them than there are places for those that have proved nothing.
+#[test]
+fn silent_strangers_do_not_keep_honest_clients_out() {
+    let tmp = TempDir::new("strangers");
+    let (src, served) = (tmp.dir("src"), tmp.dir("served"));
+    fs::write(src.join("f"), "text").unwrap();
+    let token = tmp.path().join("token");
+    fs::write(&token, "a token of some length").unwrap();
+    let token = token.to_str().unwrap();
+    let server = Server::start(&served, &["--token-file", token]);
+    // Some say nothing, some half a hello, some all of it; some do not even speak EXS.
+    let silent: Vec<Socket> = (0..160)
+        .map(|n| {
+            let s = connect(&server.addr);
+            let said = &raw::hello()[..[0, 20, 51][n % 3]];
+            if !said.is_empty() {
+                // It may have been sent away by now.
+                let _ = s.blocking().send_all(said);
+            }
+            s
+        })
+        .collect();
+    let mute: Vec<_> = (0..50).map(|_| TcpStream::connect(&server.addr).unwrap()).collect();
+    for n in 0..20 {
+        let into = format!("d{n}");
+        let put = ["put", src.to_str().unwrap(), &server.addr, "--into", &into];
+        run(client(put.into_iter().chain(["--token-file", token]))).assert_ok();
+    }
+    assert!(server.log.lock().unwrap().contains("proved nothing"), "some were sent away");
+    drop((silent, mute));
+}
+
+/// As many connections as are served, all in use: one more is told so, and it is not about
+/// the token.
+#[test]
+fn too_many_connections_are_not_a_wrong_token() {
+    let tmp = TempDir::new("many");
+    let served = tmp.dir("served");
+    let server = Server::start(&served, &[]);
+    let busy: Vec<Socket> = (0..128)
+        .map(|_| {
+            let s = raw::connect(&server.addr);
+            s.blocking()
+                .send_all(&[raw::put_request(b""), raw::offer(1, b"f", 4)].concat())
+                .unwrap();
+            assert_eq!(raw::read(&s).unwrap().0, raw::HAVE);
+            s
+        })
+        .collect();
+    let (code, text) = fails(client(["ls", &server.addr]));
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("connections are open"), "{text}");
+    drop(busy);
+    until("a place to be free", || run(client(["ls", &server.addr])).code == Some(0));
+}
+
+/// A proved client that says nothing more.
+#[test]
+fn an_idle_connection_ends() {
+    let tmp = TempDir::new("idle");
+    let server = Server::start(&tmp.dir("served"), &["--idle-timeout", "1"]);
+    let s = raw::connect(&server.addr);
+    let seen = raw::exchange(&s, &[raw::put_request(b"")], raw::BYE);
+    assert_eq!(seen, [], "the server ends it, and has nothing to say");
+    until("the end to be logged", || server.log.lock().unwrap().contains("did not answer within"));
+}
