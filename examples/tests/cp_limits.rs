@@ -3,6 +3,7 @@
 mod cp_support;
 
 use std::fs;
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 
@@ -12,11 +13,15 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 /// A server that may have so many files open.
 fn limited(dir: &Path, files: u32) -> Server {
+    Server::spawn(limited_command(dir, files))
+}
+
+fn limited_command(dir: &Path, files: u32) -> Command {
     let script = "ulimit -n \"$1\" && \
         exec \"$2\" serve \"$3\" --listen 127.0.0.1:0 --transport soft";
     let mut c = Command::new("sh");
     c.args(["-c", script, "sh", &files.to_string(), EXS_CP]).arg(dir);
-    Server::spawn(c)
+    c
 }
 
 fn lives(server: &mut Server) -> bool {
@@ -189,4 +194,26 @@ fn a_lack_of_descriptors_loses_nothing_of_a_partial_file() {
     let done = &seen.last().unwrap().1;
     assert_eq!(done[4], 1, "{}", String::from_utf8_lossy(done));
     assert_eq!(fs::read_dir(served.join("d")).unwrap().count(), 1);
+}
+
+/// As many callers that say nothing as the server has descriptors: they give way. (Their time
+/// for a start-up is an hour here, so that it is not what ends them.)
+#[test]
+fn silent_callers_do_not_use_up_the_descriptors() {
+    let tmp = TempDir::new("mute");
+    let (src, served) = (tmp.dir("src"), tmp.dir("served"));
+    fs::write(src.join("f"), "text").unwrap();
+    let mut command = limited_command(&served, 64);
+    command.env("EXS_CONNECT_TIMEOUT", "3600");
+    let server = Server::spawn(command);
+    let mute: Vec<_> = (0..100).map(|_| TcpStream::connect(&server.addr).unwrap()).collect();
+    until("many of them to have a descriptor", || {
+        fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap().count() >= 16
+    });
+    // A connection takes a few of them.
+    until("a client to be served", || {
+        run(client(["put", src.to_str().unwrap(), &server.addr])).code == Some(0)
+    });
+    assert_same(&src, &served.join("src"));
+    drop(mute);
 }

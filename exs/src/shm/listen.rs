@@ -2,8 +2,9 @@
 //!
 //! Callers are strangers, so what they may tie up is bounded: callers that have not said
 //! what they want (the oldest is dropped), requests that the program has not answered
-//! (further callers wait in the kernel), and descriptors (when none is left, listening
-//! pauses). What a caller says of itself is not believed: its addresses must be ones that
+//! (further callers wait in the kernel), the time until one that was accepted is ready, and
+//! descriptors (when none is left, the oldest caller gives way that has said nothing for a
+//! second, and if there is none, listening pauses). What a caller says of itself is not believed: its addresses must be ones that
 //! this listener, and this host, have.
 
 use std::io;
@@ -24,12 +25,18 @@ use crate::rnic::{
 use crate::sys::{self, PeerCred, accept_unix, listen_abstract, peer_cred, recv_with_fds};
 use crate::time::Time;
 
-/// Callers whose HELLO may be awaited at a time.
+/// Callers whose HELLO may be awaited at a time; fewer where the process may have few
+/// descriptors.
 const GREETINGS: usize = 1024;
 /// Connections taken from one listener before others have their turn.
 const ACCEPT_STEP: usize = 64;
 /// How long to pause when the kernel has no descriptors or memory left.
 const STARVED_PAUSE: Duration = Duration::from_millis(100);
+/// How long a caller's HELLO is awaited at least before its descriptor is taken for another.
+const GREETING_GRACE: Duration = Duration::from_secs(1);
+/// How long a caller that was accepted may take to say that it is ready. It is on this host,
+/// and holds a place in the backlog meanwhile.
+const READY_LIMIT: Duration = Duration::from_secs(5);
 /// Callers that may wait in the kernel. (A caller that finds it full tries again.)
 const BACKLOG: u32 = 4096;
 
@@ -41,6 +48,7 @@ pub(super) struct Listening {
     _port: Option<OwnedFd>,
     v6_only: bool,
     handshake_timeout: Duration,
+    max_greetings: usize,
     max_asking: usize,
     asking: usize,
     readable: bool,
@@ -113,6 +121,7 @@ impl ShmRnic {
             _port: port,
             v6_only: opts.v6_only,
             handshake_timeout: opts.handshake_timeout,
+            max_greetings: sys::most_strangers(GREETINGS),
             max_asking: usize::try_from(opts.backlog).unwrap_or(usize::MAX).max(16),
             asking: 0,
             readable: true,
@@ -181,6 +190,7 @@ impl ShmRnic {
                     listening.readable = false;
                     return;
                 }
+                Err(e) if sys::starved(&e) && self.oldest_gives_way(now) => {}
                 Err(e) if sys::starved(&e) => {
                     self.timers.set(Source::Listener(id), now + STARVED_PAUSE);
                     if !self.starved.contains(&id) {
@@ -205,7 +215,7 @@ impl ShmRnic {
 
     fn greet(&mut self, listener: u32, sock: OwnedFd, now: Time) {
         let Ok(listening) = self.listeners.get(listener) else { return };
-        let deadline = now + listening.handshake_timeout;
+        let (deadline, most) = (now + listening.handshake_timeout, listening.max_greetings);
         let Ok(cred) = peer_cred(sock.as_fd()) else { return };
         let raw = sock.as_raw_fd();
         let Ok(id) = self.strangers.insert(Stranger { sock, listener, cred, queued: false }) else {
@@ -219,16 +229,31 @@ impl ShmRnic {
         self.timers.set(Source::Stranger(id), deadline);
         // It said what it wants before we took it in, mostly.
         self.enqueue(Source::Stranger(id));
-        self.greetings.push_back(id);
-        if self.greetings.len() > GREETINGS {
+        self.greetings.push_back((id, now));
+        if self.greetings.len() > most {
             let strangers = &self.strangers;
-            self.greetings.retain(|id| strangers.get(*id).is_ok());
+            self.greetings.retain(|(id, _)| strangers.get(*id).is_ok());
         }
-        if self.greetings.len() > GREETINGS
-            && let Some(oldest) = self.greetings.pop_front()
+        if self.greetings.len() > most
+            && let Some((oldest, _)) = self.greetings.pop_front()
         {
             self.drop_stranger(oldest);
         }
+    }
+
+    /// There is no descriptor for a caller: one that has said nothing for a while gives its own.
+    /// False: there is none such.
+    fn oldest_gives_way(&mut self, now: Time) -> bool {
+        while self.greetings.front().is_some_and(|(id, _)| self.strangers.get(*id).is_err()) {
+            self.greetings.pop_front();
+        }
+        let Some((oldest, since)) = self.greetings.front().copied() else { return false };
+        if now < since + GREETING_GRACE {
+            return false;
+        }
+        self.greetings.pop_front();
+        self.drop_stranger(oldest);
+        true
     }
 
     pub(super) fn drop_stranger(&mut self, id: u32) {
@@ -337,7 +362,7 @@ impl ShmRnic {
         let addrs = link.addrs;
         let pair = self.qps.get_mut(qp.0)?;
         (pair.conn, pair.addrs, pair.timeout) = (Conn::Link(id), Some(addrs), param.timeout);
-        self.timers.set(Source::Link(id), now + param.timeout);
+        self.timers.set(Source::Link(id), now + param.timeout.min(READY_LIMIT));
         self.enqueue(Source::Link(id));
         Ok(())
     }

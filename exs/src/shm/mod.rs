@@ -85,7 +85,8 @@ pub struct ShmRnic {
     /// Connection requests that wait for an answer: their links.
     requests: table::Table<u32>,
     /// Callers whose HELLO has not come, the oldest first (and some that are past that).
-    greetings: VecDeque<u32>,
+    /// Callers whose start-up is under way, the oldest first, and since when.
+    greetings: VecDeque<(u32, Time)>,
     /// Listeners that found no free descriptor.
     starved: Vec<u32>,
     timers: Timers<Source>,

@@ -1,4 +1,4 @@
-//! Limits of this process that RDMA devices ask for.
+//! Limits of this process that devices and listeners ask for.
 
 /// How many bytes this process may lock in memory; `None` if as many as it likes.
 pub fn memlock_limit() -> Option<u64> {
@@ -6,4 +6,19 @@ pub fn memlock_limit() -> Option<u64> {
     // SAFETY: a structure of ours to write to.
     let ret = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
     (ret == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// The descriptors that this process may have (RLIMIT_NOFILE).
+fn most_descriptors() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes one rlimit, for which the pointer has room.
+    let ret = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    if ret == 0 { limit.rlim_cur } else { u64::MAX }
+}
+
+/// How many of `most` callers that have proved nothing may have a descriptor: no more than a
+/// quarter of all, since those that are served need some, too.
+pub fn most_strangers(most: usize) -> usize {
+    let quarter = usize::try_from(most_descriptors() / 4).unwrap_or(usize::MAX);
+    most.min(quarter.max(1))
 }

@@ -44,7 +44,7 @@ pub use iovec::{IoVec, IoVecMut};
 pub use map::map_anonymous;
 pub(crate) use map::unmap;
 #[cfg(feature = "verbs")]
-pub use limits::memlock_limit;
+pub use limits::{memlock_limit, most_strangers};
 pub use congestion::{Paced, roomy_within_host, unpaced_listener, unpaced_within_host};
 pub use memfd::{SharedMap, open_shared, share, share_readable};
 pub use process::read_process;

@@ -2,8 +2,9 @@
 //!
 //! Callers are strangers, so what they may tie up is bounded: start-ups under way
 //! (the oldest is dropped), requests that the program has not answered (further
-//! callers wait in the kernel), and descriptors (when none is left, listening
-//! pauses until one is free; it never spins).
+//! callers wait in the kernel), and descriptors (when none is left, the oldest caller
+//! gives way whose start-up has taken a second, and if there is none, listening pauses
+//! until a descriptor is free; it never spins).
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,18 +19,27 @@ use super::link::{Link, Owner};
 use super::qp::Conn;
 use super::timers::Source;
 use crate::iwarp::{Config, Engine};
+use crate::rnic::table::Table;
 use crate::rnic::{
     CmEvent, ConnParam, ConnReq, ListenOpts, Listener, Qp, QpState, RnicError, RnicEvent,
 };
 use crate::sys::{self, Paced};
 use crate::time::Time;
 
-/// Start-ups that may be under way at a time, unless told otherwise.
+/// Start-ups that may be under way at a time, unless told otherwise; fewer where the process
+/// may have few descriptors.
 pub(super) const GREETINGS: usize = 1024;
 /// Connections taken from one listener before others have their turn.
 const ACCEPT_STEP: usize = 64;
 /// How long to pause when the kernel has no descriptors or memory left.
 const STARVED_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a start-up takes at least before its descriptor is taken for another caller.
+const GREETING_GRACE: Duration = Duration::from_secs(1);
+
+fn is_greeting(links: &Table<Link>, id: u32) -> bool {
+    links.get(id).is_ok_and(|l| matches!(l.owner, Owner::Greeting(_)))
+}
 
 /// A listening socket.
 pub(super) struct Listening {
@@ -56,6 +66,7 @@ impl SoftRnic {
             .map_err(|e| RnicError::os("listen", &e))?;
         let addr = socket.local_addr().map_err(|e| RnicError::os("getsockname", &e))?;
         let paced = sys::unpaced_listener(&socket);
+        self.max_greetings = sys::most_strangers(self.max_greetings);
         let id = self.listeners.insert(Listening {
             socket: TcpListener::from_std(socket),
             addr,
@@ -119,6 +130,7 @@ impl SoftRnic {
                     listening.readable = false;
                     return;
                 }
+                Err(e) if sys::starved(&e) && self.oldest_gives_way(now) => {}
                 Err(e) if sys::starved(&e) => {
                     self.timers.set(Source::Listener(id), now + STARVED_PAUSE);
                     if !self.starved.contains(&id) {
@@ -154,23 +166,37 @@ impl SoftRnic {
         // Failing to register, the caller is dropped; it will see a reset.
         let Ok(id) = self.add_link(link) else { return };
         self.timers.set(Source::Link(id), deadline);
-        self.greetings.push_back(id);
-        let greeting = |s: &SoftRnic, id: u32| {
-            s.links.get(id).is_ok_and(|l| matches!(l.owner, Owner::Greeting(_)))
-        };
-        while self.greetings.front().is_some_and(|id| !greeting(self, *id)) {
-            self.greetings.pop_front();
-        }
+        self.greetings.push_back((id, now));
+        self.forget_greeted();
         if self.greetings.len() > self.max_greetings {
             let links = &self.links;
-            self.greetings
-                .retain(|id| links.get(*id).is_ok_and(|l| matches!(l.owner, Owner::Greeting(_))));
+            self.greetings.retain(|(id, _)| is_greeting(links, *id));
         }
         if self.greetings.len() > self.max_greetings
-            && let Some(oldest) = self.greetings.pop_front()
+            && let Some((oldest, _)) = self.greetings.pop_front()
         {
             self.drop_link(oldest, true);
         }
+    }
+
+    /// Takes those off the front of the list whose start-up is over.
+    fn forget_greeted(&mut self) {
+        while self.greetings.front().is_some_and(|(id, _)| !is_greeting(&self.links, *id)) {
+            self.greetings.pop_front();
+        }
+    }
+
+    /// There is no descriptor for a caller: one that has said nothing for a while gives its own.
+    /// False: there is none such.
+    fn oldest_gives_way(&mut self, now: Time) -> bool {
+        self.forget_greeted();
+        let Some((oldest, since)) = self.greetings.front().copied() else { return false };
+        if now < since + GREETING_GRACE {
+            return false;
+        }
+        self.greetings.pop_front();
+        self.drop_link(oldest, true);
+        true
     }
 
     /// A caller's request is complete.

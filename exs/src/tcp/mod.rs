@@ -76,7 +76,8 @@ pub struct SoftRnic {
     requests: table::Table<u32>,
     /// Links whose request has not come, the oldest first (and some that are past
     /// that).
-    greetings: VecDeque<u32>,
+    /// Callers whose start-up is under way, the oldest first, and since when.
+    greetings: VecDeque<(u32, Time)>,
     max_greetings: usize,
     /// Listeners that found no free descriptor.
     starved: Vec<u32>,

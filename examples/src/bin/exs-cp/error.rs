@@ -56,7 +56,7 @@ pub(crate) enum CpError {
     #[error("as many connections are open already as this server takes; try again later")]
     Busy,
     /// The peer had proved nothing when others needed its place.
-    #[error("it proved nothing while others waited, and was sent away")]
+    #[error("it proved nothing while others waited, and was dropped")]
     SentAway,
     /// The user's words do not make a command.
     #[error("{0}")]

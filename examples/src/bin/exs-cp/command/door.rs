@@ -15,14 +15,16 @@ use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, getrlimit};
+
 use crate::net::pipe::Cut;
 
 /// Proved peers that are served at once; each takes a thread and its buffers.
-pub(super) const MOST_PROVED: usize = 128;
+const MOST_PROVED: usize = 128;
 /// Of these, from one address, where nothing can be proved.
 const MOST_ANONYMOUS: usize = MOST_PROVED / 2;
 /// Peers that have proved nothing yet.
-pub(super) const MOST_STRANGERS: usize = 64;
+const MOST_STRANGERS: usize = 64;
 /// Strangers that were sent away and whose threads have not ended; more wait for those.
 const MOST_LEAVING: usize = 64;
 /// How long a stranger is not sent away for another.
@@ -32,10 +34,23 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Proved peers that may wait for a place.
 const MOST_WAITING: usize = 128;
 
-#[derive(Default)]
 pub(super) struct Door {
+    most_strangers: usize,
     inside: Mutex<Inside>,
     changed: Condvar,
+}
+
+impl Default for Door {
+    /// Fewer strangers where the process may have few descriptors: each has several.
+    fn default() -> Door {
+        let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 16;
+        let most_strangers = usize::try_from(most).unwrap_or(MOST_STRANGERS);
+        Door {
+            most_strangers: most_strangers.clamp(2, MOST_STRANGERS),
+            inside: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -100,7 +115,7 @@ impl Door {
         let mut inside = self.lock();
         loop {
             let now = Instant::now();
-            if inside.strangers.len() < MOST_STRANGERS {
+            if inside.strangers.len() < self.most_strangers {
                 break;
             }
             let oldest = inside.oldest();
@@ -237,13 +252,14 @@ mod tests {
     fn the_oldest_stranger_of_the_busiest_host_gives_way() {
         let door = Arc::new(Door::default());
         let mut one = strangers(&door, "192.0.2.1", 1);
-        let mut many = strangers(&door, "192.0.2.2", MOST_STRANGERS - 1);
+        let most = door.most_strangers;
+        let mut many = strangers(&door, "192.0.2.2", most - 1);
         assert!(door.enter(ip("192.0.2.3"), Cut::none(), AT_ONCE).is_none(), "all are new");
         let mut third = door.enter(ip("192.0.2.3"), Cut::none(), LONG).unwrap();
         assert_eq!(many[0].prove(false), Err(NoPlace::SentAway));
         assert_eq!(many[1].prove(false), Ok(()));
         assert_eq!((one[0].prove(false), third.prove(false)), (Ok(()), Ok(())));
-        assert_eq!(door.count(), MOST_STRANGERS + 1);
+        assert_eq!(door.count(), most + 1);
         drop((one, many, third));
         assert_eq!(door.count(), 0, "every place is free again");
     }
