@@ -11,11 +11,17 @@ use std::process::Command;
 use cp_support::*;
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps};
 
-/// Names of 25 bytes: the path is longer than a 16-bit length, too.
-const DEPTH: usize = 2_600;
-const NAME: &str = "a_directory_of_some_depth";
+/// More than there are descriptors; and with names of 100 bytes, the path is longer than a
+/// 16-bit length, too.
+const DEPTH: usize = 700;
+const NAME: &str = concat!(
+    "a_directory_of_some_depth",
+    "a_directory_of_some_depth",
+    "a_directory_of_some_depth",
+    "a_directory_of_some_depth",
+);
 /// Files stand in every so many directories, and in the last.
-const EVERY: usize = 499;
+const EVERY: usize = 149;
 
 fn open(at: impl std::os::fd::AsFd, name: &str) -> OwnedFd {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -32,7 +38,6 @@ struct Deep(TempDir);
 impl Drop for Deep {
     fn drop(&mut self) {
         for top in ["src", "served", "back"] {
-            // Half of what is left comes up to the top each time.
             let top = self.0.path().join(top);
             let Ok(mut at) = File::open(&top).map(OwnedFd::from) else { continue };
             let mut levels = 0;

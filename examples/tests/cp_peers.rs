@@ -53,8 +53,8 @@ fn end_badly(addr: &str, n: usize) {
 
 #[test]
 fn bad_ends_leave_neither_threads_nor_descriptors() {
-    // More are a matter of patience: EXS_CP_SOAK=10000.
-    let ends = std::env::var("EXS_CP_SOAK").map_or(200, |n| n.parse().unwrap());
+    // More are a matter of patience: CP_SOAK=10000.
+    let ends = std::env::var("CP_SOAK").map_or(200, |n| n.parse().unwrap());
     let tmp = TempDir::new("ends");
     let served = tmp.dir("served");
     std::os::unix::fs::symlink("../outside", served.join("l")).unwrap();
