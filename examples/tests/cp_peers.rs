@@ -44,7 +44,7 @@ fn end_badly(addr: &str, n: usize) {
     if !bytes.is_empty() {
         s.blocking().send_all(&bytes).unwrap();
     }
-    if n % 3 == 0 {
+    if n.is_multiple_of(3) {
         s.abort();
     } else {
         let _ = s.blocking().close();

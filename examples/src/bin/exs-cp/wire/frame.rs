@@ -290,10 +290,8 @@ fn read_flags(r: &mut Reader<'_>) -> Result<Flags, WireError> {
 }
 
 fn put_flags(out: &mut Vec<u8>, f: Flags) {
-    out.u8(u8::from(f.verify)
-        | u8::from(f.force) << 1
-        | u8::from(f.sync) << 2
-        | u8::from(f.special) * SPECIAL);
+    let special = if f.special { SPECIAL } else { 0 };
+    out.u8(u8::from(f.verify) | (u8::from(f.force) << 1) | (u8::from(f.sync) << 2) | special);
 }
 
 fn read_have(r: &mut Reader<'_>) -> Result<Have, WireError> {
