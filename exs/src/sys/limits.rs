@@ -1,6 +1,7 @@
 //! Limits of this process that devices and listeners ask for.
 
 /// How many bytes this process may lock in memory; `None` if as many as it likes.
+#[cfg(feature = "verbs")]
 pub fn memlock_limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a structure of ours to write to.

@@ -19,7 +19,6 @@ mod iovec;
 mod map;
 mod memfd;
 mod message;
-#[cfg(feature = "verbs")]
 mod limits;
 mod process;
 mod random;
@@ -44,7 +43,8 @@ pub use iovec::{IoVec, IoVecMut};
 pub use map::map_anonymous;
 pub(crate) use map::unmap;
 #[cfg(feature = "verbs")]
-pub use limits::{memlock_limit, most_strangers};
+pub use limits::memlock_limit;
+pub use limits::most_strangers;
 pub use congestion::{Paced, roomy_within_host, unpaced_listener, unpaced_within_host};
 pub use memfd::{SharedMap, open_shared, share, share_readable};
 pub use process::read_process;

@@ -21,7 +21,7 @@ use crate::net::channel::{Channel, Intake};
 use crate::net::session::{Dialer, unexpected};
 use crate::transfer::incoming::{Awaited, Incoming, check_name, survey};
 use crate::transfer::tally::Tally;
-use crate::transfer::{LARGE, MOST_CHUNKS, WINDOW, weight};
+use crate::transfer::{MOST_CHUNKS, WINDOW, weight};
 use crate::wire::frame::{Flags, Frame, Id};
 
 /// What to do about paths of one name.
@@ -316,10 +316,7 @@ impl<'a> Getting<'a> {
     }
 
     fn want(&mut self, job: Job) -> Result<(), CpError> {
-        let (root, flags) = (self.root, self.flags);
-        let look = || survey(root, &job.to, &job.meta, flags);
-        let found = self.ch.busy(Layout::of(job.meta.size).count() > 1, look);
-        let (awaited, have) = match found {
+        let (awaited, have) = match survey(self.root, &job.to, &job.meta, self.flags) {
             Ok(found) => found,
             Err(t) => {
                 self.tally.problem(here(self.dir, &t));
@@ -386,7 +383,7 @@ impl<'a> Getting<'a> {
     fn end(&mut self, id: Id, hash: &[u8; 32]) -> Result<(), CpError> {
         let current = self.current.take().filter(|c| c.id == id).ok_or_else(orphan)?;
         let size = current.size();
-        match self.ch.busy(size > LARGE, || current.end(hash))? {
+        match current.end(hash)? {
             Ok(true) => self.tally.file_done(size),
             Ok(false) => {}
             Err(t) => self.tally.problem(here(self.dir, &t)),

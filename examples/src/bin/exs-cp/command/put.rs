@@ -298,7 +298,7 @@ fn put_files(
             desk.on_frame(frame)?;
         } else {
             // The tree may be large, and what is left of it there already.
-            let next = ch.busy(true, || queue.await_one());
+            let next = ch.while_waiting(|| queue.await_one());
             let Some(job) = next else { return say_bye(ch) };
             offer(&mut ch, &mut desk, job)?;
         }

@@ -9,7 +9,6 @@ use crate::error::{CpError, Trouble};
 use crate::hash::Layout;
 use crate::net::channel::{Channel, Intake};
 use crate::net::session::{refuse, unexpected};
-use crate::transfer::LARGE;
 use crate::transfer::incoming::{Awaited, Incoming, check_name, survey};
 use crate::transfer::tally::Tally;
 use crate::transfer::{MOST_CHUNKS, MOST_OUTSTANDING, weight};
@@ -53,7 +52,7 @@ pub(crate) fn serve_put(
             return Err(CpError::Protocol("an end with files still on their way".into()));
         }
         if flags.sync
-            && let Err(e) = r.ch.busy(true, || root.sync())
+            && let Err(e) = root.sync()
         {
             let why = format!("the files are copied, but flushing them to the disk failed: {e}");
             refuse(r.ch, why)?;
@@ -146,8 +145,7 @@ impl Receiving<'_> {
         if most || self.awaited.contains_key(&id) {
             return Err(CpError::Protocol("more offers than this program ever makes".into()));
         }
-        let (root, flags) = (self.root, self.flags);
-        match self.ch.busy(Layout::of(meta.size).count() > 1, || survey(root, path, meta, flags)) {
+        match survey(self.root, path, meta, self.flags) {
             Ok((awaited, have)) => {
                 if have.complete {
                     self.chunks -= weight;
@@ -184,7 +182,7 @@ impl Receiving<'_> {
     fn end(&mut self, id: Id, hash: &[u8; 32]) -> Result<(), CpError> {
         let current = self.current.take().filter(|c| c.id == id).ok_or_else(orphan)?;
         let (size, resumed) = (current.size(), current.resumed);
-        match self.ch.busy(size > LARGE, || current.end(hash))? {
+        match current.end(hash)? {
             Ok(true) => {
                 self.tally.resumed(resumed);
                 self.tally.file_done(size);

@@ -186,15 +186,15 @@ impl Channel {
     /// The next frame if all of it is there (of `Data`: its header).
     fn ready_frame(&mut self) -> Result<Option<Frame>, CpError> {
         loop {
-            match self.first_frame()? {
-                // It has done its work by coming.
+            match self.any_frame()? {
+                // It has done its work: the connection lives.
                 Some(Frame::Busy) => {}
                 other => return Ok(other),
             }
         }
     }
 
-    fn first_frame(&mut self) -> Result<Option<Frame>, CpError> {
+    fn any_frame(&mut self) -> Result<Option<Frame>, CpError> {
         // Looked at here too: while data keep coming, nobody waits.
         if self.stop.load(Ordering::Relaxed) {
             return Err(CpError::Interrupted);

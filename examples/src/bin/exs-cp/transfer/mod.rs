@@ -20,9 +20,6 @@ pub(crate) const MOST_OUTSTANDING: usize = 4 * WINDOW;
 /// Chunks listed as present, over all files on their way (36 bytes each).
 pub(crate) const MOST_CHUNKS: usize = 1 << 18;
 
-/// To finish a file of more bytes may take as long as an idle connection is kept.
-pub(crate) const LARGE: u64 = 64 << 20;
-
 /// What a file on its way counts for against [`MOST_CHUNKS`]: its chunks, and what a path has
 /// beyond the usual length, so that long paths take no more memory than many chunks do.
 pub(crate) fn weight(path: &RelPath, chunks: usize) -> usize {

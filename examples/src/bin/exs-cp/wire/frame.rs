@@ -140,9 +140,9 @@ pub(crate) enum Frame {
         path: RelPath,
         meta: Meta,
     },
-    Bye,
-    /// What was asked for is being worked on, and has nothing to send yet.
+    /// The peer reads, hashes or waits for its disk, and is alive.
     Busy,
+    Bye,
 }
 
 /// A checked header.
@@ -178,8 +178,8 @@ mod kind {
     pub(super) const DONE: u8 = 39;
     pub(super) const LINK: u8 = 40;
     pub(super) const DIR: u8 = 41;
+    pub(super) const BUSY: u8 = 43;
     pub(super) const BYE: u8 = 50;
-    pub(super) const BUSY: u8 = 51;
 }
 
 /// Checks a header before anything is stored on its word.
@@ -191,7 +191,7 @@ pub(crate) fn parse_head(h: [u8; HEADER]) -> Result<Head, WireError> {
         kind::DATA => MAX_DATA + 8,
         kind::LIST | kind::WALK | kind::PUT | kind::ENTRY => MAX_NAMED,
         kind::OFFER | kind::LINK | kind::DIR => MAX_NAMED,
-        1..=3 | 10..=13 | 20..=22 | 30..=41 | 50 | 51 => MAX_SMALL,
+        1..=3 | 10..=13 | 20..=22 | 30..=41 | 43 | 50 => MAX_SMALL,
         _ => return Err(WireError::UnknownType(kind)),
     };
     if len > limit {
@@ -242,8 +242,8 @@ pub(crate) fn decode(head: Head, body: &[u8]) -> Result<Frame, WireError> {
             target: r.bytes()?.to_vec(),
         },
         kind::DIR => Frame::Dir { id: r.u32()?, path: r.path()?, meta: r.meta()? },
-        kind::BYE => Frame::Bye,
         kind::BUSY => Frame::Busy,
+        kind::BYE => Frame::Bye,
         k => return Err(WireError::UnknownType(k)),
     };
     r.done()?;
@@ -374,8 +374,8 @@ fn encode_body(frame: &Frame, out: &mut Vec<u8>) -> u8 {
             kind::WARN
         }
         Frame::EndOfList => kind::END_OF_LIST,
-        Frame::Bye => kind::BYE,
         Frame::Busy => kind::BUSY,
+        Frame::Bye => kind::BYE,
         other => encode_transfer(other, out),
     }
 }

@@ -27,10 +27,9 @@
 //!     |                       <-  Done(1)   |  after the rename
 //! ```
 //!
-//! A side that works for long without anything to send (it reads a large partial file back,
-//! or waits for a disk) says `Busy` now and then: a connection on which nothing happens for
-//! too long is ended. A path has a 16-bit length; 65,535 there says that a 32-bit length
-//! follows.
+//! A side that has nothing to send for long says `Busy` now and then: a connection on which
+//! nothing happens is ended. A path has a 16-bit length; 65,535 there says that a 32-bit
+//! length follows.
 //!
 //! This directory knows bytes and nothing else: no socket, no file. Parsing
 //! never panics and never allocates more than a frame's limit.

@@ -68,8 +68,8 @@ fn all() -> Vec<Frame> {
         Frame::Done { id: 2, ok: false, text: "disk full".into() },
         Frame::Link { id: 3, path: path("l"), meta: meta(), target: b"x".to_vec() },
         Frame::Dir { id: 4, path: path("d"), meta: meta() },
-        Frame::Bye,
         Frame::Busy,
+        Frame::Bye,
     ]
 }
 

@@ -120,12 +120,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Does work that may take `long` and has nothing to send; the other side, which waits for
-    /// its outcome, is told that it goes on.
-    pub(crate) fn busy<T: Send>(&mut self, long: bool, work: impl FnOnce() -> T + Send) -> T {
-        if !long {
-            return work();
-        }
+    /// Waits for other threads of this side, while the peer is told that it is alive.
+    pub(crate) fn while_waiting<T: Send>(&mut self, wait: impl FnOnce() -> T + Send) -> T {
         let (done, ended) = channel();
         std::thread::scope(|s| {
             let me = &mut *self;
@@ -135,7 +131,7 @@ impl Channel {
                     let _ = me.send(&Frame::Busy).and_then(|()| me.flush());
                 }
             });
-            let result = work();
+            let result = wait();
             drop::<Sender<()>>(done);
             let _ = ticker.join();
             result
