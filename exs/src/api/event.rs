@@ -129,16 +129,18 @@ impl Event {
         }
     }
 
-    /// An accept: the connection, and who made it.
+    /// An accept: the connection, and who made it. One that is dropped with its event, or with
+    /// the queue where that waits, is reset.
     pub fn take_accepted(&mut self) -> Option<(Socket, SocketAddr)> {
         let (handle, peer) = self.raw.guest.as_mut()?.accepted.take()?;
+        handle.take();
         Some((Socket::from_handle(Arc::new(handle)), peer))
     }
 
     /// An accept of a [`KernelSocket`](crate::KernelSocket): the connection, which is the
     /// program's from now on and blocks. [`Event::peer`] is who made it.
     pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
-        self.raw.guest.as_mut()?.descriptor.take()
+        self.raw.guest.as_mut()?.descriptor.take()?.take()
     }
 
     /// Of a [`KernelSocket`](crate::KernelSocket): who sent the message, if that was asked

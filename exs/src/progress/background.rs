@@ -110,9 +110,10 @@ impl Context {
         }
     }
 
-    /// A handle was dropped: its socket is closed at the next turn.
-    pub(super) fn release(&self, id: SockId) {
-        self.released.socket(id);
+    /// A handle was dropped: its socket is closed at the next turn, or reset if the program
+    /// has never `taken` it.
+    pub(super) fn release(&self, id: SockId, taken: bool) {
+        self.released.socket(id, taken);
         self.lead.wake();
     }
 

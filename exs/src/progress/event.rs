@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use super::{Error, SocketHandle};
 use crate::mem::Buffer;
-use crate::sys::KernelAddr;
+use crate::sys::{KernelAddr, abort_on_close};
 
 /// Which call an event answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -108,9 +108,35 @@ pub struct Guest {
     /// `accept`: the connection and its peer.
     pub accepted: Option<(SocketHandle, SocketAddr)>,
     /// `accept` of a kernel socket: the connection.
-    pub descriptor: Option<OwnedFd>,
+    pub descriptor: Option<Untaken>,
     /// Who sent the message, or made the connection, if that is a kernel socket's.
     pub peer: Option<KernelAddr>,
+}
+
+/// A connection of the kernel's that the program has not taken: dropped, it is reset.
+#[derive(Debug)]
+pub struct Untaken(Option<OwnedFd>);
+
+impl Untaken {
+    /// The program takes the connection.
+    pub fn take(mut self) -> Option<OwnedFd> {
+        self.0.take()
+    }
+}
+
+impl From<OwnedFd> for Untaken {
+    fn from(fd: OwnedFd) -> Untaken {
+        Untaken(Some(fd))
+    }
+}
+
+impl Drop for Untaken {
+    fn drop(&mut self) {
+        if let Some(fd) = &self.0 {
+            // A socket that cannot be reset (UNIX-domain) ends as it can.
+            let _ = abort_on_close(fd);
+        }
+    }
 }
 
 impl RawEvent {

@@ -1,19 +1,40 @@
 //! The program's hold on a socket.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::context::Context;
 use super::engine::SockId;
 
-/// The program's hold on a socket: when it is dropped, the socket closes.
+/// Whether the program has taken a connection that an accept brought. The engine keeps a
+/// copy, as it may end the process while the event still waits.
+pub(super) type Taken = Arc<AtomicBool>;
+
+/// The program's hold on a socket: when it is dropped, the socket closes. The connection of an
+/// accept that the program has not taken is reset instead: its peer must not take a service that
+/// it never had for one that has ended in order.
 pub struct SocketHandle {
     context: Arc<Context>,
     id: SockId,
+    /// None: the program has made the socket itself.
+    taken: Option<Taken>,
 }
 
 impl SocketHandle {
     pub(crate) fn new(context: Arc<Context>, id: SockId) -> SocketHandle {
-        SocketHandle { context, id }
+        SocketHandle { context, id, taken: None }
+    }
+
+    /// Of a connection that an accept's event carries.
+    pub(crate) fn accepted(context: Arc<Context>, id: SockId, taken: Taken) -> SocketHandle {
+        SocketHandle { context, id, taken: Some(taken) }
+    }
+
+    /// The program takes the connection.
+    pub(crate) fn take(&self) {
+        if let Some(taken) = &self.taken {
+            taken.store(true, Ordering::Relaxed);
+        }
     }
 
     /// The socket's name in the engine.
@@ -31,7 +52,8 @@ impl Drop for SocketHandle {
     fn drop(&mut self) {
         // Never takes the engine's lock: a handle may be dropped under it (with an
         // event that nobody dequeued).
-        self.context.release(self.id);
+        let taken = self.taken.as_ref().is_none_or(|t| t.load(Ordering::Relaxed));
+        self.context.release(self.id, taken);
     }
 }
 

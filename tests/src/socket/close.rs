@@ -3,7 +3,7 @@
 use std::net::Shutdown;
 use std::time::Duration;
 
-use exs::{Error, Interest, RecvFlags, SendFlags, Socket, SocketType};
+use exs::{Error, EventQueue, Interest, RecvFlags, SendFlags, Socket, SocketType, Token};
 
 use crate::harness::{Env, Ledger, check, pattern};
 
@@ -295,4 +295,53 @@ pub fn close_wakes_a_blocked_receive(env: &Env) {
     let outcome = thread.join().unwrap();
     assert!(outcome.is_err(), "{outcome:?}");
     drop(b);
+}
+
+/// The peer of a connection that no program has taken sees a reset: with an end in order it would
+/// take the service for one that had nothing to say.
+fn is_reset(client: &Socket) {
+    let error = client.blocking().recv(&mut [0; 8]).unwrap_err();
+    assert_eq!(error.errno(), libc::ECONNRESET, "{error}");
+}
+
+/// A listener ends, dropped or closed, with connections in its backlog: silent ones, and some that
+/// have sent.
+pub fn the_backlog_is_reset_with_its_listener(env: &Env) {
+    for ty in [SocketType::Stream, SocketType::SeqPacket] {
+        for closed in [false, true] {
+            let (listener, addr) = env.listener(ty);
+            let clients: Vec<Socket> = (0..3).map(|_| env.socket(ty)).collect();
+            for (i, client) in clients.iter().enumerate() {
+                client.blocking().connect(addr).unwrap();
+                if i == 1 {
+                    client.blocking().send(b"a question").unwrap();
+                }
+            }
+            if closed {
+                listener.blocking().close().unwrap();
+            }
+            drop(listener);
+            clients.iter().for_each(is_reset);
+        }
+    }
+}
+
+/// An accept has ended, and the program never takes the connection: it drops the queue where the
+/// event waits, or the event.
+pub fn what_no_event_brings_is_reset(env: &Env) {
+    for dequeued in [false, true] {
+        let (listener, addr) = env.listener(SocketType::Stream);
+        let queue = EventQueue::new(4).unwrap();
+        listener.accept(&queue, Token(1)).unwrap();
+        let client = env.socket(SocketType::Stream);
+        client.blocking().connect(addr).unwrap();
+        while queue.is_empty() {
+            std::thread::yield_now();
+        }
+        if dequeued {
+            drop(queue.next().unwrap());
+        }
+        drop(queue);
+        is_reset(&client);
+    }
 }

@@ -46,6 +46,7 @@ macro_rules! socket_contract {
                 close_delivers_everything, close_tells_the_end_without_the_shutdown, a_drop_delivers_everything, close_delivers_messages,
                 empty_messages_outlive_the_connection,
                 close_cancels_receives, close_is_bounded_by_linger, abort,
+                the_backlog_is_reset_with_its_listener, what_no_event_brings_is_reset,
                 abort_in_mid_transfer,
                 sending_to_a_closed_peer_fails, close_wakes_a_blocked_receive;
             connect: addresses_are_those_of_the_connection, a_client_may_be_bound,

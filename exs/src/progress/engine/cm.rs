@@ -1,12 +1,13 @@
 //! Connections: accept, and what the RNICs report of all of them.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use super::domain::Place;
 use super::post::Ticket;
 use super::sock::{Request, Sock, State};
 use super::{Engine, Error, SockId};
-use crate::progress::handle::SocketHandle;
+use crate::progress::handle::{SocketHandle, Taken};
 use crate::progress::event::{Bufs, EventKind, Guest};
 use crate::progress::route::Route;
 use crate::rnic::{
@@ -80,11 +81,12 @@ impl Engine {
                 Err(_) => continue,
             };
             let Some(context) = self.me.upgrade() else { return };
+            let taken = Taken::default();
             if let Ok(s) = self.sock(child) {
-                s.held = true;
+                (s.held, s.taken) = (true, Some(Arc::clone(&taken)));
             }
             let (queue, mut event) = op.into_event();
-            let handle = SocketHandle::new(context, child);
+            let handle = SocketHandle::accepted(context, child, taken);
             let accepted = peer.map(|p| (handle, p));
             event.guest = Some(Box::new(Guest { accepted, ..Guest::default() }));
             self.deliver(&queue, event);
@@ -288,7 +290,7 @@ impl Engine {
             self.check_polls(parent.index);
         } else {
             // The listener went away meanwhile.
-            self.released.socket(child);
+            self.reset_untaken(child, now);
         }
     }
 

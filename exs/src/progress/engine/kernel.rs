@@ -129,7 +129,7 @@ impl Engine {
             (event.bytes, event.total, event.eof) = (bytes, total, eof);
             event.readiness = readiness(revents);
             let (descriptor, peer) = match accepted {
-                Some((fd, peer)) => (Some(fd), Some(peer)),
+                Some((fd, peer)) => (Some(fd.into()), Some(peer)),
                 None => (None, from),
             };
             event.guest = peer.map(|p| {

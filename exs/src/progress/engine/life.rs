@@ -73,8 +73,11 @@ impl Engine {
         if !self.released.any.swap(false, Ordering::AcqRel) {
             return;
         }
-        for id in take(&self.released.sockets) {
-            self.release_socket(id, now);
+        for (id, taken) in take(&self.released.sockets) {
+            match taken {
+                true => self.release_socket(id, now),
+                false => self.reset_untaken(id, now),
+            }
         }
         let kernel = take(&self.released.kernel);
         self.recheck_kernel(kernel, now);
@@ -121,13 +124,13 @@ impl Engine {
         let ids: Vec<SockId> = indices.map(|i| self.id(i)).collect();
         let mut patience = Duration::ZERO;
         for id in ids {
-            // (One may have gone with another: a connection that nobody has accepted.)
+            // A connection that waits to be accepted goes with its listener.
             let Ok(s) = self.sock(id) else { continue };
             patience = patience.max(s.opts.linger);
             // Each exists, and is open where it is closed here.
             let _ = match s.state {
                 State::Closed => Ok(()),
-                State::Accepting { .. } => self.abort(id, now),
+                _ if s.is_untaken() => self.abort(id, now),
                 _ => self.close(id, None, now),
             };
         }

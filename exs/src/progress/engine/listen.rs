@@ -142,7 +142,8 @@ impl Engine {
                 }
                 match self.listen_on(device, addr, &mut opened, plan, false) {
                     Ok(()) => tcp_taken |= self.devices[device].rnic.caps().owns_tcp_port,
-                    Err(e) if in_use(&e) => {
+                    // A listener that lacks a road without a word would lose callers.
+                    Err(e) if in_use(&e) || lacking(&e) => {
                         opened.trouble = Some(e);
                         return opened;
                     }
@@ -158,6 +159,10 @@ impl Engine {
                 && tcp_taken
                 && let Err(e) = self.listen_on(shm, addr, &mut opened, plan, true)
             {
+                if lacking(&e) {
+                    opened.trouble = Some(e);
+                    return opened;
+                }
                 crate::trace::warn!("not listening on {addr} by shared memory: {e}");
             }
         }
@@ -213,7 +218,7 @@ impl Engine {
             self.complete(op, Err(Error::Op(OpError::Cancelled)));
         }
         for child in accepts.ready {
-            self.release_socket(child, now);
+            self.reset_untaken(child, now);
         }
     }
 
@@ -260,6 +265,11 @@ impl Engine {
 
 fn in_use(e: &RnicError) -> bool {
     matches!(e, RnicError::Os { errno: libc::EADDRINUSE, .. })
+}
+
+/// This process or this host has come to a limit.
+fn lacking(e: &RnicError) -> bool {
+    matches!(e, RnicError::Os { errno: libc::EMFILE | libc::ENFILE, .. })
 }
 
 fn not_here(e: &RnicError) -> bool {

@@ -83,7 +83,8 @@ pub struct SockId {
 /// dropped and registrations ended.
 pub(super) struct Released {
     any: AtomicBool,
-    sockets: Mutex<Vec<SockId>>,
+    /// Sockets without a handle; and whether the program ever took them.
+    sockets: Mutex<Vec<(SockId, bool)>>,
     keys: Mutex<Vec<(u64, Key)>>,
     /// Kernel sockets whose owner may have closed them: (device, inode).
     kernel: Mutex<Vec<(u64, u64)>>,
@@ -97,8 +98,8 @@ impl Released {
         Released { any: AtomicBool::new(false), sockets, keys, kernel, context }
     }
 
-    pub(super) fn socket(&self, id: SockId) {
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+    pub(super) fn socket(&self, id: SockId, taken: bool) {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).push((id, taken));
         self.any.store(true, Ordering::Release);
     }
 }

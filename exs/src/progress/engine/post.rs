@@ -373,6 +373,14 @@ impl Engine {
         Ok(())
     }
 
+    /// A connection that the program has not taken, and never will: its peer sees a reset, as
+    /// TCP's does of one that waits in the backlog when its listener is closed.
+    pub(super) fn reset_untaken(&mut self, id: SockId, now: Time) {
+        // One that is gone has been reset.
+        let _ = self.abort(id, now);
+        self.release_socket(id, now);
+    }
+
     /// The last handle is gone: close in the background.
     pub(super) fn release_socket(&mut self, id: SockId, now: Time) {
         let Ok(s) = self.sock(id) else { return };

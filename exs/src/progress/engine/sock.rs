@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::SockId;
@@ -15,6 +16,7 @@ use super::slots;
 use crate::ids::OpId;
 use crate::mem::{Buffer, Key};
 use crate::progress::event::{Interest, Readiness};
+use crate::progress::handle::Taken;
 use crate::progress::options::{MOST_INLINE, Options};
 use crate::progress::route::Route;
 use crate::rnic::{Caps, ConnReq, Listener, Qp};
@@ -124,6 +126,8 @@ pub(super) struct Sock {
     pub(super) past: Counters,
     /// A handle of the program's exists.
     pub(super) held: bool,
+    /// Of a connection that an accept brought: whether the program has taken it.
+    pub(super) taken: Option<Taken>,
     /// Posted WRs wait for the doorbell.
     pub(super) lazy: bool,
     /// Small sends in a row.
@@ -154,6 +158,7 @@ impl Sock {
             exports: HashMap::new(),
             past: Counters::default(),
             held: true,
+            taken: None,
             lazy: false,
             burst: Burst::default(),
             dirty: false,
@@ -186,6 +191,12 @@ impl Sock {
             features: Hello::FEATURES,
             force_announce: None,
         }
+    }
+
+    /// A connection that the program has not taken from its listener, or from its queue.
+    pub(super) fn is_untaken(&self) -> bool {
+        let waits = self.taken.as_ref().map_or(!self.held, |t| !t.load(Ordering::Relaxed));
+        matches!(self.state, State::Accepting { .. }) || (self.state == State::Open && waits)
     }
 
     /// What `poll` would find.
