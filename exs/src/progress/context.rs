@@ -58,27 +58,33 @@ pub struct Context {
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-/// The context of the process, or why there is none and its errno.
-static GLOBAL: OnceLock<Result<Arc<Context>, (String, i32)>> = OnceLock::new();
+/// The context of the process.
+static GLOBAL: OnceLock<Arc<Context>> = OnceLock::new();
 
 impl Context {
     /// The context of this process, made when first asked for.
     ///
     /// # Errors
-    /// [`Error::Start`], every time.
+    /// [`Error::Start`], until what stands in the way is gone (descriptors are free again, say).
     pub fn global() -> Result<&'static Arc<Context>, Error> {
-        let made = GLOBAL.get_or_init(|| {
-            check_environment()
-                .and_then(|()| Context::new(Devices::of_host()))
-                .inspect(Context::close_at_exit)
-                .map_err(|e| (e.to_string(), e.errno()))
-        });
-        made.as_ref().map_err(|(why, errno)| Error::Start { why: why.clone(), errno: *errno })
+        static ONE: Mutex<()> = Mutex::new(());
+        if let Some(made) = GLOBAL.get() {
+            return Ok(made);
+        }
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = GLOBAL.get() {
+            return Ok(made);
+        }
+        let made = check_environment()
+            .and_then(|()| Context::new(Devices::of_host()))
+            .inspect(Context::close_at_exit)
+            .map_err(|e| Error::Start { why: e.to_string(), errno: e.errno() })?;
+        Ok(GLOBAL.get_or_init(|| made))
     }
 
     /// The context of this process, if there is one.
     pub(super) fn existing() -> Option<&'static Arc<Context>> {
-        GLOBAL.get().and_then(|made| made.as_ref().ok())
+        GLOBAL.get()
     }
 
     /// Makes this the context of the process: for tests with devices of their own.
@@ -87,7 +93,7 @@ impl Context {
     /// The process has one already.
     pub fn install(context: Arc<Context>) -> Result<(), Error> {
         let global = Arc::clone(&context);
-        GLOBAL.set(Ok(global)).map_err(|_| Error::invalid("EXS has been used already"))?;
+        GLOBAL.set(global).map_err(|_| Error::invalid("EXS has been used already"))?;
         context.close_at_exit();
         Ok(())
     }

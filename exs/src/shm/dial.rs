@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use super::ShmRnic;
-use super::greet::{Cookie, Message, canonical, name, unspecified};
+use super::greet::{Cookie, Message, canonical, name, of_family, unspecified};
 use super::link::{Link, Note, Owner, Phase};
 use super::qp::Conn;
 use super::ring::Mem;
@@ -40,9 +40,12 @@ const NOT_HERE: RnicError = RnicError::Os {
 pub(super) fn is_here(addr: SocketAddr) -> Result<(), RnicError> {
     let ip = canonical(addr).ip();
     let ours = |a: &SocketAddr| canonical(*a).ip() == ip;
-    let here = !ip.is_unspecified()
-        && (ip.is_loopback() || local_addrs(0).is_ok_and(|all| all.iter().any(ours)));
-    if here { Ok(()) } else { Err(NOT_HERE) }
+    if ip.is_loopback() {
+        return Ok(());
+    }
+    // (That the kernel cannot be asked, for lack of a descriptor, is no answer.)
+    let all = local_addrs(0).map_err(|e| RnicError::os("getifaddrs", &e))?;
+    if all.iter().any(ours) { Ok(()) } else { Err(NOT_HERE) }
 }
 
 /// The names under which `addr` may be listened to.
@@ -108,7 +111,7 @@ impl ShmRnic {
         let mut nonce = || u64::from(self.random.next_u32()) << 32 | u64::from(self.random.next_u32());
         let nonces = [nonce(), nonce()];
         let (mem, memfd) = Mem::create(nonces).map_err(|e| RnicError::os("memfd_create", &e))?;
-        let mut link = Link::new(None, mem, Owner::Qp(qp.0), (ours, addr));
+        let mut link = Link::new(None, mem, Owner::Qp(qp.0), (of_family(ours, &addr), addr));
         (link.ord, link.ird) = (param.ord.min(self.caps.max_ord), param.ird.min(self.caps.max_ird));
         link.memfd = Some(memfd);
         let (ord, ird) = (link.ord, link.ird);

@@ -245,6 +245,17 @@ pub(super) fn canonical(addr: SocketAddr) -> SocketAddr {
     }
 }
 
+/// An address as a socket of IPv6 has it, if `like` is one: IPv4 is `::ffff:a.b.c.d` there
+/// (RFC 4291 section 2.5.5.2), on every road.
+pub(super) fn of_family(addr: SocketAddr, like: &SocketAddr) -> SocketAddr {
+    match (addr, like) {
+        (SocketAddr::V4(a), SocketAddr::V6(_)) => {
+            SocketAddr::new(a.ip().to_ipv6_mapped().into(), a.port())
+        }
+        (other, _) => other,
+    }
+}
+
 /// No address at all, of the family of `like`.
 pub(super) fn unspecified(like: &SocketAddr) -> IpAddr {
     if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::ShmRnic;
 use super::dial::is_here;
-use super::greet::{MAX_MESSAGE, Message, canonical, name};
+use super::greet::{MAX_MESSAGE, Message, canonical, name, of_family};
 use super::link::{Link, Owner, Phase};
 use super::qp::Conn;
 use super::ring::Mem;
@@ -179,6 +179,7 @@ impl ShmRnic {
     pub(super) fn serve_listener(&mut self, id: u32, now: Time) {
         let Ok(listening) = self.listeners.get_mut(id) else { return };
         listening.queued = false;
+        self.hear_again();
         for _ in 0..ACCEPT_STEP {
             let Ok(listening) = self.listeners.get_mut(id) else { return };
             if !listening.readable || listening.asking >= listening.max_asking {
@@ -191,13 +192,7 @@ impl ShmRnic {
                     return;
                 }
                 Err(e) if sys::starved(&e) && self.oldest_gives_way(now) => {}
-                Err(e) if sys::starved(&e) => {
-                    self.timers.set(Source::Listener(id), now + STARVED_PAUSE);
-                    if !self.starved.contains(&id) {
-                        self.starved.push(id);
-                    }
-                    return;
-                }
+                Err(e) if sys::starved(&e) => return self.pause(id, &e, now),
                 // The caller is gone already, or so: accept(2) says to go on.
                 Err(_) => {}
             }
@@ -205,8 +200,51 @@ impl ShmRnic {
         self.enqueue(Source::Listener(id));
     }
 
+    /// The kernel has no descriptors or memory left: a listener waits for some.
+    fn pause(&mut self, id: u32, e: &io::Error, now: Time) {
+        self.timers.set(Source::Listener(id), now + STARVED_PAUSE);
+        if !self.starved.contains(&id) {
+            self.starved.push(id);
+        }
+        self.fail_own_callers(id, e.raw_os_error().unwrap_or(libc::EMFILE));
+    }
+
+    /// Callers wait until there is a descriptor. One of this very process holds descriptors itself
+    /// and may wait for ever: its connect fails, with what this process lacks.
+    fn fail_own_callers(&mut self, id: u32, errno: i32) {
+        let Ok(listening) = self.listeners.get(id) else { return };
+        let at = canonical(listening.addr);
+        let calls = |l: &Link| {
+            let called = canonical(l.addrs.1);
+            let there = at.ip().is_unspecified() || at.ip() == called.ip();
+            there && at.port() == called.port() && l.phase == Phase::Greeting && l.mem.is_ours()
+        };
+        // Those that were heard have a link at this end, too.
+        let heard = |caller: SocketAddr| {
+            let from = |l: &Link| !l.mem.is_ours() && canonical(l.addrs.1) == canonical(caller);
+            self.links.iter().any(|(_, l)| from(l))
+        };
+        let own: Vec<u32> = self
+            .links
+            .iter()
+            .filter(|(_, l)| calls(l) && !heard(l.addrs.0))
+            .map(|(link, _)| link)
+            .collect();
+        for link in own {
+            self.fail_attempt(link, RnicError::Os { call: "accept of the caller", errno });
+        }
+    }
+
+    /// Callers whose memory there was no descriptor for say again what they want.
+    fn hear_again(&mut self) {
+        for id in std::mem::take(&mut self.unheard) {
+            self.enqueue(Source::Stranger(id));
+        }
+    }
+
     /// A descriptor came free: listeners that lacked one try again.
     pub(super) fn wake_starved(&mut self) {
+        self.hear_again();
         for id in std::mem::take(&mut self.starved) {
             self.timers.clear(Source::Listener(id));
             self.enqueue(Source::Listener(id));
@@ -269,6 +307,12 @@ impl ShmRnic {
     pub(super) fn serve_stranger(&mut self, id: u32, now: Time) {
         let Ok(stranger) = self.strangers.get_mut(id) else { return };
         stranger.queued = false;
+        // What it says brings a descriptor, which the kernel throws away if there is no room.
+        if let Err(e) = stranger.sock.try_clone() {
+            let listener = stranger.listener;
+            self.unheard.push(id);
+            return self.pause(listener, &e, now);
+        }
         let mut buf = [0; MAX_MESSAGE];
         let (n, fds) = match recv_with_fds(stranger.sock.as_fd(), &mut buf) {
             Ok(got) => got,
@@ -293,6 +337,7 @@ impl ShmRnic {
             return None;
         }
         let [memfd] = fds else { return None };
+        let (called, caller) = (of_family(called, &listening.addr), of_family(caller, &listening.addr));
         let mem = Mem::open(memfd.as_fd()).ok()?;
         let Stranger { sock, .. } = self.strangers.remove(id).ok()?;
         self.timers.clear(Source::Stranger(id));

@@ -89,6 +89,8 @@ pub struct ShmRnic {
     greetings: VecDeque<(u32, Time)>,
     /// Listeners that found no free descriptor.
     starved: Vec<u32>,
+    /// Callers that wait for a descriptor to be heard.
+    unheard: Vec<u32>,
     timers: Timers<Source>,
     ready: VecDeque<Source>,
     /// Sources that were served since the last look around.
@@ -160,6 +162,7 @@ impl ShmRnic {
             requests: table::Table::new("connection request"),
             greetings: VecDeque::new(),
             starved: Vec::new(),
+            unheard: Vec::new(),
             timers: Timers::default(),
             ready: VecDeque::new(),
             served: 0,

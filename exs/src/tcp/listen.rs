@@ -6,6 +6,7 @@
 //! gives way whose start-up has taken a second, and if there is none, listening pauses
 //! until a descriptor is free; it never spins).
 
+use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -136,13 +137,45 @@ impl SoftRnic {
                     if !self.starved.contains(&id) {
                         self.starved.push(id);
                     }
-                    return;
+                    return self.fail_own_callers(id, e.raw_os_error().unwrap_or(libc::EMFILE), now);
                 }
                 // The caller is gone already, or so: accept(2) says to go on.
                 Err(_) => {}
             }
         }
         self.enqueue(Source::Listener(id));
+    }
+
+    /// Callers wait in the kernel until there is a descriptor. One of this very process holds a
+    /// descriptor itself and may wait for ever: its connect fails, with what this process lacks.
+    fn fail_own_callers(&mut self, id: u32, errno: i32, now: Time) {
+        let Ok(listening) = self.listeners.get(id) else { return };
+        let at = listening.addr;
+        let calls = |l: &Link| {
+            let (peer, local) = (l.stream.peer_addr().ok()?, l.stream.local_addr().ok()?);
+            let here = peer.port() == at.port() && peer.ip() == local.ip();
+            (here && (at.ip().is_unspecified() || at.ip() == peer.ip())).then_some(local)
+        };
+        let dials = |l: &Link| {
+            matches!(l.owner, Owner::Qp(_)) && l.engine.state() == QpState::Connecting
+        };
+        let own: Vec<(u32, SocketAddr)> = self
+            .links
+            .iter()
+            .filter(|(_, l)| dials(l))
+            .filter_map(|(link, l)| Some((link, calls(l)?)))
+            .collect();
+        if own.is_empty() {
+            return;
+        }
+        let taken: HashSet<SocketAddr> =
+            self.links.iter().filter_map(|(_, l)| l.stream.peer_addr().ok()).collect();
+        for (link, _) in own.into_iter().filter(|(_, local)| !taken.contains(local)) {
+            let Ok(l) = self.links.get_mut(link) else { continue };
+            (l.broken, l.reset) = (true, true);
+            l.engine.handle_broken(errno);
+            self.settle(link, now);
+        }
     }
 
     /// A descriptor came free: listeners that lacked one try again.

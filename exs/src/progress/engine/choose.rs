@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use super::device::Device;
+use super::dial::destination;
 use super::{Engine, Error, TOKENS_PER_DEVICE, silence};
 use crate::progress::devices::{CANNOT_OPEN, NO_DEVICE, OpenVerbs, UNBUILT};
 use crate::progress::options::{Options, Transport};
@@ -183,6 +184,7 @@ impl Engine {
 
     /// The ways of a connect, in the order in which it would try them, for people.
     pub(crate) fn explain(&mut self, opts: &Options, addr: SocketAddr, now: Time) -> Vec<Candidate> {
+        let addr = destination(addr, None);
         let pinned = match opts.transport {
             Transport::Shm => Transport::Shm,
             _ => Transport::Verbs,

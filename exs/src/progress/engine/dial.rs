@@ -6,7 +6,7 @@
 //! answered for all devices.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use super::domain::Place;
@@ -39,8 +39,17 @@ pub(super) struct Dial {
     passed: Vec<(String, String)>,
     /// What became of those that were tried.
     failed: Vec<(String, String)>,
-    /// The last failure.
+    /// The failure to be told: the last, or the first that other roads cannot explain away.
     last: Option<Error>,
+}
+
+/// A failure of this host's or this process's own (a limit, a right): what other roads say of
+/// the peer does not explain it, so it is what the connect ends with if none of them succeeds.
+fn is_ours(error: &Error) -> bool {
+    matches!(
+        error.errno(),
+        libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS | libc::EPERM | libc::EACCES
+    )
 }
 
 impl Dial {
@@ -67,13 +76,30 @@ impl Dial {
         }
     }
 
+    /// Takes down what became of an attempt, or of a road that could not be looked at.
+    fn note(&mut self, name: String, error: Error) {
+        let why = match &error {
+            Error::Connect { source, .. } => source.to_string(),
+            Error::Refused { source, .. } => source.to_string(),
+            other => other.to_string(),
+        };
+        if !self.last.as_ref().is_some_and(is_ours) {
+            self.last = Some(error);
+            // The one that is told is the last of the list.
+            self.failed.push((name, why));
+        } else {
+            self.failed.insert(self.failed.len() - 1, (name, why));
+        }
+    }
+
     /// The error of a connect that has come to nothing.
     fn error(mut self) -> Error {
+        let told = self.failed.pop();
         // That a peer which nobody reaches has no shared memory either says nothing.
         self.failed.retain(|(name, _)| name != SHM_NAME);
-        let before = match self.failed.split_last() {
-            None | Some((_, [])) => String::new(),
-            Some((_, others)) => {
+        let before = match (told, &self.failed[..]) {
+            (None, _) | (_, []) => String::new(),
+            (Some(_), others) => {
                 let each = others.iter().map(|(name, why)| format!("by {name}: {why}"));
                 format!(" (before that, {})", each.collect::<Vec<_>>().join("; "))
             }
@@ -92,6 +118,29 @@ impl Dial {
     }
 }
 
+/// Where a connect to no address goes: as TCP's, to the address that the socket is bound to, or
+/// else to the loopback address (ip(7): INADDR_ANY; RFC 1122 section 3.2.1.3 leaves it open).
+pub(super) fn destination(mut addr: SocketAddr, bind: Option<SocketAddr>) -> SocketAddr {
+    let bound = bind.map(|b| b.ip()).filter(|ip| !is_none(*ip));
+    let ip = match (addr.ip(), bound) {
+        (ip, _) if !is_none(ip) => return addr,
+        (IpAddr::V4(_), Some(IpAddr::V4(ip))) => ip.into(),
+        (IpAddr::V4(_), _) => Ipv4Addr::LOCALHOST.into(),
+        (IpAddr::V6(to), bound) => match bound {
+            Some(IpAddr::V6(ip)) if ip.to_ipv4_mapped().is_some() => ip.into(),
+            _ if to.to_ipv4_mapped().is_some() => Ipv4Addr::LOCALHOST.to_ipv6_mapped().into(),
+            _ => Ipv6Addr::LOCALHOST.into(),
+        },
+    };
+    addr.set_ip(ip);
+    addr
+}
+
+/// `0.0.0.0`, `::` or `::ffff:0.0.0.0`.
+fn is_none(ip: IpAddr) -> bool {
+    ip.to_canonical().is_unspecified()
+}
+
 impl Engine {
     pub(crate) fn connect(
         &mut self,
@@ -102,7 +151,11 @@ impl Engine {
     ) -> Result<(), Error> {
         let s = self.fresh(id, "connect")?;
         let (opts, bind) = (s.opts.clone(), s.bound);
-        let (mut left, mut passed) = (VecDeque::new(), Vec::new());
+        let addr = destination(addr, bind);
+        let (left, passed, failed) = (VecDeque::new(), Vec::new(), Vec::new());
+        let (timeout, last) = (opts.connect_timeout, None);
+        let deadline = now + timeout;
+        let mut dial = Dial { addr, timeout, deadline, left, passed, failed, last };
         for Verdict { device, name, refused, silent, .. } in
             self.verdicts(&opts, addr, bind, now)?
         {
@@ -110,16 +163,20 @@ impl Engine {
                 (Some(source), _) if opts.transport == Transport::Shm => {
                     return Err(Error::Connect { addr, source, before: String::new() });
                 }
-                (Some(why), _) => passed.push((name, why.to_string())),
+                (Some(source), _) => {
+                    let why = source.to_string();
+                    let error = Error::Connect { addr, source, before: String::new() };
+                    match is_ours(&error) {
+                        true => dial.note(name, error),
+                        false => dial.passed.push((name, why)),
+                    }
+                }
                 (None, ago) => {
-                    left.push_back(device);
-                    passed.extend(ago.map(|ago| (name, silence::describe(ago))));
+                    dial.left.push_back(device);
+                    dial.passed.extend(ago.map(|ago| (name, silence::describe(ago))));
                 }
             }
         }
-        let timeout = opts.connect_timeout;
-        let (failed, last) = (Vec::new(), None);
-        let dial = Dial { addr, timeout, deadline: now + timeout, left, passed, failed, last };
         let op = self.book(id, ticket, EventKind::Connect, Bufs::None);
         let s = self.sock(id)?;
         (s.state, s.refused) = (State::Connecting { op, addr }, false);
@@ -214,9 +271,8 @@ impl Engine {
         let name = self.devices[device].name().to_owned();
         crate::trace::info!("not connected by {name}: {source}");
         if let Some(dial) = self.sock(id).ok().and_then(|s| s.dial.as_mut()) {
-            dial.failed.push((name, source.to_string()));
             let (addr, before) = (dial.addr, String::new());
-            dial.last = Some(Error::Connect { addr, source, before });
+            dial.note(name, Error::Connect { addr, source, before });
         }
     }
 
@@ -253,7 +309,6 @@ impl Engine {
         now: Time,
     ) {
         let silent = source == SessionError::RefusedSilently;
-        let why = source.to_string();
         let error = Error::Refused { addr, source };
         let Ok(s) = self.sock(id) else { return };
         let device = s.place.device;
@@ -266,8 +321,7 @@ impl Engine {
         self.drop_session(id.index);
         let name = self.devices[device].name().to_owned();
         if let Some(dial) = self.sock(id).ok().and_then(|s| s.dial.as_mut()) {
-            dial.failed.push((name, why));
-            dial.last = Some(error);
+            dial.note(name, error);
         }
         self.go_on(id, now);
     }

@@ -1,0 +1,226 @@
+//! Processes that have no descriptors left: what connecting says, and what becomes of callers.
+//!
+//! A child plays the process whose limit (RLIMIT_NOFILE) is reached. Connects have an hour: one
+//! that waits where it must fail is ended by the watchdog.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use exs::{Options, Socket, SocketType, Transport};
+use exs_tests::harness::{Watchdog, peer};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+const TRANSPORTS: [Transport; 3] = [Transport::Auto, Transport::Soft, Transport::Shm];
+/// More than any connect takes.
+const MOST_SPARE: usize = 12;
+
+fn options(transport: Transport) -> Options {
+    Options { transport, connect_timeout: Duration::from_secs(3600), ..Options::default() }
+}
+
+fn socket(transport: Transport) -> Socket {
+    Socket::with_options(SocketType::Stream, options(transport)).unwrap()
+}
+
+fn listener(transport: Transport) -> (Socket, SocketAddr) {
+    let listener = socket(transport);
+    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    listener.listen(64).unwrap();
+    let addr = listener.local_addr().unwrap();
+    (listener, addr)
+}
+
+/// This process has so many descriptors left, until what is returned is dropped.
+struct Starved {
+    limits: (u64, u64),
+    plugs: Vec<File>,
+}
+
+impl Starved {
+    fn new(spare: usize) -> Starved {
+        let limits = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        let open = || File::open("/dev/null");
+        let mut plugs: Vec<File> = (0..64).map(|_| open().unwrap()).collect();
+        let last = plugs.iter().map(AsRawFd::as_raw_fd).max().unwrap();
+        let most = u64::try_from(last).unwrap() + 1;
+        setrlimit(Resource::RLIMIT_NOFILE, most, limits.1).unwrap();
+        while let Ok(plug) = open() {
+            plugs.push(plug);
+        }
+        plugs.truncate(plugs.len() - spare);
+        Starved { limits, plugs }
+    }
+}
+
+impl Drop for Starved {
+    fn drop(&mut self) {
+        setrlimit(Resource::RLIMIT_NOFILE, self.limits.0, self.limits.1).unwrap();
+        self.plugs.clear();
+    }
+}
+
+/// Not a test in the parent: the part of the other process.
+#[test]
+fn child() {
+    let Some(words) = peer::part() else { return };
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        ["connect", transport, addr] => {
+            connect_with_few(transport.parse().unwrap(), addr.parse().unwrap());
+        }
+        ["alone", transport] => alone(transport.parse().unwrap()),
+        ["serve", transport] => serve(transport.parse().unwrap()),
+        ["begin", transport] => begin(transport.parse().unwrap()),
+        _ => panic!("no such part: {words:?}"),
+    }
+}
+
+/// Connects with few descriptors, and fewer: each connect succeeds, or says at once what is
+/// lacking; and with descriptors the very same socket connects.
+fn connect_with_few(transport: Transport, addr: SocketAddr) {
+    // Threads' and queues' own descriptors are there before.
+    let first = socket(transport);
+    first.blocking().connect(addr).unwrap();
+    for spare in (0..=MOST_SPARE).rev() {
+        let client = socket(transport);
+        let starved = Starved::new(spare);
+        let result = client.blocking().connect(addr);
+        drop(starved);
+        match result {
+            Ok(()) => assert!(spare > 0, "{transport}: connected without a descriptor"),
+            Err(e) => {
+                assert_eq!(e.errno(), libc::EMFILE, "{transport}, {spare} descriptors: {e}");
+                assert!(spare < MOST_SPARE, "{transport}: {spare} descriptors are enough");
+                client.blocking().connect(addr).unwrap();
+            }
+        }
+    }
+    peer::say("done");
+}
+
+/// The same towards a listener of the same process, which lacks them too.
+fn alone(transport: Transport) {
+    let (listener, addr) = listener(transport);
+    let accepting = std::thread::spawn(move || {
+        while let Ok((socket, _)) = listener.blocking().accept() {
+            drop(socket);
+        }
+    });
+    connect_with_few(transport, addr);
+    assert!(!accepting.is_finished(), "the listener goes on");
+}
+
+/// A listener without descriptors: a caller waits, and is served once there are some.
+fn serve(transport: Transport) {
+    let (listener, addr) = listener(transport);
+    let warm = socket(transport);
+    warm.blocking().connect(addr).unwrap();
+    drop(listener.blocking().accept().unwrap());
+    drop(warm);
+    peer::say(&format!("at {addr}"));
+    for spare in [0, 1, 2, 3] {
+        let starved = Starved::new(spare);
+        peer::say("starved");
+        assert_eq!(peer::listen().as_deref(), Some("calling"));
+        if spare == 0 {
+            let runs = exs::counters().unwrap().engine_runs;
+            // sleep-ok: that nothing spins shows only while time passes.
+            std::thread::sleep(Duration::from_millis(200));
+            let runs = exs::counters().unwrap().engine_runs - runs;
+            assert!(runs < 20_000, "{transport}: the starved listener spins: {runs} turns");
+        }
+        drop(starved);
+        let (socket, _) = listener.blocking().accept().unwrap();
+        socket.blocking().send_all(b"!").unwrap();
+        assert_eq!(peer::listen().as_deref(), Some("served"));
+    }
+    peer::say("done");
+}
+
+/// What is used for the first time when nothing is left says so, and works once there is.
+fn begin(transport: Transport) {
+    let starved = Starved::new(0);
+    assert_eq!(Socket::stream().unwrap_err().errno(), libc::EMFILE);
+    assert_eq!(exs::EventQueue::new(4).unwrap_err().errno(), libc::EMFILE);
+    drop(starved);
+    let listener = socket(transport);
+    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    for spare in 0..2 {
+        let starved = Starved::new(spare);
+        let listening = listener.listen(4);
+        drop(starved);
+        match listening {
+            // One road needs one, the other two.
+            Ok(()) => assert!(spare > 0 && transport == Transport::Soft, "{transport}"),
+            Err(e) => assert_eq!(e.errno(), libc::EMFILE, "{transport}: {e}"),
+        }
+    }
+    if !listener.is_listening() {
+        listener.listen(4).unwrap();
+    }
+    let client = socket(transport);
+    client.blocking().connect(listener.local_addr().unwrap()).unwrap();
+    listener.blocking().accept().unwrap();
+    peer::say("done");
+}
+
+fn child_of(part: &str, transport: Transport, more: &[&str]) -> peer::Peer {
+    let name = transport.to_string();
+    let words: Vec<&str> = std::iter::once(name.as_str()).chain(more.iter().copied()).collect();
+    peer::Peer::start("child", part, &words)
+}
+
+#[test]
+fn a_connect_without_descriptors_says_so() {
+    let _dog = Watchdog::new("a_connect_without_descriptors_says_so");
+    for transport in TRANSPORTS {
+        let (_listener, addr) = listener(transport);
+        let child = child_of("connect", transport, &[&addr.to_string()]);
+        child.expect("done");
+        child.finish();
+    }
+}
+
+#[test]
+fn a_process_without_descriptors_cannot_call_itself() {
+    let _dog = Watchdog::new("a_process_without_descriptors_cannot_call_itself");
+    for transport in TRANSPORTS {
+        let child = child_of("alone", transport, &[]);
+        child.expect("done");
+        child.finish();
+    }
+}
+
+#[test]
+fn a_listener_without_descriptors_loses_nobody() {
+    let _dog = Watchdog::new("a_listener_without_descriptors_loses_nobody");
+    for transport in TRANSPORTS {
+        let mut child = child_of("serve", transport, &[]);
+        let addr: SocketAddr = child.expect("at").parse().unwrap();
+        for _ in 0..4 {
+            child.expect("starved");
+            let client = socket(transport);
+            let queue = exs::EventQueue::new(4).unwrap();
+            client.connect(&queue, exs::Token(1), addr).unwrap();
+            child.tell("calling");
+            queue.next().unwrap().into_result().unwrap();
+            let mut byte = [0];
+            client.blocking().recv_exact(&mut byte).unwrap();
+            child.tell("served");
+        }
+        child.expect("done");
+        child.finish();
+    }
+}
+
+#[test]
+fn a_process_begins_without_descriptors() {
+    let _dog = Watchdog::new("a_process_begins_without_descriptors");
+    for transport in TRANSPORTS {
+        let child = child_of("begin", transport, &[]);
+        child.expect("done");
+        child.finish();
+    }
+}
