@@ -40,7 +40,7 @@ impl Prepared {
         let mut out = Prepared::nothing(place);
         if let Some((socket, peer)) = accepted {
             if !place.is_null() {
-                let len = connect::store_whole(peer, place.cast());
+                let len = connect::store_whole(connect::as_family(peer, family), place.cast());
                 if let Ok(mut a) = place.read() {
                     a.exs_aa_addrlen = len;
                     // It was read from there just now.

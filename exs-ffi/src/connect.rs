@@ -14,7 +14,7 @@ use crate::event::Call;
 use crate::ptr::{In, Out};
 use crate::sockets::{self, Entry, Pair, Target};
 use crate::timeouts::Way;
-use crate::{fork, kernel, late, options, poll, pollable, queues};
+use crate::{fork, kernel, late, options, poll, pollable, queues, told};
 
 /// An address of any family, for a kernel socket.
 pub(crate) fn any_address(addr: In<sockaddr>, len: socklen_t) -> Result<KernelAddr> {
@@ -90,14 +90,39 @@ pub(crate) fn store_whole(addr: SocketAddr, place: Out<sockaddr_storage>) -> soc
     socklen_t::try_from(bytes.len()).unwrap_or(0)
 }
 
+/// Types of sockets that Linux may have (include/linux/net.h).
+const SOCK_MAX: c_int = 11;
+
+/// The shortest address that an IPv6 socket takes (RFC 2133 had no scope).
+const LEAST_V6: usize = 24;
+
 /// An address of the socket's own family: an IPv4 address suits an IPv6 socket as
 /// `::ffff:a.b.c.d` only, as with the kernel's.
-fn suits(entry: &Entry, addr: SocketAddr) -> Result<SocketAddr> {
+fn suits(entry: &Entry, addr: In<sockaddr>, len: socklen_t) -> Result<SocketAddr> {
+    if entry.family == libc::AF_INET6 && (len as usize) < LEAST_V6 {
+        return Err(Fail::fixed(libc::EINVAL, "the address is shorter than those of AF_INET6"));
+    }
+    let addr = address(addr, len)?;
     let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     if family == entry.family {
         return Ok(addr);
     }
     Err(Fail::fixed(libc::EAFNOSUPPORT, "the address is of another family than the socket"))
+}
+
+/// An address as a socket of this family has it: AF_INET6 knows IPv4 as `::ffff:a.b.c.d`, by
+/// whatever road the connection goes.
+pub(crate) fn as_family(addr: SocketAddr, family: c_int) -> SocketAddr {
+    match addr {
+        SocketAddr::V4(a) if family == libc::AF_INET6 => {
+            SocketAddr::new(a.ip().to_ipv6_mapped().into(), a.port())
+        }
+        other => other,
+    }
+}
+
+fn named(entry: &Entry, addr: SocketAddr) -> SocketAddr {
+    as_family(addr, entry.family)
 }
 
 /// `exs_socket`
@@ -117,17 +142,32 @@ pub unsafe extern "C" fn exs_socket(domain: c_int, ty: c_int, protocol: c_int) -
         let kind = match ty & !flags {
             libc::SOCK_STREAM => SocketType::Stream,
             libc::SOCK_SEQPACKET => SocketType::SeqPacket,
+            other if !(0..SOCK_MAX).contains(&other) => {
+                return Err(Fail::fixed(libc::EINVAL, "there is no such type of socket"));
+            }
             _ => {
                 let why = "EXS sockets are SOCK_STREAM or SOCK_SEQPACKET";
                 return Err(Fail::fixed(libc::ESOCKTNOSUPPORT, why));
             }
         };
-        if protocol != 0 {
-            return Err(Fail::fixed(libc::EPROTONOSUPPORT, "the protocol of an EXS socket is 0"));
+        // What getaddrinfo(3) gives for a stream is taken.
+        if protocol != 0 && (protocol, kind) != (libc::IPPROTO_TCP, SocketType::Stream) {
+            let why = "the protocol of an EXS socket is 0, or IPPROTO_TCP for a stream";
+            return Err(Fail::fixed(libc::EPROTONOSUPPORT, why));
         }
         let pair = Pair::new(ty & libc::SOCK_NONBLOCK != 0)?;
         Ok(sockets::install(Socket::new(kind)?, kind, domain, pair))
     })
+}
+
+/// The address of no family, all zeros, that Linux takes for INADDR_ANY in bind(2).
+fn unspecified(entry: &Entry, addr: In<sockaddr>, len: socklen_t) -> Option<SocketAddr> {
+    if entry.family != libc::AF_INET || (len as usize) < size_of::<sockaddr_in>() {
+        return None;
+    }
+    let a: sockaddr_in = addr.cast().read().ok()?;
+    let none = a.sin_family == 0 && a.sin_addr.s_addr == 0;
+    none.then(|| (Ipv4Addr::UNSPECIFIED, u16::from_be(a.sin_port)).into())
 }
 
 /// `exs_bind`
@@ -138,7 +178,9 @@ pub unsafe extern "C" fn exs_socket(domain: c_int, ty: c_int, protocol: c_int) -
 pub unsafe extern "C" fn exs_bind(fd: c_int, addr: In<sockaddr>, len: socklen_t) -> c_int {
     border(|| match sockets::find(fd)? {
         Target::Exs(entry) => {
-            entry.socket.bind(suits(&entry, address(addr, len)?)?)?;
+            entry.socket.bind(
+                unspecified(&entry, addr, len).map_or_else(|| suits(&entry, addr, len), Ok)?,
+            )?;
             Ok(0)
         }
         // SAFETY: the caller's promise is that of bind(2).
@@ -157,6 +199,9 @@ pub unsafe extern "C" fn exs_listen(fd: c_int, backlog: c_int) -> c_int {
         Target::Exs(entry) => {
             // As listen(2): what is too little or too much is brought into range.
             let backlog = u32::try_from(backlog).unwrap_or(u32::MAX).clamp(1, 4096);
+            if entry.family == libc::AF_INET6 && entry.socket.local_addr().is_err() {
+                entry.socket.bind((Ipv6Addr::UNSPECIFIED, 0).into())?;
+            }
             entry.socket.listen(backlog)?;
             pollable::refresh(&entry, fd);
             Ok(0)
@@ -202,11 +247,15 @@ pub unsafe extern "C" fn exs_connect(
             }
             Target::File => return not_ours(fd),
         };
-        let addr = suits(&entry, address(addr, len)?)?;
+        let addr = suits(&entry, addr, len)?;
         if let Some(q) = queues::way(queue)? {
             let on = call.on(&q.queue, 0);
             entry.socket.connect(&on, Token(ahandle as u64), addr)?;
             return Ok(0);
+        }
+        poll::inner_events();
+        if let Some(outcome) = told::dialled(&entry) {
+            return outcome;
         }
         match options::patience(&entry, fd, 0, Way::Send) {
             Patience::None => poll::connect(&entry, fd, addr),
@@ -258,6 +307,13 @@ pub unsafe extern "C" fn exs_shutdown(
             entry.socket.shutdown(&on, Token(ahandle as u64), how)?;
             return Ok(0);
         }
+        if entry.socket.is_listening() {
+            let post = |q: &exs::EventQueue| Ok(entry.socket.shutdown(q, TOKEN, how)?);
+            blocking::run(&entry.socket, Patience::Endless, post)?.into_result()?;
+            pollable::refresh(&entry, fd);
+            return Ok(0);
+        }
+        told::connected(&entry)?;
         // SO_SNDTIMEO is for sends: shutdown(2) has no such limit.
         if options::patience(&entry, fd, 0, Way::Send) == Patience::None {
             return late::shutdown(&entry, how).map(|()| 0);
@@ -286,7 +342,7 @@ pub unsafe extern "C" fn exs_getsockname(
             } else {
                 (Ipv6Addr::UNSPECIFIED, 0).into()
             };
-            store(entry.socket.local_addr().unwrap_or(none), addr, len)
+            store(named(&entry, entry.socket.local_addr().unwrap_or(none)), addr, len)
         }
         Target::Kernel(_) => {
             // SAFETY: the caller's promise is that of getsockname(2).
@@ -307,7 +363,10 @@ pub unsafe extern "C" fn exs_getpeername(
     len: Out<socklen_t>,
 ) -> c_int {
     border(|| match sockets::find(fd)? {
-        Target::Exs(entry) => store(entry.socket.peer_addr()?, addr, len),
+        Target::Exs(entry) => {
+            told::connected(&entry)?;
+            store(named(&entry, entry.socket.peer_addr()?), addr, len)
+        }
         Target::Kernel(_) => {
             // SAFETY: the caller's promise is that of getpeername(2).
             os("getpeername", unsafe { libc::getpeername(fd, addr.raw(), len.raw()) })

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use exs::raw;
 use exs::{Buffer, Error, EventQueue, KernelAddr, Part, RecvFlags, SendFlags, SocketType, Token};
-use libc::{MSG_DONTWAIT, MSG_EOR, MSG_MORE, MSG_NOSIGNAL, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
+use libc::{MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 
 use crate::abi::*;
 use crate::blocking::{self, MOST, Patience, TOKEN, moved, refusal};
@@ -13,18 +13,37 @@ use crate::event::{self, Call};
 use crate::ptr::{Bytes, In, Out};
 use crate::sockets::{self, Entry, Target};
 use crate::timeouts::{Way, posting};
-use crate::{connect, kernel, late, memory, options, pollable, queues};
+use crate::{connect, kernel, late, memory, options, pollable, queues, told};
 
-/// Flags that a call takes, or the error for others.
-fn flags_within(flags: c_int, known: c_int) -> Result<()> {
-    if flags & !known == 0 {
-        return Ok(());
+/// The flags of a send on an EXS socket: those that send(2) of TCP ignores are ignored, and that
+/// is all but urgent data, which EXS has not.
+fn send_flags(flags: c_int) -> Result<()> {
+    match flags & MSG_OOB {
+        0 => Ok(()),
+        _ => Err(Fail::fixed(libc::EOPNOTSUPP, "EXS has no urgent data (MSG_OOB)")),
     }
-    Err(Fail::text(libc::EOPNOTSUPP, format!("flags {:#x} are not known here", flags & !known)))
 }
 
-const SEND_FLAGS: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_EOR | MSG_MORE;
-const RECV_FLAGS: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_WAITALL | MSG_PEEK | MSG_TRUNC;
+/// The flags of a receive, in the same way: there never are urgent data, nor queued errors.
+fn recv_flags(flags: c_int) -> Result<()> {
+    if flags & MSG_ERRQUEUE != 0 {
+        return Err(refusal(libc::EAGAIN));
+    }
+    match flags & MSG_OOB {
+        0 => Ok(()),
+        _ => Err(Fail::fixed(libc::EINVAL, "there are no urgent data (MSG_OOB)")),
+    }
+}
+
+/// The flags of a receive on a kernel socket, whose kind may have both; with a queue it takes
+/// neither.
+fn kernel_recv_flags(flags: c_int, queue: c_int) -> Result<()> {
+    if flags & (MSG_OOB | MSG_ERRQUEUE) == 0 || queue == EXS_QHANDLE_INVALID {
+        return Ok(());
+    }
+    let why = "urgent data and queued errors of a kernel socket are received without a queue";
+    Err(Fail::fixed(libc::EOPNOTSUPP, why))
+}
 
 /// The memory of an operation, in one piece or several.
 pub(crate) enum Memory {
@@ -85,7 +104,7 @@ struct Answer {
 }
 
 fn send(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<c_int> {
-    flags_within(flags, SEND_FLAGS)?;
+    send_flags(flags)?;
     let Answer { ahandle, call, place, .. } = answer;
     if let Some(q) = queues::way(answer.queue)? {
         memory.post_send(entry, &call.on(&q.queue, place), Token(ahandle as u64))?;
@@ -93,11 +112,12 @@ fn send(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<c
     }
     let patience = options::patience(entry, call.fd, flags, Way::Send);
     if patience == Patience::None {
-        let n = late::send(entry, call.fd, &[Part::Memory(memory.into_list())], false)?;
+        let parts = [Part::Memory(memory.into_list())];
+        let n = told::send(entry, late::send(entry, call.fd, &parts, false))?;
         return Ok(c_int::try_from(n).unwrap_or(c_int::MAX));
     }
     let sent = blocking::run(&entry.socket, patience, |q| memory.post_send(entry, q, TOKEN));
-    moved(sent?)
+    told::send(entry, sent.and_then(moved))
 }
 
 fn recv(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<exs::Event> {
@@ -138,13 +158,13 @@ pub unsafe extern "C" fn exs_send(
         let entry = match sockets::find(fd)? {
             Target::Exs(entry) => entry,
             Target::Kernel(inode) => {
-                flags_within(flags, kernel::SEND_FLAGS)?;
                 let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
                 let Some(q) = queues::way(queue)? else {
                     return kernel::send_now(fd, buf, len, flags);
                 };
                 let (place, token) = (event::place(buf), Token(ahandle as u64));
                 let answer = kernel::Answer { call, queue: &q, place, token };
+                let flags = flags & kernel::SEND_FLAGS;
                 return kernel::send(kernel::Seen { fd, inode }, memory, None, flags, &answer);
             }
             Target::File => return not_ours(fd),
@@ -176,11 +196,11 @@ pub unsafe extern "C" fn exs_recv(
     mhandle: c_int,
 ) -> c_int {
     border(|| {
-        flags_within(flags, RECV_FLAGS)?;
         let call = Call::new(EXS_EVT_RECV, fd);
         let entry = match sockets::find(fd)? {
             Target::Exs(entry) => entry,
             Target::Kernel(inode) => {
+                kernel_recv_flags(flags, queue)?;
                 let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
                 let Some(q) = queues::way(queue)? else {
                     return kernel::recv_now(fd, buf, len, flags);
@@ -191,6 +211,11 @@ pub unsafe extern "C" fn exs_recv(
             }
             Target::File => return not_ours(fd),
         };
+        recv_flags(flags)?;
+        let answer = Answer { queue, ahandle, call, place: 0 };
+        if queue == EXS_QHANDLE_INVALID && throws_away(&entry, flags) {
+            return received(&entry, recv(&entry, nowhere(len), flags, answer), flags);
+        }
         let len = if queue == EXS_QHANDLE_INVALID {
             memory::check(buf, len, mhandle)?;
             len.min(MOST)
@@ -204,17 +229,29 @@ pub unsafe extern "C" fn exs_recv(
             pollable::by_queue(&entry, fd);
             return Ok(0);
         }
-        let answer = Answer { queue, ahandle, call, place: 0 };
-        received(recv(&entry, memory, flags, answer)?, flags)
+        received(&entry, recv(&entry, memory, flags, answer), flags)
     })
 }
 
+/// A receive of a stream that throws the bytes away instead of storing them (tcp(7)).
+fn throws_away(entry: &Entry, flags: c_int) -> bool {
+    flags & MSG_TRUNC != 0 && entry.kind == SocketType::Stream
+}
+
+/// Memory for what is thrown away; of a longer receive without MSG_WAITALL, a part.
+fn nowhere(len: usize) -> Memory {
+    Memory::One(Buffer::from(vec![0; len.min(1 << 20)]))
+}
+
 /// What a receive without a queue returns.
-fn received(event: exs::Event, flags: c_int) -> Result<c_int> {
-    let total = event.total();
-    let n = moved(event)?;
-    let whole = c_int::try_from(total).unwrap_or(c_int::MAX);
-    Ok(if flags & MSG_TRUNC != 0 { whole.max(n) } else { n })
+fn received(entry: &Entry, got: Result<exs::Event>, flags: c_int) -> Result<c_int> {
+    let n = got.and_then(|event| {
+        let total = event.total();
+        let n = moved(event)?;
+        let whole = c_int::try_from(total).unwrap_or(c_int::MAX);
+        Ok(if flags & MSG_TRUNC != 0 { whole.max(n) } else { n })
+    });
+    told::recv(entry, n, 0)
 }
 
 /// The pieces of a message as memory; clipped if the call has no queue.
@@ -275,7 +312,6 @@ pub unsafe extern "C" fn exs_sendmsg(
         let entry = match sockets::find(fd)? {
             Target::Exs(entry) => entry,
             Target::Kernel(inode) => {
-                flags_within(flags, kernel::SEND_FLAGS)?;
                 let memory = pieces(&m, false)?;
                 let Some(q) = queues::way(queue)? else {
                     return kernel::sendmsg_now(fd, &m, flags);
@@ -290,7 +326,7 @@ pub unsafe extern "C" fn exs_sendmsg(
                     kernel::Seen { fd, inode },
                     memory,
                     destination(&m)?,
-                    flags,
+                    flags & kernel::SEND_FLAGS,
                     &answer,
                 );
             }
@@ -318,11 +354,11 @@ pub unsafe extern "C" fn exs_recvmsg(
     ahandle: AHandle,
 ) -> c_int {
     border(|| {
-        flags_within(flags, RECV_FLAGS)?;
         let m = msg.read()?;
         let entry = match sockets::find(fd)? {
             Target::Exs(entry) => entry,
             Target::Kernel(inode) => {
+                kernel_recv_flags(flags, queue)?;
                 let memory = pieces(&m, false)?;
                 let Some(q) = queues::way(queue)? else {
                     return kernel::recvmsg_now(fd, msg, flags);
@@ -344,7 +380,11 @@ pub unsafe extern "C" fn exs_recvmsg(
             }
             Target::File => return not_ours(fd),
         };
-        let memory = pieces(&m, queue == EXS_QHANDLE_INVALID)?;
+        recv_flags(flags)?;
+        let memory = match queue == EXS_QHANDLE_INVALID && throws_away(&entry, flags) {
+            true => nowhere(length(&m)?),
+            false => pieces(&m, queue == EXS_QHANDLE_INVALID)?,
+        };
         let extra = event::ends(entry.kind);
         let call = Call { extra, ..Call::new(EXS_EVT_RECVMSG, fd) };
         if let Some(q) = queues::way(queue)? {
@@ -354,9 +394,9 @@ pub unsafe extern "C" fn exs_recvmsg(
             return Ok(0);
         }
         let answer = Answer { queue, ahandle, call, place: 0 };
-        let event = recv(&entry, memory, flags, answer)?;
-        event::store_flags(msg, event.truncated(), extra);
-        received(event, flags)
+        let got = recv(&entry, memory, flags, answer);
+        event::store_flags(msg, got.as_ref().is_ok_and(exs::Event::truncated), extra);
+        received(&entry, got, flags)
     })
 }
 

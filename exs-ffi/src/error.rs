@@ -46,6 +46,24 @@ impl Fail {
         Fail { errno, why: Why::Text(why) }
     }
 
+    pub(crate) fn errno(&self) -> c_int {
+        self.errno
+    }
+
+    /// The call would have to wait, a signal came, or an argument makes no sense: that says
+    /// nothing of the connection.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(
+            self.errno,
+            libc::EAGAIN
+                | libc::EINTR
+                | libc::EFAULT
+                | libc::EINVAL
+                | libc::EOPNOTSUPP
+                | libc::EMSGSIZE
+        )
+    }
+
     /// What the last system call said.
     pub(crate) fn os(call: &str) -> Fail {
         let e = std::io::Error::last_os_error();

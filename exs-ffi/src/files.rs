@@ -15,7 +15,7 @@ use crate::event::Call;
 use crate::ptr::{Bytes, In, Out};
 use crate::sockets::{self, Target};
 use crate::timeouts::{Way, posting};
-use crate::{kernel, late, memory, options, queues};
+use crate::{kernel, late, memory, options, queues, told};
 
 /// A file of the program's, under a number of the library's: the program may close its
 /// own after the call.
@@ -164,10 +164,11 @@ pub unsafe extern "C" fn exs_sendfile(
                 let why = "a message is memory, or one piece of a file";
                 return Err(Fail::fixed(libc::EOPNOTSUPP, why));
             }
-            let n = late::send(&entry, fd, &parts, shut)?;
+            let n = told::send(&entry, late::send(&entry, fd, &parts, shut))?;
             return Ok(c_int::try_from(n).unwrap_or(c_int::MAX));
         }
-        moved(blocking::run(&entry.socket, patience, |q| post(q, TOKEN, parts))?)
+        let sent = blocking::run(&entry.socket, patience, |q| post(q, TOKEN, parts));
+        told::send(&entry, sent.and_then(moved))
     })
 }
 

@@ -104,7 +104,10 @@ pub(crate) fn reap(entry: &Entry, turn: bool) {
         if event.kind() == EventKind::Send
             && let Some(e) = event.error()
         {
-            entry.state().error = e.errno();
+            let mut state = entry.state();
+            if !state.told {
+                state.error = e.errno();
+            }
         }
     }
     // (A long message is taken only when nothing else is there.)

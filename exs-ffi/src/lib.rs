@@ -42,7 +42,9 @@ mod pollable;
 pub mod ptr;
 mod queues;
 mod sockets;
+mod tcp;
 mod timeouts;
+mod told;
 mod watch;
 
 pub use exs::VERSION;

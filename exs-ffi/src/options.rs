@@ -21,6 +21,7 @@ use crate::ptr::{In, Out};
 use crate::queues::duration;
 use crate::sockets::{self, Entry, Target};
 use crate::timeouts::{self, Way, change};
+use crate::{tcp, told};
 
 /// How long a call without a queue waits.
 pub(crate) fn patience(entry: &Entry, fd: c_int, flags: c_int, way: Way) -> Patience {
@@ -49,6 +50,31 @@ fn value<T: Copy>(from: In<c_void>, len: socklen_t) -> Result<T> {
 
 fn switch(from: In<c_void>, len: socklen_t) -> Result<bool> {
     Ok(value::<c_int>(from, len)? != 0)
+}
+
+/// SO_SNDTIMEO and SO_RCVTIMEO: zero is none, and a time before now does not wait (socket(7)).
+fn wait_limit(from: In<c_void>, len: socklen_t) -> Result<Option<Duration>> {
+    let t = value::<timeval>(from, len)?;
+    if !(0..1_000_000).contains(&t.tv_usec) {
+        return Err(Fail::fixed(libc::EDOM, "tv_usec is from 0 to 999999"));
+    }
+    if t.tv_sec < 0 {
+        return Ok(Some(Duration::ZERO));
+    }
+    Ok(Some(duration(t)?).filter(|t| !t.is_zero()))
+}
+
+/// Switches that programs set by habit, and that are read again as they were set. They change
+/// nothing: an address can be used again at once, streams have no urgent data and no broadcasts,
+/// and what a send brings leaves with it.
+fn is_habit(level: c_int, name: c_int) -> bool {
+    match level {
+        libc::SOL_SOCKET => {
+            matches!(name, libc::SO_REUSEADDR | libc::SO_OOBINLINE | libc::SO_BROADCAST)
+        }
+        libc::IPPROTO_TCP => matches!(name, libc::TCP_CORK | libc::TCP_QUICKACK),
+        _ => false,
+    }
 }
 
 /// A time of zero is none.
@@ -113,12 +139,17 @@ fn set(
 ) -> Result<()> {
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_LINGER) => set_linger(entry, value(from, len)?),
+        _ if is_habit(level, name) => {
+            let on = c_int::from(switch(from, len)?);
+            entry.state().habits.insert((level, name), on);
+            Ok(())
+        }
         (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => {
-            entry.state().patience[Way::Send as usize] = time(from, len)?;
+            entry.state().patience[Way::Send as usize] = wait_limit(from, len)?;
             Ok(())
         }
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => {
-            entry.state().patience[Way::Recv as usize] = time(from, len)?;
+            entry.state().patience[Way::Recv as usize] = wait_limit(from, len)?;
             Ok(())
         }
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => {
@@ -130,12 +161,10 @@ fn set(
             let size = usize::try_from(value::<c_int>(from, len)?).map_err(|_| SHORT)?;
             change(entry, |o| o.ring_size = size)
         }
-        // Taken, for what programs set by habit: nothing is buffered on sending, and an
-        // address can be used again at once.
-        (
-            libc::SOL_SOCKET,
-            libc::SO_SNDBUF | libc::SO_REUSEADDR | libc::SO_REUSEPORT | SO_ASYNC_RECV_ORDERED,
-        ) => value::<c_int>(from, len).map(drop),
+        // Taken, for what programs set by habit: nothing is buffered on sending.
+        (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_REUSEPORT | SO_ASYNC_RECV_ORDERED) => {
+            value::<c_int>(from, len).map(drop)
+        }
         (libc::SOL_SOCKET, SO_ASYNC_SEND_TIMEOUT) => set_timeout(entry, Way::Send, from, len),
         (libc::SOL_SOCKET, SO_ASYNC_RECV_TIMEOUT) => set_timeout(entry, Way::Recv, from, len),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
@@ -144,6 +173,9 @@ fn set(
         }
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) if entry.family == libc::AF_INET6 => {
             let on = switch(from, len)?;
+            if entry.socket.local_addr().is_ok() {
+                return Err(Fail::fixed(libc::EINVAL, "IPV6_V6ONLY is set before bind"));
+            }
             change(entry, |o| o.v6_only = on)
         }
         (SOL_EXS, EXS_SO_POLLABLE) => pollable::set(entry, fd, switch(from, len)?),
@@ -202,6 +234,7 @@ enum Value {
     Time(Option<Duration>),
     Linger(linger),
     Text(String),
+    Bytes(Vec<u8>),
 }
 
 fn int(n: usize) -> Value {
@@ -215,7 +248,7 @@ fn get(entry: &Entry, level: c_int, name: c_int) -> Result<Value> {
         (libc::SOL_SOCKET, libc::SO_ERROR) => {
             crate::poll::inner_events();
             crate::late::reap(entry, false);
-            Value::Int(std::mem::take(&mut entry.state().error))
+            Value::Int(told::take(entry))
         }
         (libc::SOL_SOCKET, libc::SO_TYPE) => Value::Int(match entry.kind {
             SocketType::Stream => libc::SOCK_STREAM,
@@ -228,7 +261,9 @@ fn get(entry: &Entry, level: c_int, name: c_int) -> Result<Value> {
             l_onoff: c_int::from(
                 entry.cut.load(Ordering::Relaxed) || o.linger != Options::default().linger,
             ),
-            l_linger: if entry.cut.load(Ordering::Relaxed) {
+            // (Off, it is the library's own, in the background.)
+            l_linger: if entry.cut.load(Ordering::Relaxed) || o.linger == Options::default().linger
+            {
                 0
             } else {
                 c_int::try_from(o.linger.as_secs()).unwrap_or(c_int::MAX)
@@ -242,13 +277,25 @@ fn get(entry: &Entry, level: c_int, name: c_int) -> Result<Value> {
         }
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => flag(o.keep_alive.is_some()),
         (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => int(o.ring_size),
-        (libc::SOL_SOCKET, libc::SO_REUSEADDR | SO_ASYNC_RECV_ORDERED) => Value::Int(1),
+        _ if is_habit(level, name) => {
+            // (That acknowledgements are quick is the default of TCP_QUICKACK.)
+            let usual = c_int::from((level, name) == (libc::IPPROTO_TCP, libc::TCP_QUICKACK));
+            Value::Int(entry.state().habits.get(&(level, name)).copied().unwrap_or(usual))
+        }
+        (libc::SOL_SOCKET, SO_ASYNC_RECV_ORDERED) => Value::Int(1),
+        // A receive is ready with the first byte, a send with room for one.
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT | libc::SO_SNDLOWAT) => Value::Int(1),
+        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => int(tcp::segment(entry, &o)),
+        (libc::IPPROTO_TCP, libc::TCP_INFO) => Value::Bytes(tcp::info(entry, &o)),
         (libc::SOL_SOCKET, libc::SO_REUSEPORT) => Value::Int(0),
         (libc::SOL_SOCKET, SO_ASYNC_SEND_TIMEOUT) => Value::Time(timeouts::get(entry, Way::Send)),
         (libc::SOL_SOCKET, SO_ASYNC_RECV_TIMEOUT) => Value::Time(timeouts::get(entry, Way::Recv)),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => flag(o.no_delay),
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) if entry.family == libc::AF_INET6 => {
             flag(o.v6_only)
+        }
+        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {
+            return Err(Fail::fixed(libc::EOPNOTSUPP, "an option of AF_INET6"));
         }
         (SOL_EXS, _) => return get_own(entry, name, o),
         _ => return Err(UNKNOWN),
@@ -293,6 +340,7 @@ fn store(value: Value, place: Out<c_void>, len: Out<socklen_t>) -> Result<()> {
             [s.to_ne_bytes(), i64::from(t.subsec_micros()).to_ne_bytes()].concat()
         }
         Value::Linger(l) => [l.l_onoff.to_ne_bytes(), l.l_linger.to_ne_bytes()].concat(),
+        Value::Bytes(bytes) => bytes,
         Value::Text(t) => {
             let mut bytes = t.into_bytes();
             bytes.push(0);

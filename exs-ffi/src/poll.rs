@@ -14,6 +14,7 @@ use crate::error::{Fail, Result, border};
 use crate::event::{Call, revents};
 use crate::ptr::Out;
 use crate::sockets::{self, Entry, Target};
+use crate::told::Dialled;
 use crate::{kernel, late, pollable, queues, watch};
 
 fn interest(events: c_int) -> Result<Interest> {
@@ -145,7 +146,7 @@ pub(crate) fn inner_events() {
         let Some(entry) = sockets::by_inode(event.token().0) else { continue };
         if event.kind() == EventKind::Connect {
             let mut state = entry.state();
-            state.connecting = false;
+            state.dialled = Dialled::Over;
             state.error = event.error().map_or(0, Error::errno);
             drop(state);
             pollable::unplug(&entry);
@@ -159,16 +160,16 @@ pub(crate) fn inner_events() {
 pub(crate) fn connect(entry: &Entry, fd: c_int, addr: SocketAddr) -> Result<c_int> {
     let queue = inner()?;
     let mut state = entry.state();
-    if state.connecting {
+    if state.dialled == Dialled::Yet {
         return Err(Fail::fixed(libc::EALREADY, "the socket is connecting already"));
     }
     let call = Call::new(EXS_EVT_CONNECT, fd).on(queue, 0);
     entry.socket.connect(&call, Token(entry.inode()), addr)?;
-    state.connecting = true;
+    state.dialled = Dialled::Yet;
     drop(state);
     pollable::plug(entry, fd);
     // It may have been faster.
-    if !entry.state().connecting {
+    if entry.state().dialled != Dialled::Yet {
         pollable::unplug(entry);
     }
     Err(Fail::fixed(libc::EINPROGRESS, "connecting: exs_poll says when it is over, SO_ERROR how"))

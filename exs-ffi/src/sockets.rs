@@ -26,6 +26,7 @@ use crate::error::{Fail, Result};
 use crate::late::Late;
 use crate::pollable::{self, Face};
 use crate::timeouts::Limits;
+use crate::told::Dialled;
 use crate::{poll, watch};
 
 /// What a descriptor names.
@@ -65,8 +66,12 @@ pub(crate) struct State {
     pub(crate) exports: HashMap<[u8; EXS_REMOTE_SIZE as usize], Export>,
     /// SO_ERROR: how a connect that nobody waited for, or a send, failed.
     pub(crate) error: c_int,
-    /// Such a connect is under way.
-    pub(crate) connecting: bool,
+    /// How far such a connect is.
+    pub(crate) dialled: Dialled,
+    /// That the connection has broken was told.
+    pub(crate) told: bool,
+    /// What was set of options that change nothing, to be read again.
+    pub(crate) habits: HashMap<(c_int, c_int), c_int>,
     /// SO_SNDTIMEO and SO_RCVTIMEO.
     pub(crate) patience: [Option<Duration>; 2],
 }

@@ -333,8 +333,7 @@ fn a_listener_has_its_port_everywhere() {
         (Transport::Verbs, SocketAddr::new(SERVER, port)),
     ] {
         let other = socket(transport);
-        other.bind(addr).unwrap();
-        let error = other.listen(1).unwrap_err();
+        let error = other.bind(addr).and_then(|()| other.listen(1)).unwrap_err();
         assert_eq!(error.errno(), libc::EADDRINUSE, "{transport} {addr}: {error}");
     }
     // What was opened before the port was found in use is closed again; and closing

@@ -69,8 +69,8 @@ fn every_client_reaches_a_listener_on_every_address() {
     // The port is taken, everywhere.
     for addr in ["[::]", "[::1]", OTHER, "0.0.0.0"] {
         let other = socket(Transport::Auto, false);
-        other.bind(format!("{addr}:{port}").parse().unwrap()).unwrap();
-        let error = other.listen(1).unwrap_err();
+        let taken = format!("{addr}:{port}").parse().unwrap();
+        let error = other.bind(taken).and_then(|()| other.listen(1)).unwrap_err();
         assert_eq!(error.errno(), libc::EADDRINUSE, "{addr}: {error}");
     }
 }

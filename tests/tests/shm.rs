@@ -36,8 +36,11 @@ fn listener(transport: Transport, at: &str) -> (Socket, SocketAddr) {
 /// copy of its descriptor until it executes its program.
 fn listener_again(transport: Transport, at: SocketAddr) -> (Socket, SocketAddr) {
     let again = socket(transport);
-    again.bind(at).unwrap();
     let begun = std::time::Instant::now();
+    while let Err(e) = again.bind(at) {
+        assert!(e.errno() == libc::EADDRINUSE && begun.elapsed() < LIMIT, "{e}");
+        std::thread::yield_now();
+    }
     while let Err(e) = again.listen(8) {
         assert!(e.errno() == libc::EADDRINUSE && begun.elapsed() < LIMIT, "{e}");
         std::thread::yield_now();

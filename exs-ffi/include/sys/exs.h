@@ -344,21 +344,25 @@ int exs_mderegister(exs_mhandle_t mhandle);
 
 /* As socket(2). domain: AF_INET or AF_INET6. type: SOCK_STREAM (bytes in order) or
  * SOCK_SEQPACKET (messages in order), with SOCK_NONBLOCK and SOCK_CLOEXEC (which is
- * always so) if wanted. protocol: 0.
+ * always so) if wanted. protocol: 0, or IPPROTO_TCP for a stream.
  * A descriptor, or -1: EAFNOSUPPORT (AF_IB, ...), ESOCKTNOSUPPORT (SOCK_DGRAM, ...),
- * EPROTONOSUPPORT, EMFILE, ENFILE. */
+ * EINVAL (no type of sockets), EPROTONOSUPPORT, EMFILE, ENFILE. */
 int exs_socket(int domain, int type, int protocol);
 
-/* As bind(2). Port 0: exs_listen chooses one. 0, or -1: EAFNOSUPPORT, EINVAL (bound,
- * connected or listening already). */
+/* As bind(2). Port 0: one that is free. 0, or -1: EADDRINUSE, EADDRNOTAVAIL, EACCES (on
+ * sockets for RDMA devices these come from exs_listen and exs_connect), EAFNOSUPPORT,
+ * EINVAL (bound, connected or listening already). */
 int exs_bind(int fd, const struct sockaddr *addr, socklen_t addrlen);
 
-/* As listen(2). 0, or -1: EADDRINUSE, EACCES, EADDRNOTAVAIL, EINVAL. */
+/* As listen(2); a listener may be given another backlog. Connections that the program has
+ * not taken when the listener is closed are reset. 0, or -1: EADDRINUSE, EACCES,
+ * EADDRNOTAVAIL, EMFILE, EINVAL (connected, or connecting). */
 int exs_listen(int fd, int backlog);
 
 /* Connects. flags: 0. The event is CONNECT; its errno is ECONNREFUSED, ETIMEDOUT,
- * ENETUNREACH, EPROTO (the peer does not speak EXS), ...; the socket may then be
- * used for another attempt. Refused with EISCONN, EALREADY, EAFNOSUPPORT. With
+ * ENETUNREACH, EPROTO (the peer does not speak EXS), EMFILE (of this process), ...; the
+ * socket may then be used for another attempt. An address of all zeros is this host's own.
+ * Refused with EISCONN, EALREADY, EAFNOSUPPORT. With
  * O_NONBLOCK and no queue: EINPROGRESS; exs_poll or poll(2) (POLLOUT) says when it is
  * over, and SO_ERROR how. */
 int exs_connect(int fd, const struct sockaddr *addr, socklen_t addrlen, int flags,
@@ -368,13 +372,14 @@ int exs_connect(int fd, const struct sockaddr *addr, socklen_t addrlen, int flag
  * until the event. flags: 0 or SOCK_NONBLOCK, SOCK_CLOEXEC for the new descriptor
  * (of an EXS socket it is always closed on exec). The event is ACCEPT and carries the
  * new descriptor; without a queue it is returned. Refused with EINVAL (not
- * listening), EMFILE, ENFILE. */
+ * listening, or shut down meanwhile), EMFILE, ENFILE. */
 int exs_accept(int fd, exs_acceptaddr_t *acceptaddr, int flags, exs_qhandle_t queue,
                exs_ahandle_t ahandle);
 
 /* Ends one direction of a connection, or both. how: SHUT_RD, SHUT_WR, SHUT_RDWR. The
  * peer sees the end after all that was sent. The event is SHUTDOWN: what was sent
- * before has left. Refused with ENOTCONN. */
+ * before has left. Of a listener SHUT_RD ends its listening: accepts that wait end with
+ * EINVAL. Refused with ENOTCONN. */
 int exs_shutdown(int fd, int how, exs_qhandle_t queue, exs_ahandle_t ahandle);
 
 /* Closes a descriptor. It is gone when the call returns 0. If it was the last copy,
@@ -439,21 +444,23 @@ typedef struct exs_timeout {
 /* Sends len bytes; on a seqpacket socket they are one message. mhandle: the
  * registration that the memory lies in, or EXS_MHANDLE_UNREGISTERED (up to 4 KiB are
  * copied, more is registered for the operation). flags: MSG_DONTWAIT, MSG_NOSIGNAL
- * (always so), MSG_EOR and MSG_MORE (no effect). The event is SEND: the memory is the
+ * (always so); other flags have no effect, but for MSG_OOB (EOPNOTSUPP). The event is SEND: the memory is the
  * program's again, and the bytes are on their way, in order. (From the fifth on of a
  * burst, small sends, and all of up to 256 KiB on streams of kernel sockets, may wait for
  * the next ones: until a thread dequeues, and some milliseconds at most.) Refused with
  * ENOTCONN, EPIPE (shut down), ECONNRESET, EMSGSIZE (a message longer than the peer takes),
- * EOPNOTSUPP (flags). */
+ * EOPNOTSUPP. Without a queue the error of a broken connection is told once, by SO_ERROR or
+ * by the call that finds it; after that sends fail with EPIPE, and receives return 0. */
 int exs_send(int fd, void *buf, size_t len, int flags, exs_qhandle_t queue,
              exs_ahandle_t ahandle, exs_mhandle_t mhandle);
 
 /* Receives into len bytes: as many as are there, but at least one; or one message.
  * flags: MSG_WAITALL (until the memory is full, or the stream ends), MSG_PEEK (leave
  * the data there), MSG_DONTWAIT, MSG_NOSIGNAL; MSG_TRUNC: without a queue, a message's
- * true length is returned. The event is RECV; 0 bytes with EXS_EVF_EOF is the end of
+ * true length is returned, and bytes of a stream are thrown away. Other flags have no
+ * effect, but for MSG_OOB (EINVAL) and MSG_ERRQUEUE (EAGAIN). The event is RECV; 0 bytes with EXS_EVF_EOF is the end of
  * the data. Receives are filled in the order of their posting. Refused with
- * ENOTCONN, EOPNOTSUPP. */
+ * ENOTCONN. */
 int exs_recv(int fd, void *buf, size_t len, int flags, exs_qhandle_t queue,
              exs_ahandle_t ahandle, exs_mhandle_t mhandle);
 

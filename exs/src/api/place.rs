@@ -44,6 +44,11 @@ pub fn dequeue_exact(
     queue.dequeue_noting(out, min, max, timeout, true)
 }
 
+/// Why the connection of a socket has broken, as errno; None if it has not, or has ended in order.
+pub fn failure(socket: &Socket) -> Option<i32> {
+    socket.failure()
+}
+
 /// Asks those operations of a socket to end whose events go to this queue; returns how
 /// many there were.
 pub fn cancel_on(socket: &Socket, queue: &EventQueue) -> usize {

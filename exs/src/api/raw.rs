@@ -17,7 +17,7 @@ pub mod kernel;
 use std::ptr::NonNull;
 
 pub use super::place::{
-    Place, cancel_but, cancel_on, dequeue_exact, is_watched, prepare_to_wait, recv_ready, tag,
+    Place, cancel_but, cancel_on, dequeue_exact, failure, is_watched, prepare_to_wait, recv_ready, tag,
     tagged,
 };
 use crate::mem::{Buffer, MemError, MemoryRegion};

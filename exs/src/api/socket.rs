@@ -175,10 +175,12 @@ impl Socket {
         Ok(())
     }
 
-    /// Gives it a local address; port 0 lets `listen` choose one.
+    /// Gives it a local address; port 0 is one that is free.
     ///
     /// # Errors
-    /// [`Error::State`] if it is connected or listening, [`Error::Invalid`] if bound.
+    /// [`Error::State`] if it is connected or listening, [`Error::Invalid`] if bound, and what
+    /// bind(2) says of the address: EADDRINUSE, EADDRNOTAVAIL, EACCES. (Of a socket for RDMA
+    /// devices only `listen` and `connect` say that.)
     pub fn bind(&self, addr: SocketAddr) -> Result<(), Error> {
         let id = self.handle.id();
         self.handle.context().call(|e, _| e.bind(id, addr))
@@ -281,13 +283,21 @@ impl Socket {
         self.handle.context().call(|e, _| e.readiness_of(id))
     }
 
+    /// Why its connection has broken, as errno.
+    pub(super) fn failure(&self) -> Option<i32> {
+        let id = self.handle.id();
+        self.handle.context().call(|e, _| e.failure_of(id))
+    }
+
     /// True if it takes connections.
     pub fn is_listening(&self) -> bool {
         let id = self.handle.id();
         self.handle.context().call(|e, _| e.is_listening(id))
     }
 
-    /// Ends one direction, or both: the peer sees the end after all that was sent.
+    /// Ends one direction, or both: the peer sees the end after all that was sent. A listener
+    /// whose reading side ends listens no more: accepts that wait end with EINVAL, its backlog is
+    /// reset, and it may listen again.
     ///
     /// # Errors
     /// [`Error::WouldBlock`], or not connected.

@@ -339,6 +339,11 @@ impl Session {
         matches!(self.link, Link::Down(_)) || self.ending.over()
     }
 
+    /// Why the connection is over, if it has not ended in order.
+    pub fn failure(&self) -> Option<&OpError> {
+        self.ending.reason.as_ref().filter(|r| **r != OpError::PeerClosed)
+    }
+
     /// Nothing is outstanding, no window is open and no memory of the port's is held:
     /// the QP may be destroyed. The session still answers posts (with the end of the
     /// data, or the error).

@@ -58,7 +58,7 @@ pub use sockaddr::{KernelAddr, SOCKADDR_MAX};
 pub use uring::{Ring, RingReply};
 pub use words::SharedWords;
 pub use tcp::{
-    SendFlags, abort_on_close, connect_nonblocking, hold_port, listen, max_segment, no_delay, read_at, receive,
+    SendFlags, abort_on_close, claim_port, connect_nonblocking, hold_port, listen, max_segment, no_delay, read_at, receive,
     reserve_port, send, send_file, shutdown_write, starved, user_timeout, will_need,
 };
 pub use unix::{

@@ -67,6 +67,21 @@ pub fn listen(addr: &SocketAddr, backlog: u32, v6_only: bool) -> io::Result<TcpL
     Ok(TcpListener::from(fd))
 }
 
+/// Takes a TCP port for a socket that will listen or connect, and says which. A listener, or a
+/// connection, takes it over with SO_REUSEADDR; while another listens there it cannot be had.
+pub fn claim_port(addr: &SocketAddr, v6_only: bool) -> io::Result<(OwnedFd, SocketAddr)> {
+    let fd = socket(addr)?;
+    set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1)?;
+    if addr.is_ipv6() {
+        set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &libc::c_int::from(v6_only))?;
+    }
+    bind(&fd, addr)?;
+    // Std knows how to ask for the address; nothing listens.
+    let bound = TcpListener::from(fd);
+    let addr = bound.local_addr()?;
+    Ok((bound.into(), addr))
+}
+
 /// Takes a TCP port without listening on it: nobody else can, and callers are refused.
 /// Without SO_REUSEADDR: or another could.
 pub fn hold_port(addr: &SocketAddr, v6_only: bool) -> io::Result<OwnedFd> {

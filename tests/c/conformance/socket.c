@@ -31,7 +31,7 @@ CASE("socket-1", what_there_is_not_is_refused, NOWHERE)
     FAILS(EAFNOSUPPORT, exs_socket(-1, SOCK_STREAM, 0));
     FAILS(ESOCKTNOSUPPORT, exs_socket(AF_INET, SOCK_DGRAM, 0));
     FAILS(ESOCKTNOSUPPORT, exs_socket(AF_INET, SOCK_RAW, 0));
-    FAILS(ESOCKTNOSUPPORT, exs_socket(AF_INET, 99, 0));
+    FAILS(EINVAL, exs_socket(AF_INET, 99, 0));
     FAILS(EPROTONOSUPPORT, exs_socket(AF_INET, SOCK_STREAM, 99));
 }
 

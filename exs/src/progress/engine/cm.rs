@@ -9,11 +9,13 @@ use super::sock::{Request, Sock, State};
 use super::{Engine, Error, SockId};
 use crate::progress::handle::{SocketHandle, Taken};
 use crate::progress::event::{Bufs, EventKind, Guest};
+use crate::progress::options::Transport;
 use crate::progress::route::Route;
 use crate::rnic::{
     CmEvent, ConnParam, ConnReq, DisconnectCause, Listener, Qp, RnicError, RnicEvent,
 };
 use crate::session::Session;
+use crate::sys;
 use crate::time::Time;
 use crate::wire::exs::{Refusal, RefusalCode, VERSIONS};
 
@@ -28,17 +30,27 @@ impl Engine {
             return Err(Error::invalid("the socket is bound already"));
         }
         s.bound = Some(addr);
+        // (RDMA devices have ports of their own.)
+        if s.opts.transport != Transport::Verbs {
+            let claimed = sys::claim_port(&addr, s.opts.v6_only);
+            let (port, bound) = claimed.map_err(|e| Error::os("bind", &e)).inspect_err(|_| {
+                s.bound = None;
+            })?;
+            s.asked = Some(addr);
+            (s.bound, s.port) = (Some(bound), Some(port));
+        }
         Ok(())
     }
 
     pub(super) fn fresh(&mut self, id: SockId, call: &'static str) -> Result<&mut Sock, Error> {
         let s = self.sock(id)?;
-        let errno = match s.state {
-            State::Fresh => return Ok(s),
-            State::Connecting { .. } => libc::EALREADY,
-            State::Listening => libc::EINVAL,
-            State::Accepting { .. } | State::Open => libc::EISCONN,
-            State::Closed => libc::EBADF,
+        let errno = match (&s.state, call) {
+            (State::Fresh, _) => return Ok(s),
+            (State::Closed, _) => libc::EBADF,
+            // bind(2) and listen(2) know one error for all that is no new socket.
+            (_, "bind" | "listen") => libc::EINVAL,
+            (State::Connecting { .. }, _) => libc::EALREADY,
+            _ => libc::EISCONN,
         };
         Err(Error::State { call, need: "is new", is: s.state.describe(), errno })
     }

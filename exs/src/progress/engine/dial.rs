@@ -179,6 +179,7 @@ impl Engine {
         }
         let op = self.book(id, ticket, EventKind::Connect, Bufs::None);
         let s = self.sock(id)?;
+        s.port = None;
         (s.state, s.refused) = (State::Connecting { op, addr }, false);
         s.dial = Some(Box::new(dial));
         if let Err(e) = self.next_attempt(id, now) {

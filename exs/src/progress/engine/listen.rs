@@ -18,7 +18,6 @@ use super::sock::{Accepts, State};
 use super::{Engine, Error, SockId};
 use crate::progress::options::Transport;
 use crate::rnic::{ListenOpts, Listener, RnicError};
-use crate::session::OpError;
 use crate::sys;
 use crate::time::Time;
 use crate::wire::exs::{Refusal, RefusalCode, VERSIONS};
@@ -58,7 +57,16 @@ struct Opened {
 
 impl Engine {
     pub(crate) fn listen(&mut self, id: SockId, backlog: u32) -> Result<(), Error> {
+        let wanted = backlog.max(1) as usize;
+        if let Some(a) = &mut self.sock(id)?.accepts {
+            // As listen(2) of a listener: its backlog is another.
+            a.backlog = wanted;
+            return Ok(());
+        }
         let s = self.fresh(id, "listen")?;
+        s.port = None;
+        // Another port does as well, if one that `bind` has chosen is taken on a device.
+        let any_port = s.asked.is_some_and(|a| a.port() == 0);
         let addr = s.bound.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
         let opts = s.opts.clone();
         let verbs = self.verbs_for(&opts)?;
@@ -75,8 +83,14 @@ impl Engine {
             false => vec![addr],
         };
         let plan = Plan { addrs, verbs, soft, shm, group: opts.trust_group, opts: listen_opts };
-        let (on, port) =
-            self.open_listeners(&plan).map_err(|source| Error::Listen { addr, source })?;
+        let opened = match self.open_listeners(&plan) {
+            Err(e) if any_port && in_use(&e) => {
+                let addrs = plan.addrs.iter().map(|a| SocketAddr::new(a.ip(), 0)).collect();
+                self.open_listeners(&Plan { addrs, ..plan })
+            }
+            other => other,
+        };
+        let (on, port) = opened.map_err(|source| Error::Listen { addr, source })?;
         for &(place, listener) in &on {
             self.by_listener.insert((place.device, listener), id.index);
         }
@@ -88,8 +102,7 @@ impl Engine {
             }
             bound
         });
-        let backlog = backlog.max(1) as usize;
-        s.accepts = Some(Box::new(Accepts { backlog, on, ..Accepts::default() }));
+        s.accepts = Some(Box::new(Accepts { backlog: wanted, on, ..Accepts::default() }));
         Ok(())
     }
 
@@ -198,13 +211,28 @@ impl Engine {
         Ok(())
     }
 
-    /// The listening side of `close`.
-    pub(super) fn end_listening(&mut self, id: SockId, now: Time) {
+    /// The listener listens no more, as of shutdown(2), and is a new socket again: accepts that
+    /// wait end with EINVAL.
+    pub(super) fn shut_listener(&mut self, id: SockId, now: Time) {
+        self.end_listening(id, now, || Error::State {
+            call: "accept",
+            need: "is listening",
+            is: "was shut down",
+            errno: libc::EINVAL,
+        });
+        self.check_polls(id.index);
+        self.mark(id.index);
+    }
+
+    /// The listening side of `close`: accepts that wait end with `why`.
+    pub(super) fn end_listening(&mut self, id: SockId, now: Time, why: impl Fn() -> Error) {
         let Ok(s) = self.sock(id) else { return };
         if s.state != State::Listening {
             return;
         }
         let Some(accepts) = s.accepts.take() else { return };
+        // There is something to be told, and nothing to wait for.
+        (s.state, s.bound, s.refused) = (State::Fresh, s.asked, true);
         // The last first: shared memory's names before the TCP ports that they stand for.
         for (place, listener) in accepts.on.into_iter().rev() {
             self.by_listener.remove(&(place.device, listener));
@@ -215,7 +243,7 @@ impl Engine {
             self.reject(device, r.req, &closed.emit(), now);
         }
         for op in accepts.ops {
-            self.complete(op, Err(Error::Op(OpError::Cancelled)));
+            self.complete(op, Err(why()));
         }
         for child in accepts.ready {
             self.reset_untaken(child, now);

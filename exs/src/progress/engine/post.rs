@@ -225,6 +225,12 @@ impl Engine {
         self.sock_ref(id).map_or_else(Readiness::default, |s| s.readiness())
     }
 
+    /// Why a socket's connection has broken, as errno.
+    pub(crate) fn failure_of(&self, id: SockId) -> Option<i32> {
+        let s = self.sock_ref(id).filter(|s| s.state == State::Open)?;
+        Some(s.session.as_ref()?.failure()?.errno())
+    }
+
     pub(crate) fn post_poll(
         &mut self,
         id: SockId,
@@ -245,6 +251,15 @@ impl Engine {
         how: Shutdown,
         now: Time,
     ) -> Result<(), Error> {
+        if self.is_listening(id) {
+            // As shutdown(2) of a listener: it is its receiving side that listens.
+            let op = self.book(id, ticket, EventKind::Shutdown, Bufs::None);
+            if how != Shutdown::Write {
+                self.shut_listener(id, now);
+            }
+            self.complete(op, Ok(()));
+            return Ok(());
+        }
         self.checked(id)?;
         let op = self.book(id, ticket, EventKind::Shutdown, Bufs::None);
         let posted = self.session_post(id, |s| {
@@ -334,7 +349,7 @@ impl Engine {
             });
         }
         let op = ticket.map_or(0, |t| self.book(id, t, EventKind::Close, Bufs::None));
-        self.end_listening(id, now);
+        self.end_listening(id, now, || Error::Op(OpError::Cancelled));
         if matches!(self.sock(id)?.state, State::Connecting { .. }) {
             self.connect_failed(id, Error::Op(OpError::Cancelled));
         }

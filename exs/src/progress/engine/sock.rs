@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -108,6 +109,9 @@ pub(super) struct Sock {
     pub(super) opts: Options,
     pub(super) state: State,
     pub(super) bound: Option<SocketAddr>,
+    /// The address that `bind` asked for, and what keeps its TCP port until it is used.
+    pub(super) asked: Option<SocketAddr>,
+    pub(super) port: Option<OwnedFd>,
     pub(super) addrs: Option<(SocketAddr, SocketAddr)>,
     pub(super) session: Option<Box<Session>>,
     /// Where its queue pair is, or last was.
@@ -146,6 +150,8 @@ impl Sock {
             opts,
             state: State::Fresh,
             bound: None,
+            asked: None,
+            port: None,
             addrs: None,
             session: None,
             place: Place::default(),

@@ -1,0 +1,92 @@
+//! How calls without a queue learn of the end of a connection: as of TCP's, its error is told
+//! once, by the call that finds it first or by SO_ERROR. From then on receives find the end of the
+//! data, sends EPIPE, and the connection is none any more (ENOTCONN).
+//!
+//! Operations with a queue have an event each, and an error each: nothing is changed there.
+
+use std::ffi::c_int;
+
+use exs::raw;
+
+use crate::blocking::refusal;
+use crate::error::{Fail, Result};
+use crate::sockets::Entry;
+
+/// What a connect without waiting has come to, which the next connect is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Dialled {
+    /// Nothing, or it was told.
+    #[default]
+    Nothing,
+    /// It is under way.
+    Yet,
+    /// It has ended, well or (SO_ERROR) not.
+    Over,
+}
+
+/// True for the first that is told of the break; `None`: the connection has not broken.
+fn first(entry: &Entry) -> Option<bool> {
+    raw::failure(&entry.socket)?;
+    let mut state = entry.state();
+    state.error = 0;
+    Some(!std::mem::replace(&mut state.told, true))
+}
+
+/// What a receive returns.
+pub(crate) fn recv<T>(entry: &Entry, got: Result<T>, end: T) -> Result<T> {
+    match got {
+        Err(e) if e.errno() == libc::ENOTCONN && is_dialling(entry) => Err(refusal(libc::EAGAIN)),
+        Err(e) if !e.is_refusal() && first(entry) == Some(false) => {
+            drop(e);
+            Ok(end)
+        }
+        other => other,
+    }
+}
+
+/// What a send returns.
+pub(crate) fn send<T>(entry: &Entry, sent: Result<T>) -> Result<T> {
+    match sent {
+        Err(e) if e.errno() == libc::ENOTCONN && is_dialling(entry) => Err(refusal(libc::EAGAIN)),
+        Err(e) if !e.is_refusal() && first(entry) == Some(false) => {
+            Err(Fail::fixed(libc::EPIPE, "the connection has broken, as was told before"))
+        }
+        other => other,
+    }
+}
+
+fn is_dialling(entry: &Entry) -> bool {
+    entry.state().dialled == Dialled::Yet
+}
+
+/// SO_ERROR.
+pub(crate) fn take(entry: &Entry) -> c_int {
+    let broken = raw::failure(&entry.socket);
+    let mut state = entry.state();
+    let told = broken.is_some() && std::mem::replace(&mut state.told, true);
+    match (std::mem::take(&mut state.error), broken) {
+        (0, Some(errno)) if !told => errno,
+        (errno, _) => errno,
+    }
+}
+
+/// A call that needs a connection: one that has broken is none.
+pub(crate) fn connected(entry: &Entry) -> Result<()> {
+    match raw::failure(&entry.socket) {
+        Some(_) => Err(Fail::fixed(libc::ENOTCONN, "the connection has broken")),
+        None => Ok(()),
+    }
+}
+
+/// What the connect before has come to, which is told once: `None`, there is nothing to tell.
+pub(crate) fn dialled(entry: &Entry) -> Option<Result<c_int>> {
+    let mut state = entry.state();
+    if state.dialled != Dialled::Over {
+        return None;
+    }
+    state.dialled = Dialled::Nothing;
+    match std::mem::take(&mut state.error) {
+        0 => entry.socket.peer_addr().is_ok().then_some(Ok(0)),
+        errno => Some(Err(Fail::fixed(errno, "the connect that was under way has failed"))),
+    }
+}
