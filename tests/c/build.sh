@@ -20,21 +20,28 @@ esac
 link=(-L"$lib" -Wl,-rpath,"$lib" -lexs)
 
 mkdir -p "$out"
-objects=()
-jobs=()
-for file in "$here"/conformance/*.c; do
-    object=$out/$(basename "$file" .c).o
-    # SC2086 does not apply: the compiler may be a name with options.
+# A program whose sources are a directory.
+suite() {
+    local name=$1 objects=() jobs=() file object
+    for file in "$here/$name"/*.c; do
+        object=$out/$name-$(basename "$file" .c).o
+        # SC2086 does not apply: the compiler may be a name with options.
+        # shellcheck disable=SC2086
+        $cc -std=gnu99 "${flags[@]}" -c "$file" -o "$object" &
+        jobs+=($!)
+        objects+=("$object")
+        if [ ${#jobs[@]} = 2 ]; then wait "${jobs[0]}"; wait "${jobs[1]}"; jobs=(); fi
+    done
+    for job in ${jobs[@]+"${jobs[@]}"}; do wait "$job"; done
     # shellcheck disable=SC2086
-    $cc -std=gnu99 "${flags[@]}" -c "$file" -o "$object" &
-    jobs+=($!)
-    objects+=("$object")
-    if [ ${#jobs[@]} = 2 ]; then wait "${jobs[0]}"; wait "${jobs[1]}"; jobs=(); fi
-done
-for job in ${jobs[@]+"${jobs[@]}"}; do wait "$job"; done
-# shellcheck disable=SC2086
-$cc "${flags[@]}" "${objects[@]}" -o "$out/conformance" "${link[@]}"
-rm -f "${objects[@]}"
+    $cc "${flags[@]}" "${objects[@]}" -o "$out/$name" "${link[@]}"
+    rm -f "${objects[@]}"
+}
+suite conformance
+# -Wpedantic knows no expressions that are blocks.
+flags+=(-Wno-pedantic)
+suite differential
+flags+=(-Wpedantic)
 
 # Programs of their own, as a user writes them: only the names that ES-API has.
 for file in "$here"/*.c; do

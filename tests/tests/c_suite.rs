@@ -15,6 +15,9 @@ use std::sync::{LazyLock, OnceLock};
 use exs_tests::harness::Watchdog;
 use exs_tests::skip;
 
+#[path = "c_suite/differential.rs"]
+mod differential;
+
 /// What runs here. (RDMA devices: `tests/rdma/suites/c.sh`.)
 const TRANSPORTS: [&str; 6] = ["none", "tcp", "unix", "udp", "soft", "shm"];
 
@@ -225,7 +228,11 @@ fn claimed() -> Vec<String> {
 }
 
 /// Claims that no C program can check, and what does.
-const ELSEWHERE: [(&str, &str); 4] = [
+const ELSEWHERE: [(&str, &str); 5] = [
+    (
+        "tcp-1",
+        "Rust: `tests/tests/c_suite/differential.rs` runs `tests/c/differential` over TCP and EXS",
+    ),
     ("all-10", "Rust: the lengths are clipped by `exs-ffi/src/blocking.rs`; it would take 2 GiB"),
     ("all-11", "Rust: the unit tests of `exs-ffi/src/error.rs`"),
     ("send-1", "the compiler, by `tests/c/netperf_like.c` and `tests/c/cplusplus.cc`"),
