@@ -4,7 +4,7 @@
 //! that waits where it must fail is ended by the watchdog.
 
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -96,6 +96,17 @@ fn connect_with_few(transport: Transport, addr: SocketAddr) {
                 client.blocking().connect(addr).unwrap();
             }
         }
+    }
+    // What the last road says of the peer does not explain what this process lacks.
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for spare in 0..4 {
+        let client = socket(transport);
+        let starved = Starved::new(spare);
+        let error = client.blocking().connect(nobody).unwrap_err();
+        drop(starved);
+        let needs = if transport == Transport::Soft { 1 } else { 2 };
+        let wanted = if spare < needs { libc::EMFILE } else { libc::ECONNREFUSED };
+        assert_eq!(error.errno(), wanted, "{transport}, {spare} descriptors: {error}");
     }
     peer::say("done");
 }

@@ -409,10 +409,13 @@ int exs_fcntl(int fd, int command, ...);
  *   SOL_SOCKET   SO_ERROR SO_TYPE SO_DOMAIN SO_ACCEPTCONN (read only)
  *                SO_LINGER            on with 0: exs_close cuts the connection
  *                SO_SNDTIMEO SO_RCVTIMEO  as SO_ASYNC_..., for calls without a queue
- *                SO_KEEPALIVE SO_SNDBUF SO_RCVBUF SO_REUSEADDR SO_REUSEPORT
- *                                     taken; SO_RCVBUF sizes the receive ring
+ *                SO_KEEPALIVE SO_SNDBUF SO_RCVBUF SO_REUSEADDR SO_REUSEPORT SO_OOBINLINE
+ *                SO_BROADCAST         taken; SO_RCVBUF sizes the receive ring
+ *                SO_RCVLOWAT SO_SNDLOWAT  1 (read only)
  *                SO_ASYNC_...         see below
- *   IPPROTO_TCP  TCP_NODELAY
+ *   IPPROTO_TCP  TCP_NODELAY; TCP_CORK TCP_QUICKACK (taken, without effect);
+ *                TCP_MAXSEG (read only): most data that travel in one message
+ *                TCP_INFO (read only): tcpi_state, and that size; the rest is 0
  *   IPPROTO_IPV6 IPV6_V6ONLY
  *   SOL_EXS      EXS_SO_...           extensions, see below
  * On kernel sockets SO_ASYNC_... and SOL_EXS are EXS's, the rest is the kernel's.
