@@ -83,6 +83,8 @@ fn connect_with_few(transport: Transport, addr: SocketAddr) {
     // Threads' and queues' own descriptors are there before.
     let first = socket(transport);
     first.blocking().connect(addr).unwrap();
+    // A socket that is closed gives its descriptors back at some moment: none is.
+    let mut kept = vec![first];
     for spare in (0..=MOST_SPARE).rev() {
         let client = socket(transport);
         let starved = Starved::new(spare);
@@ -96,6 +98,7 @@ fn connect_with_few(transport: Transport, addr: SocketAddr) {
                 client.blocking().connect(addr).unwrap();
             }
         }
+        kept.push(client);
     }
     // What the last road says of the peer does not explain what this process lacks.
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -115,8 +118,9 @@ fn connect_with_few(transport: Transport, addr: SocketAddr) {
 fn alone(transport: Transport) {
     let (listener, addr) = listener(transport);
     let accepting = std::thread::spawn(move || {
+        let mut kept = Vec::new();
         while let Ok((socket, _)) = listener.blocking().accept() {
-            drop(socket);
+            kept.push(socket);
         }
     });
     connect_with_few(transport, addr);
@@ -128,8 +132,7 @@ fn serve(transport: Transport) {
     let (listener, addr) = listener(transport);
     let warm = socket(transport);
     warm.blocking().connect(addr).unwrap();
-    drop(listener.blocking().accept().unwrap());
-    drop(warm);
+    let mut kept = vec![listener.blocking().accept().unwrap().0, warm];
     peer::say(&format!("at {addr}"));
     for spare in [0, 1, 2, 3] {
         let starved = Starved::new(spare);
@@ -146,6 +149,7 @@ fn serve(transport: Transport) {
         let (socket, _) = listener.blocking().accept().unwrap();
         socket.blocking().send_all(b"!").unwrap();
         assert_eq!(peer::listen().as_deref(), Some("served"));
+        kept.push(socket);
     }
     peer::say("done");
 }
@@ -211,6 +215,7 @@ fn a_listener_without_descriptors_loses_nobody() {
     for transport in TRANSPORTS {
         let mut child = child_of("serve", transport, &[]);
         let addr: SocketAddr = child.expect("at").parse().unwrap();
+        let mut kept = Vec::new();
         for _ in 0..4 {
             child.expect("starved");
             let client = socket(transport);
@@ -221,6 +226,7 @@ fn a_listener_without_descriptors_loses_nobody() {
             let mut byte = [0];
             client.blocking().recv_exact(&mut byte).unwrap();
             child.tell("served");
+            kept.push(client);
         }
         child.expect("done");
         child.finish();
