@@ -3,10 +3,10 @@
 
 use std::fs::File;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
-use exs::sys::{SharedMap, connect_abstract, recv_with_fds, send_with_fds, share};
+use exs::sys::{PeerSocket, SharedMap, connect_abstract, recv_with_fds, send_with_fds, share};
 
 /// Bytes of a ring, of a lane, and of all of it.
 pub const RING: u64 = 256 << 10;
@@ -22,7 +22,7 @@ const SIDE: u64 = HEAD + 128;
 /// filled, asleep, state.
 pub const WORDS: [u64; 6] = [SIDE, SIDE + 8, SIDE + 64, SIDE + 128, SIDE + 192, SIDE + 256];
 /// Of the layout.
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;
 const SKIP: u8 = 7;
 const NONCE: u64 = 0x5EED_0001;
 
@@ -35,13 +35,11 @@ pub struct Hello {
     pub caller: SocketAddr,
     /// Version of the layout, in the message and in the memory.
     pub version: u64,
-    /// Where it says its cookie is.
-    pub cookie: u64,
 }
 
 /// See the module.
 pub struct Intruder {
-    sock: OwnedFd,
+    sock: PeerSocket,
     memory: File,
     _map: SharedMap,
     at: u64,
@@ -61,7 +59,7 @@ fn address(out: &mut Vec<u8>, addr: SocketAddr) {
 impl Hello {
     /// A good one, for this listener.
     pub fn to(addr: SocketAddr) -> Hello {
-        Hello { called: addr, caller: SocketAddr::new(addr.ip(), 9), version: VERSION, cookie: 0 }
+        Hello { called: addr, caller: SocketAddr::new(addr.ip(), 9), version: VERSION }
     }
 
     fn emit(&self) -> Vec<u8> {
@@ -70,8 +68,6 @@ impl Hello {
         address(&mut out, self.called);
         address(&mut out, self.caller);
         out.extend_from_slice(&[8u32.to_ne_bytes(), 8u32.to_ne_bytes()].concat());
-        out.extend_from_slice(&self.cookie.to_ne_bytes());
-        out.extend_from_slice(&[0; 16]);
         out
     }
 }
@@ -111,7 +107,7 @@ impl Intruder {
 
     /// After ACCEPT: the connection is there.
     pub fn ready(&self) {
-        self.say(b"R\0", &[]);
+        self.say(b"R", &[]);
     }
 
     /// Writes bytes into the memory, wherever.

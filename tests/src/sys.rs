@@ -1,7 +1,9 @@
 //! What the tests need of libc and cannot get from std.
 #![allow(unsafe_code)]
 
+use std::fs::File;
 use std::io;
+use std::os::fd::FromRawFd;
 use std::sync::Arc;
 
 use exs::Buffer;
@@ -28,4 +30,38 @@ pub fn half_unreadable(len: usize) -> Arc<Region> {
 pub fn make_half_unreadable(buffer: &mut Buffer) {
     let half = buffer.len() / 2;
     forbid(buffer.as_ptr().wrapping_add(half), buffer.len() - half);
+}
+
+/// Memory that this process has, and of which only the first `there` bytes come when they are read: the pages
+/// behind them are those of a userfaultfd that nothing answers. (A FUSE or NFS server, or a migration
+/// that stands still, does the same.) None where userfaultfd(2) is forbidden.
+///
+/// The file is readable as soon as a thread, of whatever process, waits for one of them.
+pub fn withheld(len: usize, there: usize) -> Option<(Vec<u8>, File)> {
+    const PAGE: usize = 4096;
+    /// `UFFDIO_API` and `UFFDIO_REGISTER`, of <linux/userfaultfd.h>.
+    const API: libc::Ioctl = 0xC018_AA3F_u32 as libc::Ioctl;
+    const REGISTER: libc::Ioctl = 0xC020_AA00_u32 as libc::Ioctl;
+    // SAFETY: a system call without pointers.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
+    let fd = libc::c_int::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    // SAFETY: a descriptor just made, owned by nobody else.
+    let watch = unsafe { File::from_raw_fd(fd) };
+    let mut api: [u64; 3] = [0xAA, 0, 0];
+    // SAFETY: the structure that the call reads and fills.
+    if unsafe { libc::ioctl(fd, API, api.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // Fresh pages: so many are mapped for the vector alone, and none is there yet.
+    let mut memory = vec![0; len];
+    memory[..there].fill(7);
+    let from = (memory.as_ptr().addr() + there).next_multiple_of(PAGE);
+    let end = (memory.as_ptr().addr() + len) / PAGE * PAGE;
+    // Address, length, mode (missing pages), and what is allowed.
+    let mut range: [u64; 4] = [from as u64, (end - from) as u64, 1, 0];
+    // SAFETY: the structure that the call reads and fills. What it changes is that a thread of this process
+    // that reads these pages waits.
+    let failed = unsafe { libc::ioctl(fd, REGISTER, range.as_mut_ptr()) };
+    assert_eq!(failed, 0, "UFFDIO_REGISTER: {}", io::Error::last_os_error());
+    Some((memory, watch))
 }

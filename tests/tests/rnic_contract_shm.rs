@@ -18,7 +18,7 @@ impl Harness for Shm {
     }
 }
 
-// The memory of these is vectors: read by process_vm_readv(2), where that is allowed.
+// The memory of these is vectors, which no peer can map: it goes by the lane.
 exs_tests::rnic_contract!(Shm);
 
 /// The same with memory that the peer maps.

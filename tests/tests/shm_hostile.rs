@@ -209,6 +209,55 @@ fn messages_that_make_no_sense() {
     w.assert_alive(good);
 }
 
+/// A socket whose close(2) waits an hour for its other end.
+fn slow_to_close() -> (File, std::net::TcpStream) {
+    use std::io::Write;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    let linger = libc::linger { l_onoff: 1, l_linger: 3600 };
+    nix::sys::socket::setsockopt(&client, nix::sys::socket::sockopt::Linger, &linger).unwrap();
+    client.set_nonblocking(true).unwrap();
+    while client.write(&[0; 65_536]).is_ok() {}
+    (File::from(std::os::fd::OwnedFd::from(client)), server)
+}
+
+/// Descriptors that take an hour to close, wherever a peer can put them: nobody waits for that.
+#[test]
+fn descriptors_that_are_slow_to_close() {
+    let _dog = Watchdog::new("descriptors_that_are_slow_to_close");
+    let mut ends = Vec::new();
+    let mut say = |intruder: &Intruder, message: &[u8]| {
+        let (slow, end) = slow_to_close();
+        ends.push(end);
+        intruder.say(message, &[&slow]);
+    };
+    // With nonsense, with what should carry another descriptor, with what should carry none; and where
+    // they are not taken out of the socket before it is closed.
+    let share = [&b"S"[..], &[0; 4], &[1, 0, 0, 0], &4096u64.to_ne_bytes()].concat();
+    for message in [&b"?"[..], &share, b"B", b"P\0\0\0\0"] {
+        let mut s = scene();
+        say(&s.intruder, message);
+        say(&s.intruder, b"?");
+        say(&s.intruder, b"?");
+        let cause = s.w.disconnected(s.victim);
+        assert!(matches!(cause, DisconnectCause::TerminatedByUs(_)), "{cause:?}");
+        s.unharmed();
+    }
+    // Of a caller that has said nothing yet, and of one that waits in a listener that is closed.
+    let mut w = World::<Shm>::new(1);
+    let (listener, addr) = w.listen(0, Shm::local());
+    let caller = Intruder::call(addr, &Hello { version: 1, ..Hello::to(addr) });
+    say(&caller, b"?");
+    w.until("the end", |_| caller.hear());
+    let waiting = Intruder::call(addr, &Hello::to(addr));
+    say(&waiting, b"?");
+    w.rnics[0].close_listener(listener).unwrap();
+    let (a, b) = (w.end(0), w.end(0));
+    let pair = w.join(a, b, &param(&[]));
+    w.assert_alive(pair);
+}
+
 /// What a peer has handed over before it died is delivered, and then its end is told.
 #[test]
 fn what_the_dead_have_left_is_delivered() {

@@ -101,9 +101,9 @@ impl ShmRnic {
         let enough = self.looks_at_enough();
         let Ok(link) = self.links.get_mut(id) else { return };
         if let Some(new) = link.new_board.take() {
-            let NewBoard { slot, memfd, event } = *new;
+            let NewBoard { slot, memfd, button } = *new;
             // What is none of ours is not believed, and messages go on to serve.
-            if let Ok(board) = self.peer_boards.open(memfd, event) {
+            if let Ok(board) = self.peer_boards.open(&memfd, button) {
                 link.mark_on(board, slot);
             }
         }
@@ -116,8 +116,8 @@ impl ShmRnic {
 
     /// False: there are no descriptors for it, and it is tried again.
     fn make_board(&mut self) -> bool {
-        let Ok(board) = Board::new() else { return false };
-        let raw = board.event().as_raw_fd();
+        let Ok(mut board) = Board::new() else { return false };
+        let raw = board.bell().as_raw_fd();
         let interest = mio::Interest::READABLE;
         let token = self.token(Source::Board);
         let watched = self.registry.register(&mut mio::unix::SourceFd(&raw), token, interest);

@@ -5,12 +5,12 @@
 //! neither the lines nor the pages at hand. So a process has one board, of one bit for each
 //! connection, and gives it to the peers of those that are busy. A connection that is not
 //! looked at says in its own memory what it wants to hear of (`Link::arm`), asleep or not;
-//! who would ring then sets its bit, and signals the process only if that sleeps. To look at
+//! a peer that would ring then sets its bit, and rings the process's doorbell only if that sleeps. To look at
 //! all of them is to look at some words.
 //!
 //! # Order
 //! ```text
-//! marker:   hand over;  Asleep of the link & what?  take it away;  mark;   asleep?  signal
+//! marker:   hand over;  Asleep of the link & what?  take it away;  mark;   asleep?  ring
 //! reader:   asleep = 1;  a mark?  yes: awake.  no: sleep
 //! ```
 //! Marks and `asleep` are sequentially consistent, so the marker sees that the reader sleeps, or
@@ -18,17 +18,16 @@
 //! handed over before a mark is seen by who takes it.
 //!
 //! # Trust
-//! The board of a process is given to peers of its own user only, as is the eventfd that goes with it. All
+//! The board of a process is given to peers of its own user only, as is the doorbell that goes with it. All
 //! of them write the same words, and what they can do by that is to have connections looked at
 //! for nothing: a mark is a hint, and says nothing of what there is.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use crate::sys::{EventFd, SharedWords};
+use crate::sys::{Button, Doorbell, ForeignFd, SharedWords, memfd_id};
 
 /// Connections that can be marked; others are rung for by messages. And the words of marks.
 pub(super) const SLOTS: u32 = 1 << 15;
@@ -47,7 +46,7 @@ fn place(slot: u32) -> (usize, u64) {
 pub(super) struct Board {
     words: SharedWords,
     fd: OwnedFd,
-    event: EventFd,
+    bell: Doorbell,
     asleep: bool,
     /// Groups in which there are connections whose peers have the board.
     used: usize,
@@ -56,19 +55,19 @@ pub(super) struct Board {
 impl Board {
     pub(super) fn new() -> io::Result<Board> {
         let (words, fd) = SharedWords::create(WORDS)?;
-        let event = EventFd::new()?;
-        Ok(Board { words, fd, event, asleep: false, used: 0 })
+        let bell = Doorbell::new()?;
+        Ok(Board { words, fd, bell, asleep: false, used: 0 })
     }
 
-    /// What is signalled when there is a mark while we sleep.
-    pub(super) fn event(&self) -> &EventFd {
-        &self.event
+    /// What rings when there is a mark while we sleep.
+    pub(super) fn bell(&mut self) -> &mut Doorbell {
+        &mut self.bell
     }
 
     /// What a peer is given, for the connection of that slot.
     pub(super) fn give(&mut self, slot: u32) -> [BorrowedFd<'_>; 2] {
         self.used = self.used.max(place(slot).0 + 1 - FIRST);
-        [self.fd.as_fd(), self.event.as_fd()]
+        [self.fd.as_fd(), self.bell.button()]
     }
 
     fn group(&self, group: usize) -> u64 {
@@ -113,18 +112,19 @@ impl Board {
 /// The board of another process.
 pub(super) struct PeerBoard {
     words: SharedWords,
-    event: EventFd,
+    button: Button,
 }
 
 impl PeerBoard {
-    /// There is something for its owner to see, on the connection of that slot.
-    pub(super) fn mark(&self, slot: u32) {
+    /// There is something for its owner to see, on the connection of that slot. False: it may sleep, and
+    /// cannot be woken by its doorbell.
+    #[must_use]
+    pub(super) fn mark(&self, slot: u32) -> bool {
         let (word, bit) = place(slot);
         self.words.at(word).fetch_or(bit, Ordering::SeqCst);
         let asleep = self.words.at(ASLEEP);
-        if asleep.load(Ordering::SeqCst) != 0 && asleep.swap(0, Ordering::SeqCst) != 0 {
-            self.event.signal();
-        }
+        let sleeps = asleep.load(Ordering::SeqCst) != 0 && asleep.swap(0, Ordering::SeqCst) != 0;
+        !sleeps || self.button.ring()
     }
 }
 
@@ -137,17 +137,15 @@ impl PeerBoards {
     ///
     /// # Errors
     /// It is none.
-    pub(super) fn open(&mut self, memfd: OwnedFd, event: OwnedFd) -> io::Result<Arc<PeerBoard>> {
-        let file = std::fs::File::from(memfd);
-        let metadata = file.metadata()?;
-        let file_id = (metadata.dev(), metadata.ino());
+    pub(super) fn open(&mut self, memfd: &ForeignFd, button: ForeignFd) -> io::Result<Arc<PeerBoard>> {
+        let file_id = memfd_id(memfd.as_fd())?;
         self.0.retain(|(_, board)| board.strong_count() > 0);
         let known = self.0.iter().find(|(id, _)| *id == file_id);
         if let Some(board) = known.and_then(|(_, board)| board.upgrade()) {
             return Ok(board);
         }
-        let words = SharedWords::open(file.as_fd(), WORDS)?;
-        let board = Arc::new(PeerBoard { words, event: EventFd::adopt(event)? });
+        let words = SharedWords::open(memfd.as_fd(), WORDS)?;
+        let board = Arc::new(PeerBoard { words, button: Button::adopt(button)? });
         self.0.push((file_id, Arc::downgrade(&board)));
         Ok(board)
     }
@@ -158,15 +156,22 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
+    /// Descriptors as another process gets them.
+    fn passed(fds: [BorrowedFd<'_>; 2]) -> [ForeignFd; 2] {
+        let (a, b) = crate::sys::pair().unwrap();
+        crate::sys::send_with_fds(a.as_fd(), b"x", &fds).unwrap();
+        let (_, got) = crate::sys::recv_with_fds(b.as_fd(), &mut [0]).unwrap();
+        got.unwrap().try_into().unwrap()
+    }
+
     /// A board, and how a peer sees it for the connections of some slots.
     fn both(slots: &[u32]) -> (Board, Arc<PeerBoard>) {
         let mut board = Board::new().unwrap();
         let mut boards = PeerBoards::default();
         let mut last = None;
         for slot in slots {
-            let fds = board.give(*slot).map(|fd| fd.try_clone_to_owned().unwrap());
-            let [memfd, event] = fds;
-            let theirs = boards.open(memfd, event).unwrap();
+            let [memfd, button] = passed(board.give(*slot));
+            let theirs = boards.open(&memfd, button).unwrap();
             assert!(last.is_none_or(|l| Arc::ptr_eq(&l, &theirs)), "one for all connections");
             last = Some(theirs);
         }
@@ -184,7 +189,7 @@ mod tests {
         let (mut board, theirs) = both(&[0, 63, 64, SLOTS - 1]);
         assert!(!board.is_marked() && take(&mut board).is_empty());
         for slot in [64, 0, SLOTS - 1, 63, 0] {
-            theirs.mark(slot);
+            assert!(theirs.mark(slot));
         }
         assert!(board.is_marked());
         assert_eq!(take(&mut board), [0, 63, 64, SLOTS - 1]);
@@ -195,21 +200,22 @@ mod tests {
     fn who_sleeps_is_woken_once_and_who_sees_a_mark_does_not_sleep() {
         let (mut board, theirs) = both(&[7]);
         let woken = |board: &Board| {
-            let signalled = board.event().wait(Some(Duration::ZERO)).unwrap();
-            board.event().drain();
-            signalled
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&board.bell);
+            let rung = crate::sys::wait_readable(fd, Some(Duration::ZERO), None).unwrap();
+            board.bell.empty();
+            rung
         };
-        theirs.mark(7);
+        assert!(theirs.mark(7));
         assert!(!woken(&board), "it is awake");
         assert!(board.fall_asleep(), "there is a mark");
         assert_eq!(take(&mut board), [7]);
-        theirs.mark(7);
+        assert!(theirs.mark(7));
         assert!(!woken(&board), "it is awake again");
         take(&mut board);
         assert!(!board.fall_asleep());
-        theirs.mark(7);
+        assert!(theirs.mark(7));
         assert!(woken(&board));
-        theirs.mark(7);
+        assert!(theirs.mark(7));
         assert!(!woken(&board), "once");
     }
 
@@ -221,16 +227,19 @@ mod tests {
 
     #[test]
     fn what_is_no_board_is_refused_and_a_peer_s_nonsense_names_no_more_than_there_is() {
-        let file = || OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
-        assert!(PeerBoards::default().open(file(), file()).is_err());
-        let pipe = std::io::pipe().unwrap().1;
-        let [memfd, _] = Board::new().unwrap().give(0).map(|fd| fd.try_clone_to_owned().unwrap());
-        assert!(PeerBoards::default().open(memfd, pipe.into()).is_err(), "nobody is to write there");
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let [one, other] = passed([file.as_fd(), file.as_fd()]);
+        assert!(PeerBoards::default().open(&one, other).is_err());
+        let (_, pipe) = std::io::pipe().unwrap();
+        let mut board = Board::new().unwrap();
+        let [memfd, _] = board.give(0);
+        let [memfd, pipe] = passed([memfd, pipe.as_fd()]);
+        assert!(PeerBoards::default().open(&memfd, pipe).is_err(), "a write there could wait");
         let (mut board, theirs) = both(&[0]);
         (0..WORDS).for_each(|word| theirs.words.at(word).store(u64::MAX, Ordering::SeqCst));
         let taken = take(&mut board);
         assert_eq!(taken, (0..64).collect::<Vec<_>>(), "nobody else has it");
-        theirs.mark(u32::MAX);
+        assert!(theirs.mark(u32::MAX));
         assert!(take(&mut board).iter().all(|slot| *slot < SLOTS));
     }
 }

@@ -16,13 +16,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use super::ShmRnic;
-use super::greet::{Cookie, Message, canonical, name, of_family, unspecified};
+use super::greet::{Message, canonical, name, of_family, unspecified};
 use super::link::{Link, Note, Owner, Phase};
 use super::qp::Conn;
 use super::ring::Mem;
 use super::serve::Source;
 use crate::rnic::{CmEvent, ConnParam, Qp, QpState, RnicError};
-use crate::sys::{connect_abstract, listener_uid, local_addrs, peer_cred};
+use crate::sys::{PeerSocket, connect_abstract, listener_uid, local_addrs, peer_cred};
 use crate::time::Time;
 
 /// How often a listener without room is tried again.
@@ -89,11 +89,6 @@ impl ShmRnic {
         Err(RnicError::Limit { what: "bytes of private data", asked, limit })
     }
 
-    /// Where a peer finds our cookie.
-    pub(super) fn our_cookie(&self) -> Cookie {
-        Cookie { addr: self.cookie.as_ptr() as u64, value: *self.cookie }
-    }
-
     pub(super) fn dial(
         &mut self,
         qp: Qp,
@@ -115,8 +110,8 @@ impl ShmRnic {
         (link.ord, link.ird) = (param.ord.min(self.caps.max_ord), param.ird.min(self.caps.max_ird));
         link.memfd = Some(memfd);
         let (ord, ird) = (link.ord, link.ird);
-        let (caller, cookie, private_data) = (ours, self.our_cookie(), param.private_data.to_vec());
-        link.hello = Message::Hello { called, caller, ird, ord, cookie, private_data }.emit();
+        let (caller, private_data) = (ours, param.private_data.to_vec());
+        link.hello = Message::Hello { called, caller, ird, ord, private_data }.emit();
         let id = self.links.insert(Box::new(link))?;
         if self.call(id, now).is_err() {
             // Tried once more with the next turn, so that a refusal is an event, as of TCP.
@@ -154,7 +149,7 @@ impl ShmRnic {
     }
 
     /// The listener has a socket for us: HELLO.
-    fn called(&mut self, id: u32, sock: OwnedFd) -> Result<(), RnicError> {
+    fn called(&mut self, id: u32, sock: PeerSocket) -> Result<(), RnicError> {
         let link = self.links.get_mut(id)?;
         let fds: Vec<_> = link.memfd.iter().map(AsFd::as_fd).collect();
         crate::sys::send_with_fds(sock.as_fd(), &link.hello, &fds)
@@ -228,13 +223,12 @@ impl ShmRnic {
         let Owner::Qp(qp) = link.owner else { return self.nonsense(id) };
         // Which of the two sides this is, the addresses do not say: the memory does.
         match (link.phase, link.mem.is_ours(), message) {
-            (Phase::Greeting, true, Message::Accept { ird, ord, cookie, reads, private_data }) => {
+            (Phase::Greeting, true, Message::Accept { ird, ord, private_data }) => {
                 let cred = link.fd().and_then(|fd| peer_cred(fd).ok());
                 let Some(cred) = cred else { return self.nonsense(id) };
                 (link.ord, link.ird) = (link.ord.min(ird), link.ird.min(ord));
-                let we_read = link.know(cred, self.trusting.then_some(self.uid), cookie);
-                link.peer_reads = reads && link.trusted;
-                link.say(&Message::Ready { reads: we_read }, &[]);
+                link.know(cred, self.trusting.then_some(self.uid));
+                link.say(&Message::Ready, &[]);
                 self.opened(id, qp, private_data, now);
             }
             (Phase::Greeting, true, Message::Reject { private_data }) => {
@@ -242,10 +236,7 @@ impl ShmRnic {
                 self.kill_qp(qp);
                 self.emit(CmEvent::Rejected { qp: Qp(qp), private_data });
             }
-            (Phase::Accepted, false, Message::Ready { reads }) => {
-                link.peer_reads = reads && link.trusted;
-                self.opened(id, qp, Vec::new(), now);
-            }
+            (Phase::Accepted, false, Message::Ready) => self.opened(id, qp, Vec::new(), now),
             _ => self.nonsense(id),
         }
     }

@@ -5,7 +5,7 @@
 //!   HELLO {addresses, limits, private data}
 //!         + the memfd of the rings        -->
 //!                                         <--  ACCEPT {limits, private data} or REJECT
-//!   READY {may it read our memory}        -->
+//!   READY                                 -->
 //! then, either way, SHARE + memfd, UNSHARE, BELL (wake up), PASS_BOARD + memfd, eventfd
 //! ```
 //!
@@ -23,14 +23,6 @@ pub(super) const MAX_PRIVATE_DATA: usize = 508;
 pub(super) const MAX_MESSAGE: usize = 1024;
 const MAGIC: &[u8; 8] = b"EXS shm\x01";
 
-/// Where, in a process, a number is that only its peers know: who reads it there has the
-/// process that sent it, and not another one that has come by its process id.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Cookie {
-    pub(super) addr: u64,
-    pub(super) value: [u8; 16],
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     Hello {
@@ -39,23 +31,17 @@ pub(super) enum Message {
         caller: SocketAddr,
         ird: u32,
         ord: u32,
-        cookie: Cookie,
         private_data: Vec<u8>,
     },
     Accept {
         ird: u32,
         ord: u32,
-        cookie: Cookie,
-        /// The sender can read the receiver's memory (process_vm_readv).
-        reads: bool,
         private_data: Vec<u8>,
     },
     Reject {
         private_data: Vec<u8>,
     },
-    Ready {
-        reads: bool,
-    },
+    Ready,
     Bell,
     /// The sender's board comes along, and the eventfd that goes with it: marks take the place
     /// of `Bell`s.
@@ -87,10 +73,6 @@ impl Writer {
     fn u64(&mut self, v: u64) {
         self.0.extend_from_slice(&v.to_ne_bytes());
     }
-    fn cookie(&mut self, c: &Cookie) {
-        self.u64(c.addr);
-        self.0.extend_from_slice(&c.value);
-    }
     fn addr(&mut self, addr: &SocketAddr) {
         let (family, ip, scope) = match addr {
             SocketAddr::V4(a) => (4u8, a.ip().to_ipv6_mapped(), 0),
@@ -117,16 +99,6 @@ impl Reader<'_> {
     fn u64(&mut self) -> Option<u64> {
         self.bytes().map(u64::from_ne_bytes)
     }
-    fn flag(&mut self) -> Option<bool> {
-        match self.bytes::<1>()? {
-            [0] => Some(false),
-            [1] => Some(true),
-            _ => None,
-        }
-    }
-    fn cookie(&mut self) -> Option<Cookie> {
-        Some(Cookie { addr: self.u64()?, value: self.bytes()? })
-    }
     fn addr(&mut self) -> Option<SocketAddr> {
         let [family] = self.bytes()?;
         let ip = Ipv6Addr::from(self.bytes::<16>()?);
@@ -148,28 +120,25 @@ impl Message {
     pub(super) fn emit(&self) -> Vec<u8> {
         let mut w = Writer(Vec::with_capacity(64));
         match self {
-            Message::Hello { called, caller, ird, ord, cookie, private_data } => {
+            Message::Hello { called, caller, ird, ord, private_data } => {
                 w.0.push(b'H');
                 w.0.extend_from_slice(MAGIC);
                 w.u64(VERSION);
                 w.addr(called);
                 w.addr(caller);
                 w.u32s(&[*ird, *ord]);
-                w.cookie(cookie);
                 w.0.extend_from_slice(private_data);
             }
-            Message::Accept { ird, ord, cookie, reads, private_data } => {
+            Message::Accept { ird, ord, private_data } => {
                 w.0.push(b'A');
                 w.u32s(&[*ird, *ord]);
-                w.cookie(cookie);
-                w.0.push((*reads).into());
                 w.0.extend_from_slice(private_data);
             }
             Message::Reject { private_data } => {
                 w.0.push(b'N');
                 w.0.extend_from_slice(private_data);
             }
-            Message::Ready { reads } => w.0.extend_from_slice(&[b'R', (*reads).into()]),
+            Message::Ready => w.0.push(b'R'),
             Message::Bell => w.0.push(b'B'),
             Message::PassBoard { slot } => {
                 w.0.push(b'P');
@@ -200,19 +169,16 @@ impl Message {
                     caller: r.addr()?,
                     ird: r.u32()?,
                     ord: r.u32()?,
-                    cookie: r.cookie()?,
                     private_data: r.rest()?,
                 }
             }
             [b'A'] => Message::Accept {
                 ird: r.u32()?,
                 ord: r.u32()?,
-                cookie: r.cookie()?,
-                reads: r.flag()?,
                 private_data: r.rest()?,
             },
             [b'N'] => Message::Reject { private_data: r.rest()? },
-            [b'R'] => Message::Ready { reads: r.flag()? },
+            [b'R'] => Message::Ready,
             [b'B'] => Message::Bell,
             [b'P'] => Message::PassBoard { slot: r.u32()? },
             [b'S'] => Message::Share { slot: r.u32()?, generation: r.u32()?, len: r.u64()? },
@@ -268,15 +234,14 @@ mod tests {
 
     #[test]
     fn what_is_emitted_is_parsed() {
-        let cookie = Cookie { addr: 77, value: [9; 16] };
         let private_data = vec![3; MAX_PRIVATE_DATA];
         let called = "127.0.0.1:80".parse().unwrap();
         let caller = SocketAddrV6::new("fe80::1".parse().unwrap(), 9, 0, 4).into();
         for m in [
-            Message::Hello { called, caller, ird: 1, ord: 2, cookie, private_data: private_data.clone() },
-            Message::Accept { ird: 3, ord: 4, cookie, reads: true, private_data: private_data.clone() },
+            Message::Hello { called, caller, ird: 1, ord: 2, private_data: private_data.clone() },
+            Message::Accept { ird: 3, ord: 4, private_data: private_data.clone() },
             Message::Reject { private_data },
-            Message::Ready { reads: false },
+            Message::Ready,
             Message::Bell,
             Message::PassBoard { slot: 4 },
             Message::Share { slot: 1, generation: 2, len: 3 },

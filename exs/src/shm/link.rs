@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::board::PeerBoard;
-use super::greet::{Cookie, MAX_MESSAGE, Message};
+use super::greet::{MAX_MESSAGE, Message};
 use super::ring::{Mem, Word};
 use super::rx::Rx;
 use super::source::{Shares, Views};
@@ -15,7 +15,7 @@ use crate::iwarp::RxBuf;
 use crate::mem::KeyTable;
 use crate::rnic::{DisconnectCause, Qp, TermCode, Wc, WcOp, WcStatus};
 use crate::time::Time;
-use crate::sys::{PeerCred, recv_with_fds, send_with_fds};
+use crate::sys::{ForeignFd, PeerCred, PeerSocket, recv_with_fds, send_with_fds};
 
 /// To be woken for records and payload.
 pub(super) const FOR_RECORDS: u64 = 1;
@@ -117,21 +117,20 @@ enum Bell {
     /// A message on the socket, for connections that are mostly idle.
     #[default]
     Message,
-    /// The board of its process, and the place on it. Only of a peer of our user: as the description of
-    /// the eventfd is shared, its owner could make signalling it block.
+    /// The board of its process, and the place on it. Only of a peer of our user.
     Board(Arc<PeerBoard>, u32),
 }
 
 /// A board that has come, and is not yet known.
 pub(super) struct NewBoard {
     pub(super) slot: u32,
-    pub(super) memfd: OwnedFd,
-    pub(super) event: OwnedFd,
+    pub(super) memfd: ForeignFd,
+    pub(super) button: ForeignFd,
 }
 
 /// A connection.
 pub(super) struct Link {
-    pub(super) sock: Option<OwnedFd>,
+    pub(super) sock: Option<PeerSocket>,
     pub(super) mem: Mem,
     pub(super) owner: Owner,
     pub(super) phase: Phase,
@@ -145,11 +144,8 @@ pub(super) struct Link {
     pub(super) given: bool,
     bells: u32,
     pub(super) cred: PeerCred,
-    pub(super) their_cookie: Cookie,
     /// The peer is of our own user.
     pub(super) trusted: bool,
-    /// The peer can read our memory.
-    pub(super) peer_reads: bool,
     /// (Ours, the peer's).
     pub(super) addrs: (SocketAddr, SocketAddr),
     /// READs as negotiated: that we may issue, that we answer.
@@ -193,7 +189,7 @@ pub(super) enum Note {
 
 impl Link {
     pub(super) fn new(
-        sock: Option<OwnedFd>,
+        sock: Option<PeerSocket>,
         mem: Mem,
         owner: Owner,
         addrs: (SocketAddr, SocketAddr),
@@ -213,9 +209,7 @@ impl Link {
             given: false,
             bells: 0,
             cred: PeerCred { pid: 0, uid: u32::MAX },
-            their_cookie: Cookie::default(),
             trusted: false,
-            peer_reads: false,
             addrs,
             ord: 0,
             ird: 0,
@@ -250,11 +244,12 @@ impl Link {
     /// Wakes the peer if it sleeps and wants to know of `what`.
     pub(super) fn ring(&self, what: u64) {
         if self.mem.wants_bell(what) {
-            match &self.bell {
+            let marked = match &self.bell {
                 Bell::Board(board, slot) => board.mark(*slot),
-                Bell::Message => {
-                    self.say(&Message::Bell, &[]);
-                }
+                Bell::Message => false,
+            };
+            if !marked {
+                self.say(&Message::Bell, &[]);
             }
         }
     }
@@ -285,7 +280,7 @@ impl Link {
                 }
             };
             let Some(message) = Message::parse(&buf[..n]) else { return Note::Nonsense };
-            if !self.aside(&message, fds.as_deref()) {
+            if !self.aside(&message, fds) {
                 return Note::Message(message);
             }
         }
@@ -294,13 +289,14 @@ impl Link {
 
     /// Deals with a message that is none of the start-up's. No `fds`: this process had no
     /// descriptors left for them.
-    fn aside(&mut self, message: &Message, fds: Option<&[OwnedFd]>) -> bool {
+    fn aside(&mut self, message: &Message, fds: Option<Vec<ForeignFd>>) -> bool {
         let lacking = fds.is_none();
-        match (message, fds.unwrap_or_default()) {
+        let mut fds = fds.unwrap_or_default();
+        match (message, &mut fds[..]) {
             (Message::Bell, _) => self.bells = self.bells.saturating_add(1),
-            (&Message::PassBoard { slot }, [memfd, event]) if self.trusted => {
-                if let (Ok(memfd), Ok(event)) = (memfd.try_clone(), event.try_clone()) {
-                    self.new_board = Some(Box::new(NewBoard { slot, memfd, event }));
+            (&Message::PassBoard { slot }, [_, _]) if self.trusted => {
+                if let (Some(button), Some(memfd)) = (fds.pop(), fds.pop()) {
+                    self.new_board = Some(Box::new(NewBoard { slot, memfd, button }));
                 }
             }
             (&Message::Share { slot, generation, len }, [fd]) if self.trusted => {
@@ -324,10 +320,9 @@ impl Link {
         self.bell = Bell::Board(board, slot);
     }
 
-    /// Takes who is at the other end (`us`: the user whom we trust), and tries what can be read of it.
-    pub(super) fn know(&mut self, cred: PeerCred, us: Option<u32>, cookie: Cookie) -> bool {
+    /// Takes who is at the other end (`us`: the user whom we trust).
+    pub(super) fn know(&mut self, cred: PeerCred, us: Option<u32>) {
         (self.cred, self.trusted) = (cred, us == Some(cred.uid));
-        self.trusted && self.views.probe(cred.pid, cookie)
     }
 
     /// How the peer has ended the connection, if it has.

@@ -22,7 +22,7 @@ use super::serve::Source;
 use crate::rnic::{
     CmEvent, ConnParam, ConnReq, ListenOpts, Listener, Qp, QpState, RnicError,
 };
-use crate::sys::{self, PeerCred, accept_unix, listen_abstract, peer_cred, recv_with_fds};
+use crate::sys::{self, ForeignFd, PeerCred, PeerListener, PeerSocket, accept_unix, listen_abstract, peer_cred, recv_with_fds};
 use crate::time::Time;
 
 /// Callers whose HELLO may be awaited at a time; fewer where the process may have few
@@ -42,7 +42,7 @@ const BACKLOG: u32 = 4096;
 
 /// A listener: one socket, or for IPv6 with IPv4 two.
 pub(super) struct Listening {
-    socks: Vec<OwnedFd>,
+    socks: Vec<PeerListener>,
     addr: SocketAddr,
     /// Holds the TCP port, where no other device of ours does.
     _port: Option<OwnedFd>,
@@ -73,7 +73,7 @@ impl Listening {
 
 /// A caller that has not said what it wants.
 pub(super) struct Stranger {
-    sock: OwnedFd,
+    sock: PeerSocket,
     listener: u32,
     cred: PeerCred,
     /// On the ready list.
@@ -114,7 +114,7 @@ impl ShmRnic {
             let sock = listen_abstract(&name, BACKLOG).map_err(|e| RnicError::os("bind of the abstract name", &e))?;
             socks.push(sock);
         }
-        let raw: Vec<_> = socks.iter().map(AsRawFd::as_raw_fd).collect();
+        let raw: Vec<_> = socks.iter().map(|sock| sock.as_fd().as_raw_fd()).collect();
         let id = self.listeners.insert(Listening {
             socks,
             addr,
@@ -148,7 +148,7 @@ impl ShmRnic {
         self.timers.clear(Source::Listener(listener.0));
         self.starved.retain(|l| *l != listener.0);
         for sock in &listening.socks {
-            let _ = self.registry.deregister(&mut mio::unix::SourceFd(&sock.as_raw_fd()));
+            let _ = self.registry.deregister(&mut mio::unix::SourceFd(&sock.as_fd().as_raw_fd()));
         }
         let of = |o: Owner| matches!(o, Owner::Asking { listener: l, .. } if l == listener.0);
         let links: Vec<u32> =
@@ -251,11 +251,11 @@ impl ShmRnic {
         }
     }
 
-    fn greet(&mut self, listener: u32, sock: OwnedFd, now: Time) {
+    fn greet(&mut self, listener: u32, sock: PeerSocket, now: Time) {
         let Ok(listening) = self.listeners.get(listener) else { return };
         let (deadline, most) = (now + listening.handshake_timeout, listening.max_greetings);
         let Ok(cred) = peer_cred(sock.as_fd()) else { return };
-        let raw = sock.as_raw_fd();
+        let raw = sock.as_fd().as_raw_fd();
         let Ok(id) = self.strangers.insert(Stranger { sock, listener, cred, queued: false }) else {
             return;
         };
@@ -297,7 +297,7 @@ impl ShmRnic {
     pub(super) fn drop_stranger(&mut self, id: u32) {
         let Ok(stranger) = self.strangers.remove(id) else { return };
         self.timers.clear(Source::Stranger(id));
-        let raw = stranger.sock.as_raw_fd();
+        let raw = stranger.sock.as_fd().as_raw_fd();
         let _ = self.registry.deregister(&mut mio::unix::SourceFd(&raw));
         drop(stranger);
         self.wake_starved();
@@ -326,8 +326,8 @@ impl ShmRnic {
     }
 
     /// A HELLO becomes a request; None if it makes no sense, or is not believed.
-    fn request(&mut self, id: u32, hello: Option<Message>, fds: &[OwnedFd], _: Time) -> Option<()> {
-        let Message::Hello { called, caller, ird, ord, cookie, private_data } = hello? else {
+    fn request(&mut self, id: u32, hello: Option<Message>, fds: &[ForeignFd], _: Time) -> Option<()> {
+        let Message::Hello { called, caller, ird, ord, private_data } = hello? else {
             return None;
         };
         let stranger = self.strangers.get(id).ok()?;
@@ -341,10 +341,10 @@ impl ShmRnic {
         let mem = Mem::open(memfd.as_fd()).ok()?;
         let Stranger { sock, .. } = self.strangers.remove(id).ok()?;
         self.timers.clear(Source::Stranger(id));
-        let _ = self.registry.deregister(&mut mio::unix::SourceFd(&sock.as_raw_fd()));
+        let _ = self.registry.deregister(&mut mio::unix::SourceFd(&sock.as_fd().as_raw_fd()));
         let owner = Owner::Asking { listener, req: 0 };
         let mut link = Link::new(Some(sock), mem, owner, (called, caller));
-        (link.cred, link.their_cookie, link.ord, link.ird) = (cred, cookie, ord, ird);
+        (link.cred, link.ord, link.ird) = (cred, ord, ird);
         let link = self.links.insert(Box::new(link)).ok()?;
         let req = match self.requests.insert(link) {
             Ok(req) if self.watch(link).is_ok() => req,
@@ -391,7 +391,7 @@ impl ShmRnic {
         }
         self.check_private(param.private_data)?;
         self.disown(id);
-        let (cookie, uid) = (self.our_cookie(), self.trusting.then_some(self.uid));
+        let uid = self.trusting.then_some(self.uid);
         let (max_ord, max_ird) = (self.caps.max_ord, self.caps.max_ird);
         let link = self.links.get_mut(id)?;
         link.owner = Owner::Qp(qp.0);
@@ -399,11 +399,11 @@ impl ShmRnic {
         let (their_ord, their_ird) = (link.ord, link.ird);
         let (ord, ird) = (param.ord.min(max_ord), param.ird.min(max_ird));
         (link.ord, link.ird) = (ord.min(their_ird), ird.min(their_ord));
-        let reads = link.know(link.cred, uid, link.their_cookie);
+        link.know(link.cred, uid);
         let private_data = param.private_data.to_vec();
         link.phase = Phase::Accepted;
         // A caller that has gone meanwhile is noticed by its socket.
-        link.say(&Message::Accept { ird, ord, cookie, reads, private_data }, &[]);
+        link.say(&Message::Accept { ird, ord, private_data }, &[]);
         let addrs = link.addrs;
         let pair = self.qps.get_mut(qp.0)?;
         (pair.conn, pair.addrs, pair.timeout) = (Conn::Link(id), Some(addrs), param.timeout);
@@ -424,7 +424,7 @@ impl ShmRnic {
 
 /// A caller of one of these sockets; none is taken in beside it. If there is none: whatever is
 /// worse than that nobody calls.
-fn one_of(socks: &[OwnedFd]) -> io::Result<OwnedFd> {
+fn one_of(socks: &[PeerListener]) -> io::Result<PeerSocket> {
     let mut failed = None;
     for sock in socks {
         match accept_unix(sock.as_fd()) {

@@ -72,8 +72,6 @@ pub struct ShmRnic {
     uid: u32,
     /// Peers of our own user are trusted.
     trusting: bool,
-    /// What a peer finds where this process says that it is.
-    cookie: Box<[u8; 16]>,
     keys: KeyTable,
     /// Whose work may refer to an MR, where any was posted.
     users: MrUsers,
@@ -113,11 +111,7 @@ pub struct ShmRnic {
 impl ShmRnic {
     /// Makes an RNIC whose descriptors are registered with `registry` under tokens from
     /// `token_base` up to 2^32 further. Keys are drawn from `random`.
-    pub fn new(registry: mio::Registry, token_base: usize, mut random: RandomSource) -> ShmRnic {
-        let mut cookie = Box::new([0; 16]);
-        for word in cookie.chunks_mut(4) {
-            word.copy_from_slice(&random.next_u32().to_ne_bytes());
-        }
+    pub fn new(registry: mio::Registry, token_base: usize, random: RandomSource) -> ShmRnic {
         ShmRnic {
             caps: Caps {
                 name: "shm".to_owned(),
@@ -151,7 +145,6 @@ impl ShmRnic {
             random,
             uid: effective_uid(),
             trusting: true,
-            cookie,
             keys: KeyTable::new(),
             users: MrUsers::default(),
             objects: Objects::new(),

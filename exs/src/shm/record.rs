@@ -12,9 +12,8 @@
 //! 40  (or 16) payload; then, from a multiple of 8 on, 24 bytes for each piece
 //! ```
 //!
-//! A *piece* says where payload lies in the sender's memory: in a region that it has
-//! shared, or at an address of its own. All this comes from the peer: `parse` copies
-//! nothing but numbers, and refuses those that contradict each other.
+//! A *piece* says where payload lies in a region that the sender has shared. All this comes
+//! from the peer: `parse` copies nothing but numbers, and refuses those that contradict each other.
 
 use super::ring::LINE;
 use crate::mem::{Key, MAX_SGE};
@@ -32,9 +31,6 @@ pub(super) const MAX_RECORD: u64 = LONGEST as u64;
 pub(super) const MAX_PAYLOAD: usize = LONGEST - FULL - MAX_SGE * PIECE - 8;
 /// Bytes that one WR may move.
 pub(super) const MAX_MSG: u64 = 1 << 30;
-
-/// The slot of a piece that is in no shared region.
-const NO_SLOT: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -81,41 +77,29 @@ pub(super) const INVALIDATE: u8 = 2;
 /// The payload that is not in the record comes by the lane.
 pub(super) const BY_LANE: u8 = 4;
 
-/// Where a part of the payload lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
-    /// In a region that was shared: its slot, the slot's generation, the offset, bytes.
-    Shared { slot: u32, generation: u32, offset: u64, len: u64 },
-    /// At an address of the sender's.
-    Memory { addr: u64, len: u64 },
+/// Where a part of the payload lies, in a region that was shared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) slot: u32,
+    /// Of the slot.
+    pub(super) generation: u32,
+    pub(super) offset: u64,
+    pub(super) len: u64,
 }
 
 impl Piece {
-    pub(super) fn len(&self) -> u64 {
-        match self {
-            Piece::Shared { len, .. } | Piece::Memory { len, .. } => *len,
-        }
-    }
-
     pub(super) fn emit(&self) -> [u8; PIECE] {
-        let (at, len, slot, generation) = match *self {
-            Piece::Shared { slot, generation, offset, len } => (offset, len, slot, generation),
-            Piece::Memory { addr, len } => (addr, len, NO_SLOT, 0),
-        };
         let mut out = [0; PIECE];
-        out[..8].copy_from_slice(&at.to_ne_bytes());
-        out[8..16].copy_from_slice(&len.to_ne_bytes());
-        out[16..20].copy_from_slice(&slot.to_ne_bytes());
-        out[20..].copy_from_slice(&generation.to_ne_bytes());
+        out[..8].copy_from_slice(&self.offset.to_ne_bytes());
+        out[8..16].copy_from_slice(&self.len.to_ne_bytes());
+        out[16..20].copy_from_slice(&self.slot.to_ne_bytes());
+        out[20..].copy_from_slice(&self.generation.to_ne_bytes());
         out
     }
 
     pub(super) fn parse(raw: &[u8; PIECE]) -> Piece {
-        let (at, len) = (long(raw, 0), long(raw, 8));
-        match (word(raw, 16), word(raw, 20)) {
-            (NO_SLOT, _) => Piece::Memory { addr: at, len },
-            (slot, generation) => Piece::Shared { slot, generation, offset: at, len },
-        }
+        let (slot, generation) = (word(raw, 16), word(raw, 20));
+        Piece { slot, generation, offset: long(raw, 0), len: long(raw, 8) }
     }
 }
 

@@ -57,7 +57,7 @@ const LANE_LEN: usize = 256 << 10;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"EXS shm\0");
 /// Of the layout and of the records.
-pub(super) const VERSION: u64 = 4;
+pub(super) const VERSION: u64 = 5;
 /// The geometry: magic, version, ring, lane, total; the nonces follow.
 const GEOMETRY: [u64; 5] = [MAGIC, VERSION, RING, LANE, TOTAL as u64];
 const NONCES: usize = HEAD + 8 * GEOMETRY.len();
@@ -405,6 +405,15 @@ impl Mem {
         }
         if run > 0 {
             map.discard(page - run, run);
+        }
+    }
+
+    /// Gives back the memory of our lane, of which the peer has taken all.
+    pub(super) fn trim_lane(&self) {
+        #[cfg_attr(not(test), expect(irrefutable_let_patterns, reason = "tests have a heap"))]
+        let Owner::Map { region } = &self.owner else { return };
+        if let Some(map) = region.shared_map() {
+            map.discard(LANES + self.side * LANE_LEN, LANE_LEN);
         }
     }
 

@@ -1,7 +1,7 @@
 //! What comes: records in order, each checked, and its payload placed by this side.
 //!
 //! A record that carries all of its payload is dealt with at once. For another the
-//! payload is fetched piece by piece (from the peer's memory, or from the lane), within
+//! payload is fetched piece by piece (from a region that the peer shares, or from the lane), within
 //! the budget of a turn, and the keys are looked at again for each piece: so a window that
 //! is closed stays untouched from then on. A record counts as consumed when it is done.
 
@@ -19,10 +19,10 @@ use crate::mem::{Access, AccessFault, Key, MAX_SGE, Part, Scope};
 use crate::rnic::{TermCode, WcOp, WcStatus};
 use crate::sys::IoVecMut;
 
-/// Bytes that are copied in one go: few enough for the two sides of the lane to work at
-/// the same time, and many enough for a system call.
+/// Bytes that are copied in one go: from the lane few enough for its two sides to work at
+/// the same time, and from a mapped region so many that the checks before each cost nothing.
 const STEP: u64 = 64 << 10;
-const SYSTEM_STEP: u64 = 256 << 10;
+const MAPPED_STEP: u64 = 256 << 10;
 /// Memory that is more than a processor's cache holds, if one transfer fills it: to copy past the
 /// cache is faster. A transfer comes in records of a megabyte; shorter ones are none of such.
 const MUCH: usize = 8 << 20;
@@ -271,14 +271,14 @@ impl Link {
         if inline == head.total {
             return self.complete(head, buf, env);
         }
-        let mut pieces = [Piece::Memory { addr: 0, len: 0 }; MAX_SGE];
+        let mut pieces = [Piece::default(); MAX_SGE];
         let mut sum = inline;
         for (i, piece) in pieces.iter_mut().enumerate().take(head.pieces) {
             let mut raw = [0; PIECE];
             let from = pos + head.pieces_at() + (i * PIECE) as u64;
             self.mem.get(Area::Ring, from, &IoVecMut::new(&mut raw));
             *piece = Piece::parse(&raw);
-            sum = sum.saturating_add(piece.len());
+            sum = sum.saturating_add(piece.len);
         }
         let by_lane = head.flags & BY_LANE != 0;
         if !by_lane && sum != head.total {
@@ -406,17 +406,15 @@ impl Link {
     fn take_memory(&mut self, c: &mut Incoming, env: &Env<'_>, budget: u64) -> Result<u64, End> {
         let mut offset = c.done - c.head.inline as u64;
         let at = c.pieces.iter().find(|p| {
-            let here = offset < p.len();
+            let here = offset < p.len;
             if !here {
-                offset -= p.len();
+                offset -= p.len;
             }
             here
         });
         let piece = *at.ok_or(NONSENSE)?;
-        if let Piece::Shared { slot, generation, .. } = piece {
-            self.await_region(slot, generation)?;
-        }
-        let n = (piece.len() - offset).min(budget).min(SYSTEM_STEP);
+        self.await_region(piece.slot, piece.generation)?;
+        let n = (piece.len - offset).min(budget).min(MAPPED_STEP);
         let much = is_much(&c.head, env);
         let copied =
             self.sink(c, n, env, |link, parts| link.views.copy(&piece, offset, parts, much))?;

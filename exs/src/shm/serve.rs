@@ -111,6 +111,9 @@ impl ShmRnic {
             }
             Source::Listener(id) => self.note_callers(id),
             Source::Board => {
+                if let Some(board) = &mut self.board {
+                    board.bell().note();
+                }
                 self.take_marks();
             }
             Source::Stranger(_) | Source::Retry(_) => {}
@@ -393,7 +396,7 @@ impl ShmRnic {
             self.hot.retain(|h| *h != id);
         }
         if let Some(sock) = link.sock {
-            let fd = std::os::fd::AsRawFd::as_raw_fd(&sock);
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&sock));
             let _ = self.registry.deregister(&mut mio::unix::SourceFd(&fd));
         }
         self.wake_starved();

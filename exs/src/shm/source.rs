@@ -1,4 +1,4 @@
-//! Reading the memory of a peer: regions that it has shared, and by process_vm_readv(2).
+//! Reading the memory of a peer: the regions that it has shared.
 //!
 //! Who owns memory is the only one to write it. So a SEND or a WRITE is carried out by
 //! the side that receives it: it checks its own keys, and copies once, from where the
@@ -6,18 +6,29 @@
 //! it may read.
 //!
 //! # Trust
-//! A view of a region, or of a process, shows more than the bytes that are sent. So it is
-//! given, and used, between processes of one (effective) user only, who could look at
-//! each other anyway (ptrace(2)). To a peer of another user every byte is copied through
-//! the rings.
+//! A view of a region shows more than the bytes that are sent. So it is given, and used,
+//! between processes of one (effective) user only, who could look at each other anyway
+//! (ptrace(2)). To a peer of another user every byte is copied through the rings.
+//!
+//! # No peer holds up the copy
+//! The copy is made under the engine's lock, so it must not wait for the peer. It does not,
+//! because a region is a memfd (`open_shared` checks that) which is mapped *here*: a fault on it is
+//! served by this host's memory alone. A userfaultfd of the peer's watches the peer's own
+//! mappings; a hole that the peer punches reads as zeros; the size is sealed, so there is
+//! no SIGBUS. Memory that is no memfd may be anything in the peer's process: missing pages that
+//! a userfaultfd, a FUSE or NFS server, or a stopped migration answers when it likes. The calls
+//! that read it from outside (process_vm_readv(2)) sleep until then, uninterruptible but for
+//! SIGKILL. So such memory is never read from outside: its owner copies it into the lane, and
+//! waits for its own pages. The lane is the faster road, too: it copies twice, but both sides at
+//! a time and without pinning pages (`spec-notes/shm.md` has the figures).
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 
-use super::greet::{Cookie, Message};
+use super::greet::Message;
 use super::record::Piece;
 use crate::mem::{Region, Segment};
-use crate::sys::{IoVecMut, SharedMap, open_shared, read_process, send_with_fds};
+use crate::sys::{IoVecMut, SharedMap, open_shared, send_with_fds};
 
 /// Regions that one side may have shared on one connection at a time.
 const SLOTS: usize = 32;
@@ -60,7 +71,7 @@ impl Shares {
         };
         let share = self.slots.get_mut(slot)?.as_mut()?;
         share.used = end;
-        Some(Piece::Shared {
+        Some(Piece {
             slot: u32::try_from(slot).ok()?,
             generation: share.generation,
             offset: segment.offset() as u64,
@@ -71,9 +82,7 @@ impl Shares {
     /// The record that has these pieces ends there: a skip may have come before it.
     pub(super) fn note(&mut self, pieces: &[Piece], end: u64) {
         for piece in pieces {
-            if let Piece::Shared { slot, .. } = *piece
-                && let Some(Some(share)) = self.slots.get_mut(slot as usize)
-            {
+            if let Some(Some(share)) = self.slots.get_mut(piece.slot as usize) {
                 share.used = end;
             }
         }
@@ -148,20 +157,9 @@ pub(super) enum Unread {
 #[derive(Default)]
 pub(super) struct Views {
     maps: Vec<Option<(u32, SharedMap)>>,
-    pid: i32,
-    cookie: Cookie,
-    /// process_vm_readv has worked, and not failed since.
-    reads: bool,
 }
 
 impl Views {
-    /// Tries whether the memory of the peer's process can be read.
-    pub(super) fn probe(&mut self, pid: i32, cookie: Cookie) -> bool {
-        (self.pid, self.cookie) = (pid, cookie);
-        self.reads = pid > 0 && self.read_memory(0, 0, &mut []);
-        self.reads
-    }
-
     /// Takes a region that the peer shares. What cannot be mapped is not there, and its
     /// bytes will be asked for by the lane.
     pub(super) fn add(&mut self, slot: u32, generation: u32, len: u64, fd: &impl AsFd) -> bool {
@@ -192,56 +190,22 @@ impl Views {
     /// Copies the bytes of a piece from `offset` in it to where `to` points; `much`, as for
     /// [`SharedMap::copy_out`].
     pub(super) fn copy(
-        &mut self,
+        &self,
         piece: &Piece,
         offset: u64,
-        to: &mut [IoVecMut<'_>],
+        to: &[IoVecMut<'_>],
         much: bool,
     ) -> Result<(), Unread> {
-        let len: u64 = to.iter().map(|v| v.len() as u64).sum();
-        match *piece {
-            Piece::Shared { slot, generation, offset: base, .. } => {
-                if !self.has(slot, generation) {
-                    return Err(Unread::ByLane);
-                }
-                let map = self.maps.get(slot as usize).and_then(Option::as_ref);
-                let (_, map) = map.ok_or(Unread::ByLane)?;
-                let mut at = base.checked_add(offset).ok_or(Unread::Bounds)?;
-                for part in to {
-                    if !map.copy_out(at, part, much) {
-                        return Err(Unread::Bounds);
-                    }
-                    at += part.len() as u64;
-                }
-                Ok(())
+        let map = self.maps.get(piece.slot as usize).and_then(Option::as_ref);
+        let map = map.filter(|(generation, _)| *generation == piece.generation);
+        let (_, map) = map.ok_or(Unread::ByLane)?;
+        let mut at = piece.offset.checked_add(offset).ok_or(Unread::Bounds)?;
+        for part in to {
+            if !map.copy_out(at, part, much) {
+                return Err(Unread::Bounds);
             }
-            Piece::Memory { addr, .. } => {
-                let at = addr.checked_add(offset).ok_or(Unread::Bounds)?;
-                if self.reads && self.read_memory(at, len, to) {
-                    return Ok(());
-                }
-                // Refused once, refused for good: permissions do not come back.
-                self.reads = false;
-                Err(Unread::ByLane)
-            }
+            at += part.len() as u64;
         }
-    }
-
-    /// Reads the peer's memory, and behind it its cookie: that of another process, which
-    /// has come by the same process id, would differ.
-    fn read_memory(&self, at: u64, len: u64, to: &mut [IoVecMut<'_>]) -> bool {
-        let mut cookie = [0; 16];
-        let remote = [(at, len), (self.cookie.addr, 16)];
-        let mut local: [IoVecMut<'_>; crate::mem::MAX_SGE + 1] = Default::default();
-        let count = to.len();
-        if count >= local.len() {
-            return false;
-        }
-        for (slot, part) in local.iter_mut().zip(to) {
-            *slot = std::mem::take(part);
-        }
-        local[count] = IoVecMut::new(&mut cookie);
-        let read = read_process(self.pid, &remote, &mut local[..=count]);
-        read.is_ok_and(|n| n as u64 == len + 16) && cookie == self.cookie.value
+        Ok(())
     }
 }

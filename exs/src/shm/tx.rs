@@ -5,7 +5,7 @@
 //! | payload | road |
 //! |---|---|
 //! | up to 8 KiB | in the record |
-//! | in memory that the peer may read | the record says where; the peer copies it |
+//! | in regions that can be shared with the peer | the record says where; the peer copies it |
 //! | other | by the lane: this side copies it in, the peer out, both at a time |
 //!
 //! A peer that finds that it cannot read what it was pointed to asks for the bytes by
@@ -128,6 +128,8 @@ pub(super) struct Tx {
     /// READs whose answer is not complete.
     reads: u32,
     filled: u64,
+    /// Where that was when the lane's memory was given back last.
+    emptied: u64,
     /// WRs whose payload goes by the lane: number, bytes that have gone.
     lane: VecDeque<(u64, u64)>,
     lane_for: u64,
@@ -155,6 +157,11 @@ impl Tx {
         let page = self.pos / TRIM;
         if std::mem::replace(&mut self.trimmed, page) != page {
             mem.trim(self.consumed, self.pos);
+        }
+        // A lane with nothing in it that is on its way.
+        if self.filled != self.emptied && mem.theirs(Word::Drained) == self.filled {
+            self.emptied = self.filled;
+            mem.trim_lane();
         }
     }
 
@@ -333,7 +340,7 @@ impl Link {
         }
         let (total, inline) = (e.len, e.wr.head.len());
         let mut head = Head { kind, flags, pieces: 0, inline, raddr, total, key, imm };
-        let mut pieces = [Piece::Memory { addr: 0, len: 0 }; MAX_SGE];
+        let mut pieces = [Piece::default(); MAX_SGE];
         let how = match self.road(at, &mut head, &mut pieces) {
             Some(how) => how,
             None => return false,
@@ -406,9 +413,6 @@ impl Link {
         for (i, seg) in self.tx.queue[at].wr.sgl.iter().enumerate() {
             pieces[i] = match self.shares.piece(seg, end, self.tx.consumed, sock) {
                 Some(piece) => piece,
-                None if self.peer_reads => {
-                    Piece::Memory { addr: seg.addr(), len: seg.len() as u64 }
-                }
                 None => return false,
             };
         }

@@ -1,9 +1,7 @@
 //! An eventfd, and waiting on one descriptor.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use super::{HeldSignals, note_calls, wait_readable};
@@ -22,20 +20,6 @@ impl EventFd {
         }
         // SAFETY: a descriptor just made, owned by nobody else.
         Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd) }))
-    }
-
-    /// One that another process made, and has sent.
-    ///
-    /// # Errors
-    /// `InvalidInput`: it is none, but a pipe, a socket or a file, where a write could wait, or end
-    /// this process by SIGPIPE.
-    pub fn adopt(fd: OwnedFd) -> io::Result<EventFd> {
-        let file = File::from(fd);
-        // What the kernel makes without a place in any file system has no type.
-        if file.metadata()?.mode() & libc::S_IFMT != 0 {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        Ok(EventFd(file.into()))
     }
 
     /// Makes it readable.

@@ -154,13 +154,15 @@ pub fn share_readable(len: usize) -> io::Result<(NonNull<u8>, OwnedFd)> {
     Ok((map.base, fd))
 }
 
-/// Maps what another process shares; `len` is how long it must be.
-///
-/// # Errors
-/// `InvalidInput` if it is no memfd, may shrink, or is shorter.
-pub fn open_shared(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<SharedMap> {
-    let bad = |why: &'static str| io::Error::new(io::ErrorKind::InvalidInput, why);
+fn bad(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+/// What the kernel knows of a memfd whose size is fixed.
+fn stat_of(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
     // SAFETY: a system call without pointers.
+    // This comes first: the kernel answers it from what it has in memory. The calls below ask the file
+    // system, which for any other descriptor may be one that a peer serves, when it likes.
     let seals = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })
         .map_err(|_| bad("the descriptor is no memfd"))?;
     if seals & libc::F_SEAL_SHRINK == 0 {
@@ -178,7 +180,23 @@ pub fn open_shared(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result
     // SAFETY: the kernel fills in the structure that it is given.
     check(unsafe { libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) })?;
     // SAFETY: the call succeeded, so it is filled in.
-    let stat = unsafe { stat.assume_init() };
+    Ok(unsafe { stat.assume_init() })
+}
+
+/// Device and inode of a memfd whose size is fixed.
+///
+/// # Errors
+/// `InvalidInput` if it is none.
+pub fn memfd_id(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+    stat_of(fd).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+/// Maps what another process shares; `len` is how long it must be.
+///
+/// # Errors
+/// `InvalidInput` if it is no memfd, may shrink, or is shorter.
+pub fn open_shared(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<SharedMap> {
+    let stat = stat_of(fd)?;
     if len == 0 || usize::try_from(stat.st_size).unwrap_or(0) < len {
         return Err(bad("the memfd is shorter than it should be"));
     }

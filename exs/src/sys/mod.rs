@@ -5,6 +5,7 @@
 //! `io::Error` with the kernel's errno. What it must never know: protocols.
 #![allow(unsafe_code)]
 
+mod doorbell;
 mod eventfd;
 mod addr;
 mod cache;
@@ -14,13 +15,13 @@ mod congestion;
 mod count;
 mod diag;
 mod exit;
+mod foreign;
 mod ifaddrs;
 mod iovec;
 mod map;
 mod memfd;
 mod message;
 mod limits;
-mod process;
 mod random;
 mod signal;
 mod sockaddr;
@@ -36,7 +37,9 @@ pub use clock::{Clock, cycles};
 pub(crate) use cold::cold_path;
 pub(crate) use count::{note_calls, system_calls, yield_now};
 pub use diag::listener_uid;
+pub use doorbell::{Button, Doorbell};
 pub use eventfd::EventFd;
+pub use foreign::{ForeignFd, PeerListener, PeerSocket, close_elsewhere};
 pub(crate) use exit::{at_exit, this_thread};
 pub use ifaddrs::local_addrs;
 pub use iovec::{IoVec, IoVecMut};
@@ -46,8 +49,7 @@ pub(crate) use map::unmap;
 pub use limits::memlock_limit;
 pub use limits::most_strangers;
 pub use congestion::{Paced, roomy_within_host, unpaced_listener, unpaced_within_host};
-pub use memfd::{SharedMap, open_shared, share, share_readable};
-pub use process::read_process;
+pub use memfd::{SharedMap, memfd_id, open_shared, share, share_readable};
 pub use message::{
     Identity, PIECES_MAX, Received, accept, close_may_wait, connect, identify, is_nonblocking, poll_now,
     receive_message, send_message, shutdown, socket_option, wait_writable,

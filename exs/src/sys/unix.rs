@@ -5,6 +5,7 @@ use std::mem::{offset_of, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::addr::socklen;
+use super::foreign::{ForeignFd, PeerListener, PeerSocket};
 use super::note_calls;
 
 /// Descriptors that one message may carry.
@@ -53,32 +54,32 @@ fn address(name: &[u8]) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
 }
 
 /// A non-blocking listener of this abstract name.
-pub fn listen_abstract(name: &[u8], backlog: u32) -> io::Result<OwnedFd> {
+pub fn listen_abstract(name: &[u8], backlog: u32) -> io::Result<PeerListener> {
     let (fd, (addr, len)) = (socket()?, address(name)?);
     // SAFETY: an address of `len` bytes, alive for the call.
     check(unsafe { libc::bind(fd.as_raw_fd(), std::ptr::from_ref(&addr).cast(), len) })?;
     let backlog = libc::c_int::try_from(backlog).unwrap_or(libc::c_int::MAX);
     // SAFETY: a system call without pointers.
     check(unsafe { libc::listen(fd.as_raw_fd(), backlog) })?;
-    Ok(fd)
+    Ok(PeerListener::new(fd))
 }
 
 /// Connects to an abstract name: at once, or (`WouldBlock`) later, when the listener has
 /// room again.
-pub fn connect_abstract(name: &[u8]) -> io::Result<OwnedFd> {
+pub fn connect_abstract(name: &[u8]) -> io::Result<PeerSocket> {
     let (fd, (addr, len)) = (socket()?, address(name)?);
     // SAFETY: an address of `len` bytes, alive for the call.
     check(unsafe { libc::connect(fd.as_raw_fd(), std::ptr::from_ref(&addr).cast(), len) })?;
-    Ok(fd)
+    Ok(PeerSocket::new(fd))
 }
 
 /// Takes a connection, non-blocking.
-pub fn accept_unix(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub fn accept_unix(listener: BorrowedFd<'_>) -> io::Result<PeerSocket> {
     let (flags, null) = (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, std::ptr::null_mut());
     // SAFETY: null pointers say that nobody asks for the address.
     let fd = check(unsafe { libc::accept4(listener.as_raw_fd(), null, null.cast(), flags) })?;
     // SAFETY: a descriptor just made, owned by nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(PeerSocket::new(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
 /// Who is at the other end.
@@ -91,9 +92,14 @@ pub fn peer_cred(fd: BorrowedFd<'_>) -> io::Result<PeerCred> {
     Ok(PeerCred { pid: cred.pid, uid: cred.uid })
 }
 
-/// Room for the control message of [`MAX_FDS`] descriptors, aligned as it must be.
+/// Room for a control message of all descriptors that the kernel lets a peer send at once (253), and
+/// one of credentials, aligned as it must be. What did not fit, the kernel would close in this thread.
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct Control([u8; 1088]);
+
+impl Control {
+    const EMPTY: Control = Control([0; 1088]);
+}
 
 /// An empty message header.
 fn header() -> libc::msghdr {
@@ -106,7 +112,7 @@ pub fn send_with_fds(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -
     if fds.len() > MAX_FDS {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let mut control = Control([0; 64]);
+    let mut control = Control::EMPTY;
     let iov_base = bytes.as_ptr().cast_mut().cast();
     let mut iov = libc::iovec { iov_base, iov_len: bytes.len() };
     let mut msg = header();
@@ -133,13 +139,41 @@ pub fn send_with_fds(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// A message that was received.
+struct Received {
+    len: usize,
+    fds: Vec<ForeignFd>,
+    /// Control messages of any kind came with it.
+    controlled: bool,
+    flags: libc::c_int,
+}
+
 /// Receives one message: its length (0 is the end) and its descriptors, or None if this process
 /// has no room for them all. Of a message that does not fit, an error.
 pub fn recv_with_fds(
     fd: BorrowedFd<'_>,
     buf: &mut [u8],
-) -> io::Result<(usize, Option<Vec<OwnedFd>>)> {
-    let mut control = Control([0; 64]);
+) -> io::Result<(usize, Option<Vec<ForeignFd>>)> {
+    let Received { len, fds, flags, .. } = receive(fd, buf)?;
+    if flags & libc::MSG_TRUNC != 0 {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let all = flags & libc::MSG_CTRUNC == 0;
+    Ok((len, all.then_some(fds)))
+}
+
+/// Takes a message out of a socket that was shut down, and drops it; false if there is none. Credentials
+/// tell an empty message from the end: they come with each message.
+pub(super) fn take_out(fd: BorrowedFd<'_>) -> bool {
+    let one: libc::c_int = 1;
+    let (level, at, len) = (libc::SOL_SOCKET, std::ptr::from_ref(&one).cast(), socklen(size_of::<libc::c_int>()));
+    // SAFETY: an integer of `len` bytes, alive for the call.
+    unsafe { libc::setsockopt(fd.as_raw_fd(), level, libc::SO_PASSCRED, at, len) };
+    receive(fd, &mut [0]).is_ok_and(|got| got.len > 0 || got.controlled)
+}
+
+fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received> {
+    let mut control = Control::EMPTY;
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     let mut msg = header();
     (msg.msg_iov, msg.msg_iovlen) = (&raw mut iov, 1);
@@ -150,19 +184,14 @@ pub fn recv_with_fds(
     // SAFETY: the header points to one element and a control buffer, both exclusively
     // ours and alive for the call.
     let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut msg, flags) };
-    let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+    let len = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
     let used = msg.msg_controllen.min(control.0.len());
-    // Before anything else: these descriptors are ours to close.
     let fds = owned_fds(&control.0[..used]);
-    if msg.msg_flags & libc::MSG_TRUNC != 0 {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let all = msg.msg_flags & libc::MSG_CTRUNC == 0;
-    Ok((n, all.then_some(fds)))
+    Ok(Received { len, fds, controlled: used > 0, flags: msg.msg_flags })
 }
 
 /// The descriptors in a control buffer that the kernel has filled.
-fn owned_fds(mut control: &[u8]) -> Vec<OwnedFd> {
+fn owned_fds(mut control: &[u8]) -> Vec<ForeignFd> {
     let word = |b: &[u8], at: usize| -> Option<i32> {
         Some(i32::from_ne_bytes(b.get(at..at + 4)?.try_into().ok()?))
     };
@@ -176,7 +205,7 @@ fn owned_fds(mut control: &[u8]) -> Vec<OwnedFd> {
         if (word(control, 8), word(control, 12)) == rights {
             let raw = (16..len).step_by(4).filter_map(|at| word(&control[..len], at));
             // SAFETY: the kernel put each of them there for us, just now.
-            fds.extend(raw.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+            fds.extend(raw.map(|fd| ForeignFd::new(unsafe { OwnedFd::from_raw_fd(fd) })));
         }
         control = control.get(len.next_multiple_of(8)..).unwrap_or(&[]);
     }
@@ -184,13 +213,13 @@ fn owned_fds(mut control: &[u8]) -> Vec<OwnedFd> {
 }
 
 /// A connected pair, for tests.
-pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+pub fn pair() -> io::Result<(PeerSocket, PeerSocket)> {
     let mut fds = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: room for two descriptors.
     check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
     // SAFETY: descriptors just made, owned by nobody else.
-    let [a, b] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let [a, b] = fds.map(|fd| PeerSocket::new(unsafe { OwnedFd::from_raw_fd(fd) }));
     Ok((a, b))
 }
 

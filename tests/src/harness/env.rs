@@ -1,7 +1,6 @@
 //! What the contract of sockets is tested on.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use exs::{Options, Socket, SocketType, Transport};
@@ -125,11 +124,11 @@ impl Env {
 
     /// An address that takes connections, or may take them, and never answers; for as
     /// long as what comes with it is kept.
-    pub fn silent(&self) -> (Option<OwnedFd>, SocketAddr) {
+    pub fn silent(&self) -> (Option<Box<dyn Send>>, SocketAddr) {
         if self.dials_by_tcp() {
             let tcp = TcpListener::bind(self.any()).unwrap();
             let addr = tcp.local_addr().unwrap();
-            return (Some(tcp.into()), addr);
+            return (Some(Box::new(tcp)), addr);
         }
         if self.options.transport == Transport::Shm {
             // A name like a listener's, and nobody behind it.
@@ -139,7 +138,7 @@ impl Env {
                 IpAddr::V6(ip) => format!("exs/1/tcp6/[{ip}%0]:{port}"),
             };
             let listener = exs::sys::listen_abstract(name.as_bytes(), 64).unwrap();
-            return (Some(listener), SocketAddr::new(self.local, port));
+            return (Some(Box::new(listener)), SocketAddr::new(self.local, port));
         }
         // Nobody has it: the device's network is its own.
         let nobody = match self.local {

@@ -1,0 +1,169 @@
+//! A bell that another process rings to wake this one.
+//!
+//! An eventfd would do but for one thing: it is one open file for both processes, and so are its flags. Its
+//! owner can take O_NONBLOCK away and set the counter to its maximum; the write(2) of the process that rings
+//! then waits for as long as the owner likes. A pipe has a mutex that its other end can hold. A send(2) on a
+//! UNIX socket has its own flag against waiting, and takes no lock that is held across a page fault.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use super::addr::socklen;
+use super::foreign::ForeignFd;
+use super::note_calls;
+
+/// Rings that are left unread, at most: a ring costs its reader no call as long as the kernel has room
+/// for the next ones.
+const UNREAD: u32 = 32;
+
+fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
+}
+
+/// The owner's side, readable when it was rung. Watch it edge-triggered: it is emptied now and then.
+#[derive(Debug)]
+pub struct Doorbell {
+    bell: OwnedFd,
+    button: OwnedFd,
+    heard: u32,
+}
+
+impl Doorbell {
+    /// A new one.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn new() -> io::Result<Doorbell> {
+        let mut fds = [0; 2];
+        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: room for two descriptors.
+        check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
+        // SAFETY: descriptors just made, owned by nobody else.
+        let [bell, button] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        Ok(Doorbell { bell, button, heard: 0 })
+    }
+
+    /// What others need to ring it.
+    pub fn button(&self) -> BorrowedFd<'_> {
+        self.button.as_fd()
+    }
+
+    /// It was rung, or may have been: makes room for further rings before there is none.
+    pub fn note(&mut self) {
+        self.heard += 1;
+        if self.heard >= UNREAD {
+            self.heard = 0;
+            self.empty();
+        }
+    }
+
+    /// Takes all rings out.
+    pub fn empty(&self) {
+        let mut rings = [0u8; 512];
+        loop {
+            let (fd, at) = (self.bell.as_raw_fd(), rings.as_mut_ptr().cast());
+            note_calls(1);
+            // SAFETY: an array of that length, exclusively ours.
+            let n = unsafe { libc::recv(fd, at, rings.len(), libc::MSG_DONTWAIT) };
+            // A peer that rings all the time is left for the next look.
+            if usize::try_from(n).unwrap_or(0) < rings.len() {
+                return;
+            }
+        }
+    }
+}
+
+impl AsRawFd for Doorbell {
+    fn as_raw_fd(&self) -> RawFd {
+        self.bell.as_raw_fd()
+    }
+}
+
+/// What rings the bell of another process.
+#[derive(Debug)]
+pub struct Button(ForeignFd);
+
+impl Button {
+    /// One that another process has sent.
+    ///
+    /// # Errors
+    /// `InvalidInput`: it is no UNIX stream socket. On others, and on files, a send could wait. (What is
+    /// asked here is answered by the kernel without asking what stands behind the descriptor.)
+    pub fn adopt(fd: ForeignFd) -> io::Result<Button> {
+        let is = |name, wanted| option(fd.as_fd(), name).is_ok_and(|value| value == wanted);
+        if is(libc::SO_DOMAIN, libc::AF_UNIX) && is(libc::SO_TYPE, libc::SOCK_STREAM) {
+            return Ok(Button(fd));
+        }
+        Err(io::ErrorKind::InvalidInput.into())
+    }
+
+    /// Rings. False: it cannot be rung, as its owner has taken it down, or leaves no room.
+    pub fn ring(&self) -> bool {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        note_calls(1);
+        // SAFETY: one byte that lives as long as the program.
+        let n = unsafe { libc::send(self.0.as_fd().as_raw_fd(), [1u8].as_ptr().cast(), 1, flags) };
+        n == 1
+    }
+}
+
+fn option(fd: BorrowedFd<'_>, name: libc::c_int) -> io::Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut len = socklen(size_of::<libc::c_int>());
+    let (level, at) = (libc::SOL_SOCKET, (&raw mut value).cast());
+    // SAFETY: the kernel writes at most `len` bytes, an integer's, to it.
+    check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, at, &raw mut len) })?;
+    Ok(value)
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::sys::{pair, recv_with_fds, send_with_fds, wait_readable};
+    use std::time::Duration;
+
+    fn passed(fd: BorrowedFd<'_>) -> ForeignFd {
+        let (a, b) = pair().unwrap();
+        send_with_fds(a.as_fd(), b"x", &[fd]).unwrap();
+        recv_with_fds(b.as_fd(), &mut [0]).unwrap().1.unwrap().remove(0)
+    }
+
+    #[test]
+    fn it_is_heard_until_it_is_emptied() {
+        let mut bell = Doorbell::new().unwrap();
+        let button = Button::adopt(passed(bell.button())).unwrap();
+        let rung = |bell: &Doorbell| wait_readable(bell.as_raw_fd(), Some(Duration::ZERO), None).unwrap();
+        assert!(!rung(&bell));
+        (0..UNREAD).for_each(|_| assert!(button.ring()));
+        assert!(rung(&bell));
+        (0..UNREAD).for_each(|_| bell.note());
+        assert!(!rung(&bell), "it was emptied");
+    }
+
+    /// The owner's tricks: no room, and an end that blocks. To ring does not wait for either.
+    #[test]
+    fn to_ring_never_waits() {
+        let bell = Doorbell::new().unwrap();
+        // SAFETY: a system call without pointers.
+        check(unsafe { libc::fcntl(bell.button().as_raw_fd(), libc::F_SETFL, 0) }).unwrap();
+        let button = Button::adopt(passed(bell.button())).unwrap();
+        let rings = (0..1 << 20).take_while(|_| button.ring()).count();
+        assert!(rings < 1 << 20, "there is room for so many");
+        bell.empty();
+        assert!(button.ring(), "there is room again");
+        drop(bell);
+        assert!(!button.ring(), "it is gone");
+    }
+
+    #[test]
+    fn what_could_wait_is_no_button() {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let (_, pipe) = std::io::pipe().unwrap();
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let event = crate::sys::EventFd::new().unwrap();
+        for fd in [file.as_fd(), pipe.as_fd(), tcp.as_fd(), event.as_fd()] {
+            assert!(Button::adopt(passed(fd)).is_err());
+        }
+    }
+}
