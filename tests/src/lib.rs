@@ -9,5 +9,6 @@ pub mod rdma;
 pub mod rnic;
 pub mod shm;
 pub mod skip;
+pub mod slow_file;
 pub mod socket;
 pub mod sys;

@@ -1,9 +1,11 @@
 //! What the tests need of libc and cannot get from std.
 #![allow(unsafe_code)]
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::FromRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use exs::Buffer;
@@ -64,4 +66,23 @@ pub fn withheld(len: usize, there: usize) -> Option<(Vec<u8>, File)> {
     let failed = unsafe { libc::ioctl(fd, REGISTER, range.as_mut_ptr()) };
     assert_eq!(failed, 0, "UFFDIO_REGISTER: {}", io::Error::last_os_error());
     Some((memory, watch))
+}
+
+/// Mounts a FUSE file system that is served through `device`.
+pub fn mount_fuse(device: &File, at: &std::path::Path) -> io::Result<()> {
+    let fd = std::os::fd::AsRawFd::as_raw_fd(device);
+    let options = CString::new(format!("fd={fd},rootmode=40000,user_id=0,group_id=0"))?;
+    let (kind, at) = (c"fuse".as_ptr(), CString::new(at.as_os_str().as_bytes())?);
+    // SAFETY: strings that end in zeros, alive for the call.
+    let rc =
+        unsafe { libc::mount(c"exs-test".as_ptr(), at.as_ptr(), kind, 0, options.as_ptr().cast()) };
+    if rc != 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Takes a file system out of its directory; what is open of it stays so.
+pub fn unmount(at: &std::path::Path) {
+    let at = CString::new(at.as_os_str().as_bytes()).expect("a path");
+    // SAFETY: a string that ends in a zero, alive for the call.
+    let rc = unsafe { libc::umount2(at.as_ptr(), libc::MNT_DETACH) };
+    assert_eq!(rc, 0, "umount2: {}", io::Error::last_os_error());
 }

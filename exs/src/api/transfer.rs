@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{EventQueue, Export, RemoteBuffer, Rights, Socket, Token};
 use crate::mem::{Access, Buffer};
-use crate::progress::{Bufs, Error, FileSend, Part, RecvFlags};
+use crate::progress::{Bufs, Error, FileSend, Part, RecvFlags, Short};
 use crate::sys::cold_path;
 
 /// A post that was refused: why, and the memory that was to be moved.
@@ -270,8 +270,9 @@ impl Socket {
             return Err(Refused { error, buffer: parts });
         }
         let id = self.handle().id();
+        let short = Short::of(&parts);
         let posted = self.handle().context().call(|e, now| {
-            e.post_parts(id, &queue.ticket(token), parts, shut, now)
+            e.post_parts(id, &queue.ticket(token), (parts, short), shut, now)
         });
         posted.map_err(|(error, buffer)| {
             queue.core().unreserve();

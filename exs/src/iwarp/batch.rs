@@ -11,10 +11,9 @@
 //! such payload is therefore copied into the arena, and the sum is the copy's.
 
 use std::fs::File;
-use std::sync::Arc;
 
 use crate::mem::{Segment, Sgl};
-use crate::sys::IoVec;
+use crate::sys::{IoVec, SourceFile};
 
 /// Chunks in one gathered write, at most.
 pub const MAX_CHUNKS: usize = 128;
@@ -39,7 +38,7 @@ static ZEROS: [u8; 16 * 1024] = [0; 16 * 1024];
 enum Piece {
     Arena { off: usize, len: usize },
     Memory { seg: Segment, off: usize, len: usize },
-    File { serial: u64, file: Arc<File>, offset: u64, len: usize },
+    File { serial: u64, file: SourceFile, offset: u64, len: usize },
     Zeros { len: usize },
 }
 
@@ -157,9 +156,9 @@ impl TxBatch {
     }
 
     /// Adds payload from the file of the WR with this serial number.
-    pub(super) fn push_file(&mut self, serial: u64, file: &Arc<File>, offset: u64, len: usize) {
+    pub(super) fn push_file(&mut self, serial: u64, file: &SourceFile, offset: u64, len: usize) {
         self.len += len;
-        self.pieces.push(Piece::File { serial, file: Arc::clone(file), offset, len });
+        self.pieces.push(Piece::File { serial, file: file.clone(), offset, len });
     }
 
     /// Adds zeros.

@@ -167,6 +167,8 @@ impl Xfer {
             return Step::Ended(self.end(Ok(())));
         }
         if kind == Kind::Stream
+            && sys::is_nonblocking(fd).unwrap_or(false)
+            && scratch.is_at_hand(self.posted.op, range, self.done as u64)
             && let Some(sent) = send_pages(fd, range, self.done as u64)
         {
             return match sent {
@@ -178,7 +180,8 @@ impl Xfer {
             };
         }
         let chunk = match scratch.load(self.posted.op, range, self.done as u64) {
-            Ok(chunk) => chunk,
+            Ok(Some(chunk)) => chunk,
+            Ok(None) => return Step::Blocked,
             Err(e) => {
                 let errno = e.raw_os_error().unwrap_or(libc::EIO);
                 return Step::Ended(self.end(Err(Failure::FileRead { errno })));
@@ -203,13 +206,11 @@ impl Xfer {
 }
 
 /// sendfile(2), which copies nothing. It waits for room unless the owner has set
-/// O_NONBLOCK, and no flag of its own keeps it from that; so it serves those sockets only.
+/// O_NONBLOCK, and no flag of its own keeps it from that; so it serves those sockets only, and bytes
+/// that are in memory.
 /// None if the bytes must go by way of memory, which also finds out what is wrong with
 /// the file.
 fn send_pages(fd: BorrowedFd<'_>, range: &FileRange, done: u64) -> Option<io::Result<usize>> {
-    if !sys::is_nonblocking(fd).unwrap_or(false) {
-        return None;
-    }
     let len = usize::try_from(range.len - done).unwrap_or(CALL_MAX).min(CALL_MAX);
     match sys::send_file(&fd, &range.file, range.offset.checked_add(done)?, len) {
         Ok(0) => None,

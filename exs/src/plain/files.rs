@@ -5,17 +5,22 @@
 //! read into memory and sent from there, which costs a copy. (To send from a mapping of the
 //! file is slower still, for its pages are to be mapped; so are smaller pieces than this
 //! buffer.) Where the owner has set O_NONBLOCK, sendfile(2) is used (`call`).
-//! One buffer serves all sockets: what a socket does not take is read again
+//! Bytes that are not in memory are fetched by other threads (`rnic::staging`), and the send is tried again when they
+//! have come. One buffer serves all sockets: what a socket does not take is read again
 //! when it is ready, from the page cache. So a peer that does not read holds no
 //! memory, and a single file that is being sent is read once.
 
 use std::io;
-use std::sync::Arc;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use mio::unix::SourceFd;
+
+use super::{FETCHED, Plain};
 use crate::ids::OpId;
 use crate::mem::{Region, Segment};
-use crate::rnic::FileRange;
-use crate::sys;
+use crate::rnic::{Came, FileRange, Found, Staging};
+use crate::sys::{self, EventFd};
 
 /// Bytes read at a time. A message that is sent from a file must fit.
 pub(super) const CHUNK: usize = 256 << 10;
@@ -27,14 +32,29 @@ pub(super) struct Scratch {
     /// Whose bytes these are: the operation, the offset of the first in its range,
     /// and how many.
     holds: Option<(OpId, u64, usize)>,
+    /// What is fetched for operations; where it comes, once there was any; and that it has.
+    staging: Staging<OpId>,
+    inbox: Option<Arc<Inbox>>,
+    rung: bool,
+}
+
+/// What was fetched.
+struct Inbox {
+    came: Mutex<Vec<Came<OpId>>>,
+    bell: EventFd,
 }
 
 impl Scratch {
+    /// What the next bytes of a range are, from `done` on, if they need no buffer: sendfile(2) is not to wait.
+    pub(super) fn is_at_hand(&mut self, op: OpId, range: &FileRange, done: u64) -> bool {
+        rest(range, done).is_ok_and(|rest| matches!(self.staging.find(op, &rest), Found::AtHand))
+    }
+
     /// The bytes of a range from `done` on: as many as are there of the buffer's size,
-    /// none at the end of the file.
-    pub(super) fn load(&mut self, op: OpId, range: &FileRange, done: u64) -> io::Result<Segment> {
+    /// none at the end of the file. None at all: they will come.
+    pub(super) fn load(&mut self, op: OpId, range: &FileRange, done: u64) -> io::Result<Option<Segment>> {
         let region = self.region.get_or_insert_with(|| Region::from_vec(vec![0; CHUNK]));
-        let part = |off, len| region.segment(off, len).map_err(io::Error::other);
+        let part = |off, len| region.segment(off, len).map(Some).map_err(io::Error::other);
         if let Some((who, first, len)) = self.holds
             && who == op
             && done >= first
@@ -43,21 +63,100 @@ impl Scratch {
         {
             return part(skip, len - skip);
         }
-        let want = usize::try_from(range.len - done).unwrap_or(CHUNK).min(CHUNK);
-        let Some(at) = range.offset.checked_add(done) else {
-            return Err(io::Error::from_raw_os_error(libc::EOVERFLOW));
+        let wanted = rest(range, done)?;
+        let (from, errno) = match self.staging.find(op, &wanted) {
+            Found::AtHand => (wanted, None),
+            Found::Staged(copy) => copy.map_err(io::Error::from_raw_os_error)?,
+            Found::Away => return Ok(None),
         };
+        let want = usize::try_from(from.len).unwrap_or(CHUNK).min(CHUNK);
         self.holds = None;
-        let room = part(0, want)?;
+        let Some(room) = part(0, want)? else { return Ok(None) };
         let mut have = 0;
         while have < want {
             let into = room.io_vec_mut(have, want - have);
-            match sys::read_at(&range.file, at + have as u64, into)? {
+            match sys::read_at(&from.file, from.offset + have as u64, into)? {
                 0 => break,
                 n => have += n,
             }
         }
+        if let Some(errno) = errno.filter(|_| have == 0) {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
         self.holds = Some((op, done, have));
         part(0, have)
     }
+}
+
+impl Plain {
+    /// The reactor says that something was fetched.
+    pub(super) fn note_fetched(&mut self) {
+        self.scratch.rung = true;
+    }
+
+    /// It was, and is to be dealt with.
+    pub(super) fn has_fetched(&self) -> bool {
+        self.scratch.rung
+    }
+
+    /// Begins to fetch what operations wait for.
+    pub(super) fn start_fetches(&mut self) {
+        if !self.scratch.staging.wants() {
+            return;
+        }
+        match self.inbox() {
+            Ok(inbox) => self.scratch.staging.start(move |came| {
+                inbox.came.lock().unwrap_or_else(PoisonError::into_inner).push(came);
+                inbox.bell.signal();
+            }),
+            Err(e) => {
+                self.scratch.staging.fail(e.raw_os_error().unwrap_or(libc::EIO));
+                self.scratch.rung = true;
+            }
+        }
+    }
+
+    fn inbox(&mut self) -> io::Result<Arc<Inbox>> {
+        if let Some(inbox) = &self.scratch.inbox {
+            return Ok(Arc::clone(inbox));
+        }
+        let inbox = Arc::new(Inbox { came: Mutex::default(), bell: EventFd::new()? });
+        let token = mio::Token(self.token_base + FETCHED);
+        let bell = inbox.bell.as_raw_fd();
+        self.registry.register(&mut SourceFd(&bell), token, mio::Interest::READABLE)?;
+        self.scratch.inbox = Some(Arc::clone(&inbox));
+        Ok(inbox)
+    }
+
+    /// Tries the sends again whose bytes may have come.
+    pub(super) fn take_fetched(&mut self) {
+        if !std::mem::take(&mut self.scratch.rung) {
+            return;
+        }
+        if let Some(inbox) = self.scratch.inbox.clone() {
+            inbox.bell.drain();
+            let came = std::mem::take(&mut *inbox.came.lock().unwrap_or_else(PoisonError::into_inner));
+            for came in came {
+                self.scratch.staging.arrived(came);
+            }
+        }
+        for at in 0..self.full.len() {
+            let slot = self.full[at];
+            self.socks[slot].ready.1 = true;
+            self.list(slot);
+        }
+    }
+
+    /// An operation has ended: what was fetched for it goes.
+    pub(super) fn forget_fetched(&mut self, op: OpId) {
+        self.scratch.staging.forget(op);
+    }
+}
+
+/// What is left of a range, at most a buffer's size of it.
+fn rest(range: &FileRange, done: u64) -> io::Result<FileRange> {
+    let too_far = || io::Error::from_raw_os_error(libc::EOVERFLOW);
+    let offset = range.offset.checked_add(done).ok_or_else(too_far)?;
+    let len = (range.len - done).min(CHUNK as u64);
+    Ok(FileRange { file: range.file.clone(), offset, len })
 }

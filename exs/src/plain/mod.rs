@@ -65,8 +65,9 @@ const SPUN: usize = 4;
 const TRIES: usize = 8;
 /// In the name of a socket, whose inode says all.
 const NO_NUMBER: RawFd = -1;
-/// The token of the helper's bell: the last one.
+/// The token of the helper's bell, and of the bell for files: the last ones.
 const BELL: usize = u32::MAX as usize;
+const FETCHED: usize = BELL - 1;
 
 /// The table of kernel sockets that have operations in flight.
 pub struct Plain {
@@ -105,11 +106,7 @@ pub struct Plain {
 /// last one; and if the owner wants that to wait for the peer, it must not wait here.
 fn release(fd: OwnedFd) {
     if sys::close_may_wait(fd.as_fd()) {
-        // It inherits the mask: the program's signals are for the program's threads.
-        let _held = crate::sys::HeldSignals::new();
-        let closer = std::thread::Builder::new().name("exs-close".into());
-        // Without a thread it waits all the same: better than not to close.
-        let _ = closer.spawn(move || drop(fd));
+        sys::close_elsewhere(fd);
     }
 }
 
@@ -259,6 +256,7 @@ impl Plain {
     }
 
     fn end(&mut self, posted: Posted, end: End) {
+        self.forget_fetched(posted.op);
         self.done.push_back((posted, end));
     }
 
@@ -274,6 +272,8 @@ impl Plain {
         let slot = token - self.token_base;
         if slot == BELL {
             self.bell_rang = true;
+        } else if slot == FETCHED {
+            self.note_fetched();
         } else if let Some(s) = self.socks.get_mut(slot) {
             s.ready.0 |= ready.readable || ready.hup;
             s.ready.1 |= ready.writable || ready.hup;
@@ -292,6 +292,7 @@ impl Plain {
         if std::mem::take(&mut self.bell_rang) {
             self.collect(now);
         }
+        self.take_fetched();
         self.send_all_kept(now);
         self.handle_timeouts(now);
         for slot in std::mem::take(&mut self.work) {
@@ -329,12 +330,15 @@ impl Plain {
     /// After a change of a socket's queues: tells what has ended, watches what must be,
     /// and lets go of a socket that has nothing in flight.
     fn settle(&mut self, slot: usize, now: Time) {
-        for (posted, end) in self.ended.drain(..) {
+        let mut ended = std::mem::take(&mut self.ended);
+        for (posted, end) in ended.drain(..) {
             if let Some((at, _)) = posted.limit {
                 self.limits.remove(&(at, posted.op));
             }
-            self.done.push_back((posted, end));
+            self.end(posted, end);
         }
+        self.ended = ended;
+        self.start_fetches();
         let s = &mut self.socks[slot];
         let full = !s.tx.is_empty() && s.kept == 0;
         match (std::mem::replace(&mut s.counted, full), full) {
@@ -403,7 +407,7 @@ impl Plain {
 
     /// True if `progress` should be called at once.
     pub fn has_work(&self) -> bool {
-        !self.work.is_empty() || self.bell_rang
+        !self.work.is_empty() || self.bell_rang || self.has_fetched()
     }
 
     /// True if anything waits for the reactor.

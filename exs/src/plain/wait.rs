@@ -25,9 +25,11 @@ impl Plain {
             let why = Failure::Os { call: "connect", errno: libc::EALREADY };
             return self.end(posted, End::new(0, Err(why)));
         }
-        // Datagram sockets only note the address, and need not wait for it.
-        let direct = !matches!(target.kind, Kind::Stream | Kind::SeqPacket)
-            || sys::is_nonblocking(target.fd).unwrap_or(true);
+        // Datagram sockets only note the address, and need not wait for it. But to look up a path may take the
+        // server of a file system as long as it likes, whatever the socket.
+        let notes = !matches!(target.kind, Kind::Stream | Kind::SeqPacket);
+        let direct = addr.as_unix_path().is_none()
+            && (notes || sys::is_nonblocking(target.fd).unwrap_or(true));
         if direct {
             match sys::connect(target.fd, &addr) {
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR)) => {}

@@ -45,6 +45,7 @@ mod wait;
 pub use context::Context;
 pub(crate) use wait::Waited;
 pub use handle::SocketHandle;
+pub(crate) use engine::Short;
 pub use engine::{ExportId, FileSend, Part, RecvFlags, Remote, SockId};
 pub(crate) use engine::Ticket;
 pub use error::Error;

@@ -1,12 +1,11 @@
 //! The vocabulary of the `Rnic` trait.
 
-use std::fs::File;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::fault::{DisconnectCause, RnicError};
 use crate::mem::{AccessFault, Key, Segment};
+use crate::sys::SourceFile;
 
 /// Bytes of the header of a message that leaves by [`send_now`](super::Rnic::send_now), at
 /// most.
@@ -198,7 +197,7 @@ pub struct Sge {
 #[derive(Clone, Debug)]
 pub struct FileRange {
     /// The file.
-    pub file: Arc<File>,
+    pub file: SourceFile,
     /// First byte.
     pub offset: u64,
     /// Bytes. If the file turns out to be shorter, zeros are written in place of

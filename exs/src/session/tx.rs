@@ -253,13 +253,14 @@ impl Session {
 
     /// Writes a piece of a file. How to go on, the completion tells.
     fn write_file(&mut self, port: &mut dyn Port, job: &mut Job, file: &FileRange) {
-        let most = port.file_room().min(u64::from(self.cfg.max_chunk).max(FILE_PIECE));
-        if most == 0 {
+        let len = (job.end - job.off).min(u64::from(self.cfg.max_chunk).max(FILE_PIECE));
+        let mut range =
+            FileRange { file: file.file.clone(), offset: file.offset.saturating_add(job.off), len };
+        let len = port.file_room(&range).min(len);
+        if len == 0 {
             return;
         }
-        let len = (job.end - job.off).min(most);
-        let range =
-            FileRange { file: file.file.clone(), offset: file.offset.saturating_add(job.off), len };
+        range.len = len;
         let op = SendOp::Write { raddr: job.raddr, rkey: job.rkey };
         let wr =
             Wr { op, head: &[], sges: &[], file: Some(range), inline: false, signalled: true };

@@ -134,9 +134,9 @@ pub trait Port {
     ) -> Passed {
         Passed::No
     }
-    /// Bytes of a file that one WRITE may take now. 0: later; the session is to be
+    /// Bytes of this range of a file that one WRITE may take now. 0: later; the session is to be
     /// driven again then.
-    fn file_room(&mut self) -> u64 {
+    fn file_room(&mut self, _range: &FileRange) -> u64 {
         self.caps().max_msg
     }
     /// Opens a window for the peer.

@@ -7,68 +7,22 @@
 //! never closes either. [`ForeignFd`] is closed by a thread made for that; a [`PeerSocket`] and a
 //! [`PeerListener`] take out what lies in them before they are closed.
 
-use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use super::HeldSignals;
+use super::helpers::Helpers;
 use super::unix::{accept_unix, take_out};
 
-/// Threads that close, at most. Each can be held up by one descriptor for as long as a peer
-/// likes; descriptors beyond that stay open until one of them comes free.
-const THREADS: usize = 16;
-/// How long a thread waits for more before it ends.
-const REST: Duration = Duration::from_millis(100);
 /// Messages taken out of a socket that is closed: more than the kernel keeps.
 const MOST: usize = 16 << 10;
 
-struct Closers {
-    waiting: VecDeque<OwnedFd>,
-    threads: usize,
-    idle: usize,
-}
-
-static CLOSERS: Mutex<Closers> = Mutex::new(Closers { waiting: VecDeque::new(), threads: 0, idle: 0 });
-static MORE: Condvar = Condvar::new();
-
-fn closers() -> MutexGuard<'static, Closers> {
-    CLOSERS.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// Each can be held up by one descriptor; those beyond that stay open until a thread comes free.
+static CLOSERS: Helpers = Helpers::new("exs-close", 16);
 
 /// Has a thread of its own close the descriptor, however long that takes.
 pub fn close_elsewhere(fd: OwnedFd) {
-    let mut all = closers();
-    all.waiting.push_back(fd);
-    if all.idle >= all.waiting.len() || all.threads >= THREADS {
-        return MORE.notify_one();
-    }
-    // The thread inherits it: the program's signals are for the program's threads.
-    let _held = HeldSignals::new();
-    // Without a thread the descriptor stays open until there is one: this thread must not wait.
-    if std::thread::Builder::new().name("exs-close".into()).spawn(close_what_waits).is_ok() {
-        all.threads += 1;
-    }
-}
-
-fn close_what_waits() {
-    let mut all = closers();
-    loop {
-        while let Some(fd) = all.waiting.pop_front() {
-            drop(all);
-            drop(fd);
-            all = closers();
-        }
-        all.idle += 1;
-        let (back, rest) = MORE.wait_timeout(all, REST).unwrap_or_else(PoisonError::into_inner);
-        all = back;
-        all.idle -= 1;
-        if rest.timed_out() && all.waiting.is_empty() {
-            all.threads -= 1;
-            return;
-        }
-    }
+    // Without a thread it stays open until there is one: this thread must not wait.
+    CLOSERS.run(Box::new(move || drop(fd)));
 }
 
 /// A descriptor that another process has sent.
@@ -168,6 +122,7 @@ mod tests {
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
     use std::sync::mpsc::channel;
+    use std::time::Duration;
 
     use super::super::unix::{connect_abstract, listen_abstract, pair, recv_with_fds, send_with_fds};
     use super::*;

@@ -100,6 +100,11 @@ fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
 }
 
+/// An empty file that is in memory, and in no directory.
+pub(super) fn anonymous_file() -> io::Result<std::fs::File> {
+    create(0).map(Into::into)
+}
+
 fn create(len: usize) -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a name that ends in a zero.

@@ -44,7 +44,8 @@ fn written<H: Harness>(crc: bool) {
     {
         let id = i as u64;
         dst.put(0, &vec![0; 3_000_100]);
-        let range = FileRange { file: Arc::clone(&f), offset: offset as u64, len: len as u64 };
+        let range =
+            FileRange { file: Arc::clone(&f).into(), offset: offset as u64, len: len as u64 };
         let sges = [tail.sge()];
         let wr = SendWr {
             head: b"head:",
@@ -68,7 +69,7 @@ fn written<H: Harness>(crc: bool) {
     }
     // Many at once, none signalled but the last.
     for i in 0..40u64 {
-        let range = FileRange { file: Arc::clone(&f), offset: i * 1000, len: 1000 };
+        let range = FileRange { file: Arc::clone(&f).into(), offset: i * 1000, len: 1000 };
         let raddr = dst.addr() + i * 1000;
         let wr =
             SendWr { file: Some(range), signaled: i == 39, ..write_wr(i, &[], raddr, dst.mr.key) };
@@ -93,7 +94,7 @@ fn shrinks<H: Harness>(crc: bool) {
         let content = pattern(2, 1_000_000);
         let f = file(&content);
         let dst = w.buf(p.b, vec![0xEE; 1_000_000], Access::ALL);
-        let range = FileRange { file: Arc::clone(&f), offset: 0, len: 900_000 };
+        let range = FileRange { file: Arc::clone(&f).into(), offset: 0, len: 900_000 };
         let wr = SendWr { file: Some(range), ..write_wr(1, &[], dst.addr(), dst.mr.key) };
         w.rnics[0].post_send(p.a.qp, &wr).unwrap();
         f.set_len(have as u64).unwrap();
@@ -141,7 +142,7 @@ pub fn a_file_that_cannot_be_read<H: Harness>() {
         }
         let directory = Arc::new(File::open("/").unwrap());
         let dst = w.buf(p.b, vec![0xEE; 1000], Access::ALL);
-        let range = FileRange { file: directory, offset: 0, len: 1000 };
+        let range = FileRange { file: directory.into(), offset: 0, len: 1000 };
         let wr = SendWr { file: Some(range), ..write_wr(1, &[], dst.addr(), dst.mr.key) };
         w.send(p.a, &SendWr { signaled: false, ..wr });
         let wc = w.completed(p.a);

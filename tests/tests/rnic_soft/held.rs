@@ -143,7 +143,7 @@ fn slow_peers_do_not_hold_up_files() {
     let file = std::sync::Arc::new(std::fs::File::open(&path).unwrap());
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(LEN).unwrap();
     std::fs::remove_file(&path).unwrap();
-    let range = |len| Some(exs::rnic::FileRange { file: file.clone(), offset: 0, len });
+    let range = |len| Some(exs::rnic::FileRange { file: file.clone().into(), offset: 0, len });
     let mut w = World::<Soft>::new(2);
     let mut slow = Vec::new();
     for i in 0..40 {
@@ -190,7 +190,7 @@ fn file_buffers_are_shared() {
         let p = w.join(a, b, &ConnParam { crc: true, ..param(&[]) });
         let dst = w.zeros(p.b, content.len());
         let len = content.len() as u64;
-        let file = Some(exs::rnic::FileRange { file: file.clone(), offset: 0, len });
+        let file = Some(exs::rnic::FileRange { file: file.clone().into(), offset: 0, len });
         w.rnics[0]
             .post_send(p.a.qp, &SendWr { file, ..write_wr(i, &[], dst.addr(), dst.mr.key) })
             .unwrap();

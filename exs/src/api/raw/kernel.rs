@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::super::{EventQueue, Refused, Token};
 use crate::mem::Buffer;
 use crate::plain::{Kind, Pieces, Request, Target};
-use crate::progress::{Bufs, Context, Error, EventKind, Interest, Part};
+use crate::progress::{Bufs, Context, Error, EventKind, Interest, Part, Short};
 use crate::rnic::FileRange;
 use crate::sys::{self, Identity, KernelAddr, PIECES_MAX};
 
@@ -208,7 +208,7 @@ impl<'a> Descriptor<'a> {
         (file, offset, len): (Arc<File>, u64, u64),
         limit: Option<Duration>,
     ) -> Result<(), Error> {
-        let range = FileRange { file, offset, len };
+        let range = FileRange { file: file.into(), offset, len };
         self.post_bare(queue, token, EventKind::SendFile, limit, Request::File(range))
     }
 
@@ -240,9 +240,10 @@ impl<'a> Descriptor<'a> {
         match ready {
             Err(error) => Err(Refused { error, buffer: parts }),
             Ok((context, _)) => {
+                let short = Short::of(&parts);
                 context.call(|e, now| {
                     let target = (&self.target, limit);
-                    e.post_kernel_parts(target, &queue.ticket(token), parts, shut, now);
+                    e.post_kernel_parts(target, &queue.ticket(token), (parts, short), shut, now);
                 });
                 Ok(())
             }

@@ -36,7 +36,7 @@ fn a_file_goes_out_after_head_and_segments() {
         pair.bite = Bite::UpTo(50_000);
         let sink = segment(&vec![0; 300_000]);
         let key = pair.b.window(&sink, Access::REMOTE_WRITE);
-        let range = FileRange { file: Arc::clone(&file), offset: 1000, len: 250_000 };
+        let range = FileRange { file: Arc::clone(&file).into(), offset: 1000, len: 250_000 };
         let mut wr = write(1, b"head", sink.addr(), key, range);
         wr.sgl = sgl(&[segment(b"segment")]);
         pair.a.engine.post_send(wr).unwrap();
@@ -59,7 +59,7 @@ fn a_file_that_ends_early_is_filled_up_with_zeros() {
         pair.bite = Bite::UpTo(70_000);
         let sink = segment(&vec![0xee; 200_000]);
         let key = pair.b.window(&sink, Access::REMOTE_WRITE);
-        let range = FileRange { file, offset: 0, len: 150_000 };
+        let range = FileRange { file: file.into(), offset: 0, len: 150_000 };
         pair.a.engine.post_send(write(1, b"head", sink.addr(), key, range)).unwrap();
         pair.b.engine.post_recv(recv(9, &[segment(&[0; 8])])).unwrap();
         pair.a.engine.post_send(wr(2, SEND, b"done", &[])).unwrap();
@@ -82,7 +82,7 @@ fn a_file_that_cannot_be_read_fails_its_request_only() {
     let mut pair = Pair::new(config(1), config(2), 0);
     let sink = segment(&[0xee; 5000]);
     let key = pair.b.window(&sink, Access::REMOTE_WRITE);
-    let range = FileRange { file: dir, offset: 0, len: 5000 };
+    let range = FileRange { file: dir.into(), offset: 0, len: 5000 };
     let mut bad = write(1, b"", sink.addr(), key, range);
     bad.signaled = false;
     pair.a.engine.post_send(bad).unwrap();
@@ -98,7 +98,7 @@ fn a_file_that_cannot_be_read_fails_its_request_only() {
 #[test]
 fn files_need_a_write_without_crc() {
     let file = file("refused", b"x");
-    let range = || FileRange { file: Arc::clone(&file), offset: 0, len: 1 };
+    let range = || FileRange { file: Arc::clone(&file).into(), offset: 0, len: 1 };
     let mut cfg = config(1);
     cfg.crc = true;
     let mut pair = Pair::new(cfg, config(2), 0);
@@ -119,7 +119,7 @@ fn an_abort_in_the_middle_of_a_file_lets_go_of_it() {
     let file = file("abort", &pattern(200_000));
     let mut pair = Pair::new(config(1), config(2), 0);
     pair.bite = Bite::UpTo(1000);
-    let range = FileRange { file: Arc::clone(&file), offset: 0, len: 200_000 };
+    let range = FileRange { file: Arc::clone(&file).into(), offset: 0, len: 200_000 };
     pair.a.engine.post_send(write(1, b"", 0, 1, range)).unwrap();
     for _ in 0..10 {
         pair.a.send(&mut pair.rng, pair.bite);

@@ -4,6 +4,8 @@
 //! socket of this program ever needs. A completion queue serves all connections; what
 //! belongs to a protection domain is in `domain`.
 
+use std::collections::HashMap;
+
 use super::domain::{Domain, Place, Pools};
 use super::receives::Receives;
 use super::slots::credits;
@@ -11,7 +13,7 @@ use crate::mem::{Access, Buffer, Key, Region, Segment};
 use crate::progress::Error;
 use crate::progress::options::Transport;
 use crate::rnic::{
-    Caps, Cq, Disconnect, HEAD, Mr, Passed, Qp, QpAttr, Rnic, RnicError, SendWr, Wc,
+    Caps, Cq, Disconnect, FileRange, HEAD, Mr, Passed, Qp, QpAttr, Rnic, RnicError, SendWr, Staging, Wc,
 };
 use crate::session::{Buf, Port};
 use crate::sys::IoVec;
@@ -49,6 +51,9 @@ pub(super) struct Device {
     domains: Vec<Domain>,
     /// The number of the next domain.
     next_domain: u32,
+    /// Bytes of files that are fetched for connections, and why some have ended early.
+    pub(super) staging: Staging<Qp>,
+    pub(super) short_files: HashMap<(Qp, u64), i32>,
 }
 
 const UNUSED: RnicError = RnicError::NoSuch { what: "protection domain in use", id: 0 };
@@ -56,7 +61,8 @@ const UNUSED: RnicError = RnicError::NoSuch { what: "protection domain in use", 
 impl Device {
     pub(super) fn new(index: usize, rnic: Box<dyn Rnic>, transport: Transport) -> Device {
         let (cq, domains) = (None, Vec::new());
-        Device { index, rnic, transport, gone: false, cq, domains, next_domain: 0 }
+        let (staging, short_files) = (Staging::default(), HashMap::new());
+        Device { index, rnic, transport, gone: false, cq, domains, next_domain: 0, staging, short_files }
     }
 
     /// Nothing of ours is on it that anybody may still name.
@@ -256,10 +262,8 @@ impl Port for SockPort<'_> {
 
     fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), RnicError> {
         match &wr.file {
-            Some(range) if !self.device.rnic.caps().file_source => {
-                self.device.post_file(self.domain, self.qp, wr, range)
-            }
-            _ => self.device.rnic.post_send(self.qp, wr),
+            Some(range) => self.device.post_file(self.domain, self.qp, wr, range),
+            None => self.device.rnic.post_send(self.qp, wr),
         }
     }
 
@@ -271,8 +275,8 @@ impl Port for SockPort<'_> {
         self.device.rnic.send_now(self.qp, payload, head)
     }
 
-    fn file_room(&mut self) -> u64 {
-        self.device.file_room(self.domain, self.qp)
+    fn file_room(&mut self, range: &FileRange) -> u64 {
+        self.device.file_room(self.domain, self.qp, range)
     }
 
     fn bind(&mut self, mr: Mr, addr: u64, len: u64, access: Access) -> Result<Key, RnicError> {

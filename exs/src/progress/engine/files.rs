@@ -6,15 +6,16 @@
 //! beforehand how much may go; when all pieces are in use it is told 0, and is driven
 //! again as soon as one is free.
 //!
-//! Each protection domain has pieces of its own. The reading is done where the engine runs. It is bounded by a piece, and the
-//! kernel is asked at the same time to have the piece after it ready in memory.
+//! Each protection domain has pieces of its own. Bytes that are in memory are read where the engine runs. That is bounded by a piece,
+//! and the kernel is asked at the same time to have the piece after it ready in memory. Bytes that are not are fetched by other
+//! threads, on any device (`rnic::staging`), and the connection waits meanwhile as for a piece.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::device::{Device, map_shared};
 use super::{Engine, WcStatus};
 use crate::mem::{Access, Segment};
-use crate::rnic::{FileRange, Qp, RnicError, SendWr, Sge, Wc};
+use crate::rnic::{Came, FileRange, Found, Qp, RnicError, SendWr, Sge, Wc};
 use crate::session::Buf;
 use crate::sys;
 
@@ -52,10 +53,17 @@ impl FilePool {
 impl Device {
     /// Bytes of a file that the connection may write now. 0: it will be driven again
     /// when there is room.
-    pub(super) fn file_room(&mut self, domain: u32, qp: Qp) -> u64 {
+    pub(super) fn file_room(&mut self, domain: u32, qp: Qp, range: &FileRange) -> u64 {
         let caps = self.rnic.caps();
         let most = caps.max_msg;
-        if caps.file_source {
+        let by_itself = caps.file_source;
+        let most = match self.staging.find(qp, range) {
+            Found::Away => return 0,
+            Found::Staged(Ok((copy, _))) => most.min(copy.len),
+            // (If there is no copy the post fails, and says why.)
+            Found::AtHand | Found::Staged(Err(_)) => most,
+        };
+        if by_itself {
             return most;
         }
         let room = most.min(PIECE as u64);
@@ -86,8 +94,37 @@ impl Device {
         Ok(())
     }
 
-    /// Posts a WRITE from a file, by way of a piece.
+    /// Posts a WRITE from a file, or from the copy of it that was fetched.
     pub(super) fn post_file(
+        &mut self,
+        domain: u32,
+        qp: Qp,
+        wr: &SendWr<'_>,
+        range: &FileRange,
+    ) -> Result<(), RnicError> {
+        let (copy, errno) = match self.staging.copy(qp, range) {
+            None => (range.clone(), None),
+            Some(Found::Staged(Ok(copy))) => copy,
+            Some(Found::Staged(Err(errno))) => return Err(RnicError::Os { call: "memfd_create", errno }),
+            // (`file_room` has said so.)
+            Some(_) => return Err(RnicError::QueueFull { what: "file pool", depth: 0 }),
+        };
+        if let Some(errno) = errno {
+            self.short_files.insert((qp, wr.wr_id), errno);
+        }
+        let posted = if self.rnic.caps().file_source {
+            self.rnic.post_send(qp, &SendWr { file: Some(copy), ..wr.clone() })
+        } else {
+            self.post_piece(domain, qp, wr, &copy)
+        };
+        if posted.is_ok() {
+            self.staging.forget(qp);
+        }
+        posted
+    }
+
+    /// Posts it by way of a piece.
+    fn post_piece(
         &mut self,
         domain: u32,
         qp: Qp,
@@ -124,6 +161,16 @@ impl Device {
 
     /// Says in a completion what became of the file, if it is of a WRITE from one.
     pub(super) fn end_file(&mut self, wc: &mut Wc) {
+        self.end_piece(wc);
+        if !self.short_files.is_empty()
+            && let Some(errno) = self.short_files.remove(&(wc.qp, wc.wr_id))
+            && wc.status == WcStatus::Success
+        {
+            wc.status = WcStatus::FileRead(errno);
+        }
+    }
+
+    fn end_piece(&mut self, wc: &mut Wc) {
         let mut files = self.all_pools().map(|o| &mut o.files).filter(|f| !f.under_way.is_empty());
         let ended = files.find_map(|files| {
             let ended = files.under_way.remove(&(wc.qp, wc.wr_id))?;
@@ -141,6 +188,8 @@ impl Device {
 
     /// A queue pair is gone, and its WRITEs with it.
     pub(super) fn drop_files(&mut self, domain: u32, qp: Qp) {
+        self.staging.forget(qp);
+        self.short_files.retain(|(q, _), _| *q != qp);
         let Ok((_, o)) = self.pools(domain) else { return };
         let gone = o.files.under_way.extract_if(|(q, _), _| *q == qp);
         o.files.free.extend(gone.map(|(_, ended)| ended.piece));
@@ -156,6 +205,17 @@ impl Device {
 }
 
 impl Engine {
+    /// What was fetched.
+    pub(super) fn take_fetched(&mut self, device: usize, came: Came<Qp>) {
+        let qp = came.0;
+        let Some(d) = self.devices.get_mut(device) else { return };
+        if d.staging.arrived(came)
+            && let Some(&index) = self.by_qp.get(&(device, qp))
+        {
+            self.mark(index);
+        }
+    }
+
     /// Drives the connections that wait for a piece, if one is free. The first that
     /// still wants it has it, and the others wait again, in the same order.
     pub(super) fn wake_file_waiters(&mut self, device: usize) {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::parts::{Cut, Part};
+use super::parts::{Cut, Part, Short};
 use super::post::Ticket;
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
@@ -43,12 +43,12 @@ impl Engine {
         &mut self,
         (target, limit): (&Target<'_>, Option<Duration>),
         ticket: &Ticket<'_>,
-        mut parts: Vec<Part>,
+        (mut parts, short): (Vec<Part>, Option<Short>),
         shut: bool,
         now: Time,
     ) {
         let number = std::os::fd::AsRawFd::as_raw_fd(&target.fd);
-        let cut = Cut::of(&mut parts);
+        let cut = Cut::at(short, &mut parts);
         let shut = shut && cut.is_none();
         let count = parts.len() + usize::from(shut);
         let group = self.open_group(None, ticket, count, (false, cut));
@@ -66,7 +66,7 @@ impl Engine {
                     (bufs, Request::Send { pieces, to: None, flags })
                 }
                 Part::File { file, offset, len } => {
-                    (Bufs::None, Request::File(FileRange { file, offset, len }))
+                    (Bufs::None, Request::File(FileRange { file: file.into(), offset, len }))
                 }
             };
             self.post_kernel_part((target, limit), group, ticket, (number, bufs, request), now);

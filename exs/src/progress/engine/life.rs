@@ -1,6 +1,5 @@
 //! Timers, and the ends of things.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -70,7 +69,7 @@ impl Engine {
 
     /// What other threads released.
     pub(super) fn collect_released(&mut self, now: Time) {
-        if !self.released.any.swap(false, Ordering::AcqRel) {
+        if !self.released.take_any() {
             return;
         }
         for (id, taken) in take(&self.released.sockets) {
@@ -81,6 +80,9 @@ impl Engine {
         }
         let kernel = take(&self.released.kernel);
         self.recheck_kernel(kernel, now);
+        for (device, came) in take(&self.released.fetched) {
+            self.take_fetched(device, came);
+        }
         for (tag, key) in take(&self.released.keys) {
             let Place { device, domain } = Place::of_tag(tag);
             if let Some(d) = self.devices.get_mut(device) {

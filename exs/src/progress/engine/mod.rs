@@ -10,7 +10,7 @@
 //! `ops` (tables), `post` (the calls of the API), `parts` (sends of several), `onesided`
 //! (exports, READ, WRITE), `choose` (which device), `dial` (connect), `silence` (who did not
 //! answer), `listen`, `cm` (what the RNICs report of connections), `life`
-//! (timers and ends), `catch` (events on their way to a queue), `polls`, `memory` (buffers to registered memory), `files`. Nothing here blocks
+//! (timers and ends), `catch` (events on their way to a queue), `polls`, `memory` (buffers to registered memory), `files`, `released` (what other threads leave). Nothing here blocks
 //! or sleeps.
 
 mod catch;
@@ -33,14 +33,13 @@ mod post;
 mod short;
 mod silence;
 mod receives;
+mod released;
 mod slots;
 mod sock;
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use self::device::Device;
 use self::ops::OpTable;
@@ -51,7 +50,7 @@ use super::event::RawEvent;
 use super::queue::{QueueCore, Waiter};
 use super::{Error, Options, Transport};
 use crate::ids::OpId;
-use crate::mem::{Key, KeyHasher, ReleaseRegistration};
+use crate::mem::{KeyHasher, ReleaseRegistration};
 use crate::plain::Plain;
 use crate::rnic::{Listener, Qp, Ready, Rnic, Wc, WcOp, WcStatus};
 use crate::session::{Counters, Done};
@@ -60,7 +59,9 @@ use crate::wire::exs::SocketKind;
 
 pub use self::onesided::{ExportId, Remote};
 pub use self::parts::Part;
+pub(crate) use self::parts::Short;
 pub(super) use self::kernel::KERNEL_TOKENS;
+pub(super) use self::released::Released;
 pub(super) use self::choose::Verbs;
 pub(crate) use self::post::Ticket;
 pub use self::post::{FileSend, RecvFlags};
@@ -77,50 +78,6 @@ pub(super) const TOKENS_PER_DEVICE: usize = 1 << 32;
 pub struct SockId {
     pub(super) index: u32,
     pub(super) generation: u32,
-}
-
-/// What other threads leave for the engine without taking its lock: handles
-/// dropped and registrations ended.
-pub(super) struct Released {
-    any: AtomicBool,
-    /// Sockets without a handle; and whether the program ever took them.
-    sockets: Mutex<Vec<(SockId, bool)>>,
-    keys: Mutex<Vec<(u64, Key)>>,
-    /// Kernel sockets whose owner may have closed them: (device, inode).
-    kernel: Mutex<Vec<(u64, u64)>>,
-    /// Whose they are.
-    context: Weak,
-}
-
-impl Released {
-    pub(super) fn new(context: Weak) -> Released {
-        let (sockets, keys, kernel) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Released { any: AtomicBool::new(false), sockets, keys, kernel, context }
-    }
-
-    pub(super) fn socket(&self, id: SockId, taken: bool) {
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).push((id, taken));
-        self.any.store(true, Ordering::Release);
-    }
-}
-
-impl Released {
-    pub(super) fn kernel(&self, dev: u64, ino: u64) {
-        self.kernel.lock().unwrap_or_else(PoisonError::into_inner).push((dev, ino));
-        self.any.store(true, Ordering::Release);
-    }
-}
-
-impl ReleaseRegistration for Released {
-    fn release(&self, place: u64, key: Key) {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner).push((place, key));
-        // Pinned memory is not to wait for the next thing that happens.
-        if !self.any.swap(true, Ordering::AcqRel)
-            && let Some(context) = self.context.upgrade()
-        {
-            context.wake();
-        }
-    }
 }
 
 /// Figures of a whole context.
@@ -323,7 +280,7 @@ impl Engine {
 
     /// True if `run` should be called soon whatever the deadlines say.
     pub(super) fn wants_run(&self) -> bool {
-        self.more || self.plain.has_work() || self.released.any.load(Ordering::Acquire)
+        self.more || self.plain.has_work() || self.released.has_any()
     }
 
     /// Whether kernel sockets wait for the reactor, which alone can tell of them.
@@ -438,7 +395,13 @@ impl Engine {
         let s = &mut self.socks[index as usize];
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
             let d = &mut self.devices[s.place.device];
-            if session.drive(now, &mut d.port(s.place.domain, qp, now)) {
+            let driven = session.drive(now, &mut d.port(s.place.domain, qp, now));
+            if d.staging.wants() {
+                let released = Arc::clone(&self.released);
+                let device = s.place.device;
+                d.staging.start(move |came| released.fetched(device, came));
+            }
+            if driven {
                 let soon = session.urgent() || session.soon();
                 let shares = std::mem::take(&mut self.share) && lazy_allowed;
                 if (session.urgent() && !shares) || (soon && !lazy_allowed) {

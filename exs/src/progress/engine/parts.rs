@@ -55,20 +55,36 @@ pub(crate) struct Cut {
     behind: Vec<Part>,
 }
 
-impl Cut {
-    /// Cuts the list at the first file that is too short.
-    pub(crate) fn of(parts: &mut Vec<Part>) -> Option<Cut> {
-        for (i, part) in parts.iter_mut().enumerate() {
+/// The first file of a list that is too short, and what it has.
+pub(crate) struct Short {
+    at: usize,
+    had: u64,
+}
+
+impl Short {
+    /// Looks for one. The file system is asked, which may take its time: so this is done before the engine
+    /// is locked.
+    pub(crate) fn of(parts: &[Part]) -> Option<Short> {
+        for (at, part) in parts.iter().enumerate() {
             let Part::File { file, offset, len } = part else { continue };
             // What is no regular file, or cannot be looked at, tells when it is read.
             let Ok(meta) = file.metadata() else { continue };
             let had = meta.len().saturating_sub(*offset);
             if meta.is_file() && had < *len {
-                let asked = std::mem::replace(len, had);
-                return Some(Cut { had, asked, behind: parts.split_off(i + 1) });
+                return Some(Short { at, had });
             }
         }
         None
+    }
+}
+
+impl Cut {
+    /// Cuts the list there.
+    pub(crate) fn at(short: Option<Short>, parts: &mut Vec<Part>) -> Option<Cut> {
+        let Short { at, had } = short?;
+        let Part::File { len, .. } = parts.get_mut(at)? else { return None };
+        let asked = std::mem::replace(len, had);
+        Some(Cut { had, asked, behind: parts.split_off(at + 1) })
     }
 
     /// Undoes the cut, for a list that is refused.
@@ -100,7 +116,7 @@ impl Engine {
         &mut self,
         id: SockId,
         ticket: &Ticket<'_>,
-        mut parts: Vec<Part>,
+        (mut parts, short): (Vec<Part>, Option<Short>),
         shut: bool,
         now: Time,
     ) -> Result<(), (Error, Vec<Part>)> {
@@ -108,7 +124,7 @@ impl Engine {
             Ok(place) => place,
             Err(e) => return Err((e, parts)),
         };
-        let cut = Cut::of(&mut parts);
+        let cut = Cut::at(short, &mut parts);
         let sources = match self.prepare_parts(place, parts) {
             Ok(sources) => sources,
             Err((e, mut back)) => {
@@ -197,7 +213,7 @@ impl Engine {
     fn prepare_part(&mut self, place: Place, part: Part) -> Result<Sourced, (Error, Part)> {
         match part {
             Part::File { file, offset, len } => {
-                let source = Source::File(FileRange { file, offset, len });
+                let source = Source::File(FileRange { file: file.into(), offset, len });
                 Ok((Bufs::None, source, (TempMrs::None, None)))
             }
             Part::Memory(list) => {
@@ -216,7 +232,9 @@ impl Engine {
         let undo = |(bufs, source, (temp, bounce)): Sourced| {
             self.unprepare(place, &temp, bounce);
             match source {
-                Source::File(FileRange { file, offset, len }) => Part::File { file, offset, len },
+                Source::File(FileRange { file, offset, len }) => {
+                    Part::File { file: file.into_shared(), offset, len }
+                }
                 Source::Memory(_) => Part::Memory(into_buffers(bufs)),
             }
         };

@@ -195,7 +195,7 @@ impl Engine {
     ) -> Result<(), Error> {
         let place = self.checked(id)?;
         let op = self.book(id, ticket, EventKind::SendFile, Bufs::None);
-        let range = FileRange { file: file.file, offset: file.offset, len: file.len };
+        let range = FileRange { file: file.file.into(), offset: file.offset, len: file.len };
         let posted = self.session_post(id, |s| {
             s.post_send(now, op, Source::File(range)).map_err(|(e, _)| e)
         });

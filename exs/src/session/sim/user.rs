@@ -228,7 +228,7 @@ pub(super) fn iovec(bufs: &[Buf]) -> IoVec {
 }
 
 pub(super) fn file_source(file: &Arc<std::fs::File>, offset: u64, len: u64) -> Source {
-    Source::File(FileRange { file: Arc::clone(file), offset, len })
+    Source::File(FileRange { file: Arc::clone(file).into(), offset, len })
 }
 
 /// Checks what one end got against what the other sent.
