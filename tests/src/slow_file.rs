@@ -41,7 +41,7 @@ pub const READ: u32 = 15;
 pub const FLUSH: u32 = 25;
 
 impl SlowFile {
-    /// A file of so many bytes. None where FUSE cannot be had: without root, or without /dev/fuse.
+    /// A file of `len` bytes. None where FUSE cannot be had: without root, or without /dev/fuse.
     pub fn new(len: u64) -> Option<SlowFile> {
         let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").ok()?;
         let dir = std::env::temp_dir().join(format!("exs-slow-{}-{len}", std::process::id()));
@@ -100,7 +100,7 @@ fn serve(mut device: File, gate: &Mutex<Gate>, tell: &Sender<u32>, len: u64) {
         let mut gate = gate.lock().unwrap();
         if !gate.open && matches!(kind, READ | FLUSH) {
             gate.held.push(request.to_vec());
-            // Nobody may ask.
+            // The test may not listen any more.
             let _ = tell.send(kind);
         } else {
             answer(&device, request, len);
@@ -162,6 +162,6 @@ fn answer(mut device: &File, request: &[u8], len: u64) {
     };
     let total = u32::try_from(16 + payload.len()).unwrap();
     let head = [&total.to_ne_bytes()[..], &error.to_ne_bytes(), &unique.to_ne_bytes()].concat();
-    // Whoever asked may have gone.
+    // The process that asked may have gone.
     let _ = device.write(&[head, payload].concat());
 }

@@ -47,14 +47,14 @@ pub fn withheld(len: usize, there: usize) -> Option<(Vec<u8>, File)> {
     // SAFETY: a system call without pointers.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
     let fd = libc::c_int::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-    // SAFETY: a descriptor just made, owned by nobody else.
+    // SAFETY: a descriptor just made, which has no other owner.
     let watch = unsafe { File::from_raw_fd(fd) };
     let mut api: [u64; 3] = [0xAA, 0, 0];
     // SAFETY: the structure that the call reads and fills.
     if unsafe { libc::ioctl(fd, API, api.as_mut_ptr()) } != 0 {
         return None;
     }
-    // Fresh pages: so many are mapped for the vector alone, and none is there yet.
+    // Fresh pages: a vector as long as this has a mapping of its own, and no page of it is there yet.
     let mut memory = vec![0; len];
     memory[..there].fill(7);
     let from = (memory.as_ptr().addr() + there).next_multiple_of(PAGE);

@@ -222,7 +222,7 @@ fn slow_to_close() -> (File, std::net::TcpStream) {
     (File::from(std::os::fd::OwnedFd::from(client)), server)
 }
 
-/// Descriptors that take an hour to close, wherever a peer can put them: nobody waits for that.
+/// Descriptors that take an hour to close, wherever a peer can put them: no connection waits for that.
 #[test]
 fn descriptors_that_are_slow_to_close() {
     let _dog = Watchdog::new("descriptors_that_are_slow_to_close");

@@ -103,7 +103,7 @@ enum Ended {
 /// A peer whose memory does not come holds up its own connection, no other, on any transport; and that
 /// one ends, with one event for each of its operations.
 #[test]
-fn a_peer_whose_pages_do_not_come_holds_up_nobody_else() {
+fn a_peer_whose_pages_do_not_come_holds_up_no_other() {
     let _dog = Watchdog::with_limit("a_peer_whose_pages_do_not_come", LIMIT * 2);
     let others = [joined(Transport::Shm), joined(Transport::Soft)];
     for how in [Ended::DeadAfter, Ended::Abort, Ended::Close, Ended::Killed] {
@@ -207,7 +207,7 @@ fn a_file_system_that_does_not_answer_holds_up_one_send() {
     }
 }
 
-/// A send whose file does not come ends when its socket does; to close the file holds up nobody either.
+/// A send whose file does not come ends when its socket does; to close the file holds up no other connection.
 #[test]
 fn a_send_whose_file_does_not_come_can_be_ended() {
     let _dog = Watchdog::new("a_send_whose_file_does_not_come_can_be_ended");

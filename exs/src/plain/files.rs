@@ -5,7 +5,7 @@
 //! read into memory and sent from there, which costs a copy. (To send from a mapping of the
 //! file is slower still, for its pages are to be mapped; so are smaller pieces than this
 //! buffer.) Where the owner has set O_NONBLOCK, sendfile(2) is used (`call`).
-//! Bytes that are not in memory are fetched by other threads (`rnic::staging`), and the send is tried again when they
+//! Bytes that are not in memory are fetched by other threads (`sys::Staging`), and the send is tried again when they
 //! have come. One buffer serves all sockets: what a socket does not take is read again
 //! when it is ready, from the page cache. So a peer that does not read holds no
 //! memory, and a single file that is being sent is read once.
@@ -19,8 +19,8 @@ use mio::unix::SourceFd;
 use super::{FETCHED, Plain};
 use crate::ids::OpId;
 use crate::mem::{Region, Segment};
-use crate::rnic::{Came, FileRange, Found, Staging};
-use crate::sys::{self, EventFd};
+use crate::rnic::FileRange;
+use crate::sys::{self, Came, EventFd, Found, Staging};
 
 /// Bytes read at a time. A message that is sent from a file must fit.
 pub(super) const CHUNK: usize = 256 << 10;

@@ -25,7 +25,6 @@ pub(crate) mod border;
 mod fault;
 pub(crate) mod objects;
 pub(crate) mod queues;
-mod staging;
 pub(crate) mod table;
 pub(crate) mod timers;
 mod types;
@@ -33,7 +32,6 @@ pub(crate) mod users;
 
 pub use crate::mem::{Access, Key};
 pub use fault::{DisconnectCause, RnicError, TermCode, kernel_text, wc_status_name};
-pub use staging::{Came, Found, Staging};
 pub use types::*;
 
 use crate::mem::Segment;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::fault::{DisconnectCause, RnicError};
 use crate::mem::{AccessFault, Key, Segment};
-use crate::sys::SourceFile;
+pub use crate::sys::FileRange;
 
 /// Bytes of the header of a message that leaves by [`send_now`](super::Rnic::send_now), at
 /// most.
@@ -191,19 +191,6 @@ pub struct Sge {
     pub len: u64,
     /// Key of the MR that covers them.
     pub lkey: Key,
-}
-
-/// A part of a file as the payload of a WRITE.
-#[derive(Clone, Debug)]
-pub struct FileRange {
-    /// The file.
-    pub file: SourceFile,
-    /// First byte.
-    pub offset: u64,
-    /// Bytes. If the file turns out to be shorter, zeros are written in place of
-    /// what is missing and the completion's `byte_len` says how many bytes are
-    /// the file's.
-    pub len: u64,
 }
 
 /// What a send WR does.

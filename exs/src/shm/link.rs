@@ -320,7 +320,7 @@ impl Link {
         self.bell = Bell::Board(board, slot);
     }
 
-    /// Takes who is at the other end (`us`: the user whom we trust).
+    /// Notes the process at the other end (`us`: the user whom we trust).
     pub(super) fn know(&mut self, cred: PeerCred, us: Option<u32>) {
         (self.cred, self.trusted) = (cred, us == Some(cred.uid));
     }

@@ -39,7 +39,7 @@ impl Doorbell {
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: room for two descriptors.
         check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
-        // SAFETY: descriptors just made, owned by nobody else.
+        // SAFETY: descriptors just made, which have no other owner.
         let [bell, button] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
         Ok(Doorbell { bell, button, heard: 0 })
     }
@@ -149,7 +149,7 @@ mod tests {
         check(unsafe { libc::fcntl(bell.button().as_raw_fd(), libc::F_SETFL, 0) }).unwrap();
         let button = Button::adopt(passed(bell.button())).unwrap();
         let rings = (0..1 << 20).take_while(|_| button.ring()).count();
-        assert!(rings < 1 << 20, "there is room for so many");
+        assert!(rings < 1 << 20, "the room is limited");
         bell.empty();
         assert!(button.ring(), "there is room again");
         drop(bell);

@@ -27,6 +27,7 @@ mod random;
 mod signal;
 mod sockaddr;
 mod source;
+mod staging;
 mod tcp;
 mod unix;
 mod uring;
@@ -58,7 +59,8 @@ pub use message::{
 };
 pub use random::RandomSource;
 pub use signal::{HeldSignals, wait_readable};
-pub use source::{Fetched, SourceFile, at_hand, fetch};
+pub use source::{FileRange, SourceFile};
+pub use staging::{Came, Found, Staging};
 pub use sockaddr::{KernelAddr, SOCKADDR_MAX};
 pub use uring::{Ring, RingReply};
 pub use words::SharedWords;

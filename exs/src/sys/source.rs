@@ -1,4 +1,4 @@
-//! Files as the source of a send, whose bytes may come when somebody else likes.
+//! Files as the source of a send: a server or a disk decides when their bytes come.
 //!
 //! A read of a file of FUSE or NFS waits for its server, and one of a disk for the disk. Neither is for a
 //! thread that others wait for. [`at_hand`] asks whether bytes are in memory already, and does not wait
@@ -26,7 +26,7 @@ static READERS: Helpers = Helpers::new("exs-read", 64);
 const LOCAL: [u64; 7] =
     [0x794C_7630, 0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0x2FC1_2FC1, 0xF2F5_2010];
 
-/// An open file that is shared by those who send from it; the last one closes it, or has it closed.
+/// An open file that several sends and threads share; the last of them closes it, or has it closed.
 #[derive(Debug)]
 pub struct SourceFile {
     file: ManuallyDrop<Arc<File>>,
@@ -89,6 +89,19 @@ impl Drop for SourceFile {
     }
 }
 
+/// A part of a file as the payload of a WRITE.
+#[derive(Clone, Debug)]
+pub struct FileRange {
+    /// The file.
+    pub file: SourceFile,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes. If the file turns out to be shorter, zeros are written in place of
+    /// what is missing and the completion's `byte_len` says how many bytes are
+    /// the file's.
+    pub len: u64,
+}
+
 /// What a look at one byte finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peek {
@@ -122,7 +135,7 @@ fn peek(file: &File, offset: u64) -> Peek {
 /// The bytes of this range can be read, or sent by sendfile(2), without waiting for anything but this
 /// host's memory. (What lies between its ends may be away all the same, where the file is a disk's: then the
 /// disk is waited for, as for memory that was swapped out.) `local`: it is known that [`LOCAL`] has its file system.
-pub fn at_hand(file: &File, offset: u64, len: u64, local: bool) -> bool {
+pub(super) fn at_hand(file: &File, offset: u64, len: u64, local: bool) -> bool {
     let here = |offset| match peek(file, offset) {
         Peek::Here => true,
         Peek::Away => false,
@@ -145,7 +158,7 @@ pub struct Fetched {
 }
 
 /// Reads up to `len` bytes at `offset` on another thread, and calls `then` there (here, if no thread can be made).
-pub fn fetch(file: SourceFile, offset: u64, len: u64, then: impl FnOnce(Fetched) + Send + 'static) {
+pub(super) fn fetch(file: SourceFile, offset: u64, len: u64, then: impl FnOnce(Fetched) + Send + 'static) {
     let then = Arc::new(Mutex::new(Some(then)));
     let later = Arc::clone(&then);
     let task: Task = Box::new(move || {

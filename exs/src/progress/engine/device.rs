@@ -13,10 +13,10 @@ use crate::mem::{Access, Buffer, Key, Region, Segment};
 use crate::progress::Error;
 use crate::progress::options::Transport;
 use crate::rnic::{
-    Caps, Cq, Disconnect, FileRange, HEAD, Mr, Passed, Qp, QpAttr, Rnic, RnicError, SendWr, Staging, Wc,
+    Caps, Cq, Disconnect, FileRange, HEAD, Mr, Passed, Qp, QpAttr, Rnic, RnicError, SendWr, Wc,
 };
 use crate::session::{Buf, Port};
-use crate::sys::IoVec;
+use crate::sys::{IoVec, Staging};
 use crate::time::Time;
 
 /// Completions of all connections that may wait at a time. They are taken out with

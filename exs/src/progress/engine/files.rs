@@ -8,16 +8,16 @@
 //!
 //! Each protection domain has pieces of its own. Bytes that are in memory are read where the engine runs. That is bounded by a piece,
 //! and the kernel is asked at the same time to have the piece after it ready in memory. Bytes that are not are fetched by other
-//! threads, on any device (`rnic::staging`), and the connection waits meanwhile as for a piece.
+//! threads, on any device (`sys::Staging`), and the connection waits meanwhile as for a piece.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::device::{Device, map_shared};
 use super::{Engine, WcStatus};
 use crate::mem::{Access, Segment};
-use crate::rnic::{Came, FileRange, Found, Qp, RnicError, SendWr, Sge, Wc};
+use crate::rnic::{FileRange, Qp, RnicError, SendWr, Sge, Wc};
 use crate::session::Buf;
-use crate::sys;
+use crate::sys::{self, Came, Found};
 
 /// Bytes of a piece: enough to be worth a WRITE, little enough to be read at once.
 const PIECE: usize = 512 << 10;

@@ -6,7 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use super::SockId;
 use crate::mem::{Key, ReleaseRegistration};
 use crate::progress::context::Weak;
-use crate::rnic::{Came, Qp};
+use crate::rnic::Qp;
+use crate::sys::Came;
 
 /// What other threads leave for the engine without taking its lock: handles
 /// dropped and registrations ended.

@@ -1,18 +1,16 @@
 //! Files whose bytes do not come at once: they are read ahead by other threads, one piece for each send.
 //!
-//! Whoever is about to send bytes of a file asks here first, as a read waits for whoever serves the file, and
-//! the engine's lock is held. Bytes that are in memory are read, or sent by sendfile(2), as they are.
+//! A driver that is about to send bytes of a file asks here first, as a read waits for the server of the file, and
+//! the driver holds the engine's lock. Bytes that are in memory are read, or sent by sendfile(2), as they are.
 //! Others are *away*: they are fetched into a file in memory, which takes the place of the other.
-//! The one who asked is told when they have come.
+//! The driver is told when they have come.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::hash::Hash;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::FileRange;
-use crate::sys::{Fetched, SourceFile, at_hand, fetch};
+use super::source::{Fetched, FileRange, SourceFile, at_hand, fetch};
 
 /// Bytes that are fetched at a time.
 const PIECE: u64 = 512 << 10;
@@ -51,9 +49,9 @@ pub enum Found {
     Away,
 }
 
-/// The fetches of those whom a `K` names.
+/// Fetches, each for a connection or an operation that a `K` names.
 pub struct Staging<K> {
-    by: HashMap<K, Staged>,
+    by: BTreeMap<K, Staged>,
     wanted: Vec<K>,
     /// On file systems of this host that cannot say what is at hand.
     local: Vec<Weak<File>>,
@@ -61,11 +59,11 @@ pub struct Staging<K> {
 
 impl<K> Default for Staging<K> {
     fn default() -> Staging<K> {
-        Staging { by: HashMap::new(), wanted: Vec::new(), local: Vec::new() }
+        Staging { by: BTreeMap::new(), wanted: Vec::new(), local: Vec::new() }
     }
 }
 
-impl<K: Copy + Eq + Hash + Send + 'static> Staging<K> {
+impl<K: Copy + Ord + Send + 'static> Staging<K> {
     /// Looks where the first bytes of a range are. `Away`: [`Staging::start`] is to be called.
     pub fn find(&mut self, key: K, range: &FileRange) -> Found {
         if let Some(found) = self.copy(key, range) {
@@ -116,7 +114,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> Staging<K> {
         }
     }
 
-    /// A fetch has ended. False: nobody waits for it any more.
+    /// A fetch has ended. False: no send waits for it any more.
     pub fn arrived(&mut self, (key, number, fetched): Came<K>) -> bool {
         let Some(staged) = self.by.get_mut(&key).filter(|s| s.number == number) else { return false };
         if fetched.local {
@@ -128,14 +126,14 @@ impl<K: Copy + Eq + Hash + Send + 'static> Staging<K> {
         true
     }
 
-    /// Whoever this names is gone.
+    /// The send or connection of this name is gone.
     pub fn forget(&mut self, key: K) {
         if !self.by.is_empty() {
             self.by.remove(&key);
         }
     }
 
-    /// What is to be fetched cannot be, for want of this.
+    /// What is to be fetched cannot be, with this errno.
     pub fn fail(&mut self, errno: i32) {
         for key in std::mem::take(&mut self.wanted) {
             if let Some(staged) = self.by.get_mut(&key) {
