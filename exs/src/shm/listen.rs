@@ -308,7 +308,7 @@ impl ShmRnic {
         let Ok(stranger) = self.strangers.get_mut(id) else { return };
         stranger.queued = false;
         // What it says brings a descriptor, which the kernel throws away if there is no room.
-        if let Err(e) = stranger.sock.try_clone() {
+        if let Err(e) = stranger.sock.as_fd().try_clone_to_owned() {
             let listener = stranger.listener;
             self.unheard.push(id);
             return self.pause(listener, &e, now);
