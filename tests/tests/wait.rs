@@ -3,9 +3,11 @@
 //! A handler that does nothing is installed (without it the signal would end the
 //! process), and the signal is sent to the very thread that waits.
 
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use exs::{Error, EventQueue, RecvFlags, Socket, Token, WaitPolicy};
 use exs_tests::harness::{LIMIT, Watchdog};
@@ -114,4 +116,29 @@ fn a_signal_does_not_disturb_blocking_calls() {
         }
         assert_eq!(waiter.join().unwrap().unwrap(), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     });
+}
+
+/// If each round waited for the background thread to look around, this would take minutes.
+#[test]
+fn a_loop_on_a_queues_descriptor_waits_for_no_tick() {
+    let _dog = Watchdog::with_limit("a_loop_on_a_queues_descriptor", LIMIT);
+    let (a, b) = streams();
+    let queue = EventQueue::new(4).unwrap();
+    let mut poll = mio::Poll::new().unwrap();
+    let fd = queue.as_raw_fd();
+    let readable = mio::Interest::READABLE;
+    poll.registry().register(&mut mio::unix::SourceFd(&fd), mio::Token(0), readable).unwrap();
+    let mut events = mio::Events::with_capacity(4);
+    for _ in 0..20_000 {
+        a.recv(&queue, Token(1), vec![0; 8], RecvFlags::NONE).unwrap();
+        // A call that waits, if need be, without the queue: it must not take the lead along.
+        b.blocking().send_all(b"x").unwrap();
+        // (mio is edge-triggered: it is asked only when the queue is empty.)
+        loop {
+            poll.poll(&mut events, None).unwrap();
+            if !queue.dequeue(4, Some(Duration::ZERO)).unwrap().is_empty() {
+                break;
+            }
+        }
+    }
 }

@@ -2,12 +2,16 @@
 //!
 //! All of it is safe; it is shown under [`crate::raw`].
 
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Event, EventQueue, Refused, Socket, Token};
 use crate::mem::Buffer;
-use crate::progress::{Context, Error, EventKind, QueueCore, RawEvent, Readiness, RecvFlags};
+use crate::progress::{
+    Context, Error, EventKind, FdUse, QueueCore, RawEvent, Readiness, RecvFlags,
+};
+pub use crate::progress::{Standing, Watch};
 
 /// A handle to the same queue whose operations bear a second name, which comes back
 /// with their events: what a call was, say, and where it stores its results.
@@ -91,6 +95,42 @@ pub fn recv_ready(
     flags: RecvFlags,
 ) -> Result<(), Refused<Vec<Buffer>>> {
     socket.recv_ready(queue, token, buffers, flags)
+}
+
+/// Shows a socket's state by `watch` from now on; `None`: no longer. (On a descriptor, that
+/// is: as long as the program polls such, `watch` is called as soon as something has changed;
+/// else within some milliseconds, if no call has come for it by then.)
+///
+/// ```
+/// # use std::sync::Arc;
+/// struct Nothing;
+/// impl exs::raw::Watch for Nothing {
+///     fn changed(&self) {}
+/// }
+/// let socket = exs::Socket::stream()?;
+/// exs::raw::watch(&socket, Some(Arc::new(Nothing)));
+/// assert!(!exs::raw::standing(&socket).readable);
+/// # Ok::<(), exs::Error>(())
+/// ```
+pub fn watch(socket: &Socket, watch: Option<Arc<dyn Watch>>) {
+    socket.set_watch(watch);
+}
+
+/// What is to be shown of a socket. Its watch ([`watch`]) is called again only for what
+/// changes after this.
+pub fn standing(socket: &Socket) -> Standing {
+    socket.standing()
+}
+
+/// A call on the socket found nothing, and does not wait: most likely the program is about to
+/// wait for a descriptor. EXS moves data by a thread of its own while programs do.
+pub fn found_nothing(socket: &Socket) {
+    socket.found_nothing();
+}
+
+/// The descriptor of a queue whose user is no program, but a thread of a library.
+pub fn inner_fd(queue: &EventQueue) -> RawFd {
+    queue.core().fd(FdUse::Library).as_raw_fd()
 }
 
 /// True if threads wait for events of this queue.

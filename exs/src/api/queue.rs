@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Event;
-use crate::progress::{Context, Error, QueueCore, QueueOptions, Ticket, WaitPolicy, Waited, Want};
+use crate::progress::{
+    Context, Error, FdUse, QueueCore, QueueOptions, Ticket, WaitPolicy, Waited, Want,
+};
+use crate::sys::EventFd;
 
 use super::Token;
 
@@ -199,6 +202,14 @@ impl EventQueue {
         EventQueue { core: Arc::clone(&self.core), tag }
     }
 
+    /// The descriptor, for the program: it waits elsewhere from now on.
+    fn program_fd(&self) -> &EventFd {
+        if let Ok(context) = Context::global() {
+            context.rely();
+        }
+        self.core.fd(FdUse::Program)
+    }
+
     pub(super) fn core(&self) -> &Arc<QueueCore> {
         &self.core
     }
@@ -216,12 +227,12 @@ impl EventQueue {
 /// data by a thread of its own while the program waits elsewhere.
 impl AsRawFd for EventQueue {
     fn as_raw_fd(&self) -> RawFd {
-        self.core.fd().as_raw_fd()
+        self.program_fd().as_raw_fd()
     }
 }
 
 impl AsFd for EventQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.core.fd().as_fd()
+        self.program_fd().as_fd()
     }
 }

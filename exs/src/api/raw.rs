@@ -17,8 +17,8 @@ pub mod kernel;
 use std::ptr::NonNull;
 
 pub use super::place::{
-    Place, cancel_but, cancel_on, dequeue_exact, failure, is_watched, prepare_to_wait, recv_ready, tag,
-    tagged,
+    Place, Standing, Watch, cancel_but, cancel_on, dequeue_exact, failure, found_nothing, inner_fd,
+    is_watched, prepare_to_wait, recv_ready, standing, tag, tagged, watch,
 };
 use crate::mem::{Buffer, MemError, MemoryRegion};
 

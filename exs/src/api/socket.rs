@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Blocking, Counters, EventQueue, Token};
 use crate::progress::{
-    Context, Error, Interest, Options, Readiness, Route, SocketHandle,
+    Context, Error, Interest, Options, Readiness, Route, SocketHandle, Standing, Watch,
 };
 use crate::wire::exs::SocketKind;
 
@@ -287,6 +287,23 @@ impl Socket {
     pub(super) fn failure(&self) -> Option<i32> {
         let id = self.handle.id();
         self.handle.context().call(|e, _| e.failure_of(id))
+    }
+
+    /// Shows its state by `watch`.
+    pub(super) fn set_watch(&self, watch: Option<Arc<dyn Watch>>) {
+        let id = self.handle.id();
+        self.handle.context().look(|e| e.set_watch(id, watch));
+    }
+
+    /// The state that is to be shown.
+    pub(super) fn standing(&self) -> Standing {
+        let id = self.handle.id();
+        self.handle.context().look(|e| e.standing_of(id))
+    }
+
+    /// A call has found nothing, and does not wait.
+    pub(super) fn found_nothing(&self) {
+        self.handle.context().note_in_vain();
     }
 
     /// True if it takes connections.

@@ -276,6 +276,21 @@ impl PacketRx {
         !self.stash.is_empty() || self.fin || unclaimed
     }
 
+    /// Grows with each message that arrives, and when a large one announces itself.
+    pub fn arrivals(&self) -> u64 {
+        2 * self.arrived + u64::from(self.rts.is_some())
+    }
+
+    /// Bytes of the message that the next receive gets.
+    pub fn next_len(&self) -> u64 {
+        self.stash.front().map_or(self.rts.unwrap_or(0), |len| u64::from(*len))
+    }
+
+    /// FIN has come.
+    pub fn has_fin(&self) -> bool {
+        self.fin
+    }
+
     /// A whole message lies in the stash.
     pub fn holds_message(&self) -> bool {
         !self.stash.is_empty()

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::context::Context;
 use super::engine::SockId;
-use super::lead::Reactor;
+use super::lead::{Leader, Reactor, Ticks};
 use super::queue::QueueCore;
 use super::spin::LEAD_EVERY;
 use crate::sys::yield_now;
@@ -15,7 +15,7 @@ use crate::time::Time;
 
 /// Turns that such a thread then takes, as long as there is more to do: about as many
 /// connections as it is told of in one dequeue.
-const VISIT_TURNS: u32 = 4;
+pub(super) const VISIT_TURNS: u32 = 4;
 
 impl Context {
     /// Rings the doorbell for work that was posted without one, for a thread that comes to a
@@ -28,12 +28,48 @@ impl Context {
         // keep some may never have to wait. (A queue with a descriptor is served by the
         // background thread.)
         if !queue.has_fd()
+            && !self.is_served()
             && (self.keeps.load(Ordering::Relaxed) || !queue.is_empty() && away())
         {
             self.visit(lazy);
         } else if lazy {
             self.turn(None, false, None);
         }
+    }
+
+    /// The background thread leads, and is to go on with it.
+    pub(super) fn is_served(&self) -> bool {
+        self.reliance.polls() && self.lead.leader() == Leader::Background
+    }
+
+    /// The program relies on descriptors: the background thread leads whenever no other does.
+    pub(crate) fn rely(&self) {
+        if self.reliance.note_shown() {
+            self.lead.call_background();
+        }
+    }
+
+    /// A call found nothing and does not wait: perhaps the program polls next.
+    pub(crate) fn note_in_vain(&self) {
+        if self.reliance.note_in_vain() {
+            self.lead.call_background();
+        }
+    }
+
+    /// Shows what is to be shown; with `aged` only what was to be shown a tick ago, and no call
+    /// has come for.
+    pub(super) fn show_news(&self, aged: bool) {
+        if !self.has_news.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut engine = self.lock();
+        let due = engine.take_news(aged);
+        self.has_news.store(engine.has_news(), Ordering::Relaxed);
+        drop(engine);
+        if aged && !due.is_empty() {
+            self.rely();
+        }
+        due.iter().for_each(|watch| watch.changed());
     }
 
     /// Leads for some turns. As no other thread does meanwhile, the kernel is asked for news, and
@@ -49,7 +85,7 @@ impl Context {
             return;
         };
         self.take_turns(&mut reactor);
-        self.lead.leave(reactor, None, false);
+        self.lead.leave(reactor, None, (false, self.reliance.polls()));
     }
 
     fn take_turns(&self, reactor: &mut Reactor) {
@@ -84,7 +120,11 @@ impl Context {
     /// The background thread.
     pub(super) fn background(self: Arc<Context>) {
         loop {
-            let mut reactor = self.lead.background_wait(|| self.at_work());
+            let mut reactor = self.lead.background_wait(&Ticks {
+                at_work: &|| self.at_work(),
+                polls: &|| self.reliance.polls(),
+                ticked: &|| self.show_news(true),
+            });
             self.lock().begin_background();
             loop {
                 while self.posters.load(Ordering::Relaxed) > 0 {

@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use super::devices::Devices;
-use super::engine::{Engine, KERNEL_TOKENS, Released, TOKENS_PER_DEVICE, Verbs};
+use super::engine::{Engine, KERNEL_TOKENS, Released, TOKENS_PER_DEVICE, Verbs, Watch};
 use super::event::RawEvent;
 use super::lead::{Lead, Leader, Reactor};
 use super::moment::Moment;
 use super::queue::{QueueCore, Waiter};
+use super::reliance::Reliance;
 use super::options::check_environment;
 use super::Error;
 use crate::plain::Plain;
@@ -35,6 +36,10 @@ pub struct Context {
     /// spins lets them through.
     pub(super) posters: AtomicUsize,
     pub(super) lead: Lead,
+    /// Whether the program relies on descriptors.
+    pub(super) reliance: Reliance,
+    /// News wait to be shown.
+    pub(super) has_news: AtomicBool,
     pub(super) released: Arc<Released>,
     /// Deadline (ns) with which the leader sleeps; `u64::MAX` while it does not.
     pub(super) asleep_until: AtomicU64,
@@ -123,6 +128,8 @@ impl Context {
                 engine: Mutex::new(engine),
                 posters: AtomicUsize::new(0),
                 lead,
+                reliance: Reliance::default(),
+                has_news: AtomicBool::new(false),
                 released,
                 asleep_until: AtomicU64::new(u64::MAX),
                 lazy: AtomicBool::new(false),
@@ -213,6 +220,16 @@ impl Context {
         result
     }
 
+    /// Has the engine for something that sets nothing going.
+    #[inline]
+    pub(crate) fn look<T>(&self, f: impl FnOnce(&mut Engine) -> T) -> T {
+        let mut engine = match self.engine.try_lock() {
+            Ok(engine) => engine,
+            Err(why) => self.lock_behind(why),
+        };
+        f(&mut engine)
+    }
+
     /// Lets go of the lock, wakes whom it concerns (but for `me`, who is awake). True
     /// if a thread was woken that follows.
     #[inline]
@@ -227,7 +244,11 @@ impl Context {
         }
         self.watches_kernel.store(engine.waits_for_reactor(), Ordering::Relaxed);
         // Mostly nobody waits: everybody who is concerned is this thread.
-        if engine.wake.is_empty() && self.asleep_until.load(Ordering::SeqCst) == u64::MAX {
+        if engine.wake.is_empty()
+            && self.asleep_until.load(Ordering::SeqCst) == u64::MAX
+            && !engine.has_news()
+            && !engine.signalled
+        {
             return false;
         }
         self.wake_others(engine, me)
@@ -249,6 +270,7 @@ impl Context {
             && (engine.prepare_sleep()
                 || engine.wants_run()
                 || engine.next_deadline().is_some_and(|t| t.as_nanos() < asleep));
+        let show = self.due_news(&mut engine);
         drop(engine);
         let mut others = false;
         for w in &wake {
@@ -257,7 +279,24 @@ impl Context {
         if hurry {
             self.lead.wake();
         }
+        show.iter().for_each(|watch| watch.changed());
         others
+    }
+
+    /// What is to be shown on descriptors now.
+    fn due_news(&self, engine: &mut Engine) -> Vec<Arc<dyn Watch>> {
+        let signalled = std::mem::take(&mut engine.signalled);
+        let background = self.lead.leader() == Leader::Background;
+        if background && (signalled || engine.has_news()) {
+            // No thread has come for it within a tick, or the program polls anyway.
+            self.rely();
+        }
+        let due = match engine.has_news() && (background || self.reliance.polls()) {
+            true => engine.take_news(false),
+            false => Vec::new(),
+        };
+        self.has_news.store(engine.has_news(), Ordering::Relaxed);
+        due
     }
 
     /// Runs the engine, with what the reactor found.

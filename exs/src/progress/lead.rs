@@ -7,7 +7,8 @@
 //!    enters the list of followers *under the same lock*, and sleeps on its own
 //!    eventfd.
 //! 2. A leader that leaves puts the reactor back, and tells the background thread
-//!    if that one is parked. It wakes no follower: mostly it comes back within
+//!    if that one is parked, or if the program relies on descriptors (`reliance`): then that
+//!    one leads at once. It wakes no follower: mostly it comes back within
 //!    microseconds, and a hand-over would cost more than it gains.
 //! 3. The background thread watches a free reactor. When nobody has led for a
 //!    tick, it wakes the first follower, or leads itself if there is none. It
@@ -122,12 +123,39 @@ struct LeadState {
     parked: bool,
     /// An application thread polls without waiting and wants the lead next time.
     wanted: bool,
+    /// The reactor was put back for a thread that is on its way to take it.
+    promised: bool,
     /// Counts application threads that left the lead.
     turns: u64,
     /// Since when the background thread leads; and whether the last time it was asked to
     /// leave soon.
     background_since: Option<Instant>,
     hasty: bool,
+}
+
+impl LeadState {
+    fn take(&mut self) -> Option<Reactor> {
+        let reactor = self.reactor.take();
+        self.promised &= reactor.is_none();
+        reactor
+    }
+
+    /// The first follower, for whom the reactor is put back.
+    fn next(&mut self) -> Option<Arc<Waiter>> {
+        let next = self.followers.pop_front();
+        self.promised |= next.is_some();
+        next
+    }
+}
+
+/// What the background thread asks while it waits.
+pub(super) struct Ticks<'a> {
+    /// A thread of the program is in the engine.
+    pub(super) at_work: &'a dyn Fn() -> bool,
+    /// The program relies on descriptors.
+    pub(super) polls: &'a dyn Fn() -> bool,
+    /// A tick is over in which threads of the program led. (Called without a lock.)
+    pub(super) ticked: &'a dyn Fn(),
 }
 
 /// The lead, and the hand-over of it.
@@ -146,6 +174,7 @@ impl Lead {
             followers: VecDeque::new(),
             parked: false,
             wanted: false,
+            promised: false,
             turns: 0,
             background_since: None,
             hasty: false,
@@ -194,7 +223,7 @@ impl Lead {
     /// Rule 1: takes the lead, or follows.
     pub(super) fn lead_or_follow(&self, waiter: &Arc<Waiter>) -> Option<Reactor> {
         let mut st = self.lock();
-        if let Some(reactor) = st.reactor.take() {
+        if let Some(reactor) = st.take() {
             waiter.leading.store(true, Ordering::SeqCst);
             self.leader.store(Leader::Application as u8, Ordering::SeqCst);
             return Some(reactor);
@@ -215,7 +244,7 @@ impl Lead {
     /// unless it should stay (`polite`).
     pub(super) fn try_lead(&self, polite: bool) -> Option<Reactor> {
         let mut st = self.lock();
-        if let Some(reactor) = st.reactor.take() {
+        if let Some(reactor) = st.take() {
             self.leader.store(Leader::Application as u8, Ordering::SeqCst);
             return Some(reactor);
         }
@@ -228,25 +257,30 @@ impl Lead {
     }
 
     /// Rule 2, for an application thread. One that leaves `for_good` wakes the first
-    /// follower itself.
-    pub(super) fn leave(&self, reactor: Reactor, waiter: Option<&Waiter>, for_good: bool) {
+    /// follower itself. `polls`: the program relies on descriptors.
+    pub(super) fn leave(
+        &self,
+        reactor: Reactor,
+        waiter: Option<&Waiter>,
+        (for_good, polls): (bool, bool),
+    ) {
         if let Some(w) = waiter {
             w.leading.store(false, Ordering::SeqCst);
         }
         let mut st = self.lock();
         st.turns += 1;
         st.wanted = false;
-        let next = if for_good { st.followers.pop_front() } else { None };
-        self.put_back(st, reactor);
+        let next = if for_good { st.next() } else { None };
+        self.put_back(st, reactor, polls);
         if let Some(next) = next {
             next.fd.signal();
         }
     }
 
-    fn put_back(&self, mut st: MutexGuard<'_, LeadState>, reactor: Reactor) {
+    fn put_back(&self, mut st: MutexGuard<'_, LeadState>, reactor: Reactor, polls: bool) {
         st.reactor = Some(reactor);
         self.leader.store(Leader::Nobody as u8, Ordering::SeqCst);
-        if st.parked {
+        if st.parked || polls && !st.promised {
             st.parked = false;
             drop(st);
             self.background.notify_one();
@@ -258,15 +292,36 @@ impl Lead {
         self.lock().followers.retain(|w| !Arc::ptr_eq(w, waiter));
     }
 
-    /// Rule 3: sleeps until the background thread is to lead. `at_work`: a thread of the
-    /// program is in the engine.
-    pub(super) fn background_wait(&self, at_work: impl Fn() -> bool) -> Reactor {
+    /// The program relies on descriptors from now on: the background thread need not wait.
+    pub(super) fn call_background(&self) {
+        drop(self.lock());
+        self.background.notify_one();
+    }
+
+    fn lead_in_background(&self, st: &mut LeadState) -> Option<Reactor> {
+        let reactor = st.take()?;
+        self.leader.store(Leader::Background as u8, Ordering::SeqCst);
+        st.background_since = Some(Instant::now());
+        Some(reactor)
+    }
+
+    /// Rule 3: sleeps until the background thread is to lead.
+    pub(super) fn background_wait(&self, ticks: &Ticks<'_>) -> Reactor {
         let mut st = self.lock();
         let (mut seen, mut busy, mut still) = (None, if st.hasty { STEADY } else { 0 }, 0);
         let mut left_alone = 0;
         loop {
+            // A thread of the program that has left waits elsewhere, most likely.
+            if (ticks.polls)()
+                && !st.promised
+                && st.followers.is_empty()
+                && let Some(reactor) = self.lead_in_background(&mut st)
+            {
+                return reactor;
+            }
             let unled = seen == Some(st.turns);
-            let works = unled && st.reactor.is_some() && left_alone < AT_WORK && at_work();
+            let works =
+                unled && st.reactor.is_some() && left_alone < AT_WORK && (ticks.at_work)();
             left_alone = if works { left_alone + 1 } else { 0 };
             let quiet = unled && !works;
             seen = Some(st.turns);
@@ -282,13 +337,13 @@ impl Lead {
                 continue;
             }
             if quiet && !led {
-                let Some(next) = st.followers.pop_front() else {
-                    self.leader.store(Leader::Background as u8, Ordering::SeqCst);
-                    st.background_since = Some(Instant::now());
-                    return st.reactor.take().expect("checked above");
-                };
                 // Should it not want the lead any more, the next tick asks another.
-                next.fd.signal();
+                match st.next() {
+                    Some(next) => next.fd.signal(),
+                    None => {
+                        return self.lead_in_background(&mut st).expect("nobody leads");
+                    }
+                }
             }
             let tick = match (st.followers.is_empty(), busy > STEADY || led) {
                 (false, _) => SHORT_TICK,
@@ -296,7 +351,15 @@ impl Lead {
                 (true, true) => LONG_TICK,
             };
             let waited = self.background.wait_timeout(st, tick);
-            st = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let (ended, over) = waited.unwrap_or_else(PoisonError::into_inner);
+            st = ended;
+            if over.timed_out() {
+                // The thread for which the reactor was put back had its time.
+                st.promised = false;
+                drop(st);
+                (ticks.ticked)();
+                st = self.lock();
+            }
         }
     }
 
@@ -309,11 +372,13 @@ impl Lead {
     /// The background thread leaves the lead to the first follower.
     pub(super) fn background_leave(&self, reactor: Reactor) {
         let mut st = self.lock();
-        st.wanted = false;
+        let wanted = std::mem::take(&mut st.wanted);
         st.turns += 1;
         st.hasty = st.background_since.take().is_some_and(|since| since.elapsed() < SOON);
-        let next = st.followers.pop_front();
-        self.put_back(st, reactor);
+        st.promised |= wanted;
+        let next = st.next();
+        // (It is this thread that would be told.)
+        self.put_back(st, reactor, false);
         if let Some(next) = next {
             next.fd.signal();
         }
@@ -323,6 +388,10 @@ impl Lead {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn ticks(at_work: &dyn Fn() -> bool) -> Ticks<'_> {
+        Ticks { at_work, polls: &|| false, ticked: &|| {} }
+    }
 
     fn lead() -> Lead {
         Lead::new(Reactor::new().unwrap()).unwrap()
@@ -335,17 +404,17 @@ mod tests {
         let r = lead.lead_or_follow(&a).expect("free");
         assert_eq!(lead.leader(), Leader::Application);
         assert!(lead.lead_or_follow(&b).is_none());
-        lead.leave(r, Some(&a), false);
+        lead.leave(r, Some(&a), (false, false));
         assert!(!b.fd.wait(Some(Duration::ZERO)).unwrap(), "the leader may come back");
         let background = Arc::clone(&lead);
-        let thread = std::thread::spawn(move || background.background_wait(|| false));
+        let thread = std::thread::spawn(move || background.background_wait(&ticks(&|| false)));
         assert!(b.fd.wait(None).unwrap());
         let r = match lead.lead_or_follow(&b) {
             Some(r) => r,
             // The background thread saw nobody for one more tick.
             None => thread.join().unwrap(),
         };
-        lead.leave(r, Some(&b), false);
+        lead.leave(r, Some(&b), (false, false));
     }
 
     #[test]
@@ -361,10 +430,10 @@ mod tests {
     #[test]
     fn a_thread_at_work_is_left_alone_but_not_for_ever() {
         let (lead, asked) = (lead(), std::cell::Cell::new(0));
-        let r = lead.background_wait(|| {
+        let r = lead.background_wait(&ticks(&|| {
             asked.set(asked.get() + 1);
             true
-        });
+        }));
         assert_eq!(asked.get(), AT_WORK);
         lead.background_leave(r);
     }
@@ -372,7 +441,7 @@ mod tests {
     #[test]
     fn the_background_leads_when_nobody_does_and_leaves_when_asked() {
         let lead = Arc::new(lead());
-        let r = lead.background_wait(|| false);
+        let r = lead.background_wait(&ticks(&|| false));
         assert_eq!(lead.leader(), Leader::Background);
         assert!(!lead.background_must_leave());
         assert!(lead.try_lead(true).is_none());

@@ -150,7 +150,7 @@ impl Context {
     fn lead_out(&self, mut reactor: Reactor, pause: Duration) {
         let polled = reactor.poll(Some(pause));
         self.turn(Some(&mut reactor), true, None);
-        self.lead.leave(reactor, None, false);
+        self.lead.leave(reactor, None, (false, false));
         if polled.is_err() {
             // sleep-ok: the reactor does not, and the devices are looked at all the same
             std::thread::sleep(pause);

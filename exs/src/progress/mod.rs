@@ -22,6 +22,7 @@
 //!
 //! Shape: [`Context`] (lock, reactor, background thread) owns the `Engine`
 //! (devices, sockets, operations, timers); `lead` is the hand-over of the lead;
+//! `reliance` whether the program polls descriptors instead of waiting here;
 //! `queue` is the event queue that both sides meet at, `wait` and `spin` how a thread waits
 //! there.
 
@@ -38,6 +39,7 @@ mod moment;
 mod options;
 mod queue;
 mod spin;
+mod reliance;
 mod report;
 mod route;
 mod wait;
@@ -46,14 +48,15 @@ pub use context::Context;
 pub(crate) use wait::Waited;
 pub use handle::SocketHandle;
 pub(crate) use engine::Short;
-pub use engine::{ExportId, FileSend, Part, RecvFlags, Remote, SockId};
+pub use engine::{ExportId, FileSend, Part, RecvFlags, Remote, SockId, Watch};
 pub(crate) use engine::Ticket;
 pub use error::Error;
 pub use event::{Bufs, EventKind, Interest, RawEvent, Readiness};
 pub use devices::Devices;
 pub(crate) use devices::describe_transports;
 pub use options::{Options, QueueOptions, Transport, WaitPolicy};
-pub use queue::QueueCore;
+pub use queue::{FdUse, QueueCore};
 pub(crate) use queue::{Want, prepare_to_wait};
 pub use report::{Candidate, DeviceInfo, PortInfo, TransportInfo};
 pub use route::Route;
+pub use crate::session::Standing;

@@ -63,6 +63,18 @@ struct Inner {
     waiters: Vec<Arc<Waiter>>,
 }
 
+/// Who waits at a queue's descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FdUse {
+    /// Nobody has asked for it.
+    None = 0,
+    /// A thread of the library's.
+    Library = 1,
+    /// The program.
+    Program = 2,
+}
+
 /// The shared part of an event queue.
 pub struct QueueCore {
     inner: Mutex<Inner>,
@@ -83,9 +95,9 @@ pub struct QueueCore {
     pub(super) vain_peeks: AtomicU32,
     /// For epoll and its kin.
     fd: EventFd,
-    /// Somebody asked for the descriptor: it is kept up to date, and progress is
-    /// the background thread's. Until then nobody pays for it.
-    has_fd: AtomicBool,
+    /// Who has asked for the descriptor ([`FdUse`]): from then on it is kept up to date, and
+    /// progress is the background thread's.
+    fd_use: AtomicU8,
 }
 
 impl QueueCore {
@@ -105,7 +117,7 @@ impl QueueCore {
             vain_spins: AtomicU32::new(0),
             vain_peeks: AtomicU32::new(0),
             fd: EventFd::new().map_err(|e| Error::os("eventfd", &e))?,
-            has_fd: AtomicBool::new(false),
+            fd_use: AtomicU8::new(FdUse::None as u8),
         };
         queue.set_wait_policy(opts.wait);
         Ok(Arc::new(queue))
@@ -197,9 +209,12 @@ impl QueueCore {
     }
 
     /// Adds an event; the waiters that it satisfies are appended to `wake`, and
-    /// the caller wakes them when it has let go of its locks.
-    pub fn push(&self, event: RawEvent, wake: &mut Vec<Arc<Waiter>>) {
-        self.add(&mut self.lock(), event, wake);
+    /// the caller wakes them when it has let go of its locks. True if the event has made the
+    /// descriptor readable that the program polls, and no thread waits here.
+    pub fn push(&self, event: RawEvent, wake: &mut Vec<Arc<Waiter>>) -> bool {
+        let mut inner = self.lock();
+        self.add(&mut inner, event, wake);
+        self.is_polled() && inner.events.len() == 1 && inner.waiters.is_empty()
     }
 
     fn add(&self, inner: &mut Inner, event: RawEvent, wake: &mut Vec<Arc<Waiter>>) {
@@ -333,9 +348,10 @@ impl QueueCore {
     }
 
     /// The descriptor that is readable while events wait.
-    pub fn fd(&self) -> &EventFd {
+    pub fn fd(&self, user: FdUse) -> &EventFd {
         let inner = self.lock();
-        if !self.has_fd.swap(true, Ordering::AcqRel) && !inner.events.is_empty() {
+        let before = self.fd_use.fetch_max(user as u8, Ordering::AcqRel);
+        if before == FdUse::None as u8 && !inner.events.is_empty() {
             self.fd.signal();
         }
         &self.fd
@@ -343,7 +359,20 @@ impl QueueCore {
 
     /// True once [`QueueCore::fd`] was called.
     pub fn has_fd(&self) -> bool {
-        self.has_fd.load(Ordering::Acquire)
+        self.fd_use() != FdUse::None
+    }
+
+    /// True if the program waits at the descriptor.
+    pub fn is_polled(&self) -> bool {
+        self.fd_use() == FdUse::Program
+    }
+
+    fn fd_use(&self) -> FdUse {
+        match self.fd_use.load(Ordering::Acquire) {
+            0 => FdUse::None,
+            1 => FdUse::Library,
+            _ => FdUse::Program,
+        }
     }
 }
 
@@ -443,8 +472,8 @@ mod tests {
     #[test]
     fn the_descriptor_is_readable_while_events_wait() {
         let q = queue(8);
-        push(&q, 1);
-        let readable = || q.fd().wait(Some(Duration::ZERO)).unwrap();
+        assert!(!q.push(RawEvent::new(1, EventKind::Send), &mut Vec::new()), "nobody polls it");
+        let readable = || q.fd(FdUse::Program).wait(Some(Duration::ZERO)).unwrap();
         assert!(readable(), "an event that came before anybody asked counts");
         push(&q, 2);
         let mut out: Vec<RawEvent> = Vec::new();

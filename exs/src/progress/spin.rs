@@ -160,6 +160,7 @@ impl Context {
         let watches = self.watches_kernel.load(Ordering::Relaxed);
         if watches || reactor.unseen >= SPINS_PER_POLL {
             reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
+            self.show_news(false);
             if held.is_some_and(HeldSignals::pending) {
                 return Err(Error::Interrupted);
             }

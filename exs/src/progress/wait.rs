@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Error;
+use super::background::VISIT_TURNS;
 use super::context::Context;
 use super::event::RawEvent;
 use super::lead::Reactor;
@@ -85,6 +86,7 @@ impl Context {
         if timeout == Some(Duration::ZERO) {
             return self.glance(queue, want);
         }
+        self.reliance.note_wait();
         let mut held = None;
         if exact {
             // (Who finds what has come, or as good as, has not waited.)
@@ -141,10 +143,14 @@ impl Context {
                 return Ok(found);
             }
         }
-        if let Some(mut reactor) = self.lead.try_lead(queue.has_fd()) {
+        let polite = queue.has_fd() || self.reliance.polls();
+        if !queue.has_fd() {
+            self.reliance.note_look();
+        }
+        if let Some(mut reactor) = self.lead.try_lead(polite) {
             let polled = reactor.poll(Some(Duration::ZERO));
             let turn = self.turn(Some(&mut reactor), true, None);
-            self.lead.leave(reactor, None, false);
+            self.lead.leave(reactor, None, (false, self.reliance.polls()));
             self.last_led.store(now.as_nanos(), Ordering::Relaxed);
             let end = cycles();
             let rest = if turn.more { 0 } else { end.saturating_sub(begun).min(USUAL_TURN) * PEEK };
@@ -153,6 +159,13 @@ impl Context {
                 if e.kind() == std::io::ErrorKind::Interrupted { Ok(()) } else { Err(e) }
             })
             .map_err(|e| Error::os("epoll_wait", &e))?;
+        } else if polite && !queue.is_polled() {
+            // The background thread leads; what can be moved at once is.
+            for _ in 0..VISIT_TURNS {
+                if !self.turn(None, true, None).more {
+                    break;
+                }
+            }
         }
         Ok(Waited::of(queue.len() >= want.min))
     }
@@ -172,7 +185,7 @@ impl Context {
             if !aside && let Some(mut reactor) = self.lead.lead_or_follow(waiter) {
                 let led = self.lead_until(goal, &mut reactor);
                 let for_good = matches!(led, Ok(Led::StepAside));
-                self.lead.leave(reactor, Some(waiter), for_good);
+                self.lead.leave(reactor, Some(waiter), (for_good, self.reliance.polls()));
                 self.last_led.store(self.now().as_nanos(), Ordering::Relaxed);
                 match led? {
                     Led::Done => return Ok(true),
@@ -272,6 +285,10 @@ impl Context {
         };
         if !timeout.is_zero() {
             self.sleeps.fetch_add(1, Ordering::Relaxed);
+        }
+        if !timeout.is_zero() {
+            // Nothing else is to be done, and none may come by before long.
+            self.show_news(false);
         }
         let slept = reactor.poll_letting_in(timeout, held);
         self.asleep_until.store(u64::MAX, Ordering::SeqCst);

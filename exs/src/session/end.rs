@@ -30,6 +30,8 @@ pub(super) struct Ending {
     pub(super) peer_closed: bool,
     ack_queued: bool,
     ack_said: bool,
+    /// The user has ended our direction, unless that was cancelled.
+    pub(super) send_shut: bool,
     /// The user wants no more data.
     pub(super) recv_shut: bool,
     /// Not even those that are here.

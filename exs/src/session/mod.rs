@@ -66,7 +66,9 @@ mod types;
 
 pub use error::{OpError, Refusal, SessionError, Violation};
 pub use rx::Came;
-pub use types::{Announce, Buf, Counters, Done, IoVec, Port, RecvOpts, SessionConfig, Source};
+pub use types::{
+    Announce, Buf, Counters, Done, IoVec, Port, RecvOpts, SessionConfig, Source, Standing,
+};
 
 use std::collections::VecDeque;
 
@@ -326,6 +328,22 @@ impl Session {
             Link::Idle => false,
             Link::Mute | Link::Up => self.sends.is_empty() || self.ending.reason.is_some(),
             Link::Down(_) => true,
+        }
+    }
+
+    /// What a descriptor is to say of the connection.
+    pub fn standing(&self) -> Standing {
+        let (fin, arrived, available) =
+            self.proto.as_ref().map_or((false, 0, 0), Proto::incoming);
+        let e = &self.ending;
+        Standing {
+            readable: self.readable(),
+            arrived,
+            available: if e.recv_shut { 0 } else { available },
+            ended: fin || e.recv_shut || e.peer_closed || self.is_over(),
+            // (What ends with the connection was not shut down by that.)
+            shut: e.closing || e.send_shut && self.proto.as_ref().is_some_and(Proto::is_shut),
+            broken: e.reason.as_ref().is_some_and(|r| *r != OpError::PeerClosed),
         }
     }
 

@@ -223,6 +223,7 @@ impl Session {
     /// Ends our direction after all sends posted; done when they are, and FIN is said.
     pub fn shutdown_send(&mut self, _now: Time, op: OpId) -> Result<(), OpError> {
         self.may_talk()?;
+        self.ending.send_shut = true;
         self.queue_shutdown(Some(op));
         Ok(())
     }

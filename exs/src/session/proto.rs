@@ -304,6 +304,15 @@ impl Proto {
         }
     }
 
+    /// FIN has come; how much has arrived, as a number that only grows; bytes that a receive
+    /// would get.
+    pub(super) fn incoming(&self) -> (bool, u64, u64) {
+        match self {
+            Proto::Stream(s) => (s.rx.has_fin(), s.rx.position(), s.rx.buffered().into()),
+            Proto::Packet(p) => (p.rx.has_fin(), p.rx.arrivals(), p.rx.next_len()),
+        }
+    }
+
     /// FIN has come and nothing is left before it.
     pub(super) fn at_eof(&self) -> bool {
         match self {

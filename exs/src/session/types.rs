@@ -263,6 +263,33 @@ impl Done {
     }
 }
 
+/// What a receive and a send would find, as a descriptor in poll(2) says it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// A receive, or an accept, would not wait.
+    pub readable: bool,
+    /// Grows with everything that arrives for a receive.
+    pub arrived: u64,
+    /// Bytes that a receive would get without waiting: of a seqpacket socket those of the
+    /// next message.
+    pub available: u64,
+    /// The peer sends nothing more, or this side wants nothing more.
+    pub ended: bool,
+    /// This side sends nothing more.
+    pub shut: bool,
+    /// Something other than a close in order has ended the connection.
+    pub broken: bool,
+}
+
+impl Standing {
+    /// True if this says something that `before` did not: more has arrived and can be taken, or
+    /// a direction has ended.
+    pub fn is_news(&self, before: &Standing) -> bool {
+        self.readable && (self.arrived != before.arrived || !before.readable)
+            || (self.ended, self.shut, self.broken) != (before.ended, before.shut, before.broken)
+    }
+}
+
 /// What a connection counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {

@@ -272,6 +272,18 @@ impl StreamRx {
         self.ring.fill()
     }
 
+    /// Position of the next byte to come.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.seq
+    }
+
+    /// FIN has come.
+    #[must_use]
+    pub fn has_fin(&self) -> bool {
+        self.fin
+    }
+
     /// A receive would not wait: there are bytes, or the end.
     #[must_use]
     pub fn readable(&self) -> bool {

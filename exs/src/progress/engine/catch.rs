@@ -36,7 +36,7 @@ impl Engine {
         } else if self.catch.queue == Some(address(queue)) {
             self.catch.events.push(event);
         } else {
-            queue.push(event, &mut self.wake);
+            self.signalled |= queue.push(event, &mut self.wake);
         }
     }
 

@@ -294,12 +294,14 @@ impl Engine {
             Ok(p) => p.accepts.as_mut().map(|a| {
                 a.starting = a.starting.saturating_sub(1);
                 a.ready.push_back(child);
+                a.came = a.came.wrapping_add(1);
             }),
             Err(_) => None,
         };
         if listening.is_some() {
             self.match_accepts(parent.index, now);
             self.check_polls(parent.index);
+            self.check_watch(parent.index);
         } else {
             // The listener went away meanwhile.
             self.reset_untaken(child, now);

@@ -10,8 +10,9 @@
 //! `ops` (tables), `post` (the calls of the API), `parts` (sends of several), `onesided`
 //! (exports, READ, WRITE), `choose` (which device), `dial` (connect), `silence` (who did not
 //! answer), `listen`, `cm` (what the RNICs report of connections), `life`
-//! (timers and ends), `catch` (events on their way to a queue), `polls`, `memory` (buffers to registered memory), `files`, `released` (what other threads leave). Nothing here blocks
-//! or sleeps.
+//! (timers and ends), `catch` (events on their way to a queue), `polls`, `watch` (what a descriptor
+//! shows), `memory` (buffers to registered memory), `files`, `released` (what other threads leave).
+//! Nothing here blocks or sleeps.
 
 mod catch;
 mod choose;
@@ -36,6 +37,7 @@ mod receives;
 mod released;
 mod slots;
 mod sock;
+mod watch;
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
@@ -65,6 +67,7 @@ pub(super) use self::released::Released;
 pub(super) use self::choose::Verbs;
 pub(crate) use self::post::Ticket;
 pub use self::post::{FileSend, RecvFlags};
+pub use self::watch::Watch;
 
 /// Rounds of `settle` before the lock is given up for a moment.
 const ROUNDS: usize = 64;
@@ -122,6 +125,10 @@ pub(crate) struct Engine {
     catch: catch::Catch,
     /// Threads to wake when the lock is let go.
     pub(super) wake: Vec<Arc<Waiter>>,
+    /// Sockets of which something is to be shown.
+    news: Vec<SockId>,
+    /// An event has made a descriptor readable that the program polls.
+    pub(super) signalled: bool,
     pub(super) counters: EngineCounters,
     last_export: ExportId,
     more: bool,
@@ -167,6 +174,8 @@ impl Engine {
             home,
             catch: catch::Catch::default(),
             wake: Vec::new(),
+            news: Vec::new(),
+            signalled: false,
             counters: EngineCounters::default(),
             last_export: 0,
             more: false,
@@ -418,6 +427,7 @@ impl Engine {
             }
         }
         self.check_polls(index);
+        self.check_watch(index);
         self.set_timer(index);
         self.tear_down(index);
     }

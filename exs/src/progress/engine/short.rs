@@ -287,6 +287,7 @@ impl Engine {
         {
             self.finish(done, now);
         }
+        self.check_watch(index);
         // Data that moved may have set the ring's idle time going again; others do not
         // come nearer by a message.
         if self.socks[index as usize].timer.is_none() {

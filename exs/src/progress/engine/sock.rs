@@ -14,6 +14,7 @@ use super::onesided::ExportId;
 use super::ops::TempMrs;
 use super::short::Burst;
 use super::slots;
+use super::watch::Watched;
 use crate::ids::OpId;
 use crate::mem::{Buffer, Key};
 use crate::progress::event::{Interest, Readiness};
@@ -21,7 +22,7 @@ use crate::progress::handle::Taken;
 use crate::progress::options::{MOST_INLINE, Options};
 use crate::progress::route::Route;
 use crate::rnic::{Caps, ConnReq, Listener, Qp};
-use crate::session::{Buf, Counters, OpError, Session, SessionConfig};
+use crate::session::{Buf, Counters, OpError, Session, SessionConfig, Standing};
 use crate::time::Time;
 use crate::wire::exs::{Hello, SocketKind};
 
@@ -96,6 +97,8 @@ pub(super) struct Accepts {
     pub(super) waiting: VecDeque<(usize, Request)>,
     /// Start-up under way.
     pub(super) starting: usize,
+    /// Connections that were ever established.
+    pub(super) came: u64,
     /// Established, waiting for `accept`.
     pub(super) ready: VecDeque<SockId>,
     /// `accept`s waiting for connections.
@@ -125,6 +128,8 @@ pub(super) struct Sock {
     pub(super) route: Option<Box<Route>>,
     pub(super) accepts: Option<Box<Accepts>>,
     pub(super) polls: Vec<(OpId, Interest)>,
+    /// Shows its state.
+    pub(super) watch: Option<Box<Watched>>,
     pub(super) exports: HashMap<ExportId, ExportEntry>,
     /// The figures of a session that is gone.
     pub(super) past: Counters,
@@ -161,6 +166,7 @@ impl Sock {
             route: None,
             accepts: None,
             polls: Vec::new(),
+            watch: None,
             exports: HashMap::new(),
             past: Counters::default(),
             held: true,
@@ -226,6 +232,18 @@ impl Sock {
             }
             _ => Readiness::default(),
         }
+    }
+
+    /// What a descriptor is to say of it.
+    #[inline]
+    pub(super) fn standing(&self) -> Standing {
+        if let (State::Open, Some(s), None) = (&self.state, &self.session, &self.accepts) {
+            return s.standing();
+        }
+        // (A socket whose connect has failed may connect again: nothing of it has ended.)
+        let Readiness { readable, error, .. } = self.readiness();
+        let arrived = self.accepts.as_ref().map_or(0, |a| a.came);
+        Standing { readable: readable || error, arrived, ..Standing::default() }
     }
 
     /// The session, if operations may be posted to it.
