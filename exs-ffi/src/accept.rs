@@ -10,8 +10,9 @@ use crate::blocking::{self, Patience, TOKEN, refusal};
 use crate::data::not_ours;
 use crate::error::{Fail, Result, border};
 use crate::event::{Call, keep_accept, take_accept};
+use crate::pair::Pair;
 use crate::ptr::Out;
-use crate::sockets::{self, Entry, Pair, Target};
+use crate::sockets::{self, Entry, Target};
 use crate::timeouts::Way;
 use crate::{connect, kernel, options, pollable, queues};
 
@@ -116,6 +117,7 @@ fn accept_now(entry: &Entry, fd: c_int, prepared: Prepared) -> Result<c_int> {
     let accepted = event.take_accepted();
     if accepted.is_none() {
         event.into_result()?;
+        exs::raw::found_nothing(&entry.socket);
         return Err(refusal(libc::EAGAIN));
     }
     debug_assert_ne!(patience, Patience::Deaf);

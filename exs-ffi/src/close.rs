@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use exs::raw::Place;
+use exs::raw::{self, Place};
 use exs::{Error, EventKind, OpError, Readiness, Token};
 
 use crate::abi::*;
@@ -79,10 +79,8 @@ fn close(
     {
         // Under this lock nobody else takes the hang-up for the program's own close(2).
         let mut state = entry.state();
-        // And under this one nobody has a copy of the library's own.
-        let _whole = entry.face.hold();
-        close_fd(fd)?;
-        if !entry.is_hung_up() || !sockets::remove(entry, &mut state) {
+        let unread = raw::standing(&entry.socket).available > 0;
+        if !entry.face.closes(unread, || close_fd(fd))? || !sockets::remove(entry, &mut state) {
             drop(state);
             return finish(place, token);
         }

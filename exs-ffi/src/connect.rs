@@ -11,8 +11,9 @@ use crate::blocking::{self, Patience, TOKEN};
 use crate::data::not_ours;
 use crate::error::{Fail, Result, border};
 use crate::event::Call;
+use crate::pair::Pair;
 use crate::ptr::{In, Out};
-use crate::sockets::{self, Entry, Pair, Target};
+use crate::sockets::{self, Entry, Target};
 use crate::timeouts::Way;
 use crate::{fork, kernel, late, options, poll, pollable, queues, told};
 

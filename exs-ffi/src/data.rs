@@ -74,7 +74,10 @@ impl Memory {
             raw::recv_ready(&entry.socket, queue, TOKEN, self.into_list(), flags)
         })
         .map_err(|r| match r.error {
-            Error::WouldBlock { .. } => refusal(libc::EAGAIN),
+            Error::WouldBlock { .. } => {
+                raw::found_nothing(&entry.socket);
+                refusal(libc::EAGAIN)
+            }
             error => error.into(),
         })
     }
@@ -136,6 +139,9 @@ fn recv(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<e
         blocking::run(&entry.socket, patience, post)
     };
     pollable::refresh(entry, fd);
+    if got.as_ref().map_or(true, |event| event.error().is_some()) {
+        pollable::forgive(entry);
+    }
     got
 }
 

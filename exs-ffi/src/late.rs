@@ -17,11 +17,10 @@
 
 use std::ffi::c_int;
 use std::net::Shutdown;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exs::{Buffer, Error, EventKind, EventQueue, Part, QueueOptions, SendFlags, SocketType, Token};
 use exs::{WaitPolicy, raw};
@@ -39,6 +38,10 @@ const MOST_KEPT: usize = 256 << 10;
 /// What an operation costs beside its bytes: so that messages of no bytes have a bound.
 const COST: usize = 512;
 
+/// For how long a call that finds no room looks whether there is some after all.
+const SOON: Duration = Duration::from_micros(100);
+const PROBE: u32 = 16;
+
 /// The sends under way of one socket.
 #[derive(Default)]
 pub(crate) struct Late {
@@ -46,6 +49,8 @@ pub(crate) struct Late {
     /// Their bytes, and [`COST`] for each.
     kept: AtomicUsize,
     watched: AtomicBool,
+    /// Sends that found no room, in a row.
+    vain: AtomicU32,
     /// The direction was ended behind them.
     ended: AtomicBool,
     /// Held while events are taken: who finds none sees what they gave back.
@@ -133,14 +138,9 @@ pub(crate) fn send(entry: &Entry, fd: c_int, parts: &[Part], shut: bool) -> Resu
     let queue = entry.late.queue()?;
     let all = length(parts);
     let cut = entry.kind == SocketType::Stream;
-    let taken = entry.late.reserve(all, cut).or_else(|| {
-        reap(entry, true);
-        entry.late.reserve(all, cut)
-    });
+    let taken = entry.late.reserve(all, cut).or_else(|| reserve_soon(entry, all, cut));
     let Some(taken) = taken else {
-        pollable::plug(entry, fd);
-        // There may be room by now.
-        reap(entry, false);
+        fill(entry, fd);
         // There will be room, but not for this one.
         if entry.late.ended.load(Ordering::Acquire) {
             return Err(Fail::fixed(libc::EPIPE, "this direction of the socket was shut down"));
@@ -165,9 +165,41 @@ pub(crate) fn send(entry: &Entry, fd: c_int, parts: &[Part], shut: bool) -> Resu
     if entry.late.kept.load(Ordering::Acquire) > 0
         && !entry.late.watched.swap(true, Ordering::AcqRel)
     {
-        watch::late(queue.as_raw_fd(), entry.inode())?;
+        watch::late(raw::inner_fd(queue), entry.inode())?;
+    }
+    if n < all {
+        fill(entry, fd);
     }
     Ok(n)
+}
+
+/// Takes room that comes by what is under way in this very moment, on another core perhaps: what
+/// is full is known to be only when that has come to rest. (Where it was not worth it for a
+/// socket, it is tried with one call in [`PROBE`].)
+fn reserve_soon(entry: &Entry, all: usize, cut: bool) -> Option<usize> {
+    let (late, begun) = (&entry.late, Instant::now());
+    let patient = late.vain.load(Ordering::Relaxed).is_multiple_of(PROBE);
+    loop {
+        reap(entry, true);
+        if let Some(taken) = late.reserve(all, cut) {
+            late.vain.store(0, Ordering::Relaxed);
+            return Some(taken);
+        }
+        if !patient || begun.elapsed() >= SOON {
+            late.vain.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// A send did not find room for all: the descriptor is not writable until there is some, and
+/// says then that it is (to EPOLLET by an edge).
+fn fill(entry: &Entry, fd: c_int) {
+    pollable::plug(entry, fd);
+    raw::found_nothing(&entry.socket);
+    // There may be room by now.
+    reap(entry, false);
 }
 
 /// Ends a direction behind what was taken, without waiting for that to leave.

@@ -37,6 +37,7 @@ mod kernel;
 mod late;
 mod memory;
 mod options;
+mod pair;
 mod poll;
 mod pollable;
 pub mod ptr;

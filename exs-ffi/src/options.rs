@@ -248,6 +248,7 @@ fn get(entry: &Entry, level: c_int, name: c_int) -> Result<Value> {
         (libc::SOL_SOCKET, libc::SO_ERROR) => {
             crate::poll::inner_events();
             crate::late::reap(entry, false);
+            pollable::forgive(entry);
             Value::Int(told::take(entry))
         }
         (libc::SOL_SOCKET, libc::SO_TYPE) => Value::Int(match entry.kind {

@@ -2,7 +2,6 @@
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -111,10 +110,10 @@ pub unsafe extern "C" fn exs_cancel(fd: c_int, flags: c_int, ahandle: AHandle) -
 
 // ---- The library's own operations -------------------------------------------
 //
-// A queue of the library's own takes the events of connects that nobody waits for, and
-// of polls that make a descriptor ready. The watching thread reads it.
+// A queue of the library's own takes the events of connects that no call waits for. The
+// watching thread reads it.
 
-/// Connects that nobody waits for, polls for what a descriptor shows: token is the inode.
+/// Connects that no call waits for: the token is the inode.
 pub(crate) static INNER: OnceLock<EventQueue> = OnceLock::new();
 
 /// Makes it.
@@ -129,7 +128,7 @@ pub(crate) fn inner() -> Result<&'static EventQueue> {
     }
     let options = QueueOptions { depth: 1 << 24, wait: WaitPolicy::Notify };
     let q = EventQueue::with_options(&options)?;
-    watch::inner(q.as_raw_fd())?;
+    watch::inner(exs::raw::inner_fd(&q))?;
     Ok(INNER.get_or_init(|| q))
 }
 
@@ -144,15 +143,12 @@ pub(crate) fn inner_events() {
     let _ = queue.dequeue_into(&mut events, 0, usize::MAX, Some(Duration::ZERO));
     for event in events {
         let Some(entry) = sockets::by_inode(event.token().0) else { continue };
-        if event.kind() == EventKind::Connect {
-            let mut state = entry.state();
-            state.dialled = Dialled::Over;
-            state.error = event.error().map_or(0, Error::errno);
-            drop(state);
-            pollable::unplug(&entry);
-        } else {
-            pollable::found(&entry);
-        }
+        debug_assert_eq!(event.kind(), EventKind::Connect);
+        let mut state = entry.state();
+        state.dialled = Dialled::Over;
+        state.error = event.error().map_or(0, Error::errno);
+        drop(state);
+        pollable::unplug(&entry);
     }
 }
 
@@ -167,7 +163,10 @@ pub(crate) fn connect(entry: &Entry, fd: c_int, addr: SocketAddr) -> Result<c_in
     entry.socket.connect(&call, Token(entry.inode()), addr)?;
     state.dialled = Dialled::Yet;
     drop(state);
+    // What an attempt before it has left there, too.
+    pollable::refresh(entry, fd);
     pollable::plug(entry, fd);
+    exs::raw::found_nothing(&entry.socket);
     // It may have been faster.
     if entry.state().dialled != Dialled::Yet {
         pollable::unplug(entry);

@@ -1,32 +1,42 @@
 //! What poll(2), select(2) and epoll find at the descriptor of an EXS socket.
 //!
-//! The descriptor is one end of a socketpair(2), and what the kernel says of it is what
-//! lies in that pair. So the library puts something there:
-//! - a byte that its own end sends: then the program's end is readable (POLLIN). It lies
-//!   there while `exs_recv` or `exs_accept` would not wait;
-//! - bytes that the program's end sends to ours, more than there is room for: then it is
-//!   not writable (POLLOUT). They lie there while a connect is under way, and from the
-//!   moment on that a send found no room until there is some (`late`).
+//! The descriptor is one end of a socketpair(2), and what the kernel says of it is what the
+//! library makes of that pair (`pair`). This file decides when:
+//! - A socket is *watched* while something is shown of it: whichever thread moves its data calls
+//!   [`Watch::changed`] when there is something new. That thread shows it, so a program in
+//!   poll(2) is woken without a detour.
+//! - A call that receives, and has the descriptor at hand, takes back what is shown and is no
+//!   longer true.
 //!
-//! A POLLIN too many does no harm (the call that follows says EAGAIN); one too few would
-//! make a program sleep for ever. So a byte is taken back only when nothing is there, and
-//! then a poll of the engine's is *armed* in the same step, which has the watching thread
-//! put the byte back.
+//! # Why no change is missed
+//! What is shown changes under the lock of the face, by a thread that reads the state of the
+//! socket (`raw::standing`, under the engine's lock) after it has that lock, and shows what it
+//! has read before it lets go. So of two threads the second shows a state that is at least as
+//! new. The engine calls for each change after the last state that was read; hence the state
+//! that is read last is the last there is.
+//!
+//! An edge (EPOLLET) needs more: a program that has read less than it had room for waits for the
+//! next edge without asking again. Data that arrive after that read give one, even if a message
+//! lies there still: the state has the number of what has arrived, and for each number that was
+//! not shown a message is sent. Data that came before that read are part of it.
+//!
+//! A POLLIN too many makes a program call, which says EAGAIN, or waits if the program did
+//! not set O_NONBLOCK. So messages are taken back before the call returns that found nothing more;
+//! and the engine's threads, which only add some, read the state before they do.
 //!
 //! All this costs something each time that it changes, and who receives through a queue
 //! does not need it. So the first receive or accept that is given a queue ends it (`AUTO`),
 //! unless the program has asked for it (`ON`, by EXS_SO_POLLABLE).
 
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use exs::{Interest, Token};
-use libc::{MSG_DONTWAIT, MSG_NOSIGNAL};
+use exs::raw::{self, Standing, Watch};
 
 use crate::error::Result;
-use crate::poll::{INNER, inner};
+use crate::pair::{End, MOST_SHOWN, Pair};
+use crate::poll::inner;
 use crate::sockets::{self, Entry, Target};
 
 /// Nothing is shown.
@@ -39,24 +49,19 @@ const ON: u8 = 2;
 /// Sockets that are `ON`: only while there are some, the events of receives are looked at.
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 
-/// More than the program's end can send when its buffer is as small as can be.
-static PLUG: [u8; 4096] = [0; 4096];
+/// Messages that lie there before a receive that leaves some data takes all but one back.
+const MANY: usize = 32;
 
 /// What is shown of a socket.
-#[derive(Default)]
 pub(crate) struct Face {
     mode: AtomicU8,
     shown: Mutex<Shown>,
 }
 
-#[derive(Default)]
 struct Shown {
-    /// The byte lies there.
-    readable: bool,
-    /// A poll will tell of what comes.
-    armed: bool,
-    /// It cannot be written.
-    plugged: bool,
+    pair: Pair,
+    /// The number of what has arrived, as it was shown last.
+    arrived: u64,
 }
 
 impl Drop for Face {
@@ -68,6 +73,10 @@ impl Drop for Face {
 }
 
 impl Face {
+    pub(crate) fn new(pair: Pair) -> Face {
+        Face { mode: AtomicU8::new(OFF), shown: Mutex::new(Shown { pair, arrived: 0 }) }
+    }
+
     fn mode(&self) -> u8 {
         self.mode.load(Ordering::Acquire)
     }
@@ -76,10 +85,26 @@ impl Face {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// While this is held no copy of the program's end is made: who closes it sees whether
-    /// it was the last.
-    pub(crate) fn hold(&self) -> impl Drop + '_ {
-        self.shown()
+    /// Runs `close`, which closes a copy of the program's end, and says whether it was the last.
+    /// (Meanwhile no copy of the library's own is made.)
+    pub(crate) fn closes(
+        &self,
+        unread: bool,
+        close: impl FnOnce() -> Result<c_int>,
+    ) -> Result<bool> {
+        let shown = self.shown();
+        close()?;
+        Ok(shown.pair.is_closed(unread))
+    }
+
+    /// True if the program has closed the last copy of its end.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        self.shown().pair.is_hung_up()
+    }
+
+    /// True if it shows that the connection broke.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.shown().pair.is_broken()
     }
 
     /// For EXS_SO_POLLABLE.
@@ -88,10 +113,27 @@ impl Face {
     }
 }
 
+/// Shows what the engine has to tell.
+struct Shower(Weak<Entry>);
+
+impl Watch for Shower {
+    fn changed(&self) {
+        if let Some(entry) = self.0.upgrade() {
+            show(&entry, None);
+        }
+    }
+}
+
+fn watch(entry: &Entry, on: bool) {
+    let shower = on.then(|| Arc::new(Shower(entry.me.clone())) as Arc<dyn Watch>);
+    raw::watch(&entry.socket, shower);
+}
+
 /// A new socket has its descriptor.
 pub(crate) fn begin(entry: &Entry) {
     entry.face.mode.store(AUTO, Ordering::Release);
-    arm(entry, &mut entry.face.shown());
+    watch(entry, true);
+    show(entry, None);
 }
 
 /// EXS_SO_POLLABLE.
@@ -104,9 +146,10 @@ pub(crate) fn set(entry: &Entry, fd: c_int, on: bool) -> Result<()> {
         _ => {}
     }
     if on {
-        refresh(entry, fd)
+        watch(entry, true);
+        refresh(entry, fd);
     } else {
-        clear(entry, fd)
+        clear(entry, fd);
     }
     Ok(())
 }
@@ -122,20 +165,18 @@ pub(crate) fn by_queue(entry: &Entry, fd: c_int) {
     }
 }
 
+/// Nothing is shown any more (but for an end, which stays).
+fn clear(entry: &Entry, fd: c_int) {
+    watch(entry, false);
+    let mut shown = entry.face.shown();
+    let all = shown.pair.lying().0;
+    shown.pair.take_back(fd, all);
+    shown.pair.unplug();
+}
+
 /// Something was received, or accepted, or was not there: shows what there is now.
 pub(crate) fn refresh(entry: &Entry, fd: c_int) {
-    if entry.face.mode() == OFF {
-        return;
-    }
-    let mut shown = entry.face.shown();
-    let ready = entry.socket.readiness();
-    if ready.readable || ready.error {
-        put(entry, &mut shown);
-        return;
-    }
-    take_back(entry, fd, &mut shown);
-    // What came just now is told by this one.
-    arm(entry, &mut shown);
+    show(entry, Some(fd));
 }
 
 /// The same, after an event of a socket that is known by its number.
@@ -147,99 +188,72 @@ pub(crate) fn taken(fd: c_int) {
     }
 }
 
-/// The poll that was armed has ended. (The watching thread.)
-pub(crate) fn found(entry: &Entry) {
+fn end_of(now: &Standing) -> End {
+    match (now.broken, now.ended, now.shut) {
+        (true, ..) => End::Broken,
+        (_, true, true) => End::Both,
+        (_, true, false) => End::Peers,
+        _ => End::None,
+    }
+}
+
+/// Shows the state of a socket. What is no longer true is taken back only with `fd`.
+fn show(entry: &Entry, fd: Option<c_int>) {
     let mut shown = entry.face.shown();
-    shown.armed = false;
     if entry.face.mode() == OFF {
         return;
     }
-    let ready = entry.socket.readiness();
-    if ready.readable || ready.error {
-        put(entry, &mut shown);
-    } else {
-        // Somebody has taken it meanwhile.
-        arm(entry, &mut shown);
+    if let Some(fd) = fd {
+        shown.pair.note(fd);
     }
-}
-
-fn arm(entry: &Entry, shown: &mut Shown) {
-    let Some(queue) = INNER.get().filter(|_| !shown.armed) else { return };
-    let posted = entry.socket.poll(queue, Token(entry.inode()), Interest::READABLE);
-    shown.armed = posted.is_ok();
-}
-
-/// Makes the program's end readable.
-fn put(entry: &Entry, shown: &mut Shown) {
-    if !std::mem::replace(&mut shown.readable, true) {
-        let ours = entry.ours().as_raw_fd();
-        // SAFETY: sends one byte that is alive for the call. If it fails, the program's end
-        // is closed, or so full that it is readable.
-        unsafe { libc::send(ours, PLUG.as_ptr().cast(), 1, MSG_DONTWAIT | MSG_NOSIGNAL) };
+    let now = raw::standing(&entry.socket);
+    let news = std::mem::replace(&mut shown.arrived, now.arrived) != now.arrived;
+    let (end, pair) = (end_of(&now), &mut shown.pair);
+    let bytes = usize::try_from(now.available).unwrap_or(usize::MAX).min(MOST_SHOWN);
+    let (count, lying) = pair.lying();
+    // (At an end the descriptor is readable by itself.)
+    let data = now.readable && (end == End::None || now.available > 0);
+    match fd {
+        _ if data && pair.is_open() && (count == 0 || news) => {
+            pair.put(bytes.saturating_sub(lying))
+        }
+        Some(fd) if !data && count > 0 => {
+            pair.take_back(fd, count);
+            pair.remind();
+        }
+        _ => {}
     }
-}
-
-/// The program's end, under a number that nobody closes, if `fd` still names it.
-fn theirs(entry: &Entry, fd: c_int) -> Option<OwnedFd> {
-    // SAFETY: takes no pointers.
-    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-    if copy < 0 {
-        return None;
-    }
-    // SAFETY: just made, and nobody else's.
-    let own = unsafe { OwnedFd::from_raw_fd(copy) };
-    sockets::stat(copy).is_ok_and(|st| st.st_ino == entry.inode()).then_some(own)
-}
-
-fn drain(fd: &OwnedFd) {
-    let mut bytes = [0u8; PLUG.len()];
-    loop {
-        let to = bytes.as_mut_ptr().cast();
-        // SAFETY: room for as many bytes as it is told; there may be none.
-        let n = unsafe { libc::recv(fd.as_raw_fd(), to, bytes.len(), MSG_DONTWAIT) };
-        if n <= 0 {
-            return;
+    if let Some(fd) = fd.filter(|_| data) {
+        // The kernel must not tell of more than there is.
+        let (count, lying) = pair.lying();
+        if pair.is_open() && (lying != bytes || count > MANY) {
+            pair.put(bytes);
+            pair.take_back(fd, count);
+        } else if lying > bytes {
+            pair.shorten(fd, bytes);
         }
     }
-}
-
-/// Takes the byte back.
-fn take_back(entry: &Entry, fd: c_int, shown: &mut Shown) {
-    if shown.readable
-        && let Some(theirs) = theirs(entry, fd)
-    {
-        drain(&theirs);
-        shown.readable = false;
+    pair.end(end);
+    if now.readable && pair.is_open() && pair.lying().0 == 0 {
+        pair.put(0);
     }
 }
 
-fn clear(entry: &Entry, fd: c_int) {
-    take_back(entry, fd, &mut entry.face.shown());
-    unplug(entry);
-}
-
-/// A connect is under way, or a send has found no room: it is not writable.
+/// A connect is under way, or a send has found no room for all: it is not writable.
 pub(crate) fn plug(entry: &Entry, fd: c_int) {
     let mut shown = entry.face.shown();
-    if entry.face.mode() == OFF || shown.plugged {
-        return;
-    }
-    let Some(theirs) = theirs(entry, fd) else { return };
-    shown.plugged = true;
-    loop {
-        let flags = MSG_DONTWAIT | MSG_NOSIGNAL;
-        // SAFETY: sends bytes that are alive for the call.
-        let n = unsafe { libc::send(theirs.as_raw_fd(), PLUG.as_ptr().cast(), 1024, flags) };
-        if n < 0 {
-            return;
-        }
+    if entry.face.mode() != OFF {
+        shown.pair.plug(fd);
     }
 }
 
 /// There is room again, or the connect has ended.
 pub(crate) fn unplug(entry: &Entry) {
-    let mut shown = entry.face.shown();
-    if std::mem::take(&mut shown.plugged) {
-        drain(entry.ours());
-    }
+    entry.face.shown().pair.unplug();
+}
+
+/// A call has told the program of the error that ended the connection: as after any socket's,
+/// poll(2) no longer says POLLERR.
+pub(crate) fn forgive(entry: &Entry) {
+    entry.face.shown().pair.forgive();
 }

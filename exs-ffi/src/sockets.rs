@@ -14,9 +14,8 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use exs::{Export, Socket, SocketType};
@@ -24,10 +23,10 @@ use exs::{Export, Socket, SocketType};
 use crate::abi::EXS_REMOTE_SIZE;
 use crate::error::{Fail, Result};
 use crate::late::Late;
+use crate::pair::Pair;
 use crate::pollable::{self, Face};
 use crate::timeouts::Limits;
 use crate::told::Dialled;
-use crate::{poll, watch};
 
 /// What a descriptor names.
 pub(crate) enum Target {
@@ -53,7 +52,9 @@ pub(crate) struct Entry {
     pub(crate) face: Face,
     /// Sends of calls that did not wait for them.
     pub(crate) late: Late,
-    pair: Pair,
+    /// Itself, for those that it must not be kept by.
+    pub(crate) me: Weak<Entry>,
+    inode: u64,
     state: Mutex<State>,
 }
 
@@ -82,20 +83,7 @@ impl Entry {
     }
 
     pub(crate) fn inode(&self) -> u64 {
-        self.pair.inode
-    }
-
-    /// Our end of the pair.
-    pub(crate) fn ours(&self) -> &OwnedFd {
-        &self.pair.ours
-    }
-
-    /// True if the program has closed the last copy of its end.
-    pub(crate) fn is_hung_up(&self) -> bool {
-        let mut pfd = libc::pollfd { fd: self.pair.ours.as_raw_fd(), events: 0, revents: 0 };
-        // SAFETY: one pollfd that is alive for the call, which does not wait.
-        unsafe { libc::poll(&raw mut pfd, 1, 0) };
-        pfd.revents & libc::POLLHUP != 0
+        self.inode
     }
 }
 
@@ -103,43 +91,6 @@ impl Drop for Entry {
     fn drop(&mut self) {
         // An export is a handle of its socket, which would not close before it is gone.
         self.state().exports.clear();
-    }
-}
-
-/// The two ends of a socket to be: all that can fail has been done.
-#[derive(Debug)]
-pub(crate) struct Pair {
-    ours: OwnedFd,
-    theirs: Option<OwnedFd>,
-    inode: u64,
-}
-
-impl Pair {
-    /// Makes the ends.
-    pub(crate) fn new(nonblocking: bool) -> Result<Pair> {
-        let flags = libc::SOCK_CLOEXEC | if nonblocking { libc::SOCK_NONBLOCK } else { 0 };
-        let mut fds = [-1; 2];
-        // SAFETY: room for two descriptors.
-        let made = unsafe {
-            libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM | flags, 0, fds.as_mut_ptr())
-        };
-        if made != 0 {
-            return Err(Fail::os("socketpair"));
-        }
-        // SAFETY: just made, and nobody else's.
-        let theirs = unsafe { OwnedFd::from_raw_fd(fds[0]) };
-        // SAFETY: as above.
-        let ours = unsafe { OwnedFd::from_raw_fd(fds[1]) };
-        let inode = stat(theirs.as_raw_fd())?.st_ino;
-        // Its buffer is as small as can be, so that little fills it (`pollable`).
-        let least: c_int = 0;
-        let len = libc::socklen_t::try_from(size_of::<c_int>()).unwrap_or(0);
-        let at = (&raw const least).cast();
-        // SAFETY: an int that is alive for the call.
-        unsafe { libc::setsockopt(theirs.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, at, len) };
-        poll::inner()?;
-        watch::socket(&ours, inode)?;
-        Ok(Pair { ours, theirs: Some(theirs), inode })
     }
 }
 
@@ -195,20 +146,20 @@ pub(crate) fn by_inode(inode: u64) -> Option<Arc<Entry>> {
 
 /// Gives a socket its descriptor.
 pub(crate) fn install(socket: Socket, kind: SocketType, family: c_int, mut pair: Pair) -> c_int {
-    let fd = pair.theirs.take().map_or(-1, std::os::fd::IntoRawFd::into_raw_fd);
-    let entry = Entry {
+    let fd = pair.give().map_or(-1, std::os::fd::IntoRawFd::into_raw_fd);
+    let entry = Arc::new_cyclic(|me| Entry {
+        me: me.clone(),
         limits: Limits::new(&socket.options()),
         socket,
         family,
         kind,
         cut: AtomicBool::new(false),
-        face: Face::default(),
+        inode: pair.inode(),
+        face: Face::new(pair),
         late: Late::default(),
         state: Mutex::default(),
-        pair,
-    };
+    });
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    let entry = Arc::new(entry);
     table.insert(entry.inode(), Arc::clone(&entry));
     drop(table);
     pollable::begin(&entry);
@@ -224,12 +175,20 @@ pub(crate) fn remove(entry: &Entry, state: &mut State) -> bool {
     true
 }
 
+/// Looks at the connections that broke: what the program has closed is closed.
+pub(crate) fn sweep() {
+    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    let broken: Vec<u64> = table.values().filter(|e| e.face.is_broken()).map(|e| e.inode).collect();
+    drop(table);
+    broken.into_iter().for_each(hung_up);
+}
+
 /// Our end has hung up: if no call is about to close the socket, it closes in the
 /// background now.
 pub(crate) fn hung_up(inode: u64) {
     let Some(entry) = by_inode(inode) else { return };
     let mut state = entry.state();
-    if entry.is_hung_up() && remove(&entry, &mut state) && entry.cut.load(Ordering::Relaxed) {
+    if entry.face.is_hung_up() && remove(&entry, &mut state) && entry.cut.load(Ordering::Relaxed) {
         entry.socket.abort();
     }
 }

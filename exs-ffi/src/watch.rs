@@ -7,14 +7,14 @@
 use std::ffi::c_int;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::os::fd::RawFd;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Registry, Token};
+use mio::{Events, Interest, Poll, Registry, Token, Waker};
 
 use crate::error::{Fail, Result};
-use crate::{late, poll, queues, sockets};
+use crate::{late, pair, poll, queues, sockets};
 
 static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
 
@@ -23,6 +23,11 @@ const SOCKET: usize = 0;
 const QUEUE: usize = 1;
 const INNER: usize = 2;
 const LATE: usize = 3;
+/// Of nothing (no inode is as large).
+const WAKE: usize = usize::MAX - 3;
+
+/// Wakes the thread.
+static WAKER: OnceLock<Waker> = OnceLock::new();
 
 /// Registers with the thread's poll, and starts it if need be.
 fn with<T>(f: impl FnOnce(&Registry) -> io::Result<T>) -> Result<T> {
@@ -37,6 +42,7 @@ fn with<T>(f: impl FnOnce(&Registry) -> io::Result<T>) -> Result<T> {
 fn start() -> io::Result<Registry> {
     let poll = Poll::new()?;
     let registry = poll.registry().try_clone()?;
+    let _ = WAKER.set(Waker::new(&registry, Token(WAKE))?);
     let before = set_mask(&all_signals());
     // It inherits the mask: the program's signals are for the program's threads.
     let started = std::thread::Builder::new().name("exs-watch".into()).spawn(|| run(poll));
@@ -63,11 +69,16 @@ fn set_mask(mask: &libc::sigset_t) -> libc::sigset_t {
 fn run(mut poll: Poll) {
     let mut events = Events::with_capacity(64);
     loop {
-        match poll.poll(&mut events, None) {
+        // Of connections that broke nothing tells when they are closed.
+        let sweep = pair::any_broken().then_some(pair::SWEEP);
+        match poll.poll(&mut events, sweep) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             // An epoll of our own, which nobody closes: not to be had.
             Err(_) => return,
+        }
+        if events.is_empty() && sweep.is_some() {
+            sockets::sweep();
         }
         for e in &events {
             let (name, of) = (e.token().0 >> 2, e.token().0 & 3);
@@ -85,16 +96,11 @@ fn run(mut poll: Poll) {
     }
 }
 
-/// Watches for the end of the program's end of a pair, whose inode it is.
-pub(crate) fn socket(ours: &OwnedFd, inode: u64) -> Result<()> {
+/// Watches for the end of the program's end of a pair, whose inode it is. (A hang-up is always
+/// told of; what else happens there is of no interest.)
+pub(crate) fn socket(fd: RawFd, inode: u64) -> Result<()> {
     let name = usize::try_from(inode).unwrap_or(usize::MAX);
-    with(|r| {
-        r.register(
-            &mut SourceFd(&ours.as_raw_fd()),
-            Token((name << 2) | SOCKET),
-            Interest::READABLE,
-        )
-    })
+    with(|r| r.register(&mut SourceFd(&fd), Token((name << 2) | SOCKET), Interest::PRIORITY))
 }
 
 /// Watches a queue's descriptor, whose handle it is.
@@ -112,6 +118,14 @@ pub(crate) fn inner(fd: c_int) -> Result<()> {
 pub(crate) fn late(fd: c_int, inode: u64) -> Result<()> {
     let name = usize::try_from(inode).unwrap_or(usize::MAX);
     with(|r| r.register(&mut SourceFd(&fd), Token((name << 2) | LATE), Interest::READABLE))
+}
+
+/// A connection is the first that broke: the thread looks at it now and then.
+pub(crate) fn look_again() {
+    // (With others it does so already.)
+    if let Some(waker) = WAKER.get() {
+        let _ = waker.wake();
+    }
 }
 
 /// Watches a descriptor no more.

@@ -62,7 +62,14 @@ extern "C" {
  *
  * Descriptors. An EXS socket is a real descriptor, closed on exec: dup(2), fcntl(2),
  * fstat(2) and close(2) work. So do poll(2), select(2) and epoll, until something is
- * received (or accepted) through a queue: exs_qfd is for who has one. When its last copy is closed by
+ * received (or accepted) through a queue: exs_qfd is for programs that have one. They say of the
+ * descriptor what they say of a TCP socket: POLLIN, POLLOUT, POLLRDHUP when the peer sends
+ * nothing more, POLLHUP when both directions have ended, POLLERR after a reset; EPOLLET has an edge
+ * for all that arrives (as long as fewer than some 250 arrivals lie there unread), and for room after a send that found too little. ioctl(2) with FIONREAD
+ * says how many bytes a receive would get, of more than 4096 at least that. A message costs two
+ * wake-ups, one of the library's thread and one of the program's, where a call that waits in
+ * exs_recv costs one at most. (A failed connect is POLLIN and POLLOUT, as the socket may connect
+ * again; SO_ERROR says what happened.) When its last copy is closed by
  * close(2), the connection is ended in an orderly way, in the background. Data go
  * through exs_ calls only: read(2) and write(2) do not reach the peer. The exs_ calls
  * also take descriptors that socket(2) and its kin made: the peer of such a socket
@@ -518,7 +525,8 @@ const char *exs_strerror(void);
 const char *exs_version(void);
 
 /* The queue's descriptor, for poll(2), epoll(7) and their kin: readable while events
- * wait (level). When it is, dequeue with a timeout of zero until nothing comes. It is
+ * wait (level). When it is, dequeue with a timeout of zero until nothing comes. From then on
+ * a thread of the library moves data while the program waits elsewhere. It is
  * the library's: do not read from it or close it. -1: EINVAL. */
 int exs_qfd(exs_qhandle_t queue);
 
@@ -594,9 +602,9 @@ int exs_counters(int fd, exs_counters_t *counters, size_t size);
 #define EXS_SO_DEAD_AFTER      8  /* struct timeval: a peer silent for so long is dead; zero is never */
 #define EXS_SO_CRC             9  /* int: protect what is sent by CRC32C */
 #define EXS_SO_ROUTE           10 /* text, read only: the device of the connection, and why this one */
-#define EXS_SO_POLLABLE        11 /* int: poll(2) on the descriptor itself says POLLIN when exs_recv
-                                     or exs_accept would not wait. It is 1 until one of these is
-                                     given a queue. Costs some system calls each time that what it
+#define EXS_SO_POLLABLE        11 /* int: poll(2) on the descriptor itself says what it says of a
+                                     TCP socket. It is 1 until exs_recv or exs_accept is given a
+                                     queue. Costs some system calls each time that what it
                                      says changes; see exs_poll and exs_qfd for better */
 
 #endif /* EXS_EXTENSIONS */
