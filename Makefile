@@ -141,7 +141,7 @@ bench-kernel: setup-demo ## Asynchronous sends on kernel sockets beside a blocki
 	$(CARGO) run --quiet $(LOCKED) --release -p exs-tests --bin kernel-bench -- $(BENCH_ARGS)
 
 .PHONY: bench-c
-bench-c: lib ## A bulk sender in C through libexs beside plain send(), over each transport
+bench-c: lib ## A bulk sender, and round trips by poll and epoll, in C through libexs beside kernel sockets
 	@tests/c/bench.sh $(OUT)/lib $(OUT)/c-bench $(BENCH_ARGS)
 
 .PHONY: doc

@@ -5,7 +5,9 @@
 #
 #   tests/c/bench.sh LIB OUT [ROUNDS [MEGABYTES]]
 #
-# KINDS="exs verbs,..." adds others, ADDRESS is where to (127.0.0.1).
+# KINDS="exs verbs,..." adds others, ADDRESS is where to (127.0.0.1). Then round trips of 64 bytes
+# of programs that wait in a receive, in poll(2), in epoll, and in epoll on a queue's descriptor:
+# medians, and ratios to TCP waited for in the same way.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -36,4 +38,25 @@ for size in ${SIZES:-4096 65536 1048576}; do
             'BEGIN { printf "  %-11s %8.1f   %5.2f of %s\n", kind, m, m / b, of }'
     done
     unset all
+done
+
+${CC:-cc} -std=gnu99 -O2 -Wall -Wextra -I"$here/../../exs-ffi/include" "$here/roundtrip.c" \
+    -o "$out/roundtrip" -L"$lib" -Wl,-rpath,"$lib" -lexs
+declare -A trips=()
+for ((round = 0; round < rounds; round++)); do
+    for mode in recv poll epoll qfd; do
+        for kind in tcp soft shm; do
+            figure=$(timeout 60 "$out/roundtrip" $mode $kind 5000 "${ADDRESS:-127.0.0.1}") ||
+                { echo "bench: round trips by $mode, $kind: it failed" >&2; exit 1; }
+            trips[$mode $kind]+=$figure$'\n'
+        done
+    done
+done
+printf 'round trips of 64 bytes, medians of %s, us\n' "$rounds"
+for mode in recv poll epoll qfd; do
+    base=$(printf '%s' "${trips[$mode tcp]}" | median)
+    for kind in tcp soft shm; do
+        awk -v kind="$mode $kind" -v b="$base" -v m="$(printf '%s' "${trips[$mode $kind]}" | median)" \
+            'BEGIN { printf "  %-11s %8.1f   %5.2f of %s\n", kind, m, m / b, "tcp" }'
+    done
 done
