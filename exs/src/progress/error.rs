@@ -154,6 +154,11 @@ impl Error {
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Error::Op(OpError::Cancelled))
     }
+
+    /// This side ended the operation before its time: it was cancelled, or its time was over.
+    pub(in crate::progress) fn is_cut(&self) -> bool {
+        matches!(self, Error::Op(OpError::Cancelled | OpError::TimedOut { .. }))
+    }
 }
 
 fn rnic_errno(e: &RnicError) -> i32 {

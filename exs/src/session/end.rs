@@ -298,8 +298,11 @@ impl Session {
         let ends = self.proto.as_mut().map(Proto::abort_tx).unwrap_or_default();
         for (id, bytes) in ends {
             if let Some(send) = self.sends.get_mut(id) {
-                let error = send.fate.take().unwrap_or(reason.clone());
-                send.over.get_or_insert((bytes, Some(error)));
+                // A send that was cancelled before it began has ended by now. So this one had
+                // begun, and the peer may have all of it, whatever the user asked for since,
+                // and however much its file had: only the end of the connection is known.
+                send.failed = None;
+                send.over.get_or_insert((bytes, Some(reason.clone())));
             }
         }
         let free: Vec<u64> =

@@ -106,7 +106,10 @@ pub(super) struct Sided {
     pub(super) in_flight: u32,
     /// Bytes completed.
     pub(super) bytes: u64,
+    /// What a WR of it met.
     pub(super) error: Option<OpError>,
+    /// Why no more of it is posted, although there is more.
+    pub(super) stopped: Option<OpError>,
     /// It waits for the answer to the CONFIRM of this number.
     pub(super) unconfirmed: Option<u32>,
     /// A WR was flushed: why, the end of the connection will tell.

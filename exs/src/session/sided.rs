@@ -73,6 +73,7 @@ impl Session {
             in_flight: 0,
             bytes: 0,
             error: None,
+            stopped: None,
             unconfirmed: None,
             flushed: false,
         });
@@ -152,14 +153,13 @@ impl Session {
         loop {
             let over = self.ending.reason.clone().filter(|_| self.ending.torn);
             let found = self.sided.find_id(|s| {
-                let through = s.all_posted
-                    && (s.error.is_some() || (!s.flushed && s.unconfirmed.is_none()));
-                s.in_flight == 0 && (through || over.is_some())
+                s.in_flight == 0 && (s.error.is_some() && s.all_posted || s.is_through() || over.is_some())
             });
             let Some(id) = found else { break };
             let Some(s) = self.sided.remove(id) else { break };
-            let through = s.all_posted && !s.flushed && s.unconfirmed.is_none();
-            let error = s.error.or(if through { None } else { over });
+            // Of a WR that was flushed nothing is known, even if no more were to follow it.
+            let end = if s.is_through() { s.stopped } else { over };
+            let error = s.error.or(end);
             let count = match s.side {
                 Side::Read(_) => &mut self.counters.read_bytes,
                 Side::Write(..) => &mut self.counters.write_bytes,
@@ -183,7 +183,7 @@ impl Session {
         if let Some(sided) = self.sided.get_mut(id)
             && sided.unconfirmed.is_some()
         {
-            sided.error.get_or_insert(why.clone());
+            sided.stopped.get_or_insert(why.clone());
         }
         self.stop_sided(id, why);
     }
@@ -194,13 +194,20 @@ impl Session {
             && !sided.all_posted
         {
             sided.all_posted = true;
-            sided.error = Some(why);
+            sided.stopped = Some(why);
         }
         self.reap_sided();
     }
 }
 
 impl Sided {
+    /// All that was posted is known to have been done, and nothing more is going to be. (The
+    /// user who cancels does not wait for a confirmation: `bytes` says what was written.)
+    fn is_through(&self) -> bool {
+        let confirmed = self.unconfirmed.is_none() || self.stopped.is_some();
+        self.all_posted && !self.flushed && confirmed
+    }
+
     /// Bytes that its next WR may move: as many as one may, and of a READ no few that
     /// the peer would answer wrongly.
     fn limit(&self, max_msg: u64, wrongly: bool) -> u64 {

@@ -285,11 +285,14 @@ impl Engine {
         g.left -= 1;
         g.bytes += bytes;
         let (home, left) = (g.home, g.left);
-        if let Err(e) = result
-            && g.failed.is_none()
-        {
-            g.failed = Some(e);
-            if let Some(id) = home {
+        if let Err(e) = result {
+            let first = g.failed.is_none();
+            // Parts that were cancelled before they began end first. One that had begun knows
+            // better, if the connection ends under it: the peer may have its bytes.
+            if first || g.failed.as_ref().is_some_and(Error::is_cut) && !e.is_cut() {
+                g.failed = Some(e);
+            }
+            if let Some(id) = home.filter(|_| first) {
                 let behind = g.parts.clone();
                 self.cancel_parts(id, &behind, now);
             }

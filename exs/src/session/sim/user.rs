@@ -69,6 +69,8 @@ pub(super) struct User {
     pub(super) got_bytes: usize,
     /// Memory given back, as it was then.
     returned: Vec<(Segment, Vec<u8>)>,
+    /// The peer's memory that a cancelled WRITE did not write to, as its end says.
+    unwritten: Vec<Segment>,
     /// What the peer may read, and where the peer may write (with the next free byte).
     pub(super) readable: Option<(Buf, u32)>,
     pub(super) writable: Option<(Buf, u32, usize)>,
@@ -152,6 +154,10 @@ impl User {
                     target.read_at(0, &mut there);
                     assert_eq!(there, data, "WRITE");
                 }
+                if let Err(OpError::Cancelled) = done.result {
+                    let bytes = usize::try_from(done.bytes).unwrap();
+                    self.unwritten.push(target.slice(bytes, target.len() - bytes).unwrap());
+                }
             }
             Kind::Shutdown | Kind::Close => {}
         }
@@ -195,13 +201,20 @@ impl User {
                 assert!(!stream || sent.real == sent.data.len(), "more than the file had");
                 SentEnd::Exactly(done.bytes)
             }
+            // This side ended it: the peer gets these bytes and no more, whatever becomes of
+            // the connection; and no message of which a part is missing.
+            Err(OpError::Cancelled | OpError::TimedOut { what: "send", .. }) if stream => {
+                SentEnd::Exactly(done.bytes)
+            }
+            Err(OpError::Cancelled | OpError::TimedOut { what: "send", .. }) => {
+                assert_eq!(done.bytes, 0, "a part of a message");
+                SentEnd::Not
+            }
             // The connection broke: more may have arrived than we know of.
             Err(_) if !alive => SentEnd::Unknown,
             Err(OpError::FileTooShort { .. }) => SentEnd::Exactly(done.bytes),
-            Err(OpError::Cancelled | OpError::TimedOut { .. } | OpError::PeerClosed) if stream => {
-                SentEnd::Exactly(done.bytes)
-            }
-            Err(OpError::Cancelled | OpError::TimedOut { .. } | OpError::PeerClosed) => {
+            Err(OpError::PeerClosed) if stream => SentEnd::Exactly(done.bytes),
+            Err(OpError::PeerClosed) => {
                 assert_eq!(done.bytes, 0, "a part of a message");
                 SentEnd::Not
             }
@@ -216,6 +229,11 @@ impl User {
             let mut now = vec![0; seg.len()];
             seg.read_at(0, &mut now);
             assert_eq!(now, then, "memory was touched after its operation had ended");
+        }
+        for seg in &self.unwritten {
+            let mut now = vec![0; seg.len()];
+            seg.read_at(0, &mut now);
+            assert!(now.iter().all(|b| *b == CANARY), "more was written than a cancelled WRITE says");
         }
     }
 }
