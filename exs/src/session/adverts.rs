@@ -10,6 +10,7 @@ use crate::wire::exs::{AdvertRepr, FURTHER, MAX_FURTHER, Message, MessageKind};
 use super::out::Outbox;
 use super::proto::Proto;
 use super::rx::{Came, index};
+use super::types::count;
 use super::{Port, Session, Violation};
 
 /// With fewer ADVERTs left, or for fewer bytes (small, so that the simulation gets
@@ -130,7 +131,8 @@ impl Session {
             waitall: a.waitall,
             invalidate: a.invalidate,
         };
-        self.counters.adverts_received += 1;
-        Ok(s.tx.handle_advert(advert)?)
+        s.tx.handle_advert(advert)?;
+        count(&mut self.counters.adverts_received, 1);
+        Ok(())
     }
 }

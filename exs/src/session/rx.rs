@@ -12,6 +12,7 @@ use super::ops::Fate;
 use super::out::RX_QUEUE;
 use super::proto::{Proto, RxStep, ShownAs};
 use super::short::Short;
+use super::types::count;
 use super::{Buf, Done, IoVec, Link, OpError, Port, Session, Violation};
 
 /// Our ring or stash.
@@ -165,9 +166,6 @@ impl Session {
                 if self.proto.as_ref().is_some_and(|p| !p.is_stream()) {
                     return Err(Violation::Unexpected("DATA on a seqpacket socket"));
                 }
-                if inline {
-                    self.counters.rx_inline += u64::from(len);
-                }
                 self.handle_data(now, direct, inline, len)?;
             }
             Message::Fin => {
@@ -191,13 +189,12 @@ impl Session {
             return Err(Violation::Unexpected("data in the ring of a seqpacket socket"));
         }
         proto.handle_data(direct, inline, len)?;
-        if !inline {
-            let counter = match direct {
-                true => &mut self.counters.rx_direct,
-                false => &mut self.counters.rx_indirect,
-            };
-            *counter += u64::from(len);
-        }
+        let counter = match (inline, direct) {
+            (true, _) => &mut self.counters.rx_inline,
+            (false, true) => &mut self.counters.rx_direct,
+            (false, false) => &mut self.counters.rx_indirect,
+        };
+        count(counter, len.into());
         self.timers.moved(now);
         Ok(())
     }
@@ -215,18 +212,18 @@ impl Session {
             (Some(Proto::Stream(s)), Message::Withdraw { .. }) => s.tx.handle_withdraw()?,
             (Some(Proto::Stream(s)), Message::Withdrawn { .. }) => s.rx.handle_withdrawn()?,
             (Some(Proto::Packet(p)), Message::Eager { len }) => {
-                self.counters.rx_inline += u64::from(len);
                 p.rx.handle_eager(len)?;
+                count(&mut self.counters.rx_inline, len.into());
                 self.timers.moved(now);
             }
             (Some(Proto::Packet(p)), Message::Rts { msg, total }) => p.rx.handle_rts(msg, total)?,
             (Some(Proto::Packet(p)), Message::PacketAdvert { msg, generation, addr, key, len }) => {
-                self.counters.adverts_received += 1;
                 p.tx.handle_advert(PacketAdvert { msg, generation, addr, key, len })?;
+                count(&mut self.counters.adverts_received, 1);
             }
             (Some(Proto::Packet(p)), Message::PacketData { len, total }) => {
-                self.counters.rx_direct += len;
                 p.rx.handle_data(len, total)?;
+                count(&mut self.counters.rx_direct, len);
             }
             (Some(Proto::Packet(p)), Message::Withdraw { generation }) => {
                 p.tx.handle_withdraw(generation)?;
@@ -349,8 +346,8 @@ impl Session {
 
     pub(super) fn count_copy(&mut self, len: u64) {
         if len > 0 {
-            self.counters.copies += 1;
-            self.counters.copied_bytes += len;
+            count(&mut self.counters.copies, 1);
+            count(&mut self.counters.copied_bytes, len);
         }
     }
 

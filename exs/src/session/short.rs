@@ -22,6 +22,7 @@ use super::flow::Level;
 use super::ops::Recv;
 use super::proto::Proto;
 use super::rx::{Came, index};
+use super::types::count;
 use super::{Done, IoVec, Link, Port, Session, Source};
 
 // The header that the port asks for is one of ours.
@@ -105,7 +106,7 @@ impl Session {
         let Some(Landed { op, op_off, ends }) = proto.pass_data(len, eager) else {
             return Short::No;
         };
-        self.counters.rx_inline += u64::from(len);
+        count(&mut self.counters.rx_inline, len.into());
         self.timers.moved(now);
         let bytes = op_off + u64::from(len);
         let plain = ends && self.done.is_empty();

@@ -290,6 +290,14 @@ impl Standing {
     }
 }
 
+/// Adds to one of the [`Counters`], for which a peer's number was found to be right. They stop
+/// at their greatest value: a figure is no reason to end a connection, and one that began again
+/// at 0 would say something else.
+#[inline]
+pub(super) fn count(counter: &mut u64, n: u64) {
+    *counter = counter.saturating_add(n);
+}
+
 /// What a connection counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {

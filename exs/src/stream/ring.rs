@@ -122,8 +122,9 @@ impl TxRing {
         let end = if self.wr == 0 { self.size } else { self.wr };
         // A chunk never crosses the end, so this does not go below 0.
         self.wr = end - len;
-        // (A peer may have given back what was never announced.)
-        self.free = (self.free + len).min(self.size);
+        // A peer may have given back what was never announced, and its ring may be of nearly
+        // 2^32 bytes.
+        self.free = self.free.saturating_add(len).min(self.size);
     }
 
     /// `freed` bytes (at most `used`) may be written again.

@@ -210,6 +210,9 @@ impl StreamTx {
         if self.grant != Grant::Asked {
             return Err(StreamViolation::Unexpected("RING"));
         }
+        if ring.addr.checked_add(self.cfg.ring.into()).is_none() {
+            return Err(StreamViolation::Unexpected("RING that goes round the end of the memory"));
+        }
         self.grant = Grant::Granted(ring);
         Ok(())
     }

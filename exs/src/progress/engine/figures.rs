@@ -7,11 +7,11 @@ macro_rules! sum {
     ($into:expr, $from:expr, $($field:ident),* $(,)?) => {
         // Names every field, so that a new one cannot be forgotten.
         let Counters { $($field),* } = $from;
-        $($into.$field += $field;)*
+        $($into.$field = $into.$field.saturating_add($field);)*
     };
 }
 
-/// Adds the figures of another connection.
+/// Adds the figures of another connection. Like those of one, they stop at their greatest value.
 pub(super) fn add(sum: &mut Counters, one: &Counters) {
     sum!(
         sum, *one, sends, recvs, one_sided, tx_direct, tx_indirect, tx_inline, rx_direct,

@@ -7,6 +7,7 @@
 //! the link's (delays, splitting, cuts). `link.rs` says what may not happen on the
 //! way, `user.rs` what each user must see. `EXS_SEED=n` replays one seed.
 
+mod extremes;
 mod hostile;
 mod link;
 mod pair;

@@ -30,7 +30,7 @@ impl StreamRx {
         let (op, op_off) = (recv.post.op, recv.filled);
         recv.filled += u64::from(len);
         recv.shown -= len;
-        self.seq += u64::from(len);
+        self.seq = self.seq.wrapping_add(len.into());
         self.shown_bytes -= u64::from(len);
         if data.inline {
             self.out.push_back(RxAction::CopyInline { from: 0, op, op_off, len });
@@ -69,7 +69,7 @@ impl StreamRx {
             }
             self.phase = self.phase.wrapping_add(1);
         }
-        self.seq += u64::from(len);
+        self.seq = self.seq.wrapping_add(len.into());
         let stash = if data.inline { self.place_inline(len) } else { 0 };
         if stash < len && data.inline {
             let (ring_off, rest) = (self.ring.write_at(), len - stash);
@@ -121,7 +121,7 @@ impl StreamRx {
             self.vain = 0;
             self.phase = self.phase.wrapping_add(1);
         }
-        self.seq += u64::from(len);
+        self.seq = self.seq.wrapping_add(len.into());
         self.ring.push(len);
         self.ring.consume(len);
         if ends && let Some(recv) = self.recvs.pop_front() {

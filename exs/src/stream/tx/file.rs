@@ -29,7 +29,7 @@ impl StreamTx {
         let Some(entry) = self.ops.iter_mut().find(|o| o.op == op) else { return };
         entry.taken = entry.taken.saturating_sub(missing.into());
         entry.cancelled = true;
-        self.seq -= u64::from(missing);
+        self.seq = self.seq.wrapping_sub(missing.into());
         if direct {
             self.untake_advert(len, had);
         } else {

@@ -135,8 +135,9 @@ impl StreamTx {
             patience.crossing = advert.phase;
             patience.missed = (0, 0);
         }
-        patience.missed.0 += 1;
-        patience.missed.1 += u64::from(advert.len);
+        // The peer says how many there are, and how long: from some size on it is all the same.
+        let (count, bytes) = patience.missed;
+        patience.missed = (count.saturating_add(1), bytes.saturating_add(advert.len.into()));
         patience.offered |= patience.is_much(patience.missed, self.cfg.ring);
     }
 

@@ -50,7 +50,7 @@ impl StreamTx {
         };
         self.file_advert = None;
         let _target = if direct { self.take_advert(len) } else { self.take_ring(len) };
-        self.seq += u64::from(len);
+        self.seq = self.seq.wrapping_add(len.into());
         Some(direct)
     }
 
@@ -60,7 +60,7 @@ impl StreamTx {
         let file = !self.ops[self.cur].inline;
         self.file_advert = self.adverts.front().filter(|_| file && chunk.direct).copied();
         let target = if chunk.direct { self.take_advert(len) } else { self.take_ring(len) };
-        self.seq += u64::from(len);
+        self.seq = self.seq.wrapping_add(len.into());
         let entry = &mut self.ops[self.cur];
         let (op, op_off) = (entry.op, entry.taken);
         entry.taken += u64::from(len);

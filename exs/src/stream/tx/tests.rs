@@ -175,6 +175,32 @@ fn an_ack_of_what_was_never_announced_makes_no_room() {
     }
 }
 
+/// A ring of nearly 2^32 bytes, all of which was acknowledged before it was announced.
+#[test]
+fn the_greatest_ring_has_no_more_room_than_it_is_long() {
+    let mut tx = StreamTx::new(StreamConfig { ring: u32::MAX, max_chunk: u32::MAX, ..CFG });
+    tx.post_file(2, u64::from(u32::MAX));
+    all(&mut tx);
+    tx.handle_ring(RemoteRing { addr: 9, key: 9 }).expect("asked for");
+    all(&mut tx);
+    assert_eq!(tx.ring_used(), u32::MAX);
+    tx.handle_ack(u32::MAX).expect("it cannot be known yet");
+    tx.handle_short(2, false, u32::MAX, 0);
+    assert_eq!(tx.ring_used(), 0);
+}
+
+#[test]
+fn a_ring_at_the_end_of_the_memory_is_refused() {
+    let ring = |addr| {
+        let mut tx = StreamTx::new(CFG);
+        tx.post_file(2, 50);
+        all(&mut tx);
+        tx.handle_ring(RemoteRing { addr, key: 9 })
+    };
+    let last = u64::MAX - u64::from(CFG.ring);
+    assert!(ring(last).is_ok() && ring(last + 1).is_err() && ring(u64::MAX).is_err());
+}
+
 #[test]
 fn refuses_what_no_honest_receiver_sends() {
     let mut tx = StreamTx::new(CFG);
