@@ -205,14 +205,14 @@ impl Engine {
             ways.push(none(self.why_none(None)));
         }
         ways.extend(verdicts.into_iter().map(|v| {
-            let reason = match (&v.refused, v.transport) {
-                (Some(why), _) => why.to_string(),
-                (None, _) if let Some(ago) = v.silent => silence::describe(ago),
-                (None, Transport::Shm) => {
+            let reason = match (&v.refused, v.silent, v.transport) {
+                (Some(why), _, _) => why.to_string(),
+                (None, Some(ago), _) => silence::describe(ago),
+                (None, None, Transport::Shm) => {
                     format!("{} is this host's: if the peer takes shared memory there", addr.ip())
                 }
-                (None, Transport::Verbs) => format!("the way to {} goes by it", addr.ip()),
-                (None, _) => "iWARP over TCP goes wherever TCP does".to_owned(),
+                (None, None, Transport::Verbs) => format!("the way to {} goes by it", addr.ip()),
+                (None, None, _) => "iWARP over TCP goes wherever TCP does".to_owned(),
             };
             let usable = v.refused.is_none();
             Candidate { transport: v.transport, device: Some(v.name), usable, reason }
