@@ -10,6 +10,7 @@
 mod docs;
 mod floors;
 mod islands;
+mod msrv;
 mod purity;
 mod sizes;
 mod source;
@@ -99,4 +100,12 @@ fn environment_variables_are_documented_and_exist() {
 fn every_member_takes_the_workspace_lints() {
     let findings: Vec<_> = tree().iter().flat_map(docs::check_manifest).collect();
     expect_none(&findings);
+}
+
+#[test]
+fn the_minimum_rust_version_is_the_same_everywhere_and_enough() {
+    let all = tree();
+    expect_none(&msrv::check_places(&all));
+    expect_none(&over_rust(msrv::check_language));
+    expect_none(&msrv::check_dependencies(&all));
 }
