@@ -16,11 +16,8 @@ fn holdings(server: &Server) -> (usize, usize) {
 }
 
 fn connect(addr: &str) -> Socket {
-    let options = Options {
-        transport: Transport::Soft,
-        linger: Duration::from_millis(300),
-        ..Options::default()
-    };
+    let options =
+        Options::default().with_transport(Transport::Soft).with_linger(Duration::from_millis(300));
     let s = Socket::with_options(SocketType::Stream, options).unwrap();
     s.blocking().connect(addr).unwrap();
     s

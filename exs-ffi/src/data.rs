@@ -69,7 +69,7 @@ impl Memory {
     /// A receive of a call that does not wait: only if there is something.
     fn post_ready(self, entry: &Entry, queue: &EventQueue, flags: c_int) -> Result<()> {
         // (With MSG_WAITALL, too, it takes what is there.)
-        let flags = RecvFlags { waitall: false, peek: flags & MSG_PEEK != 0 };
+        let flags = RecvFlags::NONE.with_peek(flags & MSG_PEEK != 0);
         posting(entry, Way::Recv, || {
             raw::recv_ready(&entry.socket, queue, TOKEN, self.into_list(), flags)
         })
@@ -89,7 +89,8 @@ impl Memory {
         token: Token,
         flags: c_int,
     ) -> Result<()> {
-        let flags = RecvFlags { waitall: flags & MSG_WAITALL != 0, peek: flags & MSG_PEEK != 0 };
+        let flags =
+            RecvFlags::NONE.with_waitall(flags & MSG_WAITALL != 0).with_peek(flags & MSG_PEEK != 0);
         posting(entry, Way::Recv, || match self {
             Memory::One(b) => Ok(entry.socket.recv(queue, token, b, flags)?),
             Memory::Many(v) => Ok(entry.socket.recv_vectored(queue, token, v, flags)?),
@@ -131,7 +132,7 @@ fn recv(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<e
         // for its announcement is only announced: that one is waited for.
         let patience = match entry.kind {
             SocketType::Stream => Patience::None,
-            SocketType::SeqPacket => Patience::Endless,
+            _ => Patience::Endless,
         };
         blocking::run(&entry.socket, patience, |q| memory.post_ready(entry, q, flags))
     } else {

@@ -36,8 +36,9 @@ pub unsafe extern "C" fn exs_export(
         if rights & !(EXS_RIGHT_READ | EXS_RIGHT_WRITE) != 0 {
             return Err(Fail::fixed(libc::EINVAL, "EXS_RIGHT_READ, EXS_RIGHT_WRITE, or both"));
         }
-        let rights =
-            Rights { read: rights & EXS_RIGHT_READ != 0, write: rights & EXS_RIGHT_WRITE != 0 };
+        let rights = Rights::default()
+            .with_read(rights & EXS_RIGHT_READ != 0)
+            .with_write(rights & EXS_RIGHT_WRITE != 0);
         let lifetime = (lifetime_ms != 0).then(|| Duration::from_millis(u64::from(lifetime_ms)));
         let buffer = memory::buffer(addr, len, mhandle)?;
         let mut state = entry.state();

@@ -370,6 +370,9 @@ pub(crate) fn send_parts_now(fd: c_int, parts: Vec<Part>, shut: bool) -> Result<
     Ok(c_int::try_from(sent).unwrap_or(c_int::MAX))
 }
 
+/// `exs_sendfile` makes parts of memory and of files only.
+pub(crate) const NO_SUCH_PART: &str = "this part is neither memory nor a file";
+
 /// True if all of the part was sent.
 fn send_part(fd: c_int, part: &Part, sent: &mut usize) -> Result<bool> {
     match part {
@@ -400,6 +403,7 @@ fn send_part(fd: c_int, part: &Part, sent: &mut usize) -> Result<bool> {
             *sent += n;
             Ok(n == len)
         }
+        _ => Err(Fail::fixed(libc::EOPNOTSUPP, NO_SUCH_PART)),
     }
 }
 

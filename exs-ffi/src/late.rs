@@ -64,7 +64,9 @@ impl Late {
         }
         // (Shutdowns, which keep nothing, need places too.)
         let depth = MOST_KEPT / COST + 16;
-        let queue = EventQueue::with_options(&QueueOptions { depth, wait: WaitPolicy::Notify })?;
+        let queue = EventQueue::with_options(
+            &QueueOptions::default().with_depth(depth).with_wait(WaitPolicy::Notify),
+        )?;
         Ok(self.queue.get_or_init(|| queue))
     }
 
@@ -240,6 +242,7 @@ fn length(parts: &[Part]) -> usize {
     let of = |part: &Part| match part {
         Part::Memory(list) => list.iter().map(|b| b.len()).sum(),
         Part::File { len, .. } => usize::try_from(*len).unwrap_or(usize::MAX),
+        _ => 0,
     };
     parts.iter().map(of).fold(0, usize::saturating_add)
 }
@@ -277,6 +280,7 @@ fn copy(parts: &[Part], len: usize) -> Result<(Vec<u8>, bool)> {
                     }
                 }
             }
+            _ => return Err(Fail::fixed(libc::EOPNOTSUPP, crate::kernel::NO_SUCH_PART)),
         }
     }
     Ok((out, false))

@@ -253,7 +253,7 @@ fn get(entry: &Entry, level: c_int, name: c_int) -> Result<Value> {
         }
         (libc::SOL_SOCKET, libc::SO_TYPE) => Value::Int(match entry.kind {
             SocketType::Stream => libc::SOCK_STREAM,
-            SocketType::SeqPacket => libc::SOCK_SEQPACKET,
+            _ => libc::SOCK_SEQPACKET,
         }),
         (libc::SOL_SOCKET, libc::SO_DOMAIN) => Value::Int(entry.family),
         (libc::SOL_SOCKET, libc::SO_PROTOCOL) => Value::Int(0),

@@ -23,7 +23,9 @@ fn interest(events: c_int) -> Result<Interest> {
             "exs_poll waits for EXS_POLLIN, EXS_POLLOUT, or both",
         ));
     }
-    Ok(Interest { readable: events & EXS_POLLIN != 0, writable: events & EXS_POLLOUT != 0 })
+    Ok(Interest::default()
+        .with_readable(events & EXS_POLLIN != 0)
+        .with_writable(events & EXS_POLLOUT != 0))
 }
 
 /// `exs_poll`
@@ -126,7 +128,7 @@ pub(crate) fn inner() -> Result<&'static EventQueue> {
     if let Some(q) = INNER.get() {
         return Ok(q);
     }
-    let options = QueueOptions { depth: 1 << 24, wait: WaitPolicy::Notify };
+    let options = QueueOptions::default().with_depth(1 << 24).with_wait(WaitPolicy::Notify);
     let q = EventQueue::with_options(&options)?;
     watch::inner(exs::raw::inner_fd(&q))?;
     Ok(INNER.get_or_init(|| q))

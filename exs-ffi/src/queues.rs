@@ -80,7 +80,7 @@ pub unsafe extern "C" fn exs_qcreate(depth: c_int) -> c_int {
     border(|| {
         fork::used();
         let depth = checked_depth(depth)?;
-        let queue = EventQueue::with_options(&QueueOptions { depth, ..QueueOptions::default() })?;
+        let queue = EventQueue::with_options(&QueueOptions::default().with_depth(depth))?;
         let made = TABLE.insert(Queue { queue, signal: Mutex::default() });
         made.ok_or(Fail::fixed(libc::ENOMEM, "too many event queues: delete some"))
     })

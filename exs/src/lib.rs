@@ -45,6 +45,12 @@
 //!
 //! The house behind it, floor by floor, is described in `spec-notes/ARCHITECTURE.md`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// What programs see can grow: an enum or a struct of public fields says so, and each type that a
+// public item mentions has a public name. (With `internals` everything is public.)
+#![cfg_attr(
+    not(feature = "internals"),
+    deny(unnameable_types, clippy::exhaustive_enums, clippy::exhaustive_structs)
+)]
 
 macro_rules! floors {
     ($($(#[$m:meta])* $name:ident),* $(,)?) => {$(
@@ -90,6 +96,34 @@ pub use progress::{
 pub use rnic::{DisconnectCause, RnicError, TermCode};
 pub use session::{OpError, SessionError, Violation};
 pub use sys::KernelAddr;
+
+/// What the variants of errors hold.
+///
+/// [`Error`], [`OpError`] and the others say which of these they have. Each can be matched on,
+/// and each can grow: a `match` needs an arm for what is to come.
+///
+/// ```
+/// use exs::{Error, SessionError, error::RefusalCode};
+///
+/// fn is_other_type_of_socket(e: &Error) -> bool {
+///     let Error::Refused { source: SessionError::Mismatch(why), .. } = e else { return false };
+///     why.code == RefusalCode::KindMismatch
+/// }
+/// # let listener = exs::Socket::stream()?;
+/// # listener.bind("127.0.0.1:0".parse().unwrap())?;
+/// # listener.listen(1)?;
+/// # let addr = listener.local_addr()?;
+/// let e = exs::Socket::seqpacket()?.blocking().connect(addr).unwrap_err();
+/// # let _ = is_other_type_of_socket(&e);
+/// # Ok::<(), exs::Error>(())
+/// ```
+pub mod error {
+    pub use crate::mem::{Access, AccessFault};
+    pub use crate::packet::PacketViolation;
+    pub use crate::rnic::QpState;
+    pub use crate::stream::StreamViolation;
+    pub use crate::wire::exs::{HelloError, MessageError, MessageKind, Refusal, RefusalCode};
+}
 
 /// The programs in the README compile and run.
 #[cfg(doctest)]

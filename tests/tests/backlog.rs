@@ -8,7 +8,7 @@ use exs::{EventQueue, KernelSocket, Options, Socket, SocketType, Token, Transpor
 use exs_tests::harness::{Watchdog, peer};
 
 fn socket(transport: Transport) -> Socket {
-    let options = Options { transport, ..Options::default() };
+    let options = Options::default().with_transport(transport);
     Socket::with_options(SocketType::Stream, options).unwrap()
 }
 

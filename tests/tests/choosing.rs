@@ -57,7 +57,7 @@ fn roce0() -> &'static Control {
 
 fn options(transport: Transport) -> Options {
     devices();
-    Options { transport, device: None, ..Options::default() }
+    Options::default().with_transport(transport).with_device(None)
 }
 
 fn socket(transport: Transport) -> Socket {
@@ -65,7 +65,7 @@ fn socket(transport: Transport) -> Socket {
 }
 
 fn on_device(name: &str, transport: Transport) -> Socket {
-    let options = Options { device: Some(name.to_owned()), ..options(transport) };
+    let options = options(transport).with_device(Some(name.to_owned()));
     Socket::with_options(SocketType::Stream, options).unwrap()
 }
 
@@ -198,7 +198,7 @@ fn after_a_device_that_fails_comes_the_next() {
         roce0().at(there, deed);
         let client = socket(Transport::Auto);
         let connect_timeout = Duration::from_millis(1500);
-        client.set_options(&Options { connect_timeout, ..client.options() }).unwrap();
+        client.set_options(&client.options().with_connect_timeout(connect_timeout)).unwrap();
         let (client, _server) = join(client, &listener, SocketAddr::new(there, port));
         assert_eq!(name(&client), "soft");
         assert!(reason(&client).contains(why), "{}", reason(&client));
@@ -291,7 +291,7 @@ fn time_for_connecting_is_for_all_attempts() {
     roce0().at(addr.ip(), Deed::Silence);
     let client = socket(Transport::Auto);
     let connect_timeout = Duration::from_millis(300);
-    client.set_options(&Options { connect_timeout, ..client.options() }).unwrap();
+    client.set_options(&client.options().with_connect_timeout(connect_timeout)).unwrap();
     let error = failure(&client, addr);
     assert_eq!(error.errno(), libc::ETIMEDOUT);
     let text = error.to_string();

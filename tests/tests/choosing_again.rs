@@ -36,7 +36,10 @@ fn devices() -> &'static [Arc<Control>; 2] {
 fn options(transport: Transport) -> Options {
     devices();
     let connect_timeout = Duration::from_millis(1500);
-    Options { transport, device: None, connect_timeout, ..Options::default() }
+    Options::default()
+        .with_transport(transport)
+        .with_device(None)
+        .with_connect_timeout(connect_timeout)
 }
 
 fn socket(transport: Transport) -> Socket {

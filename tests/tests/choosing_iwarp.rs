@@ -28,7 +28,8 @@ fn ready() -> bool {
 }
 
 fn socket(transport: Transport, v6_only: bool) -> Socket {
-    let options = Options { transport, device: None, v6_only, ..Options::default() };
+    let options =
+        Options::default().with_transport(transport).with_device(None).with_v6_only(v6_only);
     Socket::with_options(SocketType::Stream, options).unwrap()
 }
 

@@ -17,7 +17,7 @@ fn rdma_link(words: &[&str]) {
 }
 
 fn socket() -> Socket {
-    let options = Options { transport: Transport::Verbs, ..Options::default() };
+    let options = Options::default().with_transport(Transport::Verbs);
     Socket::with_options(SocketType::Stream, options).unwrap()
 }
 

@@ -17,7 +17,7 @@ const TRANSPORTS: [Transport; 3] = [Transport::Auto, Transport::Soft, Transport:
 const MOST_SPARE: usize = 12;
 
 fn options(transport: Transport) -> Options {
-    Options { transport, connect_timeout: Duration::from_secs(3600), ..Options::default() }
+    Options::default().with_transport(transport).with_connect_timeout(Duration::from_secs(3600))
 }
 
 fn socket(transport: Transport) -> Socket {

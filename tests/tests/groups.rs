@@ -52,7 +52,7 @@ fn alone() -> MutexGuard<'static, ()> {
 fn socket(group: Option<&str>) -> Socket {
     let _ = &*CONTROL;
     let (transport, trust_group) = (Transport::Verbs, group.map(str::to_owned));
-    let options = Options { transport, trust_group, ..Options::default() };
+    let options = Options::default().with_transport(transport).with_trust_group(trust_group);
     Socket::with_options(SocketType::Stream, options).unwrap()
 }
 
@@ -224,7 +224,7 @@ fn the_group_of_a_listener_stays() {
     let (_alone, _dog) = (alone(), Watchdog::new("the_group_of_a_listener_stays"));
     let before = settled();
     let (listener, addr) = listener(Some("a"));
-    listener.set_options(&Options { trust_group: Some("b".into()), ..listener.options() }).unwrap();
+    listener.set_options(&listener.options().with_trust_group(Some("b".into()))).unwrap();
     let pair = join(None, &listener, addr);
     assert_eq!(CONTROL.objects().pds, before.pds + 1);
     drop((pair, listener));

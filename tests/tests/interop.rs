@@ -79,7 +79,7 @@ fn sockets(client: Transport, server: Transport, crc: bool) -> Result<Env, Strin
     match rdma::missing_iwarp() {
         Some(why) => Err(why),
         None => {
-            let options = Options { transport: client, crc, ..Options::default() };
+            let options = Options::default().with_transport(client).with_crc(crc);
             let addr = device().expect("not missing").addr;
             Ok(Env::new(options, addr).served_by(server))
         }

@@ -68,11 +68,8 @@ fn child() {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let _dog = Watchdog::new(&format!("the child {words:?}"));
     let kind = if words[1] == "stream" { SocketType::Stream } else { SocketType::SeqPacket };
-    let options = Options {
-        keep_alive: Some(DEAD_AFTER / 4),
-        dead_after: Some(DEAD_AFTER),
-        ..Options::default()
-    };
+    let options =
+        Options::default().with_keep_alive(Some(DEAD_AFTER / 4)).with_dead_after(Some(DEAD_AFTER));
     let socket = Socket::with_options(kind, options).unwrap();
     match words[0] {
         "listen" => {

@@ -22,7 +22,7 @@ const CHILD: &str = if SOFT { "processes::child" } else { "child" };
 
 fn options() -> Options {
     let transport = if SOFT { Transport::Soft } else { Transport::Shm };
-    Options { transport, ..Options::default() }
+    Options::default().with_transport(transport)
 }
 
 /// What goes there and back in [`who_never_waits_hears_of_other_processes`].
@@ -290,11 +290,9 @@ fn a_peer_that_is_killed_in_mid_transfer() {
 }
 
 fn impatient() -> Options {
-    Options {
-        keep_alive: Some(Duration::from_millis(300)),
-        dead_after: Some(Duration::from_secs(1)),
-        ..options()
-    }
+    options()
+        .with_keep_alive(Some(Duration::from_millis(300)))
+        .with_dead_after(Some(Duration::from_secs(1)))
 }
 
 /// A peer that stops (SIGSTOP) but whose kernel still acknowledges: `dead_after` ends it.
@@ -335,7 +333,7 @@ fn sends_that_nobody_takes_time_out() {
     let _dog = Watchdog::new("sends_that_nobody_takes_time_out");
     let limit = Duration::from_millis(300);
     for kind in KINDS {
-        let options = Options { send_timeout: Some(limit), ..options() };
+        let options = options().with_send_timeout(Some(limit));
         let (child, socket, remote) = idle_child(kind, options);
         let mut ledger = Ledger::new();
         let begun = Instant::now();

@@ -27,48 +27,30 @@ fn switch(on: bool) -> String {
     if on { "on" } else { "off" }.to_owned()
 }
 
-/// Every field and its default. The patterns name all fields, so that a new one is not
-/// forgotten.
+/// Every field and its default.
 fn defaults() -> Vec<(&'static str, String)> {
-    let Options {
-        transport,
-        device,
-        trust_group,
-        ring_size,
-        inline_threshold,
-        max_message,
-        connect_timeout,
-        send_timeout,
-        recv_timeout,
-        linger,
-        keep_alive,
-        dead_after,
-        no_delay,
-        crc,
-        v6_only,
-    } = Options::default();
-    let QueueOptions { depth, wait } = QueueOptions::default();
+    let (o, q) = (Options::default(), QueueOptions::default());
     vec![
-        ("transport", format!("{transport:?}").to_lowercase()),
-        ("device", device.unwrap_or_else(|| "any".to_owned())),
-        ("trust_group", trust_group.unwrap_or_else(|| "none".to_owned())),
-        ("ring_size", size(ring_size as u64)),
+        ("transport", format!("{:?}", o.transport).to_lowercase()),
+        ("device", o.device.unwrap_or_else(|| "any".to_owned())),
+        ("trust_group", o.trust_group.unwrap_or_else(|| "none".to_owned())),
+        ("ring_size", size(o.ring_size as u64)),
         (
             "inline_threshold",
-            inline_threshold.map_or_else(|| "by transport".to_owned(), |n| size(n as u64)),
+            o.inline_threshold.map_or_else(|| "by transport".to_owned(), |n| size(n as u64)),
         ),
-        ("max_message", size(max_message)),
-        ("connect_timeout", time(connect_timeout)),
-        ("send_timeout", limit(send_timeout)),
-        ("recv_timeout", limit(recv_timeout)),
-        ("linger", time(linger)),
-        ("keep_alive", limit(keep_alive)),
-        ("dead_after", limit(dead_after)),
-        ("no_delay", switch(no_delay)),
-        ("crc", switch(crc)),
-        ("v6_only", switch(v6_only)),
-        ("QueueOptions::depth", depth.to_string()),
-        ("QueueOptions::wait", format!("{wait:?}").to_lowercase()),
+        ("max_message", size(o.max_message)),
+        ("connect_timeout", time(o.connect_timeout)),
+        ("send_timeout", limit(o.send_timeout)),
+        ("recv_timeout", limit(o.recv_timeout)),
+        ("linger", time(o.linger)),
+        ("keep_alive", limit(o.keep_alive)),
+        ("dead_after", limit(o.dead_after)),
+        ("no_delay", switch(o.no_delay)),
+        ("crc", switch(o.crc)),
+        ("v6_only", switch(o.v6_only)),
+        ("QueueOptions::depth", q.depth.to_string()),
+        ("QueueOptions::wait", format!("{:?}", q.wait).to_lowercase()),
     ]
 }
 
@@ -84,4 +66,17 @@ fn the_table_of_options_has_every_default() {
         let told = row.and_then(|row| row.split('|').nth(3)).map(str::trim);
         assert_eq!(told, Some(default.as_str()), "the default of {field} in README.md");
     }
+}
+
+/// A field that is added is added to the table, too.
+#[test]
+fn no_option_is_forgotten() {
+    let named: Vec<&str> = defaults().iter().map(|(name, _)| *name).collect();
+    let fields = |text: String, of: &str| -> Vec<String> {
+        let words: Vec<&str> = text.split(' ').collect();
+        words.iter().filter_map(|w| Some(format!("{of}{}", w.strip_suffix(':')?))).collect()
+    };
+    let mut all = fields(format!("{:?}", Options::default()), "");
+    all.extend(fields(format!("{:?}", QueueOptions::default()), "QueueOptions::"));
+    assert_eq!(all, named);
 }

@@ -17,7 +17,7 @@ use nix::unistd::{Uid, geteuid, setuid};
 const LARGE: usize = 3 << 20;
 
 fn options(transport: Transport) -> Options {
-    Options { transport, ..Options::default() }
+    Options::default().with_transport(transport)
 }
 
 fn socket(transport: Transport) -> Socket {

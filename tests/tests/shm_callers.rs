@@ -7,7 +7,7 @@ use exs_tests::harness::{Env, Watchdog, check, pattern, peer};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 fn env(local: impl Into<IpAddr>) -> Env {
-    Env::new(Options { transport: Transport::Shm, ..Options::default() }, local.into())
+    Env::new(Options::default().with_transport(Transport::Shm), local.into())
 }
 
 /// A listener for both families has a name for each: who calls by the one is not lost beside who

@@ -7,7 +7,7 @@ use exs_tests::harness::{Env, Ledger};
 use exs_tests::{socket_contract, sys};
 
 fn shm(local: IpAddr) -> Env {
-    Env::new(Options { transport: Transport::Shm, ..Options::default() }, local)
+    Env::new(Options::default().with_transport(Transport::Shm), local)
 }
 
 mod shm_ipv4 {
@@ -25,7 +25,7 @@ mod shm_ipv6 {
 }
 
 fn soft(local: IpAddr, crc: bool) -> Env {
-    Env::new(Options { transport: Transport::Soft, crc, ..Options::default() }, local)
+    Env::new(Options::default().with_transport(Transport::Soft).with_crc(crc), local)
 }
 
 mod soft_ipv4 {

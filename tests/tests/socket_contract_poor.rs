@@ -28,7 +28,7 @@ fn poor_env() -> Env {
     static DEVICE: Once = Once::new();
     DEVICE.call_once(|| fake::install_soft(poor));
     let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    Env::new(Options { transport: Transport::Soft, ..Options::default() }, local)
+    Env::new(Options::default().with_transport(Transport::Soft), local)
 }
 
 socket_contract!(crate::poor_env);

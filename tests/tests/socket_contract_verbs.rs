@@ -14,7 +14,7 @@ use exs_tests::socket_contract;
 fn verbs(addr: impl FnOnce(&Device) -> Option<IpAddr>) -> Result<Env, String> {
     let device = rdma::device().ok_or_else(|| rdma::missing().unwrap_or_default())?;
     let addr = addr(device).ok_or_else(|| format!("{} has no such address", device.name))?;
-    Ok(Env::new(Options { transport: Transport::Verbs, ..Options::default() }, addr))
+    Ok(Env::new(Options::default().with_transport(Transport::Verbs), addr))
 }
 
 mod ipv4 {

@@ -20,7 +20,7 @@ const MUCH: usize = 4 << 20;
 const THERE: usize = 256 << 10;
 
 fn options(transport: Transport) -> Options {
-    Options { transport, ..Options::default() }
+    Options::default().with_transport(transport)
 }
 
 /// Not a test in the parent: the part of the other process.

@@ -56,6 +56,7 @@ pub struct Blocking<'a> {
 /// # Ok::<(), exs::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Packet {
     /// Bytes in the buffer.
     pub bytes: usize,

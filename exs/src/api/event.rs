@@ -11,6 +11,7 @@ use crate::sys::KernelAddr;
 
 /// The program's name for an operation; it comes back with the event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(clippy::exhaustive_structs, reason = "a number with a name")]
 pub struct Token(pub u64);
 
 /// How one operation ended. Each accepted operation yields exactly one.

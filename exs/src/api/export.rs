@@ -8,6 +8,7 @@ use crate::progress::{Error, ExportId, Remote, SocketHandle};
 
 /// What the peer may do with exported memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Rights {
     /// RDMA READ.
     pub read: bool,
@@ -22,6 +23,18 @@ impl Rights {
     pub const WRITE: Rights = Rights { read: false, write: true };
     /// Both.
     pub const READ_WRITE: Rights = Rights { read: true, write: true };
+
+    /// The same with [`Rights::read`] so.
+    #[must_use]
+    pub const fn with_read(self, read: bool) -> Rights {
+        Rights { read, ..self }
+    }
+
+    /// The same with [`Rights::write`] so.
+    #[must_use]
+    pub const fn with_write(self, write: bool) -> Rights {
+        Rights { write, ..self }
+    }
 }
 
 /// Names a piece of a peer's memory: what one side exports and the other reads or
@@ -36,6 +49,7 @@ pub struct RemoteBuffer {
 
 /// Bytes that are no [`RemoteBuffer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RemoteBufferError {
     /// Not [`RemoteBuffer::BYTES`] bytes.
     #[error("a remote buffer's descriptor has 24 bytes, not {0}")]

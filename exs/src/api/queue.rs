@@ -25,7 +25,7 @@ use super::Token;
 /// # let client = Socket::stream()?;
 /// # client.blocking().connect(listener.local_addr()?)?;
 /// # let (server, _) = listener.blocking().accept()?;
-/// let queue = EventQueue::with_options(&QueueOptions { depth: 16, wait: WaitPolicy::Notify })?;
+/// let queue = EventQueue::with_options(&QueueOptions::default().with_depth(16).with_wait(WaitPolicy::Notify))?;
 /// assert!(queue.dequeue(8, Some(Duration::ZERO))?.is_empty());
 ///
 /// client.send(&queue, Token(1), "one", Default::default())?;
@@ -49,7 +49,7 @@ impl EventQueue {
     /// # Errors
     /// [`Error::Invalid`] for a depth of 0; what the kernel says if EXS cannot start.
     pub fn new(depth: usize) -> Result<EventQueue, Error> {
-        EventQueue::with_options(&QueueOptions { depth, ..QueueOptions::default() })
+        EventQueue::with_options(&QueueOptions::default().with_depth(depth))
     }
 
     /// A queue with a wait policy.

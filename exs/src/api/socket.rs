@@ -11,6 +11,7 @@ use crate::wire::exs::SocketKind;
 
 /// What a socket carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum SocketType {
     /// Bytes in order (SOCK_STREAM).
     Stream,

@@ -23,6 +23,7 @@ use crate::sys::cold_path;
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
+#[allow(clippy::exhaustive_structs, reason = "an error and what comes back: programs take it apart")]
 pub struct Refused<T: std::fmt::Debug = Buffer> {
     /// Why.
     #[source]

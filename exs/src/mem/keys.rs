@@ -11,6 +11,7 @@ pub type Key = u32;
 
 /// What a key allows. Reading locally is always allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Access {
     /// The RNIC may write here on behalf of a local receive or READ.
     pub local_write: bool,
@@ -66,6 +67,7 @@ pub struct Grant {
 /// Why a key, or the bytes named with it, were refused. The numbers are what the
 /// user of the key asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AccessFault {
     /// No such key: never issued, revoked, or another connection's.
     #[error("key {key:#010x} is not valid here (never issued, revoked, or another connection's)")]

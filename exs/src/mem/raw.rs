@@ -24,6 +24,7 @@ use crate::sys::{IoVec, IoVecMut, SharedMap};
 
 /// Why a piece of memory could not be had or addressed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum MemError {
     /// The range is not inside the region.
     #[error("range of {len} bytes at offset {offset} is outside of a region of {region} bytes")]

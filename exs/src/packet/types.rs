@@ -211,6 +211,7 @@ pub enum PacketRxAction {
 
 /// A peer broke the protocol: the connection must be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
 pub enum PacketViolation {
     /// An eager message that is too long, or more of them than may wait.
     #[error("an eager message of {len} bytes, but {room} may come")]

@@ -37,6 +37,7 @@ pub enum EventKind {
 
 /// What to wait for with `poll`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Interest {
     /// Data, the end of the stream, or a connection to accept.
     pub readable: bool,
@@ -51,10 +52,23 @@ impl Interest {
     pub const WRITABLE: Interest = Interest { readable: false, writable: true };
     /// Either.
     pub const BOTH: Interest = Interest { readable: true, writable: true };
+
+    /// The same with [`Interest::readable`] so.
+    #[must_use]
+    pub const fn with_readable(self, readable: bool) -> Interest {
+        Interest { readable, ..self }
+    }
+
+    /// The same with [`Interest::writable`] so.
+    #[must_use]
+    pub const fn with_writable(self, writable: bool) -> Interest {
+        Interest { writable, ..self }
+    }
 }
 
 /// What `poll` found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Readiness {
     /// Data, the end of the stream, or a connection to accept is there.
     pub readable: bool,
@@ -66,6 +80,7 @@ pub struct Readiness {
 
 /// The buffers of an operation.
 #[derive(Debug, Default)]
+#[allow(unnameable_types, reason = "an event is made of it, by this crate alone")]
 pub enum Bufs {
     /// None.
     #[default]
@@ -78,6 +93,7 @@ pub enum Bufs {
 
 /// An event as the engine makes it.
 #[derive(Debug)]
+#[allow(unnameable_types, reason = "an event is made of it, by this crate alone")]
 pub struct RawEvent {
     /// The program's name for the operation.
     pub token: u64,
@@ -104,6 +120,7 @@ pub struct RawEvent {
 
 /// Who is at the other end, or is new.
 #[derive(Debug, Default)]
+#[allow(unnameable_types, reason = "an event is made of it, by this crate alone")]
 pub struct Guest {
     /// `accept`: the connection and its peer.
     pub accepted: Option<(SocketHandle, SocketAddr)>,

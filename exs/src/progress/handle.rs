@@ -13,6 +13,7 @@ pub(super) type Taken = Arc<AtomicBool>;
 /// The program's hold on a socket: when it is dropped, the socket closes. The connection of an
 /// accept that the program has not taken is reset instead: its peer must not take a service that
 /// it never had for one that has ended in order.
+#[allow(unnameable_types, reason = "an event is made of it, by this crate alone")]
 pub struct SocketHandle {
     context: Arc<Context>,
     id: SockId,

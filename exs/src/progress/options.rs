@@ -86,7 +86,15 @@ pub(super) fn kernel_io() -> KernelIo {
 }
 
 /// How to make an event queue.
+///
+/// ```
+/// use exs::{EventQueue, QueueOptions, WaitPolicy};
+/// let options = QueueOptions::default().with_depth(64).with_wait(WaitPolicy::Notify);
+/// let queue = EventQueue::with_options(&options)?;
+/// # Ok::<(), exs::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QueueOptions {
     /// Operations that may be in flight or waiting to be dequeued together; a
     /// post beyond that is refused with [`Error::WouldBlock`](super::Error::WouldBlock).
@@ -111,16 +119,15 @@ impl Default for QueueOptions {
 /// ```
 /// use exs::{Options, Socket, SocketType};
 /// use std::time::Duration;
-/// let options = Options {
-///     ring_size: 4 << 20,
-///     recv_timeout: Some(Duration::from_secs(5)),
-///     ..Options::default()
-/// };
+/// let options = Options::default()
+///     .with_ring_size(4 << 20)
+///     .with_recv_timeout(Some(Duration::from_secs(5)));
 /// let socket = Socket::with_options(SocketType::Stream, options)?;
 /// assert_eq!(socket.options().ring_size, 4 << 20);
 /// # Ok::<(), exs::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Options {
     /// `EXS_TRANSPORT` = `auto`, `soft`, `shm` or `verbs`. Default: auto.
     pub transport: Transport,
@@ -208,6 +215,44 @@ impl Options {
         self.inline_threshold.unwrap_or(usual).min(MOST_INLINE)
     }
 }
+
+/// A `with_` method for each field, for structs that programs cannot write out since they can grow.
+macro_rules! with {
+    ($owner:ident: $($method:ident $field:ident: $ty:ty),+ $(,)?) => {
+        impl $owner {
+            #[cfg(test)]
+            const SETTERS: &[&str] = &[$(stringify!($method)),+];
+
+            $(
+                #[doc = concat!("The same with [`", stringify!($owner), "::", stringify!($field), "`] so.")]
+                #[must_use]
+                pub fn $method(self, $field: $ty) -> $owner {
+                    $owner { $field, ..self }
+                }
+            )+
+        }
+    };
+}
+
+with!(QueueOptions: with_depth depth: usize, with_wait wait: WaitPolicy);
+with!(
+    Options:
+    with_transport transport: Transport,
+    with_device device: Option<String>,
+    with_trust_group trust_group: Option<String>,
+    with_ring_size ring_size: usize,
+    with_inline_threshold inline_threshold: Option<usize>,
+    with_max_message max_message: u64,
+    with_connect_timeout connect_timeout: Duration,
+    with_send_timeout send_timeout: Option<Duration>,
+    with_recv_timeout recv_timeout: Option<Duration>,
+    with_linger linger: Duration,
+    with_keep_alive keep_alive: Option<Duration>,
+    with_dead_after dead_after: Option<Duration>,
+    with_no_delay no_delay: bool,
+    with_crc crc: bool,
+    with_v6_only v6_only: bool,
+);
 
 fn env(name: &str) -> Option<String> {
     std::env::var(name).ok().map(|v| v.trim().to_ascii_lowercase())
@@ -306,6 +351,16 @@ mod tests {
         let with = |inline_threshold| Options { inline_threshold, ..Options::default() };
         assert_eq!([true, false].map(|memory| with(None).inline_by(memory)), [8192, 4096]);
         assert_eq!([0, 100, 1 << 20].map(|n| with(Some(n)).inline_by(true)), [0, 100, 8192]);
+    }
+
+    #[test]
+    fn each_field_has_a_method_that_sets_it() {
+        let fields = |text: String| -> Vec<String> {
+            let names = text.split(' ').filter_map(|word| word.strip_suffix(':'));
+            names.map(|name| format!("with_{name}")).collect()
+        };
+        assert_eq!(fields(format!("{:?}", Options::default())), Options::SETTERS);
+        assert_eq!(fields(format!("{:?}", QueueOptions::default())), QueueOptions::SETTERS);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::rnic::RnicError;
 /// ```
 /// use exs::{Options, Socket, SocketType, Transport};
 ///
-/// let options = Options { transport: Transport::Soft, ..Options::default() };
+/// let options = Options::default().with_transport(Transport::Soft);
 /// let listener = Socket::with_options(SocketType::Stream, options)?;
 /// listener.bind("127.0.0.1:0".parse().unwrap())?;
 /// listener.listen(8)?;

@@ -9,6 +9,7 @@ use crate::mem::AccessFault;
 /// Layer, type and code of a TERMINATE (RFC 5040 section 4.8), as sent by the
 /// peer or by us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TermCode {
     /// 0 RDMAP, 1 DDP, 2 MPA (LLP).
     pub layer: u8,
@@ -19,6 +20,11 @@ pub struct TermCode {
 }
 
 impl TermCode {
+    /// From the three numbers, as a TERMINATE has them.
+    pub const fn new(layer: u8, etype: u8, code: u8) -> TermCode {
+        TermCode { layer, etype, code }
+    }
+
     /// It says that a READ or WRITE was not allowed: RDMAP's "remote protection error",
     /// or DDP's "tagged buffer error".
     pub fn refuses_access(self) -> bool {
@@ -28,6 +34,7 @@ impl TermCode {
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DisconnectCause {
     /// Both sides ended it in order.
     Orderly,
@@ -111,6 +118,7 @@ impl fmt::Display for TermCode {
 
 /// Why an RNIC refused a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RnicError {
     /// No such object, or not any more.
     #[error("no such {what} ({id})")]

@@ -169,6 +169,7 @@ pub struct QpAttr {
 /// Init takes receives; Rts (ready to send) takes all; Sqd has ended its sending
 /// side in order; Error flushes all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum QpState {
     /// Made, not connected: receives may be posted.
     Init,

@@ -10,6 +10,7 @@ use crate::wire::exs::{HelloError, MessageError, Refusal as RefusedBecause};
 
 /// What a peer did that the protocol forbids. The connection ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Violation {
     /// Stream.
     #[error(transparent)]
@@ -41,6 +42,7 @@ pub enum Violation {
 
 /// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpError {
     /// The user cancelled it, or closed the socket.
     #[error("cancelled")]
@@ -166,6 +168,7 @@ impl OpError {
 
 /// Why two sides cannot make a connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SessionError {
     /// The private data are no hello that we can use.
     #[error(transparent)]

@@ -226,6 +226,7 @@ pub enum RxAction {
 
 /// A peer broke the protocol: the connection must be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
 pub enum StreamViolation {
     /// Direct data without an advertised receive, or more than it holds.
     #[error("direct data of {len} bytes, but the first advertised receive takes {room}")]

@@ -155,7 +155,7 @@ impl Env {
 
     /// A new socket that is to listen.
     pub fn server(&self, ty: SocketType) -> Socket {
-        let options = Options { transport: self.transport, ..self.options() };
+        let options = self.options().with_transport(self.transport);
         Socket::with_options(ty, options).unwrap()
     }
 
@@ -207,7 +207,7 @@ impl Env {
     ) -> (Socket, Socket) {
         let set = |to: &Options| {
             let transport = self.options.transport;
-            self.with(|o| *o = Options { transport, ..to.clone() })
+            self.with(|o| *o = to.clone().with_transport(transport))
         };
         let (ours, theirs) = (set(client), set(server));
         let (listener, _) = theirs.listener(ty);

@@ -31,7 +31,10 @@ impl Ledger {
 
     /// Of a queue with this wait policy.
     pub fn with_policy(wait: WaitPolicy) -> Ledger {
-        Ledger::of(EventQueue::with_options(&QueueOptions { depth: 4096, wait }).unwrap())
+        Ledger::of(
+            EventQueue::with_options(&QueueOptions::default().with_depth(4096).with_wait(wait))
+                .unwrap(),
+        )
     }
 
     fn of(queue: EventQueue) -> Ledger {

@@ -18,7 +18,7 @@ struct Pair {
 
 fn post(pair: &mut Pair, ledger: &mut Ledger, rng: &mut Rng) {
     let (ours, size) = (&pair.ours, rng.size(200_000));
-    let flags = RecvFlags { waitall: rng.one_in(2), peek: rng.one_in(5) };
+    let flags = RecvFlags::NONE.with_waitall(rng.one_in(2)).with_peek(rng.one_in(5));
     let token = match rng.between(0, 9) {
         0..=3 => ledger.post("send", |q, t| ours.send(q, t, vec![1; size], SendFlags::NONE)),
         4..=7 => ledger.post("recv", |q, t| ours.recv(q, t, vec![0; size], flags)),

@@ -88,7 +88,7 @@ pub fn waitall() {
 /// A peek leaves the bytes where they are; one that wants all of them waits for them, or
 /// for the end.
 pub fn peek() {
-    let all = RecvFlags { waitall: true, peek: true };
+    let all = RecvFlags::NONE.with_waitall(true).with_peek(true);
     for family in STREAMS {
         let (ours, mut peer) = pair(family);
         let mut ledger = Ledger::new();

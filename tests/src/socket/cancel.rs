@@ -190,7 +190,7 @@ pub fn time_limits_set_late(env: &Env) {
     let limit = Some(Duration::from_millis(20));
     let mut ledger = Ledger::new();
     let before = ledger.post("recv", |q, t| a.recv(q, t, vec![0; 4], RecvFlags::WAITALL));
-    a.set_options(&exs::Options { recv_timeout: limit, ..a.options() }).unwrap();
+    a.set_options(&a.options().with_recv_timeout(limit)).unwrap();
     let after = ledger.post("recv", |q, t| a.recv(q, t, vec![0; 4], RecvFlags::WAITALL));
     let event = ledger.wait(after);
     assert_eq!(event.error().map(exs::Error::errno), Some(libc::ETIMEDOUT), "{event:?}");
@@ -214,7 +214,7 @@ pub fn no_limit_ends_what_there_is_room_for(env: &Env) {
         }
     }
     let limit = Some(Duration::from_millis(390));
-    a.set_options(&exs::Options { send_timeout: limit, ..a.options() }).unwrap();
+    a.set_options(&a.options().with_send_timeout(limit)).unwrap();
     a.blocking().send_all(&[2; 16384]).unwrap();
     let mut got = [0; 16384];
     b.blocking().recv_exact(&mut got).unwrap();

@@ -233,7 +233,7 @@ pub fn abort(env: &Env) {
         let (a, b) = env.pair(ty);
         let (mut ours, mut theirs) = (Ledger::new(), Ledger::new());
         // More than there is to come, however much of it is faster than the abort.
-        let flags = RecvFlags { waitall: ty == SocketType::Stream, peek: false };
+        let flags = RecvFlags::NONE.with_waitall(ty == SocketType::Stream).with_peek(false);
         for size in [10, 40 << 20] {
             ours.post("recv", |q, t| a.recv(q, t, vec![0; size], RecvFlags::NONE));
             theirs.post("recv", |q, t| b.recv(q, t, vec![0; size], flags));

@@ -49,7 +49,7 @@ fn refusals_say_why() {
         let (op, head) = if writes { write(addr, key) } else { read(addr, key) };
         let sges = if writes { vec![] } else { vec![sink.sge()] };
         w.send(p.a, &SendWr { op, head: head.as_bytes(), ..send_wr(1, &sges) });
-        let code = TermCode { layer, etype, code };
+        let code = TermCode::new(layer, etype, code);
         assert_eq!(w.disconnected(p.a), DisconnectCause::TerminatedByPeer(code), "{what}");
         assert_eq!(w.disconnected(p.b), DisconnectCause::TerminatedByUs(code), "{what}");
     }

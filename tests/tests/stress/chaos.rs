@@ -44,12 +44,10 @@ fn put<T>(list: &Mutex<Vec<T>>, most: usize, rng: &mut Rng, thing: T) {
 }
 
 fn options() -> Options {
-    Options {
-        ring_size: 64 << 10,
-        linger: Duration::from_millis(100),
-        connect_timeout: Duration::from_secs(2),
-        ..Options::default()
-    }
+    Options::default()
+        .with_ring_size(64 << 10)
+        .with_linger(Duration::from_millis(100))
+        .with_connect_timeout(Duration::from_secs(2))
 }
 
 fn listener(rng: &mut Rng) -> (SocketType, Socket, SocketAddr) {
@@ -180,7 +178,7 @@ impl Actor<'_> {
 
     fn recv(&mut self, socket: &Socket) {
         let size = self.rng.size(200_000);
-        let flags = RecvFlags { waitall: self.rng.one_in(4), peek: self.rng.one_in(10) };
+        let flags = RecvFlags::NONE.with_waitall(self.rng.one_in(4)).with_peek(self.rng.one_in(10));
         let token = match self.rng.one_in(5) {
             true => {
                 let parts = vec![vec![0; size].into(), vec![0; size.min(5000)].into()];
@@ -253,7 +251,7 @@ impl Actor<'_> {
             4..9 => self.ledger.try_post("poll", |q, t| socket.poll(q, t, Interest::BOTH)).ok(),
             9 => {
                 let limit = Some(Duration::from_millis(1));
-                let options = Options { recv_timeout: limit, send_timeout: limit, ..options() };
+                let options = options().with_recv_timeout(limit).with_send_timeout(limit);
                 let _ = socket.set_options(&options);
                 None
             }

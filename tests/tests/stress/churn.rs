@@ -37,7 +37,7 @@ fn settle(files_before: usize) {
 
 /// One connection in one of the ways in which they end.
 fn one(way: usize, rng: &mut Rng, listener: &Socket, addr: SocketAddr, nobody: SocketAddr) {
-    let options = Options { linger: Duration::from_millis(50), ..Options::default() };
+    let options = Options::default().with_linger(Duration::from_millis(50));
     let mut ledger = Ledger::with_depth(64);
     let client = Socket::with_options(SocketType::Stream, options.clone()).unwrap();
     match way {

@@ -173,7 +173,7 @@ fn a_thread_that_never_waits() {
     let _dog = Watchdog::new("a_thread_that_never_waits");
     let (listener, addr) = listener();
     // No data inside of messages, and no ring to speak of: only what is advertised.
-    let options = exs::Options { inline_threshold: Some(0), ring_size: 4096, ..Default::default() };
+    let options = exs::Options::default().with_inline_threshold(Some(0)).with_ring_size(4096);
     let client = Socket::with_options(exs::SocketType::Stream, options).unwrap();
     client.blocking().connect(addr).unwrap();
     let (server, _) = listener.blocking().accept().unwrap();

@@ -31,7 +31,7 @@ pub(crate) struct Desk {
 impl Desk {
     /// For `operations` at a time.
     pub(crate) fn new(job: &Job, operations: usize) -> Result<Desk, Failure> {
-        let options = QueueOptions { depth: operations, wait: job.wait.into() };
+        let options = QueueOptions::default().with_depth(operations).with_wait(job.wait.into());
         let queue = EventQueue::with_options(&options).during("event queue")?;
         let flags = match job.kind {
             Kind::Stream => RecvFlags::WAITALL,

@@ -26,7 +26,7 @@ pub(crate) struct ExsLink {
 
 impl ExsLink {
     pub(crate) fn new(socket: Socket, kind: Kind, wait: Wait) -> Result<ExsLink, Failure> {
-        let options = QueueOptions { depth: 256, wait: wait.into() };
+        let options = QueueOptions::default().with_depth(256).with_wait(wait.into());
         let queue = EventQueue::with_options(&options).during("event queue")?;
         let flags = match kind {
             Kind::Stream => RecvFlags::WAITALL,

@@ -66,7 +66,7 @@ fn accept(
     let any = SocketAddr::new(here, 0);
     match open {
         Open::Exs { kind, wait, crc } => {
-            let options = Options { crc: options.crc | crc, ..options.clone() };
+            let options = options.clone().with_crc(options.crc | crc);
             let listener = Socket::with_options(kind.into(), options).during("socket")?;
             listener.bind(any).during("bind")?;
             listener.listen(1).during("listen")?;
@@ -111,7 +111,7 @@ pub(crate) fn open_link(
     };
     match open {
         Open::Exs { kind, wait, crc } => {
-            let options = Options { crc: options.crc | crc, ..options.clone() };
+            let options = options.clone().with_crc(options.crc | crc);
             let socket = Socket::with_options(SocketType::from(kind), options).during("socket")?;
             socket.blocking().connect(addr).during("connect")?;
             let name = socket.transport().map_or_else(String::new, |route| route.to_string());

@@ -23,6 +23,7 @@ use crate::wire::exs::SocketKind;
 
 /// A part of what [`Socket::send_parts`](crate::Socket::send_parts) sends.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Part {
     /// Memory: these buffers, one after the other.
     Memory(Vec<Buffer>),

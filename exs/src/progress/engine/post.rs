@@ -21,6 +21,7 @@ use crate::time::Time;
 
 /// How a receive is to behave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RecvFlags {
     /// Complete only when the buffer is full (MSG_WAITALL), at the end of the
     /// stream, or when cancelled. Streams only.
@@ -36,6 +37,18 @@ impl RecvFlags {
     pub const WAITALL: RecvFlags = RecvFlags { waitall: true, peek: false };
     /// Leave the data in the socket.
     pub const PEEK: RecvFlags = RecvFlags { waitall: false, peek: true };
+
+    /// The same with [`RecvFlags::waitall`] so.
+    #[must_use]
+    pub const fn with_waitall(self, waitall: bool) -> RecvFlags {
+        RecvFlags { waitall, ..self }
+    }
+
+    /// The same with [`RecvFlags::peek`] so.
+    #[must_use]
+    pub const fn with_peek(self, peek: bool) -> RecvFlags {
+        RecvFlags { peek, ..self }
+    }
 }
 
 /// A part of a file to send.

@@ -91,6 +91,7 @@ impl SocketKind {
 
 /// Private data that are no usable hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum HelloError {
     /// The first bytes are not those of EXS.
     #[error(
@@ -227,6 +228,7 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Negotiated, Refusal> {
 
 /// Why a connection request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum RefusalCode {
     /// The request's private data were no hello.
     BadHello,
@@ -283,6 +285,7 @@ impl RefusalCode {
 /// The private data of a reject. It is an error, too: what the side that wanted
 /// to connect reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Refusal {
     /// Why.
     pub code: RefusalCode,

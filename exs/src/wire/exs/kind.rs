@@ -5,6 +5,7 @@ macro_rules! kinds {
         /// The kinds of messages, by their code.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
+        #[non_exhaustive]
         pub enum MessageKind { $($(#[$m])* $name = $code,)* }
 
         impl MessageKind {
@@ -72,6 +73,7 @@ kinds! {
 /// Bytes that are no message. The connection must be ended: the peer is broken,
 /// or the two sides do not mean the same protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum MessageError {
     /// Not even a header.
     #[error("a message of {len} bytes, but its header alone takes {need}")]

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use exs::{
-    Buffer as ExsBuffer, Error, Event, EventKind, EventQueue, MemoryRegion, Options, RecvFlags,
-    SendFlags, Socket, SocketType, Token,
+    Buffer as ExsBuffer, Error, Event, EventKind, EventQueue, MemoryRegion, RecvFlags, SendFlags,
+    Socket, SocketType, Token,
 };
 use exs_examples::road::Road;
 
@@ -67,11 +67,8 @@ impl Via {
 }
 
 fn socket(road: &Road) -> Result<Socket, NetError> {
-    let options = Options {
-        // Our ends are small: what does not leave in this time will not.
-        linger: Duration::from_secs(5),
-        ..road.options()
-    };
+    // Our ends are small: what does not leave in this time will not.
+    let options = road.options().with_linger(Duration::from_secs(5));
     Socket::with_options(SocketType::Stream, options)
 }
 
