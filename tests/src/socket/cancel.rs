@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exs::{Error, Interest, RecvFlags, SendFlags, SocketType, Token};
+use exs::{Error, Interest, Part, RecvFlags, SendFlags, SocketType, Token};
 
 use crate::harness::{Env, Ledger, Rng, check, pattern};
 
@@ -220,4 +220,68 @@ pub fn no_limit_ends_what_there_is_room_for(env: &Env) {
     b.blocking().recv_exact(&mut got).unwrap();
     assert_eq!(got, [2; 16384]);
     ledger.finish();
+}
+
+/// What is cancelled while it moves, on a connection that then ends, tells the truth: of a send
+/// that says ECANCELED the peer has no message, and of a stream no more than the bytes it says.
+pub fn the_end_of_the_connection_after_it(env: &Env) {
+    for seed in 0..env.seeds(60) {
+        let ty = if seed % 2 == 0 { SocketType::SeqPacket } else { SocketType::Stream };
+        let (a, b) = env.pair(ty);
+        let (mut rng, mut ledger) = (Rng::new(seed), Ledger::new());
+        let mut sends = Vec::new();
+        let mut recvs = Vec::new();
+        for k in 1..=8_u8 {
+            let (n, room) = (rng.between(1, 400_000), rng.between(1, 400_000));
+            recvs.push(ledger.post("recv", |q, t| b.recv(q, t, vec![0; room], RecvFlags::NONE)));
+            sends.push(ledger.post("send", |q, t| {
+                let buffer = vec![k; n];
+                if ty == SocketType::Stream && k % 3 == 0 {
+                    let parts = vec![
+                        Part::Memory(vec![buffer.into()]),
+                        Part::Memory(vec![vec![k; n].into()]),
+                    ];
+                    return a.send_parts(q, t, parts, false).map_err(Error::from);
+                }
+                a.send(q, t, buffer, SendFlags::NONE).map_err(Error::from)
+            }));
+            if rng.one_in(3) {
+                a.cancel(sends[rng.between(0, sends.len() - 1)]);
+            }
+        }
+        let mut events = Vec::new();
+        for _ in 0..rng.between(0, 3) {
+            events.extend(ledger.poll(Duration::ZERO));
+        }
+        a.cancel(sends[rng.between(0, 7)]);
+        match rng.between(0, 2) {
+            0 => a.abort(),
+            1 => b.abort(),
+            _ => drop(ledger.post("close", |q, t| b.close(q, t))),
+        }
+        events.extend(ledger.drain());
+        let mut got = [0_usize; 9];
+        let mut said = [usize::MAX; 9];
+        for event in &mut events {
+            let n = event.bytes();
+            if recvs.contains(&event.token()) {
+                let buffer = event.take_buffer().unwrap();
+                buffer[..n].iter().for_each(|k| got[usize::from(*k)] += 1);
+            } else if let Some(k) = sends.iter().position(|t| *t == event.token())
+                && event.error().is_none_or(Error::is_cancelled)
+            {
+                said[k + 1] = n;
+            }
+        }
+        assert_eq!(got[0], 0, "seed {seed}: bytes that were never sent");
+        for k in 1..=8 {
+            assert!(
+                got[k] <= said[k],
+                "seed {seed}: send {k} says {}, the peer has {}",
+                said[k],
+                got[k]
+            );
+        }
+        ledger.finish();
+    }
 }

@@ -41,7 +41,7 @@ macro_rules! socket_contract {
         $crate::socket_tests! { $env;
             cancel: a_receive_by_token, at_any_moment, all_of_a_socket, what_is_no_transfer,
                 sends_that_wait, time_limits, time_limits_set_late,
-                no_limit_ends_what_there_is_room_for;
+                no_limit_ends_what_there_is_room_for, the_end_of_the_connection_after_it;
             close: shutdown_of_one_side, shutdown_of_reading, every_receive_sees_the_end,
                 close_delivers_everything, close_tells_the_end_without_the_shutdown, a_drop_delivers_everything, close_delivers_messages,
                 empty_messages_outlive_the_connection,

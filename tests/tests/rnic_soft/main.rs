@@ -14,6 +14,7 @@ use exs_tests::rnic::{Harness, World};
 use exs_tests::sys::half_unreadable;
 
 mod held;
+mod numbers;
 
 struct Soft;
 
