@@ -375,6 +375,12 @@ impl Socket {
 
     /// Asks the operations with this token to end; returns how many there were. Each
     /// still has its one event: cancelled, or done if that was faster.
+    ///
+    /// A send or an RDMA WRITE that is cancelled on its way moves no more: the peer gets the
+    /// bytes that the event names ([`Event::bytes`](crate::Event::bytes)). Of a message that is
+    /// cancelled it gets nothing; one on its way ends as if nothing had been said. If the
+    /// connection ends first, the event gives the reason of that, and how much has arrived
+    /// is not known.
     pub fn cancel(&self, token: Token) -> usize {
         let id = self.handle.id();
         self.handle.context().call(|e, now| e.cancel(id, Some(token.0), now)).unwrap_or(0)

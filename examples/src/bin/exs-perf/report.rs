@@ -91,7 +91,7 @@ impl Record {
             ns_per_msg: used.as_secs_f64() * 1e9 / (messages as f64).max(1.0),
         };
         let calls = |usage: &Usage| usage.counters.get("system_calls").copied();
-        let both = calls(&run.local).zip(calls(&run.remote)).map(|(a, b)| (a + b) as f64);
+        let both = calls(&run.local).zip(calls(&run.remote)).map(|(a, b)| a as f64 + b as f64);
         Ok(Record {
             test: job.test,
             transport: run.transport,

@@ -31,12 +31,13 @@ const MOST_TOLD: usize = 1000;
 impl Tally {
     pub(crate) fn expect(&self, bytes: u64) {
         self.total_files.fetch_add(1, Relaxed);
-        self.total_bytes.fetch_add(bytes, Relaxed);
+        add(&self.total_bytes, bytes);
     }
 
     /// A file that was expected has grown or shrunk.
     pub(crate) fn resized(&self, from: u64, to: u64) {
-        self.total_bytes.fetch_add(to.wrapping_sub(from), Relaxed);
+        let change = |sum: u64| Some(sum.saturating_sub(from).saturating_add(to));
+        let _ = self.total_bytes.fetch_update(Relaxed, Relaxed, change);
     }
 
     /// An entry is to be copied; are such bits of it kept?
@@ -61,15 +62,15 @@ impl Tally {
     /// A file is in place.
     pub(crate) fn file_done(&self, bytes: u64) {
         self.files.fetch_add(1, Relaxed);
-        self.bytes.fetch_add(bytes, Relaxed);
+        add(&self.bytes, bytes);
     }
     pub(crate) fn moved(&self, bytes: u64) {
-        self.moved.fetch_add(bytes, Relaxed);
+        add(&self.moved, bytes);
     }
     /// Bytes that are known to be there and need not move.
     pub(crate) fn resumed(&self, bytes: u64) {
-        self.resumed.fetch_add(bytes, Relaxed);
-        self.moved.fetch_add(bytes, Relaxed);
+        add(&self.resumed, bytes);
+        add(&self.moved, bytes);
     }
 
     pub(crate) fn trouble(&self, t: &Trouble) {
@@ -91,11 +92,36 @@ impl Tally {
     }
 }
 
+/// Sizes are what the peer says, up to 2^62 bytes a file: their sum stops at its greatest value.
+fn add(sum: &AtomicU64, bytes: u64) {
+    // (The closure always gives a value, so this cannot fail.)
+    let _ = sum.fetch_update(Relaxed, Relaxed, |sum| Some(sum.saturating_add(bytes)));
+}
+
 fn push(list: &Mutex<Vec<String>>, text: String) {
     let mut list = list.lock().unwrap_or_else(|p| p.into_inner());
     match list.len() {
         n if n < MOST_TOLD => list.push(text),
         MOST_TOLD => list.push("and more of the same kind".into()),
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_what_a_peer_says_do_not_begin_again() {
+        let tally = Tally::default();
+        for _ in 0..5 {
+            tally.expect(1 << 62);
+            tally.moved(1 << 62);
+        }
+        assert_eq!(tally.total_files.load(Relaxed), 5);
+        let sums = [&tally.total_bytes, &tally.moved].map(|sum| sum.load(Relaxed));
+        assert_eq!(sums, [u64::MAX; 2]);
+        tally.resized(1 << 62, 0);
+        assert_eq!(tally.total_bytes.load(Relaxed), u64::MAX - (1 << 62));
     }
 }
