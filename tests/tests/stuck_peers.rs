@@ -110,7 +110,10 @@ fn a_peer_whose_pages_do_not_come_holds_up_no_other() {
         let dead_after = matches!(how, Ended::DeadAfter).then_some(Duration::from_secs(1));
         let linger = Duration::from_millis(200);
         let keep_alive = dead_after.map(|limit| limit / 2);
-        let opts = Options { dead_after, keep_alive, linger, ..options(Transport::Shm) };
+        let opts = options(Transport::Shm)
+            .with_dead_after(dead_after)
+            .with_keep_alive(keep_alive)
+            .with_linger(linger);
         let (listener, addr) = listener(opts);
         let stuck = peer::Peer::start("child", "withhold", &[&addr.to_string()]);
         if stuck.hear() == "cannot" {
@@ -157,7 +160,7 @@ fn way(road: &str) -> Way {
             return Way::Kernel(KernelSocket::new(client).unwrap(), listener.accept().unwrap().0);
         }
     };
-    let (a, b) = joined_with(&Options { crc, ..options(transport) });
+    let (a, b) = joined_with(&options(transport).with_crc(crc));
     Way::Exs(a, b)
 }
 
