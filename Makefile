@@ -46,6 +46,13 @@ test: setup-test ## Run all tests (below 20 minutes on 2 cores)
 test-quick: setup-test ## Run the tests with fewer seeds, without those of whole processes (below 3 minutes)
 	$(BUILD) test $(LOCKED) --workspace --features "$(ALL_FEATURES)" --no-fail-fast --lib --bins --test tidy $(TEST_ARGS)
 
+# POWER_CUT_ARGS="--fs xfs --moments 5" tries less.
+POWER_CUT_ARGS ?=
+.PHONY: test-power-cut
+test-power-cut: setup-test ## Cut the power of ext4, XFS and btrfs images while exs-cp writes them (superuser, some minutes)
+	$(BUILD) build $(RELEASE) exs-cp
+	@tests/scripts/power_cut.sh $(OUT)/release/exs-cp $(POWER_CUT_ARGS) || [ $$? = 77 ]
+
 .PHONY: c-coverage
 c-coverage: setup-test ## Write the table of what the C conformance suite covers
 	WRITE_COVERAGE=1 $(BUILD) test $(LOCKED) -p exs-tests --features "$(FEATURES)" --test c_suite -- coverage

@@ -1,4 +1,4 @@
-//! File systems that find out at close(2) what they have no room for.
+//! File systems that find out late what they cannot keep: at fsync(2) and its like, or at close(2).
 
 mod cp_support;
 
@@ -9,10 +9,11 @@ use std::process::Command;
 
 use cp_support::{raw, *};
 
-/// What is preloaded into a program whose closes are to fail.
-fn shim(tmp: &TempDir) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cp_support/close_fails.c");
-    let lib = tmp.path().join("close_fails.so");
+/// What is preloaded into a program of which some calls must fail.
+fn shim(tmp: &TempDir, name: &str) -> PathBuf {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cp_support");
+    let source = sources.join(name).with_extension("c");
+    let lib = tmp.path().join(name).with_extension("so");
     let cc = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let built = Command::new(cc)
         .args(["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o"])
@@ -26,7 +27,16 @@ fn shim(tmp: &TempDir) -> PathBuf {
 fn without_room(tmp: &TempDir, served: &Path) -> Server {
     let mut c = Command::new(EXS_CP);
     c.arg("serve").arg(served).args(["--listen", "127.0.0.1:0"]);
-    c.env("LD_PRELOAD", shim(tmp)).env("CLOSE_FAILS_BELOW", served);
+    c.env("LD_PRELOAD", shim(tmp, "close_fails")).env("CLOSE_FAILS_BELOW", served);
+    Server::spawn(c)
+}
+
+/// A server whose syncs fail: of files (`f`), directories (`d`), or both.
+fn without_sync(tmp: &TempDir, served: &Path, of: &str, errno: i32) -> Server {
+    let mut c = Command::new(EXS_CP);
+    c.arg("serve").arg(served).args(["--listen", "127.0.0.1:0"]);
+    c.env("LD_PRELOAD", shim(tmp, "sync_fails")).env("SYNC_FAILS_BELOW", served);
+    c.env("SYNC_FAILS_OF", of).env("SYNC_FAILS_WITH", errno.to_string());
     Server::spawn(c)
 }
 
@@ -93,4 +103,61 @@ fn what_breaks_off_is_not_taken_on_trust_after_a_close_that_fails() {
     };
     assert_eq!(break_off(&without_room(&tmp, &served)), [0; 5]);
     assert_eq!(break_off(&Server::start(&served, &[])), [0, 0, 0, 0, 1], "the chunk is there");
+}
+
+/// Data that the disk did not take have no name, alone and in a batch, and all of them come
+/// again: after such an error the page cache says nothing about the disk.
+#[test]
+fn a_sync_that_fails_is_told_and_nothing_has_its_name() {
+    let tmp = TempDir::new("sync");
+    let (src, served) = (tmp.dir("src"), tmp.dir("served"));
+    for i in 0..40 {
+        fs::write(src.join(format!("small{i:02}")), noise(i, 3000)).unwrap();
+    }
+    fs::write(src.join("large"), noise(99, 13 << 20)).unwrap();
+    let mut server = without_sync(&tmp, &served, "fd", libc::EIO);
+    let put = |server: &Server, more: &[&str]| {
+        run(client([&["put", src.to_str().unwrap(), &server.addr], more].concat()))
+    };
+    let said = put(&server, &[]);
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert_eq!((said.number("files"), said.number("verified_files")), (0, 0), "{said:?}");
+    assert_eq!((&said.json["verified"], &said.json["synced"]), (&false.into(), &false.into()));
+    for i in 0..40 {
+        let file = format!("src/small{i:02}");
+        let error = said.errors().into_iter().find(|e| e.contains(&file));
+        assert!(error.is_some_and(|e| e.contains("Input/output error")), "{file}: {said:?}");
+    }
+    assert!(said.errors().iter().any(|e| e.contains("src/large")), "{said:?}");
+    let left = names(&served.join("src"));
+    assert!(left.iter().all(|n| n.starts_with('.')), "{left:?}");
+
+    // What a user accepts is not an error, and is reported as what it is.
+    let said = put(&server, &["--no-sync"]).assert_ok();
+    assert_eq!((said.number("resumed_bytes"), &said.json["synced"]), (0, &false.into()));
+    server.kill();
+    fs::remove_dir_all(served.join("src")).unwrap();
+    let server = Server::start(&served, &[]);
+    let said = put(&server, &[]).assert_ok();
+    assert_eq!((said.number("verified_files"), &said.json["synced"]), (41, &true.into()));
+    assert_same(&src, &served.join("src"));
+}
+
+/// The name is part of the file. But a file system that has no fsync of directories is none
+/// that lost one.
+#[test]
+fn a_directory_that_cannot_be_synced_is_an_error_of_its_files() {
+    let tmp = TempDir::new("sync-dir");
+    let (src, served) = (tmp.dir("src"), tmp.dir("served"));
+    fs::write(src.join("small"), noise(1, 3000)).unwrap();
+    for (errno, works) in [(libc::EIO, false), (libc::EINVAL, true)] {
+        let server = without_sync(&tmp, &served, "d", errno);
+        let into = format!("{errno}");
+        let args = ["put", src.to_str().unwrap(), &server.addr, "--into", &into];
+        let said = run(client(args));
+        assert_eq!(said.code, Some(i32::from(!works)), "{said:?}");
+        assert_eq!(said.number("files"), u64::from(works), "{said:?}");
+        let told = said.errors().iter().any(|e| e.contains("sync the directory of `src/small`"));
+        assert_eq!(told, !works, "{said:?}");
+    }
 }

@@ -144,7 +144,10 @@ for part in "$@"; do
             want gcc gcc "builds the C tests with sanitizers" "the C library is not tested"
             want valgrind valgrind "looks for leaks of the C library" "nothing looks for leaks of the C library"
             want mandoc mandoc "checks the manual pages" "the manual pages are not checked"
-            want mount mount "gives a test a small full disk" "the tests on a full disk are skipped"
+            want mount mount "gives a test a small full disk" "the tests on a full disk and of power cuts are skipped"
+            want mkfs.ext4 e2fsprogs "makes disks for power cuts" "power cuts of ext4 are not tried"
+            want mkfs.xfs xfsprogs "makes disks for power cuts" "no power cuts are tried"
+            want mkfs.btrfs btrfs-progs "makes disks for power cuts" "power cuts of btrfs are not tried"
             ;;
         check)
             verbs=yes

@@ -64,9 +64,13 @@ impl Server {
     }
 
     /// `command` becomes a server that announces itself as exs-cp does.
-    pub fn spawn(mut command: Command) -> Server {
-        let mut child =
-            command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("server starts");
+    pub fn spawn(command: Command) -> Server {
+        Server::spawn_to(command, Stdio::null())
+    }
+
+    /// The same, and its summary goes to `out`.
+    pub fn spawn_to(mut command: Command, out: Stdio) -> Server {
+        let mut child = command.stdout(out).stderr(Stdio::piped()).spawn().expect("server starts");
         let mut lines = BufReader::new(child.stderr.take().unwrap());
         let mut first = String::new();
         lines.read_line(&mut first).unwrap();

@@ -25,8 +25,13 @@ The data are not encrypted; see --help.
 Directories, modes, times, symbolic links (as links) and sparse files are kept; set-user-ID, \
 set-group-ID and sticky bits of files with --preserve-special only; hard links become \
 files of their own; owners, ACLs and extended attributes are not copied; fifos, sockets and \
-devices in a directory are skipped with a warning, one that is named itself is an error. Each file is checked with BLAKE3 end to end and gets its name \
-when it is whole. An interrupted command, run again, continues where it stopped.
+devices in a directory are skipped with a warning, one that is named itself is an error.
+
+A file gets its name when all of its bytes were hashed (BLAKE3) by the side that wrote them, have \
+the hash of the source, and are on the disk. The command ends when the names are on the disk, too. \
+A file that is there already, of the same size and modification time, is read on both sides and \
+compared. \"Verified\" means that, of every file, in this run. An interrupted command, run again, \
+reads back what it finds of an unfinished file, and continues from there.
 
 Exit status: 0 all done; 1 something could not be copied (the rest was); 2 wrong usage; \
 3 the token was refused; 130 interrupted.";
@@ -93,14 +98,23 @@ pub(crate) struct Moving {
     #[arg(short, long = "jobs", value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) jobs: u16,
-    /// Do not compute and compare BLAKE3 hashes.
+    /// Do not compute and compare BLAKE3 hashes; implies --quick. Nothing is reported as
+    /// verified.
     #[arg(long)]
     pub(crate) no_verify: bool,
-    /// Also send files of which the other side has one with equal size and modification time.
+    /// Believe files that are there with equal size and modification time, instead of reading
+    /// them on both sides. They are reported as present, not as verified.
+    #[arg(long, conflicts_with = "force")]
+    pub(crate) quick: bool,
+    /// Send all files, also those that are there with equal size and modification time.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Report success only when everything is on the disk (syncfs).
-    #[arg(long)]
+    /// Do not wait for the disk: faster with many small files, but a power cut soon after the
+    /// end can leave files empty, or with wrong content under their names.
+    #[arg(long, conflicts_with = "sync")]
+    pub(crate) no_sync: bool,
+    /// Report success only when everything is on the disk: what happens anyway.
+    #[arg(long, hide = true)]
     pub(crate) sync: bool,
     /// Keep set-user-ID, set-group-ID and sticky bits of files, which a copy loses otherwise.
     /// The copy belongs to the user that the receiving side runs as. For put, the server must

@@ -25,26 +25,43 @@ pub(crate) struct Summary {
     pub(crate) seconds: f64,
     /// Bytes that moved in this run, by time: what was there is not counted.
     pub(crate) gbytes_per_s: f64,
-    /// Every file that moved was compared by BLAKE3, and nothing failed.
+    /// Nothing failed, and of every file the destination's bytes were hashed in this run and
+    /// have the source's BLAKE3 hash.
     pub(crate) verified: bool,
-    /// Bytes that were known to be there, and neither sent nor hashed again.
+    /// Of how many files that is true.
+    pub(crate) verified_files: u64,
+    /// Files that were there and were believed by size and modification time, unread.
+    pub(crate) present_files: u64,
+    /// Nothing failed, and all of it is on the disk, names included. A server does not say:
+    /// each client asks for it, and is told.
+    pub(crate) synced: Option<bool>,
+    /// Bytes that were there, and were not sent.
     pub(crate) resumed_bytes: u64,
     pub(crate) transport: String,
     pub(crate) errors: Vec<String>,
 }
 
 impl Summary {
-    pub(crate) fn new(tally: &Tally, seconds: f64, verify: bool, transport: String) -> Summary {
+    pub(crate) fn new(
+        tally: &Tally,
+        seconds: f64,
+        synced: Option<bool>,
+        transport: String,
+    ) -> Summary {
         let (bytes, resumed_bytes) = (tally.bytes.load(Relaxed), tally.resumed.load(Relaxed));
         let errors = tally.troubles();
         #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
         let moved = tally.moved.load(Relaxed).saturating_sub(resumed_bytes) as f64;
+        let (files, verified_files) = (tally.files.load(Relaxed), tally.verified.load(Relaxed));
         Summary {
-            files: tally.files.load(Relaxed),
+            files,
             bytes,
             seconds,
             gbytes_per_s: if seconds > 0.0 { moved / seconds / 1e9 } else { 0.0 },
-            verified: verify && errors.is_empty(),
+            verified: verified_files == files && errors.is_empty(),
+            verified_files,
+            present_files: tally.believed.load(Relaxed),
+            synced: synced.map(|synced| synced && errors.is_empty()),
             resumed_bytes,
             transport,
             errors,
@@ -58,22 +75,36 @@ impl Summary {
         }
         let check = match (self.verified, self.errors.len()) {
             (true, _) => "verified with BLAKE3".to_owned(),
-            (false, 0) => "not verified".to_owned(),
+            (false, 0) => self.partly_verified(),
             (false, 1) => "1 ERROR (see above)".to_owned(),
             (false, n) => format!("{n} ERRORS (see above)"),
         };
+        let disk = if self.synced == Some(true) { ", on the disk" } else { "" };
         let already = match self.resumed_bytes {
             0 => String::new(),
             n => format!(", {} of it there already", BinaryBytes(n)),
         };
         say(&format!(
-            "{} files, {} in {:.2} s ({:.2} GB/s by {}){already}; {check}",
+            "{} files, {} in {:.2} s ({:.2} GB/s by {}){already}; {check}{disk}",
             self.files,
             BinaryBytes(self.bytes),
             self.seconds,
             self.gbytes_per_s,
             self.transport,
         ));
+    }
+}
+
+impl Summary {
+    fn partly_verified(&self) -> String {
+        let present = match self.present_files {
+            0 => return "not verified".to_owned(),
+            n => format!("{n} present by size and time, not verified"),
+        };
+        match self.verified_files {
+            0 => present,
+            n => format!("{n} files verified with BLAKE3, {present}"),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use super::{Names, Queue, in_parallel, say_bye};
 use crate::cli::Get;
@@ -20,9 +21,10 @@ use crate::hash::Layout;
 use crate::net::channel::{Channel, Intake};
 use crate::net::session::{Dialer, unexpected};
 use crate::transfer::incoming::{Awaited, Incoming, check_name, survey};
-use crate::transfer::tally::Tally;
+use crate::transfer::settle::{Settled, Settler};
+use crate::transfer::tally::{Proof, Tally};
 use crate::transfer::{MOST_CHUNKS, WINDOW, weight};
-use crate::wire::frame::{Flags, Frame, Id};
+use crate::wire::frame::{Flags, Frame, Id, What};
 
 /// What to do about paths of one name.
 const APART: &str = "get them one by one, into different directories";
@@ -148,7 +150,7 @@ fn fetch(
             made.map_err(|e| Trouble::io("make the symbolic link", path, e))
         });
         match made {
-            Ok(()) => tally.file_done(0),
+            Ok(()) => tally.file_done(0, Proof::Hashed),
             Err(t) => tally.problem(here(dir, &t)),
         }
     }
@@ -280,7 +282,11 @@ struct Getting<'a> {
     awaited: HashMap<Id, (Awaited, usize)>,
     chunks: usize,
     current: Option<Incoming>,
+    settler: Settler,
 }
+
+/// How long this side waits for a frame while files wait for its disk.
+const LOOK: Duration = Duration::from_millis(1);
 
 impl<'a> Getting<'a> {
     fn new(
@@ -290,8 +296,10 @@ impl<'a> Getting<'a> {
         tally: &'a Tally,
     ) -> Result<Self, CpError> {
         ch.set_intake(Intake::Place)?;
-        let (awaited, current) = (HashMap::new(), None);
-        Ok(Getting { ch, root, dir, flags, tally, next_id: 0, awaited, chunks: 0, current })
+        ch.say_busy(flags.compare);
+        let (awaited, settler) = (HashMap::new(), Settler::new(root, flags));
+        let (next_id, chunks, current) = (0, 0, None);
+        Ok(Getting { ch, root, dir, flags, tally, next_id, awaited, chunks, current, settler })
     }
 
     fn run(mut self, queue: &Queue<Job>) -> Result<(), CpError> {
@@ -306,26 +314,69 @@ impl<'a> Getting<'a> {
             }
             if self.awaited.is_empty() && self.current.is_none() {
                 if queue.len() == 0 {
+                    while self.settler.is_busy() {
+                        self.await_disk()?;
+                    }
                     return say_bye(self.ch);
                 }
                 continue;
             }
-            let frame = self.ch.frame()?;
-            self.handle(frame)?;
+            if let Some(frame) = self.next()? {
+                self.handle(frame)?;
+            }
         }
     }
 
+    /// The next frame, or what was settled meanwhile.
+    fn next(&mut self) -> Result<Option<Frame>, CpError> {
+        while let Some(settled) = self.settler.next() {
+            self.settled(settled)?;
+        }
+        if self.settler.is_full() {
+            return self.await_disk().map(|()| None);
+        }
+        if self.settler.is_busy() {
+            self.ch.busy();
+            return self.ch.frame_soon(LOOK);
+        }
+        self.ch.frame().map(Some)
+    }
+
+    fn await_disk(&mut self) -> Result<(), CpError> {
+        self.ch.busy();
+        match self.settler.within(Duration::from_millis(100)) {
+            Some(settled) => self.settled(settled),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the user, and the server for its own summary.
+    fn settled(&mut self, settled: Settled) -> Result<(), CpError> {
+        let Settled { id, size, resumed, result } = settled;
+        let ok = result.is_ok();
+        match result {
+            Ok(()) => {
+                self.tally.resumed(resumed);
+                self.tally.file_done(size, Proof::by(self.flags.verify));
+            }
+            Err(t) => self.tally.trouble(&t),
+        }
+        self.ch.send(&Frame::Done { id, ok, text: String::new() })
+    }
+
     fn want(&mut self, job: Job) -> Result<(), CpError> {
-        let (awaited, have) = match survey(self.root, &job.to, &job.meta, self.flags) {
+        let ch = &mut self.ch;
+        let found = survey(self.root, &job.to, &job.meta, self.flags, &mut || ch.busy());
+        let (awaited, have) = match found {
             Ok(found) => found,
             Err(t) => {
                 self.tally.problem(here(self.dir, &t));
                 return Ok(());
             }
         };
-        if have.complete {
+        if have.what == What::Believed {
             self.tally.resumed(job.meta.size);
-            self.tally.file_done(job.meta.size);
+            self.tally.file_done(job.meta.size, Proof::Believed);
             return Ok(());
         }
         let id = self.next_id;
@@ -357,12 +408,12 @@ impl<'a> Getting<'a> {
             Frame::Begin { id, meta } if self.current.is_none() => {
                 let awaited = self.take_awaited(id)?;
                 let (incoming, trouble) =
-                    Incoming::begin(self.root, id, awaited, &meta, self.flags.verify)?;
-                self.tally.resumed(incoming.resumed);
+                    Incoming::begin(self.root, id, awaited, &meta, self.flags)?;
                 self.current = Some(incoming);
                 trouble
             }
             Frame::End { id, hash } => return self.end(id, &hash),
+            Frame::Same { id } => return self.same(id),
             Frame::Fail { id, text } => return self.failed(id, &text),
             Frame::Refuse { text } => {
                 let peer = self.ch.peer().to_owned();
@@ -382,10 +433,18 @@ impl<'a> Getting<'a> {
 
     fn end(&mut self, id: Id, hash: &[u8; 32]) -> Result<(), CpError> {
         let current = self.current.take().filter(|c| c.id == id).ok_or_else(orphan)?;
-        let size = current.size();
         match current.end(hash)? {
-            Ok(true) => self.tally.file_done(size),
-            Ok(false) => {}
+            Ok(Some(item)) => self.settler.push(item),
+            Ok(None) => {}
+            Err(t) => self.tally.problem(here(self.dir, &t)),
+        }
+        Ok(())
+    }
+
+    /// What is here is what the server has.
+    fn same(&mut self, id: Id) -> Result<(), CpError> {
+        match self.take_awaited(id)?.same(self.root, id)? {
+            Ok(item) => self.settler.push(item),
             Err(t) => self.tally.problem(here(self.dir, &t)),
         }
         Ok(())

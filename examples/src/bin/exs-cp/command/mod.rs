@@ -57,7 +57,9 @@ impl Moving {
         Flags {
             verify: !self.no_verify,
             force: self.force,
-            sync: self.sync,
+            sync: !self.no_sync,
+            quick: self.quick,
+            compare: true,
             special: self.preserve_special,
         }
     }
@@ -224,7 +226,7 @@ pub(crate) fn report(
     if let Some(text) = tally.dropped_bits() {
         tell(&text);
     }
-    let summary = Summary::new(&tally, seconds, !moving.no_verify, via.names());
+    let summary = Summary::new(&tally, seconds, Some(!moving.no_sync), via.names());
     for e in &summary.errors {
         tell(e);
     }

@@ -18,9 +18,9 @@ use crate::hash::Layout;
 use crate::net::channel::{Channel, Intake};
 use crate::net::session::{Dialer, unexpected};
 use crate::transfer::sender::{Answers, Outgoing, SINCE, Sent, changed, send_file};
-use crate::transfer::tally::Tally;
+use crate::transfer::tally::{Proof, Tally};
 use crate::transfer::{MOST_CHUNKS, WINDOW, weight};
-use crate::wire::frame::{Flags, Frame, Have, Id};
+use crate::wire::frame::{Flags, Frame, Have, Id, What};
 
 /// Something to send: where it is here, and what it is called there.
 struct Job {
@@ -206,9 +206,9 @@ impl Desk<'_> {
         let size = job.entry.meta.size;
         let layout = Layout::of(size);
         self.chunks -= job.weight();
-        if have.complete {
+        if have.what == What::Believed {
             self.tally.resumed(size);
-            self.tally.file_done(size);
+            self.tally.file_done(size, Proof::Believed);
         } else if have.chunks.last().is_some_and(|c| c.0 >= layout.count()) {
             return Err(stray("a chunk beyond the end of a file"));
         } else {
@@ -224,7 +224,7 @@ impl Desk<'_> {
         }
         let job = offered.or_else(|| self.sent.remove(&id)).ok_or_else(|| stray("a result"))?;
         if ok {
-            self.tally.file_done(job.entry.meta.size);
+            self.tally.file_done(job.entry.meta.size, proof(&job, self.verify));
         } else {
             self.unwanted |= self.current == Some(id);
             if !text.is_empty() {
@@ -233,6 +233,10 @@ impl Desk<'_> {
         }
         Ok(())
     }
+}
+
+fn proof(job: &Job, verify: bool) -> Proof {
+    Proof::by(verify || job.entry.meta.kind == Kind::Symlink)
 }
 
 fn stray(what: &str) -> CpError {
@@ -270,6 +274,7 @@ fn put_files(
     tally: &Tally,
 ) -> Result<(), CpError> {
     ch.set_intake(Intake::Copy)?;
+    ch.say_busy(flags.compare);
     let mut desk = Desk {
         tally,
         verify: flags.verify,

@@ -1,6 +1,8 @@
 //! The server's side of `put`: answer offers, receive, finish, say so.
 
 use std::collections::HashMap;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use crate::disk::meta::Meta;
 use crate::disk::relpath::RelPath;
@@ -10,9 +12,10 @@ use crate::hash::Layout;
 use crate::net::channel::{Channel, Intake};
 use crate::net::session::{refuse, unexpected};
 use crate::transfer::incoming::{Awaited, Incoming, check_name, survey};
-use crate::transfer::tally::Tally;
+use crate::transfer::settle::{Settled, Settler};
+use crate::transfer::tally::{Proof, Tally};
 use crate::transfer::{MOST_CHUNKS, MOST_OUTSTANDING, weight};
-use crate::wire::frame::{Flags, Frame, Id};
+use crate::wire::frame::{Flags, Frame, Id, What};
 
 /// One client's files on their way into one directory.
 struct Receiving<'a> {
@@ -23,6 +26,7 @@ struct Receiving<'a> {
     awaited: HashMap<Id, Awaited>,
     chunks: usize,
     current: Option<Incoming>,
+    settler: Settler,
     /// Answers that have not left.
     gathered: usize,
 }
@@ -30,6 +34,9 @@ struct Receiving<'a> {
 /// Answers that leave together at most: the sender should not run out of work while this
 /// side has some.
 const ANSWERS: usize = 128;
+
+/// How long this side waits for a frame while files wait for its disk.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Serves one `Put` request to its end.
 pub(crate) fn serve_put(
@@ -39,31 +46,98 @@ pub(crate) fn serve_put(
     tally: &Tally,
 ) -> Result<(), CpError> {
     ch.set_intake(Intake::Place)?;
-    let awaited = HashMap::new();
+    ch.say_busy(flags.compare);
+    let (awaited, settler) = (HashMap::new(), Settler::new(root, flags));
     let (chunks, current, gathered) = (0, None, 0);
-    let mut r = Receiving { ch, root, flags, tally, awaited, chunks, current, gathered };
-    loop {
-        let frame = r.ch.frame()?;
-        if frame != Frame::Bye {
-            r.handle(frame)?;
-            continue;
-        }
-        if r.current.is_some() || !r.awaited.is_empty() {
-            return Err(CpError::Protocol("an end with files still on their way".into()));
-        }
-        if flags.sync
-            && let Err(e) = root.sync()
-        {
-            let why = format!("the files are copied, but flushing them to the disk failed: {e}");
-            refuse(r.ch, why)?;
-            return Err(CpError::local("flush", ".", e));
-        }
-        r.ch.send(&Frame::Bye)?;
-        return r.ch.drain();
+    let mut r = Receiving { ch, root, flags, tally, awaited, chunks, current, settler, gathered };
+    while let Some(frame) = r.next()? {
+        r.handle(frame)?;
     }
+    if r.current.is_some() || !r.awaited.is_empty() {
+        return Err(CpError::Protocol("an end with files still on their way".into()));
+    }
+    r.settle_all()?;
+    if flags.sync
+        && let Err(e) = sync_all(r.ch, root)
+    {
+        let why = format!("the files are copied, but flushing them to the disk failed: {e}");
+        refuse(r.ch, why)?;
+        return Err(CpError::local("flush", ".", e));
+    }
+    r.ch.send(&Frame::Bye)?;
+    r.ch.drain()
+}
+
+/// New directories, links, modes and times. It can take long, as it covers what others have
+/// written there too.
+fn sync_all(ch: &mut Channel, root: &Root) -> std::io::Result<()> {
+    std::thread::scope(|s| {
+        let (say, said) = channel();
+        s.spawn(move || say.send(root.sync()));
+        loop {
+            match said.recv_timeout(Duration::from_millis(100)) {
+                Ok(done) => return done,
+                Err(RecvTimeoutError::Timeout) => {
+                    ch.busy();
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(std::io::Error::other("the thread that syncs has ended"));
+                }
+            }
+        }
+    })
 }
 
 impl Receiving<'_> {
+    /// The next frame but `Bye`. Meanwhile what was settled is answered.
+    fn next(&mut self) -> Result<Option<Frame>, CpError> {
+        loop {
+            while let Some(settled) = self.settler.next() {
+                self.settled(settled)?;
+            }
+            let frame = if self.settler.is_full() {
+                self.await_disk()?;
+                continue;
+            } else if self.settler.is_busy() {
+                self.ch.frame_soon(LOOK)?
+            } else {
+                Some(self.ch.frame()?)
+            };
+            match frame {
+                Some(Frame::Bye) => return Ok(None),
+                Some(frame) => return Ok(Some(frame)),
+                None => {
+                    self.ch.busy();
+                }
+            }
+        }
+    }
+
+    fn await_disk(&mut self) -> Result<(), CpError> {
+        match self.settler.within(Duration::from_millis(100)) {
+            Some(settled) => self.settled(settled),
+            None => {
+                self.ch.busy();
+                Ok(())
+            }
+        }
+    }
+
+    fn settle_all(&mut self) -> Result<(), CpError> {
+        while self.settler.is_busy() {
+            self.await_disk()?;
+        }
+        Ok(())
+    }
+
+    fn settled(&mut self, settled: Settled) -> Result<(), CpError> {
+        if settled.result.is_ok() {
+            self.tally.resumed(settled.resumed);
+            self.tally.file_done(settled.size, Proof::by(self.flags.verify));
+        }
+        self.done(settled.id, settled.result)
+    }
+
     fn handle(&mut self, frame: Frame) -> Result<(), CpError> {
         match frame {
             Frame::Data { offset, len } => {
@@ -85,6 +159,7 @@ impl Receiving<'_> {
             }
             Frame::Begin { id, meta } => self.begin(id, &meta),
             Frame::End { id, hash } => self.end(id, &hash),
+            Frame::Same { id } => self.same(id),
             Frame::Fail { id, .. } => self.failed(id),
             Frame::Link { id, path, meta, target } => {
                 let made = check_name(&path).and_then(|()| {
@@ -93,7 +168,7 @@ impl Receiving<'_> {
                         .map_err(|e| Trouble::io("make the symbolic link", &path, e))
                 });
                 if made.is_ok() {
-                    self.tally.file_done(0);
+                    self.tally.file_done(0, Proof::Hashed);
                 }
                 self.done(id, made)
             }
@@ -145,12 +220,13 @@ impl Receiving<'_> {
         if most || self.awaited.contains_key(&id) {
             return Err(CpError::Protocol("more offers than this program ever makes".into()));
         }
-        match survey(self.root, path, meta, self.flags) {
+        let ch = &mut *self.ch;
+        match survey(self.root, path, meta, self.flags, &mut || ch.busy()) {
             Ok((awaited, have)) => {
-                if have.complete {
+                if have.what == What::Believed {
                     self.chunks -= weight;
                     self.tally.resumed(meta.size);
-                    self.tally.file_done(meta.size);
+                    self.tally.file_done(meta.size, Proof::Believed);
                 } else {
                     self.awaited.insert(id, awaited);
                 }
@@ -174,24 +250,30 @@ impl Receiving<'_> {
             return Err(CpError::Protocol("a file within a file".into()));
         }
         let awaited = self.take_awaited(id)?;
-        let (incoming, trouble) = Incoming::begin(self.root, id, awaited, meta, self.flags.verify)?;
+        let (incoming, trouble) = Incoming::begin(self.root, id, awaited, meta, self.flags)?;
         self.current = Some(incoming);
         self.give_up(trouble)
     }
 
     fn end(&mut self, id: Id, hash: &[u8; 32]) -> Result<(), CpError> {
         let current = self.current.take().filter(|c| c.id == id).ok_or_else(orphan)?;
-        let (size, resumed) = (current.size(), current.resumed);
         match current.end(hash)? {
-            Ok(true) => {
-                self.tally.resumed(resumed);
-                self.tally.file_done(size);
-                self.done(id, Ok(()))
-            }
+            Ok(Some(item)) => self.settler.push(item),
             // Failed earlier, and the sender was told then.
-            Ok(false) => Ok(()),
-            Err(t) => self.done(id, Err(t)),
+            Ok(None) => {}
+            Err(t) => self.done(id, Err(t))?,
         }
+        Ok(())
+    }
+
+    /// What is here is what the sender has.
+    fn same(&mut self, id: Id) -> Result<(), CpError> {
+        let awaited = self.take_awaited(id)?;
+        match awaited.same(self.root, id)? {
+            Ok(item) => self.settler.push(item),
+            Err(t) => self.done(id, Err(t))?,
+        }
+        Ok(())
     }
 
     /// The sender cannot go on with this file, or never began it.

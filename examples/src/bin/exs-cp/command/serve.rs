@@ -1,6 +1,6 @@
 //! `exs-cp serve`: one thread per connection, one request per connection.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use crate::net::pipe::{Listener, Pipe, Via};
 use crate::net::session::{refuse, resolve, unexpected, welcome};
 use crate::report::{Progress, Summary, tell};
 use crate::transfer::sender::{Answers, Outgoing, SINCE, Sent, changed, send_file};
-use crate::transfer::tally::Tally;
+use crate::transfer::tally::{Proof, Tally};
 use crate::transfer::{MOST_CHUNKS, MOST_OUTSTANDING, weight};
 use crate::wire::frame::{Flags, Frame, Have, Id};
 
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Serve, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
         std::thread::sleep(Duration::from_millis(10));
     }
     let seconds = start.elapsed().as_secs_f64();
-    Summary::new(&server.tally, seconds, true, server.via.names()).print(args.json);
+    Summary::new(&server.tally, seconds, None, server.via.names()).print(args.json);
     served.map(|()| 0)
 }
 
@@ -205,6 +205,9 @@ struct Counter<'a> {
     wanted: VecDeque<Wanted>,
     chunks: usize,
     given_up: HashSet<Id>,
+    /// Sent, with their sizes; the client has the last word.
+    gone: HashMap<Id, u64>,
+    verify: bool,
     current: Option<Id>,
     bye: bool,
 }
@@ -220,9 +223,12 @@ impl Answers for Counter<'_> {
                 self.wanted.push_back(Wanted { id, path, source, have });
                 Ok(())
             }
-            // Only said of the file that is on its way; else it came too late.
-            Frame::Done { id, ok: false, .. } => {
-                if self.current == Some(id) {
+            // Of the file that is on its way, or of one that has gone.
+            Frame::Done { id, ok, .. } => {
+                let gone = self.gone.remove(&id);
+                if let (Some(size), true) = (gone, ok) {
+                    self.tally.file_done(size, Proof::by(self.verify));
+                } else if self.current == Some(id) && !ok {
                     self.given_up.insert(id);
                 }
                 Ok(())
@@ -248,12 +254,15 @@ impl Answers for Counter<'_> {
 /// `Fetch`: send what the client wants until it says bye.
 fn serve_fetch(server: &Server, ch: &mut Channel, flags: Flags) -> Result<(), CpError> {
     ch.set_intake(Intake::Copy)?;
+    ch.say_busy(flags.compare);
     let root = server.root.anew().map_err(|e| CpError::local("read", ".", e))?;
     let mut counter = Counter {
         tally: &server.tally,
         wanted: VecDeque::new(),
         chunks: 0,
         given_up: HashSet::new(),
+        gone: HashMap::new(),
+        verify: flags.verify,
         current: None,
         bye: false,
     };
@@ -276,8 +285,15 @@ fn serve_fetch(server: &Server, ch: &mut Channel, flags: Flags) -> Result<(), Cp
         let Wanted { id, path, source: listed, have } = w;
         let out = Outgoing { id, root: &root, path: &path, listed, have, verify: flags.verify };
         match send_file(ch, &mut counter, &out)? {
-            Sent::Gone if counter.given_up.is_empty() => server.tally.file_done(size),
-            Sent::Gone => {}
+            Sent::Gone if !counter.given_up.is_empty() => {}
+            Sent::Gone if flags.compare => {
+                counter.gone.insert(id, size);
+                if counter.gone.len() > MOST_OUTSTANDING {
+                    return Err(CpError::Protocol("more files than it took".into()));
+                }
+            }
+            // An older client says nothing of what it has done with the file.
+            Sent::Gone => server.tally.file_done(size, Proof::Unchecked),
             // The client has the list, and so has to ask again.
             Sent::Changed(_) => server.tally.trouble(&changed(&out, SINCE)),
             Sent::Failed(t) => server.tally.trouble(&t),

@@ -1,13 +1,19 @@
-//! Which chunks of a partial file are known to be there.
+//! Which chunks of a partial file have been written.
 //!
 //! ```text
-//!   "EXSCPJ01"  flags  source's metadata  chunk size  boot id  check    header
-//!   index (4)   chaining value (32)   check (4)                         record, appended per chunk
+//!   "EXSCPJ02"  flags  source's metadata  chunk size  boot id  seal  check   header
+//!   index (4)   chaining value (32)   check (4)                              record, appended per chunk
 //! ```
 //!
-//! A record is written after its chunk's data. A torn or foreign record ends
-//! the list; what stands before it holds. Anything odd about the header means
-//! that nothing is known, and the file starts afresh.
+//! A record follows its chunk's data: with `sync` onto the disk, else into the page cache. A
+//! torn or foreign record ends the list; what stands before it counts. Anything odd about the
+//! header means that nothing is known, and the file starts afresh.
+//!
+//! No record is proof of what the partial file contains now: the next run reads each chunk
+//! back, and believes its hash. Without hashes (`--no-verify`) the *seal* decides. A run that
+//! ends in good order writes down the state of the partial file (inode, size, modification and
+//! change time) and the kernel's boot identifier. A run that is killed leaves no seal, a change
+//! of the file breaks it, and another boot voids it: then the file starts afresh.
 
 use std::fs::File;
 use std::io;
@@ -16,13 +22,15 @@ use std::sync::OnceLock;
 
 use rustix::io::Errno;
 
-use crate::disk::meta::Meta;
+use crate::disk::meta::{Meta, Stamp};
 use crate::hash::{Cv, Layout};
 use crate::wire::codec::{Put, Reader};
 
-const MAGIC: &[u8; 8] = b"EXSCPJ01";
+const MAGIC: &[u8; 8] = b"EXSCPJ02";
 const META: usize = 57;
-const HEADER: usize = 8 + 1 + META + 8 + 16 + 8;
+/// Whether there is one, and of what state: inode, size, two times.
+const SEAL: usize = 1 + 8 + 8 + 12 + 12;
+const HEADER: usize = 8 + 1 + META + 8 + 16 + SEAL + 8;
 const RECORD: usize = 4 + 32 + 4;
 
 /// The journal of one partial file.
@@ -37,26 +45,46 @@ pub(crate) struct Journal {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) chunks: Vec<(u32, Cv)>,
-    /// Written since this machine was started, and nothing is known to have been lost: the
-    /// page cache has the data.
-    pub(crate) same_boot: bool,
+    /// The state in which the last run left the partial file, if it ended in good order since
+    /// this machine was started.
+    pub(crate) seal: Option<State>,
+}
+
+/// What changes with every change of a file's content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct State {
+    ino: u64,
+    size: u64,
+    mtime: Stamp,
+    ctime: Stamp,
+}
+
+impl State {
+    pub(crate) fn of(file: &File) -> io::Result<State> {
+        let Meta { ino, size, mtime, ctime, .. } =
+            Meta::of(&rustix::fs::fstat(file)?).unwrap_or_default();
+        Ok(State { ino, size, mtime, ctime })
+    }
 }
 
 impl Journal {
     /// Begins an empty journal in `file`.
     pub(crate) fn create(file: File, source: &Meta, verify: bool) -> io::Result<Journal> {
-        let header = header(source, Layout::of(source.size), verify, &boot_id()?);
         file.set_len(0)?;
-        file.write_all_at(&header, 0)?;
-        Ok(Journal { file, end: HEADER as u64, source: *source, verify })
+        let journal = Journal { file, end: HEADER as u64, source: *source, verify };
+        journal.write_header(None)?;
+        Ok(journal)
     }
 
-    /// From now on what it says has to be proven.
-    pub(crate) fn distrust(&mut self) -> io::Result<()> {
+    /// The run ends in good order, and leaves the partial file so; `None`: one goes on.
+    pub(crate) fn seal(&self, state: Option<State>) -> io::Result<()> {
+        self.write_header(state)
+    }
+
+    fn write_header(&self, seal: Option<State>) -> io::Result<()> {
         let layout = Layout::of(self.source.size);
-        let header = header(&self.source, layout, self.verify, &[0; 16]);
-        self.file.write_all_at(&header, 0)?;
-        self.file.sync_data()
+        let header = header(&self.source, layout, self.verify, &boot_id()?, seal);
+        self.file.write_all_at(&header, 0)
     }
 
     /// Reads a journal; `None` if it is not about this source in this manner.
@@ -66,11 +94,11 @@ impl Journal {
         verify: bool,
     ) -> io::Result<Option<(Journal, Known)>> {
         let layout = Layout::of(source.size);
-        let longest = HEADER + RECORD * (layout.count() as usize + 1);
+        let longest = HEADER + RECORD * 2 * (layout.count() as usize + 1);
         let mut bytes = Vec::new();
         io::Read::read_to_end(&mut io::Read::take(&file, longest as u64), &mut bytes)?;
         let boot = boot_id()?;
-        let Some(written) = check_header(&bytes, source, layout, verify) else {
+        let Some((written, seal)) = check_header(&bytes, source, layout, verify) else {
             return Ok(None);
         };
         let mut chunks = Vec::new();
@@ -86,11 +114,13 @@ impl Journal {
             chunks.push((index, cv));
             end += RECORD;
         }
-        chunks.sort_unstable_by_key(|c| c.0);
+        // Of a chunk that came twice the later record counts.
+        chunks.reverse();
+        chunks.sort_by_key(|c| c.0);
         chunks.dedup_by_key(|c| c.0);
-        let same_boot = written == boot && boot != [0; 16];
+        let seal = seal.filter(|_| written == boot && boot != [0; 16]);
         let journal = Journal { file, end: end as u64, source: *source, verify };
-        Ok(Some((journal, Known { chunks, same_boot })))
+        Ok(Some((journal, Known { chunks, seal })))
     }
 
     /// Adds a chunk whose data have been written.
@@ -106,20 +136,38 @@ impl Journal {
     }
 }
 
-fn header(source: &Meta, layout: Layout, verify: bool, boot: &[u8; 16]) -> Vec<u8> {
+fn header(
+    source: &Meta,
+    layout: Layout,
+    verify: bool,
+    boot: &[u8; 16],
+    seal: Option<State>,
+) -> Vec<u8> {
     let mut h = Vec::with_capacity(HEADER);
     h.raw(MAGIC);
     h.u8(verify.into());
     h.meta(source);
     h.u64(layout.chunk);
     h.raw(boot);
+    let nothing = State { ino: 0, size: 0, mtime: Stamp::default(), ctime: Stamp::default() };
+    let state = seal.unwrap_or(nothing);
+    h.u8(seal.is_some().into());
+    h.u64(state.ino);
+    h.u64(state.size);
+    h.stamp(state.mtime);
+    h.stamp(state.ctime);
     let check = blake3::hash(&h);
     h.raw(&check.as_bytes()[..8]);
     h
 }
 
-/// The boot identifier under which a header that fits was written.
-fn check_header(bytes: &[u8], source: &Meta, layout: Layout, verify: bool) -> Option<[u8; 16]> {
+/// The boot identifier and the seal with which a header that fits was written.
+fn check_header(
+    bytes: &[u8],
+    source: &Meta,
+    layout: Layout,
+    verify: bool,
+) -> Option<([u8; 16], Option<State>)> {
     let (body, check) = bytes.get(..HEADER)?.split_at(HEADER - 8);
     if check != &blake3::hash(body).as_bytes()[..8] {
         return None;
@@ -130,7 +178,11 @@ fn check_header(bytes: &[u8], source: &Meta, layout: Layout, verify: bool) -> Op
     let same = r.meta().ok()?.same_source(source);
     let chunk = r.u64().ok()? == layout.chunk;
     let boot = r.array().ok()?;
-    (magic && verified && same && chunk).then_some(boot)
+    let sealed = r.bool("seal").ok()?;
+    let (ino, size) = (r.u64().ok()?, r.u64().ok()?);
+    let (mtime, ctime) = (r.stamp("mtime").ok()?, r.stamp("ctime").ok()?);
+    let seal = sealed.then_some(State { ino, size, mtime, ctime });
+    (magic && verified && same && chunk).then_some((boot, seal))
 }
 
 /// Zeros where the kernel tells none: then nothing is ever taken on trust. That there is no
@@ -183,7 +235,7 @@ mod tests {
         }
         let (_, known) = Journal::load(open(&path), &source(), true).unwrap().unwrap();
         assert_eq!(known.chunks, [(0, [0; 32]), (2, [2; 32]), (4, [4; 32])]);
-        assert!(known.same_boot);
+        assert_eq!(known.seal, None);
         assert_eq!(load(&path, &source(), false), None, "without checks");
         assert_eq!(load(&path, &Meta { size: 41 << 20, ..source() }, true), None);
         let touched = Meta { ctime: Stamp { seconds: 9, nanos: 9 }, ..source() };
@@ -215,16 +267,32 @@ mod tests {
     }
 
     #[test]
-    fn what_is_distrusted_is_there_and_has_to_be_proven() {
-        let tmp = TempDir::new("journal-doubt");
+    fn a_seal_holds_until_the_next_run_goes_on_or_the_file_changes() {
+        let tmp = TempDir::new("journal-seal");
+        let (path, part) = (tmp.path().join("j"), open(&tmp.path().join("p")));
+        let mut j = Journal::create(open(&path), &source(), false).unwrap();
+        j.add(1, &[7; 32]).unwrap();
+        let seal = || Journal::load(open(&path), &source(), false).unwrap().unwrap().1.seal;
+        assert_eq!(seal(), None);
+        j.seal(Some(State::of(&part).unwrap())).unwrap();
+        assert_eq!(seal(), Some(State::of(&part).unwrap()));
+        part.set_len(1).unwrap();
+        assert_ne!(seal(), Some(State::of(&part).unwrap()));
+        j.seal(None).unwrap();
+        assert_eq!(seal(), None);
+        assert_eq!(load(&path, &source(), false), Some(vec![1]));
+    }
+
+    #[test]
+    fn of_a_chunk_that_came_twice_the_later_counts() {
+        let tmp = TempDir::new("journal-twice");
         let path = tmp.path().join("j");
         let mut j = Journal::create(open(&path), &source(), true).unwrap();
-        j.add(1, &[7; 32]).unwrap();
-        j.distrust().unwrap();
-        j.add(2, &[8; 32]).unwrap();
+        for (i, cv) in [(3, 1), (2, 2), (3, 4)] {
+            j.add(i, &[cv; 32]).unwrap();
+        }
         let (_, known) = Journal::load(open(&path), &source(), true).unwrap().unwrap();
-        assert_eq!(known.chunks, [(1, [7; 32]), (2, [8; 32])]);
-        assert!(!known.same_boot);
+        assert_eq!(known.chunks, [(2, [2; 32]), (3, [4; 32])]);
     }
 
     #[test]

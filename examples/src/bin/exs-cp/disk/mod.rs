@@ -6,23 +6,25 @@
 //! plants meanwhile, leads outside. This directory knows no connection.
 //!
 //! What survives what:
-//! - *either process dies*: the data are in the page cache, the journal says
-//!   which chunks; the next run continues.
-//! - *the machine dies*: the journal may have reached the disk before the
-//!   data did. It carries the kernel's boot identifier; after another boot
-//!   every chunk it lists is read back and hashed before it is believed.
-//! - *a write or close fails*: so may have those before it, of which a file
-//!   system (NFS, FUSE) had not told. The journal says so, and every chunk is
-//!   read back as after another boot.
-//! - *a finished file*: it has its name once all of it was written, closed
-//!   without an error, and verified. By default the kernel decides when it reaches the disk, as
-//!   with cp; with `--sync` success is reported only after syncfs(2).
+//! - *a file under its final name*: all of it was written and had the sender's hash, and with
+//!   `sync` (the default) its data were on the disk before it got the name ([`batch`]). The
+//!   request as a whole succeeds after names, directories, links and times are there, too.
+//! - *either process dies*: with `sync` the journal lists chunks that are on the disk
+//!   ([`notes`]); without, chunks that the page cache has.
+//! - *the machine dies*, *a write or close fails*, *the partial file is changed*: the journal is
+//!   a list of claims. The next run reads each chunk back, and believes the hash ([`readback`]).
+//!   Without hashes it believes the seal of a run that ended in good order ([`journal`]).
+//! - *fdatasync fails*: the file is given up, and its data come again. Neither a second call,
+//!   which can succeed, nor the page cache says what the disk has then.
 
+pub(crate) mod batch;
 pub(crate) mod journal;
 pub(crate) mod leftover;
 pub(crate) mod meta;
 mod nameless;
+mod notes;
 pub(crate) mod part;
+pub(crate) mod readback;
 pub(crate) mod relpath;
 pub(crate) mod root;
 pub(crate) mod tree;

@@ -10,12 +10,16 @@ use std::time::{Duration, Instant};
 use rustix::fs::{self, AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::journal::Journal;
+use super::batch::Synced;
+use super::journal::{Journal, State};
 use super::meta::Meta;
 use super::nameless;
+use super::notes::Notes;
+use super::readback::{Alive, Reader};
 use super::relpath::{JOURNAL, PART, RelPath, side_name};
 use super::root::{Root, writing};
-use crate::hash::{ChunkHasher, Cv, Layout};
+use crate::hash::{Cv, Layout};
+use crate::wire::frame::Flags;
 
 /// How long a former transfer of the same file, whose peer is gone, may take
 /// to notice that and let go.
@@ -26,14 +30,23 @@ pub(crate) struct Part {
     dir: Arc<OwnedFd>,
     name: Vec<u8>,
     file: File,
-    /// A second descriptor of it, to be closed before the first, whose lock is still needed.
-    shut: Option<File>,
     /// It has no name at all until it is whole, not even one of ours.
     nameless: bool,
-    journal: Option<Journal>,
+    notes: Notes,
     known: Vec<(u32, Cv)>,
-    /// What has its names stays when this is dropped: it is whole, or was not looked at yet.
-    stays: bool,
+    flags: Flags,
+    end: End,
+}
+
+/// What becomes of the names of a partial file when its `Part` is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The partial file stays for the next run if it has a journal, and goes if not.
+    Continue,
+    /// The same, and without hashes the next run does not believe it.
+    Doubted,
+    /// They stay as they are: the file is whole, or was not looked at yet.
+    Keep,
 }
 
 impl Part {
@@ -54,9 +67,10 @@ impl Part {
         root: &Root,
         path: &RelPath,
         source: &Meta,
-        verify: bool,
+        flags: Flags,
+        alive: Alive<'_>,
     ) -> io::Result<Part> {
-        Part::open_as(root, path, source, verify, None)
+        Part::open_as(root, path, source, flags, Told::Nothing(alive))
     }
 
     /// Opens what was looked at before, and closed again since it was not its turn: the
@@ -65,10 +79,10 @@ impl Part {
         root: &Root,
         path: &RelPath,
         source: &Meta,
-        verify: bool,
+        flags: Flags,
         told: &[(u32, Cv)],
     ) -> io::Result<Part> {
-        let part = Part::open_as(root, path, source, verify, Some(told))?;
+        let part = Part::open_as(root, path, source, flags, Told::These(told))?;
         if told.iter().all(|chunk| part.known.binary_search(chunk).is_ok()) {
             return Ok(part);
         }
@@ -86,8 +100,8 @@ impl Part {
         root: &Root,
         path: &RelPath,
         source: &Meta,
-        verify: bool,
-        told: Option<&[(u32, Cv)]>,
+        flags: Flags,
+        told: Told<'_>,
     ) -> io::Result<Part> {
         let (dir, name) = root.place(path)?;
         let layout = Layout::of(source.size);
@@ -100,75 +114,67 @@ impl Part {
             Some(file) => (true, file),
             None => (false, lock(&dir, &side_name(name, PART))?),
         };
-        let (journal, known) = (None, Vec::new());
-        let (name, shut) = (name.to_vec(), None);
-        let mut part = Part { dir, name, file, shut, nameless, journal, known, stays: true };
+        let (name, notes, known) = (name.to_vec(), Notes::None, Vec::new());
+        let mut part = Part { dir, name, file, nameless, notes, known, flags, end: End::Keep };
         if layout.count() > 1 {
-            part.open_journal(source, layout, verify, told)?;
+            part.open_journal(source, layout, told)?;
         }
-        part.stays = false;
-        part.shut = Some(part.file.try_clone()?);
+        part.end = End::Continue;
         if part.nameless {
             return Ok(part);
         }
         // Only where it changes something: ext4 writes a file that was cut to
         // nothing out to the disk when it is closed, a millisecond for each.
-        if part.known.is_empty() && part.file.metadata()?.len() > 0 {
+        let mut len = part.file.metadata()?.len();
+        if part.known.is_empty() && len > 0 {
             part.file.set_len(0)?;
+            len = 0;
         }
-        if source.size > 0 {
+        // Only the partial name ever has a length without the data.
+        if source.size != len {
             part.file.set_len(source.size)?;
         }
         Ok(part)
     }
 
-    fn open_journal(
-        &mut self,
-        source: &Meta,
-        layout: Layout,
-        verify: bool,
-        told: Option<&[(u32, Cv)]>,
-    ) -> io::Result<()> {
+    fn open_journal(&mut self, source: &Meta, layout: Layout, told: Told<'_>) -> io::Result<()> {
+        let (verify, sync) = (self.flags.verify, self.flags.sync);
         let len = self.file.metadata()?.len();
         // If it was only just made there is nothing to lose.
-        self.stays = len > 0;
+        self.end = if len > 0 { End::Keep } else { End::Continue };
         let file = open_side(&self.dir, &side_name(&self.name, JOURNAL))?;
         if len == source.size
             && let Some((journal, known)) = Journal::load(file.try_clone()?, source, verify)?
         {
             self.known = known.chunks;
             match told {
-                _ if known.same_boot => {}
-                // Those were read back when they were told.
-                Some(told) => self.known.retain(|k| told.binary_search(k).is_ok()),
-                None if verify => self.keep_proven(layout)?,
-                None => self.known.clear(),
+                // Those were proved when they were told.
+                Told::These(told) => self.known.retain(|k| told.binary_search(k).is_ok()),
+                // An error that the kernel met while it wrote an earlier run's data comes here,
+                // once: then what the page cache has is not what the disk has.
+                Told::Nothing(_) if sync && self.file.sync_data().is_err() => self.known.clear(),
+                Told::Nothing(alive) if verify => self.keep_proven(layout, alive)?,
+                Told::Nothing(_) if known.seal == Some(State::of(&self.file)?) => {}
+                Told::Nothing(_) => self.known.clear(),
             }
             if !self.known.is_empty() {
-                self.journal = Some(journal);
+                journal.seal(None)?;
+                self.notes = Notes::of(journal, &self.file, sync)?;
                 return Ok(());
             }
         }
-        self.stays = false;
-        self.journal = Some(Journal::create(file, source, verify)?);
+        self.end = End::Continue;
+        let journal = Journal::create(file, source, verify)?;
+        self.notes = Notes::of(journal, &self.file, sync)?;
         Ok(())
     }
 
-    /// After another boot: believe what can be read back, and nothing else.
-    fn keep_proven(&mut self, layout: Layout) -> io::Result<()> {
-        let mut buf = vec![0; 1 << 20];
+    /// Keeps the chunks whose bytes are those that the journal lists.
+    fn keep_proven(&mut self, layout: Layout, alive: Alive<'_>) -> io::Result<()> {
+        let mut reader = Reader::new(&self.file, layout);
         let mut proven = Vec::new();
         for (index, cv) in std::mem::take(&mut self.known) {
-            let mut h = ChunkHasher::new(layout, index, true);
-            let mut at = layout.start(index);
-            while at < layout.end(index) {
-                let left = usize::try_from(layout.end(index) - at).unwrap_or(buf.len());
-                let n = left.min(buf.len());
-                self.file.read_exact_at(&mut buf[..n], at)?;
-                h.update(&buf[..n]);
-                at += n as u64;
-            }
-            if h.finish() == cv {
+            if reader.chunk(index, alive)? == cv {
                 proven.push((index, cv));
             }
         }
@@ -220,53 +226,69 @@ impl Part {
 
     /// Notes a chunk whose data are written and whose value was compared.
     pub(crate) fn chunk_done(&mut self, index: u32, cv: &Cv) -> io::Result<()> {
-        match &mut self.journal {
-            Some(j) => j.add(index, cv),
-            None => Ok(()),
-        }
+        self.notes.add(index, cv)
     }
 
-    /// Some of what was written may not be there, though a chunk that was noted says so: the
-    /// next run believes what it has read back.
+    /// Some of what was written may not be there, though a chunk that was noted says so.
     pub(crate) fn doubt(&mut self) {
-        if let Some(journal) = &mut self.journal
-            && journal.distrust().is_err()
-        {
-            let _ = fs::unlinkat(&self.dir, &*side_name(&self.name, JOURNAL), AtFlags::empty());
-        }
+        self.end = End::Doubted;
     }
 
     /// Has the file system say what it says at a close only: NFS and FUSE may not know before
-    /// that there is no room for what was written.
+    /// that there is no room for what was written. The close of a second descriptor says the
+    /// same, and leaves the first, whose lock and inode are still needed.
     fn close(&mut self) -> io::Result<()> {
-        let Some(shut) = self.shut.take() else { return Ok(()) };
-        let closed = nix::unistd::close(shut);
+        let closed = nix::unistd::close(self.file.try_clone()?);
         if closed.is_err() {
             self.doubt();
         }
         Ok(closed?)
     }
 
-    /// Whole and verified: mode, times, a close, and the final name, in this order.
-    pub(crate) fn finish(mut self, source: &Meta) -> io::Result<()> {
+    /// Whole: gives the file its mode and times. What remains is to sync it, and to publish it.
+    pub(crate) fn complete(mut self, source: &Meta) -> io::Result<Whole> {
+        let (journal, noted) = self.notes.end();
+        // What was noted before an fdatasync failed is on the disk; the rest comes again.
+        noted?;
+        let has_journal = journal.is_some();
+        if let Some(journal) = journal {
+            self.notes = Notes::Now(journal);
+        }
         fs::fchmod(&self.file, source.copy_mode())?;
         fs::futimens(&self.file, &source.times())?;
-        self.close()?;
-        if self.nameless {
-            return nameless::publish(&self.file, &self.dir, &self.name);
+        Ok(Whole { part: self, has_journal, source: *source })
+    }
+
+    /// The last fdatasync has failed. The kernel may count the pages that it lost as written
+    /// from now on, so that neither another call nor the page cache proves anything: all comes
+    /// again.
+    fn spoiled(&mut self, e: io::Error) -> io::Error {
+        self.end = End::Keep;
+        if !self.nameless {
+            for suffix in [JOURNAL, PART] {
+                let _ = fs::unlinkat(&self.dir, &*side_name(&self.name, suffix), AtFlags::empty());
+            }
         }
-        fs::renameat(&self.dir, &*side_name(&self.name, PART), &self.dir, &*self.name)?;
-        self.stays = true;
-        if self.journal.is_some() {
-            let _ = fs::unlinkat(&self.dir, &*side_name(&self.name, JOURNAL), AtFlags::empty());
-        }
-        Ok(())
+        e
     }
 
     /// Nothing of it is any good: the next run starts afresh.
     pub(crate) fn discard(mut self) {
-        if self.journal.take().is_some() {
+        if self.notes.end().0.is_some() {
             let _ = fs::unlinkat(&self.dir, &*side_name(&self.name, JOURNAL), AtFlags::empty());
+        }
+    }
+
+    /// Ends in good order without being whole.
+    fn leave(&mut self) {
+        // What its error means for the next run is noted; this one has its own already.
+        let _ = self.close();
+        let (Some(journal), Ok(())) = self.notes.end() else { return };
+        if self.end == End::Continue
+            && (!self.flags.sync || self.file.sync_data().is_ok())
+            && let Ok(state) = State::of(&self.file)
+        {
+            let _ = journal.seal(Some(state));
         }
     }
 }
@@ -275,15 +297,62 @@ impl Drop for Part {
     /// What has a journal is kept for the next run; what has none would only
     /// lie about.
     fn drop(&mut self) {
-        if self.stays || self.nameless {
+        if self.end == End::Keep || self.nameless {
             return;
         }
-        if self.journal.is_none() {
+        if self.notes.is_none() {
             let _ = fs::unlinkat(&self.dir, &*side_name(&self.name, PART), AtFlags::empty());
         } else {
-            // What its error means for the next run is noted; this one has its own already.
-            let _ = self.close();
+            self.leave();
         }
+    }
+}
+
+/// What a sender was told of a partial file.
+enum Told<'a> {
+    /// Nothing yet: what the journal lists has to be proved.
+    Nothing(Alive<'a>),
+    These(&'a [(u32, Cv)]),
+}
+
+/// A whole file under no name, or the partial one.
+pub(crate) struct Whole {
+    part: Part,
+    has_journal: bool,
+    source: Meta,
+}
+
+impl Whole {
+    /// Has the data on the disk. After an error nothing of the file is kept.
+    pub(crate) fn sync(&mut self, batch: &Synced<'_>) -> io::Result<()> {
+        let synced = batch.sync(&self.part.file);
+        synced.map_err(|e| self.part.spoiled(e))
+    }
+
+    /// A close, and the final name.
+    pub(crate) fn publish(mut self) -> io::Result<()> {
+        let part = &mut self.part;
+        part.close()?;
+        if part.nameless {
+            return nameless::publish(&part.file, &part.dir, &part.name);
+        }
+        let partial = side_name(&part.name, PART);
+        fs::renameat(&part.dir, &*partial, &part.dir, &*part.name)?;
+        part.end = End::Keep;
+        if self.has_journal {
+            let journal = side_name(&part.name, JOURNAL);
+            let _ = fs::unlinkat(&part.dir, &*journal, AtFlags::empty());
+        }
+        Ok(())
+    }
+
+    /// The directory that gets the name.
+    pub(crate) fn dir(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.part.dir)
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.source.size
     }
 }
 
@@ -326,144 +395,4 @@ fn lock(dir: &OwnedFd, name: &[u8]) -> io::Result<File> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::disk::meta::Stamp;
-    use crate::testing::TempDir;
-    use std::os::unix::fs::MetadataExt;
-    use std::sync::atomic::Ordering;
-
-    fn source(size: u64) -> Meta {
-        let mtime = Stamp { seconds: 1_600_000_000, nanos: 123_456_789 };
-        Meta { size, mtime, mode: 0o640, ino: 3, ..Meta::default() }
-    }
-
-    fn path() -> RelPath {
-        RelPath::parse(b"d/f").unwrap()
-    }
-
-    /// Both ways of a small file: without a name, and where the file system has no such files.
-    fn both_ways(name: &str, test: impl Fn(&TempDir, &Root)) {
-        for no_tmpfile in [false, true] {
-            let tmp = TempDir::new(name);
-            let root = Root::open(tmp.path()).unwrap();
-            root.no_tmpfile.store(no_tmpfile, Ordering::Relaxed);
-            test(&tmp, &root);
-        }
-    }
-
-    #[test]
-    fn a_finished_file_has_name_mode_and_time_and_leaves_nothing() {
-        both_ways("part", |tmp, root| {
-            let p = Part::open(root, &path(), &source(5), true).unwrap();
-            assert!(!tmp.path().join("d/f").exists());
-            p.write_at(b"hello", 0).unwrap();
-            p.finish(&source(5)).unwrap();
-            let m = std::fs::metadata(tmp.path().join("d/f")).unwrap();
-            assert_eq!(
-                (m.mode() & 0o7777, m.mtime(), m.mtime_nsec(), m.len()),
-                (0o640, 1_600_000_000, 123_456_789, 5)
-            );
-            assert_eq!(std::fs::read_dir(tmp.path().join("d")).unwrap().count(), 1);
-        });
-    }
-
-    #[test]
-    fn a_small_file_that_breaks_off_leaves_nothing() {
-        both_ways("part-small", |tmp, root| {
-            let p = Part::open(root, &path(), &source(5), true).unwrap();
-            p.write_at(b"hel", 0).unwrap();
-            drop(p);
-            assert_eq!(std::fs::read_dir(tmp.path().join("d")).unwrap().count(), 0);
-        });
-    }
-
-    #[test]
-    fn a_small_file_may_end_with_a_hole() {
-        both_ways("part-end", |tmp, root| {
-            let p = Part::open(root, &path(), &source(9000), true).unwrap();
-            p.write_at(b"hello", 0).unwrap();
-            p.hole(5, 8995).unwrap();
-            p.finish(&source(9000)).unwrap();
-            let bytes = std::fs::read(tmp.path().join("d/f")).unwrap();
-            assert_eq!((bytes.len(), bytes.iter().filter(|b| **b != 0).count()), (9000, 5));
-        });
-    }
-
-    #[test]
-    fn a_large_one_continues_and_a_changed_source_starts_afresh() {
-        let tmp = TempDir::new("part-large");
-        let root = Root::open(tmp.path()).unwrap();
-        let src = source(9 << 20);
-        let mut p = Part::open(&root, &path(), &src, true).unwrap();
-        p.write_at(b"x", 5 << 20).unwrap();
-        p.chunk_done(1, &[4; 32]).unwrap();
-        drop(p);
-        assert!(Part::exists(&root, &path()).unwrap());
-        let p = Part::open(&root, &path(), &src, true).unwrap();
-        assert_eq!(p.known(), [(1, [4; 32])]);
-        drop(p);
-        let changed = Meta { ctime: Stamp { seconds: 1, nanos: 1 }, ..src };
-        let p = Part::open(&root, &path(), &changed, true).unwrap();
-        assert!(p.known().is_empty());
-        let mut byte = [9];
-        p.file.read_exact_at(&mut byte, 5 << 20).unwrap();
-        assert_eq!(byte, [0], "the other source's bytes are gone");
-        p.discard();
-        assert_eq!(std::fs::read_dir(tmp.path().join("d")).unwrap().count(), 0);
-    }
-
-    /// Between a look and its turn, a file is not held: others may finish it, or go on.
-    #[test]
-    fn what_was_told_must_still_be_there() {
-        let tmp = TempDir::new("part-told");
-        let root = Root::open(tmp.path()).unwrap();
-        let src = source(9 << 20);
-        let mut p = Part::open(&root, &path(), &src, true).unwrap();
-        p.chunk_done(1, &[4; 32]).unwrap();
-        drop(p);
-        let told = [(1, [4; 32])];
-        let mut p = Part::reopen(&root, &path(), &src, true, &told).unwrap();
-        assert_eq!(p.known(), told);
-        p.chunk_done(0, &[5; 32]).unwrap();
-        drop(p);
-        let p = Part::reopen(&root, &path(), &src, true, &told).unwrap();
-        assert_eq!(p.known(), [(0, [5; 32]), told[0]]);
-        p.finish(&src).unwrap();
-        let e = Part::reopen(&root, &path(), &src, true, &told).err().unwrap();
-        assert!(e.to_string().contains("run the same command again"), "{e}");
-        assert_eq!(std::fs::read_dir(tmp.path().join("d")).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn after_another_boot_only_what_hashes_right_is_kept() {
-        let tmp = TempDir::new("part-boot");
-        let root = Root::open(tmp.path()).unwrap();
-        let src = source(9 << 20);
-        let layout = Layout::of(src.size);
-        let mut p = Part::open(&root, &path(), &src, true).unwrap();
-        let mut h = ChunkHasher::new(layout, 0, true);
-        h.zeros(4 << 20);
-        p.chunk_done(0, &h.finish()).unwrap();
-        p.chunk_done(1, &[4; 32]).unwrap();
-        p.known = vec![(0, h.finish()), (1, [4; 32])];
-        p.keep_proven(layout).unwrap();
-        assert_eq!(p.known(), [(0, h.finish())]);
-    }
-
-    #[test]
-    fn holes_are_punched_where_a_former_run_left_bytes() {
-        let tmp = TempDir::new("part-hole");
-        let root = Root::open(tmp.path()).unwrap();
-        let src = source(9 << 20);
-        let mut p = Part::open(&root, &path(), &src, true).unwrap();
-        p.write_at(&[7; 8192], 4 << 20).unwrap();
-        p.chunk_done(0, &[4; 32]).unwrap();
-        drop(p);
-        let p = Part::open(&root, &path(), &src, true).unwrap();
-        p.hole(4 << 20, 8192).unwrap();
-        let mut b = [1; 8192];
-        p.file.read_exact_at(&mut b, 4 << 20).unwrap();
-        assert!(b.iter().all(|b| *b == 0));
-    }
-}
+mod tests;

@@ -22,6 +22,10 @@ use crate::wire::frame::{Frame, HEADER, Head, decode, parse_head};
 
 mod out;
 
+mod busy;
+
+use busy::Signs;
+
 /// How often a waiting thread looks whether it is to stop.
 const TICK: Duration = Duration::from_millis(200);
 /// How long a client waits for a server with which nothing happens.
@@ -64,6 +68,7 @@ pub(crate) struct Channel {
     scratch: Vec<u8>,
     /// Bytes queued since the last look.
     since: usize,
+    signs: Signs,
 }
 
 /// What the connection is still good for.
@@ -119,6 +124,7 @@ impl Channel {
             happened: Vec::new(),
             scratch: Vec::new(),
             since: 0,
+            signs: Signs::Never,
         })
     }
 

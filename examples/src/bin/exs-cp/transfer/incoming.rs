@@ -5,17 +5,22 @@
 //! above all) is the end of this file only: its data are still taken off the
 //! connection, and dropped.
 
+use std::io;
+
+use crate::disk::journal::State;
 use crate::disk::leftover;
 use crate::disk::meta::{Kind, Meta};
 use crate::disk::part::Part;
+use crate::disk::readback::{Alive, Reader};
 use crate::disk::relpath::{Purpose, RelPath};
 use crate::disk::root::Root;
 use crate::error::{CpError, Trouble};
 use crate::hash::{Cv, Layout, file_hash};
 use crate::net::channel::Channel;
+use crate::transfer::settle::{Item, Landed};
 use crate::transfer::tally::Tally;
 use crate::transfer::writer::{Failure, Writer};
-use crate::wire::frame::{Flags, Have, Id};
+use crate::wire::frame::{Flags, Have, Id, What};
 
 /// A file that was offered, or asked for, and has not begun.
 pub(crate) struct Awaited {
@@ -23,39 +28,90 @@ pub(crate) struct Awaited {
     pub(crate) source: Meta,
     /// Chunks that are here already, and were told to the sender.
     told: Vec<(u32, Cv)>,
+    /// The state of the whole file under the final name when its bytes were read.
+    whole: Option<State>,
 }
 
 /// What is there already of a file that could be received. Nothing of it stays open: of
-/// files that wait for their turn there are more than descriptors.
+/// files that wait for their turn there are more than descriptors. What counts was read back,
+/// which takes its time: `alive` is called meanwhile.
 pub(crate) fn survey(
     root: &Root,
     path: &RelPath,
     source: &Meta,
     flags: Flags,
+    alive: Alive<'_>,
 ) -> Result<(Awaited, Have), Trouble> {
     check_name(path)?;
     let fail = |e| Trouble::io("receive", path, e);
-    let mut have = Have::default();
+    let mut awaited =
+        Awaited { path: path.clone(), source: *source, told: Vec::new(), whole: None };
+    // A file of one chunk never has a journal: looking for it costs more than its bytes.
+    let resumable = Layout::of(source.size).count() > 1;
     if !flags.force {
         let there = root.stat(path).map_err(fail)?.and_then(|st| Meta::of(&st));
         // Who asks for these bits is not helped by a copy that was made without them.
         let bits = |m: &Meta| !flags.special || m.mode == source.mode || !source.is_special();
         if there.is_some_and(|m| m.same_content_as(source) && bits(&m)) {
-            have.complete = true;
+            if resumable {
+                // It is of no use, and does no harm: that it stays is no trouble of the file.
+                let _ = leftover::remove(root, path);
+            }
+            if flags.quick || !flags.verify {
+                return Ok((awaited, Have { what: What::Believed, chunks: Vec::new() }));
+            }
+            // What cannot be read cannot be compared, and is sent anew.
+            if flags.compare
+                && let Ok((chunks, state)) = read_whole(root, path, source, alive)
+            {
+                awaited.whole = Some(state);
+                return Ok((awaited, Have { what: What::Whole, chunks }));
+            }
         }
     }
-    // A file of one chunk never has a journal: looking for it costs more than its bytes.
-    let resumable = Layout::of(source.size).count() > 1;
-    if have.complete && resumable {
-        // It is of no use, and does no harm: that it cannot be removed is no trouble of the file.
-        let _ = leftover::remove(root, path);
+    if resumable && Part::exists(root, path).map_err(fail)? {
+        let found = Part::open(root, path, source, flags, alive).map_err(fail)?;
+        awaited.told = found.known().to_vec();
     }
-    if !have.complete && resumable && Part::exists(root, path).map_err(fail)? {
-        let found = Part::open(root, path, source, flags.verify).map_err(fail)?;
-        have.chunks = found.known().to_vec();
+    let chunks = awaited.told.clone();
+    Ok((awaited, Have { what: What::Part, chunks }))
+}
+
+/// Reads the file of the final name, all of it.
+fn read_whole(
+    root: &Root,
+    path: &RelPath,
+    source: &Meta,
+    alive: Alive<'_>,
+) -> io::Result<(Vec<(u32, Cv)>, State)> {
+    let (file, _) = root.open_file(path)?;
+    let before = State::of(&file)?;
+    let chunks = Reader::new(&file, Layout::of(source.size)).all(alive)?;
+    match State::of(&file)? {
+        after if after == before => Ok((chunks, after)),
+        _ => Err(io::Error::other("it changed while it was read")),
     }
-    let told = have.chunks.clone();
-    Ok((Awaited { path: path.clone(), source: *source, told }, have))
+}
+
+impl Awaited {
+    /// `Same`: the sender has the same bytes. They only need to be on the disk.
+    pub(crate) fn same(self, root: &Root, id: Id) -> Result<Result<Item, Trouble>, CpError> {
+        let Some(read) = self.whole else {
+            return Err(CpError::Protocol("a comparison that was not asked for".into()));
+        };
+        let size = self.source.size;
+        let now = root.open_file(&self.path).and_then(|(file, _)| Ok((State::of(&file)?, file)));
+        Ok(match now {
+            Ok((now, file)) if now == read => {
+                Ok(Item { id, path: self.path, file: Landed::InPlace(file, size), resumed: size })
+            }
+            Ok(_) => {
+                let why = "changed here after it was compared; run the same command again";
+                Err(Trouble::of(&self.path, why))
+            }
+            Err(e) => Err(Trouble::io("read", &self.path, e)),
+        })
+    }
 }
 
 pub(crate) fn check_name(path: &RelPath) -> Result<(), Trouble> {
@@ -89,9 +145,10 @@ impl Incoming {
         id: Id,
         awaited: Awaited,
         meta: &Meta,
-        verify: bool,
+        flags: Flags,
     ) -> Result<(Incoming, Option<Trouble>), CpError> {
-        let Awaited { path, source, told } = awaited;
+        let Awaited { path, source, told, .. } = awaited;
+        let verify = flags.verify;
         if meta.kind != Kind::File || !meta.same_source(&source) {
             return Err(CpError::Protocol("another file than was announced".into()));
         }
@@ -104,17 +161,13 @@ impl Incoming {
             resumed += layout.len(*index);
         }
         let mut trouble = None;
-        let part = Part::reopen(root, &path, &source, verify, &told)
+        let part = Part::reopen(root, &path, &source, flags, &told)
             .map_err(|e| trouble = Some(Trouble::io("write", &path, e)))
             .ok();
         let writer = part.map(|part| Writer::new(part, layout, verify));
         let me =
             Incoming { id, path, source, layout, verify, writer, cvs, open: None, at: 0, resumed };
         Ok((me, trouble))
-    }
-
-    pub(crate) fn size(&self) -> u64 {
-        self.source.size
     }
 
     pub(crate) fn has_failed(&self) -> bool {
@@ -208,21 +261,24 @@ impl Incoming {
             Some(open) if open == index && self.at == self.layout.end(index) => {}
             _ => return Err(order("a chunk's end")),
         }
-        self.cvs[index as usize] = Some(*cv);
+        if self.cvs[index as usize].replace(*cv).is_some() {
+            // It was here, and has come again: the sender found other bytes in its own file.
+            self.resumed = self.resumed.saturating_sub(self.layout.len(index));
+        }
         self.open = None;
         let Some(writer) = &mut self.writer else { return Ok(None) };
         let noted = writer.chunk(index, cv);
         Ok(self.check(noted))
     }
 
-    /// `End`: whole? right? then it gets its name. `Ok(false)`: it failed
-    /// before, and that was reported then.
-    pub(crate) fn end(mut self, hash: &Cv) -> Result<Result<bool, Trouble>, CpError> {
+    /// `End`: whole? right? Then what is left is to settle it. `Ok(None)`: it failed before,
+    /// and that was reported then.
+    pub(crate) fn end(mut self, hash: &Cv) -> Result<Result<Option<Item>, Trouble>, CpError> {
         let cvs: Option<Vec<Cv>> = self.cvs.iter().copied().collect();
         let Some(cvs) = cvs.filter(|_| self.open.is_none()) else {
             return Err(order("a file's end"));
         };
-        let Some(writer) = self.writer.take() else { return Ok(Ok(false)) };
+        let Some(writer) = self.writer.take() else { return Ok(Ok(None)) };
         let part = match writer.finish() {
             Ok(part) => part,
             Err(failure) => return Ok(Err(self.explain(failure))),
@@ -232,7 +288,10 @@ impl Incoming {
             let why = "the whole file's BLAKE3 hash is not the sender's; nothing of it was kept, run the same command again";
             return Ok(Err(Trouble::of(&self.path, why)));
         }
-        let done = part.finish(&self.source).map_err(|e| Trouble::io("finish", &self.path, e));
-        Ok(done.map(|()| true))
+        let Incoming { id, path, source, resumed, .. } = self;
+        Ok(match part.complete(&source) {
+            Ok(whole) => Ok(Some(Item { id, path, file: Landed::Whole(Box::new(whole)), resumed })),
+            Err(e) => Err(Trouble::io("write to the disk", &path, e)),
+        })
     }
 }

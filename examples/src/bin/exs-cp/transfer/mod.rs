@@ -2,13 +2,15 @@
 //!
 //! [`sender`] reads, hashes and sends one file; [`incoming`] receives, hashes
 //! and has [`writer`] write one. `put` runs the first in the client and the second in the
-//! server, `get` the other way round. [`tally`] counts, for progress and the
+//! server, `get` the other way round. [`settle`] has what has come on the disk, and names it.
+//! [`tally`] counts, for progress and the
 //! summary.
 
 use crate::disk::relpath::RelPath;
 
 pub(crate) mod incoming;
 pub(crate) mod sender;
+pub(crate) mod settle;
 pub(crate) mod tally;
 mod writer;
 

@@ -8,12 +8,13 @@ use rustix::fs::{SeekFrom, fstat, seek};
 use rustix::io::Errno;
 
 use crate::disk::meta::Meta;
+use crate::disk::readback::Reader;
 use crate::disk::relpath::{Purpose, RelPath};
 use crate::disk::root::Root;
 use crate::error::{CpError, Trouble};
 use crate::hash::{ChunkHasher, Cv, Layout, file_hash};
 use crate::net::channel::Channel;
-use crate::wire::frame::{Frame, Have, Id};
+use crate::wire::frame::{Frame, Have, Id, What};
 
 /// Who takes what the receiver says while a file is on its way.
 pub(crate) trait Answers {
@@ -62,15 +63,15 @@ impl From<CpError> for Stop {
     }
 }
 
-/// Sends a file from `Begin` to `End` or `Fail`.
+/// Sends a file from `Begin` to `End` or `Fail`; or says `Same` of one that need not be sent.
 pub(crate) fn send_file(
     ch: &mut Channel,
     answers: &mut dyn Answers,
     out: &Outgoing<'_>,
 ) -> Result<Sent, CpError> {
     let (sent, text) = match send_whole(ch, answers, out) {
-        Ok(hash) => {
-            ch.send(&Frame::End { id: out.id, hash })?;
+        Ok(last) => {
+            ch.send(&last)?;
             return Ok(Sent::Gone);
         }
         Err(Stop::Fatal(e)) => return Err(e),
@@ -85,7 +86,11 @@ pub(crate) fn send_file(
     Ok(sent)
 }
 
-fn send_whole(ch: &mut Channel, answers: &mut dyn Answers, out: &Outgoing<'_>) -> Result<Cv, Stop> {
+fn send_whole(
+    ch: &mut Channel,
+    answers: &mut dyn Answers,
+    out: &Outgoing<'_>,
+) -> Result<Frame, Stop> {
     let trouble = |what: &str, e: io::Error| Stop::File(Trouble::io(what, out.path, e));
     out.path.check(Purpose::Entry).map_err(|e| Stop::File(Trouble::of(out.path, e)))?;
     let (file, st) = match out.root.open_file(out.path) {
@@ -99,14 +104,25 @@ fn send_whole(ch: &mut Channel, answers: &mut dyn Answers, out: &Outgoing<'_>) -
     if !meta.same_source(&out.listed) {
         return Err(Stop::Changed(meta));
     }
-    ch.send(&Frame::Begin { id: out.id, meta: out.listed })?;
     let layout = Layout::of(meta.size);
+    let mut source = Source { file: &file, layout, reader: Reader::new(&file, layout), out };
+    let whole = out.have.what == What::Whole;
+    if whole && source.is_same(ch)? {
+        source.is_at_rest()?;
+        answers.resumed(meta.size);
+        return Ok(Frame::Same { id: out.id });
+    }
+    ch.send(&Frame::Begin { id: out.id, meta: out.listed })?;
     // Fewer blocks than bytes: there may be holes, so ask where.
     let sparse = u64::try_from(st.st_blocks).unwrap_or(0) * 512 < meta.size;
     let mut cvs = Vec::with_capacity(layout.count() as usize);
-    let mut had = out.have.chunks.iter().peekable();
+    // A file that is there whole is replaced, not mended.
+    let there = if whole { &[][..] } else { &out.have.chunks };
+    let mut had = there.iter().peekable();
     for index in 0..layout.count() {
-        if let Some((_, cv)) = had.next_if(|c| c.0 == index) {
+        if let Some((_, cv)) = had.next_if(|c| c.0 == index)
+            && source.has(ch, index, cv)?
+        {
             cvs.push(*cv);
             answers.resumed(layout.len(index));
             continue;
@@ -118,11 +134,59 @@ fn send_whole(ch: &mut Channel, answers: &mut dyn Answers, out: &Outgoing<'_>) -
         ch.send(&Frame::Chunk { index, cv })?;
         cvs.push(cv);
     }
-    let now = fstat(&file).map_err(|e| trouble("read", e.into()))?;
-    if !Meta::of(&now).unwrap_or_default().same_source(&out.listed) {
-        return Err(Stop::File(changed(out, "while it was read")));
+    source.is_at_rest()?;
+    let hash = if out.verify { file_hash(&cvs) } else { [0; 32] };
+    Ok(Frame::End { id: out.id, hash })
+}
+
+/// The file that is sent, beside what the receiver has of it.
+struct Source<'a> {
+    file: &'a File,
+    layout: Layout,
+    reader: Reader<'a>,
+    out: &'a Outgoing<'a>,
+}
+
+impl Source<'_> {
+    /// Is this chunk what the receiver says it has? What it read back may be of an earlier
+    /// state of this file, though size and times are the same.
+    fn has(&mut self, ch: &mut Channel, index: u32, cv: &Cv) -> Result<bool, Stop> {
+        if !self.out.verify {
+            return Ok(true);
+        }
+        match self.reader.chunk(index, &mut || ch.busy()) {
+            Ok(mine) => Ok(mine == *cv),
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(Stop::File(changed(self.out, SHORTER)))
+            }
+            Err(e) => Err(Stop::File(Trouble::io("read", self.out.path, e))),
+        }
     }
-    Ok(if out.verify { file_hash(&cvs) } else { [0; 32] })
+
+    /// Are all of them?
+    fn is_same(&mut self, ch: &mut Channel) -> Result<bool, Stop> {
+        let there = &self.out.have.chunks;
+        // In rising order, and none twice: then none is missing.
+        if there.len() != self.layout.count() as usize {
+            return Ok(false);
+        }
+        for (index, cv) in there {
+            if *index >= self.layout.count() || !self.has(ch, *index, cv)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What was read is one state of the file.
+    fn is_at_rest(&self) -> Result<(), Stop> {
+        let read = |e: Errno| Stop::File(Trouble::io("read", self.out.path, e));
+        let now = fstat(self.file).map_err(read)?;
+        if Meta::of(&now).unwrap_or_default().same_source(&self.out.listed) {
+            return Ok(());
+        }
+        Err(Stop::File(changed(self.out, "while it was read")))
+    }
 }
 
 const VANISHED: &str = "was removed since the tree was listed, so it is not copied";

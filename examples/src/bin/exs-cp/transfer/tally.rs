@@ -6,6 +6,25 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::disk::meta::Meta;
 use crate::error::Trouble;
 
+/// What is known of the bytes of a file that is in place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// They were hashed at the destination in this run, and the hash is the source's. (A
+    /// symbolic link has none, and was made in this run.)
+    Hashed,
+    /// They were not hashed.
+    Unchecked,
+    /// They were there before, and were not read.
+    Believed,
+}
+
+impl Proof {
+    /// Of a file that was transferred, or compared.
+    pub(crate) fn by(verify: bool) -> Proof {
+        if verify { Proof::Hashed } else { Proof::Unchecked }
+    }
+}
+
 /// Counters, and everything that went wrong.
 #[derive(Default)]
 pub(crate) struct Tally {
@@ -15,7 +34,11 @@ pub(crate) struct Tally {
     /// Entries that are in place: files, and separately the bytes in them.
     pub(crate) files: AtomicU64,
     pub(crate) bytes: AtomicU64,
-    /// Of these, what was there already.
+    /// Files whose bytes at the destination were hashed in this run, and were the source's.
+    pub(crate) verified: AtomicU64,
+    /// Files that were believed by their size and modification time.
+    pub(crate) believed: AtomicU64,
+    /// Of the bytes, what was there already.
     pub(crate) resumed: AtomicU64,
     /// Bytes dealt with, for the progress bar.
     pub(crate) moved: AtomicU64,
@@ -60,7 +83,12 @@ impl Tally {
     }
 
     /// A file is in place.
-    pub(crate) fn file_done(&self, bytes: u64) {
+    pub(crate) fn file_done(&self, bytes: u64, proof: Proof) {
+        match proof {
+            Proof::Hashed => self.verified.fetch_add(1, Relaxed),
+            Proof::Believed => self.believed.fetch_add(1, Relaxed),
+            Proof::Unchecked => 0,
+        };
         self.files.fetch_add(1, Relaxed);
         add(&self.bytes, bytes);
     }

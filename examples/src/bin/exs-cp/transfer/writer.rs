@@ -209,13 +209,30 @@ impl Desk {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::batch::Synced;
     use crate::disk::meta::{Meta, Stamp};
     use crate::disk::relpath::RelPath;
     use crate::disk::root::Root;
     use crate::hash::MIN_CHUNK;
     use crate::testing::TempDir;
+    use crate::wire::frame::Flags;
 
     const CHUNK: usize = 4 << 20;
+    const SYNC: Flags = Flags {
+        verify: true,
+        sync: true,
+        force: false,
+        quick: false,
+        compare: true,
+        special: false,
+    };
+
+    fn name(part: Part, meta: &Meta) {
+        let mut whole = part.complete(meta).unwrap();
+        whole.sync(&Synced::none()).unwrap();
+        whole.publish().unwrap();
+    }
+
     const _: () = assert!(CHUNK as u64 == MIN_CHUNK);
 
     /// A file of two chunks and a bit, and what it is to contain.
@@ -227,7 +244,7 @@ mod tests {
     }
 
     fn writer(root: &Root, path: &RelPath, meta: &Meta) -> Writer {
-        let part = Part::open(root, path, meta, true).unwrap();
+        let part = Part::open(root, path, meta, SYNC, &mut || true).unwrap();
         let writer = Writer::new(part, Layout::of(meta.size), true);
         assert!(matches!(writer, Writer::Away(_)));
         writer
@@ -262,7 +279,7 @@ mod tests {
         for index in 0..3 {
             chunk(&mut w, &bytes, index, true).unwrap();
         }
-        w.finish().unwrap().finish(&meta).unwrap();
+        name(w.finish().unwrap(), &meta);
         assert!(std::fs::read(tmp.path().join("f")).unwrap() == bytes);
     }
 
@@ -275,11 +292,11 @@ mod tests {
         chunk(&mut w, &bytes, 0, true).unwrap();
         chunk(&mut w, &bytes, 1, true).unwrap();
         drop(w);
-        let part = Part::open(&root, &path, &meta, true).unwrap();
+        let part = Part::open(&root, &path, &meta, SYNC, &mut || true).unwrap();
         assert_eq!(known(&part), [0, 1]);
         let mut w = Writer::new(part, Layout::of(meta.size), true);
         chunk(&mut w, &bytes, 2, true).unwrap();
-        w.finish().unwrap().finish(&meta).unwrap();
+        name(w.finish().unwrap(), &meta);
         assert!(std::fs::read(tmp.path().join("f")).unwrap() == bytes);
     }
 
@@ -295,6 +312,6 @@ mod tests {
         told.extend(w.finish().err());
         let [Failure::Damaged { start, end }] = told[..] else { panic!("{told:?}") };
         assert_eq!((start, end), (MIN_CHUNK, 2 * MIN_CHUNK));
-        assert_eq!(known(&Part::open(&root, &path, &meta, true).unwrap()), [0]);
+        assert_eq!(known(&Part::open(&root, &path, &meta, SYNC, &mut || true).unwrap()), [0]);
     }
 }

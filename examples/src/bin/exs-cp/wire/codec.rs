@@ -98,7 +98,7 @@ impl<'a> Reader<'a> {
         Ok(text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
     }
 
-    fn stamp(&mut self, field: &'static str) -> Result<Stamp, WireError> {
+    pub(crate) fn stamp(&mut self, field: &'static str) -> Result<Stamp, WireError> {
         let seconds = i64::from_be_bytes(self.array()?);
         let nanos = self.u32()?;
         if nanos >= 1_000_000_000 {

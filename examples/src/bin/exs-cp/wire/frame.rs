@@ -34,19 +34,37 @@ pub(crate) struct Flags {
     pub(crate) verify: bool,
     /// Files of equal size and modification time are sent all the same.
     pub(crate) force: bool,
-    /// Flush to the disk before success is reported.
+    /// A file gets its name after its data are on the disk, and success is reported after
+    /// the names are.
     pub(crate) sync: bool,
     /// Set-user-ID, set-group-ID and sticky bits are kept.
     pub(crate) special: bool,
+    /// Files of equal size and modification time are believed, not read.
+    pub(crate) quick: bool,
+    /// The client knows `Same`, `Busy` and [`Have::Whole`]. Clients of older versions do not,
+    /// so that a file which they would have believed is sent to them, or taken from them, anew.
+    pub(crate) compare: bool,
 }
 
 /// What the receiver has of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Have {
-    /// All of it, under its final name.
-    pub(crate) complete: bool,
+    pub(crate) what: What,
     /// Chunks with their chaining values, in rising order.
     pub(crate) chunks: Vec<(u32, Cv)>,
+}
+
+/// How much of a file the receiver has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum What {
+    /// These chunks of it, in a partial file.
+    #[default]
+    Part,
+    /// A file of its name, size and modification time, which is believed unread.
+    Believed,
+    /// A file of its name, size and modification time, whose bytes were read: the sender
+    /// compares the chunks with its own, and says `Same` or sends the file.
+    Whole,
 }
 
 /// One frame. `Data` stands for its header only: the raw bytes follow it.
@@ -140,6 +158,10 @@ pub(crate) enum Frame {
         path: RelPath,
         meta: Meta,
     },
+    /// The receiver's whole file has the same bytes; it answers `Done`.
+    Same {
+        id: Id,
+    },
     /// The peer reads, hashes or waits for its disk, and is alive.
     Busy,
     Bye,
@@ -178,6 +200,7 @@ mod kind {
     pub(super) const DONE: u8 = 39;
     pub(super) const LINK: u8 = 40;
     pub(super) const DIR: u8 = 41;
+    pub(super) const SAME: u8 = 42;
     pub(super) const BUSY: u8 = 43;
     pub(super) const BYE: u8 = 50;
 }
@@ -191,7 +214,7 @@ pub(crate) fn parse_head(h: [u8; HEADER]) -> Result<Head, WireError> {
         kind::DATA => MAX_DATA + 8,
         kind::LIST | kind::WALK | kind::PUT | kind::ENTRY => MAX_NAMED,
         kind::OFFER | kind::LINK | kind::DIR => MAX_NAMED,
-        1..=3 | 10..=13 | 20..=22 | 30..=41 | 43 | 50 => MAX_SMALL,
+        1..=3 | 10..=13 | 20..=22 | 30..=43 | 50 => MAX_SMALL,
         _ => return Err(WireError::UnknownType(kind)),
     };
     if len > limit {
@@ -242,6 +265,7 @@ pub(crate) fn decode(head: Head, body: &[u8]) -> Result<Frame, WireError> {
             target: r.bytes()?.to_vec(),
         },
         kind::DIR => Frame::Dir { id: r.u32()?, path: r.path()?, meta: r.meta()? },
+        kind::SAME => Frame::Same { id: r.u32()? },
         kind::BUSY => Frame::Busy,
         kind::BYE => Frame::Bye,
         k => return Err(WireError::UnknownType(k)),
@@ -278,24 +302,27 @@ const SPECIAL: u8 = 0x80;
 
 fn read_flags(r: &mut Reader<'_>) -> Result<Flags, WireError> {
     let bits = r.u8()?;
-    if bits & !(7 | SPECIAL) != 0 {
+    if bits & !(31 | SPECIAL) != 0 {
         return Err(r.value("flags", bits.into()));
     }
-    Ok(Flags {
-        verify: bits & 1 != 0,
-        force: bits & 2 != 0,
-        sync: bits & 4 != 0,
-        special: bits & SPECIAL != 0,
-    })
+    let bit = |n: u8| bits & (1 << n) != 0;
+    let [verify, force, sync, quick, compare] = [0, 1, 2, 3, 4].map(bit);
+    Ok(Flags { verify, force, sync, quick, compare, special: bits & SPECIAL != 0 })
 }
 
 fn put_flags(out: &mut Vec<u8>, f: Flags) {
     let special = if f.special { SPECIAL } else { 0 };
-    out.u8(u8::from(f.verify) | (u8::from(f.force) << 1) | (u8::from(f.sync) << 2) | special);
+    let all = [f.verify, f.force, f.sync, f.quick, f.compare];
+    out.u8((0..).zip(all).map(|(n, set)| u8::from(set) << n).sum::<u8>() | special);
 }
 
 fn read_have(r: &mut Reader<'_>) -> Result<Have, WireError> {
-    let complete = r.bool("complete")?;
+    let what = match r.u8()? {
+        0 => What::Part,
+        1 => What::Believed,
+        2 => What::Whole,
+        v => return Err(r.value("what", v.into())),
+    };
     let n = r.u32()?;
     if u64::from(n) > MAX_CHUNKS {
         return Err(r.value("chunks", n.into()));
@@ -311,11 +338,15 @@ fn read_have(r: &mut Reader<'_>) -> Result<Have, WireError> {
         next = index + 1;
         chunks.push((index, r.array()?));
     }
-    Ok(Have { complete, chunks })
+    Ok(Have { what, chunks })
 }
 
 fn put_have(out: &mut Vec<u8>, have: &Have) {
-    out.u8(have.complete.into());
+    out.u8(match have.what {
+        What::Part => 0,
+        What::Believed => 1,
+        What::Whole => 2,
+    });
     out.u32(u32::try_from(have.chunks.len()).unwrap_or(0));
     for (index, cv) in &have.chunks {
         out.u32(*index);
@@ -391,6 +422,7 @@ fn encode_transfer(frame: &Frame, out: &mut Vec<u8>) -> u8 {
         Frame::Done { id, .. } => (kind::DONE, Some(id)),
         Frame::Link { id, .. } => (kind::LINK, Some(id)),
         Frame::Dir { id, .. } => (kind::DIR, Some(id)),
+        Frame::Same { id } => (kind::SAME, Some(id)),
         Frame::Data { .. } => (kind::DATA, None),
         Frame::Hole { .. } => (kind::HOLE, None),
         _ => (kind::CHUNK, None),

@@ -24,8 +24,13 @@
 //!     |   Hole(offset, len)                 |  in rising order
 //!     |   Chunk(index, chaining value)      |  every 4 MiB and at the end
 //!     | End(1, BLAKE3 of the file)          |
-//!     |                       <-  Done(1)   |  after the rename
+//!     |                       <-  Done(1)   |  after the data are on the disk, and the rename
 //! ```
+//!
+//! A receiver that has a file of the same name, size and modification time reads it, and its
+//! `Have` or `Want` lists all chunks ([`frame::What::Whole`]). The sender hashes its own, and
+//! says `Same` or sends the file. Neither believes a size and a time, unless the user asks for
+//! that.
 //!
 //! A side that has nothing to send for long says `Busy` now and then: a connection on which
 //! nothing happens is ended. A path has a 16-bit length; 65,535 there says that a 32-bit

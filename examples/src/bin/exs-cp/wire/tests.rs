@@ -40,11 +40,12 @@ fn meta() -> Meta {
 }
 
 fn have() -> Have {
-    Have { complete: false, chunks: vec![(0, [9; 32]), (5, [8; 32])] }
+    Have { what: What::Whole, chunks: vec![(0, [9; 32]), (5, [8; 32])] }
 }
 
 fn all() -> Vec<Frame> {
-    let flags = Flags { verify: true, force: false, sync: true, special: true };
+    let flags =
+        Flags { verify: true, sync: true, compare: true, special: true, ..Flags::default() };
     vec![
         Frame::Hello { version: VERSION, token: true, nonce: [7; 32] },
         Frame::Proof([6; 32]),
@@ -68,6 +69,7 @@ fn all() -> Vec<Frame> {
         Frame::Done { id: 2, ok: false, text: "disk full".into() },
         Frame::Link { id: 3, path: path("l"), meta: meta(), target: b"x".to_vec() },
         Frame::Dir { id: 4, path: path("d"), meta: meta() },
+        Frame::Same { id: 5 },
         Frame::Busy,
         Frame::Bye,
     ]
@@ -150,13 +152,13 @@ fn lengths_and_values_are_limited() {
 
 #[test]
 fn chunk_lists_must_rise() {
-    let twice = Have { complete: false, chunks: vec![(5, [0; 32]), (5, [0; 32])] };
+    let twice = Have { what: What::Part, chunks: vec![(5, [0; 32]), (5, [0; 32])] };
     assert!(matches!(
         parse(&bytes(&Frame::Have { id: 0, have: twice })),
         Err(WireError::Value { field: "chunk", value: 5, .. })
     ));
     let many = (0..1 << 14).map(|i| (i, [1; 32])).collect();
-    let full = Frame::Have { id: 0, have: Have { complete: false, chunks: many } };
+    let full = Frame::Have { id: 0, have: Have { what: What::Part, chunks: many } };
     assert_eq!(parse(&bytes(&full)).as_ref(), Ok(&full));
 }
 
