@@ -91,7 +91,7 @@ pub use api::{
 pub use mem::{Buffer, MemError, MemoryRegion};
 pub use progress::{
     Candidate, DeviceInfo, Error, EventKind, Interest, Options, Part, PortInfo, QueueOptions,
-    Readiness, RecvFlags, Route, Transport, TransportInfo, WaitPolicy,
+    Readiness, RecvFlags, Route, Transport, TransportInfo, WaitPolicy, parse_size, parse_time,
 };
 pub use rnic::{DisconnectCause, RnicError, TermCode};
 pub use session::{OpError, SessionError, Violation};

@@ -42,6 +42,7 @@ mod spin;
 mod reliance;
 mod report;
 mod route;
+mod values;
 mod wait;
 
 pub use context::Context;
@@ -60,3 +61,4 @@ pub(crate) use queue::{Want, prepare_to_wait};
 pub use report::{Candidate, DeviceInfo, PortInfo, TransportInfo};
 pub use route::Route;
 pub use crate::session::Standing;
+pub use values::{parse_size, parse_time};

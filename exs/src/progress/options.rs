@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::Error;
+use super::values::{parse_limit, parse_size, parse_switch, parse_time};
 use crate::plain::KernelIo;
 
 /// Which road a socket's bytes take. As text: `auto`, `soft`, `shm`, `verbs`.
@@ -65,24 +66,30 @@ names!(Transport: "auto" = Auto, "soft" = Soft, "shm" = Shm, "verbs" = Verbs);
 names!(KernelIo: "auto" = Auto, "uring" = Uring, "readiness" = Readiness);
 names!(WaitPolicy: "busy" = BusyPoll, "notify" = Notify, "adaptive" = Adaptive);
 
-/// Refuses an environment that asks for what there is not: a name that is mistyped
-/// should not silently mean something else.
+/// Refuses an environment with a value that cannot be read: what is mistyped should not
+/// silently mean something else.
 ///
 /// # Errors
-/// [`Error::Invalid`] with the variable and its possible values.
+/// [`Error::Invalid`] with the variable, its value and what it can be.
 pub(super) fn check_environment() -> Result<(), Error> {
-    fn check<T: FromStr<Err = Error>>(name: &str) -> Result<(), Error> {
-        let Ok(text) = std::env::var(name) else { return Ok(()) };
-        text.parse::<T>().map(drop).map_err(|e| Error::invalid(format!("{name}: {e}")))
-    }
-    check::<Transport>("EXS_TRANSPORT")?;
-    check::<KernelIo>("EXS_KERNEL_IO")?;
-    check::<WaitPolicy>("EXS_WAIT")
+    read("EXS_KERNEL_IO", KernelIo::from_str)?;
+    read("EXS_WAIT", WaitPolicy::from_str)?;
+    Options::from_environment().map(drop)
 }
 
 /// How kernel sockets are to wait: `EXS_KERNEL_IO`.
 pub(super) fn kernel_io() -> KernelIo {
-    env("EXS_KERNEL_IO").and_then(|t| t.parse().ok()).unwrap_or_default()
+    read("EXS_KERNEL_IO", KernelIo::from_str).ok().flatten().unwrap_or_default()
+}
+
+/// The value of a variable; none if it is not set, or empty.
+fn read<T>(name: &str, parse: impl FnOnce(&str) -> Result<T, Error>) -> Result<Option<T>, Error> {
+    let Some(text) = std::env::var_os(name).filter(|t| !t.is_empty()) else { return Ok(None) };
+    let value = match text.to_str() {
+        Some(text) => parse(text),
+        None => Err(Error::invalid(format!("{} is not UTF-8", text.display()))),
+    };
+    value.map(Some).map_err(|e| Error::invalid(format!("the environment variable {name}: {e}")))
 }
 
 /// How to make an event queue.
@@ -105,16 +112,17 @@ pub struct QueueOptions {
 
 impl Default for QueueOptions {
     fn default() -> QueueOptions {
-        let wait = env("EXS_WAIT").and_then(|t| t.parse().ok()).unwrap_or_default();
+        let wait = read("EXS_WAIT", WaitPolicy::from_str).ok().flatten().unwrap_or_default();
         QueueOptions { depth: 1024, wait }
     }
 }
 
 /// Options of a socket. Set before `connect` or `listen`; accepted sockets have
 /// those of their listener. `Default` reads the environment variable named with
-/// each field (sizes take k, M, G; times are seconds or take ms; `off` is none where
-/// none is possible); a value that cannot be read is as if it were not set, but for
-/// `EXS_TRANSPORT`, whose mistyped value is an error when EXS starts.
+/// each field. Sizes are read by [`parse_size`](crate::parse_size), times by
+/// [`parse_time`](crate::parse_time); `off` is none where none is possible. A variable that is
+/// empty is as if it were not set. One that cannot be read is an error when EXS starts: the
+/// first call that makes a socket or a queue fails with [`Error::Start`], which names it.
 ///
 /// ```
 /// use exs::{Options, Socket, SocketType};
@@ -186,27 +194,61 @@ pub(super) const MOST_INLINE: usize = 8 << 10;
 
 impl Default for Options {
     fn default() -> Options {
-        Options {
-            transport: env("EXS_TRANSPORT").and_then(|t| t.parse().ok()).unwrap_or_default(),
-            device: std::env::var("EXS_DEVICE").ok().filter(|name| !name.is_empty()),
-            trust_group: None,
-            ring_size: size("EXS_RING_SIZE", 1 << 20),
-            inline_threshold: given_size("EXS_INLINE_THRESHOLD"),
-            max_message: env("EXS_MAX_MESSAGE").and_then(|t| number(&t)).unwrap_or(1 << 30),
-            connect_timeout: time("EXS_CONNECT_TIMEOUT", 30),
-            send_timeout: limit("EXS_SEND_TIMEOUT", None),
-            recv_timeout: limit("EXS_RECV_TIMEOUT", None),
-            linger: time("EXS_LINGER", 10),
-            keep_alive: limit("EXS_KEEP_ALIVE", Some(Duration::from_secs(15))),
-            dead_after: limit("EXS_DEAD_AFTER", Some(Duration::from_secs(60))),
-            no_delay: switch("EXS_NO_DELAY", true),
-            crc: switch("EXS_CRC", false),
-            v6_only: false,
-        }
+        // What cannot be read is told by whatever starts EXS: no socket is made with these.
+        Options::from_environment().unwrap_or_else(|_| Options::built_in())
     }
 }
 
 impl Options {
+    /// The defaults without the environment.
+    fn built_in() -> Options {
+        Options {
+            transport: Transport::Auto,
+            device: None,
+            trust_group: None,
+            ring_size: 1 << 20,
+            inline_threshold: None,
+            max_message: 1 << 30,
+            connect_timeout: Duration::from_secs(30),
+            send_timeout: None,
+            recv_timeout: None,
+            linger: Duration::from_secs(10),
+            keep_alive: Some(Duration::from_secs(15)),
+            dead_after: Some(Duration::from_secs(60)),
+            no_delay: true,
+            crc: false,
+            v6_only: false,
+        }
+    }
+
+    fn from_environment() -> Result<Options, Error> {
+        fn set<T>(
+            field: &mut T,
+            name: &str,
+            parse: impl FnOnce(&str) -> Result<T, Error>,
+        ) -> Result<(), Error> {
+            if let Some(value) = read(name, parse)? {
+                *field = value;
+            }
+            Ok(())
+        }
+        let mut o = Options::built_in();
+        set(&mut o.transport, "EXS_TRANSPORT", Transport::from_str)?;
+        set(&mut o.device, "EXS_DEVICE", |name| Ok(Some(name.to_owned())))?;
+        set(&mut o.ring_size, "EXS_RING_SIZE", bytes)?;
+        set(&mut o.inline_threshold, "EXS_INLINE_THRESHOLD", |t| bytes(t).map(Some))?;
+        set(&mut o.max_message, "EXS_MAX_MESSAGE", parse_size)?;
+        set(&mut o.connect_timeout, "EXS_CONNECT_TIMEOUT", parse_time)?;
+        set(&mut o.send_timeout, "EXS_SEND_TIMEOUT", parse_limit)?;
+        set(&mut o.recv_timeout, "EXS_RECV_TIMEOUT", parse_limit)?;
+        set(&mut o.linger, "EXS_LINGER", parse_time)?;
+        set(&mut o.keep_alive, "EXS_KEEP_ALIVE", parse_limit)?;
+        set(&mut o.dead_after, "EXS_DEAD_AFTER", parse_limit)?;
+        set(&mut o.no_delay, "EXS_NO_DELAY", parse_switch)?;
+        set(&mut o.crc, "EXS_CRC", parse_switch)?;
+        Ok(o)
+    }
+
     /// Bytes of data that travel inside of a message on a connection by shared memory, or by
     /// any other transport: `inline_threshold`, if it is set.
     pub fn inline_by(&self, shared_memory: bool) -> usize {
@@ -254,69 +296,11 @@ with!(
     with_v6_only v6_only: bool,
 );
 
-fn env(name: &str) -> Option<String> {
-    std::env::var(name).ok().map(|v| v.trim().to_ascii_lowercase())
-}
-
-/// A number, with an optional suffix k, m or g (of 1024).
-fn number(text: &str) -> Option<u64> {
-    let (digits, unit) = split_unit(text);
-    let unit = match unit {
-        "" => 1,
-        "k" => 1 << 10,
-        "m" => 1 << 20,
-        "g" => 1 << 30,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok()?.checked_mul(unit)
-}
-
-/// Seconds, or with the suffix ms milliseconds.
-fn duration(text: &str) -> Option<Duration> {
-    let (digits, unit) = split_unit(text);
-    let scale = match unit {
-        "" | "s" => 1.0,
-        "ms" => 1e-3,
-        _ => return None,
-    };
-    Duration::try_from_secs_f64(digits.parse::<f64>().ok()? * scale).ok()
-}
-
-fn split_unit(text: &str) -> (&str, &str) {
-    text.split_at(text.find(|c: char| c.is_alphabetic()).unwrap_or(text.len()))
-}
-
-/// A size from the environment.
-fn size(name: &str, default: usize) -> usize {
-    given_size(name).unwrap_or(default)
-}
-
-/// The same, if there is one.
-fn given_size(name: &str) -> Option<usize> {
-    env(name).and_then(|t| usize::try_from(number(&t)?).ok())
-}
-
-/// A time limit from the environment; `off` is none.
-fn limit(name: &str, default: Option<Duration>) -> Option<Duration> {
-    match env(name).as_deref() {
-        Some("off") => None,
-        Some(text) => duration(text).or(default),
-        None => default,
-    }
-}
-
-/// A time from the environment.
-fn time(name: &str, default: u64) -> Duration {
-    env(name).and_then(|t| duration(&t)).unwrap_or(Duration::from_secs(default))
-}
-
-/// A switch from the environment.
-fn switch(name: &str, default: bool) -> bool {
-    match env(name).as_deref() {
-        Some("1" | "on" | "true" | "yes") => true,
-        Some("0" | "off" | "false" | "no") => false,
-        _ => default,
-    }
+/// A size of memory.
+fn bytes(text: &str) -> Result<usize, Error> {
+    // (On 64-bit hosts any size is one.)
+    let size = usize::try_from(parse_size(text)?);
+    size.map_err(|_| Error::invalid(format!("`{text}` is more than the memory of this host")))
 }
 
 #[cfg(test)]
@@ -337,16 +321,6 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_units() {
-        assert_eq!(number("64k"), Some(65536));
-        assert_eq!(number("3"), Some(3));
-        assert_eq!(number("1g"), Some(1 << 30));
-        for bad in ["", "k", "x", "-1", "1kb", "99999999999999g", "1é"] {
-            assert_eq!(number(bad), None, "{bad}");
-        }
-    }
-
-    #[test]
     fn what_travels_inside_of_a_message_suits_the_transport_unless_it_is_set() {
         let with = |inline_threshold| Options { inline_threshold, ..Options::default() };
         assert_eq!([true, false].map(|memory| with(None).inline_by(memory)), [8192, 4096]);
@@ -361,15 +335,5 @@ mod tests {
         };
         assert_eq!(fields(format!("{:?}", Options::default())), Options::SETTERS);
         assert_eq!(fields(format!("{:?}", QueueOptions::default())), QueueOptions::SETTERS);
-    }
-
-    #[test]
-    fn times_have_units() {
-        assert_eq!(duration("1.5"), Some(Duration::from_millis(1500)));
-        assert_eq!(duration("20ms"), Some(Duration::from_millis(20)));
-        assert_eq!(duration("3s"), Some(Duration::from_secs(3)));
-        for bad in ["", "s", "-1", "1h", "nan", "1e400"] {
-            assert_eq!(duration(bad), None, "{bad}");
-        }
     }
 }
