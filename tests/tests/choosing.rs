@@ -296,7 +296,7 @@ fn time_for_connecting_is_for_all_attempts() {
     assert_eq!(error.errno(), libc::ETIMEDOUT);
     let text = error.to_string();
     assert!(text.contains("by roce0: no answer within 100ms"), "{text}");
-    let Error::Connect { source: exs::RnicError::Timeout(rest), .. } = error else {
+    let Error::Connect { cause: exs::RnicError::Timeout(rest), .. } = error else {
         panic!("{text}")
     };
     assert!(rest <= Duration::from_millis(200), "{text}");

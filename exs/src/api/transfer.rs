@@ -26,7 +26,6 @@ use crate::sys::cold_path;
 #[allow(clippy::exhaustive_structs, reason = "an error and what comes back: programs take it apart")]
 pub struct Refused<T: std::fmt::Debug = Buffer> {
     /// Why.
-    #[source]
     pub error: Error,
     /// The memory, untouched.
     pub buffer: T,

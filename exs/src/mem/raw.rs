@@ -52,12 +52,12 @@ pub enum MemError {
         by_end: usize,
     },
     /// The kernel gave no memory.
-    #[error("cannot map {len} bytes of memory: {source}")]
+    #[error("cannot map {len} bytes of memory: {cause}")]
     Map {
         /// Bytes asked for.
         len: usize,
         /// What mmap(2) said.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// A region of no bytes, or of more than `isize::MAX`.
     #[error("a memory region cannot be {len} bytes long")]
@@ -106,7 +106,7 @@ impl Region {
             return Err(MemError::BadLength { len });
         }
         let base =
-            crate::sys::map_anonymous(len).map_err(|source| MemError::Map { len, source })?;
+            crate::sys::map_anonymous(len).map_err(|cause| MemError::Map { len, cause })?;
         Ok(Arc::new(Region { base, len, backing: Backing::Map }))
     }
 

@@ -9,6 +9,9 @@ use crate::session::{OpError, SessionError};
 
 /// Why a call, or an operation, failed. [`Error::errno`] gives the number that a
 /// socket call would have left.
+///
+/// The message of an error has its cause in it, so `source()` does not give that once more: who
+/// prints the whole chain of sources says everything once.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -50,30 +53,30 @@ pub enum Error {
         errno: i32,
     },
     /// Nobody took the connection.
-    #[error("cannot connect to {addr}: {source}{before}")]
+    #[error("cannot connect to {addr}: {cause}{before}")]
     Connect {
         /// Where to.
         addr: SocketAddr,
         /// Why: the last attempt's error.
-        source: RnicError,
+        cause: RnicError,
         /// What became of attempts by other devices before; empty if there were none.
         before: String,
     },
     /// The peer answered, but no EXS connection can be made with it.
-    #[error("{addr} refused the connection: {source}")]
+    #[error("{addr} refused the connection: {cause}")]
     Refused {
         /// Where to.
         addr: SocketAddr,
         /// Why.
-        source: SessionError,
+        cause: SessionError,
     },
     /// No listener could be made.
-    #[error("cannot listen on {addr}: {source}")]
+    #[error("cannot listen on {addr}: {cause}")]
     Listen {
         /// Where.
         addr: SocketAddr,
         /// Why.
-        source: RnicError,
+        cause: RnicError,
     },
     /// The socket must have an RDMA device, by its options, and there is none (ENODEV).
     #[error("{why}")]
@@ -128,7 +131,7 @@ impl Error {
             Error::EndOfStream { .. } => libc::EPIPE,
             Error::State { errno, .. } | Error::Os { errno, .. } | Error::Start { errno, .. } => *errno,
             Error::NoDevice { .. } => libc::ENODEV,
-            Error::Connect { source, .. } | Error::Listen { source, .. } => rnic_errno(source),
+            Error::Connect { cause, .. } | Error::Listen { cause, .. } => rnic_errno(cause),
             Error::Refused { .. } => libc::ECONNREFUSED,
             Error::Memory(e) => match e {
                 MemError::OutOfBounds { .. } | MemError::BadLength { .. } => libc::EINVAL,
@@ -182,5 +185,49 @@ fn rnic_errno(e: &RnicError) -> i32 {
 impl From<Error> for io::Error {
     fn from(e: Error) -> io::Error {
         io::Error::new(e.kind(), e)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+    use crate::mem::AccessFault;
+    use crate::session::Violation;
+
+    /// Who prints an error with all its sources, as error reporters do, says nothing twice.
+    #[test]
+    fn no_error_repeats_its_source() {
+        let addr = "192.0.2.1:7471".parse().unwrap();
+        let refused = || RnicError::Os { call: "connect", errno: libc::ECONNREFUSED };
+        let cause = crate::wire::exs::HelloError::NotExs;
+        let broken = Violation::Unexpected("a message");
+        let fault = AccessFault::Wrap { addr: u64::MAX, len: 2 };
+        let unmapped = MemError::Map { len: 1, cause: io::Error::from_raw_os_error(libc::ENOMEM) };
+        let all: Vec<Error> = vec![
+            Error::Connect { addr, cause: refused(), before: String::new() },
+            Error::Listen { addr, cause: refused() },
+            Error::Refused { addr, cause: SessionError::Hello(cause) },
+            unmapped.into(),
+            OpError::from(broken).into(),
+            OpError::Rnic(fault.into()).into(),
+            RnicError::from(fault).into(),
+            Error::os("fstat", &io::Error::from_raw_os_error(libc::EBADF)),
+        ];
+        for error in all {
+            let mut said = error.to_string();
+            assert!(said.len() > 10, "{said}");
+            let mut next = error.source();
+            while let Some(source) = next {
+                assert!(!said.contains(&source.to_string()), "`{said}` has `{source}`");
+                said = source.to_string();
+                next = source.source();
+            }
+            let kind = error.kind();
+            let text = error.to_string();
+            let converted = io::Error::from(error);
+            assert_eq!((converted.kind(), converted.to_string()), (kind, text));
+        }
     }
 }

@@ -158,7 +158,7 @@ pub enum RnicError {
     },
     /// The local memory was refused.
     #[error("local memory refused: {0}")]
-    Memory(#[from] AccessFault),
+    Memory(AccessFault),
     /// A limit of the RNIC.
     #[error("{what}: {asked} is over this RNIC's limit of {limit}")]
     Limit {
@@ -221,6 +221,12 @@ pub fn kernel_text(errno: i32) -> String {
         ),
         libc::ENFILE => format!("{what} on this system: raise its limit (sysctl fs.file-max)"),
         _ => what.to_string(),
+    }
+}
+
+impl From<AccessFault> for RnicError {
+    fn from(fault: AccessFault) -> RnicError {
+        RnicError::Memory(fault)
     }
 }
 

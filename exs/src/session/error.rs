@@ -109,7 +109,7 @@ pub enum OpError {
     Unsupported(&'static str),
     /// The peer broke the protocol.
     #[error("the peer broke the EXS protocol: {0}")]
-    Protocol(#[from] Violation),
+    Protocol(Violation),
     /// Local memory was refused, or there is none.
     #[error("local memory: {0}")]
     LocalMemory(RnicError),
@@ -130,6 +130,12 @@ pub enum OpError {
         /// Bytes asked for.
         asked: u64,
     },
+}
+
+impl From<Violation> for OpError {
+    fn from(violation: Violation) -> OpError {
+        OpError::Protocol(violation)
+    }
 }
 
 impl OpError {

@@ -275,7 +275,7 @@ impl Engine {
         match (s.state.clone(), greeted) {
             (State::Connecting { op, .. }, Ok(())) => self.connected(index, op),
             (State::Connecting { addr, .. }, Err(source)) => {
-                self.connect_failed(id, Error::Refused { addr, source });
+                self.connect_failed(id, Error::Refused { addr, cause: source });
             }
             (State::Accepting { parent }, Ok(())) => {
                 s.state = State::Open;

@@ -79,8 +79,8 @@ impl Dial {
     /// Takes down what became of an attempt, or of a road that could not be looked at.
     fn note(&mut self, name: String, error: Error) {
         let why = match &error {
-            Error::Connect { source, .. } => source.to_string(),
-            Error::Refused { source, .. } => source.to_string(),
+            Error::Connect { cause, .. } => cause.to_string(),
+            Error::Refused { cause, .. } => cause.to_string(),
             other => other.to_string(),
         };
         if !self.last.as_ref().is_some_and(is_ours) {
@@ -105,7 +105,7 @@ impl Dial {
             }
         };
         match self.last.take() {
-            Some(Error::Connect { addr, source, .. }) => Error::Connect { addr, source, before },
+            Some(Error::Connect { addr, cause, .. }) => Error::Connect { addr, cause, before },
             Some(other) => other,
             None => {
                 let each = self.passed.iter().map(|(name, why)| format!("{name}: {why}"));
@@ -160,12 +160,12 @@ impl Engine {
             self.verdicts(&opts, addr, bind, now)?
         {
             match (refused, silent) {
-                (Some(source), _) if opts.transport == Transport::Shm => {
-                    return Err(Error::Connect { addr, source, before: String::new() });
+                (Some(cause), _) if opts.transport == Transport::Shm => {
+                    return Err(Error::Connect { addr, cause, before: String::new() });
                 }
                 (Some(source), _) => {
                     let why = source.to_string();
-                    let error = Error::Connect { addr, source, before: String::new() };
+                    let error = Error::Connect { addr, cause: source, before: String::new() };
                     match is_ours(&error) {
                         true => dial.note(name, error),
                         false => dial.passed.push((name, why)),
@@ -268,12 +268,12 @@ impl Engine {
         }
     }
 
-    fn note_failure(&mut self, id: SockId, device: usize, source: RnicError) {
+    fn note_failure(&mut self, id: SockId, device: usize, cause: RnicError) {
         let name = self.devices[device].name().to_owned();
-        crate::trace::info!("not connected by {name}: {source}");
+        crate::trace::info!("not connected by {name}: {cause}");
         if let Some(dial) = self.sock(id).ok().and_then(|s| s.dial.as_mut()) {
             let (addr, before) = (dial.addr, String::new());
-            dial.note(name, Error::Connect { addr, source, before });
+            dial.note(name, Error::Connect { addr, cause, before });
         }
     }
 
@@ -310,7 +310,7 @@ impl Engine {
         now: Time,
     ) {
         let silent = source == SessionError::RefusedSilently;
-        let error = Error::Refused { addr, source };
+        let error = Error::Refused { addr, cause: source };
         let Ok(s) = self.sock(id) else { return };
         let device = s.place.device;
         self.silences.forget(device, addr.ip());

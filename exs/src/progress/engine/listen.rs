@@ -90,7 +90,7 @@ impl Engine {
             }
             other => other,
         };
-        let (on, port) = opened.map_err(|source| Error::Listen { addr, source })?;
+        let (on, port) = opened.map_err(|cause| Error::Listen { addr, cause })?;
         for &(place, listener) in &on {
             self.by_listener.insert((place.device, listener), id.index);
         }
