@@ -8,6 +8,7 @@
 //! needs no dependency. `spec-notes/ARCHITECTURE.md` gives the reasons.
 
 mod docs;
+mod errors;
 mod floors;
 mod islands;
 mod msrv;
@@ -61,6 +62,16 @@ fn files_and_functions_are_short() {
 #[test]
 fn unsafe_stays_on_its_islands_and_argues() {
     expect_none(&over_rust(islands::check));
+}
+
+#[test]
+fn errors_say_their_cause_once() {
+    expect_none(&over_rust(errors::check_said_once));
+}
+
+#[test]
+fn programs_print_without_a_panic() {
+    expect_none(&over_rust(errors::check_prints));
 }
 
 #[test]
