@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <limits.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -17,6 +18,18 @@
 
 static const char *program = "example";
 
+/* What was printed and could not be written (a full disk, a reader that is gone) is a failure
+ * like any other: one line, and status 1. */
+static void check_output(void)
+{
+    int lost = ferror(stdout);
+    if (fflush(stdout) == 0 && !lost)
+        return;
+    fprintf(stderr, "%s: cannot write to standard output%s%s\n", program, errno ? ": " : "",
+            errno ? strerror(errno) : "");
+    _exit(1);
+}
+
 void begin(char **argv)
 {
     const char *slash = argv[0] ? strrchr(argv[0], '/') : NULL;
@@ -24,6 +37,7 @@ void begin(char **argv)
     signal(SIGPIPE, SIG_IGN);
     /* What is printed is there at once, also for whoever reads it through a pipe. */
     setvbuf(stdout, NULL, _IOLBF, 0);
+    atexit(check_output);
 }
 
 static void say(const char *format, va_list args, int error)
@@ -75,6 +89,34 @@ void usage(const char *text)
 {
     fprintf(stderr, "usage: %s %s\n", program, text);
     exit(2);
+}
+
+/* Powers of 1024, as in the environment variables of EXS: k, M, G, with i or iB behind them or not. */
+static const char *after_unit(const char *unit, unsigned long *n)
+{
+    static const char units[] = "kmg";
+    const char *at = *unit ? strchr(units, *unit | 0x20) : NULL;
+    int shift = at ? 10 * (int)(at - units + 1) : 0;
+    if (!at || *n > ULONG_MAX >> shift)
+        return unit;
+    *n <<= shift;
+    unit++;
+    if ((*unit | 0x20) == 'i')
+        unit += (unit[1] | 0x20) == 'b' ? 2 : 1;
+    return unit;
+}
+
+unsigned long size(const char *text, unsigned long least, unsigned long most, const char *what)
+{
+    char *end;
+    errno = 0;
+    unsigned long n = strtoul(text, &end, 10);
+    if (errno || *text < '0' || *text > '9' || *after_unit(end, &n) || n < least || n > most) {
+        fprintf(stderr, "%s: %s is a size from %lu to %lu (64, 4k, 1MiB), not \"%s\"\n", program,
+                what, least, most, text);
+        exit(2);
+    }
+    return n;
 }
 
 unsigned long number(const char *text, unsigned long least, unsigned long most, const char *what)

@@ -33,6 +33,8 @@ _Noreturn void usage(const char *text);
 
 /* A number from least to most; else a message, and exit status 2. */
 unsigned long number(const char *text, unsigned long least, unsigned long most, const char *what);
+/* The same of bytes, which may have a unit: 64, 4k, 1MiB. */
+unsigned long size(const char *text, unsigned long least, unsigned long most, const char *what);
 
 /* An address for bind(2) and connect(2). */
 struct endpoint {

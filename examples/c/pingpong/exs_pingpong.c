@@ -167,7 +167,7 @@ int main(int argc, char **argv)
         switch (option) {
         case 'p': port = number(optarg, 0, 65535, "PORT"); break;
         case 'd': device = optarg; break;
-        case 's': job.size = number(optarg, 1, MOST_BYTES, "SIZE"); break;
+        case 's': job.size = size(optarg, 1, MOST_BYTES, "SIZE"); break;
         case 'n': job.rounds = number(optarg, 1, MOST_ROUNDS, "ROUNDS"); break;
         case 'r': depth = number(optarg, 1, 4096, "DEPTH"); break;
         case 'e': sleeping = true; break;

@@ -55,7 +55,7 @@ int main(int argc, char **argv)
     for (int option; (option = getopt(argc, argv, "p:s:n:ec")) != -1;) {
         switch (option) {
         case 'p': port = number(optarg, 0, 65535, "PORT"); break;
-        case 's': job.size = number(optarg, 1, MOST_BYTES, "SIZE"); break;
+        case 's': job.size = size(optarg, 1, MOST_BYTES, "SIZE"); break;
         case 'n': job.rounds = number(optarg, 1, MOST_ROUNDS, "ROUNDS"); break;
         case 'e': sleeping = true; break;
         case 'c': job.check = true; break;
