@@ -1,5 +1,7 @@
 //! What the programs that measure have in common on their command lines.
 
+use std::time::Duration;
+
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -44,22 +46,28 @@ impl From<Kind> for exs::SocketType {
     }
 }
 
-/// Reads a size of 1 byte to `most`, with a unit, which is a power of two: 64, 4k, 1m, 1g,
-/// or written out as in 64KiB.
+/// Reads a size of 1 byte to `most`, in the grammar of [`exs::parse_size`].
 ///
 /// # Errors
 /// What sizes there are.
 pub fn size(text: &str, most: usize) -> Result<usize, String> {
-    let lower = text.to_ascii_lowercase();
-    let units = [("kib", 10), ("mib", 20), ("gib", 30), ("k", 10), ("m", 20), ("g", 30), ("", 0)];
-    units
-        .iter()
-        .find_map(|&(unit, shift)| Some((lower.strip_suffix(unit)?, shift)))
-        .and_then(|(digits, shift)| digits.parse::<usize>().ok()?.checked_mul(1 << shift))
-        .filter(|n| (1..=most).contains(n))
-        .ok_or_else(|| {
-            format!("a size is a number from 1 to {}m, for example 64, 4k or 1m", most >> 20)
-        })
+    let size = exs::parse_size(text).map_err(|e| e.to_string())?;
+    let size = usize::try_from(size).ok().filter(|n| (1..=most).contains(n));
+    size.ok_or_else(|| {
+        format!("a size here is from 1 to {}m bytes, for example 64, 4k or 1MiB", most >> 20)
+    })
+}
+
+/// Reads a time between two, in the grammar of [`exs::parse_time`].
+///
+/// # Errors
+/// What times there are.
+pub fn time(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
+    let time = exs::parse_time(text).map_err(|e| e.to_string())?;
+    if (least..=most).contains(&time) {
+        return Ok(time);
+    }
+    Err(format!("a time here is from {} to {} seconds", least.as_secs_f64(), most.as_secs_f64()))
 }
 
 #[cfg(test)]
@@ -67,28 +75,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_units() {
+    fn sizes_have_units_and_limits() {
         let size = |text| size(text, 64 << 20);
         assert_eq!(size("64"), Ok(64));
         assert_eq!(size("4K"), Ok(4096));
-        assert_eq!(size("1m"), Ok(1 << 20));
         assert_eq!(size("64KiB"), Ok(64 << 10));
-        assert_eq!(size("2mib"), Ok(2 << 20));
-        for bad in [
-            "0",
-            "65m",
-            "1g",
-            "-1",
-            "k",
-            "",
-            "64ib",
-            "64kb",
-            "kib",
-            "99999999999999999999m",
-            "1\u{b5}",
-        ] {
+        for bad in ["0", "65m", "1g"] {
             assert!(size(bad).unwrap_err().contains("from 1 to 64m"), "{bad}");
         }
+        for bad in ["-1", "k", "", "64kb", "99999999999999999999m"] {
+            assert!(size(bad).unwrap_err().contains("is not a size"), "{bad}");
+        }
         assert_eq!(super::size("1g", 1 << 30), Ok(1 << 30));
+    }
+
+    #[test]
+    fn times_have_units_and_limits() {
+        let time = |text| time(text, Duration::from_millis(10), Duration::from_secs(3600));
+        assert_eq!(time("20ms"), Ok(Duration::from_millis(20)));
+        assert_eq!(time("1h"), Ok(Duration::from_secs(3600)));
+        assert!(time("2h").unwrap_err().contains("from 0.01 to 3600"));
+        assert!(time("soon").unwrap_err().contains("is not a time"));
     }
 }

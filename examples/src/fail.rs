@@ -12,6 +12,25 @@ impl fmt::Display for Failure {
     }
 }
 
+impl From<String> for Failure {
+    fn from(why: String) -> Failure {
+        Failure(why)
+    }
+}
+
+/// For errors that say by themselves what was tried.
+impl From<exs::Error> for Failure {
+    fn from(e: exs::Error) -> Failure {
+        Failure(e.to_string())
+    }
+}
+
+impl From<crate::out::Lost> for Failure {
+    fn from(lost: crate::out::Lost) -> Failure {
+        Failure(lost.to_string())
+    }
+}
+
 /// An error, and what was tried.
 pub trait During<T> {
     /// Puts `what` before the error.

@@ -1,8 +1,10 @@
 //! What the example programs share.
 
+pub mod address;
 pub mod args;
 pub mod fail;
 pub mod frame;
+pub mod out;
 pub mod peer;
 pub mod plain;
 pub mod registered;

@@ -18,9 +18,20 @@ fn text(args: &[&str]) -> String {
 }
 
 fn json(args: &[&str]) -> Value {
-    let text = text(&[args, &["--json"]].concat());
+    object(&text(&[args, &["--json"]].concat()))
+}
+
+/// What is shown all the same where what was asked for is not there.
+fn json_of_failure(args: &[&str]) -> Value {
+    let out = run(&[args, &["--json"]].concat(), &[]);
+    assert_eq!(out.status.code(), Some(1), "{out:?}");
+    assert!(!out.stderr.is_empty(), "{out:?}");
+    object(&String::from_utf8(out.stdout).unwrap())
+}
+
+fn object(text: &str) -> Value {
     assert_eq!(text.lines().count(), 1, "{text}");
-    serde_json::from_str(&text).unwrap()
+    serde_json::from_str(text).unwrap()
 }
 
 fn verbs(facts: &Value) -> &Value {
@@ -73,10 +84,11 @@ fn it_tells_what_would_be_chosen() {
 
 #[test]
 fn a_pinned_transport_is_heeded() {
-    assert_eq!(json(&["127.0.0.1", "--transport", "verbs"])["choice"]["chosen"], Value::Null);
+    let facts = json_of_failure(&["127.0.0.1", "--transport", "verbs"]);
+    assert_eq!(facts["choice"]["chosen"], Value::Null);
     let facts = json(&["127.0.0.1", "--transport", "soft"]);
     assert_eq!(facts["choice"]["candidates"].as_array().unwrap().len(), 1);
-    let facts = json(&["127.0.0.1", "--device", "nope0"]);
+    let facts = json_of_failure(&["127.0.0.1", "--device", "nope0"]);
     assert_eq!(facts["choice"]["chosen"], Value::Null, "a device that is named must be there");
 }
 

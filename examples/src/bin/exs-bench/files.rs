@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use exs_examples::fail::{During, Failure};
 use exs_examples::road;
+use exs_examples::tell;
 
 use crate::plan::{Plan, bytes};
 use crate::process::{Background, free_port, on_path, run, sibling};
@@ -42,7 +43,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(e) = fs::remove_dir_all(&self.0) {
-            eprintln!("exs-bench: {} is left: {e}", self.0.display());
+            tell!("exs-bench: {} is left: {e}", self.0.display());
         }
     }
 }
@@ -114,7 +115,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Section, Failure> {
     ];
     for round in 1..=plan.rounds {
         for (case, from, size) in &mut cases {
-            eprintln!("files {}, round {round}", case.title);
+            tell!("files {}, round {round}", case.title);
             for copier in &copiers {
                 let entry = case.entry(&copier.name());
                 if entry.failure.is_some() {

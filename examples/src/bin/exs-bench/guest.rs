@@ -1,8 +1,8 @@
 //! Figures of the kernel's RDMA devices, from the log of the test bed that measured them
 //! (tests/rdma/suites/neighbours.sh): EXS beside perftest and rsocket's rstream.
 
-use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use exs_examples::fail::{During, Failure};
 use serde::Deserialize;
@@ -33,7 +33,11 @@ pub(crate) fn read(logs: &[PathBuf]) -> Result<Section, Failure> {
     let mut cases = Vec::new();
     for log in logs {
         let before = cases.len();
-        let text = fs::read_to_string(log).during(log.display())?;
+        let text = if log == Path::new("-") {
+            io::read_to_string(io::stdin()).during("standard input")?
+        } else {
+            fs::read_to_string(log).during(log.display())?
+        };
         // Consoles end their lines in ways of their own.
         for line in text.lines().map(str::trim_end) {
             if let Some(at) = line.find(MARK) {

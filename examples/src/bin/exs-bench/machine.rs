@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use exs_examples::fail::Failure;
+use exs_examples::tell;
 use serde::Serialize;
 
 use crate::neighbours::versions;
@@ -105,7 +106,7 @@ fn quiet() -> f64 {
         if share <= QUIET {
             break;
         }
-        eprintln!("exs-bench: {:.0} % of the machine is busy: waiting", 100.0 * share);
+        tell!("exs-bench: {:.0} % of the machine is busy: waiting", 100.0 * share);
         share = busy(MOMENT);
     }
     share

@@ -31,6 +31,7 @@ use std::time::Duration;
 use clap::Parser;
 use contender::Contender;
 use exs_examples::fail::{During, Failure};
+use exs_examples::{out, tell};
 use machine::Machine;
 use plan::Plan;
 use results::{Entry, Section};
@@ -56,7 +57,7 @@ struct Args {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
     /// A log of `make test-rdma SUITES=neighbours`, whose figures stand beside the others (once for
-    /// each device)
+    /// each device); `-` is standard input
     #[arg(long, value_name = "FILE")]
     rdma_log: Vec<PathBuf>,
     /// Also put a summary into this file, between its marks `<!-- bench -->` and `<!-- /bench -->`;
@@ -66,13 +67,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("exs-bench: {e}");
-            ExitCode::FAILURE
-        }
-    }
+    out::main(|args: Args| out::failed(run(&args)))
 }
 
 fn run(args: &Args) -> Result<(), Failure> {
@@ -110,7 +105,7 @@ fn run(args: &Args) -> Result<(), Failure> {
             .ok_or_else(|| Failure(format!("{} has no marks for a summary", readme.display())))?;
         write(readme, &text)?;
     }
-    eprintln!("exs-bench: see {}", out.join("README.md").display());
+    tell!("exs-bench: see {}", out.join("README.md").display());
     // What cannot run for want of a neighbour is no failure; what of ours does not run is.
     let ours = done.iter().flat_map(Section::failures).filter(|(name, _)| name.starts_with("EXS"));
     let ours: Vec<_> = ours.map(|(name, why)| format!("{name}: {why}")).collect();
@@ -126,7 +121,7 @@ fn measure(plan: &Plan, section: &plan::Section, given_up: &mut Vec<Contender>) 
     given_up.retain(|c| matches!(c, Contender::Other(_)));
     for round in 1..=plan.rounds_of(section) {
         for (case, result) in section.cases.iter().zip(&mut cases) {
-            eprintln!("{} {}, round {round}", section.id, case.title);
+            tell!("{} {}, round {round}", section.id, case.title);
             for contender in Contender::all().iter().filter(|c| c.takes_part(case, plan)) {
                 let name = contender.name(case);
                 if given_up.contains(contender) {

@@ -11,6 +11,8 @@
 //! A proof lets an eavesdropper guess tokens off-line: use a long random
 //! token, not a word. Nothing here encrypts the data.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 use subtle::ConstantTimeEq;
@@ -46,13 +48,7 @@ impl Secret {
     /// Reads a token file; white space around the token does not count, so
     /// that an editor's last newline does no harm.
     pub(crate) fn from_file(path: &Path) -> Result<Secret, CpError> {
-        let meta =
-            std::fs::metadata(path).map_err(|e| CpError::local("read the token file", path, e))?;
-        let bytes = if meta.len() > MAX_TOKEN {
-            Vec::new()
-        } else {
-            std::fs::read(path).map_err(|e| CpError::local("read the token file", path, e))?
-        };
+        let bytes = read_token(path).map_err(|e| CpError::local("read the token file", path, e))?;
         let token = bytes.trim_ascii();
         if token.len() < MIN_TOKEN {
             return Err(CpError::Usage(format!(
@@ -79,6 +75,21 @@ impl Secret {
     pub(crate) fn check(&self, role: Role, client: &Nonce, server: &Nonce, proof: &Proof) -> bool {
         self.prove(role, client, server).ct_eq(proof).into()
     }
+}
+
+/// A token file's bytes, `-` being standard input; none if there are too many.
+fn read_token(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = |from: &mut dyn Read, bytes| from.take(MAX_TOKEN + 1).read_to_end(bytes);
+    if path == Path::new("-") {
+        read(&mut io::stdin().lock(), &mut bytes)?;
+    } else {
+        read(&mut File::open(path)?, &mut bytes)?;
+    }
+    if bytes.len() as u64 > MAX_TOKEN {
+        bytes.clear();
+    }
+    Ok(bytes)
 }
 
 /// Fresh randomness from the kernel.

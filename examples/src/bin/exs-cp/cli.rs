@@ -57,7 +57,7 @@ pub(crate) struct Serve {
     /// Where to listen; port 0 takes a free one. The data are not encrypted.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7471")]
     pub(crate) listen: String,
-    /// Only clients that know the content of this file are served.
+    /// Only clients that know the content of this file (`-`: standard input) are served.
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
     /// Print one JSON object at the end instead of lines for people.
@@ -81,7 +81,7 @@ pub(crate) struct Serve {
 /// What all clients take.
 #[derive(Args, Clone, Default)]
 pub(crate) struct Client {
-    /// Prove that we know the content of this file, and ask the same of the server.
+    /// Prove that we know the content of this file (`-`: standard input), and ask the same of the server.
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
     /// Print exactly one JSON object at the end instead of lines for people.
@@ -161,8 +161,8 @@ pub(crate) struct Ls {
 
 #[derive(Args)]
 pub(crate) struct Demo {
-    /// Copy about this many MiB only.
-    #[arg(long, value_name = "MIB")]
+    /// Copy about this much only: a number of MiB, or a size with a unit (64MiB, 1g).
+    #[arg(long, value_name = "SIZE", value_parser = size_limit)]
     pub(crate) size_limit: Option<u64>,
     /// Copy this tree instead of the Rust toolchain's lib and share.
     #[arg(long, value_name = "DIR")]
@@ -171,4 +171,11 @@ pub(crate) struct Demo {
     #[arg(short, long = "jobs", value_name = "N", default_value_t = 2,
           value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) jobs: u16,
+}
+
+/// A size; a number alone is of MiB.
+fn size_limit(text: &str) -> Result<u64, String> {
+    let bare = text.trim().bytes().all(|b| b.is_ascii_digit());
+    let unit = if bare { "MiB" } else { "" };
+    exs::parse_size(&format!("{text}{unit}")).map_err(|e| e.to_string())
 }

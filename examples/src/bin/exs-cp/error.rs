@@ -17,14 +17,14 @@ use crate::wire::codec::WireError;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CpError {
     /// EXS could not reach the peer.
-    #[error("cannot connect to {peer}: {source}. Is `exs-cp serve` running there?")]
-    Connect { peer: String, source: crate::net::NetError },
+    #[error("{cause}. Is `exs-cp serve` running there?")]
+    Connect { cause: crate::net::NetError },
     /// The connection broke.
     #[error(
-        "the connection to {peer} was lost: {source}. \
+        "the connection to {peer} was lost: {cause}. \
          Run the same command again: it continues where this one stopped"
     )]
-    Lost { peer: String, source: crate::net::NetError },
+    Lost { peer: String, cause: crate::net::NetError },
     /// The peer closed the connection before it was done.
     #[error(
         "{peer} closed the connection before everything was done. \
@@ -36,10 +36,10 @@ pub(crate) enum CpError {
     Silent { peer: String, seconds: u64 },
     /// EXS itself refused a local call.
     #[error("EXS: {0}")]
-    Exs(#[from] crate::net::NetError),
+    Exs(crate::net::NetError),
     /// The peer's bytes are not this protocol.
     #[error("the peer broke the exs-cp protocol: {0}")]
-    Wire(#[from] WireError),
+    Wire(WireError),
     /// Well-formed frames that make no sense where they came.
     #[error("the peer broke the exs-cp protocol: {0}")]
     Protocol(String),
@@ -50,8 +50,8 @@ pub(crate) enum CpError {
     #[error("{0}")]
     Auth(String),
     /// A local path that the command cannot do without.
-    #[error("cannot {what} `{}`: {source}", path.display())]
-    Local { what: &'static str, path: PathBuf, source: io::Error },
+    #[error("cannot {what} `{}`: {cause}", path.display())]
+    Local { what: &'static str, path: PathBuf, cause: io::Error },
     /// All places of a server are taken.
     #[error("as many connections are open already as this server takes; try again later")]
     Busy,
@@ -66,13 +66,33 @@ pub(crate) enum CpError {
     Interrupted,
 }
 
+impl From<crate::net::NetError> for CpError {
+    fn from(cause: crate::net::NetError) -> CpError {
+        CpError::Exs(cause)
+    }
+}
+
+impl From<WireError> for CpError {
+    fn from(cause: WireError) -> CpError {
+        CpError::Wire(cause)
+    }
+}
+
 impl CpError {
     pub(crate) fn local(
         what: &'static str,
         path: impl Into<PathBuf>,
-        source: impl Into<io::Error>,
+        cause: impl Into<io::Error>,
     ) -> Self {
-        CpError::Local { what, path: path.into(), source: source.into() }
+        CpError::Local { what, path: path.into(), cause: cause.into() }
+    }
+
+    /// The user wrote `-` where a file must be one with a name.
+    pub(crate) fn no_stdio(what: &str) -> CpError {
+        CpError::Usage(format!(
+            "`-` would be {what}, which exs-cp does not copy: it has no name, size and time. Give a \
+             file (one that is called `-` is ./-)"
+        ))
     }
 
     /// The exit status that scripts see.

@@ -10,7 +10,7 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use exs_examples::out;
 
 mod auth;
 mod cli;
@@ -26,19 +26,14 @@ mod transfer;
 mod wire;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
-    let done = command::stop_flag().and_then(|stop| match &cli.command {
-        cli::Command::Serve(args) => command::serve::run(args, &stop),
-        cli::Command::Put(args) => command::put::run(args, &stop),
-        cli::Command::Get(args) => command::get::run(args, &stop),
-        cli::Command::Ls(args) => command::ls::run(args, &stop),
-        cli::Command::Demo(args) => command::demo::run(args, &stop),
-    });
-    match done {
-        Ok(code) => ExitCode::from(code),
-        Err(e) => {
-            report::tell(&e.to_string());
-            ExitCode::from(e.exit_code())
-        }
-    }
+    out::main(|cli: cli::Cli| {
+        let done = command::stop_flag().and_then(|stop| match &cli.command {
+            cli::Command::Serve(args) => command::serve::run(args, &stop),
+            cli::Command::Put(args) => command::put::run(args, &stop),
+            cli::Command::Get(args) => command::get::run(args, &stop),
+            cli::Command::Ls(args) => command::ls::run(args, &stop),
+            cli::Command::Demo(args) => command::demo::run(args, &stop),
+        });
+        done.map_err(|e| (e.exit_code(), e.to_string()))
+    })
 }

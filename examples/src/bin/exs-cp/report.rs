@@ -3,13 +3,15 @@
 //! Progress, warnings and errors go to standard error, results to standard
 //! output; with `--json` standard output gets exactly one object.
 
-use std::io::{IsTerminal, Write};
-use std::sync::Arc;
+use std::io::IsTerminal;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use exs_examples::out;
 use indicatif::{BinaryBytes, HumanDuration, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -115,12 +117,20 @@ pub(crate) fn print_json(value: &impl Serialize) {
     }
 }
 
-/// A closed pipe (`exs-cp ls | head`) is no reason to panic.
+/// The flag that SIGINT sets, once there is one.
+pub(crate) static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// If nobody can read it any more (`exs-cp ls | head`), the command stops as if it were
+/// interrupted, and `main` tells why.
 pub(crate) fn say(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+    if out!("{line}").is_err()
+        && let Some(stop) = STOP.get()
+    {
+        stop.store(true, Relaxed);
+    }
 }
 pub(crate) fn tell(line: &str) {
-    let _ = writeln!(std::io::stderr(), "exs-cp: {line}");
+    exs_examples::tell!("exs-cp: {line}");
 }
 
 /// Shows how far it is, from a thread of its own.

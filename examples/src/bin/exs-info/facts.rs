@@ -105,6 +105,21 @@ impl Facts {
         let transports = exs::transports().into_iter().map(kind).collect();
         Ok(Facts { version: exs::VERSION, transports, host: host(), choice })
     }
+
+    /// Of what was asked for, what is not there.
+    pub(crate) fn missing(&self, options: &Options) -> Option<String> {
+        let (wanted, device) = (options.transport.to_string(), options.device.as_deref());
+        if let Some(kind) = self.transports.iter().find(|k| k.name == wanted && !k.available) {
+            let why = kind.trouble.as_deref().unwrap_or("this host has no RDMA device");
+            return Some(format!("{wanted} is not available: {why}"));
+        }
+        let mut devices = self.transports.iter().flat_map(|k| &k.devices);
+        if let Some(name) = device.filter(|name| !devices.any(|d| d.name == *name)) {
+            return Some(format!("no RDMA device is called {name}"));
+        }
+        let choice = self.choice.as_ref().filter(|c| c.chosen.is_none())?;
+        Some(format!("nothing leads to {}", choice.address))
+    }
 }
 
 fn device(d: DeviceInfo) -> Device {

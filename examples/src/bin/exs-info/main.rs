@@ -6,11 +6,11 @@
 mod facts;
 mod show;
 
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 
 use clap::Parser;
 use exs_examples::road::Road;
+use exs_examples::{address, out};
 use facts::Facts;
 
 const AFTER: &str = "\
@@ -20,7 +20,10 @@ Examples:
   exs-info host:7471 --json         the same, as one JSON object
   exs-info 192.0.2.7 --transport verbs   as a program that insists on a device
 
-Nothing is sent to the address: whether a peer answers there, only a connection tells.";
+Nothing is sent to the address: whether a peer answers there, only a connection tells.
+
+Exit status: 0; 1 if the transport or the device that was asked for is not there, or the address
+cannot be reached by it; 2 wrong usage.";
 
 #[derive(Parser)]
 #[command(name = "exs-info", version, about = "Show what EXS finds on this host",
@@ -37,51 +40,18 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("exs-info: {e}");
-            ExitCode::FAILURE
-        }
-    }
+    out::main(|args: Args| out::failed(run(&args)))
 }
 
 fn run(args: &Args) -> Result<(), String> {
-    let to = args.address.as_deref().map(resolve).transpose()?;
-    let facts = Facts::collect(to, &args.road.options()).map_err(|e| e.to_string())?;
-    if args.json {
-        println!("{}", serde_json::to_string(&facts).map_err(|e| e.to_string())?);
+    let to = args.address.as_deref().map(address::with_or_without_port).transpose()?;
+    let options = args.road.options();
+    let facts = Facts::collect(to, &options).map_err(|e| e.to_string())?;
+    let written = if args.json {
+        out!("{}", serde_json::to_string(&facts).map_err(|e| e.to_string())?)
     } else {
-        print!("{}", show::text(&facts));
-    }
-    Ok(())
-}
-
-/// An address, with or without a port, which does not matter here; or a name.
-fn resolve(text: &str) -> Result<SocketAddr, String> {
-    let with_port = text.to_socket_addrs();
-    let found = with_port.or_else(|_| (text.trim_matches(['[', ']']), 0).to_socket_addrs());
-    let found = found.map_err(|e| format!("`{text}` is no ADDRESS or ADDRESS:PORT ({e})"))?;
-    let mut found = found;
-    found.next().ok_or_else(|| format!("`{text}` has no address"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_need_no_port() {
-        for (text, ip, port) in [
-            ("192.0.2.7", "192.0.2.7", 0),
-            ("192.0.2.7:7471", "192.0.2.7", 7471),
-            ("::1", "::1", 0),
-            ("[::1]", "::1", 0),
-            ("[2001:db8::1]:7", "2001:db8::1", 7),
-        ] {
-            let addr = resolve(text).unwrap();
-            assert_eq!((addr.ip().to_string().as_str(), addr.port()), (ip, port));
-        }
-        assert!(resolve("192.0.2.7:port").is_err());
-    }
+        out!("{}", show::text(&facts).trim_end())
+    };
+    written.map_err(|e| e.to_string())?;
+    facts.missing(&options).map_or(Ok(()), Err)
 }

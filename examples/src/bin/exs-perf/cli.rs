@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use exs_examples::address;
 use exs_examples::args::{self, Kind, Wait};
 
 use crate::job::Way;
@@ -49,7 +50,8 @@ pub(crate) enum Command {
 #[derive(Args, Debug)]
 pub(crate) struct Serve {
     /// Where to listen; port 0 takes a free one. The measured connections use ports of their own
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7472")]
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7472",
+          value_parser = address::one)]
     pub(crate) listen: SocketAddr,
     /// End after one client
     #[arg(long, hide = true)]
@@ -99,14 +101,14 @@ pub(crate) struct Run {
 /// How much is moved.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Load {
-    /// Bytes of a message (suffixes k, m, g) [default: 1m for throughput, 64 otherwise]
+    /// Bytes of a message: 64, 4k, 1MiB [default: 1m for throughput, 64 otherwise]
     #[arg(long, value_name = "N", value_parser = size, conflicts_with = "sweep")]
     pub(crate) size: Option<usize>,
     /// Every fourth power of two from 64 bytes to 16 MiB, a run for each
     #[arg(long)]
     pub(crate) sweep: bool,
-    /// Seconds of each run, after a warm-up
-    #[arg(long, value_name = "S", default_value = "2", value_parser = seconds)]
+    /// Time of each run, after a warm-up: seconds, or 500ms, 2min
+    #[arg(long, value_name = "TIME", default_value = "2", value_parser = seconds)]
     pub(crate) duration: Duration,
     /// Messages in flight on each connection (less if they would take more than 256 MiB together)
     /// [default: 8 for throughput, 64 for the rate]
@@ -147,11 +149,7 @@ fn size(text: &str) -> Result<usize, String> {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    text.parse::<f64>()
-        .ok()
-        .filter(|s| (0.01..=3600.0).contains(s))
-        .map(Duration::from_secs_f64)
-        .ok_or_else(|| "a duration is a number of seconds from 0.01 to 3600".to_owned())
+    args::time(text, Duration::from_millis(10), Duration::from_secs(3600))
 }
 
 impl Load {
@@ -183,7 +181,7 @@ mod tests {
         };
         assert!(refused(&["--size", "0"]).contains("from 1 to 1024m"));
         assert!(refused(&["--duration", "0"]).contains("from 0.01 to 3600"));
-        assert!(refused(&["--duration", "NaN"]).contains("from 0.01 to 3600"));
+        assert!(refused(&["--duration", "NaN"]).contains("is not a time"));
         assert!(refused(&["--connections", "0"]).contains("1..=20000"));
         assert!(refused(&["--depth", "0"]).contains("1..=1024"));
         assert!(refused(&["--size", "1", "--sweep"]).contains("cannot be used with"));

@@ -1,8 +1,8 @@
 //! The client: decides what is measured.
 
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
+use exs_examples::address;
 use exs_examples::fail::{During, Failure};
 use exs_examples::peer::Server;
 use quanta::Instant;
@@ -52,12 +52,7 @@ pub(crate) fn call(server: &str) -> Result<(Control, Option<Server>), Failure> {
         let demo = Server::start(&words, |_| {}).during("cannot start the server")?;
         return Ok((Control::call(demo.addr())?, Some(demo)));
     }
-    let addrs = server
-        .to_socket_addrs()
-        .during(format!("{server} is no address of the form HOST:PORT, nor `demo`"))?;
-    let first: Option<SocketAddr> = addrs.into_iter().next();
-    let addr = first.ok_or_else(|| Failure(format!("{server} has no address")))?;
-    Ok((Control::call(addr)?, None))
+    Ok((address::try_each(server, Control::call)?, None))
 }
 
 /// Ends the control connection, and with it a server of our own.

@@ -4,6 +4,7 @@
 //! the kernel, which has socket buffers for each TCP connection.
 
 use exs_examples::fail::{During, Failure};
+use exs_examples::out;
 use serde::Serialize;
 
 use crate::cli::Idle;
@@ -56,12 +57,15 @@ pub(crate) fn run(args: &Idle) -> Result<(), Failure> {
         bytes_remote: theirs as f64 / others,
     };
     if args.json {
-        println!("{}", serde_json::to_string(&idles).during("JSON")?);
+        out!("{}", serde_json::to_string(&idles).during("JSON")?)?;
     } else {
-        println!(
+        out!(
             "{} idle connections by {}: {:.0} bytes of memory each here, {:.0} at the server",
-            idles.connections, idles.transport, idles.bytes_local, idles.bytes_remote
-        );
+            idles.connections,
+            idles.transport,
+            idles.bytes_local,
+            idles.bytes_remote
+        )?;
     }
     drop(links);
     end(control, server)

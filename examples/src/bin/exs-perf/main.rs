@@ -26,24 +26,19 @@ mod usage;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use cli::Command;
+use exs_examples::out;
 
 fn main() -> ExitCode {
-    let done = match cli::Cli::parse().command {
-        Command::Serve(args) => server::serve(&args),
-        Command::Bw(args) => client::run(job::Test::Bw, &args),
-        Command::Bibw(args) => client::run(job::Test::Bibw, &args),
-        Command::Lat(args) => client::run(job::Test::Lat, &args),
-        Command::Rate(args) => client::run(job::Test::Rate, &args),
-        Command::Idle(args) => idle::run(&args),
-        Command::Memcpy(args) => memcpy::run(&args),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("exs-perf: {e}");
-            ExitCode::FAILURE
-        }
-    }
+    out::main(|cli: cli::Cli| {
+        out::failed(match cli.command {
+            Command::Serve(args) => server::serve(&args),
+            Command::Bw(args) => client::run(job::Test::Bw, &args),
+            Command::Bibw(args) => client::run(job::Test::Bibw, &args),
+            Command::Lat(args) => client::run(job::Test::Lat, &args),
+            Command::Rate(args) => client::run(job::Test::Rate, &args),
+            Command::Idle(args) => idle::run(&args),
+            Command::Memcpy(args) => memcpy::run(&args),
+        })
+    })
 }

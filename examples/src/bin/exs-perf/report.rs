@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use exs_examples::args::{Kind, Wait};
 use exs_examples::fail::{During, Failure};
+use exs_examples::out;
+use exs_examples::out::Lost;
 use hdrhistogram::Histogram;
 use quanta::Instant;
 use serde::Serialize;
@@ -154,16 +156,16 @@ impl Report {
 
     pub(crate) fn print(&mut self, r: &Record) -> Result<(), Failure> {
         if self.json {
-            println!("{}", serde_json::to_string(r).during("JSON")?);
+            out!("{}", serde_json::to_string(r).during("JSON")?)?;
             return Ok(());
         }
         if !self.begun {
             self.begun = true;
-            self.headline(r);
+            self.headline(r)?;
         }
         let cpu = (r.cpu_local.ns_per_byte, r.cpu_remote.ns_per_byte);
         if let Some(l) = r.half_rtt_us {
-            println!(
+            out!(
                 "{:>10} {:>11} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>10.1} {:>9.0} {:>9.0}",
                 r.size,
                 r.messages / 2,
@@ -175,18 +177,23 @@ impl Report {
                 l.max,
                 r.cpu_local.ns_per_msg,
                 r.cpu_remote.ns_per_msg
-            );
+            )?;
         } else {
-            println!(
+            out!(
                 "{:>10} {:>11} {:>9.3} {:>12.0} {:>9.3} {:>9.3}",
-                r.size, r.messages, r.gbytes_per_s, r.msgs_per_s, cpu.0, cpu.1
-            );
+                r.size,
+                r.messages,
+                r.gbytes_per_s,
+                r.msgs_per_s,
+                cpu.0,
+                cpu.1
+            )?;
         }
-        self.details(r);
+        self.details(r)?;
         Ok(())
     }
 
-    fn headline(&self, r: &Record) {
+    fn headline(&self, r: &Record) -> Result<(), Lost> {
         let many = if r.connections > 1 {
             format!(", {} connections, {} threads", r.connections, r.threads)
         } else {
@@ -194,24 +201,39 @@ impl Report {
         };
         let poll = format!("{:?}", r.poll).to_lowercase();
         let test = format!("{:?}", r.test).to_lowercase();
-        println!("{test} by {}, {} in flight, waiting: {poll}{many}", r.route, r.depth);
+        out!("{test} by {}, {} in flight, waiting: {poll}{many}", r.route, r.depth)?;
         if r.half_rtt_us.is_some() {
-            println!(
+            out!(
                 "half a round trip, microseconds; processor time of both sides, ns for each message\n\
                  {:>10} {:>11} {:>9} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9} {:>9}",
-                "bytes", "rounds", "min", "mean", "p50", "p99", "p99.9", "max", "cpu here", "there"
-            );
+                "bytes",
+                "rounds",
+                "min",
+                "mean",
+                "p50",
+                "p99",
+                "p99.9",
+                "max",
+                "cpu here",
+                "there"
+            )?;
         } else {
-            println!(
+            out!(
                 "processor time of both sides: ns for each byte\n\
                  {:>10} {:>11} {:>9} {:>12} {:>9} {:>9}",
-                "bytes", "messages", "GB/s", "messages/s", "cpu here", "there"
-            );
+                "bytes",
+                "messages",
+                "GB/s",
+                "messages/s",
+                "cpu here",
+                "there"
+            )?;
         }
+        Ok(())
     }
 
     /// What the counters say: how the bytes went.
-    fn details(&self, r: &Record) {
+    fn details(&self, r: &Record) -> Result<(), Lost> {
         let of = |side: &BTreeMap<String, u64>, name| side.get(name).copied().unwrap_or(0);
         let each = |name| {
             let both = of(&r.counters_local, name) + of(&r.counters_remote, name);
@@ -234,7 +256,8 @@ impl Report {
             notes.push(format!("slowest connection: {:.2} of the mean", r.slowest_to_mean));
         }
         if !notes.is_empty() {
-            println!("{:>10} {}", "", notes.join(", "));
+            out!("{:>10} {}", "", notes.join(", "))?;
         }
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use exs_examples::fail::{During, Failure};
 use exs_examples::peer::LISTENING;
+use exs_examples::{out, tell};
 
 use crate::cli::Serve;
 use crate::control::{Control, Reply, Request};
@@ -17,7 +18,7 @@ use crate::usage::{Since, allow_connections, resident};
 pub(crate) fn serve(args: &Serve) -> Result<(), Failure> {
     let listener =
         TcpListener::bind(args.listen).during(format!("cannot listen on {}", args.listen))?;
-    println!("{LISTENING}{}", listener.local_addr().during("local address")?);
+    out!("{LISTENING}{}", listener.local_addr().during("local address")?)?;
     if args.once {
         let (stream, _) = listener.accept().during("accept")?;
         return client(stream);
@@ -33,7 +34,7 @@ pub(crate) fn serve(args: &Serve) -> Result<(), Failure> {
                 None => refuse(stream),
             };
             if let Err(e) = served {
-                eprintln!("exs-perf: {peer}: {e}");
+                tell!("exs-perf: {peer}: {e}");
             }
         });
     }

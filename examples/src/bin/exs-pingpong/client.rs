@@ -1,9 +1,10 @@
 //! The client: decides what is measured.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use exs::{Options, Socket, SocketType};
+use exs_examples::address;
 use exs_examples::fail::{During, Failure};
 use exs_examples::peer::Server;
 use exs_examples::stats::{Samples, median};
@@ -32,7 +33,8 @@ pub(crate) fn demo(args: &Args) -> Result<(), Failure> {
     words.extend(road.iter().map(String::as_str));
     let mut server = Server::start(&words, |_| {}).during("cannot start the server")?;
     let everything = args.compare.is_none() && args.size.is_none() && !args.sweep;
-    measure(server.addr(), args, everything)?;
+    let (control, options) = call(server.addr(), args)?;
+    measure(control, options, server.addr(), args, everything)?;
     if server.wait(Duration::from_secs(10)) {
         Ok(())
     } else {
@@ -41,39 +43,48 @@ pub(crate) fn demo(args: &Args) -> Result<(), Failure> {
 }
 
 pub(crate) fn run(addr: &str, args: &Args) -> Result<(), Failure> {
-    let mut addrs = addr
-        .to_socket_addrs()
-        .during(format!("{addr} is no address of the form HOST:PORT, nor `demo`"))?;
-    let Some(addr) = addrs.next() else { return Err(Failure(format!("{addr} has no address"))) };
-    measure(addr, args, false)
+    let ((control, options), addr) =
+        address::try_each(addr, |addr| Ok::<_, Failure>((call(addr, args)?, addr)))?;
+    measure(control, options, addr, args, false)
 }
 
-fn measure(addr: SocketAddr, args: &Args, everything: bool) -> Result<(), Failure> {
+/// The control connection.
+fn call(addr: SocketAddr, args: &Args) -> Result<(Socket, Options), Failure> {
     let options = args.road.options();
     let control = Socket::with_options(SocketType::Stream, options.clone()).during("socket")?;
     control.blocking().connect(addr).during("no exs-pingpong server there")?;
+    Ok((control, options))
+}
+
+fn measure(
+    control: Socket,
+    options: Options,
+    addr: SocketAddr,
+    args: &Args,
+    everything: bool,
+) -> Result<(), Failure> {
     let mut session = Session { control, options, addr, opened: 0 };
     let open = Open::Exs { kind: args.socket, wait: args.wait, crc: args.crc };
     let mut link = session.open(open)?;
     let mut report = Report::new(addr, args, &link.transport);
 
-    report.headline();
+    report.headline()?;
     if args.mode != Mode::Bw {
         for size in args.sizes(SMALL) {
             let samples = session.latency(&mut link, size, args.iters, AIM)?;
-            report.latency(Latency::new(size, samples));
+            report.latency(Latency::new(size, samples))?;
         }
     }
     if args.mode != Mode::Lat {
         for size in args.sizes(LARGE) {
             let depth = in_flight(size, args.depth);
             let (count, took) = session.bandwidth(&mut link, size, args.iters, depth, AIM)?;
-            report.bandwidth(Bandwidth::new(size, count, depth, took));
+            report.bandwidth(Bandwidth::new(size, count, depth, took))?;
         }
     }
     if args.compare == Some(Baseline::Tcp) || everything {
         let comparison = compare(&mut session, &mut link, args)?;
-        report.comparison(comparison);
+        report.comparison(comparison)?;
     }
     report.finish()?;
     session.control.blocking().close().during("closing")

@@ -16,20 +16,14 @@ mod tcp_link;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use exs_examples::out;
 
 fn main() -> ExitCode {
-    let args = cli::Args::parse();
-    let done = match args.role() {
-        cli::Role::Serve => server::serve(args.listen, &args.road, args.once),
-        cli::Role::Client(addr) => client::run(&addr, &args),
-        cli::Role::Demo => client::demo(&args),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("exs-pingpong: {e}");
-            ExitCode::FAILURE
-        }
-    }
+    out::main(|args: cli::Args| {
+        out::failed(match args.role() {
+            cli::Role::Serve => server::serve(args.listen, &args.road, args.once),
+            cli::Role::Client(addr) => client::run(&addr, &args),
+            cli::Role::Demo => client::demo(&args),
+        })
+    })
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use exs_examples::args::{Kind, Wait};
 use exs_examples::fail::{During, Failure};
+use exs_examples::out;
+use exs_examples::out::Lost;
 use exs_examples::stats::Samples;
 use serde::Serialize;
 
@@ -132,13 +134,11 @@ impl Report {
         }
     }
 
-    fn say(&self, line: &str) {
-        if !self.json {
-            println!("{line}");
-        }
+    fn say(&self, line: &str) -> Result<(), Lost> {
+        if self.json { Ok(()) } else { out!("{line}") }
     }
 
-    pub(crate) fn headline(&self) {
+    pub(crate) fn headline(&self) -> Result<(), Lost> {
         let socket = format!("{:?}", self.socket).to_lowercase();
         let wait = format!("{:?}", self.wait).to_lowercase();
         let crc = if self.crc { ", CRC32C" } else { "" };
@@ -149,25 +149,28 @@ impl Report {
                 "soft" => "the software RNIC",
                 other => other,
             }
-        ));
+        ))
     }
 
-    pub(crate) fn latency(&mut self, l: Latency) {
+    pub(crate) fn latency(&mut self, l: Latency) -> Result<(), Lost> {
         if self.latency_us.is_empty() {
-            self.say("\nlatency: half a round trip, microseconds");
-            self.say("     bytes     rounds      min     mean      p50      p99    p99.9      max");
+            self.say("\nlatency: half a round trip, microseconds")?;
+            self.say(
+                "     bytes     rounds      min     mean      p50      p99    p99.9      max",
+            )?;
         }
         self.say(&format!(
             "{:>10} {:>10} {:>8.2} {:>8.2} {:>8.2} {:>8.2} {:>8.2} {:>8.1}",
             l.bytes, l.iters, l.min, l.mean, l.p50, l.p99, l.p999, l.max
-        ));
+        ))?;
         self.latency_us.push(l);
+        Ok(())
     }
 
-    pub(crate) fn bandwidth(&mut self, b: Bandwidth) {
+    pub(crate) fn bandwidth(&mut self, b: Bandwidth) -> Result<(), Lost> {
         if self.bandwidth.is_empty() {
-            self.say("\nbandwidth, one way");
-            self.say("     bytes   messages  in flight     GB/s     Gbit/s   messages/s");
+            self.say("\nbandwidth, one way")?;
+            self.say("     bytes   messages  in flight     GB/s     Gbit/s   messages/s")?;
         }
         self.say(&format!(
             "{:>10} {:>10} {:>10} {:>8.3} {:>10.2} {:>12.0}",
@@ -177,37 +180,39 @@ impl Report {
             b.gbytes_per_s,
             b.gbytes_per_s * 8.0,
             b.messages_per_s
-        ));
+        ))?;
         self.bandwidth.push(b);
+        Ok(())
     }
 
-    pub(crate) fn comparison(&mut self, c: Comparison) {
+    pub(crate) fn comparison(&mut self, c: Comparison) -> Result<(), Lost> {
         self.say(&format!(
             "\nbeside plain TCP (blocking, TCP_NODELAY) between the same processes: medians of {} rounds in turn",
             c.rounds
-        ));
-        self.say("                                       EXS        TCP    EXS/TCP");
+        ))?;
+        self.say("                                       EXS        TCP    EXS/TCP")?;
         self.say(&format!(
             "half round trip, 64 bytes (us)  {:>10.2} {:>10.2} {:>10.3}   (aim: at most 1.15)",
             c.latency_64.exs, c.latency_64.tcp, c.latency_ratio
-        ));
+        ))?;
         self.say(&format!(
             "  beside TCP that spins         {:>10.2} {:>10.2} {:>10.3}",
             c.latency_64.exs,
             c.latency_64_tcp_spinning,
             c.latency_64.exs / c.latency_64_tcp_spinning
-        ));
+        ))?;
         self.say(&format!(
             "bandwidth, 1 MiB (GB/s)         {:>10.3} {:>10.3} {:>10.3}   (aim: at least 0.95)",
             c.bandwidth_1m.exs, c.bandwidth_1m.tcp, c.bandwidth_ratio
-        ));
+        ))?;
         self.compared_to_tcp = Some(c);
+        Ok(())
     }
 
     /// The JSON object, if that is what was asked for.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
         if self.json {
-            println!("{}", serde_json::to_string(self).during("JSON")?);
+            out!("{}", serde_json::to_string(self).during("JSON")?)?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use exs::{Options, Socket, SocketType};
 use exs_examples::fail::{During, Failure};
 use exs_examples::peer::LISTENING;
 use exs_examples::road::Road;
+use exs_examples::{out, tell};
 
 use crate::cli::MAX_SIZE;
 use crate::control::{self, Job, Open, Reply, Request};
@@ -20,8 +21,8 @@ pub(crate) fn serve(listen: SocketAddr, road: &Road, once: bool) -> Result<(), F
     let options = road.options();
     let listener = Socket::with_options(SocketType::Stream, options.clone()).during("socket")?;
     listener.bind(listen).during("bind")?;
-    listener.listen(64).during("listen")?;
-    println!("{LISTENING}{}", listener.local_addr().during("local address")?);
+    listener.listen(64)?;
+    out!("{LISTENING}{}", listener.local_addr().during("local address")?)?;
     loop {
         let (socket, peer) = listener.blocking().accept().during("accept")?;
         if once {
@@ -30,7 +31,7 @@ pub(crate) fn serve(listen: SocketAddr, road: &Road, once: bool) -> Result<(), F
         let options = options.clone();
         std::thread::spawn(move || {
             if let Err(e) = client(&socket, &options) {
-                eprintln!("exs-pingpong: {peer}: {e}");
+                tell!("exs-pingpong: {peer}: {e}");
             }
         });
     }
@@ -69,7 +70,7 @@ fn accept(
             let options = options.clone().with_crc(options.crc | crc);
             let listener = Socket::with_options(kind.into(), options).during("socket")?;
             listener.bind(any).during("bind")?;
-            listener.listen(1).during("listen")?;
+            listener.listen(1)?;
             let port = listener.local_addr().during("local address")?.port();
             control::send(control, &Reply::Opened { port })?;
             let (socket, _) = listener.blocking().accept().during("accept")?;
@@ -106,14 +107,19 @@ pub(crate) fn open_link(
 ) -> Result<(Box<dyn Link>, String), Failure> {
     control::send(control, &Request::Open(open))?;
     let addr = match control::recv(control)? {
-        Some(Reply::Opened { port }) => SocketAddr::new(server.ip(), port),
+        Some(Reply::Opened { port }) => {
+            // (It keeps the interface of a link-local address.)
+            let mut addr = server;
+            addr.set_port(port);
+            addr
+        }
         other => return Err(unexpected(other)),
     };
     match open {
         Open::Exs { kind, wait, crc } => {
             let options = options.clone().with_crc(options.crc | crc);
             let socket = Socket::with_options(SocketType::from(kind), options).during("socket")?;
-            socket.blocking().connect(addr).during("connect")?;
+            socket.blocking().connect(addr)?;
             let name = socket.transport().map_or_else(String::new, |route| route.to_string());
             Ok((Box::new(ExsLink::new(socket, kind, wait)?), name))
         }

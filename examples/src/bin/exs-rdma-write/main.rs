@@ -3,13 +3,14 @@
 
 mod steps;
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use exs_examples::fail::{During, Failure};
 use exs_examples::peer::Server;
-use steps::Failure;
+use exs_examples::{address, out};
 
 const AFTER: &str = "\
 Try it:  exs-rdma-write demo
@@ -23,7 +24,8 @@ WRITE, and says so by a message; the client prints what it finds in its memory. 
 RDMA device the software RNIC does it. Nothing is encrypted.";
 
 #[derive(Parser)]
-#[command(version, about, long_about = None, after_help = AFTER, args_conflicts_with_subcommands = true)]
+#[command(name = "exs-rdma-write", version, about = "Show the first RDMA WRITE, step by step",
+          max_term_width = 100, after_help = AFTER, args_conflicts_with_subcommands = true)]
 struct Args {
     #[command(subcommand)]
     command: Option<Command>,
@@ -37,7 +39,8 @@ enum Command {
     /// Be the server, which writes
     Serve {
         /// Where to listen; port 0 picks a free one
-        #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7472")]
+        #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7472",
+              value_parser = address::one)]
         listen: SocketAddr,
         /// What to write into each client's buffer
         #[arg(long, default_value = "Hello from the other side, by RDMA WRITE")]
@@ -51,39 +54,28 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    let done = match (args.command, args.server) {
-        (Some(Command::Serve { listen, text, once }), _) => steps::serve(listen, &text, once),
-        (Some(Command::Demo), _) => demo(),
-        (None, Some(server)) => resolve(&server).and_then(steps::client),
-        (None, None) => Err(Failure::new(
-            "which server? Give its ADDR:PORT, or `serve` to be one, or `demo` (see --help)",
-        )),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("exs-rdma-write: {e}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn resolve(name: &str) -> Result<SocketAddr, Failure> {
-    let mut addrs = name
-        .to_socket_addrs()
-        .map_err(|e| Failure::new(format!("{name} is no address of the form HOST:PORT: {e}")))?;
-    addrs.next().ok_or_else(|| Failure::new(format!("{name} has no address")))
+    out::main(|args: Args| {
+        out::failed(match (args.command, args.server) {
+            (Some(Command::Serve { listen, text, once }), _) => steps::serve(listen, &text, once),
+            (Some(Command::Demo), _) => demo(),
+            (None, Some(server)) => address::try_each(&server, steps::client),
+            (None, None) => Err(Failure(
+                "which server? Give its ADDR:PORT, or `serve` to be one, or `demo` (see --help)"
+                    .to_owned(),
+            )),
+        })
+    })
 }
 
 fn demo() -> Result<(), Failure> {
     let args = ["serve", "--listen", "127.0.0.1:0", "--once"];
-    let mut server = Server::start(&args, |line| println!("{line}"))
-        .map_err(|e| Failure::new(format!("cannot start the server: {e}")))?;
+    // (A line that cannot be printed is told at the end.)
+    let print = |line: &str| drop(out!("{line}"));
+    let mut server = Server::start(&args, print).during("cannot start the server")?;
     steps::client(server.addr())?;
     if server.wait(Duration::from_secs(10)) {
         Ok(())
     } else {
-        Err(Failure::new("the server did not end well"))
+        Err(Failure("the server did not end well".to_owned()))
     }
 }

@@ -1,60 +1,36 @@
 //! The steps of both sides.
 
-use std::fmt;
 use std::net::SocketAddr;
 
 use exs::{
     EventKind, EventQueue, MemoryRegion, RecvFlags, RemoteBuffer, Rights, SendFlags, Socket,
     SocketType, Token,
 };
+use exs_examples::fail::{During, Failure};
+use exs_examples::out::Lost;
 use exs_examples::peer::LISTENING;
+use exs_examples::{out, tell};
 
 /// Room for the string in the client's buffer.
 const ROOM: usize = 4096;
 
-/// What to tell the user.
-#[derive(Debug)]
-pub(crate) struct Failure(String);
-
-impl Failure {
-    pub(crate) fn new(why: impl Into<String>) -> Failure {
-        Failure(why.into())
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// An error, and the step that met it.
-trait During<T> {
-    fn during(self, step: &str) -> Result<T, Failure>;
-}
-
-impl<T, E: fmt::Display> During<T> for Result<T, E> {
-    fn during(self, step: &str) -> Result<T, Failure> {
-        self.map_err(|e| Failure::new(format!("{step}: {e}")))
-    }
-}
-
 /// Prints a step: the EXS call, what it is in verbs, and what came out.
-fn step(who: &str, call: &str, verbs: &str, note: &str) {
-    println!("[{who}] {call:<26} {verbs}");
-    if !note.is_empty() {
-        println!("{:>width$} {note}", "->", width = who.len() + 5);
+fn step(who: &str, call: &str, verbs: &str, note: &str) -> Result<(), Lost> {
+    out!("[{who}] {call:<26} {verbs}")?;
+    if note.is_empty() {
+        return Ok(());
     }
+    out!("{:>width$} {note}", "->", width = who.len() + 5)
 }
 
 /// Waits for the one event that is due, and prints it as the work completion it is.
 fn completion(who: &str, queue: &EventQueue, wc: &str) -> Result<exs::Event, Failure> {
     let event = queue.next().during("waiting for an event")?;
     if let Some(error) = event.error() {
-        return Err(Failure::new(format!("{:?} failed: {error}", event.kind())));
+        return Err(Failure(format!("{:?} failed: {error}", event.kind())));
     }
     let note = format!("wr_id {}, status IBV_WC_SUCCESS, {} bytes", event.token().0, event.bytes());
-    step(who, "queue.next()", &format!("ibv_poll_cq: a WC ({wc})"), &note);
+    step(who, "queue.next()", &format!("ibv_poll_cq: a WC ({wc})"), &note)?;
     Ok(event)
 }
 
@@ -72,7 +48,7 @@ fn new_socket(who: &str) -> Result<Socket, Failure> {
         "Socket::new(SeqPacket)",
         "ibv_open_device, ibv_alloc_pd: the device and a protection domain (PD)",
         "the software RNIC stands in where there is no device",
-    );
+    )?;
     Ok(socket)
 }
 
@@ -83,13 +59,12 @@ fn new_queue(who: &str) -> Result<EventQueue, Failure> {
         "EventQueue::new(16)",
         "ibv_create_comp_channel, ibv_create_cq: a completion queue (CQ)",
         "",
-    );
+    )?;
     Ok(queue)
 }
 
-/// The client: lends its memory.
-pub(crate) fn client(server: SocketAddr) -> Result<(), Failure> {
-    let who = "client";
+/// The client's connection, and where its events come.
+fn connected(who: &str, server: SocketAddr) -> Result<(Socket, EventQueue), Failure> {
     let (socket, queue) = (new_socket(who)?, new_queue(who)?);
 
     step(
@@ -97,13 +72,25 @@ pub(crate) fn client(server: SocketAddr) -> Result<(), Failure> {
         "socket.connect",
         "rdma_connect: ibv_create_qp (RESET), ibv_modify_qp to INIT, RTR, RTS",
         "",
-    );
-    socket.connect(&queue, CONNECT, server).during("connect")?;
+    )?;
+    socket.connect(&queue, CONNECT, server)?;
     completion(who, &queue, "RDMA_CM_EVENT_ESTABLISHED")?;
+    Ok((socket, queue))
+}
+
+/// The client: lends its memory.
+pub(crate) fn client(server: SocketAddr) -> Result<(), Failure> {
+    let who = "client";
+    let (socket, queue) = connected(who, server)?;
 
     let region = MemoryRegion::new(ROOM).during("MemoryRegion::new")?;
     let buffer = region.buffer(..).during("leasing the region")?;
-    step(who, "MemoryRegion::new", "ibv_reg_mr: a memory region (MR), pinned and with an lkey", "");
+    step(
+        who,
+        "MemoryRegion::new",
+        "ibv_reg_mr: a memory region (MR), pinned and with an lkey",
+        "",
+    )?;
 
     let export = socket.export(buffer, Rights::WRITE, None).during("export")?;
     let remote = export.descriptor();
@@ -112,11 +99,11 @@ pub(crate) fn client(server: SocketAddr) -> Result<(), Failure> {
         "socket.export(WRITE)",
         "ibv_bind_mw: a memory window with IBV_ACCESS_REMOTE_WRITE, on this QP only",
         &format!("addr {:#x}, length {}, rkey {:#010x}", remote.addr(), remote.len(), remote.key()),
-    );
+    )?;
 
     // Posted before the descriptor leaves, as the answer may be quick.
     socket.recv(&queue, MESSAGE, vec![0; 64], RecvFlags::NONE).during("recv")?;
-    step(who, "socket.recv", "ibv_post_recv: a receive WR for the server's message", "");
+    step(who, "socket.recv", "ibv_post_recv: a receive WR for the server's message", "")?;
     socket
         .send(&queue, DESCRIPTOR, &remote.to_bytes(), SendFlags::NONE)
         .during("sending the descriptor")?;
@@ -125,7 +112,7 @@ pub(crate) fn client(server: SocketAddr) -> Result<(), Failure> {
         "socket.send(descriptor)",
         "ibv_post_send, IBV_WR_SEND: how the server learns addr and rkey",
         "",
-    );
+    )?;
 
     let mut told = None;
     while told.is_none() {
@@ -143,7 +130,7 @@ pub(crate) fn client(server: SocketAddr) -> Result<(), Failure> {
         "export.read_at",
         "(plain memory access: the bytes are simply there)",
         &format!("\"{}\"", String::from_utf8_lossy(&text)),
-    );
+    )?;
 
     export.revoke(&queue, REVOKE).map_err(|r| r.error).during("revoke")?;
     step(
@@ -151,10 +138,10 @@ pub(crate) fn client(server: SocketAddr) -> Result<(), Failure> {
         "export.revoke",
         "ibv_post_send, IBV_WR_LOCAL_INV: the rkey is worth nothing from now on",
         "",
-    );
+    )?;
     completion(who, &queue, "IBV_WC_LOCAL_INV")?;
     socket.blocking().close().during("close")?;
-    step(who, "socket.close", "rdma_disconnect, ibv_destroy_qp", "");
+    step(who, "socket.close", "rdma_disconnect, ibv_destroy_qp", "")?;
     Ok(())
 }
 
@@ -166,26 +153,23 @@ fn length(event: exs::Event) -> Result<usize, Failure> {
     match text.strip_prefix("written: ").and_then(|n| n.parse().ok()) {
         Some(n) => Ok(n),
         None if eof => {
-            Err(Failure::new("the server closed the connection before it wrote anything"))
+            Err(Failure("the server closed the connection before it wrote anything".to_owned()))
         }
-        None => Err(Failure::new(format!("the server said something unexpected: {text:?}"))),
+        None => Err(Failure(format!("the server said something unexpected: {text:?}"))),
     }
 }
 
 /// The server: takes clients one after the other, and writes to each.
 pub(crate) fn serve(listen: SocketAddr, text: &str, once: bool) -> Result<(), Failure> {
     if text.is_empty() || text.len() > ROOM {
-        return Err(Failure::new(format!(
-            "--text must have 1 to {ROOM} bytes, not {}",
-            text.len()
-        )));
+        return Err(Failure(format!("--text must have 1 to {ROOM} bytes, not {}", text.len())));
     }
     let who = "server";
     let listener = new_socket(who)?;
     listener.bind(listen).during("bind")?;
-    listener.listen(16).during("listen")?;
-    step(who, "socket.listen", "rdma_bind_addr, rdma_listen", "");
-    println!("[{who}] {LISTENING}{}", listener.local_addr().during("local_addr")?);
+    listener.listen(16)?;
+    step(who, "socket.listen", "rdma_bind_addr, rdma_listen", "")?;
+    out!("[{who}] {LISTENING}{}", listener.local_addr().during("local_addr")?)?;
     loop {
         let (socket, peer) = listener.blocking().accept().during("accept")?;
         step(
@@ -193,9 +177,9 @@ pub(crate) fn serve(listen: SocketAddr, text: &str, once: bool) -> Result<(), Fa
             "socket.accept",
             "rdma_accept: ibv_create_qp (RESET), ibv_modify_qp to INIT, RTR, RTS",
             &format!("from {peer}"),
-        );
+        )?;
         match write_to(who, &socket, text) {
-            Err(e) if !once => eprintln!("exs-rdma-write: {peer}: {e}"),
+            Err(e) if !once => tell!("exs-rdma-write: {peer}: {e}"),
             other if once => return other,
             _ => {}
         }
@@ -207,7 +191,7 @@ pub(crate) fn serve(listen: SocketAddr, text: &str, once: bool) -> Result<(), Fa
 fn write_to(who: &str, socket: &Socket, text: &str) -> Result<(), Failure> {
     let queue = &new_queue(who)?;
     socket.recv(queue, DESCRIPTOR, vec![0; RemoteBuffer::BYTES], RecvFlags::NONE).during("recv")?;
-    step(who, "socket.recv", "ibv_post_recv: a receive WR for the client's descriptor", "");
+    step(who, "socket.recv", "ibv_post_recv: a receive WR for the client's descriptor", "")?;
     let event = completion(who, queue, "IBV_WC_RECV")?;
     let n = event.bytes();
     let bytes = event.into_buffer().unwrap_or_else(|| Vec::new().into());
@@ -217,7 +201,7 @@ fn write_to(who: &str, socket: &Socket, text: &str) -> Result<(), Failure> {
         "RemoteBuffer::from_bytes",
         "what goes to wr.rdma.remote_addr and wr.rdma.rkey",
         &format!("addr {:#x}, length {}, rkey {:#010x}", remote.addr(), remote.len(), remote.key()),
-    );
+    )?;
 
     socket.write(queue, WRITE, &remote, 0, text).during("write")?;
     step(
@@ -225,7 +209,7 @@ fn write_to(who: &str, socket: &Socket, text: &str) -> Result<(), Failure> {
         "socket.write",
         "ibv_post_send, IBV_WR_RDMA_WRITE: straight into the client's memory",
         "",
-    );
+    )?;
     completion(who, queue, "IBV_WC_RDMA_WRITE")?;
 
     let message = format!("written: {}", text.len());
@@ -235,9 +219,9 @@ fn write_to(who: &str, socket: &Socket, text: &str) -> Result<(), Failure> {
         "socket.send(message)",
         "ibv_post_send, IBV_WR_SEND: a WRITE alone tells the client nothing",
         "",
-    );
+    )?;
     completion(who, queue, "IBV_WC_SEND")?;
     socket.blocking().close().during("close")?;
-    step(who, "socket.close", "rdma_disconnect, ibv_destroy_qp", "");
+    step(who, "socket.close", "rdma_disconnect, ibv_destroy_qp", "")?;
     Ok(())
 }

@@ -106,10 +106,9 @@ fn sources(args: &Demo, work: &Path) -> Result<Vec<PathBuf>, CpError> {
         }
         None => toolchain(),
     };
-    if let Some(mib) = args.size_limit {
+    if let Some(mut left) = args.size_limit {
         let small = work.join("source");
         make_dir(&small)?;
-        let mut left = mib << 20;
         for dir in &dirs {
             let to = small.join(dir.file_name().unwrap_or(OsStr::new("tree")));
             sample(dir, &to, &mut left)?;
@@ -248,7 +247,9 @@ impl Server {
             return Err(CpError::Protocol("the demo's server did not start".into()));
         }
         // What it says later is passed on, and its pipe never fills.
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|l| eprintln!("{l}")));
+        std::thread::spawn(move || {
+            lines.map_while(Result::ok).for_each(|l| exs_examples::tell!("{l}"))
+        });
         Ok(server)
     }
 

@@ -77,6 +77,9 @@ pub(crate) fn run(args: &Get, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
     let [address, paths @ .., dest] = &args.words[..] else {
         return Err(CpError::Usage("get ADDR:PORT PATH... DEST".into()));
     };
+    if dest == "-" {
+        return Err(CpError::no_stdio("standard output"));
+    }
     let dialer = args.client.dialer(&address.to_string_lossy(), stop)?;
     let wishes = wishes(paths)?;
     let flags = args.moving.flags();

@@ -37,13 +37,14 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, CpError> {
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .map_err(|e| CpError::local("install the signal handler for", "SIGINT", e))?;
     }
+    let _ = crate::report::STOP.set(Arc::clone(&stop));
     Ok(stop)
 }
 
 impl Client {
     pub(crate) fn dialer(&self, address: &str, stop: &Arc<AtomicBool>) -> Result<Dialer, CpError> {
         Ok(Dialer {
-            address: resolve(address)?,
+            addresses: resolve(address)?,
             secret: self.token_file.as_deref().map(Secret::from_file).transpose()?,
             road: self.road.clone(),
             via: Arc::default(),

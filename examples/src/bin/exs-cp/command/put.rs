@@ -82,6 +82,9 @@ pub(crate) fn run(args: &Put, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
 
 /// Where a path on the command line is looked up, and its name there.
 fn source(path: &Path) -> Result<(PathBuf, RelPath), CpError> {
+    if path == Path::new("-") {
+        return Err(CpError::no_stdio("standard input"));
+    }
     let absolute = match path.file_name() {
         Some(_) => path.to_owned(),
         // `.`, `..` and `/` have no name of their own here.

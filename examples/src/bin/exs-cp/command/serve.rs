@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -39,13 +40,15 @@ struct Server {
 }
 
 pub(crate) fn run(args: &Serve, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
-    let address = resolve(&args.listen)?;
+    let address = resolve(&args.listen)?[0];
     let secret = args.token_file.as_deref().map(Secret::from_file).transpose()?;
     check_exposure(address, secret.is_some(), args.allow_anonymous)?;
+    if args.dir == Path::new("-") {
+        return Err(CpError::no_stdio("a standard stream"));
+    }
     let root = Root::open(&args.dir).map_err(|e| CpError::local("serve", &args.dir, e))?;
-    let mut listener = Listener::bind(address, &args.road).map_err(|e| {
-        CpError::Usage(format!("cannot listen on {address}: {e}; choose another with --listen"))
-    })?;
+    let mut listener = Listener::bind(address, &args.road)
+        .map_err(|e| CpError::Usage(format!("{e}; choose another address with --listen")))?;
     let server = Arc::new(Server {
         root,
         secret,
@@ -133,7 +136,10 @@ fn connection(server: &Server, pipe: Pipe, mut ticket: Ticket) {
     });
     if let Err(e) = served {
         let e = if ticket.was_sent_away() { CpError::SentAway } else { e };
-        tell(&format!("{peer}: {e}"));
+        let text = e.to_string();
+        // (What names the peer by itself need not name it twice.)
+        let who = if text.contains(&peer) { String::new() } else { format!("{peer}: ") };
+        tell(&format!("{who}{text}"));
     }
 }
 

@@ -148,9 +148,9 @@ impl Channel {
         self.collect()
     }
 
-    fn lost(&mut self, source: NetError) -> CpError {
+    fn lost(&mut self, cause: NetError) -> CpError {
         self.life = Life::Over;
-        CpError::Lost { peer: self.peer.clone(), source }
+        CpError::Lost { peer: self.peer.clone(), cause }
     }
     /// Nothing is begun, and nothing awaited, on a connection that is over.
     fn alive(&self) -> Result<(), CpError> {

@@ -1,6 +1,6 @@
 //! How two sides meet: hello, proofs, then one request.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ const AGAIN: [u64; 4] = [50, 200, 800, 2000];
 /// All that it takes to reach a server, as often as needed.
 #[derive(Clone)]
 pub(crate) struct Dialer {
-    pub(crate) address: SocketAddr,
+    pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) secret: Option<Secret>,
     pub(crate) road: Road,
     /// What has carried the connections.
@@ -33,15 +33,13 @@ pub(crate) struct Dialer {
     pub(crate) stop: Arc<AtomicBool>,
 }
 
-/// Resolves what the user typed.
-pub(crate) fn resolve(text: &str) -> Result<SocketAddr, CpError> {
-    let bad = |why: String| {
-        CpError::Usage(format!(
-            "`{text}` is no ADDRESS:PORT ({why}); write 192.0.2.1:7471, [2001:db8::1]:7471 or host:7471"
-        ))
-    };
-    let mut found = text.to_socket_addrs().map_err(|e| bad(e.to_string()))?;
-    found.next().ok_or_else(|| bad("the name has no address".into()))
+/// Resolves what the user typed: one address, or more.
+pub(crate) fn resolve(text: &str) -> Result<Vec<SocketAddr>, CpError> {
+    let found = exs_examples::address::all(text).map_err(CpError::Usage)?;
+    if found.is_empty() {
+        return Err(CpError::Usage(format!("`{text}` has no address")));
+    }
+    Ok(found)
 }
 
 impl Dialer {
@@ -64,13 +62,23 @@ impl Dialer {
 
     /// Connects, and exchanges proofs.
     fn meet(&self) -> Result<Channel, CpError> {
-        let peer = self.address.to_string();
-        let pipe = Pipe::connect(self.address, &self.road, &self.stop)
-            .map_err(|source| CpError::Connect { peer: peer.clone(), source })?;
+        let (pipe, peer) = self.connect()?;
         self.via.note(&pipe);
         let mut ch = Channel::new(pipe, peer, Arc::clone(&self.stop))?;
         self.greet(&mut ch)?;
         Ok(ch)
+    }
+
+    /// Connects to the first of the addresses that answers.
+    fn connect(&self) -> Result<(Pipe, String), CpError> {
+        let mut last = CpError::Usage("the name has no address".into());
+        for address in &self.addresses {
+            match Pipe::connect(*address, &self.road, &self.stop) {
+                Ok(pipe) => return Ok((pipe, address.to_string())),
+                Err(cause) => last = CpError::Connect { cause },
+            }
+        }
+        Err(last)
     }
 
     fn greet(&self, ch: &mut Channel) -> Result<(), CpError> {

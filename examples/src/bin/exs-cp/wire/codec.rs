@@ -20,8 +20,8 @@ pub(crate) enum WireError {
     Long { kind: u8, extra: usize },
     #[error("frame type {kind}: field {field} has the impossible value {value}")]
     Value { kind: u8, field: &'static str, value: u64 },
-    #[error("a name in frame type {kind}: {source}")]
-    Path { kind: u8, source: PathError },
+    #[error("a name in frame type {kind}: {cause}")]
+    Path { kind: u8, cause: PathError },
     #[error("this is not the exs-cp protocol")]
     Magic,
     #[error("the peer speaks exs-cp protocol version {0}, this program {ours}", ours = super::frame::VERSION)]
@@ -89,7 +89,7 @@ impl<'a> Reader<'a> {
             }
         }
         let bytes = self.take(n as usize)?;
-        RelPath::parse(bytes).map_err(|source| WireError::Path { kind, source })
+        RelPath::parse(bytes).map_err(|cause| WireError::Path { kind, cause })
     }
     /// Text is for people: what is not UTF-8 is shown as such, and control
     /// characters never reach a terminal.

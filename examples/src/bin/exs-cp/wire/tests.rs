@@ -113,7 +113,7 @@ fn hostile_names_do_not_parse() {
         b[7] = 2 + len;
         b.push(len);
         b.extend_from_slice(name.as_bytes());
-        assert_eq!(parse(&b), Err(WireError::Path { kind: 11, source: why }));
+        assert_eq!(parse(&b), Err(WireError::Path { kind: 11, cause: why }));
     }
 }
 
