@@ -136,7 +136,7 @@ install: lib tools ## Install library, header, manual pages and programs (PREFIX
 	exs-ffi/install.sh $(OUT)/lib $(OUT)/release
 
 .PHONY: deb
-deb: lib tools ## Make a Debian package of all that (into OUT/deb of the target directory)
+deb: lib tools ## Make Debian packages of all that (into OUT/deb of the target directory)
 	exs-ffi/deb.sh $(OUT)/lib $(OUT)/release $(OUT)/deb
 
 .PHONY: test-package

@@ -21,7 +21,32 @@ soname=libexs.so.${abi%%.*}
 
 log() { [ -n "${QUIET-}" ] || printf 'libexs: %s\n' "$*" >&2; }
 
+# The C library that programs are built with. Debian has rdma-core for glibc alone,
+# and both compilers must build for the same one.
+rust_target=${TARGET:-${CARGO_BUILD_TARGET-}}
+[ -n "$rust_target" ] || rust_target=$(rustc -vV | sed -n 's/^host: //p')
+case $rust_target in *musl*) libc=musl ;; *) libc=glibc ;; esac
+# shellcheck disable=SC2086 # a compiler and its options
+cc_libc=$(printf '#include <features.h>\n#ifdef __GLIBC__\nglibc\n#else\nmusl\n#endif\n' | $cc -E -P - | tail -n 1)
+if [ "$cc_libc" != "$libc" ]; then
+    log "$cc builds for $cc_libc, and cargo for $rust_target: they must be the same. For a library for musl:"
+    log "  rustup target add x86_64-unknown-linux-musl"
+    log "  TARGET=x86_64-unknown-linux-musl CC=musl-gcc FEATURES= $0"
+    exit 1
+fi
+host=$(rustc -vV | sed -n 's/^host: //p')
+if [ "$rust_target" != "$host" ] && [ ! -d "$(rustc --print sysroot)/lib/rustlib/$rust_target" ]; then
+    log "the Rust toolchain has no standard library for $rust_target: rustup target add $rust_target"
+    exit 1
+fi
+
 features=${FEATURES-verbs}
+if [ $libc = musl ]; then
+    case " ${features//,/ } " in *" verbs "*)
+        log "without RDMA devices: libibverbs and librdmacm are linked against glibc here, and musl's programs cannot use them"
+        features=$(printf '%s' "$features" | tr -s ', ' '\n' | grep -vx verbs | paste -sd,) || true
+    esac
+fi
 case " ${features//,/ } " in *" verbs "*)
     if ! "$top/tests/scripts/cargo.sh" --can-verbs >/dev/null; then
         log "without RDMA devices: $("$top/tests/scripts/cargo.sh" --can-verbs || true)"
@@ -29,12 +54,16 @@ case " ${features//,/ } " in *" verbs "*)
     fi
 esac
 case $features in *verbs*) rdma=(-lrdmacm -libverbs) ;; *) rdma=() ;; esac
+# What unwinds the stack: glibc's compilers have it in a library that is shared, and another that is not.
+case $libc in musl) unwind=(-lgcc_eh) ;; *) unwind=(-lgcc_s) ;; esac
 
 # Cargo's own name for the development profile's directory is another one.
 case $profile in dev) dir=debug ;; *) dir=$profile ;; esac
+target_option=()
+if [ "$rust_target" != "$host" ]; then target_option=(--target "$rust_target"); fi
 (cd "$top" && "$top/tests/scripts/cargo.sh" rustc ${CI:+--locked} --quiet --profile "$profile" \
-    -p exs-ffi --lib --crate-type staticlib --features "$features")
-rust=$target/$dir/libexs_ffi.a
+    ${target_option[@]+"${target_option[@]}"} -p exs-ffi --lib --crate-type staticlib --features "$features")
+rust=$target/${target_option[1]-}/$dir/libexs_ffi.a
 out=${1:-$target/lib}
 mkdir -p "$out"
 work=$(mktemp -d --tmpdir="$out")
@@ -69,11 +98,13 @@ ar rcsD "$work/libexs.a" "$work/exs.o"
 # shellcheck disable=SC2086
 $cc -shared -o "$work/libexs.so.$abi" "$work/exs.o" ${SANITIZE-} \
     -Wl,-soname,"$soname" -Wl,--version-script,"$here/c/exs.map" -Wl,-z,defs -Wl,-z,relro \
-    -Wl,-z,now -Wl,-z,nodelete -Wl,--as-needed ${rdma[@]+"${rdma[@]}"} -lgcc_s -lm -lpthread -ldl -lc
+    -Wl,-z,now -Wl,-z,nodelete -Wl,--as-needed ${rdma[@]+"${rdma[@]}"} "${unwind[@]}" -lm -lpthread -ldl -lc
 
 # Moved into place when all is done, so that whoever uses the old ones is not disturbed.
 mv -f "$work/libexs.a" "$work/libexs.so.$abi" "$out/"
 ln -sf "libexs.so.$abi" "$out/$soname"
 ln -sf "$soname" "$out/libexs.so"
-printf '%s\n' "${rdma[*]-}" > "$out/libexs.private"
+# For programs that link libexs.a: the packages of pkg-config that it needs, and libraries.
+case $features in *verbs*) needs='librdmacm, libibverbs' ;; *) needs= ;; esac
+printf 'Requires.private: %s\nLibs.private: -lgcc_eh -lm -lpthread -ldl -lc\n' "$needs" > "$out/libexs.private"
 log "$out/libexs.so.$abi, $out/libexs.a"

@@ -35,13 +35,16 @@ Name: exs
 Description: Extended Sockets: asynchronous sockets over RDMA, or over a software RNIC
 Version: $version
 Libs: -L\${libdir} -lexs
-Libs.private: $(cat "$libs/libexs.private") -lgcc_s -lm -lpthread -ldl
+$(cat "$libs/libexs.private")
 Cflags: -I\${includedir}
 PC
 
 "$here/man.sh" "$destdir$mandir"
+install -d "$destdir$mandir/man1"
 for bin in exs-cp exs-pingpong exs-perf exs-info exs-rdma-write; do
     install -m 755 "$bins/$bin" "$destdir$bindir/"
+    # Its pages are made of what --help says, by the program itself.
+    "$bins/$bin" --man-pages "$destdir$mandir/man1"
 done
 
 # So that programs find the library at once; a staged tree is its packager's business.

@@ -128,6 +128,48 @@ fn the_header_compiles_by_itself_everywhere() {
     assert!(tried >= 3, "no compiler at all");
 }
 
+/// C++ programs with the warnings that C++ programs turn on, uses of the macros among them.
+#[test]
+fn the_header_and_its_macros_are_clean_in_cpp() {
+    let dir = fresh("header-cpp");
+    let header = std::fs::read_to_string(home().join("include/sys/exs.h")).unwrap();
+    let mut text = String::from("#include <sys/exs.h>\n\nint main()\n{\n    long long sum = 0;\n");
+    let mut macros = 0;
+    for define in header.lines().filter_map(|l| l.strip_prefix("#define ")) {
+        let mut words = define.split_whitespace();
+        let (name, value) = (words.next().unwrap_or(""), words.next());
+        if value.is_some() && !["EXS_EXTENSIONS"].contains(&name) {
+            let _ = writeln!(text, "    sum += {name};");
+            macros += 1;
+        }
+    }
+    assert!(macros > 40, "{macros} macros of the header");
+    text.push_str(
+        "    exs_qhandle_t queue = EXS_QHANDLE_INVALID;\n    exs_mhandle_t memory = \
+         EXS_MHANDLE_UNREGISTERED;\n    exs_counters_t figures;\n    exs_event_t event;\n    \
+         return sum != 0 && exs_counters(-1, &figures, sizeof figures) == 0 &&\n           \
+         exs_send(0, &event, sizeof event, 0, queue, 1, memory) == 0;\n}\n",
+    );
+    let file = source(&dir, "clean.cc", &text);
+    let warnings = ["-Wshadow", "-Wold-style-cast", "-Wconversion", "-Wsign-conversion", "-Wundef"];
+    let mut tried = 0;
+    for compiler in ["g++", "clang++"] {
+        if !has(compiler) {
+            continue;
+        }
+        for std in ["c++98", "c++11", "c++17", "c++20"] {
+            // (C++98 knows no long long, which the program uses and the header does not.)
+            let mut c = strict(compiler, std);
+            run(c
+                .args(warnings)
+                .args(["-Wno-long-long", "-Wno-c++11-long-long", "-fsyntax-only"])
+                .arg(&file));
+            tried += 1;
+        }
+    }
+    println!("{tried} compilers and standards");
+}
+
 #[test]
 fn strict_programs_see_no_extensions() {
     let dir = fresh("header-strict");

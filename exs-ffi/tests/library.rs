@@ -89,12 +89,23 @@ fn a_program_runs_with_either() {
 fn programs(dir: &Path) {
     for name in ["exs-cp", "exs-pingpong", "exs-perf", "exs-info", "exs-rdma-write"] {
         let path = dir.join(name);
-        fs::write(&path, "#!/bin/sh\n").unwrap();
+        // It makes its manual page, as the true ones do.
+        let page = format!(".TH {name} 1\n.SH NAME\n{name} \\- a program\n");
+        let text = format!(
+            "#!/bin/sh\n[ \"$1\" != --man-pages ] || cat > \"$2/{name}.1\" <<'END'\n{page}END\n"
+        );
+        fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 }
 
-/// Compiles the README's way against an installed tree, and runs.
+/// Where pkg-config finds what the system has.
+fn default_path() -> String {
+    run(Command::new("pkg-config").args(["--variable=pc_path", "pkg-config"])).trim().to_owned()
+}
+
+/// Compiles the README's way against an installed tree, and runs; linked with the shared
+/// library, and as a program that needs none.
 fn use_installed(root: &Path, prefix: &str, libdir: &str) {
     let dir = fresh("library-user");
     let file = source(
@@ -109,7 +120,7 @@ fn use_installed(root: &Path, prefix: &str, libdir: &str) {
             .args(kind)
             .arg(format!("--define-variable=prefix={}", at(prefix).display()))
             .arg("exs")
-            .env("PKG_CONFIG_LIBDIR", &pc)
+            .env("PKG_CONFIG_LIBDIR", format!("{}:{}", pc.display(), default_path()))
             .env("PKG_CONFIG_ALLOW_SYSTEM_CFLAGS", "1")
             .env("PKG_CONFIG_ALLOW_SYSTEM_LIBS", "1"));
         text.split_whitespace().map(str::to_owned).collect()
@@ -120,8 +131,16 @@ fn use_installed(root: &Path, prefix: &str, libdir: &str) {
         .arg("-o")
         .arg(dir.join("user")));
     run(Command::new(dir.join("user")).env("LD_LIBRARY_PATH", at(libdir)));
-    let private = flags(&["--static", "--libs"]);
-    assert!(private.iter().any(|f| f == "-lgcc_s"), "{private:?}");
+    // As a program that needs nothing at run time. (Only where the static libraries of all
+    // that EXS needs are; rdma-core's and libnl's come with their -dev packages.)
+    let all = flags(&["--static", "--cflags", "--libs"]);
+    assert!(all.iter().any(|f| f == "-lgcc_eh"), "{all:?}");
+    let mut link = Command::new(cc());
+    link.arg("-static").arg(&file).args(all).arg("-o").arg(dir.join("alone"));
+    run(&mut link);
+    run(&mut Command::new(dir.join("alone")));
+    let dynamic = run(Command::new("readelf").arg("--dynamic").arg(dir.join("alone")));
+    assert!(!dynamic.contains("NEEDED"), "{dynamic}");
 }
 
 fn what_is_installed_is_whole() {
@@ -139,7 +158,7 @@ fn what_is_installed_is_whole() {
     for name in declared() {
         assert!(man.join(format!("man3/{name}.3")).exists(), "there is no page of {name}");
     }
-    assert!(root.join("opt/exs/bin/exs-cp").exists());
+    assert!(root.join("opt/exs/bin/exs-cp").exists() && man.join("man1/exs-cp.1").exists());
     if has("mandoc") {
         let lint = "mandoc -Tlint -Wwarning man7/*.7 man3/*.3";
         let said = run(Command::new("sh").args(["-c", lint]).current_dir(&man));
@@ -158,27 +177,67 @@ fn what_is_installed_is_whole() {
     }
 }
 
-fn the_debian_package_installs_and_goes() {
+/// What dpkg-deb says of a package.
+fn asked(deb: &Path, what: &[&str]) -> String {
+    run(Command::new("dpkg-deb").args(&what[..1]).arg(deb).args(&what[1..]))
+}
+
+fn the_debian_packages_install_and_go() {
     if !has("dpkg-deb") || !has("pkg-config") {
         return;
     }
     let (out, bins) = (fresh("library-deb"), fresh("library-deb-programs"));
     programs(&bins);
     run(Command::new(home().join("deb.sh")).args([library(), &bins, &out]));
-    let deb = fs::read_dir(&out).unwrap().map(|e| e.unwrap().path());
-    let deb = { deb }.find(|p| p.extension().is_some_and(|e| e == "deb")).expect("a package");
-    let fields = run(Command::new("dpkg-deb").arg("-f").arg(&deb));
+    let all: Vec<_> = fs::read_dir(&out).unwrap().map(|e| e.unwrap().path()).collect();
+    let of = |name: &str| {
+        let start = format!("{name}_");
+        let is =
+            |p: &&std::path::PathBuf| p.file_name().unwrap().to_str().unwrap().starts_with(&start);
+        all.iter().find(is).unwrap_or_else(|| panic!("no {name} among {all:?}"))
+    };
+    let debs = ["libexs1", "libexs-dev", "exs-tools"].map(of);
+    assert_eq!(all.len(), debs.len(), "{all:?}");
+    let fields = asked(debs[0], &["--field"]);
     assert!(fields.contains("Depends: libc6 (>= 2."), "{fields}");
+    assert!(fields.contains("Multi-Arch: same"), "{fields}");
     assert_eq!(cfg!(feature = "verbs"), fields.contains("libibverbs1"), "{fields}");
+    assert!(
+        asked(debs[1], &["--field"]).contains("Depends: libexs1 (= "),
+        "one library, one header"
+    );
+    let symbols = asked(debs[0], &["--info", "symbols"]);
+    for name in declared() {
+        assert!(symbols.contains(&format!("\n {name}@EXS_1.0 ")), "{name}: {symbols}");
+    }
+    assert!(asked(debs[0], &["--info", "shlibs"]).starts_with("libexs 1 libexs1 "));
+    assert!(asked(debs[0], &["--info", "triggers"]).contains("ldconfig"));
     let root = fresh("library-deb-root");
-    run(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&root));
+    for deb in debs {
+        let contents = asked(deb, &["--contents"]);
+        for must in ["/changelog.Debian.gz", "/changelog.gz", "/copyright"] {
+            assert!(contents.contains(must), "{must}: {contents}");
+        }
+        run(Command::new("dpkg-deb").arg("-x").arg(deb).arg(&root));
+    }
+    assert!(root.join("usr/share/man/man1/exs-cp.1.gz").exists());
     let multiarch = run(Command::new(cc()).arg("-print-multiarch"));
     use_installed(&root, "/usr", &format!("/usr/lib/{}", multiarch.trim()));
+    if has("lintian") {
+        // (The programs here are scripts, which the last package of the true ones has not.)
+        let said =
+            support::output(Command::new("lintian").args(["--fail-on", "error"]).args(&debs[..2]));
+        let text = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert!(said.status.success(), "{text}{}", String::from_utf8_lossy(&said.stderr));
+    }
+    install(&debs);
+}
 
-    // In a system of its own: only the superuser may, and only dpkg is there.
+/// In a system of its own: only the superuser may, and only dpkg is there.
+fn install(debs: &[&std::path::PathBuf]) {
     let is_root = run(Command::new("id").arg("-u")).trim() == "0";
     if !is_root {
-        println!("skipped: installing the package (only the superuser may)");
+        println!("skipped: installing the packages (only the superuser may)");
         return;
     }
     let root = fresh("library-dpkg-root");
@@ -188,16 +247,34 @@ fn the_debian_package_installs_and_goes() {
     for file in ["var/lib/dpkg/status", "var/lib/dpkg/available"] {
         fs::write(root.join(file), "").unwrap();
     }
-    let dpkg = |args: &[&str]| {
-        let mut c = Command::new("dpkg");
-        c.arg(format!("--root={}", root.display())).arg("--force-depends").args(args);
-        run(&mut c)
-    };
-    dpkg(&["-i", deb.to_str().unwrap()]);
-    assert!(root.join("usr/include/sys/exs.h").exists());
-    dpkg(&["-r", "exs"]);
+    let mut dpkg = Command::new("dpkg");
+    dpkg.arg(format!("--root={}", root.display())).arg("--force-depends").arg("-i").args(debs);
+    run(&mut dpkg);
+    assert!(root.join("usr/include/sys/exs.h").exists() && root.join("usr/bin/exs-cp").exists());
+    let mut dpkg = Command::new("dpkg");
+    dpkg.arg(format!("--root={}", root.display())).args([
+        "-r",
+        "exs-tools",
+        "libexs-dev",
+        "libexs1",
+    ]);
+    run(&mut dpkg);
     assert!(!root.join("usr/include/sys/exs.h").exists());
-    assert!(!root.join("usr/share/doc/exs").exists(), "something was left");
+    for name in ["libexs1", "libexs-dev", "exs-tools"] {
+        assert!(!root.join("usr/share/doc").join(name).exists(), "something of {name} was left");
+    }
+}
+
+/// A compiler for musl beside a Rust toolchain for glibc is told at once, with what to do.
+fn compilers_for_two_c_libraries_are_refused() {
+    if !has("musl-gcc") || cfg!(target_env = "musl") {
+        return;
+    }
+    let out = support::output(
+        Command::new(home().join("build.sh")).arg(fresh("library-musl")).env("CC", "musl-gcc"),
+    );
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success() && said.contains("TARGET=x86_64-unknown-linux-musl"), "{said}");
 }
 
 /// One test, as all of it is about one library, which is large and built once.
@@ -212,6 +289,7 @@ fn the_library() {
     every_declaration_resolves();
     a_program_runs_with_either();
     what_is_installed_is_whole();
-    the_debian_package_installs_and_goes();
+    the_debian_packages_install_and_go();
+    compilers_for_two_c_libraries_are_refused();
     support::remove_library();
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What users get: the Debian package and `make install`, made of the real programs, installed into a
+# What users get: the Debian packages and `make install`, made of the real programs, installed into a
 # root of their own, used, and removed again.
 #
 #   tests/scripts/package.sh [OUT]    OUT: where `make deb` has put the package (and is made if it has not)
@@ -23,9 +23,18 @@ done
 
 make --no-print-directory -C "$top" deb
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$top/Cargo.toml" | head -n 1)
-deb=$out/exs_${version}_$(dpkg --print-architecture).deb
-[ -f "$deb" ] || die "there is no $deb"
-if command -v lintian >/dev/null; then lintian --fail-on error "$deb"; fi
+names=(libexs1 libexs-dev exs-tools) debs=()
+for name in "${names[@]}"; do
+    deb=$out/${name}_$version-1_$(dpkg --print-architecture).deb
+    [ -f "$deb" ] || die "there is no $deb"
+    debs+=("$deb")
+done
+if command -v lintian >/dev/null; then
+    lintian --fail-on error --suppress-tags initial-upload-closes-no-bugs "${debs[@]}" 2>/dev/null ||
+        die "lintian finds errors in the packages"
+else
+    say "skipped: there is no lintian here to look at the packages"
+fi
 
 work=$(mktemp -d --tmpdir="$target")
 trap 'rm -rf "$work"' EXIT
@@ -39,7 +48,7 @@ awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' "$top/README.md" > "$work/
 use() {
     local at=$1$2 lib=$1$3 flags way name
     pc() {
-        PKG_CONFIG_LIBDIR=$lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$sysroot PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 \
+        PKG_CONFIG_LIBDIR=$lib/pkgconfig:$(pkg-config --variable pc_path pkg-config) PKG_CONFIG_SYSROOT_DIR=$sysroot PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 \
             PKG_CONFIG_ALLOW_SYSTEM_LIBS=1 pkg-config "$@"
     }
     sysroot=$1
@@ -47,8 +56,7 @@ use() {
     for way in '' --static; do
         # shellcheck disable=SC2086 # no option, or one
         flags=$(pc $way --cflags --libs exs)
-        # Our archive only: the C library stays shared, as distributions want it.
-        if [ -n "$way" ]; then flags=${flags/-lexs/-l:libexs.a}; fi
+        if [ -n "$way" ]; then flags="-static $flags"; fi
         # shellcheck disable=SC2086 # several options
         "$cc" -std=gnu99 -Wall -Wextra -Wpedantic -Werror "$work/hello.c" $flags -o "$work/hello"
         [ "$(LD_LIBRARY_PATH=$lib timeout 60 "$work/hello")" = 'received: hello' ] ||
@@ -72,19 +80,21 @@ rm -rf "$root/var/lib/dpkg/updates" && mkdir "$root/var/lib/dpkg/updates"
 into() { dpkg --root="$root" --log="$root/var/log/dpkg.log" "$@"; }
 # What ldconfig would do in that root has no place there; it is run for real installations.
 before=$(find "$root" -path "$root/var/lib/dpkg" -prune -o -print | sort)
-into --purge exs >/dev/null 2>&1 || true
-into --no-triggers --install "$deb" >/dev/null || die "dpkg does not install it"
-status=$(into --status exs)
-case $status in
-    *'Status: install ok installed'* | *'Status: install ok triggers-'*) ;;
-    *) die "it is not wholly installed: $status" ;;
-esac
+into --purge "${names[@]}" >/dev/null 2>&1 || true
+into --no-triggers --install "${debs[@]}" >/dev/null || die "dpkg does not install them"
+for name in "${names[@]}"; do
+    status=$(into --status "$name")
+    case $status in
+        *'Status: install ok installed'* | *'Status: install ok triggers-'*) ;;
+        *) die "it is not wholly installed: $status" ;;
+    esac
+done
 multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || "$cc" -print-multiarch)
 use "$root" /usr "/usr/lib/$multiarch"
 # What the programs need is what the package says that it needs.
 needed=$({ find "$root/usr/bin" -name 'exs-*'; ls "$root/usr/lib/$multiarch"/libexs.so.*.*; } |
     xargs -n 1 ldd | sed -n 's/.*=> \(\/[^ ]*\).*/\1/p' | sort -u)
-depends=$(dpkg-deb --field "$deb" Depends)
+depends=$(for deb in "${debs[@]}"; do dpkg-deb --field "$deb" Depends; done)
 for file in $needed; do
     owner=$({ dpkg --search "$file" || dpkg --search "$(realpath "$file")" || dpkg --search "${file#/usr}"; } 2>/dev/null |
         sed -n '1s/:.*//p')
@@ -95,17 +105,17 @@ for file in $needed; do
         *) die "$file is of '$owner': what has that to do with EXS?" ;;
     esac
 done
-into --no-triggers --purge exs >/dev/null
+into --no-triggers --purge "${names[@]}" >/dev/null
 after=$(find "$root" -path "$root/var/lib/dpkg" -prune -o -print | grep -vx "$root/var/log/dpkg.log" | sort)
 left=$(comm -13 <(printf '%s\n' "$before") <(printf '%s\n' "$after"))
-[ -z "$left" ] || die "the package has left behind: $left"
-say "the package installs beside $(into --get-selections | grep -cw install) others, works, and goes"
+[ -z "$left" ] || die "the packages have left behind: $left"
+say "the packages install beside $(into --get-selections | grep -cw install) others, work, and go"
 
 # ---- make install -----------------------------------------------------------------
 
 make --no-print-directory -C "$top" install PREFIX=/opt/exs DESTDIR="$work/staged"
 use "$work/staged" /opt/exs /opt/exs/lib
-for page in man7/exs.7 man3/exs_send.3; do
+for page in man7/exs.7 man3/exs_send.3 man1/exs-cp.1 man1/exs-info.1; do
     [ -s "$work/staged/opt/exs/share/man/$page" ] || die "there is no $page"
 done
 say "make install: all is there, and works"

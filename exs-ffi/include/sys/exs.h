@@ -113,9 +113,9 @@ typedef int exs_qhandle_t;
 /* A registration of memory. Prints with %d. */
 typedef int exs_mhandle_t;
 
-#define EXS_QHANDLE_INVALID      ((exs_qhandle_t)-1) /* no queue; given to a call: block */
-#define EXS_MHANDLE_INVALID      ((exs_mhandle_t)-1) /* no registration */
-#define EXS_MHANDLE_UNREGISTERED ((exs_mhandle_t)-2) /* given to a call: this memory has none */
+#define EXS_QHANDLE_INVALID      (-1) /* no queue; given to a call: block */
+#define EXS_MHANDLE_INVALID      (-1) /* no registration */
+#define EXS_MHANDLE_UNREGISTERED (-2) /* given to a call: this memory has none */
 
 /* ---- Memory and files in lists --------------------------------------------- */
 
@@ -572,7 +572,7 @@ int exs_write(int fd, void *buf, size_t len, const exs_remote_t *remote, uint64_
               int flags, exs_qhandle_t queue, exs_ahandle_t ahandle, exs_mhandle_t mhandle);
 
 /* Figures to tune with: of a socket, or of the whole process (fd -1). */
-typedef struct exs_counters {
+typedef struct exs_counters_s { /* (not exs_counters: in C++ that would be the function's name, too) */
     uint64_t sends, recvs, one_sided;            /* operations that ended */
     uint64_t sent_direct;                        /* bytes sent into posted receives, without a copy */
     uint64_t sent_indirect, sent_inline;         /* into the peer's ring; inside of messages */

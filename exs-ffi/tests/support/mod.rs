@@ -90,8 +90,9 @@ pub fn library() -> &'static Path {
 /// Libraries that a program with libexs.a needs besides.
 pub fn private_libraries() -> Vec<String> {
     let text = std::fs::read_to_string(library().join("libexs.private")).expect("the list");
-    let rest = ["-lgcc_s", "-lm", "-lpthread", "-ldl"].map(str::to_owned);
-    text.split_whitespace().map(str::to_owned).chain(rest).collect()
+    let rdma = if text.contains("libibverbs") { &["-lrdmacm", "-libverbs"][..] } else { &[] };
+    let rest = ["-lgcc_s", "-lm", "-lpthread", "-ldl"];
+    rdma.iter().chain(&rest).map(|l| (*l).to_owned()).collect()
 }
 
 /// Removes the library when the tests of a file are over. (It is large.)
