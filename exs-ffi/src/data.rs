@@ -13,7 +13,7 @@ use crate::event::{self, Call};
 use crate::ptr::{Bytes, In, Out};
 use crate::sockets::{self, Entry, Target};
 use crate::timeouts::{Way, posting};
-use crate::{connect, kernel, late, memory, options, pollable, queues, told};
+use crate::{connect, direct, kernel, late, memory, options, pollable, queues, told};
 
 /// The flags of a send on an EXS socket: those that send(2) of TCP ignores are ignored, and that
 /// is all but urgent data, which EXS has not.
@@ -162,9 +162,17 @@ pub unsafe extern "C" fn exs_send(
 ) -> c_int {
     border(|| {
         let call = Call::new(EXS_EVT_SEND, fd);
+        let asked = direct::Asked { fd, memory: buf, len, flags, queue, ahandle, mhandle };
+        if let Some(sent) = asked.send(call) {
+            return sent;
+        }
         let entry = match sockets::find(fd)? {
-            Target::Exs(entry) => entry,
+            Target::Exs(entry) => {
+                direct::forget(fd);
+                entry
+            }
             Target::Kernel(inode) => {
+                direct::note(fd, inode.1);
                 let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
                 let Some(q) = queues::way(queue)? else {
                     return kernel::send_now(fd, buf, len, flags);

@@ -50,7 +50,7 @@ pub(crate) struct Seen {
 
 impl Seen {
     fn descriptor<'a>(self) -> Result<Descriptor<'a>> {
-        Ok(Descriptor::of_socket(borrowed(self.fd)?, self.inode)?)
+        Ok(Descriptor::of_socket(borrowed(self.fd)?, self.inode))
     }
 }
 
@@ -115,6 +115,11 @@ pub(crate) fn set_limit(fd: c_int, way: Way, time: Option<Duration>, once: bool)
     *(if once { &mut limits.once[way as usize] } else { &mut limits.usual[way as usize] }) = time;
     ANY.store(true, Ordering::Release);
     Ok(())
+}
+
+/// True if any socket may have one.
+pub(crate) fn has_limits() -> bool {
+    ANY.load(Ordering::Acquire)
 }
 
 /// The limit that an operation posted now would have.

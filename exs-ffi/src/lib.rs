@@ -27,6 +27,7 @@ mod blocking;
 mod close;
 mod connect;
 mod data;
+mod direct;
 mod error;
 mod event;
 mod extension;

@@ -32,8 +32,9 @@ use crate::sys::{Identity, KernelAddr};
 ///
 /// A send that finds room leaves at once, in the call that posts it; but from the fifth on
 /// of a burst, sends on a stream wait for the next ones, to leave in one call of the
-/// kernel's: until there are 256 KiB, until the program dequeues (by whatever queue) or takes
-/// the socket for calls of its own, and a few milliseconds at most.
+/// kernel's: until there are 256 KiB, until the program waits for an event (on any queue), or
+/// takes one 50 us after the first of them was posted, until it takes the socket for calls of its
+/// own, and a few milliseconds at most.
 ///
 /// # Ends
 /// What the kernel says of a socket (ECONNRESET, EPIPE, ...) comes as the error of the

@@ -18,7 +18,7 @@
 //! has a reactor would do.
 //!
 //! Shape: [`Plain`] is the table; `sock` one socket's queues; `call` one transfer's system
-//! calls; `keep` sends that wait for the next ones; `files` a file's bytes on their way; `wait`
+//! calls; `keep` sends that wait for the next ones; `direct` small ones by their number; `files` a file's bytes on their way; `wait`
 //! connects and accepts; `helper` who waits for these where the socket blocks; `types` the
 //! vocabulary.
 //!
@@ -30,6 +30,7 @@
 //! short that thread's own epoll_wait(2). It is used where readiness has no answer.
 
 mod call;
+mod direct;
 mod files;
 mod helper;
 mod keep;
@@ -53,6 +54,7 @@ use crate::rnic::Ready;
 use crate::sys;
 use crate::time::Time;
 
+pub use self::direct::{Direct, Sent};
 pub use self::types::{End, Failure, KernelIo, Kind, Pieces, Posted, Request, Target};
 
 /// How often it is looked whether the owner has closed a descriptor.
@@ -88,6 +90,8 @@ pub struct Plain {
     /// Sends that follow each other, sockets that keep some, and whether more may be kept.
     burst: Burst,
     kept: Vec<usize>,
+    /// Until when these may wait though a thread comes for its events, and finds them there.
+    kept_until: Time,
     may_keep: bool,
     would_keep: bool,
     /// When to look for closed descriptors, and when to try full addresses again.
@@ -132,6 +136,7 @@ impl Plain {
             full: Vec::new(),
             burst: Burst::default(),
             kept: Vec::new(),
+            kept_until: Time::from_nanos(0),
             may_keep: false,
             would_keep: false,
             tick: None,
@@ -153,19 +158,22 @@ impl Plain {
             Request::File(range) => What::File(range),
             Request::Shutdown(how) => What::Shutdown(how),
             Request::Recv { pieces, flags, from } => What::Recv { pieces, flags, from },
-            Request::Connect(addr) => return self.post_connect(now, posted, target, addr),
-            Request::Accept => return self.post_accept(now, posted, target),
+            Request::Connect(addr) => return self.post_connect(now, posted, &self.seen(target), addr),
+            Request::Accept => return self.post_accept(now, posted, &self.seen(target)),
             Request::Poll { readable, writable } => {
                 let events = if readable { libc::POLLIN } else { 0 }
                     | if writable { libc::POLLOUT } else { 0 };
-                return self.post_poll(now, posted, target, events);
+                return self.post_poll(now, posted, &self.seen(target), events);
             }
         };
         if posted.group != 0 && self.has_failed(posted.group) {
             return self.end(posted, End::new(0, Err(Failure::Cancelled)));
         }
         if let Err(xfer) = self.keep(now, target, Xfer { posted, what, done: 0 }) {
-            self.post_xfer(now, target, xfer);
+            match target.kind {
+                Kind::Unseen => self.post_unseen(now, target, xfer),
+                _ => self.post_xfer(now, target, xfer),
+            }
         }
     }
 

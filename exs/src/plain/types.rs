@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::ids::OpId;
 use crate::mem::Segment;
 use crate::rnic::FileRange;
-use crate::sys::{Identity, IoVec, IoVecMut, KernelAddr};
+use crate::sys::{self, Identity, IoVec, IoVecMut, KernelAddr};
 use crate::time::Time;
 
 /// What one call to the kernel moves at most: it bounds how long a call may hold up
@@ -38,6 +38,22 @@ pub enum Kind {
     Datagram,
     /// No socket: it can be polled, and that is all.
     Other,
+    /// A socket whose type has not been asked for: it is when it matters.
+    Unseen,
+}
+
+impl Kind {
+    /// What a socket carries.
+    ///
+    /// # Errors
+    /// The kernel's: it is none.
+    pub fn of(fd: BorrowedFd<'_>) -> std::io::Result<Kind> {
+        Ok(match sys::socket_option(fd, libc::SO_TYPE)? {
+            libc::SOCK_STREAM => Kind::Stream,
+            libc::SOCK_SEQPACKET => Kind::SeqPacket,
+            _ => Kind::Datagram,
+        })
+    }
 }
 
 /// A descriptor of the program's, and what it stands for.

@@ -23,6 +23,10 @@ impl Context {
     /// same: else the background thread would, beside it.
     pub(crate) fn nudge(&self, queue: &QueueCore) {
         let lazy = self.lazy.load(Ordering::SeqCst);
+        let rests = self.rests_until.load(Ordering::Relaxed);
+        if rests != 0 && !queue.is_empty() && self.clock.about().as_nanos() < rests {
+            return;
+        }
         let away = || self.led_ago(self.clock.about()) > LEAD_EVERY;
         // Sends are kept as long as programs' threads lead now and then, though those that
         // keep some may never have to wait. (A queue with a descriptor is served by the

@@ -48,6 +48,8 @@ pub struct Context {
     /// Sends of kernel sockets are kept, would be if the background thread did not lead, or
     /// wait for room: a thread of the program does them good by leading.
     pub(super) keeps: AtomicBool,
+    /// What is kept may rest until then (ns) where a thread finds its events; 0: it may not.
+    pub(super) rests_until: AtomicU64,
     /// Kernel sockets wait for what only the reactor can tell.
     pub(super) watches_kernel: AtomicBool,
     /// Times that a thread slept in the reactor.
@@ -134,6 +136,7 @@ impl Context {
                 asleep_until: AtomicU64::new(u64::MAX),
                 lazy: AtomicBool::new(false),
                 keeps: AtomicBool::new(false),
+                rests_until: AtomicU64::new(0),
                 watches_kernel: AtomicBool::new(false),
                 sleeps: AtomicU64::new(0),
                 last_led: AtomicU64::new(0),
@@ -241,6 +244,10 @@ impl Context {
         }
         if self.keeps.load(Ordering::Relaxed) != keeps {
             self.keeps.store(keeps, Ordering::Relaxed);
+        }
+        let rests = engine.rests_until();
+        if self.rests_until.load(Ordering::Relaxed) != rests {
+            self.rests_until.store(rests, Ordering::Relaxed);
         }
         self.watches_kernel.store(engine.waits_for_reactor(), Ordering::Relaxed);
         // Mostly nobody waits: everybody who is concerned is this thread.

@@ -140,6 +140,18 @@ pub fn send_message(
     retry(|| unsafe { libc::sendmsg(fd, &raw const msg, flags) })
 }
 
+/// Sends on a connected TCP socket, with an address of a family that there is not: TCP does not
+/// look at it, and every other socket refuses it before it takes a byte (`plain::direct`).
+pub fn send_connected(fd: BorrowedFd<'_>, piece: &IoVec<'_>) -> io::Result<usize> {
+    let (fd, flags) = (fd.as_raw_fd(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    let (ptr, len) = piece.parts();
+    let nobody: libc::sa_family_t = libc::sa_family_t::MAX;
+    let (addr, size) = ((&raw const nobody).cast::<libc::sockaddr>(), size_of_val(&nobody));
+    // SAFETY: the maker of an `IoVec` answers for its bytes; the address is as long as it is
+    // said to be, and the kernel copies it.
+    retry(|| unsafe { libc::sendto(fd, ptr, len, flags, addr, socklen(size)) })
+}
+
 /// What a receive brought.
 #[derive(Debug, Default)]
 pub struct Received {

@@ -66,13 +66,10 @@ impl<'a> Descriptor<'a> {
         Ok(Descriptor { target: Target { fd, identity, kind } })
     }
 
-    /// A socket whose inode, (st_dev, st_ino), the caller has just seen: one system call.
-    ///
-    /// # Errors
-    /// As [`Descriptor::new`]; ENOTSOCK.
-    pub fn of_socket(fd: BorrowedFd<'a>, (dev, ino): (u64, u64)) -> Result<Descriptor<'a>, Error> {
+    /// A socket whose inode, (st_dev, st_ino), the caller has just seen: no system call.
+    pub fn of_socket(fd: BorrowedFd<'a>, (dev, ino): (u64, u64)) -> Descriptor<'a> {
         let identity = Identity { dev, ino, socket: true };
-        Ok(Descriptor { target: Target { fd, identity, kind: kind_of(fd)? } })
+        Descriptor { target: Target { fd, identity, kind: Kind::Unseen } }
     }
 
     /// The same with what was found out before.
@@ -87,6 +84,14 @@ impl<'a> Descriptor<'a> {
     /// True if it is a socket: others can be polled, and that is all.
     pub fn is_socket(&self) -> bool {
         self.target.kind != Kind::Other
+    }
+
+    fn kind(&self) -> Kind {
+        match self.target.kind {
+            // (What is no socket any more is told by the call that follows.)
+            Kind::Unseen => Kind::of(self.target.fd).unwrap_or(Kind::Datagram),
+            kind => kind,
+        }
     }
 
     /// (st_dev, st_ino): of a socket, no other has them while it exists.
@@ -227,7 +232,7 @@ impl<'a> Descriptor<'a> {
     ) -> Result<(), Refused<Vec<Part>>> {
         let error = if parts.is_empty() {
             Some(Error::invalid("there is nothing to send: give at least one part"))
-        } else if self.target.kind != Kind::Stream && parts.len() > 1 {
+        } else if parts.len() > 1 && self.kind() != Kind::Stream {
             let errno = libc::EOPNOTSUPP;
             Some(Error::Os { call: "a message of memory and files together", errno })
         } else {
@@ -240,9 +245,10 @@ impl<'a> Descriptor<'a> {
         match ready {
             Err(error) => Err(Refused { error, buffer: parts }),
             Ok((context, _)) => {
+                let target = Target { kind: self.kind(), ..self.target };
                 let short = Short::of(&parts);
                 context.call(|e, now| {
-                    let target = (&self.target, limit);
+                    let target = (&target, limit);
                     e.post_kernel_parts(target, &queue.ticket(token), (parts, short), shut, now);
                 });
                 Ok(())
@@ -334,7 +340,7 @@ impl<'a> Descriptor<'a> {
             let why = format!("flags {other:#x} have no meaning for this operation: leave them out");
             return Err(Error::invalid(why));
         }
-        if self.target.kind != Kind::Stream && buffers > PIECES_MAX {
+        if buffers > PIECES_MAX && self.kind() != Kind::Stream {
             return Err(Error::Os { call: "a message of so many buffers", errno: libc::EMSGSIZE });
         }
         let context = Context::global()?;
@@ -370,10 +376,31 @@ impl<'a> Descriptor<'a> {
 }
 
 fn kind_of(fd: BorrowedFd<'_>) -> Result<Kind, Error> {
-    match sys::socket_option(fd, libc::SO_TYPE) {
-        Ok(libc::SOCK_STREAM) => Ok(Kind::Stream),
-        Ok(libc::SOCK_SEQPACKET) => Ok(Kind::SeqPacket),
-        Ok(_) => Ok(Kind::Datagram),
-        Err(e) => Err(Error::os("getsockopt of the socket's type", &e)),
+    Kind::of(fd).map_err(|e| Error::os("getsockopt of the socket's type", &e))
+}
+
+/// True if the descriptor is a TCP socket, for which [`send_at_once`] is made.
+pub fn is_tcp(fd: BorrowedFd<'_>) -> bool {
+    Kind::of(fd).is_ok_and(|kind| kind == Kind::Stream)
+        && sys::socket_option(fd, libc::SO_PROTOCOL).is_ok_and(|p| p == libc::IPPROTO_TCP)
+}
+
+/// send(2) on a number that was a TCP socket when it was looked at last, without another look:
+/// one system call. If it is another file by now nothing is sent, and nothing is lost.
+///
+/// # Errors
+/// The buffer comes back if the send must go by [`Descriptor::send`], which looks first.
+pub fn send_at_once(
+    fd: BorrowedFd<'_>,
+    queue: &EventQueue,
+    token: Token,
+    buffer: Buffer,
+) -> Result<(), Buffer> {
+    let Ok(context) = Context::global() else { return Err(buffer) };
+    if queue.core().reserve().is_err() {
+        // It is told by the other way, too.
+        return Err(buffer);
     }
+    let sent = context.call(|e, now| e.send_kernel_at_once(fd, &queue.ticket(token), buffer, now));
+    sent.inspect_err(|_| queue.core().unreserve())
 }

@@ -3,13 +3,15 @@
 //! They stand beside the sockets of EXS and know nothing of sessions or devices; what
 //! both have is the table of operations, and the queues that these end in.
 
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use super::parts::{Cut, Part, Short};
 use super::post::Ticket;
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
-use crate::plain::{End, Failure, Kind, Pieces, Posted, Request, Target};
+use crate::mem::Buffer;
+use crate::plain::{Direct, End, Failure, Kind, Pieces, Posted, Request, Target};
 use crate::progress::event::{Bufs, EventKind, Guest, Readiness};
 use crate::rnic::FileRange;
 use crate::session::OpError;
@@ -33,9 +35,35 @@ impl Engine {
     ) {
         let request = request(pieces(&bufs));
         let op = self.book(NO_SOCK, ticket, kind, bufs);
-        let number = std::os::fd::AsRawFd::as_raw_fd(&target.fd);
+        let number = target.fd.as_raw_fd();
         let posted = Posted { op, number, limit: limit.map(|d| (now + d, d)), group: 0 };
         self.plain.post(now, posted, target, request);
+    }
+
+    /// Sends on what was a TCP socket when it was looked at last; gives the buffer back if it must
+    /// be looked at again.
+    pub(crate) fn send_kernel_at_once(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        ticket: &Ticket<'_>,
+        buffer: Buffer,
+        now: Time,
+    ) -> Result<(), Buffer> {
+        let pieces = Pieces::One(buffer.segment());
+        let direct = self.plain.send_direct(now, fd, &pieces);
+        if matches!(direct, Direct::No) {
+            return Err(buffer);
+        }
+        let op = self.book(NO_SOCK, ticket, EventKind::Send, Bufs::One(buffer));
+        let posted = Posted { op, number: fd.as_raw_fd(), limit: None, group: 0 };
+        match direct {
+            Direct::Sent(sent) => self.plain.post_sent(now, posted, fd, pieces, sent),
+            Direct::Seen(target) => {
+                self.plain.post(now, posted, &target, Request::Send { pieces, to: None, flags: 0 });
+            }
+            Direct::No => {}
+        }
+        Ok(())
     }
 
     /// Posts the parts of one send on a kernel socket.
@@ -47,7 +75,7 @@ impl Engine {
         shut: bool,
         now: Time,
     ) {
-        let number = std::os::fd::AsRawFd::as_raw_fd(&target.fd);
+        let number = target.fd.as_raw_fd();
         let cut = Cut::at(short, &mut parts);
         let shut = shut && cut.is_none();
         let count = parts.len() + usize::from(shut);

@@ -304,6 +304,13 @@ impl Engine {
         (kept || !self.lazy.is_empty(), would_lead)
     }
 
+    /// Until when (ns) all of that may wait for a thread that finds its events without leading;
+    /// 0 if it may not.
+    pub(super) fn rests_until(&self) -> u64 {
+        let until = self.plain.rests_until().filter(|_| self.lazy.is_empty());
+        until.map_or(0, Time::as_nanos)
+    }
+
     fn ring_doorbells(&mut self, now: Time) {
         if self.lazy.is_empty() {
             return;

@@ -1,0 +1,113 @@
+//! Small sends on TCP sockets of the kernel's: one system call, where others take a look at the
+//! descriptor first (`sockets`).
+//!
+//! A number that was a TCP socket when it was looked at last is sent to as one, in a form that any
+//! other file refuses before it takes a byte (`exs::raw::kernel::send_at_once`). What is refused
+//! is looked at, and goes the usual way. So nothing has to be true of what is remembered here:
+//! it only says which way is tried first.
+
+use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use exs::Token;
+use exs::raw::kernel::{is_tcp, send_at_once, send_kept};
+use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, sa_family_t, sockaddr, socklen_t};
+
+use crate::abi::{AHandle, EXS_QHANDLE_INVALID};
+use crate::error::{Fail, Result};
+use crate::event::{self, Call};
+use crate::ptr::Bytes;
+use crate::{kernel, memory, queues};
+
+/// Longer ones do not feel a system call more.
+const MOST: usize = 64 << 10;
+
+/// By number: the inode that was seen there last, and in the lowest bit whether that is a TCP
+/// socket. Higher numbers are always looked at.
+static SEEN: [AtomicU64; 4096] = [const { AtomicU64::new(0) }; 4096];
+
+fn place(fd: c_int) -> Option<&'static AtomicU64> {
+    SEEN.get(usize::try_from(fd).ok()?)
+}
+
+/// A kernel socket with this inode was sent to by this number.
+pub(crate) fn note(fd: c_int, inode: u64) {
+    let Some(place) = place(fd) else { return };
+    if place.load(Ordering::Relaxed) >> 1 == inode {
+        return;
+    }
+    // SAFETY: the caller of C keeps the descriptor open during the call that it gives it to;
+    // if it does not, the system call says so.
+    let tcp = is_tcp(unsafe { BorrowedFd::borrow_raw(fd) });
+    place.store(inode << 1 | u64::from(tcp), Ordering::Relaxed);
+}
+
+/// The number means something else by now.
+pub(crate) fn forget(fd: c_int) {
+    if let Some(place) = place(fd).filter(|p| p.load(Ordering::Relaxed) != 0) {
+        place.store(0, Ordering::Relaxed);
+    }
+}
+
+/// What a call of exs_send is given.
+pub(crate) struct Asked {
+    pub(crate) fd: c_int,
+    pub(crate) memory: Bytes,
+    pub(crate) len: usize,
+    pub(crate) flags: c_int,
+    pub(crate) queue: c_int,
+    pub(crate) ahandle: AHandle,
+    pub(crate) mhandle: c_int,
+}
+
+impl Asked {
+    /// Sends, if the number was that of a TCP socket lately. None: nothing was done, and the
+    /// usual way knows better.
+    pub(crate) fn send(&self, call: Call) -> Option<Result<c_int>> {
+        let tcp = place(self.fd)?.load(Ordering::Relaxed) & 1 == 1;
+        let plain = self.flags & !(MSG_DONTWAIT | MSG_NOSIGNAL) == 0 && !kernel::has_limits();
+        if !tcp || !plain || !(1..=MOST).contains(&self.len) {
+            return None;
+        }
+        let buffer = memory::buffer(self.memory, self.len, self.mhandle).ok()?;
+        if self.queue == EXS_QHANDLE_INVALID {
+            return self.send_now();
+        }
+        let queue = queues::find(self.queue).ok()?;
+        let on = call.on(&queue.queue, event::place(self.memory));
+        // SAFETY: as in `note`.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
+        send_at_once(fd, &on, Token(self.ahandle as u64), buffer).ok()?;
+        Some(Ok(0))
+    }
+
+    /// Without a queue: the system call itself.
+    fn send_now(&self) -> Option<Result<c_int>> {
+        send_kept();
+        let nobody = sa_family_t::MAX;
+        let addr = (&raw const nobody).cast::<sockaddr>();
+        let size = socklen_t::try_from(size_of_val(&nobody)).ok()?;
+        let (from, flags) = (self.memory.raw(), self.flags | MSG_NOSIGNAL);
+        // SAFETY: the caller's promise is that of send(2); the address is as long as it is said
+        // to be, and the kernel copies it.
+        let n = unsafe { libc::sendto(self.fd, from, self.len, flags, addr, size) };
+        if let Ok(n) = c_int::try_from(n)
+            && n >= 0
+        {
+            return Some(Ok(n));
+        }
+        match std::io::Error::last_os_error().raw_os_error() {
+            // A signal came, there is no room; or what the next call would not say again.
+            Some(
+                libc::EINTR
+                | libc::EAGAIN
+                | libc::ECONNRESET
+                | libc::ETIMEDOUT
+                | libc::EHOSTUNREACH
+                | libc::ENETUNREACH,
+            ) => Some(Err(Fail::os("send"))),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Small sends on TCP sockets by their number alone: one system call.
+//!
+//! What a number stands for is fstat(2)'s to say, and a call that moves data must know it: a
+//! number that was a TCP socket a moment ago may be one of EXS by now, whose descriptor is an end
+//! of a socketpair(2), and a byte that was sent there would be lost. So the send itself asks: it
+//! carries an address of a family that there is not. TCP has no use for an address on a
+//! connection, and does not look at it (send(2) is sendto(2) without one). Every other socket
+//! that takes one looks first, and refuses it before it takes a byte: UNIX-domain streams, which
+//! the ends of a socketpair are, with EISCONN, UDP with EAFNOSUPPORT or EINVAL. What is refused
+//! so is looked at by fstat(2), and goes the usual way.
+//!
+//! The inode is not known then, and with it the queue of the socket's sends. So such a send
+//! goes only while no socket has any that wait. Sends that are kept for the ones behind them
+//! (`keep`) need the inode, and save their own call: there the one call is fstat(2).
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use super::call::{What, Xfer};
+use super::types::{CALL_MAX, End, Failure, Kind, Pieces, Posted, Target};
+use super::{Plain, TRIES};
+use crate::sys;
+use crate::time::Time;
+
+/// What became of a send by number.
+#[derive(Debug)]
+pub enum Direct<'a> {
+    /// Nothing: it must be looked at what the number stands for.
+    No,
+    /// It was sent.
+    Sent(Sent),
+    /// It is to be posted as any other, on this socket.
+    Seen(Target<'a>),
+}
+
+/// What a send by number came to.
+#[derive(Debug)]
+pub struct Sent {
+    /// Bytes that the kernel took.
+    bytes: usize,
+    why: Option<Failure>,
+}
+
+impl Plain {
+    /// Sends `pieces` (one, not empty) on the TCP socket that the number may be.
+    pub fn send_direct<'a>(&mut self, now: Time, fd: BorrowedFd<'a>, pieces: &Pieces) -> Direct<'a> {
+        if !self.full.is_empty() {
+            return Direct::No;
+        }
+        let burst = self.burst.grow(fd.as_raw_fd(), now);
+        if !self.kept.is_empty() || burst && self.may_keep {
+            return self.tcp(fd).map_or(Direct::No, Direct::Seen);
+        }
+        self.would_keep |= burst;
+        let mut list = [sys::IoVec::EMPTY];
+        pieces.to_read(0, CALL_MAX, &mut list);
+        match sys::send_connected(fd, &list[0]) {
+            Ok(bytes) => Direct::Sent(Sent { bytes, why: None }),
+            // The connection is over, and the next call would not say why. (EPIPE it would; and
+            // it says the same of a socket that is about to be connected.)
+            Err(e) => match e.raw_os_error() {
+                Some(libc::ECONNRESET | libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH) => {
+                    Direct::Sent(Sent { bytes: 0, why: Some(Failure::os("send", &e)) })
+                }
+                _ => Direct::No,
+            },
+        }
+    }
+
+    /// The TCP socket that a number stands for, if it is one. (While the table holds a socket, its
+    /// inode is that socket's.)
+    fn tcp<'a>(&self, fd: BorrowedFd<'a>) -> Option<Target<'a>> {
+        let identity = sys::identify(fd.as_raw_fd()).ok().filter(|i| i.socket)?;
+        let target = Target { fd, identity, kind: Kind::Stream };
+        let is_tcp = match self.by_name.get(&super::name(&target)) {
+            Some(slot) => self.socks[*slot].kind == Kind::Stream,
+            None => sys::socket_option(fd, libc::SO_PROTOCOL).is_ok_and(|p| p == libc::IPPROTO_TCP),
+        };
+        is_tcp.then_some(target)
+    }
+
+    /// Ends the operation of such a send; what the kernel did not take follows by the usual way.
+    pub fn post_sent(
+        &mut self,
+        now: Time,
+        posted: Posted,
+        fd: BorrowedFd<'_>,
+        pieces: Pieces,
+        sent: Sent,
+    ) {
+        let whole = sent.bytes >= pieces.bytes();
+        let result = sent.why.map_or(Ok(()), Err);
+        if whole || result.is_err() {
+            return self.end(posted, End::new(sent.bytes as u64, result));
+        }
+        match sys::identify(fd.as_raw_fd()) {
+            Ok(identity) if identity.socket => {
+                let what = What::Send { pieces, to: None, flags: 0 };
+                let target = Target { fd, identity, kind: Kind::Stream };
+                self.post_xfer(now, &target, Xfer { posted, what, done: sent.bytes });
+            }
+            // Another thread has closed it since.
+            _ => self.end(posted, End::new(sent.bytes as u64, Err(Failure::Cancelled))),
+        }
+    }
+
+    /// A send of one piece on a socket whose type nobody has asked for: most need not know it, as
+    /// a stream and a message are sent by the same call.
+    pub(super) fn post_unseen(&mut self, now: Time, target: &Target<'_>, mut xfer: Xfer) {
+        let idle = !self.by_name.contains_key(&super::name(target));
+        if idle && xfer.gatherable().is_some_and(|p| p.count() == 1 && p.bytes() <= CALL_MAX) {
+            for _ in 0..TRIES {
+                match xfer.step(target.fd, Kind::Stream, &mut self.scratch) {
+                    super::call::Step::Ended(end) => return self.end(xfer.posted, end),
+                    super::call::Step::Moved => {}
+                    super::call::Step::Blocked => break,
+                }
+            }
+        }
+        let target = self.seen(target);
+        self.post_xfer(now, &target, xfer);
+    }
+
+    /// The target with its kind: that of the socket which is held, or what the kernel says.
+    pub(super) fn seen<'a>(&self, target: &Target<'a>) -> Target<'a> {
+        if target.kind != Kind::Unseen {
+            return *target;
+        }
+        let held = self.by_name.get(&super::name(target)).map(|slot| self.socks[*slot].kind);
+        // (What is no socket any more is told by the call that follows.)
+        let kind = held.unwrap_or_else(|| Kind::of(target.fd).unwrap_or(Kind::Datagram));
+        Target { kind, ..*target }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::{UnixDatagram, UnixStream};
+
+    use super::*;
+    use crate::mem::Buffer;
+
+    fn send(fd: BorrowedFd<'_>, text: &'static [u8]) -> std::io::Result<usize> {
+        let buffer = Buffer::from(text.to_vec());
+        let pieces = Pieces::One(buffer.segment());
+        let mut list = [sys::IoVec::EMPTY];
+        pieces.to_read(0, CALL_MAX, &mut list);
+        sys::send_connected(fd, &list[0])
+    }
+
+    #[test]
+    fn tcp_takes_it_as_send_does() {
+        for addr in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(addr) else { continue };
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (mut peer, _) = listener.accept().unwrap();
+            assert_eq!(send(client.as_fd(), b"hello").unwrap(), 5);
+            let mut text = [0; 5];
+            peer.read_exact(&mut text).unwrap();
+            assert_eq!(&text, b"hello");
+            // The flags of the socket are as they were, and a full one does not wait.
+            while send(client.as_fd(), &[0; 65536]).is_ok() {}
+            let full = send(client.as_fd(), &[0; 65536]).unwrap_err();
+            assert_eq!(full.kind(), ErrorKind::WouldBlock);
+        }
+    }
+
+    /// Above all the ends of a socketpair, which the descriptors of EXS sockets are.
+    #[test]
+    fn all_others_refuse_it_and_take_nothing() {
+        let (a, mut b) = UnixStream::pair().unwrap();
+        b.set_nonblocking(true).unwrap();
+        assert_eq!(send(a.as_fd(), b"x").unwrap_err().raw_os_error(), Some(libc::EISCONN));
+        assert_eq!(b.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        let (a, b) = UnixDatagram::pair().unwrap();
+        b.set_nonblocking(true).unwrap();
+        assert!(send(a.as_fd(), b"x").is_err());
+        assert_eq!(b.recv(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        for addr in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(b) = UdpSocket::bind(addr) else { continue };
+            let a = UdpSocket::bind(addr).unwrap();
+            a.connect(b.local_addr().unwrap()).unwrap();
+            b.set_nonblocking(true).unwrap();
+            assert!(send(a.as_fd(), b"x").is_err());
+            assert_eq!(b.recv(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        }
+        let (_, write) = std::io::pipe().unwrap();
+        let file = send(write.as_fd(), b"x").unwrap_err();
+        assert_eq!(file.raw_os_error(), Some(libc::ENOTSOCK));
+    }
+}
