@@ -85,6 +85,35 @@ fn a_program_runs_with_either() {
     }
 }
 
+/// Sends on kernel sockets: each reaches what its number means by now, and takes one call.
+fn small_sends_take_one_call() {
+    let dir = fresh("library-calls");
+    let program = dir.join("one_call");
+    build(&program, &home().join("../tests/c/one_call.c"), true);
+    let rounds = 2000;
+    let mut c = Command::new(&program);
+    c.arg(rounds.to_string()).env("LD_LIBRARY_PATH", library());
+    assert_eq!(run(&mut c), "all is well\n");
+    if !has("strace") {
+        return;
+    }
+    let calls = "trace=fstat,newfstatat,statx,getsockopt,send,sendto,sendmsg,fcntl,close,dup";
+    let counts = dir.join("counts");
+    let mut c = Command::new("strace");
+    c.args(["-f", "-c", "-e", calls, "-o"]).arg(&counts).arg(&program).arg(rounds.to_string());
+    let out = support::output(c.env("LD_LIBRARY_PATH", library()));
+    let text = fs::read_to_string(&counts).unwrap_or_default();
+    if !out.status.success() || text.is_empty() {
+        let why = String::from_utf8_lossy(&out.stderr);
+        return println!("skipped: strace does not run here: {why}");
+    }
+    // % time, seconds, usecs/call, calls, ...
+    let number = |line: &str| line.split_whitespace().nth(3)?.parse::<u32>().ok();
+    let rows = text.lines().filter(|l| !l.ends_with("total"));
+    let all: u32 = rows.filter_map(number).sum();
+    assert!(all > rounds && all < rounds + rounds / 4, "{all} calls for {rounds} sends:\n{text}");
+}
+
 /// Programs to be installed: what they do is nothing here.
 fn programs(dir: &Path) {
     for name in ["exs-cp", "exs-pingpong", "exs-perf", "exs-info", "exs-rdma-write"] {
@@ -288,6 +317,7 @@ fn the_library() {
     symbols();
     every_declaration_resolves();
     a_program_runs_with_either();
+    small_sends_take_one_call();
     what_is_installed_is_whole();
     the_debian_packages_install_and_go();
     compilers_for_two_c_libraries_are_refused();

@@ -20,12 +20,14 @@ median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 kinds=("plain tcp" "exs tcp" "plain unix" "exs unix" "exs soft" "exs shm")
 if [ -n "${KINDS-}" ]; then IFS=, read -ra kinds <<<"$KINDS"; fi
 # Speed proves nothing of one run on one machine: what is compared ran in turn.
-for size in ${SIZES:-4096 65536 1048576}; do
+for size in ${SIZES:-64 1024 4096 65536 1048576}; do
+    # As many small messages as take about as long.
+    amount=$((size < 4096 && megabytes > size / 4 ? size / 4 : megabytes))
     declare -A all=()
     for ((round = 0; round < rounds; round++)); do
         for kind in "${kinds[@]}"; do
             # shellcheck disable=SC2086 # two words
-            figure=$(timeout 60 "$out/bulk" $kind "$size" "$megabytes" "${ADDRESS:-127.0.0.1}") ||
+            figure=$(timeout 60 "$out/bulk" $kind "$size" "$amount" "${ADDRESS:-127.0.0.1}") ||
                 { echo "bench: $kind, $size bytes: it failed" >&2; exit 1; }
             all[$kind]+=$figure$'\n'
         done

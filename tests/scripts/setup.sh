@@ -143,6 +143,7 @@ for part in "$@"; do
             want curl curl "asks the HTTP server among the examples in C" "that server is not tried"
             want gcc gcc "builds the C tests with sanitizers" "the C library is not tested"
             want valgrind valgrind "looks for leaks of the C library" "nothing looks for leaks of the C library"
+            want strace strace "counts the system calls of small sends" "they are not counted"
             want lintian lintian "looks at the Debian packages" "nothing looks at the Debian packages"
             want musl-gcc musl-tools "is a compiler for another C library" "it is not tried that such a compiler is refused"
             want mandoc mandoc "checks the manual pages" "the manual pages are not checked"

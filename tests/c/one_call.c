@@ -1,0 +1,115 @@
+/* Small sends on kernel sockets through a queue, for strace(1) to count; and numbers that come to
+ * mean another socket between two of them, whose bytes must go to that one.
+ *
+ *   one_call ROUNDS    sends of 64 bytes, each of which is dequeued */
+#define _GNU_SOURCE
+#include <sys/exs.h>
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static exs_qhandle_t queue;
+
+static void check(int good, const char *what)
+{
+    if (good)
+        return;
+    fprintf(stderr, "one_call: %s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+static void tcp_pair(int fd[2])
+{
+    struct sockaddr_in addr;
+    socklen_t len = sizeof addr;
+    int l = socket(AF_INET, SOCK_STREAM, 0);
+
+    memset(&addr, 0, sizeof addr);
+    addr.sin_family = AF_INET;
+    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    check(l >= 0 && bind(l, (struct sockaddr *)&addr, len) == 0 && listen(l, 1) == 0, "listen");
+    check(getsockname(l, (struct sockaddr *)&addr, &len) == 0, "getsockname");
+    fd[0] = socket(AF_INET, SOCK_STREAM, 0);
+    check(fd[0] >= 0 && connect(fd[0], (struct sockaddr *)&addr, len) == 0, "connect");
+    fd[1] = accept(l, NULL, NULL);
+    check(fd[1] >= 0, "accept");
+    close(l);
+}
+
+static int sent(int fd, const char *text, size_t len)
+{
+    exs_event_t e;
+
+    check(exs_send(fd, (void *)(uintptr_t)text, len, 0, queue, 1, EXS_MHANDLE_UNREGISTERED) == 0, "exs_send");
+    check(exs_qdequeue(queue, &e, 1, NULL) == 1 && e.exs_evt_type == EXS_EVT_SEND, "exs_qdequeue");
+    if (e.exs_evt_errno == 0)
+        check(e.exs_evt_union.exs_evt_xfer.exs_evt_length == len, "the length");
+    return e.exs_evt_errno;
+}
+
+static void arrives(int fd, const char *text)
+{
+    char got[64];
+    size_t len = strlen(text);
+
+    check(recv(fd, got, len, MSG_WAITALL) == (ssize_t)len && memcmp(got, text, len) == 0, text);
+    check(recv(fd, got, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN, "something more came");
+}
+
+int main(int argc, char **argv)
+{
+    int rounds = argc > 1 ? atoi(argv[1]) : 100, a[2], b[2], u[2], d[2], n, exs, i;
+    static char room[1 << 16];
+
+    check(exs_init(EXS_VERSION) == 0, "exs_init");
+    queue = exs_qcreate(16);
+    check(queue != EXS_QHANDLE_INVALID, "exs_qcreate");
+    tcp_pair(a);
+    tcp_pair(b);
+    check(socketpair(AF_UNIX, SOCK_STREAM, 0, u) == 0 && socketpair(AF_UNIX, SOCK_DGRAM, 0, d) == 0, "socketpair");
+    for (i = 0; i < rounds; i++) {
+        check(sent(a[0], room, 64) == 0, "a send");
+        if (i % 512 == 511)
+            check(recv(a[1], room, sizeof room / 2, MSG_WAITALL) == sizeof room / 2, "recv");
+    }
+    while (recv(a[1], room, sizeof room, MSG_DONTWAIT) > 0)
+        ;
+    /* The number is that of another socket: one of each kind, and the first again. */
+    n = a[0];
+    a[0] = dup(n);
+    check(a[0] >= 0 && dup2(b[0], n) == n && sent(n, "to the second", 13) == 0, "dup2");
+    arrives(b[1], "to the second");
+    check(dup2(u[0], n) == n && sent(n, "to a UNIX stream", 16) == 0, "dup2");
+    arrives(u[1], "to a UNIX stream");
+    check(dup2(b[0], n) == n && sent(n, "again", 5) == 0, "dup2");
+    arrives(b[1], "again");
+    check(dup2(d[0], n) == n && sent(n, "a datagram", 10) == 0, "dup2");
+    arrives(d[1], "a datagram");
+    check(dup2(a[0], n) == n && sent(n, "the first", 9) == 0, "dup2");
+    arrives(a[1], "the first");
+    /* One of EXS, which is not connected: nothing is sent to its descriptor. */
+    exs = exs_socket(AF_INET, SOCK_STREAM, 0);
+    check(exs >= 0 && dup2(exs, n) == n, "exs_socket");
+    check(exs_send(n, room, 1, 0, queue, 1, EXS_MHANDLE_UNREGISTERED) == -1 && errno == ENOTCONN,
+          "exs_send on a socket that is not connected");
+    check(dup2(a[0], n) == n && sent(n, "at last", 7) == 0, "dup2");
+    arrives(a[1], "at last");
+    /* Without a queue, too. */
+    check(exs_send(n, "blocking", 8, 0, EXS_QHANDLE_INVALID, 0, EXS_MHANDLE_UNREGISTERED) == 8, "exs_send");
+    arrives(a[1], "blocking");
+    check(dup2(u[0], n) == n && exs_send(n, "there", 5, 0, EXS_QHANDLE_INVALID, 0, EXS_MHANDLE_UNREGISTERED) == 5, "exs_send");
+    arrives(u[1], "there");
+    /* The peer has ended it. */
+    check(dup2(b[0], n) == n && close(b[1]) == 0, "dup2");
+    while ((i = sent(n, "x", 1)) == 0)
+        ;
+    check(i == EPIPE || i == ECONNRESET, "the end of the connection");
+    printf("all is well\n");
+    return 0;
+}
