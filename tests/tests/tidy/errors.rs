@@ -7,7 +7,7 @@ pub(crate) fn check_said_once(src: &Source) -> Vec<String> {
     let mut findings = Vec::new();
     let starts: Vec<usize> = src.text.match_indices("#[error(").map(|(i, _)| i).collect();
     for (nth, &start) in starts.iter().enumerate() {
-        if src.code[start..].trim_start().chars().next() != Some('#') {
+        if !src.code[start..].starts_with('#') {
             continue; // in a comment
         }
         let end = starts.get(nth + 1).copied().unwrap_or(src.text.len());
