@@ -11,8 +11,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use exs::Token;
-use exs::raw::kernel::{is_tcp, send_at_once, send_kept};
-use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, sa_family_t, sockaddr, socklen_t};
+use exs::raw::kernel::{is_tcp, send_at_once, send_kept, send_tcp_only};
+use libc::{MSG_DONTWAIT, MSG_NOSIGNAL};
 
 use crate::abi::{AHandle, EXS_QHANDLE_INVALID};
 use crate::error::{Fail, Result};
@@ -85,19 +85,15 @@ impl Asked {
     /// Without a queue: the system call itself.
     fn send_now(&self) -> Option<Result<c_int>> {
         send_kept();
-        let nobody = sa_family_t::MAX;
-        let addr = (&raw const nobody).cast::<sockaddr>();
-        let size = socklen_t::try_from(size_of_val(&nobody)).ok()?;
-        let (from, flags) = (self.memory.raw(), self.flags | MSG_NOSIGNAL);
-        // SAFETY: the caller's promise is that of send(2); the address is as long as it is said
-        // to be, and the kernel copies it.
-        let n = unsafe { libc::sendto(self.fd, from, self.len, flags, addr, size) };
-        if let Ok(n) = c_int::try_from(n)
-            && n >= 0
-        {
-            return Some(Ok(n));
-        }
-        match std::io::Error::last_os_error().raw_os_error() {
+        // SAFETY: as in `note`.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
+        // SAFETY: the caller's promise is that of send(2).
+        let sent = unsafe { send_tcp_only(fd, self.memory.raw().cast(), self.len, self.flags) };
+        let failed = match sent {
+            Ok(n) => return c_int::try_from(n).ok().map(Ok),
+            Err(e) => e,
+        };
+        match failed.raw_os_error() {
             // A signal came, there is no room; or what the next call would not say again.
             Some(
                 libc::EINTR
@@ -106,7 +102,7 @@ impl Asked {
                 | libc::ETIMEDOUT
                 | libc::EHOSTUNREACH
                 | libc::ENETUNREACH,
-            ) => Some(Err(Fail::os("send"))),
+            ) => Some(Err(Fail::io("send", &failed))),
             _ => None,
         }
     }

@@ -10,6 +10,7 @@ use exs::raw;
 
 use crate::blocking::refusal;
 use crate::error::{Fail, Result};
+use crate::pollable;
 use crate::sockets::Entry;
 
 /// What a connect without waiting has come to, which the next connect is told.
@@ -29,7 +30,10 @@ fn first(entry: &Entry) -> Option<bool> {
     raw::failure(&entry.socket)?;
     let mut state = entry.state();
     state.error = 0;
-    Some(!std::mem::replace(&mut state.told, true))
+    let first = !std::mem::replace(&mut state.told, true);
+    drop(state);
+    pollable::forgive(entry);
+    Some(first)
 }
 
 /// What a receive returns.

@@ -2,12 +2,10 @@
 //!
 //! What a number stands for is fstat(2)'s to say, and a call that moves data must know it: a
 //! number that was a TCP socket a moment ago may be one of EXS by now, whose descriptor is an end
-//! of a socketpair(2), and a byte that was sent there would be lost. So the send itself asks: it
-//! carries an address of a family that there is not. TCP has no use for an address on a
-//! connection, and does not look at it (send(2) is sendto(2) without one). Every other socket
-//! that takes one looks first, and refuses it before it takes a byte: UNIX-domain streams, which
-//! the ends of a socketpair are, with EISCONN, UDP with EAFNOSUPPORT or EINVAL. What is refused
-//! so is looked at by fstat(2), and goes the usual way.
+//! of a socketpair(2), and a byte that was sent there would be lost. So the send itself asks, by what it carries
+//! ([`sys::send_tcp_only`]): TCP has no use for it and does not look at it, and every other socket
+//! refuses it before it takes a byte. A refused send goes the usual way, which looks at the number by
+//! fstat(2).
 //!
 //! The inode is not known then, and with it the queue of the socket's sends. So such a send
 //! goes only while no socket has any that wait. Sends that are kept for the ones behind them
@@ -53,7 +51,7 @@ impl Plain {
         self.would_keep |= burst;
         let mut list = [sys::IoVec::EMPTY];
         pieces.to_read(0, CALL_MAX, &mut list);
-        match sys::send_connected(fd, &list[0]) {
+        match sys::send_piece_tcp_only(fd, &list[0]) {
             Ok(bytes) => Direct::Sent(Sent { bytes, why: None }),
             // The connection is over, and the next call would not say why. (EPIPE it would; and
             // it says the same of a socket that is about to be connected.)
@@ -147,7 +145,7 @@ mod tests {
         let pieces = Pieces::One(buffer.segment());
         let mut list = [sys::IoVec::EMPTY];
         pieces.to_read(0, CALL_MAX, &mut list);
-        sys::send_connected(fd, &list[0])
+        sys::send_piece_tcp_only(fd, &list[0])
     }
 
     #[test]
@@ -172,8 +170,12 @@ mod tests {
     fn all_others_refuse_it_and_take_nothing() {
         let (a, mut b) = UnixStream::pair().unwrap();
         b.set_nonblocking(true).unwrap();
-        assert_eq!(send(a.as_fd(), b"x").unwrap_err().raw_os_error(), Some(libc::EISCONN));
+        assert_eq!(send(a.as_fd(), b"x").unwrap_err().raw_os_error(), Some(libc::EBADF));
         assert_eq!(b.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        let (a, b) = crate::sys::pair().unwrap();
+        assert_eq!(send(a.as_fd(), b"x").unwrap_err().raw_os_error(), Some(libc::EBADF));
+        let nothing = crate::sys::recv_with_fds(b.as_fd(), &mut [0]).unwrap_err();
+        assert_eq!(nothing.kind(), ErrorKind::WouldBlock, "SOCK_SEQPACKET");
         let (a, b) = UnixDatagram::pair().unwrap();
         b.set_nonblocking(true).unwrap();
         assert!(send(a.as_fd(), b"x").is_err());

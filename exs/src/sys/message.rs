@@ -140,16 +140,67 @@ pub fn send_message(
     retry(|| unsafe { libc::sendmsg(fd, &raw const msg, flags) })
 }
 
-/// Sends on a connected TCP socket, with an address of a family that there is not: TCP does not
-/// look at it, and every other socket refuses it before it takes a byte (`plain::direct`).
-pub fn send_connected(fd: BorrowedFd<'_>, piece: &IoVec<'_>) -> io::Result<usize> {
-    let (fd, flags) = (fd.as_raw_fd(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+/// Control data that passes the descriptor -1.
+#[repr(C)]
+struct NoDescriptor {
+    header: libc::cmsghdr,
+    fd: RawFd,
+}
+
+/// Sends on a connected TCP socket, and on no other kind of socket: one system call that moves
+/// data and asks what the number stands for. It may wait, unless `flags` or the socket forbid it.
+///
+/// The message has an address of a family that does not exist, and passes the descriptor -1.
+/// TCP looks at neither: a connection has its address, and SCM_RIGHTS is for UNIX-domain sockets.
+/// UNIX-domain sockets of every type refuse the descriptor with EBADF before they take a byte;
+/// UDP and its like refuse the address. `plain::direct` says what that is for.
+///
+/// # Safety
+/// `len` bytes at `base` are readable during the call.
+pub unsafe fn send_tcp_only(
+    fd: BorrowedFd<'_>,
+    base: *const u8,
+    len: usize,
+    flags: i32,
+) -> io::Result<usize> {
+    let family = libc::sa_family_t::MAX;
+    let mut control = NoDescriptor { header: control_header(), fd: -1 };
+    let mut piece = libc::iovec { iov_base: base.cast_mut().cast(), iov_len: len };
+    let mut msg = header();
+    msg.msg_name = std::ptr::from_ref(&family).cast_mut().cast();
+    msg.msg_namelen = socklen(size_of_val(&family));
+    msg.msg_iov = &raw mut piece;
+    msg.msg_iovlen = 1;
+    msg.msg_control = (&raw mut control).cast();
+    msg.msg_controllen = control.header.cmsg_len;
+    note_calls(1);
+    // SAFETY: the caller answers for the bytes. `family`, `piece` and `control` outlive the call,
+    // which reads as much of each as `msg` says: `control` is a header and one descriptor.
+    let n = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const msg, flags | libc::MSG_NOSIGNAL) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// The header of control data that passes one descriptor.
+fn control_header() -> libc::cmsghdr {
+    // SAFETY: `cmsghdr` is plain integers: all zeros is one without a meaning.
+    let mut header: libc::cmsghdr = unsafe { std::mem::zeroed() };
+    header.cmsg_level = libc::SOL_SOCKET;
+    header.cmsg_type = libc::SCM_RIGHTS;
+    // CMSG_LEN of a descriptor: `NoDescriptor` has no padding between its fields.
+    header.cmsg_len = (std::mem::offset_of!(NoDescriptor, fd) + size_of::<RawFd>()) as _;
+    header
+}
+
+/// The same for one piece; it never waits, and is repeated if a signal interrupts it.
+pub fn send_piece_tcp_only(fd: BorrowedFd<'_>, piece: &IoVec<'_>) -> io::Result<usize> {
     let (ptr, len) = piece.parts();
-    let nobody: libc::sa_family_t = libc::sa_family_t::MAX;
-    let (addr, size) = ((&raw const nobody).cast::<libc::sockaddr>(), size_of_val(&nobody));
-    // SAFETY: the maker of an `IoVec` answers for its bytes; the address is as long as it is
-    // said to be, and the kernel copies it.
-    retry(|| unsafe { libc::sendto(fd, ptr, len, flags, addr, socklen(size)) })
+    loop {
+        // SAFETY: the maker of an `IoVec` answers for its bytes.
+        match unsafe { send_tcp_only(fd, ptr.cast(), len, libc::MSG_DONTWAIT) } {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
 }
 
 /// What a receive brought.

@@ -55,7 +55,8 @@ pub use congestion::{Paced, roomy_within_host, unpaced_listener, unpaced_within_
 pub use memfd::{SharedMap, memfd_id, open_shared, share, share_readable};
 pub use message::{
     Identity, PIECES_MAX, Received, accept, close_may_wait, connect, identify, is_nonblocking, poll_now,
-    receive_message, send_connected, send_message, shutdown, socket_option, wait_writable,
+    receive_message, send_message, send_piece_tcp_only, send_tcp_only, shutdown, socket_option,
+    wait_writable,
 };
 pub use random::RandomSource;
 pub use signal::{HeldSignals, wait_readable};

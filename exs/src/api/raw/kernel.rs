@@ -379,7 +379,9 @@ fn kind_of(fd: BorrowedFd<'_>) -> Result<Kind, Error> {
     Kind::of(fd).map_err(|e| Error::os("getsockopt of the socket's type", &e))
 }
 
-/// True if the descriptor is a TCP socket, for which [`send_at_once`] is made.
+pub use crate::sys::send_tcp_only;
+
+/// True if the descriptor is a TCP socket, for which [`send_at_once`] and [`send_tcp_only`] are made.
 pub fn is_tcp(fd: BorrowedFd<'_>) -> bool {
     Kind::of(fd).is_ok_and(|kind| kind == Kind::Stream)
         && sys::socket_option(fd, libc::SO_PROTOCOL).is_ok_and(|p| p == libc::IPPROTO_TCP)
