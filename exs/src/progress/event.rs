@@ -132,6 +132,7 @@ pub struct Guest {
 
 /// A connection of the kernel's that the program has not taken: dropped, it is reset.
 #[derive(Debug)]
+#[allow(unnameable_types, reason = "an event is made of it, by this crate alone")]
 pub struct Untaken(Option<OwnedFd>);
 
 impl Untaken {

@@ -265,6 +265,7 @@ impl Done {
 
 /// What a receive and a send would find, as a descriptor in poll(2) says it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Standing {
     /// A receive, or an accept, would not wait.
     pub readable: bool,
