@@ -12,10 +12,11 @@ use crate::data::not_ours;
 use crate::error::{Fail, Result, border};
 use crate::event::Call;
 use crate::pair::Pair;
+use crate::pollable::{self, Plug};
 use crate::ptr::{In, Out};
 use crate::sockets::{self, Entry, Target};
 use crate::timeouts::Way;
-use crate::{fork, kernel, late, options, poll, pollable, queues, told};
+use crate::{fork, kernel, late, options, poll, queues, told};
 
 /// An address of any family, for a kernel socket.
 pub(crate) fn any_address(addr: In<sockaddr>, len: socklen_t) -> Result<KernelAddr> {
@@ -205,6 +206,8 @@ pub unsafe extern "C" fn exs_listen(fd: c_int, backlog: c_int) -> c_int {
             }
             entry.socket.listen(backlog)?;
             pollable::refresh(&entry, fd);
+            // As a TCP listener, it is never writable.
+            pollable::plug(&entry, fd, Plug::Listening);
             Ok(0)
         }
         // SAFETY: takes no pointers.
@@ -312,6 +315,9 @@ pub unsafe extern "C" fn exs_shutdown(
             let post = |q: &exs::EventQueue| Ok(entry.socket.shutdown(q, TOKEN, how)?);
             blocking::run(&entry.socket, Patience::Endless, post)?.into_result()?;
             pollable::refresh(&entry, fd);
+            if !entry.socket.is_listening() {
+                pollable::unplug(&entry, Plug::Listening);
+            }
             return Ok(0);
         }
         told::connected(&entry)?;

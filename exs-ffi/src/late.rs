@@ -27,9 +27,10 @@ use exs::{WaitPolicy, raw};
 
 use crate::blocking::refusal;
 use crate::error::{Fail, Result};
+use crate::pollable::{self, Plug};
 use crate::sockets::Entry;
 use crate::timeouts::unlimited;
-use crate::{pollable, watch};
+use crate::watch;
 
 /// Bytes of one socket that were taken and have not left. A message that is longer is
 /// taken if it is the only one.
@@ -120,7 +121,7 @@ pub(crate) fn reap(entry: &Entry, turn: bool) {
     // (A long message is taken only when nothing else is there.)
     let least = if entry.kind == SocketType::Stream { MOST_KEPT / 2 } else { 0 };
     if entry.late.kept.load(Ordering::Acquire) <= least {
-        pollable::unplug(entry);
+        pollable::unplug(entry, Plug::Full);
     }
 }
 
@@ -198,7 +199,7 @@ fn reserve_soon(entry: &Entry, all: usize, cut: bool) -> Option<usize> {
 /// A send did not find room for all: the descriptor is not writable until there is some, and
 /// says then that it is (to EPOLLET by an edge).
 fn fill(entry: &Entry, fd: c_int) {
-    pollable::plug(entry, fd);
+    pollable::plug(entry, fd, Plug::Full);
     raw::found_nothing(&entry.socket);
     // There may be room by now.
     reap(entry, false);

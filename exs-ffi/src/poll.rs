@@ -11,10 +11,11 @@ use crate::abi::*;
 use crate::blocking::{self, Patience, TOKEN, refusal};
 use crate::error::{Fail, Result, border};
 use crate::event::{Call, revents};
+use crate::pollable::{self, Plug};
 use crate::ptr::Out;
 use crate::sockets::{self, Entry, Target};
 use crate::told::Dialled;
-use crate::{kernel, late, pollable, queues, watch};
+use crate::{kernel, late, queues, watch};
 
 fn interest(events: c_int) -> Result<Interest> {
     if events & !(EXS_POLLIN | EXS_POLLOUT) != 0 || events == 0 {
@@ -150,7 +151,7 @@ pub(crate) fn inner_events() {
         state.dialled = Dialled::Over;
         state.error = event.error().map_or(0, Error::errno);
         drop(state);
-        pollable::unplug(&entry);
+        pollable::unplug(&entry, Plug::Dialling);
     }
 }
 
@@ -167,11 +168,11 @@ pub(crate) fn connect(entry: &Entry, fd: c_int, addr: SocketAddr) -> Result<c_in
     drop(state);
     // What an attempt before it has left there, too.
     pollable::refresh(entry, fd);
-    pollable::plug(entry, fd);
+    pollable::plug(entry, fd, Plug::Dialling);
     exs::raw::found_nothing(&entry.socket);
     // It may have been faster.
     if entry.state().dialled != Dialled::Yet {
-        pollable::unplug(entry);
+        pollable::unplug(entry, Plug::Dialling);
     }
     Err(Fail::fixed(libc::EINPROGRESS, "connecting: exs_poll says when it is over, SO_ERROR how"))
 }

@@ -58,8 +58,22 @@ pub(crate) struct Face {
     shown: Mutex<Shown>,
 }
 
+/// Why a descriptor is not writable.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+pub(crate) enum Plug {
+    /// A connect is under way.
+    Dialling = 1,
+    /// It is a listener's.
+    Listening = 2,
+    /// A send has found no room for all of its bytes.
+    Full = 4,
+}
+
 struct Shown {
     pair: Pair,
+    /// Each [`Plug`] that holds, as a bit.
+    plugs: u8,
     /// The number of what has arrived, as it was shown last.
     arrived: u64,
 }
@@ -74,7 +88,7 @@ impl Drop for Face {
 
 impl Face {
     pub(crate) fn new(pair: Pair) -> Face {
-        Face { mode: AtomicU8::new(OFF), shown: Mutex::new(Shown { pair, arrived: 0 }) }
+        Face { mode: AtomicU8::new(OFF), shown: Mutex::new(Shown { pair, plugs: 0, arrived: 0 }) }
     }
 
     fn mode(&self) -> u8 {
@@ -171,6 +185,7 @@ fn clear(entry: &Entry, fd: c_int) {
     let mut shown = entry.face.shown();
     let all = shown.pair.lying().0;
     shown.pair.take_back(fd, all);
+    shown.plugs = 0;
     shown.pair.unplug();
 }
 
@@ -239,17 +254,22 @@ fn show(entry: &Entry, fd: Option<c_int>) {
     }
 }
 
-/// A connect is under way, or a send has found no room for all: it is not writable.
-pub(crate) fn plug(entry: &Entry, fd: c_int) {
+/// Makes the descriptor not writable, until [`unplug`] has taken each reason away.
+pub(crate) fn plug(entry: &Entry, fd: c_int, why: Plug) {
     let mut shown = entry.face.shown();
     if entry.face.mode() != OFF {
+        shown.plugs |= why as u8;
         shown.pair.plug(fd);
     }
 }
 
-/// There is room again, or the connect has ended.
-pub(crate) fn unplug(entry: &Entry) {
-    entry.face.shown().pair.unplug();
+/// Takes a reason away.
+pub(crate) fn unplug(entry: &Entry, why: Plug) {
+    let mut shown = entry.face.shown();
+    shown.plugs &= !(why as u8);
+    if shown.plugs == 0 {
+        shown.pair.unplug();
+    }
 }
 
 /// A call has told the program of the error that ended the connection: as after any socket's,

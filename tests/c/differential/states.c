@@ -142,9 +142,16 @@ BEHAVIOUR(connect_without_waiting_where_nothing_listens)
 /* An address that does not answer: its backlog is full, or its packets go nowhere. */
 static int unanswered(struct sockaddr_in *at)
 {
+    struct sockaddr_in any = v4("127.0.0.1", 0);
+    socklen_t len = sizeof *at;
+    /* The kernel drops what calls a listener whose queue is full: with a backlog of 0, after one. */
+    int l = (int)MUST(socket(AF_INET, SOCK_STREAM, 0)), first = (int)MUST(socket(AF_INET, SOCK_STREAM, 0));
     int fd = (int)MUST(make(AF_INET));
 
-    *at = v4("192.0.2.1", 9);
+    MUST(bind(l, (struct sockaddr *)&any, sizeof any));
+    MUST(listen(l, 0));
+    MUST(getsockname(l, (struct sockaddr *)at, &len));
+    MUST(connect(first, (struct sockaddr *)at, len));
     unwilling(fd);
     return fd;
 }
@@ -154,8 +161,6 @@ BEHAVIOUR(calls_on_a_socket_that_is_connecting)
     int fd = unanswered(&at);
 
     TELL(connect_to(fd, &at, sizeof at));
-    if (errno != EINPROGRESS)
-        return; /* no route */
     TELL(connect_to(fd, &at, sizeof at));
     TELL(transmit(fd, buf, 1, MSG_NOSIGNAL));
     TELL(receive(fd, buf, 1, 0));
