@@ -50,7 +50,7 @@ take exs-tools usr/bin usr/share/man/man1
 left=$(find "$work/all" ! -type d)
 [ -z "$left" ] || { echo "deb.sh: no package has $left" >&2; exit 1; }
 
-# What every package has: who may copy it, and what has changed.
+# Each package has a copyright file and a changelog.
 documents() {
     local doc=$work/$1/usr/share/doc/$1
     install -d "$doc"
@@ -84,7 +84,7 @@ TEXT
 # Packages that the ELF files of one need, by what they link with.
 depends() {
     local elf glibc list
-    # (readelf fails for what is no program, and says all the same what the others need.)
+    # readelf fails for what is no program, and says all the same what the others need.
     elf=$(find "$work/$1" -type f \( -path '*/bin/*' -o -name '*.so.*' \) \
         -exec readelf --wide --dynamic --version-info {} + 2>/dev/null || true)
     glibc=$(printf '%s' "$elf" | { grep -o 'GLIBC_2\.[0-9]*' || true; } | sort -uV | tail -n 1)

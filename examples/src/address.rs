@@ -98,7 +98,7 @@ fn look_up(host: &str, port: &str) -> Result<Vec<SocketAddr>, String> {
         return Err(format!("ports are numbers from 0 to 65535, and {port} is none"));
     }
     let hints = AddrInfoHints { socktype: SockType::Stream.into(), ..AddrInfoHints::default() };
-    // (A NUL would be an error there, of another kind.)
+    // A NUL would be an error there, of another kind.
     if host.contains('\0') || port.contains('\0') {
         return Err("it has a NUL byte".to_owned());
     }

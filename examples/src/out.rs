@@ -1,4 +1,4 @@
-//! What the programs print, and how they end when nobody can read it.
+//! What the programs print, and how they end when its reader has gone.
 //!
 //! `println!` panics where standard output is full or closed. Here a write that fails is an
 //! error as any other: the program unwinds in order (servers that it started end, temporary
@@ -25,7 +25,7 @@ pub struct Lost {
     reader_gone: bool,
 }
 
-/// The first write that failed. Threads print, too, and have nobody to hand an error to.
+/// The first write that failed. Threads print, too, and have no caller to hand an error to.
 static LOST: Mutex<Option<Lost>> = Mutex::new(None);
 
 fn lost() -> Option<Lost> {
@@ -61,7 +61,7 @@ pub fn tell(text: fmt::Arguments<'_>) {
 }
 
 /// A line on standard output: `out!("{n} files")?`. As `println!`, but a write that fails is
-/// an error ([`Lost`](crate::out::Lost)); who ignores it finds it said by [`main`](crate::out::main).
+/// an error ([`Lost`](crate::out::Lost)); [`main`](crate::out::main) reports an error that its caller ignores.
 #[macro_export]
 macro_rules! out {
     ($($text:tt)*) => {
@@ -94,7 +94,7 @@ pub fn main<C: Parser>(run: impl FnOnce(C) -> Result<u8, (u8, String)>) -> ExitC
             Err(e) => {
                 let printed = e.print();
                 if !e.use_stderr() {
-                    // (It is noted, and told below.)
+                    // It is noted, and told below.
                     let _ = kept(printed);
                 }
                 Ok(u8::try_from(e.exit_code()).unwrap_or(2))

@@ -20,7 +20,7 @@ const NAME: &str = concat!(
     "a_directory_of_some_depth",
     "a_directory_of_some_depth",
 );
-/// Files stand in every so many directories, and in the last.
+/// Directories at regular depths have a file, and so has the last.
 const EVERY: usize = 149;
 
 fn open(at: impl std::os::fd::AsFd, name: &str) -> OwnedFd {

@@ -70,7 +70,7 @@ fn a_full_output_is_one_line_and_status_1() {
         let said = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.code(), Some(1), "{path} {words:?}: {said}");
         let complaint: Vec<_> = said.lines().filter(|l| l.contains("standard output")).collect();
-        // (exs-cp's demonstration runs clients of its own, which say it too.)
+        // exs-cp's demonstration runs clients of its own, which say it too.
         let most = if path == CP && words[0] == "demo" { 2 } else { 1 };
         assert!((1..=most).contains(&complaint.len()), "{path} {words:?}: {said}");
         for line in complaint {
@@ -156,7 +156,7 @@ fn an_error_is_said_once() {
 
 #[test]
 fn a_transport_that_is_not_there_is_a_failure() {
-    // (Where there is a device, nothing can be said of its absence.)
+    // Where there is a device, nothing can be said of its absence.
     let facts = run(INFO, &["--json"]);
     let facts: serde_json::Value = serde_json::from_slice(&facts.stdout).unwrap();
     let verbs = facts["transports"].as_array().unwrap().iter().find(|t| t["name"] == "verbs");

@@ -262,7 +262,7 @@ fn get(entry: &Entry, level: c_int, name: c_int) -> Result<Value> {
             l_onoff: c_int::from(
                 entry.cut.load(Ordering::Relaxed) || o.linger != Options::default().linger,
             ),
-            // (Off, it is the library's own, in the background.)
+            // Off, it is the library's own, in the background.
             l_linger: if entry.cut.load(Ordering::Relaxed) || o.linger == Options::default().linger
             {
                 0
@@ -279,7 +279,7 @@ fn get(entry: &Entry, level: c_int, name: c_int) -> Result<Value> {
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => flag(o.keep_alive.is_some()),
         (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => int(o.ring_size),
         _ if is_habit(level, name) => {
-            // (That acknowledgements are quick is the default of TCP_QUICKACK.)
+            // That acknowledgements are quick is the default of TCP_QUICKACK.
             let usual = c_int::from((level, name) == (libc::IPPROTO_TCP, libc::TCP_QUICKACK));
             Value::Int(entry.state().habits.get(&(level, name)).copied().unwrap_or(usual))
         }

@@ -46,7 +46,7 @@ pub(crate) fn any_broken() -> bool {
     BROKEN.load(Ordering::Relaxed) > 0
 }
 
-/// Most bytes that FIONREAD tells of.
+/// Most bytes that FIONREAD can report.
 pub(crate) const MOST_SHOWN: usize = 4096;
 
 /// Bytes to send.
@@ -105,7 +105,7 @@ fn is_open(inode: u64, number: c_int) -> bool {
     all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).any(names)
 }
 
-/// Sends a message of so many bytes without waiting; false if it is not taken.
+/// Sends a message of `len` bytes without waiting; false if the kernel does not take it.
 fn send(fd: &OwnedFd, len: usize) -> bool {
     let bytes = &BYTES[..len.min(MOST_SHOWN)];
     let flags = MSG_DONTWAIT | MSG_NOSIGNAL;
@@ -134,7 +134,7 @@ impl Pair {
         if made != 0 {
             return Err(Fail::os("socketpair"));
         }
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: just made, with no other owner.
         let [theirs, ours] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
         let inode = sockets::stat(theirs.as_raw_fd())?.st_ino;
         let len = libc::socklen_t::try_from(size_of::<c_int>()).unwrap_or(0);
@@ -200,7 +200,7 @@ impl Pair {
         self.end == End::Broken
     }
 
-    /// Makes the program's end readable, with so many bytes more, and an edge. It does nothing
+    /// Makes the program's end readable, with `len` bytes more, and an edge. It does nothing
     /// where hundreds of messages lie there; the program has not read for as long.
     pub(crate) fn put(&mut self, len: usize) {
         let len = len.min(MOST_SHOWN);
@@ -234,14 +234,14 @@ impl Pair {
         self.take_back(fd, count);
     }
 
-    /// The program's end, under a number that nobody closes, if `fd` still names it.
+    /// The program's end, under a number that the program cannot close, if `fd` still names it.
     fn theirs(&self, fd: c_int) -> Option<OwnedFd> {
         // SAFETY: takes no pointers.
         let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
         if copy < 0 {
             return None;
         }
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: just made, with no other owner.
         let own = unsafe { OwnedFd::from_raw_fd(copy) };
         sockets::stat(copy).is_ok_and(|st| st.st_ino == self.inode).then_some(own)
     }
@@ -282,8 +282,8 @@ impl Pair {
         }
     }
 
-    /// One more edge for a program that has read all that came before the end, and may have been
-    /// told of both together.
+    /// Gives one more edge to a program that has read all that came before the end: one edge may
+    /// have announced both.
     pub(crate) fn remind(&self) {
         if let (Some(ours), End::Peers | End::Both) = (&self.ours, self.end) {
             shut_down(ours, libc::SHUT_WR);

@@ -100,7 +100,7 @@ impl Face {
     }
 
     /// Runs `close`, which closes a copy of the program's end, and says whether it was the last.
-    /// (Meanwhile no copy of the library's own is made.)
+    /// Meanwhile no copy of the library's own is made.
     pub(crate) fn closes(
         &self,
         unread: bool,
@@ -226,7 +226,7 @@ fn show(entry: &Entry, fd: Option<c_int>) {
     let (end, pair) = (end_of(&now), &mut shown.pair);
     let bytes = usize::try_from(now.available).unwrap_or(usize::MAX).min(MOST_SHOWN);
     let (count, lying) = pair.lying();
-    // (At an end the descriptor is readable by itself.)
+    // At an end the descriptor is readable by itself.
     let data = now.readable && (end == End::None || now.available > 0);
     match fd {
         _ if data && pair.is_open() && (count == 0 || news) => {
@@ -239,7 +239,7 @@ fn show(entry: &Entry, fd: Option<c_int>) {
         _ => {}
     }
     if let Some(fd) = fd.filter(|_| data) {
-        // The kernel must not tell of more than there is.
+        // FIONREAD must not report more than there is.
         let (count, lying) = pair.lying();
         if pair.is_open() && (lying != bytes || count > MANY) {
             pair.put(bytes);

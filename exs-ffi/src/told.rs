@@ -25,7 +25,7 @@ pub(crate) enum Dialled {
     Over,
 }
 
-/// True for the first that is told of the break; `None`: the connection has not broken.
+/// True if this call is the first to report the break; `None`: the connection has not broken.
 fn first(entry: &Entry) -> Option<bool> {
     raw::failure(&entry.socket)?;
     let mut state = entry.state();

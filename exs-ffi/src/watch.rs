@@ -96,8 +96,8 @@ fn run(mut poll: Poll) {
     }
 }
 
-/// Watches for the end of the program's end of a pair, whose inode it is. (A hang-up is always
-/// told of; what else happens there is of no interest.)
+/// Watches for the end of the program's end of a pair, whose inode it is. The kernel always
+/// reports a hang-up; nothing else that happens there matters.
 pub(crate) fn socket(fd: RawFd, inode: u64) -> Result<()> {
     let name = usize::try_from(inode).unwrap_or(usize::MAX);
     with(|r| r.register(&mut SourceFd(&fd), Token((name << 2) | SOCKET), Interest::PRIORITY))
@@ -122,7 +122,7 @@ pub(crate) fn late(fd: c_int, inode: u64) -> Result<()> {
 
 /// A connection is the first that broke: the thread looks at it now and then.
 pub(crate) fn look_again() {
-    // (With others it does so already.)
+    // With others it does so already.
     if let Some(waker) = WAKER.get() {
         let _ = waker.wake();
     }

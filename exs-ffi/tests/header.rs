@@ -158,7 +158,7 @@ fn the_header_and_its_macros_are_clean_in_cpp() {
             continue;
         }
         for std in ["c++98", "c++11", "c++17", "c++20"] {
-            // (C++98 knows no long long, which the program uses and the header does not.)
+            // C++98 knows no long long, which the program uses and the header does not.
             let mut c = strict(compiler, std);
             run(c
                 .args(warnings)

@@ -253,7 +253,7 @@ fn the_debian_packages_install_and_go() {
     let multiarch = run(Command::new(cc()).arg("-print-multiarch"));
     use_installed(&root, "/usr", &format!("/usr/lib/{}", multiarch.trim()));
     if has("lintian") {
-        // (The programs here are scripts, which the last package of the true ones has not.)
+        // The programs here are scripts, which the last package of the true ones has not.
         let said =
             support::output(Command::new("lintian").args(["--fail-on", "error"]).args(&debs[..2]));
         let text = String::from_utf8_lossy(&said.stdout).into_owned();

@@ -32,7 +32,7 @@ fn listener(transport: Transport) -> (Socket, SocketAddr) {
     (listener, addr)
 }
 
-/// This process has so many descriptors left, until what is returned is dropped.
+/// This process has `left` descriptors left, until what is returned is dropped.
 struct Starved {
     limits: (u64, u64),
     plugs: Vec<File>,

@@ -133,7 +133,7 @@ fn a_loop_on_a_queues_descriptor_waits_for_no_tick() {
         a.recv(&queue, Token(1), vec![0; 8], RecvFlags::NONE).unwrap();
         // A call that waits, if need be, without the queue: it must not take the lead along.
         b.blocking().send_all(b"x").unwrap();
-        // (mio is edge-triggered: it is asked only when the queue is empty.)
+        // mio is edge-triggered: it is asked only when the queue is empty.
         loop {
             poll.poll(&mut events, None).unwrap();
             if !queue.dequeue(4, Some(Duration::ZERO)).unwrap().is_empty() {

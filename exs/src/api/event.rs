@@ -130,7 +130,7 @@ impl Event {
         }
     }
 
-    /// An accept: the connection, and who made it. One that is dropped with its event, or with
+    /// An accept: the connection, and the address of its peer. One that is dropped with its event, or with
     /// the queue where that waits, is reset.
     pub fn take_accepted(&mut self) -> Option<(Socket, SocketAddr)> {
         let (handle, peer) = self.raw.guest.as_mut()?.accepted.take()?;

@@ -304,7 +304,7 @@ impl Socket {
 
     /// A call has found nothing, and does not wait.
     pub(super) fn found_nothing(&self) {
-        self.handle.context().note_in_vain();
+        self.handle.context().note_miss();
     }
 
     /// True if it takes connections.

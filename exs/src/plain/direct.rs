@@ -101,7 +101,7 @@ impl Plain {
         }
     }
 
-    /// A send of one piece on a socket whose type nobody has asked for: most need not know it, as
+    /// A send of one piece on a socket whose type is not known yet: most need not know it, as
     /// a stream and a message are sent by the same call.
     pub(super) fn post_unseen(&mut self, now: Time, target: &Target<'_>, mut xfer: Xfer) {
         let idle = !self.by_name.contains_key(&super::name(target));
@@ -124,7 +124,7 @@ impl Plain {
             return *target;
         }
         let held = self.by_name.get(&super::name(target)).map(|slot| self.socks[*slot].kind);
-        // (What is no socket any more is told by the call that follows.)
+        // What is no socket any more is told by the call that follows.
         let kind = held.unwrap_or_else(|| Kind::of(target.fd).unwrap_or(Kind::Datagram));
         Target { kind, ..*target }
     }

@@ -54,8 +54,8 @@ impl Context {
     }
 
     /// A call found nothing and does not wait: perhaps the program polls next.
-    pub(crate) fn note_in_vain(&self) {
-        if self.reliance.note_in_vain() {
+    pub(crate) fn note_miss(&self) {
+        if self.reliance.note_miss() {
             self.lead.call_background();
         }
     }

@@ -377,7 +377,7 @@ impl Lead {
         st.hasty = st.background_since.take().is_some_and(|since| since.elapsed() < SOON);
         st.promised |= wanted;
         let next = st.next();
-        // (It is this thread that would be told.)
+        // It is this thread that would be told.
         self.put_back(st, reactor, false);
         if let Some(next) = next {
             next.fd.signal();

@@ -298,7 +298,7 @@ with!(
 
 /// A size of memory.
 fn bytes(text: &str) -> Result<usize, Error> {
-    // (On 64-bit hosts any size is one.)
+    // On 64-bit hosts any size is one.
     let size = usize::try_from(parse_size(text)?);
     size.map_err(|_| Error::invalid(format!("`{text}` is more than the memory of this host")))
 }

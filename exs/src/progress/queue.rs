@@ -67,7 +67,7 @@ struct Inner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FdUse {
-    /// Nobody has asked for it.
+    /// No caller has asked for it.
     None = 0,
     /// A thread of the library's.
     Library = 1,

@@ -2,9 +2,9 @@
 //!
 //! A thread that waits inside of EXS leads, and the hand-over of the lead to another thread
 //! would only cost it time. A thread that waits in poll(2) for a descriptor moves nothing: the
-//! background thread has to lead then, and at once, not after a tick, which each message would
-//! wait for. No call says which of the two a program is about to do. So the process keeps a
-//! score of what it did, and has one of two ways:
+//! background thread must lead then, at once. After a tick is too late, as each message would wait
+//! for that tick. No call says which of the two a program is about to do. So the process keeps a
+//! score of what it did, and is in one of two states:
 //!
 //! - *waits* (at first): a thread that leaves the lead leaves the reactor free, and the
 //!   background thread takes it after a tick. What is to be shown on descriptors is shown by
@@ -12,10 +12,10 @@
 //! - *polls*: a thread that leaves the lead hands it to the background thread. Calls that do not
 //!   wait leave it there. What is to be shown is shown at once.
 //!
-//! The background thread that finds something to show which no call has come for, a queue's
-//! descriptor that it makes readable, and a program that asks for one, turn it to *polls*; calls that find
-//! nothing (EAGAIN) do, if not much speaks against it. Waits turn it back, as far as nothing is
-//! shown between them.
+//! Three things turn a process to *polls*: the background thread shows something that no call has
+//! fetched within a tick; it makes a queue's descriptor readable; or the program asks for such a
+//! descriptor. Calls that find nothing (EAGAIN) do so too, unless the program has mostly waited.
+//! Waits turn it back, if nothing is shown between them.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -26,9 +26,9 @@ const WAIT: u32 = 16;
 /// What a look at a queue that does not wait counts: a program that does nothing else needs no
 /// background thread.
 const LOOK: u32 = 1;
-/// What a call counts that found nothing. (The first of a process, and of one that had mostly
-/// polled, is enough.)
-const IN_VAIN: u32 = 8;
+/// What a call that found nothing counts. One is enough in a new process, and in one that mostly
+/// polled.
+const MISS: u32 = 8;
 
 /// The score.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(super) struct Reliance {
 
 impl Default for Reliance {
     fn default() -> Reliance {
-        Reliance { polls: AtomicBool::new(false), score: AtomicU32::new(IN_VAIN) }
+        Reliance { polls: AtomicBool::new(false), score: AtomicU32::new(MISS) }
     }
 }
 
@@ -64,7 +64,7 @@ impl Reliance {
 
     #[inline]
     fn count_against(&self, weight: u32) {
-        // (Counts that threads lose to each other do no harm.)
+        // Counts that threads lose to each other do no harm.
         let before = self.score.load(Ordering::Relaxed);
         if before < WAITS {
             let score = (before + weight).min(WAITS);
@@ -77,8 +77,8 @@ impl Reliance {
 
     /// A call found nothing, and does not wait. True if the program polls from now on, and did
     /// not.
-    pub(super) fn note_in_vain(&self) -> bool {
-        let score = self.score.load(Ordering::Relaxed).saturating_sub(IN_VAIN);
+    pub(super) fn note_miss(&self) -> bool {
+        let score = self.score.load(Ordering::Relaxed).saturating_sub(MISS);
         self.score.store(score, Ordering::Relaxed);
         score == 0 && !self.polls.swap(true, Ordering::SeqCst)
     }
@@ -111,16 +111,16 @@ mod tests {
     }
 
     #[test]
-    fn a_call_in_vain_is_enough_for_a_process_that_has_hardly_waited() {
+    fn a_miss_is_enough_for_a_process_that_has_hardly_waited() {
         let r = Reliance::default();
-        assert!(r.note_in_vain() && r.polls());
+        assert!(r.note_miss() && r.polls());
         // A program that tries, and then waits, each time, waits.
         (0..2 * WAITS / WAIT).for_each(|_| {
-            r.note_in_vain();
+            r.note_miss();
             r.note_wait();
         });
         assert!(!r.polls());
-        assert!(!r.note_in_vain(), "now it takes more");
+        assert!(!r.note_miss(), "now it takes more");
         (0..WAITS).for_each(|_| r.note_look());
         assert!(!r.polls());
     }

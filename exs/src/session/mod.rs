@@ -341,7 +341,7 @@ impl Session {
             arrived,
             available: if e.recv_shut { 0 } else { available },
             ended: fin || e.recv_shut || e.peer_closed || self.is_over(),
-            // (What ends with the connection was not shut down by that.)
+            // What ends with the connection was not shut down by that.
             shut: e.closing || e.send_shut && self.proto.as_ref().is_some_and(Proto::is_shut),
             broken: e.reason.as_ref().is_some_and(|r| *r != OpError::PeerClosed),
         }

@@ -43,7 +43,7 @@ pub(super) fn is_here(addr: SocketAddr) -> Result<(), RnicError> {
     if ip.is_loopback() {
         return Ok(());
     }
-    // (That the kernel cannot be asked, for lack of a descriptor, is no answer.)
+    // That the kernel cannot be asked, for lack of a descriptor, is no answer.
     let all = local_addrs(0).map_err(|e| RnicError::os("getifaddrs", &e))?;
     if all.iter().any(ours) { Ok(()) } else { Err(NOT_HERE) }
 }

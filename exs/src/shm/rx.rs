@@ -20,7 +20,7 @@ use crate::rnic::{TermCode, WcOp, WcStatus};
 use crate::sys::IoVecMut;
 
 /// Bytes that are copied in one go: from the lane few enough for its two sides to work at
-/// the same time, and from a mapped region so many that the checks before each cost nothing.
+/// the same time, and from a mapped region enough that the checks before each cost nothing.
 const STEP: u64 = 64 << 10;
 const MAPPED_STEP: u64 = 256 << 10;
 /// Memory that is more than a processor's cache holds, if one transfer fills it: to copy past the

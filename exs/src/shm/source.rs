@@ -7,7 +7,7 @@
 //!
 //! # Trust
 //! A view of a region shows more than the bytes that are sent. So it is given, and used,
-//! between processes of one (effective) user only, who could look at each other anyway
+//! between processes of one (effective) user only, which could look at each other anyway
 //! (ptrace(2)). To a peer of another user every byte is copied through the rings.
 //!
 //! # No peer holds up the copy

@@ -2,7 +2,7 @@
  *
  * A behaviour makes calls and tells what they gave, as text. The same list runs over the
  * kernel's TCP (`--over tcp`: socket(2) and its kin) and over EXS (`--over NAME`: the calls
- * with `exs_`, and NAME for EXS_TRANSPORT); whoever compares the outputs sees what differs.
+ * with `exs_`, and NAME for EXS_TRANSPORT); a comparison of the outputs shows what differs.
  *
  *     BEHAVIOUR(a_receive_of_nothing)
  *     {

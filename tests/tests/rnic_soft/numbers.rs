@@ -1,4 +1,4 @@
-//! A stranger who speaks iWARP and EXS, and says extreme numbers: each ends its own connection
+//! A hostile client that speaks iWARP and EXS, and says extreme numbers: each ends its own connection
 //! at most. The tests check for overflow, so a number that is counted before it is checked, or
 //! added to another one, would end the process.
 

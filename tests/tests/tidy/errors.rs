@@ -35,7 +35,7 @@ pub(crate) fn check_said_once(src: &Source) -> Vec<String> {
     findings
 }
 
-/// The programs print by `out!` and `tell!`, which do not panic where nobody reads.
+/// The programs print by `out!` and `tell!`, which do not panic when the reader has gone.
 pub(crate) fn check_prints(src: &Source) -> Vec<String> {
     if !src.path.starts_with("examples/src/") {
         return Vec::new();

@@ -91,7 +91,7 @@ fn newer(metadata: &str, least: (u32, u32)) -> (Vec<String>, usize) {
         }
         seen += 1;
         let number = rest.split('"').next().unwrap_or_default();
-        // (It stands behind what else a package has: its dependencies and targets.)
+        // It stands behind what else a package has: its dependencies and targets.
         let after = &metadata
             [metadata.find(&format!("{NAME}{name}\",\"version\":\"{number}\"")).unwrap_or(0)..];
         let Some(at) = after.find("\"rust_version\":") else { continue };

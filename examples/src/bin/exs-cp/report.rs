@@ -120,7 +120,7 @@ pub(crate) fn print_json(value: &impl Serialize) {
 /// The flag that SIGINT sets, once there is one.
 pub(crate) static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// If nobody can read it any more (`exs-cp ls | head`), the command stops as if it were
+/// If its reader has gone (`exs-cp ls | head`), the command stops as if it were
 /// interrupted, and `main` tells why.
 pub(crate) fn say(line: &str) {
     if out!("{line}").is_err()

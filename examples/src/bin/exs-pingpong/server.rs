@@ -108,7 +108,7 @@ pub(crate) fn open_link(
     control::send(control, &Request::Open(open))?;
     let addr = match control::recv(control)? {
         Some(Reply::Opened { port }) => {
-            // (It keeps the interface of a link-local address.)
+            // It keeps the interface of a link-local address.
             let mut addr = server;
             addr.set_port(port);
             addr

@@ -69,7 +69,7 @@ fn main() -> ExitCode {
 
 fn demo() -> Result<(), Failure> {
     let args = ["serve", "--listen", "127.0.0.1:0", "--once"];
-    // (A line that cannot be printed is told at the end.)
+    // A line that cannot be printed is told at the end.
     let print = |line: &str| drop(out!("{line}"));
     let mut server = Server::start(&args, print).during("cannot start the server")?;
     steps::client(server.addr())?;

@@ -88,7 +88,7 @@ impl<'a> Descriptor<'a> {
 
     fn kind(&self) -> Kind {
         match self.target.kind {
-            // (What is no socket any more is told by the call that follows.)
+            // What is no socket any more is told by the call that follows.
             Kind::Unseen => Kind::of(self.target.fd).unwrap_or(Kind::Datagram),
             kind => kind,
         }

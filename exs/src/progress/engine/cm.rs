@@ -30,7 +30,7 @@ impl Engine {
             return Err(Error::invalid("the socket is bound already"));
         }
         s.bound = Some(addr);
-        // (RDMA devices have ports of their own.)
+        // RDMA devices have ports of their own.
         if s.opts.transport != Transport::Verbs {
             let claimed = sys::claim_port(&addr, s.opts.v6_only);
             let (port, bound) = claimed.map_err(|e| Error::os("bind", &e)).inspect_err(|_| {

@@ -60,7 +60,7 @@ impl Device {
         let most = match self.staging.find(qp, range) {
             Found::Away => return 0,
             Found::Staged(Ok((copy, _))) => most.min(copy.len),
-            // (If there is no copy the post fails, and says why.)
+            // If there is no copy the post fails, and says why.
             Found::AtHand | Found::Staged(Err(_)) => most,
         };
         if by_itself {
@@ -106,7 +106,7 @@ impl Device {
             None => (range.clone(), None),
             Some(Found::Staged(Ok(copy))) => copy,
             Some(Found::Staged(Err(errno))) => return Err(RnicError::Os { call: "memfd_create", errno }),
-            // (`file_room` has said so.)
+            // `file_room` has said so.
             Some(_) => return Err(RnicError::QueueFull { what: "file pool", depth: 0 }),
         };
         if let Some(errno) = errno {

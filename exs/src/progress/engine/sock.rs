@@ -240,7 +240,7 @@ impl Sock {
         if let (State::Open, Some(s), None) = (&self.state, &self.session, &self.accepts) {
             return s.standing();
         }
-        // (A socket whose connect has failed may connect again: nothing of it has ended.)
+        // A socket whose connect has failed may connect again: nothing of it has ended.
         let Readiness { readable, error, .. } = self.readiness();
         let arrived = self.accepts.as_ref().map_or(0, |a| a.came);
         Standing { readable: readable || error, arrived, ..Standing::default() }

@@ -137,7 +137,7 @@ fn connection(server: &Server, pipe: Pipe, mut ticket: Ticket) {
     if let Err(e) = served {
         let e = if ticket.was_sent_away() { CpError::SentAway } else { e };
         let text = e.to_string();
-        // (What names the peer by itself need not name it twice.)
+        // What names the peer by itself need not name it twice.
         let who = if text.contains(&peer) { String::new() } else { format!("{peer}: ") };
         tell(&format!("{who}{text}"));
     }

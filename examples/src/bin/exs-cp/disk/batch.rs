@@ -20,7 +20,7 @@ use rustix::fs::{self, Mode, OFlags};
 
 use super::root::Root;
 
-/// From so many files on, one syncfs costs less than their fdatasyncs.
+/// From this many files on, one syncfs costs less than an fdatasync of each.
 const WORTH_A_SYNCFS: usize = 4;
 /// ext2 to ext4, XFS, btrfs, F2FS, tmpfs (of which nothing is ever on a disk).
 const KNOWN: [u32; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, 0x0102_1994];
@@ -48,7 +48,7 @@ impl Batch {
         Batch { whole: file_system(root) }
     }
 
-    /// Syncs what was written, if it is so many files.
+    /// Syncs what was written, if the batch has that many files.
     pub(crate) fn all(&self, files: usize) -> Synced<'_> {
         let all = self.whole.as_ref().filter(|_| files >= WORTH_A_SYNCFS);
         Synced { of: all.filter(|fs| nix::unistd::syncfs(&fs.fd).is_ok()) }

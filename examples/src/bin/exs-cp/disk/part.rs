@@ -308,7 +308,7 @@ impl Drop for Part {
     }
 }
 
-/// What a sender was told of a partial file.
+/// What the receiver has told a sender about a partial file.
 enum Told<'a> {
     /// Nothing yet: what the journal lists has to be proved.
     Nothing(Alive<'a>),

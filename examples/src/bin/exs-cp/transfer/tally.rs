@@ -122,7 +122,7 @@ impl Tally {
 
 /// Sizes are what the peer says, up to 2^62 bytes a file: their sum stops at its greatest value.
 fn add(sum: &AtomicU64, bytes: u64) {
-    // (The closure always gives a value, so this cannot fail.)
+    // The closure always gives a value, so this cannot fail.
     let _ = sum.fetch_update(Relaxed, Relaxed, |sum| Some(sum.saturating_add(bytes)));
 }
 

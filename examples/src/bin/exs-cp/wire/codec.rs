@@ -3,7 +3,7 @@
 use crate::disk::meta::{Kind, Meta, Stamp};
 use crate::disk::relpath::{PathError, RelPath};
 
-/// This length in 16 bits says that a path of at least so many bytes has its length in the
+/// This length in 16 bits says that a path of at least that many bytes has its length in the
 /// next 32.
 const LONG: u32 = u16::MAX as u32;
 
