@@ -82,22 +82,22 @@ fn wrong_arguments_are_answered_by_the_usage() {
             assert!(said.contains(&format!("usage: {program} ")), "{program} {args:?}: {said}");
         }
     }
-    for line in [
-        &["exs_kv_server", "-c", "0"][..],
-        &["kv_client", "-n", "-1", "h:1"],
-        &["exs_pingpong", "-s", "1x"],
-        &["exs_pingpong", "-p", "65536"],
-        &["exs-gateway", "-c", ""],
+    for (line, why) in [
+        (&["exs_kv_server", "-c", "0"][..], "a number from"),
+        (&["kv_client", "-n", "-1", "h:1"], "a number from"),
+        (&["exs_pingpong", "-s", "1x"], "a size from"),
+        (&["exs_pingpong", "-p", "65536"], "a number from"),
+        (&["exs-gateway", "-c", ""], "a number from"),
     ] {
         let out = run(dir, line, "soft", b"");
         assert_eq!(out.status.code(), Some(2), "{line:?}: {out:?}");
-        assert!(String::from_utf8_lossy(&out.stderr).contains("a number from"), "{out:?}");
+        assert!(String::from_utf8_lossy(&out.stderr).contains(why), "{out:?}");
     }
     // Nobody there, or no such address: said in a sentence.
     for (line, why) in [
         (["exs_echo_client", "nowhere"], "HOST:PORT"),
         (["exs_echo_client", "127.0.0.1:1"], "refused"),
-        (["exs_echo_server", "192.0.2.1:1"], "listen"),
+        (["exs_echo_server", "192.0.2.1:1"], "cannot bind to 192.0.2.1:1"),
         (["echo_client", "127.0.0.1:1"], "refused"),
     ] {
         let out = run(dir, &line, "soft", b"");

@@ -179,9 +179,9 @@ impl Socket {
     /// Gives it a local address; port 0 is one that is free.
     ///
     /// # Errors
-    /// [`Error::State`] if it is connected or listening, [`Error::Invalid`] if bound, and what
-    /// bind(2) says of the address: EADDRINUSE, EADDRNOTAVAIL, EACCES. (Of a socket for RDMA
-    /// devices only `listen` and `connect` say that.)
+    /// [`Error::State`] if the socket is connected or listening, [`Error::Invalid`] if it is bound,
+    /// and [`Error::Bind`] with the kernel's reason: EADDRINUSE, EADDRNOTAVAIL, EACCES. For a socket
+    /// that insists on RDMA devices, `listen` and `connect` report these instead.
     pub fn bind(&self, addr: SocketAddr) -> Result<(), Error> {
         let id = self.handle.id();
         self.handle.context().call(|e, _| e.bind(id, addr))

@@ -70,6 +70,14 @@ pub enum Error {
         /// Why.
         cause: SessionError,
     },
+    /// The address cannot be taken.
+    #[error("cannot bind to {addr}: {cause}")]
+    Bind {
+        /// The address.
+        addr: SocketAddr,
+        /// Why.
+        cause: RnicError,
+    },
     /// No listener could be made.
     #[error("cannot listen on {addr}: {cause}")]
     Listen {
@@ -131,7 +139,9 @@ impl Error {
             Error::EndOfStream { .. } => libc::EPIPE,
             Error::State { errno, .. } | Error::Os { errno, .. } | Error::Start { errno, .. } => *errno,
             Error::NoDevice { .. } => libc::ENODEV,
-            Error::Connect { cause, .. } | Error::Listen { cause, .. } => rnic_errno(cause),
+            Error::Connect { cause, .. }
+            | Error::Bind { cause, .. }
+            | Error::Listen { cause, .. } => rnic_errno(cause),
             Error::Refused { .. } => libc::ECONNREFUSED,
             Error::Memory(e) => match e {
                 MemError::OutOfBounds { .. } | MemError::BadLength { .. } => libc::EINVAL,
@@ -207,6 +217,7 @@ mod tests {
         let unmapped = MemError::Map { len: 1, cause: io::Error::from_raw_os_error(libc::ENOMEM) };
         let all: Vec<Error> = vec![
             Error::Connect { addr, cause: refused(), before: String::new() },
+            Error::Bind { addr, cause: refused() },
             Error::Listen { addr, cause: refused() },
             Error::Refused { addr, cause: SessionError::Hello(cause) },
             unmapped.into(),

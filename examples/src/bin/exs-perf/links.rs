@@ -155,7 +155,7 @@ impl Listener {
             Way::Exs(_) => {
                 let listener =
                     Socket::with_options(job.kind.into(), job.options()).during("socket")?;
-                listener.bind(any).during("bind")?;
+                listener.bind(any)?;
                 listener.listen(512).during(format!("listen by {}", job.way))?;
                 let port = listener.local_addr().during("local address")?.port();
                 Ok((Listener::Exs(listener), Place::Port(port)))

@@ -20,7 +20,7 @@ const MAX_MEMORY: usize = 256 << 20;
 pub(crate) fn serve(listen: SocketAddr, road: &Road, once: bool) -> Result<(), Failure> {
     let options = road.options();
     let listener = Socket::with_options(SocketType::Stream, options.clone()).during("socket")?;
-    listener.bind(listen).during("bind")?;
+    listener.bind(listen)?;
     listener.listen(64)?;
     out!("{LISTENING}{}", listener.local_addr().during("local address")?)?;
     loop {
@@ -69,7 +69,7 @@ fn accept(
         Open::Exs { kind, wait, crc } => {
             let options = options.clone().with_crc(options.crc | crc);
             let listener = Socket::with_options(kind.into(), options).during("socket")?;
-            listener.bind(any).during("bind")?;
+            listener.bind(any)?;
             listener.listen(1)?;
             let port = listener.local_addr().during("local address")?.port();
             control::send(control, &Reply::Opened { port })?;

@@ -166,7 +166,7 @@ pub(crate) fn serve(listen: SocketAddr, text: &str, once: bool) -> Result<(), Fa
     }
     let who = "server";
     let listener = new_socket(who)?;
-    listener.bind(listen).during("bind")?;
+    listener.bind(listen)?;
     listener.listen(16)?;
     step(who, "socket.listen", "rdma_bind_addr, rdma_listen", "")?;
     out!("[{who}] {LISTENING}{}", listener.local_addr().during("local_addr")?)?;

@@ -33,8 +33,9 @@ impl Engine {
         // RDMA devices have ports of their own.
         if s.opts.transport != Transport::Verbs {
             let claimed = sys::claim_port(&addr, s.opts.v6_only);
-            let (port, bound) = claimed.map_err(|e| Error::os("bind", &e)).inspect_err(|_| {
+            let (port, bound) = claimed.map_err(|e| {
                 s.bound = None;
+                Error::Bind { addr, cause: RnicError::os("bind", &e) }
             })?;
             s.asked = Some(addr);
             (s.bound, s.port) = (Some(bound), Some(port));
