@@ -106,7 +106,7 @@ pub use sys::KernelAddr;
 /// use exs::{Error, SessionError, error::RefusalCode};
 ///
 /// fn is_other_type_of_socket(e: &Error) -> bool {
-///     let Error::Refused { source: SessionError::Mismatch(why), .. } = e else { return false };
+///     let Error::Refused { cause: SessionError::Mismatch(why), .. } = e else { return false };
 ///     why.code == RefusalCode::KindMismatch
 /// }
 /// # let listener = exs::Socket::stream()?;

@@ -1,6 +1,9 @@
 /* Connecting and accepting: what calls say of sockets in this state or that. */
 #include "diff.h"
 
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
 /* A port of this host at which nothing listens. */
 static struct sockaddr_in nobody(void)
 {
@@ -139,19 +142,46 @@ BEHAVIOUR(connect_without_waiting_where_nothing_listens)
     TELL(int_of(fd, SOL_SOCKET, SO_ERROR));
     TELL(int_of(fd, SOL_SOCKET, SO_ERROR));
 }
-/* An address that does not answer: its backlog is full, or its packets go nowhere. */
-static int unanswered(struct sockaddr_in *at)
+/* A listener of a process that has stopped: the kernel takes its callers, and none is answered. */
+static void stopped_listener(struct sockaddr_in *at)
+{
+    int ready[2];
+    pid_t child;
+
+    MUST(pipe(ready));
+    child = (pid_t)MUST(fork());
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        listener(at);
+        if (write(ready[1], at, sizeof *at) == sizeof *at)
+            raise(SIGSTOP);
+        _exit(0);
+    }
+    MUST(read(ready[0], at, sizeof *at) == sizeof *at ? 0 : -1);
+    MUST(waitpid(child, NULL, WUNTRACED));
+}
+/* A listener whose queue is full, whose callers the kernel drops: with a backlog of 0, after one. */
+static void full_listener(struct sockaddr_in *at)
 {
     struct sockaddr_in any = v4("127.0.0.1", 0);
     socklen_t len = sizeof *at;
-    /* The kernel drops what calls a listener whose queue is full: with a backlog of 0, after one. */
     int l = (int)MUST(socket(AF_INET, SOCK_STREAM, 0)), first = (int)MUST(socket(AF_INET, SOCK_STREAM, 0));
-    int fd = (int)MUST(make(AF_INET));
 
     MUST(bind(l, (struct sockaddr *)&any, sizeof any));
     MUST(listen(l, 0));
     MUST(getsockname(l, (struct sockaddr *)at, &len));
     MUST(connect(first, (struct sockaddr *)at, len));
+}
+/* A socket that is about to connect without waiting, and where to: no answer comes from there. */
+static int unanswered(struct sockaddr_in *at)
+{
+    int fd;
+
+    if (over_exs)
+        stopped_listener(at);
+    else
+        full_listener(at);
+    fd = (int)MUST(make(AF_INET));
     unwilling(fd);
     return fd;
 }
