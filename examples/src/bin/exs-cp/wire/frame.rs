@@ -41,7 +41,7 @@ pub(crate) struct Flags {
     pub(crate) special: bool,
     /// Files of equal size and modification time are believed, not read.
     pub(crate) quick: bool,
-    /// The client knows `Same`, `Busy` and [`Have::Whole`]. Clients of older versions do not,
+    /// The client knows `Same`, `Busy` and `What::Whole`. Clients of older versions do not,
     /// so that a file which they would have believed is sent to them, or taken from them, anew.
     pub(crate) compare: bool,
 }
