@@ -2,7 +2,7 @@
 # The C library by its conformance suite, over the device: the same cases as over the
 # software RNIC, so a C program need not care what it runs on.
 # devices: each
-# limit: 300
+# limit: 600
 # shellcheck source=SCRIPTDIR/../lib.sh
 . "$(dirname "$0")/../lib.sh"
 "$bed/links.sh" one
@@ -10,7 +10,11 @@ use "$1"
 
 conformance() {
     local status=0
-    within 270 "$RDMA_BIN/c/conformance" --transport "$EXS_TRANSPORT" >"$temp/cases" || status=$?
+    within 570 stdbuf -oL "$RDMA_BIN/c/conformance" --transport "$EXS_TRANSPORT" |
+        while IFS= read -r line; do printf '%s\t%s\n' "$SECONDS" "$line"; done >"$temp/timed" || status=$?
+    cut -f2- "$temp/timed" >"$temp/cases"
+    # Where the time goes: a case ends some seconds after the one before it.
+    awk -F'\t' '$1 - last > 4 { printf "note: %d s: %s\n", $1 - last, $2 } { last = $1 }' "$temp/timed"
     printf 'note: %s of %s cases\n' "$(grep -c '^ok ' "$temp/cases")" "$(sed -n 's/^1\.\.//p' "$temp/cases")"
     grep -v '^ok ' "$temp/cases" || true
     return "$status"
