@@ -7,7 +7,8 @@
  *
  * NAME is none, tcp, unix or udp for the kernel's sockets, or whatever EXS_TRANSPORT
  * takes: soft, shm, verbs. --together puts as many cases as can be into one process: for
- * tools that take long to start one. --emulated leaves out what such tools cannot do. */
+ * tools that take long to start one. --emulated leaves out what such tools cannot do.
+ * --slow repeats less, for machines on which a system call takes as long as hundreds do elsewhere. */
 #include "harness.h"
 
 #include <signal.h>
@@ -37,7 +38,7 @@ struct shared {
 
 int world;
 static struct test tests[CASES_MAX];
-static int count, together, emulated;
+static int count, together, emulated, slow;
 static struct shared *shared;
 
 void add_case(const char *claim, const char *name, int worlds, case_body body)
@@ -45,6 +46,11 @@ void add_case(const char *claim, const char *name, int worlds, case_body body)
     if (count == CASES_MAX)
         abort();
     tests[count++] = (struct test){claim, name, worlds, body};
+}
+
+int repeats(int n)
+{
+    return slow && n > 20 ? n / 20 : n;
 }
 
 /* A helper process of a case fails its case, too. */
@@ -261,6 +267,7 @@ int main(int argc, char **argv)
         }
         together |= strcmp(argv[i], "--together") == 0;
         emulated |= strcmp(argv[i], "--emulated") == 0;
+        slow |= strcmp(argv[i], "--slow") == 0;
         if (strcmp(argv[i], "--transport") == 0 && i + 1 < argc) {
             transport = argv[i + 1];
             memmove(&argv[i], &argv[i + 2], (size_t)(argc - i - 1) * sizeof argv[0]);

@@ -58,6 +58,9 @@ typedef void (*case_body)(void);
 
 void add_case(const char *claim, const char *name, int worlds, case_body body);
 
+/* How often a case repeats what it would repeat `n` times: less on a slow machine. */
+int repeats(int n);
+
 #define CASE(claim, name, worlds)                                                           \
     static void name(void);                                                                 \
     __attribute__((constructor)) static void add_##name(void)                               \

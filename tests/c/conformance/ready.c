@@ -210,7 +210,7 @@ CASE("fd-11", a_short_read_is_followed_by_an_edge, WORLDS)
 
     nonblocking(p.b);
     ep = edges(p.b, EPOLLIN);
-    for (round = 0; round < 500; round++) {
+    for (round = 0; round < repeats(500); round++) {
         send_all(p.a, "x", 1);
         edge(ep);
         /* as mio and tokio do: less than there was room for is all there was */
@@ -226,7 +226,7 @@ static void talk(void *arg)
     unsigned r = 1;
     int i, n, fd = *(int *)arg;
 
-    for (i = 0; i < 20000; i++) {
+    for (i = 0; i < repeats(20000); i++) {
         r = r * 1103515245 + 12345;
         n = 1 + (int)((r >> 16) % sizeof out);
         GIVES(n, exs_send(fd, out, (size_t)n, 0, BLOCK, UNREG));
@@ -262,14 +262,14 @@ CASE("fd-11", what_comes_beside_unread_data_is_an_edge, WORLDS)
     int ep = edges(p.b, EPOLLIN), round;
     char in[200];
 
-    for (round = 0; round < 100; round++) {
+    for (round = 0; round < repeats(100); round++) {
         send_all(p.a, "x", 1);
         edge(ep);
     }
     if (world != EXSMSG)
         GIVES(100, exs_recv(p.b, in, sizeof in, 0, BLOCK, UNREG));
     else
-        for (round = 0; round < 100; round++)
+        for (round = 0; round < repeats(100); round++)
             GIVES(1, exs_recv(p.b, in, sizeof in, 0, BLOCK, UNREG));
     GIVES(0, seen(p.b, POLLIN, 0));
     close(ep);
@@ -405,7 +405,7 @@ static void answer_by_epoll(int fd)
     e.events = EPOLLIN;
     nonblocking(fd);
     GIVES(0, epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
-    play(fd, ROUNDS, ep, 0);
+    play(fd, repeats(ROUNDS), ep, 0);
     close(ep);
     exs_close(fd, 0, BLOCK);
     _exit(0);
@@ -417,7 +417,7 @@ CASE("fd-13", round_trips_by_poll_2_wait_for_no_tick, EXS | EXSMSG | ALONE | NAT
     int fd = visitor(&child, answer_by_epoll);
 
     nonblocking(fd);
-    play(fd, ROUNDS, -1, 1);
+    play(fd, repeats(ROUNDS), -1, 1);
     end_one(fd);
     gone(child, 0);
 }
@@ -425,7 +425,7 @@ CASE("fd-13", round_trips_by_poll_2_wait_for_no_tick, EXS | EXSMSG | ALONE | NAT
 static void answer_blocking(int fd)
 {
     /* select(2) style: it waits for the descriptor, and then calls without O_NONBLOCK */
-    play(fd, ROUNDS, -1, 0);
+    play(fd, repeats(ROUNDS), -1, 0);
     exs_close(fd, 0, BLOCK);
     _exit(0);
 }
@@ -443,7 +443,7 @@ CASE("fd-13 qfd-1", an_epoll_loop_on_a_queue_waits_for_no_tick, EXS | EXSMSG | A
     memset(&e, 0, sizeof e);
     e.events = EPOLLIN;
     GIVES(0, epoll_ctl(ep, EPOLL_CTL_ADD, exs_qfd(q), &e));
-    for (round = 0; round < ROUNDS; round++) {
+    for (round = 0; round < repeats(ROUNDS); round++) {
         GIVES(0, exs_recv(fd, &byte, 1, 0, q, 1, UNREG));
         /* a call without a queue beside it */
         GIVES(1, exs_send(fd, "x", 1, 0, BLOCK, UNREG));

@@ -10,7 +10,7 @@ use "$1"
 
 conformance() {
     local status=0
-    within 570 stdbuf -oL "$RDMA_BIN/c/conformance" --transport "$EXS_TRANSPORT" |
+    within 570 stdbuf -oL "$RDMA_BIN/c/conformance" --slow --transport "$EXS_TRANSPORT" |
         while IFS= read -r line; do printf '%s\t%s\n' "$SECONDS" "$line"; done >"$temp/timed" || status=$?
     cut -f2- "$temp/timed" >"$temp/cases"
     # Where the time goes: a case ends some seconds after the one before it.
