@@ -2,7 +2,7 @@
 # The C library by its conformance suite, over the device: the same cases as over the
 # software RNIC, so a C program need not care what it runs on.
 # devices: each
-# limit: 600
+# limit: 1200
 # shellcheck source=SCRIPTDIR/../lib.sh
 . "$(dirname "$0")/../lib.sh"
 "$bed/links.sh" one
@@ -10,7 +10,7 @@ use "$1"
 
 conformance() {
     local status=0
-    within 570 stdbuf -oL "$RDMA_BIN/c/conformance" --slow --transport "$EXS_TRANSPORT" |
+    within 1150 stdbuf -oL "$RDMA_BIN/c/conformance" --slow --transport "$EXS_TRANSPORT" |
         while IFS= read -r line; do printf '%s\t%s\n' "$SECONDS" "$line"; done >"$temp/timed" || status=$?
     cut -f2- "$temp/timed" >"$temp/cases"
     # Where the time goes: a case ends some seconds after the one before it.
