@@ -80,13 +80,8 @@ fn compare(over: &str, tcp: &Told, exs: &Told, rows: &BTreeMap<String, Row>) -> 
     wrong
 }
 
-#[test]
-fn what_differs_from_tcp_is_listed_and_nothing_else() {
-    let _dog = Watchdog::with_limit(
-        "what_differs_from_tcp_is_listed_and_nothing_else",
-        Duration::from_secs(1200),
-    );
-    plain();
+/// Runs all behaviours over each transport, and says what the page does not.
+fn differences() -> Vec<String> {
     let [tcp, soft, shm] = std::thread::scope(|s| {
         ["tcp", "soft", "shm"].map(|over| s.spawn(move || run(over))).map(|t| t.join().unwrap())
     });
@@ -97,5 +92,25 @@ fn what_differs_from_tcp_is_listed_and_nothing_else() {
     assert!(unknown.is_empty(), "rows of no behaviour: {unknown:?}");
     let mut wrong = compare("soft", &tcp, &soft, &rows);
     wrong.extend(compare("shm", &tcp, &shm, &rows));
+    wrong
+}
+
+#[test]
+fn what_differs_from_tcp_is_listed_and_nothing_else() {
+    let _dog = Watchdog::with_limit(
+        "what_differs_from_tcp_is_listed_and_nothing_else",
+        Duration::from_secs(1200),
+    );
+    plain();
+    // A busy machine can hold up a behaviour for longer than it waits. What differs in the same
+    // way each time is a difference.
+    let mut wrong = differences();
+    for _ in 0..2 {
+        if !wrong.is_empty() {
+            eprintln!("once more, as these differ:\n{}", wrong.join("\n"));
+            let again = differences();
+            wrong.retain(|one| again.contains(one));
+        }
+    }
     assert!(wrong.is_empty(), "mend it, or list it with its reason:\n{}", wrong.join("\n"));
 }
