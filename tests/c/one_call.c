@@ -62,13 +62,54 @@ static void arrives(int fd, const char *text)
     check(recv(fd, got, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN, "something more came");
 }
 
+/* Posts sends of one byte, which may be kept for one another. */
+static void burst(int fd, const char *text, int sends)
+{
+    while (sends-- > 0)
+        check(exs_send(fd, (void *)(uintptr_t)text, 1, 0, queue, 1, EXS_MHANDLE_UNREGISTERED) == 0, "exs_send");
+}
+
+/* In the middle of a burst the number means one socket after another. */
+static void bursts(int a[2], int b[2], int u[2])
+{
+    int n = dup(a[0]), second = dup(a[0]), exs = exs_socket(AF_INET, SOCK_STREAM, 0);
+    exs_event_t e[62];
+    int i;
+
+    check(n >= 0 && second >= 0 && exs >= 0, "dup");
+    burst(n, "1", 12);
+    burst(second, "2", 1);
+    burst(n, "3", 12);
+    check(dup2(b[0], n) == n, "dup2");
+    burst(n, "4", 12);
+    check(dup2(exs, n) == n, "dup2");
+    check(exs_send(n, (void *)(uintptr_t)"5", 1, 0, queue, 1, EXS_MHANDLE_UNREGISTERED) == -1 && errno == ENOTCONN,
+          "exs_send on a socket that is not connected");
+    check(dup2(u[0], n) == n, "dup2");
+    burst(n, "6", 12);
+    check(dup2(a[0], n) == n, "dup2");
+    burst(n, "7", 12);
+    /* What was posted leaves, though its number is closed. */
+    check(close(n) == 0 && exs_send(n, (void *)(uintptr_t)"x", 1, 0, queue, 1, EXS_MHANDLE_UNREGISTERED) == -1 && errno == EBADF, "a closed number");
+    burst(second, "8", 1);
+    check(exs_qdequeue(queue, e, -62, NULL) == 62, "exs_qdequeue");
+    for (i = 0; i < 62; i++)
+        check(e[i].exs_evt_type == EXS_EVT_SEND && e[i].exs_evt_errno == 0 &&
+                  e[i].exs_evt_union.exs_evt_xfer.exs_evt_length == 1,
+              "an event");
+    arrives(a[1], "11111111111123333333333337777777777778");
+    arrives(b[1], "444444444444");
+    arrives(u[1], "666666666666");
+    check(close(second) == 0 && close(exs) == 0, "close");
+}
+
 int main(int argc, char **argv)
 {
     int rounds = argc > 1 ? atoi(argv[1]) : 100, a[2], b[2], u[2], d[2], n, exs, i;
     static char room[1 << 16];
 
     check(exs_init(EXS_VERSION) == 0, "exs_init");
-    queue = exs_qcreate(16);
+    queue = exs_qcreate(64);
     check(queue != EXS_QHANDLE_INVALID, "exs_qcreate");
     tcp_pair(a);
     tcp_pair(b);
@@ -80,6 +121,7 @@ int main(int argc, char **argv)
     }
     while (recv(a[1], room, sizeof room, MSG_DONTWAIT) > 0)
         ;
+    bursts(a, b, u);
     /* The number is that of another socket: one of each kind, and the first again. */
     n = a[0];
     a[0] = dup(n);

@@ -9,7 +9,9 @@
 //!
 //! The inode is not known then, and with it the queue of the socket's sends. So such a send
 //! goes only while no socket has any that wait. Sends that are kept for the ones behind them
-//! (`keep`) need the inode, and save their own call: there the one call is fstat(2).
+//! (`keep`) need to know their socket, and save their own call. The first of them has fstat(2).
+//! For each one behind it the kernel says whether its number is a duplicate of our descriptor of
+//! that socket ([`sys::is_duplicate`]), at half of the cost.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -28,6 +30,16 @@ pub enum Direct<'a> {
     Sent(Sent),
     /// It is to be posted as any other, on this socket.
     Seen(Target<'a>),
+    /// It is to be posted behind the sends that are kept for its socket.
+    Kept(Kept),
+}
+
+/// Where a send joins those that are kept.
+#[derive(Debug)]
+pub struct Kept {
+    pub(super) slot: usize,
+    /// It follows them without a pause.
+    pub(super) burst: bool,
 }
 
 /// What a send by number came to.
@@ -45,6 +57,9 @@ impl Plain {
             return Direct::No;
         }
         let burst = self.burst.grow(fd.as_raw_fd(), now);
+        if let Some(slot) = self.keeper(fd.as_raw_fd()) {
+            return Direct::Kept(Kept { slot, burst });
+        }
         if !self.kept.is_empty() || burst && self.may_keep {
             return self.tcp(fd).map_or(Direct::No, Direct::Seen);
         }

@@ -11,12 +11,14 @@
 //! Who posts and then does not come to dequeue (but waits in a call of its own, say) had
 //! them kept *in vain*: before the next are kept there must be a much longer burst.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, RawFd};
 use std::time::Duration;
 
 use super::Plain;
-use super::call::{PIECES, Xfer};
-use super::types::{Kind, Posted, Target};
+use super::call::{PIECES, What, Xfer};
+use super::direct::Kept;
+use super::types::{Kind, Pieces, Posted, Target};
+use crate::sys;
 use crate::time::Time;
 
 /// Sends of a burst that leave one by one: at first, and after ever so many were kept in
@@ -92,15 +94,7 @@ impl Plain {
         let slot = self.by_name.get(&name).copied();
         let kept = slot.map_or(0, |slot| self.socks[slot].kept);
         if kept > 0 {
-            let slot = slot.expect("it has kept sends");
-            self.note_limit(&xfer.posted, slot);
-            let s = &mut self.socks[slot];
-            s.tx.push_back(xfer);
-            s.kept = kept + len;
-            if !may_wait || !self.may_keep || s.kept >= TOGETHER || s.tx.len() >= PIECES {
-                self.send_kept(slot, now);
-                self.burst.last = None;
-            }
+            self.keep_behind(now, slot.expect("it has kept sends"), xfer, may_wait);
             return Ok(());
         }
         let free = slot.is_none_or(|slot| {
@@ -124,6 +118,38 @@ impl Plain {
         }
         self.kept.extend(held);
         Ok(())
+    }
+
+    /// One more send behind those that are kept for a socket. All of them leave now, unless it
+    /// may wait, too.
+    fn keep_behind(&mut self, now: Time, slot: usize, xfer: Xfer, may_wait: bool) {
+        self.note_limit(&xfer.posted, slot);
+        let len = xfer.gatherable().map_or(0, |p| p.bytes());
+        let s = &mut self.socks[slot];
+        s.tx.push_back(xfer);
+        s.kept += len;
+        if !may_wait || !self.may_keep || s.kept >= TOGETHER || s.tx.len() >= PIECES {
+            self.send_kept(slot, now);
+            self.burst.last = None;
+        }
+    }
+
+    /// The socket that keeps sends and that `number` stands for, if it is the one that has kept
+    /// the last. The number may mean another socket since the send before it, so the kernel is asked;
+    /// our descriptor of the socket makes that a cheap question.
+    pub(super) fn keeper(&self, number: RawFd) -> Option<usize> {
+        let slot = *self.kept.last()?;
+        let s = self.socks.get(slot).filter(|s| s.kept > 0)?;
+        sys::is_duplicate(number, s.fd.as_fd()).then_some(slot)
+    }
+
+    /// Posts a send of one piece to such a socket. True if it waits there, and no operation has
+    /// ended.
+    pub fn post_kept(&mut self, now: Time, kept: Kept, posted: Posted, pieces: Pieces) -> bool {
+        let may_wait = kept.burst && pieces.bytes() < TOGETHER;
+        let what = What::Send { pieces, to: None, flags: 0 };
+        self.keep_behind(now, kept.slot, Xfer { posted, what, done: 0 }, may_wait);
+        self.done.is_empty()
     }
 
     /// An operation of this socket is held: when its time is over, it ends.
@@ -192,10 +218,9 @@ mod tests {
     use std::os::fd::{AsFd, AsRawFd};
     use std::os::unix::net::UnixStream;
 
-    use super::super::{KernelIo, Pieces, Request};
+    use super::super::{Direct, KernelIo, Request};
     use super::*;
     use crate::mem::Buffer;
-    use crate::sys;
 
     /// A stream whose peer counts what has come.
     struct World {
@@ -297,6 +322,74 @@ mod tests {
         w.send(1);
         assert_eq!(w.arrived(), 2);
         assert!(!w.plain.is_waiting(), "an idle socket is not held");
+    }
+
+    /// True if the kernel tells which numbers are duplicates; if it does not, fstat(2) serves.
+    fn tells_duplicates(w: &World) -> bool {
+        let second = w.ours.try_clone().unwrap();
+        let told = sys::is_duplicate(second.as_raw_fd(), w.ours.as_fd());
+        if !told {
+            println!("skipped: this kernel does not tell duplicates (Linux 6.10 does)");
+        }
+        told
+    }
+
+    /// Posts a byte by a number (None: the one of `send`) as the C library does; true if it waits
+    /// with those that are kept.
+    fn joins(w: &mut World, fd: Option<&UnixStream>) -> bool {
+        let buffer = Buffer::from(vec![7]);
+        let pieces = Pieces::One(buffer.segment());
+        let fd = fd.unwrap_or(&w.ours);
+        let number = fd.as_raw_fd();
+        let Direct::Kept(kept) = w.plain.send_direct(w.now, fd.as_fd(), &pieces) else {
+            return false;
+        };
+        w.memory.push(buffer);
+        w.posted += 1;
+        let posted = Posted { op: w.posted, number, limit: None, group: 0 };
+        w.plain.post_kept(w.now, kept, posted, pieces)
+    }
+
+    #[test]
+    fn a_send_by_number_joins_those_of_its_own_socket_only() {
+        let mut w = World::new();
+        if !tells_duplicates(&w) {
+            return;
+        }
+        let stranger = UnixStream::pair().unwrap().0;
+        w.plain.begin_call(true);
+        w.burst();
+        assert!(!joins(&mut w, None), "none is kept yet");
+        w.send(1);
+        assert_eq!(w.ended().len(), ALONE as usize);
+        assert!(joins(&mut w, None) && joins(&mut w, None));
+        assert!(!joins(&mut w, Some(&stranger)));
+        assert_eq!((w.arrived(), w.ended()), (0, vec![]));
+        w.plain.progress(w.now);
+        assert_eq!(w.arrived(), 3);
+        assert_eq!(w.ended(), [(5, true), (6, true), (7, true)]);
+        assert!(!joins(&mut w, None), "none is kept any more");
+    }
+
+    #[test]
+    fn a_send_that_does_not_wait_takes_those_before_it_along() {
+        for late in [true, false] {
+            let mut w = World::new();
+            if !tells_duplicates(&w) {
+                return;
+            }
+            let second = w.ours.try_clone().unwrap();
+            w.plain.begin_call(true);
+            w.burst();
+            w.send(1);
+            assert_eq!((w.arrived(), w.ended().len()), (0, ALONE as usize));
+            // After a pause, or by another number of the socket, a send is of no burst.
+            let other = (!late).then_some(&second);
+            w.now = if late { w.now + PAUSE * 2 } else { w.now };
+            assert!(!joins(&mut w, other));
+            assert_eq!(w.arrived(), 2);
+            assert_eq!(w.ended(), [(5, true), (6, true)]);
+        }
     }
 
     #[test]

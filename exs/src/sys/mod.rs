@@ -54,7 +54,7 @@ pub use limits::most_strangers;
 pub use congestion::{Paced, roomy_within_host, unpaced_listener, unpaced_within_host};
 pub use memfd::{SharedMap, memfd_id, open_shared, share, share_readable};
 pub use message::{
-    Identity, PIECES_MAX, Received, accept, close_may_wait, connect, identify, is_nonblocking, poll_now,
+    Identity, PIECES_MAX, Received, accept, close_may_wait, connect, identify, is_duplicate, is_nonblocking, poll_now,
     receive_message, send_message, send_piece_tcp_only, send_tcp_only, shutdown, socket_option,
     wait_writable,
 };

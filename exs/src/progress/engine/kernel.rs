@@ -61,6 +61,8 @@ impl Engine {
             Direct::Seen(target) => {
                 self.plain.post(now, posted, &target, Request::Send { pieces, to: None, flags: 0 });
             }
+            // Then there is nothing to settle.
+            Direct::Kept(kept) => self.passed = self.plain.post_kept(now, kept, posted, pieces),
             Direct::No => {}
         }
         Ok(())
