@@ -75,10 +75,10 @@ impl Asked {
             return self.send_now();
         }
         let queue = queues::find(self.queue).ok()?;
-        let on = call.on(&queue.queue, event::place(self.memory));
+        let name = (Token(self.ahandle as u64), call.tag(event::place(self.memory)));
         // SAFETY: as in `note`.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
-        send_at_once(fd, &on, Token(self.ahandle as u64), buffer).ok()?;
+        send_at_once(fd, &queue.queue, name, buffer).ok()?;
         Some(Ok(0))
     }
 

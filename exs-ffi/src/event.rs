@@ -33,13 +33,18 @@ impl Call {
 
     /// The queue, for operations that bear this name.
     pub(crate) fn on(self, queue: &EventQueue, place: u64) -> EventQueue {
+        raw::tagged(queue, self.tag(place))
+    }
+
+    /// The two words that such operations bear.
+    pub(crate) fn tag(self, place: u64) -> [u64; 2] {
         let word = (u64::from(self.kind as u32) << 48)
             | (u64::from(self.extra) << 32)
             | u64::from(self.fd as u32);
-        raw::tagged(queue, [word, place])
+        [word, place]
     }
 
-    #[allow(clippy::cast_possible_truncation)] // the fields that `on` put together
+    #[allow(clippy::cast_possible_truncation)] // the fields that `tag` put together
     fn of(word: u64) -> Call {
         Call { kind: (word >> 48) as c_int, fd: word as u32 as c_int, extra: (word >> 32) as u16 }
     }

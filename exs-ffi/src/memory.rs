@@ -48,14 +48,16 @@ pub(crate) fn buffer(memory: Bytes, len: usize, mhandle: c_int) -> Result<Buffer
         // alone as the header says (essay of `ptr`).
         return Ok(unsafe { raw::buffer(base, len) });
     }
-    let r = TABLE.get(mhandle).ok_or(Fail::fixed(
+    let part = TABLE.look(mhandle, |r| {
+        let offset = base.map_or(Some(0), |b| b.addr().get().checked_sub(r.base));
+        // SAFETY: as above.
+        unsafe { raw::part(&r.region, offset.unwrap_or(usize::MAX), len) }
+    });
+    let part = part.ok_or(Fail::fixed(
         libc::EINVAL,
         "this is not the handle of a registration (EXS_MHANDLE_UNREGISTERED is for memory without)",
     ))?;
-    let offset = base.map_or(Some(0), |b| b.addr().get().checked_sub(r.base));
-    let offset = offset.unwrap_or(usize::MAX);
-    // SAFETY: as above.
-    Ok(unsafe { raw::part(&r.region, offset, len) }?)
+    Ok(part?)
 }
 
 /// A handle that a call on a kernel socket is given: checked, and not needed.

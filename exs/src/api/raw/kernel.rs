@@ -388,14 +388,15 @@ pub fn is_tcp(fd: BorrowedFd<'_>) -> bool {
 }
 
 /// send(2) on a number that was a TCP socket when it was looked at last, without another look:
-/// one system call. If it is another file by now nothing is sent, and nothing is lost.
+/// one system call. If it is another file by now nothing is sent, and nothing is lost. The event
+/// bears `tag` as its second name ([`raw::tag`](crate::raw::tag)).
 ///
 /// # Errors
 /// The buffer comes back if the send must go by [`Descriptor::send`], which looks first.
 pub fn send_at_once(
     fd: BorrowedFd<'_>,
     queue: &EventQueue,
-    token: Token,
+    (token, tag): (Token, [u64; 2]),
     buffer: Buffer,
 ) -> Result<(), Buffer> {
     let Ok(context) = Context::global() else { return Err(buffer) };
@@ -403,6 +404,7 @@ pub fn send_at_once(
         // It is told by the other way, too.
         return Err(buffer);
     }
-    let sent = context.call(|e, now| e.send_kernel_at_once(fd, &queue.ticket(token), buffer, now));
+    let ticket = queue.ticket_tagged(token, tag);
+    let sent = context.call(|e, now| e.send_kernel_at_once(fd, &ticket, buffer, now));
     sent.inspect_err(|_| queue.core().unreserve())
 }
