@@ -1,16 +1,24 @@
 //! A file whose server does not answer before it is told to: of a FUSE file system with that one file.
+//!
+//! The server is a process of its own. A thread that waits for an answer of FUSE cannot be killed in every
+//! state; but the kernel ends all waits once the server is gone, and this one goes with the test.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Arc, Mutex};
 
+use crate::harness::{LIMIT, peer};
 use crate::sys;
 
 /// Where the attributes say that the file ends.
 const NODE: u64 = 2;
 const DIRECTORY: u32 = 0o040_755;
 const REGULAR: u32 = 0o100_644;
+
+/// The part of the server, see [`peer::part`]; the next word is the length of the file.
+pub const PART: &str = "slow-file";
 
 /// What the server does with requests that are held.
 #[derive(Debug, Default)]
@@ -19,15 +27,12 @@ struct Gate {
     held: Vec<Vec<u8>>,
 }
 
-/// The file, and its server, a thread.
+/// The file, and its server. When both go, the server goes first: what waits for it ends.
 #[derive(Debug)]
 pub struct SlowFile {
+    server: peer::Peer,
     /// The open file.
     pub file: Arc<File>,
-    device: File,
-    gate: Arc<Mutex<Gate>>,
-    asked: Receiver<u32>,
-    len: u64,
 }
 
 /// The byte at this place of it.
@@ -41,46 +46,68 @@ pub const READ: u32 = 15;
 pub const FLUSH: u32 = 25;
 
 impl SlowFile {
-    /// A file of `len` bytes. None where FUSE cannot be had: without root, or without /dev/fuse.
-    pub fn new(len: u64) -> Option<SlowFile> {
-        let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").ok()?;
-        let dir = std::env::temp_dir().join(format!("exs-slow-{}-{len}", std::process::id()));
-        std::fs::create_dir_all(&dir).ok()?;
-        if sys::mount_fuse(&device, &dir).is_err() {
-            let _ = std::fs::remove_dir(&dir);
+    /// A file of `len` bytes; `test` is the test of this program in which [`serve`] runs, for [`PART`].
+    /// None where FUSE cannot be had: without root, or without /dev/fuse.
+    pub fn new(test: &str, len: u64) -> Option<SlowFile> {
+        let server = peer::Peer::start(test, PART, &[&len.to_string()]);
+        let said = server.hear();
+        if said == "cannot" {
             return None;
         }
-        let (gate, (tell, asked)) = (Arc::new(Mutex::new(Gate::default())), channel());
-        let (serving, served) = (device.try_clone().unwrap(), Arc::clone(&gate));
-        std::thread::spawn(move || serve(serving, &served, &tell, len));
-        let file = Arc::new(File::open(dir.join("file")).unwrap());
-        // Nothing is left of it but what is open.
-        sys::unmount(&dir);
-        std::fs::remove_dir(&dir).unwrap();
-        Some(SlowFile { file, device, gate, asked, len })
+        let fd = said.strip_prefix("at ").expect("the server's descriptor");
+        let file = File::open(format!("/proc/{}/fd/{fd}", server.pid())).unwrap();
+        Some(SlowFile { server, file: Arc::new(file) })
     }
 
     /// Waits until the server is asked for something that it holds: of this kind.
     pub fn await_request(&self, kind: u32) {
-        let wait = || self.asked.recv_timeout(crate::harness::LIMIT).expect("a request");
-        while wait() != kind {}
+        while self.server.expect("asked").parse() != Ok(kind) {}
     }
 
     /// Answers what is held, and all that comes.
-    pub fn release(&self) {
-        let mut gate = self.gate.lock().unwrap();
+    pub fn release(&mut self) {
+        self.server.tell("release");
+    }
+}
+
+/// The part of the server: until it is killed, or the test that started it is gone.
+pub fn serve(len: u64) {
+    // The test may be gone but for a thread that waits for this process, and so not close the pipe.
+    nix::unistd::alarm::set(u32::try_from(LIMIT.as_secs() * 2).unwrap());
+    let Some((device, file)) = mount(len) else { return peer::say("cannot") };
+    peer::say(&format!("at {}", file.as_raw_fd()));
+    let (device, gate) = device;
+    while let Some(word) = peer::listen() {
+        assert_eq!(word, "release");
+        let mut gate = gate.lock().unwrap();
         gate.open = true;
         for request in std::mem::take(&mut gate.held) {
-            answer(&self.device, &request, self.len);
+            answer(&device, &request, len);
         }
     }
 }
 
-impl Drop for SlowFile {
-    fn drop(&mut self) {
-        // To close a file asks its server, too.
-        self.release();
-    }
+type Served = (File, Arc<Mutex<Gate>>);
+
+/// The file system, served by a thread, and a name of its file. It has no place among the others: nothing
+/// comes upon it, and nothing is left of it.
+fn mount(len: u64) -> Option<(Served, File)> {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").ok()?;
+    sys::own_mounts().ok()?;
+    let dir = std::env::temp_dir().join(format!("exs-slow-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).ok()?;
+    let mounted = sys::mount_fuse(&device, &dir);
+    let file = mounted.ok().map(|()| {
+        let (serving, gate) = (device.try_clone().unwrap(), Arc::default());
+        let served = Arc::clone(&gate);
+        std::thread::spawn(move || serve_requests(serving, &served, len));
+        // A name only: an open file would have this process wait for itself as it ends.
+        let name = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(dir.join("file"));
+        sys::unmount(&dir);
+        ((device, gate), name.unwrap())
+    });
+    let _ = std::fs::remove_dir(&dir);
+    file
 }
 
 fn u32_at(raw: &[u8], at: usize) -> u32 {
@@ -91,7 +118,7 @@ fn u64_at(raw: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(raw[at..at + 8].try_into().unwrap())
 }
 
-fn serve(mut device: File, gate: &Mutex<Gate>, tell: &Sender<u32>, len: u64) {
+fn serve_requests(mut device: File, gate: &Mutex<Gate>, len: u64) {
     let mut buf = vec![0; 1 << 20];
     // It ends when nothing of the file system is open any more.
     while let Ok(n) = device.read(&mut buf) {
@@ -100,8 +127,7 @@ fn serve(mut device: File, gate: &Mutex<Gate>, tell: &Sender<u32>, len: u64) {
         let mut gate = gate.lock().unwrap();
         if !gate.open && matches!(kind, READ | FLUSH) {
             gate.held.push(request.to_vec());
-            // The test may not listen any more.
-            let _ = tell.send(kind);
+            peer::say(&format!("asked {kind}"));
         } else {
             answer(&device, request, len);
         }

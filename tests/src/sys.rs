@@ -79,6 +79,19 @@ pub fn mount_fuse(device: &File, at: &std::path::Path) -> io::Result<()> {
     if rc != 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Gives this thread a mount namespace of its own: what it mounts appears in no other.
+pub fn own_mounts() -> io::Result<()> {
+    let all = libc::MS_REC | libc::MS_PRIVATE;
+    let (nothing, root) = (std::ptr::null(), c"/".as_ptr());
+    // SAFETY: no pointers.
+    let mut rc = unsafe { libc::unshare(libc::CLONE_NEWNS) };
+    if rc == 0 {
+        // SAFETY: a string that ends in a zero; what a change of propagation ignores may be null.
+        rc = unsafe { libc::mount(nothing, root, nothing, all, nothing.cast()) };
+    }
+    if rc != 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Takes a file system out of its directory; what is open of it stays so.
 pub fn unmount(at: &std::path::Path) {
     let at = CString::new(at.as_os_str().as_bytes()).expect("a path");

@@ -30,6 +30,7 @@ fn child() {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
         ["withhold", addr] => withhold(addr.parse().unwrap()),
+        [slow_file::PART, len] => slow_file::serve(len.parse().unwrap()),
         _ => panic!("no such part: {words:?}"),
     }
 }
@@ -193,7 +194,7 @@ fn a_file_system_that_does_not_answer_holds_up_one_send() {
     let _dog = Watchdog::new("a_file_system_that_does_not_answer");
     let others = [joined(Transport::Shm), joined(Transport::Soft)];
     for road in ROADS {
-        let Some(slow) = SlowFile::new(LEN as u64) else {
+        let Some(mut slow) = SlowFile::new("child", LEN as u64) else {
             return skip::skip("FUSE needs root and /dev/fuse");
         };
         let (way, mut ledger) = (way(road), Ledger::new());
@@ -216,7 +217,7 @@ fn a_send_whose_file_does_not_come_can_be_ended() {
     let _dog = Watchdog::new("a_send_whose_file_does_not_come_can_be_ended");
     let others = [joined(Transport::Shm), joined(Transport::Soft)];
     for road in ROADS {
-        let Some(mut slow) = SlowFile::new(100_000) else {
+        let Some(mut slow) = SlowFile::new("child", 100_000) else {
             return skip::skip("FUSE needs root and /dev/fuse");
         };
         let (way, mut ledger) = (way(road), Ledger::new());
