@@ -11,4 +11,5 @@ pub mod shm;
 pub mod skip;
 pub mod slow_file;
 pub mod socket;
+pub mod strangers;
 pub mod sys;

@@ -75,6 +75,11 @@ impl Hello {
 impl Intruder {
     /// Calls the listener of this IPv4 address, and says this.
     pub fn call(listener: SocketAddr, hello: &Hello) -> Intruder {
+        Intruder::call_with(listener, hello, &[])
+    }
+
+    /// The same with private data.
+    pub fn call_with(listener: SocketAddr, hello: &Hello, private_data: &[u8]) -> Intruder {
         let name = format!("exs/1/tcp4/{listener}");
         let sock = connect_abstract(name.as_bytes()).expect("a listener");
         let (map, fd) = share(usize::try_from(TOTAL).unwrap()).expect("memory");
@@ -84,7 +89,8 @@ impl Intruder {
         for (i, word) in (0u64..).zip(geometry) {
             memory.write_all_at(&word.to_ne_bytes(), HEAD + 8 * i).unwrap();
         }
-        send_with_fds(sock.as_fd(), &hello.emit(), &[memory.as_fd()]).expect("HELLO");
+        let said = [&hello.emit(), private_data].concat();
+        send_with_fds(sock.as_fd(), &said, &[memory.as_fd()]).expect("HELLO");
         Intruder { sock, memory, _map: map, at: 0 }
     }
 

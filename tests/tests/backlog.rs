@@ -1,11 +1,15 @@
 //! Connections that no program has taken, when their process ends, or when they are the kernel's
-//! own: their peers see a reset. (The contract of sockets has the rest.)
+//! own: their peers see a reset. And peers that have proved nothing, which keep no others out of a
+//! listener's backlog. The contract of sockets has the rest.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
 
 use exs::{EventQueue, KernelSocket, Options, Socket, SocketType, Token, Transport};
-use exs_tests::harness::{Watchdog, peer};
+use exs_tests::harness::{Ledger, Watchdog, many_files, peer};
+use exs_tests::shm::Intruder;
+use exs_tests::strangers::{self, Stage, Stranger};
 
 fn socket(transport: Transport) -> Socket {
     let options = Options::default().with_transport(transport);
@@ -64,4 +68,75 @@ fn a_kernel_connection_that_no_event_brings_is_reset() {
     drop(queue);
     let end = client.read(&mut [0; 8]);
     assert_eq!(end.unwrap_err().raw_os_error(), Some(libc::ECONNRESET));
+}
+
+/// A listener whose strangers may take for ever, as far as its options go.
+fn patient_listener(transport: Transport, backlog: u32) -> (Socket, SocketAddr) {
+    let options = Options::default()
+        .with_transport(transport)
+        .with_connect_timeout(Duration::from_secs(3600));
+    let listener = Socket::with_options(SocketType::Stream, options).unwrap();
+    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    listener.listen(backlog).unwrap();
+    let addr = listener.local_addr().unwrap();
+    (listener, addr)
+}
+
+/// Start-ups that go no further give their places in a full backlog to others long before their
+/// limit; where nothing waits for a place, they keep it.
+#[test]
+fn a_start_up_gives_its_place_to_one_that_waits() {
+    let _dog = Watchdog::new("a_start_up_gives_its_place_to_one_that_waits");
+    let has_lost = |stranger: &Intruder| stranger.hear().is_some_and(|said| said.is_empty());
+    for transport in [Transport::Shm, Transport::Auto] {
+        let (_roomy, elsewhere) = patient_listener(transport, 2);
+        let alone = strangers::accepted(elsewhere);
+        let (listener, addr) = patient_listener(transport, 2);
+        let strangers = [(); 2].map(|()| strangers::accepted(addr));
+        // It comes in only as one of them goes.
+        let honest = socket(transport);
+        honest.blocking().connect(addr).unwrap();
+        let served = listener.blocking().accept().unwrap();
+        assert!(!has_lost(&alone), "{transport}: the limit of both has passed");
+        assert!(strangers.iter().any(has_lost), "{transport}");
+        drop((honest, served));
+    }
+}
+
+/// Many strangers and many honest peers at once: all of these are served.
+#[test]
+fn strangers_keep_no_honest_peers_out() {
+    const STRANGERS: usize = 160;
+    const HONEST: usize = 193;
+    type Road = fn(SocketAddr, Stage) -> Stranger;
+    let _dog = Watchdog::new("strangers_keep_no_honest_peers_out");
+    many_files();
+    let (tcp, shm) = (Stranger::by_tcp as Road, Stranger::by_shm as Road);
+    for (transport, roads) in
+        [(Transport::Soft, &[tcp][..]), (Transport::Shm, &[shm]), (Transport::Auto, &[tcp, shm])]
+    {
+        let (listener, addr) = patient_listener(transport, 128);
+        let stages = [Stage::Half, Stage::Connected, Stage::Asked, Stage::Asked];
+        let strangers: Vec<Stranger> = (0..STRANGERS)
+            .flat_map(|i| roads.iter().map(move |road| road(addr, stages[(i % 16).min(3)])))
+            .collect();
+        let clients: Vec<Socket> = (0..HONEST).map(|_| socket(transport)).collect();
+        let mut ledger = Ledger::new();
+        for client in &clients {
+            ledger.post("connect", |q, t| client.connect(q, t, addr));
+        }
+        for _ in &clients {
+            let (served, _) = listener.blocking().accept().unwrap();
+            served.blocking().send(b"served").unwrap();
+        }
+        for event in ledger.drain() {
+            assert!(event.error().is_none(), "{transport}: {event:?}");
+        }
+        for client in &clients {
+            let mut got = [0; 6];
+            client.blocking().recv_exact(&mut got).unwrap();
+            assert_eq!(got, *b"served", "{transport}");
+        }
+        drop(strangers);
+    }
 }

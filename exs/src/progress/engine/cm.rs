@@ -81,7 +81,7 @@ impl Engine {
     }
 
     /// Hands established connections to waiting `accept`s.
-    fn match_accepts(&mut self, index: u32, now: Time) {
+    pub(super) fn match_accepts(&mut self, index: u32, now: Time) {
         loop {
             let Some(a) = &mut self.socks[index as usize].accepts else { return };
             if a.ops.is_empty() || a.ready.is_empty() {
@@ -107,7 +107,7 @@ impl Engine {
         // There may be room now for requests that wait.
         loop {
             let Some(a) = &mut self.socks[index as usize].accepts else { return };
-            if a.starting + a.ready.len() >= a.backlog {
+            if !a.has_room() {
                 break;
             }
             let Some((device, r)) = a.waiting.pop_front() else { break };
@@ -169,10 +169,13 @@ impl Engine {
             return self.reject(device, r.req, &closed.emit(), now);
         };
         let Some(a) = &mut self.socks[parent as usize].accepts else { return };
-        if a.starting + a.ready.len() < a.backlog {
+        if a.has_room() {
             self.take_request(device, parent, r, now);
         } else if a.waiting.len() < a.backlog + PATIENCE {
             a.waiting.push_back((device, r));
+            self.make_room(parent, now);
+            // Its timer: start-ups that are young now may be all that comes.
+            self.mark(parent);
         } else {
             let full = Refusal { code: RefusalCode::BacklogFull, versions: VERSIONS };
             self.reject(device, r.req, &full.emit(), now);
@@ -210,7 +213,7 @@ impl Engine {
                 (s.session, s.qp, s.place) = (Some(Box::new(session)), Some(qp), place);
                 s.held = false;
                 if let Some(a) = &mut self.socks[parent as usize].accepts {
-                    a.starting += 1;
+                    a.starting.begin(child, now);
                 }
             }
             Err(e) => {
@@ -293,7 +296,7 @@ impl Engine {
     fn child_ready(&mut self, parent: SockId, child: SockId, now: Time) {
         let listening = match self.sock(parent) {
             Ok(p) => p.accepts.as_mut().map(|a| {
-                a.starting = a.starting.saturating_sub(1);
+                a.starting.end(child);
                 a.ready.push_back(child);
                 a.came = a.came.wrapping_add(1);
             }),
@@ -314,10 +317,11 @@ impl Engine {
         let s = &mut self.socks[index as usize];
         match s.state.clone() {
             State::Accepting { parent } => {
+                let child = self.id(index);
                 if let Ok(p) = self.sock(parent)
                     && let Some(a) = &mut p.accepts
                 {
-                    a.starting = a.starting.saturating_sub(1);
+                    a.starting.end(child);
                 }
                 self.socks[index as usize].state = State::Closed;
                 self.drop_session(index);

@@ -23,10 +23,8 @@ impl Engine {
         let s = &mut self.socks[index as usize];
         let session = s.session.as_ref().and_then(|s| s.next_timeout());
         let exports = s.exports.values().filter(|e| e.open).filter_map(|e| e.expires).min();
-        let next = match (session, exports) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
+        let accepts = s.accepts.as_ref().and_then(|a| a.next_timeout());
+        let next = session.into_iter().chain(exports).chain(accepts).min();
         match (s.timer, next) {
             (Some(old), Some(new)) if new >= old => {}
             (None, None) => {}
@@ -55,6 +53,7 @@ impl Engine {
                 session.handle_timeout(now);
             }
             self.expire_exports(index, now);
+            self.make_room(index, now);
             self.mark(index);
         }
     }

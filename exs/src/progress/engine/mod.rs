@@ -9,7 +9,7 @@
 //! The files: `device` (RNIC), `domain` (protection domains with their pools), `slots`, `sock`,
 //! `ops` (tables), `post` (the calls of the API), `parts` (sends of several), `onesided`
 //! (exports, READ, WRITE), `choose` (which device), `dial` (connect), `silence` (who did not
-//! answer), `listen`, `cm` (what the RNICs report of connections), `life`
+//! answer), `listen`, `startups` (of a listener's connections), `cm` (what the RNICs report of connections), `life`
 //! (timers and ends), `catch` (events on their way to a queue), `polls`, `watch` (what a descriptor
 //! shows), `memory` (buffers to registered memory), `files`, `released` (what other threads leave).
 //! Nothing here blocks or sleeps.
@@ -37,6 +37,7 @@ mod receives;
 mod released;
 mod slots;
 mod sock;
+mod startups;
 mod watch;
 
 use std::collections::{BTreeSet, HashMap};

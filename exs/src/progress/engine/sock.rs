@@ -14,6 +14,7 @@ use super::onesided::ExportId;
 use super::ops::TempMrs;
 use super::short::Burst;
 use super::slots;
+use super::startups::Startups;
 use super::watch::Watched;
 use crate::ids::OpId;
 use crate::mem::{Buffer, Key};
@@ -96,13 +97,26 @@ pub(super) struct Accepts {
     /// Not answered, as the backlog is full; and the devices they came by.
     pub(super) waiting: VecDeque<(usize, Request)>,
     /// Start-up under way.
-    pub(super) starting: usize,
+    pub(super) starting: Startups,
     /// Connections that were ever established.
     pub(super) came: u64,
     /// Established, waiting for `accept`.
     pub(super) ready: VecDeque<SockId>,
     /// `accept`s waiting for connections.
     pub(super) ops: VecDeque<OpId>,
+}
+
+impl Accepts {
+    /// The backlog has room for one more connection.
+    pub(super) fn has_room(&self) -> bool {
+        self.starting.len() + self.ready.len() < self.backlog
+    }
+
+    /// When a start-up gives its place to a caller that waits.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        let wanted = !self.waiting.is_empty() && !self.has_room();
+        wanted.then(|| self.starting.due()).flatten()
+    }
 }
 
 /// A socket.

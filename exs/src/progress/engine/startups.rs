@@ -1,0 +1,100 @@
+//! The start-ups of a listener's connections, which hold places in its backlog.
+//!
+//! A peer whose start-up is under way has proved nothing yet: to send a request and to say no more
+//! costs it one message. So each has its place for [`GRACE`], and then only while no other caller
+//! waits for one: the oldest gives way.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::sock::State;
+use super::{Engine, SockId};
+use crate::time::Time;
+
+/// How long a start-up keeps its place in a full backlog for which other callers wait. It takes a
+/// round trip.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The start-ups under way, the oldest first, and when each began.
+#[derive(Default)]
+pub(super) struct Startups(VecDeque<(SockId, Time)>);
+
+impl Startups {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn begin(&mut self, child: SockId, now: Time) {
+        self.0.push_back((child, now));
+    }
+
+    /// A start-up is over, whatever became of it.
+    pub(super) fn end(&mut self, child: SockId) {
+        if let Some(at) = self.0.iter().position(|(c, _)| *c == child) {
+            self.0.remove(at);
+        }
+    }
+
+    /// When the oldest has had its time.
+    pub(super) fn due(&self) -> Option<Time> {
+        self.0.front().map(|(_, since)| *since + GRACE)
+    }
+
+    /// Takes the oldest away, if it has had its time.
+    fn take_overdue(&mut self, now: Time) -> Option<SockId> {
+        let due = self.due()?;
+        if now < due {
+            return None;
+        }
+        self.0.pop_front().map(|(child, _)| child)
+    }
+}
+
+impl Engine {
+    /// Callers wait for places in a full backlog: start-ups that have had their time give them theirs.
+    pub(super) fn make_room(&mut self, parent: u32, now: Time) {
+        loop {
+            let Some(a) = &mut self.socks[parent as usize].accepts else { return };
+            if a.waiting.is_empty() || a.has_room() {
+                return;
+            }
+            let Some(child) = a.starting.take_overdue(now) else { return };
+            crate::trace::debug!("a start-up gives its place in the backlog to another caller");
+            if self.sock_ref(child).is_some() {
+                self.socks[child.index as usize].state = State::Closed;
+                self.drop_session(child.index);
+                self.mark(child.index);
+            }
+            self.match_accepts(parent, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn child(index: u32) -> SockId {
+        SockId { index, generation: 1 }
+    }
+
+    #[test]
+    fn the_oldest_gives_way_when_it_has_had_its_time() {
+        let start = Time::ZERO + Duration::from_secs(9);
+        let mut startups = Startups::default();
+        assert_eq!((startups.due(), startups.take_overdue(start + GRACE)), (None, None));
+        for index in 0..3 {
+            startups.begin(child(index), start + GRACE * index / 2);
+        }
+        // One is over by itself, of whatever age.
+        startups.end(child(1));
+        startups.end(child(7));
+        assert_eq!((startups.len(), startups.due()), (2, Some(start + GRACE)));
+        let before = start + (GRACE - Duration::from_nanos(1));
+        assert_eq!(startups.take_overdue(before), None);
+        assert_eq!(startups.take_overdue(start + GRACE), Some(child(0)));
+        assert_eq!(startups.take_overdue(start + GRACE), None, "the next has its own second");
+        assert_eq!(startups.take_overdue(start + 2 * GRACE), Some(child(2)));
+        assert_eq!(startups.len(), 0);
+    }
+}
