@@ -27,7 +27,7 @@ use crate::time::Time;
 
 /// Callers whose HELLO may be awaited at a time; fewer where the process may have few
 /// descriptors.
-const GREETINGS: usize = 1024;
+pub(super) const GREETINGS: usize = 1024;
 /// Connections taken from one listener before others have their turn.
 const ACCEPT_STEP: usize = 64;
 /// How long to pause when the kernel has no descriptors or memory left.
@@ -121,7 +121,7 @@ impl ShmRnic {
             _port: port,
             v6_only: opts.v6_only,
             handshake_timeout: opts.handshake_timeout,
-            max_greetings: sys::most_strangers(GREETINGS),
+            max_greetings: sys::most_strangers(self.max_greetings),
             max_asking: usize::try_from(opts.backlog).unwrap_or(usize::MAX).max(16),
             asking: 0,
             readable: true,
@@ -275,6 +275,8 @@ impl ShmRnic {
         if self.greetings.len() > most
             && let Some((oldest, _)) = self.greetings.pop_front()
         {
+            // Its HELLO may have come in this very turn.
+            self.serve_stranger(oldest, now);
             self.drop_stranger(oldest);
         }
     }

@@ -82,9 +82,10 @@ pub struct ShmRnic {
     links: table::Table<Box<link::Link>>,
     /// Connection requests that wait for an answer: their links.
     requests: table::Table<u32>,
-    /// Callers whose HELLO has not come, the oldest first (and some that are past that).
-    /// Callers whose start-up is under way, the oldest first, and since when.
+    /// Callers whose HELLO has not come, the oldest first, and since when. Some are past that.
     greetings: VecDeque<(u32, Time)>,
+    /// That many may be, on each listener from now on.
+    max_greetings: usize,
     /// Listeners that found no free descriptor.
     starved: Vec<u32>,
     /// Callers that wait for a descriptor to be heard.
@@ -154,6 +155,7 @@ impl ShmRnic {
             links: table::Table::new("connection"),
             requests: table::Table::new("connection request"),
             greetings: VecDeque::new(),
+            max_greetings: listen::GREETINGS,
             starved: Vec::new(),
             unheard: Vec::new(),
             timers: Timers::default(),
@@ -179,6 +181,11 @@ impl ShmRnic {
     /// and nothing read of it but what they bring.
     pub fn trust_nobody(&mut self) {
         self.trusting = false;
+    }
+
+    /// Bounds the callers of later listeners that have not said what they want. The oldest gives way.
+    pub fn limit_greetings(&mut self, most: usize) {
+        self.max_greetings = most;
     }
 
     fn token(&self, source: Source) -> mio::Token {

@@ -208,7 +208,14 @@ impl SoftRnic {
         if self.greetings.len() > self.max_greetings
             && let Some((oldest, _)) = self.greetings.pop_front()
         {
-            self.drop_link(oldest, true);
+            // Its request may have come in this very turn.
+            if let Ok(link) = self.links.get_mut(oldest) {
+                link.readable = true;
+            }
+            self.serve_link(oldest, now);
+            if is_greeting(&self.links, oldest) {
+                self.drop_link(oldest, true);
+            }
         }
     }
 

@@ -147,7 +147,7 @@ impl SoftRnic {
     }
 
     /// One link's turn: bytes in, bytes out, and what comes of it.
-    fn serve_link(&mut self, id: u32, now: Time) {
+    pub(super) fn serve_link(&mut self, id: u32, now: Time) {
         let Ok(link) = self.links.get_mut(id) else { return };
         (link.queued, link.idle) = (false, false);
         let received = self.read_link(id);

@@ -244,6 +244,25 @@ fn silent_strangers_give_way() {
     w.assert_alive(p);
 }
 
+/// Callers that have sent their requests before others came are heard before they would give way.
+#[test]
+fn callers_give_way_only_unheard() {
+    let mut w = World::<Soft>::new(2);
+    w.rnics[0].limit_handshakes(4);
+    let (_, addr) = w.listen(0, Soft::local());
+    for _ in 0..15 {
+        let end = w.end(1);
+        let now = w.now();
+        w.rnics[1].connect(end.qp, addr, &param(b"hello"), now).unwrap();
+        // Only the caller's side moves.
+        w.wait(Duration::ZERO);
+        w.rnics[1].progress(now);
+    }
+    for _ in 0..15 {
+        assert_eq!(w.request(0).1, b"hello");
+    }
+}
+
 /// Requests that the program does not answer are bounded: further callers wait in
 /// the kernel, and come in when one was answered.
 #[test]
