@@ -5,7 +5,7 @@ use std::fs::File;
 use std::net::SocketAddr;
 
 use exs::mem::Access;
-use exs::rnic::{CmEvent, DisconnectCause, Rnic, WcStatus};
+use exs::rnic::{CmEvent, ConnParam, DisconnectCause, Rnic, WcStatus};
 use exs::shm::ShmRnic;
 use exs::sys::RandomSource;
 use exs_tests::harness::{Rng, Watchdog};
@@ -321,6 +321,43 @@ fn a_silent_caller_is_dropped() {
         let got = exs::sys::recv_with_fds(std::os::fd::AsFd::as_fd(&silent), &mut buf);
         (got.is_ok_and(|(n, _)| n == 0)).then_some(())
     });
+}
+
+/// A caller that was accepted has 5 s to say that it is ready, whatever the program's limit is.
+#[test]
+fn a_caller_that_is_never_ready_is_dropped() {
+    use std::time::Duration;
+    let _dog = Watchdog::new("a_caller_that_is_never_ready_is_dropped");
+    let mut w = World::<Shm>::new(1);
+    let (_, addr) = w.listen(0, Shm::local());
+    let intruder = Intruder::call(addr, &Hello::to(addr));
+    let end = w.end(0);
+    let (req, _) = w.request(0);
+    let (start, hour) = (w.now(), Duration::from_secs(3600));
+    let accept = ConnParam { timeout: hour, ..param(&[]) };
+    w.rnics[0].accept(req, end.qp, &accept, start).unwrap();
+    w.until("ACCEPT", |_| intruder.hear());
+    w.settle();
+    let due = w.rnics[0].next_timeout().expect("a limit");
+    assert_eq!(due - start, Duration::from_secs(5));
+    w.skip(Duration::from_secs(5));
+    let gone = w.until("the end", |_| intruder.hear());
+    assert!(gone.is_empty(), "{gone:?}");
+    let told = w.until("what the program is told", |w| w.cm[0].pop_front());
+    assert!(matches!(told, CmEvent::ConnectFailed { qp, .. } if qp == end.qp), "{told:?}");
+}
+
+/// Callers that have said what they want before others came are heard before they would give way.
+#[test]
+fn callers_give_way_only_unheard() {
+    let _dog = Watchdog::new("callers_give_way_only_unheard");
+    let mut w = World::<Shm>::new(1);
+    w.rnics[0].limit_greetings(4);
+    let (_, addr) = w.listen(0, Shm::local());
+    let callers: Vec<Intruder> = (0..20).map(|_| Intruder::call(addr, &Hello::to(addr))).collect();
+    for _ in &callers {
+        w.request(0);
+    }
 }
 
 /// Whatever is written, wherever: no panic, no byte outside of the window, and the others

@@ -247,5 +247,6 @@ mod tests {
         assert_eq!(hear.recv().unwrap().errno, Some(libc::EISDIR));
         let terminal_like = File::open("/proc/self/status").unwrap();
         assert_eq!(peek(&terminal_like, 0), Peek::Unknown);
+        assert!(!at_hand(&terminal_like, 0, 1, false) && at_hand(&terminal_like, 0, 1, true));
     }
 }
