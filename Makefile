@@ -77,6 +77,7 @@ check-fmt: ## Only the formatting
 check-clippy: ## Only the lints
 	$(BUILD) clippy $(LOCKED) --workspace --all-targets --features "$(ALL_FEATURES)" -- -D warnings
 	$(CARGO) clippy $(LOCKED) -p exs -p exs-ffi -p exs-examples --all-targets -- -D warnings
+	$(BUILD) clippy $(LOCKED) -p exs --features verbs,tracing -- -D warnings
 
 .PHONY: check-doc
 check-doc: ## Only the documentation

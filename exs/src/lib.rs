@@ -44,44 +44,90 @@
 //! ```
 //!
 //! The house behind it, floor by floor, is described in `spec-notes/ARCHITECTURE.md`.
+// The suites in `tests` see every floor: what they use is `pub`, which programs cannot reach. What
+// only they use exists only for them, and unit tests alone do not use all of it.
+#![cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
+#![cfg_attr(all(test, not(feature = "internals")), allow(dead_code, unused_imports))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // What programs see can grow: an enum or a struct of public fields says so, and each type that a
-// public item mentions has a public name. (With `internals` everything is public.)
+// public item mentions has a public name. The feature `internals` makes everything public.
 #![cfg_attr(
     not(feature = "internals"),
     deny(unnameable_types, clippy::exhaustive_enums, clippy::exhaustive_structs)
 )]
 
-macro_rules! floors {
-    ($($(#[$m:meta])* $name:ident),* $(,)?) => {$(
-        #[cfg(feature = "internals")]
-        $(#[$m])* pub mod $name;
-        #[cfg(not(feature = "internals"))]
-        #[allow(dead_code, unreachable_pub, unused_imports)]
-        $(#[$m])* mod $name;
-    )*};
-}
+// The floors. Each is private in the library that programs use. The feature `internals` makes it
+// public to the tests of this project. Both lists stand here in full, as rustfmt and the compiler's
+// lints do not see modules that a macro declares.
+#[cfg(feature = "internals")]
+pub mod api;
+#[cfg(feature = "internals")]
+pub mod ids;
+#[cfg(feature = "internals")]
+pub mod iwarp;
+#[cfg(feature = "internals")]
+pub mod mem;
+#[cfg(feature = "internals")]
+pub mod packet;
+#[cfg(feature = "internals")]
+pub mod plain;
+#[cfg(feature = "internals")]
+pub mod progress;
+#[cfg(feature = "internals")]
+pub mod rnic;
+#[cfg(feature = "internals")]
+pub mod session;
+#[cfg(feature = "internals")]
+pub mod shm;
+#[cfg(feature = "internals")]
+pub mod stream;
+#[cfg(feature = "internals")]
+pub mod sys;
+#[cfg(feature = "internals")]
+pub mod tcp;
+#[cfg(feature = "internals")]
+pub mod time;
+#[cfg(feature = "internals")]
+pub mod trace;
+#[cfg(all(feature = "internals", feature = "verbs"))]
+pub mod verbs;
+#[cfg(feature = "internals")]
+pub mod wire;
 
-floors! {
-    api,
-    ids,
-    iwarp,
-    mem,
-    packet,
-    plain,
-    progress,
-    rnic,
-    session,
-    shm,
-    stream,
-    sys,
-    tcp,
-    time,
-    trace,
-    #[cfg(feature = "verbs")]
-    verbs,
-    wire,
-}
+#[cfg(not(feature = "internals"))]
+mod api;
+#[cfg(not(feature = "internals"))]
+mod ids;
+#[cfg(not(feature = "internals"))]
+mod iwarp;
+#[cfg(not(feature = "internals"))]
+mod mem;
+#[cfg(not(feature = "internals"))]
+mod packet;
+#[cfg(not(feature = "internals"))]
+mod plain;
+#[cfg(not(feature = "internals"))]
+mod progress;
+#[cfg(not(feature = "internals"))]
+mod rnic;
+#[cfg(not(feature = "internals"))]
+mod session;
+#[cfg(not(feature = "internals"))]
+mod shm;
+#[cfg(not(feature = "internals"))]
+mod stream;
+#[cfg(not(feature = "internals"))]
+mod sys;
+#[cfg(not(feature = "internals"))]
+mod tcp;
+#[cfg(not(feature = "internals"))]
+mod time;
+#[cfg(not(feature = "internals"))]
+mod trace;
+#[cfg(all(not(feature = "internals"), feature = "verbs"))]
+mod verbs;
+#[cfg(not(feature = "internals"))]
+mod wire;
 
 pub use api::{
     Blocking, Counters, Event, EventQueue, Export, KernelSocket, Packet, Refused, RemoteBuffer,

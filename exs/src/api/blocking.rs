@@ -108,10 +108,7 @@ impl<'a> Blocking<'a> {
         Blocking { socket }
     }
 
-    fn run(
-        &self,
-        post: impl FnOnce(&EventQueue) -> Result<(), Error>,
-    ) -> Result<Event, Error> {
+    fn run(&self, post: impl FnOnce(&EventQueue) -> Result<(), Error>) -> Result<Event, Error> {
         let queue = queue()?;
         let result = post(&queue).and_then(|()| wait(&queue));
         keep(queue);
@@ -149,9 +146,9 @@ impl<'a> Blocking<'a> {
     /// # Errors
     /// What the last attempt met.
     pub fn connect(&self, addr: impl ToSocketAddrs) -> Result<(), Error> {
-        let addrs = addr.to_socket_addrs().map_err(|e| {
-            Error::invalid(format!("cannot resolve the address: {e}"))
-        })?;
+        let addrs = addr
+            .to_socket_addrs()
+            .map_err(|e| Error::invalid(format!("cannot resolve the address: {e}")))?;
         let mut last = Error::invalid("the name has no address");
         for addr in addrs {
             match self.run(|q| self.socket.connect(q, TOKEN, addr)).and_then(Event::into_result) {
@@ -172,9 +169,10 @@ impl<'a> Blocking<'a> {
         let mut event = self.run(|q| self.socket.accept(q, TOKEN))?;
         match event.take_accepted() {
             Some(accepted) => Ok(accepted),
-            None => Err(event.into_result().err().unwrap_or_else(|| {
-                Error::invalid("accept ended without a connection")
-            })),
+            None => Err(event
+                .into_result()
+                .err()
+                .unwrap_or_else(|| Error::invalid("accept ended without a connection"))),
         }
     }
 
@@ -198,9 +196,7 @@ impl<'a> Blocking<'a> {
     }
 
     fn recv_event(&self, bytes: &mut [u8], flags: RecvFlags) -> Result<Event, Error> {
-        with_slice_mut(bytes, |b| {
-            self.run_lent(b, |q, b| self.socket.recv(q, TOKEN, b, flags))
-        })
+        with_slice_mut(bytes, |b| self.run_lent(b, |q, b| self.socket.recv(q, TOKEN, b, flags)))
     }
 
     /// Receives what is there, but at least one byte; 0 is the end.
@@ -262,9 +258,8 @@ impl<'a> Blocking<'a> {
     /// As [`Blocking::recv`].
     pub fn recv_vectored(&self, parts: &mut [io::IoSliceMut<'_>]) -> Result<usize, Error> {
         let own = parts.iter().map(|p| Buffer::from(vec![0; p.len()])).collect();
-        let mut event = self.vectored(own, |q, v| {
-            self.socket.recv_vectored(q, TOKEN, v, RecvFlags::NONE)
-        })?;
+        let mut event =
+            self.vectored(own, |q, v| self.socket.recv_vectored(q, TOKEN, v, RecvFlags::NONE))?;
         let filled = event.take_buffers();
         let n = event.into_result()?;
         let mut left = n;
@@ -289,8 +284,7 @@ impl<'a> Blocking<'a> {
     /// # Errors
     /// As [`Blocking::send`], or if the file cannot be read.
     pub fn send_file(&self, file: &Arc<File>, offset: u64, len: u64) -> Result<usize, Error> {
-        self.run(|q| self.socket.send_file(q, TOKEN, Arc::clone(file), offset, len))?
-            .into_result()
+        self.run(|q| self.socket.send_file(q, TOKEN, Arc::clone(file), offset, len))?.into_result()
     }
 
     /// RDMA READ from the peer's memory.
@@ -313,12 +307,7 @@ impl<'a> Blocking<'a> {
     ///
     /// # Errors
     /// As [`Blocking::read`].
-    pub fn write(
-        &self,
-        remote: &RemoteBuffer,
-        offset: u64,
-        bytes: &[u8],
-    ) -> Result<usize, Error> {
+    pub fn write(&self, remote: &RemoteBuffer, offset: u64, bytes: &[u8]) -> Result<usize, Error> {
         with_slice(bytes, |b| {
             self.run_lent(b, |q, b| self.socket.write(q, TOKEN, remote, offset, b))
         })?

@@ -95,12 +95,8 @@ impl RemoteBuffer {
     pub fn from_bytes(bytes: &[u8]) -> Result<RemoteBuffer, RemoteBufferError> {
         let all: &[u8; RemoteBuffer::BYTES] =
             bytes.try_into().map_err(|_| RemoteBufferError::Length(bytes.len()))?;
-        let be64 = |at: usize| {
-            u64::from_be_bytes(std::array::from_fn(|i| all[at + i]))
-        };
-        let be32 = |at: usize| {
-            u32::from_be_bytes(std::array::from_fn(|i| all[at + i]))
-        };
+        let be64 = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| all[at + i]));
+        let be32 = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| all[at + i]));
         let (addr, len, key, bits) = (be64(0), be64(8), be32(16), be32(20));
         if bits == 0 || bits > 3 {
             return Err(RemoteBufferError::Rights(bits));
@@ -212,11 +208,7 @@ pub struct Export {
 }
 
 impl Export {
-    pub(super) fn new(
-        handle: Arc<SocketHandle>,
-        descriptor: RemoteBuffer,
-        id: ExportId,
-    ) -> Export {
+    pub(super) fn new(handle: Arc<SocketHandle>, descriptor: RemoteBuffer, id: ExportId) -> Export {
         Export { handle, descriptor, id, live: true }
     }
 
@@ -266,9 +258,7 @@ impl Export {
             return Err(Refused { error, buffer: self });
         }
         let (id, export) = (self.handle.id(), self.id);
-        self.handle
-            .context()
-            .call(|e, now| e.revoke(id, export, &queue.ticket(token), now));
+        self.handle.context().call(|e, now| e.revoke(id, export, &queue.ticket(token), now));
         self.live = false;
         Ok(())
     }

@@ -133,6 +133,12 @@ mod tests {
             (b, 7)
         });
         assert_eq!((bytes, n), ([1, 9, 3], 7));
-        assert_eq!(with_slice(&bytes, |b| { let n = b.len(); (b, n) }), 3);
+        assert_eq!(
+            with_slice(&bytes, |b| {
+                let n = b.len();
+                (b, n)
+            }),
+            3
+        );
     }
 }

@@ -239,12 +239,7 @@ impl Socket {
     ///
     /// # Errors
     /// [`Error::State`] if it is connected or listening.
-    pub fn connect(
-        &self,
-        queue: &EventQueue,
-        token: Token,
-        addr: SocketAddr,
-    ) -> Result<(), Error> {
+    pub fn connect(&self, queue: &EventQueue, token: Token, addr: SocketAddr) -> Result<(), Error> {
         let (id, context) = (self.handle.id(), self.handle.context());
         self.post_bare(queue, || {
             context.call(|e, now| e.connect(id, &queue.ticket(token), addr, now))
@@ -319,12 +314,7 @@ impl Socket {
     ///
     /// # Errors
     /// [`Error::WouldBlock`], or not connected.
-    pub fn shutdown(
-        &self,
-        queue: &EventQueue,
-        token: Token,
-        how: Shutdown,
-    ) -> Result<(), Error> {
+    pub fn shutdown(&self, queue: &EventQueue, token: Token, how: Shutdown) -> Result<(), Error> {
         let (id, context) = (self.handle.id(), self.handle.context());
         self.post_bare(queue, || {
             context.call(|e, now| e.shutdown(id, &queue.ticket(token), how, now))
@@ -354,7 +344,10 @@ impl Socket {
     pub(super) fn cancel_on(&self, queue: &EventQueue) -> usize {
         let id = self.handle.id();
         let core = queue.core();
-        self.handle.context().call(|e, now| e.cancel_where(id, now, |op| op.goes_to(core))).unwrap_or(0)
+        self.handle
+            .context()
+            .call(|e, now| e.cancel_where(id, now, |op| op.goes_to(core)))
+            .unwrap_or(0)
     }
 
     /// Asks the operations with this token (`None`: all) to end, but for those whose

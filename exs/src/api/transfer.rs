@@ -23,7 +23,10 @@ use crate::sys::cold_path;
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
-#[allow(clippy::exhaustive_structs, reason = "an error and what comes back: programs take it apart")]
+#[allow(
+    clippy::exhaustive_structs,
+    reason = "an error and what comes back: programs take it apart"
+)]
 pub struct Refused<T: std::fmt::Debug = Buffer> {
     /// Why.
     pub error: Error,
@@ -73,9 +76,9 @@ impl Socket {
     ) -> Result<(), Refused> {
         self.post_one(queue, buffer.into(), |b| {
             let id = self.handle().id();
-            self.handle().context().call_at(|e, moment| {
-                e.post_send(id, &queue.ticket(token), Bufs::One(b), moment)
-            })
+            self.handle()
+                .context()
+                .call_at(|e, moment| e.post_send(id, &queue.ticket(token), Bufs::One(b), moment))
         })
     }
 
@@ -149,9 +152,9 @@ impl Socket {
     ) -> Result<(), Refused<Vec<Buffer>>> {
         self.post_many(queue, buffers, |v| {
             let id = self.handle().id();
-            self.handle().context().call_at(|e, moment| {
-                e.post_send(id, &queue.ticket(token), Bufs::Many(v), moment)
-            })
+            self.handle()
+                .context()
+                .call_at(|e, moment| e.post_send(id, &queue.ticket(token), Bufs::Many(v), moment))
         })
     }
 
@@ -271,9 +274,10 @@ impl Socket {
         }
         let id = self.handle().id();
         let short = Short::of(&parts);
-        let posted = self.handle().context().call(|e, now| {
-            e.post_parts(id, &queue.ticket(token), (parts, short), shut, now)
-        });
+        let posted = self
+            .handle()
+            .context()
+            .call(|e, now| e.post_parts(id, &queue.ticket(token), (parts, short), shut, now));
         posted.map_err(|(error, buffer)| {
             queue.core().unreserve();
             Refused { error, buffer }
@@ -308,10 +312,8 @@ impl Socket {
             remote_write: rights.write,
         };
         let id = self.handle().id();
-        let made = self
-            .handle()
-            .context()
-            .call(|e, now| e.export(id, buffer, access, lifetime, now));
+        let made =
+            self.handle().context().call(|e, now| e.export(id, buffer, access, lifetime, now));
         match made {
             Ok((remote, export)) => {
                 let descriptor = RemoteBuffer::new(remote, len as u64, rights);
@@ -341,9 +343,9 @@ impl Socket {
         };
         self.post_one(queue, buffer, |b| {
             let id = self.handle().id();
-            self.handle().context().call(|e, now| {
-                e.post_read(id, &queue.ticket(token), target, b, now)
-            })
+            self.handle()
+                .context()
+                .call(|e, now| e.post_read(id, &queue.ticket(token), target, b, now))
         })
     }
 
@@ -367,9 +369,9 @@ impl Socket {
         };
         self.post_one(queue, buffer, |b| {
             let id = self.handle().id();
-            self.handle().context().call(|e, now| {
-                e.post_write(id, &queue.ticket(token), target, b, now)
-            })
+            self.handle()
+                .context()
+                .call(|e, now| e.post_write(id, &queue.ticket(token), target, b, now))
         })
     }
 }

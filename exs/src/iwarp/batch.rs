@@ -261,7 +261,13 @@ impl TxBatch {
         let rest = &self.pieces[self.next..];
         let file = rest.iter().position(|p| matches!(p, Piece::File { .. }));
         let pieces = &rest[..file.unwrap_or(rest.len())];
-        TxStep::Gather(Gather { arena: &self.arena, pieces, skip: self.skip, more: file.is_some(), alone: self.alone })
+        TxStep::Gather(Gather {
+            arena: &self.arena,
+            pieces,
+            skip: self.skip,
+            more: file.is_some(),
+            alone: self.alone,
+        })
     }
 }
 
@@ -276,6 +282,7 @@ pub struct TxPool {
 
 impl TxPool {
     /// An empty pool.
+    #[cfg(any(test, feature = "internals"))]
     pub fn new() -> TxPool {
         TxPool::default()
     }

@@ -4,11 +4,11 @@
 //! engine touches no memory of it: of what was half on the wire a copy is made if
 //! it is needed (`TxBatch::scrub`), what was half received is thrown away.
 
+use super::Engine;
+use super::rx::{Phase, Target};
 use super::state::{State, Trigger, next};
 use super::term;
 use super::types::Event;
-use super::Engine;
-use super::rx::{Phase, Target};
 use crate::mem::{AccessFault, Key};
 use crate::rnic::{Disconnect, DisconnectCause, RnicError, TermCode, Wc, WcOp, WcStatus};
 use crate::wire::rdmap::{Offender, Terminate};
@@ -217,8 +217,7 @@ impl Engine {
 
     /// Both directions have ended: the end.
     pub(super) fn maybe_finish(&mut self) {
-        let ending =
-            matches!(self.state, State::Closing | State::Terminating | State::Rejecting);
+        let ending = matches!(self.state, State::Closing | State::Terminating | State::Rejecting);
         if !ending || !self.tx.shut || !self.eof {
             return;
         }
@@ -235,9 +234,8 @@ impl Engine {
     /// built afterwards but a TERMINATE.
     fn flush(&mut self, flush: &Flush) {
         let qp = self.qp();
-        let own = |lkeys: &[Key]| {
-            flush.lkey.filter(|key| lkeys.contains(key)).map(local_protection)
-        };
+        let own =
+            |lkeys: &[Key]| flush.lkey.filter(|key| lkeys.contains(key)).map(local_protection);
         if let Some(receive) = self.rx.receive.take() {
             let status = own(&receive.buf.lkeys).unwrap_or(flush.receive);
             self.wcs.push(receive_wc(qp, receive.buf.wr_id, status));

@@ -238,6 +238,7 @@ impl Engine {
     }
 
     /// WRs that are posted and not complete: (sends, receives).
+    #[cfg(any(test, feature = "internals"))]
     pub fn outstanding(&self) -> (usize, usize) {
         (self.sq.len(), self.rq.len() + usize::from(self.rx.receive.is_some()))
     }

@@ -33,7 +33,8 @@ impl Engine {
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
     ) -> bool {
         let most = HEAD + payload.len();
-        let fits = most <= MAX_SHORT.min(max_payload(&self.settled, self.cfg.mss, ddp::UNTAGGED_LEN));
+        let fits =
+            most <= MAX_SHORT.min(max_payload(&self.settled, self.cfg.mss, ddp::UNTAGGED_LEN));
         if !fits || !self.may_pass() {
             return false;
         }

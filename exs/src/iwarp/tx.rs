@@ -133,7 +133,12 @@ pub(super) struct Fpdu<'b> {
 }
 
 impl<'b> Fpdu<'b> {
-    pub(super) fn begin(batch: &'b mut TxBatch, crc_on: bool, header: &Header, payload: usize) -> Fpdu<'b> {
+    pub(super) fn begin(
+        batch: &'b mut TxBatch,
+        crc_on: bool,
+        header: &Header,
+        payload: usize,
+    ) -> Fpdu<'b> {
         let mut bytes = [0; mpa::LENGTH_LEN + ddp::UNTAGGED_LEN];
         let mut ddp = [0; ddp::UNTAGGED_LEN];
         let n = header.emit(&mut ddp);

@@ -240,7 +240,9 @@ impl Buffer {
         let mid = s + at;
         {
             let mut leases = self.shared.leases.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.listed && let Some(i) = leases.iter().position(|&l| l == (s, e)) {
+            if self.listed
+                && let Some(i) = leases.iter().position(|&l| l == (s, e))
+            {
                 leases[i] = (s, mid);
                 leases.push((mid, e));
             }

@@ -179,11 +179,13 @@ impl KeyTable {
     }
 
     /// Valid keys.
+    #[cfg(any(test, feature = "internals"))]
     pub fn len(&self) -> usize {
         self.grants.len()
     }
 
     /// True if no key is valid.
+    #[cfg(any(test, feature = "internals"))]
     pub fn is_empty(&self) -> bool {
         self.grants.is_empty()
     }
@@ -260,13 +262,7 @@ impl Part<'_> {
 
 /// Bounds first, then rights: the order in which RFC 5040 section 7 lists the
 /// checks and their error codes.
-fn find(
-    key: Key,
-    g: &Grant,
-    addr: u64,
-    len: u64,
-    need: Access,
-) -> Result<Part<'_>, AccessFault> {
+fn find(key: Key, g: &Grant, addr: u64, len: u64, need: Access) -> Result<Part<'_>, AccessFault> {
     let end = addr.checked_add(len).ok_or(AccessFault::Wrap { addr, len })?;
     let (base, size) = (g.segment.addr(), g.segment.len() as u64);
     let bounds = AccessFault::Bounds { key, addr, len, base, size };

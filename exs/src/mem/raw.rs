@@ -105,8 +105,7 @@ impl Region {
         if len == 0 || len > isize::MAX as usize {
             return Err(MemError::BadLength { len });
         }
-        let base =
-            crate::sys::map_anonymous(len).map_err(|cause| MemError::Map { len, cause })?;
+        let base = crate::sys::map_anonymous(len).map_err(|cause| MemError::Map { len, cause })?;
         Ok(Arc::new(Region { base, len, backing: Backing::Map }))
     }
 
@@ -119,7 +118,8 @@ impl Region {
         }
         #[cfg(not(miri))]
         if len >= WORTH_SHARING
-            && let Ok((base, fd)) = crate::sys::share_readable(len) {
+            && let Ok((base, fd)) = crate::sys::share_readable(len)
+        {
             return Ok(Arc::new(Region { base, len, backing: Backing::Shared(fd) }));
         }
         Region::map(len)
@@ -195,6 +195,7 @@ impl Region {
     }
 
     /// True for a region made from an empty vector.
+    #[cfg(any(test, feature = "internals"))]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -282,6 +283,7 @@ impl Segment {
     }
 
     /// Drops the first `n` bytes (all of them if there are fewer).
+    #[cfg(any(test, feature = "internals"))]
     pub fn advance(&mut self, n: usize) {
         let n = n.min(self.len);
         self.off += n;
@@ -289,6 +291,7 @@ impl Segment {
     }
 
     /// Keeps the first `n` bytes only.
+    #[cfg(any(test, feature = "internals"))]
     pub fn truncate(&mut self, n: usize) {
         self.len = self.len.min(n);
     }

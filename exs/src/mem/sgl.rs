@@ -40,6 +40,7 @@ impl Sgl {
     }
 
     /// True if there are no bytes.
+    #[cfg(any(test, feature = "internals"))]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -1,7 +1,6 @@
 //! A small world around the two machines: a queue pair, memory, and a witness who
 //! knows what must come out. `explore` walks it, exhaustively or at random.
 
-
 macro_rules! check {
     ($cond:expr, $($msg:tt)+) => { if !$cond { return Err(format!($($msg)+)); } };
 }
@@ -233,9 +232,7 @@ impl World {
         }
         let broken = match script.broken {
             Some(Broken::EndAtOnce) => true,
-            Some(Broken::ShiftNumbers) => {
-                self.rx.queue.iter().any(|r| r.op == op && !r.advertised)
-            }
+            Some(Broken::ShiftNumbers) => self.rx.queue.iter().any(|r| r.op == op && !r.advertised),
             _ => false,
         };
         if broken {
@@ -367,7 +364,10 @@ impl World {
                 let buffer = &mut self.buffers[index(op)];
                 check!(buffer.window.is_none(), "{op} is opened twice");
                 check!(!self.ended.contains(&op), "{op} is opened after its end");
-                check!(len == script.recvs[index(op)].len.min(script.config.max_msg), "{op}: {len}");
+                check!(
+                    len == script.recvs[index(op)].len.min(script.config.max_msg),
+                    "{op}: {len}"
+                );
                 let key = generation + 1;
                 buffer.window = Some(key);
                 self.back.push_back(Back::Advert(PacketAdvert {

@@ -302,6 +302,7 @@ impl PacketRx {
     }
 
     /// Every receive has ended.
+    #[cfg(any(test, feature = "internals"))]
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.actions.is_empty()
     }

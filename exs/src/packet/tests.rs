@@ -97,10 +97,7 @@ fn rts_is_sent_once_and_again_for_another_message() {
 #[test]
 fn shutdown_comes_last() {
     let mut tx = PacketTx::new(CONFIG);
-    assert_eq!(
-        tx.post_send(0, 5001),
-        Err(PacketPostError::TooLong { len: 5001, limit: 5000 })
-    );
+    assert_eq!(tx.post_send(0, 5001), Err(PacketPostError::TooLong { len: 5001, limit: 5000 }));
     tx.post_send(1, 10).unwrap();
     tx.shutdown(2);
     assert_eq!(tx.post_send(3, 10), Err(PacketPostError::ShutDown));
@@ -112,15 +109,18 @@ fn shutdown_comes_last() {
     tx.shutdown(6);
     actions.extend(std::iter::from_fn(|| tx.poll(false)));
     let end = |op, outcome| PacketTxAction::Done { op, bytes: 0, outcome };
-    assert_eq!(actions, [
-        end(2, Outcome::Cancelled),
-        PacketTxAction::Eager { op: 1, len: 10 },
-        PacketTxAction::Eager { op: 3, len: 10 },
-        PacketTxAction::Fin,
-        end(4, Outcome::Ok),
-        end(5, Outcome::Ok),
-        end(6, Outcome::Ok),
-    ]);
+    assert_eq!(
+        actions,
+        [
+            end(2, Outcome::Cancelled),
+            PacketTxAction::Eager { op: 1, len: 10 },
+            PacketTxAction::Eager { op: 3, len: 10 },
+            PacketTxAction::Fin,
+            end(4, Outcome::Ok),
+            end(5, Outcome::Ok),
+            end(6, Outcome::Ok),
+        ]
+    );
     // ADVERTs that were on their way are for no one, but no fault either.
     assert_eq!(tx.handle_advert(advert(9)), Ok(()));
     assert_eq!(tx.post_send(7, 1), Err(PacketPostError::ShutDown));
@@ -161,8 +161,7 @@ fn receives_are_numbered_and_shown_ahead() {
     rx.post_recv(2, 9000, true, false);
     rx.post_recv(3, 4000, false, false);
     rx.post_recv(4, 101, true, false);
-    let show =
-        |op, msg, len| PacketRxAction::Advertise { op, msg, generation: 0, len };
+    let show = |op, msg, len| PacketRxAction::Advertise { op, msg, generation: 0, len };
     assert_eq!(all(&mut rx), [show(2, 1, 5000), show(4, 3, 101)]);
     // A large message for the small receive, which is cut off.
     rx.handle_rts(0, 4000).unwrap();
@@ -220,18 +219,20 @@ fn stash_peek_and_ack() {
     rx.post_recv(2, 40, true, false);
     rx.post_recv(3, 40, true, false);
     assert!(!rx.readable());
-    let unstash =
-        |op, len, stashed, keep| PacketRxAction::Unstash { op, len, stashed, keep };
-    assert_eq!(all(&mut rx), [
-        PacketRxAction::Stash { len: 100 },
-        PacketRxAction::Stash { len: 0 },
-        unstash(1, 30, 100, true),
-        done(1, 30, 100),
-        unstash(2, 40, 100, false),
-        done(2, 40, 100),
-        unstash(3, 0, 0, false),
-        done(3, 0, 0),
-    ]);
+    let unstash = |op, len, stashed, keep| PacketRxAction::Unstash { op, len, stashed, keep };
+    assert_eq!(
+        all(&mut rx),
+        [
+            PacketRxAction::Stash { len: 100 },
+            PacketRxAction::Stash { len: 0 },
+            unstash(1, 30, 100, true),
+            done(1, 30, 100),
+            unstash(2, 40, 100, false),
+            done(2, 40, 100),
+            unstash(3, 0, 0, false),
+            done(3, 0, 0),
+        ]
+    );
     // 164 + 64 bytes are free: less than half, so no ACK of its own yet.
     for _ in 0..2 {
         rx.post_recv(4, 40, true, false);
@@ -270,11 +271,14 @@ fn cancel_withdraws_only_what_may_be_known() {
     assert!(rx.clone().handle_withdrawn(1, 0).is_err());
     assert!(rx.clone().handle_withdrawn(0, 1).is_err());
     rx.handle_withdrawn(0, 0).unwrap();
-    assert_eq!(all(&mut rx), [
-        PacketRxAction::Retract { op: 1 },
-        end(1, false, Outcome::Cancelled),
-        PacketRxAction::Advertise { op: 3, msg: 0, generation: 1, len: 4000 },
-    ]);
+    assert_eq!(
+        all(&mut rx),
+        [
+            PacketRxAction::Retract { op: 1 },
+            end(1, false, Outcome::Cancelled),
+            PacketRxAction::Advertise { op: 3, msg: 0, generation: 1, len: 4000 },
+        ]
+    );
     assert!(rx.handle_withdrawn(1, 0).is_err(), "nobody asked");
     rx.handle_fin().unwrap();
     assert_eq!(all(&mut rx), [PacketRxAction::Retract { op: 3 }, end(3, true, Outcome::Ok)]);

@@ -10,8 +10,14 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Item {
     /// Only one whose bytes are in memory may go eagerly.
-    Send { op: OpId, len: u64, eager: bool },
-    Shutdown { op: OpId },
+    Send {
+        op: OpId,
+        len: u64,
+        eager: bool,
+    },
+    Shutdown {
+        op: OpId,
+    },
 }
 
 impl Item {
@@ -257,11 +263,16 @@ impl PacketTx {
             && advert.msg == self.next
         {
             let PacketAdvert { addr, key, .. } = *advert;
-            return Some(PacketTxAction::Write { op, addr, key, len: total.min(advert.len), total });
+            return Some(PacketTxAction::Write {
+                op,
+                addr,
+                key,
+                len: total.min(advert.len),
+                total,
+            });
         }
         // A small message only waits for an ACK, and that comes without asking.
-        (small.is_none() && !self.rts_sent)
-            .then_some(PacketTxAction::Rts { msg: self.next, total })
+        (small.is_none() && !self.rts_sent).then_some(PacketTxAction::Rts { msg: self.next, total })
     }
 
     /// The head of the queue is on its way, as message `next`.

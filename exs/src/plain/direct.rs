@@ -52,7 +52,12 @@ pub struct Sent {
 
 impl Plain {
     /// Sends `pieces` (one, not empty) on the TCP socket that the number may be.
-    pub fn send_direct<'a>(&mut self, now: Time, fd: BorrowedFd<'a>, pieces: &Pieces) -> Direct<'a> {
+    pub fn send_direct<'a>(
+        &mut self,
+        now: Time,
+        fd: BorrowedFd<'a>,
+        pieces: &Pieces,
+    ) -> Direct<'a> {
         if !self.full.is_empty() {
             return Direct::No;
         }
@@ -71,9 +76,9 @@ impl Plain {
             // The connection is over, and the next call would not say why. (EPIPE it would; and
             // it says the same of a socket that is about to be connected.)
             Err(e) => match e.raw_os_error() {
-                Some(libc::ECONNRESET | libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH) => {
-                    Direct::Sent(Sent { bytes: 0, why: Some(Failure::os("send", &e)) })
-                }
+                Some(
+                    libc::ECONNRESET | libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH,
+                ) => Direct::Sent(Sent { bytes: 0, why: Some(Failure::os("send", &e)) }),
                 _ => Direct::No,
             },
         }
@@ -84,7 +89,7 @@ impl Plain {
     fn tcp<'a>(&self, fd: BorrowedFd<'a>) -> Option<Target<'a>> {
         let identity = sys::identify(fd.as_raw_fd()).ok().filter(|i| i.socket)?;
         let target = Target { fd, identity, kind: Kind::Stream };
-        let is_tcp = match self.by_name.get(&super::name(&target)) {
+        let is_tcp = match self.by_name.get(&super::sock::name(&target)) {
             Some(slot) => self.socks[*slot].kind == Kind::Stream,
             None => sys::socket_option(fd, libc::SO_PROTOCOL).is_ok_and(|p| p == libc::IPPROTO_TCP),
         };
@@ -119,7 +124,7 @@ impl Plain {
     /// A send of one piece on a socket whose type is not known yet: most need not know it, as
     /// a stream and a message are sent by the same call.
     pub(super) fn post_unseen(&mut self, now: Time, target: &Target<'_>, mut xfer: Xfer) {
-        let idle = !self.by_name.contains_key(&super::name(target));
+        let idle = !self.by_name.contains_key(&super::sock::name(target));
         if idle && xfer.gatherable().is_some_and(|p| p.count() == 1 && p.bytes() <= CALL_MAX) {
             for _ in 0..TRIES {
                 match xfer.step(target.fd, Kind::Stream, &mut self.scratch) {
@@ -138,7 +143,7 @@ impl Plain {
         if target.kind != Kind::Unseen {
             return *target;
         }
-        let held = self.by_name.get(&super::name(target)).map(|slot| self.socks[*slot].kind);
+        let held = self.by_name.get(&super::sock::name(target)).map(|slot| self.socks[*slot].kind);
         // What is no socket any more is told by the call that follows.
         let kind = held.unwrap_or_else(|| Kind::of(target.fd).unwrap_or(Kind::Datagram));
         Target { kind, ..*target }

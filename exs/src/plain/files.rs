@@ -52,7 +52,12 @@ impl Scratch {
 
     /// The bytes of a range from `done` on: as many as are there of the buffer's size,
     /// none at the end of the file. None at all: they will come.
-    pub(super) fn load(&mut self, op: OpId, range: &FileRange, done: u64) -> io::Result<Option<Segment>> {
+    pub(super) fn load(
+        &mut self,
+        op: OpId,
+        range: &FileRange,
+        done: u64,
+    ) -> io::Result<Option<Segment>> {
         let region = self.region.get_or_insert_with(|| Region::from_vec(vec![0; CHUNK]));
         let part = |off, len| region.segment(off, len).map(Some).map_err(io::Error::other);
         if let Some((who, first, len)) = self.holds
@@ -135,7 +140,8 @@ impl Plain {
         }
         if let Some(inbox) = self.scratch.inbox.clone() {
             inbox.bell.drain();
-            let came = std::mem::take(&mut *inbox.came.lock().unwrap_or_else(PoisonError::into_inner));
+            let came =
+                std::mem::take(&mut *inbox.came.lock().unwrap_or_else(PoisonError::into_inner));
             for came in came {
                 self.scratch.staging.arrived(came);
             }

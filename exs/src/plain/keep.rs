@@ -82,7 +82,7 @@ impl Plain {
         if !xfer.is_tx() {
             return Err(xfer);
         }
-        let name = super::name(target);
+        let name = super::sock::name(target);
         let len = xfer.gatherable().map_or(0, |p| p.bytes());
         let may_wait = xfer.posted.limit.is_none()
             && xfer.gatherable().is_some_and(|p| p.count() == 1)

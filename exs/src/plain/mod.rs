@@ -18,16 +18,15 @@
 //! has a reactor would do.
 //!
 //! Shape: [`Plain`] is the table; `sock` one socket's queues; `call` one transfer's system
-//! calls; `keep` sends that wait for the next ones; `direct` small ones by their number; `files` a file's bytes on their way; `wait`
-//! connects and accepts; `helper` who waits for these where the socket blocks; `types` the
-//! vocabulary.
+//! calls; `keep` sends that wait for the next ones; `direct` small ones by their number;
+//! `files` a file's bytes on their way; `wait` connects and accepts; `helper` the thread that
+//! waits for these where the socket blocks; `types` the vocabulary.
 //!
 //! **Readiness, and not io_uring, moves the data.** An operation is tried when it is posted,
-//! if none is before it and it is not kept; then the reactor (edge-triggered) says when to try
-//! again, and several sends leave in one gathered call. Measured on loopback with 64 KiB sends, 16 in
-//! flight, io_uring moved as much as this and as a blocking loop, within the noise; and its
-//! requests would end with the program's thread that submitted them, and its completions cut
-//! short that thread's own epoll_wait(2). It is used where readiness has no answer.
+//! unless one is before it or it is kept; then the reactor (edge-triggered) says when to try
+//! again, and several sends leave in one gathered call. On loopback with 64 KiB sends, 16 in
+//! flight, io_uring moved as much as this and as a blocking loop. Its requests end with the
+//! thread that submitted them, and its completions interrupt that thread's epoll_wait(2).
 
 mod call;
 mod direct;
@@ -39,7 +38,7 @@ mod types;
 mod wait;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use mio::unix::SourceFd;
@@ -48,13 +47,14 @@ use self::call::{Step, What, Xfer};
 use self::files::{CHUNK, Scratch};
 use self::helper::Helper;
 use self::keep::Burst;
-use self::sock::{Ended, Name, Sock};
+use self::sock::{Ended, NO_NUMBER, Name, Sock, name, release};
 use crate::ids::OpId;
 use crate::rnic::Ready;
-use crate::sys;
 use crate::time::Time;
 
-pub use self::direct::{Direct, Sent};
+pub use self::direct::Direct;
+#[cfg(any(test, feature = "internals"))]
+pub use self::direct::Sent;
 pub use self::types::{End, Failure, KernelIo, Kind, Pieces, Posted, Request, Target};
 
 /// How often it is looked whether the owner has closed a descriptor.
@@ -65,8 +65,6 @@ const RETRY: Duration = Duration::from_millis(2);
 const SPUN: usize = 4;
 /// Tries when posting, before the others have their turn.
 const TRIES: usize = 8;
-/// In the name of a socket, whose inode says all.
-const NO_NUMBER: RawFd = -1;
 /// The token of the helper's bell, and of the bell for files: the last ones.
 const BELL: usize = u32::MAX as usize;
 const FETCHED: usize = BELL - 1;
@@ -104,20 +102,6 @@ pub struct Plain {
     jobs: HashMap<u64, usize>,
     /// Sockets of connects that were called off before their thread had begun with them.
     strays: HashMap<u64, OwnedFd>,
-}
-
-/// Closes our descriptor of a socket. Should the owner have closed its own, this is the
-/// last one; and if the owner wants that to wait for the peer, it must not wait here.
-fn release(fd: OwnedFd) {
-    if sys::close_may_wait(fd.as_fd()) {
-        sys::close_elsewhere(fd);
-    }
-}
-
-/// What names an entry.
-fn name(target: &Target<'_>) -> Name {
-    let number = if target.identity.socket { NO_NUMBER } else { target.fd.as_raw_fd() };
-    (target.identity.dev, target.identity.ino, number)
 }
 
 impl Plain {
@@ -158,7 +142,9 @@ impl Plain {
             Request::File(range) => What::File(range),
             Request::Shutdown(how) => What::Shutdown(how),
             Request::Recv { pieces, flags, from } => What::Recv { pieces, flags, from },
-            Request::Connect(addr) => return self.post_connect(now, posted, &self.seen(target), addr),
+            Request::Connect(addr) => {
+                return self.post_connect(now, posted, &self.seen(target), addr);
+            }
             Request::Accept => return self.post_accept(now, posted, &self.seen(target)),
             Request::Poll { readable, writable } => {
                 let events = if readable { libc::POLLIN } else { 0 }
@@ -439,9 +425,8 @@ impl Plain {
             && at <= now
         {
             self.limits.pop_first();
-            let late = |p: &Posted| {
-                Failure::TimedOut(p.limit.map_or(Duration::ZERO, |(_, given)| given))
-            };
+            let late =
+                |p: &Posted| Failure::TimedOut(p.limit.map_or(Duration::ZERO, |(_, given)| given));
             self.cut(slot, now, |p| p.op == op, late);
         }
         if self.retry.is_some_and(|at| at <= now) {
@@ -490,7 +475,12 @@ impl Plain {
 
     /// Asks operations to end that were posted with this descriptor; returns how many.
     /// Each still ends: as cancelled, or done if that was faster.
-    pub fn cancel(&mut self, now: Time, target: &Target<'_>, which: impl Fn(OpId) -> bool) -> usize {
+    pub fn cancel(
+        &mut self,
+        now: Time,
+        target: &Target<'_>,
+        which: impl Fn(OpId) -> bool,
+    ) -> usize {
         let Some(&slot) = self.by_name.get(&name(target)) else { return 0 };
         self.send_kept(slot, now);
         let number = target.fd.as_raw_fd();

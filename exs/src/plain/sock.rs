@@ -5,11 +5,11 @@
 //! their own.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use super::call::{PIECES, Step, Xfer};
 use super::files::Scratch;
-use super::types::{CALL_MAX, End, Failure, Kind, Posted};
+use super::types::{CALL_MAX, End, Failure, Kind, Posted, Target};
 use crate::sys::{self, IoVec};
 
 /// Tries for one direction before the others have their turn.
@@ -18,6 +18,22 @@ const TRIES: usize = 32;
 /// What names a socket: its inode; of what is no socket the number too, as both ends
 /// of a pipe have one inode.
 pub(super) type Name = (u64, u64, RawFd);
+/// The number in the name of a socket, whose inode is enough.
+pub(super) const NO_NUMBER: RawFd = -1;
+
+/// The name of the entry for `target`.
+pub(super) fn name(target: &Target<'_>) -> Name {
+    let number = if target.identity.socket { NO_NUMBER } else { target.fd.as_raw_fd() };
+    (target.identity.dev, target.identity.ino, number)
+}
+
+/// Closes our descriptor of a socket. If the owner has closed its own, this one is the last, and
+/// SO_LINGER may make its close(2) wait for the peer: another thread does that.
+pub(super) fn release(fd: OwnedFd) {
+    if sys::close_may_wait(fd.as_fd()) {
+        sys::close_elsewhere(fd);
+    }
+}
 
 /// A connect under way.
 pub(super) struct Connecting {
@@ -162,7 +178,9 @@ impl Sock {
         let (mut list, mut used, mut room) = ([IoVec::EMPTY; PIECES], 0, CALL_MAX);
         let mut sends = 0;
         for xfer in &self.tx {
-            let Some(pieces) = xfer.gatherable().filter(|_| room > 0 && used < PIECES) else { break };
+            let Some(pieces) = xfer.gatherable().filter(|_| room > 0 && used < PIECES) else {
+                break;
+            };
             let left = pieces.bytes() - xfer.done;
             let (n, bytes) = pieces.to_read(xfer.done, room, &mut list[used..]);
             (used, room, sends) = (used + n, room - bytes, sends + 1);

@@ -20,7 +20,8 @@ impl Plain {
         target: &Target<'_>,
         addr: KernelAddr,
     ) {
-        let busy = self.by_name.get(&name(target)).is_some_and(|s| self.socks[*s].connecting.is_some());
+        let busy =
+            self.by_name.get(&name(target)).is_some_and(|s| self.socks[*s].connecting.is_some());
         if busy {
             let why = Failure::Os { call: "connect", errno: libc::EALREADY };
             return self.end(posted, End::new(0, Err(why)));
@@ -126,7 +127,9 @@ impl Plain {
         };
         let s = &mut self.socks[slot];
         let started = match made {
-            Ok(true) if sys::poll_now(s.fd.as_fd(), libc::POLLIN).is_ok_and(|found| found == 0) => return,
+            Ok(true) if sys::poll_now(s.fd.as_fd(), libc::POLLIN).is_ok_and(|found| found == 0) => {
+                return;
+            }
             Ok(_) => s.fd.try_clone().and_then(|fd| self.start(Job::Accept(fd), slot)),
             Err(e) => Err(e),
         };

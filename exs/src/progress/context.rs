@@ -3,15 +3,15 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
+use super::Error;
 use super::devices::Devices;
 use super::engine::{Engine, KERNEL_TOKENS, Released, TOKENS_PER_DEVICE, Verbs, Watch};
 use super::event::RawEvent;
 use super::lead::{Lead, Leader, Reactor};
 use super::moment::Moment;
+use super::options::check_environment;
 use super::queue::{QueueCore, Waiter};
 use super::reliance::Reliance;
-use super::options::check_environment;
-use super::Error;
 use crate::plain::Plain;
 use crate::sys::{Clock, HeldSignals, cold_path};
 use crate::time::Time;
@@ -98,6 +98,7 @@ impl Context {
     ///
     /// # Errors
     /// The process has one already.
+    #[cfg(any(test, feature = "internals"))]
     pub fn install(context: Arc<Context>) -> Result<(), Error> {
         let global = Arc::clone(&context);
         GLOBAL.set(global).map_err(|_| Error::invalid("EXS has been used already"))?;
@@ -124,7 +125,8 @@ impl Context {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let context = Arc::new_cyclic(|me: &Weak| {
             let released = Arc::new(Released::new(me.clone()));
-            let engine = Engine::new(id, me.clone(), Arc::clone(&released), (soft, shm, plain), verbs);
+            let engine =
+                Engine::new(id, me.clone(), Arc::clone(&released), (soft, shm, plain), verbs);
             Context {
                 clock: Clock::default(),
                 engine: Mutex::new(engine),
@@ -179,7 +181,10 @@ impl Context {
     /// Waits for a thread that has the engine. One that only looks around lets go of it when it
     /// hears of this.
     #[cold]
-    fn lock_behind<'a>(&'a self, why: TryLockError<MutexGuard<'a, Engine>>) -> MutexGuard<'a, Engine> {
+    fn lock_behind<'a>(
+        &'a self,
+        why: TryLockError<MutexGuard<'a, Engine>>,
+    ) -> MutexGuard<'a, Engine> {
         match why {
             TryLockError::Poisoned(p) => p.into_inner(),
             TryLockError::WouldBlock => {
@@ -307,7 +312,12 @@ impl Context {
     }
 
     /// Runs the engine, with what the reactor found.
-    pub(super) fn turn(&self, reactor: Option<&mut Reactor>, spin: bool, me: Option<&Waiter>) -> Turn {
+    pub(super) fn turn(
+        &self,
+        reactor: Option<&mut Reactor>,
+        spin: bool,
+        me: Option<&Waiter>,
+    ) -> Turn {
         let mut engine = self.lock();
         let now = self.clock.now_locked(None);
         if let Some(r) = reactor {

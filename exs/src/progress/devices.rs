@@ -35,6 +35,7 @@ impl Devices {
     /// devices. It is called again when others may have come, and then gives those that
     /// it has not given before (a device that was taken away and comes back is
     /// another one).
+    #[cfg(any(test, feature = "internals"))]
     pub fn new(
         soft: impl FnOnce(mio::Registry, usize) -> Result<Box<dyn Rnic>, Error> + Send + 'static,
         verbs: impl FnMut(
@@ -56,6 +57,7 @@ impl Devices {
 
     /// The same with another way for kernel sockets to wait than the environment's.
     #[must_use]
+    #[cfg(any(test, feature = "internals"))]
     pub fn with_kernel_io(self, kernel_io: KernelIo) -> Devices {
         Devices { kernel_io, ..self }
     }
@@ -63,15 +65,15 @@ impl Devices {
 
 /// iWARP over TCP, in user space.
 fn soft(registry: mio::Registry, token_base: usize) -> Result<Box<dyn Rnic>, Error> {
-    let rnic = SoftRnic::with_kernel_keys(registry, token_base)
-        .map_err(|e| Error::os("getrandom", &e))?;
+    let rnic =
+        SoftRnic::with_kernel_keys(registry, token_base).map_err(|e| Error::os("getrandom", &e))?;
     Ok(Box::new(rnic))
 }
 
 /// Rings in memory, for peers on this host.
 fn shm(registry: mio::Registry, token_base: usize) -> Result<Box<dyn Rnic>, Error> {
-    let rnic = ShmRnic::with_kernel_keys(registry, token_base)
-        .map_err(|e| Error::os("getrandom", &e))?;
+    let rnic =
+        ShmRnic::with_kernel_keys(registry, token_base).map_err(|e| Error::os("getrandom", &e))?;
     Ok(Box::new(rnic))
 }
 
@@ -98,7 +100,9 @@ pub(crate) fn describe_transports() -> Vec<TransportInfo> {
 
 fn describe_shm() -> TransportInfo {
     let trouble = crate::sys::share(4096).err().map(|e| {
-        format!("this host gives no memory to share (memfd_create: {e}): see what the sandbox allows")
+        format!(
+            "this host gives no memory to share (memfd_create: {e}): see what the sandbox allows"
+        )
     });
     TransportInfo { transport: Transport::Shm, built_in: true, devices: Vec::new(), trouble }
 }

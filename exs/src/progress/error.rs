@@ -137,7 +137,9 @@ impl Error {
             Error::Interrupted => libc::EINTR,
             Error::Invalid(_) => libc::EINVAL,
             Error::EndOfStream { .. } => libc::EPIPE,
-            Error::State { errno, .. } | Error::Os { errno, .. } | Error::Start { errno, .. } => *errno,
+            Error::State { errno, .. } | Error::Os { errno, .. } | Error::Start { errno, .. } => {
+                *errno
+            }
             Error::NoDevice { .. } => libc::ENODEV,
             Error::Connect { cause, .. }
             | Error::Bind { cause, .. }

@@ -320,8 +320,7 @@ impl Lead {
                 return reactor;
             }
             let unled = seen == Some(st.turns);
-            let works =
-                unled && st.reactor.is_some() && left_alone < AT_WORK && (ticks.at_work)();
+            let works = unled && st.reactor.is_some() && left_alone < AT_WORK && (ticks.at_work)();
             left_alone = if works { left_alone + 1 } else { 0 };
             let quiet = unled && !works;
             seen = Some(st.turns);

@@ -100,7 +100,9 @@ impl Context {
     /// From now on the end of the process closes what this context, its only one, holds.
     pub(super) fn close_at_exit(self: &Arc<Context>) {
         if let Err(e) = self.try_close_at_exit() {
-            crate::trace::warn!("connections will be reset where the process ends without a close: {e}");
+            crate::trace::warn!(
+                "connections will be reset where the process ends without a close: {e}"
+            );
         }
     }
 

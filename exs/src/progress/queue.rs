@@ -186,7 +186,12 @@ impl QueueCore {
                 continue;
             }
             let next = booked.wrapping_add(1);
-            let book = self.booked.compare_exchange_weak(booked, next, Ordering::AcqRel, Ordering::Relaxed);
+            let book = self.booked.compare_exchange_weak(
+                booked,
+                next,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
             if book.is_ok() {
                 return Ok(());
             }

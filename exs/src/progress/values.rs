@@ -17,9 +17,11 @@ use std::time::Duration;
 use super::Error;
 
 /// What a size looks like, for error messages.
-const SIZES: &str = "a size is a number of bytes, or a number with k, M, G or T (64, 64k, 64KiB; powers of 1024)";
+const SIZES: &str =
+    "a size is a number of bytes, or a number with k, M, G or T (64, 64k, 64KiB; powers of 1024)";
 /// What a time looks like.
-const TIMES: &str = "a time is a number of seconds, or a number with us, ms, s, min or h (2, 1.5s, 20ms)";
+const TIMES: &str =
+    "a time is a number of seconds, or a number with us, ms, s, min or h (2, 1.5s, 20ms)";
 
 /// Reads a size in bytes: `64`, `64k`, `64KiB`, `1M`, `2GiB`; units are powers of 1024, in
 /// upper or lower case. (EXS extension; the environment variables of
@@ -60,7 +62,9 @@ pub(super) fn parse_limit(text: &str) -> Result<Option<Duration>, Error> {
         return Ok(None);
     }
     let limit = time(text).map(Some);
-    limit.ok_or_else(|| Error::invalid(format!("`{text}` is not a time limit: `off` is none, and {TIMES}")))
+    limit.ok_or_else(|| {
+        Error::invalid(format!("`{text}` is not a time limit: `off` is none, and {TIMES}"))
+    })
 }
 
 /// Reads a switch.
@@ -137,11 +141,27 @@ mod tests {
             assert_eq!(parse_size(text).unwrap(), bytes, "{text}");
         }
         for bad in [
-            "", "k", "x", "-1", "+1", "1kb", "64kB", "1.5m", "0x10", "1e3", "1 2", "1_000", "1é",
-            "99999999999999g", "18446744073709551616",
+            "",
+            "k",
+            "x",
+            "-1",
+            "+1",
+            "1kb",
+            "64kB",
+            "1.5m",
+            "0x10",
+            "1e3",
+            "1 2",
+            "1_000",
+            "1é",
+            "99999999999999g",
+            "18446744073709551616",
         ] {
             let said = parse_size(bad).unwrap_err().to_string();
-            assert!(said.contains(&format!("`{bad}` is not a size")) && said.contains("64KiB"), "{said}");
+            assert!(
+                said.contains(&format!("`{bad}` is not a size")) && said.contains("64KiB"),
+                "{said}"
+            );
         }
     }
 
@@ -159,9 +179,15 @@ mod tests {
         ] {
             assert_eq!(parse_time(text).unwrap(), Duration::from_micros(micros), "{text}");
         }
-        for bad in ["", "s", "-1", "+1", "1d", "1m", "nan", "inf", "1e400", "1e3", "1.", ".5", "1.2.3", "off"] {
+        for bad in [
+            "", "s", "-1", "+1", "1d", "1m", "nan", "inf", "1e400", "1e3", "1.", ".5", "1.2.3",
+            "off",
+        ] {
             let said = parse_time(bad).unwrap_err().to_string();
-            assert!(said.contains(&format!("`{bad}` is not a time")) && said.contains("20ms"), "{said}");
+            assert!(
+                said.contains(&format!("`{bad}` is not a time")) && said.contains("20ms"),
+                "{said}"
+            );
         }
     }
 

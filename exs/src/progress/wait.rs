@@ -155,10 +155,13 @@ impl Context {
             let end = cycles();
             let rest = if turn.more { 0 } else { end.saturating_sub(begun).min(USUAL_TURN) * PEEK };
             self.glances_at.store(end.saturating_add(rest), Ordering::Relaxed);
-            polled.or_else(|e| {
-                if e.kind() == std::io::ErrorKind::Interrupted { Ok(()) } else { Err(e) }
-            })
-            .map_err(|e| Error::os("epoll_wait", &e))?;
+            polled
+                .or_else(
+                    |e| {
+                        if e.kind() == std::io::ErrorKind::Interrupted { Ok(()) } else { Err(e) }
+                    },
+                )
+                .map_err(|e| Error::os("epoll_wait", &e))?;
         } else if polite && !queue.is_polled() {
             // The background thread leads; what can be moved at once is.
             for _ in 0..VISIT_TURNS {
@@ -210,7 +213,8 @@ impl Context {
         }
         loop {
             // Who is going to spin looks everywhere at once, unless something is known.
-            let (spins, start) = (reactor.ready.is_empty() && self.budget(goal.queue).is_some(), cycles());
+            let (spins, start) =
+                (reactor.ready.is_empty() && self.budget(goal.queue).is_some(), cycles());
             let turn = self.turn(Some(reactor), spins, Some(goal.waiter));
             foreign += u32::from(turn.served_others);
             if let Some(led) = self.led(goal, foreign) {

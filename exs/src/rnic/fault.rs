@@ -86,7 +86,9 @@ pub fn wc_status_name(status: u32) -> &'static str {
 impl fmt::Display for DisconnectCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DisconnectCause::Orderly => write!(f, "it ended, but not by a close of the peer's (its process may be gone)"),
+            DisconnectCause::Orderly => {
+                write!(f, "it ended, but not by a close of the peer's (its process may be gone)")
+            }
             DisconnectCause::Aborted => write!(f, "this side cut it"),
             DisconnectCause::Broken(errno) => {
                 write!(f, "{}", std::io::Error::from_raw_os_error(*errno))
@@ -170,7 +172,9 @@ pub enum RnicError {
         limit: u64,
     },
     /// There are too many already.
-    #[error("{what}: {asked} is over this RNIC's limit of {limit}; close connections that are not needed first")]
+    #[error(
+        "{what}: {asked} is over this RNIC's limit of {limit}; close connections that are not needed first"
+    )]
     Exhausted {
         /// What there are too many of.
         what: &'static str,

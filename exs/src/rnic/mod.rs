@@ -31,7 +31,9 @@ mod types;
 pub(crate) mod users;
 
 pub use crate::mem::{Access, Key};
-pub use fault::{DisconnectCause, RnicError, TermCode, kernel_text, wc_status_name};
+#[cfg(any(test, feature = "internals"))]
+pub use fault::wc_status_name;
+pub use fault::{DisconnectCause, RnicError, TermCode, kernel_text};
 pub use types::*;
 
 use crate::mem::Segment;
@@ -63,12 +65,14 @@ pub trait Rnic: Send {
     /// Makes a completion queue for at least `depth` completions.
     fn create_cq(&mut self, depth: usize) -> Result<Cq, RnicError>;
     /// Frees a completion queue that no QP uses.
+    #[cfg(any(test, feature = "internals"))]
     fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError>;
     /// Moves up to `max` completions to `out`; returns how many. (What a look has found may only
     /// be here after [`Rnic::poll_event`].)
     fn poll_cq(&mut self, cq: Cq, max: usize, out: &mut Vec<Wc>) -> Result<usize, RnicError>;
     /// Asks for one notification (a [`RnicEvent::CqReady`]) when the next
     /// completion is added. As in verbs, poll once more after arming.
+    #[cfg(any(test, feature = "internals"))]
     fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError>;
     /// Makes a receive queue that several QPs take their buffers from. A QP on an
     /// empty SRQ makes its peer wait; it does not fail.
@@ -88,6 +92,7 @@ pub trait Rnic: Send {
     /// vanish without completion (poll them out first if they matter).
     fn destroy_qp(&mut self, qp: Qp) -> Result<(), RnicError>;
     /// The state of a queue pair.
+    #[cfg(any(test, feature = "internals"))]
     fn qp_state(&self, qp: Qp) -> Result<QpState, RnicError>;
 
     // ---- work ----------------------------------------------------------------
@@ -95,6 +100,7 @@ pub trait Rnic: Send {
     /// Posts a send, WRITE or READ.
     fn post_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), RnicError>;
     /// Posts a receive buffer.
+    #[cfg(any(test, feature = "internals"))]
     fn post_recv(&mut self, qp: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError>;
     /// Opens a part of an MR to the peer of one QP (a type-2 memory window). The
     /// bind takes effect before any WR posted to the QP after it.

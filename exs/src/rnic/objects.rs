@@ -51,6 +51,7 @@ impl<B> Objects<B> {
         self.cqs.insert(CompletionQueue::new(depth)?).map(Cq)
     }
 
+    #[cfg(any(test, feature = "internals"))]
     pub(crate) fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
         match self.cqs.get(cq.0)?.users {
             0 => self.cqs.remove(cq.0).map(drop),
@@ -58,6 +59,7 @@ impl<B> Objects<B> {
         }
     }
 
+    #[cfg(any(test, feature = "internals"))]
     pub(crate) fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
         self.cqs.get_mut(cq.0)?.arm();
         Ok(())
@@ -163,7 +165,16 @@ mod tests {
 
     fn wc(op: WcOp) -> Wc {
         let (status, imm) = (WcStatus::Success, None);
-        Wc { wr_id: 1, qp: Qp(9), op, status, byte_len: 0, imm, invalidated: None, solicited: false }
+        Wc {
+            wr_id: 1,
+            qp: Qp(9),
+            op,
+            status,
+            byte_len: 0,
+            imm,
+            invalidated: None,
+            solicited: false,
+        }
     }
 
     fn attr(pd: Pd, cq: Cq, srq: Option<Srq>) -> QpAttr {
@@ -206,7 +217,10 @@ mod tests {
         let foreign = o.check_qp(&QpAttr { pd: other, ..attr });
         assert!(matches!(foreign, Err(RnicError::NoSuch { .. })), "{foreign:?}");
         o.join(9, &attr).unwrap();
-        assert_eq!((busy(o.destroy_cq(cq)), busy(o.destroy_srq(srq)), busy(o.dealloc_pd(pd))), (2, 1, 2));
+        assert_eq!(
+            (busy(o.destroy_cq(cq)), busy(o.destroy_srq(srq)), busy(o.dealloc_pd(pd))),
+            (2, 1, 2)
+        );
 
         assert_eq!(o.complete(&attr, wc(WcOp::Send)), None, "nobody wants to be told");
         o.arm_cq(cq).unwrap();

@@ -60,6 +60,7 @@ impl CompletionQueue {
     }
 
     /// The next completion is to be told of.
+    #[cfg(any(test, feature = "internals"))]
     pub(crate) fn arm(&mut self) {
         self.armed = true;
     }

@@ -55,7 +55,12 @@ impl<T> Table<T> {
         let limit = 1usize << INDEX_BITS;
         let index = if self.free.len() > RESTING || self.slots.len() == limit {
             let asked = limit as u64 + 1;
-            let full = RnicError::Exhausted { what: self.what, asked, limit: limit as u64, errno: libc::EMFILE };
+            let full = RnicError::Exhausted {
+                what: self.what,
+                asked,
+                limit: limit as u64,
+                errno: libc::EMFILE,
+            };
             self.free.pop_front().ok_or(full)? as usize
         } else {
             self.slots.push(Slot { generation: 0, value: None });

@@ -48,7 +48,9 @@ pub enum OpError {
     #[error("cancelled")]
     Cancelled,
     /// It did not end within its time.
-    #[error("{what} did not end within {after:?}: the peer is slow, or waits for us; raise the timeout if that is normal")]
+    #[error(
+        "{what} did not end within {after:?}: the peer is slow, or waits for us; raise the timeout if that is normal"
+    )]
     TimedOut {
         /// "send", "receive", ...
         what: &'static str,
@@ -80,13 +82,17 @@ pub enum OpError {
         code: u32,
     },
     /// The peer does not answer.
-    #[error("the peer has been silent for {silent:?} although an answer is due: it, or the network, is down")]
+    #[error(
+        "the peer has been silent for {silent:?} although an answer is due: it, or the network, is down"
+    )]
     Unreachable {
         /// How long.
         silent: Duration,
     },
     /// The peer refused a READ or WRITE.
-    #[error("the peer refused the access to key {rkey:#010x} at {raddr:#x}: it was revoked, or the range or right is not in it")]
+    #[error(
+        "the peer refused the access to key {rkey:#010x} at {raddr:#x}: it was revoked, or the range or right is not in it"
+    )]
     RemoteAccess {
         /// The address.
         raddr: u64,
@@ -186,7 +192,9 @@ pub enum SessionError {
     #[error("the peer refused the connection: {0}")]
     Refused(RefusedBecause),
     /// The peer said no and nothing else.
-    #[error("the peer refused the connection without a reason that EXS knows: is it an EXS listener?")]
+    #[error(
+        "the peer refused the connection without a reason that EXS knows: is it an EXS listener?"
+    )]
     RefusedSilently,
 }
 

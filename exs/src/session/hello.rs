@@ -3,7 +3,7 @@
 use crate::packet::PacketConfig;
 use crate::stream::StreamConfig;
 use crate::wire::exs::{
-    COMMON_HEADER, Hello, MAX_HELLO, SocketKind, VERSIONS, negotiate, Refusal as WireRefusal,
+    COMMON_HEADER, Hello, MAX_HELLO, Refusal as WireRefusal, SocketKind, VERSIONS, negotiate,
 };
 
 use super::proto::Proto;

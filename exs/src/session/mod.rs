@@ -333,8 +333,7 @@ impl Session {
 
     /// What a descriptor is to say of the connection.
     pub fn standing(&self) -> Standing {
-        let (fin, arrived, available) =
-            self.proto.as_ref().map_or((false, 0, 0), Proto::incoming);
+        let (fin, arrived, available) = self.proto.as_ref().map_or((false, 0, 0), Proto::incoming);
         let e = &self.ending;
         Standing {
             readable: self.readable(),
@@ -348,6 +347,7 @@ impl Session {
     }
 
     /// The handshake is over and nothing has ended the connection.
+    #[cfg(any(test, feature = "internals"))]
     pub fn is_connected(&self) -> bool {
         self.link == Link::Up && self.ending.reason.is_none() && !self.ending.cut
     }

@@ -6,7 +6,7 @@
 use crate::ids::Outcome;
 use crate::packet::{PacketConfig, PacketRx, PacketRxAction, PacketTx, PacketTxAction};
 use crate::stream::{
-    Landed, RecvPost, StreamConfig, StreamRx, StreamTx, RxAction, Target, TxAction,
+    Landed, RecvPost, RxAction, StreamConfig, StreamRx, StreamTx, Target, TxAction,
 };
 use crate::wire::exs::{AdvertRepr, Message};
 
@@ -200,8 +200,7 @@ impl Proto {
             Proto::Stream(s) if file => s.tx.post_file(op, len),
             Proto::Stream(s) => s.tx.post_send(op, len),
             Proto::Packet(p) => {
-                let posted =
-                    if file { p.tx.post_file(op, len) } else { p.tx.post_send(op, len) };
+                let posted = if file { p.tx.post_file(op, len) } else { p.tx.post_send(op, len) };
                 debug_assert!(posted.is_ok(), "limits were checked");
             }
         }

@@ -2,10 +2,10 @@
 
 use crate::ids::Outcome;
 use crate::mem::{Access, Key, Segment};
+use crate::packet::PacketAdvert;
 use crate::rnic::{Mr, RnicError};
 use crate::stream::RemoteRing;
 use crate::time::Time;
-use crate::packet::PacketAdvert;
 use crate::wire::exs::{Immediate, MAX_HEADER, Message};
 
 use super::ops::Fate;
@@ -82,9 +82,8 @@ impl Session {
             }
             Came::Copy(bytes) => &bytes[..len],
         };
-        let handled = Message::parse_prefix(head, came.len())
-            .map_err(Violation::from)
-            .and_then(|(message, pb, header)| {
+        let handled = Message::parse_prefix(head, came.len()).map_err(Violation::from).and_then(
+            |(message, pb, header)| {
                 self.flow.handle_received()?;
                 self.flow.handle_returned(pb.credits)?;
                 self.begin(&message)?;
@@ -95,8 +94,10 @@ impl Session {
                     self.timers.moved(now);
                 }
                 let eager = matches!(message, Message::Eager { .. });
-                if let Message::Data { direct: false, inline: true, len } | Message::Eager { len } = message
-                    && let Short::Taken(ended) = self.take_now(now, port, (came, header), len, eager)
+                if let Message::Data { direct: false, inline: true, len } | Message::Eager { len } =
+                    message
+                    && let Short::Taken(ended) =
+                        self.take_now(now, port, (came, header), len, eager)
                 {
                     return Ok((Short::Taken(ended), header));
                 }
@@ -105,7 +106,8 @@ impl Session {
                     self.handle_further(first, came, header)?;
                 }
                 Ok((Short::No, header))
-            });
+            },
+        );
         match handled {
             Ok((Short::Taken(ended), _)) => return ended,
             // The steps at hand come first in the machine's queue, and all are taken.

@@ -45,14 +45,21 @@ impl Session {
         let Ok(len) = u32::try_from(payload.len()) else { return Passed::No };
         // (What has ended is told of first.)
         let free = self.sends.is_empty() && self.done.is_empty() && self.job.is_none();
-        if !free || !self.is_flushed() || !self.is_open() || !self.flow.may(Level::Data) || self.idle_posted {
+        if !free
+            || !self.is_flushed()
+            || !self.is_open()
+            || !self.flow.may(Level::Data)
+            || self.idle_posted
+        {
             return Passed::No;
         }
-        let sent = port.send_now(payload, &mut |head| {
-            match self.proto.as_mut().and_then(|proto| proto.pass_send(len)) {
-                Some(message) => self.header(message, head),
-                None => 0,
-            }
+        let sent = port.send_now(payload, &mut |head| match self
+            .proto
+            .as_mut()
+            .and_then(|proto| proto.pass_send(len))
+        {
+            Some(message) => self.header(message, head),
+            None => 0,
         });
         if sent != Passed::No {
             self.counters.sends += 1;
@@ -114,7 +121,12 @@ impl Session {
             && let Some(recv) = self.recvs.take_first_if(op, Recv::is_plain)
             && let IoVec::One(buf) = &recv.iov
         {
-            came.copy_to(header, &buf.seg, usize::try_from(op_off).unwrap_or(usize::MAX), index(len));
+            came.copy_to(
+                header,
+                &buf.seg,
+                usize::try_from(op_off).unwrap_or(usize::MAX),
+                index(len),
+            );
             self.count_copy(len.into());
             self.counters.recvs += 1;
             return Short::Taken(Some(Done::whole(recv.user, bytes)));

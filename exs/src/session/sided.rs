@@ -114,7 +114,11 @@ impl Session {
             sided.posted += next.len;
             sided.all_posted = next.last;
             self.reads += u32::from(next.read);
-            if next.last && by_message && sided.len > 0 && matches!(sided.side, Side::Write(_, true)) {
+            if next.last
+                && by_message
+                && sided.len > 0
+                && matches!(sided.side, Side::Write(_, true))
+            {
                 sided.unconfirmed = Some(self.confirms.next());
             }
             self.urgent = true;
@@ -131,16 +135,16 @@ impl Session {
         match status {
             WcStatus::Success => sided.bytes += len,
             WcStatus::Flushed => sided.flushed = true,
-            WcStatus::RemoteAccess
-            | WcStatus::RemoteInvalidRequest
-            | WcStatus::RemoteOperation => {
+            WcStatus::RemoteAccess | WcStatus::RemoteInvalidRequest | WcStatus::RemoteOperation => {
                 let (raddr, rkey) = (sided.raddr, sided.rkey);
                 sided.error.get_or_insert(OpError::RemoteAccess { raddr, rkey });
             }
             WcStatus::LocalProtection(fault) => {
                 sided.error.get_or_insert(OpError::LocalMemory(fault.into()));
             }
-            WcStatus::LocalLength | WcStatus::FileRead(_) | WcStatus::Device(_) => sided.flushed = true,
+            WcStatus::LocalLength | WcStatus::FileRead(_) | WcStatus::Device(_) => {
+                sided.flushed = true
+            }
         }
         if sided.error.is_some() {
             sided.all_posted = true;
@@ -153,7 +157,8 @@ impl Session {
         loop {
             let over = self.ending.reason.clone().filter(|_| self.ending.torn);
             let found = self.sided.find_id(|s| {
-                s.in_flight == 0 && (s.error.is_some() && s.all_posted || s.is_through() || over.is_some())
+                s.in_flight == 0
+                    && (s.error.is_some() && s.all_posted || s.is_through() || over.is_some())
             });
             let Some(id) = found else { break };
             let Some(s) = self.sided.remove(id) else { break };
@@ -253,4 +258,3 @@ fn next(s: &Sided, limit: u64, max_sge: usize, by_read: bool) -> Next {
         }
     }
 }
-

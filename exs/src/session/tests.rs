@@ -43,11 +43,7 @@ fn a_mute_initiator_is_given_up() {
 
 #[test]
 fn a_silent_peer_is_probed_and_given_up() {
-    let dead = SessionConfig {
-        keepalive: Some(secs(4)),
-        dead_after: Some(secs(5)),
-        ..cfg()
-    };
+    let dead = SessionConfig { keepalive: Some(secs(4)), dead_after: Some(secs(5)), ..cfg() };
     let mut p = Pair::new(dead, true);
     p.recv(0, 1, 10, RecvOpts::default());
     p.run_for(secs(60));
@@ -100,7 +96,10 @@ fn immediates_announce_where_the_rnic_has_them() {
 /// A sender with enough ADVERTs gets the next ones several at a time, and never runs out.
 #[test]
 fn adverts_leave_in_company() {
-    let mut p = Pair::new(SessionConfig { inline_max: 0, credits: 64, keepalive: None, ring_idle: None, ..cfg() }, false);
+    let mut p = Pair::new(
+        SessionConfig { inline_max: 0, credits: 64, keepalive: None, ring_idle: None, ..cfg() },
+        false,
+    );
     for op in 0..12 {
         p.recv(1, op, 200, RecvOpts::default());
         p.run();
@@ -121,7 +120,12 @@ fn adverts_leave_in_company() {
 #[test]
 fn adverts_leave_alone_to_an_older_peer() {
     let cfg = SessionConfig {
-        features: Hello::INVALIDATE, inline_max: 0, credits: 64, keepalive: None, ring_idle: None, ..cfg()
+        features: Hello::INVALIDATE,
+        inline_max: 0,
+        credits: 64,
+        keepalive: None,
+        ring_idle: None,
+        ..cfg()
     };
     let mut p = Pair::new(cfg, false);
     for op in 0..12 {
@@ -141,7 +145,10 @@ fn adverts_leave_alone_to_an_older_peer() {
 /// ADVERTs that wait for company at both ends keep no data from going.
 #[test]
 fn data_go_both_ways_while_adverts_gather() {
-    let mut p = Pair::new(SessionConfig { inline_max: 0, keepalive: None, ring_idle: None, ..cfg() }, false);
+    let mut p = Pair::new(
+        SessionConfig { inline_max: 0, keepalive: None, ring_idle: None, ..cfg() },
+        false,
+    );
     for side in [0, 1] {
         for op in 0..8 {
             p.recv(side, op, 1_000, RecvOpts::default());
@@ -184,14 +191,19 @@ fn a_busy_stream_turns_direct_with_few_credits() {
         p.run();
         let c = *p.session(0).counters();
         assert_eq!(c.tx_direct + c.tx_indirect, 200 * EACH, "all of it");
-        assert!(c.tx_direct >= 190 * EACH, "{credits} credits: {} of 200 direct", c.tx_direct / EACH);
+        assert!(
+            c.tx_direct >= 190 * EACH,
+            "{credits} credits: {} of 200 direct",
+            c.tx_direct / EACH
+        );
     }
 }
 
 /// A receiver that keeps enough receives before the sender is waited for, but not for ever.
 #[test]
 fn a_send_waits_for_a_receiver_that_keeps_up() {
-    let quiet = SessionConfig { inline_max: 0, ring: 4_000, keepalive: None, ring_idle: None, ..cfg() };
+    let quiet =
+        SessionConfig { inline_max: 0, ring: 4_000, keepalive: None, ring_idle: None, ..cfg() };
     let mut p = Pair::new(quiet, false);
     let moment = Duration::from_millis(40);
     for op in 0..4 {

@@ -262,8 +262,7 @@ impl Session {
         }
         range.len = len;
         let op = SendOp::Write { raddr: job.raddr, rkey: job.rkey };
-        let wr =
-            Wr { op, head: &[], sges: &[], file: Some(range), inline: false, signalled: true };
+        let wr = Wr { op, head: &[], sges: &[], file: Some(range), inline: false, signalled: true };
         if let Some(send) = self.sends.get_mut(job.op) {
             send.in_flight += 1;
         }
@@ -319,14 +318,7 @@ impl Session {
     }
 
     /// Sends a message with the data in it.
-    fn send_inline(
-        &mut self,
-        port: &mut dyn Port,
-        op: u64,
-        off: u64,
-        len: u32,
-        message: Message,
-    ) {
+    fn send_inline(&mut self, port: &mut dyn Port, op: u64, off: u64, len: u32, message: Message) {
         if self.inline_now(port, op, off, len, message) {
             return;
         }
@@ -344,8 +336,7 @@ impl Session {
                     limit: 0,
                 }));
             };
-            (sges[0], count) =
-                (Sge { addr: buf.seg.addr(), len: len.into(), lkey: buf.mr.key }, 1);
+            (sges[0], count) = (Sge { addr: buf.seg.addr(), len: len.into(), lkey: buf.mr.key }, 1);
             bounce = Some(buf);
         }
         let mut head = [0; MAX_HEADER];

@@ -43,6 +43,7 @@ impl IoVec {
     }
 
     /// True if there are no bytes.
+    #[cfg(any(test, feature = "internals"))]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -62,8 +63,7 @@ impl IoVec {
             }
             let n = (size - skip).min(left);
             // Both fit: they are at most the length of a segment, a usize.
-            let (at, count) =
-                (usize::try_from(skip).unwrap_or(0), usize::try_from(n).unwrap_or(0));
+            let (at, count) = (usize::try_from(skip).unwrap_or(0), usize::try_from(n).unwrap_or(0));
             f(buf, at, count);
             skip = 0;
             left -= n;
@@ -106,6 +106,7 @@ impl Source {
     }
 
     /// True if there are no bytes.
+    #[cfg(any(test, feature = "internals"))]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -235,6 +236,10 @@ impl Default for SessionConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Announce {
     /// WRITE WITH IMMEDIATE, where a message has nothing more to say.
+    #[cfg_attr(
+        not(any(test, feature = "internals")),
+        expect(dead_code, reason = "simulations force it")
+    )]
     WriteImm,
     /// WRITE, then SEND.
     WriteSend,

@@ -137,7 +137,11 @@ impl PeerBoards {
     ///
     /// # Errors
     /// It is none.
-    pub(super) fn open(&mut self, memfd: &ForeignFd, button: ForeignFd) -> io::Result<Arc<PeerBoard>> {
+    pub(super) fn open(
+        &mut self,
+        memfd: &ForeignFd,
+        button: ForeignFd,
+    ) -> io::Result<Arc<PeerBoard>> {
         let file_id = memfd_id(memfd.as_fd())?;
         self.0.retain(|(_, board)| board.strong_count() > 0);
         let known = self.0.iter().find(|(id, _)| *id == file_id);

@@ -103,7 +103,8 @@ impl ShmRnic {
         is_here(addr)?;
         let called = canonical(addr);
         let (ours, port) = source(called, param.bind).map_err(|e| RnicError::os("bind", &e))?;
-        let mut nonce = || u64::from(self.random.next_u32()) << 32 | u64::from(self.random.next_u32());
+        let mut nonce =
+            || u64::from(self.random.next_u32()) << 32 | u64::from(self.random.next_u32());
         let nonces = [nonce(), nonce()];
         let (mem, memfd) = Mem::create(nonces).map_err(|e| RnicError::os("memfd_create", &e))?;
         let mut link = Link::new(None, mem, Owner::Qp(qp.0), (of_family(ours, &addr), addr));

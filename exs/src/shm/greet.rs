@@ -172,11 +172,7 @@ impl Message {
                     private_data: r.rest()?,
                 }
             }
-            [b'A'] => Message::Accept {
-                ird: r.u32()?,
-                ord: r.u32()?,
-                private_data: r.rest()?,
-            },
+            [b'A'] => Message::Accept { ird: r.u32()?, ord: r.u32()?, private_data: r.rest()? },
             [b'N'] => Message::Reject { private_data: r.rest()? },
             [b'R'] => Message::Ready,
             [b'B'] => Message::Bell,
@@ -252,7 +248,8 @@ mod tests {
             assert_eq!(Message::parse(&raw), Some(m.clone()));
             let long = [&raw[..], &[0; MAX_PRIVATE_DATA + 1]].concat();
             assert_eq!(Message::parse(&long), None, "{m:?}");
-            if !matches!(m, Message::Hello { .. } | Message::Accept { .. } | Message::Reject { .. }) {
+            if !matches!(m, Message::Hello { .. } | Message::Accept { .. } | Message::Reject { .. })
+            {
                 assert_eq!(Message::parse(&raw[..raw.len() - 1]), None, "{m:?}");
             }
         }

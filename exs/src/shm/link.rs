@@ -14,8 +14,8 @@ use super::tx::Tx;
 use crate::iwarp::RxBuf;
 use crate::mem::KeyTable;
 use crate::rnic::{DisconnectCause, Qp, TermCode, Wc, WcOp, WcStatus};
-use crate::time::Time;
 use crate::sys::{ForeignFd, PeerCred, PeerSocket, recv_with_fds, send_with_fds};
+use crate::time::Time;
 
 /// To be woken for records and payload.
 pub(super) const FOR_RECORDS: u64 = 1;

@@ -19,10 +19,11 @@ use super::link::{Link, Owner, Phase};
 use super::qp::Conn;
 use super::ring::Mem;
 use super::serve::Source;
-use crate::rnic::{
-    CmEvent, ConnParam, ConnReq, ListenOpts, Listener, Qp, QpState, RnicError,
+use crate::rnic::{CmEvent, ConnParam, ConnReq, ListenOpts, Listener, Qp, QpState, RnicError};
+use crate::sys::{
+    self, ForeignFd, PeerCred, PeerListener, PeerSocket, accept_unix, listen_abstract, peer_cred,
+    recv_with_fds,
 };
-use crate::sys::{self, ForeignFd, PeerCred, PeerListener, PeerSocket, accept_unix, listen_abstract, peer_cred, recv_with_fds};
 use crate::time::Time;
 
 /// Callers whose HELLO may be awaited at a time; fewer where the process may have few
@@ -104,14 +105,16 @@ impl ShmRnic {
         let mut addr = addr;
         let mut port = None;
         if !opts.port_held {
-            let held = sys::hold_port(&addr, opts.v6_only).map_err(|e| RnicError::os("bind", &e))?;
+            let held =
+                sys::hold_port(&addr, opts.v6_only).map_err(|e| RnicError::os("bind", &e))?;
             let held = TcpListener::from(held);
             addr = held.local_addr().map_err(|e| RnicError::os("getsockname", &e))?;
             port = Some(held.into());
         }
         let mut socks = Vec::new();
         for name in names(canonical(addr), opts.v6_only) {
-            let sock = listen_abstract(&name, BACKLOG).map_err(|e| RnicError::os("bind of the abstract name", &e))?;
+            let sock = listen_abstract(&name, BACKLOG)
+                .map_err(|e| RnicError::os("bind of the abstract name", &e))?;
             socks.push(sock);
         }
         let raw: Vec<_> = socks.iter().map(|sock| sock.as_fd().as_raw_fd()).collect();
@@ -328,7 +331,13 @@ impl ShmRnic {
     }
 
     /// A HELLO becomes a request; None if it makes no sense, or is not believed.
-    fn request(&mut self, id: u32, hello: Option<Message>, fds: &[ForeignFd], _: Time) -> Option<()> {
+    fn request(
+        &mut self,
+        id: u32,
+        hello: Option<Message>,
+        fds: &[ForeignFd],
+        _: Time,
+    ) -> Option<()> {
         let Message::Hello { called, caller, ird, ord, private_data } = hello? else {
             return None;
         };
@@ -339,7 +348,8 @@ impl ShmRnic {
             return None;
         }
         let [memfd] = fds else { return None };
-        let (called, caller) = (of_family(called, &listening.addr), of_family(caller, &listening.addr));
+        let (called, caller) =
+            (of_family(called, &listening.addr), of_family(caller, &listening.addr));
         let mem = Mem::open(memfd.as_fd()).ok()?;
         let Stranger { sock, .. } = self.strangers.remove(id).ok()?;
         self.timers.clear(Source::Stranger(id));

@@ -53,12 +53,12 @@ use crate::iwarp::{MAX_INLINE, MAX_READS, RxBuf};
 use crate::mem::{Access, Key, KeyTable, MAX_SGE, Segment};
 use crate::rnic::objects::Objects;
 use crate::rnic::table;
+use crate::rnic::timers::Timers;
 use crate::rnic::users::MrUsers;
 use crate::rnic::{
-    Caps, ConnParam, ConnReq, Cq, Disconnect, HEAD, ListenOpts, Listener, Mr, Passed, Pd, Qp, QpAttr, QpState,
-    Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc, Taken,
+    Caps, ConnParam, ConnReq, Cq, Disconnect, HEAD, ListenOpts, Listener, Mr, Passed, Pd, Qp,
+    QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Taken, Wc,
 };
-use crate::rnic::timers::Timers;
 use crate::sys::{IoVec, RandomSource, effective_uid};
 use crate::time::Time;
 use serve::Source;
@@ -179,11 +179,13 @@ impl ShmRnic {
 
     /// Takes every peer for one of another user: nothing is shared with it but the rings,
     /// and nothing read of it but what they bring.
+    #[cfg(any(test, feature = "internals"))]
     pub fn trust_nobody(&mut self) {
         self.trusting = false;
     }
 
     /// Bounds the callers of later listeners that have not said what they want. The oldest gives way.
+    #[cfg(any(test, feature = "internals"))]
     pub fn limit_greetings(&mut self, most: usize) {
         self.max_greetings = most;
     }
@@ -213,12 +215,14 @@ impl Rnic for ShmRnic {
     fn create_cq(&mut self, depth: usize) -> Result<Cq, RnicError> {
         self.objects.create_cq(depth)
     }
+    #[cfg(any(test, feature = "internals"))]
     fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
         self.objects.destroy_cq(cq)
     }
     fn poll_cq(&mut self, cq: Cq, max: usize, out: &mut Vec<Wc>) -> Result<usize, RnicError> {
         self.take_wcs(cq, max, out)
     }
+    #[cfg(any(test, feature = "internals"))]
     fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
         self.objects.arm_cq(cq)
     }
@@ -237,13 +241,15 @@ impl Rnic for ShmRnic {
     fn destroy_qp(&mut self, qp: Qp) -> Result<(), RnicError> {
         self.free_qp(qp)
     }
-    fn qp_state(&self, qp: Qp) -> Result<QpState, RnicError> {
+    #[cfg(any(test, feature = "internals"))]
+    fn qp_state(&self, qp: Qp) -> Result<crate::rnic::QpState, RnicError> {
         self.state_of(qp)
     }
 
     fn post_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
         self.post_tx(qp, wr)
     }
+    #[cfg(any(test, feature = "internals"))]
     fn post_recv(&mut self, qp: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         self.post_rx(qp, wr)
     }

@@ -8,10 +8,11 @@ use super::ShmRnic;
 use super::link::Phase;
 use super::memory::Window;
 use super::record::MAX_MSG;
-use super::serve::Source;
 use crate::iwarp::{Inline, MAX_INLINE, RxBuf, TxWr};
 use crate::mem::{Access, Key, MAX_SGE, Sgl};
-use crate::rnic::{Qp, QpAttr, QpState, RecvWr, RnicError, SendOp, SendWr, Sge, Wc, WcOp, WcStatus};
+use crate::rnic::{
+    Qp, QpAttr, QpState, RecvWr, RnicError, SendOp, SendWr, Sge, Wc, WcOp, WcStatus,
+};
 
 /// What a queue pair is connected by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +175,7 @@ impl ShmRnic {
         Ok(())
     }
 
+    #[cfg(any(test, feature = "internals"))]
     pub(super) fn post_rx(&mut self, id: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         let qp = self.live_qp(id, "Init, Connecting or Rts")?;
         if qp.attr.srq.is_some() {
@@ -191,7 +193,7 @@ impl ShmRnic {
         if let Conn::Link(link) = qp.conn
             && self.links.get(link).is_ok_and(|l| l.stalled)
         {
-            self.enqueue(Source::Link(link));
+            self.enqueue(super::serve::Source::Link(link));
         }
         Ok(())
     }

@@ -199,8 +199,16 @@ impl Head {
             return (plain && fits).then(|| Head::short(kind, flags, inline));
         }
         let (raddr, total) = (long(raw, 8), long(raw, 16));
-        let head =
-            Head { kind, flags, pieces, inline, raddr, total, key: word(raw, 24), imm: word(raw, 28) };
+        let head = Head {
+            kind,
+            flags,
+            pieces,
+            inline,
+            raddr,
+            total,
+            key: word(raw, 24),
+            imm: word(raw, 28),
+        };
         head.is_whole().then_some(head)
     }
 

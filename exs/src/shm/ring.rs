@@ -136,7 +136,12 @@ impl Mem {
     pub(super) fn create(nonces: [u64; 2]) -> io::Result<(Mem, OwnedFd)> {
         let (map, fd) = share(TOTAL)?;
         let base = map.base();
-        let mem = Mem { base, side: 0, nonces: nonces.map(odd), owner: Owner::Map { region: Region::view(map) } };
+        let mem = Mem {
+            base,
+            side: 0,
+            nonces: nonces.map(odd),
+            owner: Owner::Map { region: Region::view(map) },
+        };
         mem.set_geometry();
         Ok((mem, fd))
     }
@@ -148,7 +153,8 @@ impl Mem {
     pub(super) fn open(fd: BorrowedFd<'_>) -> io::Result<Mem> {
         let map = open_shared(fd, TOTAL, true)?;
         let base = map.base();
-        let mut mem = Mem { base, side: 1, nonces: [0; 2], owner: Owner::Map { region: Region::view(map) } };
+        let mut mem =
+            Mem { base, side: 1, nonces: [0; 2], owner: Owner::Map { region: Region::view(map) } };
         mem.check_geometry()?;
         Ok(mem)
     }
@@ -182,9 +188,7 @@ impl Mem {
         // SAFETY: aligned (the mapping is to pages) and mapped for as long as `self` is.
         // It is read and written by atomics only, but for stale words in a ring, of
         // which only the tag decides.
-        unsafe {
-            AtomicU64::from_ptr(at.cast())
-        }
+        unsafe { AtomicU64::from_ptr(at.cast()) }
     }
 
     fn word(&self, whose: Whose, word: Word) -> &AtomicU64 {
@@ -395,7 +399,8 @@ impl Mem {
         let (mut run, mut page) = (0, start.next_multiple_of(PAGE));
         while page + PAGE <= start + room {
             // How far the page, or `from`, is ahead of the other around the ring.
-            let (ahead, behind) = ((page - start + room - at) % room, (at + room - (page - start)) % room);
+            let (ahead, behind) =
+                ((page - start + room - at) % room, (at + room - (page - start)) % room);
             if ahead > used && behind >= PAGE {
                 run += PAGE;
             } else if run > 0 {

@@ -8,9 +8,7 @@
 use std::collections::VecDeque;
 
 use super::link::{End, Env, FOR_RECORDS, FOR_ROOM, Link, Note, Pass};
-use super::record::{
-    BY_LANE, Head, INVALIDATE, Kind, PIECE, Piece, SOLICITED,
-};
+use super::record::{BY_LANE, Head, INVALIDATE, Kind, PIECE, Piece, SOLICITED};
 use super::ring::{Area, LANE, Mem, Word};
 use super::source::Unread;
 use super::tell::Told;
@@ -299,8 +297,7 @@ impl Link {
         by_lane: bool,
     ) {
         let end = self.rx.pos + head.len();
-        self.rx.current =
-            Some(Box::new(Incoming { head: *head, end, buf, pieces, done, by_lane }));
+        self.rx.current = Some(Box::new(Incoming { head: *head, end, buf, pieces, done, by_lane }));
     }
 
     /// The record is done: on to the next.

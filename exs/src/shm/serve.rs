@@ -230,7 +230,8 @@ impl ShmRnic {
         link.tx.lap.share(self.hot.len());
         // Looked at before the records: those that were there before the end are taken.
         link.end = link.their_end();
-        let turn = link.turn(&mut Env { keys, pd, qp, recvs, room, wcs }, (come.min(budget), budget));
+        let turn =
+            link.turn(&mut Env { keys, pd, qp, recvs, room, wcs }, (come.min(budget), budget));
         let stalled = link.stalled;
         if turn.is_ok_and(|pass| pass.moved) {
             // Who was silent for so long is idle; what moves is a sign of life, every few
@@ -299,7 +300,9 @@ impl ShmRnic {
         let Ok(link) = self.links.get_mut(id) else { return };
         match link.end.take() {
             // What the peer sent before it cut the connection is taken first.
-            Some(End::Gone) if (moved || more) && !link.stalled => return self.enqueue(Source::Link(id)),
+            Some(End::Gone) if (moved || more) && !link.stalled => {
+                return self.enqueue(Source::Link(id));
+            }
             Some(end) => return self.ended(id, end),
             None if link.their_end().is_some() => return self.enqueue(Source::Link(id)),
             None => {}

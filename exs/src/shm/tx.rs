@@ -481,7 +481,8 @@ impl Link {
     fn finish(&mut self) {
         let all = self.tx.out == self.tx.queue.len() && self.rx.reads.is_empty();
         let head = Head::short(Kind::Fin, 0, 0);
-        if self.closing && !self.tx.fin && all && !self.tx.lane_waits() && self.has_room(head.len()) {
+        if self.closing && !self.tx.fin && all && !self.tx.lane_waits() && self.has_room(head.len())
+        {
             self.write(&head, |_, _| {}, &[]);
             self.tx.fin = true;
             self.ring(FOR_RECORDS);

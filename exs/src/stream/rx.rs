@@ -146,6 +146,7 @@ impl StreamRx {
     }
 
     /// Cancels every receive.
+    #[cfg(any(test, feature = "internals"))]
     pub fn cancel_all(&mut self) {
         // Those that are not advertised first, so that none of them is advertised
         // in the place of another.
@@ -166,7 +167,11 @@ impl StreamRx {
         if self.fin || data.len == 0 {
             return Err(StreamViolation::Unexpected("DATA after FIN or of 0 bytes"));
         }
-        if data.direct { self.direct(data)? } else { self.indirect(data)? }
+        if data.direct {
+            self.direct(data)?
+        } else {
+            self.indirect(data)?
+        }
         self.pump();
         Ok(())
     }
@@ -304,6 +309,7 @@ impl StreamRx {
 
     /// Operations that have not ended.
     #[must_use]
+    #[cfg(any(test, feature = "internals"))]
     pub fn pending(&self) -> usize {
         self.recvs.len()
     }

@@ -275,6 +275,7 @@ impl StreamTx {
 
     /// Operations that have not ended.
     #[must_use]
+    #[cfg(any(test, feature = "internals"))]
     pub fn pending(&self) -> usize {
         self.ops.len()
     }

@@ -123,7 +123,8 @@ mod tests {
 
     #[test]
     fn every_byte_arrives_and_no_other_changes() {
-        let from: Vec<u8> = (0..100_000u32).map(|i| i.to_le_bytes().iter().fold(7, |a, b| a ^ b)).collect();
+        let from: Vec<u8> =
+            (0..100_000u32).map(|i| i.to_le_bytes().iter().fold(7, |a, b| a ^ b)).collect();
         for (start, to, len) in
             [(0, 0, 0), (1, 3, 63), (5, 1, 4095), (0, 0, 16_384), (7, 63, 16_447), (3, 64, 70_001)]
         {
@@ -132,7 +133,10 @@ mod tests {
             // SAFETY: `start + len` and `to + len` are inside of the vectors.
             unsafe { copy_past_cache(src, dst, len) };
             assert_eq!(into[to..to + len], from[start..start + len]);
-            assert!(into[..to].iter().chain(&into[to + len..]).all(|b| *b == 0xa5), "{start} {to} {len}");
+            assert!(
+                into[..to].iter().chain(&into[to + len..]).all(|b| *b == 0xa5),
+                "{start} {to} {len}"
+            );
         }
     }
 }

@@ -59,7 +59,6 @@ impl Default for Clock {
             last_locked: AtomicU64::new(0),
         }
     }
-
 }
 
 impl Clock {
@@ -97,7 +96,8 @@ impl Clock {
     fn by_counter(&self) -> Option<u64> {
         let seq = self.seq.load(Ordering::Acquire);
         let scale = self.scale.load(Ordering::Relaxed);
-        let (ticks, nanos) = (self.ticks.load(Ordering::Relaxed), self.nanos.load(Ordering::Relaxed));
+        let (ticks, nanos) =
+            (self.ticks.load(Ordering::Relaxed), self.nanos.load(Ordering::Relaxed));
         fence(Ordering::Acquire);
         if scale == 0 || seq % 2 == 1 || self.seq.load(Ordering::Relaxed) != seq {
             return None;

@@ -86,9 +86,12 @@ mod tests {
     #[test]
     fn listeners_are_found_as_tcp_would_find_them() {
         let us = super::super::effective_uid();
-        for (bound, called) in
-            [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "127.0.0.1"), ("::1", "::1")]
-        {
+        for (bound, called) in [
+            ("127.0.0.1", "127.0.0.1"),
+            ("0.0.0.0", "127.0.0.1"),
+            ("::", "127.0.0.1"),
+            ("::1", "::1"),
+        ] {
             let Ok(listener) = TcpListener::bind((bound, 0)) else { continue };
             let port = listener.local_addr().unwrap().port();
             let called = SocketAddr::new(called.parse().unwrap(), port);

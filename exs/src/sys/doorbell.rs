@@ -133,7 +133,8 @@ mod tests {
     fn it_is_heard_until_it_is_emptied() {
         let mut bell = Doorbell::new().unwrap();
         let button = Button::adopt(passed(bell.button())).unwrap();
-        let rung = |bell: &Doorbell| wait_readable(bell.as_raw_fd(), Some(Duration::ZERO), None).unwrap();
+        let rung =
+            |bell: &Doorbell| wait_readable(bell.as_raw_fd(), Some(Duration::ZERO), None).unwrap();
         assert!(!rung(&bell));
         (0..UNREAD).for_each(|_| assert!(button.ring()));
         assert!(rung(&bell));

@@ -60,7 +60,6 @@ impl EventFd {
     }
 }
 
-
 impl AsRawFd for EventFd {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()

@@ -124,7 +124,9 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    use super::super::unix::{connect_abstract, listen_abstract, pair, recv_with_fds, send_with_fds};
+    use super::super::unix::{
+        connect_abstract, listen_abstract, pair, recv_with_fds, send_with_fds,
+    };
     use super::*;
 
     /// A socket whose close(2) waits an hour for its peer.

@@ -132,6 +132,7 @@ impl<'a> IoVecMut<'a> {
     }
 
     /// True if there are none.
+    #[cfg(any(test, feature = "internals"))]
     pub fn is_empty(&self) -> bool {
         self.raw.iov_len == 0
     }

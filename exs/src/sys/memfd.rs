@@ -41,6 +41,7 @@ impl SharedMap {
     }
 
     /// Never: the kernel maps no zero bytes.
+    #[cfg(any(test, feature = "internals"))]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -5,24 +5,24 @@
 //! `io::Error` with the kernel's errno. What it must never know: protocols.
 #![allow(unsafe_code)]
 
-mod doorbell;
-mod eventfd;
 mod addr;
 mod cache;
-mod cold;
 mod clock;
+mod cold;
 mod congestion;
 mod count;
 mod diag;
+mod doorbell;
+mod eventfd;
 mod exit;
 mod foreign;
 mod helpers;
 mod ifaddrs;
 mod iovec;
+mod limits;
 mod map;
 mod memfd;
 mod message;
-mod limits;
 mod random;
 mod signal;
 mod sockaddr;
@@ -38,38 +38,48 @@ pub(crate) use addr::{RawAddr, from_raw};
 pub(crate) use cache::{Hint, hint};
 pub use clock::{Clock, cycles};
 pub(crate) use cold::cold_path;
+pub use congestion::{Paced, roomy_within_host, unpaced_listener, unpaced_within_host};
 pub(crate) use count::{note_calls, system_calls, yield_now};
 pub use diag::listener_uid;
 pub use doorbell::{Button, Doorbell};
 pub use eventfd::EventFd;
-pub use foreign::{ForeignFd, PeerListener, PeerSocket, close_elsewhere};
 pub(crate) use exit::{at_exit, this_thread};
+pub use foreign::{ForeignFd, PeerListener, PeerSocket, close_elsewhere};
 pub use ifaddrs::local_addrs;
 pub use iovec::{IoVec, IoVecMut};
-pub use map::map_anonymous;
-pub(crate) use map::unmap;
 #[cfg(feature = "verbs")]
 pub use limits::memlock_limit;
 pub use limits::most_strangers;
-pub use congestion::{Paced, roomy_within_host, unpaced_listener, unpaced_within_host};
+pub use map::map_anonymous;
+pub(crate) use map::unmap;
 pub use memfd::{SharedMap, memfd_id, open_shared, share, share_readable};
 pub use message::{
-    Identity, PIECES_MAX, Received, accept, close_may_wait, connect, identify, is_duplicate, is_nonblocking, poll_now,
-    receive_message, send_message, send_piece_tcp_only, send_tcp_only, shutdown, socket_option,
-    wait_writable,
+    Identity, PIECES_MAX, Received, accept, close_may_wait, connect, identify, is_duplicate,
+    is_nonblocking, poll_now, receive_message, send_message, send_piece_tcp_only, send_tcp_only,
+    shutdown, socket_option, wait_writable,
 };
 pub use random::RandomSource;
 pub use signal::{HeldSignals, wait_readable};
+pub use sockaddr::KernelAddr;
+#[cfg(any(test, feature = "internals"))]
+pub use sockaddr::SOCKADDR_MAX;
 pub use source::{FileRange, SourceFile};
 pub use staging::{Came, Found, Staging};
-pub use sockaddr::{KernelAddr, SOCKADDR_MAX};
-pub use uring::{Ring, RingReply};
-pub use words::SharedWords;
+#[cfg(any(test, feature = "internals", feature = "verbs"))]
+pub use tcp::reserve_port;
+#[cfg(any(test, feature = "internals"))]
+pub use tcp::user_timeout;
 pub use tcp::{
-    SendFlags, abort_on_close, claim_port, connect_nonblocking, hold_port, listen, max_segment, no_delay, read_at, receive,
-    reserve_port, send, send_file, shutdown_write, starved, user_timeout, will_need,
+    SendFlags, abort_on_close, claim_port, connect_nonblocking, hold_port, listen, max_segment,
+    no_delay, read_at, receive, send, send_file, shutdown_write, starved, will_need,
 };
+#[cfg(any(test, feature = "internals"))]
+pub use unix::pair;
 pub use unix::{
-    PeerCred, accept_unix, connect_abstract, effective_uid, listen_abstract, pair, peer_cred,
+    PeerCred, accept_unix, connect_abstract, effective_uid, listen_abstract, peer_cred,
     recv_with_fds, send_with_fds,
 };
+pub use uring::Ring;
+#[cfg(any(test, feature = "internals"))]
+pub use uring::RingReply;
+pub use words::SharedWords;

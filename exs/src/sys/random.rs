@@ -13,6 +13,10 @@ enum Source {
     /// The kernel's generator, through a buffer.
     Kernel { buffer: Box<[u8; BUFFER]>, used: usize },
     /// A fixed sequence (splitmix64), for tests that must replay.
+    #[cfg_attr(
+        not(any(test, feature = "internals")),
+        expect(dead_code, reason = "simulations replay it")
+    )]
     Seeded(u64),
 }
 
@@ -26,6 +30,7 @@ impl RandomSource {
 
     /// A sequence that `seed` determines: for tests only, as a peer could guess
     /// the keys.
+    #[cfg(any(test, feature = "internals"))]
     pub fn seeded(seed: u64) -> RandomSource {
         RandomSource(Source::Seeded(seed))
     }

@@ -51,7 +51,8 @@ impl HeldSignals {
         unsafe { libc::sigpending(pending.as_mut_ptr()) };
         // SAFETY: filled by the call above.
         let pending = unsafe { pending.assume_init() };
-        (1..=libc::SIGRTMAX()).any(|n| member(&pending, n) && !member(&self.before, n) && handled(n))
+        (1..=libc::SIGRTMAX())
+            .any(|n| member(&pending, n) && !member(&self.before, n) && handled(n))
     }
 }
 
@@ -64,7 +65,9 @@ impl Default for HeldSignals {
 impl Drop for HeldSignals {
     fn drop(&mut self) {
         // SAFETY: a set that the kernel filled. Handlers of what waited run now.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut())
+        };
     }
 }
 

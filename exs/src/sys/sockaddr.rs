@@ -227,7 +227,8 @@ mod tests {
         assert!(KernelAddr::from_sockaddr(&[]).is_err());
         assert!(KernelAddr::from_sockaddr(&[1]).is_err());
         assert!(KernelAddr::from_sockaddr(&[0; 129]).is_err());
-        let (bytes, len) = KernelAddr::from("1.2.3.4:5".parse::<SocketAddr>().unwrap()).to_sockaddr();
+        let (bytes, len) =
+            KernelAddr::from("1.2.3.4:5".parse::<SocketAddr>().unwrap()).to_sockaddr();
         assert!(KernelAddr::from_sockaddr(&bytes[..len - 9]).is_err());
     }
 }

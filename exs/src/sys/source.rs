@@ -158,7 +158,12 @@ pub struct Fetched {
 }
 
 /// Reads up to `len` bytes at `offset` on another thread, and calls `then` there (here, if no thread can be made).
-pub(super) fn fetch(file: SourceFile, offset: u64, len: u64, then: impl FnOnce(Fetched) + Send + 'static) {
+pub(super) fn fetch(
+    file: SourceFile,
+    offset: u64,
+    len: u64,
+    then: impl FnOnce(Fetched) + Send + 'static,
+) {
     let then = Arc::new(Mutex::new(Some(then)));
     let later = Arc::clone(&then);
     let task: Task = Box::new(move || {
@@ -184,7 +189,8 @@ fn read_now(file: &File, offset: u64, len: u64) -> Fetched {
     let errno = |e: io::Error| Some(e.raw_os_error().unwrap_or(libc::EIO));
     match anonymous_file() {
         Ok(mut to) => {
-            fetched.errno = copy(file, offset, len, &mut to, &mut fetched.had).err().and_then(errno);
+            fetched.errno =
+                copy(file, offset, len, &mut to, &mut fetched.had).err().and_then(errno);
             fetched.file = Some(Arc::new(to).into());
         }
         Err(e) => fetched.errno = errno(e),
@@ -196,10 +202,11 @@ fn copy(file: &File, offset: u64, len: u64, to: &mut File, had: &mut u64) -> io:
     let mut buffer = vec![0; usize::try_from(len.min(128 << 10)).unwrap_or(4096)];
     while *had < len {
         let most = usize::try_from(len - *had).unwrap_or(usize::MAX).min(buffer.len());
-        let n = match read_at(file, offset.saturating_add(*had), IoVecMut::new(&mut buffer[..most]))? {
-            0 => break,
-            n => n,
-        };
+        let n =
+            match read_at(file, offset.saturating_add(*had), IoVecMut::new(&mut buffer[..most]))? {
+                0 => break,
+                n => n,
+            };
         to.write_all(&buffer[..n])?;
         *had += n as u64;
     }

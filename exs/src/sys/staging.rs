@@ -116,7 +116,9 @@ impl<K: Copy + Ord + Send + 'static> Staging<K> {
 
     /// A fetch has ended. False: no send waits for it any more.
     pub fn arrived(&mut self, (key, number, fetched): Came<K>) -> bool {
-        let Some(staged) = self.by.get_mut(&key).filter(|s| s.number == number) else { return false };
+        let Some(staged) = self.by.get_mut(&key).filter(|s| s.number == number) else {
+            return false;
+        };
         if fetched.local {
             self.local.retain(|known| known.strong_count() > 0);
             self.local.truncate(KNOWN - 1);

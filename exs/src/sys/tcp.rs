@@ -8,7 +8,6 @@ use std::io;
 use std::mem::size_of;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::time::Duration;
 
 use super::addr::{RawAddr, family, socklen};
 use super::{IoVec, IoVecMut, note_calls};
@@ -116,6 +115,7 @@ pub fn connect_nonblocking(
 
 /// A port of this local address (whose own is not looked at) that no TCP socket has, and no other gets while
 /// the descriptor lives, but one that is bound to it with SO_REUSEADDR.
+#[cfg(any(test, feature = "internals", feature = "verbs"))]
 pub fn reserve_port(mut any: SocketAddr) -> io::Result<(OwnedFd, u16)> {
     any.set_port(0);
     let fd = socket(&any)?;
@@ -141,7 +141,8 @@ pub fn abort_on_close(fd: &impl AsFd) -> io::Result<()> {
 
 /// Sets TCP_USER_TIMEOUT: the connection breaks when sent bytes stay
 /// unacknowledged for this long. Zero means the system's default.
-pub fn user_timeout(fd: &impl AsFd, limit: Duration) -> io::Result<()> {
+#[cfg(any(test, feature = "internals"))]
+pub fn user_timeout(fd: &impl AsFd, limit: std::time::Duration) -> io::Result<()> {
     let millis = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &millis)
 }
@@ -330,6 +331,7 @@ fn sigpipe_set() -> libc::sigset_t {
 mod tests {
     use super::*;
     use std::io::{ErrorKind, Read, Write};
+    use std::time::Duration;
 
     fn pair() -> (TcpStream, TcpStream) {
         let listener = listen(&"127.0.0.1:0".parse().unwrap(), 8, false).unwrap();
@@ -392,7 +394,10 @@ mod tests {
         };
         assert!([libc::EPIPE, libc::ECONNRESET].contains(&errno), "errno {errno}");
         assert_eq!(send_file(&a, &file, 0, 1).unwrap_err().raw_os_error(), Some(libc::EPIPE));
-        assert_eq!(send(&a, &[IoVec::new(b"x")], SendFlags::default()).unwrap_err().kind(), ErrorKind::BrokenPipe);
+        assert_eq!(
+            send(&a, &[IoVec::new(b"x")], SendFlags::default()).unwrap_err().kind(),
+            ErrorKind::BrokenPipe
+        );
         // SAFETY: as above.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     }

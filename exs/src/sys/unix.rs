@@ -166,7 +166,8 @@ pub fn recv_with_fds(
 /// tell an empty message from the end: they come with each message.
 pub(super) fn take_out(fd: BorrowedFd<'_>) -> bool {
     let one: libc::c_int = 1;
-    let (level, at, len) = (libc::SOL_SOCKET, std::ptr::from_ref(&one).cast(), socklen(size_of::<libc::c_int>()));
+    let (level, at, len) =
+        (libc::SOL_SOCKET, std::ptr::from_ref(&one).cast(), socklen(size_of::<libc::c_int>()));
     // SAFETY: an integer of `len` bytes, alive for the call.
     unsafe { libc::setsockopt(fd.as_raw_fd(), level, libc::SO_PASSCRED, at, len) };
     receive(fd, &mut [0]).is_ok_and(|got| got.len > 0 || got.controlled)
@@ -213,6 +214,7 @@ fn owned_fds(mut control: &[u8]) -> Vec<ForeignFd> {
 }
 
 /// A connected pair, for tests.
+#[cfg(any(test, feature = "internals"))]
 pub fn pair() -> io::Result<(PeerSocket, PeerSocket)> {
     let mut fds = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;

@@ -58,8 +58,12 @@ impl Ring {
         let ring = IoUring::new(ENTRIES)?;
         let mut probe = Probe::new();
         ring.submitter().register_probe(&mut probe)?;
-        let needed =
-            [opcode::Accept::CODE, opcode::Connect::CODE, opcode::AsyncCancel::CODE, opcode::PollAdd::CODE];
+        let needed = [
+            opcode::Accept::CODE,
+            opcode::Connect::CODE,
+            opcode::AsyncCancel::CODE,
+            opcode::PollAdd::CODE,
+        ];
         if !needed.iter().all(|code| probe.is_supported(*code)) {
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));
         }

@@ -137,7 +137,11 @@ impl SoftRnic {
                     if !self.starved.contains(&id) {
                         self.starved.push(id);
                     }
-                    return self.fail_own_callers(id, e.raw_os_error().unwrap_or(libc::EMFILE), now);
+                    return self.fail_own_callers(
+                        id,
+                        e.raw_os_error().unwrap_or(libc::EMFILE),
+                        now,
+                    );
                 }
                 // The caller is gone already, or so: accept(2) says to go on.
                 Err(_) => {}
@@ -156,9 +160,8 @@ impl SoftRnic {
             let here = peer.port() == at.port() && peer.ip() == local.ip();
             (here && (at.ip().is_unspecified() || at.ip() == peer.ip())).then_some(local)
         };
-        let dials = |l: &Link| {
-            matches!(l.owner, Owner::Qp(_)) && l.engine.state() == QpState::Connecting
-        };
+        let dials =
+            |l: &Link| matches!(l.owner, Owner::Qp(_)) && l.engine.state() == QpState::Connecting;
         let own: Vec<(u32, SocketAddr)> = self
             .links
             .iter()

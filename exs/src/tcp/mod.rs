@@ -46,8 +46,8 @@ use crate::rnic::objects::Objects;
 use crate::rnic::table;
 use crate::rnic::users::MrUsers;
 use crate::rnic::{
-    Caps, ConnParam, ConnReq, Cq, Disconnect, HEAD, ListenOpts, Listener, Mr, Passed, Pd, Qp, QpAttr, QpState,
-    Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc, Taken,
+    Caps, ConnParam, ConnReq, Cq, Disconnect, HEAD, ListenOpts, Listener, Mr, Passed, Pd, Qp,
+    QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Taken, Wc,
 };
 use crate::sys::{IoVec, RandomSource};
 use crate::time::Time;
@@ -167,6 +167,7 @@ impl SoftRnic {
 
     /// Bounds the start-ups of callers that may be under way at a time (1024 if
     /// never called): when one more comes, the oldest is dropped.
+    #[cfg(any(test, feature = "internals"))]
     pub fn limit_handshakes(&mut self, most: usize) {
         self.max_greetings = most;
     }
@@ -196,12 +197,14 @@ impl Rnic for SoftRnic {
     fn create_cq(&mut self, depth: usize) -> Result<Cq, RnicError> {
         self.objects.create_cq(depth)
     }
+    #[cfg(any(test, feature = "internals"))]
     fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
         self.objects.destroy_cq(cq)
     }
     fn poll_cq(&mut self, cq: Cq, max: usize, out: &mut Vec<Wc>) -> Result<usize, RnicError> {
         self.take_wcs(cq, max, out)
     }
+    #[cfg(any(test, feature = "internals"))]
     fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
         self.objects.arm_cq(cq)
     }
@@ -220,13 +223,15 @@ impl Rnic for SoftRnic {
     fn destroy_qp(&mut self, qp: Qp) -> Result<(), RnicError> {
         self.free_qp(qp)
     }
-    fn qp_state(&self, qp: Qp) -> Result<QpState, RnicError> {
+    #[cfg(any(test, feature = "internals"))]
+    fn qp_state(&self, qp: Qp) -> Result<crate::rnic::QpState, RnicError> {
         self.state_of(qp)
     }
 
     fn post_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
         self.post_tx(qp, wr)
     }
+    #[cfg(any(test, feature = "internals"))]
     fn post_recv(&mut self, qp: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         self.post_rx(qp, wr)
     }

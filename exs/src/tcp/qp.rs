@@ -135,7 +135,9 @@ impl SoftRnic {
             let segment = match sink_of {
                 // The sink of a READ is open to the peer, so it may be a window
                 // of this QP: nobody else's peer can then reach it.
-                Some(qp) => self.keys.check_remote(pd, qp, sge.lkey, sge.addr, sge.len, need)?.to_segment(),
+                Some(qp) => {
+                    self.keys.check_remote(pd, qp, sge.lkey, sge.addr, sge.len, need)?.to_segment()
+                }
                 None => self.keys.check_local(pd, sge.lkey, sge.addr, sge.len, need)?,
             };
             *key = sge.lkey;
@@ -229,6 +231,7 @@ impl SoftRnic {
         Ok(())
     }
 
+    #[cfg(any(test, feature = "internals"))]
     pub(super) fn post_rx(&mut self, id: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         let qp = self.live_qp(id, "Init, Connecting or Rts")?;
         if qp.attr.srq.is_some() {

@@ -257,9 +257,7 @@ impl SoftRnic {
     ) -> T {
         let Ok(link) = self.links.get_mut(id) else { return T::default() };
         let queues = match link.owner {
-            Owner::Qp(qp) => {
-                self.qps.get(qp).ok().and_then(|q| Some((q.attr.srq?.0, q.attr)))
-            }
+            Owner::Qp(qp) => self.qps.get(qp).ok().and_then(|q| Some((q.attr.srq?.0, q.attr))),
             _ => None,
         };
         let Some((srq, attr)) = queues else {

@@ -44,7 +44,10 @@ pub(super) fn caps(device: Device, attr: &Attr) -> Caps {
         // librdmacm: 56 of the 92 bytes of an IB CM request are left; iWARP's MPA has
         // 512, of which the kernel's interface passes 255, 4 of them the CM's.
         max_private_data: if iwarp { 251 } else { 56 },
-        max_send_wr: usize::try_from(attr.max_qp_wr.saturating_sub(BINDS + SHORTS).min(MAX_SEND_WR)).unwrap_or(16),
+        max_send_wr: usize::try_from(
+            attr.max_qp_wr.saturating_sub(BINDS + SHORTS).min(MAX_SEND_WR),
+        )
+        .unwrap_or(16),
         max_srq_wr: usize::try_from(attr.max_srq_wr.min(attr.max_cqe).min(MAX_SRQ_WR)).unwrap_or(1),
     }
 }

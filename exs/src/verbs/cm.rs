@@ -69,12 +69,20 @@ pub(super) enum Phase {
     Resolving(Box<Dial>),
     Routing(Box<Dial>),
     Connecting(Box<Dial>),
-    Accepting { ird: u32, ord: u32, timeout: Duration },
+    Accepting {
+        ird: u32,
+        ord: u32,
+        timeout: Duration,
+    },
     Rts,
     /// `asked`: the CM was told; before that, what was posted is let out.
-    Closing { asked: bool },
+    Closing {
+        asked: bool,
+    },
     /// It has ended; the device has yet to say that it takes no receive of the SRQ any more.
-    Dying { cause: DisconnectCause },
+    Dying {
+        cause: DisconnectCause,
+    },
     Over,
 }
 

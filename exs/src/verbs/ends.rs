@@ -20,7 +20,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 const REASON_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl VerbsRnic {
-
     /// Ends the attempt that a phase stands for; the queue pair is over.
     pub(super) fn drop_phase(&mut self, qp: u32) {
         let Ok(q) = self.qps.get_mut(qp) else { return };
@@ -163,12 +162,10 @@ impl VerbsRnic {
 
     /// A work request has failed: so has its connection.
     pub(super) fn work_failed(&mut self, qp: u32, wc: &RawWc) {
-        let ours = |layer, etype, code| {
-            DisconnectCause::TerminatedByUs(TermCode { layer, etype, code })
-        };
-        let theirs = |etype| {
-            DisconnectCause::TerminatedByPeer(TermCode { layer: 0, etype, code: 0xff })
-        };
+        let ours =
+            |layer, etype, code| DisconnectCause::TerminatedByUs(TermCode { layer, etype, code });
+        let theirs =
+            |etype| DisconnectCause::TerminatedByPeer(TermCode { layer: 0, etype, code: 0xff });
         // Statuses of `ibv_wc_status`; codes of RFC 5040 section 4.8 (0xff: unspecified).
         let cause = match wc.status {
             1 => ours(1, 2, 5),

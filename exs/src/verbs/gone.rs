@@ -42,7 +42,9 @@ impl Watcher<'_> {
             Ok(fd)
         });
         watched
-            .inspect_err(|e| crate::trace::debug!("{}: its node is not watched: {e}", device.name()))
+            .inspect_err(|e| {
+                crate::trace::debug!("{}: its node is not watched: {e}", device.name())
+            })
             .ok()
     }
 }

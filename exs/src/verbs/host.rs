@@ -116,8 +116,8 @@ impl Host {
         // First of all: that the port is taken is of no interest if it is another
         // device's address.
         let device = self.lock().devices[member.0];
-        let ours = addr.ip().is_unspecified()
-            || self.device_of(addr).ok().flatten() == Some(device);
+        let ours =
+            addr.ip().is_unspecified() || self.device_of(addr).ok().flatten() == Some(device);
         if !ours {
             return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
         }
@@ -165,8 +165,7 @@ impl Host {
         for l in &mut state.listeners {
             l.members.retain(|m| *m != member);
         }
-        let over: Vec<Shared> =
-            state.listeners.extract_if(.., |l| l.members.is_empty()).collect();
+        let over: Vec<Shared> = state.listeners.extract_if(.., |l| l.members.is_empty()).collect();
         drop(state);
         for l in over {
             if !l.id.close(CLOSE_PATIENCE) {

@@ -59,8 +59,8 @@ use std::sync::Arc;
 use crate::mem::{Access, Key, KeyHasher, Segment};
 use crate::rnic::table::Table;
 use crate::rnic::{
-    Caps, ConnParam, ConnReq, Cq, Disconnect, DisconnectCause, HEAD, ListenOpts, Listener, Mr, Passed, Pd, Qp,
-    QpAttr, QpState, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Taken, Wc,
+    Caps, ConnParam, ConnReq, Cq, Disconnect, DisconnectCause, HEAD, ListenOpts, Listener, Mr,
+    Passed, Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Taken, Wc,
 };
 use crate::sys::IoVec;
 use crate::time::Time;
@@ -142,6 +142,7 @@ impl VerbsRnic {
     ///
     /// # Errors
     /// ENODEV if there is none of that name; what libibverbs or librdmacm said.
+    #[cfg(any(test, feature = "internals"))]
     pub fn open_named(
         registry: &mio::Registry,
         token_base: usize,
@@ -260,12 +261,14 @@ impl Rnic for VerbsRnic {
     fn create_cq(&mut self, _: usize) -> Result<Cq, RnicError> {
         self.make_cq()
     }
+    #[cfg(any(test, feature = "internals"))]
     fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
         self.free_cq(cq)
     }
     fn poll_cq(&mut self, cq: Cq, max: usize, out: &mut Vec<Wc>) -> Result<usize, RnicError> {
         self.take_wcs(cq, max, out)
     }
+    #[cfg(any(test, feature = "internals"))]
     fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
         self.arm(cq)
     }
@@ -289,13 +292,15 @@ impl Rnic for VerbsRnic {
     fn destroy_qp(&mut self, qp: Qp) -> Result<(), RnicError> {
         self.free_qp(qp)
     }
-    fn qp_state(&self, qp: Qp) -> Result<QpState, RnicError> {
+    #[cfg(any(test, feature = "internals"))]
+    fn qp_state(&self, qp: Qp) -> Result<crate::rnic::QpState, RnicError> {
         self.state_of(qp)
     }
 
     fn post_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
         self.post_tx(qp, wr)
     }
+    #[cfg(any(test, feature = "internals"))]
     fn post_recv(&mut self, qp: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         self.post_rx(qp, wr)
     }

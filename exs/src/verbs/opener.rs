@@ -25,8 +25,8 @@ impl Opener {
         registry: &mio::Registry,
         tokens: &mut dyn Iterator<Item = usize>,
     ) -> Result<Vec<Box<dyn Rnic>>, RnicError> {
-        let new = Device::others_than(&self.opened)
-            .map_err(|e| RnicError::os("rdma_get_devices", &e))?;
+        let new =
+            Device::others_than(&self.opened).map_err(|e| RnicError::os("rdma_get_devices", &e))?;
         let mut rnics: Vec<Box<dyn Rnic>> = Vec::new();
         // Tokens of a device that could not be opened are the next one's: the caller counts
         // those that it gets.
@@ -35,9 +35,10 @@ impl Opener {
             let Some(token_base) = spare.take().or_else(|| tokens.next()) else { break };
             let host = match &self.host {
                 Some(host) => host,
-                None => self.host.insert(host::Host::new().map_err(|e| {
-                    RnicError::os("rdma_create_event_channel", &e)
-                })?),
+                None => self.host.insert(
+                    host::Host::new()
+                        .map_err(|e| RnicError::os("rdma_create_event_channel", &e))?,
+                ),
             };
             match VerbsRnic::new(registry, token_base, device, host) {
                 Ok(rnic) => {

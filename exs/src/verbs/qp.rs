@@ -86,7 +86,10 @@ impl VerbsRnic {
         if let Some(srq) = attr.srq
             && self.srqs.get(srq.0)?.pd != attr.pd.0
         {
-            return Err(RnicError::NoSuch { what: "shared receive queue of this domain", id: srq.0 });
+            return Err(RnicError::NoSuch {
+                what: "shared receive queue of this domain",
+                id: srq.0,
+            });
         }
         let limit = self.caps.max_send_wr;
         if attr.max_send_wr > limit {

@@ -10,9 +10,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::VerbsRnic;
-use crate::mem::Access;
 use super::raw::{BATCH, CompQueue, RawWc, SharedQueue};
-use crate::rnic::{Cq, DisconnectCause, Pd, Qp, RecvWr, RnicError, RnicEvent, Srq, Wc, WcOp, WcStatus};
+use crate::mem::Access;
+use crate::rnic::{
+    Cq, DisconnectCause, Pd, Qp, RecvWr, RnicError, RnicEvent, Srq, Wc, WcOp, WcStatus,
+};
 
 /// Entries of a CQ of the device, if it can.
 const DEPTH: u32 = 4096;
@@ -64,6 +66,7 @@ impl VerbsRnic {
         self.cqs.insert(Completions::default()).map(Cq)
     }
 
+    #[cfg(any(test, feature = "internals"))]
     pub(super) fn free_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
         match self.cqs.get(cq.0)?.users {
             0 => {
@@ -87,6 +90,7 @@ impl VerbsRnic {
         Ok(n)
     }
 
+    #[cfg(any(test, feature = "internals"))]
     pub(super) fn arm(&mut self, cq: Cq) -> Result<(), RnicError> {
         self.cqs.get_mut(cq.0)?.armed = true;
         Ok(())
@@ -311,14 +315,5 @@ impl VerbsRnic {
 
 /// A completion of nothing.
 pub(super) fn blank(qp: Qp, wr_id: u64, op: WcOp, status: WcStatus) -> Wc {
-    Wc {
-        wr_id,
-        qp,
-        status,
-        op,
-        byte_len: 0,
-        imm: None,
-        invalidated: None,
-        solicited: false,
-    }
+    Wc { wr_id, qp, status, op, byte_len: 0, imm: None, invalidated: None, solicited: false }
 }

@@ -5,10 +5,9 @@ use super::qp::status;
 use super::queues::blank;
 use super::raw::{HwSge, RawWc};
 use crate::mem::{Access, Key};
-use crate::rnic::{Qp, QpState, RecvWr, RnicError, Wc, WcOp};
+use crate::rnic::{Qp, RecvWr, RnicError, Wc, WcOp};
 
 impl VerbsRnic {
-
     pub(super) fn resolve_recv(&self, pd: u32, wr: &RecvWr<'_>) -> Result<Vec<HwSge>, RnicError> {
         let (asked, limit) = (wr.sges.len() as u64, self.caps.max_sge as u64);
         if asked > limit {
@@ -18,12 +17,13 @@ impl VerbsRnic {
         all.filter(|s| !s.as_ref().is_ok_and(|s| s.len == 0)).collect()
     }
 
+    #[cfg(any(test, feature = "internals"))]
     pub(super) fn post_rx(&mut self, id: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         let qp = self.qps.get(id.0)?;
         if qp.attr.srq.is_some() {
             return Err(RnicError::Unsupported("receive queue of its own (it has a shared one)"));
         }
-        if matches!(qp.phase.state(), QpState::Closing | QpState::Error) {
+        if matches!(qp.phase.state(), crate::rnic::QpState::Closing | crate::rnic::QpState::Error) {
             return Err(self.wrong_state(id, "Init, Connecting or Rts"));
         }
         let sges = self.resolve_recv(qp.attr.pd.0, wr)?;

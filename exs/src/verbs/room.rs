@@ -77,7 +77,10 @@ mod tests {
                     places.take(work);
                     taken += 1;
                 }
-                assert!(taken > 0 && taken <= places.depth(), "{greedy:?} first, then {work:?}: {taken}");
+                assert!(
+                    taken > 0 && taken <= places.depth(),
+                    "{greedy:?} first, then {work:?}: {taken}"
+                );
             }
             assert_eq!(taken, places.depth(), "each has found its places");
             places.give(greedy);

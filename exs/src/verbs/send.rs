@@ -17,7 +17,6 @@ use crate::rnic::border::few_across;
 use crate::rnic::{DisconnectCause, Qp, RnicError, SendOp, SendWr, Wc, WcOp, WcStatus};
 
 impl VerbsRnic {
-
     fn check_send(&self, qp: &QueuePair, wr: &SendWr<'_>) -> Result<(Access, u64), RnicError> {
         let limit = |what, asked: u64, limit: u64| {
             if asked > limit { Err(RnicError::Limit { what, asked, limit }) } else { Ok(()) }
@@ -78,7 +77,8 @@ impl VerbsRnic {
         }
         let mut slot = None;
         let mut first = None;
-        let by_value = wr.head.len() + if wr.inline { usize::try_from(total).unwrap_or(0) - wr.head.len() } else { 0 };
+        let by_value = wr.head.len()
+            + if wr.inline { usize::try_from(total).unwrap_or(0) - wr.head.len() } else { 0 };
         if by_value > 0 {
             let s = self.fill_slot(pd, wr)?;
             first = Some(self.pds.get(pd)?.slots.sge(s, by_value));
@@ -92,7 +92,8 @@ impl VerbsRnic {
             // it finds is some earlier request's.
             count = 1;
         }
-        if self.attr.iwarp && first.is_none() && count == 1 && !matches!(wr.op, SendOp::Read { .. }) {
+        if self.attr.iwarp && first.is_none() && count == 1 && !matches!(wr.op, SendOp::Read { .. })
+        {
             count += split_few(&mut pieces);
         }
         let inline = total > 0 && total <= device_inline && count == 0;
@@ -292,9 +293,7 @@ fn in_verbs(op: SendOp) -> (HwOp, WcOp) {
             (HwOp::SendInvalidate { key, solicited }, WcOp::Send)
         }
         SendOp::Write { raddr, rkey } => (HwOp::Write { raddr, rkey }, WcOp::Write),
-        SendOp::WriteImm { raddr, rkey, imm } => {
-            (HwOp::WriteImm { raddr, rkey, imm }, WcOp::Write)
-        }
+        SendOp::WriteImm { raddr, rkey, imm } => (HwOp::WriteImm { raddr, rkey, imm }, WcOp::Write),
         SendOp::Read { raddr, rkey } => (HwOp::Read { raddr, rkey }, WcOp::Read),
     }
 }

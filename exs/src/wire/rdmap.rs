@@ -321,10 +321,7 @@ mod tests {
         ];
         assert_eq!(REQUEST.emit(), bytes);
         assert_eq!(ReadRequest::parse(&bytes), Ok(REQUEST));
-        assert_eq!(
-            ReadRequest::parse(&bytes[1..]),
-            Err(RdmapError::Length { len: 27, need: 28 })
-        );
+        assert_eq!(ReadRequest::parse(&bytes[1..]), Err(RdmapError::Length { len: 27, need: 28 }));
     }
 
     fn offender(read: Option<ReadRequest>) -> Offender {
@@ -372,7 +369,8 @@ mod tests {
         // siw's flags (M, D in the low bits) give its order away, and its
         // offender is read.
         let mut bytes = vec![0x10, 0, 0x07, 0];
-        let repr = Terminate { layer: 0, etype: 1, code: 0, offender: Some(offender(Some(REQUEST))) };
+        let repr =
+            Terminate { layer: 0, etype: 1, code: 0, offender: Some(offender(Some(REQUEST))) };
         let mut out = [0; TERMINATE_MAX];
         let n = repr.emit(&mut out);
         bytes.extend(&out[4..n]);

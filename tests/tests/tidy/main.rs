@@ -10,6 +10,7 @@
 mod docs;
 mod errors;
 mod floors;
+mod format;
 mod islands;
 mod msrv;
 mod purity;
@@ -57,6 +58,16 @@ fn files_and_functions_are_short() {
         println!("files to split before they grow further:\n  {}", long.join("\n  "));
     }
     expect_none(&over_rust(sizes::check));
+}
+
+#[test]
+fn every_file_is_formatted() {
+    let rust: Vec<_> =
+        tree().iter().filter(|s| s.is_rust()).map(|s| s.path.clone().into()).collect();
+    match format::misformatted(&source::top(), &rust) {
+        Some(findings) => expect_none(&findings),
+        None => println!("skipped: no rustfmt"),
+    }
 }
 
 #[test]

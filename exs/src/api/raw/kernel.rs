@@ -117,9 +117,13 @@ impl<'a> Descriptor<'a> {
             Err(error) => Err(Refused { error, buffer }),
             Ok((context, flags)) => {
                 let to = None;
-                self.post(context, (queue, token, limit), EventKind::Send, Bufs::One(buffer), |pieces| {
-                    Request::Send { pieces, to, flags }
-                });
+                self.post(
+                    context,
+                    (queue, token, limit),
+                    EventKind::Send,
+                    Bufs::One(buffer),
+                    |pieces| Request::Send { pieces, to, flags },
+                );
                 Ok(())
             }
         }
@@ -168,9 +172,13 @@ impl<'a> Descriptor<'a> {
             Err(error) => Err(Refused { error, buffer }),
             Ok((context, flags)) => {
                 let from = false;
-                self.post(context, (queue, token, limit), EventKind::Recv, Bufs::One(buffer), |pieces| {
-                    Request::Recv { pieces, flags, from }
-                });
+                self.post(
+                    context,
+                    (queue, token, limit),
+                    EventKind::Recv,
+                    Bufs::One(buffer),
+                    |pieces| Request::Recv { pieces, flags, from },
+                );
                 Ok(())
             }
         }
@@ -337,7 +345,8 @@ impl<'a> Descriptor<'a> {
         }
         let other = flags & !(allowed | IMPLIED);
         if other != 0 {
-            let why = format!("flags {other:#x} have no meaning for this operation: leave them out");
+            let why =
+                format!("flags {other:#x} have no meaning for this operation: leave them out");
             return Err(Error::invalid(why));
         }
         if buffers > PIECES_MAX && self.kind() != Kind::Stream {

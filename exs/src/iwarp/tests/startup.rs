@@ -58,7 +58,8 @@ fn request_and_reply_vectors() {
 
 #[test]
 fn ird_and_ord_are_the_lesser_of_both_sides() {
-    for ((a_ird, a_ord), (b_ird, b_ord)) in [((1, 9), (5, 7)), ((0, 0), (3, 3)), ((500, 2), (1, 500))]
+    for ((a_ird, a_ord), (b_ird, b_ord)) in
+        [((1, 9), (5, 7)), ((0, 0), (3, 3)), ((500, 2), (1, 500))]
     {
         let (mut a, mut b) = (config(1), config(2));
         (a.ird, a.ord, b.ird, b.ord) = (a_ird, a_ord, b_ird, b_ord);
@@ -293,9 +294,6 @@ fn start_up_that_breaks_off_fails_once_and_flushes() {
         assert!(a.engine.closed());
         assert!(!a.send(&mut Rng(0), Bite::Whole));
         assert!(matches!(a.engine.post_recv(recv(6, &[])), Err(RnicError::State { .. })));
-        assert!(matches!(
-            a.engine.post_send(wr(1, SEND, b"", &[])),
-            Err(RnicError::State { .. })
-        ));
+        assert!(matches!(a.engine.post_send(wr(1, SEND, b"", &[])), Err(RnicError::State { .. })));
     }
 }

@@ -152,7 +152,10 @@ impl Sim {
     }
 
     /// The acting side with its book, and the peer's.
-    pub(super) fn sides(&mut self, first: bool) -> (&mut Rng, &mut Side, &mut Book, &mut Side, &mut Book) {
+    pub(super) fn sides(
+        &mut self,
+        first: bool,
+    ) -> (&mut Rng, &mut Side, &mut Book, &mut Side, &mut Book) {
         let Pair { a, b, rng, .. } = &mut self.pair;
         if first {
             (rng, a, &mut self.a, b, &mut self.b)
@@ -205,10 +208,8 @@ impl Sim {
         let head = rng.below(len.min(MAX_INLINE) + 1) * rng.below(2);
         let mut cuts = [head, head + rng.below(len - head + 1), len];
         cuts.sort_unstable();
-        let segs = cuts
-            .windows(2)
-            .map(|w| book.source.slice(at + w[0], w[1] - w[0]).unwrap())
-            .collect();
+        let segs =
+            cuts.windows(2).map(|w| book.source.slice(at + w[0], w[1] - w[0]).unwrap()).collect();
         (bytes[..head].to_vec(), segs, bytes)
     }
 
@@ -223,9 +224,8 @@ impl Sim {
             1 => self.post_write(first),
             _ => self.post_read(first),
         };
-        let full = |e: &RnicError| {
-            matches!(e, RnicError::QueueFull { .. } | RnicError::State { .. })
-        };
+        let full =
+            |e: &RnicError| matches!(e, RnicError::QueueFull { .. } | RnicError::State { .. });
         let refused = posted.and_then(Result::err);
         assert!(refused.as_ref().is_none_or(full), "{refused:?}");
     }
@@ -412,4 +412,3 @@ fn check_recv(side: &Side, book: &mut Book, wc: &Wc) {
     assert!(slot[..bytes.len()] == bytes[..], "message differs");
     assert!(slot[bytes.len()..].iter().all(|b| *b == FILLER), "bytes after the message");
 }
-

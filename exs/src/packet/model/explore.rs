@@ -110,9 +110,8 @@ impl Random {
 /// towards delays, with more or fewer cancels.
 fn random_run(seed: u64) -> Result<usize, String> {
     let mut random = Random(seed);
-    let mut posts: Vec<Post> = (0..random.below(40))
-        .map(|_| Post::Send(random.pick(&[0, 1, 2, 3, 5, 9])))
-        .collect();
+    let mut posts: Vec<Post> =
+        (0..random.below(40)).map(|_| Post::Send(random.pick(&[0, 1, 2, 3, 5, 9]))).collect();
     if random.below(2) == 0 {
         posts.push(Post::Shutdown);
     }

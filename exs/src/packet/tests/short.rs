@@ -91,7 +91,9 @@ fn a_send_leaves_the_same_state_either_way() {
             }
             if below(3) > 0 {
                 while let Some(action) = tx.poll(below(4) > 0) {
-                    if let PacketTxAction::Eager { op, .. } | PacketTxAction::Write { op, .. } = action {
+                    if let PacketTxAction::Eager { op, .. } | PacketTxAction::Write { op, .. } =
+                        action
+                    {
                         tx.handle_sent(op);
                     }
                 }

@@ -61,7 +61,10 @@ enum Way {
     Ring(RingThread),
     /// Of their own each: the connections that connects wait for may have to be accepted
     /// by this very process.
-    Threads { connects: Pool, accepts: Pool },
+    Threads {
+        connects: Pool,
+        accepts: Pool,
+    },
 }
 
 impl Way {

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Inbox, Job};
-use crate::sys::{HeldSignals, EventFd, Ring};
+use crate::sys::{EventFd, HeldSignals, Ring};
 
 enum Command {
     Start(u64, Job),

@@ -55,10 +55,8 @@ impl Shared {
                 return Some(job);
             }
             st.idle += 1;
-            let (back, waited) = self
-                .more
-                .wait_timeout(st, IDLE)
-                .unwrap_or_else(PoisonError::into_inner);
+            let (back, waited) =
+                self.more.wait_timeout(st, IDLE).unwrap_or_else(PoisonError::into_inner);
             st = back;
             st.idle -= 1;
             if st.jobs.is_empty() && (st.closed || waited.timed_out()) {

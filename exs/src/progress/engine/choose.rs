@@ -183,18 +183,18 @@ impl Engine {
     }
 
     /// The ways of a connect, in the order in which it would try them, for people.
-    pub(crate) fn explain(&mut self, opts: &Options, addr: SocketAddr, now: Time) -> Vec<Candidate> {
+    pub(crate) fn explain(
+        &mut self,
+        opts: &Options,
+        addr: SocketAddr,
+        now: Time,
+    ) -> Vec<Candidate> {
         let addr = destination(addr, None);
         let pinned = match opts.transport {
             Transport::Shm => Transport::Shm,
             _ => Transport::Verbs,
         };
-        let none = |reason| Candidate {
-            transport: pinned,
-            device: None,
-            usable: false,
-            reason,
-        };
+        let none = |reason| Candidate { transport: pinned, device: None, usable: false, reason };
         let verdicts = match self.verdicts(opts, addr, None, now) {
             Ok(verdicts) => verdicts,
             Err(e) => return vec![none(e.to_string())],

@@ -7,8 +7,8 @@ use super::domain::Place;
 use super::post::Ticket;
 use super::sock::{Request, Sock, State};
 use super::{Engine, Error, SockId};
-use crate::progress::handle::{SocketHandle, Taken};
 use crate::progress::event::{Bufs, EventKind, Guest};
+use crate::progress::handle::{SocketHandle, Taken};
 use crate::progress::options::Transport;
 use crate::progress::route::Route;
 use crate::rnic::{
@@ -116,10 +116,7 @@ impl Engine {
         self.mark(index);
     }
 
-    pub(crate) fn addrs(
-        &self,
-        id: SockId,
-    ) -> Option<(Option<SocketAddr>, Option<SocketAddr>)> {
+    pub(crate) fn addrs(&self, id: SockId) -> Option<(Option<SocketAddr>, Option<SocketAddr>)> {
         let s = self.sock_ref(id)?;
         Some((s.addrs.map(|a| a.0).or(s.bound), s.addrs.map(|a| a.1)))
     }
@@ -243,8 +240,7 @@ impl Engine {
         let d = &mut self.devices[device];
         let qp = d.create_qp(place.domain, child.index)?;
         let (ird, ord) = (d.rnic.caps().max_ird, d.rnic.caps().max_ord);
-        let param =
-            ConnParam { private_data: reply, ird, ord, timeout, crc, no_delay, bind: None };
+        let param = ConnParam { private_data: reply, ird, ord, timeout, crc, no_delay, bind: None };
         if let Err(e) = d.rnic.accept(r.req, qp, &param, now) {
             d.destroy_qp(place.domain, qp);
             return Err(e);

@@ -62,7 +62,17 @@ impl Device {
     pub(super) fn new(index: usize, rnic: Box<dyn Rnic>, transport: Transport) -> Device {
         let (cq, domains) = (None, Vec::new());
         let (staging, short_files) = (Staging::default(), HashMap::new());
-        Device { index, rnic, transport, gone: false, cq, domains, next_domain: 0, staging, short_files }
+        Device {
+            index,
+            rnic,
+            transport,
+            gone: false,
+            cq,
+            domains,
+            next_domain: 0,
+            staging,
+            short_files,
+        }
     }
 
     /// Nothing of ours is on it that anybody may still name.

@@ -103,7 +103,8 @@ impl Domain {
     pub(super) fn open(&mut self, rnic: &mut dyn Rnic) -> Result<(), RnicError> {
         if self.pools.is_none() {
             let receives = Receives::new(rnic, self.pd, self.id)?;
-            self.pools = Some(Pools { receives, bounces: [None, None], files: FilePool::default() });
+            self.pools =
+                Some(Pools { receives, bounces: [None, None], files: FilePool::default() });
         }
         Ok(())
     }

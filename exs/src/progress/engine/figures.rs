@@ -14,10 +14,30 @@ macro_rules! sum {
 /// Adds the figures of another connection. Like those of one, they stop at their greatest value.
 pub(super) fn add(sum: &mut Counters, one: &Counters) {
     sum!(
-        sum, *one, sends, recvs, one_sided, tx_direct, tx_indirect, tx_inline, rx_direct,
-        rx_indirect, rx_inline, read_bytes, write_bytes, copies, copied_bytes, adverts_sent,
-        adverts_received, adverts_stale, credit_stalls, queue_stalls, messages_sent,
-        messages_received, confirms, rings_granted,
+        sum,
+        *one,
+        sends,
+        recvs,
+        one_sided,
+        tx_direct,
+        tx_indirect,
+        tx_inline,
+        rx_direct,
+        rx_indirect,
+        rx_inline,
+        read_bytes,
+        write_bytes,
+        copies,
+        copied_bytes,
+        adverts_sent,
+        adverts_received,
+        adverts_stale,
+        credit_stalls,
+        queue_stalls,
+        messages_sent,
+        messages_received,
+        confirms,
+        rings_granted,
     );
 }
 

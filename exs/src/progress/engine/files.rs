@@ -105,7 +105,9 @@ impl Device {
         let (copy, errno) = match self.staging.copy(qp, range) {
             None => (range.clone(), None),
             Some(Found::Staged(Ok(copy))) => copy,
-            Some(Found::Staged(Err(errno))) => return Err(RnicError::Os { call: "memfd_create", errno }),
+            Some(Found::Staged(Err(errno))) => {
+                return Err(RnicError::Os { call: "memfd_create", errno });
+            }
             // `file_room` has said so.
             Some(_) => return Err(RnicError::QueueFull { what: "file pool", depth: 0 }),
         };

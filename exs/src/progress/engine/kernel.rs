@@ -162,9 +162,8 @@ impl Engine {
                 Some((fd, peer)) => (Some(fd.into()), Some(peer)),
                 None => (None, from),
             };
-            event.guest = peer.map(|p| {
-                Box::new(Guest { accepted: None, descriptor, peer: Some(p) })
-            });
+            event.guest =
+                peer.map(|p| Box::new(Guest { accepted: None, descriptor, peer: Some(p) }));
             event.error = result.err().map(|why| Box::new(error(why, event.kind)));
             self.deliver(&queue, event);
         }

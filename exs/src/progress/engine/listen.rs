@@ -12,8 +12,8 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::choose::{SOFT, uses_soft};
-use super::domain::Place;
 use super::device::Device;
+use super::domain::Place;
 use super::sock::{Accepts, State};
 use super::{Engine, Error, SockId};
 use crate::progress::options::Transport;

@@ -40,8 +40,7 @@ impl Engine {
         match self.try_export(id, &buffer, access, now) {
             Ok((remote, buf, temp)) => {
                 let expires = lifetime.map(|d| now + d);
-                let entry =
-                    ExportEntry { key: remote.key, buf, buffer, temp, open: true, expires };
+                let entry = ExportEntry { key: remote.key, buf, buffer, temp, open: true, expires };
                 self.last_export += 1;
                 let export = self.last_export;
                 if let Ok(s) = self.sock(id) {
@@ -87,16 +86,15 @@ impl Engine {
         };
         let Some(qp) = s.qp else { return Err(Error::Op(OpError::NotConnected)) };
         let session = s.open_session()?;
-        Ok(session.export(&mut self.devices[place.device].port(place.domain, qp, now), buf, access)?)
+        Ok(session.export(
+            &mut self.devices[place.device].port(place.domain, qp, now),
+            buf,
+            access,
+        )?)
     }
 
     /// Takes the export back: closed at once, and the buffer is returned.
-    pub(crate) fn unexport(
-        &mut self,
-        id: SockId,
-        export: ExportId,
-        now: Time,
-    ) -> Option<Buffer> {
+    pub(crate) fn unexport(&mut self, id: SockId, export: ExportId, now: Time) -> Option<Buffer> {
         self.close_export(id.index, export, now);
         let s = self.sock(id).ok()?;
         let place = s.place;
@@ -105,16 +103,13 @@ impl Engine {
     }
 
     /// As `unexport`, but the buffer comes by an event.
-    pub(crate) fn revoke(
-        &mut self,
-        id: SockId,
-        export: ExportId,
-        ticket: &Ticket<'_>,
-        now: Time,
-    ) {
+    pub(crate) fn revoke(&mut self, id: SockId, export: ExportId, ticket: &Ticket<'_>, now: Time) {
         let buffer = self.unexport(id, export, now);
         let bufs = buffer.map_or(Bufs::None, Bufs::One);
-        self.deliver(ticket.queue, RawEvent::with(ticket.token, ticket.tag, EventKind::Revoke, bufs));
+        self.deliver(
+            ticket.queue,
+            RawEvent::with(ticket.token, ticket.tag, EventKind::Revoke, bufs),
+        );
     }
 
     fn close_export(&mut self, index: u32, export: ExportId, now: Time) {

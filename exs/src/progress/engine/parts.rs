@@ -175,7 +175,9 @@ impl Engine {
         let group = self.book(home.unwrap_or(NO_SOCK), ticket, EventKind::SendFile, Bufs::None);
         let parts = Vec::with_capacity(left);
         let (cut, behind) = match cut {
-            Some(Cut { had, asked, behind }) => (Some(OpError::FileTooShort { had, asked }), behind),
+            Some(Cut { had, asked, behind }) => {
+                (Some(OpError::FileTooShort { had, asked }), behind)
+            }
             None => (None, Vec::new()),
         };
         let bufs = behind.into_iter().flat_map(Part::into_buffers).collect();

@@ -143,9 +143,8 @@ impl Engine {
         let Prepared { iov, temp, bounce } = p;
         self.note_send(id, usize::try_from(iov.len()).unwrap_or(usize::MAX), now);
         let op = self.book(id, ticket, EventKind::Send, bufs);
-        let posted = self.session_post(id, |s| {
-            s.post_send(now, op, Source::Memory(iov)).map_err(|(e, _)| e)
-        });
+        let posted = self
+            .session_post(id, |s| s.post_send(now, op, Source::Memory(iov)).map_err(|(e, _)| e));
         self.conclude(place, op, (temp, bounce), posted)
     }
 
@@ -209,9 +208,8 @@ impl Engine {
         let place = self.checked(id)?;
         let op = self.book(id, ticket, EventKind::SendFile, Bufs::None);
         let range = FileRange { file: file.file.into(), offset: file.offset, len: file.len };
-        let posted = self.session_post(id, |s| {
-            s.post_send(now, op, Source::File(range)).map_err(|(e, _)| e)
-        });
+        let posted = self
+            .session_post(id, |s| s.post_send(now, op, Source::File(range)).map_err(|(e, _)| e));
         self.conclude(place, op, (TempMrs::None, None), posted).map_err(|(e, _)| e)
     }
 

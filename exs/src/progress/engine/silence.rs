@@ -53,7 +53,10 @@ impl Silences {
 /// For people: how a silence is put.
 pub(super) fn describe(ago: Duration) -> String {
     let left = HOLD.saturating_sub(ago).as_secs();
-    format!("the peer did not answer by it {} s ago, so it comes last for {left} s more", ago.as_secs())
+    format!(
+        "the peer did not answer by it {} s ago, so it comes last for {left} s more",
+        ago.as_secs()
+    )
 }
 
 #[cfg(test)]

@@ -230,14 +230,16 @@ impl Sock {
         if let Some(a) = &self.accepts {
             // (All its devices may have been removed: nothing comes any more.)
             let over = a.on.is_empty();
-            return Readiness { readable: over || !a.ready.is_empty(), writable: over, error: over };
+            return Readiness {
+                readable: over || !a.ready.is_empty(),
+                writable: over,
+                error: over,
+            };
         }
         match (&self.state, &self.session) {
-            (State::Open, Some(s)) => Readiness {
-                readable: s.readable(),
-                writable: s.writable(),
-                error: s.is_over(),
-            },
+            (State::Open, Some(s)) => {
+                Readiness { readable: s.readable(), writable: s.writable(), error: s.is_over() }
+            }
             (State::Open | State::Closed, _) => {
                 Readiness { readable: true, writable: true, error: true }
             }

@@ -36,9 +36,8 @@ impl Engine {
     pub(crate) fn set_watch(&mut self, id: SockId, watch: Option<Arc<dyn Watch>>) {
         if let Ok(s) = self.sock(id) {
             let seen = Standing::default();
-            s.watch = watch.map(|watch| {
-                Box::new(Watched { watch, seen, listed: false, aged: false })
-            });
+            s.watch =
+                watch.map(|watch| Box::new(Watched { watch, seen, listed: false, aged: false }));
         }
     }
 

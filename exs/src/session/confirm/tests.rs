@@ -38,7 +38,8 @@ fn each_confirm_has_the_next_number() {
 
 /// The side that is written to wants CONFIRMs (and so does the other).
 fn pair() -> Pair {
-    let cfg = SessionConfig { confirm: true, linger: Duration::from_secs(7), ..SessionConfig::default() };
+    let cfg =
+        SessionConfig { confirm: true, linger: Duration::from_secs(7), ..SessionConfig::default() };
     Pair::new(cfg, false)
 }
 
@@ -109,7 +110,8 @@ fn a_refusal_is_found_when_the_connection_ends() {
     p.write(1, &there, 0, 50);
     p.write(2, &there, 50, 50);
     p.run_for(Duration::from_secs(1));
-    let (now, cause) = (p.now(), DisconnectCause::TerminatedByPeer(TermCode { layer: 1, etype: 1, code: 0 }));
+    let (now, cause) =
+        (p.now(), DisconnectCause::TerminatedByPeer(TermCode { layer: 1, etype: 1, code: 0 }));
     p.with(0, |s, _| s.handle_disconnected(now, cause));
     p.settle(0);
     let (first, second) = (p.done(0).unwrap(), p.done(0).unwrap());

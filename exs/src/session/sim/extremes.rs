@@ -10,7 +10,9 @@ use crate::mem::Region;
 use crate::rnic::{Caps, DisconnectCause};
 use crate::session::{Counters, Link, OpError, RecvOpts, Session, SessionConfig, Source};
 use crate::time::Time;
-use crate::wire::exs::{AdvertRepr, HELLO_LEN, MAX_HEADER, Message, MessageKind, Piggyback, SocketKind};
+use crate::wire::exs::{
+    AdvertRepr, HELLO_LEN, MAX_HEADER, Message, MessageKind, Piggyback, SocketKind,
+};
 
 use super::link::{End, Net};
 use super::rng::Rng;
@@ -25,7 +27,15 @@ const COMMON: [(usize, usize); 4] = [(2, 2), (4, 4), (8, 4), (12, 4)];
 /// The messages that an honest peer could send, before one number is changed.
 fn honest() -> Vec<Message> {
     let advert = |waitall, invalidate| {
-        Message::Advert(AdvertRepr { seq: 0, phase: 0, addr: 4096, key: 1, len: 9, waitall, invalidate })
+        Message::Advert(AdvertRepr {
+            seq: 0,
+            phase: 0,
+            addr: 4096,
+            key: 1,
+            len: 9,
+            waitall,
+            invalidate,
+        })
     };
     let mut all = vec![
         Message::Ready,
@@ -241,7 +251,8 @@ impl Target {
             State::Counted => {
                 self.recv(100, false);
                 let c = &mut self.session.counters;
-                (c.rx_direct, c.rx_inline, c.rx_indirect) = (u64::MAX - 1, u64::MAX - 1, u64::MAX - 1);
+                (c.rx_direct, c.rx_inline, c.rx_indirect) =
+                    (u64::MAX - 1, u64::MAX - 1, u64::MAX - 1);
                 (c.copies, c.copied_bytes, c.adverts_received) = (u64::MAX, u64::MAX - 1, u64::MAX);
             }
         }
@@ -361,9 +372,13 @@ fn numbers_of_a_hello() {
                 // The peer takes what it was sent, and gives more room than there was.
                 target.say(match kind {
                     SocketKind::Stream => Message::Ring { addr: 1 << 20, key: 1 },
-                    SocketKind::SeqPacket => {
-                        Message::PacketAdvert { msg: 0, generation: 0, addr: 1 << 20, key: 1, len: u64::MAX >> 1 }
-                    }
+                    SocketKind::SeqPacket => Message::PacketAdvert {
+                        msg: 0,
+                        generation: 0,
+                        addr: 1 << 20,
+                        key: 1,
+                        len: u64::MAX >> 1,
+                    },
                 });
                 target.send(90);
                 target.drive();

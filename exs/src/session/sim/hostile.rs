@@ -42,17 +42,21 @@ fn message(rng: &mut Rng, stream: bool) -> Message {
         8 | 9 if stream => {
             let (waitall, phase) = (rng.one_in(2), short(number(rng)) & !1);
             let invalidate = rng.one_in(2);
-            Message::Advert(AdvertRepr { seq: a, phase, addr: b, key: 1, len: short(c), waitall, invalidate })
+            Message::Advert(AdvertRepr {
+                seq: a,
+                phase,
+                addr: b,
+                key: 1,
+                len: short(c),
+                waitall,
+                invalidate,
+            })
         }
         _ if stream => Message::Data { direct: rng.one_in(2), inline: rng.one_in(2), len },
         6 => Message::Rts { msg: a.min(5), total: b },
-        7 | 8 => Message::PacketAdvert {
-            msg: a,
-            generation: short(b.min(2)),
-            addr: b,
-            key: 1,
-            len: c,
-        },
+        7 | 8 => {
+            Message::PacketAdvert { msg: a, generation: short(b.min(2)), addr: b, key: 1, len: c }
+        }
         9 => Message::PacketData { len: a, total: b },
         _ => Message::Eager { len },
     }

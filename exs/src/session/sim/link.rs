@@ -25,10 +25,29 @@ use super::rng::Rng;
 /// What goes over the link.
 #[derive(Debug)]
 pub(super) enum Frame {
-    Write { raddr: u64, rkey: Key, data: Vec<u8>, placed: usize, imm: Option<u32>, wr: u64 },
-    Send { data: Vec<u8>, wr: u64, invalidate: Option<Key> },
-    ReadReq { wr: u64, raddr: u64, rkey: Key, len: u64 },
-    ReadResp { wr: u64, data: Vec<u8> },
+    Write {
+        raddr: u64,
+        rkey: Key,
+        data: Vec<u8>,
+        placed: usize,
+        imm: Option<u32>,
+        wr: u64,
+    },
+    Send {
+        data: Vec<u8>,
+        wr: u64,
+        invalidate: Option<Key>,
+    },
+    ReadReq {
+        wr: u64,
+        raddr: u64,
+        rkey: Key,
+        len: u64,
+    },
+    ReadResp {
+        wr: u64,
+        data: Vec<u8>,
+    },
     /// An orderly end.
     Fin,
     /// An abrupt one, of this kind for the receiver.
@@ -161,7 +180,17 @@ impl Net {
             poll_at: None,
             down: None,
         });
-        Net { now: Time::ZERO, rng, sides, delay: 10_000, next_key: 1, severed: false, passes: 0, keeps: false, closes: false }
+        Net {
+            now: Time::ZERO,
+            rng,
+            sides,
+            delay: 10_000,
+            next_key: 1,
+            severed: false,
+            passes: 0,
+            keeps: false,
+            closes: false,
+        }
     }
 
     pub(super) fn soon(&mut self, most: u64) -> Time {
@@ -315,7 +344,11 @@ impl Net {
             let track = self.track(side, wr).map(|t| (t.op, t.status));
             // A TERMINATE speaks of the READ or WRITE that it answers.
             let own = matches!(track, Some((WcOp::Read | WcOp::Write, _)));
-            let this = if own { std::mem::replace(&mut status, WcStatus::Flushed) } else { WcStatus::Flushed };
+            let this = if own {
+                std::mem::replace(&mut status, WcStatus::Flushed)
+            } else {
+                WcStatus::Flushed
+            };
             if track.is_some_and(|(_, status)| status.is_none()) {
                 self.complete(side, wr, this);
             }

@@ -185,7 +185,13 @@ impl Pair {
     }
 
     /// Reads from there.
-    pub(in crate::session) fn read(&mut self, op: u64, from: &(Buf, Key), at: u64, len: usize) -> Memory {
+    pub(in crate::session) fn read(
+        &mut self,
+        op: u64,
+        from: &(Buf, Key),
+        at: u64,
+        len: usize,
+    ) -> Memory {
         let (bufs, now) = (self.memory(0, &[len], 0), self.net.now);
         let (raddr, sink) = (from.0.seg.addr() + at, bufs[0].clone());
         self.with(0, |s, _| s.post_read(now, op, raddr, from.1, sink)).unwrap();

@@ -79,9 +79,7 @@ impl Plan {
         }
         let delay = rng.pick(&[1_000, 50_000, 2_000_000]);
         let steps = rng.range(3, 40);
-        let cut_at = (!calm && rng.one_in(5))
-            .then(|| Time::from_nanos(rng.below(40_000_000)));
+        let cut_at = (!calm && rng.one_in(5)).then(|| Time::from_nanos(rng.below(40_000_000)));
         Plan { kind, calm, steps, max_len, cfg, caps, delay, cut_at }
     }
 }
-

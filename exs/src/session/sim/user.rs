@@ -17,11 +17,18 @@ const CANARY: u8 = 0xEE;
 pub(super) enum Kind {
     /// The place in `sends`.
     Send(usize),
-    Recv { peek: bool },
+    Recv {
+        peek: bool,
+    },
     /// Of an export with this content.
-    Read { expect: Vec<u8> },
+    Read {
+        expect: Vec<u8>,
+    },
     /// Into this part of the peer's memory.
-    Write { target: Segment, confirm: bool },
+    Write {
+        target: Segment,
+        confirm: bool,
+    },
     Shutdown,
     Close,
 }
@@ -56,8 +63,14 @@ pub(super) enum SentEnd {
 pub(super) enum Got {
     Stream(Vec<u8>),
     /// The stream from this place on, which stays.
-    Peek { at: usize, data: Vec<u8> },
-    Message { data: Vec<u8>, total: u64 },
+    Peek {
+        at: usize,
+        data: Vec<u8>,
+    },
+    Message {
+        data: Vec<u8>,
+        total: u64,
+    },
 }
 
 #[derive(Default)]
@@ -233,7 +246,10 @@ impl User {
         for seg in &self.unwritten {
             let mut now = vec![0; seg.len()];
             seg.read_at(0, &mut now);
-            assert!(now.iter().all(|b| *b == CANARY), "more was written than a cancelled WRITE says");
+            assert!(
+                now.iter().all(|b| *b == CANARY),
+                "more was written than a cancelled WRITE says"
+            );
         }
     }
 }

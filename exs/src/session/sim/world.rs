@@ -139,7 +139,8 @@ impl World {
         let now = self.net.now.max(at);
         self.net.now = now;
         if self.trace {
-            let what = ["poll", "transmit", "arrive", "down", "timeout", "act", "cut"][usize::from(what)];
+            let what =
+                ["poll", "transmit", "arrive", "down", "timeout", "act", "cut"][usize::from(what)];
             let frame = self.net.sides[side].inbound.front().filter(|_| what == "arrive");
             eprintln!("{now:?} {side}: {what} {frame:?}");
         }
@@ -208,11 +209,8 @@ impl World {
 
     /// Receives one end until it meets the end, and all sent has arrived.
     pub(super) fn drain(&mut self, side: usize) {
-        let waiting = self.users[side]
-            .ops
-            .values()
-            .filter(|op| matches!(op.kind, Kind::Recv { .. }))
-            .count();
+        let waiting =
+            self.users[side].ops.values().filter(|op| matches!(op.kind, Kind::Recv { .. })).count();
         if waiting < 3 && !self.users[side].eof {
             let len = self.plan.max_len.max(1);
             self.receive(side, &[len], RecvOpts::default());

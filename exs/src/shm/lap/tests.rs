@@ -38,7 +38,10 @@ impl Pipe {
         let from = self.tx.pos + skip;
         self.tx.pos = from + len;
         assert!(self.tx.pos - self.told <= RING, "nothing is written over");
-        assert!(self.ours.is_first(from) || self.ours.to_end(Whose::Ours, from) >= len, "one piece");
+        assert!(
+            self.ours.is_first(from) || self.ours.to_end(Whose::Ours, from) >= len,
+            "one piece"
+        );
         self.records.push_back((self.tx.pos, None));
         true
     }
@@ -101,7 +104,9 @@ fn one_message_at_a_time_needs_a_short_lap() {
 fn those_that_are_busy_together_share() {
     let mut pipe = Pipe::new(0);
     pipe.stream(2000, 1088);
-    for (busy, most) in [(2, 64 << 10), (4, 32 << 10), (8, LEAST_OF_ALL), (1000, LEAST_OF_ALL), (1, RING)] {
+    for (busy, most) in
+        [(2, 64 << 10), (4, 32 << 10), (8, LEAST_OF_ALL), (1000, LEAST_OF_ALL), (1, RING)]
+    {
         pipe.tx.lap.share(busy);
         pipe.stream(4000, 1088);
         assert_eq!(pipe.tx.lap.len, most, "{busy}");

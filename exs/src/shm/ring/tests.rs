@@ -57,7 +57,9 @@ fn a_tag_is_of_one_lap_and_one_direction() {
 #[test]
 fn what_is_touched_first_lies_on_one_page() {
     let (a, b) = Mem::both([1, 2]);
-    let page = |mem: &Mem, pos| (mem.tag_word(Whose::Ours, pos).as_ptr() as usize - mem.base.as_ptr() as usize) / PAGE;
+    let page = |mem: &Mem, pos| {
+        (mem.tag_word(Whose::Ours, pos).as_ptr() as usize - mem.base.as_ptr() as usize) / PAGE
+    };
     let first = a.word(Whose::Theirs, Word::State).as_ptr() as usize - a.base.as_ptr() as usize;
     for pos in (0..NEAR as u64).step_by(64) {
         assert_eq!((page(&a, pos), page(&b, pos)), (first / PAGE, first / PAGE), "{pos}");

@@ -19,12 +19,20 @@ fn must_fail(rule: Rule, why: &str, plan: Plan) {
 
 #[test]
 fn advertising_over_a_ring_with_bytes_in_it() {
-    must_fail(Rule::RingEmpty, "overwrites one that is in use", plan(3, 0, 3, &[1, 2], &[all(2), all(2)]));
+    must_fail(
+        Rule::RingEmpty,
+        "overwrites one that is in use",
+        plan(3, 0, 3, &[1, 2], &[all(2), all(2)]),
+    );
 }
 
 #[test]
 fn advertising_past_a_receive_that_cannot_be() {
-    must_fail(Rule::EarlierAdvertised, "the sender broke the protocol: direct", plan(3, 0, 3, &[2, 2], &[hidden(2), some(2)]));
+    must_fail(
+        Rule::EarlierAdvertised,
+        "the sender broke the protocol: direct",
+        plan(3, 0, 3, &[2, 2], &[hidden(2), some(2)]),
+    );
 }
 
 #[test]
@@ -39,22 +47,38 @@ fn waiting_for_a_receiver_that_waits() {
 
 #[test]
 fn taking_an_advert_whatever_its_position() {
-    must_fail(Rule::SeqMatches, "which is not pending", plan(4, 0, 2, &[2, 2, 2], &[all(3), some(2)]));
+    must_fail(
+        Rule::SeqMatches,
+        "which is not pending",
+        plan(4, 0, 2, &[2, 2, 2], &[all(3), some(2)]),
+    );
 }
 
 #[test]
 fn matching_a_later_advert_by_accident() {
-    must_fail(Rule::PhaseSpoiled, "through a closed window", plan(4, 0, 2, &[2, 2, 2], &[all(4), some(2)]));
+    must_fail(
+        Rule::PhaseSpoiled,
+        "through a closed window",
+        plan(4, 0, 2, &[2, 2, 2], &[all(4), some(2)]),
+    );
 }
 
 #[test]
 fn taking_an_advert_of_a_phase_gone_by() {
-    must_fail(Rule::OldPhaseDropped, "through a closed window", plan(3, 0, 2, &[2, 2], &[all(3), some(2)]));
+    must_fail(
+        Rule::OldPhaseDropped,
+        "through a closed window",
+        plan(3, 0, 2, &[2, 2], &[all(3), some(2)]),
+    );
 }
 
 #[test]
 fn leaving_a_waitall_advert_before_it_is_full() {
-    must_fail(Rule::WaitallStays, "direct data of 2 bytes", plan(3, 0, 2, &[2, 2], &[all(3), some(2)]));
+    must_fail(
+        Rule::WaitallStays,
+        "direct data of 2 bytes",
+        plan(3, 0, 2, &[2, 2], &[all(3), some(2)]),
+    );
 }
 
 #[test]
@@ -83,7 +107,11 @@ fn answering_a_withdrawal_without_forgetting() {
 
 #[test]
 fn never_acknowledging() {
-    must_fail(Rule::AckFreed, "a ring that is empty", plan(2, 0, 2, &[2, 2], &[hidden(2), hidden(2)]));
+    must_fail(
+        Rule::AckFreed,
+        "a ring that is empty",
+        plan(2, 0, 2, &[2, 2], &[hidden(2), hidden(2)]),
+    );
 }
 
 #[test]

@@ -112,7 +112,11 @@ fn receiver_survives_any_sender() {
                     result
                 }
             };
-            if result.is_ok() { taken += 1 } else { refused += 1 }
+            if result.is_ok() {
+                taken += 1
+            } else {
+                refused += 1
+            }
             drain_rx(&mut rx, ring, inline, &mut live);
         }
         let ended = rx.abort();
@@ -155,7 +159,8 @@ fn sender_survives_any_receiver() {
     for seed in 0..2_000 {
         let mut rng = Rng(seed);
         let ring = 1 + number(&mut rng).min(u32::MAX - 1);
-        let cfg = StreamConfig { ring, inline_max: rng.below(9), max_chunk: 1 + number(&mut rng) / 2 };
+        let cfg =
+            StreamConfig { ring, inline_max: rng.below(9), max_chunk: 1 + number(&mut rng) / 2 };
         let mut tx = StreamTx::new(cfg);
         let mut live: HashMap<OpId, (u64, u64)> = HashMap::new();
         for step in 0..200 {
@@ -192,7 +197,11 @@ fn sender_survives_any_receiver() {
                     invalidate: rng.one_in(2),
                 }),
             };
-            if result.is_ok() { taken += 1 } else { refused += 1 }
+            if result.is_ok() {
+                taken += 1
+            } else {
+                refused += 1
+            }
             for _ in 0..rng.below(6) {
                 moved += poll_tx(&mut tx, &cfg, &mut live);
             }
@@ -220,11 +229,21 @@ fn adverts_are_bounded_on_both_sides() {
         while let Some(action) = rx.poll() {
             let RxAction::Advertise { seq, phase, len, waitall, .. } = action else { continue };
             adverts += 1;
-            tx.handle_advert(Advert { seq, phase, addr: 0, key: 1, len, waitall, invalidate: false }).expect("allowed");
+            tx.handle_advert(Advert {
+                seq,
+                phase,
+                addr: 0,
+                key: 1,
+                len,
+                waitall,
+                invalidate: false,
+            })
+            .expect("allowed");
         }
     }
     assert_eq!(adverts, MAX_ADVERTS);
-    let one_more = Advert { seq: 800, phase: 0, addr: 0, key: 1, len: 8, waitall: false, invalidate: false };
+    let one_more =
+        Advert { seq: 800, phase: 0, addr: 0, key: 1, len: 8, waitall: false, invalidate: false };
     assert!(tx.handle_advert(one_more).is_err());
     // The next one follows as soon as the first has ended.
     rx.handle_data(Data { direct: true, inline: false, len: 8 }).expect("it fits");

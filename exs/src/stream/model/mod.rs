@@ -96,8 +96,17 @@ const SHUTDOWN: OpId = 9_999;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Fwd {
     /// Bytes `pos..` of the stream, written by RDMA.
-    Write { to: WriteTo, pos: u32, len: u32 },
-    Data { direct: bool, inline: bool, pos: u32, len: u32 },
+    Write {
+        to: WriteTo,
+        pos: u32,
+        len: u32,
+    },
+    Data {
+        direct: bool,
+        inline: bool,
+        pos: u32,
+        len: u32,
+    },
     Fin,
     RingReq,
     RingRelease,

@@ -1,7 +1,7 @@
 //! What must hold where nothing is on its way: everything that can end has ended.
 
 use super::world::{Wrong, ensure};
-use super::{Plan, Rule, RecvState, SendState, World};
+use super::{Plan, RecvState, Rule, SendState, World};
 
 impl World {
     /// Nothing happens any more unless an application does something.

@@ -51,8 +51,7 @@ fn a_receive_takes_what_is_there_across_the_end() {
     rx.handle_data(inline(20)).expect("from the start");
     all(&mut rx);
     rx.post_recv(recv(2, 50));
-    let copy =
-        |ring_off, op_off, len| RxAction::CopyFromRing { ring_off, op: 2, op_off, len };
+    let copy = |ring_off, op_off, len| RxAction::CopyFromRing { ring_off, op: 2, op_off, len };
     assert_eq!(all(&mut rx), [copy(90, 0, 10), copy(0, 10, 20), ok(2, 30), RxAction::Ack]);
 }
 
@@ -166,21 +165,14 @@ fn after_adverts_in_vain_the_ring_is_used_up_first() {
     for n in [50, 40] {
         rx.handle_data(inline(n)).expect("fits");
         let actions = all(&mut rx);
-        let quiet = !actions
-            .iter()
-            .any(|a| matches!(a, RxAction::Advertise { .. } | RxAction::Ack));
+        let quiet =
+            !actions.iter().any(|a| matches!(a, RxAction::Advertise { .. } | RxAction::Ack));
         assert!(quiet && rx.take_freed() == 0, "{actions:?}");
     }
     rx.handle_data(inline(10)).expect("fits");
     let actions = all(&mut rx);
-    let advertise = RxAction::Advertise {
-        op: 1,
-        op_off: 100,
-        len: 100,
-        seq: 100,
-        phase: 2,
-        waitall: true,
-    };
+    let advertise =
+        RxAction::Advertise { op: 1, op_off: 100, len: 100, seq: 100, phase: 2, waitall: true };
     // The ADVERT carries the freed bytes, and leaves the ACK nothing to say.
     let [.., first, then] = actions[..] else { panic!("{actions:?}") };
     assert_eq!((first, then), (advertise, RxAction::Ack));

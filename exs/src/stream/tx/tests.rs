@@ -27,11 +27,9 @@ fn direct_when_advertised_in_chunks() {
     tx.handle_advert(advert(0, 0, 100, true)).expect("fits");
     tx.post_send(1, 70);
     let to = |addr| Target::Direct { addr, key: 5, close: false };
-    let first =
-        TxAction::Transfer { op: 1, op_off: 0, len: 64, target: to(0x1000), inline: false };
+    let first = TxAction::Transfer { op: 1, op_off: 0, len: 64, target: to(0x1000), inline: false };
     // What is left of a large send may be small enough to go inline.
-    let second =
-        TxAction::Transfer { op: 1, op_off: 64, len: 6, target: to(0x1040), inline: true };
+    let second = TxAction::Transfer { op: 1, op_off: 64, len: 6, target: to(0x1040), inline: true };
     assert_eq!(all(&mut tx), [first, second]);
     tx.handle_sent(1, 64);
     assert_eq!(all(&mut tx), []);

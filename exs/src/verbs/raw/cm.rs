@@ -4,8 +4,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use rdma_sys as sys;
@@ -151,12 +151,10 @@ pub(in super::super) struct ConnAttr<'a> {
 }
 
 /// What a queue pair uses, and may not outlive.
-pub(super) struct Users(#[expect(dead_code, reason = "held, not read")] (
-    Arc<Domain>,
-    Arc<CompQueue>,
-    Arc<CompQueue>,
-    Option<Arc<SharedQueue>>,
-));
+pub(super) struct Users(
+    #[expect(dead_code, reason = "held, not read")]
+    (Arc<Domain>, Arc<CompQueue>, Arc<CompQueue>, Option<Arc<SharedQueue>>),
+);
 
 /// An id: a connection to be, with its queue pair, or a listener. It is freed by the
 /// reaper, as that may take its time.

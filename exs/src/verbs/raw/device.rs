@@ -170,7 +170,8 @@ impl Device {
         let o = &a.orig_attr;
         // SAFETY: the context lives for ever; a plain number is read.
         let transport = unsafe { (*(*self.ptr()).device).transport_type };
-        let firmware: Vec<u8> = o.fw_ver.iter().take_while(|c| **c != 0).map(|c| c.to_ne_bytes()[0]).collect();
+        let firmware: Vec<u8> =
+            o.fw_ver.iter().take_while(|c| **c != 0).map(|c| c.to_ne_bytes()[0]).collect();
         let flags = o.device_cap_flags;
         let windows = sys::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A.0
             | sys::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;

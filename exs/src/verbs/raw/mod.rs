@@ -15,7 +15,10 @@
 //! time. All of it is used under one lock (the engine's, or the host's), but for the end of
 //! an id (`reaper`), when nobody else has it any more.
 #![allow(unsafe_code)]
-#![allow(clippy::multiple_unsafe_ops_per_block, reason = "to follow a chain of pointers is one argument")]
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "to follow a chain of pointers is one argument"
+)]
 
 mod channel;
 mod cm;

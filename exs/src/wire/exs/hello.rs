@@ -332,9 +332,9 @@ impl std::fmt::Display for Refusal {
                 "the receive slots offered are too few or too small: at least {MIN_CREDITS} of \
                  {MAX_HEADER} bytes are needed"
             ),
-            RefusalCode::BacklogFull => {
-                f.write_str("the listener's backlog is full: try again, or listen with a longer one")
-            }
+            RefusalCode::BacklogFull => f.write_str(
+                "the listener's backlog is full: try again, or listen with a longer one",
+            ),
             RefusalCode::Busy => f.write_str("the peer is out of resources: try again later"),
             RefusalCode::Closed => f.write_str("the listener was closed"),
             RefusalCode::Refused => f.write_str("the peer's program refused the connection"),

@@ -273,7 +273,8 @@ impl Message {
                 Raw { flags, len, ..none }
             }
             Message::Advert(a) => Raw {
-                flags: if a.waitall { WAITALL } else { 0 } | if a.invalidate { INVALIDATE } else { 0 },
+                flags: if a.waitall { WAITALL } else { 0 }
+                    | if a.invalidate { INVALIDATE } else { 0 },
                 len: a.len,
                 aux: a.key,
                 w16: a.seq,
@@ -302,6 +303,7 @@ impl Message {
     /// Reads a message: the message, its piggyback, and the length of its header,
     /// behind which [`Message::inline_len`] bytes of data follow and nothing else, but for
     /// the further receives of an ADVERT.
+    #[cfg(any(test, feature = "internals"))]
     pub fn parse(bytes: &[u8]) -> Result<(Message, Piggyback, usize), MessageError> {
         Message::parse_prefix(bytes, bytes.len())
     }
@@ -346,7 +348,10 @@ impl Message {
     }
 
     #[inline(never)]
-    pub(super) fn parse_any(bytes: &[u8], len: usize) -> Result<(Message, Piggyback, usize), MessageError> {
+    pub(super) fn parse_any(
+        bytes: &[u8],
+        len: usize,
+    ) -> Result<(Message, Piggyback, usize), MessageError> {
         let message_len = len;
         let truncated = |need| MessageError::Truncated { len: bytes.len(), need };
         let short = truncated(COMMON_HEADER);

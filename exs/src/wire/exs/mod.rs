@@ -29,9 +29,10 @@ mod message;
 #[cfg(test)]
 mod tests;
 
+#[cfg(any(test, feature = "internals"))]
+pub use hello::{HELLO_LEN, MIN_CREDITS, Negotiated, REFUSAL_LEN};
 pub use hello::{
-    HELLO_LEN, Hello, HelloError, MAX_HELLO, MIN_CREDITS, Negotiated, REFUSAL_LEN, Refusal,
-    RefusalCode, SocketKind, VERSIONS, negotiate,
+    Hello, HelloError, MAX_HELLO, Refusal, RefusalCode, SocketKind, VERSIONS, negotiate,
 };
 pub use immediate::Immediate;
 pub use kind::{MessageError, MessageKind};

@@ -204,12 +204,18 @@ fn message_lengths_are_exact() {
 #[test]
 fn further_receives_behind_an_advert() {
     let first = AdvertRepr {
-        seq: u64::MAX - 1, phase: 4, addr: 1, key: 2, len: 5, waitall: true, invalidate: true,
+        seq: u64::MAX - 1,
+        phase: 4,
+        addr: 1,
+        key: 2,
+        len: 5,
+        waitall: true,
+        invalidate: true,
     };
-    let next = AdvertRepr { seq: 3, addr: 0x2122_2324_2526_2728, key: 0x3132_3334, len: 7, ..first };
-    let raw: [u8; FURTHER] = [
-        0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x31, 0x32, 0x33, 0x34, 0, 0, 0, 7,
-    ];
+    let next =
+        AdvertRepr { seq: 3, addr: 0x2122_2324_2526_2728, key: 0x3132_3334, len: 7, ..first };
+    let raw: [u8; FURTHER] =
+        [0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x31, 0x32, 0x33, 0x34, 0, 0, 0, 7];
     assert_eq!(first.emit_further(&next), Some(raw));
     assert_eq!(first.parse_further(&raw), Ok(next));
     for other in [

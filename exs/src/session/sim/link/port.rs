@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::mem::{Access, Key, Region, Segment};
 use crate::rnic::{
-    Caps, Disconnect, DisconnectCause, HEAD, Mr, Passed, QpState, RnicError, SendOp, SendWr, Sge, WcOp, WcStatus,
+    Caps, Disconnect, DisconnectCause, HEAD, Mr, Passed, QpState, RnicError, SendOp, SendWr, Sge,
+    WcOp, WcStatus,
 };
 use crate::session::{Buf, Port};
 use crate::sys::IoVec;

@@ -15,7 +15,8 @@ fn file() -> &'static (Arc<std::fs::File>, Vec<u8>) {
     static FILE: OnceLock<(Arc<std::fs::File>, Vec<u8>)> = OnceLock::new();
     FILE.get_or_init(|| {
         let path = std::env::temp_dir().join(format!("exs-sim-{}", std::process::id()));
-        let data: Vec<u8> = (0..5000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let data: Vec<u8> =
+            (0..5000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         std::fs::write(&path, &data).unwrap();
         let file = Arc::new(std::fs::File::open(&path).unwrap());
         std::fs::remove_file(&path).unwrap();
@@ -212,7 +213,9 @@ impl World {
             let bufs = self.users[side].memory(&mut self.net, side, &[len], &[]);
             let (sink, raddr) = (bufs[0].clone(), target.seg.addr() + at as u64);
             match self.with(side, |s, _| s.post_read(now, op, raddr, key, sink)) {
-                Ok(()) => drop(self.users[side].ops.insert(op, Op { kind: Kind::Read { expect }, bufs })),
+                Ok(()) => {
+                    drop(self.users[side].ops.insert(op, Op { kind: Kind::Read { expect }, bufs }))
+                }
                 Err(_) => self.net.deregister(side, &bufs[0]),
             }
         } else {
