@@ -72,7 +72,7 @@ impl Asked {
         }
         let buffer = memory::buffer(self.memory, self.len, self.mhandle).ok()?;
         if self.queue == EXS_QHANDLE_INVALID {
-            return self.send_now();
+            return self.try_send_eager();
         }
         let queue = queues::find(self.queue).ok()?;
         let name = (Token(self.ahandle as u64), call.tag(event::place(self.memory)));
@@ -83,7 +83,7 @@ impl Asked {
     }
 
     /// Without a queue: the system call itself.
-    fn send_now(&self) -> Option<Result<c_int>> {
+    fn try_send_eager(&self) -> Option<Result<c_int>> {
         send_kept();
         // SAFETY: as in `note`.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };

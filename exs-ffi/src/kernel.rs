@@ -271,7 +271,7 @@ fn moved(call: &str, n: isize) -> Result<c_int> {
     if n < 0 { Err(Fail::os(call)) } else { Ok(c_int::try_from(n).unwrap_or(c_int::MAX)) }
 }
 
-pub(crate) fn send_now(fd: c_int, memory: Bytes, len: usize, flags: c_int) -> Result<c_int> {
+pub(crate) fn try_send_eager(fd: c_int, memory: Bytes, len: usize, flags: c_int) -> Result<c_int> {
     send_kept();
     let len = len.min(MOST);
     // SAFETY: the caller's promise is that of send(2).

@@ -1,7 +1,7 @@
 //! Helpers shared by the tests in this package, and the contract suites: tests written
 //! once, against an interface, and run for each implementation of it.
 
-pub mod either;
+pub mod either_rnic;
 pub mod fake;
 pub mod harness;
 pub mod kernel;

@@ -11,7 +11,7 @@ use exs::sys::RandomSource;
 use exs::tcp::SoftRnic;
 use exs::verbs::VerbsRnic;
 use exs::{Options, Transport};
-use exs_tests::either::Either;
+use exs_tests::either_rnic::EitherRnic;
 use exs_tests::harness::Env;
 use exs_tests::rdma::{self, device};
 use exs_tests::rnic::Harness;
@@ -22,17 +22,17 @@ use exs_tests::socket_contract;
 struct Mixed<const SOFT_FIRST: bool, const CRC: bool>;
 
 impl<const SOFT_FIRST: bool, const CRC: bool> Harness for Mixed<SOFT_FIRST, CRC> {
-    type Rnic = Either<SoftRnic, VerbsRnic>;
+    type Rnic = EitherRnic<SoftRnic, VerbsRnic>;
     const SHRINK: usize = 4;
     const CRC: bool = CRC;
 
     fn make(node: usize, registry: mio::Registry, token_base: usize) -> Self::Rnic {
         if Self::is_software(node) {
             let random = RandomSource::kernel().expect("random numbers");
-            return Either::A(SoftRnic::new(registry, token_base, random));
+            return EitherRnic::A(SoftRnic::new(registry, token_base, random));
         }
         let name = &device().expect("not missing").name;
-        Either::B(VerbsRnic::open_named(&registry, token_base, name).expect("the device"))
+        EitherRnic::B(VerbsRnic::open_named(&registry, token_base, name).expect("the device"))
     }
     fn local() -> SocketAddr {
         SocketAddr::new(device().expect("not missing").addr, 0)

@@ -50,14 +50,14 @@
 //! section 4.4 would have it held back, which costs a copy); a message is
 //! delivered only after.
 
-mod aside;
 mod batch;
+mod eager;
 mod end;
-mod gap;
 mod place;
 mod read;
+mod read_size;
 mod rx;
-mod short;
+mod spill;
 mod startup;
 mod state;
 mod term;

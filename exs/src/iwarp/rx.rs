@@ -9,8 +9,8 @@
 //! two parts.
 
 use super::Engine;
-use super::aside::Aside;
-use super::gap::Gap;
+use super::read_size::ReadSize;
+use super::spill::Spill;
 use super::types::{RxBuf, RxResult, RxSource};
 use crate::mem::{Key, KeyTable, Segment};
 use crate::wire::ddp::{self, Header};
@@ -87,8 +87,8 @@ pub(super) struct Rx {
     tail: usize,
     pub(super) receive: Option<Receive>,
     /// The message that would be in `receive`, had it not given that back.
-    pub(super) aside: Option<Aside>,
-    gap: Gap,
+    pub(super) aside: Option<Spill>,
+    gap: ReadSize,
     /// MSNs awaited on the queues of SENDs and READ requests.
     pub(super) send_msn: u32,
     pub(super) read_msn: u32,
@@ -110,7 +110,7 @@ impl Default for Rx {
             tail: 0,
             receive: None,
             aside: None,
-            gap: Gap::default(),
+            gap: ReadSize::default(),
             send_msn: 1,
             read_msn: 1,
         }

@@ -1,14 +1,14 @@
 //! The engine on a virtual link: start-up, vectors, refusals, files, and
 //! thousands of seeded runs.
 
-mod aside;
+mod eager;
 mod files;
-mod gap;
 mod link;
+mod read_size;
 mod reads;
 mod refuse;
-mod short;
 mod sim;
+mod spill;
 mod startup;
 mod vectors;
 mod world;

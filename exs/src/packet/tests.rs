@@ -4,7 +4,7 @@ use super::*;
 use crate::ids::Outcome;
 use proptest::prelude::*;
 
-mod short;
+mod eager;
 
 const CONFIG: PacketConfig = PacketConfig { eager_max: 100, stash: 1000, max_msg: 5000 };
 

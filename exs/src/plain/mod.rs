@@ -29,10 +29,10 @@
 //! thread that submitted them, and its completions interrupt that thread's epoll_wait(2).
 
 mod call;
+mod coalesce;
 mod direct;
 mod files;
 mod helper;
-mod keep;
 mod sock;
 mod types;
 mod wait;
@@ -44,9 +44,9 @@ use std::time::Duration;
 use mio::unix::SourceFd;
 
 use self::call::{Step, What, Xfer};
+use self::coalesce::Burst;
 use self::files::{CHUNK, Scratch};
 use self::helper::Helper;
-use self::keep::Burst;
 use self::sock::{Ended, NO_NUMBER, Name, Sock, name, release};
 use crate::ids::OpId;
 use crate::rnic::Ready;

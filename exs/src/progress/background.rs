@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::context::Context;
 use super::engine::SockId;
-use super::lead::{Leader, Reactor, Ticks};
+use super::leader::{Leader, Reactor, Ticks};
 use super::queue::QueueCore;
 use super::spin::LEAD_EVERY;
 use crate::sys::yield_now;

@@ -7,8 +7,8 @@ use super::Error;
 use super::devices::Devices;
 use super::engine::{Engine, KERNEL_TOKENS, Released, TOKENS_PER_DEVICE, Verbs, Watch};
 use super::event::RawEvent;
-use super::lead::{Lead, Leader, Reactor};
-use super::moment::Moment;
+use super::lazy_now::LazyNow;
+use super::leader::{Leader, Leadership, Reactor};
 use super::options::check_environment;
 use super::queue::{QueueCore, Waiter};
 use super::reliance::Reliance;
@@ -35,7 +35,7 @@ pub struct Context {
     /// Threads that wait for the engine's lock to post something; a thread that
     /// spins lets them through.
     pub(super) posters: AtomicUsize,
-    pub(super) lead: Lead,
+    pub(super) lead: Leadership,
     /// Whether the program relies on descriptors.
     pub(super) reliance: Reliance,
     /// News wait to be shown.
@@ -121,7 +121,7 @@ impl Context {
             Some(open) => Verbs::new(open, registry()?),
             None => Verbs::Unbuilt,
         };
-        let lead = Lead::new(reactor).map_err(|e| Error::os("eventfd", &e))?;
+        let lead = Leadership::new(reactor).map_err(|e| Error::os("eventfd", &e))?;
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let context = Arc::new_cyclic(|me: &Weak| {
             let released = Arc::new(Released::new(me.clone()));
@@ -203,7 +203,7 @@ impl Context {
 
     /// The same for a call that may need no time.
     #[inline]
-    pub(crate) fn call_at<T>(&self, f: impl FnOnce(&mut Engine, &Moment<'_>) -> T) -> T {
+    pub(crate) fn call_at<T>(&self, f: impl FnOnce(&mut Engine, &LazyNow<'_>) -> T) -> T {
         let mut engine = match self.engine.try_lock() {
             Ok(engine) => engine,
             Err(why) => self.lock_behind(why),
@@ -212,7 +212,7 @@ impl Context {
         // tick, is the next to lead: each rings it first of all.
         let lazy = self.lead.leader() == Leader::Nobody;
         engine.begin_call(lazy);
-        let moment = Moment::new(&self.clock);
+        let moment = LazyNow::new(&self.clock);
         let result = f(&mut engine, &moment);
         if !engine.has_passed() {
             cold_path();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::context::Context;
 use super::event::RawEvent;
-use super::lead::Reactor;
+use super::leader::Reactor;
 use super::queue::{QueueCore, Waiter, Want};
 use super::wait::{Goal, Led, Waited, io_error};
 use super::{Error, WaitPolicy};

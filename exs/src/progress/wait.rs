@@ -8,7 +8,7 @@ use super::Error;
 use super::background::VISIT_TURNS;
 use super::context::Context;
 use super::event::RawEvent;
-use super::lead::Reactor;
+use super::leader::Reactor;
 use super::queue::{QueueCore, Waiter, Want, waiter};
 use super::spin::{AT_HAND, LEAD_EVERY, PEEK, SPINS_PER_POLL, USUAL_TURN, VAIN_SPINS};
 use crate::sys::{HeldSignals, cycles};

@@ -21,10 +21,10 @@
 //!
 //! What it must never know: sockets, streams, messages of EXS.
 
-pub(crate) mod border;
 mod fault;
 pub(crate) mod objects;
 pub(crate) mod queues;
+pub(crate) mod siw_quirk;
 pub(crate) mod table;
 pub(crate) mod timers;
 mod types;
@@ -137,41 +137,40 @@ pub trait Rnic: Send {
     fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError>;
     /// Rings the doorbell: puts posted WRs on the wire as far as it takes them.
     fn flush(&mut self, qp: Qp, now: Time);
-    /// The short way of a small message: a SEND of what `head` writes (it returns how much)
-    /// and of `payload` behind it, which is complete when this returns, as if posted
-    /// unsignalled and inline, and on the wire, but for the doorbell if that costs a system
-    /// call. It comes by a receive, or by [`Rnic::take_message`] where the peer's RNIC has that.
-    /// [`Passed::No`], and `head` was not called (or wrote nothing), if anything is
-    /// before it on this QP, or there is no room for it: then it is to be posted.
-    fn send_now(
+    /// Sends a small message eagerly: `head` writes the header and returns its length, and
+    /// `payload` follows. The message is complete when this returns, as an unsignalled inline
+    /// SEND is. It is on the wire too, unless a doorbell costs a system call. The peer gets it by
+    /// a receive, or by [`Rnic::next_eager`] where its RNIC has that.
+    ///
+    /// Returns [`EagerSend::Declined`] if other work is before it on this QP, or if there is no
+    /// room; `head` then has written nothing, and the caller posts the message.
+    fn try_send_eager(
         &mut self,
         _qp: Qp,
         _payload: &IoVec<'_>,
         _head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
-    ) -> Passed {
-        Passed::No
+    ) -> EagerSend {
+        EagerSend::Declined
     }
-    /// The short way at the other end: copies the next message out, or lends it, if it is a
-    /// plain SEND that fits `out` and is there whole, without a receive and without a
-    /// completion; or tells the receive that [`Rnic::peek`] has found it in, in place of a
-    /// completion. None if there is no such message, or if completions or events wait that come
-    /// before it.
-    fn take_message(&mut self, _out: &mut [u8]) -> Option<Taken> {
+    /// Takes the next message without a completion: copies it to `out`, or lends it, if it is a
+    /// whole plain SEND that fits `out`; or names the receive in which [`Rnic::peek`] has found
+    /// it. Returns None if there is no such message, or if completions or events come before it.
+    fn next_eager(&mut self, _out: &mut [u8]) -> Option<EagerRecv> {
         None
     }
-    /// A message that was lent ([`At::Lent`]) has been dealt with. Until then there is to be
-    /// no other call of `take_message`.
-    fn return_message(&mut self, _qp: Qp) {}
-    /// Leaves what else has come on this QP where it is, until [`Rnic::begin_taking`]: whoever
-    /// its messages are for is about to say where they belong. False if there are no messages
-    /// but its own. (A device need not set it aside: then `take_message` gives them all the same.)
-    fn set_aside(&mut self, _qp: Qp) -> bool {
+    /// Ends the loan of a message ([`EagerPayload::Lent`]). The caller must do that before its
+    /// next call of `next_eager`.
+    fn release_eager(&mut self, _qp: Qp) {}
+    /// Leaves further messages of this QP where they are, until [`Rnic::resume_eager`], as the
+    /// QP's user is about to post receives for them. Returns false if no messages of other QPs
+    /// can come. A device may ignore this: then `next_eager` returns the messages of this QP too.
+    fn pause_eager(&mut self, _qp: Qp) -> bool {
         true
     }
-    /// No QP is set aside any more.
-    fn begin_taking(&mut self) {}
-    /// There is nothing to be had from `poll_cq` and `poll_event`. (False says nothing: there may
-    /// be, or to ask costs the same.)
+    /// Ends the pause of every QP.
+    fn resume_eager(&mut self) {}
+    /// Returns true only if `poll_cq` and `poll_event` would return nothing. Returns false if they
+    /// may return something, or if to find out costs as much as to call them.
     fn is_quiet(&self) -> bool {
         false
     }

@@ -7,52 +7,52 @@ use super::fault::{DisconnectCause, RnicError};
 use crate::mem::{AccessFault, Key, Segment};
 pub use crate::sys::FileRange;
 
-/// Bytes of the header of a message that leaves by [`send_now`](super::Rnic::send_now), at
+/// Bytes of the header of a message that leaves by [`try_send_eager`](super::Rnic::try_send_eager), at
 /// most.
 pub const HEAD: usize = 48;
 /// Bytes of a message with all the data that may ride in it: 8 KiB, and a cache line for the
 /// header.
 pub const MESSAGE: u32 = (8 << 10) + 64;
 
-/// What became of a message that was to leave by [`send_now`](super::Rnic::send_now).
+/// The outcome of [`try_send_eager`](super::Rnic::try_send_eager).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passed {
-    /// Nothing has happened: it is to be posted.
-    No,
-    /// It is on the wire.
-    Gone,
-    /// It is complete, and leaves with the next doorbell.
-    Kept,
+pub enum EagerSend {
+    /// The RNIC took nothing: the caller posts the message as a SEND.
+    Declined,
+    /// The message is on the wire.
+    Sent,
+    /// The SEND is complete, and the message leaves with the next doorbell.
+    Batched,
 }
 
-/// A message that came the short way ([`Rnic::take_message`](super::Rnic::take_message)).
+/// A message that [`next_eager`](super::Rnic::next_eager) returns.
 #[derive(Debug)]
-pub struct Taken {
-    /// The queue pair that it came to.
+pub struct EagerRecv {
+    /// The queue pair that received it.
     pub qp: Qp,
-    /// What its user calls that ([`QpAttr::context`]).
+    /// The number that the user of the queue pair gave it ([`QpAttr::context`]).
     pub context: u32,
-    /// Bytes.
+    /// The length of the message in bytes.
     pub len: usize,
-    /// Where it is.
-    pub at: At,
+    /// Where the message is.
+    pub at: EagerPayload,
 }
 
-/// Where a message is that came the short way.
+/// Where an eager message is.
 #[derive(Debug)]
-pub enum At {
-    /// Copied out, into what was given for that.
-    Out,
-    /// In memory of the device's, and the peer can write there still: each byte is to be
-    /// read once, and then [`Rnic::return_message`](super::Rnic::return_message) to be called.
+pub enum EagerPayload {
+    /// In the slice that the caller passed.
+    Copied,
+    /// In memory of the device, where the peer can still write. The caller reads each byte once,
+    /// and then calls [`release_eager`](super::Rnic::release_eager).
     Lent(Segment),
-    /// In the receive of this `wr_id`, posted to the SRQ of the queue pair, which is the user's
-    /// again.
+    /// In the receive of this `wr_id`, which was posted to the SRQ of the queue pair and belongs
+    /// to its user again.
     #[cfg_attr(
         not(any(test, feature = "internals", feature = "verbs")),
         expect(dead_code, reason = "drivers of devices construct it")
     )]
-    Receive(u64),
+    InReceive(u64),
 }
 
 macro_rules! ids {
@@ -165,7 +165,7 @@ pub struct QpAttr {
     pub max_send_wr: usize,
     /// Receives that may be outstanding (without SRQ).
     pub max_recv_wr: usize,
-    /// The user's own number for it (`qp_context` of verbs): comes with [`Taken`] messages.
+    /// The user's own number for it (`qp_context` of verbs): comes with [`EagerRecv`] messages.
     pub context: u32,
 }
 

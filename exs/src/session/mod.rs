@@ -43,6 +43,7 @@
 
 mod adverts;
 mod confirm;
+mod eager;
 mod end;
 mod error;
 mod flow;
@@ -53,7 +54,6 @@ mod post;
 mod proto;
 mod rx;
 mod sendq;
-mod short;
 mod sided;
 #[cfg(test)]
 mod sim;

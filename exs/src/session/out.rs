@@ -200,7 +200,7 @@ impl Session {
         let alone = !relaxed || message == Message::Credit;
         if what == What::Message && alone && !self.idle_posted {
             let payload = IoVec::new(behind);
-            let sent = port.send_now(&payload, &mut |head| self.header(message, head));
+            let sent = port.try_send_eager(&payload, &mut |head| self.header(message, head));
             if self.note_passed(sent, !relaxed) {
                 return true;
             }

@@ -8,10 +8,10 @@ use crate::stream::RemoteRing;
 use crate::time::Time;
 use crate::wire::exs::{Immediate, MAX_HEADER, Message};
 
+use super::eager::Short;
 use super::ops::Fate;
 use super::out::RX_QUEUE;
 use super::proto::{Proto, RxStep, ShownAs};
-use super::short::Short;
 use super::types::count;
 use super::{Buf, Done, IoVec, Link, OpError, Port, Session, Violation};
 
@@ -96,10 +96,10 @@ impl Session {
                 let eager = matches!(message, Message::Eager { .. });
                 if let Message::Data { direct: false, inline: true, len } | Message::Eager { len } =
                     message
-                    && let Short::Taken(ended) =
+                    && let Short::EagerRecv(ended) =
                         self.take_now(now, port, (came, header), len, eager)
                 {
-                    return Ok((Short::Taken(ended), header));
+                    return Ok((Short::EagerRecv(ended), header));
                 }
                 self.handle(now, message)?;
                 if let Message::Advert(first) = message {
@@ -109,7 +109,7 @@ impl Session {
             },
         );
         match handled {
-            Ok((Short::Taken(ended), _)) => return ended,
+            Ok((Short::EagerRecv(ended), _)) => return ended,
             // The steps at hand come first in the machine's queue, and all are taken.
             Ok((Short::No, header)) => self.drive_rx(port, Some((came, header))),
             Err(violation) => self.fail(OpError::Protocol(violation)),

@@ -3,7 +3,7 @@
 
 use crate::ids::OpId;
 use crate::mem::{Access, Key};
-use crate::rnic::border::few_across;
+use crate::rnic::siw_quirk::few_across;
 use crate::rnic::{SendOp, Sge, WcStatus};
 
 use super::ops::{Side, Sided};

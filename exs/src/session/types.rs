@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::ids::OpId;
 use crate::mem::{Access, Key, Segment};
-use crate::rnic::{Caps, Disconnect, FileRange, HEAD, Mr, Passed, RnicError, SendWr, Sge};
+use crate::rnic::{Caps, Disconnect, EagerSend, FileRange, HEAD, Mr, RnicError, SendWr, Sge};
 use crate::sys::IoVec as Bytes;
 use crate::wire::exs::{Hello, SocketKind};
 
@@ -127,13 +127,13 @@ pub trait Port {
     fn caps(&self) -> &Caps;
     /// Posts to the send queue.
     fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), RnicError>;
-    /// Sends a small message at once (`Rnic::send_now`).
-    fn send_now(
+    /// Sends a small message at once (`Rnic::try_send_eager`).
+    fn try_send_eager(
         &mut self,
         _payload: &Bytes<'_>,
         _head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
-    ) -> Passed {
-        Passed::No
+    ) -> EagerSend {
+        EagerSend::Declined
     }
     /// Bytes of this range of a file that one WRITE may take now. 0: later; the session is to be
     /// driven again then.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::board::PeerBoard;
+use super::doorbells::PeerBitmap;
 use super::greet::{MAX_MESSAGE, Message};
 use super::ring::{Mem, Word};
 use super::rx::Rx;
@@ -118,7 +118,7 @@ enum Bell {
     #[default]
     Message,
     /// The board of its process, and the place on it. Only of a peer of our user.
-    Board(Arc<PeerBoard>, u32),
+    DoorbellBitmap(Arc<PeerBitmap>, u32),
 }
 
 /// A board that has come, and is not yet known.
@@ -245,7 +245,7 @@ impl Link {
     pub(super) fn ring(&self, what: u64) {
         if self.mem.wants_bell(what) {
             let marked = match &self.bell {
-                Bell::Board(board, slot) => board.mark(*slot),
+                Bell::DoorbellBitmap(board, slot) => board.mark(*slot),
                 Bell::Message => false,
             };
             if !marked {
@@ -316,8 +316,8 @@ impl Link {
     }
 
     /// Rings by marks from now on.
-    pub(super) fn mark_on(&mut self, board: Arc<PeerBoard>, slot: u32) {
-        self.bell = Bell::Board(board, slot);
+    pub(super) fn mark_on(&mut self, board: Arc<PeerBitmap>, slot: u32) {
+        self.bell = Bell::DoorbellBitmap(board, slot);
     }
 
     /// Notes the process at the other end (`us`: the user whom we trust).

@@ -26,11 +26,11 @@
 //!
 //! What it must never know: EXS, its messages, sockets of a program. It reads no clock.
 
-mod awake;
-mod board;
 mod dial;
+mod doorbells;
+mod eager;
 mod greet;
-mod lap;
+mod hot_set;
 mod link;
 mod listen;
 mod memory;
@@ -38,9 +38,9 @@ mod qp;
 mod queues;
 mod record;
 mod ring;
+mod ring_window;
 mod rx;
 mod serve;
-mod short;
 mod source;
 mod tell;
 mod tx;
@@ -56,8 +56,8 @@ use crate::rnic::table;
 use crate::rnic::timers::Timers;
 use crate::rnic::users::MrUsers;
 use crate::rnic::{
-    Caps, ConnParam, ConnReq, Cq, Disconnect, HEAD, ListenOpts, Listener, Mr, Passed, Pd, Qp,
-    QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Taken, Wc,
+    Caps, ConnParam, ConnReq, Cq, Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, Listener, Mr,
+    Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc,
 };
 use crate::sys::{IoVec, RandomSource, effective_uid};
 use crate::time::Time;
@@ -99,9 +99,9 @@ pub struct ShmRnic {
     /// Whose turn it is among them to have a message taken out.
     turn_of: usize,
     /// Where others are marked, once a peer has been given it; and what was just taken from it.
-    board: Option<board::Board>,
+    board: Option<doorbells::DoorbellBitmap>,
     marked: Vec<u32>,
-    peer_boards: board::PeerBoards,
+    peer_boards: doorbells::PeerBitmaps,
     /// Counts, from 1, the times that messages were begun to be taken.
     taking: u64,
     events: VecDeque<RnicEvent>,
@@ -164,7 +164,7 @@ impl ShmRnic {
             hot: Vec::new(),
             board: None,
             marked: Vec::new(),
-            peer_boards: board::PeerBoards::default(),
+            peer_boards: doorbells::PeerBitmaps::default(),
             turn_of: 0,
             taking: 1,
             events: VecDeque::new(),
@@ -269,24 +269,24 @@ impl Rnic for ShmRnic {
     fn flush(&mut self, qp: Qp, now: Time) {
         self.doorbell(qp, now);
     }
-    fn send_now(
+    fn try_send_eager(
         &mut self,
         qp: Qp,
         payload: &IoVec<'_>,
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
-    ) -> Passed {
-        self.pass_message(qp, payload, head)
+    ) -> EagerSend {
+        self.try_send_eager(qp, payload, head)
     }
-    fn take_message(&mut self, out: &mut [u8]) -> Option<Taken> {
+    fn next_eager(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
         self.next_message(out)
     }
-    fn return_message(&mut self, qp: Qp) {
-        self.end_loan(qp);
+    fn release_eager(&mut self, qp: Qp) {
+        self.release_eager(qp);
     }
-    fn set_aside(&mut self, qp: Qp) -> bool {
-        self.leave_messages(qp)
+    fn pause_eager(&mut self, qp: Qp) -> bool {
+        self.pause_eager(qp)
     }
-    fn begin_taking(&mut self) {
+    fn resume_eager(&mut self) {
         self.taking += 1;
     }
 

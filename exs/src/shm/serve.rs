@@ -35,7 +35,7 @@ pub(super) enum Source {
     /// A connection: its socket.
     Link(u32),
     /// The board.
-    Board,
+    DoorbellBitmap,
     /// A listening socket.
     Listener(u32),
     /// A caller that has not said what it wants.
@@ -49,7 +49,7 @@ impl Source {
     pub(super) fn token(self) -> usize {
         let (kind, id) = match self {
             Source::Link(id) | Source::Retry(id) => (0, id),
-            Source::Board => (1, 0),
+            Source::DoorbellBitmap => (1, 0),
             Source::Listener(id) => (2, id),
             Source::Stranger(id) => (3, id),
         };
@@ -61,7 +61,7 @@ impl Source {
         let id = u32::try_from(token & ((1 << ID_BITS) - 1)).ok()?;
         match token >> ID_BITS {
             0 => Some(Source::Link(id)),
-            1 => Some(Source::Board),
+            1 => Some(Source::DoorbellBitmap),
             2 => Some(Source::Listener(id)),
             3 => Some(Source::Stranger(id)),
             _ => None,
@@ -86,7 +86,7 @@ impl ShmRnic {
             Source::Listener(id) => self.listeners.get_mut(id).map(|l| &mut l.queued),
             Source::Stranger(id) => self.strangers.get_mut(id).map(|s| &mut s.queued),
             // It is no work of its own: the connections that are marked there are.
-            Source::Board => return,
+            Source::DoorbellBitmap => return,
         };
         if let Ok(queued) = queued
             && !std::mem::replace(queued, true)
@@ -110,7 +110,7 @@ impl ShmRnic {
                 self.warm(id);
             }
             Source::Listener(id) => self.note_callers(id),
-            Source::Board => {
+            Source::DoorbellBitmap => {
                 if let Some(board) = &mut self.board {
                     board.bell().note();
                 }
@@ -414,7 +414,7 @@ mod tests {
     fn tokens_name_their_source() {
         for source in [
             Source::Link(0),
-            Source::Board,
+            Source::DoorbellBitmap,
             Source::Listener(7),
             Source::Stranger((1 << ID_BITS) - 1),
         ] {

@@ -5,10 +5,10 @@
 //! that was just copied. So a record that was taken the short way, and of which the peer has no
 //! use but room, is told of with others, and several transfers in one turn share a look.
 
-use super::lap::LEAST_OF_ALL;
 use super::link::{FOR_ROOM, Link};
 use super::record::Head;
 use super::ring::{Whose, Word};
+use super::ring_window::LEAST_OF_ALL;
 use super::rx::Rx;
 
 /// A transfer so long is worth a look of its own.

@@ -19,10 +19,10 @@
 
 use std::collections::VecDeque;
 
-use super::lap::Lap;
 use super::link::{End, Env, FOR_RECORDS, Link, Pass};
 use super::record::{BY_LANE, Head, INVALIDATE, Kind, MAX_PAYLOAD, PIECE, Piece, SOLICITED};
 use super::ring::{Area, LANE, Mem, Word};
+use super::ring_window::RingWindow;
 use crate::iwarp::TxWr;
 use crate::mem::{Access, AccessFault, Key, MAX_SGE, Segment, Sgl};
 use crate::rnic::{MESSAGE, SendOp, TermCode, Wc, WcOp, WcStatus};
@@ -120,7 +120,7 @@ pub(super) struct Tx {
     /// Where the next record goes, and up to where the peer is done.
     pub(super) pos: u64,
     pub(super) consumed: u64,
-    pub(super) lap: Lap,
+    pub(super) lap: RingWindow,
     /// The stretch of the ring in which memory was given back last.
     trimmed: u64,
     /// End of the last record that points to memory.

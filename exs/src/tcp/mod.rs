@@ -25,7 +25,7 @@
 //! clock: time comes in with the calls, as in the floors below.
 
 mod dial;
-mod doubts;
+mod eager;
 mod files;
 mod link;
 mod listen;
@@ -33,7 +33,7 @@ mod memory;
 mod qp;
 mod queues;
 mod serve;
-mod short;
+mod short_write;
 mod timers;
 
 use std::collections::{HashMap, VecDeque};
@@ -46,8 +46,8 @@ use crate::rnic::objects::Objects;
 use crate::rnic::table;
 use crate::rnic::users::MrUsers;
 use crate::rnic::{
-    Caps, ConnParam, ConnReq, Cq, Disconnect, HEAD, ListenOpts, Listener, Mr, Passed, Pd, Qp,
-    QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Taken, Wc,
+    Caps, ConnParam, ConnReq, Cq, Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, Listener, Mr,
+    Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc,
 };
 use crate::sys::{IoVec, RandomSource};
 use crate::time::Time;
@@ -82,7 +82,7 @@ pub struct SoftRnic {
     /// Listeners that found no free descriptor.
     starved: Vec<u32>,
     timers: timers::Timers,
-    doubts: doubts::Doubts,
+    doubts: short_write::ShortWrites,
     ready: VecDeque<Source>,
     hot: VecDeque<serve::Hot>,
     /// When idle links were last looked for, and where to go on.
@@ -95,7 +95,7 @@ pub struct SoftRnic {
     /// Completions on their way from an engine to their queues.
     wcs: Vec<Wc>,
     /// What is in the lookahead.
-    ahead: Option<short::Ahead>,
+    ahead: Option<eager::Ahead>,
 }
 
 impl SoftRnic {
@@ -146,7 +146,7 @@ impl SoftRnic {
             max_greetings: listen::GREETINGS,
             starved: Vec::new(),
             timers: timers::Timers::default(),
-            doubts: doubts::Doubts::default(),
+            doubts: short_write::ShortWrites::default(),
             ready: VecDeque::new(),
             hot: VecDeque::new(),
             swept: Time::ZERO,
@@ -251,15 +251,15 @@ impl Rnic for SoftRnic {
     fn flush(&mut self, qp: Qp, now: Time) {
         self.doorbell(qp, now);
     }
-    fn send_now(
+    fn try_send_eager(
         &mut self,
         qp: Qp,
         payload: &IoVec<'_>,
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
-    ) -> Passed {
-        self.pass_message(qp, payload, head)
+    ) -> EagerSend {
+        self.try_send_eager(qp, payload, head)
     }
-    fn take_message(&mut self, out: &mut [u8]) -> Option<Taken> {
+    fn next_eager(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
         self.next_message(out)
     }
 

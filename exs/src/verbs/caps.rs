@@ -1,7 +1,7 @@
 //! What a device can do.
 
 use super::raw::{Attr, Device};
-use super::room::{BINDS, SHORTS};
+use super::send_budget::{BINDS, SHORTS};
 use super::slots;
 use crate::mem::MAX_SGE;
 use crate::rnic::Caps;

@@ -29,22 +29,22 @@ mod caps;
 mod cm;
 mod device;
 mod dialer;
+mod eager;
 mod ends;
 mod events;
-mod gone;
 mod host;
 mod info;
-mod last;
+mod last_wqe;
 mod memory;
 mod opener;
 mod qp;
 mod queues;
 mod raw;
 mod recv;
-mod room;
+mod removal;
 mod route;
 mod send;
-mod short;
+mod send_budget;
 mod slots;
 
 pub use info::{DeviceInfo, PortInfo, devices};
@@ -59,8 +59,9 @@ use std::sync::Arc;
 use crate::mem::{Access, Key, KeyHasher, Segment};
 use crate::rnic::table::Table;
 use crate::rnic::{
-    Caps, ConnParam, ConnReq, Cq, Disconnect, DisconnectCause, HEAD, ListenOpts, Listener, Mr,
-    Passed, Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Taken, Wc,
+    Caps, ConnParam, ConnReq, Cq, Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD,
+    ListenOpts, Listener, Mr, Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr,
+    Srq, Wc,
 };
 use crate::sys::IoVec;
 use crate::time::Time;
@@ -120,7 +121,7 @@ pub struct VerbsRnic {
     inbox: VecDeque<host::Note>,
     scratch: Scratch,
     /// Completions of the last poll.
-    raw: short::Found,
+    raw: eager::Found,
     /// Completions that wait in queues of ours.
     waiting: usize,
     /// Signalled sends outstanding, and orderly ends under way.
@@ -128,7 +129,7 @@ pub struct VerbsRnic {
     closing: usize,
     /// Bytes that the device takes inline.
     inline: u32,
-    lasts: last::Lasts,
+    lasts: last_wqe::LastWqe,
     now: Time,
     dead: bool,
     /// The end of the device has been told.
@@ -167,7 +168,7 @@ impl VerbsRnic {
         Guard::hold_if(attr.iwarp, device);
         let channel = CompChannel::new(device).map_err(os("ibv_create_comp_channel"))?;
         let registry = registry.try_clone().map_err(os("dup of the reactor"))?;
-        let watcher = gone::Watcher { registry: &registry, base: token_base };
+        let watcher = removal::Watcher { registry: &registry, base: token_base };
         // Each of the host's devices does: any of them may be the one that is left.
         let shared = watcher.watch(host.fd(), TOKEN_CM).map_err(os("watching librdmacm"))?;
         let async_fd = device.async_fd().map_err(os("fcntl"))?;
@@ -213,12 +214,12 @@ impl VerbsRnic {
             events: VecDeque::new(),
             inbox: VecDeque::new(),
             scratch: Scratch::default(),
-            raw: short::Found::default(),
+            raw: eager::Found::default(),
             waiting: 0,
             awaited: 0,
             closing: 0,
             inline: u32::MAX,
-            lasts: last::Lasts::default(),
+            lasts: last_wqe::LastWqe::default(),
             now: Time::ZERO,
             dead: false,
             buried: false,
@@ -335,15 +336,15 @@ impl Rnic for VerbsRnic {
     fn flush(&mut self, qp: Qp, _: Time) {
         self.ring(qp.0);
     }
-    fn send_now(
+    fn try_send_eager(
         &mut self,
         qp: Qp,
         payload: &IoVec<'_>,
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
-    ) -> Passed {
-        self.pass_message(qp, payload, head)
+    ) -> EagerSend {
+        self.try_send_eager(qp, payload, head)
     }
-    fn take_message(&mut self, _: &mut [u8]) -> Option<Taken> {
+    fn next_eager(&mut self, _: &mut [u8]) -> Option<EagerRecv> {
         self.take_received()
     }
 

@@ -7,7 +7,7 @@ use super::VerbsRnic;
 use super::cm::Phase;
 use super::queues::{Role, blank};
 use super::raw::{CmId, HwSge, QpShape, Staged, Window};
-use super::room::{Places, Work};
+use super::send_budget::{SendBudget, Work};
 use super::slots::Slot;
 use crate::mem::Key;
 use crate::rnic::{Qp, QpAttr, QpState, RnicError, WcOp, WcStatus};
@@ -70,7 +70,7 @@ pub(super) struct QueuePair {
     pub(super) posted: VecDeque<Posted>,
     pub(super) seq: u64,
     /// The places of `posted`.
-    pub(super) places: Places,
+    pub(super) places: SendBudget,
     /// Of `posted`: the caller's that are signalled.
     pub(super) awaited: usize,
     pub(super) staged: Vec<Staged>,
@@ -110,7 +110,7 @@ impl VerbsRnic {
             lent: HashMap::new(),
             posted: VecDeque::new(),
             seq: 0,
-            places: Places::new(attr.max_send_wr),
+            places: SendBudget::new(attr.max_send_wr),
             awaited: 0,
             staged: Vec::new(),
             sges: Vec::new(),

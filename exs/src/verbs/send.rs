@@ -10,10 +10,10 @@ use super::cm::Phase;
 use super::qp::{Posted, QueuePair, status};
 use super::queues::blank;
 use super::raw::{HwOp, HwSge, RawWc, Staged};
-use super::room::{BINDS, Work};
+use super::send_budget::{BINDS, Work};
 use super::slots::{SLOT, Slot};
 use crate::mem::{Access, MAX_SGE};
-use crate::rnic::border::few_across;
+use crate::rnic::siw_quirk::few_across;
 use crate::rnic::{DisconnectCause, Qp, RnicError, SendOp, SendWr, Wc, WcOp, WcStatus};
 
 impl VerbsRnic {

@@ -1,5 +1,5 @@
 //! A few bytes that lie across the border of two pages, which a device may copy by a way
-//! of its own (siw does, and by the wrong one: see `exs/src/rnic/border.rs`).
+//! of its own (siw does, and by the wrong one: see `exs/src/rnic/siw_quirk.rs`).
 
 use exs::mem::Access;
 use exs::rnic::{Rnic, SendWr, WcOp, WcStatus};

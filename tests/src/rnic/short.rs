@@ -1,11 +1,11 @@
-//! The short way of small messages (`send_now`, `take_message`), where there is one.
+//! The short way of small messages (`try_send_eager`, `next_eager`), where there is one.
 
 use std::time::Duration;
 
 use exs::mem::Access;
 use exs::rnic::{
-    At, CmEvent, Disconnect, DisconnectCause, HEAD, Passed, Rnic, RnicEvent, SendOp, SendWr, Taken,
-    WcOp, WcStatus,
+    CmEvent, Disconnect, DisconnectCause, EagerPayload, EagerRecv, EagerSend, HEAD, Rnic,
+    RnicEvent, SendOp, SendWr, WcOp, WcStatus,
 };
 use exs::sys::IoVec;
 
@@ -39,24 +39,24 @@ fn on_an_srq<H: Harness>() -> (World<H>, Pair) {
     w.send(p.a, &send_wr(7, &[]));
     assert_eq!(w.received(p.b).wr_id, 7);
     assert_eq!(w.completed(p.a).wr_id, 7);
-    assert!(w.rnics[1].take_message(&mut [0; 8]).is_none(), "nothing has come");
+    assert!(w.rnics[1].next_eager(&mut [0; 8]).is_none(), "nothing has come");
     (w, p)
 }
 
 /// Sends "head " and the payload, if that is possible at once, doorbell and all.
 fn pass<H: Harness>(w: &mut World<H>, p: Pair, payload: &[u8]) -> bool {
     let mut asked = 0;
-    let sent = w.rnics[0].send_now(p.a.qp, &IoVec::new(payload), &mut |head| {
+    let sent = w.rnics[0].try_send_eager(p.a.qp, &IoVec::new(payload), &mut |head| {
         asked += 1;
         head[..5].copy_from_slice(b"head ");
         5
     });
-    assert_eq!(asked == 1, sent != Passed::No, "the header is asked for when it leaves");
-    if sent == Passed::Kept {
+    assert_eq!(asked == 1, sent != EagerSend::Declined, "the header is asked for when it leaves");
+    if sent == EagerSend::Batched {
         let now = w.now();
         w.rnics[0].flush(p.a.qp, now);
     }
-    sent != Passed::No
+    sent != EagerSend::Declined
 }
 
 /// Takes a message, when it comes. The receiver is told what is ready, and no more.
@@ -64,16 +64,16 @@ fn take<H: Harness>(w: &mut World<H>, p: Pair, room: usize) -> Option<Vec<u8>> {
     let mut out = vec![0xEE; room];
     let taken = next(w, &mut out)?;
     assert_eq!((taken.qp, taken.context), (p.b.qp, context_of(p.b.rcq)));
-    let copied = if matches!(taken.at, At::Out) { taken.len } else { 0 };
+    let copied = if matches!(taken.at, EagerPayload::Copied) { taken.len } else { 0 };
     assert!(out[copied..].iter().all(|b| *b == 0xEE), "it writes beyond the message");
     out.truncate(taken.len);
     give_back(w, &taken, &mut out);
     Some(out)
 }
 
-fn next<H: Harness>(w: &mut World<H>, out: &mut [u8]) -> Option<Taken> {
+fn next<H: Harness>(w: &mut World<H>, out: &mut [u8]) -> Option<EagerRecv> {
     (0..50).find_map(|_| {
-        let taken = w.rnics[1].take_message(out);
+        let taken = w.rnics[1].next_eager(out);
         if taken.is_none() {
             sender_goes_on(w);
         }
@@ -82,10 +82,10 @@ fn next<H: Harness>(w: &mut World<H>, out: &mut [u8]) -> Option<Taken> {
 }
 
 /// Ends the loan of a message, if it is one, and copies it out before that.
-fn give_back<H: Harness>(w: &mut World<H>, taken: &Taken, out: &mut [u8]) {
-    if let At::Lent(lent) = &taken.at {
+fn give_back<H: Harness>(w: &mut World<H>, taken: &EagerRecv, out: &mut [u8]) {
+    if let EagerPayload::Lent(lent) = &taken.at {
         lent.read_at(0, &mut out[..taken.len]);
-        w.rnics[1].return_message(taken.qp);
+        w.rnics[1].release_eager(taken.qp);
     }
 }
 
@@ -187,8 +187,9 @@ pub fn completions_come_first<H: Harness>() {
 pub fn what_does_not_fit_takes_the_long_way<H: Harness>() {
     let Some((mut w, p)) = pair::<H>() else { return };
     assert!(!pass(&mut w, p, &vec![1; 1 << 20]));
-    let silent = w.rnics[0].send_now(p.a.qp, &IoVec::new(b"never"), &mut |_: &mut [u8; HEAD]| 0);
-    assert_eq!(silent, Passed::No);
+    let silent =
+        w.rnics[0].try_send_eager(p.a.qp, &IoVec::new(b"never"), &mut |_: &mut [u8; HEAD]| 0);
+    assert_eq!(silent, EagerSend::Declined);
     assert!(pass(&mut w, p, &[9; 100]));
     assert_eq!(take(&mut w, p, 104), None, "105 bytes");
     let into = w.zeros(p.b, 200);
@@ -209,7 +210,7 @@ pub fn what_does_not_fit_takes_the_long_way<H: Harness>() {
     }
     while passed > 0 {
         let mut out = [0; 2000];
-        while let Some(taken) = w.rnics[1].take_message(&mut out) {
+        while let Some(taken) = w.rnics[1].next_eager(&mut out) {
             assert_eq!(taken.len, 1005);
             give_back(&mut w, &taken, &mut out);
             passed -= 1;
@@ -234,17 +235,17 @@ pub fn a_loan_is_not_written_over<H: Harness>() {
         return skip("a message of 8 KiB takes the long way");
     }
     let taken = next(&mut w, &mut out).expect("nothing has come");
-    if !matches!(taken.at, At::Lent(_)) {
+    if !matches!(taken.at, EagerPayload::Lent(_)) {
         return skip("it lends no messages");
     }
-    w.rnics[1].return_message(taken.qp);
+    w.rnics[1].release_eager(taken.qp);
     let mut passed = 0;
     while pass(&mut w, p, &[1; LEN]) {
         passed += 1;
         assert!(passed < 100_000, "without bounds");
     }
     let taken = next(&mut w, &mut out).expect("nothing has come");
-    let At::Lent(lent) = &taken.at else { panic!("it lies in one piece") };
+    let EagerPayload::Lent(lent) = &taken.at else { panic!("it lies in one piece") };
     while pass(&mut w, p, &[2; LEN]) {
         passed += 1;
         assert!(passed < 100_000, "without bounds");
@@ -252,7 +253,7 @@ pub fn a_loan_is_not_written_over<H: Harness>() {
     sender_goes_on(&mut w);
     lent.read_at(0, &mut out);
     assert!(out.starts_with(b"head ") && out[5..].iter().all(|b| *b == 1), "it was written over");
-    w.rnics[1].return_message(taken.qp);
+    w.rnics[1].release_eager(taken.qp);
     sender_goes_on(&mut w);
     assert!(pass(&mut w, p, b"there is room"));
 }
@@ -279,13 +280,13 @@ pub fn what_is_set_aside_stays<H: Harness>() {
         came[whose].push(out[5]);
         Some((taken.qp, whose))
     };
-    w.rnics[1].begin_taking();
+    w.rnics[1].resume_eager();
     let (qp, whose) = take_one(&mut w, &mut came).expect("nothing has come");
-    assert!(w.rnics[1].set_aside(qp), "there is another");
+    assert!(w.rnics[1].pause_eager(qp), "there is another");
     while take_one(&mut w, &mut came).is_some() {}
     assert_eq!(came[whose].len(), if H::SETS_ASIDE { 1 } else { 3 });
     assert_eq!(came[1 - whose].len(), 3);
-    w.rnics[1].begin_taking();
+    w.rnics[1].resume_eager();
     while take_one(&mut w, &mut came).is_some() {}
     assert_eq!(came, [vec![0, 1, 2], vec![0, 1, 2]]);
 }
@@ -306,12 +307,12 @@ pub fn a_look_finds_messages_and_ends<H: Harness>() {
     for n in 0..100 {
         assert!(pass(&mut w, p, &[n; 40]));
         looks_until(&mut w);
-        let message = w.rnics[1].take_message(&mut [0; 64]).expect("it was found");
+        let message = w.rnics[1].next_eager(&mut [0; 64]).expect("it was found");
         assert_eq!((message.qp, message.len), (p.b.qp, 45));
     }
     w.disconnect(p.a, Disconnect::Abort);
     looks_until(&mut w);
-    assert!(w.rnics[1].take_message(&mut [0; 64]).is_none());
+    assert!(w.rnics[1].next_eager(&mut [0; 64]).is_none());
     w.ended(p.b, |cause| cause != DisconnectCause::Orderly);
 }
 
@@ -397,7 +398,7 @@ pub fn no_message_comes_before_its_connection<H: Harness>() {
             if w.rnics[1].peek() != Some(true) {
                 continue;
             }
-            came = w.rnics[1].take_message(&mut []).is_some();
+            came = w.rnics[1].next_eager(&mut []).is_some();
             assert!(!came || connected, "a message is taken");
             while let Some(event) = w.rnics[1].poll_event() {
                 connected |= matches!(event, RnicEvent::Cm(CmEvent::Established { .. }));
@@ -444,12 +445,12 @@ pub fn receives_are_told_of<H: Harness>() {
             let now = w.now();
             w.rnics[0].progress(now);
             if w.rnics[1].peek() == Some(true) {
-                while let Some(taken) = w.rnics[1].take_message(&mut []) {
+                while let Some(taken) = w.rnics[1].next_eager(&mut []) {
                     assert_eq!(
                         (taken.qp, taken.context, taken.len),
                         (p.b.qp, context_of(p.b.rcq), 2)
                     );
-                    let At::Receive(id) = taken.at else { panic!("{taken:?}") };
+                    let EagerPayload::InReceive(id) = taken.at else { panic!("{taken:?}") };
                     assert_eq!(id, came as u64, "one is overtaken");
                     let bytes = places[came].bytes();
                     assert_eq!(expected[came].as_ref().map(|head| &head[..]), Some(&bytes[..2]));
@@ -470,5 +471,5 @@ pub fn receives_are_told_of<H: Harness>() {
     assert!(told > 0, "none of them");
     w.disconnect(p.a, Disconnect::Orderly);
     w.ended(p.b, |cause| cause == DisconnectCause::Orderly);
-    assert!(w.rnics[1].take_message(&mut []).is_none());
+    assert!(w.rnics[1].next_eager(&mut []).is_none());
 }

@@ -29,7 +29,7 @@ pub trait Harness {
     const CRC: bool = false;
     /// Memory is of the kind that other processes can be given to read.
     const SHARED: bool = false;
-    /// It leaves messages where they are if it is asked to (`Rnic::set_aside`).
+    /// It leaves messages where they are if it is asked to (`Rnic::pause_eager`).
     const SETS_ASIDE: bool = false;
     /// Makes the RNIC of a node, whose event sources are registered with tokens from
     /// `token_base` on.

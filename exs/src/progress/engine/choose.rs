@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::device::Device;
 use super::dial::destination;
-use super::{Engine, Error, TOKENS_PER_DEVICE, silence};
+use super::{Engine, Error, TOKENS_PER_DEVICE, unreachable};
 use crate::progress::devices::{CANNOT_OPEN, NO_DEVICE, OpenVerbs, UNBUILT};
 use crate::progress::options::{Options, Transport};
 use crate::progress::report::Candidate;
@@ -207,7 +207,7 @@ impl Engine {
         ways.extend(verdicts.into_iter().map(|v| {
             let reason = match (&v.refused, v.silent, v.transport) {
                 (Some(why), _, _) => why.to_string(),
-                (None, Some(ago), _) => silence::describe(ago),
+                (None, Some(ago), _) => unreachable::describe(ago),
                 (None, None, Transport::Shm) => {
                     format!("{} is this host's: if the peer takes shared memory there", addr.ip())
                 }

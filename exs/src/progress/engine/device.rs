@@ -13,7 +13,7 @@ use crate::mem::{Access, Buffer, Key, Region, Segment};
 use crate::progress::Error;
 use crate::progress::options::Transport;
 use crate::rnic::{
-    Caps, Cq, Disconnect, FileRange, HEAD, Mr, Passed, Qp, QpAttr, Rnic, RnicError, SendWr, Wc,
+    Caps, Cq, Disconnect, EagerSend, FileRange, HEAD, Mr, Qp, QpAttr, Rnic, RnicError, SendWr, Wc,
 };
 use crate::session::{Buf, Port};
 use crate::sys::{IoVec, Staging};
@@ -277,12 +277,12 @@ impl Port for SockPort<'_> {
         }
     }
 
-    fn send_now(
+    fn try_send_eager(
         &mut self,
         payload: &IoVec<'_>,
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
-    ) -> Passed {
-        self.device.rnic.send_now(self.qp, payload, head)
+    ) -> EagerSend {
+        self.device.rnic.try_send_eager(self.qp, payload, head)
     }
 
     fn file_room(&mut self, range: &FileRange) -> u64 {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::domain::Place;
 use super::post::Ticket;
 use super::sock::{Sock, State};
-use super::{Engine, Error, SockId, silence};
+use super::{Engine, Error, SockId, unreachable};
 use crate::ids::OpId;
 use crate::progress::event::{Bufs, EventKind, Readiness};
 use crate::progress::options::Transport;
@@ -173,7 +173,7 @@ impl Engine {
                 }
                 (None, ago) => {
                     dial.left.push_back(device);
-                    dial.passed.extend(ago.map(|ago| (name, silence::describe(ago))));
+                    dial.passed.extend(ago.map(|ago| (name, unreachable::describe(ago))));
                 }
             }
         }

@@ -14,14 +14,15 @@
 //! shows), `memory` (buffers to registered memory), `files`, `released` (what other threads leave).
 //! Nothing here blocks or sleeps.
 
-mod catch;
 mod choose;
 mod cm;
 mod device;
 mod dial;
 mod domain;
+mod eager;
 mod figures;
 mod files;
+mod handoff;
 mod kernel;
 mod life;
 mod listen;
@@ -33,11 +34,10 @@ mod polls;
 mod post;
 mod receives;
 mod released;
-mod short;
-mod silence;
 mod slots;
 mod sock;
 mod startups;
+mod unreachable;
 mod watch;
 
 use std::collections::{BTreeSet, HashMap};
@@ -98,7 +98,7 @@ pub(crate) struct Engine {
     me: Weak,
     devices: Vec<Device>,
     verbs: Verbs,
-    silences: silence::Silences,
+    silences: unreachable::Unreachable,
     socks: slab::Slab<Sock>,
     generation: u32,
     by_qp: HashMap<(usize, Qp), u32, BuildHasherDefault<KeyHasher>>,
@@ -123,7 +123,7 @@ pub(crate) struct Engine {
     may_share: bool,
     released: Arc<Released>,
     home: Arc<dyn ReleaseRegistration>,
-    catch: catch::Catch,
+    catch: handoff::Handoff,
     /// Threads to wake when the lock is let go.
     pub(super) wake: Vec<Arc<Waiter>>,
     /// Sockets of which something is to be shown.
@@ -154,7 +154,7 @@ impl Engine {
             me,
             devices,
             verbs,
-            silences: silence::Silences::default(),
+            silences: unreachable::Unreachable::default(),
             socks: slab::Slab::new(),
             generation: 0,
             by_qp: HashMap::default(),
@@ -173,7 +173,7 @@ impl Engine {
             may_share: false,
             released,
             home,
-            catch: catch::Catch::default(),
+            catch: handoff::Handoff::default(),
             wake: Vec::new(),
             news: Vec::new(),
             signalled: false,

@@ -11,7 +11,7 @@ use super::sock::State;
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
 use crate::progress::event::{Bufs, EventKind, Interest, Readiness};
-use crate::progress::moment::Moment;
+use crate::progress::lazy_now::LazyNow;
 use crate::progress::options::Options;
 use crate::progress::queue::QueueCore;
 use crate::rnic::FileRange;
@@ -115,9 +115,9 @@ impl Engine {
         id: SockId,
         ticket: &Ticket<'_>,
         bufs: Bufs,
-        moment: &Moment<'_>,
+        moment: &LazyNow<'_>,
     ) -> Result<(), (Error, Bufs)> {
-        match self.send_now(id, ticket, bufs, moment) {
+        match self.try_send_eager(id, ticket, bufs, moment) {
             Ok(()) => Ok(()),
             Err(bufs) => self.send_later(id, ticket, bufs, moment.now()),
         }
@@ -154,7 +154,7 @@ impl Engine {
         ticket: &Ticket<'_>,
         bufs: Bufs,
         flags: RecvFlags,
-        moment: &Moment<'_>,
+        moment: &LazyNow<'_>,
     ) -> Result<(), (Error, Bufs)> {
         let place = match self.checked(id) {
             Ok(d) => d,

@@ -10,16 +10,16 @@ use super::SockId;
 use super::device::Device;
 use super::dial::Dial;
 use super::domain::Place;
+use super::eager::Burst;
 use super::onesided::ExportId;
 use super::ops::TempMrs;
-use super::short::Burst;
 use super::slots;
 use super::startups::Startups;
 use super::watch::Watched;
 use crate::ids::OpId;
 use crate::mem::{Buffer, Key};
 use crate::progress::event::{Interest, Readiness};
-use crate::progress::handle::Taken;
+use crate::progress::handle::EagerRecv;
 use crate::progress::options::{MOST_INLINE, Options};
 use crate::progress::route::Route;
 use crate::rnic::{Caps, ConnReq, Listener, Qp};
@@ -150,7 +150,7 @@ pub(super) struct Sock {
     /// A handle of the program's exists.
     pub(super) held: bool,
     /// Of a connection that an accept brought: whether the program has taken it.
-    pub(super) taken: Option<Taken>,
+    pub(super) taken: Option<EagerRecv>,
     /// Posted WRs wait for the doorbell.
     pub(super) lazy: bool,
     /// Small sends in a row.

@@ -15,8 +15,8 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use crate::mem::{Access, Key, Region, Segment};
-use crate::rnic::border::few_across;
-use crate::rnic::{Caps, DisconnectCause, Mr, Passed, Qp, QpState, SendOp, Wc, WcOp, WcStatus};
+use crate::rnic::siw_quirk::few_across;
+use crate::rnic::{Caps, DisconnectCause, EagerSend, Mr, Qp, QpState, SendOp, Wc, WcOp, WcStatus};
 use crate::session::Buf;
 use crate::time::Time;
 
@@ -231,15 +231,15 @@ impl Net {
     }
 
     /// A message that has no WR, and leaves at once, or with the doorbell.
-    fn pass(&mut self, from: usize, data: Vec<u8>) -> Passed {
+    fn pass(&mut self, from: usize, data: Vec<u8>) -> EagerSend {
         if !self.keeps {
             self.send(from, Frame::Send { data, wr: NO_WR, invalidate: None });
-            return Passed::Gone;
+            return EagerSend::Sent;
         }
         let op = SendOp::Send { invalidate: None, solicited: false };
         let posted = Posted { wr: NO_WR, op, copied: data, parts: Vec::new(), file: None };
         self.sides[from].posted.push_back(posted);
-        Passed::Kept
+        EagerSend::Batched
     }
 
     /// Transmits the next WR.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::mem::{Access, Key, Region, Segment};
 use crate::rnic::{
-    Caps, Disconnect, DisconnectCause, HEAD, Mr, Passed, QpState, RnicError, SendOp, SendWr, Sge,
-    WcOp, WcStatus,
+    Caps, Disconnect, DisconnectCause, EagerSend, HEAD, Mr, QpState, RnicError, SendOp, SendWr,
+    Sge, WcOp, WcStatus,
 };
 use crate::session::{Buf, Port};
 use crate::sys::IoVec;
@@ -89,22 +89,22 @@ impl Port for End<'_> {
         Ok(())
     }
 
-    fn send_now(
+    fn try_send_eager(
         &mut self,
         payload: &IoVec<'_>,
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
-    ) -> Passed {
+    ) -> EagerSend {
         // Nothing overtakes what was posted, and an RNIC may refuse for reasons of its own.
         let s = self.me();
         let clear = s.state == QpState::Rts && s.posted.iter().all(|p| p.wr == NO_WR);
         let passes = self.net.passes;
         if !clear || passes == 0 || !self.net.rng.one_in(passes) {
-            return Passed::No;
+            return EagerSend::Declined;
         }
         let mut bytes = [0; HEAD];
         let len = head(&mut bytes);
         if len == 0 {
-            return Passed::No;
+            return EagerSend::Declined;
         }
         let mut data = bytes[..len].to_vec();
         payload.append_to(&mut data);

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::mem::Access;
-use crate::rnic::Passed;
+use crate::rnic::EagerSend;
 use crate::session::{Buf, Done, OpError, RecvOpts, Source};
 
 use super::super::user::{Kind, Op, Sent, file_source, iovec};
@@ -96,13 +96,13 @@ impl World {
             (Source::Memory(iovec(&bufs)), bufs, data, len)
         };
         if let [buf] = &bufs[..] {
-            let sent = self.with(side, |s, end| s.send_now(end, &buf.seg.io_vec(0, len)));
-            if sent == Passed::Kept {
+            let sent = self.with(side, |s, end| s.try_send_eager(end, &buf.seg.io_vec(0, len)));
+            if sent == EagerSend::Batched {
                 // A burst may keep it for a while.
                 let urgent = self.rng.one_in(2);
                 self.net.flush(side, urgent);
             }
-            if sent != Passed::No {
+            if sent != EagerSend::Declined {
                 drop(source);
                 return self.passed(side, op, data, bufs);
             }

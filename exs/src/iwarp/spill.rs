@@ -13,7 +13,7 @@ use super::types::RxBuf;
 
 /// What is kept of a message without a receive.
 #[derive(Debug)]
-pub(super) struct Aside {
+pub(super) struct Spill {
     /// The payload that has come.
     bytes: Vec<u8>,
     /// As in [`Receive`].
@@ -35,7 +35,7 @@ impl Engine {
         let filling = self.filling();
         let mut bytes = vec![0; got + if filling { self.rx.done() } else { 0 }];
         buf.sgl.read_at(0, &mut bytes);
-        self.rx.aside = Some(Aside { bytes, got });
+        self.rx.aside = Some(Spill { bytes, got });
         Some(buf)
     }
 
@@ -50,7 +50,7 @@ impl Engine {
     #[cold]
     pub(super) fn resume(&mut self, srq: &mut Source<'_>) -> bool {
         let Some(buf) = srq.as_mut().and_then(|srq| srq.pop()) else { return false };
-        let Some(Aside { bytes, got }) = self.rx.aside.take() else { return true };
+        let Some(Spill { bytes, got }) = self.rx.aside.take() else { return true };
         let need = if self.filling() { got + self.rx.len } else { got };
         let fits = need <= buf.sgl.len();
         if fits {

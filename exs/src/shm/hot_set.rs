@@ -9,7 +9,7 @@
 use std::os::fd::AsRawFd;
 
 use super::ShmRnic;
-use super::board::{Board, SLOTS};
+use super::doorbells::{DoorbellBitmap, SLOTS};
 use super::greet::Message;
 use super::link::{NewBoard, Phase};
 use super::serve::Source;
@@ -116,10 +116,10 @@ impl ShmRnic {
 
     /// False: there are no descriptors for it, and it is tried again.
     fn make_board(&mut self) -> bool {
-        let Ok(mut board) = Board::new() else { return false };
+        let Ok(mut board) = DoorbellBitmap::new() else { return false };
         let raw = board.bell().as_raw_fd();
         let interest = mio::Interest::READABLE;
-        let token = self.token(Source::Board);
+        let token = self.token(Source::DoorbellBitmap);
         let watched = self.registry.register(&mut mio::unix::SourceFd(&raw), token, interest);
         self.board = watched.is_ok().then_some(board);
         self.board.is_some()
@@ -173,7 +173,7 @@ impl ShmRnic {
         if self.hot.is_empty() {
             return None;
         }
-        let marked = self.board.as_ref().is_some_and(Board::is_marked);
+        let marked = self.board.as_ref().is_some_and(DoorbellBitmap::is_marked);
         Some(marked || self.hot.iter().any(|id| self.links.get(*id).is_ok_and(|l| l.peek())))
     }
 
@@ -186,7 +186,7 @@ impl ShmRnic {
                 found = true;
             }
         }
-        if self.board.as_mut().is_some_and(Board::fall_asleep) {
+        if self.board.as_mut().is_some_and(DoorbellBitmap::fall_asleep) {
             self.take_marks();
             found = true;
         }

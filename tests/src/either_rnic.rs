@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 
 use exs::mem::{Access, Key, Segment};
 use exs::rnic::{
-    Caps, ConnParam, ConnReq, Cq, Disconnect, ListenOpts, Listener, Mr, Pd, Qp, QpAttr, QpState,
-    Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Taken, Wc,
+    Caps, ConnParam, ConnReq, Cq, Disconnect, EagerRecv, ListenOpts, Listener, Mr, Pd, Qp, QpAttr,
+    QpState, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc,
 };
 use exs::time::Time;
 
 /// One of two RNICs, and as good as it.
 #[derive(Debug)]
-pub enum Either<A, B> {
+pub enum EitherRnic<A, B> {
     /// One.
     A(A),
     /// The other.
@@ -22,13 +22,13 @@ pub enum Either<A, B> {
 macro_rules! each {
     ($either:expr, $rnic:ident => $call:expr) => {
         match $either {
-            Either::A($rnic) => $call,
-            Either::B($rnic) => $call,
+            EitherRnic::A($rnic) => $call,
+            EitherRnic::B($rnic) => $call,
         }
     };
 }
 
-impl<A: Rnic, B: Rnic> Rnic for Either<A, B> {
+impl<A: Rnic, B: Rnic> Rnic for EitherRnic<A, B> {
     fn caps(&self) -> &Caps {
         each!(self, r => r.caps())
     }
@@ -110,17 +110,17 @@ impl<A: Rnic, B: Rnic> Rnic for Either<A, B> {
         each!(self, r => r.flush(qp, now))
     }
     // (Not the short way of sending: its tests are of two ends that send alike.)
-    fn take_message(&mut self, out: &mut [u8]) -> Option<Taken> {
-        each!(self, r => r.take_message(out))
+    fn next_eager(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
+        each!(self, r => r.next_eager(out))
     }
-    fn return_message(&mut self, qp: Qp) {
-        each!(self, r => r.return_message(qp))
+    fn release_eager(&mut self, qp: Qp) {
+        each!(self, r => r.release_eager(qp))
     }
-    fn set_aside(&mut self, qp: Qp) -> bool {
-        each!(self, r => r.set_aside(qp))
+    fn pause_eager(&mut self, qp: Qp) -> bool {
+        each!(self, r => r.pause_eager(qp))
     }
-    fn begin_taking(&mut self) {
-        each!(self, r => r.begin_taking())
+    fn resume_eager(&mut self) {
+        each!(self, r => r.resume_eager())
     }
     fn is_quiet(&self) -> bool {
         each!(self, r => r.is_quiet())

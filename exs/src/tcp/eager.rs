@@ -10,7 +10,7 @@ use super::link::Owner;
 use super::qp::Conn;
 use super::serve::TURN;
 use super::timers::Source;
-use crate::rnic::{At, HEAD, Passed, Qp, Taken};
+use crate::rnic::{EagerPayload, EagerRecv, EagerSend, HEAD, Qp};
 use crate::sys::IoVec;
 use crate::time::Time;
 
@@ -23,27 +23,27 @@ pub(super) struct Ahead {
 }
 
 impl SoftRnic {
-    /// Sends a small message (`Rnic::send_now`).
-    pub(super) fn pass_message(
+    /// Sends a small message (`Rnic::try_send_eager`).
+    pub(super) fn try_send_eager(
         &mut self,
         qp: Qp,
         payload: &IoVec<'_>,
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
-    ) -> Passed {
-        let Ok(pair) = self.qps.get(qp.0) else { return Passed::No };
-        let Conn::Link(id) = pair.conn else { return Passed::No };
+    ) -> EagerSend {
+        let Ok(pair) = self.qps.get(qp.0) else { return EagerSend::Declined };
+        let Conn::Link(id) = pair.conn else { return EagerSend::Declined };
         if pair.files.is_some() || pair.closing {
-            return Passed::No;
+            return EagerSend::Declined;
         }
-        let Ok(link) = self.links.get_mut(id) else { return Passed::No };
+        let Ok(link) = self.links.get_mut(id) else { return EagerSend::Declined };
         if link.may_pass() && link.engine.pass_send(&mut self.tx_pool, payload, head) {
-            return Passed::Kept;
+            return EagerSend::Batched;
         }
-        Passed::No
+        EagerSend::Declined
     }
 
-    /// Takes a message out of what was read, or can be (`Rnic::take_message`).
-    pub(super) fn next_message(&mut self, out: &mut [u8]) -> Option<Taken> {
+    /// Takes a message out of what was read, or can be (`Rnic::next_eager`).
+    pub(super) fn next_message(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
         if self.ahead.is_none() {
             let ready = self.ready.len().min(TURN);
             (0..ready).any(|at| match self.ready[at] {
@@ -89,14 +89,14 @@ impl SoftRnic {
         n > 0
     }
 
-    fn take_ahead(&mut self, out: &mut [u8]) -> Option<Taken> {
+    fn take_ahead(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
         let mut ahead = self.ahead?;
         let (qp, context) = self.taker(ahead.link)?;
         let link = self.links.get_mut(ahead.link).ok()?;
         let got = link.engine.take_send(&self.lookahead[ahead.at..ahead.end], out)?;
         ahead.at += got.used;
         self.ahead = (ahead.at < ahead.end).then_some(ahead);
-        Some(Taken { qp: Qp(qp), context, len: got.len, at: At::Out })
+        Some(EagerRecv { qp: Qp(qp), context, len: got.len, at: EagerPayload::Copied })
     }
 
     /// The queue pair of a link, and its user's name for it, if all that has come for it is

@@ -13,7 +13,7 @@ use crate::sys::cold_path;
 
 /// What is caught.
 #[derive(Default)]
-pub(super) struct Catch {
+pub(super) struct Handoff {
     /// The address of the queue whose events are; a thread is here that has it.
     queue: Option<usize>,
     events: Vec<RawEvent>,

@@ -27,16 +27,16 @@ const TRIES: u8 = 2;
 const BETWEEN: usize = 8;
 
 /// Whether the device tells of the last receive.
-pub(super) enum Lasts {
+pub(super) enum LastWqe {
     /// It has not yet, as often as this.
     Missed(u8),
     /// It did once.
     Told,
 }
 
-impl Default for Lasts {
-    fn default() -> Lasts {
-        Lasts::Missed(0)
+impl Default for LastWqe {
+    fn default() -> LastWqe {
+        LastWqe::Missed(0)
     }
 }
 
@@ -44,7 +44,7 @@ impl VerbsRnic {
     /// Puts a queue pair into the error state, to be destroyed later; false if there is nothing
     /// to wait for.
     pub(super) fn wait_for_last(&mut self, qp: u32) -> bool {
-        let silent = matches!(self.lasts, Lasts::Missed(n) if n >= TRIES);
+        let silent = matches!(self.lasts, LastWqe::Missed(n) if n >= TRIES);
         let Ok(q) = self.qps.get(qp) else { return false };
         let Some(hw) = q.hw.as_ref().filter(|_| q.attr.srq.is_some()) else { return false };
         // siw flushes all of it at once, and no driver of iWARP's is known to tell.
@@ -58,7 +58,7 @@ impl VerbsRnic {
 
     /// The device says that a queue pair takes no receive any more.
     pub(super) fn last_reached(&mut self, qp: u32) {
-        self.lasts = Lasts::Told;
+        self.lasts = LastWqe::Told;
         if let Ok(q) = self.qps.get_mut(qp) {
             q.emptied = true;
         }
@@ -67,7 +67,7 @@ impl VerbsRnic {
 
     /// It did not say so in time.
     pub(super) fn last_missed(&mut self, qp: u32) {
-        if let Lasts::Missed(n) = &mut self.lasts {
+        if let LastWqe::Missed(n) = &mut self.lasts {
             *n = n.saturating_add(1);
         }
         crate::trace::debug!("{}: no IBV_EVENT_QP_LAST_WQE_REACHED", self.caps.name);

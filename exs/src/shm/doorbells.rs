@@ -43,7 +43,7 @@ fn place(slot: u32) -> (usize, u64) {
 }
 
 /// Our own board.
-pub(super) struct Board {
+pub(super) struct DoorbellBitmap {
     words: SharedWords,
     fd: OwnedFd,
     bell: Doorbell,
@@ -52,11 +52,11 @@ pub(super) struct Board {
     used: usize,
 }
 
-impl Board {
-    pub(super) fn new() -> io::Result<Board> {
+impl DoorbellBitmap {
+    pub(super) fn new() -> io::Result<DoorbellBitmap> {
         let (words, fd) = SharedWords::create(WORDS)?;
         let bell = Doorbell::new()?;
-        Ok(Board { words, fd, bell, asleep: false, used: 0 })
+        Ok(DoorbellBitmap { words, fd, bell, asleep: false, used: 0 })
     }
 
     /// What rings when there is a mark while we sleep.
@@ -110,12 +110,12 @@ impl Board {
 }
 
 /// The board of another process.
-pub(super) struct PeerBoard {
+pub(super) struct PeerBitmap {
     words: SharedWords,
     button: Button,
 }
 
-impl PeerBoard {
+impl PeerBitmap {
     /// There is something for its owner to see, on the connection of that slot. False: it may sleep, and
     /// cannot be woken by its doorbell.
     #[must_use]
@@ -130,9 +130,9 @@ impl PeerBoard {
 
 /// The boards of peers: one for each process, whose connections share it.
 #[derive(Default)]
-pub(super) struct PeerBoards(Vec<((u64, u64), Weak<PeerBoard>)>);
+pub(super) struct PeerBitmaps(Vec<((u64, u64), Weak<PeerBitmap>)>);
 
-impl PeerBoards {
+impl PeerBitmaps {
     /// The board that has come as these descriptors.
     ///
     /// # Errors
@@ -141,7 +141,7 @@ impl PeerBoards {
         &mut self,
         memfd: &ForeignFd,
         button: ForeignFd,
-    ) -> io::Result<Arc<PeerBoard>> {
+    ) -> io::Result<Arc<PeerBitmap>> {
         let file_id = memfd_id(memfd.as_fd())?;
         self.0.retain(|(_, board)| board.strong_count() > 0);
         let known = self.0.iter().find(|(id, _)| *id == file_id);
@@ -149,7 +149,7 @@ impl PeerBoards {
             return Ok(board);
         }
         let words = SharedWords::open(memfd.as_fd(), WORDS)?;
-        let board = Arc::new(PeerBoard { words, button: Button::adopt(button)? });
+        let board = Arc::new(PeerBitmap { words, button: Button::adopt(button)? });
         self.0.push((file_id, Arc::downgrade(&board)));
         Ok(board)
     }
@@ -169,9 +169,9 @@ mod tests {
     }
 
     /// A board, and how a peer sees it for the connections of some slots.
-    fn both(slots: &[u32]) -> (Board, Arc<PeerBoard>) {
-        let mut board = Board::new().unwrap();
-        let mut boards = PeerBoards::default();
+    fn both(slots: &[u32]) -> (DoorbellBitmap, Arc<PeerBitmap>) {
+        let mut board = DoorbellBitmap::new().unwrap();
+        let mut boards = PeerBitmaps::default();
         let mut last = None;
         for slot in slots {
             let [memfd, button] = passed(board.give(*slot));
@@ -182,7 +182,7 @@ mod tests {
         (board, last.unwrap())
     }
 
-    fn take(board: &mut Board) -> Vec<u32> {
+    fn take(board: &mut DoorbellBitmap) -> Vec<u32> {
         let mut out = Vec::new();
         board.take(&mut out);
         out
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn who_sleeps_is_woken_once_and_who_sees_a_mark_does_not_sleep() {
         let (mut board, theirs) = both(&[7]);
-        let woken = |board: &Board| {
+        let woken = |board: &DoorbellBitmap| {
             let fd = std::os::fd::AsRawFd::as_raw_fd(&board.bell);
             let rung = crate::sys::wait_readable(fd, Some(Duration::ZERO), None).unwrap();
             board.bell.empty();
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_board_that_nobody_has_is_not_looked_at() {
-        let mut board = Board::new().unwrap();
+        let mut board = DoorbellBitmap::new().unwrap();
         assert!(!board.fall_asleep() && !board.is_marked() && take(&mut board).is_empty());
     }
 
@@ -233,12 +233,12 @@ mod tests {
     fn what_is_no_board_is_refused_and_a_peer_s_nonsense_names_no_more_than_there_is() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let [one, other] = passed([file.as_fd(), file.as_fd()]);
-        assert!(PeerBoards::default().open(&one, other).is_err());
+        assert!(PeerBitmaps::default().open(&one, other).is_err());
         let (_, pipe) = std::io::pipe().unwrap();
-        let mut board = Board::new().unwrap();
+        let mut board = DoorbellBitmap::new().unwrap();
         let [memfd, _] = board.give(0);
         let [memfd, pipe] = passed([memfd, pipe.as_fd()]);
-        assert!(PeerBoards::default().open(&memfd, pipe).is_err(), "a write there could wait");
+        assert!(PeerBitmaps::default().open(&memfd, pipe).is_err(), "a write there could wait");
         let (mut board, theirs) = both(&[0]);
         (0..WORDS).for_each(|word| theirs.words.at(word).store(u64::MAX, Ordering::SeqCst));
         let taken = take(&mut board);

@@ -9,8 +9,8 @@ use super::sock::State;
 use super::{Engine, SockId};
 use crate::mem::Buffer;
 use crate::progress::event::{Bufs, EventKind, RawEvent};
-use crate::progress::moment::Moment;
-use crate::rnic::{At, Passed, Rnic, Taken};
+use crate::progress::lazy_now::LazyNow;
+use crate::rnic::{EagerPayload, EagerRecv, EagerSend, Rnic};
 use crate::session::Came;
 use crate::sys::IoVec;
 use crate::time::Time;
@@ -80,12 +80,12 @@ const MESSAGES: usize = 256;
 
 impl Engine {
     /// Sends little at once, if nothing is in the way. Gives it back if not.
-    pub(super) fn send_now(
+    pub(super) fn try_send_eager(
         &mut self,
         id: SockId,
         ticket: &Ticket<'_>,
         bufs: Bufs,
-        moment: &Moment<'_>,
+        moment: &LazyNow<'_>,
     ) -> Result<(), Bufs> {
         let payload = match &bufs {
             Bufs::One(buffer) => buffer.io_vec(),
@@ -103,16 +103,16 @@ impl Engine {
                     let d = &mut self.devices[s.place.device];
                     // (The time is for a port that ends its connection.)
                     let mut port = d.port(s.place.domain, qp, Time::ZERO);
-                    session.send_now(&mut port, &payload)
+                    session.try_send_eager(&mut port, &payload)
                 }
-                _ => Passed::No,
+                _ => EagerSend::Declined,
             },
-            _ => Passed::No,
+            _ => EagerSend::Declined,
         };
         match sent {
-            Passed::No => return Err(bufs),
-            Passed::Gone => {}
-            Passed::Kept => self.ring_for(id.index, len, moment.now()),
+            EagerSend::Declined => return Err(bufs),
+            EagerSend::Sent => {}
+            EagerSend::Batched => self.ring_for(id.index, len, moment.now()),
         }
         self.passed = true;
         let mut event = RawEvent::with(ticket.token, ticket.tag, EventKind::Send, bufs);
@@ -172,19 +172,19 @@ impl Engine {
 
     fn skim_device(&mut self, device: usize, now: Time) -> bool {
         let mut left = MESSAGES;
-        self.devices[device].rnic.begin_taking();
+        self.devices[device].rnic.resume_eager();
         while left > 0
-            && let Some(taken) = self.devices[device].rnic.take_message(&mut self.message)
+            && let Some(taken) = self.devices[device].rnic.next_eager(&mut self.message)
         {
             left -= 1;
             let enough = self.message_came(device, &taken, now) && self.has_caught();
             let d = &mut self.devices[device];
             match taken.at {
-                At::Out => {}
-                At::Lent(_) => d.rnic.return_message(taken.qp),
-                At::Receive(slot) => d.return_slot(slot),
+                EagerPayload::Copied => {}
+                EagerPayload::Lent(_) => d.rnic.release_eager(taken.qp),
+                EagerPayload::InReceive(slot) => d.return_slot(slot),
             }
-            if enough && !d.rnic.set_aside(taken.qp) {
+            if enough && !d.rnic.pause_eager(taken.qp) {
                 break;
             }
         }
@@ -244,7 +244,7 @@ impl Engine {
 
     /// True if its socket has no receive for the next.
     #[inline]
-    fn message_came(&mut self, device: usize, taken: &Taken, now: Time) -> bool {
+    fn message_came(&mut self, device: usize, taken: &EagerRecv, now: Time) -> bool {
         let index = taken.context;
         let owner = self.socks.get_mut(index as usize);
         // The queue pair goes before its socket does; another's data must not come here.
@@ -255,9 +255,9 @@ impl Engine {
         let d = &mut self.devices[device];
         let received;
         let came = match &taken.at {
-            At::Out => Came::Copy(&self.message[..taken.len]),
-            At::Lent(lent) => Came::Memory(lent),
-            At::Receive(slot) => {
+            EagerPayload::Copied => Came::Copy(&self.message[..taken.len]),
+            EagerPayload::Lent(lent) => Came::Memory(lent),
+            EagerPayload::InReceive(slot) => {
                 received = d.slot(*slot, taken.len as u64);
                 match &received {
                     Some(received) => Came::Memory(received),
@@ -267,7 +267,7 @@ impl Engine {
         };
         let mut port = d.port(s.place.domain, taken.qp, now);
         let ended = session.handle_taken(now, &mut port, came);
-        let sated = session.is_sated();
+        let sated = session.has_no_posted_recv();
         if let Some(done) = ended {
             self.finish(done, now);
         }

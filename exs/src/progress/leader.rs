@@ -159,15 +159,15 @@ pub(super) struct Ticks<'a> {
 }
 
 /// The lead, and the hand-over of it.
-pub(super) struct Lead {
+pub(super) struct Leadership {
     state: Mutex<LeadState>,
     background: Condvar,
     leader: AtomicU8,
     waker: mio::Waker,
 }
 
-impl Lead {
-    pub(super) fn new(reactor: Reactor) -> io::Result<Lead> {
+impl Leadership {
+    pub(super) fn new(reactor: Reactor) -> io::Result<Leadership> {
         let waker = mio::Waker::new(reactor.registry(), WAKE)?;
         let state = LeadState {
             reactor: Some(reactor),
@@ -179,7 +179,7 @@ impl Lead {
             background_since: None,
             hasty: false,
         };
-        Ok(Lead {
+        Ok(Leadership {
             state: Mutex::new(state),
             background: Condvar::new(),
             leader: AtomicU8::new(Leader::Nobody as u8),
@@ -392,8 +392,8 @@ mod tests {
         Ticks { at_work, polls: &|| false, ticked: &|| {} }
     }
 
-    fn lead() -> Lead {
-        Lead::new(Reactor::new().unwrap()).unwrap()
+    fn lead() -> Leadership {
+        Leadership::new(Reactor::new().unwrap()).unwrap()
     }
 
     #[test]

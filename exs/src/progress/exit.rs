@@ -23,7 +23,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::context::Context;
-use super::lead::Reactor;
+use super::leader::Reactor;
 use crate::sys::{EventFd, HeldSignals, at_exit, this_thread};
 
 /// How long the engine may be another's, which may be the thread that exits.
@@ -34,7 +34,7 @@ const GRACE: Duration = Duration::from_secs(1);
 const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
 
 /// What the thread that exits and the one that does the work have between them.
-struct Leaving {
+struct Exit {
     process: u32,
     begin: EventFd,
     over: EventFd,
@@ -46,11 +46,11 @@ struct Leaving {
     goes_on: (Mutex<bool>, Condvar),
 }
 
-static LEAVING: OnceLock<Leaving> = OnceLock::new();
+static LEAVING: OnceLock<Exit> = OnceLock::new();
 
-impl Leaving {
-    fn new() -> io::Result<Leaving> {
-        Ok(Leaving {
+impl Exit {
+    fn new() -> io::Result<Exit> {
+        Ok(Exit {
             process: std::process::id(),
             begin: EventFd::new()?,
             over: EventFd::new()?,
@@ -107,7 +107,7 @@ impl Context {
     }
 
     fn try_close_at_exit(self: &Arc<Context>) -> io::Result<()> {
-        let new = Leaving::new()?;
+        let new = Exit::new()?;
         let leaving = LEAVING.get_or_init(|| new);
         let context = Arc::clone(self);
         // The thread inherits it: the program's signals are for the program's threads.
@@ -127,7 +127,7 @@ impl Context {
         at_exit(leave)
     }
 
-    fn leave(&self, leaving: &Leaving) {
+    fn leave(&self, leaving: &Exit) {
         let mut engine = self.lock();
         let patience = engine.leave_all(leaving.leaver.load(Ordering::Relaxed), self.now());
         let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);

@@ -2,7 +2,7 @@
 //!
 //! Most of what a session keeps is for operations that wait: for credits, for an address,
 //! for a completion. A small send that finds nothing before it waits for nothing: its
-//! bytes are in the peer's hands when [`Session::send_now`] returns. So there is no entry
+//! bytes are in the peer's hands when [`Session::try_send_eager`] returns. So there is no entry
 //! for it in any table, and nothing to look after when it is gone. The protocol sees no
 //! difference: credits, acknowledgements and the stream's positions go with the message as
 //! on the long way, which is taken whenever anything at all is in the way.
@@ -12,7 +12,7 @@
 //! sending half; [`Session::is_settled`] says so, and saves the caller a `drive`.
 
 use crate::ids::Outcome;
-use crate::rnic::{HEAD, Passed};
+use crate::rnic::{EagerSend, HEAD};
 use crate::stream::Landed;
 use crate::sys::IoVec as Bytes;
 use crate::time::Time;
@@ -34,15 +34,15 @@ pub(super) enum Short {
     /// Nothing has happened.
     No,
     /// Its data are where they belong, and a receive may have ended by that.
-    Taken(Option<Done>),
+    EagerRecv(Option<Done>),
 }
 
 impl Session {
     /// Sends `payload` at once, if it is small and nothing is before it: the operation is
     /// over, without a [`Done`], and perhaps the doorbell is to be rung for it.
     /// Else nothing has happened, and it is to be posted.
-    pub fn send_now(&mut self, port: &mut dyn Port, payload: &Bytes<'_>) -> Passed {
-        let Ok(len) = u32::try_from(payload.len()) else { return Passed::No };
+    pub fn try_send_eager(&mut self, port: &mut dyn Port, payload: &Bytes<'_>) -> EagerSend {
+        let Ok(len) = u32::try_from(payload.len()) else { return EagerSend::Declined };
         // (What has ended is told of first.)
         let free = self.sends.is_empty() && self.done.is_empty() && self.job.is_none();
         if !free
@@ -51,9 +51,9 @@ impl Session {
             || !self.flow.may(Level::Data)
             || self.idle_posted
         {
-            return Passed::No;
+            return EagerSend::Declined;
         }
-        let sent = port.send_now(payload, &mut |head| match self
+        let sent = port.try_send_eager(payload, &mut |head| match self
             .proto
             .as_mut()
             .and_then(|proto| proto.pass_send(len))
@@ -61,7 +61,7 @@ impl Session {
             Some(message) => self.header(message, head),
             None => 0,
         });
-        if sent != Passed::No {
+        if sent != EagerSend::Declined {
             self.counters.sends += 1;
             self.counters.tx_inline += u64::from(len);
         }
@@ -87,7 +87,7 @@ impl Session {
         };
         let (seg, off) = (buf.seg.clone(), usize::try_from(off).unwrap_or(usize::MAX));
         let payload = seg.io_vec(off, index(len));
-        let sent = port.send_now(&payload, &mut |head| self.header(message, head));
+        let sent = port.try_send_eager(&payload, &mut |head| self.header(message, head));
         if !self.note_passed(sent, true) {
             return false;
         }
@@ -129,26 +129,26 @@ impl Session {
             );
             self.count_copy(len.into());
             self.counters.recvs += 1;
-            return Short::Taken(Some(Done::whole(recv.user, bytes)));
+            return Short::EagerRecv(Some(Done::whole(recv.user, bytes)));
         }
         self.copy_in(came, header, op, op_off, len);
         if ends {
             self.recv_done(port, op, bytes, eager.then_some(bytes), false, Outcome::Ok);
         }
-        Short::Taken(None)
+        Short::EagerRecv(None)
     }
 
     /// What `drive` is to say of a message that took the short way; false if it did not.
-    pub(super) fn note_passed(&mut self, sent: Passed, urgent: bool) -> bool {
-        if sent == Passed::Kept {
+    pub(super) fn note_passed(&mut self, sent: EagerSend, urgent: bool) -> bool {
+        if sent == EagerSend::Batched {
             (self.posted, self.soon) = (true, true);
             self.urgent |= urgent;
         }
-        sent != Passed::No
+        sent != EagerSend::Declined
     }
 
     /// No receive waits for data.
-    pub fn is_sated(&self) -> bool {
+    pub fn has_no_posted_recv(&self) -> bool {
         self.recvs.is_empty()
     }
 

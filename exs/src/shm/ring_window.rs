@@ -32,7 +32,7 @@ const FEW: u64 = 2;
 const CALM: u32 = 8;
 
 /// The lap of one sender.
-pub(super) struct Lap {
+pub(super) struct RingWindow {
     len: u64,
     /// Connections that are busy, with this one.
     busy: usize,
@@ -42,13 +42,13 @@ pub(super) struct Lap {
     tight: bool,
 }
 
-impl Default for Lap {
-    fn default() -> Lap {
-        Lap { len: LEAST_OF_ALL, busy: 1, calm: 0, tight: false }
+impl Default for RingWindow {
+    fn default() -> RingWindow {
+        RingWindow { len: LEAST_OF_ALL, busy: 1, calm: 0, tight: false }
     }
 }
 
-impl Lap {
+impl RingWindow {
     /// So many connections are busy.
     pub(super) fn share(&mut self, busy: usize) {
         self.busy = busy;

@@ -16,7 +16,7 @@ const GAP_MAX: u32 = 16 << 10;
 
 /// What has come, and what is likely to.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Gap {
+pub(super) struct ReadSize {
     /// Bytes since the last long payload.
     since: u32,
     /// Bytes of its trailer.
@@ -34,7 +34,7 @@ fn small(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-impl Gap {
+impl ReadSize {
     /// An FPDU begins: the bytes of its header, its payload and its trailer.
     pub(super) fn begin(&mut self, head: usize, payload: usize, trailer: usize) {
         let at_once = self.since == self.trailer;
@@ -71,7 +71,7 @@ mod tests {
     /// Messages as WRITEs in pieces of up to 60 KiB, each with a SEND behind it: what is
     /// guessed at each long piece, and what follows it in truth.
     fn guesses(messages: &[usize], trailer: usize) -> Vec<(usize, usize)> {
-        let (mut gap, mut out, mut since) = (Gap::default(), Vec::new(), 0);
+        let (mut gap, mut out, mut since) = (ReadSize::default(), Vec::new(), 0);
         let mut fpdu = |head: usize, len: usize| {
             if len >= LONG {
                 if let Some((_, truth)) = out.last_mut() {
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_payload_that_is_not_long_asks_for_no_more_than_its_end() {
-        let mut gap = Gap::default();
+        let mut gap = ReadSize::default();
         for _ in 0..3 {
             gap.begin(HEAD, LONG, 0);
             assert_eq!(gap.behind(HEAD), if gap.last_run == 1 { HEAD * 2 + 100 } else { HEAD });

@@ -11,7 +11,7 @@ use super::record::{Head, Kind, SHORT};
 use super::ring::{Area, LINE};
 use super::tx::IN_RECORD;
 use crate::mem::Segment;
-use crate::rnic::{At, HEAD, Passed, Qp, QpAttr, Taken};
+use crate::rnic::{EagerPayload, EagerRecv, EagerSend, HEAD, Qp, QpAttr};
 use crate::sys::{Hint, IoVec, IoVecMut};
 
 /// Connections that are looked at for a message that takes the short way: who is not among
@@ -23,19 +23,21 @@ const LOOKS: usize = 32;
 const WORTH_LENDING: usize = 1024;
 
 impl ShmRnic {
-    /// Sends a small message (`Rnic::send_now`).
-    pub(super) fn pass_message(
+    /// Sends a small message (`Rnic::try_send_eager`).
+    pub(super) fn try_send_eager(
         &mut self,
         qp: Qp,
         payload: &IoVec<'_>,
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
-    ) -> Passed {
-        let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return Passed::No };
+    ) -> EagerSend {
+        let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else {
+            return EagerSend::Declined;
+        };
         let enough = self.looks_at_enough();
-        let Ok(link) = self.links.get_mut(id) else { return Passed::No };
+        let Ok(link) = self.links.get_mut(id) else { return EagerSend::Declined };
         link.tx.lap.share(self.hot.len());
         if !link.pass(payload, head) {
-            return Passed::No;
+            return EagerSend::Declined;
         }
         match link.hot {
             true => link.misses = 0,
@@ -43,12 +45,12 @@ impl ShmRnic {
             false if link.given && enough => {}
             false => self.warm(id),
         }
-        Passed::Gone
+        EagerSend::Sent
     }
 
-    /// Takes a message out of a connection that is looked at (`Rnic::take_message`), of
+    /// Takes a message out of a connection that is looked at (`Rnic::next_eager`), of
     /// each in turn.
-    pub(super) fn next_message(&mut self, out: &mut [u8]) -> Option<Taken> {
+    pub(super) fn next_message(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
         let count = self.hot.len();
         for _ in 0..count.min(LOOKS) {
             let at = if self.turn_of < count { self.turn_of } else { 0 };
@@ -65,17 +67,17 @@ impl ShmRnic {
             let first = self.objects.cqs.get(recv_cq.0).is_ok_and(|cq| cq.is_empty());
             if first
                 && self.wcs.is_empty()
-                && let Some((len, lent)) = link.take_message(out)
+                && let Some((len, lent)) = link.next_eager(out)
             {
-                let at = lent.map_or(At::Out, At::Lent);
-                return Some(Taken { qp: Qp(qp), context, len, at });
+                let at = lent.map_or(EagerPayload::Copied, EagerPayload::Lent);
+                return Some(EagerRecv { qp: Qp(qp), context, len, at });
             }
         }
         None
     }
 
-    /// The next messages of a connection stay where they are for now (`Rnic::set_aside`).
-    pub(super) fn leave_messages(&mut self, qp: Qp) -> bool {
+    /// The next messages of a connection stay where they are for now (`Rnic::pause_eager`).
+    pub(super) fn pause_eager(&mut self, qp: Qp) -> bool {
         let others = self.hot.len() > 1;
         if others
             && let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn)
@@ -86,8 +88,8 @@ impl ShmRnic {
         others
     }
 
-    /// A message that was lent may be written over (`Rnic::return_message`).
-    pub(super) fn end_loan(&mut self, qp: Qp) {
+    /// A message that was lent may be written over (`Rnic::release_eager`).
+    pub(super) fn release_eager(&mut self, qp: Qp) {
         let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return };
         let Ok(link) = self.links.get_mut(id) else { return };
         link.rx.lent = 0;
@@ -142,7 +144,7 @@ impl Link {
         free && self.mem.arrived(self.rx.pos)
     }
 
-    fn take_message(&mut self, out: &mut [u8]) -> Option<(usize, Option<Segment>)> {
+    fn next_eager(&mut self, out: &mut [u8]) -> Option<(usize, Option<Segment>)> {
         // What makes no sense is for the long way to say.
         let mut head = self.head().ok()?;
         if head.kind == Kind::Skip {

@@ -1,4 +1,4 @@
-//! Places in the send queue of a device's queue pair.
+//! SendBudget in the send queue of a device's queue pair.
 //!
 //! A device refuses more WRs than its queue was made for, and the connection ends with that.
 //! So each kind of work has places of its own, which no other can take, and the queue is made
@@ -23,15 +23,15 @@ pub(super) enum Work {
 
 /// The places of one queue pair.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct SendBudget {
     limits: [usize; 3],
     used: [usize; 3],
 }
 
-impl Places {
+impl SendBudget {
     /// Of a queue pair whose caller may have so many WRs outstanding.
-    pub(super) fn new(caller: usize) -> Places {
-        Places { limits: [caller, BINDS as usize, SHORTS as usize], used: [0; 3] }
+    pub(super) fn new(caller: usize) -> SendBudget {
+        SendBudget { limits: [caller, BINDS as usize, SHORTS as usize], used: [0; 3] }
     }
 
     /// WRs that the device's queue must take.
@@ -70,7 +70,7 @@ mod tests {
     fn no_work_takes_the_places_of_another() {
         let all = [Work::Caller, Work::Bind, Work::Short];
         for greedy in all {
-            let mut places = Places::new(128);
+            let mut places = SendBudget::new(128);
             let mut taken = 0;
             for work in [greedy].into_iter().chain(all) {
                 while places.has(work) {

@@ -11,8 +11,8 @@ use super::cm::Phase;
 use super::qp::Posted;
 use super::queues::Role;
 use super::raw::{BATCH, HwOp, HwSge, RawWc, Staged};
-use super::room::Work;
-use crate::rnic::{At, HEAD, Passed, Qp, Taken};
+use super::send_budget::Work;
+use crate::rnic::{EagerPayload, EagerRecv, EagerSend, HEAD, Qp};
 use crate::sys::IoVec;
 
 /// Bytes of the longest one.
@@ -71,8 +71,8 @@ impl VerbsRnic {
         !self.raw.is_handled() || self.waiting > 0
     }
 
-    /// Takes a small message from the completion that was found (`Rnic::take_message`).
-    pub(super) fn take_received(&mut self) -> Option<Taken> {
+    /// Takes a small message from the completion that was found (`Rnic::next_eager`).
+    pub(super) fn take_received(&mut self) -> Option<EagerRecv> {
         if self.raw.is_handled() && self.raw.wcs.len() == BATCH {
             // There may be more where these came from.
             self.find(self.raw.index, |role| matches!(role, Role::Shared(_)));
@@ -88,44 +88,44 @@ impl VerbsRnic {
         if !matches!(qp.phase, Phase::Rts) {
             return None;
         }
-        let taken = Taken {
+        let taken = EagerRecv {
             qp: Qp(id),
             context: qp.attr.context,
             len: wc.byte_len as usize,
-            at: At::Receive(wc.wr_id),
+            at: EagerPayload::InReceive(wc.wr_id),
         };
         self.raw.next();
         self.note_used(srq);
         Some(taken)
     }
 
-    /// Sends a small message (`Rnic::send_now`).
-    pub(super) fn pass_message(
+    /// Sends a small message (`Rnic::try_send_eager`).
+    pub(super) fn try_send_eager(
         &mut self,
         id: Qp,
         payload: &IoVec<'_>,
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
-    ) -> Passed {
+    ) -> EagerSend {
         let most = payload.len() + HEAD;
         if most > LONGEST {
-            return Passed::No;
+            return EagerSend::Declined;
         }
         if self.qps.get(id.0).is_ok_and(|qp| !qp.places.has(Work::Short)) {
             // What has completed makes room.
             self.poll_hw();
         }
-        let Ok(qp) = self.qps.get_mut(id.0) else { return Passed::No };
-        let (Phase::Rts, Some(hw)) = (&qp.phase, &qp.hw) else { return Passed::No };
+        let Ok(qp) = self.qps.get_mut(id.0) else { return EagerSend::Declined };
+        let (Phase::Rts, Some(hw)) = (&qp.phase, &qp.hw) else { return EagerSend::Declined };
         if !qp.staged.is_empty() || !qp.places.has(Work::Short) {
-            return Passed::No;
+            return EagerSend::Declined;
         }
-        let Ok(domain) = self.pds.get_mut(qp.attr.pd.0) else { return Passed::No };
+        let Ok(domain) = self.pds.get_mut(qp.attr.pd.0) else { return EagerSend::Declined };
         let device_inline = hw.inline as usize;
         // All that can fail is done before the header is asked for.
         let slot = match most > device_inline {
             true => match domain.slots.take(&domain.pd) {
                 Ok(slot) => Some(slot),
-                Err(_) => return Passed::No,
+                Err(_) => return EagerSend::Declined,
             },
             false => None,
         };
@@ -133,7 +133,7 @@ impl VerbsRnic {
         let len = head(&mut header);
         if len == 0 {
             slot.into_iter().for_each(|slot| domain.slots.give(slot));
-            return Passed::No;
+            return EagerSend::Declined;
         }
         let end = len + payload.len();
         bytes[..len].copy_from_slice(&header[..len]);
@@ -157,6 +157,6 @@ impl VerbsRnic {
         if let Err(e) = hw.id.post_one(&send, &sge) {
             self.doorbell_refused(id.0, 0, &e);
         }
-        Passed::Gone
+        EagerSend::Sent
     }
 }

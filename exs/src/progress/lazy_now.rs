@@ -7,15 +7,15 @@ use crate::time::Time;
 
 /// When a call is made: read when first asked for. To read the clock takes a good part of
 /// what a small message does, and most of these need no time.
-pub(crate) struct Moment<'a> {
+pub(crate) struct LazyNow<'a> {
     clock: &'a Clock,
     time: Cell<Option<Time>>,
 }
 
-impl<'a> Moment<'a> {
+impl<'a> LazyNow<'a> {
     /// For a caller who holds the engine's lock for as long as this lives.
-    pub(super) fn new(clock: &'a Clock) -> Moment<'a> {
-        Moment { clock, time: Cell::new(None) }
+    pub(super) fn new(clock: &'a Clock) -> LazyNow<'a> {
+        LazyNow { clock, time: Cell::new(None) }
     }
 
     /// The time, the same each time.
@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn a_moment_is_when_it_is_first_asked_for() {
         let clock = Clock::default();
-        let moment = Moment::new(&clock);
+        let moment = LazyNow::new(&clock);
         let before = clock.now();
         let now = moment.now();
         let after = loop {

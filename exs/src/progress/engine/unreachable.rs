@@ -14,16 +14,16 @@ use crate::time::Time;
 
 /// How long a silence is held against a device.
 const HOLD: Duration = Duration::from_secs(60);
-/// Silences noted: the oldest makes way. Each costs a search through them.
+/// Unreachable noted: the oldest makes way. Each costs a search through them.
 const MOST: usize = 256;
 
 /// The notes, the oldest first.
 #[derive(Default)]
-pub(super) struct Silences {
+pub(super) struct Unreachable {
     notes: VecDeque<(usize, IpAddr, Time)>,
 }
 
-impl Silences {
+impl Unreachable {
     /// The peer has not answered by this device.
     pub(super) fn note(&mut self, device: usize, peer: IpAddr, now: Time) {
         self.forget(device, peer);
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_silence_is_held_for_a_minute() {
-        let (mut s, t) = (Silences::default(), Time::ZERO + Duration::from_secs(5));
+        let (mut s, t) = (Unreachable::default(), Time::ZERO + Duration::from_secs(5));
         s.note(1, peer(1), t);
         let after = |secs| t + Duration::from_secs(secs);
         assert_eq!(s.since(1, peer(1), after(59)), Some(Duration::from_secs(59)));
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_table_is_bounded() {
-        let (mut s, t) = (Silences::default(), Time::ZERO);
+        let (mut s, t) = (Unreachable::default(), Time::ZERO);
         for i in 0..10_000u32 {
             s.note(1, IpAddr::from(i.to_be_bytes()), t);
         }

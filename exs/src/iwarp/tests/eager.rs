@@ -2,7 +2,7 @@
 //! the long way would refuse.
 
 use super::link::*;
-use crate::iwarp::short::MAX_SHORT;
+use crate::iwarp::eager::MAX_SHORT;
 use crate::iwarp::*;
 use crate::rnic::{SendOp, WcOp};
 use crate::sys::IoVec;

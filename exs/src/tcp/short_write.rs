@@ -18,12 +18,12 @@ const DOUBT: Duration = Duration::from_millis(100);
 
 /// The links to be tried again, all at the same time.
 #[derive(Default)]
-pub(super) struct Doubts {
+pub(super) struct ShortWrites {
     links: Vec<u32>,
     due: Option<Time>,
 }
 
-impl Doubts {
+impl ShortWrites {
     /// When they are tried.
     pub(super) fn due(&self) -> Option<Time> {
         self.due
