@@ -68,9 +68,11 @@ where
         let (clock, work) = (&clock, &work);
         let workers: Vec<_> = (0..threads).map(|n| scope.spawn(move || work(n, clock))).collect();
         clock.ready();
+        // sleep-ok: the warm-up is a time
         thread::sleep(WARM_UP);
         clock.counting.store(true, Ordering::Relaxed);
         let begun = Instant::now();
+        // sleep-ok: a run is a time
         thread::sleep(duration);
         clock.counting.store(false, Ordering::Relaxed);
         let seconds = begun.elapsed().as_secs_f64();
