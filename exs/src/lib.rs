@@ -131,13 +131,13 @@ mod wire;
 
 pub use api::{
     Blocking, Counters, Event, EventQueue, Export, KernelSocket, Packet, Refused, RemoteBuffer,
-    RemoteBufferError, Rights, SendFlags, Socket, SocketType, Token, counters, explain, raw,
-    transports,
+    RemoteBufferError, SendFlags, Socket, SocketType, Token, counters, explain, raw, transports,
 };
 pub use mem::{Buffer, MemError, MemoryRegion};
 pub use progress::{
     Candidate, DeviceInfo, Error, EventKind, Interest, Options, Part, PortInfo, QueueOptions,
-    Readiness, RecvFlags, Route, Transport, TransportInfo, WaitPolicy, parse_size, parse_time,
+    Readiness, RecvFlags, Rights, Route, Transport, TransportInfo, WaitPolicy, parse_size,
+    parse_time,
 };
 pub use rnic::{DisconnectCause, RnicError, TermCode};
 pub use session::{OpError, SessionError, Violation};

@@ -14,6 +14,18 @@ use crate::sys::KernelAddr;
 #[allow(clippy::exhaustive_structs, reason = "a number with a name")]
 pub struct Token(pub u64);
 
+impl From<u64> for Token {
+    fn from(number: u64) -> Token {
+        Token(number)
+    }
+}
+
+impl From<Token> for u64 {
+    fn from(token: Token) -> u64 {
+        token.0
+    }
+}
+
 /// How one operation ended. Each accepted operation yields exactly one.
 ///
 /// ```
@@ -95,11 +107,17 @@ impl Event {
     }
 
     /// Bytes moved, or why not.
-    pub fn result(&self) -> Result<usize, &Error> {
-        self.error().map_or(Ok(self.bytes()), Err)
+    ///
+    /// # Errors
+    /// The operation's error, as [`Event::error`] lends it.
+    pub fn result(&self) -> Result<usize, Error> {
+        self.error().map_or(Ok(self.bytes()), |e| Err(e.clone()))
     }
 
     /// As [`Event::result`], taking the event (and dropping its buffer).
+    ///
+    /// # Errors
+    /// The operation's error.
     pub fn into_result(self) -> Result<usize, Error> {
         let n = self.bytes();
         self.raw.error.map_or(Ok(n), |e| Err(*e))

@@ -4,38 +4,7 @@ use std::sync::Arc;
 
 use super::{EventQueue, Refused, Token};
 use crate::mem::Buffer;
-use crate::progress::{Error, ExportId, Remote, SocketHandle};
-
-/// What the peer may do with exported memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Rights {
-    /// RDMA READ.
-    pub read: bool,
-    /// RDMA WRITE.
-    pub write: bool,
-}
-
-impl Rights {
-    /// READ only.
-    pub const READ: Rights = Rights { read: true, write: false };
-    /// WRITE only.
-    pub const WRITE: Rights = Rights { read: false, write: true };
-    /// Both.
-    pub const READ_WRITE: Rights = Rights { read: true, write: true };
-
-    /// The same with [`Rights::read`] so.
-    #[must_use]
-    pub const fn with_read(self, read: bool) -> Rights {
-        Rights { read, ..self }
-    }
-
-    /// The same with [`Rights::write`] so.
-    #[must_use]
-    pub const fn with_write(self, write: bool) -> Rights {
-        Rights { write, ..self }
-    }
-}
+use crate::progress::{Error, ExportId, Remote, Rights, SocketHandle};
 
 /// Names a piece of a peer's memory: what one side exports and the other reads or
 /// writes. It is plain data; sending it to the peer is up to the program. [`Export`]

@@ -21,7 +21,7 @@ mod transports;
 pub use blocking::{Blocking, Packet};
 pub use counters::{Counters, counters};
 pub use event::{Event, Token};
-pub use export::{Export, RemoteBuffer, RemoteBufferError, Rights};
+pub use export::{Export, RemoteBuffer, RemoteBufferError};
 pub use kernel::KernelSocket;
 pub use queue::EventQueue;
 pub use socket::{Socket, SocketType};

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{EventQueue, Export, RemoteBuffer, Rights, Socket, Token};
+use super::{EventQueue, Export, RemoteBuffer, Socket, Token};
 use crate::mem::{Access, Buffer};
-use crate::progress::{Bufs, Error, FileSend, Part, RecvFlags, Short};
+use crate::progress::{Bufs, Error, FileSend, Part, RecvFlags, Rights, Short};
 use crate::sys::cold_path;
 
 /// A post that was refused: why, and the memory that was to be moved.

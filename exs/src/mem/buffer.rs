@@ -363,33 +363,18 @@ impl DerefMut for Buffer {
     }
 }
 
+#[cfg(feature = "bytes")]
+impl From<bytes::BytesMut> for Buffer {
+    /// The bytes are not copied, wherever in their allocation they lie.
+    fn from(bytes: bytes::BytesMut) -> Buffer {
+        Buffer::whole(Shared::new(Region::from_bytes_mut(bytes), false))
+    }
+}
+
 impl From<Vec<u8>> for Buffer {
+    /// The bytes are not copied.
     fn from(vec: Vec<u8>) -> Buffer {
         Buffer::whole(Shared::new(Region::from_vec(vec), false))
-    }
-}
-
-impl From<Box<[u8]>> for Buffer {
-    fn from(bytes: Box<[u8]>) -> Buffer {
-        Buffer::from(bytes.into_vec())
-    }
-}
-
-impl From<&[u8]> for Buffer {
-    fn from(bytes: &[u8]) -> Buffer {
-        Buffer::from(bytes.to_vec())
-    }
-}
-
-impl<const N: usize> From<&[u8; N]> for Buffer {
-    fn from(bytes: &[u8; N]) -> Buffer {
-        Buffer::from(bytes.to_vec())
-    }
-}
-
-impl From<&str> for Buffer {
-    fn from(text: &str) -> Buffer {
-        Buffer::from(text.as_bytes())
     }
 }
 

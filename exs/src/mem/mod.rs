@@ -15,6 +15,7 @@
 //! Randomness is passed in.
 
 mod buffer;
+mod conversions;
 mod keys;
 mod raw;
 mod registrations;

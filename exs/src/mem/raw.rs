@@ -23,7 +23,7 @@ use std::sync::Arc;
 use crate::sys::{IoVec, IoVecMut, SharedMap};
 
 /// Why a piece of memory could not be had or addressed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemError {
     /// The range is not inside the region.
@@ -52,12 +52,12 @@ pub enum MemError {
         by_end: usize,
     },
     /// The kernel gave no memory.
-    #[error("cannot map {len} bytes of memory: {cause}")]
+    #[error("cannot map {len} bytes of memory: {}", std::io::Error::from_raw_os_error(*.errno))]
     Map {
         /// Bytes asked for.
         len: usize,
-        /// What mmap(2) said.
-        cause: std::io::Error,
+        /// What mmap(2) said, as errno.
+        errno: i32,
     },
     /// A region of no bytes, or of more than `isize::MAX`.
     #[error("a memory region cannot be {len} bytes long")]
@@ -79,6 +79,9 @@ enum Backing {
     Shared(OwnedFd),
     /// A vector's buffer: (pointer, length, capacity) as `Vec` had them.
     Heap { capacity: usize },
+    /// The owner of the bytes, which frees them when it is dropped.
+    #[cfg(feature = "bytes")]
+    BytesMut { _owner: bytes::BytesMut },
     /// The caller of [`Region::external`] keeps it alive.
     External,
     /// A mapping that another process writes to as well; unmapped on drop.
@@ -105,7 +108,10 @@ impl Region {
         if len == 0 || len > isize::MAX as usize {
             return Err(MemError::BadLength { len });
         }
-        let base = crate::sys::map_anonymous(len).map_err(|cause| MemError::Map { len, cause })?;
+        let base = crate::sys::map_anonymous(len).map_err(|e| {
+            let errno = e.raw_os_error().unwrap_or(libc::ENOMEM);
+            MemError::Map { len, errno }
+        })?;
         Ok(Arc::new(Region { base, len, backing: Backing::Map }))
     }
 
@@ -152,6 +158,15 @@ impl Region {
         let (len, capacity) = (vec.len(), vec.capacity());
         let base = NonNull::new(vec.as_mut_ptr()).unwrap_or(NonNull::dangling());
         Arc::new(Region { base, len, backing: Backing::Heap { capacity } })
+    }
+
+    /// Takes over the bytes of a `BytesMut` (its length, not its spare capacity), wherever in
+    /// its allocation they lie.
+    #[cfg(feature = "bytes")]
+    pub fn from_bytes_mut(mut bytes: bytes::BytesMut) -> Arc<Region> {
+        // The handle owns these bytes exclusively, and they stay where they are when it moves.
+        let (base, len) = (NonNull::from(&mut bytes[..]).cast(), bytes.len());
+        Arc::new(Region { base, len, backing: Backing::BytesMut { _owner: bytes } })
     }
 
     /// Memory that somebody else owns.
@@ -221,6 +236,8 @@ impl Drop for Region {
                 drop(unsafe { Vec::from_raw_parts(self.base.as_ptr(), self.len, capacity) });
             }
             Backing::External | Backing::View(_) => {}
+            #[cfg(feature = "bytes")]
+            Backing::BytesMut { .. } => {}
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::session::{OpError, SessionError};
 ///
 /// The message of an error has its cause in it, so `source()` does not give that once more: who
 /// prints the whole chain of sources says everything once.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Too much is in flight: dequeue events, then try again (EAGAIN).
@@ -216,7 +216,7 @@ mod tests {
         let cause = crate::wire::exs::HelloError::NotExs;
         let broken = Violation::Unexpected("a message");
         let fault = AccessFault::Wrap { addr: u64::MAX, len: 2 };
-        let unmapped = MemError::Map { len: 1, cause: io::Error::from_raw_os_error(libc::ENOMEM) };
+        let unmapped = MemError::Map { len: 1, errno: libc::ENOMEM };
         let all: Vec<Error> = vec![
             Error::Connect { addr, cause: refused(), before: String::new() },
             Error::Bind { addr, cause: refused() },

@@ -35,37 +35,6 @@ pub enum EventKind {
     Revoke,
 }
 
-/// What to wait for with `poll`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Interest {
-    /// Data, the end of the stream, or a connection to accept.
-    pub readable: bool,
-    /// A send would not have to wait.
-    pub writable: bool,
-}
-
-impl Interest {
-    /// Readable only.
-    pub const READABLE: Interest = Interest { readable: true, writable: false };
-    /// Writable only.
-    pub const WRITABLE: Interest = Interest { readable: false, writable: true };
-    /// Either.
-    pub const BOTH: Interest = Interest { readable: true, writable: true };
-
-    /// The same with [`Interest::readable`] so.
-    #[must_use]
-    pub const fn with_readable(self, readable: bool) -> Interest {
-        Interest { readable, ..self }
-    }
-
-    /// The same with [`Interest::writable`] so.
-    #[must_use]
-    pub const fn with_writable(self, writable: bool) -> Interest {
-        Interest { writable, ..self }
-    }
-}
-
 /// What `poll` found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -74,7 +74,7 @@ names!(WaitPolicy: "busy" = BusyPoll, "notify" = Notify, "adaptive" = Adaptive);
 pub(super) fn check_environment() -> Result<(), Error> {
     read("EXS_KERNEL_IO", KernelIo::from_str)?;
     read("EXS_WAIT", WaitPolicy::from_str)?;
-    Options::from_environment().map(drop)
+    Options::from_env().map(drop)
 }
 
 /// How kernel sockets are to wait: `EXS_KERNEL_IO`.
@@ -92,11 +92,12 @@ fn read<T>(name: &str, parse: impl FnOnce(&str) -> Result<T, Error>) -> Result<O
     value.map(Some).map_err(|e| Error::invalid(format!("the environment variable {name}: {e}")))
 }
 
-/// How to make an event queue.
+/// How to make an event queue. [`QueueOptions::new`] has the built-in values,
+/// [`QueueOptions::from_env`] those of the environment, which are the default.
 ///
 /// ```
 /// use exs::{EventQueue, QueueOptions, WaitPolicy};
-/// let options = QueueOptions::default().with_depth(64).with_wait(WaitPolicy::Notify);
+/// let options = QueueOptions::new().with_depth(64).with_wait(WaitPolicy::Notify);
 /// let queue = EventQueue::with_options(&options)?;
 /// # Ok::<(), exs::Error>(())
 /// ```
@@ -111,15 +112,32 @@ pub struct QueueOptions {
 }
 
 impl Default for QueueOptions {
+    /// As [`QueueOptions::from_env`]. A variable that cannot be read counts as not set here, as
+    /// the first queue then fails with an error that names it.
     fn default() -> QueueOptions {
-        let wait = read("EXS_WAIT", WaitPolicy::from_str).ok().flatten().unwrap_or_default();
-        QueueOptions { depth: 1024, wait }
+        QueueOptions::from_env().unwrap_or_else(|_| QueueOptions::new())
+    }
+}
+
+impl QueueOptions {
+    /// The built-in values, whatever the environment says.
+    pub fn new() -> QueueOptions {
+        QueueOptions { depth: 1024, wait: WaitPolicy::Adaptive }
+    }
+
+    /// The built-in values, but for those that the environment sets.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a variable cannot be read, with its name, its value and its grammar.
+    pub fn from_env() -> Result<QueueOptions, Error> {
+        let wait = read("EXS_WAIT", WaitPolicy::from_str)?.unwrap_or_default();
+        Ok(QueueOptions::new().with_wait(wait))
     }
 }
 
 /// Options of a socket. Set before `connect` or `listen`; accepted sockets have
-/// those of their listener. `Default` reads the environment variable named with
-/// each field. Sizes are read by [`parse_size`](crate::parse_size), times by
+/// those of their listener. [`Options::new`] has the built-in values. [`Options::from_env`]
+/// reads the environment variable named with each field, and so does `Default`. Sizes are read by [`parse_size`](crate::parse_size), times by
 /// [`parse_time`](crate::parse_time); `off` is none where none is possible. A variable that is
 /// empty is as if it were not set. One that cannot be read is an error when EXS starts: the
 /// first call that makes a socket or a queue fails with [`Error::Start`], which names it.
@@ -193,15 +211,16 @@ pub struct Options {
 pub(super) const MOST_INLINE: usize = 8 << 10;
 
 impl Default for Options {
+    /// As [`Options::from_env`]. A variable that cannot be read counts as not set here, as the
+    /// first socket then fails with an error that names it.
     fn default() -> Options {
-        // What cannot be read is told by whatever starts EXS: no socket is made with these.
-        Options::from_environment().unwrap_or_else(|_| Options::built_in())
+        Options::from_env().unwrap_or_else(|_| Options::new())
     }
 }
 
 impl Options {
-    /// The defaults without the environment.
-    fn built_in() -> Options {
+    /// The built-in values, whatever the environment says.
+    pub fn new() -> Options {
         Options {
             transport: Transport::Auto,
             device: None,
@@ -221,7 +240,17 @@ impl Options {
         }
     }
 
-    fn from_environment() -> Result<Options, Error> {
+    /// The built-in values, but for those that the environment sets.
+    ///
+    /// ```
+    /// use exs::{Options, Transport};
+    /// let options = Options::from_env()?.with_transport(Transport::Soft);
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a variable cannot be read, with its name, its value and its grammar.
+    pub fn from_env() -> Result<Options, Error> {
         fn set<T>(
             field: &mut T,
             name: &str,
@@ -232,7 +261,7 @@ impl Options {
             }
             Ok(())
         }
-        let mut o = Options::built_in();
+        let mut o = Options::new();
         set(&mut o.transport, "EXS_TRANSPORT", Transport::from_str)?;
         set(&mut o.device, "EXS_DEVICE", |name| Ok(Some(name.to_owned())))?;
         set(&mut o.ring_size, "EXS_RING_SIZE", bytes)?;

@@ -119,7 +119,7 @@ pub fn many_small_messages(env: &Env) {
                 ledger.ok();
             }
             let bytes = i.to_be_bytes();
-            ledger.post("send", |q, t| a.send(q, t, &bytes, SendFlags::NONE));
+            ledger.post("send", |q, t| a.send(q, t, bytes, SendFlags::NONE));
         }
         assert!(ledger.drain().iter().all(|e| e.error().is_none()));
         ledger.finish();

@@ -107,7 +107,7 @@ pub fn wait_policies(env: &Env) {
         });
         let mut ledger = Ledger::with_policy(policy);
         for i in 0..200 {
-            ledger.post("send", |q, t| a.send(q, t, &[i; 3], SendFlags::NONE));
+            ledger.post("send", |q, t| a.send(q, t, [i; 3], SendFlags::NONE));
             let recv = ledger.post("recv", |q, t| a.recv(q, t, vec![0; 3], RecvFlags::WAITALL));
             assert_eq!(&ledger.wait_ok(recv).into_buffer().unwrap()[..], [i; 3]);
         }
@@ -219,7 +219,7 @@ pub fn several_threads_dequeue(env: &Env) {
         });
         for i in 0..MANY as u64 / 2 {
             let posts: [&dyn Fn() -> Result<(), Error>; 2] =
-                [&|| Ok(b.send(&queue, Token(i * 2), &[0; 10], SendFlags::NONE)?), &|| {
+                [&|| Ok(b.send(&queue, Token(i * 2), [0; 10], SendFlags::NONE)?), &|| {
                     b.poll(&queue, Token(i * 2 + 1), Interest::WRITABLE)
                 }];
             for post in posts {

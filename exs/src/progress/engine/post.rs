@@ -10,7 +10,8 @@ use super::ops::{Op, TempMrs};
 use super::sock::State;
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
-use crate::progress::event::{Bufs, EventKind, Interest, Readiness};
+use crate::progress::event::{Bufs, EventKind, Readiness};
+use crate::progress::flags::{Interest, RecvFlags};
 use crate::progress::lazy_now::LazyNow;
 use crate::progress::options::Options;
 use crate::progress::queue::QueueCore;
@@ -18,38 +19,6 @@ use crate::rnic::FileRange;
 use crate::session::{OpError, RecvOpts, Source};
 use crate::sys::cold_path;
 use crate::time::Time;
-
-/// How a receive is to behave.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RecvFlags {
-    /// Complete only when the buffer is full (MSG_WAITALL), at the end of the
-    /// stream, or when cancelled. Streams only.
-    pub waitall: bool,
-    /// Leave the data in the socket (MSG_PEEK).
-    pub peek: bool,
-}
-
-impl RecvFlags {
-    /// Complete as soon as there is something.
-    pub const NONE: RecvFlags = RecvFlags { waitall: false, peek: false };
-    /// Complete only when the buffer is full.
-    pub const WAITALL: RecvFlags = RecvFlags { waitall: true, peek: false };
-    /// Leave the data in the socket.
-    pub const PEEK: RecvFlags = RecvFlags { waitall: false, peek: true };
-
-    /// The same with [`RecvFlags::waitall`] so.
-    #[must_use]
-    pub const fn with_waitall(self, waitall: bool) -> RecvFlags {
-        RecvFlags { waitall, ..self }
-    }
-
-    /// The same with [`RecvFlags::peek`] so.
-    #[must_use]
-    pub const fn with_peek(self, peek: bool) -> RecvFlags {
-        RecvFlags { peek, ..self }
-    }
-}
 
 /// A part of a file to send.
 #[derive(Clone, Debug)]

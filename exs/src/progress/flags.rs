@@ -1,0 +1,139 @@
+//! Sets of flags: a struct of named booleans each, with constants, `|` and a method for each flag.
+
+use std::ops::{BitOr, BitOrAssign};
+
+/// How a receive is to behave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecvFlags {
+    /// Complete only when the buffer is full (MSG_WAITALL), at the end of the
+    /// stream, or when cancelled. Streams only.
+    pub waitall: bool,
+    /// Leave the data in the socket (MSG_PEEK).
+    pub peek: bool,
+}
+
+impl RecvFlags {
+    /// Complete as soon as there is something.
+    pub const NONE: RecvFlags = RecvFlags { waitall: false, peek: false };
+    /// Complete only when the buffer is full.
+    pub const WAITALL: RecvFlags = RecvFlags { waitall: true, peek: false };
+    /// Leave the data in the socket.
+    pub const PEEK: RecvFlags = RecvFlags { waitall: false, peek: true };
+
+    /// The same with [`RecvFlags::waitall`] so.
+    #[must_use]
+    pub const fn with_waitall(self, waitall: bool) -> RecvFlags {
+        RecvFlags { waitall, ..self }
+    }
+
+    /// The same with [`RecvFlags::peek`] so.
+    #[must_use]
+    pub const fn with_peek(self, peek: bool) -> RecvFlags {
+        RecvFlags { peek, ..self }
+    }
+}
+
+/// What to wait for with `poll`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Interest {
+    /// Data, the end of the stream, or a connection to accept.
+    pub readable: bool,
+    /// A send would not have to wait.
+    pub writable: bool,
+}
+
+impl Interest {
+    /// Readable only.
+    pub const READABLE: Interest = Interest { readable: true, writable: false };
+    /// Writable only.
+    pub const WRITABLE: Interest = Interest { readable: false, writable: true };
+    /// Either.
+    pub const BOTH: Interest = Interest { readable: true, writable: true };
+
+    /// The same with [`Interest::readable`] so.
+    #[must_use]
+    pub const fn with_readable(self, readable: bool) -> Interest {
+        Interest { readable, ..self }
+    }
+
+    /// The same with [`Interest::writable`] so.
+    #[must_use]
+    pub const fn with_writable(self, writable: bool) -> Interest {
+        Interest { writable, ..self }
+    }
+}
+
+/// What the peer may do with exported memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rights {
+    /// RDMA READ.
+    pub read: bool,
+    /// RDMA WRITE.
+    pub write: bool,
+}
+
+impl Rights {
+    /// READ only.
+    pub const READ: Rights = Rights { read: true, write: false };
+    /// WRITE only.
+    pub const WRITE: Rights = Rights { read: false, write: true };
+    /// Both.
+    pub const READ_WRITE: Rights = Rights { read: true, write: true };
+
+    /// The same with [`Rights::read`] so.
+    #[must_use]
+    pub const fn with_read(self, read: bool) -> Rights {
+        Rights { read, ..self }
+    }
+
+    /// The same with [`Rights::write`] so.
+    #[must_use]
+    pub const fn with_write(self, write: bool) -> Rights {
+        Rights { write, ..self }
+    }
+}
+
+/// `|` of sets of flags: what is in either.
+macro_rules! union {
+    ($($ty:ident: $($field:ident),+;)+) => {$(
+        impl BitOr for $ty {
+            type Output = $ty;
+
+            /// The flags that either has.
+            fn bitor(self, other: $ty) -> $ty {
+                $ty { $($field: self.$field | other.$field),+ }
+            }
+        }
+
+        impl BitOrAssign for $ty {
+            fn bitor_assign(&mut self, other: $ty) {
+                *self = *self | other;
+            }
+        }
+    )+};
+}
+
+union! {
+    RecvFlags: waitall, peek;
+    Interest: readable, writable;
+    Rights: read, write;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_joined_by_or() {
+        let both = RecvFlags::WAITALL | RecvFlags::PEEK;
+        assert_eq!(both, RecvFlags { waitall: true, peek: true });
+        assert_eq!(RecvFlags::NONE | RecvFlags::PEEK, RecvFlags::PEEK);
+        assert_eq!(Interest::READABLE | Interest::WRITABLE, Interest::BOTH);
+        let mut rights = Rights::READ;
+        rights |= Rights::WRITE;
+        assert_eq!((rights, rights | rights), (Rights::READ_WRITE, Rights::READ_WRITE));
+    }
+}
