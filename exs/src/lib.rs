@@ -9,6 +9,7 @@
 //! - [`Socket`]: streams and seqpackets. Every call has an asynchronous form, which
 //!   takes an [`EventQueue`] and a [`Token`], and a blocking twin
 //!   ([`Socket::blocking`]).
+//! - [`SocketStream`]: a connected socket as an owned `Read + Write`.
 //! - [`KernelSocket`]: the same calls on an ordinary kernel socket, whose peer knows
 //!   nothing of EXS.
 //! - [`MemoryRegion`] and [`Buffer`]: memory that is moved into operations and comes
@@ -131,7 +132,7 @@ mod wire;
 
 pub use api::{
     Blocking, Counters, Event, EventQueue, Export, KernelSocket, Packet, Refused, RemoteBuffer,
-    RemoteBufferError, SendFlags, Socket, SocketType, Token, counters, explain, raw, transports,
+    RemoteBufferError, SendFlags, Socket, SocketStream, SocketType, Token, counters, explain, raw, transports,
 };
 pub use mem::{Buffer, MemError, MemoryRegion};
 pub use progress::{

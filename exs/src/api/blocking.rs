@@ -17,7 +17,8 @@ use crate::progress::{Error, Interest, Readiness, RecvFlags, prepare_to_wait};
 ///
 /// A signal handler that runs meanwhile does not interrupt a call whose bytes may be
 /// moving already; time limits do ([`Options::send_timeout`](crate::Options)).
-/// Implements [`io::Read`] and [`io::Write`].
+/// Implements [`io::Read`] and [`io::Write`]; [`SocketStream`](super::SocketStream) does so and owns
+/// its socket.
 ///
 /// ```
 /// use exs::Socket;
@@ -181,10 +182,13 @@ impl<'a> Blocking<'a> {
     /// # Errors
     /// If the connection is over, or time is up. What was sent before is sent.
     pub fn send(&self, bytes: &[u8]) -> Result<usize, Error> {
-        let done = with_slice(bytes, |b| {
+        self.send_event(bytes)?.into_result()
+    }
+
+    pub(super) fn send_event(&self, bytes: &[u8]) -> Result<Event, Error> {
+        with_slice(bytes, |b| {
             self.run_lent(b, |q, b| self.socket.send(q, TOKEN, b, SendFlags::NONE))
-        });
-        done?.into_result()
+        })
     }
 
     /// Sends all of it.
@@ -195,7 +199,7 @@ impl<'a> Blocking<'a> {
         self.send(bytes).map(|_| ())
     }
 
-    fn recv_event(&self, bytes: &mut [u8], flags: RecvFlags) -> Result<Event, Error> {
+    pub(super) fn recv_event(&self, bytes: &mut [u8], flags: RecvFlags) -> Result<Event, Error> {
         with_slice_mut(bytes, |b| self.run_lent(b, |q, b| self.socket.recv(q, TOKEN, b, flags)))
     }
 
@@ -350,21 +354,5 @@ impl<'a> Blocking<'a> {
     /// If something could not be delivered.
     pub fn close(&self) -> Result<(), Error> {
         self.run(|q| self.socket.close(q, TOKEN))?.into_result().map(|_| ())
-    }
-}
-
-impl io::Read for Blocking<'_> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        Ok(self.recv(buf)?)
-    }
-}
-
-impl io::Write for Blocking<'_> {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        Ok(self.send(buf)?)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }

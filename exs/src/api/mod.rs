@@ -15,6 +15,7 @@ mod place;
 mod queue;
 pub mod raw;
 mod socket;
+mod stream;
 mod transfer;
 mod transports;
 
@@ -25,5 +26,6 @@ pub use export::{Export, RemoteBuffer, RemoteBufferError};
 pub use kernel::KernelSocket;
 pub use queue::EventQueue;
 pub use socket::{Socket, SocketType};
+pub use stream::SocketStream;
 pub use transfer::{Refused, SendFlags};
 pub use transports::{explain, transports};
