@@ -71,6 +71,12 @@ impl Event {
         Token(self.raw.token)
     }
 
+    /// The number that the socket had when the operation was posted
+    /// ([`Socket::set_user_data`]); 0 if it had none.
+    pub fn user_data(&self) -> u64 {
+        self.raw.tag[0]
+    }
+
     pub(super) fn tag(&self) -> [u64; 2] {
         self.raw.tag
     }

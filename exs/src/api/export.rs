@@ -227,7 +227,9 @@ impl Export {
             return Err(Refused { error, buffer: self });
         }
         let (id, export) = (self.handle.id(), self.id);
-        self.handle.context().call(|e, now| e.revoke(id, export, &queue.ticket(token), now));
+        self.handle.context().call(|e, now| {
+            e.revoke(id, export, &queue.ticket(token, self.handle.user_data()), now)
+        });
         self.live = false;
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::raw::kernel::Descriptor;
@@ -83,6 +84,8 @@ use crate::sys::{Identity, KernelAddr};
 pub struct KernelSocket<S: AsFd> {
     socket: S,
     limits: (Option<Duration>, Option<Duration>),
+    /// The program's number for the socket; 0 is none.
+    user_data: AtomicU64,
     /// After `socket`: it is dropped when that is.
     known: Known,
 }
@@ -111,7 +114,8 @@ impl<S: AsFd> KernelSocket<S> {
     pub fn new(socket: S) -> Result<KernelSocket<S>, Error> {
         Context::global()?;
         let (identity, kind) = Descriptor::new(socket.as_fd())?.parts();
-        Ok(KernelSocket { socket, limits: (None, None), known: Known { identity, kind } })
+        let known = Known { identity, kind };
+        Ok(KernelSocket { socket, limits: (None, None), user_data: AtomicU64::new(0), known })
     }
 
     /// The owner's socket. (Sends that wait for the ones behind them leave before it is
@@ -134,8 +138,20 @@ impl<S: AsFd> KernelSocket<S> {
         self.limits = (send, recv);
     }
 
+    /// The number that the program has given to the socket; 0 if it has given none.
+    pub fn user_data(&self) -> u64 {
+        self.user_data.load(Ordering::Relaxed)
+    }
+
+    /// Gives the socket a number that the event of each operation posted from now on carries
+    /// ([`Event::user_data`](crate::Event::user_data)). As [`Socket::set_user_data`](crate::Socket::set_user_data).
+    pub fn set_user_data(&self, number: u64) {
+        self.user_data.store(number, Ordering::Relaxed);
+    }
+
     fn raw(&self) -> Descriptor<'_> {
-        Descriptor::known(self.socket.as_fd(), self.known.identity, self.known.kind)
+        let Known { identity, kind } = self.known;
+        Descriptor::known(self.socket.as_fd(), identity, kind, self.user_data())
     }
 
     /// Sends the buffer's window: all of it, in order, or as one message. The event says

@@ -186,7 +186,7 @@ impl Place {
         result: Result<Readiness, Error>,
     ) -> Result<(), Error> {
         let context = Context::global()?;
-        let ticket = self.queue.ticket(token);
+        let ticket = self.queue.ticket(token, 0);
         let mut event = RawEvent::new(ticket.token, kind);
         event.tag = ticket.tag;
         match result {

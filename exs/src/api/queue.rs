@@ -214,8 +214,11 @@ impl EventQueue {
         &self.core
     }
 
-    pub(super) fn ticket(&self, token: Token) -> Ticket<'_> {
-        self.ticket_tagged(token, self.tag)
+    /// Where the event of an operation goes, on a socket with this user data. The raw layer's
+    /// name takes its place: the sockets of the C library have no user data.
+    pub(super) fn ticket(&self, token: Token, user_data: u64) -> Ticket<'_> {
+        let tag = if self.tag == [0; 2] { [user_data, 0] } else { self.tag };
+        self.ticket_tagged(token, tag)
     }
 
     /// The same for one operation that bears another second name.

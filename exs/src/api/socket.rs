@@ -4,6 +4,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Blocking, Counters, EventQueue, Token};
+use crate::progress::Ticket;
 use crate::progress::{
     Context, Error, Interest, Options, Readiness, Route, SocketHandle, Standing, Watch,
 };
@@ -152,6 +153,50 @@ impl Socket {
         &self.handle
     }
 
+    /// Where the event of an operation of this socket goes.
+    pub(super) fn ticket<'q>(&self, queue: &'q EventQueue, token: Token) -> Ticket<'q> {
+        queue.ticket(token, self.handle.user_data())
+    }
+
+    /// The number that the program has given to the socket; 0 if it has given none.
+    pub fn user_data(&self) -> u64 {
+        self.handle.user_data()
+    }
+
+    /// Gives the socket a number of the program's, such as the index of its connection in a
+    /// table. The event of each operation that is posted from now on carries it
+    /// ([`Event::user_data`](crate::Event::user_data)), so a token can say which operation it
+    /// was, and a program needs no map from tokens to sockets. All handles of a socket share it. An
+    /// accepted socket begins with 0, and the event that brings it has the number of its listener.
+    ///
+    /// ```
+    /// use exs::{EventKind, EventQueue, RecvFlags, Socket, Token};
+    ///
+    /// const RECV: Token = Token(1); // the same for all connections
+    /// # let listener = Socket::stream()?;
+    /// # listener.bind("127.0.0.1:0".parse().unwrap())?;
+    /// # listener.listen(2)?;
+    /// let queue = EventQueue::new(16)?;
+    /// let (mut clients, mut connections) = (Vec::new(), Vec::new());
+    /// for i in 0..2 {
+    /// #   let client = Socket::stream()?;
+    /// #   client.blocking().connect(listener.local_addr()?)?;
+    /// #   clients.push(client);
+    ///     let (socket, _) = listener.blocking().accept()?;
+    ///     socket.set_user_data(i);
+    ///     socket.recv(&queue, RECV, vec![0; 100], RecvFlags::NONE)?;
+    ///     connections.push(socket);
+    /// }
+    /// clients[1].blocking().send_all(b"hello")?;
+    /// let event = queue.next()?;
+    /// assert_eq!((event.token(), event.user_data()), (RECV, 1));
+    /// connections[event.user_data() as usize].blocking().send_all(b"hello to you")?;
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    pub fn set_user_data(&self, number: u64) {
+        self.handle.set_user_data(number);
+    }
+
     /// Its options.
     pub fn options(&self) -> Options {
         let mut cached = self.inner.options.lock().unwrap_or_else(PoisonError::into_inner);
@@ -242,7 +287,7 @@ impl Socket {
     pub fn connect(&self, queue: &EventQueue, token: Token, addr: SocketAddr) -> Result<(), Error> {
         let (id, context) = (self.handle.id(), self.handle.context());
         self.post_bare(queue, || {
-            context.call(|e, now| e.connect(id, &queue.ticket(token), addr, now))
+            context.call(|e, now| e.connect(id, &self.ticket(queue, token), addr, now))
         })
     }
 
@@ -252,7 +297,9 @@ impl Socket {
     /// [`Error::State`] if it is not listening.
     pub fn accept(&self, queue: &EventQueue, token: Token) -> Result<(), Error> {
         let (id, context) = (self.handle.id(), self.handle.context());
-        self.post_bare(queue, || context.call(|e, now| e.accept(id, &queue.ticket(token), now)))
+        self.post_bare(queue, || {
+            context.call(|e, now| e.accept(id, &self.ticket(queue, token), now))
+        })
     }
 
     /// One event when the socket is ready for what is asked (or broken).
@@ -261,7 +308,9 @@ impl Socket {
     /// [`Error::WouldBlock`].
     pub fn poll(&self, queue: &EventQueue, token: Token, want: Interest) -> Result<(), Error> {
         let (id, context) = (self.handle.id(), self.handle.context());
-        self.post_bare(queue, || context.call(|e, _| e.post_poll(id, &queue.ticket(token), want)))
+        self.post_bare(queue, || {
+            context.call(|e, _| e.post_poll(id, &self.ticket(queue, token), want))
+        })
     }
 
     /// What a poll would find now, without waiting.
@@ -317,7 +366,7 @@ impl Socket {
     pub fn shutdown(&self, queue: &EventQueue, token: Token, how: Shutdown) -> Result<(), Error> {
         let (id, context) = (self.handle.id(), self.handle.context());
         self.post_bare(queue, || {
-            context.call(|e, now| e.shutdown(id, &queue.ticket(token), how, now))
+            context.call(|e, now| e.shutdown(id, &self.ticket(queue, token), how, now))
         })
     }
 
@@ -330,14 +379,14 @@ impl Socket {
     pub fn close(&self, queue: &EventQueue, token: Token) -> Result<(), Error> {
         let (id, context) = (self.handle.id(), self.handle.context());
         self.post_bare(queue, || {
-            context.call(|e, now| e.close(id, Some(&queue.ticket(token)), now))
+            context.call(|e, now| e.close(id, Some(&self.ticket(queue, token)), now))
         })
     }
 
     /// As `close`, whose event has its place in the queue already.
     pub(super) fn close_booked(&self, queue: &EventQueue, token: Token) -> Result<(), Error> {
         let (id, context) = (self.handle.id(), self.handle.context());
-        context.call(|e, now| e.close(id, Some(&queue.ticket(token)), now))
+        context.call(|e, now| e.close(id, Some(&self.ticket(queue, token)), now))
     }
 
     /// Asks those operations to end whose events go to this queue.

@@ -76,9 +76,9 @@ impl Socket {
     ) -> Result<(), Refused> {
         self.post_one(queue, buffer.into(), |b| {
             let id = self.handle().id();
-            self.handle()
-                .context()
-                .call_at(|e, moment| e.post_send(id, &queue.ticket(token), Bufs::One(b), moment))
+            self.handle().context().call_at(|e, moment| {
+                e.post_send(id, &self.ticket(queue, token), Bufs::One(b), moment)
+            })
         })
     }
 
@@ -97,7 +97,7 @@ impl Socket {
         self.post_one(queue, buffer.into(), |b| {
             let id = self.handle().id();
             self.handle().context().call_at(|e, moment| {
-                e.post_recv(id, &queue.ticket(token), Bufs::One(b), flags, moment)
+                e.post_recv(id, &self.ticket(queue, token), Bufs::One(b), flags, moment)
             })
         })
     }
@@ -152,9 +152,9 @@ impl Socket {
     ) -> Result<(), Refused<Vec<Buffer>>> {
         self.post_many(queue, buffers, |v| {
             let id = self.handle().id();
-            self.handle()
-                .context()
-                .call_at(|e, moment| e.post_send(id, &queue.ticket(token), Bufs::Many(v), moment))
+            self.handle().context().call_at(|e, moment| {
+                e.post_send(id, &self.ticket(queue, token), Bufs::Many(v), moment)
+            })
         })
     }
 
@@ -173,7 +173,7 @@ impl Socket {
         self.post_many(queue, buffers, |v| {
             let id = self.handle().id();
             self.handle().context().call_at(|e, moment| {
-                e.post_recv(id, &queue.ticket(token), Bufs::Many(v), flags, moment)
+                e.post_recv(id, &self.ticket(queue, token), Bufs::Many(v), flags, moment)
             })
         })
     }
@@ -201,7 +201,7 @@ impl Socket {
                     }
                     None => Bufs::Many(v),
                 };
-                e.post_recv(id, &queue.ticket(token), bufs, flags, moment)
+                e.post_recv(id, &self.ticket(queue, token), bufs, flags, moment)
             })
         })
     }
@@ -222,7 +222,7 @@ impl Socket {
         let (id, context) = (self.handle().id(), self.handle().context());
         let file = FileSend { file, offset, len };
         self.post_bare(queue, || {
-            context.call(|e, now| e.post_file(id, &queue.ticket(token), file, now))
+            context.call(|e, now| e.post_file(id, &self.ticket(queue, token), file, now))
         })
     }
 }
@@ -277,7 +277,7 @@ impl Socket {
         let posted = self
             .handle()
             .context()
-            .call(|e, now| e.post_parts(id, &queue.ticket(token), (parts, short), shut, now));
+            .call(|e, now| e.post_parts(id, &self.ticket(queue, token), (parts, short), shut, now));
         posted.map_err(|(error, buffer)| {
             queue.core().unreserve();
             Refused { error, buffer }
@@ -345,7 +345,7 @@ impl Socket {
             let id = self.handle().id();
             self.handle()
                 .context()
-                .call(|e, now| e.post_read(id, &queue.ticket(token), target, b, now))
+                .call(|e, now| e.post_read(id, &self.ticket(queue, token), target, b, now))
         })
     }
 
@@ -371,7 +371,7 @@ impl Socket {
             let id = self.handle().id();
             self.handle()
                 .context()
-                .call(|e, now| e.post_write(id, &queue.ticket(token), target, b, now))
+                .call(|e, now| e.post_write(id, &self.ticket(queue, token), target, b, now))
         })
     }
 }

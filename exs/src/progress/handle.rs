@@ -1,7 +1,7 @@
 //! The program's hold on a socket.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::context::Context;
 use super::engine::SockId;
@@ -19,16 +19,19 @@ pub struct SocketHandle {
     id: SockId,
     /// None: the program has made the socket itself.
     taken: Option<Claim>,
+    /// The program's number for the socket; 0 until the program sets it. Each event of an
+    /// operation posted from then on carries it.
+    user_data: AtomicU64,
 }
 
 impl SocketHandle {
     pub(crate) fn new(context: Arc<Context>, id: SockId) -> SocketHandle {
-        SocketHandle { context, id, taken: None }
+        SocketHandle { context, id, taken: None, user_data: AtomicU64::new(0) }
     }
 
     /// Of a connection that an accept's event carries.
     pub(crate) fn accepted(context: Arc<Context>, id: SockId, taken: Claim) -> SocketHandle {
-        SocketHandle { context, id, taken: Some(taken) }
+        SocketHandle { context, id, taken: Some(taken), user_data: AtomicU64::new(0) }
     }
 
     /// The program takes the connection.
@@ -41,6 +44,14 @@ impl SocketHandle {
     /// The socket's name in the engine.
     pub(crate) fn id(&self) -> SockId {
         self.id
+    }
+
+    pub(crate) fn user_data(&self) -> u64 {
+        self.user_data.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_user_data(&self, number: u64) {
+        self.user_data.store(number, Ordering::Relaxed);
     }
 
     /// Its context.

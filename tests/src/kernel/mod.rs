@@ -237,7 +237,8 @@ macro_rules! kernel_contract {
                 holds_no_descriptor_for_long, is_nonblocking, lingers, closes_one_of_two;
             queue: cancel_by_token, cancel_all, cancel_is_of_one_descriptor, thresholds,
                 depth_is_a_limit, time_limits, mixed, a_thousand_sockets, several_threads,
-                progress_without_a_waiter, polls, polls_of_pipes, what_is_refused;
+                progress_without_a_waiter, polls, polls_of_pipes, what_is_refused,
+                events_carry_the_number_of_their_socket;
             stream: order_and_integrity, waitall, peek, zero_lengths, vectored, one_large_send,
                 small_sends_are_not_held_back, files, files_to_a_slow_reader, files_that_fail,
                 the_end, a_reset_in_the_middle, not_connected, shutdown_waits_its_turn,

@@ -327,3 +327,21 @@ pub fn what_is_refused() {
     assert_eq!(queue.outstanding(), 0);
     assert!(ours.get_ref().as_raw_fd() >= 0);
 }
+
+/// Each event carries the number that its socket had when the operation was posted.
+pub fn events_carry_the_number_of_their_socket() {
+    for family in STREAMS {
+        let (ours, mut peer) = pair(family);
+        let mut ledger = Ledger::new();
+        let recv = ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 3], RecvFlags::WAITALL));
+        ours.set_user_data(7);
+        let send = ledger.post("send", |q, t| ours.send(q, t, "a question", SendFlags::NONE));
+        let poll = ledger.post("poll", |q, t| ours.poll(q, t, Interest::WRITABLE));
+        peer.write_all(b"yes").unwrap();
+        for (token, number) in [(recv, 0), (send, 7), (poll, 7)] {
+            assert_eq!(ledger.wait_ok(token).user_data(), number, "{family:?}");
+        }
+        assert_eq!(ours.user_data(), 7);
+        ledger.finish();
+    }
+}

@@ -73,7 +73,7 @@ macro_rules! socket_contract {
                 several_threads_dequeue, several_threads_use_one_socket,
                 the_descriptor_is_level_triggered, a_late_descriptor_is_readable,
                 progress_without_a_waiter, poll_of_a_connection, each_of_many_sockets_is_heard,
-                who_is_busy_starves_nobody;
+                who_is_busy_starves_nobody, events_carry_the_number_of_their_socket;
             stream: order_and_integrity, order_and_integrity_with_small_rings, one_large_send,
                 waitall, peek, zero_lengths, vectored, memory_of_all_kinds,
                 a_vector_comes_back_without_a_copy, reads_and_writes_as_std_io;

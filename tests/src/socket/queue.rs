@@ -435,3 +435,51 @@ pub fn who_is_busy_starves_nobody(env: &Env) {
     }
     ledger.finish();
 }
+
+/// Each event carries the number that its socket had when the operation was posted.
+pub fn events_carry_the_number_of_their_socket(env: &Env) {
+    let (listener, addr) = env.listener(SocketType::Stream);
+    let client = env.socket(SocketType::Stream);
+    let mut ledger = Ledger::new();
+    listener.set_user_data(1);
+    client.set_user_data(u64::MAX);
+    let accept = ledger.post("accept", |q, t| listener.accept(q, t));
+    let connect = ledger.post("connect", |q, t| client.connect(q, t, addr));
+    assert_eq!(ledger.wait_ok(connect).user_data(), u64::MAX);
+    let mut event = ledger.wait_ok(accept);
+    assert_eq!(event.user_data(), 1, "that of the listener");
+    let (server, _) = event.take_accepted().unwrap();
+    assert_eq!(server.user_data(), 0);
+
+    let early = ledger.post("recv", |q, t| server.recv(q, t, vec![0; 9], RecvFlags::WAITALL));
+    server.clone().set_user_data(2);
+    let late = ledger.post("recv", |q, t| server.recv(q, t, vec![0; 9], RecvFlags::WAITALL));
+    let large = vec![vec![5; 300_000].into(), vec![6; 10].into()];
+    let recv = ledger.post("recvv", |q, t| server.recv_vectored(q, t, large, RecvFlags::WAITALL));
+    let sends = [
+        ledger.post("send", |q, t| client.send(q, t, [7; 18], SendFlags::NONE)),
+        ledger.post("sendv", |q, t| {
+            client.send_vectored(q, t, vec![vec![8; 300_000].into()], SendFlags::NONE)
+        }),
+        ledger.post("parts", |q, t| {
+            client.send_parts(q, t, vec![exs::Part::Memory(vec!["0123456789".into()])], true)
+        }),
+    ];
+    for (token, number) in [(early, 0), (late, 2), (recv, 2)] {
+        assert_eq!(ledger.wait_ok(token).user_data(), number);
+    }
+    for token in sends {
+        assert_eq!(ledger.wait_ok(token).user_data(), u64::MAX);
+    }
+    let poll = ledger.post("poll", |q, t| server.poll(q, t, Interest::READABLE));
+    assert_eq!(ledger.wait_ok(poll).user_data(), 2);
+    // Of operations that fail, too.
+    let cancelled = ledger.post("recv", |q, t| client.recv(q, t, vec![0; 9], RecvFlags::NONE));
+    client.cancel_all();
+    let event = ledger.wait(cancelled);
+    assert!(event.error().is_some_and(Error::is_cancelled));
+    assert_eq!(event.user_data(), u64::MAX);
+    let close = ledger.post("close", |q, t| server.close(q, t));
+    assert_eq!(ledger.wait(close).user_data(), 2);
+    ledger.finish();
+}

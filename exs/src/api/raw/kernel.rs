@@ -52,6 +52,8 @@ pub fn send_file_now(
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor<'a> {
     target: Target<'a>,
+    /// The number that the program has given to the socket; 0 is none.
+    user_data: u64,
 }
 
 impl<'a> Descriptor<'a> {
@@ -63,18 +65,23 @@ impl<'a> Descriptor<'a> {
         let identity =
             sys::identify(fd.as_raw_fd()).map_err(|e| Error::os("fstat of the descriptor", &e))?;
         let kind = if identity.socket { kind_of(fd)? } else { Kind::Other };
-        Ok(Descriptor { target: Target { fd, identity, kind } })
+        Ok(Descriptor { target: Target { fd, identity, kind }, user_data: 0 })
     }
 
     /// A socket whose inode, (st_dev, st_ino), the caller has just seen: no system call.
     pub fn of_socket(fd: BorrowedFd<'a>, (dev, ino): (u64, u64)) -> Descriptor<'a> {
         let identity = Identity { dev, ino, socket: true };
-        Descriptor { target: Target { fd, identity, kind: Kind::Unseen } }
+        Descriptor { target: Target { fd, identity, kind: Kind::Unseen }, user_data: 0 }
     }
 
     /// The same with what was found out before.
-    pub(in crate::api) fn known(fd: BorrowedFd<'a>, identity: Identity, kind: Kind) -> Self {
-        Descriptor { target: Target { fd, identity, kind } }
+    pub(in crate::api) fn known(
+        fd: BorrowedFd<'a>,
+        identity: Identity,
+        kind: Kind,
+        user_data: u64,
+    ) -> Self {
+        Descriptor { target: Target { fd, identity, kind }, user_data }
     }
 
     pub(in crate::api) fn parts(&self) -> (Identity, Kind) {
@@ -257,7 +264,13 @@ impl<'a> Descriptor<'a> {
                 let short = Short::of(&parts);
                 context.call(|e, now| {
                     let target = (&target, limit);
-                    e.post_kernel_parts(target, &queue.ticket(token), (parts, short), shut, now);
+                    e.post_kernel_parts(
+                        target,
+                        &queue.ticket(token, self.user_data),
+                        (parts, short),
+                        shut,
+                        now,
+                    );
                 });
                 Ok(())
             }
@@ -379,7 +392,14 @@ impl<'a> Descriptor<'a> {
         request: impl FnOnce(Pieces) -> Request,
     ) {
         context.call(|e, now| {
-            e.post_kernel((&self.target, limit), &queue.ticket(token), kind, bufs, now, request);
+            e.post_kernel(
+                (&self.target, limit),
+                &queue.ticket(token, self.user_data),
+                kind,
+                bufs,
+                now,
+                request,
+            );
         });
     }
 }
