@@ -372,7 +372,7 @@ fn a_device_that_is_removed_ends_what_it_carried() {
     assert_eq!(ledger.wait(connect).error().unwrap().errno(), libc::ENODEV);
     assert!(ledger.wait(poll).readiness().error, "there is nothing to wait for");
     // The other end may have had the news while nothing was posted to it.
-    let send = ledger.try_post("send", |q, t| client.send(q, t, "x", SendFlags::NONE));
+    let send = ledger.try_post("send", |q, t| client.send(q, t, *b"x", SendFlags::NONE));
     if let Ok(token) = send {
         assert_eq!(ledger.wait(token).error().unwrap().errno(), libc::ENODEV);
     }

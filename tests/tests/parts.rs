@@ -48,7 +48,7 @@ fn four(bytes: &[u8]) -> (Vec<Part>, Vec<u8>) {
     let f = file(bytes);
     let len = bytes.len() as u64;
     let parts = vec![
-        Part::Memory(vec!["head".into(), "er".into()]),
+        Part::Memory(vec![(*b"head").into(), (*b"er").into()]),
         Part::File { file: Arc::clone(&f), offset: 10, len: len - 10 },
         Part::Memory(vec![bytes.to_vec().into()]),
         Part::File { file: f, offset: 0, len: 3 },
@@ -79,7 +79,7 @@ fn what_stands_behind_a_part_that_failed_is_not_sent() {
     let (client, server) = pair(SocketType::Stream);
     let queue = EventQueue::new(2).unwrap();
     let parts = vec![
-        Part::Memory(vec!["begin".into()]),
+        Part::Memory(vec![(*b"begin").into()]),
         Part::File { file: file(b"short"), offset: 0, len: 50_000 },
         Part::Memory(vec![vec![1; 10].into()]),
     ];
@@ -148,7 +148,7 @@ fn a_socket_of_the_kernels_takes_parts_too() {
     let raw = Descriptor::new(client.as_fd()).unwrap();
     let parts = vec![
         Part::File { file: file(b"short"), offset: 0, len: 9 },
-        Part::Memory(vec!["behind".into()]),
+        Part::Memory(vec![(*b"behind").into()]),
     ];
     raw.send_parts(&queue, Token(4), parts, true, None).unwrap();
     let event = queue.next().unwrap();
@@ -194,7 +194,7 @@ fn on_a_socket_of_the_kernels_nothing_stands_behind_a_part_that_failed() {
         let raw = Descriptor::new(client.as_fd()).unwrap();
         let memory = || Part::Memory(vec![pattern(len).into()]);
         let mut parts: Vec<Part> = (0..parts_before).map(|_| memory()).collect();
-        parts.extend([unreadable(), Part::Memory(vec!["tail".into()])]);
+        parts.extend([unreadable(), Part::Memory(vec![(*b"tail").into()])]);
         raw.send_parts(&queue, Token(1), parts, true, None).unwrap();
         let reader = std::thread::spawn(move || {
             let mut got = Vec::new();
@@ -219,7 +219,7 @@ fn a_datagram_of_one_part_leaves_before_the_direction_ends() {
     peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let queue = EventQueue::new(2).unwrap();
     let raw = Descriptor::new(ours.as_fd()).unwrap();
-    let parts = vec![Part::Memory(vec!["a datagram".into()])];
+    let parts = vec![Part::Memory(vec![(*b"a datagram").into()])];
     raw.send_parts(&queue, Token(1), parts, true, None).unwrap();
     assert_eq!(queue.next().unwrap().into_result().unwrap(), 10);
     let mut got = [0; 20];

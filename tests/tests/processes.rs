@@ -112,7 +112,7 @@ mod parts {
             assert!(event.error().is_none(), "{event:?}");
         }
         for (i, socket) in sockets.iter().enumerate() {
-            ledger.post("send", |q, t| socket.send(q, t, &i.to_be_bytes(), SendFlags::NONE));
+            ledger.post("send", |q, t| socket.send(q, t, i.to_be_bytes(), SendFlags::NONE));
             ledger.post("recv", |q, t| socket.recv(q, t, vec![0; 8], RecvFlags::WAITALL));
         }
         for mut event in ledger.drain() {

@@ -249,7 +249,7 @@ impl<'a> Blocking<'a> {
     /// # Errors
     /// As [`Blocking::send`].
     pub fn send_vectored(&self, parts: &[io::IoSlice<'_>]) -> Result<usize, Error> {
-        self.vectored(parts.iter().map(|p| Buffer::from(&p[..])).collect(), |q, v| {
+        self.vectored(parts.iter().map(|p| Buffer::copy_from_slice(p)).collect(), |q, v| {
             self.socket.send_vectored(q, TOKEN, v, SendFlags::NONE)
         })
         .and_then(Event::into_result)

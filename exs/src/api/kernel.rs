@@ -67,7 +67,7 @@ use crate::sys::{Identity, KernelAddr};
 ///
 /// let queue = EventQueue::new(16)?;
 /// client.recv(&queue, Token(1), vec![0; 5], RecvFlags::WAITALL)?;
-/// client.send(&queue, Token(2), "hello", SendFlags::NONE)?;
+/// client.send(&queue, Token(2), *b"hello", SendFlags::NONE)?;
 /// let mut text = [0; 5];
 /// peer.read_exact(&mut text)?;
 /// peer.write_all(&text)?;

@@ -52,7 +52,7 @@ pub enum SocketType {
 /// let (server, _) = server.unwrap();
 ///
 /// server.recv(&queue, Token(3), vec![0; 5], RecvFlags::WAITALL)?;
-/// client.send(&queue, Token(4), "hello", SendFlags::NONE)?;
+/// client.send(&queue, Token(4), *b"hello", SendFlags::NONE)?;
 /// for _ in 0..2 {
 ///     let event = queue.next()?;
 ///     assert_eq!(event.bytes(), 5);

@@ -249,8 +249,9 @@ impl Socket {
     /// # let (server, _) = listener.blocking().accept()?;
     /// let queue = EventQueue::new(4)?;
     /// let file = Arc::new(std::fs::File::open("/proc/self/exe")?);
+    /// let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 4);
     /// let parts = vec![
-    ///     Part::Memory(vec!["HTTP/1.1 200 OK\r\n".into(), "Content-Length: 4\r\n\r\n".into()]),
+    ///     Part::Memory(vec![head.into()]),
     ///     Part::File { file, offset: 0, len: 4 },
     /// ];
     /// client.send_parts(&queue, Token(1), parts, true)?;

@@ -207,6 +207,18 @@ pub struct Buffer {
 }
 
 impl Buffer {
+    /// A buffer with a copy of these bytes. Memory that its owner can spare moves in without a copy:
+    /// `Buffer::from` takes a `Vec<u8>`, a `String`, a `Box<[u8]>` or an array.
+    ///
+    /// ```
+    /// use exs::Buffer;
+    /// let line = "a line of text";
+    /// assert_eq!(&Buffer::copy_from_slice(line[2..6].as_bytes())[..], b"line");
+    /// ```
+    pub fn copy_from_slice(bytes: &[u8]) -> Buffer {
+        Buffer::from(bytes.to_vec())
+    }
+
     /// Limits the buffer to a range of its lease: operations and slices see only
     /// that. The range counts from the start of the lease.
     ///
@@ -431,7 +443,7 @@ mod tests {
 
     #[test]
     fn the_window_bounds_what_is_seen() {
-        let mut b = Buffer::from(&b"0123456789"[..]);
+        let mut b = Buffer::from(*b"0123456789");
         b.narrow(2..5);
         assert_eq!(&b[..], b"234");
         b.narrow(..3);

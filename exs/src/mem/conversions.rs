@@ -35,24 +35,6 @@ impl<const N: usize> From<[u8; N]> for Buffer {
     }
 }
 
-impl From<&[u8]> for Buffer {
-    fn from(bytes: &[u8]) -> Buffer {
-        Buffer::from(bytes.to_vec())
-    }
-}
-
-impl<const N: usize> From<&[u8; N]> for Buffer {
-    fn from(bytes: &[u8; N]) -> Buffer {
-        Buffer::from(bytes.to_vec())
-    }
-}
-
-impl From<&str> for Buffer {
-    fn from(text: &str) -> Buffer {
-        Buffer::from(text.as_bytes())
-    }
-}
-
 impl From<Buffer> for Vec<u8> {
     /// As [`Buffer::into_vec`].
     fn from(buffer: Buffer) -> Vec<u8> {

@@ -64,7 +64,7 @@ pub fn empty_messages() {
         let mut ledger = Ledger::new();
         let recv = ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 100], RecvFlags::NONE));
         let other = Ours::new(peer.into());
-        ledger.post("send", |q, t| other.send(q, t, "", SendFlags::NONE));
+        ledger.post("send", |q, t| other.send(q, t, *b"", SendFlags::NONE));
         let event = ledger.wait_ok(recv);
         assert_eq!((event.bytes(), event.eof()), (0, false), "{family:?}");
         ledger.finish();
@@ -79,7 +79,7 @@ pub fn the_end_of_a_seqpacket() {
     drop(peer);
     let event = ledger.ok();
     assert_eq!((event.bytes(), event.eof()), (0, true));
-    ledger.post("send", |q, t| ours.send(q, t, "x", SendFlags::NONE));
+    ledger.post("send", |q, t| ours.send(q, t, *b"x", SendFlags::NONE));
     assert_eq!(ledger.event().error().unwrap().errno(), libc::EPIPE);
     ledger.finish();
 }
@@ -142,7 +142,7 @@ pub fn addresses() {
         let mut event = ledger.wait_ok(recv);
         assert_eq!((event.bytes(), event.peer().unwrap().as_ip()), (5, Some(to_b)));
         assert_eq!(event.take_buffers()[1][..3], *b"llo");
-        let parts = vec![Buffer::from("an"), Buffer::from("swer")];
+        let parts = vec![Buffer::from(*b"an"), Buffer::from(*b"swer")];
         ledger.post("send", |q, t| ours.send_to(q, t, parts, to_b));
         let mut got = [0; 9];
         assert_eq!(b.recv_from(&mut got).unwrap(), (6, to_a));
@@ -150,7 +150,7 @@ pub fn addresses() {
         ledger.drain();
         // An address of another family is the kernel's to refuse.
         let odd = KernelAddr::unix("/nowhere").unwrap();
-        ledger.post("send", |q, t| ours.send_to(q, t, vec!["x".into()], odd));
+        ledger.post("send", |q, t| ours.send_to(q, t, vec![(*b"x").into()], odd));
         assert!(ledger.event().error().is_some());
         ledger.finish();
     }
@@ -176,7 +176,7 @@ pub fn unix_addresses() {
     UnixDatagram::unbound().unwrap().send_to(b"hi", &at).unwrap();
     assert!(ledger.ok().peer().is_none_or(|p| p.as_unix_path().is_none()));
     let name = KernelAddr::unix(&to).unwrap();
-    ledger.post("send", |q, t| ours.send_to(q, t, vec!["back".into()], name));
+    ledger.post("send", |q, t| ours.send_to(q, t, vec![(*b"back").into()], name));
     let mut got = [0; 9];
     assert_eq!(b.recv(&mut got).unwrap(), 4);
     ledger.finish();
@@ -246,7 +246,7 @@ pub fn an_icmp_error() {
     let ours = Ours::new(a.into());
     let mut ledger = Ledger::new();
     let recv = ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 5], RecvFlags::NONE));
-    ledger.post("send", |q, t| ours.send(q, t, "x", SendFlags::NONE));
+    ledger.post("send", |q, t| ours.send(q, t, *b"x", SendFlags::NONE));
     assert_eq!(ledger.wait(recv).error().unwrap().errno(), libc::ECONNREFUSED);
     ledger.finish();
 }

@@ -25,7 +25,7 @@ pub fn uses_it_between_and_after() {
         let mut text = [0; 3];
         for _ in 0..3 {
             own.write_all(b"one").unwrap();
-            ledger.post("send", |q, t| ours.send(q, t, "two", SendFlags::NONE));
+            ledger.post("send", |q, t| ours.send(q, t, *b"two", SendFlags::NONE));
             own.write_all(b"tri").unwrap();
             for want in [b"one", b"two", b"tri"] {
                 peer.read_exact(&mut text).unwrap();
@@ -83,7 +83,7 @@ pub fn every_call_leaves_the_flags() {
         assert!(ledger.queue().next().unwrap().readiness().writable);
         let recv = ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 4], RecvFlags::NONE));
         ours.check();
-        ledger.post("send", |q, t| ours.send(q, t, "abcd", SendFlags::NONE));
+        ledger.post("send", |q, t| ours.send(q, t, *b"abcd", SendFlags::NONE));
         ours.check();
         (&peer).write_all(b"abcd").unwrap();
         ledger.wait_ok(recv);
@@ -261,7 +261,7 @@ pub fn holds_no_descriptor_for_long() {
         let (ours, mut peer) = pair(family);
         let mut ledger = Ledger::new();
         assert_eq!(ours.descriptors(), 1);
-        ledger.post("send", |q, t| ours.send(q, t, "x", SendFlags::NONE));
+        ledger.post("send", |q, t| ours.send(q, t, *b"x", SendFlags::NONE));
         assert_eq!(ours.descriptors(), 1, "it left at once");
         let first = ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 4], RecvFlags::NONE));
         ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 4], RecvFlags::NONE));

@@ -104,16 +104,16 @@ pub fn depth_is_a_limit() {
     let (ours, _peer) = pair(Family::Udp4);
     let queue = EventQueue::new(2).unwrap();
     ours.recv(&queue, Token(1), vec![0; 5], RecvFlags::NONE).unwrap();
-    ours.send(&queue, Token(2), "x", SendFlags::NONE).unwrap();
-    let refused = ours.send(&queue, Token(3), "yy", SendFlags::NONE).unwrap_err();
+    ours.send(&queue, Token(2), *b"x", SendFlags::NONE).unwrap();
+    let refused = ours.send(&queue, Token(3), *b"yy", SendFlags::NONE).unwrap_err();
     assert!(refused.error.is_would_block());
     assert_eq!(&refused.buffer[..], b"yy");
-    let parts: Vec<Buffer> = vec!["a".into(), "b".into()];
+    let parts: Vec<Buffer> = vec![(*b"a").into(), (*b"b").into()];
     let refused = ours.send_vectored(&queue, Token(3), parts, SendFlags::NONE).unwrap_err();
     assert_eq!(refused.buffer.len(), 2);
     assert!(ours.poll(&queue, Token(3), Interest::WRITABLE).unwrap_err().is_would_block());
     assert_eq!(queue.next().unwrap().token(), Token(2));
-    ours.send(&queue, Token(3), "x", SendFlags::NONE).unwrap();
+    ours.send(&queue, Token(3), *b"x", SendFlags::NONE).unwrap();
     ours.cancel_all();
     assert_eq!(queue.dequeue_at_least(2, 2, Some(LIMIT)).unwrap().len(), 2);
     assert_eq!(queue.outstanding(), 0);
@@ -311,16 +311,16 @@ pub fn what_is_refused() {
     assert!(raw.is_socket());
     assert_eq!(raw.inode().1, ours.inode());
     for flags in [libc::MSG_ERRQUEUE, libc::MSG_ZEROCOPY, libc::MSG_PEEK, -1] {
-        let refused = raw.send(&queue, Token(1), "abc".into(), flags, None).unwrap_err();
+        let refused = raw.send(&queue, Token(1), (*b"abc").into(), flags, None).unwrap_err();
         assert_eq!((refused.error.errno(), refused.buffer.len()), (libc::EINVAL, 3));
     }
     for flags in [libc::MSG_OOB, libc::MSG_ERRQUEUE, libc::MSG_MORE] {
-        let refused = raw.recv(&queue, Token(1), "abc".into(), flags, None).unwrap_err();
+        let refused = raw.recv(&queue, Token(1), (*b"abc").into(), flags, None).unwrap_err();
         assert_eq!(refused.error.errno(), libc::EINVAL);
     }
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    raw.send(&queue, Token(1), "abc".into(), flags | libc::MSG_MORE, None).unwrap();
-    raw.recv(&queue, Token(2), "abc".into(), flags, None).unwrap();
+    raw.send(&queue, Token(1), (*b"abc").into(), flags | libc::MSG_MORE, None).unwrap();
+    raw.recv(&queue, Token(2), (*b"abc").into(), flags, None).unwrap();
     assert_eq!(queue.next().unwrap().bytes(), 3);
     assert_eq!(raw.cancel(Some(Token(2))), 1);
     assert_eq!(queue.next().unwrap().token(), Token(2));
@@ -335,7 +335,7 @@ pub fn events_carry_the_number_of_their_socket() {
         let mut ledger = Ledger::new();
         let recv = ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 3], RecvFlags::WAITALL));
         ours.set_user_data(7);
-        let send = ledger.post("send", |q, t| ours.send(q, t, "a question", SendFlags::NONE));
+        let send = ledger.post("send", |q, t| ours.send(q, t, *b"a question", SendFlags::NONE));
         let poll = ledger.post("poll", |q, t| ours.poll(q, t, Interest::WRITABLE));
         peer.write_all(b"yes").unwrap();
         for (token, number) in [(recv, 0), (send, 7), (poll, 7)] {

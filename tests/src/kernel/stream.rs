@@ -115,7 +115,7 @@ pub fn zero_lengths() {
         let (ours, mut peer) = pair(family);
         let mut ledger = Ledger::new();
         for text in ["", "a", "", "", "bc", ""] {
-            ledger.post("send", |q, t| ours.send(q, t, text, SendFlags::NONE));
+            ledger.post("send", |q, t| ours.send(q, t, text.to_owned(), SendFlags::NONE));
         }
         assert_eq!(ledger.drain().iter().map(exs::Event::bytes).sum::<usize>(), 3);
         let mut text = [0; 3];
@@ -195,7 +195,7 @@ pub fn small_sends_are_not_held_back() {
         let (ours, mut peer) = pair(family);
         let mut ledger = Ledger::new();
         for _ in 0..3 {
-            ledger.post("send", |q, t| ours.send(q, t, "now", SendFlags::NONE));
+            ledger.post("send", |q, t| ours.send(q, t, *b"now", SendFlags::NONE));
             let mut text = [0; 3];
             peer.read_exact(&mut text).unwrap();
         }
@@ -237,10 +237,10 @@ pub fn files() {
             peer.read_to_end(&mut all).unwrap();
             all
         });
-        ledger.post("send", |q, t| ours.send(q, t, "head", SendFlags::NONE));
+        ledger.post("send", |q, t| ours.send(q, t, *b"head", SendFlags::NONE));
         post(&mut ledger, 1000, SIZE - 1000);
         post(&mut ledger, 0, 0);
-        ledger.post("send", |q, t| ours.send(q, t, "middle", SendFlags::NONE));
+        ledger.post("send", |q, t| ours.send(q, t, *b"middle", SendFlags::NONE));
         post(&mut ledger, 7, 500_000);
         ledger.post("shutdown", |q, t| ours.shutdown(q, t, Shutdown::Write));
         let sizes: Vec<usize> = ledger.drain().iter().map(exs::Event::bytes).collect();
@@ -301,7 +301,7 @@ fn files_that_fail_on(waits: bool) {
     assert_eq!(ledger.event().error().unwrap().errno(), libc::EBADF);
     ledger.post("file", |q, t| ours.send_file(q, t, file, u64::MAX, 5));
     assert_eq!(ledger.event().error().unwrap().errno(), libc::EOVERFLOW);
-    ledger.post("send", |q, t| ours.send(q, t, "on", SendFlags::NONE));
+    ledger.post("send", |q, t| ours.send(q, t, *b"on", SendFlags::NONE));
     let mut got = [0; 102];
     peer.read_exact(&mut got).unwrap();
     check(5, 900, &got[..100]);
@@ -323,7 +323,7 @@ pub fn the_end() {
         }
         ledger.drain();
         let errno = loop {
-            ledger.post("send", |q, t| ours.send(q, t, "x", SendFlags::NONE));
+            ledger.post("send", |q, t| ours.send(q, t, *b"x", SendFlags::NONE));
             if let Some(e) = ledger.event().error() {
                 break e.errno();
             }
@@ -369,7 +369,7 @@ pub fn not_connected() {
     let mut ledger = Ledger::new();
     ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 5], RecvFlags::NONE));
     assert_eq!(ledger.event().error().unwrap().errno(), libc::ENOTCONN);
-    ledger.post("send", |q, t| ours.send(q, t, "x", SendFlags::NONE));
+    ledger.post("send", |q, t| ours.send(q, t, *b"x", SendFlags::NONE));
     assert_eq!(ledger.event().error().unwrap().errno(), libc::EPIPE);
     ledger.finish();
 }
@@ -384,7 +384,7 @@ pub fn shutdown_waits_its_turn() {
             ledger.post("send", |q, t| ours.send(q, t, vec![1; 100_000], SendFlags::NONE));
         }
         let last = ledger.post("shutdown", |q, t| ours.shutdown(q, t, Shutdown::Write));
-        ledger.post("send", |q, t| ours.send(q, t, "late", SendFlags::NONE));
+        ledger.post("send", |q, t| ours.send(q, t, *b"late", SendFlags::NONE));
         let mut all = Vec::new();
         peer.read_to_end(&mut all).unwrap();
         assert_eq!(all.len(), before + 800_000, "{family:?}");

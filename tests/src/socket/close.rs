@@ -32,7 +32,7 @@ pub fn shutdown_of_one_side(env: &Env) {
     let send = ledger.post("send", |q, t| a.send(q, t, bytes, SendFlags::NONE));
     let shut = ledger.post("shutdown", |q, t| a.shutdown(q, t, Shutdown::Write));
     let refused =
-        ledger.try_post("send", |q, t| a.send(q, t, "late", SendFlags::NONE)).unwrap_err();
+        ledger.try_post("send", |q, t| a.send(q, t, *b"late", SendFlags::NONE)).unwrap_err();
     assert_eq!(refused.error.errno(), libc::EPIPE, "{refused}");
     let got = read_all(&b).unwrap();
     assert_eq!(got.len(), 3_000_000);
@@ -247,7 +247,7 @@ pub fn abort(env: &Env) {
             assert!(event.error().is_some_and(is_gone), "{event:?}");
         }
         assert!(read_all(&b).is_err(), "an abort is no end of the stream");
-        let refused = ours.try_post("send", |q, t| a.send(q, t, "x", SendFlags::NONE));
+        let refused = ours.try_post("send", |q, t| a.send(q, t, *b"x", SendFlags::NONE));
         assert!(refused.is_err());
         ours.finish();
         theirs.finish();

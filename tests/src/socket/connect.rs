@@ -265,8 +265,9 @@ pub fn an_aborted_connect_ends(env: &Env) {
 pub fn calls_out_of_turn_are_refused(env: &Env) {
     let mut ledger = Ledger::new();
     let fresh = env.socket(SocketType::Stream);
-    let refused =
-        ledger.try_post("send", |q, t| fresh.send(q, t, "too early", SendFlags::NONE)).unwrap_err();
+    let refused = ledger
+        .try_post("send", |q, t| fresh.send(q, t, *b"too early", SendFlags::NONE))
+        .unwrap_err();
     assert_eq!(refused.error.errno(), libc::ENOTCONN);
     assert_eq!(&refused.buffer[..], b"too early", "a refused buffer comes back as it was");
     assert!(ledger.try_post("accept", |q, t| fresh.accept(q, t)).is_err());
@@ -310,7 +311,7 @@ pub fn five_hundred_at_once(env: &Env) {
     assert_eq!(servers.len(), MANY);
     for client in &clients {
         let name = client.local_addr().unwrap().to_string();
-        ledger.post("send", |q, t| client.send(q, t, name.as_str(), SendFlags::NONE));
+        ledger.post("send", |q, t| client.send(q, t, name.clone(), SendFlags::NONE));
     }
     for (server, peer) in &servers {
         let mut name = vec![0; peer.to_string().len()];

@@ -71,7 +71,7 @@ pub fn truncation_tells_the_true_length(env: &Env) {
                 let early = receive_first.then(|| receive(&mut ledger));
                 let bytes = pattern(9, 0, size);
                 ledger.post("send", |q, t| a.send(q, t, bytes, SendFlags::NONE));
-                ledger.post("send", |q, t| a.send(q, t, "next", SendFlags::NONE));
+                ledger.post("send", |q, t| a.send(q, t, *b"next", SendFlags::NONE));
                 let recv = early.unwrap_or_else(|| receive(&mut ledger));
                 let event = ledger.wait_ok(recv);
                 assert_eq!((event.bytes(), event.total()), (room, size as u64), "{event:?}");
@@ -142,7 +142,7 @@ pub fn vectored(env: &Env) {
         let all = pattern(4, 0, size);
         let parts = |from: &[u8]| -> Vec<Buffer> {
             [&from[..7], &from[7..7], &from[7..size / 2], &from[size / 2..]]
-                .map(Buffer::from)
+                .map(Buffer::copy_from_slice)
                 .into()
         };
         let recv = ledger

@@ -462,7 +462,7 @@ pub fn events_carry_the_number_of_their_socket(env: &Env) {
             client.send_vectored(q, t, vec![vec![8; 300_000].into()], SendFlags::NONE)
         }),
         ledger.post("parts", |q, t| {
-            client.send_parts(q, t, vec![exs::Part::Memory(vec!["0123456789".into()])], true)
+            client.send_parts(q, t, vec![exs::Part::Memory(vec![(*b"0123456789").into()])], true)
         }),
     ];
     for (token, number) in [(early, 0), (late, 2), (recv, 2)] {

@@ -269,10 +269,10 @@ pub fn vectored(env: &Env) {
         let mut at = 0;
         let mut parts: Vec<Buffer> = Vec::new();
         for n in sizes {
-            parts.push(Buffer::from(&from[at..at + n]));
+            parts.push(Buffer::copy_from_slice(&from[at..at + n]));
             at += n;
         }
-        parts.push(Buffer::from(&from[at..]));
+        parts.push(Buffer::copy_from_slice(&from[at..]));
         parts
     };
     let zeros = vec![0; all.len()];

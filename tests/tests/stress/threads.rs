@@ -181,7 +181,7 @@ fn a_thread_that_never_waits() {
     for size in [1, 100, 2000, 5000, 300_000] {
         let bytes = pattern(9, 0, size);
         server.recv(&queue, Token(1), vec![0; size], RecvFlags::WAITALL).unwrap();
-        client.send(&queue, Token(2), &bytes[..], SendFlags::NONE).unwrap();
+        client.send(&queue, Token(2), bytes.clone(), SendFlags::NONE).unwrap();
         // Not a single call that would lead.
         while queue.len() < 2 {
             std::thread::yield_now();
@@ -214,7 +214,7 @@ fn many_small_receives() {
             recv(&mut ledger);
         }
         // The other direction has credits left, however many receives it announced.
-        ledger.post("send", |q, t| server.send(q, t, "hello", SendFlags::NONE));
+        ledger.post("send", |q, t| server.send(q, t, *b"hello", SendFlags::NONE));
         let mut hello = [0; 5];
         client.blocking().recv_exact(&mut hello).unwrap();
         let bytes = pattern(4, 0, MANY * 8);

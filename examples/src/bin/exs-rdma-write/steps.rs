@@ -105,7 +105,7 @@ pub(crate) fn client(server: SocketAddr) -> Result<(), Failure> {
     socket.recv(&queue, MESSAGE, vec![0; 64], RecvFlags::NONE).during("recv")?;
     step(who, "socket.recv", "ibv_post_recv: a receive WR for the server's message", "")?;
     socket
-        .send(&queue, DESCRIPTOR, &remote.to_bytes(), SendFlags::NONE)
+        .send(&queue, DESCRIPTOR, remote.to_bytes(), SendFlags::NONE)
         .during("sending the descriptor")?;
     step(
         who,
@@ -213,7 +213,7 @@ fn write_to(who: &str, socket: &Socket, text: &str) -> Result<(), Failure> {
     completion(who, queue, "IBV_WC_RDMA_WRITE")?;
 
     let message = format!("written: {}", text.len());
-    socket.send(queue, MESSAGE, message.as_str(), SendFlags::NONE).during("send")?;
+    socket.send(queue, MESSAGE, message, SendFlags::NONE).during("send")?;
     step(
         who,
         "socket.send(message)",
