@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use exs::raw;
-use exs::{Buffer, Error, EventQueue, KernelAddr, Part, RecvFlags, SendFlags, SocketType, Token};
+use exs::{Buffer, Error, EventQueue, KernelAddr, Part, RecvFlags, SocketType, Token};
 use libc::{MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 
 use crate::abi::*;
@@ -54,8 +54,8 @@ pub(crate) enum Memory {
 impl Memory {
     fn post_send(self, entry: &Entry, queue: &EventQueue, token: Token) -> Result<()> {
         posting(entry, Way::Send, || match self {
-            Memory::One(b) => Ok(entry.socket.send(queue, token, b, SendFlags::NONE)?),
-            Memory::Many(v) => Ok(entry.socket.send_vectored(queue, token, v, SendFlags::NONE)?),
+            Memory::One(b) => Ok(entry.socket.send(queue, token, b)?),
+            Memory::Many(v) => Ok(entry.socket.send_vectored(queue, token, v)?),
         })
     }
 

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use exs::{Buffer, Error, EventKind, EventQueue, Part, QueueOptions, SendFlags, SocketType, Token};
+use exs::{Buffer, Error, EventKind, EventQueue, Part, QueueOptions, SocketType, Token};
 use exs::{WaitPolicy, raw};
 
 use crate::blocking::refusal;
@@ -228,7 +228,7 @@ pub(crate) fn shutdown(entry: &Entry, how: Shutdown) -> Result<()> {
 /// Posts the copy; its event brings back what it costs.
 fn post(entry: &Entry, queue: &EventQueue, bytes: Vec<u8>, cost: usize) -> Result<()> {
     let (token, buffer) = (Token(cost as u64), Buffer::from(bytes));
-    let posted = unlimited(entry, || entry.socket.send(queue, token, buffer, SendFlags::NONE));
+    let posted = unlimited(entry, || entry.socket.send(queue, token, buffer));
     posted.map_err(|r| refused(r.error))
 }
 

@@ -132,8 +132,7 @@ mod wire;
 
 pub use api::{
     Blocking, Counters, Event, EventQueue, Export, KernelSocket, Packet, Refused, RemoteBuffer,
-    RemoteBufferError, SendFlags, Socket, SocketStream, SocketType, Token, counters, explain, raw,
-    transports,
+    RemoteBufferError, Socket, SocketStream, SocketType, Token, counters, explain, raw, transports,
 };
 pub use mem::{Buffer, MemError, MemoryRegion};
 pub use progress::{

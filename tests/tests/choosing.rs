@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use exs::{
-    Error, EventKind, EventQueue, Interest, Options, RecvFlags, Rights, SendFlags, Socket,
-    SocketType, Transport,
+    Error, EventKind, EventQueue, Interest, Options, RecvFlags, Rights, Socket, SocketType,
+    Transport,
 };
 use exs_tests::fake::{self, Control, Deed, Spec};
 use exs_tests::harness::{Ledger, Watchdog};
@@ -372,7 +372,7 @@ fn a_device_that_is_removed_ends_what_it_carried() {
     assert_eq!(ledger.wait(connect).error().unwrap().errno(), libc::ENODEV);
     assert!(ledger.wait(poll).readiness().error, "there is nothing to wait for");
     // The other end may have had the news while nothing was posted to it.
-    let send = ledger.try_post("send", |q, t| client.send(q, t, *b"x", SendFlags::NONE));
+    let send = ledger.try_post("send", |q, t| client.send(q, t, *b"x"));
     if let Ok(token) = send {
         assert_eq!(ledger.wait(token).error().unwrap().errno(), libc::ENODEV);
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use exs::{MemoryRegion, Options, RecvFlags, SendFlags, Socket, SocketType, Transport};
+use exs::{MemoryRegion, Options, RecvFlags, Socket, SocketType, Transport};
 use exs_tests::fake::{self, Control, Deed, Spec};
 use exs_tests::harness::{Ledger, Watchdog};
 
@@ -143,7 +143,7 @@ fn a_device_that_comes_back_is_used_again() {
         assert_eq!(name(&client), "verbs (guest)", "round {round}");
         let mut ledger = Ledger::new();
         let buffer = region.buffer(..).unwrap();
-        let send = ledger.post("send", |q, t| client.send(q, t, buffer, SendFlags::NONE));
+        let send = ledger.post("send", |q, t| client.send(q, t, buffer));
         let mut got = vec![1; 100_000];
         server.blocking().recv_exact(&mut got).unwrap();
         assert!(got.iter().all(|&x| x == 0));

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::process::Command;
 
-use exs::{MemoryRegion, Options, RecvFlags, SendFlags, Socket, SocketType, Transport};
+use exs::{MemoryRegion, Options, RecvFlags, Socket, SocketType, Transport};
 use exs_tests::harness::{Ledger, Watchdog};
 use exs_tests::rdma;
 use exs_tests::skip::skip;
@@ -31,7 +31,7 @@ fn connected(addr: SocketAddr, region: &MemoryRegion) -> (Socket, Socket, Socket
     let (server, _) = listener.blocking().accept().unwrap();
     let mut ledger = Ledger::new();
     let buffer = region.buffer(..).unwrap();
-    let send = ledger.post("send", |q, t| client.send(q, t, buffer, SendFlags::NONE));
+    let send = ledger.post("send", |q, t| client.send(q, t, buffer));
     server.blocking().recv_exact(&mut vec![0; region.len()]).unwrap();
     ledger.wait_ok(send);
     ledger.finish();

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
-use exs::{MemoryRegion, Options, Rights, SendFlags, Socket, SocketType, Transport};
+use exs::{MemoryRegion, Options, Rights, Socket, SocketType, Transport};
 use exs_tests::fake::{self, Control, Objects, Spec};
 use exs_tests::harness::{Ledger, Watchdog};
 
@@ -123,11 +123,11 @@ fn a_group_takes_its_memory_with_it() {
         // The region is registered there, small memory travels through a pool.
         let mut ledger = Ledger::new();
         let buffer = region.buffer(..).unwrap();
-        let send = ledger.post("send", |q, t| server.send(q, t, buffer, SendFlags::NONE));
+        let send = ledger.post("send", |q, t| server.send(q, t, buffer));
         let mut got = vec![0; 1 << 16];
         client.blocking().recv_exact(&mut got).unwrap();
         ledger.wait_ok(send);
-        let small = ledger.post("send", |q, t| server.send(q, t, vec![1; 4000], SendFlags::NONE));
+        let small = ledger.post("send", |q, t| server.send(q, t, vec![1; 4000]));
         client.blocking().recv_exact(&mut got[..4000]).unwrap();
         ledger.wait_ok(small);
         ledger.finish();
@@ -201,7 +201,7 @@ fn what_is_copied_is_not_registered() {
     let (client, server) = join(None, &listener, addr);
     let say = |len: usize| {
         let mut ledger = Ledger::new();
-        let send = ledger.post("send", |q, t| client.send(q, t, vec![7; len], SendFlags::NONE));
+        let send = ledger.post("send", |q, t| client.send(q, t, vec![7; len]));
         let mut got = vec![0; len];
         server.blocking().recv_exact(&mut got).unwrap();
         assert!(got.iter().all(|&x| x == 7));

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use exs::{Error, EventKind, Options, RecvFlags, SendFlags, Socket, SocketType};
+use exs::{Error, EventKind, Options, RecvFlags, Socket, SocketType};
 use exs_tests::harness::{Ledger, Watchdog, peer};
 
 const DEAD_AFTER: Duration = Duration::from_secs(1);
@@ -94,7 +94,7 @@ fn traffic(socket: &Socket) {
     let mut ledger = Ledger::new();
     for _ in 0..8 {
         ledger.post("recv", |q, t| socket.recv(q, t, vec![0; 256 << 10], RecvFlags::NONE));
-        ledger.post("send", |q, t| socket.send(q, t, vec![1; 256 << 10], SendFlags::NONE));
+        ledger.post("send", |q, t| socket.send(q, t, vec![1; 256 << 10]));
     }
     let (mut well, mut count) = (Instant::now(), 0u32);
     while ledger.outstanding() > 0 {
@@ -112,7 +112,7 @@ fn traffic(socket: &Socket) {
         // Refused once the connection is known to be gone.
         let _ = ledger.try_post("next", |q, t| {
             if send {
-                socket.send(q, t, buffer, SendFlags::NONE)
+                socket.send(q, t, buffer)
             } else {
                 socket.recv(q, t, buffer, RecvFlags::NONE)
             }

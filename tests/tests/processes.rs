@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use exs::{
-    Error, EventKind, EventQueue, Interest, Options, RecvFlags, RemoteBuffer, Rights, SendFlags,
-    Socket, SocketType, Token, Transport,
+    Error, EventKind, EventQueue, Interest, Options, RecvFlags, RemoteBuffer, Rights, Socket,
+    SocketType, Token, Transport,
 };
 use exs_tests::harness::{LIMIT, Ledger, Watchdog, check, many_files, pattern, peer};
 use nix::sys::signal::Signal;
@@ -81,7 +81,7 @@ mod parts {
         let mut ledger = Ledger::new();
         for _ in 0..8 {
             ledger.post("recv", |q, t| socket.recv(q, t, vec![0; 1 << 20], RecvFlags::NONE));
-            ledger.post("send", |q, t| socket.send(q, t, vec![1; 1 << 20], SendFlags::NONE));
+            ledger.post("send", |q, t| socket.send(q, t, vec![1; 1 << 20]));
         }
         loop {
             let mut event = ledger.event();
@@ -90,9 +90,7 @@ mod parts {
             }
             let buffer = event.take_buffer().unwrap();
             match event.kind() {
-                EventKind::Send => {
-                    ledger.post("send", |q, t| socket.send(q, t, buffer, SendFlags::NONE))
-                }
+                EventKind::Send => ledger.post("send", |q, t| socket.send(q, t, buffer)),
                 _ => ledger.post("recv", |q, t| socket.recv(q, t, buffer, RecvFlags::NONE)),
             };
         }
@@ -112,7 +110,7 @@ mod parts {
             assert!(event.error().is_none(), "{event:?}");
         }
         for (i, socket) in sockets.iter().enumerate() {
-            ledger.post("send", |q, t| socket.send(q, t, i.to_be_bytes(), SendFlags::NONE));
+            ledger.post("send", |q, t| socket.send(q, t, i.to_be_bytes()));
             ledger.post("recv", |q, t| socket.recv(q, t, vec![0; 8], RecvFlags::WAITALL));
         }
         for mut event in ledger.drain() {
@@ -142,7 +140,7 @@ mod parts {
             match (event.kind(), event.bytes()) {
                 (EventKind::Recv, ROUND) => {
                     let buffer = event.take_buffer().unwrap();
-                    socket.send(&queue, token, buffer, SendFlags::NONE).unwrap();
+                    socket.send(&queue, token, buffer).unwrap();
                 }
                 (EventKind::Recv, _) => open -= 1,
                 _ => {
@@ -192,7 +190,7 @@ fn post_everything(ledger: &mut Ledger, socket: &Socket, remote: &RemoteBuffer) 
     ledger.post("poll", |q, t| socket.poll(q, t, Interest::READABLE));
     // More than any ring or socket buffer takes.
     for _ in 0..4 {
-        ledger.post("send", |q, t| socket.send(q, t, vec![1; 32 << 20], SendFlags::NONE));
+        ledger.post("send", |q, t| socket.send(q, t, vec![1; 32 << 20]));
     }
     let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
     let (len, file) = (file.metadata().unwrap().len(), std::sync::Arc::new(file));
@@ -254,7 +252,7 @@ fn a_peer_that_is_killed_in_mid_transfer() {
         let mut ledger = Ledger::new();
         for _ in 0..8 {
             ledger.post("recv", |q, t| socket.recv(q, t, vec![0; 1 << 20], RecvFlags::NONE));
-            ledger.post("send", |q, t| socket.send(q, t, vec![1; 1 << 20], SendFlags::NONE));
+            ledger.post("send", |q, t| socket.send(q, t, vec![1; 1 << 20]));
         }
         // After so many events of a transfer in full swing.
         let mut left = 20 + round * 30;
@@ -278,7 +276,7 @@ fn a_peer_that_is_killed_in_mid_transfer() {
             let send = event.kind() == EventKind::Send;
             let posted = ledger.try_post("next", |q, t| {
                 if send {
-                    socket.send(q, t, buffer, SendFlags::NONE)
+                    socket.send(q, t, buffer)
                 } else {
                     socket.recv(q, t, buffer, RecvFlags::NONE)
                 }
@@ -320,7 +318,7 @@ fn a_peer_that_does_not_read_is_not_dead() {
         let (child, socket, _) = idle_child(kind, impatient());
         let queue = EventQueue::new(8).unwrap();
         socket.recv(&queue, Token(1), vec![0; 10], RecvFlags::NONE).unwrap();
-        socket.send(&queue, Token(2), vec![1; 64 << 20], SendFlags::NONE).unwrap();
+        socket.send(&queue, Token(2), vec![1; 64 << 20]).unwrap();
         let none = queue.dequeue(4, Some(Duration::from_secs(3))).unwrap();
         assert!(none.is_empty(), "three times dead_after, and the peer answers: {none:?}");
         drop(child);
@@ -338,7 +336,7 @@ fn sends_that_nobody_takes_time_out() {
         let mut ledger = Ledger::new();
         let begun = Instant::now();
         for _ in 0..3 {
-            ledger.post("send", |q, t| socket.send(q, t, vec![1; 32 << 20], SendFlags::NONE));
+            ledger.post("send", |q, t| socket.send(q, t, vec![1; 32 << 20]));
         }
         for event in ledger.drain() {
             let error = event.error().expect("nobody takes 32 MiB");
@@ -438,7 +436,7 @@ fn five_hundred_from_another_process() {
     for (socket, token) in sockets.iter().zip(tokens) {
         let number = ledger.wait_ok(token).into_buffer().unwrap();
         numbers.insert(usize::from_be_bytes(number[..].try_into().unwrap()));
-        ledger.post("send", |q, t| socket.send(q, t, number, SendFlags::NONE));
+        ledger.post("send", |q, t| socket.send(q, t, number));
     }
     assert_eq!(numbers, (0..MANY).collect());
     child.expect("all answered");
@@ -460,7 +458,7 @@ fn who_never_waits_hears_of_other_processes() {
     let turn = |at: usize| {
         let (socket, token) = (&sockets[at], Token(at as u64));
         socket.recv(&queue, token, vec![0; ROUND], RecvFlags::WAITALL).unwrap();
-        socket.send(&queue, token, vec![7; ROUND], SendFlags::NONE).unwrap();
+        socket.send(&queue, token, vec![7; ROUND]).unwrap();
     };
     (0..MANY).for_each(turn);
     let always = Token(MANY as u64);

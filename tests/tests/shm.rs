@@ -6,8 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
 use exs::{
-    EventKind, MemoryRegion, Options, RecvFlags, SendFlags, Socket, SocketType, Token, Transport,
-    WaitPolicy,
+    EventKind, MemoryRegion, Options, RecvFlags, Socket, SocketType, Token, Transport, WaitPolicy,
 };
 use exs_tests::harness::{LIMIT, Ledger, Rng, Watchdog, check, pattern, peer};
 use nix::sys::prctl::set_dumpable;
@@ -68,11 +67,11 @@ fn exchange(socket: &Socket, seed: u64) {
         let recv = ledger.post("recv", |q, t| socket.recv(q, t, vec![0; len], RecvFlags::WAITALL));
         let bytes = pattern(seed + round, 0, len);
         if round % 2 == 0 {
-            ledger.post("send", |q, t| socket.send(q, t, bytes, SendFlags::NONE));
+            ledger.post("send", |q, t| socket.send(q, t, bytes));
         } else {
             let mut buffer = region.buffer(..len).unwrap();
             buffer.copy_from_slice(&bytes);
-            ledger.post("send", |q, t| socket.send(q, t, buffer, SendFlags::NONE));
+            ledger.post("send", |q, t| socket.send(q, t, buffer));
         }
         let got = ledger.wait_ok(recv).into_buffer().unwrap();
         check(seed + round, 0, &got);
@@ -384,7 +383,7 @@ fn echo() {
         let again =
             ledger.post("recv", |q, t| sockets[i].recv(q, t, vec![0; WORD], RecvFlags::WAITALL));
         at.insert(again, i);
-        ledger.post("send", |q, t| sockets[i].send(q, t, word, SendFlags::NONE));
+        ledger.post("send", |q, t| sockets[i].send(q, t, word));
     }
 }
 
@@ -411,7 +410,7 @@ fn a_crowd_between_processes() {
         hear_all(&mut ledger, &speak);
         for socket in &speak {
             let word = pattern(round as u64, 0, WORD);
-            ledger.post("send", |q, t| socket.send(q, t, word, SendFlags::NONE));
+            ledger.post("send", |q, t| socket.send(q, t, word));
         }
         for event in ledger.drain() {
             assert!(event.error().is_none(), "{event:?}");
@@ -446,7 +445,7 @@ fn flood() {
     for (i, socket) in sockets.iter().enumerate() {
         socket.blocking().connect(words[0].as_str()).unwrap();
         let buffer = region.buffer(i * FLOOD..(i + 1) * FLOOD).unwrap();
-        at.insert(ledger.post("send", |q, t| socket.send(q, t, buffer, SendFlags::NONE)), i);
+        at.insert(ledger.post("send", |q, t| socket.send(q, t, buffer)), i);
     }
     loop {
         let event = ledger.event();
@@ -455,7 +454,7 @@ fn flood() {
             return drop(peer::listen());
         }
         let buffer = event.into_buffer().unwrap();
-        match ledger.try_post("send", |q, t| sockets[i].send(q, t, buffer, SendFlags::NONE)) {
+        match ledger.try_post("send", |q, t| sockets[i].send(q, t, buffer)) {
             Ok(token) => drop(at.insert(token, i)),
             Err(_) => return drop(peer::listen()),
         }

@@ -45,7 +45,7 @@ fn starved() {
         let mut buffer = region.buffer(..).unwrap();
         buffer.copy_from_slice(&pattern(seed, 0, 1 << 20));
         let queue = EventQueue::new(1).unwrap();
-        client.send(&queue, Token(1), buffer, exs::SendFlags::NONE).unwrap();
+        client.send(&queue, Token(1), buffer).unwrap();
         let mut got = vec![0; 1 << 20];
         server.blocking().recv_exact(&mut got).unwrap();
         check(seed, 0, &got);

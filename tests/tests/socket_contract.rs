@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use exs::{Error, MemoryRegion, Options, RecvFlags, SendFlags, Transport};
+use exs::{Error, MemoryRegion, Options, RecvFlags, Transport};
 use exs_tests::harness::{Env, Ledger};
 use exs_tests::{socket_contract, sys};
 
@@ -62,7 +62,7 @@ fn memory_taken_away_ends_the_connection() {
     let recv = ledger.post("recv", |q, t| client.recv(q, t, vec![0; 64], RecvFlags::NONE));
     let far =
         ledger.post("far recv", |q, t| server.recv(q, t, vec![0; 256 << 10], RecvFlags::WAITALL));
-    let send = ledger.post("send", |q, t| client.send(q, t, buffer, SendFlags::NONE));
+    let send = ledger.post("send", |q, t| client.send(q, t, buffer));
     assert_eq!(ledger.wait(send).error().map(there), Some(libc::EFAULT));
     assert_eq!(ledger.wait(recv).error().map(there), Some(libc::EFAULT));
     assert!(ledger.wait(far).error().is_some());

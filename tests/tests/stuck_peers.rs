@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exs::{EventKind, KernelSocket, Options, RecvFlags, SendFlags, Socket, SocketType, Transport};
+use exs::{EventKind, KernelSocket, Options, RecvFlags, Socket, SocketType, Transport};
 use exs_tests::harness::{LIMIT, Ledger, Watchdog, peer};
 use exs_tests::slow_file::{self, SlowFile};
 use exs_tests::{skip, sys};
@@ -51,7 +51,7 @@ fn withhold(addr: SocketAddr) {
     peer::say("connected");
     let mut ledger = Ledger::new();
     // It may be this very call in which its own thread waits.
-    ledger.post("send", |q, t| socket.send(q, t, memory, SendFlags::NONE));
+    ledger.post("send", |q, t| socket.send(q, t, memory));
     ledger.event();
 }
 
@@ -84,7 +84,7 @@ fn others_are_served(others: &[(Socket, Socket)]) {
         for len in [64, 100_000] {
             let mut ledger = Ledger::new();
             ledger.post("recv", |q, t| b.recv(q, t, vec![0; len], RecvFlags::WAITALL));
-            ledger.post("send", |q, t| a.send(q, t, vec![5; len], SendFlags::NONE));
+            ledger.post("send", |q, t| a.send(q, t, vec![5; len]));
             for event in ledger.drain() {
                 assert!(event.error().is_none() && event.bytes() == len, "{event:?}");
             }

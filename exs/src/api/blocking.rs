@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::raw::{with_slice, with_slice_mut};
-use super::{Event, EventQueue, RemoteBuffer, SendFlags, Socket, Token};
+use super::{Event, EventQueue, RemoteBuffer, Socket, Token};
 use crate::mem::Buffer;
 use crate::progress::{Error, Interest, Readiness, RecvFlags, prepare_to_wait};
 
@@ -186,9 +186,7 @@ impl<'a> Blocking<'a> {
     }
 
     pub(super) fn send_event(&self, bytes: &[u8]) -> Result<Event, Error> {
-        with_slice(bytes, |b| {
-            self.run_lent(b, |q, b| self.socket.send(q, TOKEN, b, SendFlags::NONE))
-        })
+        with_slice(bytes, |b| self.run_lent(b, |q, b| self.socket.send(q, TOKEN, b)))
     }
 
     /// Sends all of it.
@@ -250,7 +248,7 @@ impl<'a> Blocking<'a> {
     /// As [`Blocking::send`].
     pub fn send_vectored(&self, parts: &[io::IoSlice<'_>]) -> Result<usize, Error> {
         self.vectored(parts.iter().map(|p| Buffer::copy_from_slice(p)).collect(), |q, v| {
-            self.socket.send_vectored(q, TOKEN, v, SendFlags::NONE)
+            self.socket.send_vectored(q, TOKEN, v)
         })
         .and_then(Event::into_result)
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::raw::kernel::Descriptor;
-use super::{EventQueue, Refused, SendFlags, Token};
+use super::{EventQueue, Refused, Token};
 use crate::mem::Buffer;
 use crate::plain::Kind;
 use crate::progress::{Context, Error, Interest, RecvFlags};
@@ -59,7 +59,7 @@ use crate::sys::{Identity, KernelAddr};
 /// ```
 /// use std::io::{Read, Write};
 /// use std::net::{TcpListener, TcpStream};
-/// use exs::{EventQueue, KernelSocket, RecvFlags, SendFlags, Token};
+/// use exs::{EventQueue, KernelSocket, RecvFlags, Token};
 ///
 /// let listener = TcpListener::bind("127.0.0.1:0")?;
 /// let client = KernelSocket::new(TcpStream::connect(listener.local_addr()?)?)?;
@@ -67,7 +67,7 @@ use crate::sys::{Identity, KernelAddr};
 ///
 /// let queue = EventQueue::new(16)?;
 /// client.recv(&queue, Token(1), vec![0; 5], RecvFlags::WAITALL)?;
-/// client.send(&queue, Token(2), *b"hello", SendFlags::NONE)?;
+/// client.send(&queue, Token(2), *b"hello")?;
 /// let mut text = [0; 5];
 /// peer.read_exact(&mut text)?;
 /// peer.write_all(&text)?;
@@ -164,7 +164,6 @@ impl<S: AsFd> KernelSocket<S> {
         queue: &EventQueue,
         token: Token,
         buffer: impl Into<Buffer>,
-        _flags: SendFlags,
     ) -> Result<(), Refused> {
         self.raw().send(queue, token, buffer.into(), 0, self.limits.0)
     }
@@ -193,7 +192,6 @@ impl<S: AsFd> KernelSocket<S> {
         queue: &EventQueue,
         token: Token,
         buffers: Vec<Buffer>,
-        _flags: SendFlags,
     ) -> Result<(), Refused<Vec<Buffer>>> {
         self.raw().send_message(queue, token, buffers, None, 0, self.limits.0)
     }

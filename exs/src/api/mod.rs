@@ -27,5 +27,5 @@ pub use kernel::KernelSocket;
 pub use queue::EventQueue;
 pub use socket::{Socket, SocketType};
 pub use stream::SocketStream;
-pub use transfer::{Refused, SendFlags};
+pub use transfer::Refused;
 pub use transports::{explain, transports};

@@ -28,8 +28,8 @@ use super::Token;
 /// let queue = EventQueue::with_options(&QueueOptions::default().with_depth(16).with_wait(WaitPolicy::Notify))?;
 /// assert!(queue.dequeue(8, Some(Duration::ZERO))?.is_empty());
 ///
-/// client.send(&queue, Token(1), *b"one", Default::default())?;
-/// client.send(&queue, Token(2), *b"two", Default::default())?;
+/// client.send(&queue, Token(1), *b"one")?;
+/// client.send(&queue, Token(2), *b"two")?;
 /// let events = queue.dequeue_at_least(2, 8, Some(Duration::from_secs(10)))?;
 /// assert_eq!(events.iter().map(|e| e.token().0).collect::<Vec<_>>(), [1, 2]);
 /// # Ok::<(), exs::Error>(())

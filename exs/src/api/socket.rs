@@ -31,7 +31,7 @@ pub enum SocketType {
 /// flight. The twins that wait are under [`Socket::blocking`].
 ///
 /// ```
-/// use exs::{EventKind, EventQueue, RecvFlags, SendFlags, Socket, SocketType, Token};
+/// use exs::{EventKind, EventQueue, RecvFlags, Socket, SocketType, Token};
 ///
 /// let queue = EventQueue::new(16)?;
 /// let listener = Socket::new(SocketType::Stream)?;
@@ -52,7 +52,7 @@ pub enum SocketType {
 /// let (server, _) = server.unwrap();
 ///
 /// server.recv(&queue, Token(3), vec![0; 5], RecvFlags::WAITALL)?;
-/// client.send(&queue, Token(4), *b"hello", SendFlags::NONE)?;
+/// client.send(&queue, Token(4), *b"hello")?;
 /// for _ in 0..2 {
 ///     let event = queue.next()?;
 ///     assert_eq!(event.bytes(), 5);

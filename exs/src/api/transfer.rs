@@ -48,16 +48,6 @@ impl<T: std::fmt::Debug> From<Refused<T>> for std::io::Error {
     }
 }
 
-/// How a send is to behave.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SendFlags {}
-
-impl SendFlags {
-    /// Nothing special.
-    pub const NONE: SendFlags = SendFlags {};
-}
-
 /// Two-sided: streams and messages.
 impl Socket {
     /// Sends the buffer's window. The event says that the memory is yours again and
@@ -72,7 +62,6 @@ impl Socket {
         queue: &EventQueue,
         token: Token,
         buffer: impl Into<Buffer>,
-        _flags: SendFlags,
     ) -> Result<(), Refused> {
         self.post_one(queue, buffer.into(), |b| {
             let id = self.handle().id();
@@ -148,7 +137,6 @@ impl Socket {
         queue: &EventQueue,
         token: Token,
         buffers: Vec<Buffer>,
-        _flags: SendFlags,
     ) -> Result<(), Refused<Vec<Buffer>>> {
         self.post_many(queue, buffers, |v| {
             let id = self.handle().id();

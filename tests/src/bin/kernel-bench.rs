@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exs::{Buffer, EventQueue, KernelSocket, MemoryRegion, SendFlags, Token};
+use exs::{Buffer, EventQueue, KernelSocket, MemoryRegion, Token};
 use nix::sys::resource::{UsageWho, getrusage};
 
 const SIZE: usize = 64 << 10;
@@ -62,7 +62,7 @@ fn through_a_queue(socket: OwnedFd, end: Instant) -> usize {
     let (mut events, mut bytes) = (Vec::new(), 0);
     while Instant::now() < end {
         while let Some(buffer) = free.pop() {
-            socket.send(&queue, Token(0), buffer, SendFlags::NONE).expect("there is room");
+            socket.send(&queue, Token(0), buffer).expect("there is room");
         }
         queue.dequeue_into(&mut events, THRESHOLD, IN_FLIGHT, None).expect("events");
         for event in events.drain(..) {

@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 
-use exs::{EventQueue, RecvFlags, SendFlags, Token};
+use exs::{EventQueue, RecvFlags, Token};
 
 use super::{Ours, STREAMS, pair};
 use crate::harness::{Ledger, check, pattern};
@@ -16,7 +16,7 @@ const LEN: usize = 1000;
 fn burst(ours: &Ours, queue: &EventQueue, seed: u64) {
     for i in 0..SENDS {
         let bytes = pattern(seed, i * LEN, LEN);
-        ours.send(queue, Token(i as u64), bytes, SendFlags::NONE).unwrap();
+        ours.send(queue, Token(i as u64), bytes).unwrap();
     }
 }
 
@@ -93,7 +93,7 @@ pub fn is_whole() {
         let mut ledger = Ledger::with_depth(16);
         for i in 0..sends {
             let bytes = pattern(seed, i * len, len);
-            ledger.post("send", |q, t| ours.send(q, t, bytes, SendFlags::NONE));
+            ledger.post("send", |q, t| ours.send(q, t, bytes));
             if ledger.outstanding() == 16 {
                 (0..8).for_each(|_| assert_eq!(ledger.ok().bytes(), len));
             }

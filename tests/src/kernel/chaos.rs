@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 
-use exs::{Interest, RecvFlags, SendFlags, Token};
+use exs::{Interest, RecvFlags, Token};
 
 use super::{ALL, Ours, descriptors, set_nonblocking};
 use crate::harness::{Ledger, Rng};
@@ -20,12 +20,12 @@ fn post(pair: &mut Pair, ledger: &mut Ledger, rng: &mut Rng) {
     let (ours, size) = (&pair.ours, rng.size(200_000));
     let flags = RecvFlags::NONE.with_waitall(rng.one_in(2)).with_peek(rng.one_in(5));
     let token = match rng.between(0, 9) {
-        0..=3 => ledger.post("send", |q, t| ours.send(q, t, vec![1; size], SendFlags::NONE)),
+        0..=3 => ledger.post("send", |q, t| ours.send(q, t, vec![1; size])),
         4..=7 => ledger.post("recv", |q, t| ours.recv(q, t, vec![0; size], flags)),
         8 => ledger.post("poll", |q, t| ours.poll(q, t, Interest::BOTH)),
         _ => {
             let parts = (0..rng.between(1, 40)).map(|i| vec![1; i * 10].into()).collect();
-            ledger.post("send", |q, t| ours.send_vectored(q, t, parts, SendFlags::NONE))
+            ledger.post("send", |q, t| ours.send_vectored(q, t, parts))
         }
     };
     pair.tokens.push(token);

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
-use exs::{Buffer, KernelAddr, RecvFlags, SendFlags};
+use exs::{Buffer, KernelAddr, RecvFlags};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::{Family, MESSAGES, Ours, pair};
@@ -28,7 +28,7 @@ pub fn boundaries_are_kept() {
             check(2, n, &event.into_buffer().unwrap()[..n]);
         }
         for n in [7, 1200] {
-            ledger.post("send", |q, t| ours.send(q, t, pattern(4, n, n), SendFlags::NONE));
+            ledger.post("send", |q, t| ours.send(q, t, pattern(4, n, n)));
         }
         for n in [7, 1200] {
             let mut got = [0; 2000];
@@ -64,7 +64,7 @@ pub fn empty_messages() {
         let mut ledger = Ledger::new();
         let recv = ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 100], RecvFlags::NONE));
         let other = Ours::new(peer.into());
-        ledger.post("send", |q, t| other.send(q, t, *b"", SendFlags::NONE));
+        ledger.post("send", |q, t| other.send(q, t, *b""));
         let event = ledger.wait_ok(recv);
         assert_eq!((event.bytes(), event.eof()), (0, false), "{family:?}");
         ledger.finish();
@@ -79,7 +79,7 @@ pub fn the_end_of_a_seqpacket() {
     drop(peer);
     let event = ledger.ok();
     assert_eq!((event.bytes(), event.eof()), (0, true));
-    ledger.post("send", |q, t| ours.send(q, t, *b"x", SendFlags::NONE));
+    ledger.post("send", |q, t| ours.send(q, t, *b"x"));
     assert_eq!(ledger.event().error().unwrap().errno(), libc::EPIPE);
     ledger.finish();
 }
@@ -109,15 +109,13 @@ pub fn many_buffers() {
         let parts = |n: usize| (0..n).map(|i| Buffer::from(vec![byte(i); 3])).collect::<Vec<_>>();
         let recv =
             ledger.post("recv", |q, t| other.recv_vectored(q, t, parts(500), RecvFlags::NONE));
-        ledger.post("send", |q, t| ours.send_vectored(q, t, parts(500), SendFlags::NONE));
+        ledger.post("send", |q, t| ours.send_vectored(q, t, parts(500)));
         let mut event = ledger.wait_ok(recv);
         assert_eq!(event.bytes(), 1500, "{family:?}");
         for (i, b) in event.take_buffers().iter().enumerate() {
             assert_eq!(b[..], [byte(i); 3]);
         }
-        let refused = ours
-            .send_vectored(ledger.queue(), exs::Token(0), parts(1025), SendFlags::NONE)
-            .unwrap_err();
+        let refused = ours.send_vectored(ledger.queue(), exs::Token(0), parts(1025)).unwrap_err();
         assert_eq!((refused.error.errno(), refused.buffer.len()), (libc::EMSGSIZE, 1025));
         ledger.finish();
     }
@@ -222,7 +220,7 @@ pub fn a_message_too_long() {
             setsockopt(ours.get_ref(), sockopt::SndBuf, &10_000).unwrap();
         }
         let mut ledger = Ledger::new();
-        ledger.post("send", |q, t| ours.send(q, t, vec![0; 70_000], SendFlags::NONE));
+        ledger.post("send", |q, t| ours.send(q, t, vec![0; 70_000]));
         assert_eq!(ledger.event().error().unwrap().errno(), libc::EMSGSIZE, "{family:?}");
         ledger.post("file", |q, t| ours.send_file(q, t, Arc::clone(&file), 0, 300 << 10));
         assert_eq!(ledger.event().error().unwrap().errno(), libc::EMSGSIZE, "{family:?}");
@@ -246,7 +244,7 @@ pub fn an_icmp_error() {
     let ours = Ours::new(a.into());
     let mut ledger = Ledger::new();
     let recv = ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 5], RecvFlags::NONE));
-    ledger.post("send", |q, t| ours.send(q, t, *b"x", SendFlags::NONE));
+    ledger.post("send", |q, t| ours.send(q, t, *b"x"));
     assert_eq!(ledger.wait(recv).error().unwrap().errno(), libc::ECONNREFUSED);
     ledger.finish();
 }

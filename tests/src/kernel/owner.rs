@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use exs::{Error, EventQueue, Interest, KernelSocket, RecvFlags, SendFlags, Token};
+use exs::{Error, EventQueue, Interest, KernelSocket, RecvFlags, Token};
 use nix::sys::socket as nx;
 
 use super::{ALL, Family, Ours, STREAMS, descriptors, fill, pair, set_nonblocking};
@@ -25,7 +25,7 @@ pub fn uses_it_between_and_after() {
         let mut text = [0; 3];
         for _ in 0..3 {
             own.write_all(b"one").unwrap();
-            ledger.post("send", |q, t| ours.send(q, t, *b"two", SendFlags::NONE));
+            ledger.post("send", |q, t| ours.send(q, t, *b"two"));
             own.write_all(b"tri").unwrap();
             for want in [b"one", b"two", b"tri"] {
                 peer.read_exact(&mut text).unwrap();
@@ -53,7 +53,7 @@ pub fn receives_while_we_send() {
         let before = fill(ours.get_ref());
         let mut ledger = Ledger::new();
         for _ in 0..10 {
-            ledger.post("send", |q, t| ours.send(q, t, vec![1; 100_000], SendFlags::NONE));
+            ledger.post("send", |q, t| ours.send(q, t, vec![1; 100_000]));
         }
         let mut own = ours.file();
         let echo = std::thread::spawn(move || {
@@ -83,7 +83,7 @@ pub fn every_call_leaves_the_flags() {
         assert!(ledger.queue().next().unwrap().readiness().writable);
         let recv = ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 4], RecvFlags::NONE));
         ours.check();
-        ledger.post("send", |q, t| ours.send(q, t, *b"abcd", SendFlags::NONE));
+        ledger.post("send", |q, t| ours.send(q, t, *b"abcd"));
         ours.check();
         (&peer).write_all(b"abcd").unwrap();
         ledger.wait_ok(recv);
@@ -125,7 +125,7 @@ pub fn as_netperf_does() {
         // The timer: so many sends, another number in each round.
         let end = 40 + round * 7;
         while count < end {
-            match ours.send(&queue, Token(count), vec![7; SIZE], SendFlags::NONE) {
+            match ours.send(&queue, Token(count), vec![7; SIZE]) {
                 Ok(()) => count += 1,
                 Err(refused) => {
                     assert!(refused.error.is_would_block(), "{}", refused.error);
@@ -159,7 +159,7 @@ pub fn closes_by_drop() {
         let mut ledger = Ledger::new();
         ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 4], RecvFlags::NONE));
         for _ in 0..2 {
-            ledger.post("send", |q, t| ours.send(q, t, vec![1; LARGE], SendFlags::NONE));
+            ledger.post("send", |q, t| ours.send(q, t, vec![1; LARGE]));
         }
         drop(ours);
         let events = ledger.drain();
@@ -198,7 +198,7 @@ pub fn gives_the_number_to_another_file() {
     let (other, other_peer) = Family::Tcp4.pair();
     fill(ours.get_ref());
     let mut ledger = Ledger::new();
-    ledger.post("send", |q, t| ours.send(q, t, vec![1; LARGE], SendFlags::NONE));
+    ledger.post("send", |q, t| ours.send(q, t, vec![1; LARGE]));
     ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 4], RecvFlags::NONE));
     let mut number: OwnedFd = ours.into_fd();
     nix::unistd::dup2(&other, &mut number).unwrap();
@@ -224,7 +224,7 @@ pub fn shuts_down() {
         let mut ledger = Ledger::new();
         let recv = ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 4], RecvFlags::NONE));
         for _ in 0..3 {
-            ledger.post("send", |q, t| ours.send(q, t, vec![1; LARGE], SendFlags::NONE));
+            ledger.post("send", |q, t| ours.send(q, t, vec![1; LARGE]));
         }
         nx::shutdown(ours.get_ref().as_raw_fd(), nx::Shutdown::Both).unwrap();
         let event = ledger.wait_ok(recv);
@@ -242,7 +242,7 @@ pub fn leaves_with_sends_in_flight() {
     let before = fill(ours.get_ref());
     let mut ledger = Ledger::new();
     for _ in 0..16 {
-        ledger.post("send", |q, t| ours.send(q, t, vec![1; 64 << 10], SendFlags::NONE));
+        ledger.post("send", |q, t| ours.send(q, t, vec![1; 64 << 10]));
     }
     nx::shutdown(ours.get_ref().as_raw_fd(), nx::Shutdown::Write).unwrap();
     let moved: usize = ledger.drain().iter().map(exs::Event::bytes).sum();
@@ -261,7 +261,7 @@ pub fn holds_no_descriptor_for_long() {
         let (ours, mut peer) = pair(family);
         let mut ledger = Ledger::new();
         assert_eq!(ours.descriptors(), 1);
-        ledger.post("send", |q, t| ours.send(q, t, *b"x", SendFlags::NONE));
+        ledger.post("send", |q, t| ours.send(q, t, *b"x"));
         assert_eq!(ours.descriptors(), 1, "it left at once");
         let first = ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 4], RecvFlags::NONE));
         ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 4], RecvFlags::NONE));
@@ -304,7 +304,7 @@ pub fn lingers() {
     nx::setsockopt(ours.get_ref(), nx::sockopt::Linger, &hour).unwrap();
     fill(ours.get_ref());
     let mut ledger = Ledger::new();
-    ledger.post("send", |q, t| ours.send(q, t, vec![1; LARGE], SendFlags::NONE));
+    ledger.post("send", |q, t| ours.send(q, t, vec![1; LARGE]));
     // EXS has the last descriptor.
     drop(ours);
     assert!(ledger.event().error().is_some_and(Error::is_cancelled));

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use exs::{Buffer, Error, EventKind, EventQueue, Interest, KernelSocket, RecvFlags, SendFlags};
+use exs::{Buffer, Error, EventKind, EventQueue, Interest, KernelSocket, RecvFlags};
 use exs::{Socket, Token};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -43,9 +43,7 @@ pub fn cancel_all() {
         let before = fill(ours.get_ref());
         let mut ledger = Ledger::new();
         for _ in 0..4 {
-            ledger.post("send", |q, t| {
-                ours.send(q, t, vec![1; super::owner::LARGE], SendFlags::NONE)
-            });
+            ledger.post("send", |q, t| ours.send(q, t, vec![1; super::owner::LARGE]));
         }
         let recv = ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 9], RecvFlags::WAITALL));
         let poll = ledger.post("poll", |q, t| ours.poll(q, t, Interest::READABLE));
@@ -104,16 +102,16 @@ pub fn depth_is_a_limit() {
     let (ours, _peer) = pair(Family::Udp4);
     let queue = EventQueue::new(2).unwrap();
     ours.recv(&queue, Token(1), vec![0; 5], RecvFlags::NONE).unwrap();
-    ours.send(&queue, Token(2), *b"x", SendFlags::NONE).unwrap();
-    let refused = ours.send(&queue, Token(3), *b"yy", SendFlags::NONE).unwrap_err();
+    ours.send(&queue, Token(2), *b"x").unwrap();
+    let refused = ours.send(&queue, Token(3), *b"yy").unwrap_err();
     assert!(refused.error.is_would_block());
     assert_eq!(&refused.buffer[..], b"yy");
     let parts: Vec<Buffer> = vec![(*b"a").into(), (*b"b").into()];
-    let refused = ours.send_vectored(&queue, Token(3), parts, SendFlags::NONE).unwrap_err();
+    let refused = ours.send_vectored(&queue, Token(3), parts).unwrap_err();
     assert_eq!(refused.buffer.len(), 2);
     assert!(ours.poll(&queue, Token(3), Interest::WRITABLE).unwrap_err().is_would_block());
     assert_eq!(queue.next().unwrap().token(), Token(2));
-    ours.send(&queue, Token(3), *b"x", SendFlags::NONE).unwrap();
+    ours.send(&queue, Token(3), *b"x").unwrap();
     ours.cancel_all();
     assert_eq!(queue.dequeue_at_least(2, 2, Some(LIMIT)).unwrap().len(), 2);
     assert_eq!(queue.outstanding(), 0);
@@ -131,7 +129,7 @@ pub fn time_limits() {
         let event = ledger.wait(recv);
         assert_eq!((event.error().unwrap().errno(), event.bytes()), (libc::ETIMEDOUT, 3));
         fill(ours.get_ref());
-        ledger.post("send", |q, t| ours.send(q, t, vec![0; super::owner::LARGE], SendFlags::NONE));
+        ledger.post("send", |q, t| ours.send(q, t, vec![0; super::owner::LARGE]));
         assert_eq!(ledger.event().error().unwrap().errno(), libc::ETIMEDOUT, "{family:?}");
         ours.set_limits(None, None);
         ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 9], RecvFlags::NONE));
@@ -155,9 +153,9 @@ pub fn mixed() {
         ledger.post("exs recv", |q, t| server.recv(q, t, vec![0; 4], RecvFlags::WAITALL));
         for (ours, _) in &others {
             ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 4], RecvFlags::NONE));
-            ledger.post("send", |q, t| ours.send(q, t, vec![round; 4], SendFlags::NONE));
+            ledger.post("send", |q, t| ours.send(q, t, vec![round; 4]));
         }
-        ledger.post("exs send", |q, t| client.send(q, t, vec![round; 4], SendFlags::NONE));
+        ledger.post("exs send", |q, t| client.send(q, t, vec![round; 4]));
         for (_, peer) in &others {
             let (mut peer, mut text) = (peer, [0; 4]);
             peer.read_exact(&mut text).unwrap();
@@ -218,7 +216,7 @@ pub fn several_threads() {
             s.spawn(move || {
                 for _ in 0..EACH {
                     let mut bytes = Buffer::from(vec![who; 1000]);
-                    while let Err(refused) = ours.send(queue, Token(0), bytes, SendFlags::NONE) {
+                    while let Err(refused) = ours.send(queue, Token(0), bytes) {
                         assert!(refused.error.is_would_block());
                         bytes = refused.buffer;
                         let n = queue.dequeue(8, Some(Duration::from_millis(5))).unwrap().len();
@@ -335,7 +333,7 @@ pub fn events_carry_the_number_of_their_socket() {
         let mut ledger = Ledger::new();
         let recv = ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 3], RecvFlags::WAITALL));
         ours.set_user_data(7);
-        let send = ledger.post("send", |q, t| ours.send(q, t, *b"a question", SendFlags::NONE));
+        let send = ledger.post("send", |q, t| ours.send(q, t, *b"a question"));
         let poll = ledger.post("poll", |q, t| ours.poll(q, t, Interest::WRITABLE));
         peer.write_all(b"yes").unwrap();
         for (token, number) in [(recv, 0), (send, 7), (poll, 7)] {

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use exs::{Buffer, MemoryRegion, OpError, RecvFlags, SendFlags};
+use exs::{Buffer, MemoryRegion, OpError, RecvFlags};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::{Family, Ours, STREAMS, pair, set_nonblocking};
@@ -31,7 +31,7 @@ pub fn order_and_integrity() {
         for (i, size) in sizes.iter().enumerate() {
             let bytes = pattern(seed, at, *size);
             at += size;
-            sends.push(ledger.post("send", |q, t| ours.send(q, t, bytes, SendFlags::NONE)));
+            sends.push(ledger.post("send", |q, t| ours.send(q, t, bytes)));
             let flags = if i % 2 == 0 { RecvFlags::WAITALL } else { RecvFlags::NONE };
             recvs.push(ledger.post("recv", |q, t| ours.recv(q, t, vec![0; *size], flags)));
         }
@@ -115,7 +115,7 @@ pub fn zero_lengths() {
         let (ours, mut peer) = pair(family);
         let mut ledger = Ledger::new();
         for text in ["", "a", "", "", "bc", ""] {
-            ledger.post("send", |q, t| ours.send(q, t, text.to_owned(), SendFlags::NONE));
+            ledger.post("send", |q, t| ours.send(q, t, text.to_owned()));
         }
         assert_eq!(ledger.drain().iter().map(exs::Event::bytes).sum::<usize>(), 3);
         let mut text = [0; 3];
@@ -124,7 +124,7 @@ pub fn zero_lengths() {
         // With others that wait, so that they are gathered.
         super::fill(ours.get_ref());
         for size in [0, 100_000, 0, 0, 100_000, 0] {
-            ledger.post("send", |q, t| ours.send(q, t, vec![1; size], SendFlags::NONE));
+            ledger.post("send", |q, t| ours.send(q, t, vec![1; size]));
         }
         let reading = std::thread::spawn(move || std::io::copy(&mut peer, &mut std::io::sink()));
         ledger.drain();
@@ -157,8 +157,7 @@ pub fn vectored() {
         };
         let sizes: Vec<usize> = (0..300).map(|i| i % 7 * 10).collect();
         let total: usize = sizes.iter().sum();
-        let send =
-            ledger.post("send", |q, t| ours.send_vectored(q, t, cut(&sizes), SendFlags::NONE));
+        let send = ledger.post("send", |q, t| ours.send_vectored(q, t, cut(&sizes)));
         let room = [1, 0, 5, total - 106, 100].map(|n| Buffer::from(vec![0; n])).into();
         let recv = ledger.post("recv", |q, t| other.recv_vectored(q, t, room, RecvFlags::WAITALL));
         let mut sent = ledger.wait_ok(send);
@@ -182,7 +181,7 @@ pub fn one_large_send() {
             check(9, 0, &got);
         });
         let mut ledger = Ledger::new();
-        ledger.post("send", |q, t| ours.send(q, t, pattern(9, 0, SIZE), SendFlags::NONE));
+        ledger.post("send", |q, t| ours.send(q, t, pattern(9, 0, SIZE)));
         assert_eq!(ledger.ok().bytes(), SIZE);
         reading.join().unwrap();
         ledger.finish();
@@ -195,7 +194,7 @@ pub fn small_sends_are_not_held_back() {
         let (ours, mut peer) = pair(family);
         let mut ledger = Ledger::new();
         for _ in 0..3 {
-            ledger.post("send", |q, t| ours.send(q, t, *b"now", SendFlags::NONE));
+            ledger.post("send", |q, t| ours.send(q, t, *b"now"));
             let mut text = [0; 3];
             peer.read_exact(&mut text).unwrap();
         }
@@ -237,10 +236,10 @@ pub fn files() {
             peer.read_to_end(&mut all).unwrap();
             all
         });
-        ledger.post("send", |q, t| ours.send(q, t, *b"head", SendFlags::NONE));
+        ledger.post("send", |q, t| ours.send(q, t, *b"head"));
         post(&mut ledger, 1000, SIZE - 1000);
         post(&mut ledger, 0, 0);
-        ledger.post("send", |q, t| ours.send(q, t, *b"middle", SendFlags::NONE));
+        ledger.post("send", |q, t| ours.send(q, t, *b"middle"));
         post(&mut ledger, 7, 500_000);
         ledger.post("shutdown", |q, t| ours.shutdown(q, t, Shutdown::Write));
         let sizes: Vec<usize> = ledger.drain().iter().map(exs::Event::bytes).collect();
@@ -301,7 +300,7 @@ fn files_that_fail_on(waits: bool) {
     assert_eq!(ledger.event().error().unwrap().errno(), libc::EBADF);
     ledger.post("file", |q, t| ours.send_file(q, t, file, u64::MAX, 5));
     assert_eq!(ledger.event().error().unwrap().errno(), libc::EOVERFLOW);
-    ledger.post("send", |q, t| ours.send(q, t, *b"on", SendFlags::NONE));
+    ledger.post("send", |q, t| ours.send(q, t, *b"on"));
     let mut got = [0; 102];
     peer.read_exact(&mut got).unwrap();
     check(5, 900, &got[..100]);
@@ -323,7 +322,7 @@ pub fn the_end() {
         }
         ledger.drain();
         let errno = loop {
-            ledger.post("send", |q, t| ours.send(q, t, *b"x", SendFlags::NONE));
+            ledger.post("send", |q, t| ours.send(q, t, *b"x"));
             if let Some(e) = ledger.event().error() {
                 break e.errno();
             }
@@ -344,7 +343,7 @@ pub fn a_reset_in_the_middle() {
         let recv = ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 5], RecvFlags::NONE));
         for _ in 0..3 {
             let bytes = vec![0; super::owner::LARGE];
-            ledger.post("send", |q, t| ours.send(q, t, bytes, SendFlags::NONE));
+            ledger.post("send", |q, t| ours.send(q, t, bytes));
         }
         drop(peer);
         let mut reasons = Vec::new();
@@ -369,7 +368,7 @@ pub fn not_connected() {
     let mut ledger = Ledger::new();
     ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 5], RecvFlags::NONE));
     assert_eq!(ledger.event().error().unwrap().errno(), libc::ENOTCONN);
-    ledger.post("send", |q, t| ours.send(q, t, *b"x", SendFlags::NONE));
+    ledger.post("send", |q, t| ours.send(q, t, *b"x"));
     assert_eq!(ledger.event().error().unwrap().errno(), libc::EPIPE);
     ledger.finish();
 }
@@ -381,10 +380,10 @@ pub fn shutdown_waits_its_turn() {
         let mut ledger = Ledger::new();
         let before = super::fill(ours.get_ref());
         for _ in 0..8 {
-            ledger.post("send", |q, t| ours.send(q, t, vec![1; 100_000], SendFlags::NONE));
+            ledger.post("send", |q, t| ours.send(q, t, vec![1; 100_000]));
         }
         let last = ledger.post("shutdown", |q, t| ours.shutdown(q, t, Shutdown::Write));
-        ledger.post("send", |q, t| ours.send(q, t, *b"late", SendFlags::NONE));
+        ledger.post("send", |q, t| ours.send(q, t, *b"late"));
         let mut all = Vec::new();
         peer.read_to_end(&mut all).unwrap();
         assert_eq!(all.len(), before + 800_000, "{family:?}");
@@ -405,7 +404,7 @@ pub fn registered_memory() {
     for _ in 0..3 {
         let mut buffer = region.buffer(100..600_000).unwrap();
         buffer.copy_from_slice(&pattern(1, 100, 599_900));
-        ledger.post("send", |q, t| ours.send(q, t, buffer, SendFlags::NONE));
+        ledger.post("send", |q, t| ours.send(q, t, buffer));
         let mut got = vec![0; 599_900];
         (&stream).read_exact(&mut got).unwrap();
         check(1, 100, &got);

@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use exs::{Error, KernelAddr, RecvFlags, SendFlags, Token};
+use exs::{Error, KernelAddr, RecvFlags, Token};
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::socket as nx;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType};
@@ -218,8 +218,8 @@ pub fn sends_behind_a_connect() {
     let ours = tcp();
     let mut ledger = Ledger::new();
     let connect = ledger.post("connect", |q, t| ours.connect(q, t, addr));
-    ledger.post("send", |q, t| ours.send(q, t, *b"he", SendFlags::NONE));
-    ledger.post("send", |q, t| ours.send(q, t, *b"llo", SendFlags::NONE));
+    ledger.post("send", |q, t| ours.send(q, t, *b"he"));
+    ledger.post("send", |q, t| ours.send(q, t, *b"llo"));
     let recv = ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 5], RecvFlags::WAITALL));
     assert_eq!(ledger.ok().token(), connect);
     assert_eq!(&ledger.wait_ok(recv).into_buffer().unwrap()[..], b"hello");
@@ -229,7 +229,7 @@ pub fn sends_behind_a_connect() {
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let ours = tcp();
     ledger.post("connect", |q, t| ours.connect(q, t, gone));
-    ledger.post("send", |q, t| ours.send(q, t, *b"he", SendFlags::NONE));
+    ledger.post("send", |q, t| ours.send(q, t, *b"he"));
     ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 5], RecvFlags::NONE));
     let events = ledger.drain();
     assert_eq!(events[0].error().unwrap().errno(), libc::ECONNREFUSED);
@@ -306,7 +306,7 @@ pub fn connects_of_datagrams() {
     let ours = blocking(AddressFamily::Inet, SockType::Datagram);
     let mut ledger = Ledger::new();
     ledger.post("connect", |q, t| ours.connect(q, t, to.local_addr().unwrap()));
-    ledger.post("send", |q, t| ours.send(q, t, *b"hi", SendFlags::NONE));
+    ledger.post("send", |q, t| ours.send(q, t, *b"hi"));
     assert_eq!(to.recv(&mut [0; 9]).unwrap(), 2);
     ledger.drain().iter().for_each(|e| assert!(e.error().is_none()));
     ledger.finish();
@@ -323,7 +323,7 @@ pub fn a_nonblocking_connect() {
     let mut ledger = Ledger::new();
     let ours = open(tcp());
     ledger.post("connect", |q, t| ours.connect(q, t, listener.local_addr().unwrap()));
-    ledger.post("send", |q, t| ours.send(q, t, *b"hi", SendFlags::NONE));
+    ledger.post("send", |q, t| ours.send(q, t, *b"hi"));
     listener.accept().unwrap().0.read_exact(&mut [0; 2]).unwrap();
     ledger.drain().iter().for_each(|e| assert!(e.error().is_none(), "{e:?}"));
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

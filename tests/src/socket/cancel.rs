@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exs::{Error, Interest, Part, RecvFlags, SendFlags, SocketType, Token};
+use exs::{Error, Interest, Part, RecvFlags, SocketType, Token};
 
 use crate::harness::{Env, Ledger, Rng, check, pattern};
 
@@ -128,8 +128,8 @@ pub fn sends_that_wait(env: &Env) {
     const SIZE: usize = 5 << 20;
     let (a, b) = env.with(|o| o.ring_size = 64 << 10).streams();
     let mut ledger = Ledger::new();
-    let first = ledger.post("send", |q, t| a.send(q, t, pattern(1, 0, SIZE), SendFlags::NONE));
-    let second = ledger.post("send", |q, t| a.send(q, t, vec![9; SIZE], SendFlags::NONE));
+    let first = ledger.post("send", |q, t| a.send(q, t, pattern(1, 0, SIZE)));
+    let second = ledger.post("send", |q, t| a.send(q, t, vec![9; SIZE]));
     assert_eq!(a.cancel(second), 1);
     let event = ledger.wait(second);
     assert!(event.error().is_some_and(Error::is_cancelled), "{event:?}");
@@ -174,7 +174,7 @@ pub fn time_limits(env: &Env) {
     b.blocking().recv_exact(&mut got).unwrap();
     assert_eq!(&got, b"in time");
 
-    let send = ledger.post("send", |q, t| a.send(q, t, pattern(1, 0, 5 << 20), SendFlags::NONE));
+    let send = ledger.post("send", |q, t| a.send(q, t, pattern(1, 0, 5 << 20)));
     let event = ledger.wait(send);
     assert_eq!(event.error().map(Error::errno), Some(libc::ETIMEDOUT), "{event:?}");
     let left = event.bytes();
@@ -243,7 +243,7 @@ pub fn the_end_of_the_connection_after_it(env: &Env) {
                     ];
                     return a.send_parts(q, t, parts, false).map_err(Error::from);
                 }
-                a.send(q, t, buffer, SendFlags::NONE).map_err(Error::from)
+                a.send(q, t, buffer).map_err(Error::from)
             }));
             if rng.one_in(3) {
                 a.cancel(sends[rng.between(0, sends.len() - 1)]);

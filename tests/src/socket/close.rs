@@ -3,7 +3,7 @@
 use std::net::Shutdown;
 use std::time::Duration;
 
-use exs::{Error, EventQueue, Interest, RecvFlags, SendFlags, Socket, SocketType, Token};
+use exs::{Error, EventQueue, Interest, RecvFlags, Socket, SocketType, Token};
 
 use crate::harness::{Env, Ledger, check, pattern};
 
@@ -29,10 +29,9 @@ pub fn shutdown_of_one_side(env: &Env) {
     let (a, b) = env.streams();
     let mut ledger = Ledger::new();
     let bytes = pattern(1, 0, 3_000_000);
-    let send = ledger.post("send", |q, t| a.send(q, t, bytes, SendFlags::NONE));
+    let send = ledger.post("send", |q, t| a.send(q, t, bytes));
     let shut = ledger.post("shutdown", |q, t| a.shutdown(q, t, Shutdown::Write));
-    let refused =
-        ledger.try_post("send", |q, t| a.send(q, t, *b"late", SendFlags::NONE)).unwrap_err();
+    let refused = ledger.try_post("send", |q, t| a.send(q, t, *b"late")).unwrap_err();
     assert_eq!(refused.error.errno(), libc::EPIPE, "{refused}");
     let got = read_all(&b).unwrap();
     assert_eq!(got.len(), 3_000_000);
@@ -56,7 +55,7 @@ pub fn close_tells_the_end_without_the_shutdown(env: &Env) {
     let (a, b) = env.with(|o| o.ring_size = 64 << 10).streams();
     let mut ledger = Ledger::new();
     let bytes = pattern(1, 0, 3_000_000);
-    let send = ledger.post("send", |q, t| a.send(q, t, bytes, SendFlags::NONE));
+    let send = ledger.post("send", |q, t| a.send(q, t, bytes));
     let shut = ledger.post("shutdown", |q, t| a.shutdown(q, t, Shutdown::Write));
     let close = ledger.post("close", |q, t| a.close(q, t));
     assert_eq!(a.cancel(shut), 1);
@@ -114,7 +113,7 @@ pub fn close_delivers_everything(env: &Env) {
                 other.copy_from_slice(&bytes);
                 bytes = other;
             }
-            ledger.post("send", |q, t| a.send(q, t, bytes, SendFlags::NONE));
+            ledger.post("send", |q, t| a.send(q, t, bytes));
         }
         let close = ledger.post("close", |q, t| a.close(q, t));
         let got = read_all(&b).unwrap();
@@ -134,9 +133,9 @@ pub fn a_drop_delivers_everything(env: &Env) {
     let (a, b) = env.streams();
     let mut ledger = Ledger::new();
     let again = a.clone();
-    ledger.post("send", |q, t| a.send(q, t, pattern(1, 0, SIZE), SendFlags::NONE));
+    ledger.post("send", |q, t| a.send(q, t, pattern(1, 0, SIZE)));
     drop(a);
-    ledger.post("send", |q, t| again.send(q, t, pattern(1, SIZE, 9), SendFlags::NONE));
+    ledger.post("send", |q, t| again.send(q, t, pattern(1, SIZE, 9)));
     drop(again);
     let got = read_all(&b).unwrap();
     assert_eq!(got.len(), SIZE + 9);
@@ -152,7 +151,7 @@ pub fn close_delivers_messages(env: &Env) {
     let sizes = [5, 0, 100_000, 3_000_000, 1];
     for (i, size) in sizes.into_iter().enumerate() {
         let bytes = pattern(i as u64, 0, size);
-        ledger.post("send", |q, t| a.send(q, t, bytes, SendFlags::NONE));
+        ledger.post("send", |q, t| a.send(q, t, bytes));
     }
     ledger.post("close", |q, t| a.close(q, t));
     let mut got = vec![0; 3_000_000];
@@ -218,7 +217,7 @@ pub fn close_is_bounded_by_linger(env: &Env) {
     let (a, b) = env.with(|o| o.linger = Duration::from_millis(300)).streams();
     let mut ledger = Ledger::new();
     let bytes = vec![1; 30 << 20];
-    let send = ledger.post("send", |q, t| a.send(q, t, bytes, SendFlags::NONE));
+    let send = ledger.post("send", |q, t| a.send(q, t, bytes));
     let close = ledger.post("close", |q, t| a.close(q, t));
     assert!(ledger.wait(close).error().is_some(), "not all was delivered");
     assert!(ledger.wait(send).error().is_some());
@@ -247,7 +246,7 @@ pub fn abort(env: &Env) {
             assert!(event.error().is_some_and(is_gone), "{event:?}");
         }
         assert!(read_all(&b).is_err(), "an abort is no end of the stream");
-        let refused = ours.try_post("send", |q, t| a.send(q, t, *b"x", SendFlags::NONE));
+        let refused = ours.try_post("send", |q, t| a.send(q, t, *b"x"));
         assert!(refused.is_err());
         ours.finish();
         theirs.finish();
@@ -259,7 +258,7 @@ pub fn abort_in_mid_transfer(env: &Env) {
     const SIZE: usize = 40 << 20;
     let (a, b) = env.streams();
     let mut ledger = Ledger::new();
-    ledger.post("send", |q, t| a.send(q, t, pattern(1, 0, SIZE), SendFlags::NONE));
+    ledger.post("send", |q, t| a.send(q, t, pattern(1, 0, SIZE)));
     let mut got = vec![0; 3 << 20];
     b.blocking().recv_exact(&mut got).unwrap();
     check(1, 0, &got);

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use exs::{Error, EventKind, Interest, RecvFlags, SendFlags, Socket, SocketType};
+use exs::{Error, EventKind, Interest, RecvFlags, Socket, SocketType};
 
 use crate::harness::{Env, Ledger, many_files};
 use crate::skip::skip;
@@ -265,9 +265,7 @@ pub fn an_aborted_connect_ends(env: &Env) {
 pub fn calls_out_of_turn_are_refused(env: &Env) {
     let mut ledger = Ledger::new();
     let fresh = env.socket(SocketType::Stream);
-    let refused = ledger
-        .try_post("send", |q, t| fresh.send(q, t, *b"too early", SendFlags::NONE))
-        .unwrap_err();
+    let refused = ledger.try_post("send", |q, t| fresh.send(q, t, *b"too early")).unwrap_err();
     assert_eq!(refused.error.errno(), libc::ENOTCONN);
     assert_eq!(&refused.buffer[..], b"too early", "a refused buffer comes back as it was");
     assert!(ledger.try_post("accept", |q, t| fresh.accept(q, t)).is_err());
@@ -311,7 +309,7 @@ pub fn five_hundred_at_once(env: &Env) {
     assert_eq!(servers.len(), MANY);
     for client in &clients {
         let name = client.local_addr().unwrap().to_string();
-        ledger.post("send", |q, t| client.send(q, t, name.clone(), SendFlags::NONE));
+        ledger.post("send", |q, t| client.send(q, t, name.clone()));
     }
     for (server, peer) in &servers {
         let mut name = vec![0; peer.to_string().len()];

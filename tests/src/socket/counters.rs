@@ -1,6 +1,6 @@
 //! Figures add up.
 
-use exs::{Counters, MemoryRegion, RecvFlags, Rights, SendFlags, Socket};
+use exs::{Counters, MemoryRegion, RecvFlags, Rights, Socket};
 
 use crate::harness::{Env, Ledger, pattern};
 
@@ -29,7 +29,7 @@ fn transfer(a: &Socket, b: &Socket, size: usize, ahead: bool) {
     });
     let mut tx = buffer();
     tx.copy_from_slice(&pattern(1, 0, size));
-    ledger.post("send", |q, t| a.send(q, t, tx, SendFlags::NONE));
+    ledger.post("send", |q, t| a.send(q, t, tx));
     let recv = early.unwrap_or_else(|| receive(&mut ledger));
     assert_eq!(ledger.wait_ok(recv).bytes(), size);
     assert!(ledger.drain().iter().all(|e| e.error().is_none()));

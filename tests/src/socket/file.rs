@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::sync::Arc;
 
-use exs::{Event, RecvFlags, SendFlags, Socket};
+use exs::{Event, RecvFlags, Socket};
 
 use crate::harness::{Env, Ledger, check, pattern};
 
@@ -75,7 +75,7 @@ pub fn among_other_sends(env: &Env) {
     let mut ledger = Ledger::new();
     let file = file(4, 300_000);
     for i in 0..10 {
-        ledger.post("send", |q, t| a.send(q, t, pattern(5, i * 500, 500), SendFlags::NONE));
+        ledger.post("send", |q, t| a.send(q, t, pattern(5, i * 500, 500)));
         let part = Arc::clone(&file);
         ledger.post("send_file", |q, t| a.send_file(q, t, part, (i * 30_000) as u64, 30_000));
     }

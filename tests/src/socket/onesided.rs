@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exs::{Buffer, EventKind, MemoryRegion, RemoteBuffer, Rights, SendFlags, Socket, SocketType};
+use exs::{Buffer, EventKind, MemoryRegion, RemoteBuffer, Rights, Socket, SocketType};
 
 use crate::harness::{Env, Ledger, check, pattern};
 use crate::skip::skip;
@@ -132,7 +132,7 @@ pub fn many_in_flight(env: &Env) {
         let at = i as u64 * 2000;
         ledger.post("write", |q, t| b.write(q, t, &to, at, pattern(8, i * 2000, 2000)));
         ledger.post("read", |q, t| a.read(q, t, &from, at, vec![0; 2000]));
-        ledger.post("send", |q, t| a.send(q, t, [1; 50], SendFlags::NONE));
+        ledger.post("send", |q, t| a.send(q, t, [1; 50]));
     }
     for mut event in ledger.drain() {
         assert!(event.error().is_none(), "{event:?}");

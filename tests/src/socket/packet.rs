@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use exs::{Buffer, Error, RecvFlags, SendFlags};
+use exs::{Buffer, Error, RecvFlags};
 
 use crate::harness::{Env, Ledger, Rng, check, pattern};
 
@@ -19,7 +19,7 @@ pub fn order_and_integrity(env: &Env) {
         while done < sizes.len() {
             while sent < sizes.len() && sent < done + 20 && (sent == done || !rng.one_in(4)) {
                 let bytes = pattern(sent as u64, 0, sizes[sent]);
-                ledger.post("send", |q, t| a.send(q, t, bytes, SendFlags::NONE));
+                ledger.post("send", |q, t| a.send(q, t, bytes));
                 sent += 1;
             }
             while posted < sizes.len() && posted < done + 8 && (posted == done || !rng.one_in(3)) {
@@ -70,8 +70,8 @@ pub fn truncation_tells_the_true_length(env: &Env) {
                 };
                 let early = receive_first.then(|| receive(&mut ledger));
                 let bytes = pattern(9, 0, size);
-                ledger.post("send", |q, t| a.send(q, t, bytes, SendFlags::NONE));
-                ledger.post("send", |q, t| a.send(q, t, *b"next", SendFlags::NONE));
+                ledger.post("send", |q, t| a.send(q, t, bytes));
+                ledger.post("send", |q, t| a.send(q, t, *b"next"));
                 let recv = early.unwrap_or_else(|| receive(&mut ledger));
                 let event = ledger.wait_ok(recv);
                 assert_eq!((event.bytes(), event.total()), (room, size as u64), "{event:?}");
@@ -98,7 +98,7 @@ pub fn a_large_message(env: &Env) {
         };
         let early = receive_first.then(|| receive(&mut ledger));
         let bytes = pattern(2, 0, size);
-        ledger.post("send", |q, t| a.send(q, t, bytes, SendFlags::NONE));
+        ledger.post("send", |q, t| a.send(q, t, bytes));
         let recv = early.unwrap_or_else(|| receive(&mut ledger));
         let event = ledger.wait_ok(recv);
         assert_eq!(event.bytes(), size);
@@ -119,7 +119,7 @@ pub fn many_small_messages(env: &Env) {
                 ledger.ok();
             }
             let bytes = i.to_be_bytes();
-            ledger.post("send", |q, t| a.send(q, t, bytes, SendFlags::NONE));
+            ledger.post("send", |q, t| a.send(q, t, bytes));
         }
         assert!(ledger.drain().iter().all(|e| e.error().is_none()));
         ledger.finish();
@@ -147,7 +147,7 @@ pub fn vectored(env: &Env) {
         };
         let recv = ledger
             .post("recvv", |q, t| b.recv_vectored(q, t, parts(&vec![0; size]), RecvFlags::NONE));
-        ledger.post("sendv", |q, t| a.send_vectored(q, t, parts(&all), SendFlags::NONE));
+        ledger.post("sendv", |q, t| a.send_vectored(q, t, parts(&all)));
         let mut event = ledger.wait_ok(recv);
         assert_eq!((event.bytes(), event.truncated()), (size, false));
         let got: Vec<u8> = event.take_buffers().iter().flat_map(|p| p.to_vec()).collect();
@@ -163,7 +163,7 @@ pub fn peek(env: &Env) {
     let (a, b) = env.packets();
     for size in [5usize, 300_000] {
         let mut ledger = Ledger::new();
-        ledger.post("send", |q, t| a.send(q, t, pattern(5, 0, size), SendFlags::NONE));
+        ledger.post("send", |q, t| a.send(q, t, pattern(5, 0, size)));
         for _ in 0..2 {
             let peek = ledger.post("peek", |q, t| b.recv(q, t, vec![0; 5], RecvFlags::PEEK));
             let event = ledger.wait_ok(peek);
@@ -183,7 +183,7 @@ pub fn peek(env: &Env) {
 pub fn a_message_over_the_limit_is_refused(env: &Env) {
     let (a, b) = env.with(|o| o.max_message = 10_000).packets();
     let mut ledger = Ledger::new();
-    let outcome = ledger.try_post("send", |q, t| a.send(q, t, vec![1; 10_001], SendFlags::NONE));
+    let outcome = ledger.try_post("send", |q, t| a.send(q, t, vec![1; 10_001]));
     let error = match outcome {
         Err(refused) => {
             assert_eq!(refused.buffer.len(), 10_001, "it comes back");
@@ -194,7 +194,7 @@ pub fn a_message_over_the_limit_is_refused(env: &Env) {
     assert_eq!(error.errno(), libc::EMSGSIZE, "{error}");
     assert!(error.to_string().contains("10000"), "{error}");
     // The longest that goes, goes.
-    ledger.post("send", |q, t| a.send(q, t, vec![2; 10_000], SendFlags::NONE));
+    ledger.post("send", |q, t| a.send(q, t, vec![2; 10_000]));
     let mut got = vec![0; 10_000];
     assert_eq!(b.blocking().recv_packet(&mut got).unwrap().total, 10_000);
     ledger.finish();
@@ -210,7 +210,7 @@ pub fn a_cancelled_receive_loses_nothing(env: &Env) {
         let event = ledger.wait(recv);
         assert!(event.error().is_some_and(Error::is_cancelled), "{event:?}");
         assert!(event.into_buffer().unwrap().iter().all(|&x| x == 7), "nothing was written");
-        ledger.post("send", |q, t| a.send(q, t, pattern(1, 0, size), SendFlags::NONE));
+        ledger.post("send", |q, t| a.send(q, t, pattern(1, 0, size)));
         let mut got = vec![0; size];
         assert_eq!(b.blocking().recv_packet(&mut got).unwrap().total, size as u64);
         check(1, 0, &got);

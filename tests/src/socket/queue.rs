@@ -6,8 +6,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use exs::{
-    Error, EventKind, EventQueue, Interest, RecvFlags, SendFlags, Socket, SocketType, Token,
-    WaitPolicy,
+    Error, EventKind, EventQueue, Interest, RecvFlags, Socket, SocketType, Token, WaitPolicy,
 };
 use mio::unix::SourceFd;
 
@@ -107,7 +106,7 @@ pub fn wait_policies(env: &Env) {
         });
         let mut ledger = Ledger::with_policy(policy);
         for i in 0..200 {
-            ledger.post("send", |q, t| a.send(q, t, [i; 3], SendFlags::NONE));
+            ledger.post("send", |q, t| a.send(q, t, [i; 3]));
             let recv = ledger.post("recv", |q, t| a.recv(q, t, vec![0; 3], RecvFlags::WAITALL));
             assert_eq!(&ledger.wait_ok(recv).into_buffer().unwrap()[..], [i; 3]);
         }
@@ -127,7 +126,7 @@ pub fn who_never_waits_hears_of_all(env: &Env) {
     let (data, ready) = (Token(1), Token(2));
     b.recv(&queue, data, vec![0; LEN], RecvFlags::WAITALL).unwrap();
     b.poll(&queue, ready, Interest::WRITABLE).unwrap();
-    a.send(&unwatched, Token(3), pattern(1, 0, LEN), SendFlags::NONE).unwrap();
+    a.send(&unwatched, Token(3), pattern(1, 0, LEN)).unwrap();
     let begun = Instant::now();
     let mut got = None;
     while got.is_none() {
@@ -176,7 +175,7 @@ pub fn who_only_polls_hears_of_all(env: &Env) {
     };
     let say = |from: &Socket, to: &Socket, seed, len| {
         to.recv(&queue, Token(3), vec![0; len], RecvFlags::WAITALL).unwrap();
-        from.send(&queue, Token(4), pattern(seed, 0, len), SendFlags::NONE).unwrap();
+        from.send(&queue, Token(4), pattern(seed, 0, len)).unwrap();
         let [x, y] = ["one end", "the other"].map(heard);
         let came = if x.kind() == EventKind::Recv { x } else { y };
         assert_eq!(&came.into_buffer().unwrap()[..], &pattern(seed, 0, len)[..]);
@@ -219,7 +218,7 @@ pub fn several_threads_dequeue(env: &Env) {
         });
         for i in 0..MANY as u64 / 2 {
             let posts: [&dyn Fn() -> Result<(), Error>; 2] =
-                [&|| Ok(b.send(&queue, Token(i * 2), [0; 10], SendFlags::NONE)?), &|| {
+                [&|| Ok(b.send(&queue, Token(i * 2), [0; 10])?), &|| {
                     b.poll(&queue, Token(i * 2 + 1), Interest::WRITABLE)
                 }];
             for post in posts {
@@ -333,7 +332,7 @@ pub fn progress_without_a_waiter(env: &Env) {
     let (a, b) = env.streams();
     let queue = EventQueue::new(4).unwrap();
     b.recv(&queue, Token(1), vec![0; 3 << 20], RecvFlags::WAITALL).unwrap();
-    a.send(&queue, Token(2), vec![0; 3 << 20], SendFlags::NONE).unwrap();
+    a.send(&queue, Token(2), vec![0; 3 << 20]).unwrap();
     let begun = Instant::now();
     while queue.len() < 2 {
         assert!(begun.elapsed() < LIMIT, "nothing moves");
@@ -385,7 +384,7 @@ pub fn each_of_many_sockets_is_heard(env: &Env) {
                     let buffer = vec![0; len];
                     ledger.post("recv", |q, t| to.recv(q, t, buffer, RecvFlags::WAITALL));
                     let bytes = pattern(round as u64, 0, len);
-                    ledger.post("send", |q, t| from.send(q, t, bytes, SendFlags::NONE));
+                    ledger.post("send", |q, t| from.send(q, t, bytes));
                 }
             }
             for event in ledger.drain() {
@@ -412,7 +411,7 @@ pub fn who_is_busy_starves_nobody(env: &Env) {
         let buffer = vec![0; len];
         let recv = ledger.post("recv", |q, t| b.recv(q, t, buffer, RecvFlags::WAITALL));
         receives.insert(recv, i);
-        ledger.post("send", |q, t| a.send(q, t, vec![1; len], SendFlags::NONE));
+        ledger.post("send", |q, t| a.send(q, t, vec![1; len]));
     };
     for i in (0..MANY).chain(0..MANY) {
         talk(&mut ledger, &mut receives, i);
@@ -429,7 +428,7 @@ pub fn who_is_busy_starves_nobody(env: &Env) {
         assert!(heard < 100 * MANY, "nobody heard the quiet one");
         // When all are in full swing.
         if heard >= MANY && !std::mem::replace(&mut asked, true) {
-            ledger.post("send", |q, t| quiet_a.send(q, t, vec![2; len], SendFlags::NONE));
+            ledger.post("send", |q, t| quiet_a.send(q, t, vec![2; len]));
         }
         talk(&mut ledger, &mut receives, i);
     }
@@ -457,10 +456,8 @@ pub fn events_carry_the_number_of_their_socket(env: &Env) {
     let large = vec![vec![5; 300_000].into(), vec![6; 10].into()];
     let recv = ledger.post("recvv", |q, t| server.recv_vectored(q, t, large, RecvFlags::WAITALL));
     let sends = [
-        ledger.post("send", |q, t| client.send(q, t, [7; 18], SendFlags::NONE)),
-        ledger.post("sendv", |q, t| {
-            client.send_vectored(q, t, vec![vec![8; 300_000].into()], SendFlags::NONE)
-        }),
+        ledger.post("send", |q, t| client.send(q, t, [7; 18])),
+        ledger.post("sendv", |q, t| client.send_vectored(q, t, vec![vec![8; 300_000].into()])),
         ledger.post("parts", |q, t| {
             client.send_parts(q, t, vec![exs::Part::Memory(vec![(*b"0123456789").into()])], true)
         }),

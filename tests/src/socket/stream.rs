@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::time::Duration;
 
-use exs::{Buffer, Error, Event, MemoryRegion, RecvFlags, SendFlags, Socket, WaitPolicy};
+use exs::{Buffer, Error, Event, MemoryRegion, RecvFlags, Socket, WaitPolicy};
 
 use crate::harness::{Env, Ledger, Rng, check, pattern};
 
@@ -58,9 +58,9 @@ impl<'a> Flow<'a> {
         let token = if rng.one_in(5) {
             let rest = buffer.split_off(rng.between(0, n));
             let parts = vec![buffer, rest];
-            ledger.post("sendv", |q, t| from.send_vectored(q, t, parts, SendFlags::NONE))
+            ledger.post("sendv", |q, t| from.send_vectored(q, t, parts))
         } else {
-            ledger.post("send", |q, t| from.send(q, t, buffer, SendFlags::NONE))
+            ledger.post("send", |q, t| from.send(q, t, buffer))
         };
         self.sends.push(token.0);
         self.sent += n;
@@ -174,7 +174,7 @@ pub fn one_large_send(env: &Env) {
     let mut ledger = Ledger::new();
     let recv = ledger.post("recv", |q, t| b.recv(q, t, vec![0; size], RecvFlags::WAITALL));
     let bytes = pattern(1, 0, size);
-    let send = ledger.post("send", |q, t| a.send(q, t, bytes, SendFlags::NONE));
+    let send = ledger.post("send", |q, t| a.send(q, t, bytes));
     assert_eq!(ledger.wait_ok(send).bytes(), size);
     let event = ledger.wait_ok(recv);
     assert_eq!(event.bytes(), size);
@@ -240,10 +240,10 @@ pub fn peek(env: &Env) {
 pub fn zero_lengths(env: &Env) {
     let (a, b) = env.streams();
     let mut ledger = Ledger::new();
-    let empty = ledger.post("send", |q, t| a.send(q, t, vec![], SendFlags::NONE));
+    let empty = ledger.post("send", |q, t| a.send(q, t, vec![]));
     assert_eq!(ledger.wait_ok(empty).bytes(), 0);
     let recv = ledger.post("recv", |q, t| b.recv(q, t, vec![0; 10], RecvFlags::NONE));
-    let vectored = ledger.post("sendv", |q, t| a.send_vectored(q, t, vec![], SendFlags::NONE));
+    let vectored = ledger.post("sendv", |q, t| a.send_vectored(q, t, vec![]));
     ledger.wait_ok(vectored);
     a.blocking().send_all(b"data").unwrap();
     let event = ledger.wait_ok(recv);
@@ -278,7 +278,7 @@ pub fn vectored(env: &Env) {
     let zeros = vec![0; all.len()];
     let recv =
         ledger.post("recvv", |q, t| b.recv_vectored(q, t, pieces(&zeros), RecvFlags::WAITALL));
-    let send = ledger.post("sendv", |q, t| a.send_vectored(q, t, pieces(&all), SendFlags::NONE));
+    let send = ledger.post("sendv", |q, t| a.send_vectored(q, t, pieces(&all)));
     let mut sent = ledger.wait_ok(send);
     assert_eq!(sent.bytes(), all.len());
     assert_eq!(sent.take_buffers().len(), sizes.len() + 1, "all of them come back");
@@ -316,7 +316,7 @@ pub fn memory_of_all_kinds(env: &Env) {
             let (mut tx, rx) = (make(from_region, 1), make(to_region, 2));
             tx.copy_from_slice(&pattern(size as u64, 0, size));
             let recv = ledger.post("recv", |q, t| b.recv(q, t, rx, RecvFlags::WAITALL));
-            let send = ledger.post("send", |q, t| a.send(q, t, tx, SendFlags::NONE));
+            let send = ledger.post("send", |q, t| a.send(q, t, tx));
             let mut tx = ledger.wait_ok(send).into_buffer().unwrap();
             check(size as u64, 0, &tx);
             tx.widen();
@@ -339,7 +339,7 @@ pub fn a_vector_comes_back_without_a_copy(env: &Env) {
         let (tx, rx) = (pattern(1, 0, size), vec![0; size]);
         let (tx_at, rx_at) = (tx.as_ptr().addr(), rx.as_ptr().addr());
         let recv = ledger.post("recv", |q, t| b.recv(q, t, rx, RecvFlags::WAITALL));
-        let send = ledger.post("send", |q, t| a.send(q, t, tx, SendFlags::NONE));
+        let send = ledger.post("send", |q, t| a.send(q, t, tx));
         let tx = ledger.wait_ok(send).into_buffer().unwrap().into_vec();
         let rx = ledger.wait_ok(recv).into_buffer().unwrap().into_vec();
         assert_eq!((tx.as_ptr().addr(), rx.as_ptr().addr()), (tx_at, rx_at));

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use exs::wire::exs::{AdvertRepr, MAX_HEADER, Message, MessageKind, Piggyback, SocketKind};
-use exs::{EventQueue, Options, RecvFlags, SendFlags, Socket, SocketType, Token, Transport};
+use exs::{EventQueue, Options, RecvFlags, Socket, SocketType, Token, Transport};
 use exs_tests::harness::Watchdog;
 
 const VALUES: [u64; 6] = [0, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFF, 1 << 63, u64::MAX];
@@ -194,7 +194,7 @@ fn serve(listener: &Socket, stop: &AtomicBool) {
                     (event.kind(), over, event.take_buffer())
                 {
                     buffer.narrow(0..event.bytes());
-                    let _ = socket.send(&queue, Token(id), buffer, SendFlags::NONE);
+                    let _ = socket.send(&queue, Token(id), buffer);
                     *waiting -= 1;
                 }
                 if over || *waiting == 0 {

@@ -5,8 +5,8 @@ use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
 use exs::{
-    EventKind, Export, Interest, Options, RecvFlags, RemoteBuffer, Rights, SendFlags, Socket,
-    SocketType, Token,
+    EventKind, Export, Interest, Options, RecvFlags, RemoteBuffer, Rights, Socket, SocketType,
+    Token,
 };
 use exs_tests::harness::{Ledger, Rng, Watchdog};
 
@@ -165,11 +165,11 @@ impl Actor<'_> {
         let token = match self.rng.one_in(5) {
             true => {
                 let parts = vec![vec![1; size / 2].into(), vec![2; size.min(5000)].into()];
-                let post = |q: &_, t| socket.send_vectored(q, t, parts, SendFlags::NONE);
+                let post = |q: &_, t| socket.send_vectored(q, t, parts);
                 self.ledger.try_post("sendv", post).ok()
             }
             false => {
-                let post = |q: &_, t| socket.send(q, t, vec![3; size], SendFlags::NONE);
+                let post = |q: &_, t| socket.send(q, t, vec![3; size]);
                 self.ledger.try_post("send", post).ok()
             }
         };

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use exs::{EventQueue, Interest, Options, RecvFlags, SendFlags, Socket, SocketType, Token};
+use exs::{EventQueue, Interest, Options, RecvFlags, Socket, SocketType, Token};
 use exs_tests::harness::{Ledger, Rng, Watchdog, many_files, peer};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -80,8 +80,7 @@ fn one(way: usize, rng: &mut Rng, listener: &Socket, addr: SocketAddr, nobody: S
                 let size = rng.size(50_000);
                 let _ = ledger
                     .try_post("recv", |q, t| socket.recv(q, t, vec![0; size], RecvFlags::NONE));
-                let _ = ledger
-                    .try_post("send", |q, t| socket.send(q, t, vec![1; size], SendFlags::NONE));
+                let _ = ledger.try_post("send", |q, t| socket.send(q, t, vec![1; size]));
                 let _ = ledger.try_post("poll", |q, t| socket.poll(q, t, Interest::READABLE));
             }
             match rng.between(0, 3) {

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use exs::{Event, EventKind, EventQueue, RecvFlags, SendFlags, Socket, Token};
+use exs::{Event, EventKind, EventQueue, RecvFlags, Socket, Token};
 use exs_tests::harness::{Ledger, Rng, Watchdog, check, many_files, pattern, peer};
 use mio::unix::SourceFd;
 
@@ -35,7 +35,7 @@ pub(crate) fn clients(addr: SocketAddr, count: usize) {
             let bytes = pattern(i as u64, 0, rng.size(6000));
             let recv = vec![0; bytes.len()];
             ledger.post("recv", |q, t| socket.recv(q, t, recv, RecvFlags::WAITALL));
-            ledger.post("send", |q, t| socket.send(q, t, bytes, SendFlags::NONE));
+            ledger.post("send", |q, t| socket.send(q, t, bytes));
         }
         for event in ledger.drain() {
             assert!(event.error().is_none(), "{event:?}");
@@ -82,7 +82,7 @@ fn serve(
     let mut buffer = event.take_buffer().unwrap();
     if event.kind() == EventKind::Recv {
         buffer.narrow(..bytes);
-        socket.send(queue, token, buffer, SendFlags::NONE).unwrap();
+        socket.send(queue, token, buffer).unwrap();
     } else {
         buffer.widen();
         socket.recv(queue, token, buffer, RecvFlags::NONE).unwrap();
@@ -181,7 +181,7 @@ fn a_thread_that_never_waits() {
     for size in [1, 100, 2000, 5000, 300_000] {
         let bytes = pattern(9, 0, size);
         server.recv(&queue, Token(1), vec![0; size], RecvFlags::WAITALL).unwrap();
-        client.send(&queue, Token(2), bytes.clone(), SendFlags::NONE).unwrap();
+        client.send(&queue, Token(2), bytes.clone()).unwrap();
         // Not a single call that would lead.
         while queue.len() < 2 {
             std::thread::yield_now();
@@ -214,11 +214,11 @@ fn many_small_receives() {
             recv(&mut ledger);
         }
         // The other direction has credits left, however many receives it announced.
-        ledger.post("send", |q, t| server.send(q, t, *b"hello", SendFlags::NONE));
+        ledger.post("send", |q, t| server.send(q, t, *b"hello"));
         let mut hello = [0; 5];
         client.blocking().recv_exact(&mut hello).unwrap();
         let bytes = pattern(4, 0, MANY * 8);
-        ledger.post("send", |q, t| client.send(q, t, bytes, SendFlags::NONE));
+        ledger.post("send", |q, t| client.send(q, t, bytes));
         let mut got = 0;
         while got < MANY {
             let event = ledger.ok();

@@ -4,9 +4,7 @@
 //! receives posted ahead, as a program does that cares for speed: while one message is
 //! taken, the next finds where to go. Every message is an operation, and has an event.
 
-use exs::{
-    Buffer, Event, EventKind, EventQueue, QueueOptions, RecvFlags, SendFlags, Socket, Token,
-};
+use exs::{Buffer, Event, EventKind, EventQueue, QueueOptions, RecvFlags, Socket, Token};
 use exs_examples::args::Kind;
 use exs_examples::fail::{During, Failure};
 use exs_examples::registered::{buffers, dequeue};
@@ -41,7 +39,7 @@ impl Desk {
     }
 
     pub(crate) fn send(&self, socket: &Socket, token: Token, b: Buffer) -> Result<(), Failure> {
-        socket.send(&self.queue, token, b, SendFlags::NONE).during("send")
+        socket.send(&self.queue, token, b).during("send")
     }
 
     pub(crate) fn recv(&self, socket: &Socket, token: Token, b: Buffer) -> Result<(), Failure> {

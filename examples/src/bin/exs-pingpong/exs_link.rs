@@ -4,9 +4,7 @@ use std::time::{Duration, Instant};
 
 use quanta::Instant as Counter;
 
-use exs::{
-    Buffer, Event, EventKind, EventQueue, QueueOptions, RecvFlags, SendFlags, Socket, Token,
-};
+use exs::{Buffer, Event, EventKind, EventQueue, QueueOptions, RecvFlags, Socket, Token};
 use exs_examples::args::{Kind, Wait};
 use exs_examples::fail::{During, Failure};
 use exs_examples::registered::{buffers, dequeue};
@@ -36,7 +34,7 @@ impl ExsLink {
     }
 
     fn send(&self, buffer: Buffer) -> Result<(), Failure> {
-        self.socket.send(&self.queue, SEND, buffer, SendFlags::NONE).during("send")
+        self.socket.send(&self.queue, SEND, buffer).during("send")
     }
 
     fn recv(&self, buffer: Buffer) -> Result<(), Failure> {

@@ -3,8 +3,7 @@
 use std::net::SocketAddr;
 
 use exs::{
-    EventKind, EventQueue, MemoryRegion, RecvFlags, RemoteBuffer, Rights, SendFlags, Socket,
-    SocketType, Token,
+    EventKind, EventQueue, MemoryRegion, RecvFlags, RemoteBuffer, Rights, Socket, SocketType, Token,
 };
 use exs_examples::fail::{During, Failure};
 use exs_examples::out::Lost;
@@ -104,9 +103,7 @@ pub(crate) fn client(server: SocketAddr) -> Result<(), Failure> {
     // Posted before the descriptor leaves, as the answer may be quick.
     socket.recv(&queue, MESSAGE, vec![0; 64], RecvFlags::NONE).during("recv")?;
     step(who, "socket.recv", "ibv_post_recv: a receive WR for the server's message", "")?;
-    socket
-        .send(&queue, DESCRIPTOR, remote.to_bytes(), SendFlags::NONE)
-        .during("sending the descriptor")?;
+    socket.send(&queue, DESCRIPTOR, remote.to_bytes()).during("sending the descriptor")?;
     step(
         who,
         "socket.send(descriptor)",
@@ -203,7 +200,7 @@ fn write_to(who: &str, socket: &Socket, text: &str) -> Result<(), Failure> {
         &format!("addr {:#x}, length {}, rkey {:#010x}", remote.addr(), remote.len(), remote.key()),
     )?;
 
-    socket.write(queue, WRITE, &remote, 0, text).during("write")?;
+    socket.write(queue, WRITE, &remote, 0, text.to_owned()).during("write")?;
     step(
         who,
         "socket.write",
@@ -213,7 +210,7 @@ fn write_to(who: &str, socket: &Socket, text: &str) -> Result<(), Failure> {
     completion(who, queue, "IBV_WC_RDMA_WRITE")?;
 
     let message = format!("written: {}", text.len());
-    socket.send(queue, MESSAGE, message, SendFlags::NONE).during("send")?;
+    socket.send(queue, MESSAGE, message).during("send")?;
     step(
         who,
         "socket.send(message)",

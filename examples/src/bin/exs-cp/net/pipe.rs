@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use exs::{
-    Buffer as ExsBuffer, Error, Event, EventKind, EventQueue, MemoryRegion, RecvFlags, SendFlags,
-    Socket, SocketType, Token,
+    Buffer as ExsBuffer, Error, Event, EventKind, EventQueue, MemoryRegion, RecvFlags, Socket,
+    SocketType, Token,
 };
 use exs_examples::road::Road;
 
@@ -150,7 +150,7 @@ impl Pipe {
     }
 
     fn post_send(&mut self, buffer: Buffer, len: usize) -> Result<(), NetError> {
-        match self.socket.send(&self.queue, SEND, buffer, SendFlags::NONE) {
+        match self.socket.send(&self.queue, SEND, buffer) {
             Ok(()) => Ok(()),
             Err(refused) if refused.error.is_would_block() => {
                 self.unsent.push_front((refused.buffer, len));

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use exs::{
-    Buffer, Event, EventKind, EventQueue, QueueOptions, RecvFlags, SendFlags, Socket, Token,
-};
+use exs::{Buffer, Event, EventKind, EventQueue, QueueOptions, RecvFlags, Socket, Token};
 use exs_examples::fail::{During, Failure};
 use exs_examples::registered::{buffers, dequeue};
 
@@ -80,7 +78,7 @@ impl Pipe {
         loop {
             let over = clock.is_over();
             while !over && let Some(buffer) = self.spare.pop() {
-                self.from.send(&self.queue, SENT, buffer, SendFlags::NONE).during("send")?;
+                self.from.send(&self.queue, SENT, buffer).during("send")?;
                 self.in_flight += 1;
             }
             if self.in_flight == 0 {
