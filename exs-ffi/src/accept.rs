@@ -114,7 +114,7 @@ fn accept_now(entry: &Entry, fd: c_int, prepared: Prepared) -> Result<c_int> {
     let result = blocking::run(&entry.socket, patience, |q| Ok(entry.socket.accept(q, TOKEN)?));
     pollable::refresh(entry, fd);
     let mut event = result?;
-    let accepted = event.take_accepted();
+    let accepted = exs::raw::take_accepted(&mut event);
     if accepted.is_none() {
         event.into_result()?;
         exs::raw::found_nothing(&entry.socket);

@@ -112,14 +112,14 @@ fn union_of(event: &mut exs::Event, call: Call, place: u64) -> EventUnion {
         EXS_EVT_ACCEPT if call.extra & kernel::ACCEPTS != 0 => {
             let place = Out::named(place);
             kernel::store_peer(event.peer(), place);
-            let fd = event.take_descriptor();
+            let fd = raw::take_descriptor(event);
             union.exs_evt_accept = EvtAccept {
                 exs_evt_newsocket: fd.map_or(-1, |fd| kernel::hand_over(fd, call.extra)),
                 ..Prepared::nothing(place)
             };
         }
         EXS_EVT_ACCEPT => {
-            let accept = take_accept(place).map(|p| p.finish(event.take_accepted()));
+            let accept = take_accept(place).map(|p| p.finish(raw::take_accepted(event)));
             union.exs_evt_accept = accept.unwrap_or_else(|| Prepared::nothing(Out::named(0)));
         }
         EXS_EVT_POLL => {

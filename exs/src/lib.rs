@@ -14,8 +14,8 @@
 //!   nothing of EXS.
 //! - [`MemoryRegion`] and [`Buffer`]: memory that is moved into operations and comes
 //!   back with their events, so that safe code cannot touch it in between.
-//! - [`EventQueue`] and [`Event`]: exactly one event for each accepted operation,
-//!   whatever happens to it; a file descriptor for epoll and its kin.
+//! - [`EventQueue`], [`Event`] and [`Completion`]: exactly one event for each accepted
+//!   operation, whatever happens to it, and what it brings; a file descriptor for epoll and its kin.
 //! - [`Export`] and [`RemoteBuffer`]: one-sided RDMA READ and WRITE.
 //! - [`Options`]: each with an environment variable for its default.
 //! - [`counters`]: figures to tune with; [`transports`] and [`explain`]: what there is,
@@ -131,8 +131,9 @@ mod verbs;
 mod wire;
 
 pub use api::{
-    Blocking, Counters, Event, EventQueue, Export, KernelSocket, Packet, Refused, RemoteBuffer,
-    RemoteBufferError, Socket, SocketStream, SocketType, Token, counters, explain, raw, transports,
+    Blocking, Completion, Counters, Event, EventQueue, Export, Failed, KernelSocket, Packet,
+    Refused, RemoteBuffer, RemoteBufferError, Socket, SocketStream, SocketType, Token, counters,
+    explain, raw, transports,
 };
 pub use mem::{Buffer, MemError, MemoryRegion};
 pub use progress::{

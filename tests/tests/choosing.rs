@@ -10,7 +10,7 @@ use exs::{
     Transport,
 };
 use exs_tests::fake::{self, Control, Deed, Spec};
-use exs_tests::harness::{Ledger, Watchdog};
+use exs_tests::harness::{Ledger, Watchdog, accepted};
 
 const SERVER: IpAddr = ip([127, 10, 0, 1]);
 
@@ -315,7 +315,7 @@ fn a_thread_connects_to_itself() {
         let addr = SocketAddr::new(there, port);
         let connect = ledger.post("connect", |q, t| client.connect(q, t, addr));
         ledger.wait_ok(connect);
-        let (server, _) = ledger.wait_ok(accept).take_accepted().unwrap();
+        let (server, _) = accepted(ledger.wait_ok(accept)).unwrap();
         assert_eq!((name(&client).as_str(), name(&server).as_str()), (want, want));
         ledger.finish();
     }

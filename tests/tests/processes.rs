@@ -13,7 +13,7 @@ use exs::{
     Error, EventKind, EventQueue, Interest, Options, RecvFlags, RemoteBuffer, Rights, Socket,
     SocketType, Token, Transport,
 };
-use exs_tests::harness::{LIMIT, Ledger, Watchdog, check, many_files, pattern, peer};
+use exs_tests::harness::{LIMIT, Ledger, Watchdog, accepted, check, many_files, pattern, peer};
 use nix::sys::signal::Signal;
 
 /// The tests are compiled twice, each time for one transport.
@@ -427,7 +427,7 @@ fn five_hundred_from_another_process() {
         ledger.post("accept", |q, t| listener.accept(q, t));
     }
     let sockets: Vec<Socket> =
-        ledger.drain().iter_mut().map(|e| e.take_accepted().expect("a connection").0).collect();
+        ledger.drain().into_iter().map(|e| accepted(e).expect("a connection").0).collect();
     let tokens: Vec<Token> = sockets
         .iter()
         .map(|s| ledger.post("recv", |q, t| s.recv(q, t, vec![0; 8], RecvFlags::WAITALL)))

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::raw::{with_slice, with_slice_mut};
-use super::{Event, EventQueue, RemoteBuffer, Socket, Token};
+use super::{Completion, Event, EventQueue, RemoteBuffer, Socket, Token};
 use crate::mem::Buffer;
 use crate::progress::{Error, Interest, Readiness, RecvFlags, prepare_to_wait};
 
@@ -167,13 +167,9 @@ impl<'a> Blocking<'a> {
     /// # Errors
     /// If the socket is not listening, or is closed meanwhile.
     pub fn accept(&self) -> Result<(Socket, SocketAddr), Error> {
-        let mut event = self.run(|q| self.socket.accept(q, TOKEN))?;
-        match event.take_accepted() {
-            Some(accepted) => Ok(accepted),
-            None => Err(event
-                .into_result()
-                .err()
-                .unwrap_or_else(|| Error::invalid("accept ended without a connection"))),
+        match self.run(|q| self.socket.accept(q, TOKEN))?.into_completion()? {
+            Completion::Accept { socket, peer } => Ok((socket, peer)),
+            other => Err(Error::invalid(format!("accept ended with {other:?}"))),
         }
     }
 

@@ -1,10 +1,5 @@
 //! Events.
 
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-
-use super::Socket;
 use crate::mem::Buffer;
 use crate::progress::{Bufs, Error, EventKind, RawEvent, Readiness};
 use crate::sys::KernelAddr;
@@ -27,6 +22,9 @@ impl From<Token> for u64 {
 }
 
 /// How one operation ended. Each accepted operation yields exactly one.
+///
+/// [`Event::into_completion`] turns it into what the operation brings, or into the error. The
+/// other methods look at it, and take its buffers, whatever its kind and whether it failed.
 ///
 /// ```
 /// use exs::{EventKind, EventQueue, RecvFlags, Token};
@@ -56,7 +54,7 @@ impl From<Token> for u64 {
 /// ```
 #[derive(Debug)]
 pub struct Event {
-    raw: RawEvent,
+    pub(super) raw: RawEvent,
 }
 
 impl From<RawEvent> for Event {
@@ -72,7 +70,7 @@ impl Event {
     }
 
     /// The number that the socket had when the operation was posted
-    /// ([`Socket::set_user_data`]); 0 if it had none.
+    /// ([`Socket::set_user_data`](crate::Socket::set_user_data)); 0 if it had none.
     pub fn user_data(&self) -> u64 {
         self.raw.tag[0]
     }
@@ -154,22 +152,8 @@ impl Event {
         }
     }
 
-    /// An accept: the connection, and the address of its peer. One that is dropped with its event, or with
-    /// the queue where that waits, is reset.
-    pub fn take_accepted(&mut self) -> Option<(Socket, SocketAddr)> {
-        let (handle, peer) = self.raw.guest.as_mut()?.accepted.take()?;
-        handle.take();
-        Some((Socket::from_handle(Arc::new(handle)), peer))
-    }
-
-    /// An accept of a [`KernelSocket`](crate::KernelSocket): the connection, which is the
-    /// program's from now on and blocks. [`Event::peer`] is who made it.
-    pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
-        self.raw.guest.as_mut()?.descriptor.take()?.take()
-    }
-
-    /// Of a [`KernelSocket`](crate::KernelSocket): who sent the message, if that was asked
-    /// for and it has an address, or made the connection.
+    /// Of a [`KernelSocket`](crate::KernelSocket): the address of the sender of a message, if
+    /// the receive asked for it and the sender has one, or of the peer that connected.
     pub fn peer(&self) -> Option<&KernelAddr> {
         self.raw.guest.as_ref()?.peer.as_ref()
     }

@@ -272,8 +272,8 @@ impl<S: AsFd> KernelSocket<S> {
         self.raw().connect(queue, token, to.into(), self.limits.0)
     }
 
-    /// Accepts one connection; the event brings its descriptor
-    /// ([`Event::take_descriptor`](crate::Event::take_descriptor)).
+    /// Accepts one connection, which the event brings
+    /// ([`Completion::AcceptKernel`](crate::Completion::AcceptKernel)).
     ///
     /// # Errors
     /// As [`KernelSocket::send`].

@@ -7,6 +7,7 @@
 //! marked `unsafe`.
 
 mod blocking;
+mod completion;
 mod counters;
 mod event;
 mod export;
@@ -20,6 +21,7 @@ mod transfer;
 mod transports;
 
 pub use blocking::{Blocking, Packet};
+pub use completion::{Completion, Failed};
 pub use counters::{Counters, counters};
 pub use event::{Event, Token};
 pub use export::{Export, RemoteBuffer, RemoteBufferError};

@@ -2,7 +2,8 @@
 //!
 //! All of it is safe; it is shown under [`crate::raw`].
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,20 @@ pub fn tagged(queue: &EventQueue, tag: [u64; 2]) -> EventQueue {
 /// The second name of an event's operation ([`tagged`]).
 pub fn tag(event: &Event) -> [u64; 2] {
     event.tag()
+}
+
+/// An accept: takes the connection, and the address of its peer. A connection that is dropped
+/// with its event is reset.
+pub fn take_accepted(event: &mut Event) -> Option<(Socket, SocketAddr)> {
+    let (handle, peer) = event.raw.guest.as_mut()?.accepted.take()?;
+    handle.take();
+    Some((Socket::from_handle(Arc::new(handle)), peer))
+}
+
+/// An accept of a kernel socket: takes the connection, which is the program's from now on and
+/// blocks.
+pub fn take_descriptor(event: &mut Event) -> Option<OwnedFd> {
+    event.raw.guest.as_mut()?.descriptor.take()?.take()
 }
 
 /// As [`EventQueue::dequeue_into`]; but a signal handler that would run at any time

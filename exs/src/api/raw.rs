@@ -18,7 +18,8 @@ use std::ptr::NonNull;
 
 pub use super::place::{
     Place, Standing, Watch, cancel_but, cancel_on, dequeue_exact, failure, found_nothing, inner_fd,
-    is_watched, prepare_to_wait, recv_ready, standing, tag, tagged, watch,
+    is_watched, prepare_to_wait, recv_ready, standing, tag, tagged, take_accepted, take_descriptor,
+    watch,
 };
 use crate::mem::{Buffer, MemError, MemoryRegion};
 
@@ -35,7 +36,7 @@ use crate::mem::{Buffer, MemError, MemoryRegion};
 /// use std::ptr::NonNull;
 /// let mut bytes = [0u8; 16];
 /// // SAFETY: `bytes` outlives the buffer, which is in no operation.
-/// let mut buffer = unsafe { exs::raw::buffer(NonNull::from(&mut bytes).cast(), 16) };
+/// let mut buffer = unsafe { exs::__ffi::buffer(NonNull::from(&mut bytes).cast(), 16) };
 /// buffer[0] = 7;
 /// drop(buffer);
 /// assert_eq!(bytes[0], 7);
@@ -56,9 +57,9 @@ pub unsafe fn buffer(base: NonNull<u8>, len: usize) -> Buffer {
 /// use std::ptr::NonNull;
 /// let mut bytes = [1u8, 2, 3];
 /// // SAFETY: `bytes` outlives the region and the buffer, which is in no operation.
-/// let region = unsafe { exs::raw::region(NonNull::from(&mut bytes).cast(), 3) };
+/// let region = unsafe { exs::__ffi::region(NonNull::from(&mut bytes).cast(), 3) };
 /// // SAFETY: as above; nobody else uses the bytes.
-/// let buffer = unsafe { exs::raw::part(&region, 1, 2) }?;
+/// let buffer = unsafe { exs::__ffi::part(&region, 1, 2) }?;
 /// assert_eq!(&buffer[..], [2, 3]);
 /// # Ok::<(), exs::MemError>(())
 /// ```

@@ -31,7 +31,7 @@ pub enum SocketType {
 /// flight. The twins that wait are under [`Socket::blocking`].
 ///
 /// ```
-/// use exs::{EventKind, EventQueue, RecvFlags, Socket, SocketType, Token};
+/// use exs::{Completion, EventQueue, RecvFlags, Socket, SocketType, Token};
 ///
 /// let queue = EventQueue::new(16)?;
 /// let listener = Socket::new(SocketType::Stream)?;
@@ -43,21 +43,17 @@ pub enum SocketType {
 /// client.connect(&queue, Token(2), listener.local_addr()?)?;
 /// let mut server = None;
 /// for _ in 0..2 {
-///     let mut event = queue.next()?;
-///     assert!(event.error().is_none());
-///     if event.kind() == EventKind::Accept {
-///         server = event.take_accepted();
+///     if let Completion::Accept { socket, .. } = queue.next()?.into_completion()? {
+///         server = Some(socket);
 ///     }
 /// }
-/// let (server, _) = server.unwrap();
+/// let server = server.unwrap();
 ///
 /// server.recv(&queue, Token(3), vec![0; 5], RecvFlags::WAITALL)?;
 /// client.send(&queue, Token(4), *b"hello")?;
 /// for _ in 0..2 {
-///     let event = queue.next()?;
-///     assert_eq!(event.bytes(), 5);
-///     if event.kind() == EventKind::Recv {
-///         assert_eq!(&event.into_buffer().unwrap()[..], b"hello");
+///     if let Completion::Recv { buffer, .. } = queue.next()?.into_completion()? {
+///         assert_eq!(&buffer[..], b"hello");
 ///     }
 /// }
 /// # Ok::<(), exs::Error>(())

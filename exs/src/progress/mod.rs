@@ -57,7 +57,7 @@ pub use engine::SockId;
 pub(crate) use engine::Ticket;
 pub use engine::{ExportId, FileSend, Part, Remote, Watch};
 pub use error::Error;
-pub use event::{Bufs, EventKind, RawEvent, Readiness};
+pub use event::{Bufs, EventKind, Guest, RawEvent, Readiness, Untaken};
 pub use flags::{Interest, RecvFlags, Rights};
 pub use handle::SocketHandle;
 pub use options::{Options, QueueOptions, Transport, WaitPolicy};

@@ -1,9 +1,13 @@
 //! An event queue that keeps books.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use exs::{Error, Event, EventQueue, QueueOptions, Token, WaitPolicy};
+use exs::{
+    Completion, Error, Event, EventQueue, KernelAddr, QueueOptions, Socket, Token, WaitPolicy,
+};
 
 use super::LIMIT;
 
@@ -166,5 +170,21 @@ impl Ledger {
 impl Default for Ledger {
     fn default() -> Ledger {
         Ledger::new()
+    }
+}
+
+/// The connection that an accept has brought, and the address of its peer.
+pub fn accepted(event: Event) -> Option<(Socket, SocketAddr)> {
+    match event.into_completion() {
+        Ok(Completion::Accept { socket, peer, .. }) => Some((socket, peer)),
+        _ => None,
+    }
+}
+
+/// As [`accepted`], of a kernel socket.
+pub fn accepted_kernel(event: Event) -> Option<(OwnedFd, KernelAddr)> {
+    match event.into_completion() {
+        Ok(Completion::AcceptKernel { socket, peer, .. }) => Some((socket, peer)),
+        _ => None,
     }
 }

@@ -17,5 +17,5 @@ mod watchdog;
 
 pub use bytes::{Rng, check, pattern};
 pub use env::{Env, many_files};
-pub use ledger::Ledger;
+pub use ledger::{Ledger, accepted, accepted_kernel};
 pub use watchdog::{LIMIT, Watchdog};

@@ -14,7 +14,7 @@ use nix::sys::socket as nx;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType};
 
 use super::{Ours, set_nonblocking};
-use crate::harness::Ledger;
+use crate::harness::{Ledger, accepted_kernel};
 
 fn blocking(family: AddressFamily, ty: SockType) -> Ours {
     Ours::new(nx::socket(family, ty, SockFlag::SOCK_CLOEXEC, None).unwrap())
@@ -62,10 +62,8 @@ pub fn accepts_in_order() {
         for (i, token) in (0u8..).zip(tokens) {
             let mut client = TcpStream::connect(addr).unwrap();
             client.write_all(&[i]).unwrap();
-            let mut event = ledger.wait_ok(token);
-            let peer = event.peer().unwrap().as_ip().unwrap();
-            assert_eq!(peer, client.local_addr().unwrap());
-            let taken = event.take_descriptor().unwrap();
+            let (taken, peer) = accepted_kernel(ledger.wait_ok(token)).unwrap();
+            assert_eq!(peer.as_ip(), Some(client.local_addr().unwrap()));
             let flags = OFlag::from_bits_retain(fcntl(&taken, FcntlArg::F_GETFL).unwrap());
             assert!(!flags.contains(OFlag::O_NONBLOCK));
             let flags = FdFlag::from_bits_retain(fcntl(&taken, FcntlArg::F_GETFD).unwrap());
@@ -96,10 +94,10 @@ pub fn accepts_and_the_owner() {
         own.accept().unwrap();
         ledger.post("accept", |q, t| ours.accept(q, t));
         let mut second = UnixStream::connect(&path.0).unwrap();
-        let mut event = ledger.ok();
-        assert!(event.peer().unwrap().as_unix_path().is_none());
+        let (taken, peer) = accepted_kernel(ledger.ok()).unwrap();
+        assert!(peer.as_unix_path().is_none());
         second.write_all(b"x").unwrap();
-        let taken = UnixStream::from(event.take_descriptor().unwrap());
+        let taken = UnixStream::from(taken);
         (&taken).read_exact(&mut [0]).unwrap();
         let client = std::thread::spawn({
             let to = path.0.clone();
@@ -351,7 +349,7 @@ pub fn many_connects() {
     }
     let mut taken = Vec::new();
     while ledger.outstanding() > 0 {
-        taken.extend(ledger.ok().take_descriptor());
+        taken.extend(accepted_kernel(ledger.ok()).map(|(socket, _)| socket));
     }
     assert_eq!(taken.len(), MANY);
     for mut t in taken.into_iter().map(File::from) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use exs::{Error, EventKind, Interest, RecvFlags, Socket, SocketType};
 
-use crate::harness::{Env, Ledger, many_files};
+use crate::harness::{Env, Ledger, accepted, many_files};
 use crate::skip::skip;
 
 const BOTH: [SocketType; 2] = [SocketType::Stream, SocketType::SeqPacket];
@@ -43,10 +43,9 @@ pub fn addresses_are_those_of_the_connection(env: &Env) {
         let accept = ledger.post("accept", |q, t| listener.accept(q, t));
         let connect = ledger.post("connect", |q, t| client.connect(q, t, addr));
         assert_eq!(ledger.wait_ok(connect).kind(), EventKind::Connect);
-        let mut event = ledger.wait_ok(accept);
+        let event = ledger.wait_ok(accept);
         assert_eq!(event.kind(), EventKind::Accept);
-        let (server, peer) = event.take_accepted().unwrap();
-        assert!(event.take_accepted().is_none(), "there is one connection");
+        let (server, peer) = accepted(event).unwrap();
         assert_eq!(peer, client.local_addr().unwrap());
         assert_eq!(server.peer_addr().unwrap(), peer);
         assert_eq!(server.local_addr().unwrap(), addr);
@@ -206,7 +205,7 @@ pub fn strangers_do_not_disturb(env: &Env) {
     }
     let client = env.socket(SocketType::Stream);
     client.blocking().connect(addr).unwrap();
-    let (server, peer) = ledger.wait_ok(accept).take_accepted().unwrap();
+    let (server, peer) = accepted(ledger.wait_ok(accept)).unwrap();
     assert_eq!(peer, client.local_addr().unwrap(), "a stranger was accepted");
     echo(&client, &server);
     drop(silent);
@@ -302,9 +301,9 @@ pub fn five_hundred_at_once(env: &Env) {
         ledger.post("connect", |q, t| client.connect(q, t, addr));
     }
     let mut servers = Vec::new();
-    for mut event in ledger.drain() {
+    for event in ledger.drain() {
         assert!(event.error().is_none(), "{event:?}");
-        servers.extend(event.take_accepted());
+        servers.extend(accepted(event));
     }
     assert_eq!(servers.len(), MANY);
     for client in &clients {

@@ -10,7 +10,7 @@ use exs::{
 };
 use mio::unix::SourceFd;
 
-use crate::harness::{Env, LIMIT, Ledger, Rng, check, pattern};
+use crate::harness::{Env, LIMIT, Ledger, Rng, accepted, check, pattern};
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
@@ -169,7 +169,7 @@ pub fn who_only_polls_hears_of_all(env: &Env) {
         client.connect(&queue, Token(2), addr).unwrap();
         let mut server = None;
         for _ in 0..2 {
-            server = heard("a connection").take_accepted().map(|(s, _)| s).or(server);
+            server = accepted(heard("a connection")).map(|(s, _)| s).or(server);
         }
         (client, server.unwrap())
     };
@@ -445,9 +445,9 @@ pub fn events_carry_the_number_of_their_socket(env: &Env) {
     let accept = ledger.post("accept", |q, t| listener.accept(q, t));
     let connect = ledger.post("connect", |q, t| client.connect(q, t, addr));
     assert_eq!(ledger.wait_ok(connect).user_data(), u64::MAX);
-    let mut event = ledger.wait_ok(accept);
+    let event = ledger.wait_ok(accept);
     assert_eq!(event.user_data(), 1, "that of the listener");
-    let (server, _) = event.take_accepted().unwrap();
+    let (server, _) = accepted(event).unwrap();
     assert_eq!(server.user_data(), 0);
 
     let early = ledger.post("recv", |q, t| server.recv(q, t, vec![0; 9], RecvFlags::WAITALL));

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use exs::wire::exs::{AdvertRepr, MAX_HEADER, Message, MessageKind, Piggyback, SocketKind};
 use exs::{EventQueue, Options, RecvFlags, Socket, SocketType, Token, Transport};
-use exs_tests::harness::Watchdog;
+use exs_tests::harness::{Watchdog, accepted};
 
 const VALUES: [u64; 6] = [0, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFF, 1 << 63, u64::MAX];
 
@@ -174,11 +174,11 @@ fn serve(listener: &Socket, stop: &AtomicBool) {
     let (mut all, mut next) = (HashMap::new(), 1);
     listener.accept(&queue, ACCEPT).unwrap();
     while !stop.load(Ordering::Relaxed) || !all.is_empty() {
-        for mut event in queue.dequeue(64, Some(Duration::from_millis(20))).unwrap() {
+        for event in queue.dequeue(64, Some(Duration::from_millis(20))).unwrap() {
             let id = event.token().0;
             if event.token() == ACCEPT {
                 listener.accept(&queue, ACCEPT).unwrap();
-                let Some((socket, _)) = event.take_accepted() else { continue };
+                let Some((socket, _)) = accepted(event) else { continue };
                 // A connection that has ended already takes none, and has no event.
                 let post = |room: &usize| {
                     socket.recv(&queue, Token(next), vec![0; *room], RecvFlags::NONE).is_ok()
@@ -189,6 +189,7 @@ fn serve(listener: &Socket, stop: &AtomicBool) {
                 }
                 next += 1;
             } else if let Some((socket, waiting)) = all.get_mut(&id) {
+                let mut event = event;
                 let over = event.error().is_some() || event.eof();
                 if let (exs::EventKind::Recv, false, Some(mut buffer)) =
                     (event.kind(), over, event.take_buffer())

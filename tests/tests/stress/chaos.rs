@@ -8,7 +8,7 @@ use exs::{
     EventKind, Export, Interest, Options, RecvFlags, RemoteBuffer, Rights, Socket, SocketType,
     Token,
 };
-use exs_tests::harness::{Ledger, Rng, Watchdog};
+use exs_tests::harness::{Ledger, Rng, Watchdog, accepted};
 
 const THREADS: u64 = 4;
 const STEPS: usize = 1500;
@@ -82,10 +82,10 @@ impl Actor<'_> {
     }
 
     fn take(&mut self, limit: Duration) {
-        while let Some(mut event) = self.ledger.poll(limit) {
+        while let Some(event) = self.ledger.poll(limit) {
             if event.kind() == EventKind::Accept
                 && !self.rng.one_in(8)
-                && let Some((socket, _)) = event.take_accepted()
+                && let Some((socket, _)) = accepted(event)
             {
                 put(&self.shared.sockets, POOL, &mut self.rng, socket);
             }

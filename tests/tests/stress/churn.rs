@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use exs::{EventQueue, Interest, Options, RecvFlags, Socket, SocketType, Token};
-use exs_tests::harness::{Ledger, Rng, Watchdog, many_files, peer};
+use exs_tests::harness::{Ledger, Rng, Watchdog, accepted, many_files, peer};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::threads::listener;
@@ -75,7 +75,7 @@ fn one(way: usize, rng: &mut Rng, listener: &Socket, addr: SocketAddr, nobody: S
         _ => {
             ledger.post("connect", |q, t| client.connect(q, t, addr));
             let accept = ledger.post("accept", |q, t| listener.accept(q, t));
-            let (server, _) = ledger.wait_ok(accept).take_accepted().unwrap();
+            let (server, _) = accepted(ledger.wait_ok(accept)).unwrap();
             for socket in [&client, &server] {
                 let size = rng.size(50_000);
                 let _ = ledger

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use exs::{EventQueue, RecvFlags, Socket, Token};
-use exs_tests::harness::{Ledger, Watchdog, many_files, peer};
+use exs_tests::harness::{Ledger, Watchdog, accepted, many_files, peer};
 
 use super::churn::resident;
 use super::threads::listener;
@@ -28,8 +28,7 @@ pub(crate) fn server() {
         ledger.post("accept", |q, t| listener.accept(q, t));
     }
     let before = resident();
-    let sockets: Vec<Socket> =
-        ledger.drain().iter_mut().map(|e| e.take_accepted().unwrap().0).collect();
+    let sockets: Vec<Socket> = ledger.drain().into_iter().map(|e| accepted(e).unwrap().0).collect();
     rest();
     peer::say(&format!("kib {}", resident() - before));
     peer::listen();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use exs::{Event, EventKind, EventQueue, RecvFlags, Socket, Token};
-use exs_tests::harness::{Ledger, Rng, Watchdog, check, many_files, pattern, peer};
+use exs_tests::harness::{Ledger, Rng, Watchdog, accepted, check, many_files, pattern, peer};
 use mio::unix::SourceFd;
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
@@ -64,7 +64,7 @@ fn serve(
 ) -> bool {
     if event.kind() == EventKind::Accept {
         assert!(event.error().is_none(), "{event:?}");
-        let (socket, _) = event.take_accepted().unwrap();
+        let (socket, _) = accepted(event).unwrap();
         let token = Token(sockets.len() as u64);
         socket.recv(queue, token, vec![0; 8192], RecvFlags::NONE).unwrap();
         sockets.push(Some(socket));

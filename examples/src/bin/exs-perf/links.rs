@@ -8,7 +8,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use exs::{EventQueue, Socket, Token};
+use exs::{Completion, EventQueue, Socket, Token};
 use exs_examples::args::Wait;
 use exs_examples::fail::{During, Failure};
 use exs_examples::plain::Plain;
@@ -213,11 +213,14 @@ impl Listener {
     fn take(&self, job: &Job, queue: &EventQueue, links: &mut Links) -> Result<(), Failure> {
         match (self, links) {
             (Listener::Exs(listener), Links::Exs(all)) => {
-                let Some(mut event) = queue.dequeue(1, Some(LOOK)).during("accept")?.pop() else {
+                let Some(event) = queue.dequeue(1, Some(LOOK)).during("accept")?.pop() else {
                     return Ok(());
                 };
-                all.extend(event.take_accepted().map(|(socket, _)| socket));
-                event.into_result().during("accept")?;
+                if let Completion::Accept { socket, .. } =
+                    event.into_completion().during("accept")?
+                {
+                    all.push(socket);
+                }
                 if all.len() < job.connections as usize {
                     listener.accept(queue, Token(0)).during("accept")?;
                 }

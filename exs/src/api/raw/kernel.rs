@@ -305,7 +305,7 @@ impl<'a> Descriptor<'a> {
     }
 
     /// accept4(2) with SOCK_CLOEXEC; the event brings the descriptor
-    /// ([`Event::take_descriptor`](crate::Event::take_descriptor)) and the peer's address.
+    /// ([`take_descriptor`](crate::raw::take_descriptor)) and the peer's address.
     ///
     /// # Errors
     /// As [`Descriptor::send`].

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use exs::{
-    Buffer as ExsBuffer, Error, Event, EventKind, EventQueue, MemoryRegion, RecvFlags, Socket,
-    SocketType, Token,
+    Buffer as ExsBuffer, Completion, Error, Event, EventKind, EventQueue, MemoryRegion, RecvFlags,
+    Socket, SocketType, Token,
 };
 use exs_examples::road::Road;
 
@@ -301,15 +301,15 @@ impl Listener {
         if self.ready.is_empty() {
             self.ready.extend(dequeue(&self.queue, timeout)?);
         }
-        let Some(mut event) = self.ready.pop_front() else { return Ok(None) };
+        let Some(event) = self.ready.pop_front() else { return Ok(None) };
         self.socket.accept(&self.queue, ACCEPT)?;
-        match event.take_accepted() {
-            Some((socket, peer)) => {
+        match event.into_completion() {
+            Ok(Completion::Accept { socket, peer, .. }) => {
                 let queue = EventQueue::new(depth());
                 Ok(Some((peer, queue.map(|queue| Pipe::new(socket, queue, peer)))))
             }
             // One peer that broke off while it connected is no reason to stop.
-            None => Ok(None),
+            _ => Ok(None),
         }
     }
 }
