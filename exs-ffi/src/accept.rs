@@ -114,10 +114,10 @@ fn accept_now(entry: &Entry, fd: c_int, prepared: Prepared) -> Result<c_int> {
     let result = blocking::run(&entry.socket, patience, |q| Ok(entry.socket.accept(q, TOKEN)?));
     pollable::refresh(entry, fd);
     let mut event = result?;
-    let accepted = exs::raw::take_accepted(&mut event);
+    let accepted = exs::__ffi::take_accepted(&mut event);
     if accepted.is_none() {
         event.into_result()?;
-        exs::raw::found_nothing(&entry.socket);
+        exs::__ffi::found_nothing(&entry.socket);
         return Err(refusal(libc::EAGAIN));
     }
     debug_assert_ne!(patience, Patience::Deaf);

@@ -8,7 +8,8 @@ use std::cell::RefCell;
 use std::ffi::c_int;
 use std::time::Duration;
 
-use exs::{Error, Event, EventQueue, Socket, Token, raw};
+use exs::__ffi as raw;
+use exs::{Error, Event, EventQueue, Socket, Token};
 
 use crate::error::{Fail, Result};
 

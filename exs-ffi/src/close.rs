@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use exs::raw::{self, Place};
+use exs::__ffi::{self as raw, Place};
 use exs::{Error, EventKind, OpError, Readiness, Token};
 
 use crate::abi::*;

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use exs::raw;
+use exs::__ffi as raw;
 use exs::{Buffer, Error, EventQueue, KernelAddr, Part, RecvFlags, SocketType, Token};
 use libc::{MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 

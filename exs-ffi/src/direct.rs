@@ -2,7 +2,7 @@
 //! descriptor first (`sockets`).
 //!
 //! A number that was a TCP socket when it was looked at last is sent to as one, in a form that any
-//! other file refuses before it takes a byte (`exs::raw::kernel::send_at_once`). What is refused
+//! other file refuses before it takes a byte (`exs::__ffi::kernel::send_at_once`). What is refused
 //! is looked at, and goes the usual way. So nothing has to be true of what is remembered here:
 //! it only says which way is tried first.
 
@@ -10,8 +10,8 @@ use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use exs::__ffi::kernel::{is_tcp, send_at_once, send_kept, send_tcp_only};
 use exs::Token;
-use exs::raw::kernel::{is_tcp, send_at_once, send_kept, send_tcp_only};
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL};
 
 use crate::abi::{AHandle, EXS_QHANDLE_INVALID};

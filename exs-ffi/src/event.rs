@@ -7,7 +7,8 @@
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
 
-use exs::{Error, EventQueue, KernelAddr, OpError, Readiness, SocketType, raw};
+use exs::__ffi as raw;
+use exs::{Error, EventQueue, KernelAddr, OpError, Readiness, SocketType};
 use libc::c_void;
 use slab::Slab;
 

@@ -1,6 +1,6 @@
 //! The calls on ordinary kernel sockets, whose peers know nothing of EXS.
 //!
-//! With a queue they are operations of `exs::raw::kernel`. Without one they are the system
+//! With a queue they are operations of `exs::__ffi::kernel`. Without one they are the system
 //! calls themselves: that is what blocking use of such a socket is. Its owner's flags and
 //! options stay as they are; the time limits of EXS, which the kernel has no place for, are
 //! kept here by the socket's inode.
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use exs::raw::kernel::{Descriptor, send_file_now, send_kept};
+use exs::__ffi::kernel::{Descriptor, send_file_now, send_kept};
 use exs::{EventQueue, Interest, KernelAddr, Part, Token};
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, c_void, iovec, msghdr, sockaddr, socklen_t};
 

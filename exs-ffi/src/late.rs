@@ -22,8 +22,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use exs::__ffi as raw;
+use exs::WaitPolicy;
 use exs::{Buffer, Error, EventKind, EventQueue, Part, QueueOptions, SocketType, Token};
-use exs::{WaitPolicy, raw};
 
 use crate::blocking::refusal;
 use crate::error::{Fail, Result};

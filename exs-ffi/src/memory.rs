@@ -3,7 +3,8 @@
 use std::ffi::c_int;
 use std::ptr::NonNull;
 
-use exs::{Buffer, MemoryRegion, raw};
+use exs::__ffi as raw;
+use exs::{Buffer, MemoryRegion};
 use libc::c_void;
 
 use crate::abi::{EXS_MHANDLE_UNREGISTERED, EXS_MRF_SHARED};

@@ -72,7 +72,7 @@ pub unsafe extern "C" fn exs_poll(
                 revents(ready, events)
             }
             Target::Kernel(_) | Target::File => {
-                exs::raw::kernel::send_kept();
+                exs::__ffi::kernel::send_kept();
                 poll_now(fd, events)?
             }
         };
@@ -131,7 +131,7 @@ pub(crate) fn inner() -> Result<&'static EventQueue> {
     }
     let options = QueueOptions::default().with_depth(1 << 24).with_wait(WaitPolicy::Notify);
     let q = EventQueue::with_options(&options)?;
-    watch::inner(exs::raw::inner_fd(&q))?;
+    watch::inner(exs::__ffi::inner_fd(&q))?;
     Ok(INNER.get_or_init(|| q))
 }
 
@@ -169,7 +169,7 @@ pub(crate) fn connect(entry: &Entry, fd: c_int, addr: SocketAddr) -> Result<c_in
     // What an attempt before it has left there, too.
     pollable::refresh(entry, fd);
     pollable::plug(entry, fd, Plug::Dialling);
-    exs::raw::found_nothing(&entry.socket);
+    exs::__ffi::found_nothing(&entry.socket);
     // It may have been faster.
     if entry.state().dialled != Dialled::Yet {
         pollable::unplug(entry, Plug::Dialling);

@@ -32,7 +32,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use exs::raw::{self, Standing, Watch};
+use exs::__ffi::{self as raw, Standing, Watch};
 
 use crate::error::Result;
 use crate::pair::{End, MOST_SHOWN, Pair};

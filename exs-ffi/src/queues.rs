@@ -6,7 +6,8 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use exs::{EventQueue, QueueOptions, WaitPolicy, raw};
+use exs::__ffi as raw;
+use exs::{EventQueue, QueueOptions, WaitPolicy};
 use libc::timeval;
 
 use crate::abi::*;

@@ -4,7 +4,8 @@
 //! fields of `struct tcp_info` are 0, as there is no retransmission, no window and no round trip
 //! that the library measures. A *segment* of EXS is the most data that travel in one message.
 
-use exs::{Options, Transport, raw};
+use exs::__ffi as raw;
+use exs::{Options, Transport};
 
 use crate::sockets::Entry;
 use crate::told::Dialled;

@@ -6,7 +6,7 @@
 
 use std::ffi::c_int;
 
-use exs::raw;
+use exs::__ffi as raw;
 
 use crate::blocking::refusal;
 use crate::error::{Fail, Result};

@@ -130,10 +130,14 @@ mod verbs;
 #[cfg(not(feature = "internals"))]
 mod wire;
 
+/// For the C library (exs-ffi), which is built from the same sources: no part of the API, and free
+/// to change in any release.
+#[doc(hidden)]
+pub use api::raw as __ffi;
 pub use api::{
     Blocking, Completion, Counters, Event, EventQueue, Export, Failed, KernelSocket, Packet,
     Refused, RemoteBuffer, RemoteBufferError, Socket, SocketStream, SocketType, Token, counters,
-    explain, raw, transports,
+    explain, transports,
 };
 pub use mem::{Buffer, MemError, MemoryRegion};
 pub use progress::{

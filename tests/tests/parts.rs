@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use exs::raw::kernel::Descriptor;
+use exs::__ffi::kernel::Descriptor;
 use exs::{EventKind, EventQueue, Part, Socket, SocketType, Token};
 
 fn pair(ty: SocketType) -> (Socket, Socket) {

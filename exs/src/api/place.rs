@@ -1,6 +1,6 @@
 //! What the C library needs to know of queues and events, and programs do not.
 //!
-//! All of it is safe; it is shown under [`crate::raw`].
+//! All of it is safe; `raw` exports it.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -47,7 +47,7 @@ pub fn take_descriptor(event: &mut Event) -> Option<OwnedFd> {
 /// let queue = exs::EventQueue::new(4)?;
 /// let mut events = Vec::new();
 /// let none = Some(std::time::Duration::from_millis(1));
-/// assert_eq!(exs::raw::dequeue_exact(&queue, &mut events, 1, 4, none)?, 0);
+/// assert_eq!(exs::__ffi::dequeue_exact(&queue, &mut events, 1, 4, none)?, 0);
 /// # Ok::<(), exs::Error>(())
 /// ```
 ///
@@ -93,7 +93,7 @@ pub fn cancel_but(socket: &Socket, token: Option<Token>, spared: &[&EventQueue])
 /// # let client = Socket::stream()?;
 /// # client.blocking().connect(listener.local_addr()?)?;
 /// let queue = EventQueue::new(1)?;
-/// let refused = exs::raw::recv_ready(
+/// let refused = exs::__ffi::recv_ready(
 ///     &client, &queue, Token(1), vec![vec![0; 8].into()], Default::default(),
 /// );
 /// assert!(matches!(refused.unwrap_err().error, exs::Error::WouldBlock { .. }));
@@ -119,12 +119,12 @@ pub fn recv_ready(
 /// ```
 /// # use std::sync::Arc;
 /// struct Nothing;
-/// impl exs::raw::Watch for Nothing {
+/// impl exs::__ffi::Watch for Nothing {
 ///     fn changed(&self) {}
 /// }
 /// let socket = exs::Socket::stream()?;
-/// exs::raw::watch(&socket, Some(Arc::new(Nothing)));
-/// assert!(!exs::raw::standing(&socket).readable);
+/// exs::__ffi::watch(&socket, Some(Arc::new(Nothing)));
+/// assert!(!exs::__ffi::standing(&socket).readable);
 /// # Ok::<(), exs::Error>(())
 /// ```
 pub fn watch(socket: &Socket, watch: Option<Arc<dyn Watch>>) {
@@ -166,7 +166,7 @@ pub fn prepare_to_wait() -> Result<(), Error> {
 /// place back.
 ///
 /// ```
-/// use exs::{EventKind, EventQueue, Token, raw::Place};
+/// use exs::{EventKind, EventQueue, Token, __ffi::Place};
 /// let queue = EventQueue::new(1)?;
 /// let place = Place::book(&queue)?;
 /// assert!(Place::book(&queue).is_err(), "it is full");

@@ -75,7 +75,7 @@ impl MemoryRegion {
     /// A region over memory that somebody else owns.
     ///
     /// # Safety
-    /// As for [`raw::region`](crate::raw::region).
+    /// As for `raw::region` of the API.
     pub(crate) unsafe fn external(base: std::ptr::NonNull<u8>, len: usize) -> MemoryRegion {
         // SAFETY: the caller's promise is the same.
         MemoryRegion { shared: Shared::new(unsafe { Region::external(base, len) }, true) }
@@ -87,7 +87,7 @@ impl MemoryRegion {
     /// [`MemError::OutOfBounds`].
     ///
     /// # Safety
-    /// As for [`raw::buffer`](crate::raw::buffer): whoever else has these bytes must
+    /// As for `raw::buffer` of the API: whoever else has these bytes must
     /// not use them while an operation has this buffer.
     pub(crate) unsafe fn overlapping(&self, offset: usize, len: usize) -> Result<Buffer, MemError> {
         let region = self.len();
@@ -293,7 +293,7 @@ impl Buffer {
     /// A buffer over memory that somebody else owns.
     ///
     /// # Safety
-    /// As for [`raw::buffer`](crate::raw::buffer): until the buffer and every operation
+    /// As for `raw::buffer` of the API: until the buffer and every operation
     /// that it was moved into have ended.
     pub unsafe fn external(base: std::ptr::NonNull<u8>, len: usize) -> Buffer {
         // SAFETY: the caller's promise is the same.

@@ -302,7 +302,7 @@ pub fn polls_of_pipes() {
 
 /// Flags and descriptors that make no sense.
 pub fn what_is_refused() {
-    use exs::raw::kernel::Descriptor;
+    use exs::__ffi::kernel::Descriptor;
     let (ours, _peer) = pair(Family::Tcp4);
     let queue = EventQueue::new(4).unwrap();
     let raw = Descriptor::new(std::os::fd::AsFd::as_fd(ours.get_ref())).unwrap();

@@ -305,7 +305,7 @@ impl<'a> Descriptor<'a> {
     }
 
     /// accept4(2) with SOCK_CLOEXEC; the event brings the descriptor
-    /// ([`take_descriptor`](crate::raw::take_descriptor)) and the peer's address.
+    /// (`take_descriptor`) and the peer's address.
     ///
     /// # Errors
     /// As [`Descriptor::send`].
@@ -418,7 +418,7 @@ pub fn is_tcp(fd: BorrowedFd<'_>) -> bool {
 
 /// send(2) on a number that was a TCP socket when it was looked at last, without another look:
 /// one system call. If it is another file by now nothing is sent, and nothing is lost. The event
-/// bears `tag` as its second name ([`raw::tag`](crate::raw::tag)).
+/// bears `tag` as its second name (`raw::tag`).
 ///
 /// # Errors
 /// The buffer comes back if the send must go by [`Descriptor::send`], which looks first.
