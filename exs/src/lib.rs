@@ -135,47 +135,13 @@ mod wire;
 #[doc(hidden)]
 pub use api::raw as __ffi;
 pub use api::{
-    Blocking, Completion, Counters, Event, EventQueue, Export, Failed, KernelSocket, Packet,
-    Refused, RemoteBuffer, RemoteBufferError, Socket, SocketStream, SocketType, Token, counters,
-    explain, transports,
+    Blocking, Buffer, Candidate, Completion, Counters, DeviceInfo, DisconnectCause, Error, Event,
+    EventKind, EventQueue, Export, Failed, Interest, KernelAddr, KernelSocket, MemError,
+    MemoryRegion, OpError, Options, Packet, Part, PortInfo, QueueOptions, Readiness, RecvFlags,
+    Refused, RemoteBuffer, RemoteBufferError, Rights, RnicError, Route, SessionError, Socket,
+    SocketStream, SocketType, TermCode, Token, Transport, TransportInfo, Violation, WaitPolicy,
+    counters, error, explain, parse_size, parse_time, transports,
 };
-pub use mem::{Buffer, MemError, MemoryRegion};
-pub use progress::{
-    Candidate, DeviceInfo, Error, EventKind, Interest, Options, Part, PortInfo, QueueOptions,
-    Readiness, RecvFlags, Rights, Route, Transport, TransportInfo, WaitPolicy, parse_size,
-    parse_time,
-};
-pub use rnic::{DisconnectCause, RnicError, TermCode};
-pub use session::{OpError, SessionError, Violation};
-pub use sys::KernelAddr;
-
-/// What the variants of errors hold.
-///
-/// [`Error`], [`OpError`] and the others say which of these they have. Each can be matched on,
-/// and each can grow: a `match` needs an arm for what is to come.
-///
-/// ```
-/// use exs::{Error, SessionError, error::RefusalCode};
-///
-/// fn is_other_type_of_socket(e: &Error) -> bool {
-///     let Error::Refused { cause: SessionError::Mismatch(why), .. } = e else { return false };
-///     why.code == RefusalCode::KindMismatch
-/// }
-/// # let listener = exs::Socket::stream()?;
-/// # listener.bind("127.0.0.1:0".parse().unwrap())?;
-/// # listener.listen(1)?;
-/// # let addr = listener.local_addr()?;
-/// let e = exs::Socket::seqpacket()?.blocking().connect(addr).unwrap_err();
-/// # let _ = is_other_type_of_socket(&e);
-/// # Ok::<(), exs::Error>(())
-/// ```
-pub mod error {
-    pub use crate::mem::{Access, AccessFault};
-    pub use crate::packet::PacketViolation;
-    pub use crate::rnic::QpState;
-    pub use crate::stream::StreamViolation;
-    pub use crate::wire::exs::{HelloError, MessageError, MessageKind, Refusal, RefusalCode};
-}
 
 /// The programs in the README compile and run.
 #[cfg(doctest)]

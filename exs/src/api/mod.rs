@@ -1,5 +1,7 @@
 //! F7: what programs see.
 //!
+//! All public types are defined or exported again here.
+//!
 //! A thin dress over the progress floor: every call here checks its arguments,
 //! books a place in the event queue, and hands buffers over; nothing here knows of
 //! protocols. Safe Rust cannot cause undefined behaviour through it: see
@@ -9,6 +11,7 @@
 mod blocking;
 mod completion;
 mod counters;
+pub mod error;
 mod event;
 mod export;
 mod kernel;
@@ -20,6 +23,15 @@ mod stream;
 mod transfer;
 mod transports;
 
+pub use crate::mem::{Buffer, MemError, MemoryRegion};
+pub use crate::progress::{
+    Candidate, DeviceInfo, Error, EventKind, Interest, Options, Part, PortInfo, QueueOptions,
+    Readiness, RecvFlags, Rights, Route, Transport, TransportInfo, WaitPolicy, parse_size,
+    parse_time,
+};
+pub use crate::rnic::{DisconnectCause, RnicError, TermCode};
+pub use crate::session::{OpError, SessionError, Violation};
+pub use crate::sys::KernelAddr;
 pub use blocking::{Blocking, Packet};
 pub use completion::{Completion, Failed};
 pub use counters::{Counters, counters};
