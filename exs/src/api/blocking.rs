@@ -144,6 +144,13 @@ impl<'a> Blocking<'a> {
 
     /// Connects to the first address that answers.
     ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// let another = Socket::stream()?;
+    /// another.blocking().connect(listener.local_addr()?)?; // or ("localhost", 7471)
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// What the last attempt met.
     pub fn connect(&self, addr: impl ToSocketAddrs) -> Result<(), Error> {
@@ -164,6 +171,15 @@ impl<'a> Blocking<'a> {
 
     /// Accepts a connection.
     ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// let another = Socket::stream()?;
+    /// another.blocking().connect(listener.local_addr()?)?;
+    /// let (accepted, peer) = listener.blocking().accept()?;
+    /// assert_eq!((accepted.peer_addr()?, another.local_addr()?), (peer, peer));
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the socket is not listening, or is closed meanwhile.
     pub fn accept(&self) -> Result<(Socket, SocketAddr), Error> {
@@ -173,7 +189,14 @@ impl<'a> Blocking<'a> {
         }
     }
 
-    /// Sends all of it (as one message on a seqpacket socket); returns how much.
+    /// Sends all of it (as one message on a seqpacket socket); returns how much. It returns when
+    /// the bytes are on their way. Sends of several threads are not mixed.
+    ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// assert_eq!(client.blocking().send(b"hello")?, 5);
+    /// # Ok::<(), exs::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the connection is over, or time is up. What was sent before is sent.
@@ -187,6 +210,12 @@ impl<'a> Blocking<'a> {
 
     /// Sends all of it.
     ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// client.blocking().send_all(b"hello")?;
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Blocking::send`].
     pub fn send_all(&self, bytes: &[u8]) -> Result<(), Error> {
@@ -199,6 +228,15 @@ impl<'a> Blocking<'a> {
 
     /// Receives what is there, but at least one byte; 0 is the end.
     ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// client.blocking().send_all(b"hello")?;
+    /// let mut text = [0; 100];
+    /// let n = server.blocking().recv(&mut text)?;
+    /// assert_eq!(&text[..n], b"hello");
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the connection broke, or time is up.
     pub fn recv(&self, bytes: &mut [u8]) -> Result<usize, Error> {
@@ -209,6 +247,15 @@ impl<'a> Blocking<'a> {
     /// still at the peer it brings 0 bytes: use [`Socket::recv`] with
     /// [`RecvFlags::PEEK`], whose event has the message's length too.
     ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// client.blocking().send_all(b"hello")?;
+    /// let mut first = [0; 1];
+    /// server.blocking().peek(&mut first)?;
+    /// assert_eq!(&first, b"h"); // a receive gets it again
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Blocking::recv`].
     pub fn peek(&self, bytes: &mut [u8]) -> Result<usize, Error> {
@@ -216,6 +263,16 @@ impl<'a> Blocking<'a> {
     }
 
     /// Receives until the slice is full (MSG_WAITALL).
+    ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// client.blocking().send_all(b"hel")?;
+    /// client.blocking().send_all(b"lo")?;
+    /// let mut text = [0; 5];
+    /// server.blocking().recv_exact(&mut text)?;
+    /// assert_eq!(&text, b"hello");
+    /// # Ok::<(), exs::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Blocking::recv`]; [`Error::EndOfStream`] if the stream ends before.
@@ -227,7 +284,7 @@ impl<'a> Blocking<'a> {
         Ok(())
     }
 
-    /// Receives one message of a seqpacket socket.
+    /// Receives one message of a seqpacket socket. [`Packet`] has an example.
     ///
     /// # Errors
     /// As [`Blocking::recv`].
@@ -240,6 +297,13 @@ impl<'a> Blocking<'a> {
     /// Sends several slices as one stretch of bytes, or one message. They are copied;
     /// [`Socket::send_vectored`] does without.
     ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// let parts = [std::io::IoSlice::new(b"head"), std::io::IoSlice::new(b"body")];
+    /// assert_eq!(client.blocking().send_vectored(&parts)?, 8);
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Blocking::send`].
     pub fn send_vectored(&self, parts: &[io::IoSlice<'_>]) -> Result<usize, Error> {
@@ -251,6 +315,16 @@ impl<'a> Blocking<'a> {
 
     /// Receives into several slices, one after the other, by way of memory of the
     /// library's; [`Socket::recv_vectored`] does without.
+    ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// client.blocking().send_all(b"headbody")?;
+    /// let (mut head, mut body) = ([0; 4], [0; 100]);
+    /// let mut parts = [std::io::IoSliceMut::new(&mut head), std::io::IoSliceMut::new(&mut body)];
+    /// assert_eq!(server.blocking().recv_vectored(&mut parts)?, 8);
+    /// assert_eq!((&head, &body[..4]), (b"head", &b"body"[..]));
+    /// # Ok::<(), exs::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Blocking::recv`].
@@ -279,6 +353,13 @@ impl<'a> Blocking<'a> {
 
     /// Sends a part of a file; returns how much.
     ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// let file = std::sync::Arc::new(std::fs::File::open("/proc/self/exe").unwrap());
+    /// assert_eq!(client.blocking().send_file(&file, 0, 4)?, 4);
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Blocking::send`], or if the file cannot be read.
     pub fn send_file(&self, file: &Arc<File>, offset: u64, len: u64) -> Result<usize, Error> {
@@ -286,6 +367,15 @@ impl<'a> Blocking<'a> {
     }
 
     /// RDMA READ from the peer's memory.
+    ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// let export = client.export(vec![7; 100], Rights::READ, None)?;
+    /// let mut bytes = [0; 10];
+    /// server.blocking().read(&export.descriptor(), 90, &mut bytes)?;
+    /// assert_eq!(bytes, [7; 10]);
+    /// # Ok::<(), exs::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the peer no longer allows it (which ends the connection), or it is over.
@@ -303,6 +393,16 @@ impl<'a> Blocking<'a> {
 
     /// RDMA WRITE to the peer's memory; when it returns, the bytes are there.
     ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// let export = client.export(vec![0; 100], Rights::WRITE, None)?;
+    /// server.blocking().write(&export.descriptor(), 0, b"hello")?;
+    /// let mut text = [0; 5];
+    /// export.read_at(0, &mut text)?;
+    /// assert_eq!(&text, b"hello");
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Blocking::read`].
     pub fn write(&self, remote: &RemoteBuffer, offset: u64, bytes: &[u8]) -> Result<usize, Error> {
@@ -313,6 +413,15 @@ impl<'a> Blocking<'a> {
     }
 
     /// Waits for readiness; None if the time is up.
+    ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// let moment = Some(Duration::from_millis(1));
+    /// assert_eq!(server.blocking().poll(Interest::READABLE, moment)?, None);
+    /// client.blocking().send_all(b"hello")?;
+    /// assert!(server.blocking().poll(Interest::READABLE, None)?.unwrap().readable);
+    /// # Ok::<(), exs::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Interrupted`] if a signal handler ran.
@@ -336,6 +445,13 @@ impl<'a> Blocking<'a> {
 
     /// Ends one direction, or both.
     ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// client.blocking().shutdown(Shutdown::Write)?;
+    /// assert_eq!(server.blocking().recv(&mut [0; 10])?, 0);
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the socket is not connected.
     pub fn shutdown(&self, how: Shutdown) -> Result<(), Error> {
@@ -343,6 +459,13 @@ impl<'a> Blocking<'a> {
     }
 
     /// Closes, and waits until all that was sent is delivered.
+    ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// client.blocking().send_all(b"goodbye")?;
+    /// client.blocking().close()?; // the server has it
+    /// # Ok::<(), exs::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If something could not be delivered.

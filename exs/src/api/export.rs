@@ -217,8 +217,18 @@ impl Export {
         })
     }
 
-    /// Takes the memory back: the peer is shut out from now on, and the event brings
-    /// the buffer.
+    /// Takes the memory back: the peer is shut out from now on, and
+    /// [`Completion::Revoke`](super::Completion::Revoke) brings the buffer. It cannot be cancelled.
+    ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// let export = client.export(vec![7; 100], Rights::READ_WRITE, None)?;
+    /// export.revoke(&queue, Token(1))?;
+    /// if let Completion::Revoke(buffer) = queue.next()?.into_completion()? {
+    ///     assert_eq!(&buffer[..], [7; 100]);
+    /// }
+    /// # Ok::<(), exs::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Refused, with the export: [`Error::WouldBlock`].
@@ -235,6 +245,13 @@ impl Export {
     }
 
     /// Takes the memory back and waits for it.
+    ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// let export = client.export(vec![7; 100], Rights::READ_WRITE, None)?;
+    /// assert_eq!(&export.revoke_blocking()?[..], [7; 100]);
+    /// # Ok::<(), exs::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the socket is gone, and the memory with it.

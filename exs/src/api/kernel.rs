@@ -1,18 +1,15 @@
 //! Kernel sockets: the asynchronous calls on what socket(2) made.
 
-use std::fs::File;
-use std::net::Shutdown;
+mod calls;
+
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::raw::kernel::Descriptor;
-use super::{EventQueue, Refused, Token};
-use crate::mem::Buffer;
 use crate::plain::Kind;
-use crate::progress::{Context, Error, Interest, RecvFlags};
-use crate::sys::{Identity, KernelAddr};
+use crate::progress::{Context, Error};
+use crate::sys::Identity;
 
 /// EXS's asynchronous calls on an ordinary kernel socket (TCP, UDP, UNIX-domain), whose
 /// peer knows nothing of EXS. (EXS extension in Rust; in C, the ES-API's own use.)
@@ -153,167 +150,4 @@ impl<S: AsFd> KernelSocket<S> {
         let Known { identity, kind } = self.known;
         Descriptor::known(self.socket.as_fd(), identity, kind, self.user_data())
     }
-
-    /// Sends the buffer's window: all of it, in order, or as one message. The event says
-    /// that the kernel has it.
-    ///
-    /// # Errors
-    /// Refused, with the buffer: [`Error::WouldBlock`]; ENOTSOCK.
-    pub fn send(
-        &self,
-        queue: &EventQueue,
-        token: Token,
-        buffer: impl Into<Buffer>,
-    ) -> Result<(), Refused> {
-        self.raw().send(queue, token, buffer.into(), 0, self.limits.0)
-    }
-
-    /// Receives into the buffer's window: as many bytes as are there (all of it with
-    /// [`RecvFlags::WAITALL`]), or one message. 0 bytes with `eof` is the end.
-    ///
-    /// # Errors
-    /// As [`KernelSocket::send`].
-    pub fn recv(
-        &self,
-        queue: &EventQueue,
-        token: Token,
-        buffer: impl Into<Buffer>,
-        flags: RecvFlags,
-    ) -> Result<(), Refused> {
-        self.raw().recv(queue, token, buffer.into(), bits(flags), self.limits.1)
-    }
-
-    /// Sends several buffers as one stretch of bytes, or one message.
-    ///
-    /// # Errors
-    /// As [`KernelSocket::send`]; EMSGSIZE for a message of more than 1024 buffers.
-    pub fn send_vectored(
-        &self,
-        queue: &EventQueue,
-        token: Token,
-        buffers: Vec<Buffer>,
-    ) -> Result<(), Refused<Vec<Buffer>>> {
-        self.raw().send_message(queue, token, buffers, None, 0, self.limits.0)
-    }
-
-    /// Receives into several buffers, filled one after the other.
-    ///
-    /// # Errors
-    /// As [`KernelSocket::send_vectored`].
-    pub fn recv_vectored(
-        &self,
-        queue: &EventQueue,
-        token: Token,
-        buffers: Vec<Buffer>,
-        flags: RecvFlags,
-    ) -> Result<(), Refused<Vec<Buffer>>> {
-        self.raw().recv_message(queue, token, buffers, false, bits(flags), self.limits.1)
-    }
-
-    /// Sends one message, of several buffers, to an address (sendmsg(2) of a datagram
-    /// socket).
-    ///
-    /// # Errors
-    /// As [`KernelSocket::send_vectored`].
-    pub fn send_to(
-        &self,
-        queue: &EventQueue,
-        token: Token,
-        buffers: Vec<Buffer>,
-        to: impl Into<KernelAddr>,
-    ) -> Result<(), Refused<Vec<Buffer>>> {
-        self.raw().send_message(queue, token, buffers, Some(to.into()), 0, self.limits.0)
-    }
-
-    /// Receives one message into several buffers; the event has its sender
-    /// ([`Event::peer`](crate::Event::peer)), and its true length
-    /// ([`Event::total`](crate::Event::total)) if that is more than there was room for.
-    ///
-    /// # Errors
-    /// As [`KernelSocket::send_vectored`].
-    pub fn recv_from(
-        &self,
-        queue: &EventQueue,
-        token: Token,
-        buffers: Vec<Buffer>,
-        flags: RecvFlags,
-    ) -> Result<(), Refused<Vec<Buffer>>> {
-        self.raw().recv_message(queue, token, buffers, true, bits(flags), self.limits.1)
-    }
-
-    /// Sends a part of a file; as one message, it may have up to 256 KiB. If the file
-    /// turns out to be shorter, the event has the bytes sent and an error.
-    ///
-    /// # Errors
-    /// As [`KernelSocket::send`].
-    pub fn send_file(
-        &self,
-        queue: &EventQueue,
-        token: Token,
-        file: Arc<File>,
-        offset: u64,
-        len: u64,
-    ) -> Result<(), Error> {
-        self.raw().send_file(queue, token, (file, offset, len), self.limits.0)
-    }
-
-    /// Connects. The event's error says what went wrong, if anything did. Cancelled, or at
-    /// the end of its time, it leaves the socket as an interrupted connect(2) does: of no
-    /// more use than to be closed.
-    ///
-    /// # Errors
-    /// As [`KernelSocket::send`].
-    pub fn connect(
-        &self,
-        queue: &EventQueue,
-        token: Token,
-        to: impl Into<KernelAddr>,
-    ) -> Result<(), Error> {
-        self.raw().connect(queue, token, to.into(), self.limits.0)
-    }
-
-    /// Accepts one connection, which the event brings
-    /// ([`Completion::AcceptKernel`](crate::Completion::AcceptKernel)).
-    ///
-    /// # Errors
-    /// As [`KernelSocket::send`].
-    pub fn accept(&self, queue: &EventQueue, token: Token) -> Result<(), Error> {
-        self.raw().accept(queue, token, self.limits.1)
-    }
-
-    /// One event when poll(2) finds what is asked for, or an error.
-    ///
-    /// # Errors
-    /// [`Error::WouldBlock`].
-    pub fn poll(&self, queue: &EventQueue, token: Token, want: Interest) -> Result<(), Error> {
-        self.raw().poll(queue, token, want, None)
-    }
-
-    /// Ends one direction, or both, after all sends posted before.
-    ///
-    /// # Errors
-    /// As [`KernelSocket::send`].
-    pub fn shutdown(&self, queue: &EventQueue, token: Token, how: Shutdown) -> Result<(), Error> {
-        self.raw().shutdown(queue, token, how)
-    }
-
-    /// Asks the operations with this token to end; returns how many there were. Each
-    /// still has its one event: cancelled, with the bytes moved before, or done if that
-    /// was faster. (A send that is cancelled after some of its bytes have left leaves a
-    /// hole in the stream: better shut it down.)
-    pub fn cancel(&self, token: Token) -> usize {
-        self.raw().cancel(Some(token))
-    }
-
-    /// As [`KernelSocket::cancel`], for every operation that was posted with this
-    /// descriptor.
-    pub fn cancel_all(&self) -> usize {
-        self.raw().cancel(None)
-    }
-}
-
-/// The flags of recv(2).
-fn bits(flags: RecvFlags) -> i32 {
-    let bit = |on, flag| if on { flag } else { 0 };
-    bit(flags.waitall, libc::MSG_WAITALL) | bit(flags.peek, libc::MSG_PEEK)
 }

@@ -10,11 +10,13 @@
 
 mod blocking;
 mod completion;
+mod connection;
 mod counters;
 pub mod error;
 mod event;
 mod export;
 mod kernel;
+mod onesided;
 mod place;
 mod queue;
 pub mod raw;

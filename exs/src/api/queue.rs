@@ -64,6 +64,15 @@ impl EventQueue {
     /// Waits for at least one event and takes up to `max`. No events: the time is
     /// up (`None` waits for ever, zero does not wait).
     ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// client.send(&queue, Token(1), *b"hello")?;
+    /// let events = queue.dequeue(16, Some(Duration::from_secs(10)))?;
+    /// assert_eq!((events.len(), events[0].token()), (1, Token(1)));
+    /// assert!(queue.dequeue(16, Some(Duration::ZERO))?.is_empty());
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Interrupted`] if a signal handler ran meanwhile.
     pub fn dequeue(&self, max: usize, timeout: Option<Duration>) -> Result<Vec<Event>, Error> {
@@ -72,6 +81,15 @@ impl EventQueue {
 
     /// Waits for at least `min` events (the ES-API's negative count) and takes up to
     /// `max`. Fewer than `min`: the time is up.
+    ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// client.send(&queue, Token(1), *b"one")?;
+    /// client.send(&queue, Token(2), *b"two")?;
+    /// let events = queue.dequeue_at_least(2, 16, None)?;
+    /// assert_eq!(events.len(), 2);
+    /// # Ok::<(), exs::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`EventQueue::dequeue`]; [`Error::Invalid`] if `min` is more than `max` or
@@ -88,6 +106,17 @@ impl EventQueue {
     }
 
     /// As [`EventQueue::dequeue_at_least`], appending to `out`; returns how many.
+    ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// let mut events = Vec::with_capacity(16); // to be used again and again
+    /// client.send(&queue, Token(1), *b"hello")?;
+    /// queue.dequeue_into(&mut events, 1, 16, None)?;
+    /// for event in events.drain(..) {
+    ///     event.into_completion()?;
+    /// }
+    /// # Ok::<(), exs::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`EventQueue::dequeue_at_least`].
@@ -145,6 +174,14 @@ impl EventQueue {
     }
 
     /// Waits for one event.
+    ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// client.send(&queue, Token(1), *b"hello")?;
+    /// let event = queue.next()?;
+    /// assert_eq!((event.token(), event.result()?), (Token(1), 5));
+    /// # Ok::<(), exs::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`EventQueue::dequeue`].

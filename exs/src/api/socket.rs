@@ -1,13 +1,11 @@
 //! Sockets.
 
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Blocking, Counters, EventQueue, Token};
 use crate::progress::Ticket;
-use crate::progress::{
-    Context, Error, Interest, Options, Readiness, Route, SocketHandle, Standing, Watch,
-};
+use crate::progress::{Context, Error, Options, Readiness, Route, SocketHandle, Standing, Watch};
 use crate::wire::exs::SocketKind;
 
 /// What a socket carries.
@@ -27,8 +25,27 @@ pub enum SocketType {
 /// one that calls [`abort`](std::process::abort), cuts its connections.
 ///
 /// Calls that take a queue and a token are asynchronous: `Ok` means accepted, and
-/// exactly one event follows. [`Error::WouldBlock`] means that too much is in
+/// exactly one event follows. None of them waits. [`Error::WouldBlock`] means that too much is in
 /// flight. The twins that wait are under [`Socket::blocking`].
+///
+/// # Order
+/// Any thread may post on any handle. Each call is one step: what one call posts is not mixed with
+/// what another thread posts at the same time, and a call that begins after another has returned
+/// comes after it. Sends, files and shutdowns of one socket move their bytes in the order of
+/// posting, and so do receives; READs and WRITEs keep an order among themselves. There is no order
+/// between these, nor between sockets. The events of one kind come in that order too, but for
+/// those of operations that fail or are cancelled.
+///
+/// # Parts
+/// A send that succeeds has sent all of its bytes: there are no short sends. One that fails, is
+/// cancelled or runs out of its time ends with an error and the number of bytes that left before
+/// ([`Failed::bytes`](super::Failed)). A receive on a stream takes what is there, unless it is told
+/// to wait for all.
+///
+/// # Errors
+/// A post that is refused has no event, and gives its buffers back ([`Refused`](super::Refused)).
+/// An operation that fails later says so by its event, which brings the buffers. When the
+/// connection breaks all operations end, each with the reason.
 ///
 /// ```
 /// use exs::{Completion, EventQueue, RecvFlags, Socket, SocketType, Token};
@@ -275,40 +292,6 @@ impl Socket {
         f().inspect_err(|_| queue.core().unreserve())
     }
 
-    /// Connects. The event's error says what went wrong, if anything did; the
-    /// socket may then be used for another attempt.
-    ///
-    /// # Errors
-    /// [`Error::State`] if it is connected or listening.
-    pub fn connect(&self, queue: &EventQueue, token: Token, addr: SocketAddr) -> Result<(), Error> {
-        let (id, context) = (self.handle.id(), self.handle.context());
-        self.post_bare(queue, || {
-            context.call(|e, now| e.connect(id, &self.ticket(queue, token), addr, now))
-        })
-    }
-
-    /// Accepts one connection; the event brings the socket and its peer's address.
-    ///
-    /// # Errors
-    /// [`Error::State`] if it is not listening.
-    pub fn accept(&self, queue: &EventQueue, token: Token) -> Result<(), Error> {
-        let (id, context) = (self.handle.id(), self.handle.context());
-        self.post_bare(queue, || {
-            context.call(|e, now| e.accept(id, &self.ticket(queue, token), now))
-        })
-    }
-
-    /// One event when the socket is ready for what is asked (or broken).
-    ///
-    /// # Errors
-    /// [`Error::WouldBlock`].
-    pub fn poll(&self, queue: &EventQueue, token: Token, want: Interest) -> Result<(), Error> {
-        let (id, context) = (self.handle.id(), self.handle.context());
-        self.post_bare(queue, || {
-            context.call(|e, _| e.post_poll(id, &self.ticket(queue, token), want))
-        })
-    }
-
     /// What a poll would find now, without waiting.
     ///
     /// ```
@@ -351,90 +334,6 @@ impl Socket {
     pub fn is_listening(&self) -> bool {
         let id = self.handle.id();
         self.handle.context().call(|e, _| e.is_listening(id))
-    }
-
-    /// Ends one direction, or both: the peer sees the end after all that was sent. A listener
-    /// whose reading side ends listens no more: accepts that wait end with EINVAL, its backlog is
-    /// reset, and it may listen again.
-    ///
-    /// # Errors
-    /// [`Error::WouldBlock`], or not connected.
-    pub fn shutdown(&self, queue: &EventQueue, token: Token, how: Shutdown) -> Result<(), Error> {
-        let (id, context) = (self.handle.id(), self.handle.context());
-        self.post_bare(queue, || {
-            context.call(|e, now| e.shutdown(id, &self.ticket(queue, token), how, now))
-        })
-    }
-
-    /// Closes: what was sent is delivered first, within [`Options::linger`]; receives
-    /// that wait are cancelled. The event says that the connection is over, and its
-    /// error that something could not be delivered.
-    ///
-    /// # Errors
-    /// [`Error::WouldBlock`], or closed already.
-    pub fn close(&self, queue: &EventQueue, token: Token) -> Result<(), Error> {
-        let (id, context) = (self.handle.id(), self.handle.context());
-        self.post_bare(queue, || {
-            context.call(|e, now| e.close(id, Some(&self.ticket(queue, token)), now))
-        })
-    }
-
-    /// As `close`, whose event has its place in the queue already.
-    pub(super) fn close_booked(&self, queue: &EventQueue, token: Token) -> Result<(), Error> {
-        let (id, context) = (self.handle.id(), self.handle.context());
-        context.call(|e, now| e.close(id, Some(&self.ticket(queue, token)), now))
-    }
-
-    /// Asks those operations to end whose events go to this queue.
-    pub(super) fn cancel_on(&self, queue: &EventQueue) -> usize {
-        let id = self.handle.id();
-        let core = queue.core();
-        self.handle
-            .context()
-            .call(|e, now| e.cancel_where(id, now, |op| op.goes_to(core)))
-            .unwrap_or(0)
-    }
-
-    /// Asks the operations with this token (`None`: all) to end, but for those whose
-    /// events go to the queues that are spared. Of these only a connect ends with all.
-    pub(super) fn cancel_but(&self, token: Option<Token>, spared: &[&EventQueue]) -> usize {
-        let id = self.handle.id();
-        let asked = self.handle.context().call(|e, now| {
-            e.cancel_where(id, now, |op| {
-                let spared = || spared.iter().any(|q| op.goes_to(q.core()));
-                match token {
-                    Some(t) => op.is_named(t.0) && !spared(),
-                    None => op.is_connect() || !spared(),
-                }
-            })
-        });
-        asked.unwrap_or(0)
-    }
-
-    /// Asks the operations with this token to end; returns how many there were. Each
-    /// still has its one event: cancelled, or done if that was faster.
-    ///
-    /// A send or an RDMA WRITE that is cancelled on its way moves no more: the peer gets the
-    /// bytes that the event names ([`Event::bytes`](crate::Event::bytes)). Of a message that is
-    /// cancelled it gets nothing; one on its way ends as if nothing had been said. If the
-    /// connection ends first, the event gives the reason of that, and how much has arrived
-    /// is not known.
-    pub fn cancel(&self, token: Token) -> usize {
-        let id = self.handle.id();
-        self.handle.context().call(|e, now| e.cancel(id, Some(token.0), now)).unwrap_or(0)
-    }
-
-    /// As [`Socket::cancel`], for every operation of the socket.
-    pub fn cancel_all(&self) -> usize {
-        let id = self.handle.id();
-        self.handle.context().call(|e, now| e.cancel(id, None, now)).unwrap_or(0)
-    }
-
-    /// Cuts the connection at once; every operation ends with an error.
-    pub fn abort(&self) {
-        let id = self.handle.id();
-        // A socket that is gone cannot be cut.
-        let _ = self.handle.context().call(|e, now| e.abort(id, now));
     }
 
     /// What the connection counted so far.

@@ -2,11 +2,10 @@
 
 use std::fs::File;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::{EventQueue, Export, RemoteBuffer, Socket, Token};
-use crate::mem::{Access, Buffer};
-use crate::progress::{Bufs, Error, FileSend, Part, RecvFlags, Rights, Short};
+use super::{EventQueue, Socket, Token};
+use crate::mem::Buffer;
+use crate::progress::{Bufs, Error, FileSend, Part, RecvFlags, Short};
 use crate::sys::cold_path;
 
 /// A post that was refused: why, and the memory that was to be moved.
@@ -50,13 +49,25 @@ impl<T: std::fmt::Debug> From<Refused<T>> for std::io::Error {
 
 /// Two-sided: streams and messages.
 impl Socket {
-    /// Sends the buffer's window. The event says that the memory is yours again and
-    /// that the bytes are on their way, in order. A seqpacket socket sends it as one
-    /// message.
+    /// Sends the buffer's window. A seqpacket socket sends it as one message.
+    ///
+    /// The event says that the memory is yours again and that all bytes are on their way, in order; not
+    /// that the peer's program has them. A send that is cancelled, or whose
+    /// [`send_timeout`](crate::Options) is over, may have sent a part: [`Failed::bytes`](super::Failed)
+    /// says how much, and the stream goes on behind it. Of a message nothing arrives then.
+    ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// client.send(&queue, Token(1), "hello".to_owned())?;
+    /// if let Completion::Send { buffer, bytes, .. } = queue.next()?.into_completion()? {
+    ///     assert_eq!((&buffer[..], bytes), (&b"hello"[..], 5)); // it can be used again
+    /// }
+    /// # Ok::<(), exs::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// Refused, with the buffer: [`Error::WouldBlock`], not connected, shut down, or a
-    /// message too long for the peer.
+    /// Refused, with the buffer: [`Error::WouldBlock`], not connected, shut down (EPIPE), or a
+    /// message too long for the peer (EMSGSIZE).
     pub fn send(
         &self,
         queue: &EventQueue,
@@ -74,8 +85,23 @@ impl Socket {
     /// Receives into the buffer's window: as many bytes as are there (all of it with
     /// [`RecvFlags::WAITALL`]), or one message. 0 bytes with `eof` is the end.
     ///
+    /// Receives are filled in the order of posting. More than a few KiB that find a receive are not
+    /// copied, so post it early. One that is cancelled, or whose [`recv_timeout`](crate::Options) is over,
+    /// keeps what had come: [`Failed::bytes`](super::Failed) says how much.
+    ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// server.recv(&queue, Token(1), vec![0; 4096], RecvFlags::NONE)?;
+    /// client.blocking().send_all(b"hello")?;
+    /// if let Completion::Recv { buffer, bytes, eof, .. } = queue.next()?.into_completion()? {
+    ///     assert_eq!((&buffer[..bytes], eof), (&b"hello"[..], false));
+    /// }
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    ///
     /// # Errors
-    /// Refused, with the buffer: [`Error::WouldBlock`], or not connected.
+    /// Refused, with the buffer: [`Error::WouldBlock`], or not connected. The event has ECONNRESET and
+    /// the like when the connection breaks.
     pub fn recv(
         &self,
         queue: &EventQueue,
@@ -91,7 +117,7 @@ impl Socket {
         })
     }
 
-    fn post_one(
+    pub(super) fn post_one(
         &self,
         queue: &EventQueue,
         buffer: Buffer,
@@ -128,7 +154,18 @@ impl Socket {
         })
     }
 
-    /// Sends several buffers as one stretch of bytes, or one message.
+    /// Sends several buffers as one stretch of bytes, or one message. Otherwise as [`Socket::send`].
+    /// The number of bytes in the event is that of all buffers together.
+    ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// let parts = vec![Buffer::from(*b"a head, "), Buffer::from(vec![b'x'; 3])];
+    /// client.send_vectored(&queue, Token(1), parts)?;
+    /// if let Completion::SendVectored { buffers, bytes, .. } = queue.next()?.into_completion()? {
+    ///     assert_eq!((buffers.len(), bytes), (2, 11));
+    /// }
+    /// # Ok::<(), exs::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Socket::send`].
@@ -147,7 +184,18 @@ impl Socket {
     }
 
     /// Receives into several buffers, filled one after the other. On a stream they are
-    /// filled without a copy only with [`RecvFlags::WAITALL`].
+    /// filled without a copy only with [`RecvFlags::WAITALL`]. Otherwise as [`Socket::recv`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// let parts = vec![vec![0; 4].into(), vec![0; 100].into()];
+    /// server.recv_vectored(&queue, Token(1), parts, RecvFlags::NONE)?;
+    /// client.blocking().send_all(b"headbody")?;
+    /// if let Completion::RecvVectored { buffers, bytes, .. } = queue.next()?.into_completion()? {
+    ///     assert_eq!((&buffers[0][..], &buffers[1][..bytes - 4]), (&b"head"[..], &b"body"[..]));
+    /// }
+    /// # Ok::<(), exs::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Socket::recv`].
@@ -194,11 +242,23 @@ impl Socket {
         })
     }
 
-    /// Sends a part of a file without reading it into the program's memory. If the
-    /// file turns out to be shorter, the event has the bytes sent and an error.
+    /// Sends a part of a file without reading it into the program's memory. It takes its turn
+    /// among the sends. If the file turns out to be shorter, the event has the bytes sent and an error.
+    /// A cancel leaves what [`Socket::send`]'s does.
+    ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// let file = std::sync::Arc::new(std::fs::File::open("/proc/self/exe").unwrap());
+    /// client.send_file(&queue, Token(1), file, 1, 3)?;
+    /// let mut text = [0; 3];
+    /// server.blocking().recv_exact(&mut text)?;
+    /// assert_eq!(&text, b"ELF");
+    /// queue.next()?.into_completion()?;
+    /// # Ok::<(), exs::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`Socket::send`].
+    /// As [`Socket::send`]. The event has the kernel's reason if the file cannot be read.
     pub fn send_file(
         &self,
         queue: &EventQueue,
@@ -270,97 +330,6 @@ impl Socket {
         posted.map_err(|(error, buffer)| {
             queue.core().unreserve();
             Refused { error, buffer }
-        })
-    }
-}
-
-/// One-sided: the peer's memory, without its program.
-impl Socket {
-    /// Opens a buffer to the peer of this connection, for RDMA READ or WRITE, until it
-    /// is revoked, the lifetime is over, or the connection ends. Hand the
-    /// [`Export::descriptor`] to the peer by a message of your own. (EXS extension.)
-    ///
-    /// # Errors
-    /// Refused, with the buffer: not connected, or empty; or, over an RDMA device, a peer holds up
-    /// what was sent before, and many exports (EAGAIN).
-    pub fn export(
-        &self,
-        buffer: impl Into<Buffer>,
-        rights: Rights,
-        lifetime: Option<Duration>,
-    ) -> Result<Export, Refused> {
-        let buffer = buffer.into();
-        let len = buffer.len();
-        if len == 0 || !(rights.read || rights.write) {
-            let error = Error::invalid("an export needs at least one byte and one right");
-            return Err(Refused { error, buffer });
-        }
-        let access = Access {
-            local_write: rights.write,
-            remote_read: rights.read,
-            remote_write: rights.write,
-        };
-        let id = self.handle().id();
-        let made =
-            self.handle().context().call(|e, now| e.export(id, buffer, access, lifetime, now));
-        match made {
-            Ok((remote, export)) => {
-                let descriptor = RemoteBuffer::new(remote, len as u64, rights);
-                Ok(Export::new(Arc::clone(self.handle()), descriptor, export))
-            }
-            Err((error, buffer)) => Err(Refused { error, buffer }),
-        }
-    }
-
-    /// RDMA READ: fills the buffer's window from the peer's memory at `offset`. The
-    /// peer's program takes no part. (EXS extension.)
-    ///
-    /// # Errors
-    /// Refused, with the buffer: out of the range, no right, or not connected.
-    pub fn read(
-        &self,
-        queue: &EventQueue,
-        token: Token,
-        remote: &RemoteBuffer,
-        offset: u64,
-        buffer: impl Into<Buffer>,
-    ) -> Result<(), Refused> {
-        let buffer = buffer.into();
-        let target = match remote.target(offset, buffer.len(), false) {
-            Ok(t) => t,
-            Err(error) => return Err(Refused { error, buffer }),
-        };
-        self.post_one(queue, buffer, |b| {
-            let id = self.handle().id();
-            self.handle()
-                .context()
-                .call(|e, now| e.post_read(id, &self.ticket(queue, token), target, b, now))
-        })
-    }
-
-    /// RDMA WRITE: copies the buffer's window into the peer's memory at `offset`. The
-    /// event says that the bytes are there. (EXS extension.)
-    ///
-    /// # Errors
-    /// As [`Socket::read`].
-    pub fn write(
-        &self,
-        queue: &EventQueue,
-        token: Token,
-        remote: &RemoteBuffer,
-        offset: u64,
-        buffer: impl Into<Buffer>,
-    ) -> Result<(), Refused> {
-        let buffer = buffer.into();
-        let target = match remote.target(offset, buffer.len(), true) {
-            Ok(t) => t,
-            Err(error) => return Err(Refused { error, buffer }),
-        };
-        self.post_one(queue, buffer, |b| {
-            let id = self.handle().id();
-            self.handle()
-                .context()
-                .call(|e, now| e.post_write(id, &self.ticket(queue, token), target, b, now))
         })
     }
 }

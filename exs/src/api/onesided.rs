@@ -1,0 +1,141 @@
+//! One-sided calls: the peer's memory, without its program.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{EventQueue, Export, Refused, RemoteBuffer, Socket, Token};
+use crate::mem::{Access, Buffer};
+use crate::progress::{Error, Rights};
+
+/// One-sided: the peer's memory, without its program.
+impl Socket {
+    /// Opens a buffer to the peer of this connection, for RDMA READ or WRITE, until it
+    /// is revoked, the lifetime is over, or the connection ends. Hand the
+    /// [`Export::descriptor`] to the peer by a message of your own. It has no event. (EXS extension.)
+    ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// let export = client.export(vec![7; 100], Rights::READ, Some(Duration::from_secs(60)))?;
+    /// let mut bytes = [0; 10];
+    /// server.blocking().read(&export.descriptor(), 90, &mut bytes)?;
+    /// assert_eq!(bytes, [7; 10]);
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Refused, with the buffer: not connected, or empty; or, over an RDMA device, a peer holds up
+    /// what was sent before, and many exports (EAGAIN).
+    pub fn export(
+        &self,
+        buffer: impl Into<Buffer>,
+        rights: Rights,
+        lifetime: Option<Duration>,
+    ) -> Result<Export, Refused> {
+        let buffer = buffer.into();
+        let len = buffer.len();
+        if len == 0 || !(rights.read || rights.write) {
+            let error = Error::invalid("an export needs at least one byte and one right");
+            return Err(Refused { error, buffer });
+        }
+        let access = Access {
+            local_write: rights.write,
+            remote_read: rights.read,
+            remote_write: rights.write,
+        };
+        let id = self.handle().id();
+        let made =
+            self.handle().context().call(|e, now| e.export(id, buffer, access, lifetime, now));
+        match made {
+            Ok((remote, export)) => {
+                let descriptor = RemoteBuffer::new(remote, len as u64, rights);
+                Ok(Export::new(Arc::clone(self.handle()), descriptor, export))
+            }
+            Err((error, buffer)) => Err(Refused { error, buffer }),
+        }
+    }
+
+    /// RDMA READ: fills the buffer's window from the peer's memory at `offset`. The
+    /// peer's program takes no part. (EXS extension.)
+    ///
+    /// READs and WRITEs are done in the order of posting. One that is cancelled on its way moves no
+    /// more, and how much of the buffer it has filled is not known.
+    ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// let export = client.export(vec![0; 4096], Rights::READ_WRITE, None)?;
+    /// let remote = export.descriptor(); // the peer gets it by a message of the program's own
+    /// export.write_at(10, b"hello")?;
+    /// server.read(&queue, Token(1), &remote, 10, vec![0; 5])?;
+    /// if let Completion::Read { buffer, .. } = queue.next()?.into_completion()? {
+    ///     assert_eq!(&buffer[..], b"hello");
+    /// }
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Refused, with the buffer: out of the range, no right, not connected, or [`Error::WouldBlock`]. A
+    /// peer that no longer allows it ends the connection: the event has EACCES, those of other
+    /// operations ECONNRESET.
+    pub fn read(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        remote: &RemoteBuffer,
+        offset: u64,
+        buffer: impl Into<Buffer>,
+    ) -> Result<(), Refused> {
+        let buffer = buffer.into();
+        let target = match remote.target(offset, buffer.len(), false) {
+            Ok(t) => t,
+            Err(error) => return Err(Refused { error, buffer }),
+        };
+        self.post_one(queue, buffer, |b| {
+            let id = self.handle().id();
+            self.handle()
+                .context()
+                .call(|e, now| e.post_read(id, &self.ticket(queue, token), target, b, now))
+        })
+    }
+
+    /// RDMA WRITE: copies the buffer's window into the peer's memory at `offset`. The
+    /// event says that the bytes are there. (EXS extension.)
+    ///
+    /// READs and WRITEs are done in the order of posting. A message that is sent after the event finds
+    /// the bytes there. One that is cancelled on its way moves no more; if the connection ends first, how
+    /// much has arrived is not known.
+    ///
+    /// ```
+    #[doc = include_str!("examples/streams.txt")]
+    /// let export = client.export(vec![0; 4096], Rights::READ_WRITE, None)?;
+    /// let remote = export.descriptor(); // the peer gets it by a message of the program's own
+    /// server.write(&queue, Token(1), &remote, 10, *b"hello")?;
+    /// queue.next()?.into_completion()?; // from now on the client finds it
+    /// let mut text = [0; 5];
+    /// export.read_at(10, &mut text)?;
+    /// assert_eq!(&text, b"hello");
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Socket::read`].
+    pub fn write(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        remote: &RemoteBuffer,
+        offset: u64,
+        buffer: impl Into<Buffer>,
+    ) -> Result<(), Refused> {
+        let buffer = buffer.into();
+        let target = match remote.target(offset, buffer.len(), true) {
+            Ok(t) => t,
+            Err(error) => return Err(Refused { error, buffer }),
+        };
+        self.post_one(queue, buffer, |b| {
+            let id = self.handle().id();
+            self.handle()
+                .context()
+                .call(|e, now| e.post_write(id, &self.ticket(queue, token), target, b, now))
+        })
+    }
+}
