@@ -78,7 +78,7 @@ use crate::sys::Identity;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct KernelSocket<S: AsFd> {
+pub struct KernelSocket<S> {
     socket: S,
     limits: (Option<Duration>, Option<Duration>),
     /// The program's number for the socket; 0 is none.

@@ -45,3 +45,19 @@ pub use socket::{Socket, SocketType};
 pub use stream::SocketStream;
 pub use transfer::Refused;
 pub use transports::{explain, transports};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Programs move these between threads and share them.
+    #[test]
+    fn public_types_are_send_and_sync() {
+        fn both<T: Send + Sync>() {}
+        both::<(Socket, SocketStream, KernelSocket<std::net::TcpStream>, Blocking<'_>)>();
+        both::<(EventQueue, Event, Completion, Failed, Refused, Refused<Vec<Buffer>>)>();
+        both::<(Buffer, MemoryRegion, Export, RemoteBuffer, Part, KernelAddr)>();
+        both::<(Error, OpError, SessionError, RnicError, MemError, Violation)>();
+        both::<(Options, QueueOptions, Counters, Route, TransportInfo)>();
+    }
+}

@@ -26,21 +26,21 @@ use crate::sys::cold_path;
     clippy::exhaustive_structs,
     reason = "an error and what comes back: programs take it apart"
 )]
-pub struct Refused<T: std::fmt::Debug = Buffer> {
+pub struct Refused<T = Buffer> {
     /// Why.
     pub error: Error,
     /// The memory, untouched.
     pub buffer: T,
 }
 
-impl<T: std::fmt::Debug> From<Refused<T>> for Error {
+impl<T> From<Refused<T>> for Error {
     #[cold]
     fn from(r: Refused<T>) -> Error {
         r.error
     }
 }
 
-impl<T: std::fmt::Debug> From<Refused<T>> for std::io::Error {
+impl<T> From<Refused<T>> for std::io::Error {
     #[cold]
     fn from(r: Refused<T>) -> std::io::Error {
         r.error.into()

@@ -3,7 +3,7 @@
 use std::ops::{BitOr, BitOrAssign};
 
 /// How a receive is to behave.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct RecvFlags {
     /// Complete only when the buffer is full (MSG_WAITALL), at the end of the
@@ -35,7 +35,7 @@ impl RecvFlags {
 }
 
 /// What to wait for with `poll`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Interest {
     /// Data, the end of the stream, or a connection to accept.
@@ -66,7 +66,7 @@ impl Interest {
 }
 
 /// What the peer may do with exported memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Rights {
     /// RDMA READ.
