@@ -63,7 +63,7 @@ struct Args {
     /// Also put a summary into this file, between its marks `<!-- bench -->` and `<!-- /bench -->`;
     /// only of a whole run
     #[arg(long, value_name = "FILE")]
-    readme: Option<PathBuf>,
+    summary: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -98,12 +98,12 @@ fn run(args: &Args) -> Result<(), Failure> {
     let plots = plots::draw(&done, &out)?;
     let page = page::text(&machine, &done, &plots);
     write(&out.join("README.md"), &page)?;
-    if let Some(readme) = args.readme.as_ref().filter(|_| !args.quick && args.only.is_empty()) {
-        let text = fs::read_to_string(readme).during(readme.display())?;
-        let summary = page::summary(&machine, &done, &plots, &out);
+    if let Some(file) = args.summary.as_ref().filter(|_| !args.quick && args.only.is_empty()) {
+        let text = fs::read_to_string(file).during(file.display())?;
+        let summary = page::summary(&machine, &done, &plots, &page::way_from(file, &out));
         let text = page::between_marks(&text, &summary)
-            .ok_or_else(|| Failure(format!("{} has no marks for a summary", readme.display())))?;
-        write(readme, &text)?;
+            .ok_or_else(|| Failure(format!("{} has no marks for a summary", file.display())))?;
+        write(file, &text)?;
     }
     tell!("exs-bench: see {}", out.join("README.md").display());
     // What cannot run for want of a neighbour is no failure; what of ours does not run is.
