@@ -167,8 +167,8 @@ doc: setup-demo ## Build the documentation of the Rust API
 
 BOOK := $(OUT)/book
 .PHONY: book
-book: setup-book ## Build the book: guide, C, tools, design, measurements (into OUT/book of the target directory)
-	docs/book/assemble.py $(BOOK)-src
+book: setup-book tools ## Build the book: guide, C, tools, design, measurements (into OUT/book of the target directory)
+	docs/book/assemble.py $(BOOK)-src $(OUT)/release
 	PATH="$(abspath $(OUT))/tools/bin:$$PATH" mdbook build $(BOOK)-src --dest-dir $(abspath $(BOOK))
 	@echo "open $(BOOK)/index.html"
 

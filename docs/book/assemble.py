@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Makes the source tree of the book, for mdBook.
 
-    docs/book/assemble.py OUT    OUT: is replaced
+    docs/book/assemble.py OUT [BINS]    OUT: is replaced; BINS: where the programs are
+
+With BINS, the page of each tool gets the options that its --help prints.
 
 The chapters stay where they are in the repository: in docs/book/src, in spec-notes, beside the
 examples. Their links lead from file to file there. This program copies each chapter that SUMMARY.md
@@ -16,6 +18,7 @@ names and rewrites its links:
 import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -42,9 +45,26 @@ def without_code(text):
     return re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
 
 
+def options_of(program):
+    """What --help says of a program and of its subcommands."""
+
+    def help_of(*words):
+        run = subprocess.run([program, *words, "--help"], check=True, capture_output=True, text=True)
+        return run.stdout.rstrip()
+
+    first = help_of()
+    parts = [("Options", first)]
+    commands = re.search(r"^Commands:\n((?:  .*\n|\n)+)", first + "\n", re.M)
+    for line in commands.group(1).splitlines() if commands else []:
+        if (name := re.match(r"  (\w[\w-]*)\s", line)) and name.group(1) != "help":
+            parts.append((f"Options of {name.group(1)}", help_of(name.group(1))))
+    return "".join(f"\n## {title}\n\n```text\n{text}\n```\n" for title, text in parts)
+
+
 class Book:
-    def __init__(self, out):
+    def __init__(self, out, bins):
         self.out = out
+        self.bins = bins
         self.problems = []
         self.pictures = set()
         summary = (TOP / BOOK / "SUMMARY.md").read_text()
@@ -87,6 +107,9 @@ class Book:
         parts = re.split(r"(^```.*?^```)", text, flags=re.M | re.S)
         for i in range(0, len(parts), 2):
             parts[i] = DEFINED.sub(rewritten, INLINE.sub(rewritten, parts[i]))
+        program = self.bins / Path(path).stem if self.bins and path.startswith(BOOK + "tools/") else None
+        if program and program.exists():
+            parts.append(options_of(program))
         self.write(place(path), "".join(parts))
 
     def write(self, name, text):
@@ -108,9 +131,9 @@ class Book:
 
 
 def main():
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
-    book = Book(Path(sys.argv[1]))
+    book = Book(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) == 3 else None)
     book.make()
     if book.problems:
         sys.exit("\n".join(f"assemble.py: {p}" for p in book.problems))
