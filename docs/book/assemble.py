@@ -31,8 +31,8 @@ PICTURES = (".svg", ".png")
 
 
 def place(path):
-    """Where a file of the repository is in the book."""
-    return path.removeprefix(BOOK)
+    """Where a file of the repository is in the book. mdBook does not follow links to a README."""
+    return re.sub(r"\bREADME\.md$", "index.md", path.removeprefix(BOOK))
 
 
 def slug(heading):
