@@ -63,7 +63,7 @@ test-rdma: ## Run the suites on kernel RDMA devices in guests (QEMU, or RDMA_KER
 	@tests/rdma/run.sh $(SUITES)
 
 .PHONY: check
-check: setup-check check-fmt check-clippy check-doc check-tidy ## Formatting, lints, rustdoc and house rules, warnings denied
+check: setup-check check-fmt check-clippy check-doc check-tidy check-language ## Formatting, lints, rustdoc and house rules, warnings denied
 	@echo "check: all is well"
 
 .PHONY: check-fmt
@@ -88,6 +88,10 @@ check-doc: ## Only the documentation
 check-tidy: ## Only the house rules (floors, sizes, unsafe islands, words)
 	$(CARGO) test $(LOCKED) --quiet -p exs-tests --test tidy
 
+.PHONY: check-language
+check-language: ## Only print how many phrases in comments and documents are hard to read
+	@if command -v python3 >/dev/null; then tests/scripts/language.py; else echo "skipped: there is no python3"; fi
+
 .PHONY: fuzz
 fuzz: ## Fuzz each decoder for FUZZ_SECONDS (60); needs a nightly toolchain
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/scripts/fuzz.sh
@@ -106,7 +110,7 @@ bench-pingpong: setup-demo ## Latency and bandwidth of exs-pingpong beside plain
 .PHONY: bench
 bench: setup-demo ## EXS beside plain sockets and installed neighbours: docs/bench (tables, plots, JSON)
 	$(BUILD) build $(RELEASE) exs-perf --bin exs-cp --bin exs-bench
-	$(BUILD) run --quiet $(RELEASE) exs-bench -- --readme README.md $(BENCH_ARGS)
+	$(BUILD) run --quiet $(RELEASE) exs-bench -- --summary docs/book/src/measurements/summary.md $(BENCH_ARGS)
 
 .PHONY: bench-deps
 bench-deps: ## Install the neighbours that `make bench` measures (UCX, libfabric, iperf3, sockperf, rsync, scp)
@@ -161,6 +165,13 @@ doc: setup-demo ## Build the documentation of the Rust API
 	$(CARGO) doc $(LOCKED) --no-deps -p exs
 	@echo "open $${CARGO_TARGET_DIR:-target}/doc/exs/index.html"
 
+BOOK := $(OUT)/book
+.PHONY: book
+book: setup-book tools ## Build the book: guide, C, tools, design, measurements (into OUT/book of the target directory)
+	docs/book/assemble.py $(BOOK)-src $(OUT)/release
+	PATH="$(abspath $(OUT))/tools/bin:$$PATH" mdbook build $(BOOK)-src --dest-dir $(abspath $(BOOK))
+	@echo "open $(BOOK)/index.html"
+
 .PHONY: deps
 deps: ## Only the set-up: tools, Debian packages, crates
 	@tests/scripts/setup.sh demo test check
@@ -170,6 +181,6 @@ deps: ## Only the set-up: tools, Debian packages, crates
 clean: ## Remove what was built
 	$(CARGO) clean
 
-.PHONY: setup-demo setup-test setup-check
-setup-demo setup-test setup-check: setup-%:
+.PHONY: setup-demo setup-test setup-check setup-book
+setup-demo setup-test setup-check setup-book: setup-%:
 	@tests/scripts/setup.sh $*

@@ -100,7 +100,7 @@ $cc -shared -o "$work/libexs.so.$abi" "$work/exs.o" ${SANITIZE-} \
     -Wl,-soname,"$soname" -Wl,--version-script,"$here/c/exs.map" -Wl,-z,defs -Wl,-z,relro \
     -Wl,-z,now -Wl,-z,nodelete -Wl,--as-needed ${rdma[@]+"${rdma[@]}"} "${unwind[@]}" -lm -lpthread -ldl -lc
 
-# Moved into place when all is done, so that whoever uses the old ones is not disturbed.
+# Moved into place when all is done, so that a program that uses the old ones is not disturbed.
 mv -f "$work/libexs.a" "$work/libexs.so.$abi" "$out/"
 ln -sf "libexs.so.$abi" "$out/$soname"
 ln -sf "$soname" "$out/libexs.so"

@@ -43,7 +43,7 @@ PC
 install -d "$destdir$mandir/man1"
 for bin in exs-cp exs-pingpong exs-perf exs-info exs-rdma-write; do
     install -m 755 "$bins/$bin" "$destdir$bindir/"
-    # Its pages are made of what --help says, by the program itself.
+    # The program makes its pages itself: of its options, and of its chapter in the book.
     "$bins/$bin" --man-pages "$destdir$mandir/man1"
 done
 

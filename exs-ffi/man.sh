@@ -154,12 +154,12 @@ END {
     print "The names are those of the Extended Sockets API (ES\\-API, The Open Group, 2005)." > file
     print ".SH BEHAVIOUR" > file
     prose(file, behave)
-    print ".SH ENVIRONMENT\nThe README lists the variables; among them are" > file
+    print ".SH ENVIRONMENT\nThe page on tuning in the guide of EXS lists all variables. Among them are" > file
     print ".PP\n.nf" > file
-    print "EXS_TRANSPORT   auto, shm, soft or verbs: by which transports sockets may go" > file
+    print "EXS_TRANSPORT   auto, shm, soft or verbs: which transports sockets may use" > file
     print "EXS_DEVICE      the one RDMA device to use" > file
     print "EXS_WAIT        busy, notify or adaptive: how exs_qdequeue waits" > file
-    print "EXS_KERNEL_IO   auto, uring or readiness: how kernel sockets are waited for" > file
+    print "EXS_KERNEL_IO   auto, uring or readiness: how connect and accept wait on kernel sockets" > file
     print ".fi" > file
     print ".SH DATA TYPES" > file
     code(file, types)

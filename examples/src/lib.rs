@@ -4,6 +4,7 @@ pub mod address;
 pub mod args;
 pub mod fail;
 pub mod frame;
+pub mod man;
 pub mod out;
 pub mod peer;
 pub mod plain;

@@ -17,6 +17,8 @@ use std::sync::{Mutex, PoisonError};
 
 use clap::Parser;
 
+use crate::man;
+
 /// Standard output takes no more.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("cannot write to standard output: {why}")]
@@ -85,9 +87,9 @@ pub fn main<C: Parser>(run: impl FnOnce(C) -> Result<u8, (u8, String)>) -> ExitC
     let name = command.get_name().to_owned();
     let mut args = std::env::args_os().skip(1);
     let result = match (args.next(), args.next()) {
-        // For packages: the manual pages, made of what --help says.
+        // For packages: the manual pages.
         (Some(asked), Some(dir)) if asked == OsStr::new("--man-pages") => {
-            clap_mangen::generate_to(command, dir).map(|()| 0).map_err(|e| (1, e.to_string()))
+            man::write(command, dir.as_ref()).map(|()| 0).map_err(|e| (1, e.to_string()))
         }
         _ => match C::try_parse() {
             Ok(args) => run(args),

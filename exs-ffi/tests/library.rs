@@ -133,7 +133,7 @@ fn default_path() -> String {
     run(Command::new("pkg-config").args(["--variable=pc_path", "pkg-config"])).trim().to_owned()
 }
 
-/// Compiles the README's way against an installed tree, and runs; linked with the shared
+/// Compiles the book's way against an installed tree, and runs; linked with the shared
 /// library, and as a program that needs none.
 fn use_installed(root: &Path, prefix: &str, libdir: &str) {
     let dir = fresh("library-user");

@@ -44,7 +44,10 @@
 //! # Ok::<(), exs::Error>(())
 //! ```
 //!
-//! The house behind it, floor by floor, is described in `spec-notes/ARCHITECTURE.md`.
+//! The [guide] explains the concepts, the options and the set-up. `spec-notes/ARCHITECTURE.md`
+//! describes the code, floor by floor.
+//!
+//! [guide]: https://github.com/exs-project/exs/tree/main/docs/book/src/guide
 // The suites in `tests` see every floor: what they use is `pub`, which programs cannot reach. What
 // only they use exists only for them, and unit tests alone do not use all of it.
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
@@ -142,6 +145,10 @@ pub use api::{
     SocketStream, SocketType, TermCode, Token, Transport, TransportInfo, Violation, WaitPolicy,
     counters, error, explain, parse_size, parse_time, transports,
 };
+
+// Documentation only: see the essay there.
+#[cfg(any(doc, doctest))]
+pub mod guide;
 
 /// The programs in the README compile and run.
 #[cfg(doctest)]

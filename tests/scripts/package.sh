@@ -39,11 +39,11 @@ fi
 work=$(mktemp -d --tmpdir="$target")
 trap 'rm -rf "$work"' EXIT
 root=$work/root
-# The first C program of the README.
-awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' "$top/README.md" > "$work/hello.c"
-[ -s "$work/hello.c" ] || die "the README has no program in C"
+# The first C program of the book.
+awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' "$top/docs/book/src/c/first-program.md" > "$work/hello.c"
+[ -s "$work/hello.c" ] || die "the book has no program in C"
 
-# use ROOT PREFIX LIBDIR: compiles that program the README's way against what is installed, linked
+# use ROOT PREFIX LIBDIR: compiles that program the book's way against what is installed, linked
 # with the shared and the static library, runs it, and the programs.
 use() {
     local at=$1$2 lib=$1$3 flags way name
@@ -60,7 +60,7 @@ use() {
         # shellcheck disable=SC2086 # several options
         "$cc" -std=gnu99 -Wall -Wextra -Wpedantic -Werror "$work/hello.c" $flags -o "$work/hello"
         [ "$(LD_LIBRARY_PATH=$lib timeout 60 "$work/hello")" = 'received: hello' ] ||
-            die "the README's program says something else ($flags)"
+            die "the book's program says something else ($flags)"
     done
     for name in exs-cp exs-pingpong exs-perf exs-info exs-rdma-write; do
         "$at/bin/$name" --help >/dev/null || die "$name does not run"

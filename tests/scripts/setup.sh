@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Puts in place what demo, test or check need, and says what it does.
 #
-#   setup.sh demo|test|check|bench|fuzz|rdma ...
+#   setup.sh demo|test|check|book|bench|fuzz|rdma ...
 #
+# book is mdBook, which cargo builds into the target directory (some minutes).
 # bench is the neighbours that `make bench` measures beside EXS, each of which it can do
 # without. rdma is what the test bed with kernel RDMA devices needs (tests/rdma/README.md).
 #
@@ -13,6 +14,7 @@
 set -euo pipefail
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+MDBOOK=0.4.52
 packages=()  # to be installed
 reasons=()   # "package (what it is for)"
 losses=()    # what is lost without them
@@ -121,10 +123,19 @@ install_verbs() {
     say "EXS is built without RDMA devices (feature verbs); $lacking"
 }
 
+# mdBook is in no release of Debian that EXS supports, so cargo builds it.
+install_mdbook() {
+    local tools=${CARGO_TARGET_DIR:-$top/target}/tools
+    if has mdbook || [ -x "$tools/bin/mdbook" ]; then return 0; fi
+    say "building mdBook with cargo (some minutes, once)"
+    cargo install mdbook --version "$MDBOOK" --locked --no-default-features --features search --root "$tools" ||
+        die "cargo could not install mdbook $MDBOOK"
+}
+
 knows() { apt-cache show "$1" >/dev/null 2>&1; }
 
-[ $# -gt 0 ] || die "usage: setup.sh demo|test|check|bench|fuzz|rdma ..."
-verbs=no
+[ $# -gt 0 ] || die "usage: setup.sh demo|test|check|book|bench|fuzz|rdma ..."
+verbs=no book=no
 need_rust
 need_linker
 for part in "$@"; do
@@ -156,6 +167,11 @@ for part in "$@"; do
             verbs=yes
             need_component rustfmt cargo fmt --version
             need_component clippy cargo clippy --version
+            want python3 python3 "counts phrases that are hard to read" "they are not counted"
+            ;;
+        book)
+            want python3 python3 "assembles the book" "the book cannot be built"
+            book=yes
             ;;
         bench)
             want ucx_perftest ucx-utils "UCX, over TCP and shared memory" "UCX is not measured"
@@ -185,7 +201,7 @@ for part in "$@"; do
                 ;;
             esac
             ;;
-        *) die "nothing is called '$part' here: demo, test, check, bench, fuzz, rdma" ;;
+        *) die "nothing is called '$part' here: demo, test, check, book, bench, fuzz, rdma" ;;
     esac
 done
 install_packages
@@ -197,3 +213,4 @@ case " $* " in *" bench "*)
     fi ;;
 esac
 [ $verbs = no ] || install_verbs
+[ $book = no ] || install_mdbook

@@ -15,6 +15,8 @@ use std::sync::{LazyLock, OnceLock};
 use exs_tests::harness::Watchdog;
 use exs_tests::skip;
 
+#[path = "c_suite/book.rs"]
+mod book;
 #[path = "c_suite/differential.rs"]
 mod differential;
 

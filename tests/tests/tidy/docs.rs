@@ -29,7 +29,8 @@ pub(crate) fn check_links(src: &Source, exists: &dyn Fn(&str) -> bool) -> Vec<St
     let dir = src.path.rsplit_once('/').map_or("", |(dir, _)| dir);
     let mut findings = Vec::new();
     for (number, line) in (1..).zip(src.text.lines()) {
-        for rest in line.split("](").skip(1) {
+        let defined = line.strip_prefix('[').and_then(|l| Some(l.split_once("]: ")?.1));
+        for rest in line.split("](").skip(1).chain(defined) {
             let target = rest.split([')', '#', ' ']).next().unwrap_or("");
             let elsewhere = target.is_empty() || target.contains(':');
             if !elsewhere
@@ -54,8 +55,9 @@ pub(crate) fn check_manifest(src: &Source) -> Vec<String> {
 }
 
 /// Environment variables that the code reads are documented, and those that are
-/// documented are read. In Rust a name counts where it is a whole string, in the
-/// two documents where it is a whole code span. What the header of C defines is no variable.
+/// documented are read. In Rust a name counts where it is a whole string; in the book, in the
+/// README and in CONTRIBUTING.md where it is a whole code span. What the header of C defines is no
+/// variable.
 pub(crate) fn check_variables(tree: &[Source]) -> Vec<String> {
     let named = |quote: char, wanted: &dyn Fn(&str) -> bool| -> BTreeSet<String> {
         tree.iter()
@@ -65,7 +67,11 @@ pub(crate) fn check_variables(tree: &[Source]) -> Vec<String> {
             .collect()
     };
     let read = named('"', &|p| p.ends_with(".rs") && !p.starts_with("tests/tests/tidy/"));
-    let told = named('`', &|p| ["README.md", "CONTRIBUTING.md"].contains(&p));
+    let is_document = |p: &str| {
+        ["README.md", "CONTRIBUTING.md"].contains(&p)
+            || p.starts_with("docs/book/src/") && p.ends_with(".md")
+    };
+    let told = named('`', &is_document);
     let header = tree.iter().filter(|s| s.path.ends_with("include/sys/exs.h"));
     let defined: BTreeSet<&str> = header
         .flat_map(|s| s.text.lines().filter_map(|l| l.strip_prefix("#define ")))
@@ -76,7 +82,7 @@ pub(crate) fn check_variables(tree: &[Source]) -> Vec<String> {
         names
     };
     let (read, told) = (variables(read), variables(told));
-    let untold = read.difference(&told).map(|v| format!("{v} is read, but not in README.md"));
+    let untold = read.difference(&told).map(|v| format!("{v} is read, but no document names it"));
     let unread = told.difference(&read).map(|v| format!("{v} is documented, but never read"));
     untold.chain(unread).collect()
 }
@@ -108,6 +114,8 @@ mod tests {
         assert_eq!(found("a.md", "[x](b.md) [y](gone.md) [z](https://e.org) [w](#here)"), 1);
         assert_eq!(found("notes/a.md", "[x](c.md#part)"), 0);
         assert_eq!(found("notes/a.md", "[x](b.md)"), 1);
+        assert_eq!(found("a.md", "[x]: gone.md"), 1);
+        assert_eq!(found("a.md", "[x]: b.md#part"), 0);
     }
 
     #[test]
@@ -125,5 +133,10 @@ mod tests {
         assert_eq!(tree("var(\"EXS_A\")", "| `EXS_A` |").len(), 0);
         assert_eq!(tree("var(\"EXS_A\")", "see EXS_A").len(), 1);
         assert_eq!(tree("// EXS_B", "| `EXS_B` |").len(), 1);
+        let page = Source::new("docs/book/src/guide/a.md", "`EXS_C`");
+        assert_eq!(
+            check_variables(&[Source::new("exs/src/a.rs", "var(\"EXS_C\")"), page]).len(),
+            0
+        );
     }
 }

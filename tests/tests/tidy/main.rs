@@ -7,6 +7,7 @@
 //! That is good enough for code that `rustfmt` and the compiler accept, and it
 //! needs no dependency. `spec-notes/ARCHITECTURE.md` gives the reasons.
 
+mod book;
 mod docs;
 mod errors;
 mod floors;
@@ -16,6 +17,7 @@ mod msrv;
 mod purity;
 mod sizes;
 mod source;
+mod tour;
 mod words;
 
 use source::{Source, tree};
@@ -102,6 +104,16 @@ fn nothing_speaks_of_one_developers_machine() {
 }
 
 #[test]
+fn comments_and_documents_are_free_of_phrases_that_readers_stumble_over() {
+    let (all, list) = (tree(), source::top().join(words::EXCUSED));
+    let excused = std::fs::read_to_string(&list).expect("the list of excused files");
+    if std::env::var_os("TIDY_EXCUSED").is_some_and(|how| how == "write") {
+        std::fs::write(&list, words::still_unclean(&all, &excused)).expect("the list is written");
+    }
+    expect_none(&words::check_phrases(&all, &excused));
+}
+
+#[test]
 fn modules_open_with_an_essay() {
     expect_none(&over_rust(docs::check_essay));
 }
@@ -111,6 +123,24 @@ fn links_between_documents_lead_somewhere() {
     let all = tree();
     let findings: Vec<_> = all.iter().flat_map(|s| docs::check_links(s, &source::exists)).collect();
     expect_none(&findings);
+}
+
+#[test]
+fn every_page_is_in_the_book_and_the_guide_in_rustdoc() {
+    let all = tree();
+    expect_none(&book::check_summary(&all));
+    expect_none(&book::check_guide(&all));
+}
+
+#[test]
+fn every_program_of_the_book_stands_where_a_test_runs_it() {
+    let findings: Vec<_> = tree().iter().flat_map(book::check_programs).collect();
+    expect_none(&findings);
+}
+
+#[test]
+fn the_tour_names_files_and_functions_that_exist() {
+    expect_none(&tour::findings(&tree()));
 }
 
 #[test]

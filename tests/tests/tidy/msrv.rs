@@ -38,8 +38,10 @@ pub(crate) fn check_places(tree: &[Source]) -> Vec<String> {
     if clippy != Some((major, minor)) {
         findings.push(format!("clippy.toml: msrv is {clippy:?}, rust-version {major}.{minor}"));
     }
-    if !text(tree, "README.md").contains(&readme) {
-        findings.push(format!("README.md: does not say `{readme}`"));
+    for path in ["README.md", "docs/book/src/guide/quick-start.md"] {
+        if !text(tree, path).contains(&readme) {
+            findings.push(format!("{path}: does not say `{readme}`"));
+        }
     }
     findings
 }

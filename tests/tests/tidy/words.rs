@@ -3,6 +3,8 @@
 //! The words are put together from halves here, so that this file does not
 //! find itself.
 
+use std::collections::BTreeSet;
+
 use crate::source::{Source, Tok};
 
 /// Promises to finish something later.
@@ -68,6 +70,171 @@ pub(crate) fn check_text(src: &Source) -> Vec<String> {
     findings
 }
 
+/// Phrases that a reader stumbles over (CONTRIBUTING.md, "Language"), as words; `*` stands for an ending.
+const FORBIDDEN: [&[&str]; 17] = [
+    &["whoever"],
+    &["nobody"],
+    &["somebody"],
+    &["borne"],
+    &["in", "vain"],
+    &["of", "late"],
+    &["tell*", "of"],
+    &["told", "of"],
+    &["hear*", "of"],
+    &["as", "good", "as"],
+    &["come*", "about"],
+    &["came", "about"],
+    &["coming", "about"],
+    &["for", "want", "of"],
+    &["so", "many"],
+    &["so", "long"],
+    &["who"],
+];
+
+/// A `who` behind one of these, or at the beginning of a sentence, has no person before it.
+const HEADLESS: [&str; 14] = [
+    ".", "by", "for", "from", "to", "of", "than", "but", "as", "with", "wakes", "knows", "says",
+    "whom",
+];
+
+/// Files that name the phrases, figures that are made, and a journal; and the floor that is being
+/// redesigned.
+const NOT_READ: [&str; 6] = [
+    "tests/tests/tidy/words.rs",
+    "tests/tests/tidy/excused.txt",
+    "CONTRIBUTING.md",
+    "docs/bench/",
+    "LICENSE",
+    "exs/src/progress/",
+];
+
+/// Files that have such phrases still. A file that has none any more must leave the list, and none
+/// may join it. `TIDY_EXCUSED=write` takes out those that are clean.
+pub(crate) const EXCUSED: &str = "tests/tests/tidy/excused.txt";
+
+/// A word in lower case, or `.` for what ends a sentence; and its line.
+type Word = (String, usize);
+
+/// The words of a text, with `.` wherever a sentence, a cell or a code span ends.
+fn words_of(line: &str, number: usize, out: &mut Vec<Word>) {
+    let mut word = String::new();
+    let mut code = false;
+    for c in line.chars().chain([' ']) {
+        code ^= c == '`';
+        if c.is_alphanumeric() && !code || c == '\'' {
+            word.extend(c.to_lowercase());
+            continue;
+        }
+        if !word.is_empty() {
+            out.push((std::mem::take(&mut word), number));
+        }
+        if ".;:!?()[]{}|`\"#".contains(c) {
+            out.push((".".to_owned(), number));
+        }
+    }
+}
+
+/// Comments, literals and names of functions in Rust; comments of C and of scripts; prose of documents.
+fn prose(src: &Source) -> Vec<Word> {
+    let mut out = Vec::new();
+    let mut fenced = false;
+    for ((number, line), code) in
+        (1..).zip(src.text.lines()).zip(src.code.lines().map(Some).chain(std::iter::repeat(None)))
+    {
+        let bare = line.trim_start();
+        if let Some(code) = code {
+            let hidden: String = (line.bytes().zip(code.bytes()))
+                .map(|(t, c)| if t == c { ' ' } else { char::from(t) })
+                .collect();
+            if !code.trim().is_empty() || hidden.trim().is_empty() {
+                out.push((".".to_owned(), number));
+            }
+            words_of(hidden.trim_start().trim_start_matches(['/', '!']), number, &mut out);
+            if let Some((_, name)) = code.split_once("fn ") {
+                let name = name.split(['(', '<']).next().unwrap_or_default().replace('_', " ");
+                out.push((".".to_owned(), number));
+                words_of(&name, number, &mut out);
+                out.push((".".to_owned(), number));
+            }
+        } else if src.path.ends_with(".md") {
+            fenced ^= bare.starts_with("```");
+            if fenced || bare.is_empty() {
+                out.push((".".to_owned(), number));
+            } else {
+                words_of(bare, number, &mut out);
+            }
+        } else if ["/*", "* ", "*/", "//", "# "].iter().any(|mark| bare.starts_with(mark)) {
+            words_of(bare.trim_start_matches(['/', '*', '#']), number, &mut out);
+        } else {
+            out.push((".".to_owned(), number));
+        }
+    }
+    out
+}
+
+fn matches(word: &str, pattern: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(stem) => ["", "s", "d", "ing"].iter().any(|end| word.strip_suffix(end) == Some(stem)),
+        None => word == pattern,
+    }
+}
+
+/// The forbidden phrases of a text.
+pub(crate) fn phrases(src: &Source) -> Vec<String> {
+    let words = prose(src);
+    let mut findings = Vec::new();
+    for (i, (_, line)) in words.iter().enumerate() {
+        for phrase in FORBIDDEN {
+            let here = words.get(i..i + phrase.len()).is_some_and(|there| {
+                there.iter().zip(phrase).all(|((word, _), part)| matches(word, part))
+            });
+            let before = i.checked_sub(1).map_or(".", |b| &words[b].0);
+            let after = words.get(i + phrase.len()).map_or(".", |w| &w.0);
+            let excused = match phrase {
+                ["who"] => !HEADLESS.contains(&before),
+                ["so", _] => ["as", "that"].contains(&after),
+                _ => false,
+            };
+            if here && !excused {
+                findings.push(format!("{}:{line}: \"{}\"", src.path, phrase.join(" ")));
+            }
+        }
+    }
+    findings
+}
+
+/// Of the excused files, those that must stay so: what `TIDY_EXCUSED=write` leaves in the list.
+pub(crate) fn still_unclean(tree: &[Source], excused: &str) -> String {
+    let unclean = |path: &&str| tree.iter().any(|s| s.path == *path && !phrases(s).is_empty());
+    excused.lines().filter(unclean).map(|path| format!("{path}\n")).collect()
+}
+
+fn is_read(src: &Source) -> bool {
+    let kinds = [".rs", ".md", ".c", ".h", ".sh"];
+    kinds.iter().any(|end| src.path.ends_with(end))
+        && !NOT_READ.iter().any(|start| src.path.starts_with(start))
+}
+
+/// No forbidden phrase, but in files that are excused; no file is excused that has none.
+pub(crate) fn check_phrases(tree: &[Source], excused: &str) -> Vec<String> {
+    let listed: BTreeSet<&str> = excused.lines().collect();
+    let mut findings = Vec::new();
+    let mut unclean = BTreeSet::new();
+    for src in tree.iter().filter(|s| is_read(s)) {
+        let found = phrases(src);
+        if !found.is_empty() {
+            unclean.insert(src.path.as_str());
+        }
+        if !listed.contains(src.path.as_str()) {
+            findings.extend(found.iter().map(|f| format!("{f}: say who does it, in plain words")));
+        }
+    }
+    findings.extend(listed.difference(&unclean).map(|path| {
+        format!("{path}: is clean, or gone: take it out of {EXCUSED} (TIDY_EXCUSED=write does)")
+    }));
+    findings
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,5 +269,34 @@ mod tests {
         assert_eq!(check_text(&Source::new("README.md", "see /tmp and ./work")).len(), 0);
         let script = concat!("# TO", "DO");
         assert_eq!(check_text(&Source::new("Makefile", script)).len(), 1);
+    }
+
+    #[test]
+    fn forbidden_phrases_are_caught_in_comments_literals_and_names() {
+        let found = |path: &str, text: &str| phrases(&Source::new(path, text)).len();
+        let rust = |text: &str| found("exs/src/a.rs", text);
+        assert_eq!(rust("// Nobody waits."), 1);
+        assert_eq!(rust("// the look was in\n// vain"), 1);
+        assert_eq!(rust("fn a() {} // in\nfn vain() {}"), 0);
+        assert_eq!(rust("let nobody = 1;"), 0);
+        assert_eq!(rust("fn who_comes_late_is_not_heard() {}"), 1);
+        assert_eq!(rust("panic!(\"he tells of it\")"), 1);
+        assert_eq!(rust("// Who posts is awake."), 1);
+        assert_eq!(rust("// for who waits; the thread who waits"), 1);
+        assert_eq!(rust("// so many at most"), 1);
+        assert_eq!(rust("// so many that it fails, so long as it lasts, `nobody`"), 0);
+        assert_eq!(found("a.md", "x\n```c\nnobody\n```\nIt came about.\n"), 1);
+        assert_eq!(found("a.c", "/* For want of room. */\nint nobody;\n"), 1);
+    }
+
+    #[test]
+    fn an_excused_file_that_is_clean_is_caught() {
+        let tree = [Source::new("exs/src/a.rs", "// nobody"), Source::new("exs/src/b.rs", "")];
+        assert_eq!(check_phrases(&tree, "exs/src/a.rs\n").len(), 0);
+        assert_eq!(check_phrases(&tree, "").len(), 1);
+        assert_eq!(check_phrases(&tree, "exs/src/a.rs\nexs/src/b.rs\nexs/src/c.rs\n").len(), 2);
+        assert_eq!(still_unclean(&tree, "exs/src/a.rs\nexs/src/b.rs\n"), "exs/src/a.rs\n");
+        let journal = [Source::new("docs/bench/NOTES.md", "nobody")];
+        assert_eq!(check_phrases(&journal, "").len(), 0);
     }
 }

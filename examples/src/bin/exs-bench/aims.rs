@@ -185,13 +185,13 @@ fn many(name: &str, done: &[Section]) -> Vec<String> {
     cases.chunks(MANY).flat_map(of_size).collect()
 }
 
-fn line(what: &str, who: &str, figure: &str, value: f64, limit: Limit) -> String {
+fn line(what: &str, contenders: &str, figure: &str, value: f64, limit: Limit) -> String {
     let (is, text) = match limit {
         AtLeast(least) => (value >= least, format!("at least {least:.2}")),
         AtMost(most) => (value <= most, format!("at most {most:.2}")),
     };
     let verdict = if is { "met" } else { "**not met**" };
-    format!("| {what} | {who} | {figure} | {value:.2} | {text} | {verdict} |")
+    format!("| {what} | {contenders} | {figure} | {value:.2} | {text} | {verdict} |")
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Who copies.
+/// The program that copies.
 enum Copier {
     Cp,
     Exs { transport: &'static str, verify: bool, port: u16 },

@@ -1,7 +1,7 @@
 //! EXS and its neighbours in one run on one machine: what `make bench` does.
 //!
-//! Shape: `plan` says what is measured (sections of cases), `contender` who takes part and
-//! how each is run (`process`); `files` is the section that copies files. Everything is done
+//! Shape: `plan` says what is measured (sections of cases), `contender` names the programs that take
+//! part and how each is run (`process`); `files` is the section that copies files. Everything is done
 //! in turn, A B C A B C, so that whatever else the machine does meets all of them alike; the
 //! medians count. `results` keeps all samples and writes them as JSON; `page` makes the
 //! tables, `aims` holds the figures against what EXS aims at, `plots` and `svg` draw.
@@ -63,7 +63,7 @@ struct Args {
     /// Also put a summary into this file, between its marks `<!-- bench -->` and `<!-- /bench -->`;
     /// only of a whole run
     #[arg(long, value_name = "FILE")]
-    readme: Option<PathBuf>,
+    summary: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -98,15 +98,15 @@ fn run(args: &Args) -> Result<(), Failure> {
     let plots = plots::draw(&done, &out)?;
     let page = page::text(&machine, &done, &plots);
     write(&out.join("README.md"), &page)?;
-    if let Some(readme) = args.readme.as_ref().filter(|_| !args.quick && args.only.is_empty()) {
-        let text = fs::read_to_string(readme).during(readme.display())?;
-        let summary = page::summary(&machine, &done, &plots, &out);
+    if let Some(file) = args.summary.as_ref().filter(|_| !args.quick && args.only.is_empty()) {
+        let text = fs::read_to_string(file).during(file.display())?;
+        let summary = page::summary(&machine, &done, &plots, &page::way_from(file, &out));
         let text = page::between_marks(&text, &summary)
-            .ok_or_else(|| Failure(format!("{} has no marks for a summary", readme.display())))?;
-        write(readme, &text)?;
+            .ok_or_else(|| Failure(format!("{} has no marks for a summary", file.display())))?;
+        write(file, &text)?;
     }
     tell!("exs-bench: see {}", out.join("README.md").display());
-    // What cannot run for want of a neighbour is no failure; what of ours does not run is.
+    // A neighbour that is missing is no failure. A contender of EXS that does not run is one.
     let ours = done.iter().flat_map(Section::failures).filter(|(name, _)| name.starts_with("EXS"));
     let ours: Vec<_> = ours.map(|(name, why)| format!("{name}: {why}")).collect();
     if ours.is_empty() { Ok(()) } else { Err(Failure(ours.join("\n"))) }
@@ -114,8 +114,8 @@ fn run(args: &Args) -> Result<(), Failure> {
 
 /// One section: each round runs every contender once in every case.
 ///
-/// Who has failed once would keep all others waiting in every round, so it is given up: one
-/// of ours for the section, a neighbour for good.
+/// A contender that has failed once would keep all others waiting in every round. So it takes no
+/// more part: EXS in this section, a neighbour in all sections.
 fn measure(plan: &Plan, section: &plan::Section, given_up: &mut Vec<Contender>) -> Section {
     let mut cases: Vec<_> = section.cases.iter().map(results::Case::new).collect();
     given_up.retain(|c| matches!(c, Contender::Other(_)));

@@ -1,7 +1,7 @@
 //! The page that shows the figures.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::aims;
 use crate::machine::Machine;
@@ -57,7 +57,7 @@ pub(crate) fn text(machine: &Machine, done: &[Section], plots: &[(String, String
     out.join("\n")
 }
 
-/// What the project's own README shows of it: `out` is where the rest is.
+/// What a page of the book shows of it: `out` is the way from there to the directory of the rest.
 pub(crate) fn summary(
     machine: &Machine,
     done: &[Section],
@@ -66,7 +66,7 @@ pub(crate) fn summary(
 ) -> String {
     let out = out.display();
     let mut text = vec![format!(
-        "Made by `make bench` ([all figures, and how they came about]({out}/README.md)): {}.\n",
+        "Made by `make bench` ([all figures, and how they were measured]({out}/README.md)): {}.\n",
         machine.line()
     )];
     if machine.is_noisy() {
@@ -80,6 +80,15 @@ pub(crate) fn summary(
     text.join("\n")
 }
 
+/// How a link in `file` reaches `out`; both are seen from the same directory.
+pub(crate) fn way_from(file: &Path, out: &Path) -> PathBuf {
+    if out.is_absolute() {
+        return out.to_owned();
+    }
+    let above = file.parent().map_or(0, |dir| dir.components().count());
+    (0..above).map(|_| "..").collect::<PathBuf>().join(out)
+}
+
 /// `text` with `summary` between its marks; none if it has no marks.
 pub(crate) fn between_marks(text: &str, summary: &str) -> Option<String> {
     let (before, rest) = text.split_once(MARKS.0)?;
@@ -88,7 +97,8 @@ pub(crate) fn between_marks(text: &str, summary: &str) -> Option<String> {
 }
 
 const MARKS: (&str, &str) = ("<!-- bench -->", "<!-- /bench -->");
-const AIMS_HEAD: &str = "| what | who | figure | measured | aim | |\n|---|---|---|---|---|---|";
+const AIMS_HEAD: &str =
+    "| measurement | contenders | figure | measured | aim | |\n|---|---|---|---|---|---|";
 
 /// A column: its head, and the figure.
 type Column = (&'static str, fn(&Sample) -> Option<f64>);
@@ -107,7 +117,7 @@ const COLUMNS: [Column; 11] = [
     ("seconds", |s| s.seconds),
 ];
 
-/// One case, with the columns that somebody has figures for.
+/// One case, with the columns that at least one contender has figures for.
 fn table(case: &Case) -> Vec<String> {
     let there: Vec<_> = case.entries.iter().filter(|e| !e.samples.is_empty()).collect();
     let small = case.shape.as_ref().is_none_or(|s| s.size < 1 << 10);
@@ -175,6 +185,14 @@ fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_leads_from_the_page_to_the_figures() {
+        let way = |file: &str, out: &str| way_from(file.as_ref(), out.as_ref());
+        assert_eq!(way("docs/book/a.md", "docs/bench"), Path::new("../../docs/bench"));
+        assert_eq!(way("README.md", "docs/bench"), Path::new("docs/bench"));
+        assert_eq!(way("docs/a.md", "/elsewhere"), Path::new("/elsewhere"));
+    }
 
     #[test]
     fn a_summary_takes_the_place_of_the_one_before() {

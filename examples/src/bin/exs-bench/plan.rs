@@ -137,7 +137,7 @@ fn of_many(size: usize, many: u32) -> [Case; MANY] {
     })
 }
 
-/// So many cases have one size of messages: many connections last.
+/// The number of cases for one size of messages. The case of many connections is the last.
 pub(crate) const MANY: usize = 3;
 
 fn latency(poll: Wait) -> Case {

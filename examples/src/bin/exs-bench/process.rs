@@ -33,7 +33,7 @@ impl Background {
             if Instant::now() >= deadline {
                 return Err(Failure(format!("the server does not listen on port {port}")));
             }
-            // sleep-ok: nobody tells when another program listens; this looks every so often.
+            // sleep-ok: no event says when another program listens, so this tries again and again.
             std::thread::sleep(LOOK);
         }
         Ok(())

@@ -153,7 +153,7 @@ impl Section {
         Section { id: id.to_owned(), title: title.to_owned(), cases }
     }
 
-    /// Who could not be measured, and why.
+    /// The contenders that could not be measured, and why.
     pub(crate) fn failures(&self) -> impl Iterator<Item = (&str, &str)> {
         let entries = self.cases.iter().flat_map(|c| &c.entries);
         entries.filter_map(|e| Some((e.contender.as_str(), e.failure.as_deref()?)))
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_in_the_same_minute_is_compared() {
+    fn runs_of_the_same_round_are_compared() {
         let mut case = Case::called("c");
         // The machine is twice as fast in the second round, and half as fast in the third.
         for (a, b) in [(3.0, 2.0), (6.2, 4.0), (1.4, 1.0), (1.6, 3.0), (2.9, 2.0)] {

@@ -1,10 +1,10 @@
-//! The README's table of options says what the code does.
+//! The guide's table of options says what the code does.
 
 use std::time::Duration;
 
 use exs::{Options, QueueOptions};
 
-const README: &str = include_str!("../../README.md");
+const TUNING: &str = include_str!("../../docs/book/src/guide/tuning.md");
 
 fn size(bytes: u64) -> String {
     match bytes {
@@ -62,9 +62,9 @@ fn the_table_of_options_has_every_default() {
     }
     for (field, default) in defaults() {
         let head = format!("| `{field}` |");
-        let row = README.lines().find(|l| l.starts_with(&head));
+        let row = TUNING.lines().find(|l| l.starts_with(&head));
         let told = row.and_then(|row| row.split('|').nth(3)).map(str::trim);
-        assert_eq!(told, Some(default.as_str()), "the default of {field} in README.md");
+        assert_eq!(told, Some(default.as_str()), "the default of {field} in tuning.md");
     }
 }
 
