@@ -129,7 +129,7 @@ pub trait Rnic: Send {
     }
     /// To close this window by `invalidate_mw` costs a system call, or as much, which a
     /// peer that closes it by a SEND with Invalidate spares.
-    fn spares_close(&self, _key: Key) -> bool {
+    fn invalidate_is_costly(&self, _key: Key) -> bool {
         false
     }
     /// Closes a window at once: bytes of it that are still on their way are
@@ -153,7 +153,7 @@ pub trait Rnic: Send {
         EagerSend::Declined
     }
     /// Takes the next message without a completion: copies it to `out`, or lends it, if it is a
-    /// whole plain SEND that fits `out`; or names the receive in which [`Rnic::peek`] has found
+    /// whole plain SEND that fits `out`; or names the receive in which [`Rnic::poll_memory`] has found
     /// it. Returns None if there is no such message, or if completions or events come before it.
     fn next_eager(&mut self, _out: &mut [u8]) -> Option<EagerRecv> {
         None
@@ -225,11 +225,11 @@ pub trait Rnic: Send {
     fn spin(&mut self, now: Time) -> bool;
     /// Looks for completions by looking at memory only, for a thread that spins: true
     /// if `progress` is due. None if this RNIC has no connections, or cannot.
-    fn peek(&mut self) -> Option<bool> {
+    fn poll_memory(&mut self) -> Option<bool> {
         None
     }
     /// The same by system calls, for an RNIC that finds nothing in memory.
-    fn look(&mut self) -> Option<bool> {
+    fn poll_syscall(&mut self) -> Option<bool> {
         None
     }
     /// The caller is about to sleep in the reactor: asks for notifications that are

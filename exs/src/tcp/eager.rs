@@ -43,7 +43,7 @@ impl SoftRnic {
     }
 
     /// Takes a message out of what was read, or can be (`Rnic::next_eager`).
-    pub(super) fn next_message(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
+    pub(super) fn next_eager(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
         if self.ahead.is_none() {
             let ready = self.ready.len().min(TURN);
             (0..ready).any(|at| match self.ready[at] {

@@ -58,7 +58,7 @@ pub(super) struct Listening {
 }
 
 impl SoftRnic {
-    pub(super) fn open_listener(
+    pub(super) fn listen(
         &mut self,
         addr: SocketAddr,
         opts: &ListenOpts,
@@ -88,11 +88,11 @@ impl SoftRnic {
         Ok(Listener(id))
     }
 
-    pub(super) fn address_of(&self, listener: Listener) -> Result<SocketAddr, RnicError> {
+    pub(super) fn listener_addr(&self, listener: Listener) -> Result<SocketAddr, RnicError> {
         Ok(self.listeners.get(listener.0)?.addr)
     }
 
-    pub(super) fn shut_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
+    pub(super) fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
         let mut listening = self.listeners.remove(listener.0)?;
         self.timers.clear(Source::Listener(listener.0));
         self.starved.retain(|l| *l != listener.0);
@@ -281,7 +281,7 @@ impl SoftRnic {
         }
     }
 
-    pub(super) fn answer_yes(
+    pub(super) fn accept(
         &mut self,
         req: ConnReq,
         qp: Qp,
@@ -289,7 +289,7 @@ impl SoftRnic {
         now: Time,
     ) -> Result<(), RnicError> {
         let id = *self.requests.get(req.0)?;
-        if self.state_of(qp)? != QpState::Init {
+        if self.qp_state(qp)? != QpState::Init {
             return Err(self.wrong_state(qp, "Init"));
         }
         self.check_private(param.private_data)?;
@@ -317,7 +317,7 @@ impl SoftRnic {
         Ok(())
     }
 
-    pub(super) fn answer_no(
+    pub(super) fn reject(
         &mut self,
         req: ConnReq,
         private_data: &[u8],

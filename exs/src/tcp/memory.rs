@@ -19,7 +19,7 @@ impl SoftRnic {
         self.keys.insert(grant, &mut || random.next_u32())
     }
 
-    pub(super) fn register(
+    pub(super) fn reg_mr(
         &mut self,
         pd: Pd,
         memory: &Segment,
@@ -43,7 +43,7 @@ impl SoftRnic {
         }
     }
 
-    pub(super) fn deregister(&mut self, mr: Mr) -> Result<(), RnicError> {
+    pub(super) fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
         let pd = self.mr_domain(mr)?;
         self.keys.remove(mr.key);
         self.drop_region(pd, mr.key);
@@ -90,7 +90,7 @@ impl SoftRnic {
         }
     }
 
-    pub(super) fn bind(
+    pub(super) fn bind_mw(
         &mut self,
         qp: Qp,
         mr: Mr,
@@ -112,7 +112,7 @@ impl SoftRnic {
         Ok(key)
     }
 
-    pub(super) fn invalidate(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
+    pub(super) fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
         self.qps.get(qp.0)?;
         match self.drop_windows(qp.0, |w| w.key == key) {
             0 => Err(RnicError::NoSuch { what: "memory window", id: key }),

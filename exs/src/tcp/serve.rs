@@ -42,7 +42,7 @@ pub(super) struct Hot {
 
 impl SoftRnic {
     /// Puts what a queue pair has posted on the wire.
-    pub(super) fn doorbell(&mut self, qp: Qp, now: Time) {
+    pub(super) fn flush(&mut self, qp: Qp, now: Time) {
         let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return };
         let Ok(link) = self.links.get_mut(id) else { return };
         link.rung = true;
@@ -55,8 +55,13 @@ impl SoftRnic {
     }
 
     /// Ends a queue pair's connection.
-    pub(super) fn end(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError> {
-        let state = self.state_of(qp)?;
+    pub(super) fn disconnect(
+        &mut self,
+        qp: Qp,
+        how: Disconnect,
+        now: Time,
+    ) -> Result<(), RnicError> {
+        let state = self.qp_state(qp)?;
         match self.qps.get(qp.0)?.conn {
             Conn::None | Conn::Dead => return Err(self.wrong_state(qp, "a connection")),
             Conn::Dial(dial) => {
@@ -106,7 +111,7 @@ impl SoftRnic {
     }
 
     /// Takes over what the reactor saw.
-    pub(super) fn note_ready(&mut self, token: usize, ready: Ready) {
+    pub(super) fn handle_ready(&mut self, token: usize, ready: Ready) {
         let source = token.checked_sub(self.token_base).and_then(Source::of);
         let Some(source) = source else { return };
         match source {
@@ -124,7 +129,7 @@ impl SoftRnic {
 
     /// Serves the sources that are ready, each once, and so many at most. True if some have
     /// more to do.
-    pub(super) fn serve_all(&mut self, now: Time) -> bool {
+    pub(super) fn progress(&mut self, now: Time) -> bool {
         self.sweep(now);
         self.settle_ahead(now);
         self.settle_doubts(now);
@@ -162,7 +167,7 @@ impl SoftRnic {
     }
 
     /// Tries for bytes on the links that lately had some.
-    pub(super) fn spin_hot(&mut self, now: Time) -> bool {
+    pub(super) fn spin(&mut self, now: Time) -> bool {
         let mut any = self.ahead.is_some();
         self.settle_ahead(now);
         for _ in 0..self.hot.len().min(SPIN_STEP) {
@@ -203,7 +208,7 @@ impl SoftRnic {
     /// Reads ahead on a link that lately had something, and does no more than that. None if
     /// there is no such link, if there are so many that the reactor finds them sooner, or if one
     /// waits for room to write, of which the reactor tells.
-    pub(super) fn glance(&mut self) -> Option<bool> {
+    pub(super) fn poll_syscall(&mut self) -> Option<bool> {
         if self.ahead.is_some() || !self.ready.is_empty() {
             return Some(true);
         }

@@ -54,7 +54,7 @@ impl VerbsRnic {
         Ok((need, total))
     }
 
-    pub(super) fn post_tx(&mut self, id: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
+    pub(super) fn post_send(&mut self, id: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
         let qp = self.qps.get(id.0)?;
         if !matches!(qp.phase, Phase::Rts) {
             return Err(self.wrong_state(id, "Rts"));
@@ -148,7 +148,7 @@ impl VerbsRnic {
             return Ok(true);
         }
         // What is staged would keep its place for ever.
-        self.ring(qp);
+        self.flush(qp);
         self.poll_hw();
         let q = self.qps.get(qp)?;
         let oldest = q.posted.iter().find(|p| p.work == Work::Bind).map(|p| p.seq);
@@ -175,7 +175,7 @@ impl VerbsRnic {
     }
 
     /// The doorbell.
-    pub(super) fn ring(&mut self, id: u32) {
+    pub(super) fn flush(&mut self, id: u32) {
         let Ok(qp) = self.qps.get_mut(id) else { return };
         let Some(last) = qp.staged.last_mut() else { return };
         last.signaled = true;
@@ -218,7 +218,7 @@ impl VerbsRnic {
         if !pending(self) {
             return true;
         }
-        self.ring(qp);
+        self.flush(qp);
         for _ in 0..tries {
             self.poll_hw();
             if !pending(self) {
