@@ -3,7 +3,7 @@
 //! Memory that no window covers must stay as it is, and every request completes.
 #![no_main]
 
-use exs::iwarp::{Config, Engine, Event, Inline, RxBuf, TxPool, TxStep, TxWr};
+use exs::iwarp::{Config, Engine, EngineEvent, Inline, RxBuf, TxPool, TxStep, TxWr};
 use exs::mem::{Access, Grant, KeyTable, Region, Scope, Segment, Sgl};
 use exs::rnic::SendOp;
 use exs::wire::{ddp, rdmap};
@@ -35,8 +35,8 @@ fn flush(engine: &mut Engine, pool: &mut TxPool) {
         let mut n = 0;
         match engine.poll_tx(pool) {
             TxStep::Gather(gather) => gather.for_each(&mut |chunk| match chunk {
-                exs::iwarp::Chunk::Bytes(bytes) => n += bytes.len(),
-                exs::iwarp::Chunk::Memory { len, .. } => n += len,
+                exs::iwarp::GatherChunk::Bytes(bytes) => n += bytes.len(),
+                exs::iwarp::GatherChunk::Memory { len, .. } => n += len,
             }),
             TxStep::Shutdown => {}
             TxStep::Idle | TxStep::File { .. } => return,
@@ -51,7 +51,7 @@ fn engine(pool: &mut TxPool, slot: &Segment, sink: &Segment) -> Engine {
     flush(&mut engine, pool);
     let reply = b"MPA ID Rep Frame\x18\x02\x00\x04\x00\x04\x00\x04";
     engine.handle_received(0, reply, &mut KeyTable::new(), None);
-    assert!(matches!(engine.poll_event(), Some(Event::Established { .. })));
+    assert!(matches!(engine.poll_event(), Some(EngineEvent::Established { .. })));
     for wr_id in 0..3 {
         let buf = RxBuf { wr_id, sgl: sgl(slot), lkeys: [0; 6] };
         engine.post_recv(buf).expect("room for 8");

@@ -2,7 +2,7 @@
 //! engine of either side, split at random.
 #![no_main]
 
-use exs::iwarp::{Config, Engine, Event, RxResult, TxPool, TxStep};
+use exs::iwarp::{Config, Engine, EngineEvent, RxResult, TxPool, TxStep};
 use exs::mem::KeyTable;
 use exs::wire::mpa::{EnhancedRepr, FRAME_LEN, FrameKind, FrameRepr};
 use libfuzzer_sys::fuzz_target;
@@ -26,7 +26,7 @@ fn flush(engine: &mut Engine, pool: &mut TxPool) {
         let mut n = 0;
         match engine.poll_tx(pool) {
             TxStep::Gather(gather) => gather.for_each(&mut |chunk| {
-                if let exs::iwarp::Chunk::Bytes(bytes) = chunk {
+                if let exs::iwarp::GatherChunk::Bytes(bytes) = chunk {
                     n += bytes.len();
                 }
             }),
@@ -58,7 +58,7 @@ fuzz_target!(|data: &[u8]| {
             let used = engine.handle_received(0, part, &mut keys, None);
             assert_eq!(used, RxResult { consumed: part.len(), stalled: false });
             while let Some(event) = engine.poll_event() {
-                if let Event::Request { .. } = event {
+                if let EngineEvent::Request { .. } = event {
                     let answer = match split % 2 {
                         0 => engine.accept(CONFIG, b"answer"),
                         _ => engine.reject(b"answer"),

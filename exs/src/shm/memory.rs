@@ -7,7 +7,7 @@
 use super::ShmRnic;
 use super::qp::Conn;
 use crate::mem::{Access, Grant, Key, Scope, Segment};
-use crate::rnic::users::Users;
+use crate::rnic::users::MrUserSet;
 use crate::rnic::{Mr, Pd, Qp, RnicError, TermCode};
 
 /// A memory window of a queue pair.
@@ -54,8 +54,8 @@ impl ShmRnic {
         let qps = match self.users.forget(mr.key) {
             // Registered, and never used.
             None => Vec::new(),
-            Some(Users::One(qp)) => vec![qp],
-            Some(Users::Any) => {
+            Some(MrUserSet::One(qp)) => vec![qp],
+            Some(MrUserSet::Any) => {
                 let (qps, srqs) = match self.objects.pds.get(pd) {
                     Ok(d) => (d.qps.iter().copied().collect(), d.srqs.clone()),
                     Err(_) => (Vec::new(), Vec::new()),

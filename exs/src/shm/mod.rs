@@ -51,9 +51,9 @@ use std::net::SocketAddr;
 
 use crate::iwarp::{MAX_INLINE, MAX_READS, RxBuf};
 use crate::mem::{Access, Key, KeyTable, MAX_SGE, Segment};
+use crate::rnic::deadlines::Deadlines;
 use crate::rnic::objects::Objects;
 use crate::rnic::table;
-use crate::rnic::timers::Timers;
 use crate::rnic::users::MrUsers;
 use crate::rnic::{
     Caps, ConnParam, ConnReq, Cq, Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, Listener, Mr,
@@ -90,7 +90,7 @@ pub struct ShmRnic {
     starved: Vec<u32>,
     /// Callers that wait for a descriptor to be heard.
     unheard: Vec<u32>,
-    timers: Timers<Source>,
+    timers: Deadlines<Source>,
     ready: VecDeque<Source>,
     /// Sources that were served since the last look around.
     served: usize,
@@ -158,7 +158,7 @@ impl ShmRnic {
             max_greetings: listen::GREETINGS,
             starved: Vec::new(),
             unheard: Vec::new(),
-            timers: Timers::default(),
+            timers: Deadlines::default(),
             ready: VecDeque::new(),
             served: 0,
             hot: Vec::new(),

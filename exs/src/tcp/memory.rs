@@ -3,7 +3,7 @@
 use super::SoftRnic;
 use super::qp::Conn;
 use crate::mem::{Access, Grant, Key, Scope, Segment};
-use crate::rnic::users::Users;
+use crate::rnic::users::MrUserSet;
 use crate::rnic::{Mr, Pd, Qp, QpState, RnicError};
 
 /// A memory window of a queue pair.
@@ -58,8 +58,8 @@ impl SoftRnic {
         match self.users.forget(key) {
             // Registered, and never used.
             None => {}
-            Some(Users::One(qp)) => self.revoke_from(qp, key),
-            Some(Users::Any) => {
+            Some(MrUserSet::One(qp)) => self.revoke_from(qp, key),
+            Some(MrUserSet::Any) => {
                 let (qps, srqs) = (domain.qps.clone(), domain.srqs.clone());
                 for srq in srqs {
                     if let Ok(queue) = self.objects.srqs.get_mut(srq) {

@@ -71,7 +71,7 @@ impl SoftRnic {
         {
             let Ok(link) = self.links.get_mut(id) else { continue };
             link.begun = None;
-            queue.bufs.extend(link.engine.yield_recv());
+            queue.bufs.extend(link.engine.spill());
         }
     }
 

@@ -13,7 +13,7 @@ use super::raw::{HwOp, HwSge, RawWc, Staged};
 use super::send_budget::{BINDS, Work};
 use super::slots::{SLOT, Slot};
 use crate::mem::{Access, MAX_SGE};
-use crate::rnic::siw_quirk::few_across;
+use crate::rnic::siw_quirk::cut_at_page;
 use crate::rnic::{DisconnectCause, Qp, RnicError, SendOp, SendWr, Wc, WcOp, WcStatus};
 
 impl VerbsRnic {
@@ -302,7 +302,7 @@ fn in_verbs(op: SendOp) -> (HwOp, WcOp) {
 /// that adds. (The device takes two: one is kept free for what is copied.)
 fn split_few(pieces: &mut [HwSge; MAX_SGE]) -> usize {
     let HwSge { addr, len, lkey } = pieces[0];
-    let Some(before) = few_across(addr, u64::from(len)) else { return 0 };
+    let Some(before) = cut_at_page(addr, u64::from(len)) else { return 0 };
     pieces[0].len = before;
     pieces[1] = HwSge { addr: addr + u64::from(before), len: len - before, lkey };
     1

@@ -45,7 +45,7 @@ pub enum DdpError {
 
 /// The address part of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum DdpBuffer {
     /// Into the memory that a key names.
     Tagged {
         /// The key.
@@ -74,7 +74,7 @@ pub struct Header {
     /// The octet reserved for the ULP: RDMAP's control field.
     pub control: u8,
     /// Where the payload belongs.
-    pub place: Place,
+    pub place: DdpBuffer,
 }
 
 /// Bytes of the header whose first octet is this.
@@ -103,9 +103,9 @@ impl Header {
             return Err(DdpError::Version { version, tagged });
         }
         let place = if tagged {
-            Place::Tagged { stag: be32(bytes, 2), to: be64(bytes, 6) }
+            DdpBuffer::Tagged { stag: be32(bytes, 2), to: be64(bytes, 6) }
         } else {
-            Place::Untagged {
+            DdpBuffer::Untagged {
                 ulp: be32(bytes, 2),
                 qn: be32(bytes, 6),
                 msn: be32(bytes, 10),
@@ -118,8 +118,8 @@ impl Header {
     /// Bytes that `emit` writes.
     pub const fn len(&self) -> usize {
         match self.place {
-            Place::Tagged { .. } => TAGGED_LEN,
-            Place::Untagged { .. } => UNTAGGED_LEN,
+            DdpBuffer::Tagged { .. } => TAGGED_LEN,
+            DdpBuffer::Untagged { .. } => UNTAGGED_LEN,
         }
     }
 
@@ -135,12 +135,12 @@ impl Header {
         out[0] = VERSION | if self.last { LAST } else { 0 };
         out[1] = self.control;
         match self.place {
-            Place::Tagged { stag, to } => {
+            DdpBuffer::Tagged { stag, to } => {
                 out[0] |= TAGGED;
                 out[2..6].copy_from_slice(&stag.to_be_bytes());
                 out[6..14].copy_from_slice(&to.to_be_bytes());
             }
-            Place::Untagged { ulp, qn, msn, mo } => {
+            DdpBuffer::Untagged { ulp, qn, msn, mo } => {
                 for (i, word) in [ulp, qn, msn, mo].into_iter().enumerate() {
                     out[2 + 4 * i..6 + 4 * i].copy_from_slice(&word.to_be_bytes());
                 }
@@ -161,7 +161,7 @@ mod tests {
         let repr = Header {
             last: true,
             control: 0x40,
-            place: Place::Tagged { stag: 0x0102_0304, to: 0x1112_1314_1516_1718 },
+            place: DdpBuffer::Tagged { stag: 0x0102_0304, to: 0x1112_1314_1516_1718 },
         };
         assert_eq!(Header::parse(&bytes), Ok(repr));
         let mut out = [0; UNTAGGED_LEN];
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn untagged_vector() {
         let bytes = [0x01, 0x43, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0];
-        let place = Place::Untagged { ulp: 9, qn: 0, msn: 1, mo: 0x10000 };
+        let place = DdpBuffer::Untagged { ulp: 9, qn: 0, msn: 1, mo: 0x10000 };
         let repr = Header { last: false, control: 0x43, place };
         assert_eq!(Header::parse(&bytes), Ok(repr));
         let mut out = [0; UNTAGGED_LEN];

@@ -325,7 +325,7 @@ mod tests {
     }
 
     fn offender(read: Option<ReadRequest>) -> Offender {
-        let place = ddp::Place::Untagged { ulp: 0, qn: 1, msn: 7, mo: 0 };
+        let place = ddp::DdpBuffer::Untagged { ulp: 0, qn: 1, msn: 7, mo: 0 };
         let header = ddp::Header { last: true, control: 0x41, place };
         Offender { len: 46, header, read }
     }

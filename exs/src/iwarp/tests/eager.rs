@@ -2,7 +2,7 @@
 //! the long way would refuse.
 
 use super::link::*;
-use crate::iwarp::eager::MAX_SHORT;
+use crate::iwarp::eager::MAX_EAGER;
 use crate::iwarp::*;
 use crate::rnic::{SendOp, WcOp};
 use crate::sys::IoVec;
@@ -10,7 +10,7 @@ use crate::sys::IoVec;
 const SEND: SendOp = SendOp::Send { invalidate: None, solicited: false };
 
 fn pass(side: &mut Side, head: &[u8], payload: &[u8]) -> bool {
-    side.engine.pass_send(&mut side.pool, &IoVec::new(payload), &mut |out| {
+    side.engine.try_send_eager(&mut side.pool, &IoVec::new(payload), &mut |out| {
         out[..head.len()].copy_from_slice(head);
         head.len()
     })
@@ -63,9 +63,9 @@ fn both_ways_have_one_order() {
             while !wire.is_empty() {
                 let taken = match rng.chance(4) {
                     true => None,
-                    false => pair.b.engine.take_send(&wire, &mut out),
+                    false => pair.b.engine.next_eager(&wire, &mut out),
                 };
-                if let Some(RxSend { used, len }) = taken {
+                if let Some(RxEager { used, len }) = taken {
                     assert_eq!(out[..4], came.to_be_bytes(), "seed {seed}");
                     assert!(out[4..len].iter().all(|b| *b == out[3]));
                     wire.drain(..used);
@@ -96,26 +96,26 @@ fn what_is_not_whole_and_sound_is_not_taken() {
     let wire = sent(&mut pair.a, &mut Rng(1), Bite::Whole);
     let (mut out, none) = ([0xEE; 64], [0xEE; 64]);
     for n in 0..wire.len() {
-        assert_eq!(pair.b.engine.take_send(&wire[..n], &mut out), None, "{n} bytes");
-        assert!(pair.b.engine.begins_send(&wire[..n], 11), "{n} bytes");
+        assert_eq!(pair.b.engine.next_eager(&wire[..n], &mut out), None, "{n} bytes");
+        assert!(pair.b.engine.begins_eager(&wire[..n], 11), "{n} bytes");
     }
     for at in 0..wire.len() {
         for bit in 0..8 {
             let mut bad = wire.clone();
             bad[at] ^= 1 << bit;
-            assert_eq!(pair.b.engine.take_send(&bad, &mut out), None, "bit {bit} of {at}");
+            assert_eq!(pair.b.engine.next_eager(&bad, &mut out), None, "bit {bit} of {at}");
         }
     }
-    assert_eq!(pair.b.engine.take_send(&wire, &mut out[..10]), None, "11 bytes");
+    assert_eq!(pair.b.engine.next_eager(&wire, &mut out[..10]), None, "11 bytes");
     assert_eq!(out, none, "nothing was touched");
-    assert!(!pair.b.engine.begins_send(&wire[..25], 10), "there is no room for it");
-    assert!(!pair.b.engine.begins_send(&wire, 11), "it is whole");
-    assert!(!pair.b.engine.begins_send(&[0; 25], 11), "it is something else");
-    let taken = pair.b.engine.take_send(&wire, &mut out);
-    assert_eq!(taken, Some(RxSend { used: wire.len(), len: 11 }));
+    assert!(!pair.b.engine.begins_eager(&wire[..25], 10), "there is no room for it");
+    assert!(!pair.b.engine.begins_eager(&wire, 11), "it is whole");
+    assert!(!pair.b.engine.begins_eager(&[0; 25], 11), "it is something else");
+    let taken = pair.b.engine.next_eager(&wire, &mut out);
+    assert_eq!(taken, Some(RxEager { used: wire.len(), len: 11 }));
     assert_eq!(out[..11], *b"headpayload");
     // Its number is used up.
-    assert_eq!(pair.b.engine.take_send(&wire, &mut out), None);
+    assert_eq!(pair.b.engine.next_eager(&wire, &mut out), None);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn nothing_is_overtaken() {
     assert!(pass(&mut pair.a, b"second", b""));
     assert!(pass(&mut pair.a, b"third", b""), "it shares the second's batch");
     assert!(!pass(&mut pair.a, b"", b"nothing to say"));
-    assert!(!pass(&mut pair.a, b"x", &[0; MAX_SHORT]), "too long");
+    assert!(!pass(&mut pair.a, b"x", &[0; MAX_EAGER]), "too long");
     // The responder waits for the initiator's first word.
     let cfg = |qp| config(qp);
     let mut silent = Pair::new(cfg(1), cfg(3), 1);

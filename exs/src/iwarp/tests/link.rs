@@ -88,7 +88,7 @@ pub(super) struct Side {
     pub(super) stalled: bool,
     eof_seen: bool,
     pub(super) wcs: Vec<Wc>,
-    pub(super) events: Vec<Event>,
+    pub(super) events: Vec<EngineEvent>,
     pub(super) qp: u32,
     draw: u32,
 }
@@ -149,8 +149,8 @@ impl Side {
                 gather.for_each(&mut |chunk| {
                     chunks += 1;
                     match chunk {
-                        Chunk::Bytes(b) => bytes.extend_from_slice(b),
-                        Chunk::Memory { seg, off, len } => {
+                        GatherChunk::Bytes(b) => bytes.extend_from_slice(b),
+                        GatherChunk::Memory { seg, off, len } => {
                             let at = bytes.len();
                             bytes.resize(at + len, 0);
                             seg.read_at(off, &mut bytes[at..]);
@@ -236,11 +236,11 @@ impl Side {
     }
 
     /// Lets the SRQ have the receive back that a message holds.
-    pub(super) fn yield_recv(&mut self) {
-        let held = self.engine.holds_shared();
-        let buf = self.engine.yield_recv();
+    pub(super) fn spill(&mut self) {
+        let held = self.engine.can_spill();
+        let buf = self.engine.spill();
         assert_eq!(buf.is_some(), held);
-        assert!(!self.engine.holds_shared());
+        assert!(!self.engine.can_spill());
         if let (Some(srq), Some(buf)) = (&mut self.srq, buf) {
             srq.0.push_front(buf);
         }
@@ -274,12 +274,12 @@ impl Pair {
     pub(super) fn new(a: Config, b: Config, seed: u64) -> Pair {
         let mut pair = Pair::raw(a, b"hello", seed);
         pair.settle();
-        assert!(matches!(&pair.b.events[..], [Event::Request { private_data }]
+        assert!(matches!(&pair.b.events[..], [EngineEvent::Request { private_data }]
             if private_data == b"hello"));
         pair.b.engine.accept(b, b"welcome").unwrap();
         pair.b.drain();
         pair.settle();
-        assert!(matches!(&pair.a.events[..], [Event::Established { private_data, .. }]
+        assert!(matches!(&pair.a.events[..], [EngineEvent::Established { private_data, .. }]
             if private_data == b"welcome"));
         pair.a.events.clear();
         pair.b.events.clear();

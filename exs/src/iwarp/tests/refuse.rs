@@ -14,13 +14,13 @@ fn terminated(pair: &mut Pair, expect: TermCode) {
     pair.settle();
     let (a, b) = (&pair.a, &pair.b);
     assert!(
-        matches!(a.events[..], [Event::Disconnected(DisconnectCause::TerminatedByPeer(c))]
+        matches!(a.events[..], [EngineEvent::Disconnected(DisconnectCause::TerminatedByPeer(c))]
             if c == expect),
         "{:?}",
         a.events
     );
     assert!(
-        matches!(b.events[..], [Event::Disconnected(DisconnectCause::TerminatedByUs(c))]
+        matches!(b.events[..], [EngineEvent::Disconnected(DisconnectCause::TerminatedByUs(c))]
             if c == expect),
         "{:?}",
         b.events
@@ -284,7 +284,7 @@ fn rules_of_the_wire() {
         pair.b.drain();
         assert!(
             matches!(pair.b.events[..],
-                [Event::Disconnected(DisconnectCause::TerminatedByUs(c))] if c == expect),
+                [EngineEvent::Disconnected(DisconnectCause::TerminatedByUs(c))] if c == expect),
             "{:?} instead of {expect:?} for {fpdus:?}",
             pair.b.events
         );
@@ -337,7 +337,7 @@ fn a_damaged_byte_is_found_by_the_crc() {
             pair.b.engine.handle_eof();
             pair.b.drain();
             assert!(matches!(pair.b.events[..],
-                [Event::Disconnected(DisconnectCause::TerminatedByUs(c))] if c == code(2, 0, 2)));
+                [EngineEvent::Disconnected(DisconnectCause::TerminatedByUs(c))] if c == code(2, 0, 2)));
         }
     }
 }

@@ -21,7 +21,7 @@ fn sent(side: &mut Side) -> Vec<u8> {
 
 fn failed(side: &Side) -> String {
     match &side.events[..] {
-        [Event::Failed(RnicError::Protocol(why))] => why.clone(),
+        [EngineEvent::Failed(RnicError::Protocol(why))] => why.clone(),
         other => panic!("expected a protocol error, not {other:?}"),
     }
 }
@@ -43,7 +43,9 @@ fn request_and_reply_vectors() {
 
     let mut b = Side::new(Engine::responder(), 2);
     feed(&mut b, &request, true);
-    assert!(matches!(&b.events[..], [Event::Request { private_data }] if private_data == b"pd"));
+    assert!(
+        matches!(&b.events[..], [EngineEvent::Request { private_data }] if private_data == b"pd")
+    );
     b.engine.accept(config(2), b"ok!").unwrap();
     b.drain();
     // Our 4 and 4 bound by the initiator's 16 and 8; CRC because it asked.
@@ -51,7 +53,7 @@ fn request_and_reply_vectors() {
     assert_eq!(reply, b"MPA ID Rep Frame\x58\x02\x00\x07\x00\x04\x00\x04ok!");
     assert!(b.engine.crc());
     feed(&mut a, &reply, true);
-    assert!(matches!(&a.events[..], [Event::Established { private_data, ord: 4, ird: 4 }]
+    assert!(matches!(&a.events[..], [EngineEvent::Established { private_data, ord: 4, ird: 4 }]
         if private_data == b"ok!"));
     assert_eq!(a.engine.state(), QpState::Rts);
 }
@@ -70,9 +72,9 @@ fn ird_and_ord_are_the_lesser_of_both_sides() {
         pair.b.drain();
         let b_ord = b_ord.min(a_ird).min(128);
         let b_ird = b_ird.min(a_ord).min(128);
-        assert!(matches!(pair.b.events[1], Event::Established { ord, ird, .. }
+        assert!(matches!(pair.b.events[1], EngineEvent::Established { ord, ird, .. }
             if (ord, ird) == (b_ord, b_ird)));
-        assert!(matches!(pair.a.events[0], Event::Established { ord, ird, .. }
+        assert!(matches!(pair.a.events[0], EngineEvent::Established { ord, ird, .. }
             if (ord, ird) == (b_ird, b_ord)));
     }
 }
@@ -81,7 +83,9 @@ fn ird_and_ord_are_the_lesser_of_both_sides() {
 fn revision_1_peers_are_served() {
     let mut b = Side::new(Engine::responder(), 2);
     feed(&mut b, b"MPA ID Req Frame\x00\x01\x00\x02pd", false);
-    assert!(matches!(&b.events[..], [Event::Request { private_data }] if private_data == b"pd"));
+    assert!(
+        matches!(&b.events[..], [EngineEvent::Request { private_data }] if private_data == b"pd")
+    );
     b.engine.accept(config(2), &[7; 512]).unwrap();
     b.drain();
     let reply = sent(&mut b);
@@ -90,7 +94,7 @@ fn revision_1_peers_are_served() {
 
     let mut a = initiator(config(1));
     feed(&mut a, b"MPA ID Rep Frame\x40\x01\x00\x01x", false);
-    assert!(matches!(&a.events[..], [Event::Established { private_data, ord: 4, ird: 4 }]
+    assert!(matches!(&a.events[..], [EngineEvent::Established { private_data, ord: 4, ird: 4 }]
         if private_data == b"x"));
     assert!(a.engine.crc(), "the responder asked for it");
 }
@@ -109,7 +113,7 @@ fn private_data_are_bounded() {
     limit(pair.b.engine.reject(&big));
     pair.b.engine.accept(config(2), &big[1..]).unwrap();
     pair.settle();
-    assert!(matches!(&pair.a.events[..], [Event::Established { private_data, .. }]
+    assert!(matches!(&pair.a.events[..], [EngineEvent::Established { private_data, .. }]
         if private_data.len() == MAX_PRIVATE_DATA));
     // A peer's frame that announces more than the standard allows.
     let mut b = Side::new(Engine::responder(), 2);
@@ -125,7 +129,7 @@ fn a_refusal_carries_private_data() {
     pair.settle();
     pair.b.engine.reject(b"not today").unwrap();
     pair.settle();
-    assert!(matches!(&pair.a.events[..], [Event::Rejected { private_data }]
+    assert!(matches!(&pair.a.events[..], [EngineEvent::Rejected { private_data }]
         if private_data == b"not today"));
     assert_eq!(pair.a.wcs.len(), 1);
     assert_eq!((pair.a.wcs[0].wr_id, pair.a.wcs[0].status), (9, WcStatus::Flushed));
@@ -183,7 +187,7 @@ fn early_bytes_are_a_protocol_error() {
         if split {
             feed(&mut b, request, false);
             feed(&mut b, b"!", false);
-            assert!(matches!(&b.events[..], [Event::Request { .. }, Event::Failed(_)]));
+            assert!(matches!(&b.events[..], [EngineEvent::Request { .. }, EngineEvent::Failed(_)]));
         } else {
             feed(&mut b, &[&request[..], b"!"].concat(), false);
             assert!(failed(&b).contains("1 bytes"));
@@ -208,7 +212,7 @@ fn early_bytes_are_a_protocol_error() {
     a.engine.disconnect(Disconnect::Abort);
     a.drain();
     assert!(matches!(&a.events[..],
-        [Event::Disconnected(DisconnectCause::TerminatedByUs(code))] if code.layer == 2));
+        [EngineEvent::Disconnected(DisconnectCause::TerminatedByUs(code))] if code.layer == 2));
 }
 
 #[test]
@@ -289,7 +293,7 @@ fn start_up_that_breaks_off_fails_once_and_flushes() {
         end(&mut a.engine);
         end(&mut a.engine);
         a.drain();
-        assert!(matches!(&a.events[..], [Event::Failed(_)]));
+        assert!(matches!(&a.events[..], [EngineEvent::Failed(_)]));
         assert_eq!(a.wcs.len(), 1);
         assert!(a.engine.closed());
         assert!(!a.send(&mut Rng(0), Bite::Whole));

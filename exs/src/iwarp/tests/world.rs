@@ -315,7 +315,7 @@ impl Sim {
             0 | 1 => self.post_recv(first),
             2 | 3 => self.post_send(first),
             4 => self.sides(first).1.engine.trim(),
-            5 => self.sides(first).1.yield_recv(),
+            5 => self.sides(first).1.spill(),
             _ => {
                 self.pair.step();
             }
