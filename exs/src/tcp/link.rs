@@ -455,7 +455,7 @@ fn write_gathered(stream: &TcpStream, gather: &Gather<'_>) -> (io::Result<usize>
         len += vec.len();
         count += 1;
     });
-    let flags = sys::SendFlags { more: gather.more, end_of_record: gather.alone };
+    let flags = sys::TcpSendFlags { more: gather.more, end_of_record: gather.alone };
     (sys::send(stream, &vecs[..count], flags), len)
 }
 
