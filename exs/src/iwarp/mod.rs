@@ -80,31 +80,43 @@ use state::ConnState;
 /// What the start-up has negotiated.
 #[derive(Clone, Copy, Debug, Default)]
 struct Negotiated {
+    /// FPDUs carry a CRC32C.
     crc: bool,
     /// FPDUs may exceed the MSS: both sides take large ones.
     large: bool,
+    /// READs that this side answers at a time.
     ird: u32,
+    /// READs that this side issues at a time.
     ord: u32,
 }
 
 /// One connection. The module's head explains it.
 #[derive(Debug)]
 pub struct Engine {
+    /// That of a responder comes with `accept`.
     cfg: Config,
+    /// This side connected. If false, it was connected to.
     initiator: bool,
+    /// `end` moves it by the table of `state`.
     state: ConnState,
+    /// All zero until start-up has negotiated it.
     settled: Negotiated,
+    /// None once the connection is established and the start-up frame is in a batch.
     startup: Option<Box<startup::Startup>>,
     tx: tx::Sending,
     sq: txq::WrQueue,
+    /// READs that this side owes the peer.
     reads: read::InboundReads,
     rx: rx::Receiving,
+    /// Posted receives that no message has taken. Empty for a QP on an SRQ.
     rq: VecDeque<RxBuf>,
     /// The peer has ended its sending side.
     eof: bool,
     /// The error that ends the connection. None while no error has happened.
     cause: Option<DisconnectCause>,
+    /// Completions that the driver has not drained.
     wcs: Vec<Wc>,
+    /// Events that the driver has not taken.
     events: VecDeque<EngineEvent>,
 }
 

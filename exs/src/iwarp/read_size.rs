@@ -75,7 +75,7 @@ mod tests {
     /// Feeds messages as WRITEs in pieces of up to 60 KiB, each with a SEND behind it. Returns
     /// the guess at each long piece and what really follows.
     fn guesses(messages: &[usize], trailer: usize) -> Vec<(usize, usize)> {
-        let (mut gap, mut out, mut since) = (ReadSize::default(), Vec::new(), 0);
+        let (mut predictor, mut out, mut since) = (ReadSize::default(), Vec::new(), 0);
         let mut fpdu = |head: usize, len: usize| {
             if len >= LONG {
                 if let Some((_, truth)) = out.last_mut() {
@@ -85,9 +85,9 @@ mod tests {
             } else {
                 since += head + len + trailer;
             }
-            gap.begin(head, len, trailer);
+            predictor.begin(head, len, trailer);
             if len >= LONG {
-                out.push((gap.behind(trailer + HEAD), 0));
+                out.push((predictor.behind(trailer + HEAD), 0));
             }
         };
         for &message in messages {
@@ -104,12 +104,12 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_one_length_are_foretold() {
+    fn messages_of_one_length_are_predicted() {
         for trailer in [0, 4] {
             for len in [16 << 10, 60 << 10, 64 << 10, 256 << 10, 1 << 20] {
                 let long = guesses(&[len; 9], trailer);
                 let each = (long.len() + 1) / 9;
-                // The first message shows the length of the run, its end that of the gap.
+                // The first message shows the length of the run, its end that of the predictor.
                 for (guess, truth) in &long[each + 1..] {
                     assert_eq!(guess, truth, "messages of {len} bytes, trailers of {trailer}");
                 }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_is_guessed_wrong_once_and_never_too_far() {
+    fn a_change_is_guessed_wrong_once_and_never_too_far() {
         let mixed = [64 << 10, 64 << 10, 1 << 20, 9 << 10, 300 << 10, 300 << 10, 12 << 10];
         for (guess, truth) in guesses(&mixed, 4) {
             assert!(guess <= truth.max(GAP_MAX as usize), "{guess} for {truth}");
@@ -136,15 +136,18 @@ mod tests {
 
     #[test]
     fn a_payload_that_is_not_long_asks_for_no_more_than_its_end() {
-        let mut gap = ReadSize::default();
+        let mut predictor = ReadSize::default();
         for _ in 0..3 {
-            gap.begin(HEAD, LONG, 0);
-            assert_eq!(gap.behind(HEAD), if gap.last_run == 1 { HEAD * 2 + 100 } else { HEAD });
-            gap.begin(HEAD, 100, 0);
-            assert_eq!(gap.behind(HEAD), HEAD);
+            predictor.begin(HEAD, LONG, 0);
+            assert_eq!(
+                predictor.behind(HEAD),
+                if predictor.last_run == 1 { HEAD * 2 + 100 } else { HEAD }
+            );
+            predictor.begin(HEAD, 100, 0);
+            assert_eq!(predictor.behind(HEAD), HEAD);
         }
-        gap.since = u32::MAX;
-        gap.begin(HEAD, LONG, 4);
-        assert_eq!(gap.behind(HEAD), HEAD, "no overflow");
+        predictor.since = u32::MAX;
+        predictor.begin(HEAD, LONG, 4);
+        assert_eq!(predictor.behind(HEAD), HEAD, "no overflow");
     }
 }

@@ -70,19 +70,24 @@ pub(super) struct OpenRecv {
 #[derive(Debug)]
 pub(super) struct Receiving {
     pub(super) phase: RxPhase,
+    /// Bytes of the header, and how many have arrived.
     head: [u8; HEAD_MAX],
     have: usize,
     /// The complete header with its opcode and its ULPDU length. None before it is complete.
     pub(super) current: Option<(Header, Opcode, u16)>,
+    /// Set with each accepted header.
     pub(super) target: PayloadTarget,
     /// Payload bytes of this FPDU, and how many of them are placed.
     pub(super) len: usize,
     done: usize,
+    /// CRC32C of the FPDU so far. Not used without CRC.
     crc: u32,
+    /// Payload of a READ request or a TERMINATE.
     control: [u8; TERMINATE_MAX],
     trailer: [u8; 7],
     /// Number of trailer bytes that have arrived.
     tail: usize,
+    /// The receive that the current message fills. None between messages.
     pub(super) receive: Option<OpenRecv>,
     /// The current message, if it gave its receive back. Then `receive` is None.
     pub(super) spilled: Option<Spill>,

@@ -50,6 +50,7 @@ enum TxTurn {
 /// The sending side of a connection.
 #[derive(Debug)]
 pub(super) struct Sending {
+    /// The batch that is being sent. None if everything built has left.
     pub(super) batch: Option<Box<TxBatch>>,
     /// Bytes ever put into batches, and bytes that have left.
     pub(super) built: u64,

@@ -30,6 +30,7 @@ pub(super) struct SendEntry {
     /// File bytes that left. After an early end or an error the rest is zeros.
     file_sent: u64,
     file_over: bool,
+    /// The error that ended the file. None if there was none.
     file_errno: Option<i32>,
 }
 

@@ -7,7 +7,9 @@ use crate::time::Time;
 
 /// One deadline for each source that has one.
 pub(crate) struct Deadlines<S> {
+    /// The deadlines in order of time.
     due: BTreeSet<(Time, S)>,
+    /// The deadline of each source that has one.
     set: HashMap<S, Time, BuildHasherDefault<DefaultHasher>>,
 }
 

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn links_wait_once_for_what_they_lack() {
+    fn a_link_waits_once_for_what_it_lacks() {
         let mut o = Objects::<u8>::new();
         let pd = o.alloc_pd().unwrap();
         let (cq, srq) = (o.create_cq(1).unwrap(), o.create_srq(pd, 2).unwrap());
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_stays() {
+    fn objects_in_use_stay() {
         let mut o = Objects::<u8>::new();
         let (pd, other) = (o.alloc_pd().unwrap(), o.alloc_pd().unwrap());
         let (cq, srq) = (o.create_cq(4).unwrap(), o.create_srq(pd, 4).unwrap());
@@ -224,7 +224,7 @@ mod tests {
             (2, 1, 2)
         );
 
-        assert_eq!(o.complete(&attr, wc(WcOp::Send)), None, "nobody wants to be told");
+        assert_eq!(o.complete(&attr, wc(WcOp::Send)), None, "the queue is not armed");
         o.arm_cq(cq).unwrap();
         assert_eq!(o.complete(&attr, wc(WcOp::Recv)), Some(cq));
         assert!(!o.no_wc_waits());

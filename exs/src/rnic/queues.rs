@@ -19,7 +19,9 @@ pub(crate) fn check_depth(what: &'static str, depth: usize) -> Result<(), RnicEr
 /// A completion queue.
 pub(crate) struct CompletionQueue {
     wcs: VecDeque<Wc>,
+    /// Most completions that it holds.
     depth: usize,
+    /// The driver must report the next completion.
     armed: bool,
     /// Number of queue pairs that complete here. A queue pair counts twice if both its sends and
     /// its receives do.
@@ -100,6 +102,7 @@ impl CompletionQueue {
 pub(crate) struct ReceiveQueue<B> {
     /// The protection domain it belongs to.
     pub(crate) pd: u32,
+    /// Most buffers that it holds.
     max_wr: usize,
     /// The buffers, the oldest first.
     pub(crate) bufs: VecDeque<B>,
@@ -187,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_come_in_order_and_are_told_of_once() {
+    fn completions_come_in_order_and_notify_once() {
         let mut cq = CompletionQueue::new(3).unwrap();
         assert!(!cq.push(wc(1)));
         cq.arm();

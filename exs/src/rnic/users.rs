@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_user_or_any() {
+    fn an_mr_has_one_user_or_any() {
         let mut users = MrUsers::default();
         users.note(1, &[10, 20, 0]);
         users.note(1, &[10, 30]);

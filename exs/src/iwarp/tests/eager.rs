@@ -1,5 +1,5 @@
-//! The short way of small messages: one order with the long way, and nothing taken that
-//! the long way would refuse.
+//! Eager messages: they keep one order with posted messages, and the engine takes none that the
+//! posted path would refuse.
 
 use super::link::*;
 use crate::iwarp::eager::MAX_EAGER;
@@ -16,7 +16,7 @@ fn pass(side: &mut Side, head: &[u8], payload: &[u8]) -> bool {
     })
 }
 
-/// Connected ends, of which the first has spoken: so that the second may.
+/// Connected ends. The first has sent a message, so the second may send too.
 fn pair(crc: bool, mss: usize, seed: u64) -> Pair {
     let cfg = |qp| Config { crc, mss, ..config(qp) };
     let mut pair = Pair::new(cfg(1), cfg(3), seed);
@@ -29,14 +29,14 @@ fn pair(crc: bool, mss: usize, seed: u64) -> Pair {
     pair
 }
 
-/// Everything that `from` has to send.
+/// Returns all bytes that `from` has to send.
 fn sent(from: &mut Side, rng: &mut Rng, bite: Bite) -> Vec<u8> {
     while from.send(rng, bite) {}
     from.wire.drain(..).collect()
 }
 
 #[test]
-fn both_ways_have_one_order() {
+fn eager_and_posted_messages_keep_one_order() {
     for seed in 0..400 {
         let mut pair = pair(seed % 2 == 0, if seed % 3 == 0 { 1460 } else { 9000 }, seed);
         let mut rng = Rng(seed);
@@ -90,7 +90,7 @@ fn both_ways_have_one_order() {
 }
 
 #[test]
-fn what_is_not_whole_and_sound_is_not_taken() {
+fn only_whole_and_sound_messages_are_taken() {
     let mut pair = pair(true, 1460, 1);
     assert!(pass(&mut pair.a, b"head", b"payload"));
     let wire = sent(&mut pair.a, &mut Rng(1), Bite::Whole);
@@ -114,12 +114,12 @@ fn what_is_not_whole_and_sound_is_not_taken() {
     let taken = pair.b.engine.next_eager(&wire, &mut out);
     assert_eq!(taken, Some(RxEager { used: wire.len(), len: 11 }));
     assert_eq!(out[..11], *b"headpayload");
-    // Its number is used up.
+    // Its MSN is used up.
     assert_eq!(pair.b.engine.next_eager(&wire, &mut out), None);
 }
 
 #[test]
-fn nothing_is_overtaken() {
+fn an_eager_message_overtakes_nothing() {
     let mut pair = pair(false, 9000, 1);
     pair.a.engine.post_send(wr(1, SEND, b"first", &[])).unwrap();
     assert!(!pass(&mut pair.a, b"second", b""), "one was posted before it");
@@ -128,7 +128,7 @@ fn nothing_is_overtaken() {
     assert!(pass(&mut pair.a, b"third", b""), "it shares the second's batch");
     assert!(!pass(&mut pair.a, b"", b"nothing to say"));
     assert!(!pass(&mut pair.a, b"x", &[0; MAX_EAGER]), "too long");
-    // The responder waits for the initiator's first word.
+    // The responder waits for the initiator's first message.
     let cfg = |qp| config(qp);
     let mut silent = Pair::new(cfg(1), cfg(3), 1);
     assert!(!pass(&mut silent.b, b"too early", b""));

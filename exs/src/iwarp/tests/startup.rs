@@ -1,4 +1,4 @@
-//! MPA start-up: what is settled, and what is refused.
+//! MPA start-up: what is negotiated, and what is refused.
 
 use super::link::*;
 use crate::iwarp::*;
@@ -13,7 +13,7 @@ fn feed(side: &mut Side, bytes: &[u8], singly: bool) {
     side.drain();
 }
 
-/// Everything that an engine wants to send.
+/// Returns all bytes that an engine wants to send.
 fn sent(side: &mut Side) -> Vec<u8> {
     while side.send(&mut Rng(0), Bite::Whole) {}
     side.wire.drain(..).collect()
@@ -48,7 +48,7 @@ fn request_and_reply_vectors() {
     );
     b.engine.accept(config(2), b"ok!").unwrap();
     b.drain();
-    // Our 4 and 4 bound by the initiator's 16 and 8; CRC because it asked.
+    // Our 4 and 4 limit the initiator's 16 and 8. CRC is on because the initiator asked.
     let reply = sent(&mut b);
     assert_eq!(reply, b"MPA ID Rep Frame\x58\x02\x00\x07\x00\x04\x00\x04ok!");
     assert!(b.engine.crc());
@@ -115,7 +115,7 @@ fn private_data_are_bounded() {
     pair.settle();
     assert!(matches!(&pair.a.events[..], [EngineEvent::Established { private_data, .. }]
         if private_data.len() == MAX_PRIVATE_DATA));
-    // A peer's frame that announces more than the standard allows.
+    // A peer's frame that announces more private data than the standard allows.
     let mut b = Side::new(Engine::responder(), 2);
     feed(&mut b, b"MPA ID Req Frame\x00\x01\x02\x01", false);
     assert!(failed(&b).contains("513 bytes"));
@@ -134,8 +134,8 @@ fn a_refusal_carries_private_data() {
     assert_eq!(pair.a.wcs.len(), 1);
     assert_eq!((pair.a.wcs[0].wr_id, pair.a.wcs[0].status), (9, WcStatus::Flushed));
     assert!(pair.a.engine.closed() && pair.b.fin);
-    // The refusing side waits for the other's end, so that no reset overtakes
-    // the refusal.
+    // The refusing side waits for the other's end of file, so that no reset overtakes the
+    // refusal.
     assert!(!pair.b.engine.closed());
     pair.a.fin = true;
     pair.settle();
@@ -166,7 +166,7 @@ fn markers_and_unknown_revisions_are_refused_cleanly() {
 }
 
 #[test]
-fn what_is_not_mpa_is_an_error() {
+fn bytes_that_are_not_mpa_are_an_error() {
     let mut b = Side::new(Engine::responder(), 2);
     feed(&mut b, b"GET / HTTP/1.1\r\nHost: example\r\n\r\n", true);
     assert!(failed(&b).contains("iWARP"));
@@ -255,8 +255,8 @@ fn peer_to_peer_bits_on_the_wire() {
     cfg.peer_to_peer = true;
     let mut a = Side::new(Engine::initiator(cfg, b"").unwrap(), 1);
     assert_eq!(sent(&mut a)[20..], [0x80, 4, 0x80, 4]);
-    // Offered WRITE and READ, the answer is WRITE; READ alone, READ; SEND alone
-    // is refused.
+    // If WRITE and READ are offered, the answer is WRITE; if READ alone, READ. SEND alone is
+    // refused.
     for (offer, answer) in [(0xc004u16, Some(0x8004u16)), (0x4004, Some(0x4004)), (0x0004, None)] {
         let mut b = Side::new(Engine::responder(), 2);
         let mut request = b"MPA ID Req Frame\x10\x02\x00\x04\xc0\x04".to_vec();
@@ -278,7 +278,7 @@ fn peer_to_peer_bits_on_the_wire() {
 }
 
 #[test]
-fn start_up_that_breaks_off_fails_once_and_flushes() {
+fn a_broken_start_up_fails_once_and_flushes() {
     type End = fn(&mut Engine);
     let ends: [End; 4] = [
         |e| e.handle_eof(),
