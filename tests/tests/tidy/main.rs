@@ -13,6 +13,7 @@ mod floors;
 mod format;
 mod islands;
 mod msrv;
+mod names;
 mod purity;
 mod sizes;
 mod source;
@@ -99,6 +100,17 @@ fn nothing_is_left_for_later_and_no_test_sleeps() {
 fn nothing_speaks_of_one_developers_machine() {
     let findings: Vec<_> = tree().iter().flat_map(words::check_text).collect();
     expect_none(&findings);
+}
+
+#[test]
+fn a_type_name_stands_for_one_thing() {
+    let (shared, limit) = (names::shared(&tree()), names::SHARED_MAX);
+    assert!(
+        shared.len() <= limit,
+        "{} type names are defined in more than one file, {limit} are the limit: rename one of\n  {}",
+        shared.len(),
+        shared.join("\n  ")
+    );
 }
 
 #[test]
