@@ -9,7 +9,7 @@ use super::batch::TxPool;
 use super::rx::head_end;
 use super::state::{ConnState, SendHalf};
 use super::tx::{Fpdu, max_payload, untagged};
-use super::{Engine, RxEager};
+use super::{IwarpEngine, RxEager};
 use crate::mem::MAX_SGE;
 use crate::rnic::HEAD;
 use crate::sys::IoVec;
@@ -23,7 +23,7 @@ pub(super) const MAX_EAGER: usize = 4 << 10;
 /// Bytes of an FPDU before the payload of a SEND.
 const BEFORE_PAYLOAD: usize = mpa::LENGTH_LEN + ddp::UNTAGGED_LEN;
 
-impl Engine {
+impl IwarpEngine {
     /// Puts a SEND into the batch: the header that `head` writes, and `payload` behind it.
     /// Returns true if the SEND is complete; it leaves with the batch. Returns false if nothing
     /// has happened, and then the caller posts the message.
@@ -110,8 +110,8 @@ impl Engine {
         Some(RxEager { used, len })
     }
 
-    /// Returns true if `bytes` may be the beginning of a SEND that [`Engine::next_eager`] would
-    /// take if it were whole and `out` had `room` bytes.
+    /// Returns true if `bytes` may be the beginning of a SEND that [`IwarpEngine::next_eager`]
+    /// would take if it were whole and `out` had `room` bytes.
     pub fn begins_eager(&self, bytes: &[u8], room: usize) -> bool {
         if bytes.len() < BEFORE_PAYLOAD {
             return self.can_recv_eager();

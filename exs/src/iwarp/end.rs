@@ -4,11 +4,11 @@
 //! it. The rest of an FPDU that is half on the wire is copied if it must still leave
 //! (`TxBatch::scrub`). A message that is half received is thrown away.
 
-use super::Engine;
+use super::IwarpEngine;
 use super::rx::{PayloadTarget, RxPhase};
 use super::state::{ConnState, SendHalf, Trigger, next};
 use super::term;
-use super::types::EngineEvent;
+use super::types::IwarpEvent;
 use crate::mem::{AccessFault, Key};
 use crate::rnic::{Disconnect, DisconnectCause, RnicError, TermCode, Wc, WcOp, WcStatus};
 use crate::wire::rdmap::{Offender, Terminate};
@@ -28,7 +28,7 @@ struct Flush {
 const FLUSH: Flush =
     Flush { receive: WcStatus::Flushed, offender: None, lkey: None, framed: false };
 
-impl Engine {
+impl IwarpEngine {
     pub(super) fn go(&mut self, trigger: Trigger) {
         debug_assert!(next(self.state, trigger).is_some(), "{trigger:?} in {:?}", self.state);
         self.state = next(self.state, trigger).unwrap_or(ConnState::Dead);
@@ -37,8 +37,8 @@ impl Engine {
     /// Ends the connection, or its sending side: see [`Disconnect`].
     ///
     /// An orderly end lets posted WRs leave first. Then comes `TxStep::Shutdown`, and, when the
-    /// peer has ended its side too, `EngineEvent::Disconnected`. The peer may never do so; the driver
-    /// must bound the wait with a timer, and abort. An abort ends everything at once.
+    /// peer has ended its side too, `IwarpEvent::Disconnected`. The peer may never do so; the
+    /// driver must bound the wait with a timer, and abort. An abort ends everything at once.
     pub fn disconnect(&mut self, how: Disconnect) {
         match (how, self.state) {
             (_, ConnState::Dead) => {}
@@ -187,7 +187,7 @@ impl Engine {
         if !refusing {
             // If a TERMINATE was under way, its reason is the cause.
             let cause = self.cause.take().unwrap_or(cause);
-            self.events.push_back(EngineEvent::Disconnected(cause));
+            self.events.push_back(IwarpEvent::Disconnected(cause));
         }
     }
 
@@ -195,14 +195,14 @@ impl Engine {
     pub(super) fn startup_failed(&mut self, error: RnicError) {
         self.flush(&FLUSH);
         self.go(Trigger::Fault);
-        self.events.push_back(EngineEvent::Failed(error));
+        self.events.push_back(IwarpEvent::Failed(error));
     }
 
     /// Ends a connection that the acceptor refused.
     pub(super) fn startup_refused(&mut self, private_data: Vec<u8>) {
         self.flush(&FLUSH);
         self.go(Trigger::Fault);
-        self.events.push_back(EngineEvent::Rejected { private_data });
+        self.events.push_back(IwarpEvent::Rejected { private_data });
     }
 
     /// Returns true if nothing is left to send and the end of sending must be told to the peer.
@@ -231,7 +231,7 @@ impl Engine {
         self.go(Trigger::Finished);
         if !refusing {
             let cause = self.cause.take().unwrap_or(DisconnectCause::Orderly);
-            self.events.push_back(EngineEvent::Disconnected(cause));
+            self.events.push_back(IwarpEvent::Disconnected(cause));
         }
     }
 

@@ -1,8 +1,8 @@
 //! F4: the software RNIC's engine: user-space iWARP without I/O.
 //!
-//! One [`Engine`] is one connection: MPA start-up and framing (RFC 5044, RFC 6581), DDP segments
-//! (RFC 5041), RDMAP messages (RFC 5040), a send queue, a receive queue, the READs of both
-//! directions, and TERMINATE. On the wire it is compatible with Linux's siw and with iWARP
+//! One [`IwarpEngine`] is one connection: MPA start-up and framing (RFC 5044, RFC 6581), DDP
+//! segments (RFC 5041), RDMAP messages (RFC 5040), a send queue, a receive queue, the READs of
+//! both directions, and TERMINATE. On the wire it is compatible with Linux's siw and with iWARP
 //! hardware.
 //!
 //! # How it is driven
@@ -16,13 +16,13 @@
 //!          v poll_tx                | rx_direct, handle_received
 //!      sendmsg, sendfile         readv           (the driver's)
 //! ```
-//! Outgoing: [`Engine::poll_tx`] names the next step. The driver does it and reports how many
-//! bytes left ([`Engine::handle_sent`]). One gathered write carries a whole batch of FPDUs, with
-//! the payload straight from user memory (`batch`).
+//! Outgoing: [`IwarpEngine::poll_tx`] names the next step. The driver does it and reports how
+//! many bytes left ([`IwarpEngine::handle_sent`]). One gathered write carries a whole batch of
+//! FPDUs, with the payload straight from user memory (`batch`).
 //!
-//! Incoming: the driver asks [`Engine::rx_direct`] where the rest of the current payload belongs.
-//! It reads that payload and some lookahead in one system call, and hands over what came
-//! ([`Engine::handle_received`]).
+//! Incoming: the driver asks [`IwarpEngine::rx_direct`] where the rest of the current payload
+//! belongs. It reads that payload and some lookahead in one system call, and hands over what came
+//! ([`IwarpEngine::handle_received`]).
 //!
 //! # What this floor promises
 //! - Every signalled or failed WR yields exactly one completion, in the order of posting. After
@@ -33,7 +33,7 @@
 //! - A peer that breaks a rule gets a TERMINATE that names the rule, and only its connection
 //!   ends.
 //! - The engine allocates nothing per message. A connection with nothing under way holds no
-//!   batch, and after [`Engine::trim`] no queue either.
+//!   batch, and after [`IwarpEngine::trim`] no queue either.
 //!
 //! # What it must never know
 //! Sockets and time (the driver bounds start-up and close), other connections, and the meaning of
@@ -79,7 +79,7 @@ use state::ConnState;
 
 /// What the start-up has negotiated.
 #[derive(Clone, Copy, Debug, Default)]
-struct Negotiated {
+struct StartupTerms {
     /// FPDUs carry a CRC32C.
     crc: bool,
     /// FPDUs may exceed the MSS: both sides take large ones.
@@ -92,7 +92,7 @@ struct Negotiated {
 
 /// One connection. The module's head explains it.
 #[derive(Debug)]
-pub struct Engine {
+pub struct IwarpEngine {
     /// That of a responder comes with `accept`.
     cfg: Config,
     /// This side connected. If false, it was connected to.
@@ -100,7 +100,7 @@ pub struct Engine {
     /// `end` moves it by the table of `state`.
     state: ConnState,
     /// All zero until start-up has negotiated it.
-    settled: Negotiated,
+    settled: StartupTerms,
     /// None once the connection is established and the start-up frame is in a batch.
     startup: Option<Box<startup::Startup>>,
     tx: tx::Sending,
@@ -117,7 +117,7 @@ pub struct Engine {
     /// Completions that the driver has not drained.
     wcs: Vec<Wc>,
     /// Events that the driver has not taken.
-    events: VecDeque<EngineEvent>,
+    events: VecDeque<IwarpEvent>,
 }
 
 /// The configuration of a responder before `accept`: it can post no receive and promises nothing.
@@ -134,13 +134,13 @@ const NOTHING: Config = Config {
     peer_to_peer: false,
 };
 
-impl Engine {
-    fn new(cfg: Config, state: ConnState, startup: Box<startup::Startup>) -> Engine {
-        Engine {
+impl IwarpEngine {
+    fn new(cfg: Config, state: ConnState, startup: Box<startup::Startup>) -> IwarpEngine {
+        IwarpEngine {
             cfg,
             initiator: state == ConnState::AwaitReply,
             state,
-            settled: Negotiated::default(),
+            settled: StartupTerms::default(),
             startup: Some(startup),
             tx: tx::Sending::default(),
             sq: txq::WrQueue::default(),
@@ -155,17 +155,17 @@ impl Engine {
     }
 
     /// Makes the side that connects. `poll_tx` yields its request first.
-    pub fn initiator(cfg: Config, private_data: &[u8]) -> Result<Engine, RnicError> {
+    pub fn initiator(cfg: Config, private_data: &[u8]) -> Result<IwarpEngine, RnicError> {
         let mut startup = startup::Startup::new(FrameKind::Reply);
         startup.tx = startup::request(&cfg, private_data)?;
-        Ok(Engine::new(cfg, ConnState::AwaitReply, startup))
+        Ok(IwarpEngine::new(cfg, ConnState::AwaitReply, startup))
     }
 
     /// Makes the side that was connected to. It waits for a request and then yields
-    /// [`EngineEvent::Request`]. [`Engine::accept`] brings its configuration.
-    pub fn responder() -> Engine {
+    /// [`IwarpEvent::Request`]. [`IwarpEngine::accept`] brings its configuration.
+    pub fn responder() -> IwarpEngine {
         let startup = startup::Startup::new(FrameKind::Request);
-        Engine::new(NOTHING, ConnState::AwaitRequest, startup)
+        IwarpEngine::new(NOTHING, ConnState::AwaitRequest, startup)
     }
 
     /// Responder: accepts the request. The connection is established, but nothing is sent before
@@ -230,7 +230,7 @@ impl Engine {
     }
 
     /// Takes the next event.
-    pub fn poll_event(&mut self) -> Option<EngineEvent> {
+    pub fn poll_event(&mut self) -> Option<IwarpEvent> {
         self.events.pop_front()
     }
 

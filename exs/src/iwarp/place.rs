@@ -1,7 +1,7 @@
 //! The checks of an FPDU (`check`, before a byte of its payload is placed) and its effects
 //! (`deliver`, when it is whole).
 
-use super::Engine;
+use super::IwarpEngine;
 use super::rx::{OpenRecv, PayloadTarget, RxPhase};
 use super::term;
 use super::types::RxSource;
@@ -29,7 +29,7 @@ enum HeaderVerdict {
 
 pub(super) type SrqSource<'s> = Option<&'s mut dyn RxSource>;
 
-impl Engine {
+impl IwarpEngine {
     /// The header is complete: decides where its payload goes.
     pub(super) fn check(&mut self, keys: &KeyTable, srq: &mut SrqSource<'_>) {
         match self.judge(keys) {

@@ -6,7 +6,7 @@
 //! from the lookahead. `deliver` delivers the message after the trailer was checked. Between
 //! FPDUs the engine holds nothing but the bytes of a header that came in two parts.
 
-use super::Engine;
+use super::IwarpEngine;
 use super::read_size::ReadSize;
 use super::spill::Spill;
 use super::state::{SendHalf, SendTrigger};
@@ -186,7 +186,7 @@ impl Receiving {
     }
 }
 
-impl Engine {
+impl IwarpEngine {
     /// Tells where the rest of the current payload belongs: calls `visit` with (segment, offset
     /// in it, bytes), in order. Calls nothing while a header is awaited.
     pub fn rx_direct(&self, visit: &mut dyn FnMut(&Segment, usize, usize)) {

@@ -2,12 +2,12 @@
 //!
 //! A SEND takes a receive of the SRQ when it begins. A peer that sends a part of one and stops
 //! could keep that receive for ever, and enough such peers would leave none for the others. So
-//! when the SRQ is dry the driver can take a receive back ([`Engine::spill`]). The engine
+//! when the SRQ is dry the driver can take a receive back ([`IwarpEngine::spill`]). The engine
 //! keeps the received part of the message, which is no more than the peer has sent and than a
 //! receive holds. When the next byte of the message comes, it takes another receive, and waits
 //! for one like a SEND that begins.
 
-use super::Engine;
+use super::IwarpEngine;
 use super::place::SrqSource;
 use super::rx::{OpenRecv, PayloadTarget, RxPhase};
 use super::types::RxBuf;
@@ -21,7 +21,7 @@ pub(super) struct Spill {
     got: usize,
 }
 
-impl Engine {
+impl IwarpEngine {
     /// Returns true if a half-received message holds a receive of the SRQ.
     pub fn can_spill(&self) -> bool {
         self.cfg.uses_srq && self.rx.receive.is_some()

@@ -5,8 +5,8 @@
 //! asks for them since hardware without TCP reassembly is gone.
 
 use super::state::{SendTrigger, Trigger};
-use super::types::{Config, EngineEvent, MAX_PRIVATE_DATA, MAX_READS};
-use super::{Engine, Negotiated};
+use super::types::{Config, IwarpEvent, MAX_PRIVATE_DATA, MAX_READS};
+use super::{IwarpEngine, StartupTerms};
 use crate::rnic::RnicError;
 use crate::wire::mpa::{
     ENHANCED_LEN, EnhancedRepr, FRAME_LEN, FrameKind, FrameRepr, MAX_PRIVATE, MpaError,
@@ -87,7 +87,7 @@ pub(super) fn request(cfg: &Config, private_data: &[u8]) -> Result<Vec<u8>, Rnic
     Ok(frame(repr, Some(enhanced), private_data))
 }
 
-impl Engine {
+impl IwarpEngine {
     /// Takes start-up bytes and returns how many were used.
     pub(super) fn startup_received(&mut self, bytes: &[u8]) -> usize {
         if bytes.is_empty() {
@@ -201,11 +201,11 @@ impl Engine {
         match refuse {
             None => {
                 self.go(Trigger::Request);
-                self.events.push_back(EngineEvent::Request { private_data });
+                self.events.push_back(IwarpEvent::Request { private_data });
             }
             Some(why) => {
                 self.queue_reject(&[]);
-                self.events.push_back(EngineEvent::Failed(RnicError::Protocol(why)));
+                self.events.push_back(IwarpEvent::Failed(RnicError::Protocol(why)));
             }
         }
     }
@@ -271,7 +271,7 @@ impl Engine {
             startup.tx = frame(out, reply, private_data);
         }
         self.cfg = *cfg;
-        self.settled = Negotiated { crc, large: repr.large, ird, ord };
+        self.settled = StartupTerms { crc, large: repr.large, ird, ord };
         // RFC 5044 section 7.1.2: the responder may send FPDUs only after the initiator's first,
         // which proves that the initiator understood the reply.
         self.tx.go(SendTrigger::Accept);
@@ -286,7 +286,7 @@ impl Engine {
         enhanced: Option<EnhancedRepr>,
         private_data: Vec<u8>,
     ) {
-        let fail = |engine: &mut Engine, why: String| {
+        let fail = |engine: &mut IwarpEngine, why: String| {
             engine.startup_failed(RnicError::Protocol(why));
         };
         if repr.reject {
@@ -316,14 +316,14 @@ impl Engine {
             self.tx.go(SendTrigger::PeerToPeer);
         }
         let crc = self.cfg.crc || repr.crc;
-        self.settled = Negotiated { crc, large: repr.large, ird, ord };
+        self.settled = StartupTerms { crc, large: repr.large, ird, ord };
         self.established(private_data);
         self.go(Trigger::Reply);
     }
 
     fn established(&mut self, private_data: Vec<u8>) {
-        let Negotiated { ird, ord, .. } = self.settled;
+        let StartupTerms { ird, ord, .. } = self.settled;
         self.rx.begin();
-        self.events.push_back(EngineEvent::Established { private_data, ord, ird });
+        self.events.push_back(IwarpEvent::Established { private_data, ord, ird });
     }
 }

@@ -7,7 +7,7 @@
 use super::batch::{TxBatch, TxPool, TxStep};
 use super::state::{SendHalf, SendTrigger, next_half};
 use super::types::MAX_INLINE;
-use super::{Engine, Negotiated};
+use super::{IwarpEngine, StartupTerms};
 use crate::mem::MAX_SGE;
 use crate::rnic::SendOp;
 use crate::sys::IoVec;
@@ -28,7 +28,7 @@ const FPDU_ARENA: usize = mpa::LENGTH_LEN + ddp::UNTAGGED_LEN + MAX_INLINE + TER
 const FPDU_PIECES: usize = MAX_SGE + 4;
 
 /// Returns the most payload bytes of one FPDU whose DDP header has `header` bytes.
-pub(super) fn max_payload(settled: &Negotiated, mss: usize, header: usize) -> usize {
+pub(super) fn max_payload(settled: &StartupTerms, mss: usize, header: usize) -> usize {
     if settled.large {
         return LARGE_PAYLOAD;
     }
@@ -187,7 +187,7 @@ impl<'b> Fpdu<'b> {
     }
 }
 
-impl Engine {
+impl IwarpEngine {
     /// Returns the next step of sending.
     pub fn poll_tx<'a>(&'a mut self, pool: &mut TxPool) -> TxStep<'a> {
         if self.tx.batch.as_ref().is_some_and(|b| b.is_done() || self.closed())

@@ -109,7 +109,7 @@ pub struct TxWr {
     /// The payload; for a READ the sink, which has at most one segment.
     pub sgl: Sgl,
     /// The lkeys of the segments; 0 marks an unused entry. For a READ the first is the sink's
-    /// STag. [`super::Engine::mr_revoked`] searches them.
+    /// STag. [`super::IwarpEngine::mr_revoked`] searches them.
     pub lkeys: [Key; MAX_SGE],
     /// Payload from a file, after the segments. Only for a WRITE without CRC.
     pub file: Option<FileRange>,
@@ -165,7 +165,7 @@ pub struct RxResult {
 
 /// An event of the connection.
 #[derive(Clone, Debug)]
-pub enum EngineEvent {
+pub enum IwarpEvent {
     /// Responder: a peer asks to connect. `accept` or `reject` answers.
     Request {
         /// The private data of the request.

@@ -150,8 +150,9 @@ pub trait Rnic: Send {
         EagerSend::Declined
     }
     /// Takes the next message without a completion: copies it to `out`, or lends it, if it is a
-    /// whole plain SEND that fits `out`; or names the receive in which [`Rnic::poll_memory`] has found
-    /// it. Returns None if there is no such message, or if completions or events come before it.
+    /// whole plain SEND that fits `out`; or names the receive in which [`Rnic::poll_memory`] has
+    /// found it. Returns None if there is no such message, or if completions or events come
+    /// before it.
     fn next_eager(&mut self, _out: &mut [u8]) -> Option<EagerRecv> {
         None
     }

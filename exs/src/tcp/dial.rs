@@ -10,7 +10,7 @@ use super::SoftRnic;
 use super::link::{Link, Owner};
 use super::qp::Conn;
 use super::timers::Source;
-use crate::iwarp::{Config, Engine};
+use crate::iwarp::{Config, IwarpEngine};
 use crate::rnic::{CmEvent, ConnParam, Qp, QpState, RnicError, RnicEvent};
 use crate::sys;
 use crate::time::Time;
@@ -130,7 +130,7 @@ impl SoftRnic {
         let _ = sys::no_delay(&stream, dial.no_delay);
         sys::roomy_within_host(&stream, addrs.0, addrs.1);
         let config = Config { mss: mss(&stream), ..dial.config };
-        let made = Engine::initiator(config, &dial.private_data)
+        let made = IwarpEngine::initiator(config, &dial.private_data)
             .and_then(|mut engine| {
                 let pair = self.qps.get_mut(dial.qp)?;
                 for buf in std::mem::take(&mut pair.early) {

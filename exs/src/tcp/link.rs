@@ -11,7 +11,7 @@ use std::io;
 
 use mio::net::TcpStream;
 
-use crate::iwarp::{Engine, Gather, GatherChunk, MAX_CHUNKS, RxSource, TxPool, TxStep};
+use crate::iwarp::{Gather, GatherChunk, IwarpEngine, MAX_CHUNKS, RxSource, TxPool, TxStep};
 use crate::mem::{KeyTable, MAX_SGE, Sgl};
 use crate::sys::{self, IoVec, IoVecMut};
 
@@ -40,7 +40,7 @@ pub(super) enum Owner {
 /// A TCP connection with an engine.
 pub(super) struct Link {
     pub(super) stream: TcpStream,
-    pub(super) engine: Engine,
+    pub(super) engine: IwarpEngine,
     pub(super) owner: Owner,
     pub(super) readable: bool,
     pub(super) writable: bool,
@@ -108,7 +108,7 @@ fn broken(e: &io::Error) -> i32 {
 }
 
 impl Link {
-    pub(super) fn new(stream: TcpStream, engine: Engine, owner: Owner) -> Link {
+    pub(super) fn new(stream: TcpStream, engine: IwarpEngine, owner: Owner) -> Link {
         Link {
             stream,
             engine,

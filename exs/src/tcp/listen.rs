@@ -19,7 +19,7 @@ use super::dial::mss;
 use super::link::{Link, Owner};
 use super::qp::Conn;
 use super::timers::Source;
-use crate::iwarp::{Config, Engine};
+use crate::iwarp::{Config, IwarpEngine};
 use crate::rnic::table::Table;
 use crate::rnic::{
     CmEvent, ConnParam, ConnReq, ListenOpts, Listener, Qp, QpState, RnicError, RnicEvent,
@@ -198,7 +198,7 @@ impl SoftRnic {
             sys::unpaced_within_host(&stream, local, peer, paced);
             sys::roomy_within_host(&stream, local, peer);
         }
-        let link = Link::new(stream, Engine::responder(), Owner::Greeting(listener));
+        let link = Link::new(stream, IwarpEngine::responder(), Owner::Greeting(listener));
         // Failing to register, the caller is dropped; it will see a reset.
         let Ok(id) = self.add_link(link) else { return };
         self.timers.set(Source::Link(id), deadline);

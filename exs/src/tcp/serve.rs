@@ -5,7 +5,7 @@ use super::link::{Link, Owner, Pass};
 use super::qp::Conn;
 use super::queues::Feed;
 use super::timers::Source;
-use crate::iwarp::{EngineEvent, RxSource};
+use crate::iwarp::{IwarpEvent, RxSource};
 use crate::mem::KeyTable;
 use crate::rnic::{CmEvent, Disconnect, DisconnectCause, Qp, QpState, Ready, RnicError, RnicEvent};
 use crate::sys;
@@ -348,22 +348,22 @@ impl SoftRnic {
         self.events.push_back(RnicEvent::Cm(event));
     }
 
-    fn link_event(&mut self, id: u32, event: EngineEvent, now: Time) {
+    fn link_event(&mut self, id: u32, event: IwarpEvent, now: Time) {
         let Ok(link) = self.links.get_mut(id) else { return };
         let owner = link.owner;
         match (owner, event) {
-            (Owner::Greeting(listener), EngineEvent::Request { private_data }) => {
+            (Owner::Greeting(listener), IwarpEvent::Request { private_data }) => {
                 self.request_came(id, listener, private_data);
             }
-            (Owner::Qp(qp), EngineEvent::Established { private_data, ord, ird }) => {
+            (Owner::Qp(qp), IwarpEvent::Established { private_data, ord, ird }) => {
                 self.timers.clear(Source::Link(id));
                 self.emit(CmEvent::Established { qp: Qp(qp), private_data, ord, ird });
             }
-            (Owner::Qp(qp), EngineEvent::Rejected { private_data }) => {
+            (Owner::Qp(qp), IwarpEvent::Rejected { private_data }) => {
                 self.detach(id, qp);
                 self.emit(CmEvent::Rejected { qp: Qp(qp), private_data });
             }
-            (Owner::Qp(qp), EngineEvent::Failed(error)) => {
+            (Owner::Qp(qp), IwarpEvent::Failed(error)) => {
                 let timed_out = link.timed_out;
                 self.detach(id, qp);
                 let error = match self.qps.get_mut(qp) {
@@ -372,13 +372,13 @@ impl SoftRnic {
                 };
                 self.emit(CmEvent::ConnectFailed { qp: Qp(qp), error });
             }
-            (Owner::Qp(qp), EngineEvent::Disconnected(cause)) => {
+            (Owner::Qp(qp), IwarpEvent::Disconnected(cause)) => {
                 link.reset |= cause == DisconnectCause::Aborted;
                 self.flush_files(qp);
                 self.detach(id, qp);
                 self.emit(CmEvent::Disconnected { qp: Qp(qp), cause });
             }
-            (Owner::Greeting(_) | Owner::Asking { .. }, EngineEvent::Failed(_)) => {
+            (Owner::Greeting(_) | Owner::Asking { .. }, IwarpEvent::Failed(_)) => {
                 // The engine may have a refusal to send yet.
                 self.disown(id);
                 self.timers.set(Source::Link(id), now + FAREWELL_LIMIT);

@@ -76,7 +76,7 @@ impl Bite {
 
 /// One end: an engine and the state of its driver.
 pub(super) struct Side {
-    pub(super) engine: Engine,
+    pub(super) engine: IwarpEngine,
     pub(super) keys: KeyTable,
     pub(super) pool: TxPool,
     pub(super) srq: Option<Shared>,
@@ -88,13 +88,13 @@ pub(super) struct Side {
     pub(super) stalled: bool,
     eof_seen: bool,
     pub(super) wcs: Vec<Wc>,
-    pub(super) events: Vec<EngineEvent>,
+    pub(super) events: Vec<IwarpEvent>,
     pub(super) qp: u32,
     draw: u32,
 }
 
 impl Side {
-    pub(super) fn new(engine: Engine, qp: u32) -> Side {
+    pub(super) fn new(engine: IwarpEngine, qp: u32) -> Side {
         Side {
             engine,
             keys: KeyTable::new(),
@@ -265,8 +265,8 @@ pub(super) struct Pair {
 impl Pair {
     /// Makes ends that have not exchanged a byte yet.
     pub(super) fn raw(cfg: Config, private_data: &[u8], seed: u64) -> Pair {
-        let a = Side::new(Engine::initiator(cfg, private_data).unwrap(), cfg.qp);
-        let b = Side::new(Engine::responder(), cfg.qp + 1);
+        let a = Side::new(IwarpEngine::initiator(cfg, private_data).unwrap(), cfg.qp);
+        let b = Side::new(IwarpEngine::responder(), cfg.qp + 1);
         Pair { a, b, rng: Rng(seed), bite: Bite::Whole }
     }
 
@@ -274,12 +274,12 @@ impl Pair {
     pub(super) fn new(a: Config, b: Config, seed: u64) -> Pair {
         let mut pair = Pair::raw(a, b"hello", seed);
         pair.settle();
-        assert!(matches!(&pair.b.events[..], [EngineEvent::Request { private_data }]
+        assert!(matches!(&pair.b.events[..], [IwarpEvent::Request { private_data }]
             if private_data == b"hello"));
         pair.b.engine.accept(b, b"welcome").unwrap();
         pair.b.drain();
         pair.settle();
-        assert!(matches!(&pair.a.events[..], [EngineEvent::Established { private_data, .. }]
+        assert!(matches!(&pair.a.events[..], [IwarpEvent::Established { private_data, .. }]
             if private_data == b"welcome"));
         pair.a.events.clear();
         pair.b.events.clear();

@@ -14,13 +14,13 @@ fn terminated(pair: &mut Pair, expect: TermCode) {
     pair.settle();
     let (a, b) = (&pair.a, &pair.b);
     assert!(
-        matches!(a.events[..], [EngineEvent::Disconnected(DisconnectCause::TerminatedByPeer(c))]
+        matches!(a.events[..], [IwarpEvent::Disconnected(DisconnectCause::TerminatedByPeer(c))]
             if c == expect),
         "{:?}",
         a.events
     );
     assert!(
-        matches!(b.events[..], [EngineEvent::Disconnected(DisconnectCause::TerminatedByUs(c))]
+        matches!(b.events[..], [IwarpEvent::Disconnected(DisconnectCause::TerminatedByUs(c))]
             if c == expect),
         "{:?}",
         b.events
@@ -284,7 +284,7 @@ fn rules_of_the_wire() {
         pair.b.drain();
         assert!(
             matches!(pair.b.events[..],
-                [EngineEvent::Disconnected(DisconnectCause::TerminatedByUs(c))] if c == expect),
+                [IwarpEvent::Disconnected(DisconnectCause::TerminatedByUs(c))] if c == expect),
             "{:?} instead of {expect:?} for {fpdus:?}",
             pair.b.events
         );
@@ -337,7 +337,7 @@ fn a_damaged_byte_is_found_by_the_crc() {
             pair.b.engine.handle_eof();
             pair.b.drain();
             assert!(matches!(pair.b.events[..],
-                [EngineEvent::Disconnected(DisconnectCause::TerminatedByUs(c))] if c == code(2, 0, 2)));
+                [IwarpEvent::Disconnected(DisconnectCause::TerminatedByUs(c))] if c == code(2, 0, 2)));
         }
     }
 }
@@ -438,7 +438,7 @@ fn a_deregistered_region_fails_the_requests_that_use_it() {
     assert_eq!(status(&pair.a, 3), WcStatus::Flushed);
 
     // Before the connection is established, only the receive is lost.
-    let mut a = Side::new(Engine::initiator(config(1), b"").unwrap(), 1);
+    let mut a = Side::new(IwarpEngine::initiator(config(1), b"").unwrap(), 1);
     for (id, key) in [(4, 0x55), (5, 0x66)] {
         let mut buf = recv(id, &[segment(&[0; 8])]);
         buf.lkeys[0] = key;

@@ -54,7 +54,7 @@ fn everything_arrives_and_the_end_is_orderly() {
         sim.settle();
         for side in [&sim.pair.a, &sim.pair.b] {
             let end =
-                matches!(side.events[..], [EngineEvent::Disconnected(DisconnectCause::Orderly)]);
+                matches!(side.events[..], [IwarpEvent::Disconnected(DisconnectCause::Orderly)]);
             assert!(end && side.engine.closed(), "{:?}", side.engine);
         }
         sim.accounts(true);
@@ -72,7 +72,7 @@ fn an_orderly_end_lets_posted_work_leave() {
         // The peer's READs may come too late for a response, which breaks the connection. If the
         // initiator never sent, the responder may not.
         let broken = |side: &Side| {
-            matches!(side.events[..], [EngineEvent::Disconnected(DisconnectCause::Broken(_))])
+            matches!(side.events[..], [IwarpEvent::Disconnected(DisconnectCause::Broken(_))])
         };
         if broken(&sim.pair.a) || broken(&sim.pair.b) {
             for side in [&mut sim.pair.a, &mut sim.pair.b] {
@@ -100,7 +100,7 @@ fn wreck(sim: &mut Sim) {
         side.engine.handle_broken(libc::ECONNRESET);
         side.drain();
         assert!(side.engine.closed());
-        assert!(matches!(side.events[..], [EngineEvent::Disconnected(_)]), "{:?}", side.events);
+        assert!(matches!(side.events[..], [IwarpEvent::Disconnected(_)]), "{:?}", side.events);
         assert!(!side.send(&mut Rng(0), Bite::Whole));
         side.engine.rx_direct(&mut |_, _, _| panic!("a dead engine receives"));
         let rx = side.engine.handle_received(0, b"late", &mut side.keys, None);
@@ -139,7 +139,7 @@ fn an_abort_completes_everything_at_once() {
         let side = &mut sim.pair.a;
         side.engine.disconnect(Disconnect::Abort);
         side.drain();
-        assert!(matches!(side.events[..], [EngineEvent::Disconnected(DisconnectCause::Aborted)]));
+        assert!(matches!(side.events[..], [IwarpEvent::Disconnected(DisconnectCause::Aborted)]));
         sim.check(true);
         wreck(&mut sim);
     });
@@ -179,7 +179,7 @@ fn a_violation_in_the_middle_ends_both_sides_with_a_terminate() {
         for side in [&sim.pair.a, &sim.pair.b] {
             let end = matches!(
                 side.events[..],
-                [EngineEvent::Disconnected(
+                [IwarpEvent::Disconnected(
                     DisconnectCause::TerminatedByUs(_) | DisconnectCause::TerminatedByPeer(_)
                 )]
             );

@@ -86,5 +86,5 @@ fn a_receive_that_is_too_short_for_what_is_here_ends_the_connection() {
     pair.settle();
     let too_long = TermCode { layer: 1, etype: 2, code: 5 };
     let cause = DisconnectCause::TerminatedByPeer(too_long);
-    assert!(matches!(pair.a.events.last(), Some(EngineEvent::Disconnected(c)) if *c == cause));
+    assert!(matches!(pair.a.events.last(), Some(IwarpEvent::Disconnected(c)) if *c == cause));
 }

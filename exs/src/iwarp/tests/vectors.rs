@@ -214,7 +214,7 @@ fn small_messages_leave_in_one_gather() {
 
 #[test]
 fn an_idle_engine_is_small() {
-    assert!(std::mem::size_of::<Engine>() <= 2048, "{}", std::mem::size_of::<Engine>());
+    assert!(std::mem::size_of::<IwarpEngine>() <= 2048, "{}", std::mem::size_of::<IwarpEngine>());
     let mut pair = pair(false);
     pair.b.engine.post_recv(recv(1, &[segment(&[0; 8])])).unwrap();
     pair.a.engine.post_send(wr(1, SEND, b"x", &[])).unwrap();
