@@ -1,6 +1,6 @@
 //! The types and constants of `<sys/exs.h>`, as C lays them out.
 //!
-//! `tests/header.rs` compares each size, offset and value with what the C compiler says.
+//! `tests/header.rs` compares each size, offset and value with those of the C compiler.
 #![allow(missing_docs)] // the header has the documentation
 
 use libc::{c_int, c_uint, c_void, sockaddr_storage, socklen_t, timeval};

@@ -1,4 +1,4 @@
-//! Accepting.
+//! Accepts connections.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -16,8 +16,8 @@ use crate::sockets::{self, Entry, Target};
 use crate::timeouts::Way;
 use crate::{connect, kernel, options, pollable, queues};
 
-/// What an accept needs when its connection is there: made when it is posted, so that
-/// nothing can fail any more, and no connection be lost, when the event is dequeued.
+/// The objects that an accepted connection needs. They are made when the accept is posted. So
+/// nothing can fail, and no connection is lost, when the event is dequeued.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pair: Pair,
@@ -26,7 +26,8 @@ pub(crate) struct Prepared {
     place: Out<Acceptaddr>,
 }
 
-// SAFETY: the place is the caller's until the event; whoever dequeues that stores there.
+// SAFETY: the place is the caller's until the event. The thread that dequeues the event stores
+// there.
 unsafe impl Send for Prepared {}
 
 impl Prepared {
@@ -35,7 +36,7 @@ impl Prepared {
         Ok(Prepared { pair, family: entry.family, kind: entry.kind, place })
     }
 
-    /// What the event carries.
+    /// Installs the accepted socket and returns the content of the event.
     pub(crate) fn finish(self, accepted: Option<(Socket, SocketAddr)>) -> EvtAccept {
         let Prepared { pair, family, kind, place } = self;
         let mut out = Prepared::nothing(place);
@@ -44,7 +45,7 @@ impl Prepared {
                 let len = connect::store_whole(connect::as_family(peer, family), place.cast());
                 if let Ok(mut a) = place.read() {
                     a.exs_aa_addrlen = len;
-                    // It was read from there just now.
+                    // The read above succeeded, so the place is not NULL.
                     let _ = place.write(a);
                 }
             }
@@ -53,7 +54,7 @@ impl Prepared {
         out
     }
 
-    /// An accept that brought nothing.
+    /// Returns the content of the event for an accept that brought no connection.
     pub(crate) fn nothing(place: Out<Acceptaddr>) -> EvtAccept {
         EvtAccept { exs_evt_newsocket: -1, exs_evt_reserved: 0, exs_evt_acceptaddr: place.raw() }
     }

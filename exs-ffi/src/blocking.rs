@@ -1,8 +1,8 @@
-//! Calls without a queue: they post the same operation on a queue of their own, and wait.
+//! Calls without a queue: they post the same operation on a private queue, and wait.
 //!
-//! A signal ends the wait: the operation is cancelled, which is bounded in time, and its
-//! event says what had been moved by then. If nothing was, the call fails with EINTR; so
-//! no byte is ever lost to a signal.
+//! A signal ends the wait: the call cancels the operation, which takes a bounded time, and the
+//! event reports what had been moved by then. If nothing was moved, the call fails with EINTR. So
+//! a signal never loses a byte.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -13,14 +13,15 @@ use exs::{Error, Event, EventQueue, Socket, Token};
 
 use crate::error::{Fail, Result};
 
-/// Most bytes that one call moves, so that an int can tell how many: as in Linux.
+/// Most bytes that one call moves, so that an int can hold their number. Linux has the same
+/// limit.
 pub(crate) const MOST: usize = 0x7fff_f000;
 
-/// The token of operations that have the queue to themselves.
+/// The token of an operation that is alone on its queue.
 pub(crate) const TOKEN: Token = Token(0);
 
 thread_local! {
-    /// Queues of this thread's calls.
+    /// Idle private queues of this thread.
     static QUEUES: RefCell<Vec<EventQueue>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -43,7 +44,8 @@ pub(crate) fn run(
     patience: Patience,
     post: impl FnOnce(&EventQueue) -> Result<()>,
 ) -> Result<Event> {
-    // What the waiting needs must be missed before the operation has the memory.
+    // If the objects for waiting cannot be made, the call must fail before the operation has the
+    // memory.
     raw::prepare_to_wait()?;
     let kept = QUEUES.try_with(|q| q.borrow_mut().pop()).ok().flatten();
     let queue = match kept {
@@ -57,7 +59,7 @@ pub(crate) fn run(
     result
 }
 
-/// The event of the one operation of the queue.
+/// Waits for the event of the queue's one operation.
 fn wait(socket: &Socket, queue: &EventQueue, patience: Patience) -> Result<Event> {
     let timeout = match patience {
         Patience::None => Some(Duration::ZERO),
@@ -72,8 +74,8 @@ fn wait(socket: &Socket, queue: &EventQueue, patience: Patience) -> Result<Event
             Ok(0) => Some(libc::EAGAIN),
             Ok(_) => None,
             Err(Error::Interrupted) => Some(libc::EINTR),
-            // Nothing else is said of a queue of ours; if it were, the operation would
-            // still have the memory, and no call may return then.
+            // A private queue has no other errors. If it had one, the operation would still hold
+            // the memory, and no call may return then.
             Err(_) => None,
         }
     };
@@ -96,16 +98,17 @@ fn wait(socket: &Socket, queue: &EventQueue, patience: Patience) -> Result<Event
     }
 }
 
-/// The error of a call that waited in vain.
+/// Returns the error of a call that moved nothing.
 pub(crate) fn refusal(errno: c_int) -> Fail {
     if errno == libc::EINTR {
-        Fail::fixed(errno, "a signal came before anything was moved")
+        Fail::fixed(errno, "a signal arrived before any byte was moved")
     } else {
         Fail::fixed(errno, "the call would have to wait")
     }
 }
 
-/// What a call that moved bytes returns: as many as were, even if it failed then.
+/// Returns the result of a call that moves bytes: their number, even if the operation then
+/// failed.
 pub(crate) fn moved(event: Event) -> Result<c_int> {
     let n = event.bytes();
     if n == 0 {

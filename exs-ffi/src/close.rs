@@ -1,4 +1,4 @@
-//! Closing, and descriptors' own calls.
+//! Closing, and the calls of the descriptor itself.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn exs_close(
         let target = sockets::find(fd)?;
         let way = queues::way(queue)?;
         let place = match &way {
-            // Before the descriptor is gone: there must be room for the event.
+            // The event must have its room before the descriptor is gone.
             Some(q) => Some(book(q, fd)?),
             None => None,
         };
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn exs_close(
         match target {
             Target::Exs(entry) => close(&entry, fd, flags & EXS_CLOSE_ABORT != 0, place, token),
             Target::Kernel(_) => {
-                // Before: so that its operations end now, and the peer sees the end.
+                // First, so that its operations end now and the peer sees the end.
                 kernel::cancel(fd, None)?;
                 close_fd(fd)?;
                 finish(place, token)
@@ -65,7 +65,7 @@ fn finish(place: Option<Place>, token: Token) -> Result<c_int> {
 }
 
 fn close_fd(fd: c_int) -> Result<c_int> {
-    // SAFETY: takes no pointers. The caller owns the descriptor, as it says by this call.
+    // SAFETY: takes no pointers. By this call the program says that it owns the descriptor.
     os("close", unsafe { libc::close(fd) })
 }
 
@@ -77,7 +77,7 @@ fn close(
     token: Token,
 ) -> Result<c_int> {
     {
-        // Under this lock nobody else takes the hang-up for the program's own close(2).
+        // Under this lock no other thread takes the hang-up for the program's own close(2).
         let mut state = entry.state();
         let unread = raw::standing(&entry.socket).available > 0;
         if !entry.face.closes(unread, || close_fd(fd))? || !sockets::remove(entry, &mut state) {
@@ -93,7 +93,7 @@ fn close(
         Some(place) => {
             place.close(&entry.socket, token)?;
         }
-        // Bounded by SO_LINGER's time: close(2), too, goes on after a signal.
+        // SO_LINGER's time bounds the wait. Like close(2), it goes on after a signal.
         None => {
             let post = |q: &exs::EventQueue| Ok(entry.socket.close(q, TOKEN)?);
             let closed = blocking::run(&entry.socket, Patience::Deaf, post)?;
@@ -106,8 +106,9 @@ fn close(
     Ok(0)
 }
 
-/// What close(2) of a connection says: that the peer has cut it is no error of the close.
-/// That what was sent was thrown away, as it was not taken in time, is.
+/// Returns the result that close(2) would have. A connection that the peer has cut is no error of
+/// the close. Sent data that were thrown away, because the peer did not take them in time, are an
+/// error.
 fn over(closed: exs::Event) -> Result<()> {
     match closed.into_result() {
         Err(Error::Op(
@@ -117,8 +118,8 @@ fn over(closed: exs::Event) -> Result<()> {
     }
 }
 
-/// The fixed part of `exs_fcntl`, which has a `...` in C: see `c/variadic.c`. The
-/// descriptor of an EXS socket is a real one, so this is the kernel's business.
+/// The fixed part of `exs_fcntl`, which has a `...` in C: see `c/variadic.c`. The descriptor of
+/// an EXS socket is a real one, so the kernel does the work.
 ///
 /// # Safety
 /// As the header says.

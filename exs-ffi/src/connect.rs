@@ -1,4 +1,4 @@
-//! Making sockets, their addresses, and connecting.
+//! Makes sockets, handles their addresses, and connects.
 
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -18,13 +18,13 @@ use crate::sockets::{self, Entry, Target};
 use crate::timeouts::Way;
 use crate::{fork, kernel, late, options, poll, queues, told};
 
-/// An address of any family, for a kernel socket.
+/// Reads an address of any family, for a kernel socket.
 pub(crate) fn any_address(addr: In<sockaddr>, len: socklen_t) -> Result<KernelAddr> {
     let bytes = addr.cast::<u8>().bytes((len as usize).min(256))?;
     KernelAddr::from_sockaddr(&bytes).map_err(|e| Fail::io("the address", &e))
 }
 
-/// The address that C gives: AF_INET or AF_INET6.
+/// Reads a C address of AF_INET or AF_INET6.
 pub(crate) fn address(addr: In<sockaddr>, len: socklen_t) -> Result<SocketAddr> {
     let short = Fail::fixed(libc::EINVAL, "the address is shorter than those of its family");
     if (len as usize) < size_of::<libc::sa_family_t>() {
@@ -49,7 +49,7 @@ pub(crate) fn address(addr: In<sockaddr>, len: socklen_t) -> Result<SocketAddr> 
     }
 }
 
-/// The bytes of an address as C has it.
+/// Returns the bytes of an address in the form of C.
 pub(crate) fn to_bytes(addr: SocketAddr) -> Vec<u8> {
     let mut out = Vec::with_capacity(size_of::<sockaddr_in6>());
     match addr {
@@ -70,8 +70,8 @@ pub(crate) fn to_bytes(addr: SocketAddr) -> Vec<u8> {
     out
 }
 
-/// Stores an address where C has room for some bytes, as getsockname(2) does: cut off if
-/// need be, and the true length told.
+/// Stores an address in a place of limited size, as getsockname(2) does: it cuts the address off
+/// if needed, and stores its true length.
 fn store(addr: SocketAddr, place: Out<sockaddr>, len: Out<socklen_t>) -> Result<c_int> {
     let room = len.read()? as usize;
     let bytes = to_bytes(addr);
@@ -82,24 +82,24 @@ fn store(addr: SocketAddr, place: Out<sockaddr>, len: Out<socklen_t>) -> Result<
     Ok(0)
 }
 
-/// An address in the caller's `sockaddr_storage`.
+/// Stores an address in the caller's `sockaddr_storage` and returns its length.
 pub(crate) fn store_whole(addr: SocketAddr, place: Out<sockaddr_storage>) -> socklen_t {
     let bytes = to_bytes(addr);
     for (i, b) in bytes.iter().enumerate() {
-        // The caller knows that it is not NULL.
+        // The caller has checked that it is not NULL.
         let _ = place.cast::<u8>().write_at(i, *b);
     }
     socklen_t::try_from(bytes.len()).unwrap_or(0)
 }
 
-/// Types of sockets that Linux may have (include/linux/net.h).
+/// Number of socket types that Linux has (include/linux/net.h).
 const SOCK_MAX: c_int = 11;
 
-/// The shortest address that an IPv6 socket takes (RFC 2133 had no scope).
+/// Length of the shortest address that an IPv6 socket takes (RFC 2133 had no scope).
 const LEAST_V6: usize = 24;
 
-/// An address of the socket's own family: an IPv4 address suits an IPv6 socket as
-/// `::ffff:a.b.c.d` only, as with the kernel's.
+/// Reads an address of the socket's own family. As with the kernel's sockets, an IPv6 socket
+/// takes an IPv4 address only as `::ffff:a.b.c.d`.
 fn suits(entry: &Entry, addr: In<sockaddr>, len: socklen_t) -> Result<SocketAddr> {
     if entry.family == libc::AF_INET6 && (len as usize) < LEAST_V6 {
         return Err(Fail::fixed(libc::EINVAL, "the address is shorter than those of AF_INET6"));
@@ -112,8 +112,8 @@ fn suits(entry: &Entry, addr: In<sockaddr>, len: socklen_t) -> Result<SocketAddr
     Err(Fail::fixed(libc::EAFNOSUPPORT, "the address is of another family than the socket"))
 }
 
-/// An address as a socket of this family has it: AF_INET6 knows IPv4 as `::ffff:a.b.c.d`, by
-/// whatever road the connection goes.
+/// Converts an address to the form of a socket of this family. AF_INET6 has IPv4 addresses as
+/// `::ffff:a.b.c.d`, whatever transport the connection uses.
 pub(crate) fn as_family(addr: SocketAddr, family: c_int) -> SocketAddr {
     match addr {
         SocketAddr::V4(a) if family == libc::AF_INET6 => {
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn exs_socket(domain: c_int, ty: c_int, protocol: c_int) -
                 return Err(Fail::fixed(libc::ESOCKTNOSUPPORT, why));
             }
         };
-        // What getaddrinfo(3) gives for a stream is taken.
+        // getaddrinfo(3) returns this protocol for a stream.
         if protocol != 0 && (protocol, kind) != (libc::IPPROTO_TCP, SocketType::Stream) {
             let why = "the protocol of an EXS socket is 0, or IPPROTO_TCP for a stream";
             return Err(Fail::fixed(libc::EPROTONOSUPPORT, why));
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn exs_socket(domain: c_int, ty: c_int, protocol: c_int) -
     })
 }
 
-/// The address of no family, all zeros, that Linux takes for INADDR_ANY in bind(2).
+/// Reads an address without a family, all zeros, which Linux takes for INADDR_ANY in bind(2).
 fn unspecified(entry: &Entry, addr: In<sockaddr>, len: socklen_t) -> Option<SocketAddr> {
     if entry.family != libc::AF_INET || (len as usize) < size_of::<sockaddr_in>() {
         return None;
@@ -199,14 +199,14 @@ pub unsafe extern "C" fn exs_bind(fd: c_int, addr: In<sockaddr>, len: socklen_t)
 pub unsafe extern "C" fn exs_listen(fd: c_int, backlog: c_int) -> c_int {
     border(|| match sockets::find(fd)? {
         Target::Exs(entry) => {
-            // As listen(2): what is too little or too much is brought into range.
+            // As listen(2): values out of range are brought into range.
             let backlog = u32::try_from(backlog).unwrap_or(u32::MAX).clamp(1, 4096);
             if entry.family == libc::AF_INET6 && entry.socket.local_addr().is_err() {
                 entry.socket.bind((Ipv6Addr::UNSPECIFIED, 0).into())?;
             }
             entry.socket.listen(backlog)?;
             pollable::refresh(&entry, fd);
-            // As a TCP listener, it is never writable.
+            // Like a TCP listener, the descriptor is never writable.
             pollable::plug(&entry, fd, Plug::Listening);
             Ok(0)
         }
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn exs_listen(fd: c_int, backlog: c_int) -> c_int {
     })
 }
 
-/// What a system call returned.
+/// Turns the result of a system call into a `Result`.
 pub(crate) fn os(call: &str, result: c_int) -> Result<c_int> {
     if result < 0 { Err(Fail::os(call)) } else { Ok(result) }
 }
@@ -343,7 +343,7 @@ pub unsafe extern "C" fn exs_getsockname(
 ) -> c_int {
     border(|| match sockets::find(fd)? {
         Target::Exs(entry) => {
-            // As the kernel's, a socket without an address has the one that means any.
+            // As the kernel does, returns the wildcard address for a socket without an address.
             let none: SocketAddr = if entry.family == libc::AF_INET {
                 (Ipv4Addr::UNSPECIFIED, 0).into()
             } else {

@@ -175,7 +175,7 @@ pub unsafe extern "C" fn exs_send(
                 direct::note(fd, inode.1);
                 let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
                 let Some(q) = queues::way(queue)? else {
-                    return kernel::try_send_eager(fd, buf, len, flags);
+                    return kernel::send_now(fd, buf, len, flags);
                 };
                 let (place, token) = (event::place(buf), Token(ahandle as u64));
                 let answer = kernel::Answer { call, queue: &q, place, token };

@@ -1,4 +1,4 @@
-//! Errors at the border: errno, and a sentence about the thread's last one.
+//! Errors at the border to C: errno, and a sentence about the thread's last error.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::fork;
 
-/// What went wrong: words that are put together only if somebody asks for them.
+/// The reason of an error. Its text is made only if the program asks for it.
 #[derive(Debug)]
 enum Why {
     Nothing,
@@ -26,18 +26,18 @@ impl std::fmt::Display for Why {
     }
 }
 
-/// Why a call failed.
+/// The error of a call: errno and reason.
 #[derive(Debug)]
 pub struct Fail {
     errno: c_int,
     why: Why,
 }
 
-/// The result of what is inside of a call.
+/// The result of the Rust part of a call.
 pub(crate) type Result<T> = std::result::Result<T, Fail>;
 
 impl Fail {
-    /// With words that need no memory.
+    /// Makes an error whose text needs no memory.
     pub(crate) const fn fixed(errno: c_int, why: &'static str) -> Fail {
         Fail { errno, why: Why::Fixed(why) }
     }
@@ -50,8 +50,8 @@ impl Fail {
         self.errno
     }
 
-    /// The call would have to wait, a signal came, or an argument makes no sense: that says
-    /// nothing of the connection.
+    /// Returns true if the error says nothing about the connection: the call would have to wait,
+    /// a signal came, or an argument is invalid.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(
             self.errno,
@@ -64,7 +64,7 @@ impl Fail {
         )
     }
 
-    /// What the last system call said.
+    /// Makes an error from the errno of the last system call.
     pub(crate) fn os(call: &str) -> Fail {
         let e = std::io::Error::last_os_error();
         Fail::io(call, &e)
@@ -83,7 +83,7 @@ impl From<exs::Error> for Fail {
 
 impl From<exs::MemError> for Fail {
     fn from(e: exs::MemError) -> Fail {
-        // At this border memory that is not where it is said to be is a bad address.
+        // For C, memory outside of its registration is a bad address.
         let errno = match e {
             exs::MemError::OutOfBounds { .. } => libc::EFAULT,
             _ => exs::Error::Memory(e).errno(),
@@ -104,7 +104,7 @@ thread_local! {
 }
 
 fn remember(why: Why) {
-    // (A thread that ends has no memory any more.)
+    // A thread that ends has lost its variables.
     let _ = LAST.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
             last.0 = why;
@@ -112,24 +112,24 @@ fn remember(why: Why) {
     });
 }
 
-/// Notes the error of an event.
+/// Records the error of an event.
 pub(crate) fn note(e: exs::Error) {
     remember(Why::Exs(e));
 }
 
 fn set_errno(errno: c_int) {
-    // SAFETY: the address of the calling thread's own errno.
+    // SAFETY: the call returns the address of the calling thread's own errno.
     let place = unsafe { libc::__errno_location() };
-    // SAFETY: valid for the thread's life (the call above).
+    // SAFETY: the address is valid for the thread's life.
     unsafe { *place = errno };
 }
 
-/// The body of each exported function: -1 and errno for what fails. No panic gets by.
+/// Runs the body of an exported function. Returns -1 and sets errno if it fails. Stops panics.
 pub(crate) fn border(f: impl FnOnce() -> Result<c_int>) -> c_int {
     let result = if fork::is_child() {
         Err(Fail::fixed(
             libc::EPERM,
-            "EXS was used before fork: the child has none of it. Fork first, or exec",
+            "EXS was used before fork(2), so this child cannot use it: fork before the first call of EXS, or exec",
         ))
     } else {
         catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
@@ -137,7 +137,7 @@ pub(crate) fn border(f: impl FnOnce() -> Result<c_int>) -> c_int {
                 .downcast_ref::<String>()
                 .map(String::as_str)
                 .or_else(|| panic.downcast_ref::<&str>().copied());
-            let text = format!("a fault in libexs: {}", what.unwrap_or("no more is known"));
+            let text = format!("a fault in libexs: {}", what.unwrap_or("no details are known"));
             Err(Fail::text(libc::EIO, text))
         })
     };

@@ -1,8 +1,8 @@
-//! From events of the library's to `exs_event_t`.
+//! Converts the library's events to `exs_event_t`.
 //!
-//! An operation bears two words besides its ahandle (`raw::tagged`): what the call was,
-//! with which descriptor and what small thing more; and the place that the caller gave
-//! with it. So nothing has to be kept, or looked up, for most operations.
+//! An operation carries two words besides its ahandle (`raw::tagged`). The first holds the call,
+//! its descriptor, and a small value. The second holds the place that the caller passed. So most
+//! operations need no entry in a table.
 
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
@@ -17,13 +17,14 @@ use crate::accept::Prepared;
 use crate::ptr::{Bytes, Out};
 use crate::{error, kernel, pollable};
 
-/// What a call was.
+/// The call that posted an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
     /// EXS_EVT_...
     pub(crate) kind: c_int,
     pub(crate) fd: c_int,
-    /// POLL: what was asked for. RECVMSG: 1 if messages have ends.
+    /// POLL: the events that were asked for. RECVMSG: 1 if messages have ends. ACCEPT: see
+    /// `kernel::ACCEPTS`.
     pub(crate) extra: u16,
 }
 
@@ -32,12 +33,12 @@ impl Call {
         Call { kind, fd, extra: 0 }
     }
 
-    /// The queue, for operations that bear this name.
+    /// Returns the queue for operations with this tag.
     pub(crate) fn on(self, queue: &EventQueue, place: u64) -> EventQueue {
         raw::tagged(queue, self.tag(place))
     }
 
-    /// The two words that such operations bear.
+    /// Returns the two words that such operations carry.
     pub(crate) fn tag(self, place: u64) -> [u64; 2] {
         let word = (u64::from(self.kind as u32) << 48)
             | (u64::from(self.extra) << 32)
@@ -51,21 +52,21 @@ impl Call {
     }
 }
 
-/// Accepts under way: the descriptors that they will give.
+/// Accepts under way, with the descriptors for their connections.
 static ACCEPTS: Mutex<Slab<Prepared>> = Mutex::new(Slab::new());
 
-/// Keeps what an accept prepared; the number goes with the operation.
+/// Stores what an accept has prepared. The returned number goes with the operation.
 pub(crate) fn keep_accept(prepared: Prepared) -> u64 {
     ACCEPTS.lock().unwrap_or_else(PoisonError::into_inner).insert(prepared) as u64
 }
 
-/// Gives it back.
+/// Takes it out again. None if it was taken before.
 pub(crate) fn take_accept(name: u64) -> Option<Prepared> {
     let slot = usize::try_from(name).ok()?;
     ACCEPTS.lock().unwrap_or_else(PoisonError::into_inner).try_remove(slot)
 }
 
-/// An event that nobody will see.
+/// Drops an event that no thread will dequeue.
 pub(crate) fn discard(event: exs::Event) {
     let [word, place] = raw::tag(&event);
     let call = Call::of(word);
@@ -74,7 +75,7 @@ pub(crate) fn discard(event: exs::Event) {
     }
 }
 
-/// The event as C sees it.
+/// Converts an event to C.
 pub(crate) fn to_c(mut event: exs::Event) -> Event {
     let [word, place] = raw::tag(&event);
     let call = Call::of(word);
@@ -105,7 +106,7 @@ pub(crate) fn to_c(mut event: exs::Event) -> Event {
     }
 }
 
-/// The part that differs; what goes to places of the caller's is stored there.
+/// Fills the part that depends on the kind, and stores results in the caller's places.
 fn union_of(event: &mut exs::Event, call: Call, place: u64) -> EventUnion {
     let (exs_evt_length, exs_evt_total) = (event.bytes(), event.total());
     let mut union = EventUnion { exs_evt_reserved: [0; 6] };
@@ -153,7 +154,7 @@ fn union_of(event: &mut exs::Event, call: Call, place: u64) -> EventUnion {
     union
 }
 
-/// An operation whose own time was over has an event of another kind.
+/// An operation that reached its own deadline has an event of another kind.
 fn kind_of(kind: c_int, error: Option<&Error>) -> c_int {
     if !matches!(error, Some(Error::Op(OpError::TimedOut { .. }))) {
         return kind;
@@ -165,7 +166,7 @@ fn kind_of(kind: c_int, error: Option<&Error>) -> c_int {
     }
 }
 
-/// Readiness as C names it: what was asked for, and what is always told.
+/// Converts readiness to C: the events that were asked for, and those that are always reported.
 pub(crate) fn revents(found: Readiness, asked: c_int) -> c_int {
     let mut out = 0;
     if found.readable {
@@ -186,12 +187,12 @@ pub(crate) fn store_flags(message: Out<Msghdr>, truncated: bool, ends: u16) {
         let cut = if truncated { libc::MSG_TRUNC } else { 0 };
         let end = if ends == 0 { 0 } else { libc::MSG_EOR };
         (m.exs_msg_flags, m.exs_msg_namelen) = (cut | end, 0);
-        // It was read from there just now.
+        // The read above succeeded, so the place is not NULL.
         let _ = message.write(m);
     }
 }
 
-/// Stores whence a message came, where its receiver wants that.
+/// Stores the sender of a message, if the receiver has a place for it.
 fn store_sender(message: Out<Msghdr>, room: usize, from: Option<&KernelAddr>) {
     let (Ok(mut m), Some(from)) = (message.read(), from) else { return };
     let (bytes, len) = from.to_sockaddr();
@@ -204,12 +205,12 @@ fn store_sender(message: Out<Msghdr>, room: usize, from: Option<&KernelAddr>) {
     let _ = message.write(m);
 }
 
-/// For `Call::extra` of a receive.
+/// Returns `Call::extra` for a receive.
 pub(crate) fn ends(kind: SocketType) -> u16 {
     u16::from(kind == SocketType::SeqPacket)
 }
 
-/// The name of the memory of an operation.
+/// Returns the number that stands for the memory of an operation.
 pub(crate) fn place(memory: Bytes) -> u64 {
     memory.name()
 }
@@ -219,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_call_was_comes_back() {
+    fn a_tag_gives_the_call_back() {
         for (kind, fd, extra) in
             [(EXS_EVT_REVOKE, c_int::MAX, u16::MAX), (EXS_EVT_POLL, 0, 5), (EXS_EVT_SEND, 7, 0)]
         {

@@ -1,4 +1,4 @@
-//! What is no part of ES-API: one-sided operations, and figures.
+//! The parts outside of ES-API: one-sided operations, and figures.
 
 use std::ffi::c_int;
 use std::time::Duration;
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn exs_revoke(
     })
 }
 
-/// The descriptor names memory of this process by its address.
+/// Returns the address of the exported memory: the descriptor holds it.
 fn local_place(descriptor: &RemoteBuffer) -> u64 {
     descriptor.addr()
 }
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn exs_counters(fd: c_int, place: Out<Counters>, size: usi
             sleeps,
             in_flight,
         );
-        // SAFETY: a structure of 64-bit numbers without gaps, seen as its bytes.
+        // SAFETY: a structure of 64-bit numbers without gaps, read as its bytes.
         let bytes: [u8; size_of::<Counters>()] = unsafe { std::mem::transmute(c) };
         if size > 1 << 16 {
             return Err(Fail::fixed(libc::EINVAL, "size is sizeof(exs_counters_t)"));

@@ -17,8 +17,8 @@ use crate::sockets::{self, Target};
 use crate::timeouts::{Way, posting};
 use crate::{kernel, late, memory, options, queues, told};
 
-/// A file of the program's, under a number of the library's: the program may close its
-/// own after the call.
+/// Duplicates the program's file descriptor, so that the program may close its own after the
+/// call.
 fn file(fd: c_int) -> Result<File> {
     let st = sockets::stat(fd)?;
     if st.st_mode & libc::S_IFMT != libc::S_IFREG {
@@ -34,24 +34,25 @@ fn file(fd: c_int) -> Result<File> {
     if own < 0 {
         return Err(Fail::os("dup of the file"));
     }
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: just made, with no other owner.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(own) }))
 }
 
-/// How far one call goes.
+/// The bytes that one call can send.
 struct Reach {
     left: u64,
-    /// Something lies beyond it, which a later call has to send.
+    /// Some bytes are beyond it, and a later call must send them.
     clipped: bool,
 }
 
 impl Reach {
-    /// Without a queue an int tells the bytes, and so there is an end.
+    /// With `clip`, for a call without a queue, the limit is `MOST`, because an int returns the
+    /// number.
     fn new(clip: bool) -> Reach {
         Reach { left: if clip { MOST as u64 } else { u64::MAX }, clipped: false }
     }
 
-    /// The bytes of the next element that are within reach.
+    /// Takes the bytes of the next element that are within reach.
     fn take(&mut self, len: u64) -> u64 {
         let taken = len.min(self.left);
         self.clipped |= taken < len;
@@ -60,7 +61,7 @@ impl Reach {
     }
 }
 
-/// A piece of a file; its length is found out if it is 0.
+/// Makes a part from a piece of a file. A length of 0 becomes the rest of the file.
 fn file_part(f: &Fdvec, reach: &mut Reach) -> Result<Part> {
     let offset = u64::try_from(f.exs_fdv_offset)
         .map_err(|_| Fail::fixed(libc::EINVAL, "a piece of a file begins at 0 or later"))?;
@@ -71,19 +72,22 @@ fn file_part(f: &Fdvec, reach: &mut Reach) -> Result<Part> {
         n => n,
     };
     if offset.checked_add(len).is_none_or(|end| i64::try_from(end).is_err()) {
-        return Err(Fail::fixed(libc::EINVAL, "no file is so long as this piece says"));
+        return Err(Fail::fixed(
+            libc::EINVAL,
+            "a piece of a file ends beyond the largest offset of a file",
+        ));
     }
     Ok(Part::File { file: Arc::new(file), offset, len: reach.take(len) })
 }
 
-/// The elements as parts, as far as the call goes; neighbouring memory is one part.
+/// Makes parts from the elements, as far as the call reaches. Neighbouring memory is one part.
 fn parts(elements: impl Iterator<Item = Xferfile>, reach: &mut Reach) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
     for e in elements {
         match e.exs_xf_type {
             EXS_FDVEC => {
-                // SAFETY: the type says which member the caller has filled; both are
-                // plain numbers.
+                // SAFETY: the type says which member the caller has filled. Both are plain
+                // numbers.
                 let f = unsafe { e.exs_xf_union.exs_xf_fdvec };
                 parts.push(file_part(&f, reach)?);
             }
@@ -131,7 +135,7 @@ pub unsafe extern "C" fn exs_sendfile(
         let list = In::from(vec).list(count, EXS_IOV_MAX)?;
         let mut reach = Reach::new(queue == EXS_QHANDLE_INVALID);
         let parts = parts(list, &mut reach)?;
-        // What is left needs the direction: the call that sends the last byte ends it.
+        // The rest needs the direction: the call that sends the last byte ends it.
         let shut = flags & EXS_SHUT_WR != 0 && !reach.clipped;
         let call = Call::new(EXS_EVT_SENDFILE, fd);
         let entry = match target {
@@ -177,12 +181,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_beyond_one_call_is_noticed() {
+    fn bytes_beyond_one_call_are_noticed() {
         let most = MOST as u64;
         let mut reach = Reach::new(true);
         assert_eq!((reach.take(5), reach.clipped), (5, false));
         assert_eq!((reach.take(most - 5), reach.clipped), (most - 5, false));
-        // Elements of no bytes leave nothing for later.
+        // Elements of no bytes leave nothing for a later call.
         assert_eq!((reach.take(0), reach.clipped), (0, false));
         assert_eq!((reach.take(1), reach.clipped), (0, true));
         assert_eq!((reach.take(0), reach.clipped), (0, true));

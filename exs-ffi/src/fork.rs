@@ -1,8 +1,8 @@
-//! What fork leaves to the child: nothing.
+//! After fork the child cannot use the library.
 //!
-//! The threads of the library are not in the child, and its locks may be held there for
-//! ever by threads that are not. So once the library has been used, a child is told so,
-//! and each call there fails before it touches anything.
+//! The library's threads are not in the child, and threads that are missing there may hold its
+//! locks for ever. So once the library has been used, each call in a child fails before it
+//! touches anything.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,16 +13,16 @@ extern "C" fn in_child() {
     CHILD.store(true, Ordering::Relaxed);
 }
 
-/// True in a child of a process that has used the library.
+/// Returns true in a child of a process that has used the library.
 pub(crate) fn is_child() -> bool {
     CHILD.load(Ordering::Relaxed)
 }
 
-/// The library is used from now on.
+/// Records that the library is in use.
 pub(crate) fn used() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: a function that is there for good, and touches one atomic only.
+        // SAFETY: the function stays for the life of the process, and touches one atomic only.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }

@@ -1,9 +1,8 @@
 //! The calls on ordinary kernel sockets, whose peers know nothing of EXS.
 //!
-//! With a queue they are operations of `exs::__ffi::kernel`. Without one they are the system
-//! calls themselves: that is what blocking use of such a socket is. Its owner's flags and
-//! options stay as they are; the time limits of EXS, which the kernel has no place for, are
-//! kept here by the socket's inode.
+//! With a queue they are operations of `exs::__ffi::kernel`. Without a queue they are the system
+//! calls themselves. The socket's flags and options stay as its owner set them. The kernel has no
+//! place for EXS's time limits, so this module keeps them by the socket's inode.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -27,7 +26,7 @@ use crate::queues::Queue;
 use crate::timeouts::Way;
 use crate::{fork, sockets};
 
-/// The descriptor, for the raw layer.
+/// Returns the descriptor for the raw layer.
 fn descriptor<'a>(fd: c_int) -> Result<Descriptor<'a>> {
     Ok(Descriptor::new(borrowed(fd)?)?)
 }
@@ -36,12 +35,12 @@ fn borrowed<'a>(fd: c_int) -> Result<BorrowedFd<'a>> {
     if fd < 0 {
         return Err(Fail::fixed(libc::EBADF, "this number is not an open descriptor"));
     }
-    // SAFETY: the caller of C keeps the descriptor open during the call that it gives it
-    // to; if it does not, the system calls say so.
+    // SAFETY: the C caller keeps the descriptor open during the call. If it does not, the system
+    // calls fail.
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// A socket, and its inode as it was seen just now.
+/// A socket with the inode that the call has just found.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen {
     pub(crate) fd: c_int,
@@ -54,7 +53,7 @@ impl Seen {
     }
 }
 
-/// Where the answer goes: the call, the queue and the caller's place.
+/// The destination of a result: the call, the queue and the caller's place.
 pub(crate) struct Answer<'a> {
     pub(crate) call: Call,
     pub(crate) queue: &'a Queue,
@@ -79,20 +78,20 @@ struct Limits {
 #[derive(Default)]
 struct Known {
     limits: HashMap<u64, Limits>,
-    /// How many there may be before those of sockets that are gone are thrown out.
+    /// Number of entries at which those of closed sockets are removed.
     prune: usize,
 }
 
 static LIMITS: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
-/// There are some: else nobody looks.
+/// Some limit was set. Otherwise operations do not look for one.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 fn known() -> MutexGuard<'static, Known> {
     LIMITS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Nobody tells when a socket of the kernel's ends; so now and then it is seen which of
-/// them are still there.
+/// The kernel does not report the end of its sockets. So now and then this function removes the
+/// limits of sockets that no descriptor names.
 fn prune(known: &mut Known) {
     if known.limits.len() < known.prune.max(64) {
         return;
@@ -106,7 +105,7 @@ fn prune(known: &mut Known) {
     known.prune = known.limits.len() * 2;
 }
 
-/// Sets a limit: for all operations to come, or the next one.
+/// Sets a limit for all later operations, or for the next one. None: no limit.
 pub(crate) fn set_limit(fd: c_int, way: Way, time: Option<Duration>, once: bool) -> Result<()> {
     let inode = sockets::stat(fd)?.st_ino;
     let mut known = known();
@@ -117,12 +116,12 @@ pub(crate) fn set_limit(fd: c_int, way: Way, time: Option<Duration>, once: bool)
     Ok(())
 }
 
-/// True if any socket may have one.
+/// Returns true if any socket may have a limit.
 pub(crate) fn has_limits() -> bool {
     ANY.load(Ordering::Acquire)
 }
 
-/// The limit that an operation posted now would have.
+/// Returns the limit that an operation posted now would have.
 pub(crate) fn limit(fd: c_int, way: Way) -> Result<Option<Duration>> {
     if !ANY.load(Ordering::Acquire) {
         return Ok(None);
@@ -132,7 +131,7 @@ pub(crate) fn limit(fd: c_int, way: Way) -> Result<Option<Duration>> {
     Ok(limits.once[way as usize].or(limits.usual[way as usize]))
 }
 
-/// Posts with the limit that holds; one for the next operation only is used up by that.
+/// Posts with the current limit. A limit for the next operation only is then used up.
 fn limited<T, E>(
     fd: c_int,
     way: Way,
@@ -211,35 +210,34 @@ pub(crate) fn shutdown(fd: c_int, how: Shutdown, answer: &Answer<'_>) -> Result<
     Ok(0)
 }
 
-/// Of any descriptor.
+/// Polls any descriptor.
 pub(crate) fn poll(fd: c_int, want: Interest, answer: &Answer<'_>) -> Result<c_int> {
     descriptor(fd)?.poll(&answer.on(), answer.token, want, None)?;
     Ok(0)
 }
 
 pub(crate) fn cancel(fd: c_int, token: Option<Token>) -> Result<usize> {
-    // It starts the library, even if there is nothing to cancel.
+    // This starts the library, even if there is nothing to cancel.
     fork::used();
     Ok(descriptor(fd)?.cancel(token))
 }
 
 // ---- Accepted connections ----------------------------------------------------------
 
-/// The flags of exs_accept, for `Call::extra`; the highest bit says that it is of a
-/// kernel socket.
+/// Encodes the flags of exs_accept in `Call::extra`. The highest bit marks a kernel socket.
 pub(crate) fn accept_extra(flags: c_int) -> u16 {
     let bit = |flag, bit| if flags & flag != 0 { bit } else { 0 };
     ACCEPTS | bit(libc::SOCK_NONBLOCK, 1) | bit(libc::SOCK_CLOEXEC, 2)
 }
 
-/// The bit of `Call::extra`.
+/// The bit of `Call::extra` that marks an accept of a kernel socket.
 pub(crate) const ACCEPTS: u16 = 0x8000;
 
-/// Hands an accepted connection to the program, with the flags that it asked for.
+/// Gives an accepted connection to the program, with the flags that it asked for.
 pub(crate) fn hand_over(fd: OwnedFd, extra: u16) -> c_int {
     let fd = fd.into_raw_fd();
     if extra & 2 == 0 {
-        // SAFETY: takes no pointers; the descriptor is this connection's.
+        // SAFETY: takes no pointers. The descriptor is this connection's.
         unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
     }
     if extra & 1 != 0 {
@@ -249,12 +247,12 @@ pub(crate) fn hand_over(fd: OwnedFd, extra: u16) -> c_int {
     fd
 }
 
-/// Stores an address where the caller of exs_accept wants it.
+/// Stores the peer's address in the place that the caller of exs_accept passed, if any.
 pub(crate) fn store_peer(addr: Option<&KernelAddr>, place: Out<Acceptaddr>) {
     let Some(addr) = addr.filter(|_| !place.is_null()) else { return };
     let (bytes, len) = addr.to_sockaddr();
     for (i, b) in bytes.iter().take(len).enumerate() {
-        // (It is not NULL.)
+        // It is not NULL.
         let _ = place.cast::<u8>().write_at(i, *b);
     }
     if let Ok(mut a) = place.read() {
@@ -265,13 +263,13 @@ pub(crate) fn store_peer(addr: Option<&KernelAddr>, place: Out<Acceptaddr>) {
 
 // ---- Without a queue: the system calls -----------------------------------------------
 //
-// What was posted before them leaves before them, if there is room.
+// Sends that were posted before such a call leave before it, if there is room.
 
 fn moved(call: &str, n: isize) -> Result<c_int> {
     if n < 0 { Err(Fail::os(call)) } else { Ok(c_int::try_from(n).unwrap_or(c_int::MAX)) }
 }
 
-pub(crate) fn try_send_eager(fd: c_int, memory: Bytes, len: usize, flags: c_int) -> Result<c_int> {
+pub(crate) fn send_now(fd: c_int, memory: Bytes, len: usize, flags: c_int) -> Result<c_int> {
     send_kept();
     let len = len.min(MOST);
     // SAFETY: the caller's promise is that of send(2).
@@ -285,7 +283,7 @@ pub(crate) fn recv_now(fd: c_int, memory: Bytes, len: usize, flags: c_int) -> Re
     moved("recv", unsafe { libc::recv(fd, memory.raw(), len, flags) })
 }
 
-/// The message as the system calls have it.
+/// Converts the message to the form of the system calls.
 fn system_message(m: &Msghdr, pieces: &mut [iovec]) -> msghdr {
     // SAFETY: a structure of numbers and pointers, for which zeros are valid.
     let mut out: msghdr = unsafe { std::mem::zeroed() };
@@ -294,7 +292,7 @@ fn system_message(m: &Msghdr, pieces: &mut [iovec]) -> msghdr {
     out
 }
 
-/// The pieces of a message, checked.
+/// Returns the pieces of a message, after a check of each.
 fn pieces(m: &Msghdr) -> Result<Vec<iovec>> {
     let list = Out::pieces(m).list(m.exs_msg_iovlen, EXS_IOV_MAX)?;
     list.map(|p| {
@@ -308,7 +306,7 @@ pub(crate) fn sendmsg_now(fd: c_int, m: &Msghdr, flags: c_int) -> Result<c_int> 
     send_kept();
     let mut pieces = pieces(m)?;
     let message = system_message(m, &mut pieces);
-    // SAFETY: the pieces are alive; what they name is what sendmsg(2) is promised.
+    // SAFETY: the pieces are alive. The caller's promise for their memory is that of sendmsg(2).
     moved("sendmsg", unsafe { libc::sendmsg(fd, &raw const message, flags | MSG_NOSIGNAL) })
 }
 
@@ -317,7 +315,7 @@ pub(crate) fn recvmsg_now(fd: c_int, place: Out<Msghdr>, flags: c_int) -> Result
     let mut m = place.read()?;
     let mut pieces = pieces(&m)?;
     let mut message = system_message(&m, &mut pieces);
-    // SAFETY: the pieces are alive; what they name is what recvmsg(2) is promised.
+    // SAFETY: the pieces are alive. The caller's promise for their memory is that of recvmsg(2).
     let n = moved("recvmsg", unsafe { libc::recvmsg(fd, &raw mut message, flags) })?;
     (m.exs_msg_namelen, m.exs_msg_flags) = (message.msg_namelen, message.msg_flags);
     place.write(m)?;
@@ -351,10 +349,10 @@ pub(crate) fn shutdown_now(fd: c_int, how: c_int) -> Result<c_int> {
     crate::connect::os("shutdown", unsafe { libc::shutdown(fd, how) })
 }
 
-/// Sends parts one after the other; what was sent before an error counts.
+/// Sends parts one after the other and returns the bytes sent before an error.
 ///
-/// A count that is short ends the call: a signal may have come, and another system call
-/// would wait again as if none had.
+/// A short count ends the call: a signal may have come, and another system call would wait as if
+/// none had.
 pub(crate) fn send_parts_now(fd: c_int, parts: Vec<Part>, shut: bool) -> Result<c_int> {
     send_kept();
     let mut sent = 0usize;
@@ -378,11 +376,11 @@ pub(crate) fn send_parts_now(fd: c_int, parts: Vec<Part>, shut: bool) -> Result<
 /// `exs_sendfile` makes parts of memory and of files only.
 pub(crate) const NO_SUCH_PART: &str = "this part is neither memory nor a file";
 
-/// True if all of the part was sent.
+/// Sends one part. Returns true if all of it was sent.
 fn send_part(fd: c_int, part: &Part, sent: &mut usize) -> Result<bool> {
     match part {
         Part::Memory(list) => {
-            // (Of no bytes there is nothing to send, not even a message.)
+            // A piece of no bytes sends nothing, not even a message.
             for buffer in list.iter().filter(|b| !b.is_empty()) {
                 let from = buffer.as_ptr().cast::<c_void>();
                 // SAFETY: memory that the caller has promised for the call.
@@ -412,7 +410,7 @@ fn send_part(fd: c_int, part: &Part, sent: &mut usize) -> Result<bool> {
     }
 }
 
-/// Flags of the kernel's that operations with a queue take.
+/// The kernel's flags that operations with a queue take.
 pub(crate) const SEND_FLAGS: c_int = MSG_DONTWAIT
     | MSG_NOSIGNAL
     | libc::MSG_OOB

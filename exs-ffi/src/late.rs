@@ -1,19 +1,18 @@
 //! Sends of calls that do not wait: O_NONBLOCK and MSG_DONTWAIT without a queue.
 //!
-//! Such a call has the caller's memory only until it returns, while data leave when the
-//! peer has room for them. So, like send(2), it copies what it takes, and sends the copy
-//! by an operation of the library's own. What is taken and has not left is bounded for
-//! each socket ([`MOST_KEPT`]); when there is no room a call fails with EAGAIN. All that
-//! was taken has left when `exs_poll` says EXS_POLLOUT (the engine says so when no send is
-//! under way), so after that a call finds room: a program that polls never spins.
+//! Such a call has the caller's memory only until it returns, while data leave when the peer has
+//! room for them. So, like send(2), it copies the data that it accepts, and sends the copy by an
+//! operation of the library's own. The accepted data that have not left are bounded for each
+//! socket ([`MOST_KEPT`]); without room a call fails with EAGAIN. When `exs_poll` reports
+//! EXS_POLLOUT, all accepted data have left (the engine reports it when no send is under way), so
+//! the next call finds room: a program that polls never spins.
 //!
-//! The operations are no business of the program's: `exs_cancel` spares them, and time
-//! limits do not hold for them, as bytes that were taken must not be missing in the
-//! middle of a stream. They end with the connection at the latest. If bytes are lost by
-//! that, SO_ERROR tells, and `exs_close`.
+//! `exs_cancel` spares these operations, and time limits do not apply to them, because accepted
+//! bytes must not be missing in the middle of a stream. They end with the connection at the
+//! latest. If bytes are lost then, SO_ERROR reports it, and `exs_close`.
 //!
-//! Mostly a copy has left before the call returns, and the call itself sees its event.
-//! The watching thread looks for those of a socket only from the first on that had not.
+//! Mostly a copy has left before the call returns, and the call itself takes its event. The
+//! watching thread looks for the events of a socket only after the first send that had not left.
 
 use std::ffi::c_int;
 use std::net::Shutdown;
@@ -33,14 +32,14 @@ use crate::sockets::Entry;
 use crate::timeouts::unlimited;
 use crate::watch;
 
-/// Bytes of one socket that were taken and have not left. A message that is longer is
-/// taken if it is the only one.
+/// Most accepted bytes of one socket that have not left. A longer message is accepted if it is
+/// the only one.
 const MOST_KEPT: usize = 256 << 10;
 
-/// What an operation costs beside its bytes: so that messages of no bytes have a bound.
+/// Bytes that an operation counts beside its data, so that messages of no bytes have a bound.
 const COST: usize = 512;
 
-/// For how long a call that finds no room looks whether there is some after all.
+/// Time for which a call without room keeps looking for room.
 const SOON: Duration = Duration::from_micros(100);
 const PROBE: u32 = 16;
 
@@ -48,14 +47,15 @@ const PROBE: u32 = 16;
 #[derive(Default)]
 pub(crate) struct Late {
     queue: OnceLock<EventQueue>,
-    /// Their bytes, and [`COST`] for each.
+    /// Bytes of the data, and [`COST`] for each send.
     kept: AtomicUsize,
     watched: AtomicBool,
-    /// Sends that found no room, in a row.
-    vain: AtomicU32,
-    /// The direction was ended behind them.
+    /// Sends in a row that found no room.
+    misses: AtomicU32,
+    /// The direction was ended behind the sends.
     ended: AtomicBool,
-    /// Held while events are taken: who finds none sees what they gave back.
+    /// Held while a thread takes events. A thread that finds none then sees the room that they
+    /// returned.
     taking: Mutex<()>,
 }
 
@@ -64,7 +64,7 @@ impl Late {
         if let Some(queue) = self.queue.get() {
             return Ok(queue);
         }
-        // (Shutdowns, which keep nothing, need places too.)
+        // Shutdowns, which keep no data, need places too.
         let depth = MOST_KEPT / COST + 16;
         let queue = EventQueue::with_options(
             &QueueOptions::default().with_depth(depth).with_wait(WaitPolicy::Notify),
@@ -72,12 +72,13 @@ impl Late {
         Ok(self.queue.get_or_init(|| queue))
     }
 
-    /// Where the events go, if there are any.
+    /// Returns the queue of these sends. None before the first.
     pub(crate) fn own_queue(&self) -> Option<&EventQueue> {
         self.queue.get()
     }
 
-    /// Takes room for so many bytes, or for fewer if they may be cut: how many.
+    /// Takes room for `len` bytes, or for fewer if `cut` allows. Returns how many; None without
+    /// room.
     fn reserve(&self, len: usize, cut: bool) -> Option<usize> {
         let mut kept = self.kept.load(Ordering::Acquire);
         loop {
@@ -101,12 +102,12 @@ impl Late {
     }
 }
 
-/// Takes the events that are there, after moving what can be moved if `turn`.
+/// Takes the events that are there. With `turn` it first moves the data that can move.
 pub(crate) fn reap(entry: &Entry, turn: bool) {
     let Some(queue) = entry.late.queue.get() else { return };
     let _taking = entry.late.taking.lock().unwrap_or_else(PoisonError::into_inner);
     let mut events = Vec::new();
-    // Fails only for arguments that make no sense.
+    // It fails only for invalid arguments.
     let _ = queue.dequeue_into(&mut events, usize::from(turn), usize::MAX, Some(Duration::ZERO));
     for event in events {
         entry.late.release(usize::try_from(event.token().0).unwrap_or(0));
@@ -119,25 +120,25 @@ pub(crate) fn reap(entry: &Entry, turn: bool) {
             }
         }
     }
-    // (A long message is taken only when nothing else is there.)
+    // A long message is accepted only when nothing else is there.
     let least = if entry.kind == SocketType::Stream { MOST_KEPT / 2 } else { 0 };
     if entry.late.kept.load(Ordering::Acquire) <= least {
         pollable::unplug(entry, Plug::Full);
     }
 }
 
-/// Bytes that were taken were lost with the connection: the error, if so.
+/// Returns an error if accepted bytes were lost with the connection.
 pub(crate) fn lost(entry: &Entry) -> Result<()> {
     reap(entry, false);
     let errno = if entry.late.queue.get().is_some() { entry.state().error } else { 0 };
     if errno == 0 {
         return Ok(());
     }
-    Err(Fail::fixed(errno, "the connection ended before all that calls had taken was sent"))
+    Err(Fail::fixed(errno, "the connection ended before all accepted data were sent"))
 }
 
-/// Sends what there is room for, a message whole or not at all, and returns the bytes
-/// taken. With `shut` the direction ends after the last byte.
+/// Sends as much as there is room for, a message whole or not at all, and returns the bytes
+/// accepted. With `shut` the direction ends after the last byte.
 pub(crate) fn send(entry: &Entry, fd: c_int, parts: &[Part], shut: bool) -> Result<usize> {
     let queue = entry.late.queue()?;
     let all = length(parts);
@@ -145,7 +146,7 @@ pub(crate) fn send(entry: &Entry, fd: c_int, parts: &[Part], shut: bool) -> Resu
     let taken = entry.late.reserve(all, cut).or_else(|| reserve_soon(entry, all, cut));
     let Some(taken) = taken else {
         fill(entry, fd);
-        // There will be room, but not for this one.
+        // There will be room, but not for this send.
         if entry.late.ended.load(Ordering::Acquire) {
             return Err(Fail::fixed(libc::EPIPE, "this direction of the socket was shut down"));
         }
@@ -161,7 +162,7 @@ pub(crate) fn send(entry: &Entry, fd: c_int, parts: &[Part], shut: bool) -> Resu
     });
     let n = sent.inspect_err(|_| entry.late.release(cost))?;
     if shut && n == all {
-        // A connection that is gone by now says so to the next call.
+        // If the connection is gone by now, the next call reports it.
         let _ = entry.socket.shutdown(queue, Token(0), Shutdown::Write);
         entry.late.ended.store(true, Ordering::Release);
     }
@@ -177,28 +178,28 @@ pub(crate) fn send(entry: &Entry, fd: c_int, parts: &[Part], shut: bool) -> Resu
     Ok(n)
 }
 
-/// Takes room that comes by what is under way in this very moment, on another core perhaps: what
-/// is full is known to be only when that has come to rest. (Where it was not worth it for a
-/// socket, it is tried with one call in [`PROBE`].)
+/// Takes room that sends under way free at this moment, perhaps on another core: the socket is
+/// full only if they make no progress. If that did not pay for a socket, only one call in
+/// [`PROBE`] tries it.
 fn reserve_soon(entry: &Entry, all: usize, cut: bool) -> Option<usize> {
     let (late, begun) = (&entry.late, Instant::now());
-    let patient = late.vain.load(Ordering::Relaxed).is_multiple_of(PROBE);
+    let patient = late.misses.load(Ordering::Relaxed).is_multiple_of(PROBE);
     loop {
         reap(entry, true);
         if let Some(taken) = late.reserve(all, cut) {
-            late.vain.store(0, Ordering::Relaxed);
+            late.misses.store(0, Ordering::Relaxed);
             return Some(taken);
         }
         if !patient || begun.elapsed() >= SOON {
-            late.vain.fetch_add(1, Ordering::Relaxed);
+            late.misses.fetch_add(1, Ordering::Relaxed);
             return None;
         }
         std::thread::yield_now();
     }
 }
 
-/// A send did not find room for all: the descriptor is not writable until there is some, and
-/// says then that it is (to EPOLLET by an edge).
+/// Marks the descriptor as not writable, because a send did not find room for all its bytes. It
+/// becomes writable, with an edge for EPOLLET, when there is room.
 fn fill(entry: &Entry, fd: c_int) {
     pollable::plug(entry, fd, Plug::Full);
     raw::found_nothing(&entry.socket);
@@ -206,12 +207,12 @@ fn fill(entry: &Entry, fd: c_int) {
     reap(entry, false);
 }
 
-/// Ends a direction behind what was taken, without waiting for that to leave.
+/// Ends a direction behind the accepted data, without waiting until they have left.
 pub(crate) fn shutdown(entry: &Entry, how: Shutdown) -> Result<()> {
     let queue = entry.late.queue()?;
     let post = || entry.socket.shutdown(queue, Token(0), how);
     let posted = match post() {
-        // Places are free again once the events of what has left are taken.
+        // Taking the events of finished sends frees places.
         Err(Error::WouldBlock { .. }) => {
             reap(entry, true);
             post()
@@ -226,7 +227,7 @@ pub(crate) fn shutdown(entry: &Entry, how: Shutdown) -> Result<()> {
     Ok(())
 }
 
-/// Posts the copy; its event brings back what it costs.
+/// Posts the copy. Its event returns `cost`.
 fn post(entry: &Entry, queue: &EventQueue, bytes: Vec<u8>, cost: usize) -> Result<()> {
     let (token, buffer) = (Token(cost as u64), Buffer::from(bytes));
     let posted = unlimited(entry, || entry.socket.send(queue, token, buffer));
@@ -249,7 +250,7 @@ fn length(parts: &[Part]) -> usize {
     parts.iter().map(of).fold(0, usize::saturating_add)
 }
 
-/// The first bytes of the parts; true if a file did not have what was asked of it.
+/// Copies the first `len` bytes of the parts. Returns true as well if a file was too short.
 fn copy(parts: &[Part], len: usize) -> Result<(Vec<u8>, bool)> {
     let mut out = Vec::with_capacity(len);
     for part in parts {
@@ -260,8 +261,8 @@ fn copy(parts: &[Part], len: usize) -> Result<(Vec<u8>, bool)> {
                     let begin = out.len();
                     out.resize(begin + n, 0);
                     let to = out[begin..].as_mut_ptr();
-                    // SAFETY: `n` bytes that were made just now, and `n` of memory that
-                    // the caller has promised for the call; one cannot be part of the other.
+                    // SAFETY: `n` bytes that were just allocated, and `n` bytes of memory that
+                    // the caller has promised for the call. Neither can be part of the other.
                     unsafe { std::ptr::copy_nonoverlapping(buffer.as_ptr(), to, n) };
                 }
             }
@@ -288,8 +289,8 @@ fn copy(parts: &[Part], len: usize) -> Result<(Vec<u8>, bool)> {
     Ok((out, false))
 }
 
-/// Asks the program's operations to end; of the library's own, only a connect, which the
-/// program has asked for.
+/// Asks the program's operations to end. Of the library's own operations this includes only a
+/// connect, which the program asked for.
 pub(crate) fn cancel(entry: &Entry, token: Option<Token>, inner: Option<&EventQueue>) -> usize {
     let own: Vec<&EventQueue> = entry.late.own_queue().into_iter().chain(inner).collect();
     raw::cancel_but(&entry.socket, token, &own)

@@ -1,7 +1,7 @@
 //! Options of sockets.
 //!
-//! A table of names: what each reads and sets. What the kernel's sockets have goes to the
-//! kernel; of EXS sockets most are fields of `exs::Options`.
+//! A table of names, with what each reads and sets. The options of kernel sockets go to the
+//! kernel. Those of EXS sockets are mostly fields of `exs::Options`.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ use crate::sockets::{self, Entry, Target};
 use crate::timeouts::{self, Way, change};
 use crate::{tcp, told};
 
-/// How long a call without a queue waits.
+/// Returns how long a call without a queue waits.
 pub(crate) fn patience(entry: &Entry, fd: c_int, flags: c_int, way: Way) -> Patience {
     // SAFETY: takes no pointers.
     let status = unsafe { libc::fcntl(fd, libc::F_GETFL) };
@@ -33,7 +33,7 @@ pub(crate) fn patience(entry: &Entry, fd: c_int, flags: c_int, way: Way) -> Pati
     entry.state().patience[way as usize].map_or(Patience::Endless, Patience::Limited)
 }
 
-/// The bytes that one call sends of a stream; a message cannot be cut.
+/// Returns the bytes of a stream that one call sends. A message cannot be cut.
 pub(crate) fn clip(entry: &Entry, len: usize) -> Result<usize> {
     if len > MOST && entry.kind == SocketType::SeqPacket {
         return Err(Fail::fixed(libc::EMSGSIZE, "no message is longer than 0x7ffff000 bytes"));
@@ -52,7 +52,8 @@ fn switch(from: In<c_void>, len: socklen_t) -> Result<bool> {
     Ok(value::<c_int>(from, len)? != 0)
 }
 
-/// SO_SNDTIMEO and SO_RCVTIMEO: zero is none, and a time before now does not wait (socket(7)).
+/// Reads SO_SNDTIMEO or SO_RCVTIMEO. Zero is no limit, and a negative time does not wait
+/// (socket(7)).
 fn wait_limit(from: In<c_void>, len: socklen_t) -> Result<Option<Duration>> {
     let t = value::<timeval>(from, len)?;
     if !(0..1_000_000).contains(&t.tv_usec) {
@@ -64,9 +65,9 @@ fn wait_limit(from: In<c_void>, len: socklen_t) -> Result<Option<Duration>> {
     Ok(Some(duration(t)?).filter(|t| !t.is_zero()))
 }
 
-/// Switches that programs set by habit, and that are read again as they were set. They change
+/// Returns true for switches that programs set by habit. They read back as set and change
 /// nothing: an address can be used again at once, streams have no urgent data and no broadcasts,
-/// and what a send brings leaves with it.
+/// and the data of a send leave with it.
 fn is_habit(level: c_int, name: c_int) -> bool {
     match level {
         libc::SOL_SOCKET => {
@@ -77,7 +78,7 @@ fn is_habit(level: c_int, name: c_int) -> bool {
     }
 }
 
-/// A time of zero is none.
+/// Reads a time. Zero is None.
 fn time(from: In<c_void>, len: socklen_t) -> Result<Option<Duration>> {
     Ok(Some(duration(value::<timeval>(from, len)?)?).filter(|t| !t.is_zero()))
 }
@@ -89,7 +90,7 @@ fn text(from: In<c_void>, len: socklen_t) -> Result<String> {
     Ok(text.map_err(|_| Fail::fixed(libc::EINVAL, "a text that is not UTF-8"))?.to_owned())
 }
 
-/// The options of EXS's that kernel sockets have, too.
+/// Returns true for the options of EXS that kernel sockets have, too.
 fn is_limit(name: c_int) -> bool {
     matches!(name, SO_ASYNC_SEND_TIMEOUT | SO_ASYNC_RECV_TIMEOUT | SO_ASYNC_RECV_ORDERED)
 }
@@ -104,7 +105,7 @@ fn set_kernel(fd: c_int, name: c_int, from: In<c_void>, len: socklen_t) -> Resul
     kernel::set_limit(fd, way, time, once)
 }
 
-/// The value of a timeout option: the time, and whether it is for one operation.
+/// The value of a timeout option: the time, and whether it applies to one operation only.
 fn timeout(from: In<c_void>, len: socklen_t) -> Result<(Option<Duration>, bool)> {
     let full = len as usize >= size_of::<Timeout>();
     let flags = if full { value::<Timeout>(from, len)?.exs_to_flags } else { 0 };
@@ -123,7 +124,7 @@ fn set_linger(entry: &Entry, l: linger) -> Result<()> {
     entry.cut.store(l.l_onoff != 0 && l.l_linger == 0, Ordering::Relaxed);
     let time = match u64::try_from(l.l_linger) {
         Ok(s) if l.l_onoff != 0 => Duration::from_secs(s),
-        // Off is the library's default: in the background, for as long as that says.
+        // Off means the library's default: in the background, for the default time.
         _ => Options::default().linger,
     };
     change(entry, |o| o.linger = time)
@@ -161,7 +162,7 @@ fn set(
             let size = usize::try_from(value::<c_int>(from, len)?).map_err(|_| SHORT)?;
             change(entry, |o| o.ring_size = size)
         }
-        // Taken, for what programs set by habit: nothing is buffered on sending.
+        // Accepted because programs set them by habit: nothing is buffered on sending.
         (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_REUSEPORT | SO_ASYNC_RECV_ORDERED) => {
             value::<c_int>(from, len).map(drop)
         }
@@ -184,7 +185,7 @@ fn set(
     }
 }
 
-/// Options of the level SOL_EXS.
+/// Sets an option of the level SOL_EXS.
 fn set_own(entry: &Entry, name: c_int, from: In<c_void>, len: socklen_t) -> Result<()> {
     match name {
         EXS_SO_TRANSPORT => {
@@ -227,7 +228,7 @@ fn set_own(entry: &Entry, name: c_int, from: In<c_void>, len: socklen_t) -> Resu
     }
 }
 
-/// A value that is read.
+/// The value of an option.
 enum Value {
     Int(c_int),
     Size(u64),
@@ -262,7 +263,7 @@ fn get(entry: &Entry, level: c_int, name: c_int) -> Result<Value> {
             l_onoff: c_int::from(
                 entry.cut.load(Ordering::Relaxed) || o.linger != Options::default().linger,
             ),
-            // Off, it is the library's own, in the background.
+            // Off: the library closes in the background.
             l_linger: if entry.cut.load(Ordering::Relaxed) || o.linger == Options::default().linger
             {
                 0
@@ -279,12 +280,12 @@ fn get(entry: &Entry, level: c_int, name: c_int) -> Result<Value> {
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => flag(o.keep_alive.is_some()),
         (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => int(o.ring_size),
         _ if is_habit(level, name) => {
-            // That acknowledgements are quick is the default of TCP_QUICKACK.
+            // TCP_QUICKACK is on by default.
             let usual = c_int::from((level, name) == (libc::IPPROTO_TCP, libc::TCP_QUICKACK));
             Value::Int(entry.state().habits.get(&(level, name)).copied().unwrap_or(usual))
         }
         (libc::SOL_SOCKET, SO_ASYNC_RECV_ORDERED) => Value::Int(1),
-        // A receive is ready with the first byte, a send with room for one.
+        // A receive is ready with the first byte, and a send with room for one.
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT | libc::SO_SNDLOWAT) => Value::Int(1),
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => int(tcp::segment(entry, &o)),
         (libc::IPPROTO_TCP, libc::TCP_INFO) => Value::Bytes(tcp::info(entry, &o)),
@@ -329,7 +330,7 @@ fn get_own(entry: &Entry, name: c_int, o: Options) -> Result<Value> {
     })
 }
 
-/// Stores a value, cut off where the caller's room ends; its length is told.
+/// Stores a value, cut off where the caller's room ends, and its length.
 fn store(value: Value, place: Out<c_void>, len: Out<socklen_t>) -> Result<()> {
     let room = len.read()? as usize;
     let bytes: Vec<u8> = match value {
@@ -346,7 +347,7 @@ fn store(value: Value, place: Out<c_void>, len: Out<socklen_t>) -> Result<()> {
             let mut bytes = t.into_bytes();
             bytes.push(0);
             if bytes.len() > room && room > 0 {
-                // A text that is cut off still has its end.
+                // A text that is cut off still ends with a zero.
                 bytes.truncate(room);
                 bytes[room - 1] = 0;
             }

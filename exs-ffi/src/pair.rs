@@ -1,9 +1,9 @@
 //! The socketpair(2) behind a descriptor, and how it is made to look like a connection.
 //!
-//! The program holds one end, the library the other. What poll(2) and its kin say of the
-//! program's end is what the kernel knows of the pair:
+//! The program holds one end, the library the other. The readiness that poll(2) and its relatives
+//! find at the program's end is that of the pair:
 //!
-//! | the program is to see | what the library does |
+//! | the program sees | the library's action |
 //! |---|---|
 //! | POLLIN | a message lies in the queue of the program's end |
 //! | a new edge of EPOLLET | one more message is sent there, perhaps of no bytes |
@@ -13,14 +13,15 @@
 //! | POLLHUP beside them | it is shut down for both |
 //! | POLLERR beside them | it is closed while a message of the program's end lies there unread: the kernel takes that for a reset |
 //!
-//! So one byte of the program's end always lies in the queue of ours ([`Pair::new`]).
+//! So one byte of the program's end always lies in the queue of the library's end
+//! ([`Pair::new`]).
 //!
-//! When the last copy of the program's end is closed, our end hangs up. After both directions
-//! were shut down it has done so already, and after it was closed there is nothing to see. Then
-//! the descriptors of the process are looked at ([`is_open`]): at the number that a call gave
-//! last, and if that names another file by now, at all of them. An end that is shut down has
-//! another edge when the program's is closed, and the watching thread looks then; at those of
-//! broken connections it looks every [`SWEEP`].
+//! When the program closes the last copy of its end, the library's end hangs up. After both
+//! directions were shut down it has done so already, and once it is closed it shows nothing. In
+//! these cases the library looks at the descriptors of the process ([`is_open`]): at the number
+//! that a call gave last, and, if that number names another file by now, at all of them. An end
+//! that is shut down gets another edge when the program's end is closed, and the watching thread
+//! looks then. It looks at broken connections every [`SWEEP`].
 //!
 //! The pair is of the type SOCK_SEQPACKET, whose messages may have no bytes.
 
@@ -35,13 +36,13 @@ use libc::{MSG_DONTWAIT, MSG_NOSIGNAL};
 use crate::error::{Fail, Result};
 use crate::{poll, sockets, watch};
 
-/// Time between two looks at broken connections, for those that the program has closed.
+/// Time between two looks at broken connections, to find those that the program has closed.
 pub(crate) const SWEEP: Duration = Duration::from_secs(10);
 
-/// Connections that broke and are not yet closed.
+/// Number of connections that broke and are not yet closed.
 static BROKEN: AtomicUsize = AtomicUsize::new(0);
 
-/// True if there are connections to look at every [`SWEEP`].
+/// Returns true if there are connections to look at every [`SWEEP`].
 pub(crate) fn any_broken() -> bool {
     BROKEN.load(Ordering::Relaxed) > 0
 }
@@ -52,37 +53,38 @@ pub(crate) const MOST_SHOWN: usize = 4096;
 /// Bytes to send.
 static BYTES: [u8; MOST_SHOWN] = [0; MOST_SHOWN];
 
-/// The send buffer of the program's end, which the kernel doubles: some ten messages fill it.
+/// Size of the send buffer of the program's end, which the kernel doubles: some ten messages fill
+/// it.
 static SMALL: c_int = 4096;
 
-/// How much of a connection has ended.
+/// The directions of a connection that have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum End {
-    /// Nothing.
+    /// No direction has ended.
     #[default]
     None,
-    /// The peer's direction.
+    /// The peer's direction has ended.
     Peers,
-    /// Both directions.
+    /// Both directions have ended.
     Both,
-    /// It broke.
+    /// The connection broke.
     Broken,
 }
 
-/// The two ends of a socket to be: all that can fail has been done.
+/// The two ends of a future socket. Every step that can fail has been done.
 #[derive(Debug)]
 pub(crate) struct Pair {
     inode: u64,
-    /// The program's end, until it has it.
+    /// The program's end, until the program has it. Then None.
     theirs: Option<OwnedFd>,
-    /// Ours, until the connection breaks.
+    /// The library's end. None after the connection broke.
     ours: Option<OwnedFd>,
     end: End,
     /// Lengths of the messages that lie in the queue of the program's end.
     lying: VecDeque<u16>,
-    /// Messages that fill the send buffer of the program's end.
+    /// Number of messages that fill the send buffer of the program's end.
     plugs: usize,
-    /// The number that the program's end had last.
+    /// The last known number of the program's end.
     number: c_int,
 }
 
@@ -94,37 +96,37 @@ impl Drop for Pair {
     }
 }
 
-/// True if a descriptor of this process names the socket.
+/// Returns true if a descriptor of this process names the socket.
 fn is_open(inode: u64, number: c_int) -> bool {
     let names = |fd: c_int| sockets::stat(fd).is_ok_and(|st| st.st_ino == inode);
     if names(number) {
         return true;
     }
-    // Without /proc it cannot be told.
+    // Without /proc there is no answer.
     let Ok(all) = std::fs::read_dir("/proc/self/fd") else { return true };
     all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).any(names)
 }
 
-/// Sends a message of `len` bytes without waiting; false if the kernel does not take it.
+/// Sends a message of `len` bytes without waiting. Returns false if the kernel does not take it.
 fn send(fd: &OwnedFd, len: usize) -> bool {
     let bytes = &BYTES[..len.min(MOST_SHOWN)];
     let flags = MSG_DONTWAIT | MSG_NOSIGNAL;
-    // SAFETY: bytes that are alive for the call.
+    // SAFETY: the bytes are alive for the call.
     let n = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
     n >= 0
 }
 
-/// Takes a message without waiting; false if there is none.
+/// Takes a message without waiting. Returns false if there is none.
 fn take(fd: &OwnedFd) -> bool {
     let mut byte = 0u8;
     let to = (&raw mut byte).cast();
-    // SAFETY: room for one byte; the kernel throws the rest of the message away.
+    // SAFETY: room for one byte. The kernel discards the rest of the message.
     let n = unsafe { libc::recv(fd.as_raw_fd(), to, 1, MSG_DONTWAIT) };
     n >= 0
 }
 
 impl Pair {
-    /// Makes the ends.
+    /// Makes the two ends.
     pub(crate) fn new(nonblocking: bool) -> Result<Pair> {
         let flags = libc::SOCK_CLOEXEC | if nonblocking { libc::SOCK_NONBLOCK } else { 0 };
         let mut fds = [-1; 2];
@@ -151,23 +153,23 @@ impl Pair {
         Ok(Pair { inode, theirs, ours, end, lying, plugs: 0, number: -1 })
     }
 
-    /// What names the socket.
+    /// Returns the inode, which names the socket.
     pub(crate) fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// The program's end, for the program.
+    /// Takes the program's end, to give it to the program.
     pub(crate) fn give(&mut self) -> Option<OwnedFd> {
         self.number = self.theirs.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         self.theirs.take()
     }
 
-    /// A call came with this descriptor.
+    /// Records the descriptor number that a call used.
     pub(crate) fn note(&mut self, fd: c_int) {
         self.number = fd;
     }
 
-    /// True if the program has closed the last copy of its end.
+    /// Returns true if the program has closed the last copy of its end.
     pub(crate) fn is_hung_up(&self) -> bool {
         match (&self.ours, self.end) {
             (Some(ours), End::None | End::Peers) => hung_up(ours),
@@ -175,9 +177,9 @@ impl Pair {
         }
     }
 
-    /// The same for the copy that `exs_close` has just closed. Where nothing can be read or sent
-    /// any more it is taken for the last: to look for others would take long in a program that
-    /// has many, and what it would find there the kernel says of the pair as well.
+    /// As `is_hung_up`, for the copy that `exs_close` has just closed. If nothing can be read or
+    /// sent any more, the copy counts as the last. A search for other copies would take long in a
+    /// program with many descriptors, and the pair shows everything that such copies could find.
     pub(crate) fn is_closed(&self, unread: bool) -> bool {
         match self.end {
             End::Both | End::Broken if !unread => true,
@@ -185,23 +187,23 @@ impl Pair {
         }
     }
 
-    /// Messages that lie there, and their bytes.
+    /// Returns the number of messages that lie there, and their bytes.
     pub(crate) fn lying(&self) -> (usize, usize) {
         (self.lying.len(), self.lying.iter().map(|len| usize::from(*len)).sum())
     }
 
-    /// True while messages can be sent to the program's end.
+    /// Returns true while messages can be sent to the program's end.
     pub(crate) fn is_open(&self) -> bool {
         self.end == End::None
     }
 
-    /// True if it shows that the connection broke.
+    /// Returns true if it shows that the connection broke.
     pub(crate) fn is_broken(&self) -> bool {
         self.end == End::Broken
     }
 
-    /// Makes the program's end readable, with `len` bytes more, and an edge. It does nothing
-    /// where hundreds of messages lie there; the program has not read for as long.
+    /// Makes the program's end readable, with `len` more bytes, and gives an edge. Does nothing
+    /// if hundreds of messages lie there, because then the program has not read for long.
     pub(crate) fn put(&mut self, len: usize) {
         let len = len.min(MOST_SHOWN);
         if let Some(ours) = &self.ours
@@ -212,7 +214,7 @@ impl Pair {
         }
     }
 
-    /// Takes the oldest messages back, which the program's end is needed for.
+    /// Takes the oldest `count` messages back. This needs the program's end.
     pub(crate) fn take_back(&mut self, fd: c_int, count: usize) {
         if count > 0
             && let Some(theirs) = self.theirs(fd)
@@ -223,7 +225,7 @@ impl Pair {
         }
     }
 
-    /// As much as that lies there, and not more; without an edge, so as far as whole messages go.
+    /// Reduces the bytes that lie there to `len`, as far as whole messages allow. Gives no edge.
     pub(crate) fn shorten(&mut self, fd: c_int, len: usize) {
         let mut left = self.lying().1;
         let too_many = |n: &&u16| {
@@ -234,7 +236,8 @@ impl Pair {
         self.take_back(fd, count);
     }
 
-    /// The program's end, under a number that the program cannot close, if `fd` still names it.
+    /// Duplicates the program's end, so that the program cannot close the copy. None if `fd` no
+    /// longer names it.
     fn theirs(&self, fd: c_int) -> Option<OwnedFd> {
         // SAFETY: takes no pointers.
         let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
@@ -257,14 +260,14 @@ impl Pair {
         }
     }
 
-    /// Makes it writable again. (One message stays, as ever.)
+    /// Makes it writable again. One message always stays.
     pub(crate) fn unplug(&mut self) {
         for _ in 0..std::mem::take(&mut self.plugs) {
             self.ours.as_ref().map(take);
         }
     }
 
-    /// The connection has ended so far.
+    /// Shows that the connection has ended, up to `to`.
     pub(crate) fn end(&mut self, to: End) {
         if to <= self.end {
             return;
@@ -282,15 +285,15 @@ impl Pair {
         }
     }
 
-    /// Gives one more edge to a program that has read all that came before the end: one edge may
-    /// have announced both.
+    /// Gives one more edge to a program that has read everything before the end, because one edge
+    /// may have announced both.
     pub(crate) fn remind(&self) {
         if let (Some(ours), End::Peers | End::Both) = (&self.ours, self.end) {
             shut_down(ours, libc::SHUT_WR);
         }
     }
 
-    /// The program has learned of the error: poll(2) says POLLERR no more.
+    /// Consumes the error of the pair, so that poll(2) shows POLLERR no longer.
     pub(crate) fn forgive(&mut self) {
         if self.end != End::Broken {
             return;

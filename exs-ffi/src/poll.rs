@@ -1,4 +1,4 @@
-//! Readiness: exs_poll, exs_cancel, and connects that nobody waits for.
+//! Readiness: exs_poll, exs_cancel, and connects without a waiting call.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn exs_poll(
     })
 }
 
-/// poll(2) on one descriptor.
+/// Calls poll(2) on one descriptor.
 fn poll_now(fd: c_int, events: c_int) -> Result<c_int> {
     let mut pfd = libc::pollfd { fd, events: i16::try_from(events).unwrap_or(0), revents: 0 };
     // SAFETY: one pollfd that is alive for the call.
@@ -113,13 +113,13 @@ pub unsafe extern "C" fn exs_cancel(fd: c_int, flags: c_int, ahandle: AHandle) -
 
 // ---- The library's own operations -------------------------------------------
 //
-// A queue of the library's own takes the events of connects that no call waits for. The
-// watching thread reads it.
+// A queue of the library's own takes the events of connects for which no call waits. The watching
+// thread reads it.
 
-/// Connects that no call waits for: the token is the inode.
+/// The queue of these connects. The token is the socket's inode.
 pub(crate) static INNER: OnceLock<EventQueue> = OnceLock::new();
 
-/// Makes it.
+/// Returns the queue; makes it if there is none.
 pub(crate) fn inner() -> Result<&'static EventQueue> {
     static ONE: Mutex<()> = Mutex::new(());
     if let Some(q) = INNER.get() {
@@ -135,14 +135,14 @@ pub(crate) fn inner() -> Result<&'static EventQueue> {
     Ok(INNER.get_or_init(|| q))
 }
 
-/// The watching thread: events of the library's own operations.
+/// Handles the events of the library's own operations. The watching thread calls it.
 pub(crate) fn inner_events() {
     static ONE: Mutex<()> = Mutex::new(());
     let Some(queue) = INNER.get() else { return };
-    // One thread at a time: SO_ERROR, which looks here too, must not overtake an event.
+    // One thread at a time: SO_ERROR, which also calls this, must not overtake an event.
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut events = Vec::new();
-    // Fails only for arguments that make no sense.
+    // It fails only for invalid arguments.
     let _ = queue.dequeue_into(&mut events, 0, usize::MAX, Some(Duration::ZERO));
     for event in events {
         let Some(entry) = sockets::by_inode(event.token().0) else { continue };
@@ -155,7 +155,7 @@ pub(crate) fn inner_events() {
     }
 }
 
-/// A connect that is not waited for: EINPROGRESS.
+/// Starts a connect without waiting: EINPROGRESS.
 pub(crate) fn connect(entry: &Entry, fd: c_int, addr: SocketAddr) -> Result<c_int> {
     let queue = inner()?;
     let mut state = entry.state();
@@ -166,13 +166,16 @@ pub(crate) fn connect(entry: &Entry, fd: c_int, addr: SocketAddr) -> Result<c_in
     entry.socket.connect(&call, Token(entry.inode()), addr)?;
     state.dialled = Dialled::Yet;
     drop(state);
-    // What an attempt before it has left there, too.
+    // An earlier attempt may have left readiness there.
     pollable::refresh(entry, fd);
     pollable::plug(entry, fd, Plug::Dialling);
     exs::__ffi::found_nothing(&entry.socket);
-    // It may have been faster.
+    // The attempt may have ended already.
     if entry.state().dialled != Dialled::Yet {
         pollable::unplug(entry, Plug::Dialling);
     }
-    Err(Fail::fixed(libc::EINPROGRESS, "connecting: exs_poll says when it is over, SO_ERROR how"))
+    Err(Fail::fixed(
+        libc::EINPROGRESS,
+        "connecting: exs_poll reports the end of the attempt, SO_ERROR its result",
+    ))
 }

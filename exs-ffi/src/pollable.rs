@@ -1,32 +1,32 @@
-//! What poll(2), select(2) and epoll find at the descriptor of an EXS socket.
+//! The readiness that poll(2), select(2) and epoll find at the descriptor of an EXS socket.
 //!
-//! The descriptor is one end of a socketpair(2), and what the kernel says of it is what the
-//! library makes of that pair (`pair`). This file decides when:
-//! - A socket is *watched* while something is shown of it: whichever thread moves its data calls
-//!   [`Watch::changed`] when there is something new. That thread shows it, so a program in
-//!   poll(2) is woken without a detour.
-//! - A call that receives, and has the descriptor at hand, takes back what is shown and is no
-//!   longer true.
+//! The descriptor is one end of a socketpair(2), and the library makes its readiness through that
+//! pair (`pair`). This file decides when:
+//! - A socket is *watched* while the library shows its readiness: the thread that moves its data
+//!   calls [`Watch::changed`] when something has changed. That thread shows it, so a program in
+//!   poll(2) is woken directly.
+//! - A call that receives has the descriptor at hand. It takes back readiness that is no longer
+//!   true.
 //!
 //! # Why no change is missed
-//! What is shown changes under the lock of the face, by a thread that reads the state of the
-//! socket (`raw::standing`, under the engine's lock) after it has that lock, and shows what it
-//! has read before it lets go. So of two threads the second shows a state that is at least as
-//! new. The engine calls for each change after the last state that was read; hence the state
-//! that is read last is the last there is.
+//! A thread changes what is shown under the lock of the face. It reads the state of the socket
+//! (`raw::standing`, under the engine's lock) after it has that lock, and shows that state before
+//! it releases the lock. So of two threads the second shows a state that is at least as new. The
+//! engine calls for each change after the last state that was read. Hence the last state that is
+//! read is the final one.
 //!
 //! An edge (EPOLLET) needs more: a program that has read less than it had room for waits for the
-//! next edge without asking again. Data that arrive after that read give one, even if a message
-//! lies there still: the state has the number of what has arrived, and for each number that was
-//! not shown a message is sent. Data that came before that read are part of it.
+//! next edge without asking again. Data that arrive after that read give an edge, even if a
+//! message lies there still: the state numbers the arrivals, and each number that was not shown
+//! sends a message. Data that came before that read are part of it.
 //!
-//! A POLLIN too many makes a program call, which says EAGAIN, or waits if the program did
-//! not set O_NONBLOCK. So messages are taken back before the call returns that found nothing more;
-//! and the engine's threads, which only add some, read the state before they do.
+//! A false POLLIN makes a program call, and the call fails with EAGAIN, or waits if the program
+//! did not set O_NONBLOCK. So a call that finds nothing more takes the messages back before it
+//! returns. The engine's threads, which only add messages, read the state first.
 //!
-//! All this costs something each time that it changes, and who receives through a queue
-//! does not need it. So the first receive or accept that is given a queue ends it (`AUTO`),
-//! unless the program has asked for it (`ON`, by EXS_SO_POLLABLE).
+//! Each change costs time, and a program that receives through a queue does not need it. So the
+//! first receive or accept with a queue ends it (`AUTO`), unless the program has asked for it
+//! (`ON`, by EXS_SO_POLLABLE).
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -41,40 +41,40 @@ use crate::sockets::{self, Entry, Target};
 
 /// Nothing is shown.
 const OFF: u8 = 0;
-/// Until something is received through a queue.
+/// Shown until something is received through a queue.
 const AUTO: u8 = 1;
-/// The program has asked for it.
+/// Shown because the program has asked for it.
 const ON: u8 = 2;
 
-/// Sockets that are `ON`: only while there are some, the events of receives are looked at.
+/// Number of sockets that are `ON`. While it is 0, receive events are not looked at.
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 
-/// Messages that lie there before a receive that leaves some data takes all but one back.
+/// Messages at which a receive that leaves some data takes all but one back.
 const MANY: usize = 32;
 
-/// What is shown of a socket.
+/// The readiness that is shown of a socket.
 pub(crate) struct Face {
     mode: AtomicU8,
     shown: Mutex<Shown>,
 }
 
-/// Why a descriptor is not writable.
+/// The reason why a descriptor is not writable.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(crate) enum Plug {
     /// A connect is under way.
     Dialling = 1,
-    /// It is a listener's.
+    /// The socket listens.
     Listening = 2,
-    /// A send has found no room for all of its bytes.
+    /// A send found no room for all of its bytes.
     Full = 4,
 }
 
 struct Shown {
     pair: Pair,
-    /// Each [`Plug`] that holds, as a bit.
+    /// The [`Plug`]s that hold, one bit each.
     plugs: u8,
-    /// The number of what has arrived, as it was shown last.
+    /// The number of the last arrival that was shown.
     arrived: u64,
 }
 
@@ -99,8 +99,8 @@ impl Face {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `close`, which closes a copy of the program's end, and says whether it was the last.
-    /// Meanwhile no copy of the library's own is made.
+    /// Runs `close`, which closes a copy of the program's end, and returns whether it was the
+    /// last. Meanwhile the library makes no copy.
     pub(crate) fn closes(
         &self,
         unread: bool,
@@ -111,23 +111,23 @@ impl Face {
         Ok(shown.pair.is_closed(unread))
     }
 
-    /// True if the program has closed the last copy of its end.
+    /// Returns true if the program has closed the last copy of its end.
     pub(crate) fn is_hung_up(&self) -> bool {
         self.shown().pair.is_hung_up()
     }
 
-    /// True if it shows that the connection broke.
+    /// Returns true if it shows that the connection broke.
     pub(crate) fn is_broken(&self) -> bool {
         self.shown().pair.is_broken()
     }
 
-    /// For EXS_SO_POLLABLE.
+    /// Returns the value of EXS_SO_POLLABLE.
     pub(crate) fn is_shown(&self) -> bool {
         self.mode() != OFF
     }
 }
 
-/// Shows what the engine has to tell.
+/// Shows changes that the engine reports.
 struct Shower(Weak<Entry>);
 
 impl Watch for Shower {
@@ -143,14 +143,14 @@ fn watch(entry: &Entry, on: bool) {
     raw::watch(&entry.socket, shower);
 }
 
-/// A new socket has its descriptor.
+/// Starts to show the readiness of a new socket.
 pub(crate) fn begin(entry: &Entry) {
     entry.face.mode.store(AUTO, Ordering::Release);
     watch(entry, true);
     show(entry, None);
 }
 
-/// EXS_SO_POLLABLE.
+/// Sets EXS_SO_POLLABLE.
 pub(crate) fn set(entry: &Entry, fd: c_int, on: bool) -> Result<()> {
     inner()?;
     let before = entry.face.mode.swap(if on { ON } else { OFF }, Ordering::AcqRel);
@@ -168,7 +168,7 @@ pub(crate) fn set(entry: &Entry, fd: c_int, on: bool) -> Result<()> {
     Ok(())
 }
 
-/// A receive or an accept was posted with a queue.
+/// Records that a receive or an accept was posted with a queue.
 pub(crate) fn by_queue(entry: &Entry, fd: c_int) {
     if entry.face.mode() == AUTO {
         let turned =
@@ -179,7 +179,7 @@ pub(crate) fn by_queue(entry: &Entry, fd: c_int) {
     }
 }
 
-/// Nothing is shown any more (but for an end, which stays).
+/// Stops showing readiness. Only the end of a connection stays.
 fn clear(entry: &Entry, fd: c_int) {
     watch(entry, false);
     let mut shown = entry.face.shown();
@@ -189,12 +189,12 @@ fn clear(entry: &Entry, fd: c_int) {
     shown.pair.unplug();
 }
 
-/// Something was received, or accepted, or was not there: shows what there is now.
+/// Shows the present state, after a receive or an accept, or after one that found nothing.
 pub(crate) fn refresh(entry: &Entry, fd: c_int) {
     show(entry, Some(fd));
 }
 
-/// The same, after an event of a socket that is known by its number.
+/// As `refresh`, after an event of a socket that is known by its number.
 pub(crate) fn taken(fd: c_int) {
     if ASKED.load(Ordering::Relaxed) > 0
         && let Ok(Target::Exs(entry)) = sockets::find(fd)
@@ -212,7 +212,7 @@ fn end_of(now: &Standing) -> End {
     }
 }
 
-/// Shows the state of a socket. What is no longer true is taken back only with `fd`.
+/// Shows the state of a socket. Only with `fd` can it take back what is no longer true.
 fn show(entry: &Entry, fd: Option<c_int>) {
     let mut shown = entry.face.shown();
     if entry.face.mode() == OFF {
@@ -226,7 +226,7 @@ fn show(entry: &Entry, fd: Option<c_int>) {
     let (end, pair) = (end_of(&now), &mut shown.pair);
     let bytes = usize::try_from(now.available).unwrap_or(usize::MAX).min(MOST_SHOWN);
     let (count, lying) = pair.lying();
-    // At an end the descriptor is readable by itself.
+    // At an end the descriptor is readable without a message.
     let data = now.readable && (end == End::None || now.available > 0);
     match fd {
         _ if data && pair.is_open() && (count == 0 || news) => {
@@ -254,7 +254,7 @@ fn show(entry: &Entry, fd: Option<c_int>) {
     }
 }
 
-/// Makes the descriptor not writable, until [`unplug`] has taken each reason away.
+/// Makes the descriptor not writable, until [`unplug`] has removed each reason.
 pub(crate) fn plug(entry: &Entry, fd: c_int, why: Plug) {
     let mut shown = entry.face.shown();
     if entry.face.mode() != OFF {
@@ -263,7 +263,7 @@ pub(crate) fn plug(entry: &Entry, fd: c_int, why: Plug) {
     }
 }
 
-/// Takes a reason away.
+/// Removes a reason.
 pub(crate) fn unplug(entry: &Entry, why: Plug) {
     let mut shown = entry.face.shown();
     shown.plugs &= !(why as u8);
@@ -272,8 +272,8 @@ pub(crate) fn unplug(entry: &Entry, why: Plug) {
     }
 }
 
-/// A call has told the program of the error that ended the connection: as after any socket's,
-/// poll(2) no longer says POLLERR.
+/// Records that a call has reported the error that ended the connection: as with any socket,
+/// poll(2) then shows POLLERR no longer.
 pub(crate) fn forgive(entry: &Entry) {
     entry.face.shown().pair.forgive();
 }

@@ -1,11 +1,11 @@
 //! Pointers of C callers.
 //!
 //! # The argument
-//! An [`In`] or [`Out`] is made by the C caller alone: it is an argument of an exported
-//! function, which is `unsafe`, and whose caller promises what `<sys/exs.h>` asks for: a
-//! pointer is NULL, or points to an object of its type (or as many as are said) that is
-//! valid during the call, or for as long as the header says that it is kept. NULL is
-//! checked here. Objects are copied, at any alignment, never referred to.
+//! Only the C caller makes an [`In`] or [`Out`]: it is an argument of an exported function, which
+//! is `unsafe`. Its caller promises what `<sys/exs.h>` demands: a pointer is NULL, or points to
+//! an object of its type (or to as many as the header says) that is valid during the call, or for
+//! as long as the header says that it is kept. This module checks NULL. It copies objects, at any
+//! alignment, and never makes references to them.
 
 use std::ffi::c_int;
 
@@ -13,22 +13,22 @@ use libc::c_void;
 
 use crate::error::{Fail, Result};
 
-/// Where the caller keeps one or more objects that are read.
+/// A place of the caller with one or more objects to read.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct In<T>(*const T);
 
-/// Where the caller wants results, or keeps what is read and changed.
+/// A place of the caller for results, or for objects that are read and changed.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
 
-/// Memory of the caller's for an operation.
+/// Memory of the caller for an operation.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Bytes(*mut c_void);
 
-const NULL: Fail = Fail::fixed(libc::EFAULT, "a pointer is NULL that must not be");
+const NULL: Fail = Fail::fixed(libc::EFAULT, "a pointer that must not be NULL is NULL");
 
 impl<T> Clone for In<T> {
     fn clone(&self) -> In<T> {
@@ -55,7 +55,7 @@ impl<T> In<T> {
         self.0
     }
 
-    /// The same place, seen as another type: for values whose type a number says.
+    /// Returns the same place as another type, for values whose type a number tells.
     pub(crate) fn cast<U>(self) -> In<U> {
         In(self.0.cast())
     }
@@ -66,12 +66,12 @@ impl<T> Out<T> {
         self.0.is_null()
     }
 
-    /// As a name of the place, to be found again when an event comes.
+    /// Returns a number for the place, by which the event finds it again.
     pub(crate) fn name(self) -> u64 {
         self.0 as u64
     }
 
-    /// The place that was given such a name; the caller keeps it until the event.
+    /// Returns the place with this number. The caller keeps the place until the event.
     pub(crate) fn named(name: u64) -> Out<T> {
         Out(name as *mut T)
     }
@@ -86,7 +86,7 @@ impl<T> Out<T> {
 }
 
 impl<T: Copy> In<T> {
-    /// The object, copied.
+    /// Copies the object.
     pub(crate) fn read(self) -> Result<T> {
         self.at(0)
     }
@@ -96,11 +96,11 @@ impl<T: Copy> In<T> {
             return Err(NULL);
         }
         let place = self.0.wrapping_add(i);
-        // SAFETY: one of the objects that the caller promises (module essay).
+        // SAFETY: one of the objects that the caller promises (see the module's head).
         Ok(unsafe { place.read_unaligned() })
     }
 
-    /// `count` objects, copied one by one; none if it is negative or above `max`.
+    /// Copies `count` objects, one by one. Fails if `count` is negative or above `max`.
     pub(crate) fn list(self, count: c_int, max: c_int) -> Result<impl Iterator<Item = T>> {
         if count < 0 || count > max {
             return Err(Fail::fixed(libc::EINVAL, "a list of fewer than 0 or too many elements"));
@@ -111,7 +111,7 @@ impl<T: Copy> In<T> {
         Ok((0..usize::try_from(count).unwrap_or(0)).map_while(move |i| self.at(i).ok()))
     }
 
-    /// The same place, seen as bytes.
+    /// Copies `len` bytes from the place.
     pub(crate) fn bytes(self, len: usize) -> Result<Vec<u8>> {
         let first = In(self.0.cast::<u8>());
         (0..len).map(|i| first.at(i)).collect()
@@ -119,7 +119,7 @@ impl<T: Copy> In<T> {
 }
 
 impl<T: Copy> Out<T> {
-    /// An error if it is NULL.
+    /// Fails if it is NULL.
     pub(crate) fn check(self) -> Result<()> {
         if self.0.is_null() { Err(NULL) } else { Ok(()) }
     }
@@ -133,13 +133,13 @@ impl<T: Copy> Out<T> {
         self.write_at(0, value)
     }
 
-    /// Stores the `i`-th value of those that the caller has room for.
+    /// Stores the `i`-th value. The caller has room for it.
     pub(crate) fn write_at(self, i: usize, value: T) -> Result<()> {
         if self.0.is_null() {
             return Err(NULL);
         }
         let place = self.0.wrapping_add(i);
-        // SAFETY: room for this object is what the caller promises (module essay).
+        // SAFETY: the caller promises room for this object (see the module's head).
         unsafe { place.write_unaligned(value) };
         Ok(())
     }
@@ -152,12 +152,12 @@ impl<T> From<Out<T>> for In<T> {
 }
 
 impl Out<Msg> {
-    /// Where a message says where it goes, or whence it came.
+    /// Returns the place of a message's address.
     pub(crate) fn name_of(message: &Msg) -> Out<c_void> {
         Out(message.exs_msg_name)
     }
 
-    /// The pieces of a message.
+    /// Returns the pieces of a message.
     pub(crate) fn pieces(message: &Msg) -> In<crate::abi::Iovec> {
         In(message.exs_msg_iov.cast_const())
     }
@@ -166,7 +166,7 @@ impl Out<Msg> {
 type Msg = crate::abi::Msghdr;
 
 impl Bytes {
-    /// The memory that an element of a list names.
+    /// Returns the memory that an element of a list names.
     pub(crate) fn of(piece: &crate::abi::Iovec) -> Bytes {
         Bytes(piece.exs_iov_base)
     }

@@ -1,14 +1,13 @@
-//! Descriptors: which EXS socket one names.
+//! Descriptors, and the EXS socket that one names.
 //!
-//! An EXS socket is given to the program as one end of a socketpair(2), and the library
-//! keeps the other. So it is a real descriptor, which may be duplicated, waited for and
-//! closed like any other, and whose end the library sees: when the last copy is closed,
-//! our end hangs up (`watch`).
+//! The program gets an EXS socket as one end of a socketpair(2), and the library keeps the other.
+//! So it is a real descriptor, which the program can duplicate, poll and close like any other.
+//! The library sees its end: when the last copy is closed, the library's end hangs up (`watch`).
 //!
-//! What names the socket is the inode of the program's end, not its number: a number
-//! may be closed with close(2) and given to another file at any moment, an inode lives
-//! for as long as a copy is open. So each call asks fstat(2), the cost of two of the
-//! cheapest system calls, and can never reach the wrong socket.
+//! The inode of the program's end names the socket, not the number: close(2) can free a number
+//! for another file at any moment, while an inode lives as long as a copy is open. So each call
+//! asks fstat(2), which costs as much as two of the cheapest system calls, and can never reach
+//! the wrong socket.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -28,11 +27,11 @@ use crate::pollable::{self, Face};
 use crate::timeouts::Limits;
 use crate::told::Dialled;
 
-/// What a descriptor names.
+/// The object that a descriptor names.
 pub(crate) enum Target {
     /// A socket that exs_socket or exs_accept made.
     Exs(Arc<Entry>),
-    /// A socket of the kernel's, with this inode: (st_dev, st_ino).
+    /// A kernel socket with this inode: (st_dev, st_ino).
     Kernel((u64, u64)),
     /// A file of another kind.
     File,
@@ -46,34 +45,34 @@ pub(crate) struct Entry {
     pub(crate) kind: SocketType,
     /// Time limits of operations.
     pub(crate) limits: Limits,
-    /// SO_LINGER with a time of zero.
+    /// The program set SO_LINGER with a time of zero.
     pub(crate) cut: AtomicBool,
-    /// What poll(2) finds at the descriptor.
+    /// The readiness that poll(2) finds at the descriptor.
     pub(crate) face: Face,
     /// Sends of calls that did not wait for them.
     pub(crate) late: Late,
-    /// Itself, for those that it must not be kept by.
+    /// A weak reference to itself, for objects that must not keep it alive.
     pub(crate) me: Weak<Entry>,
     inode: u64,
     state: Mutex<State>,
 }
 
-/// What changes.
+/// The mutable part of a socket.
 #[derive(Default)]
 pub(crate) struct State {
-    /// Closed: not in the table any more.
+    /// The socket is closed, and no longer in the table.
     pub(crate) gone: bool,
     /// Memory open to the peer, by its descriptor.
     pub(crate) exports: HashMap<[u8; EXS_REMOTE_SIZE as usize], Export>,
-    /// SO_ERROR: how a connect that nobody waited for, or a send, failed.
+    /// The errno of SO_ERROR: of a connect for which no call waited, or of a send. 0: no error.
     pub(crate) error: c_int,
-    /// How far such a connect is.
+    /// The state of such a connect.
     pub(crate) dialled: Dialled,
-    /// That the connection has broken was told.
+    /// A call or SO_ERROR has reported that the connection broke.
     pub(crate) told: bool,
-    /// What was set of options that change nothing, to be read again.
+    /// Values of options that have no effect, so that the program reads what it set.
     pub(crate) habits: HashMap<(c_int, c_int), c_int>,
-    /// SO_SNDTIMEO and SO_RCVTIMEO.
+    /// SO_SNDTIMEO and SO_RCVTIMEO. None: no limit.
     pub(crate) patience: [Option<Duration>; 2],
 }
 
@@ -89,12 +88,12 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // An export is a handle of its socket, which would not close before it is gone.
+        // An export holds its socket, which would not close before the export is gone.
         self.state().exports.clear();
     }
 }
 
-/// Inodes are distinct numbers already.
+/// A hasher for inodes, which are distinct numbers already.
 #[derive(Default)]
 pub(crate) struct Plain(u64);
 
@@ -110,7 +109,7 @@ impl Hasher for Plain {
     }
 
     fn write_u64(&mut self, n: u64) {
-        // The table looks at the upper bits, too.
+        // The table uses the upper bits, too.
         self.0 = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
@@ -119,10 +118,10 @@ type Table = HashMap<u64, Arc<Entry>, BuildHasherDefault<Plain>>;
 
 static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(RwLock::default);
 
-/// What fstat(2) says of a descriptor.
+/// Returns what fstat(2) reports about a descriptor.
 pub(crate) fn stat(fd: c_int) -> Result<libc::stat> {
     let mut st = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: room for one stat; a number that is no descriptor is an error.
+    // SAFETY: room for one stat. A number that is no descriptor is an error.
     if unsafe { libc::fstat(fd, st.as_mut_ptr()) } != 0 {
         return Err(Fail::fixed(libc::EBADF, "this number is not an open descriptor"));
     }
@@ -130,7 +129,7 @@ pub(crate) fn stat(fd: c_int) -> Result<libc::stat> {
     Ok(unsafe { st.assume_init() })
 }
 
-/// What a descriptor names.
+/// Returns the object that a descriptor names.
 pub(crate) fn find(fd: c_int) -> Result<Target> {
     let st = stat(fd)?;
     if st.st_mode & libc::S_IFMT != libc::S_IFSOCK {
@@ -139,12 +138,12 @@ pub(crate) fn find(fd: c_int) -> Result<Target> {
     Ok(by_inode(st.st_ino).map_or(Target::Kernel((st.st_dev, st.st_ino)), Target::Exs))
 }
 
-/// The EXS socket with this inode.
+/// Returns the EXS socket with this inode.
 pub(crate) fn by_inode(inode: u64) -> Option<Arc<Entry>> {
     TABLE.read().unwrap_or_else(PoisonError::into_inner).get(&inode).cloned()
 }
 
-/// Gives a socket its descriptor.
+/// Gives a socket its descriptor and returns it.
 pub(crate) fn install(socket: Socket, kind: SocketType, family: c_int, mut pair: Pair) -> c_int {
     let fd = pair.give().map_or(-1, std::os::fd::IntoRawFd::into_raw_fd);
     let entry = Arc::new_cyclic(|me| Entry {
@@ -166,7 +165,8 @@ pub(crate) fn install(socket: Socket, kind: SocketType, family: c_int, mut pair:
     fd
 }
 
-/// Takes a socket off the table; false if it was off already. `state` is the socket's.
+/// Removes a socket from the table. Returns false if it was removed before. `state` is the
+/// socket's.
 pub(crate) fn remove(entry: &Entry, state: &mut State) -> bool {
     if std::mem::replace(&mut state.gone, true) {
         return false;
@@ -175,7 +175,7 @@ pub(crate) fn remove(entry: &Entry, state: &mut State) -> bool {
     true
 }
 
-/// Looks at the connections that broke: what the program has closed is closed.
+/// Closes the broken connections whose descriptors the program has closed.
 pub(crate) fn sweep() {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
     let broken: Vec<u64> = table.values().filter(|e| e.face.is_broken()).map(|e| e.inode).collect();
@@ -183,8 +183,8 @@ pub(crate) fn sweep() {
     broken.into_iter().for_each(hung_up);
 }
 
-/// Our end has hung up: if no call is about to close the socket, it closes in the
-/// background now.
+/// Handles a hang-up of the library's end: closes the socket in the background, unless a call is
+/// about to close it.
 pub(crate) fn hung_up(inode: u64) {
     let Some(entry) = by_inode(inode) else { return };
     let mut state = entry.state();

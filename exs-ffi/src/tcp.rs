@@ -1,8 +1,9 @@
-//! What EXS can say of itself in TCP's words: TCP_MAXSEG and TCP_INFO.
+//! TCP_MAXSEG and TCP_INFO of an EXS connection.
 //!
-//! Only what is true of an EXS connection is told: its state, and the size of a segment; all other
-//! fields of `struct tcp_info` are 0, as there is no retransmission, no window and no round trip
-//! that the library measures. A *segment* of EXS is the most data that travel in one message.
+//! They report only what is true of an EXS connection: its state, and the size of a segment. All
+//! other fields of `struct tcp_info` are 0, because there is no retransmission, no window, and no
+//! round trip that the library measures. A *segment* of EXS is the most data that travel in one
+//! message.
 
 use exs::__ffi as raw;
 use exs::{Options, Transport};
@@ -16,13 +17,13 @@ const SYN_SENT: u8 = 2;
 const CLOSE: u8 = 7;
 const LISTEN: u8 = 10;
 
-/// Size of `struct tcp_info` as it was in Linux 2.6 (all that programs may count on), and where
-/// in it tcpi_snd_mss and tcpi_rcv_mss are.
+/// Size of `struct tcp_info` in Linux 2.6, which is all that programs may rely on, and the
+/// offsets of tcpi_snd_mss and tcpi_rcv_mss in it.
 const INFO: usize = 104;
 const SND_MSS: usize = 16;
 const RCV_MSS: usize = 20;
 
-/// TCP_MAXSEG: of a socket without connection TCP's default (RFC 9293 section 3.7.1).
+/// Returns TCP_MAXSEG. A socket without a connection has TCP's default (RFC 9293 section 3.7.1).
 pub(crate) fn segment(entry: &Entry, options: &Options) -> usize {
     match entry.socket.transport() {
         Some(route) => options.inline_by(route.transport == Transport::Shm),
@@ -43,7 +44,7 @@ fn state(entry: &Entry) -> u8 {
     }
 }
 
-/// TCP_INFO.
+/// Returns TCP_INFO.
 pub(crate) fn info(entry: &Entry, options: &Options) -> Vec<u8> {
     let mut out = vec![0; INFO];
     out[0] = state(entry);

@@ -1,15 +1,15 @@
 //! Time limits of operations, for all or for the next one only.
 //!
-//! The limits that last are options of the socket (`exs::Options`). One that is for the
-//! next operation only is set just before it is posted, and taken back right after: a
-//! limit is the operation's from its posting on.
+//! Lasting limits are options of the socket (`exs::Options`). A limit for the next operation is
+//! set just before that operation is posted, and removed right after, because an operation keeps
+//! the limit that it was posted with.
 //!
-//! So for a moment the options are not what the program has set, while they are all
-//! threads'. Whoever posts with other limits, changes options or tells a limit does so
-//! under one lock of the socket. (It is held while an operation is posted, never while one
-//! is waited for, and nobody who has a lock of the engine's takes it.) An operation that
-//! has the usual limits needs it only if there may be others: until the first limit is set
-//! a socket's operations do not look at it.
+//! So for a moment the options differ from those that the program has set, and all threads share
+//! the options. A thread that posts with other limits, changes options or reads a limit holds one
+//! lock of the socket. The lock is held while an operation is posted, never while a thread waits
+//! for one, and no thread takes it while it holds a lock of the engine. An operation with the
+//! usual limits needs the lock only if there may be others: until the first limit is set, a
+//! socket's operations do not look at it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,28 +20,28 @@ use exs::Options;
 use crate::error::Result;
 use crate::sockets::Entry;
 
-/// Which operations a limit is for.
+/// The operations that a limit applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Send,
     Recv,
 }
 
-/// Limits for the next operation of each direction, or none.
+/// The limits for the next operation of each direction. None: no such limit.
 type Once = [Option<Duration>; 2];
 
 /// The limits of a socket.
 pub(crate) struct Limits {
-    /// There is or was one of any kind: the only thing that most operations look at. Set
-    /// under the lock, and never taken back.
+    /// There is or was a limit of any kind. This is all that most operations look at. Set under
+    /// the lock, and never cleared.
     any: AtomicBool,
-    /// Those for the next operation; the lock is that of the options, too.
+    /// The limits for the next operation. The lock also guards the options.
     once: Mutex<Once>,
 }
 
 impl Limits {
-    /// Those of a new socket: its options may have some, from the environment or from the
-    /// listener that it was accepted by.
+    /// Makes the limits of a new socket. Its options may have some, from the environment or from
+    /// the listener that accepted it.
     pub(crate) fn new(options: &Options) -> Limits {
         let any = options.send_timeout.is_some() || options.recv_timeout.is_some();
         Limits { any: AtomicBool::new(any), once: Mutex::default() }
@@ -56,7 +56,7 @@ impl Limits {
     }
 }
 
-/// The place of a limit among the options.
+/// Returns the place of a limit among the options.
 fn place(options: &mut Options, way: Way) -> &mut Option<Duration> {
     match way {
         Way::Send => &mut options.send_timeout,
@@ -64,11 +64,11 @@ fn place(options: &mut Options, way: Way) -> &mut Option<Duration> {
     }
 }
 
-/// Sets or clears a limit: of all operations to come, or of the next one.
+/// Sets or clears a limit, for all later operations or for the next one.
 pub(crate) fn set(entry: &Entry, way: Way, limit: Option<Duration>, once: bool) -> Result<()> {
     let mut next = entry.limits.lock();
     if limit.is_some() {
-        // Before the options have it: so no operation has it that does not lock.
+        // First, so that no operation gets the limit from the options without the lock.
         entry.limits.any.store(true, Ordering::Release);
     }
     if once {
@@ -80,13 +80,13 @@ pub(crate) fn set(entry: &Entry, way: Way, limit: Option<Duration>, once: bool) 
     Ok(entry.socket.set_options(&options)?)
 }
 
-/// The limit that an operation posted now would have.
+/// Returns the limit that an operation posted now would have.
 pub(crate) fn get(entry: &Entry, way: Way) -> Option<Duration> {
     let next = entry.limits.lock();
     next[way as usize].or_else(|| *place(&mut entry.socket.options(), way))
 }
 
-/// Changes other options than limits.
+/// Changes options other than limits.
 pub(crate) fn change(entry: &Entry, f: impl FnOnce(&mut Options)) -> Result<()> {
     let _alone = entry.limits.lock();
     let mut options = entry.socket.options();
@@ -94,7 +94,7 @@ pub(crate) fn change(entry: &Entry, f: impl FnOnce(&mut Options)) -> Result<()> 
     Ok(entry.socket.set_options(&options)?)
 }
 
-/// Does something while the options have another limit. The caller holds the lock.
+/// Calls `f` while the options have another limit. The caller holds the lock.
 fn with<T>(
     entry: &Entry,
     usual: &Options,
@@ -104,14 +104,14 @@ fn with<T>(
 ) -> T {
     let mut options = usual.clone();
     *place(&mut options, way) = limit;
-    // A socket that is gone refuses the operation itself, and says why.
+    // A socket that is gone refuses the operation itself, with a reason.
     let _ = entry.socket.set_options(&options);
     let done = f();
     let _ = entry.socket.set_options(usual);
     done
 }
 
-/// Posts an operation with the limit that is for it alone, if there is one.
+/// Posts an operation, with the limit for the next operation if there is one.
 pub(crate) fn posting<T, E>(
     entry: &Entry,
     way: Way,
@@ -132,9 +132,9 @@ pub(crate) fn posting<T, E>(
     posted
 }
 
-/// Posts a send that has no time limit, whatever limit sends have.
+/// Posts a send without a time limit, whatever limit sends have.
 pub(crate) fn unlimited<T>(entry: &Entry, post: impl FnOnce() -> T) -> T {
-    // Even if there is none: one that is set meanwhile must not be this send's.
+    // Even if there is no limit: one that is set meanwhile must not apply to this send.
     let _alone = entry.limits.lock();
     if !entry.limits.any() {
         return post();

@@ -1,8 +1,8 @@
-//! How calls without a queue learn of the end of a connection: as of TCP's, its error is told
-//! once, by the call that finds it first or by SO_ERROR. From then on receives find the end of the
-//! data, sends EPIPE, and the connection is none any more (ENOTCONN).
+//! The end of a connection for calls without a queue. As with TCP, its error is reported once, by
+//! the call that finds it first or by SO_ERROR. Afterwards receives find the end of the data,
+//! sends fail with EPIPE, and other calls with ENOTCONN.
 //!
-//! Operations with a queue have an event each, and an error each: nothing is changed there.
+//! Operations with a queue have an event each, with an error each; nothing changes for them.
 
 use std::ffi::c_int;
 
@@ -13,19 +13,20 @@ use crate::error::{Fail, Result};
 use crate::pollable;
 use crate::sockets::Entry;
 
-/// What a connect without waiting has come to, which the next connect is told.
+/// The state of a connect without a waiting call. The next connect gets its result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Dialled {
-    /// Nothing, or it was told.
+    /// There is none, or its result was reported.
     #[default]
     Nothing,
     /// It is under way.
     Yet,
-    /// It has ended, well or (SO_ERROR) not.
+    /// It has ended, with success or with an error (SO_ERROR).
     Over,
 }
 
-/// True if this call is the first to report the break; `None`: the connection has not broken.
+/// Returns true if this call is the first to report the break. None: the connection has not
+/// broken.
 fn first(entry: &Entry) -> Option<bool> {
     raw::failure(&entry.socket)?;
     let mut state = entry.state();
@@ -36,7 +37,7 @@ fn first(entry: &Entry) -> Option<bool> {
     Some(first)
 }
 
-/// What a receive returns.
+/// Converts the result of a receive.
 pub(crate) fn recv<T>(entry: &Entry, got: Result<T>, end: T) -> Result<T> {
     match got {
         Err(e) if e.errno() == libc::ENOTCONN && is_dialling(entry) => Err(refusal(libc::EAGAIN)),
@@ -48,13 +49,14 @@ pub(crate) fn recv<T>(entry: &Entry, got: Result<T>, end: T) -> Result<T> {
     }
 }
 
-/// What a send returns.
+/// Converts the result of a send.
 pub(crate) fn send<T>(entry: &Entry, sent: Result<T>) -> Result<T> {
     match sent {
         Err(e) if e.errno() == libc::ENOTCONN && is_dialling(entry) => Err(refusal(libc::EAGAIN)),
-        Err(e) if !e.is_refusal() && first(entry) == Some(false) => {
-            Err(Fail::fixed(libc::EPIPE, "the connection has broken, as was told before"))
-        }
+        Err(e) if !e.is_refusal() && first(entry) == Some(false) => Err(Fail::fixed(
+            libc::EPIPE,
+            "the connection broke, and an earlier call has reported the reason",
+        )),
         other => other,
     }
 }
@@ -63,7 +65,7 @@ fn is_dialling(entry: &Entry) -> bool {
     entry.state().dialled == Dialled::Yet
 }
 
-/// SO_ERROR.
+/// Returns SO_ERROR and clears it.
 pub(crate) fn take(entry: &Entry) -> c_int {
     let broken = raw::failure(&entry.socket);
     let mut state = entry.state();
@@ -74,7 +76,7 @@ pub(crate) fn take(entry: &Entry) -> c_int {
     }
 }
 
-/// A call that needs a connection: one that has broken is none.
+/// Fails for a broken connection: a call that needs a connection has none.
 pub(crate) fn connected(entry: &Entry) -> Result<()> {
     match raw::failure(&entry.socket) {
         Some(_) => Err(Fail::fixed(libc::ENOTCONN, "the connection has broken")),
@@ -82,7 +84,7 @@ pub(crate) fn connected(entry: &Entry) -> Result<()> {
     }
 }
 
-/// What the connect before has come to, which is told once: `None`, there is nothing to tell.
+/// Returns the result of the last connect, once. None: there is nothing to report.
 pub(crate) fn dialled(entry: &Entry) -> Option<Result<c_int>> {
     let mut state = entry.state();
     if state.dialled != Dialled::Over {

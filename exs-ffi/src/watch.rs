@@ -1,8 +1,8 @@
-//! The thread that sees what no call is there to see: descriptors that the program
-//! closes, and queues that announce their events by a signal.
+//! The watching thread sees what no call is there to see: descriptors that the program closes,
+//! and queues that announce their events by a signal.
 //!
-//! It sleeps in a poll of its own, apart from the reactor that moves data, and is started
-//! with the first socket, or whatever needs it first.
+//! It sleeps in a poll of its own, apart from the reactor that moves data. It starts with the
+//! first socket or queue that needs it.
 
 use std::ffi::c_int;
 use std::io;
@@ -18,18 +18,18 @@ use crate::{late, pair, poll, queues, sockets};
 
 static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
 
-/// What a token is of: its two lowest bits.
+/// The kind of a token: its two lowest bits.
 const SOCKET: usize = 0;
 const QUEUE: usize = 1;
 const INNER: usize = 2;
 const LATE: usize = 3;
-/// Of nothing (no inode is as large).
+/// The token of the waker. No inode is so large.
 const WAKE: usize = usize::MAX - 3;
 
 /// Wakes the thread.
 static WAKER: OnceLock<Waker> = OnceLock::new();
 
-/// Registers with the thread's poll, and starts it if need be.
+/// Registers with the thread's poll, and starts the thread if there is none.
 fn with<T>(f: impl FnOnce(&Registry) -> io::Result<T>) -> Result<T> {
     let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     let registry = match &mut *registry {
@@ -44,7 +44,7 @@ fn start() -> io::Result<Registry> {
     let registry = poll.registry().try_clone()?;
     let _ = WAKER.set(Waker::new(&registry, Token(WAKE))?);
     let before = set_mask(&all_signals());
-    // It inherits the mask: the program's signals are for the program's threads.
+    // The new thread inherits the mask: the program's signals are for the program's threads.
     let started = std::thread::Builder::new().name("exs-watch".into()).spawn(|| run(poll));
     set_mask(&before);
     started.map(|_| registry)
@@ -58,7 +58,7 @@ fn all_signals() -> libc::sigset_t {
     unsafe { all.assume_init() }
 }
 
-/// Sets the thread's mask; returns the one before.
+/// Sets the thread's mask and returns the one before.
 fn set_mask(mask: &libc::sigset_t) -> libc::sigset_t {
     let mut before = *mask;
     // SAFETY: two sets that are initialised.
@@ -69,12 +69,13 @@ fn set_mask(mask: &libc::sigset_t) -> libc::sigset_t {
 fn run(mut poll: Poll) {
     let mut events = Events::with_capacity(64);
     loop {
-        // Of connections that broke nothing tells when they are closed.
+        // The kernel does not report when the program closes a broken connection.
         let sweep = pair::any_broken().then_some(pair::SWEEP);
         match poll.poll(&mut events, sweep) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            // An epoll of our own, which nobody closes: not to be had.
+            // The epoll is the thread's own, and no other thread closes it, so this does not
+            // happen.
             Err(_) => return,
         }
         if events.is_empty() && sweep.is_some() {
@@ -96,14 +97,14 @@ fn run(mut poll: Poll) {
     }
 }
 
-/// Watches for the end of the program's end of a pair, whose inode it is. The kernel always
-/// reports a hang-up; nothing else that happens there matters.
+/// Watches for the close of the program's end of a pair. `inode` names the pair. The kernel
+/// always reports a hang-up; nothing else that happens there matters.
 pub(crate) fn socket(fd: RawFd, inode: u64) -> Result<()> {
     let name = usize::try_from(inode).unwrap_or(usize::MAX);
     with(|r| r.register(&mut SourceFd(&fd), Token((name << 2) | SOCKET), Interest::PRIORITY))
 }
 
-/// Watches a queue's descriptor, whose handle it is.
+/// Watches the descriptor of a queue with this handle.
 pub(crate) fn queue(fd: c_int, handle: c_int) -> Result<()> {
     let name = usize::try_from(handle).unwrap_or(0);
     with(|r| r.register(&mut SourceFd(&fd), Token((name << 2) | QUEUE), Interest::READABLE))
@@ -114,22 +115,22 @@ pub(crate) fn inner(fd: c_int) -> Result<()> {
     with(|r| r.register(&mut SourceFd(&fd), Token(INNER), Interest::READABLE))
 }
 
-/// Watches the queue of a socket's own sends, whose inode it is.
+/// Watches the queue of a socket's own sends. `inode` names the socket.
 pub(crate) fn late(fd: c_int, inode: u64) -> Result<()> {
     let name = usize::try_from(inode).unwrap_or(usize::MAX);
     with(|r| r.register(&mut SourceFd(&fd), Token((name << 2) | LATE), Interest::READABLE))
 }
 
-/// A connection is the first that broke: the thread looks at it now and then.
+/// Wakes the thread because a connection broke: it must now look at broken connections.
 pub(crate) fn look_again() {
-    // With others it does so already.
+    // If there are others, it does so already.
     if let Some(waker) = WAKER.get() {
         let _ = waker.wake();
     }
 }
 
-/// Watches a descriptor no more.
+/// Stops watching a descriptor.
 pub(crate) fn forget(fd: c_int) {
-    // One that is not watched cannot be forgotten: so much the better.
+    // If it was not watched, nothing is left to do.
     let _ = with(|r| r.deregister(&mut SourceFd(&fd)));
 }

@@ -3,7 +3,7 @@
 //! Memory that no window covers must stay as it is, and every request completes.
 #![no_main]
 
-use exs::iwarp::{Config, Engine, Event, Inline, RxBuf, TxPool, TxStep, TxWr};
+use exs::iwarp::{Config, IwarpEngine, IwarpEvent, Inline, RxBuf, TxPool, TxStep, TxWr};
 use exs::mem::{Access, Grant, KeyTable, Region, Scope, Segment, Sgl};
 use exs::rnic::SendOp;
 use exs::wire::{ddp, rdmap};
@@ -30,13 +30,13 @@ fn sgl(seg: &Segment) -> Sgl {
     sgl
 }
 
-fn flush(engine: &mut Engine, pool: &mut TxPool) {
+fn flush(engine: &mut IwarpEngine, pool: &mut TxPool) {
     loop {
         let mut n = 0;
         match engine.poll_tx(pool) {
             TxStep::Gather(gather) => gather.for_each(&mut |chunk| match chunk {
-                exs::iwarp::Chunk::Bytes(bytes) => n += bytes.len(),
-                exs::iwarp::Chunk::Memory { len, .. } => n += len,
+                exs::iwarp::GatherChunk::Bytes(bytes) => n += bytes.len(),
+                exs::iwarp::GatherChunk::Memory { len, .. } => n += len,
             }),
             TxStep::Shutdown => {}
             TxStep::Idle | TxStep::File { .. } => return,
@@ -46,12 +46,12 @@ fn flush(engine: &mut Engine, pool: &mut TxPool) {
 }
 
 /// An initiator that is connected, has sent a READ and posted receives.
-fn engine(pool: &mut TxPool, slot: &Segment, sink: &Segment) -> Engine {
-    let mut engine = Engine::initiator(CONFIG, b"").expect("a small request");
+fn engine(pool: &mut TxPool, slot: &Segment, sink: &Segment) -> IwarpEngine {
+    let mut engine = IwarpEngine::initiator(CONFIG, b"").expect("a small request");
     flush(&mut engine, pool);
     let reply = b"MPA ID Rep Frame\x18\x02\x00\x04\x00\x04\x00\x04";
     engine.handle_received(0, reply, &mut KeyTable::new(), None);
-    assert!(matches!(engine.poll_event(), Some(Event::Established { .. })));
+    assert!(matches!(engine.poll_event(), Some(IwarpEvent::Established { .. })));
     for wr_id in 0..3 {
         let buf = RxBuf { wr_id, sgl: sgl(slot), lkeys: [0; 6] };
         engine.post_recv(buf).expect("room for 8");

@@ -2,7 +2,7 @@
 //! engine of either side, split at random.
 #![no_main]
 
-use exs::iwarp::{Config, Engine, Event, RxResult, TxPool, TxStep};
+use exs::iwarp::{Config, IwarpEngine, IwarpEvent, RxResult, TxPool, TxStep};
 use exs::mem::KeyTable;
 use exs::wire::mpa::{EnhancedRepr, FRAME_LEN, FrameKind, FrameRepr};
 use libfuzzer_sys::fuzz_target;
@@ -21,12 +21,12 @@ const CONFIG: Config = Config {
 };
 
 /// Sends all that the engine has to send.
-fn flush(engine: &mut Engine, pool: &mut TxPool) {
+fn flush(engine: &mut IwarpEngine, pool: &mut TxPool) {
     loop {
         let mut n = 0;
         match engine.poll_tx(pool) {
             TxStep::Gather(gather) => gather.for_each(&mut |chunk| {
-                if let exs::iwarp::Chunk::Bytes(bytes) = chunk {
+                if let exs::iwarp::GatherChunk::Bytes(bytes) = chunk {
                     n += bytes.len();
                 }
             }),
@@ -51,14 +51,14 @@ fuzz_target!(|data: &[u8]| {
     }
     let Some((&split, bytes)) = data.split_first() else { return };
     let (mut pool, mut keys) = (TxPool::new(), KeyTable::new());
-    let initiator = Engine::initiator(CONFIG, b"private").expect("a small request");
-    for mut engine in [initiator, Engine::responder()] {
+    let initiator = IwarpEngine::initiator(CONFIG, b"private").expect("a small request");
+    for mut engine in [initiator, IwarpEngine::responder()] {
         flush(&mut engine, &mut pool);
         for part in bytes.chunks(usize::from(split).max(1)) {
             let used = engine.handle_received(0, part, &mut keys, None);
             assert_eq!(used, RxResult { consumed: part.len(), stalled: false });
             while let Some(event) = engine.poll_event() {
-                if let Event::Request { .. } = event {
+                if let IwarpEvent::Request { .. } = event {
                     let answer = match split % 2 {
                         0 => engine.accept(CONFIG, b"answer"),
                         _ => engine.reject(b"answer"),

@@ -125,11 +125,11 @@ impl<A: Rnic, B: Rnic> Rnic for EitherRnic<A, B> {
     fn is_quiet(&self) -> bool {
         each!(self, r => r.is_quiet())
     }
-    fn spares_close(&self, key: Key) -> bool {
-        each!(self, r => r.spares_close(key))
+    fn invalidate_is_costly(&self, key: Key) -> bool {
+        each!(self, r => r.invalidate_is_costly(key))
     }
-    fn look(&mut self) -> Option<bool> {
-        each!(self, r => r.look())
+    fn poll_syscall(&mut self) -> Option<bool> {
+        each!(self, r => r.poll_syscall())
     }
     fn listen(&mut self, addr: SocketAddr, opts: &ListenOpts) -> Result<Listener, RnicError> {
         each!(self, r => r.listen(addr, opts))
@@ -179,8 +179,8 @@ impl<A: Rnic, B: Rnic> Rnic for EitherRnic<A, B> {
     fn spin(&mut self, now: Time) -> bool {
         each!(self, r => r.spin(now))
     }
-    fn peek(&mut self) -> Option<bool> {
-        each!(self, r => r.peek())
+    fn poll_memory(&mut self) -> Option<bool> {
+        each!(self, r => r.poll_memory())
     }
     fn prepare_sleep(&mut self) -> bool {
         each!(self, r => r.prepare_sleep())

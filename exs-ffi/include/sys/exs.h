@@ -1,15 +1,14 @@
 /* <sys/exs.h>: Extended Sockets (EXS) for C and C++.
  *
- * Sockets whose operations are asynchronous: a call that posts an operation
- * returns at once, and an event on a queue says how the operation ended. Memory
- * may be registered ahead, so that RDMA devices read and write it without a copy.
+ * Sockets whose operations are asynchronous: a call that posts an operation returns at
+ * once, and an event on a queue reports how the operation ended. Memory may be
+ * registered ahead, so that RDMA devices read and write it without a copy.
  *
  *     cc program.c $(pkg-config --cflags --libs exs)
  *
  * The names are those of the Extended Sockets API (ES-API, The Open Group, 2005).
- * What of this is verified against programs written for ES-API, what is
- * recollected, and what is this library's own choice is told, name by name, in
- * spec-notes/es-api.md and in exs(7).
+ * spec-notes/es-api.md and exs(7) say for each name whether it was verified against
+ * programs written for ES-API, is recollected, or is this library's own choice.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -22,9 +21,9 @@
 #include <sys/time.h>
 #include <sys/types.h>
 
-/* What is no part of ES-API but this library's own is declared too, unless the
- * program defines EXS_STRICT before it includes this header. (Members of structures
- * and values of events are there in either case: their layout does not change.) */
+/* Declarations that are this library's own and no part of ES-API are visible too,
+ * unless the program defines EXS_STRICT before it includes this header. Members of
+ * structures and values of events are always there, so that the layout does not change. */
 #if !defined(EXS_EXTENSIONS) && !defined(EXS_STRICT)
 #define EXS_EXTENSIONS 1
 #endif
@@ -34,80 +33,81 @@ extern "C" {
 #endif
 
 /* ---- How calls behave -------------------------------------------------------
- *
  * Posting. A call that takes a queue and an ahandle posts an operation.
  *   0    accepted: exactly one event will come to the queue, whatever happens.
- *   -1   refused: errno says why, nothing was done and no event will come.
- * EAGAIN says that too much is in flight: dequeue events, then try again. A queue
- * bounds what is in flight and what was not yet dequeued together (exs_qcreate).
+ *   -1   refused: errno says why, nothing was done, and no event will come.
+ * EAGAIN means that too many operations are in flight: dequeue events, then try again.
+ * A queue bounds the operations in flight and the events not yet dequeued together
+ * (exs_qcreate).
  *
- * Memory. From the call until its event was dequeued, the memory that a call was
- * given (buffers, and the structures that are noted with each call as kept) must
- * stay valid. The program must not change what is being sent, and neither read nor
- * change what is being received into. The lists themselves (exs_msghdr_t and its
+ * Memory. The memory of a call (buffers, and the structures that its description calls
+ * kept) must stay valid from the call until its event is dequeued. Meanwhile the
+ * program must not change memory that is being sent, and must neither read nor change
+ * memory that is being received into. The lists themselves (exs_msghdr_t and its
  * exs_iovec_t, exs_xferfile_t, addresses that go in) are read during the call only,
- * except where the result is stored (noted there). Memory is checked against NULL
- * and ranges that wrap (EFAULT); that it is mapped is checked where it is
- * registered, and nowhere else.
+ * except where a result is stored (noted there). The library checks memory against NULL
+ * and ranges that wrap (EFAULT). Only registration checks that memory is mapped.
  *
- * Blocking. EXS_QHANDLE_INVALID in place of a queue makes a call block, and return
- * what its socket twin returns: bytes, a descriptor, or 0; or -1 and errno. A signal
- * handler that runs before anything was moved ends it with EINTR, whatever
- * SA_RESTART says. One call moves 0x7ffff000 bytes at most (a longer message is
- * EMSGSIZE). O_NONBLOCK on the descriptor, or MSG_DONTWAIT, makes it EAGAIN instead of waiting; neither means
- * anything to calls with a queue. What a send takes that does not wait is copied, up
- * to 256 KiB a socket; if the connection ends before it has left, SO_ERROR tells, or
- * else exs_close. exs_shutdown ends the direction behind that, and returns at once.
- * (exs_read and exs_write wait all the same: they are done when the peer has answered.)
+ * Blocking. EXS_QHANDLE_INVALID in place of a queue makes a call block and return what
+ * its socket twin returns: bytes, a descriptor, or 0; or -1 and errno. A signal handler
+ * that runs before anything was moved ends the call with EINTR, whatever SA_RESTART
+ * says. One call moves at most 0x7ffff000 bytes (a longer message is EMSGSIZE).
+ * O_NONBLOCK on the descriptor, or MSG_DONTWAIT, makes the call fail with EAGAIN
+ * instead of waiting; neither affects calls with a queue. A send that does not wait
+ * copies its data, up to 256 KiB for each socket. If the connection ends before such
+ * data have left, SO_ERROR reports it, or else exs_close. exs_shutdown ends the
+ * direction behind such data, and returns at once. exs_read and exs_write wait in any
+ * case: they are complete when the peer has answered.
  *
  * Descriptors. An EXS socket is a real descriptor, closed on exec: dup(2), fcntl(2),
- * fstat(2) and close(2) work. So do poll(2), select(2) and epoll, until something is
- * received (or accepted) through a queue: exs_qfd is for programs that have one. They say of the
- * descriptor what they say of a TCP socket: POLLIN, POLLOUT, POLLRDHUP when the peer sends
- * nothing more, POLLHUP when both directions have ended, POLLERR after a reset; EPOLLET has an edge
- * for all that arrives (as long as fewer than some 250 arrivals lie there unread), and for room after a send that found too little. ioctl(2) with FIONREAD
- * says how many bytes a receive would get, of more than 4096 at least that. A message costs two
- * wake-ups, one of the library's thread and one of the program's, where a call that waits in
- * exs_recv costs one at most. (A failed connect is POLLIN and POLLOUT, as the socket may connect
- * again; SO_ERROR says what happened.) When its last copy is closed by
- * close(2), the connection is ended in an orderly way, in the background. Data go
- * through exs_ calls only: read(2) and write(2) do not reach the peer. The exs_ calls
- * also take descriptors that socket(2) and its kin made: the peer of such a socket
- * needs no EXS, memory handles are checked and not needed, and its flags and its
- * owner's calls on it stay as they are.
+ * fstat(2) and close(2) work. So do poll(2), select(2) and epoll, until a queue is
+ * first given to exs_recv or exs_accept. Use exs_qfd() for sockets that receive through
+ * a queue. The descriptor polls like that of a TCP socket: POLLIN; POLLOUT; POLLRDHUP
+ * when the peer sends nothing more; POLLHUP when both directions have ended; POLLERR
+ * after a reset. EPOLLET has an edge for everything that arrives (while fewer than some
+ * 250 arrivals are unread), and for room after a send that found too little. After a
+ * failed connect the descriptor shows POLLIN and POLLOUT, because the socket may
+ * connect again; SO_ERROR says what happened. ioctl(2) with FIONREAD returns how many
+ * bytes a receive would get; of more than 4096, at least 4096. A message costs two
+ * wake-ups, one of the library's thread and one of the program's, where a call that
+ * waits in exs_recv costs at most one.
+ * When close(2) closes the last copy of the descriptor, the library ends the connection
+ * in order, in the background. Data go through exs_ calls only: read(2) and write(2) do
+ * not reach the peer. The exs_ calls also take descriptors from socket(2) and its
+ * relatives. The peer of such a kernel socket needs no EXS, memory handles are checked
+ * but not needed, and the socket's flags and its owner's calls on it stay as they are.
  *
- * Threads. All calls may be made from any thread at any time, but not from signal
- * handlers.
+ * Threads. Any thread may make any call at any time, but a signal handler must not.
  *
  * Processes. The library does not survive fork(2): in a child of a process that has
- * used it, each call fails with EPERM until exec. A process that has not used it
- * may fork, and use it in both.
+ * used it, each call fails with EPERM until exec. A process that has not used the
+ * library may fork, and use it in both.
  *
  * Errors common to the calls, not repeated with each:
- *   EBADF       not an open descriptor
- *   ENOTSOCK    a descriptor, but of no socket
- *   EINVAL      a queue or memory handle that is none (any more), a negative length,
- *               unknown flags or attributes
- *   EFAULT      NULL, or a range beyond the end of the address space, or outside of
- *               the registration that its handle names
- *   EAGAIN      too much in flight
+ *   EBADF       the number is no open descriptor
+ *   ENOTSOCK    the descriptor is no socket
+ *   EINVAL      the handle of a queue or of memory is not valid (any more), a length is
+ *               negative, or flags or attributes are unknown
+ *   EFAULT      NULL, or a range beyond the end of the address space or outside of the
+ *               registration that its handle names
+ *   EAGAIN      too many operations are in flight
  *   ENOMEM      no memory
  *   EPERM       in a child after fork
- *   EIO         a fault of the library's own
+ *   EIO         a fault of the library itself
  */
 
-/* Given to exs_init. */
+/* The argument of exs_init. */
 #define EXS_VERSION1 1
 #define EXS_VERSION  EXS_VERSION1
 
 /* ---- Handles --------------------------------------------------------------- */
 
-/* A program's own name for an operation; comes back with the event. A pointer or
+/* A program's own name for an operation, which comes back with the event. A pointer or
  * any integer, cast: (exs_ahandle_t)ptr, (exs_ahandle_t)-1. */
 typedef uintptr_t exs_ahandle_t;
 
-/* An event queue. Prints with %d. A handle that was deleted is never valid again
- * soon: it is refused with EINVAL. */
+/* An event queue. Prints with %d. The handle of a deleted queue does not soon become
+ * valid again: calls refuse it with EINVAL. */
 typedef int exs_qhandle_t;
 
 /* A registration of memory. Prints with %d. */
@@ -166,14 +166,14 @@ typedef struct exs_msghdr {
 
 /* ---- Addresses, readiness, signals ----------------------------------------- */
 
-/* Where exs_accept stores the address of the peer. Kept until the event. */
+/* The place where exs_accept stores the address of the peer. Kept until the event. */
 typedef struct exs_acceptaddr {
     struct sockaddr_storage exs_aa_addr;    /* stored before the event comes */
     socklen_t               exs_aa_addrlen; /* its size, stored likewise */
     int                     exs_aa_reserved;
 } exs_acceptaddr_t;
 
-/* What exs_poll is to wait for. */
+/* The condition that exs_poll waits for. */
 typedef struct exs_pollfd {
     int exs_pfd_fd;      /* any descriptor that can be polled */
     int exs_pfd_events;  /* EXS_POLLIN, EXS_POLLOUT, or both */
@@ -199,7 +199,7 @@ typedef struct exs_signal {
 
 /* ---- Events ---------------------------------------------------------------- */
 
-/* Kinds: which call an event answers. */
+/* Kinds: the call that an event completes. */
 #define EXS_EVT_POLL        1
 #define EXS_EVT_CONNECT     2
 #define EXS_EVT_ACCEPT      3
@@ -254,7 +254,7 @@ typedef struct exs_evt_poll {
     exs_pollfd_t *exs_evt_pollfd;  /* as it was given to the call */
 } exs_evt_poll_t;
 
-/* How an operation ended. */
+/* The completion of an operation. */
 typedef struct exs_event {
     int           exs_evt_type;    /* EXS_EVT_... */
     int           exs_evt_errno;   /* 0, or why it failed: ECANCELED, ECONNRESET, ... */
@@ -275,33 +275,33 @@ typedef struct exs_event {
 
 /* ---- Starting, queues ------------------------------------------------------ */
 
-/* Starts EXS in this process. May be called again; other calls start it too, but
- * this one tells whether it can be. version: EXS_VERSION.
- * 0, or -1: EINVAL (a version that this library does not know, or an environment
- * variable that makes no sense), and what the kernel says if EXS cannot start. */
+/* Starts EXS in this process. May be called again. Other calls start EXS too, but this
+ * one reports whether it can start. version: EXS_VERSION.
+ * Returns 0, or -1: EINVAL (this library does not know the version, or an environment
+ * variable has an invalid value), or the kernel's errno if EXS cannot start. */
 int exs_init(int version);
 
 /* Makes an event queue for depth operations: those in flight and those whose events
  * were not dequeued, together. depth: 1 to EXS_QDEPTH_MAX.
- * A handle, or EXS_QHANDLE_INVALID: EINVAL (depth), ENOMEM, EMFILE. */
+ * Returns a handle, or EXS_QHANDLE_INVALID: EINVAL (depth), ENOMEM, EMFILE. */
 exs_qhandle_t exs_qcreate(int depth);
 
 #define EXS_QDEPTH_MAX (1 << 20)
 
-/* Ends a queue. Events that were not dequeued are thrown away, and connections that
- * they carry are closed.
- * 0, or -1: EBUSY (operations are in flight, whose memory would be in use with
- * nobody to tell when it is free: cancel them and dequeue their events first, or a
- * thread waits in exs_qdequeue). */
+/* Deletes a queue. Discards its events that were not dequeued, and closes the
+ * connections that they carry.
+ * Returns 0, or -1: EBUSY (operations are in flight, and no event could tell when their
+ * memory is free: cancel them and dequeue their events first; or a thread waits in
+ * exs_qdequeue). */
 int exs_qdelete(exs_qhandle_t queue);
 
-/* Reads or changes an attribute of a queue. 0, or -1 with EINVAL or EFAULT.
- *   EXS_QATTR_DEPTH   int           a new depth; what is in flight beyond it stays
+/* Reads or changes an attribute of a queue. Returns 0, or -1 with EINVAL or EFAULT.
+ *   EXS_QATTR_DEPTH   int           a new depth; operations in flight beyond it stay
  *   EXS_QATTR_EVENTS  int *         stores how many events can be dequeued now
  *   EXS_QATTR_WAIT    int           how exs_qdequeue waits: EXS_WAIT_...
- *   EXS_QATTR_SIGNAL  exs_signal_t *  send a signal to the process each time that the
- *                                   queue gets an event while it is empty; at once if
- *                                   it has events when this is enabled */
+ *   EXS_QATTR_SIGNAL  exs_signal_t *  sends a signal to the process each time that the
+ *                     queue gets an event while it is empty; at once if it has events
+ *                     when this is enabled */
 int exs_qmodify(exs_qhandle_t queue, int attribute, ...);
 
 #define EXS_QATTR_DEPTH  1
@@ -309,102 +309,101 @@ int exs_qmodify(exs_qhandle_t queue, int attribute, ...);
 #define EXS_QATTR_EVENTS 3
 #define EXS_QATTR_WAIT   4
 
-#define EXS_WAIT_ADAPTIVE  0 /* spin for a moment where that has lately paid, then sleep (default) */
+#define EXS_WAIT_ADAPTIVE  0 /* spin for a moment where that has paid recently, then sleep (default) */
 #define EXS_WAIT_NOTIFY    1 /* sleep at once */
 #define EXS_WAIT_BUSY_POLL 2 /* spin for as long as it takes */
 
 /* Takes events off a queue.
  *   count > 0   waits for one event, then takes up to count
- *   count < 0   waits until there are -count events, then takes up to that many
- *   count = 0   takes nothing and does not wait: 0
- * |count| is at most EXS_EVTVEC_MAX, and -count at most the depth of the queue
- * (EINVAL, as such a wait could not end). timeout: NULL waits for ever, zero does
- * not wait; it is not changed. When the time is up, what is there is taken, up to
- * |count|: perhaps 0.
- * Returns how many were stored in vec, or -1 and errno:
+ *   count < 0   waits until there are -count events, then takes up to -count
+ *   count = 0   takes nothing, does not wait, and returns 0
+ * |count| is at most EXS_EVTVEC_MAX. -count is at most the depth of the queue (EINVAL
+ * otherwise, because such a wait could not end). timeout: NULL waits for ever, zero
+ * does not wait; the call does not change it. When the time is up, the call takes the
+ * events that are there, up to |count|: perhaps 0.
+ * Returns how many events it stored in vec, or -1 and errno:
  *   EINTR    a signal handler ran while the thread waited. No event is lost. The wait
- *            is never taken up again by itself, whatever SA_RESTART says
- *   EINVAL   count, or a timeout that is negative or has tv_usec outside of
- *            0..999999
+ *            never restarts by itself, whatever SA_RESTART says
+ *   EINVAL   count, or a timeout that is negative or has tv_usec outside of 0..999999
  *   EFAULT   vec is NULL */
 int exs_qdequeue(exs_qhandle_t queue, exs_event_t *vec, int count, struct timeval *timeout);
 
 /* ---- Memory ---------------------------------------------------------------- */
 
-/* Registers memory of the program's, for all sockets and threads, so that devices
- * may use it without further ado. It must stay mapped until the handle was
- * deregistered and every operation that was given it has had its event. flags: 0 or
- * EXS_MRF_SHARED, which changes nothing, as every registration may be shared.
+/* Registers memory of the program for all sockets and threads, so that devices can use
+ * it without further steps. The memory must stay mapped until the handle is
+ * deregistered and every operation that uses it has had its event. flags: 0 or
+ * EXS_MRF_SHARED, which changes nothing, because every registration can be shared.
  * Registrations may overlap.
- * A handle, or EXS_MHANDLE_INVALID: EINVAL (len is 0), EFAULT (not all of it is
- * mapped), ENOMEM (too many). What a device says against it (RLIMIT_MEMLOCK) is told
- * by the first call that uses it there. */
+ * Returns a handle, or EXS_MHANDLE_INVALID: EINVAL (len is 0), EFAULT (not all of it is
+ * mapped), ENOMEM (too many). If a device refuses the memory (RLIMIT_MEMLOCK), the
+ * first call that uses it there fails. */
 exs_mhandle_t exs_mregister(void *addr, size_t len, int flags);
 
 #define EXS_MRF_SHARED 0x1
 
-/* Ends a registration. Operations that were given it go on, and hold the memory
- * until their events. 0, or -1 with EINVAL. */
+/* Ends a registration. Operations that use it go on, and hold the memory until their
+ * events. Returns 0, or -1 with EINVAL. */
 int exs_mderegister(exs_mhandle_t mhandle);
 
 /* ---- Connections ----------------------------------------------------------- */
 
 /* As socket(2). domain: AF_INET or AF_INET6. type: SOCK_STREAM (bytes in order) or
- * SOCK_SEQPACKET (messages in order), with SOCK_NONBLOCK and SOCK_CLOEXEC (which is
- * always so) if wanted. protocol: 0, or IPPROTO_TCP for a stream.
- * A descriptor, or -1: EAFNOSUPPORT (AF_IB, ...), ESOCKTNOSUPPORT (SOCK_DGRAM, ...),
- * EINVAL (no type of sockets), EPROTONOSUPPORT, EMFILE, ENFILE. */
+ * SOCK_SEQPACKET (messages in order), optionally with SOCK_NONBLOCK and SOCK_CLOEXEC
+ * (which is always on). protocol: 0, or IPPROTO_TCP for a stream.
+ * Returns a descriptor, or -1: EAFNOSUPPORT (AF_IB, ...), ESOCKTNOSUPPORT (SOCK_DGRAM,
+ * ...), EINVAL (no type of sockets), EPROTONOSUPPORT, EMFILE, ENFILE. */
 int exs_socket(int domain, int type, int protocol);
 
-/* As bind(2). Port 0: one that is free. 0, or -1: EADDRINUSE, EADDRNOTAVAIL, EACCES (on
- * sockets for RDMA devices these come from exs_listen and exs_connect), EAFNOSUPPORT,
+/* As bind(2). Port 0 chooses a free port. Returns 0, or -1: EADDRINUSE, EADDRNOTAVAIL,
+ * EACCES (for RDMA devices exs_listen and exs_connect report these), EAFNOSUPPORT,
  * EINVAL (bound, connected or listening already). */
 int exs_bind(int fd, const struct sockaddr *addr, socklen_t addrlen);
 
-/* As listen(2); a listener may be given another backlog. Connections that the program has
- * not taken when the listener is closed are reset. 0, or -1: EADDRINUSE, EACCES,
- * EADDRNOTAVAIL, EMFILE, EINVAL (connected, or connecting). */
+/* As listen(2). On a listener it sets another backlog. When the listener is closed,
+ * connections that the program has not accepted are reset. Returns 0, or -1:
+ * EADDRINUSE, EACCES, EADDRNOTAVAIL, EMFILE, EINVAL (connected, or connecting). */
 int exs_listen(int fd, int backlog);
 
-/* Connects. flags: 0. The event is CONNECT; its errno is ECONNREFUSED, ETIMEDOUT,
+/* Connects. flags: 0. The event is CONNECT. Its errno is ECONNREFUSED, ETIMEDOUT,
  * ENETUNREACH, EPROTO (the peer does not speak EXS), EMFILE (of this process), ...; the
- * socket may then be used for another attempt. An address of all zeros is this host's own.
- * Refused with EISCONN, EALREADY, EAFNOSUPPORT. With
- * O_NONBLOCK and no queue: EINPROGRESS; exs_poll or poll(2) (POLLOUT) says when it is
- * over, and SO_ERROR how. */
+ * program may then use the socket for another attempt. An address of all zeros is this
+ * host's own. The call refuses with EISCONN, EALREADY, EAFNOSUPPORT. With O_NONBLOCK
+ * and no queue it fails with EINPROGRESS; exs_poll or poll(2) (POLLOUT) reports the end of
+ * the attempt, and SO_ERROR its result. */
 int exs_connect(int fd, const struct sockaddr *addr, socklen_t addrlen, int flags,
                 exs_qhandle_t queue, exs_ahandle_t ahandle);
 
-/* Accepts a connection. acceptaddr: where the peer's address is stored, or NULL; kept
- * until the event. flags: 0 or SOCK_NONBLOCK, SOCK_CLOEXEC for the new descriptor
- * (of an EXS socket it is always closed on exec). The event is ACCEPT and carries the
- * new descriptor; without a queue it is returned. Refused with EINVAL (not
- * listening, or shut down meanwhile), EMFILE, ENFILE. */
+/* Accepts a connection. acceptaddr: the place for the peer's address, or NULL; kept
+ * until the event. flags: 0, or SOCK_NONBLOCK and SOCK_CLOEXEC for the new descriptor
+ * (that of an EXS socket is always closed on exec). The event is ACCEPT and carries the
+ * new descriptor; without a queue the call returns it. The call refuses with EINVAL
+ * (not listening, or shut down meanwhile), EMFILE, ENFILE. */
 int exs_accept(int fd, exs_acceptaddr_t *acceptaddr, int flags, exs_qhandle_t queue,
                exs_ahandle_t ahandle);
 
 /* Ends one direction of a connection, or both. how: SHUT_RD, SHUT_WR, SHUT_RDWR. The
- * peer sees the end after all that was sent. The event is SHUTDOWN: what was sent
- * before has left. Of a listener SHUT_RD ends its listening: accepts that wait end with
- * EINVAL. Refused with ENOTCONN. */
+ * peer sees the end after all data that were sent. The event is SHUTDOWN: all data sent
+ * before have left. On a listener SHUT_RD ends the listening, and waiting accepts end
+ * with EINVAL. The call refuses with ENOTCONN. */
 int exs_shutdown(int fd, int how, exs_qhandle_t queue, exs_ahandle_t ahandle);
 
-/* Closes a descriptor. It is gone when the call returns 0. If it was the last copy,
- * the connection is ended: what was sent is delivered first (for 10 s at most, see
- * SO_LINGER), receives that wait are cancelled, exports revoked. The event is CLOSE:
- * the connection is over, and its errno that something could not be delivered.
- * Without a queue the call waits for that, and, as close(2), takes it for no error that
- * the peer has cut the connection. flags: 0, or EXS_CLOSE_ABORT to cut the
- * connection at once. close(2) does the same, and tells nobody. If another copy is
- * left (of dup(2) or a forked process), the event comes at once.
- * exit(3) closes what is open, and waits until what was sent is delivered, as long as a
- * close would. Calls of other threads do not return meanwhile; if the process is still
- * there a second later, they do (EBADF). */
+/* Closes a descriptor. The descriptor is gone when the call returns 0. If it was the
+ * last copy, the library ends the connection: it delivers sent data first (for at most
+ * 10 s, see SO_LINGER), cancels waiting receives, and revokes exports. The event is
+ * CLOSE: the connection is over. Its errno is set if some data could not be delivered.
+ * Without a queue the call waits for that end; like close(2), it does not fail if the
+ * peer has cut the connection. flags: 0, or EXS_CLOSE_ABORT to cut the connection at
+ * once. close(2) does the same without reporting the end. If another copy is left (of
+ * dup(2) or a forked process), the event comes at once.
+ * exit(3) closes all open sockets, and waits until sent data are delivered, as long as
+ * a close would. Calls of other threads do not return meanwhile. If the process still
+ * exists a second later, they return (EBADF). */
 int exs_close(int fd, int flags, exs_qhandle_t queue, exs_ahandle_t ahandle);
 
 #define EXS_CLOSE_ABORT 0x1 /* extension */
 
-/* As getsockname(2), getpeername(2). 0, or -1: ENOTCONN, EINVAL (not bound). */
+/* As getsockname(2), getpeername(2). Return 0, or -1: ENOTCONN, EINVAL (not bound). */
 int exs_getsockname(int fd, struct sockaddr *addr, socklen_t *addrlen);
 int exs_getpeername(int fd, struct sockaddr *addr, socklen_t *addrlen);
 
@@ -417,10 +416,10 @@ int exs_fcntl(int fd, int command, ...);
  *                SO_LINGER            on with 0: exs_close cuts the connection
  *                SO_SNDTIMEO SO_RCVTIMEO  as SO_ASYNC_..., for calls without a queue
  *                SO_KEEPALIVE SO_SNDBUF SO_RCVBUF SO_REUSEADDR SO_REUSEPORT SO_OOBINLINE
- *                SO_BROADCAST         taken; SO_RCVBUF sizes the receive ring
+ *                SO_BROADCAST         accepted; SO_RCVBUF sizes the receive ring
  *                SO_RCVLOWAT SO_SNDLOWAT  1 (read only)
  *                SO_ASYNC_...         see below
- *   IPPROTO_TCP  TCP_NODELAY; TCP_CORK TCP_QUICKACK (taken, without effect);
+ *   IPPROTO_TCP  TCP_NODELAY; TCP_CORK TCP_QUICKACK (accepted, without effect);
  *                TCP_MAXSEG (read only): most data that travel in one message
  *                TCP_INFO (read only): tcpi_state, and that size; the rest is 0
  *   IPPROTO_IPV6 IPV6_V6ONLY
@@ -431,13 +430,13 @@ int exs_getsockopt(int fd, int level, int name, void *value, socklen_t *len);
 int exs_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
 
 /* At SOL_SOCKET. The value of both timeouts is an exs_timeout_t, or a struct timeval
- * (no flags); a time of zero is none, which is the default. An operation that is
- * posted meanwhile and has not ended when its time is up ends with SENDTIMEOUT or
- * RECVTIMEOUT, ETIMEDOUT and the bytes that were moved. */
+ * (no flags). A time of zero, which is the default, means no timeout. An operation that
+ * is posted while the option is set, and has not ended when its time is up, ends with
+ * SENDTIMEOUT or RECVTIMEOUT, ETIMEDOUT, and the bytes that were moved. */
 #define SO_ASYNC_SEND_TIMEOUT 0x45580001
 #define SO_ASYNC_RECV_TIMEOUT 0x45580002
-/* int: receives complete in the order in which they were posted. It is always so:
- * reads as 1, and either value may be set. */
+/* int: receives complete in the order in which they were posted. This is always on: the
+ * option reads as 1, and a program may set either value. */
 #define SO_ASYNC_RECV_ORDERED 0x45580003
 
 /* The value of a timeout option. */
@@ -452,88 +451,90 @@ typedef struct exs_timeout {
 /* ---- Data ------------------------------------------------------------------ */
 
 /* Sends len bytes; on a seqpacket socket they are one message. mhandle: the
- * registration that the memory lies in, or EXS_MHANDLE_UNREGISTERED (up to 4 KiB are
- * copied, more is registered for the operation). flags: MSG_DONTWAIT, MSG_NOSIGNAL
- * (always so); other flags have no effect, but for MSG_OOB (EOPNOTSUPP). The event is SEND: the memory is the
- * program's again, and the bytes are on their way, in order. (From the fifth on of a
- * burst, small sends, and all of up to 256 KiB on streams of kernel sockets, may wait for
- * the next ones: until a thread dequeues, and some milliseconds at most.) Refused with
- * ENOTCONN, EPIPE (shut down), ECONNRESET, EMSGSIZE (a message longer than the peer takes),
- * EOPNOTSUPP. Without a queue the error of a broken connection is told once, by SO_ERROR or
- * by the call that finds it; after that sends fail with EPIPE, and receives return 0. */
+ * registration of the memory, or EXS_MHANDLE_UNREGISTERED (then the library copies up
+ * to 4 KiB, and registers more for the operation). flags: MSG_DONTWAIT, MSG_NOSIGNAL
+ * (always on). Other flags have no effect, except MSG_OOB (EOPNOTSUPP). The event is
+ * SEND: the memory is the program's again, and the bytes are on their way, in order.
+ * From the fifth send of a burst on, small sends may wait for the next ones, until a
+ * thread dequeues, and for some milliseconds at most; so may all sends of up to 256 KiB
+ * on streams of kernel sockets. The call refuses with ENOTCONN, EPIPE (shut down),
+ * ECONNRESET, EMSGSIZE (the message is longer than the peer takes), EOPNOTSUPP. Without
+ * a queue the error of a broken connection is reported once, by SO_ERROR or by the call
+ * that finds it. After that sends fail with EPIPE, and receives return 0. */
 int exs_send(int fd, void *buf, size_t len, int flags, exs_qhandle_t queue,
              exs_ahandle_t ahandle, exs_mhandle_t mhandle);
 
 /* Receives into len bytes: as many as are there, but at least one; or one message.
- * flags: MSG_WAITALL (until the memory is full, or the stream ends), MSG_PEEK (leave
- * the data there), MSG_DONTWAIT, MSG_NOSIGNAL; MSG_TRUNC: without a queue, a message's
- * true length is returned, and bytes of a stream are thrown away. Other flags have no
- * effect, but for MSG_OOB (EINVAL) and MSG_ERRQUEUE (EAGAIN). The event is RECV; 0 bytes with EXS_EVF_EOF is the end of
- * the data. Receives are filled in the order of their posting. Refused with
- * ENOTCONN. */
+ * flags: MSG_WAITALL (until the memory is full, or the stream ends), MSG_PEEK (leaves
+ * the data there), MSG_DONTWAIT, MSG_NOSIGNAL. With MSG_TRUNC and without a queue, the
+ * call returns a message's true length, and discards bytes of a stream. Other flags
+ * have no effect, except MSG_OOB (EINVAL) and MSG_ERRQUEUE (EAGAIN). The event is RECV;
+ * 0 bytes with EXS_EVF_EOF is the end of the data. Receives are filled in the order of
+ * posting. The call refuses with ENOTCONN. */
 int exs_recv(int fd, void *buf, size_t len, int flags, exs_qhandle_t queue,
              exs_ahandle_t ahandle, exs_mhandle_t mhandle);
 
-/* Sends the pieces of a message, each with its own mhandle, one after the other as
- * one stretch of bytes, or one message. flags as for exs_send. The event is SENDMSG. */
+/* Sends the pieces of a message, each with its own mhandle, as one stretch of bytes or
+ * one message. flags as for exs_send. The event is SENDMSG. */
 int exs_sendmsg(int fd, exs_msghdr_t *msg, int flags, exs_qhandle_t queue,
                 exs_ahandle_t ahandle);
 
-/* Receives into pieces, each with its own mhandle, filled one after the other. flags
- * as for exs_recv. The event is RECVMSG. msg (but not its list) is kept until then,
- * as exs_msg_flags, and of kernel sockets the address, are stored there. */
+/* Receives into pieces, each with its own mhandle, filled one after the other. flags as
+ * for exs_recv. The event is RECVMSG. msg (but not its list) is kept until the event,
+ * because exs_msg_flags, and for kernel sockets the address, are stored there. */
 int exs_recvmsg(int fd, exs_msghdr_t *msg, int flags, exs_qhandle_t queue,
                 exs_ahandle_t ahandle);
 
-/* Sends memory and pieces of files, in order, as one stretch of bytes of a stream.
- * (On a seqpacket socket: memory only, or one piece of a file.) count: 1 to
- * EXS_IOV_MAX. flags: 0, or EXS_SHUT_WR to end the sending direction after it. The
- * event is SENDFILE; if a file turns out to be shorter, it has the bytes that were sent
- * and EIO, what follows in the list is not sent, and the direction is not ended. (If it is
- * cut off while it is being sent, what follows may have been sent already.) Without a
- * queue a call may send less than all, and does not end the direction then: the call
- * that sends the last byte does. */
+/* Sends memory and pieces of files, in order, as one stretch of bytes of a stream. On a
+ * seqpacket socket: memory only, or one piece of a file. count: 1 to EXS_IOV_MAX.
+ * flags: 0, or EXS_SHUT_WR to end the sending direction after it. The event is
+ * SENDFILE. If a file is shorter than its piece, the event has the bytes that were sent
+ * and EIO, the rest of the list is not sent, and the direction does not end. If the
+ * file is truncated while it is being sent, the rest of the list may already have been
+ * sent. Without a queue a call may send less than all, and then does not end the
+ * direction: the call that sends the last byte does. */
 int exs_sendfile(int fd, exs_xferfile_t *vec, int count, int flags, exs_qhandle_t queue,
                  exs_ahandle_t ahandle);
 
 #define EXS_SHUT_WR 0x1
 
-/* Waits for readiness, once: of an EXS socket, or any descriptor that poll(2) can
- * wait for. flags: 0. The event is POLL; without a queue, exs_pfd_revents is stored
- * and 1 is returned. pollfd is not kept, but its address comes with the event. */
+/* Waits once for readiness of an EXS socket, or of any descriptor that poll(2) can wait
+ * for. flags: 0. The event is POLL. Without a queue, the call stores exs_pfd_revents
+ * and returns 1. pollfd is not kept, but its address comes with the event. */
 int exs_poll(exs_pollfd_t *pollfd, int flags, exs_qhandle_t queue, exs_ahandle_t ahandle);
 
-/* Asks operations of a socket to end: all (EXS_CAF_FILDES), or those with this
- * ahandle (EXS_CAF_AHANDLE; both flags mean the same). Returns how many there were.
- * Each still has its event: ECANCELED, with the bytes that were moved; or as if nothing
- * had been asked, if it was faster. */
+/* Asks operations of a socket to end: all (EXS_CAF_FILDES), or those with this ahandle
+ * (EXS_CAF_AHANDLE; both flags mean the same). Returns how many there were. Each still
+ * has its event: ECANCELED, with the bytes that were moved; or its ordinary result, if
+ * it was faster. */
 int exs_cancel(int fd, int flags, exs_ahandle_t ahandle);
 
 #define EXS_CAF_FILDES  0x1
 #define EXS_CAF_AHANDLE 0x2
 
 /* ---- Extensions ------------------------------------------------------------
- * Defined by this library; no part of ES-API. */
+ * The library's own; no part of ES-API. */
 #ifdef EXS_EXTENSIONS
 
-/* What went wrong last, in a sentence: of the calling thread's last exs_ call that
- * failed, or of the last event with an error that its exs_qdequeue brought. Empty if
- * nothing did. Valid until the thread's next exs_ call. Never NULL. */
+/* Describes the last error in a sentence: that of the calling thread's last exs_ call
+ * that failed, or of the last event with an error that its exs_qdequeue returned. Empty
+ * if there was none. Valid until the thread's next exs_ call. Never NULL. */
 const char *exs_strerror(void);
 
 /* The library's version, "major.minor.patch". */
 const char *exs_version(void);
 
-/* The queue's descriptor, for poll(2), epoll(7) and their kin: readable while events
- * wait (level). When it is, dequeue with a timeout of zero until nothing comes. From then on
- * a thread of the library moves data while the program waits elsewhere. It is
- * the library's: do not read from it or close it. -1: EINVAL. */
+/* Returns the queue's descriptor, for poll(2), epoll(7) and their relatives: readable
+ * while events wait (level-triggered). When it is readable, dequeue with a timeout of
+ * zero until no event comes. From the first call on, a thread of the library moves data
+ * while the program waits elsewhere. The descriptor belongs to the library: do not read
+ * from it or close it. -1: EINVAL. */
 int exs_qfd(exs_qhandle_t queue);
 
 /* One-sided operations: the peer's memory, without its program (RDMA READ, WRITE).
  *
- * A descriptor of exported memory: plain bytes, to be sent to the peer by a message
- * of the program's. The same in every process and on every machine. */
+ * The descriptor of exported memory: plain bytes, which the program sends to the peer
+ * in a message of its own. The same in every process and on every machine. */
 #define EXS_REMOTE_SIZE 24
 typedef struct exs_remote {
     unsigned char exs_remote_bytes[EXS_REMOTE_SIZE];
@@ -542,36 +543,36 @@ typedef struct exs_remote {
 #define EXS_RIGHT_READ  0x1
 #define EXS_RIGHT_WRITE 0x2
 
-/* Opens memory to the peer of this connection, and to nobody else, until it is
- * revoked, the lifetime (milliseconds; 0: none) is over, or the connection ends.
- * rights: EXS_RIGHT_READ, EXS_RIGHT_WRITE, or both. Stores the descriptor in remote.
- * Until the event of exs_revoke (or of exs_close), the memory must stay, and the peer
- * may change it at any moment if it has the right.
- * 0, or -1: EINVAL (len is 0, rights), ENOTCONN, EOPNOTSUPP (a kernel socket), EAGAIN
- * (RDMA devices: the peer holds up what was sent before, and many exports). */
+/* Opens memory to the peer of this connection only, until the export is revoked, its
+ * lifetime (milliseconds; 0: unlimited) is over, or the connection ends. rights:
+ * EXS_RIGHT_READ, EXS_RIGHT_WRITE, or both. Stores the descriptor in remote. Until the
+ * event of exs_revoke (or of exs_close), the memory must stay, and the peer may change
+ * it at any moment if it has the right.
+ * Returns 0, or -1: EINVAL (len is 0, rights), ENOTCONN, EOPNOTSUPP (a kernel socket),
+ * EAGAIN (RDMA devices: the peer holds up earlier data, and with them many exports). */
 int exs_export(int fd, void *addr, size_t len, int rights, unsigned lifetime_ms,
                exs_mhandle_t mhandle, exs_remote_t *remote);
 
-/* Closes exported memory to the peer. The event is REVOKE: the memory is the
- * program's again. -1: EINVAL (not exported by this socket). */
+/* Closes exported memory to the peer. The event is REVOKE: the memory is the program's
+ * again. -1: EINVAL (this socket did not export it). */
 int exs_revoke(int fd, const exs_remote_t *remote, exs_qhandle_t queue, exs_ahandle_t ahandle);
 
-/* What a descriptor says: its bytes and rights. Either pointer may be NULL. -1:
+/* Reads the bytes and the rights from a descriptor. Either pointer may be NULL. -1:
  * EINVAL (no descriptor). */
 int exs_remote_info(const exs_remote_t *remote, uint64_t *len, int *rights);
 
 /* RDMA READ: fills len bytes from the peer's memory at offset. The event is READ.
- * flags: 0. Refused with EINVAL (outside of the range, or no right). A peer that has
- * revoked it ends the connection. */
+ * flags: 0. The call refuses with EINVAL (outside of the range, or no right). If the
+ * peer has revoked the memory, the connection ends. */
 int exs_read(int fd, void *buf, size_t len, const exs_remote_t *remote, uint64_t offset,
              int flags, exs_qhandle_t queue, exs_ahandle_t ahandle, exs_mhandle_t mhandle);
 
 /* RDMA WRITE: copies len bytes into the peer's memory at offset. The event is WRITE:
- * the bytes are there. */
+ * the bytes are in the peer's memory. */
 int exs_write(int fd, void *buf, size_t len, const exs_remote_t *remote, uint64_t offset,
               int flags, exs_qhandle_t queue, exs_ahandle_t ahandle, exs_mhandle_t mhandle);
 
-/* Figures to tune with: of a socket, or of the whole process (fd -1). */
+/* Figures for tuning: of a socket, or of the whole process (fd -1). */
 typedef struct exs_counters_s { /* (not exs_counters: in C++ that would be the function's name, too) */
     uint64_t sends, recvs, one_sided;            /* operations that ended */
     uint64_t sent_direct;                        /* bytes sent into posted receives, without a copy */
@@ -586,26 +587,26 @@ typedef struct exs_counters_s { /* (not exs_counters: in C++ that would be the f
     uint64_t events, engine_runs, sleeps, in_flight; /* of the process only */
 } exs_counters_t;
 
-/* Stores the figures. size: sizeof(exs_counters_t); a library with more of them stores
- * those that fit, one with fewer sets the rest to 0. */
+/* Stores the figures. size: sizeof(exs_counters_t). A library with more figures stores
+ * those that fit; one with fewer sets the rest to 0. */
 int exs_counters(int fd, exs_counters_t *counters, size_t size);
 
 /* Options at the level SOL_EXS. */
 #define SOL_EXS 0x455853
 #define EXS_SO_TRANSPORT       1  /* text: "auto", "shm", "soft", "verbs". Read on a connection: the one in use */
-#define EXS_SO_DEVICE          2  /* text: of the RDMA devices use this one; "" is any */
+#define EXS_SO_DEVICE          2  /* text: the RDMA device to use; "": any */
 #define EXS_SO_RING_SIZE       3  /* size_t: bytes that a peer may send ahead of receives */
 #define EXS_SO_INLINE          4  /* size_t: data up to this many bytes travel inside of messages; unless set, 4 KiB (8 KiB by shared memory) */
 #define EXS_SO_MAX_MESSAGE     5  /* uint64_t: longest message that a seqpacket socket takes */
 #define EXS_SO_CONNECT_TIMEOUT 6  /* struct timeval: give up connecting */
-#define EXS_SO_KEEP_ALIVE      7  /* struct timeval: ask a silent peer so often; zero is never */
-#define EXS_SO_DEAD_AFTER      8  /* struct timeval: a peer silent for so long is dead; zero is never */
-#define EXS_SO_CRC             9  /* int: protect what is sent by CRC32C */
-#define EXS_SO_ROUTE           10 /* text, read only: the device of the connection, and why this one */
-#define EXS_SO_POLLABLE        11 /* int: poll(2) on the descriptor itself says what it says of a
-                                     TCP socket. It is 1 until exs_recv or exs_accept is given a
-                                     queue. Costs some system calls each time that what it
-                                     says changes; see exs_poll and exs_qfd for better */
+#define EXS_SO_KEEP_ALIVE      7  /* struct timeval: how often a silent peer is asked; zero: never */
+#define EXS_SO_DEAD_AFTER      8  /* struct timeval: a peer silent for this long is dead; zero: never */
+#define EXS_SO_CRC             9  /* int: protect sent data by CRC32C */
+#define EXS_SO_ROUTE           10 /* text, read only: the connection's device, and the reason for it */
+#define EXS_SO_POLLABLE        11 /* int: poll(2) on the descriptor works as on a TCP socket.
+                                     1 until a queue is given to exs_recv or exs_accept.
+                                     Costs some system calls for each change of readiness;
+                                     exs_poll and exs_qfd cost less */
 
 #endif /* EXS_EXTENSIONS */
 

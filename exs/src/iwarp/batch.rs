@@ -1,75 +1,75 @@
 //! The outgoing batch: headers in an arena, payload by reference.
 //!
-//! A batch is what one gathered write may take: FPDU headers, inline data, pads
-//! and CRC fields lie in one arena of bounded size, payload stays where the user
-//! has it. It is built once and then only consumed, however small the bites of
-//! the socket are, so that no CRC is computed twice.
+//! A batch is the content of one gathered write. FPDU headers, inline data, pads and CRC fields
+//! lie in one arena of bounded size; payload stays in user memory. A batch is built once and then
+//! only consumed, however few bytes the socket takes at a time, so that no CRC is computed twice.
 //!
-//! What was summed must be what leaves. The memory of a WR is the WR's until it
-//! completes, so it cannot change in between. That of a READ response can: it is
-//! exported, so its program and its peers may write to it at any time. With CRC
-//! such payload is therefore copied into the arena, and the sum is the copy's.
+//! The bytes that leave must be those that the CRC covers. The memory of a WR belongs to the WR
+//! until it completes, so it cannot change in between. The memory of a READ response can: it is
+//! exported, so its program and its peers may write to it at any time. With CRC such payload is
+//! therefore copied into the arena, and the CRC is that of the copy.
 
 use std::fs::File;
 
 use crate::mem::{Segment, Sgl};
 use crate::sys::{IoVec, SourceFile};
 
-/// Chunks in one gathered write, at most.
+/// Most chunks in one gathered write.
 pub const MAX_CHUNKS: usize = 128;
-/// Arena bytes of a batch, copied payload aside.
+/// Arena bytes of a batch, without copied payload.
 const ARENA: usize = 16 * 1024;
-/// Stop adding to a batch that has copied so much payload: a slow peer makes us keep it.
+/// A batch with this many bytes of copied payload takes no more, because a slow peer makes the
+/// engine keep them.
 const COPIES: usize = 64 * 1024;
-/// A batch that is kept for the next connection keeps no larger arena: the last FPDU
-/// may go beyond `COPIES`.
+/// Most arena bytes that a batch keeps for the next connection. The last FPDU may go beyond
+/// `COPIES`.
 const ARENA_KEPT: usize = ARENA + COPIES + (64 << 10);
-/// Stop adding to a batch of this many bytes: more would only wait in it. (A megabyte and
-/// its announcement should leave together.)
+/// A batch of this many bytes takes no more: they would only wait in it. A megabyte and its
+/// announcement should leave together.
 const BATCH_BYTES: usize = (1 << 20) + (64 << 10);
-/// Batches that a pool keeps for the next connection.
+/// Most batches that a pool keeps for the next connection.
 const POOL_KEEPS: usize = 8;
 
-/// What stands in for the bytes of a file that ended early.
+/// Stands in for the bytes of a file that ended early.
 static ZEROS: [u8; 16 * 1024] = [0; 16 * 1024];
 
 /// One stretch of the batch.
 #[derive(Debug)]
-enum Piece {
+enum BatchPiece {
     Arena { off: usize, len: usize },
     Memory { seg: Segment, off: usize, len: usize },
     File { serial: u64, file: SourceFile, offset: u64, len: usize },
     Zeros { len: usize },
 }
 
-impl Piece {
+impl BatchPiece {
     fn len(&self) -> usize {
         match self {
-            Piece::Arena { len, .. }
-            | Piece::Memory { len, .. }
-            | Piece::File { len, .. }
-            | Piece::Zeros { len } => *len,
+            BatchPiece::Arena { len, .. }
+            | BatchPiece::Memory { len, .. }
+            | BatchPiece::File { len, .. }
+            | BatchPiece::Zeros { len } => *len,
         }
     }
 }
 
-/// See the module's essay.
+/// The batch. The module's head explains it.
 #[derive(Debug)]
 pub(super) struct TxBatch {
     arena: Vec<u8>,
-    /// Bytes of the arena that are copied payload.
+    /// Arena bytes that are copied payload.
     copied: usize,
-    pieces: Vec<Piece>,
+    pieces: Vec<BatchPiece>,
     /// Offsets in the batch at which FPDUs end.
     ends: Vec<usize>,
-    /// Bytes in all, and bytes gone.
+    /// Bytes of the batch, and how many of them have left.
     len: usize,
     gone: usize,
-    /// First piece not gone, and how much of it is.
+    /// Index of the first piece that has not left, and how many of its bytes have.
     next: usize,
     skip: usize,
-    /// Each FPDU is to be a TCP segment of its own: peers of other makes read a CRC
-    /// wrongly that begins in one segment and ends in the next (Linux's siw does).
+    /// Each FPDU must be a TCP segment of its own. Peers of other makes fail on a CRC that begins
+    /// in one segment and ends in the next (Linux's siw does).
     pub(super) alone: bool,
 }
 
@@ -97,8 +97,8 @@ impl TxBatch {
         self.alone = false;
     }
 
-    /// True if an FPDU of at most `arena` bytes of headers and `pieces` pieces
-    /// can be added.
+    /// Returns true if an FPDU of at most `arena` bytes of headers and `pieces` pieces can be
+    /// added.
     pub(super) fn has_room(&self, arena: usize, pieces: usize) -> bool {
         self.arena.len() + arena <= ARENA + self.copied
             && self.copied < COPIES
@@ -107,35 +107,36 @@ impl TxBatch {
             && self.len < BATCH_BYTES
     }
 
-    /// Bytes built.
+    /// Returns the number of bytes built.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// True once everything has left (or nothing was built).
+    /// Returns true if everything has left, or nothing was built.
     pub(super) fn is_done(&self) -> bool {
         self.gone == self.len
     }
 
-    /// Adds a copy of header bytes; neighbours in the arena become one piece.
+    /// Adds a copy of header bytes and returns the copy. Neighbours in the arena become one
+    /// piece.
     pub(super) fn push_bytes(&mut self, bytes: &[u8]) -> &[u8] {
         self.push_copy(|arena| arena.extend_from_slice(bytes))
     }
 
-    /// The same for what `copy` adds to the arena: these bytes.
+    /// As `push_bytes`, for the bytes that `copy` appends to the arena.
     pub(super) fn push_copy(&mut self, copy: impl FnOnce(&mut Vec<u8>)) -> &[u8] {
         let start = self.arena.len();
         copy(&mut self.arena);
         let added = self.arena.len() - start;
         self.len += added;
         match self.pieces.last_mut() {
-            Some(Piece::Arena { off, len }) if *off + *len == start => *len += added,
-            _ => self.pieces.push(Piece::Arena { off: start, len: added }),
+            Some(BatchPiece::Arena { off, len }) if *off + *len == start => *len += added,
+            _ => self.pieces.push(BatchPiece::Arena { off: start, len: added }),
         }
         &self.arena[start..]
     }
 
-    /// The same for payload that may change where it lies.
+    /// As `push_bytes`, for payload that may change where it lies.
     pub(super) fn push_payload(&mut self, payload: &IoVec<'_>) -> &[u8] {
         self.copied += payload.len();
         self.push_copy(|arena| payload.append_to(arena))
@@ -145,26 +146,26 @@ impl TxBatch {
     pub(super) fn push_sgl(&mut self, sgl: &Sgl, offset: usize, len: usize) {
         self.len += len;
         sgl.for_range(offset, len, |seg, off, len| {
-            self.pieces.push(Piece::Memory { seg: seg.clone(), off, len });
+            self.pieces.push(BatchPiece::Memory { seg: seg.clone(), off, len });
         });
     }
 
     /// Adds payload from one segment.
     pub(super) fn push_segment(&mut self, seg: &Segment, off: usize, len: usize) {
         self.len += len;
-        self.pieces.push(Piece::Memory { seg: seg.clone(), off, len });
+        self.pieces.push(BatchPiece::Memory { seg: seg.clone(), off, len });
     }
 
     /// Adds payload from the file of the WR with this serial number.
     pub(super) fn push_file(&mut self, serial: u64, file: &SourceFile, offset: u64, len: usize) {
         self.len += len;
-        self.pieces.push(Piece::File { serial, file: file.clone(), offset, len });
+        self.pieces.push(BatchPiece::File { serial, file: file.clone(), offset, len });
     }
 
-    /// Adds zeros.
+    /// Adds `len` zeros.
     pub(super) fn push_zeros(&mut self, len: usize) {
         self.len += len;
-        self.pieces.push(Piece::Zeros { len });
+        self.pieces.push(BatchPiece::Zeros { len });
     }
 
     /// Marks the end of an FPDU.
@@ -172,8 +173,8 @@ impl TxBatch {
         self.ends.push(self.len);
     }
 
-    /// Some bytes have left: the memory of whole pieces is let go, as what follows them may
-    /// wait while their WR is complete, and its buffer the user's again.
+    /// Records that bytes have left. The batch lets go of the memory of whole pieces: the bytes
+    /// behind them may wait while their WR is complete and its buffer is the user's again.
     pub(super) fn advance(&mut self, bytes: usize) {
         debug_assert!(bytes <= self.len - self.gone, "the driver sent more than it was given");
         let mut left = bytes.min(self.len - self.gone);
@@ -184,42 +185,43 @@ impl TxBatch {
                 self.skip += left;
                 break;
             }
-            *piece = Piece::Zeros { len: piece.len() };
+            *piece = BatchPiece::Zeros { len: piece.len() };
             left -= rest;
             self.next += 1;
             self.skip = 0;
         }
     }
 
-    /// The file piece that is next to leave: (serial of its WR, bytes left).
+    /// Returns the file piece at the front: (serial of its WR, bytes left). None if the front is
+    /// not a file.
     pub(super) fn current_file(&self) -> Option<(u64, usize)> {
         match self.pieces.get(self.next) {
-            Some(Piece::File { serial, len, .. }) => Some((*serial, len - self.skip)),
+            Some(BatchPiece::File { serial, len, .. }) => Some((*serial, len - self.skip)),
             _ => None,
         }
     }
 
-    /// The WR's file has ended: what is missing of it becomes zeros.
+    /// Replaces the rest of an ended file by zeros.
     pub(super) fn drop_file(&mut self, ended: u64) {
         for piece in &mut self.pieces[self.next..] {
-            if matches!(piece, Piece::File { serial, .. } if *serial == ended) {
-                *piece = Piece::Zeros { len: piece.len() };
+            if matches!(piece, BatchPiece::File { serial, .. } if *serial == ended) {
+                *piece = BatchPiece::Zeros { len: piece.len() };
             }
         }
     }
 
-    /// Drops all that has not left, in the middle of an FPDU or not.
+    /// Drops all bytes that have not left, even in the middle of an FPDU.
     pub(super) fn cut(&mut self) {
         self.pieces.truncate(self.next);
         self.ends.clear();
         (self.len, self.skip) = (self.gone, 0);
     }
 
-    /// Lets go of all memory and files, but keeps the framing: what follows the
-    /// FPDU of which a byte has left is dropped, and the rest of that one is
-    /// copied. It cannot be left out or be made up: a SEND or a READ response
-    /// that begins to arrive will be delivered, so it must be true. Of a file
-    /// zeros must do; it can only be in a WRITE, which nothing will announce.
+    /// Lets go of all memory and files, but keeps the framing. FPDUs behind the one of which a
+    /// byte has left are dropped, and the rest of that one is copied. It cannot be left out or
+    /// made up: the peer will deliver a SEND or a READ response that has begun to arrive, so its
+    /// bytes must be true. A file is replaced by zeros, because it can only be in a WRITE, which
+    /// no message will announce.
     pub(super) fn scrub(&mut self) {
         let begun = self.gone > 0 && !self.ends.contains(&self.gone);
         let end = match self.ends.iter().find(|end| **end > self.gone) {
@@ -234,15 +236,15 @@ impl TxBatch {
             }
             let len = piece.len().min(left);
             *piece = match piece {
-                // An arena piece may hold the heads of later FPDUs too.
-                Piece::Arena { off, .. } => Piece::Arena { off: *off, len },
-                Piece::Memory { seg, off, .. } => {
+                // An arena piece may also hold the headers of later FPDUs.
+                BatchPiece::Arena { off, .. } => BatchPiece::Arena { off: *off, len },
+                BatchPiece::Memory { seg, off, .. } => {
                     let start = self.arena.len();
                     self.arena.resize(start + len, 0);
                     seg.read_at(*off, &mut self.arena[start..]);
-                    Piece::Arena { off: start, len }
+                    BatchPiece::Arena { off: start, len }
                 }
-                Piece::File { .. } | Piece::Zeros { .. } => Piece::Zeros { len },
+                BatchPiece::File { .. } | BatchPiece::Zeros { .. } => BatchPiece::Zeros { len },
             };
             left -= len;
             keep += 1;
@@ -252,14 +254,14 @@ impl TxBatch {
         self.len = end;
     }
 
-    /// What the driver is to do next with this batch.
+    /// Returns the driver's next step with this batch.
     pub(super) fn step(&self) -> TxStep<'_> {
-        if let Some(Piece::File { file, offset, len, .. }) = self.pieces.get(self.next) {
+        if let Some(BatchPiece::File { file, offset, len, .. }) = self.pieces.get(self.next) {
             let offset = *offset + self.skip as u64;
             return TxStep::File { file, offset, len: len - self.skip };
         }
         let rest = &self.pieces[self.next..];
-        let file = rest.iter().position(|p| matches!(p, Piece::File { .. }));
+        let file = rest.iter().position(|p| matches!(p, BatchPiece::File { .. }));
         let pieces = &rest[..file.unwrap_or(rest.len())];
         TxStep::Gather(Gather {
             arena: &self.arena,
@@ -271,9 +273,9 @@ impl TxBatch {
     }
 }
 
-/// Scratch for outgoing batches, shared by all connections of a driver: an
-/// engine takes one while it has bytes on their way and gives it back when they
-/// have left, so that idle connections hold none.
+/// Scratch for outgoing batches, shared by all connections of a driver. An engine takes one while
+/// it has bytes on their way and gives it back when they have left, so that idle connections hold
+/// none.
 #[derive(Debug, Default)]
 pub struct TxPool {
     #[expect(clippy::vec_box, reason = "engines hold the boxes; moving them costs a pointer")]
@@ -281,7 +283,7 @@ pub struct TxPool {
 }
 
 impl TxPool {
-    /// An empty pool.
+    /// Makes an empty pool.
     #[cfg(any(test, feature = "internals"))]
     pub fn new() -> TxPool {
         TxPool::default()
@@ -301,16 +303,16 @@ impl TxPool {
 
 /// A piece of a gathered write.
 #[derive(Debug)]
-pub enum Chunk<'a> {
+pub enum GatherChunk<'a> {
     /// Headers, trailers, inline data, padding.
     Bytes(&'a [u8]),
-    /// Payload where the user has it.
+    /// Payload in user memory.
     Memory {
         /// The memory.
         seg: &'a Segment,
-        /// Offset in it.
+        /// Offset of the first byte in it.
         off: usize,
-        /// Bytes.
+        /// Number of bytes.
         len: usize,
     },
 }
@@ -319,26 +321,26 @@ pub enum Chunk<'a> {
 #[derive(Debug)]
 pub struct Gather<'a> {
     arena: &'a [u8],
-    pieces: &'a [Piece],
+    pieces: &'a [BatchPiece],
     skip: usize,
-    /// A file step follows at once: write with MSG_MORE.
+    /// A file step follows at once: the driver must write with MSG_MORE.
     pub more: bool,
-    /// What follows must not share a TCP segment with it (MSG_EOR).
+    /// The next write must not share a TCP segment with this one (MSG_EOR).
     pub alone: bool,
 }
 
 impl<'a> Gather<'a> {
-    /// No more pieces than this come out of it.
+    /// Returns an upper bound for the number of pieces.
     pub fn most(&self) -> usize {
         match self.pieces {
-            [Piece::Arena { .. } | Piece::Memory { .. }] => 1,
+            [BatchPiece::Arena { .. } | BatchPiece::Memory { .. }] => 1,
             _ => MAX_CHUNKS,
         }
     }
 
-    /// Calls `f` for each piece in order, at most [`MAX_CHUNKS`] times. What does
-    /// not fit these is in the next step.
-    pub fn for_each(&self, f: &mut dyn FnMut(Chunk<'a>)) {
+    /// Calls `f` for each piece in order, at most [`MAX_CHUNKS`] times. Pieces beyond that come
+    /// in the next step.
+    pub fn for_each(&self, f: &mut dyn FnMut(GatherChunk<'a>)) {
         let mut room = MAX_CHUNKS;
         let mut skip = self.skip;
         for piece in self.pieces {
@@ -346,23 +348,25 @@ impl<'a> Gather<'a> {
                 return;
             }
             match piece {
-                Piece::Arena { off, len } => f(Chunk::Bytes(&self.arena[off + skip..off + len])),
-                Piece::Memory { seg, off, len } => {
-                    f(Chunk::Memory { seg, off: off + skip, len: len - skip });
+                BatchPiece::Arena { off, len } => {
+                    f(GatherChunk::Bytes(&self.arena[off + skip..off + len]))
                 }
-                Piece::Zeros { len } => {
+                BatchPiece::Memory { seg, off, len } => {
+                    f(GatherChunk::Memory { seg, off: off + skip, len: len - skip });
+                }
+                BatchPiece::Zeros { len } => {
                     let mut left = len - skip;
                     while left > ZEROS.len() && room > 1 {
-                        f(Chunk::Bytes(&ZEROS));
+                        f(GatherChunk::Bytes(&ZEROS));
                         left -= ZEROS.len();
                         room -= 1;
                     }
-                    f(Chunk::Bytes(&ZEROS[..left.min(ZEROS.len())]));
+                    f(GatherChunk::Bytes(&ZEROS[..left.min(ZEROS.len())]));
                     if left > ZEROS.len() {
                         return;
                     }
                 }
-                Piece::File { .. } => unreachable!("`step` ends a gather before a file"),
+                BatchPiece::File { .. } => unreachable!("`step` ends a gather before a file"),
             }
             room -= 1;
             skip = 0;
@@ -370,25 +374,25 @@ impl<'a> Gather<'a> {
     }
 }
 
-/// What the driver is to do next to send. It does that, reports how far it came,
-/// and asks again until there is nothing to do or the socket takes no more.
+/// The driver's next step of sending. The driver does it, reports how far it came, and asks again
+/// until there is nothing to do or the socket takes no more.
 #[derive(Debug)]
 pub enum TxStep<'a> {
-    /// Nothing to send now.
+    /// There is nothing to send now.
     Idle,
-    /// Write this with one sendmsg(2), then `handle_sent`.
+    /// Write this with one sendmsg(2), then call `handle_sent`.
     Gather(Gather<'a>),
-    /// Send this part of a file with sendfile(2), then `handle_file_sent`, or
+    /// Send this part of a file with sendfile(2). Then call `handle_file_sent`, or
     /// `handle_file_error` if the file cannot be read. Header bytes follow.
     File {
         /// The file.
         file: &'a File,
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Number of bytes.
         len: usize,
     },
-    /// shutdown(2) the sending side. Said once.
+    /// Call shutdown(2) on the sending side. This step comes once.
     Shutdown,
 }
 
@@ -401,8 +405,8 @@ mod tests {
         let mut out = Vec::new();
         if let TxStep::Gather(g) = batch.step() {
             g.for_each(&mut |chunk| match chunk {
-                Chunk::Bytes(b) => out.extend_from_slice(b),
-                Chunk::Memory { seg, off, len } => {
+                GatherChunk::Bytes(b) => out.extend_from_slice(b),
+                GatherChunk::Memory { seg, off, len } => {
                     let at = out.len();
                     out.resize(at + len, 0);
                     seg.read_at(off, &mut out[at..]);
@@ -455,7 +459,9 @@ mod tests {
             out.extend_from_slice(&rest);
             let whole = if sent == 0 { 0 } else { sent.div_ceil(13) * 13 };
             assert_eq!(out, b"h1payloadcrc.h2payloadcrc."[..whole], "after {sent}");
-            assert!(!batch.pieces[batch.next..].iter().any(|p| matches!(p, Piece::Memory { .. })));
+            assert!(
+                !batch.pieces[batch.next..].iter().any(|p| matches!(p, BatchPiece::Memory { .. }))
+            );
             batch.advance(rest.len());
             assert!(batch.is_done());
         }

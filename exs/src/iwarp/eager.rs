@@ -1,32 +1,33 @@
-//! The short way of a small message: from memory into the batch, and from the lookahead
-//! to whoever asks, without a WR, a receive or a completion.
+//! Eager messages: a small SEND goes from memory into the batch, or from the lookahead to the
+//! caller, without a WR, a receive or a completion.
 //!
-//! It is taken only where it cannot be told from the long way: nothing is before the
-//! message on its connection, and all of it lies in one FPDU. All that is out of the
-//! ordinary is left to the long way, which also says what is wrong with it.
+//! The wire shows no difference to a posted SEND. The engine declines unless nothing is before
+//! the message on its connection and all of it lies in one FPDU. Anything unusual goes through
+//! the posted path, which also finds out what is wrong with it.
 
 use super::batch::TxPool;
 use super::rx::head_end;
-use super::state::State;
+use super::state::{ConnState, SendHalf};
 use super::tx::{Fpdu, max_payload, untagged};
-use super::{Engine, RxSend};
+use super::{IwarpEngine, RxEager};
 use crate::mem::MAX_SGE;
 use crate::rnic::HEAD;
 use crate::sys::IoVec;
-use crate::wire::ddp::{self, Header, Place};
+use crate::wire::ddp::{self, DdpBuffer, Header};
 use crate::wire::mpa;
 use crate::wire::rdmap::{Opcode, QN_SEND};
 
-/// Bytes of a message that takes the short way, at most.
-pub(super) const MAX_SHORT: usize = 4 << 10;
+/// Most bytes in an eager message.
+pub(super) const MAX_EAGER: usize = 4 << 10;
 
 /// Bytes of an FPDU before the payload of a SEND.
 const BEFORE_PAYLOAD: usize = mpa::LENGTH_LEN + ddp::UNTAGGED_LEN;
 
-impl Engine {
-    /// Puts a SEND of what `head` writes and of `payload` behind it into the batch: true,
-    /// and it is as good as sent. False: nothing has happened.
-    pub fn pass_send(
+impl IwarpEngine {
+    /// Puts a SEND into the batch: the header that `head` writes, and `payload` behind it.
+    /// Returns true if the SEND is complete; it leaves with the batch. Returns false if nothing
+    /// has happened, and then the caller posts the message.
+    pub fn try_send_eager(
         &mut self,
         pool: &mut TxPool,
         payload: &IoVec<'_>,
@@ -34,12 +35,12 @@ impl Engine {
     ) -> bool {
         let most = HEAD + payload.len();
         let fits =
-            most <= MAX_SHORT.min(max_payload(&self.settled, self.cfg.mss, ddp::UNTAGGED_LEN));
-        if !fits || !self.may_pass() {
+            most <= MAX_EAGER.min(max_payload(&self.settled, self.cfg.mss, ddp::UNTAGGED_LEN));
+        if !fits || !self.can_send_eager() {
             return false;
         }
         let arena = mpa::LENGTH_LEN + ddp::UNTAGGED_LEN + most + mpa::CRC_LEN + 4;
-        // One by one, where each is to be a segment of its own.
+        // An FPDU that must be a TCP segment of its own gets a batch of its own.
         let alone = self.settled.crc && !self.settled.large;
         if let Some(batch) = &self.tx.batch
             && !batch.is_done()
@@ -69,26 +70,28 @@ impl Engine {
         true
     }
 
-    /// Nothing is before the next SEND.
-    fn may_pass(&self) -> bool {
+    /// Returns true if nothing comes before the next SEND.
+    fn can_send_eager(&self) -> bool {
         let free = self.sq.is_empty() && self.reads.is_empty() && self.startup.is_none();
-        self.state == State::Rts && free && self.tx.is_free()
+        self.state == ConnState::Rts && free && self.tx.is_free()
     }
 
-    /// Nothing of a SEND is half here, and nothing waits to be told.
-    pub fn may_take(&self) -> bool {
-        let begun = !self.tx.held && (!self.initiator || self.tx.sent > self.tx.startup_end);
-        self.state == State::Rts
+    /// Returns true if no SEND has arrived in part and no completion or event waits for the
+    /// driver.
+    pub fn can_recv_eager(&self) -> bool {
+        let begun = self.tx.half != SendHalf::Held
+            && (!self.initiator || self.tx.sent > self.tx.startup_end);
+        self.state == ConnState::Rts
             && begun
             && self.rx.at_boundary()
             && self.wcs.is_empty()
             && self.events.is_empty()
     }
 
-    /// Takes a plain SEND that is whole at the beginning of `bytes` out of them, without a
-    /// receive: its payload is copied to `out`. None, and nothing has happened, if there is
-    /// something else, or if it does not fit.
-    pub fn take_send(&mut self, bytes: &[u8], out: &mut [u8]) -> Option<RxSend> {
+    /// Takes a plain, whole SEND at the beginning of `bytes` without a receive and copies its
+    /// payload to `out`. Returns None, and changes nothing, if `bytes` begins with anything else
+    /// or if the payload does not fit.
+    pub fn next_eager(&mut self, bytes: &[u8], out: &mut [u8]) -> Option<RxEager> {
         let ulpdu = self.plain_send(bytes)?;
         let len = ulpdu - ddp::UNTAGGED_LEN;
         let used = head_end(ulpdu) + mpa::trailer_len(ulpdu);
@@ -104,14 +107,14 @@ impl Engine {
         }
         to.copy_from_slice(payload);
         self.rx.send_msn = self.rx.send_msn.wrapping_add(1);
-        Some(RxSend { used, len })
+        Some(RxEager { used, len })
     }
 
-    /// True if `bytes` may be the beginning of a SEND that [`Engine::take_send`] would take
-    /// if it were whole, and had room for `room` bytes.
-    pub fn begins_send(&self, bytes: &[u8], room: usize) -> bool {
+    /// Returns true if `bytes` may be the beginning of a SEND that [`IwarpEngine::next_eager`]
+    /// would take if it were whole and `out` had `room` bytes.
+    pub fn begins_eager(&self, bytes: &[u8], room: usize) -> bool {
         if bytes.len() < BEFORE_PAYLOAD {
-            return self.may_take();
+            return self.can_recv_eager();
         }
         self.plain_send(bytes).is_some_and(|ulpdu| {
             let whole = head_end(ulpdu) + mpa::trailer_len(ulpdu);
@@ -119,14 +122,14 @@ impl Engine {
         })
     }
 
-    /// The ULPDU length of the FPDU that begins here, if its header is that of the next
-    /// SEND, plain and in one piece.
+    /// Returns the ULPDU length of the FPDU that begins here. None if its header is not that of
+    /// the next SEND, plain and in one piece.
     fn plain_send(&self, bytes: &[u8]) -> Option<usize> {
-        if !self.may_take() {
+        if !self.can_recv_eager() {
             return None;
         }
         let (length, rest) = bytes.split_first_chunk::<{ mpa::LENGTH_LEN }>()?;
-        let place = Place::Untagged { ulp: 0, qn: QN_SEND, msn: self.rx.send_msn, mo: 0 };
+        let place = DdpBuffer::Untagged { ulp: 0, qn: QN_SEND, msn: self.rx.send_msn, mo: 0 };
         let next = Header { last: true, control: Opcode::Send.control(), place };
         let ulpdu = usize::from(u16::from_be_bytes(*length));
         let plain = Header::parse(rest).is_ok_and(|header| header == next);

@@ -1,25 +1,25 @@
-//! How connections end: in order, by an error of either side, or by a cut.
+//! The ends of a connection: in order, by an error of either side, or by a cut.
 //!
-//! Whatever the way, each WR is completed exactly once, and from then on the
-//! engine touches no memory of it: of what was half on the wire a copy is made if
-//! it is needed (`TxBatch::scrub`), what was half received is thrown away.
+//! In each case every WR completes exactly once, and from then on the engine touches no memory of
+//! it. The rest of an FPDU that is half on the wire is copied if it must still leave
+//! (`TxBatch::scrub`). A message that is half received is thrown away.
 
-use super::Engine;
-use super::rx::{Phase, Target};
-use super::state::{State, Trigger, next};
+use super::IwarpEngine;
+use super::rx::{PayloadTarget, RxPhase};
+use super::state::{ConnState, SendHalf, Trigger, next};
 use super::term;
-use super::types::Event;
+use super::types::IwarpEvent;
 use crate::mem::{AccessFault, Key};
 use crate::rnic::{Disconnect, DisconnectCause, RnicError, TermCode, Wc, WcOp, WcStatus};
 use crate::wire::rdmap::{Offender, Terminate};
 
-/// Why WRs are ended, and which of them get more than "flushed".
+/// The statuses of the WRs that an end flushes. WRs not named here get "flushed".
 struct Flush {
-    /// The receive that a message is filling.
+    /// The status of the receive that a message is filling.
     receive: WcStatus,
-    /// The WR that a TERMINATE means.
+    /// The WR that a TERMINATE refers to: its index in the send queue and its status.
     offender: Option<(usize, WcStatus)>,
-    /// The lkey that was taken back.
+    /// The lkey that the program revoked. WRs with this lkey get a protection error.
     lkey: Option<Key>,
     /// A TERMINATE will follow the FPDU that is half on the wire.
     framed: bool,
@@ -28,20 +28,21 @@ struct Flush {
 const FLUSH: Flush =
     Flush { receive: WcStatus::Flushed, offender: None, lkey: None, framed: false };
 
-impl Engine {
+impl IwarpEngine {
     pub(super) fn go(&mut self, trigger: Trigger) {
         debug_assert!(next(self.state, trigger).is_some(), "{trigger:?} in {:?}", self.state);
-        self.state = next(self.state, trigger).unwrap_or(State::Dead);
+        self.state = next(self.state, trigger).unwrap_or(ConnState::Dead);
     }
 
-    /// Ends the connection, or its sending side: see [`Disconnect`]. In order,
-    /// what is posted leaves first; then comes `TxStep::Shutdown`, and when the
-    /// peer has ended its side too, `Event::Disconnected`. That may never happen:
-    /// bound it with a timer, and abort. An abort ends all at once.
+    /// Ends the connection, or its sending side: see [`Disconnect`].
+    ///
+    /// An orderly end lets posted WRs leave first. Then comes `TxStep::Shutdown`, and, when the
+    /// peer has ended its side too, `IwarpEvent::Disconnected`. The peer may never do so; the
+    /// driver must bound the wait with a timer, and abort. An abort ends everything at once.
     pub fn disconnect(&mut self, how: Disconnect) {
         match (how, self.state) {
-            (_, State::Dead) => {}
-            (_, State::AwaitRequest | State::Asked | State::AwaitReply) => {
+            (_, ConnState::Dead) => {}
+            (_, ConnState::AwaitRequest | ConnState::Asked | ConnState::AwaitReply) => {
                 self.startup_failed(RnicError::Os { call: "disconnect", errno: libc::ECANCELED });
             }
             (Disconnect::Abort, _) => self.cut(DisconnectCause::Aborted),
@@ -52,24 +53,25 @@ impl Engine {
         }
     }
 
-    /// The peer has ended its sending side. To be called when all bytes before
-    /// that were taken by `handle_received`.
+    /// Reports that the peer has ended its sending side. The driver must first hand all bytes
+    /// before the end to `handle_received`.
     pub fn handle_eof(&mut self) {
         match self.state {
-            State::AwaitRequest | State::Asked | State::AwaitReply => {
+            ConnState::AwaitRequest | ConnState::Asked | ConnState::AwaitReply => {
                 let why = "the peer closed the connection during the MPA start-up";
                 self.startup_failed(RnicError::Protocol(why.to_owned()));
             }
-            // Half a message, or a READ that nobody will answer: no end in order.
-            State::Rts | State::Closing if !self.rx.at_boundary() || self.sq.has_reads() => {
+            // Half a message, or a READ without a response: this is no orderly end.
+            ConnState::Rts | ConnState::Closing
+                if !self.rx.at_boundary() || self.sq.has_reads() =>
+            {
                 self.cut(DisconnectCause::Broken(libc::ECONNRESET));
             }
-            State::Dead => {}
+            ConnState::Dead => {}
             _ => {
                 self.eof = true;
-                if self.tx.held {
-                    // The first message that would have let these out will not
-                    // come any more.
+                if self.tx.half == SendHalf::Held {
+                    // These WRs wait for the peer's first message, which will not come any more.
                     self.sq.flush(self.qp(), None, &|_| None, &mut self.wcs);
                 }
                 self.go(Trigger::Eof);
@@ -78,26 +80,26 @@ impl Engine {
         }
     }
 
-    /// The transport failed with this errno.
+    /// Reports that the transport failed with this errno.
     pub fn handle_broken(&mut self, errno: i32) {
         match self.state {
-            State::Dead => {}
-            State::AwaitRequest | State::Asked | State::AwaitReply => {
+            ConnState::Dead => {}
+            ConnState::AwaitRequest | ConnState::Asked | ConnState::AwaitReply => {
                 self.startup_failed(RnicError::Os { call: "MPA start-up", errno });
             }
             _ => self.cut(DisconnectCause::Broken(errno)),
         }
     }
 
-    /// A window was closed, after its key was removed from the table: a WRITE
-    /// under way through it places no byte more, a READ response from it ends, a
-    /// READ of ours whose sink it is fails. Each costs the connection.
+    /// Reports that a window was closed, after its key was removed from the table. A WRITE under
+    /// way through it places no byte more, a READ response from it ends, and a READ of this side
+    /// whose sink it is fails. Each of these ends the connection.
     pub fn key_revoked(&mut self, key: Key) {
         if !self.state.is_open() {
             return;
         }
-        let placing = self.rx.phase == Phase::Payload;
-        if placing && matches!(&self.rx.target, Target::Memory(k, _) if *k == key) {
+        let placing = self.rx.phase == RxPhase::Payload;
+        if placing && matches!(&self.rx.target, PayloadTarget::Memory(k, _) if *k == key) {
             let offender = self.rx.offender();
             self.fault(term::TAGGED_STAG, offender);
         } else if let Some(offender) = self.reads.by_key(key) {
@@ -108,9 +110,9 @@ impl Engine {
         }
     }
 
-    /// An MR was deregistered: as `key_revoked`; besides, a WR or receive whose
-    /// local memory it is ends with a protection error, and, once connected,
-    /// the connection with it.
+    /// Reports that an MR was deregistered. Does the same as `key_revoked`. In addition, a WR or
+    /// receive that uses the MR as local memory ends with a protection error. On an established
+    /// connection this ends the connection.
     pub fn mr_revoked(&mut self, key: Key) {
         self.key_revoked(key);
         let filling = self.rx.receive.as_ref().is_some_and(|r| r.buf.lkeys.contains(&key));
@@ -134,12 +136,12 @@ impl Engine {
         });
     }
 
-    /// The peer broke a rule.
+    /// Ends the connection because the peer broke a rule.
     pub(super) fn fault(&mut self, code: TermCode, offender: Option<Offender>) {
         self.fault_with(code, offender, WcStatus::Flushed);
     }
 
-    /// The peer broke a rule; `receive` is how the receive under way ends.
+    /// As `fault`. `receive` is the status of the receive under way.
     pub(super) fn fault_with(
         &mut self,
         code: TermCode,
@@ -154,8 +156,8 @@ impl Engine {
             return;
         }
         self.flush(flush);
-        if self.tx.shut {
-            // The way to say it is closed already.
+        if self.tx.half == SendHalf::Shut {
+            // The sending side is closed already, so no TERMINATE can leave.
             return self.cut(DisconnectCause::TerminatedByUs(code));
         }
         self.cause = Some(DisconnectCause::TerminatedByUs(code));
@@ -164,7 +166,7 @@ impl Engine {
         self.go(Trigger::Fault);
     }
 
-    /// The peer says that we broke a rule.
+    /// Handles a TERMINATE from the peer: this side broke a rule.
     pub(super) fn terminated(&mut self, terminate: &Terminate) {
         let Terminate { layer, etype, code, .. } = *terminate;
         let code = TermCode { layer, etype, code };
@@ -177,61 +179,64 @@ impl Engine {
         self.maybe_finish();
     }
 
-    /// The connection is over at once.
+    /// Ends the connection at once.
     fn cut(&mut self, cause: DisconnectCause) {
-        let refusing = self.state == State::Rejecting;
+        let refusing = self.state == ConnState::Rejecting;
         self.flush(&FLUSH);
         self.go(Trigger::Cut);
         if !refusing {
-            // If a TERMINATE was under way, that is why.
+            // If a TERMINATE was under way, its reason is the cause.
             let cause = self.cause.take().unwrap_or(cause);
-            self.events.push_back(Event::Disconnected(cause));
+            self.events.push_back(IwarpEvent::Disconnected(cause));
         }
     }
 
-    /// The connection never came to be.
+    /// Ends a connection that was never established.
     pub(super) fn startup_failed(&mut self, error: RnicError) {
         self.flush(&FLUSH);
         self.go(Trigger::Fault);
-        self.events.push_back(Event::Failed(error));
+        self.events.push_back(IwarpEvent::Failed(error));
     }
 
-    /// The acceptor said no.
+    /// Ends a connection that the acceptor refused.
     pub(super) fn startup_refused(&mut self, private_data: Vec<u8>) {
         self.flush(&FLUSH);
         self.go(Trigger::Fault);
-        self.events.push_back(Event::Rejected { private_data });
+        self.events.push_back(IwarpEvent::Rejected { private_data });
     }
 
-    /// True if nothing is left to send and the peer shall know.
+    /// Returns true if nothing is left to send and the end of sending must be told to the peer.
     pub(super) fn shutdown_due(&self) -> bool {
         let frame = self.startup.as_ref().is_some_and(|s| !s.tx.is_empty());
         let idle = match self.state {
-            State::Closing => self.sq.is_empty() && self.reads.is_empty(),
-            State::Terminating => self.tx.terminate.is_none(),
-            State::Rejecting => true,
+            ConnState::Closing => self.sq.is_empty() && self.reads.is_empty(),
+            ConnState::Terminating => self.tx.terminate.is_none(),
+            ConnState::Rejecting => true,
             _ => false,
         };
-        idle && !self.tx.shut && !frame
+        idle && self.tx.half != SendHalf::Shut && !frame
     }
 
-    /// Both directions have ended: the end.
+    /// Ends the connection if both directions have ended.
     pub(super) fn maybe_finish(&mut self) {
-        let ending = matches!(self.state, State::Closing | State::Terminating | State::Rejecting);
-        if !ending || !self.tx.shut || !self.eof {
+        let ending = matches!(
+            self.state,
+            ConnState::Closing | ConnState::Terminating | ConnState::Rejecting
+        );
+        if !ending || self.tx.half != SendHalf::Shut || !self.eof {
             return;
         }
-        let refusing = self.state == State::Rejecting;
+        let refusing = self.state == ConnState::Rejecting;
         self.flush(&FLUSH);
         self.go(Trigger::Finished);
         if !refusing {
             let cause = self.cause.take().unwrap_or(DisconnectCause::Orderly);
-            self.events.push_back(Event::Disconnected(cause));
+            self.events.push_back(IwarpEvent::Disconnected(cause));
         }
     }
 
-    /// Completes all WRs and lets go of their memory. Nothing is received or
-    /// built afterwards but a TERMINATE.
+    /// Completes all WRs and lets go of their memory. Afterwards the engine receives nothing, and
+    /// builds nothing but a TERMINATE.
     fn flush(&mut self, flush: &Flush) {
         let qp = self.qp();
         let own =
@@ -248,7 +253,7 @@ impl Engine {
         self.reads.clear();
         self.tx.abandon(flush.framed);
         self.rx.discard();
-        if self.state != State::Rejecting {
+        if self.state != ConnState::Rejecting {
             self.startup = None;
         }
     }

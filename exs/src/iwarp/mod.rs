@@ -1,9 +1,9 @@
 //! F4: the software RNIC's engine: user-space iWARP without I/O.
 //!
-//! One [`Engine`] is one connection: MPA start-up and framing (RFC 5044, RFC
-//! 6581), DDP segments (RFC 5041), RDMAP messages (RFC 5040), a send queue, a
-//! receive queue, the READs of both directions, and TERMINATE. It is wire
-//! compatible with Linux's siw and with iWARP hardware.
+//! One [`IwarpEngine`] is one connection: MPA start-up and framing (RFC 5044, RFC 6581), DDP
+//! segments (RFC 5041), RDMAP messages (RFC 5040), a send queue, a receive queue, the READs of
+//! both directions, and TERMINATE. On the wire it is compatible with Linux's siw and with iWARP
+//! hardware.
 //!
 //! # How it is driven
 //! ```text
@@ -16,39 +16,39 @@
 //!          v poll_tx                | rx_direct, handle_received
 //!      sendmsg, sendfile         readv           (the driver's)
 //! ```
-//! Outgoing: [`Engine::poll_tx`] names what to do next, the driver does it and
-//! says how far it came ([`Engine::handle_sent`]). One gathered write carries a
-//! whole batch of FPDUs, payload straight from user memory (`batch`).
-//! Incoming: the driver asks [`Engine::rx_direct`] where the rest of the payload
-//! under way belongs, reads that and some lookahead in one system call, and
-//! hands over what came ([`Engine::handle_received`]).
+//! Outgoing: [`IwarpEngine::poll_tx`] names the next step. The driver does it and reports how
+//! many bytes left ([`IwarpEngine::handle_sent`]). One gathered write carries a whole batch of
+//! FPDUs, with the payload straight from user memory (`batch`).
+//!
+//! Incoming: the driver asks [`IwarpEngine::rx_direct`] where the rest of the current payload
+//! belongs. It reads that payload and some lookahead in one system call, and hands over what came
+//! ([`IwarpEngine::handle_received`]).
 //!
 //! # What this floor promises
-//! - Every signalled or failed WR yields exactly one completion, in the order of
-//!   posting; after it, its memory is not touched.
-//! - No byte of a peer's is placed before key, bounds, rights, scope and life
-//!   allow the whole FPDU; nothing that a peer sends makes it panic, grow
-//!   without bound, or place a byte elsewhere.
-//! - A peer that breaks a rule gets a TERMINATE that says which, and only its
-//!   connection ends.
-//! - Nothing is allocated per message; a connection with nothing under way holds
-//!   no batch, and after [`Engine::trim`] no queue either.
+//! - Every signalled or failed WR yields exactly one completion, in the order of posting. After
+//!   the completion the engine does not touch the WR's memory.
+//! - The engine places a byte from the peer only after key, bounds, rights, scope and life have
+//!   allowed the whole FPDU. Nothing that a peer sends can make it panic, grow without bound, or
+//!   place a byte elsewhere.
+//! - A peer that breaks a rule gets a TERMINATE that names the rule, and only its connection
+//!   ends.
+//! - The engine allocates nothing per message. A connection with nothing under way holds no
+//!   batch, and after [`IwarpEngine::trim`] no queue either.
 //!
 //! # What it must never know
-//! Sockets and time (the driver bounds start-up and close), other connections,
-//! and what the messages mean.
+//! Sockets and time (the driver bounds start-up and close), other connections, and the meaning of
+//! the messages.
 //!
-//! # Where what is
-//! `state` the transition table; `startup` request and reply; `txq` WRs from
-//! posting to completion; `tx` FPDUs from WRs; `batch` the gathered write; `rx`
-//! framing; `gap` how far to read ahead; `place` what an FPDU may do and has done; `read`
-//! READs owed to the peer; `aside` messages that gave their receive back; `short` small messages without a WR; `term` error codes; `end` all
-//! ways to end.
+//! # The modules
+//! `state` has the transition table; `startup` the MPA request and reply; `txq` WRs from posting
+//! to completion; `tx` FPDUs from WRs; `batch` the gathered write; `rx` framing; `read_size` the
+//! predictor of how far to read ahead; `place` the checks of an FPDU and its delivery; `read` the
+//! READs owed to the peer; `spill` messages that gave their receive back; `eager` small messages
+//! without a WR; `term` error codes; `end` all ways to end.
 //!
 //! # Where it is stricter or laxer than the RFCs
-//! Markers are refused. Payload is placed before its CRC is checked (RFC 5044
-//! section 4.4 would have it held back, which costs a copy); a message is
-//! delivered only after.
+//! The engine refuses markers. It places payload before it checks the CRC, and delivers a message
+//! only after the check. RFC 5044 section 4.4 would hold the payload back, which costs a copy.
 
 mod batch;
 mod eager;
@@ -68,47 +68,59 @@ mod types;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Chunk, Gather, MAX_CHUNKS, TxPool, TxStep};
+pub use batch::{Gather, GatherChunk, MAX_CHUNKS, TxPool, TxStep};
 pub use types::*;
 
 use std::collections::VecDeque;
 
 use crate::rnic::{DisconnectCause, Qp, QpState, RnicError, Wc};
 use crate::wire::mpa::FrameKind;
-use state::State;
+use state::ConnState;
 
-/// What start-up has settled.
+/// What the start-up has negotiated.
 #[derive(Clone, Copy, Debug, Default)]
-struct Negotiated {
+struct StartupTerms {
+    /// FPDUs carry a CRC32C.
     crc: bool,
-    /// FPDUs may exceed the MSS.
+    /// FPDUs may exceed the MSS: both sides take large ones.
     large: bool,
+    /// READs that this side answers at a time.
     ird: u32,
+    /// READs that this side issues at a time.
     ord: u32,
 }
 
-/// One connection. See the module's essay.
+/// One connection. The module's head explains it.
 #[derive(Debug)]
-pub struct Engine {
+pub struct IwarpEngine {
+    /// That of a responder comes with `accept`.
     cfg: Config,
+    /// This side connected. If false, it was connected to.
     initiator: bool,
-    state: State,
-    settled: Negotiated,
+    /// `end` moves it by the table of `state`.
+    state: ConnState,
+    /// All zero until start-up has negotiated it.
+    settled: StartupTerms,
+    /// None once the connection is established and the start-up frame is in a batch.
     startup: Option<Box<startup::Startup>>,
-    tx: tx::Tx,
-    sq: txq::SendQueue,
-    reads: read::Inbounds,
-    rx: rx::Rx,
+    tx: tx::Sending,
+    sq: txq::WrQueue,
+    /// READs that this side owes the peer.
+    reads: read::InboundReads,
+    rx: rx::Receiving,
+    /// Posted receives that no message has taken. Empty for a QP on an SRQ.
     rq: VecDeque<RxBuf>,
-    /// The peer sends no more.
+    /// The peer has ended its sending side.
     eof: bool,
-    /// Why the connection ends, if by an error.
+    /// The error that ends the connection. None while no error has happened.
     cause: Option<DisconnectCause>,
+    /// Completions that the driver has not drained.
     wcs: Vec<Wc>,
-    events: VecDeque<Event>,
+    /// Events that the driver has not taken.
+    events: VecDeque<IwarpEvent>,
 }
 
-/// A responder before `accept`: no receive can be posted, nothing is promised.
+/// The configuration of a responder before `accept`: it can post no receive and promises nothing.
 const NOTHING: Config = Config {
     qp: 0,
     pd: 0,
@@ -122,18 +134,18 @@ const NOTHING: Config = Config {
     peer_to_peer: false,
 };
 
-impl Engine {
-    fn new(cfg: Config, state: State, startup: Box<startup::Startup>) -> Engine {
-        Engine {
+impl IwarpEngine {
+    fn new(cfg: Config, state: ConnState, startup: Box<startup::Startup>) -> IwarpEngine {
+        IwarpEngine {
             cfg,
-            initiator: state == State::AwaitReply,
+            initiator: state == ConnState::AwaitReply,
             state,
-            settled: Negotiated::default(),
+            settled: StartupTerms::default(),
             startup: Some(startup),
-            tx: tx::Tx::default(),
-            sq: txq::SendQueue::default(),
-            reads: read::Inbounds::default(),
-            rx: rx::Rx::default(),
+            tx: tx::Sending::default(),
+            sq: txq::WrQueue::default(),
+            reads: read::InboundReads::default(),
+            rx: rx::Receiving::default(),
             rq: VecDeque::new(),
             eof: false,
             cause: None,
@@ -142,32 +154,32 @@ impl Engine {
         }
     }
 
-    /// The side that connects. The request is what `poll_tx` yields first.
-    pub fn initiator(cfg: Config, private_data: &[u8]) -> Result<Engine, RnicError> {
+    /// Makes the side that connects. `poll_tx` yields its request first.
+    pub fn initiator(cfg: Config, private_data: &[u8]) -> Result<IwarpEngine, RnicError> {
         let mut startup = startup::Startup::new(FrameKind::Reply);
         startup.tx = startup::request(&cfg, private_data)?;
-        Ok(Engine::new(cfg, State::AwaitReply, startup))
+        Ok(IwarpEngine::new(cfg, ConnState::AwaitReply, startup))
     }
 
-    /// The side that was connected to: waits for a request, then yields
-    /// [`Event::Request`]. Its configuration comes with [`Engine::accept`].
-    pub fn responder() -> Engine {
+    /// Makes the side that was connected to. It waits for a request and then yields
+    /// [`IwarpEvent::Request`]. [`IwarpEngine::accept`] brings its configuration.
+    pub fn responder() -> IwarpEngine {
         let startup = startup::Startup::new(FrameKind::Request);
-        Engine::new(NOTHING, State::AwaitRequest, startup)
+        IwarpEngine::new(NOTHING, ConnState::AwaitRequest, startup)
     }
 
-    /// Responder: accepts the request. The connection stands, but nothing is
-    /// sent before the initiator's first message has come.
+    /// Responder: accepts the request. The connection is established, but nothing is sent before
+    /// the initiator's first message has arrived.
     pub fn accept(&mut self, cfg: Config, private_data: &[u8]) -> Result<(), RnicError> {
-        if self.state != State::Asked {
+        if self.state != ConnState::Asked {
             return Err(self.wrong_state("a connection request"));
         }
         self.queue_accept(&cfg, private_data)
     }
 
-    /// Responder: refuses the request. Drive the engine until it is `closed`.
+    /// Responder: refuses the request. The driver must drive the engine until it is `closed`.
     pub fn reject(&mut self, private_data: &[u8]) -> Result<(), RnicError> {
-        if self.state != State::Asked {
+        if self.state != ConnState::Asked {
             return Err(self.wrong_state("a connection request"));
         }
         if private_data.len() > MAX_PRIVATE_DATA {
@@ -181,9 +193,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Posts to the send queue.
+    /// Posts a WR to the send queue.
     pub fn post_send(&mut self, wr: TxWr) -> Result<(), RnicError> {
-        if self.state != State::Rts {
+        if self.state != ConnState::Rts {
             return Err(self.wrong_state("Rts"));
         }
         if self.sq.len() >= self.cfg.max_send_wr {
@@ -195,9 +207,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Posts a receive buffer; possible as soon as the configuration is known.
+    /// Posts a receive buffer. Possible as soon as the configuration is known.
     pub fn post_recv(&mut self, buf: RxBuf) -> Result<(), RnicError> {
-        if !matches!(self.state, State::AwaitReply | State::Rts) {
+        if !matches!(self.state, ConnState::AwaitReply | ConnState::Rts) {
             return Err(self.wrong_state("Connecting or Rts"));
         }
         if self.cfg.uses_srq {
@@ -211,40 +223,40 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves the completions to `out`. Do so before `poll_event`: flushed WRs
-    /// complete before `Disconnected`.
+    /// Moves the completions to `out`. The driver must do so before `poll_event`, because flushed
+    /// WRs complete before `Disconnected`.
     pub fn drain_wcs(&mut self, out: &mut Vec<Wc>) {
         out.append(&mut self.wcs);
     }
 
     /// Takes the next event.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<IwarpEvent> {
         self.events.pop_front()
     }
 
-    /// The state in terms of verbs.
+    /// Returns the state under its name in the verbs.
     pub fn state(&self) -> QpState {
         self.state.qp()
     }
 
-    /// Nothing more is to be sent or received: the socket can be closed.
+    /// Returns true if there is nothing more to send or receive, so that the driver can close the
+    /// socket.
     pub fn closed(&self) -> bool {
-        self.state == State::Dead
+        self.state == ConnState::Dead
     }
 
-    /// CRC32C was settled on.
+    /// Returns true if the two sides negotiated CRC32C.
     pub fn crc(&self) -> bool {
         self.settled.crc
     }
 
-    /// WRs that are posted and not complete: (sends, receives).
+    /// Returns how many WRs are posted and not complete: (sends, receives).
     #[cfg(any(test, feature = "internals"))]
     pub fn outstanding(&self) -> (usize, usize) {
         (self.sq.len(), self.rq.len() + usize::from(self.rx.receive.is_some()))
     }
 
-    /// Gives back the spare memory of queues that are empty: for connections
-    /// that fall idle.
+    /// Frees the spare memory of empty queues. For connections that fall idle.
     pub fn trim(&mut self) {
         self.sq.trim();
         self.reads.trim();

@@ -1,50 +1,50 @@
-//! What an FPDU may do (`check`, before a byte of payload is placed) and what it
-//! has done (`deliver`, when it is whole).
+//! The checks of an FPDU (`check`, before a byte of its payload is placed) and its effects
+//! (`deliver`, when it is whole).
 
-use super::Engine;
-use super::rx::{Phase, Receive, Target};
+use super::IwarpEngine;
+use super::rx::{OpenRecv, PayloadTarget, RxPhase};
 use super::term;
 use super::types::RxSource;
 use crate::mem::{Access, Key, KeyTable, Scope};
 use crate::rnic::{TermCode, Wc, WcOp, WcStatus};
-use crate::wire::ddp::{Header, Place};
+use crate::wire::ddp::{DdpBuffer, Header};
 use crate::wire::rdmap::{Opcode, READ_REQUEST_LEN, ReadRequest, Terminate};
 
-/// A refusal: what the TERMINATE says, and how the receive under way ends.
-struct Refused(TermCode, WcStatus);
+/// A refusal: the code of the TERMINATE, and the status of the receive under way.
+struct RxRefusal(TermCode, WcStatus);
 
-impl From<TermCode> for Refused {
-    fn from(code: TermCode) -> Refused {
-        Refused(code, WcStatus::Flushed)
+impl From<TermCode> for RxRefusal {
+    fn from(code: TermCode) -> RxRefusal {
+        RxRefusal(code, WcStatus::Flushed)
     }
 }
 
-/// What a header that passed lets happen.
-enum Verdict {
-    /// The payload goes there.
-    Place(Target),
-    /// It is the first segment of a SEND: a receive buffer is needed.
+/// The outcome for a header that passed the checks.
+enum HeaderVerdict {
+    /// Place the payload in this target.
+    Place(PayloadTarget),
+    /// The FPDU begins a SEND, which needs a receive buffer.
     Buffer,
 }
 
-pub(super) type Source<'s> = Option<&'s mut dyn RxSource>;
+pub(super) type SrqSource<'s> = Option<&'s mut dyn RxSource>;
 
-impl Engine {
-    /// The header is complete: decides where the payload goes.
-    pub(super) fn check(&mut self, keys: &KeyTable, srq: &mut Source<'_>) {
+impl IwarpEngine {
+    /// The header is complete: decides where its payload goes.
+    pub(super) fn check(&mut self, keys: &KeyTable, srq: &mut SrqSource<'_>) {
         match self.judge(keys) {
-            Ok(Verdict::Place(target)) => {
+            Ok(HeaderVerdict::Place(target)) => {
                 let len = self.payload_len();
                 self.begin_payload(target, len);
             }
-            Ok(Verdict::Buffer) if self.cfg.uses_srq => {
-                self.rx.phase = Phase::Buffer;
-                // Tried again by the caller's loop, which says `stalled`.
+            Ok(HeaderVerdict::Buffer) if self.cfg.uses_srq => {
+                self.rx.phase = RxPhase::Buffer;
+                // If it fails, the caller's loop tries again and reports `stalled`.
                 self.take_buffer(srq);
             }
-            Ok(Verdict::Buffer) => match self.rq.pop_front() {
+            Ok(HeaderVerdict::Buffer) => match self.rq.pop_front() {
                 Some(buf) => {
-                    self.rx.receive = Some(Receive { buf, got: 0 });
+                    self.rx.receive = Some(OpenRecv { buf, got: 0 });
                     self.fit();
                 }
                 None => self.refuse(term::NO_BUFFER.into()),
@@ -53,48 +53,48 @@ impl Engine {
         }
     }
 
-    /// Takes a buffer of the SRQ for the SEND that waits; false if it is empty.
-    pub(super) fn take_buffer(&mut self, srq: &mut Source<'_>) -> bool {
-        if self.rx.phase != Phase::Buffer {
+    /// Takes a buffer from the SRQ for the SEND that waits. Returns false if the SRQ is empty.
+    pub(super) fn take_buffer(&mut self, srq: &mut SrqSource<'_>) -> bool {
+        if self.rx.phase != RxPhase::Buffer {
             return true;
         }
         let Some(buf) = srq.as_mut().and_then(|srq| srq.pop()) else {
             return false;
         };
-        self.rx.receive = Some(Receive { buf, got: 0 });
+        self.rx.receive = Some(OpenRecv { buf, got: 0 });
         self.fit();
         true
     }
 
-    /// Lets the payload of a SEND into the receive under way if it has the room.
+    /// Places the payload of a SEND in the receive under way, if it has room.
     fn fit(&mut self) {
         let len = self.payload_len();
         let room = self.rx.receive.as_ref().map_or(0, |r| r.buf.sgl.len() - r.got);
         if len > room {
             return self.refuse_too_long();
         }
-        self.begin_payload(Target::Receive, len);
+        self.begin_payload(PayloadTarget::Receive, len);
     }
 
-    /// A SEND is longer than its receive.
+    /// Refuses a SEND that is longer than its receive.
     pub(super) fn refuse_too_long(&mut self) {
-        self.refuse(Refused(term::TOO_LONG, WcStatus::LocalLength));
+        self.refuse(RxRefusal(term::TOO_LONG, WcStatus::LocalLength));
     }
 
-    fn refuse(&mut self, refused: Refused) {
+    fn refuse(&mut self, refused: RxRefusal) {
         let offender = self.rx.offender();
         self.fault_with(refused.0, offender, refused.1);
     }
 
-    /// Payload bytes after the DDP header; `judge` has seen that there is no less
-    /// than a header.
+    /// Returns the number of payload bytes after the DDP header. `judge` has checked that the
+    /// ULPDU holds at least a header.
     fn payload_len(&self) -> usize {
         usize::from(self.rx.ulpdu()).saturating_sub(self.rx.ddp_bytes().len())
     }
 
-    fn judge(&mut self, keys: &KeyTable) -> Result<Verdict, Refused> {
+    fn judge(&mut self, keys: &KeyTable) -> Result<HeaderVerdict, RxRefusal> {
         if self.initiator && self.tx.sent <= self.tx.startup_end {
-            // The responder has to wait for our first FPDU.
+            // The responder must wait for this side's first FPDU.
             return Err(term::BAD_STARTUP.into());
         }
         let ulpdu = self.rx.ulpdu();
@@ -105,37 +105,42 @@ impl Engine {
         let opcode = Opcode::parse(header.control).map_err(term::rdmap)?;
         self.rx.current = Some((header, opcode, ulpdu));
         match (header.place, opcode.queue()) {
-            (Place::Tagged { stag, to }, None) if opcode == Opcode::Write => {
+            (DdpBuffer::Tagged { stag, to }, None) if opcode == Opcode::Write => {
                 self.judge_write(keys, stag, to)
             }
-            (Place::Tagged { stag, to }, None) => self.judge_response(stag, to, header.last),
-            (Place::Untagged { qn, .. }, Some(queue)) if qn != queue => {
+            (DdpBuffer::Tagged { stag, to }, None) => self.judge_response(stag, to, header.last),
+            (DdpBuffer::Untagged { qn, .. }, Some(queue)) if qn != queue => {
                 Err(term::INVALID_QN.into())
             }
-            (Place::Untagged { msn, mo, .. }, Some(_)) => match opcode {
+            (DdpBuffer::Untagged { msn, mo, .. }, Some(_)) => match opcode {
                 Opcode::ReadRequest => self.judge_request(msn, mo, header.last),
-                Opcode::Terminate => Ok(Verdict::Place(Target::Control)),
+                Opcode::Terminate => Ok(HeaderVerdict::Place(PayloadTarget::Control)),
                 _ => self.judge_send(msn, mo),
             },
             _ => Err(term::UNEXPECTED_OPCODE.into()),
         }
     }
 
-    fn judge_write(&self, keys: &KeyTable, stag: Key, to: u64) -> Result<Verdict, Refused> {
+    fn judge_write(&self, keys: &KeyTable, stag: Key, to: u64) -> Result<HeaderVerdict, RxRefusal> {
         let len = self.payload_len();
         if len == 0 {
             // RFC 5040 section 5.2.1: a zero-length WRITE names no memory.
-            return Ok(Verdict::Place(Target::Nothing));
+            return Ok(HeaderVerdict::Place(PayloadTarget::Nothing));
         }
         let (pd, qp) = (self.cfg.pd, self.cfg.qp);
         let part = keys
             .check_remote(pd, qp, stag, to, len as u64, Access::REMOTE_WRITE)
             .map_err(|fault| term::write_refused(&fault))?;
-        Ok(Verdict::Place(Target::Memory(stag, part.to_segment())))
+        Ok(HeaderVerdict::Place(PayloadTarget::Memory(stag, part.to_segment())))
     }
 
-    /// A READ response must continue the oldest READ exactly.
-    fn judge_response(&mut self, stag: Key, to: u64, last: bool) -> Result<Verdict, Refused> {
+    /// Checks a READ response: it must continue the oldest READ exactly.
+    fn judge_response(
+        &mut self,
+        stag: Key,
+        to: u64,
+        last: bool,
+    ) -> Result<HeaderVerdict, RxRefusal> {
         let len = self.payload_len() as u64;
         let Some(read) = self.sq.awaited_read(self.tx.sent) else {
             return Err(term::UNEXPECTED_OPCODE.into());
@@ -145,7 +150,7 @@ impl Engine {
             return Err(term::TAGGED_BOUNDS.into());
         }
         if len == 0 {
-            return Ok(Verdict::Place(Target::Nothing));
+            return Ok(HeaderVerdict::Place(PayloadTarget::Nothing));
         }
         if stag != read.wr.lkeys[0] {
             return Err(term::TAGGED_STAG.into());
@@ -154,10 +159,10 @@ impl Engine {
         if to != base.wrapping_add(u64::from(read.got)) {
             return Err(term::TAGGED_BOUNDS.into());
         }
-        Ok(Verdict::Place(Target::Sink))
+        Ok(HeaderVerdict::Place(PayloadTarget::Sink))
     }
 
-    fn judge_send(&mut self, msn: u32, mo: u32) -> Result<Verdict, Refused> {
+    fn judge_send(&mut self, msn: u32, mo: u32) -> Result<HeaderVerdict, RxRefusal> {
         if msn != self.rx.send_msn {
             return Err(term::INVALID_MSN.into());
         }
@@ -166,15 +171,15 @@ impl Engine {
             return Err(term::INVALID_MO.into());
         }
         match &self.rx.receive {
-            None => Ok(Verdict::Buffer),
+            None => Ok(HeaderVerdict::Buffer),
             Some(r) if self.payload_len() > r.buf.sgl.len() - r.got => {
-                Err(Refused(term::TOO_LONG, WcStatus::LocalLength))
+                Err(RxRefusal(term::TOO_LONG, WcStatus::LocalLength))
             }
-            Some(_) => Ok(Verdict::Place(Target::Receive)),
+            Some(_) => Ok(HeaderVerdict::Place(PayloadTarget::Receive)),
         }
     }
 
-    fn judge_request(&self, msn: u32, mo: u32, last: bool) -> Result<Verdict, Refused> {
+    fn judge_request(&self, msn: u32, mo: u32, last: bool) -> Result<HeaderVerdict, RxRefusal> {
         if msn != self.rx.read_msn {
             return Err(term::INVALID_MSN.into());
         }
@@ -187,10 +192,10 @@ impl Engine {
         if self.reads.len() >= self.settled.ird as usize {
             return Err(term::NO_BUFFER.into());
         }
-        Ok(Verdict::Place(Target::Control))
+        Ok(HeaderVerdict::Place(PayloadTarget::Control))
     }
 
-    /// An FPDU is whole and sound.
+    /// Acts on an FPDU that is whole and sound.
     pub(super) fn deliver(&mut self, keys: &mut KeyTable) {
         let Some((header, opcode, _)) = self.rx.current else { return };
         match opcode {
@@ -243,9 +248,10 @@ impl Engine {
         }
         let mut invalidated = None;
         if opcode.invalidates()
-            && let Place::Untagged { ulp: key, .. } = header.place
+            && let DdpBuffer::Untagged { ulp: key, .. } = header.place
         {
-            // RFC 5040 section 5.3: only what was opened to this stream alone.
+            // RFC 5040 section 5.3: a SEND may invalidate only a key that was opened to this
+            // stream alone.
             let scope = Scope::QueuePair(self.cfg.pd, self.cfg.qp);
             if keys.get(key).is_none_or(|grant| grant.scope != scope) {
                 return self.refuse(term::CANNOT_INVALIDATE.into());
@@ -266,7 +272,7 @@ impl Engine {
             solicited: opcode.solicited(),
         });
         if let Some(key) = invalidated {
-            // Our READ response by this key ends with it.
+            // A READ response that this side sends through the key ends with it.
             self.key_revoked(key);
         }
     }

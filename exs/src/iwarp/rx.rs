@@ -1,36 +1,34 @@
 //! Receiving: the framing of FPDUs, and payload on its way to its place.
 //!
-//! An FPDU passes four phases: header, (a wait for a receive buffer), payload,
-//! trailer. The header is checked whole before a byte of payload is placed
-//! (`check`); the payload goes straight from the socket to its place as far as
-//! the driver asked `rx_direct` in time, and is copied from the lookahead
-//! otherwise; the message is delivered (`deliver`) after the trailer was
-//! checked. Between FPDUs nothing is held but the bytes of a header that came in
-//! two parts.
+//! An FPDU passes four phases: header, (a wait for a receive buffer), payload, trailer. `check`
+//! checks the whole header before a byte of payload is placed. The payload goes straight from the
+//! socket to its place as far as the driver asked `rx_direct` in time; the engine copies the rest
+//! from the lookahead. `deliver` delivers the message after the trailer was checked. Between
+//! FPDUs the engine holds nothing but the bytes of a header that came in two parts.
 
-use super::Engine;
+use super::IwarpEngine;
 use super::read_size::ReadSize;
 use super::spill::Spill;
+use super::state::{SendHalf, SendTrigger};
 use super::types::{RxBuf, RxResult, RxSource};
 use crate::mem::{Key, KeyTable, Segment};
 use crate::wire::ddp::{self, Header};
 use crate::wire::mpa;
 use crate::wire::rdmap::{Offender, Opcode, ReadRequest, TERMINATE_MAX};
 
-/// Length field and the longest DDP header.
+/// Bytes of the length field and the longest DDP header.
 const HEAD_MAX: usize = mpa::LENGTH_LEN + ddp::UNTAGGED_LEN;
-/// Bytes of the length field and DDP's first octet, which tells the header's
-/// length.
+/// Bytes of the length field and DDP's first octet, which determines the header's length.
 const HEAD_KIND: usize = mpa::LENGTH_LEN + 1;
 
-/// Where the trailer of an FPDU begins.
+/// Returns the offset at which the trailer of an FPDU begins.
 pub(super) const fn head_end(ulpdu: usize) -> usize {
     mpa::LENGTH_LEN + ulpdu
 }
 
-/// What is awaited.
+/// The part of an FPDU that the engine waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum RxPhase {
     /// Start-up has not ended.
     Startup,
     /// Length field and DDP header.
@@ -41,67 +39,72 @@ pub(super) enum Phase {
     Payload,
     /// Pad and CRC.
     Trailer,
-    /// Nothing: what comes is thrown away.
+    /// Nothing: the engine throws away what comes.
     Discard,
 }
 
-/// Where the payload of the FPDU under way goes.
+/// The place for the payload of the current FPDU.
 #[derive(Clone, Debug)]
-pub(super) enum Target {
-    /// There is none.
+pub(super) enum PayloadTarget {
+    /// The FPDU has no payload.
     Nothing,
-    /// A WRITE, by this key, into the part of its memory that was checked.
+    /// A WRITE through this key, into the part of its memory that was checked.
     Memory(Key, Segment),
-    /// The sink of the READ that is the front of the send queue.
+    /// The sink of the READ at the front of the send queue.
     Sink,
-    /// The receive buffer under way.
+    /// The receive buffer that the current SEND fills.
     Receive,
-    /// Our own small buffer: READ request or TERMINATE.
+    /// The engine's own small buffer, for a READ request or a TERMINATE.
     Control,
 }
 
 /// A receive buffer that a SEND is filling.
 #[derive(Debug)]
-pub(super) struct Receive {
+pub(super) struct OpenRecv {
     pub(super) buf: RxBuf,
-    /// Bytes of the FPDUs before this one.
+    /// Bytes of the message in the FPDUs before this one.
     pub(super) got: usize,
 }
 
 /// The receiving side of a connection.
 #[derive(Debug)]
-pub(super) struct Rx {
-    pub(super) phase: Phase,
+pub(super) struct Receiving {
+    pub(super) phase: RxPhase,
+    /// Bytes of the header, and how many have arrived.
     head: [u8; HEAD_MAX],
     have: usize,
-    /// The header once complete, with its opcode and its ULPDU length.
+    /// The complete header with its opcode and its ULPDU length. None before it is complete.
     pub(super) current: Option<(Header, Opcode, u16)>,
-    pub(super) target: Target,
-    /// Payload bytes of this FPDU, and how many are placed.
+    /// Set with each accepted header.
+    pub(super) target: PayloadTarget,
+    /// Payload bytes of this FPDU, and how many of them are placed.
     pub(super) len: usize,
     done: usize,
+    /// CRC32C of the FPDU so far. Not used without CRC.
     crc: u32,
+    /// Payload of a READ request or a TERMINATE.
     control: [u8; TERMINATE_MAX],
     trailer: [u8; 7],
-    /// Bytes of the trailer that are here.
+    /// Number of trailer bytes that have arrived.
     tail: usize,
-    pub(super) receive: Option<Receive>,
-    /// The message that would be in `receive`, had it not given that back.
-    pub(super) aside: Option<Spill>,
-    gap: ReadSize,
-    /// MSNs awaited on the queues of SENDs and READ requests.
+    /// The receive that the current message fills. None between messages.
+    pub(super) receive: Option<OpenRecv>,
+    /// The current message, if it gave its receive back. Then `receive` is None.
+    pub(super) spilled: Option<Spill>,
+    read_size: ReadSize,
+    /// The MSNs awaited on the queues of SENDs and of READ requests.
     pub(super) send_msn: u32,
     pub(super) read_msn: u32,
 }
 
-impl Default for Rx {
-    fn default() -> Rx {
-        Rx {
-            phase: Phase::Startup,
+impl Default for Receiving {
+    fn default() -> Receiving {
+        Receiving {
+            phase: RxPhase::Startup,
             head: [0; HEAD_MAX],
             have: 0,
             current: None,
-            target: Target::Nothing,
+            target: PayloadTarget::Nothing,
             len: 0,
             done: 0,
             crc: 0,
@@ -109,42 +112,42 @@ impl Default for Rx {
             trailer: [0; 7],
             tail: 0,
             receive: None,
-            aside: None,
-            gap: ReadSize::default(),
+            spilled: None,
+            read_size: ReadSize::default(),
             send_msn: 1,
             read_msn: 1,
         }
     }
 }
 
-impl Rx {
-    /// Start-up is over: FPDUs may come.
+impl Receiving {
+    /// Ends start-up: FPDUs may come.
     pub(super) fn begin(&mut self) {
-        self.phase = Phase::Head;
+        self.phase = RxPhase::Head;
         self.have = 0;
         self.current = None;
-        self.target = Target::Nothing;
+        self.target = PayloadTarget::Nothing;
     }
 
-    /// Nothing more is received.
+    /// Stops receiving: what comes is thrown away.
     pub(super) fn discard(&mut self) {
         self.begin();
-        self.aside = None;
-        self.phase = Phase::Discard;
+        self.spilled = None;
+        self.phase = RxPhase::Discard;
     }
 
-    /// No FPDU and no message is half here.
+    /// Returns true if no FPDU and no message has arrived in part.
     pub(super) fn at_boundary(&self) -> bool {
-        let message = self.receive.is_some() || self.aside.is_some();
-        self.phase == Phase::Head && self.have == 0 && !message
+        let message = self.receive.is_some() || self.spilled.is_some();
+        self.phase == RxPhase::Head && self.have == 0 && !message
     }
 
-    /// Payload bytes of the FPDU under way that are placed.
+    /// Returns how many payload bytes of the current FPDU are placed.
     pub(super) fn done(&self) -> usize {
         self.done
     }
 
-    /// Bytes of the header that is coming, as far as known.
+    /// Returns the length of the incoming header as far as it is known.
     fn head_len(&self) -> usize {
         if self.have < HEAD_KIND {
             HEAD_KIND
@@ -153,17 +156,17 @@ impl Rx {
         }
     }
 
-    /// The ULPDU length.
+    /// Returns the ULPDU length of the current FPDU.
     pub(super) fn ulpdu(&self) -> u16 {
         u16::from_be_bytes([self.head[0], self.head[1]])
     }
 
-    /// The DDP header's bytes.
+    /// Returns the bytes of the DDP header.
     pub(super) fn ddp_bytes(&self) -> &[u8] {
         &self.head[mpa::LENGTH_LEN..self.have]
     }
 
-    /// The control payload that is here.
+    /// Returns the control payload that has arrived.
     pub(super) fn control_bytes(&self) -> &[u8] {
         &self.control[..self.done.min(TERMINATE_MAX)]
     }
@@ -172,7 +175,7 @@ impl Rx {
         mpa::trailer_len(usize::from(self.ulpdu()))
     }
 
-    /// The FPDU under way as a TERMINATE names it.
+    /// Describes the current FPDU for a TERMINATE.
     pub(super) fn offender(&self) -> Option<Offender> {
         let (header, opcode, len) = self.current?;
         let read = match opcode {
@@ -183,23 +186,23 @@ impl Rx {
     }
 }
 
-impl Engine {
-    /// Where the rest of the payload under way goes: calls `visit` with (segment,
-    /// offset in it, bytes), in order. Nothing while a header is awaited.
+impl IwarpEngine {
+    /// Tells where the rest of the current payload belongs: calls `visit` with (segment, offset
+    /// in it, bytes), in order. Calls nothing while a header is awaited.
     pub fn rx_direct(&self, visit: &mut dyn FnMut(&Segment, usize, usize)) {
-        if self.rx.phase != Phase::Payload {
+        if self.rx.phase != RxPhase::Payload {
             return;
         }
         let (done, left) = (self.rx.done, self.rx.len - self.rx.done);
         match &self.rx.target {
-            Target::Nothing | Target::Control => {}
-            Target::Memory(_, seg) => visit(seg, done, left),
-            Target::Sink => {
+            PayloadTarget::Nothing | PayloadTarget::Control => {}
+            PayloadTarget::Memory(_, seg) => visit(seg, done, left),
+            PayloadTarget::Sink => {
                 if let Some(read) = self.sq.awaited_sink() {
                     read.wr.sgl.for_range(read.got as usize + done, left, visit);
                 }
             }
-            Target::Receive => {
+            PayloadTarget::Receive => {
                 if let Some(receive) = &self.rx.receive {
                     receive.buf.sgl.for_range(receive.got + done, left, visit);
                 }
@@ -207,21 +210,21 @@ impl Engine {
         }
     }
 
-    /// How many bytes of lookahead fetch what is behind the payload under way, up to the
-    /// next long one, of which nothing should have to be copied: the trailer and the next
-    /// header, and what else is likely to lie between (`gap`). `usize::MAX` if no payload is
-    /// awaited.
+    /// Returns how many bytes of lookahead to read behind the current payload: the trailer, the
+    /// next header, and what the read-size predictor expects before the next long payload, of
+    /// which nothing should be copied. Returns `usize::MAX` if no payload is awaited.
     pub fn rx_hint(&self) -> usize {
         match (self.rx.phase, &self.rx.target) {
-            (Phase::Payload, Target::Memory(..) | Target::Sink | Target::Receive) => {
-                self.rx.gap.behind(self.rx.trailer_len() + self.rx.have)
-            }
+            (
+                RxPhase::Payload,
+                PayloadTarget::Memory(..) | PayloadTarget::Sink | PayloadTarget::Receive,
+            ) => self.rx.read_size.behind(self.rx.trailer_len() + self.rx.have),
             _ => usize::MAX,
         }
     }
 
-    /// Bytes came: `direct` of them where `rx_direct` said, then `lookahead`. All
-    /// are used, unless a SEND finds the SRQ empty.
+    /// Takes bytes that came: `direct` of them where `rx_direct` said, then `lookahead`. The
+    /// engine uses all of them, unless a SEND finds the SRQ empty.
     pub fn handle_received(
         &mut self,
         direct: usize,
@@ -229,14 +232,15 @@ impl Engine {
         keys: &mut KeyTable,
         mut srq: Option<&mut dyn RxSource>,
     ) -> RxResult {
-        if self.rx.aside.is_some() && !lookahead.is_empty() && !self.resume(&mut srq) {
+        if self.rx.spilled.is_some() && !lookahead.is_empty() && !self.unspill(&mut srq) {
             return RxResult { consumed: 0, stalled: true };
         }
-        self.take_in(direct, lookahead, keys, srq)
+        self.take_received(direct, lookahead, keys, srq)
     }
 
-    /// The usual way, apart: with the other one in it the compiler makes more of it.
-    fn take_in(
+    /// The common path. It stays out of `handle_received` because the compiler optimises it
+    /// better alone.
+    fn take_received(
         &mut self,
         direct: usize,
         lookahead: &[u8],
@@ -249,42 +253,42 @@ impl Engine {
         loop {
             let before = rest.len();
             match self.rx.phase {
-                Phase::Startup => {
+                RxPhase::Startup => {
                     let used = self.startup_received(rest);
                     rest = &rest[used..];
                 }
-                Phase::Head => {
+                RxPhase::Head => {
                     self.take_head(&mut rest);
                     if self.rx.have >= HEAD_KIND && self.rx.have == self.rx.head_len() {
                         self.check(keys, &mut srq);
                     }
                 }
-                Phase::Buffer => {
+                RxPhase::Buffer => {
                     if !self.take_buffer(&mut srq) {
                         stalled = true;
                         break;
                     }
                 }
-                Phase::Payload => self.take_payload(&mut rest),
-                Phase::Trailer => {
+                RxPhase::Payload => self.take_payload(&mut rest),
+                RxPhase::Trailer => {
                     self.take_trailer(&mut rest);
                     if self.rx.tail == self.rx.trailer_len() {
                         self.end_fpdu(keys);
                     }
                 }
-                Phase::Discard => rest = &[],
+                RxPhase::Discard => rest = &[],
             }
-            // A phase that used nothing of nothing waits for more.
-            if rest.is_empty() && before == 0 && self.rx.phase != Phase::Buffer {
+            // A phase that got no bytes and used none waits for more.
+            if rest.is_empty() && before == 0 && self.rx.phase != RxPhase::Buffer {
                 break;
             }
         }
         RxResult { consumed: lookahead.len() - rest.len(), stalled }
     }
 
-    /// Accounts for payload that the kernel put in place.
+    /// Accounts for payload that the kernel placed.
     fn placed_direct(&mut self, direct: usize) {
-        if direct == 0 || self.rx.phase != Phase::Payload {
+        if direct == 0 || self.rx.phase != RxPhase::Payload {
             return;
         }
         debug_assert!(direct <= self.rx.len - self.rx.done, "more than `rx_direct` named");
@@ -305,7 +309,7 @@ impl Engine {
     fn placed(&mut self, bytes: usize) {
         self.rx.done += bytes;
         if self.rx.done == self.rx.len {
-            self.rx.phase = Phase::Trailer;
+            self.rx.phase = RxPhase::Trailer;
             self.rx.tail = 0;
         }
     }
@@ -324,12 +328,12 @@ impl Engine {
         }
     }
 
-    /// The header is accepted: payload of `len` bytes goes to `target`.
-    pub(super) fn begin_payload(&mut self, target: Target, len: usize) {
-        self.rx.gap.begin(self.rx.have, len, self.rx.trailer_len());
+    /// The header is accepted: starts to place `len` bytes of payload in `target`.
+    pub(super) fn begin_payload(&mut self, target: PayloadTarget, len: usize) {
+        self.rx.read_size.begin(self.rx.have, len, self.rx.trailer_len());
         self.rx.target = target;
         (self.rx.len, self.rx.done) = (len, 0);
-        self.rx.phase = Phase::Payload;
+        self.rx.phase = RxPhase::Payload;
         if self.settled.crc {
             self.rx.crc = crc32c::crc32c(&self.rx.head[..self.rx.have]);
         }
@@ -345,20 +349,20 @@ impl Engine {
         }
         let done = self.rx.done;
         match &self.rx.target {
-            Target::Nothing => {}
-            Target::Memory(_, seg) => seg.write_at(done, bytes),
-            Target::Sink => {
+            PayloadTarget::Nothing => {}
+            PayloadTarget::Memory(_, seg) => seg.write_at(done, bytes),
+            PayloadTarget::Sink => {
                 if let Some(read) = self.sq.awaited_sink() {
                     read.wr.sgl.write_at(read.got as usize + done, bytes);
                 }
             }
-            Target::Receive => {
+            PayloadTarget::Receive => {
                 if let Some(receive) = &self.rx.receive {
                     receive.buf.sgl.write_at(receive.got + done, bytes);
                 }
             }
-            // Of an overlong TERMINATE the head is enough.
-            Target::Control => {
+            // The first bytes of an overlong TERMINATE are enough.
+            PayloadTarget::Control => {
                 let room = self.rx.control.get_mut(done..).unwrap_or(&mut []);
                 let n = bytes.len().min(room.len());
                 room[..n].copy_from_slice(&bytes[..n]);
@@ -375,20 +379,22 @@ impl Engine {
         *rest = after;
     }
 
-    /// The FPDU is whole: checks its CRC, delivers it, awaits the next.
+    /// The FPDU is whole: checks its CRC, delivers it, and awaits the next.
     fn end_fpdu(&mut self, keys: &mut KeyTable) {
         if self.settled.crc {
             let pad = mpa::pad(usize::from(self.rx.ulpdu()));
             let crc = crc32c::crc32c_append(self.rx.crc, &self.rx.trailer[..pad]);
             if self.rx.trailer[pad..pad + mpa::CRC_LEN] != mpa::emit_crc(crc) {
-                // The header may be what is damaged: do not quote it.
+                // The damage may be in the header, so the TERMINATE does not quote it.
                 return self.fault(super::term::BAD_CRC, None);
             }
         }
-        // The initiator's first FPDU lets the responder send (RFC 5044 7.1.2).
-        self.tx.held = false;
+        // The initiator's first FPDU lets the responder send (RFC 5044 section 7.1.2).
+        if self.tx.half == SendHalf::Held {
+            self.tx.go(SendTrigger::Received);
+        }
         self.deliver(keys);
-        if self.rx.phase == Phase::Trailer {
+        if self.rx.phase == RxPhase::Trailer {
             self.rx.begin();
         }
     }

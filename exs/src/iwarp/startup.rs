@@ -1,27 +1,27 @@
-//! MPA start-up: request, reply, and what they settle.
+//! MPA start-up: the request, the reply, and what they negotiate.
 //!
-//! Revision 1 settles CRC only; revision 2 (RFC 6581) also how many READs each
-//! side answers and issues, and who may send first. Markers are refused on both
-//! sides: no one asks for them since hardware without TCP reassembly is gone.
+//! Revision 1 negotiates CRC only. Revision 2 (RFC 6581) also negotiates how many READs each side
+//! answers and issues, and which side may send first. Markers are refused on both sides: no peer
+//! asks for them since hardware without TCP reassembly is gone.
 
-use super::state::Trigger;
-use super::types::{Config, Event, MAX_PRIVATE_DATA, MAX_READS};
-use super::{Engine, Negotiated};
+use super::state::{SendTrigger, Trigger};
+use super::types::{Config, IwarpEvent, MAX_PRIVATE_DATA, MAX_READS};
+use super::{IwarpEngine, StartupTerms};
 use crate::rnic::RnicError;
 use crate::wire::mpa::{
     ENHANCED_LEN, EnhancedRepr, FRAME_LEN, FrameKind, FrameRepr, MAX_PRIVATE, MpaError,
     READS_UNNEGOTIATED,
 };
 
-/// What start-up needs and an established connection does not.
+/// The state that only the start-up needs.
 #[derive(Debug)]
 pub(super) struct Startup {
     awaited: FrameKind,
-    /// Our frame, until it is in a batch.
+    /// Our frame, until it is in a batch. Empty afterwards.
     pub(super) tx: Vec<u8>,
-    /// The peer's frame as far as it came.
+    /// The bytes of the peer's frame that have arrived.
     rx: Vec<u8>,
-    /// The peer's frame without private data.
+    /// The peer's frame without its private data. None before it is complete.
     peer: Option<(FrameRepr, Option<EnhancedRepr>)>,
 }
 
@@ -31,7 +31,7 @@ impl Startup {
     }
 }
 
-/// The frame that goes out; private data were measured by the caller.
+/// Builds a frame. The caller has checked the length of the private data.
 fn frame(mut repr: FrameRepr, enhanced: Option<EnhancedRepr>, private_data: &[u8]) -> Vec<u8> {
     let extra = if enhanced.is_some() { ENHANCED_LEN } else { 0 };
     repr.private_len = u16::try_from(extra + private_data.len()).unwrap_or(u16::MAX);
@@ -52,18 +52,18 @@ fn check_private(private_data: &[u8], limit: usize) -> Result<(), RnicError> {
     Ok(())
 }
 
-/// Our number of READs as 14 bits; above `MAX_READS` no memory is promised.
+/// Encodes our number of READs in 14 bits. No more than `MAX_READS` are promised.
 fn reads(n: u32) -> u16 {
     u16::try_from(n.min(MAX_READS)).unwrap_or(0)
 }
 
-/// The peer's number; the escape value sets no bound.
+/// Decodes the peer's number. The escape value sets no bound.
 fn bound(n: u16) -> u32 {
     if n == READS_UNNEGOTIATED { MAX_READS } else { u32::from(n) }
 }
 
-/// The initiator's request. Revision 2 at once: RFC 6581 section 7 lets a peer
-/// that knows only revision 1 refuse it.
+/// Builds the initiator's request. It has revision 2 at once: RFC 6581 section 7 lets a peer that
+/// knows only revision 1 refuse it.
 pub(super) fn request(cfg: &Config, private_data: &[u8]) -> Result<Vec<u8>, RnicError> {
     check_private(private_data, MAX_PRIVATE_DATA)?;
     let repr = FrameRepr {
@@ -87,8 +87,8 @@ pub(super) fn request(cfg: &Config, private_data: &[u8]) -> Result<Vec<u8>, Rnic
     Ok(frame(repr, Some(enhanced), private_data))
 }
 
-impl Engine {
-    /// Takes start-up bytes. Returns how many were used.
+impl IwarpEngine {
+    /// Takes start-up bytes and returns how many were used.
     pub(super) fn startup_received(&mut self, bytes: &[u8]) -> usize {
         if bytes.is_empty() {
             return 0;
@@ -131,8 +131,8 @@ impl Engine {
                 return bytes.len();
             }
             Some(Ok(())) if used < bytes.len() => {
-                // Whatever follows a request or a reply directly was sent
-                // without waiting for the other side.
+                // Bytes directly behind a request or a reply were sent without waiting for the
+                // other side.
                 let early = bytes.len() - used;
                 self.startup_failed(RnicError::Protocol(format!(
                     "{early} bytes follow the MPA {:?} too early",
@@ -149,7 +149,7 @@ impl Engine {
         startup.tx.is_empty() && self.tx.sent == self.tx.built
     }
 
-    /// Bytes that the peer's frame has, as far as known.
+    /// Returns the length of the peer's frame as far as it is known.
     fn startup_need(&self, startup: &Startup) -> Result<usize, MpaError> {
         match startup.rx.first_chunk::<FRAME_LEN>() {
             None => Ok(FRAME_LEN),
@@ -201,16 +201,16 @@ impl Engine {
         match refuse {
             None => {
                 self.go(Trigger::Request);
-                self.events.push_back(Event::Request { private_data });
+                self.events.push_back(IwarpEvent::Request { private_data });
             }
             Some(why) => {
                 self.queue_reject(&[]);
-                self.events.push_back(Event::Failed(RnicError::Protocol(why)));
+                self.events.push_back(IwarpEvent::Failed(RnicError::Protocol(why)));
             }
         }
     }
 
-    /// The reply that refuses.
+    /// Queues the reply that refuses.
     pub(super) fn queue_reject(&mut self, private_data: &[u8]) {
         let Some(startup) = self.startup.as_mut() else { return };
         let (peer, enhanced) = match startup.peer {
@@ -232,7 +232,7 @@ impl Engine {
         self.go(Trigger::Reject);
     }
 
-    /// The responder's side of the settlement, and the reply that says so.
+    /// Responder: negotiates, and queues the reply that says so.
     pub(super) fn queue_accept(
         &mut self,
         cfg: &Config,
@@ -271,10 +271,10 @@ impl Engine {
             startup.tx = frame(out, reply, private_data);
         }
         self.cfg = *cfg;
-        self.settled = Negotiated { crc, large: repr.large, ird, ord };
-        // RFC 5044 section 7.1.2: the responder may send FPDUs only after the
-        // initiator's first, which proves that the reply was understood.
-        self.tx.held = true;
+        self.settled = StartupTerms { crc, large: repr.large, ird, ord };
+        // RFC 5044 section 7.1.2: the responder may send FPDUs only after the initiator's first,
+        // which proves that the initiator understood the reply.
+        self.tx.go(SendTrigger::Accept);
         self.established(Vec::new());
         self.go(Trigger::Accept);
         Ok(())
@@ -286,7 +286,7 @@ impl Engine {
         enhanced: Option<EnhancedRepr>,
         private_data: Vec<u8>,
     ) {
-        let fail = |engine: &mut Engine, why: String| {
+        let fail = |engine: &mut IwarpEngine, why: String| {
             engine.startup_failed(RnicError::Protocol(why));
         };
         if repr.reject {
@@ -311,19 +311,19 @@ impl Engine {
             if enhanced.is_some_and(|e| e.peer_to_peer && !e.first_write) {
                 return fail(self, "it wants another first message than was offered".to_owned());
             }
-            // A zero-length WRITE does no harm at a peer that has no
-            // peer-to-peer mode, and frees it to send just as well.
-            self.tx.first_write = true;
+            // A zero-length WRITE does no harm at a peer without peer-to-peer mode, and lets it
+            // send as well.
+            self.tx.go(SendTrigger::PeerToPeer);
         }
         let crc = self.cfg.crc || repr.crc;
-        self.settled = Negotiated { crc, large: repr.large, ird, ord };
+        self.settled = StartupTerms { crc, large: repr.large, ird, ord };
         self.established(private_data);
         self.go(Trigger::Reply);
     }
 
     fn established(&mut self, private_data: Vec<u8>) {
-        let Negotiated { ird, ord, .. } = self.settled;
+        let StartupTerms { ird, ord, .. } = self.settled;
         self.rx.begin();
-        self.events.push_back(Event::Established { private_data, ord, ird });
+        self.events.push_back(IwarpEvent::Established { private_data, ord, ird });
     }
 }

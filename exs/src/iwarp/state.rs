@@ -1,48 +1,48 @@
 //! The states of a connection, as one table.
 //!
-//! MPA start-up (RFC 5044 section 7.1, RFC 6581) and the life of the RDMAP
-//! stream (RFC 5040 section 6) in one machine, since each has its end in the
-//! other. What a transition *does* is elsewhere; that it is allowed is here.
+//! The table holds MPA start-up (RFC 5044 section 7.1, RFC 6581) and the life of the RDMAP stream
+//! (RFC 5040 section 6) in one machine, because the end of each lies in the other. The table says
+//! which transitions are allowed. Other modules do their work.
 
 use crate::rnic::QpState;
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum State {
+pub(super) enum ConnState {
     /// Responder: waits for the MPA request.
     AwaitRequest,
-    /// Responder: waits for `accept` or `reject`.
+    /// Responder: waits for the user's `accept` or `reject`.
     Asked,
-    /// Responder: a refusal is on its way out.
+    /// Responder: the refusal is on its way out.
     Rejecting,
     /// Initiator: waits for the MPA reply.
     AwaitReply,
     /// Full operation.
     Rts,
-    /// An end in order: one side or both will send no more.
+    /// An orderly end: one side or both will send no more.
     Closing,
-    /// An error: all WRs were flushed, a TERMINATE goes out or came in.
+    /// An error: all WRs were flushed, and a TERMINATE goes out or came in.
     Terminating,
-    /// Over.
+    /// The connection is over.
     Dead,
 }
 
-/// What moves a connection.
+/// An event that moves a connection to another state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Trigger {
-    /// A good MPA request came.
+    /// A correct MPA request came.
     Request,
     /// The user accepts.
     Accept,
-    /// The user, or the request's content, refuses.
+    /// The user refuses, or the content of the request does.
     Reject,
-    /// A good MPA reply came.
+    /// A correct MPA reply came.
     Reply,
-    /// The user wants an end in order.
+    /// The user asks for an orderly end.
     Disconnect,
     /// The peer will send no more.
     Eof,
-    /// A rule was broken by the peer, or a TERMINATE came.
+    /// The peer broke a rule, or a TERMINATE came.
     Fault,
     /// The transport is gone, or the user aborts.
     Cut,
@@ -50,18 +50,18 @@ pub(super) enum Trigger {
     Finished,
 }
 
-/// The state after a trigger. `None`: the trigger cannot be in this state; the
-/// engine checks before it asks.
-pub(super) const fn next(state: State, trigger: Trigger) -> Option<State> {
-    use State as S;
+/// Returns the state after a trigger. None: this trigger cannot happen in this state. The engine
+/// checks that before it calls.
+pub(super) const fn next(state: ConnState, trigger: Trigger) -> Option<ConnState> {
+    use ConnState as S;
     use Trigger as T;
     Some(match (state, trigger) {
         (S::AwaitRequest, T::Request) => S::Asked,
         (S::AwaitRequest | S::Asked, T::Reject) => S::Rejecting,
         (S::Asked, T::Accept) | (S::AwaitReply, T::Reply) => S::Rts,
 
-        // Before the connection stands, every end is the end: no stream exists
-        // that a TERMINATE could travel on.
+        // Before the connection is established every end is final: there is no stream that could
+        // carry a TERMINATE.
         (S::AwaitRequest | S::Asked | S::AwaitReply, T::Eof | T::Fault | T::Disconnect) => S::Dead,
         (S::Rejecting, T::Fault) => S::Dead,
         (S::Rejecting, T::Eof | T::Disconnect) => S::Rejecting,
@@ -77,29 +77,87 @@ pub(super) const fn next(state: State, trigger: Trigger) -> Option<State> {
     })
 }
 
-impl State {
-    /// The name that verbs have for it.
+impl ConnState {
+    /// Returns the name that the verbs have for the state.
     pub(super) const fn qp(self) -> QpState {
         match self {
-            State::AwaitRequest | State::Asked | State::AwaitReply => QpState::Connecting,
-            State::Rts => QpState::Rts,
-            State::Closing => QpState::Closing,
-            State::Rejecting | State::Terminating | State::Dead => QpState::Error,
+            ConnState::AwaitRequest | ConnState::Asked | ConnState::AwaitReply => {
+                QpState::Connecting
+            }
+            ConnState::Rts => QpState::Rts,
+            ConnState::Closing => QpState::Closing,
+            ConnState::Rejecting | ConnState::Terminating | ConnState::Dead => QpState::Error,
         }
     }
 
-    /// The RDMAP stream carries messages.
+    /// Returns true if the RDMAP stream carries messages.
     pub(super) const fn is_open(self) -> bool {
-        matches!(self, State::Rts | State::Closing)
+        matches!(self, ConnState::Rts | ConnState::Closing)
+    }
+}
+
+/// The sending half of a connection: whether FPDUs may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum SendHalf {
+    /// FPDUs may leave while the connection is open.
+    Open,
+    /// Responder: nothing may leave before the initiator's first FPDU has arrived.
+    Held,
+    /// Initiator: a zero-length WRITE must leave before any other FPDU.
+    FirstWrite,
+    /// The driver was told to shut down the sending side.
+    Shut,
+}
+
+/// An event that moves the sending half to another state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum SendTrigger {
+    /// Responder: the reply that accepts is queued.
+    Accept,
+    /// Initiator: the reply came, and the first message must be a WRITE.
+    PeerToPeer,
+    /// A whole FPDU has arrived.
+    Received,
+    /// The first WRITE is in a batch.
+    Built,
+    /// All WRs were flushed, and nothing but a TERMINATE will be built.
+    Abandon,
+    /// The driver got the step that shuts down the sending side.
+    Shutdown,
+}
+
+/// Returns the state of the sending half after a trigger. None: this trigger cannot happen in
+/// this state.
+pub(super) const fn next_half(half: SendHalf, trigger: SendTrigger) -> Option<SendHalf> {
+    use SendHalf as H;
+    use SendTrigger as T;
+    Some(match (half, trigger) {
+        (H::Open, T::Accept) => H::Held,
+        (H::Open, T::PeerToPeer) => H::FirstWrite,
+        // The responder sends nothing before the first WRITE has left, so no FPDU meets it.
+        (H::Held | H::Open, T::Received) => H::Open,
+        (H::FirstWrite, T::Built) => H::Open,
+        (H::Open | H::Held | H::FirstWrite, T::Abandon) => H::Open,
+        // A first WRITE is built before the connection has nothing left to send.
+        (H::Open | H::Held, T::Shutdown) => H::Shut,
+        (H::Shut, T::Received | T::Abandon) => H::Shut,
+        _ => return None,
+    })
+}
+
+impl SendHalf {
+    /// Returns true if FPDUs may be built now.
+    pub(super) const fn may_build(self) -> bool {
+        matches!(self, SendHalf::Open | SendHalf::FirstWrite)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::State::*;
+    use super::ConnState::*;
     use super::*;
 
-    const STATES: [State; 8] =
+    const STATES: [ConnState; 8] =
         [AwaitRequest, Asked, Rejecting, AwaitReply, Rts, Closing, Terminating, Dead];
     const TRIGGERS: [Trigger; 9] = [
         Trigger::Request,
@@ -115,7 +173,7 @@ mod tests {
 
     #[test]
     fn every_state_meets_every_trigger() {
-        // Rows: states; columns: triggers, in the orders above; `-`: cannot be.
+        // Rows: states; columns: triggers, both in the orders above; `-`: impossible.
         let table = [
             "Q-J-DDDD-", // AwaitRequest
             "-RJ-DDDD-", // Asked
@@ -148,6 +206,32 @@ mod tests {
     fn a_cut_ends_every_state() {
         for state in STATES {
             assert_eq!(next(state, Trigger::Cut), Some(Dead));
+        }
+    }
+
+    #[test]
+    fn every_state_of_the_sending_half_meets_every_trigger() {
+        use SendHalf as H;
+        use SendTrigger as T;
+        let triggers = [T::Accept, T::PeerToPeer, T::Received, T::Built, T::Abandon, T::Shutdown];
+        // Columns: triggers in the order above; `-`: impossible.
+        let table = [
+            (H::Open, "HWO-OS"),
+            (H::Held, "--O-OS"),
+            (H::FirstWrite, "---OO-"),
+            (H::Shut, "--S-S-"),
+        ];
+        for (half, row) in table {
+            for (trigger, expect) in triggers.into_iter().zip(row.chars()) {
+                let letter = match next_half(half, trigger) {
+                    None => '-',
+                    Some(H::Open) => 'O',
+                    Some(H::Held) => 'H',
+                    Some(H::FirstWrite) => 'W',
+                    Some(H::Shut) => 'S',
+                };
+                assert_eq!(letter, expect, "{half:?} on {trigger:?}");
+            }
         }
     }
 }

@@ -1,46 +1,46 @@
-//! Error codes: from what went wrong to what a TERMINATE says, and back to the
-//! WR that it means (RFC 5040 section 4.8, RFC 5041 section 7.2, RFC 5044
-//! section 8, RFC 6581 section 10).
+//! Error codes: from an error to the code of a TERMINATE, and from a TERMINATE to the WR that it
+//! refers to (RFC 5040 section 4.8, RFC 5041 section 7.2, RFC 5044 section 8, RFC 6581 section
+//! 10).
 
 use crate::mem::AccessFault;
 use crate::rnic::{TermCode, WcOp, WcStatus};
-use crate::wire::ddp::{DdpError, Place};
+use crate::wire::ddp::{DdpBuffer, DdpError};
 use crate::wire::rdmap::{Offender, Opcode, RdmapError, Terminate};
 
 const fn code(layer: u8, etype: u8, code: u8) -> TermCode {
     TermCode { layer, etype, code }
 }
 
-/// RDMAP: something of ours failed.
+/// RDMAP: something on this side failed.
 pub(super) const LOCAL_CATASTROPHIC: TermCode = code(0, 0, 0);
-/// RDMAP: the key that a SEND wants to invalidate is not the peer's to end.
+/// RDMAP: the peer may not invalidate the key that its SEND names.
 pub(super) const CANNOT_INVALIDATE: TermCode = code(0, 1, 9);
-/// RDMAP: an opcode that does not belong here.
+/// RDMAP: the opcode is not allowed here.
 pub(super) const UNEXPECTED_OPCODE: TermCode = code(0, 2, 6);
-/// RDMAP: a message that makes no sense.
+/// RDMAP: the message makes no sense.
 pub(super) const CATASTROPHIC_STREAM: TermCode = code(0, 2, 7);
-/// DDP: a READ response, or a WRITE under way, to a key that is not valid.
+/// DDP: the key of a READ response, or of a WRITE under way, is not valid.
 pub(super) const TAGGED_STAG: TermCode = code(1, 1, 0);
-/// DDP: a READ response beyond its sink.
+/// DDP: a READ response goes beyond its sink.
 pub(super) const TAGGED_BOUNDS: TermCode = code(1, 1, 1);
-/// DDP: no such queue.
+/// DDP: the queue does not exist.
 pub(super) const INVALID_QN: TermCode = code(1, 2, 1);
-/// DDP: no buffer for the message.
+/// DDP: there is no buffer for the message.
 pub(super) const NO_BUFFER: TermCode = code(1, 2, 2);
-/// DDP: not the message number awaited.
+/// DDP: the message number is not the one awaited.
 pub(super) const INVALID_MSN: TermCode = code(1, 2, 3);
-/// DDP: not the offset awaited.
+/// DDP: the offset is not the one awaited.
 pub(super) const INVALID_MO: TermCode = code(1, 2, 4);
 /// DDP: the message is longer than its buffer.
 pub(super) const TOO_LONG: TermCode = code(1, 2, 5);
-/// MPA: the CRC does not fit.
+/// MPA: the CRC does not match.
 pub(super) const BAD_CRC: TermCode = code(2, 0, 2);
-/// MPA: FPDUs before their time.
+/// MPA: FPDUs came too early.
 pub(super) const BAD_STARTUP: TermCode = code(2, 0, 4);
-/// RDMAP: a READ of a key that was taken back meanwhile.
+/// RDMAP: the key of a READ was revoked meanwhile.
 pub(super) const READ_STAG: TermCode = code(0, 1, 0);
 
-/// A READ's source was refused.
+/// Returns the code for a refused READ source.
 pub(super) fn read_refused(fault: &AccessFault) -> TermCode {
     match fault {
         AccessFault::InvalidKey { .. } => READ_STAG,
@@ -50,8 +50,8 @@ pub(super) fn read_refused(fault: &AccessFault) -> TermCode {
     }
 }
 
-/// A WRITE's target was refused. DDP, which places tagged data, has no code for
-/// missing rights; RDMAP, which checks them, has.
+/// Returns the code for a refused WRITE target. DDP, which places tagged data, has no code for
+/// missing rights. RDMAP, which checks rights, has one.
 pub(super) fn write_refused(fault: &AccessFault) -> TermCode {
     match fault {
         AccessFault::InvalidKey { .. } => TAGGED_STAG,
@@ -61,7 +61,7 @@ pub(super) fn write_refused(fault: &AccessFault) -> TermCode {
     }
 }
 
-/// A DDP header was not understood.
+/// Returns the code for a DDP header that cannot be parsed.
 pub(super) fn ddp(error: DdpError) -> TermCode {
     match error {
         DdpError::Version { tagged: true, .. } => code(1, 1, 4),
@@ -70,7 +70,7 @@ pub(super) fn ddp(error: DdpError) -> TermCode {
     }
 }
 
-/// An RDMAP header was not understood.
+/// Returns the code for an RDMAP header that cannot be parsed.
 pub(super) fn rdmap(error: RdmapError) -> TermCode {
     match error {
         RdmapError::Version(_) => code(0, 2, 5),
@@ -79,7 +79,7 @@ pub(super) fn rdmap(error: RdmapError) -> TermCode {
     }
 }
 
-/// How the WR that a TERMINATE means ends.
+/// Returns the status of the WR that a TERMINATE refers to.
 pub(super) fn status(code: TermCode) -> WcStatus {
     match (code.layer, code.etype) {
         (0, 1) | (1, 1) => WcStatus::RemoteAccess,
@@ -88,8 +88,8 @@ pub(super) fn status(code: TermCode) -> WcStatus {
     }
 }
 
-/// Which kind of WR a TERMINATE means, with the MSN if it is a READ: by the
-/// header that came back, else by where such an error comes from.
+/// Returns the kind of the WR that a TERMINATE refers to, with the MSN if it is a READ. The
+/// quoted header tells; without one, the layer and type of the error do.
 pub(super) fn meant(terminate: &Terminate) -> Option<(WcOp, Option<u32>)> {
     if let Some(offender) = &terminate.offender
         && let Ok(opcode) = Opcode::parse(offender.header.control)
@@ -107,8 +107,8 @@ pub(super) fn meant(terminate: &Terminate) -> Option<(WcOp, Option<u32>)> {
 fn by_header(offender: &Offender, opcode: Opcode) -> Option<(WcOp, Option<u32>)> {
     match (opcode, offender.header.place) {
         (Opcode::Write, _) => Some((WcOp::Write, None)),
-        (Opcode::ReadRequest, Place::Untagged { msn, .. }) => Some((WcOp::Read, Some(msn))),
-        // Our answer to a READ, or an answer to an answer: no WR of ours.
+        (Opcode::ReadRequest, DdpBuffer::Untagged { msn, .. }) => Some((WcOp::Read, Some(msn))),
+        // A response to a READ, or a TERMINATE: no WR of this side.
         (Opcode::ReadRequest | Opcode::ReadResponse | Opcode::Terminate, _) => None,
         _ => Some((WcOp::Send, None)),
     }

@@ -1,117 +1,117 @@
 //! Building FPDUs: from WRs and READ requests to batches.
 //!
-//! Messages leave whole, one after the other (RFC 5041 section 5.3: segments in
-//! the order of the messages); between messages our own WRs and the READ
-//! responses that we owe take turns, so that neither starves the other.
+//! Messages leave whole, one after the other (RFC 5041 section 5.3: segments in the order of the
+//! messages). Between messages, our own WRs and the READ responses that this side owes take
+//! turns, so that neither starves the other.
 
 use super::batch::{TxBatch, TxPool, TxStep};
+use super::state::{SendHalf, SendTrigger, next_half};
 use super::types::MAX_INLINE;
-use super::{Engine, Negotiated};
+use super::{IwarpEngine, StartupTerms};
 use crate::mem::MAX_SGE;
 use crate::rnic::SendOp;
 use crate::sys::IoVec;
-use crate::wire::ddp::{self, Header, Place};
+use crate::wire::ddp::{self, DdpBuffer, Header};
 use crate::wire::mpa;
 use crate::wire::rdmap::{
     Opcode, QN_READ, QN_SEND, QN_TERMINATE, READ_REQUEST_LEN, ReadRequest, TERMINATE_MAX, Terminate,
 };
 
-/// Payload of an FPDU between peers that both take large ones: 15 pages, so
-/// that pieces of an aligned buffer stay aligned.
+/// Payload of an FPDU between peers that both take large ones: 15 pages, so that pieces of an
+/// aligned buffer stay aligned.
 pub(super) const LARGE_PAYLOAD: usize = 60 * 1024;
-/// An MSS below this is not believed (IPv4's least is 536, less options).
+/// Smallest credible MSS. IPv4's minimum is 536, less options.
 const LEAST_MSS: usize = 128;
 
-/// Room that any one FPDU needs in a batch.
+/// Arena bytes that any one FPDU needs in a batch.
 const FPDU_ARENA: usize = mpa::LENGTH_LEN + ddp::UNTAGGED_LEN + MAX_INLINE + TERMINATE_MAX + 8;
 const FPDU_PIECES: usize = MAX_SGE + 4;
 
-/// Payload bytes of one FPDU whose DDP header has `header` bytes.
-pub(super) fn max_payload(settled: &Negotiated, mss: usize, header: usize) -> usize {
+/// Returns the most payload bytes of one FPDU whose DDP header has `header` bytes.
+pub(super) fn max_payload(settled: &StartupTerms, mss: usize, header: usize) -> usize {
     if settled.large {
         return LARGE_PAYLOAD;
     }
-    // Length field, header and CRC must fit beside; a multiple of 4 needs no pad and
-    // keeps offsets aligned. No less than fits, either (RFC 5044 section 5.1): FPDUs
-    // that fill their segments stay aligned with them, which hardware is fast with, and
-    // siw depends on: with CRC it takes no trailer in two pieces.
+    // Length field, header and CRC must fit beside the payload. A multiple of 4 needs no pad and
+    // keeps offsets aligned. The payload is as large as fits (RFC 5044 section 5.1): FPDUs that
+    // fill their segments stay aligned with them. Hardware is fast with such FPDUs, and siw
+    // depends on them: with CRC it accepts no trailer in two pieces.
     let mss = mss.clamp(LEAST_MSS, usize::from(u16::MAX));
     (mss - mpa::LENGTH_LEN - header - mpa::CRC_LEN) & !3
 }
 
-/// Whose message is being built.
+/// The side whose message is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum TxTurn {
     Own,
     Response,
 }
 
 /// The sending side of a connection.
 #[derive(Debug)]
-pub(super) struct Tx {
+pub(super) struct Sending {
+    /// The batch that is being sent. None if everything built has left.
     pub(super) batch: Option<Box<TxBatch>>,
     /// Bytes ever put into batches, and bytes that have left.
     pub(super) built: u64,
     pub(super) sent: u64,
-    /// Position after our start-up frame.
+    /// Position in the sent stream after the start-up frame.
     pub(super) startup_end: u64,
-    /// Responder: nothing may leave yet.
-    pub(super) held: bool,
-    /// Initiator: a zero-length WRITE goes first.
-    pub(super) first_write: bool,
-    /// A TERMINATE is to be sent.
+    /// Whether FPDUs may leave. [`Sending::go`] moves it.
+    pub(super) half: SendHalf,
+    /// A TERMINATE that must be sent. None if there is none, or if it is in a batch.
     pub(super) terminate: Option<Terminate>,
-    /// Shutdown was said.
-    pub(super) shut: bool,
-    /// Next MSN of our SENDs and of our READ requests.
+    /// The next MSNs of our SENDs and of our READ requests.
     send_msn: u32,
     read_msn: u32,
-    /// A message is half built.
-    midway: Option<Turn>,
-    /// Who was served last.
-    last: Turn,
+    /// The turn whose message is built in part. None between messages.
+    midway: Option<TxTurn>,
+    /// The turn that was served last.
+    last: TxTurn,
 }
 
-impl Default for Tx {
-    fn default() -> Tx {
-        Tx {
+impl Default for Sending {
+    fn default() -> Sending {
+        Sending {
             batch: None,
             built: 0,
             sent: 0,
             startup_end: 0,
-            held: false,
-            first_write: false,
+            half: SendHalf::Open,
             terminate: None,
-            shut: false,
             send_msn: 1,
             read_msn: 1,
             midway: None,
-            last: Turn::Response,
+            last: TxTurn::Response,
         }
     }
 }
 
-impl Tx {
-    /// Nothing waits to be built that is not a WR or an answer.
-    pub(super) fn is_free(&self) -> bool {
-        let midway = self.midway.is_some() || self.terminate.is_some();
-        !(midway || self.held || self.first_write || self.shut)
+impl Sending {
+    /// Moves the sending half.
+    pub(super) fn go(&mut self, trigger: SendTrigger) {
+        let next = next_half(self.half, trigger);
+        debug_assert!(next.is_some(), "{trigger:?} in {:?}", self.half);
+        self.half = next.unwrap_or(self.half);
     }
 
-    /// The MSN of a SEND that is built now.
+    /// Returns true if nothing but WRs and READ responses waits to be built.
+    pub(super) fn is_free(&self) -> bool {
+        self.half == SendHalf::Open && self.midway.is_none() && self.terminate.is_none()
+    }
+
+    /// Takes the MSN for a SEND that is built now.
     pub(super) fn next_send_msn(&mut self) -> u32 {
         let msn = self.send_msn;
         self.send_msn = msn.wrapping_add(1);
         msn
     }
 
-    /// Forgets what is to be sent, and the memory it is in. With `framed`, the
-    /// FPDU of which a byte has left is kept as a copy, so that a TERMINATE can
-    /// follow it.
+    /// Drops what waits to be sent, and lets go of its memory. With `framed`, the engine keeps a
+    /// copy of the FPDU of which a byte has left, so that a TERMINATE can follow it.
     pub(super) fn abandon(&mut self, framed: bool) {
         self.midway = None;
-        self.held = false;
-        self.first_write = false;
+        self.go(SendTrigger::Abandon);
         if let Some(batch) = &mut self.batch {
             let before = batch.len();
             if framed {
@@ -124,7 +124,7 @@ impl Tx {
     }
 }
 
-/// An FPDU on its way into a batch: adds up the CRC as parts come.
+/// An FPDU on its way into a batch. It computes the CRC as parts are added.
 pub(super) struct Fpdu<'b> {
     batch: &'b mut TxBatch,
     crc_on: bool,
@@ -156,17 +156,17 @@ impl<'b> Fpdu<'b> {
         self.add(|batch| batch.push_bytes(bytes));
     }
 
-    /// A small payload.
+    /// Adds a small payload.
     pub(super) fn payload(&mut self, payload: &IoVec<'_>) {
         self.add(|batch| batch.push_copy(|arena| payload.append_to(arena)));
     }
 
-    /// A payload that may change where it lies.
+    /// Adds a payload that may change where it lies.
     fn copy(&mut self, payload: &IoVec<'_>) {
         self.add(|batch| batch.push_payload(payload));
     }
 
-    /// Adds a copy. (The sum is of the copy: that is what leaves.)
+    /// Adds a copy. The CRC is that of the copy, because the copy leaves.
     fn add(&mut self, copy: impl FnOnce(&mut TxBatch) -> &[u8]) {
         let copy = copy(self.batch);
         if self.crc_on {
@@ -187,8 +187,8 @@ impl<'b> Fpdu<'b> {
     }
 }
 
-impl Engine {
-    /// What to send next.
+impl IwarpEngine {
+    /// Returns the next step of sending.
     pub fn poll_tx<'a>(&'a mut self, pool: &mut TxPool) -> TxStep<'a> {
         if self.tx.batch.as_ref().is_some_and(|b| b.is_done() || self.closed())
             && let Some(done) = self.tx.batch.take()
@@ -205,7 +205,7 @@ impl Engine {
             }
         }
         if self.tx.batch.is_none() && self.shutdown_due() {
-            self.tx.shut = true;
+            self.tx.go(SendTrigger::Shutdown);
             self.maybe_finish();
             return TxStep::Shutdown;
         }
@@ -215,7 +215,7 @@ impl Engine {
         }
     }
 
-    /// Bytes of a gathered write have left.
+    /// Reports that bytes of a gathered write have left.
     pub fn handle_sent(&mut self, bytes: usize) {
         let Some(batch) = &mut self.tx.batch else { return };
         batch.advance(bytes);
@@ -224,7 +224,7 @@ impl Engine {
         self.sq.complete(self.tx.sent, self.qp(), &mut self.wcs);
     }
 
-    /// Bytes of a file step have left; 0 says that the file has ended.
+    /// Reports that bytes of a file step have left. 0 says that the file has ended.
     pub fn handle_file_sent(&mut self, bytes: usize) {
         let Some((serial, left)) = self.tx.batch.as_ref().and_then(|b| b.current_file()) else {
             return;
@@ -236,8 +236,8 @@ impl Engine {
         self.handle_sent(bytes.min(left));
     }
 
-    /// The file of a file step cannot be read: zeros take the place of the rest,
-    /// and the WR completes with [`crate::rnic::WcStatus::FileRead`].
+    /// Reports that the file of a file step cannot be read. Zeros take the place of the rest, and
+    /// the WR completes with [`crate::rnic::WcStatus::FileRead`].
     pub fn handle_file_error(&mut self, errno: i32) {
         if let Some((serial, _)) = self.tx.batch.as_ref().and_then(|b| b.current_file()) {
             self.file_ended(serial, Some(errno));
@@ -251,30 +251,30 @@ impl Engine {
         }
     }
 
-    /// True if posted WRs wait to be sent, be it for the doorbell, for a READ's
-    /// response (ORD), or for the initiator's first message.
+    /// Returns true if posted WRs wait to be sent: for the doorbell, for a READ's response (ORD),
+    /// or for the initiator's first message.
     pub fn has_unsent(&self) -> bool {
         self.sq.has_unbuilt()
     }
 
-    /// True if there is something to send that no doorbell is rung for: the rest of
-    /// what has begun to leave, start-up frames, READ responses, a TERMINATE, the
-    /// end.
+    /// Returns true if there is something to send for which no doorbell is rung: the rest of what
+    /// has begun to leave, start-up frames, READ responses, a TERMINATE, the end.
     pub fn owes(&self) -> bool {
-        let open = self.state.is_open() && !self.tx.shut && !self.tx.held;
+        let open = self.state.is_open() && self.tx.half.may_build();
         self.tx.batch.as_ref().is_some_and(|b| !b.is_done())
             || self.startup.as_ref().is_some_and(|s| !s.tx.is_empty())
             || self.tx.terminate.is_some()
-            || (open && (self.tx.first_write || !self.reads.is_empty()))
+            || (open && (self.tx.half == SendHalf::FirstWrite || !self.reads.is_empty()))
             || self.shutdown_due()
     }
 
     fn wants_tx(&self) -> bool {
-        let open = self.state.is_open() && !self.tx.shut;
-        let work = self.tx.first_write || !self.sq.is_empty() || !self.reads.is_empty();
+        let open = self.state.is_open() && self.tx.half.may_build();
+        let first = self.tx.half == SendHalf::FirstWrite;
+        let work = first || !self.sq.is_empty() || !self.reads.is_empty();
         self.startup.as_ref().is_some_and(|s| !s.tx.is_empty())
             || self.tx.terminate.is_some()
-            || (open && !self.tx.held && work)
+            || (open && work)
     }
 
     fn build(&mut self, batch: &mut TxBatch) {
@@ -291,13 +291,14 @@ impl Engine {
         let base = self.tx.built;
         if let Some(terminate) = self.tx.terminate.take() {
             self.build_terminate(batch, &terminate);
-        } else if self.state.is_open() && !self.tx.held && !self.tx.shut {
-            if std::mem::take(&mut self.tx.first_write) {
-                let place = Place::Tagged { stag: 0, to: 0 };
+        } else if self.state.is_open() && self.tx.half.may_build() {
+            if self.tx.half == SendHalf::FirstWrite {
+                self.tx.go(SendTrigger::Built);
+                let place = DdpBuffer::Tagged { stag: 0, to: 0 };
                 let header = Header { last: true, control: Opcode::Write.control(), place };
                 Fpdu::begin(batch, self.settled.crc, &header, 0).end();
             }
-            // One by one, where each is to be a segment of its own.
+            // An FPDU that must be a TCP segment of its own gets a batch of its own.
             batch.alone = self.settled.crc && !self.settled.large;
             while batch.has_room(FPDU_ARENA, FPDU_PIECES)
                 && self.build_one(batch, base)
@@ -307,21 +308,21 @@ impl Engine {
         self.tx.built = base + batch.len() as u64;
     }
 
-    /// Adds one FPDU of whoever's turn it is; false if there is none to add.
+    /// Adds one FPDU of the side whose turn it is. Returns false if there is none to add.
     fn build_one(&mut self, batch: &mut TxBatch, base: u64) -> bool {
         let first = match (self.tx.midway, self.tx.last) {
             (Some(turn), _) => turn,
-            (None, Turn::Own) => Turn::Response,
-            (None, Turn::Response) => Turn::Own,
+            (None, TxTurn::Own) => TxTurn::Response,
+            (None, TxTurn::Response) => TxTurn::Own,
         };
         let turns = match first {
-            Turn::Own => [Turn::Own, Turn::Response],
-            Turn::Response => [Turn::Response, Turn::Own],
+            TxTurn::Own => [TxTurn::Own, TxTurn::Response],
+            TxTurn::Response => [TxTurn::Response, TxTurn::Own],
         };
         for turn in turns {
             let built = match turn {
-                Turn::Own => self.build_own(batch, base),
-                Turn::Response => self.build_response(batch, base),
+                TxTurn::Own => self.build_own(batch, base),
+                TxTurn::Response => self.build_response(batch, base),
             };
             if let Some(last) = built {
                 self.tx.midway = if last { None } else { Some(turn) };
@@ -335,7 +336,8 @@ impl Engine {
         false
     }
 
-    /// Adds an FPDU of the current WR; `Some(true)` if it was the WR's last.
+    /// Adds an FPDU of the current WR. Returns `Some(true)` if it was the WR's last, None if
+    /// there is none.
     fn build_own(&mut self, batch: &mut TxBatch, base: u64) -> Option<bool> {
         let crc = self.settled.crc;
         let (serial, entry) = self.sq.current(self.settled.ord)?;
@@ -368,14 +370,14 @@ impl Engine {
                 return Some(true);
             }
             SendOp::Write { raddr, rkey } | SendOp::WriteImm { raddr, rkey, .. } => {
-                let place = Place::Tagged { stag: rkey, to: raddr.wrapping_add(at) };
+                let place = DdpBuffer::Tagged { stag: rkey, to: raddr.wrapping_add(at) };
                 let header = Header { last, control: Opcode::Write.control(), place };
                 payload(Fpdu::begin(batch, crc, &header, n), serial, entry, at, n);
             }
             SendOp::Send { invalidate, solicited } => {
                 msn = self.tx.send_msn;
                 let opcode = Opcode::send(invalidate.is_some(), solicited);
-                let place = Place::Untagged {
+                let place = DdpBuffer::Untagged {
                     ulp: invalidate.unwrap_or(0),
                     qn: QN_SEND,
                     msn,
@@ -393,7 +395,7 @@ impl Engine {
         Some(last)
     }
 
-    /// Adds an FPDU of the current READ response.
+    /// Adds an FPDU of the current READ response. The result is that of `build_own`.
     fn build_response(&mut self, batch: &mut TxBatch, base: u64) -> Option<bool> {
         let max = max_payload(&self.settled, self.cfg.mss, ddp::TAGGED_LEN);
         let crc = self.settled.crc;
@@ -401,8 +403,10 @@ impl Engine {
         let (request, at) = (inbound.request, inbound.built as usize);
         let n = (request.size as usize - at).min(max);
         let last = at + n == request.size as usize;
-        let place =
-            Place::Tagged { stag: request.sink_stag, to: request.sink_to.wrapping_add(at as u64) };
+        let place = DdpBuffer::Tagged {
+            stag: request.sink_stag,
+            to: request.sink_to.wrapping_add(at as u64),
+        };
         let header = Header { last, control: Opcode::ReadResponse.control(), place };
         let mut fpdu = Fpdu::begin(batch, crc, &header, n);
         match &inbound.source {
@@ -430,13 +434,13 @@ impl Engine {
 }
 
 pub(super) fn untagged(opcode: Opcode, qn: u32, msn: u32) -> Header {
-    let place = Place::Untagged { ulp: 0, qn, msn, mo: 0 };
+    let place = DdpBuffer::Untagged { ulp: 0, qn, msn, mo: 0 };
     Header { last: true, control: opcode.control(), place }
 }
 
-/// Adds `n` payload bytes at `at` of a WR: from its inline bytes, its segments,
-/// its file, in this order; then ends the FPDU.
-fn payload(mut fpdu: Fpdu<'_>, serial: u64, entry: &super::txq::Entry, at: u64, n: usize) {
+/// Adds `n` payload bytes of a WR from offset `at`: from its inline bytes, its segments and its
+/// file, in this order. Then ends the FPDU.
+fn payload(mut fpdu: Fpdu<'_>, serial: u64, entry: &super::txq::SendEntry, at: u64, n: usize) {
     let (mut at, mut left) = (at, n as u64);
     let narrow = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
     let head = entry.wr.head.as_slice();

@@ -1,10 +1,10 @@
 //! The send queue: WRs from posting to completion.
 //!
-//! WRs are built, sent and completed in the order of posting. The queue knows
-//! three positions: what is complete has left the queue; what is before `next`
-//! was put into batches; the rest waits. A WR is done when the last byte of its
-//! last FPDU went to TCP, a READ when its data are here; it completes when all
-//! before it have, so a WRITE behind a READ waits for the READ's response.
+//! WRs are built, sent and completed in the order of posting. The queue knows three positions:
+//! complete WRs have left the queue, WRs before `next` were put into batches, and the rest waits.
+//! A WR is done when the last byte of its last FPDU went to TCP; a READ is done when its data
+//! have arrived. It completes when all WRs before it have, so a WRITE behind a READ waits for the
+//! READ's response.
 
 use std::collections::VecDeque;
 
@@ -14,31 +14,32 @@ use crate::rnic::{Qp, RnicError, SendOp, Wc, WcOp, WcStatus};
 
 /// A WR with its progress.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct SendEntry {
     pub(super) wr: TxWr,
-    /// Payload bytes in all.
+    /// Length of the payload in bytes.
     pub(super) len: u64,
-    /// Payload bytes put into FPDUs.
+    /// Payload bytes already put into FPDUs.
     pub(super) built: u64,
-    /// Position in the sent stream at which the last FPDU ends.
+    /// Position in the sent stream at which the last FPDU ends. `u64::MAX` until it is built.
     end: u64,
     /// READ: bytes that came back, and whether the last one did.
     pub(super) got: u32,
     pub(super) done: bool,
-    /// MSN of a READ request: how a TERMINATE names it.
+    /// MSN of a READ request, by which a TERMINATE names it. 0 until it is built.
     msn: u32,
-    /// File bytes that went out; an early end or an error makes the rest zeros.
+    /// File bytes that left. After an early end or an error the rest is zeros.
     file_sent: u64,
     file_over: bool,
+    /// The error that ended the file. None if there was none.
     file_errno: Option<i32>,
 }
 
-impl Entry {
+impl SendEntry {
     pub(super) fn is_read(&self) -> bool {
         matches!(self.wr.op, SendOp::Read { .. })
     }
 
-    /// The file, as far as it still yields bytes.
+    /// Returns true if the file yields no more bytes.
     pub(super) fn file_over(&self) -> bool {
         self.file_over
     }
@@ -70,25 +71,25 @@ impl Entry {
     }
 }
 
-/// See the module's essay.
+/// The queue. The module's head explains it.
 #[derive(Debug, Default)]
-pub(super) struct SendQueue {
-    queue: VecDeque<Entry>,
+pub(super) struct WrQueue {
+    queue: VecDeque<SendEntry>,
     /// Index of the first WR that is not wholly built.
     next: usize,
-    /// Serial number of the front: WRs are numbered from 0.
+    /// Serial number of the front. WRs are numbered from 0.
     base: u64,
-    /// READs built whose response is not complete.
+    /// READs that are built and whose response is not complete.
     reads: u32,
-    /// READs in the queue.
+    /// Number of READs in the queue.
     read_wrs: usize,
 }
 
-impl SendQueue {
+impl WrQueue {
     /// Appends a WR that `check` has passed.
     pub(super) fn push(&mut self, wr: TxWr, len: u64) {
         self.read_wrs += usize::from(matches!(wr.op, SendOp::Read { .. }));
-        self.queue.push_back(Entry {
+        self.queue.push_back(SendEntry {
             wr,
             len,
             built: 0,
@@ -110,21 +111,22 @@ impl SendQueue {
         self.queue.is_empty()
     }
 
-    /// True if a WR is not wholly built yet.
+    /// Returns true if a WR is not wholly built.
     pub(super) fn has_unbuilt(&self) -> bool {
         self.next < self.queue.len()
     }
 
-    /// The WR that is to be built next, unless it must wait: a READ for the
-    /// response of an earlier one (ORD), and all behind it with it, as in verbs.
-    pub(super) fn current(&mut self, ord: u32) -> Option<(u64, &mut Entry)> {
+    /// Returns the next WR to build. None if there is none, or if it is a READ that must wait for
+    /// the response of an earlier one (ORD). All WRs behind such a READ wait with it, as in
+    /// verbs.
+    pub(super) fn current(&mut self, ord: u32) -> Option<(u64, &mut SendEntry)> {
         let serial = self.base + self.next as u64;
         let stalled = self.reads >= ord;
         let entry = self.queue.get_mut(self.next)?;
         if stalled && entry.is_read() { None } else { Some((serial, entry)) }
     }
 
-    /// The current WR is wholly built; its last byte is at `end` of the stream.
+    /// Records that the current WR is wholly built, with its last byte at `end` of the stream.
     pub(super) fn built(&mut self, end: u64, msn: u32) {
         if let Some(entry) = self.queue.get_mut(self.next) {
             entry.end = end;
@@ -134,18 +136,18 @@ impl SendQueue {
         }
     }
 
-    /// The READ whose response is awaited next. Its request was sent, so all
-    /// before it have completed: it is the front.
-    pub(super) fn awaited_read(&mut self, sent: u64) -> Option<&mut Entry> {
+    /// Returns the READ whose response is awaited next. Its request was sent, so all WRs before
+    /// it have completed, and it is the front.
+    pub(super) fn awaited_read(&mut self, sent: u64) -> Option<&mut SendEntry> {
         self.queue.front_mut().filter(|e| e.is_read() && e.end <= sent && !e.done)
     }
 
-    /// As `awaited_read`, to look at.
-    pub(super) fn awaited_sink(&self) -> Option<&Entry> {
+    /// As `awaited_read`, without the check that its request was sent.
+    pub(super) fn awaited_sink(&self) -> Option<&SendEntry> {
         self.queue.front().filter(|e| e.is_read() && !e.done)
     }
 
-    /// The awaited READ has all its data.
+    /// Records that the awaited READ has all its data.
     pub(super) fn read_done(&mut self) {
         if let Some(entry) = self.queue.front_mut() {
             entry.done = true;
@@ -153,17 +155,17 @@ impl SendQueue {
         }
     }
 
-    /// True if a READ is in the queue that needs the peer's answer.
+    /// Returns true if a READ in the queue needs the peer's response.
     pub(super) fn has_reads(&self) -> bool {
         self.read_wrs > 0 && self.queue.iter().any(|e| e.is_read() && !e.done)
     }
 
-    /// True if a READ's data are to come in by this key.
+    /// Returns true if the sink of a READ is this key.
     pub(super) fn has_sink(&self, key: Key) -> bool {
         self.read_wrs > 0 && self.queue.iter().any(|e| e.is_read() && e.wr.lkeys[0] == key)
     }
 
-    /// Completes from the front what can be, `sent` bytes having left.
+    /// Completes all WRs from the front that can complete, `sent` bytes having left.
     pub(super) fn complete(&mut self, sent: u64, qp: Qp, wcs: &mut Vec<Wc>) {
         while let Some(entry) = self.queue.front() {
             if entry.end > sent || (entry.is_read() && !entry.done) {
@@ -180,8 +182,8 @@ impl SendQueue {
         }
     }
 
-    /// Ends every WR: the one at `offender` and those that `own` names get the
-    /// status given for them, the others are flushed.
+    /// Ends every WR. The WR at `offender` and those that `own` names get the status given for
+    /// them; the others are flushed.
     pub(super) fn flush(
         &mut self,
         qp: Qp,
@@ -198,8 +200,8 @@ impl SendQueue {
         (self.next, self.reads, self.read_wrs) = (0, 0, 0);
     }
 
-    /// The oldest WR of which a byte may have left and that is of this kind;
-    /// for READs, the one with this MSN if it is given.
+    /// Returns the oldest WR of this kind of which a byte may have left. For READs, the one with
+    /// this MSN if it is given.
     pub(super) fn find(&self, op: WcOp, msn: Option<u32>) -> Option<usize> {
         self.queue
             .iter()
@@ -207,24 +209,24 @@ impl SendQueue {
             .position(|e| e.op() == op && !e.done && msn.is_none_or(|msn| e.msn == msn))
     }
 
-    /// True if a WR's local memory is that of this key.
+    /// Returns true if a WR uses this key for its local memory.
     pub(super) fn uses(&self, lkey: Key) -> bool {
         self.queue.iter().any(|e| e.wr.lkeys.contains(&lkey))
     }
 
-    fn by_serial(&mut self, serial: u64) -> Option<&mut Entry> {
+    fn by_serial(&mut self, serial: u64) -> Option<&mut SendEntry> {
         let index = usize::try_from(serial.checked_sub(self.base)?).ok()?;
         self.queue.get_mut(index)
     }
 
-    /// File bytes of a WR went out.
+    /// Records that file bytes of a WR left.
     pub(super) fn file_sent(&mut self, serial: u64, bytes: usize) {
         if let Some(entry) = self.by_serial(serial) {
             entry.file_sent += bytes as u64;
         }
     }
 
-    /// A WR's file yields no more.
+    /// Records that a WR's file yields no more bytes.
     pub(super) fn file_ended(&mut self, serial: u64, errno: Option<i32>) {
         if let Some(entry) = self.by_serial(serial) {
             entry.file_over = true;
@@ -232,7 +234,7 @@ impl SendQueue {
         }
     }
 
-    /// Gives back spare memory if the queue is empty.
+    /// Frees spare memory if the queue is empty.
     pub(super) fn trim(&mut self) {
         if self.queue.is_empty() {
             self.queue.shrink_to_fit();
@@ -240,8 +242,7 @@ impl SendQueue {
     }
 }
 
-/// Checks what does not depend on the connection's state; returns the payload's
-/// length.
+/// Checks a WR, as far as the connection's state does not matter. Returns the payload's length.
 pub(super) fn check(wr: &TxWr, ord: u32, crc: bool) -> Result<u64, RnicError> {
     let file = wr.file.as_ref().map_or(0, |f| f.len);
     let limit = |asked| RnicError::Limit {
@@ -252,8 +253,7 @@ pub(super) fn check(wr: &TxWr, ord: u32, crc: bool) -> Result<u64, RnicError> {
     let len = (wr.head.len() as u64 + wr.sgl.len() as u64)
         .checked_add(file)
         .ok_or_else(|| limit(u64::MAX))?;
-    // DDP's message offset and RDMAP's read size have 32 bits; tagged offsets
-    // have 64.
+    // DDP's message offset and RDMAP's read size have 32 bits. Tagged offsets have 64.
     let narrow = !matches!(wr.op, SendOp::Write { .. });
     if narrow && len > u64::from(u32::MAX) {
         return Err(limit(len));
@@ -276,7 +276,7 @@ pub(super) fn check(wr: &TxWr, ord: u32, crc: bool) -> Result<u64, RnicError> {
         }
         _ => {}
     }
-    // sendfile(2) shows us no byte of the file, so no CRC can be made of it.
+    // sendfile(2) does not show the bytes of the file, so the engine cannot compute their CRC.
     if wr.file.is_some() && crc {
         return Err(RnicError::Unsupported("file source on a connection with CRC"));
     }

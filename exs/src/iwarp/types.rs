@@ -1,46 +1,45 @@
-//! What goes into the engine and what comes out of it.
+//! The inputs and outputs of the engine.
 
 use crate::mem::{Key, MAX_SGE, Sgl};
 use crate::rnic::{DisconnectCause, FileRange, RnicError, SendOp};
 
-/// Bytes that a WR may carry by value: its `head`, plus its payload if posted
-/// inline.
+/// Most bytes that a WR carries by value: its `head`, and its payload if posted inline.
 pub const MAX_INLINE: usize = 256;
 
-/// Private data that fit a request or reply of revision 2: 512 bytes (RFC 5044
-/// section 7.1) less the 4 that RFC 6581 section 9 takes for IRD and ORD.
+/// Most private data in a request or reply of revision 2: 512 bytes (RFC 5044 section 7.1) less
+/// the 4 bytes of IRD and ORD (RFC 6581 section 9).
 pub const MAX_PRIVATE_DATA: usize = 508;
 
-/// READs that may be under way in one direction, at most (siw's limit too).
+/// Most READs under way in one direction. siw has the same limit.
 pub const MAX_READS: u32 = 128;
 
-/// How a connection is to be set up.
+/// The parameters of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Number of the queue pair: part of the check of a peer's keys.
+    /// Number of the queue pair. The check of a peer's keys uses it.
     pub qp: u32,
-    /// Its protection domain.
+    /// The queue pair's protection domain.
     pub pd: u32,
-    /// Ask the peer for CRC32C (it is on if either side asks).
+    /// Asks the peer for CRC32C. It is on if either side asks.
     pub crc: bool,
-    /// READs of the peer's that we answer at a time.
+    /// READs that this side answers at a time.
     pub ird: u32,
-    /// READs that we issue at a time.
+    /// READs that this side issues at a time.
     pub ord: u32,
-    /// Send WRs that may be outstanding.
+    /// Most send WRs outstanding.
     pub max_send_wr: usize,
-    /// Receives that may be outstanding (none if they come from an SRQ).
+    /// Most receives outstanding. 0 if they come from an SRQ.
     pub max_recv_wr: usize,
-    /// Receives come from an SRQ: a SEND that finds it empty waits.
+    /// Receives come from an SRQ. A SEND that finds the SRQ empty waits.
     pub uses_srq: bool,
-    /// The TCP MSS, to which FPDUs for peers of other makes are fitted.
+    /// The TCP MSS in bytes. FPDUs for peers of other makes are fitted to it.
     pub mss: usize,
-    /// As initiator: let a zero-length WRITE be the first message, made by the
-    /// engine (RFC 6581 section 4), so that the acceptor may send first.
+    /// Initiator: the engine sends a zero-length WRITE as the first message (RFC 6581 section 4),
+    /// so that the acceptor may send first.
     pub peer_to_peer: bool,
 }
 
-/// Bytes by value.
+/// Bytes held by value.
 #[derive(Clone, Copy)]
 pub struct Inline {
     len: u16,
@@ -51,7 +50,7 @@ impl Inline {
     /// No bytes.
     pub const EMPTY: Inline = Inline { len: 0, bytes: [0; MAX_INLINE] };
 
-    /// Appends a copy of `more`; false, and nothing appended, if it does not fit.
+    /// Appends a copy of `more`. Returns false and appends nothing if it does not fit.
     #[must_use]
     pub fn push(&mut self, more: &[u8]) -> bool {
         let len = usize::from(self.len);
@@ -63,7 +62,8 @@ impl Inline {
         true
     }
 
-    /// Appends a copy of the bytes of `sgl`; false if they do not fit.
+    /// Appends a copy of the bytes of `sgl`. Returns false and appends nothing if they do not
+    /// fit.
     #[must_use]
     pub fn push_sgl(&mut self, sgl: &Sgl) -> bool {
         let len = usize::from(self.len);
@@ -80,12 +80,12 @@ impl Inline {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// How many.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         usize::from(self.len)
     }
 
-    /// True if there are none.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -97,40 +97,40 @@ impl std::fmt::Debug for Inline {
     }
 }
 
-/// A send WR whose local segments were already checked through the key table.
+/// A send WR whose local segments the key table has already checked.
 #[derive(Clone, Debug)]
 pub struct TxWr {
-    /// Comes back in the completion.
+    /// The caller's number, which comes back in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
-    /// Payload by value, before the segments. None for READ.
+    /// Payload by value, before the segments. Empty for READ.
     pub head: Inline,
-    /// The payload; for a READ the sink (at most one segment).
+    /// The payload; for a READ the sink, which has at most one segment.
     pub sgl: Sgl,
-    /// The lkeys of the segments, 0 where there is none. For a READ the first
-    /// is the sink's STag. See [`super::Engine::mr_revoked`].
+    /// The lkeys of the segments; 0 marks an unused entry. For a READ the first is the sink's
+    /// STag. [`super::IwarpEngine::mr_revoked`] searches them.
     pub lkeys: [Key; MAX_SGE],
-    /// Payload from a file, after the segments (WRITE without CRC only).
+    /// Payload from a file, after the segments. Only for a WRITE without CRC.
     pub file: Option<FileRange>,
-    /// Ask for a completion.
+    /// Asks for a completion.
     pub signaled: bool,
 }
 
-/// A receive buffer, checked likewise.
+/// A receive buffer whose segments the key table has already checked.
 #[derive(Clone, Debug)]
 pub struct RxBuf {
-    /// Comes back in the completion.
+    /// The caller's number, which comes back in the completion.
     pub wr_id: u64,
-    /// Where a message goes.
+    /// The memory that a message is placed in.
     pub sgl: Sgl,
-    /// The lkeys of the segments, 0 where there is none.
+    /// The lkeys of the segments; 0 marks an unused entry.
     pub lkeys: [Key; MAX_SGE],
 }
 
 impl RxBuf {
-    /// Takes the memory of an MR away from a buffer that waits. It stays in its queue,
-    /// since it must complete: a message that meets it is too long for it.
+    /// Takes the memory of an MR away from a waiting buffer. The buffer stays in its queue,
+    /// because it must complete: a message that meets it is too long for it.
     pub fn revoke(&mut self, key: Key) {
         if self.lkeys.contains(&key) {
             self.sgl = Sgl::new();
@@ -138,55 +138,55 @@ impl RxBuf {
     }
 }
 
-/// A SEND that was taken out of received bytes.
+/// An eager SEND that the engine took out of received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RxSend {
-    /// Bytes of it there, framing included.
+pub struct RxEager {
+    /// Number of received bytes that it used, framing included.
     pub used: usize,
-    /// Bytes of its payload.
+    /// Length of its payload in bytes.
     pub len: usize,
 }
 
-/// Where a queue pair on an SRQ takes its receive buffers from.
+/// The source of receive buffers for a queue pair on an SRQ.
 pub trait RxSource {
-    /// Takes the oldest buffer.
+    /// Takes the oldest buffer. None if the SRQ is empty.
     fn pop(&mut self) -> Option<RxBuf>;
 }
 
-/// What became of received bytes.
+/// How far the engine got with received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RxResult {
-    /// Bytes of the lookahead that were used. Less than all only if `stalled`.
+    /// Bytes of the lookahead that were used. Fewer than all only if `stalled`.
     pub consumed: usize,
-    /// The SRQ is empty: stop reading, keep the rest of the lookahead, and offer
-    /// it again (with `direct` 0) when a buffer was posted.
+    /// The SRQ is empty. The driver must stop reading, keep the rest of the lookahead, and offer
+    /// it again (with `direct` 0) after a buffer was posted.
     pub stalled: bool,
 }
 
-/// What happens to the connection.
+/// An event of the connection.
 #[derive(Clone, Debug)]
-pub enum Event {
-    /// Responder: a peer asks; answer with `accept` or `reject`.
+pub enum IwarpEvent {
+    /// Responder: a peer asks to connect. `accept` or `reject` answers.
     Request {
-        /// What came along.
+        /// The private data of the request.
         private_data: Vec<u8>,
     },
-    /// Connected.
+    /// The connection is established.
     Established {
-        /// The acceptor's private data (initiator only).
+        /// The acceptor's private data. Empty on the responder's side.
         private_data: Vec<u8>,
-        /// READs that we may issue at a time, as negotiated.
+        /// READs that this side may issue at a time, as negotiated.
         ord: u32,
-        /// READs that we answer at a time, as negotiated.
+        /// READs that this side answers at a time, as negotiated.
         ird: u32,
     },
-    /// Initiator: the acceptor said no.
+    /// Initiator: the acceptor refused.
     Rejected {
-        /// What came along.
+        /// The private data of the refusal.
         private_data: Vec<u8>,
     },
-    /// The connection was not made.
+    /// The connection attempt failed.
     Failed(RnicError),
-    /// A connection that was established is over. The last event.
+    /// An established connection is over. This is the last event.
     Disconnected(DisconnectCause),
 }

@@ -9,7 +9,7 @@ use crate::sys::{IoVec, IoVecMut};
 /// A key: the STag on an iWARP wire, lkey or rkey in verbs terms.
 pub type Key = u32;
 
-/// What a key allows. Reading locally is always allowed.
+/// The rights of a key. Local reads are always allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Access {
@@ -22,7 +22,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Local reads only (the source of a send).
+    /// Local reads only, for the source of a send.
     pub const LOCAL_READ: Access =
         Access { local_write: false, remote_read: false, remote_write: false };
     /// Local reads and writes.
@@ -30,13 +30,13 @@ impl Access {
     /// A peer may READ.
     pub const REMOTE_READ: Access =
         Access { local_write: false, remote_read: true, remote_write: false };
-    /// A peer may WRITE (which implies that it is locally writable, as in verbs).
+    /// A peer may WRITE. As in verbs, this implies local writes.
     pub const REMOTE_WRITE: Access =
         Access { local_write: true, remote_read: false, remote_write: true };
-    /// Everything.
+    /// All rights.
     pub const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true };
 
-    /// True if every right in `need` is in `self`.
+    /// Returns true if `self` has every right in `need`.
     pub const fn allows(self, need: Access) -> bool {
         (self.local_write || !need.local_write)
             && (self.remote_read || !need.remote_read)
@@ -44,63 +44,63 @@ impl Access {
     }
 }
 
-/// Who may use a key.
+/// The queue pairs that may use a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Every queue pair of the protection domain (a memory region).
+    /// Every queue pair of this protection domain: a memory region.
     Domain(u32),
-    /// One queue pair only (a type-2 memory window): (domain, queue pair).
+    /// One queue pair only, as (domain, queue pair): a type-2 memory window.
     QueuePair(u32, u32),
 }
 
-/// What a key stands for.
+/// The memory and the rights that a key gives.
 #[derive(Clone, Debug)]
 pub struct Grant {
-    /// The bytes.
+    /// The memory.
     pub segment: Segment,
     /// The rights.
     pub access: Access,
-    /// The users.
+    /// The queue pairs that may use it.
     pub scope: Scope,
 }
 
-/// Why a key, or the bytes named with it, were refused. The numbers are what the
-/// user of the key asked for.
+/// The reason why a key, or the bytes named with it, were refused. The numbers are those that the
+/// user of the key gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessFault {
-    /// No such key: never issued, revoked, or another connection's.
+    /// The key was never issued, was revoked, or belongs to another connection.
     #[error("key {key:#010x} is not valid here (never issued, revoked, or another connection's)")]
     InvalidKey {
-        /// The key used.
+        /// The key in the request.
         key: Key,
     },
     /// `addr + len` is beyond 2^64.
     #[error("{len} bytes at {addr:#x} wrap around the end of the address space")]
     Wrap {
-        /// The address used.
+        /// The address in the request.
         addr: u64,
-        /// The length used.
+        /// The length in the request, in bytes.
         len: u64,
     },
-    /// Outside of what the key covers.
+    /// The bytes are outside of the key's memory.
     #[error("{len} bytes at {addr:#x} are outside of key {key:#010x} ({size} bytes at {base:#x})")]
     Bounds {
-        /// The key used.
+        /// The key in the request.
         key: Key,
-        /// The address used.
+        /// The address in the request.
         addr: u64,
-        /// The length used.
+        /// The length in the request, in bytes.
         len: u64,
         /// First address covered by the key.
         base: u64,
-        /// Bytes covered by the key.
+        /// Number of bytes covered by the key.
         size: u64,
     },
-    /// Inside, but the right is missing.
+    /// The bytes are inside, but the right is missing.
     #[error("key {key:#010x} does not allow this (needed {need:?}, granted {have:?})")]
     Rights {
-        /// The key used.
+        /// The key in the request.
         key: Key,
         /// The rights needed.
         need: Access,
@@ -109,8 +109,7 @@ pub enum AccessFault {
     },
 }
 
-/// Keys are drawn at random, so the identity is a good hash of them, and no
-/// peer can choose which keys exist.
+/// Keys are random, so the key itself is a good hash, and no peer can choose which keys exist.
 #[derive(Default)]
 pub(crate) struct KeyHasher(u64);
 
@@ -124,13 +123,14 @@ impl Hasher for KeyHasher {
         }
     }
     fn write_u32(&mut self, key: u32) {
-        // The table looks at the top bits and the low ones: spread to both.
+        // The table looks at the top bits and the low bits, so the product spreads the key to
+        // both.
         self.0 = u64::from(key).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     }
 }
 
-/// How many revoked keys are remembered, so that none of them comes back while
-/// an old message that names it may still be on its way.
+/// Number of revoked keys that stay reserved, so that none of them comes back while an old
+/// message that names it may still be on its way.
 const QUARANTINE: usize = 4096;
 
 /// All keys of one RNIC.
@@ -142,13 +142,13 @@ pub struct KeyTable {
 }
 
 impl KeyTable {
-    /// An empty table.
+    /// Makes an empty table.
     pub fn new() -> KeyTable {
         KeyTable::default()
     }
 
-    /// Issues a key. `draw` yields random numbers; zero (which peers read as "no
-    /// key"), keys in use and lately revoked ones are drawn again.
+    /// Issues a key. `draw` returns random numbers. The table draws again for zero (which peers
+    /// read as "no key"), for keys in use, and for the last 4096 revoked keys.
     pub fn insert(&mut self, grant: Grant, draw: &mut dyn FnMut() -> u32) -> Key {
         loop {
             let key = draw();
@@ -160,7 +160,7 @@ impl KeyTable {
         }
     }
 
-    /// Revokes a key; what it stood for is returned if it was valid.
+    /// Revokes a key and returns its grant. None if the key was not valid.
     pub fn remove(&mut self, key: Key) -> Option<Grant> {
         let grant = self.grants.remove(&key)?;
         if self.retired.len() == QUARANTINE
@@ -173,25 +173,25 @@ impl KeyTable {
         Some(grant)
     }
 
-    /// What a key stands for.
+    /// Returns the grant of a key. None if the key is not valid.
     pub fn get(&self, key: Key) -> Option<&Grant> {
         self.grants.get(&key)
     }
 
-    /// Valid keys.
+    /// Returns the number of valid keys.
     #[cfg(any(test, feature = "internals"))]
     pub fn len(&self) -> usize {
         self.grants.len()
     }
 
-    /// True if no key is valid.
+    /// Returns true if no key is valid.
     #[cfg(any(test, feature = "internals"))]
     pub fn is_empty(&self) -> bool {
         self.grants.is_empty()
     }
 
-    /// The bytes that a local work request names, if its key allows `need`.
-    /// Only keys of the whole domain are local keys.
+    /// Returns the bytes that a local work request names, if its key allows `need`. Only a key of
+    /// the whole domain is a local key.
     pub fn check_local(
         &self,
         domain: u32,
@@ -202,16 +202,16 @@ impl KeyTable {
     ) -> Result<Segment, AccessFault> {
         match self.grants.get(&key) {
             Some(g) if g.scope == Scope::Domain(domain) => {
-                find(key, g, addr, len, need).map(Part::to_segment)
+                find(key, g, addr, len, need).map(GrantedPart::to_segment)
             }
             _ => Err(AccessFault::InvalidKey { key }),
         }
     }
 
-    /// The bytes that a peer's WRITE or READ names, if its key is valid on the
-    /// queue pair it came by and allows `need`. They come without a reference to the region of
-    /// their own: to count references is to wait for all stores before, and mostly these are
-    /// the copy of a message.
+    /// Returns the bytes that a peer's WRITE or READ names, if the key is valid on the queue pair
+    /// that it came by and allows `need`. The result borrows the region and holds no reference
+    /// count: to change a count waits for all earlier stores, which are mostly the copy of a
+    /// message.
     pub fn check_remote(
         &self,
         domain: u32,
@@ -220,7 +220,7 @@ impl KeyTable {
         addr: u64,
         len: u64,
         need: Access,
-    ) -> Result<Part<'_>, AccessFault> {
+    ) -> Result<GrantedPart<'_>, AccessFault> {
         match self.grants.get(&key) {
             Some(g)
                 if g.scope == Scope::QueuePair(domain, queue_pair)
@@ -233,36 +233,42 @@ impl KeyTable {
     }
 }
 
-/// A part of what a key stands for.
+/// A checked part of the memory of a key.
 #[derive(Clone, Copy, Debug)]
-pub struct Part<'a> {
+pub struct GrantedPart<'a> {
     segment: &'a Segment,
     offset: usize,
     len: usize,
 }
 
-impl Part<'_> {
-    /// The first `len` bytes, for a copy to be put there. Panics if it has fewer.
+impl GrantedPart<'_> {
+    /// Returns the first `len` bytes as the target of a copy. Panics if the part has fewer.
     pub fn io_vec_mut(&self, len: usize) -> IoVecMut<'_> {
         assert!(len <= self.len, "{len} bytes of {}", self.len);
         self.segment.io_vec_mut(self.offset, len)
     }
 
-    /// The first `len` bytes, to be copied from. Panics if it has fewer.
+    /// Returns the first `len` bytes as the source of a copy. Panics if the part has fewer.
     pub fn io_vec(&self, len: usize) -> IoVec<'_> {
         assert!(len <= self.len, "{len} bytes of {}", self.len);
         self.segment.io_vec(self.offset, len)
     }
 
-    /// The bytes with a reference to their region, for who keeps them.
+    /// Returns the bytes with a reference to their region, for a caller that keeps them.
     pub fn to_segment(self) -> Segment {
         self.segment.slice(self.offset, self.len).expect("inside of it, as was found")
     }
 }
 
-/// Bounds first, then rights: the order in which RFC 5040 section 7 lists the
-/// checks and their error codes.
-fn find(key: Key, g: &Grant, addr: u64, len: u64, need: Access) -> Result<Part<'_>, AccessFault> {
+/// Checks bounds first, then rights: the order in which RFC 5040 section 7 lists the checks and
+/// their error codes.
+fn find(
+    key: Key,
+    g: &Grant,
+    addr: u64,
+    len: u64,
+    need: Access,
+) -> Result<GrantedPart<'_>, AccessFault> {
     let end = addr.checked_add(len).ok_or(AccessFault::Wrap { addr, len })?;
     let (base, size) = (g.segment.addr(), g.segment.len() as u64);
     let bounds = AccessFault::Bounds { key, addr, len, base, size };
@@ -274,7 +280,7 @@ fn find(key: Key, g: &Grant, addr: u64, len: u64, need: Access) -> Result<Part<'
     }
     let offset = usize::try_from(addr - base).map_err(|_| bounds)?;
     let len = usize::try_from(len).map_err(|_| bounds)?;
-    Ok(Part { segment: &g.segment, offset, len })
+    Ok(GrantedPart { segment: &g.segment, offset, len })
 }
 
 #[cfg(test)]

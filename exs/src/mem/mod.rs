@@ -1,18 +1,16 @@
-//! F2: registered memory, its keys, and every check that stands between a peer
-//! and a byte.
+//! F2: registered memory, its keys, and every check between a peer and a byte.
 //!
 //! What this floor promises:
-//! - A [`Region`] keeps its memory mapped for as long as anything refers to it;
-//!   a [`Segment`] is a bounds-checked part of a region and is all that the
-//!   floors above ever hold. No Rust reference to the bytes exists here, because
-//!   a peer or the kernel may write them at any time (see `raw`).
-//! - A [`KeyTable`] maps keys (STags; lkeys and rkeys in verbs terms) to
-//!   segments with rights, and answers "may this key touch these bytes, for
-//!   this purpose, on this connection" before anything moves. Sums of addresses
-//!   and lengths never wrap.
+//! - A [`Region`] keeps its memory mapped while anything refers to it. A [`Segment`] is a
+//!   bounds-checked part of a region, and the floors above hold nothing else. No Rust reference
+//!   to the bytes exists here, because a peer or the kernel may write them at any time (see
+//!   `raw`).
+//! - A [`KeyTable`] maps keys (STags; lkeys and rkeys in the verbs) to segments with rights. It
+//!   decides whether a key may touch bytes for a purpose on a connection, before anything moves.
+//!   Sums of addresses and lengths never wrap.
 //!
-//! What it must never know: sockets, connections' states, wire formats, time.
-//! Randomness is passed in.
+//! What it must never know: sockets, states of connections, wire formats, time. Callers pass
+//! randomness in.
 
 mod buffer;
 mod conversions;
@@ -23,7 +21,7 @@ mod sgl;
 
 pub use buffer::{Buffer, MemoryRegion};
 pub(crate) use keys::KeyHasher;
-pub use keys::{Access, AccessFault, Grant, Key, KeyTable, Part, Scope};
+pub use keys::{Access, AccessFault, Grant, GrantedPart, Key, KeyTable, Scope};
 pub use raw::{MemError, Region, Segment};
 pub use registrations::ReleaseRegistration;
 pub use sgl::{MAX_SGE, Sgl};

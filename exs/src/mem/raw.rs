@@ -1,18 +1,17 @@
 //! Raw memory without references (an `unsafe` island).
 //!
 //! # The argument
-//! A [`Region`] owns its bytes, or has been promised them (`external`), for its
-//! whole life; every [`Segment`] holds the region alive and was checked to lie
-//! inside it. So each pointer made here is in bounds and mapped.
+//! A [`Region`] owns its bytes, or has been promised them (`external`), for its whole life. Every
+//! [`Segment`] keeps the region alive and was checked to lie inside it. So each pointer made here
+//! is in bounds and mapped.
 //!
-//! Races: the bytes of a segment belong to exactly one party at a time. A
-//! buffer that a program lends to an operation is moved into the library
-//! (`api::Buffer`) and moved back with the operation's event, so no reference of
-//! the program's exists meanwhile; the library touches it under the engine's
-//! lock only; memory exported to a peer is reachable to the program by copying
-//! calls that take the same lock. What a peer does through its own process, a
-//! NIC or the kernel is outside of this program's memory model, and the bytes
-//! it leaves are only ever copied, never interpreted in place.
+//! Races: the bytes of a segment belong to exactly one party at a time. A buffer that a program
+//! lends to an operation moves into the library (`api::Buffer`) and moves back with the
+//! operation's event, so the program has no reference meanwhile. The library touches it under the
+//! engine's lock only. The program reaches memory that it exported to a peer through copying
+//! calls that take the same lock. What a peer does through its own process, a NIC or the kernel
+//! is outside of this program's memory model. The library only ever copies the bytes that a peer
+//! leaves; it never interprets them in place.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -22,62 +21,62 @@ use std::sync::Arc;
 
 use crate::sys::{IoVec, IoVecMut, SharedMap};
 
-/// Why a piece of memory could not be had or addressed.
+/// The reason why memory could not be allocated or addressed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemError {
     /// The range is not inside the region.
     #[error("range of {len} bytes at offset {offset} is outside of a region of {region} bytes")]
     OutOfBounds {
-        /// First byte asked for.
+        /// First byte of the range.
         offset: usize,
-        /// Bytes asked for.
+        /// Length of the range in bytes.
         len: usize,
-        /// Size of the region.
+        /// Size of the region in bytes.
         region: usize,
     },
-    /// A live buffer has some of these bytes.
+    /// A live buffer holds some of these bytes.
     #[error(
         "bytes {start}..{end} of the region are in use: a buffer has {by_start}..{by_end}; \
          drop it, or wait for the event that brings it back"
     )]
     Leased {
-        /// First byte asked for.
+        /// First byte of the range.
         start: usize,
-        /// End of the range asked for.
+        /// End of the range.
         end: usize,
-        /// First byte of the lease in the way.
+        /// First byte of the buffer in the way.
         by_start: usize,
-        /// Its end.
+        /// End of the buffer in the way.
         by_end: usize,
     },
-    /// The kernel gave no memory.
+    /// The kernel refused to map memory.
     #[error("cannot map {len} bytes of memory: {}", std::io::Error::from_raw_os_error(*.errno))]
     Map {
-        /// Bytes asked for.
+        /// Number of bytes.
         len: usize,
-        /// What mmap(2) said, as errno.
+        /// The errno of mmap(2).
         errno: i32,
     },
-    /// A region of no bytes, or of more than `isize::MAX`.
+    /// The length is 0, or more than `isize::MAX`.
     #[error("a memory region cannot be {len} bytes long")]
     BadLength {
-        /// Bytes asked for.
+        /// Number of bytes.
         len: usize,
     },
 }
 
-/// A shorter region is not worth the descriptor that sharing it takes.
+/// Shortest region that is worth a descriptor for sharing, in bytes.
 #[cfg(not(miri))]
 const WORTH_SHARING: usize = 64 << 10;
 
-/// How a region's memory is given back.
+/// The way a region's memory is released.
 enum Backing {
-    /// Mapped by us; unmapped on drop.
+    /// A mapping of this region; unmapped on drop.
     Map,
-    /// Likewise, from a memfd that other processes may be given to read.
+    /// As `Map`, from a memfd that other processes can get for reading.
     Shared(OwnedFd),
-    /// A vector's buffer: (pointer, length, capacity) as `Vec` had them.
+    /// A vector's buffer, with the capacity that `Vec` had.
     Heap { capacity: usize },
     /// The owner of the bytes, which frees them when it is dropped.
     #[cfg(feature = "bytes")]
@@ -88,7 +87,7 @@ enum Backing {
     View(SharedMap),
 }
 
-/// A stretch of memory that operations may be pointed at.
+/// A stretch of memory that operations can use.
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
@@ -98,12 +97,12 @@ pub struct Region {
 // SAFETY: a region is an address range; its bytes are only touched through the
 // methods below, whose callers hold the bytes exclusively (module essay).
 unsafe impl Send for Region {}
-// SAFETY: as for Send: shared regions hand out disjointly owned segments. (The mapping of a
-// view is an address range too.)
+// SAFETY: as for Send: shared regions hand out disjointly owned segments. The mapping of a view
+// is an address range too.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Fresh zeroed pages from the kernel. Pages cost memory once touched.
+    /// Maps zeroed pages from the kernel. A page costs memory once it is touched.
     pub fn map(len: usize) -> Result<Arc<Region>, MemError> {
         if len == 0 || len > isize::MAX as usize {
             return Err(MemError::BadLength { len });
@@ -115,9 +114,9 @@ impl Region {
         Ok(Arc::new(Region { base, len, backing: Backing::Map }))
     }
 
-    /// As [`Region::map`], in memory that another process of this host can be given to
-    /// read. Where the kernel has no such memory (or no descriptor left), or for less than
-    /// 64 KiB, it is ordinary memory.
+    /// As [`Region::map`], in memory that another process of this host can get for reading. Falls
+    /// back to ordinary memory below 64 KiB, or where the kernel has no such memory or no
+    /// descriptor is left.
     pub fn map_shared(len: usize) -> Result<Arc<Region>, MemError> {
         if len == 0 || len > isize::MAX as usize {
             return Err(MemError::BadLength { len });
@@ -131,12 +130,12 @@ impl Region {
         Region::map(len)
     }
 
-    /// Memory that is shared with another process.
+    /// Makes a region of memory that another process shares.
     pub fn view(map: SharedMap) -> Arc<Region> {
         Arc::new(Region { base: map.base(), len: map.len(), backing: Backing::View(map) })
     }
 
-    /// The mapping of [`Region::view`].
+    /// Returns the mapping of [`Region::view`]. None for other regions.
     pub fn shared_map(&self) -> Option<&SharedMap> {
         match &self.backing {
             Backing::View(map) => Some(map),
@@ -144,7 +143,7 @@ impl Region {
         }
     }
 
-    /// The memfd of memory that can be shared.
+    /// Returns the memfd of memory that can be shared. None for other regions.
     pub fn shared_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.backing {
             Backing::Shared(fd) => Some(fd.as_fd()),
@@ -152,7 +151,7 @@ impl Region {
         }
     }
 
-    /// Takes over a vector's bytes (its length, not its spare capacity).
+    /// Takes over a vector's bytes: its length, not its spare capacity.
     pub fn from_vec(vec: Vec<u8>) -> Arc<Region> {
         let mut vec = std::mem::ManuallyDrop::new(vec);
         let (len, capacity) = (vec.len(), vec.capacity());
@@ -169,19 +168,18 @@ impl Region {
         Arc::new(Region { base, len, backing: Backing::BytesMut { _owner: bytes } })
     }
 
-    /// Memory that somebody else owns.
+    /// Makes a region of memory with another owner.
     ///
     /// # Safety
-    /// `base` must be valid for reads and writes of `len` bytes until the last
-    /// reference to the region, and the last segment of it, is gone; and while
-    /// an operation is using it nobody may hold a reference to it, except that
-    /// shared references are allowed while it is only read.
+    /// `base` must be valid for reads and writes of `len` bytes until the last reference to the
+    /// region, and the last segment of it, is gone. While an operation uses the memory, no
+    /// reference to it may exist, except shared references while the operation only reads.
     pub unsafe fn external(base: NonNull<u8>, len: usize) -> Arc<Region> {
         Arc::new(Region { base, len, backing: Backing::External })
     }
 
-    /// Gives the vector back, if the region was made from one and nobody else
-    /// refers to it.
+    /// Returns the vector that the region was made from. Returns the region as the error if it
+    /// was not made from one or if another reference exists.
     pub fn into_vec(self: Arc<Region>) -> Result<Vec<u8>, Arc<Region>> {
         if !matches!(self.backing, Backing::Heap { .. }) {
             return Err(self);
@@ -194,28 +192,28 @@ impl Region {
         Ok(unsafe { Vec::from_raw_parts(region.base.as_ptr(), region.len, *capacity) })
     }
 
-    /// Address of the first byte.
+    /// Returns the address of the first byte.
     pub fn addr(&self) -> u64 {
         self.base.as_ptr() as u64
     }
 
-    /// Pointer to the first byte. Dereferencing it is the caller's argument to make.
+    /// Returns a pointer to the first byte. The caller must argue why it may dereference it.
     pub fn as_ptr(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True for a region made from an empty vector.
+    /// Returns true for a region made from an empty vector.
     #[cfg(any(test, feature = "internals"))]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The part of `len` bytes at `offset`.
+    /// Returns the part of `len` bytes at `offset`.
     pub fn segment(self: &Arc<Self>, offset: usize, len: usize) -> Result<Segment, MemError> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => {
@@ -248,7 +246,7 @@ impl fmt::Debug for Region {
     }
 }
 
-/// A part of a region, checked to lie inside it, holding it alive.
+/// A part of a region. It was checked to lie inside the region and keeps the region alive.
 #[derive(Clone)]
 pub struct Segment {
     region: Arc<Region>,
@@ -257,39 +255,39 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The region this is a part of.
+    /// Returns the region that this is a part of.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
-    /// Offset of the first byte inside the region.
+    /// Returns the offset of the first byte inside the region.
     pub fn offset(&self) -> usize {
         self.off
     }
 
-    /// Address of the first byte.
+    /// Returns the address of the first byte.
     pub fn addr(&self) -> u64 {
         self.as_ptr() as u64
     }
 
-    /// Pointer to the first byte, for system calls and for memory islands.
+    /// Returns a pointer to the first byte, for system calls and for memory islands.
     pub fn as_ptr(&self) -> *mut u8 {
         // SAFETY: `off <= region.len` was checked when the segment was made, so
         // the sum stays inside (or one past) one allocation.
         unsafe { self.region.base.as_ptr().add(self.off) }
     }
 
-    /// Bytes in the segment.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True if it has no bytes.
+    /// Returns true if the segment has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The part of `len` bytes at `offset` of this segment.
+    /// Returns the part of `len` bytes at `offset` of this segment.
     pub fn slice(&self, offset: usize, len: usize) -> Result<Segment, MemError> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => {
@@ -299,7 +297,7 @@ impl Segment {
         }
     }
 
-    /// Drops the first `n` bytes (all of them if there are fewer).
+    /// Drops the first `n` bytes, or all if there are fewer.
     #[cfg(any(test, feature = "internals"))]
     pub fn advance(&mut self, n: usize) {
         let n = n.min(self.len);
@@ -313,8 +311,8 @@ impl Segment {
         self.len = self.len.min(n);
     }
 
-    /// Copies `src` to `offset`. Panics if it does not fit: callers check first,
-    /// and going on would corrupt memory.
+    /// Copies `src` to `offset`. Panics if it does not fit: callers check first, and going on
+    /// would corrupt memory.
     pub fn write_at(&self, offset: usize, src: &[u8]) {
         self.assert_inside(offset, src.len());
         // SAFETY: in bounds (just asserted) and mapped (the Arc); exclusively
@@ -334,8 +332,8 @@ impl Segment {
         unsafe { std::ptr::copy_nonoverlapping(src, dst.as_mut_ptr(), dst.len()) };
     }
 
-    /// Copies `len` bytes at `offset` to `dst_offset` of another segment; the two
-    /// may overlap. Panics if out of bounds.
+    /// Copies `len` bytes at `offset` to `dst_offset` of another segment. The two ranges may
+    /// overlap. Panics if out of bounds.
     pub fn copy_to(&self, offset: usize, dst: &Segment, dst_offset: usize, len: usize) {
         self.assert_inside(offset, len);
         dst.assert_inside(dst_offset, len);
@@ -358,7 +356,7 @@ impl Segment {
         crc32c::crc32c_append(seed, unsafe { std::slice::from_raw_parts(start, len) })
     }
 
-    /// `len` bytes at `offset`, for the kernel to read. Panics if out of bounds.
+    /// Returns `len` bytes at `offset`, for the kernel to read. Panics if out of bounds.
     pub fn io_vec(&self, offset: usize, len: usize) -> IoVec<'_> {
         self.assert_inside(offset, len);
         // SAFETY: in bounds, asserted above.
@@ -367,7 +365,7 @@ impl Segment {
         unsafe { IoVec::from_raw(start, len) }
     }
 
-    /// `len` bytes at `offset`, for the kernel to write. Panics if out of bounds.
+    /// Returns `len` bytes at `offset`, for the kernel to write. Panics if out of bounds.
     pub fn io_vec_mut(&self, offset: usize, len: usize) -> IoVecMut<'_> {
         self.assert_inside(offset, len);
         // SAFETY: in bounds, asserted above.

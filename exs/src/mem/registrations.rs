@@ -1,18 +1,17 @@
-//! Under which keys a region is registered.
+//! The keys under which a region is registered.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::Key;
 
-/// Told when a region's memory is no longer used, so that its registrations end.
+/// Ends registrations when a region's memory is no longer used.
 pub trait ReleaseRegistration: Send + Sync {
-    /// The region whose key at `place` is `key` is gone.
+    /// Ends the registration `key` at `place`, because its region is gone.
     fn release(&self, place: u64, key: Key);
 }
 
-/// One registration of a region, at one place (a device and a protection domain) of
-/// one context.
-struct Registration {
+/// One registration of a region, at one place (a device and a protection domain) of one context.
+struct RegisteredKey {
     context: u64,
     place: u64,
     key: Key,
@@ -22,30 +21,32 @@ struct Registration {
 /// The registrations of one region, which end with it.
 #[derive(Default)]
 pub(super) struct Registrations {
-    /// Most regions have but one. It is looked up for each operation: without a lock.
-    first: OnceLock<Registration>,
-    others: Mutex<Vec<Registration>>,
+    /// Most regions have only one registration. Each operation looks it up, so this one needs no
+    /// lock.
+    first: OnceLock<RegisteredKey>,
+    others: Mutex<Vec<RegisteredKey>>,
 }
 
 impl Registrations {
-    /// The key at a place of a context; `register` is called if there is none yet.
+    /// Returns the key at a place of a context. Calls `register` if there is none yet. An error
+    /// of `register` leaves everything as it was.
     pub(super) fn key<E>(
         &self,
         context: u64,
         place: u64,
         register: impl FnOnce() -> Result<(Key, Arc<dyn ReleaseRegistration>), E>,
     ) -> Result<Key, E> {
-        let wanted = |r: &&Registration| r.context == context && r.place == place;
+        let wanted = |r: &&RegisteredKey| r.context == context && r.place == place;
         if let Some(r) = self.first.get().filter(wanted) {
             return Ok(r.key);
         }
         let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        // It may have become the first meanwhile.
+        // Another thread may have registered the region meanwhile.
         if let Some(r) = self.first.get().into_iter().chain(others.iter()).find(wanted) {
             return Ok(r.key);
         }
         let (key, home) = register()?;
-        others.extend(self.first.set(Registration { context, place, key, home }).err());
+        others.extend(self.first.set(RegisteredKey { context, place, key, home }).err());
         Ok(key)
     }
 }

@@ -2,10 +2,10 @@
 
 use super::Segment;
 
-/// Segments a list can hold; siw's limit too.
+/// Most segments in a list. siw has the same limit.
 pub const MAX_SGE: usize = 6;
 
-/// Up to [`MAX_SGE`] segments that count as one stretch of bytes.
+/// Up to [`MAX_SGE`] segments that act as one stretch of bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Sgl {
     segs: [Option<Segment>; MAX_SGE],
@@ -14,13 +14,13 @@ pub struct Sgl {
 }
 
 impl Sgl {
-    /// An empty list.
+    /// Makes an empty list.
     pub fn new() -> Sgl {
         Sgl::default()
     }
 
-    /// Appends a segment; gives it back if the list is full. Empty segments are
-    /// dropped, as they address nothing.
+    /// Appends a segment. Returns it as the error if the list is full. Drops empty segments,
+    /// which address nothing.
     pub fn push(&mut self, seg: Segment) -> Result<(), Segment> {
         if seg.is_empty() {
             return Ok(());
@@ -34,24 +34,24 @@ impl Sgl {
         Ok(())
     }
 
-    /// Bytes in all segments together.
+    /// Returns the bytes in all segments together.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True if there are no bytes.
+    /// Returns true if there are no bytes.
     #[cfg(any(test, feature = "internals"))]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The segments in order.
+    /// Iterates over the segments in order.
     pub fn iter(&self) -> impl Iterator<Item = &Segment> {
         self.segs[..self.count].iter().flatten()
     }
 
-    /// Calls `f(segment, offset in it, bytes)` for each piece of the range of
-    /// `len` bytes at `offset`. Panics if the range is not inside the list.
+    /// Calls `f(segment, offset in it, bytes)` for each piece of the range of `len` bytes at
+    /// `offset`. Panics if the range is not inside the list.
     pub fn for_range(&self, offset: usize, len: usize, mut f: impl FnMut(&Segment, usize, usize)) {
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         assert!(inside, "{len} bytes at {offset} of a list of {}", self.len);

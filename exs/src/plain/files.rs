@@ -20,7 +20,7 @@ use super::{FETCHED, Plain};
 use crate::ids::OpId;
 use crate::mem::{Region, Segment};
 use crate::rnic::FileRange;
-use crate::sys::{self, Came, EventFd, Found, Staging};
+use crate::sys::{self, EventFd, FetchDone, FileBytes, Staging};
 
 /// Bytes read at a time. A message that is sent from a file must fit.
 pub(super) const CHUNK: usize = 256 << 10;
@@ -40,14 +40,15 @@ pub(super) struct Scratch {
 
 /// What was fetched.
 struct Inbox {
-    came: Mutex<Vec<Came<OpId>>>,
+    came: Mutex<Vec<FetchDone<OpId>>>,
     bell: EventFd,
 }
 
 impl Scratch {
     /// What the next bytes of a range are, from `done` on, if they need no buffer: sendfile(2) is not to wait.
     pub(super) fn is_at_hand(&mut self, op: OpId, range: &FileRange, done: u64) -> bool {
-        rest(range, done).is_ok_and(|rest| matches!(self.staging.find(op, &rest), Found::AtHand))
+        rest(range, done)
+            .is_ok_and(|rest| matches!(self.staging.find(op, &rest), FileBytes::AtHand))
     }
 
     /// The bytes of a range from `done` on: as many as are there of the buffer's size,
@@ -70,9 +71,9 @@ impl Scratch {
         }
         let wanted = rest(range, done)?;
         let (from, errno) = match self.staging.find(op, &wanted) {
-            Found::AtHand => (wanted, None),
-            Found::Staged(copy) => copy.map_err(io::Error::from_raw_os_error)?,
-            Found::Away => return Ok(None),
+            FileBytes::AtHand => (wanted, None),
+            FileBytes::Staged(copy) => copy.map_err(io::Error::from_raw_os_error)?,
+            FileBytes::Away => return Ok(None),
         };
         let want = usize::try_from(from.len).unwrap_or(CHUNK).min(CHUNK);
         self.holds = None;

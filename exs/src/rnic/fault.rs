@@ -1,4 +1,4 @@
-//! Why calls are refused and connections end.
+//! The reasons why calls are refused and connections end.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,8 +6,7 @@ use std::time::Duration;
 use super::QpState;
 use crate::mem::AccessFault;
 
-/// Layer, type and code of a TERMINATE (RFC 5040 section 4.8), as sent by the
-/// peer or by us.
+/// Layer, type and code of a TERMINATE (RFC 5040 section 4.8), sent by the peer or by this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TermCode {
@@ -20,13 +19,13 @@ pub struct TermCode {
 }
 
 impl TermCode {
-    /// From the three numbers, as a TERMINATE has them.
+    /// Makes a code from its three numbers, in the order that a TERMINATE has them.
     pub const fn new(layer: u8, etype: u8, code: u8) -> TermCode {
         TermCode { layer, etype, code }
     }
 
-    /// It says that a READ or WRITE was not allowed: RDMAP's "remote protection error",
-    /// or DDP's "tagged buffer error".
+    /// Returns true if it refuses a READ or WRITE: RDMAP's "remote protection error", or DDP's
+    /// "tagged buffer error".
     pub fn refuses_access(self) -> bool {
         matches!((self.layer, self.etype), (0 | 1, 1))
     }
@@ -38,15 +37,15 @@ impl TermCode {
 pub enum DisconnectCause {
     /// Both sides ended it in order.
     Orderly,
-    /// We cut it.
+    /// This side cut it.
     Aborted,
     /// The connection broke: errno (ECONNRESET, ETIMEDOUT, EHOSTUNREACH, ...).
     Broken(i32),
     /// The peer sent a TERMINATE.
     TerminatedByPeer(TermCode),
-    /// The peer broke a rule and we sent a TERMINATE.
+    /// The peer broke a rule, and this side sent a TERMINATE.
     TerminatedByUs(TermCode),
-    /// A device could not go on with the connection: its `ibv_wc_status`.
+    /// A device could not go on with the connection. The number is its `ibv_wc_status`.
     Device(u32),
     /// The device is gone.
     DeviceRemoved,
@@ -122,7 +121,7 @@ impl fmt::Display for TermCode {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RnicError {
-    /// No such object, or not any more.
+    /// The object does not exist, or no longer exists.
     #[error("no such {what} ({id})")]
     NoSuch {
         /// Kind of object.
@@ -137,7 +136,7 @@ pub enum RnicError {
         what: &'static str,
         /// Its number.
         id: u32,
-        /// Users.
+        /// Number of objects that use it.
         users: usize,
     },
     /// The QP is in another state than the call needs.
@@ -147,10 +146,10 @@ pub enum RnicError {
         qp: u32,
         /// Its state.
         state: QpState,
-        /// The states that would do.
+        /// The states that the call accepts.
         need: &'static str,
     },
-    /// A queue is full: take completions out first.
+    /// A queue is full. The caller must take completions out first.
     #[error("the {what} is full ({depth} work requests): dequeue completions first")]
     QueueFull {
         /// Which queue.
@@ -161,37 +160,37 @@ pub enum RnicError {
     /// The local memory was refused.
     #[error("local memory refused: {0}")]
     Memory(AccessFault),
-    /// A limit of the RNIC.
+    /// The call is over a limit of the RNIC.
     #[error("{what}: {asked} is over this RNIC's limit of {limit}")]
     Limit {
         /// What is limited.
         what: &'static str,
-        /// Asked for.
+        /// The number that was asked for.
         asked: u64,
-        /// Possible.
+        /// The limit.
         limit: u64,
     },
-    /// There are too many already.
+    /// There are too many objects already.
     #[error(
         "{what}: {asked} is over this RNIC's limit of {limit}; close connections that are not needed first"
     )]
     Exhausted {
-        /// What there are too many of.
+        /// The kind of object.
         what: &'static str,
-        /// How many there would be.
+        /// The number that there would be.
         asked: u64,
-        /// Possible.
+        /// The limit.
         limit: u64,
         /// EMFILE for objects, ENOBUFS for memory.
         errno: i32,
     },
-    /// This RNIC cannot do that.
+    /// This RNIC lacks a function.
     #[error("this RNIC has no {0}")]
     Unsupported(&'static str),
-    /// The peer's start-up was not understood.
+    /// The peer's start-up does not follow the protocol.
     #[error("the peer does not speak iWARP as expected: {0}")]
     Protocol(String),
-    /// The kernel said no.
+    /// A system call failed.
     #[error("{call}: {}", kernel_text(*.errno))]
     Os {
         /// The system call or step.
@@ -199,27 +198,27 @@ pub enum RnicError {
         /// Its errno.
         errno: i32,
     },
-    /// The device must pin memory, and the user may not lock so much.
+    /// The device must pin memory, and the user's limit on locked memory is too low.
     #[error(
         "cannot register {len} bytes: the limit on locked memory is {limit} bytes (RLIMIT_MEMLOCK); \
          raise it (`ulimit -l unlimited`, /etc/security/limits.conf, or LimitMEMLOCK= of systemd)"
     )]
     MemLock {
-        /// Bytes to be registered.
+        /// Number of bytes to register.
         len: u64,
-        /// The limit.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// No answer in time.
+    /// No answer came in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
 }
 
-/// What an errno of the kernel's means, and what to do where a user can do something.
+/// Describes an errno of the kernel, and the remedy where the user has one.
 pub fn kernel_text(errno: i32) -> String {
     let what = std::io::Error::from_raw_os_error(errno);
     match errno {
-        // Each connection has a descriptor; most shells allow 1024.
+        // Each connection has a descriptor, and most shells allow 1024.
         libc::EMFILE => format!(
             "{what}: this process may have no more (RLIMIT_NOFILE): raise its limit (ulimit -n)"
         ),

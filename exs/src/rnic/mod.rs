@@ -1,32 +1,29 @@
-//! F3: the RNIC as the rest of EXS sees it: work requests in, completions out.
+//! F3: the RNIC as the rest of EXS sees it: work requests go in, completions come out.
 //!
-//! The shape is that of the verbs: protection domains (PD), memory regions (MR)
-//! and windows (MW), completion queues (CQ), shared receive queues (SRQ), queue
-//! pairs (QP) and work requests (WR). Connection management is that of librdmacm:
-//! connect, listen, accept, reject, disconnect, with private data. A driver
-//! (`tcp`, `verbs`) implements [`Rnic`]; the contract that each of
-//! them must meet is the suite in `tests/`, run over every driver.
+//! The shape is that of the verbs: protection domains (PD), memory regions (MR) and windows (MW),
+//! completion queues (CQ), shared receive queues (SRQ), queue pairs (QP) and work requests (WR).
+//! Connection management is that of librdmacm: connect, listen, accept, reject and disconnect,
+//! with private data. Each driver (`tcp`, `shm`, `verbs`) implements [`Rnic`]. The contract suite
+//! in `tests/` runs over every driver.
 //!
 //! What this floor promises:
-//! - Every signalled WR, and every WR that fails, yields exactly one [`Wc`];
-//!   when a QP enters the error state all its outstanding WRs are flushed with
-//!   [`WcStatus::Flushed`], signalled or not, before its
-//!   [`CmEvent::Disconnected`].
-//! - WRs of one QP complete in the order in which they were posted (sends and
-//!   receives are two orders).
-//! - A WRITE is placed at the peer before a later SEND of the same QP completes
-//!   a receive there.
-//! - The memory of a WR is untouched by the RNIC after its completion (or, if it
-//!   was unsignalled, after the completion of a later WR of the same queue).
+//! - Every signalled WR, and every WR that fails, yields exactly one [`Wc`]. A QP that enters the
+//!   error state flushes all its outstanding WRs, signalled or not, with [`WcStatus::Flushed`],
+//!   before its [`CmEvent::Disconnected`].
+//! - WRs of one QP complete in the order in which they were posted. Sends and receives are two
+//!   orders.
+//! - A WRITE is placed at the peer before a later SEND of the same QP completes a receive there.
+//! - The RNIC does not touch the memory of a WR after its completion. The memory of an
+//!   unsignalled WR is free after the completion of a later WR of the same queue.
 //!
 //! What it must never know: sockets, streams, messages of EXS.
 
+pub(crate) mod deadlines;
 mod fault;
 pub(crate) mod objects;
 pub(crate) mod queues;
 pub(crate) mod siw_quirk;
 pub(crate) mod table;
-pub(crate) mod timers;
 mod types;
 pub(crate) mod users;
 
@@ -43,9 +40,9 @@ use std::net::SocketAddr;
 
 /// An RNIC: a device, or software that stands in for one.
 ///
-/// All calls are non-blocking. WRs are put on the wire by [`Rnic::flush`] (the
-/// doorbell), so those posted one after the other leave together; other traffic of
-/// the same QP may take them along before.
+/// No call blocks. [`Rnic::flush`] (the doorbell) puts WRs on the wire, so WRs that the caller
+/// posts one after the other leave together. Other traffic of the same QP may take them along
+/// earlier.
 pub trait Rnic: Send {
     /// What this RNIC can do.
     fn caps(&self) -> &Caps;
@@ -54,42 +51,43 @@ pub trait Rnic: Send {
 
     /// Makes a protection domain.
     fn alloc_pd(&mut self) -> Result<Pd, RnicError>;
-    /// Frees a protection domain that nothing uses any more.
+    /// Frees a protection domain. Fails with `Busy` while it has regions, queues or queue pairs.
     fn dealloc_pd(&mut self, pd: Pd) -> Result<(), RnicError>;
-    /// Registers memory. The MR's key is an lkey, and an rkey for every QP of the
-    /// domain if `access` has remote rights.
+    /// Registers memory. The MR's key is its lkey. If `access` has remote rights, the key is also
+    /// an rkey for every QP of the domain.
     fn reg_mr(&mut self, pd: Pd, memory: &Segment, access: Access) -> Result<Mr, RnicError>;
-    /// Ends a registration. WRs that still use it complete with an error or with
-    /// success, but touch the memory no more after this call.
+    /// Ends a registration. WRs that still use it complete with an error or with success, but the
+    /// RNIC does not touch the memory after this call.
     fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError>;
     /// Makes a completion queue for at least `depth` completions.
     fn create_cq(&mut self, depth: usize) -> Result<Cq, RnicError>;
-    /// Frees a completion queue that no QP uses.
+    /// Frees a completion queue. Fails with `Busy` while a QP uses it.
     #[cfg(any(test, feature = "internals"))]
     fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError>;
-    /// Moves up to `max` completions to `out`; returns how many. (What a look has found may only
-    /// be here after [`Rnic::poll_event`].)
+    /// Moves up to `max` completions to `out` and returns their number. Completions that
+    /// `poll_memory` or `poll_syscall` has found may appear here only after [`Rnic::poll_event`].
     fn poll_cq(&mut self, cq: Cq, max: usize, out: &mut Vec<Wc>) -> Result<usize, RnicError>;
-    /// Asks for one notification (a [`RnicEvent::CqReady`]) when the next
-    /// completion is added. As in verbs, poll once more after arming.
+    /// Asks for one notification ([`RnicEvent::CqReady`]) when the next completion is added. As
+    /// in verbs, the caller must poll once more after this call, for completions that came before
+    /// it.
     #[cfg(any(test, feature = "internals"))]
     fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError>;
-    /// Makes a receive queue that several QPs take their buffers from. A QP on an
-    /// empty SRQ makes its peer wait; it does not fail.
+    /// Makes a receive queue from which several QPs take their buffers. A QP on an empty SRQ
+    /// makes its peer wait; it does not fail.
     fn create_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError>;
-    /// Frees a shared receive queue that no QP uses; its buffers are dropped.
+    /// Frees a shared receive queue and drops its buffers. Fails with `Busy` while a QP uses it.
     fn destroy_srq(&mut self, srq: Srq) -> Result<(), RnicError>;
     /// Posts a receive buffer to a shared receive queue.
     fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError>;
-    /// How many receives of this queue may have been lost with queue pairs that are gone:
-    /// they serve nobody and do not come back, until the queue is destroyed.
+    /// Returns how many receives of this queue may have been lost with destroyed queue pairs. A
+    /// lost receive takes no message and does not come back until the queue is destroyed.
     fn lost_receives(&self, _srq: Srq) -> usize {
         0
     }
     /// Makes a queue pair in [`QpState::Init`].
     fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError>;
-    /// Frees a queue pair; a live connection is cut abruptly, outstanding WRs
-    /// vanish without completion (poll them out first if they matter).
+    /// Frees a queue pair. A live connection is cut abruptly. Outstanding WRs vanish without a
+    /// completion, so a caller that needs them must poll them out first.
     fn destroy_qp(&mut self, qp: Qp) -> Result<(), RnicError>;
     /// The state of a queue pair.
     #[cfg(any(test, feature = "internals"))]
@@ -102,8 +100,8 @@ pub trait Rnic: Send {
     /// Posts a receive buffer.
     #[cfg(any(test, feature = "internals"))]
     fn post_recv(&mut self, qp: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError>;
-    /// Opens a part of an MR to the peer of one QP (a type-2 memory window). The
-    /// bind takes effect before any WR posted to the QP after it.
+    /// Opens a part of an MR to the peer of one QP (a type-2 memory window) and returns its rkey.
+    /// The bind takes effect before any WR that is posted to the QP later.
     fn bind_mw(
         &mut self,
         qp: Qp,
@@ -112,11 +110,10 @@ pub trait Rnic: Send {
         len: u64,
         access: Access,
     ) -> Result<Key, RnicError>;
-    /// As `bind_mw`, for a window that is open for one transfer (an ADVERT, the sink
-    /// of a READ, a ring) and that a correct peer leaves alone afterwards. An RNIC
-    /// without true windows (`Caps::windows`) may hand out a key of the whole MR,
-    /// which stays open until the MR ends: a registration for each transfer would
-    /// cost more than the transfer.
+    /// As `bind_mw`, for a window that is open for one transfer (an ADVERT, the sink of a READ, a
+    /// ring). A correct peer leaves such a window alone afterwards. An RNIC without true windows
+    /// (`Caps::windows`) may return a key of the whole MR, which stays open until the MR ends: a
+    /// registration for each transfer would cost more than the transfer.
     fn lend_mw(
         &mut self,
         qp: Qp,
@@ -127,15 +124,15 @@ pub trait Rnic: Send {
     ) -> Result<Key, RnicError> {
         self.bind_mw(qp, mr, addr, len, access)
     }
-    /// To close this window by `invalidate_mw` costs a system call, or as much, which a
-    /// peer that closes it by a SEND with Invalidate spares.
-    fn spares_close(&self, _key: Key) -> bool {
+    /// Returns true if `invalidate_mw` of this window costs a system call or as much. A peer that
+    /// closes the window by a SEND with Invalidate saves that cost.
+    fn invalidate_is_costly(&self, _key: Key) -> bool {
         false
     }
-    /// Closes a window at once: bytes of it that are still on their way are
-    /// refused like any other access without a key.
+    /// Closes a window at once. The RNIC refuses bytes that are still on their way to it, like
+    /// any access without a key.
     fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError>;
-    /// Rings the doorbell: puts posted WRs on the wire as far as it takes them.
+    /// Rings the doorbell: puts posted WRs on the wire, as many as it takes now.
     fn flush(&mut self, qp: Qp, now: Time);
     /// Sends a small message eagerly: `head` writes the header and returns its length, and
     /// `payload` follows. The message is complete when this returns, as an unsignalled inline
@@ -153,8 +150,9 @@ pub trait Rnic: Send {
         EagerSend::Declined
     }
     /// Takes the next message without a completion: copies it to `out`, or lends it, if it is a
-    /// whole plain SEND that fits `out`; or names the receive in which [`Rnic::peek`] has found
-    /// it. Returns None if there is no such message, or if completions or events come before it.
+    /// whole plain SEND that fits `out`; or names the receive in which [`Rnic::poll_memory`] has
+    /// found it. Returns None if there is no such message, or if completions or events come
+    /// before it.
     fn next_eager(&mut self, _out: &mut [u8]) -> Option<EagerRecv> {
         None
     }
@@ -169,19 +167,19 @@ pub trait Rnic: Send {
     }
     /// Ends the pause of every QP.
     fn resume_eager(&mut self) {}
-    /// Returns true only if `poll_cq` and `poll_event` would return nothing. Returns false if they
-    /// may return something, or if to find out costs as much as to call them.
+    /// Returns true only if `poll_cq` and `poll_event` would return nothing. Returns false if
+    /// they may return something, or if finding out costs as much as calling them.
     fn is_quiet(&self) -> bool {
         false
     }
 
     // ---- connections ---------------------------------------------------------
 
-    /// Listens; `backlog` bounds the connections that wait in the kernel.
+    /// Listens. `backlog` bounds the connections that wait in the kernel.
     fn listen(&mut self, addr: SocketAddr, opts: &ListenOpts) -> Result<Listener, RnicError>;
-    /// The address a listener is bound to.
+    /// Returns the address that a listener is bound to.
     fn listener_addr(&self, listener: Listener) -> Result<SocketAddr, RnicError>;
-    /// Stops listening; requests not yet answered are dropped.
+    /// Stops listening and drops the requests that have no answer yet.
     fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError>;
     /// Starts to connect. The outcome is a [`CmEvent`] for this QP.
     fn connect(
@@ -191,11 +189,11 @@ pub trait Rnic: Send {
         param: &ConnParam<'_>,
         now: Time,
     ) -> Result<(), RnicError>;
-    /// Whether a connection to `addr` (from `bind`, if given) would go through this
-    /// RNIC, as far as this host knows.
+    /// Checks that a connection to `addr` (from `bind`, if given) would go through this RNIC, as
+    /// far as this host knows.
     ///
     /// # Errors
-    /// Why not: no route, or one by another device.
+    /// The reason: no route, or a route through another device.
     fn reaches(&self, addr: SocketAddr, bind: Option<SocketAddr>) -> Result<(), RnicError>;
     /// Answers a connection request with a QP in [`QpState::Init`].
     fn accept(
@@ -207,39 +205,41 @@ pub trait Rnic: Send {
     ) -> Result<(), RnicError>;
     /// Refuses a connection request.
     fn reject(&mut self, req: ConnReq, private_data: &[u8], now: Time) -> Result<(), RnicError>;
-    /// Ends a connection. Orderly: WRs already posted leave first. Either way
-    /// WRs that remain are flushed and a [`CmEvent::Disconnected`] follows.
+    /// Ends a connection. With [`Disconnect::Orderly`], WRs that are already posted leave first.
+    /// In both cases the remaining WRs are flushed, and [`CmEvent::Disconnected`] follows.
     fn disconnect(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError>;
-    /// The addresses of a QP's connection: (ours, the peer's).
+    /// Returns the addresses of a QP's connection: (ours, the peer's).
     fn addrs(&self, qp: Qp) -> Result<(SocketAddr, SocketAddr), RnicError>;
 
     // ---- progress ------------------------------------------------------------
 
-    /// The reactor saw this token of ours become ready.
+    /// Reports that the reactor saw this token of the RNIC become ready.
     fn handle_ready(&mut self, token: usize, ready: Ready);
-    /// Moves what can be moved now, timeouts included, within a fair budget.
-    /// Returns true if there is more to do at once.
+    /// Moves what can be moved now, including timeouts, within a fair budget. Returns true if it
+    /// must be called again at once.
     fn progress(&mut self, now: Time) -> bool;
-    /// Tries for bytes without waiting for the reactor to report them: what a
-    /// busy-polling thread calls.
+    /// Tries for bytes without waiting for the reactor to report them. A busy-polling thread
+    /// calls this. Returns true if it found something.
     fn spin(&mut self, now: Time) -> bool;
-    /// Looks for completions by looking at memory only, for a thread that spins: true
-    /// if `progress` is due. None if this RNIC has no connections, or cannot.
-    fn peek(&mut self) -> Option<bool> {
+    /// Looks for completions in memory only, without a system call, for a thread that spins.
+    /// Returns true if `progress` is due. Returns None if this RNIC has no connections or has
+    /// nothing in memory to look at.
+    fn poll_memory(&mut self) -> Option<bool> {
         None
     }
-    /// The same by system calls, for an RNIC that finds nothing in memory.
-    fn look(&mut self) -> Option<bool> {
+    /// As `poll_memory`, by system calls, for an RNIC that finds nothing in memory.
+    fn poll_syscall(&mut self) -> Option<bool> {
         None
     }
-    /// The caller is about to sleep in the reactor: asks for notifications that are
-    /// not armed while somebody polls. True if there is something to do already.
+    /// Prepares for the caller's sleep in the reactor: asks for notifications that the RNIC does
+    /// not arm while threads poll. Returns true if there is something to do already, and then the
+    /// caller must not sleep.
     fn prepare_sleep(&mut self) -> bool {
         false
     }
-    /// When [`Rnic::progress`] must be called at the latest.
+    /// Returns the time by which [`Rnic::progress`] must be called. None: there is no deadline.
     fn next_timeout(&self) -> Option<Time>;
-    /// Takes the next event. What is there comes before the completions that are there: so ask
-    /// for all events before [`Rnic::poll_cq`].
+    /// Takes the next event. An event comes before the completions that are there at the time, so
+    /// the caller must take all events before it calls [`Rnic::poll_cq`].
     fn poll_event(&mut self) -> Option<RnicEvent>;
 }

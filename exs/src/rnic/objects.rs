@@ -1,5 +1,5 @@
-//! Protection domains, completion queues and shared receive queues of drivers in software: which
-//! there are, and who uses them.
+//! The tables of protection domains, completion queues and shared receive queues of a software
+//! driver, and the counts of their users.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use super::queues::{CompletionQueue, ReceiveQueue, check_depth};
 use super::table::Table;
 use super::{Cq, Pd, QpAttr, RnicError, Srq, Wc, WcOp};
 
-/// A protection domain and what is in it.
+/// A protection domain and the objects in it.
 #[derive(Default)]
-pub(crate) struct Domain {
-    /// How many memory regions.
+pub(crate) struct ProtectionDomain {
+    /// Number of memory regions.
     pub(crate) mrs: usize,
     /// Its queue pairs.
     pub(crate) qps: BTreeSet<u32>,
@@ -20,7 +20,7 @@ pub(crate) struct Domain {
 
 /// The tables; `B` is a driver's receive buffer.
 pub(crate) struct Objects<B> {
-    pub(crate) pds: Table<Domain>,
+    pub(crate) pds: Table<ProtectionDomain>,
     pub(crate) cqs: Table<CompletionQueue>,
     pub(crate) srqs: Table<ReceiveQueue<B>>,
 }
@@ -36,7 +36,7 @@ impl<B> Objects<B> {
     }
 
     pub(crate) fn alloc_pd(&mut self) -> Result<Pd, RnicError> {
-        self.pds.insert(Domain::default()).map(Pd)
+        self.pds.insert(ProtectionDomain::default()).map(Pd)
     }
 
     pub(crate) fn dealloc_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
@@ -65,12 +65,13 @@ impl<B> Objects<B> {
         Ok(())
     }
 
-    /// No completion waits anywhere.
+    /// Returns true if no CQ holds a completion.
     pub(crate) fn no_wc_waits(&self) -> bool {
         self.cqs.iter().all(|(_, cq)| cq.is_empty())
     }
 
-    /// Puts a completion into the CQ that it belongs to. That one, if it is to be told of.
+    /// Puts a completion into its CQ. Returns the CQ if it is armed, so that the driver reports
+    /// it.
     pub(crate) fn complete(&mut self, of: &QpAttr, wc: Wc) -> Option<Cq> {
         let received = matches!(wc.op, WcOp::Recv | WcOp::RecvWriteImm);
         let id = if received { of.recv_cq } else { of.send_cq };
@@ -95,24 +96,24 @@ impl<B> Objects<B> {
         Ok(())
     }
 
-    /// The link that has waited longest for a receive of an SRQ that has one, of those that still
-    /// wait (some have died meanwhile).
+    /// Takes the link that has waited longest for a receive of this SRQ, if the SRQ has a
+    /// receive. `waits` tells the links that still wait from those that have died.
     pub(crate) fn next_waiting(&mut self, srq: u32, waits: impl Fn(u32) -> bool) -> Option<u32> {
         let queue = self.srqs.get_mut(srq).ok()?;
         std::iter::from_fn(|| queue.next_waiting()).find(|link| waits(*link))
     }
 
-    /// Notes that a link stopped for want of a receive, or of room for its completion.
+    /// Records that a link stopped because it lacks a receive, or room for its completion.
     pub(crate) fn await_recv(&mut self, link: u32, of: &QpAttr) {
         match (self.cqs.get_mut(of.recv_cq.0), of.srq.map(|srq| self.srqs.get_mut(srq.0))) {
             (Ok(cq), _) if cq.room() == 0 => cq.throttle(link),
             (_, Some(Ok(srq))) => srq.wait(link),
-            // It waits for a receive of its own.
+            // The link waits for a receive of its own.
             _ => {}
         }
     }
 
-    /// Whether a queue pair can be made of what there is.
+    /// Checks that the objects of a new queue pair exist and fit each other.
     pub(crate) fn check_qp(&self, attr: &QpAttr) -> Result<(), RnicError> {
         self.pds.get(attr.pd.0)?;
         check_depth("send queue depth", attr.max_send_wr)?;
@@ -128,13 +129,14 @@ impl<B> Objects<B> {
         }
     }
 
-    /// A queue pair, of which [all is there](Objects::check_qp), begins to use it.
+    /// Counts a queue pair, whose attributes [`check_qp`](Objects::check_qp) has passed, as a
+    /// user of its objects.
     pub(crate) fn join(&mut self, qp: u32, attr: &QpAttr) -> Result<(), RnicError> {
         self.pds.get_mut(attr.pd.0)?.qps.insert(qp);
         self.count(attr, |users| *users += 1)
     }
 
-    /// It has gone.
+    /// Ends what [`join`](Objects::join) began.
     pub(crate) fn leave(&mut self, qp: u32, attr: &QpAttr) -> Result<(), RnicError> {
         self.pds.get_mut(attr.pd.0)?.qps.remove(&qp);
         self.count(attr, |users| *users -= 1)
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn links_wait_once_for_what_they_lack() {
+    fn a_link_waits_once_for_what_it_lacks() {
         let mut o = Objects::<u8>::new();
         let pd = o.alloc_pd().unwrap();
         let (cq, srq) = (o.create_cq(1).unwrap(), o.create_srq(pd, 2).unwrap());
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_stays() {
+    fn objects_in_use_stay() {
         let mut o = Objects::<u8>::new();
         let (pd, other) = (o.alloc_pd().unwrap(), o.alloc_pd().unwrap());
         let (cq, srq) = (o.create_cq(4).unwrap(), o.create_srq(pd, 4).unwrap());
@@ -222,7 +224,7 @@ mod tests {
             (2, 1, 2)
         );
 
-        assert_eq!(o.complete(&attr, wc(WcOp::Send)), None, "nobody wants to be told");
+        assert_eq!(o.complete(&attr, wc(WcOp::Send)), None, "the queue is not armed");
         o.arm_cq(cq).unwrap();
         assert_eq!(o.complete(&attr, wc(WcOp::Recv)), Some(cq));
         assert!(!o.no_wc_waits());

@@ -1,14 +1,14 @@
-//! Completion queues and shared receive queues, for drivers in software: what they
-//! hold, how deep they are, and which connections wait for them.
+//! Completion queues and shared receive queues of software drivers: their entries, their depths,
+//! and the links that wait for them.
 
 use std::collections::VecDeque;
 
 use super::{RnicError, Wc};
 
-/// Work requests or completions that a queue may be made for.
+/// Most work requests or completions that a queue may be made for.
 const MAX_DEPTH: usize = 1 << 20;
 
-/// Checks the depth that a queue is asked to have.
+/// Checks the depth of a new queue.
 pub(crate) fn check_depth(what: &'static str, depth: usize) -> Result<(), RnicError> {
     if depth <= MAX_DEPTH {
         return Ok(());
@@ -19,11 +19,14 @@ pub(crate) fn check_depth(what: &'static str, depth: usize) -> Result<(), RnicEr
 /// A completion queue.
 pub(crate) struct CompletionQueue {
     wcs: VecDeque<Wc>,
+    /// Most completions that it holds.
     depth: usize,
+    /// The driver must report the next completion.
     armed: bool,
-    /// Queue pairs that complete here (twice if sends and receives both do).
+    /// Number of queue pairs that complete here. A queue pair counts twice if both its sends and
+    /// its receives do.
     pub(crate) users: usize,
-    /// Links that stopped taking receives because the queue is full.
+    /// Links that take no receives until the queue has room.
     throttled: Vec<u32>,
 }
 
@@ -40,18 +43,18 @@ impl CompletionQueue {
         })
     }
 
-    /// Completions that still fit.
+    /// Returns the number of completions that still fit.
     pub(crate) fn room(&self) -> usize {
         self.depth.saturating_sub(self.wcs.len())
     }
 
-    /// No completion waits.
+    /// Returns true if no completion waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.wcs.is_empty()
     }
 
-    /// Refuses new work as long as the old is not taken out: outstanding WRs are
-    /// bounded, so the queue is too.
+    /// Refuses new work while the queue is full. Outstanding WRs are bounded, so the queue is
+    /// bounded too.
     pub(crate) fn check_room(&self) -> Result<(), RnicError> {
         if self.room() > 0 {
             return Ok(());
@@ -59,21 +62,21 @@ impl CompletionQueue {
         Err(RnicError::QueueFull { what: "completion queue", depth: self.depth })
     }
 
-    /// The next completion is to be told of.
+    /// Arms the queue: the driver reports the next completion.
     #[cfg(any(test, feature = "internals"))]
     pub(crate) fn arm(&mut self) {
         self.armed = true;
     }
 
-    /// Adds a completion. True if it is the one to be told of.
+    /// Adds a completion. Returns true if the queue was armed, and disarms it.
     pub(crate) fn push(&mut self, wc: Wc) -> bool {
         self.wcs.push_back(wc);
         std::mem::take(&mut self.armed)
     }
 
-    /// Moves up to `max` completions to `out`, and says how many.
+    /// Moves up to `max` completions to `out` and returns their number.
     pub(crate) fn take(&mut self, max: usize, out: &mut Vec<Wc>) -> usize {
-        // The usual answer to a busy-polling thread.
+        // The usual case of a busy-polling thread.
         if self.wcs.is_empty() {
             return 0;
         }
@@ -82,23 +85,24 @@ impl CompletionQueue {
         n
     }
 
-    /// Notes a link that found the queue full.
+    /// Records a link that found the queue full.
     pub(crate) fn throttle(&mut self, link: u32) {
         if !self.throttled.contains(&link) {
             self.throttled.push(link);
         }
     }
 
-    /// The links that may go on now that completions were taken out.
+    /// Takes the links that can go on after completions were taken out.
     pub(crate) fn unthrottle(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.throttled)
     }
 }
 
-/// A receive queue that several QPs share; `B` is a driver's receive buffer.
+/// A receive queue that several QPs share. `B` is the driver's receive buffer.
 pub(crate) struct ReceiveQueue<B> {
     /// The protection domain it belongs to.
     pub(crate) pd: u32,
+    /// Most buffers that it holds.
     max_wr: usize,
     /// The buffers, the oldest first.
     pub(crate) bufs: VecDeque<B>,
@@ -106,8 +110,8 @@ pub(crate) struct ReceiveQueue<B> {
     pub(crate) users: usize,
     /// Links that wait for a buffer, in the order in which they ran dry.
     waiting: VecDeque<u32>,
-    /// Links that may have a buffer which a message has begun to fill, the first to begin
-    /// first.
+    /// Links that may hold a buffer which a message has filled in part, the earliest first. The
+    /// driver can spill such a message to get the buffer back.
     begun: VecDeque<u32>,
 }
 
@@ -129,7 +133,8 @@ impl<B> ReceiveQueue<B> {
         Ok(())
     }
 
-    /// The link that has waited longest, if there is a buffer for it; it waits no more.
+    /// Takes the link that has waited longest, if there is a buffer for it. The link waits no
+    /// more.
     pub(crate) fn next_waiting(&mut self) -> Option<u32> {
         if self.bufs.is_empty() {
             return None;
@@ -137,30 +142,30 @@ impl<B> ReceiveQueue<B> {
         self.waiting.pop_front()
     }
 
-    /// Notes a link that found no receive.
+    /// Records a link that found no receive.
     pub(crate) fn wait(&mut self, link: u32) {
         if !self.waiting.contains(&link) {
             self.waiting.push_back(link);
         }
     }
 
-    /// There is no buffer, and a link waits for one.
+    /// Returns true if there is no buffer and a link waits for one.
     pub(crate) fn is_dry(&self) -> bool {
         self.bufs.is_empty() && !self.waiting.is_empty()
     }
 
-    /// Notes a link that has a buffer of which a message fills a part: once, until
-    /// [`ReceiveQueue::next_begun`] yields it.
+    /// Records a link that holds a half-filled buffer. The caller must do so once, until
+    /// [`ReceiveQueue::next_begun`] returns the link.
     pub(crate) fn begin(&mut self, link: u32) {
         self.begun.push_back(link);
     }
 
-    /// The link that was noted first.
+    /// Takes the link that was recorded first.
     pub(crate) fn next_begun(&mut self) -> Option<u32> {
         self.begun.pop_front()
     }
 
-    /// A link that was noted is gone.
+    /// Removes a link that has gone.
     pub(crate) fn forget_begun(&mut self, link: u32) {
         self.begun.retain(|l| *l != link);
     }
@@ -185,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_come_in_order_and_are_told_of_once() {
+    fn completions_come_in_order_and_notify_once() {
         let mut cq = CompletionQueue::new(3).unwrap();
         assert!(!cq.push(wc(1)));
         cq.arm();

@@ -1,56 +1,57 @@
-//! Tables of objects, for drivers, under numbers that do not come back soon.
+//! Tables of a driver's objects, under ids that are not reused soon.
 
 use std::collections::VecDeque;
 
 use super::RnicError;
 
-/// Bits of an id; the two above stay clear, as tokens tell tables apart by them.
+/// Bits of an id. The two bits above stay clear, because reactor tokens tell tables apart by
+/// them.
 pub(crate) const ID_BITS: u32 = 30;
-/// Bits of an id that are the place in the table; the bits above count how often
-/// the place was used.
+/// Bits of an id that are the index in the table. The bits above count how often the index was
+/// used.
 const INDEX_BITS: u32 = 20;
 const GENERATIONS: u32 = 1 << (ID_BITS - INDEX_BITS);
 
-/// Free places that are left to rest before one is used again. With the
-/// generations this makes an id unique over 32,768 objects made in a row, so that
-/// a stale readiness report or a stale handle meets nobody rather than a stranger.
+/// Free indices that rest before one is used again. With the generations this makes an id unique
+/// over 32,768 objects made in a row, so a stale readiness report or a stale handle finds no
+/// object rather than a wrong one.
 const RESTING: usize = 32;
 
 /// Objects of one kind.
 pub(crate) struct Table<T> {
     what: &'static str,
-    slots: Vec<Slot<T>>,
+    slots: Vec<TableSlot<T>>,
     free: VecDeque<u32>,
 }
 
-struct Slot<T> {
+struct TableSlot<T> {
     generation: u32,
     value: Option<T>,
 }
 
 impl<T> Table<T> {
-    /// An empty table; `what` names its objects in errors.
+    /// Makes an empty table. `what` names its objects in errors.
     pub(crate) fn new(what: &'static str) -> Table<T> {
         Table { what, slots: Vec::new(), free: VecDeque::new() }
     }
 
-    /// Places in the table, used or not.
+    /// Returns the number of indices in the table, used or not.
     pub(crate) fn places(&self) -> usize {
         self.slots.len()
     }
 
-    /// The object at a place.
+    /// Returns the object at an index.
     pub(crate) fn at_mut(&mut self, place: usize) -> Option<&mut T> {
         self.slots.get_mut(place)?.value.as_mut()
     }
 
-    /// The id of the object at a place.
+    /// Returns the id of the object at an index.
     pub(crate) fn id_at(&self, place: usize) -> Option<u32> {
         let slot = self.slots.get(place).filter(|slot| slot.value.is_some())?;
         Some(slot.generation << INDEX_BITS | u32::try_from(place).ok()?)
     }
 
-    /// Adds an object.
+    /// Adds an object and returns its id. Fails with `Exhausted` at 2^20 objects.
     pub(crate) fn insert(&mut self, value: T) -> Result<u32, RnicError> {
         let limit = 1usize << INDEX_BITS;
         let index = if self.free.len() > RESTING || self.slots.len() == limit {
@@ -63,7 +64,7 @@ impl<T> Table<T> {
             };
             self.free.pop_front().ok_or(full)? as usize
         } else {
-            self.slots.push(Slot { generation: 0, value: None });
+            self.slots.push(TableSlot { generation: 0, value: None });
             self.slots.len() - 1
         };
         let slot = &mut self.slots[index];
@@ -77,25 +78,25 @@ impl<T> Table<T> {
         RnicError::NoSuch { what: self.what, id }
     }
 
-    /// The object of that id.
+    /// Returns the object with this id.
     pub(crate) fn get(&self, id: u32) -> Result<&T, RnicError> {
         let (index, generation) = split(id);
         match self.slots.get(index) {
-            Some(Slot { generation: g, value: Some(v) }) if *g == generation => Ok(v),
+            Some(TableSlot { generation: g, value: Some(v) }) if *g == generation => Ok(v),
             _ => Err(self.no_such(id)),
         }
     }
 
-    /// The object of that id.
+    /// Returns the object with this id.
     pub(crate) fn get_mut(&mut self, id: u32) -> Result<&mut T, RnicError> {
         let (index, generation) = split(id);
         match self.slots.get_mut(index) {
-            Some(Slot { generation: g, value: Some(v) }) if *g == generation => Ok(v),
+            Some(TableSlot { generation: g, value: Some(v) }) if *g == generation => Ok(v),
             _ => Err(RnicError::NoSuch { what: self.what, id }),
         }
     }
 
-    /// Takes an object out.
+    /// Takes an object out. Its id stays invalid.
     pub(crate) fn remove(&mut self, id: u32) -> Result<T, RnicError> {
         let (index, generation) = split(id);
         let missing = self.no_such(id);
@@ -107,7 +108,7 @@ impl<T> Table<T> {
         Ok(value)
     }
 
-    /// All objects.
+    /// Iterates over all objects, with their ids.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0u32..).zip(&self.slots).filter_map(|(index, slot)| {
             slot.value.as_ref().map(|v| (slot.generation << INDEX_BITS | index, v))
@@ -115,7 +116,7 @@ impl<T> Table<T> {
     }
 }
 
-/// The place of an object in its table.
+/// Returns the index of an object in its table.
 pub(crate) fn place_of(id: u32) -> u32 {
     id & ((1 << INDEX_BITS) - 1)
 }

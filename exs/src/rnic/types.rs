@@ -7,10 +7,10 @@ use super::fault::{DisconnectCause, RnicError};
 use crate::mem::{AccessFault, Key, Segment};
 pub use crate::sys::FileRange;
 
-/// Bytes of the header of a message that leaves by [`try_send_eager`](super::Rnic::try_send_eager), at
-/// most.
+/// Most bytes in the header of a message that leaves by
+/// [`try_send_eager`](super::Rnic::try_send_eager).
 pub const HEAD: usize = 48;
-/// Bytes of a message with all the data that may ride in it: 8 KiB, and a cache line for the
+/// Most bytes in a message with all the data that it may carry: 8 KiB, and a cache line for the
 /// header.
 pub const MESSAGE: u32 = (8 << 10) + 64;
 
@@ -88,61 +88,61 @@ pub struct Mr {
 /// What an RNIC can do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caps {
-    /// Name for logs and reports ("soft", "rxe0", ...).
+    /// Name in logs and reports ("soft", "rxe0", ...).
     pub name: String,
     /// WRITE WITH IMMEDIATE exists (InfiniBand, RoCE; not iWARP).
     pub write_imm: bool,
     /// The initiator of a connection must be the first to send (iWARP).
     pub initiator_first: bool,
-    /// The local buffer of a READ needs the remote-write right (iWARP).
+    /// The local buffer of a READ must have the remote-write right (iWARP).
     pub read_sink_remote_write: bool,
-    /// A WRITE's completion says that the peer has the bytes (InfiniBand, RoCE);
-    /// else only that the local memory is free again (iWARP).
+    /// A WRITE's completion means that the peer has the bytes (InfiniBand, RoCE). Otherwise it
+    /// means only that the local memory is free again (iWARP).
     pub write_acked: bool,
-    /// READs from here of no bytes are answered rightly, whatever else this RNIC is
-    /// sending, so that peers can confirm their WRITEs by them; and so are those of a few
-    /// bytes that lie in two pages (siw: neither).
+    /// The peer answers READs of no bytes correctly, whatever else this RNIC is sending, so that
+    /// it can confirm WRITEs by them. It also answers READs of a few bytes that lie in two pages.
+    /// False for siw, which fails at both.
     pub small_reads: bool,
-    /// To register memory pins it, by system calls: for some tens of KiB that costs
-    /// more than to copy them.
+    /// Registration pins memory, by system calls. For some tens of KiB that costs more than a
+    /// copy.
     pub pins: bool,
     /// WRs may take their payload from a file.
     pub file_source: bool,
-    /// [`bind_mw`](super::Rnic::bind_mw) makes true windows (type 2: of one QP, with
-    /// bounds of their own); else a window is a registration of its own, whose key
-    /// serves every QP of the domain.
+    /// [`bind_mw`](super::Rnic::bind_mw) makes true windows (type 2: for one QP, with their own
+    /// bounds). Otherwise a window is a registration of its own, whose key serves every QP of the
+    /// domain.
     pub windows: bool,
-    /// A QP whose SRQ is empty makes its peer wait (RNR on InfiniBand and RoCE, TCP's
-    /// window in software); else the connection is lost, and the SRQ must always hold
-    /// as many receives as all peers together may send messages (siw).
+    /// A QP whose SRQ is empty makes its peer wait (RNR on InfiniBand and RoCE, TCP's window in
+    /// software). Otherwise the connection is lost, so the SRQ must always hold as many receives
+    /// as all peers together may send messages (siw).
     pub srq_waits: bool,
-    /// Its listeners take the host's TCP ports (iWARP): what connects by TCP to such
-    /// an address reaches this RNIC, and nothing else can listen there.
+    /// Its listeners take the host's TCP ports (iWARP): a TCP connection to such an address
+    /// reaches this RNIC, and no other socket can listen there.
     pub owns_tcp_port: bool,
     /// Its peers are on this host.
     pub within_host: bool,
-    /// The doorbell is a system call of its own, which WRs that wait for each other share.
+    /// The doorbell is a system call of its own, which WRs that are posted together share.
     pub doorbell_calls: bool,
     /// Keys are drawn at random from all 32 bits.
     pub random_keys: bool,
     /// Private data arrive padded with zeros (InfiniBand, RoCE).
     pub pads_private_data: bool,
-    /// The receiver's completion tells that a solicited event was asked for.
+    /// The receiver's completion says whether the peer asked for a solicited event.
     pub tells_solicited: bool,
-    /// A QP notices at once that its peer's process is gone or that the peer refused
-    /// something, with the reason (TERMINATE); else the reason may be lost.
+    /// A QP notices at once that its peer's process is gone, or that the peer refused something,
+    /// and gets the reason (TERMINATE). Otherwise the reason may be lost.
     pub tells_reasons: bool,
     /// Segments per WR.
     pub max_sge: usize,
-    /// Bytes that `inline` may copy at post time (`head` included).
+    /// Most bytes that `inline` may copy at post time, `head` included.
     pub max_inline: usize,
-    /// Bytes one WR may move.
+    /// Most bytes that one WR may move.
     pub max_msg: u64,
-    /// READs that may be outstanding towards the peer (ORD) and from it (IRD).
+    /// READs that may be outstanding towards the peer (ORD).
     pub max_ord: u32,
-    /// See `max_ord`.
+    /// READs that may be outstanding from the peer (IRD).
     pub max_ird: u32,
-    /// Bytes of private data in a connection request or reply.
+    /// Most bytes of private data in a connection request or reply.
     pub max_private_data: usize,
     /// WRs that a send queue may hold.
     pub max_send_wr: usize,
@@ -150,28 +150,27 @@ pub struct Caps {
     pub max_srq_wr: usize,
 }
 
-/// How to make a queue pair.
+/// The parameters of a new queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QpAttr {
     /// Protection domain.
     pub pd: Pd,
-    /// Where sends complete.
+    /// The queue in which sends complete.
     pub send_cq: Cq,
-    /// Where receives complete.
+    /// The queue in which receives complete.
     pub recv_cq: Cq,
-    /// Receives come from here, if given.
+    /// The queue that receives come from. None: the QP has a receive queue of its own.
     pub srq: Option<Srq>,
-    /// Sends that may be outstanding.
+    /// Most sends that may be outstanding.
     pub max_send_wr: usize,
-    /// Receives that may be outstanding (without SRQ).
+    /// Most receives that may be outstanding. Not used with an SRQ.
     pub max_recv_wr: usize,
-    /// The user's own number for it (`qp_context` of verbs): comes with [`EagerRecv`] messages.
+    /// The user's own number for the QP (`qp_context` of verbs), which comes back in
+    /// [`EagerRecv`].
     pub context: u32,
 }
 
-/// States of a queue pair, those of RFC 5040/iWARP verbs in the names of verbs:
-/// Init takes receives; Rts (ready to send) takes all; Sqd has ended its sending
-/// side in order; Error flushes all.
+/// States of a queue pair: those of RFC 5040 and the iWARP verbs, under the names of the verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QpState {
@@ -192,7 +191,7 @@ pub enum QpState {
 pub struct Sge {
     /// Address of the first byte.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
     /// Key of the MR that covers them.
     pub lkey: Key,
@@ -204,21 +203,21 @@ pub enum SendOp {
     /// SEND, in its four forms (RDMAP: Send, Send with Invalidate, Send with
     /// Solicited Event, Send with Solicited Event and Invalidate).
     Send {
-        /// Key of the peer's that its RNIC is to invalidate on delivery.
+        /// The peer's key that its RNIC invalidates on delivery. None: a SEND without Invalidate.
         invalidate: Option<Key>,
-        /// Ask for a notification at the peer.
+        /// Asks for a notification at the peer.
         solicited: bool,
     },
     /// RDMA WRITE.
     Write {
-        /// Address at the peer.
+        /// Address in the peer's memory.
         raddr: u64,
         /// The peer's key.
         rkey: Key,
     },
     /// RDMA WRITE that also completes a receive at the peer.
     WriteImm {
-        /// Address at the peer.
+        /// Address in the peer's memory.
         raddr: u64,
         /// The peer's key.
         rkey: Key,
@@ -227,7 +226,7 @@ pub enum SendOp {
     },
     /// RDMA READ into the local segments (at most one on iWARP).
     Read {
-        /// Address at the peer.
+        /// Address in the peer's memory.
         raddr: u64,
         /// The peer's key.
         rkey: Key,
@@ -237,41 +236,41 @@ pub enum SendOp {
 /// A work request for the send queue.
 #[derive(Clone, Debug)]
 pub struct SendWr<'a> {
-    /// Comes back in the completion.
+    /// The caller's number, which comes back in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
-    /// Bytes that go before the segments; copied at post time (at most
-    /// `max_inline`). Not for READ.
+    /// Bytes that go before the segments. The call copies them; at most `max_inline`. Empty for
+    /// READ.
     pub head: &'a [u8],
-    /// The payload (or the sink, for READ).
+    /// The payload; for READ, the sink.
     pub sges: &'a [Sge],
     /// Payload from a file after `head` and `sges` (WRITE only, `file_source`).
     pub file: Option<FileRange>,
-    /// Copy the segments' bytes at post time too: their memory is free when
-    /// `post_send` returns.
+    /// The call also copies the bytes of the segments, so their memory is free when `post_send`
+    /// returns.
     pub inline: bool,
-    /// Ask for a completion. Failures complete in any case.
+    /// Asks for a completion. A WR that fails completes in any case.
     pub signaled: bool,
 }
 
 /// A work request for a receive queue.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
-    /// Comes back in the completion.
+    /// The caller's number, which comes back in the completion.
     pub wr_id: u64,
-    /// Where a message goes.
+    /// The memory that a message is placed in.
     pub sges: &'a [Sge],
 }
 
-/// What a completion is of.
+/// The kind of work that a completion reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WcOp {
     /// A SEND left.
     Send,
     /// A WRITE (with or without immediate) left.
     Write,
-    /// A READ's data are here.
+    /// The data of a READ have arrived.
     Read,
     /// A message arrived.
     Recv,
@@ -282,11 +281,11 @@ pub enum WcOp {
 /// How a WR ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WcStatus {
-    /// Done.
+    /// The WR is done.
     Success,
-    /// Not done: the QP went to the error state first (IBV_WC_WR_FLUSH_ERR).
+    /// The WR is not done: the QP went to the error state first (IBV_WC_WR_FLUSH_ERR).
     Flushed,
-    /// The local memory was refused (IBV_WC_LOC_PROT_ERR).
+    /// The RNIC refused the local memory (IBV_WC_LOC_PROT_ERR).
     LocalProtection(AccessFault),
     /// The message is longer than the receive (IBV_WC_LOC_LEN_ERR).
     LocalLength,
@@ -296,9 +295,9 @@ pub enum WcStatus {
     RemoteInvalidRequest,
     /// The peer failed (IBV_WC_REM_OP_ERR).
     RemoteOperation,
-    /// The source file could not be read: errno.
+    /// The source file could not be read. The number is an errno.
     FileRead(i32),
-    /// Another failure of a device: its `ibv_wc_status` (12 is
+    /// Another failure of a device. The number is its `ibv_wc_status` (12 is
     /// IBV_WC_RETRY_EXC_ERR: no acknowledgement).
     #[cfg_attr(
         not(any(test, feature = "internals", feature = "verbs")),
@@ -310,19 +309,19 @@ pub enum WcStatus {
 /// A work completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wc {
-    /// The WR's.
+    /// The `wr_id` of the WR.
     pub wr_id: u64,
-    /// Where it was posted, or (SRQ) where the message came from.
+    /// The QP that the WR was posted to. With an SRQ, the QP that received the message.
     pub qp: Qp,
-    /// Outcome.
+    /// The outcome.
     pub status: WcStatus,
-    /// Kind.
+    /// The kind of the WR.
     pub op: WcOp,
-    /// Bytes moved.
+    /// Number of bytes moved. 0 for a WR that failed.
     pub byte_len: u64,
-    /// Immediate data, if any came.
+    /// Immediate data. None if the message carried none.
     pub imm: Option<u32>,
-    /// The key of ours that the peer's SEND invalidated.
+    /// The key of this side that the peer's SEND invalidated. None if it invalidated none.
     pub invalidated: Option<Key>,
     /// The peer asked for a solicited event.
     pub solicited: bool,
@@ -331,42 +330,42 @@ pub struct Wc {
 /// Parameters of connect and accept.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnParam<'a> {
-    /// Handed to the peer's request or reply event.
+    /// Bytes that the peer gets with its request or reply event.
     pub private_data: &'a [u8],
-    /// READs we answer at a time.
+    /// READs that this side answers at a time.
     pub ird: u32,
-    /// READs we issue at a time.
+    /// READs that this side issues at a time.
     pub ord: u32,
-    /// Give up after this long without an answer.
+    /// Time after which an attempt without an answer fails.
     pub timeout: Duration,
-    /// Protect the connection by CRC32C (iWARP: asked for in the MPA start-up,
-    /// and on if either side asks; devices have their own).
+    /// Protects the connection by CRC32C. Only for iWARP in software, which asks for it in the
+    /// MPA start-up; it is on if either side asks. Devices have their own checks.
     pub crc: bool,
     /// Small messages leave at once (TCP_NODELAY, where there is TCP).
     pub no_delay: bool,
-    /// Source address to bind to before connecting.
+    /// Source address to bind to before connecting. None: the kernel chooses.
     pub bind: Option<SocketAddr>,
 }
 
 /// Parameters of listen.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenOpts {
-    /// Connections that may wait in the kernel.
+    /// Most connections that may wait in the kernel.
     pub backlog: u32,
-    /// Refuse IPv4-mapped connections on an IPv6 wildcard.
+    /// Refuses IPv4-mapped connections on an IPv6 wildcard.
     pub v6_only: bool,
-    /// Give a started connection this long to send its request.
+    /// Time that a started connection has to send its request.
     pub handshake_timeout: Duration,
-    /// The caller has the TCP port of this address: another device of the same program
-    /// listens there. (An RNIC whose own listeners are not TCP's, but stand for them on
-    /// this host, takes the port itself if not.)
+    /// The caller holds the TCP port of this address, because another device of the same program
+    /// listens there. If false, an RNIC whose own listeners are not TCP's, but stand for them on
+    /// this host, takes the port itself.
     pub port_held: bool,
 }
 
 /// How to end a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disconnect {
-    /// What was posted leaves first.
+    /// The WRs that are posted leave first.
     Orderly,
     /// At once (a TCP reset).
     Abort,
@@ -375,53 +374,53 @@ pub enum Disconnect {
 /// What happened to connections.
 #[derive(Clone, Debug)]
 pub enum CmEvent {
-    /// Somebody wants to connect to a listener.
+    /// A peer asks to connect to a listener. `accept` or `reject` answers.
     ConnectRequest {
-        /// Where.
+        /// The listener.
         listener: Listener,
-        /// To be answered by `accept` or `reject`.
+        /// The request.
         req: ConnReq,
-        /// Who.
+        /// The peer's address.
         peer: SocketAddr,
-        /// Our address as the peer dialled it.
+        /// Our address, as the peer dialled it.
         local: SocketAddr,
-        /// What came along.
+        /// The private data of the request.
         private_data: Vec<u8>,
     },
-    /// A QP is connected (either side). Posted receives count from here.
+    /// A QP is connected (either side).
     Established {
-        /// Which.
+        /// The queue pair.
         qp: Qp,
-        /// The acceptor's private data (initiator side only).
+        /// The acceptor's private data. Empty on the acceptor's side.
         private_data: Vec<u8>,
-        /// READs we may issue at a time, as negotiated.
+        /// READs that this side may issue at a time, as negotiated.
         ord: u32,
-        /// READs we answer at a time, as negotiated.
+        /// READs that this side answers at a time, as negotiated.
         #[cfg_attr(
             not(any(test, feature = "internals")),
             expect(dead_code, reason = "the contract suite reads it")
         )]
         ird: u32,
     },
-    /// The acceptor said no.
+    /// The acceptor refused.
     Rejected {
-        /// Which.
+        /// The queue pair.
         qp: Qp,
-        /// What came along.
+        /// The private data of the refusal.
         private_data: Vec<u8>,
     },
-    /// The connection was not made.
+    /// A connection attempt failed.
     ConnectFailed {
-        /// Which.
+        /// The queue pair.
         qp: Qp,
-        /// Why.
+        /// The reason.
         error: RnicError,
     },
     /// A connection that was established is over. The last event of a QP.
     Disconnected {
-        /// Which.
+        /// The queue pair.
         qp: Qp,
-        /// Why.
+        /// The reason.
         cause: DisconnectCause,
     },
 }
@@ -437,8 +436,8 @@ pub enum RnicEvent {
         expect(dead_code, reason = "the contract suite arms CQs")
     )]
     CqReady(Cq),
-    /// The device is gone: its QPs have had their last events, its listeners take
-    /// nothing any more, and calls on it fail from now on.
+    /// The device is gone. Its QPs have had their last events, its listeners accept nothing any
+    /// more, and calls on it fail from now on.
     #[cfg_attr(
         not(any(test, feature = "internals", feature = "verbs")),
         expect(dead_code, reason = "only RDMA devices go away")
@@ -453,9 +452,9 @@ pub struct Ready {
     pub readable: bool,
     /// There is room to write, or a connect has ended.
     pub writable: bool,
-    /// The peer ended its side, or the connection broke (EPOLLRDHUP, EPOLLHUP,
-    /// EPOLLERR). Readiness is edge-triggered: without this a driver could not
-    /// take a short read for "all read", as no edge follows for an end of file
-    /// that was reported together with the last bytes.
+    /// The peer ended its side, or the connection broke (EPOLLRDHUP, EPOLLHUP, EPOLLERR).
+    /// Readiness is edge-triggered, and no edge follows for an end of file that was reported
+    /// together with the last bytes. Without this flag a driver could not take a short read as
+    /// "all is read".
     pub hup: bool,
 }

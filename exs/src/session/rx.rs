@@ -315,7 +315,7 @@ impl Session {
         match bound {
             Ok((addr, key)) => {
                 recv.window = Some(key);
-                let invalidate = self.asks_close && port.spares_close(key);
+                let invalidate = self.asks_close && port.invalidate_is_costly(key);
                 self.out.rx.push_back(advert.advert(addr, key, len, invalidate));
             }
             Err(error) => self.memory_refused(error),

@@ -3,7 +3,7 @@
 
 use crate::ids::OpId;
 use crate::mem::{Access, Key};
-use crate::rnic::siw_quirk::few_across;
+use crate::rnic::siw_quirk::cut_at_page;
 use crate::rnic::{SendOp, Sge, WcStatus};
 
 use super::ops::{Side, Sided};
@@ -219,7 +219,7 @@ impl Sided {
         let cut = match self.side {
             Side::Read(_) if wrongly => {
                 let len = max_msg.min(self.len - self.posted);
-                few_across(self.raddr.wrapping_add(self.posted), len)
+                cut_at_page(self.raddr.wrapping_add(self.posted), len)
             }
             _ => None,
         };

@@ -147,8 +147,8 @@ pub trait Port {
         self.bind(mr, addr, len, access)
     }
     /// To close this window costs less if the peer does it, by a SEND with Invalidate
-    /// (`Rnic::spares_close`).
-    fn spares_close(&self, _key: Key) -> bool {
+    /// (`Rnic::invalidate_is_costly`).
+    fn invalidate_is_costly(&self, _key: Key) -> bool {
         false
     }
     /// Closes a window, if the peer has not. Harmless if the queue pair is gone: its windows went with it.

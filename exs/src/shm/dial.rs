@@ -89,14 +89,14 @@ impl ShmRnic {
         Err(RnicError::Limit { what: "bytes of private data", asked, limit })
     }
 
-    pub(super) fn dial(
+    pub(super) fn connect(
         &mut self,
         qp: Qp,
         addr: SocketAddr,
         param: &ConnParam<'_>,
         now: Time,
     ) -> Result<(), RnicError> {
-        if self.state_of(qp)? != QpState::Init {
+        if self.qp_state(qp)? != QpState::Init {
             return Err(self.wrong_state(qp, "Init"));
         }
         self.check_private(param.private_data)?;

@@ -50,7 +50,7 @@ impl ShmRnic {
 
     /// Takes a message out of a connection that is looked at (`Rnic::next_eager`), of
     /// each in turn.
-    pub(super) fn next_message(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
+    pub(super) fn next_eager(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
         let count = self.hot.len();
         for _ in 0..count.min(LOOKS) {
             let at = if self.turn_of < count { self.turn_of } else { 0 };

@@ -1,6 +1,6 @@
 //! Who looks at memory, and who sleeps.
 //!
-//! Every open link is either *hot*, which means that `spin` and `peek` look at its memory,
+//! Every open link is either *hot*, which means that `spin` and `poll_memory` look at its memory,
 //! or *armed*: it has said in its memory what it wants to hear of. Links become hot when
 //! something moves, and are armed when nothing has for long, and before every sleep. Where
 //! enough are hot, others that move are armed again at once, if their peers have our board: they
@@ -131,7 +131,7 @@ impl ShmRnic {
     }
 
     /// Looks at the hot links, and at the board; true if there is something to do.
-    pub(super) fn look_around(&mut self) -> bool {
+    pub(super) fn spin(&mut self) -> bool {
         if self.ready.len() >= FEW && self.served < FEW {
             // That will do for some turns. (But not for good: a connection that has more as soon as
             // its program posts a receive is ready again by that, and with enough of these others
@@ -169,7 +169,7 @@ impl ShmRnic {
     }
 
     /// The same without counting, for a loop of a few nanoseconds.
-    pub(super) fn glance(&mut self) -> Option<bool> {
+    pub(super) fn poll_memory(&mut self) -> Option<bool> {
         if self.hot.is_empty() {
             return None;
         }
@@ -178,7 +178,7 @@ impl ShmRnic {
     }
 
     /// Arms every hot link; true if one has something to do.
-    pub(super) fn arm_all(&mut self) -> bool {
+    pub(super) fn prepare_sleep(&mut self) -> bool {
         let mut found = false;
         for id in std::mem::take(&mut self.hot) {
             if self.cool(id) {

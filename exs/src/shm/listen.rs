@@ -97,7 +97,7 @@ fn names(addr: SocketAddr, v6_only: bool) -> Vec<Vec<u8>> {
 }
 
 impl ShmRnic {
-    pub(super) fn open_listener(
+    pub(super) fn listen(
         &mut self,
         addr: SocketAddr,
         opts: &ListenOpts,
@@ -134,7 +134,7 @@ impl ShmRnic {
         for fd in &raw {
             let interest = mio::Interest::READABLE;
             if let Err(e) = self.registry.register(&mut mio::unix::SourceFd(fd), token, interest) {
-                let _ = self.shut_listener(Listener(id));
+                let _ = self.close_listener(Listener(id));
                 return Err(RnicError::os("epoll_ctl", &e));
             }
         }
@@ -142,11 +142,11 @@ impl ShmRnic {
         Ok(Listener(id))
     }
 
-    pub(super) fn address_of(&self, listener: Listener) -> Result<SocketAddr, RnicError> {
+    pub(super) fn listener_addr(&self, listener: Listener) -> Result<SocketAddr, RnicError> {
         Ok(self.listeners.get(listener.0)?.addr)
     }
 
-    pub(super) fn shut_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
+    pub(super) fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
         let listening = self.listeners.remove(listener.0)?;
         self.timers.clear(Source::Listener(listener.0));
         self.starved.retain(|l| *l != listener.0);
@@ -390,7 +390,7 @@ impl ShmRnic {
         }
     }
 
-    pub(super) fn answer_yes(
+    pub(super) fn accept(
         &mut self,
         req: ConnReq,
         qp: Qp,
@@ -398,7 +398,7 @@ impl ShmRnic {
         now: Time,
     ) -> Result<(), RnicError> {
         let id = *self.requests.get(req.0)?;
-        if self.state_of(qp)? != QpState::Init {
+        if self.qp_state(qp)? != QpState::Init {
             return Err(self.wrong_state(qp, "Init"));
         }
         self.check_private(param.private_data)?;
@@ -424,7 +424,7 @@ impl ShmRnic {
         Ok(())
     }
 
-    pub(super) fn answer_no(&mut self, req: ConnReq, private_data: &[u8]) -> Result<(), RnicError> {
+    pub(super) fn reject(&mut self, req: ConnReq, private_data: &[u8]) -> Result<(), RnicError> {
         let id = *self.requests.get(req.0)?;
         self.check_private(private_data)?;
         let reject = Message::Reject { private_data: private_data.to_vec() };

@@ -7,7 +7,7 @@
 use super::ShmRnic;
 use super::qp::Conn;
 use crate::mem::{Access, Grant, Key, Scope, Segment};
-use crate::rnic::users::Users;
+use crate::rnic::users::MrUserSet;
 use crate::rnic::{Mr, Pd, Qp, RnicError, TermCode};
 
 /// A memory window of a queue pair.
@@ -30,7 +30,7 @@ impl ShmRnic {
         self.keys.insert(grant, &mut || random.next_u32())
     }
 
-    pub(super) fn register(
+    pub(super) fn reg_mr(
         &mut self,
         pd: Pd,
         memory: &Segment,
@@ -42,7 +42,7 @@ impl ShmRnic {
         Ok(Mr { key })
     }
 
-    pub(super) fn deregister(&mut self, mr: Mr) -> Result<(), RnicError> {
+    pub(super) fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
         let pd = match self.keys.get(mr.key).map(|g| g.scope) {
             Some(Scope::Domain(pd)) => pd,
             _ => return Err(RnicError::NoSuch { what: "memory region", id: mr.key }),
@@ -54,8 +54,8 @@ impl ShmRnic {
         let qps = match self.users.forget(mr.key) {
             // Registered, and never used.
             None => Vec::new(),
-            Some(Users::One(qp)) => vec![qp],
-            Some(Users::Any) => {
+            Some(MrUserSet::One(qp)) => vec![qp],
+            Some(MrUserSet::Any) => {
                 let (qps, srqs) = match self.objects.pds.get(pd) {
                     Ok(d) => (d.qps.iter().copied().collect(), d.srqs.clone()),
                     Err(_) => (Vec::new(), Vec::new()),
@@ -95,7 +95,7 @@ impl ShmRnic {
         }
     }
 
-    pub(super) fn bind(
+    pub(super) fn bind_mw(
         &mut self,
         qp: Qp,
         mr: Mr,
@@ -115,7 +115,7 @@ impl ShmRnic {
         Ok(key)
     }
 
-    pub(super) fn invalidate(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
+    pub(super) fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
         self.qps.get(qp.0)?;
         match self.drop_windows(qp.0, |w| w.key == key) {
             0 => Err(RnicError::NoSuch { what: "memory window", id: key }),

@@ -51,9 +51,9 @@ use std::net::SocketAddr;
 
 use crate::iwarp::{MAX_INLINE, MAX_READS, RxBuf};
 use crate::mem::{Access, Key, KeyTable, MAX_SGE, Segment};
+use crate::rnic::deadlines::Deadlines;
 use crate::rnic::objects::Objects;
 use crate::rnic::table;
-use crate::rnic::timers::Timers;
 use crate::rnic::users::MrUsers;
 use crate::rnic::{
     Caps, ConnParam, ConnReq, Cq, Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, Listener, Mr,
@@ -90,7 +90,7 @@ pub struct ShmRnic {
     starved: Vec<u32>,
     /// Callers that wait for a descriptor to be heard.
     unheard: Vec<u32>,
-    timers: Timers<Source>,
+    timers: Deadlines<Source>,
     ready: VecDeque<Source>,
     /// Sources that were served since the last look around.
     served: usize,
@@ -158,7 +158,7 @@ impl ShmRnic {
             max_greetings: listen::GREETINGS,
             starved: Vec::new(),
             unheard: Vec::new(),
-            timers: Timers::default(),
+            timers: Deadlines::default(),
             ready: VecDeque::new(),
             served: 0,
             hot: Vec::new(),
@@ -207,10 +207,10 @@ impl Rnic for ShmRnic {
         self.objects.dealloc_pd(pd)
     }
     fn reg_mr(&mut self, pd: Pd, memory: &Segment, access: Access) -> Result<Mr, RnicError> {
-        self.register(pd, memory, access)
+        self.reg_mr(pd, memory, access)
     }
     fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
-        self.deregister(mr)
+        self.dereg_mr(mr)
     }
     fn create_cq(&mut self, depth: usize) -> Result<Cq, RnicError> {
         self.objects.create_cq(depth)
@@ -220,7 +220,7 @@ impl Rnic for ShmRnic {
         self.objects.destroy_cq(cq)
     }
     fn poll_cq(&mut self, cq: Cq, max: usize, out: &mut Vec<Wc>) -> Result<usize, RnicError> {
-        self.take_wcs(cq, max, out)
+        self.poll_cq(cq, max, out)
     }
     #[cfg(any(test, feature = "internals"))]
     fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
@@ -233,25 +233,25 @@ impl Rnic for ShmRnic {
         self.objects.destroy_srq(srq)
     }
     fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
-        self.fill_srq(srq, wr)
+        self.post_srq_recv(srq, wr)
     }
     fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
-        self.make_qp(attr)
+        self.create_qp(attr)
     }
     fn destroy_qp(&mut self, qp: Qp) -> Result<(), RnicError> {
-        self.free_qp(qp)
+        self.destroy_qp(qp)
     }
     #[cfg(any(test, feature = "internals"))]
     fn qp_state(&self, qp: Qp) -> Result<crate::rnic::QpState, RnicError> {
-        self.state_of(qp)
+        self.qp_state(qp)
     }
 
     fn post_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
-        self.post_tx(qp, wr)
+        self.post_send(qp, wr)
     }
     #[cfg(any(test, feature = "internals"))]
     fn post_recv(&mut self, qp: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
-        self.post_rx(qp, wr)
+        self.post_recv(qp, wr)
     }
     fn bind_mw(
         &mut self,
@@ -261,13 +261,13 @@ impl Rnic for ShmRnic {
         len: u64,
         access: Access,
     ) -> Result<Key, RnicError> {
-        self.bind(qp, mr, addr, len, access)
+        self.bind_mw(qp, mr, addr, len, access)
     }
     fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
-        self.invalidate(qp, key)
+        self.invalidate_mw(qp, key)
     }
     fn flush(&mut self, qp: Qp, now: Time) {
-        self.doorbell(qp, now);
+        self.flush(qp, now);
     }
     fn try_send_eager(
         &mut self,
@@ -278,7 +278,7 @@ impl Rnic for ShmRnic {
         self.try_send_eager(qp, payload, head)
     }
     fn next_eager(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
-        self.next_message(out)
+        self.next_eager(out)
     }
     fn release_eager(&mut self, qp: Qp) {
         self.release_eager(qp);
@@ -291,13 +291,13 @@ impl Rnic for ShmRnic {
     }
 
     fn listen(&mut self, addr: SocketAddr, opts: &ListenOpts) -> Result<Listener, RnicError> {
-        self.open_listener(addr, opts)
+        self.listen(addr, opts)
     }
     fn listener_addr(&self, listener: Listener) -> Result<SocketAddr, RnicError> {
-        self.address_of(listener)
+        self.listener_addr(listener)
     }
     fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
-        self.shut_listener(listener)
+        self.close_listener(listener)
     }
     fn connect(
         &mut self,
@@ -306,7 +306,7 @@ impl Rnic for ShmRnic {
         param: &ConnParam<'_>,
         now: Time,
     ) -> Result<(), RnicError> {
-        self.dial(qp, addr, param, now)
+        self.connect(qp, addr, param, now)
     }
     fn reaches(&self, addr: SocketAddr, _: Option<SocketAddr>) -> Result<(), RnicError> {
         dial::is_here(addr)
@@ -318,32 +318,32 @@ impl Rnic for ShmRnic {
         param: &ConnParam<'_>,
         now: Time,
     ) -> Result<(), RnicError> {
-        self.answer_yes(req, qp, param, now)
+        self.accept(req, qp, param, now)
     }
     fn reject(&mut self, req: ConnReq, private_data: &[u8], _: Time) -> Result<(), RnicError> {
-        self.answer_no(req, private_data)
+        self.reject(req, private_data)
     }
     fn disconnect(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError> {
-        self.end(qp, how, now)
+        self.disconnect(qp, how, now)
     }
     fn addrs(&self, qp: Qp) -> Result<(SocketAddr, SocketAddr), RnicError> {
         self.qps.get(qp.0)?.addrs.ok_or_else(|| self.wrong_state(qp, "Rts"))
     }
 
     fn handle_ready(&mut self, token: usize, ready: Ready) {
-        self.note_ready(token, ready);
+        self.handle_ready(token, ready);
     }
     fn progress(&mut self, now: Time) -> bool {
-        self.serve_all(now)
+        self.progress(now)
     }
     fn spin(&mut self, _: Time) -> bool {
-        self.look_around()
+        self.spin()
     }
-    fn peek(&mut self) -> Option<bool> {
-        self.glance()
+    fn poll_memory(&mut self) -> Option<bool> {
+        self.poll_memory()
     }
     fn prepare_sleep(&mut self) -> bool {
-        self.arm_all()
+        self.prepare_sleep()
     }
     fn next_timeout(&self) -> Option<Time> {
         // Work that waits for its turn is due now.

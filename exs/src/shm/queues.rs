@@ -6,7 +6,7 @@ use super::serve::Source;
 use crate::rnic::{Cq, RecvWr, RnicError, RnicEvent, Srq, Wc};
 
 impl ShmRnic {
-    pub(super) fn take_wcs(
+    pub(super) fn poll_cq(
         &mut self,
         cq: Cq,
         max: usize,
@@ -33,7 +33,7 @@ impl ShmRnic {
         }
     }
 
-    pub(super) fn fill_srq(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
+    pub(super) fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         let pd = self.objects.srqs.get(srq.0)?.pd;
         let buf = self.resolve_recv(pd, wr)?;
         let lkeys = buf.lkeys;

@@ -13,7 +13,7 @@ use super::ring::{Area, LANE, Mem, Word};
 use super::source::Unread;
 use super::tell::Told;
 use crate::iwarp::RxBuf;
-use crate::mem::{Access, AccessFault, Key, MAX_SGE, Part, Scope};
+use crate::mem::{Access, AccessFault, GrantedPart, Key, MAX_SGE, Scope};
 use crate::rnic::{TermCode, WcOp, WcStatus};
 use crate::sys::IoVecMut;
 
@@ -236,7 +236,12 @@ impl Link {
     }
 
     /// The memory that a WRITE names, from `at` bytes in it.
-    fn target<'a>(head: &Head, at: u64, len: u64, env: &Env<'a>) -> Result<Option<Part<'a>>, End> {
+    fn target<'a>(
+        head: &Head,
+        at: u64,
+        len: u64,
+        env: &Env<'a>,
+    ) -> Result<Option<GrantedPart<'a>>, End> {
         if head.total == 0 {
             return Ok(None);
         }

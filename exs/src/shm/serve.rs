@@ -99,7 +99,7 @@ impl ShmRnic {
     }
 
     /// Takes over what the reactor saw.
-    pub(super) fn note_ready(&mut self, token: usize, _: Ready) {
+    pub(super) fn handle_ready(&mut self, token: usize, _: Ready) {
         let source = token.checked_sub(self.token_base).and_then(Source::of);
         let Some(source) = source else { return };
         match source {
@@ -123,7 +123,7 @@ impl ShmRnic {
 
     /// Serves the sources that are ready, each once, and so many at most. True if some have
     /// more to do.
-    pub(super) fn serve_all(&mut self, now: Time) -> bool {
+    pub(super) fn progress(&mut self, now: Time) -> bool {
         while let Some(source) = self.timers.expire(now) {
             match source {
                 Source::Link(id) => self.link_due(id),
@@ -145,7 +145,7 @@ impl ShmRnic {
     }
 
     /// Puts what a queue pair has posted on the wire.
-    pub(super) fn doorbell(&mut self, qp: Qp, now: Time) {
+    pub(super) fn flush(&mut self, qp: Qp, now: Time) {
         let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return };
         let Ok(link) = self.links.get_mut(id) else { return };
         if link.phase == Phase::Open && !link.hung_up {
@@ -157,8 +157,13 @@ impl ShmRnic {
     }
 
     /// Ends a queue pair's connection.
-    pub(super) fn end(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError> {
-        let state = self.state_of(qp)?;
+    pub(super) fn disconnect(
+        &mut self,
+        qp: Qp,
+        how: Disconnect,
+        now: Time,
+    ) -> Result<(), RnicError> {
+        let state = self.qp_state(qp)?;
         let Conn::Link(id) = self.qps.get(qp.0)?.conn else {
             return Err(self.wrong_state(qp, "a connection"));
         };

@@ -1,4 +1,4 @@
-//! Socket addresses as the kernel has them.
+//! Socket addresses in the kernel's form.
 
 use std::mem::size_of;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ pub(crate) union RawAddr {
 }
 
 impl RawAddr {
-    /// The kernel's form of `addr`, and its length.
+    /// Returns the kernel's form of `addr` and its length in bytes.
     pub(crate) fn new(addr: &SocketAddr) -> (RawAddr, libc::socklen_t) {
         match addr {
             SocketAddr::V4(a) => {
@@ -40,14 +40,14 @@ impl RawAddr {
         std::ptr::from_ref(self).cast()
     }
 
-    /// For calls that ask for a pointer to mutable for no reason.
+    /// For C functions whose parameter is a pointer to mutable, although they only read.
     #[cfg(feature = "verbs")]
     pub(crate) fn as_mut_ptr(&mut self) -> *mut libc::sockaddr {
         std::ptr::from_mut(self).cast()
     }
 }
 
-/// The address that the kernel or a library gave, if it is of a family with ports.
+/// Reads an address from the kernel or a library. None if its family has no ports.
 ///
 /// # Safety
 /// `at` must be valid for reads of as many bytes as the structure of its family has.
@@ -72,12 +72,12 @@ pub(crate) unsafe fn from_raw(at: *const libc::sockaddr) -> Option<SocketAddr> {
     }
 }
 
-/// The length of a small structure as the kernel wants it.
+/// Converts the length of a small structure to the kernel's type.
 pub(super) fn socklen(len: usize) -> libc::socklen_t {
     libc::socklen_t::try_from(len).unwrap_or(libc::socklen_t::MAX)
 }
 
-/// The address family of an address.
+/// Returns the address family of an address.
 pub(super) fn family(addr: &SocketAddr) -> libc::sa_family_t {
     let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     libc::sa_family_t::try_from(family).unwrap_or_default()

@@ -1,51 +1,53 @@
-//! Copying past the cache, and hints to it.
+//! Copies past the cache, and hints to it.
 //!
-//! A store to memory that is not in the cache reads its line first, and throws out another.
-//! When more is copied than the caches hold, that is a third of all traffic, for nothing: by
-//! the time anybody reads the first bytes they are in memory again. Non-temporal stores
-//! leave the cache alone. (They order nothing, so a fence ends them.)
+//! A store to memory that is not in the cache reads its line first, and evicts another. A copy of
+//! more than the caches hold spends a third of its traffic on that, without use: when a thread
+//! reads the first bytes, they are in memory again. Non-temporal stores leave the cache alone.
+//! They have no order, so a fence ends them.
 
-/// What the processor is told of a line of its cache. A hint: it faults nowhere and changes
-/// nothing, so any address will do, and a processor that does not know it goes on.
+/// A hint about a cache line. It faults nowhere and changes nothing, so any address is allowed,
+/// and a processor that does not know it goes on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Hint {
-    /// We write to it soon: fetch it, and take it from the others.
+    /// This processor writes to it soon: fetch it, exclusively.
     Take,
-    /// We read it soon: fetch it.
+    /// This processor reads it soon: fetch it.
     Fetch,
-    /// Another processor reads it next: put it where all can reach it.
+    /// Another processor reads it next: move it to a cache that all can reach.
     Give,
 }
 
-/// Gives a hint for the lines of `len` bytes at `at`, which begins one.
+/// Gives a hint for the lines of `len` bytes at `at`, where a line begins.
 pub(crate) fn hint(hint: Hint, at: *const u8, len: usize) {
     for line in (0..len).step_by(LINE).map(|line| at.wrapping_add(line)) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         match hint {
-            // SAFETY: it touches no register, no flag, and memory only as far as said above.
+            // SAFETY: the instruction touches no register and no flag, and memory only as the
+            // hint says.
             Hint::Take => unsafe {
                 std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
             },
-            // SAFETY: likewise.
+            // SAFETY: as for `Take`.
             Hint::Fetch => unsafe {
                 std::arch::asm!("prefetcht0 [{}]", in(reg) line, options(nostack, preserves_flags));
             },
-            // SAFETY: likewise.
+            // SAFETY: as for `Take`.
             Hint::Give => unsafe {
                 std::arch::asm!("cldemote [{}]", in(reg) line, options(nostack, preserves_flags));
             },
         }
         #[cfg(all(target_arch = "aarch64", not(miri)))]
         match hint {
-            // SAFETY: likewise.
+            // SAFETY: the instruction touches no register and no flag, and memory only as the
+            // hint says.
             Hint::Take => unsafe {
                 std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags));
             },
-            // SAFETY: likewise.
+            // SAFETY: as for `Take`.
             Hint::Fetch => unsafe {
                 std::arch::asm!("prfm pldl1keep, [{}]", in(reg) line, options(nostack, preserves_flags));
             },
-            // There is no instruction for it.
+            // The processor has no instruction for it.
             Hint::Give => {}
         }
         #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
@@ -53,19 +55,19 @@ pub(crate) fn hint(hint: Hint, at: *const u8, len: usize) {
     }
 }
 
-/// Copies `len` bytes as `std::ptr::copy_nonoverlapping` does. Worth it for megabytes.
+/// Copies `len` bytes as `std::ptr::copy_nonoverlapping` does. It pays for megabytes.
 ///
 /// # Safety
 /// `src` is valid for reads and `dst` for writes of `len` bytes.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(super) unsafe fn copy_past_cache(src: *const u8, dst: *mut u8, len: usize) {
     const PAGE: usize = 4096;
-    /// Pages that are copied at a time, a line of each in turn: memory serves several streams
-    /// faster than one.
+    /// Pages that are copied at a time, one line of each in turn, because memory serves several
+    /// streams faster than one.
     const STREAMS: usize = 4;
     const BLOCK: usize = PAGE * STREAMS;
 
-    // The stores want addresses of whole lines.
+    // The stores need addresses of whole lines.
     let before = dst.align_offset(LINE).min(len);
     let end = before + (len - before) / BLOCK * BLOCK;
     // SAFETY: the caller's promise, for the first `before` bytes.
@@ -86,13 +88,13 @@ pub(super) unsafe fn copy_past_cache(src: *const u8, dst: *mut u8, len: usize) {
     unsafe { std::ptr::copy(src, dst, len - end) };
 }
 
-/// A line of the cache.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Copies a line at offset `at`.
+/// Copies the line at offset `at`.
 ///
 /// # Safety
-/// As [`copy_past_cache`], for these bytes; and `dst + at` is a multiple of `LINE`.
+/// As for [`copy_past_cache`], for these bytes. `dst + at` must be a multiple of `LINE`.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 unsafe fn stream_line(src: *const u8, dst: *mut u8, at: usize) {
@@ -107,7 +109,7 @@ unsafe fn stream_line(src: *const u8, dst: *mut u8, at: usize) {
     }
 }
 
-/// An ordinary copy, where there are no such stores that we know.
+/// Copies as usual, where the processor has no such stores.
 ///
 /// # Safety
 /// `src` is valid for reads and `dst` for writes of `len` bytes.

@@ -1,13 +1,14 @@
-//! A monotonic clock that may be read between any two looks at a queue.
+//! A monotonic clock that is cheap enough to read between any two polls of a queue.
 //!
-//! The clock of the kernel costs 20 ns where the vDSO serves it, and a system call
-//! where it does not (many virtual machines, User Mode Linux): more than the message
-//! that a busy-polling thread waits for. The processor's own counter costs a few. So
-//! time goes by the counter for a millisecond at most, and then by the kernel's clock
-//! again, which also says how fast the counter runs. A counter that jumps (another
-//! core's, a migrated machine) is noticed by its jump, and the kernel is asked. One that
-//! begins anew or runs on while the kernel's clock stands (a machine that was suspended) is
-//! measured anew.
+//! The kernel's clock costs 20 ns where the vDSO serves it, and a system call where it does not
+//! (many virtual machines, User Mode Linux). That is more than the message that a busy-polling
+//! thread waits for. The processor's own counter costs a few nanoseconds. So the clock advances
+//! by the counter for at most a millisecond, and then reads the kernel's clock again, which also
+//! gives the rate of the counter.
+//!
+//! The clock notices a counter that jumps (another core's, a migrated machine), and asks the
+//! kernel. It measures the rate anew for a counter that starts again, or that runs on while the
+//! kernel's clock stands (a suspended machine).
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Instant;
@@ -17,24 +18,25 @@ use crate::time::Time;
 /// Nanoseconds after which the kernel's clock is read again.
 const TRUST: u64 = 1_000_000;
 
-/// See the module's essay.
+/// The clock. The module's head explains it.
 pub struct Clock {
     start: Instant,
-    /// Counter and time from where its rate is measured.
+    /// Counter and nanoseconds at the start of the measurement of the rate.
     first: AtomicU64,
     since: AtomicU64,
-    /// Even: the three below belong together (and the two above); odd: somebody is changing them.
+    /// Even: the three fields below, and the two above, belong together. Odd: a thread is
+    /// changing them.
     seq: AtomicU64,
     ticks: AtomicU64,
     nanos: AtomicU64,
-    /// Nanoseconds a tick, times 2^32; 0 while not known.
+    /// Nanoseconds per tick, times 2^32. 0 while the rate is not known.
     scale: AtomicU64,
-    /// What was told last, by `now` and by `now_locked`: never less again.
+    /// The last results of `now` and of `now_locked`. No later result is less.
     last: AtomicU64,
     last_locked: AtomicU64,
 }
 
-/// The processor's counter; 0 where there is none that we read.
+/// Returns the processor's counter; 0 where there is none that EXS reads.
 pub fn cycles() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: every x86-64 processor has the instruction, and Linux lets it be used
@@ -62,7 +64,7 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// The time since the clock began.
+    /// Returns the time since the clock began. Never less than an earlier result.
     pub fn now(&self) -> Time {
         let ns = self.by_counter().unwrap_or_else(|| self.by_kernel());
         // Two cores' counters may differ by a little.
@@ -71,15 +73,16 @@ impl Clock {
         Time::from_nanos(ns.max(last))
     }
 
-    /// About `now`, for limits of how long to spin: another thread may have been told more.
+    /// Returns about the same as `now`, for limits of how long to spin. Another thread may have
+    /// got a later time.
     #[inline]
     pub fn about(&self) -> Time {
         Time::from_nanos(self.by_counter().unwrap_or_else(|| self.by_kernel()))
     }
 
-    /// As `now`, for callers who hold a lock that all callers of this one hold: they come
-    /// one after the other, which saves an atomic exchange. With what [`Clock::about`] has
-    /// just said, the counter is not read again.
+    /// As `now`, for callers that hold a lock which all callers of this function hold. They come
+    /// one after the other, which saves an atomic exchange. `about` is the result of a call of
+    /// [`Clock::about`] just before, and saves reading the counter again.
     #[inline]
     pub fn now_locked(&self, about: Option<Time>) -> Time {
         let ns = match about {
@@ -102,7 +105,7 @@ impl Clock {
         if scale == 0 || seq % 2 == 1 || self.seq.load(Ordering::Relaxed) != seq {
             return None;
         }
-        // Backwards or too far: the kernel is asked.
+        // The counter ran backwards or too far: the caller asks the kernel.
         let passed = cycles().checked_sub(ticks)?;
         let passed = u64::try_from((u128::from(passed) * u128::from(scale)) >> 32).ok()?;
         (passed < TRUST).then(|| nanos + passed)
@@ -114,7 +117,7 @@ impl Clock {
         // 2^64 ns are 584 years.
         let nanos = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let seq = self.seq.load(Ordering::Relaxed);
-        // Below, the counter's rate is not known well enough.
+        // Before that, the counter's rate is not known well enough.
         if nanos < TRUST || seq % 2 == 1 {
             return nanos;
         }
@@ -133,16 +136,16 @@ impl Clock {
         nanos
     }
 
-    /// The counter's rate since it was first read, as a scale; 0: not known yet. None: it is
-    /// not what it was, so the counter has jumped. (A rate that is wrong by less than an eighth
-    /// makes no more than that of a millisecond.)
+    /// Returns the counter's rate since the start of the measurement, as a scale; 0 if it is not
+    /// known yet. None: the rate has changed, so the counter has jumped. A rate that is wrong by
+    /// less than an eighth shifts the time by less than an eighth of a millisecond.
     fn rate(&self, ticks: u64, nanos: u64) -> Option<u64> {
         let run = ticks.checked_sub(self.first.load(Ordering::Relaxed))?;
         let nanos = nanos.saturating_sub(self.since.load(Ordering::Relaxed));
         if nanos < TRUST {
             return Some(0);
         }
-        // A counter of less than 1 Hz is none.
+        // A counter below 1 Hz is no counter.
         let scale = (u128::from(nanos) << 32).checked_div(u128::from(run)).unwrap_or(0);
         let scale = u64::try_from(scale).unwrap_or(0);
         let before = self.scale.load(Ordering::Relaxed);
@@ -156,7 +159,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn goes_with_the_kernels_and_never_back() {
+    fn the_clock_follows_the_kernels_and_never_goes_back() {
         let clock = Clock::default();
         let begun = Instant::now();
         let mut last = clock.now();
@@ -196,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_begins_anew_is_measured_anew() {
+    fn a_restarted_counter_is_measured_anew() {
         const GHZ: u64 = 1_000_000_000;
         let three = (1 << 32) / 3;
         // As it should be, and not yet known.

@@ -1,11 +1,11 @@
-//! Who paces TCP: the choice of a congestion control.
+//! The choice of a congestion control without pacing for connections within this host.
 //!
-//! Where both ends are on this host there is no bottleneck to find, and nobody to be fair to.
-//! BBR paces all the same, by a timer for every 64 KiB, which with many connections is a third of
-//! the sender's processor time; and a socket that has once begun with it goes on to set
-//! timers whatever takes its place. So such a connection begins with Reno, which does not
-//! pace, which every Linux has, and which anybody may take. The listener says so for those
-//! that it accepts, and those from elsewhere get back what the system has chosen.
+//! Between two ends on one host there is no bottleneck to find, and no other traffic to be fair
+//! to. BBR paces all the same, with a timer for every 64 KiB, which with many connections takes a
+//! third of the sender's processor time. A socket that has begun with BBR goes on to set timers,
+//! whatever replaces it. So such a connection begins with Reno, which does not pace, which every
+//! Linux has, and which every user may choose. The listener chooses it for the connections that
+//! it accepts; those from other hosts get the system's choice back.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -14,21 +14,21 @@ use std::os::fd::{AsFd, AsRawFd};
 use super::addr::socklen;
 use super::tcp::{check, set_option};
 
-/// As the kernel names them: TCP_CA_NAME_MAX bytes, padded with zeros.
-type Name = [u8; 16];
+/// The kernel's name of a congestion control: TCP_CA_NAME_MAX bytes, padded with zeros.
+type ControlName = [u8; 16];
 
 /// Bytes that may wait to be read.
 const ROOM: libc::c_int = 2 << 20;
 
-const UNPACED: &Name = b"reno\0\0\0\0\0\0\0\0\0\0\0\0";
+const UNPACED: &ControlName = b"reno\0\0\0\0\0\0\0\0\0\0\0\0";
 
-/// The congestion control that a listener had before it was to begin without pacing, if
-/// that one paces: what its connections from elsewhere are to have.
+/// The congestion control that a listener had before it was changed to one without pacing. None
+/// if it did not pace. Connections from other hosts get it back.
 #[derive(Clone, Copy, Debug)]
-pub struct Paced(Option<Name>);
+pub struct Paced(Option<ControlName>);
 
-fn name_of(fd: &impl AsFd) -> io::Result<Name> {
-    let (mut name, mut len): (Name, _) = ([0; 16], socklen(16));
+fn name_of(fd: &impl AsFd) -> io::Result<ControlName> {
+    let (mut name, mut len): (ControlName, _) = ([0; 16], socklen(16));
     let (fd, to) = (fd.as_fd().as_raw_fd(), name.as_mut_ptr().cast());
     // SAFETY: `name` has room for the `len` bytes that the kernel may write.
     check(unsafe {
@@ -37,12 +37,12 @@ fn name_of(fd: &impl AsFd) -> io::Result<Name> {
     Ok(name)
 }
 
-/// A name is taken or not: what is not can only be slower.
-fn take(fd: &impl AsFd, name: &Name) {
+/// Sets a congestion control. An error is ignored: the connection is only slower.
+fn take(fd: &impl AsFd, name: &ControlName) {
     let _ = set_option(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name);
 }
 
-/// Has what a listener accepts begin without pacing, if the system's choice paces.
+/// Makes connections that a listener accepts begin without pacing, if the system's choice paces.
 pub fn unpaced_listener(fd: &impl AsFd) -> Paced {
     let paced = name_of(fd).ok().filter(|name| name.starts_with(b"bbr"));
     if paced.is_some() {
@@ -51,7 +51,7 @@ pub fn unpaced_listener(fd: &impl AsFd) -> Paced {
     Paced(paced)
 }
 
-/// For a connection that such a listener has accepted.
+/// Chooses the congestion control of a connection that such a listener has accepted.
 pub fn unpaced_within_host(fd: &impl AsFd, local: SocketAddr, peer: SocketAddr, paced: Paced) {
     match paced.0 {
         _ if local.ip() == peer.ip() => take(fd, UNPACED),
@@ -60,31 +60,32 @@ pub fn unpaced_within_host(fd: &impl AsFd, local: SocketAddr, peer: SocketAddr, 
     }
 }
 
-/// Gives a connection within this host a receive buffer (a limit; memory is taken as data
-/// come) in which senders find room. The kernel lets it grow with what is read in a round
-/// trip; here that takes microseconds, so it stays small, and the sender waits for the window.
+/// Gives a connection within this host a receive buffer in which senders find room. The size is a
+/// limit; memory is taken as data come. The kernel lets the buffer grow with the bytes that are
+/// read in a round trip. Within a host that takes microseconds, so the buffer would stay small,
+/// and the sender would wait for the window.
 pub fn roomy_within_host(fd: &impl AsFd, local: SocketAddr, peer: SocketAddr) {
     let low_water = |bytes: libc::c_int| {
         let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &bytes);
     };
     if local.ip() == peer.ip() {
-        // The buffer grows to hold as much as a reader would wait for (tcp_set_rcvlowat,
-        // up to half of net.ipv4.tcp_rmem), and stays so. SO_RCVBUF would be bounded by
-        // net.core.rmem_max, which is small, and end all growth.
+        // The buffer grows to hold as much as a reader would wait for (tcp_set_rcvlowat, up to
+        // half of net.ipv4.tcp_rmem), and stays so. SO_RCVBUF would be bounded by
+        // net.core.rmem_max, which is small, and would end all growth.
         low_water(ROOM);
         low_water(1);
     }
 }
 
-/// For a socket that is going to be connected to `addr`.
+/// Chooses the congestion control of a socket that will connect to `addr`.
 pub(super) fn unpaced_towards(fd: &impl AsFd, addr: &SocketAddr) {
     if leads_here(addr) {
         take(fd, UNPACED);
     }
 }
 
-/// Whether an address is one of this host's: then what is sent there comes from it, too.
-/// (To connect a UDP socket only looks up the route.)
+/// Returns true if an address is one of this host's. Then traffic to it comes from it, too.
+/// Connecting a UDP socket only looks up the route.
 fn leads_here(addr: &SocketAddr) -> bool {
     let any: SocketAddr = match addr {
         SocketAddr::V4(_) => ([0; 4], 0).into(),
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn within_a_host_nobody_paces() {
+    fn connections_within_a_host_are_not_paced() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let systems = name_of(&listener).unwrap();
         let paced = unpaced_listener(&listener);
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn others_have_what_the_system_has_chosen() {
+    fn other_connections_keep_the_choice_of_the_system() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let systems = name_of(&listener).unwrap();
         // As if it paced, whatever it is.
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn within_a_host_there_is_room() {
+    fn connections_within_a_host_have_room() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let a = connect_nonblocking(&listener.local_addr().unwrap(), None).unwrap();
         let (b, peer) = listener.accept().unwrap();

@@ -1,15 +1,15 @@
 //! Counts the system calls that EXS makes to move data, to wait, and to wake.
 //!
-//! Each thread counts for itself, in a word that no other thread writes: a load and a
-//! store, next to nothing beside the call that is counted. Who wants the sum takes a lock
-//! that otherwise only threads take which begin or end.
+//! Each thread counts in a word of its own, which no other thread writes. That is a load and a
+//! store, next to nothing beside the call. A thread that wants the sum takes a lock, which
+//! otherwise only starting and ending threads take.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Those of threads that run, and the sum of those that have ended.
+/// The words of running threads, and the sum of those that have ended.
 static ALL: Mutex<(Vec<Arc<AtomicU64>>, u64)> = Mutex::new((Vec::new(), 0));
-/// Calls of threads that are so far in their ending that they have no word any more.
+/// Calls of ending threads whose word is already gone.
 static LATE: AtomicU64 = AtomicU64::new(0);
 
 struct Mine(Arc<AtomicU64>);
@@ -34,10 +34,10 @@ fn all() -> MutexGuard<'static, (Vec<Arc<AtomicU64>>, u64)> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Counts so many calls of this thread.
+/// Counts `n` calls of this thread.
 pub(crate) fn note_calls(n: u64) {
     let noted = MINE.try_with(|mine| {
-        // Nobody else writes it, so nothing can come between the two.
+        // No other thread writes it, so nothing can come between load and store.
         mine.0.store(mine.0.load(Ordering::Relaxed) + n, Ordering::Relaxed);
     });
     if noted.is_err() {
@@ -45,9 +45,9 @@ pub(crate) fn note_calls(n: u64) {
     }
 }
 
-/// System calls so far: transfers, waits and wake-ups of all threads. Those of set-up
-/// (sockets, memory, files), and those by which threads wait for a lock, are not counted;
-/// nor what a device's driver does.
+/// Returns the system calls so far: transfers, waits and wake-ups of all threads. Calls for
+/// set-up (sockets, memory, files), waits for a lock, and the work of a device's driver are not
+/// counted.
 pub(crate) fn system_calls() -> u64 {
     let all = all();
     let running: u64 = all.0.iter().map(|word| word.load(Ordering::Relaxed)).sum();
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_counted_beyond_the_end_of_their_thread() {
+    fn calls_stay_counted_after_their_thread_has_ended() {
         let before = system_calls();
         note_calls(2);
         std::thread::spawn(|| note_calls(40)).join().unwrap();

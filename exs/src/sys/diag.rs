@@ -1,4 +1,4 @@
-//! Whom a TCP port belongs to, as the kernel says (sock_diag(7)).
+//! The user of a TCP port's listener, from the kernel (sock_diag(7)).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -6,9 +6,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const TCP_LISTEN: u8 = 10;
-/// nlmsghdr, inet_diag_req_v2.
+/// Bytes of nlmsghdr and inet_diag_req_v2.
 const REQUEST: usize = 16 + 56;
-/// Where, in the answer (nlmsghdr, inet_diag_msg), the state and the user are.
+/// Offsets of the state and of the user in the answer (nlmsghdr, inet_diag_msg).
 const STATE_AT: usize = 17;
 const UID_AT: usize = 80;
 
@@ -21,7 +21,8 @@ fn request(addr: &SocketAddr) -> [u8; REQUEST] {
     r[16] = family.to_le_bytes()[0];
     r[17] = libc::IPPROTO_TCP.to_le_bytes()[0];
     r[20..24].fill(0xFF); // in any state
-    // Where it is bound; where it is connected to (zeros) is what a caller would be.
+    // The address that it is bound to. The address that it is connected to stays zero, as for a
+    // caller.
     r[24..26].copy_from_slice(&addr.port().to_be_bytes());
     match addr.ip() {
         IpAddr::V4(ip) => r[28..32].copy_from_slice(&ip.octets()),
@@ -34,11 +35,11 @@ fn request(addr: &SocketAddr) -> [u8; REQUEST] {
     r
 }
 
-/// The user whose socket takes TCP connections to `addr`, by the lookup that TCP itself
-/// would do; None if there is none.
+/// Returns the user whose socket takes TCP connections to `addr`, by the lookup that TCP itself
+/// would do. None if there is no such socket.
 ///
 /// # Errors
-/// The kernel does not tell (it has no sock_diag, or a sandbox forbids it).
+/// The kernel has no sock_diag, or a sandbox forbids it.
 pub fn listener_uid(addr: &SocketAddr) -> io::Result<Option<u32>> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: a system call without pointers.
@@ -46,7 +47,7 @@ pub fn listener_uid(addr: &SocketAddr) -> io::Result<Option<u32>> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a descriptor just made, owned by nobody else.
+    // SAFETY: a descriptor just made, with no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let request = request(addr);
     // SAFETY: pointer and length are those of a live array.
@@ -58,7 +59,7 @@ pub fn listener_uid(addr: &SocketAddr) -> io::Result<Option<u32>> {
     }
     let mut answer = [0u8; 512];
     let (at, len) = (answer.as_mut_ptr().cast(), answer.len());
-    // The kernel has answered before it returned from the request.
+    // The kernel answers before it returns from the request.
     // SAFETY: pointer and length are those of an exclusive array.
     let n = unsafe { libc::recv(fd.as_raw_fd(), at, len, libc::MSG_DONTWAIT) };
     let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;

@@ -1,9 +1,10 @@
-//! A bell that another process rings to wake this one.
+//! A doorbell that another process rings to wake this one.
 //!
-//! An eventfd would do but for one thing: it is one open file for both processes, and so are its flags. Its
-//! owner can take O_NONBLOCK away and set the counter to its maximum; the write(2) of the process that rings
-//! then waits for as long as the owner likes. A pipe has a mutex that its other end can hold. A send(2) on a
-//! UNIX socket has its own flag against waiting, and takes no lock that is held across a page fault.
+//! An eventfd has a flaw here: it is one open file for both processes, and so are its flags. Its
+//! owner can clear O_NONBLOCK and set the counter to its maximum, and then the write(2) of the
+//! ringing process waits as long as the owner likes. A pipe has a mutex that its other end can
+//! hold. A send(2) on a UNIX socket has a flag of its own against waiting, and takes no lock that
+//! is held across a page fault.
 
 use std::io;
 use std::mem::size_of;
@@ -13,15 +14,16 @@ use super::addr::socklen;
 use super::foreign::ForeignFd;
 use super::note_calls;
 
-/// Rings that are left unread, at most: a ring costs its reader no call as long as the kernel has room
-/// for the next ones.
+/// Most rings left unread. A ring costs its reader no call while the kernel has room for the next
+/// ones.
 const UNREAD: u32 = 32;
 
 fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
 }
 
-/// The owner's side, readable when it was rung. Watch it edge-triggered: it is emptied now and then.
+/// The owner's side: readable after a ring. The reactor must watch it edge-triggered, because it
+/// is emptied only now and then.
 #[derive(Debug)]
 pub struct Doorbell {
     bell: OwnedFd,
@@ -30,10 +32,10 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// A new one.
+    /// Makes a doorbell.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's.
     pub fn new() -> io::Result<Doorbell> {
         let mut fds = [0; 2];
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -44,12 +46,12 @@ impl Doorbell {
         Ok(Doorbell { bell, button, heard: 0 })
     }
 
-    /// What others need to ring it.
+    /// Returns the descriptor that another process needs to ring.
     pub fn button(&self) -> BorrowedFd<'_> {
         self.button.as_fd()
     }
 
-    /// It was rung, or may have been: makes room for further rings before there is none.
+    /// Counts a ring, or a wake-up that may have been one. Empties the bell before it is full.
     pub fn note(&mut self) {
         self.heard += 1;
         if self.heard >= UNREAD {
@@ -66,7 +68,7 @@ impl Doorbell {
             note_calls(1);
             // SAFETY: an array of that length, exclusively ours.
             let n = unsafe { libc::recv(fd, at, rings.len(), libc::MSG_DONTWAIT) };
-            // A peer that rings all the time is left for the next look.
+            // A peer that rings all the time is left for the next call.
             if usize::try_from(n).unwrap_or(0) < rings.len() {
                 return;
             }
@@ -80,16 +82,16 @@ impl AsRawFd for Doorbell {
     }
 }
 
-/// What rings the bell of another process.
+/// The side that rings the bell of another process.
 #[derive(Debug)]
 pub struct Button(ForeignFd);
 
 impl Button {
-    /// One that another process has sent.
+    /// Adopts a button that another process has sent.
     ///
     /// # Errors
-    /// `InvalidInput`: it is no UNIX stream socket. On others, and on files, a send could wait. (What is
-    /// asked here is answered by the kernel without asking what stands behind the descriptor.)
+    /// `InvalidInput` if the descriptor is no UNIX stream socket: a send on another kind could
+    /// wait. The kernel answers these questions without asking the object behind the descriptor.
     pub fn adopt(fd: ForeignFd) -> io::Result<Button> {
         let is = |name, wanted| option(fd.as_fd(), name).is_ok_and(|value| value == wanted);
         if is(libc::SO_DOMAIN, libc::AF_UNIX) && is(libc::SO_TYPE, libc::SOCK_STREAM) {
@@ -98,11 +100,11 @@ impl Button {
         Err(io::ErrorKind::InvalidInput.into())
     }
 
-    /// Rings. False: it cannot be rung, as its owner has taken it down, or leaves no room.
+    /// Rings. Returns false if the owner has taken the bell down or leaves no room.
     pub fn ring(&self) -> bool {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         note_calls(1);
-        // SAFETY: one byte that lives as long as the program.
+        // SAFETY: the byte lives as long as the program.
         let n = unsafe { libc::send(self.0.as_fd().as_raw_fd(), [1u8].as_ptr().cast(), 1, flags) };
         n == 1
     }
@@ -112,7 +114,7 @@ fn option(fd: BorrowedFd<'_>, name: libc::c_int) -> io::Result<libc::c_int> {
     let mut value: libc::c_int = 0;
     let mut len = socklen(size_of::<libc::c_int>());
     let (level, at) = (libc::SOL_SOCKET, (&raw mut value).cast());
-    // SAFETY: the kernel writes at most `len` bytes, an integer's, to it.
+    // SAFETY: the kernel writes at most `len` bytes, those of the integer.
     check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, at, &raw mut len) })?;
     Ok(value)
 }
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_heard_until_it_is_emptied() {
+    fn a_ring_shows_until_the_bell_is_emptied() {
         let mut bell = Doorbell::new().unwrap();
         let button = Button::adopt(passed(bell.button())).unwrap();
         let rung =
@@ -142,9 +144,9 @@ mod tests {
         assert!(!rung(&bell), "it was emptied");
     }
 
-    /// The owner's tricks: no room, and an end that blocks. To ring does not wait for either.
+    /// The owner's tricks: no room, and an end that blocks. A ring waits for neither.
     #[test]
-    fn to_ring_never_waits() {
+    fn a_ring_never_waits() {
         let bell = Doorbell::new().unwrap();
         // SAFETY: a system call without pointers.
         check(unsafe { libc::fcntl(bell.button().as_raw_fd(), libc::F_SETFL, 0) }).unwrap();
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_wait_is_no_button() {
+    fn a_descriptor_that_could_wait_is_no_button() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let (_, pipe) = std::io::pipe().unwrap();
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

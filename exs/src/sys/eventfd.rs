@@ -11,14 +11,14 @@ use super::{HeldSignals, note_calls, wait_readable};
 pub struct EventFd(OwnedFd);
 
 impl EventFd {
-    /// A new one, at zero, non-blocking, closed on exec.
+    /// Makes an eventfd at zero, non-blocking, closed on exec.
     pub fn new() -> io::Result<EventFd> {
         // SAFETY: takes no pointers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a descriptor just made, owned by nobody else.
+        // SAFETY: a descriptor just made, with no other owner.
         Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -39,7 +39,7 @@ impl EventFd {
         unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
     }
 
-    /// Sleeps until it is readable: true, or the time is up: false.
+    /// Sleeps until it is readable (true) or the time is up (false). `timeout` None: no limit.
     ///
     /// # Errors
     /// `Interrupted` if a signal handler ran: poll(2) is never restarted.
@@ -47,7 +47,7 @@ impl EventFd {
         self.wait_letting_in(timeout, None)
     }
 
-    /// As `wait`; signals that are held back are let in meanwhile.
+    /// As `wait`, and lets in the signals that `held` holds back.
     ///
     /// # Errors
     /// As `wait`.
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_readable_between_signal_and_drain() {
+    fn an_eventfd_is_readable_between_signal_and_drain() {
         let e = EventFd::new().unwrap();
         assert!(!e.wait(Some(Duration::ZERO)).unwrap());
         e.signal();

@@ -1,11 +1,11 @@
 //! Descriptors that a peer has sent: anything that can be open in its process.
 //!
-//! To close one can wait for the peer: a file of a FUSE file system that the peer serves is flushed by
-//! its server when it likes; a socket with SO_LINGER waits for its other end; the last
-//! descriptor of a large memfd frees its pages. The kernel does the same for descriptors that
-//! lie in a socket which is closed before they were received. So a thread that others wait for
-//! never closes either. [`ForeignFd`] is closed by a thread made for that; a [`PeerSocket`] and a
-//! [`PeerListener`] take out what lies in them before they are closed.
+//! Closing one can wait for the peer. A file of a FUSE file system that the peer serves is
+//! flushed by its server when it likes, a socket with SO_LINGER waits for its other end, and the
+//! last descriptor of a large memfd frees its pages. The kernel does the same for descriptors in
+//! a socket that is closed before they were received. So a thread that others wait for never
+//! closes either kind. A thread made for that closes a [`ForeignFd`]. A [`PeerSocket`] and a
+//! [`PeerListener`] take out their descriptors before they are closed.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,15 +13,16 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use super::helpers::Helpers;
 use super::unix::{accept_unix, take_out};
 
-/// Messages taken out of a socket that is closed: more than the kernel keeps.
+/// Most messages taken out of a socket before it is closed: more than the kernel keeps.
 const MOST: usize = 16 << 10;
 
-/// Each can be held up by one descriptor; those beyond that stay open until a thread comes free.
+/// Each thread can be held up by one descriptor. Descriptors beyond that stay open until a thread
+/// comes free.
 static CLOSERS: Helpers = Helpers::new("exs-close", 16);
 
-/// Has a thread of its own close the descriptor, however long that takes.
+/// Closes a descriptor in another thread, however long that takes.
 pub fn close_elsewhere(fd: OwnedFd) {
-    // Without a thread it stays open until there is one: this thread must not wait.
+    // Without a thread the descriptor stays open until there is one: this thread must not wait.
     CLOSERS.run(Box::new(move || drop(fd)));
 }
 
@@ -48,14 +49,14 @@ impl Drop for ForeignFd {
     }
 }
 
-/// Nothing comes to the socket any more.
+/// Stops the socket from receiving.
 fn stop(fd: BorrowedFd<'_>) {
     // SAFETY: a system call without pointers. It fails for a socket that is not connected any
     // more, to which nothing comes either.
     unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
-/// Our end of a UNIX socket that carries descriptors.
+/// This side's end of a UNIX socket that carries descriptors.
 #[derive(Debug)]
 pub struct PeerSocket(OwnedFd);
 
@@ -109,9 +110,9 @@ impl Drop for PeerListener {
         // SAFETY: taken once, as the value ends here.
         let fd = unsafe { ManuallyDrop::take(&mut self.0) };
         match left.raw_os_error() {
-            // No caller is left, and it takes no more.
+            // No caller is left, and the socket accepts no more.
             Some(libc::EINVAL | libc::EAGAIN) => drop(fd),
-            // Callers are left for whom this process has no descriptor.
+            // Callers are left, but this process has no descriptor for them.
             _ => close_elsewhere(fd),
         }
     }
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_slow_to_close_is_closed_by_another_thread() {
+    fn another_thread_closes_slow_descriptors() {
         let mut peers = Vec::new();
         let mut slow = || {
             let (fd, peer) = slow_to_close();

@@ -1,4 +1,4 @@
-//! Threads that wait in the place of others: for calls that a peer, a file system or a disk can hold up.
+//! Helper threads, for calls that a peer, a file system or a disk can hold up.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,45 +6,49 @@ use std::time::Duration;
 
 use super::HeldSignals;
 
-/// How long a thread waits for more work before it ends.
+/// Time that an idle thread waits for more work before it ends.
 const REST: Duration = Duration::from_millis(100);
 
-/// What a thread is to do.
+/// Work for a helper thread.
 pub(super) type Task = Box<dyn FnOnce() + Send>;
 
-struct State {
+struct PoolState {
+    /// Tasks that no thread has begun.
     waiting: VecDeque<Task>,
+    /// Number of threads that live.
     threads: usize,
+    /// Number of threads that wait for a task.
     idle: usize,
 }
 
-/// A pool of such threads. They are made when they are needed, and end when they are not.
+/// A pool of helper threads. They start when there is work, and end when there is none.
 pub(super) struct Helpers {
     name: &'static str,
     most: usize,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     more: Condvar,
 }
 
 impl Helpers {
-    /// Up to `most` threads of this name. Each can be held up for as long as a peer likes; what is to
-    /// be done beyond that waits until one comes free.
+    /// Makes a pool of up to `most` threads of this name. A peer can hold up each for as long as
+    /// it likes; tasks beyond that wait until a thread comes free.
     pub(super) const fn new(name: &'static str, most: usize) -> Helpers {
-        let state = State { waiting: VecDeque::new(), threads: 0, idle: 0 };
+        let state = PoolState { waiting: VecDeque::new(), threads: 0, idle: 0 };
         Helpers { name, most, state: Mutex::new(state), more: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a thread do it. False: there is no thread, and none can be made. It is then done with the
-    /// next task for which there is one.
+    /// Queues a task. Returns false if there is no thread and none can be made; then the task
+    /// runs with the next one that gets a thread.
     pub(super) fn run(&'static self, task: Task) -> bool {
         let mut state = self.lock();
         state.waiting.push_back(task);
         if state.idle < state.waiting.len() && state.threads < self.most {
-            // The thread inherits it: the program's signals are for the program's threads.
+            // The new thread inherits the mask: the program's signals are for the program's
+            // threads.
             let _held = HeldSignals::new();
             let thread = std::thread::Builder::new().name(self.name.into());
             if thread.spawn(move || self.work()).is_ok() {
@@ -82,7 +86,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn what_waits_holds_up_no_other_and_the_threads_end() {
+    fn a_waiting_task_holds_up_no_other_and_the_threads_end() {
         static POOL: Helpers = Helpers::new("exs-test", 2);
         let ((stop, stopped), (done, end)) = (channel::<()>(), channel());
         assert!(POOL.run(Box::new(move || {

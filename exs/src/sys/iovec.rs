@@ -24,8 +24,8 @@ impl Default for IoVecMut<'_> {
     }
 }
 
-// SAFETY: an element is an address and a length; whoever made it answers for the
-// bytes for `'a` (a slice, or the contract of `from_raw`), on whatever thread.
+// SAFETY: an element is an address and a length. Its maker answers for the bytes for `'a` (a
+// slice, or the contract of `from_raw`), on any thread.
 unsafe impl Send for IoVec<'_> {}
 // SAFETY: as for `IoVec`.
 unsafe impl Send for IoVecMut<'_> {}
@@ -43,27 +43,27 @@ impl<'a> IoVec<'a> {
         IoVec { raw: libc::iovec { iov_base, iov_len: bytes.len() }, life: PhantomData }
     }
 
-    /// `len` bytes at `ptr`.
+    /// Makes an element of `len` bytes at `ptr`.
     ///
     /// # Safety
-    /// They must be mapped for `'a`. Others may write them meanwhile: the kernel
-    /// copies what it finds.
+    /// The bytes must be mapped for `'a`. Other threads and processes may write them meanwhile:
+    /// the kernel copies what it finds.
     pub(crate) unsafe fn from_raw(ptr: *const u8, len: usize) -> IoVec<'a> {
         let iov_base = ptr.cast_mut().cast();
         IoVec { raw: libc::iovec { iov_base, iov_len: len }, life: PhantomData }
     }
 
-    /// Address and length, for system calls that take one piece.
+    /// Returns address and length, for system calls that take one piece.
     pub(crate) fn parts(&self) -> (*mut libc::c_void, usize) {
         (self.raw.iov_base, self.raw.iov_len)
     }
 
-    /// Bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.raw.iov_len
     }
 
-    /// True if there are none.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.raw.iov_len == 0
     }
@@ -72,8 +72,8 @@ impl<'a> IoVec<'a> {
     pub fn append_to(&self, to: &mut Vec<u8>) {
         to.reserve(self.len());
         let room = to.spare_capacity_mut().as_mut_ptr().cast();
-        // SAFETY: mapped for `'a` (whoever made this answers for it), and outside of `to`, of
-        // which we have the exclusive reference; its spare capacity has the room.
+        // SAFETY: the bytes are mapped for `'a`, for which the maker answers, and lie outside of
+        // `to`, of which this is the exclusive reference. Its spare capacity has the room.
         unsafe {
             std::ptr::copy_nonoverlapping(self.raw.iov_base.cast::<u8>(), room, self.len());
         }
@@ -81,12 +81,12 @@ impl<'a> IoVec<'a> {
         unsafe { to.set_len(to.len() + self.len()) };
     }
 
-    /// Copies the bytes to the beginning of `to`, which has room for them.
+    /// Copies the bytes to the beginning of `to`. Panics if `to` is shorter.
     pub fn copy_to(&self, to: &mut [u8]) {
         assert!(self.len() <= to.len(), "{} bytes for {}", self.len(), to.len());
         if !self.is_empty() {
-            // SAFETY: mapped for `'a` (whoever made this answers for it), and `to` has the
-            // room; it is an exclusive reference, so they do not overlap.
+            // SAFETY: the bytes are mapped for `'a`, for which the maker answers, and `to` has
+            // the room. `to` is an exclusive reference, so they do not overlap.
             unsafe {
                 std::ptr::copy_nonoverlapping(
                     self.raw.iov_base.cast(),
@@ -111,27 +111,27 @@ impl<'a> IoVecMut<'a> {
         IoVecMut { raw: libc::iovec { iov_base, iov_len: bytes.len() }, life: PhantomData }
     }
 
-    /// `len` bytes at `ptr`.
+    /// Makes an element of `len` bytes at `ptr`.
     ///
     /// # Safety
-    /// They must be mapped for `'a`, no Rust reference to them may exist
-    /// meanwhile, and they must belong to whoever makes this element.
+    /// The bytes must be mapped for `'a` and must belong to the caller. No Rust reference to them
+    /// may exist meanwhile.
     pub(crate) unsafe fn from_raw(ptr: *mut u8, len: usize) -> IoVecMut<'a> {
         let iov_base = ptr.cast();
         IoVecMut { raw: libc::iovec { iov_base, iov_len: len }, life: PhantomData }
     }
 
-    /// Address and length, for system calls that take one piece.
+    /// Returns address and length, for system calls that take one piece.
     pub(crate) fn parts(&self) -> (*mut libc::c_void, usize) {
         (self.raw.iov_base, self.raw.iov_len)
     }
 
-    /// Bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.raw.iov_len
     }
 
-    /// True if there are none.
+    /// Returns true if there are no bytes.
     #[cfg(any(test, feature = "internals"))]
     pub fn is_empty(&self) -> bool {
         self.raw.iov_len == 0

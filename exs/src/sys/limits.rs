@@ -1,15 +1,15 @@
-//! Limits of this process that devices and listeners ask for.
+//! Limits of this process that devices and listeners need.
 
-/// How many bytes this process may lock in memory; `None` if as many as it likes.
+/// Returns how many bytes this process may lock in memory. None: there is no limit.
 #[cfg(feature = "verbs")]
 pub fn memlock_limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a structure of ours to write to.
+    // SAFETY: the kernel writes one rlimit, for which the pointer has room.
     let ret = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
     (ret == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// The descriptors that this process may have (RLIMIT_NOFILE).
+/// Returns how many descriptors this process may have (RLIMIT_NOFILE).
 fn most_descriptors() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes one rlimit, for which the pointer has room.
@@ -17,8 +17,8 @@ fn most_descriptors() -> u64 {
     if ret == 0 { limit.rlim_cur } else { u64::MAX }
 }
 
-/// How many of `most` callers that have proved nothing may have a descriptor: no more than a
-/// quarter of all, since those that are served need some, too.
+/// Returns how many of `most` unproven callers may have a descriptor: at most a quarter of all
+/// descriptors, because the callers that are served need some, too.
 pub fn most_strangers(most: usize) -> usize {
     let quarter = usize::try_from(most_descriptors() / 4).unwrap_or(usize::MAX);
     most.min(quarter.max(1))

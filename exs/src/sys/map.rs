@@ -3,11 +3,11 @@
 use std::io;
 use std::ptr::NonNull;
 
-/// Bytes of a page.
+/// Returns the bytes of a page.
 pub(super) fn page_size() -> usize {
     // SAFETY: no pointers.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    // (It cannot fail. 64 KiB is the largest there is.)
+    // The call cannot fail. 64 KiB is the largest page.
     usize::try_from(size).unwrap_or(65_536)
 }
 
@@ -32,10 +32,10 @@ pub fn map_anonymous(len: usize) -> io::Result<NonNull<u8>> {
     NonNull::new(p.cast()).ok_or_else(|| io::Error::other("mmap returned the null page"))
 }
 
-/// Gives back what [`map_anonymous`] returned.
+/// Unmaps memory of [`map_anonymous`].
 ///
 /// # Safety
-/// `base` and `len` are one mapping of ours that nobody uses any more.
+/// `base` and `len` must be one mapping of this process that is no longer used.
 #[cfg(not(miri))]
 pub(crate) unsafe fn unmap(base: NonNull<u8>, len: usize) {
     // SAFETY: the caller's promise: exactly one of our mappings, unused from now.

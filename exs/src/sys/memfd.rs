@@ -1,8 +1,8 @@
-//! Memory that processes share: memfds, sealed, and mappings of them.
+//! Memory that processes share: sealed memfds, and mappings of them.
 //!
-//! A descriptor that came from a peer may be anything. It is mapped only if the kernel
-//! says that it is a memfd whose size is fixed (`F_SEAL_SHRINK`): a file that its owner
-//! can cut off would make every access beyond its end a SIGBUS.
+//! A descriptor from a peer may be anything. It is mapped only if the kernel says that it is a
+//! memfd whose size is fixed (`F_SEAL_SHRINK`). A file that its owner can cut off would make
+//! every access beyond its end a SIGBUS.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -12,55 +12,55 @@ use super::IoVecMut;
 use super::cache::copy_past_cache;
 use super::map::page_size;
 
-/// What `fstatfs` says of a memfd with pages of ordinary size.
+/// The file-system type that `fstatfs` reports for a memfd with pages of ordinary size.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
-/// `F_SEAL_FUTURE_WRITE`: nobody gets a writable mapping any more (Linux 5.1).
+/// `F_SEAL_FUTURE_WRITE`: no process gets a writable mapping any more (Linux 5.1).
 const SEAL_FUTURE_WRITE: libc::c_int = 0x10;
-/// `MFD_NOEXEC_SEAL`: may never be executed (Linux 6.3).
+/// `MFD_NOEXEC_SEAL`: the file can never be executed (Linux 6.3).
 const NOEXEC_SEAL: libc::c_uint = 8;
 
-/// A mapping that ends when it is dropped. Nobody holds references into it.
+/// A mapping that ends when it is dropped. No Rust references into it exist.
 #[derive(Debug)]
 pub struct SharedMap {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: an address range; what is done with its bytes is argued where it is done.
+// SAFETY: the value is an address range. Each use of the bytes has its own argument.
 unsafe impl Send for SharedMap {}
 
 impl SharedMap {
-    /// First byte.
+    /// Returns the address of the first byte.
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// Bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Never: the kernel maps no zero bytes.
+    /// Returns false: the kernel maps no zero bytes.
     #[cfg(any(test, feature = "internals"))]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Gives the whole pages in there back: they read as zeros from now on, for all who map them. Where
-    /// that cannot be, nothing happens.
+    /// Returns the whole pages of a range to the kernel. They read as zeros from then on, in all
+    /// mappings. Does nothing where the kernel cannot do that.
     pub fn discard(&self, offset: usize, len: usize) {
         let Some(end) = offset.checked_add(len).filter(|end| *end <= self.len) else { return };
-        // The kernel would take what else lies on the last page, too.
+        // The kernel would take the other bytes of the last page, too.
         let Some((from, len)) = whole_pages(offset, end, page_size()) else { return };
         // SAFETY: in bounds, just checked.
         let at = unsafe { self.base.as_ptr().add(from) };
-        // SAFETY: a range of our own mapping, to which no references exist; its bytes become
-        // zeros, as if somebody had written them.
+        // SAFETY: the range is in our own mapping, to which no references exist. Its bytes become
+        // zeros, as if written.
         unsafe { libc::madvise(at.cast(), len, libc::MADV_REMOVE) };
     }
 
-    /// Copies bytes at `offset` to where `to` points; false, and nothing done, if they
-    /// are not all inside. `much`: they are a part of more than caches hold.
+    /// Copies bytes at `offset` to `to`. Returns false, and copies nothing, if they are not all
+    /// inside. `much`: they are a part of more bytes than caches hold.
     #[must_use]
     pub fn copy_out(&self, offset: u64, to: &IoVecMut<'_>, much: bool) -> bool {
         let (dst, len) = to.parts();
@@ -75,16 +75,15 @@ impl SharedMap {
             unsafe { copy_past_cache(src, dst.cast(), len) };
             return true;
         }
-        // SAFETY: `src` is mapped, and its file cannot shrink; `dst` is as `IoVecMut`
-        // promises. The peer may write the source meanwhile: then some mixture is
-        // copied, as by a NIC. The two are different mappings; `copy` because the peer
-        // may be this very process.
+        // SAFETY: `src` is mapped, and its file cannot shrink; `dst` is as `IoVecMut` promises.
+        // The peer may write the source meanwhile: then the copy is some mixture, as by a NIC.
+        // The two are different mappings; `copy` because the peer may be this very process.
         unsafe { std::ptr::copy(src, dst.cast(), len) };
         true
     }
 }
 
-/// The whole pages between two places: the first byte, and how many.
+/// Returns the whole pages between two offsets: the first byte, and the length.
 fn whole_pages(from: usize, to: usize, page: usize) -> Option<(usize, usize)> {
     let (from, to) = (from.next_multiple_of(page), to / page * page);
     (from < to).then(|| (from, to - from))
@@ -92,7 +91,7 @@ fn whole_pages(from: usize, to: usize, page: usize) -> Option<(usize, usize)> {
 
 impl Drop for SharedMap {
     fn drop(&mut self) {
-        // SAFETY: a mapping of ours, which nobody uses any more.
+        // SAFETY: the mapping is ours, and no longer used.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -101,7 +100,7 @@ fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
 }
 
-/// An empty file that is in memory, and in no directory.
+/// Makes an empty file that is in memory and in no directory.
 pub(super) fn anonymous_file() -> io::Result<std::fs::File> {
     create(0).map(Into::into)
 }
@@ -115,7 +114,7 @@ fn create(len: usize) -> io::Result<OwnedFd> {
         fd = unsafe { libc::memfd_create(c"exs".as_ptr(), flags) };
     }
     check(fd)?;
-    // SAFETY: a descriptor just made, owned by nobody else.
+    // SAFETY: a descriptor just made, with no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let size = libc::off_t::try_from(len).map_err(io::Error::other)?;
     // SAFETY: a system call without pointers.
@@ -141,7 +140,7 @@ fn map(fd: BorrowedFd<'_>, len: usize, protection: libc::c_int) -> io::Result<Sh
     Ok(SharedMap { base, len })
 }
 
-/// Zeroed memory that another process may be given to read and write.
+/// Makes zeroed memory that another process can get to read and write.
 pub fn share(len: usize) -> io::Result<(SharedMap, OwnedFd)> {
     let fd = create(len)?;
     let map = map(fd.as_fd(), len, libc::PROT_READ | libc::PROT_WRITE)?;
@@ -149,13 +148,13 @@ pub fn share(len: usize) -> io::Result<(SharedMap, OwnedFd)> {
     Ok((map, fd))
 }
 
-/// Zeroed memory that another process may be given to read, and never to write.
+/// Makes zeroed memory that another process can get to read, but never to write.
 pub fn share_readable(len: usize) -> io::Result<(NonNull<u8>, OwnedFd)> {
     let fd = create(len)?;
     let map = map(fd.as_fd(), len, libc::PROT_READ | libc::PROT_WRITE)?;
     let size = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
     seal(&fd, size | SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL)?;
-    // The region that asked unmaps it.
+    // The caller's region unmaps it.
     let map = std::mem::ManuallyDrop::new(map);
     Ok((map.base, fd))
 }
@@ -164,11 +163,11 @@ fn bad(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
-/// What the kernel knows of a memfd whose size is fixed.
+/// Returns the kernel's data about a memfd whose size is fixed. Fails for other descriptors.
 fn stat_of(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
-    // SAFETY: a system call without pointers.
-    // This comes first: the kernel answers it from what it has in memory. The calls below ask the file
-    // system, which for any other descriptor may be one that a peer serves, when it likes.
+    // SAFETY: a system call without pointers. It comes first because the kernel answers it from
+    // memory. The calls below ask the file system, and the file system of any other descriptor
+    // may be served by a peer, which answers when it likes.
     let seals = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })
         .map_err(|_| bad("the descriptor is no memfd"))?;
     if seals & libc::F_SEAL_SHRINK == 0 {
@@ -189,18 +188,18 @@ fn stat_of(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
     Ok(unsafe { stat.assume_init() })
 }
 
-/// Device and inode of a memfd whose size is fixed.
+/// Returns device and inode of a memfd whose size is fixed.
 ///
 /// # Errors
-/// `InvalidInput` if it is none.
+/// `InvalidInput` for any other descriptor.
 pub fn memfd_id(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     stat_of(fd).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
-/// Maps what another process shares; `len` is how long it must be.
+/// Maps the first `len` bytes of memory that another process shares.
 ///
 /// # Errors
-/// `InvalidInput` if it is no memfd, may shrink, or is shorter.
+/// `InvalidInput` if the descriptor is no memfd, may shrink, or is shorter.
 pub fn open_shared(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<SharedMap> {
     let stat = stat_of(fd)?;
     if len == 0 || usize::try_from(stat.st_size).unwrap_or(0) < len {
@@ -220,7 +219,7 @@ mod tests {
         let ours = SharedMap { base, len: 8192 };
         // SAFETY: inside of the mapping.
         let at = unsafe { base.as_ptr().add(5000) };
-        // SAFETY: mapped for writing, and nobody else's.
+        // SAFETY: mapped for writing, and with no other owner.
         unsafe { at.write(7) };
         let theirs = open_shared(fd.as_fd(), 8192, false).unwrap();
         let mut got = [0; 2];
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_shrink_or_is_no_memfd_is_refused() {
+    fn files_that_may_shrink_or_are_no_memfds_are_refused() {
         let (_, fd) = share(4096).unwrap();
         assert!(open_shared(fd.as_fd(), 4096, true).is_ok());
         let longer = open_shared(fd.as_fd(), 4097, true).unwrap_err();
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_pages_are_given_back() {
+    fn only_whole_pages_are_discarded() {
         assert_eq!(whole_pages(4096, 12_288, 4096), Some((4096, 8192)));
         assert_eq!(whole_pages(4096, 12_288, 8192), None);
         assert_eq!(whole_pages(1, 12_287, 4096), Some((4096, 4096)));

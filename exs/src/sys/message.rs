@@ -1,9 +1,8 @@
-//! Ordinary kernel sockets of others: what can be done with them without changing
-//! them.
+//! The program's ordinary kernel sockets: what can be done with them without changing them.
 //!
-//! The transfers here never wait, whatever the descriptor's flags say
-//! (MSG_DONTWAIT), and never raise SIGPIPE (MSG_NOSIGNAL). `connect` and `accept`
-//! have no such form: they wait if the descriptor blocks.
+//! The transfers here never wait, whatever the descriptor's flags say (MSG_DONTWAIT), and never
+//! raise SIGPIPE (MSG_NOSIGNAL). `connect` and `accept` have no such form: they wait if the
+//! descriptor blocks.
 
 use std::io;
 use std::mem::size_of;
@@ -14,15 +13,15 @@ use super::addr::socklen;
 use super::sockaddr::SOCKADDR_MAX;
 use super::{IoVec, IoVecMut, KernelAddr, note_calls};
 
-/// Elements that one system call takes (IOV_MAX).
+/// Most elements of one system call (IOV_MAX).
 pub const PIECES_MAX: usize = 1024;
 
-/// Turns a C result into ours.
+/// Turns a C result into an `io::Result`.
 fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
 }
 
-/// Runs a call until no signal interrupts it.
+/// Repeats a call while signals interrupt it.
 fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
     loop {
         note_calls(1);
@@ -34,7 +33,7 @@ fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
     }
 }
 
-/// Storage for an address, aligned as the kernel likes it.
+/// Storage for an address, aligned for the kernel.
 #[repr(C, align(8))]
 pub(super) struct Storage(pub(super) [u8; SOCKADDR_MAX]);
 
@@ -44,22 +43,22 @@ fn header() -> libc::msghdr {
     unsafe { std::mem::zeroed() }
 }
 
-/// What a descriptor stands for.
+/// The object behind a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// Device of the inode.
     pub dev: u64,
-    /// The inode: of a socket, it is that socket's alone while it exists.
+    /// The inode. That of a socket is unique while the socket exists.
     pub ino: u64,
-    /// It is a socket.
+    /// The object is a socket.
     pub socket: bool,
 }
 
-/// What a descriptor number stands for now.
+/// Returns the object that a descriptor number refers to now.
 pub fn identify(fd: RawFd) -> io::Result<Identity> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the kernel writes one `stat` to where there is room for it; a number that
-    // is no descriptor is an error.
+    // SAFETY: the kernel writes one `stat`, for which there is room. A number that is no
+    // descriptor is an error.
     check(unsafe { libc::fstat(fd, stat.as_mut_ptr()) })?;
     // SAFETY: fstat succeeded, so it is filled.
     let stat = unsafe { stat.assume_init() };
@@ -70,15 +69,16 @@ pub fn identify(fd: RawFd) -> io::Result<Identity> {
 /// fcntl(2): F_LINUX_SPECIFIC_BASE + 3, of Linux 6.10.
 const F_DUPFD_QUERY: libc::c_int = 1024 + 3;
 
-/// True if `number` is a duplicate of `fd`: both are of one open file description. False if not, and
-/// also where the kernel cannot say, which older ones cannot. Where it is true, this replaces [`identify`] at
-/// about half of its cost (126 ns, and 235 ns for fstat(2); the cheapest system call took 115 ns).
+/// Returns true if `number` is a duplicate of `fd`, so that both refer to one open file
+/// description. Returns false if not, and also where the kernel cannot say, as older kernels.
+/// Where it is true, this replaces [`identify`] at about half of its cost (126 ns, and 235 ns for
+/// fstat(2); the cheapest system call took 115 ns).
 pub fn is_duplicate(number: RawFd, fd: BorrowedFd<'_>) -> bool {
     static UNKNOWN: AtomicBool = AtomicBool::new(false);
     if UNKNOWN.load(Ordering::Relaxed) {
         return false;
     }
-    // SAFETY: a system call without pointers; a number that is no descriptor is an error.
+    // SAFETY: a system call without pointers. A number that is no descriptor is an error.
     let rc = unsafe { libc::fcntl(number, F_DUPFD_QUERY, fd.as_raw_fd()) };
     if rc < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
         UNKNOWN.store(true, Ordering::Relaxed);
@@ -86,7 +86,7 @@ pub fn is_duplicate(number: RawFd, fd: BorrowedFd<'_>) -> bool {
     rc == 1
 }
 
-/// An integer option of level SOL_SOCKET (SO_TYPE, SO_DOMAIN, SO_ERROR, ...).
+/// Returns an integer option of level SOL_SOCKET (SO_TYPE, SO_DOMAIN, SO_ERROR, ...).
 pub fn socket_option(fd: BorrowedFd<'_>, name: i32) -> io::Result<i32> {
     let (mut value, mut len) = (0, socklen(size_of::<libc::c_int>()));
     let ptr = std::ptr::from_mut::<libc::c_int>(&mut value).cast();
@@ -95,7 +95,7 @@ pub fn socket_option(fd: BorrowedFd<'_>, name: i32) -> io::Result<i32> {
     Ok(value)
 }
 
-/// True if the last close(2) of the socket may wait until what was sent is acknowledged
+/// Returns true if the last close(2) of the socket may wait until sent bytes are acknowledged
 /// (SO_LINGER).
 pub fn close_may_wait(fd: BorrowedFd<'_>) -> bool {
     let (mut value, mut len) = (libc::linger { l_onoff: 0, l_linger: 0 }, LINGER_LEN);
@@ -109,14 +109,14 @@ pub fn close_may_wait(fd: BorrowedFd<'_>) -> bool {
 /// Bytes of a `struct linger`: two integers.
 const LINGER_LEN: libc::socklen_t = 8;
 
-/// True if the owner has set O_NONBLOCK.
+/// Returns true if the owner has set O_NONBLOCK.
 pub fn is_nonblocking(fd: BorrowedFd<'_>) -> io::Result<bool> {
     // SAFETY: a system call without pointers.
     let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
     Ok(flags & libc::O_NONBLOCK != 0)
 }
 
-/// What poll(2) finds at once, of `events` and the errors.
+/// Returns what poll(2) finds now, of `events` and the errors, without waiting.
 pub fn poll_now(fd: BorrowedFd<'_>, events: i16) -> io::Result<i16> {
     let mut pfd = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     // SAFETY: one pollfd, alive for the call, which does not wait.
@@ -124,7 +124,7 @@ pub fn poll_now(fd: BorrowedFd<'_>, events: i16) -> io::Result<i16> {
     Ok(pfd.revents)
 }
 
-/// Waits until a connect that goes on by itself is over.
+/// Waits until a connect that is under way has ended.
 pub fn wait_writable(fd: BorrowedFd<'_>) -> io::Result<()> {
     let mut pfd = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
     // SAFETY: one pollfd, alive for the call.
@@ -132,8 +132,8 @@ pub fn wait_writable(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends the pieces, as far as there is room (a datagram: whole or not at all), to an
-/// address or to the peer; returns the bytes taken.
+/// Sends the pieces, as far as there is room, to an address or to the peer. Returns the bytes
+/// taken. A datagram is sent whole or not at all.
 pub fn send_message(
     fd: BorrowedFd<'_>,
     pieces: &[IoVec<'_>],
@@ -167,16 +167,17 @@ struct NoDescriptor {
     fd: RawFd,
 }
 
-/// Sends on a connected TCP socket, and on no other kind of socket: one system call that moves
-/// data and asks what the number stands for. It may wait, unless `flags` or the socket forbid it.
+/// Sends on a connected TCP socket, and fails on any other kind of socket. So one system call
+/// moves data and checks the kind of the socket behind the number. It may wait, unless `flags` or
+/// the socket forbid it.
 ///
-/// The message has an address of a family that does not exist, and passes the descriptor -1.
-/// TCP looks at neither: a connection has its address, and SCM_RIGHTS is for UNIX-domain sockets.
-/// UNIX-domain sockets of every type refuse the descriptor with EBADF before they take a byte;
-/// UDP and its like refuse the address. `plain::direct` says what that is for.
+/// The message has an address of a family that does not exist, and passes the descriptor -1. TCP
+/// looks at neither: a connection has its address, and SCM_RIGHTS is for UNIX-domain sockets.
+/// UNIX-domain sockets of every type refuse the descriptor with EBADF before they take a byte.
+/// UDP and similar protocols refuse the address. `plain::direct` explains the use.
 ///
 /// # Safety
-/// `len` bytes at `base` are readable during the call.
+/// `len` bytes at `base` must be readable during the call.
 pub unsafe fn send_tcp_only(
     fd: BorrowedFd<'_>,
     base: *const u8,
@@ -211,7 +212,8 @@ fn control_header() -> libc::cmsghdr {
     header
 }
 
-/// The same for one piece; it never waits, and is repeated if a signal interrupts it.
+/// As `send_tcp_only`, for one piece. It never waits, and repeats the call if a signal interrupts
+/// it.
 pub fn send_piece_tcp_only(fd: BorrowedFd<'_>, piece: &IoVec<'_>) -> io::Result<usize> {
     let (ptr, len) = piece.parts();
     loop {
@@ -223,16 +225,16 @@ pub fn send_piece_tcp_only(fd: BorrowedFd<'_>, piece: &IoVec<'_>) -> io::Result<
     }
 }
 
-/// What a receive brought.
+/// The result of a receive.
 #[derive(Debug, Default)]
 pub struct Received {
-    /// Bytes; of a datagram its true length if MSG_TRUNC was asked for.
+    /// Number of bytes. For a datagram its true length if MSG_TRUNC was asked for.
     pub bytes: usize,
-    /// Who sent it, if that was asked for and it has a name.
+    /// The sender. None if the caller did not ask for it or if the sender has no name.
     pub from: Option<KernelAddr>,
 }
 
-/// Receives what is there into the pieces, in order.
+/// Receives the bytes that are there into the pieces, in order, without waiting.
 pub fn receive_message(
     fd: BorrowedFd<'_>,
     pieces: &mut [IoVecMut<'_>],
@@ -260,7 +262,7 @@ pub fn receive_message(
     Ok(Received { bytes, from: KernelAddr::from_sockaddr(&name.0[..len]).ok() })
 }
 
-/// connect(2). Waits if the descriptor blocks (but for datagrams, which need not).
+/// connect(2). Waits if the descriptor blocks, except for datagram sockets.
 pub fn connect(fd: BorrowedFd<'_>, addr: &KernelAddr) -> io::Result<()> {
     let (bytes, len) = addr.to_sockaddr();
     let name = Storage(bytes);
@@ -270,21 +272,21 @@ pub fn connect(fd: BorrowedFd<'_>, addr: &KernelAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// accept4(2): the connection (closed on exec) and the peer's address. Waits if the
+/// accept4(2). Returns the connection (closed on exec) and the peer's address. Waits if the
 /// descriptor blocks and no connection is there.
 pub fn accept(fd: BorrowedFd<'_>) -> io::Result<(OwnedFd, KernelAddr)> {
     let (mut name, mut len) = (Storage([0; SOCKADDR_MAX]), socklen(SOCKADDR_MAX));
     let ptr = std::ptr::from_mut(&mut name).cast();
     // SAFETY: `name` has room for the `len` bytes that the kernel may write.
     let n = check(unsafe { libc::accept4(fd.as_raw_fd(), ptr, &mut len, libc::SOCK_CLOEXEC) })?;
-    // SAFETY: the descriptor was just made, and nobody else knows it.
+    // SAFETY: the descriptor was just made, and has no other owner.
     let taken = unsafe { OwnedFd::from_raw_fd(n) };
     let peer = accepted_from(&name.0, len);
     Ok((taken, peer))
 }
 
-/// The address that accept left. Every family has one; should it be none that we can
-/// read, the connection counts more than its name.
+/// Reads the address that accept left. Every family has one. If it cannot be parsed, the peer is
+/// nameless: the connection matters more than its name.
 pub(super) fn accepted_from(name: &[u8], len: libc::socklen_t) -> KernelAddr {
     let len = (len as usize).min(name.len());
     KernelAddr::from_sockaddr(&name[..len]).unwrap_or_else(|_| KernelAddr::nameless())

@@ -1,7 +1,7 @@
-//! F1: the few system calls and instructions that the standard library has no safe form of (an
+//! F1: the few system calls and instructions that have no safe form in the standard library (an
 //! `unsafe` island).
 //!
-//! Each function is safe to call: it checks what it must, and returns
+//! Each function is safe to call: it checks its arguments as far as safety needs, and returns an
 //! `io::Error` with the kernel's errno. What it must never know: protocols.
 #![allow(unsafe_code)]
 
@@ -64,13 +64,13 @@ pub use sockaddr::KernelAddr;
 #[cfg(any(test, feature = "internals"))]
 pub use sockaddr::SOCKADDR_MAX;
 pub use source::{FileRange, SourceFile};
-pub use staging::{Came, Found, Staging};
+pub use staging::{FetchDone, FileBytes, Staging};
 #[cfg(any(test, feature = "internals", feature = "verbs"))]
 pub use tcp::reserve_port;
 #[cfg(any(test, feature = "internals"))]
 pub use tcp::user_timeout;
 pub use tcp::{
-    SendFlags, abort_on_close, claim_port, connect_nonblocking, hold_port, listen, max_segment,
+    TcpSendFlags, abort_on_close, claim_port, connect_nonblocking, hold_port, listen, max_segment,
     no_delay, read_at, receive, send, send_file, shutdown_write, starved, will_need,
 };
 #[cfg(any(test, feature = "internals"))]
@@ -79,7 +79,7 @@ pub use unix::{
     PeerCred, accept_unix, connect_abstract, effective_uid, listen_abstract, peer_cred,
     recv_with_fds, send_with_fds,
 };
-pub use uring::Ring;
+pub use uring::IoRing;
 #[cfg(any(test, feature = "internals"))]
 pub use uring::RingReply;
 pub use words::SharedWords;

@@ -2,14 +2,14 @@
 
 use std::io::{self, Read};
 
-/// Bytes fetched from the kernel at a time: keys are drawn often, and a system
-/// call for each four bytes would show.
+/// Bytes fetched from the kernel at a time. Keys are drawn often, and a system call for each four
+/// bytes would show in measurements.
 const BUFFER: usize = 4096;
 
-/// Where keys come from.
-pub struct RandomSource(Source);
+/// The source of keys.
+pub struct RandomSource(Generator);
 
-enum Source {
+enum Generator {
     /// The kernel's generator, through a buffer.
     Kernel { buffer: Box<[u8; BUFFER]>, used: usize },
     /// A fixed sequence (splitmix64), for tests that must replay.
@@ -21,42 +21,42 @@ enum Source {
 }
 
 impl RandomSource {
-    /// The kernel's cryptographic generator.
+    /// Makes a source from the kernel's cryptographic generator.
     pub fn kernel() -> io::Result<RandomSource> {
         let mut buffer = Box::new([0; BUFFER]);
         fill(&mut buffer[..])?;
-        Ok(RandomSource(Source::Kernel { buffer, used: 0 }))
+        Ok(RandomSource(Generator::Kernel { buffer, used: 0 }))
     }
 
-    /// A sequence that `seed` determines: for tests only, as a peer could guess
-    /// the keys.
+    /// Makes a sequence that `seed` determines. For tests only, because a peer could guess the
+    /// keys.
     #[cfg(any(test, feature = "internals"))]
     pub fn seeded(seed: u64) -> RandomSource {
-        RandomSource(Source::Seeded(seed))
+        RandomSource(Generator::Seeded(seed))
     }
 
-    /// The next number.
+    /// Returns the next number.
     ///
     /// # Panics
-    /// If the kernel, having yielded random bytes before, ceases to: a
-    /// predictable key would be worse than none.
+    /// If the kernel's generator fails after it has worked before: a predictable key would be
+    /// worse than none.
     pub fn next_u32(&mut self) -> u32 {
         match &mut self.0 {
-            Source::Seeded(state) => {
+            Generator::Seeded(state) => {
                 *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
                 let mut z = *state;
                 z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
                 z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
                 u32::try_from((z ^ (z >> 31)) >> 32).unwrap_or_default()
             }
-            Source::Kernel { buffer, used } => {
+            Generator::Kernel { buffer, used } => {
                 if *used + 4 > BUFFER {
                     fill(&mut buffer[..]).expect("the kernel's random number generator");
                     *used = 0;
                 }
                 let mut word = [0; 4];
                 word.copy_from_slice(&buffer[*used..*used + 4]);
-                // Numbers given out are not to be found in memory afterwards.
+                // Numbers that were given out must not remain in memory.
                 buffer[*used..*used + 4].fill(0);
                 *used += 4;
                 u32::from_ne_bytes(word)

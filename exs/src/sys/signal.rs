@@ -1,8 +1,8 @@
-//! Signals held back while a thread waits, so that none is missed.
+//! Signals held back before a thread waits, so that none is missed.
 //!
-//! A handler that runs between the last look at a queue and the sleep would not end
-//! the sleep. So the signals are blocked before the look, and let in by the very
-//! system call that sleeps (ppoll(2)), which then ends with EINTR.
+//! A handler that runs between the last poll of a queue and the sleep would not end the sleep. So
+//! the thread blocks the signals before that poll. The system call that sleeps (ppoll(2)) lets
+//! them in and then ends with EINTR.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,20 +11,20 @@ use std::time::Duration;
 
 use super::note_calls;
 
-/// Raised by what the thread itself does wrong: to block them would end the process
-/// where a handler may have a remedy.
+/// Signals raised by the thread's own faults. To block them would end the process, where a
+/// handler may have a remedy.
 const OWN_FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// The calling thread's signals are blocked for as long as this lives.
+/// Blocks the calling thread's signals while it lives.
 pub struct HeldSignals {
     before: libc::sigset_t,
-    /// A signal mask is the thread's own.
+    /// A signal mask belongs to one thread.
     _not_send: std::marker::PhantomData<*const ()>,
 }
 
 impl HeldSignals {
-    /// Blocks them.
+    /// Blocks the signals.
     pub fn new() -> HeldSignals {
         let mut all = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: fills the set.
@@ -34,7 +34,7 @@ impl HeldSignals {
             unsafe { libc::sigdelset(all.as_mut_ptr(), signal) };
         }
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-        // This, and its end.
+        // This call, and the one that restores the mask.
         note_calls(2);
         // SAFETY: two sets, the first one filled. It fails only for an unknown `how`.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr()) };
@@ -43,7 +43,7 @@ impl HeldSignals {
         HeldSignals { before, _not_send: std::marker::PhantomData }
     }
 
-    /// True if a signal waits whose handler would have run but for us.
+    /// Returns true if a signal is pending whose handler would have run without this block.
     pub fn pending(&self) -> bool {
         let mut pending = MaybeUninit::<libc::sigset_t>::uninit();
         note_calls(1);
@@ -64,7 +64,7 @@ impl Default for HeldSignals {
 
 impl Drop for HeldSignals {
     fn drop(&mut self) {
-        // SAFETY: a set that the kernel filled. Handlers of what waited run now.
+        // SAFETY: the kernel filled the set. Handlers of pending signals run now.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut())
         };
@@ -76,8 +76,8 @@ fn member(set: &libc::sigset_t, signal: libc::c_int) -> bool {
     unsafe { libc::sigismember(std::ptr::from_ref(set), signal) == 1 }
 }
 
-/// What is ignored, by intent or by default, does not interrupt. (What ends the
-/// process is best let through as well.)
+/// Returns true if the signal interrupts. A signal that is ignored, by intent or by default, does
+/// not. A signal that ends the process counts as handled, so that it gets through.
 fn handled(signal: libc::c_int) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: changes nothing, and fills the structure.
@@ -94,8 +94,8 @@ fn handled(signal: libc::c_int) -> bool {
     }
 }
 
-/// Sleeps until the descriptor is readable: true; or the time is up: false. Signals
-/// that `held` holds back are let in meanwhile.
+/// Sleeps until the descriptor is readable (true) or the time is up (false). `timeout` None: no
+/// limit. Lets in the signals that `held` holds back.
 ///
 /// # Errors
 /// `Interrupted` if a signal handler ran: poll(2) is never restarted.
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ignored_does_not_interrupt() {
+    fn an_ignored_signal_does_not_interrupt() {
         let fd = EventFd::new().unwrap();
         let held = HeldSignals::new();
         raise(libc::SIGURG);

@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Bytes of the longest address (`struct sockaddr_storage`).
 pub const SOCKADDR_MAX: usize = 128;
-/// Where the path begins in a `struct sockaddr_un`.
+/// Offset of the path in a `struct sockaddr_un`.
 const UNIX_PATH: usize = 2;
 /// Bytes of the path in a `struct sockaddr_un`.
 const UNIX_PATH_MAX: usize = 108;
@@ -32,13 +32,13 @@ pub struct KernelAddr(Repr);
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Repr {
-    /// By far the most frequent, and without an allocation.
+    /// By far the most frequent form, and without an allocation.
     Ip(SocketAddr),
     Other(Box<[u8]>),
 }
 
 impl KernelAddr {
-    /// From the kernel's form: the bytes of a `struct sockaddr` of any family.
+    /// Makes an address from the bytes of a `struct sockaddr` of any family.
     ///
     /// # Errors
     /// `InvalidInput` if they are too few for their family, or more than 128.
@@ -56,7 +56,7 @@ impl KernelAddr {
         repr.map(KernelAddr).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
     }
 
-    /// The kernel's form, and how many of the bytes count.
+    /// Returns the kernel's form and its length in bytes.
     pub fn to_sockaddr(&self) -> ([u8; SOCKADDR_MAX], usize) {
         let mut out = [0; SOCKADDR_MAX];
         let len = match &self.0 {
@@ -86,7 +86,7 @@ impl KernelAddr {
         (out, len)
     }
 
-    /// A UNIX-domain address in the file system.
+    /// Makes a UNIX-domain address in the file system.
     ///
     /// # Errors
     /// `InvalidInput` if the path is empty, holds a zero byte, or has more than 107
@@ -99,7 +99,7 @@ impl KernelAddr {
         Ok(KernelAddr::unix_bytes(path, &[0]))
     }
 
-    /// A UNIX-domain address in Linux's abstract name space.
+    /// Makes a UNIX-domain address in Linux's abstract name space.
     ///
     /// # Errors
     /// `InvalidInput` if the name has more than 107 bytes.
@@ -110,7 +110,7 @@ impl KernelAddr {
         Ok(KernelAddr::unix_bytes(&[0], name))
     }
 
-    /// Of a UNIX-domain socket that was never bound.
+    /// Makes the address of a UNIX-domain socket that was never bound.
     pub(super) fn nameless() -> KernelAddr {
         KernelAddr::unix_bytes(&[], &[])
     }
@@ -120,7 +120,7 @@ impl KernelAddr {
         KernelAddr(Repr::Other([&family.to_ne_bytes(), first, then].concat().into()))
     }
 
-    /// The IP address and port, if it is one.
+    /// Returns the IP address and port. None for other families.
     pub fn as_ip(&self) -> Option<SocketAddr> {
         match &self.0 {
             Repr::Ip(ip) => Some(*ip),
@@ -128,14 +128,15 @@ impl KernelAddr {
         }
     }
 
-    /// The path of a UNIX-domain address in the file system, if it is one.
+    /// Returns the path of a UNIX-domain address in the file system. None for other addresses.
     pub fn as_unix_path(&self) -> Option<&Path> {
         let name = self.unix_name()?;
         let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
         (end > 0).then(|| Path::new(OsStr::from_bytes(&name[..end])))
     }
 
-    /// What stands behind the family of a UNIX-domain address; empty if it has no name.
+    /// Returns the name of a UNIX-domain address, without the family; empty if it has none. None
+    /// for other families.
     fn unix_name(&self) -> Option<&[u8]> {
         match &self.0 {
             Repr::Other(b) if i32::from(u16::from_ne_bytes([b[0], b[1]])) == libc::AF_UNIX => {
@@ -185,7 +186,7 @@ fn v4(b: &[u8]) -> Option<SocketAddr> {
 
 fn v6(b: &[u8]) -> Option<SocketAddr> {
     let ip = <[u8; 16]>::try_from(b.get(8..24)?).ok()?;
-    // The scope came with RFC 2553: an old caller's structure may lack it.
+    // The scope came with RFC 2553: an old program's structure may lack it.
     let scope = if b.len() >= 28 { word(b, 24) } else { 0 };
     Some(SocketAddrV6::new(Ipv6Addr::from(ip), port(b), word(b, 4), scope).into())
 }
@@ -195,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_form_and_back() {
+    fn addresses_convert_to_the_kernels_form_and_back() {
         let ips = ["1.2.3.4:5", "[2001:db8::7]:65535", "0.0.0.0:0"];
         for addr in ips.iter().map(|a| KernelAddr::from(a.parse::<SocketAddr>().unwrap())) {
             let (bytes, len) = addr.to_sockaddr();
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn bytes_that_are_no_address_are_refused() {
         assert!(KernelAddr::from_sockaddr(&[]).is_err());
         assert!(KernelAddr::from_sockaddr(&[1]).is_err());
         assert!(KernelAddr::from_sockaddr(&[0; 129]).is_err());

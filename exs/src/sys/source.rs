@@ -1,9 +1,9 @@
-//! Files as the source of a send: a server or a disk decides when their bytes come.
+//! Files as the source of a send.
 //!
-//! A read of a file of FUSE or NFS waits for its server, and one of a disk for the disk. Neither is for a
-//! thread that others wait for. [`at_hand`] asks whether bytes are in memory already, and does not wait
-//! for the answer; [`fetch`] reads the others, on a thread made for that. To close such a file may wait, too
-//! (`flush`): a [`SourceFile`] is closed by such a thread.
+//! A read of a file of FUSE or NFS waits for its server, and a read from a disk waits for the
+//! disk. A thread that others wait for must do neither. [`at_hand`] finds out whether bytes are
+//! in memory already, without waiting. [`fetch`] reads the other bytes on a helper thread.
+//! Closing such a file may wait, too (`flush`), so a helper thread closes a [`SourceFile`].
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,19 +18,20 @@ use super::helpers::{Helpers, Task};
 use super::memfd::anonymous_file;
 use super::{IoVecMut, note_calls, read_at};
 
-/// Reads that may be under way: each waits for its own file.
+/// Reads that may be under way. Each waits for its own file.
 static READERS: Helpers = Helpers::new("exs-read", 64);
 
-/// File systems of this host's own that cannot say whether bytes are at hand (overlayfs, ext4, XFS, btrfs and
-/// tmpfs of older kernels, ZFS, F2FS).
+/// Types of local file systems that cannot say whether bytes are at hand (overlayfs, ext4, XFS,
+/// btrfs and tmpfs of older kernels, ZFS, F2FS).
 const LOCAL: [u64; 7] =
     [0x794C_7630, 0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0x2FC1_2FC1, 0xF2F5_2010];
 
-/// An open file that several sends and threads share; the last of them closes it, or has it closed.
+/// An open file that several sends and threads share. The last of them closes it, or has a helper
+/// thread close it.
 #[derive(Debug)]
 pub struct SourceFile {
     file: ManuallyDrop<Arc<File>>,
-    /// Of the send: one program may send from one file again, when it has changed.
+    /// Number of the send. A program may send from one file again after it has changed the file.
     send: u64,
 }
 
@@ -38,19 +39,19 @@ pub struct SourceFile {
 static SENDS: AtomicU64 = AtomicU64::new(0);
 
 impl SourceFile {
-    /// The file as its sender knows it.
+    /// Returns the file as the sender passed it.
     pub fn into_shared(self) -> Arc<File> {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: taken once, as `drop` does not run.
         unsafe { ManuallyDrop::take(&mut this.file) }
     }
 
-    /// Both are of the same send.
+    /// Returns true if both belong to the same send.
     pub fn is(&self, other: &SourceFile) -> bool {
         self.send == other.send
     }
 
-    /// A name of the file that does not keep it open.
+    /// Returns a weak reference, which does not keep the file open.
     pub fn downgrade(&self) -> std::sync::Weak<File> {
         Arc::downgrade(&self.file)
     }
@@ -94,26 +95,26 @@ impl Drop for SourceFile {
 pub struct FileRange {
     /// The file.
     pub file: SourceFile,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes. If the file turns out to be shorter, zeros are written in place of
-    /// what is missing and the completion's `byte_len` says how many bytes are
-    /// the file's.
+    /// Number of bytes. If the file is shorter, zeros take the place of the missing bytes, and
+    /// the completion's `byte_len` says how many bytes are the file's.
     pub len: u64,
 }
 
-/// What a look at one byte finds.
+/// The result of a look at one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peek {
-    /// It is there, or will never be.
+    /// The byte is in memory, or will never come.
     Here,
-    /// It must be waited for.
+    /// A read would wait for it.
     Away,
-    /// The file system has no way to look without waiting.
+    /// The file system cannot look without waiting.
     Unknown,
 }
 
-/// Looks at one byte. (RWF_NOWAIT is refused before the file system is asked if that does not know it.)
+/// Looks at one byte. The kernel refuses RWF_NOWAIT before it asks a file system that does not
+/// know it.
 fn peek(file: &File, offset: u64) -> Peek {
     let Ok(offset) = libc::off64_t::try_from(offset) else { return Peek::Here };
     let mut byte = [0u8; 1];
@@ -126,15 +127,16 @@ fn peek(file: &File, offset: u64) -> Peek {
         _ => match io::Error::last_os_error().raw_os_error() {
             Some(libc::EAGAIN) => Peek::Away,
             Some(libc::EOPNOTSUPP | libc::ENOSYS) => Peek::Unknown,
-            // What is wrong with it, the read will say.
+            // The read will report the error.
             _ => Peek::Here,
         },
     }
 }
 
-/// The bytes of this range can be read, or sent by sendfile(2), without waiting for anything but this
-/// host's memory. (What lies between its ends may be away all the same, where the file is a disk's: then the
-/// disk is waited for, as for memory that was swapped out.) `local`: it is known that [`LOCAL`] has its file system.
+/// Returns true if the bytes of this range can be read, or sent by sendfile(2), without waiting
+/// for anything but this host's memory. Only the first and the last byte are looked at. A file on
+/// a disk may lack bytes between them, and then the read waits for the disk, as for memory that
+/// was swapped out. `local`: the file's file system is known to be one of [`LOCAL`].
 pub(super) fn at_hand(file: &File, offset: u64, len: u64, local: bool) -> bool {
     let here = |offset| match peek(file, offset) {
         Peek::Here => true,
@@ -144,20 +146,21 @@ pub(super) fn at_hand(file: &File, offset: u64, len: u64, local: bool) -> bool {
     here(offset) && (len <= 1 || here(offset.saturating_add(len - 1)))
 }
 
-/// Bytes that were read.
+/// The result of a fetch.
 #[derive(Debug)]
 pub struct Fetched {
-    /// They are in a file of our own, from its beginning on; None if there was no memory for one.
+    /// The bytes, from the beginning of an anonymous file on. None if there was no memory for it.
     pub file: Option<SourceFile>,
-    /// How many there are.
+    /// Number of bytes read.
     pub had: u64,
-    /// Why there are no more, if that is not the file's end.
+    /// The error that ended the read. None at the end of the file or of the range.
     pub errno: Option<i32>,
-    /// The file system is one of this host's.
+    /// The file system is one of [`LOCAL`].
     pub local: bool,
 }
 
-/// Reads up to `len` bytes at `offset` on another thread, and calls `then` there (here, if no thread can be made).
+/// Reads up to `len` bytes at `offset` on a helper thread, and calls `then` there. If no thread
+/// can be made, calls `then` here with EAGAIN.
 pub(super) fn fetch(
     file: SourceFile,
     offset: u64,
@@ -168,7 +171,7 @@ pub(super) fn fetch(
     let later = Arc::clone(&then);
     let task: Task = Box::new(move || {
         let fetched = read_now(&file, offset, len);
-        // This may be the last one, whose end is waited for here.
+        // This may be the last reference. This thread can wait for the close.
         drop(Arc::into_inner(file.into_shared()));
         tell(&later, fetched);
     });
@@ -230,7 +233,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn bytes_that_were_written_are_at_hand_and_can_be_fetched() {
+    fn written_bytes_are_at_hand_and_can_be_fetched() {
         let mut file = anonymous_file().unwrap();
         file.write_all(&[7; 300_000]).unwrap();
         let file = SourceFile::from(Arc::new(file));
@@ -247,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_so() {
+    fn a_failed_read_reports_its_error() {
         let directory = SourceFile::from(Arc::new(File::open("/").unwrap()));
         let (tell, hear) = channel();
         fetch(directory, 0, 10, move |fetched| tell.send(fetched).unwrap());

@@ -1,9 +1,11 @@
-//! Files whose bytes do not come at once: they are read ahead by other threads, one piece for each send.
+//! Staging: helper threads read ahead the bytes of files that are not in memory, one piece for
+//! each send.
 //!
-//! A driver that is about to send bytes of a file asks here first, as a read waits for the server of the file, and
-//! the driver holds the engine's lock. Bytes that are in memory are read, or sent by sendfile(2), as they are.
-//! Others are *away*: they are fetched into a file in memory, which takes the place of the other.
-//! The driver is told when they have come.
+//! A driver that is about to send bytes of a file asks here first, because a read may wait for
+//! the file's server while the driver holds the engine's lock. Bytes in memory are read, or sent
+//! by sendfile(2), directly. Other bytes are *away*: a helper thread fetches them into an
+//! anonymous file, which takes the place of the original. A callback tells the driver when they
+//! have come.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,46 +16,50 @@ use super::source::{Fetched, FileRange, SourceFile, at_hand, fetch};
 
 /// Bytes that are fetched at a time.
 const PIECE: u64 = 512 << 10;
-/// Files that are remembered as local, at most.
+/// Most files that are remembered as local.
 const KNOWN: usize = 256;
 
-/// What names a fetch: never one that was begun before.
+/// The number of the last fetch. No number is used twice.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// A fetch that has ended: for whom it was, its number, and what came.
-pub type Came<K> = (K, u64, Fetched);
+/// A fetch that has ended: its key, its number, and its result.
+pub type FetchDone<K> = (K, u64, Fetched);
 
-enum State {
+enum FetchState {
+    /// [`Staging::start`] will begin it.
     Wanted,
+    /// A helper thread reads it.
     Fetching,
+    /// It has ended.
     Here(Fetched),
 }
 
-struct Staged {
+/// One piece of a file that is fetched for a send.
+struct Fetch {
     number: u64,
     file: SourceFile,
     offset: u64,
     len: u64,
-    state: State,
+    state: FetchState,
 }
 
-/// What a question finds.
-pub enum Found {
+/// The result of [`Staging::find`].
+pub enum FileBytes {
     /// The bytes are in memory: as many as were asked for.
     AtHand,
-    /// They were fetched: the range of the copy that has them. It is as long as was asked for, or as
-    /// the piece; the copy may be shorter, and the errno says why if that is not the file's end. An error: there
-    /// was no memory for a copy.
+    /// The bytes were fetched. The range is in the copy, and is as long as asked for, or as the
+    /// piece. The copy may be shorter; the errno says why, and is None at the end of the file.
+    /// Err: there was no memory for a copy.
     Staged(Result<(FileRange, Option<i32>), i32>),
-    /// They will come.
+    /// The bytes are being fetched, or will be.
     Away,
 }
 
-/// Fetches, each for a connection or an operation that a `K` names.
+/// Fetches, each for the connection or operation that a `K` names.
 pub struct Staging<K> {
-    by: BTreeMap<K, Staged>,
+    by: BTreeMap<K, Fetch>,
     wanted: Vec<K>,
-    /// On file systems of this host that cannot say what is at hand.
+    /// Files on local file systems that cannot say what is at hand.
     local: Vec<Weak<File>>,
 }
 
@@ -64,8 +70,9 @@ impl<K> Default for Staging<K> {
 }
 
 impl<K: Copy + Ord + Send + 'static> Staging<K> {
-    /// Looks where the first bytes of a range are. `Away`: [`Staging::start`] is to be called.
-    pub fn find(&mut self, key: K, range: &FileRange) -> Found {
+    /// Finds out where the first bytes of a range are. After `Away` the caller must call
+    /// [`Staging::start`].
+    pub fn find(&mut self, key: K, range: &FileRange) -> FileBytes {
         if let Some(found) = self.copy(key, range) {
             return found;
         }
@@ -74,39 +81,39 @@ impl<K: Copy + Ord + Send + 'static> Staging<K> {
         let len = range.len.min(PIECE);
         if at_hand(&range.file, range.offset, len, local) {
             self.by.remove(&key);
-            return Found::AtHand;
+            return FileBytes::AtHand;
         }
         let number = LAST.fetch_add(1, Ordering::Relaxed);
-        let (file, offset, state) = (range.file.clone(), range.offset, State::Wanted);
-        self.by.insert(key, Staged { number, file, offset, len, state });
+        let (file, offset, state) = (range.file.clone(), range.offset, FetchState::Wanted);
+        self.by.insert(key, Fetch { number, file, offset, len, state });
         self.wanted.push(key);
-        Found::Away
+        FileBytes::Away
     }
 
-    /// The copy of a range's first bytes, if they were fetched, or will be. None: they are at hand, or were
-    /// never asked for.
-    pub fn copy(&self, key: K, range: &FileRange) -> Option<Found> {
+    /// Returns the copy of a range's first bytes, if they were fetched or will be. None: they are
+    /// at hand, or `find` was never asked for them.
+    pub fn copy(&self, key: K, range: &FileRange) -> Option<FileBytes> {
         let staged = self.by.get(&key).filter(|staged| staged.file.is(&range.file))?;
         let skip = range.offset.checked_sub(staged.offset).filter(|skip| *skip < staged.len)?;
-        let State::Here(fetched) = &staged.state else { return Some(Found::Away) };
+        let FetchState::Here(fetched) = &staged.state else { return Some(FileBytes::Away) };
         let Some(file) = &fetched.file else {
-            return Some(Found::Staged(Err(fetched.errno.unwrap_or(libc::EIO))));
+            return Some(FileBytes::Staged(Err(fetched.errno.unwrap_or(libc::EIO))));
         };
         let (file, len) = (file.clone(), range.len.min(staged.len - skip));
-        Some(Found::Staged(Ok((FileRange { file, offset: skip, len }, fetched.errno))))
+        Some(FileBytes::Staged(Ok((FileRange { file, offset: skip, len }, fetched.errno))))
     }
 
-    /// Something is to be fetched.
+    /// Returns true if a fetch waits for [`Staging::start`].
     pub fn wants(&self) -> bool {
         !self.wanted.is_empty()
     }
 
-    /// Begins what is to be fetched. `tell` is called by other threads, for each when it has ended.
-    pub fn start(&mut self, tell: impl Fn(Came<K>) + Clone + Send + 'static) {
+    /// Begins all fetches that wait. Helper threads call `tell` once for each when it has ended.
+    pub fn start(&mut self, tell: impl Fn(FetchDone<K>) + Clone + Send + 'static) {
         for key in std::mem::take(&mut self.wanted) {
             let Some(staged) = self.by.get_mut(&key) else { continue };
-            if matches!(staged.state, State::Wanted) {
-                staged.state = State::Fetching;
+            if matches!(staged.state, FetchState::Wanted) {
+                staged.state = FetchState::Fetching;
                 let (number, tell) = (staged.number, tell.clone());
                 let then = move |fetched| tell((key, number, fetched));
                 fetch(staged.file.clone(), staged.offset, staged.len, then);
@@ -114,8 +121,8 @@ impl<K: Copy + Ord + Send + 'static> Staging<K> {
         }
     }
 
-    /// A fetch has ended. False: no send waits for it any more.
-    pub fn arrived(&mut self, (key, number, fetched): Came<K>) -> bool {
+    /// Takes the result of a fetch. Returns false if no send waits for it any more.
+    pub fn arrived(&mut self, (key, number, fetched): FetchDone<K>) -> bool {
         let Some(staged) = self.by.get_mut(&key).filter(|s| s.number == number) else {
             return false;
         };
@@ -124,23 +131,23 @@ impl<K: Copy + Ord + Send + 'static> Staging<K> {
             self.local.truncate(KNOWN - 1);
             self.local.push(staged.file.downgrade());
         }
-        staged.state = State::Here(fetched);
+        staged.state = FetchState::Here(fetched);
         true
     }
 
-    /// The send or connection of this name is gone.
+    /// Removes the fetch of a send or connection that is gone.
     pub fn forget(&mut self, key: K) {
         if !self.by.is_empty() {
             self.by.remove(&key);
         }
     }
 
-    /// What is to be fetched cannot be, with this errno.
+    /// Makes all fetches that wait for [`Staging::start`] fail with this errno.
     pub fn fail(&mut self, errno: i32) {
         for key in std::mem::take(&mut self.wanted) {
             if let Some(staged) = self.by.get_mut(&key) {
                 let fetched = Fetched { file: None, had: 0, errno: Some(errno), local: false };
-                staged.state = State::Here(fetched);
+                staged.state = FetchState::Here(fetched);
             }
         }
     }

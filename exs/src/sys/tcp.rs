@@ -1,7 +1,7 @@
 //! TCP sockets: options, gathered sends, scattered receives, sendfile(2).
 //!
-//! Nothing here blocks, and nothing here raises SIGPIPE: the library may live in
-//! a program that keeps that signal's default, which is to die.
+//! No call here blocks or raises SIGPIPE: the library may be part of a program that keeps that
+//! signal's default, which ends the process.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use super::addr::{RawAddr, family, socklen};
 use super::{IoVec, IoVecMut, note_calls};
 
-/// Turns a C result into ours.
+/// Turns a C result into an `io::Result`.
 pub(super) fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
 }
@@ -29,17 +29,17 @@ pub(super) fn set_option<T>(fd: &impl AsFd, level: i32, name: i32, value: &T) ->
     Ok(())
 }
 
-/// True if accept(2) failed for want of something that may come back.
+/// Returns true if accept(2) failed because it lacked a resource that may come back.
 pub fn starved(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
-/// A new non-blocking socket for addresses like `addr`.
+/// Makes a non-blocking socket for addresses like `addr`.
 fn socket(addr: &SocketAddr) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: a system call without pointers.
     let fd = check(unsafe { libc::socket(family(addr).into(), kind, 0) })?;
-    // SAFETY: the descriptor was just made, and nobody else knows it.
+    // SAFETY: the descriptor was just made, and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -50,13 +50,13 @@ fn bind(fd: &OwnedFd, addr: &SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// A non-blocking listener. With SO_REUSEADDR, so that a server can be started
-/// again while old connections linger.
+/// Makes a non-blocking listener. SO_REUSEADDR lets a server start again while old connections
+/// linger.
 pub fn listen(addr: &SocketAddr, backlog: u32, v6_only: bool) -> io::Result<TcpListener> {
     let fd = socket(addr)?;
     set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1)?;
     if addr.is_ipv6() {
-        // Always set: the default is the administrator's (net.ipv6.bindv6only).
+        // Always set, because the administrator chooses the default (net.ipv6.bindv6only).
         set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &libc::c_int::from(v6_only))?;
     }
     bind(&fd, addr)?;
@@ -66,8 +66,9 @@ pub fn listen(addr: &SocketAddr, backlog: u32, v6_only: bool) -> io::Result<TcpL
     Ok(TcpListener::from(fd))
 }
 
-/// Takes a TCP port for a socket that will listen or connect, and says which. A listener, or a
-/// connection, takes it over with SO_REUSEADDR; while another listens there it cannot be had.
+/// Takes a TCP port for a socket that will listen or connect, and returns its address. A
+/// listener, or a connection, takes the port over with SO_REUSEADDR. Fails while another socket
+/// listens there.
 pub fn claim_port(addr: &SocketAddr, v6_only: bool) -> io::Result<(OwnedFd, SocketAddr)> {
     let fd = socket(addr)?;
     set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1)?;
@@ -75,14 +76,14 @@ pub fn claim_port(addr: &SocketAddr, v6_only: bool) -> io::Result<(OwnedFd, Sock
         set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &libc::c_int::from(v6_only))?;
     }
     bind(&fd, addr)?;
-    // Std knows how to ask for the address; nothing listens.
+    // The standard library asks for the address. Nothing listens.
     let bound = TcpListener::from(fd);
     let addr = bound.local_addr()?;
     Ok((bound.into(), addr))
 }
 
-/// Takes a TCP port without listening on it: nobody else can, and callers are refused.
-/// Without SO_REUSEADDR: or another could.
+/// Takes a TCP port without listening on it: no other socket can take it, and callers are
+/// refused. It has no SO_REUSEADDR, because then another socket could take the port.
 pub fn hold_port(addr: &SocketAddr, v6_only: bool) -> io::Result<OwnedFd> {
     let fd = socket(addr)?;
     if addr.is_ipv6() {
@@ -92,8 +93,8 @@ pub fn hold_port(addr: &SocketAddr, v6_only: bool) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Starts to connect, from `source` if given. The outcome shows when the socket
-/// becomes writable.
+/// Starts to connect, from `source` if given. The socket becomes writable when the attempt has
+/// ended.
 pub fn connect_nonblocking(
     addr: &SocketAddr,
     source: Option<&SocketAddr>,
@@ -113,22 +114,21 @@ pub fn connect_nonblocking(
     }
 }
 
-/// A port of this local address (whose own is not looked at) that no TCP socket has, and no other gets while
-/// the descriptor lives, but one that is bound to it with SO_REUSEADDR.
+/// Returns a port of this local address that no TCP socket has. The port of `any` is ignored.
+/// While the descriptor lives, only a socket bound to the port with SO_REUSEADDR gets it.
 #[cfg(any(test, feature = "internals", feature = "verbs"))]
 pub fn reserve_port(mut any: SocketAddr) -> io::Result<(OwnedFd, u16)> {
     any.set_port(0);
     let fd = socket(&any)?;
     set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1)?;
     bind(&fd, &any)?;
-    // Std knows how to ask for the address; nothing listens.
+    // The standard library asks for the address. Nothing listens.
     let bound = TcpListener::from(fd);
     let port = bound.local_addr()?.port();
     Ok((bound.into(), port))
 }
 
-/// Sets TCP_NODELAY: what we write is already batched, so there is rarely a reason
-/// to let the kernel wait for more.
+/// Sets TCP_NODELAY. EXS batches its writes, so the kernel rarely has a reason to wait for more.
 pub fn no_delay(fd: &impl AsFd, on: bool) -> io::Result<()> {
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &libc::c_int::from(on))
 }
@@ -147,7 +147,7 @@ pub fn user_timeout(fd: &impl AsFd, limit: std::time::Duration) -> io::Result<()
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &millis)
 }
 
-/// The maximum segment size of a connection (TCP_MAXSEG).
+/// Returns the maximum segment size of a connection (TCP_MAXSEG).
 pub fn max_segment(fd: &impl AsFd) -> io::Result<usize> {
     let (mut value, mut len) = (0, socklen(size_of::<libc::c_int>()));
     let (fd, ptr) = (fd.as_fd().as_raw_fd(), std::ptr::from_mut::<libc::c_int>(&mut value).cast());
@@ -163,24 +163,24 @@ pub fn shutdown_write(fd: &impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// An empty message header. (The structure has padding on some systems, so it
-/// has no literal form.)
+/// Makes an empty message header. The structure has padding on some systems, so it has no literal
+/// form.
 fn message() -> libc::msghdr {
     // SAFETY: `msghdr` is plain integers and pointers: all zeros is an empty one.
     unsafe { std::mem::zeroed() }
 }
 
-/// How to send.
+/// The flags of a send.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SendFlags {
+pub struct TcpSendFlags {
     /// Further bytes follow at once (MSG_MORE).
     pub more: bool,
-    /// What follows must not share a segment with the last of these bytes (MSG_EOR).
+    /// The next bytes must not share a segment with the last of these (MSG_EOR).
     pub end_of_record: bool,
 }
 
-/// Sends the pieces, in order, as far as there is room; returns the bytes taken.
-pub fn send(fd: &impl AsFd, pieces: &[IoVec<'_>], how: SendFlags) -> io::Result<usize> {
+/// Sends the pieces, in order, as far as there is room. Returns the bytes taken.
+pub fn send(fd: &impl AsFd, pieces: &[IoVec<'_>], how: TcpSendFlags) -> io::Result<usize> {
     let mut msg = message();
     // The kernel only reads these: sendmsg's type has no const.
     msg.msg_iov = pieces.as_ptr().cast_mut().cast();
@@ -196,8 +196,8 @@ pub fn send(fd: &impl AsFd, pieces: &[IoVec<'_>], how: SendFlags) -> io::Result<
             // SAFETY: the maker of an `IoVec` answers for its bytes.
             unsafe { libc::send(fd, ptr, len, flags) }
         } else {
-            // SAFETY: `IoVec` is a transparent `iovec` whose maker answers for its
-            // bytes for the lifetime that `pieces` has; there are `msg_iovlen`.
+            // SAFETY: `IoVec` is a transparent `iovec` whose maker answers for its bytes for the
+            // lifetime of `pieces`. There are `msg_iovlen` of them.
             unsafe { libc::sendmsg(fd, &raw const msg, flags) }
         };
         let n = check_len(n);
@@ -208,7 +208,7 @@ pub fn send(fd: &impl AsFd, pieces: &[IoVec<'_>], how: SendFlags) -> io::Result<
     }
 }
 
-/// Receives what is there into the pieces, in order; returns the bytes, 0 at the
+/// Receives the bytes that are there into the pieces, in order. Returns their number, 0 at the
 /// end of the stream.
 pub fn receive(fd: &impl AsFd, pieces: &mut [IoVecMut<'_>]) -> io::Result<usize> {
     let mut msg = message();
@@ -217,15 +217,15 @@ pub fn receive(fd: &impl AsFd, pieces: &mut [IoVecMut<'_>]) -> io::Result<usize>
     loop {
         note_calls(1);
         let fd = fd.as_fd().as_raw_fd();
-        // One piece is the usual case, and the shorter way through the kernel:
-        // that shows where a thread busy-polls.
+        // One piece is the usual case, and the shorter path through the kernel. The difference
+        // shows where a thread busy-polls.
         let n = if let [one] = pieces {
             let (ptr, len) = one.parts();
             // SAFETY: the maker of an `IoVecMut` holds its bytes exclusively.
             unsafe { libc::recv(fd, ptr, len, libc::MSG_DONTWAIT) }
         } else {
-            // SAFETY: `IoVecMut` is a transparent `iovec` whose maker holds its
-            // bytes exclusively for the lifetime that `pieces` has.
+            // SAFETY: `IoVecMut` is a transparent `iovec` whose maker holds its bytes exclusively
+            // for the lifetime of `pieces`.
             unsafe { libc::recvmsg(fd, &raw mut msg, libc::MSG_DONTWAIT) }
         };
         let n = check_len(n);
@@ -236,8 +236,8 @@ pub fn receive(fd: &impl AsFd, pieces: &mut [IoVecMut<'_>]) -> io::Result<usize>
     }
 }
 
-/// Sends up to `len` bytes of a file at `offset` straight from the page cache;
-/// returns how many went, 0 at the end of the file.
+/// Sends up to `len` bytes of a file at `offset` straight from the page cache. Returns their
+/// number, 0 at the end of the file.
 pub fn send_file(fd: &impl AsFd, file: &File, offset: u64, len: usize) -> io::Result<usize> {
     let mut offset = libc::off64_t::try_from(offset)
         .map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
@@ -249,7 +249,7 @@ pub fn send_file(fd: &impl AsFd, file: &File, offset: u64, len: usize) -> io::Re
     })
 }
 
-/// Reads bytes of a file at `offset`; returns how many, 0 at its end.
+/// Reads bytes of a file at `offset`. Returns their number, 0 at the end of the file.
 pub fn read_at(file: &File, offset: u64, mut piece: IoVecMut<'_>) -> io::Result<usize> {
     let offset = libc::off64_t::try_from(offset)
         .map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
@@ -265,23 +265,22 @@ pub fn read_at(file: &File, offset: u64, mut piece: IoVecMut<'_>) -> io::Result<
     }
 }
 
-/// Tells the kernel that bytes of a file will soon be read, so that it may fetch them
-/// meanwhile. It need not.
+/// Advises the kernel that bytes of a file will soon be read, so that it may fetch them.
 pub fn will_need(file: &File, offset: u64, len: u64) {
     let (Ok(offset), Ok(len)) = (libc::off64_t::try_from(offset), libc::off64_t::try_from(len))
     else {
         return;
     };
     note_calls(1);
-    // SAFETY: a system call without pointers. It is advice: its failure changes nothing.
+    // SAFETY: a system call without pointers. It is advice, so its failure changes nothing.
     unsafe { libc::posix_fadvise64(file.as_raw_fd(), offset, len, libc::POSIX_FADV_WILLNEED) };
 }
 
-/// Runs `call`, which writes up to `len` bytes, with SIGPIPE blocked in this thread, and takes
-/// back the signal that it raised, if any. The signal of a write is the thread's own, so no
-/// other one's is taken.
+/// Runs `call`, which writes up to `len` bytes, with SIGPIPE blocked in this thread, and consumes
+/// the signal if it raised one. The signal of a write belongs to the thread, so no other thread's
+/// signal is consumed.
 fn without_sigpipe(len: usize, call: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
-    // This, the call, and the mask twice.
+    // This call to sigpending, the call itself, and the mask twice.
     note_calls(4);
     let set = sigpipe_set();
     let mut pending = empty_set();
@@ -289,15 +288,15 @@ fn without_sigpipe(len: usize, call: impl FnOnce() -> io::Result<usize>) -> io::
     unsafe { libc::sigpending(&raw mut pending) };
     // SAFETY: reads an initialised set.
     if unsafe { libc::sigismember(&raw const pending, libc::SIGPIPE) } == 1 {
-        // Blocked and pending already: one more raises nothing new.
+        // SIGPIPE is blocked and pending already, so another one changes nothing.
         return call();
     }
     let mut before = empty_set();
     // SAFETY: both sets are initialised and ours.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before) };
     let result = call();
-    // (A call that waits may have written before the peer went: it tells the bytes, and raises
-    // the signal.)
+    // A call that waits may have written bytes before the peer went. Then it returns their number
+    // and also raises the signal.
     let raised = match &result {
         Ok(n) => *n < len,
         Err(e) => e.raw_os_error() == Some(libc::EPIPE),
@@ -348,7 +347,7 @@ mod tests {
         no_delay(&a, true).unwrap();
         assert!(max_segment(&a).unwrap() > 500);
         let pieces = [IoVec::new(b"ab"), IoVec::EMPTY, IoVec::new(b"cdef")];
-        assert_eq!(send(&a, &pieces, SendFlags::default()).unwrap(), 6);
+        assert_eq!(send(&a, &pieces, TcpSendFlags::default()).unwrap(), 6);
         let (mut x, mut y) = ([0; 3], [0; 5]);
         b.peek(&mut [0; 1]).unwrap();
         let n = receive(&b, &mut [IoVecMut::new(&mut x), IoVecMut::new(&mut y)]).unwrap();
@@ -395,7 +394,7 @@ mod tests {
         assert!([libc::EPIPE, libc::ECONNRESET].contains(&errno), "errno {errno}");
         assert_eq!(send_file(&a, &file, 0, 1).unwrap_err().raw_os_error(), Some(libc::EPIPE));
         assert_eq!(
-            send(&a, &[IoVec::new(b"x")], SendFlags::default()).unwrap_err().kind(),
+            send(&a, &[IoVec::new(b"x")], TcpSendFlags::default()).unwrap_err().kind(),
             ErrorKind::BrokenPipe
         );
         // SAFETY: as above.

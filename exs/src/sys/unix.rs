@@ -1,4 +1,4 @@
-//! UNIX sockets with abstract names, which keep messages apart and carry descriptors.
+//! UNIX sockets with abstract names, which keep message boundaries and carry descriptors.
 
 use std::io;
 use std::mem::{offset_of, size_of};
@@ -8,14 +8,14 @@ use super::addr::socklen;
 use super::foreign::{ForeignFd, PeerListener, PeerSocket};
 use super::note_calls;
 
-/// Descriptors that one message may carry.
+/// Most descriptors in one message.
 const MAX_FDS: usize = 4;
 
-/// Who is at the other end, as the kernel noted when the connection was made (for the
-/// side that connects: when the other began to listen).
+/// The process at the other end, as the kernel noted it when the connection was made. For the
+/// side that connects, it is the process that began to listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCred {
-    /// Process id, as seen from here; 0 if it cannot be seen.
+    /// Process id in this process's namespace; 0 if it is not visible there.
     pub pid: i32,
     /// Effective user id.
     pub uid: u32,
@@ -25,7 +25,7 @@ fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
 }
 
-/// Our effective user id.
+/// Returns this process's effective user id.
 pub fn effective_uid() -> u32 {
     // SAFETY: a system call without arguments that cannot fail.
     unsafe { libc::geteuid() }
@@ -35,11 +35,11 @@ fn socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: a system call without pointers.
     let fd = check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
-    // SAFETY: a descriptor just made, owned by nobody else.
+    // SAFETY: a descriptor just made, with no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The address of an abstract name, which is in no file system and goes with its socket.
+/// Returns the address of an abstract name. It is in no file system and goes with its socket.
 fn address(name: &[u8]) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     let mut addr = libc::sockaddr_un {
         sun_family: libc::sa_family_t::try_from(libc::AF_UNIX).unwrap_or_default(),
@@ -53,7 +53,7 @@ fn address(name: &[u8]) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     Ok((addr, socklen(offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len())))
 }
 
-/// A non-blocking listener of this abstract name.
+/// Makes a non-blocking listener of this abstract name.
 pub fn listen_abstract(name: &[u8], backlog: u32) -> io::Result<PeerListener> {
     let (fd, (addr, len)) = (socket()?, address(name)?);
     // SAFETY: an address of `len` bytes, alive for the call.
@@ -64,8 +64,8 @@ pub fn listen_abstract(name: &[u8], backlog: u32) -> io::Result<PeerListener> {
     Ok(PeerListener::new(fd))
 }
 
-/// Connects to an abstract name: at once, or (`WouldBlock`) later, when the listener has
-/// room again.
+/// Connects to an abstract name at once. `WouldBlock`: the listener has no room, and the caller
+/// must try again later.
 pub fn connect_abstract(name: &[u8]) -> io::Result<PeerSocket> {
     let (fd, (addr, len)) = (socket()?, address(name)?);
     // SAFETY: an address of `len` bytes, alive for the call.
@@ -73,16 +73,16 @@ pub fn connect_abstract(name: &[u8]) -> io::Result<PeerSocket> {
     Ok(PeerSocket::new(fd))
 }
 
-/// Takes a connection, non-blocking.
+/// Accepts a connection, non-blocking.
 pub fn accept_unix(listener: BorrowedFd<'_>) -> io::Result<PeerSocket> {
     let (flags, null) = (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, std::ptr::null_mut());
-    // SAFETY: null pointers say that nobody asks for the address.
+    // SAFETY: null pointers tell the kernel not to write the address.
     let fd = check(unsafe { libc::accept4(listener.as_raw_fd(), null, null.cast(), flags) })?;
-    // SAFETY: a descriptor just made, owned by nobody else.
+    // SAFETY: a descriptor just made, with no other owner.
     Ok(PeerSocket::new(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
-/// Who is at the other end.
+/// Returns the process at the other end.
 pub fn peer_cred(fd: BorrowedFd<'_>) -> io::Result<PeerCred> {
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = socklen(size_of::<libc::ucred>());
@@ -92,8 +92,9 @@ pub fn peer_cred(fd: BorrowedFd<'_>) -> io::Result<PeerCred> {
     Ok(PeerCred { pid: cred.pid, uid: cred.uid })
 }
 
-/// Room for a control message of all descriptors that the kernel lets a peer send at once (253), and
-/// one of credentials, aligned as it must be. What did not fit, the kernel would close in this thread.
+/// Room for a control message with all descriptors that the kernel lets a peer send at once
+/// (253), and one with credentials, aligned as it must be. The kernel would close descriptors
+/// without room in this thread.
 #[repr(C, align(8))]
 struct Control([u8; 1088]);
 
@@ -107,7 +108,7 @@ fn header() -> libc::msghdr {
     unsafe { std::mem::zeroed() }
 }
 
-/// Sends one message with descriptors; never blocks, never raises a signal.
+/// Sends one message with descriptors. Never blocks and never raises a signal.
 pub fn send_with_fds(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     if fds.len() > MAX_FDS {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -140,7 +141,7 @@ pub fn send_with_fds(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -
 }
 
 /// A message that was received.
-struct Received {
+struct UnixMessage {
     len: usize,
     fds: Vec<ForeignFd>,
     /// Control messages of any kind came with it.
@@ -148,13 +149,13 @@ struct Received {
     flags: libc::c_int,
 }
 
-/// Receives one message: its length (0 is the end) and its descriptors, or None if this process
-/// has no room for them all. Of a message that does not fit, an error.
+/// Receives one message. Returns its length (0 is the end) and its descriptors; None if this
+/// process has no room for them all. Fails with `InvalidData` if the message does not fit `buf`.
 pub fn recv_with_fds(
     fd: BorrowedFd<'_>,
     buf: &mut [u8],
 ) -> io::Result<(usize, Option<Vec<ForeignFd>>)> {
-    let Received { len, fds, flags, .. } = receive(fd, buf)?;
+    let UnixMessage { len, fds, flags, .. } = receive(fd, buf)?;
     if flags & libc::MSG_TRUNC != 0 {
         return Err(io::ErrorKind::InvalidData.into());
     }
@@ -162,8 +163,8 @@ pub fn recv_with_fds(
     Ok((len, all.then_some(fds)))
 }
 
-/// Takes a message out of a socket that was shut down, and drops it; false if there is none. Credentials
-/// tell an empty message from the end: they come with each message.
+/// Takes a message out of a socket that was shut down, and drops it. Returns false if there is
+/// none. Credentials come with each message and so tell an empty message from the end.
 pub(super) fn take_out(fd: BorrowedFd<'_>) -> bool {
     let one: libc::c_int = 1;
     let (level, at, len) =
@@ -173,7 +174,7 @@ pub(super) fn take_out(fd: BorrowedFd<'_>) -> bool {
     receive(fd, &mut [0]).is_ok_and(|got| got.len > 0 || got.controlled)
 }
 
-fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received> {
+fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<UnixMessage> {
     let mut control = Control::EMPTY;
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     let mut msg = header();
@@ -182,16 +183,16 @@ fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received> {
     msg.msg_controllen = control.0.len();
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     note_calls(1);
-    // SAFETY: the header points to one element and a control buffer, both exclusively
-    // ours and alive for the call.
+    // SAFETY: the header points to one element and a control buffer, both exclusively ours and
+    // alive for the call.
     let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut msg, flags) };
     let len = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
     let used = msg.msg_controllen.min(control.0.len());
     let fds = owned_fds(&control.0[..used]);
-    Ok(Received { len, fds, controlled: used > 0, flags: msg.msg_flags })
+    Ok(UnixMessage { len, fds, controlled: used > 0, flags: msg.msg_flags })
 }
 
-/// The descriptors in a control buffer that the kernel has filled.
+/// Takes the descriptors out of a control buffer that the kernel has filled.
 fn owned_fds(mut control: &[u8]) -> Vec<ForeignFd> {
     let word = |b: &[u8], at: usize| -> Option<i32> {
         Some(i32::from_ne_bytes(b.get(at..at + 4)?.try_into().ok()?))
@@ -205,7 +206,7 @@ fn owned_fds(mut control: &[u8]) -> Vec<ForeignFd> {
         let rights = (Some(libc::SOL_SOCKET), Some(libc::SCM_RIGHTS));
         if (word(control, 8), word(control, 12)) == rights {
             let raw = (16..len).step_by(4).filter_map(|at| word(&control[..len], at));
-            // SAFETY: the kernel put each of them there for us, just now.
+            // SAFETY: the kernel has just put each of them there for this process.
             fds.extend(raw.map(|fd| ForeignFd::new(unsafe { OwnedFd::from_raw_fd(fd) })));
         }
         control = control.get(len.next_multiple_of(8)..).unwrap_or(&[]);
@@ -213,14 +214,14 @@ fn owned_fds(mut control: &[u8]) -> Vec<ForeignFd> {
     fds
 }
 
-/// A connected pair, for tests.
+/// Makes a connected pair, for tests.
 #[cfg(any(test, feature = "internals"))]
 pub fn pair() -> io::Result<(PeerSocket, PeerSocket)> {
     let mut fds = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: room for two descriptors.
     check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
-    // SAFETY: descriptors just made, owned by nobody else.
+    // SAFETY: descriptors just made, with no other owner.
     let [a, b] = fds.map(|fd| PeerSocket::new(unsafe { OwnedFd::from_raw_fd(fd) }));
     Ok((a, b))
 }

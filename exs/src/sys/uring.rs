@@ -1,10 +1,10 @@
-//! io_uring, for the calls that have no form that does not wait: connect and accept.
+//! io_uring, for calls that have no non-blocking form: connect and accept.
 //!
 //! # The argument
 //! The kernel reads an address (connect) or writes one (accept) at any time between the
-//! submission of a request and its completion. So what a request points at is boxed, and
-//! kept in a table until the completion was seen; a ring that is dropped before that leaks
-//! it, as a closed ring's requests may end later.
+//! submission of a request and its completion. So the memory of a request is boxed, and stays in
+//! a table until its completion was seen. A ring that is dropped before that leaks the memory,
+//! because requests of a closed ring may end later.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -18,43 +18,46 @@ use super::message::{Storage, accepted_from};
 use super::sockaddr::SOCKADDR_MAX;
 use super::{EventFd, KernelAddr};
 
-/// Requests that can be submitted with one system call; any number may be under way.
+/// Most requests that one system call submits. Any number may be under way.
 const ENTRIES: u32 = 64;
-/// How long to listen to the bell alone when the ring takes nothing.
+/// Time to wait for the bell alone when the ring takes nothing.
 const RETRY: Duration = Duration::from_millis(10);
-/// Completions that are no job's: of the poll of the bell, and of cancels.
+/// The completions that belong to no job: of the poll of the bell, and of cancels.
 const BELL: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
 
-/// What a request points at, and the descriptor it is about.
-struct Kept {
+/// The memory that a request uses, and its descriptor.
+struct RingJob {
+    /// The caller's number of the job.
     number: u64,
     fd: OwnedFd,
     /// The address, and its length.
     name: Box<(Storage, libc::socklen_t)>,
+    /// It is an accept. If false, it is a connect.
     accept: bool,
 }
 
-/// A completed job: its number, and of an accept the connection and its peer.
+/// A completed job: its number, and, for an accept, the connection and its peer.
 pub type RingReply = (u64, io::Result<Option<(OwnedFd, KernelAddr)>>);
 
-/// A ring of one thread's.
-pub struct Ring {
+/// A ring that belongs to one thread.
+pub struct IoRing {
     ring: IoUring,
-    kept: slab::Slab<Kept>,
-    /// Jobs that could not be submitted.
+    kept: slab::Slab<RingJob>,
+    /// Jobs that could not be submitted. `wait` reports them.
     refused: Vec<RingReply>,
     bell: Arc<EventFd>,
+    /// The ring polls the bell.
     armed: bool,
 }
 
-impl Ring {
-    /// A ring that wakes its thread when `bell` rings.
+impl IoRing {
+    /// Makes a ring that wakes its thread when `bell` rings.
     ///
     /// # Errors
-    /// ENOSYS if the kernel has no io_uring or one without these calls, EPERM if it is
+    /// ENOSYS if the kernel has no io_uring, or one without these calls. EPERM if it is
     /// forbidden.
-    pub fn new(bell: Arc<EventFd>) -> io::Result<Ring> {
+    pub fn new(bell: Arc<EventFd>) -> io::Result<IoRing> {
         let ring = IoUring::new(ENTRIES)?;
         let mut probe = Probe::new();
         ring.submitter().register_probe(&mut probe)?;
@@ -68,24 +71,24 @@ impl Ring {
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));
         }
         let (kept, refused) = (slab::Slab::new(), Vec::new());
-        Ok(Ring { ring, kept, refused, bell, armed: false })
+        Ok(IoRing { ring, kept, refused, bell, armed: false })
     }
 
-    /// Begins to connect; `wait` will say what came of it.
+    /// Starts to connect. `wait` reports the outcome.
     pub fn connect(&mut self, number: u64, fd: OwnedFd, addr: &KernelAddr) {
         let (bytes, len) = addr.to_sockaddr();
         let name = Box::new((Storage(bytes), socklen(len)));
-        let at = self.kept.insert(Kept { number, fd, name, accept: false });
+        let at = self.kept.insert(RingJob { number, fd, name, accept: false });
         let kept = &self.kept[at];
         let ptr = std::ptr::from_ref(&kept.name.0).cast();
         let entry = opcode::Connect::new(types::Fd(kept.fd.as_raw_fd()), ptr, kept.name.1);
         self.begin(at, entry.build());
     }
 
-    /// Begins to wait for a connection; `wait` will bring it.
+    /// Starts to wait for a connection. `wait` reports it.
     pub fn accept(&mut self, number: u64, fd: OwnedFd) {
         let name = Box::new((Storage([0; SOCKADDR_MAX]), socklen(SOCKADDR_MAX)));
-        let at = self.kept.insert(Kept { number, fd, name, accept: true });
+        let at = self.kept.insert(RingJob { number, fd, name, accept: true });
         let kept = &mut self.kept[at];
         let (name, fd) = (&mut *kept.name, types::Fd(kept.fd.as_raw_fd()));
         let (ptr, len) = (std::ptr::from_mut(&mut name.0).cast(), &raw mut name.1);
@@ -101,18 +104,18 @@ impl Ring {
         }
     }
 
-    /// Asks a job to end; if it has not ended yet, it replies with ECANCELED.
+    /// Asks a job to end. If it has not ended yet, it replies with ECANCELED.
     pub fn cancel(&mut self, number: u64) {
         let Some((at, _)) = self.kept.iter().find(|(_, k)| k.number == number) else { return };
         let entry = opcode::AsyncCancel::new(at as u64).build().user_data(CANCEL);
-        // Should there be no room for it, the job goes on, as if the cancel came too late.
+        // If there is no room for the cancel, the job goes on, as if the cancel came too late.
         let _ = self.push(&entry);
     }
 
     fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         for _ in 0..2 {
-            // SAFETY: what the entry points at is in `kept` (boxed, so it stays where it is)
-            // until its completion was seen, or it points at nothing.
+            // SAFETY: the memory of the entry is in `kept` (boxed, so it does not move) until its
+            // completion was seen, or the entry has none.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
@@ -121,7 +124,7 @@ impl Ring {
         Err(io::Error::from_raw_os_error(libc::EBUSY))
     }
 
-    /// Sleeps until a job is over or the bell rings; appends what is over.
+    /// Sleeps until a job has ended or the bell rings. Appends the jobs that have ended.
     pub fn wait(&mut self, out: &mut Vec<RingReply>) {
         if !self.armed {
             let poll = opcode::PollAdd::new(types::Fd(self.bell.as_raw_fd()), POLLIN);
@@ -129,8 +132,8 @@ impl Ring {
         }
         out.append(&mut self.refused);
         let want = usize::from(out.is_empty() && self.armed);
-        // What fails here for a while (a full completion queue, lack of memory) is better once
-        // completions were taken, which comes next. Meanwhile the bell is listened to.
+        // A temporary failure (a full completion queue, lack of memory) passes once completions
+        // are taken, which comes next. Meanwhile the thread waits for the bell.
         let waited = self.ring.submit_and_wait(want);
         let failed = waited.is_err_and(|e| e.kind() != io::ErrorKind::Interrupted);
         if failed || !self.armed {
@@ -152,25 +155,25 @@ impl Ring {
     }
 }
 
-/// poll(2)'s, as io_uring takes it.
+/// `POLLIN` of poll(2) in the type of io_uring.
 const POLLIN: u32 = libc::POLLIN as u32;
 
-fn reply(kept: Kept, result: i32) -> RingReply {
+fn reply(kept: RingJob, result: i32) -> RingReply {
     if result < 0 {
         return (kept.number, Err(io::Error::from_raw_os_error(-result)));
     }
     if !kept.accept {
         return (kept.number, Ok(None));
     }
-    // SAFETY: a completed accept's result is a descriptor just made, and nobody else's.
+    // SAFETY: the result of a completed accept is a descriptor just made, with no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(result) };
     let peer = accepted_from(&kept.name.0.0, kept.name.1);
     (kept.number, Ok(Some((fd, peer))))
 }
 
-impl Drop for Ring {
+impl Drop for IoRing {
     fn drop(&mut self) {
-        // The kernel may still write there (module essay).
+        // The kernel may still write there (see the module's head).
         std::mem::forget(std::mem::take(&mut self.kept));
     }
 }
@@ -180,15 +183,15 @@ mod tests {
     use super::*;
     use std::net::{SocketAddr, TcpListener, TcpStream};
 
-    fn ring() -> Option<Ring> {
-        let made = Ring::new(Arc::new(EventFd::new().unwrap()));
+    fn ring() -> Option<IoRing> {
+        let made = IoRing::new(Arc::new(EventFd::new().unwrap()));
         if let Err(e) = &made {
             eprintln!("skipped: no io_uring here ({e})");
         }
         made.ok()
     }
 
-    fn wait_for_one(ring: &mut Ring) -> RingReply {
+    fn wait_for_one(ring: &mut IoRing) -> RingReply {
         let mut out = Vec::new();
         while out.is_empty() {
             ring.wait(&mut out);
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connect_tells_how_it_went_and_the_bell_wakes() {
+    fn a_connect_reports_its_outcome_and_the_bell_wakes() {
         let Some(mut ring) = ring() else { return };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
@@ -220,7 +223,7 @@ mod tests {
             // SAFETY: a system call without pointers.
             let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) };
             assert!(fd >= 0);
-            // SAFETY: the descriptor was just made, and nobody else knows it.
+            // SAFETY: the descriptor was just made, and has no other owner.
             (unsafe { OwnedFd::from_raw_fd(fd) }, KernelAddr::from(addr))
         };
         let (fd, to) = blocking(addr);

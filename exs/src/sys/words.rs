@@ -6,27 +6,27 @@ use std::sync::atomic::AtomicU64;
 
 use super::memfd::{SharedMap, open_shared, share};
 
-/// Memory that is words and nothing else, shared with other processes by its descriptor.
+/// Shared memory that holds nothing but words. Its descriptor shares it with other processes.
 #[derive(Debug)]
 pub struct SharedWords {
     map: SharedMap,
     count: usize,
 }
 
-// SAFETY: all that can be had of it are references to atomics, in a mapping that lives as long.
+// SAFETY: it hands out only references to atomics, in a mapping that lives as long.
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
-    /// So many words that are zero, and the descriptor for the others.
+    /// Makes `count` words that are zero, and the descriptor for other processes.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's.
     pub fn create(count: usize) -> io::Result<(SharedWords, OwnedFd)> {
         let (map, fd) = share(count * size_of::<AtomicU64>())?;
         Ok((SharedWords { map, count }, fd))
     }
 
-    /// The words that another process has made.
+    /// Opens words that another process has made.
     ///
     /// # Errors
     /// As [`open_shared`].
@@ -35,19 +35,19 @@ impl SharedWords {
         Ok(SharedWords { map, count })
     }
 
-    /// One of them.
+    /// Returns one word.
     ///
     /// # Panics
-    /// There are not so many.
+    /// If `index` is not below the number of words.
     #[inline]
     pub fn at(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.count, "word {index} of {}", self.count);
-        // SAFETY: `count` words are mapped, for as long as `self` lives: by `share`, or by
-        // `open_shared`, which has checked that the file is as long and never gets shorter.
+        // SAFETY: `count` words are mapped while `self` lives: by `share`, or by `open_shared`,
+        // which has checked that the file is long enough and never gets shorter.
         let at = unsafe { self.map.base().as_ptr().cast::<u64>().add(index) };
-        // SAFETY: aligned, as a mapping begins with a page; everybody who maps it, other
-        // processes too, has atomics only. (One that breaks that rule harms itself: any value
-        // that a word can have is one that its reader is prepared for.)
+        // SAFETY: aligned, because a mapping begins at a page. Every process that maps it uses
+        // atomics only. A process that breaks this rule harms itself: readers accept any value of
+        // a word.
         unsafe { AtomicU64::from_ptr(at) }
     }
 }
@@ -59,7 +59,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn what_one_writes_the_other_reads() {
+    fn words_written_by_one_side_are_read_by_the_other() {
         let (ours, fd) = SharedWords::create(600).unwrap();
         let theirs = SharedWords::open(fd.as_fd(), 600).unwrap();
         theirs.at(599).fetch_or(5, Ordering::SeqCst);
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "word 8 of 8")]
-    fn there_is_none_behind_the_last() {
+    fn an_index_behind_the_last_word_panics() {
         SharedWords::create(8).unwrap().0.at(8);
     }
 }

@@ -10,7 +10,7 @@ use super::SoftRnic;
 use super::link::{Link, Owner};
 use super::qp::Conn;
 use super::timers::Source;
-use crate::iwarp::{Config, Engine};
+use crate::iwarp::{Config, IwarpEngine};
 use crate::rnic::{CmEvent, ConnParam, Qp, QpState, RnicError, RnicEvent};
 use crate::sys;
 use crate::time::Time;
@@ -63,14 +63,14 @@ impl SoftRnic {
         Err(RnicError::Limit { what: "bytes of private data", asked, limit })
     }
 
-    pub(super) fn dial(
+    pub(super) fn connect(
         &mut self,
         qp: Qp,
         addr: SocketAddr,
         param: &ConnParam<'_>,
         now: Time,
     ) -> Result<(), RnicError> {
-        if self.state_of(qp)? != QpState::Init {
+        if self.qp_state(qp)? != QpState::Init {
             return Err(self.wrong_state(qp, "Init"));
         }
         self.check_private(param.private_data)?;
@@ -130,7 +130,7 @@ impl SoftRnic {
         let _ = sys::no_delay(&stream, dial.no_delay);
         sys::roomy_within_host(&stream, addrs.0, addrs.1);
         let config = Config { mss: mss(&stream), ..dial.config };
-        let made = Engine::initiator(config, &dial.private_data)
+        let made = IwarpEngine::initiator(config, &dial.private_data)
             .and_then(|mut engine| {
                 let pair = self.qps.get_mut(dial.qp)?;
                 for buf in std::mem::take(&mut pair.early) {

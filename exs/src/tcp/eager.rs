@@ -36,14 +36,14 @@ impl SoftRnic {
             return EagerSend::Declined;
         }
         let Ok(link) = self.links.get_mut(id) else { return EagerSend::Declined };
-        if link.may_pass() && link.engine.pass_send(&mut self.tx_pool, payload, head) {
+        if link.can_send_eager() && link.engine.try_send_eager(&mut self.tx_pool, payload, head) {
             return EagerSend::Batched;
         }
         EagerSend::Declined
     }
 
     /// Takes a message out of what was read, or can be (`Rnic::next_eager`).
-    pub(super) fn next_message(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
+    pub(super) fn next_eager(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
         if self.ahead.is_none() {
             let ready = self.ready.len().min(TURN);
             (0..ready).any(|at| match self.ready[at] {
@@ -69,7 +69,7 @@ impl SoftRnic {
         let Some(Ahead { link: id, at, end }) = self.ahead else { return false };
         let tail = end - at;
         let Ok(link) = self.links.get_mut(id) else { return false };
-        if !link.readable || !link.engine.begins_send(&self.lookahead[at..end], room) {
+        if !link.readable || !link.engine.begins_eager(&self.lookahead[at..end], room) {
             return false;
         }
         self.lookahead.copy_within(at..end, 0);
@@ -93,7 +93,7 @@ impl SoftRnic {
         let mut ahead = self.ahead?;
         let (qp, context) = self.taker(ahead.link)?;
         let link = self.links.get_mut(ahead.link).ok()?;
-        let got = link.engine.take_send(&self.lookahead[ahead.at..ahead.end], out)?;
+        let got = link.engine.next_eager(&self.lookahead[ahead.at..ahead.end], out)?;
         ahead.at += got.used;
         self.ahead = (ahead.at < ahead.end).then_some(ahead);
         Some(EagerRecv { qp: Qp(qp), context, len: got.len, at: EagerPayload::Copied })

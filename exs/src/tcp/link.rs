@@ -11,7 +11,7 @@ use std::io;
 
 use mio::net::TcpStream;
 
-use crate::iwarp::{Chunk, Engine, Gather, MAX_CHUNKS, RxSource, TxPool, TxStep};
+use crate::iwarp::{Gather, GatherChunk, IwarpEngine, MAX_CHUNKS, RxSource, TxPool, TxStep};
 use crate::mem::{KeyTable, MAX_SGE, Sgl};
 use crate::sys::{self, IoVec, IoVecMut};
 
@@ -40,7 +40,7 @@ pub(super) enum Owner {
 /// A TCP connection with an engine.
 pub(super) struct Link {
     pub(super) stream: TcpStream,
-    pub(super) engine: Engine,
+    pub(super) engine: IwarpEngine,
     pub(super) owner: Owner,
     pub(super) readable: bool,
     pub(super) writable: bool,
@@ -108,7 +108,7 @@ fn broken(e: &io::Error) -> i32 {
 }
 
 impl Link {
-    pub(super) fn new(stream: TcpStream, engine: Engine, owner: Owner) -> Link {
+    pub(super) fn new(stream: TcpStream, engine: IwarpEngine, owner: Owner) -> Link {
         Link {
             stream,
             engine,
@@ -271,7 +271,7 @@ impl Link {
     }
 
     /// A message may be put behind what leaves next.
-    pub(super) fn may_pass(&self) -> bool {
+    pub(super) fn can_send_eager(&self) -> bool {
         self.writable && !self.broken && !self.shut && self.send_error.is_none()
     }
 
@@ -294,7 +294,7 @@ impl Link {
     /// Reads into the lookahead what may be messages for the short way: how many bytes.
     pub(super) fn look_ahead(&mut self, lookahead: &mut [u8]) -> usize {
         let quiet = self.readable && !self.eof && !self.stalled && self.send_error.is_none();
-        if !quiet || !self.engine.may_take() {
+        if !quiet || !self.engine.can_recv_eager() {
             return 0;
         }
         let look = self.look.min(lookahead.len());
@@ -449,13 +449,13 @@ fn write_gathered(stream: &TcpStream, gather: &Gather<'_>) -> (io::Result<usize>
     gather.for_each(&mut |chunk| {
         let Some(vec) = vecs.get_mut(count) else { return };
         *vec = match chunk {
-            Chunk::Bytes(bytes) => IoVec::new(bytes),
-            Chunk::Memory { seg, off, len } => seg.io_vec(off, len),
+            GatherChunk::Bytes(bytes) => IoVec::new(bytes),
+            GatherChunk::Memory { seg, off, len } => seg.io_vec(off, len),
         };
         len += vec.len();
         count += 1;
     });
-    let flags = sys::SendFlags { more: gather.more, end_of_record: gather.alone };
+    let flags = sys::TcpSendFlags { more: gather.more, end_of_record: gather.alone };
     (sys::send(stream, &vecs[..count], flags), len)
 }
 

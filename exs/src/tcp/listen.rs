@@ -19,7 +19,7 @@ use super::dial::mss;
 use super::link::{Link, Owner};
 use super::qp::Conn;
 use super::timers::Source;
-use crate::iwarp::{Config, Engine};
+use crate::iwarp::{Config, IwarpEngine};
 use crate::rnic::table::Table;
 use crate::rnic::{
     CmEvent, ConnParam, ConnReq, ListenOpts, Listener, Qp, QpState, RnicError, RnicEvent,
@@ -58,7 +58,7 @@ pub(super) struct Listening {
 }
 
 impl SoftRnic {
-    pub(super) fn open_listener(
+    pub(super) fn listen(
         &mut self,
         addr: SocketAddr,
         opts: &ListenOpts,
@@ -88,11 +88,11 @@ impl SoftRnic {
         Ok(Listener(id))
     }
 
-    pub(super) fn address_of(&self, listener: Listener) -> Result<SocketAddr, RnicError> {
+    pub(super) fn listener_addr(&self, listener: Listener) -> Result<SocketAddr, RnicError> {
         Ok(self.listeners.get(listener.0)?.addr)
     }
 
-    pub(super) fn shut_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
+    pub(super) fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
         let mut listening = self.listeners.remove(listener.0)?;
         self.timers.clear(Source::Listener(listener.0));
         self.starved.retain(|l| *l != listener.0);
@@ -198,7 +198,7 @@ impl SoftRnic {
             sys::unpaced_within_host(&stream, local, peer, paced);
             sys::roomy_within_host(&stream, local, peer);
         }
-        let link = Link::new(stream, Engine::responder(), Owner::Greeting(listener));
+        let link = Link::new(stream, IwarpEngine::responder(), Owner::Greeting(listener));
         // Failing to register, the caller is dropped; it will see a reset.
         let Ok(id) = self.add_link(link) else { return };
         self.timers.set(Source::Link(id), deadline);
@@ -281,7 +281,7 @@ impl SoftRnic {
         }
     }
 
-    pub(super) fn answer_yes(
+    pub(super) fn accept(
         &mut self,
         req: ConnReq,
         qp: Qp,
@@ -289,7 +289,7 @@ impl SoftRnic {
         now: Time,
     ) -> Result<(), RnicError> {
         let id = *self.requests.get(req.0)?;
-        if self.state_of(qp)? != QpState::Init {
+        if self.qp_state(qp)? != QpState::Init {
             return Err(self.wrong_state(qp, "Init"));
         }
         self.check_private(param.private_data)?;
@@ -317,7 +317,7 @@ impl SoftRnic {
         Ok(())
     }
 
-    pub(super) fn answer_no(
+    pub(super) fn reject(
         &mut self,
         req: ConnReq,
         private_data: &[u8],

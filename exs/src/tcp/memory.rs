@@ -3,7 +3,7 @@
 use super::SoftRnic;
 use super::qp::Conn;
 use crate::mem::{Access, Grant, Key, Scope, Segment};
-use crate::rnic::users::Users;
+use crate::rnic::users::MrUserSet;
 use crate::rnic::{Mr, Pd, Qp, QpState, RnicError};
 
 /// A memory window of a queue pair.
@@ -19,7 +19,7 @@ impl SoftRnic {
         self.keys.insert(grant, &mut || random.next_u32())
     }
 
-    pub(super) fn register(
+    pub(super) fn reg_mr(
         &mut self,
         pd: Pd,
         memory: &Segment,
@@ -43,7 +43,7 @@ impl SoftRnic {
         }
     }
 
-    pub(super) fn deregister(&mut self, mr: Mr) -> Result<(), RnicError> {
+    pub(super) fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
         let pd = self.mr_domain(mr)?;
         self.keys.remove(mr.key);
         self.drop_region(pd, mr.key);
@@ -58,8 +58,8 @@ impl SoftRnic {
         match self.users.forget(key) {
             // Registered, and never used.
             None => {}
-            Some(Users::One(qp)) => self.revoke_from(qp, key),
-            Some(Users::Any) => {
+            Some(MrUserSet::One(qp)) => self.revoke_from(qp, key),
+            Some(MrUserSet::Any) => {
                 let (qps, srqs) = (domain.qps.clone(), domain.srqs.clone());
                 for srq in srqs {
                     if let Ok(queue) = self.objects.srqs.get_mut(srq) {
@@ -90,7 +90,7 @@ impl SoftRnic {
         }
     }
 
-    pub(super) fn bind(
+    pub(super) fn bind_mw(
         &mut self,
         qp: Qp,
         mr: Mr,
@@ -112,7 +112,7 @@ impl SoftRnic {
         Ok(key)
     }
 
-    pub(super) fn invalidate(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
+    pub(super) fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
         self.qps.get(qp.0)?;
         match self.drop_windows(qp.0, |w| w.key == key) {
             0 => Err(RnicError::NoSuch { what: "memory window", id: key }),

@@ -189,10 +189,10 @@ impl Rnic for SoftRnic {
         self.objects.dealloc_pd(pd)
     }
     fn reg_mr(&mut self, pd: Pd, memory: &Segment, access: Access) -> Result<Mr, RnicError> {
-        self.register(pd, memory, access)
+        self.reg_mr(pd, memory, access)
     }
     fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
-        self.deregister(mr)
+        self.dereg_mr(mr)
     }
     fn create_cq(&mut self, depth: usize) -> Result<Cq, RnicError> {
         self.objects.create_cq(depth)
@@ -202,7 +202,7 @@ impl Rnic for SoftRnic {
         self.objects.destroy_cq(cq)
     }
     fn poll_cq(&mut self, cq: Cq, max: usize, out: &mut Vec<Wc>) -> Result<usize, RnicError> {
-        self.take_wcs(cq, max, out)
+        self.poll_cq(cq, max, out)
     }
     #[cfg(any(test, feature = "internals"))]
     fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
@@ -215,25 +215,25 @@ impl Rnic for SoftRnic {
         self.objects.destroy_srq(srq)
     }
     fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
-        self.fill_srq(srq, wr)
+        self.post_srq_recv(srq, wr)
     }
     fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
-        self.make_qp(attr)
+        self.create_qp(attr)
     }
     fn destroy_qp(&mut self, qp: Qp) -> Result<(), RnicError> {
-        self.free_qp(qp)
+        self.destroy_qp(qp)
     }
     #[cfg(any(test, feature = "internals"))]
     fn qp_state(&self, qp: Qp) -> Result<crate::rnic::QpState, RnicError> {
-        self.state_of(qp)
+        self.qp_state(qp)
     }
 
     fn post_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
-        self.post_tx(qp, wr)
+        self.post_send(qp, wr)
     }
     #[cfg(any(test, feature = "internals"))]
     fn post_recv(&mut self, qp: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
-        self.post_rx(qp, wr)
+        self.post_recv(qp, wr)
     }
     fn bind_mw(
         &mut self,
@@ -243,13 +243,13 @@ impl Rnic for SoftRnic {
         len: u64,
         access: Access,
     ) -> Result<Key, RnicError> {
-        self.bind(qp, mr, addr, len, access)
+        self.bind_mw(qp, mr, addr, len, access)
     }
     fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
-        self.invalidate(qp, key)
+        self.invalidate_mw(qp, key)
     }
     fn flush(&mut self, qp: Qp, now: Time) {
-        self.doorbell(qp, now);
+        self.flush(qp, now);
     }
     fn try_send_eager(
         &mut self,
@@ -260,17 +260,17 @@ impl Rnic for SoftRnic {
         self.try_send_eager(qp, payload, head)
     }
     fn next_eager(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
-        self.next_message(out)
+        self.next_eager(out)
     }
 
     fn listen(&mut self, addr: SocketAddr, opts: &ListenOpts) -> Result<Listener, RnicError> {
-        self.open_listener(addr, opts)
+        self.listen(addr, opts)
     }
     fn listener_addr(&self, listener: Listener) -> Result<SocketAddr, RnicError> {
-        self.address_of(listener)
+        self.listener_addr(listener)
     }
     fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
-        self.shut_listener(listener)
+        self.close_listener(listener)
     }
     fn connect(
         &mut self,
@@ -279,7 +279,7 @@ impl Rnic for SoftRnic {
         param: &ConnParam<'_>,
         now: Time,
     ) -> Result<(), RnicError> {
-        self.dial(qp, addr, param, now)
+        self.connect(qp, addr, param, now)
     }
     fn reaches(&self, _: SocketAddr, _: Option<SocketAddr>) -> Result<(), RnicError> {
         Ok(())
@@ -291,29 +291,29 @@ impl Rnic for SoftRnic {
         param: &ConnParam<'_>,
         now: Time,
     ) -> Result<(), RnicError> {
-        self.answer_yes(req, qp, param, now)
+        self.accept(req, qp, param, now)
     }
     fn reject(&mut self, req: ConnReq, private_data: &[u8], now: Time) -> Result<(), RnicError> {
-        self.answer_no(req, private_data, now)
+        self.reject(req, private_data, now)
     }
     fn disconnect(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError> {
-        self.end(qp, how, now)
+        self.disconnect(qp, how, now)
     }
     fn addrs(&self, qp: Qp) -> Result<(SocketAddr, SocketAddr), RnicError> {
         self.qps.get(qp.0)?.addrs.ok_or_else(|| self.wrong_state(qp, "Rts"))
     }
 
     fn handle_ready(&mut self, token: usize, ready: Ready) {
-        self.note_ready(token, ready);
+        self.handle_ready(token, ready);
     }
     fn progress(&mut self, now: Time) -> bool {
-        self.serve_all(now)
+        self.progress(now)
     }
     fn spin(&mut self, now: Time) -> bool {
-        self.spin_hot(now)
+        self.spin(now)
     }
-    fn look(&mut self) -> Option<bool> {
-        self.glance()
+    fn poll_syscall(&mut self) -> Option<bool> {
+        self.poll_syscall()
     }
     fn next_timeout(&self) -> Option<Time> {
         // Work that waits for its turn is due now.

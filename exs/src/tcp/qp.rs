@@ -46,7 +46,7 @@ pub(super) struct QueuePair {
 }
 
 impl SoftRnic {
-    pub(super) fn make_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
+    pub(super) fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
         self.objects.check_qp(attr)?;
         let qp = self.qps.insert(QueuePair {
             attr: *attr,
@@ -62,7 +62,7 @@ impl SoftRnic {
         Ok(Qp(qp))
     }
 
-    pub(super) fn free_qp(&mut self, id: Qp) -> Result<(), RnicError> {
+    pub(super) fn destroy_qp(&mut self, id: Qp) -> Result<(), RnicError> {
         self.qps.get(id.0)?;
         self.drop_windows(id.0, |_| true);
         let qp = self.qps.remove(id.0)?;
@@ -82,7 +82,7 @@ impl SoftRnic {
         Ok(())
     }
 
-    pub(super) fn state_of(&self, id: Qp) -> Result<QpState, RnicError> {
+    pub(super) fn qp_state(&self, id: Qp) -> Result<QpState, RnicError> {
         let qp = self.qps.get(id.0)?;
         Ok(match qp.conn {
             Conn::None => QpState::Init,
@@ -97,14 +97,14 @@ impl SoftRnic {
 
     #[cold]
     pub(super) fn wrong_state(&self, qp: Qp, need: &'static str) -> RnicError {
-        let state = self.state_of(qp).unwrap_or(QpState::Error);
+        let state = self.qp_state(qp).unwrap_or(QpState::Error);
         RnicError::State { qp: qp.0, state, need }
     }
 
     /// The queue pair, unless it is dead.
     pub(super) fn live_qp(&self, id: Qp, need: &'static str) -> Result<&QueuePair, RnicError> {
         let qp = self.qps.get(id.0)?;
-        match self.state_of(id)? {
+        match self.qp_state(id)? {
             QpState::Error | QpState::Closing => Err(self.wrong_state(id, need)),
             _ => Ok(qp),
         }
@@ -201,7 +201,7 @@ impl SoftRnic {
         Ok(TxWr { wr_id: wr.wr_id, op: wr.op, head, sgl, lkeys, file, signaled: wr.signaled })
     }
 
-    pub(super) fn post_tx(&mut self, id: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
+    pub(super) fn post_send(&mut self, id: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
         let qp = self.qps.get(id.0)?;
         let Conn::Link(link) = qp.conn else {
             return Err(self.wrong_state(id, "Rts"));
@@ -232,7 +232,7 @@ impl SoftRnic {
     }
 
     #[cfg(any(test, feature = "internals"))]
-    pub(super) fn post_rx(&mut self, id: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
+    pub(super) fn post_recv(&mut self, id: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         let qp = self.live_qp(id, "Init, Connecting or Rts")?;
         if qp.attr.srq.is_some() {
             return Err(RnicError::Unsupported("receive queue of its own on a QP with an SRQ"));

@@ -25,7 +25,7 @@ impl RxSource for Feed<'_> {
 }
 
 impl SoftRnic {
-    pub(super) fn take_wcs(
+    pub(super) fn poll_cq(
         &mut self,
         cq: Cq,
         max: usize,
@@ -51,7 +51,7 @@ impl SoftRnic {
         }
     }
 
-    pub(super) fn fill_srq(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
+    pub(super) fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         let pd = self.objects.srqs.get(srq.0)?.pd;
         let buf = self.resolve_recv(pd, wr)?;
         let lkeys = buf.lkeys;
@@ -71,7 +71,7 @@ impl SoftRnic {
         {
             let Ok(link) = self.links.get_mut(id) else { continue };
             link.begun = None;
-            queue.bufs.extend(link.engine.yield_recv());
+            queue.bufs.extend(link.engine.spill());
         }
     }
 

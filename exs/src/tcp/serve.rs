@@ -5,7 +5,7 @@ use super::link::{Link, Owner, Pass};
 use super::qp::Conn;
 use super::queues::Feed;
 use super::timers::Source;
-use crate::iwarp::{Event, RxSource};
+use crate::iwarp::{IwarpEvent, RxSource};
 use crate::mem::KeyTable;
 use crate::rnic::{CmEvent, Disconnect, DisconnectCause, Qp, QpState, Ready, RnicError, RnicEvent};
 use crate::sys;
@@ -42,7 +42,7 @@ pub(super) struct Hot {
 
 impl SoftRnic {
     /// Puts what a queue pair has posted on the wire.
-    pub(super) fn doorbell(&mut self, qp: Qp, now: Time) {
+    pub(super) fn flush(&mut self, qp: Qp, now: Time) {
         let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return };
         let Ok(link) = self.links.get_mut(id) else { return };
         link.rung = true;
@@ -55,8 +55,13 @@ impl SoftRnic {
     }
 
     /// Ends a queue pair's connection.
-    pub(super) fn end(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError> {
-        let state = self.state_of(qp)?;
+    pub(super) fn disconnect(
+        &mut self,
+        qp: Qp,
+        how: Disconnect,
+        now: Time,
+    ) -> Result<(), RnicError> {
+        let state = self.qp_state(qp)?;
         match self.qps.get(qp.0)?.conn {
             Conn::None | Conn::Dead => return Err(self.wrong_state(qp, "a connection")),
             Conn::Dial(dial) => {
@@ -106,7 +111,7 @@ impl SoftRnic {
     }
 
     /// Takes over what the reactor saw.
-    pub(super) fn note_ready(&mut self, token: usize, ready: Ready) {
+    pub(super) fn handle_ready(&mut self, token: usize, ready: Ready) {
         let source = token.checked_sub(self.token_base).and_then(Source::of);
         let Some(source) = source else { return };
         match source {
@@ -124,7 +129,7 @@ impl SoftRnic {
 
     /// Serves the sources that are ready, each once, and so many at most. True if some have
     /// more to do.
-    pub(super) fn serve_all(&mut self, now: Time) -> bool {
+    pub(super) fn progress(&mut self, now: Time) -> bool {
         self.sweep(now);
         self.settle_ahead(now);
         self.settle_doubts(now);
@@ -162,7 +167,7 @@ impl SoftRnic {
     }
 
     /// Tries for bytes on the links that lately had some.
-    pub(super) fn spin_hot(&mut self, now: Time) -> bool {
+    pub(super) fn spin(&mut self, now: Time) -> bool {
         let mut any = self.ahead.is_some();
         self.settle_ahead(now);
         for _ in 0..self.hot.len().min(SPIN_STEP) {
@@ -203,7 +208,7 @@ impl SoftRnic {
     /// Reads ahead on a link that lately had something, and does no more than that. None if
     /// there is no such link, if there are so many that the reactor finds them sooner, or if one
     /// waits for room to write, of which the reactor tells.
-    pub(super) fn glance(&mut self) -> Option<bool> {
+    pub(super) fn poll_syscall(&mut self) -> Option<bool> {
         if self.ahead.is_some() || !self.ready.is_empty() {
             return Some(true);
         }
@@ -268,7 +273,7 @@ impl SoftRnic {
         let mut feed = Feed { bufs: &mut queue.bufs, room };
         let feed: Option<&mut dyn RxSource> = Some(&mut feed);
         let result = f(link, &mut self.lookahead, &mut self.keys, feed);
-        if link.begun.is_none() && link.engine.holds_shared() {
+        if link.begun.is_none() && link.engine.can_spill() {
             link.begun = Some(srq);
             queue.begin(id);
         }
@@ -343,22 +348,22 @@ impl SoftRnic {
         self.events.push_back(RnicEvent::Cm(event));
     }
 
-    fn link_event(&mut self, id: u32, event: Event, now: Time) {
+    fn link_event(&mut self, id: u32, event: IwarpEvent, now: Time) {
         let Ok(link) = self.links.get_mut(id) else { return };
         let owner = link.owner;
         match (owner, event) {
-            (Owner::Greeting(listener), Event::Request { private_data }) => {
+            (Owner::Greeting(listener), IwarpEvent::Request { private_data }) => {
                 self.request_came(id, listener, private_data);
             }
-            (Owner::Qp(qp), Event::Established { private_data, ord, ird }) => {
+            (Owner::Qp(qp), IwarpEvent::Established { private_data, ord, ird }) => {
                 self.timers.clear(Source::Link(id));
                 self.emit(CmEvent::Established { qp: Qp(qp), private_data, ord, ird });
             }
-            (Owner::Qp(qp), Event::Rejected { private_data }) => {
+            (Owner::Qp(qp), IwarpEvent::Rejected { private_data }) => {
                 self.detach(id, qp);
                 self.emit(CmEvent::Rejected { qp: Qp(qp), private_data });
             }
-            (Owner::Qp(qp), Event::Failed(error)) => {
+            (Owner::Qp(qp), IwarpEvent::Failed(error)) => {
                 let timed_out = link.timed_out;
                 self.detach(id, qp);
                 let error = match self.qps.get_mut(qp) {
@@ -367,13 +372,13 @@ impl SoftRnic {
                 };
                 self.emit(CmEvent::ConnectFailed { qp: Qp(qp), error });
             }
-            (Owner::Qp(qp), Event::Disconnected(cause)) => {
+            (Owner::Qp(qp), IwarpEvent::Disconnected(cause)) => {
                 link.reset |= cause == DisconnectCause::Aborted;
                 self.flush_files(qp);
                 self.detach(id, qp);
                 self.emit(CmEvent::Disconnected { qp: Qp(qp), cause });
             }
-            (Owner::Greeting(_) | Owner::Asking { .. }, Event::Failed(_)) => {
+            (Owner::Greeting(_) | Owner::Asking { .. }, IwarpEvent::Failed(_)) => {
                 // The engine may have a refusal to send yet.
                 self.disown(id);
                 self.timers.set(Source::Link(id), now + FAREWELL_LIMIT);

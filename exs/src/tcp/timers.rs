@@ -37,7 +37,7 @@ impl Source {
 }
 
 /// The deadlines of sources.
-pub(super) type Timers = crate::rnic::timers::Timers<Source>;
+pub(super) type Timers = crate::rnic::deadlines::Deadlines<Source>;
 
 #[cfg(test)]
 mod tests {

@@ -114,7 +114,7 @@ fn small(n: u32) -> u8 {
 impl VerbsRnic {
     // ---- listeners -----------------------------------------------------------------
 
-    pub(super) fn open_listener(
+    pub(super) fn listen(
         &mut self,
         addr: SocketAddr,
         opts: &ListenOpts,
@@ -136,7 +136,7 @@ impl VerbsRnic {
         }
     }
 
-    pub(super) fn shut_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
+    pub(super) fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
         self.listeners.remove(listener.0)?;
         self.host.leave((self.index, listener.0));
         let waiting: Vec<u32> = self
@@ -162,7 +162,7 @@ impl VerbsRnic {
         Ok(())
     }
 
-    pub(super) fn dial(
+    pub(super) fn connect(
         &mut self,
         qp: Qp,
         addr: SocketAddr,
@@ -200,7 +200,7 @@ impl VerbsRnic {
         Ok(())
     }
 
-    pub(super) fn answer_yes(
+    pub(super) fn accept(
         &mut self,
         req: ConnReq,
         qp: Qp,
@@ -251,7 +251,7 @@ impl VerbsRnic {
         }
     }
 
-    pub(super) fn answer_no(&mut self, req: ConnReq, data: &[u8]) -> Result<(), RnicError> {
+    pub(super) fn reject(&mut self, req: ConnReq, data: &[u8]) -> Result<(), RnicError> {
         self.check_private_data(data)?;
         let request = self.requests.remove(req.0)?;
         request.id.reject(data).map_err(|e| RnicError::os("rdma_reject", &e))

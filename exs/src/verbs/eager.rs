@@ -72,7 +72,7 @@ impl VerbsRnic {
     }
 
     /// Takes a small message from the completion that was found (`Rnic::next_eager`).
-    pub(super) fn take_received(&mut self) -> Option<EagerRecv> {
+    pub(super) fn next_eager(&mut self) -> Option<EagerRecv> {
         if self.raw.is_handled() && self.raw.wcs.len() == BATCH {
             // There may be more where these came from.
             self.find(self.raw.index, |role| matches!(role, Role::Shared(_)));

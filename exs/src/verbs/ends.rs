@@ -35,14 +35,19 @@ impl VerbsRnic {
         }
     }
 
-    pub(super) fn end(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError> {
+    pub(super) fn disconnect(
+        &mut self,
+        qp: Qp,
+        how: Disconnect,
+        now: Time,
+    ) -> Result<(), RnicError> {
         self.now = now;
         let q = self.qps.get_mut(qp.0)?;
         match (&q.phase, how) {
             (Phase::Rts, Disconnect::Orderly) => {
                 q.phase = Phase::Closing { asked: false };
                 self.closing += 1;
-                self.ring(qp.0);
+                self.flush(qp.0);
                 self.set_deadline(qp.0, Some(now + CLOSE_TIMEOUT));
                 self.maybe_close(qp.0);
                 Ok(())

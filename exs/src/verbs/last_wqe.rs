@@ -97,7 +97,7 @@ impl VerbsRnic {
         }
     }
 
-    pub(super) fn lost_by(&self, srq: Srq) -> usize {
+    pub(super) fn lost_receives(&self, srq: Srq) -> usize {
         self.srqs.get(srq.0).map_or(0, |entry| entry.lost)
     }
 }

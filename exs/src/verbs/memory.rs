@@ -105,12 +105,12 @@ pub(super) fn register(
 }
 
 impl VerbsRnic {
-    pub(super) fn make_pd(&mut self) -> Result<Pd, RnicError> {
+    pub(super) fn alloc_pd(&mut self) -> Result<Pd, RnicError> {
         let pd = Domain::new(self.device).map_err(|e| RnicError::os("ibv_alloc_pd", &e))?;
         self.pds.insert(DomainEntry { pd, slots: Slots::new(self.attr.odp), users: 0 }).map(Pd)
     }
 
-    pub(super) fn free_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
+    pub(super) fn dealloc_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
         match self.pds.get(pd.0)?.users {
             0 => self.pds.remove(pd.0).map(drop),
             users => Err(RnicError::Busy { what: "protection domain", id: pd.0, users }),
@@ -138,7 +138,7 @@ impl VerbsRnic {
         }
     }
 
-    pub(super) fn register(
+    pub(super) fn reg_mr(
         &mut self,
         pd: Pd,
         segment: &Segment,
@@ -186,7 +186,7 @@ impl VerbsRnic {
         }
     }
 
-    pub(super) fn deregister(&mut self, mr: Mr) -> Result<(), RnicError> {
+    pub(super) fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
         self.region(mr)?;
         let Some(Entry::Mr(region)) = self.keys.remove(&mr.key) else { unreachable!("looked up") };
         // A device ends no registration that has windows.
@@ -258,7 +258,7 @@ impl VerbsRnic {
     }
 
     /// A window of exactly these bytes, open when this returns.
-    pub(super) fn bind(
+    pub(super) fn bind_mw(
         &mut self,
         qp: Qp,
         mr: Mr,
@@ -277,7 +277,7 @@ impl VerbsRnic {
     }
 
     /// A window for a transfer: it opens with the next doorbell.
-    pub(super) fn lend(
+    pub(super) fn lend_mw(
         &mut self,
         qp: Qp,
         mr: Mr,
@@ -378,7 +378,7 @@ impl VerbsRnic {
         Ok(key)
     }
 
-    pub(super) fn invalidate(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
+    pub(super) fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
         let no_such = RnicError::NoSuch { what: "memory window", id: key };
         let lent = &mut self.qps.get_mut(qp.0)?.lent;
         if let Some(count) = lent.get_mut(&key) {
@@ -412,7 +412,7 @@ impl VerbsRnic {
     }
 
     /// A true window: to close it takes a system call, and to open the next another.
-    pub(super) fn is_window(&self, key: Key) -> bool {
+    pub(super) fn invalidate_is_costly(&self, key: Key) -> bool {
         matches!(self.keys.get(&key), Some(Entry::Window { .. }))
     }
 

@@ -247,63 +247,63 @@ impl Rnic for VerbsRnic {
 
     fn alloc_pd(&mut self) -> Result<Pd, RnicError> {
         self.alive()?;
-        self.make_pd()
+        self.alloc_pd()
     }
     fn dealloc_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
-        self.free_pd(pd)
+        self.dealloc_pd(pd)
     }
     fn reg_mr(&mut self, pd: Pd, memory: &Segment, access: Access) -> Result<Mr, RnicError> {
         self.alive()?;
-        self.register(pd, memory, access)
+        self.reg_mr(pd, memory, access)
     }
     fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
-        self.deregister(mr)
+        self.dereg_mr(mr)
     }
     fn create_cq(&mut self, _: usize) -> Result<Cq, RnicError> {
-        self.make_cq()
+        self.create_cq()
     }
     #[cfg(any(test, feature = "internals"))]
     fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
-        self.free_cq(cq)
+        self.destroy_cq(cq)
     }
     fn poll_cq(&mut self, cq: Cq, max: usize, out: &mut Vec<Wc>) -> Result<usize, RnicError> {
-        self.take_wcs(cq, max, out)
+        self.poll_cq(cq, max, out)
     }
     #[cfg(any(test, feature = "internals"))]
     fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
-        self.arm(cq)
+        self.arm_cq(cq)
     }
     fn create_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError> {
         self.alive()?;
-        self.make_srq(pd, max_wr)
+        self.create_srq(pd, max_wr)
     }
     fn destroy_srq(&mut self, srq: Srq) -> Result<(), RnicError> {
-        self.free_srq(srq)
+        self.destroy_srq(srq)
     }
     fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
-        self.fill_srq(srq, wr)
+        self.post_srq_recv(srq, wr)
     }
     fn lost_receives(&self, srq: Srq) -> usize {
-        self.lost_by(srq)
+        self.lost_receives(srq)
     }
     fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
         self.alive()?;
-        self.make_qp(attr)
+        self.create_qp(attr)
     }
     fn destroy_qp(&mut self, qp: Qp) -> Result<(), RnicError> {
-        self.free_qp(qp)
+        self.destroy_qp(qp)
     }
     #[cfg(any(test, feature = "internals"))]
     fn qp_state(&self, qp: Qp) -> Result<crate::rnic::QpState, RnicError> {
-        self.state_of(qp)
+        self.qp_state(qp)
     }
 
     fn post_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
-        self.post_tx(qp, wr)
+        self.post_send(qp, wr)
     }
     #[cfg(any(test, feature = "internals"))]
     fn post_recv(&mut self, qp: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
-        self.post_rx(qp, wr)
+        self.post_recv(qp, wr)
     }
     fn bind_mw(
         &mut self,
@@ -314,7 +314,7 @@ impl Rnic for VerbsRnic {
         access: Access,
     ) -> Result<Key, RnicError> {
         self.alive()?;
-        self.bind(qp, mr, addr, len, access)
+        self.bind_mw(qp, mr, addr, len, access)
     }
     fn lend_mw(
         &mut self,
@@ -325,16 +325,16 @@ impl Rnic for VerbsRnic {
         access: Access,
     ) -> Result<Key, RnicError> {
         self.alive()?;
-        self.lend(qp, mr, addr, len, access)
+        self.lend_mw(qp, mr, addr, len, access)
     }
-    fn spares_close(&self, key: Key) -> bool {
-        self.is_window(key)
+    fn invalidate_is_costly(&self, key: Key) -> bool {
+        self.invalidate_is_costly(key)
     }
     fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
-        self.invalidate(qp, key)
+        self.invalidate_mw(qp, key)
     }
     fn flush(&mut self, qp: Qp, _: Time) {
-        self.ring(qp.0);
+        self.flush(qp.0);
     }
     fn try_send_eager(
         &mut self,
@@ -345,17 +345,17 @@ impl Rnic for VerbsRnic {
         self.try_send_eager(qp, payload, head)
     }
     fn next_eager(&mut self, _: &mut [u8]) -> Option<EagerRecv> {
-        self.take_received()
+        self.next_eager()
     }
 
     fn listen(&mut self, addr: SocketAddr, opts: &ListenOpts) -> Result<Listener, RnicError> {
-        self.open_listener(addr, opts)
+        self.listen(addr, opts)
     }
     fn listener_addr(&self, listener: Listener) -> Result<SocketAddr, RnicError> {
         self.listeners.get(listener.0).copied()
     }
     fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
-        self.shut_listener(listener)
+        self.close_listener(listener)
     }
     fn connect(
         &mut self,
@@ -364,10 +364,10 @@ impl Rnic for VerbsRnic {
         param: &ConnParam<'_>,
         now: Time,
     ) -> Result<(), RnicError> {
-        self.dial(qp, addr, param, now)
+        self.connect(qp, addr, param, now)
     }
     fn reaches(&self, addr: SocketAddr, bind: Option<SocketAddr>) -> Result<(), RnicError> {
-        self.check_route(addr, bind)
+        self.reaches(addr, bind)
     }
     fn accept(
         &mut self,
@@ -376,13 +376,13 @@ impl Rnic for VerbsRnic {
         param: &ConnParam<'_>,
         now: Time,
     ) -> Result<(), RnicError> {
-        self.answer_yes(req, qp, param, now)
+        self.accept(req, qp, param, now)
     }
     fn reject(&mut self, req: ConnReq, private_data: &[u8], _: Time) -> Result<(), RnicError> {
-        self.answer_no(req, private_data)
+        self.reject(req, private_data)
     }
     fn disconnect(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError> {
-        self.end(qp, how, now)
+        self.disconnect(qp, how, now)
     }
     fn addrs(&self, qp: Qp) -> Result<(SocketAddr, SocketAddr), RnicError> {
         self.qps.get(qp.0)?.addrs.ok_or_else(|| self.wrong_state(qp, "Rts"))
@@ -432,7 +432,7 @@ impl Rnic for VerbsRnic {
         self.raw.count() != before
     }
 
-    fn peek(&mut self) -> Option<bool> {
+    fn poll_memory(&mut self) -> Option<bool> {
         if self.by_num.is_empty() {
             return None;
         }

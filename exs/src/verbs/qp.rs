@@ -79,7 +79,7 @@ pub(super) struct QueuePair {
 }
 
 impl VerbsRnic {
-    pub(super) fn make_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
+    pub(super) fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
         self.pds.get(attr.pd.0)?;
         self.cqs.get(attr.send_cq.0)?;
         self.cqs.get(attr.recv_cq.0)?;
@@ -126,7 +126,7 @@ impl VerbsRnic {
         Ok(Qp(qp))
     }
 
-    pub(super) fn free_qp(&mut self, id: Qp) -> Result<(), RnicError> {
+    pub(super) fn destroy_qp(&mut self, id: Qp) -> Result<(), RnicError> {
         self.qps.get(id.0)?;
         self.take_down(id.0, false);
         self.set_deadline(id.0, None);
@@ -281,13 +281,13 @@ impl VerbsRnic {
         }
     }
 
-    pub(super) fn state_of(&self, id: Qp) -> Result<QpState, RnicError> {
+    pub(super) fn qp_state(&self, id: Qp) -> Result<QpState, RnicError> {
         Ok(self.qps.get(id.0)?.phase.state())
     }
 
     #[cold]
     pub(super) fn wrong_state(&self, qp: Qp, need: &'static str) -> RnicError {
-        let state = self.state_of(qp).unwrap_or(QpState::Error);
+        let state = self.qp_state(qp).unwrap_or(QpState::Error);
         RnicError::State { qp: qp.0, state, need }
     }
 

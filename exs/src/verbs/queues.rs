@@ -62,12 +62,12 @@ pub(super) struct SharedEntry {
 }
 
 impl VerbsRnic {
-    pub(super) fn make_cq(&mut self) -> Result<Cq, RnicError> {
+    pub(super) fn create_cq(&mut self) -> Result<Cq, RnicError> {
         self.cqs.insert(Completions::default()).map(Cq)
     }
 
     #[cfg(any(test, feature = "internals"))]
-    pub(super) fn free_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
+    pub(super) fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
         match self.cqs.get(cq.0)?.users {
             0 => {
                 self.waiting -= self.cqs.remove(cq.0)?.queue.len();
@@ -77,7 +77,7 @@ impl VerbsRnic {
         }
     }
 
-    pub(super) fn take_wcs(
+    pub(super) fn poll_cq(
         &mut self,
         cq: Cq,
         max: usize,
@@ -91,7 +91,7 @@ impl VerbsRnic {
     }
 
     #[cfg(any(test, feature = "internals"))]
-    pub(super) fn arm(&mut self, cq: Cq) -> Result<(), RnicError> {
+    pub(super) fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
         self.cqs.get_mut(cq.0)?.armed = true;
         Ok(())
     }
@@ -140,7 +140,7 @@ impl VerbsRnic {
 
     // ---- shared receive queues -------------------------------------------------
 
-    pub(super) fn make_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError> {
+    pub(super) fn create_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError> {
         let limit = self.caps.max_srq_wr;
         let domain = Arc::clone(&self.pds.get(pd.0)?.pd);
         if max_wr > limit {
@@ -156,7 +156,7 @@ impl VerbsRnic {
         self.srqs.insert(entry).map(Srq)
     }
 
-    pub(super) fn free_srq(&mut self, srq: Srq) -> Result<(), RnicError> {
+    pub(super) fn destroy_srq(&mut self, srq: Srq) -> Result<(), RnicError> {
         let entry = self.srqs.get(srq.0)?;
         if entry.users > 0 {
             let users = entry.users;
@@ -170,7 +170,7 @@ impl VerbsRnic {
         Ok(())
     }
 
-    pub(super) fn fill_srq(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
+    pub(super) fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         let entry = self.srqs.get(srq.0)?;
         let (one, many);
         let sges: &[_] = match wr.sges {

@@ -18,7 +18,7 @@ impl VerbsRnic {
     }
 
     #[cfg(any(test, feature = "internals"))]
-    pub(super) fn post_rx(&mut self, id: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
+    pub(super) fn post_recv(&mut self, id: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         let qp = self.qps.get(id.0)?;
         if qp.attr.srq.is_some() {
             return Err(RnicError::Unsupported("receive queue of its own (it has a shared one)"));

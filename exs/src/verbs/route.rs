@@ -27,7 +27,7 @@ fn source(addr: SocketAddr, bind: Option<SocketAddr>) -> io::Result<SocketAddr> 
 }
 
 impl VerbsRnic {
-    pub(super) fn check_route(
+    pub(super) fn reaches(
         &self,
         addr: SocketAddr,
         bind: Option<SocketAddr>,

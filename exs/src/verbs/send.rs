@@ -13,7 +13,7 @@ use super::raw::{HwOp, HwSge, RawWc, Staged};
 use super::send_budget::{BINDS, Work};
 use super::slots::{SLOT, Slot};
 use crate::mem::{Access, MAX_SGE};
-use crate::rnic::siw_quirk::few_across;
+use crate::rnic::siw_quirk::cut_at_page;
 use crate::rnic::{DisconnectCause, Qp, RnicError, SendOp, SendWr, Wc, WcOp, WcStatus};
 
 impl VerbsRnic {
@@ -54,7 +54,7 @@ impl VerbsRnic {
         Ok((need, total))
     }
 
-    pub(super) fn post_tx(&mut self, id: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
+    pub(super) fn post_send(&mut self, id: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
         let qp = self.qps.get(id.0)?;
         if !matches!(qp.phase, Phase::Rts) {
             return Err(self.wrong_state(id, "Rts"));
@@ -148,7 +148,7 @@ impl VerbsRnic {
             return Ok(true);
         }
         // What is staged would keep its place for ever.
-        self.ring(qp);
+        self.flush(qp);
         self.poll_hw();
         let q = self.qps.get(qp)?;
         let oldest = q.posted.iter().find(|p| p.work == Work::Bind).map(|p| p.seq);
@@ -175,7 +175,7 @@ impl VerbsRnic {
     }
 
     /// The doorbell.
-    pub(super) fn ring(&mut self, id: u32) {
+    pub(super) fn flush(&mut self, id: u32) {
         let Ok(qp) = self.qps.get_mut(id) else { return };
         let Some(last) = qp.staged.last_mut() else { return };
         last.signaled = true;
@@ -218,7 +218,7 @@ impl VerbsRnic {
         if !pending(self) {
             return true;
         }
-        self.ring(qp);
+        self.flush(qp);
         for _ in 0..tries {
             self.poll_hw();
             if !pending(self) {
@@ -302,7 +302,7 @@ fn in_verbs(op: SendOp) -> (HwOp, WcOp) {
 /// that adds. (The device takes two: one is kept free for what is copied.)
 fn split_few(pieces: &mut [HwSge; MAX_SGE]) -> usize {
     let HwSge { addr, len, lkey } = pieces[0];
-    let Some(before) = few_across(addr, u64::from(len)) else { return 0 };
+    let Some(before) = cut_at_page(addr, u64::from(len)) else { return 0 };
     pieces[0].len = before;
     pieces[1] = HwSge { addr: addr + u64::from(before), len: len - before, lkey };
     1

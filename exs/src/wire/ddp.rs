@@ -12,7 +12,7 @@
 //!                                   | message offset (MO)          32 |
 //! ```
 
-/// The DDP version spoken here.
+/// The DDP version of this codec.
 pub const VERSION: u8 = 1;
 /// Bytes of a tagged header.
 pub const TAGGED_LEN: usize = 14;
@@ -22,38 +22,38 @@ pub const UNTAGGED_LEN: usize = 18;
 const TAGGED: u8 = 0x80;
 const LAST: u8 = 0x40;
 
-/// Why bytes are not a DDP header.
+/// The reason why bytes are not a DDP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DdpError {
-    /// Another version of DDP.
+    /// The header has another version of DDP.
     #[error("DDP version {version} in a header (tagged: {tagged}); only {VERSION} is known")]
     Version {
-        /// The version there.
+        /// The version in the header.
         version: u8,
-        /// Which kind of header; the error codes of the two differ.
+        /// The header is tagged. The error codes of the two kinds differ.
         tagged: bool,
     },
     /// The segment ends inside its header.
     #[error("a DDP segment of {len} bytes cannot hold its header of {need}")]
     Short {
-        /// Bytes there.
+        /// Number of bytes that are there.
         len: usize,
-        /// Bytes of such a header.
+        /// Number of bytes in such a header.
         need: usize,
     },
 }
 
-/// The address part of a header.
+/// The buffer that a header addresses (RFC 5041: tagged or untagged buffer model).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Into the memory that a key names.
+pub enum DdpBuffer {
+    /// The memory that a key names.
     Tagged {
         /// The key.
         stag: u32,
-        /// The address.
+        /// The address of the first byte.
         to: u64,
     },
-    /// Into the next buffer of a queue.
+    /// The next buffer of a queue.
     Untagged {
         /// Reserved for the ULP: RDMAP's STag to invalidate.
         ulp: u32,
@@ -61,7 +61,7 @@ pub enum Place {
         qn: u32,
         /// Message sequence number.
         msn: u32,
-        /// Offset of this segment in the message.
+        /// Offset of this segment in the message, in bytes.
         mo: u32,
     },
 }
@@ -69,15 +69,15 @@ pub enum Place {
 /// A DDP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Last segment of its message.
+    /// This is the last segment of its message.
     pub last: bool,
-    /// The octet reserved for the ULP: RDMAP's control field.
+    /// The octet reserved for the ULP: RDMAP's control octet.
     pub control: u8,
-    /// Where the payload belongs.
-    pub place: Place,
+    /// The buffer that the payload belongs to.
+    pub place: DdpBuffer,
 }
 
-/// Bytes of the header whose first octet is this.
+/// Returns the length of the header that begins with this octet.
 pub const fn header_len(first: u8) -> usize {
     if first & TAGGED == 0 { UNTAGGED_LEN } else { TAGGED_LEN }
 }
@@ -103,9 +103,9 @@ impl Header {
             return Err(DdpError::Version { version, tagged });
         }
         let place = if tagged {
-            Place::Tagged { stag: be32(bytes, 2), to: be64(bytes, 6) }
+            DdpBuffer::Tagged { stag: be32(bytes, 2), to: be64(bytes, 6) }
         } else {
-            Place::Untagged {
+            DdpBuffer::Untagged {
                 ulp: be32(bytes, 2),
                 qn: be32(bytes, 6),
                 msn: be32(bytes, 10),
@@ -115,32 +115,32 @@ impl Header {
         Ok(Header { last: first & LAST != 0, control: bytes[1], place })
     }
 
-    /// Bytes that `emit` writes.
+    /// Returns the number of bytes that `emit` writes.
     pub const fn len(&self) -> usize {
         match self.place {
-            Place::Tagged { .. } => TAGGED_LEN,
-            Place::Untagged { .. } => UNTAGGED_LEN,
+            DdpBuffer::Tagged { .. } => TAGGED_LEN,
+            DdpBuffer::Untagged { .. } => UNTAGGED_LEN,
         }
     }
 
-    /// Never true: a header has bytes.
+    /// Returns false: a header has bytes.
     #[cfg(any(test, feature = "internals"))]
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// Writes the header to the start of `out` (18 bytes are enough for each
-    /// kind); returns how many bytes it took.
+    /// Writes the header to the start of `out` and returns its length. 18 bytes are enough for
+    /// both kinds.
     pub fn emit(&self, out: &mut [u8; UNTAGGED_LEN]) -> usize {
         out[0] = VERSION | if self.last { LAST } else { 0 };
         out[1] = self.control;
         match self.place {
-            Place::Tagged { stag, to } => {
+            DdpBuffer::Tagged { stag, to } => {
                 out[0] |= TAGGED;
                 out[2..6].copy_from_slice(&stag.to_be_bytes());
                 out[6..14].copy_from_slice(&to.to_be_bytes());
             }
-            Place::Untagged { ulp, qn, msn, mo } => {
+            DdpBuffer::Untagged { ulp, qn, msn, mo } => {
                 for (i, word) in [ulp, qn, msn, mo].into_iter().enumerate() {
                     out[2 + 4 * i..6 + 4 * i].copy_from_slice(&word.to_be_bytes());
                 }
@@ -161,7 +161,7 @@ mod tests {
         let repr = Header {
             last: true,
             control: 0x40,
-            place: Place::Tagged { stag: 0x0102_0304, to: 0x1112_1314_1516_1718 },
+            place: DdpBuffer::Tagged { stag: 0x0102_0304, to: 0x1112_1314_1516_1718 },
         };
         assert_eq!(Header::parse(&bytes), Ok(repr));
         let mut out = [0; UNTAGGED_LEN];
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn untagged_vector() {
         let bytes = [0x01, 0x43, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0];
-        let place = Place::Untagged { ulp: 9, qn: 0, msn: 1, mo: 0x10000 };
+        let place = DdpBuffer::Untagged { ulp: 9, qn: 0, msn: 1, mo: 0x10000 };
         let repr = Header { last: false, control: 0x43, place };
         assert_eq!(Header::parse(&bytes), Ok(repr));
         let mut out = [0; UNTAGGED_LEN];

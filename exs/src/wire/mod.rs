@@ -1,9 +1,8 @@
 //! F1: codecs, and nothing else.
 //!
-//! Each file is one format: a `Repr` with public fields, `parse` from bytes (which
-//! never panics, whatever the bytes) and `emit` into bytes, with the layout drawn
-//! above it and a vector test below. What it must never know: connections, state,
-//! memory, time.
+//! Each file holds one format: a `Repr` with public fields, `parse` from bytes (which never
+//! panics, whatever the bytes) and `emit` into bytes, with the layout drawn above it and a test
+//! vector below. What it must never know: connections, state, memory, time.
 
 pub mod ddp;
 pub mod exs;

@@ -22,7 +22,7 @@
 
 /// Bytes of a request or reply before its private data.
 pub const FRAME_LEN: usize = 20;
-/// Private data that a frame may carry (RFC 5044 section 7.1.1).
+/// Most private data in a frame (RFC 5044 section 7.1.1).
 pub const MAX_PRIVATE: usize = 512;
 /// Bytes of IRD and ORD at the head of the private data of revision 2.
 pub const ENHANCED_LEN: usize = 4;
@@ -30,7 +30,7 @@ pub const ENHANCED_LEN: usize = 4;
 pub const LENGTH_LEN: usize = 2;
 /// Bytes of the FPDU's CRC field, which is there even if the CRC is off.
 pub const CRC_LEN: usize = 4;
-/// The IRD or ORD that stands for "not negotiated here" (RFC 6581 section 9).
+/// The value of IRD or ORD that means "not negotiated here" (RFC 6581 section 9).
 pub const READS_UNNEGOTIATED: u16 = 0x3fff;
 
 const KEY_REQUEST: &[u8; 16] = b"MPA ID Req Frame";
@@ -41,30 +41,30 @@ const REJECT: u16 = 0x2000;
 const ENHANCED: u16 = 0x1000;
 const LARGE: u16 = 0x0800;
 
-/// Why bytes are not an MPA start-up frame.
+/// The reason why bytes are not an MPA start-up frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MpaError {
-    /// The first 16 bytes are not the key awaited.
+    /// The first 16 bytes are not the expected key.
     #[error("not an MPA {awaited:?} frame: is the peer an iWARP endpoint?")]
     Key {
-        /// The frame that was awaited.
+        /// The frame that was expected.
         awaited: FrameKind,
     },
     /// The frame announces more private data than the standard allows.
     #[error("MPA frame with {len} bytes of private data; the standard allows {MAX_PRIVATE}")]
     PrivateLen {
-        /// Announced.
+        /// Number of bytes that the frame announces.
         len: u16,
     },
     /// Revision 2 needs 4 bytes for IRD and ORD.
     #[error("enhanced MPA frame with only {len} bytes of private data")]
     Enhanced {
-        /// There.
+        /// Number of bytes that are there.
         len: usize,
     },
 }
 
-/// Which start-up frame.
+/// The kind of a start-up frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     /// From the initiator.
@@ -76,7 +76,7 @@ pub enum FrameKind {
 /// The fixed part of a start-up frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameRepr {
-    /// Which.
+    /// Request or reply.
     pub kind: FrameKind,
     /// The sender wants to receive markers.
     pub markers: bool,
@@ -151,13 +151,13 @@ pub struct EnhancedRepr {
     pub ird: u16,
     /// READs that the sender issues at a time (14 bits).
     pub ord: u16,
-    /// The responder shall be free to send first.
+    /// The responder wants to be free to send first.
     pub peer_to_peer: bool,
-    /// The first message may be (request) or shall be (reply) a zero-length SEND.
+    /// The first message may be (request) or must be (reply) a zero-length SEND.
     pub first_send: bool,
-    /// Likewise a zero-length WRITE.
+    /// The same for a zero-length WRITE.
     pub first_write: bool,
-    /// Likewise a zero-length READ.
+    /// The same for a zero-length READ.
     pub first_read: bool,
 }
 
@@ -178,7 +178,7 @@ impl EnhancedRepr {
         })
     }
 
-    /// Writes it; numbers over 14 bits are cut to the largest.
+    /// Encodes it. Numbers over 14 bits become the largest.
     pub fn emit(&self) -> [u8; ENHANCED_LEN] {
         let flag = |on: bool, bit: u16| if on { bit } else { 0 };
         let ird = self.ird.min(READS_UNNEGOTIATED)
@@ -192,19 +192,19 @@ impl EnhancedRepr {
     }
 }
 
-/// Bytes of padding after a ULPDU, so that the CRC field starts at a multiple
-/// of 4 counted from the length field.
+/// Returns the bytes of padding after a ULPDU. They make the CRC field start at a multiple of 4,
+/// counted from the length field.
 pub const fn pad(ulpdu: usize) -> usize {
     (4 - (LENGTH_LEN + ulpdu) % 4) % 4
 }
 
-/// Pad and CRC field after a ULPDU.
+/// Returns the bytes of pad and CRC field after a ULPDU.
 pub const fn trailer_len(ulpdu: usize) -> usize {
     pad(ulpdu) + CRC_LEN
 }
 
-/// The CRC field's bytes. The order is that of iSCSI (RFC 3720 appendix B.4),
-/// which RFC 5044 section 4.4 takes over: least significant byte first.
+/// Returns the bytes of the CRC field. Their order is that of iSCSI (RFC 3720 appendix B.4),
+/// which RFC 5044 section 4.4 adopts: least significant byte first.
 pub const fn emit_crc(crc: u32) -> [u8; CRC_LEN] {
     crc.to_le_bytes()
 }

@@ -14,7 +14,7 @@
 
 use super::ddp;
 
-/// The RDMAP version spoken here.
+/// The RDMAP version of this codec.
 pub const VERSION: u8 = 1;
 /// Bytes of a READ request after the DDP header.
 pub const READ_REQUEST_LEN: usize = 28;
@@ -49,27 +49,27 @@ pub enum Opcode {
     Terminate = 7,
 }
 
-/// Why an RDMAP header was not understood.
+/// The reason why an RDMAP header cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RdmapError {
-    /// Another version of RDMAP.
+    /// The header has another version of RDMAP.
     #[error("RDMAP version {0}; only {VERSION} is known")]
     Version(u8),
-    /// Immediate data, atomics (RFC 7306), or nonsense.
+    /// Immediate data, atomics (RFC 7306), or an undefined opcode.
     #[error("RDMAP opcode {0} is not known")]
     Opcode(u8),
-    /// Shorter or longer than such a header is.
+    /// The bytes are fewer or more than the header has.
     #[error("an RDMAP header of {len} bytes; {need} were awaited")]
     Length {
-        /// Bytes there.
+        /// Number of bytes that are there.
         len: usize,
-        /// Bytes awaited.
+        /// Number of bytes expected.
         need: usize,
     },
 }
 
 impl Opcode {
-    /// Reads the control octet.
+    /// Parses the control octet.
     pub fn parse(control: u8) -> Result<Opcode, RdmapError> {
         if control >> 6 != VERSION {
             return Err(RdmapError::Version(control >> 6));
@@ -87,12 +87,12 @@ impl Opcode {
         })
     }
 
-    /// The control octet.
+    /// Returns the control octet.
     pub const fn control(self) -> u8 {
         VERSION << 6 | self as u8
     }
 
-    /// The SEND with these properties.
+    /// Returns the SEND opcode with these properties.
     pub const fn send(invalidate: bool, solicited: bool) -> Opcode {
         match (invalidate, solicited) {
             (false, false) => Opcode::Send,
@@ -102,17 +102,17 @@ impl Opcode {
         }
     }
 
-    /// The message names a key to invalidate.
+    /// Returns true if the message names a key to invalidate.
     pub const fn invalidates(self) -> bool {
         matches!(self, Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate)
     }
 
-    /// The message asks for a solicited event.
+    /// Returns true if the message asks for a solicited event.
     pub const fn solicited(self) -> bool {
         matches!(self, Opcode::SendSolicited | Opcode::SendSolicitedInvalidate)
     }
 
-    /// Tagged messages have no queue; the others one each.
+    /// Returns the queue of an untagged message. None for tagged messages.
     pub const fn queue(self) -> Option<u32> {
         match self {
             Opcode::Write | Opcode::ReadResponse => None,
@@ -126,11 +126,11 @@ impl Opcode {
 /// The header of a READ request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// The requester's key: where the response goes.
+    /// The requester's key, which the response goes to.
     pub sink_stag: u32,
-    /// The requester's address.
+    /// The requester's address, which the response goes to.
     pub sink_to: u64,
-    /// Bytes to read.
+    /// Number of bytes to read.
     pub size: u32,
     /// The responder's key.
     pub src_stag: u32,
@@ -139,7 +139,7 @@ pub struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// Reads a header that is exactly the bytes given.
+    /// Parses a header. `bytes` must be exactly as long as it.
     pub fn parse(bytes: &[u8]) -> Result<ReadRequest, RdmapError> {
         let bytes: &[u8; READ_REQUEST_LEN] = bytes
             .try_into()
@@ -157,7 +157,7 @@ impl ReadRequest {
         })
     }
 
-    /// The header's bytes.
+    /// Returns the bytes of the header.
     pub fn emit(&self) -> [u8; READ_REQUEST_LEN] {
         let mut out = [0; READ_REQUEST_LEN];
         out[..4].copy_from_slice(&self.sink_stag.to_be_bytes());
@@ -169,14 +169,14 @@ impl ReadRequest {
     }
 }
 
-/// The segment that a TERMINATE complains of.
+/// The segment that a TERMINATE reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offender {
     /// Its ULPDU length.
     pub len: u16,
     /// Its DDP header.
     pub header: ddp::Header,
-    /// Its READ request header, if it was one.
+    /// Its READ request header. None if it was no READ request.
     pub read: Option<ReadRequest>,
 }
 
@@ -189,7 +189,7 @@ pub struct Terminate {
     pub etype: u8,
     /// Error code inside the type.
     pub code: u8,
-    /// What it is about, if the sender says.
+    /// The segment that broke the rule. None if the sender did not quote it.
     pub offender: Option<Offender>,
 }
 
@@ -198,15 +198,15 @@ const HAS_DDP: u8 = 0x40;
 const HAS_RDMAP: u8 = 0x20;
 
 impl Terminate {
-    /// Reads what follows the DDP header. Lenient: a peer that gives up deserves
-    /// to be understood, so an offender that cannot be read is dropped, and
-    /// Linux siw's order of bits is read too.
+    /// Parses the bytes behind the DDP header. It is lenient, because the reason of a peer that
+    /// gives up is worth knowing: it drops an offender that cannot be parsed, and accepts Linux
+    /// siw's order of bits.
     pub fn parse(bytes: &[u8]) -> Result<Terminate, RdmapError> {
         let Some(&[kind, code, flags, _]) = bytes.first_chunk::<4>() else {
             return Err(RdmapError::Length { len: bytes.len(), need: 4 });
         };
-        // siw's bit-fields are laid out from the low end on little-endian
-        // hosts: flags of its own in the low bits, of the RFC in the high ones.
+        // siw lays out its bit-fields from the low end on little-endian hosts: its own flags are
+        // in the low bits, the RFC's in the high ones.
         let (siw, flags) = match flags {
             f if f & 0xe0 == 0 && f & 7 != 0 => (true, f << 7 | (f & 2) << 5 | (f & 4) << 3),
             f => (false, f),
@@ -216,22 +216,21 @@ impl Terminate {
         Ok(Terminate { layer, etype, code, offender })
     }
 
-    /// Layer and type. The RFC has the layer in the high nibble; siw, on
-    /// little-endian hosts, in the low one. Where both readings name an error
-    /// that exists, the code and the flags decide.
+    /// Returns layer and type. The RFC has the layer in the high nibble; siw, on little-endian
+    /// hosts, in the low one. Where both readings name an error that exists, the code and the
+    /// flags decide.
     fn octets(kind: u8, code: u8, siw: bool, flags: u8) -> (u8, u8) {
         let (rfc, swapped) = ((kind >> 4, kind & 15), (kind & 15, kind >> 4));
         if siw {
             return swapped;
         }
         match kind {
-            // MPA's only type is 0, so this is siw's DDP untagged buffer error.
+            // MPA's only type is 0, so this is DDP's untagged buffer error in siw's order.
             0x21 => swapped,
-            // DDP's local catastrophic error has code 0 and names no segment;
-            // siw's RDMAP protection error has other codes, or a segment.
+            // DDP's local catastrophic error has code 0 and names no segment. siw's RDMAP
+            // protection error has other codes, or a segment.
             0x10 if code != 0 || flags & HAS_DDP != 0 => swapped,
-            // MPA has codes 1 to 4 once connected, RDMAP's remote operation
-            // error 5 and up.
+            // A connected MPA has codes 1 to 4, RDMAP's remote operation error 5 and up.
             0x20 if code >= 5 => swapped,
             0x02 if code < 5 => swapped,
             _ => rfc,
@@ -250,7 +249,7 @@ impl Terminate {
         Some(Offender { len: u16::from_be_bytes(*len), header, read })
     }
 
-    /// Writes what follows the DDP header; returns how many bytes it took.
+    /// Writes the bytes behind the DDP header and returns their number.
     pub fn emit(&self, out: &mut [u8; TERMINATE_MAX]) -> usize {
         *out = [0; TERMINATE_MAX];
         out[0] = self.layer << 4 | self.etype & 15;
@@ -325,7 +324,7 @@ mod tests {
     }
 
     fn offender(read: Option<ReadRequest>) -> Offender {
-        let place = ddp::Place::Untagged { ulp: 0, qn: 1, msn: 7, mo: 0 };
+        let place = ddp::DdpBuffer::Untagged { ulp: 0, qn: 1, msn: 7, mo: 0 };
         let header = ddp::Header { last: true, control: 0x41, place };
         Offender { len: 46, header, read }
     }
@@ -366,8 +365,7 @@ mod tests {
         // RDMAP remote operation, opcode: RFC 0x02, siw 0x20.
         assert_eq!(read(&[0x02, 6, 0, 0]), (0, 2, 6));
         assert_eq!(read(&[0x20, 6, 0, 0]), (0, 2, 6));
-        // siw's flags (M, D in the low bits) give its order away, and its
-        // offender is read.
+        // siw's flags (M, D in the low bits) reveal its order, and its offender is parsed.
         let mut bytes = vec![0x10, 0, 0x07, 0];
         let repr =
             Terminate { layer: 0, etype: 1, code: 0, offender: Some(offender(Some(REQUEST))) };

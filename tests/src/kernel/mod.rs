@@ -203,7 +203,7 @@ pub fn run(name: &'static str, io: KernelIo, test: fn()) {
     let ready = READY.get_or_init(|| {
         if io == KernelIo::Uring {
             let bell = exs::sys::EventFd::new().unwrap();
-            exs::sys::Ring::new(bell.into()).map_err(|e| format!("no io_uring here: {e}"))?;
+            exs::sys::IoRing::new(bell.into()).map_err(|e| format!("no io_uring here: {e}"))?;
         }
         let devices = Devices::of_host().with_kernel_io(io);
         Context::install(Context::new(devices).unwrap()).unwrap();

@@ -294,13 +294,13 @@ pub fn what_is_set_aside_stays<H: Harness>() {
 /// Who looks by system calls finds a message, which can be taken then, and finds the end.
 pub fn a_look_finds_messages_and_ends<H: Harness>() {
     let Some((mut w, p)) = pair::<H>() else { return };
-    if w.rnics[1].look().is_none() {
+    if w.rnics[1].poll_syscall().is_none() {
         return skip("it finds what comes in memory, or in a turn");
     }
     let looks_until = |w: &mut World<H>| {
         let found = (0..200).any(|_| {
             sender_goes_on(w);
-            w.rnics[1].look() == Some(true)
+            w.rnics[1].poll_syscall() == Some(true)
         });
         assert!(found, "nothing is found");
     };
@@ -395,7 +395,7 @@ pub fn no_message_comes_before_its_connection<H: Harness>() {
         let (mut connected, mut came) = (false, false);
         while !came {
             std::thread::yield_now();
-            if w.rnics[1].peek() != Some(true) {
+            if w.rnics[1].poll_memory() != Some(true) {
                 continue;
             }
             came = w.rnics[1].next_eager(&mut []).is_some();
@@ -444,7 +444,7 @@ pub fn receives_are_told_of<H: Harness>() {
             std::thread::yield_now();
             let now = w.now();
             w.rnics[0].progress(now);
-            if w.rnics[1].peek() == Some(true) {
+            if w.rnics[1].poll_memory() == Some(true) {
                 while let Some(taken) = w.rnics[1].next_eager(&mut []) {
                     assert_eq!(
                         (taken.qp, taken.context, taken.len),

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use exs::rnic::{CmEvent, ConnParam, Rnic, SendWr, WcOp, WcStatus};
-use exs::wire::ddp::{self, Header, Place};
+use exs::wire::ddp::{self, DdpBuffer, Header};
 use exs::wire::mpa::{self, FRAME_LEN, FrameKind, FrameRepr};
 use exs::wire::rdmap::{Opcode, QN_SEND};
 use exs_tests::rnic::world::{End, param, pattern, read_wr, send_wr, write_wr};
@@ -56,7 +56,7 @@ fn raw_sender(w: &mut World<Soft>, end: End, payload: &[u8]) -> (TcpStream, Vec<
     let (req, _) = w.request(end.node);
     let now = w.now();
     w.rnics[end.node].accept(req, end.qp, &param(&[]), now).unwrap();
-    let place = Place::Untagged { ulp: 0, qn: QN_SEND, msn: 1, mo: 0 };
+    let place = DdpBuffer::Untagged { ulp: 0, qn: QN_SEND, msn: 1, mo: 0 };
     let header = Header { last: true, control: Opcode::Send.control(), place };
     let mut ddp = [0; ddp::UNTAGGED_LEN];
     let n = header.emit(&mut ddp);

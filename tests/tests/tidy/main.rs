@@ -14,6 +14,7 @@ mod floors;
 mod format;
 mod islands;
 mod msrv;
+mod names;
 mod purity;
 mod sizes;
 mod source;
@@ -111,6 +112,17 @@ fn comments_and_documents_are_free_of_phrases_that_readers_stumble_over() {
         std::fs::write(&list, words::still_unclean(&all, &excused)).expect("the list is written");
     }
     expect_none(&words::check_phrases(&all, &excused));
+}
+
+#[test]
+fn a_type_name_stands_for_one_thing() {
+    let (shared, limit) = (names::shared(&tree()), names::SHARED_MAX);
+    assert!(
+        shared.len() <= limit,
+        "{} type names are defined in more than one file, {limit} are the limit: rename one of\n  {}",
+        shared.len(),
+        shared.join("\n  ")
+    );
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! The short way of small messages: one order with the long way, and nothing taken that
-//! the long way would refuse.
+//! Eager messages: they keep one order with posted messages, and the engine takes none that the
+//! posted path would refuse.
 
 use super::link::*;
-use crate::iwarp::eager::MAX_SHORT;
+use crate::iwarp::eager::MAX_EAGER;
 use crate::iwarp::*;
 use crate::rnic::{SendOp, WcOp};
 use crate::sys::IoVec;
@@ -10,13 +10,13 @@ use crate::sys::IoVec;
 const SEND: SendOp = SendOp::Send { invalidate: None, solicited: false };
 
 fn pass(side: &mut Side, head: &[u8], payload: &[u8]) -> bool {
-    side.engine.pass_send(&mut side.pool, &IoVec::new(payload), &mut |out| {
+    side.engine.try_send_eager(&mut side.pool, &IoVec::new(payload), &mut |out| {
         out[..head.len()].copy_from_slice(head);
         head.len()
     })
 }
 
-/// Connected ends, of which the first has spoken: so that the second may.
+/// Connected ends. The first has sent a message, so the second may send too.
 fn pair(crc: bool, mss: usize, seed: u64) -> Pair {
     let cfg = |qp| Config { crc, mss, ..config(qp) };
     let mut pair = Pair::new(cfg(1), cfg(3), seed);
@@ -29,14 +29,14 @@ fn pair(crc: bool, mss: usize, seed: u64) -> Pair {
     pair
 }
 
-/// Everything that `from` has to send.
+/// Returns all bytes that `from` has to send.
 fn sent(from: &mut Side, rng: &mut Rng, bite: Bite) -> Vec<u8> {
     while from.send(rng, bite) {}
     from.wire.drain(..).collect()
 }
 
 #[test]
-fn both_ways_have_one_order() {
+fn eager_and_posted_messages_keep_one_order() {
     for seed in 0..400 {
         let mut pair = pair(seed % 2 == 0, if seed % 3 == 0 { 1460 } else { 9000 }, seed);
         let mut rng = Rng(seed);
@@ -63,9 +63,9 @@ fn both_ways_have_one_order() {
             while !wire.is_empty() {
                 let taken = match rng.chance(4) {
                     true => None,
-                    false => pair.b.engine.take_send(&wire, &mut out),
+                    false => pair.b.engine.next_eager(&wire, &mut out),
                 };
-                if let Some(RxSend { used, len }) = taken {
+                if let Some(RxEager { used, len }) = taken {
                     assert_eq!(out[..4], came.to_be_bytes(), "seed {seed}");
                     assert!(out[4..len].iter().all(|b| *b == out[3]));
                     wire.drain(..used);
@@ -90,36 +90,36 @@ fn both_ways_have_one_order() {
 }
 
 #[test]
-fn what_is_not_whole_and_sound_is_not_taken() {
+fn only_whole_and_sound_messages_are_taken() {
     let mut pair = pair(true, 1460, 1);
     assert!(pass(&mut pair.a, b"head", b"payload"));
     let wire = sent(&mut pair.a, &mut Rng(1), Bite::Whole);
     let (mut out, none) = ([0xEE; 64], [0xEE; 64]);
     for n in 0..wire.len() {
-        assert_eq!(pair.b.engine.take_send(&wire[..n], &mut out), None, "{n} bytes");
-        assert!(pair.b.engine.begins_send(&wire[..n], 11), "{n} bytes");
+        assert_eq!(pair.b.engine.next_eager(&wire[..n], &mut out), None, "{n} bytes");
+        assert!(pair.b.engine.begins_eager(&wire[..n], 11), "{n} bytes");
     }
     for at in 0..wire.len() {
         for bit in 0..8 {
             let mut bad = wire.clone();
             bad[at] ^= 1 << bit;
-            assert_eq!(pair.b.engine.take_send(&bad, &mut out), None, "bit {bit} of {at}");
+            assert_eq!(pair.b.engine.next_eager(&bad, &mut out), None, "bit {bit} of {at}");
         }
     }
-    assert_eq!(pair.b.engine.take_send(&wire, &mut out[..10]), None, "11 bytes");
+    assert_eq!(pair.b.engine.next_eager(&wire, &mut out[..10]), None, "11 bytes");
     assert_eq!(out, none, "nothing was touched");
-    assert!(!pair.b.engine.begins_send(&wire[..25], 10), "there is no room for it");
-    assert!(!pair.b.engine.begins_send(&wire, 11), "it is whole");
-    assert!(!pair.b.engine.begins_send(&[0; 25], 11), "it is something else");
-    let taken = pair.b.engine.take_send(&wire, &mut out);
-    assert_eq!(taken, Some(RxSend { used: wire.len(), len: 11 }));
+    assert!(!pair.b.engine.begins_eager(&wire[..25], 10), "there is no room for it");
+    assert!(!pair.b.engine.begins_eager(&wire, 11), "it is whole");
+    assert!(!pair.b.engine.begins_eager(&[0; 25], 11), "it is something else");
+    let taken = pair.b.engine.next_eager(&wire, &mut out);
+    assert_eq!(taken, Some(RxEager { used: wire.len(), len: 11 }));
     assert_eq!(out[..11], *b"headpayload");
-    // Its number is used up.
-    assert_eq!(pair.b.engine.take_send(&wire, &mut out), None);
+    // Its MSN is used up.
+    assert_eq!(pair.b.engine.next_eager(&wire, &mut out), None);
 }
 
 #[test]
-fn nothing_is_overtaken() {
+fn an_eager_message_overtakes_nothing() {
     let mut pair = pair(false, 9000, 1);
     pair.a.engine.post_send(wr(1, SEND, b"first", &[])).unwrap();
     assert!(!pass(&mut pair.a, b"second", b""), "one was posted before it");
@@ -127,8 +127,8 @@ fn nothing_is_overtaken() {
     assert!(pass(&mut pair.a, b"second", b""));
     assert!(pass(&mut pair.a, b"third", b""), "it shares the second's batch");
     assert!(!pass(&mut pair.a, b"", b"nothing to say"));
-    assert!(!pass(&mut pair.a, b"x", &[0; MAX_SHORT]), "too long");
-    // The responder waits for the initiator's first word.
+    assert!(!pass(&mut pair.a, b"x", &[0; MAX_EAGER]), "too long");
+    // The responder waits for the initiator's first message.
     let cfg = |qp| config(qp);
     let mut silent = Pair::new(cfg(1), cfg(3), 1);
     assert!(!pass(&mut silent.b, b"too early", b""));

@@ -8,7 +8,7 @@ use crate::iwarp::*;
 use crate::mem::Access;
 use crate::rnic::{Disconnect, FileRange, RnicError, SendOp, WcStatus};
 
-/// A file without a name, with these bytes.
+/// Makes a file without a name, with these bytes.
 fn file(name: &str, bytes: &[u8]) -> Arc<File> {
     let path = std::env::temp_dir().join(format!("exs-iwarp-{}-{name}", std::process::id()));
     std::fs::write(&path, bytes).unwrap();
@@ -96,7 +96,7 @@ fn a_file_that_cannot_be_read_fails_its_request_only() {
 }
 
 #[test]
-fn files_need_a_write_without_crc() {
+fn a_file_needs_a_write_without_crc() {
     let file = file("refused", b"x");
     let range = || FileRange { file: Arc::clone(&file).into(), offset: 0, len: 1 };
     let mut cfg = config(1);
@@ -127,6 +127,6 @@ fn an_abort_in_the_middle_of_a_file_lets_go_of_it() {
     pair.a.engine.disconnect(Disconnect::Abort);
     pair.a.drain();
     assert_eq!(pair.a.wcs[0].status, WcStatus::Flushed);
-    assert_eq!(Arc::strong_count(&file), 1, "nobody holds the file");
+    assert_eq!(Arc::strong_count(&file), 1, "the file is released");
     assert!(!pair.a.send(&mut pair.rng, pair.bite));
 }

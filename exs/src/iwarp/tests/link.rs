@@ -56,12 +56,12 @@ impl RxSource for Shared {
     }
 }
 
-/// How much the link moves at a time.
+/// The number of bytes that the link moves at a time.
 #[derive(Clone, Copy)]
 pub(super) enum Bite {
-    /// All there is.
+    /// All bytes that are there.
     Whole,
-    /// At random, up to this.
+    /// A random number, up to this.
     UpTo(usize),
 }
 
@@ -74,13 +74,13 @@ impl Bite {
     }
 }
 
-/// One end: an engine with its driver's part.
+/// One end: an engine and the state of its driver.
 pub(super) struct Side {
-    pub(super) engine: Engine,
+    pub(super) engine: IwarpEngine,
     pub(super) keys: KeyTable,
     pub(super) pool: TxPool,
     pub(super) srq: Option<Shared>,
-    /// Bytes on their way to the peer, and whether an end follows them.
+    /// Bytes on their way to the peer, and whether an end of file follows them.
     pub(super) wire: VecDeque<u8>,
     pub(super) fin: bool,
     /// Lookahead that a stall left over.
@@ -88,13 +88,13 @@ pub(super) struct Side {
     pub(super) stalled: bool,
     eof_seen: bool,
     pub(super) wcs: Vec<Wc>,
-    pub(super) events: Vec<Event>,
+    pub(super) events: Vec<IwarpEvent>,
     pub(super) qp: u32,
     draw: u32,
 }
 
 impl Side {
-    pub(super) fn new(engine: Engine, qp: u32) -> Side {
+    pub(super) fn new(engine: IwarpEngine, qp: u32) -> Side {
         Side {
             engine,
             keys: KeyTable::new(),
@@ -112,7 +112,7 @@ impl Side {
         }
     }
 
-    /// A key for memory.
+    /// Issues a key for memory.
     pub(super) fn key(&mut self, segment: &Segment, access: Access, scope: Scope) -> Key {
         let grant = Grant { segment: segment.clone(), access, scope };
         let mut draw = self.draw;
@@ -124,13 +124,13 @@ impl Side {
         key
     }
 
-    /// A window for the peer.
+    /// Opens a window for the peer.
     pub(super) fn window(&mut self, segment: &Segment, access: Access) -> Key {
         let scope = Scope::QueuePair(PD, self.qp);
         self.key(segment, access, scope)
     }
 
-    /// Takes the engine's next step; false if there was nothing to do.
+    /// Takes the engine's next step. Returns false if there was nothing to do.
     pub(super) fn send(&mut self, rng: &mut Rng, bite: Bite) -> bool {
         let mut bytes = Vec::new();
         enum Did {
@@ -149,8 +149,8 @@ impl Side {
                 gather.for_each(&mut |chunk| {
                     chunks += 1;
                     match chunk {
-                        Chunk::Bytes(b) => bytes.extend_from_slice(b),
-                        Chunk::Memory { seg, off, len } => {
+                        GatherChunk::Bytes(b) => bytes.extend_from_slice(b),
+                        GatherChunk::Memory { seg, off, len } => {
                             let at = bytes.len();
                             bytes.resize(at + len, 0);
                             seg.read_at(off, &mut bytes[at..]);
@@ -186,7 +186,7 @@ impl Side {
         true
     }
 
-    /// Receives from `from`; false if nothing could be done.
+    /// Receives from `from`. Returns false if nothing could be done.
     pub(super) fn receive(
         &mut self,
         rng: &mut Rng,
@@ -199,7 +199,7 @@ impl Side {
         if lookahead.is_empty() && !self.stalled {
             let mut budget = bite.of(rng, from.len());
             let mut place = Vec::new();
-            // Now and then the driver does not care for direct placement.
+            // Sometimes the driver ignores direct placement.
             if !rng.chance(4) {
                 self.engine.rx_direct(&mut |seg, off, len| place.push((seg.clone(), off, len)));
             }
@@ -235,12 +235,12 @@ impl Side {
         !(was && self.stalled && result.consumed == 0)
     }
 
-    /// Lets the SRQ have the receive back that a message holds.
-    pub(super) fn yield_recv(&mut self) {
-        let held = self.engine.holds_shared();
-        let buf = self.engine.yield_recv();
+    /// Gives the receive of a half-received message back to the SRQ.
+    pub(super) fn spill(&mut self) {
+        let held = self.engine.can_spill();
+        let buf = self.engine.spill();
         assert_eq!(buf.is_some(), held);
-        assert!(!self.engine.holds_shared());
+        assert!(!self.engine.can_spill());
         if let (Some(srq), Some(buf)) = (&mut self.srq, buf) {
             srq.0.push_front(buf);
         }
@@ -263,30 +263,30 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// Ends that have not met yet.
+    /// Makes ends that have not exchanged a byte yet.
     pub(super) fn raw(cfg: Config, private_data: &[u8], seed: u64) -> Pair {
-        let a = Side::new(Engine::initiator(cfg, private_data).unwrap(), cfg.qp);
-        let b = Side::new(Engine::responder(), cfg.qp + 1);
+        let a = Side::new(IwarpEngine::initiator(cfg, private_data).unwrap(), cfg.qp);
+        let b = Side::new(IwarpEngine::responder(), cfg.qp + 1);
         Pair { a, b, rng: Rng(seed), bite: Bite::Whole }
     }
 
-    /// Connected ends.
+    /// Makes connected ends.
     pub(super) fn new(a: Config, b: Config, seed: u64) -> Pair {
         let mut pair = Pair::raw(a, b"hello", seed);
         pair.settle();
-        assert!(matches!(&pair.b.events[..], [Event::Request { private_data }]
+        assert!(matches!(&pair.b.events[..], [IwarpEvent::Request { private_data }]
             if private_data == b"hello"));
         pair.b.engine.accept(b, b"welcome").unwrap();
         pair.b.drain();
         pair.settle();
-        assert!(matches!(&pair.a.events[..], [Event::Established { private_data, .. }]
+        assert!(matches!(&pair.a.events[..], [IwarpEvent::Established { private_data, .. }]
             if private_data == b"welcome"));
         pair.a.events.clear();
         pair.b.events.clear();
         pair
     }
 
-    /// One step somewhere; false if that side had nothing to do.
+    /// Does one step at one side. Returns false if that side had nothing to do.
     pub(super) fn step(&mut self) -> bool {
         match self.rng.below(4) {
             0 => self.a.send(&mut self.rng, self.bite),
@@ -332,7 +332,7 @@ pub(super) fn recv(wr_id: u64, segs: &[Segment]) -> RxBuf {
     RxBuf { wr_id, sgl: sgl(segs), lkeys: [0; MAX_SGE] }
 }
 
-/// A signalled WR with inline bytes and segments.
+/// Makes a signalled WR with inline bytes and segments.
 pub(super) fn wr(wr_id: u64, op: SendOp, head: &[u8], segs: &[Segment]) -> TxWr {
     let mut inline = Inline::EMPTY;
     assert!(inline.push(head));
@@ -342,7 +342,7 @@ pub(super) fn wr(wr_id: u64, op: SendOp, head: &[u8], segs: &[Segment]) -> TxWr 
 
 pub(super) const SEND: SendOp = SendOp::Send { invalidate: None, solicited: false };
 
-/// A READ into `sink`.
+/// Makes a READ into `sink`.
 pub(super) fn read(wr_id: u64, raddr: u64, rkey: Key, sink: &[Segment], sink_key: Key) -> TxWr {
     let mut wr = wr(wr_id, SendOp::Read { raddr, rkey }, b"", sink);
     wr.lkeys[0] = sink_key;

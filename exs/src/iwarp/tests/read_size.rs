@@ -1,5 +1,5 @@
-//! A driver that reads as far as it is told makes one call for each long payload, and
-//! copies none of them.
+//! A driver that reads as far as the engine hints makes one call for each long payload, and
+//! copies no byte of it.
 
 use super::link::*;
 use crate::iwarp::*;
@@ -8,8 +8,8 @@ use crate::rnic::{SendOp, WcStatus};
 
 const MESSAGES: usize = 20;
 
-/// WRITEs of `len` bytes, each announced by a SEND: the calls that the last half of them took,
-/// and the bytes of these that came by the lookahead.
+/// Sends WRITEs of `len` bytes, each announced by a SEND. Returns the calls that the last half of
+/// them took, and how many of their bytes came through the lookahead.
 fn cost(len: usize, crc: bool) -> (usize, usize) {
     let cfg = |qp| Config { crc, mss: 60 << 10, ..config(qp) };
     let mut pair = Pair::new(cfg(1), cfg(2), 1);
@@ -56,7 +56,7 @@ fn cost(len: usize, crc: bool) -> (usize, usize) {
 #[test]
 fn a_long_message_takes_a_call_for_each_long_piece() {
     for crc in [false, true] {
-        // Long pieces of a message (60 KiB less a header at most), and what is left over.
+        // The long pieces of a message (60 KiB less a header at most), and the rest of it.
         for (len, long, short) in [
             (16 << 10, 1, 0),
             (64 << 10, 1, (64 << 10) - 61_420),

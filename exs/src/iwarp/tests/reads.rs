@@ -13,7 +13,7 @@ fn with_crc() -> Pair {
     Pair::new(cfg(1), cfg(2), 7)
 }
 
-/// `a` asks for the bytes of a memory of `b`'s: (the memory, where they go).
+/// `a` reads memory of `b`. Returns (the memory, the sink).
 fn ask(pair: &mut Pair, wr_id: u64) -> (Segment, Segment) {
     let (source, sink) = (segment(&vec![1; LEN]), segment(&vec![0xee; LEN]));
     let rkey = pair.b.window(&source, Access::REMOTE_READ);
@@ -26,7 +26,8 @@ fn ask(pair: &mut Pair, wr_id: u64) -> (Segment, Segment) {
     (source, sink)
 }
 
-/// The READ is complete, all bytes are those of one time or the other, and both ends live.
+/// Checks that the READ is complete, that each byte is of one time or the other, and that both
+/// ends live.
 fn check(pair: &Pair, sink: &Segment) {
     assert!(pair.a.events.is_empty() && pair.b.events.is_empty(), "{:?}", pair.a.events);
     assert_eq!(pair.a.wcs.last().map(|wc| wc.status), Some(WcStatus::Success));
@@ -50,7 +51,7 @@ fn the_source_may_change_between_two_bites_of_the_response() {
 }
 
 #[test]
-fn a_write_of_the_peers_may_change_it_too() {
+fn a_write_of_the_peer_may_change_the_source_too() {
     let mut pair = with_crc();
     let (source, sink) = ask(&mut pair, 1);
     assert!(pair.b.send(&mut pair.rng, Bite::UpTo(1000)), "the response begins to leave");

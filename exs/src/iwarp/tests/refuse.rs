@@ -1,4 +1,4 @@
-//! Accesses that are refused place no byte, and end this connection only.
+//! Refused accesses place no byte, and end only their own connection.
 
 use super::link::*;
 use crate::iwarp::*;
@@ -14,13 +14,13 @@ fn terminated(pair: &mut Pair, expect: TermCode) {
     pair.settle();
     let (a, b) = (&pair.a, &pair.b);
     assert!(
-        matches!(a.events[..], [Event::Disconnected(DisconnectCause::TerminatedByPeer(c))]
+        matches!(a.events[..], [IwarpEvent::Disconnected(DisconnectCause::TerminatedByPeer(c))]
             if c == expect),
         "{:?}",
         a.events
     );
     assert!(
-        matches!(b.events[..], [Event::Disconnected(DisconnectCause::TerminatedByUs(c))]
+        matches!(b.events[..], [IwarpEvent::Disconnected(DisconnectCause::TerminatedByUs(c))]
             if c == expect),
         "{:?}",
         b.events
@@ -35,7 +35,7 @@ fn status(side: &Side, wr_id: u64) -> WcStatus {
     found[0].status
 }
 
-/// A memory at `b` of which bytes 16..48 are open by a window with `access`.
+/// Makes memory at `b`, of which bytes 16..48 are open through a window with `access`.
 fn target(pair: &mut Pair, access: Access) -> (Segment, u64, u32) {
     let memory = segment(&[0xee; 64]);
     let part = memory.slice(16, 32).unwrap();
@@ -86,8 +86,8 @@ fn writes_outside_of_bounds_rights_scope_and_life() {
             let (raddr, rkey, len) = spoil(&mut pair, at, key);
             pair.b.engine.post_recv(recv(50, &[segment(&[0; 8])])).unwrap();
             let op = SendOp::Write { raddr, rkey };
-            // Behind a READ the WRITE is still outstanding when the TERMINATE
-            // comes, so it is the one that is told.
+            // Behind a READ the WRITE is still outstanding when the TERMINATE comes, so it gets
+            // the status.
             let mut first = read(1, 0, 0, &[], 0);
             first.signaled = false;
             pair.a.engine.post_send(first).unwrap();
@@ -96,7 +96,7 @@ fn writes_outside_of_bounds_rights_scope_and_life() {
             while pair.a.send(&mut pair.rng, Bite::Whole) {}
             terminated(&mut pair, expect);
             assert_eq!(contents(&memory), [0xee; 64], "case {i}");
-            // b answers the READ after its error no more.
+            // After its error, b answers no READ.
             assert_eq!(status(&pair.a, 1), WcStatus::Flushed);
             assert_eq!(status(&pair.a, 2), WcStatus::RemoteAccess);
             assert_eq!(status(&pair.a, 3), WcStatus::Flushed);
@@ -133,8 +133,8 @@ fn reads_outside_of_bounds_rights_scope_and_life() {
         let (raddr, rkey, len) = spoil(&mut pair, at, key);
         let good = segment(&[0; 8]);
         let bad = segment(&vec![0; len]);
-        // The READ before it is good, and done when the TERMINATE comes; the
-        // one behind it only shares its fate.
+        // The READ before it is valid, and done when the TERMINATE comes. The READ behind it only
+        // shares its fate.
         let fine = pair.b.window(&segment(&[5; 8]), Access::REMOTE_READ);
         let source = pair.b.keys.get(fine).unwrap().segment.addr();
         pair.a.engine.post_send(read(1, source, fine, std::slice::from_ref(&good), 10)).unwrap();
@@ -204,14 +204,14 @@ fn an_empty_srq_makes_the_peer_wait() {
 #[test]
 fn more_reads_than_ird_are_refused() {
     let mut pair = Pair::new(config(1), config(2), 0);
-    // A peer that does not keep to what was settled: its ORD is 4.
+    // The peer breaks the agreement: its ORD is 4.
     pair.a.engine.settled.ord = 5;
     for i in 0..5 {
         pair.a.engine.post_send(read(i, 0, 0, &[], 0)).unwrap();
     }
     while pair.a.send(&mut pair.rng, Bite::Whole) {}
     terminated(&mut pair, code(1, 2, 2));
-    // Which of them it was is told by its MSN.
+    // The MSN tells which of them it was.
     assert_eq!(status(&pair.a, 4), WcStatus::RemoteInvalidRequest);
     assert_eq!(status(&pair.a, 0), WcStatus::Flushed);
 }
@@ -235,7 +235,7 @@ fn reads_beyond_ord_wait_and_all_behind_them() {
     assert!(sinks.iter().all(|sink| contents(sink) == [3; 4]));
 }
 
-/// Connects and has `b` receive these FPDUs (without CRC), after a first message.
+/// Connects, and has `b` receive these FPDUs (without CRC) after a first message.
 fn receive_raw(fpdus: &[&[u8]]) -> Pair {
     let mut pair = Pair::new(config(1), config(2), 0);
     pair.b.engine.post_recv(recv(90, &[segment(&[0; 64])])).unwrap();
@@ -256,11 +256,11 @@ fn rules_of_the_wire() {
         (&[b"\xc2\x40\0\0\0\0\0\0\0\0\0\0\0\0"], code(1, 1, 4)),
         (&[b"\x42\x43\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\0"], code(1, 2, 6)),
         (&[b"\x41\x83\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\0"], code(0, 2, 5)),
-        // Immediate data (RFC 7306), and tagged or untagged where it is not.
+        // Immediate data (RFC 7306), and opcodes with the wrong buffer model.
         (&[b"\x41\x48\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\0"], code(0, 2, 6)),
         (&[b"\xc1\x43\0\0\0\0\0\0\0\0\0\0\0\0"], code(0, 2, 6)),
         (&[b"\x41\x40\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\0"], code(0, 2, 6)),
-        // A READ response that nobody asked for.
+        // A READ response without a request.
         (&[b"\xc1\x42\0\0\0\0\0\0\0\0\0\0\0\0"], code(0, 2, 6)),
         // Queue, MSN, MO.
         (&[b"\x41\x43\0\0\0\0\0\0\0\x01\0\0\0\x01\0\0\0\0"], code(1, 2, 1)),
@@ -271,11 +271,11 @@ fn rules_of_the_wire() {
         // Too short for its header; a READ request of the wrong length.
         (&[b"\xc1\x40\0\0\0\0\0\0\0\0\0\0"], code(0, 2, 7)),
         (&[b"\x41\x41\0\0\0\0\0\0\0\x01\0\0\0\x01\0\0\0\0xyz"], code(0, 2, 7)),
-        // A key that is not the peer's to end.
+        // A key that the peer may not invalidate.
         (&[b"\x41\x44\0\0\0\x05\0\0\0\0\0\0\0\x01\0\0\0\0"], code(0, 1, 9)),
     ];
     for (fpdus, expect) in cases {
-        // A short ULPDU ends inside what looks like a header: more must follow.
+        // A short ULPDU ends inside what looks like a header. More bytes must follow.
         let mut pair = receive_raw(fpdus);
         pair.a.wire.extend([0; 16]);
         while pair.b.receive(&mut pair.rng, Bite::Whole, &mut pair.a.wire, false) {}
@@ -284,7 +284,7 @@ fn rules_of_the_wire() {
         pair.b.drain();
         assert!(
             matches!(pair.b.events[..],
-                [Event::Disconnected(DisconnectCause::TerminatedByUs(c))] if c == expect),
+                [IwarpEvent::Disconnected(DisconnectCause::TerminatedByUs(c))] if c == expect),
             "{:?} instead of {expect:?} for {fpdus:?}",
             pair.b.events
         );
@@ -337,7 +337,7 @@ fn a_damaged_byte_is_found_by_the_crc() {
             pair.b.engine.handle_eof();
             pair.b.drain();
             assert!(matches!(pair.b.events[..],
-                [Event::Disconnected(DisconnectCause::TerminatedByUs(c))] if c == code(2, 0, 2)));
+                [IwarpEvent::Disconnected(DisconnectCause::TerminatedByUs(c))] if c == code(2, 0, 2)));
         }
     }
 }
@@ -386,7 +386,7 @@ fn a_window_closed_under_a_read_ends_it() {
         pair.b.keys.remove(key);
         pair.b.engine.key_revoked(key);
         pair.b.drain();
-        // From here on the memory is somebody else's.
+        // From here on the memory has another owner.
         secret.write_at(0, &vec![0xaa; 200_000]);
         terminated(&mut pair, code(0, 1, 0));
         assert_eq!(status(&pair.a, 1), WcStatus::RemoteAccess);
@@ -430,15 +430,15 @@ fn a_deregistered_region_fails_the_requests_that_use_it() {
     pair.a.engine.post_recv(recv(3, &[])).unwrap();
     pair.a.send(&mut pair.rng, Bite::UpTo(500));
     pair.a.engine.mr_revoked(0x66);
-    assert_eq!(pair.a.engine.state(), QpState::Rts, "nobody uses that one");
+    assert_eq!(pair.a.engine.state(), QpState::Rts, "no request uses this region");
     pair.a.engine.mr_revoked(0x55);
     pair.a.drain();
     assert_eq!(status(&pair.a, 1), protection(0x55));
     assert_eq!(status(&pair.a, 2), WcStatus::Flushed);
     assert_eq!(status(&pair.a, 3), WcStatus::Flushed);
 
-    // Before the connection stands, only the receive is lost.
-    let mut a = Side::new(Engine::initiator(config(1), b"").unwrap(), 1);
+    // Before the connection is established, only the receive is lost.
+    let mut a = Side::new(IwarpEngine::initiator(config(1), b"").unwrap(), 1);
     for (id, key) in [(4, 0x55), (5, 0x66)] {
         let mut buf = recv(id, &[segment(&[0; 8])]);
         buf.lkeys[0] = key;

@@ -32,11 +32,11 @@ fn steps(sim: &mut Sim, most: usize) {
 }
 
 #[test]
-fn all_arrives_and_ends_in_order() {
+fn everything_arrives_and_the_end_is_orderly() {
     seeds(|seed| {
         let mut sim = Sim::new(seed);
         steps(&mut sim, 400);
-        // So that the responder may speak, and what it holds can leave.
+        // So that the responder may send, and its held messages can leave.
         let (_, side, book, _, _) = sim.sides(true);
         let hello = wr(book.next_wr, SendOp::Write { raddr: 0, rkey: 0 }, b"", &[]);
         if side.engine.post_send(hello).is_ok() {
@@ -53,7 +53,8 @@ fn all_arrives_and_ends_in_order() {
         sim.pair.b.engine.disconnect(Disconnect::Orderly);
         sim.settle();
         for side in [&sim.pair.a, &sim.pair.b] {
-            let end = matches!(side.events[..], [Event::Disconnected(DisconnectCause::Orderly)]);
+            let end =
+                matches!(side.events[..], [IwarpEvent::Disconnected(DisconnectCause::Orderly)]);
             assert!(end && side.engine.closed(), "{:?}", side.engine);
         }
         sim.accounts(true);
@@ -68,10 +69,10 @@ fn an_orderly_end_lets_posted_work_leave() {
         let (_, side, ..) = sim.sides(true);
         side.engine.disconnect(Disconnect::Orderly);
         sim.settle();
-        // The peer's READs may come too late to be answered, which breaks the
-        // connection; and if the initiator never spoke, the responder may not.
+        // The peer's READs may come too late for a response, which breaks the connection. If the
+        // initiator never sent, the responder may not.
         let broken = |side: &Side| {
-            matches!(side.events[..], [Event::Disconnected(DisconnectCause::Broken(_))])
+            matches!(side.events[..], [IwarpEvent::Disconnected(DisconnectCause::Broken(_))])
         };
         if broken(&sim.pair.a) || broken(&sim.pair.b) {
             for side in [&mut sim.pair.a, &mut sim.pair.b] {
@@ -92,14 +93,14 @@ fn an_orderly_end_lets_posted_work_leave() {
     });
 }
 
-/// Ends both sides, whatever state they are in, and checks the accounts.
+/// Ends both sides, whatever their states, and checks the accounts.
 fn wreck(sim: &mut Sim) {
     for side in [&mut sim.pair.a, &mut sim.pair.b] {
         side.engine.handle_broken(libc::ECONNRESET);
         side.engine.handle_broken(libc::ECONNRESET);
         side.drain();
         assert!(side.engine.closed());
-        assert!(matches!(side.events[..], [Event::Disconnected(_)]), "{:?}", side.events);
+        assert!(matches!(side.events[..], [IwarpEvent::Disconnected(_)]), "{:?}", side.events);
         assert!(!side.send(&mut Rng(0), Bite::Whole));
         side.engine.rx_direct(&mut |_, _, _| panic!("a dead engine receives"));
         let rx = side.engine.handle_received(0, b"late", &mut side.keys, None);
@@ -119,8 +120,8 @@ fn a_cut_at_any_byte_completes_everything() {
         let first = sim.pair.rng.chance(2);
         let Pair { a, b, rng, .. } = &mut sim.pair;
         let (side, peer) = if first { (a, b) } else { (b, a) };
-        // The rest of what the peer sent is lost from some byte on; an end of
-        // file follows, or an error.
+        // The rest of the peer's bytes is lost from some byte on. An end of file follows, or an
+        // error.
         let keep = rng.below(peer.wire.len() + 1);
         peer.wire.truncate(keep);
         if rng.chance(2) {
@@ -138,7 +139,7 @@ fn an_abort_completes_everything_at_once() {
         let side = &mut sim.pair.a;
         side.engine.disconnect(Disconnect::Abort);
         side.drain();
-        assert!(matches!(side.events[..], [Event::Disconnected(DisconnectCause::Aborted)]));
+        assert!(matches!(side.events[..], [IwarpEvent::Disconnected(DisconnectCause::Aborted)]));
         sim.check(true);
         wreck(&mut sim);
     });
@@ -151,7 +152,7 @@ fn a_violation_in_the_middle_ends_both_sides_with_a_terminate() {
         steps(&mut sim, 300);
         let first = sim.pair.rng.chance(2);
         let (rng, side, book, _, peer_book) = sim.sides(first);
-        // A key that was never issued, or bounds passed by one byte.
+        // A key that was never issued, or an access that is one byte too long.
         let (raddr, rkey) = match rng.below(2) {
             0 => (peer_book.sink.addr(), 0xdead_0000),
             _ => (peer_book.sink.addr() + MEMORY as u64, peer_book.sink_key),
@@ -178,7 +179,7 @@ fn a_violation_in_the_middle_ends_both_sides_with_a_terminate() {
         for side in [&sim.pair.a, &sim.pair.b] {
             let end = matches!(
                 side.events[..],
-                [Event::Disconnected(
+                [IwarpEvent::Disconnected(
                     DisconnectCause::TerminatedByUs(_) | DisconnectCause::TerminatedByPeer(_)
                 )]
             );
@@ -196,8 +197,8 @@ fn a_window_closed_at_any_time_protects_its_memory() {
         steps(&mut sim, 300);
         let first = sim.pair.rng.chance(2);
         let (rng, side, book, ..) = sim.sides(first);
-        // The sink is open for the peer's WRITEs and our READs' responses; the
-        // source for the peer's READs.
+        // The sink is open for the peer's WRITEs and our READs' responses, the source for the
+        // peer's READs.
         let writes = rng.chance(2);
         let key = if writes { book.sink_key } else { book.source_key };
         side.keys.remove(key);
@@ -244,7 +245,7 @@ fn damage_on_the_wire_never_panics_and_completes_everything() {
         sim.accounts(true);
         for book in [&sim.a, &sim.b] {
             let spare = &contents(&book.source)[..];
-            assert!(spare == contents(&filled(MEMORY, book.seed)), "nobody may write there");
+            assert!(spare == contents(&filled(MEMORY, book.seed)), "the spare memory is untouched");
         }
     });
 }

@@ -1,4 +1,4 @@
-//! Messages that give their receive back in the middle, and go on in another.
+//! Messages that give their receive back in the middle, and continue in another.
 
 use super::link::*;
 use crate::iwarp::*;
@@ -6,12 +6,12 @@ use crate::rnic::{DisconnectCause, TermCode, WcStatus};
 
 const LEN: usize = 300;
 
-/// Ends of which the second receives from an SRQ, and the bytes of a message to it in FPDUs of
-/// at most 100 bytes or so.
+/// Makes ends of which the second receives from an SRQ, and the bytes of a message to it in FPDUs
+/// of about 100 bytes.
 fn message(crc: bool) -> (Pair, Vec<u8>) {
     let cfg = |qp| Config { crc, uses_srq: qp == 2, mss: 128, ..config(qp) };
     let mut pair = Pair::raw(cfg(1), b"", 1);
-    // As if of another make: so that FPDUs are short.
+    // As a peer of another make has it, so that FPDUs are short.
     while pair.a.send(&mut pair.rng, Bite::Whole) {}
     pair.a.wire[16] &= !0x08;
     pair.settle();
@@ -45,8 +45,8 @@ fn a_message_goes_on_in_another_receive_after_any_byte() {
         for (at, byte) in wire.iter().enumerate() {
             let result = take(&mut pair.b, &[*byte], &mut srq);
             assert_eq!((result.consumed, result.stalled), (1, false), "byte {at}");
-            // To the back: the other one is next.
-            srq.0.extend(pair.b.engine.yield_recv());
+            // To the back, so that the other receive is next.
+            srq.0.extend(pair.b.engine.spill());
             assert_eq!(pair.b.engine.outstanding().1, 0);
         }
         assert!(pair.b.events.is_empty(), "{:?}", pair.b.events);
@@ -58,12 +58,12 @@ fn a_message_goes_on_in_another_receive_after_any_byte() {
 }
 
 #[test]
-fn without_another_receive_it_waits() {
+fn a_spilled_message_waits_for_another_receive() {
     let (mut pair, wire) = message(false);
     let mut srq = Shared::default();
     srq.0.push_back(recv(7, &[segment(&[0; LEN])]));
     take(&mut pair.b, &wire[..50], &mut srq);
-    let buf = pair.b.engine.yield_recv().expect("it has one");
+    let buf = pair.b.engine.spill().expect("it has one");
     let result = take(&mut pair.b, &wire[50..], &mut srq);
     assert_eq!(result, RxResult { consumed: 0, stalled: true });
     pair.b.engine.rx_direct(&mut |_, _, _| panic!("there is no place for it"));
@@ -78,7 +78,7 @@ fn a_receive_that_is_too_short_for_what_is_here_ends_the_connection() {
     let mut srq = Shared::default();
     srq.0.push_back(recv(7, &[segment(&[0; LEN])]));
     take(&mut pair.b, &wire[..50], &mut srq);
-    assert!(pair.b.engine.yield_recv().is_some());
+    assert!(pair.b.engine.spill().is_some());
     srq.0.push_back(recv(8, &[segment(&[0; 20])]));
     take(&mut pair.b, &wire[50..], &mut srq);
     let [wc] = pair.b.wcs[..] else { panic!("{:?}", pair.b.wcs) };
@@ -86,5 +86,5 @@ fn a_receive_that_is_too_short_for_what_is_here_ends_the_connection() {
     pair.settle();
     let too_long = TermCode { layer: 1, etype: 2, code: 5 };
     let cause = DisconnectCause::TerminatedByPeer(too_long);
-    assert!(matches!(pair.a.events.last(), Some(Event::Disconnected(c)) if *c == cause));
+    assert!(matches!(pair.a.events.last(), Some(IwarpEvent::Disconnected(c)) if *c == cause));
 }

@@ -1,4 +1,4 @@
-//! MPA start-up: what is settled, and what is refused.
+//! MPA start-up: what is negotiated, and what is refused.
 
 use super::link::*;
 use crate::iwarp::*;
@@ -13,7 +13,7 @@ fn feed(side: &mut Side, bytes: &[u8], singly: bool) {
     side.drain();
 }
 
-/// Everything that an engine wants to send.
+/// Returns all bytes that an engine wants to send.
 fn sent(side: &mut Side) -> Vec<u8> {
     while side.send(&mut Rng(0), Bite::Whole) {}
     side.wire.drain(..).collect()
@@ -21,13 +21,13 @@ fn sent(side: &mut Side) -> Vec<u8> {
 
 fn failed(side: &Side) -> String {
     match &side.events[..] {
-        [Event::Failed(RnicError::Protocol(why))] => why.clone(),
+        [IwarpEvent::Failed(RnicError::Protocol(why))] => why.clone(),
         other => panic!("expected a protocol error, not {other:?}"),
     }
 }
 
 fn initiator(cfg: Config) -> Side {
-    let mut side = Side::new(Engine::initiator(cfg, b"pd").unwrap(), cfg.qp);
+    let mut side = Side::new(IwarpEngine::initiator(cfg, b"pd").unwrap(), cfg.qp);
     sent(&mut side);
     side
 }
@@ -37,21 +37,23 @@ fn request_and_reply_vectors() {
     let mut cfg = config(1);
     cfg.crc = true;
     (cfg.ird, cfg.ord) = (16, 8);
-    let mut a = Side::new(Engine::initiator(cfg, b"pd").unwrap(), 1);
+    let mut a = Side::new(IwarpEngine::initiator(cfg, b"pd").unwrap(), 1);
     let request = sent(&mut a);
     assert_eq!(request, b"MPA ID Req Frame\x58\x02\x00\x06\x00\x10\x00\x08pd");
 
-    let mut b = Side::new(Engine::responder(), 2);
+    let mut b = Side::new(IwarpEngine::responder(), 2);
     feed(&mut b, &request, true);
-    assert!(matches!(&b.events[..], [Event::Request { private_data }] if private_data == b"pd"));
+    assert!(
+        matches!(&b.events[..], [IwarpEvent::Request { private_data }] if private_data == b"pd")
+    );
     b.engine.accept(config(2), b"ok!").unwrap();
     b.drain();
-    // Our 4 and 4 bound by the initiator's 16 and 8; CRC because it asked.
+    // Our 4 and 4 limit the initiator's 16 and 8. CRC is on because the initiator asked.
     let reply = sent(&mut b);
     assert_eq!(reply, b"MPA ID Rep Frame\x58\x02\x00\x07\x00\x04\x00\x04ok!");
     assert!(b.engine.crc());
     feed(&mut a, &reply, true);
-    assert!(matches!(&a.events[..], [Event::Established { private_data, ord: 4, ird: 4 }]
+    assert!(matches!(&a.events[..], [IwarpEvent::Established { private_data, ord: 4, ird: 4 }]
         if private_data == b"ok!"));
     assert_eq!(a.engine.state(), QpState::Rts);
 }
@@ -70,18 +72,20 @@ fn ird_and_ord_are_the_lesser_of_both_sides() {
         pair.b.drain();
         let b_ord = b_ord.min(a_ird).min(128);
         let b_ird = b_ird.min(a_ord).min(128);
-        assert!(matches!(pair.b.events[1], Event::Established { ord, ird, .. }
+        assert!(matches!(pair.b.events[1], IwarpEvent::Established { ord, ird, .. }
             if (ord, ird) == (b_ord, b_ird)));
-        assert!(matches!(pair.a.events[0], Event::Established { ord, ird, .. }
+        assert!(matches!(pair.a.events[0], IwarpEvent::Established { ord, ird, .. }
             if (ord, ird) == (b_ird, b_ord)));
     }
 }
 
 #[test]
 fn revision_1_peers_are_served() {
-    let mut b = Side::new(Engine::responder(), 2);
+    let mut b = Side::new(IwarpEngine::responder(), 2);
     feed(&mut b, b"MPA ID Req Frame\x00\x01\x00\x02pd", false);
-    assert!(matches!(&b.events[..], [Event::Request { private_data }] if private_data == b"pd"));
+    assert!(
+        matches!(&b.events[..], [IwarpEvent::Request { private_data }] if private_data == b"pd")
+    );
     b.engine.accept(config(2), &[7; 512]).unwrap();
     b.drain();
     let reply = sent(&mut b);
@@ -90,7 +94,7 @@ fn revision_1_peers_are_served() {
 
     let mut a = initiator(config(1));
     feed(&mut a, b"MPA ID Rep Frame\x40\x01\x00\x01x", false);
-    assert!(matches!(&a.events[..], [Event::Established { private_data, ord: 4, ird: 4 }]
+    assert!(matches!(&a.events[..], [IwarpEvent::Established { private_data, ord: 4, ird: 4 }]
         if private_data == b"x"));
     assert!(a.engine.crc(), "the responder asked for it");
 }
@@ -101,18 +105,18 @@ fn private_data_are_bounded() {
     let limit = |r: Result<(), RnicError>| {
         assert!(matches!(r, Err(RnicError::Limit { asked: 509, limit: 508, .. })), "{r:?}");
     };
-    limit(Engine::initiator(config(1), &big).map(drop));
-    assert!(Engine::initiator(config(1), &big[1..]).is_ok());
+    limit(IwarpEngine::initiator(config(1), &big).map(drop));
+    assert!(IwarpEngine::initiator(config(1), &big[1..]).is_ok());
     let mut pair = Pair::raw(config(1), b"", 0);
     pair.settle();
     limit(pair.b.engine.accept(config(2), &big));
     limit(pair.b.engine.reject(&big));
     pair.b.engine.accept(config(2), &big[1..]).unwrap();
     pair.settle();
-    assert!(matches!(&pair.a.events[..], [Event::Established { private_data, .. }]
+    assert!(matches!(&pair.a.events[..], [IwarpEvent::Established { private_data, .. }]
         if private_data.len() == MAX_PRIVATE_DATA));
-    // A peer's frame that announces more than the standard allows.
-    let mut b = Side::new(Engine::responder(), 2);
+    // A peer's frame that announces more private data than the standard allows.
+    let mut b = Side::new(IwarpEngine::responder(), 2);
     feed(&mut b, b"MPA ID Req Frame\x00\x01\x02\x01", false);
     assert!(failed(&b).contains("513 bytes"));
     assert!(b.engine.closed());
@@ -125,13 +129,13 @@ fn a_refusal_carries_private_data() {
     pair.settle();
     pair.b.engine.reject(b"not today").unwrap();
     pair.settle();
-    assert!(matches!(&pair.a.events[..], [Event::Rejected { private_data }]
+    assert!(matches!(&pair.a.events[..], [IwarpEvent::Rejected { private_data }]
         if private_data == b"not today"));
     assert_eq!(pair.a.wcs.len(), 1);
     assert_eq!((pair.a.wcs[0].wr_id, pair.a.wcs[0].status), (9, WcStatus::Flushed));
     assert!(pair.a.engine.closed() && pair.b.fin);
-    // The refusing side waits for the other's end, so that no reset overtakes
-    // the refusal.
+    // The refusing side waits for the other's end of file, so that no reset overtakes the
+    // refusal.
     assert!(!pair.b.engine.closed());
     pair.a.fin = true;
     pair.settle();
@@ -146,7 +150,7 @@ fn markers_and_unknown_revisions_are_refused_cleanly() {
         (b"MPA ID Req Frame\x00\x03\x00\x00", b"MPA ID Rep Frame\x20\x02\x00\x00"),
         (b"MPA ID Req Frame\x00\x00\x00\x00", b"MPA ID Rep Frame\x20\x01\x00\x00"),
     ] {
-        let mut b = Side::new(Engine::responder(), 2);
+        let mut b = Side::new(IwarpEngine::responder(), 2);
         feed(&mut b, head, false);
         failed(&b);
         assert_eq!(sent(&mut b), reply);
@@ -162,11 +166,11 @@ fn markers_and_unknown_revisions_are_refused_cleanly() {
 }
 
 #[test]
-fn what_is_not_mpa_is_an_error() {
-    let mut b = Side::new(Engine::responder(), 2);
+fn bytes_that_are_not_mpa_are_an_error() {
+    let mut b = Side::new(IwarpEngine::responder(), 2);
     feed(&mut b, b"GET / HTTP/1.1\r\nHost: example\r\n\r\n", true);
     assert!(failed(&b).contains("iWARP"));
-    let mut b = Side::new(Engine::responder(), 2);
+    let mut b = Side::new(IwarpEngine::responder(), 2);
     feed(&mut b, b"MPA ID Req Frame\x10\x02\x00\x03abc", false);
     assert!(failed(&b).contains("3 bytes"));
     let mut a = initiator(config(1));
@@ -178,12 +182,12 @@ fn what_is_not_mpa_is_an_error() {
 fn early_bytes_are_a_protocol_error() {
     // After the request, in one piece with it and in another.
     for split in [false, true] {
-        let mut b = Side::new(Engine::responder(), 2);
+        let mut b = Side::new(IwarpEngine::responder(), 2);
         let request = b"MPA ID Req Frame\x00\x01\x00\x00";
         if split {
             feed(&mut b, request, false);
             feed(&mut b, b"!", false);
-            assert!(matches!(&b.events[..], [Event::Request { .. }, Event::Failed(_)]));
+            assert!(matches!(&b.events[..], [IwarpEvent::Request { .. }, IwarpEvent::Failed(_)]));
         } else {
             feed(&mut b, &[&request[..], b"!"].concat(), false);
             assert!(failed(&b).contains("1 bytes"));
@@ -196,7 +200,7 @@ fn early_bytes_are_a_protocol_error() {
     feed(&mut a, b"MPA ID Rep Frame\x00\x01\x00\x00\x00", false);
     assert!(failed(&a).contains("too early"));
     // A reply to a request that has not left.
-    let mut a = Side::new(Engine::initiator(config(1), b"").unwrap(), 1);
+    let mut a = Side::new(IwarpEngine::initiator(config(1), b"").unwrap(), 1);
     feed(&mut a, b"MPA ID Rep Frame\x00\x01\x00\x00", false);
     assert!(failed(&a).contains("before our request"));
     // FPDUs before the initiator has sent its first.
@@ -208,7 +212,7 @@ fn early_bytes_are_a_protocol_error() {
     a.engine.disconnect(Disconnect::Abort);
     a.drain();
     assert!(matches!(&a.events[..],
-        [Event::Disconnected(DisconnectCause::TerminatedByUs(code))] if code.layer == 2));
+        [IwarpEvent::Disconnected(DisconnectCause::TerminatedByUs(code))] if code.layer == 2));
 }
 
 #[test]
@@ -249,12 +253,12 @@ fn peer_to_peer_lets_the_responder_speak_first() {
 fn peer_to_peer_bits_on_the_wire() {
     let mut cfg = config(1);
     cfg.peer_to_peer = true;
-    let mut a = Side::new(Engine::initiator(cfg, b"").unwrap(), 1);
+    let mut a = Side::new(IwarpEngine::initiator(cfg, b"").unwrap(), 1);
     assert_eq!(sent(&mut a)[20..], [0x80, 4, 0x80, 4]);
-    // Offered WRITE and READ, the answer is WRITE; READ alone, READ; SEND alone
-    // is refused.
+    // If WRITE and READ are offered, the answer is WRITE; if READ alone, READ. SEND alone is
+    // refused.
     for (offer, answer) in [(0xc004u16, Some(0x8004u16)), (0x4004, Some(0x4004)), (0x0004, None)] {
-        let mut b = Side::new(Engine::responder(), 2);
+        let mut b = Side::new(IwarpEngine::responder(), 2);
         let mut request = b"MPA ID Req Frame\x10\x02\x00\x04\xc0\x04".to_vec();
         request.extend(offer.to_be_bytes());
         feed(&mut b, &request, false);
@@ -274,8 +278,8 @@ fn peer_to_peer_bits_on_the_wire() {
 }
 
 #[test]
-fn start_up_that_breaks_off_fails_once_and_flushes() {
-    type End = fn(&mut Engine);
+fn a_broken_start_up_fails_once_and_flushes() {
+    type End = fn(&mut IwarpEngine);
     let ends: [End; 4] = [
         |e| e.handle_eof(),
         |e| e.handle_broken(libc::ECONNREFUSED),
@@ -289,7 +293,7 @@ fn start_up_that_breaks_off_fails_once_and_flushes() {
         end(&mut a.engine);
         end(&mut a.engine);
         a.drain();
-        assert!(matches!(&a.events[..], [Event::Failed(_)]));
+        assert!(matches!(&a.events[..], [IwarpEvent::Failed(_)]));
         assert_eq!(a.wcs.len(), 1);
         assert!(a.engine.closed());
         assert!(!a.send(&mut Rng(0), Bite::Whole));

@@ -15,7 +15,7 @@ fn pair(crc: bool) -> Pair {
     Pair::new(cfg, config(2), 0)
 }
 
-/// What one WR puts on the wire.
+/// Returns the bytes that one WR puts on the wire.
 fn posted(pair: &mut Pair, wr: TxWr) -> Vec<u8> {
     pair.a.engine.post_send(wr).unwrap();
     while pair.a.send(&mut pair.rng, Bite::Whole) {}
@@ -71,7 +71,7 @@ fn requests_of_all_kinds() {
         let expect = |vector| if crc { hex(vector) } else { without_crc(vector) };
         let mut pair = pair(crc);
         let op = SendOp::Write { raddr: 0x1112_1314_1516_1718, rkey: 0x0102_0304 };
-        // Half of it inline, half from memory: the wire does not show it.
+        // Half of it is inline, half from memory. The wire does not show the difference.
         let half = segment(b"bc");
         assert_eq!(posted(&mut pair, wr(1, op, b"a", &[half])), expect(WRITE));
         for (invalidate, solicited, bytes, vector) in SENDS {
@@ -109,7 +109,7 @@ fn responses_and_terminates() {
     pair.settle_b();
     assert_eq!(pair.b.wire.drain(..).collect::<Vec<_>>(), hex(READ_RESPONSE));
 
-    // A WRITE by a key that is none.
+    // A WRITE through an invalid key.
     let mut write = hex(BAD_WRITE);
     let crc = crc32c::crc32c(&write[..20]);
     write[20..].copy_from_slice(&crc.to_le_bytes());
@@ -214,7 +214,7 @@ fn small_messages_leave_in_one_gather() {
 
 #[test]
 fn an_idle_engine_is_small() {
-    assert!(std::mem::size_of::<Engine>() <= 2048, "{}", std::mem::size_of::<Engine>());
+    assert!(std::mem::size_of::<IwarpEngine>() <= 2048, "{}", std::mem::size_of::<IwarpEngine>());
     let mut pair = pair(false);
     pair.b.engine.post_recv(recv(1, &[segment(&[0; 8])])).unwrap();
     pair.a.engine.post_send(wr(1, SEND, b"x", &[])).unwrap();

@@ -1,5 +1,4 @@
-//! What a seeded run keeps book of: requests, memories, messages; and the checks
-//! of the invariants.
+//! The records of a seeded run: requests, memories, messages; and the checks of the invariants.
 
 use std::collections::VecDeque;
 
@@ -10,19 +9,19 @@ use crate::rnic::{RnicError, SendOp, Wc, WcOp, WcStatus};
 
 type Posted = Result<(), RnicError>;
 
-/// Bytes of each memory; destinations are cut from them one after the other.
+/// Bytes of each memory. Destinations are cut from them one after the other.
 pub(super) const MEMORY: usize = 250_000;
 pub(super) const FILLER: u8 = 0xee;
 
-/// What one side has asked for and may expect.
+/// The requests of one side, and its expectations.
 pub(super) struct Book {
-    /// Read by the peer, and the source of what is sent: a fixed pattern.
+    /// The source of sends and of the peer's READs: a fixed pattern.
     pub(super) source: Segment,
     pub(super) source_key: Key,
-    /// Written by the peer's WRITEs and by our READs.
+    /// The target of the peer's WRITEs and of our READs.
     pub(super) sink: Segment,
     pub(super) sink_key: Key,
-    /// What the sink holds when all is done, and how much of it is given away.
+    /// The content that the sink must have at the end, and how much of it is in use.
     pub(super) expect: Vec<u8>,
     pub(super) used: usize,
     /// Send WRs: (wr_id, signalled).
@@ -30,7 +29,7 @@ pub(super) struct Book {
     pub(super) next_wr: u64,
     /// Receives in the order of posting: (wr_id, slot).
     pub(super) receives: VecDeque<(u64, Vec<Segment>)>,
-    /// Messages on their way to this side: (bytes, solicited, key to end).
+    /// Messages on their way to this side: (bytes, solicited, key to invalidate).
     pub(super) coming: VecDeque<(Vec<u8>, bool, Option<Key>)>,
     /// Receives that the peer may still use.
     pub(super) credits: usize,
@@ -38,7 +37,7 @@ pub(super) struct Book {
     pub(super) seen: usize,
     pub(super) failed: bool,
     pub(super) sends_failed: bool,
-    /// The wire was tampered with: contents are not to be trusted.
+    /// The run damaged the wire, so contents do not count.
     pub(super) tampered: bool,
     pub(super) seed: u64,
 }
@@ -78,7 +77,7 @@ impl Book {
         }
     }
 
-    /// A fresh part of the sink that shall hold `bytes`, with a gap after it.
+    /// Takes a fresh part of the sink, which must hold `bytes` at the end, with a gap behind it.
     fn place(&mut self, bytes: &[u8]) -> Option<usize> {
         let at = self.used;
         if at + bytes.len() + 8 > MEMORY {
@@ -89,7 +88,7 @@ impl Book {
         Some(at)
     }
 
-    /// Takes the last `place` back.
+    /// Gives back the last `place`.
     fn unplace(&mut self, at: usize) {
         self.expect[at..self.used].fill(FILLER);
         self.used = at;
@@ -140,7 +139,7 @@ impl Sim {
         pair.b.drain();
         pair.a.events.clear();
         pair.b.events.clear();
-        // Bites of single bytes get small messages, or a seed takes seconds.
+        // With bites of single bytes messages are small, or a seed would take seconds.
         let large = match pair.bite {
             Bite::UpTo(n) if n < 10 => 300,
             Bite::UpTo(n) if n < 1000 => 5_000,
@@ -200,8 +199,8 @@ impl Sim {
         book.credits += 1;
     }
 
-    /// Payload from the source memory in up to 3 segments, the first bytes
-    /// perhaps inline; and what it is.
+    /// Returns a payload from the source memory in up to 3 segments, with its first bytes perhaps
+    /// inline, and its content.
     fn payload(rng: &mut Rng, book: &Book, len: usize) -> (Vec<u8>, Vec<Segment>, Vec<u8>) {
         let at = rng.below(MEMORY - len);
         let bytes = contents(&book.source.slice(at, len).unwrap());
@@ -230,7 +229,7 @@ impl Sim {
         assert!(refused.as_ref().is_none_or(full), "{refused:?}");
     }
 
-    /// Posts with a number of its own, signalled or not.
+    /// Posts with a new number, signalled or not.
     fn post(rng: &mut Rng, side: &mut Side, book: &mut Book, mut wr: TxWr) -> Posted {
         wr.wr_id = book.next_wr;
         wr.signaled = !rng.chance(3);
@@ -243,7 +242,7 @@ impl Sim {
     fn post_message(&mut self, first: bool) -> Option<Posted> {
         let slot = self.slot;
         let (rng, side, book, peer_side, peer) = self.sides(first);
-        // With an SRQ the peer may be out of buffers; else it must not be.
+        // With an SRQ the peer may run out of buffers; without one it must not.
         if peer_side.srq.is_none() && peer.credits == 0 {
             return None;
         }
@@ -315,7 +314,7 @@ impl Sim {
             0 | 1 => self.post_recv(first),
             2 | 3 => self.post_send(first),
             4 => self.sides(first).1.engine.trim(),
-            5 => self.sides(first).1.yield_recv(),
+            5 => self.sides(first).1.spill(),
             _ => {
                 self.pair.step();
             }
@@ -324,7 +323,7 @@ impl Sim {
         self.check(false);
     }
 
-    /// Runs until nothing moves; SRQs are filled up as needed.
+    /// Runs until nothing moves, and fills SRQs as needed.
     pub(super) fn settle(&mut self) {
         loop {
             self.pair.settle();
@@ -353,8 +352,8 @@ impl Sim {
         self.check(false);
     }
 
-    /// Memory holds what it should: all of it if the run ended well; else each
-    /// byte is either what was to come or untouched.
+    /// Checks the memory. If the run ended well, all of it has its final content. Otherwise each
+    /// byte has its final or its first value.
     pub(super) fn memory(&self, all: bool) {
         for book in [&self.a, &self.b] {
             let got = contents(&book.sink);
@@ -368,11 +367,11 @@ impl Sim {
         }
     }
 
-    /// Everything posted has completed; nothing did twice.
+    /// Checks that everything posted has completed, and nothing twice.
     pub(super) fn accounts(&self, flushed: bool) {
         for (side, book) in [(&self.pair.a, &self.a), (&self.pair.b, &self.b)] {
             assert_eq!(side.engine.outstanding().0, 0, "sends outstanding");
-            // What is left in the book succeeded silently.
+            // The rest in the book succeeded without a completion.
             assert!(book.sends.iter().all(|(_, signaled)| !signaled), "{:?}", book.sends);
             if flushed {
                 assert_eq!(side.engine.outstanding().1, 0, "receives outstanding");
@@ -384,8 +383,8 @@ impl Sim {
 }
 
 fn check_send(book: &mut Book, wc: &Wc) {
-    // Completions come in the order of posting; those skipped were unsignalled
-    // and must have succeeded.
+    // Completions come in the order of posting. Those skipped were unsignalled and must have
+    // succeeded.
     loop {
         let (id, signaled) = book.sends.pop_front().expect("a completion for each request");
         if id == wc.wr_id {

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Inbox, Job};
-use crate::sys::{EventFd, HeldSignals, Ring};
+use crate::sys::{EventFd, HeldSignals, IoRing};
 
 enum Command {
     Start(u64, Job),
@@ -30,7 +30,7 @@ impl RingThread {
     /// What the kernel says if it has no io_uring, or not for this process.
     pub(super) fn new(inbox: Arc<Inbox>) -> io::Result<RingThread> {
         let bell = Arc::new(EventFd::new()?);
-        let ring = Ring::new(Arc::clone(&bell))?;
+        let ring = IoRing::new(Arc::clone(&bell))?;
         let shared = Arc::new(Shared { commands: Mutex::default(), bell });
         let theirs = Arc::clone(&shared);
         // It inherits the mask: the program's signals are for the program's threads.
@@ -62,7 +62,7 @@ impl Shared {
         self.bell.signal();
     }
 
-    fn run(&self, mut ring: Ring, inbox: &Inbox) {
+    fn run(&self, mut ring: IoRing, inbox: &Inbox) {
         let mut replies = Vec::new();
         loop {
             // Rung after this, it is heard in `wait`.

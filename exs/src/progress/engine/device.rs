@@ -297,8 +297,8 @@ impl Port for SockPort<'_> {
         self.device.rnic.lend_mw(self.qp, mr, addr, len, access)
     }
 
-    fn spares_close(&self, key: Key) -> bool {
-        self.device.rnic.spares_close(key)
+    fn invalidate_is_costly(&self, key: Key) -> bool {
+        self.device.rnic.invalidate_is_costly(key)
     }
 
     fn invalidate(&mut self, key: Key) {

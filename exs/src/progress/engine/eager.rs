@@ -196,12 +196,12 @@ impl Engine {
     /// finds them so.
     pub(in crate::progress) fn peek(&mut self) -> Option<bool> {
         self.peeked = 0;
-        self.ask_each(|rnic| rnic.peek())
+        self.ask_each(|rnic| rnic.poll_memory())
     }
 
     /// The same by system calls.
     pub(in crate::progress) fn look(&mut self) -> Option<bool> {
-        self.ask_each(|rnic| rnic.look())
+        self.ask_each(|rnic| rnic.poll_syscall())
     }
 
     fn ask_each(&mut self, finds: impl Fn(&mut dyn Rnic) -> Option<bool>) -> Option<bool> {

@@ -17,7 +17,7 @@ use super::{Engine, WcStatus};
 use crate::mem::{Access, Segment};
 use crate::rnic::{FileRange, Qp, RnicError, SendWr, Sge, Wc};
 use crate::session::Buf;
-use crate::sys::{self, Came, Found};
+use crate::sys::{self, FetchDone, FileBytes};
 
 /// Bytes of a piece: enough to be worth a WRITE, little enough to be read at once.
 const PIECE: usize = 512 << 10;
@@ -58,10 +58,10 @@ impl Device {
         let most = caps.max_msg;
         let by_itself = caps.file_source;
         let most = match self.staging.find(qp, range) {
-            Found::Away => return 0,
-            Found::Staged(Ok((copy, _))) => most.min(copy.len),
+            FileBytes::Away => return 0,
+            FileBytes::Staged(Ok((copy, _))) => most.min(copy.len),
             // If there is no copy the post fails, and says why.
-            Found::AtHand | Found::Staged(Err(_)) => most,
+            FileBytes::AtHand | FileBytes::Staged(Err(_)) => most,
         };
         if by_itself {
             return most;
@@ -104,8 +104,8 @@ impl Device {
     ) -> Result<(), RnicError> {
         let (copy, errno) = match self.staging.copy(qp, range) {
             None => (range.clone(), None),
-            Some(Found::Staged(Ok(copy))) => copy,
-            Some(Found::Staged(Err(errno))) => {
+            Some(FileBytes::Staged(Ok(copy))) => copy,
+            Some(FileBytes::Staged(Err(errno))) => {
                 return Err(RnicError::Os { call: "memfd_create", errno });
             }
             // `file_room` has said so.
@@ -208,7 +208,7 @@ impl Device {
 
 impl Engine {
     /// What was fetched.
-    pub(super) fn take_fetched(&mut self, device: usize, came: Came<Qp>) {
+    pub(super) fn take_fetched(&mut self, device: usize, came: FetchDone<Qp>) {
         let qp = came.0;
         let Some(d) = self.devices.get_mut(device) else { return };
         if d.staging.arrived(came)

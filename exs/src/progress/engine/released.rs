@@ -7,7 +7,7 @@ use super::SockId;
 use crate::mem::{Key, ReleaseRegistration};
 use crate::progress::context::Weak;
 use crate::rnic::Qp;
-use crate::sys::Came;
+use crate::sys::FetchDone;
 
 /// What other threads leave for the engine without taking its lock: handles
 /// dropped and registrations ended.
@@ -19,7 +19,7 @@ pub(in crate::progress) struct Released {
     /// Kernel sockets whose owner may have closed them: (device, inode).
     pub(super) kernel: Mutex<Vec<(u64, u64)>>,
     /// Bytes of files that have come for connections of a device.
-    pub(super) fetched: Mutex<Vec<(usize, Came<Qp>)>>,
+    pub(super) fetched: Mutex<Vec<(usize, FetchDone<Qp>)>>,
     /// Whose they are.
     context: Weak,
 }
@@ -52,7 +52,7 @@ impl Released {
     }
 
     /// Called by the threads that read files.
-    pub(super) fn fetched(&self, device: usize, came: Came<Qp>) {
+    pub(super) fn fetched(&self, device: usize, came: FetchDone<Qp>) {
         self.fetched.lock().unwrap_or_else(PoisonError::into_inner).push((device, came));
         self.any.store(true, Ordering::Release);
         if let Some(context) = self.context.upgrade() {

@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use crate::mem::{Access, Key, Region, Segment};
-use crate::rnic::siw_quirk::few_across;
+use crate::rnic::siw_quirk::cut_at_page;
 use crate::rnic::{Caps, DisconnectCause, EagerSend, Mr, Qp, QpState, SendOp, Wc, WcOp, WcStatus};
 use crate::session::Buf;
 use crate::time::Time;
@@ -382,7 +382,7 @@ impl Net {
             }
             Frame::ReadReq { wr, raddr, rkey, len } => {
                 let need = Access::REMOTE_READ;
-                let answered = len > 0 && few_across(raddr, len).is_none();
+                let answered = len > 0 && cut_at_page(raddr, len).is_none();
                 assert!(
                     answered || self.sides[side].caps.small_reads,
                     "side {side}: a READ of {len} bytes from {raddr:#x}"

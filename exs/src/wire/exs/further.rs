@@ -3,8 +3,8 @@
 use super::{AdvertRepr, FURTHER, MessageError};
 
 impl AdvertRepr {
-    /// The receive that follows this one in the stream, as it stands behind an ADVERT: its
-    /// address, key and length; all else is this one's.
+    /// Parses the receive that follows this one in the stream. Its bytes behind an ADVERT hold
+    /// its address, key and length; it shares all else with this one.
     pub fn parse_further(&self, bytes: &[u8; FURTHER]) -> Result<AdvertRepr, MessageError> {
         let [a, b, c, d, e, f, g, h, key @ .., l, m, n, o] = *bytes;
         let addr = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
@@ -15,12 +15,12 @@ impl AdvertRepr {
         Ok(AdvertRepr { seq: self.end(), addr, key, len, ..*self })
     }
 
-    /// The stream position behind it.
+    /// Returns the stream position behind this receive.
     fn end(&self) -> u64 {
         self.seq.wrapping_add(self.len.into())
     }
 
-    /// How `next` is written behind this one, if it follows it and is of its kind.
+    /// Encodes `next` behind this one. None if it does not follow it or differs in anything else.
     pub fn emit_further(&self, next: &AdvertRepr) -> Option<[u8; FURTHER]> {
         let AdvertRepr { addr, key, len, .. } = *next;
         if *next != (AdvertRepr { seq: self.end(), addr, key, len, ..*self }) {

@@ -1,4 +1,4 @@
-//! The private data: hello in connect and accept, refusal in a reject.
+//! The private data: a hello in connect and accept, a refusal in a reject.
 //!
 //! ```text
 //! hello            0        1        2        3
@@ -19,47 +19,46 @@
 //!              +--------+--------+--------+--------+
 //! ```
 //!
-//! Transports pad private data (InfiniBand always hands over 56 bytes, or 148 with
-//! a reject), so bytes after the record are passed over. A zero that this version
-//! does not use is sent as zero and not looked at.
+//! Transports pad private data (InfiniBand always delivers 56 bytes, or 148 with a reject), so
+//! the codec ignores bytes after the record. A zero that this version does not use is sent as
+//! zero and not checked.
 
 use super::{be16, be32, be64, field};
 use crate::wire::exs::MAX_HEADER;
 
-/// Protocol versions that this codec speaks: first and last.
+/// The protocol versions of this codec: first and last.
 pub const VERSIONS: (u8, u8) = (1, 1);
 /// Bytes of a hello.
 pub const HELLO_LEN: usize = 40;
-/// The most that a hello of any version may take: what InfiniBand leaves of its
-/// REQ private data after the IP addressing annex.
+/// Most bytes in a hello of any version: InfiniBand's REQ private data without the IP addressing
+/// annex.
 pub const MAX_HELLO: usize = 56;
 /// Bytes of a refusal.
 pub const REFUSAL_LEN: usize = 8;
-/// With fewer credits than this there are none to keep back for control and for
-/// returning credits, and two sides that both have something to send would wait for
-/// ever.
+/// Fewest credits of a side. With fewer, none could be kept back for control and for returning
+/// credits, and two sides that both have data to send would wait for ever.
 pub const MIN_CREDITS: u16 = 4;
 
 const HELLO_MAGIC: [u8; 4] = *b"EXSH";
 const REFUSAL_MAGIC: [u8; 4] = *b"EXSR";
 
-/// What one side says of itself in the private data of connect and accept.
+/// The properties of one side, in the private data of connect and accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Protocol versions spoken: first and last.
+    /// The protocol versions that the side speaks: first and last.
     pub versions: (u8, u8),
     /// Stream or seqpacket.
     pub kind: SocketKind,
-    /// Optional features, a bit each: one of the low half is used if both sides have
-    /// it, one of the high half says something of this side alone.
+    /// Optional features, one bit each. A bit of the low half is in use if both sides set it. A
+    /// bit of the high half describes this side alone.
     pub features: u32,
     /// Receives that this side keeps posted: the peer's initial credits.
     pub credits: u16,
-    /// Size of each of these receives.
+    /// Size of each of these receives in bytes.
     pub slot: u32,
-    /// Bytes of this side's ring (stream) or stash (seqpacket).
+    /// Size of this side's ring (stream) or stash (seqpacket) in bytes.
     pub ring: u32,
-    /// Bytes of one message that this side takes (seqpacket).
+    /// Most bytes in one message that this side takes. Seqpacket only.
     pub max_msg: u64,
 }
 
@@ -89,7 +88,7 @@ impl SocketKind {
     }
 }
 
-/// Private data that are no usable hello.
+/// The reason why private data are no usable hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HelloError {
@@ -98,15 +97,15 @@ pub enum HelloError {
         "not an EXS peer (its private data do not begin with \"EXSH\"): check address and port"
     )]
     NotExs,
-    /// Shorter than a hello.
+    /// The private data are shorter than a hello.
     #[error("the EXS hello is cut off: {len} bytes, {need} expected")]
     Truncated {
-        /// Bytes there.
+        /// Number of bytes that are there.
         len: usize,
-        /// Bytes needed.
+        /// Number of bytes needed.
         need: usize,
     },
-    /// No version in common; the rest of the hello cannot be read.
+    /// The sides have no common version, so the rest of the hello cannot be read.
     #[error(
         "the peer speaks EXS protocol versions {first} to {last}, this side {} to {}: update the older of the two",
         VERSIONS.0, VERSIONS.1
@@ -117,7 +116,7 @@ pub enum HelloError {
         /// The peer's last.
         last: u8,
     },
-    /// A socket type that this version does not have.
+    /// This version does not have the socket type.
     #[error("the peer's socket type has the unknown code {code} (1 is stream, 2 is seqpacket)")]
     UnknownKind {
         /// The code.
@@ -126,7 +125,7 @@ pub enum HelloError {
 }
 
 impl HelloError {
-    /// What to answer the peer.
+    /// Returns the refusal to send to the peer.
     pub const fn refusal(self) -> Refusal {
         let code = match self {
             HelloError::NotExs | HelloError::Truncated { .. } => RefusalCode::BadHello,
@@ -138,17 +137,17 @@ impl HelloError {
 }
 
 impl Hello {
-    /// Feature of both: an ADVERT may ask the sender to close its window.
+    /// Feature of both sides: an ADVERT may ask the sender to close its window.
     pub const INVALIDATE: u32 = 1;
-    /// Feature of both: an ADVERT may be of several receives.
+    /// Feature of both sides: an ADVERT may cover several receives.
     pub const SEVERAL: u32 = 1 << 1;
-    /// The features of both that this build has.
+    /// The features of both sides that this build has.
     pub const FEATURES: u32 = Hello::INVALIDATE | Hello::SEVERAL;
-    /// Feature: WRITEs towards this side are to be confirmed by CONFIRM, which it
-    /// answers, and not by READs of no bytes. Unlike most it speaks of one side only.
+    /// Feature of one side: its peer must confirm WRITEs towards it by CONFIRM, which it answers,
+    /// and not by READs of no bytes.
     pub const CONFIRM: u32 = 1 << 16;
 
-    /// Puts the hello at the start of `out`; returns its length, [`HELLO_LEN`].
+    /// Writes the hello to the start of `out` and returns its length, [`HELLO_LEN`].
     pub fn emit(&self, out: &mut [u8; MAX_HELLO]) -> usize {
         out[..HELLO_LEN].fill(0);
         out[0..4].copy_from_slice(&HELLO_MAGIC);
@@ -163,10 +162,10 @@ impl Hello {
         HELLO_LEN
     }
 
-    /// Reads a hello from private data.
+    /// Parses a hello from private data.
     ///
-    /// The version range is looked at before anything behind it, because only a
-    /// version in common says what is there.
+    /// It checks the version range before the bytes behind it, because only a common version
+    /// defines them.
     pub fn parse(bytes: &[u8]) -> Result<Hello, HelloError> {
         if field::<4>(bytes, 0) != Some(HELLO_MAGIC) {
             return Err(HelloError::NotExs);
@@ -192,14 +191,14 @@ impl Hello {
     }
 }
 
-/// The highest version in both ranges; version 0 does not exist.
+/// Returns the highest version in both ranges. Version 0 does not exist.
 fn common_version(a: (u8, u8), b: (u8, u8)) -> Option<u8> {
     let low = a.0.max(b.0).max(1);
     let high = a.1.min(b.1);
     (a.0 <= a.1 && b.0 <= b.1 && low <= high).then_some(high)
 }
 
-/// What two hellos agree on.
+/// The agreement of two hellos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     /// The highest version that both speak.
@@ -208,8 +207,8 @@ pub struct Negotiated {
     pub features: u32,
 }
 
-/// Compares two hellos. Both sides come to the same answer, so the side that
-/// accepts need not send it; the refusal is the one to put in the reject.
+/// Compares two hellos. Both sides get the same result, so the accepting side need not send it.
+/// The refusal is the one for the reject.
 pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Negotiated, Refusal> {
     let refuse = |code| Err(Refusal { code, versions: ours.versions });
     let Some(version) = common_version(ours.versions, theirs.versions) else {
@@ -226,7 +225,7 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Negotiated, Refusal> {
     Ok(Negotiated { version, features: ours.features & theirs.features })
 }
 
-/// Why a connection request was refused.
+/// The reason why a connection request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RefusalCode {
@@ -244,14 +243,14 @@ pub enum RefusalCode {
     Busy,
     /// The listener was closed while the request waited.
     Closed,
-    /// The program on the other side said no.
+    /// The program on the other side refused.
     Refused,
     /// A code that this version does not know.
     Other(u8),
 }
 
 impl RefusalCode {
-    /// The number on the wire.
+    /// Returns the code on the wire.
     pub const fn code(self) -> u8 {
         match self {
             RefusalCode::BadHello => 1,
@@ -266,7 +265,7 @@ impl RefusalCode {
         }
     }
 
-    /// From the number on the wire.
+    /// Decodes the code on the wire.
     pub const fn from_code(code: u8) -> RefusalCode {
         match code {
             1 => RefusalCode::BadHello,
@@ -282,26 +281,24 @@ impl RefusalCode {
     }
 }
 
-/// The private data of a reject. It is an error, too: what the side that wanted
-/// to connect reports.
+/// The private data of a reject. It is also the error that the connecting side reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// Why.
+    /// The reason.
     pub code: RefusalCode,
-    /// Protocol versions that the refusing side speaks: first and last.
+    /// The protocol versions that the refusing side speaks: first and last.
     pub versions: (u8, u8),
 }
 
 impl Refusal {
-    /// The record's bytes.
+    /// Returns the bytes of the record.
     pub fn emit(&self) -> [u8; REFUSAL_LEN] {
         let [e, x, s, r] = REFUSAL_MAGIC;
         [e, x, s, r, self.versions.0, self.versions.1, self.code.code(), 0]
     }
 
-    /// Reads a refusal; `None` if the reject did not come from EXS, or says
-    /// nothing (then the connection was simply refused).
+    /// Parses a refusal. None if the reject did not come from EXS or carries no reason.
     pub fn parse(bytes: &[u8]) -> Option<Refusal> {
         if field::<4>(bytes, 0)? != REFUSAL_MAGIC {
             return None;

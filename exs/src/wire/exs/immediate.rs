@@ -1,4 +1,4 @@
-//! The 32 bits of immediate data that announce a WRITE by themselves.
+//! The 32 bits of immediate data, which announce a WRITE without a message.
 //!
 //! ```text
 //!  31 30                                                          0
@@ -7,18 +7,18 @@
 //! +--+------------------------------------------------------------+
 //! ```
 //!
-//! Immediate data have no room for a piggyback or for a second length. So credits
-//! and ACKs that are due then travel in a CREDIT message, and a seqpacket message
-//! that was cut off (whose true length differs) is announced by a DATA message.
+//! Immediate data have no room for a piggyback or for a second length. So due credits and ACKs
+//! travel in a CREDIT message, and a DATA message announces a seqpacket message that was cut off
+//! (its true length differs).
 
 const DIRECT: u32 = 1 << 31;
 
-/// What the immediate data of a WRITE say: the same as DATA without `inline`.
+/// The content of a WRITE's immediate data: the same as that of DATA without `inline`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Immediate {
-    /// Into an advertised receive (else into the ring).
+    /// The WRITE went into an advertised receive. If false, it went into the ring.
     pub direct: bool,
-    /// Bytes written.
+    /// Number of bytes written.
     pub len: u32,
 }
 
@@ -26,8 +26,8 @@ impl Immediate {
     /// The longest WRITE that immediate data can announce.
     pub const MAX_LEN: u32 = DIRECT - 1;
 
-    /// The 32 bits, or `None` if `len` is over [`Immediate::MAX_LEN`] (announce it
-    /// by a message, then).
+    /// Returns the 32 bits. None if `len` is over [`Immediate::MAX_LEN`]; then a message must
+    /// announce the WRITE.
     pub const fn emit(self) -> Option<u32> {
         if self.len > Self::MAX_LEN {
             return None;
@@ -35,7 +35,7 @@ impl Immediate {
         Some(if self.direct { self.len | DIRECT } else { self.len })
     }
 
-    /// Every value of the 32 bits means something.
+    /// Decodes the 32 bits. Each value has a meaning.
     pub const fn parse(imm: u32) -> Immediate {
         Immediate { direct: imm & DIRECT != 0, len: imm & Self::MAX_LEN }
     }

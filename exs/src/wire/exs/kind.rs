@@ -1,4 +1,4 @@
-//! The kinds of messages, and what can be wrong with one.
+//! The kinds of messages, and the faults that a message can have.
 
 macro_rules! kinds {
     ($($(#[$m:meta])* $name:ident = $code:literal, $header:literal;)*) => {
@@ -12,12 +12,12 @@ macro_rules! kinds {
             /// Every kind.
             pub const ALL: &[MessageKind] = &[$(MessageKind::$name,)*];
 
-            /// From the code on the wire.
+            /// Returns the kind of a code on the wire. None if this version does not know it.
             pub const fn from_code(code: u8) -> Option<MessageKind> {
                 match code { $($code => Some(MessageKind::$name),)* _ => None }
             }
 
-            /// Bytes of its header.
+            /// Returns the length of its header in bytes.
             pub const fn header_len(self) -> usize {
                 match self { $(MessageKind::$name => $header,)* }
             }
@@ -70,31 +70,31 @@ kinds! {
     PacketData = 35, 32;
 }
 
-/// Bytes that are no message. The connection must be ended: the peer is broken,
-/// or the two sides do not mean the same protocol.
+/// The fault of bytes that are no message. The connection must end: the peer is broken, or the
+/// two sides do not speak the same protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
-    /// Not even a header.
+    /// The bytes end inside the header.
     #[error("a message of {len} bytes, but its header alone takes {need}")]
     Truncated {
-        /// Bytes there.
+        /// Number of bytes that are there.
         len: usize,
-        /// Bytes of the header.
+        /// Number of bytes in the header.
         need: usize,
     },
-    /// A kind that this version does not have.
+    /// This version does not have the kind.
     #[error("a message of the unknown kind {kind}")]
     UnknownKind {
         /// The kind.
         kind: u8,
     },
-    /// A flag that this kind does not have.
+    /// The kind does not have the flag.
     #[error("a {kind:?} message with the unknown flags {flags:#04x}")]
     UnknownFlags {
         /// The kind.
         kind: MessageKind,
-        /// Its flags.
+        /// The flags of the message.
         flags: u8,
     },
     /// A field that this kind does not use is not 0.
@@ -102,7 +102,7 @@ pub enum MessageError {
     NotZero {
         /// The kind.
         kind: MessageKind,
-        /// What the field holds.
+        /// The value of the field.
         value: u32,
     },
     /// The message is longer or shorter than its header says.
@@ -110,17 +110,17 @@ pub enum MessageError {
     Length {
         /// The kind.
         kind: MessageKind,
-        /// Bytes there.
+        /// Number of bytes that are there.
         len: usize,
-        /// Header and data.
+        /// Number of bytes that the header announces, itself included.
         expected: u64,
     },
-    /// A buffer that does not end within the address space.
+    /// A buffer goes beyond the end of the address space.
     #[error("a buffer of {len} bytes at {addr:#x} is advertised, which wraps")]
     Wraps {
         /// Its address.
         addr: u64,
-        /// Its length.
+        /// Its length in bytes.
         len: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! Messages: what travels in SENDs.
+//! Messages: the content of SENDs.
 //!
 //! ```text
 //!                  0        1        2        3
@@ -35,127 +35,128 @@
 //! | 34   | PACKET_ADVERT|             |       | key        | message      | addr    | len  | generation (32 bits) |
 //! | 35   | PACKET_DATA  |             |       |            | len          | total   |      |            |
 //!
-//! A field that a kind does not use is 0, and is checked to be.
+//! A field that a kind does not use is 0, and `parse` checks it.
 //!
-//! Behind an ADVERT further receives may follow, of 16 bytes each: address, key, length. All
-//! else is as in the ADVERT, but the position, which is that behind the receive before.
+//! Further receives may follow behind an ADVERT, 16 bytes each: address, key, length. Each shares
+//! the other fields with the ADVERT, except its position, which is the end of the receive before
+//! it.
 
 use super::{MessageError, MessageKind, be16, be32, be64, field};
 
-/// Bytes that every message begins with.
+/// Bytes of the header that every message has.
 pub const COMMON_HEADER: usize = 16;
 /// Room for the longest header (that of PACKET_ADVERT, 44 bytes).
 pub const MAX_HEADER: usize = 48;
 /// Bytes of each further receive behind an ADVERT ([`AdvertRepr::parse_further`]).
 pub const FURTHER: usize = 16;
-/// How many of them there are at most.
+/// Most further receives behind one ADVERT.
 pub const MAX_FURTHER: usize = 13;
 
-/// What every message carries besides its own content.
+/// The fields that every message carries beside its own content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Piggyback {
-    /// Receives posted again since the last message.
+    /// Receives that the sender posted again since its last message.
     pub credits: u16,
-    /// Ring (or stash) bytes freed since the last message.
+    /// Ring (or stash) bytes that the sender freed since its last message.
     pub freed: u32,
 }
 
 /// A message in a SEND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The initiator's first message: the responder may send from now on.
+    /// The initiator's first message: the responder may send after it.
     Ready,
-    /// Only the piggyback: credits, or ring space.
+    /// Only the piggyback: credits or ring space.
     Credit,
-    /// Are you there?
+    /// Asks whether the peer is alive.
     Ping,
-    /// Yes.
+    /// Answers PING.
     Pong,
-    /// Say when all that was written before this is there.
+    /// Asks for CONFIRMED once all WRITEs before this message are placed.
     Confirm {
         /// Counts from 1, modulo 2^32.
         number: u32,
     },
-    /// The answer to CONFIRM, and to all CONFIRMs before it.
+    /// Answers a CONFIRM and all CONFIRMs before it.
     Confirmed {
-        /// That of the last CONFIRM.
+        /// The number of the last CONFIRM.
         number: u32,
     },
-    /// Stream data; `inline` data follow the header.
+    /// Announces stream data.
     Data {
-        /// Into an advertised receive (else into the ring).
+        /// The data are in an advertised receive. If false, they are in the ring (or inline).
         direct: bool,
-        /// The bytes follow in this message.
+        /// The data follow the header in this message.
         inline: bool,
-        /// Bytes.
+        /// Number of bytes.
         len: u32,
     },
-    /// A receive buffer of a stream.
+    /// Offers a receive buffer of a stream.
     Advert(AdvertRepr),
-    /// The sender needs the ring's address.
+    /// Asks for the ring's address.
     RingReq,
-    /// The ring's address.
+    /// Tells the ring's address.
     Ring {
-        /// Address.
+        /// Address of the first byte.
         addr: u64,
-        /// Key.
+        /// The ring's key.
         key: u32,
     },
-    /// The sender forgets the ring.
+    /// The sender of the data no longer uses the ring.
     RingRelease,
-    /// Forget all ADVERTs.
+    /// Tells the peer to forget all ADVERTs.
     Withdraw {
         /// Seqpacket: the generation that ends. Stream: 0.
         generation: u32,
     },
-    /// Forgotten.
+    /// Answers WITHDRAW: the ADVERTs are forgotten.
     Withdrawn {
-        /// Seqpacket: the generation withdrawn. Stream: 0.
+        /// Seqpacket: the generation that was withdrawn. Stream: 0.
         generation: u32,
-        /// Seqpacket: the next message. Stream: 0.
+        /// Seqpacket: the number of the next message. Stream: 0.
         next_msg: u64,
     },
-    /// No more data in this direction.
+    /// Ends the data of this direction.
     Fin,
-    /// This side is about to close: send nothing more.
+    /// This side is about to close; the peer must send nothing more.
     Close,
-    /// The answer to Close, after everything sent before.
+    /// Answers CLOSE, after everything that was sent before.
     CloseAck,
-    /// This side gives up; an EXS error code for the log.
+    /// This side gives up. The code is for the log.
     Abort {
-        /// Code.
+        /// An EXS error code.
         code: u32,
     },
     /// A whole small message follows the header (seqpacket).
     Eager {
-        /// Bytes.
+        /// Number of bytes.
         len: u32,
     },
-    /// A large message waits for its ADVERT.
+    /// Announces a large message that waits for its ADVERT.
     Rts {
         /// Number of the message.
         msg: u64,
-        /// Its length.
+        /// Length of the message in bytes.
         total: u64,
     },
-    /// A receive buffer of a seqpacket socket.
+    /// Offers a receive buffer of a seqpacket socket.
     PacketAdvert {
-        /// Number of the message it is for.
+        /// Number of the message that the buffer is for.
         msg: u64,
-        /// Generation.
+        /// Generation of the ADVERT.
         generation: u32,
-        /// Address.
+        /// Address of the first byte.
         addr: u64,
-        /// Key.
+        /// The buffer's key.
         key: u32,
-        /// Length.
+        /// Length of the buffer in bytes.
         len: u64,
     },
-    /// A large message was written into its ADVERT.
+    /// A large message was written into its advertised buffer.
     PacketData {
-        /// Bytes written.
+        /// Number of bytes written.
         len: u64,
-        /// True length of the message.
+        /// True length of the message in bytes.
         total: u64,
     },
 }
@@ -163,20 +164,20 @@ pub enum Message {
 /// The content of a stream ADVERT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdvertRepr {
-    /// Stream position.
+    /// Stream position of the first byte.
     pub seq: u64,
-    /// Phase.
+    /// Phase of the stream.
     pub phase: u32,
-    /// Address.
+    /// Address of the first byte.
     pub addr: u64,
-    /// Key.
+    /// The buffer's key.
     pub key: u32,
-    /// Length.
+    /// Length of the buffer in bytes.
     pub len: u32,
-    /// Complete only when full.
+    /// The receive completes only when it is full.
     pub waitall: bool,
-    /// The key is of a window that the sender may close with its last use, by announcing that
-    /// with a SEND with Invalidate (RFC 5040 section 5.3). A request, not a duty.
+    /// The key is that of a window that the sender may close with its last use, by a SEND with
+    /// Invalidate as the announcement (RFC 5040 section 5.3). This is a request, not a duty.
     pub invalidate: bool,
 }
 
@@ -185,9 +186,9 @@ const INLINE: u8 = 2;
 const WAITALL: u8 = 1;
 const INVALIDATE: u8 = 2;
 
-/// The fields of a header, whatever its kind: what lies between a [`Message`] and
-/// its bytes. Which of `w16`, `w24`, `w32` (8 bytes each) and `tail` (the last 4
-/// bytes) are on the wire, the length of the kind's header says.
+/// The fields of a header of any kind: the form between a [`Message`] and its bytes. The header
+/// length of the kind says which of `w16`, `w24`, `w32` (8 bytes each) and `tail` (the last 4
+/// bytes) are on the wire.
 #[derive(Default)]
 struct Raw {
     flags: u8,
@@ -200,7 +201,7 @@ struct Raw {
 }
 
 impl Message {
-    /// Its kind.
+    /// Returns the kind of the message.
     pub const fn kind(&self) -> MessageKind {
         match self {
             Message::Ready => MessageKind::Ready,
@@ -227,7 +228,7 @@ impl Message {
         }
     }
 
-    /// Bytes of data that follow the header in the same SEND.
+    /// Returns how many bytes of data follow the header in the same SEND.
     pub const fn inline_len(&self) -> u32 {
         match *self {
             Message::Data { inline: true, len, .. } | Message::Eager { len } => len,
@@ -235,13 +236,12 @@ impl Message {
         }
     }
 
-    /// Puts the header at the start of `out` and returns its length; inline data
-    /// go behind it.
+    /// Writes the header to the start of `out` and returns its length. Inline data go behind it.
     pub fn emit(&self, pb: Piggyback, out: &mut [u8; MAX_HEADER]) -> usize {
         let kind = self.kind();
         let raw = self.to_raw();
         let end = kind.header_len();
-        // Whole words: who reads them soon waits until smaller stores have come together.
+        // Whole words: a reader that loads them soon would wait until smaller stores have merged.
         let [kind, flags, credits] = [kind as u64, raw.flags.into(), pb.credits.into()];
         let w0 = kind << 56 | flags << 48 | credits << 32 | u64::from(pb.freed);
         let w8 = u64::from(raw.len) << 32 | u64::from(raw.aux);
@@ -300,17 +300,17 @@ impl Message {
         }
     }
 
-    /// Reads a message: the message, its piggyback, and the length of its header,
-    /// behind which [`Message::inline_len`] bytes of data follow and nothing else, but for
-    /// the further receives of an ADVERT.
+    /// Parses a message. Returns the message, its piggyback, and the length of its header. Behind
+    /// the header follow [`Message::inline_len`] bytes of data and nothing else, except the
+    /// further receives of an ADVERT.
     #[cfg(any(test, feature = "internals"))]
     pub fn parse(bytes: &[u8]) -> Result<(Message, Piggyback, usize), MessageError> {
         Message::parse_prefix(bytes, bytes.len())
     }
 
-    /// As [`Message::parse`], of a message of `len` bytes whose first bytes (at
-    /// least [`MAX_HEADER`], if it has as many) are `bytes`: memory that an RNIC
-    /// writes is copied before it is interpreted, and the data need not be.
+    /// As [`Message::parse`], for a message of `len` bytes that begins with `bytes`: at least
+    /// [`MAX_HEADER`] bytes, if it has so many. Memory that an RNIC writes is copied before it is
+    /// interpreted, and the data need not be.
     pub fn parse_prefix(
         bytes: &[u8],
         len: usize,
@@ -321,8 +321,8 @@ impl Message {
         }
     }
 
-    /// The short way of DATA and EAGER, which most messages are: they have none of the other
-    /// fields. None: it is something else, or there is something wrong with it.
+    /// Fast path for DATA and EAGER, which most messages are: they use none of the other fields.
+    /// None: the message is of another kind, or has a fault.
     #[inline]
     pub(super) fn parse_data(bytes: &[u8], len: usize) -> Option<(Message, Piggyback)> {
         let head = bytes.first_chunk::<COMMON_HEADER>()?;
@@ -389,7 +389,7 @@ impl Message {
 }
 
 impl Raw {
-    /// Bits that nobody agreed on, and buffers that cannot be.
+    /// Refuses bits that the sides have not agreed on, and impossible buffers.
     fn check(&self, kind: MessageKind) -> Result<(), MessageError> {
         use MessageKind as K;
         let known_flags = match kind {

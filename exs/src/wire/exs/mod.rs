@@ -1,25 +1,23 @@
 //! F1: the EXS wire format, version 1.
 //!
-//! EXS puts bytes in three places. The private data of connect and accept carry a
-//! [`Hello`], those of a reject a [`Refusal`] (`hello.rs`); SENDs carry a
-//! [`Message`], a header of 16 bytes or a few more and, for two kinds, the data
-//! itself (`message.rs`); a WRITE WITH IMMEDIATE carries an [`Immediate`] in place
-//! of a DATA message (`immediate.rs`). `spec-notes/wire-exs.md` draws them all.
+//! EXS puts bytes in three places. The private data of connect and accept carry a [`Hello`],
+//! those of a reject a [`Refusal`] (`hello.rs`). SENDs carry a [`Message`]: a header of 16 bytes
+//! or a few more and, for two kinds, the data itself (`message.rs`). A WRITE WITH IMMEDIATE
+//! carries an [`Immediate`] in place of a DATA message (`immediate.rs`). `spec-notes/wire-exs.md`
+//! draws all of them.
 //!
 //! What this floor promises:
-//! - `parse` takes any bytes at all and answers with a value or an error that has
-//!   the numbers in it; it never panics and allocates nothing.
-//! - One value has one encoding: what `parse` accepts, `emit` gives back byte by
-//!   byte. A message with a bit set that nobody agreed on is refused, because a
-//!   bit that one side ignores is a bit on whose meaning the two sides differ.
-//!   The hello is the exception: it is where agreements are made, so bits and
-//!   bytes beyond what this version knows are passed over.
-//! - The first eight bytes of hello and refusal keep their meaning in every
-//!   version to come, so that two versions without a common one can at least tell
-//!   each other so.
+//! - `parse` takes any bytes and returns a value, or an error with the numbers in it. It never
+//!   panics and allocates nothing.
+//! - One value has one encoding: `emit` returns the bytes that `parse` accepted. A message with a
+//!   bit set that the two sides have not agreed on is refused, because the sides may differ on
+//!   the meaning of a bit that one of them ignores. The hello is the exception: the sides make
+//!   their agreements in it, so they ignore bits and bytes that their version does not know.
+//! - The first eight bytes of hello and refusal keep their meaning in every future version, so
+//!   that two sides without a common version can at least report that.
 //!
-//! What it must never know: whether a message fits the state of a connection.
-//! All integers are in network byte order.
+//! What it must never know: whether a message fits the state of a connection. All integers are in
+//! network byte order.
 
 mod further;
 mod hello;

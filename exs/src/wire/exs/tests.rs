@@ -38,7 +38,7 @@ fn hello_vector() {
 }
 
 #[test]
-fn hello_passes_over_padding_and_reserved_bytes() {
+fn hello_ignores_padding_and_reserved_bytes() {
     let mut padded = [0x5A; MAX_HELLO];
     padded[..HELLO_LEN].copy_from_slice(&HELLO_BYTES);
     for reserved in [7, 14, 15, 32, 39] {
@@ -359,7 +359,7 @@ proptest! {
 
     /// The short way of DATA and EAGER takes just those that the long one takes, and as the same.
     #[test]
-    fn data_is_data_either_way(
+    fn the_fast_path_of_data_agrees_with_the_general_one(
         kind in prop_oneof![
             Just(MessageKind::Data as u8),
             Just(MessageKind::Eager as u8),

@@ -122,7 +122,7 @@ impl Port for End<'_> {
         Ok(key)
     }
 
-    fn spares_close(&self, _key: Key) -> bool {
+    fn invalidate_is_costly(&self, _key: Key) -> bool {
         self.net.closes
     }
 

@@ -1,4 +1,4 @@
-//! Deadlines, for drivers: one for each thing that has one.
+//! Deadlines for drivers: at most one for each source.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
@@ -6,18 +6,20 @@ use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
 use crate::time::Time;
 
 /// One deadline for each source that has one.
-pub(crate) struct Timers<S> {
+pub(crate) struct Deadlines<S> {
+    /// The deadlines in order of time.
     due: BTreeSet<(Time, S)>,
+    /// The deadline of each source that has one.
     set: HashMap<S, Time, BuildHasherDefault<DefaultHasher>>,
 }
 
-impl<S> Default for Timers<S> {
-    fn default() -> Timers<S> {
-        Timers { due: BTreeSet::new(), set: HashMap::default() }
+impl<S> Default for Deadlines<S> {
+    fn default() -> Deadlines<S> {
+        Deadlines { due: BTreeSet::new(), set: HashMap::default() }
     }
 }
 
-impl<S: Copy + Ord + Hash> Timers<S> {
+impl<S: Copy + Ord + Hash> Deadlines<S> {
     /// Sets or moves the deadline of a source.
     pub(crate) fn set(&mut self, source: S, at: Time) {
         if let Some(old) = self.set.insert(source, at) {
@@ -43,7 +45,7 @@ impl<S: Copy + Ord + Hash> Timers<S> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Takes one source that is due.
+    /// Takes one source whose deadline has passed.
     pub(crate) fn expire(&mut self, now: Time) -> Option<S> {
         let (at, source) = *self.due.first()?;
         if at > now {
@@ -60,7 +62,7 @@ mod tests {
 
     #[test]
     fn deadlines_move_and_fall_due_in_order() {
-        let mut t = Timers::default();
+        let mut t = Deadlines::default();
         let (a, b) = (1, 2);
         t.set(a, Time::from_nanos(10));
         t.set(b, Time::from_nanos(20));
