@@ -128,6 +128,10 @@ fn words_of(line: &str, number: usize, out: &mut Vec<Word>) {
         if !word.is_empty() {
             out.push((std::mem::take(&mut word), number));
         }
+        // A span of code stands for a noun.
+        if c == '`' && !code {
+            out.push(("`".to_owned(), number));
+        }
         if ".;:!?([{|\"#".contains(c) {
             out.push((".".to_owned(), number));
         }
