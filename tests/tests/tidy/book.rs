@@ -97,6 +97,70 @@ pub(crate) fn check_programs(page: &Source) -> Vec<String> {
     findings
 }
 
+/// The anchor that GitHub and mdBook make of a heading.
+fn anchor_of(heading: &str) -> String {
+    let kept = |c: &char| c.is_alphanumeric() || "-_ ".contains(*c);
+    heading
+        .trim()
+        .to_lowercase()
+        .chars()
+        .filter(kept)
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
+}
+
+fn anchors(page: &str) -> BTreeSet<String> {
+    let mut fenced = false;
+    let mut found = BTreeSet::new();
+    for line in page.lines() {
+        fenced ^= line.starts_with("```");
+        let heading = line.trim_start_matches('#');
+        if !fenced && heading.len() < line.len() && heading.starts_with(' ') {
+            found.insert(anchor_of(heading));
+        }
+    }
+    found
+}
+
+/// The path of `target` as seen from the file `from`.
+fn resolved(from: &str, target: &str) -> String {
+    let mut parts: Vec<&str> = from.split('/').collect();
+    parts.pop();
+    for part in target.split('/') {
+        match part {
+            ".." => _ = parts.pop(),
+            "." => {}
+            _ => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+/// Links to headings lead to headings.
+pub(crate) fn check_anchors(tree: &[Source]) -> Vec<String> {
+    let mut findings = Vec::new();
+    for page in tree.iter().filter(|s| s.path.ends_with(".md")) {
+        for (number, line) in (1..).zip(page.text.lines()) {
+            let defined = line.strip_prefix('[').and_then(|l| Some(l.split_once("]: ")?.1));
+            for rest in line.split("](").skip(1).chain(defined) {
+                let link = rest.split([')', ' ']).next().unwrap_or_default();
+                let Some((file, anchor)) = link.split_once('#').filter(|_| !link.contains(':'))
+                else {
+                    continue;
+                };
+                let path =
+                    if file.is_empty() { page.path.clone() } else { resolved(&page.path, file) };
+                let there = tree.iter().find(|s| s.path == path && path.ends_with(".md"));
+                if there.is_some_and(|s| !anchors(&s.text).contains(anchor)) {
+                    findings
+                        .push(format!("{}:{number}: {path} has no heading #{anchor}", page.path));
+                }
+            }
+        }
+    }
+    findings
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,6 +194,18 @@ mod tests {
         assert_eq!(tree("[b]\n\n[b]: b.md", "a: \"a.md\",", ""), 1);
         assert_eq!(tree("[b](b.md)", "a: \"a.md\",", ""), 1);
         assert_eq!(tree("", "", ""), 1);
+    }
+
+    #[test]
+    fn a_link_to_a_heading_that_is_gone_is_caught() {
+        let found = |text: &str| {
+            let there = Source::new("notes/b.md", "# The `B`-side, a word\n```sh\n# none\n```\n");
+            check_anchors(&[Source::new("docs/a.md", text), there]).len()
+        };
+        assert_eq!(found("[x](../notes/b.md#the-b-side-a-word) [y](https://e.org/#z)"), 0);
+        assert_eq!(found("[x](../notes/b.md#gone) [y](../notes/b.md#none) [z](#here)"), 3);
+        assert_eq!(found("[x]: ../notes/b.md#gone"), 1);
+        assert_eq!(found("## Here it is\n[z](#here-it-is)"), 0);
     }
 
     #[test]

@@ -135,6 +135,7 @@ fn links_between_documents_lead_somewhere() {
     let all = tree();
     let findings: Vec<_> = all.iter().flat_map(|s| docs::check_links(s, &source::exists)).collect();
     expect_none(&findings);
+    expect_none(&book::check_anchors(&all));
 }
 
 #[test]

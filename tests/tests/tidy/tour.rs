@@ -36,12 +36,13 @@ pub(crate) fn check(tree: &[Source]) -> (Vec<String>, usize) {
         let Some(path) = quoted(file).next() else { continue };
         rows += 1;
         let Some(source) = files.get(path) else {
-            findings.push(format!("{TOUR}:{number}: there is no {path}"));
+            findings.push(format!("{TOUR}:{number}: there is no {path}: where is it now?"));
             continue;
         };
         let defined = functions(source);
         for name in quoted(names).filter(|name| !defined.contains(name)) {
-            findings.push(format!("{TOUR}:{number}: {path} defines no function {name}"));
+            let known = defined.join(", ");
+            findings.push(format!("{TOUR}:{number}: {path} has no function {name}, but {known}"));
         }
     }
     (findings, rows)

@@ -115,7 +115,7 @@ pub(crate) const EXCUSED: &str = "tests/tests/tidy/excused.txt";
 /// A word in lower case, or `.` for what ends a sentence; and its line.
 type Word = (String, usize);
 
-/// The words of a text, with `.` wherever a sentence, a cell or a code span ends.
+/// The words of a text outside of code spans, with `.` wherever a sentence or a cell may begin.
 fn words_of(line: &str, number: usize, out: &mut Vec<Word>) {
     let mut word = String::new();
     let mut code = false;
@@ -128,7 +128,11 @@ fn words_of(line: &str, number: usize, out: &mut Vec<Word>) {
         if !word.is_empty() {
             out.push((std::mem::take(&mut word), number));
         }
-        if ".;:!?()[]{}|`\"#".contains(c) {
+        // A span of code stands for a noun.
+        if c == '`' && !code {
+            out.push(("`".to_owned(), number));
+        }
+        if ".;:!?([{|\"#".contains(c) {
             out.push((".".to_owned(), number));
         }
     }
@@ -283,6 +287,7 @@ mod tests {
         assert_eq!(rust("panic!(\"he tells of it\")"), 1);
         assert_eq!(rust("// Who posts is awake."), 1);
         assert_eq!(rust("// for who waits; the thread who waits"), 1);
+        assert_eq!(rust("// readers (of `x`) who wait"), 0);
         assert_eq!(rust("// so many at most"), 1);
         assert_eq!(rust("// so many that it fails, so long as it lasts, `nobody`"), 0);
         assert_eq!(found("a.md", "x\n```c\nnobody\n```\nIt came about.\n"), 1);
