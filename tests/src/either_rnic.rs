@@ -9,7 +9,7 @@ use exs::rnic::{
 };
 use exs::time::Time;
 
-/// One of two RNICs, and as good as it.
+/// One of two RNICs, which passes every call on to it.
 #[derive(Debug)]
 pub enum EitherRnic<A, B> {
     /// One.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use exs::Buffer;
 use exs::mem::Region;
 
-/// Takes `len` bytes of whole pages away from whoever reads them.
+/// Takes `len` bytes of whole pages away from every reader.
 fn forbid(at: *const u8, len: usize) {
     let at = at.cast_mut().cast();
     // SAFETY: the callers name pages of mappings of theirs. Nothing but the kernel looks at

@@ -28,7 +28,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::fstat;
 
 use crate::harness::Watchdog;
-use crate::skip::{self, skip};
+use crate::skip::skip;
 
 /// A kind of connected sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,7 +209,6 @@ pub fn run(name: &'static str, io: KernelIo, test: fn()) {
         Context::install(Context::new(devices).unwrap()).unwrap();
         Ok(())
     });
-    skip::name(name);
     match ready {
         Err(why) => skip(why),
         Ok(()) => {
@@ -224,7 +223,7 @@ pub fn run(name: &'static str, io: KernelIo, test: fn()) {
 macro_rules! kernel_contract {
     ($io:expr) => {
         $crate::kernel_tests! { $io;
-            burst: arrives_though_nobody_dequeues, leaves_before_calls_of_the_owner,
+            burst: arrives_while_no_thread_dequeues, leaves_before_calls_of_the_owner,
                 leaves_before_a_close, is_whole,
                 leaves_others_their_turn;
             chaos: every_operation_has_one_event;

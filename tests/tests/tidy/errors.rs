@@ -27,7 +27,7 @@ pub(crate) fn check_said_once(src: &Source) -> Vec<String> {
         if gives && says {
             findings.push(src.at(
                 start,
-                "the message has the cause, and source() gives it again: who prints the chain says it \
+                "the message has the cause, and source() gives it again: a chain that is printed says it \
                  twice. Call the field `cause`, and write From by hand",
             ));
         }
@@ -52,7 +52,7 @@ pub(crate) fn check_prints(src: &Source) -> Vec<String> {
         if pair[0].0 < tests {
             findings.push(src.at(
                 pair[0].0,
-                &format!("`{name}!` panics where nobody reads: `out!` and `tell!` do not"),
+                &format!("`{name}!` panics where no program reads: `out!` and `tell!` do not"),
             ));
         }
     }
