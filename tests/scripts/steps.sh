@@ -47,7 +47,7 @@ list_notes() {
         printf '=== %s: %d\n' "$kind" "$count"
         awk -F'\t' -v kind="$kind" '
             $1 == kind { n[$3]++; if (n[$3] <= 3) places[$3] = places[$3] (n[$3] > 1 ? ", " : "") $2 }
-            END { for (why in n) printf "%4d  %s%s: %s\n", n[why], places[why], n[why] > 3 ? ", ..." : "", why }
+            END { for (why in n) printf "%4d  %s%s: %s\n", n[why], places[why], (n[why] > 3 ? ", ..." : ""), why }
         ' "$EXS_TEST_NOTES" | sort -k2
     done
 }

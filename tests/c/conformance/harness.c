@@ -248,7 +248,7 @@ static int print(int i, const char *transport)
     if (r->state == FAILED)
         printf("# %s\n", r->why);
     if (r->less)
-        printf("# less: %s %s\n", t->name, transport);
+        printf("# less: %s\n", t->name);
     fflush(stdout);
     return r->state == PASSED || r->state == SKIPPED ? 0 : 1;
 }
