@@ -167,8 +167,9 @@ run_tests() {
     shift 2
     within "$limit" "$binary" --show-output "$@" >"$log" 2>&1 || status=$?
     sed -n 's/^test result: /note: /p' "$log"
-    # A test that lacks what it needs passes, and is counted as skipped.
-    sed -n 's/^\(skipped\|skipped in part\|flaky\): /note: &/p' "$log" | sort -u
+    # A test that lacks what it needs passes, and is counted as skipped. With one test at a time
+    # its line comes behind the name of the test.
+    sed -n 's/^\(test .* \.\.\. \)\?\(skipped\|skipped in part\|flaky\): /note: \2: /p' "$log" | sort -u
     if [ $status != 0 ]; then
         grep -v '^$\|^ok$\|skipped: \| \.\.\. ok$' "$log" | tail -n 200
         # So a test that did not end is told apart from one that did not begin.
