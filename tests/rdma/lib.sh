@@ -99,8 +99,8 @@ no_leaks() {
 }
 
 # A process of ours (its name is cut to 15 characters) has a queue pair.
-# (Not grep -q, here and elsewhere: it hangs up on a program that still writes, which
-# pipefail then takes for a failure.)
+# Not grep -q, here and elsewhere: it hangs up on a program that still writes, which
+# pipefail then takes for a failure.
 has_qp() { rdma resource show qp | grep 'comm exs-' >/dev/null; }
 
 # --- programs --------------------------------------------------------------------------

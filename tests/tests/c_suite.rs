@@ -18,7 +18,7 @@ use exs_tests::skip;
 #[path = "c_suite/differential.rs"]
 mod differential;
 
-/// What runs here. (RDMA devices: `tests/rdma/suites/c.sh`.)
+/// The transports that run here. `tests/rdma/suites/c.sh` has those of RDMA devices.
 const TRANSPORTS: [&str; 6] = ["none", "tcp", "unix", "udp", "soft", "shm"];
 
 fn top() -> &'static Path {

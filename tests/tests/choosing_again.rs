@@ -1,5 +1,5 @@
 //! Choosing a device with what is known from before: peers that were silent, devices
-//! that were removed and come back. (Pretended devices, as in `choosing`.)
+//! that were removed and come back. The devices are fakes, as in `choosing`.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::{Arc, OnceLock};

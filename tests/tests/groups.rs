@@ -1,5 +1,5 @@
-//! Trust groups: protection domains on one device, and what they leave behind. (The
-//! device is the software RNIC, counted.)
+//! Trust groups: protection domains on one device, and what they leave behind. The
+//! device is the software RNIC, with its objects counted.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
@@ -211,7 +211,7 @@ fn copied_memory_is_not_registered() {
     say(60_000); // the pool is made
     let made = STRICT_CONTROL.objects().made;
     (0..50).for_each(|_| say(65_536));
-    // (A ring may have been needed.)
+    // A ring may have been needed.
     let rings = STRICT_CONTROL.objects().made - made;
     assert!(rings <= 1, "{rings}");
     (0..10).for_each(|_| say(65_537));

@@ -91,7 +91,7 @@ fn child() {
     if user == "nobody" {
         setuid(Uid::from_raw(65534)).unwrap();
     }
-    // (To become another user makes a process one that may not be looked at.)
+    // To become another user makes a process one that may not be looked at.
     set_dumpable(secret == "open").unwrap();
     if part == "squat" {
         let name = format!("exs/1/tcp4/{addr}");

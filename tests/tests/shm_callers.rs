@@ -33,7 +33,7 @@ fn callers_of_both_families_are_taken_in() {
 }
 
 /// Not a test in the parent: a process that has no descriptor left for the memory that its peer
-/// would show it. (Both ends are in one process, and the memory was made before.)
+/// would show it. Both ends are in one process, and the memory was made before.
 #[test]
 fn starved() {
     let Some(_) = peer::part() else { return };

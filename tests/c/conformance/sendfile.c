@@ -193,7 +193,7 @@ CASE("sendfile-7", a_gone_peer_is_an_error_without_a_signal, STREAMS)
     sigset_t pipe_only, now;
 
     end_one(p.b);
-    /* SIGPIPE would end this process. (The kernel takes bytes until it knows of the end.) */
+    /* SIGPIPE would end this process. The kernel takes bytes until it knows of the end. */
     while (exs_sendfile(p.a, &x, 1, 0, BLOCK) >= 0)
         ;
     CHECK(errno == EPIPE || errno == ECONNRESET);
@@ -245,7 +245,7 @@ CASE("sendfile-7", a_peer_that_goes_while_it_waits_is_an_error_without_a_signal,
     while ((tid = __atomic_load_n(&s.thread, __ATOMIC_ACQUIRE)) == 0)
         sched_yield();
     await_sleeper(tid);
-    /* (With data left unread a close would be another error, which has no signal.) */
+    /* With data left unread a close would be another error, which has no signal. */
     if (world == LOCAL)
         GIVES(0, exs_shutdown(p.b, SHUT_RD, BLOCK));
     else

@@ -238,7 +238,7 @@ CASE("all-8", bytes_moved_before_a_signal_are_returned, EXS | ALONE)
     end(p);
 }
 
-/* (Valgrind is not done with one signal when the next comes.) */
+/* Valgrind is not done with one signal when the next comes. */
 CASE("all-8", bytes_of_a_sendfile_before_a_signal_are_returned, TCP | LOCAL | ALONE | NATIVE)
 {
     enum { LEN = 32 << 20 };

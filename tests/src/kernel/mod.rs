@@ -96,7 +96,7 @@ pub fn pair(family: Family) -> (Ours, File) {
 /// A kernel socket whose owner sees to it that nothing is changed.
 #[derive(Debug)]
 pub struct Ours {
-    /// For looks that the library knows nothing of. (Dropped first: the other one closes.)
+    /// For looks that the library knows nothing of. It is dropped first: the other one closes.
     fd: Arc<OwnedFd>,
     socket: Option<KernelSocket<Arc<OwnedFd>>>,
     flags: (i32, i32),
@@ -172,7 +172,7 @@ impl Drop for Ours {
 pub fn descriptors(inode: u64) -> usize {
     let name = format!("socket:[{inode}]");
     let links = std::fs::read_dir("/proc/self/fd").unwrap();
-    // (A descriptor of another thread may go while we read.)
+    // A descriptor of another thread may go while we read.
     links
         .filter_map(|l| std::fs::read_link(l.ok()?.path()).ok())
         .filter(|l| l.as_os_str() == name.as_str())

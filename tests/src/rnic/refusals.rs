@@ -84,9 +84,9 @@ fn read_outcome(status: WcStatus) {
     assert_eq!(status, WcStatus::RemoteAccess);
 }
 
-/// One byte too far at the end, or at the start. (Of a WRITE of several frames
-/// those that are inside may be placed: a tagged message does not tell its whole
-/// length. So these are of one.)
+/// A WRITE of one frame that goes one byte too far at the end, or at the start. Of several
+/// frames an RNIC may place those inside the bounds, since a tagged message does not say its
+/// whole length.
 pub fn a_write_out_of_bounds<H: Harness>() {
     for (offset, len) in [(199_001i64, 1000), (199_999, 2), (-1, 1), (-1, 1000), (200_000, 1)] {
         let s = scene::<H>(Access::REMOTE_WRITE);

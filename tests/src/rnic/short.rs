@@ -456,7 +456,7 @@ pub fn receives_are_told_of<H: Harness>() {
                     assert_eq!(expected[came].as_ref().map(|head| &head[..]), Some(&bytes[..2]));
                     (came, told) = (came + 1, told + 1);
                 }
-                // (Of the queue that was waited in before.)
+                // Of the queue that was waited in before.
                 while let Some(event) = w.rnics[1].poll_event() {
                     assert!(matches!(event, RnicEvent::CqReady(_)), "{event:?}");
                 }

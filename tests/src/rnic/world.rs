@@ -247,8 +247,8 @@ impl<H: Harness> World<H> {
         }
     }
 
-    /// Steps until nothing happens any more, for things that must not come. (What
-    /// must not come cannot be waited for; loopback delivers within the steps.)
+    /// Steps until nothing happens any more, for things that must not come. A test
+    /// cannot wait for the absence of an event; loopback delivers within the steps.
     pub fn settle(&mut self) {
         for _ in 0..10 {
             self.step(Duration::from_millis(2));

@@ -114,7 +114,7 @@ pub(crate) fn churn() {
         match before {
             None => {
                 settle(usize::MAX - 1);
-                // (Strangers are known to be gone when their bytes are read.)
+                // Strangers are known to be gone when their bytes are read.
                 before = Some(files());
             }
             Some(n) => settle(n),
