@@ -70,7 +70,16 @@ fn wait(socket: &Socket, queue: &EventQueue, patience: Patience) -> Result<Event
     let given_up = if patience == Patience::Deaf {
         None
     } else {
-        match raw::dequeue_exact(queue, &mut events, 1, 1, timeout) {
+        let mut dequeue = |timeout| raw::dequeue_exact(queue, &mut events, 1, 1, timeout);
+        // A leader that the kernel does not schedule for the whole limit takes nothing from the
+        // devices. What has arrived counts, as it does in kernel sockets, so the caller looks
+        // once itself before it cancels the operation.
+        let first = dequeue(timeout);
+        let found = match (patience, &first) {
+            (Patience::Limited(_), Ok(0)) => dequeue(Some(Duration::ZERO)),
+            _ => first,
+        };
+        match found {
             Ok(0) => Some(libc::EAGAIN),
             Ok(_) => None,
             Err(Error::Interrupted) => Some(libc::EINTR),

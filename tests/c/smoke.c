@@ -114,7 +114,7 @@ static void data(void)
     } while (e.exs_evt_type != EXS_EVT_RECV);
     CHECK(e.exs_evt_union.exs_evt_xfer.exs_evt_buffer == in && e.exs_evt_socket == server);
     CHECK(memcmp(in, out, sizeof in) == 0);
-    /* (The event of the send may have come before that of the receive.) */
+    /* The event of the send may have come before that of the receive. */
     if (exs_cancel(client, EXS_CAF_FILDES, 0) > 0)
         CHECK(exs_qdequeue(queue, &e, 1, NULL) == 1);
     while (exs_qdequeue(queue, &e, 1, &(struct timeval){0, 0}) > 0)
@@ -330,7 +330,7 @@ static void signals_and_processes(void)
     action.sa_flags = SA_RESTART; /* which changes nothing */
     CHECK(sigaction(SIGALRM, &action, NULL) == 0);
     CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
-    /* (One signal might come before the call, and there are many.) */
+    /* One signal might come before the call, and there are many. */
     FAILS(exs_qdequeue(queue, &e, 1, NULL), EINTR);
     CHECK(setitimer(ITIMER_REAL, &off, NULL) == 0);
 

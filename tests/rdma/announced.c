@@ -1,5 +1,5 @@
 /* What raw verbs reach with the one duty that sockets add: the receiver names each of
- * its buffers before the sender may write there, and hears of each that is full.
+ * its buffers before the sender may write there, and learns of each that is full.
  *
  *   announced serve ADDR PORT              one client, then it ends
  *   announced ADDR PORT SIZE COUNT         prints GB/s (10^9 bytes)
@@ -10,7 +10,7 @@
  * by WRITE and an empty SEND. Both ends poll. The time is that from the first post until
  * the last write was heard of and announced again, so nothing is left in any queue.
  *
- * (ib_write_bw writes to one buffer over and over and tells nobody.)
+ * (ib_write_bw writes to one buffer over and over and reports nothing.)
  */
 #include <arpa/inet.h>
 #include <endian.h>

@@ -37,7 +37,7 @@ shift $((OPTIND - 1))
 
 read -r kind kernel <<<"$("$here/kernel.sh")"
 [ -n "$kernel" ] || exit 1
-# The guest's first program; without it all there is to see is that the kernel panics.
+# The guest's first program. Without it the kernel panics, and its console says no more.
 [ -x /bin/busybox ] || { say "there is no /bin/busybox: run tests/scripts/setup.sh rdma"; exit 1; }
 
 # Not in memory that the guest cannot see: its /dev and /run are its own.

@@ -17,7 +17,7 @@ for word in $($b cat /proc/cmdline); do
         exs.rw=*) rw=$value ;;
     esac
 done
-# There is nobody to tell but the console, and no use in going on.
+# Only the console can be told, and there is no use in going on.
 die() {
     echo "exs: $*" >/dev/kmsg
     $b poweroff -f
@@ -48,7 +48,7 @@ $b ln -s fd/2 $new/dev/stderr
 $b mount -t devpts -o gid=5,mode=620,ptmxmode=666 devpts $new/dev/pts
 $b mount -t tmpfs -o mode=1777 tmpfs $new/dev/shm
 $b mount -t tmpfs -o mode=755 tmpfs $new/run
-# A kernel that is broken is to stop, not to limp on; only then is it seen as dead.
+# A broken kernel must stop: only then does guest.sh see it as dead.
 echo 1 >/proc/sys/kernel/panic_on_oops
 
 number=0

@@ -57,10 +57,10 @@ finish() {
     exit 0
 }
 
-# within SECONDS COMMAND...: ends it after so long; more in a slow guest.
+# within SECONDS COMMAND...: ends it after this time; later in a slow guest.
 within() { timeout -k 5 $(($1 * RDMA_FACTOR)) "${@:2}"; }
 
-# until_true SECONDS COMMAND...: asks again and again, for so long.
+# until_true SECONDS COMMAND...: asks again and again, for this time.
 until_true() {
     local deadline=$((SECONDS + $1 * RDMA_FACTOR))
     shift
@@ -99,8 +99,8 @@ no_leaks() {
 }
 
 # A process of ours (its name is cut to 15 characters) has a queue pair.
-# (Not grep -q, here and elsewhere: it hangs up on whoever still writes, which
-# pipefail then takes for a failure.)
+# Not grep -q, here and elsewhere: it hangs up on a program that still writes, which
+# pipefail then takes for a failure.
 has_qp() { rdma resource show qp | grep 'comm exs-' >/dev/null; }
 
 # --- programs --------------------------------------------------------------------------
@@ -167,11 +167,12 @@ run_tests() {
     shift 2
     within "$limit" "$binary" --show-output "$@" >"$log" 2>&1 || status=$?
     sed -n 's/^test result: /note: /p' "$log"
-    # A test that lacks what it needs passes; that should not go unseen.
-    sed -n 's/^skipped: /note: skipped: /p' "$log" | sort | uniq -c | sed 's/^ *\([0-9]*\) note: /note: \1 times /'
+    # A test that lacks what it needs passes, and is counted as skipped. With one test at a time
+    # its line comes behind the name of the test.
+    sed -n 's/^\(test .* \.\.\. \)\?\(skipped\|skipped in part\|flaky\): /note: \2: /p' "$log" | sort -u
     if [ $status != 0 ]; then
         grep -v '^$\|^ok$\|skipped: \| \.\.\. ok$' "$log" | tail -n 200
-        # Whoever never ended is told apart from whoever was never begun.
+        # So a test that did not end is told apart from one that did not begin.
         [ $status != 124 ] || { echo "the tests that ended:"; grep -c ' \.\.\. ok$' "$log"; }
     fi
     return $status

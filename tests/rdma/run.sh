@@ -67,7 +67,12 @@ build() {
     done
 }
 build programs build --release -p exs-examples --features verbs --bins
-build tests test --no-run -p exs-tests --features verbs --tests
+# The test binaries of these suites, with the features of `make test`: what that has built is
+# not built again.
+tests=()
+while read -r name; do tests+=(--test "$name"); done < <(
+    for suite in "${suites[@]}"; do sed -n 's/.*run_tests \([a-z_][a-z_]*\).*/\1/p' "$here/suites/$suite.sh"; done | sort -u)
+[ ${#tests[@]} = 0 ] || build tests test --no-run --workspace --features internals,tracing,verbs "${tests[@]}"
 case " ${suites[*]} " in *" neighbours "*)
     gcc -O2 -Wall -o "$out/bin/announced" "$here/announced.c" -lrdmacm -libverbs
     ;;
@@ -125,12 +130,34 @@ guest() {
     if sed '1,/exs: the command starts/d' "$out/logs/$name.console" | grep 'WARNING:\|BUG:\|Oops' >/dev/null; then
         outcome="$outcome; the kernel complains, see $name.console"
     fi
+    note_all "$name" "$log" "$outcome"
     if [ "$jobs" != 1 ]; then
         printf -- '--- %s %s\n' "$suite" "$device"
         cat "$log"
     fi
     printf '%-18s %-6s %6d s  %7s  %s\n' "$suite" "${device:-both}" $((SECONDS - began)) "$counts" "$outcome" >"$out/rows/$name"
 }
+# note_all NAME LOG OUTCOME: for the summary of a caller (EXS_TEST_NOTES), what was skipped, what
+# passed at a second try, and what failed. A line is KIND<tab>PLACE<tab>REASON.
+note_all() {
+    local name=$1 log=$2 outcome=$3
+    [ -n "${EXS_TEST_NOTES-}" ] || return 0
+    {
+        # `TEST: REASON`, or a reason alone.
+        sed -n 's/^ *\(skipped in part\|skipped\|flaky\): /\1\t/p' "$log" | sort -u |
+            awk -F'\t' -v name="rdma $name" '{
+                at = index($2, ": ")
+                if (at && substr($2, 1, at - 1) !~ / /) print $1 "\t" name " " substr($2, 1, at - 1) "\t" substr($2, at + 2)
+                else print $1 "\t" name "\t" $2 }'
+        sed -n "s/^skipped \(.*\): \(.*\)/skipped\trdma $name \1\t\2/p" "$log"
+        case $outcome in
+            FAILED*) printf 'failed\trdma %s\t%s\n' "$name" "$outcome" ;;
+            *second\ try* | *died*) printf 'flaky\trdma %s\t%s: %s\n' "$name" "$outcome" "$(first_failure "$log.1")" ;;
+        esac
+    } >>"$EXS_TEST_NOTES"
+}
+# first_failure LOG: the first check that failed in a log, if there is such a log.
+first_failure() { sed -n 's/^FAILED  //p' "$1" 2>/dev/null | head -n 1; }
 # show LOG: writes what a guest says to LOG, and shows it at once if no other guest speaks too.
 show() {
     if [ "$jobs" = 1 ]; then tee "$1"; else cat >"$1"; fi

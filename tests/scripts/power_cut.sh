@@ -42,6 +42,11 @@ done
 
 export PATH="$PATH:/usr/sbin:/sbin"
 skip() { echo "skipped: $*"; exit 77; }
+# A file system that is left out is in the summary of the caller, too.
+leave_out() {
+    echo "skipped: $*"
+    [ -z "${EXS_TEST_NOTES-}" ] || printf 'skipped in part\tpower cuts\t%s\n' "$*" >>"$EXS_TEST_NOTES"
+}
 [ "$(id -u)" = 0 ] || skip "power cuts need root, to mount images"
 [ -x "$program" ] || skip "there is no program to try"
 for tool in mkfs.xfs losetup mount umount; do
@@ -197,8 +202,8 @@ spoil() {
 
 one() {
     local fs=$1 direction=$2 model=$3 n here part spoilt=0 done=0 killed=0 running=0
-    command -v "mkfs.$fs" >/dev/null || { echo "skipped: no mkfs.$fs"; return 0; }
-    new_disk "$fs" "$model" || { unmount_all; echo "skipped: this kernel cannot mount $fs"; return 0; }
+    command -v "mkfs.$fs" >/dev/null || { leave_out "no mkfs.$fs"; return 0; }
+    new_disk "$fs" "$model" || { unmount_all; leave_out "this kernel cannot mount $fs"; return 0; }
     for n in $(seq 1 "$moments"); do
         here="$fs $direction $model, moment $n"
         start "$direction"

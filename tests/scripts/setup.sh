@@ -132,6 +132,10 @@ install_mdbook() {
         die "cargo could not install mdbook $MDBOOK"
 }
 
+clang_sanitizes() {
+    has clang && echo 'int main(void) { return 0; }' | clang -fsanitize=address,undefined -x c - -o /dev/null 2>/dev/null
+}
+
 knows() { apt-cache show "$1" >/dev/null 2>&1; }
 
 [ $# -gt 0 ] || die "usage: setup.sh demo|test|check|book|bench|fuzz|rdma ..."
@@ -153,6 +157,10 @@ for part in "$@"; do
             want clang clang "compiles header and examples with a second compiler" "they are tried with gcc only"
             want curl curl "asks the HTTP server among the examples in C" "that server is not tried"
             want gcc gcc "builds the C tests with sanitizers" "the C library is not tested"
+            # Where no package has this name, clang brings its sanitizers along.
+            if ! clang_sanitizes && knows libclang-rt-dev; then
+                want clang-sanitizers libclang-rt-dev "gives clang its sanitizers" "gcc builds the C tests with sanitizers"
+            fi
             want valgrind valgrind "looks for leaks of the C library" "nothing looks for leaks of the C library"
             want strace strace "counts the system calls of small sends" "they are not counted"
             want lintian lintian "looks at the Debian packages" "nothing looks at the Debian packages"

@@ -9,7 +9,7 @@ use exs::rnic::{
 };
 use exs::time::Time;
 
-/// One of two RNICs, and as good as it.
+/// One of two RNICs, which passes every call on to it.
 #[derive(Debug)]
 pub enum EitherRnic<A, B> {
     /// One.
@@ -109,7 +109,7 @@ impl<A: Rnic, B: Rnic> Rnic for EitherRnic<A, B> {
     fn flush(&mut self, qp: Qp, now: Time) {
         each!(self, r => r.flush(qp, now))
     }
-    // (Not the short way of sending: its tests are of two ends that send alike.)
+    // No eager sends: their tests have two ends that send alike.
     fn next_eager(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
         each!(self, r => r.next_eager(out))
     }

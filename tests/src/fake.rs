@@ -2,7 +2,7 @@
 //!
 //! They stand in for devices in tests of choosing: each has addresses of its own
 //! (out of 127/8, say) and, like RoCE, port numbers of its own, or takes the host's
-//! TCP ports, as iWARP does. A [`Control`] tells each address what is to happen there.
+//! TCP ports, as iWARP does. A [`Control`] says what happens at each address.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -36,7 +36,7 @@ pub struct Spec {
     pub ports: u16,
     /// Changes what it claims to be able to do.
     pub caps: fn(&mut Caps),
-    /// What is to happen.
+    /// What happens at an address.
     pub control: Arc<Control>,
 }
 
@@ -96,8 +96,9 @@ struct Fake {
     free_keys: Vec<Key>,
     caps: Caps,
     spec: Spec,
-    /// The receive queues of queue pairs; what each has lost, and is to lose when next posted.
+    /// The receive queues of queue pairs.
     queues: HashMap<Qp, Srq>,
+    /// Receives that each queue has lost, and those it loses when receives are next posted.
     lost: HashMap<Srq, (usize, usize)>,
     /// Queue pairs that have connected, and those of them that live.
     dialled: HashSet<Qp>,

@@ -1,7 +1,7 @@
 //! The RDMA device that tests may use, if the machine has one.
 //!
-//! Which one is told by the environment, never guessed: a device that is there may be
-//! somebody's. `make test-rdma` boots a kernel that has software devices, and sets the
+//! The environment names it, and it is never guessed: a device that is there may be
+//! in use. `make test-rdma` boots a kernel that has software devices, and sets the
 //! variables there.
 
 use std::net::IpAddr;

@@ -122,7 +122,7 @@ impl Intruder {
         self.memory.write_all_at(&bytes[..bytes.len().min(room)], offset).unwrap();
     }
 
-    /// Hands over a record (all behind its tag) that is said to be so many lines long, or to
+    /// Hands over a record (all behind its tag) that claims to be `lines` lines long, or to
     /// end where the ring does.
     pub fn record(&mut self, body: &[u8], lines: u64) {
         let pos = self.at & (RING - 1);

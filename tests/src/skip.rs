@@ -1,29 +1,38 @@
-//! Tests that are skipped, visibly.
+//! Tests that are skipped, or that pass at a second try: counted, and not silent.
+//!
+//! `tests/runner` reads these lines and sums up. They go to standard error itself: `eprintln!`
+//! shows nothing of a test that passes.
 
-use std::cell::Cell;
 use std::io::Write;
-use std::sync::Once;
 
-thread_local! {
-    static TEST: Cell<&'static str> = const { Cell::new("") };
-}
-
-/// Names the test that runs in this thread.
-pub fn name(test: &'static str) {
-    TEST.set(test);
-}
-
-/// Says that a test is skipped, and why. Not by `eprintln!`, which the test runner
-/// keeps to itself when a test passes.
+/// Reports that this test cannot run here, and why. The runner counts it as skipped and not as
+/// passed.
 pub fn skip(why: &str) {
-    let name = TEST.get();
-    let colon = if name.is_empty() { "" } else { ": " };
-    // Nobody may be listening.
-    let _ = writeln!(std::io::stderr().lock(), "skipped: {name}{colon}{why}");
+    report("skipped", why);
 }
 
-/// Says once in a process that all its tests are skipped.
-pub fn all(why: &str) {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| skip(why));
+/// Reports that a part of this test cannot run here. The rest of it runs.
+pub fn part(why: &str) {
+    report("skipped in part", why);
+}
+
+/// Reports that this test needed a second try, and what the first one found.
+pub fn flaky(why: &str) {
+    report("flaky", why);
+}
+
+/// True where `EXS_TEST_FULL` is set, as `make nightly` does: tests run the parts that take longest.
+pub fn is_full() -> bool {
+    std::env::var_os("EXS_TEST_FULL").is_some()
+}
+
+fn report(what: &str, why: &str) {
+    let thread = std::thread::current();
+    // The test runner names the thread of a test after the test.
+    let test = match thread.name() {
+        None | Some("main") => String::new(),
+        Some(name) => format!("{name}: "),
+    };
+    // A closed standard error is no reason to fail.
+    let _ = writeln!(std::io::stderr().lock(), "{what}: {test}{why}");
 }

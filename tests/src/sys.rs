@@ -11,7 +11,7 @@ use std::sync::Arc;
 use exs::Buffer;
 use exs::mem::Region;
 
-/// Takes `len` bytes of whole pages away from whoever reads them.
+/// Takes `len` bytes of whole pages away from every reader.
 fn forbid(at: *const u8, len: usize) {
     let at = at.cast_mut().cast();
     // SAFETY: the callers name pages of mappings of theirs. Nothing but the kernel looks at
@@ -35,8 +35,8 @@ pub fn make_half_unreadable(buffer: &mut Buffer) {
 }
 
 /// Memory that this process has, and of which only the first `there` bytes come when they are read: the pages
-/// behind them are those of a userfaultfd that nothing answers. (A FUSE or NFS server, or a migration
-/// that stands still, does the same.) None where userfaultfd(2) is forbidden.
+/// behind them are those of a userfaultfd that nothing answers. A FUSE or NFS server, or a migration
+/// that stands still, does the same. None where userfaultfd(2) is forbidden.
 ///
 /// The file is readable as soon as a thread, of whatever process, waits for one of them.
 pub fn withheld(len: usize, there: usize) -> Option<(Vec<u8>, File)> {

@@ -37,8 +37,8 @@ fn child() {
 }
 
 #[test]
-fn what_a_process_has_not_taken_is_reset_as_it_ends() {
-    let _dog = Watchdog::new("what_a_process_has_not_taken_is_reset_as_it_ends");
+fn connections_not_taken_are_reset_when_the_process_ends() {
+    let _dog = Watchdog::new("connections_not_taken_are_reset_when_the_process_ends");
     for transport in ["soft", "shm"] {
         for part in ["backlog", "event"] {
             let mut child = peer::Peer::start("child", transport, &[part]);

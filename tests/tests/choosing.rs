@@ -25,8 +25,8 @@ fn network(ip: IpAddr) -> u8 {
     }
 }
 
-/// The devices: roce0 is at 127.10/16, roce1 at 127.11/16, frail (which is to be
-/// removed) at 127.12/16, tight (which has receives for two connections) at 127.13/16.
+/// The devices: roce0 is at 127.10/16, roce1 at 127.11/16, frail (which a test
+/// removes) at 127.12/16, tight (which has receives for two connections) at 127.13/16.
 fn devices() -> &'static [Arc<Control>; 4] {
     static DEVICES: OnceLock<[Arc<Control>; 4]> = OnceLock::new();
     DEVICES.get_or_init(|| {
@@ -105,7 +105,7 @@ fn reason(socket: &Socket) -> String {
 }
 
 fn failure(client: &Socket, addr: SocketAddr) -> Error {
-    client.blocking().connect(addr).expect_err("nobody to take it")
+    client.blocking().connect(addr).expect_err("there is no listener to take it")
 }
 
 #[test]
@@ -125,8 +125,8 @@ fn a_connection_goes_by_the_device_on_its_way() {
 }
 
 #[test]
-fn what_no_device_reaches_goes_by_software() {
-    let _dog = Watchdog::new("what_no_device_reaches_goes_by_software");
+fn addresses_that_no_device_reaches_go_by_software() {
+    let _dog = Watchdog::new("addresses_that_no_device_reaches_go_by_software");
     let (listener, port) = listener(Transport::Auto);
     let addr = SocketAddr::new(ip([127, 0, 0, 1]), port);
     let (client, server) = join(socket(Transport::Auto), &listener, addr);
@@ -209,10 +209,10 @@ fn after_a_device_that_fails_comes_the_next() {
 #[test]
 fn the_error_tells_of_every_attempt() {
     let _dog = Watchdog::new("the_error_tells_of_every_attempt");
-    let nobody = TcpListener::bind("127.10.2.1:0").unwrap().local_addr().unwrap();
-    roce0().at(nobody.ip(), Deed::Failure);
+    let unused = TcpListener::bind("127.10.2.1:0").unwrap().local_addr().unwrap();
+    roce0().at(unused.ip(), Deed::Failure);
     let client = socket(Transport::Auto);
-    let error = failure(&client, nobody);
+    let error = failure(&client, unused);
     assert_eq!(error.errno(), libc::ECONNREFUSED);
     let text = error.to_string();
     assert!(text.contains("(before that, by roce0: connect: Network is down"), "{text}");
@@ -225,11 +225,11 @@ fn the_error_tells_of_every_attempt() {
 
     // Pinned: the only attempt, with all the time; its error is the call's.
     let pinned = socket(Transport::Verbs);
-    assert_eq!(failure(&pinned, nobody).errno(), libc::ENETDOWN);
+    assert_eq!(failure(&pinned, unused).errno(), libc::ENETDOWN);
 }
 
-/// An EXS peer that says no has answered for all devices. (By software there would
-/// be nobody at all.)
+/// An EXS peer that says no has answered for all devices. The software RNIC would
+/// find no listener.
 #[test]
 fn a_refusal_is_final() {
     let _dog = Watchdog::new("a_refusal_is_final");
@@ -285,7 +285,7 @@ fn an_attempt_that_waits_can_be_ended() {
 #[test]
 fn time_for_connecting_is_for_all_attempts() {
     let _dog = Watchdog::new("time_for_connecting_is_for_all_attempts");
-    // TCP connections are taken here, but nobody speaks.
+    // TCP connections are taken here, but the listener says nothing.
     let mute = TcpListener::bind("127.10.4.1:0").unwrap();
     let addr = mute.local_addr().unwrap();
     roce0().at(addr.ip(), Deed::Silence);

@@ -1,5 +1,5 @@
 //! Choosing a device with what is known from before: peers that were silent, devices
-//! that were removed and come back. (Pretended devices, as in `choosing`.)
+//! that were removed and come back. The devices are fakes, as in `choosing`.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::{Arc, OnceLock};
@@ -106,7 +106,7 @@ fn a_silent_peer_is_asked_last() {
 fn asked_last_is_not_unasked() {
     let _dog = Watchdog::new("asked_last_is_not_unasked");
     let (steady, there) = (&devices()[0], ip([127, 10, 2, 1]));
-    // Nobody listens in TCP.
+    // There is no TCP listener.
     let addr = TcpListener::bind(SocketAddr::new(there, 0)).unwrap().local_addr().unwrap();
     steady.at(there, Deed::Silence);
     let tell = || socket(Transport::Auto).blocking().connect(addr).unwrap_err().to_string();

@@ -22,7 +22,7 @@ fn ready() -> bool {
     });
     let there = TcpListener::bind("[::1]:0").is_ok();
     if !there {
-        println!("skipped: this host has no IPv6");
+        exs_tests::skip::skip("this host has no IPv6");
     }
     there
 }

@@ -42,7 +42,7 @@ fn connected(addr: SocketAddr, region: &MemoryRegion) -> (Socket, Socket, Socket
 fn the_same_program_uses_it_again() {
     let Some(device) = rdma::device() else { return skip(&rdma::missing().unwrap_or_default()) };
     let Ok(link) = std::env::var("EXS_TEST_RDMA_RELINK") else {
-        return skip("nobody has said that the device may be removed");
+        return skip("the environment does not say that the device may be removed");
     };
     let (kind, netdev) = link.split_once(' ').expect("type and interface");
     let _dog = Watchdog::new("the_same_program_uses_it_again");

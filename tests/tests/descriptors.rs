@@ -101,11 +101,11 @@ fn connect_with_few(transport: Transport, addr: SocketAddr) {
         kept.push(client);
     }
     // What the last road says of the peer does not explain what this process lacks.
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for spare in 0..4 {
         let client = socket(transport);
         let starved = Starved::new(spare);
-        let error = client.blocking().connect(nobody).unwrap_err();
+        let error = client.blocking().connect(unused).unwrap_err();
         drop(starved);
         let needs = if transport == Transport::Soft { 1 } else { 2 };
         let wanted = if spare < needs { libc::EMFILE } else { libc::ECONNREFUSED };
@@ -208,8 +208,8 @@ fn a_process_without_descriptors_cannot_call_itself() {
 }
 
 #[test]
-fn a_listener_without_descriptors_loses_nobody() {
-    let _dog = Watchdog::new("a_listener_without_descriptors_loses_nobody");
+fn a_listener_without_descriptors_loses_no_caller() {
+    let _dog = Watchdog::new("a_listener_without_descriptors_loses_no_caller");
     for transport in TRANSPORTS {
         let mut child = child_of("serve", transport, &[]);
         let addr: SocketAddr = child.expect("at").parse().unwrap();

@@ -1,5 +1,5 @@
-//! Trust groups: protection domains on one device, and what they leave behind. (The
-//! device is the software RNIC, counted.)
+//! Trust groups: protection domains on one device, and what they leave behind. The
+//! device is the software RNIC, with its objects counted.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
@@ -159,7 +159,7 @@ fn receives_go_with_the_connections() {
         client.blocking().send_all(b"x").unwrap();
         server.blocking().recv_exact(&mut [0]).unwrap();
     }
-    // They are made again for those who come.
+    // They are made again for new connections.
     let again: Vec<_> = (0..60).map(|_| join(None, &listener, addr)).collect();
     assert_eq!(STRICT_CONTROL.objects().large, few.large + 3);
     for (client, server) in &again {
@@ -195,8 +195,8 @@ fn receives_that_are_lost_are_made_anew() {
 
 /// Where registering is dear, some tens of KiB are copied.
 #[test]
-fn what_is_copied_is_not_registered() {
-    let (_alone, _dog) = (alone(), Watchdog::new("what_is_copied_is_not_registered"));
+fn copied_memory_is_not_registered() {
+    let (_alone, _dog) = (alone(), Watchdog::new("copied_memory_is_not_registered"));
     let (listener, addr) = listener_at(None, STRICT);
     let (client, server) = join(None, &listener, addr);
     let say = |len: usize| {
@@ -211,7 +211,7 @@ fn what_is_copied_is_not_registered() {
     say(60_000); // the pool is made
     let made = STRICT_CONTROL.objects().made;
     (0..50).for_each(|_| say(65_536));
-    // (A ring may have been needed.)
+    // A ring may have been needed.
     let rings = STRICT_CONTROL.objects().made - made;
     assert!(rings <= 1, "{rings}");
     (0..10).for_each(|_| say(65_537));

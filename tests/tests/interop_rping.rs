@@ -55,7 +55,7 @@ impl Rping {
             let mut text = String::new();
             for line in BufReader::new(err).lines().map_while(Result::ok) {
                 if line.starts_with("connect error") {
-                    // Fails only if nobody asks any more.
+                    // Fails only if the test has stopped asking.
                     let _ = tell.send(());
                 }
                 text += &line;
@@ -66,7 +66,7 @@ impl Rping {
         Rping { child, complaints: Some(complaints), gave_up }
     }
 
-    /// Whether it has ended, or would if it could: who cannot connect says so, and then
+    /// Whether it has ended, or would if it could: an rping that cannot connect says so, and then
     /// joins a thread of its own that waits for a completion.
     fn ended(&mut self) -> bool {
         if self.gave_up.try_recv().is_ok() {
@@ -76,7 +76,7 @@ impl Rping {
         self.child.try_wait().expect("wait").is_some()
     }
 
-    /// Ends it: where it stood, who is connected to whom, and what it had said.
+    /// Ends it, and returns where it stood, all TCP connections, and its output.
     fn stuck(&mut self) -> String {
         let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
         let at = read(&format!("/proc/{}/stack", self.child.id()));

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use exs::{Error, EventKind, Options, RecvFlags, Socket, SocketType};
 use exs_tests::harness::{Ledger, Watchdog, peer};
+use exs_tests::skip::skip;
 
 const DEAD_AFTER: Duration = Duration::from_secs(1);
 /// Beyond `dead_after`: a loaded machine is slow.
@@ -132,7 +133,7 @@ fn cut_in_mid_transfer(test: &str, kind: &str, cut: impl FnOnce(&Cable) -> Resul
     let _dog = Watchdog::new(test);
     let cable = match Cable::new(test) {
         Ok(cable) => cable,
-        Err(why) => return println!("skipped: no network namespaces here: {why}"),
+        Err(why) => return skip(&format!("no network namespaces here: {why}")),
     };
     let server = cable.start(0, &format!("listen {kind}"));
     let addr = server.expect("at");
@@ -140,7 +141,7 @@ fn cut_in_mid_transfer(test: &str, kind: &str, cut: impl FnOnce(&Cable) -> Resul
     server.expect("under way");
     client.expect("under way");
     if let Err(why) = cut(&cable) {
-        return println!("skipped: {why}");
+        return skip(&why);
     }
     for end in [&server, &client] {
         let took = Duration::from_millis(end.expect("ended").parse().unwrap());

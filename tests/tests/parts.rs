@@ -75,7 +75,7 @@ fn the_parts_arrive_as_one_stretch_and_then_the_end() {
 }
 
 #[test]
-fn what_stands_behind_a_part_that_failed_is_not_sent() {
+fn parts_behind_a_failed_part_are_not_sent() {
     let (client, server) = pair(SocketType::Stream);
     let queue = EventQueue::new(2).unwrap();
     let parts = vec![

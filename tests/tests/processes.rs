@@ -25,7 +25,7 @@ fn options() -> Options {
     Options::default().with_transport(transport)
 }
 
-/// What goes there and back in [`who_never_waits_hears_of_other_processes`].
+/// What goes there and back in [`a_thread_that_never_waits_gets_events_of_other_processes`].
 const ROUND: usize = 16 << 10;
 
 const KINDS: [SocketType; 2] = [SocketType::Stream, SocketType::SeqPacket];
@@ -254,7 +254,7 @@ fn a_peer_that_is_killed_in_mid_transfer() {
             ledger.post("recv", |q, t| socket.recv(q, t, vec![0; 1 << 20], RecvFlags::NONE));
             ledger.post("send", |q, t| socket.send(q, t, vec![1; 1 << 20]));
         }
-        // After so many events of a transfer in full swing.
+        // After a number of events of a transfer in full swing.
         let mut left = 20 + round * 30;
         let mut killed = false;
         while ledger.outstanding() > 0 {
@@ -327,8 +327,8 @@ fn a_peer_that_does_not_read_is_not_dead() {
 
 /// `send_timeout` ends sends that the peer does not take; the connection goes on.
 #[test]
-fn sends_that_nobody_takes_time_out() {
-    let _dog = Watchdog::new("sends_that_nobody_takes_time_out");
+fn sends_that_the_peer_does_not_take_time_out() {
+    let _dog = Watchdog::new("sends_that_the_peer_does_not_take_time_out");
     let limit = Duration::from_millis(300);
     for kind in KINDS {
         let options = options().with_send_timeout(Some(limit));
@@ -339,7 +339,7 @@ fn sends_that_nobody_takes_time_out() {
             ledger.post("send", |q, t| socket.send(q, t, vec![1; 32 << 20]));
         }
         for event in ledger.drain() {
-            let error = event.error().expect("nobody takes 32 MiB");
+            let error = event.error().expect("the peer does not take 32 MiB");
             assert_eq!(error.errno(), libc::ETIMEDOUT, "{error}");
         }
         assert!(begun.elapsed() >= limit);
@@ -444,13 +444,13 @@ fn five_hundred_from_another_process() {
     child.finish();
 }
 
-/// A thread that finds an event each time it looks, and so never waits, hears of each of its
-/// connections to another process all the same, and of none of them much less than of others.
+/// A thread that finds an event each time it looks, and so never waits, still gets the
+/// events of each of its connections to another process, of none much fewer than of others.
 #[test]
-fn who_never_waits_hears_of_other_processes() {
+fn a_thread_that_never_waits_gets_events_of_other_processes() {
     const MANY: usize = 40;
     const ROUNDS: u32 = 500;
-    let _dog = Watchdog::new("who_never_waits_hears_of_other_processes");
+    let _dog = Watchdog::new("a_thread_that_never_waits_gets_events_of_other_processes");
     let (listener, addr) = listener(SocketType::Stream, options());
     let child = peer::Peer::start(CHILD, &format!("echo {addr} {MANY}"), &[]);
     let queue = EventQueue::new(4 * MANY).unwrap();
@@ -465,7 +465,7 @@ fn who_never_waits_hears_of_other_processes() {
     let ready = || sockets[0].poll(&queue, always, Interest::WRITABLE).unwrap();
     ready();
     let mut heard = [0; MANY];
-    // Nobody ends before all have had so many; then what is on its way comes back.
+    // No connection ends before each has had its rounds; then the bytes on their way come back.
     let (mut lacking, mut away) = (MANY, MANY);
     while away > 0 {
         for event in queue.dequeue(8, Some(LIMIT)).unwrap() {

@@ -9,6 +9,7 @@ use exs::{
     EventKind, MemoryRegion, Options, RecvFlags, Socket, SocketType, Token, Transport, WaitPolicy,
 };
 use exs_tests::harness::{LIMIT, Ledger, Rng, Watchdog, check, pattern, peer};
+use exs_tests::skip::skip;
 use nix::sys::prctl::set_dumpable;
 use nix::unistd::{Uid, geteuid, setuid};
 
@@ -89,7 +90,7 @@ fn child() {
     if user == "nobody" {
         setuid(Uid::from_raw(65534)).unwrap();
     }
-    // (To become another user makes a process one that may not be looked at.)
+    // To become another user makes a process one that may not be looked at.
     set_dumpable(secret == "open").unwrap();
     if part == "squat" {
         let name = format!("exs/1/tcp4/{addr}");
@@ -124,7 +125,7 @@ fn start(part: &str, user: &str, secret: &str, addr: &str) -> peer::Peer {
 #[test]
 fn between_processes() {
     let _dog = Watchdog::new("between_processes");
-    // Root may look at everybody: so the children are nobody, if this is root.
+    // Root may look at every process: so the children run as the user `nobody`, if this is root.
     let user = if geteuid().is_root() { "nobody" } else { "same" };
     for (one, other) in
         [("open", "open"), ("secret", "open"), ("open", "secret"), ("secret", "secret")]
@@ -146,10 +147,10 @@ fn between_processes() {
 
 /// A peer of another user: the rings, and nothing else.
 #[test]
-fn of_another_user() {
-    let _dog = Watchdog::new("of_another_user");
+fn a_peer_of_another_user() {
+    let _dog = Watchdog::new("a_peer_of_another_user");
     if !geteuid().is_root() {
-        return println!("skipped: only root can become somebody else");
+        return skip("only root can become another user");
     }
     let (listener, addr) = listener(Transport::Auto, "127.0.0.1:0");
     let mut client = start("connect", "nobody", "open", &addr.to_string());
@@ -177,14 +178,14 @@ fn of_another_user() {
     child.finish();
 }
 
-/// A name that somebody else has bound, beside a TCP listener that is not his: no.
+/// A name that another user has bound, beside a TCP listener that is not that user's, is refused.
 #[test]
 fn a_squatter_is_not_the_listener() {
     let _dog = Watchdog::new("a_squatter_is_not_the_listener");
     if !geteuid().is_root() {
-        return println!("skipped: only root can become somebody else");
+        return skip("only root can become another user");
     }
-    // Held, so that nobody else takes the port between its two listeners.
+    // Held, so that no other program takes the port between its two listeners.
     let ip = "127.0.0.1".parse().unwrap();
     let (_held, port) = exs::sys::reserve_port(SocketAddr::new(ip, 0)).unwrap();
     let at = SocketAddr::new(ip, port).to_string();
@@ -207,8 +208,8 @@ fn a_squatter_is_not_the_listener() {
 }
 
 #[test]
-fn it_is_chosen_on_one_host() {
-    let _dog = Watchdog::new("it_is_chosen_on_one_host");
+fn shm_is_chosen_on_one_host() {
+    let _dog = Watchdog::new("shm_is_chosen_on_one_host");
     for (at, to) in [
         ("127.0.0.1:0", "127.0.0.1"),
         ("0.0.0.0:0", "127.0.0.1"),
@@ -223,7 +224,7 @@ fn it_is_chosen_on_one_host() {
         assert_eq!((name(&client).as_str(), name(&server).as_str()), ("shm", "shm"), "{at} {to}");
         assert!(client.transport().unwrap().reason.starts_with("the peer is on this host"));
         assert_eq!(client.peer_addr().unwrap(), addr);
-        // The same listener takes those who come by TCP.
+        // The same listener takes callers that come by TCP.
         let (client, server) = join(socket(Transport::Soft), &listener, addr);
         assert_eq!((name(&client).as_str(), name(&server).as_str()), ("soft", "soft"));
     }
@@ -266,7 +267,7 @@ fn another_network_namespace_has_names_of_its_own() {
     let up = "ip link set lo up && exec \"$0\" \"$@\"";
     let can = Command::new("unshare").args(["-rn", "sh", "-c", up, "true"]).status();
     if !can.is_ok_and(|s| s.success()) {
-        return println!("skipped: no network namespaces here");
+        return skip("there are no network namespaces here");
     }
     let mut there = peer::Peer::start_by(
         &["unshare", "-rn", "sh", "-c", up],
@@ -279,7 +280,7 @@ fn another_network_namespace_has_names_of_its_own() {
     there.finish();
 }
 
-/// Not a test in the parent: a process elsewhere, that finds nobody.
+/// Not a test in the parent: a process elsewhere, which finds no listener.
 #[test]
 fn stranger() {
     let Some(words) = peer::part() else { return };
@@ -289,7 +290,7 @@ fn stranger() {
     peer::listen();
 }
 
-/// How often somebody has last words.
+/// How often a child says last words.
 const SPEAKERS: usize = 200;
 
 /// Not a test in the parent: a process that says something and cuts the connection.
@@ -307,8 +308,8 @@ fn speaker() {
 
 /// What was sent before the peer cut the connection is received before its end.
 #[test]
-fn last_words_are_heard() {
-    let _dog = Watchdog::new("last_words_are_heard");
+fn last_words_are_received() {
+    let _dog = Watchdog::new("last_words_are_received");
     let (listener, addr) = listener(Transport::Shm, "127.0.0.1:0");
     let mut child = peer::Peer::start("speaker", &addr.to_string(), &[]);
     for n in 0..SPEAKERS {
@@ -395,8 +396,8 @@ fn called_by(part: &str, connections: usize) -> (peer::Peer, Vec<Socket>) {
     (child, sockets.collect())
 }
 
-/// Two processes that sleep and spin by turns hear each other on each of many connections, whoever
-/// of them spoke, and when one is killed all of them end.
+/// Two processes that sleep and spin by turns receive on each of many connections, whichever
+/// of them sent, and when one is killed all of them end.
 #[test]
 fn a_crowd_between_processes() {
     let _dog = Watchdog::new("a_crowd_between_processes");

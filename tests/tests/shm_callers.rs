@@ -10,8 +10,8 @@ fn env(local: impl Into<IpAddr>) -> Env {
     Env::new(Options::default().with_transport(Transport::Shm), local.into())
 }
 
-/// A listener for both families has a name for each: who calls by the one is not lost beside who
-/// calls by the other.
+/// A listener for both families has a name for each: a caller by the one name is not lost beside
+/// a caller by the other.
 #[test]
 fn callers_of_both_families_are_taken_in() {
     let _dog = Watchdog::new("callers_of_both_families_are_taken_in");
@@ -33,7 +33,7 @@ fn callers_of_both_families_are_taken_in() {
 }
 
 /// Not a test in the parent: a process that has no descriptor left for the memory that its peer
-/// would show it. (Both ends are in one process, and the memory was made before.)
+/// would show it. Both ends are in one process, and the memory was made before.
 #[test]
 fn starved() {
     let Some(_) = peer::part() else { return };

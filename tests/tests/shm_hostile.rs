@@ -1,5 +1,5 @@
-//! A peer that writes nonsense into the rings: it loses its connection, and nobody else
-//! loses anything.
+//! A peer that writes nonsense into the rings: it loses its connection, and no other
+//! connection suffers.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -92,8 +92,8 @@ fn records_that_make_no_sense() {
     }
 }
 
-/// Who goes back to the beginning of its ring again and again, and says what it likes of
-/// laps, holds up nobody, and what it sends then counts.
+/// A peer that goes back to the beginning of its ring again and again, with any number for
+/// laps, delays no other connection, and what it sends afterwards counts.
 #[test]
 fn a_ring_of_which_nothing_is_used() {
     let _dog = Watchdog::new("a_ring_of_which_nothing_is_used");
@@ -260,8 +260,8 @@ fn descriptors_that_are_slow_to_close() {
 
 /// What a peer has handed over before it died is delivered, and then its end is told.
 #[test]
-fn what_the_dead_have_left_is_delivered() {
-    let _dog = Watchdog::new("what_the_dead_have_left_is_delivered");
+fn data_of_a_dead_peer_is_delivered() {
+    let _dog = Watchdog::new("data_of_a_dead_peer_is_delivered");
     let Scene { mut w, good, victim, mut intruder, .. } = scene();
     let into = w.zeros(victim, 8);
     w.recv(victim, 1, &[into.sge()]);
@@ -303,7 +303,7 @@ fn callers_are_not_believed() {
     w.assert_alive(pair);
 }
 
-/// Callers that say nothing are dropped in time, and keep nobody out meanwhile.
+/// Callers that say nothing are dropped in time, and keep no other caller out meanwhile.
 #[test]
 fn a_silent_caller_is_dropped() {
     let _dog = Watchdog::new("a_silent_caller_is_dropped");
@@ -347,10 +347,10 @@ fn a_caller_that_is_never_ready_is_dropped() {
     assert!(matches!(told, CmEvent::ConnectFailed { qp, .. } if qp == end.qp), "{told:?}");
 }
 
-/// Callers that have said what they want before others came are heard before they would give way.
+/// Callers that have sent their requests before others came are read before they would give way.
 #[test]
-fn callers_give_way_only_unheard() {
-    let _dog = Watchdog::new("callers_give_way_only_unheard");
+fn callers_give_way_only_before_their_requests() {
+    let _dog = Watchdog::new("callers_give_way_only_before_their_requests");
     let mut w = World::<Shm>::new(1);
     w.rnics[0].limit_greetings(4);
     let (_, addr) = w.listen(0, Shm::local());

@@ -1,6 +1,6 @@
 //! The contract of sockets on a device that can do little: it cannot read files, it
-//! answers no READs of no bytes, its receive queue must never be empty, and its limits are tight. (The device is the
-//! software RNIC, and what is asked of it beyond these limits fails the test.)
+//! answers no READs of no bytes, its receive queue must never be empty, and its limits are tight. The device is the
+//! software RNIC, and a request beyond these limits fails the test.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Once;

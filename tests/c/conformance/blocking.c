@@ -289,7 +289,7 @@ CASE("recv-4", it_goes_between_operations_with_events, SOCKETS)
     GIVES(0, exs_recv(p.b, &in[0], 1, 0, q, 1, UNREG));
     send_all(p.a, "1", 1);
     send_all(p.a, "2", 1);
-    /* receives are filled in order, whoever waits for them */
+    /* receives are filled in order, whichever thread waits for them */
     next(q, EXS_EVT_RECV);
     GIVES(1, exs_recv(p.b, &in[1], 1, 0, BLOCK, UNREG));
     CHECK(in[0] == '1' && in[1] == '2');

@@ -86,7 +86,7 @@ CASE("cancel-1", a_stream_goes_on_after_a_cancelled_receive, STREAMS)
         send_all(p.a, out, 50000);
         GIVES(1, exs_cancel(p.b, EXS_CAF_FILDES, 0));
         e = next_any(q);
-        /* what it had got by then is its own; the rest comes to whoever receives next */
+        /* the cancelled receive keeps its bytes; the next receive gets the rest */
         moved = LENGTH(e);
         CHECK(e.exs_evt_errno == ECANCELED && moved <= 50000);
         VERIFY(in, moved, 0);
@@ -109,7 +109,7 @@ CASE("cancel-1", sends_that_wait_end, STREAMS)
     exs_event_t e;
 
     CHECK(out);
-    /* more than any buffer holds, and nobody receives */
+    /* more than any buffer holds, and the peer does not receive */
     for (i = 0; i < N; i++)
         GIVES(0, exs_send(p.a, out, LEN, 0, q, (exs_ahandle_t)i, UNREG));
     n = exs_cancel(p.a, EXS_CAF_FILDES, 0);

@@ -234,7 +234,7 @@ CASE("close-6", it_succeeds_though_the_peer_has_cut_it, CONNECTED)
     end_queue(q);
 }
 
-CASE("close-6", its_event_tells_what_it_found, EXS | EXSMSG)
+CASE("close-6", its_event_says_what_it_found, EXS | EXSMSG)
 {
     exs_qhandle_t q = new_queue(4);
     exs_event_t e;
@@ -256,7 +256,7 @@ CASE("close-6", its_event_tells_what_it_found, EXS | EXSMSG)
     end_queue(q);
 }
 
-CASE("close-6 all-15", it_tells_of_bytes_that_nothing_else_tells_of, EXS | EXSMSG)
+CASE("close-6 all-15", it_reports_bytes_that_no_other_call_reports, EXS | EXSMSG)
 {
     static char out[100000], more[8 << 20];
     exs_qhandle_t q = new_queue(1);

@@ -23,7 +23,7 @@ CASE("connect-1", the_event_says_that_it_is_connected, CONNECTED)
     end_queue(q);
 }
 
-CASE("connect-1", nobody_listens_and_then_somebody_does, CONNECTED)
+CASE("connect-1", a_socket_that_was_refused_connects_later, CONNECTED)
 {
     struct place at, there;
     int l = listener(&at), fd = new_socket(), other;
@@ -98,13 +98,13 @@ CASE("connect-2", nonblocking_it_is_in_progress, EXS | EXSMSG | TCP)
     end_one(fd);
     end_one(other);
     end_one(l);
-    /* and its failure is told by SO_ERROR, once */
+    /* and SO_ERROR reports its failure, once */
     fd = new_socket();
     GIVES(0, exs_fcntl(fd, F_SETFL, exs_fcntl(fd, F_GETFL) | O_NONBLOCK));
     if (exs_connect(fd, ADDR(at), at.len, 0, BLOCK) == -1 && errno == EINPROGRESS) {
         poll.exs_pfd_fd = fd;
         GIVES(1, exs_poll(&poll, 0, BLOCK));
-        GIVES(1, exs_poll(&poll, 0, BLOCK)); /* who comes late is told, too */
+        GIVES(1, exs_poll(&poll, 0, BLOCK)); /* a late call sees it, too */
         GIVES(0, exs_getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
         GIVES(ECONNREFUSED, error);
         GIVES(0, exs_getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
@@ -184,7 +184,7 @@ CASE("all-3 all-9", without_a_queue_it_returns_the_connection, CONNECTED)
     end_one(l);
 }
 
-CASE("accept-3", who_does_not_listen_accepts_nothing, CONNECTED)
+CASE("accept-3", accept_needs_a_listener, CONNECTED)
 {
     int fd = new_socket();
     exs_qhandle_t q = new_queue(4);

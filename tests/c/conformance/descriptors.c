@@ -85,9 +85,9 @@ static void tells_of_data(struct pair p)
     end(p);
 }
 
-CASE("fd-6", poll_2_tells_of_data, EXS | EXSMSG) { tells_of_data(connection()); }
+CASE("fd-6", poll_2_reports_data, EXS | EXSMSG) { tells_of_data(connection()); }
 
-CASE("fd-6", poll_2_tells_of_connections, EXS | EXSMSG)
+CASE("fd-6", poll_2_reports_connections, EXS | EXSMSG)
 {
     struct place at;
     int l = listener(&at), fd = new_socket(), other;
@@ -103,7 +103,7 @@ CASE("fd-6", poll_2_tells_of_connections, EXS | EXSMSG)
     end_one(l);
 }
 
-CASE("fd-6", epoll_tells_each_time_that_data_come, EXS | EXSMSG)
+CASE("fd-6", epoll_reports_each_arrival, EXS | EXSMSG)
 {
     struct pair p = connection();
     struct epoll_event e = {EPOLLIN | EPOLLET, {0}};
@@ -152,7 +152,7 @@ CASE("fd-6", it_ends_with_a_receive_by_a_queue_unless_asked_for, EXS | EXSMSG)
     tells_of_data(p);
 }
 
-CASE("fd-9", poll_2_tells_of_room, EXS)
+CASE("fd-9", poll_2_reports_room, EXS)
 {
     struct pair p = connection();
     static char out[100000], in[100000];
@@ -175,7 +175,7 @@ CASE("fd-9", poll_2_tells_of_room, EXS)
     end(p);
 }
 
-CASE("fd-9 connect-2", poll_2_tells_of_the_end_of_a_connect, EXS | EXSMSG)
+CASE("fd-9 connect-2", poll_2_reports_the_end_of_a_connect, EXS | EXSMSG)
 {
     struct place at;
     int l = listener(&at), fd, other, round, error = -1;

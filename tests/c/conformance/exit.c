@@ -11,7 +11,7 @@ static char much[MUCH];
 static volatile sig_atomic_t unchecked;
 
 /* LeakSanitizer asks. (What only its parent's threads knew of is lost to a child of fork(2); and
- * who is interrupted may hold the locks that it needs.) */
+ * an interrupted thread may hold the locks that the check needs.) */
 int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void)
 {
@@ -196,7 +196,7 @@ static void exits_and_joins(int fd)
     exit(0);
 }
 
-CASE("exit-6", who_waits_for_other_threads_ends, EXS | EXSMSG | ALONE)
+CASE("exit-6", a_process_that_joins_its_threads_ends, EXS | EXSMSG | ALONE)
 {
     static char in[1 << 12];
     pid_t child;

@@ -1,6 +1,6 @@
 /* Runs the cases, each in a process of its own, and prints lines as TAP has them.
  *
- *   conformance [--transport NAME] [--together] [--emulated] [WORD]...
+ *   conformance [--transport NAME] [--together] [--emulated] [--light] [--slow] [WORD]...
  *       runs the cases of that transport whose claim or name contains one of the words
  *   conformance --list
  *       prints claims, name and worlds of each case, for the coverage table
@@ -8,7 +8,8 @@
  * NAME is none, tcp, unix or udp for the kernel's sockets, or whatever EXS_TRANSPORT
  * takes: soft, shm, verbs. --together puts as many cases as can be into one process: for
  * tools that take long to start one. --emulated leaves out what such tools cannot do.
- * --slow repeats less, for machines on which a system call takes as long as hundreds do elsewhere. */
+ * --light leaves out cases that move gigabytes. --slow repeats less, for machines on which a
+ * system call takes as long as hundreds do elsewhere: a line `# less: CASE` names each case that did. */
 #include "harness.h"
 
 #include <signal.h>
@@ -32,13 +33,14 @@ struct shared {
     int running; /* the case that runs now */
     struct result {
         enum state state;
+        int less; /* it repeated less than it does on other machines */
         char why[1024];
     } results[CASES_MAX];
 };
 
 int world;
 static struct test tests[CASES_MAX];
-static int count, together, emulated, slow;
+static int count, together, emulated, light, slow;
 static struct shared *shared;
 
 void add_case(const char *claim, const char *name, int worlds, case_body body)
@@ -50,7 +52,10 @@ void add_case(const char *claim, const char *name, int worlds, case_body body)
 
 int repeats(int n)
 {
-    return slow && n > 20 ? n / 20 : n;
+    if (!slow || n <= 20)
+        return n;
+    shared->results[shared->running].less = 1;
+    return n / 20;
 }
 
 /* A helper process of a case fails its case, too. */
@@ -84,7 +89,7 @@ static int chosen(const struct test *t, int argc, char **argv)
 {
     int i, words = 0;
 
-    if (emulated && (t->worlds & NATIVE))
+    if ((emulated && (t->worlds & NATIVE)) || (light && (t->worlds & HEAVY)))
         return 0;
     for (i = 1; i < argc; i++) {
         if (argv[i][0] == '-')
@@ -175,6 +180,12 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
+/* How many times PATIENCE a case may take. */
+static int patience(int test)
+{
+    return emulated || (tests[test].worlds & HEAVY) ? 4 : 1;
+}
+
 /* Waits for the child. A case that runs for too long is killed, with all that it started. */
 static int watch(pid_t child)
 {
@@ -193,7 +204,7 @@ static int watch(pid_t child)
             last = shared->running;
             since = now();
         }
-        if (now() - since > PATIENCE * (emulated ? 4 : 1)) {
+        if (now() - since > PATIENCE * patience(runs[last].test)) {
             kill(-child, SIGKILL);
             waitpid(child, &status, 0);
             return -1;
@@ -208,7 +219,7 @@ static void judge(int i, int status)
 
     if (status == -1) {
         r->state = FAILED;
-        snprintf(r->why, sizeof r->why, "not done within %d s", PATIENCE);
+        snprintf(r->why, sizeof r->why, "not done within %d s", PATIENCE * patience(runs[i].test));
     } else if (WIFSIGNALED(status)) {
         r->state = FAILED;
         snprintf(r->why, sizeof r->why, "ended by signal %d (%s)", WTERMSIG(status),
@@ -236,6 +247,8 @@ static int print(int i, const char *transport)
     printf("\n");
     if (r->state == FAILED)
         printf("# %s\n", r->why);
+    if (r->less)
+        printf("# less: %s\n", t->name);
     fflush(stdout);
     return r->state == PASSED || r->state == SKIPPED ? 0 : 1;
 }
@@ -267,6 +280,7 @@ int main(int argc, char **argv)
         }
         together |= strcmp(argv[i], "--together") == 0;
         emulated |= strcmp(argv[i], "--emulated") == 0;
+        light |= strcmp(argv[i], "--light") == 0;
         slow |= strcmp(argv[i], "--slow") == 0;
         if (strcmp(argv[i], "--transport") == 0 && i + 1 < argc) {
             transport = argv[i + 1];

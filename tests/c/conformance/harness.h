@@ -42,8 +42,9 @@ enum {
     SOCKETS = CONNECTED | UDP,
     /* Flags of a case. */
     ALONE = 1 << 8, /* never shares a process (fork, exec, limits, environment) */
-    NATIVE = 1 << 9 /* not under a tool that plays the processor: ptrace, 8 threads at
-                       * once, a child that has lost its parent's threads (a leak to it) */
+    NATIVE = 1 << 9, /* not under a tool that plays the processor: ptrace, 8 threads at
+                      * once, a child that has lost its parent's threads (a leak to it) */
+    HEAVY = 1 << 10 /* moves gigabytes: not with --light */
 };
 
 /* The world that the running case is in: one of the above. */

@@ -25,7 +25,7 @@ CASE("all-14", other_calls_start_the_library_too, NOWHERE)
     GIVES(0, exs_init(EXS_VERSION));
 }
 
-CASE("init-2", an_environment_without_sense_is_told, NOWHERE | ALONE)
+CASE("init-2", an_invalid_environment_is_an_error, NOWHERE | ALONE)
 {
     int fd;
 

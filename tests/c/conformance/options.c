@@ -106,7 +106,7 @@ CASE("opt-1", options_of_exs, EXS | EXSMSG)
 
     GIVES(0, exs_getsockopt(p.a, SOL_EXS, EXS_SO_TRANSPORT, text, &len));
     CHECK(asked && strncmp(text, asked, strlen(asked)) == 0);
-    /* What suits the transport, as nobody has set it. */
+    /* The transport's own value, as the program has set none. */
     len = sizeof got_size;
     GIVES(0, exs_getsockopt(p.a, SOL_EXS, EXS_SO_INLINE, &got_size, &len));
     GIVES(strncmp(text, "shm", 3) == 0 ? 8 << 10 : 4 << 10, got_size);
@@ -181,7 +181,7 @@ CASE("timeout-1", a_send_has_its_time, STREAMS)
 
     CHECK(out);
     set_limit(p.a, SO_ASYNC_SEND_TIMEOUT, 20, 0);
-    /* more than fits, and nobody receives */
+    /* more than fits, and the peer does not receive */
     GIVES(0, exs_send(p.a, out, LEN, 0, q, 7, UNREG));
     e = next_failed(q, EXS_EVT_SENDTIMEOUT, ETIMEDOUT);
     CHECK(LENGTH(e) < LEN);

@@ -130,7 +130,7 @@ CASE("all-12", a_close_or_a_cancel_is_use_too, NOWHERE | ALONE | NATIVE)
     }
 }
 
-CASE("all-12", who_has_not_used_it_may_fork, CONNECTED | ALONE)
+CASE("all-12", a_process_that_has_not_used_it_may_fork, CONNECTED | ALONE)
 {
     int say[2];
     struct place at;
@@ -213,7 +213,7 @@ CASE("all-1", each_operation_has_one_event_when_the_peer_is_killed, CONNECTED | 
     end_queue(q);
 }
 
-CASE("all-9 all-15 shutdown-4", a_peer_that_is_stopped_makes_nobody_wait_who_will_not, CONNECTED | ALONE)
+CASE("all-9 all-15 shutdown-4", a_stopped_peer_delays_no_call_that_does_not_wait, CONNECTED | ALONE)
 {
     static char out[1 << 17];
     int status, n;

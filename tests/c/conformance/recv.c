@@ -152,7 +152,7 @@ CASE("all-6", into_nothing_comes_nothing, STREAMS)
     end_queue(q);
 }
 
-CASE("recv-3", a_message_too_long_is_cut_and_told_of, MESSAGES)
+CASE("recv-3", a_message_too_long_is_cut_and_reported, MESSAGES)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);

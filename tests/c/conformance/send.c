@@ -222,7 +222,7 @@ CASE("send-5", after_the_end_of_its_direction_it_fails_without_a_signal, CONNECT
     end_queue(q);
 }
 
-CASE("send-5", a_peer_that_is_gone_is_told_of, CONNECTED)
+CASE("send-5", sends_to_a_gone_peer_are_errors, CONNECTED)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);

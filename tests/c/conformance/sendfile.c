@@ -102,7 +102,7 @@ CASE("sendfile-2 sendfile-3", shut_wr_ends_the_direction, STREAMS)
     end_queue(q);
 }
 
-CASE("sendfile-4", a_file_that_is_shorter_is_told_of, STREAMS)
+CASE("sendfile-4", a_file_that_is_shorter_is_reported, STREAMS)
 {
     struct pair p = connection();
     exs_qhandle_t q = new_queue(4);
@@ -160,7 +160,8 @@ static void take_all(void *arg)
     GIVES(0, n);
 }
 
-CASE("sendfile-2 all-10", the_end_comes_after_the_last_byte_of_several_calls, LOCAL | EXS | NATIVE)
+CASE("sendfile-2 all-10", the_end_comes_after_the_last_byte_of_several_calls,
+     LOCAL | EXS | NATIVE | HEAVY)
 {
     static const long long most = 0x7ffff000;
     struct pair p = connection();
@@ -184,7 +185,7 @@ CASE("sendfile-2 all-10", the_end_comes_after_the_last_byte_of_several_calls, LO
     end(p);
 }
 
-CASE("sendfile-7", a_peer_that_is_gone_is_told_of_without_a_signal, STREAMS)
+CASE("sendfile-7", a_gone_peer_is_an_error_without_a_signal, STREAMS)
 {
     struct pair p = connection();
     int fd = new_file(5000), i;
@@ -192,11 +193,11 @@ CASE("sendfile-7", a_peer_that_is_gone_is_told_of_without_a_signal, STREAMS)
     sigset_t pipe_only, now;
 
     end_one(p.b);
-    /* SIGPIPE would end this process. (The kernel takes bytes until it hears of the end.) */
+    /* SIGPIPE would end this process. The kernel takes bytes until it knows of the end. */
     while (exs_sendfile(p.a, &x, 1, 0, BLOCK) >= 0)
         ;
     CHECK(errno == EPIPE || errno == ECONNRESET);
-    /* Who had it blocked, and pending, has it so still. */
+    /* A thread that had it blocked, and pending, still has. */
     CHECK(sigemptyset(&pipe_only) == 0 && sigaddset(&pipe_only, SIGPIPE) == 0);
     for (i = 0; i < 2; i++) {
         CHECK(exs_sendfile(p.a, &x, 1, 0, BLOCK) == -1);
@@ -213,7 +214,7 @@ CASE("sendfile-7", a_peer_that_is_gone_is_told_of_without_a_signal, STREAMS)
     end_one(p.a);
 }
 
-/* Sends a file that nobody takes all of. */
+/* Sends a file of which the peer does not take all. */
 struct source {
     int fd, file;
     volatile int thread;
@@ -230,7 +231,7 @@ static void send_much(void *arg)
     CHECK(n > 0 || errno == EPIPE || errno == ECONNRESET);
 }
 
-CASE("sendfile-7", a_peer_that_goes_while_it_waits_is_told_of_without_a_signal, STREAMS)
+CASE("sendfile-7", a_peer_that_goes_while_it_waits_is_an_error_without_a_signal, STREAMS)
 {
     struct pair p = connection();
     char name[] = "/tmp/exs-conformance-XXXXXX";
@@ -244,7 +245,7 @@ CASE("sendfile-7", a_peer_that_goes_while_it_waits_is_told_of_without_a_signal, 
     while ((tid = __atomic_load_n(&s.thread, __ATOMIC_ACQUIRE)) == 0)
         sched_yield();
     await_sleeper(tid);
-    /* (With data left unread a close would be another error, which has no signal.) */
+    /* With data left unread a close would be another error, which has no signal. */
     if (world == LOCAL)
         GIVES(0, exs_shutdown(p.b, SHUT_RD, BLOCK));
     else

@@ -217,7 +217,7 @@ CASE("all-8", calls_without_a_queue_are_interrupted, SOCKETS | ALONE)
     end(p);
 }
 
-CASE("all-8", what_was_moved_before_a_signal_is_told, EXS | ALONE)
+CASE("all-8", bytes_moved_before_a_signal_are_returned, EXS | ALONE)
 {
     struct pair p = connection();
     char in[10];
@@ -238,8 +238,8 @@ CASE("all-8", what_was_moved_before_a_signal_is_told, EXS | ALONE)
     end(p);
 }
 
-/* (Valgrind is not done with one signal when the next comes.) */
-CASE("all-8", what_a_sendfile_moved_before_a_signal_is_told, TCP | LOCAL | ALONE | NATIVE)
+/* Valgrind is not done with one signal when the next comes. */
+CASE("all-8", bytes_of_a_sendfile_before_a_signal_are_returned, TCP | LOCAL | ALONE | NATIVE)
 {
     enum { LEN = 32 << 20 };
     char *all = malloc(LEN), *in = malloc(LEN);
@@ -262,7 +262,7 @@ CASE("all-8", what_a_sendfile_moved_before_a_signal_is_told, TCP | LOCAL | ALONE
             x.exs_xf_union.exs_xf_iovec.exs_iov_len = LEN;
             x.exs_xf_union.exs_xf_iovec.exs_iov_mhandle = UNREG;
         }
-        /* nobody receives: a wait of which nothing was moved is taken up again (SA_RESTART) */
+        /* the peer does not receive: a wait of which nothing was moved is taken up again (SA_RESTART) */
         alarm_every(5);
         n = exs_sendfile(p.a, &x, 1, EXS_SHUT_WR, BLOCK);
         alarm_every(0);

@@ -32,11 +32,11 @@ static void post_and_take(void *arg)
         CHECK(n >= 0);
         pthread_mutex_lock(&lock);
         for (i = 0; i < n; i++) {
-            int who = (int)(e[i].exs_evt_ahandle / EACH), which = (int)(e[i].exs_evt_ahandle % EACH);
+            int pair = (int)(e[i].exs_evt_ahandle / EACH), which = (int)(e[i].exs_evt_ahandle % EACH);
 
             CHECK(e[i].exs_evt_type == EXS_EVT_SEND && e[i].exs_evt_errno == 0);
-            GIVES(pairs[who].a, e[i].exs_evt_socket);
-            GIVES(0, seen[who][which]++);
+            GIVES(pairs[pair].a, e[i].exs_evt_socket);
+            GIVES(0, seen[pair][which]++);
         }
         taken += n;
         done = taken == THREADS * EACH;
@@ -221,8 +221,8 @@ CASE("timeout-2", limits_of_both_directions_are_for_one_operation_each, EXS | EX
     end(p);
 }
 
-/* Receives and a close race. There is no third way: who comes too late is refused, and
- * what was accepted is cancelled, as no data are sent. */
+/* Receives and a close race. There is no third way: a late receive is refused, and
+ * an accepted one is cancelled, as no data are sent. */
 static int racing;
 
 static void close_it(void *unused)

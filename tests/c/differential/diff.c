@@ -93,7 +93,7 @@ int main(int argc, char **argv)
                     mine = told[i];
                     alarm(PATIENCE);
                     list[i].body();
-                    /* Connections that are left are cut: nobody waits for their ends. */
+                    /* Connections that are left are cut: no thread waits for their ends. */
                     _exit(0);
                 }
                 running++;
@@ -249,19 +249,19 @@ void say_addr(const struct sockaddr_storage *addr, socklen_t len, int port)
 size_t fill_up(int fd)
 {
     size_t all = 0;
-    int vain = 0;
+    int misses = 0;
     long n;
 
     /* A size of its own does not grow while it is filled. */
     MUST(set_int(fd, SOL_SOCKET, SO_SNDBUF, 65536));
-    while (vain < 3) {
+    while (misses < 3) {
         n = transmit(fd, buf, sizeof buf, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n > 0)
             all += (size_t)n;
         else if (errno != EAGAIN || all > (64u << 20))
             return all;
         else if (poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, 20) == 0)
-            vain++;
+            misses++;
     }
     return all;
 }

@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 
 /* A port of this host at which nothing listens. */
-static struct sockaddr_in nobody(void)
+static struct sockaddr_in unused_port(void)
 {
     struct sockaddr_in at;
     int l = listener(&at);
@@ -16,7 +16,7 @@ static struct sockaddr_in nobody(void)
 
 BEHAVIOUR(connect_where_nothing_listens)
 {
-    struct sockaddr_in at = nobody();
+    struct sockaddr_in at = unused_port();
     int fd = (int)MUST(make(AF_INET));
 
     TELL(connect_to(fd, &at, sizeof at));
@@ -24,7 +24,7 @@ BEHAVIOUR(connect_where_nothing_listens)
 }
 BEHAVIOUR(connect_again_after_a_refusal)
 {
-    struct sockaddr_in at = nobody(), there;
+    struct sockaddr_in at = unused_port(), there;
     int l, fd = (int)MUST(make(AF_INET));
 
     TELL(connect_to(fd, &at, sizeof at));
@@ -44,7 +44,7 @@ BEHAVIOUR(connect_twice)
 }
 BEHAVIOUR(connect_of_an_accepted_socket)
 {
-    struct sockaddr_in at = nobody();
+    struct sockaddr_in at = unused_port();
 
     TELL(connect_to(pair().b, &at, sizeof at));
 }
@@ -108,7 +108,7 @@ BEHAVIOUR(connect_without_a_route)
 }
 BEHAVIOUR(connect_from_another_hosts_address)
 {
-    struct sockaddr_in mine = v4("192.0.2.1", 0), at = nobody();
+    struct sockaddr_in mine = v4("192.0.2.1", 0), at = unused_port();
     int fd = (int)MUST(make(AF_INET));
 
     TELL(bind_to(fd, &mine, sizeof mine) < 0 || connect_to(fd, &at, sizeof at) < 0
@@ -132,7 +132,7 @@ BEHAVIOUR(connect_without_waiting)
 }
 BEHAVIOUR(connect_without_waiting_where_nothing_listens)
 {
-    struct sockaddr_in at = nobody();
+    struct sockaddr_in at = unused_port();
     int n, fd = (int)MUST(make(AF_INET));
 
     unwilling(fd);

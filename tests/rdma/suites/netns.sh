@@ -41,7 +41,7 @@ start() {
 
 since_cut() { printf '%d.%d s' $(((${EPOCHREALTIME/./} - cut_at) / 1000000)) $(((${EPOCHREALTIME/./} - cut_at) / 100000 % 10)); }
 
-# ends_with_error PID LOG WHO: in time, of itself, and says why
+# ends_with_error PID LOG NAME: in time, of itself, and says why
 ends_with_error() {
     local status=0
     # Not until_true: the time is what is looked at, so a slow guest gets no more of it.
@@ -111,7 +111,7 @@ kill_server() {
     ends_with_error "$client" "$temp/client.log" "the client"
 }
 
-connect_to_nobody() {
+connect_without_an_answer() {
     lose
     cut_at=${EPOCHREALTIME/./}
     ip netns exec A "$RDMA_BIN/exs-pingpong" "$there:7471" --iters 1 >"$temp/client.log" 2>&1 &
@@ -129,7 +129,7 @@ delete_device() {
     ends_with_error "$client" "$temp/client.log" "the client"
     server_noticed
     until_true "$((patience / RDMA_FACTOR + 1))" gone "$deleting" || {
-        echo "somebody still holds $deleted after $patience s; who has RDMA devices open:"
+        echo "$deleted is still held after $patience s; these have RDMA devices open:"
         find /proc/[0-9]*/fd -lname '*/dev/infiniband/*' -printf '%p %l\n' 2>/dev/null
         return 1
     }
@@ -137,7 +137,7 @@ delete_device() {
     end "$server"
 }
 
-# over_bad_cable RUNS NETEM...: a tree arrives whole, by at most so many runs of the
+# over_bad_cable RUNS NETEM...: a tree arrives whole, by at most RUNS runs of the
 # same command; one that does not come through says so, and the next goes on from there.
 over_bad_cable() {
     local runs=0 may=$1
@@ -167,7 +167,7 @@ on_a_cable() {
     n=$((n + 1)) here=10.9.$((100 + n)).1 there=10.9.$((100 + n)).2
     "$bed/links.sh" two "$type" $n
     check "$1" clean "${@:2}"
-    # In the background: it may never end, and whoever waits in the kernel heeds no signal.
+    # In the background: it may never end, and a process that waits in the kernel heeds no signal.
     for side in A B; do ip netns exec $side rdma link delete "rd$side$n" 2>/dev/null & done
     until_true 3 eval "gone $!" || true
 }
@@ -186,10 +186,10 @@ on_a_cable "the cable is cut: stream, to and fro" trouble cut mend stream lat 64
 on_a_cable "the cable is cut: seqpacket" trouble cut mend seqpacket bw 64k
 on_a_cable "all packets are lost" trouble lose regain stream bw 1m
 on_a_cable "all packets are lost: seqpacket, to and fro" trouble lose regain seqpacket lat 64k
-on_a_cable "connecting while all packets are lost" connect_to_nobody
+on_a_cable "connecting while all packets are lost" connect_without_an_answer
 on_a_cable "the client is killed" kill_client
 on_a_cable "the server is killed" kill_server
-# rxe's connections do not survive losses for long, whoever uses them: ib_write_bw and
+# rxe's connections do not survive losses for long, in any program: ib_write_bw and
 # rstream break just so. Those of siw are TCP's, and do.
 may=1
 [ "$type" != rxe ] || may=20

@@ -51,7 +51,7 @@ fn blocking_loop(socket: OwnedFd, end: Instant) -> usize {
     bytes
 }
 
-/// B: so many in flight, and a dequeue that waits for half of them.
+/// B: `IN_FLIGHT` sends in flight, and a dequeue that waits for half of them.
 fn through_a_queue(socket: OwnedFd, end: Instant) -> usize {
     let socket = KernelSocket::new(socket).expect("a socket");
     let queue = EventQueue::new(IN_FLIGHT).expect("a queue");
@@ -122,7 +122,7 @@ fn files_through_a_queue(socket: OwnedFd, end: Instant) -> usize {
     bytes
 }
 
-/// Another process that reads from whoever connects.
+/// Another process that reads from each caller.
 struct Receiver {
     child: Child,
     at: String,

@@ -1,4 +1,4 @@
-//! The hand on a device: what is to happen there, and what there is.
+//! The control of a device: what the test makes happen there, and what the device has.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

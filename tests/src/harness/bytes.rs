@@ -55,8 +55,8 @@ pub fn pattern(seed: u64, offset: usize, len: usize) -> Vec<u8> {
     out
 }
 
-/// Panics unless `bytes` are those of the stream `seed` from `offset` on. (Piece by piece:
-/// in a guest, memory that is touched for the first time is dear.)
+/// Panics unless `bytes` are those of the stream `seed` from `offset` on. It compares piece by piece:
+/// in a guest, memory that is touched for the first time is dear.
 pub fn check(seed: u64, offset: usize, bytes: &[u8]) {
     const PIECE: usize = 64 << 10;
     for (piece, at) in bytes.chunks(PIECE).zip((offset..).step_by(PIECE)) {

@@ -131,7 +131,7 @@ impl Env {
             return (Some(Box::new(tcp)), addr);
         }
         if self.options.transport == Transport::Shm {
-            // A name like a listener's, and nobody behind it.
+            // A name like a listener's, without a listener that accepts.
             let port = TcpListener::bind(self.any()).unwrap().local_addr().unwrap().port();
             let name = match self.local {
                 IpAddr::V4(ip) => format!("exs/1/tcp4/{ip}:{port}"),
@@ -140,12 +140,12 @@ impl Env {
             let listener = exs::sys::listen_abstract(name.as_bytes(), 64).unwrap();
             return (Some(Box::new(listener)), SocketAddr::new(self.local, port));
         }
-        // Nobody has it: the device's network is its own.
-        let nobody = match self.local {
+        // No host has this address: the device's network is its own.
+        let unused = match self.local {
             IpAddr::V4(ip) => IpAddr::V4((u32::from(ip) ^ 0x40).into()),
             IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) ^ 0x40).into()),
         };
-        (None, SocketAddr::new(nobody, 7471))
+        (None, SocketAddr::new(unused, 7471))
     }
 
     /// A new socket.
@@ -153,7 +153,7 @@ impl Env {
         Socket::with_options(ty, self.options()).unwrap()
     }
 
-    /// A new socket that is to listen.
+    /// A new socket for a listener.
     pub fn server(&self, ty: SocketType) -> Socket {
         let options = self.options().with_transport(self.transport);
         Socket::with_options(ty, options).unwrap()

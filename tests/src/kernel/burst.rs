@@ -27,7 +27,7 @@ fn take(peer: &mut impl Read, seed: u64) {
 }
 
 /// The program waits for an answer in a call of its own, and dequeues only then.
-pub fn arrives_though_nobody_dequeues() {
+pub fn arrives_while_no_thread_dequeues() {
     for (seed, family) in (1..).zip(STREAMS) {
         let (ours, mut peer) = pair(family);
         let mut file = ours.file();

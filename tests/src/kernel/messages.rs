@@ -233,7 +233,7 @@ pub fn a_message_too_long() {
     }
 }
 
-/// An ICMP error comes to whoever does the next thing.
+/// The next operation on the socket gets an ICMP error.
 pub fn an_icmp_error() {
     let gone: SocketAddr = {
         let b = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -28,7 +28,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::fstat;
 
 use crate::harness::Watchdog;
-use crate::skip::{self, skip};
+use crate::skip::skip;
 
 /// A kind of connected sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub fn pair(family: Family) -> (Ours, File) {
 /// A kernel socket whose owner sees to it that nothing is changed.
 #[derive(Debug)]
 pub struct Ours {
-    /// For looks that the library knows nothing of. (Dropped first: the other one closes.)
+    /// For looks that the library knows nothing of. It is dropped first: the other one closes.
     fd: Arc<OwnedFd>,
     socket: Option<KernelSocket<Arc<OwnedFd>>>,
     flags: (i32, i32),
@@ -172,7 +172,7 @@ impl Drop for Ours {
 pub fn descriptors(inode: u64) -> usize {
     let name = format!("socket:[{inode}]");
     let links = std::fs::read_dir("/proc/self/fd").unwrap();
-    // (A descriptor of another thread may go while we read.)
+    // A descriptor of another thread may go while we read.
     links
         .filter_map(|l| std::fs::read_link(l.ok()?.path()).ok())
         .filter(|l| l.as_os_str() == name.as_str())
@@ -209,7 +209,6 @@ pub fn run(name: &'static str, io: KernelIo, test: fn()) {
         Context::install(Context::new(devices).unwrap()).unwrap();
         Ok(())
     });
-    skip::name(name);
     match ready {
         Err(why) => skip(why),
         Ok(()) => {
@@ -224,7 +223,7 @@ pub fn run(name: &'static str, io: KernelIo, test: fn()) {
 macro_rules! kernel_contract {
     ($io:expr) => {
         $crate::kernel_tests! { $io;
-            burst: arrives_though_nobody_dequeues, leaves_before_calls_of_the_owner,
+            burst: arrives_while_no_thread_dequeues, leaves_before_calls_of_the_owner,
                 leaves_before_a_close, is_whole,
                 leaves_others_their_turn;
             chaos: every_operation_has_one_event;

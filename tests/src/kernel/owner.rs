@@ -122,7 +122,7 @@ pub fn as_netperf_does() {
         let ours = KernelSocket::new(stream).unwrap();
         let queue = EventQueue::new(16).unwrap();
         let (mut sent, mut count) = (0u64, 0u64);
-        // The timer: so many sends, another number in each round.
+        // In place of a timer: a number of sends, another in each round.
         let end = 40 + round * 7;
         while count < end {
             match ours.send(&queue, Token(count), vec![7; SIZE]) {
@@ -172,7 +172,7 @@ pub fn closes_by_drop() {
     }
 }
 
-/// The same by a close(2) that nobody tells us of.
+/// The same by a close(2) that the library does not see.
 pub fn closes_behind_our_back() {
     for family in ALL {
         let (ours, mut peer) = pair(family);
@@ -296,8 +296,8 @@ pub fn is_nonblocking() {
     }
 }
 
-/// An owner that wants close(2) to wait for the peer (SO_LINGER) has nobody but itself
-/// wait.
+/// An owner that wants close(2) to wait for the peer (SO_LINGER) makes no other
+/// thread wait.
 pub fn lingers() {
     let (ours, peer) = pair(Family::Tcp4);
     let hour = libc::linger { l_onoff: 1, l_linger: 3600 };

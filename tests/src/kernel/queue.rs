@@ -79,7 +79,7 @@ pub fn cancel_is_of_one_descriptor() {
     ledger.finish();
 }
 
-/// A dequeue with a threshold waits for so many.
+/// A dequeue with a threshold waits for that many events.
 pub fn thresholds() {
     let (ours, mut peer) = pair(Family::Tcp6);
     let mut ledger = Ledger::new();
@@ -211,11 +211,11 @@ pub fn several_threads() {
     let queue = EventQueue::new(64).unwrap();
     let done = AtomicUsize::new(0);
     std::thread::scope(|s| {
-        for who in 0..4u8 {
+        for thread in 0..4u8 {
             let (ours, queue, done) = (&ours, &queue, &done);
             s.spawn(move || {
                 for _ in 0..EACH {
-                    let mut bytes = Buffer::from(vec![who; 1000]);
+                    let mut bytes = Buffer::from(vec![thread; 1000]);
                     while let Err(refused) = ours.send(queue, Token(0), bytes) {
                         assert!(refused.error.is_would_block());
                         bytes = refused.buffer;
@@ -242,7 +242,7 @@ pub fn several_threads() {
     assert_eq!((done.load(Ordering::Relaxed), queue.outstanding()), (4 * EACH, 0));
 }
 
-/// The queue's descriptor becomes readable though nobody dequeues.
+/// The queue's descriptor becomes readable while no thread dequeues.
 pub fn progress_without_a_waiter() {
     let (ours, mut peer) = pair(Family::Tcp4);
     let mut ledger = Ledger::new();

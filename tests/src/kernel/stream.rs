@@ -188,7 +188,7 @@ pub fn one_large_send() {
     }
 }
 
-/// What was sent leaves though nobody dequeues.
+/// Sends leave while no thread dequeues.
 pub fn small_sends_are_not_held_back() {
     for family in STREAMS {
         let (ours, mut peer) = pair(family);
@@ -307,8 +307,8 @@ fn files_that_fail_on(waits: bool) {
     ledger.finish();
 }
 
-/// The end of the stream is an event, again and again; sends to one who has gone are
-/// errors, and no signal.
+/// The end of the stream is an event, again and again; sends to a closed peer
+/// are errors, without a signal.
 pub fn the_end() {
     for family in STREAMS {
         let (ours, peer) = pair(family);

@@ -198,7 +198,7 @@ pub fn refused_connects() {
     ledger.post("connect", |q, t| ours.connect(q, t, listener.local_addr().unwrap()));
     ledger.ok();
     let ours = blocking(AddressFamily::Unix, SockType::Stream);
-    ledger.post("connect", |q, t| ours.connect(q, t, Path::new("nobody").addr()));
+    ledger.post("connect", |q, t| ours.connect(q, t, Path::new("unbound").addr()));
     assert_eq!(ledger.event().error().unwrap().errno(), libc::ENOENT);
     ledger.finish();
 }
@@ -259,14 +259,14 @@ fn full() -> (TcpListener, SocketAddr, Vec<OwnedFd>) {
     (listener, addr, clients)
 }
 
-/// A connect that nobody answers can be cancelled, timed, and its socket closed.
+/// A connect without an answer can be cancelled or limited in time, and its socket can be closed.
 pub fn a_connect_that_waits() {
     let (_listener, addr, _clients) = full();
     let mut ledger = Ledger::new();
     let ours = tcp();
     let connect = ledger.post("connect", |q, t| ours.connect(q, t, addr));
     let recv = ledger.post("recv", |q, t| ours.recv(q, t, vec![0; 5], RecvFlags::NONE));
-    assert!(ledger.poll(Duration::from_millis(20)).is_none(), "nobody answers");
+    assert!(ledger.poll(Duration::from_millis(20)).is_none(), "there is no answer");
     assert_eq!(ours.cancel(connect), 1);
     assert!(ledger.wait(connect).error().is_some_and(Error::is_cancelled));
     ours.cancel(recv);
@@ -310,7 +310,7 @@ pub fn connects_of_datagrams() {
     ledger.finish();
 }
 
-/// On a socket that does not block the reactor tells of the end.
+/// On a socket that does not block, the reactor reports the end of the connect.
 pub fn a_nonblocking_connect() {
     let open = |ours: Ours| {
         let fd = ours.into_fd();
@@ -331,7 +331,7 @@ pub fn a_nonblocking_connect() {
     let (_listener, addr, _clients) = full();
     let ours = open(tcp());
     ledger.post("connect", |q, t| ours.connect(q, t, addr));
-    assert!(ledger.poll(Duration::from_millis(20)).is_none(), "nobody answers");
+    assert!(ledger.poll(Duration::from_millis(20)).is_none(), "there is no answer");
     assert_eq!(ours.cancel_all(), 1);
     assert!(ledger.event().error().is_some_and(Error::is_cancelled));
     ledger.finish();

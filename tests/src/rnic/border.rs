@@ -9,8 +9,8 @@ use super::world::{Harness, World, pattern, send_wr, write_wr};
 /// Of any processor: the borders of larger pages are borders of these.
 const PAGE: usize = 4096;
 
-/// WRITEs and SENDs from there arrive as they are, whoever sends them: each chain has
-/// something long before them, so that a kernel goes on in a thread of its own.
+/// WRITEs and SENDs from there arrive unchanged, from each driver: each chain has
+/// a long request before them, so that a kernel goes on in a thread of its own.
 pub fn few_bytes_across_a_page_are_sent<H: Harness>() {
     const LONG: usize = 200_000;
     let (mut w, p) = World::<H>::pair();

@@ -9,8 +9,8 @@ use exs::rnic::{
     RnicError,
 };
 
-use super::skip;
 use super::world::{End, Harness, Pair, World, listen_opts, param, pattern, read_wr, send_wr};
+use super::{skip, skip_part};
 
 fn connect_failed<H: Harness>(w: &mut World<H>, end: End) -> RnicError {
     w.event_of(end.node, "ConnectFailed", |e| match e {
@@ -25,7 +25,7 @@ fn came_to_nothing<H: Harness>(w: &mut World<H>, end: End) {
         connect_failed(w, end);
         return;
     }
-    // A device's way to drop a request is to refuse it.
+    // A device drops a request by refusing it.
     w.event_of(end.node, "ConnectFailed or Rejected", |e| match e {
         CmEvent::ConnectFailed { qp, .. } | CmEvent::Rejected { qp, .. } if *qp == end.qp => {
             Some(())
@@ -84,7 +84,7 @@ pub fn ipv6_and_self_connect<H: Harness>() {
     let mut w = World::<H>::new(1);
     let (a, b) = (w.end(0), w.end(0));
     let local = H::local6().unwrap_or_else(|| {
-        skip("no IPv6 address here (the rest of it runs over IPv4)");
+        skip_part("there is no IPv6 address here; the rest runs over IPv4");
         H::local()
     });
     let (_, addr) = w.listen(0, local);
@@ -128,10 +128,10 @@ pub fn a_reject_carries_private_data<H: Harness>() {
 }
 
 /// A refused TCP connection says so.
-pub fn nobody_listens<H: Harness>() {
+pub fn without_a_listener_it_is_refused<H: Harness>() {
     let mut w = World::<H>::new(1);
     let a = w.end(0);
-    // A port that was free a moment ago, bound but not listening: nobody else gets it.
+    // A port that was free a moment ago, bound but not listening: no other program gets it.
     let addr = H::local();
     let (listener, free) = w.listen(0, addr);
     w.rnics[0].close_listener(listener).unwrap();
@@ -149,7 +149,7 @@ pub fn nobody_listens<H: Harness>() {
 
 /// Calls a peer that accepts the TCP connection and says nothing, for as long as what is given
 /// back lives.
-fn call_in_vain<H: Harness>(
+fn call_a_silent_address<H: Harness>(
     w: &mut World<H>,
     a: End,
     p: &ConnParam<'_>,
@@ -170,7 +170,7 @@ pub fn a_silent_listener_times_out<H: Harness>() {
     let mut w = World::<H>::new(1);
     let a = w.end(0);
     let timeout = Duration::from_secs(3600);
-    let _held = call_in_vain(&mut w, a, &ConnParam { timeout, ..param(&[]) });
+    let _held = call_a_silent_address(&mut w, a, &ConnParam { timeout, ..param(&[]) });
     w.settle();
     assert!(w.cm[0].is_empty(), "too early: {:?}", w.cm[0]);
     assert!(w.rnics[0].next_timeout().is_some());
@@ -179,15 +179,14 @@ pub fn a_silent_listener_times_out<H: Harness>() {
     assert_eq!(w.rnics[0].qp_state(a.qp), Ok(QpState::Error));
 }
 
-/// What is left of an attempt that nobody waits for any more, which a kernel may keep for seconds, is
-/// in the way of nothing that is made after it.
-pub fn an_abandoned_attempt_is_in_nobodys_way<H: Harness>() {
+/// A kernel may keep the remains of an abandoned attempt for seconds: they block no later attempt.
+pub fn an_abandoned_attempt_blocks_no_later_one<H: Harness>() {
     if !H::dials_by_tcp(0) {
         return skip("there is no server beside RDMA's that this device could call");
     }
     let mut w = World::<H>::new(1);
     let a = w.end(0);
-    let _held = call_in_vain(&mut w, a, &param(&[]));
+    let _held = call_a_silent_address(&mut w, a, &param(&[]));
     drop(w);
     let mut w = World::<H>::new(1);
     let pd = w.rnics[0].alloc_pd().unwrap();
@@ -202,7 +201,7 @@ pub fn an_abandoned_attempt_is_in_nobodys_way<H: Harness>() {
 }
 
 /// A caller that connects and says nothing is dropped at the handshake timeout,
-/// and meanwhile keeps nobody else out.
+/// and meanwhile keeps no other caller out.
 pub fn a_silent_caller_is_dropped<H: Harness>() {
     if !H::is_software(0) || !H::dials_by_tcp(0) {
         return skip("TCP's strangers do not get here");
@@ -386,7 +385,7 @@ pub fn two_hundred_at_once<H: Harness>() {
 
 /// An RNIC reaches the addresses it listens on. Whether it reaches others depends on
 /// the host; if it says no, it does not connect there either.
-pub fn what_can_be_reached<H: Harness>() {
+pub fn reachable_addresses<H: Harness>() {
     let mut w = World::<H>::new(1);
     let (_, addr) = w.listen(0, H::local());
     w.rnics[0].reaches(addr, None).expect("its own address");

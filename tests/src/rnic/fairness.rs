@@ -1,7 +1,7 @@
 //! Of many connections each has its turn, while the thread that moves them all never sleeps.
 //!
-//! Turns are counted, not time. Who needs more of them than there are connections waits for
-//! others that always have more.
+//! Turns are counted, not time. A connection that needs more turns than there are connections
+//! waits for others that always have more.
 
 use exs::mem::Access;
 use exs::rnic::Rnic;
@@ -33,7 +33,7 @@ impl<H: Harness> Flood<H> {
     /// None, said, if nothing of it is up to the RNIC.
     fn begin() -> Option<Flood<H>> {
         if !H::is_software(0) || !H::is_software(1) {
-            skip("the device moves data while nobody calls");
+            skip("the device moves data while no thread calls");
             return None;
         }
         let mut w = World::<H>::new(2);
@@ -83,8 +83,8 @@ impl<H: Harness> Flood<H> {
     }
 }
 
-/// Connections that are ready again as soon as they were served keep nobody from being looked at.
-pub fn who_always_has_more_starves_nobody<H: Harness>() {
+/// Connections that are ready again as soon as they were served keep no other from its turn.
+pub fn busy_connections_starve_no_other<H: Harness>() {
     let Some(mut f) = Flood::<H>::begin() else { return };
     for n in 0..5 {
         let Pair { a, b } = f.quiet;
@@ -94,7 +94,7 @@ pub fn who_always_has_more_starves_nobody<H: Harness>() {
     }
 }
 
-/// A doorbell is for what is to be sent: it gives what has come for it no turn before others.
+/// A doorbell sends posted work: it gives arrived data no turn before that of other connections.
 pub fn a_doorbell_is_no_turn<H: Harness>() {
     let Some(mut f) = Flood::<H>::begin() else { return };
     f.written.fill(0);

@@ -31,14 +31,13 @@ pub use world::{End, Harness, Pair, World};
 use std::time::Duration;
 
 use crate::harness::Watchdog;
-pub use crate::skip::skip;
+pub use crate::skip::{part as skip_part, skip};
 
-/// Runs one test of the suite; what is missing for all of them is said once.
+/// Runs one test of the suite; a test that lacks something says so.
 pub fn run<H: Harness>(name: &'static str, test: fn()) {
     if let Some(why) = H::missing() {
-        return crate::skip::all(&why);
+        return skip(&why);
     }
-    crate::skip::name(name);
     if let Some(why) = H::known(name) {
         return skip(why);
     }
@@ -75,9 +74,9 @@ macro_rules! rnic_contract {
                 private_data_goes_both_ways,
                 ipv6_and_self_connect,
                 a_reject_carries_private_data,
-                nobody_listens,
+                without_a_listener_it_is_refused,
                 a_silent_listener_times_out,
-                an_abandoned_attempt_is_in_nobodys_way,
+                an_abandoned_attempt_blocks_no_later_one,
                 a_silent_caller_is_dropped,
                 a_stranger_is_dropped,
                 requests_vanish_with_their_caller,
@@ -85,7 +84,7 @@ macro_rules! rnic_contract {
                 closing_a_listener_drops_requests,
                 a_closed_listener_gives_its_port_back,
                 two_hundred_at_once,
-                what_can_be_reached,
+                reachable_addresses,
                 few_reads_at_a_time,
             }
             transfers {
@@ -119,16 +118,16 @@ macro_rules! rnic_contract {
                 nothing_is_overtaken,
                 completions_come_first,
                 a_loan_is_not_written_over,
-                what_is_set_aside_stays,
+                set_aside_messages_stay,
                 a_look_finds_messages_and_ends,
-                what_does_not_fit_takes_the_long_way,
-                what_waits_for_room_leaves,
+                large_messages_are_declined,
+                requests_that_wait_for_room_leave,
                 messages_come_by_receives,
                 receives_are_told_of,
                 no_message_comes_before_its_connection,
             }
             fairness {
-                who_always_has_more_starves_nobody,
+                busy_connections_starve_no_other,
                 a_doorbell_is_no_turn,
             }
             immediate {

@@ -25,8 +25,8 @@ pub fn reads_bring_data<H: Harness>() {
     w.assert_alive(p);
 }
 
-/// A READ whose answer needs room, and a small SEND of the responder's that fits into what there
-/// is: both get through, though nobody has anything else to say.
+/// A READ whose answer needs room, and a small SEND of the responder's that fits into the room
+/// that is left: both get through, without other traffic.
 pub fn a_read_is_answered_beside_a_send<H: Harness>() {
     for initiator in [true, false] {
         let (mut w, p) = World::<H>::pair();

@@ -6,8 +6,8 @@ use exs::rnic::{
     DisconnectCause, QpState, RecvWr, Rnic, RnicError, SendOp, SendWr, Sge, Wc, WcStatus,
 };
 
-use super::skip;
 use super::world::{Buf, Harness, Pair, World, param, pattern, read_wr, send_wr, write_wr};
+use super::{skip, skip_part};
 
 /// A connection to misbehave on, with memory at its target, and a second one
 /// between the same two RNICs in the same domains.
@@ -84,9 +84,9 @@ fn read_outcome(status: WcStatus) {
     assert_eq!(status, WcStatus::RemoteAccess);
 }
 
-/// One byte too far at the end, or at the start. (Of a WRITE of several frames
-/// those that are inside may be placed: a tagged message does not tell its whole
-/// length. So these are of one.)
+/// A WRITE of one frame that goes one byte too far at the end, or at the start. Of several
+/// frames an RNIC may place those inside the bounds, since a tagged message does not say its
+/// whole length.
 pub fn a_write_out_of_bounds<H: Harness>() {
     for (offset, len) in [(199_001i64, 1000), (199_999, 2), (-1, 1), (-1, 1000), (200_000, 1)] {
         let s = scene::<H>(Access::REMOTE_WRITE);
@@ -356,7 +356,7 @@ pub fn deregistered_memory_is_left_alone<H: Harness>() {
     if wc.status == WcStatus::Success {
         let whole = then.iter().all(|b| *b == 0xFF);
         assert!(whole && !(H::is_software(0) && H::is_software(1)), "it was in mid SEND");
-        skip("the device had it all before the end of the registration (the rest runs)");
+        skip_part("the device had the whole message before the registration ended");
     } else {
         w.disconnected(p.a);
         w.disconnected(p.b);

@@ -115,9 +115,9 @@ pub fn messages_pass_without_completions<H: Harness>() {
     w.assert_alive(p);
 }
 
-/// What finds no room behind messages that nobody has taken leaves when they are: also if its
-/// sender went to sleep before it was posted.
-pub fn what_waits_for_room_leaves<H: Harness>() {
+/// A request that finds no room behind messages that were not taken leaves when they are taken,
+/// also if its sender went to sleep before the request was posted.
+pub fn requests_that_wait_for_room_leave<H: Harness>() {
     let Some((mut w, p)) = pair::<H>() else { return };
     let payload = [7; 4000];
     let passed = (0..100_000).take_while(|_| pass(&mut w, p, &payload)).count();
@@ -182,9 +182,9 @@ pub fn completions_come_first<H: Harness>() {
     assert_eq!(take(&mut w, p, 64).as_deref(), Some(&b"head two"[..]));
 }
 
-/// What does not fit stays for the long way: too long for the device, or for the one who
-/// takes it. And who has nothing to say says nothing.
-pub fn what_does_not_fit_takes_the_long_way<H: Harness>() {
+/// A payload that does not fit is left to an ordinary SEND: one too long for the device, or for
+/// the receiver. A payload of no bytes sends nothing.
+pub fn large_messages_are_declined<H: Harness>() {
     let Some((mut w, p)) = pair::<H>() else { return };
     assert!(!pass(&mut w, p, &vec![1; 1 << 20]));
     let silent =
@@ -260,7 +260,7 @@ pub fn a_loan_is_not_written_over<H: Harness>() {
 
 /// What comes on a queue pair that is set aside stays where it is until messages are begun to
 /// be taken again, where the device does that; others go on, and nothing is lost or overtaken.
-pub fn what_is_set_aside_stays<H: Harness>() {
+pub fn set_aside_messages_stay<H: Harness>() {
     let Some((mut w, p)) = pair::<H>() else { return };
     let (a, b) = (w.end(0), w.end(1));
     let q = w.join(a, b, &param(&[]));
@@ -270,7 +270,7 @@ pub fn what_is_set_aside_stays<H: Harness>() {
     for n in 0..3 {
         assert!(pass(&mut w, p, &[n]) && pass(&mut w, q, &[n]), "{n}");
     }
-    // The receiver hears of both.
+    // The receiver learns of both.
     sender_goes_on(&mut w);
     let (mut came, mut out) = ([Vec::new(), Vec::new()], [0; 64]);
     let mut take_one = |w: &mut World<H>, came: &mut [Vec<u8>; 2]| {
@@ -291,7 +291,7 @@ pub fn what_is_set_aside_stays<H: Harness>() {
     assert_eq!(came, [vec![0, 1, 2], vec![0, 1, 2]]);
 }
 
-/// Who looks by system calls finds a message, which can be taken then, and finds the end.
+/// A look by system calls finds a message, which can then be taken, and finds the end.
 pub fn a_look_finds_messages_and_ends<H: Harness>() {
     let Some((mut w, p)) = pair::<H>() else { return };
     if w.rnics[1].poll_syscall().is_none() {
@@ -316,8 +316,8 @@ pub fn a_look_finds_messages_and_ends<H: Harness>() {
     w.ended(p.b, |cause| cause != DisconnectCause::Orderly);
 }
 
-/// What is sent by the short way comes by receives where nobody takes it out: in order, among
-/// what is posted, and an orderly end waits for it. The sender is told nothing.
+/// An eager message comes by a receive where no thread takes it out: in order, among posted
+/// sends, and an orderly end waits for it. The sender gets no completion.
 pub fn messages_come_by_receives<H: Harness>() {
     const BURST: u64 = 64;
     let (mut w, p) = World::<H>::pair();
@@ -357,7 +357,7 @@ pub fn messages_come_by_receives<H: Harness>() {
             );
         }
     }
-    assert_eq!(w.drain(p.a).0, [], "nobody asked");
+    assert_eq!(w.drain(p.a).0, [], "none was signaled");
     w.recv(p.b, 1, &[places[0].sge()]);
     assert!(pass(&mut w, p, b"last"));
     w.disconnect(p.a, Disconnect::Orderly);
@@ -366,8 +366,8 @@ pub fn messages_come_by_receives<H: Harness>() {
     w.ended(p.b, |cause| cause == DisconnectCause::Orderly);
 }
 
-/// A message may be there before the connection is, as far as that has been told: who looks hears
-/// of the connection first.
+/// A message may arrive before the connection is reported: a thread that looks gets the
+/// connection first.
 pub fn no_message_comes_before_its_connection<H: Harness>() {
     for _ in 0..5 {
         let mut w = World::<H>::new(2);
@@ -390,7 +390,7 @@ pub fn no_message_comes_before_its_connection<H: Harness>() {
             let event = w.rnics[0].poll_event();
             matches!(event, Some(RnicEvent::Cm(CmEvent::Established { .. })))
         });
-        assert!(connected, "in vain");
+        assert!(connected, "no connection");
         w.send(a, &send_wr(5, &[]));
         let (mut connected, mut came) = (false, false);
         while !came {
@@ -411,8 +411,8 @@ pub fn no_message_comes_before_its_connection<H: Harness>() {
     }
 }
 
-/// Where messages come by receives, who looks finds those of plain SENDs in place of
-/// completions. Neither overtakes the other, and each receive is told of once.
+/// Where messages come by receives, a look finds those of plain SENDs in place of
+/// completions. Neither overtakes the other, and each receive is reported once.
 pub fn receives_are_told_of<H: Harness>() {
     let (mut w, p) = on_an_srq::<H>();
     if !w.caps(1).pins {
@@ -440,7 +440,7 @@ pub fn receives_are_told_of<H: Harness>() {
         }
         let mut came = 0;
         while came < places.len() {
-            // (Nobody sleeps: who is about to takes what there is into its queues.)
+            // No thread sleeps here: a thread that goes to sleep takes messages into its queues first.
             std::thread::yield_now();
             let now = w.now();
             w.rnics[0].progress(now);
@@ -456,7 +456,7 @@ pub fn receives_are_told_of<H: Harness>() {
                     assert_eq!(expected[came].as_ref().map(|head| &head[..]), Some(&bytes[..2]));
                     (came, told) = (came + 1, told + 1);
                 }
-                // (Of the queue that was waited in before.)
+                // Of the queue that was waited in before.
                 while let Some(event) = w.rnics[1].poll_event() {
                     assert!(matches!(event, RnicEvent::CqReady(_)), "{event:?}");
                 }

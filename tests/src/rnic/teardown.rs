@@ -11,7 +11,7 @@ use super::skip;
 use super::world::{Harness, World, param, pattern, read_wr, send_wr, write_wr};
 
 /// What was posted before an orderly disconnect arrives; what is posted after is
-/// refused; receives that remain are flushed; both sides hear of it.
+/// refused; receives that remain are flushed; both sides get the end.
 pub fn orderly_sends_what_was_posted<H: Harness>() {
     let (mut w, p) = World::<H>::pair();
     let len = w.long(4 << 20);
@@ -52,7 +52,7 @@ pub fn orderly_sends_what_was_posted<H: Harness>() {
 }
 
 /// Connections that are over with their first message: it may be there before the network's
-/// last word of the start-up, and whoever accepted ends in order all the same, or at once.
+/// last word of the start-up, and the side that accepted still ends in order, or at once.
 pub fn short_lives_end_well<H: Harness>() {
     let mut w = World::<H>::new(2);
     let (_, addr) = w.listen(1, H::local());
@@ -201,7 +201,7 @@ pub fn orderly_close_is_bounded_in_time<H: Harness>() {
         other.step(Duration::from_millis(1));
     }
     w.established(a);
-    // From here on nobody steps the other world.
+    // From here on no thread steps the other world.
     let len = w.long(32 << 20);
     let src = w.buf(a, vec![0; len], Access::LOCAL_READ);
     w.send(a, &send_wr(1, &[src.sge()]));
@@ -217,7 +217,7 @@ pub fn orderly_close_is_bounded_in_time<H: Harness>() {
     assert_eq!(w.completed(a).status, WcStatus::Flushed);
 }
 
-/// The connections of an RNIC that is dropped break; their peers hear of it.
+/// The connections of an RNIC that is dropped break; their peers get the end.
 pub fn an_rnic_that_dies_takes_its_connections<H: Harness>() {
     let mut w = World::<H>::new(3);
     let (a, b) = (w.end(0), w.end(2));

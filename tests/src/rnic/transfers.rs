@@ -351,17 +351,17 @@ pub fn an_srq_serves_many<H: Harness>() {
         }
     }
     for _ in 0..200 {
-        let (who, wc) = w.until("a message", |w| {
+        let (from, wc) = w.until("a message", |w| {
             pairs.iter().enumerate().find_map(|(i, p)| {
                 let mut out = Vec::new();
                 w.rnics[1].poll_cq(p.b.rcq, 1, &mut out).unwrap();
                 out.pop().map(|wc| (i, wc))
             })
         });
-        assert_eq!((wc.qp, wc.status), (pairs[who].b.qp, WcStatus::Success));
+        assert_eq!((wc.qp, wc.status), (pairs[from].b.qp, WcStatus::Success));
         let slot = usize::try_from(wc.wr_id).unwrap();
-        assert_eq!(dst.read::<1>(slot), [next[who]]);
-        next[who] += 1;
+        assert_eq!(dst.read::<1>(slot), [next[from]]);
+        next[from] += 1;
         w.recv(pairs[0].b, wc.wr_id, &[dst.part(slot, 1)]);
     }
     assert!(next.iter().all(|n| *n == 20), "{next:?}");

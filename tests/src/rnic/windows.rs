@@ -14,7 +14,7 @@ fn lend<H: Harness>(w: &mut World<H>, p: Pair, of: &Buf, at: u64, len: u64, acce
     key
 }
 
-/// A WRITE by `a` into the memory of `b`, and a SEND that tells of it.
+/// A WRITE by `a` into the memory of `b`, and a SEND that reports it.
 fn write<H: Harness>(w: &mut World<H>, p: Pair, bytes: &[u8], raddr: u64, key: u32) {
     w.recv(p.b, 1, &[]);
     w.send(p.a, &SendWr { head: bytes, signaled: false, ..write_wr(1, &[], raddr, key) });

@@ -16,7 +16,7 @@ pub use super::tools::{Buf, listen_opts, param, pattern, read_wr, send_wr, write
 /// What a driver supplies to run the suite, and what is different around it.
 ///
 /// What an RNIC itself can do differently is in [`Caps`]. Here is
-/// what no RNIC says of itself: its addresses, its speed, who answers for it. The
+/// what no RNIC reports: its addresses, its speed, whether a kernel answers for it. The
 /// defaults are those of the software RNIC, and the strictest. Tests that ask about a
 /// node ask about the one that it concerns, as the RNICs of a world may differ.
 pub trait Harness {
@@ -47,7 +47,7 @@ pub trait Harness {
     fn dials_by_tcp(_node: usize) -> bool {
         true
     }
-    /// The node is software in this process: nothing moves while nobody calls it, and
+    /// The node is software in this process: nothing moves while no thread calls it, and
     /// what TCP clients send to its listeners comes to it and to no kernel.
     fn is_software(_node: usize) -> bool {
         true
@@ -121,7 +121,7 @@ pub fn context_of(rcq: Cq) -> u32 {
 }
 
 impl<H: Harness> World<H> {
-    /// A world of so many RNICs.
+    /// A world of this many RNICs.
     pub fn new(rnics: usize) -> World<H> {
         let poll = mio::Poll::new().expect("a reactor");
         let mut world = World {
@@ -242,13 +242,13 @@ impl<H: Harness> World<H> {
             if let Some(t) = done(self) {
                 return t;
             }
-            assert!(start.elapsed() < PATIENCE, "waited in vain for {what}: {:?}", self.cm);
+            assert!(start.elapsed() < PATIENCE, "no {what}: {:?}", self.cm);
             self.step(Duration::from_millis(20));
         }
     }
 
-    /// Steps until nothing happens any more, for things that must not come. (What
-    /// must not come cannot be waited for; loopback delivers within the steps.)
+    /// Steps until nothing happens any more, for things that must not come. A test
+    /// cannot wait for the absence of an event; loopback delivers within the steps.
     pub fn settle(&mut self) {
         for _ in 0..10 {
             self.step(Duration::from_millis(2));
@@ -445,7 +445,7 @@ impl<H: Harness> World<H> {
     }
 
     /// Opens a window by [`Rnic::bind_mw`], and lets the peer know of it: a bind takes
-    /// effect before what is posted after it, and not before other ways to hear of it.
+    /// effect before what is posted after it, and not before data that takes another way.
     pub fn bind(&mut self, pair: (End, End), of: &Buf, part: Sge, access: Access) -> Key {
         let (end, peer) = pair;
         let (addr, len) = (part.addr, part.len);

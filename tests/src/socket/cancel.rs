@@ -14,7 +14,7 @@ pub fn a_receive_by_token(env: &Env) {
     for size in [1, 1000, 100_000, 4 << 20] {
         let mut ledger = Ledger::new();
         let recv = ledger.post("recv", |q, t| b.recv(q, t, vec![7; size], RecvFlags::WAITALL));
-        assert_eq!(b.cancel(Token(987_654)), 0, "nobody has this token");
+        assert_eq!(b.cancel(Token(987_654)), 0, "no operation has this token");
         assert_eq!(b.cancel(recv), 1);
         let event = ledger.wait(recv);
         assert!(event.error().is_some_and(Error::is_cancelled), "{event:?}");
@@ -101,7 +101,7 @@ pub fn all_of_a_socket(env: &Env) {
 }
 
 /// accept, poll and connect.
-pub fn what_is_no_transfer(env: &Env) {
+pub fn operations_that_move_no_data(env: &Env) {
     let (listener, _) = env.listener(SocketType::Stream);
     let mut ledger = Ledger::new();
     let accept = ledger.post("accept", |q, t| listener.accept(q, t));

@@ -166,7 +166,7 @@ pub fn close_delivers_messages(env: &Env) {
     ledger.finish();
 }
 
-/// Messages of no bytes that nobody has received when the connection ends are there all the same,
+/// Messages of no bytes that were not received before the connection ends are still received,
 /// and then the end.
 pub fn empty_messages_outlive_the_connection(env: &Env) {
     let (a, b) = env.packets();
@@ -231,7 +231,7 @@ pub fn abort(env: &Env) {
     for ty in [SocketType::Stream, SocketType::SeqPacket] {
         let (a, b) = env.pair(ty);
         let (mut ours, mut theirs) = (Ledger::new(), Ledger::new());
-        // More than there is to come, however much of it is faster than the abort.
+        // More than the peer sends, however much of it is faster than the abort.
         let flags = RecvFlags::NONE.with_waitall(ty == SocketType::Stream).with_peek(false);
         for size in [10, 40 << 20] {
             ours.post("recv", |q, t| a.recv(q, t, vec![0; size], RecvFlags::NONE));
@@ -327,7 +327,7 @@ pub fn the_backlog_is_reset_with_its_listener(env: &Env) {
 
 /// An accept has ended, and the program never takes the connection: it drops the queue where the
 /// event waits, or the event.
-pub fn what_no_event_brings_is_reset(env: &Env) {
+pub fn connections_without_an_event_are_reset(env: &Env) {
     for dequeued in [false, true] {
         let (listener, addr) = env.listener(SocketType::Stream);
         let queue = EventQueue::new(4).unwrap();

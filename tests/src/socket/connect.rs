@@ -18,7 +18,7 @@ fn failure(client: &Socket, addr: SocketAddr) -> Error {
     let event = ledger.wait(token);
     assert_eq!(event.kind(), EventKind::Connect);
     ledger.finish();
-    event.into_result().expect_err("nobody who could take the connection")
+    event.into_result().expect_err("no listener could take the connection")
 }
 
 /// Bytes there and back.
@@ -70,11 +70,11 @@ pub fn a_client_may_be_bound(env: &Env) {
 /// ECONNREFUSED; and the same socket connects elsewhere afterwards.
 pub fn where_nothing_listens_is_refused(env: &Env) {
     for ty in BOTH {
-        let nobody = TcpListener::bind(env.any()).unwrap().local_addr().unwrap();
+        let unused = TcpListener::bind(env.any()).unwrap().local_addr().unwrap();
         let client = env.socket(ty);
-        let error = failure(&client, nobody);
+        let error = failure(&client, unused);
         assert_eq!(error.errno(), libc::ECONNREFUSED, "{error}");
-        assert!(error.to_string().contains(&nobody.to_string()), "{error}");
+        assert!(error.to_string().contains(&unused.to_string()), "{error}");
         let (listener, addr) = env.listener(ty);
         client.blocking().connect(addr).unwrap();
         let (server, _) = listener.blocking().accept().unwrap();
@@ -86,11 +86,11 @@ pub fn where_nothing_listens_is_refused(env: &Env) {
 /// once (a stream to a broadcast address).
 pub fn the_first_address_that_answers(env: &Env) {
     let (listener, addr) = env.listener(SocketType::Stream);
-    let nobody = TcpListener::bind(env.any()).unwrap().local_addr().unwrap();
+    let unused = TcpListener::bind(env.any()).unwrap().local_addr().unwrap();
     let broadcast = SocketAddr::from(([255; 4], 1));
     let from = if env.dials_by_tcp() && addr.is_ipv4() { 0 } else { 1 };
     let client = env.socket(SocketType::Stream);
-    client.blocking().connect(&[broadcast, nobody, addr][from..]).unwrap();
+    client.blocking().connect(&[broadcast, unused, addr][from..]).unwrap();
     echo(&client, &listener.blocking().accept().unwrap().0);
     let again = client.blocking().connect(&[addr, addr][..]).unwrap_err();
     assert_eq!(again.errno(), libc::EISCONN, "{again}");
@@ -182,7 +182,7 @@ pub fn a_silent_server_times_out(env: &Env) {
     assert!(begun.elapsed() >= limit, "too early: {:?}", begun.elapsed());
 }
 
-/// Strangers who send garbage, send nothing, or hang up at once do not keep others out.
+/// Strangers that send garbage, send nothing, or hang up at once do not keep callers out.
 pub fn strangers_do_not_disturb(env: &Env) {
     if !env.answers_by_tcp() {
         return skip("strangers do not get past the kernel or the device");
@@ -226,7 +226,7 @@ pub fn a_thread_connects_to_itself(env: &Env) {
     }
 }
 
-/// A listener polls readable when there is somebody to accept.
+/// A listener polls readable when a caller waits to be accepted.
 pub fn poll_tells_of_connections(env: &Env) {
     let (listener, addr) = env.listener(SocketType::Stream);
     let now = Some(Duration::ZERO);

@@ -16,14 +16,13 @@ pub mod queue;
 pub mod stream;
 
 use crate::harness::{Env, Watchdog};
-use crate::skip::{self, skip};
+use crate::skip::skip;
 
 /// Runs one test in an environment, if there is one.
 pub fn run<E: Into<Result<Env, String>>>(name: &'static str, env: E, test: fn(&Env)) {
     match env.into() {
-        Err(why) => skip::all(&why),
+        Err(why) => skip(&why),
         Ok(env) => {
-            skip::name(name);
             if let Some(why) = env.known(name) {
                 return skip(why);
             }
@@ -39,14 +38,14 @@ pub fn run<E: Into<Result<Env, String>>>(name: &'static str, env: E, test: fn(&E
 macro_rules! socket_contract {
     ($env:path) => {
         $crate::socket_tests! { $env;
-            cancel: a_receive_by_token, at_any_moment, all_of_a_socket, what_is_no_transfer,
+            cancel: a_receive_by_token, at_any_moment, all_of_a_socket, operations_that_move_no_data,
                 sends_that_wait, time_limits, time_limits_set_late,
                 no_limit_ends_what_there_is_room_for, the_end_of_the_connection_after_it;
             close: shutdown_of_one_side, shutdown_of_reading, every_receive_sees_the_end,
                 close_delivers_everything, close_tells_the_end_without_the_shutdown, a_drop_delivers_everything, close_delivers_messages,
                 empty_messages_outlive_the_connection,
                 close_cancels_receives, close_is_bounded_by_linger, abort,
-                the_backlog_is_reset_with_its_listener, what_no_event_brings_is_reset,
+                the_backlog_is_reset_with_its_listener, connections_without_an_event_are_reset,
                 abort_in_mid_transfer,
                 sending_to_a_closed_peer_fails, close_wakes_a_blocked_receive;
             connect: addresses_are_those_of_the_connection, a_client_may_be_bound,
@@ -68,12 +67,12 @@ macro_rules! socket_contract {
             packet: order_and_integrity, empty_messages, truncation_tells_the_true_length,
                 a_large_message, many_small_messages, vectored, peek,
                 a_message_over_the_limit_is_refused, a_cancelled_receive_loses_nothing;
-            queue: depth_is_a_limit, thresholds, timeouts, wait_policies, who_never_waits_hears_of_all,
-                who_only_polls_hears_of_all,
+            queue: depth_is_a_limit, thresholds, timeouts, wait_policies, a_thread_that_never_waits_gets_all_events,
+                a_thread_that_only_polls_gets_all_events,
                 several_threads_dequeue, several_threads_use_one_socket,
                 the_descriptor_is_level_triggered, a_late_descriptor_is_readable,
-                progress_without_a_waiter, poll_of_a_connection, each_of_many_sockets_is_heard,
-                who_is_busy_starves_nobody, events_carry_the_number_of_their_socket;
+                progress_without_a_waiter, poll_of_a_connection, each_of_many_sockets_is_received,
+                busy_connections_starve_no_other, events_carry_the_number_of_their_socket;
             stream: order_and_integrity, order_and_integrity_with_small_rings, one_large_send,
                 waitall, peek, zero_lengths, vectored, memory_of_all_kinds,
                 a_vector_comes_back_without_a_copy, reads_and_writes_as_std_io;

@@ -1,4 +1,4 @@
-//! One-sided operations: exports, READ, WRITE, and who may not.
+//! One-sided operations: exports, READ, WRITE, and what is refused.
 
 use std::time::Duration;
 

@@ -117,9 +117,9 @@ pub fn wait_policies(env: &Env) {
     }
 }
 
-/// A thread that finds an event each time it looks, and so never has to wait, hears of
-/// everything else all the same, though no other thread waits for anything.
-pub fn who_never_waits_hears_of_all(env: &Env) {
+/// A thread that finds an event each time it looks, and so never has to wait, still
+/// gets all other events, while no other thread waits.
+pub fn a_thread_that_never_waits_gets_all_events(env: &Env) {
     const LEN: usize = 1 << 20;
     let (a, b) = env.streams();
     let (queue, unwatched) = (EventQueue::new(4).unwrap(), EventQueue::new(4).unwrap());
@@ -147,18 +147,18 @@ pub fn who_never_waits_hears_of_all(env: &Env) {
 
 /// A program that only ever dequeues without waiting: connections, messages to and fro, and a
 /// transfer of many turns, with a second connection that spoke long ago.
-pub fn who_only_polls_hears_of_all(env: &Env) {
+pub fn a_thread_that_only_polls_gets_all_events(env: &Env) {
     const LONG: usize = 4 << 20;
     let queue = EventQueue::new(64).unwrap();
-    let heard = |what: &str| {
+    let next = |what: &str| {
         let begun = Instant::now();
         loop {
-            assert!(begun.elapsed() < LIMIT, "nothing heard of {what}");
+            assert!(begun.elapsed() < LIMIT, "no event of {what}");
             if let Some(event) = queue.dequeue(1, NOW).unwrap().pop() {
                 assert!(event.error().is_none(), "{what}: {event:?}");
                 return event;
             }
-            // (Where processors are few, who would move the data must have one.)
+            // Where processors are few, the thread that moves the data needs one.
             std::thread::yield_now();
         }
     };
@@ -169,14 +169,14 @@ pub fn who_only_polls_hears_of_all(env: &Env) {
         client.connect(&queue, Token(2), addr).unwrap();
         let mut server = None;
         for _ in 0..2 {
-            server = accepted(heard("a connection")).map(|(s, _)| s).or(server);
+            server = accepted(next("a connection")).map(|(s, _)| s).or(server);
         }
         (client, server.unwrap())
     };
     let say = |from: &Socket, to: &Socket, seed, len| {
         to.recv(&queue, Token(3), vec![0; len], RecvFlags::WAITALL).unwrap();
         from.send(&queue, Token(4), pattern(seed, 0, len)).unwrap();
-        let [x, y] = ["one end", "the other"].map(heard);
+        let [x, y] = ["one end", "the other"].map(next);
         let came = if x.kind() == EventKind::Recv { x } else { y };
         assert_eq!(&came.into_buffer().unwrap()[..], &pattern(seed, 0, len)[..]);
     };
@@ -188,7 +188,7 @@ pub fn who_only_polls_hears_of_all(env: &Env) {
     say(&a, &b, 1, LONG);
     silent.1.recv(&queue, Token(5), vec![0; 8], RecvFlags::NONE).unwrap();
     drop(silent.0);
-    assert!(heard("an end").eof());
+    assert!(next("an end").eof());
 }
 
 /// Several threads dequeue one queue: each event goes to one of them.
@@ -237,13 +237,13 @@ pub fn several_threads_use_one_socket(env: &Env) {
     const EACH: usize = 300;
     let (a, b) = env.packets();
     std::thread::scope(|s| {
-        for who in 0..4u8 {
+        for sender in 0..4u8 {
             let a = &a;
             s.spawn(move || {
                 for i in 0..EACH {
                     let size = if i % 50 == 0 { 100_000 } else { 20 };
-                    let mut message = pattern(u64::from(who), i, size);
-                    message[0] = who;
+                    let mut message = pattern(u64::from(sender), i, size);
+                    message[0] = sender;
                     message[1..9].copy_from_slice(&i.to_be_bytes());
                     a.blocking().send_all(&message).unwrap();
                 }
@@ -256,11 +256,11 @@ pub fn several_threads_use_one_socket(env: &Env) {
                     for _ in 0..4 * EACH / 3 {
                         let mut got = vec![0; 100_000];
                         let packet = b.blocking().recv_packet(&mut got).unwrap();
-                        let who = got[0];
+                        let sender = got[0];
                         let i = usize::from_be_bytes(got[1..9].try_into().unwrap());
                         assert_eq!(packet.bytes, if i % 50 == 0 { 100_000 } else { 20 });
-                        check(u64::from(who), i + 9, &got[9..packet.bytes]);
-                        assert!(seen.lock().unwrap().insert((who, i)), "twice");
+                        check(u64::from(sender), i + 9, &got[9..packet.bytes]);
+                        assert!(seen.lock().unwrap().insert((sender, i)), "twice");
                     }
                 });
             }
@@ -365,9 +365,9 @@ pub fn poll_of_a_connection(env: &Env) {
 /// Sockets at one queue: more than any device looks at one by one.
 const MANY: usize = 80;
 
-/// Whoever of many says something is heard, small or large, after a word or after a silence,
-/// and however the thread waits.
-pub fn each_of_many_sockets_is_heard(env: &Env) {
+/// Each of many connections that sends is received, small or large, soon after the last message
+/// or after a silence, and however the thread waits.
+pub fn each_of_many_sockets_is_received(env: &Env) {
     let pairs: Vec<_> = (0..MANY).map(|_| env.streams()).collect();
     let mut rng = Rng::new(80);
     for policy in [WaitPolicy::Notify, WaitPolicy::BusyPoll, WaitPolicy::Adaptive] {
@@ -398,9 +398,9 @@ pub fn each_of_many_sockets_is_heard(env: &Env) {
     }
 }
 
-/// Who says a word among many that never stop is heard before each of them was heard a hundred times.
-/// (They have the next message on its way whenever a receive is posted.)
-pub fn who_is_busy_starves_nobody(env: &Env) {
+/// A connection that sends once among many that never stop is received before each of them was
+/// received a hundred times. The busy ones have the next message on its way whenever a receive is posted.
+pub fn busy_connections_starve_no_other(env: &Env) {
     let len = 600_000 / env.shrink().clamp(1, 5);
     let (quiet_a, quiet_b) = env.streams();
     let busy: Vec<_> = (0..MANY).map(|_| env.streams()).collect();
@@ -425,7 +425,7 @@ pub fn who_is_busy_starves_nobody(env: &Env) {
         }
         let Some(i) = receives.remove(&event.token()) else { continue };
         heard += 1;
-        assert!(heard < 100 * MANY, "nobody heard the quiet one");
+        assert!(heard < 100 * MANY, "the quiet connection was not received");
         // When all are in full swing.
         if heard >= MANY && !std::mem::replace(&mut asked, true) {
             ledger.post("send", |q, t| quiet_a.send(q, t, vec![2; len]));

@@ -144,7 +144,7 @@ fn conversation(env: &Env, seed: u64, total: usize) {
     b.cancel_all();
     for event in ledger.drain() {
         assert!(event.error().is_some_and(Error::is_cancelled), "{event:?}");
-        assert_eq!(event.bytes(), 0, "bytes that nobody sent");
+        assert_eq!(event.bytes(), 0, "bytes that were not sent");
     }
     ledger.finish();
 }

@@ -11,6 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use exs_tests::harness::Watchdog;
+use exs_tests::skip;
 
 use super::{plain, run as run_program};
 
@@ -96,20 +97,20 @@ fn differences() -> Vec<String> {
 }
 
 #[test]
-fn what_differs_from_tcp_is_listed_and_nothing_else() {
-    let _dog = Watchdog::with_limit(
-        "what_differs_from_tcp_is_listed_and_nothing_else",
-        Duration::from_secs(1200),
-    );
+fn every_difference_from_tcp_is_listed() {
+    let _dog =
+        Watchdog::with_limit("every_difference_from_tcp_is_listed", Duration::from_secs(1200));
     plain();
-    // A busy machine can hold up a behaviour for longer than it waits. What differs in the same
-    // way each time is a difference.
+    // A busy machine can hold up a behaviour for longer than it waits. A difference that comes
+    // again each time is real; one that does not is reported as flaky.
     let mut wrong = differences();
     for _ in 0..2 {
         if !wrong.is_empty() {
-            eprintln!("once more, as these differ:\n{}", wrong.join("\n"));
             let again = differences();
-            wrong.retain(|one| again.contains(one));
+            let (still, gone): (Vec<_>, Vec<_>) =
+                wrong.into_iter().partition(|one| again.contains(one));
+            gone.iter().for_each(|one| skip::flaky(&format!("differed once: {one}")));
+            wrong = still;
         }
     }
     assert!(wrong.is_empty(), "mend it, or list it with its reason:\n{}", wrong.join("\n"));

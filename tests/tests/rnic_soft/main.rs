@@ -89,7 +89,7 @@ fn a_write_that_finds_the_reset_says_so() {
     });
     assert!(matches!(up, CmEvent::Established { .. }), "{up:?}");
 
-    w.send(a, &SendWr { head: b"nobody reads this", ..send_wr(1, &[]) });
+    w.send(a, &SendWr { head: b"this is not read!", ..send_wr(1, &[]) });
     near.shutdown(Shutdown::Write).unwrap();
     drop(near); // With bytes unread: a reset.
     w.send(a, &send_wr(2, &[]));
@@ -151,9 +151,9 @@ fn spinning_needs_no_reactor() {
     });
 }
 
-/// Messages of two connections wait for a receive of the queue that they share. When there is one,
-/// the first of them is to have it; but a look comes to the other before, and takes its message
-/// in. That is told, though no byte has come.
+/// Messages of two connections wait for a receive of the queue that they share. A new receive is
+/// due to the first of them, but a look comes to the other first, and takes its message in. The
+/// look reports that, though no new byte has come.
 #[test]
 fn a_look_tells_of_a_message_that_had_waited() {
     let mut w = World::<Soft>::new(2);
@@ -244,9 +244,9 @@ fn silent_strangers_give_way() {
     w.assert_alive(p);
 }
 
-/// Callers that have sent their requests before others came are heard before they would give way.
+/// Callers that have sent their requests before others came are read before they would give way.
 #[test]
-fn callers_give_way_only_unheard() {
+fn callers_give_way_only_before_their_requests() {
     let mut w = World::<Soft>::new(2);
     w.rnics[0].limit_handshakes(4);
     let (_, addr) = w.listen(0, Soft::local());

@@ -15,7 +15,7 @@ const STEPS: usize = 1500;
 /// Sockets that the threads share.
 const POOL: usize = 12;
 
-/// What the threads share. Whoever takes something out holds a clone: the socket may be
+/// What the threads share. A thread that takes a socket out holds a clone: the socket may be
 /// closed, cut or dropped by another thread meanwhile.
 #[derive(Default)]
 struct Shared {

@@ -36,13 +36,13 @@ fn settle(files_before: usize) {
 }
 
 /// One connection in one of the ways in which they end.
-fn one(way: usize, rng: &mut Rng, listener: &Socket, addr: SocketAddr, nobody: SocketAddr) {
+fn one(way: usize, rng: &mut Rng, listener: &Socket, addr: SocketAddr, unused: SocketAddr) {
     let options = Options::default().with_linger(Duration::from_millis(50));
     let mut ledger = Ledger::with_depth(64);
     let client = Socket::with_options(SocketType::Stream, options.clone()).unwrap();
     match way {
         // Refused by the kernel, by a listener of another kind.
-        0 => assert!(client.blocking().connect(nobody).is_err()),
+        0 => assert!(client.blocking().connect(unused).is_err()),
         1 => {
             let other = Socket::with_options(SocketType::SeqPacket, options).unwrap();
             assert!(other.blocking().connect(addr).is_err());
@@ -66,7 +66,7 @@ fn one(way: usize, rng: &mut Rng, listener: &Socket, addr: SocketAddr, nobody: S
         6 => {
             ledger.post("connect", |q, t| client.connect(q, t, addr));
         }
-        // Accepted by an event that nobody takes out of its queue.
+        // Accepted by an event that no thread takes out of its queue.
         7 => {
             let queue = EventQueue::new(4).unwrap();
             listener.accept(&queue, Token(1)).unwrap();
@@ -98,7 +98,7 @@ fn one(way: usize, rng: &mut Rng, listener: &Socket, addr: SocketAddr, nobody: S
 /// The part of a process: two thousand connections in all ways.
 pub(crate) fn churn() {
     many_files();
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut rng = Rng::new(11);
     // Once everything, so that what is made once is there.
     let mut figures = Vec::new();
@@ -106,14 +106,14 @@ pub(crate) fn churn() {
     for round in 0..3 {
         let (listener, addr) = listener();
         for i in 0..if round == 0 { 50 } else { 1000 } {
-            one(i % 16, &mut rng, &listener, addr, nobody);
+            one(i % 16, &mut rng, &listener, addr, unused);
         }
         // Those that gave up may have been accepted meanwhile: they go with the listener.
         drop(listener);
         match before {
             None => {
                 settle(usize::MAX - 1);
-                // (Strangers are known to be gone when their bytes are read.)
+                // Strangers are known to be gone when their bytes are read.
                 before = Some(files());
             }
             Some(n) => settle(n),

@@ -45,8 +45,7 @@ mod tests {
         let found = misformatted(&dir, &["bad.rs".into(), "good.rs".into()]);
         std::fs::remove_dir_all(&dir).unwrap();
         let Some(found) = found else {
-            println!("skipped: no rustfmt");
-            return;
+            return exs_tests::skip::skip("there is no rustfmt");
         };
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("bad.rs"), "{found:?}");

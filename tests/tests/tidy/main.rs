@@ -69,7 +69,7 @@ fn every_file_is_formatted() {
         tree().iter().filter(|s| s.is_rust()).map(|s| s.path.clone().into()).collect();
     match format::misformatted(&source::top(), &rust) {
         Some(findings) => expect_none(&findings),
-        None => println!("skipped: no rustfmt"),
+        None => exs_tests::skip::skip("there is no rustfmt"),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Clippy's `incompatible_msrv` finds items of the standard library that are newer. It does not
 //! look at the language, nor at dependencies, and no older compiler need be installed here; so
-//! these rules look at both. (They know the language up to Rust 1.95.)
+//! these rules look at both. They know the language up to Rust 1.95.
 
 use std::process::Command;
 
