@@ -7,7 +7,6 @@ use crate::rnic::{Disconnect, DisconnectCause};
 use crate::time::Time;
 use crate::wire::exs::Message;
 
-use super::out::RX_QUEUE;
 use super::proto::Proto;
 use super::sendq::Over;
 use super::{Done, Link, OpError, Port, Session, Violation};
@@ -76,59 +75,6 @@ impl Ending {
 }
 
 impl Session {
-    /// Does all that can be done; call it after each other call. True if WRs were
-    /// posted: flush now if [`Session::urgent`], else soon.
-    pub fn drive(&mut self, now: Time, port: &mut dyn Port) -> bool {
-        (self.posted, self.soon, self.urgent) = (false, false, false);
-        if self.link == Link::Up && !self.ending.mute() {
-            self.drive_up(now, port);
-        } else {
-            self.drive_rx(port, None);
-            self.drain_tx(port);
-        }
-        if self.ending.reason.is_some() && !self.ending.torn {
-            self.tear_down(port);
-        }
-        if let Link::Down(cause) = self.link {
-            self.drive_down(port, cause);
-        }
-        for buf in self.trash.drain(..) {
-            port.free(buf);
-        }
-        self.end_closers();
-        // What leaves takes the rest along.
-        if self.soon() {
-            self.idle_posted = false;
-        }
-        self.posted
-    }
-
-    fn drive_up(&mut self, now: Time, port: &mut dyn Port) {
-        loop {
-            self.drive_rx(port, None);
-            let waiting = self.out.rx.len();
-            self.flush_outbox(port);
-            // The machine may hold more than the outbox does.
-            if waiting < RX_QUEUE || self.out.rx.len() == waiting {
-                break;
-            }
-        }
-        self.flush_confirms(port);
-        self.sided_first = !self.sided_first;
-        if self.sided_first {
-            self.drive_sided(port);
-        }
-        self.drive_tx(port);
-        self.drive_sided(port);
-        self.flush_confirms(port);
-        self.drive_close(port);
-        self.drop_idle_ring(port);
-        self.flush_debts(port);
-        self.forget_ended();
-        self.timers.expect(now, self.expects());
-        self.watch_patience(now);
-    }
-
     /// Closes gracefully: what was posted to be sent is sent first. If that, and the
     /// peer's answer, take longer than `linger`, closes abruptly.
     pub fn close(&mut self, now: Time, op: OpId, linger: Duration) {
@@ -184,7 +130,7 @@ impl Session {
 
     /// Says CLOSE and CLOSE_ACK when their time has come, and disconnects when both
     /// sides' are answered.
-    fn drive_close(&mut self, port: &mut dyn Port) {
+    pub(super) fn drive_close(&mut self, port: &mut dyn Port) {
         let e = &self.ending;
         if !e.closing && !e.peer_closed {
             return;
@@ -235,7 +181,7 @@ impl Session {
     }
 
     /// The end, whoever caused it: closes the windows, cuts the link, ends operations.
-    fn tear_down(&mut self, port: &mut dyn Port) {
+    pub(super) fn tear_down(&mut self, port: &mut dyn Port) {
         self.ending.torn = true;
         self.drain_tx(port);
         self.out.clear();
@@ -254,7 +200,7 @@ impl Session {
     }
 
     /// The ends of sends, without anything that would have to be sent.
-    fn drain_tx(&mut self, port: &mut dyn Port) {
+    pub(super) fn drain_tx(&mut self, port: &mut dyn Port) {
         while let Some(step) = self.proto.as_mut().and_then(|p| p.tx_step(false)) {
             self.tx_step(port, step);
         }
@@ -327,7 +273,7 @@ impl Session {
 
     /// The queue pair is gone: so are its WRs. What lies in the ring can be read, if
     /// it was not us who gave up.
-    fn drive_down(&mut self, port: &mut dyn Port, cause: DisconnectCause) {
+    pub(super) fn drive_down(&mut self, port: &mut dyn Port, cause: DisconnectCause) {
         if !self.ending.settled {
             self.ending.settled = true;
             while let Some(entry) = self.sendq.retire_any() {
@@ -363,7 +309,7 @@ impl Session {
     }
 
     /// A close ends when all else has.
-    fn end_closers(&mut self) {
+    pub(super) fn end_closers(&mut self) {
         let gone = matches!(self.link, Link::Down(_)) && self.ending.settled;
         let others = !(self.sends.is_empty() && self.recvs.is_empty() && self.sided.is_empty());
         if !gone || others || self.ending.closers.is_empty() {

@@ -43,6 +43,7 @@
 
 mod adverts;
 mod confirm;
+mod drive;
 mod eager;
 mod end;
 mod error;
