@@ -155,7 +155,7 @@ impl PacketRx {
     /// The short way of an eager message, where nothing is in the way and the first receive was
     /// not shown and has room for all: what `handle_eager` and `poll` would come to, without the
     /// copy and the end among the actions. Gives the receive; None: nothing has happened.
-    pub fn pass(&mut self, len: u32) -> Option<OpId> {
+    pub fn try_eager(&mut self, len: u32) -> Option<OpId> {
         let fits = self.config.takes_eager(self.stashed + self.freed, len);
         if !fits || self.fin || !self.actions.is_empty() || !self.stash.is_empty() {
             return None;

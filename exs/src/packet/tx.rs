@@ -212,7 +212,7 @@ impl PacketTx {
     /// The short way of a message that rides in its announcement, is over as soon as that is
     /// written, and has nothing before it: as if it had been posted, polled and handled in one.
     /// False: it must take the long way, and nothing has happened.
-    pub fn pass(&mut self, len: u32) -> bool {
+    pub fn try_eager(&mut self, len: u32) -> bool {
         if !self.is_idle() || self.fin_sent || !self.config.takes_eager(self.used, len) {
             return false;
         }

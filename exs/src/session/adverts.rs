@@ -9,7 +9,7 @@ use crate::wire::exs::{AdvertRepr, FURTHER, MAX_FURTHER, Message, MessageKind};
 
 use super::out::Outbox;
 use super::proto::Proto;
-use super::rx::{Came, index};
+use super::rx::{MessageBytes, index};
 use super::types::count;
 use super::{Port, Session, Violation};
 
@@ -104,14 +104,14 @@ impl Session {
     pub(super) fn handle_further(
         &mut self,
         mut advert: AdvertRepr,
-        came: Came<'_>,
+        came: MessageBytes<'_>,
         header: usize,
     ) -> Result<(), Violation> {
         for at in (header..came.len()).step_by(FURTHER) {
             let mut raw = [0; FURTHER];
             match came {
-                Came::Memory(seg) => seg.read_at(at, &mut raw),
-                Came::Copy(bytes) => raw.copy_from_slice(&bytes[at..at + FURTHER]),
+                MessageBytes::Memory(seg) => seg.read_at(at, &mut raw),
+                MessageBytes::Copy(bytes) => raw.copy_from_slice(&bytes[at..at + FURTHER]),
             }
             advert = advert.parse_further(&raw)?;
             self.handle_advert(advert)?;

@@ -3,24 +3,24 @@
 use crate::time::Time;
 
 use super::out::RX_QUEUE;
-use super::{Link, Port, Session};
+use super::{Port, Session};
 
 impl Session {
-    /// Does all that can be done; call it after each other call. True if WRs were
-    /// posted: flush now if [`Session::urgent`], else soon.
+    /// Does all that is due; call it after each call of another kind. True if it posted work
+    /// requests: flush now if [`Session::urgent`], else soon.
     pub fn drive(&mut self, now: Time, port: &mut dyn Port) -> bool {
         (self.posted, self.soon, self.urgent) = (false, false, false);
-        if self.link == Link::Up && !self.ending.mute() {
-            self.drive_up(now, port);
+        if self.life.may_talk() {
+            self.drive_open(now, port);
         } else {
             self.drive_rx(port, None);
             self.drain_tx(port);
         }
-        if self.ending.reason.is_some() && !self.ending.torn {
-            self.tear_down(port);
+        if self.life.is_failed() {
+            self.cut(port);
         }
-        if let Link::Down(cause) = self.link {
-            self.drive_down(port, cause);
+        if self.life.is_gone() {
+            self.drive_gone(port);
         }
         for buf in self.trash.drain(..) {
             port.free(buf);
@@ -33,7 +33,7 @@ impl Session {
         self.posted
     }
 
-    fn drive_up(&mut self, now: Time, port: &mut dyn Port) {
+    fn drive_open(&mut self, now: Time, port: &mut dyn Port) {
         loop {
             self.drive_rx(port, None);
             let waiting = self.out.rx.len();

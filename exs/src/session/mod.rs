@@ -42,13 +42,14 @@
 //! What it must never know: sockets, descriptors, threads, clocks, the RNIC's driver.
 
 mod adverts;
+mod close;
 mod confirm;
 mod drive;
 mod eager;
-mod end;
 mod error;
 mod flow;
 mod hello;
+mod life;
 mod ops;
 mod out;
 mod post;
@@ -65,51 +66,40 @@ mod timers;
 mod tx;
 mod types;
 
+pub use eager::After;
 pub use error::{OpError, Refusal, SessionError, Violation};
-pub use rx::Came;
+pub use rx::MessageBytes;
 pub use types::{
-    Announce, Buf, Counters, Done, IoVec, Port, RecvOpts, SessionConfig, Source, Standing,
+    Announce, Buf, Counters, Done, IoVec, Port, RecvOpts, SendSource, SessionConfig, Standing,
 };
 
 use std::collections::VecDeque;
 
 use crate::mem::Key;
-use crate::rnic::{DisconnectCause, Wc, WcStatus};
+use crate::rnic::{Wc, WcStatus};
 use crate::time::Time;
 use crate::wire::exs::{Hello, Refusal as WireRefusal};
 
+use close::Closing;
 use confirm::Confirms;
-use end::Ending;
 use flow::Flow;
+use life::Life;
 use ops::{Group, Recv, Send, Sided};
 use out::Outbox;
 use proto::{Job, Proto};
 use rx::Ring;
-use sendq::{Entry, Over, SendQueue, What};
+use sendq::{PostedWr, SendQueue, WrEnd, WrPurpose};
 use table::Table;
 use timers::Timers;
 
 /// A post that was refused: why, and the thing that was to be moved.
 pub type PostError<T> = (OpError, T);
 
-/// How far the connection is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Link {
-    /// Not connected yet.
-    Idle,
-    /// Connected, but the initiator's first message is not here: say nothing.
-    Mute,
-    /// Both may talk.
-    Up,
-    /// Gone.
-    Down(DisconnectCause),
-}
-
 /// One connection.
 #[derive(Debug)]
 pub struct Session {
     cfg: SessionConfig,
-    link: Link,
+    life: Life,
     initiator: bool,
     /// There as soon as both hellos are known.
     proto: Option<Proto>,
@@ -137,7 +127,7 @@ pub struct Session {
     /// The port's memory, to be given back.
     trash: Vec<Buf>,
     done: VecDeque<Done>,
-    ending: Ending,
+    closing: Closing,
     timers: Timers,
     counters: Counters,
     /// `drive` has posted something; it should leave before long; it is urgent.
@@ -155,7 +145,7 @@ pub struct Session {
 impl Session {
     fn new(cfg: SessionConfig, initiator: bool) -> Session {
         Session {
-            link: Link::Idle,
+            life: Life::new(),
             initiator,
             proto: None,
             flow: Flow::new(cfg.credits, 0),
@@ -175,7 +165,7 @@ impl Session {
             exports: Vec::new(),
             trash: Vec::new(),
             done: VecDeque::new(),
-            ending: Ending::default(),
+            closing: Closing::default(),
             timers: Timers::default(),
             counters: Counters::default(),
             posted: false,
@@ -237,17 +227,17 @@ impl Session {
         near: bool,
     ) -> Result<(), SessionError> {
         (self.ord, self.near) = (ord, near);
-        if self.link != Link::Idle {
+        if !self.life.is_idle() {
             return Ok(()); // ended before it began, or the first message was faster
         }
         self.timers.heard(now);
         if self.initiator {
             let peer = hello::agree(&self.cfg, private_data).map_err(|r| r.error)?;
             self.meet(&peer);
-            self.link = Link::Up;
+            self.life.on_connected();
             self.out.ready_due = true;
         } else {
-            self.link = Link::Mute;
+            self.life.on_accepted();
             self.timers.handshake = Some(now + self.cfg.handshake_timeout);
         }
         if let Some(Proto::Stream(stream)) = &mut self.proto {
@@ -263,18 +253,18 @@ impl Session {
             self.timers.moved(now);
         }
         while let Some((entry, own)) = self.sendq.retire(wc.wr_id) {
-            self.retired(entry, if own { Over::Own(wc) } else { Over::Implied });
+            self.retired(entry, if own { WrEnd::Own(wc) } else { WrEnd::Implied });
         }
     }
 
     /// A WR is over. What it was to move has moved only if it succeeded, but its
     /// memory is free in any case.
-    fn retired(&mut self, entry: Entry, over: Over<'_>) {
+    fn retired(&mut self, entry: PostedWr, over: WrEnd<'_>) {
         self.trash.extend(entry.bounce);
         match entry.what {
-            What::Message => {}
-            What::Piece { op } => self.release_send(op),
-            What::Chunk { op, len } => {
+            WrPurpose::Message => {}
+            WrPurpose::Piece { op } => self.release_send(op),
+            WrPurpose::Chunk { op, len } => {
                 if over.status() == WcStatus::Success
                     && let Some(proto) = &mut self.proto
                 {
@@ -282,11 +272,11 @@ impl Session {
                 }
                 self.release_send(op);
             }
-            What::File { op } => {
+            WrPurpose::File { op } => {
                 self.file_written(over);
                 self.release_send(op);
             }
-            What::Sided { op, len, read } => self.sided_retired(op, len, read, over.status()),
+            WrPurpose::Sided { op, len, read } => self.sided_retired(op, len, read, over.status()),
         }
         if let WcStatus::LocalProtection(fault) = over.status() {
             self.fail(OpError::LocalMemory(fault.into()));
@@ -317,57 +307,56 @@ impl Session {
 
     /// A receive would not wait: there are data, or the end, or an error.
     pub fn readable(&self) -> bool {
-        self.ending.reason.is_some()
-            || self.ending.recv_shut
-            || matches!(self.link, Link::Down(_))
+        self.life.reason().is_some()
+            || self.life.recv_is_shut()
             || self.proto.as_ref().is_some_and(Proto::readable)
     }
 
     /// A send would not wait behind another one, or would fail at once.
     pub fn writable(&self) -> bool {
-        match self.link {
-            Link::Idle => false,
-            Link::Mute | Link::Up => self.sends.is_empty() || self.ending.reason.is_some(),
-            Link::Down(_) => true,
+        match self.life.is_connected() {
+            true => self.sends.is_empty(),
+            false => !self.life.is_idle(),
         }
     }
 
     /// What a descriptor is to say of the connection.
     pub fn standing(&self) -> Standing {
         let (fin, arrived, available) = self.proto.as_ref().map_or((false, 0, 0), Proto::incoming);
-        let e = &self.ending;
+        let life = &self.life;
         Standing {
             readable: self.readable(),
             arrived,
-            available: if e.recv_shut { 0 } else { available },
-            ended: fin || e.recv_shut || e.peer_closed || self.is_over(),
+            available: if life.recv_is_shut() { 0 } else { available },
+            ended: fin || life.recv_is_shut() || life.peer_closed() || life.is_over(),
             // What ends with the connection was not shut down by that.
-            shut: e.closing || e.send_shut && self.proto.as_ref().is_some_and(Proto::is_shut),
-            broken: e.reason.as_ref().is_some_and(|r| *r != OpError::PeerClosed),
+            shut: life.is_closing()
+                || life.send_is_shut() && self.proto.as_ref().is_some_and(Proto::is_shut),
+            broken: life.failure().is_some(),
         }
     }
 
     /// The handshake is over and nothing has ended the connection.
     #[cfg(any(test, feature = "internals"))]
     pub fn is_connected(&self) -> bool {
-        self.link == Link::Up && self.ending.reason.is_none() && !self.ending.cut
+        !self.life.is_over() && !self.life.awaits_ready()
     }
 
     /// Something has ended the connection, or is about to.
     pub fn is_over(&self) -> bool {
-        matches!(self.link, Link::Down(_)) || self.ending.over()
+        self.life.is_over()
     }
 
     /// Why the connection is over, if it has not ended in order.
     pub fn failure(&self) -> Option<&OpError> {
-        self.ending.reason.as_ref().filter(|r| **r != OpError::PeerClosed)
+        self.life.failure()
     }
 
     /// Nothing is outstanding, no window is open and no memory of the port's is held:
     /// the QP may be destroyed. The session still answers posts (with the end of the
     /// data, or the error).
     pub fn is_finished(&self) -> bool {
-        matches!(self.link, Link::Down(_))
+        self.life.is_gone()
             && self.no_ops()
             && self.ring.is_none()
             && self.exports.is_empty()
@@ -379,7 +368,7 @@ impl Session {
             && self.recvs.is_empty()
             && self.groups.is_empty()
             && self.sided.is_empty()
-            && self.ending.closers.is_empty()
+            && self.closing.is_empty()
     }
 
     /// Figures.

@@ -4,7 +4,7 @@ use crate::ids::OpId;
 use crate::mem::Key;
 use crate::time::Time;
 
-use super::{Buf, IoVec, OpError, Source};
+use super::{Buf, IoVec, OpError, SendSource};
 
 /// A send, or the end of the sending direction.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ pub(super) struct Send {
     /// The user's name for it; none for the shutdown that is a part of a close.
     pub(super) user: Option<OpId>,
     /// The bytes; none for a shutdown.
-    pub(super) source: Option<Source>,
+    pub(super) source: Option<SendSource>,
     /// WRs that use its memory.
     pub(super) in_flight: u32,
     /// Why it is being cancelled.

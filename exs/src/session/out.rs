@@ -9,7 +9,7 @@ use crate::sys::IoVec;
 
 use super::adverts::MAX_COMPANY;
 use super::flow::Level;
-use super::sendq::{Entry, What};
+use super::sendq::{PostedWr, WrPurpose};
 use super::{OpError, Port, Session};
 
 /// Control messages that wait for credits or for room in the send queue.
@@ -85,7 +85,7 @@ impl Wr<'_> {
 impl Session {
     /// Posts a WR; there is room. False if the port refused it: then the connection
     /// is as good as gone.
-    pub(super) fn post_wr(&mut self, port: &mut dyn Port, wr: Wr<'_>, entry: Entry) -> bool {
+    pub(super) fn post_wr(&mut self, port: &mut dyn Port, wr: Wr<'_>, entry: PostedWr) -> bool {
         let signaled = wr.signalled || self.sendq.must_signal();
         let wr = SendWr {
             wr_id: self.sendq.next_id(),
@@ -106,7 +106,7 @@ impl Session {
                 self.trash.extend(entry.bounce);
                 match error {
                     // It is going down already, and that is going to be reported.
-                    RnicError::State { .. } => self.ending.refused = true,
+                    RnicError::State { .. } => self.life.on_refused(),
                     RnicError::Memory(_) => self.fail(OpError::LocalMemory(error)),
                     _ => self.fail(OpError::Rnic(error)),
                 }
@@ -131,7 +131,7 @@ impl Session {
         if self.idle_posted && !(credit && room) {
             (self.posted, self.soon, self.idle_posted) = (true, true, false);
         }
-        credit && room && !self.ending.mute()
+        credit && room && self.life.may_talk()
     }
 
     /// For the counters.
@@ -170,7 +170,7 @@ impl Session {
 
     /// Sends a message without data, if it may leave.
     pub(super) fn say(&mut self, port: &mut dyn Port, message: Message, level: Level) -> bool {
-        self.say_with(port, (message, &[]), level, What::Message, Wr::SEND)
+        self.say_with(port, (message, &[]), level, WrPurpose::Message, Wr::SEND)
     }
 
     /// As `say`, for the message that ends something (`what`), which is then told, or has
@@ -180,7 +180,7 @@ impl Session {
         port: &mut dyn Port,
         (message, behind): (Message, &[u8]),
         level: Level,
-        what: What,
+        what: WrPurpose,
         op: SendOp,
     ) -> bool {
         if !self.may_send(level) {
@@ -198,10 +198,10 @@ impl Session {
         let idle = small && !pressing && !self.flow.must_return();
         // What may wait for company does: it might wake a peer for nothing.
         let alone = !relaxed || message == Message::Credit;
-        if what == What::Message && alone && !self.idle_posted {
+        if what == WrPurpose::Message && alone && !self.idle_posted {
             let payload = IoVec::new(behind);
             let sent = port.try_send_eager(&payload, &mut |head| self.header(message, head));
-            if self.note_passed(sent, !relaxed) {
+            if self.note_eager(sent, !relaxed) {
                 return true;
             }
         }
@@ -214,7 +214,7 @@ impl Session {
         head[..len].copy_from_slice(&first[..len]);
         head[len..len + behind.len()].copy_from_slice(behind);
         let len = len + behind.len();
-        let signalled = what != What::Message;
+        let signalled = what != WrPurpose::Message;
         let wr = Wr { op, head: &head[..len], sges: &[], file: None, inline: false, signalled };
         let sent = self.post_wr(port, wr, what.into());
         self.urgent |= sent && !relaxed;
@@ -244,7 +244,11 @@ impl Session {
                 return;
             }
             self.out.tx.pop_front();
-            self.ending.said(&message);
+            match message {
+                Message::Close => self.life.on_close_sent(),
+                Message::CloseAck => self.life.on_answer_sent(),
+                _ => {}
+            }
         }
         if self.out.pong_due && self.say(port, Message::Pong, Level::Control) {
             self.out.pong_due = false;
@@ -264,7 +268,7 @@ impl Session {
             self.counters.adverts_sent += 1 + company.count as u64;
         }
         let whole = (message, company.bytes());
-        self.say_with(port, whole, Level::Control, What::Message, Wr::SEND)
+        self.say_with(port, whole, Level::Control, WrPurpose::Message, Wr::SEND)
     }
 
     /// Returns credits and acknowledges ring space, if no other message has done so.

@@ -7,10 +7,11 @@ use crate::mem::Key;
 use crate::stream::RecvPost;
 use crate::time::Time;
 
+use super::eager::After;
 use super::ops::{Fate, Group, Recv, Send, Side};
 use super::proto::Proto;
 use super::timers::Watched;
-use super::{Buf, Done, IoVec, Link, OpError, PostError, RecvOpts, Session, Source};
+use super::{Buf, Done, IoVec, OpError, PostError, RecvOpts, SendSource, Session};
 
 impl Session {
     /// Posts a send. Its memory is lent until the [`Done`].
@@ -18,13 +19,13 @@ impl Session {
         &mut self,
         now: Time,
         op: OpId,
-        source: Source,
-    ) -> Result<(), PostError<Source>> {
+        source: SendSource,
+    ) -> Result<(), PostError<SendSource>> {
         let len = source.len();
         if let Err(error) = self.may_post_send(len) {
             return Err((error, source));
         }
-        let file = matches!(source, Source::File(_));
+        let file = matches!(source, SendSource::File(_));
         let deadline = self.timers.deadline(now, self.cfg.send_timeout);
         let id = self.sends.insert(Send {
             user: Some(op),
@@ -47,7 +48,7 @@ impl Session {
     /// Why not.
     pub fn may_post_send(&self, len: u64) -> Result<(), OpError> {
         self.may_talk()?;
-        if self.ending.peer_closed {
+        if self.life.peer_closed() {
             return Err(OpError::PeerClosed);
         }
         match &self.proto {
@@ -62,17 +63,16 @@ impl Session {
 
     /// There is a connection, or there was none yet, or why it ended.
     fn may_talk(&self) -> Result<(), OpError> {
-        if let Some(reason) = &self.ending.reason {
+        if let Some(reason) = self.life.reason() {
             return Err(reason.clone());
         }
-        if self.ending.closing {
+        if self.life.is_closing() {
             return Err(OpError::Shutdown);
         }
-        match self.link {
-            Link::Mute | Link::Up => Ok(()),
-            Link::Idle => Err(OpError::NotConnected),
-            Link::Down(cause) => Err(OpError::Reset { cause }),
+        if self.life.is_idle() {
+            return Err(OpError::NotConnected);
         }
+        Ok(())
     }
 
     /// Posts a receive. Its memory is lent until the [`Done`]. (`now` matters if it
@@ -83,15 +83,15 @@ impl Session {
         op: OpId,
         iov: IoVec,
         opts: RecvOpts,
-    ) -> Result<(), PostError<IoVec>> {
-        let down = matches!(self.link, Link::Down(_));
-        if self.ending.recv_shut || (down && self.met_end()) {
+    ) -> Result<After, PostError<IoVec>> {
+        let down = self.life.is_gone();
+        if self.life.recv_is_shut() || (down && self.met_end()) {
             self.done.push_back(Done { op, bytes: 0, total: 0, eof: true, result: Ok(()) });
-            return Ok(());
+            return Ok(self.after());
         }
         // What came before the connection went down can still be read. (Messages of no bytes
         // lie in no ring.)
-        if !(down && self.holds_data() && !self.discards())
+        if !(down && self.holds_data() && !self.life.discards())
             && let Err(error) = self.may_talk()
         {
             return Err((error, iov));
@@ -123,7 +123,7 @@ impl Session {
                 self.queue_recv(whole, advertise, opts.peek);
             }
         }
-        Ok(())
+        Ok(self.after())
     }
 
     /// Receives that are posted end after some time, so that it matters when that is.
@@ -155,7 +155,7 @@ impl Session {
         let parts = full.max(1);
         let group = Group { parts, bytes: 0, eof: false, error: None };
         let group = Some(self.groups.insert(group));
-        let down = matches!(self.link, Link::Down(_));
+        let down = self.life.is_gone();
         let chosen = pieces.iter().filter(|p| full == 0 || !p.seg.is_empty()).take(parts);
         for piece in chosen {
             let part = Recv {
@@ -211,7 +211,7 @@ impl Session {
 
     fn may_post_sided(&self, reads: bool) -> Result<(), OpError> {
         self.may_talk()?;
-        if self.ending.peer_closed {
+        if self.life.peer_closed() {
             return Err(OpError::PeerClosed);
         }
         if reads && self.ord == 0 {
@@ -223,7 +223,7 @@ impl Session {
     /// Ends our direction after all sends posted; done when they are, and FIN is said.
     pub fn shutdown_send(&mut self, _now: Time, op: OpId) -> Result<(), OpError> {
         self.may_talk()?;
-        self.ending.send_shut = true;
+        self.life.shut_send();
         self.queue_shutdown(Some(op));
         Ok(())
     }
@@ -246,7 +246,7 @@ impl Session {
     /// The user wants no more data: receives that wait, and those to come, meet the
     /// end. What the peer sends stays where it is, and stops it when the ring is full.
     pub fn shutdown_recv(&mut self, now: Time) {
-        self.ending.recv_shut = true;
+        self.life.shut_recv();
         let ids: Vec<u64> = self.recvs.iter().map(|(id, _)| id).collect();
         for id in ids.into_iter().rev() {
             self.end_recv(now, id, Fate::End);

@@ -6,7 +6,7 @@
 use crate::ids::Outcome;
 use crate::packet::{PacketConfig, PacketRx, PacketRxAction, PacketTx, PacketTxAction};
 use crate::stream::{
-    Landed, RecvPost, RxAction, StreamConfig, StreamRx, StreamTx, Target, TxAction,
+    ChunkTarget, EagerTarget, RecvPost, RxAction, StreamConfig, StreamRx, StreamTx, TxAction,
 };
 use crate::wire::exs::{AdvertRepr, Message};
 
@@ -151,21 +151,21 @@ impl Proto {
     /// The short way of a send of so many bytes: what announces it and carries it. None: it
     /// must take the long way.
     #[inline]
-    pub(super) fn pass_send(&mut self, len: u32) -> Option<Message> {
+    pub(super) fn try_send_eager(&mut self, len: u32) -> Option<Message> {
         match self {
             Proto::Stream(s) => {
-                s.tx.pass(len).map(|direct| Message::Data { direct, inline: true, len })
+                s.tx.try_eager(len).map(|direct| Message::Data { direct, inline: true, len })
             }
-            Proto::Packet(p) => p.tx.pass(len).then_some(Message::Eager { len }),
+            Proto::Packet(p) => p.tx.try_eager(len).then_some(Message::Eager { len }),
         }
     }
 
     /// The short way of data that came (`eager`: as a message of their own): where they go. None:
     /// nothing has happened.
     #[inline(always)]
-    pub(super) fn pass_data(&mut self, len: u32, eager: bool) -> Option<Landed> {
+    pub(super) fn try_recv_eager(&mut self, len: u32, eager: bool) -> Option<EagerTarget> {
         match self {
-            Proto::Stream(s) if !eager => s.rx.pass(len),
+            Proto::Stream(s) if !eager => s.rx.try_eager(len),
             Proto::Packet(p) if eager => p.pass(len),
             _ => None,
         }
@@ -343,8 +343,8 @@ impl Stream {
         Some(match self.tx.poll(can_transfer)? {
             TxAction::Transfer { op, op_off, len, target, inline } => {
                 let (direct, close, raddr, rkey) = match target {
-                    Target::Direct { addr, key, close } => (true, close, addr, key),
-                    Target::Ring { offset } => {
+                    ChunkTarget::Direct { addr, key, close } => (true, close, addr, key),
+                    ChunkTarget::Ring { offset } => {
                         // Unknown only if inline, and then not used.
                         let (addr, key) = self.tx.ring().map_or((0, 0), |r| (r.addr, r.key));
                         (false, false, addr.wrapping_add(offset.into()), key)
@@ -405,8 +405,8 @@ fn stream_rx_step(action: RxAction) -> RxStep {
 
 impl Packet {
     #[inline(never)]
-    fn pass(&mut self, len: u32) -> Option<Landed> {
-        self.rx.pass(len).map(|op| Landed { op, op_off: 0, ends: true })
+    fn pass(&mut self, len: u32) -> Option<EagerTarget> {
+        self.rx.try_eager(len).map(|op| EagerTarget { op, op_off: 0, ends: true })
     }
 
     fn tx_step(&mut self, can_transfer: bool) -> Option<TxStep> {

@@ -8,12 +8,12 @@ use crate::stream::RemoteRing;
 use crate::time::Time;
 use crate::wire::exs::{Immediate, MAX_HEADER, Message};
 
-use super::eager::Short;
+use super::eager::{After, EagerDelivery};
 use super::ops::Fate;
 use super::out::RX_QUEUE;
 use super::proto::{Proto, RxStep, ShownAs};
 use super::types::count;
-use super::{Buf, Done, IoVec, Link, OpError, Port, Session, Violation};
+use super::{Buf, Done, IoVec, OpError, Port, Session, Violation};
 
 /// Our ring or stash.
 #[derive(Debug)]
@@ -25,62 +25,68 @@ pub(super) struct Ring {
 
 /// Where the bytes of a message are.
 #[derive(Clone, Copy, Debug)]
-pub enum Came<'a> {
+pub enum MessageBytes<'a> {
     /// In a receive, or in our ring.
     Memory(&'a Segment),
     /// In a copy that is the caller's.
     Copy(&'a [u8]),
 }
 
-impl Came<'_> {
+impl MessageBytes<'_> {
     pub(super) fn len(self) -> usize {
         match self {
-            Came::Memory(seg) => seg.len(),
-            Came::Copy(bytes) => bytes.len(),
+            MessageBytes::Memory(seg) => seg.len(),
+            MessageBytes::Copy(bytes) => bytes.len(),
         }
     }
 
     pub(super) fn copy_to(self, from: usize, dst: &Segment, to: usize, len: usize) {
         match self {
-            Came::Memory(seg) => seg.copy_to(from, dst, to, len),
-            Came::Copy(bytes) => dst.write_at(to, &bytes[from..from + len]),
+            MessageBytes::Memory(seg) => seg.copy_to(from, dst, to, len),
+            MessageBytes::Copy(bytes) => dst.write_at(to, &bytes[from..from + len]),
         }
     }
 }
 
 /// A message at hand: where it is, and where its data begin.
-type AtHand<'a> = Option<(Came<'a>, usize)>;
+type AtHand<'a> = Option<(MessageBytes<'a>, usize)>;
 
 impl Session {
-    /// A message is in `slot` (exactly the received bytes). Afterwards the slot is
-    /// free, and must be posted again before the next `drive`, which tells the peer (or
-    /// another is there in its place, posted beyond the credits).
-    pub fn handle_message(&mut self, now: Time, port: &mut dyn Port, slot: &Segment) {
-        let ended = self.take_in(now, port, Came::Memory(slot));
+    /// Takes a message that lies in `slot`: exactly the received bytes. Afterwards the slot is
+    /// free. The caller must repost the slot, or have a spare one posted beyond the credits,
+    /// before the next `drive`, which returns the credit.
+    pub fn handle_message(&mut self, now: Time, port: &mut dyn Port, slot: &Segment) -> After {
+        let ended = self.receive(now, port, MessageBytes::Memory(slot));
         self.done.extend(ended);
+        self.after()
     }
 
-    /// As [`Session::handle_message`], for a message that took no slot, and whose memory may be
-    /// the peer's. Gives the receive that it ended, if that is all: others wait, as ever, for
-    /// [`Session::poll_done`].
-    #[must_use]
-    pub fn handle_taken(&mut self, now: Time, port: &mut dyn Port, came: Came<'_>) -> Option<Done> {
-        self.take_in(now, port, came)
+    /// As [`Session::handle_message`], for a message that took no slot, and whose memory can be
+    /// the peer's. Gives the receive that the message ended, if no other operation ended with
+    /// it; other ends wait for [`Session::poll_done`].
+    pub fn handle_eager(
+        &mut self,
+        now: Time,
+        port: &mut dyn Port,
+        bytes: MessageBytes<'_>,
+    ) -> (Option<Done>, After) {
+        let ended = self.receive(now, port, bytes);
+        (ended, self.after())
     }
 
     #[inline]
-    fn take_in(&mut self, now: Time, port: &mut dyn Port, came: Came<'_>) -> Option<Done> {
+    fn receive(&mut self, now: Time, port: &mut dyn Port, came: MessageBytes<'_>) -> Option<Done> {
         if !self.hears(now) {
             return None;
         }
         let (mut copy, len) = ([0; MAX_HEADER], came.len().min(MAX_HEADER));
         let head = match came {
             // The peer may be writing there.
-            Came::Memory(seg) => {
+            MessageBytes::Memory(seg) => {
                 seg.read_at(0, &mut copy[..len]);
                 &copy[..len]
             }
-            Came::Copy(bytes) => &bytes[..len],
+            MessageBytes::Copy(bytes) => &bytes[..len],
         };
         let handled = Message::parse_prefix(head, came.len()).map_err(Violation::from).and_then(
             |(message, pb, header)| {
@@ -96,22 +102,22 @@ impl Session {
                 let eager = matches!(message, Message::Eager { .. });
                 if let Message::Data { direct: false, inline: true, len } | Message::Eager { len } =
                     message
-                    && let Short::EagerRecv(ended) =
-                        self.take_now(now, port, (came, header), len, eager)
+                    && let EagerDelivery::Delivered(ended) =
+                        self.try_deliver_eager(now, port, (came, header), len, eager)
                 {
-                    return Ok((Short::EagerRecv(ended), header));
+                    return Ok((EagerDelivery::Delivered(ended), header));
                 }
                 self.handle(now, message)?;
                 if let Message::Advert(first) = message {
                     self.handle_further(first, came, header)?;
                 }
-                Ok((Short::No, header))
+                Ok((EagerDelivery::Declined, header))
             },
         );
         match handled {
-            Ok((Short::EagerRecv(ended), _)) => return ended,
+            Ok((EagerDelivery::Delivered(ended), _)) => return ended,
             // The steps at hand come first in the machine's queue, and all are taken.
-            Ok((Short::No, header)) => self.drive_rx(port, Some((came, header))),
+            Ok((EagerDelivery::Declined, header)) => self.drive_rx(port, Some((came, header))),
             Err(violation) => self.fail(OpError::Protocol(violation)),
         }
         None
@@ -124,9 +130,9 @@ impl Session {
             return;
         }
         let Immediate { direct, len } = Immediate::parse(imm);
-        let handled = self.flow.handle_received().and_then(|()| match self.link {
-            Link::Up => self.handle_data(now, direct, false, len),
-            _ => Err(Violation::Unexpected("immediate data before READY")),
+        let handled = self.flow.handle_received().and_then(|()| match self.life.awaits_ready() {
+            false => self.handle_data(now, direct, false, len),
+            true => Err(Violation::Unexpected("immediate data before READY")),
         });
         if let Err(violation) = handled {
             self.fail(OpError::Protocol(violation));
@@ -136,8 +142,7 @@ impl Session {
     /// A sign of life; false if what comes is of no interest any more.
     fn hears(&mut self, now: Time) -> bool {
         self.timers.heard(now);
-        let deaf = self.ending.reason.is_some() || self.ending.cut || self.proto.is_none();
-        if deaf || matches!(self.link, Link::Down(_)) {
+        if self.life.is_over() || self.proto.is_none() {
             return false;
         }
         self.counters.messages_received += 1;
@@ -146,12 +151,14 @@ impl Session {
 
     /// READY is the initiator's first message, and no other is.
     fn begin(&mut self, message: &Message) -> Result<(), Violation> {
-        let first = self.link != Link::Up;
+        let first = self.life.awaits_ready();
         if matches!(message, Message::Ready) != first {
             return Err(Violation::Unexpected("READY, or something before it"));
         }
-        self.link = Link::Up;
-        self.timers.handshake = None;
+        if first {
+            self.life.on_ready();
+            self.timers.handshake = None;
+        }
         Ok(())
     }
 
@@ -161,8 +168,8 @@ impl Session {
             Message::Ping => self.out.pong_due = true,
             Message::Confirm { number } => self.handle_confirm(number)?,
             Message::Confirmed { number } => self.handle_confirmed(number)?,
-            Message::Close => self.peer_closes(now)?,
-            Message::CloseAck => self.close_answered()?,
+            Message::Close => self.handle_close(now)?,
+            Message::CloseAck => self.handle_close_ack()?,
             Message::Abort { code } => self.fail(OpError::PeerAborted { code }),
             Message::Data { direct, inline, len } => {
                 if self.proto.as_ref().is_some_and(|p| !p.is_stream()) {
@@ -284,7 +291,7 @@ impl Session {
 
     /// Opens a receive's buffer to the peer.
     fn show(&mut self, port: &mut dyn Port, op: u64, off: u64, len: u64, advert: ShownAs) {
-        if self.ending.over() {
+        if self.life.is_over() {
             return; // nobody is there to see it
         }
         let Some(recv) = self.recvs.get_mut(op) else { return };
@@ -326,13 +333,20 @@ impl Session {
         let Some(ring) = &self.ring else { return };
         let seg = ring.buf.seg.clone();
         let (first, rest) = split(&seg, ring_off, len);
-        self.copy_in(Came::Memory(&seg), index(ring_off), op, off, first);
-        self.copy_in(Came::Memory(&seg), 0, op, off + u64::from(first), rest);
+        self.copy_in(MessageBytes::Memory(&seg), index(ring_off), op, off, first);
+        self.copy_in(MessageBytes::Memory(&seg), 0, op, off + u64::from(first), rest);
     }
 
     /// Copies into a receive's buffer.
     #[inline]
-    pub(super) fn copy_in(&mut self, src: Came<'_>, from: usize, op: u64, off: u64, len: u32) {
+    pub(super) fn copy_in(
+        &mut self,
+        src: MessageBytes<'_>,
+        from: usize,
+        op: u64,
+        off: u64,
+        len: u32,
+    ) {
         let Some(recv) = self.recvs.get_mut(op) else { return };
         recv.copied = true;
         if std::mem::take(&mut recv.retracted) {
@@ -353,7 +367,14 @@ impl Session {
         }
     }
 
-    fn stash(&mut self, port: &mut dyn Port, came: Came<'_>, from: usize, ring_off: u32, len: u32) {
+    fn stash(
+        &mut self,
+        port: &mut dyn Port,
+        came: MessageBytes<'_>,
+        from: usize,
+        ring_off: u32,
+        len: u32,
+    ) {
         if len == 0 || !self.make_ring(port) {
             return;
         }
@@ -369,7 +390,7 @@ impl Session {
     fn memory_refused(&mut self, error: RnicError) {
         match error {
             // The queue pair is going down already, and that is going to be reported.
-            RnicError::State { .. } => self.ending.refused = true,
+            RnicError::State { .. } => self.life.on_refused(),
             _ => self.fail(OpError::LocalMemory(error)),
         }
     }
@@ -386,7 +407,7 @@ impl Session {
     }
 
     fn grant_ring(&mut self, port: &mut dyn Port) {
-        if self.ending.over() || !self.make_ring(port) {
+        if self.life.is_over() || !self.make_ring(port) {
             return;
         }
         let Some(ring) = &mut self.ring else { return };

@@ -8,8 +8,8 @@ use crate::rnic::{SendOp, Sge, WcStatus};
 
 use super::ops::{Side, Sided};
 use super::out::Wr;
-use super::sendq::What;
-use super::{Buf, Done, Link, OpError, Port, Session};
+use super::sendq::WrPurpose;
+use super::{Buf, Done, OpError, Port, Session};
 
 /// Segments of one WRITE that are made here.
 const SGES: usize = 16;
@@ -34,8 +34,8 @@ impl Session {
         access: Access,
     ) -> Result<Key, OpError> {
         // The peer need not have spoken yet: only an end, or no queue pair, forbids it.
-        if !matches!(self.link, Link::Mute | Link::Up) || self.ending.over() {
-            return Err(self.ending.reason.clone().unwrap_or(OpError::NotConnected));
+        if !self.life.is_connected() || self.life.is_over() {
+            return Err(self.life.reason().cloned().unwrap_or(OpError::NotConnected));
         }
         let key = port
             .bind(buf.mr, buf.seg.addr(), buf.seg.len() as u64, access)
@@ -81,7 +81,7 @@ impl Session {
 
     /// Posts what there is room for, in order.
     pub(super) fn drive_sided(&mut self, port: &mut dyn Port) {
-        while self.sendq.room() > 0 && !self.ending.mute() {
+        while self.sendq.room() > 0 && self.life.may_talk() {
             let Some(id) = self.sided.find_id(|s| !s.all_posted) else { break };
             let Some(sided) = self.sided.get(id) else { break };
             let caps = port.caps();
@@ -106,7 +106,7 @@ impl Session {
             signalled: next.last || next.read,
         };
         let by_message = self.confirms.by_message && !port.caps().write_acked;
-        let what = What::Sided { op: id, len: next.len, read: next.read };
+        let what = WrPurpose::Sided { op: id, len: next.len, read: next.read };
         let posted = self.post_wr(port, wr, what.into());
         let Some(sided) = self.sided.get_mut(id) else { return };
         if posted {
@@ -155,7 +155,7 @@ impl Session {
     /// Ends those that are through, in order of their posting.
     pub(super) fn reap_sided(&mut self) {
         loop {
-            let over = self.ending.reason.clone().filter(|_| self.ending.torn);
+            let over = self.life.reason().filter(|_| self.life.is_torn()).cloned();
             let found = self.sided.find_id(|s| {
                 s.in_flight == 0
                     && (s.error.is_some() && s.all_posted || s.is_through() || over.is_some())

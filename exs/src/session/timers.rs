@@ -7,7 +7,7 @@ use crate::time::Time;
 
 use super::ops::Fate;
 use super::proto::Proto;
-use super::{Link, OpError, Port, Session};
+use super::{OpError, Port, Session};
 
 /// How long a send may wait for an ADVERT before it goes by the ring: longer than a peer takes
 /// that serves a thousand connections in turn.
@@ -82,7 +82,7 @@ impl Timers {
 impl Session {
     /// When `handle_timeout` must be called at the latest.
     pub fn next_timeout(&self) -> Option<Time> {
-        if self.ending.reason.is_some() || !matches!(self.link, Link::Mute | Link::Up) {
+        if !self.life.is_connected() {
             return None;
         }
         // Without a limit there are no deadlines, and there may be many operations.
@@ -92,8 +92,14 @@ impl Session {
             .then(|| self.first_deadline(self.recvs.iter().map(|(_, r)| r.deadline)))
             .flatten();
         let handshake = self.timers.handshake;
-        let times =
-            [sends, recvs, handshake, self.ending.deadline, self.grace_end(), self.ring_idle_at()];
+        let times = [
+            sends,
+            recvs,
+            handshake,
+            self.closing.deadline(),
+            self.grace_end(),
+            self.ring_idle_at(),
+        ];
         let probing = [self.probe_at(), self.dead_at()];
         times.into_iter().chain(probing).chain([self.timers.patience]).flatten().min()
     }
@@ -112,7 +118,7 @@ impl Session {
 
     /// `next_timeout` has come (or anything else: it looks at the time itself).
     pub fn handle_timeout(&mut self, now: Time) {
-        if self.ending.reason.is_some() || !matches!(self.link, Link::Mute | Link::Up) {
+        if !self.life.is_connected() {
             return;
         }
         let due = |at: Option<Time>| at.is_some_and(|at| at <= now);
@@ -120,8 +126,8 @@ impl Session {
             let after = self.cfg.handshake_timeout;
             return self.fail(OpError::TimedOut { what: "the peer's first message", after });
         }
-        if due(self.ending.deadline) {
-            let after = self.ending.linger;
+        if due(self.closing.deadline()) {
+            let after = self.closing.linger();
             return self.fail(OpError::TimedOut { what: "close", after });
         }
         self.expire_ops(now);
@@ -168,7 +174,7 @@ impl Session {
         let waits = matches!(&self.proto, Some(Proto::Stream(s)) if s.tx.is_waiting());
         self.timers.patience = waits.then(|| {
             // It ends while there is time left to go by the ring.
-            let limits = [self.ending.deadline, self.send_deadline()].into_iter().flatten();
+            let limits = [self.closing.deadline(), self.send_deadline()].into_iter().flatten();
             let until = limits.map(|at| now + at.since(now) / 2).fold(now + PATIENCE, Time::min);
             self.timers.patience.map_or(until, |before| before.min(until))
         });
@@ -217,7 +223,7 @@ impl Session {
     pub(super) fn expects(&self) -> bool {
         !self.sends.is_empty()
             || !self.sided.is_empty()
-            || self.ending.closing
+            || self.life.is_closing()
             || !self.is_flushed()
             || self.grace_end().is_some()
     }
@@ -233,7 +239,7 @@ impl Session {
     }
 
     fn watches_life(&self) -> bool {
-        self.link == Link::Up && !self.ending.mute()
+        self.life.may_talk()
     }
 
     /// When to probe the peer next.

@@ -7,8 +7,8 @@ use crate::wire::exs::{Immediate, MAX_HEADER, Message};
 use super::flow::Level;
 use super::out::Wr;
 use super::proto::{Job, Proto, TxStep};
-use super::sendq::{Entry, Over, What};
-use super::{Announce, Buf, Done, IoVec, OpError, Port, Session, Source};
+use super::sendq::{PostedWr, WrEnd, WrPurpose};
+use super::{Announce, Buf, Done, IoVec, OpError, Port, SendSource, Session};
 
 /// Segments of one WR that are made here, whatever the RNIC could take.
 const SGES: usize = 16;
@@ -129,7 +129,7 @@ impl Session {
             return false; // how to go on, its completion tells
         }
         while job.off < job.end {
-            if self.ending.mute() {
+            if !self.life.may_talk() {
                 return false;
             }
             // One place stays for the announcement, so that both leave together.
@@ -139,14 +139,14 @@ impl Session {
             }
             let Some(send) = self.sends.get_mut(job.op) else { return true };
             match &send.source {
-                Some(Source::File(file)) => {
+                Some(SendSource::File(file)) => {
                     let file = file.clone();
                     // It may be shorter, and the ADVERT not used up.
                     job.close = false;
                     self.write_file(port, job, &file);
                     return false;
                 }
-                Some(Source::Memory(iov)) => {
+                Some(SendSource::Memory(iov)) => {
                     let mut sges = [NO_SGE; SGES];
                     let max_sge = port.caps().max_sge.clamp(1, SGES);
                     let want = (job.end - job.off).min(port.caps().max_msg.max(1));
@@ -171,10 +171,10 @@ impl Session {
         let imm = if job.off + len == job.end { self.immediate(port, job) } else { None };
         let (op, what) = match imm {
             Some(imm) => {
-                let what = What::Chunk { op: job.op, len: job.len };
+                let what = WrPurpose::Chunk { op: job.op, len: job.len };
                 (SendOp::WriteImm { raddr, rkey, imm }, what)
             }
-            None => (SendOp::Write { raddr, rkey }, What::Piece { op: job.op }),
+            None => (SendOp::Write { raddr, rkey }, WrPurpose::Piece { op: job.op }),
         };
         let signalled = imm.is_some();
         let wr = Wr { op, head: &[], sges, file: None, inline: false, signalled };
@@ -231,7 +231,7 @@ impl Session {
         }
         let Some(send) = self.sends.get_mut(job.op) else { return true };
         send.in_flight += 1;
-        let what = What::Chunk { op: job.op, len: job.len };
+        let what = WrPurpose::Chunk { op: job.op, len: job.len };
         let invalidate = Some(job.rkey).filter(|_| job.close && job.off == job.end);
         let op = SendOp::Send { invalidate, solicited: false };
         if !self.say_with(port, (message, &[]), Level::Control, what, op) {
@@ -266,7 +266,7 @@ impl Session {
         if let Some(send) = self.sends.get_mut(job.op) {
             send.in_flight += 1;
         }
-        if self.post_wr(port, wr, What::File { op: job.op }.into()) {
+        if self.post_wr(port, wr, WrPurpose::File { op: job.op }.into()) {
             job.off += len;
             job.raddr = job.raddr.wrapping_add(len);
             job.reading = len;
@@ -278,10 +278,10 @@ impl Session {
 
     /// A piece of a file was written. If the file had less, the chunk ends there, and
     /// with it the send.
-    pub(super) fn file_written(&mut self, over: Over<'_>) {
+    pub(super) fn file_written(&mut self, over: WrEnd<'_>) {
         // File WRITEs are signalled, so the completion is missing only when the
         // queue pair is gone.
-        let (Some(mut job), Over::Own(wc)) = (self.job, over) else { return };
+        let (Some(mut job), WrEnd::Own(wc)) = (self.job, over) else { return };
         let errno = match wc.status {
             WcStatus::Success => None,
             WcStatus::FileRead(errno) => Some(errno),
@@ -307,7 +307,7 @@ impl Session {
             s.tx.handle_short(job.op, job.direct, short(job.len), short(len));
         }
         if let Some(send) = self.sends.get_mut(job.op) {
-            let asked = send.source.as_ref().map_or(0, Source::len);
+            let asked = send.source.as_ref().map_or(0, SendSource::len);
             let error = match errno {
                 Some(errno) => OpError::FileRead { errno },
                 None => OpError::FileTooShort { had, asked },
@@ -319,11 +319,11 @@ impl Session {
 
     /// Sends a message with the data in it.
     fn send_inline(&mut self, port: &mut dyn Port, op: u64, off: u64, len: u32, message: Message) {
-        if self.inline_now(port, op, off, len, message) {
+        if self.try_send_inline_eager(port, op, off, len, message) {
             return;
         }
         let Some(send) = self.sends.get(op) else { return };
-        let Some(Source::Memory(iov)) = &send.source else { return };
+        let Some(SendSource::Memory(iov)) = &send.source else { return };
         let mut sges = [NO_SGE; SGES];
         let max_sge = port.caps().max_sge.clamp(1, SGES);
         let (mut count, bytes) = iov.sges(off, len.into(), &mut sges[..max_sge]);
@@ -349,8 +349,8 @@ impl Session {
             self.counters.copied_bytes += u64::from(len);
         }
         let what = match copied {
-            true => What::Message,
-            false => What::Chunk { op, len: len.into() },
+            true => WrPurpose::Message,
+            false => WrPurpose::Chunk { op, len: len.into() },
         };
         if !copied && let Some(send) = self.sends.get_mut(op) {
             send.in_flight += 1;
@@ -363,7 +363,7 @@ impl Session {
             inline: fits,
             signalled: !copied,
         };
-        let posted = self.post_wr(port, wr, Entry { what, bounce });
+        let posted = self.post_wr(port, wr, PostedWr { what, bounce });
         self.urgent |= posted;
         if posted && copied {
             if let Some(proto) = &mut self.proto {

@@ -89,19 +89,19 @@ impl IoVec {
 
 /// Where a send takes its bytes from.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum SendSource {
     /// Memory.
     Memory(IoVec),
     /// A file.
     File(FileRange),
 }
 
-impl Source {
+impl SendSource {
     /// Bytes to send.
     pub fn len(&self) -> u64 {
         match self {
-            Source::Memory(m) => m.len(),
-            Source::File(f) => f.len,
+            SendSource::Memory(m) => m.len(),
+            SendSource::File(f) => f.len,
         }
     }
 

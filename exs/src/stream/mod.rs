@@ -43,6 +43,6 @@ mod rx;
 mod tx;
 mod types;
 
-pub use rx::{Landed, StreamRx};
+pub use rx::{EagerTarget, StreamRx};
 pub use tx::StreamTx;
 pub use types::*;

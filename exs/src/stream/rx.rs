@@ -9,7 +9,7 @@ mod deliver;
 mod tests;
 mod window;
 
-pub use deliver::Landed;
+pub use deliver::EagerTarget;
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use crate::ids::{OpId, Outcome};
 
 use super::ring::RxRing;
 use super::rules::{Rule, Rules};
-use super::{Data, RecvPost, RxAction, StreamConfig, StreamViolation, VAIN_MAX};
+use super::{Data, MAX_MISSES, RecvPost, RxAction, StreamConfig, StreamViolation};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Recv {
@@ -71,8 +71,8 @@ pub struct StreamRx {
     withdrawing: bool,
     /// Direct phases in a row whose ADVERTs were in vain: indirect data crossed them. From
     /// so many on (fewer only in tests) ADVERTs are held back.
-    vain: u32,
-    vain_max: u32,
+    misses: u32,
+    max_misses: u32,
     fin: bool,
     /// The peer may write into the ring.
     granted: bool,
@@ -101,8 +101,8 @@ impl StreamRx {
             large_hidden: 0,
             max_advert: u32::MAX,
             withdrawing: false,
-            vain: 0,
-            vain_max: VAIN_MAX,
+            misses: 0,
+            max_misses: MAX_MISSES,
             fin: false,
             granted: false,
             stashed: false,
@@ -234,7 +234,7 @@ impl StreamRx {
     /// empty ring before it can give it back), advertises what was held back, and
     /// drops an empty ring that was made for inline data only.
     pub fn idle(&mut self) {
-        self.vain = 0;
+        self.misses = 0;
         self.pump();
         self.ack_all = self.ring.freed() > 0;
         if self.stashed && !self.granted && self.ring.fill() == 0 {
@@ -338,12 +338,12 @@ impl StreamRx {
         }
     }
 
-    /// R1: after ADVERTs in vain, time and again, the next ones, and ACKs, wait until the
+    /// R1: after ADVERTs in misses, time and again, the next ones, and ACKs, wait until the
     /// sender has used up the ring. Then nothing can be on its way, and they cannot be in vain.
     fn holding(&self) -> bool {
         let could = self.recvs.front().is_some_and(|r| r.post.advertise && !r.post.peek);
         let full = self.ring.is_used_up() && self.rules.hold(Rule::HoldEnds);
-        self.vain >= self.vain_max && could && !self.withdrawing && !self.fin && !full
+        self.misses >= self.max_misses && could && !self.withdrawing && !self.fin && !full
     }
 
     /// R6: enough is free that the sender should know, or it may be needed now.
@@ -372,8 +372,8 @@ impl StreamRx {
     }
 
     /// Holds ADVERTs back after so many phases in vain.
-    pub(super) fn limit_vain(&mut self, max: u32) {
-        self.vain_max = max;
+    pub(super) fn limit_misses(&mut self, max: u32) {
+        self.max_misses = max;
     }
 
     /// ADVERTs are held back, for the checker.

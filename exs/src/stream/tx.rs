@@ -156,7 +156,7 @@ impl StreamTx {
             return Ok(());
         }
         if is_later(self.phase, advert.phase) && self.rules.hold(Rule::OldPhaseDropped) {
-            self.note_vain(&advert);
+            self.note_missed_advert(&advert);
             return Ok(());
         }
         if is_later(advert.phase, self.phase) {
@@ -171,7 +171,7 @@ impl StreamTx {
                 // match by accident.
                 if self.rules.hold(Rule::PhaseSpoiled) {
                     self.phase = advert.phase.wrapping_add(1);
-                    self.note_vain(&advert);
+                    self.note_missed_advert(&advert);
                     self.settle();
                 }
                 return Ok(());
@@ -286,7 +286,7 @@ impl StreamTx {
         self.ops.is_empty() && self.out.is_empty()
     }
 
-    /// The ring's address, which `Target::Ring` counts from.
+    /// The ring's address, which `ChunkTarget::Ring` counts from.
     #[must_use]
     pub fn ring(&self) -> Option<RemoteRing> {
         match self.grant {

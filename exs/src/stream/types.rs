@@ -9,7 +9,7 @@ pub const MAX_ADVERTS: usize = 64;
 /// Direct phases in a row that may be in vain before the receiver holds ADVERTs back (R1), and
 /// until which a sender waits for one that is not (R10). Both count the same phases, so neither
 /// waits for the other.
-pub const VAIN_MAX: u32 = 8;
+pub const MAX_MISSES: u32 = 8;
 
 /// Even phases are direct, odd ones indirect.
 pub(super) const fn is_direct(phase: u32) -> bool {
@@ -67,7 +67,7 @@ pub struct RemoteRing {
 
 /// Where a chunk goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Target {
+pub enum ChunkTarget {
     /// Into an advertised buffer.
     Direct {
         /// Address at the receiver.
@@ -97,7 +97,7 @@ pub enum TxAction {
         /// Bytes.
         len: u32,
         /// Where to.
-        target: Target,
+        target: ChunkTarget,
         /// Inside of the announcement (then `target`'s address is not used).
         inline: bool,
     },

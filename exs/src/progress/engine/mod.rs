@@ -56,7 +56,7 @@ use crate::ids::OpId;
 use crate::mem::{KeyHasher, ReleaseRegistration};
 use crate::plain::Plain;
 use crate::rnic::{Listener, Qp, Ready, Rnic, Wc, WcOp, WcStatus};
-use crate::session::{Counters, Done};
+use crate::session::{After, Counters, Done};
 use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
@@ -389,11 +389,12 @@ impl Engine {
                     session.handle_write_imm(now, imm);
                 }
                 (true, ..) if wc.status == WcStatus::Success => {
-                    if let Some(slot) = d.slot(wc.wr_id, wc.byte_len) {
-                        session.handle_message(now, &mut d.port(domain, wc.qp, now), &slot);
-                    }
+                    let slot = d.slot(wc.wr_id, wc.byte_len);
+                    let after = slot.map(|slot| {
+                        session.handle_message(now, &mut d.port(domain, wc.qp, now), &slot)
+                    });
                     self.devices[device].return_slot(wc.wr_id);
-                    return self.look_after(index, now);
+                    return self.look_after(index, after.unwrap_or(After::NeedsDrive), now);
                 }
                 // A failed receive took the connection with it; its end follows.
                 _ => {}

@@ -8,7 +8,7 @@
 
 mod port;
 
-pub(in crate::session::sim) use port::End;
+pub(in crate::session::sim) use port::LinkEnd;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::fs::FileExt;

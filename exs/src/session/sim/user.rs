@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::ids::OpId;
 use crate::mem::{Region, Segment};
 use crate::rnic::FileRange;
-use crate::session::{Buf, Done, IoVec, OpError, Source};
+use crate::session::{Buf, Done, IoVec, OpError, SendSource};
 
 use super::link::{Net, overlap};
 
@@ -261,8 +261,8 @@ pub(super) fn iovec(bufs: &[Buf]) -> IoVec {
     }
 }
 
-pub(super) fn file_source(file: &Arc<std::fs::File>, offset: u64, len: u64) -> Source {
-    Source::File(FileRange { file: Arc::clone(file).into(), offset, len })
+pub(super) fn file_source(file: &Arc<std::fs::File>, offset: u64, len: u64) -> SendSource {
+    SendSource::File(FileRange { file: Arc::clone(file).into(), offset, len })
 }
 
 /// Checks what one end got against what the other sent.

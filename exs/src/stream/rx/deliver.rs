@@ -8,7 +8,7 @@ use super::StreamRx;
 
 /// Where data go that took the short way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Landed {
+pub struct EagerTarget {
     /// The receive.
     pub op: OpId,
     /// Where in its buffer.
@@ -25,7 +25,7 @@ impl StreamRx {
         if len > room {
             return Err(StreamViolation::DirectOverrun { len, room: room.into() });
         }
-        self.vain = 0;
+        self.misses = 0;
         let recv = &mut self.recvs[0];
         let (op, op_off) = (recv.post.op, recv.filled);
         recv.filled += u64::from(len);
@@ -63,7 +63,7 @@ impl StreamRx {
             return Err(StreamViolation::Unexpected("DATA in a ring that was not granted"));
         }
         if is_direct(self.phase) {
-            self.vain = if self.shown > 0 { (self.vain + 1).min(self.vain_max) } else { 0 };
+            self.misses = if self.shown > 0 { (self.misses + 1).min(self.max_misses) } else { 0 };
             if self.rules.hold(Rule::Unadvertise) {
                 self.unadvertise();
             }
@@ -105,7 +105,7 @@ impl StreamRx {
     /// The short way of inline data for the ring, where no byte waits before them, nothing is
     /// shown, and the first receive has room for all: what `handle_data` and `poll` would come
     /// to, without the actions. None: nothing has happened.
-    pub fn pass(&mut self, len: u32) -> Option<Landed> {
+    pub fn try_eager(&mut self, len: u32) -> Option<EagerTarget> {
         let busy = !self.out.is_empty() || self.withdrawing || self.shown > 0;
         if busy || self.fin || len == 0 || self.ring.fill() > 0 || len > self.ring.room() {
             return None;
@@ -118,7 +118,7 @@ impl StreamRx {
         recv.filled += u64::from(len);
         let ends = recv.left() == 0 || !recv.post.waitall;
         if is_direct(self.phase) {
-            self.vain = 0;
+            self.misses = 0;
             self.phase = self.phase.wrapping_add(1);
         }
         self.seq = self.seq.wrapping_add(len.into());
@@ -128,7 +128,7 @@ impl StreamRx {
             self.large_hidden -= usize::from(recv.counted);
         }
         self.pump();
-        Some(Landed { op, op_off, ends })
+        Some(EagerTarget { op, op_off, ends })
     }
 
     /// Gives the first receive what the ring holds, or the end; false if that is

@@ -41,7 +41,7 @@ impl StreamRx {
         // Exact for the first of a phase, for nothing is shown then.
         let seq = self.seq.wrapping_add(self.shown_bytes);
         // If this one was held back and is in vain as well, the next is held back, too.
-        self.vain = self.vain.min(self.vain_max - 1);
+        self.misses = self.misses.min(self.max_misses - 1);
         self.shown += 1;
         self.shown_bytes += u64::from(len);
         self.out.push_back(RxAction::Advertise {

@@ -5,7 +5,7 @@
 //! nothing, as the bytes would only wait in the ring instead, and be copied twice. And a busy
 //! stream that has turned indirect seldom turns direct again. So a sender that has run out of
 //! ADVERTs in such a direct phase waits, for as long as its user lets it
-//! ([`StreamTx::give_up`]). If it waits in vain, it does not in the next phases, twice as many
+//! ([`StreamTx::give_up`]). If it waits in misses, it does not in the next phases, twice as many
 //! each time.
 //!
 //! The same is said by ADVERTs that come too late, when bytes are on their way to the ring
@@ -15,7 +15,7 @@
 //! for the receiver.
 
 use super::super::rules::Rule;
-use super::super::{Advert, VAIN_MAX, is_direct};
+use super::super::{Advert, MAX_MISSES, is_direct};
 use super::{StreamTx, Want};
 
 /// The part of a ring that ADVERTs must have offered at a time. Where the receiver is on this
@@ -33,7 +33,7 @@ pub(super) struct Patience {
     /// uses the first ADVERT before the second is there.)
     offered: bool,
     /// Waits in vain in a row.
-    vain: u32,
+    misses: u32,
     /// Direct phases from this one on in which nothing waits.
     pause: u32,
     /// The receiver is on this host.
@@ -44,20 +44,20 @@ pub(super) struct Patience {
     crossed_max: u32,
     /// The last of these phases, and what was offered in it: ADVERTs, and their bytes.
     crossing: u32,
-    missed: (usize, u64),
+    missed_offer: (usize, u64),
 }
 
 impl Default for Patience {
     fn default() -> Patience {
         Patience {
             offered: false,
-            vain: 0,
+            misses: 0,
             pause: 0,
             near: false,
             crossed: 0,
-            crossed_max: VAIN_MAX,
+            crossed_max: MAX_MISSES,
             crossing: 0,
-            missed: (0, 0),
+            missed_offer: (0, 0),
         }
     }
 }
@@ -70,7 +70,7 @@ impl Patience {
 
     /// An ADVERT is used.
     pub(super) fn reach(&mut self) {
-        (self.crossed, self.missed) = (0, (0, 0));
+        (self.crossed, self.missed_offer) = (0, (0, 0));
     }
 
     /// Whether so much makes it worth to wait for more.
@@ -102,7 +102,7 @@ impl StreamTx {
             })
     }
 
-    /// The last ADVERTs came in vain, but there were not so many that the receiver holds the
+    /// The last ADVERTs came in misses, but there were not so many that the receiver holds the
     /// next ones back.
     fn is_crossed(&self) -> bool {
         let few = self.patience.crossed < self.patience.crossed_max;
@@ -121,24 +121,24 @@ impl StreamTx {
         }
         let patience = &mut self.patience;
         patience.offered = false;
-        patience.vain = (patience.vain + 1).min(LONGEST);
+        patience.misses = (patience.misses + 1).min(LONGEST);
         // This phase is the first of them.
-        patience.pause = 1 << patience.vain;
+        patience.pause = 1 << patience.misses;
         self.settle();
     }
 
     /// An ADVERT has come, but bytes are on their way to the ring.
-    pub(super) fn note_vain(&mut self, advert: &Advert) {
+    pub(super) fn note_missed_advert(&mut self, advert: &Advert) {
         let patience = &mut self.patience;
         if patience.crossed == 0 || patience.crossing != advert.phase {
             patience.crossed = (patience.crossed + 1).min(patience.crossed_max);
             patience.crossing = advert.phase;
-            patience.missed = (0, 0);
+            patience.missed_offer = (0, 0);
         }
         // The peer says how many there are, and how long: from some size on it is all the same.
-        let (count, bytes) = patience.missed;
-        patience.missed = (count.saturating_add(1), bytes.saturating_add(advert.len.into()));
-        patience.offered |= patience.is_much(patience.missed, self.cfg.ring);
+        let (count, bytes) = patience.missed_offer;
+        patience.missed_offer = (count.saturating_add(1), bytes.saturating_add(advert.len.into()));
+        patience.offered |= patience.is_much(patience.missed_offer, self.cfg.ring);
     }
 
     /// An ADVERT has come.
@@ -149,7 +149,7 @@ impl StreamTx {
             self.patience.offered = self.patience.is_much(offer, self.cfg.ring);
         }
         if waited {
-            self.patience.vain = 0;
+            self.patience.misses = 0;
         }
     }
 }
@@ -157,7 +157,7 @@ impl StreamTx {
 #[cfg(test)]
 impl StreamTx {
     /// Waits for no ADVERT after so many phases in vain.
-    pub(in crate::stream) fn limit_vain(&mut self, max: u32) {
+    pub(in crate::stream) fn limit_misses(&mut self, max: u32) {
         self.patience.crossed_max = max;
     }
 }

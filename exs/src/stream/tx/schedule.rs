@@ -3,7 +3,7 @@
 use crate::ids::Outcome;
 
 use super::super::rules::Rule;
-use super::super::{Target, TxAction, is_direct};
+use super::super::{ChunkTarget, TxAction, is_direct};
 use super::{Grant, StreamTx, Want};
 
 /// A Transfer that could be made now.
@@ -38,7 +38,7 @@ impl StreamTx {
     /// Where a send of `len` bytes goes that rides in its announcement, is over as soon as
     /// that is written, and has nothing before it: true if direct (R3). It is as if it had
     /// been posted, polled and handled in one. None if it must take the long way.
-    pub fn pass(&mut self, len: u32) -> Option<bool> {
+    pub fn try_eager(&mut self, len: u32) -> Option<bool> {
         let idle = self.ops.is_empty() && self.out.is_empty() && !self.fin_sent;
         if !idle || len == 0 || len > self.cfg.inline_max.min(self.cfg.max_chunk) {
             return None;
@@ -70,7 +70,7 @@ impl StreamTx {
 
     /// R3, direct: a partly filled WAITALL buffer stays first; any other is spent,
     /// for its receive ends with these bytes.
-    fn take_advert(&mut self, len: u32) -> Target {
+    fn take_advert(&mut self, len: u32) -> ChunkTarget {
         self.patience.reach();
         let front = &mut self.adverts[0];
         let (addr, key, invalidate) = (front.addr, front.key, front.invalidate);
@@ -82,16 +82,16 @@ impl StreamTx {
         if spent {
             self.adverts.pop_front();
         }
-        Target::Direct { addr, key, close: spent && invalidate }
+        ChunkTarget::Direct { addr, key, close: spent && invalidate }
     }
 
     /// R3, indirect.
-    fn take_ring(&mut self, len: u32) -> Target {
+    fn take_ring(&mut self, len: u32) -> ChunkTarget {
         if is_direct(self.phase) {
             self.phase = self.phase.wrapping_add(1);
             self.patience.end_phase();
         }
-        Target::Ring { offset: self.ring.take(len) }
+        ChunkTarget::Ring { offset: self.ring.take(len) }
     }
 
     /// Brings everything up to date that follows from the state: called after each

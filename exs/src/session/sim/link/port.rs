@@ -13,12 +13,12 @@ use crate::sys::IoVec;
 use super::{Frame, NO_WR, Net, Posted, Side, Track, Window};
 
 /// One end as its session sees it.
-pub(in crate::session::sim) struct End<'a> {
+pub(in crate::session::sim) struct LinkEnd<'a> {
     pub(in crate::session::sim) net: &'a mut Net,
     pub(in crate::session::sim) side: usize,
 }
 
-impl End<'_> {
+impl LinkEnd<'_> {
     fn me(&mut self) -> &mut Side {
         &mut self.net.sides[self.side]
     }
@@ -30,7 +30,7 @@ impl End<'_> {
     }
 }
 
-impl Port for End<'_> {
+impl Port for LinkEnd<'_> {
     fn caps(&self) -> &Caps {
         &self.net.sides[self.side].caps
     }
