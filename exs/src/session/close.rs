@@ -9,8 +9,8 @@ use crate::rnic::{Disconnect, DisconnectCause};
 use crate::time::Time;
 use crate::wire::exs::Message;
 
-use super::ops::Fate;
 use super::proto::Proto;
+use super::sender::Ends;
 use super::sendq::WrEnd;
 use super::{Done, OpError, Port, Session, Violation};
 
@@ -70,16 +70,11 @@ impl Session {
         if !self.life.on_peer_close() {
             return Err(Violation::Unexpected("second CLOSE"));
         }
-        let sends: Vec<u64> =
-            self.sends.iter().filter(|(_, s)| s.source.is_some()).map(|(id, _)| id).collect();
         // The last first, so that none begins in the place of another.
-        for id in sends.into_iter().rev() {
+        for id in self.sender.data_sends().into_iter().rev() {
             self.end_send(now, id, OpError::PeerClosed);
         }
-        let sided: Vec<u64> = self.sided.iter().map(|(id, _)| id).collect();
-        for id in sided {
-            self.stop_sided(id, OpError::PeerClosed);
-        }
+        self.stop_all_sided(&OpError::PeerClosed);
         Ok(())
     }
 
@@ -97,14 +92,13 @@ impl Session {
         if !self.life.is_closing() && !self.life.peer_closed() {
             return;
         }
-        let sent = self.job.is_none() && self.sided.is_empty();
+        let sent = !self.sender.has_job() && self.sided.is_empty();
         // A shutdown whose FIN waits for credits leaves it in the outbox, before CLOSE_ACK.
-        let shutdowns_only = self.sends.iter().all(|(_, s)| s.source.is_none());
-        if sent && shutdowns_only && self.life.queue_answer() {
-            self.out.tx.push_back(Message::CloseAck);
+        if sent && self.sender.has_only_shutdowns() && self.life.queue_answer() {
+            self.out.queue_tx(Message::CloseAck);
         }
-        if sent && self.sends.is_empty() && self.life.queue_close() {
-            self.out.tx.push_back(Message::Close);
+        if sent && self.sender.is_empty() && self.life.queue_close() {
+            self.out.queue_tx(Message::Close);
         }
         self.flush_outbox(port);
         if self.life.leave() {
@@ -150,7 +144,7 @@ impl Session {
     fn end_all(&mut self, port: &mut dyn Port) {
         self.drain_tx(port);
         self.out.clear();
-        self.job = None;
+        self.sender.set_job(None);
         self.end_recvs(port);
         self.close_windows(port);
         self.end_sends();
@@ -167,65 +161,34 @@ impl Session {
     /// Ends every receive that waits: no data arrive any more.
     fn end_recvs(&mut self, port: &mut dyn Port) {
         self.drain_rx(port);
-        let ends = self.proto.as_mut().map(Proto::abort_rx).unwrap_or_default();
+        let ended = self.proto.as_mut().map(Proto::abort_rx).unwrap_or_default();
         // The windows of these receives close here.
         self.drain_rx(port);
-        for (id, bytes) in ends {
-            let error = self.recv_error(id);
-            let eof = error.is_none() && bytes == 0;
-            self.finish_recv(port, id, bytes, bytes, eof, error);
-        }
+        // A program that closes has asked for the end of its receives.
+        let reason = self.life.reason().filter(|_| !self.life.is_closing());
+        let reason = reason.unwrap_or(&OpError::Cancelled);
+        let mut ends = Ends { done: &mut self.done, counters: &mut self.counters };
+        self.receiver.abort(port, ended, reason, &mut ends);
     }
 
     fn drain_rx(&mut self, port: &mut dyn Port) {
         while let Some(step) = self.proto.as_mut().and_then(Proto::rx_step) {
             self.rx_step(port, step, None);
         }
-        self.out.rx.clear();
-    }
-
-    /// Why a receive ends without its data: it was being ended already, or the program closes,
-    /// or the connection is gone. `None`: it meets the end of the data.
-    fn recv_error(&self, id: u64) -> Option<OpError> {
-        match self.recvs.get(id).and_then(|r| r.fate.as_deref()) {
-            Some(Fate::Error(error)) => return Some(error.clone()),
-            Some(Fate::End) => return None,
-            None => {}
-        }
-        let reason = self.life.reason().filter(|_| !self.life.is_closing());
-        Some(reason.cloned().unwrap_or(OpError::Cancelled))
+        self.out.clear_rx();
     }
 
     fn end_sends(&mut self) {
-        let Some(reason) = self.life.reason().cloned() else { return };
-        let ends = self.proto.as_mut().map(Proto::abort_tx).unwrap_or_default();
-        for (id, bytes) in ends {
-            if let Some(send) = self.sends.get_mut(id) {
-                // A send that was cancelled before it began has ended by now. So this one had
-                // begun, and the peer may have all of it, whatever the program asked for since,
-                // and however much its file had: only the end of the connection is known.
-                send.failed = None;
-                send.over.get_or_insert((bytes, Some(reason.clone())));
-            }
-        }
-        let free: Vec<u64> =
-            self.sends.iter().filter(|(_, s)| s.in_flight == 0).map(|(id, _)| id).collect();
-        for id in free {
-            if let Some(send) = self.sends.get_mut(id) {
-                send.over.get_or_insert((0, Some(reason.clone())));
-            }
-            self.finish_send(id);
-        }
+        let Some(reason) = self.life.reason() else { return };
+        let ended = self.proto.as_mut().map(Proto::abort_tx).unwrap_or_default();
+        let mut ends = Ends { done: &mut self.done, counters: &mut self.counters };
+        self.sender.abort(ended, reason, &mut ends);
     }
 
     /// Closes every window: the peer's access to this side ends here.
     fn close_windows(&mut self, port: &mut dyn Port) {
-        for key in self.exports.drain(..) {
-            port.invalidate(key);
-        }
-        if let Some(key) = self.ring.as_mut().and_then(|r| r.key.take()) {
-            port.invalidate(key);
-        }
+        self.sided.close_exports(port);
+        self.receiver.close_ring(port);
     }
 
     /// The queue pair is gone, and its WRs with it. The program can still read what lies in the
@@ -236,22 +199,22 @@ impl Session {
                 self.retired(entry, WrEnd::Gone);
             }
             if let Some(cause) = self.life.settle() {
-                self.refuse_unconfirmed(cause);
+                self.sided.refuse_unconfirmed(cause);
             }
             self.end_all(port);
         }
-        if !self.recvs.is_empty() {
+        if !self.receiver.is_empty() {
             self.end_recvs(port);
         }
         let holds = self.proto.as_ref().is_some_and(Proto::holds_data);
         if !holds || self.life.discards() {
-            self.drop_ring(port);
+            self.receiver.drop_ring(port);
         }
     }
 
     /// Ends the closes when all other operations have ended.
     pub(super) fn end_closers(&mut self) {
-        let others = !(self.sends.is_empty() && self.recvs.is_empty() && self.sided.is_empty());
+        let others = !(self.sender.is_empty() && self.receiver.is_empty() && self.sided.is_empty());
         if !self.life.is_down() || others || self.closing.is_empty() {
             return;
         }

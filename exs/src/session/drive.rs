@@ -3,13 +3,13 @@
 use crate::time::Time;
 
 use super::out::RX_QUEUE;
-use super::{Port, Session};
+use super::{Doorbell, Port, Session};
 
 impl Session {
-    /// Does all that is due; call it after each call of another kind. True if it posted work
-    /// requests: flush now if [`Session::urgent`], else soon.
-    pub fn drive(&mut self, now: Time, port: &mut dyn Port) -> bool {
-        (self.posted, self.soon, self.urgent) = (false, false, false);
+    /// Does all that is due; call it after each call of another kind. The result says how soon
+    /// the caller must ring the doorbell of the queue pair for what was posted.
+    pub fn drive(&mut self, now: Time, port: &mut dyn Port) -> Doorbell {
+        self.unrung.begin();
         if self.life.may_talk() {
             self.drive_open(now, port);
         } else {
@@ -26,26 +26,21 @@ impl Session {
             port.free(buf);
         }
         self.end_closers();
-        // What leaves takes the rest along.
-        if self.soon() {
-            self.idle_posted = false;
-        }
-        self.posted
+        self.unrung.end()
     }
 
     fn drive_open(&mut self, now: Time, port: &mut dyn Port) {
         loop {
             self.drive_rx(port, None);
-            let waiting = self.out.rx.len();
+            let waiting = self.out.rx_len();
             self.flush_outbox(port);
             // The machine may hold more than the outbox does.
-            if waiting < RX_QUEUE || self.out.rx.len() == waiting {
+            if waiting < RX_QUEUE || self.out.rx_len() == waiting {
                 break;
             }
         }
         self.flush_confirms(port);
-        self.sided_first = !self.sided_first;
-        if self.sided_first {
+        if self.sided.take_turn() {
             self.drive_sided(port);
         }
         self.drive_tx(port);

@@ -18,9 +18,10 @@ use crate::sys::IoVec as Bytes;
 use crate::time::Time;
 use crate::wire::exs::{MAX_HEADER, Message};
 
-use super::flow::Level;
-use super::ops::Recv;
+use super::credits::Level;
+use super::doorbell::Doorbell;
 use super::proto::Proto;
+use super::receiver::{RecvEnd, count_copy};
 use super::rx::{MessageBytes, index};
 use super::types::count;
 use super::{Done, IoVec, Port, SendSource, Session};
@@ -56,12 +57,12 @@ impl Session {
     pub fn try_send_eager(&mut self, port: &mut dyn Port, payload: &Bytes<'_>) -> EagerSend {
         let Ok(len) = u32::try_from(payload.len()) else { return EagerSend::Declined };
         // Ends that wait for `poll_done` are reported first.
-        let free = self.sends.is_empty() && self.done.is_empty() && self.job.is_none();
+        let free = self.sender.is_idle() && self.done.is_empty();
         if !free
             || !self.is_flushed()
             || !self.life.is_open()
-            || !self.flow.may(Level::Data)
-            || self.idle_posted
+            || !self.credits.may(Level::Data)
+            || self.unrung.has_deferred()
         {
             return EagerSend::Declined;
         }
@@ -90,11 +91,10 @@ impl Session {
         len: u32,
         message: Message,
     ) -> bool {
-        if self.idle_posted {
+        if self.unrung.has_deferred() {
             return false;
         }
-        let source = self.sends.get(op).and_then(|s| s.source.as_ref());
-        let Some(SendSource::Memory(IoVec::One(buf))) = source else {
+        let Some(SendSource::Memory(IoVec::One(buf))) = self.sender.source(op) else {
             return false;
         };
         let (seg, off) = (buf.seg.clone(), usize::try_from(off).unwrap_or(usize::MAX));
@@ -129,23 +129,18 @@ impl Session {
         self.timers.moved(now);
         let bytes = op_off + u64::from(len);
         let plain = ends && self.done.is_empty();
-        if plain
-            && let Some(recv) = self.recvs.take_first_if(op, Recv::is_plain)
-            && let IoVec::One(buf) = &recv.iov
-        {
-            bytes_in.copy_to(
-                header,
-                &buf.seg,
-                usize::try_from(op_off).unwrap_or(usize::MAX),
-                index(len),
-            );
-            self.count_copy(len.into());
+        if plain && let Some((buf, user)) = self.receiver.take_plain(op) {
+            let to = usize::try_from(op_off).unwrap_or(usize::MAX);
+            bytes_in.copy_to(header, &buf.seg, to, index(len));
+            count_copy(&mut self.counters, len.into());
             self.counters.recvs += 1;
-            return EagerDelivery::Delivered(Some(Done::whole(recv.user, bytes)));
+            return EagerDelivery::Delivered(Some(Done::whole(user, bytes)));
         }
-        self.copy_in(bytes_in, header, op, op_off, len);
+        self.receiver.copy_in((bytes_in, header), op, op_off, len, &mut self.counters);
         if ends {
-            self.recv_done(port, op, bytes, packet.then_some(bytes), false, Outcome::Ok);
+            let total = packet.then_some(bytes);
+            let end = RecvEnd { op, bytes, total, eof: false, outcome: Outcome::Ok };
+            self.recv_done(port, end);
         }
         EagerDelivery::Delivered(None)
     }
@@ -153,15 +148,14 @@ impl Session {
     /// Notes for the doorbell what became of an eager message. False if the port declined it.
     pub(super) fn note_eager(&mut self, sent: EagerSend, urgent: bool) -> bool {
         if sent == EagerSend::Batched {
-            (self.posted, self.soon) = (true, true);
-            self.urgent |= urgent;
+            self.unrung.note(if urgent { Doorbell::Now } else { Doorbell::Soon });
         }
         sent != EagerSend::Declined
     }
 
     /// No receive waits for data: an eager message would have to go to the ring.
     pub fn has_no_posted_recv(&self) -> bool {
-        self.recvs.is_empty()
+        self.receiver.is_empty()
     }
 
     /// What the caller must do after a message or a post.
@@ -175,15 +169,13 @@ impl Session {
     /// `drive` would change nothing, and no deadline has come nearer, apart from that of an idle
     /// ring. False says nothing: `drive` can still find nothing to do.
     fn has_nothing_due(&self) -> bool {
-        self.sends.is_empty()
-            && self.job.is_none()
+        self.sender.is_idle()
             && self.proto.as_ref().is_some_and(Proto::is_quiet)
             && (self.out.is_empty() || self.out.only_rx() && self.gathers())
-            && !self.flow.must_return()
+            && !self.credits.must_return()
             && self.life.is_open()
-            && self.sided.is_empty()
+            && self.sided.is_idle()
             && self.trash.is_empty()
-            && self.confirms.is_idle()
             && self.timers.is_calm()
             && self.is_trusting()
             && self.cfg.recv_timeout.is_none()

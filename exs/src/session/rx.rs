@@ -1,34 +1,26 @@
-//! Messages and data that come.
+//! Messages and data that arrive.
 
-use crate::ids::Outcome;
-use crate::mem::{Access, Key, Segment};
+use crate::mem::Segment;
 use crate::packet::PacketAdvert;
-use crate::rnic::{Mr, RnicError};
+use crate::rnic::RnicError;
 use crate::stream::RemoteRing;
 use crate::time::Time;
 use crate::wire::exs::{Immediate, MAX_HEADER, Message};
 
 use super::eager::{After, EagerDelivery};
-use super::ops::Fate;
 use super::out::RX_QUEUE;
 use super::proto::{Proto, RxStep, ShownAs};
+use super::receiver::RecvEnd;
+use super::sender::Ends;
 use super::types::count;
-use super::{Buf, Done, IoVec, OpError, Port, Session, Violation};
-
-/// Our ring or stash.
-#[derive(Debug)]
-pub(super) struct Ring {
-    pub(super) buf: Buf,
-    /// The peer's window onto it, once it has asked.
-    pub(super) key: Option<Key>,
-}
+use super::{Done, OpError, Port, Session, Violation};
 
 /// Where the bytes of a message are.
 #[derive(Clone, Copy, Debug)]
 pub enum MessageBytes<'a> {
-    /// In a receive, or in our ring.
+    /// In a receive, or in this side's ring.
     Memory(&'a Segment),
-    /// In a copy that is the caller's.
+    /// In a copy of the caller's.
     Copy(&'a [u8]),
 }
 
@@ -48,7 +40,7 @@ impl MessageBytes<'_> {
     }
 }
 
-/// A message at hand: where it is, and where its data begin.
+/// The message that is being handled: where it is, and where its data begin.
 type AtHand<'a> = Option<(MessageBytes<'a>, usize)>;
 
 impl Session {
@@ -90,8 +82,8 @@ impl Session {
         };
         let handled = Message::parse_prefix(head, came.len()).map_err(Violation::from).and_then(
             |(message, pb, header)| {
-                self.flow.handle_received()?;
-                self.flow.handle_returned(pb.credits)?;
+                self.credits.handle_received()?;
+                self.credits.handle_returned(pb.credits)?;
                 self.begin(&message)?;
                 if let Some(proto) = &mut self.proto
                     && pb.freed > 0
@@ -116,30 +108,31 @@ impl Session {
         );
         match handled {
             Ok((EagerDelivery::Delivered(ended), _)) => return ended,
-            // The steps at hand come first in the machine's queue, and all are taken.
+            // The steps of this message come first in the machine's queue, and all are taken.
             Ok((EagerDelivery::Declined, header)) => self.drive_rx(port, Some((came, header))),
             Err(violation) => self.fail(OpError::Protocol(violation)),
         }
         None
     }
 
-    /// A WRITE WITH IMMEDIATE has consumed a slot, which must be posted again before
-    /// the next `drive`.
+    /// A WRITE WITH IMMEDIATE has consumed a slot. The caller must repost the slot before the next
+    /// `drive`.
     pub fn handle_write_imm(&mut self, now: Time, imm: u32) {
         if !self.hears(now) {
             return;
         }
         let Immediate { direct, len } = Immediate::parse(imm);
-        let handled = self.flow.handle_received().and_then(|()| match self.life.awaits_ready() {
-            false => self.handle_data(now, direct, false, len),
-            true => Err(Violation::Unexpected("immediate data before READY")),
-        });
+        let handled =
+            self.credits.handle_received().and_then(|()| match self.life.awaits_ready() {
+                false => self.handle_data(now, direct, false, len),
+                true => Err(Violation::Unexpected("immediate data before READY")),
+            });
         if let Err(violation) = handled {
             self.fail(OpError::Protocol(violation));
         }
     }
 
-    /// A sign of life; false if what comes is of no interest any more.
+    /// Notes a sign of life. False if the session takes no more messages.
     fn hears(&mut self, now: Time) -> bool {
         self.timers.heard(now);
         if self.life.is_over() || self.proto.is_none() {
@@ -149,7 +142,7 @@ impl Session {
         true
     }
 
-    /// READY is the initiator's first message, and no other is.
+    /// READY is the first message of the side that connects, and comes only once.
     fn begin(&mut self, message: &Message) -> Result<(), Violation> {
         let first = self.life.awaits_ready();
         if matches!(message, Message::Ready) != first {
@@ -165,7 +158,7 @@ impl Session {
     fn handle(&mut self, now: Time, message: Message) -> Result<(), Violation> {
         match message {
             Message::Ready | Message::Credit | Message::Pong => return Ok(()),
-            Message::Ping => self.out.pong_due = true,
+            Message::Ping => self.out.request_pong(),
             Message::Confirm { number } => self.handle_confirm(number)?,
             Message::Confirmed { number } => self.handle_confirmed(number)?,
             Message::Close => self.handle_close(now)?,
@@ -245,10 +238,10 @@ impl Session {
         Ok(())
     }
 
-    /// Does what the receiving half wants. With a message at hand all of it, for the
-    /// message is gone after that; else no more ADVERTs than may wait.
+    /// Does what the receiving half wants. With a message at hand it does all, since the message
+    /// is gone afterwards; without one, it stops when enough ADVERTs wait.
     pub(super) fn drive_rx(&mut self, port: &mut dyn Port, at_hand: AtHand<'_>) {
-        while at_hand.is_some() || self.out.rx.len() < RX_QUEUE {
+        while at_hand.is_some() || self.out.rx_len() < RX_QUEUE {
             let Some(step) = self.proto.as_mut().and_then(Proto::rx_step) else { break };
             self.rx_step(port, step, at_hand);
         }
@@ -258,33 +251,28 @@ impl Session {
         match step {
             RxStep::Show { op, off, len, advert } => self.show(port, op, off, len, advert),
             RxStep::Retract { op } => {
-                if let Some(recv) = self.recvs.get_mut(op)
-                    && let Some(key) = recv.window.take()
-                {
-                    recv.retracted = true;
-                    port.invalidate(key);
-                }
+                self.receiver.retract(port, op);
             }
             RxStep::CopyRing { ring_off, op, off, len } => {
-                self.copy_ring(ring_off, op, off, len);
+                self.receiver.copy_ring(ring_off, op, off, len, &mut self.counters);
             }
             RxStep::CopyMessage { from, op, off, len } => {
                 if let Some((came, header)) = at_hand {
-                    let from = header + index(from);
-                    self.copy_in(came, from, op, off, len);
+                    let src = (came, header + index(from));
+                    self.receiver.copy_in(src, op, off, len, &mut self.counters);
                 }
             }
             RxStep::Stash { from, ring_off, len } => {
                 if let Some((came, header)) = at_hand {
-                    self.stash(port, came, header + index(from), ring_off, len);
+                    self.stash(port, (came, header + index(from)), ring_off, len);
                 }
             }
-            RxStep::Say(message) => self.out.rx.push_back(message),
-            RxStep::Ack => self.out.ack_due = true,
+            RxStep::Say(message) => self.out.queue_rx(message),
+            RxStep::Ack => self.out.request_ack(),
             RxStep::GrantRing => self.grant_ring(port),
-            RxStep::DropRing => self.drop_ring(port),
+            RxStep::DropRing => self.receiver.drop_ring(port),
             RxStep::Done { op, bytes, total, eof, outcome } => {
-                self.recv_done(port, op, bytes, total, eof, outcome);
+                self.recv_done(port, RecvEnd { op, bytes, total, eof, outcome });
             }
         }
     }
@@ -292,221 +280,63 @@ impl Session {
     /// Opens a receive's buffer to the peer.
     fn show(&mut self, port: &mut dyn Port, op: u64, off: u64, len: u64, advert: ShownAs) {
         if self.life.is_over() {
-            return; // nobody is there to see it
+            return; // the peer is not there to see it
         }
-        let Some(recv) = self.recvs.get_mut(op) else { return };
-        if len == 0 {
-            // An empty packet buffer: there is nothing to write, so no window.
-            return self.out.rx.push_back(advert.advert(0, 0, 0, false));
-        }
-        let buf = match (&recv.iov, &recv.bounce) {
-            (IoVec::One(buf), _) => Ok(buf.clone()),
-            // Shown before, and withdrawn: the machine always shows as much.
-            (IoVec::Many(_), Some(bounce)) => Ok((**bounce).clone()),
-            (IoVec::Many(_), None) => match usize::try_from(len) {
-                Ok(len) => port.alloc(len),
-                Err(_) => Err(RnicError::Limit {
-                    what: "bytes of one receive in several pieces",
-                    asked: len,
-                    limit: usize::MAX as u64,
-                }),
-            },
-        };
-        let bound = buf.and_then(|buf| {
-            let (addr, mr): (u64, Mr) = (buf.seg.addr() + off, buf.mr);
-            if matches!(recv.iov, IoVec::Many(_)) {
-                recv.bounce = Some(Box::new(buf));
+        match self.receiver.show(port, op, off, len) {
+            Ok(Some((addr, key))) => {
+                let by_peer = self.peer.closes_windows() && len > 0 && port.spares_close(key);
+                self.out.queue_rx(advert.advert(addr, key, len, by_peer));
             }
-            port.lend(mr, addr, len, Access::REMOTE_WRITE).map(|key| (addr, key))
-        });
-        match bound {
-            Ok((addr, key)) => {
-                recv.window = Some(key);
-                let invalidate = self.asks_close && port.spares_close(key);
-                self.out.rx.push_back(advert.advert(addr, key, len, invalidate));
-            }
+            Ok(None) => {}
             Err(error) => self.memory_refused(error),
-        }
-    }
-
-    fn copy_ring(&mut self, ring_off: u32, op: u64, off: u64, len: u32) {
-        let Some(ring) = &self.ring else { return };
-        let seg = ring.buf.seg.clone();
-        let (first, rest) = split(&seg, ring_off, len);
-        self.copy_in(MessageBytes::Memory(&seg), index(ring_off), op, off, first);
-        self.copy_in(MessageBytes::Memory(&seg), 0, op, off + u64::from(first), rest);
-    }
-
-    /// Copies into a receive's buffer.
-    #[inline]
-    pub(super) fn copy_in(
-        &mut self,
-        src: MessageBytes<'_>,
-        from: usize,
-        op: u64,
-        off: u64,
-        len: u32,
-    ) {
-        let Some(recv) = self.recvs.get_mut(op) else { return };
-        recv.copied = true;
-        if std::mem::take(&mut recv.retracted) {
-            self.counters.adverts_stale += 1;
-        }
-        let mut at = from;
-        recv.iov.for_range(off, len.into(), |piece, to, n| {
-            src.copy_to(at, &piece.seg, to, n);
-            at += n;
-        });
-        self.count_copy(len.into());
-    }
-
-    pub(super) fn count_copy(&mut self, len: u64) {
-        if len > 0 {
-            count(&mut self.counters.copies, 1);
-            count(&mut self.counters.copied_bytes, len);
         }
     }
 
     fn stash(
         &mut self,
         port: &mut dyn Port,
-        came: MessageBytes<'_>,
-        from: usize,
+        src: (MessageBytes<'_>, usize),
         ring_off: u32,
         len: u32,
     ) {
-        if len == 0 || !self.make_ring(port) {
+        if len == 0 {
             return;
         }
-        if let Some(ring) = &self.ring {
-            let (first, rest) = split(&ring.buf.seg, ring_off, len);
-            came.copy_to(from, &ring.buf.seg, index(ring_off), index(first));
-            came.copy_to(from + index(first), &ring.buf.seg, 0, index(rest));
-            self.count_copy(len.into());
+        match self.receiver.make_ring(port, self.cfg.ring) {
+            Ok(()) => self.receiver.stash(src, ring_off, len, &mut self.counters),
+            Err(error) => self.memory_refused(error),
         }
     }
 
     /// The port has no memory, or no window for it.
     fn memory_refused(&mut self, error: RnicError) {
         match error {
-            // The queue pair is going down already, and that is going to be reported.
+            // The queue pair is going down, and the port is about to report it.
             RnicError::State { .. } => self.life.on_refused(),
             _ => self.fail(OpError::LocalMemory(error)),
         }
     }
 
-    /// False if there is no memory; then the connection fails.
-    fn make_ring(&mut self, port: &mut dyn Port) -> bool {
-        if self.ring.is_none() {
-            match port.alloc(index(self.cfg.ring.max(1))) {
-                Ok(buf) => self.ring = Some(Ring { buf, key: None }),
-                Err(error) => self.memory_refused(error),
-            }
-        }
-        self.ring.is_some()
-    }
-
     fn grant_ring(&mut self, port: &mut dyn Port) {
-        if self.life.is_over() || !self.make_ring(port) {
+        if self.life.is_over() {
             return;
         }
-        let Some(ring) = &mut self.ring else { return };
-        let (addr, len) = (ring.buf.seg.addr(), ring.buf.seg.len() as u64);
-        match port.lend(ring.buf.mr, addr, len, Access::REMOTE_WRITE) {
-            Ok(key) => {
-                ring.key = Some(key);
+        match self.receiver.grant_ring(port, self.cfg.ring) {
+            Ok((addr, key)) => {
                 self.counters.rings_granted += 1;
-                self.out.rx.push_back(Message::Ring { addr, key });
+                self.out.queue_rx(Message::Ring { addr, key });
             }
             Err(error) => self.memory_refused(error),
         }
     }
 
-    pub(super) fn drop_ring(&mut self, port: &mut dyn Port) {
-        if let Some(ring) = self.ring.take() {
-            if let Some(key) = ring.key {
-                port.invalidate(key);
-            }
-            port.free(ring.buf);
-        }
-    }
-
-    /// Ends a receive, or a part of one.
+    /// The machine has ended a receive, or a part of one.
     #[inline]
-    pub(super) fn recv_done(
-        &mut self,
-        port: &mut dyn Port,
-        op: u64,
-        bytes: u64,
-        total: Option<u64>,
-        eof: bool,
-        outcome: Outcome,
-    ) {
-        let Some(recv) = self.recvs.get(op) else { return };
-        // A stream's machine does not say it: nothing, or less than all that was
-        // waited for, comes only at the end.
+    pub(super) fn recv_done(&mut self, port: &mut dyn Port, end: RecvEnd) {
         let at_end = self.proto.as_ref().is_some_and(Proto::at_eof);
-        let short = bytes == 0 || (recv.waitall && bytes < recv.len && at_end);
-        let stream_end = total.is_none() && recv.len > 0 && short;
-        let (eof, error) = match (outcome, recv.fate.as_deref()) {
-            (Outcome::Ok, _) => (eof || stream_end, None),
-            (Outcome::Cancelled, Some(Fate::End)) => (bytes == 0, None),
-            (Outcome::Cancelled, Some(Fate::Error(error))) => (false, Some(error.clone())),
-            (Outcome::Cancelled, None) => (false, Some(OpError::Cancelled)),
-        };
-        self.finish_recv(port, op, bytes, total.unwrap_or(bytes), eof, error);
+        let mut ends = Ends { done: &mut self.done, counters: &mut self.counters };
+        self.receiver.done(port, end, at_end, &mut ends);
     }
-
-    /// Gives a receive's memory back and tells the user.
-    pub(super) fn finish_recv(
-        &mut self,
-        port: &mut dyn Port,
-        op: u64,
-        bytes: u64,
-        total: u64,
-        eof: bool,
-        error: Option<OpError>,
-    ) {
-        let Some(mut recv) = self.recvs.remove(op) else { return };
-        if let Some(key) = recv.window.take() {
-            port.invalidate(key);
-        }
-        if let Some(bounce) = recv.bounce.take() {
-            if !recv.copied && bytes > 0 {
-                let mut at = 0;
-                recv.iov.for_range(0, bytes, |piece, to, n| {
-                    bounce.seg.copy_to(at, &piece.seg, to, n);
-                    at += n;
-                });
-                self.count_copy(bytes);
-            }
-            port.free(*bounce);
-        }
-        let result = error.map_or(Ok(()), Err);
-        let mut done = Done { op: recv.user, bytes, total, eof, result };
-        if let Some(id) = recv.group {
-            let Some(group) = self.groups.get_mut(id) else { return };
-            group.parts -= 1;
-            group.bytes += bytes;
-            group.eof |= eof;
-            group.error = group.error.take().or(done.result.err());
-            if group.parts > 0 {
-                return;
-            }
-            let Some(group) = self.groups.remove(id) else { return };
-            (done.bytes, done.total, done.eof) = (group.bytes, group.bytes, group.eof);
-            done.result = group.error.map_or(Ok(()), Err);
-        }
-        self.counters.recvs += 1;
-        self.done.push_back(done);
-    }
-}
-
-/// Cuts a range of the ring at its end.
-fn split(ring: &Segment, off: u32, len: u32) -> (u32, u32) {
-    let to_end = ring.len().saturating_sub(index(off));
-    let first = u32::try_from(to_end).unwrap_or(u32::MAX).min(len);
-    (first, len - first)
 }
 
 /// A 32-bit number as an index: `usize` has at least 32 bits wherever EXS runs.

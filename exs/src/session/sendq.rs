@@ -1,8 +1,8 @@
-//! The send queue: what is in it, and what each completion sets free.
+//! The send queue: the WRs in it, and what each completion frees.
 //!
-//! Only the WR that ends something asks for a completion; since those of one queue
-//! come in order, it stands for all before it. Every few WRs one must be signalled
-//! whatever it is, or a queue of unsignalled ones would stay full for ever.
+//! Only the WR that ends an operation asks for a completion. Completions of one queue arrive in
+//! order, so each stands for all WRs before it. Every few WRs one must be signalled in any case:
+//! a queue of unsignalled WRs would stay full for ever.
 
 use std::collections::VecDeque;
 
@@ -32,7 +32,7 @@ pub(super) enum WrPurpose {
         /// The send.
         op: u64,
     },
-    /// A READ or WRITE of the user's.
+    /// A READ or WRITE of the program's.
     Sided {
         /// The operation.
         op: u64,
@@ -43,7 +43,7 @@ pub(super) enum WrPurpose {
     },
 }
 
-/// How a WR came to be over.
+/// How a WR ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WrEnd<'a> {
     /// By its own completion.
@@ -68,7 +68,7 @@ impl WrEnd<'_> {
 /// A WR in the queue.
 #[derive(Debug)]
 pub(super) struct PostedWr {
-    /// What for.
+    /// Why it was posted.
     pub(super) what: WrPurpose,
     /// Memory of the port's that it reads.
     pub(super) bounce: Option<Buf>,
@@ -115,8 +115,8 @@ impl SendQueue {
         self.entries.push_back(entry);
     }
 
-    /// The oldest WR that the completion of `wr_id` stands for; call until `None`.
-    /// True with the one that the completion is of.
+    /// The oldest WR that the completion of `wr_id` stands for; call until `None`. True with the
+    /// WR that the completion belongs to.
     pub(super) fn retire(&mut self, wr_id: u64) -> Option<(PostedWr, bool)> {
         if self.first > wr_id {
             return None;

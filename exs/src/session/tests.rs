@@ -1,10 +1,11 @@
-//! Single deeds, where the simulation would need luck.
+//! Single cases, where the simulation would need luck.
+
+pub(super) mod ends;
 
 use std::time::Duration;
 
 use super::sim::Pair;
 use super::*;
-use crate::rnic::DisconnectCause;
 use crate::wire::exs::{Message, SocketKind};
 
 fn cfg() -> SessionConfig {
@@ -26,7 +27,7 @@ fn a_withdrawal_without_answer_is_bounded() {
     p.run();
     let done = p.done(0).expect("it ends");
     assert_eq!(done.result, Err(OpError::Cancelled));
-    // The linger time, for want of a dead-peer time (and what the link takes).
+    // The linger time, as there is no dead-peer time, and the delay of the link.
     let took = p.now().since(now);
     assert!(took >= secs(7) && took < secs(8), "{took:?}");
 }
@@ -40,71 +41,6 @@ fn a_mute_initiator_is_given_up() {
     let took = p.now().since(Time::ZERO);
     assert!(took >= cfg().handshake_timeout && took < secs(11), "{took:?}");
     assert!(p.session(1).is_finished());
-}
-
-/// Connections that end before both sides have spoken.
-#[test]
-pub(super) fn handshakes_that_fail() {
-    // Before the queue pair is there: by the program, and by the port.
-    for by_port in [true, false] {
-        let mut p = Pair::unmet(cfg());
-        let now = p.now();
-        match by_port {
-            true => p.with(0, |s, _| s.handle_disconnected(now, DisconnectCause::Orderly)),
-            false => p.with(0, |s, port| s.abort(port, OpError::Aborted)),
-        }
-        p.settle(0);
-        assert!(p.session(0).is_finished());
-        p.close(0, 1);
-        p.settle(0);
-        assert!(p.done(0).is_some_and(|d| d.op == 1 && d.result.is_ok()), "there was nothing");
-    }
-    // Before READY: by the port, and by the limit of the handshake.
-    for by_port in [true, false] {
-        let mut p = Pair::unmet(cfg());
-        p.established(1);
-        let now = p.now();
-        if by_port {
-            p.with(1, |s, _| s.handle_disconnected(now, DisconnectCause::Orderly));
-        }
-        p.run();
-        assert!(p.session(1).is_finished());
-        assert!(p.session(1).failure().is_some());
-    }
-    // READY overtakes the report of the connection, which changes nothing then.
-    let mut p = Pair::unmet(cfg());
-    p.hear(1, Message::Ready);
-    assert!(p.session(1).is_connected());
-    p.established(1);
-    assert!(p.session(1).is_connected());
-}
-
-/// A second event ends a connection before the first one is dealt with.
-#[test]
-pub(super) fn ends_that_cross() {
-    // The report of the port arrives before the cut.
-    let mut p = Pair::new(cfg(), true);
-    let now = p.now();
-    p.with(0, |s, _| {
-        s.close(now, 1, Duration::ZERO);
-        s.handle_disconnected(now, DisconnectCause::Broken(libc::EPIPE));
-    });
-    p.settle(0);
-    assert_eq!(p.session(0).failure(), Some(&OpError::Aborted), "the first reason stays");
-    assert!(p.done(0).is_some_and(|d| d.op == 1 && d.result.is_ok()));
-
-    // The port refuses a work request, and the program aborts before the port says why.
-    let mut p = Pair::new(cfg(), true);
-    p.run();
-    p.fail_queue_pair(0);
-    p.send(0, 1, 20_000);
-    p.settle(0);
-    assert!(!p.session(0).is_over(), "the port has not said so");
-    assert!(p.done(0).is_none());
-    p.with(0, |s, port| s.abort(port, OpError::Aborted));
-    p.run();
-    assert!(p.done(0).is_some_and(|d| d.op == 1 && d.result == Err(OpError::Aborted)));
-    assert!(p.session(0).is_finished());
 }
 
 #[test]
@@ -395,9 +331,9 @@ fn a_cancelled_shutdown_leaves_the_end_of_a_close() {
     }
 }
 
-/// It ends at once, whoever holds up what is before it; and the connection goes on.
+/// It ends at once, although the send before it waits; and the connection goes on.
 #[test]
-fn a_cancelled_shutdown_waits_for_nobody() {
+fn a_cancelled_shutdown_does_not_wait() {
     for kind in [SocketKind::Stream, SocketKind::SeqPacket] {
         let mut p = Pair::new(SessionConfig { kind, inline_max: 0, ring: 4_000, ..cfg() }, true);
         p.send(0, 1, 50_000);
@@ -464,9 +400,9 @@ fn shutdowns_end_one_after_the_other() {
     }
 }
 
-/// Whatever was cancelled and has ended is looked at no more.
+/// An operation that was cancelled and has ended is watched no more.
 #[test]
-fn what_has_ended_is_no_longer_watched() {
+fn an_ended_operation_is_no_longer_watched() {
     let mut p = Pair::new(cfg(), true);
     for op in 0..10 {
         p.recv(0, op, 100_000, RecvOpts::default());

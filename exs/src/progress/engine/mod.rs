@@ -56,7 +56,7 @@ use crate::ids::OpId;
 use crate::mem::{KeyHasher, ReleaseRegistration};
 use crate::plain::Plain;
 use crate::rnic::{Listener, Qp, Ready, Rnic, Wc, WcOp, WcStatus};
-use crate::session::{After, Counters, Done};
+use crate::session::{After, Counters, Done, Doorbell};
 use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
@@ -413,16 +413,16 @@ impl Engine {
         let s = &mut self.socks[index as usize];
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
             let d = &mut self.devices[s.place.device];
-            let driven = session.drive(now, &mut d.port(s.place.domain, qp, now));
+            let bell = session.drive(now, &mut d.port(s.place.domain, qp, now));
             if d.staging.wants() {
                 let released = Arc::clone(&self.released);
                 let device = s.place.device;
                 d.staging.start(move |came| released.fetched(device, came));
             }
-            if driven {
-                let soon = session.urgent() || session.soon();
+            if bell > Doorbell::Idle {
+                let (soon, urgent) = (bell >= Doorbell::Soon, bell == Doorbell::Now);
                 let shares = std::mem::take(&mut self.share) && lazy_allowed;
-                if (session.urgent() && !shares) || (soon && !lazy_allowed) {
+                if (urgent && !shares) || (soon && !lazy_allowed) {
                     d.rnic.flush(qp, now);
                 } else if soon && !s.lazy {
                     s.lazy = true;

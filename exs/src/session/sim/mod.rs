@@ -121,8 +121,8 @@ fn every_road_is_taken() {
     assert!(never.is_empty(), "{never:?} never happened: {sum:?}");
 
     // Each transition of a connection's life, too.
-    super::tests::handshakes_that_fail();
-    super::tests::ends_that_cross();
+    super::tests::ends::handshakes_that_fail();
+    super::tests::ends::ends_that_cross();
     let never = life::tests::never_taken();
     assert!(never.is_empty(), "no session has taken {never:?}");
 }

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::rnic::{Caps, DisconnectCause, WcStatus};
-use crate::session::{Buf, Done, OpError, Port, RecvOpts, SendSource, Session, SessionConfig};
+use crate::session::{
+    Buf, Done, Doorbell, OpError, Port, RecvOpts, SendSource, Session, SessionConfig,
+};
 use crate::time::Time;
 
 use super::link::{Arrival, LinkEnd, Net};
@@ -222,7 +224,7 @@ impl Pair {
     pub(in crate::session) fn settle(&mut self, side: usize) {
         let now = self.net.now;
         // What need not leave soon may wait for ever.
-        if self.with(side, |s, end| s.drive(now, end) && s.soon()) {
+        if self.with(side, |s, end| s.drive(now, end)) >= Doorbell::Soon {
             self.net.flush(side, true);
         }
         while let Some(done) = self.sessions[side].poll_done() {

@@ -5,7 +5,7 @@ mod acts;
 use std::time::Duration;
 
 use crate::rnic::{DisconnectCause, WcStatus};
-use crate::session::{After, Counters, MessageBytes, RecvOpts, Session};
+use crate::session::{After, Counters, Doorbell, MessageBytes, RecvOpts, Session};
 use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
@@ -90,14 +90,15 @@ impl World {
         let quiet = |t: Option<Time>| t.filter(|t| *t < now + Duration::from_secs(1));
         let (settled, ended) = (session.after() == After::Settled, session.has_done());
         let timer = quiet(session.next_timeout());
-        let (posted, urgent, soon) =
-            self.with(side, |s, end| (s.drive(now, end), s.urgent(), s.soon()));
+        let bell = self.with(side, |s, end| s.drive(now, end));
         let session = self.session(side);
-        let idle = !posted && session.has_done() == ended && quiet(session.next_timeout()) == timer;
+        let idle = bell == Doorbell::Idle
+            && session.has_done() == ended
+            && quiet(session.next_timeout()) == timer;
         assert!(!settled || idle, "side {side} had something to do: {:?}", self.plan);
-        // What is neither may wait for ever, if nothing else leaves.
-        if posted && (urgent || soon) {
-            self.net.flush(side, urgent);
+        // A message that may piggyback can wait for ever, if nothing else leaves.
+        if bell >= Doorbell::Soon {
+            self.net.flush(side, bell == Doorbell::Now);
         }
         let stream = self.stream();
         while let Some(done) = self.with(side, |s, _| s.poll_done()) {

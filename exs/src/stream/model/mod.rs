@@ -53,7 +53,7 @@ struct Plan {
     split_write: bool,
     /// Bytes of one ADVERT, at most.
     max_advert: u32,
-    /// Direct phases in vain before ADVERTs are held back.
+    /// Direct phases that may miss before ADVERTs are held back.
     max_misses: u32,
     /// Where both ends start to count phases.
     first_phase: u32,

@@ -8,7 +8,7 @@ const LEN: u32 = 4;
 const COUNT: usize = 100;
 
 /// Bytes that go by the ring within a host, where the program keeps one send on its way and
-/// two receives posted, and a message takes as long as the next send; nobody waits in vain.
+/// two receives posted, and a message takes as long as the next send; no wait misses.
 fn by_ring(max_misses: u32) -> u32 {
     let plan = Plan { max_misses, ..plan(RING, 0, LEN, &[LEN; COUNT], &[some(LEN); COUNT]) };
     let mut world = World::new(&plan);

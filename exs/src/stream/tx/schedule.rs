@@ -35,9 +35,9 @@ impl StreamTx {
         chunk.direct || chunk.inline || matches!(self.grant, Grant::Granted(_))
     }
 
-    /// Where a send of `len` bytes goes that rides in its announcement, is over as soon as
-    /// that is written, and has nothing before it: true if direct (R3). It is as if it had
-    /// been posted, polled and handled in one. None if it must take the long way.
+    /// Takes the place of a send of `len` bytes that rides in its announcement and is over as soon
+    /// as that is written: true if direct (R3). The state is then as if the send had been posted,
+    /// polled and handled. None: nothing has happened, and the send must be posted.
     pub fn try_eager(&mut self, len: u32) -> Option<bool> {
         let idle = self.ops.is_empty() && self.out.is_empty() && !self.fin_sent;
         if !idle || len == 0 || len > self.cfg.inline_max.min(self.cfg.max_chunk) {
@@ -68,13 +68,13 @@ impl StreamTx {
         TxAction::Transfer { op, op_off, len, target, inline: chunk.inline }
     }
 
-    /// R3, direct: a partly filled WAITALL buffer stays first; any other is spent,
-    /// for its receive ends with these bytes.
+    /// R3, direct: a partly filled WAITALL buffer stays first. Any other is spent, since its receive
+    /// ends with these bytes.
     fn take_advert(&mut self, len: u32) -> ChunkTarget {
         self.patience.reach();
         let front = &mut self.adverts[0];
         let (addr, key, invalidate) = (front.addr, front.key, front.invalidate);
-        // The peer's number: a wrapped address is refused by the peer's own RNIC.
+        // The number is the peer's: its own RNIC refuses a wrapped address.
         front.addr = front.addr.wrapping_add(u64::from(len));
         front.len -= len;
         let stays = front.waitall && self.rules.hold(Rule::WaitallStays);
@@ -94,8 +94,7 @@ impl StreamTx {
         ChunkTarget::Ring { offset: self.ring.take(len) }
     }
 
-    /// Brings everything up to date that follows from the state: called after each
-    /// change of it.
+    /// Updates what follows from the state. Every change of the state calls it.
     pub(super) fn settle(&mut self) {
         self.advance();
         self.reap();

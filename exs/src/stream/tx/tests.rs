@@ -288,7 +288,7 @@ fn the_short_way_is_closed_where_something_is_in_the_way() {
 /// What goes by the ring from an ADVERT's phase on: a direct phase that offers 30 bytes, uses
 /// them, and has 20 more to send.
 fn run_dry(tx: &mut StreamTx, op: OpId, phase: u32) {
-    let seq = tx.place().1;
+    let seq = tx.phase_and_seq().1;
     tx.handle_advert(advert(seq, phase, 30, true)).expect("fits");
     tx.post_send(op, 50);
     let actions = all(tx);
@@ -354,7 +354,7 @@ fn what_was_offered_before_counts_in_the_next_phase() {
     tx.handle_sent(1, 12);
     tx.handle_sent(1, 8);
     assert_eq!(all(&mut tx), [ok(1, 50)]);
-    let phase = tx.place().0;
+    let phase = tx.phase_and_seq().0;
     assert_eq!(phase % 2, 1);
     tx.handle_ack(tx.ring_used()).expect("in use");
     tx.handle_advert(advert(50, phase + 1, 20, true)).expect("fits");
@@ -413,7 +413,7 @@ fn missed_adverts_are_a_reason_to_wait() {
     assert!(tx.wants_transfer(), "of one alone the next is not to be expected");
     tx.handle_advert(advert(11, 0, 11, true)).expect("it misses");
     assert!(tx.is_waiting() && !tx.wants_transfer());
-    let (phase, seq) = tx.place();
+    let (phase, seq) = tx.phase_and_seq();
     assert_eq!(phase, 1);
     tx.handle_advert(advert(seq, 2, 20, true)).expect("in time");
     let next = tx.poll(true);
@@ -432,7 +432,7 @@ fn who_always_comes_too_late_is_not_waited_for() {
     tx.handle_ring(RemoteRing { addr: 9, key: 9 }).expect("asked for");
     tx.poll(true);
     for n in 1..=MAX_MISSES {
-        let (phase, seq) = tx.place();
+        let (phase, seq) = tx.phase_and_seq();
         let missed = (phase + 1) & !1;
         // Of a phase that ends with bytes on their way: a position that is passed.
         for _ in 0..2 {
