@@ -259,12 +259,12 @@ impl Life {
             return;
         }
         self.cause = cause;
-        let peer_closed = self.peer_closed();
-        self.reason.get_or_insert_with(|| match cause {
-            _ if peer_closed => OpError::PeerClosed,
+        let reason = match cause {
+            _ if self.peer_closed() => OpError::PeerClosed,
             DisconnectCause::Aborted => OpError::Aborted,
             cause => OpError::Reset { cause },
-        });
+        };
+        self.reason.get_or_insert(reason);
     }
 
     /// What the RNIC held has ended. Gives how the queue pair ended, once.

@@ -83,7 +83,7 @@ fn bytes(rng: &mut Rng, stream: bool) -> Vec<u8> {
     bytes
 }
 
-/// The session under attack; its peer is nobody.
+/// The session under attack; it has no peer.
 fn target(rng: &mut Rng) -> (Session, Net, bool) {
     let plan = Plan::draw(rng);
     let wrs = [plan.cfg[0].max_send_wr; 2];

@@ -10,7 +10,7 @@ use crate::session::{Buf, Done, IoVec, OpError, SendSource};
 
 use super::link::{Net, overlap};
 
-/// Bytes that nobody sent.
+/// Bytes that were never sent.
 const CANARY: u8 = 0xEE;
 
 /// What an operation was.
@@ -121,7 +121,7 @@ impl User {
     }
 
     /// The operation's end: its memory is checked to be free, and changed to see
-    /// whether somebody still uses it.
+    /// whether it is still used.
     pub(super) fn done(
         &mut self,
         net: &mut Net,

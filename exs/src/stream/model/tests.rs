@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::search::{search, show};
 use super::{Plan, Post, StreamConfig, all, hidden, peek, peek_all, some};
 
-/// A plan in which nobody cancels, shuts down or idles.
+/// A plan without cancellations, shutdowns and idle times.
 pub(super) fn plan(ring: u32, inline: u32, chunk: u32, sends: &[u32], recvs: &[Post]) -> Plan {
     Plan {
         cfg: StreamConfig { ring, inline_max: inline, max_chunk: chunk },

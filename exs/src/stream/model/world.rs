@@ -211,7 +211,7 @@ impl World {
     fn drain_tx(&mut self, plan: &Plan) -> Result<(), Wrong> {
         while let Some(action) = self.tx.poll(false) {
             let msg = match action {
-                TxAction::Transfer { .. } => return Err("a Transfer nobody asked for".into()),
+                TxAction::Transfer { .. } => return Err("a Transfer without can_transfer".into()),
                 TxAction::RequestRing => Fwd::RingReq,
                 TxAction::ReleaseRing => Fwd::RingRelease,
                 TxAction::Withdrawn => Fwd::Withdrawn,

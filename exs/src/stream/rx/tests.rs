@@ -63,7 +63,7 @@ fn acks_wait_for_a_quarter_of_the_ring_or_the_timer() {
         rx.handle_data(inline(n)).expect("fits");
         assert_eq!(all(&mut rx).contains(&RxAction::Ack), ack, "at {n}");
     }
-    // It was said once, and nobody has taken the number yet.
+    // It was polled once, and the number is not yet taken.
     rx.idle();
     assert_eq!(rx.take_freed(), 55);
     rx.idle();
@@ -213,7 +213,7 @@ fn an_ack_that_is_held_back_after_it_was_polled_comes_again() {
     rx.post_recv(recv(1, 30));
     rx.handle_data(inline(30)).expect("fits");
     assert_eq!(all(&mut rx).last(), Some(&RxAction::Ack));
-    // Before a message could take the bytes along, an ADVERT was in vain.
+    // Before a message could take the bytes along, an ADVERT missed.
     rx.post_recv(RecvPost { advertise: true, waitall: true, ..recv(2, 200) });
     all(&mut rx);
     rx.handle_data(inline(20)).expect("fits");

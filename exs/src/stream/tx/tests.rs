@@ -165,7 +165,7 @@ fn an_ack_of_what_was_never_announced_makes_no_room() {
         all(&mut tx);
         let before = u32::try_from(before).expect("small");
         assert_eq!(tx.ring_used(), before + 50);
-        tx.handle_ack(before + 50).expect("nobody can tell yet");
+        tx.handle_ack(before + 50).expect("not yet known to be short");
         tx.handle_short(2, false, 50, had);
         assert_eq!(tx.ring_used(), 0, "the ring has no more room than it is long");
         let overrun = StreamViolation::AckOverrun { freed: 1, used: 0 };

@@ -143,7 +143,7 @@ impl Port for LinkEnd<'_> {
         self.me().allocs -= 1;
         let side = self.side;
         self.net.deregister(side, &buf);
-        // Whoever still reads it reads rubbish.
+        // A late reader gets rubbish.
         buf.seg.write_at(0, &vec![0x5A; buf.seg.len()]);
         assert!(Arc::strong_count(buf.seg.region()) == 1, "memory of the port's is still held");
     }
