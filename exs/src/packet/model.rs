@@ -54,7 +54,7 @@ struct Script {
     recvs: Vec<PostRecv>,
     /// Operations that may be cancelled.
     cancels: usize,
-    /// As if so many eager messages had come before.
+    /// As if this many eager messages had arrived before.
     eager_run: u8,
     broken: Option<Broken>,
 }
@@ -127,7 +127,7 @@ struct World {
     rx: PacketRx,
     fwd: VecDeque<Fwd>,
     back: VecDeque<Back>,
-    /// Sends whose local completion is to come.
+    /// Sends whose local completion is outstanding.
     flights: VecDeque<OpId>,
     stash: VecDeque<(OpId, u32)>,
     buffers: Vec<Buffer>,

@@ -1,4 +1,4 @@
-//! The receiving half: whom each message fills, and which buffers to show.
+//! The receiving half: which receive each message fills, and which buffers to show.
 
 use super::{ADVERT_WINDOW, EAGER_RUN, PacketConfig, PacketRxAction, PacketViolation};
 use crate::ids::{OpId, Outcome};
@@ -14,8 +14,8 @@ pub(super) struct Recv {
     ahead: bool,
     /// Its ADVERT may be in the sender's hands.
     pub(super) advertised: bool,
-    /// To be ended as soon as the sender has forgotten the ADVERTs, unless a
-    /// message comes first.
+    /// Cancelled: ends as soon as the sender has forgotten the ADVERTs, unless a message comes
+    /// first.
     cancelled: bool,
 }
 
@@ -33,17 +33,17 @@ pub struct PacketRx {
     config: PacketConfig,
     pub(super) queue: VecDeque<Recv>,
     considered: usize,
-    /// Messages that came; the number of the next one.
+    /// Messages that have arrived, which is the number of the next one.
     arrived: u64,
     /// Lengths of the stashed messages.
     stash: VecDeque<u32>,
-    /// What they cost.
+    /// Stash bytes of these messages.
     stashed: u32,
-    /// Consumed, but not yet acknowledged.
+    /// Stash bytes consumed and not yet acknowledged.
     freed: u32,
-    /// Asked for an ACK since the last `take_freed`.
+    /// `poll` has given an Ack since the last `take_freed`.
     ack_due: bool,
-    /// The next message waits at the sender; its length.
+    /// Length of the next message, if it waits at the sender.
     rts: Option<u64>,
     fin: bool,
     generation: u32,
@@ -54,7 +54,7 @@ pub struct PacketRx {
 }
 
 impl PacketRx {
-    /// A direction in which nothing came; `config` is ours, as the sender knows it.
+    /// A new direction. `config` is this side's, as the sender knows it.
     pub fn new(config: PacketConfig) -> PacketRx {
         PacketRx {
             config,
@@ -76,10 +76,10 @@ impl PacketRx {
 
     /// Queues a receive of `len` bytes. It ends with [`PacketRxAction::Done`].
     ///
-    /// Without `advertise` its buffer is not shown ahead of time; but if a large
-    /// message waits for it, [`PacketRxAction::Advertise`] comes all the same,
-    /// since such a message can arrive in no other way (a buffer in several pieces
-    /// then needs one in one piece to stand in for it until the `Done`).
+    /// Without `advertise` its buffer is not shown ahead of time. If a large message waits for it,
+    /// [`PacketRxAction::Advertise`] comes all the same, since such a message can arrive in no
+    /// other way. For a buffer in several pieces, a buffer in one piece must then stand in until
+    /// the `Done`.
     ///
     /// A `peek` takes no message. It gets a copy of the next one if that is small,
     /// and otherwise 0 bytes and the true length, from the sender's RTS.
@@ -95,15 +95,15 @@ impl PacketRx {
         self.settle();
     }
 
-    /// Cancels a receive; false if it is not here (any more). It ends at once if
-    /// the sender cannot know of it; else after the withdrawal, unless a message
-    /// fills it before (rule 7).
+    /// Cancels a receive; false if there is none, or it has ended. It ends at once if the sender
+    /// cannot know of it; otherwise after the withdrawal, unless a message fills it before (rule
+    /// 7).
     pub fn cancel(&mut self, op: OpId) -> bool {
         let Some(i) = self.queue.iter().position(|r| r.op == op) else {
             return false;
         };
-        // To remove it would give the receives behind it other numbers than those
-        // in their ADVERTs. (None is advertised behind a peek.)
+        // Its removal would give the receives behind it other numbers than those in their
+        // ADVERTs. None is advertised behind a peek.
         if self.queue.range(i..).any(|r| r.advertised) {
             self.queue[i].cancelled = true;
             if !self.withdrawing {
@@ -121,7 +121,7 @@ impl PacketRx {
         true
     }
 
-    /// A small message came, inside of its announcement (rule 6).
+    /// A small message arrived, inside its announcement (rule 6).
     pub fn handle_eager(&mut self, len: u32) -> Result<(), PacketViolation> {
         let used = self.stashed + self.freed;
         if !self.config.takes_eager(used, len) {
@@ -152,10 +152,11 @@ impl PacketRx {
         Ok(())
     }
 
-    /// The short way of an eager message, where nothing is in the way and the first receive was
-    /// not shown and has room for all: what `handle_eager` and `poll` would come to, without the
-    /// copy and the end among the actions. Gives the receive; None: nothing has happened.
-    pub fn pass(&mut self, len: u32) -> Option<OpId> {
+    /// Puts an eager message straight into the first receive, if no message waits, and that receive
+    /// was not shown and has room for all. The state is then as after `handle_eager` and `poll`,
+    /// without the copy and the end among the actions. Gives the receive. None: nothing has
+    /// happened.
+    pub fn try_eager(&mut self, len: u32) -> Option<OpId> {
         let fits = self.config.takes_eager(self.stashed + self.freed, len);
         if !fits || self.fin || !self.actions.is_empty() || !self.stash.is_empty() {
             return None;
@@ -171,8 +172,8 @@ impl PacketRx {
         Some(op)
     }
 
-    /// Message `msg` waits for its ADVERT. (One more for the same message takes
-    /// the place of the first: the sender cancelled that one.)
+    /// Message `msg` waits for its ADVERT. A second RTS for the same number replaces the first:
+    /// the sender has cancelled that message.
     pub fn handle_rts(&mut self, msg: u64, total: u64) -> Result<(), PacketViolation> {
         self.check_total(total)?;
         if self.fin || msg != self.arrived {
@@ -214,7 +215,7 @@ impl PacketRx {
         generation: u32,
         next_msg: u64,
     ) -> Result<(), PacketViolation> {
-        // Its answer comes behind everything it sent before, so both have counted
+        // The answer arrives behind all that the sender sent before, so both sides have counted
         // the same messages.
         if !self.withdrawing || generation != self.generation || next_msg != self.arrived {
             return Err(PacketViolation::Unexpected("WITHDRAWN"));
@@ -242,7 +243,7 @@ impl PacketRx {
         Ok(())
     }
 
-    /// No more messages come (rule 8).
+    /// FIN arrived: no more messages follow (rule 8).
     pub fn handle_fin(&mut self) -> Result<(), PacketViolation> {
         if self.fin {
             return Err(PacketViolation::Unexpected("second FIN"));
@@ -259,7 +260,7 @@ impl PacketRx {
         self.actions.pop_front()
     }
 
-    /// `poll` would come to nothing.
+    /// `poll` would give nothing.
     pub fn is_quiet(&self) -> bool {
         self.actions.is_empty()
     }
@@ -286,7 +287,7 @@ impl PacketRx {
         self.stash.front().map_or(self.rts.unwrap_or(0), |len| u64::from(*len))
     }
 
-    /// FIN has come.
+    /// FIN has arrived.
     pub fn has_fin(&self) -> bool {
         self.fin
     }
@@ -296,7 +297,7 @@ impl PacketRx {
         !self.stash.is_empty()
     }
 
-    /// FIN has come, and every message before it is delivered.
+    /// FIN has arrived, and every message before it is delivered.
     pub fn at_eof(&self) -> bool {
         self.fin && self.stash.is_empty()
     }
@@ -332,8 +333,8 @@ impl PacketRx {
         ops
     }
 
-    /// Gives the waiting what is there, then shows what may be shown. Called after
-    /// every change.
+    /// Serves the receives that wait, then shows the buffers that may be shown. Every change calls
+    /// it.
     fn settle(&mut self) {
         while let Some(front) = self.queue.front() {
             if let Some(stashed) = self.stash.front().copied() {
@@ -351,7 +352,7 @@ impl PacketRx {
         self.advertise();
     }
 
-    /// The oldest stashed message to the front of the queue.
+    /// Gives the oldest stashed message to the first receive.
     fn unstash(&mut self, stashed: u32) {
         let Some(recv) = self.pop() else { return };
         let len = clip(stashed, recv.len);
@@ -364,7 +365,7 @@ impl PacketRx {
         self.done(recv.op, u64::from(len), u64::from(stashed), Outcome::Ok);
     }
 
-    /// The end, for the front of the queue.
+    /// Gives the end to the first receive.
     fn end_front(&mut self) {
         let Some(recv) = self.pop() else { return };
         self.retract(&recv);
@@ -383,13 +384,13 @@ impl PacketRx {
         if self.withdrawing {
             return;
         }
-        // Any receive will do for a message that waits. (A peek in front of it
-        // would have ended with the RTS.)
+        // Any receive will do for a message that waits. A peek in front of it would have ended
+        // with the RTS.
         if self.rts.is_some() && self.queue.front().is_some_and(|r| !r.advertised) {
             self.show(0);
             self.considered = self.considered.max(1);
         }
-        // Small messages only: showing buffers to them is work for nothing.
+        // The last messages were all small: they would not use an ADVERT.
         if self.eager_run >= EAGER_RUN {
             return;
         }
@@ -422,7 +423,7 @@ impl PacketRx {
         if self.fin { Err(PacketViolation::Unexpected(late)) } else { Ok(()) }
     }
 
-    /// Message `arrived` is here.
+    /// Message `arrived` has arrived.
     fn count(&mut self) {
         self.rts = None;
         self.arrived += 1;
@@ -454,9 +455,9 @@ impl PacketRx {
         self.done(recv.op, u64::from(len), u64::from(total), Outcome::Ok);
     }
 
-    /// An eager message was consumed (rule 6). An ACK is due when half of the stash
-    /// could be used again; no eager message costs more, so a sender that waits for
-    /// room is sure to get it once its messages are consumed.
+    /// An eager message was consumed (rule 6). An ACK is due when half of the stash could be used
+    /// again. No eager message costs more, so a sender that waits for room gets it once its
+    /// messages are consumed.
     fn free(&mut self, len: u32) {
         self.freed += PacketConfig::stash_cost(len);
         if self.freed >= self.config.stash / 2 && !self.ack_due {

@@ -279,7 +279,7 @@ fn cancel_withdraws_only_what_may_be_known() {
             PacketRxAction::Advertise { op: 3, msg: 0, generation: 1, len: 4000 },
         ]
     );
-    assert!(rx.handle_withdrawn(1, 0).is_err(), "nobody asked");
+    assert!(rx.handle_withdrawn(1, 0).is_err(), "no withdrawal is out");
     rx.handle_fin().unwrap();
     assert_eq!(all(&mut rx), [PacketRxAction::Retract { op: 3 }, end(3, true, Outcome::Ok)]);
     rx.post_recv(4, 4000, true, false);

@@ -58,7 +58,7 @@ pub struct PacketTx {
 }
 
 impl PacketTx {
-    /// A direction in which nothing was sent; `config` is the receiver's.
+    /// A new direction. `config` is the receiver's.
     pub fn new(config: PacketConfig) -> PacketTx {
         PacketTx {
             config,
@@ -80,8 +80,8 @@ impl PacketTx {
         self.post(op, len, true)
     }
 
-    /// As `post_send`, for a message that is in a file: it is always written, as
-    /// its bytes never pass through memory of ours.
+    /// As `post_send`, for a message in a file: it is always written, as its bytes never pass
+    /// through memory of this process.
     pub fn post_file(&mut self, op: OpId, len: u64) -> Result<(), PacketPostError> {
         self.post(op, len, false)
     }
@@ -107,9 +107,9 @@ impl PacketTx {
         }
     }
 
-    /// Cancels an operation; false if it is not here (any more). One that has not
-    /// begun ends as cancelled, one on its way ends as if nothing had been said. A
-    /// shutdown that is cancelled in time never was: sends may be posted again.
+    /// Cancels an operation; false if there is none, or it has ended. One that has not begun ends as
+    /// cancelled; one on its way ends as if it had not been cancelled. A shutdown that is cancelled
+    /// in time has no effect: sends may be posted again.
     pub fn cancel(&mut self, op: OpId) -> bool {
         let Some(i) = self.queue.iter().position(|item| item.op() == op) else {
             return self.flying.iter().any(|(flying, _)| *flying == op);
@@ -117,8 +117,8 @@ impl PacketTx {
         self.queue.remove(i);
         self.done.push_back((op, 0, Outcome::Cancelled));
         if i == 0 {
-            // The RTS spoke of another message: the new head, if it needs one,
-            // sends its own, which takes the place of the first.
+            // The RTS was for another message. The new head sends its own if it needs one, and
+            // that replaces the first.
             self.rts_sent = false;
         }
         true
@@ -127,22 +127,22 @@ impl PacketTx {
     /// The receiver shows a buffer (rule 3).
     pub fn handle_advert(&mut self, advert: PacketAdvert) -> Result<(), PacketViolation> {
         if advert.generation != self.generation {
-            // Half of the numbers are behind us and half ahead, as they may wrap.
+            // Numbers wrap: half of them are behind `next`, and half ahead.
             let behind = self.generation.wrapping_sub(advert.generation);
             return match behind <= u32::MAX / 2 {
                 true => Ok(()),
                 false => Err(PacketViolation::Unexpected("ADVERT of a generation to come")),
             };
         }
-        // Its message has gone another way (as have all, after FIN).
+        // Its message went another way, as all did after FIN.
         if self.fin_sent || advert.msg < self.next {
             return Ok(());
         }
         if advert.msg - self.next >= ADVERT_WINDOW as u64 {
             return Err(PacketViolation::Unexpected("ADVERT too many messages ahead"));
         }
-        // Mostly at the end; but the one that an RTS asked for may come behind those
-        // that were sent ahead.
+        // Most belong at the end. The one that an RTS asked for can arrive behind those that were
+        // sent ahead.
         match self.adverts.binary_search_by_key(&advert.msg, |a| a.msg) {
             Ok(_) => return Err(PacketViolation::Unexpected("second ADVERT for a message")),
             Err(at) => self.adverts.insert(at, advert),
@@ -157,7 +157,7 @@ impl PacketTx {
         Ok(())
     }
 
-    /// The receiver takes its ADVERTs back (rule 7).
+    /// WITHDRAW arrived: the receiver takes its ADVERTs back (rule 7).
     pub fn handle_withdraw(&mut self, generation: u32) -> Result<(), PacketViolation> {
         if generation != self.generation || self.withdrawn_due.is_some() {
             return Err(PacketViolation::Unexpected("WITHDRAW"));
@@ -179,9 +179,9 @@ impl PacketTx {
         }
     }
 
-    /// What to do next. Without `can_transfer` (no credit, or no room in the send
-    /// queue) only WITHDRAWN and ends of operations come out: WITHDRAWN goes by
-    /// the credits kept back for control, as a receiver waits for it.
+    /// The next thing to do. Without `can_transfer` (no credit, or no room in the send queue) only
+    /// WITHDRAWN and ends of operations come out. WITHDRAWN uses the credits that are reserved for
+    /// control, as a receiver waits for it.
     pub fn poll(&mut self, can_transfer: bool) -> Option<PacketTxAction> {
         if let Some((op, bytes, outcome)) = self.done.pop_front() {
             return Some(PacketTxAction::Done { op, bytes, outcome });
@@ -209,10 +209,10 @@ impl PacketTx {
         Some(action)
     }
 
-    /// The short way of a message that rides in its announcement, is over as soon as that is
-    /// written, and has nothing before it: as if it had been posted, polled and handled in one.
-    /// False: it must take the long way, and nothing has happened.
-    pub fn pass(&mut self, len: u32) -> bool {
+    /// Takes the place of a message that rides in its announcement and is over as soon as that is
+    /// written. The state is then as if it had been posted, polled and handled. False: nothing has
+    /// happened, and the message must be posted.
+    pub fn try_eager(&mut self, len: u32) -> bool {
         if !self.is_idle() || self.fin_sent || !self.config.takes_eager(self.used, len) {
             return false;
         }
@@ -221,12 +221,12 @@ impl PacketTx {
         true
     }
 
-    /// Would `poll(true)` have something that `poll(false)` has not?
+    /// `poll(true)` would give a message that `poll(false)` would not.
     pub fn wants_transfer(&self) -> bool {
         self.next_transfer().is_some()
     }
 
-    /// Every send and shutdown has ended, locally, and nothing is to be polled.
+    /// Every send and shutdown has ended, locally, and `poll` would give nothing.
     pub fn is_idle(&self) -> bool {
         let told = self.done.is_empty() && self.withdrawn_due.is_none();
         self.queue.is_empty() && self.flying.is_empty() && told

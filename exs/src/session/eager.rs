@@ -1,62 +1,75 @@
-//! The short way of small messages.
+//! Eager messages: small sends and small receives that need no list of things to do.
 //!
-//! Most of what a session keeps is for operations that wait: for credits, for an address,
-//! for a completion. A small send that finds nothing before it waits for nothing: its
-//! bytes are in the peer's hands when [`Session::try_send_eager`] returns. So there is no entry
-//! for it in any table, and nothing to look after when it is gone. The protocol sees no
-//! difference: credits, acknowledgements and the stream's positions go with the message as
-//! on the long way, which is taken whenever anything at all is in the way.
+//! Most of what a session keeps is for operations that wait: for credits, for an address, for a
+//! completion. A small send that finds nothing before it waits for nothing: the port has its
+//! bytes when [`Session::try_send_eager`] returns. So it needs no entry in any table. The peer
+//! sees no difference: credits, acknowledgements and stream positions travel with the message
+//! as with any other. If anything is in the way, the session declines, and the caller posts
+//! the send.
 //!
-//! A message that comes with the data of a receive that waits for nothing else needs no
-//! list of things to do either. And after most messages there is nothing to do for the
-//! sending half; [`Session::is_settled`] says so, and saves the caller a `drive`.
+//! The data of a message that arrives for a receive that waits for nothing else are copied at
+//! once. After most messages the sending half has nothing to do; [`After::Settled`] says so and
+//! saves the caller a `drive`.
 
 use crate::ids::Outcome;
 use crate::rnic::{EagerSend, HEAD};
-use crate::stream::Landed;
+use crate::stream::EagerTarget;
 use crate::sys::IoVec as Bytes;
 use crate::time::Time;
 use crate::wire::exs::{MAX_HEADER, Message};
 
-use super::flow::Level;
-use super::ops::Recv;
+use super::credits::Level;
+use super::doorbell::Doorbell;
 use super::proto::Proto;
-use super::rx::{Came, index};
+use super::receiver::{RecvEnd, count_copy};
+use super::rx::{MessageBytes, index};
 use super::types::count;
-use super::{Done, IoVec, Link, Port, Session, Source};
+use super::{Done, IoVec, Port, SendSource, Session};
 
 // The header that the port asks for is one of ours.
 const _: () = assert!(MAX_HEADER == HEAD);
 
-/// What came of the short way of a message.
+/// What became of a message whose data might go straight into a receive.
 #[derive(Debug)]
-pub(super) enum Short {
-    /// Nothing has happened.
-    No,
-    /// Its data are where they belong, and a receive may have ended by that.
-    EagerRecv(Option<Done>),
+pub(super) enum EagerDelivery {
+    /// Nothing has happened: the message must go through the machine.
+    Declined,
+    /// The data are in the receive. `Some`: the receive ended, and nothing else waits for
+    /// `poll_done`.
+    Delivered(Option<Done>),
+}
+
+/// What the caller of [`Session::handle_message`], [`Session::handle_eager`] or
+/// [`Session::post_recv`] must do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum After {
+    /// Nothing, apart from `poll_done`: `drive` would find nothing to do.
+    Settled,
+    /// Call `drive`.
+    NeedsDrive,
 }
 
 impl Session {
-    /// Sends `payload` at once, if it is small and nothing is before it: the operation is
-    /// over, without a [`Done`], and perhaps the doorbell is to be rung for it.
-    /// Else nothing has happened, and it is to be posted.
+    /// Sends `payload` at once, if it is small and nothing waits before it. Then the operation
+    /// is over without a [`Done`]; after `Batched` the caller must ring the doorbell. After
+    /// `Declined` nothing has happened, and the caller must post the send.
     pub fn try_send_eager(&mut self, port: &mut dyn Port, payload: &Bytes<'_>) -> EagerSend {
         let Ok(len) = u32::try_from(payload.len()) else { return EagerSend::Declined };
-        // (What has ended is told of first.)
-        let free = self.sends.is_empty() && self.done.is_empty() && self.job.is_none();
+        // Ends that wait for `poll_done` are reported first.
+        let free = self.sender.is_idle() && self.done.is_empty();
         if !free
             || !self.is_flushed()
-            || !self.is_open()
-            || !self.flow.may(Level::Data)
-            || self.idle_posted
+            || !self.life.is_open()
+            || !self.credits.may(Level::Data)
+            || self.unrung.has_deferred()
         {
             return EagerSend::Declined;
         }
         let sent = port.try_send_eager(payload, &mut |head| match self
             .proto
             .as_mut()
-            .and_then(|proto| proto.pass_send(len))
+            .and_then(|proto| proto.try_send_eager(len))
         {
             Some(message) => self.header(message, head),
             None => 0,
@@ -68,9 +81,9 @@ impl Session {
         sent
     }
 
-    /// The short way of a message with data of a send that had to wait. False: nothing has
+    /// Sends the data of a send that had to wait inside one eager message. False: nothing has
     /// happened.
-    pub(super) fn inline_now(
+    pub(super) fn try_send_inline_eager(
         &mut self,
         port: &mut dyn Port,
         op: u64,
@@ -78,17 +91,16 @@ impl Session {
         len: u32,
         message: Message,
     ) -> bool {
-        if self.idle_posted {
+        if self.unrung.has_deferred() {
             return false;
         }
-        let source = self.sends.get(op).and_then(|s| s.source.as_ref());
-        let Some(Source::Memory(IoVec::One(buf))) = source else {
+        let Some(SendSource::Memory(IoVec::One(buf))) = self.sender.source(op) else {
             return false;
         };
         let (seg, off) = (buf.seg.clone(), usize::try_from(off).unwrap_or(usize::MAX));
         let payload = seg.io_vec(off, index(len));
         let sent = port.try_send_eager(&payload, &mut |head| self.header(message, head));
-        if !self.note_passed(sent, true) {
+        if !self.note_eager(sent, true) {
             return false;
         }
         if let Some(proto) = &mut self.proto {
@@ -98,78 +110,72 @@ impl Session {
         true
     }
 
-    /// The short way of data that came (`eager`: as a message of their own): into a receive that
-    /// waits for them alone. What else comes of it is for the next `drive`.
+    /// Puts data that arrived into a receive that waits for them alone. `packet`: the data are a
+    /// message of their own. The rest is for the next `drive`.
     #[inline]
-    pub(super) fn take_now(
+    pub(super) fn try_deliver_eager(
         &mut self,
         now: Time,
         port: &mut dyn Port,
-        (came, header): (Came<'_>, usize),
+        (bytes_in, header): (MessageBytes<'_>, usize),
         len: u32,
-        eager: bool,
-    ) -> Short {
-        let Some(proto) = &mut self.proto else { return Short::No };
-        let Some(Landed { op, op_off, ends }) = proto.pass_data(len, eager) else {
-            return Short::No;
+        packet: bool,
+    ) -> EagerDelivery {
+        let Some(proto) = &mut self.proto else { return EagerDelivery::Declined };
+        let Some(EagerTarget { op, op_off, ends }) = proto.try_recv_eager(len, packet) else {
+            return EagerDelivery::Declined;
         };
         count(&mut self.counters.rx_inline, len.into());
         self.timers.moved(now);
         let bytes = op_off + u64::from(len);
         let plain = ends && self.done.is_empty();
-        if plain
-            && let Some(recv) = self.recvs.take_first_if(op, Recv::is_plain)
-            && let IoVec::One(buf) = &recv.iov
-        {
-            came.copy_to(
-                header,
-                &buf.seg,
-                usize::try_from(op_off).unwrap_or(usize::MAX),
-                index(len),
-            );
-            self.count_copy(len.into());
+        if plain && let Some((buf, user)) = self.receiver.take_plain(op) {
+            let to = usize::try_from(op_off).unwrap_or(usize::MAX);
+            bytes_in.copy_to(header, &buf.seg, to, index(len));
+            count_copy(&mut self.counters, len.into());
             self.counters.recvs += 1;
-            return Short::EagerRecv(Some(Done::whole(recv.user, bytes)));
+            return EagerDelivery::Delivered(Some(Done::whole(user, bytes)));
         }
-        self.copy_in(came, header, op, op_off, len);
+        self.receiver.copy_in((bytes_in, header), op, op_off, len, &mut self.counters);
         if ends {
-            self.recv_done(port, op, bytes, eager.then_some(bytes), false, Outcome::Ok);
+            let total = packet.then_some(bytes);
+            let end = RecvEnd { op, bytes, total, eof: false, outcome: Outcome::Ok };
+            self.recv_done(port, end);
         }
-        Short::EagerRecv(None)
+        EagerDelivery::Delivered(None)
     }
 
-    /// What `drive` is to say of a message that took the short way; false if it did not.
-    pub(super) fn note_passed(&mut self, sent: EagerSend, urgent: bool) -> bool {
+    /// Notes for the doorbell what became of an eager message. False if the port declined it.
+    pub(super) fn note_eager(&mut self, sent: EagerSend, urgent: bool) -> bool {
         if sent == EagerSend::Batched {
-            (self.posted, self.soon) = (true, true);
-            self.urgent |= urgent;
+            self.unrung.note(if urgent { Doorbell::Now } else { Doorbell::Soon });
         }
         sent != EagerSend::Declined
     }
 
-    /// No receive waits for data.
+    /// No receive waits for data: an eager message would have to go to the ring.
     pub fn has_no_posted_recv(&self) -> bool {
-        self.recvs.is_empty()
+        self.receiver.is_empty()
     }
 
-    /// Connected, and nothing has begun to end that.
-    #[inline]
-    fn is_open(&self) -> bool {
-        self.link == Link::Up && self.ending.is_quiet()
+    /// What the caller must do after a message or a post.
+    pub(super) fn after(&self) -> After {
+        match self.has_nothing_due() {
+            true => After::Settled,
+            false => After::NeedsDrive,
+        }
     }
 
-    /// `drive` would find nothing to do, and no time limit has come nearer, but perhaps
-    /// that of an idle ring. (False says nothing.)
-    pub fn is_settled(&self) -> bool {
-        self.sends.is_empty()
-            && self.job.is_none()
+    /// `drive` would change nothing, and no deadline has come nearer, apart from that of an idle
+    /// ring. False says nothing: `drive` can still find nothing to do.
+    fn has_nothing_due(&self) -> bool {
+        self.sender.is_idle()
             && self.proto.as_ref().is_some_and(Proto::is_quiet)
             && (self.out.is_empty() || self.out.only_rx() && self.gathers())
-            && !self.flow.must_return()
-            && self.is_open()
-            && self.sided.is_empty()
+            && !self.credits.must_return()
+            && self.life.is_open()
+            && self.sided.is_idle()
             && self.trash.is_empty()
-            && self.confirms.is_idle()
             && self.timers.is_calm()
             && self.is_trusting()
             && self.cfg.recv_timeout.is_none()

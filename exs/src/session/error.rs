@@ -8,7 +8,7 @@ use crate::rnic::{DisconnectCause, RnicError};
 use crate::stream::StreamViolation;
 use crate::wire::exs::{HelloError, MessageError, Refusal as RefusedBecause};
 
-/// What a peer did that the protocol forbids. The connection ends.
+/// What the peer did against the protocol. The connection ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Violation {
@@ -18,10 +18,10 @@ pub enum Violation {
     /// Seqpacket.
     #[error(transparent)]
     Packet(#[from] PacketViolation),
-    /// A message that is no EXS message.
+    /// The bytes are no EXS message.
     #[error(transparent)]
     Message(#[from] MessageError),
-    /// A message that this kind of socket, or this state, does not know.
+    /// This kind of socket, or this state, does not allow the message.
     #[error("unexpected {0}")]
     Unexpected(&'static str),
     /// Credits beyond the receives that the peer has.
@@ -32,10 +32,10 @@ pub enum Violation {
         /// In use.
         used: u16,
     },
-    /// Messages beyond the receives that we have.
+    /// Messages beyond the receives that this side has.
     #[error("the peer sent more messages than the {granted} receives that it may use")]
     Overrun {
-        /// Our receives.
+        /// This side's receives.
         granted: u16,
     },
 }
@@ -44,12 +44,12 @@ pub enum Violation {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpError {
-    /// The user cancelled it, or closed the socket.
+    /// The program cancelled it, or closed the socket.
     #[error("cancelled")]
     Cancelled,
     /// It did not end within its time.
     #[error(
-        "{what} did not end within {after:?}: the peer is slow, or waits for us; raise the timeout if that is normal"
+        "{what} did not end within {after:?}: the peer is slow, or waits for this side; raise the timeout if that is normal"
     )]
     TimedOut {
         /// "send", "receive", ...
@@ -57,7 +57,7 @@ pub enum OpError {
         /// The limit.
         after: Duration,
     },
-    /// We shut this direction down.
+    /// The program shut this direction down.
     #[error("this direction of the socket was shut down")]
     Shutdown,
     /// The socket was closed.
@@ -72,10 +72,10 @@ pub enum OpError {
         /// As the RNIC reports it.
         cause: DisconnectCause,
     },
-    /// We gave the connection up.
+    /// This side gave the connection up.
     #[error("the connection was aborted")]
     Aborted,
-    /// The peer said that it gives up.
+    /// The peer's message says that it gives the connection up.
     #[error("the peer aborted the connection (code {code})")]
     PeerAborted {
         /// Its code.
@@ -110,7 +110,7 @@ pub enum OpError {
     /// There is no connection yet.
     #[error("the socket is not connected")]
     NotConnected,
-    /// This connection cannot do that.
+    /// This connection lacks what the operation needs.
     #[error("this connection has no {0}")]
     Unsupported(&'static str),
     /// The peer broke the protocol.
@@ -182,7 +182,7 @@ impl OpError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// The private data are no hello that we can use.
+    /// The private data are no hello that this version can use.
     #[error(transparent)]
     Hello(#[from] HelloError),
     /// The two hellos do not go together.
@@ -201,7 +201,7 @@ pub enum SessionError {
 /// Why a connection request is turned down, and the private data to say so with.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// For our log.
+    /// For this side's log.
     pub error: SessionError,
     /// For the peer.
     pub private_data: Vec<u8>,

@@ -7,9 +7,47 @@ use crate::wire::exs::{
 };
 
 use super::proto::Proto;
-use super::{Flow, Refusal, SessionConfig, SessionError};
+use super::{Credits, Refusal, SessionConfig, SessionError};
 
-/// What we say of ourselves.
+/// What is known of the peer beside the numbers of its machines.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Peer {
+    /// It understands ADVERTs that ask it to close their windows.
+    closes_windows: bool,
+    /// It is on this host.
+    near: bool,
+    /// Bytes of an ADVERT of several receives that its slots take; 0: it takes one receive each.
+    several: u32,
+}
+
+impl Peer {
+    pub(super) fn new(hello: &Hello) -> Peer {
+        let has = |feature| hello.features & feature != 0;
+        Peer {
+            closes_windows: has(Hello::INVALIDATE),
+            near: false,
+            several: if has(Hello::SEVERAL) { hello.slot } else { 0 },
+        }
+    }
+
+    pub(super) fn set_near(&mut self, near: bool) {
+        self.near = near;
+    }
+
+    pub(super) fn closes_windows(&self) -> bool {
+        self.closes_windows
+    }
+
+    pub(super) fn is_near(&self) -> bool {
+        self.near
+    }
+
+    pub(super) fn several(&self) -> u32 {
+        self.several
+    }
+}
+
+/// What this side says of itself.
 pub(super) fn ours(cfg: &SessionConfig) -> Hello {
     Hello {
         versions: VERSIONS,
@@ -28,13 +66,16 @@ pub(super) fn emit(hello: &Hello) -> Vec<u8> {
     out[..len].to_vec()
 }
 
-/// Reads the peer's hello and agrees with it.
+/// Reads the peer's hello and compares it with this side's.
+///
+/// # Errors
+/// The two sides do not fit, with the reason for the log and for the peer.
 pub(super) fn agree(cfg: &SessionConfig, theirs: &[u8]) -> Result<Hello, Refusal> {
     let refuse = |error, wire: WireRefusal| Refusal { error, private_data: wire.emit().to_vec() };
     let theirs = Hello::parse(theirs).map_err(|e| refuse(e.into(), e.refusal()))?;
     match negotiate(&ours(cfg), &theirs) {
         Ok(_) => Ok(theirs),
-        // What we would tell the peer is what we have to say of it ourselves.
+        // The refusal that the peer gets is also this side's error.
         Err(wire) => Err(refuse(SessionError::Mismatch(wire), wire)),
     }
 }
@@ -46,11 +87,11 @@ fn behind_header(slot: u32) -> u32 {
 
 /// The machines, fitted to both sides' numbers, and the credits.
 ///
-/// Each half follows the numbers of the side that receives. How much rides inside of
-/// a message, the sender alone decides, below what the slot allows. The receiving
-/// half of a stream only guesses it, to know which receives are worth an ADVERT, and
-/// the peer is most likely set up as we are.
-pub(super) fn machines(cfg: &SessionConfig, peer: &Hello) -> (Proto, Flow) {
+/// Each half follows the numbers of the side that receives. The sender alone decides how much
+/// rides inside a message, below what the slot allows. The receiving half of a stream guesses
+/// that number, to know which receives are worth an ADVERT: the peer is most likely configured
+/// as this side is.
+pub(super) fn machines(cfg: &SessionConfig, peer: &Hello) -> (Proto, Credits) {
     let (out_max, in_max) = (behind_header(peer.slot), behind_header(cfg.slot));
     let inline_max = cfg.inline_max.min(out_max);
     let proto = match cfg.kind {
@@ -67,5 +108,5 @@ pub(super) fn machines(cfg: &SessionConfig, peer: &Hello) -> (Proto, Flow) {
             PacketConfig { eager_max: in_max, stash: cfg.ring, max_msg: cfg.max_msg },
         ),
     };
-    (proto, Flow::new(cfg.credits, peer.credits))
+    (proto, Credits::new(cfg.credits, peer.credits))
 }

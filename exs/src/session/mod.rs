@@ -1,34 +1,51 @@
 //! F5: one queue pair as one EXS connection, without I/O.
 //!
-//! A [`Session`] joins the machines of `stream` or `packet` with what they leave
-//! out: the hellos, credits, the memory (rings, windows, bounce buffers), the work
-//! requests, one-sided operations, shutdown, close, keep-alive and every time limit.
-//! Things go in by `handle_*` and `post_*`; [`Session::drive`] turns what is due into
-//! calls of a [`Port`], which is the queue pair or, in the tests, a virtual link;
-//! operations that have ended come out of [`Session::poll_done`]. After each call of
-//! another kind, call `drive`, then `poll_done` until it gives nothing, then look at
-//! [`Session::next_timeout`].
+//! A [`Session`] joins the machines of `stream` or `packet` with what they leave out: the
+//! hellos, credits, the memory (rings, windows, bounce buffers), the work requests, one-sided
+//! operations, shutdown, close, keep-alive and every time limit. Input arrives by `handle_*` and
+//! `post_*`. [`Session::drive`] turns what is due into calls of a [`Port`], which is the queue
+//! pair or, in the tests, a virtual link. Operations that have ended come out of
+//! [`Session::poll_done`]. After each call of another kind, call `drive`, then `poll_done` until
+//! it gives nothing, then look at [`Session::next_timeout`].
 //!
 //! What this floor promises:
-//! - Every operation accepted yields exactly one [`Done`], whatever happens.
-//! - When it does, neither the RNIC nor the peer touches the operation's memory any
-//!   more: its WRs have completed or were flushed, its window is closed, and a
-//!   buffer that the peer knew of was withdrawn and the peer has said so, or the
-//!   connection is gone.
-//! - Nothing waits for ever on a peer that does not answer: a close is bounded by
-//!   its linger time, a withdrawal by `dead_after` or `linger`, the handshake by
-//!   `handshake_timeout`; the rest by `dead_after` if the user sets it.
-//! - Credits: no message meets an empty receive queue (`flow.rs`, with the argument
-//!   why this cannot lock up).
-//! - Two directions never wait for each other, except for credits.
+//! - Every operation accepted yields exactly one [`Done`].
+//! - When it does, neither the RNIC nor the peer touches the memory of the operation any more:
+//!   its WRs have completed or were flushed, and its window is closed. A buffer that the peer
+//!   knew of was withdrawn and the peer has answered, or the connection is gone.
+//! - No operation waits for ever on a peer that does not answer: a close is bounded by its
+//!   linger time, a withdrawal by `dead_after` or `linger`, the handshake by
+//!   `handshake_timeout`, and the rest by `dead_after` if the program sets it.
+//! - Credits: no message meets an empty receive queue (`credits.rs`, with the argument why this
+//!   cannot lock up).
+//! - The two directions never wait for each other, except for credits.
 //!
-//! How data are announced (`tx.rs`): small ones ride inside of the message; others
-//! are written, and announced by the WRITE's own immediate data if the RNIC has that
-//! and no message is due anyway, else by a SEND behind the WRITE. Bytes of a file are
-//! announced when their WRITE has completed, since only then it is known how many
-//! the file really had.
+//! How data are announced (`tx.rs`): small data ride inside the message. Others are written.
+//! The WRITE's own immediate data announce them, if the RNIC has immediates and no message is
+//! due anyway; otherwise a SEND behind the WRITE does. Bytes of a file are announced when their
+//! WRITE has completed, since only then the session knows how many bytes the file really had.
 //!
-//! How a connection ends (`end.rs`):
+//! The session owns parts with private fields, and each part takes what it needs as arguments:
+//!
+//! | part | owns |
+//! |---|---|
+//! | `life.rs` | the state of the connection: three machines with one table each |
+//! | `close.rs` | the closes that the program waits for |
+//! | `credits.rs` | receives of the peer that this side may use, and the reverse |
+//! | `sendq.rs` | the WRs in the send queue |
+//! | `out.rs` | control messages that wait |
+//! | `doorbell.rs` | how soon what was posted must leave |
+//! | `sender.rs` | sends, and the chunk that is being posted |
+//! | `receiver.rs` | receives, their windows and bounce buffers, the ring |
+//! | `sided.rs` | one-sided operations, exports, confirmations (`confirm.rs`) |
+//! | `timers.rs` | points in time |
+//! | `hello.rs` | what is known of the peer |
+//! | `proto.rs` | the machines of `stream` or `packet` |
+//!
+//! `drive.rs` is the main loop. `tx.rs`, `rx.rs`, `adverts.rs` and `eager.rs` carry out what the
+//! machines want.
+//!
+//! How a connection ends (`close.rs`):
 //!
 //! ```text
 //! close: sends and one-sided operations end, FIN --> CLOSE -->
@@ -36,23 +53,27 @@
 //!        receives end (ECANCELED), orderly disconnect
 //! ```
 //!
-//! Anything else that ends it - abort, a broken link, a silent peer, a violation -
-//! closes all windows, cuts the link, and ends every operation with the reason.
+//! Any other end (abort, a broken link, a silent peer, a violation) closes all windows, cuts the
+//! link, and ends every operation with the reason.
 //!
-//! What it must never know: sockets, descriptors, threads, clocks, the RNIC's driver.
+//! What this floor must never know: sockets, descriptors, threads, clocks, the RNIC's driver.
 
 mod adverts;
+mod close;
 mod confirm;
+mod credits;
+mod doorbell;
+mod drive;
 mod eager;
-mod end;
 mod error;
-mod flow;
 mod hello;
-mod ops;
+mod life;
 mod out;
 mod post;
 mod proto;
+mod receiver;
 mod rx;
+mod sender;
 mod sendq;
 mod sided;
 #[cfg(test)]
@@ -64,125 +85,81 @@ mod timers;
 mod tx;
 mod types;
 
+pub use doorbell::Doorbell;
+pub use eager::After;
 pub use error::{OpError, Refusal, SessionError, Violation};
-pub use rx::Came;
+pub use rx::MessageBytes;
 pub use types::{
-    Announce, Buf, Counters, Done, IoVec, Port, RecvOpts, SessionConfig, Source, Standing,
+    Announce, Buf, Counters, Done, IoVec, Port, RecvOpts, SendSource, SessionConfig, Standing,
 };
 
 use std::collections::VecDeque;
 
-use crate::mem::Key;
-use crate::rnic::{DisconnectCause, Wc, WcStatus};
+use crate::rnic::{Wc, WcStatus};
 use crate::time::Time;
 use crate::wire::exs::{Hello, Refusal as WireRefusal};
 
-use confirm::Confirms;
-use end::Ending;
-use flow::Flow;
-use ops::{Group, Recv, Send, Sided};
+use close::Closing;
+use credits::Credits;
+use doorbell::Unrung;
+use hello::Peer;
+use life::Life;
 use out::Outbox;
-use proto::{Job, Proto};
-use rx::Ring;
-use sendq::{Entry, Over, SendQueue, What};
-use table::Table;
+use proto::Proto;
+use receiver::Receiver;
+use sender::Sender;
+use sendq::{PostedWr, SendQueue, WrEnd, WrPurpose};
+use sided::OneSided;
 use timers::Timers;
 
-/// A post that was refused: why, and the thing that was to be moved.
+/// A post that was refused: why, and the memory or file that the caller gets back.
 pub type PostError<T> = (OpError, T);
-
-/// How far the connection is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Link {
-    /// Not connected yet.
-    Idle,
-    /// Connected, but the initiator's first message is not here: say nothing.
-    Mute,
-    /// Both may talk.
-    Up,
-    /// Gone.
-    Down(DisconnectCause),
-}
 
 /// One connection.
 #[derive(Debug)]
 pub struct Session {
     cfg: SessionConfig,
-    link: Link,
+    /// This side connected; the other one accepted.
     initiator: bool,
-    /// There as soon as both hellos are known.
+    life: Life,
+    closing: Closing,
+    peer: Peer,
+    /// The protocol machines. `None` until both hellos are known.
     proto: Option<Proto>,
-    flow: Flow,
+    credits: Credits,
     sendq: SendQueue,
-    sends: Table<Send>,
-    recvs: Table<Recv>,
-    groups: Table<Group>,
-    sided: Table<Sided>,
-    /// READs that may be outstanding, and those that are.
-    ord: u32,
-    reads: u32,
-    confirms: Confirms,
-    /// The chunk that is being posted. Nothing of its direction overtakes it.
-    job: Option<Job>,
     out: Outbox,
-    /// The peer understands ADVERTs that ask it to close their windows.
-    asks_close: bool,
-    /// The peer is on this host.
-    near: bool,
-    /// Our ring or stash.
-    ring: Option<Ring>,
-    /// Windows that the user opened.
-    exports: Vec<Key>,
-    /// The port's memory, to be given back.
-    trash: Vec<Buf>,
-    done: VecDeque<Done>,
-    ending: Ending,
+    unrung: Unrung,
+    sender: Sender,
+    receiver: Receiver,
+    sided: OneSided,
     timers: Timers,
+    /// The port's memory that the next `drive` gives back.
+    trash: Vec<Buf>,
+    /// Operations that have ended, for `poll_done`.
+    done: VecDeque<Done>,
     counters: Counters,
-    /// `drive` has posted something; it should leave before long; it is urgent.
-    posted: bool,
-    soon: bool,
-    urgent: bool,
-    /// Something was posted that need not leave, since anything last left.
-    idle_posted: bool,
-    /// Bytes of an ADVERT of several receives, as far as it is for the peer to say.
-    several: u32,
-    /// One-sided operations go first this time.
-    sided_first: bool,
 }
 
 impl Session {
     fn new(cfg: SessionConfig, initiator: bool) -> Session {
         Session {
-            link: Link::Idle,
             initiator,
+            life: Life::new(),
+            closing: Closing::default(),
+            peer: Peer::default(),
             proto: None,
-            flow: Flow::new(cfg.credits, 0),
+            credits: Credits::new(cfg.credits, 0),
             sendq: SendQueue::new(cfg.max_send_wr),
-            sends: Table::new(),
-            recvs: Table::new(),
-            groups: Table::new(),
-            sided: Table::new(),
-            ord: 0,
-            reads: 0,
-            confirms: Confirms::default(),
-            job: None,
             out: Outbox::default(),
-            asks_close: false,
-            near: false,
-            ring: None,
-            exports: Vec::new(),
+            unrung: Unrung::default(),
+            sender: Sender::new(),
+            receiver: Receiver::new(),
+            sided: OneSided::new(),
+            timers: Timers::default(),
             trash: Vec::new(),
             done: VecDeque::new(),
-            ending: Ending::default(),
-            timers: Timers::default(),
             counters: Counters::default(),
-            posted: false,
-            soon: false,
-            urgent: false,
-            idle_posted: false,
-            several: 0,
-            sided_first: false,
             cfg,
         }
     }
@@ -192,13 +169,16 @@ impl Session {
         Session::new(cfg, true)
     }
 
-    /// Our hello: the private data for `connect`.
+    /// This side's hello: the private data for `connect`.
     pub fn hello(&self) -> Vec<u8> {
         hello::emit(&hello::ours(&self.cfg))
     }
 
-    /// The side that accepts: answers the private data of a connection request with
-    /// those for `accept`, or for `reject`.
+    /// The side that accepts. Reads the private data of a connection request, and gives those for
+    /// `accept`.
+    ///
+    /// # Errors
+    /// The two sides do not fit. The refusal has the private data for `reject`.
     pub fn responder(cfg: SessionConfig, theirs: &[u8]) -> Result<(Session, Vec<u8>), Refusal> {
         let peer = hello::agree(&cfg, theirs)?;
         let mut session = Session::new(cfg, false);
@@ -208,15 +188,14 @@ impl Session {
     }
 
     /// Both hellos are known.
-    fn meet(&mut self, peer: &Hello) {
-        let (proto, flow) = hello::machines(&self.cfg, peer);
-        self.several = if peer.features & Hello::SEVERAL != 0 { peer.slot } else { 0 };
-        (self.proto, self.flow) = (Some(proto), flow);
-        self.asks_close = peer.features & Hello::INVALIDATE != 0;
-        self.confirms.by_message = peer.features & Hello::CONFIRM != 0;
+    fn meet(&mut self, theirs: &Hello) {
+        let (proto, credits) = hello::machines(&self.cfg, theirs);
+        (self.proto, self.credits) = (Some(proto), credits);
+        self.peer = Peer::new(theirs);
+        self.sided.confirms_mut().set_by_message(theirs.features & Hello::CONFIRM != 0);
     }
 
-    /// What the private data of a rejection say.
+    /// The reason that the private data of a rejection give.
     #[cold]
     pub fn refusal(private_data: &[u8]) -> SessionError {
         match WireRefusal::parse(private_data) {
@@ -225,9 +204,12 @@ impl Session {
         }
     }
 
-    /// The QP is connected. `private_data` are the acceptor's (initiator side only),
-    /// `ord` the READs that may be outstanding; `near`: the peer is on this host, so that it
-    /// has within microseconds what we tell it. After an error, abort.
+    /// The QP is connected. `private_data` are the acceptor's, for the side that connects.
+    /// `ord`: READs that may be outstanding. `near`: the peer is on this host, so it learns within
+    /// microseconds what this side sends.
+    ///
+    /// # Errors
+    /// The two sides do not fit. The caller must abort.
     pub fn handle_established(
         &mut self,
         now: Time,
@@ -235,18 +217,19 @@ impl Session {
         ord: u32,
         near: bool,
     ) -> Result<(), SessionError> {
-        (self.ord, self.near) = (ord, near);
-        if self.link != Link::Idle {
-            return Ok(()); // ended before it began, or the first message was faster
+        self.sided.set_ord(ord);
+        self.peer.set_near(near);
+        if !self.life.is_idle() {
+            return Ok(()); // ended before it began, or the first message overtook this call
         }
         self.timers.heard(now);
         if self.initiator {
             let peer = hello::agree(&self.cfg, private_data).map_err(|r| r.error)?;
             self.meet(&peer);
-            self.link = Link::Up;
-            self.out.ready_due = true;
+            self.life.on_connected();
+            self.out.queue_ready();
         } else {
-            self.link = Link::Mute;
+            self.life.on_accepted();
             self.timers.handshake = Some(now + self.cfg.handshake_timeout);
         }
         if let Some(Proto::Stream(stream)) = &mut self.proto {
@@ -255,25 +238,24 @@ impl Session {
         Ok(())
     }
 
-    /// A WR of the send queue has completed. (Receives come by `handle_message`.)
+    /// A WR of the send queue has completed. Receives arrive by `handle_message`.
     pub fn handle_wc(&mut self, now: Time, wc: &Wc) {
         if wc.status == WcStatus::Success {
             self.timers.heard(now);
             self.timers.moved(now);
         }
         while let Some((entry, own)) = self.sendq.retire(wc.wr_id) {
-            self.retired(entry, if own { Over::Own(wc) } else { Over::Implied });
+            self.retired(entry, if own { WrEnd::Own(wc) } else { WrEnd::Implied });
         }
     }
 
-    /// A WR is over. What it was to move has moved only if it succeeded, but its
-    /// memory is free in any case.
-    fn retired(&mut self, entry: Entry, over: Over<'_>) {
+    /// A WR is over, so its memory is free. Its bytes have moved only if it succeeded.
+    fn retired(&mut self, entry: PostedWr, over: WrEnd<'_>) {
         self.trash.extend(entry.bounce);
         match entry.what {
-            What::Message => {}
-            What::Piece { op } => self.release_send(op),
-            What::Chunk { op, len } => {
+            WrPurpose::Message => {}
+            WrPurpose::Piece { op } => self.release_send(op),
+            WrPurpose::Chunk { op, len } => {
                 if over.status() == WcStatus::Success
                     && let Some(proto) = &mut self.proto
                 {
@@ -281,18 +263,18 @@ impl Session {
                 }
                 self.release_send(op);
             }
-            What::File { op } => {
+            WrPurpose::File { op } => {
                 self.file_written(over);
                 self.release_send(op);
             }
-            What::Sided { op, len, read } => self.sided_retired(op, len, read, over.status()),
+            WrPurpose::Sided { op, len, read } => self.sided_retired(op, len, read, over.status()),
         }
         if let WcStatus::LocalProtection(fault) = over.status() {
             self.fail(OpError::LocalMemory(fault.into()));
         }
     }
 
-    /// `poll_done` has something.
+    /// An operation that has ended waits for `poll_done`.
     pub fn has_done(&self) -> bool {
         !self.done.is_empty()
     }
@@ -302,86 +284,67 @@ impl Session {
         self.done.pop_front()
     }
 
-    /// What was posted should leave before long; if not, it may wait for whatever
-    /// leaves next.
-    pub fn soon(&self) -> bool {
-        self.soon || self.urgent
-    }
-
-    /// What the last `drive` posted should leave now: data, or what the peer waits
-    /// for, as opposed to ADVERTs that may ride with the next flush.
-    pub fn urgent(&self) -> bool {
-        self.urgent
-    }
-
-    /// A receive would not wait: there are data, or the end, or an error.
+    /// A receive would not wait: there are data, or their end, or an error.
     pub fn readable(&self) -> bool {
-        self.ending.reason.is_some()
-            || self.ending.recv_shut
-            || matches!(self.link, Link::Down(_))
+        self.life.reason().is_some()
+            || self.life.recv_is_shut()
             || self.proto.as_ref().is_some_and(Proto::readable)
     }
 
-    /// A send would not wait behind another one, or would fail at once.
+    /// A send would wait for no other send, or would fail at once.
     pub fn writable(&self) -> bool {
-        match self.link {
-            Link::Idle => false,
-            Link::Mute | Link::Up => self.sends.is_empty() || self.ending.reason.is_some(),
-            Link::Down(_) => true,
+        match self.life.is_connected() {
+            true => self.sender.is_empty(),
+            false => !self.life.is_idle(),
         }
     }
 
-    /// What a descriptor is to say of the connection.
+    /// What a descriptor reports of the connection.
     pub fn standing(&self) -> Standing {
         let (fin, arrived, available) = self.proto.as_ref().map_or((false, 0, 0), Proto::incoming);
-        let e = &self.ending;
+        let life = &self.life;
         Standing {
             readable: self.readable(),
             arrived,
-            available: if e.recv_shut { 0 } else { available },
-            ended: fin || e.recv_shut || e.peer_closed || self.is_over(),
-            // What ends with the connection was not shut down by that.
-            shut: e.closing || e.send_shut && self.proto.as_ref().is_some_and(Proto::is_shut),
-            broken: e.reason.as_ref().is_some_and(|r| *r != OpError::PeerClosed),
+            available: if life.recv_is_shut() { 0 } else { available },
+            ended: fin || life.recv_is_shut() || life.peer_closed() || life.is_over(),
+            // The end of the connection alone shuts nothing down.
+            shut: life.is_closing()
+                || life.send_is_shut() && self.proto.as_ref().is_some_and(Proto::is_shut),
+            broken: life.failure().is_some(),
         }
     }
 
-    /// The handshake is over and nothing has ended the connection.
+    /// The handshake is done, and the connection has not ended.
     #[cfg(any(test, feature = "internals"))]
     pub fn is_connected(&self) -> bool {
-        self.link == Link::Up && self.ending.reason.is_none() && !self.ending.cut
+        !self.life.is_over() && !self.life.awaits_ready()
     }
 
-    /// Something has ended the connection, or is about to.
+    /// The connection has ended, or is about to.
     pub fn is_over(&self) -> bool {
-        matches!(self.link, Link::Down(_)) || self.ending.over()
+        self.life.is_over()
     }
 
     /// Why the connection is over, if it has not ended in order.
     pub fn failure(&self) -> Option<&OpError> {
-        self.ending.reason.as_ref().filter(|r| **r != OpError::PeerClosed)
+        self.life.failure()
     }
 
-    /// Nothing is outstanding, no window is open and no memory of the port's is held:
-    /// the QP may be destroyed. The session still answers posts (with the end of the
-    /// data, or the error).
+    /// The QP may be destroyed: no operation is outstanding, no window is open and no memory of
+    /// the port's is held. The session still answers posts, with the end of the data or the
+    /// error.
     pub fn is_finished(&self) -> bool {
-        matches!(self.link, Link::Down(_))
-            && self.no_ops()
-            && self.ring.is_none()
-            && self.exports.is_empty()
+        self.life.is_gone()
+            && self.sender.is_empty()
+            && self.receiver.holds_nothing()
+            && self.sided.is_empty()
+            && self.sided.has_no_exports()
+            && self.closing.is_empty()
             && self.trash.is_empty()
     }
 
-    fn no_ops(&self) -> bool {
-        self.sends.is_empty()
-            && self.recvs.is_empty()
-            && self.groups.is_empty()
-            && self.sided.is_empty()
-            && self.ending.closers.is_empty()
-    }
-
-    /// Figures.
+    /// What the connection counted.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }

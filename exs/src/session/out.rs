@@ -8,38 +8,93 @@ use crate::wire::exs::{MAX_HEADER, Message, Piggyback};
 use crate::sys::IoVec;
 
 use super::adverts::MAX_COMPANY;
-use super::flow::Level;
-use super::sendq::{Entry, What};
+use super::credits::Level;
+use super::doorbell::Doorbell;
+use super::sendq::{PostedWr, WrPurpose};
 use super::{OpError, Port, Session};
 
 /// Control messages that wait for credits or for room in the send queue.
 ///
-/// Messages of one direction leave in order. Those of the two directions need no
-/// order among each other, so a chunk that takes long does not hold up ADVERTs.
+/// Messages of one direction leave in order. There is no order between the two directions, so a
+/// long chunk does not hold up ADVERTs.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    /// About data that come: ADVERT, RING, WITHDRAW.
-    pub(super) rx: VecDeque<Message>,
-    /// About data that go: FIN, WITHDRAWN, ..., and last CLOSE and CLOSE_ACK.
-    pub(super) tx: VecDeque<Message>,
-    /// The initiator's first message.
-    pub(super) ready_due: bool,
-    /// The ring's freed bytes should be known to the peer.
-    pub(super) ack_due: bool,
-    pub(super) ping_due: bool,
-    pub(super) pong_due: bool,
-    /// For the counters: something waits already.
+    /// About data that arrive: ADVERT, RING, WITHDRAW.
+    rx: VecDeque<Message>,
+    /// About data that leave: FIN, WITHDRAWN, ..., and last CLOSE and CLOSE_ACK.
+    tx: VecDeque<Message>,
+    /// The initiator's first message is due.
+    ready_due: bool,
+    /// The peer must learn of the ring's freed bytes.
+    ack_due: bool,
+    ping_due: bool,
+    pong_due: bool,
+    /// A message waits for credits or for the send queue, and that is counted.
     credit_stall: bool,
     queue_stall: bool,
 }
 
 impl Outbox {
+    pub(super) fn queue_rx(&mut self, message: Message) {
+        self.rx.push_back(message);
+    }
+
+    pub(super) fn queue_tx(&mut self, message: Message) {
+        self.tx.push_back(message);
+    }
+
+    pub(super) fn queue_ready(&mut self) {
+        self.ready_due = true;
+    }
+
+    pub(super) fn request_ack(&mut self) {
+        self.ack_due = true;
+    }
+
+    pub(super) fn request_ping(&mut self) {
+        self.ping_due = true;
+    }
+
+    pub(super) fn request_pong(&mut self) {
+        self.pong_due = true;
+    }
+
+    /// The peer must learn of the ring's freed bytes.
+    pub(super) fn is_ack_due(&self) -> bool {
+        self.ack_due
+    }
+
+    /// Messages about data that arrive.
+    pub(super) fn rx_len(&self) -> usize {
+        self.rx.len()
+    }
+
+    pub(super) fn rx_messages(&self) -> impl Iterator<Item = &Message> {
+        self.rx.iter()
+    }
+
+    /// Messages that wait.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.rx.len() + self.tx.len()
+    }
+
+    /// The next message about data that arrive.
+    pub(super) fn first_rx(&self) -> Option<Message> {
+        self.rx.front().copied()
+    }
+
+    /// The next message about data that arrive has left with another one.
+    pub(super) fn drop_rx(&mut self) {
+        self.rx.pop_front();
+    }
+
     /// No message is waiting that data must not overtake.
     pub(super) fn is_flushed(&self) -> bool {
         self.rx.is_empty() && self.tx_is_flushed()
     }
 
-    /// But for what waits for the receiving half.
+    /// The same, apart from messages about data that arrive.
     pub(super) fn tx_is_flushed(&self) -> bool {
         self.tx.is_empty() && !self.ready_due
     }
@@ -49,7 +104,7 @@ impl Outbox {
         self.rx.iter().any(|m| matches!(m, Message::Advert(_)))
     }
 
-    /// Nothing is due but what waits for the receiving half.
+    /// Only messages about data that arrive are due.
     pub(super) fn only_rx(&self) -> bool {
         self.tx_is_flushed() && !self.ack_due && !self.ping_due && !self.pong_due
     }
@@ -59,13 +114,18 @@ impl Outbox {
         self.is_flushed() && !self.ack_due && !self.ping_due && !self.pong_due
     }
 
-    /// The connection is over: nothing leaves any more.
+    /// No data arrive any more.
+    pub(super) fn clear_rx(&mut self) {
+        self.rx.clear();
+    }
+
+    /// The connection is over: no message leaves any more.
     pub(super) fn clear(&mut self) {
         *self = Outbox::default();
     }
 }
 
-/// ADVERTs and the like that wait here; more stay in the machine.
+/// Messages about data that arrive which wait here; more stay in the machine.
 pub(super) const RX_QUEUE: usize = 64;
 
 /// The parts of a WR that vary.
@@ -83,9 +143,15 @@ impl Wr<'_> {
 }
 
 impl Session {
-    /// Posts a WR; there is room. False if the port refused it: then the connection
-    /// is as good as gone.
-    pub(super) fn post_wr(&mut self, port: &mut dyn Port, wr: Wr<'_>, entry: Entry) -> bool {
+    /// Posts a WR; there must be room. False if the port refused it: then the connection is
+    /// going down.
+    pub(super) fn post_wr(
+        &mut self,
+        port: &mut dyn Port,
+        wr: Wr<'_>,
+        entry: PostedWr,
+        bell: Doorbell,
+    ) -> bool {
         let signaled = wr.signalled || self.sendq.must_signal();
         let wr = SendWr {
             wr_id: self.sendq.next_id(),
@@ -99,14 +165,14 @@ impl Session {
         match port.post_send(&wr) {
             Ok(()) => {
                 self.sendq.push(entry, signaled);
-                self.posted = true;
+                self.unrung.note(bell);
                 true
             }
             Err(error) => {
                 self.trash.extend(entry.bounce);
                 match error {
-                    // It is going down already, and that is going to be reported.
-                    RnicError::State { .. } => self.ending.refused = true,
+                    // The queue pair is going down, and the port is about to report it.
+                    RnicError::State { .. } => self.life.on_refused(),
                     RnicError::Memory(_) => self.fail(OpError::LocalMemory(error)),
                     _ => self.fail(OpError::Rnic(error)),
                 }
@@ -115,9 +181,9 @@ impl Session {
         }
     }
 
-    /// Whether a message of this level may leave, and notes it if not.
+    /// Whether a message of this level may leave. If not, counts the stall.
     pub(super) fn may_send(&mut self, level: Level) -> bool {
-        let (credit, room) = (self.flow.may(level), self.sendq.room() > 0);
+        let (credit, room) = (self.credits.may(level), self.sendq.room() > 0);
         if !credit && !self.out.credit_stall {
             self.counters.credit_stalls += 1;
         }
@@ -127,25 +193,26 @@ impl Session {
         } else {
             self.note_full_queue();
         }
-        // What was left lying may be all that the peer is waiting for, too.
-        if self.idle_posted && !(credit && room) {
-            (self.posted, self.soon, self.idle_posted) = (true, true, false);
+        // The peer may in turn be waiting for the message that was deferred.
+        if !(credit && room) {
+            self.unrung.hurry_deferred();
         }
-        credit && room && !self.ending.mute()
+        credit && room && self.life.may_talk()
     }
 
-    /// For the counters.
+    /// Counts a stall at the send queue, once until it has room.
     pub(super) fn note_full_queue(&mut self) {
         if !std::mem::replace(&mut self.out.queue_stall, true) {
             self.counters.queue_stalls += 1;
         }
     }
 
-    /// The header of a message that leaves now: it takes along what we owe.
+    /// The header of a message that leaves now. It returns the credits and the freed ring bytes
+    /// that this side owes.
     ///
-    /// But freed ring bytes stay behind ADVERTs that wait (for credits, say): the last of these
-    /// takes them. A sender that has room in the ring and no ADVERT goes on by the ring, and
-    /// the ADVERTs find it gone: with few credits a busy stream would never turn direct.
+    /// Freed ring bytes stay behind ADVERTs that wait, for credits for instance: the last of
+    /// these takes them. A sender that has room in the ring and no ADVERT goes on by the ring, so
+    /// the ADVERTs would miss, and with few credits a busy stream would never turn direct.
     #[inline(always)]
     pub(super) fn header(&mut self, message: Message, head: &mut [u8; MAX_HEADER]) -> usize {
         let mut freed = 0;
@@ -153,7 +220,7 @@ impl Session {
             freed = self.proto.as_mut().map_or(0, |p| p.take_freed());
             self.out.ack_due = false;
         }
-        let credits = self.flow.take_owed();
+        let credits = self.credits.take_owed();
         self.header_with(message, Piggyback { credits, freed }, head)
     }
 
@@ -163,45 +230,45 @@ impl Session {
         pb: Piggyback,
         head: &mut [u8; MAX_HEADER],
     ) -> usize {
-        self.flow.spend();
+        self.credits.spend();
         self.counters.messages_sent += 1;
         message.emit(pb, head)
     }
 
     /// Sends a message without data, if it may leave.
     pub(super) fn say(&mut self, port: &mut dyn Port, message: Message, level: Level) -> bool {
-        self.say_with(port, (message, &[]), level, What::Message, Wr::SEND)
+        self.say_with(port, (message, &[]), level, WrPurpose::Message, Wr::SEND)
     }
 
-    /// As `say`, for the message that ends something (`what`), which is then told, or has
-    /// something behind it.
+    /// As `say`, for a message with bytes `behind` it, or whose completion ends more than the
+    /// message (`what`).
     pub(super) fn say_with(
         &mut self,
         port: &mut dyn Port,
         (message, behind): (Message, &[u8]),
         level: Level,
-        what: What,
+        what: WrPurpose,
         op: SendOp,
     ) -> bool {
         if !self.may_send(level) {
             return false;
         }
-        // The peer may be waiting for what we owe.
-        let pressing = self.out.ack_due || self.flow.peer_is_short();
+        // The peer may be waiting for what this side owes.
+        let pressing = self.out.ack_due || self.credits.peer_is_short();
         let quiet = matches!(message, Message::Advert(_) | Message::Ready | Message::Credit);
         let relaxed = quiet && !pressing;
-        // Data for a receive this small ride in their announcement, ADVERT or not: it
-        // is worth no doorbell of its own. But then nobody knows when it leaves, so it
-        // must take nothing along that we owe, nor may what waits behind it wait for
-        // that (`may_send`).
+        // Data for a receive this small ride in their announcement, ADVERT or not: the ADVERT
+        // is worth no doorbell of its own. But then its time of leaving is unknown. So it must
+        // return no credits and no ring bytes, and a message that waits behind it must not wait
+        // for it (`may_send`).
         let small = matches!(message, Message::Advert(a) if a.len <= self.cfg.inline_max);
-        let idle = small && !pressing && !self.flow.must_return();
-        // What may wait for company does: it might wake a peer for nothing.
+        let idle = small && !pressing && !self.credits.must_return();
+        // An ADVERT waits for others, as it might wake a peer for nothing.
         let alone = !relaxed || message == Message::Credit;
-        if what == What::Message && alone && !self.idle_posted {
+        if what == WrPurpose::Message && alone && !self.unrung.has_deferred() {
             let payload = IoVec::new(behind);
             let sent = port.try_send_eager(&payload, &mut |head| self.header(message, head));
-            if self.note_passed(sent, !relaxed) {
+            if self.note_eager(sent, !relaxed) {
                 return true;
             }
         }
@@ -214,17 +281,18 @@ impl Session {
         head[..len].copy_from_slice(&first[..len]);
         head[len..len + behind.len()].copy_from_slice(behind);
         let len = len + behind.len();
-        let signalled = what != What::Message;
+        let signalled = what != WrPurpose::Message;
         let wr = Wr { op, head: &head[..len], sges: &[], file: None, inline: false, signalled };
-        let sent = self.post_wr(port, wr, what.into());
-        self.urgent |= sent && !relaxed;
-        self.soon |= sent && !idle;
-        self.idle_posted |= sent && idle;
-        sent
+        let bell = match (relaxed, idle) {
+            (false, _) => Doorbell::Now,
+            (true, false) => Doorbell::Soon,
+            (true, true) => Doorbell::Piggyback,
+        };
+        self.post_wr(port, wr, what.into(), bell)
     }
 
-    /// Sends what waits, as far as it may leave. Nothing of the outgoing direction
-    /// while a chunk of it is being posted.
+    /// Sends the messages that wait, as far as they may leave: none about data that leave while a
+    /// chunk is being posted.
     pub(super) fn flush_outbox(&mut self, port: &mut dyn Port) {
         if self.out.ready_due {
             if !self.say(port, Message::Ready, Level::Control) {
@@ -237,14 +305,18 @@ impl Session {
                 return;
             }
         }
-        while self.job.is_none()
+        while !self.sender.has_job()
             && let Some(message) = self.out.tx.front().copied()
         {
             if !self.say(port, message, Level::Control) {
                 return;
             }
             self.out.tx.pop_front();
-            self.ending.said(&message);
+            match message {
+                Message::Close => self.life.on_close_sent(),
+                Message::CloseAck => self.life.on_answer_sent(),
+                _ => {}
+            }
         }
         if self.out.pong_due && self.say(port, Message::Pong, Level::Control) {
             self.out.pong_due = false;
@@ -254,8 +326,8 @@ impl Session {
         }
     }
 
-    /// The next message about data that come, which may leave: an ADVERT takes others along.
-    /// (What the port refuses is lost, and the connection with it.)
+    /// Sends the next message about data that arrive. An ADVERT takes others along. A message
+    /// that the port refuses is lost, and the connection with it.
     fn say_next_of_rx(&mut self, port: &mut dyn Port) -> bool {
         let Some(message) = self.out.rx.pop_front() else { return false };
         let most = self.most_further(message, port);
@@ -264,15 +336,15 @@ impl Session {
             self.counters.adverts_sent += 1 + company.count as u64;
         }
         let whole = (message, company.bytes());
-        self.say_with(port, whole, Level::Control, What::Message, Wr::SEND)
+        self.say_with(port, whole, Level::Control, WrPurpose::Message, Wr::SEND)
     }
 
-    /// Returns credits and acknowledges ring space, if no other message has done so.
+    /// Returns credits and acknowledges ring bytes, if no other message has done so.
     pub(super) fn flush_debts(&mut self, port: &mut dyn Port) {
         if self.out.ack_due && !self.out.has_adverts() {
             self.say(port, Message::Credit, Level::Control);
         }
-        if self.flow.must_return() {
+        if self.credits.must_return() {
             self.say(port, Message::Credit, Level::Return);
         }
     }

@@ -1,4 +1,4 @@
-//! What the user asks for.
+//! Posts, shutdowns and cancellations of the program.
 
 use std::time::Duration;
 
@@ -7,47 +7,45 @@ use crate::mem::Key;
 use crate::stream::RecvPost;
 use crate::time::Time;
 
-use super::ops::{Fate, Group, Recv, Send, Side};
+use super::eager::After;
 use super::proto::Proto;
+use super::receiver::Fate;
+use super::sender::{EndEarly, Ends};
+use super::sided::Side;
 use super::timers::Watched;
-use super::{Buf, Done, IoVec, Link, OpError, PostError, RecvOpts, Session, Source};
+use super::{Buf, Done, IoVec, OpError, PostError, RecvOpts, SendSource, Session};
 
 impl Session {
     /// Posts a send. Its memory is lent until the [`Done`].
+    ///
+    /// # Errors
+    /// Why the send is not taken, and its memory.
     pub fn post_send(
         &mut self,
         now: Time,
         op: OpId,
-        source: Source,
-    ) -> Result<(), PostError<Source>> {
+        source: SendSource,
+    ) -> Result<(), PostError<SendSource>> {
         let len = source.len();
         if let Err(error) = self.may_post_send(len) {
             return Err((error, source));
         }
-        let file = matches!(source, Source::File(_));
+        let file = matches!(source, SendSource::File(_));
         let deadline = self.timers.deadline(now, self.cfg.send_timeout);
-        let id = self.sends.insert(Send {
-            user: Some(op),
-            source: Some(source),
-            in_flight: 0,
-            fate: None,
-            failed: None,
-            over: None,
-            deadline,
-        });
+        let id = self.sender.post(op, source, deadline);
         if let Some(proto) = &mut self.proto {
             proto.post_send(id, len, file);
         }
         Ok(())
     }
 
-    /// Whether a send of so many bytes would be taken now.
+    /// Whether a send of `len` bytes would be taken now.
     ///
     /// # Errors
     /// Why not.
     pub fn may_post_send(&self, len: u64) -> Result<(), OpError> {
         self.may_talk()?;
-        if self.ending.peer_closed {
+        if self.life.peer_closed() {
             return Err(OpError::PeerClosed);
         }
         match &self.proto {
@@ -60,73 +58,72 @@ impl Session {
         }
     }
 
-    /// There is a connection, or there was none yet, or why it ended.
+    /// Ok while there is a connection.
+    ///
+    /// # Errors
+    /// Why it ended, or that there was none yet.
     fn may_talk(&self) -> Result<(), OpError> {
-        if let Some(reason) = &self.ending.reason {
+        if let Some(reason) = self.life.reason() {
             return Err(reason.clone());
         }
-        if self.ending.closing {
+        if self.life.is_closing() {
             return Err(OpError::Shutdown);
         }
-        match self.link {
-            Link::Mute | Link::Up => Ok(()),
-            Link::Idle => Err(OpError::NotConnected),
-            Link::Down(cause) => Err(OpError::Reset { cause }),
+        if self.life.is_idle() {
+            return Err(OpError::NotConnected);
         }
+        Ok(())
     }
 
-    /// Posts a receive. Its memory is lent until the [`Done`]. (`now` matters if it
-    /// [has a limit](Session::limits_recv).)
+    /// Posts a receive. Its memory is lent until the [`Done`]. `now` matters only if receives
+    /// [have a limit](Session::limits_recv).
+    ///
+    /// # Errors
+    /// Why the receive is not taken, and its memory.
     pub fn post_recv(
         &mut self,
         now: Time,
         op: OpId,
         iov: IoVec,
         opts: RecvOpts,
-    ) -> Result<(), PostError<IoVec>> {
-        let down = matches!(self.link, Link::Down(_));
-        if self.ending.recv_shut || (down && self.met_end()) {
+    ) -> Result<After, PostError<IoVec>> {
+        let down = self.life.is_gone();
+        if self.life.recv_is_shut() || (down && self.met_end()) {
             self.done.push_back(Done { op, bytes: 0, total: 0, eof: true, result: Ok(()) });
-            return Ok(());
+            return Ok(self.after());
         }
-        // What came before the connection went down can still be read. (Messages of no bytes
-        // lie in no ring.)
-        if !(down && self.holds_data() && !self.discards())
+        // Data that arrived before the connection went down can still be read. Messages of no
+        // bytes lie in no ring.
+        if !(down && self.holds_data() && !self.life.discards())
             && let Err(error) = self.may_talk()
         {
             return Err((error, iov));
         }
         let stream = self.proto.as_ref().is_some_and(Proto::is_stream);
         let deadline = self.timers.deadline(now, self.cfg.recv_timeout);
-        let whole = Recv {
-            user: op,
-            group: None,
-            len: iov.len(),
-            iov,
-            waitall: opts.waitall,
-            window: None,
-            bounce: None,
-            copied: false,
-            retracted: false,
-            fate: None,
-            deadline,
-        };
-        match whole.iov {
+        match iov {
             IoVec::Many(ref pieces) if stream && opts.waitall && !opts.peek => {
-                let pieces = pieces.clone();
-                self.queue_parts(&whole, &pieces);
+                self.queue_parts(op, pieces, deadline);
             }
             _ => {
-                // A window covers one piece. (A seqpacket receive in several gets
-                // a bounce buffer if a large message asks for it.)
-                let advertise = !down && matches!(whole.iov, IoVec::One(_));
-                self.queue_recv(whole, advertise, opts.peek);
+                // A window covers one piece. A seqpacket receive in several gets a bounce buffer
+                // if a large message asks for it.
+                let advertise = !down && matches!(iov, IoVec::One(_));
+                let len = iov.len();
+                let id = self.receiver.post(op, iov, opts.waitall, deadline);
+                self.queue_recv(RecvPost {
+                    op: id,
+                    len,
+                    waitall: opts.waitall,
+                    peek: opts.peek,
+                    advertise,
+                });
             }
         }
-        Ok(())
+        Ok(self.after())
     }
 
-    /// Receives that are posted end after some time, so that it matters when that is.
+    /// Receives have a time limit, so the time of posting matters.
     pub fn limits_recv(&self) -> bool {
         self.cfg.recv_timeout.is_some()
     }
@@ -141,41 +138,30 @@ impl Session {
     }
 
     #[inline(always)]
-    fn queue_recv(&mut self, recv: Recv, advertise: bool, peek: bool) {
-        let (len, waitall) = (recv.len, recv.waitall);
-        let id = self.recvs.insert(recv);
+    fn queue_recv(&mut self, post: RecvPost) {
         if let Some(proto) = &mut self.proto {
-            proto.post_recv(RecvPost { op: id, len, waitall, peek, advertise });
+            proto.post_recv(post);
         }
     }
 
-    /// One receive for each piece that has bytes (for one, if none has).
-    fn queue_parts(&mut self, whole: &Recv, pieces: &[Buf]) {
+    /// Queues one receive for each piece that has bytes, or for one if none has.
+    fn queue_parts(&mut self, op: OpId, pieces: &[Buf], deadline: Option<Time>) {
         let full = pieces.iter().filter(|p| !p.seg.is_empty()).count();
         let parts = full.max(1);
-        let group = Group { parts, bytes: 0, eof: false, error: None };
-        let group = Some(self.groups.insert(group));
-        let down = matches!(self.link, Link::Down(_));
+        let group = self.receiver.post_group(parts);
+        let advertise = !self.life.is_gone();
         let chosen = pieces.iter().filter(|p| full == 0 || !p.seg.is_empty()).take(parts);
         for piece in chosen {
-            let part = Recv {
-                user: whole.user,
-                group,
-                iov: IoVec::One(piece.clone()),
-                len: piece.seg.len() as u64,
-                waitall: true,
-                window: None,
-                bounce: None,
-                copied: false,
-                retracted: false,
-                fate: None,
-                deadline: whole.deadline,
-            };
-            self.queue_recv(part, !down, false);
+            let len = piece.seg.len() as u64;
+            let id = self.receiver.post_part(op, group, piece.clone(), deadline);
+            self.queue_recv(RecvPost { op: id, len, waitall: true, peek: false, advertise });
         }
     }
 
     /// Posts a READ of the peer's memory.
+    ///
+    /// # Errors
+    /// Why it is not taken, and its memory.
     pub fn post_read(
         &mut self,
         _now: Time,
@@ -185,14 +171,16 @@ impl Session {
         sink: Buf,
     ) -> Result<(), PostError<Buf>> {
         match self.may_post_sided(true) {
-            Ok(()) => self.queue_sided(op, Side::Read(sink), raddr, rkey),
+            Ok(()) => self.sided.post(op, Side::Read(sink), raddr, rkey),
             Err(error) => return Err((error, sink)),
         }
         Ok(())
     }
 
-    /// Posts a WRITE to the peer's memory. With `confirm` it is done only when the
-    /// bytes are there.
+    /// Posts a WRITE to the peer's memory. With `confirm` it is done only when the bytes are there.
+    ///
+    /// # Errors
+    /// Why it is not taken, and its memory.
     pub fn post_write(
         &mut self,
         _now: Time,
@@ -202,8 +190,8 @@ impl Session {
         iov: IoVec,
         confirm: bool,
     ) -> Result<(), PostError<IoVec>> {
-        match self.may_post_sided(confirm && !self.confirms.by_message) {
-            Ok(()) => self.queue_sided(op, Side::Write(iov, confirm), raddr, rkey),
+        match self.may_post_sided(confirm && !self.sided.confirms().by_message()) {
+            Ok(()) => self.sided.post(op, Side::Write(iov, confirm), raddr, rkey),
             Err(error) => return Err((error, iov)),
         }
         Ok(())
@@ -211,70 +199,64 @@ impl Session {
 
     fn may_post_sided(&self, reads: bool) -> Result<(), OpError> {
         self.may_talk()?;
-        if self.ending.peer_closed {
+        if self.life.peer_closed() {
             return Err(OpError::PeerClosed);
         }
-        if reads && self.ord == 0 {
+        if reads && !self.sided.can_read() {
             return Err(OpError::Unsupported("RDMA READ (none was agreed on at its start)"));
         }
         Ok(())
     }
 
-    /// Ends our direction after all sends posted; done when they are, and FIN is said.
+    /// Ends the sending direction after all sends posted. Done when they have ended and FIN is
+    /// out.
+    ///
+    /// # Errors
+    /// There is no connection.
     pub fn shutdown_send(&mut self, _now: Time, op: OpId) -> Result<(), OpError> {
         self.may_talk()?;
-        self.ending.send_shut = true;
+        self.life.shut_send();
         self.queue_shutdown(Some(op));
         Ok(())
     }
 
     pub(super) fn queue_shutdown(&mut self, user: Option<OpId>) {
-        let id = self.sends.insert(Send {
-            user,
-            source: None,
-            in_flight: 0,
-            fate: None,
-            failed: None,
-            over: None,
-            deadline: None,
-        });
+        let id = self.sender.post_shutdown(user);
         if let Some(proto) = &mut self.proto {
             proto.shutdown(id);
         }
     }
 
-    /// The user wants no more data: receives that wait, and those to come, meet the
-    /// end. What the peer sends stays where it is, and stops it when the ring is full.
+    /// The program wants no more data: receives that wait, and those posted later, meet the end.
+    /// What the peer sends stays in the ring, and the peer stops when the ring is full.
     pub fn shutdown_recv(&mut self, now: Time) {
-        self.ending.recv_shut = true;
-        let ids: Vec<u64> = self.recvs.iter().map(|(id, _)| id).collect();
-        for id in ids.into_iter().rev() {
+        self.life.shut_recv();
+        for id in self.receiver.last_first() {
             self.end_recv(now, id, Fate::End);
         }
     }
 
-    /// Cancels an operation; false if there is none of that name (any more). It ends
-    /// soon, with an error unless it was too late; a receive that the peer may be
-    /// writing to ends when the peer has let go of it.
+    /// Cancels an operation. False if there is none, or it has ended. It ends soon, with an error
+    /// unless the cancellation came too late. A receive that the peer may be writing to ends when
+    /// the peer has answered the withdrawal.
     pub fn cancel(&mut self, now: Time, op: OpId) -> bool {
-        if let Some(id) = self.sends.find_id(|s| s.user == Some(op)) {
+        if let Some(id) = self.sender.find(op) {
             self.end_send(now, id, OpError::Cancelled);
             return true;
         }
-        if let Some(id) = self.sided.find_id(|s| s.user == op) {
+        if let Some(id) = self.sided.find(op) {
             self.cancel_sided(id, OpError::Cancelled);
             return true;
         }
         self.end_recvs_of(now, op, &Fate::Error(OpError::Cancelled))
     }
 
-    /// Ends all parts of a receive, the last first, so that none is shown to the
-    /// peer in the place of another.
+    /// Ends all parts of a receive, the last first, so that none is shown to the peer in the place
+    /// of another. False if there are none.
     pub(super) fn end_recvs_of(&mut self, now: Time, op: OpId, fate: &Fate) -> bool {
-        let of_op = self.recvs.iter().filter(|(_, r)| r.user == op);
-        let ids: Vec<u64> = of_op.map(|(id, _)| id).collect();
+        let ids = self.receiver.parts_last_first(op);
         let found = !ids.is_empty();
-        for id in ids.into_iter().rev() {
+        for id in ids {
             self.end_recv(now, id, fate.clone());
         }
         found
@@ -282,12 +264,9 @@ impl Session {
 
     /// Ends one receive before its time.
     fn end_recv(&mut self, now: Time, id: u64, fate: Fate) {
-        let Some(recv) = self.recvs.get_mut(id) else { return };
-        recv.deadline = None;
-        if recv.fate.is_some() {
-            return; // it is ending
+        if !self.receiver.end_early(id, fate) {
+            return;
         }
-        recv.fate = Some(Box::new(fate));
         if let Some(proto) = &mut self.proto {
             proto.cancel_recv(id);
         }
@@ -296,15 +275,13 @@ impl Session {
 
     /// Ends one send before its time.
     pub(super) fn end_send(&mut self, now: Time, id: u64, why: OpError) {
-        let Some(send) = self.sends.get_mut(id) else { return };
-        send.deadline = None;
-        if send.fate.is_some() {
-            return; // it is ending
-        }
-        send.fate = Some(why);
-        if send.source.is_none() && send.over.is_some() {
-            // Its FIN is out, and it only waited to be told.
-            return self.finish_send(id);
+        match self.sender.end_early(id, why) {
+            EndEarly::Nothing => return,
+            EndEarly::Finish => {
+                let mut ends = Ends { done: &mut self.done, counters: &mut self.counters };
+                return self.sender.finish(id, &mut ends);
+            }
+            EndEarly::Cancel => {}
         }
         if let Some(proto) = &mut self.proto {
             proto.cancel_send(id);
@@ -318,7 +295,7 @@ impl Session {
         self.timers.mixed = true;
     }
 
-    /// Changes when a silent peer is probed, and when it is given up.
+    /// Changes after which silence the peer is probed, and after which it counts as dead.
     pub fn set_keepalive(&mut self, keepalive: Option<Duration>, dead_after: Option<Duration>) {
         (self.cfg.keepalive, self.cfg.dead_after) = (keepalive, dead_after);
     }

@@ -1,18 +1,18 @@
-//! The two protocols behind one face: what they want done, in one vocabulary.
+//! The two protocols behind one interface: what they want done, in one vocabulary.
 //!
-//! The machines speak of operations and lengths; a [`TxStep`] or an [`RxStep`] is
-//! what that means for memory, windows and messages, whichever of them said it.
+//! The machines speak of operations and lengths. A [`TxStep`] or an [`RxStep`] is what that means
+//! for memory, windows and messages, for either protocol.
 
 use crate::ids::Outcome;
 use crate::packet::{PacketConfig, PacketRx, PacketRxAction, PacketTx, PacketTxAction};
 use crate::stream::{
-    Landed, RecvPost, RxAction, StreamConfig, StreamRx, StreamTx, Target, TxAction,
+    ChunkTarget, EagerTarget, RecvPost, RxAction, StreamConfig, StreamRx, StreamTx, TxAction,
 };
 use crate::wire::exs::{AdvertRepr, Message};
 
 use super::Violation;
 
-/// A chunk that is to be written into the peer's memory and announced.
+/// A chunk that must be written into the peer's memory and announced.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
     /// The send.
@@ -31,11 +31,11 @@ pub(super) struct Job {
     pub(super) rkey: u32,
     /// Into an advertised receive, not the ring.
     pub(super) direct: bool,
-    /// The announcement closes the key (SEND with Invalidate): for the peer that costs less
-    /// than to close it itself.
+    /// The announcement closes the key (SEND with Invalidate). For the peer that costs less than
+    /// closing it by itself.
     pub(super) close: bool,
-    /// Bytes of a WRITE from a file that is out and whose completion tells how to go
-    /// on (0: none).
+    /// Bytes of the WRITE from a file that is out, and whose completion says how to go on; 0: none
+    /// is out.
     pub(super) reading: u64,
 }
 
@@ -148,30 +148,30 @@ impl Proto {
         }
     }
 
-    /// The short way of a send of so many bytes: what announces it and carries it. None: it
-    /// must take the long way.
+    /// The message that carries a send of `len` bytes, if it can leave as an eager message. None:
+    /// nothing has happened, and the send must be posted.
     #[inline]
-    pub(super) fn pass_send(&mut self, len: u32) -> Option<Message> {
+    pub(super) fn try_send_eager(&mut self, len: u32) -> Option<Message> {
         match self {
             Proto::Stream(s) => {
-                s.tx.pass(len).map(|direct| Message::Data { direct, inline: true, len })
+                s.tx.try_eager(len).map(|direct| Message::Data { direct, inline: true, len })
             }
-            Proto::Packet(p) => p.tx.pass(len).then_some(Message::Eager { len }),
+            Proto::Packet(p) => p.tx.try_eager(len).then_some(Message::Eager { len }),
         }
     }
 
-    /// The short way of data that came (`eager`: as a message of their own): where they go. None:
-    /// nothing has happened.
+    /// Where the data of an eager message go. `packet`: the data are a message of their own. None:
+    /// nothing has happened, and the message must be handled.
     #[inline(always)]
-    pub(super) fn pass_data(&mut self, len: u32, eager: bool) -> Option<Landed> {
+    pub(super) fn try_recv_eager(&mut self, len: u32, packet: bool) -> Option<EagerTarget> {
         match self {
-            Proto::Stream(s) if !eager => s.rx.pass(len),
-            Proto::Packet(p) if eager => p.pass(len),
+            Proto::Stream(s) if !packet => s.rx.try_eager(len),
+            Proto::Packet(p) if packet => p.pass(len),
             _ => None,
         }
     }
 
-    /// Neither half has anything to do, and no send has not ended.
+    /// Neither half wants anything done, and all sends have ended.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
         match self {
@@ -274,7 +274,7 @@ impl Proto {
             Proto::Stream(s) => {
                 s.rx.handle_data(crate::stream::Data { direct, inline, len })?;
             }
-            // Only an immediate comes here: the whole message, uncut.
+            // Only immediate data arrive here: the whole message, uncut.
             Proto::Packet(p) => p.rx.handle_data(len.into(), len.into())?,
         }
         Ok(())
@@ -303,8 +303,8 @@ impl Proto {
         }
     }
 
-    /// FIN has come; how much has arrived, as a number that only grows; bytes that a receive
-    /// would get.
+    /// Whether FIN has arrived, how much has arrived (a number that only grows), and how many bytes
+    /// a receive would get.
     pub(super) fn incoming(&self) -> (bool, u64, u64) {
         match self {
             Proto::Stream(s) => (s.rx.has_fin(), s.rx.position(), s.rx.buffered().into()),
@@ -312,7 +312,7 @@ impl Proto {
         }
     }
 
-    /// FIN has come and nothing is left before it.
+    /// FIN has arrived, and all data before it are delivered.
     pub(super) fn at_eof(&self) -> bool {
         match self {
             Proto::Stream(s) => s.rx.at_eof(),
@@ -320,7 +320,7 @@ impl Proto {
         }
     }
 
-    /// The connection is gone: sends that have not ended, with the bytes moved.
+    /// The connection is gone. Gives the sends that have not ended, with the bytes moved.
     pub(super) fn abort_tx(&mut self) -> Vec<(u64, u64)> {
         match self {
             Proto::Stream(s) => s.tx.abort(),
@@ -328,8 +328,8 @@ impl Proto {
         }
     }
 
-    /// No data can come any more: receives that have not ended, with the bytes they
-    /// hold. Do the steps that are left before ending them.
+    /// No data can arrive any more. Gives the receives that have not ended, with the bytes they
+    /// hold. The caller must do the steps that are left before it ends them.
     pub(super) fn abort_rx(&mut self) -> Vec<(u64, u64)> {
         match self {
             Proto::Stream(s) => s.rx.abort(),
@@ -343,8 +343,8 @@ impl Stream {
         Some(match self.tx.poll(can_transfer)? {
             TxAction::Transfer { op, op_off, len, target, inline } => {
                 let (direct, close, raddr, rkey) = match target {
-                    Target::Direct { addr, key, close } => (true, close, addr, key),
-                    Target::Ring { offset } => {
+                    ChunkTarget::Direct { addr, key, close } => (true, close, addr, key),
+                    ChunkTarget::Ring { offset } => {
                         // Unknown only if inline, and then not used.
                         let (addr, key) = self.tx.ring().map_or((0, 0), |r| (r.addr, r.key));
                         (false, false, addr.wrapping_add(offset.into()), key)
@@ -405,8 +405,8 @@ fn stream_rx_step(action: RxAction) -> RxStep {
 
 impl Packet {
     #[inline(never)]
-    fn pass(&mut self, len: u32) -> Option<Landed> {
-        self.rx.pass(len).map(|op| Landed { op, op_off: 0, ends: true })
+    fn pass(&mut self, len: u32) -> Option<EagerTarget> {
+        self.rx.try_eager(len).map(|op| EagerTarget { op, op_off: 0, ends: true })
     }
 
     fn tx_step(&mut self, can_transfer: bool) -> Option<TxStep> {

@@ -1,91 +1,89 @@
-//! Messages and data that come.
+//! Messages and data that arrive.
 
-use crate::ids::Outcome;
-use crate::mem::{Access, Key, Segment};
+use crate::mem::Segment;
 use crate::packet::PacketAdvert;
-use crate::rnic::{Mr, RnicError};
+use crate::rnic::RnicError;
 use crate::stream::RemoteRing;
 use crate::time::Time;
 use crate::wire::exs::{Immediate, MAX_HEADER, Message};
 
-use super::eager::Short;
-use super::ops::Fate;
+use super::eager::{After, EagerDelivery};
 use super::out::RX_QUEUE;
 use super::proto::{Proto, RxStep, ShownAs};
+use super::receiver::RecvEnd;
+use super::sender::Ends;
 use super::types::count;
-use super::{Buf, Done, IoVec, Link, OpError, Port, Session, Violation};
-
-/// Our ring or stash.
-#[derive(Debug)]
-pub(super) struct Ring {
-    pub(super) buf: Buf,
-    /// The peer's window onto it, once it has asked.
-    pub(super) key: Option<Key>,
-}
+use super::{Done, OpError, Port, Session, Violation};
 
 /// Where the bytes of a message are.
 #[derive(Clone, Copy, Debug)]
-pub enum Came<'a> {
-    /// In a receive, or in our ring.
+pub enum MessageBytes<'a> {
+    /// In a receive, or in this side's ring.
     Memory(&'a Segment),
-    /// In a copy that is the caller's.
+    /// In a copy of the caller's.
     Copy(&'a [u8]),
 }
 
-impl Came<'_> {
+impl MessageBytes<'_> {
     pub(super) fn len(self) -> usize {
         match self {
-            Came::Memory(seg) => seg.len(),
-            Came::Copy(bytes) => bytes.len(),
+            MessageBytes::Memory(seg) => seg.len(),
+            MessageBytes::Copy(bytes) => bytes.len(),
         }
     }
 
     pub(super) fn copy_to(self, from: usize, dst: &Segment, to: usize, len: usize) {
         match self {
-            Came::Memory(seg) => seg.copy_to(from, dst, to, len),
-            Came::Copy(bytes) => dst.write_at(to, &bytes[from..from + len]),
+            MessageBytes::Memory(seg) => seg.copy_to(from, dst, to, len),
+            MessageBytes::Copy(bytes) => dst.write_at(to, &bytes[from..from + len]),
         }
     }
 }
 
-/// A message at hand: where it is, and where its data begin.
-type AtHand<'a> = Option<(Came<'a>, usize)>;
+/// The message that is being handled: where it is, and where its data begin.
+type AtHand<'a> = Option<(MessageBytes<'a>, usize)>;
 
 impl Session {
-    /// A message is in `slot` (exactly the received bytes). Afterwards the slot is
-    /// free, and must be posted again before the next `drive`, which tells the peer (or
-    /// another is there in its place, posted beyond the credits).
-    pub fn handle_message(&mut self, now: Time, port: &mut dyn Port, slot: &Segment) {
-        let ended = self.take_in(now, port, Came::Memory(slot));
+    /// Takes a message that lies in `slot`: exactly the received bytes. Afterwards the slot is
+    /// free. The caller must repost the slot, or have a spare one posted beyond the credits,
+    /// before the next `drive`, which returns the credit.
+    pub fn handle_message(&mut self, now: Time, port: &mut dyn Port, slot: &Segment) -> After {
+        let ended = self.receive(now, port, MessageBytes::Memory(slot));
         self.done.extend(ended);
+        self.after()
     }
 
-    /// As [`Session::handle_message`], for a message that took no slot, and whose memory may be
-    /// the peer's. Gives the receive that it ended, if that is all: others wait, as ever, for
-    /// [`Session::poll_done`].
-    #[must_use]
-    pub fn handle_taken(&mut self, now: Time, port: &mut dyn Port, came: Came<'_>) -> Option<Done> {
-        self.take_in(now, port, came)
+    /// As [`Session::handle_message`], for a message that took no slot, and whose memory can be
+    /// the peer's. Gives the receive that the message ended, if no other operation ended with
+    /// it; other ends wait for [`Session::poll_done`].
+    pub fn handle_eager(
+        &mut self,
+        now: Time,
+        port: &mut dyn Port,
+        bytes: MessageBytes<'_>,
+    ) -> (Option<Done>, After) {
+        let ended = self.receive(now, port, bytes);
+        (ended, self.after())
     }
 
     #[inline]
-    fn take_in(&mut self, now: Time, port: &mut dyn Port, came: Came<'_>) -> Option<Done> {
+    fn receive(&mut self, now: Time, port: &mut dyn Port, came: MessageBytes<'_>) -> Option<Done> {
         if !self.hears(now) {
             return None;
         }
         let (mut copy, len) = ([0; MAX_HEADER], came.len().min(MAX_HEADER));
         let head = match came {
             // The peer may be writing there.
-            Came::Memory(seg) => {
+            MessageBytes::Memory(seg) => {
                 seg.read_at(0, &mut copy[..len]);
                 &copy[..len]
             }
-            Came::Copy(bytes) => &bytes[..len],
+            MessageBytes::Copy(bytes) => &bytes[..len],
         };
         let handled = Message::parse_prefix(head, came.len()).map_err(Violation::from).and_then(
             |(message, pb, header)| {
-                self.flow.handle_received()?;
-                self.flow.handle_returned(pb.credits)?;
+                self.credits.handle_received()?;
+                self.credits.handle_returned(pb.credits)?;
                 self.begin(&message)?;
                 if let Some(proto) = &mut self.proto
                     && pb.freed > 0
@@ -96,73 +94,75 @@ impl Session {
                 let eager = matches!(message, Message::Eager { .. });
                 if let Message::Data { direct: false, inline: true, len } | Message::Eager { len } =
                     message
-                    && let Short::EagerRecv(ended) =
-                        self.take_now(now, port, (came, header), len, eager)
+                    && let EagerDelivery::Delivered(ended) =
+                        self.try_deliver_eager(now, port, (came, header), len, eager)
                 {
-                    return Ok((Short::EagerRecv(ended), header));
+                    return Ok((EagerDelivery::Delivered(ended), header));
                 }
                 self.handle(now, message)?;
                 if let Message::Advert(first) = message {
                     self.handle_further(first, came, header)?;
                 }
-                Ok((Short::No, header))
+                Ok((EagerDelivery::Declined, header))
             },
         );
         match handled {
-            Ok((Short::EagerRecv(ended), _)) => return ended,
-            // The steps at hand come first in the machine's queue, and all are taken.
-            Ok((Short::No, header)) => self.drive_rx(port, Some((came, header))),
+            Ok((EagerDelivery::Delivered(ended), _)) => return ended,
+            // The steps of this message come first in the machine's queue, and all are taken.
+            Ok((EagerDelivery::Declined, header)) => self.drive_rx(port, Some((came, header))),
             Err(violation) => self.fail(OpError::Protocol(violation)),
         }
         None
     }
 
-    /// A WRITE WITH IMMEDIATE has consumed a slot, which must be posted again before
-    /// the next `drive`.
+    /// A WRITE WITH IMMEDIATE has consumed a slot. The caller must repost the slot before the next
+    /// `drive`.
     pub fn handle_write_imm(&mut self, now: Time, imm: u32) {
         if !self.hears(now) {
             return;
         }
         let Immediate { direct, len } = Immediate::parse(imm);
-        let handled = self.flow.handle_received().and_then(|()| match self.link {
-            Link::Up => self.handle_data(now, direct, false, len),
-            _ => Err(Violation::Unexpected("immediate data before READY")),
-        });
+        let handled =
+            self.credits.handle_received().and_then(|()| match self.life.awaits_ready() {
+                false => self.handle_data(now, direct, false, len),
+                true => Err(Violation::Unexpected("immediate data before READY")),
+            });
         if let Err(violation) = handled {
             self.fail(OpError::Protocol(violation));
         }
     }
 
-    /// A sign of life; false if what comes is of no interest any more.
+    /// Notes a sign of life. False if the session takes no more messages.
     fn hears(&mut self, now: Time) -> bool {
         self.timers.heard(now);
-        let deaf = self.ending.reason.is_some() || self.ending.cut || self.proto.is_none();
-        if deaf || matches!(self.link, Link::Down(_)) {
+        if self.life.is_over() || self.proto.is_none() {
             return false;
         }
         self.counters.messages_received += 1;
         true
     }
 
-    /// READY is the initiator's first message, and no other is.
+    /// READY is the first message of the side that connects, and comes only once.
     fn begin(&mut self, message: &Message) -> Result<(), Violation> {
-        let first = self.link != Link::Up;
+        let first = self.life.awaits_ready();
         if matches!(message, Message::Ready) != first {
             return Err(Violation::Unexpected("READY, or something before it"));
         }
-        self.link = Link::Up;
-        self.timers.handshake = None;
+        if first {
+            self.life.on_ready();
+            self.timers.handshake = None;
+        }
         Ok(())
     }
 
     fn handle(&mut self, now: Time, message: Message) -> Result<(), Violation> {
         match message {
             Message::Ready | Message::Credit | Message::Pong => return Ok(()),
-            Message::Ping => self.out.pong_due = true,
+            Message::Ping => self.out.request_pong(),
             Message::Confirm { number } => self.handle_confirm(number)?,
             Message::Confirmed { number } => self.handle_confirmed(number)?,
-            Message::Close => self.peer_closes(now)?,
-            Message::CloseAck => self.close_answered()?,
+            Message::Close => self.handle_close(now)?,
+            Message::CloseAck => self.handle_close_ack()?,
             Message::Abort { code } => self.fail(OpError::PeerAborted { code }),
             Message::Data { direct, inline, len } => {
                 if self.proto.as_ref().is_some_and(|p| !p.is_stream()) {
@@ -238,10 +238,10 @@ impl Session {
         Ok(())
     }
 
-    /// Does what the receiving half wants. With a message at hand all of it, for the
-    /// message is gone after that; else no more ADVERTs than may wait.
+    /// Does what the receiving half wants. With a message at hand it does all, since the message
+    /// is gone afterwards; without one, it stops when enough ADVERTs wait.
     pub(super) fn drive_rx(&mut self, port: &mut dyn Port, at_hand: AtHand<'_>) {
-        while at_hand.is_some() || self.out.rx.len() < RX_QUEUE {
+        while at_hand.is_some() || self.out.rx_len() < RX_QUEUE {
             let Some(step) = self.proto.as_mut().and_then(Proto::rx_step) else { break };
             self.rx_step(port, step, at_hand);
         }
@@ -251,241 +251,93 @@ impl Session {
         match step {
             RxStep::Show { op, off, len, advert } => self.show(port, op, off, len, advert),
             RxStep::Retract { op } => {
-                if let Some(recv) = self.recvs.get_mut(op)
-                    && let Some(key) = recv.window.take()
-                {
-                    recv.retracted = true;
-                    port.invalidate(key);
-                }
+                self.receiver.retract(port, op);
             }
             RxStep::CopyRing { ring_off, op, off, len } => {
-                self.copy_ring(ring_off, op, off, len);
+                self.receiver.copy_ring(ring_off, op, off, len, &mut self.counters);
             }
             RxStep::CopyMessage { from, op, off, len } => {
                 if let Some((came, header)) = at_hand {
-                    let from = header + index(from);
-                    self.copy_in(came, from, op, off, len);
+                    let src = (came, header + index(from));
+                    self.receiver.copy_in(src, op, off, len, &mut self.counters);
                 }
             }
             RxStep::Stash { from, ring_off, len } => {
                 if let Some((came, header)) = at_hand {
-                    self.stash(port, came, header + index(from), ring_off, len);
+                    self.stash(port, (came, header + index(from)), ring_off, len);
                 }
             }
-            RxStep::Say(message) => self.out.rx.push_back(message),
-            RxStep::Ack => self.out.ack_due = true,
+            RxStep::Say(message) => self.out.queue_rx(message),
+            RxStep::Ack => self.out.request_ack(),
             RxStep::GrantRing => self.grant_ring(port),
-            RxStep::DropRing => self.drop_ring(port),
+            RxStep::DropRing => self.receiver.drop_ring(port),
             RxStep::Done { op, bytes, total, eof, outcome } => {
-                self.recv_done(port, op, bytes, total, eof, outcome);
+                self.recv_done(port, RecvEnd { op, bytes, total, eof, outcome });
             }
         }
     }
 
     /// Opens a receive's buffer to the peer.
     fn show(&mut self, port: &mut dyn Port, op: u64, off: u64, len: u64, advert: ShownAs) {
-        if self.ending.over() {
-            return; // nobody is there to see it
+        if self.life.is_over() {
+            return; // the peer is not there to see it
         }
-        let Some(recv) = self.recvs.get_mut(op) else { return };
-        if len == 0 {
-            // An empty packet buffer: there is nothing to write, so no window.
-            return self.out.rx.push_back(advert.advert(0, 0, 0, false));
-        }
-        let buf = match (&recv.iov, &recv.bounce) {
-            (IoVec::One(buf), _) => Ok(buf.clone()),
-            // Shown before, and withdrawn: the machine always shows as much.
-            (IoVec::Many(_), Some(bounce)) => Ok((**bounce).clone()),
-            (IoVec::Many(_), None) => match usize::try_from(len) {
-                Ok(len) => port.alloc(len),
-                Err(_) => Err(RnicError::Limit {
-                    what: "bytes of one receive in several pieces",
-                    asked: len,
-                    limit: usize::MAX as u64,
-                }),
-            },
-        };
-        let bound = buf.and_then(|buf| {
-            let (addr, mr): (u64, Mr) = (buf.seg.addr() + off, buf.mr);
-            if matches!(recv.iov, IoVec::Many(_)) {
-                recv.bounce = Some(Box::new(buf));
+        match self.receiver.show(port, op, off, len) {
+            Ok(Some((addr, key))) => {
+                let by_peer =
+                    self.peer.closes_windows() && len > 0 && port.invalidate_is_costly(key);
+                self.out.queue_rx(advert.advert(addr, key, len, by_peer));
             }
-            port.lend(mr, addr, len, Access::REMOTE_WRITE).map(|key| (addr, key))
-        });
-        match bound {
-            Ok((addr, key)) => {
-                recv.window = Some(key);
-                let invalidate = self.asks_close && port.invalidate_is_costly(key);
-                self.out.rx.push_back(advert.advert(addr, key, len, invalidate));
-            }
+            Ok(None) => {}
             Err(error) => self.memory_refused(error),
         }
     }
 
-    fn copy_ring(&mut self, ring_off: u32, op: u64, off: u64, len: u32) {
-        let Some(ring) = &self.ring else { return };
-        let seg = ring.buf.seg.clone();
-        let (first, rest) = split(&seg, ring_off, len);
-        self.copy_in(Came::Memory(&seg), index(ring_off), op, off, first);
-        self.copy_in(Came::Memory(&seg), 0, op, off + u64::from(first), rest);
-    }
-
-    /// Copies into a receive's buffer.
-    #[inline]
-    pub(super) fn copy_in(&mut self, src: Came<'_>, from: usize, op: u64, off: u64, len: u32) {
-        let Some(recv) = self.recvs.get_mut(op) else { return };
-        recv.copied = true;
-        if std::mem::take(&mut recv.retracted) {
-            self.counters.adverts_stale += 1;
-        }
-        let mut at = from;
-        recv.iov.for_range(off, len.into(), |piece, to, n| {
-            src.copy_to(at, &piece.seg, to, n);
-            at += n;
-        });
-        self.count_copy(len.into());
-    }
-
-    pub(super) fn count_copy(&mut self, len: u64) {
-        if len > 0 {
-            count(&mut self.counters.copies, 1);
-            count(&mut self.counters.copied_bytes, len);
-        }
-    }
-
-    fn stash(&mut self, port: &mut dyn Port, came: Came<'_>, from: usize, ring_off: u32, len: u32) {
-        if len == 0 || !self.make_ring(port) {
+    fn stash(
+        &mut self,
+        port: &mut dyn Port,
+        src: (MessageBytes<'_>, usize),
+        ring_off: u32,
+        len: u32,
+    ) {
+        if len == 0 {
             return;
         }
-        if let Some(ring) = &self.ring {
-            let (first, rest) = split(&ring.buf.seg, ring_off, len);
-            came.copy_to(from, &ring.buf.seg, index(ring_off), index(first));
-            came.copy_to(from + index(first), &ring.buf.seg, 0, index(rest));
-            self.count_copy(len.into());
+        match self.receiver.make_ring(port, self.cfg.ring) {
+            Ok(()) => self.receiver.stash(src, ring_off, len, &mut self.counters),
+            Err(error) => self.memory_refused(error),
         }
     }
 
     /// The port has no memory, or no window for it.
     fn memory_refused(&mut self, error: RnicError) {
         match error {
-            // The queue pair is going down already, and that is going to be reported.
-            RnicError::State { .. } => self.ending.refused = true,
+            // The queue pair is going down, and the port is about to report it.
+            RnicError::State { .. } => self.life.on_refused(),
             _ => self.fail(OpError::LocalMemory(error)),
         }
     }
 
-    /// False if there is no memory; then the connection fails.
-    fn make_ring(&mut self, port: &mut dyn Port) -> bool {
-        if self.ring.is_none() {
-            match port.alloc(index(self.cfg.ring.max(1))) {
-                Ok(buf) => self.ring = Some(Ring { buf, key: None }),
-                Err(error) => self.memory_refused(error),
-            }
-        }
-        self.ring.is_some()
-    }
-
     fn grant_ring(&mut self, port: &mut dyn Port) {
-        if self.ending.over() || !self.make_ring(port) {
+        if self.life.is_over() {
             return;
         }
-        let Some(ring) = &mut self.ring else { return };
-        let (addr, len) = (ring.buf.seg.addr(), ring.buf.seg.len() as u64);
-        match port.lend(ring.buf.mr, addr, len, Access::REMOTE_WRITE) {
-            Ok(key) => {
-                ring.key = Some(key);
+        match self.receiver.grant_ring(port, self.cfg.ring) {
+            Ok((addr, key)) => {
                 self.counters.rings_granted += 1;
-                self.out.rx.push_back(Message::Ring { addr, key });
+                self.out.queue_rx(Message::Ring { addr, key });
             }
             Err(error) => self.memory_refused(error),
         }
     }
 
-    pub(super) fn drop_ring(&mut self, port: &mut dyn Port) {
-        if let Some(ring) = self.ring.take() {
-            if let Some(key) = ring.key {
-                port.invalidate(key);
-            }
-            port.free(ring.buf);
-        }
-    }
-
-    /// Ends a receive, or a part of one.
+    /// The machine has ended a receive, or a part of one.
     #[inline]
-    pub(super) fn recv_done(
-        &mut self,
-        port: &mut dyn Port,
-        op: u64,
-        bytes: u64,
-        total: Option<u64>,
-        eof: bool,
-        outcome: Outcome,
-    ) {
-        let Some(recv) = self.recvs.get(op) else { return };
-        // A stream's machine does not say it: nothing, or less than all that was
-        // waited for, comes only at the end.
+    pub(super) fn recv_done(&mut self, port: &mut dyn Port, end: RecvEnd) {
         let at_end = self.proto.as_ref().is_some_and(Proto::at_eof);
-        let short = bytes == 0 || (recv.waitall && bytes < recv.len && at_end);
-        let stream_end = total.is_none() && recv.len > 0 && short;
-        let (eof, error) = match (outcome, recv.fate.as_deref()) {
-            (Outcome::Ok, _) => (eof || stream_end, None),
-            (Outcome::Cancelled, Some(Fate::End)) => (bytes == 0, None),
-            (Outcome::Cancelled, Some(Fate::Error(error))) => (false, Some(error.clone())),
-            (Outcome::Cancelled, None) => (false, Some(OpError::Cancelled)),
-        };
-        self.finish_recv(port, op, bytes, total.unwrap_or(bytes), eof, error);
+        let mut ends = Ends { done: &mut self.done, counters: &mut self.counters };
+        self.receiver.done(port, end, at_end, &mut ends);
     }
-
-    /// Gives a receive's memory back and tells the user.
-    pub(super) fn finish_recv(
-        &mut self,
-        port: &mut dyn Port,
-        op: u64,
-        bytes: u64,
-        total: u64,
-        eof: bool,
-        error: Option<OpError>,
-    ) {
-        let Some(mut recv) = self.recvs.remove(op) else { return };
-        if let Some(key) = recv.window.take() {
-            port.invalidate(key);
-        }
-        if let Some(bounce) = recv.bounce.take() {
-            if !recv.copied && bytes > 0 {
-                let mut at = 0;
-                recv.iov.for_range(0, bytes, |piece, to, n| {
-                    bounce.seg.copy_to(at, &piece.seg, to, n);
-                    at += n;
-                });
-                self.count_copy(bytes);
-            }
-            port.free(*bounce);
-        }
-        let result = error.map_or(Ok(()), Err);
-        let mut done = Done { op: recv.user, bytes, total, eof, result };
-        if let Some(id) = recv.group {
-            let Some(group) = self.groups.get_mut(id) else { return };
-            group.parts -= 1;
-            group.bytes += bytes;
-            group.eof |= eof;
-            group.error = group.error.take().or(done.result.err());
-            if group.parts > 0 {
-                return;
-            }
-            let Some(group) = self.groups.remove(id) else { return };
-            (done.bytes, done.total, done.eof) = (group.bytes, group.bytes, group.eof);
-            done.result = group.error.map_or(Ok(()), Err);
-        }
-        self.counters.recvs += 1;
-        self.done.push_back(done);
-    }
-}
-
-/// Cuts a range of the ring at its end.
-fn split(ring: &Segment, off: u32, len: u32) -> (u32, u32) {
-    let to_end = ring.len().saturating_sub(index(off));
-    let first = u32::try_from(to_end).unwrap_or(u32::MAX).min(len);
-    (first, len - first)
 }
 
 /// A 32-bit number as an index: `usize` has at least 32 bits wherever EXS runs.

@@ -1,8 +1,8 @@
-//! The send queue: what is in it, and what each completion sets free.
+//! The send queue: the WRs in it, and what each completion frees.
 //!
-//! Only the WR that ends something asks for a completion; since those of one queue
-//! come in order, it stands for all before it. Every few WRs one must be signalled
-//! whatever it is, or a queue of unsignalled ones would stay full for ever.
+//! Only the WR that ends an operation asks for a completion. Completions of one queue arrive in
+//! order, so each stands for all WRs before it. Every few WRs one must be signalled in any case:
+//! a queue of unsignalled WRs would stay full for ever.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use super::Buf;
 
 /// What a WR was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum WrPurpose {
     /// A control message: nothing waits for it.
     Message,
     /// A WRITE from a send's memory; another WR ends the chunk.
@@ -32,7 +32,7 @@ pub(super) enum What {
         /// The send.
         op: u64,
     },
-    /// A READ or WRITE of the user's.
+    /// A READ or WRITE of the program's.
     Sided {
         /// The operation.
         op: u64,
@@ -43,9 +43,9 @@ pub(super) enum What {
     },
 }
 
-/// How a WR came to be over.
+/// How a WR ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Over<'a> {
+pub(super) enum WrEnd<'a> {
     /// By its own completion.
     Own(&'a Wc),
     /// It was not signalled, and a later one has completed.
@@ -54,29 +54,29 @@ pub(super) enum Over<'a> {
     Gone,
 }
 
-impl Over<'_> {
+impl WrEnd<'_> {
     /// How it ended.
     pub(super) fn status(self) -> WcStatus {
         match self {
-            Over::Own(wc) => wc.status,
-            Over::Implied => WcStatus::Success,
-            Over::Gone => WcStatus::Flushed,
+            WrEnd::Own(wc) => wc.status,
+            WrEnd::Implied => WcStatus::Success,
+            WrEnd::Gone => WcStatus::Flushed,
         }
     }
 }
 
 /// A WR in the queue.
 #[derive(Debug)]
-pub(super) struct Entry {
-    /// What for.
-    pub(super) what: What,
+pub(super) struct PostedWr {
+    /// Why it was posted.
+    pub(super) what: WrPurpose,
     /// Memory of the port's that it reads.
     pub(super) bounce: Option<Buf>,
 }
 
-impl From<What> for Entry {
-    fn from(what: What) -> Entry {
-        Entry { what, bounce: None }
+impl From<WrPurpose> for PostedWr {
+    fn from(what: WrPurpose) -> PostedWr {
+        PostedWr { what, bounce: None }
     }
 }
 
@@ -84,7 +84,7 @@ impl From<What> for Entry {
 #[derive(Debug)]
 pub(super) struct SendQueue {
     first: u64,
-    entries: VecDeque<Entry>,
+    entries: VecDeque<PostedWr>,
     depth: usize,
     unsignalled: usize,
 }
@@ -110,14 +110,14 @@ impl SendQueue {
     }
 
     /// A WR was posted.
-    pub(super) fn push(&mut self, entry: Entry, signalled: bool) {
+    pub(super) fn push(&mut self, entry: PostedWr, signalled: bool) {
         self.unsignalled = if signalled { 0 } else { self.unsignalled + 1 };
         self.entries.push_back(entry);
     }
 
-    /// The oldest WR that the completion of `wr_id` stands for; call until `None`.
-    /// True with the one that the completion is of.
-    pub(super) fn retire(&mut self, wr_id: u64) -> Option<(Entry, bool)> {
+    /// The oldest WR that the completion of `wr_id` stands for; call until `None`. True with the
+    /// WR that the completion belongs to.
+    pub(super) fn retire(&mut self, wr_id: u64) -> Option<(PostedWr, bool)> {
         if self.first > wr_id {
             return None;
         }
@@ -127,7 +127,7 @@ impl SendQueue {
     }
 
     /// The queue pair is gone, and every WR with it; call until `None`.
-    pub(super) fn retire_any(&mut self) -> Option<Entry> {
+    pub(super) fn retire_any(&mut self) -> Option<PostedWr> {
         let entry = self.entries.pop_front()?;
         self.first += 1;
         Some(entry)
@@ -145,7 +145,7 @@ mod tests {
         for _ in 0..8 {
             let signal = q.must_signal();
             signals.push(signal);
-            q.push(What::Message.into(), signal);
+            q.push(WrPurpose::Message.into(), signal);
         }
         assert_eq!(signals, [false, false, false, true, false, false, false, true]);
         let own: Vec<bool> = std::iter::from_fn(|| q.retire(3)).map(|(_, own)| own).collect();

@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 
-/// Entries with numbers that rise and never come back, so that a number kept
-/// somewhere (a timer, a WR) can be stale but never mean another entry. Most
-/// entries leave from the front; nothing is allocated once the queue has grown to
-/// what is in flight.
+/// Entries with numbers that rise and never return. So a number kept in a timer or a WR can be
+/// stale, but never means another entry. Most entries leave from the front. The table allocates
+/// no more once it has grown to what is in flight.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     next: u64,
@@ -26,7 +25,7 @@ impl<T> Table<T> {
     }
 
     #[inline]
-    fn place(&self, id: u64) -> Option<usize> {
+    fn index(&self, id: u64) -> Option<usize> {
         // The front is the usual answer.
         match self.entries.front() {
             Some((front, _)) if *front == id => Some(0),
@@ -36,24 +35,24 @@ impl<T> Table<T> {
 
     #[inline]
     pub(super) fn get(&self, id: u64) -> Option<&T> {
-        self.place(id).map(|i| &self.entries[i].1)
+        self.index(id).map(|i| &self.entries[i].1)
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut T> {
-        self.place(id).map(|i| &mut self.entries[i].1)
+        self.index(id).map(|i| &mut self.entries[i].1)
     }
 
     #[inline]
     pub(super) fn remove(&mut self, id: u64) -> Option<T> {
-        match self.place(id)? {
+        match self.index(id)? {
             0 => self.entries.pop_front(),
             i => self.entries.remove(i),
         }
         .map(|(_, entry)| entry)
     }
 
-    /// Takes the oldest entry out, if it is the one of this number and `f` is true of it.
+    /// Takes the oldest entry out, if it has this number and `f` is true of it.
     #[inline]
     pub(super) fn take_first_if(&mut self, id: u64, f: impl Fn(&T) -> bool) -> Option<T> {
         let (first, entry) = self.entries.front()?;
@@ -91,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_do_not_come_back() {
+    fn numbers_never_return() {
         let mut t = Table::new();
         let ids: Vec<u64> = "abc".chars().map(|c| t.insert(c)).collect();
         assert_eq!(t.remove(ids[1]), Some('b'));

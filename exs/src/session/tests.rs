@@ -1,4 +1,6 @@
-//! Single deeds, where the simulation would need luck.
+//! Single cases, where the simulation would need luck.
+
+pub(super) mod ends;
 
 use std::time::Duration;
 
@@ -25,7 +27,7 @@ fn a_withdrawal_without_answer_is_bounded() {
     p.run();
     let done = p.done(0).expect("it ends");
     assert_eq!(done.result, Err(OpError::Cancelled));
-    // The linger time, for want of a dead-peer time (and what the link takes).
+    // The linger time, as there is no dead-peer time, and the delay of the link.
     let took = p.now().since(now);
     assert!(took >= secs(7) && took < secs(8), "{took:?}");
 }
@@ -329,9 +331,9 @@ fn a_cancelled_shutdown_leaves_the_end_of_a_close() {
     }
 }
 
-/// It ends at once, whoever holds up what is before it; and the connection goes on.
+/// It ends at once, although the send before it waits; and the connection goes on.
 #[test]
-fn a_cancelled_shutdown_waits_for_nobody() {
+fn a_cancelled_shutdown_does_not_wait() {
     for kind in [SocketKind::Stream, SocketKind::SeqPacket] {
         let mut p = Pair::new(SessionConfig { kind, inline_max: 0, ring: 4_000, ..cfg() }, true);
         p.send(0, 1, 50_000);
@@ -398,9 +400,9 @@ fn shutdowns_end_one_after_the_other() {
     }
 }
 
-/// Whatever was cancelled and has ended is looked at no more.
+/// An operation that was cancelled and has ended is watched no more.
 #[test]
-fn what_has_ended_is_no_longer_watched() {
+fn an_ended_operation_is_no_longer_watched() {
     let mut p = Pair::new(cfg(), true);
     for op in 0..10 {
         p.recv(0, op, 100_000, RecvOpts::default());

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use crate::time::Time;
 
-use super::ops::Fate;
 use super::proto::Proto;
-use super::{Link, OpError, Port, Session};
+use super::receiver::Fate;
+use super::{OpError, Port, Session};
 
-/// How long a send may wait for an ADVERT before it goes by the ring: longer than a peer takes
+/// How long a send may wait for an ADVERT before it goes by the ring: longer than a peer needs
 /// that serves a thousand connections in turn.
 const PATIENCE: Duration = Duration::from_millis(400);
 
@@ -25,20 +25,20 @@ pub(super) enum Watched {
 pub(super) struct Timers {
     /// The last sign of life from the peer.
     heard: Time,
-    /// When the probe that is out was due.
+    /// When the probe that is out was due; none if the peer has answered since.
     probed: Option<Time>,
-    /// Something is expected of the peer, since then.
+    /// Since when the peer owes an answer, or must take data; none if it owes nothing.
     expecting: Option<Time>,
-    /// The first message must be here.
+    /// When the first message must have arrived; none once it has.
     pub(super) handshake: Option<Time>,
-    /// Withdrawals that must be answered, by rising time.
+    /// When withdrawals must have been answered, in order of time.
     grace: VecDeque<(Time, Watched)>,
-    /// A send waits for an ADVERT until then.
+    /// Until when a send waits for an ADVERT; none if no send waits.
     patience: Option<Time>,
-    /// Data moved last, and whether the ring has been looked at since.
+    /// When data moved last, and whether the idle time of the ring is over since.
     moved: Time,
     idle_seen: bool,
-    /// All is quiet: our ring or stash is to be given back as soon as no data lie there.
+    /// The ring or stash is idle: it must be given back as soon as no data lie there.
     drop_ring: bool,
     /// Time limits were changed, so operations do not expire in order.
     pub(super) mixed: bool,
@@ -57,17 +57,17 @@ impl Timers {
         (self.idle_seen, self.drop_ring) = (false, false);
     }
 
-    /// Nothing is expected of the peer, and nothing is due by time.
+    /// The peer owes nothing, and no idle ring waits to be given back.
     pub(super) fn is_calm(&self) -> bool {
         self.expecting.is_none() && !self.drop_ring
     }
 
-    /// Whether something is expected of the peer.
+    /// Notes whether the peer owes an answer, or must take data.
     pub(super) fn expect(&mut self, now: Time, expecting: bool) {
         self.expecting = expecting.then(|| self.expecting.unwrap_or(now));
     }
 
-    /// Operations that are being ended, as far as anybody looks.
+    /// Operations that are being ended and are still watched.
     #[cfg(test)]
     pub(super) fn watched(&self) -> usize {
         self.grace.len()
@@ -82,25 +82,31 @@ impl Timers {
 impl Session {
     /// When `handle_timeout` must be called at the latest.
     pub fn next_timeout(&self) -> Option<Time> {
-        if self.ending.reason.is_some() || !matches!(self.link, Link::Mute | Link::Up) {
+        if !self.life.is_connected() {
             return None;
         }
         // Without a limit there are no deadlines, and there may be many operations.
         let (limits, mixed) = (&self.cfg, self.timers.mixed);
         let sends = self.send_deadline();
         let recvs = (mixed || limits.recv_timeout.is_some())
-            .then(|| self.first_deadline(self.recvs.iter().map(|(_, r)| r.deadline)))
+            .then(|| self.first_deadline(self.receiver.deadlines()))
             .flatten();
         let handshake = self.timers.handshake;
-        let times =
-            [sends, recvs, handshake, self.ending.deadline, self.grace_end(), self.ring_idle_at()];
+        let times = [
+            sends,
+            recvs,
+            handshake,
+            self.closing.deadline(),
+            self.grace_end(),
+            self.ring_idle_at(),
+        ];
         let probing = [self.probe_at(), self.dead_at()];
         times.into_iter().chain(probing).chain([self.timers.patience]).flatten().min()
     }
 
     fn send_deadline(&self) -> Option<Time> {
         (self.timers.mixed || self.cfg.send_timeout.is_some())
-            .then(|| self.first_deadline(self.sends.iter().map(|(_, s)| s.deadline)))
+            .then(|| self.first_deadline(self.sender.deadlines()))
             .flatten()
     }
 
@@ -110,9 +116,9 @@ impl Session {
         if self.timers.mixed { all.flatten().min() } else { all.find_map(|d| d) }
     }
 
-    /// `next_timeout` has come (or anything else: it looks at the time itself).
+    /// Does what is due by time. Call it at `next_timeout`; an early call does no harm.
     pub fn handle_timeout(&mut self, now: Time) {
-        if self.ending.reason.is_some() || !matches!(self.link, Link::Mute | Link::Up) {
+        if !self.life.is_connected() {
             return;
         }
         let due = |at: Option<Time>| at.is_some_and(|at| at <= now);
@@ -120,8 +126,8 @@ impl Session {
             let after = self.cfg.handshake_timeout;
             return self.fail(OpError::TimedOut { what: "the peer's first message", after });
         }
-        if due(self.ending.deadline) {
-            let after = self.ending.linger;
+        if due(self.closing.deadline()) {
+            let after = self.closing.linger();
             return self.fail(OpError::TimedOut { what: "close", after });
         }
         self.expire_ops(now);
@@ -133,7 +139,7 @@ impl Session {
         }
         if due(self.probe_at()) {
             self.timers.probed = Some(now);
-            self.out.ping_due = true;
+            self.out.request_ping();
         }
         if due(self.timers.patience)
             && let Some(Proto::Stream(s)) = &mut self.proto
@@ -148,45 +154,42 @@ impl Session {
 
     /// Ends operations whose time is over.
     fn expire_ops(&mut self, now: Time) {
-        let late = |at: Option<Time>| at.is_some_and(|at| at <= now);
         let (send_limit, recv_limit) = (self.cfg.send_timeout, self.cfg.recv_timeout);
-        while let Some(id) = self.sends.find_id(|s| late(s.deadline)) {
+        while let Some(id) = self.sender.overdue(now) {
             let after = send_limit.unwrap_or_default();
             self.end_send(now, id, OpError::TimedOut { what: "send", after });
         }
-        while let Some(id) = self.recvs.find_id(|r| late(r.deadline))
-            && let Some(user) = self.recvs.get(id).map(|r| r.user)
-        {
+        while let Some(user) = self.receiver.overdue(now) {
             let after = recv_limit.unwrap_or_default();
             let error = OpError::TimedOut { what: "receive", after };
             self.end_recvs_of(now, user, &Fate::Error(error));
         }
     }
 
-    /// Looks whether a send waits for an ADVERT.
+    /// Sets the time until which a send waits for an ADVERT, if one waits.
     pub(super) fn watch_patience(&mut self, now: Time) {
         let waits = matches!(&self.proto, Some(Proto::Stream(s)) if s.tx.is_waiting());
         self.timers.patience = waits.then(|| {
-            // It ends while there is time left to go by the ring.
-            let limits = [self.ending.deadline, self.send_deadline()].into_iter().flatten();
+            // The wait ends while there is time left to go by the ring.
+            let limits = [self.closing.deadline(), self.send_deadline()].into_iter().flatten();
             let until = limits.map(|at| now + at.since(now) / 2).fold(now + PATIENCE, Time::min);
             self.timers.patience.map_or(until, |before| before.min(until))
         });
     }
 
-    /// How long the peer has to let go of something.
+    /// How long the peer may take to answer a withdrawal.
     fn grace(&self) -> Duration {
         self.cfg.dead_after.unwrap_or(self.cfg.linger)
     }
 
-    /// Sees to it that an operation which is being ended does end.
+    /// Watches an operation that is being ended, so that it ends in time.
     pub(super) fn watch(&mut self, now: Time, what: Watched) {
         let until = now + self.grace();
         self.forget_ended();
         self.timers.grace.push_back((until, what));
     }
 
-    /// Those that have ended need not be looked at with every message.
+    /// Forgets watched operations that have ended, so that no message has to look at them.
     pub(super) fn forget_ended(&mut self) {
         while let Some((_, front)) = self.timers.grace.front()
             && !self.is_pending(*front)
@@ -197,12 +200,12 @@ impl Session {
 
     fn is_pending(&self, what: Watched) -> bool {
         match what {
-            Watched::Send(id) => self.sends.get(id).is_some(),
-            Watched::Recv(id) => self.recvs.get(id).is_some(),
+            Watched::Send(id) => self.sender.contains(id),
+            Watched::Recv(id) => self.receiver.contains(id),
         }
     }
 
-    /// The peer has nothing to let go of.
+    /// No withdrawal waits for the peer's answer.
     #[inline]
     pub(super) fn is_trusting(&self) -> bool {
         self.timers.grace.is_empty() || self.grace_end().is_none()
@@ -213,16 +216,16 @@ impl Session {
         pending.next().map(|(until, _)| *until)
     }
 
-    /// Something is expected of the peer: that it takes what we send, or answers.
+    /// The peer must take data, or answer.
     pub(super) fn expects(&self) -> bool {
-        !self.sends.is_empty()
+        !self.sender.is_empty()
             || !self.sided.is_empty()
-            || self.ending.closing
+            || self.life.is_closing()
             || !self.is_flushed()
             || self.grace_end().is_some()
     }
 
-    /// How long a silence may last before we ask.
+    /// How long a silence lasts before this side sends a probe; none: for ever.
     fn patience(&self) -> Option<Duration> {
         let half = self.cfg.dead_after.map(|d| d / 2);
         let hurry = half.filter(|_| self.timers.expecting.is_some());
@@ -233,7 +236,7 @@ impl Session {
     }
 
     fn watches_life(&self) -> bool {
-        self.link == Link::Up && !self.ending.mute()
+        self.life.may_talk()
     }
 
     /// When to probe the peer next.
@@ -247,21 +250,21 @@ impl Session {
         self.patience().filter(|_| self.watches_life()).map(|p| from + p)
     }
 
-    /// When the peer is dead: it has been silent for `dead_after`, and half of that
-    /// since it was probed, or since it had a reason to speak.
+    /// When the peer counts as dead: it has been silent for `dead_after`, and for half of that
+    /// since it was probed.
     fn dead_at(&self) -> Option<Time> {
         let limit = self.cfg.dead_after.filter(|_| self.watches_life())?;
         let probed = self.timers.probed?;
         Some((self.timers.heard + limit).max(probed + limit / 2))
     }
 
-    /// When to see whether the rings are still needed.
+    /// When the idle time of the rings is over; none if there is no ring.
     fn ring_idle_at(&self) -> Option<Time> {
         let theirs = match &self.proto {
             Some(Proto::Stream(s)) => s.tx.ring().is_some(),
             _ => false,
         };
-        let any = self.ring.is_some() || theirs;
+        let any = self.receiver.has_ring() || theirs;
         let after = self.cfg.ring_idle.filter(|_| any && !self.timers.idle_seen)?;
         Some(self.timers.moved + after)
     }
@@ -274,22 +277,22 @@ impl Session {
         }
     }
 
-    /// Gives an idle ring or stash back, now or when the data in it have been read: that moves
-    /// nothing, so no other quiet time would begin.
+    /// Gives an idle ring or stash back, now or when the data in it have been read. Reading them
+    /// moves no data on the wire, so it begins no new idle time.
     pub(super) fn drop_idle_ring(&mut self, port: &mut dyn Port) {
         if !self.timers.drop_ring || self.proto.as_ref().is_some_and(Proto::holds_data) {
             return;
         }
         self.timers.drop_ring = false;
         match &mut self.proto {
-            // The peer may have a part in it.
+            // The peer may hold a window onto the ring.
             Some(Proto::Stream(s)) => {
                 s.rx.idle();
                 self.drive_rx(port, None);
                 self.flush_outbox(port);
             }
-            // The stash of a seqpacket socket is the receiver's own business.
-            _ => self.drop_ring(port),
+            // The peer has no part in the stash of a seqpacket socket.
+            _ => self.receiver.drop_ring(port),
         }
     }
 }

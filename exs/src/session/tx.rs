@@ -1,16 +1,18 @@
-//! Data that go.
+//! Data that leave.
 
 use crate::ids::Outcome;
 use crate::rnic::{FileRange, RnicError, SendOp, Sge, WcStatus};
 use crate::wire::exs::{Immediate, MAX_HEADER, Message};
 
-use super::flow::Level;
+use super::credits::Level;
+use super::doorbell::Doorbell;
 use super::out::Wr;
 use super::proto::{Job, Proto, TxStep};
-use super::sendq::{Entry, Over, What};
-use super::{Announce, Buf, Done, IoVec, OpError, Port, Session, Source};
+use super::sender::Ends;
+use super::sendq::{PostedWr, WrEnd, WrPurpose};
+use super::{Announce, Buf, IoVec, OpError, Port, SendSource, Session};
 
-/// Segments of one WR that are made here, whatever the RNIC could take.
+/// Segments of one WR that are made here, even if the RNIC takes more.
 const SGES: usize = 16;
 /// Bytes of a file in one WRITE, at least: the next one waits for its completion.
 const FILE_PIECE: u64 = 1 << 20;
@@ -18,14 +20,14 @@ const FILE_PIECE: u64 = 1 << 20;
 const NO_SGE: Sge = Sge { addr: 0, len: 0, lkey: 0 };
 
 impl Session {
-    /// Sends what may leave: messages that wait first, for they are older.
+    /// Sends what may leave. Messages that wait are older, so they go first.
     pub(super) fn drive_tx(&mut self, port: &mut dyn Port) {
         loop {
             self.flush_outbox(port);
-            if self.job.is_some() {
+            if self.sender.has_job() {
                 self.drive_job(port);
             }
-            let free = self.job.is_none() && self.is_flushed();
+            let free = !self.sender.has_job() && self.is_flushed();
             let can = free && self.wants_transfer() && self.may_send(Level::Data);
             let Some(step) = self.proto.as_mut().and_then(|p| p.tx_step(can)) else { break };
             self.tx_step(port, step);
@@ -41,95 +43,44 @@ impl Session {
             TxStep::Write(mut job) => {
                 // What has true windows can send with Invalidate, too.
                 job.close &= port.caps().windows;
-                self.job = Some(job);
+                self.sender.set_job(Some(job));
             }
             TxStep::Inline { op, off, len, message } => {
                 self.send_inline(port, op, off, len, message);
             }
-            TxStep::Say(message) => self.out.tx.push_back(message),
+            TxStep::Say(message) => self.out.queue_tx(message),
             TxStep::Done { op, bytes, outcome } => self.send_done(op, bytes, outcome),
         }
     }
 
-    /// Ends a send, now or when no WR uses its memory any more.
+    /// The machine has ended a send.
     pub(super) fn send_done(&mut self, op: u64, bytes: u64, outcome: Outcome) {
-        let Some(send) = self.sends.get_mut(op) else { return };
-        // A cancellation that came too late is none.
-        let error = match outcome {
-            Outcome::Ok => None,
-            Outcome::Cancelled => Some(send.fate.clone().unwrap_or(OpError::Cancelled)),
-        };
-        send.over = Some((bytes, error));
-        if send.in_flight == 0 {
-            self.finish_send(op);
-        }
+        let mut ends = Ends { done: &mut self.done, counters: &mut self.counters };
+        self.sender.done(op, bytes, outcome, &mut ends);
     }
 
-    /// A WR that used a send's memory is over.
+    /// A WR that used the memory of a send is over.
     pub(super) fn release_send(&mut self, op: u64) {
-        let Some(send) = self.sends.get_mut(op) else { return };
-        send.in_flight -= 1;
-        if send.in_flight == 0 && send.over.is_some() {
-            self.finish_send(op);
-        }
-    }
-
-    pub(super) fn finish_send(&mut self, op: u64) {
-        if self.may_finish(op) {
-            self.end_one(op);
-            self.finish_shutdowns();
-        }
-    }
-
-    fn end_one(&mut self, op: u64) {
-        let Some(send) = self.sends.remove(op) else { return };
-        let (bytes, error) = match (send.failed, send.over) {
-            (Some((error, bytes)), _) => (bytes, Some(error)),
-            (None, over) => over.unwrap_or((0, Some(OpError::Aborted))),
-        };
-        if send.source.is_some() {
-            self.counters.sends += 1;
-        }
-        if let Some(op) = send.user {
-            let result = error.map_or(Ok(()), Err);
-            self.done.push_back(Done { op, bytes, total: bytes, eof: false, result });
-        }
-    }
-
-    /// The end of the direction is told after all that was sent before it: a message
-    /// that is announced may still wait for its receive. (Nothing is sent after it, and
-    /// what is cancelled waits for nobody.)
-    fn may_finish(&mut self, op: u64) -> bool {
-        let shutdown = self.sends.get_mut(op).filter(|s| s.source.is_none() && s.fate.is_none());
-        let Some(shutdown) = shutdown else { return true };
-        shutdown.over.get_or_insert((0, Some(OpError::Aborted)));
-        self.sends.iter().take_while(|(id, _)| *id < op).all(|(_, s)| s.source.is_none())
-    }
-
-    /// Shutdowns that have waited for the last send before them end with it.
-    fn finish_shutdowns(&mut self) {
-        let waits = |s: &super::ops::Send| s.source.is_none() && s.over.is_some();
-        while let Some(id) = self.sends.first().filter(|(_, s)| waits(s)).map(|(id, _)| id) {
-            self.end_one(id);
-        }
+        let mut ends = Ends { done: &mut self.done, counters: &mut self.counters };
+        self.sender.release(op, &mut ends);
     }
 
     /// Posts as much of the chunk at hand as there is room for.
     fn drive_job(&mut self, port: &mut dyn Port) {
-        if let Some(mut job) = self.job.take()
+        if let Some(mut job) = self.sender.take_job()
             && !self.push_job(port, &mut job)
         {
-            self.job = Some(job);
+            self.sender.set_job(Some(job));
         }
     }
 
     /// True if the chunk is posted and announced.
     fn push_job(&mut self, port: &mut dyn Port, job: &mut Job) -> bool {
         if job.reading > 0 {
-            return false; // how to go on, its completion tells
+            return false; // its completion says how to go on
         }
         while job.off < job.end {
-            if self.ending.mute() {
+            if !self.life.may_talk() {
                 return false;
             }
             // One place stays for the announcement, so that both leave together.
@@ -137,24 +88,23 @@ impl Session {
                 self.note_full_queue();
                 return false;
             }
-            let Some(send) = self.sends.get_mut(job.op) else { return true };
-            match &send.source {
-                Some(Source::File(file)) => {
+            match self.sender.source(job.op) {
+                Some(SendSource::File(file)) => {
                     let file = file.clone();
-                    // It may be shorter, and the ADVERT not used up.
+                    // The file may be shorter, and the ADVERT not used up.
                     job.close = false;
                     self.write_file(port, job, &file);
                     return false;
                 }
-                Some(Source::Memory(iov)) => {
+                Some(SendSource::Memory(iov)) => {
                     let mut sges = [NO_SGE; SGES];
                     let max_sge = port.caps().max_sge.clamp(1, SGES);
                     let want = (job.end - job.off).min(port.caps().max_msg.max(1));
                     let (count, bytes) = iov.sges(job.off, want, &mut sges[..max_sge]);
                     if bytes == 0 {
-                        return true; // cannot be: the machine moves what was posted
+                        return true; // impossible: the machine moves what was posted
                     }
-                    send.in_flight += 1;
+                    self.sender.lend(job.op);
                     if self.write_piece(port, job, &sges[..count], bytes) {
                         return true;
                     }
@@ -171,47 +121,40 @@ impl Session {
         let imm = if job.off + len == job.end { self.immediate(port, job) } else { None };
         let (op, what) = match imm {
             Some(imm) => {
-                let what = What::Chunk { op: job.op, len: job.len };
+                let what = WrPurpose::Chunk { op: job.op, len: job.len };
                 (SendOp::WriteImm { raddr, rkey, imm }, what)
             }
-            None => (SendOp::Write { raddr, rkey }, What::Piece { op: job.op }),
+            None => (SendOp::Write { raddr, rkey }, WrPurpose::Piece { op: job.op }),
         };
         let signalled = imm.is_some();
         let wr = Wr { op, head: &[], sges, file: None, inline: false, signalled };
-        if !self.post_wr(port, wr, what.into()) {
-            self.unposted(job.op);
+        // The announcement may have to wait for these to complete, so they leave soon.
+        if !self.post_wr(port, wr, what.into(), Doorbell::Soon) {
+            self.sender.take_back(job.op);
             return false;
         }
-        self.soon = true; // the announcement may have to wait for these to complete
         job.off += len;
         job.raddr = job.raddr.wrapping_add(len);
         if signalled {
-            self.flow.spend();
+            self.credits.spend();
             self.counters.messages_sent += 1;
             self.count_written(job);
         }
         signalled
     }
 
-    /// A WR that was to use the send's memory was refused.
-    fn unposted(&mut self, op: u64) {
-        if let Some(send) = self.sends.get_mut(op) {
-            send.in_flight -= 1;
-        }
-    }
-
-    /// Immediate data that announce the chunk, if nothing speaks for a message: it
-    /// would also return credits and ring space.
+    /// Immediate data that announce the chunk. None if a message is better, since a message also
+    /// returns credits and ring bytes.
     fn immediate(&self, port: &dyn Port, job: &Job) -> Option<u32> {
         if job.close {
             return None;
         }
         let wanted = self.cfg.force_announce != Some(Announce::WriteSend) && port.caps().write_imm;
-        if !wanted || self.out.ack_due || self.flow.must_return() || job.len != job.total {
+        if !wanted || self.out.is_ack_due() || self.credits.must_return() || job.len != job.total {
             return None;
         }
         // Credits may have gone since the chunk was begun.
-        if !self.flow.may(Level::Control) {
+        if !self.credits.may(Level::Control) {
             return None;
         }
         Immediate { direct: job.direct, len: u32::try_from(job.len).ok()? }.emit()
@@ -227,15 +170,17 @@ impl Session {
             Message::PacketData { len: job.len, total: job.total }
         };
         if stream && job.len == 0 {
-            return true; // the file had nothing, and the machine knows
+            return true; // the file had no bytes, and the machine knows
         }
-        let Some(send) = self.sends.get_mut(job.op) else { return true };
-        send.in_flight += 1;
-        let what = What::Chunk { op: job.op, len: job.len };
+        if !self.sender.contains(job.op) {
+            return true;
+        }
+        self.sender.lend(job.op);
+        let what = WrPurpose::Chunk { op: job.op, len: job.len };
         let invalidate = Some(job.rkey).filter(|_| job.close && job.off == job.end);
         let op = SendOp::Send { invalidate, solicited: false };
         if !self.say_with(port, (message, &[]), Level::Control, what, op) {
-            self.unposted(job.op);
+            self.sender.take_back(job.op);
             return false;
         }
         self.count_written(job);
@@ -243,7 +188,7 @@ impl Session {
     }
 
     fn count_written(&mut self, job: &Job) {
-        self.urgent = true;
+        self.unrung.note(Doorbell::Now);
         let counter = match job.direct {
             true => &mut self.counters.tx_direct,
             false => &mut self.counters.tx_indirect,
@@ -251,7 +196,7 @@ impl Session {
         *counter += job.len;
     }
 
-    /// Writes a piece of a file. How to go on, the completion tells.
+    /// Writes a piece of a file. Its completion says how to go on.
     fn write_file(&mut self, port: &mut dyn Port, job: &mut Job, file: &FileRange) {
         let len = (job.end - job.off).min(u64::from(self.cfg.max_chunk).max(FILE_PIECE));
         let mut range =
@@ -263,41 +208,39 @@ impl Session {
         range.len = len;
         let op = SendOp::Write { raddr: job.raddr, rkey: job.rkey };
         let wr = Wr { op, head: &[], sges: &[], file: Some(range), inline: false, signalled: true };
-        if let Some(send) = self.sends.get_mut(job.op) {
-            send.in_flight += 1;
-        }
-        if self.post_wr(port, wr, What::File { op: job.op }.into()) {
+        self.sender.lend(job.op);
+        if self.post_wr(port, wr, WrPurpose::File { op: job.op }.into(), Doorbell::Now) {
             job.off += len;
             job.raddr = job.raddr.wrapping_add(len);
             job.reading = len;
-            self.urgent = true;
         } else {
-            self.unposted(job.op);
+            self.sender.take_back(job.op);
         }
     }
 
     /// A piece of a file was written. If the file had less, the chunk ends there, and
     /// with it the send.
-    pub(super) fn file_written(&mut self, over: Over<'_>) {
-        // File WRITEs are signalled, so the completion is missing only when the
-        // queue pair is gone.
-        let (Some(mut job), Over::Own(wc)) = (self.job, over) else { return };
+    pub(super) fn file_written(&mut self, over: WrEnd<'_>) {
+        // File WRITEs are signalled, so the completion is missing only if the queue pair is
+        // gone.
+        let WrEnd::Own(wc) = over else { return };
         let errno = match wc.status {
             WcStatus::Success => None,
             WcStatus::FileRead(errno) => Some(errno),
             _ => return,
         };
+        let Some(mut job) = self.sender.take_job() else { return };
         let piece = std::mem::take(&mut job.reading);
         let had = wc.byte_len.min(piece);
 
         if had < piece || errno.is_some() {
             self.file_ended(&mut job, piece - had, errno);
         }
-        self.job = Some(job);
+        self.sender.set_job(Some(job));
     }
 
-    /// The chunk, all of which was asked of the file, lacks its last `missing` bytes
-    /// and those not yet asked for.
+    /// The file has ended: the chunk lacks the last `missing` bytes of those asked for, and all
+    /// that were not yet asked for.
     fn file_ended(&mut self, job: &mut Job, missing: u64, errno: Option<i32>) {
         let had = job.off - missing;
         let len = job.len - (job.end - had);
@@ -306,24 +249,16 @@ impl Session {
             let short = |n| u32::try_from(n).unwrap_or(u32::MAX);
             s.tx.handle_short(job.op, job.direct, short(job.len), short(len));
         }
-        if let Some(send) = self.sends.get_mut(job.op) {
-            let asked = send.source.as_ref().map_or(0, Source::len);
-            let error = match errno {
-                Some(errno) => OpError::FileRead { errno },
-                None => OpError::FileTooShort { had, asked },
-            };
-            send.failed = Some((error, had));
-        }
+        self.sender.fail_file(job.op, had, errno);
         (job.off, job.end, job.len, job.total) = (had, had, len, len);
     }
 
     /// Sends a message with the data in it.
     fn send_inline(&mut self, port: &mut dyn Port, op: u64, off: u64, len: u32, message: Message) {
-        if self.inline_now(port, op, off, len, message) {
+        if self.try_send_inline_eager(port, op, off, len, message) {
             return;
         }
-        let Some(send) = self.sends.get(op) else { return };
-        let Some(Source::Memory(iov)) = &send.source else { return };
+        let Some(SendSource::Memory(iov)) = self.sender.source(op) else { return };
         let mut sges = [NO_SGE; SGES];
         let max_sge = port.caps().max_sge.clamp(1, SGES);
         let (mut count, bytes) = iov.sges(off, len.into(), &mut sges[..max_sge]);
@@ -342,18 +277,18 @@ impl Session {
         let mut head = [0; MAX_HEADER];
         let head_len = self.header(message, &mut head);
         let fits = usize::try_from(len).is_ok_and(|n| n + head_len <= port.caps().max_inline);
-        // If the bytes are copied now, the send need not wait for the WR.
+        // The send need not wait for the WR if the bytes are copied now.
         let copied = fits || bounce.is_some();
         if copied && bounce.is_some() {
             self.counters.copies += 1;
             self.counters.copied_bytes += u64::from(len);
         }
         let what = match copied {
-            true => What::Message,
-            false => What::Chunk { op, len: len.into() },
+            true => WrPurpose::Message,
+            false => WrPurpose::Chunk { op, len: len.into() },
         };
-        if !copied && let Some(send) = self.sends.get_mut(op) {
-            send.in_flight += 1;
+        if !copied {
+            self.sender.lend(op);
         }
         let wr = Wr {
             op: Wr::SEND,
@@ -363,20 +298,19 @@ impl Session {
             inline: fits,
             signalled: !copied,
         };
-        let posted = self.post_wr(port, wr, Entry { what, bounce });
-        self.urgent |= posted;
+        let posted = self.post_wr(port, wr, PostedWr { what, bounce }, Doorbell::Now);
         if posted && copied {
             if let Some(proto) = &mut self.proto {
                 proto.handle_sent(op, len.into());
             }
         } else if !posted && !copied {
-            self.unposted(op);
+            self.sender.take_back(op);
         }
         self.counters.tx_inline += u64::from(len);
     }
 }
 
-/// Copies a range of a list with many pieces to memory of the port's.
+/// Copies a range of a list with many pieces to memory of the port's. None if there is none.
 fn gather(port: &mut dyn Port, iov: &IoVec, off: u64, len: u32) -> Option<Buf> {
     let buf = port.alloc(usize::try_from(len).ok()?).ok()?;
     let mut at = 0;

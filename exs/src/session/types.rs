@@ -1,4 +1,4 @@
-//! What goes into a connection and comes out of it.
+//! The inputs and outputs of a session.
 
 use std::time::Duration;
 
@@ -89,19 +89,19 @@ impl IoVec {
 
 /// Where a send takes its bytes from.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum SendSource {
     /// Memory.
     Memory(IoVec),
     /// A file.
     File(FileRange),
 }
 
-impl Source {
+impl SendSource {
     /// Bytes to send.
     pub fn len(&self) -> u64 {
         match self {
-            Source::Memory(m) => m.len(),
-            Source::File(f) => f.len,
+            SendSource::Memory(m) => m.len(),
+            SendSource::File(f) => f.len,
         }
     }
 
@@ -112,12 +112,12 @@ impl Source {
     }
 }
 
-/// How a receive is to behave.
+/// Options of a receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecvOpts {
     /// Complete only when full, at the end, or when cancelled (stream).
     pub waitall: bool,
-    /// Leave the data where they are.
+    /// Leave the data in the stream.
     pub peek: bool,
 }
 
@@ -135,8 +135,8 @@ pub trait Port {
     ) -> EagerSend {
         EagerSend::Declined
     }
-    /// Bytes of this range of a file that one WRITE may take now. 0: later; the session is to be
-    /// driven again then.
+    /// Bytes of this range of a file that one WRITE may take now. 0: later; then the caller must
+    /// drive the session again.
     fn file_room(&mut self, _range: &FileRange) -> u64 {
         self.caps().max_msg
     }
@@ -146,64 +146,65 @@ pub trait Port {
     fn lend(&mut self, mr: Mr, addr: u64, len: u64, access: Access) -> Result<Key, RnicError> {
         self.bind(mr, addr, len, access)
     }
-    /// To close this window costs less if the peer does it, by a SEND with Invalidate
+    /// Closing this window costs less if the peer does it, by a SEND with Invalidate
     /// (`Rnic::invalidate_is_costly`).
     fn invalidate_is_costly(&self, _key: Key) -> bool {
         false
     }
-    /// Closes a window, if the peer has not. Harmless if the queue pair is gone: its windows went with it.
+    /// Closes a window, if the peer has not. Harmless if the queue pair is gone: its windows went
+    /// with it.
     fn invalidate(&mut self, key: Key);
     /// Registered memory on which windows may be bound (ring, stash, bounce).
     fn alloc(&mut self, len: usize) -> Result<Buf, RnicError>;
     /// Gives back what `alloc` gave.
     fn free(&mut self, buf: Buf);
-    /// Ends the connection; `handle_disconnected` is to follow.
+    /// Ends the connection; `handle_disconnected` must follow.
     fn disconnect(&mut self, how: Disconnect);
 }
 
-/// How one connection is to behave.
+/// Settings of one connection.
 #[derive(Clone, Debug)]
 pub struct SessionConfig {
     /// Stream or seqpacket.
     pub kind: SocketKind,
-    /// Bytes of our hidden ring (stream) or stash (seqpacket).
+    /// Bytes of this side's hidden ring (stream) or stash (seqpacket).
     pub ring: u32,
     /// Data up to this many bytes ride inside their announcement, as far as the
     /// peer's slots allow. 0 turns that off (stream).
     pub inline_max: u32,
     /// Data of one announcement, at most (stream).
     pub max_chunk: u32,
-    /// Bytes of one message that we take (seqpacket).
+    /// Bytes of one message that this side takes (seqpacket).
     pub max_msg: u64,
-    /// Receives that we keep posted for this connection: at least 4.
+    /// Receives that this side keeps posted for this connection: at least 4.
     pub credits: u16,
     /// Bytes of each of them.
     pub slot: u32,
     /// WRs that the send queue takes: at least 4.
     pub max_send_wr: usize,
-    /// Probe a peer that has been silent this long.
+    /// Probe a peer that has been silent this long; none: never, unless `dead_after` wants it.
     pub keepalive: Option<Duration>,
-    /// A peer from which something is expected and that has been silent this long
-    /// is dead.
+    /// A peer that owes an answer, or must take data, and has been silent this long is dead; none:
+    /// never.
     pub dead_after: Option<Duration>,
-    /// Each send must end within this time.
+    /// Each send must end within this time; none: no limit.
     pub send_timeout: Option<Duration>,
-    /// Each receive must end within this time.
+    /// Each receive must end within this time; none: no limit.
     pub recv_timeout: Option<Duration>,
-    /// Bound of what waits for the peer's answer without having a bound of its
-    /// own: withdrawals of cancelled operations, when there is no `dead_after`.
+    /// How long a withdrawal of a cancelled operation may wait for the peer's answer, if there is
+    /// no `dead_after`.
     pub linger: Duration,
-    /// The initiator's first message must be here within this time.
+    /// The first message of the side that connects must arrive within this time.
     pub handshake_timeout: Duration,
-    /// Give the peer's ring back after this long without use (stream).
+    /// Give the peer's ring back after this long without use (stream); none: never.
     pub ring_idle: Option<Duration>,
-    /// Our RNIC does not answer small READs rightly (`Caps::small_reads`): the peer is
-    /// to confirm its WRITEs by messages (`confirm.rs`), and to cut some READs (`sided.rs`).
+    /// This side's RNIC answers small READs wrongly (`Caps::small_reads`): the peer must confirm
+    /// its WRITEs by messages (`confirm.rs`), and cut some READs (`sided.rs`).
     pub confirm: bool,
-    /// What is offered in the hello of [`Hello::FEATURES`]: with less, this side is to its peer
-    /// as one of a build before it (for tests).
+    /// What the hello offers of [`Hello::FEATURES`]. With less, this side looks to its peer like
+    /// an older build (for tests).
     pub features: u32,
-    /// Use this style of announcement whatever the RNIC can do (for tests).
+    /// Use this style of announcement even if the RNIC could do better (for tests).
     pub force_announce: Option<Announce>,
 }
 
@@ -262,13 +263,13 @@ pub struct Done {
 }
 
 impl Done {
-    /// It moved so many bytes, all there were.
+    /// A result without an error: all `bytes` were moved.
     pub(super) fn whole(op: OpId, bytes: u64) -> Done {
         Done { op, bytes, total: bytes, eof: false, result: Ok(()) }
     }
 }
 
-/// What a receive and a send would find, as a descriptor in poll(2) says it.
+/// What a receive and a send would find, for a descriptor in poll(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Standing {
@@ -288,17 +289,16 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// True if this says something that `before` did not: more has arrived and can be taken, or
-    /// a direction has ended.
+    /// True if this is news after `before`: more has arrived and can be taken, or a direction has
+    /// ended.
     pub fn is_news(&self, before: &Standing) -> bool {
         self.readable && (self.arrived != before.arrived || !before.readable)
             || (self.ended, self.shut, self.broken) != (before.ended, before.shut, before.broken)
     }
 }
 
-/// Adds to one of the [`Counters`], for which a peer's number was found to be right. They stop
-/// at their greatest value: a figure is no reason to end a connection, and one that began again
-/// at 0 would say something else.
+/// Adds a number of the peer's, which was checked, to one of the [`Counters`]. A counter stops at
+/// its greatest value: it must neither end the connection nor begin again at 0.
 #[inline]
 pub(super) fn count(counter: &mut u64, n: u64) {
     *counter = counter.saturating_add(n);
@@ -311,7 +311,7 @@ pub struct Counters {
     pub sends: u64,
     /// Receives that ended.
     pub recvs: u64,
-    /// READs and WRITEs of the user that ended.
+    /// READs and WRITEs of the program that ended.
     pub one_sided: u64,
     /// Bytes written into advertised buffers of the peer.
     pub tx_direct: u64,
@@ -319,15 +319,15 @@ pub struct Counters {
     pub tx_indirect: u64,
     /// Bytes sent inside of messages.
     pub tx_inline: u64,
-    /// Bytes that came into advertised buffers.
+    /// Bytes that arrived in advertised buffers.
     pub rx_direct: u64,
-    /// Bytes that came into our ring.
+    /// Bytes that arrived in this side's ring.
     pub rx_indirect: u64,
-    /// Bytes that came inside of messages.
+    /// Bytes that arrived inside of messages.
     pub rx_inline: u64,
     /// Bytes of READs.
     pub read_bytes: u64,
-    /// Bytes of WRITEs of the user.
+    /// Bytes of WRITEs of the program.
     pub write_bytes: u64,
     /// Copies made (ring, stash, bounce buffers, inline data).
     pub copies: u64,
@@ -339,15 +339,15 @@ pub struct Counters {
     pub adverts_received: u64,
     /// ADVERTs whose buffer was closed again before it was used.
     pub adverts_stale: u64,
-    /// Times that something waited for the peer's receives.
+    /// Times that a message waited for the peer's receives.
     pub credit_stalls: u64,
-    /// Times that something waited for room in the send queue.
+    /// Times that a WR waited for room in the send queue.
     pub queue_stalls: u64,
     /// Messages sent (SENDs and immediates).
     pub messages_sent: u64,
     /// Messages received.
     pub messages_received: u64,
-    /// CONFIRMs sent: WRITEs of the user that were confirmed by a message.
+    /// CONFIRMs sent; each confirms one or more WRITEs of the program.
     pub confirms: u64,
     /// Rings handed to the peer.
     pub rings_granted: u64,

@@ -1,7 +1,7 @@
 //! Accounting of the hidden ring, as each end sees it.
 //!
-//! Both ends count the same bytes in the same order, so offsets are never sent:
-//! the sender's write position and the receiver's follow from the lengths alone.
+//! Both ends count the same bytes in the same order, so offsets are never sent: the positions of
+//! sender and receiver follow from the lengths alone.
 //! No byte of the ring is wasted at its end: a chunk that would cross is cut there.
 
 /// The receiver's view.
@@ -12,7 +12,7 @@ pub(super) struct RxRing {
     rd: u32,
     /// Bytes that wait for a receive.
     fill: u32,
-    /// Bytes consumed that the sender has not been told of.
+    /// Bytes consumed and not yet acknowledged to the sender.
     freed: u32,
 }
 
@@ -48,13 +48,13 @@ impl RxRing {
         self.offset(self.fill)
     }
 
-    /// What an honest sender may write in one chunk: not over bytes that it does not
-    /// know to be free, and not across the end.
+    /// Bytes that an honest sender may write in one chunk: not over bytes that it does not know to
+    /// be free, and not across the end.
     pub(super) fn room(&self) -> u32 {
         (self.size - self.fill - self.freed).min(self.size - self.write_at())
     }
 
-    /// `len` bytes came; at most `room`.
+    /// `len` bytes arrived; at most `room`.
     pub(super) fn push(&mut self, len: u32) {
         self.fill += len;
     }
@@ -101,7 +101,7 @@ impl TxRing {
         self.size - self.free
     }
 
-    /// What can be written in one chunk.
+    /// Bytes that can be written in one chunk.
     pub(super) fn room(&self) -> u32 {
         self.free.min(self.size - self.wr)
     }
@@ -122,7 +122,7 @@ impl TxRing {
         let end = if self.wr == 0 { self.size } else { self.wr };
         // A chunk never crosses the end, so this does not go below 0.
         self.wr = end - len;
-        // A peer may have given back what was never announced, and its ring may be of nearly
+        // A peer can acknowledge bytes that were never announced, and its ring can have nearly
         // 2^32 bytes.
         self.free = self.free.saturating_add(len).min(self.size);
     }

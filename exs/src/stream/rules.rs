@@ -1,8 +1,8 @@
 //! The rules of the protocol by name, so that tests can break one at a time.
 //!
-//! A model check that passes says little unless it also fails when it should:
-//! `model/broken.rs` drops each of these rules in turn and demands a counterexample.
-//! Outside of tests a rule always holds, and asking costs nothing.
+//! A model check that passes says little unless it also fails when it should: `model/broken.rs`
+//! drops each of these rules in turn and demands a counterexample. Outside of tests a rule always
+//! holds, and the question costs nothing.
 
 /// A rule that a test may drop. Numbers as in `spec-notes/stream-protocol.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -11,8 +11,7 @@ pub(super) enum Rule {
     RingEmpty,
     /// R1: advertise only if every earlier receive is wholly advertised.
     EarlierAdvertised,
-    /// R1: a receiver that holds back after ADVERTs in vain stops that when the ring
-    /// is used up.
+    /// R1: a receiver that holds ADVERTs back after misses stops that when the ring is used up.
     HoldEnds,
     /// R2: an ADVERT of a later phase counts only if its `seq` is the next byte.
     SeqMatches,
@@ -54,14 +53,14 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Whether `rule` is to be obeyed.
+    /// Whether `rule` must be obeyed.
     #[cfg(not(test))]
     #[expect(clippy::unused_self, reason = "the test build looks into it")]
     pub(super) const fn hold(self, _rule: Rule) -> bool {
         true
     }
 
-    /// Whether `rule` is to be obeyed.
+    /// Whether `rule` must be obeyed.
     #[cfg(test)]
     pub(super) fn hold(self, rule: Rule) -> bool {
         self.broken != Some(rule)

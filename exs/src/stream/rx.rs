@@ -1,15 +1,15 @@
 //! The receiving half of a stream: rules R1, R4, R5 and the receiver's part of R6
 //! to R9.
 //!
-//! This file holds the state and what others may ask of it. `window.rs` decides what
-//! the peer may write to, `deliver.rs` where bytes that came go.
+//! This file holds the state and the calls of the session. `window.rs` decides what the peer may
+//! write to, `deliver.rs` where bytes that arrived go.
 
 mod deliver;
 #[cfg(test)]
 mod tests;
 mod window;
 
-pub use deliver::Landed;
+pub use deliver::EagerTarget;
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use crate::ids::{OpId, Outcome};
 
 use super::ring::RxRing;
 use super::rules::{Rule, Rules};
-use super::{Data, RecvPost, RxAction, StreamConfig, StreamViolation, VAIN_MAX};
+use super::{Data, MAX_MISSES, RecvPost, RxAction, StreamConfig, StreamViolation};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Recv {
@@ -27,7 +27,7 @@ struct Recv {
     /// Bytes of the buffer, from `filled` on, that the peer may write: 0 means that
     /// it is not advertised.
     shown: u32,
-    /// Ends as soon as the peer has let go of it.
+    /// Cancelled: ends as soon as the peer has answered the withdrawal.
     cancelled: bool,
     /// It is large, not shown, and counted in `large_hidden`.
     counted: bool,
@@ -61,7 +61,7 @@ pub struct StreamRx {
     shown: usize,
     /// Sum of their `shown`.
     shown_bytes: u64,
-    /// A receive of at most so many bytes is worth no ADVERT of its own.
+    /// A receive of at most this many bytes is worth no ADVERT of its own.
     small: u32,
     /// Larger ones that are not shown.
     large_hidden: usize,
@@ -69,10 +69,10 @@ pub struct StreamRx {
     max_advert: u32,
     /// WITHDRAW is out, WITHDRAWN not yet in.
     withdrawing: bool,
-    /// Direct phases in a row whose ADVERTs were in vain: indirect data crossed them. From
-    /// so many on (fewer only in tests) ADVERTs are held back.
-    vain: u32,
-    vain_max: u32,
+    /// Direct phases in a row whose ADVERTs missed: indirect data crossed them.
+    misses: u32,
+    /// From this many misses on, ADVERTs are held back (fewer only in tests).
+    max_misses: u32,
     fin: bool,
     /// The peer may write into the ring.
     granted: bool,
@@ -86,7 +86,7 @@ pub struct StreamRx {
 }
 
 impl StreamRx {
-    /// `cfg` tells of *our* ring (at least 1 byte) and of what both agreed on.
+    /// `cfg`: this side's ring (at least 1 byte), and the numbers that both sides agreed on.
     #[must_use]
     pub fn new(cfg: StreamConfig) -> Self {
         Self {
@@ -101,8 +101,8 @@ impl StreamRx {
             large_hidden: 0,
             max_advert: u32::MAX,
             withdrawing: false,
-            vain: 0,
-            vain_max: VAIN_MAX,
+            misses: 0,
+            max_misses: MAX_MISSES,
             fin: false,
             granted: false,
             stashed: false,
@@ -112,8 +112,8 @@ impl StreamRx {
         }
     }
 
-    /// Queues a receive. One of 0 bytes ends at once, whoever waits before it, as
-    /// read(2) of 0 bytes does.
+    /// Queues a receive. One of 0 bytes ends at once, even if others wait before it, as read(2) of
+    /// 0 bytes does.
     pub fn post_recv(&mut self, post: RecvPost) {
         if post.len == 0 {
             self.out.push_back(RxAction::Done { op: post.op, bytes: 0, outcome: Outcome::Ok });
@@ -127,9 +127,8 @@ impl StreamRx {
 
     /// Cancels; false if there is no such operation.
     ///
-    /// A receive that is not advertised ends at once, with the bytes that it holds.
-    /// One that is, ends when the peer has answered (R7), or before that if its data
-    /// come first.
+    /// A receive that is not advertised ends at once, with the bytes that it holds. An advertised
+    /// one ends when the peer has answered (R7), or when its data arrive, if they are first.
     pub fn cancel(&mut self, op: OpId) -> bool {
         let Some(at) = self.recvs.iter().position(|r| r.post.op == op) else { return false };
         if at >= self.shown || !self.rules.hold(Rule::AwaitWithdrawn) {
@@ -159,7 +158,7 @@ impl StreamRx {
         }
     }
 
-    /// DATA came (R4, R5). Poll its actions out before the next message is handled.
+    /// DATA arrived (R4, R5). Poll its actions out before the next message is handled.
     ///
     /// # Errors
     /// The peer broke the rules; nothing has changed.
@@ -176,10 +175,10 @@ impl StreamRx {
         Ok(())
     }
 
-    /// WITHDRAWN came (R7): the peer has let go of every buffer.
+    /// WITHDRAWN arrived (R7): the peer has let go of every buffer.
     ///
     /// # Errors
-    /// Nobody asked for it.
+    /// No withdrawal is out.
     pub fn handle_withdrawn(&mut self) -> Result<(), StreamViolation> {
         if !self.withdrawing {
             return Err(StreamViolation::Unexpected("WITHDRAWN"));
@@ -190,10 +189,10 @@ impl StreamRx {
         Ok(())
     }
 
-    /// FIN came (R8).
+    /// FIN arrived (R8).
     ///
     /// # Errors
-    /// It came before.
+    /// It is the second one.
     pub fn handle_fin(&mut self) -> Result<(), StreamViolation> {
         if self.fin {
             return Err(StreamViolation::Unexpected("FIN"));
@@ -203,7 +202,7 @@ impl StreamRx {
         Ok(())
     }
 
-    /// RING_REQ came (R9).
+    /// RING_REQ arrived (R9).
     ///
     /// # Errors
     /// The peer has the ring already, or no use for it.
@@ -216,7 +215,7 @@ impl StreamRx {
         Ok(())
     }
 
-    /// RING_RELEASE came (R9).
+    /// RING_RELEASE arrived (R9).
     ///
     /// # Errors
     /// The peer does not have the ring, or cannot know that it is empty.
@@ -230,11 +229,11 @@ impl StreamRx {
         Ok(())
     }
 
-    /// Nothing has come for long: acknowledges what is freed (the peer must see an
-    /// empty ring before it can give it back), advertises what was held back, and
-    /// drops an empty ring that was made for inline data only.
+    /// No data have arrived for long. Acknowledges freed bytes, since the peer must see an empty
+    /// ring before it can give the ring back; advertises what was held back; drops an empty ring
+    /// that was made for inline data only.
     pub fn idle(&mut self) {
-        self.vain = 0;
+        self.misses = 0;
         self.pump();
         self.ack_all = self.ring.freed() > 0;
         if self.stashed && !self.granted && self.ring.fill() == 0 {
@@ -259,10 +258,10 @@ impl StreamRx {
         self.out.is_empty() && !self.wants_ack()
     }
 
-    /// Ring bytes freed since the last call. Whatever message goes to the peer next
-    /// may carry them. None while they are held back (R1).
+    /// Ring bytes freed since the last call, for the next message to the peer. 0 while they are
+    /// held back (R1).
     pub fn take_freed(&mut self) -> u32 {
-        // An Ack that was polled before they were is due again afterwards.
+        // If the bytes are held back, an Ack that was polled before is due again afterwards.
         self.ack_told = false;
         if self.holding() {
             return 0;
@@ -283,7 +282,7 @@ impl StreamRx {
         self.seq
     }
 
-    /// FIN has come.
+    /// FIN has arrived.
     #[must_use]
     pub fn has_fin(&self) -> bool {
         self.fin
@@ -295,7 +294,7 @@ impl StreamRx {
         self.ring.fill() > 0 || self.fin
     }
 
-    /// FIN has come, and every byte before it is delivered.
+    /// FIN has arrived, and every byte before it is delivered.
     #[must_use]
     pub fn at_eof(&self) -> bool {
         self.fin && self.ring.fill() == 0
@@ -314,9 +313,9 @@ impl StreamRx {
         self.recvs.len()
     }
 
-    /// The connection is gone: every operation that has not ended, with the bytes
-    /// that it holds. A Retract is queued for each one that was advertised, so poll
-    /// until there is nothing, and only then end these.
+    /// The connection is gone. Gives every operation that has not ended, with the bytes that it
+    /// holds. A Retract is queued for each advertised one, so poll until there is nothing, and
+    /// only then end these.
     pub fn abort(&mut self) -> Vec<(OpId, u64)> {
         for recv in self.recvs.iter().take(self.shown) {
             self.out.push_back(RxAction::Retract { op: recv.post.op });
@@ -330,7 +329,7 @@ impl StreamRx {
     /// Does all that the state allows.
     fn pump(&mut self) {
         while self.advertise_one() || self.serve_one() {}
-        // R9: after FIN nobody writes into the ring.
+        // R9: after FIN the peer writes nothing into the ring.
         if self.at_eof() && (self.granted || self.stashed) {
             self.granted = false;
             self.stashed = false;
@@ -338,15 +337,15 @@ impl StreamRx {
         }
     }
 
-    /// R1: after ADVERTs in vain, time and again, the next ones, and ACKs, wait until the
-    /// sender has used up the ring. Then nothing can be on its way, and they cannot be in vain.
+    /// R1: after many misses in a row, ADVERTs and ACKs wait until the sender has used up the ring.
+    /// Then no bytes can be on their way, and the ADVERTs cannot miss.
     fn holding(&self) -> bool {
         let could = self.recvs.front().is_some_and(|r| r.post.advertise && !r.post.peek);
         let full = self.ring.is_used_up() && self.rules.hold(Rule::HoldEnds);
-        self.vain >= self.vain_max && could && !self.withdrawing && !self.fin && !full
+        self.misses >= self.max_misses && could && !self.withdrawing && !self.fin && !full
     }
 
-    /// R6: enough is free that the sender should know, or it may be needed now.
+    /// R6: so much is free that the sender should know, or the sender may need it now.
     fn wants_ack(&self) -> bool {
         let freed = self.ring.freed();
         if freed == 0 || self.ack_told || !self.rules.hold(Rule::AckFreed) {
@@ -371,9 +370,9 @@ impl StreamRx {
         self.max_advert = max;
     }
 
-    /// Holds ADVERTs back after so many phases in vain.
-    pub(super) fn limit_vain(&mut self, max: u32) {
-        self.vain_max = max;
+    /// Holds ADVERTs back after `max` misses in a row.
+    pub(super) fn limit_misses(&mut self, max: u32) {
+        self.max_misses = max;
     }
 
     /// ADVERTs are held back, for the checker.
@@ -381,17 +380,17 @@ impl StreamRx {
         self.holding()
     }
 
-    /// As if so many phases had gone by.
+    /// As if `phase` phases had gone by.
     pub(super) fn start_phase(&mut self, phase: u32) {
         self.phase = phase;
     }
 
     /// Phase and position, for the checker.
-    pub(super) fn place(&self) -> (u32, u64) {
+    pub(super) fn phase_and_seq(&self) -> (u32, u64) {
         (self.phase, self.seq)
     }
 
-    /// FIN has come, for the checker.
+    /// FIN has arrived, for the checker.
     pub(super) fn fin_seen(&self) -> bool {
         self.fin
     }

@@ -1,8 +1,8 @@
 //! The sending half of a stream: rules R2, R3, R10 and the sender's part of R6 to R9.
 //!
-//! This file holds the state and what others may ask of it; `schedule.rs` decides
-//! which bytes go where, and when an operation has ended; `patience.rs` when one waits
-//! for an ADVERT; `file.rs` cuts chunks of files short.
+//! This file holds the state and the calls of the session. `schedule.rs` decides which bytes go
+//! where, and when an operation has ended; `patience.rs` when a send waits for an ADVERT;
+//! `file.rs` cuts chunks of files short.
 
 mod file;
 mod patience;
@@ -41,7 +41,7 @@ struct TxOp {
     handled: u64,
     /// Takes no new chunk.
     cancelled: bool,
-    /// Its bytes are in memory, so they may ride inside of the announcement.
+    /// Its bytes are in memory, not in a file, so they may ride inside the announcement.
     inline: bool,
 }
 
@@ -55,9 +55,9 @@ enum Grant {
 
 /// The sending half of one direction of a stream.
 ///
-/// After each call, `poll` until it gives nothing. Messages must reach the peer in
-/// the order in which their actions were polled: whoever keeps a control message
-/// back (for want of credits) must ask for no Transfer meanwhile.
+/// After each call, `poll` until it gives nothing. Messages must reach the peer in the order in
+/// which their actions were polled: while a control message waits for credits, the session must
+/// ask for no Transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StreamTx {
     cfg: StreamConfig,
@@ -87,7 +87,7 @@ pub struct StreamTx {
 }
 
 impl StreamTx {
-    /// `cfg` tells of the *peer's* ring (at least 1 byte) and of what both agreed on.
+    /// `cfg`: the peer's ring (at least 1 byte), and the numbers that both sides agreed on.
     #[must_use]
     pub fn new(cfg: StreamConfig) -> Self {
         Self {
@@ -108,9 +108,9 @@ impl StreamTx {
         }
     }
 
-    /// Queues a send of `len` bytes. One of 0 bytes ends as soon as those before it
-    /// have ended, without a message. After `shutdown` a send ends at once,
-    /// cancelled, with 0 bytes (the API refuses it before it comes here).
+    /// Queues a send of `len` bytes. One of 0 bytes ends as soon as those before it have ended,
+    /// without a message. After `shutdown` a send ends at once, cancelled, with 0 bytes; the
+    /// session refuses it before.
     pub fn post_send(&mut self, op: OpId, len: u64) {
         if self.is_shut() {
             self.done(op, 0, Outcome::Cancelled);
@@ -127,10 +127,10 @@ impl StreamTx {
 
     /// Cancels; false if there is no such operation.
     ///
-    /// A send that has not begun (or a shutdown before its FIN) ends at once. One
-    /// that has begun takes no new chunk and ends, with the bytes moved, when the
-    /// chunks that are out are handled; the stream goes on after these bytes. If
-    /// all its bytes are out already, it ends as if it had not been cancelled.
+    /// A send that has not begun, or a shutdown before its FIN, ends at once. A send that has begun
+    /// takes no new chunk and ends, with the bytes moved, when the chunks that are out are handled;
+    /// the stream goes on after these bytes. If all its bytes are out already, it ends as if it
+    /// had not been cancelled.
     pub fn cancel(&mut self, op: OpId) -> bool {
         let Some(at) = self.ops.iter().position(|o| o.op == op) else { return false };
         let entry = &mut self.ops[at];
@@ -144,7 +144,7 @@ impl StreamTx {
         true
     }
 
-    /// ADVERT came (R2).
+    /// ADVERT arrived (R2).
     ///
     /// # Errors
     /// The ADVERT could not have been sent by a peer that keeps the rules.
@@ -156,7 +156,7 @@ impl StreamTx {
             return Ok(());
         }
         if is_later(self.phase, advert.phase) && self.rules.hold(Rule::OldPhaseDropped) {
-            self.note_vain(&advert);
+            self.note_missed_advert(&advert);
             return Ok(());
         }
         if is_later(advert.phase, self.phase) {
@@ -171,7 +171,7 @@ impl StreamTx {
                 // match by accident.
                 if self.rules.hold(Rule::PhaseSpoiled) {
                     self.phase = advert.phase.wrapping_add(1);
-                    self.note_vain(&advert);
+                    self.note_missed_advert(&advert);
                     self.settle();
                 }
                 return Ok(());
@@ -202,10 +202,10 @@ impl StreamTx {
         Ok(())
     }
 
-    /// RING came (R9).
+    /// RING arrived (R9).
     ///
     /// # Errors
-    /// Nobody asked for it.
+    /// No RING_REQ is out, or the ring goes round the end of the memory.
     pub fn handle_ring(&mut self, ring: RemoteRing) -> Result<(), StreamViolation> {
         if self.grant != Grant::Asked {
             return Err(StreamViolation::Unexpected("RING"));
@@ -217,7 +217,7 @@ impl StreamTx {
         Ok(())
     }
 
-    /// WITHDRAW came (R7): forgets every ADVERT, and says so.
+    /// WITHDRAW arrived (R7): forgets every ADVERT, and answers.
     ///
     /// # Errors
     /// The last one is not answered yet.
@@ -244,8 +244,8 @@ impl StreamTx {
         self.settle();
     }
 
-    /// The ring has not been used for long: gives it back if it is granted, empty
-    /// and not about to be needed (R9).
+    /// The ring was idle for long: gives it back if it is granted and empty, and no send waits
+    /// (R9).
     pub fn idle_ring_release(&mut self) {
         let granted = matches!(self.grant, Grant::Granted(_));
         let empty = self.ring.used() == 0 || !self.rules.hold(Rule::ReleaseEmpty);
@@ -267,7 +267,7 @@ impl StreamTx {
         Some(self.transfer(&chunk))
     }
 
-    /// `poll(true)` would come to a Transfer.
+    /// `poll(true)` would give a Transfer in the end.
     #[must_use]
     pub fn wants_transfer(&self) -> bool {
         self.next_chunk().is_some_and(|c| self.may_send(&c))
@@ -280,13 +280,13 @@ impl StreamTx {
         self.ops.len()
     }
 
-    /// No operation has not ended, and nothing is to be polled.
+    /// All operations have ended, and `poll` would give nothing.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.ops.is_empty() && self.out.is_empty()
     }
 
-    /// The ring's address, which `Target::Ring` counts from.
+    /// The ring's address, which `ChunkTarget::Ring` counts from.
     #[must_use]
     pub fn ring(&self) -> Option<RemoteRing> {
         match self.grant {
@@ -301,8 +301,8 @@ impl StreamTx {
         self.fin_sent || self.ops.back().is_some_and(|o| o.want == Want::Fin)
     }
 
-    /// The connection is gone: every operation that has not ended, with the bytes
-    /// that it moved. What `poll` still has (ends of others) stays there.
+    /// The connection is gone. Gives every operation that has not ended, with the bytes that it
+    /// moved. Ends of others stay for `poll`.
     pub fn abort(&mut self) -> Vec<(OpId, u64)> {
         self.cur = 0;
         self.fin_sent = true;
@@ -326,13 +326,13 @@ impl StreamTx {
         self.rules.broken = rule;
     }
 
-    /// As if so many phases had gone by.
+    /// As if `phase` phases had gone by.
     pub(super) fn start_phase(&mut self, phase: u32) {
         self.phase = phase;
     }
 
     /// Phase and position, for the checker.
-    pub(super) fn place(&self) -> (u32, u64) {
+    pub(super) fn phase_and_seq(&self) -> (u32, u64) {
         (self.phase, self.seq)
     }
 

@@ -6,19 +6,18 @@ use crate::ids::{OpId, Outcome};
 /// neither's memory grows without bound.
 pub const MAX_ADVERTS: usize = 64;
 
-/// Direct phases in a row that may be in vain before the receiver holds ADVERTs back (R1), and
-/// until which a sender waits for one that is not (R10). Both count the same phases, so neither
-/// waits for the other.
-pub const VAIN_MAX: u32 = 8;
+/// Direct phases in a row whose ADVERTs may miss: after that many, the receiver holds ADVERTs back
+/// (R1), and the sender waits for no ADVERT (R10). Both count the same phases, so neither waits
+/// for the other.
+pub const MAX_MISSES: u32 = 8;
 
 /// Even phases are direct, odd ones indirect.
 pub(super) const fn is_direct(phase: u32) -> bool {
     phase.is_multiple_of(2)
 }
 
-/// Phase `a` comes after `b`. Phases wrap (a connection that changes its mind a
-/// million times per second does so within two hours), so they are compared as
-/// serial numbers (RFC 1982).
+/// Phase `a` comes after `b`. Phases wrap, within two hours for a connection that changes phase a
+/// million times per second. So they are compared as serial numbers (RFC 1982).
 pub(super) const fn is_later(a: u32, b: u32) -> bool {
     let ahead = a.wrapping_sub(b);
     ahead != 0 && ahead < 1 << 31
@@ -67,7 +66,7 @@ pub struct RemoteRing {
 
 /// Where a chunk goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Target {
+pub enum ChunkTarget {
     /// Into an advertised buffer.
     Direct {
         /// Address at the receiver.
@@ -87,8 +86,8 @@ pub enum Target {
 /// What the sending half wants done, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TxAction {
-    /// Move `len` bytes at `op_off` of the operation's data and announce them
-    /// (DATA). Tell `handle_sent` when the local memory is free again.
+    /// Move `len` bytes at `op_off` of the operation's data and announce them (DATA). Call
+    /// `handle_sent` when the local memory is free again.
     Transfer {
         /// The send.
         op: OpId,
@@ -97,7 +96,7 @@ pub enum TxAction {
         /// Bytes.
         len: u32,
         /// Where to.
-        target: Target,
+        target: ChunkTarget,
         /// Inside of the announcement (then `target`'s address is not used).
         inline: bool,
     },
@@ -204,8 +203,8 @@ pub enum RxAction {
         /// Bytes.
         len: u32,
     },
-    /// Send an ACK soon: enough ring bytes are free that the sender should know.
-    /// Take the number with `take_freed`, which any message may carry.
+    /// Send an ACK soon, as many ring bytes are free. Take the number with `take_freed`; any
+    /// message can carry it.
     Ack,
     /// Send WITHDRAW: a cancelled receive may be in the sender's hands.
     Withdraw,
@@ -224,7 +223,7 @@ pub enum RxAction {
     },
 }
 
-/// A peer broke the protocol: the connection must be ended.
+/// The peer broke the protocol: the connection must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamViolation {

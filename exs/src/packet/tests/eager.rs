@@ -25,7 +25,7 @@ fn a_receive_ends_the_same_either_way() {
                 4..=6 => {
                     let len = small(below(110));
                     let mut quick = rx.clone();
-                    let landed = quick.pass(len);
+                    let landed = quick.try_eager(len);
                     let came = rx.handle_eager(len);
                     let Some(op) = landed else {
                         long += 1;
@@ -67,7 +67,7 @@ fn a_send_leaves_the_same_state_either_way() {
                 0..=4 => {
                     let len = small(below(110));
                     let mut quick = tx.clone();
-                    let passed = quick.pass(len);
+                    let passed = quick.try_eager(len);
                     let before = tx.clone();
                     let posted = tx.post_send(op, len.into());
                     if !passed {
@@ -106,19 +106,19 @@ fn a_send_leaves_the_same_state_either_way() {
 #[test]
 fn nothing_is_overtaken() {
     let fresh = || PacketTx::new(CONFIG);
-    assert!(fresh().pass(0) && fresh().pass(100) && !fresh().pass(101));
+    assert!(fresh().try_eager(0) && fresh().try_eager(100) && !fresh().try_eager(101));
     let mut tx = fresh();
     tx.post_send(1, 4000).unwrap();
-    assert!(!tx.pass(1), "a send waits for its ADVERT");
+    assert!(!tx.try_eager(1), "a send waits for its ADVERT");
     let mut tx = fresh();
     tx.handle_withdraw(0).unwrap();
-    assert!(!tx.pass(1) && !tx.is_idle(), "an answer counts the messages before it");
+    assert!(!tx.try_eager(1) && !tx.is_idle(), "an answer counts the messages before it");
     let mut tx = fresh();
     tx.shutdown(1);
-    assert!(!tx.pass(1), "the end was asked for");
+    assert!(!tx.try_eager(1), "the end was asked for");
     assert_eq!(tx.poll(true), Some(PacketTxAction::Fin));
     while tx.poll(true).is_some() {}
-    assert!(tx.is_idle() && !tx.pass(1), "the end has gone");
+    assert!(tx.is_idle() && !tx.try_eager(1), "the end has gone");
     let mut tx = fresh();
-    assert_eq!((0..10).filter(|_| tx.pass(100)).count(), 6, "the stash takes six");
+    assert_eq!((0..10).filter(|_| tx.try_eager(100)).count(), 6, "the stash takes six");
 }

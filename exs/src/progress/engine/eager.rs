@@ -11,7 +11,7 @@ use crate::mem::Buffer;
 use crate::progress::event::{Bufs, EventKind, RawEvent};
 use crate::progress::lazy_now::LazyNow;
 use crate::rnic::{EagerPayload, EagerRecv, EagerSend, Rnic};
-use crate::session::Came;
+use crate::session::{After, MessageBytes};
 use crate::sys::IoVec;
 use crate::time::Time;
 
@@ -255,31 +255,31 @@ impl Engine {
         let d = &mut self.devices[device];
         let received;
         let came = match &taken.at {
-            EagerPayload::Copied => Came::Copy(&self.message[..taken.len]),
-            EagerPayload::Lent(lent) => Came::Memory(lent),
+            EagerPayload::Copied => MessageBytes::Copy(&self.message[..taken.len]),
+            EagerPayload::Lent(lent) => MessageBytes::Memory(lent),
             EagerPayload::InReceive(slot) => {
                 received = d.slot(*slot, taken.len as u64);
                 match &received {
-                    Some(received) => Came::Memory(received),
+                    Some(received) => MessageBytes::Memory(received),
                     None => return false,
                 }
             }
         };
         let mut port = d.port(s.place.domain, taken.qp, now);
-        let ended = session.handle_taken(now, &mut port, came);
+        let (ended, after) = session.handle_eager(now, &mut port, came);
         let sated = session.has_no_posted_recv();
         if let Some(done) = ended {
             self.finish(done, now);
         }
-        self.look_after(index, now);
+        self.look_after(index, after, now);
         sated
     }
 
     /// A message has come for a socket: mostly that is all.
     #[inline(always)]
-    pub(super) fn look_after(&mut self, index: u32, now: Time) {
+    pub(super) fn look_after(&mut self, index: u32, after: After, now: Time) {
         let s = &self.socks[index as usize];
-        if !s.polls.is_empty() || !s.session.as_ref().is_some_and(|s| s.is_settled()) {
+        if !s.polls.is_empty() || after == After::NeedsDrive {
             return self.mark(index);
         }
         while let Some(done) =

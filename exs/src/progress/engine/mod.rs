@@ -56,7 +56,7 @@ use crate::ids::OpId;
 use crate::mem::{KeyHasher, ReleaseRegistration};
 use crate::plain::Plain;
 use crate::rnic::{Listener, Qp, Ready, Rnic, Wc, WcOp, WcStatus};
-use crate::session::{Counters, Done};
+use crate::session::{After, Counters, Done, Doorbell};
 use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
@@ -389,11 +389,12 @@ impl Engine {
                     session.handle_write_imm(now, imm);
                 }
                 (true, ..) if wc.status == WcStatus::Success => {
-                    if let Some(slot) = d.slot(wc.wr_id, wc.byte_len) {
-                        session.handle_message(now, &mut d.port(domain, wc.qp, now), &slot);
-                    }
+                    let slot = d.slot(wc.wr_id, wc.byte_len);
+                    let after = slot.map(|slot| {
+                        session.handle_message(now, &mut d.port(domain, wc.qp, now), &slot)
+                    });
                     self.devices[device].return_slot(wc.wr_id);
-                    return self.look_after(index, now);
+                    return self.look_after(index, after.unwrap_or(After::NeedsDrive), now);
                 }
                 // A failed receive took the connection with it; its end follows.
                 _ => {}
@@ -412,16 +413,16 @@ impl Engine {
         let s = &mut self.socks[index as usize];
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
             let d = &mut self.devices[s.place.device];
-            let driven = session.drive(now, &mut d.port(s.place.domain, qp, now));
+            let bell = session.drive(now, &mut d.port(s.place.domain, qp, now));
             if d.staging.wants() {
                 let released = Arc::clone(&self.released);
                 let device = s.place.device;
                 d.staging.start(move |came| released.fetched(device, came));
             }
-            if driven {
-                let soon = session.urgent() || session.soon();
+            if bell > Doorbell::Idle {
+                let (soon, urgent) = (bell >= Doorbell::Soon, bell == Doorbell::Now);
                 let shares = std::mem::take(&mut self.share) && lazy_allowed;
-                if (session.urgent() && !shares) || (soon && !lazy_allowed) {
+                if (urgent && !shares) || (soon && !lazy_allowed) {
                     d.rnic.flush(qp, now);
                 } else if soon && !s.lazy {
                     s.lazy = true;

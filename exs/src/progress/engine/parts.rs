@@ -17,7 +17,7 @@ use crate::ids::OpId;
 use crate::mem::Buffer;
 use crate::progress::event::{Bufs, EventKind};
 use crate::rnic::FileRange;
-use crate::session::{OpError, Source};
+use crate::session::{OpError, SendSource};
 use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
@@ -216,14 +216,14 @@ impl Engine {
     fn prepare_part(&mut self, place: Place, part: Part) -> Result<Sourced, (Error, Part)> {
         match part {
             Part::File { file, offset, len } => {
-                let source = Source::File(FileRange { file: file.into(), offset, len });
+                let source = SendSource::File(FileRange { file: file.into(), offset, len });
                 Ok((Bufs::None, source, (TempMrs::None, None)))
             }
             Part::Memory(list) => {
                 let bufs = Bufs::Many(list);
                 match self.prepare(place, &bufs, false) {
                     Ok(Prepared { iov, temp, bounce }) => {
-                        Ok((bufs, Source::Memory(iov), (temp, bounce)))
+                        Ok((bufs, SendSource::Memory(iov), (temp, bounce)))
                     }
                     Err(e) => Err((e, Part::Memory(into_buffers(bufs)))),
                 }
@@ -235,10 +235,10 @@ impl Engine {
         let undo = |(bufs, source, (temp, bounce)): Sourced| {
             self.unprepare(place, &temp, bounce);
             match source {
-                Source::File(FileRange { file, offset, len }) => {
+                SendSource::File(FileRange { file, offset, len }) => {
                     Part::File { file: file.into_shared(), offset, len }
                 }
-                Source::Memory(_) => Part::Memory(into_buffers(bufs)),
+                SendSource::Memory(_) => Part::Memory(into_buffers(bufs)),
             }
         };
         sources.into_iter().map(undo).collect()
@@ -336,7 +336,7 @@ impl Engine {
 
 /// A part that is ready to be posted: what comes back, what is sent, and the memory
 /// that was prepared for it.
-type Sourced = (Bufs, Source, (TempMrs, Option<super::ops::Bounce>));
+type Sourced = (Bufs, SendSource, (TempMrs, Option<super::ops::Bounce>));
 
 fn part_len(part: &Part) -> u64 {
     match part {

@@ -16,7 +16,7 @@ use crate::progress::lazy_now::LazyNow;
 use crate::progress::options::Options;
 use crate::progress::queue::QueueCore;
 use crate::rnic::FileRange;
-use crate::session::{OpError, RecvOpts, Source};
+use crate::session::{After, OpError, RecvOpts, SendSource};
 use crate::sys::cold_path;
 use crate::time::Time;
 
@@ -112,8 +112,9 @@ impl Engine {
         let Prepared { iov, temp, bounce } = p;
         self.note_send(id, usize::try_from(iov.len()).unwrap_or(usize::MAX), now);
         let op = self.book(id, ticket, EventKind::Send, bufs);
-        let posted = self
-            .session_post(id, |s| s.post_send(now, op, Source::Memory(iov)).map_err(|(e, _)| e));
+        let posted = self.session_post(id, |s| {
+            s.post_send(now, op, SendSource::Memory(iov)).map_err(|(e, _)| e)
+        });
         self.conclude(place, op, (temp, bounce), posted)
     }
 
@@ -147,8 +148,9 @@ impl Engine {
                 Ok(session) => {
                     let now = if session.limits_recv() { moment.now() } else { Time::ZERO };
                     let posted = session.post_recv(now, op, iov, opts).map_err(|(e, _)| e);
-                    // Most receives wait, and nobody need be told.
-                    (session.is_settled() && !session.has_done(), posted)
+                    // Most receives wait, and the peer need not be told.
+                    let settled = posted == Ok(After::Settled) && !session.has_done();
+                    (settled, posted.map(|_| ()))
                 }
                 Err(e) => (true, Err(e)),
             },
@@ -177,8 +179,9 @@ impl Engine {
         let place = self.checked(id)?;
         let op = self.book(id, ticket, EventKind::SendFile, Bufs::None);
         let range = FileRange { file: file.file.into(), offset: file.offset, len: file.len };
-        let posted = self
-            .session_post(id, |s| s.post_send(now, op, Source::File(range)).map_err(|(e, _)| e));
+        let posted = self.session_post(id, |s| {
+            s.post_send(now, op, SendSource::File(range)).map_err(|(e, _)| e)
+        });
         self.conclude(place, op, (TempMrs::None, None), posted).map_err(|(e, _)| e)
     }
 

@@ -161,7 +161,7 @@ fn a_flood_is_answered_by_the_last_number() {
     // Each is answered while there are credits, and then none is.
     assert!(!p.session(1).is_over());
     assert!(p.session(1).counters().messages_sent - sent <= 32);
-    assert_eq!(p.session(1).confirms.heard, 24);
+    assert_eq!(p.session(1).sided.confirms().heard, 24);
 }
 
 /// READs of a few bytes are cut at the border of two of the peer's pages (that no other

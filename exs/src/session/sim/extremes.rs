@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use crate::mem::Region;
 use crate::rnic::{Caps, DisconnectCause};
-use crate::session::{Counters, Link, OpError, RecvOpts, Session, SessionConfig, Source};
+use crate::session::{Counters, OpError, RecvOpts, SendSource, Session, SessionConfig};
 use crate::time::Time;
 use crate::wire::exs::{
     AdvertRepr, HELLO_LEN, MAX_HEADER, Message, MessageKind, Piggyback, SocketKind,
 };
 
-use super::link::{End, Net};
+use super::link::{LinkEnd, Net};
 use super::rng::Rng;
 use super::user::iovec;
 
@@ -91,7 +91,7 @@ fn spoiled(message: Message, (at, width): (usize, usize), value: u64) -> Vec<u8>
 
 /// What goes before the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum Situation {
     Mute,
     Ready,
     Receiving,
@@ -106,21 +106,21 @@ enum State {
     Counted,
 }
 
-const STATES: [State; 10] = [
-    State::Mute,
-    State::Ready,
-    State::Receiving,
-    State::Withdrawing,
-    State::Sending,
-    State::Cancelled,
-    State::Fin,
-    State::Closing,
-    State::PeerClosed,
-    State::Counted,
+const SITUATIONS: [Situation; 10] = [
+    Situation::Mute,
+    Situation::Ready,
+    Situation::Receiving,
+    Situation::Withdrawing,
+    Situation::Sending,
+    Situation::Cancelled,
+    Situation::Fin,
+    Situation::Closing,
+    Situation::PeerClosed,
+    Situation::Counted,
 ];
 
 /// A session whose peer is this test.
-struct Target {
+struct Subject {
     session: Session,
     net: Net,
     posted: u64,
@@ -141,8 +141,8 @@ fn config(kind: SocketKind) -> SessionConfig {
     }
 }
 
-impl Target {
-    fn new(kind: SocketKind, hello: &[u8]) -> Option<Target> {
+impl Subject {
+    fn new(kind: SocketKind, hello: &[u8]) -> Option<Subject> {
         let caps = Caps {
             name: "extremes".into(),
             write_imm: true,
@@ -160,7 +160,7 @@ impl Target {
         net.severed = true;
         let (mut session, _) = Session::responder(cfg, hello).ok()?;
         session.handle_established(net.now, &[], 2, false).unwrap();
-        Some(Target { session, net, posted: 0, ended: 0 })
+        Some(Subject { session, net, posted: 0, ended: 0 })
     }
 
     fn now(&self) -> Time {
@@ -170,7 +170,8 @@ impl Target {
     fn hear(&mut self, bytes: Vec<u8>) {
         let (now, len) = (self.now(), bytes.len());
         let slot = Region::from_vec(bytes).segment(0, len).unwrap();
-        self.session.handle_message(now, &mut End { net: &mut self.net, side: 0 }, &slot);
+        let _ =
+            self.session.handle_message(now, &mut LinkEnd { net: &mut self.net, side: 0 }, &slot);
         self.drive();
     }
 
@@ -185,7 +186,7 @@ impl Target {
     fn drive(&mut self) {
         for _ in 0..3 {
             let now = self.now();
-            self.session.drive(now, &mut End { net: &mut self.net, side: 0 });
+            self.session.drive(now, &mut LinkEnd { net: &mut self.net, side: 0 });
             for _ in 0..8 {
                 self.net.transmit(0);
             }
@@ -206,49 +207,49 @@ impl Target {
 
     fn send(&mut self, len: usize) {
         let seg = Region::from_vec(vec![0; len]).segment(0, len).unwrap();
-        let source = Source::Memory(iovec(&[self.net.register(0, seg)]));
+        let source = SendSource::Memory(iovec(&[self.net.register(0, seg)]));
         let (now, op) = (self.now(), self.posted);
         self.posted += u64::from(self.session.post_send(now, op, source).is_ok());
     }
 
-    fn reach(&mut self, state: State) {
-        if state == State::Mute {
+    fn reach(&mut self, state: Situation) {
+        if state == Situation::Mute {
             return;
         }
         self.say(Message::Ready);
         match state {
-            State::Mute | State::Ready => {}
-            State::Receiving | State::Withdrawing => {
+            Situation::Mute | Situation::Ready => {}
+            Situation::Receiving | Situation::Withdrawing => {
                 self.recv(100, true);
                 self.recv(5000, false);
                 self.drive();
-                if state == State::Withdrawing {
+                if state == Situation::Withdrawing {
                     let now = self.now();
                     self.session.cancel(now, 1);
                 }
             }
-            State::Sending | State::Cancelled => {
+            Situation::Sending | Situation::Cancelled => {
                 self.send(4000);
                 self.send(10);
                 self.drive();
-                if state == State::Cancelled {
+                if state == Situation::Cancelled {
                     let now = self.now();
                     self.session.cancel(now, 0);
                 }
             }
-            State::Fin => {
+            Situation::Fin => {
                 self.say(match self.session.cfg.kind {
                     SocketKind::Stream => Message::Data { direct: false, inline: true, len: 40 },
                     SocketKind::SeqPacket => Message::Eager { len: 40 },
                 });
                 self.say(Message::Fin);
             }
-            State::Closing => {
+            Situation::Closing => {
                 let now = self.now();
                 self.session.close(now, 1 << 40, Duration::from_secs(1));
             }
-            State::PeerClosed => self.say(Message::Close),
-            State::Counted => {
+            Situation::PeerClosed => self.say(Message::Close),
+            Situation::Counted => {
                 self.recv(100, false);
                 let c = &mut self.session.counters;
                 (c.rx_direct, c.rx_inline, c.rx_indirect) =
@@ -257,8 +258,7 @@ impl Target {
             }
         }
         self.drive();
-        assert_eq!(self.session.link, Link::Up, "{state:?}");
-        assert!(self.session.ending.reason.is_none(), "{state:?}");
+        assert!(self.session.is_connected(), "{state:?}");
     }
 
     /// What counts of what has come.
@@ -269,12 +269,12 @@ impl Target {
     }
 
     fn is_refused(&self) -> bool {
-        matches!(self.session.ending.reason, Some(OpError::Protocol(_)))
+        matches!(self.session.life.reason(), Some(OpError::Protocol(_)))
     }
 
     /// Breaks the connection: each operation has ended once.
     fn finish(mut self) {
-        let closing = u64::from(self.session.ending.closing);
+        let closing = u64::from(self.session.life.is_closing());
         self.drive();
         let now = self.now();
         self.session.handle_disconnected(now, DisconnectCause::Orderly);
@@ -291,8 +291,8 @@ fn hello(kind: SocketKind) -> Vec<u8> {
 }
 
 /// Runs one case; true if the message was refused.
-fn case(kind: SocketKind, state: State, act: impl Fn(&mut Target)) -> bool {
-    let mut target = Target::new(kind, &hello(kind)).unwrap();
+fn case(kind: SocketKind, state: Situation, act: impl Fn(&mut Subject)) -> bool {
+    let mut target = Subject::new(kind, &hello(kind)).unwrap();
     target.reach(state);
     let before = target.counted();
     act(&mut target);
@@ -306,7 +306,7 @@ fn case(kind: SocketKind, state: State, act: impl Fn(&mut Target)) -> bool {
 
 fn all_messages(kind: SocketKind) {
     let (mut refused, mut taken) = (0, 0);
-    for state in STATES {
+    for state in SITUATIONS {
         for message in honest() {
             for field in fields(message.kind()) {
                 for value in VALUES {
@@ -338,7 +338,7 @@ fn numbers_of_messages_on_a_seqpacket_socket() {
 #[test]
 fn immediate_data() {
     for kind in [SocketKind::Stream, SocketKind::SeqPacket] {
-        for state in STATES {
+        for state in SITUATIONS {
             for imm in [0, 1, 0x7FFF_FFFF, 0x8000_0000, 0x8000_0001, u32::MAX] {
                 case(kind, state, |t| {
                     let now = t.now();
@@ -363,12 +363,12 @@ fn numbers_of_a_hello() {
                 bytes[at..at + width].copy_from_slice(&value.to_be_bytes()[8 - width..]);
                 let mut initiator = Session::initiator(config(kind));
                 let met = initiator.handle_established(Time::ZERO, &bytes, 2, false);
-                let Some(mut target) = Target::new(kind, &bytes) else {
+                let Some(mut target) = Subject::new(kind, &bytes) else {
                     assert!(met.is_err(), "{kind:?} {at} {value:#x}");
                     continue;
                 };
                 agreed += 1;
-                target.reach(State::Sending);
+                target.reach(Situation::Sending);
                 // The peer takes what it was sent, and gives more room than there was.
                 target.say(match kind {
                     SocketKind::Stream => Message::Ring { addr: 1 << 20, key: 1 },

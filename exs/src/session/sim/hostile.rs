@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::mem::Region;
 use crate::rnic::DisconnectCause;
-use crate::session::{Link, RecvOpts, Session, Source};
+use crate::session::{RecvOpts, SendSource, Session};
 use crate::wire::exs::{AdvertRepr, MAX_HEADER, Message, Piggyback, SocketKind};
 
-use super::link::{End, Net};
+use super::link::{LinkEnd, Net};
 use super::plan::Plan;
 use super::rng::Rng;
 use super::user::iovec;
@@ -83,7 +83,7 @@ fn bytes(rng: &mut Rng, stream: bool) -> Vec<u8> {
     bytes
 }
 
-/// The session under attack; its peer is nobody.
+/// The session under attack; it has no peer.
 fn target(rng: &mut Rng) -> (Session, Net, bool) {
     let plan = Plan::draw(rng);
     let wrs = [plan.cfg[0].max_send_wr; 2];
@@ -114,7 +114,7 @@ fn attack(seed: u64) -> u64 {
                 posted += u64::from(session.post_recv(now, posted, iov, opts).is_ok());
             }
             2 => {
-                let source = Source::Memory(iovec(&[net.register(0, seg)]));
+                let source = SendSource::Memory(iovec(&[net.register(0, seg)]));
                 posted += u64::from(session.post_send(now, posted, source).is_ok());
             }
             3 => drop(session.cancel(now, rng.below(posted + 1))),
@@ -123,28 +123,28 @@ fn attack(seed: u64) -> u64 {
                 let data = if step < 3 { ready.clone() } else { bytes(&mut rng, stream) };
                 let len = data.len();
                 let slot = Region::from_vec(data).segment(0, len).unwrap();
-                let mut end = End { net: &mut net, side: 0 };
-                session.handle_message(now, &mut end, &slot);
-                heard += u64::from(session.link == Link::Up);
+                let mut end = LinkEnd { net: &mut net, side: 0 };
+                let _ = session.handle_message(now, &mut end, &slot);
+                heard += u64::from(!session.life.awaits_ready());
             }
         }
         if session.next_timeout().is_some_and(|t| t <= now) {
             session.handle_timeout(now);
         }
-        session.drive(now, &mut End { net: &mut net, side: 0 });
+        session.drive(now, &mut LinkEnd { net: &mut net, side: 0 });
         if rng.one_in(2) {
             net.transmit(0);
         }
         while let Some(wc) = net.sides[0].cq.pop_front() {
             session.handle_wc(now, &wc);
         }
-        session.drive(now, &mut End { net: &mut net, side: 0 });
+        session.drive(now, &mut LinkEnd { net: &mut net, side: 0 });
         ended += std::iter::from_fn(|| session.poll_done()).count() as u64;
         assert!(net.sides[0].windows.len() < 400, "seed {seed}: windows without end");
-        assert!(session.out.rx.len() + session.out.tx.len() < 400, "seed {seed}: messages");
+        assert!(session.out.len() < 400, "seed {seed}: messages");
     }
     session.handle_disconnected(net.now, DisconnectCause::Orderly);
-    let mut end = End { net: &mut net, side: 0 };
+    let mut end = LinkEnd { net: &mut net, side: 0 };
     session.drive(end.net.now, &mut end);
     session.close(end.net.now, posted, Duration::ZERO);
     session.drive(end.net.now, &mut end);

@@ -8,7 +8,7 @@
 
 mod port;
 
-pub(in crate::session::sim) use port::End;
+pub(in crate::session::sim) use port::LinkEnd;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::fs::FileExt;
@@ -145,7 +145,7 @@ pub(super) struct Net {
     next_key: Key,
     /// Frames vanish: the cable is cut.
     pub(super) severed: bool,
-    /// One in so many small messages may take the short way (0: none).
+    /// One in this many small messages may be eager; 0: none.
     pub(super) passes: u64,
     /// Such messages wait for the doorbell.
     pub(super) keeps: bool,

@@ -18,7 +18,7 @@ mod world;
 
 pub(super) use pair::Pair;
 
-use super::OpError;
+use super::{OpError, life};
 use world::World;
 
 /// One whole life of a connection.
@@ -98,7 +98,7 @@ fn every_road_is_taken() {
                 ("copies", c.copied_bytes),
                 ("ADVERTs", c.adverts_sent),
                 ("ADVERTs in", c.adverts_received),
-                ("ADVERTs in vain", c.adverts_stale),
+                ("stale ADVERTs", c.adverts_stale),
                 ("credit stalls", c.credit_stalls),
                 ("queue stalls", c.queue_stalls),
                 ("confirms", c.confirms),
@@ -119,6 +119,12 @@ fn every_road_is_taken() {
     }
     let never: Vec<_> = sum.iter().filter(|(_, n)| **n == 0).map(|(what, _)| what).collect();
     assert!(never.is_empty(), "{never:?} never happened: {sum:?}");
+
+    // Each transition of a connection's life, too.
+    super::tests::ends::handshakes_that_fail();
+    super::tests::ends::ends_that_cross();
+    let never = life::tests::never_taken();
+    assert!(never.is_empty(), "no session has taken {never:?}");
 }
 
 fn kind(error: &OpError) -> &'static str {

@@ -3,11 +3,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::rnic::Caps;
-use crate::session::{Buf, Done, OpError, Port, RecvOpts, Session, SessionConfig, Source};
+use crate::rnic::{Caps, DisconnectCause, WcStatus};
+use crate::session::{
+    Buf, Done, Doorbell, OpError, Port, RecvOpts, SendSource, Session, SessionConfig,
+};
 use crate::time::Time;
 
-use super::link::{Arrival, End, Net};
+use super::link::{Arrival, LinkEnd, Net};
 use super::rng::Rng;
 use super::user::iovec;
 use crate::mem::{Access, Key, Region};
@@ -100,12 +102,18 @@ impl Pair {
         side: usize,
         f: impl FnOnce(&mut Session, &mut dyn Port) -> R,
     ) -> R {
-        f(&mut self.sessions[side], &mut End { net: &mut self.net, side })
+        f(&mut self.sessions[side], &mut LinkEnd { net: &mut self.net, side })
     }
 
     /// Frames vanish from now on.
     pub(in crate::session) fn sever(&mut self) {
         self.net.severed = true;
+    }
+
+    /// The queue pair of this end fails, and the port reports that a little later.
+    pub(in crate::session) fn fail_queue_pair(&mut self, side: usize) {
+        let cause = DisconnectCause::Broken(libc::ETIMEDOUT);
+        self.net.break_qp(side, WcStatus::Flushed, cause);
     }
 
     /// Frames that came to this end.
@@ -139,7 +147,7 @@ impl Pair {
     ) -> Result<(), OpError> {
         self.fill += 1;
         let (bufs, now) = (self.memory(side, &[len], self.fill), self.net.now);
-        let source = Source::Memory(iovec(&bufs));
+        let source = SendSource::Memory(iovec(&bufs));
         self.with(side, |s, _| s.post_send(now, op, source)).map_err(|(error, _)| error)
     }
 
@@ -163,7 +171,7 @@ impl Pair {
         let (bufs, now) = (self.memory(side, sizes, 0), self.net.now);
         let iov = iovec(&bufs);
         let posted = self.with(side, |s, _| s.post_recv(now, op, iov, opts));
-        posted.map_err(|(error, _)| error).unwrap();
+        let _ = posted.map_err(|(error, _)| error).unwrap();
         Memory(bufs)
     }
 
@@ -204,7 +212,7 @@ impl Pair {
         let len = message.emit(Piggyback::default(), &mut head);
         let slot = Region::from_vec(head[..len].to_vec()).segment(0, len).unwrap();
         let now = self.net.now;
-        self.with(side, |s, end| s.handle_message(now, end, &slot));
+        let _ = self.with(side, |s, end| s.handle_message(now, end, &slot));
         self.settle(side);
     }
 
@@ -216,7 +224,7 @@ impl Pair {
     pub(in crate::session) fn settle(&mut self, side: usize) {
         let now = self.net.now;
         // What need not leave soon may wait for ever.
-        if self.with(side, |s, end| s.drive(now, end) && s.soon()) {
+        if self.with(side, |s, end| s.drive(now, end)) >= Doorbell::Soon {
             self.net.flush(side, true);
         }
         while let Some(done) = self.sessions[side].poll_done() {
@@ -299,7 +307,9 @@ impl Pair {
         let whole = self.net.sides[side].inbound.len() < before;
         self.frames[side] += u64::from(whole);
         match arrival {
-            Arrival::Message(slot) => self.with(side, |s, end| s.handle_message(now, end, &slot)),
+            Arrival::Message(slot) => {
+                let _ = self.with(side, |s, end| s.handle_message(now, end, &slot));
+            }
             Arrival::Immediate(imm) => self.sessions[side].handle_write_imm(now, imm),
             Arrival::Nothing => return,
         }

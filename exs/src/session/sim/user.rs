@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::ids::OpId;
 use crate::mem::{Region, Segment};
 use crate::rnic::FileRange;
-use crate::session::{Buf, Done, IoVec, OpError, Source};
+use crate::session::{Buf, Done, IoVec, OpError, SendSource};
 
 use super::link::{Net, overlap};
 
-/// Bytes that nobody sent.
+/// Bytes that were never sent.
 const CANARY: u8 = 0xEE;
 
 /// What an operation was.
@@ -121,7 +121,7 @@ impl User {
     }
 
     /// The operation's end: its memory is checked to be free, and changed to see
-    /// whether somebody still uses it.
+    /// whether it is still used.
     pub(super) fn done(
         &mut self,
         net: &mut Net,
@@ -261,8 +261,8 @@ pub(super) fn iovec(bufs: &[Buf]) -> IoVec {
     }
 }
 
-pub(super) fn file_source(file: &Arc<std::fs::File>, offset: u64, len: u64) -> Source {
-    Source::File(FileRange { file: Arc::clone(file).into(), offset, len })
+pub(super) fn file_source(file: &Arc<std::fs::File>, offset: u64, len: u64) -> SendSource {
+    SendSource::File(FileRange { file: Arc::clone(file).into(), offset, len })
 }
 
 /// Checks what one end got against what the other sent.

@@ -5,11 +5,11 @@ mod acts;
 use std::time::Duration;
 
 use crate::rnic::{DisconnectCause, WcStatus};
-use crate::session::{Came, Counters, Link, RecvOpts, Session};
+use crate::session::{After, Counters, Doorbell, MessageBytes, RecvOpts, Session};
 use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
-use super::link::{Arrival, End, Net};
+use super::link::{Arrival, LinkEnd, Net};
 use super::plan::Plan;
 use super::rng::Rng;
 use super::user::{Kind, User, verify_packets, verify_stream};
@@ -70,9 +70,9 @@ impl World {
     }
 
     /// Calls a session, and does what must follow.
-    fn with<R>(&mut self, side: usize, f: impl FnOnce(&mut Session, &mut End<'_>) -> R) -> R {
+    fn with<R>(&mut self, side: usize, f: impl FnOnce(&mut Session, &mut LinkEnd<'_>) -> R) -> R {
         let mut session = self.sessions[side].take().unwrap();
-        let mut end = End { net: &mut self.net, side };
+        let mut end = LinkEnd { net: &mut self.net, side };
         let r = f(&mut session, &mut end);
         self.sessions[side] = Some(session);
         r
@@ -88,21 +88,22 @@ impl World {
         let session = self.session(side);
         // An idle ring's time is for the caller to set again: it is far off.
         let quiet = |t: Option<Time>| t.filter(|t| *t < now + Duration::from_secs(1));
-        let (settled, ended) = (session.is_settled(), session.has_done());
+        let (settled, ended) = (session.after() == After::Settled, session.has_done());
         let timer = quiet(session.next_timeout());
-        let (posted, urgent, soon) =
-            self.with(side, |s, end| (s.drive(now, end), s.urgent(), s.soon()));
+        let bell = self.with(side, |s, end| s.drive(now, end));
         let session = self.session(side);
-        let idle = !posted && session.has_done() == ended && quiet(session.next_timeout()) == timer;
+        let idle = bell == Doorbell::Idle
+            && session.has_done() == ended
+            && quiet(session.next_timeout()) == timer;
         assert!(!settled || idle, "side {side} had something to do: {:?}", self.plan);
-        // What is neither may wait for ever, if nothing else leaves.
-        if posted && (urgent || soon) {
-            self.net.flush(side, urgent);
+        // A message that may piggyback can wait for ever, if nothing else leaves.
+        if bell >= Doorbell::Soon {
+            self.net.flush(side, bell == Doorbell::Now);
         }
         let stream = self.stream();
         while let Some(done) = self.with(side, |s, _| s.poll_done()) {
             let session = self.session(side);
-            let alive = !session.ending.over() && !matches!(session.link, Link::Down(_));
+            let alive = !session.is_over();
             if self.trace {
                 eprintln!("{:?} {side}: {done:?}", self.net.now);
             }
@@ -177,13 +178,13 @@ impl World {
                 let mut bytes = vec![0; slot.len()];
                 slot.read_at(0, &mut bytes);
                 self.with(side, |s, end| {
-                    let ended = s.handle_taken(now, end, Came::Copy(&bytes));
+                    let (ended, _) = s.handle_eager(now, end, MessageBytes::Copy(&bytes));
                     s.done.extend(ended);
                 });
                 self.net.sides[side].slots += 1;
             }
             Arrival::Message(slot) => {
-                self.with(side, |s, end| s.handle_message(now, end, &slot));
+                let _ = self.with(side, |s, end| s.handle_message(now, end, &slot));
                 self.net.sides[side].slots += 1;
             }
             Arrival::Immediate(imm) => {

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use super::random::Rng;
 use crate::ids::OpId;
 use crate::stream::{
-    Advert, Data, MAX_ADVERTS, RecvPost, RemoteRing, RxAction, StreamConfig, StreamRx, StreamTx,
-    Target, TxAction,
+    Advert, ChunkTarget, Data, MAX_ADVERTS, RecvPost, RemoteRing, RxAction, StreamConfig, StreamRx,
+    StreamTx, TxAction,
 };
 
 /// Small numbers, and those at which arithmetic breaks.
@@ -137,7 +137,7 @@ fn poll_tx(tx: &mut StreamTx, cfg: &StreamConfig, live: &mut HashMap<OpId, (u64,
             let entry = live.get_mut(&op).expect("pending");
             assert!(op_off == entry.1 && op_off + u64::from(len) <= entry.0);
             assert!(len <= cfg.max_chunk && (!inline || len <= cfg.inline_max));
-            if let Target::Ring { offset } = target {
+            if let ChunkTarget::Ring { offset } = target {
                 assert!(u64::from(offset) + u64::from(len) <= u64::from(cfg.ring));
                 assert!(inline || tx.ring().is_some());
             }

@@ -31,7 +31,7 @@ use std::collections::VecDeque;
 use crate::ids::OpId;
 
 use super::rules::Rule;
-use super::{Advert, RecvPost, RemoteRing, StreamConfig, StreamRx, StreamTx, VAIN_MAX};
+use super::{Advert, MAX_MISSES, RecvPost, RemoteRing, StreamConfig, StreamRx, StreamTx};
 
 /// What a search may do: the operations, and how often the rest.
 #[derive(Clone, Debug)]
@@ -53,8 +53,8 @@ struct Plan {
     split_write: bool,
     /// Bytes of one ADVERT, at most.
     max_advert: u32,
-    /// Direct phases in vain before ADVERTs are held back.
-    vain_max: u32,
+    /// Direct phases that may miss before ADVERTs are held back.
+    max_misses: u32,
     /// Where both ends start to count phases.
     first_phase: u32,
     /// The rule that neither machine keeps.
@@ -235,8 +235,8 @@ impl World {
         tx.break_rule(plan.broken);
         rx.break_rule(plan.broken);
         rx.limit_adverts(plan.max_advert);
-        tx.limit_vain(plan.vain_max);
-        rx.limit_vain(plan.vain_max);
+        tx.limit_misses(plan.max_misses);
+        rx.limit_misses(plan.max_misses);
         tx.start_phase(plan.first_phase);
         rx.start_phase(plan.first_phase);
         Self {

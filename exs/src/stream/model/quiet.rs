@@ -68,8 +68,8 @@ impl World {
 
     /// Both ends count alike.
     fn check_accounts(&self, plan: &Plan) -> Result<(), Wrong> {
-        let (tx_phase, tx_seq) = self.tx.place();
-        let (rx_phase, rx_seq) = self.rx.place();
+        let (tx_phase, tx_seq) = self.tx.phase_and_seq();
+        let (rx_phase, rx_seq) = self.rx.phase_and_seq();
         ensure!(tx_seq == rx_seq, "positions: sender {tx_seq}, receiver {rx_seq}");
         ensure!(rx_seq == u64::from(self.sent), "the stream's length got lost");
         // After FIN the sender takes no ADVERT, so it does not follow.

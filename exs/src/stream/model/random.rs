@@ -1,7 +1,7 @@
 //! Long runs with larger numbers than a search can walk, by seed.
 
 use super::tests::plan;
-use super::{Event, Plan, Post, RecvState, SendState, VAIN_MAX, World};
+use super::{Event, MAX_MISSES, Plan, Post, RecvState, SendState, World};
 
 /// SplitMix64.
 pub(super) struct Rng(pub(super) u64);
@@ -47,7 +47,7 @@ fn random_plan(rng: &mut Rng) -> Plan {
         // Phases wrap around in every other run.
         first_phase: [0, u32::MAX - 1][rng.below(2) as usize],
         max_advert: [7, u32::MAX][rng.below(2) as usize],
-        vain_max: [1, 2, VAIN_MAX][rng.below(3) as usize],
+        max_misses: [1, 2, MAX_MISSES][rng.below(3) as usize],
         ..plan(ring, inline, chunk, &sends, &recvs)
     }
 }

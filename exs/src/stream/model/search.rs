@@ -81,7 +81,7 @@ pub(super) fn show(plan: &Plan, events: &[Event], why: &str) {
     let mut world = World::new(plan);
     for (n, event) in events.iter().enumerate() {
         let result = world.apply(plan, *event);
-        let ((ps, ss), (pr, sr)) = (world.tx.place(), world.rx.place());
+        let ((ps, ss), (pr, sr)) = (world.tx.phase_and_seq(), world.rx.phase_and_seq());
         println!(
             "  {:2} {event:?}  [Ps {ps} Ss {ss} | Pr {pr} Sr {sr}]  -> {:?}  <- {:?}",
             n + 1,

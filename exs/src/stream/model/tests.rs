@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::search::{search, show};
 use super::{Plan, Post, StreamConfig, all, hidden, peek, peek_all, some};
 
-/// A plan in which nobody cancels, shuts down or idles.
+/// A plan without cancellations, shutdowns and idle times.
 pub(super) fn plan(ring: u32, inline: u32, chunk: u32, sends: &[u32], recvs: &[Post]) -> Plan {
     Plan {
         cfg: StreamConfig { ring, inline_max: inline, max_chunk: chunk },
@@ -18,17 +18,17 @@ pub(super) fn plan(ring: u32, inline: u32, chunk: u32, sends: &[u32], recvs: &[P
         shutdown: false,
         split_write: false,
         max_advert: u32::MAX,
-        vain_max: 1,
+        max_misses: 1,
         first_phase: 0,
         broken: None,
     }
 }
 
-/// Walks all of `plan`, where ADVERTs are held back after one phase in vain, and after two;
+/// Walks all of `plan`, where ADVERTs are held back after one phase in misses, and after two;
 /// at least `floor` states each time, so that a plan that has become trivial is noticed.
 fn check(name: &str, floor: usize, plan: &Plan) {
-    for vain_max in [1, 2] {
-        let plan = Plan { vain_max, ..plan.clone() };
+    for max_misses in [1, 2] {
+        let plan = Plan { max_misses, ..plan.clone() };
         walk(name, floor, &plan);
     }
 }
@@ -37,8 +37,8 @@ fn walk(name: &str, floor: usize, plan: &Plan) {
     let start = Instant::now();
     let found = search(plan);
     println!(
-        "{name}, {} in vain: {} states ({} of them quiet), {} transitions, {:.1?}",
-        plan.vain_max,
+        "{name}, {} misses: {} states ({} of them quiet), {} transitions, {:.1?}",
+        plan.max_misses,
         found.states,
         found.quiet,
         found.transitions,

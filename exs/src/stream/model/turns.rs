@@ -1,16 +1,16 @@
 //! How soon a stream turns direct whose first data cross the first ADVERTs.
 
 use super::tests::plan;
-use super::{Event, Fwd, Plan, RecvState, SendState, VAIN_MAX, World, some};
+use super::{Event, Fwd, MAX_MISSES, Plan, RecvState, SendState, World, some};
 
 const RING: u32 = 64;
 const LEN: u32 = 4;
 const COUNT: usize = 100;
 
 /// Bytes that go by the ring within a host, where the program keeps one send on its way and
-/// two receives posted, and a message takes as long as the next send; nobody waits in vain.
-fn by_ring(vain_max: u32) -> u32 {
-    let plan = Plan { vain_max, ..plan(RING, 0, LEN, &[LEN; COUNT], &[some(LEN); COUNT]) };
+/// two receives posted, and a message takes as long as the next send; no wait misses.
+fn by_ring(max_misses: u32) -> u32 {
+    let plan = Plan { max_misses, ..plan(RING, 0, LEN, &[LEN; COUNT], &[some(LEN); COUNT]) };
     let mut world = World::new(&plan);
     world.tx.set_near(true);
     let mut indirect = 0;
@@ -56,6 +56,6 @@ fn by_ring(vain_max: u32) -> u32 {
 fn a_stream_that_begins_by_the_ring_turns_direct_at_once() {
     let held_back = by_ring(1);
     assert!(held_back >= RING, "{held_back} bytes by the ring");
-    let paused = by_ring(VAIN_MAX);
+    let paused = by_ring(MAX_MISSES);
     assert!(paused <= 3 * LEN, "{paused} bytes by the ring, {held_back} where it is held back");
 }

@@ -1,7 +1,7 @@
 //! What each event does, and what must hold of sends and messages meanwhile.
 
 use crate::ids::{OpId, Outcome};
-use crate::stream::{Data, StreamViolation, Target, TxAction};
+use crate::stream::{ChunkTarget, Data, StreamViolation, TxAction};
 
 use super::receiver::Inline;
 use super::{Back, BackMsg, Event, Fwd, Plan, RecvState, SHUTDOWN, SendState, World, WriteTo};
@@ -122,7 +122,7 @@ impl World {
         op: OpId,
         op_off: u64,
         len: u32,
-        target: Target,
+        target: ChunkTarget,
         inline: bool,
     ) -> Result<(), Wrong> {
         let i = usize::try_from(op).expect("small");
@@ -143,7 +143,7 @@ impl World {
         ensure!(len > 0 && len <= plan.cfg.max_chunk, "chunk of {len} bytes");
         ensure!(*taken + len <= plan.sends[i], "send {i} goes beyond its end");
         *taken += len;
-        let (pos, direct) = (self.sent, matches!(target, Target::Direct { .. }));
+        let (pos, direct) = (self.sent, matches!(target, ChunkTarget::Direct { .. }));
         self.sent += len;
         if inline {
             ensure!(len <= plan.cfg.inline_max, "{len} inline bytes");
@@ -152,8 +152,8 @@ impl World {
             *busy += len;
             self.local.push_back((op, len));
             let to = match target {
-                Target::Direct { addr, key, .. } => WriteTo::Window { addr, key },
-                Target::Ring { offset } => {
+                ChunkTarget::Direct { addr, key, .. } => WriteTo::Window { addr, key },
+                ChunkTarget::Ring { offset } => {
                     let key = self.tx.ring().ok_or("a WRITE to a ring without address")?.key;
                     WriteTo::Ring { offset, key }
                 }
@@ -211,7 +211,7 @@ impl World {
     fn drain_tx(&mut self, plan: &Plan) -> Result<(), Wrong> {
         while let Some(action) = self.tx.poll(false) {
             let msg = match action {
-                TxAction::Transfer { .. } => return Err("a Transfer nobody asked for".into()),
+                TxAction::Transfer { .. } => return Err("a Transfer without can_transfer".into()),
                 TxAction::RequestRing => Fwd::RingReq,
                 TxAction::ReleaseRing => Fwd::RingRelease,
                 TxAction::Withdrawn => Fwd::Withdrawn,

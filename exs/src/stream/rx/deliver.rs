@@ -1,4 +1,4 @@
-//! Where bytes that came go: to the first receive, or to the ring and from there.
+//! Where bytes that arrived go: to the first receive, or to the ring and from there.
 
 use crate::ids::{OpId, Outcome};
 
@@ -6,9 +6,9 @@ use super::super::rules::Rule;
 use super::super::{Data, RxAction, StreamViolation, is_direct};
 use super::StreamRx;
 
-/// Where data go that took the short way.
+/// Where the data of an eager message go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Landed {
+pub struct EagerTarget {
     /// The receive.
     pub op: OpId,
     /// Where in its buffer.
@@ -25,7 +25,7 @@ impl StreamRx {
         if len > room {
             return Err(StreamViolation::DirectOverrun { len, room: room.into() });
         }
-        self.vain = 0;
+        self.misses = 0;
         let recv = &mut self.recvs[0];
         let (op, op_off) = (recv.post.op, recv.filled);
         recv.filled += u64::from(len);
@@ -37,13 +37,13 @@ impl StreamRx {
         }
         let recv = &mut self.recvs[0];
         if recv.shown > 0 && recv.post.waitall {
-            return Ok(()); // partly filled, and still first at the sender's too
+            return Ok(()); // partly filled, and still the sender's first ADVERT too
         }
         if recv.left() == 0 || !recv.post.waitall {
             self.end(0, Outcome::Ok);
             return Ok(());
         }
-        // More than one ADVERT can show: this one is used up, the next follows.
+        // The receive is longer than one ADVERT can show: this one is used up, the next follows.
         let cancelled = recv.cancelled;
         self.hide(0);
         self.shown -= 1;
@@ -63,7 +63,7 @@ impl StreamRx {
             return Err(StreamViolation::Unexpected("DATA in a ring that was not granted"));
         }
         if is_direct(self.phase) {
-            self.vain = if self.shown > 0 { (self.vain + 1).min(self.vain_max) } else { 0 };
+            self.misses = if self.shown > 0 { (self.misses + 1).min(self.max_misses) } else { 0 };
             if self.rules.hold(Rule::Unadvertise) {
                 self.unadvertise();
             }
@@ -80,9 +80,9 @@ impl StreamRx {
         Ok(())
     }
 
-    /// Copies inline data straight to the receives that wait, as long as no older
-    /// byte is in the ring; gives how much. The ring's positions advance as if the
-    /// bytes had passed through it, for so the sender counts.
+    /// Copies inline data straight to the receives that wait, as long as no older byte is in the
+    /// ring; gives the bytes copied. The ring's positions advance as if the bytes had passed
+    /// through it, since the sender counts so.
     fn place_inline(&mut self, len: u32) -> u32 {
         let mut from = 0;
         while from < len && self.ring.fill() == 0 {
@@ -102,10 +102,10 @@ impl StreamRx {
         from
     }
 
-    /// The short way of inline data for the ring, where no byte waits before them, nothing is
-    /// shown, and the first receive has room for all: what `handle_data` and `poll` would come
-    /// to, without the actions. None: nothing has happened.
-    pub fn pass(&mut self, len: u32) -> Option<Landed> {
+    /// Takes inline data for the ring straight to the first receive, if no byte waits before them,
+    /// no receive is advertised, and the first receive has room for all. The state is then as
+    /// after `handle_data` and `poll`, without the actions. None: nothing has happened.
+    pub fn try_eager(&mut self, len: u32) -> Option<EagerTarget> {
         let busy = !self.out.is_empty() || self.withdrawing || self.shown > 0;
         if busy || self.fin || len == 0 || self.ring.fill() > 0 || len > self.ring.room() {
             return None;
@@ -118,7 +118,7 @@ impl StreamRx {
         recv.filled += u64::from(len);
         let ends = recv.left() == 0 || !recv.post.waitall;
         if is_direct(self.phase) {
-            self.vain = 0;
+            self.misses = 0;
             self.phase = self.phase.wrapping_add(1);
         }
         self.seq = self.seq.wrapping_add(len.into());
@@ -128,11 +128,10 @@ impl StreamRx {
             self.large_hidden -= usize::from(recv.counted);
         }
         self.pump();
-        Some(Landed { op, op_off, ends })
+        Some(EagerTarget { op, op_off, ends })
     }
 
-    /// Gives the first receive what the ring holds, or the end; false if that is
-    /// nothing.
+    /// Gives the first receive what the ring holds, or the end. False if there is neither.
     pub(super) fn serve_one(&mut self) -> bool {
         let fill = self.ring.fill();
         let Some(recv) = self.recvs.front() else { return false };
@@ -146,7 +145,7 @@ impl StreamRx {
             return ending;
         }
         if recv.post.peek {
-            // More than the ring holds will never be there to be looked at.
+            // A peek cannot wait for more than the ring can hold.
             let want = recv.left().min(u64::from(self.ring.size()));
             if recv.post.waitall && u64::from(take) < want && !ending {
                 return false;

@@ -63,7 +63,7 @@ fn acks_wait_for_a_quarter_of_the_ring_or_the_timer() {
         rx.handle_data(inline(n)).expect("fits");
         assert_eq!(all(&mut rx).contains(&RxAction::Ack), ack, "at {n}");
     }
-    // It was said once, and nobody has taken the number yet.
+    // It was polled once, and the number is not yet taken.
     rx.idle();
     assert_eq!(rx.take_freed(), 55);
     rx.idle();
@@ -156,9 +156,9 @@ fn abort_closes_windows() {
 }
 
 #[test]
-fn after_adverts_in_vain_the_ring_is_used_up_first() {
+fn after_missed_adverts_the_ring_is_used_up_first() {
     let mut rx = StreamRx::new(CFG);
-    rx.limit_vain(1);
+    rx.limit_misses(1);
     rx.post_recv(RecvPost { advertise: true, waitall: true, ..recv(1, 200) });
     assert!(matches!(all(&mut rx)[..], [RxAction::Advertise { .. }]));
     // Indirect data cross it, and more may be on its way: neither ADVERT nor ACK.
@@ -180,21 +180,21 @@ fn after_adverts_in_vain_the_ring_is_used_up_first() {
 }
 
 #[test]
-fn adverts_are_held_back_only_when_one_phase_after_the_other_was_in_vain() {
+fn adverts_are_held_back_only_when_one_phase_after_the_other_missed() {
     let mut rx = StreamRx::new(CFG);
     let advertised =
         |rx: &mut StreamRx| all(rx).iter().any(|a| matches!(a, RxAction::Advertise { .. }));
     let whole = RecvPost { advertise: true, waitall: true, ..recv(1, 200) };
     rx.post_recv(whole);
     // Each of these crosses an ADVERT; the ring has room for more.
-    for n in 1..=VAIN_MAX {
-        assert!(advertised(&mut rx), "{n} in vain");
+    for n in 1..=MAX_MISSES {
+        assert!(advertised(&mut rx), "{n} misses");
         rx.handle_data(inline(5)).expect("fits");
     }
     assert!(!advertised(&mut rx) && rx.is_holding());
     let mut rx = StreamRx::new(CFG);
     rx.post_recv(whole);
-    for _ in 0..4 * VAIN_MAX {
+    for _ in 0..4 * MAX_MISSES {
         assert!(advertised(&mut rx));
         rx.handle_data(inline(1)).expect("fits");
         assert!(advertised(&mut rx));
@@ -209,11 +209,11 @@ fn adverts_are_held_back_only_when_one_phase_after_the_other_was_in_vain() {
 #[test]
 fn an_ack_that_is_held_back_after_it_was_polled_comes_again() {
     let mut rx = StreamRx::new(CFG);
-    rx.limit_vain(1);
+    rx.limit_misses(1);
     rx.post_recv(recv(1, 30));
     rx.handle_data(inline(30)).expect("fits");
     assert_eq!(all(&mut rx).last(), Some(&RxAction::Ack));
-    // Before a message could take the bytes along, an ADVERT was in vain.
+    // Before a message could take the bytes along, an ADVERT missed.
     rx.post_recv(RecvPost { advertise: true, waitall: true, ..recv(2, 200) });
     all(&mut rx);
     rx.handle_data(inline(20)).expect("fits");
@@ -265,9 +265,9 @@ fn the_short_way_comes_to_the_same() {
                 4..=6 => {
                     let data = inline(u32::try_from(below(50)).expect("small"));
                     let mut quick = rx.clone();
-                    let landed = quick.pass(data.len);
+                    let landed = quick.try_eager(data.len);
                     let came = rx.handle_data(data);
-                    let Some(Landed { op, op_off, ends }) = landed else {
+                    let Some(EagerTarget { op, op_off, ends }) = landed else {
                         long += 1;
                         assert_eq!(quick == rx, came.is_err(), "nothing has happened");
                         continue;

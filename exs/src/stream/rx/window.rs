@@ -7,10 +7,10 @@ use super::super::{MAX_ADVERTS, RxAction, is_direct};
 use super::{Recv, StreamRx};
 
 impl StreamRx {
-    /// R1.
+    /// R1: advertises the next receive; false if none may be.
     pub(super) fn advertise_one(&mut self) -> bool {
-        // Data for a small receive ride in their announcement anyway: it is shown only
-        // to make way for a larger one behind it.
+        // Data for a small receive ride in their announcement anyway. It is shown only to make
+        // way for a larger one behind it.
         if self.large_hidden == 0 {
             return false;
         }
@@ -40,8 +40,8 @@ impl StreamRx {
         }
         // Exact for the first of a phase, for nothing is shown then.
         let seq = self.seq.wrapping_add(self.shown_bytes);
-        // If this one was held back and is in vain as well, the next is held back, too.
-        self.vain = self.vain.min(self.vain_max - 1);
+        // If this ADVERT was held back and misses as well, the next one is held back, too.
+        self.misses = self.misses.min(self.max_misses - 1);
         self.shown += 1;
         self.shown_bytes += u64::from(len);
         self.out.push_back(RxAction::Advertise {
@@ -55,7 +55,7 @@ impl StreamRx {
         true
     }
 
-    /// Takes back every ADVERT; receives that were only waiting for that end.
+    /// Takes back every ADVERT. Receives that were cancelled waited for this, and end.
     pub(super) fn unadvertise(&mut self) {
         let count = std::mem::take(&mut self.shown);
         for at in 0..count {
@@ -71,7 +71,7 @@ impl StreamRx {
         }
     }
 
-    /// Closes the window onto a receive; the caller counts `shown`.
+    /// Closes the window onto a receive. The caller adjusts `shown`.
     pub(super) fn hide(&mut self, at: usize) {
         let recv = &mut self.recvs[at];
         self.shown_bytes -= u64::from(recv.shown);

@@ -3,7 +3,7 @@
 use crate::ids::Outcome;
 
 use super::super::rules::Rule;
-use super::super::{Target, TxAction, is_direct};
+use super::super::{ChunkTarget, TxAction, is_direct};
 use super::{Grant, StreamTx, Want};
 
 /// A Transfer that could be made now.
@@ -35,10 +35,10 @@ impl StreamTx {
         chunk.direct || chunk.inline || matches!(self.grant, Grant::Granted(_))
     }
 
-    /// Where a send of `len` bytes goes that rides in its announcement, is over as soon as
-    /// that is written, and has nothing before it: true if direct (R3). It is as if it had
-    /// been posted, polled and handled in one. None if it must take the long way.
-    pub fn pass(&mut self, len: u32) -> Option<bool> {
+    /// Takes the place of a send of `len` bytes that rides in its announcement and is over as soon
+    /// as that is written: true if direct (R3). The state is then as if the send had been posted,
+    /// polled and handled. None: nothing has happened, and the send must be posted.
+    pub fn try_eager(&mut self, len: u32) -> Option<bool> {
         let idle = self.ops.is_empty() && self.out.is_empty() && !self.fin_sent;
         if !idle || len == 0 || len > self.cfg.inline_max.min(self.cfg.max_chunk) {
             return None;
@@ -68,13 +68,13 @@ impl StreamTx {
         TxAction::Transfer { op, op_off, len, target, inline: chunk.inline }
     }
 
-    /// R3, direct: a partly filled WAITALL buffer stays first; any other is spent,
-    /// for its receive ends with these bytes.
-    fn take_advert(&mut self, len: u32) -> Target {
+    /// R3, direct: a partly filled WAITALL buffer stays first. Any other is spent, since its receive
+    /// ends with these bytes.
+    fn take_advert(&mut self, len: u32) -> ChunkTarget {
         self.patience.reach();
         let front = &mut self.adverts[0];
         let (addr, key, invalidate) = (front.addr, front.key, front.invalidate);
-        // The peer's number: a wrapped address is refused by the peer's own RNIC.
+        // The number is the peer's: its own RNIC refuses a wrapped address.
         front.addr = front.addr.wrapping_add(u64::from(len));
         front.len -= len;
         let stays = front.waitall && self.rules.hold(Rule::WaitallStays);
@@ -82,20 +82,19 @@ impl StreamTx {
         if spent {
             self.adverts.pop_front();
         }
-        Target::Direct { addr, key, close: spent && invalidate }
+        ChunkTarget::Direct { addr, key, close: spent && invalidate }
     }
 
     /// R3, indirect.
-    fn take_ring(&mut self, len: u32) -> Target {
+    fn take_ring(&mut self, len: u32) -> ChunkTarget {
         if is_direct(self.phase) {
             self.phase = self.phase.wrapping_add(1);
             self.patience.end_phase();
         }
-        Target::Ring { offset: self.ring.take(len) }
+        ChunkTarget::Ring { offset: self.ring.take(len) }
     }
 
-    /// Brings everything up to date that follows from the state: called after each
-    /// change of it.
+    /// Updates what follows from the state. Every change of the state calls it.
     pub(super) fn settle(&mut self) {
         self.advance();
         self.reap();

@@ -1,7 +1,7 @@
 //! What the searches do not show: that the right road is taken, and the ends' order.
 
 use super::*;
-use crate::stream::{Target, VAIN_MAX};
+use crate::stream::{ChunkTarget, MAX_MISSES};
 
 const CFG: StreamConfig = StreamConfig { ring: 100, inline_max: 10, max_chunk: 64 };
 
@@ -26,7 +26,7 @@ fn direct_when_advertised_in_chunks() {
     let mut tx = StreamTx::new(CFG);
     tx.handle_advert(advert(0, 0, 100, true)).expect("fits");
     tx.post_send(1, 70);
-    let to = |addr| Target::Direct { addr, key: 5, close: false };
+    let to = |addr| ChunkTarget::Direct { addr, key: 5, close: false };
     let first = TxAction::Transfer { op: 1, op_off: 0, len: 64, target: to(0x1000), inline: false };
     // What is left of a large send may be small enough to go inline.
     let second = TxAction::Transfer { op: 1, op_off: 64, len: 6, target: to(0x1040), inline: true };
@@ -47,7 +47,7 @@ fn small_data_need_no_ring_address_large_ones_ask_once() {
         op,
         op_off: 0,
         len,
-        target: Target::Ring { offset },
+        target: ChunkTarget::Ring { offset },
         inline,
     };
     // The third is small, but nothing overtakes.
@@ -71,7 +71,7 @@ fn ring_chunks_are_cut_at_its_end() {
         op: 2,
         op_off: 40,
         len: 20,
-        target: Target::Ring { offset: 0 },
+        target: ChunkTarget::Ring { offset: 0 },
         inline: true,
     };
     assert_eq!(all(&mut tx), [rest]);
@@ -165,7 +165,7 @@ fn an_ack_of_what_was_never_announced_makes_no_room() {
         all(&mut tx);
         let before = u32::try_from(before).expect("small");
         assert_eq!(tx.ring_used(), before + 50);
-        tx.handle_ack(before + 50).expect("nobody can tell yet");
+        tx.handle_ack(before + 50).expect("not yet known to be short");
         tx.handle_short(2, false, 50, had);
         assert_eq!(tx.ring_used(), 0, "the ring has no more room than it is long");
         let overrun = StreamViolation::AckOverrun { freed: 1, used: 0 };
@@ -219,7 +219,7 @@ fn roads(begin: impl Fn(&mut StreamTx), lens: &[u32]) -> [(StreamTx, Vec<Option<
         begin(&mut tx);
         let mut went = Vec::new();
         for (op, len) in (1..).zip(lens) {
-            if short && let Some(direct) = tx.pass(*len) {
+            if short && let Some(direct) = tx.try_eager(*len) {
                 went.push(Some(direct));
                 continue;
             }
@@ -227,7 +227,7 @@ fn roads(begin: impl Fn(&mut StreamTx), lens: &[u32]) -> [(StreamTx, Vec<Option<
             let mut way = None;
             while let Some(action) = tx.poll(true) {
                 if let TxAction::Transfer { op, len, target, .. } = action {
-                    way = Some(matches!(target, Target::Direct { .. }));
+                    way = Some(matches!(target, ChunkTarget::Direct { .. }));
                     tx.handle_sent(op, len);
                 }
             }
@@ -265,35 +265,35 @@ fn the_short_way_leaves_the_same_state() {
 #[test]
 fn the_short_way_is_closed_where_something_is_in_the_way() {
     let fresh = || StreamTx::new(CFG);
-    assert_eq!(fresh().pass(10), Some(false));
-    assert_eq!((fresh().pass(0), fresh().pass(11)), (None, None), "empty, or not inline");
+    assert_eq!(fresh().try_eager(10), Some(false));
+    assert_eq!((fresh().try_eager(0), fresh().try_eager(11)), (None, None), "empty, or not inline");
     let mut tx = fresh();
     tx.post_send(1, 50);
-    assert_eq!(tx.pass(1), None, "a send waits for the ring's address");
+    assert_eq!(tx.try_eager(1), None, "a send waits for the ring's address");
     let mut tx = fresh();
     tx.shutdown(1);
-    assert_eq!(tx.pass(1), None, "the stream has ended");
+    assert_eq!(tx.try_eager(1), None, "the stream has ended");
     let mut tx = fresh();
     tx.handle_withdraw().expect("the first");
-    assert_eq!(tx.pass(1), None, "an answer goes before it");
+    assert_eq!(tx.try_eager(1), None, "an answer goes before it");
     let mut tx = fresh();
     tx.handle_advert(advert(0, 0, 4, true)).expect("fits");
-    assert_eq!(tx.pass(5), None, "more than the receive takes");
-    assert_eq!(tx.pass(4), Some(true));
+    assert_eq!(tx.try_eager(5), None, "more than the receive takes");
+    assert_eq!(tx.try_eager(4), Some(true));
     let mut tx = fresh();
-    let passed = (0..11).map_while(|_| tx.pass(10)).count();
+    let passed = (0..11).map_while(|_| tx.try_eager(10)).count();
     assert_eq!(passed, 10, "the ring is full then");
 }
 
 /// What goes by the ring from an ADVERT's phase on: a direct phase that offers 30 bytes, uses
 /// them, and has 20 more to send.
 fn run_dry(tx: &mut StreamTx, op: OpId, phase: u32) {
-    let seq = tx.place().1;
+    let seq = tx.phase_and_seq().1;
     tx.handle_advert(advert(seq, phase, 30, true)).expect("fits");
     tx.post_send(op, 50);
     let actions = all(tx);
     let direct = |a: &TxAction| {
-        matches!(a, TxAction::Transfer { target: Target::Direct { .. }, len: 30, .. })
+        matches!(a, TxAction::Transfer { target: ChunkTarget::Direct { .. }, len: 30, .. })
     };
     assert!(direct(&actions[0]), "{actions:?}");
     tx.handle_sent(op, 30);
@@ -309,8 +309,11 @@ fn a_send_waits_for_the_next_advert_where_enough_was_offered() {
     let more = all(&mut tx);
     // What is left may ride in its announcement: it waits for nothing.
     let [direct, ring] = more[..] else { panic!("{more:?}") };
-    assert!(matches!(direct, TxAction::Transfer { target: Target::Direct { .. }, len: 12, .. }));
-    let by_ring = Target::Ring { offset: 0 };
+    assert!(matches!(
+        direct,
+        TxAction::Transfer { target: ChunkTarget::Direct { .. }, len: 12, .. }
+    ));
+    let by_ring = ChunkTarget::Ring { offset: 0 };
     assert!(matches!(ring, TxAction::Transfer { target, len: 8, .. } if target == by_ring));
     assert!(!tx.is_waiting());
 }
@@ -333,7 +336,7 @@ fn within_a_host_two_adverts_are_enough() {
     }
     tx.post_send(1, 50);
     let direct = |a: &TxAction| {
-        matches!(a, TxAction::Transfer { target: Target::Direct { .. }, len: 11, .. })
+        matches!(a, TxAction::Transfer { target: ChunkTarget::Direct { .. }, len: 11, .. })
     };
     assert!(all(&mut tx).iter().all(direct));
     assert!(tx.is_waiting());
@@ -351,7 +354,7 @@ fn what_was_offered_before_counts_in_the_next_phase() {
     tx.handle_sent(1, 12);
     tx.handle_sent(1, 8);
     assert_eq!(all(&mut tx), [ok(1, 50)]);
-    let phase = tx.place().0;
+    let phase = tx.phase_and_seq().0;
     assert_eq!(phase % 2, 1);
     tx.handle_ack(tx.ring_used()).expect("in use");
     tx.handle_advert(advert(50, phase + 1, 20, true)).expect("fits");
@@ -359,11 +362,11 @@ fn what_was_offered_before_counts_in_the_next_phase() {
     assert_eq!(all(&mut tx).len(), 1, "what one ADVERT takes");
     assert!(tx.is_waiting());
     tx.give_up();
-    assert!(!tx.is_waiting(), "in vain: it is forgotten");
+    assert!(!tx.is_waiting(), "it misses: it is forgotten");
 }
 
 #[test]
-fn waits_in_vain_become_rare() {
+fn waits_that_miss_become_rare() {
     let mut tx = StreamTx::new(CFG);
     let mut waited = Vec::new();
     for op in 0..16_u32 {
@@ -395,7 +398,7 @@ fn what_a_withdrawal_took_back_is_not_waited_for() {
 }
 
 #[test]
-fn adverts_in_vain_are_a_reason_to_wait() {
+fn missed_adverts_are_a_reason_to_wait() {
     let mut tx = StreamTx::new(CFG);
     tx.set_near(true);
     tx.post_send(1, 50);
@@ -406,15 +409,15 @@ fn adverts_in_vain_are_a_reason_to_wait() {
     assert!(matches!(first, Some(TxAction::Transfer { op: 1, .. })), "{first:?}");
     assert!(tx.wants_transfer(), "there is room for more");
     // Two receives were there, but their ADVERTs are late.
-    tx.handle_advert(advert(0, 0, 11, true)).expect("in vain");
+    tx.handle_advert(advert(0, 0, 11, true)).expect("it misses");
     assert!(tx.wants_transfer(), "of one alone the next is not to be expected");
-    tx.handle_advert(advert(11, 0, 11, true)).expect("in vain");
+    tx.handle_advert(advert(11, 0, 11, true)).expect("it misses");
     assert!(tx.is_waiting() && !tx.wants_transfer());
-    let (phase, seq) = tx.place();
+    let (phase, seq) = tx.phase_and_seq();
     assert_eq!(phase, 1);
     tx.handle_advert(advert(seq, 2, 20, true)).expect("in time");
     let next = tx.poll(true);
-    assert!(matches!(next, Some(TxAction::Transfer { target: Target::Direct { .. }, .. })));
+    assert!(matches!(next, Some(TxAction::Transfer { target: ChunkTarget::Direct { .. }, .. })));
     assert!(tx.is_waiting(), "and for the one after it as well");
     tx.give_up();
     assert!(tx.wants_transfer());
@@ -428,13 +431,13 @@ fn who_always_comes_too_late_is_not_waited_for() {
     all(&mut tx);
     tx.handle_ring(RemoteRing { addr: 9, key: 9 }).expect("asked for");
     tx.poll(true);
-    for n in 1..=VAIN_MAX {
-        let (phase, seq) = tx.place();
-        let in_vain = (phase + 1) & !1;
+    for n in 1..=MAX_MISSES {
+        let (phase, seq) = tx.phase_and_seq();
+        let missed = (phase + 1) & !1;
         // Of a phase that ends with bytes on their way: a position that is passed.
         for _ in 0..2 {
-            tx.handle_advert(advert(seq - 1, in_vain, 11, true)).expect("in vain");
+            tx.handle_advert(advert(seq - 1, missed, 11, true)).expect("it misses");
         }
-        assert_eq!(tx.is_waiting(), n < VAIN_MAX, "{n} in vain");
+        assert_eq!(tx.is_waiting(), n < MAX_MISSES, "{n} misses");
     }
 }

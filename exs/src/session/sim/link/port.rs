@@ -13,12 +13,12 @@ use crate::sys::IoVec;
 use super::{Frame, NO_WR, Net, Posted, Side, Track, Window};
 
 /// One end as its session sees it.
-pub(in crate::session::sim) struct End<'a> {
+pub(in crate::session::sim) struct LinkEnd<'a> {
     pub(in crate::session::sim) net: &'a mut Net,
     pub(in crate::session::sim) side: usize,
 }
 
-impl End<'_> {
+impl LinkEnd<'_> {
     fn me(&mut self) -> &mut Side {
         &mut self.net.sides[self.side]
     }
@@ -30,7 +30,7 @@ impl End<'_> {
     }
 }
 
-impl Port for End<'_> {
+impl Port for LinkEnd<'_> {
     fn caps(&self) -> &Caps {
         &self.net.sides[self.side].caps
     }
@@ -143,7 +143,7 @@ impl Port for End<'_> {
         self.me().allocs -= 1;
         let side = self.side;
         self.net.deregister(side, &buf);
-        // Whoever still reads it reads rubbish.
+        // A late reader gets rubbish.
         buf.seg.write_at(0, &vec![0x5A; buf.seg.len()]);
         assert!(Arc::strong_count(buf.seg.region()) == 1, "memory of the port's is still held");
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::mem::Access;
 use crate::rnic::EagerSend;
-use crate::session::{Buf, Done, OpError, RecvOpts, Source};
+use crate::session::{Buf, Done, OpError, RecvOpts, SendSource};
 
 use super::super::user::{Kind, Op, Sent, file_source, iovec};
 use super::World;
@@ -93,7 +93,7 @@ impl World {
             let data: Vec<u8> = (0..len).map(|_| self.rng.next().to_le_bytes()[0]).collect();
             let sizes = self.pieces(len);
             let bufs = self.users[side].memory(&mut self.net, side, &sizes, &data);
-            (Source::Memory(iovec(&bufs)), bufs, data, len)
+            (SendSource::Memory(iovec(&bufs)), bufs, data, len)
         };
         if let [buf] = &bufs[..] {
             let sent = self.with(side, |s, end| s.try_send_eager(end, &buf.seg.io_vec(0, len)));
@@ -156,7 +156,7 @@ impl World {
         let bufs = self.users[side].memory(&mut self.net, side, sizes, &[]);
         let iov = iovec(&bufs);
         match self.with(side, |s, _| s.post_recv(now, op, iov, opts)) {
-            Ok(()) => {
+            Ok(_) => {
                 if self.trace {
                     eprintln!("{now:?} {side}: receive {op} into {sizes:?} {opts:?}");
                 }

@@ -1,39 +1,36 @@
-//! Credits: what keeps a SEND from meeting no receive.
+//! Credits: they keep a SEND from meeting no receive.
 //!
-//! Each SEND, and each WRITE WITH IMMEDIATE, costs one of the receives that the
-//! peer keeps posted: a *credit*. The peer posts the receive again when it has
-//! handled the message, *owes* the credit from then on, and returns what it owes
-//! with its next message of any kind, or with a CREDIT message as soon as it owes
-//! half of its receives.
+//! Each SEND, and each WRITE WITH IMMEDIATE, costs one of the receives that the peer keeps
+//! posted: a *credit*. When the peer has handled the message it posts the receive again, and
+//! *owes* the credit from then on. It returns what it owes with its next message of any kind, or
+//! with a CREDIT message as soon as it owes half of its receives.
 //!
-//! (An ADVERT that is not worth a doorbell may lie in the send queue for long: it
-//! takes no credits back, and leaves at the latest when something has to wait.)
+//! An ADVERT that is not worth a doorbell can lie in the send queue for long. It takes no
+//! credits back, and leaves at the latest when another message has to wait.
 //!
 //! # Why this never locks up
-//! Three levels share the credits. Data leave two behind ([`Level::Data`]), other
-//! control messages one ([`Level::Control`]), and the last one is for CREDIT
-//! messages alone ([`Level::Return`]). Let each side have `n >= 4` receives.
+//! Three levels share the credits. Data leave two behind ([`Level::Data`]), other control
+//! messages one ([`Level::Control`]), and the last one is for CREDIT messages alone
+//! ([`Level::Return`]). Let each side have `n >= 4` receives.
 //!
-//! Suppose that nothing is on its way and that A waits. All of B's receives are
-//! either credits of A's or owed by B; A has at most two, so B owes at least
-//! `n - 2 >= n / 2`, and a CREDIT message is due at B. It leaves unless B has no
-//! credit at all. But then A owes all of its receives to B, a CREDIT message is due
-//! at A too, and leaves unless A has no credit either.
+//! Suppose that no message is on its way and that A waits. All of B's receives are either
+//! credits of A's or owed by B. A has at most two, so B owes at least `n - 2 >= n / 2`, and a
+//! CREDIT message is due at B. It leaves unless B has no credit at all. But then A owes all of
+//! its receives to B, a CREDIT message is due at A too, and leaves unless A has no credit either.
 //!
-//! Both cannot be without: whoever uses its last credit does so with a CREDIT
-//! message, which is sent only when at least two are owed, and brings these to the
-//! other side. Look at the message that arrived last, say at A. Up to then it
-//! was B's last one, so if B is at zero it was a CREDIT message, with which A had
-//! two or more; for A to be at zero too it must have sent since, and then that
-//! message would have arrived last. So some message is always on its way, or can
-//! be sent, while anybody waits.
+//! Both cannot be without. A side uses its last credit only for a CREDIT message, which is sent
+//! only when at least two credits are owed, and brings these to the other side. Look at the
+//! message that arrived last, say at A. Up to then it was B's last one, so if B is at zero it was
+//! a CREDIT message, with which A had two or more. For A to be at zero too, A must have sent
+//! since, and then A's message would have arrived last. So while a side waits, some message is
+//! on its way or can be sent.
 //!
-//! CREDIT messages do not answer each other for ever: one is due only when two or
-//! more messages have come, so their number halves with each exchange.
+//! CREDIT messages do not answer each other for ever: one is due only when two or more messages
+//! have arrived, so their number halves with each exchange.
 
 use super::Violation;
 
-/// What a message may leave of the credits.
+/// How many credits must remain after a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     /// Data: two stay.
@@ -46,24 +43,23 @@ pub(super) enum Level {
 
 /// The credits of one side.
 #[derive(Clone, Debug)]
-pub(super) struct Flow {
-    /// Receives of the peer's that we may use.
+pub(super) struct Credits {
+    /// Receives of the peer's that this side may use.
     avail: u16,
     /// Receives that the peer has.
     theirs: u16,
-    /// Receives of ours that were used and posted again, and that the peer has not
-    /// been told of.
+    /// This side's receives that were used and posted again, and not yet returned to the peer.
     owed: u16,
-    /// Receives of ours that the peer may use.
+    /// This side's receives that the peer may use.
     granted: u16,
-    /// Receives that we have.
+    /// Receives that this side has.
     ours: u16,
 }
 
-impl Flow {
+impl Credits {
     /// Both sides' receives, none of them used.
-    pub(super) fn new(ours: u16, theirs: u16) -> Flow {
-        Flow { avail: theirs, theirs, owed: 0, granted: ours, ours }
+    pub(super) fn new(ours: u16, theirs: u16) -> Credits {
+        Credits { avail: theirs, theirs, owed: 0, granted: ours, ours }
     }
 
     /// Whether a message of this level may leave now.
@@ -82,7 +78,7 @@ impl Flow {
         self.avail = self.avail.saturating_sub(1);
     }
 
-    /// What a message that leaves carries back.
+    /// Takes the credits that a message which leaves returns.
     pub(super) fn take_owed(&mut self) -> u16 {
         self.granted += self.owed;
         std::mem::take(&mut self.owed)
@@ -93,12 +89,12 @@ impl Flow {
         self.owed >= (self.ours / 2).max(2)
     }
 
-    /// The peer can send no data until it hears from us, and that would help.
+    /// The peer can send no data until this side returns credits, and this side owes some.
     pub(super) fn peer_is_short(&self) -> bool {
         self.granted <= 2 && self.owed > 0
     }
 
-    /// A message came.
+    /// A message arrived.
     pub(super) fn handle_received(&mut self) -> Result<(), Violation> {
         if self.granted == 0 {
             return Err(Violation::Overrun { granted: self.ours });
@@ -125,7 +121,7 @@ mod tests {
 
     #[test]
     fn each_level_leaves_its_reserve() {
-        let mut f = Flow::new(4, 4);
+        let mut f = Credits::new(4, 4);
         let mut sent = [0; 3];
         for (i, level) in [Level::Data, Level::Control, Level::Return].into_iter().enumerate() {
             while f.may(level) {
@@ -138,7 +134,7 @@ mod tests {
 
     #[test]
     fn returns_are_due_at_half_and_checked() {
-        let mut f = Flow::new(6, 4);
+        let mut f = Credits::new(6, 4);
         for due in [false, false, true] {
             f.handle_received().unwrap();
             assert_eq!(f.must_return(), due);
