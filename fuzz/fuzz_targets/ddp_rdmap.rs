@@ -3,7 +3,7 @@
 //! Memory that no window covers must stay as it is, and every request completes.
 #![no_main]
 
-use exs::iwarp::{Config, IwarpEngine, IwarpEvent, Inline, RxBuf, TxPool, TxStep, TxWr};
+use exs::iwarp::{Config, Inline, IwarpEngine, IwarpEvent, RxBuf, TxPool, TxStep, TxWr};
 use exs::mem::{Access, Grant, KeyTable, Region, Scope, Segment, Sgl};
 use exs::rnic::SendOp;
 use exs::wire::{ddp, rdmap};
