@@ -97,8 +97,18 @@ impl Watchdog {
     }
 }
 
+/// A library of `tests/cp_support` for LD_PRELOAD, which makes some calls of a program fail.
+pub(crate) fn preload(name: &str) -> PathBuf {
+    let source = top().join("examples/tests/cp_support").join(name).with_extension("c");
+    let lib = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name).with_extension("so");
+    let cc = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+    let flags = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o"];
+    must(Command::new(cc).args(flags).args([&lib, &source]));
+    lib
+}
+
 /// A program and its arguments, as a line.
-fn command(dir: &Path, line: &[&str]) -> Command {
+pub(crate) fn command(dir: &Path, line: &[&str]) -> Command {
     let mut c = Command::new(dir.join(line[0]));
     c.args(&line[1..]);
     // What a sanitizer finds ends the program with a status that no test takes for good.

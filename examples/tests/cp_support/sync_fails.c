@@ -1,6 +1,7 @@
-/* Preloaded into exs-cp: below the directory $SYNC_FAILS_BELOW the calls that bring data to
- * the disk fail with the error number $SYNC_FAILS_WITH, of files ($SYNC_FAILS_OF=f), of
- * directories (d), or of both (fd). */
+/* A library for LD_PRELOAD. Below the directory $SYNC_FAILS_BELOW the calls that bring data to the
+ * disk fail with the error number $SYNC_FAILS_WITH. $SYNC_FAILS_OF has a letter for each kind of
+ * call that fails: f for fsync(2) and fdatasync(2) of a file, d for those of a directory, s for
+ * syncfs(2). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
@@ -11,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static int fails(int fd)
+static int fails(int fd, int kind)
 {
     const char *below = getenv("SYNC_FAILS_BELOW"), *of = getenv("SYNC_FAILS_OF");
     const char *with = getenv("SYNC_FAILS_WITH");
@@ -20,7 +21,9 @@ static int fails(int fd)
 
     if (!below || !of || !with || fstat(fd, &st) < 0)
         return 0;
-    if (!strchr(of, S_ISDIR(st.st_mode) ? 'd' : 'f'))
+    if (!kind)
+        kind = S_ISDIR(st.st_mode) ? 'd' : 'f';
+    if (!strchr(of, kind))
         return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t n = readlink(link, path, sizeof path);
@@ -28,9 +31,9 @@ static int fails(int fd)
     return n >= (ssize_t)len && memcmp(path, below, len) == 0 ? atoi(with) : 0;
 }
 
-static int sync_by(long call, int fd)
+static int sync_by(long call, int fd, int kind)
 {
-    int error = fails(fd);
+    int error = fails(fd, kind);
 
     if (!error)
         return (int)syscall(call, fd);
@@ -40,16 +43,16 @@ static int sync_by(long call, int fd)
 
 int fsync(int fd)
 {
-    return sync_by(SYS_fsync, fd);
+    return sync_by(SYS_fsync, fd, 0);
 }
 
 int fdatasync(int fd)
 {
-    return sync_by(SYS_fdatasync, fd);
+    return sync_by(SYS_fdatasync, fd, 0);
 }
 
 /* Fails as it does once any write of the file system has failed. */
 int syncfs(int fd)
 {
-    return sync_by(SYS_syncfs, fd);
+    return sync_by(SYS_syncfs, fd, 's');
 }
