@@ -4,24 +4,10 @@ mod cp_support;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use cp_support::{raw, *};
-
-/// What is preloaded into a program of which some calls must fail.
-fn shim(tmp: &TempDir, name: &str) -> PathBuf {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cp_support");
-    let source = sources.join(name).with_extension("c");
-    let lib = tmp.path().join(name).with_extension("so");
-    let cc = std::env::var("CC").unwrap_or_else(|_| "cc".into());
-    let built = Command::new(cc)
-        .args(["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o"])
-        .args([&lib, &source])
-        .status();
-    assert!(built.unwrap().success());
-    lib
-}
 
 /// A server that is told at each close in its directory that there is no room.
 fn without_room(tmp: &TempDir, served: &Path) -> Server {
@@ -31,20 +17,13 @@ fn without_room(tmp: &TempDir, served: &Path) -> Server {
     Server::spawn(c)
 }
 
-/// A server whose syncs fail: of files (`f`), directories (`d`), or both.
+/// A server whose syncs fail: of files (`f`), of directories (`d`), or of the file system (`s`).
 fn without_sync(tmp: &TempDir, served: &Path, of: &str, errno: i32) -> Server {
     let mut c = Command::new(EXS_CP);
     c.arg("serve").arg(served).args(["--listen", "127.0.0.1:0"]);
     c.env("LD_PRELOAD", shim(tmp, "sync_fails")).env("SYNC_FAILS_BELOW", served);
     c.env("SYNC_FAILS_OF", of).env("SYNC_FAILS_WITH", errno.to_string());
     Server::spawn(c)
-}
-
-fn names(dir: &Path) -> Vec<String> {
-    let all = fs::read_dir(dir).unwrap();
-    let mut names: Vec<_> = all.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 /// No file has its name then, each is told, and of what is there the next run believes what
@@ -115,7 +94,7 @@ fn a_sync_that_fails_is_told_and_nothing_has_its_name() {
         fs::write(src.join(format!("small{i:02}")), noise(i, 3000)).unwrap();
     }
     fs::write(src.join("large"), noise(99, 13 << 20)).unwrap();
-    let mut server = without_sync(&tmp, &served, "fd", libc::EIO);
+    let mut server = without_sync(&tmp, &served, "fds", libc::EIO);
     let put = |server: &Server, more: &[&str]| {
         run(client([&["put", src.to_str().unwrap(), &server.addr], more].concat()))
     };
@@ -159,5 +138,66 @@ fn a_directory_that_cannot_be_synced_is_an_error_of_its_files() {
         assert_eq!(said.number("files"), u64::from(works), "{said:?}");
         let told = said.errors().iter().any(|e| e.contains("sync the directory of `src/small`"));
         assert_eq!(told, !works, "{said:?}");
+    }
+}
+
+/// A full file system can show itself at fdatasync(2) first. The user is told what to do, for a
+/// copy in either direction.
+#[test]
+fn a_disk_that_is_full_at_the_sync_is_told_in_both_directions() {
+    for put in [true, false] {
+        let tmp = TempDir::new(&format!("sync-full-{put}"));
+        let (src, to) = (tmp.dir("from/t"), tmp.dir("to"));
+        fs::write(src.join("small"), noise(1, 3000)).unwrap();
+        fs::write(src.join("large"), noise(2, 9 << 20)).unwrap();
+        let plain = Server::start(&tmp.path().join("from"), &[]);
+        let full = without_sync(&tmp, &to, "f", libc::ENOSPC);
+        let (from, dest) = (src.to_str().unwrap(), to.to_str().unwrap());
+        let mut command = match put {
+            true => client(["put", from, &full.addr]),
+            false => client(["get", &plain.addr, "t", dest]),
+        };
+        if !put {
+            command.env("LD_PRELOAD", shim(&tmp, "sync_fails")).env("SYNC_FAILS_BELOW", &to);
+            command.env("SYNC_FAILS_OF", "f").env("SYNC_FAILS_WITH", libc::ENOSPC.to_string());
+        }
+        let said = run(command);
+        assert_eq!((said.code, said.number("files")), (Some(1), 0), "{said:?}");
+        for file in ["t/small", "t/large"] {
+            let error = said.errors().into_iter().find(|e| e.contains(file));
+            let right = |e: &str| e.contains("No space left") && e.contains("Free some space");
+            assert!(error.is_some_and(right), "{file}: {said:?}");
+        }
+        let left = names(&to.join("t"));
+        assert!(left.iter().all(|n| n.starts_with('.')), "{left:?}");
+    }
+}
+
+/// syncfs(2) of a batch can fail because of another program's data: then each file is asked.
+/// The syncfs at the end is the only call for names, modes and times, so its error is told.
+#[test]
+fn a_file_system_that_cannot_be_synced_is_told_though_each_file_is_right() {
+    for put in [true, false] {
+        let tmp = TempDir::new(&format!("sync-whole-{put}"));
+        let (src, to) = (tmp.dir("from/t"), tmp.dir("to"));
+        for i in 0..20 {
+            fs::write(src.join(format!("small{i:02}")), noise(i, 3000)).unwrap();
+        }
+        let plain = Server::start(&tmp.path().join("from"), &[]);
+        let sick = without_sync(&tmp, &to, "s", libc::EIO);
+        let (from, dest) = (src.to_str().unwrap(), to.to_str().unwrap());
+        let mut command = match put {
+            true => client(["put", from, &sick.addr]),
+            false => client(["get", &plain.addr, "t", dest]),
+        };
+        if !put {
+            command.env("LD_PRELOAD", shim(&tmp, "sync_fails")).env("SYNC_FAILS_BELOW", &to);
+            command.env("SYNC_FAILS_OF", "s").env("SYNC_FAILS_WITH", libc::EIO.to_string());
+        }
+        let said = run(command);
+        assert_eq!((said.code, said.number("files")), (Some(1), 20), "{said:?}");
+        assert_eq!((&said.json["verified"], &said.json["synced"]), (&false.into(), &false.into()));
+        assert!(said.errors().iter().any(|e| e.contains("flush")), "{said:?}");
+        assert_same(&src, &to.join("t"));
     }
 }

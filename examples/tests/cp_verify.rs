@@ -197,7 +197,7 @@ fn a_sender_compares_what_it_leaves_out() {
                         data.push(u64::from_be_bytes(body[..8].try_into().unwrap()));
                         continue;
                     }
-                    raw::END => raw::done(0, true),
+                    raw::END | raw::SAME => raw::done(0, true),
                     raw::BYE => raw::bye(),
                     _ => continue,
                 };
@@ -209,5 +209,32 @@ fn a_sender_compares_what_it_leaves_out() {
         let data = server.join().unwrap();
         assert_eq!(data.first(), Some(&begins), "{data:?}");
         assert!(data.contains(&(4 << 20)), "the chunk that differs came: {data:?}");
+    }
+}
+
+/// Between its answer and the sender's `Same` the receiver holds nothing open.
+#[test]
+fn a_receiver_looks_again_before_it_says_verified() {
+    // Verify, and compare what is there.
+    let request = raw::frame(12, &[raw::bytes(b""), vec![17]].concat());
+    for changed in [false, true] {
+        let tmp = TempDir::new(&format!("look-again-{changed}"));
+        let served = tmp.dir("served");
+        let file = served.join("f");
+        fs::write(&file, "text").unwrap();
+        let epoch = FileTimes::new().set_modified(std::time::UNIX_EPOCH);
+        File::options().write(true).open(&file).unwrap().set_times(epoch).unwrap();
+        let server = Server::start(&served, &[]);
+        let s = raw::connect(&server.addr);
+        let frames = [request.clone(), raw::offer(1, b"f", 4)];
+        let seen = raw::exchange(&s, &frames, raw::HAVE);
+        assert_eq!(seen.last().unwrap().1[4], 2, "it is there, and was read: {seen:?}");
+        if changed {
+            spoil(&file, 0);
+        }
+        let same = raw::frame(raw::SAME, &1u32.to_be_bytes());
+        let seen = raw::exchange(&s, &[same], raw::DONE);
+        let done = &seen.last().unwrap().1;
+        assert_eq!(done[4] == 1, !changed, "{}", String::from_utf8_lossy(done));
     }
 }

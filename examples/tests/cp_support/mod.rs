@@ -109,6 +109,28 @@ impl Drop for Server {
     }
 }
 
+/// Builds a library of this directory for LD_PRELOAD: some calls of the program fail or do more.
+pub fn shim(tmp: &TempDir, name: &str) -> PathBuf {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cp_support");
+    let source = sources.join(name).with_extension("c");
+    let lib = tmp.path().join(name).with_extension("so");
+    let cc = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+    let built = Command::new(cc)
+        .args(["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args([&lib, &source])
+        .status();
+    assert!(built.unwrap().success());
+    lib
+}
+
+/// The names in a directory, in order.
+pub fn names(dir: &Path) -> Vec<String> {
+    let all = fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> = all.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
 pub fn signal(child: &Child, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
     kill_process(pid, signal).unwrap();

@@ -127,6 +127,25 @@ impl Trouble {
         let why = format!(": {}{}", reason(&e), remedy(&e));
         Trouble { what: format!("cannot {what} "), path: path.clone(), why }
     }
+
+    /// The same for something that is written or made at the destination.
+    pub(crate) fn at_destination(what: &str, path: &RelPath, e: impl Into<io::Error>) -> Self {
+        use rustix::io::Errno;
+        let e = e.into();
+        let why = match Errno::from_io_error(&e) {
+            Some(Errno::ISDIR) => {
+                "it is a directory at the destination, which no file or link replaces. \
+                 Move it away, and run the same command again"
+            }
+            Some(Errno::NOTDIR) => {
+                "a directory is needed where the destination has something else. \
+                 Move it away, and run the same command again"
+            }
+            _ => return Trouble::io(what, path, e),
+        };
+        Trouble { what: format!("cannot {what} "), path: path.clone(), why: format!(": {why}") }
+    }
+
     pub(crate) fn of(path: &RelPath, text: impl fmt::Display) -> Self {
         Trouble { what: String::new(), path: path.clone(), why: format!(": {text}") }
     }

@@ -150,7 +150,7 @@ fn fetch(
     for (path, meta, target) in &plan.links {
         let made = check_name(path).and_then(|()| {
             let made = root.symlink(path, target, meta);
-            made.map_err(|e| Trouble::io("make the symbolic link", path, e))
+            made.map_err(|e| Trouble::at_destination("make the symbolic link", path, e))
         });
         match made {
             Ok(()) => tally.file_done(0, Proof::Hashed),
@@ -264,7 +264,7 @@ fn finish_dirs((root, dest): (&Root, &Path), mut dirs: Vec<(RelPath, Meta)>, tal
         }
         let made = check_name(&path).and_then(|()| {
             let made = root.finish_dir(&path, &meta);
-            made.map_err(|e| Trouble::io("make the directory", &path, e))
+            made.map_err(|e| Trouble::at_destination("make the directory", &path, e))
         });
         if let Err(t) = made {
             tally.problem(here(dest, &t));
@@ -362,7 +362,7 @@ impl<'a> Getting<'a> {
                 self.tally.resumed(resumed);
                 self.tally.file_done(size, Proof::by(self.flags.verify));
             }
-            Err(t) => self.tally.trouble(&t),
+            Err(t) => self.tally.problem(here(self.dir, &t)),
         }
         self.ch.send(&Frame::Done { id, ok, text: String::new() })
     }

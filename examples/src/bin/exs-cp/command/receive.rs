@@ -165,7 +165,7 @@ impl Receiving<'_> {
                 let made = check_name(&path).and_then(|()| {
                     self.root
                         .symlink(&path, &target, &meta)
-                        .map_err(|e| Trouble::io("make the symbolic link", &path, e))
+                        .map_err(|e| Trouble::at_destination("make the symbolic link", &path, e))
                 });
                 if made.is_ok() {
                     self.tally.file_done(0, Proof::Hashed);
@@ -176,7 +176,7 @@ impl Receiving<'_> {
                 let meta = meta.for_copy(self.flags.special);
                 let made = check_name(&path).and_then(|()| {
                     let made = self.root.finish_dir(&path, &meta);
-                    made.map_err(|e| Trouble::io("make the directory", &path, e))
+                    made.map_err(|e| Trouble::at_destination("make the directory", &path, e))
                 });
                 self.done(id, made)
             }

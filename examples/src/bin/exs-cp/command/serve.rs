@@ -152,6 +152,10 @@ fn request(server: &Server, ch: &mut Channel, ticket: &mut Ticket) -> Result<(),
     };
     let request = welcome(ch, secret, prove)?;
     ch.set_idle(server.idle);
+    if let Err(e) = server.root.check_there() {
+        tell(&e.to_string());
+        return refuse(ch, e.to_string());
+    }
     match request {
         Frame::List { path } => serve_list(server, ch, &path, false),
         Frame::Walk { path } => serve_list(server, ch, &path, true),
@@ -175,7 +179,7 @@ fn request(server: &Server, ch: &mut Channel, ticket: &mut Ticket) -> Result<(),
 /// The directory that a client puts things into.
 fn place(server: &Server, into: &RelPath) -> Result<Root, Trouble> {
     into.check(Purpose::Place).map_err(|e| Trouble::of(into, e))?;
-    server.root.below(into).map_err(|e| Trouble::io("use the directory", into, e))
+    server.root.below(into).map_err(|e| Trouble::at_destination("use the directory", into, e))
 }
 
 /// `List` and `Walk`: entries, warnings, an end.

@@ -337,6 +337,13 @@ impl Whole {
             return nameless::publish(&part.file, &part.dir, &part.name);
         }
         let partial = side_name(&part.name, PART);
+        if !is_named(&part.file, &part.dir, &partial)? {
+            part.end = End::Keep;
+            return Err(io::Error::other(
+                "its partial file was removed or replaced at the destination; \
+                 run the same command again",
+            ));
+        }
         fs::renameat(&part.dir, &*partial, &part.dir, &*part.name)?;
         part.end = End::Keep;
         if self.has_journal {
@@ -383,14 +390,21 @@ fn lock(dir: &OwnedFd, name: &[u8]) -> io::Result<File> {
             }
             Err(e) => return Err(e.into()),
         }
-        // Who held the lock may have given the file its final name meanwhile:
+        // The process that held the lock may have given the file its final name meanwhile:
         // then this descriptor is of the finished file, which is not ours.
-        let mine = fs::fstat(&file)?;
-        match fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(st) if (st.st_dev, st.st_ino) == (mine.st_dev, mine.st_ino) => return Ok(file),
-            Ok(_) | Err(Errno::NOENT) => {}
-            Err(e) => return Err(e.into()),
+        if is_named(&file, dir, name)? {
+            return Ok(file);
         }
+    }
+}
+
+/// Does this name lead to this file?
+pub(super) fn is_named(file: &File, dir: &OwnedFd, name: &[u8]) -> io::Result<bool> {
+    let mine = fs::fstat(file)?;
+    match fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(st) => Ok((st.st_dev, st.st_ino) == (mine.st_dev, mine.st_ino)),
+        Err(Errno::NOENT) => Ok(false),
+        Err(e) => Err(e.into()),
     }
 }
 

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
@@ -294,9 +294,15 @@ impl Root {
         }
     }
 
-    /// Makes a symbolic link, replacing a file or another link that is there.
+    /// Makes a symbolic link, which replaces a file or another link that is there. The new link
+    /// gets its name by a rename, so the path always leads to the old entry or to the new one.
     pub(crate) fn symlink(&self, rel: &RelPath, target: &[u8], meta: &Meta) -> io::Result<()> {
         let (dir, name) = self.place(rel)?;
+        match fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(st) => check_replaceable(&st)?,
+            Err(Errno::NOENT) => {}
+            Err(e) => return Err(e.into()),
+        }
         let same = fs::readlinkat(&dir, name, Vec::new());
         if same.is_ok_and(|there| there.as_bytes() == target) {
             // If it is ours, its times can be set without a right to the directory.
@@ -305,7 +311,8 @@ impl Root {
                 return Ok(());
             }
         }
-        let tmp = side_name(name, PART);
+        // Another client can put a file of this name, which has the usual side name.
+        let tmp = own_side_name(name);
         writing(&dir, || match fs::unlinkat(&dir, &*tmp, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => fs::symlinkat(target, &dir, &*tmp),
             other => other,
@@ -327,10 +334,42 @@ impl Root {
         Ok(fs::futimens(&dir, &meta.times())?)
     }
 
+    /// An error if the directory was removed: nothing can be made in it any more, and a new
+    /// directory of the same name is another one.
+    pub(crate) fn check_there(&self) -> io::Result<()> {
+        match fs::fstat(&self.fd)?.st_nlink {
+            0 => Err(io::Error::other(
+                "the served directory was removed. Make it again, and start exs-cp serve again there",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Flushes the file system that holds the root.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        Ok(fs::syncfs(&self.fd)?)
+        Ok(nix::unistd::syncfs(&self.fd)?)
     }
+}
+
+/// A copy replaces a file or a link. Anything else that has its name is an error, which says
+/// what it is.
+pub(crate) fn check_replaceable(st: &fs::Stat) -> io::Result<()> {
+    match FileType::from_raw_mode(st.st_mode) {
+        FileType::RegularFile | FileType::Symlink => Ok(()),
+        FileType::Directory => Err(Errno::ISDIR.into()),
+        _ => Err(io::Error::other(
+            "it is a fifo, socket or device at the destination, which no copy replaces. \
+             Move it away, and run the same command again",
+        )),
+    }
+}
+
+/// A side name that no other transfer uses: it has this process's number and a count.
+pub(super) fn own_side_name(name: &[u8]) -> Vec<u8> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let n = COUNT.fetch_add(1, Ordering::Relaxed);
+    let own = format!(".{}-{n}", std::process::id());
+    side_name(&[name, own.as_bytes()].concat(), PART)
 }
 
 /// Does something that changes `dir`, which a former run may have made read-only.
@@ -400,6 +439,27 @@ mod tests {
         assert!(tmp.path().join("a/b/c").is_dir());
         assert!(root.stat(&path).unwrap().is_none());
         assert!(root.place(&RelPath::root()).is_err());
+    }
+
+    /// Each uses a name of its own until the rename.
+    #[test]
+    fn two_clients_can_make_one_link_at_the_same_time() {
+        let tmp = TempDir::new("root-links");
+        let root = Root::open(tmp.path()).unwrap();
+        std::thread::scope(|s| {
+            for n in 0..4 {
+                let root = &root;
+                s.spawn(move || {
+                    for i in 0..500 {
+                        let target = format!("{n}-{i}");
+                        root.symlink(&rel("l"), target.as_bytes(), &Meta::default()).unwrap();
+                    }
+                });
+            }
+        });
+        let last = std::fs::read_link(tmp.path().join("l")).unwrap();
+        assert!(last.to_str().unwrap().ends_with("-499"), "{last:?}");
+        assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::disk::meta::{Kind, Meta};
 use crate::disk::part::Part;
 use crate::disk::readback::{Alive, Reader};
 use crate::disk::relpath::{Purpose, RelPath};
-use crate::disk::root::Root;
+use crate::disk::root::{Root, check_replaceable};
 use crate::error::{CpError, Trouble};
 use crate::hash::{Cv, Layout, file_hash};
 use crate::net::channel::Channel;
@@ -43,13 +43,17 @@ pub(crate) fn survey(
     alive: Alive<'_>,
 ) -> Result<(Awaited, Have), Trouble> {
     check_name(path)?;
-    let fail = |e| Trouble::io("receive", path, e);
+    let fail = |e| Trouble::at_destination("receive", path, e);
     let mut awaited =
         Awaited { path: path.clone(), source: *source, told: Vec::new(), whole: None };
     // A file of one chunk never has a journal: looking for it costs more than its bytes.
     let resumable = Layout::of(source.size).count() > 1;
+    let there = root.stat(path).map_err(fail)?;
+    if let Some(st) = &there {
+        check_replaceable(st).map_err(fail)?;
+    }
     if !flags.force {
-        let there = root.stat(path).map_err(fail)?.and_then(|st| Meta::of(&st));
+        let there = there.and_then(|st| Meta::of(&st));
         // Who asks for these bits is not helped by a copy that was made without them.
         let bits = |m: &Meta| !flags.special || m.mode == source.mode || !source.is_special();
         if there.is_some_and(|m| m.same_content_as(source) && bits(&m)) {
@@ -128,6 +132,8 @@ pub(crate) struct Incoming {
     /// `None`: failed; the rest is dropped.
     writer: Option<Writer>,
     cvs: Vec<Option<Cv>>,
+    /// By chunk: whether it has come on this connection, in whole or in part.
+    came: Vec<bool>,
     /// The chunk that is coming.
     open: Option<u32>,
     at: u64,
@@ -162,11 +168,13 @@ impl Incoming {
         }
         let mut trouble = None;
         let part = Part::reopen(root, &path, &source, flags, &told)
-            .map_err(|e| trouble = Some(Trouble::io("write", &path, e)))
+            .map_err(|e| trouble = Some(Trouble::at_destination("write", &path, e)))
             .ok();
         let writer = part.map(|part| Writer::new(part, layout, verify));
+        let came = vec![false; cvs.len()];
+        let (open, at) = (None, 0);
         let me =
-            Incoming { id, path, source, layout, verify, writer, cvs, open: None, at: 0, resumed };
+            Incoming { id, path, source, layout, verify, writer, cvs, came, open, at, resumed };
         Ok((me, trouble))
     }
 
@@ -203,6 +211,11 @@ impl Incoming {
                 if index >= self.layout.count() || offset != self.layout.start(index) {
                     return Err(order("a chunk"));
                 }
+                // A hole in it would leave the bytes that came first.
+                if self.came[index as usize] {
+                    return Err(order("a chunk that has come already"));
+                }
+                self.came[index as usize] = true;
                 self.open = Some(index);
                 self.at = offset;
                 index

@@ -173,7 +173,7 @@ impl Item {
             Landed::Whole(whole) => whole.publish(),
             Landed::InPlace(..) => Ok(()),
         };
-        let result = named.map_err(|e| Trouble::io("finish", &self.path, e));
+        let result = named.map_err(|e| Trouble::at_destination("finish", &self.path, e));
         Settled { id, size, resumed, result }
     }
 
