@@ -145,7 +145,9 @@ fn an_idle_connection_ends() {
     let s = raw::connect(&server.addr);
     let seen = raw::exchange(&s, &[raw::put_request(b"")], raw::BYE);
     assert_eq!(seen, [], "the server ends it, and has nothing to say");
-    until("the end to be logged", || server.log.lock().unwrap().contains("did not answer within"));
+    until("the end to be logged", || {
+        server.log.lock().unwrap().contains("did not answer within 1 s")
+    });
 }
 
 /// All frames up to number `count`, and half of the next one if `half`.
@@ -256,4 +258,45 @@ fn a_server_can_end_after_any_frame_and_within_it() {
             server.join().unwrap();
         }
     }
+}
+
+/// A server that is stopped says so to a client that it serves. A client that waits for the answer
+/// to its proof would take a refusal for one of the token.
+#[test]
+fn a_server_that_is_stopped_says_nothing_about_the_token() {
+    let tmp = TempDir::new("stopped");
+    let token = tmp.path().join("token");
+    fs::write(&token, "a token of some length").unwrap();
+    let token = ["--token-file", token.to_str().unwrap()];
+    for (more, proved) in [(&token[..], false), (&[][..], true)] {
+        let server = Server::start(&tmp.dir("served"), more);
+        let s = raw::connect(&server.addr);
+        if proved {
+            let frames = [raw::put_request(b""), raw::offer(1, b"f", 4)];
+            assert_eq!(raw::exchange(&s, &frames, raw::HAVE).last().unwrap().0, raw::HAVE);
+        }
+        signal(&server.child, rustix::process::Signal::TERM);
+        let said: Vec<u8> = std::iter::from_fn(|| raw::read(&s)).map(|f| f.0).collect();
+        assert_eq!(said.contains(&raw::REFUSE), proved, "{said:?}");
+    }
+}
+
+/// A server drops strangers when many crowd there: an honest client comes again.
+#[test]
+fn a_client_that_is_dropped_before_its_proof_comes_again() {
+    let (listener, addr) = raw::listen();
+    let server = std::thread::spawn(move || {
+        for drops in [true, true, false] {
+            let (s, _) = listener.blocking().accept().unwrap();
+            if drops {
+                s.abort();
+                continue;
+            }
+            raw::read(&s).unwrap();
+            s.blocking().send_all(&[raw::hello(), raw::end_of_list()].concat()).unwrap();
+            while raw::read(&s).is_some() {}
+        }
+    });
+    assert_eq!(run(client(["ls", &addr])).code, Some(0));
+    server.join().unwrap();
 }

@@ -179,8 +179,29 @@ fn a_read_only_directory_is_copied_again() {
     mode(&dest.join("t/closed"), 0o755);
 }
 
+/// A copy of a read-only directory is opened for the next run. The user's own directory is not.
 #[test]
-fn nobody_there_is_said_clearly() {
+fn a_read_only_destination_stays_read_only() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let tmp = TempDir::new("read-only-dest");
+    let (served, dest) = (tmp.dir("served"), tmp.dir("dest"));
+    fs::write(served.join("f"), "text").unwrap();
+    if rustix::process::geteuid().is_root() {
+        chown(&dest, Some(65534), Some(65534)).unwrap();
+    }
+    fs::set_permissions(&dest, fs::Permissions::from_mode(0o555)).unwrap();
+    let server = Server::start(&served, &[]);
+    let get = client(["get", &server.addr, "f", dest.to_str().unwrap()]);
+    let said = said(output_unprivileged(&get, &tmp));
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert!(said.errors()[0].contains("Permission denied"), "{said:?}");
+    assert_eq!(fs::metadata(&dest).unwrap().permissions().mode() & 0o7777, 0o555);
+    assert_eq!(names(&dest), [""; 0]);
+    fs::set_permissions(&dest, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_server_that_is_not_there_is_said_clearly() {
     let tmp = TempDir::new("nobody");
     // A port that was free a moment ago, and is not listened on.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

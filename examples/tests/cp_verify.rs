@@ -176,8 +176,8 @@ fn a_sender_compares_what_it_leaves_out() {
         h.finalize_non_root()
     };
     let chunks = [right(0..4 << 20, 0), [1; 32]];
-    // What there is: a partial file (0), or a whole one (2).
-    for (what, begins) in [(0u8, 4u64 << 20), (2, 0)] {
+    // What there is: a partial file (0), or a whole one (2), of which nothing may be missing.
+    for (what, count, begins) in [(0u8, 2, 4u64 << 20), (2, 2, 0), (2, 1, 0), (2, 0, 0)] {
         let (listener, addr) = raw::listen();
         let server = std::thread::spawn(move || {
             let (s, _) = listener.blocking().accept().unwrap();
@@ -187,8 +187,8 @@ fn a_sender_compares_what_it_leaves_out() {
             while let Some((kind, body)) = raw::read(&s) {
                 let answer = match kind {
                     raw::OFFER => {
-                        let mut have = [&body[..4], &[what], &2u32.to_be_bytes()].concat();
-                        for (i, cv) in (0u32..).zip(chunks) {
+                        let mut have = [&body[..4], &[what], &u32::to_be_bytes(count)].concat();
+                        for (i, cv) in (0..count).zip(chunks) {
                             have.extend([&i.to_be_bytes()[..], &cv].concat());
                         }
                         raw::frame(raw::HAVE, &have)
@@ -236,5 +236,28 @@ fn a_receiver_looks_again_before_it_says_verified() {
         let seen = raw::exchange(&s, &[same], raw::DONE);
         let done = &seen.last().unwrap().1;
         assert_eq!(done[4] == 1, !changed, "{}", String::from_utf8_lossy(done));
+    }
+}
+
+/// Each chunk can be right, and the file as a whole another one.
+#[test]
+fn a_file_whose_hash_is_not_the_senders_is_not_named() {
+    let tmp = TempDir::new("whole-hash");
+    let served = tmp.dir("served");
+    let server = Server::start(&served, &[]);
+    let cv = *blake3::hash(b"text").as_bytes();
+    for (hash, right) in [([3; 32], false), (cv, true)] {
+        let s = raw::connect(&server.addr);
+        let frames = [
+            raw::put_request(b""),
+            raw::offer(1, b"f", 4),
+            raw::begin(1, 4),
+            raw::data(0, b"text"),
+            raw::chunk(0, cv),
+            raw::end(1, hash),
+        ];
+        let seen = raw::exchange(&s, &frames, raw::DONE);
+        assert_eq!(seen.last().unwrap().1[4] == 1, right, "{seen:?}");
+        assert_eq!(names(&served).len(), usize::from(right));
     }
 }

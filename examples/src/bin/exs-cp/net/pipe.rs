@@ -122,7 +122,8 @@ impl Pipe {
 
     /// What ends the connection from another thread.
     pub(crate) fn cut(&self) -> Cut {
-        Cut(Some(self.socket.clone()))
+        let socket = self.socket.clone();
+        Cut(Box::new(move || socket.abort()))
     }
 
     pub(crate) fn peer(&self) -> String {
@@ -251,20 +252,18 @@ fn dequeue(queue: &EventQueue, timeout: Duration) -> Result<Vec<Event>, NetError
 }
 
 /// Ends a connection that another thread has.
-pub(crate) struct Cut(Option<Socket>);
+pub(crate) struct Cut(Box<dyn Fn() + Send>);
 
 impl Cut {
     /// Every operation of the connection ends at once.
     pub(crate) fn cut(&self) {
-        if let Some(socket) = &self.0 {
-            socket.abort();
-        }
+        (self.0)();
     }
 
-    /// Of no connection.
+    /// Of no connection: `cut` is called instead.
     #[cfg(test)]
-    pub(crate) fn none() -> Cut {
-        Cut(None)
+    pub(crate) fn test(cut: impl Fn() + Send + 'static) -> Cut {
+        Cut(Box::new(cut))
     }
 }
 
