@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::fail::{During, Failure};
 
-/// Longest frame: whoever sends more is no program of ours.
+/// Longest frame, in bytes. These programs send none that is longer.
 const MAX_FRAME: usize = 16 << 10;
 
 /// Writes one frame.

@@ -206,7 +206,7 @@ mod tests {
             let a = Plain::unix(a, spin).unwrap().limit(Duration::from_millis(20)).unwrap();
             let late = a.recv(&mut [0]).unwrap_err();
             assert!(late.to_string().contains("nothing has moved"), "{late}");
-            // Nobody receives: at some point there is no room.
+            // The peer does not receive: at some point there is no room.
             let late = a.send(&vec![0; 16 << 20]).unwrap_err();
             assert_eq!(late.kind(), ErrorKind::TimedOut, "{late}");
         }

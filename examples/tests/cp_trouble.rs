@@ -8,19 +8,6 @@ use std::process::{Command, Stdio};
 
 use cp_support::{raw, *};
 
-/// Runs `script` (with `$1`, `$2`, ...) in a mount namespace of its own, where
-/// it may mount; `None` where this user may not.
-fn in_namespace(script: &str, args: &[&str]) -> Option<Command> {
-    let may = Command::new("unshare").args(["-m", "true"]).stderr(Stdio::null()).status();
-    if !may.is_ok_and(|s| s.success()) {
-        eprintln!("skipped: a mount namespace needs root, and unshare(1)");
-        return None;
-    }
-    let mut c = Command::new("unshare");
-    c.args(["-m", "sh", "-c", script, "sh"]).args(args);
-    Some(c)
-}
-
 fn remount(pid: u32, dir: &str, size: &str) {
     let size = format!("remount,size={size}");
     let done = Command::new("nsenter")
@@ -174,7 +161,7 @@ fn a_read_only_directory_is_copied_again() {
     fs::write(closed.join("new/newer/f"), "text").unwrap();
     mode(&closed, 0o555);
     again();
-    // So that whoever is not root can remove them.
+    // So that a user other than root can remove them.
     mode(&closed, 0o755);
     mode(&dest.join("t/closed"), 0o755);
 }
@@ -202,7 +189,7 @@ fn a_read_only_destination_stays_read_only() {
 
 #[test]
 fn a_server_that_is_not_there_is_said_clearly() {
-    let tmp = TempDir::new("nobody");
+    let tmp = TempDir::new("not-there");
     // A port that was free a moment ago, and is not listened on.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let said = run(client(["put", tmp.path().to_str().unwrap(), &free.to_string()]));
@@ -210,6 +197,18 @@ fn a_server_that_is_not_there_is_said_clearly() {
     assert!(said.errors()[0].contains("Is `exs-cp serve` running there?"), "{said:?}");
     let (code, text) = fails(client(["put", tmp.path().to_str().unwrap(), "nonsense"]));
     assert_eq!(code, Some(2), "{text}");
+    // The address at the wrong end of the line is the usual mistake.
+    for (words, order) in [
+        (["put", "127.0.0.1:1", "photos"], "put PATH... ADDR:PORT"),
+        (["get", "photos", "127.0.0.1:1"], "get [OPTIONS] ADDR:PORT PATH... DEST"),
+    ] {
+        let (code, text) = fails(client(words));
+        assert_eq!(code, Some(2), "{text}");
+        assert!(text.contains(order), "{text}");
+    }
+    let (code, text) = fails(client(["get", "photos", "127.0.0.1:1", "."]));
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("the first word is the server"), "{text}");
 }
 
 /// Two clients, one name.

@@ -51,7 +51,7 @@ fn it_shows_what_there_is() {
     assert!(facts.get("choice").is_none());
 }
 
-/// Whoever lacks something is told what to do.
+/// A user that lacks something is told what to do.
 #[test]
 fn what_is_missing_comes_with_a_remedy() {
     let facts = json(&[]);

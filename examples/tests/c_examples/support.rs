@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Nothing here takes so long, even on a machine that is busy with other things.
+/// No step of a test takes this long, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 fn top() -> PathBuf {
@@ -308,8 +308,7 @@ impl Drop for TempDir {
     }
 }
 
-/// Who talks to whom, by what: a server's and a client's beginning of a command line, and
-/// EXS_TRANSPORT.
+/// A server and a client: the beginnings of their command lines, and EXS_TRANSPORT.
 pub(crate) struct Way {
     pub(crate) server: Vec<&'static str>,
     pub(crate) client: Vec<&'static str>,

@@ -160,8 +160,8 @@ fn row(aim: &Aim, done: &[Section]) -> Option<String> {
         return Some(line(&what, aim.of, aim.figure.name(), figure, aim.limit));
     }
     let ratio = mine.beside(case.of(aim.beside)?, |s| aim.figure.of(s))?;
-    let who = format!("{} / {}", aim.of, aim.beside);
-    Some(line(&what, &who, aim.figure.name(), ratio, aim.limit))
+    let contenders = format!("{} / {}", aim.of, aim.beside);
+    Some(line(&what, &contenders, aim.figure.name(), ratio, aim.limit))
 }
 
 /// All connections together beside one that goes well, and beside one with as much in flight,
@@ -185,13 +185,13 @@ fn many(name: &str, done: &[Section]) -> Vec<String> {
     cases.chunks(MANY).flat_map(of_size).collect()
 }
 
-fn line(what: &str, who: &str, figure: &str, value: f64, limit: Limit) -> String {
+fn line(what: &str, contenders: &str, figure: &str, value: f64, limit: Limit) -> String {
     let (is, text) = match limit {
         AtLeast(least) => (value >= least, format!("at least {least:.2}")),
         AtMost(most) => (value <= most, format!("at most {most:.2}")),
     };
     let verdict = if is { "met" } else { "**not met**" };
-    format!("| {what} | {who} | {figure} | {value:.2} | {text} | {verdict} |")
+    format!("| {what} | {contenders} | {figure} | {value:.2} | {text} | {verdict} |")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Who takes part: EXS over each transport that this build and this host have, plain sockets
+//! The contenders: EXS over each transport that this build and this host have, plain sockets
 //! in the same program, a copy in memory, and the neighbours that are installed.
 
 use std::process::Command;

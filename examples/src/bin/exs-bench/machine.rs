@@ -112,8 +112,8 @@ fn quiet() -> f64 {
     share
 }
 
-/// The share of the processors' time, from now on and for so long, that was not idle; 0 if
-/// nobody knows.
+/// The share of the processors' time that is not idle during the next `moment`; 0 if the system
+/// does not tell.
 fn busy(moment: Duration) -> f64 {
     let before = times(&read("/proc/stat"));
     // sleep-ok: nothing is waited for; this is how long the processors are watched.

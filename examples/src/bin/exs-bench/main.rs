@@ -1,6 +1,6 @@
 //! EXS and its neighbours in one run on one machine: what `make bench` does.
 //!
-//! Shape: `plan` says what is measured (sections of cases), `contender` who takes part and
+//! Shape: `plan` says what is measured (sections of cases), `contender` what is compared and
 //! how each is run (`process`); `files` is the section that copies files. Everything is done
 //! in turn, A B C A B C, so that whatever else the machine does meets all of them alike; the
 //! medians count. `results` keeps all samples and writes them as JSON; `page` makes the
@@ -106,7 +106,7 @@ fn run(args: &Args) -> Result<(), Failure> {
         write(readme, &text)?;
     }
     tell!("exs-bench: see {}", out.join("README.md").display());
-    // What cannot run for want of a neighbour is no failure; what of ours does not run is.
+    // A neighbour that is not installed is no failure; an EXS contender that does not run is one.
     let ours = done.iter().flat_map(Section::failures).filter(|(name, _)| name.starts_with("EXS"));
     let ours: Vec<_> = ours.map(|(name, why)| format!("{name}: {why}")).collect();
     if ours.is_empty() { Ok(()) } else { Err(Failure(ours.join("\n"))) }
@@ -114,8 +114,8 @@ fn run(args: &Args) -> Result<(), Failure> {
 
 /// One section: each round runs every contender once in every case.
 ///
-/// Who has failed once would keep all others waiting in every round, so it is given up: one
-/// of ours for the section, a neighbour for good.
+/// A contender that has failed once would keep all others waiting in every round, so it is given
+/// up: one of EXS for the section, a neighbour for the whole run.
 fn measure(plan: &Plan, section: &plan::Section, given_up: &mut Vec<Contender>) -> Section {
     let mut cases: Vec<_> = section.cases.iter().map(results::Case::new).collect();
     given_up.retain(|c| matches!(c, Contender::Other(_)));

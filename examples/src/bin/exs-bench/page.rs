@@ -88,7 +88,8 @@ pub(crate) fn between_marks(text: &str, summary: &str) -> Option<String> {
 }
 
 const MARKS: (&str, &str) = ("<!-- bench -->", "<!-- /bench -->");
-const AIMS_HEAD: &str = "| what | who | figure | measured | aim | |\n|---|---|---|---|---|---|";
+const AIMS_HEAD: &str =
+    "| what | contenders | figure | measured | aim | |\n|---|---|---|---|---|---|";
 
 /// A column: its head, and the figure.
 type Column = (&'static str, fn(&Sample) -> Option<f64>);
@@ -107,7 +108,7 @@ const COLUMNS: [Column; 11] = [
     ("seconds", |s| s.seconds),
 ];
 
-/// One case, with the columns that somebody has figures for.
+/// One case, with the columns for which a contender has figures.
 fn table(case: &Case) -> Vec<String> {
     let there: Vec<_> = case.entries.iter().filter(|e| !e.samples.is_empty()).collect();
     let small = case.shape.as_ref().is_none_or(|s| s.size < 1 << 10);

@@ -96,7 +96,7 @@ impl Entry {
     }
 }
 
-/// One case, and who took part.
+/// One case, and its contenders.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Case {
     pub(crate) title: String,
@@ -153,7 +153,7 @@ impl Section {
         Section { id: id.to_owned(), title: title.to_owned(), cases }
     }
 
-    /// Who could not be measured, and why.
+    /// The contenders that could not be measured, each with the reason.
     pub(crate) fn failures(&self) -> impl Iterator<Item = (&str, &str)> {
         let entries = self.cases.iter().flat_map(|c| &c.entries);
         entries.filter_map(|e| Some((e.contender.as_str(), e.failure.as_deref()?)))

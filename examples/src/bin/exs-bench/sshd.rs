@@ -1,7 +1,7 @@
 //! An SSH server for scp, and for rsync as most people use it, on loopback, for as long as it is needed.
 //!
-//! Its keys are made for it and go with its directory. It lets nobody in but who has the
-//! client's key, listens on one address, and touches no configuration of the machine.
+//! Its keys are made for it and go with its directory. It lets only the holder of the
+//! client's key in, listens on one address, and touches no configuration of the machine.
 
 use std::fs;
 use std::net::IpAddr;

@@ -27,7 +27,7 @@ Examples:
   exs-perf idle demo --connections 1000          memory of connections that do nothing
 
 One line (with --json one JSON object) for each run. GB are 10^9 bytes. Nothing is encrypted; a server
-serves whoever reaches its port, one client at a time.";
+serves every host that reaches its port, one client at a time.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

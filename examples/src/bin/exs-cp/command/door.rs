@@ -1,11 +1,11 @@
-//! Who may come in: places for peers that have proved themselves, and a small allowance for
+//! Admission of peers: places for those that have proved themselves, and a small allowance for
 //! those that have not.
 //!
-//! A stranger costs a thread and some memory until it proves that it knows the token, so of
-//! strangers there are few at a time, and they have seconds. When their places are all taken
-//! the oldest gives way: of those from the address that has most of them, so that one host
-//! takes up its own share only. A stranger is safe for a moment ([`GRACE`]), in which an honest
-//! one proves itself; so in a flood callers wait in the listener's backlog for that long.
+//! A stranger is a peer that has proved nothing yet. It costs a thread and some memory, so few
+//! strangers are inside at a time, and each has seconds. When all their places are taken, the
+//! oldest stranger of the address that has most of them gives way: one host uses up its own share
+//! only. No stranger gives way before [`GRACE`], in which an honest peer proves itself. So in a
+//! flood callers wait in the listener's backlog for that long.
 //!
 //! A server without a token can have nothing proved. There the first valid request counts as
 //! the proof, and one address that is not this host's own has half of the places at most.

@@ -80,7 +80,13 @@ pub(crate) fn run(args: &Get, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
     if dest == "-" {
         return Err(CpError::no_stdio("standard output"));
     }
-    let dialer = args.client.dialer(&address.to_string_lossy(), stop)?;
+    let dialer = args.client.dialer(&address.to_string_lossy(), stop).map_err(|e| {
+        super::misplaced(
+            e,
+            &args.words[1..],
+            "the first word is the server: get ADDR:PORT PATH... DEST",
+        )
+    })?;
     let wishes = wishes(paths)?;
     let flags = args.moving.flags();
     let jobs = usize::from(args.moving.jobs);
@@ -145,7 +151,13 @@ fn fetch(
         Some((parent, _)) if plan.is_one_file() => parent.as_path(),
         _ => dest,
     };
-    std::fs::create_dir_all(dir).map_err(|e| CpError::local("make the directory", dir, e))?;
+    std::fs::create_dir_all(dir).map_err(|e| match e.kind() {
+        // Something else has the name.
+        std::io::ErrorKind::AlreadyExists => {
+            CpError::local("make the directory", dir, std::io::ErrorKind::NotADirectory)
+        }
+        _ => CpError::local("make the directory", dir, e),
+    })?;
     let root = Root::open(dir).map_err(|e| CpError::local("write into", dir, e))?;
     for (path, meta, target) in &plan.links {
         let made = check_name(path).and_then(|()| {

@@ -1,8 +1,8 @@
 //! Small files get their name last: made without one, written, and linked.
 //!
-//! What breaks off leaves nothing behind, whatever becomes of this process, and nobody else
-//! can open it meanwhile, so that neither a lock nor a second look is needed. Where a file
-//! system has no such files (O_TMPFILE), [`super::part`] takes its other way.
+//! A transfer that breaks off leaves nothing behind, even if this process is killed. No other
+//! process can open the file meanwhile, so it needs neither a lock nor a second look. Where a file
+//! system has no such files (O_TMPFILE), [`super::part`] uses a partial file with a name.
 
 use std::fs::File;
 use std::io;

@@ -21,8 +21,8 @@ use super::root::{Root, writing};
 use crate::hash::{Cv, Layout};
 use crate::wire::frame::Flags;
 
-/// How long a former transfer of the same file, whose peer is gone, may take
-/// to notice that and let go.
+/// How long to wait for a former transfer of the same file: it lets go when it notices that
+/// its peer is gone.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A file that has not got its final name yet.
@@ -30,7 +30,7 @@ pub(crate) struct Part {
     dir: Arc<OwnedFd>,
     name: Vec<u8>,
     file: File,
-    /// It has no name at all until it is whole, not even one of ours.
+    /// It has no name in the directory until it is whole.
     nameless: bool,
     notes: Notes,
     known: Vec<(u32, Cv)>,
@@ -56,7 +56,7 @@ impl Part {
         let Some((parent, name)) = path.split() else { return Ok(false) };
         let Ok(journal) = parent.join_name(&side_name(name, JOURNAL)) else { return Ok(false) };
         match root.stat(&journal) {
-            // Nobody may look names up there before the directory gets its last mode.
+            // No name can be looked up there before the directory gets its last mode.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(false),
             there => Ok(there?.is_some()),
         }
@@ -245,14 +245,18 @@ impl Part {
         Ok(closed?)
     }
 
-    /// Whole: gives the file its mode and times. What remains is to sync it, and to publish it.
+    /// All bytes have come: gives the file its mode and times. [`Whole::sync`] and
+    /// [`Whole::publish`] follow. After an error the chunks that were noted stay for the next run.
     pub(crate) fn complete(mut self, source: &Meta) -> io::Result<Whole> {
         let (journal, noted) = self.notes.end();
-        // What was noted before an fdatasync failed is on the disk; the rest comes again.
-        noted?;
         let has_journal = journal.is_some();
         if let Some(journal) = journal {
             self.notes = Notes::Now(journal);
+        }
+        // Chunks that were noted before a failed fdatasync are on the disk; the others come again.
+        if let Err(e) = noted {
+            self.doubt();
+            return Err(e);
         }
         fs::fchmod(&self.file, source.copy_mode())?;
         fs::futimens(&self.file, &source.times())?;
@@ -272,7 +276,7 @@ impl Part {
         e
     }
 
-    /// Nothing of it is any good: the next run starts afresh.
+    /// Removes the partial file and its journal: the next run starts afresh.
     pub(crate) fn discard(mut self) {
         if self.notes.end().0.is_some() {
             let _ = fs::unlinkat(&self.dir, &*side_name(&self.name, JOURNAL), AtFlags::empty());
@@ -281,7 +285,7 @@ impl Part {
 
     /// Ends in good order without being whole.
     fn leave(&mut self) {
-        // What its error means for the next run is noted; this one has its own already.
+        // `close` notes what its error means for the next run. This run has failed already.
         let _ = self.close();
         let (Some(journal), Ok(())) = self.notes.end() else { return };
         if self.end == End::Continue
@@ -294,8 +298,7 @@ impl Part {
 }
 
 impl Drop for Part {
-    /// What has a journal is kept for the next run; what has none would only
-    /// lie about.
+    /// A partial file with a journal is kept for the next run; one without is of no use to it.
     fn drop(&mut self) {
         if self.end == End::Keep || self.nameless {
             return;
@@ -323,13 +326,15 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// Has the data on the disk. After an error nothing of the file is kept.
+    /// Returns when the data are on the disk; can block for as long as the disk takes. After an
+    /// error nothing of the file is kept.
     pub(crate) fn sync(&mut self, batch: &Synced<'_>) -> io::Result<()> {
         let synced = batch.sync(&self.part.file);
         synced.map_err(|e| self.part.spoiled(e))
     }
 
-    /// A close, and the final name.
+    /// Gives the file its final name, after a close that tells late errors. After an error the
+    /// name has what it had before.
     pub(crate) fn publish(mut self) -> io::Result<()> {
         let part = &mut self.part;
         part.close()?;
@@ -370,7 +375,8 @@ fn open_side(dir: &OwnedFd, name: &[u8]) -> io::Result<File> {
     Ok(File::from(writing(dir, open)?))
 }
 
-/// Opens the partial file and makes sure that nobody else writes it.
+/// Opens the partial file under a lock that every writer of it takes. Waits up to
+/// [`LOCK_PATIENCE`] for another transfer to let go.
 fn lock(dir: &OwnedFd, name: &[u8]) -> io::Result<File> {
     let patience = Instant::now() + LOCK_PATIENCE;
     loop {

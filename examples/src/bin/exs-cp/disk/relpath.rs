@@ -75,7 +75,7 @@ impl RelPath {
         Ok(RelPath(bytes.to_vec()))
     }
 
-    /// What every frame's path passes before it is used, whoever sent it.
+    /// The check that every path in a frame passes before it is used, on either side.
     pub(crate) fn check(&self, purpose: Purpose) -> Result<(), PathError> {
         if self.is_root() && purpose == Purpose::Entry {
             return Err(PathError::Itself);

@@ -7,8 +7,8 @@
 //! stricter, and as safe. A path longer than the kernel takes is resolved in
 //! pieces, each of which may not leave the directory that the one before it named.
 //!
-//! The directory that the user named is the user's: nothing here changes its mode or
-//! times, by whatever name a peer reaches it (the empty path, or a link to `.`).
+//! The directory that the user named keeps its mode and times. That holds for each name by
+//! which a peer can reach it: the empty path, and a link to `.`.
 
 use std::fs::File;
 use std::io;
@@ -87,9 +87,9 @@ enum Links {
 
 /// A directory tree that paths cannot leave.
 ///
-/// It remembers directories that it opened, so it is for one request: who keeps a
-/// served tree for longer takes a new one each time ([`Self::anew`]), and sees what
-/// became of directories that were moved.
+/// It remembers directories that it opened, so it is for one request. A server that keeps a tree
+/// for longer takes a new one for each request ([`Self::anew`]), which sees directories where
+/// they are now.
 pub(crate) struct Root {
     fd: OwnedFd,
     links: Links,

@@ -40,7 +40,7 @@ pub(crate) type Buffer = ExsBuffer;
 pub(crate) enum Happened {
     /// A buffer is free again.
     Sent(Buffer),
-    /// So many bytes stand at the front of the buffer.
+    /// The second field is the number of bytes at the front of the buffer.
     Received(Buffer, usize),
     /// The peer will send no more.
     Eof,
@@ -243,7 +243,7 @@ fn depth() -> usize {
     SENDS + RECVS + 1
 }
 
-/// Events, or none if the time was up or a signal came.
+/// Events; none after `timeout` or a signal.
 fn dequeue(queue: &EventQueue, timeout: Duration) -> Result<Vec<Event>, NetError> {
     match queue.dequeue(SENDS + RECVS, Some(timeout)) {
         Err(Error::Interrupted) => Ok(Vec::new()),

@@ -1,9 +1,8 @@
-//! Receiving one file: have it hashed and written from where the bytes arrived.
+//! Receiving one file: its bytes are hashed and written from where they arrived.
 //!
-//! A peer's frames must come in the order that the protocol promises; what
-//! does not is the end of the connection. What fails on our side (a full disk
-//! above all) is the end of this file only: its data are still taken off the
-//! connection, and dropped.
+//! A peer's frames must come in the order of the protocol, else the connection
+//! ends. A failure on this side (a full disk, for example) ends this file only:
+//! its data are still taken off the connection, and dropped.
 
 use std::io;
 
@@ -32,9 +31,9 @@ pub(crate) struct Awaited {
     whole: Option<State>,
 }
 
-/// What is there already of a file that could be received. Nothing of it stays open: of
-/// files that wait for their turn there are more than descriptors. What counts was read back,
-/// which takes its time: `alive` is called meanwhile.
+/// Finds what the destination has of a file already. It reads that back, and calls `alive`
+/// meanwhile. No descriptor stays open, as more files wait for their turn than there are
+/// descriptors.
 pub(crate) fn survey(
     root: &Root,
     path: &RelPath,
@@ -54,17 +53,17 @@ pub(crate) fn survey(
     }
     if !flags.force {
         let there = there.and_then(|st| Meta::of(&st));
-        // Who asks for these bits is not helped by a copy that was made without them.
+        // A user that asks for these bits needs a copy that has them.
         let bits = |m: &Meta| !flags.special || m.mode == source.mode || !source.is_special();
         if there.is_some_and(|m| m.same_content_as(source) && bits(&m)) {
             if resumable {
-                // It is of no use, and does no harm: that it stays is no trouble of the file.
+                // A leftover that stays does no harm, so an error is ignored.
                 let _ = leftover::remove(root, path);
             }
             if flags.quick || !flags.verify {
                 return Ok((awaited, Have { what: What::Believed, chunks: Vec::new() }));
             }
-            // What cannot be read cannot be compared, and is sent anew.
+            // A file that cannot be read is sent anew.
             if flags.compare
                 && let Ok((chunks, state)) = read_whole(root, path, source, alive)
             {
@@ -98,7 +97,7 @@ fn read_whole(
 }
 
 impl Awaited {
-    /// `Same`: the sender has the same bytes. They only need to be on the disk.
+    /// `Same`: the sender has the same bytes. They are named already, and are synced next.
     pub(crate) fn same(self, root: &Root, id: Id) -> Result<Result<Item, Trouble>, CpError> {
         let Some(read) = self.whole else {
             return Err(CpError::Protocol("a comparison that was not asked for".into()));
@@ -145,7 +144,7 @@ fn order(what: &str) -> CpError {
 }
 
 impl Incoming {
-    /// The sender begins. A trouble is reported; the data are dropped.
+    /// The sender begins. After a trouble the data that come are dropped.
     pub(crate) fn begin(
         root: &Root,
         id: Id,
@@ -161,7 +160,7 @@ impl Incoming {
         let layout = Layout::of(source.size);
         let mut cvs = vec![None; layout.count() as usize];
         let mut resumed = 0;
-        // Only these chunks were told to the sender; all others come.
+        // The sender leaves out these chunks, and sends all others.
         for (index, cv) in &told {
             cvs[*index as usize] = Some(*cv);
             resumed += layout.len(*index);
@@ -182,7 +181,7 @@ impl Incoming {
         self.writer.is_none()
     }
 
-    /// If that failed, gives up this file: what is in the journal stays for the next run.
+    /// After a failure gives up this file. The chunks in its journal stay for the next run.
     fn check(&mut self, done: Result<(), Failure>) -> Option<Trouble> {
         let failure = done.err()?;
         self.writer = None;
@@ -202,7 +201,7 @@ impl Incoming {
         }
     }
 
-    /// Data or a hole of `len` bytes at `offset`: is that what comes next?
+    /// Checks that data or a hole of `len` bytes at `offset` is what must come next.
     fn expect(&mut self, offset: u64, len: u64) -> Result<(), CpError> {
         let index = match self.open {
             Some(index) => index,
@@ -268,7 +267,7 @@ impl Incoming {
         Ok(self.check(done))
     }
 
-    /// `Chunk`: all of it has come; compare, and have it noted in the journal.
+    /// `Chunk`: all bytes of it have come. Compares the hash, and has the chunk noted.
     pub(crate) fn chunk(&mut self, index: u32, cv: &Cv) -> Result<Option<Trouble>, CpError> {
         match self.open {
             Some(open) if open == index && self.at == self.layout.end(index) => {}
@@ -284,8 +283,8 @@ impl Incoming {
         Ok(self.check(noted))
     }
 
-    /// `End`: whole? right? Then what is left is to settle it. `Ok(None)`: it failed before,
-    /// and that was reported then.
+    /// `End`: compares the hash of the whole file, and returns it to be settled. `Ok(None)`: it
+    /// failed before, and was reported then.
     pub(crate) fn end(mut self, hash: &Cv) -> Result<Result<Option<Item>, Trouble>, CpError> {
         let cvs: Option<Vec<Cv>> = self.cvs.iter().copied().collect();
         let Some(cvs) = cvs.filter(|_| self.open.is_none()) else {
