@@ -8,7 +8,7 @@ use super::engine::SockId;
 
 /// Whether the program has taken a connection that an accept brought. The engine keeps a
 /// copy, as it may end the process while the event still waits.
-pub(super) type EagerRecv = Arc<AtomicBool>;
+pub(super) type Claim = Arc<AtomicBool>;
 
 /// The program's hold on a socket: when it is dropped, the socket closes. The connection of an
 /// accept that the program has not taken is reset instead: its peer must not take a service that
@@ -18,7 +18,7 @@ pub struct SocketHandle {
     context: Arc<Context>,
     id: SockId,
     /// None: the program has made the socket itself.
-    taken: Option<EagerRecv>,
+    taken: Option<Claim>,
 }
 
 impl SocketHandle {
@@ -27,7 +27,7 @@ impl SocketHandle {
     }
 
     /// Of a connection that an accept's event carries.
-    pub(crate) fn accepted(context: Arc<Context>, id: SockId, taken: EagerRecv) -> SocketHandle {
+    pub(crate) fn accepted(context: Arc<Context>, id: SockId, taken: Claim) -> SocketHandle {
         SocketHandle { context, id, taken: Some(taken) }
     }
 

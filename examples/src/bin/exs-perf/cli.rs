@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use exs_examples::address;
 use exs_examples::args::{self, Kind, Wait};
 
+use crate::cores::Carrier;
 use crate::job::Way;
 
 /// Measure EXS, and plain sockets beside it.
@@ -25,6 +26,7 @@ Examples:
   exs-perf lat HOST:7472 --poll busy --json      half round trips of 64 bytes, as JSON
   exs-perf rate HOST:7472 --transport tcp        one send() for each 64 bytes, over plain TCP
   exs-perf idle demo --connections 1000          memory of connections that do nothing
+  exs-perf cores --sizes 64 --threads 1,2        what a second thread gains, beside plain TCP
 
 One line (with --json one JSON object) for each run. GB are 10^9 bytes. Nothing is encrypted; a server
 serves every host that reaches its port, one client at a time.";
@@ -45,6 +47,8 @@ pub(crate) enum Command {
     Idle(Idle),
     /// How fast this machine copies memory: no server, no sockets
     Memcpy(Memcpy),
+    /// What more threads gain, over EXS and plain TCP, all in this process
+    Cores(Cores),
 }
 
 #[derive(Args, Debug)]
@@ -139,6 +143,34 @@ pub(crate) struct Idle {
 pub(crate) struct Memcpy {
     #[command(flatten)]
     pub(crate) load: Load,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Cores {
+    /// What to compare: tcp (plain), and transports of EXS
+    #[arg(long = "transports", value_name = "NAMES", value_delimiter = ',',
+          default_values = ["tcp", "soft", "shm"])]
+    pub(crate) carriers: Vec<Carrier>,
+    /// Threads with a queue and a pair of sockets of their own
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
+    pub(crate) threads: Vec<usize>,
+    /// Bytes of their messages
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = size,
+          default_values = ["64", "4KiB", "64KiB"])]
+    pub(crate) sizes: Vec<usize>,
+    /// Connections with two threads each, which ask and answer
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [1, 2, 8, 32, 128])]
+    pub(crate) pairs: Vec<usize>,
+    /// Time of each run, after a warm-up: seconds, or 500ms, 2min
+    #[arg(long, value_name = "TIME", default_value = "1", value_parser = seconds)]
+    pub(crate) duration: Duration,
+    /// Runs of each, in turn; the medians are printed
+    #[arg(long, value_name = "N", default_value_t = 3,
+          value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub(crate) rounds: u32,
+    /// Print JSON, one object for each figure
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Largest message.

@@ -7,11 +7,13 @@
 //! event loop over EXS sockets (`exs_flow`, `exs_echo`), or a blocking loop over a plain one
 //! (`plain_part`). All parts warm up, meet at a gate, and run until the client's time is up;
 //! then each end of a connection is shut down, so that the last byte is known to have arrived
-//! before the clock stops. `usage` is what that cost, `report` prints it.
+//! before the clock stops. `usage` is what that cost, `report` prints it. `cores` stands apart: it
+//! measures what more threads gain, all ends in one process.
 
 mod cli;
 mod client;
 mod control;
+mod cores;
 mod crew;
 mod exs_echo;
 mod exs_flow;
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
             Command::Rate(args) => client::run(job::Test::Rate, &args),
             Command::Idle(args) => idle::run(&args),
             Command::Memcpy(args) => memcpy::run(&args),
+            Command::Cores(args) => cores::run(&args),
         })
     })
 }

@@ -8,7 +8,7 @@ use super::post::Ticket;
 use super::sock::{Request, Sock, State};
 use super::{Engine, Error, SockId};
 use crate::progress::event::{Bufs, EventKind, Guest};
-use crate::progress::handle::{EagerRecv, SocketHandle};
+use crate::progress::handle::{Claim, SocketHandle};
 use crate::progress::options::Transport;
 use crate::progress::route::Route;
 use crate::rnic::{
@@ -94,7 +94,7 @@ impl Engine {
                 Err(_) => continue,
             };
             let Some(context) = self.me.upgrade() else { return };
-            let taken = EagerRecv::default();
+            let taken = Claim::default();
             if let Ok(s) = self.sock(child) {
                 (s.held, s.taken) = (true, Some(Arc::clone(&taken)));
             }

@@ -19,7 +19,7 @@ use super::watch::Watched;
 use crate::ids::OpId;
 use crate::mem::{Buffer, Key};
 use crate::progress::event::{Interest, Readiness};
-use crate::progress::handle::EagerRecv;
+use crate::progress::handle::Claim;
 use crate::progress::options::{MOST_INLINE, Options};
 use crate::progress::route::Route;
 use crate::rnic::{Caps, ConnReq, Listener, Qp};
@@ -150,7 +150,7 @@ pub(super) struct Sock {
     /// A handle of the program's exists.
     pub(super) held: bool,
     /// Of a connection that an accept brought: whether the program has taken it.
-    pub(super) taken: Option<EagerRecv>,
+    pub(super) taken: Option<Claim>,
     /// Posted WRs wait for the doorbell.
     pub(super) lazy: bool,
     /// Small sends in a row.

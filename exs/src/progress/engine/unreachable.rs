@@ -14,7 +14,7 @@ use crate::time::Time;
 
 /// How long a silence is held against a device.
 const HOLD: Duration = Duration::from_secs(60);
-/// Unreachable noted: the oldest makes way. Each costs a search through them.
+/// Peers noted at most: the oldest makes way. Each costs a search through them.
 const MOST: usize = 256;
 
 /// The notes, the oldest first.

@@ -1,0 +1,109 @@
+//! Threads with a queue and a pair of sockets of their own.
+
+use std::time::Duration;
+
+use exs::{
+    Buffer, Event, EventKind, EventQueue, QueueOptions, RecvFlags, SendFlags, Socket, Token,
+};
+use exs_examples::fail::{During, Failure};
+use exs_examples::registered::{buffers, dequeue};
+
+use super::sockets::{Carrier, End, Listener};
+use super::{Clock, rate};
+
+/// Bytes in flight of one thread, at most, and messages.
+const IN_FLIGHT: usize = 512 << 10;
+const DEPTH_MAX: usize = 64;
+/// A thread whose messages do not move for that long has failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const SENT: Token = Token(1);
+const RECEIVED: Token = Token(2);
+
+pub(super) fn measure(
+    carrier: Carrier,
+    threads: usize,
+    size: usize,
+    duration: Duration,
+) -> Result<f64, Failure> {
+    rate(threads, duration, |_, clock| {
+        // Where the ends cannot be made the others must not wait at the gate.
+        let ends = Listener::new(carrier).and_then(|listener| listener.pair());
+        match ends {
+            Ok((End::Exs(from), End::Exs(to))) => {
+                let thread = Pipe::new(from, to, size);
+                clock.ready();
+                thread?.run(clock)
+            }
+            Ok((mut from, mut to)) => {
+                clock.ready();
+                let (out, mut into) = (vec![1; size], vec![0; size]);
+                let mut messages = 0;
+                while !clock.is_over() {
+                    from.send(&out)?;
+                    to.recv(&mut into)?;
+                    messages += clock.unit();
+                }
+                Ok(messages)
+            }
+            Err(e) => {
+                clock.ready();
+                Err(e)
+            }
+        }
+    })
+}
+
+/// A connection whose ends are both this thread's.
+struct Pipe {
+    queue: EventQueue,
+    from: Socket,
+    to: Socket,
+    spare: Vec<Buffer>,
+    in_flight: usize,
+}
+
+impl Pipe {
+    fn new(from: Socket, to: Socket, size: usize) -> Result<Pipe, Failure> {
+        let depth = (IN_FLIGHT / size).clamp(1, DEPTH_MAX);
+        let options = QueueOptions::default().with_depth(3 * depth);
+        let queue = EventQueue::with_options(&options).during("event queue")?;
+        for buffer in buffers(2 * depth, size)? {
+            to.recv(&queue, RECEIVED, buffer, RecvFlags::WAITALL).during("recv")?;
+        }
+        Ok(Pipe { queue, from, to, spare: buffers(depth, size)?, in_flight: 0 })
+    }
+
+    fn run(mut self, clock: &Clock) -> Result<u64, Failure> {
+        let mut events: Vec<Event> = Vec::with_capacity(64);
+        let mut messages = 0;
+        loop {
+            let over = clock.is_over();
+            while !over && let Some(buffer) = self.spare.pop() {
+                self.from.send(&self.queue, SENT, buffer, SendFlags::NONE).during("send")?;
+                self.in_flight += 1;
+            }
+            if self.in_flight == 0 {
+                return Ok(messages);
+            }
+            dequeue(&self.queue, &mut events, 1, Some(PATIENCE))?;
+            for mut event in events.drain(..) {
+                let (kind, buffer) = (event.kind(), event.take_buffer());
+                event.into_result().during("an operation")?;
+                match (kind, buffer) {
+                    (EventKind::Send, Some(buffer)) => {
+                        self.spare.push(buffer);
+                        self.in_flight -= 1;
+                    }
+                    (EventKind::Recv, Some(buffer)) => {
+                        messages += clock.unit();
+                        self.to
+                            .recv(&self.queue, RECEIVED, buffer, RecvFlags::WAITALL)
+                            .during("recv")?;
+                    }
+                    _ => return Err(Failure(format!("{kind:?} was not asked for"))),
+                }
+            }
+        }
+    }
+}
