@@ -1,4 +1,4 @@
-//! What two programs tell each other besides what is measured.
+//! Control messages of two programs, beside the connection that is measured.
 //!
 //! Each frame is a length (4 bytes, big-endian) and that many bytes of JSON.
 

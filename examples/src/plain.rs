@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stalls_is_not_waited_for_without_limit() {
+    fn the_wait_for_a_stalled_peer_has_a_limit() {
         for spin in [false, true] {
             let (a, _b) = UnixStream::pair().unwrap();
             let a = Plain::unix(a, spin).unwrap().limit(Duration::from_millis(20)).unwrap();

@@ -229,7 +229,10 @@ fn a_chunk_that_comes_twice_ends_the_connection() {
     let served = tmp.dir("served");
     let server = Server::start(&served, &[]);
     let s = half_way(&server, &served);
-    let seen = raw::exchange(&s, &[raw::hole(0, CHUNK), raw::chunk(0, [0; 32])], raw::REFUSE);
+    let again = [raw::hole(0, CHUNK), raw::chunk(0, [0; 32])];
+    let rest = [raw::hole(CHUNK, SIZE - CHUNK), raw::chunk(1, [0; 32]), raw::end(0, [0; 32])];
+    let seen = raw::exchange(&s, &[again.concat(), rest.concat()], raw::DONE);
+    assert_eq!(seen.last().unwrap().0, raw::REFUSE, "{seen:?}");
     let text = String::from_utf8_lossy(&seen.last().unwrap().1).into_owned();
     assert!(text.contains("out of order"), "{text}");
 }

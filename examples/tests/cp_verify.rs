@@ -261,3 +261,29 @@ fn a_file_whose_hash_is_not_the_senders_is_not_named() {
         assert_eq!(names(&served).len(), usize::from(right));
     }
 }
+
+/// A server cannot have a file of which it was sent nothing.
+#[test]
+fn a_success_that_comes_too_early_is_not_believed() {
+    let tmp = TempDir::new("early");
+    let file = tmp.path().join("f");
+    fs::write(&file, "text").unwrap();
+    let (listener, addr) = raw::listen();
+    let server = std::thread::spawn(move || {
+        let (s, _) = listener.blocking().accept().unwrap();
+        raw::read(&s).unwrap();
+        s.blocking().send_all(&raw::hello()).unwrap();
+        while let Some((kind, _)) = raw::read(&s) {
+            let answer = match kind {
+                raw::OFFER => raw::done(0, true),
+                raw::BYE => raw::bye(),
+                _ => continue,
+            };
+            s.blocking().send_all(&answer).unwrap();
+        }
+    });
+    let said = run(client(["put", file.to_str().unwrap(), &addr]));
+    assert_eq!((said.code, said.number("files")), (Some(1), 0), "{said:?}");
+    assert!(said.errors()[0].contains("broke the exs-cp protocol"), "{said:?}");
+    server.join().unwrap();
+}

@@ -216,7 +216,7 @@ pub fn output_unprivileged(command: &Command, tmp: &TempDir) -> Output {
     out.unwrap()
 }
 
-/// Runs a client that is to fail before it has anything to report.
+/// Runs a client that must fail before it has a summary to print.
 pub fn fails(mut command: Command) -> (Option<i32>, String) {
     let out = command.output().unwrap();
     (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())

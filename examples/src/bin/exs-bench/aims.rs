@@ -135,7 +135,7 @@ const AIMS: &[Aim] = &[
     device("siw, bw, 1 MiB", "rstream", Throughput, AtLeast(2.0)),
 ];
 
-/// Rows of a table; none for what was not measured.
+/// Rows of a table; none for a case that was not measured.
 pub(crate) fn rows(done: &[Section]) -> Vec<String> {
     let mut rows: Vec<_> = AIMS.iter().filter_map(|aim| row(aim, done)).collect();
     for name in ["EXS soft", "EXS shm"] {

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_in_the_same_minute_is_compared() {
+    fn samples_of_the_same_minute_are_compared() {
         let mut case = Case::called("c");
         // The machine is twice as fast in the second round, and half as fast in the third.
         for (a, b) in [(3.0, 2.0), (6.2, 4.0), (1.4, 1.0), (1.6, 3.0), (2.9, 2.0)] {

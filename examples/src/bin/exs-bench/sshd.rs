@@ -46,7 +46,7 @@ impl Sshd {
         let mut command = Command::new(sshd);
         command.arg("-D").arg("-f").arg(dir.join("config"));
         let mut server = Background::start(&mut command)?;
-        // Where privileges are to be separated, it wants a directory that may not be there.
+        // sshd with privilege separation needs a directory, which can be missing.
         match server.await_port(port, Duration::from_secs(10)) {
             Ok(()) => Ok(Some(Sshd { _server: server, dir, port, address })),
             Err(e) => Err(Failure(format!("sshd: {e} (is there a directory /run/sshd?)"))),

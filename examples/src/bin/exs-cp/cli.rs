@@ -25,13 +25,14 @@ The data are not encrypted; see --help.
 Directories, modes, times, symbolic links (as links) and sparse files are kept; set-user-ID, \
 set-group-ID and sticky bits of files with --preserve-special only; hard links become \
 files of their own; owners, ACLs and extended attributes are not copied; fifos, sockets and \
-devices in a directory are skipped with a warning, one that is named itself is an error.
+devices in a directory are skipped with a warning, one that is named itself is an error. At the destination a copy \
+replaces files and symbolic links; anything else that has its name is an error, and stays.
 
-A file gets its name when all of its bytes were hashed (BLAKE3) by the side that wrote them, have \
-the hash of the source, and are on the disk. The command ends when the names are on the disk, too. \
-A file that is there already, of the same size and modification time, is read on both sides and \
-compared. \"Verified\" means that, of every file, in this run. An interrupted command, run again, \
-reads back what it finds of an unfinished file, and continues from there.
+A file gets its name when the side that wrote it has hashed all of its bytes (BLAKE3), when that is \
+the hash of the source, and when the data are on the disk. The command ends when the names are on \
+the disk, too. A file that is there already, of the same size and modification time, is read on both \
+sides and compared. \"Verified\" means that all of this holds for every file in this run. A command \
+that was interrupted, run again, reads back what it finds of an unfinished file, and continues there.
 
 Exit status: 0 all done; 1 something could not be copied (the rest was); 2 wrong usage; \
 3 the token was refused; 130 interrupted.";

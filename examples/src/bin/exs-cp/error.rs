@@ -1,4 +1,4 @@
-//! What can go wrong, and what the user should do about it.
+//! Errors, and what the user can do about each.
 //!
 //! There are two kinds. A [`Trouble`] is of *one file* (no space, no permission,
 //! changed while it was read): a line of text for the user, and all other files
@@ -121,7 +121,7 @@ impl fmt::Display for Trouble {
 }
 
 impl Trouble {
-    /// Says which file, what was tried, why it failed, and what helps.
+    /// Names the file, the action, the reason, and the way out.
     pub(crate) fn io(what: &str, path: &RelPath, e: impl Into<io::Error>) -> Self {
         let e = e.into();
         let why = format!(": {}{}", reason(&e), remedy(&e));

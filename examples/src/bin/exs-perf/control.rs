@@ -117,7 +117,7 @@ impl Control {
         frame::recv(&mut self.0, PROGRAM)
     }
 
-    /// The server's next reply; what has failed there is our failure.
+    /// Waits for the server's next reply. A failure of the server is an error here.
     pub(crate) fn reply(&mut self) -> Result<Reply, Failure> {
         match self.recv()? {
             Some(Reply::Failed { why }) => Err(Failure(format!("the server: {why}"))),
@@ -136,7 +136,7 @@ impl Control {
         }
     }
 
-    /// True if the other side is gone. Asked while nothing is to come from it.
+    /// True if the peer is gone. Call it only while the peer has nothing to send.
     pub(crate) fn is_over(&self) -> bool {
         let asked = self.0.set_nonblocking(true).and_then(|()| self.0.peek(&mut [0]));
         let restored = self.0.set_nonblocking(false);

@@ -144,7 +144,7 @@ impl Job {
         }
     }
 
-    /// Lessens the depth until what is in flight is no unreasonable amount of memory.
+    /// Lowers the depth until the messages in flight fit a reasonable amount of memory.
     pub(crate) fn fit(mut self) -> Job {
         let each = self.size.saturating_mul(self.connections as usize).max(1);
         let most = u32::try_from(MAX_IN_FLIGHT / each).unwrap_or(u32::MAX).max(1);

@@ -96,7 +96,7 @@ pub(crate) enum Baseline {
     Tcp,
 }
 
-/// What the program is to be.
+/// The role of the program.
 pub(crate) enum Role {
     Serve,
     Client(String),

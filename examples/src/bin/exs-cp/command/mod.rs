@@ -1,4 +1,4 @@
-//! What each subcommand does.
+//! The subcommands.
 
 pub(crate) mod compare;
 pub(crate) mod demo;
@@ -82,7 +82,7 @@ pub(crate) fn misplaced(e: CpError, words: &[OsString], order: &str) -> CpError 
     }
 }
 
-/// The names of what is copied, in the place that it is copied to.
+/// The names of all copies at the destination.
 #[derive(Default)]
 pub(crate) struct Names(HashSet<RelPath>);
 
@@ -154,12 +154,12 @@ impl<T> Queue<T> {
         self.changed.notify_all();
     }
 
-    /// What there is now.
+    /// An item if there is one now; does not wait.
     pub(crate) fn take(&self) -> Option<T> {
         self.lock().items.pop_front()
     }
 
-    /// What there is, or will be. `None`: there will be none.
+    /// Waits for an item. `None`: the queue is closed and empty.
     pub(crate) fn await_one(&self) -> Option<T> {
         let mut work = self.lock();
         loop {

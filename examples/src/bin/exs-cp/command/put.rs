@@ -311,7 +311,7 @@ fn put_files(
             let frame = ch.frame()?;
             desk.on_frame(frame)?;
         } else {
-            // The tree may be large, and what is left of it there already.
+            // The lister can take long for the next file. Meanwhile the server gets signs of life.
             let next = ch.while_waiting(|| queue.await_one());
             let Some(job) = next else { return say_bye(ch) };
             offer(&mut ch, &mut desk, job)?;

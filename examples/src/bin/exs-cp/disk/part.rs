@@ -38,20 +38,19 @@ pub(crate) struct Part {
     end: End,
 }
 
-/// What becomes of the names of a partial file when its `Part` is dropped.
+/// What a dropped `Part` does with the names of its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// The partial file stays for the next run if it has a journal, and goes if not.
     Continue,
     /// The same, and without hashes the next run does not believe it.
     Doubted,
-    /// They stay as they are: the file is whole, or was not looked at yet.
+    /// Leaves them: the file is whole, or its journal was not read yet.
     Keep,
 }
 
 impl Part {
-    /// Does a journal stand beside that file? Then it is worth a look before
-    /// anything is asked for.
+    /// True if the file has a journal, so that a former run has left chunks.
     pub(crate) fn exists(root: &Root, path: &RelPath) -> io::Result<bool> {
         let Some((parent, name)) = path.split() else { return Ok(false) };
         let Ok(journal) = parent.join_name(&side_name(name, JOURNAL)) else { return Ok(false) };
@@ -73,8 +72,8 @@ impl Part {
         Part::open_as(root, path, source, flags, Told::Nothing(alive))
     }
 
-    /// Opens what was looked at before, and closed again since it was not its turn: the
-    /// sender leaves out the chunks in `told`, so that they must still be there.
+    /// Opens a partial file again when its turn comes. The sender leaves out the chunks in `told`,
+    /// so they must still be there: else this is an error.
     pub(crate) fn reopen(
         root: &Root,
         path: &RelPath,
@@ -130,7 +129,7 @@ impl Part {
             part.file.set_len(0)?;
             len = 0;
         }
-        // Only the partial name ever has a length without the data.
+        // Only a partial file has a length without the data, never the final name.
         if source.size != len {
             part.file.set_len(source.size)?;
         }
@@ -140,7 +139,7 @@ impl Part {
     fn open_journal(&mut self, source: &Meta, layout: Layout, told: Told<'_>) -> io::Result<()> {
         let (verify, sync) = (self.flags.verify, self.flags.sync);
         let len = self.file.metadata()?.len();
-        // If it was only just made there is nothing to lose.
+        // A file that was just made has nothing to lose.
         self.end = if len > 0 { End::Keep } else { End::Continue };
         let file = open_side(&self.dir, &side_name(&self.name, JOURNAL))?;
         if len == source.size
@@ -229,14 +228,14 @@ impl Part {
         self.notes.add(index, cv)
     }
 
-    /// Some of what was written may not be there, though a chunk that was noted says so.
+    /// Bytes of noted chunks can be lost, so the next run must not believe the journal.
     pub(crate) fn doubt(&mut self) {
         self.end = End::Doubted;
     }
 
-    /// Has the file system say what it says at a close only: NFS and FUSE may not know before
-    /// that there is no room for what was written. The close of a second descriptor says the
-    /// same, and leaves the first, whose lock and inode are still needed.
+    /// Asks for the errors that a file system reports at close(2) only: NFS and FUSE can find out
+    /// then that there is no room. The close of a second descriptor gets the same errors, and
+    /// leaves the first one open, whose lock and inode are still needed.
     fn close(&mut self) -> io::Result<()> {
         let closed = nix::unistd::close(self.file.try_clone()?);
         if closed.is_err() {
@@ -283,7 +282,7 @@ impl Part {
         }
     }
 
-    /// Ends in good order without being whole.
+    /// Ends in order before the file is whole: seals the journal if all its chunks are safe.
     fn leave(&mut self) {
         // `close` notes what its error means for the next run. This run has failed already.
         let _ = self.close();
@@ -311,7 +310,7 @@ impl Drop for Part {
     }
 }
 
-/// What the receiver has told a sender about a partial file.
+/// The chunks of a partial file that the sender knows of.
 enum Told<'a> {
     /// Nothing yet: what the journal lists has to be proved.
     Nothing(Alive<'a>),
@@ -397,7 +396,7 @@ fn lock(dir: &OwnedFd, name: &[u8]) -> io::Result<File> {
             Err(e) => return Err(e.into()),
         }
         // The process that held the lock may have given the file its final name meanwhile:
-        // then this descriptor is of the finished file, which is not ours.
+        // then this descriptor is of the finished file.
         if is_named(&file, dir, name)? {
             return Ok(file);
         }

@@ -76,7 +76,7 @@ fn check_ours(st: &fs::Stat) -> Result<(), Errno> {
     if users.contains(&identity(st)) { Err(Errno::PERM) } else { Ok(()) }
 }
 
-/// Which symbolic links a path may lead through.
+/// The symbolic links that a path can lead through.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Links {
     /// Those that stay inside.
@@ -112,7 +112,7 @@ impl Root {
     }
 
     /// The same for a tree that is read, of which only paths are looked up that [`super::tree`]
-    /// has found: what has become a symbolic link since then is not followed.
+    /// has found. A directory that became a symbolic link since then is not followed.
     pub(crate) fn open_source(path: &Path) -> io::Result<Root> {
         Ok(Root { links: Links::Never, ..Root::open(path)? })
     }
@@ -234,8 +234,8 @@ impl Root {
         Ok((self.dir(&parent)?, name))
     }
 
-    /// Makes what is missing of a path. Its existing part may lead through links inside; of the
-    /// rest each name is opened in the directory that was opened, or made, before it.
+    /// Makes the missing directories of a path. The existing part can lead through links inside.
+    /// Each name of the rest is made and opened in the directory before it.
     fn make_dirs(&self, rel: &RelPath) -> io::Result<()> {
         let (mut at, have) = self.deepest(rel)?;
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -249,8 +249,8 @@ impl Root {
         Ok(())
     }
 
-    /// The deepest directory on a path that exists, and of how many names its path is. (Where
-    /// one exists all above it do, so that few have to be tried of a long path.)
+    /// The deepest existing directory on a path, and the number of names in its path. Where one
+    /// exists all above it do, so a binary search finds it.
     fn deepest(&self, rel: &RelPath) -> io::Result<(OwnedFd, usize)> {
         let open = |count| self.open_beneath(&rel.prefix(count), OFlags::DIRECTORY, Mode::empty());
         let (mut best, mut have) = (open(0)?, 0);
@@ -266,8 +266,8 @@ impl Root {
         Ok((best, have))
     }
 
-    /// Opens a regular file for reading, and says what it is now. A link in its last
-    /// place is refused, and a fifo that took a file's place does not hang us.
+    /// Opens a regular file for reading, with its present state. A link in its last place is
+    /// refused. The open does not wait for a writer if a fifo took the file's place.
     pub(crate) fn open_file(&self, rel: &RelPath) -> io::Result<(File, fs::Stat)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let (parent, name) = rel.split().ok_or(Errno::ISDIR)?;
@@ -305,7 +305,7 @@ impl Root {
         }
         let same = fs::readlinkat(&dir, name, Vec::new());
         if same.is_ok_and(|there| there.as_bytes() == target) {
-            // If it is ours, its times can be set without a right to the directory.
+            // Its owner can set its times without a right to the directory.
             let timed = fs::utimensat(&dir, name, &meta.times(), AtFlags::SYMLINK_NOFOLLOW);
             if timed.is_ok() {
                 return Ok(());
@@ -372,7 +372,7 @@ pub(super) fn own_side_name(name: &[u8]) -> Vec<u8> {
     side_name(&[name, own.as_bytes()].concat(), PART)
 }
 
-/// Does something that changes `dir`, which a former run may have made read-only.
+/// Does a change in `dir`. If a former run made it read-only, opens it up and tries again.
 pub(super) fn writing<T>(dir: &OwnedFd, change: impl Fn() -> Result<T, Errno>) -> io::Result<T> {
     match change() {
         Err(Errno::ACCESS) => {
@@ -383,8 +383,8 @@ pub(super) fn writing<T>(dir: &OwnedFd, change: impl Fn() -> Result<T, Errno>) -
     }
 }
 
-/// A directory that we may change is read-only as the copy of one that was: it gets its
-/// mode when the tree is done.
+/// Makes a directory of this user writable. It is read-only as the copy of a read-only one, and
+/// gets that mode back when the tree is done. The user's own directory is refused.
 pub(super) fn open_up(dir: &OwnedFd) -> io::Result<()> {
     let st = fs::fstat(dir)?;
     check_ours(&st).map_err(|_| Errno::ACCESS)?;

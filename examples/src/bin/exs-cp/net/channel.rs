@@ -136,7 +136,7 @@ impl Channel {
         self.idle = idle;
     }
 
-    /// What has come already stays in order before what comes next.
+    /// Chooses where received bytes stay. Bytes that have come already keep their order.
     pub(crate) fn set_intake(&mut self, intake: Intake) -> Result<(), CpError> {
         self.intake = intake;
         if intake == Intake::Copy {
@@ -238,7 +238,7 @@ impl Channel {
         self.ready_frame()
     }
 
-    /// Waits for the next frame; what was gathered leaves first.
+    /// Waits for the next frame. Gathered frames leave first.
     pub(crate) fn frame(&mut self) -> Result<Frame, CpError> {
         self.frame_within(None)
     }

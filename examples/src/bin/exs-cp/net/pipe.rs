@@ -223,7 +223,7 @@ impl Pipe {
         }
     }
 
-    /// Ends in good order: what was sent arrives. Bounded by the linger time.
+    /// Closes in order: the peer gets all bytes that were sent. Takes at most the linger time.
     pub(crate) fn close(&mut self) {
         self.closed = true;
         let _ = self.socket.blocking().close();

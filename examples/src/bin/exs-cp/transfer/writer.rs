@@ -109,7 +109,7 @@ impl Writer {
         self.take(Job::Chunk { index, cv: *cv })
     }
 
-    /// Does it, or has it done: what comes back may be about something earlier.
+    /// Does a job, or hands it to the thread. An error can be about an earlier job.
     fn take(&mut self, job: Job) -> Result<(), Failure> {
         match self {
             Writer::Here(desk) => desk.act(job),
@@ -123,7 +123,7 @@ impl Writer {
         }
     }
 
-    /// Waits until all is done, or has failed, and gives the partial file back.
+    /// Waits for the thread to end, and gives the partial file back.
     pub(crate) fn finish(self) -> Result<Part, Failure> {
         match self {
             Writer::Here(desk) => Ok(desk.part),
@@ -234,7 +234,7 @@ mod tests {
 
     const _: () = assert!(CHUNK as u64 == MIN_CHUNK);
 
-    /// A file of two chunks and a bit, and what it is to contain.
+    /// A file of two chunks and 1,000 bytes, and its content.
     fn three(tmp: &TempDir) -> (Root, RelPath, Meta, Vec<u8>) {
         let bytes: Vec<u8> = (0..2 * CHUNK + 1000).map(|i| [3, 1, 4, 15, 92][i % 5]).collect();
         let mtime = Stamp { seconds: 7, nanos: 8 };

@@ -32,7 +32,7 @@ pub(crate) type Id = u32;
 pub(crate) struct Flags {
     /// Compute and compare BLAKE3.
     pub(crate) verify: bool,
-    /// Files of equal size and modification time are sent all the same.
+    /// Files of equal size and modification time are sent, too.
     pub(crate) force: bool,
     /// A file gets its name after its data are on the disk, and success is reported after
     /// the names are.
