@@ -1,8 +1,8 @@
-//! What goes wrong in a measurement, as the user reads it.
+//! Failures of a measurement, as the user reads them.
 
 use std::fmt;
 
-/// What to tell the user.
+/// A message for the user.
 #[derive(Debug)]
 pub struct Failure(pub String);
 
@@ -18,7 +18,7 @@ impl From<String> for Failure {
     }
 }
 
-/// For errors that say by themselves what was tried.
+/// Errors of EXS name the call that failed.
 impl From<exs::Error> for Failure {
     fn from(e: exs::Error) -> Failure {
         Failure(e.to_string())

@@ -1,4 +1,4 @@
-//! What two programs tell each other besides what is measured.
+//! Control messages of two programs, beside the connection that is measured.
 //!
 //! Each frame is a length (4 bytes, big-endian) and that many bytes of JSON.
 
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::fail::{During, Failure};
 
-/// Longest frame: whoever sends more is no program of ours.
+/// Longest frame, in bytes. These programs send none that is longer.
 const MAX_FRAME: usize = 16 << 10;
 
 /// Writes one frame.

@@ -1,4 +1,4 @@
-//! A server of one's own: how the demonstrations start their other half.
+//! A server as a child process: how the demonstrations start their other half.
 
 use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
@@ -85,9 +85,9 @@ impl Drop for Server {
     }
 }
 
-/// Waits until a child has ended; none if it has not after `limit`. Who looked every few
-/// milliseconds would be on a processor as often, and those that are measured there would be
-/// moved about.
+/// Waits until a child has ended; `None` if it runs still after `limit`. The caller sleeps in
+/// poll(2): a caller that polled every few milliseconds would take processor time from the
+/// programs that are measured.
 ///
 /// # Errors
 /// The system's, of pidfd_open(2), poll(2) or wait(2).

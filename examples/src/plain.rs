@@ -200,13 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn who_stalls_is_not_waited_for_without_limit() {
+    fn the_wait_for_a_stalled_peer_has_a_limit() {
         for spin in [false, true] {
             let (a, _b) = UnixStream::pair().unwrap();
             let a = Plain::unix(a, spin).unwrap().limit(Duration::from_millis(20)).unwrap();
             let late = a.recv(&mut [0]).unwrap_err();
             assert!(late.to_string().contains("nothing has moved"), "{late}");
-            // Nobody receives: at some point there is no room.
+            // The peer does not receive: at some point there is no room.
             let late = a.send(&vec![0; 16 << 20]).unwrap_err();
             assert_eq!(late.kind(), ErrorKind::TimedOut, "{late}");
         }

@@ -4,7 +4,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use exs::{Options, Transport};
 
-/// Which way the bytes are to go.
+/// The transport and the device, as the user chooses them.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Road {
     /// Which transport to use: all that there are in turn, the software RNIC, shared

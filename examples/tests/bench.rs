@@ -63,12 +63,13 @@ fn a_quick_run_writes_figures_plots_and_a_page() {
         for field in ["cpu", "kernel", "date", "exs"] {
             assert!(!section["machine"][field].as_str().unwrap().is_empty(), "{field}");
         }
-        for who in wanted {
-            let mine: Vec<_> = entries(&section).filter(|e| e["contender"] == *who).collect();
-            assert!(!mine.is_empty(), "{who} in {name}");
+        for contender in wanted {
+            let mine: Vec<_> = entries(&section).filter(|e| e["contender"] == *contender).collect();
+            assert!(!mine.is_empty(), "{contender} in {name}");
             for entry in mine {
                 // An idle kernel socket may well cost its process nothing at all.
-                let least = if name == "idle" && *who == "TCP" { 0.0 } else { f64::MIN_POSITIVE };
+                let least =
+                    if name == "idle" && *contender == "TCP" { 0.0 } else { f64::MIN_POSITIVE };
                 assert!(entry["median"][figure].as_f64().is_some_and(|f| f >= least), "{entry}");
                 assert_eq!(entry["samples"].as_array().unwrap().len(), 1, "{entry}");
             }

@@ -1,4 +1,4 @@
-//! Who may, and where to: tokens, and peers that try to leave the directory.
+//! Permission and paths: tokens, and peers that try to leave the directory.
 
 mod cp_support;
 

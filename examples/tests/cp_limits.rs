@@ -11,7 +11,7 @@ use cp_support::{raw, *};
 use exs::{EventQueue, Socket, Token};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
-/// A server that may have so many files open.
+/// A server that may have `files` descriptors.
 fn limited(dir: &Path, files: u32) -> Server {
     Server::spawn(limited_command(dir, files))
 }
@@ -111,7 +111,7 @@ fn more_partial_files_than_descriptors_are_continued() {
     assert_eq!(fs::metadata(served.join("f7")).unwrap().len(), SIZE);
 }
 
-/// Lets a process open so many files more than it has open now; `None`: as many as we may.
+/// Lets a process open `more` files than it has open now; `None`: as many as this process may.
 fn may_open(server: &Server, more: Option<u64>) {
     let id = server.child.id();
     let open: Vec<u64> = fs::read_dir(format!("/proc/{id}/fd"))

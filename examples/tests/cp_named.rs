@@ -137,4 +137,8 @@ fn a_server_that_was_not_asked_masks_special_bits() {
     let seen = raw::exchange(&s, &frames, raw::DONE);
     assert_eq!(seen.last().map(|f| f.1[4]), Some(1), "{seen:?}");
     assert_eq!(mode(&served.join("f")), 0o777);
+    let dir = [&id[..], &raw::bytes(b"d"), &raw::meta(2, 0o7755, 0)].concat();
+    let seen = raw::exchange(&s, &[raw::frame(41, &dir)], raw::DONE);
+    assert_eq!(seen.last().map(|f| f.1[4]), Some(1), "{seen:?}");
+    assert_eq!(mode(&served.join("d")), 0o3755, "set-user-ID alone gives a right");
 }

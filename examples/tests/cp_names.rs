@@ -59,7 +59,7 @@ fn send(addr: &str, frame: &str, path: &[u8]) -> Outcome {
     panic!("{frame} of {path:?}: no answer");
 }
 
-/// What must not change, whatever a client sends: the served directory, and what is beside it.
+/// The state that no client can change: of the served directory, and of the one beside it.
 fn state(served: &Path) -> Vec<(u32, i64, i64)> {
     let of = |path: &Path| {
         let m = fs::metadata(path).unwrap();
@@ -89,7 +89,8 @@ fn every_path_of_every_frame_passes_the_same_checks() {
     let cases: &[(&[u8], [Outcome; 7])] = &[
         // The directory itself may be looked at, and be put into, no more.
         (b"", [Taken, Taken, Taken, Denied, Denied, Denied, Denied]),
-        (b"d", [Taken, Taken, Taken, Taken, Denied, Taken, Denied]),
+        // No file or link replaces a directory.
+        (b"d", [Taken, Taken, Taken, Denied, Denied, Taken, Denied]),
         (b"d/f", [Taken, Taken, Denied, Taken, Taken, Denied, Denied]),
         (b"\xff\xfe", [Denied, Denied, Taken, Taken, Denied, Taken, Denied]),
         // Names of the program's own unfinished files, also of directories on the way.

@@ -145,5 +145,158 @@ fn an_idle_connection_ends() {
     let s = raw::connect(&server.addr);
     let seen = raw::exchange(&s, &[raw::put_request(b"")], raw::BYE);
     assert_eq!(seen, [], "the server ends it, and has nothing to say");
-    until("the end to be logged", || server.log.lock().unwrap().contains("did not answer within"));
+    until("the end to be logged", || {
+        server.log.lock().unwrap().contains("did not answer within 1 s")
+    });
+}
+
+/// All frames up to number `count`, and half of the next one if `half`.
+fn cut(frames: &[Vec<u8>], count: usize, half: bool) -> Vec<u8> {
+    let mut bytes = frames[..count].concat();
+    if let (true, Some(next)) = (half, frames.get(count)) {
+        bytes.extend_from_slice(&next[..next.len() / 2]);
+    }
+    bytes
+}
+
+/// A file is whole or missing, and the next client is served.
+#[test]
+fn a_client_can_end_after_any_frame_and_within_it() {
+    let tmp = TempDir::new("cut-client");
+    let served = tmp.dir("served");
+    let server = Server::start(&served, &[]);
+    let bytes = noise(3, 9000);
+    let cv = *blake3::hash(&bytes).as_bytes();
+    let mut cuts = 0;
+    for (abort, half) in [(false, false), (false, true), (true, false), (true, true)] {
+        for count in 0.. {
+            let into = format!("{cuts}");
+            let frames = [
+                raw::hello(),
+                raw::put_request(into.as_bytes()),
+                raw::offer(1, b"f", 9000),
+                raw::begin(1, 9000),
+                raw::data(0, &bytes),
+                raw::chunk(0, cv),
+                raw::end(1, cv),
+                raw::link(2, b"l", b"f"),
+                raw::dir(3, b"d"),
+                raw::bye(),
+            ];
+            if count > frames.len() {
+                break;
+            }
+            let s = connect(&server.addr);
+            let sent = cut(&frames, count, half);
+            if !sent.is_empty() {
+                s.blocking().send_all(&sent).unwrap();
+            }
+            if abort {
+                s.abort();
+            } else {
+                let _ = s.blocking().close();
+            }
+            cuts += 1;
+        }
+    }
+    let src = tmp.dir("src");
+    fs::write(src.join("f"), &bytes).unwrap();
+    for n in 0..cuts {
+        if let Ok(there) = fs::read(served.join(format!("{n}/f"))) {
+            assert!(there == bytes, "cut {n}");
+        }
+    }
+    for n in 0..cuts {
+        let (src, into) = (src.join("f"), format!("{n}"));
+        if n % 7 == 0 {
+            let put = ["put", src.to_str().unwrap(), &server.addr, "--into", &into, "--force"];
+            run(client(put)).assert_ok();
+            assert!(fs::read(served.join(format!("{n}/f"))).unwrap() == bytes, "cut {n}");
+        }
+    }
+}
+
+/// The same from the other side: the client says what happened, with status 1, and does not hang.
+#[test]
+fn a_server_can_end_after_any_frame_and_within_it() {
+    let cv = *blake3::hash(b"text").as_bytes();
+    let list = [raw::hello(), raw::entry(1, b"f", b""), raw::end_of_list()];
+    let file = [
+        raw::hello(),
+        raw::begin(0, 4),
+        raw::data(0, b"text"),
+        raw::chunk(0, cv),
+        raw::end(0, cv),
+        raw::bye(),
+    ];
+    for half in [false, true] {
+        for count in 0..=list.len() + file.len() {
+            let (listed, sent) = (count.min(list.len()), count.saturating_sub(list.len()));
+            let parts = [cut(&list, listed, half), cut(&file, sent, half && listed == list.len())];
+            let (listener, addr) = raw::listen();
+            let comes_back = listed == list.len();
+            let server = std::thread::spawn(move || {
+                for part in &parts[..1 + usize::from(comes_back)] {
+                    let (s, _) = listener.blocking().accept().unwrap();
+                    raw::read(&s);
+                    // The client can have left in the middle of it.
+                    if !part.is_empty() {
+                        let _ = s.blocking().send_all(part);
+                    }
+                    let _ = s.blocking().shutdown(std::net::Shutdown::Write);
+                    while raw::read(&s).is_some() {}
+                }
+            });
+            let tmp = TempDir::new(&format!("cut-server-{half}-{count}"));
+            let dest = tmp.dir("dest");
+            let said = run(client(["get", &addr, "f", dest.to_str().unwrap()]));
+            let all = count == list.len() + file.len();
+            assert_eq!(said.code, Some(i32::from(!all)), "{count}, {half}: {said:?}");
+            if let Ok(there) = fs::read(dest.join("f")) {
+                assert_eq!(there, b"text", "{count}, {half}");
+            }
+            server.join().unwrap();
+        }
+    }
+}
+
+/// A server that is stopped says so to a client that it serves. A client that waits for the answer
+/// to its proof would take a refusal for one of the token.
+#[test]
+fn a_server_that_is_stopped_says_nothing_about_the_token() {
+    let tmp = TempDir::new("stopped");
+    let token = tmp.path().join("token");
+    fs::write(&token, "a token of some length").unwrap();
+    let token = ["--token-file", token.to_str().unwrap()];
+    for (more, proved) in [(&token[..], false), (&[][..], true)] {
+        let server = Server::start(&tmp.dir("served"), more);
+        let s = raw::connect(&server.addr);
+        if proved {
+            let frames = [raw::put_request(b""), raw::offer(1, b"f", 4)];
+            assert_eq!(raw::exchange(&s, &frames, raw::HAVE).last().unwrap().0, raw::HAVE);
+        }
+        signal(&server.child, rustix::process::Signal::TERM);
+        let said: Vec<u8> = std::iter::from_fn(|| raw::read(&s)).map(|f| f.0).collect();
+        assert_eq!(said.contains(&raw::REFUSE), proved, "{said:?}");
+    }
+}
+
+/// A server drops strangers when many crowd there: an honest client comes again.
+#[test]
+fn a_client_that_is_dropped_before_its_proof_comes_again() {
+    let (listener, addr) = raw::listen();
+    let server = std::thread::spawn(move || {
+        for drops in [true, true, false] {
+            let (s, _) = listener.blocking().accept().unwrap();
+            if drops {
+                s.abort();
+                continue;
+            }
+            raw::read(&s).unwrap();
+            s.blocking().send_all(&[raw::hello(), raw::end_of_list()].concat()).unwrap();
+            while raw::read(&s).is_some() {}
+        }
+    });
+    assert_eq!(run(client(["ls", &addr])).code, Some(0));
+    server.join().unwrap();
 }

@@ -150,7 +150,7 @@ fn beyond_four_gibibytes() {
     }
 }
 
-/// Older files are replaced, what is in the way is named, and all the rest is done.
+/// Older files are replaced, an obstacle is named, and all other files are copied.
 #[test]
 fn get_into_what_is_there_already() {
     let tmp = TempDir::new("existing");

@@ -8,19 +8,6 @@ use std::process::{Command, Stdio};
 
 use cp_support::{raw, *};
 
-/// Runs `script` (with `$1`, `$2`, ...) in a mount namespace of its own, where
-/// it may mount; `None` where this user may not.
-fn in_namespace(script: &str, args: &[&str]) -> Option<Command> {
-    let may = Command::new("unshare").args(["-m", "true"]).stderr(Stdio::null()).status();
-    if !may.is_ok_and(|s| s.success()) {
-        eprintln!("skipped: a mount namespace needs root, and unshare(1)");
-        return None;
-    }
-    let mut c = Command::new("unshare");
-    c.args(["-m", "sh", "-c", script, "sh"]).args(args);
-    Some(c)
-}
-
 fn remount(pid: u32, dir: &str, size: &str) {
     let size = format!("remount,size={size}");
     let done = Command::new("nsenter")
@@ -174,14 +161,35 @@ fn a_read_only_directory_is_copied_again() {
     fs::write(closed.join("new/newer/f"), "text").unwrap();
     mode(&closed, 0o555);
     again();
-    // So that whoever is not root can remove them.
+    // So that a user other than root can remove them.
     mode(&closed, 0o755);
     mode(&dest.join("t/closed"), 0o755);
 }
 
+/// A copy of a read-only directory is opened for the next run. The user's own directory is not.
 #[test]
-fn nobody_there_is_said_clearly() {
-    let tmp = TempDir::new("nobody");
+fn a_read_only_destination_stays_read_only() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let tmp = TempDir::new("read-only-dest");
+    let (served, dest) = (tmp.dir("served"), tmp.dir("dest"));
+    fs::write(served.join("f"), "text").unwrap();
+    if rustix::process::geteuid().is_root() {
+        chown(&dest, Some(65534), Some(65534)).unwrap();
+    }
+    fs::set_permissions(&dest, fs::Permissions::from_mode(0o555)).unwrap();
+    let server = Server::start(&served, &[]);
+    let get = client(["get", &server.addr, "f", dest.to_str().unwrap()]);
+    let said = said(output_unprivileged(&get, &tmp));
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert!(said.errors()[0].contains("Permission denied"), "{said:?}");
+    assert_eq!(fs::metadata(&dest).unwrap().permissions().mode() & 0o7777, 0o555);
+    assert_eq!(names(&dest), [""; 0]);
+    fs::set_permissions(&dest, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_server_that_is_not_there_is_said_clearly() {
+    let tmp = TempDir::new("not-there");
     // A port that was free a moment ago, and is not listened on.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let said = run(client(["put", tmp.path().to_str().unwrap(), &free.to_string()]));
@@ -189,6 +197,18 @@ fn nobody_there_is_said_clearly() {
     assert!(said.errors()[0].contains("Is `exs-cp serve` running there?"), "{said:?}");
     let (code, text) = fails(client(["put", tmp.path().to_str().unwrap(), "nonsense"]));
     assert_eq!(code, Some(2), "{text}");
+    // The address at the wrong end of the line is the usual mistake.
+    for (words, order) in [
+        (["put", "127.0.0.1:1", "photos"], "put PATH... ADDR:PORT"),
+        (["get", "photos", "127.0.0.1:1"], "get [OPTIONS] ADDR:PORT PATH... DEST"),
+    ] {
+        let (code, text) = fails(client(words));
+        assert_eq!(code, Some(2), "{text}");
+        assert!(text.contains(order), "{text}");
+    }
+    let (code, text) = fails(client(["get", "photos", "127.0.0.1:1", "."]));
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("the first word is the server"), "{text}");
 }
 
 /// Two clients, one name.

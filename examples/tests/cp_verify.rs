@@ -176,8 +176,8 @@ fn a_sender_compares_what_it_leaves_out() {
         h.finalize_non_root()
     };
     let chunks = [right(0..4 << 20, 0), [1; 32]];
-    // What there is: a partial file (0), or a whole one (2).
-    for (what, begins) in [(0u8, 4u64 << 20), (2, 0)] {
+    // What there is: a partial file (0), or a whole one (2), of which nothing may be missing.
+    for (what, count, begins) in [(0u8, 2, 4u64 << 20), (2, 2, 0), (2, 1, 0), (2, 0, 0)] {
         let (listener, addr) = raw::listen();
         let server = std::thread::spawn(move || {
             let (s, _) = listener.blocking().accept().unwrap();
@@ -187,8 +187,8 @@ fn a_sender_compares_what_it_leaves_out() {
             while let Some((kind, body)) = raw::read(&s) {
                 let answer = match kind {
                     raw::OFFER => {
-                        let mut have = [&body[..4], &[what], &2u32.to_be_bytes()].concat();
-                        for (i, cv) in (0u32..).zip(chunks) {
+                        let mut have = [&body[..4], &[what], &u32::to_be_bytes(count)].concat();
+                        for (i, cv) in (0..count).zip(chunks) {
                             have.extend([&i.to_be_bytes()[..], &cv].concat());
                         }
                         raw::frame(raw::HAVE, &have)
@@ -197,7 +197,7 @@ fn a_sender_compares_what_it_leaves_out() {
                         data.push(u64::from_be_bytes(body[..8].try_into().unwrap()));
                         continue;
                     }
-                    raw::END => raw::done(0, true),
+                    raw::END | raw::SAME => raw::done(0, true),
                     raw::BYE => raw::bye(),
                     _ => continue,
                 };
@@ -210,4 +210,80 @@ fn a_sender_compares_what_it_leaves_out() {
         assert_eq!(data.first(), Some(&begins), "{data:?}");
         assert!(data.contains(&(4 << 20)), "the chunk that differs came: {data:?}");
     }
+}
+
+/// Between its answer and the sender's `Same` the receiver holds nothing open.
+#[test]
+fn a_receiver_looks_again_before_it_says_verified() {
+    // Verify, and compare what is there.
+    let request = raw::frame(12, &[raw::bytes(b""), vec![17]].concat());
+    for changed in [false, true] {
+        let tmp = TempDir::new(&format!("look-again-{changed}"));
+        let served = tmp.dir("served");
+        let file = served.join("f");
+        fs::write(&file, "text").unwrap();
+        let epoch = FileTimes::new().set_modified(std::time::UNIX_EPOCH);
+        File::options().write(true).open(&file).unwrap().set_times(epoch).unwrap();
+        let server = Server::start(&served, &[]);
+        let s = raw::connect(&server.addr);
+        let frames = [request.clone(), raw::offer(1, b"f", 4)];
+        let seen = raw::exchange(&s, &frames, raw::HAVE);
+        assert_eq!(seen.last().unwrap().1[4], 2, "it is there, and was read: {seen:?}");
+        if changed {
+            spoil(&file, 0);
+        }
+        let same = raw::frame(raw::SAME, &1u32.to_be_bytes());
+        let seen = raw::exchange(&s, &[same], raw::DONE);
+        let done = &seen.last().unwrap().1;
+        assert_eq!(done[4] == 1, !changed, "{}", String::from_utf8_lossy(done));
+    }
+}
+
+/// Each chunk can be right, and the file as a whole another one.
+#[test]
+fn a_file_whose_hash_is_not_the_senders_is_not_named() {
+    let tmp = TempDir::new("whole-hash");
+    let served = tmp.dir("served");
+    let server = Server::start(&served, &[]);
+    let cv = *blake3::hash(b"text").as_bytes();
+    for (hash, right) in [([3; 32], false), (cv, true)] {
+        let s = raw::connect(&server.addr);
+        let frames = [
+            raw::put_request(b""),
+            raw::offer(1, b"f", 4),
+            raw::begin(1, 4),
+            raw::data(0, b"text"),
+            raw::chunk(0, cv),
+            raw::end(1, hash),
+        ];
+        let seen = raw::exchange(&s, &frames, raw::DONE);
+        assert_eq!(seen.last().unwrap().1[4] == 1, right, "{seen:?}");
+        assert_eq!(names(&served).len(), usize::from(right));
+    }
+}
+
+/// A server cannot have a file of which it was sent nothing.
+#[test]
+fn a_success_that_comes_too_early_is_not_believed() {
+    let tmp = TempDir::new("early");
+    let file = tmp.path().join("f");
+    fs::write(&file, "text").unwrap();
+    let (listener, addr) = raw::listen();
+    let server = std::thread::spawn(move || {
+        let (s, _) = listener.blocking().accept().unwrap();
+        raw::read(&s).unwrap();
+        s.blocking().send_all(&raw::hello()).unwrap();
+        while let Some((kind, _)) = raw::read(&s) {
+            let answer = match kind {
+                raw::OFFER => raw::done(0, true),
+                raw::BYE => raw::bye(),
+                _ => continue,
+            };
+            s.blocking().send_all(&answer).unwrap();
+        }
+    });
+    let said = run(client(["put", file.to_str().unwrap(), &addr]));
+    assert_eq!((said.code, said.number("files")), (Some(1), 0), "{said:?}");
+    assert!(said.errors()[0].contains("broke the exs-cp protocol"), "{said:?}");
+    server.join().unwrap();
 }

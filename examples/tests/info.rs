@@ -21,7 +21,7 @@ fn json(args: &[&str]) -> Value {
     object(&text(&[args, &["--json"]].concat()))
 }
 
-/// What is shown all the same where what was asked for is not there.
+/// What is shown although the transport or device that was asked for is missing.
 fn json_of_failure(args: &[&str]) -> Value {
     let out = run(&[args, &["--json"]].concat(), &[]);
     assert_eq!(out.status.code(), Some(1), "{out:?}");
@@ -51,7 +51,7 @@ fn it_shows_what_there_is() {
     assert!(facts.get("choice").is_none());
 }
 
-/// Whoever lacks something is told what to do.
+/// A user that lacks something is told what to do.
 #[test]
 fn what_is_missing_comes_with_a_remedy() {
     let facts = json(&[]);

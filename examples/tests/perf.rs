@@ -150,7 +150,7 @@ fn wrong_use_is_explained() {
     assert_eq!(records(&["lat", &server.1, "--duration=0.01", "--transport=tcp"]).len(), 1);
 }
 
-/// Whoever else listens on the port is recognised.
+/// Another program on the port is recognised.
 #[test]
 fn strangers_are_named() {
     let stranger = |words: &'static [u8]| {

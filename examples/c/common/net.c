@@ -35,7 +35,7 @@ void begin(char **argv)
     const char *slash = argv[0] ? strrchr(argv[0], '/') : NULL;
     program = slash ? slash + 1 : argv[0] ? argv[0] : program;
     signal(SIGPIPE, SIG_IGN);
-    /* What is printed is there at once, also for whoever reads it through a pipe. */
+    /* Each line leaves at once, also through a pipe. */
     setvbuf(stdout, NULL, _IOLBF, 0);
     atexit(check_output);
 }
@@ -124,7 +124,7 @@ unsigned long number(const char *text, unsigned long least, unsigned long most, 
     char *end;
     errno = 0;
     unsigned long n = strtoul(text, &end, 10);
-    /* strtoul takes "-1" and " 1" and what is too long; nobody means those. */
+    /* strtoul takes "-1", " 1" and numbers that are too long, which are mistakes here. */
     if (errno || *end || *text < '0' || *text > '9' || n < least || n > most) {
         fprintf(stderr, "%s: %s is a number from %lu to %lu, not \"%s\"\n", program, what, least,
                 most, text);
@@ -244,7 +244,7 @@ enum console read_console(bool (*obey)(const char *line))
         have -= (size_t)(end + 1 - text);
         memmove(text, end + 1, have);
     }
-    if (have == sizeof(text)) /* no line that we know is so long */
+    if (have == sizeof(text)) /* no command is this long */
         have = 0;
     return CONSOLE_OPEN;
 }

@@ -73,7 +73,7 @@ bool write_all(int fd, const void *bytes, size_t len);
 /* Memory, or the end of the program. */
 void *allocate(size_t count, size_t size);
 
-/* Seconds of the clock that nobody sets. */
+/* Seconds of the monotonic clock. */
 double now(void);
 
 #endif

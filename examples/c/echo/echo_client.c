@@ -2,8 +2,8 @@
  *
  *     echo_client ADDRESS:PORT < input > output
  *
- * Both directions go at once, as a server that echoes does not read on while nobody reads from
- * it. Exit status 1 if less came back than was sent.
+ * Both directions go at once, as a server that echoes stops reading while its client does not
+ * read. Exit status 1 if less came back than was sent.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -4,7 +4,7 @@
  *     echo_server [ADDRESS:PORT]
  *
  * One thread and many clients. A client that does not read its echo stops being read itself,
- * and costs nobody anything but its buffer.
+ * and costs the other clients nothing.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

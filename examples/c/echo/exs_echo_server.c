@@ -63,8 +63,8 @@ static void enter(int listener)
 
 static void leave(struct client *c)
 {
-    /* close(2) ends the connection in the background: what was sent is still delivered. Who
-     * wants to know whether it was posts an exs_close, and looks at its event. */
+    /* close(2) ends the connection in the background: what was sent is still delivered. A
+     * program that must know whether it was posts an exs_close, and looks at its event. */
     close(c->fd);
     if (c->before)
         c->before->next = c->next;

@@ -47,7 +47,20 @@ static bool is_plain(const char *name, size_t len)
     return true;
 }
 
-/* The header's part of the bytes; *used says how many those were. */
+/* Makes a file under a name of its own. A receiver that was killed leaves such files behind, and
+ * a later process can have the same number: a name that exists is passed over. */
+static int make_partial(struct incoming *in)
+{
+    static unsigned number;
+    int fd;
+    do {
+        snprintf(in->partial, sizeof(in->partial), ".incoming-%ld-%u", (long)getpid(), number++);
+        fd = openat(in->dir, in->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    } while (fd < 0 && errno == EEXIST);
+    return fd;
+}
+
+/* Takes the header's part of the bytes; *used counts these bytes. */
 static bool take_header(struct incoming *in, const char *bytes, size_t len, size_t *used)
 {
     while (*used < len && in->fd < 0) {
@@ -64,9 +77,7 @@ static bool take_header(struct incoming *in, const char *bytes, size_t len, size
         if (!is_plain(in->name, name))
             return refuse(in, "a file's name has no '/', no control characters, no '.' first", 0);
         in->size = from_big_endian(in->head.size, 8);
-        static unsigned number;
-        snprintf(in->partial, sizeof(in->partial), ".incoming-%ld-%u", (long)getpid(), number++);
-        in->fd = openat(in->dir, in->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+        in->fd = make_partial(in);
         if (in->fd < 0)
             return refuse(in, "cannot make the file", errno);
     }
@@ -90,12 +101,20 @@ bool incoming_finish(struct incoming *in)
 {
     if (in->fd < 0 || in->have < in->size)
         return refuse(in, "the transfer has ended in the middle", 0);
-    /* On the disk first, then under its name: whoever sees the name sees a whole file. */
+    /* The data reach the disk before the file gets its name: a name means a whole file, also
+     * after a power cut. */
     if (fsync(in->fd) < 0)
         return refuse(in, "cannot write", errno);
     if (linkat(in->dir, in->partial, in->dir, in->name, 0) < 0)
         return refuse(in, "cannot name the file", errno);
     incoming_drop(in);
+    /* The name is on the disk before the sender is told so. Some file systems cannot sync a
+     * directory, and need not. */
+    if (fsync(in->dir) < 0 && errno != EINVAL && errno != EOPNOTSUPP) {
+        int error = errno;
+        unlinkat(in->dir, in->name, 0);
+        return refuse(in, "cannot sync the directory", error);
+    }
     snprintf(in->answer, sizeof(in->answer), "received: %llu bytes\n",
              (unsigned long long)in->have);
     return true;

@@ -12,7 +12,7 @@
  * The same exs_ calls serve both sides, on one queue. A connection has two flows, one for each
  * direction, and a flow one buffer, which is received into and then sent from. The end of a
  * direction is handed on as such; and what breaks on one side is cut on the other, so that
- * nobody takes half a transfer for a whole one.
+ * no side takes half a transfer for a whole one.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -126,8 +126,8 @@ static void go_on(struct flow *f, const exs_event_t *event)
     else if (event->exs_evt_type == EXS_EVT_RECV && n > 0)
         posted(p, exs_send(to, f->bytes, n, 0, queue, (exs_ahandle_t)f, memory));
     else if (event->exs_evt_type == EXS_EVT_RECV)
-        /* The end of this direction; the other one may go on. If it cannot be told, then
-         * because nobody is there to be told. */
+        /* The end of this direction; the other one may go on. This fails only
+         * if the peer is gone, and then it need not be told. */
         p->pending += exs_shutdown(to, SHUT_WR, queue, (exs_ahandle_t)f) == 0;
 }
 

@@ -83,7 +83,7 @@ static bool decode(char *path)
 }
 
 /* Opens what lies at the path below the root, step by step, so that no ".." and no symbolic
- * link leads out of it, whoever changes the tree meanwhile. -1 and the status if there is
+ * link leads out of it, even if the tree changes meanwhile. -1 and the status if there is
  * nothing to be had. */
 static int open_below(int root, char *path, struct stat *st, int *status, const char **type)
 {
@@ -97,7 +97,7 @@ static int open_below(int root, char *path, struct stat *st, int *status, const 
         int next = -1;
         if (strcmp(step, "..") == 0)
             *status = 403;
-        else /* O_NONBLOCK: a pipe that nobody writes to must not hold us up */
+        else /* O_NONBLOCK: the open of a pipe without a writer would wait */
             next = openat(at, step, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         if (next < 0 && (errno == EACCES || errno == ELOOP))
             *status = 403;

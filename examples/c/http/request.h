@@ -19,7 +19,7 @@ enum { REQUEST_MOST = 8192, HEAD_MOST = 1024 };
 struct response {
     char   head[HEAD_MOST];
     size_t head_len;
-    int    file; /* -1: the head is all. To be closed by who has sent it */
+    int    file; /* -1: the head is all. The caller closes it after sending */
     off_t  offset;
     off_t  length;
     bool   keep_alive;

@@ -70,8 +70,8 @@ static void leave(struct client *c)
 }
 
 /* Posts what is next for a client: its answers, or the receive of more requests. False if
- * there is nothing, or the call is refused, as the peer may be gone by now. (It is never
- * refused for want of room in the queue, which was made for all clients.) */
+ * there is nothing, or the call is refused, as the peer may be gone by now. The
+ * queue was made for all clients, so it always has room. */
 static bool go_on(struct client *c)
 {
     struct session *s = &c->session;
@@ -165,7 +165,7 @@ static bool obey(const char *line)
 static bool console(void)
 {
     enum console state = read_console(obey);
-    if (state == CONSOLE_ENDED) /* nobody is there to type: the server goes on */
+    if (state == CONSOLE_ENDED) /* no console: the server goes on */
         watch(STDIN_FILENO, EPOLL_CTL_DEL, &console_name);
     return state != CONSOLE_STOPPED;
 }

@@ -130,7 +130,7 @@ static bool obey(const char *line)
 static bool console(void)
 {
     enum console state = read_console(obey);
-    if (state == CONSOLE_ENDED) /* nobody is there to type: the server goes on */
+    if (state == CONSOLE_ENDED) /* no console: the server goes on */
         watch(STDIN_FILENO, EPOLL_CTL_DEL, 0, &console_name);
     return state != CONSOLE_STOPPED;
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use crate::ANY;
-use crate::support::{Server, TempDir, Way, noise, programs, ways};
+use crate::support::{Server, TempDir, Way, command, noise, preload, programs, ways};
 
 fn file_ways() -> Vec<Way> {
     ways(["file_recv", "exs_file_recv"], ["file_send", "exs_file_send"])
@@ -81,4 +81,59 @@ fn a_receiver_keeps_to_its_directory_and_to_whole_files() {
         assert!(to.names().is_empty(), "{:?}", to.names());
         server.stop_at_once();
     }
+}
+
+/// What a sender reads after it has sent `name` with four bytes.
+fn answer(addr: &str, name: &str) -> String {
+    let mut tcp = TcpStream::connect(addr).unwrap();
+    let head = [&b"FILE"[..], &u32::try_from(name.len()).unwrap().to_be_bytes()].concat();
+    tcp.write_all(&[&head, &4u64.to_be_bytes()[..], name.as_bytes(), b"text"].concat()).unwrap();
+    tcp.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    tcp.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The answer means that data and name survive a power cut, so an error of either fsync is told.
+/// EINVAL for a directory means that the file system has no such call.
+#[test]
+fn a_file_is_received_when_its_name_is_on_the_disk() {
+    let shim = preload("sync_fails");
+    for (of, errno, why) in [
+        ("f", libc::EIO, Some("cannot write")),
+        ("d", libc::EIO, Some("cannot sync the directory")),
+        ("d", libc::EINVAL, None),
+    ] {
+        let to = TempDir::new("unsynced");
+        let mut c = command(programs(), &["file_recv", ANY, to.0.to_str().unwrap()]);
+        c.env("LD_PRELOAD", &shim).env("SYNC_FAILS_BELOW", &to.0);
+        c.env("SYNC_FAILS_OF", of).env("SYNC_FAILS_WITH", errno.to_string());
+        let server = Server::spawn(c);
+        let answer = answer(&server.addr, "f");
+        match why {
+            Some(why) => {
+                assert!(answer.starts_with(&format!("refused: {why}")), "{answer}");
+                assert!(to.names().is_empty(), "{:?}", to.names());
+            }
+            None => {
+                assert_eq!(answer, "received: 4 bytes\n");
+                assert_eq!(to.names(), ["f"]);
+            }
+        }
+        server.stop_at_once();
+    }
+}
+
+/// A killed receiver leaves its partial files, and in a container the next one has its number.
+#[test]
+fn a_partial_file_that_was_left_behind_does_no_harm() {
+    let to = TempDir::new("left");
+    let line = ["file_recv", ANY, to.0.to_str().unwrap()];
+    let server = Server::start(programs(), &line, "soft");
+    for n in 0..3 {
+        to.file(&format!(".incoming-{}-{n}", server.child.id()), b"old");
+    }
+    assert_eq!(answer(&server.addr, "f"), "received: 4 bytes\n");
+    assert_eq!(std::fs::read(to.0.join("f")).unwrap(), b"text");
+    server.stop_at_once();
 }

@@ -36,7 +36,7 @@ pub(crate) fn gateways(dir: &Path) {
         client.kill().unwrap();
         client.wait().unwrap();
         assert_eq!(crate::support::well(dir, &["echo_client", &near.addr], "soft", b"!"), b"!");
-        // Nobody behind it: the client sees its connection end, without having had anything.
+        // No server behind it: the client sees its connection end without a byte.
         server.stop();
         let out = run(dir, &["echo_client", &near.addr], "soft", b"!");
         assert_eq!(out.status.code(), Some(1), "{out:?}");

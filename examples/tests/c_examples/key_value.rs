@@ -65,7 +65,7 @@ fn a_console_is_read_line_by_line() {
     }
 }
 
-/// The timer's line comes without anybody's asking.
+/// The timer's line comes without a command.
 #[test]
 fn key_value_servers_print_figures_by_themselves() {
     for way in kv_ways() {

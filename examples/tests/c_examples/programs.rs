@@ -93,7 +93,7 @@ fn wrong_arguments_are_answered_by_the_usage() {
         assert_eq!(out.status.code(), Some(2), "{line:?}: {out:?}");
         assert!(String::from_utf8_lossy(&out.stderr).contains(why), "{out:?}");
     }
-    // Nobody there, or no such address: said in a sentence.
+    // A port without a listener, and an address that does not exist: told in a sentence.
     for (line, why) in [
         (["exs_echo_client", "nowhere"], "HOST:PORT"),
         (["exs_echo_client", "127.0.0.1:1"], "refused"),

@@ -55,7 +55,7 @@ fn c_and_rust_write_into_each_others_memory() {
     }
 }
 
-/// What a client sends that is no descriptor costs it its connection, and nobody else.
+/// A client that sends no descriptor loses its connection; other clients are served.
 #[test]
 fn a_client_that_lends_nonsense_is_told_off() {
     let dir = programs();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Nothing here takes so long, even on a machine that is busy with other things.
+/// No step of a test takes this long, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 fn top() -> PathBuf {
@@ -97,8 +97,18 @@ impl Watchdog {
     }
 }
 
+/// A library of `tests/cp_support` for LD_PRELOAD, which makes some calls of a program fail.
+pub(crate) fn preload(name: &str) -> PathBuf {
+    let source = top().join("examples/tests/cp_support").join(name).with_extension("c");
+    let lib = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name).with_extension("so");
+    let cc = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+    let flags = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o"];
+    must(Command::new(cc).args(flags).args([&lib, &source]));
+    lib
+}
+
 /// A program and its arguments, as a line.
-fn command(dir: &Path, line: &[&str]) -> Command {
+pub(crate) fn command(dir: &Path, line: &[&str]) -> Command {
     let mut c = Command::new(dir.join(line[0]));
     c.args(&line[1..]);
     // What a sanitizer finds ends the program with a status that no test takes for good.
@@ -298,8 +308,7 @@ impl Drop for TempDir {
     }
 }
 
-/// Who talks to whom, by what: a server's and a client's beginning of a command line, and
-/// EXS_TRANSPORT.
+/// A server and a client: the beginnings of their command lines, and EXS_TRANSPORT.
 pub(crate) struct Way {
     pub(crate) server: Vec<&'static str>,
     pub(crate) client: Vec<&'static str>,

@@ -1,5 +1,5 @@
 /* Preloaded into exs-cp: below the directory $CLOSE_FAILS_BELOW a file system has no room
- * for what was written, and tells so when a file is closed, as NFS and FUSE do. */
+ * for the data, and reports that when a file is closed, as NFS and FUSE do. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>

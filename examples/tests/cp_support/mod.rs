@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 pub const EXS_CP: &str = env!("CARGO_BIN_EXE_exs-cp");
-/// Nothing here takes so long, even on a machine that is busy with other things.
+/// No step of a test takes this long, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A directory that goes when it is dropped.
@@ -109,6 +109,41 @@ impl Drop for Server {
     }
 }
 
+/// Builds a library of this directory for LD_PRELOAD: some calls of the program fail or do more.
+pub fn shim(tmp: &TempDir, name: &str) -> PathBuf {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cp_support");
+    let source = sources.join(name).with_extension("c");
+    let lib = tmp.path().join(name).with_extension("so");
+    let cc = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+    let built = Command::new(cc)
+        .args(["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args([&lib, &source])
+        .status();
+    assert!(built.unwrap().success());
+    lib
+}
+
+/// Runs `script` (with `$1`, `$2`, ...) in a mount namespace of its own, where
+/// it may mount; `None` where this user may not.
+pub fn in_namespace(script: &str, args: &[&str]) -> Option<Command> {
+    let may = Command::new("unshare").args(["-m", "true"]).stderr(Stdio::null()).status();
+    if !may.is_ok_and(|s| s.success()) {
+        eprintln!("skipped: a mount namespace needs root, and unshare(1)");
+        return None;
+    }
+    let mut c = Command::new("unshare");
+    c.args(["-m", "sh", "-c", script, "sh"]).args(args);
+    Some(c)
+}
+
+/// The names in a directory, in order.
+pub fn names(dir: &Path) -> Vec<String> {
+    let all = fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> = all.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
 pub fn signal(child: &Child, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
     kill_process(pid, signal).unwrap();
@@ -181,7 +216,7 @@ pub fn output_unprivileged(command: &Command, tmp: &TempDir) -> Output {
     out.unwrap()
 }
 
-/// Runs a client that is to fail before it has anything to report.
+/// Runs a client that must fail before it has a summary to print.
 pub fn fails(mut command: Command) -> (Option<i32>, String) {
     let out = command.output().unwrap();
     (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
@@ -191,7 +226,7 @@ pub fn fails(mut command: Command) -> (Option<i32>, String) {
 pub fn until(what: &str, mut there: impl FnMut() -> bool) {
     let start = Instant::now();
     while !there() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
         // sleep-ok: looks every so often at what another process does.
         std::thread::sleep(Duration::from_millis(1));
     }

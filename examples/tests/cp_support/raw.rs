@@ -83,6 +83,7 @@ pub const OFFER: u8 = 30;
 pub const DATA: u8 = 34;
 pub const END: u8 = 37;
 pub const FAIL: u8 = 38;
+pub const SAME: u8 = 42;
 pub const BYE: u8 = 50;
 pub const HAVE: u8 = 31;
 pub const DONE: u8 = 39;

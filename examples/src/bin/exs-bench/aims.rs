@@ -135,7 +135,7 @@ const AIMS: &[Aim] = &[
     device("siw, bw, 1 MiB", "rstream", Throughput, AtLeast(2.0)),
 ];
 
-/// Rows of a table; none for what was not measured.
+/// Rows of a table; none for a case that was not measured.
 pub(crate) fn rows(done: &[Section]) -> Vec<String> {
     let mut rows: Vec<_> = AIMS.iter().filter_map(|aim| row(aim, done)).collect();
     for name in ["EXS soft", "EXS shm"] {
@@ -160,8 +160,8 @@ fn row(aim: &Aim, done: &[Section]) -> Option<String> {
         return Some(line(&what, aim.of, aim.figure.name(), figure, aim.limit));
     }
     let ratio = mine.beside(case.of(aim.beside)?, |s| aim.figure.of(s))?;
-    let who = format!("{} / {}", aim.of, aim.beside);
-    Some(line(&what, &who, aim.figure.name(), ratio, aim.limit))
+    let contenders = format!("{} / {}", aim.of, aim.beside);
+    Some(line(&what, &contenders, aim.figure.name(), ratio, aim.limit))
 }
 
 /// All connections together beside one that goes well, and beside one with as much in flight,

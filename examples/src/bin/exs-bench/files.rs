@@ -205,9 +205,9 @@ fn await_exs(plan: &Plan, transport: &str, port: u16) -> Result<(), Failure> {
     }
 }
 
-/// Has the system use as much memory for files as a copy needs, and lets go of it: on a
-/// virtual machine memory that the host has to find first is several times slower, and who
-/// came after a slow copier, whose memory had been given back meanwhile, would pay for it.
+/// Has the system use as much memory for files as a copy needs, and frees it. On a virtual machine
+/// the first use of memory that the host has to find is several times slower. A copier that comes
+/// after a slow one would pay for memory that was given back meanwhile.
 fn warm(from: &Path, to: &Path) -> Result<(), Failure> {
     run(Command::new("cp").arg("-r").arg(from).arg(to.join("warm")), COPY)?;
     empty(to)

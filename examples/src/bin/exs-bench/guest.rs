@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(section.cases[0].title, "rxe, bw, 64 KiB");
         let of = |name| section.cases[0].of(name).unwrap().median.gbytes_per_s;
         assert_eq!((of("EXS verbs"), of("perftest")), (Some(0.2), Some(0.25)));
-        let failed: Vec<_> = section.failures().map(|(who, _)| who.to_owned()).collect();
+        let failed: Vec<_> = section.failures().map(|(name, _)| name.to_owned()).collect();
         assert_eq!(failed, ["rstream"]);
         fs::write(&dir, "nothing\n").unwrap();
         assert!(read(std::slice::from_ref(&dir)).err().unwrap().to_string().contains("no figures"));

@@ -113,7 +113,7 @@ fn quiet() -> f64 {
 }
 
 /// The share of the processors' time that is not idle during the next `moment`; 0 if the system
-/// does not say. Sleeps for that time.
+/// does not tell.
 fn busy(moment: Duration) -> f64 {
     let before = times(&read("/proc/stat"));
     // sleep-ok: nothing is waited for; this is how long the processors are watched.

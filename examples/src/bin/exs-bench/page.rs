@@ -117,7 +117,7 @@ const COLUMNS: [Column; 11] = [
     ("seconds", |s| s.seconds),
 ];
 
-/// One case, with the columns that at least one contender has figures for.
+/// One case, with the columns for which a contender has figures.
 fn table(case: &Case) -> Vec<String> {
     let there: Vec<_> = case.entries.iter().filter(|e| !e.samples.is_empty()).collect();
     let small = case.shape.as_ref().is_none_or(|s| s.size < 1 << 10);

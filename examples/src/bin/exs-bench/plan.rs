@@ -26,7 +26,7 @@ pub(crate) struct Case {
     pub(crate) depth: u32,
     pub(crate) connections: u32,
     pub(crate) poll: Wait,
-    /// Beside the same with many connections, which not everybody can have.
+    /// Beside the same case with many connections, which not every contender can have.
     #[serde(skip)]
     pub(crate) of_many: bool,
 }
@@ -137,7 +137,7 @@ fn of_many(size: usize, many: u32) -> [Case; MANY] {
     })
 }
 
-/// The number of cases for one size of messages. The case of many connections is the last.
+/// The number of cases with one size of messages: many connections last.
 pub(crate) const MANY: usize = 3;
 
 fn latency(poll: Wait) -> Case {

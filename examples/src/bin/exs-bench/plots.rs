@@ -7,7 +7,7 @@ use exs_examples::fail::Failure;
 use crate::results::{Case, Sample, Section};
 use crate::svg::{Chart, Line};
 
-/// Draws what was measured; the names of the files and what they show.
+/// Draws the measurements. Returns the names of the files, each with its subject.
 pub(crate) fn draw(done: &[Section], out: &Path) -> Result<Vec<(String, String)>, Failure> {
     let mut charts = Vec::new();
     for section in done {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use exs_examples::fail::{During, Failure};
 use exs_examples::peer::await_end;
 
-/// How often one looks who waits for a program to listen.
+/// How often a thread that waits for a program to listen looks again.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// A program that runs beside us; it is ended when this is dropped.
@@ -33,7 +33,7 @@ impl Background {
             if Instant::now() >= deadline {
                 return Err(Failure(format!("the server does not listen on port {port}")));
             }
-            // sleep-ok: no event says when another program listens, so this tries again and again.
+            // sleep-ok: no event tells that another program listens; this looks every so often.
             std::thread::sleep(LOOK);
         }
         Ok(())

@@ -96,7 +96,7 @@ impl Entry {
     }
 }
 
-/// One case, and who took part.
+/// One case, and its contenders.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Case {
     pub(crate) title: String,
@@ -153,7 +153,7 @@ impl Section {
         Section { id: id.to_owned(), title: title.to_owned(), cases }
     }
 
-    /// The contenders that could not be measured, and why.
+    /// The contenders that could not be measured, each with the reason.
     pub(crate) fn failures(&self) -> impl Iterator<Item = (&str, &str)> {
         let entries = self.cases.iter().flat_map(|c| &c.entries);
         entries.filter_map(|e| Some((e.contender.as_str(), e.failure.as_deref()?)))
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_the_same_round_are_compared() {
+    fn samples_of_the_same_minute_are_compared() {
         let mut case = Case::called("c");
         // The machine is twice as fast in the second round, and half as fast in the third.
         for (a, b) in [(3.0, 2.0), (6.2, 4.0), (1.4, 1.0), (1.6, 3.0), (2.9, 2.0)] {

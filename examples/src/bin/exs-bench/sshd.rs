@@ -1,7 +1,7 @@
 //! An SSH server for scp, and for rsync as most people use it, on loopback, for as long as it is needed.
 //!
-//! Its keys are made for it and go with its directory. It lets in only a client
-//! that has the client's key, listens on one address, and touches no configuration of the machine.
+//! Its keys are made for it and go with its directory. It lets only the holder of the
+//! client's key in, listens on one address, and touches no configuration of the machine.
 
 use std::fs;
 use std::net::IpAddr;
@@ -46,7 +46,7 @@ impl Sshd {
         let mut command = Command::new(sshd);
         command.arg("-D").arg("-f").arg(dir.join("config"));
         let mut server = Background::start(&mut command)?;
-        // Where privileges are to be separated, it wants a directory that may not be there.
+        // sshd with privilege separation needs a directory, which can be missing.
         match server.await_port(port, Duration::from_secs(10)) {
             Ok(()) => Ok(Some(Sshd { _server: server, dir, port, address })),
             Err(e) => Err(Failure(format!("sshd: {e} (is there a directory /run/sshd?)"))),

@@ -9,7 +9,7 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 210.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 60.0;
-/// Colours that readers who see no red or no green can tell apart (Okabe and Ito); dashes help.
+/// Readers that see no red or no green can tell them apart (Okabe and Ito); dashes differ, too.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999"];
 

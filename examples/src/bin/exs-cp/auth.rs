@@ -29,7 +29,7 @@ const PROOF_DOMAIN: &[u8] = b"exs-cp mutual challenge-response v1\0";
 const MIN_TOKEN: usize = 16;
 const MAX_TOKEN: u64 = 64 << 10;
 
-/// Who proves.
+/// The side that makes a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Client,

@@ -8,7 +8,7 @@ use exs_examples::road::Road;
 
 /// Copy files and directory trees between machines over EXS.
 ///
-/// THE DATA ARE NOT ENCRYPTED. Anyone who can listen on the network between
+/// THE DATA ARE NOT ENCRYPTED. A program that can listen on the network between
 /// the two sides can read the files that are copied, and can change them on
 /// the way. A token proves to each side that the other knows it; it hides
 /// nothing. Use exs-cp on networks you trust, or inside a VPN.
@@ -25,13 +25,14 @@ The data are not encrypted; see --help.
 Directories, modes, times, symbolic links (as links) and sparse files are kept; set-user-ID, \
 set-group-ID and sticky bits of files with --preserve-special only; hard links become \
 files of their own; owners, ACLs and extended attributes are not copied; fifos, sockets and \
-devices in a directory are skipped with a warning, one that is named itself is an error.
+devices in a directory are skipped with a warning, one that is named itself is an error. At the destination a copy \
+replaces files and symbolic links; anything else that has its name is an error, and stays.
 
-A file gets its name when all of its bytes were hashed (BLAKE3) by the side that wrote them, have \
-the hash of the source, and are on the disk. The command ends when the names are on the disk, too. \
-A file that is there already, of the same size and modification time, is read on both sides and \
-compared. \"Verified\" means that, of every file, in this run. An interrupted command, run again, \
-reads back what it finds of an unfinished file, and continues from there.
+A file gets its name when the side that wrote it has hashed all of its bytes (BLAKE3), when that is \
+the hash of the source, and when the data are on the disk. The command ends when the names are on \
+the disk, too. A file that is there already, of the same size and modification time, is read on both \
+sides and compared. \"Verified\" means that all of this holds for every file in this run. A command \
+that was interrupted, run again, reads back what it finds of an unfinished file, and continues there.
 
 Exit status: 0 all done; 1 something could not be copied (the rest was); 2 wrong usage; \
 3 the token was refused; 130 interrupted.";
@@ -41,8 +42,10 @@ pub(crate) enum Command {
     /// Offer a directory: clients may read all of it, and write into it.
     Serve(Serve),
     /// Copy files and directories to a server: put PATH... ADDR:PORT
+    #[command(override_usage = "exs-cp put [OPTIONS] PATH... ADDR:PORT")]
     Put(Put),
     /// Copy files and directories from a server: get ADDR:PORT PATH... DEST
+    #[command(override_usage = "exs-cp get [OPTIONS] ADDR:PORT PATH... DEST")]
     Get(Get),
     /// List what a server has.
     Ls(Ls),
@@ -63,8 +66,8 @@ pub(crate) struct Serve {
     /// Print one JSON object at the end instead of lines for people.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Without a token, listen on other addresses than loopback all the same:
-    /// whoever reaches the port may read and write the directory.
+    /// Listen on other addresses than loopback without a token: every host that
+    /// reaches the port can read and write the directory.
     #[arg(long)]
     pub(crate) allow_anonymous: bool,
     /// Let clients that ask for it set set-user-ID, set-group-ID and sticky bits of what they put.
@@ -78,10 +81,11 @@ pub(crate) struct Serve {
     pub(crate) road: Road,
 }
 
-/// What all clients take.
+/// Options of all clients.
 #[derive(Args, Clone, Default)]
 pub(crate) struct Client {
-    /// Prove that we know the content of this file (`-`: standard input), and ask the same of the server.
+    /// Prove to the server that this side knows the content of this file (`-`: standard input), and
+    /// ask the server for the same proof.
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
     /// Print exactly one JSON object at the end instead of lines for people.
@@ -91,7 +95,7 @@ pub(crate) struct Client {
     pub(crate) road: Road,
 }
 
-/// What moving files takes beside.
+/// Options of put and get.
 #[derive(Args, Clone, Default)]
 pub(crate) struct Moving {
     /// Use this many connections, each with a thread of its own.
@@ -113,7 +117,7 @@ pub(crate) struct Moving {
     /// end can leave files empty, or with wrong content under their names.
     #[arg(long, conflicts_with = "sync")]
     pub(crate) no_sync: bool,
-    /// Report success only when everything is on the disk: what happens anyway.
+    /// Report success when everything is on the disk, which is the default.
     #[arg(long, hide = true)]
     pub(crate) sync: bool,
     /// Keep set-user-ID, set-group-ID and sticky bits of files, which a copy loses otherwise.
@@ -161,7 +165,7 @@ pub(crate) struct Ls {
 
 #[derive(Args)]
 pub(crate) struct Demo {
-    /// Copy about this much only: a number of MiB, or a size with a unit (64MiB, 1g).
+    /// Copy about this much: a number of MiB, or a size with a unit (64MiB, 1g).
     #[arg(long, value_name = "SIZE", value_parser = size_limit)]
     pub(crate) size_limit: Option<u64>,
     /// Copy this tree instead of the Rust toolchain's lib and share.

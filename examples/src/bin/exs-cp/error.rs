@@ -1,16 +1,16 @@
-//! What can go wrong, and what the user should do about it.
+//! Errors, and what the user can do about each.
 //!
-//! Two kinds of trouble must never be mixed up. Trouble with *one file* (no
-//! space, no permission, changed while read) is a line of text that travels
-//! to the user while everything else goes on: see [`Trouble`]. Trouble with
-//! the *connection* ends a worker: that is [`CpError`].
+//! There are two kinds. A [`Trouble`] is of *one file* (no space, no permission,
+//! changed while it was read): a line of text for the user, and all other files
+//! go on. A [`CpError`] is of the *connection*, or of the whole command: it ends
+//! a worker.
 
 use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::disk::relpath::{RelPath, shown};
+use crate::disk::relpath::{RelPath, printable, shown};
 use crate::wire::codec::WireError;
 
 /// The end of a connection, or of the whole command.
@@ -46,11 +46,11 @@ pub(crate) enum CpError {
     /// The peer said no, with its reason.
     #[error("{peer} refused: {reason}")]
     Refused { peer: String, reason: String },
-    /// Who we are, or who the peer is, could not be proved.
+    /// The proof of one of the sides is missing or wrong.
     #[error("{0}")]
     Auth(String),
     /// A local path that the command cannot do without.
-    #[error("cannot {what} `{}`: {cause}", path.display())]
+    #[error("cannot {what} `{}`: {}{}", printable(path), reason(cause), remedy(cause))]
     Local { what: &'static str, path: PathBuf, cause: io::Error },
     /// All places of a server are taken.
     #[error("as many connections are open already as this server takes; try again later")]
@@ -121,17 +121,36 @@ impl fmt::Display for Trouble {
 }
 
 impl Trouble {
-    /// Says which file, what was tried, why it failed, and what helps.
+    /// Names the file, the action, the reason, and the way out.
     pub(crate) fn io(what: &str, path: &RelPath, e: impl Into<io::Error>) -> Self {
         let e = e.into();
         let why = format!(": {}{}", reason(&e), remedy(&e));
         Trouble { what: format!("cannot {what} "), path: path.clone(), why }
     }
+
+    /// The same for something that is written or made at the destination.
+    pub(crate) fn at_destination(what: &str, path: &RelPath, e: impl Into<io::Error>) -> Self {
+        use rustix::io::Errno;
+        let e = e.into();
+        let why = match Errno::from_io_error(&e) {
+            Some(Errno::ISDIR) => {
+                "it is a directory at the destination, which no file or link replaces. \
+                 Move it away, and run the same command again"
+            }
+            Some(Errno::NOTDIR) => {
+                "a directory is needed where the destination has something else. \
+                 Move it away, and run the same command again"
+            }
+            _ => return Trouble::io(what, path, e),
+        };
+        Trouble { what: format!("cannot {what} "), path: path.clone(), why: format!(": {why}") }
+    }
+
     pub(crate) fn of(path: &RelPath, text: impl fmt::Display) -> Self {
         Trouble { what: String::new(), path: path.clone(), why: format!(": {text}") }
     }
 
-    /// The same for the user, who typed `typed` for what `top` stands for.
+    /// The same with paths as the user typed them: `typed` stands for `top`.
     pub(crate) fn as_typed(&self, typed: &Path, top: &RelPath) -> String {
         let mut path = typed.as_os_str().as_bytes().to_vec();
         let below = self.path.as_bytes().strip_prefix(top.as_bytes()).unwrap_or_default();
@@ -172,7 +191,10 @@ fn remedy(e: &io::Error) -> &'static str {
         Some(Errno::XDEV | Errno::LOOP) => {
             ". The path leaves the served directory (through a symbolic link or `..`): refused"
         }
-        Some(Errno::NOENT) => ". It was there when the tree was listed, or was never there",
+        Some(Errno::NOENT) => {
+            ". Check the name. If it was removed meanwhile, there is nothing left to copy"
+        }
+        Some(Errno::NOTDIR) => ". A directory is needed there. Check the path",
         Some(Errno::FBIG) => ". That file system cannot hold so large a file",
         Some(Errno::ROFS) => ". That file system is mounted read-only",
         Some(Errno::IO) => ". The device reports an error: check it before you rely on the copy",
@@ -183,6 +205,15 @@ fn remedy(e: &io::Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_local_path_is_shown_safely_and_its_trouble_without_numbers() {
+        let path = Path::new("a\nb\x1b[2J");
+        let e = CpError::local("serve", path, rustix::io::Errno::NOTDIR);
+        let want = "cannot serve `a\\nb\\u{1b}[2J`: Not a directory. A directory is needed there. \
+                    Check the path";
+        assert_eq!(e.to_string(), want);
+    }
 
     #[test]
     fn paths_are_shown_as_they_were_typed() {

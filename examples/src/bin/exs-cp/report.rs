@@ -87,8 +87,9 @@ impl Summary {
             n => format!(", {} of it there already", BinaryBytes(n)),
         };
         say(&format!(
-            "{} files, {} in {:.2} s ({:.2} GB/s by {}){already}; {check}{disk}",
+            "{} {}, {} in {:.2} s ({:.2} GB/s by {}){already}; {check}{disk}",
             self.files,
+            if self.files == 1 { "file" } else { "files" },
             BinaryBytes(self.bytes),
             self.seconds,
             self.gbytes_per_s,
@@ -105,6 +106,7 @@ impl Summary {
         };
         match self.verified_files {
             0 => present,
+            1 => format!("1 file verified with BLAKE3, {present}"),
             n => format!("{n} files verified with BLAKE3, {present}"),
         }
     }

@@ -106,7 +106,7 @@ impl Facts {
         Ok(Facts { version: exs::VERSION, transports, host: host(), choice })
     }
 
-    /// Of what was asked for, what is not there.
+    /// The transports and devices that were asked for and are missing.
     pub(crate) fn missing(&self, options: &Options) -> Option<String> {
         let (wanted, device) = (options.transport.to_string(), options.device.as_deref());
         if let Some(kind) = self.transports.iter().find(|k| k.name == wanted && !k.available) {

@@ -29,7 +29,7 @@ Examples:
   exs-perf cores --sizes 64 --threads 1,2        what a second thread gains, beside plain TCP
 
 One line (with --json one JSON object) for each run. GB are 10^9 bytes. Nothing is encrypted; a server
-serves whoever reaches its port, one client at a time.";
+serves every host that reaches its port, one client at a time.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

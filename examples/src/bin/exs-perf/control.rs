@@ -1,6 +1,6 @@
 //! What client and server tell each other: frames of JSON over plain TCP.
 //!
-//! The greeting comes first and says who speaks: whatever else listens on a port is
+//! The greeting comes first and names the program, so that another program on that port is
 //! recognised before a job is sent to it.
 
 use std::net::{SocketAddr, TcpStream};
@@ -15,14 +15,14 @@ use crate::job::Job;
 use crate::usage::Usage;
 
 const PROGRAM: &str = "exs-perf";
-/// Of the frames; whoever changes their meaning counts on.
+/// The version of the frames. It is raised with each change of their meaning.
 const PROTOCOL: u32 = 1;
 /// An exs-perf server greets at once.
 const GREETING_LIMIT: Duration = Duration::from_secs(5);
 /// What comes later may take this long on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Who speaks.
+/// The program that speaks, and its version.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Greeting {
     program: String,
@@ -77,7 +77,7 @@ impl Control {
         })
     }
 
-    /// Greets, and hears who is there.
+    /// Greets, and checks the peer's greeting.
     pub(crate) fn greet(stream: TcpStream) -> Result<Control, Failure> {
         stream.set_nodelay(true).during("TCP_NODELAY")?;
         let mut control = Control(stream);
@@ -117,7 +117,7 @@ impl Control {
         frame::recv(&mut self.0, PROGRAM)
     }
 
-    /// The server's next reply; what has failed there is our failure.
+    /// Waits for the server's next reply. A failure of the server is an error here.
     pub(crate) fn reply(&mut self) -> Result<Reply, Failure> {
         match self.recv()? {
             Some(Reply::Failed { why }) => Err(Failure(format!("the server: {why}"))),
@@ -126,8 +126,8 @@ impl Control {
         }
     }
 
-    /// Why we failed, if the server knows better: a connection that breaks says less than
-    /// who broke it.
+    /// The server's reason for a failure, if it has one: it says more than the error of a broken
+    /// connection.
     pub(crate) fn blame(&mut self, ours: Failure) -> Failure {
         let asked = self.limit(Some(Duration::from_secs(1))).and_then(|()| self.recv());
         match asked {
@@ -136,7 +136,7 @@ impl Control {
         }
     }
 
-    /// True if the other side is gone. Asked while nothing is to come from it.
+    /// True if the peer is gone. Call it only while the peer has nothing to send.
     pub(crate) fn is_over(&self) -> bool {
         let asked = self.0.set_nonblocking(true).and_then(|()| self.0.peek(&mut [0]));
         let restored = self.0.set_nonblocking(false);

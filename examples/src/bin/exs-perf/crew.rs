@@ -86,7 +86,7 @@ fn life(
 ) -> Result<Outcome, Failure> {
     let warmed = part.warm_up();
     let failed = warmed.is_err();
-    // Nobody listens any more if another thread has failed.
+    // The other end is gone if another thread has failed.
     let _ = warm.send(warmed);
     match gate.recv() {
         Ok(until) if !failed => part.run(until),

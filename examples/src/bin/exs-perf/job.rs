@@ -20,7 +20,7 @@ const MAX_MEMORY: usize = 4 << 30;
 /// Bytes, and messages, of each connection before the clock starts.
 const WARM_BYTES: usize = 32 << 20;
 const WARM_MESSAGES: usize = 2000;
-/// At least so many of each.
+/// The least for each connection.
 const WARM_EACH: usize = 3 << 19;
 const WARM_MESSAGES_EACH: usize = 64;
 
@@ -127,7 +127,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// What a user gets who asks for nothing special.
+    /// The job for a command line without options.
     pub(crate) fn new(test: Test) -> Job {
         let defaults = Options::default();
         Job {
@@ -144,7 +144,7 @@ impl Job {
         }
     }
 
-    /// Lessens the depth until what is in flight is no unreasonable amount of memory.
+    /// Lowers the depth until the messages in flight fit a reasonable amount of memory.
     pub(crate) fn fit(mut self) -> Job {
         let each = self.size.saturating_mul(self.connections as usize).max(1);
         let most = u32::try_from(MAX_IN_FLIGHT / each).unwrap_or(u32::MAX).max(1);

@@ -22,7 +22,7 @@ use crate::exs_flow::Flow;
 use crate::job::{Job, Test, Way};
 use crate::plain_part::PlainPart;
 
-/// How often one who waits for connections looks whether the client is still there.
+/// How often a server that waits for connections looks whether the client is still there.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Connected sockets of a job.

@@ -27,7 +27,7 @@ pub(crate) fn serve(args: &Serve) -> Result<(), Failure> {
     loop {
         let (stream, peer) = listener.accept().during("accept")?;
         let turnstile = Arc::clone(&turnstile);
-        // A thread for each, so that who comes while another one is served is told so.
+        // A thread for each, so that a client that comes while another one is served is told so.
         std::thread::spawn(move || {
             let served = match turnstile.enter() {
                 Some(_inside) => client(stream),
@@ -40,8 +40,8 @@ pub(crate) fn serve(args: &Serve) -> Result<(), Failure> {
     }
 }
 
-/// How long a client waits for the one before: whoever starts two in a row should not be
-/// refused because the end of the first has not been seen yet.
+/// How long a client waits for the one before. A user that starts two in a row is not refused
+/// because the server has not seen the end of the first yet.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Lets one in at a time.

@@ -17,7 +17,7 @@ Examples:
 
 Latency is half of a round trip; each sample is one whole round of the loop, posting and
 dequeuing included. Bandwidth counts from the first post until the receiver has confirmed
-the last byte. Nothing is encrypted; a server serves everybody who reaches it.";
+the last byte. Nothing is encrypted; a server serves every host that reaches it.";
 
 /// Measure the latency and the bandwidth of EXS between two processes.
 ///
@@ -96,7 +96,7 @@ pub(crate) enum Baseline {
     Tcp,
 }
 
-/// What the program is to be.
+/// The role of the program.
 pub(crate) enum Role {
     Serve,
     Client(String),

@@ -1,4 +1,4 @@
-//! What client and server tell each other besides what is measured.
+//! Control messages of client and server, beside the connection that is measured.
 //!
 //! Frames of JSON on an EXS stream socket of its own.
 

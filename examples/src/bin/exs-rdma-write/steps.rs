@@ -14,22 +14,22 @@ use exs_examples::{out, tell};
 const ROOM: usize = 4096;
 
 /// Prints a step: the EXS call, what it is in verbs, and what came out.
-fn step(who: &str, call: &str, verbs: &str, note: &str) -> Result<(), Lost> {
-    out!("[{who}] {call:<26} {verbs}")?;
+fn step(side: &str, call: &str, verbs: &str, note: &str) -> Result<(), Lost> {
+    out!("[{side}] {call:<26} {verbs}")?;
     if note.is_empty() {
         return Ok(());
     }
-    out!("{:>width$} {note}", "->", width = who.len() + 5)
+    out!("{:>width$} {note}", "->", width = side.len() + 5)
 }
 
 /// Waits for the one event that is due, and prints it as the work completion it is.
-fn completion(who: &str, queue: &EventQueue, wc: &str) -> Result<exs::Event, Failure> {
+fn completion(side: &str, queue: &EventQueue, wc: &str) -> Result<exs::Event, Failure> {
     let event = queue.next().during("waiting for an event")?;
     if let Some(error) = event.error() {
         return Err(Failure(format!("{:?} failed: {error}", event.kind())));
     }
     let note = format!("wr_id {}, status IBV_WC_SUCCESS, {} bytes", event.token().0, event.bytes());
-    step(who, "queue.next()", &format!("ibv_poll_cq: a WC ({wc})"), &note)?;
+    step(side, "queue.next()", &format!("ibv_poll_cq: a WC ({wc})"), &note)?;
     Ok(event)
 }
 
@@ -40,10 +40,10 @@ const MESSAGE: Token = Token(3);
 const WRITE: Token = Token(4);
 const REVOKE: Token = Token(5);
 
-fn new_socket(who: &str) -> Result<Socket, Failure> {
+fn new_socket(side: &str) -> Result<Socket, Failure> {
     let socket = Socket::new(SocketType::SeqPacket).during("Socket::new")?;
     step(
-        who,
+        side,
         "Socket::new(SeqPacket)",
         "ibv_open_device, ibv_alloc_pd: the device and a protection domain (PD)",
         "the software RNIC stands in where there is no device",
@@ -51,10 +51,10 @@ fn new_socket(who: &str) -> Result<Socket, Failure> {
     Ok(socket)
 }
 
-fn new_queue(who: &str) -> Result<EventQueue, Failure> {
+fn new_queue(side: &str) -> Result<EventQueue, Failure> {
     let queue = EventQueue::new(16).during("EventQueue::new")?;
     step(
-        who,
+        side,
         "EventQueue::new(16)",
         "ibv_create_comp_channel, ibv_create_cq: a completion queue (CQ)",
         "",
@@ -63,29 +63,29 @@ fn new_queue(who: &str) -> Result<EventQueue, Failure> {
 }
 
 /// The client's connection, and where its events come.
-fn connected(who: &str, server: SocketAddr) -> Result<(Socket, EventQueue), Failure> {
-    let (socket, queue) = (new_socket(who)?, new_queue(who)?);
+fn connected(side: &str, server: SocketAddr) -> Result<(Socket, EventQueue), Failure> {
+    let (socket, queue) = (new_socket(side)?, new_queue(side)?);
 
     step(
-        who,
+        side,
         "socket.connect",
         "rdma_connect: ibv_create_qp (RESET), ibv_modify_qp to INIT, RTR, RTS",
         "",
     )?;
     socket.connect(&queue, CONNECT, server)?;
-    completion(who, &queue, "RDMA_CM_EVENT_ESTABLISHED")?;
+    completion(side, &queue, "RDMA_CM_EVENT_ESTABLISHED")?;
     Ok((socket, queue))
 }
 
 /// The client: lends its memory.
 pub(crate) fn client(server: SocketAddr) -> Result<(), Failure> {
-    let who = "client";
-    let (socket, queue) = connected(who, server)?;
+    let side = "client";
+    let (socket, queue) = connected(side, server)?;
 
     let region = MemoryRegion::new(ROOM).during("MemoryRegion::new")?;
     let buffer = region.buffer(..).during("leasing the region")?;
     step(
-        who,
+        side,
         "MemoryRegion::new",
         "ibv_reg_mr: a memory region (MR), pinned and with an lkey",
         "",
@@ -94,7 +94,7 @@ pub(crate) fn client(server: SocketAddr) -> Result<(), Failure> {
     let export = socket.export(buffer, Rights::WRITE, None).during("export")?;
     let remote = export.descriptor();
     step(
-        who,
+        side,
         "socket.export(WRITE)",
         "ibv_bind_mw: a memory window with IBV_ACCESS_REMOTE_WRITE, on this QP only",
         &format!("addr {:#x}, length {}, rkey {:#010x}", remote.addr(), remote.len(), remote.key()),
@@ -102,10 +102,10 @@ pub(crate) fn client(server: SocketAddr) -> Result<(), Failure> {
 
     // Posted before the descriptor leaves, as the answer may be quick.
     socket.recv(&queue, MESSAGE, vec![0; 64], RecvFlags::NONE).during("recv")?;
-    step(who, "socket.recv", "ibv_post_recv: a receive WR for the server's message", "")?;
+    step(side, "socket.recv", "ibv_post_recv: a receive WR for the server's message", "")?;
     socket.send(&queue, DESCRIPTOR, remote.to_bytes()).during("sending the descriptor")?;
     step(
-        who,
+        side,
         "socket.send(descriptor)",
         "ibv_post_send, IBV_WR_SEND: how the server learns addr and rkey",
         "",
@@ -113,7 +113,7 @@ pub(crate) fn client(server: SocketAddr) -> Result<(), Failure> {
 
     let mut told = None;
     while told.is_none() {
-        let event = completion(who, &queue, "IBV_WC_SEND or IBV_WC_RECV")?;
+        let event = completion(side, &queue, "IBV_WC_SEND or IBV_WC_RECV")?;
         if event.kind() == EventKind::Recv {
             told = Some(length(event)?);
         }
@@ -123,7 +123,7 @@ pub(crate) fn client(server: SocketAddr) -> Result<(), Failure> {
     let mut text = vec![0; told.min(ROOM)];
     export.read_at(0, &mut text).during("reading the memory")?;
     step(
-        who,
+        side,
         "export.read_at",
         "(plain memory access: the bytes are simply there)",
         &format!("\"{}\"", String::from_utf8_lossy(&text)),
@@ -131,14 +131,14 @@ pub(crate) fn client(server: SocketAddr) -> Result<(), Failure> {
 
     export.revoke(&queue, REVOKE).map_err(|r| r.error).during("revoke")?;
     step(
-        who,
+        side,
         "export.revoke",
         "ibv_post_send, IBV_WR_LOCAL_INV: the rkey is worth nothing from now on",
         "",
     )?;
-    completion(who, &queue, "IBV_WC_LOCAL_INV")?;
+    completion(side, &queue, "IBV_WC_LOCAL_INV")?;
     socket.blocking().close().during("close")?;
-    step(who, "socket.close", "rdma_disconnect, ibv_destroy_qp", "")?;
+    step(side, "socket.close", "rdma_disconnect, ibv_destroy_qp", "")?;
     Ok(())
 }
 
@@ -161,21 +161,21 @@ pub(crate) fn serve(listen: SocketAddr, text: &str, once: bool) -> Result<(), Fa
     if text.is_empty() || text.len() > ROOM {
         return Err(Failure(format!("--text must have 1 to {ROOM} bytes, not {}", text.len())));
     }
-    let who = "server";
-    let listener = new_socket(who)?;
+    let side = "server";
+    let listener = new_socket(side)?;
     listener.bind(listen)?;
     listener.listen(16)?;
-    step(who, "socket.listen", "rdma_bind_addr, rdma_listen", "")?;
-    out!("[{who}] {LISTENING}{}", listener.local_addr().during("local_addr")?)?;
+    step(side, "socket.listen", "rdma_bind_addr, rdma_listen", "")?;
+    out!("[{side}] {LISTENING}{}", listener.local_addr().during("local_addr")?)?;
     loop {
         let (socket, peer) = listener.blocking().accept().during("accept")?;
         step(
-            who,
+            side,
             "socket.accept",
             "rdma_accept: ibv_create_qp (RESET), ibv_modify_qp to INIT, RTR, RTS",
             &format!("from {peer}"),
         )?;
-        match write_to(who, &socket, text) {
+        match write_to(side, &socket, text) {
             Err(e) if !once => tell!("exs-rdma-write: {peer}: {e}"),
             other if once => return other,
             _ => {}
@@ -185,16 +185,16 @@ pub(crate) fn serve(listen: SocketAddr, text: &str, once: bool) -> Result<(), Fa
 
 /// One client. It has a queue of its own, so that what a lost client leaves behind does
 /// not come up with the next one.
-fn write_to(who: &str, socket: &Socket, text: &str) -> Result<(), Failure> {
-    let queue = &new_queue(who)?;
+fn write_to(side: &str, socket: &Socket, text: &str) -> Result<(), Failure> {
+    let queue = &new_queue(side)?;
     socket.recv(queue, DESCRIPTOR, vec![0; RemoteBuffer::BYTES], RecvFlags::NONE).during("recv")?;
-    step(who, "socket.recv", "ibv_post_recv: a receive WR for the client's descriptor", "")?;
-    let event = completion(who, queue, "IBV_WC_RECV")?;
+    step(side, "socket.recv", "ibv_post_recv: a receive WR for the client's descriptor", "")?;
+    let event = completion(side, queue, "IBV_WC_RECV")?;
     let n = event.bytes();
     let bytes = event.into_buffer().unwrap_or_else(|| Vec::new().into());
     let remote = RemoteBuffer::from_bytes(&bytes[..n]).during("the client's descriptor")?;
     step(
-        who,
+        side,
         "RemoteBuffer::from_bytes",
         "what goes to wr.rdma.remote_addr and wr.rdma.rkey",
         &format!("addr {:#x}, length {}, rkey {:#010x}", remote.addr(), remote.len(), remote.key()),
@@ -202,23 +202,23 @@ fn write_to(who: &str, socket: &Socket, text: &str) -> Result<(), Failure> {
 
     socket.write(queue, WRITE, &remote, 0, text.to_owned()).during("write")?;
     step(
-        who,
+        side,
         "socket.write",
         "ibv_post_send, IBV_WR_RDMA_WRITE: straight into the client's memory",
         "",
     )?;
-    completion(who, queue, "IBV_WC_RDMA_WRITE")?;
+    completion(side, queue, "IBV_WC_RDMA_WRITE")?;
 
     let message = format!("written: {}", text.len());
     socket.send(queue, MESSAGE, message).during("send")?;
     step(
-        who,
+        side,
         "socket.send(message)",
         "ibv_post_send, IBV_WR_SEND: a WRITE alone tells the client nothing",
         "",
     )?;
-    completion(who, queue, "IBV_WC_SEND")?;
+    completion(side, queue, "IBV_WC_SEND")?;
     socket.blocking().close().during("close")?;
-    step(who, "socket.close", "rdma_disconnect, ibv_destroy_qp", "")?;
+    step(side, "socket.close", "rdma_disconnect, ibv_destroy_qp", "")?;
     Ok(())
 }

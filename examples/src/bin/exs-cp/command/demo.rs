@@ -98,7 +98,7 @@ fn names(sources: &[PathBuf]) -> Vec<&OsStr> {
     sources.iter().filter_map(|s| s.file_name()).collect()
 }
 
-/// What to copy: the Rust toolchain's own files, or what is asked for.
+/// The tree to copy: the Rust toolchain's own files, or `--tree`.
 fn sources(args: &Demo, work: &Path) -> Result<Vec<PathBuf>, CpError> {
     let mut dirs = match &args.tree {
         Some(tree) => {

@@ -1,11 +1,11 @@
-//! Who may come in: places for peers that have proved themselves, and a small allowance for
+//! Admission of peers: places for those that have proved themselves, and a small allowance for
 //! those that have not.
 //!
-//! A stranger costs a thread and some memory until it proves that it knows the token, so of
-//! strangers there are few at a time, and they have seconds. When their places are all taken
-//! the oldest gives way: of those from the address that has most of them, so that one host
-//! takes up its own share only. A stranger is safe for a moment ([`GRACE`]), in which an honest
-//! one proves itself; so in a flood callers wait in the listener's backlog for that long.
+//! A stranger is a peer that has proved nothing yet. It costs a thread and some memory, so few
+//! strangers are inside at a time, and each has seconds. When all their places are taken, the
+//! oldest stranger of the address that has most of them gives way: one host uses up its own share
+//! only. No stranger gives way before [`GRACE`], in which an honest peer proves itself. So in a
+//! flood callers wait in the listener's backlog for that long.
 //!
 //! A server without a token can have nothing proved. There the first valid request counts as
 //! the proof, and one address that is not this host's own has half of the places at most.
@@ -240,12 +240,16 @@ mod tests {
     const AT_ONCE: Duration = Duration::ZERO;
     const LONG: Duration = Duration::from_secs(60);
 
+    fn uncut() -> Cut {
+        Cut::test(|| ())
+    }
+
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
 
     fn strangers(door: &Arc<Door>, from: &str, count: usize) -> Vec<Ticket> {
-        (0..count).map(|_| door.enter(ip(from), Cut::none(), LONG).unwrap()).collect()
+        (0..count).map(|_| door.enter(ip(from), uncut(), LONG).unwrap()).collect()
     }
 
     #[test]
@@ -254,14 +258,41 @@ mod tests {
         let mut one = strangers(&door, "192.0.2.1", 1);
         let most = door.most_strangers;
         let mut many = strangers(&door, "192.0.2.2", most - 1);
-        assert!(door.enter(ip("192.0.2.3"), Cut::none(), AT_ONCE).is_none(), "all are new");
-        let mut third = door.enter(ip("192.0.2.3"), Cut::none(), LONG).unwrap();
+        assert!(door.enter(ip("192.0.2.3"), uncut(), AT_ONCE).is_none(), "all are new");
+        let mut third = door.enter(ip("192.0.2.3"), uncut(), LONG).unwrap();
         assert_eq!(many[0].prove(false), Err(NoPlace::SentAway));
         assert_eq!(many[1].prove(false), Ok(()));
         assert_eq!((one[0].prove(false), third.prove(false)), (Ok(()), Ok(())));
         assert_eq!(door.count(), most + 1);
         drop((one, many, third));
         assert_eq!(door.count(), 0, "every place is free again");
+    }
+
+    #[test]
+    fn a_stranger_that_gives_way_is_cut_off() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let door = Arc::new(Door::default());
+        let was_cut = Arc::new(AtomicBool::new(false));
+        let theirs = Arc::clone(&was_cut);
+        let cut = Cut::test(move || theirs.store(true, Ordering::Relaxed));
+        let first = door.enter(ip("192.0.2.1"), cut, LONG).unwrap();
+        let rest = strangers(&door, "192.0.2.1", door.most_strangers - 1);
+        assert!(!was_cut.load(Ordering::Relaxed));
+        let last = strangers(&door, "192.0.2.1", 1);
+        assert!(was_cut.load(Ordering::Relaxed));
+        drop((first, rest, last));
+        assert_eq!(door.count(), 0);
+    }
+
+    #[test]
+    fn a_peer_that_finds_no_place_waits_no_more() {
+        let door = Arc::new(Door::default());
+        door.lock().proved = vec![ip("192.0.2.1"); MOST_PROVED];
+        door.lock().waiting = MOST_WAITING;
+        let mut late = strangers(&door, "192.0.2.2", 1);
+        assert_eq!(late[0].prove(false), Err(NoPlace::Full));
+        drop(late);
+        assert_eq!(door.lock().waiting, MOST_WAITING, "only the others wait");
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! `exs-cp get`: have the trees listed, then ask for what is missing.
+//! `exs-cp get`: lists the trees, then asks for the files that are missing.
 //!
-//! Nothing that the server names is taken on trust: each path is relative and
-//! normal by [`RelPath`], must lie below what was asked for, and is reached
-//! through [`Root`], which no symbolic link leads out of.
+//! No name from the server is trusted. Each path is relative and normal by
+//! [`RelPath`], must lie below a path that was asked for, and is reached through
+//! [`Root`], which no symbolic link leads out of.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -26,23 +26,23 @@ use crate::transfer::tally::{Proof, Tally};
 use crate::transfer::{MOST_CHUNKS, WINDOW, weight};
 use crate::wire::frame::{Flags, Frame, Id, What};
 
-/// What to do about paths of one name.
+/// The way out for paths of one name.
 const APART: &str = "get them one by one, into different directories";
 
-/// A file to fetch, and what it is to be called here.
+/// A file to fetch, and its path below the destination.
 struct Job {
     from: RelPath,
     to: RelPath,
     meta: Meta,
 }
 
-/// What the server has, and how it is to lie here.
+/// All that the server has listed, with its paths below the destination.
 #[derive(Default)]
 struct Plan {
     files: Vec<Job>,
     links: Vec<(RelPath, Meta, Vec<u8>)>,
     dirs: Vec<(RelPath, Meta)>,
-    /// How many of the files and links are what was asked for, not something below it.
+    /// The number of files and links that were asked for by their own paths.
     tops: usize,
 }
 
@@ -51,15 +51,15 @@ impl Plan {
         self.files.is_empty() && self.links.is_empty() && self.dirs.is_empty()
     }
 
-    /// The names of what is to lie in the destination itself.
+    /// The first names of all paths: these will be in the destination directory.
     fn first_names(&self) -> Names {
         let files = self.files.iter().map(|job| &job.to);
         let others = self.links.iter().map(|l| &l.0).chain(self.dirs.iter().map(|d| &d.0));
         Names::of(files.chain(others).filter_map(RelPath::first))
     }
 
-    /// Just the one file, or link, that was asked for. A server can leave out the directory
-    /// that its files lie in, so that there is none is not enough.
+    /// True if the plan is one file or link that was asked for itself. That there is no directory
+    /// proves less: a server can leave it out.
     fn is_one_file(&self) -> bool {
         self.dirs.is_empty() && self.tops == 1 && self.files.len() + self.links.len() == 1
     }
@@ -80,7 +80,13 @@ pub(crate) fn run(args: &Get, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
     if dest == "-" {
         return Err(CpError::no_stdio("standard output"));
     }
-    let dialer = args.client.dialer(&address.to_string_lossy(), stop)?;
+    let dialer = args.client.dialer(&address.to_string_lossy(), stop).map_err(|e| {
+        super::misplaced(
+            e,
+            &args.words[1..],
+            "the first word is the server: get ADDR:PORT PATH... DEST",
+        )
+    })?;
     let wishes = wishes(paths)?;
     let flags = args.moving.flags();
     let jobs = usize::from(args.moving.jobs);
@@ -89,7 +95,7 @@ pub(crate) fn run(args: &Get, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
     }))
 }
 
-/// The paths on the command line, of which none may replace what comes of another.
+/// The paths on the command line. Two of one name are an error: one would replace the other.
 fn wishes(paths: &[OsString]) -> Result<Vec<Wish>, CpError> {
     let (mut wishes, mut names) = (Vec::new(), Names::default());
     for path in paths {
@@ -103,7 +109,7 @@ fn wishes(paths: &[OsString]) -> Result<Vec<Wish>, CpError> {
         names.add(&name, APART)?;
         wishes.push(Wish { top, name });
     }
-    // What `.` brings is to be known before the others are looked at.
+    // The names that `.` brings must be known before those of the others.
     wishes.sort_by_key(|wish| !wish.name.is_root());
     Ok(wishes)
 }
@@ -136,7 +142,7 @@ fn fetch(
             names = plan.first_names();
         }
     }
-    // Nothing is to come (the user is told why), so that nothing need be made for it.
+    // No file will come, and the user was told why: no directory is made for it.
     if plan.is_empty() {
         return Ok(());
     }
@@ -145,12 +151,18 @@ fn fetch(
         Some((parent, _)) if plan.is_one_file() => parent.as_path(),
         _ => dest,
     };
-    std::fs::create_dir_all(dir).map_err(|e| CpError::local("make the directory", dir, e))?;
+    std::fs::create_dir_all(dir).map_err(|e| match e.kind() {
+        // Something else has the name.
+        std::io::ErrorKind::AlreadyExists => {
+            CpError::local("make the directory", dir, std::io::ErrorKind::NotADirectory)
+        }
+        _ => CpError::local("make the directory", dir, e),
+    })?;
     let root = Root::open(dir).map_err(|e| CpError::local("write into", dir, e))?;
     for (path, meta, target) in &plan.links {
         let made = check_name(path).and_then(|()| {
             let made = root.symlink(path, target, meta);
-            made.map_err(|e| Trouble::io("make the symbolic link", path, e))
+            made.map_err(|e| Trouble::at_destination("make the symbolic link", path, e))
         });
         match made {
             Ok(()) => tally.file_done(0, Proof::Hashed),
@@ -170,7 +182,7 @@ fn fetch(
     got
 }
 
-/// What to tell the user of a path below DEST.
+/// A trouble for the user, with its path below DEST.
 fn here(dir: &Path, trouble: &Trouble) -> String {
     trouble.as_typed(dir, &RelPath::root())
 }
@@ -264,7 +276,7 @@ fn finish_dirs((root, dest): (&Root, &Path), mut dirs: Vec<(RelPath, Meta)>, tal
         }
         let made = check_name(&path).and_then(|()| {
             let made = root.finish_dir(&path, &meta);
-            made.map_err(|e| Trouble::io("make the directory", &path, e))
+            made.map_err(|e| Trouble::at_destination("make the directory", &path, e))
         });
         if let Err(t) = made {
             tally.problem(here(dest, &t));
@@ -330,7 +342,7 @@ impl<'a> Getting<'a> {
         }
     }
 
-    /// The next frame, or what was settled meanwhile.
+    /// Waits for the next frame, or for a file to be settled (`None`).
     fn next(&mut self) -> Result<Option<Frame>, CpError> {
         while let Some(settled) = self.settler.next() {
             self.settled(settled)?;
@@ -362,7 +374,7 @@ impl<'a> Getting<'a> {
                 self.tally.resumed(resumed);
                 self.tally.file_done(size, Proof::by(self.flags.verify));
             }
-            Err(t) => self.tally.trouble(&t),
+            Err(t) => self.tally.problem(here(self.dir, &t)),
         }
         self.ch.send(&Frame::Done { id, ok, text: String::new() })
     }
@@ -444,7 +456,7 @@ impl<'a> Getting<'a> {
         Ok(())
     }
 
-    /// What is here is what the server has.
+    /// The server has the same bytes as this side.
     fn same(&mut self, id: Id) -> Result<(), CpError> {
         match self.take_awaited(id)?.same(self.root, id)? {
             Ok(item) => self.settler.push(item),

@@ -1,4 +1,4 @@
-//! What each subcommand does.
+//! The subcommands.
 
 pub(crate) mod compare;
 pub(crate) mod demo;
@@ -10,6 +10,8 @@ pub(crate) mod receive;
 pub(crate) mod serve;
 
 use std::collections::{HashSet, VecDeque};
+use std::ffi::OsString;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -29,8 +31,7 @@ use crate::wire::frame::{Flags, Frame};
 pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, CpError> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // A second signal ends the process at once: the journals are on
-        // record chunk by chunk anyway.
+        // A second signal ends the process at once: journals list each chunk as it is written.
         let twice =
             signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop));
         twice
@@ -66,7 +67,22 @@ impl Moving {
     }
 }
 
-/// The names of what is copied, in the place that it is copied to.
+/// The error of a command line whose address could not be used. If another word looks like an
+/// address, the user has probably put it in the wrong place, and `order` says what is right.
+pub(crate) fn misplaced(e: CpError, words: &[OsString], order: &str) -> CpError {
+    let is_address = |word: &OsString| {
+        let port = word.to_str().and_then(|w| w.rsplit_once(':')).map(|(_, port)| port);
+        port.is_some_and(|port| port.parse::<u16>().is_ok()) && !Path::new(word).exists()
+    };
+    match e {
+        CpError::Usage(why) if words.iter().any(is_address) => {
+            CpError::Usage(format!("{why}. Is the order right? {order}"))
+        }
+        e => e,
+    }
+}
+
+/// The names of all copies at the destination.
 #[derive(Default)]
 pub(crate) struct Names(HashSet<RelPath>);
 
@@ -119,13 +135,13 @@ impl<T> Queue<T> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// False: it was closed, and nobody wants it.
+    /// False: the queue is closed, and the item was dropped.
     pub(crate) fn put(&self, item: T) -> bool {
         let mut work = self.lock();
         let open = !work.closed;
         if open {
             work.items.push_back(item);
-            // Who waits has nothing; who is busy looks here anyway.
+            // A thread waits only on an empty queue; a busy one looks here anyway.
             if work.items.len() == 1 {
                 self.changed.notify_one();
             }
@@ -138,12 +154,12 @@ impl<T> Queue<T> {
         self.changed.notify_all();
     }
 
-    /// What there is now.
+    /// An item if there is one now; does not wait.
     pub(crate) fn take(&self) -> Option<T> {
         self.lock().items.pop_front()
     }
 
-    /// What there is, or will be. `None`: there will be none.
+    /// Waits for an item. `None`: the queue is closed and empty.
     pub(crate) fn await_one(&self) -> Option<T> {
         let mut work = self.lock();
         loop {

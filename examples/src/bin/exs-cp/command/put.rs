@@ -27,7 +27,7 @@ struct Job {
     tree: Arc<Tree>,
     entry: Entry,
     dest: RelPath,
-    /// It was another file already when its turn came than when it was listed.
+    /// Offered for the second time, as it changed between the listing and its turn.
     again: bool,
 }
 
@@ -38,7 +38,7 @@ impl Job {
     }
 }
 
-/// Closes a queue however its thread ends.
+/// Closes a queue when its thread ends, also by a panic.
 struct Closing<'a>(&'a Queue<Job>);
 
 impl Drop for Closing<'_> {
@@ -51,7 +51,9 @@ pub(crate) fn run(args: &Put, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
     let Some((address, paths)) = args.words.split_last() else {
         return Err(CpError::Usage("put PATH... ADDR:PORT".into()));
     };
-    let dialer = args.client.dialer(&address.to_string_lossy(), stop)?;
+    let dialer = args.client.dialer(&address.to_string_lossy(), stop).map_err(|e| {
+        super::misplaced(e, paths, "the last word is the server: put PATH... ADDR:PORT")
+    })?;
     let into = match &args.into {
         Some(dir) => RelPath::from_user(dir)
             .map_err(|e| CpError::Usage(format!("--into {}: {e}", dir.display())))?,
@@ -62,19 +64,19 @@ pub(crate) fn run(args: &Put, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
         let sources = sources(paths.iter().map(Path::new), tally)?;
         let request = Frame::Put { into, flags };
         let queue = Queue::open();
-        // What is found is sent while the rest is looked for.
+        // Workers send the first files while the lister looks for the rest.
         let (dirs, sent) = std::thread::scope(|s| {
             let lister = s.spawn(|| list(&sources, &queue, (flags, stop), tally));
             let sent = in_parallel(usize::from(args.moving.jobs), tally, || {
-                // A connection more than there are files would only be set up.
+                // No connection is made for which there is no file.
                 let Some(first) = queue.await_one() else { return Ok(()) };
                 put_files(dialer.open(&request)?, first, &queue, flags, tally)
             });
-            // Nobody is left who would send more.
+            // No worker is left to send more.
             queue.close();
             (lister.join().unwrap_or_default(), sent)
         });
-        // The trees stand, as far as they go: now their directories.
+        // All files are settled, so nothing changes the directories any more.
         let done = put_dirs(&dialer, &request, dirs, tally);
         sent.and(done)
     }))
@@ -127,7 +129,7 @@ fn sources<'a>(
             let root = Root::open_source(&parent).map_err(|e| CpError::local("read", path, e))?;
             Ok(Arc::new(Tree { typed: path.to_owned(), root, top }))
         });
-        // One path that cannot be read keeps none of the others from going.
+        // The other paths are copied although this one cannot be read.
         let tree = match opened {
             Ok(tree) => tree,
             Err(e) => {
@@ -176,7 +178,7 @@ fn list(
     dirs
 }
 
-/// What is on its way on one connection, and what the server says about it.
+/// The files on their way on one connection, and what the server has said of each.
 struct Desk<'a> {
     tally: &'a Tally,
     verify: bool,
@@ -187,7 +189,7 @@ struct Desk<'a> {
     ready: VecDeque<(Id, Job, Have)>,
     /// Sent or being sent; the server has the last word.
     sent: HashMap<Id, Job>,
-    /// The one that is being sent, and whether the server does not want the rest.
+    /// The file that is being sent; `unwanted`: the server has given it up.
     current: Option<Id>,
     unwanted: bool,
     /// To be offered anew.
@@ -225,6 +227,10 @@ impl Desk<'_> {
         if let Some(job) = &offered {
             self.chunks -= job.weight();
         }
+        // The server has the bytes of a file when all of them were sent.
+        if ok && (offered.is_some() || self.current == Some(id)) {
+            return Err(stray("a success"));
+        }
         let job = offered.or_else(|| self.sent.remove(&id)).ok_or_else(|| stray("a result"))?;
         if ok {
             self.tally.file_done(job.entry.meta.size, proof(&job, self.verify));
@@ -243,7 +249,7 @@ fn proof(job: &Job, verify: bool) -> Proof {
 }
 
 fn stray(what: &str) -> CpError {
-    CpError::Protocol(format!("{what} that nobody asked for"))
+    CpError::Protocol(format!("{what} that this side did not ask for"))
 }
 
 impl Answers for Desk<'_> {
@@ -305,7 +311,7 @@ fn put_files(
             let frame = ch.frame()?;
             desk.on_frame(frame)?;
         } else {
-            // The tree may be large, and what is left of it there already.
+            // The lister can take long for the next file. Meanwhile the server gets signs of life.
             let next = ch.while_waiting(|| queue.await_one());
             let Some(job) = next else { return say_bye(ch) };
             offer(&mut ch, &mut desk, job)?;
@@ -344,8 +350,8 @@ fn send_one(
     desk.current = None;
     match sent {
         Sent::Gone => {}
-        // Listing a large tree takes time: the state that counts is today's. Of a file that
-        // is written all the time nobody could have a copy, so it is offered anew once.
+        // Listing a large tree takes time, so the file is offered anew as it is now. That happens
+        // once: a file that is written all the time is at rest for no copy.
         Sent::Changed(meta) if meta.kind == Kind::File && !again => {
             if let Some(job) = desk.sent.get(&id) {
                 let entry = Entry { meta, ..job.entry.clone() };

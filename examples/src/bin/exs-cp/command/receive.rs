@@ -31,8 +31,7 @@ struct Receiving<'a> {
     gathered: usize,
 }
 
-/// Answers that leave together at most: the sender should not run out of work while this
-/// side has some.
+/// Most answers that leave together. More would leave the sender without work.
 const ANSWERS: usize = 128;
 
 /// How long this side waits for a frame while files wait for its disk.
@@ -68,8 +67,8 @@ pub(crate) fn serve_put(
     r.ch.drain()
 }
 
-/// New directories, links, modes and times. It can take long, as it covers what others have
-/// written there too.
+/// Brings new directories, links, modes and times onto the disk. This can take long, as syncfs
+/// covers the data of other programs, too.
 fn sync_all(ch: &mut Channel, root: &Root) -> std::io::Result<()> {
     std::thread::scope(|s| {
         let (say, said) = channel();
@@ -89,7 +88,7 @@ fn sync_all(ch: &mut Channel, root: &Root) -> std::io::Result<()> {
 }
 
 impl Receiving<'_> {
-    /// The next frame but `Bye`. Meanwhile what was settled is answered.
+    /// Waits for the next frame, and answers settled files meanwhile. `None`: `Bye`.
     fn next(&mut self) -> Result<Option<Frame>, CpError> {
         loop {
             while let Some(settled) = self.settler.next() {
@@ -165,7 +164,7 @@ impl Receiving<'_> {
                 let made = check_name(&path).and_then(|()| {
                     self.root
                         .symlink(&path, &target, &meta)
-                        .map_err(|e| Trouble::io("make the symbolic link", &path, e))
+                        .map_err(|e| Trouble::at_destination("make the symbolic link", &path, e))
                 });
                 if made.is_ok() {
                     self.tally.file_done(0, Proof::Hashed);
@@ -176,7 +175,7 @@ impl Receiving<'_> {
                 let meta = meta.for_copy(self.flags.special);
                 let made = check_name(&path).and_then(|()| {
                     let made = self.root.finish_dir(&path, &meta);
-                    made.map_err(|e| Trouble::io("make the directory", &path, e))
+                    made.map_err(|e| Trouble::at_destination("make the directory", &path, e))
                 });
                 self.done(id, made)
             }
@@ -206,7 +205,7 @@ impl Receiving<'_> {
         Ok(())
     }
 
-    /// Tells the sender at once, so that it need not send the rest.
+    /// Tells the sender at once that this side wants no more of the file.
     fn give_up(&mut self, trouble: Option<Trouble>) -> Result<(), CpError> {
         let (Some(trouble), Some(current)) = (trouble, &self.current) else { return Ok(()) };
         self.done(current.id, Err(trouble))?;
@@ -266,7 +265,7 @@ impl Receiving<'_> {
         Ok(())
     }
 
-    /// What is here is what the sender has.
+    /// The sender has the same bytes as this side.
     fn same(&mut self, id: Id) -> Result<(), CpError> {
         let awaited = self.take_awaited(id)?;
         match awaited.same(self.root, id)? {

@@ -24,7 +24,7 @@ use crate::transfer::tally::{Proof, Tally};
 use crate::transfer::{MOST_CHUNKS, MOST_OUTSTANDING, weight};
 use crate::wire::frame::{Flags, Frame, Have, Id};
 
-/// How often the thread that accepts looks whether it is to stop.
+/// How often the accepting thread looks at the stop flag.
 const TICK: Duration = Duration::from_millis(200);
 
 struct Server {
@@ -75,14 +75,14 @@ pub(crate) fn run(args: &Serve, stop: &Arc<AtomicBool>) -> Result<u8, CpError> {
     served.map(|()| 0)
 }
 
-/// Nobody is to serve a directory to the whole network by accident.
+/// Refuses an address that other hosts reach, unless a token or the user's word allows it.
 fn check_exposure(address: SocketAddr, token: bool, anonymous: bool) -> Result<(), CpError> {
     if token || anonymous || address.ip().is_loopback() {
         return Ok(());
     }
     Err(CpError::Usage(format!(
-        "{address} is not a loopback address, so whoever reaches it could read and write the \
-         directory: give --token-file FILE, or --allow-anonymous if that is what you want"
+        "{address} is not a loopback address, so every host that reaches it could read and write \
+         the directory: give --token-file FILE, or --allow-anonymous if that is what you want"
     )))
 }
 
@@ -91,10 +91,10 @@ fn accept_all(server: &Arc<Server>, listener: &mut Listener) -> Result<(), CpErr
         let Some((peer, pipe)) = listener.accept(TICK)? else { continue };
         let pipe = match pipe {
             Ok(pipe) => pipe,
-            // Those that are served go on, and what is lacking comes back when they end.
+            // Other connections go on, and what is lacking comes back when they end.
             Err(e) => {
                 tell(&format!("{peer}: the connection was dropped: {e}"));
-                // sleep-ok: peers that come again at once are not to keep a processor busy.
+                // sleep-ok: peers that come again at once would keep a processor busy.
                 std::thread::sleep(Duration::from_millis(50));
                 continue;
             }
@@ -137,9 +137,9 @@ fn connection(server: &Server, pipe: Pipe, mut ticket: Ticket) {
     if let Err(e) = served {
         let e = if ticket.was_sent_away() { CpError::SentAway } else { e };
         let text = e.to_string();
-        // What names the peer by itself need not name it twice.
-        let who = if text.contains(&peer) { String::new() } else { format!("{peer}: ") };
-        tell(&format!("{who}{text}"));
+        // Some errors name the peer themselves.
+        let prefix = if text.contains(&peer) { String::new() } else { format!("{peer}: ") };
+        tell(&format!("{prefix}{text}"));
     }
 }
 
@@ -152,6 +152,10 @@ fn request(server: &Server, ch: &mut Channel, ticket: &mut Ticket) -> Result<(),
     };
     let request = welcome(ch, secret, prove)?;
     ch.set_idle(server.idle);
+    if let Err(e) = server.root.check_there() {
+        tell(&e.to_string());
+        return refuse(ch, e.to_string());
+    }
     match request {
         Frame::List { path } => serve_list(server, ch, &path, false),
         Frame::Walk { path } => serve_list(server, ch, &path, true),
@@ -175,7 +179,7 @@ fn request(server: &Server, ch: &mut Channel, ticket: &mut Ticket) -> Result<(),
 /// The directory that a client puts things into.
 fn place(server: &Server, into: &RelPath) -> Result<Root, Trouble> {
     into.check(Purpose::Place).map_err(|e| Trouble::of(into, e))?;
-    server.root.below(into).map_err(|e| Trouble::io("use the directory", into, e))
+    server.root.below(into).map_err(|e| Trouble::at_destination("use the directory", into, e))
 }
 
 /// `List` and `Walk`: entries, warnings, an end.

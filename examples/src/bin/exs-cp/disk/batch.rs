@@ -32,12 +32,12 @@ pub(crate) struct Batch {
 }
 
 struct FileSystem {
-    /// Of this description alone, since an error is reported once for each description.
+    /// An open file description of its own, as the kernel reports an error once for each.
     fd: OwnedFd,
     dev: u64,
 }
 
-/// What is known of the files of a batch.
+/// The result of [`Batch::all`], by which each file is synced or known to be.
 pub(crate) struct Synced<'a> {
     /// All files of this file system are on the disk.
     of: Option<&'a FileSystem>,
@@ -48,7 +48,7 @@ impl Batch {
         Batch { whole: file_system(root) }
     }
 
-    /// Syncs what was written, if the batch has that many files.
+    /// Syncs the whole file system if `files` are enough to be worth it. Blocks meanwhile.
     pub(crate) fn all(&self, files: usize) -> Synced<'_> {
         let all = self.whole.as_ref().filter(|_| files >= WORTH_A_SYNCFS);
         Synced { of: all.filter(|fs| nix::unistd::syncfs(&fs.fd).is_ok()) }

@@ -118,7 +118,7 @@ impl Journal {
         chunks.reverse();
         chunks.sort_by_key(|c| c.0);
         chunks.dedup_by_key(|c| c.0);
-        let seal = seal.filter(|_| written == boot && boot != [0; 16]);
+        let seal = seal.filter(|_| is_same_boot(&written, &boot));
         let journal = Journal { file, end: end as u64, source: *source, verify };
         Ok(Some((journal, Known { chunks, seal })))
     }
@@ -183,6 +183,12 @@ fn check_header(
     let (mtime, ctime) = (r.stamp("mtime").ok()?, r.stamp("ctime").ok()?);
     let seal = sealed.then_some(State { ino, size, mtime, ctime });
     (magic && verified && same && chunk).then_some((boot, seal))
+}
+
+/// True if the machine was not started in between. A kernel that tells no identifier leaves zeros,
+/// which prove nothing.
+fn is_same_boot(written: &[u8; 16], now: &[u8; 16]) -> bool {
+    written == now && *now != [0; 16]
 }
 
 /// Zeros where the kernel tells none: then nothing is ever taken on trust. That there is no
@@ -281,6 +287,58 @@ mod tests {
         j.seal(None).unwrap();
         assert_eq!(seal(), None);
         assert_eq!(load(&path, &source(), false), Some(vec![1]));
+    }
+
+    /// Each part of the state is the file's own: one that was always 0 would prove nothing.
+    #[test]
+    fn a_seal_has_inode_size_and_both_times_of_the_file() {
+        use std::os::unix::fs::MetadataExt;
+        let tmp = TempDir::new("journal-state");
+        let part = open(&tmp.path().join("p"));
+        part.set_len(12_345).unwrap();
+        part.set_modified(std::time::UNIX_EPOCH + std::time::Duration::new(7, 8)).unwrap();
+        let m = part.metadata().unwrap();
+        let stamp = |seconds, nanos| Stamp { seconds, nanos: u32::try_from(nanos).unwrap() };
+        let want = State {
+            ino: m.ino(),
+            size: 12_345,
+            mtime: stamp(7, 8),
+            ctime: stamp(m.ctime(), m.ctime_nsec()),
+        };
+        assert_eq!(State::of(&part).unwrap(), want);
+        assert!(want.ino != 0 && want.ctime != Stamp::default());
+    }
+
+    /// A header that was written with another boot identifier, or another size of chunks.
+    #[test]
+    fn a_seal_of_another_boot_is_void_and_other_chunks_are_another_journal() {
+        let tmp = TempDir::new("journal-boot");
+        let (path, part) = (tmp.path().join("j"), open(&tmp.path().join("p")));
+        let state = State::of(&part).unwrap();
+        let layout = Layout::of(source().size);
+        let write = |layout, boot: &[u8; 16]| {
+            std::fs::write(&path, header(&source(), layout, false, boot, Some(state))).unwrap();
+            Journal::load(open(&path), &source(), false).unwrap().map(|(_, known)| known.seal)
+        };
+        let boot = boot_id().unwrap();
+        if boot != [0; 16] {
+            assert_eq!(write(layout, &boot), Some(Some(state)));
+        }
+        assert_eq!(write(layout, &[1; 16]), Some(None));
+        assert_eq!(write(Layout { chunk: layout.chunk * 2, ..layout }, &boot), None);
+        assert!(is_same_boot(&[1; 16], &[1; 16]) && !is_same_boot(&[1; 16], &[2; 16]));
+        assert!(!is_same_boot(&[0; 16], &[0; 16]), "no identifier proves nothing");
+    }
+
+    #[test]
+    fn a_chunk_beyond_the_end_ends_the_list() {
+        let tmp = TempDir::new("journal-beyond");
+        let path = tmp.path().join("j");
+        let mut j = Journal::create(open(&path), &source(), true).unwrap();
+        for i in [9, 10, 1] {
+            j.add(i, &[7; 32]).unwrap();
+        }
+        assert_eq!(load(&path, &source(), true), Some(vec![9]), "40 MiB are ten chunks");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::io;
 use rustix::fs::{self, AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::part::is_named;
 use super::relpath::{JOURNAL, PART, RelPath, side_name};
 use super::root::{Root, writing};
 
@@ -31,8 +32,7 @@ pub(crate) fn remove(root: &Root, path: &RelPath) -> io::Result<()> {
         locked => locked?,
     }
     // Its last owner may have given it its final name before it let go.
-    let (mine, now) = (fs::fstat(&file)?, fs::statat(&dir, &*part, AtFlags::SYMLINK_NOFOLLOW)?);
-    if (mine.st_dev, mine.st_ino) != (now.st_dev, now.st_ino) {
+    if !is_named(&file, &dir, &part)? {
         return Ok(());
     }
     fs::unlinkat(&dir, &*journal, AtFlags::empty())?;

@@ -26,9 +26,9 @@ pub(crate) struct Meta {
     pub(crate) size: u64,
     pub(crate) mtime: Stamp,
     pub(crate) atime: Stamp,
-    /// Changes with every change of content, even where somebody puts the
-    /// modification time back: so a partial file is only continued from a
-    /// source of which size, mtime, ctime and inode are all the same.
+    /// Changes with every change of content, even if a program puts the modification time back.
+    /// So a partial file is only continued from a source of which size, mtime, ctime and inode
+    /// are all the same.
     pub(crate) ctime: Stamp,
     pub(crate) ino: u64,
 }

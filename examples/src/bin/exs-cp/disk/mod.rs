@@ -1,9 +1,9 @@
 //! The file-system side: safe paths, partial files, journals, tree walks.
 //!
 //! Everything here works below one directory, the [`root::Root`], by
-//! directory descriptors: no absolute path is put together and handed to the
-//! kernel, so nothing that a peer names, and no symbolic link that somebody
-//! plants meanwhile, leads outside. This directory knows no connection.
+//! directory descriptors. No absolute path is built and handed to the kernel, so
+//! no name from a peer, and no symbolic link that is planted meanwhile, leads
+//! outside. This directory knows no connection.
 //!
 //! What survives what:
 //! - *a file under its final name*: all of it was written and had the sender's hash, and with

@@ -1,19 +1,18 @@
 //! Small files get their name last: made without one, written, and linked.
 //!
-//! What breaks off leaves nothing behind, whatever becomes of this process, and nobody else
-//! can open it meanwhile, so that neither a lock nor a second look is needed. Where a file
-//! system has no such files (O_TMPFILE), [`super::part`] takes its other way.
+//! A transfer that breaks off leaves nothing behind, even if this process is killed. No other
+//! process can open the file meanwhile, so it needs neither a lock nor a second look. Where a file
+//! system has no such files (O_TMPFILE), [`super::part`] uses a partial file with a name.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{self, AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::relpath::{PART, side_name};
-use super::root::{Root, open_up};
+use super::root::{Root, open_up, own_side_name};
 
 /// A file without a name on the file system of `dir`; `None`: it makes none.
 pub(super) fn create(root: &Root, dir: &OwnedFd) -> io::Result<Option<File>> {
@@ -46,11 +45,8 @@ pub(super) fn publish(file: &File, dir: &OwnedFd, name: &[u8]) -> io::Result<()>
         Err(Errno::EXIST) => {}
         other => return Ok(other?),
     }
-    // A link replaces nothing, a rename does. No other transfer uses this name.
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let n = COUNT.fetch_add(1, Ordering::Relaxed);
-    let own = format!(".{}-{n}", std::process::id());
-    let side = side_name(&[name, own.as_bytes()].concat(), PART);
+    // A link replaces nothing, a rename does.
+    let side = own_side_name(name);
     link(file, dir, &side)?;
     let renamed = fs::renameat(dir, &*side, dir, name);
     if renamed.is_err() {

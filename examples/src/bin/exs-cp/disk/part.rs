@@ -21,8 +21,8 @@ use super::root::{Root, writing};
 use crate::hash::{Cv, Layout};
 use crate::wire::frame::Flags;
 
-/// How long a former transfer of the same file, whose peer is gone, may take
-/// to notice that and let go.
+/// How long to wait for a former transfer of the same file: it lets go when it notices that
+/// its peer is gone.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A file that has not got its final name yet.
@@ -30,7 +30,7 @@ pub(crate) struct Part {
     dir: Arc<OwnedFd>,
     name: Vec<u8>,
     file: File,
-    /// It has no name at all until it is whole, not even one of ours.
+    /// It has no name in the directory until it is whole.
     nameless: bool,
     notes: Notes,
     known: Vec<(u32, Cv)>,
@@ -38,25 +38,24 @@ pub(crate) struct Part {
     end: End,
 }
 
-/// What becomes of the names of a partial file when its `Part` is dropped.
+/// What a dropped `Part` does with the names of its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// The partial file stays for the next run if it has a journal, and goes if not.
     Continue,
     /// The same, and without hashes the next run does not believe it.
     Doubted,
-    /// They stay as they are: the file is whole, or was not looked at yet.
+    /// Leaves them: the file is whole, or its journal was not read yet.
     Keep,
 }
 
 impl Part {
-    /// Does a journal stand beside that file? Then it is worth a look before
-    /// anything is asked for.
+    /// True if the file has a journal, so that a former run has left chunks.
     pub(crate) fn exists(root: &Root, path: &RelPath) -> io::Result<bool> {
         let Some((parent, name)) = path.split() else { return Ok(false) };
         let Ok(journal) = parent.join_name(&side_name(name, JOURNAL)) else { return Ok(false) };
         match root.stat(&journal) {
-            // Nobody may look names up there before the directory gets its last mode.
+            // No name can be looked up there before the directory gets its last mode.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(false),
             there => Ok(there?.is_some()),
         }
@@ -73,8 +72,8 @@ impl Part {
         Part::open_as(root, path, source, flags, Told::Nothing(alive))
     }
 
-    /// Opens what was looked at before, and closed again since it was not its turn: the
-    /// sender leaves out the chunks in `told`, so that they must still be there.
+    /// Opens a partial file again when its turn comes. The sender leaves out the chunks in `told`,
+    /// so they must still be there: else this is an error.
     pub(crate) fn reopen(
         root: &Root,
         path: &RelPath,
@@ -130,7 +129,7 @@ impl Part {
             part.file.set_len(0)?;
             len = 0;
         }
-        // Only the partial name ever has a length without the data.
+        // Only a partial file has a length without the data, never the final name.
         if source.size != len {
             part.file.set_len(source.size)?;
         }
@@ -140,7 +139,7 @@ impl Part {
     fn open_journal(&mut self, source: &Meta, layout: Layout, told: Told<'_>) -> io::Result<()> {
         let (verify, sync) = (self.flags.verify, self.flags.sync);
         let len = self.file.metadata()?.len();
-        // If it was only just made there is nothing to lose.
+        // A file that was just made has nothing to lose.
         self.end = if len > 0 { End::Keep } else { End::Continue };
         let file = open_side(&self.dir, &side_name(&self.name, JOURNAL))?;
         if len == source.size
@@ -229,14 +228,14 @@ impl Part {
         self.notes.add(index, cv)
     }
 
-    /// Some of what was written may not be there, though a chunk that was noted says so.
+    /// Bytes of noted chunks can be lost, so the next run must not believe the journal.
     pub(crate) fn doubt(&mut self) {
         self.end = End::Doubted;
     }
 
-    /// Has the file system say what it says at a close only: NFS and FUSE may not know before
-    /// that there is no room for what was written. The close of a second descriptor says the
-    /// same, and leaves the first, whose lock and inode are still needed.
+    /// Asks for the errors that a file system reports at close(2) only: NFS and FUSE can find out
+    /// then that there is no room. The close of a second descriptor gets the same errors, and
+    /// leaves the first one open, whose lock and inode are still needed.
     fn close(&mut self) -> io::Result<()> {
         let closed = nix::unistd::close(self.file.try_clone()?);
         if closed.is_err() {
@@ -245,14 +244,18 @@ impl Part {
         Ok(closed?)
     }
 
-    /// Whole: gives the file its mode and times. What remains is to sync it, and to publish it.
+    /// All bytes have come: gives the file its mode and times. [`Whole::sync`] and
+    /// [`Whole::publish`] follow. After an error the chunks that were noted stay for the next run.
     pub(crate) fn complete(mut self, source: &Meta) -> io::Result<Whole> {
         let (journal, noted) = self.notes.end();
-        // What was noted before an fdatasync failed is on the disk; the rest comes again.
-        noted?;
         let has_journal = journal.is_some();
         if let Some(journal) = journal {
             self.notes = Notes::Now(journal);
+        }
+        // Chunks that were noted before a failed fdatasync are on the disk; the others come again.
+        if let Err(e) = noted {
+            self.doubt();
+            return Err(e);
         }
         fs::fchmod(&self.file, source.copy_mode())?;
         fs::futimens(&self.file, &source.times())?;
@@ -272,16 +275,16 @@ impl Part {
         e
     }
 
-    /// Nothing of it is any good: the next run starts afresh.
+    /// Removes the partial file and its journal: the next run starts afresh.
     pub(crate) fn discard(mut self) {
         if self.notes.end().0.is_some() {
             let _ = fs::unlinkat(&self.dir, &*side_name(&self.name, JOURNAL), AtFlags::empty());
         }
     }
 
-    /// Ends in good order without being whole.
+    /// Ends in order before the file is whole: seals the journal if all its chunks are safe.
     fn leave(&mut self) {
-        // What its error means for the next run is noted; this one has its own already.
+        // `close` notes what its error means for the next run. This run has failed already.
         let _ = self.close();
         let (Some(journal), Ok(())) = self.notes.end() else { return };
         if self.end == End::Continue
@@ -294,8 +297,7 @@ impl Part {
 }
 
 impl Drop for Part {
-    /// What has a journal is kept for the next run; what has none would only
-    /// lie about.
+    /// A partial file with a journal is kept for the next run; one without is of no use to it.
     fn drop(&mut self) {
         if self.end == End::Keep || self.nameless {
             return;
@@ -308,7 +310,7 @@ impl Drop for Part {
     }
 }
 
-/// What the receiver has told a sender about a partial file.
+/// The chunks of a partial file that the sender knows of.
 enum Told<'a> {
     /// Nothing yet: what the journal lists has to be proved.
     Nothing(Alive<'a>),
@@ -323,13 +325,15 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// Has the data on the disk. After an error nothing of the file is kept.
+    /// Returns when the data are on the disk; can block for as long as the disk takes. After an
+    /// error nothing of the file is kept.
     pub(crate) fn sync(&mut self, batch: &Synced<'_>) -> io::Result<()> {
         let synced = batch.sync(&self.part.file);
         synced.map_err(|e| self.part.spoiled(e))
     }
 
-    /// A close, and the final name.
+    /// Gives the file its final name, after a close that tells late errors. After an error the
+    /// name has what it had before.
     pub(crate) fn publish(mut self) -> io::Result<()> {
         let part = &mut self.part;
         part.close()?;
@@ -337,6 +341,13 @@ impl Whole {
             return nameless::publish(&part.file, &part.dir, &part.name);
         }
         let partial = side_name(&part.name, PART);
+        if !is_named(&part.file, &part.dir, &partial)? {
+            part.end = End::Keep;
+            return Err(io::Error::other(
+                "its partial file was removed or replaced at the destination; \
+                 run the same command again",
+            ));
+        }
         fs::renameat(&part.dir, &*partial, &part.dir, &*part.name)?;
         part.end = End::Keep;
         if self.has_journal {
@@ -363,7 +374,8 @@ fn open_side(dir: &OwnedFd, name: &[u8]) -> io::Result<File> {
     Ok(File::from(writing(dir, open)?))
 }
 
-/// Opens the partial file and makes sure that nobody else writes it.
+/// Opens the partial file under a lock that every writer of it takes. Waits up to
+/// [`LOCK_PATIENCE`] for another transfer to let go.
 fn lock(dir: &OwnedFd, name: &[u8]) -> io::Result<File> {
     let patience = Instant::now() + LOCK_PATIENCE;
     loop {
@@ -383,14 +395,21 @@ fn lock(dir: &OwnedFd, name: &[u8]) -> io::Result<File> {
             }
             Err(e) => return Err(e.into()),
         }
-        // Who held the lock may have given the file its final name meanwhile:
-        // then this descriptor is of the finished file, which is not ours.
-        let mine = fs::fstat(&file)?;
-        match fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(st) if (st.st_dev, st.st_ino) == (mine.st_dev, mine.st_ino) => return Ok(file),
-            Ok(_) | Err(Errno::NOENT) => {}
-            Err(e) => return Err(e.into()),
+        // The process that held the lock may have given the file its final name meanwhile:
+        // then this descriptor is of the finished file.
+        if is_named(&file, dir, name)? {
+            return Ok(file);
         }
+    }
+}
+
+/// Does this name lead to this file?
+pub(super) fn is_named(file: &File, dir: &OwnedFd, name: &[u8]) -> io::Result<bool> {
+    let mine = fs::fstat(file)?;
+    match fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(st) => Ok((st.st_dev, st.st_ino) == (mine.st_dev, mine.st_ino)),
+        Err(Errno::NOENT) => Ok(false),
+        Err(e) => Err(e.into()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Reading back what is there: the only proof that is taken for bytes of an earlier run.
+//! Reading back: the only proof that is taken for bytes of an earlier run.
 
 use std::fs::File;
 use std::io;

@@ -75,7 +75,7 @@ impl RelPath {
         Ok(RelPath(bytes.to_vec()))
     }
 
-    /// What every frame's path passes before it is used, whoever sent it.
+    /// The check that every path in a frame passes before it is used, on either side.
     pub(crate) fn check(&self, purpose: Purpose) -> Result<(), PathError> {
         if self.is_root() && purpose == Purpose::Entry {
             return Err(PathError::Itself);
@@ -190,7 +190,7 @@ fn check_name(name: &[u8]) -> Result<(), PathError> {
 
 /// Suffix of a file that is not whole yet.
 pub(crate) const PART: &[u8] = b".exs-part";
-/// Suffix of the list of what is known to be in it.
+/// Suffix of the list of its chunks.
 pub(crate) const JOURNAL: &[u8] = b".exs-journal";
 
 /// Is this one of our own unfinished files? They are neither sent nor accepted.

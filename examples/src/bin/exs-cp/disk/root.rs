@@ -7,14 +7,14 @@
 //! stricter, and as safe. A path longer than the kernel takes is resolved in
 //! pieces, each of which may not leave the directory that the one before it named.
 //!
-//! The directory that the user named is the user's: nothing here changes its mode or
-//! times, by whatever name a peer reaches it (the empty path, or a link to `.`).
+//! The directory that the user named keeps its mode and times. That holds for each name by
+//! which a peer can reach it: the empty path, and a link to `.`.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
@@ -76,7 +76,7 @@ fn check_ours(st: &fs::Stat) -> Result<(), Errno> {
     if users.contains(&identity(st)) { Err(Errno::PERM) } else { Ok(()) }
 }
 
-/// Which symbolic links a path may lead through.
+/// The symbolic links that a path can lead through.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Links {
     /// Those that stay inside.
@@ -87,9 +87,9 @@ enum Links {
 
 /// A directory tree that paths cannot leave.
 ///
-/// It remembers directories that it opened, so it is for one request: who keeps a
-/// served tree for longer takes a new one each time ([`Self::anew`]), and sees what
-/// became of directories that were moved.
+/// It remembers directories that it opened, so it is for one request. A server that keeps a tree
+/// for longer takes a new one for each request ([`Self::anew`]), which sees directories where
+/// they are now.
 pub(crate) struct Root {
     fd: OwnedFd,
     links: Links,
@@ -112,7 +112,7 @@ impl Root {
     }
 
     /// The same for a tree that is read, of which only paths are looked up that [`super::tree`]
-    /// has found: what has become a symbolic link since then is not followed.
+    /// has found. A directory that became a symbolic link since then is not followed.
     pub(crate) fn open_source(path: &Path) -> io::Result<Root> {
         Ok(Root { links: Links::Never, ..Root::open(path)? })
     }
@@ -234,8 +234,8 @@ impl Root {
         Ok((self.dir(&parent)?, name))
     }
 
-    /// Makes what is missing of a path. Its existing part may lead through links inside; of the
-    /// rest each name is opened in the directory that was opened, or made, before it.
+    /// Makes the missing directories of a path. The existing part can lead through links inside.
+    /// Each name of the rest is made and opened in the directory before it.
     fn make_dirs(&self, rel: &RelPath) -> io::Result<()> {
         let (mut at, have) = self.deepest(rel)?;
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -249,8 +249,8 @@ impl Root {
         Ok(())
     }
 
-    /// The deepest directory on a path that exists, and of how many names its path is. (Where
-    /// one exists all above it do, so that few have to be tried of a long path.)
+    /// The deepest existing directory on a path, and the number of names in its path. Where one
+    /// exists all above it do, so a binary search finds it.
     fn deepest(&self, rel: &RelPath) -> io::Result<(OwnedFd, usize)> {
         let open = |count| self.open_beneath(&rel.prefix(count), OFlags::DIRECTORY, Mode::empty());
         let (mut best, mut have) = (open(0)?, 0);
@@ -266,8 +266,8 @@ impl Root {
         Ok((best, have))
     }
 
-    /// Opens a regular file for reading, and says what it is now. A link in its last
-    /// place is refused, and a fifo that took a file's place does not hang us.
+    /// Opens a regular file for reading, with its present state. A link in its last place is
+    /// refused. The open does not wait for a writer if a fifo took the file's place.
     pub(crate) fn open_file(&self, rel: &RelPath) -> io::Result<(File, fs::Stat)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let (parent, name) = rel.split().ok_or(Errno::ISDIR)?;
@@ -294,18 +294,25 @@ impl Root {
         }
     }
 
-    /// Makes a symbolic link, replacing a file or another link that is there.
+    /// Makes a symbolic link, which replaces a file or another link that is there. The new link
+    /// gets its name by a rename, so the path always leads to the old entry or to the new one.
     pub(crate) fn symlink(&self, rel: &RelPath, target: &[u8], meta: &Meta) -> io::Result<()> {
         let (dir, name) = self.place(rel)?;
+        match fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(st) => check_replaceable(&st)?,
+            Err(Errno::NOENT) => {}
+            Err(e) => return Err(e.into()),
+        }
         let same = fs::readlinkat(&dir, name, Vec::new());
         if same.is_ok_and(|there| there.as_bytes() == target) {
-            // If it is ours, its times can be set without a right to the directory.
+            // Its owner can set its times without a right to the directory.
             let timed = fs::utimensat(&dir, name, &meta.times(), AtFlags::SYMLINK_NOFOLLOW);
             if timed.is_ok() {
                 return Ok(());
             }
         }
-        let tmp = side_name(name, PART);
+        // Another client can put a file of this name, which has the usual side name.
+        let tmp = own_side_name(name);
         writing(&dir, || match fs::unlinkat(&dir, &*tmp, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => fs::symlinkat(target, &dir, &*tmp),
             other => other,
@@ -327,13 +334,45 @@ impl Root {
         Ok(fs::futimens(&dir, &meta.times())?)
     }
 
+    /// An error if the directory was removed: nothing can be made in it any more, and a new
+    /// directory of the same name is another one.
+    pub(crate) fn check_there(&self) -> io::Result<()> {
+        match fs::fstat(&self.fd)?.st_nlink {
+            0 => Err(io::Error::other(
+                "the served directory was removed. Make it again, and start exs-cp serve again there",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Flushes the file system that holds the root.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        Ok(fs::syncfs(&self.fd)?)
+        Ok(nix::unistd::syncfs(&self.fd)?)
     }
 }
 
-/// Does something that changes `dir`, which a former run may have made read-only.
+/// A copy replaces a file or a link. Anything else that has its name is an error, which says
+/// what it is.
+pub(crate) fn check_replaceable(st: &fs::Stat) -> io::Result<()> {
+    match FileType::from_raw_mode(st.st_mode) {
+        FileType::RegularFile | FileType::Symlink => Ok(()),
+        FileType::Directory => Err(Errno::ISDIR.into()),
+        _ => Err(io::Error::other(
+            "it is a fifo, socket or device at the destination, which no copy replaces. \
+             Move it away, and run the same command again",
+        )),
+    }
+}
+
+/// A side name that no other transfer uses: it has this process's number and a count.
+pub(super) fn own_side_name(name: &[u8]) -> Vec<u8> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let n = COUNT.fetch_add(1, Ordering::Relaxed);
+    let own = format!(".{}-{n}", std::process::id());
+    side_name(&[name, own.as_bytes()].concat(), PART)
+}
+
+/// Does a change in `dir`. If a former run made it read-only, opens it up and tries again.
 pub(super) fn writing<T>(dir: &OwnedFd, change: impl Fn() -> Result<T, Errno>) -> io::Result<T> {
     match change() {
         Err(Errno::ACCESS) => {
@@ -344,8 +383,8 @@ pub(super) fn writing<T>(dir: &OwnedFd, change: impl Fn() -> Result<T, Errno>) -
     }
 }
 
-/// A directory that we may change is read-only as the copy of one that was: it gets its
-/// mode when the tree is done.
+/// Makes a directory of this user writable. It is read-only as the copy of a read-only one, and
+/// gets that mode back when the tree is done. The user's own directory is refused.
 pub(super) fn open_up(dir: &OwnedFd) -> io::Result<()> {
     let st = fs::fstat(dir)?;
     check_ours(&st).map_err(|_| Errno::ACCESS)?;
@@ -400,6 +439,27 @@ mod tests {
         assert!(tmp.path().join("a/b/c").is_dir());
         assert!(root.stat(&path).unwrap().is_none());
         assert!(root.place(&RelPath::root()).is_err());
+    }
+
+    /// Each uses a name of its own until the rename.
+    #[test]
+    fn two_clients_can_make_one_link_at_the_same_time() {
+        let tmp = TempDir::new("root-links");
+        let root = Root::open(tmp.path()).unwrap();
+        std::thread::scope(|s| {
+            for n in 0..4 {
+                let root = &root;
+                s.spawn(move || {
+                    for i in 0..500 {
+                        let target = format!("{n}-{i}");
+                        root.symlink(&rel("l"), target.as_bytes(), &Meta::default()).unwrap();
+                    }
+                });
+            }
+        });
+        let last = std::fs::read_link(tmp.path().join("l")).unwrap();
+        assert!(last.to_str().unwrap().ends_with("-499"), "{last:?}");
+        assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 1);
     }
 
     #[test]

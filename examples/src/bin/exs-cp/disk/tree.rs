@@ -1,4 +1,4 @@
-//! Listing a tree: what there is to copy, in an order that is the same each time.
+//! Lists a tree in an order that is the same each time.
 
 use std::io;
 
@@ -23,7 +23,7 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) enum Found {
     Entry(Entry),
-    /// Left out, and rightly so: a fifo, a socket, a device.
+    /// Left out without an error: a fifo, a socket, a device.
     Skipped(Trouble),
     /// Could not be read.
     Failed(Trouble),
@@ -49,7 +49,7 @@ pub(crate) fn walk<E>(
             }
             sink(Found::Entry(e))?;
         }
-        // It was asked for by its name, so that leaving it out is no success.
+        // The user named it, so leaving it out is an error.
         Ok(Looked::Special) => sink(Found::Failed(special(top)))?,
         Err(e) => sink(Found::Failed(Trouble::io("read", top, e)))?,
     }
@@ -70,7 +70,7 @@ pub(crate) fn walk<E>(
             }
             sink(found)?;
         }
-        // A stack: the first name's directory is to be read next.
+        // A stack: the directory of the first name must be read next.
         dirs[below..].reverse();
     }
     Ok(())

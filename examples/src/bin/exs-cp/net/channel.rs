@@ -1,12 +1,12 @@
 //! Frames over a [`Pipe`]: gathered on the way out, taken apart on the way in.
 //!
-//! The sender of files must always take what comes back, even while it waits
-//! for a send to complete: else both sides could wait for the other to read.
-//! What comes back to it is small and bounded (answers to a bounded number of
-//! offers), so it copies those bytes aside at once ([`Intake::Copy`]). The
-//! receiver of files gets bulk: it leaves the bytes in the registered buffers
-//! they arrived in, and hashes and writes them from there ([`Intake::Place`]). A buffer
-//! receives more when everybody who was lent bytes of it is done.
+//! The sender of files must receive answers even while it waits for a send to
+//! complete: else both sides could wait for the other to read. Answers are small,
+//! and their number is bounded by that of the offers, so the sender copies them
+//! aside at once ([`Intake::Copy`]). The receiver of files gets bulk data: it leaves
+//! the bytes in the registered buffers they arrived in, and hashes and writes them
+//! from there ([`Intake::Place`]). A buffer is posted again when the last borrower of
+//! its bytes has let go.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,18 +26,17 @@ mod busy;
 
 use busy::Signs;
 
-/// How often a waiting thread looks whether it is to stop.
+/// How often a waiting thread looks at the stop flag.
 const TICK: Duration = Duration::from_millis(200);
-/// How long a client waits for a server with which nothing happens.
+/// How long a client waits for a server that sends nothing.
 const CLIENT_IDLE: Duration = Duration::from_secs(900);
-/// What a sender of files keeps of answers at most: a window of them fits
-/// many times.
+/// Most bytes of answers that a sender of files keeps. A window of them fits many times.
 const MAX_ASIDE: usize = 64 << 20;
-/// Bytes that are worth a look at what has happened, which costs system calls; and that
-/// leave if nothing is on its way, so that the other side has something to do.
+/// Bytes sent after which the sender dequeues events, which costs system calls. If no send is
+/// under way then, it sends what it has gathered, so that the other side has work.
 const WORTH_A_LOOK: usize = 64 << 10;
 
-/// What becomes of bytes that come in.
+/// Where received bytes stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Intake {
     Copy,
@@ -52,17 +51,17 @@ pub(crate) struct Channel {
     intake: Intake,
     free: Vec<Buffer>,
     in_flight: usize,
-    /// The buffer being filled, and how far it is.
+    /// The buffer that is being filled, and its bytes so far.
     filling: Option<(Buffer, usize)>,
     /// Bytes copied aside; they came before those in `placed`.
     aside: Vec<u8>,
     aside_at: usize,
     placed: VecDeque<Placed>,
-    /// Receives on their way, and where buffers come back that were lent.
+    /// Receives that are posted, and where lent buffers come back.
     posted: usize,
     home: (Sender<Buffer>, Receiver<Buffer>),
     life: Life,
-    /// How long nothing may happen where something must.
+    /// How long a wait without a deadline may last.
     idle: Duration,
     happened: Vec<Happened>,
     scratch: Vec<u8>,
@@ -71,17 +70,17 @@ pub(crate) struct Channel {
     signs: Signs,
 }
 
-/// What the connection is still good for.
+/// What can still be done with the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     Open,
     /// The peer sends no more.
     Eof,
-    /// It failed, which was told once, or was closed: nothing comes and nothing leaves.
+    /// It failed, which was reported once, or was closed: nothing comes and nothing leaves.
     Over,
 }
 
-/// A received buffer, and which bytes of it are still to be taken.
+/// A received buffer, and the range of bytes that were not taken yet.
 struct Placed {
     buffer: Arc<Loan>,
     at: usize,
@@ -132,12 +131,12 @@ impl Channel {
         &self.peer
     }
 
-    /// Every wait from now on ends when nothing has happened for this long.
+    /// From now on a wait without a deadline ends after this time without an event.
     pub(crate) fn set_idle(&mut self, idle: Duration) {
         self.idle = idle;
     }
 
-    /// What has come already stays in order before what comes next.
+    /// Chooses where received bytes stay. Bytes that have come already keep their order.
     pub(crate) fn set_intake(&mut self, intake: Intake) -> Result<(), CpError> {
         self.intake = intake;
         if intake == Intake::Copy {
@@ -152,7 +151,7 @@ impl Channel {
         self.life = Life::Over;
         CpError::Lost { peer: self.peer.clone(), cause }
     }
-    /// Nothing is begun, and nothing awaited, on a connection that is over.
+    /// An error on a connection that is over: nothing is posted or awaited there.
     fn alive(&self) -> Result<(), CpError> {
         if self.life == Life::Over { Err(self.vanished()) } else { Ok(()) }
     }
@@ -193,7 +192,7 @@ impl Channel {
     fn ready_frame(&mut self) -> Result<Option<Frame>, CpError> {
         loop {
             match self.any_frame()? {
-                // It has done its work: the connection lives.
+                // Its arrival is all that it says: the peer is alive.
                 Some(Frame::Busy) => {}
                 other => return Ok(other),
             }
@@ -201,7 +200,7 @@ impl Channel {
     }
 
     fn any_frame(&mut self) -> Result<Option<Frame>, CpError> {
-        // Looked at here too: while data keep coming, nobody waits.
+        // Checked here too: while data keep coming, `wait` is not called.
         if self.stop.load(Ordering::Relaxed) {
             return Err(CpError::Interrupted);
         }
@@ -223,8 +222,8 @@ impl Channel {
         Ok(Some(frame?))
     }
 
-    /// The next frame if it is there already, as far as this side has looked, which it does
-    /// every so many bytes that it sends; never waits.
+    /// The next frame if it has come. Never waits; dequeues events only after [`WORTH_A_LOOK`]
+    /// bytes were sent, as that costs system calls.
     pub(crate) fn try_frame(&mut self) -> Result<Option<Frame>, CpError> {
         if let Some(f) = self.ready_frame()? {
             return Ok(Some(f));
@@ -239,7 +238,7 @@ impl Channel {
         self.ready_frame()
     }
 
-    /// Waits for the next frame; what was gathered leaves first.
+    /// Waits for the next frame. Gathered frames leave first.
     pub(crate) fn frame(&mut self) -> Result<Frame, CpError> {
         self.frame_within(None)
     }
@@ -266,8 +265,8 @@ impl Channel {
         }
     }
 
-    /// File data that have come: some of them, at `most` so many, where they were placed.
-    /// [`Self::consume`] follows.
+    /// File data that have come: at least 1 byte and at `most` that many, where they were placed.
+    /// Waits for the first. [`Self::consume`] follows.
     pub(crate) fn payload(&mut self, most: usize) -> Result<Lent, CpError> {
         while self.available() == 0 {
             if self.life != Life::Open {
@@ -285,7 +284,7 @@ impl Channel {
         })
     }
 
-    /// Takes bytes off the front; buffers that nobody needs go back to receive more.
+    /// Takes `n` bytes off the front; buffers without borrowers are posted again.
     pub(crate) fn consume(&mut self, mut n: usize) -> Result<(), CpError> {
         let aside = n.min(self.aside.len() - self.aside_at);
         self.aside_at += aside;

@@ -1,4 +1,4 @@
-//! Bytes that came, for as long as somebody needs them where they are.
+//! Received bytes that stay in their buffer until the last borrower has let go.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 
 use super::pipe::Buffer;
 
-/// A received buffer. Whoever lets go of it last sends it home, to receive more.
+/// A received buffer. The last borrower that drops it sends it home, to receive more.
 pub(crate) struct Loan {
     buffer: Option<Buffer>,
     home: Sender<Buffer>,

@@ -40,7 +40,7 @@ pub(crate) type Buffer = ExsBuffer;
 pub(crate) enum Happened {
     /// A buffer is free again.
     Sent(Buffer),
-    /// So many bytes stand at the front of the buffer.
+    /// The second field is the number of bytes at the front of the buffer.
     Received(Buffer, usize),
     /// The peer will send no more.
     Eof,
@@ -122,7 +122,8 @@ impl Pipe {
 
     /// What ends the connection from another thread.
     pub(crate) fn cut(&self) -> Cut {
-        Cut(Some(self.socket.clone()))
+        let socket = self.socket.clone();
+        Cut(Box::new(move || socket.abort()))
     }
 
     pub(crate) fn peer(&self) -> String {
@@ -222,7 +223,7 @@ impl Pipe {
         }
     }
 
-    /// Ends in good order: what was sent arrives. Bounded by the linger time.
+    /// Closes in order: the peer gets all bytes that were sent. Takes at most the linger time.
     pub(crate) fn close(&mut self) {
         self.closed = true;
         let _ = self.socket.blocking().close();
@@ -242,7 +243,7 @@ fn depth() -> usize {
     SENDS + RECVS + 1
 }
 
-/// Events, or none if the time was up or a signal came.
+/// Events; none after `timeout` or a signal.
 fn dequeue(queue: &EventQueue, timeout: Duration) -> Result<Vec<Event>, NetError> {
     match queue.dequeue(SENDS + RECVS, Some(timeout)) {
         Err(Error::Interrupted) => Ok(Vec::new()),
@@ -251,20 +252,18 @@ fn dequeue(queue: &EventQueue, timeout: Duration) -> Result<Vec<Event>, NetError
 }
 
 /// Ends a connection that another thread has.
-pub(crate) struct Cut(Option<Socket>);
+pub(crate) struct Cut(Box<dyn Fn() + Send>);
 
 impl Cut {
     /// Every operation of the connection ends at once.
     pub(crate) fn cut(&self) {
-        if let Some(socket) = &self.0 {
-            socket.abort();
-        }
+        (self.0)();
     }
 
-    /// Of no connection.
+    /// Of no connection: `cut` is called instead.
     #[cfg(test)]
-    pub(crate) fn none() -> Cut {
-        Cut(None)
+    pub(crate) fn test(cut: impl Fn() + Send + 'static) -> Cut {
+        Cut(Box::new(cut))
     }
 }
 

@@ -18,22 +18,22 @@ use crate::wire::frame::{Frame, VERSION};
 const STEP: Duration = Duration::from_secs(10);
 /// How long a peer may take to read why it is refused.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// How long a client waits before it tries again, where a server has sent it away before it
-/// could prove itself, which happens while strangers crowd there.
+/// Milliseconds that a client waits before each new attempt, after a server has dropped it before
+/// its proof. A server does so while many peers without a proof crowd there.
 const AGAIN: [u64; 4] = [50, 200, 800, 2000];
 
-/// All that it takes to reach a server, as often as needed.
+/// Connects to one server, as often as needed.
 #[derive(Clone)]
 pub(crate) struct Dialer {
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) secret: Option<Secret>,
     pub(crate) road: Road,
-    /// What has carried the connections.
+    /// The transports that have carried the connections.
     pub(crate) via: Arc<Via>,
     pub(crate) stop: Arc<AtomicBool>,
 }
 
-/// Resolves what the user typed: one address, or more.
+/// Resolves what the user typed; at least one address.
 pub(crate) fn resolve(text: &str) -> Result<Vec<SocketAddr>, CpError> {
     let found = exs_examples::address::all(text).map_err(CpError::Usage)?;
     if found.is_empty() {
@@ -49,7 +49,7 @@ impl Dialer {
         let mut ch = loop {
             match (self.meet(), pauses.next()) {
                 (Err(CpError::Lost { .. }), Some(pause)) => {
-                    // sleep-ok: the server has too many callers; fewer come so.
+                    // sleep-ok: the server has too many callers, and this spreads them.
                     std::thread::sleep(Duration::from_millis(*pause));
                 }
                 (met, _) => break met?,
@@ -141,14 +141,14 @@ pub(crate) fn unexpected(frame: &Frame) -> CpError {
     CpError::Protocol(format!("a {name} frame where none belongs"))
 }
 
-/// The server's side; returns the request of a peer that has proved itself. `prove` is asked
-/// for its place when it has: by a proof where there is a token, else by a valid request.
+/// The server's side; returns the request of a peer that has proved itself: by a proof where there
+/// is a token, else by a valid request. Calls `prove` at that moment, to get a place for the peer.
 pub(crate) fn welcome(
     ch: &mut Channel,
     secret: Option<&Secret>,
     prove: impl FnOnce() -> Result<(), CpError>,
 ) -> Result<Frame, CpError> {
-    // One limit for all steps: a stranger has nothing to gain by taking them slowly.
+    // One limit for all steps, so that slow steps gain a stranger no time.
     let by = Some((Instant::now() + STEP, STEP));
     ch.set_idle(STEP);
     let greeted = greet_client(ch, secret, by);

@@ -1,9 +1,8 @@
-//! Receiving one file: have it hashed and written from where the bytes arrived.
+//! Receiving one file: its bytes are hashed and written from where they arrived.
 //!
-//! A peer's frames must come in the order that the protocol promises; what
-//! does not is the end of the connection. What fails on our side (a full disk
-//! above all) is the end of this file only: its data are still taken off the
-//! connection, and dropped.
+//! A peer's frames must come in the order of the protocol, else the connection
+//! ends. A failure on this side (a full disk, for example) ends this file only:
+//! its data are still taken off the connection, and dropped.
 
 use std::io;
 
@@ -13,7 +12,7 @@ use crate::disk::meta::{Kind, Meta};
 use crate::disk::part::Part;
 use crate::disk::readback::{Alive, Reader};
 use crate::disk::relpath::{Purpose, RelPath};
-use crate::disk::root::Root;
+use crate::disk::root::{Root, check_replaceable};
 use crate::error::{CpError, Trouble};
 use crate::hash::{Cv, Layout, file_hash};
 use crate::net::channel::Channel;
@@ -32,9 +31,9 @@ pub(crate) struct Awaited {
     whole: Option<State>,
 }
 
-/// What is there already of a file that could be received. Nothing of it stays open: of
-/// files that wait for their turn there are more than descriptors. What counts was read back,
-/// which takes its time: `alive` is called meanwhile.
+/// Finds what the destination has of a file already. It reads that back, and calls `alive`
+/// meanwhile. No descriptor stays open, as more files wait for their turn than there are
+/// descriptors.
 pub(crate) fn survey(
     root: &Root,
     path: &RelPath,
@@ -43,24 +42,28 @@ pub(crate) fn survey(
     alive: Alive<'_>,
 ) -> Result<(Awaited, Have), Trouble> {
     check_name(path)?;
-    let fail = |e| Trouble::io("receive", path, e);
+    let fail = |e| Trouble::at_destination("receive", path, e);
     let mut awaited =
         Awaited { path: path.clone(), source: *source, told: Vec::new(), whole: None };
     // A file of one chunk never has a journal: looking for it costs more than its bytes.
     let resumable = Layout::of(source.size).count() > 1;
+    let there = root.stat(path).map_err(fail)?;
+    if let Some(st) = &there {
+        check_replaceable(st).map_err(fail)?;
+    }
     if !flags.force {
-        let there = root.stat(path).map_err(fail)?.and_then(|st| Meta::of(&st));
-        // Who asks for these bits is not helped by a copy that was made without them.
+        let there = there.and_then(|st| Meta::of(&st));
+        // A user that asks for these bits needs a copy that has them.
         let bits = |m: &Meta| !flags.special || m.mode == source.mode || !source.is_special();
         if there.is_some_and(|m| m.same_content_as(source) && bits(&m)) {
             if resumable {
-                // It is of no use, and does no harm: that it stays is no trouble of the file.
+                // A leftover that stays does no harm, so an error is ignored.
                 let _ = leftover::remove(root, path);
             }
             if flags.quick || !flags.verify {
                 return Ok((awaited, Have { what: What::Believed, chunks: Vec::new() }));
             }
-            // What cannot be read cannot be compared, and is sent anew.
+            // A file that cannot be read is sent anew.
             if flags.compare
                 && let Ok((chunks, state)) = read_whole(root, path, source, alive)
             {
@@ -94,7 +97,7 @@ fn read_whole(
 }
 
 impl Awaited {
-    /// `Same`: the sender has the same bytes. They only need to be on the disk.
+    /// `Same`: the sender has the same bytes. They are named already, and are synced next.
     pub(crate) fn same(self, root: &Root, id: Id) -> Result<Result<Item, Trouble>, CpError> {
         let Some(read) = self.whole else {
             return Err(CpError::Protocol("a comparison that was not asked for".into()));
@@ -128,6 +131,8 @@ pub(crate) struct Incoming {
     /// `None`: failed; the rest is dropped.
     writer: Option<Writer>,
     cvs: Vec<Option<Cv>>,
+    /// By chunk: whether it has come on this connection, in whole or in part.
+    came: Vec<bool>,
     /// The chunk that is coming.
     open: Option<u32>,
     at: u64,
@@ -139,7 +144,7 @@ fn order(what: &str) -> CpError {
 }
 
 impl Incoming {
-    /// The sender begins. A trouble is reported; the data are dropped.
+    /// The sender begins. After a trouble the data that come are dropped.
     pub(crate) fn begin(
         root: &Root,
         id: Id,
@@ -155,18 +160,20 @@ impl Incoming {
         let layout = Layout::of(source.size);
         let mut cvs = vec![None; layout.count() as usize];
         let mut resumed = 0;
-        // Only these chunks were told to the sender; all others come.
+        // The sender leaves out these chunks, and sends all others.
         for (index, cv) in &told {
             cvs[*index as usize] = Some(*cv);
             resumed += layout.len(*index);
         }
         let mut trouble = None;
         let part = Part::reopen(root, &path, &source, flags, &told)
-            .map_err(|e| trouble = Some(Trouble::io("write", &path, e)))
+            .map_err(|e| trouble = Some(Trouble::at_destination("write", &path, e)))
             .ok();
         let writer = part.map(|part| Writer::new(part, layout, verify));
+        let came = vec![false; cvs.len()];
+        let (open, at) = (None, 0);
         let me =
-            Incoming { id, path, source, layout, verify, writer, cvs, open: None, at: 0, resumed };
+            Incoming { id, path, source, layout, verify, writer, cvs, came, open, at, resumed };
         Ok((me, trouble))
     }
 
@@ -174,7 +181,7 @@ impl Incoming {
         self.writer.is_none()
     }
 
-    /// If that failed, gives up this file: what is in the journal stays for the next run.
+    /// After a failure gives up this file. The chunks in its journal stay for the next run.
     fn check(&mut self, done: Result<(), Failure>) -> Option<Trouble> {
         let failure = done.err()?;
         self.writer = None;
@@ -194,7 +201,7 @@ impl Incoming {
         }
     }
 
-    /// Data or a hole of `len` bytes at `offset`: is that what comes next?
+    /// Checks that data or a hole of `len` bytes at `offset` is what must come next.
     fn expect(&mut self, offset: u64, len: u64) -> Result<(), CpError> {
         let index = match self.open {
             Some(index) => index,
@@ -203,6 +210,11 @@ impl Incoming {
                 if index >= self.layout.count() || offset != self.layout.start(index) {
                     return Err(order("a chunk"));
                 }
+                // A hole in it would leave the bytes that came first.
+                if self.came[index as usize] {
+                    return Err(order("a chunk that has come already"));
+                }
+                self.came[index as usize] = true;
                 self.open = Some(index);
                 self.at = offset;
                 index
@@ -255,7 +267,7 @@ impl Incoming {
         Ok(self.check(done))
     }
 
-    /// `Chunk`: all of it has come; compare, and have it noted in the journal.
+    /// `Chunk`: all bytes of it have come. Compares the hash, and has the chunk noted.
     pub(crate) fn chunk(&mut self, index: u32, cv: &Cv) -> Result<Option<Trouble>, CpError> {
         match self.open {
             Some(open) if open == index && self.at == self.layout.end(index) => {}
@@ -271,8 +283,8 @@ impl Incoming {
         Ok(self.check(noted))
     }
 
-    /// `End`: whole? right? Then what is left is to settle it. `Ok(None)`: it failed before,
-    /// and that was reported then.
+    /// `End`: compares the hash of the whole file, and returns it to be settled. `Ok(None)`: it
+    /// failed before, and was reported then.
     pub(crate) fn end(mut self, hash: &Cv) -> Result<Result<Option<Item>, Trouble>, CpError> {
         let cvs: Option<Vec<Cv>> = self.cvs.iter().copied().collect();
         let Some(cvs) = cvs.filter(|_| self.open.is_none()) else {

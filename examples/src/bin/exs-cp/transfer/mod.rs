@@ -1,10 +1,9 @@
-//! Moving files over a channel, whoever asked for it.
+//! Moving files over a channel, for put and for get.
 //!
 //! [`sender`] reads, hashes and sends one file; [`incoming`] receives, hashes
 //! and has [`writer`] write one. `put` runs the first in the client and the second in the
-//! server, `get` the other way round. [`settle`] has what has come on the disk, and names it.
-//! [`tally`] counts, for progress and the
-//! summary.
+//! server, `get` the other way round. [`settle`] brings received files onto the disk, and names
+//! them. [`tally`] counts, for progress and the summary.
 
 use crate::disk::relpath::RelPath;
 

@@ -16,7 +16,7 @@ use crate::hash::{ChunkHasher, Cv, Layout, file_hash};
 use crate::net::channel::Channel;
 use crate::wire::frame::{Frame, Have, Id, What};
 
-/// Who takes what the receiver says while a file is on its way.
+/// Takes the receiver's frames while a file is on its way.
 pub(crate) trait Answers {
     fn on_frame(&mut self, frame: Frame) -> Result<(), CpError>;
     /// Has the receiver given this file up?
@@ -30,13 +30,13 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) id: Id,
     pub(crate) root: &'a Root,
     pub(crate) path: &'a RelPath,
-    /// The state that was listed or offered; what is sent must still be it.
+    /// The state that was listed or offered. The file must be in this state until it is sent.
     pub(crate) listed: Meta,
     pub(crate) have: Have,
     pub(crate) verify: bool,
 }
 
-/// What became of a file. What fails of it has been told to the receiver.
+/// The result for one file. The receiver has been told of a failure.
 pub(crate) enum Sent {
     /// All that was wanted.
     Gone,
@@ -49,11 +49,11 @@ pub(crate) enum Sent {
 /// Why a file ended early.
 enum Stop {
     Changed(Meta),
-    /// The connection is of no more use.
+    /// The connection failed.
     Fatal(CpError),
-    /// Only this file.
+    /// This file failed; the connection is in order.
     File(Trouble),
-    /// The receiver does not want the rest, and has said why.
+    /// The receiver has given the file up, and has said why.
     GivenUp,
 }
 

@@ -1,8 +1,8 @@
-//! The last steps of files that have come whole: onto the disk, and under their names.
+//! The last steps of whole files: their data reach the disk, and they get their names.
 //!
-//! With `sync` a thread does that while more files come. It takes all that are waiting for it
-//! at once, so that the cost of the disk is shared: the data of the whole batch are synced, the
-//! renames follow, and each directory is synced once. [`crate::disk::batch`] decides how a
+//! With `sync` a thread does that while more files come. It takes all waiting files as one
+//! batch, so that they share the cost of the disk: it syncs the data of the batch, renames each
+//! file, and syncs each directory once. [`crate::disk::batch`] decides how a
 //! batch is synced.
 
 use std::collections::VecDeque;
@@ -45,7 +45,7 @@ pub(crate) enum Landed {
     InPlace(File, u64),
 }
 
-/// What became of it.
+/// The result for one file.
 pub(crate) struct Settled {
     pub(crate) id: Id,
     pub(crate) size: u64,
@@ -96,12 +96,12 @@ impl Settler {
         }
     }
 
-    /// What is settled, without waiting.
+    /// A settled file, if there is one; does not wait.
     pub(crate) fn next(&mut self) -> Option<Settled> {
         self.within(Duration::ZERO)
     }
 
-    /// The same, and waits for it.
+    /// The same, and waits for it up to `limit`.
     pub(crate) fn within(&mut self, limit: Duration) -> Option<Settled> {
         if let Some(settled) = self.done.pop_front() {
             return Some(settled);
@@ -118,12 +118,12 @@ impl Settler {
         settled
     }
 
-    /// Are there files that are not settled, or of which that was not taken?
+    /// True while a file is not settled, or its result was not taken.
     pub(crate) fn is_busy(&self) -> bool {
         self.waiting > 0 || !self.done.is_empty()
     }
 
-    /// Is it time to wait for the disk?
+    /// True if the waiting files hold too many descriptors: the caller must wait for the disk.
     pub(crate) fn is_full(&self) -> bool {
         let most = MOST_WAITING.min(descriptors() / 4);
         self.waiting >= most || self.waiting > 0 && HELD.load(Ordering::Relaxed) >= most
@@ -131,7 +131,7 @@ impl Settler {
 }
 
 impl Drop for Settler {
-    /// What has come whole gets its name, though the peer is gone.
+    /// Whole files get their names, even if the peer is gone. Blocks until they have.
     fn drop(&mut self) {
         if let Some(Away { items, thread, .. }) = self.thread.take() {
             drop(items);
@@ -141,7 +141,7 @@ impl Drop for Settler {
 }
 
 impl Away {
-    /// `None`: no thread is to be had.
+    /// `None`: the system gives no thread.
     fn start(sync: &Arc<Batch>) -> Option<Away> {
         let sync = Arc::clone(sync);
         let (items, todo) = channel::<Item>();
@@ -173,7 +173,7 @@ impl Item {
             Landed::Whole(whole) => whole.publish(),
             Landed::InPlace(..) => Ok(()),
         };
-        let result = named.map_err(|e| Trouble::io("finish", &self.path, e));
+        let result = named.map_err(|e| Trouble::at_destination("finish", &self.path, e));
         Settled { id, size, resumed, result }
     }
 

@@ -1,4 +1,4 @@
-//! What was done so far; shared by all connections of a command.
+//! Counters of the work so far, shared by all connections of a command.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -38,7 +38,7 @@ pub(crate) struct Tally {
     pub(crate) verified: AtomicU64,
     /// Files that were believed by their size and modification time.
     pub(crate) believed: AtomicU64,
-    /// Of the bytes, what was there already.
+    /// Those of `bytes` that were at the destination already.
     pub(crate) resumed: AtomicU64,
     /// Bytes dealt with, for the progress bar.
     pub(crate) moved: AtomicU64,
@@ -63,12 +63,12 @@ impl Tally {
         let _ = self.total_bytes.fetch_update(Relaxed, Relaxed, change);
     }
 
-    /// An entry is to be copied; are such bits of it kept?
+    /// Counts an entry that loses such bits; `kept`: the user asked to keep them.
     pub(crate) fn special_bits(&self, meta: &Meta, kept: bool) {
         self.special.fetch_add((meta.is_special() && !kept).into(), Relaxed);
     }
 
-    /// What the user has to know of bits that were not kept.
+    /// A message about lost bits, if there are any.
     pub(crate) fn dropped_bits(&self) -> Option<String> {
         let bits = "set-user-ID, set-group-ID or sticky bits, which the";
         match self.special.load(Relaxed) {

@@ -1,10 +1,9 @@
-//! What becomes of a file's bytes: they are hashed and written, by a thread of its own if
-//! the file is large.
+//! Hashes and writes a file's bytes, in a thread of its own if the file is large.
 //!
 //! To take bytes off a connection (and for shared memory to copy them) takes about as long as
 //! to hash and write them, so a large file has a thread that does nothing else. It works
 //! through what it is told in that order: a chunk is noted in the journal after its bytes
-//! were written and found to be right, whoever writes them.
+//! were written and found to be right, with a thread or without.
 //!
 //! The first thing that fails is kept, and the chunk that it broke is given back, so that
 //! on a full disk there is room for smaller files that follow. What comes after it is
@@ -30,7 +29,7 @@ enum Job {
     Chunk { index: u32, cv: Cv },
 }
 
-/// What went wrong.
+/// Why a file cannot be completed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// What could not be done, and why.
@@ -39,7 +38,7 @@ pub(crate) enum Failure {
     Damaged { start: u64, end: u64 },
 }
 
-/// A partial file, and who writes it.
+/// Writes a partial file: in the caller's thread, or in one of its own.
 pub(crate) enum Writer {
     Here(Box<Desk>),
     Away(Away),
@@ -110,7 +109,7 @@ impl Writer {
         self.take(Job::Chunk { index, cv: *cv })
     }
 
-    /// Does it, or has it done: what comes back may be about something earlier.
+    /// Does a job, or hands it to the thread. An error can be about an earlier job.
     fn take(&mut self, job: Job) -> Result<(), Failure> {
         match self {
             Writer::Here(desk) => desk.act(job),
@@ -124,7 +123,7 @@ impl Writer {
         }
     }
 
-    /// Waits until all is done, or has failed, and gives the partial file back.
+    /// Waits for the thread to end, and gives the partial file back.
     pub(crate) fn finish(self) -> Result<Part, Failure> {
         match self {
             Writer::Here(desk) => Ok(desk.part),
@@ -167,7 +166,7 @@ impl Desk {
         let index = u32::try_from(at / self.layout.chunk).unwrap_or(u32::MAX);
         self.act_on(index, job).inspect_err(|failure| {
             self.part.release(self.layout.start(index), self.layout.len(index));
-            // It may be the end of earlier bytes: NFS tells of those with a later write.
+            // The error can be about earlier bytes: NFS reports those with a later write.
             if matches!(failure, Failure::Io(..)) {
                 self.part.doubt();
             }
@@ -235,7 +234,7 @@ mod tests {
 
     const _: () = assert!(CHUNK as u64 == MIN_CHUNK);
 
-    /// A file of two chunks and a bit, and what it is to contain.
+    /// A file of two chunks and 1,000 bytes, and its content.
     fn three(tmp: &TempDir) -> (Root, RelPath, Meta, Vec<u8>) {
         let bytes: Vec<u8> = (0..2 * CHUNK + 1000).map(|i| [3, 1, 4, 15, 92][i % 5]).collect();
         let mtime = Stamp { seconds: 7, nanos: 8 };
@@ -283,7 +282,7 @@ mod tests {
         assert!(std::fs::read(tmp.path().join("f")).unwrap() == bytes);
     }
 
-    /// Whoever breaks off leaves what the journal says, and the next run goes on from there.
+    /// A transfer that breaks off leaves what its journal lists, and the next run goes on from there.
     #[test]
     fn what_had_come_is_there_for_the_next_run() {
         let tmp = TempDir::new("writer-off");

@@ -24,7 +24,7 @@ const MAX_NAMED: u32 = MAX_PATH as u32 + (128 << 10);
 #[expect(clippy::cast_possible_truncation, reason = "a constant: 16,384")]
 const MAX_HAVE: u32 = (MAX_CHUNKS as u32) * 36 + MAX_NAMED;
 
-/// Names one file within one connection; chosen by who asks first.
+/// Names one file within one connection. The client chooses it.
 pub(crate) type Id = u32;
 
 /// How a request wants its files checked and kept.
@@ -32,7 +32,7 @@ pub(crate) type Id = u32;
 pub(crate) struct Flags {
     /// Compute and compare BLAKE3.
     pub(crate) verify: bool,
-    /// Files of equal size and modification time are sent all the same.
+    /// Files of equal size and modification time are sent, too.
     pub(crate) force: bool,
     /// A file gets its name after its data are on the disk, and success is reported after
     /// the names are.

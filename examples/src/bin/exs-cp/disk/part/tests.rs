@@ -189,6 +189,46 @@ fn without_hashes_only_a_sealed_file_goes_on() {
     }
 }
 
+/// A run that goes on takes the seal away before it writes: a kill must not leave it.
+#[test]
+fn a_run_that_goes_on_breaks_the_seal() {
+    let flags = Flags { verify: false, ..SYNC };
+    let tmp = TempDir::new("part-unsealed");
+    let root = Root::open(tmp.path()).unwrap();
+    let src = source(9 << 20);
+    let journal = || {
+        let file = File::open(tmp.path().join("d/.f.exs-journal")).unwrap();
+        Journal::load(file, &src, false).unwrap().unwrap().1
+    };
+    let mut p = Part::open(&root, &path(), &src, flags, &mut || true).unwrap();
+    p.chunk_done(1, &[0; 32]).unwrap();
+    drop(p);
+    assert!(journal().seal.is_some());
+    let p = Part::open(&root, &path(), &src, flags, &mut || true).unwrap();
+    assert_eq!((p.known().len(), journal().seal), (1, None));
+    drop(p);
+    // Nor is there a seal on what a failed write or close has put in doubt.
+    let mut p = Part::open(&root, &path(), &src, flags, &mut || true).unwrap();
+    p.doubt();
+    drop(p);
+    assert_eq!(journal().seal, None);
+}
+
+/// A partial file of another length is not the one that the journal is about.
+#[test]
+fn a_partial_file_that_was_cut_starts_afresh() {
+    let tmp = TempDir::new("part-cut");
+    let root = Root::open(tmp.path()).unwrap();
+    let src = source(9 << 20);
+    let mut p = Part::open(&root, &path(), &src, SYNC, &mut || true).unwrap();
+    p.chunk_done(0, &value(0, 0, b"")).unwrap();
+    drop(p);
+    let part = tmp.path().join("d/.f.exs-part");
+    File::options().write(true).open(part).unwrap().set_len(1000).unwrap();
+    let p = Part::open(&root, &path(), &src, SYNC, &mut || true).unwrap();
+    assert!(p.known().is_empty());
+}
+
 #[test]
 fn holes_are_punched_where_a_former_run_left_bytes() {
     let tmp = TempDir::new("part-hole");

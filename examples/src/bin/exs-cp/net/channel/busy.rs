@@ -9,7 +9,7 @@ use crate::wire::frame::Frame;
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// When a side last said `Busy`.
+/// The time of the last `Busy` frame.
 pub(super) enum Signs {
     /// The peer does not know the frame.
     Never,
@@ -22,8 +22,8 @@ impl Channel {
         self.signs = if known { Signs::Since(Instant::now()) } else { Signs::Never };
     }
 
-    /// Called while this side reads, hashes or waits for its disk, as often as is convenient.
-    /// False: it is to stop, as the user or a broken connection wants.
+    /// Sends a sign of life if the last one is a second old. This side calls it while it reads,
+    /// hashes or waits for its disk. False: stop, as the user asked for it or the connection broke.
     pub(crate) fn busy(&mut self) -> bool {
         if self.stop.load(Ordering::Relaxed) {
             return false;
@@ -36,7 +36,7 @@ impl Channel {
         self.send(&Frame::Busy).and_then(|()| self.flush()).is_ok()
     }
 
-    /// The next frame, if it comes within that time; what was gathered leaves first.
+    /// The next frame, if it comes within `limit`. Gathered frames leave first.
     pub(crate) fn frame_soon(&mut self, limit: Duration) -> Result<Option<Frame>, CpError> {
         if let Some(frame) = self.ready_frame()? {
             return Ok(Some(frame));

@@ -56,14 +56,14 @@ impl Channel {
         }
     }
 
-    /// Sends what was gathered.
+    /// Sends the gathered frames.
     pub(crate) fn flush(&mut self) -> Result<(), CpError> {
         match self.filling.take() {
             Some((buffer, 0)) => self.free.push(buffer),
             Some((buffer, used)) => {
                 self.alive()?;
                 self.pipe.send(buffer, used).map_err(|e| self.lost(e))?;
-                // Only what was accepted has an event that counts it back.
+                // Only an accepted send has an event, which counts it back.
                 self.in_flight += 1;
             }
             None => {}
@@ -104,12 +104,12 @@ impl Channel {
         Ok(())
     }
 
-    /// An orderly end: what was sent arrives.
+    /// Closes in order: the peer gets all frames that were sent.
     pub(crate) fn close(mut self) -> Result<(), CpError> {
         self.hang_up()
     }
 
-    /// The same, where others hold the channel; it carries nothing any more.
+    /// The same through a reference. No frame can be sent afterwards.
     pub(crate) fn hang_up(&mut self) -> Result<(), CpError> {
         if self.life == Life::Over {
             return Ok(());
