@@ -15,5 +15,5 @@ cargo +nightly miri --version >/dev/null 2>&1 || {
 # Generated cases cost a thousand times more here; a few of them reach each path.
 export PROPTEST_CASES=${PROPTEST_CASES:-8}
 # Without `verbs`: Miri cannot call into C libraries.
-[ $# -gt 0 ] || set -- mem:: shm::ring shm::lap
+[ $# -gt 0 ] || set -- mem:: shm::ring shm::ring_window
 exec cargo +nightly miri test -p exs --lib --features internals,tracing -- "$@"

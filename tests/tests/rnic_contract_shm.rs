@@ -50,7 +50,7 @@ impl Harness for Wary {
     const SHARED: bool = true;
     fn make(node: usize, registry: mio::Registry, token_base: usize) -> ShmRnic {
         let mut rnic = Shm::make(node, registry, token_base);
-        rnic.trust_nobody();
+        rnic.distrust_peers();
         rnic
     }
     fn dials_by_tcp(_node: usize) -> bool {

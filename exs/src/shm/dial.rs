@@ -1,14 +1,14 @@
-//! The side that connects: which names it tries, and whom it takes for the listener.
+//! The connecting side: which names it tries, and which process it accepts as the listener.
 //!
-//! A listener's abstract name is made of the address and port that it listens on. The
-//! names and the TCP ports of a network namespace are both its own, and a listener binds
-//! its name only while its program holds the TCP port. So among EXS programs the name
-//! leads to the very listener that TCP would lead to. A stranger could bind such a name
-//! as well, since nothing guards them; so the user who listens there must be our own, or
-//! root, or the one whose TCP listener the kernel finds at the address.
+//! The abstract name of a listener consists of the address and port that it listens on. Each
+//! network namespace has its own names, as it has its own TCP ports. A listener binds its name only
+//! while its program holds the TCP port. So among EXS programs the name leads to the listener that
+//! TCP would lead to. But any process can bind such a name, since nothing guards names. So the
+//! listener's user must be our own, or root, or the owner of the TCP listener that the kernel finds
+//! at the address.
 //!
-//! The name of a listener on every address is tried for addresses of this host only: a
-//! port of another host may be the same.
+//! The name of a listener on every address is tried for addresses of this host only: another host
+//! may use the same port.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -16,16 +16,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use super::ShmRnic;
-use super::greet::{Message, canonical, name, of_family, unspecified};
-use super::link::{Link, Note, Owner, Phase};
-use super::qp::Conn;
+use super::control::{ControlMessage, canonical, name, of_family, unspecified};
+use super::link::{LinkOwner, LinkPhase, ShmLink, SocketInput};
+use super::qp::ShmConn;
 use super::ring::Mem;
-use super::serve::Source;
+use super::serve::ShmSource;
 use crate::rnic::{CmEvent, ConnParam, Qp, QpState, RnicError};
 use crate::sys::{PeerSocket, connect_abstract, listener_uid, local_addrs, peer_cred};
 use crate::time::Time;
 
-/// How often a listener without room is tried again.
+/// Interval between attempts while the backlog of the listener is full.
 const RETRY: Duration = Duration::from_millis(2);
 
 const NOT_HERE: RnicError = RnicError::Os {
@@ -33,22 +33,22 @@ const NOT_HERE: RnicError = RnicError::Os {
     errno: libc::EHOSTUNREACH,
 };
 
-/// Whether an address is one of this network namespace.
+/// Checks that an address belongs to this network namespace.
 ///
 /// # Errors
-/// It is not.
+/// It does not, or the kernel cannot be asked.
 pub(super) fn is_here(addr: SocketAddr) -> Result<(), RnicError> {
     let ip = canonical(addr).ip();
     let ours = |a: &SocketAddr| canonical(*a).ip() == ip;
     if ip.is_loopback() {
         return Ok(());
     }
-    // That the kernel cannot be asked, for lack of a descriptor, is no answer.
+    // If no descriptor is left, the kernel cannot be asked: that is no "not here".
     let all = local_addrs(0).map_err(|e| RnicError::os("getifaddrs", &e))?;
     if all.iter().any(ours) { Ok(()) } else { Err(NOT_HERE) }
 }
 
-/// The names under which `addr` may be listened to.
+/// The names that a listener on `addr` may have.
 fn names(addr: SocketAddr) -> Vec<Vec<u8>> {
     let scope = match addr {
         SocketAddr::V4(_) => 0,
@@ -58,8 +58,8 @@ fn names(addr: SocketAddr) -> Vec<Vec<u8>> {
     vec![name(Some(addr.ip()), v6, scope, port), name(None, v6, 0, port)]
 }
 
-/// The address that a connection to `addr` comes from: as TCP would choose it. Its port is
-/// free at the moment; one that was asked for is held, by what comes with it.
+/// The source address of a connection to `addr`, chosen as TCP would choose it. Its port is free
+/// at this moment. A port that the program asked for is held by the returned descriptor.
 fn source(addr: SocketAddr, bind: Option<SocketAddr>) -> io::Result<(SocketAddr, Option<OwnedFd>)> {
     let ip: IpAddr = match bind.map(canonical) {
         Some(b) if !b.ip().is_unspecified() => b.ip(),
@@ -107,34 +107,37 @@ impl ShmRnic {
             || u64::from(self.random.next_u32()) << 32 | u64::from(self.random.next_u32());
         let nonces = [nonce(), nonce()];
         let (mem, memfd) = Mem::create(nonces).map_err(|e| RnicError::os("memfd_create", &e))?;
-        let mut link = Link::new(None, mem, Owner::Qp(qp.0), (of_family(ours, &addr), addr));
+        let mut link = ShmLink::new(None, mem, LinkOwner::Qp(qp.0), (of_family(ours, &addr), addr));
         (link.ord, link.ird) = (param.ord.min(self.caps.max_ord), param.ird.min(self.caps.max_ird));
         link.memfd = Some(memfd);
         let (ord, ird) = (link.ord, link.ird);
         let (caller, private_data) = (ours, param.private_data.to_vec());
-        link.hello = Message::Hello { called, caller, ird, ord, private_data }.emit();
+        link.hello = ControlMessage::Hello { called, caller, ird, ord, private_data }.emit();
         let id = self.links.insert(Box::new(link))?;
-        if self.call(id, now).is_err() {
-            // Tried once more with the next turn, so that a refusal is an event, as of TCP.
-            self.enqueue(Source::Link(id));
+        if self.try_names(id, now).is_err() {
+            // The next turn tries once more, so that a refusal becomes an event, as on TCP.
+            self.enqueue(ShmSource::Link(id));
         }
-        self.timers.set(Source::Link(id), now + param.timeout);
+        self.timers.set(ShmSource::Link(id), now + param.timeout);
         let pair = self.qps.get_mut(qp.0)?;
-        (pair.conn, pair.timeout, pair.port) = (Conn::Link(id), param.timeout, port);
+        (pair.conn, pair.timeout, pair.port) = (ShmConn::Link(id), param.timeout, port);
         Ok(())
     }
 
-    /// Tries the names of a link's listener; one without room will be tried again.
-    fn call(&mut self, id: u32, now: Time) -> Result<(), RnicError> {
+    /// Tries the names of a link's listener. Sets a timer to try again if the backlog is full.
+    ///
+    /// # Errors
+    /// No listener has one of the names, or it belongs to an untrusted user.
+    fn try_names(&mut self, id: u32, now: Time) -> Result<(), RnicError> {
         let called = canonical(self.links.get(id)?.addrs.1);
         for name in names(called) {
             let sock = match connect_abstract(&name) {
                 Ok(sock) => sock,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.timers.set(Source::Retry(id), now + RETRY);
+                    self.timers.set(ShmSource::Retry(id), now + RETRY);
                     return Ok(());
                 }
-                // Nobody has this name.
+                // No listener has this name.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => continue,
                 Err(e) => return Err(RnicError::os("connect", &e)),
             };
@@ -144,27 +147,27 @@ impl ShmRnic {
                 let call = "the user who listens there is not the one who has the TCP port";
                 return Err(RnicError::Os { call, errno: libc::EACCES });
             }
-            return self.called(id, sock);
+            return self.send_hello(id, sock);
         }
         Err(RnicError::Os { call: "connect", errno: libc::ECONNREFUSED })
     }
 
-    /// The listener has a socket for us: HELLO.
-    fn called(&mut self, id: u32, sock: PeerSocket) -> Result<(), RnicError> {
+    /// The listener has accepted: sends HELLO.
+    fn send_hello(&mut self, id: u32, sock: PeerSocket) -> Result<(), RnicError> {
         let link = self.links.get_mut(id)?;
         let fds: Vec<_> = link.memfd.iter().map(AsFd::as_fd).collect();
         crate::sys::send_with_fds(sock.as_fd(), &link.hello, &fds)
             .map_err(|e| RnicError::os("sendmsg", &e))?;
         (link.hello, link.memfd) = (Vec::new(), None);
-        (link.sock, link.phase) = (Some(sock), Phase::Greeting);
+        (link.sock, link.phase) = (Some(sock), LinkPhase::Greeting);
         self.watch(id)?;
-        self.enqueue(Source::Link(id));
+        self.enqueue(ShmSource::Link(id));
         Ok(())
     }
 
-    /// Has the reactor report a link's socket.
+    /// Registers a link's socket with the reactor.
     pub(super) fn watch(&mut self, id: u32) -> Result<(), RnicError> {
-        let token = self.token(Source::Link(id));
+        let token = self.token(ShmSource::Link(id));
         let Some(raw) = self.links.get(id)?.fd().map(|fd| std::os::fd::AsRawFd::as_raw_fd(&fd))
         else {
             return Ok(());
@@ -174,86 +177,88 @@ impl ShmRnic {
             .map_err(|e| RnicError::os("epoll_ctl", &e))
     }
 
-    /// The time has come to try a listener again.
-    pub(super) fn call_again(&mut self, id: u32, now: Time) {
-        if let Err(e) = self.call(id, now) {
+    /// Tries a listener again whose backlog was full.
+    pub(super) fn retry_call(&mut self, id: u32, now: Time) {
+        if let Err(e) = self.try_names(id, now) {
             self.fail_attempt(id, e);
         }
     }
 
-    /// An attempt, of either side, came to nothing.
+    /// Ends a connection attempt of either side.
     pub(super) fn fail_attempt(&mut self, id: u32, error: RnicError) {
         let Ok(link) = self.links.get(id) else { return };
         let owner = link.owner;
         self.drop_link(id);
-        if let Owner::Qp(qp) = owner {
+        if let LinkOwner::Qp(qp) = owner {
             self.kill_qp(qp);
             self.emit(CmEvent::ConnectFailed { qp: Qp(qp), error });
         }
     }
 
-    /// Takes the messages of a link's socket.
-    pub(super) fn take_notes(&mut self, id: u32, now: Time) {
+    /// Reads and handles the messages of a link's socket.
+    pub(super) fn take_control_messages(&mut self, id: u32, now: Time) {
         loop {
             let Ok(link) = self.links.get_mut(id) else { return };
-            match link.next_note() {
-                Note::Nothing => return,
-                Note::Nonsense => return self.nonsense(id),
-                Note::Message(message) => self.take_note(id, message, now),
+            match link.next_input() {
+                SocketInput::Nothing => return,
+                SocketInput::Invalid => return self.reject_message(id),
+                SocketInput::Startup(message) => self.handle_startup(id, message, now),
             }
         }
     }
 
-    fn nonsense(&mut self, id: u32) {
+    fn reject_message(&mut self, id: u32) {
         let Ok(link) = self.links.get(id) else { return };
         match (link.owner, link.phase) {
-            (Owner::Qp(_), Phase::Open) => {
+            (LinkOwner::Qp(_), LinkPhase::Open) => {
                 let code = crate::rnic::TermCode { layer: 0, etype: 2, code: 7 };
                 self.cut(id, crate::rnic::DisconnectCause::TerminatedByUs(code), None);
             }
             _ => {
-                let why = "a message of its start-up makes no sense".to_owned();
+                let why = "a message of the start-up is invalid".to_owned();
                 self.fail_attempt(id, RnicError::Protocol(why));
             }
         }
     }
 
-    /// A message of the start-up.
-    fn take_note(&mut self, id: u32, message: Message, now: Time) {
+    /// Handles a message of the start-up.
+    fn handle_startup(&mut self, id: u32, message: ControlMessage, now: Time) {
         let Ok(link) = self.links.get_mut(id) else { return };
-        let Owner::Qp(qp) = link.owner else { return self.nonsense(id) };
-        // Which of the two sides this is, the addresses do not say: the memory does.
+        let LinkOwner::Qp(qp) = link.owner else { return self.reject_message(id) };
+        // The addresses do not say which of the two sides this is; the memory does.
         match (link.phase, link.mem.is_ours(), message) {
-            (Phase::Greeting, true, Message::Accept { ird, ord, private_data }) => {
+            (LinkPhase::Greeting, true, ControlMessage::Accept { ird, ord, private_data }) => {
                 let cred = link.fd().and_then(|fd| peer_cred(fd).ok());
-                let Some(cred) = cred else { return self.nonsense(id) };
+                let Some(cred) = cred else { return self.reject_message(id) };
                 (link.ord, link.ird) = (link.ord.min(ird), link.ird.min(ord));
-                link.know(cred, self.trusting.then_some(self.uid));
-                link.say(&Message::Ready, &[]);
-                self.opened(id, qp, private_data, now);
+                link.set_peer(cred, self.trusting.then_some(self.uid));
+                link.send_control(&ControlMessage::Ready, &[]);
+                self.establish(id, qp, private_data, now);
             }
-            (Phase::Greeting, true, Message::Reject { private_data }) => {
+            (LinkPhase::Greeting, true, ControlMessage::Reject { private_data }) => {
                 self.drop_link(id);
                 self.kill_qp(qp);
                 self.emit(CmEvent::Rejected { qp: Qp(qp), private_data });
             }
-            (Phase::Accepted, false, Message::Ready) => self.opened(id, qp, Vec::new(), now),
-            _ => self.nonsense(id),
+            (LinkPhase::Accepted, false, ControlMessage::Ready) => {
+                self.establish(id, qp, Vec::new(), now)
+            }
+            _ => self.reject_message(id),
         }
     }
 
-    /// A connection is there.
-    fn opened(&mut self, id: u32, qp: u32, private_data: Vec<u8>, now: Time) {
+    /// Opens a connection whose start-up is complete.
+    fn establish(&mut self, id: u32, qp: u32, private_data: Vec<u8>, now: Time) {
         let Ok(link) = self.links.get_mut(id) else { return };
-        link.phase = Phase::Open;
+        link.phase = LinkPhase::Open;
         let (ord, ird, addrs) = (link.ord, link.ird, link.addrs);
-        self.timers.clear(Source::Link(id));
+        self.timers.clear(ShmSource::Link(id));
         if let Ok(pair) = self.qps.get_mut(qp) {
             pair.addrs = Some(addrs);
         }
         self.emit(CmEvent::Established { qp: Qp(qp), private_data, ord, ird });
         let _ = now;
-        self.warm(id);
-        self.enqueue(Source::Link(id));
+        self.make_hot(id);
+        self.enqueue(ShmSource::Link(id));
     }
 }

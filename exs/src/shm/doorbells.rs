@@ -1,26 +1,26 @@
-//! The board: where peers mark the connections on which there is something to see.
+//! The doorbell bitmap: peers mark the connections on which they have written.
 //!
-//! To look at a connection is to look at two lines of memory that its peer writes, each on a
-//! page of its own. Some dozens are soon looked at; of a thousand the processor has
-//! neither the lines nor the pages at hand. So a process has one board, of one bit for each
-//! connection, and gives it to the peers of those that are busy. A connection that is not
-//! looked at says in its own memory what it wants to hear of (`Link::arm`), asleep or not;
-//! a peer that would ring then sets its bit, and rings the process's doorbell only if that sleeps. To look at
-//! all of them is to look at some words.
+//! To poll a connection is to read two lines of memory that its peer writes, each on a page of
+//! its own. That is quick for some dozens of connections. Of a thousand, neither the lines nor
+//! the pages are in the processor's caches. So a process has one bitmap, with one bit for each
+//! connection, and passes it to the peers of busy connections. A connection that no thread polls
+//! states in its own memory what it wants to be woken for (`ShmLink::arm`), whether its process
+//! sleeps or not. A peer that has to ring then sets the connection's bit. It rings the doorbell
+//! of the process only if that process sleeps. So a poll of all connections reads a few words.
 //!
 //! # Order
 //! ```text
-//! marker:   hand over;  Asleep of the link & what?  take it away;  mark;   asleep?  ring
-//! reader:   asleep = 1;  a mark?  yes: awake.  no: sleep
+//! peer:   publish;  link's Asleep & what?  Asleep = 0;  set the bit;  asleep?  ring
+//! owner:  asleep = 1;  any bit set?  yes: stay awake.  no: sleep
 //! ```
-//! Marks and `asleep` are sequentially consistent, so the marker sees that the reader sleeps, or
-//! the reader sees the mark. A mark is taken before the connection is looked at, and what was
-//! handed over before a mark is seen by who takes it.
+//! The accesses to the bits and to `asleep` are sequentially consistent. So the peer sees that
+//! the owner sleeps, or the owner sees the bit. The owner clears a bit before it looks at the
+//! connection. So it sees everything that the peer published before it set the bit.
 //!
 //! # Trust
-//! The board of a process is given to peers of its own user only, as is the doorbell that goes with it. All
-//! of them write the same words, and what they can do by that is to have connections looked at
-//! for nothing: a mark is a hint, and says nothing of what there is.
+//! A process passes its bitmap, and the doorbell that goes with it, to peers of its own user
+//! only. All of them write the same words. A hostile peer can cause useless looks at connections
+//! and nothing else: a bit is a hint, and says nothing about what a connection holds.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,26 +29,29 @@ use std::sync::{Arc, Weak};
 
 use crate::sys::{Button, Doorbell, ForeignFd, SharedWords, memfd_id};
 
-/// Connections that can be marked; others are rung for by messages. And the words of marks.
+/// Connections that can have a bit. Connections beyond are woken by messages.
 pub(super) const SLOTS: u32 = 1 << 15;
+/// Words of bits.
 const GROUPS: usize = SLOTS as usize / 64;
-/// The word that says whether its owner sleeps, on a cache line of its own.
+/// Index of the word that is 1 while the owner sleeps. It has a cache line of its own.
 const ASLEEP: usize = 0;
+/// Index of the first word of bits.
 const FIRST: usize = 8;
 const WORDS: usize = FIRST + GROUPS;
 
-/// Which word of marks, and which bit of it.
-fn place(slot: u32) -> (usize, u64) {
+/// The index of the word that has the bit of a slot, and the bit's mask.
+fn bit_of(slot: u32) -> (usize, u64) {
     (FIRST + slot as usize / 64 % GROUPS, 1 << (slot % 64))
 }
 
-/// Our own board.
+/// The bitmap of this process.
 pub(super) struct DoorbellBitmap {
     words: SharedWords,
     fd: OwnedFd,
     bell: Doorbell,
+    /// `ASLEEP` is 1.
     asleep: bool,
-    /// Groups in which there are connections whose peers have the board.
+    /// Words that hold the bit of a connection whose peer has the bitmap: the first `used` ones.
     used: usize,
 }
 
@@ -59,14 +62,14 @@ impl DoorbellBitmap {
         Ok(DoorbellBitmap { words, fd, bell, asleep: false, used: 0 })
     }
 
-    /// What rings when there is a mark while we sleep.
+    /// The descriptor that becomes readable when a peer sets a bit while this process sleeps.
     pub(super) fn bell(&mut self) -> &mut Doorbell {
         &mut self.bell
     }
 
-    /// What a peer is given, for the connection of that slot.
+    /// The descriptors to pass to the peer of the connection with this slot.
     pub(super) fn give(&mut self, slot: u32) -> [BorrowedFd<'_>; 2] {
-        self.used = self.used.max(place(slot).0 + 1 - FIRST);
+        self.used = self.used.max(bit_of(slot).0 + 1 - FIRST);
         [self.fd.as_fd(), self.bell.button()]
     }
 
@@ -74,13 +77,16 @@ impl DoorbellBitmap {
         self.words.at(FIRST + group).load(Ordering::SeqCst)
     }
 
-    /// There are marks.
+    /// True if any bit is set.
     #[inline]
-    pub(super) fn is_marked(&self) -> bool {
+    pub(super) fn any_set(&self) -> bool {
         (0..self.used).any(|group| self.group(group) != 0)
     }
 
-    /// Takes all marks: who is marked now has its turn before who is marked again. We are awake.
+    /// Clears all bits and appends their slots to `out`. Also records that this process is awake.
+    ///
+    /// All bits are taken at once, so each connection marked by now is served before one that is
+    /// marked again.
     pub(super) fn take(&mut self, out: &mut Vec<u32>) {
         if std::mem::take(&mut self.asleep) {
             self.words.at(ASLEEP).store(0, Ordering::SeqCst);
@@ -89,38 +95,38 @@ impl DoorbellBitmap {
             if self.group(group) == 0 {
                 continue;
             }
-            let mut marks = self.words.at(FIRST + group).swap(0, Ordering::SeqCst);
-            while marks != 0 {
-                // (Below `SLOTS`.)
-                out.push(u32::try_from(64 * group).unwrap_or(0) + marks.trailing_zeros());
-                marks &= marks - 1;
+            let mut bits = self.words.at(FIRST + group).swap(0, Ordering::SeqCst);
+            while bits != 0 {
+                // Below `SLOTS`, so the conversion cannot fail.
+                out.push(u32::try_from(64 * group).unwrap_or(0) + bits.trailing_zeros());
+                bits &= bits - 1;
             }
         }
     }
 
-    /// Says that we sleep; true if there is a mark already.
-    pub(super) fn fall_asleep(&mut self) -> bool {
+    /// Announces that this process sleeps. True if a bit is set already: then it must not sleep.
+    pub(super) fn announce_sleep(&mut self) -> bool {
         if self.used == 0 {
             return false;
         }
         self.asleep = true;
         self.words.at(ASLEEP).store(1, Ordering::SeqCst);
-        self.is_marked()
+        self.any_set()
     }
 }
 
-/// The board of another process.
+/// The bitmap of another process.
 pub(super) struct PeerBitmap {
     words: SharedWords,
     button: Button,
 }
 
 impl PeerBitmap {
-    /// There is something for its owner to see, on the connection of that slot. False: it may sleep, and
-    /// cannot be woken by its doorbell.
+    /// Sets the bit of a slot, and rings the doorbell if the owner sleeps. False if the owner sleeps
+    /// and its doorbell could not be rung.
     #[must_use]
-    pub(super) fn mark(&self, slot: u32) -> bool {
-        let (word, bit) = place(slot);
+    pub(super) fn set(&self, slot: u32) -> bool {
+        let (word, bit) = bit_of(slot);
         self.words.at(word).fetch_or(bit, Ordering::SeqCst);
         let asleep = self.words.at(ASLEEP);
         let sleeps = asleep.load(Ordering::SeqCst) != 0 && asleep.swap(0, Ordering::SeqCst) != 0;
@@ -128,30 +134,30 @@ impl PeerBitmap {
     }
 }
 
-/// The boards of peers: one for each process, whose connections share it.
+/// The bitmaps of peers, one for each process. Connections to the same process share one.
 #[derive(Default)]
 pub(super) struct PeerBitmaps(Vec<((u64, u64), Weak<PeerBitmap>)>);
 
 impl PeerBitmaps {
-    /// The board that has come as these descriptors.
+    /// Opens the bitmap that these descriptors stand for, or finds it if it is open already.
     ///
     /// # Errors
-    /// It is none.
+    /// The descriptors are not those of a bitmap.
     pub(super) fn open(
         &mut self,
         memfd: &ForeignFd,
         button: ForeignFd,
     ) -> io::Result<Arc<PeerBitmap>> {
         let file_id = memfd_id(memfd.as_fd())?;
-        self.0.retain(|(_, board)| board.strong_count() > 0);
+        self.0.retain(|(_, bitmap)| bitmap.strong_count() > 0);
         let known = self.0.iter().find(|(id, _)| *id == file_id);
-        if let Some(board) = known.and_then(|(_, board)| board.upgrade()) {
-            return Ok(board);
+        if let Some(bitmap) = known.and_then(|(_, bitmap)| bitmap.upgrade()) {
+            return Ok(bitmap);
         }
         let words = SharedWords::open(memfd.as_fd(), WORDS)?;
-        let board = Arc::new(PeerBitmap { words, button: Button::adopt(button)? });
-        self.0.push((file_id, Arc::downgrade(&board)));
-        Ok(board)
+        let bitmap = Arc::new(PeerBitmap { words, button: Button::adopt(button)? });
+        self.0.push((file_id, Arc::downgrade(&bitmap)));
+        Ok(bitmap)
     }
 }
 
@@ -160,7 +166,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// Descriptors as another process gets them.
+    /// Passes descriptors over a socket, as another process would get them.
     fn passed(fds: [BorrowedFd<'_>; 2]) -> [ForeignFd; 2] {
         let (a, b) = crate::sys::pair().unwrap();
         crate::sys::send_with_fds(a.as_fd(), b"x", &fds).unwrap();
@@ -168,82 +174,82 @@ mod tests {
         got.unwrap().try_into().unwrap()
     }
 
-    /// A board, and how a peer sees it for the connections of some slots.
+    /// A bitmap, and a peer's view of it for the connections with these slots.
     fn both(slots: &[u32]) -> (DoorbellBitmap, Arc<PeerBitmap>) {
-        let mut board = DoorbellBitmap::new().unwrap();
-        let mut boards = PeerBitmaps::default();
+        let mut bitmap = DoorbellBitmap::new().unwrap();
+        let mut bitmaps = PeerBitmaps::default();
         let mut last = None;
         for slot in slots {
-            let [memfd, button] = passed(board.give(*slot));
-            let theirs = boards.open(&memfd, button).unwrap();
+            let [memfd, button] = passed(bitmap.give(*slot));
+            let theirs = bitmaps.open(&memfd, button).unwrap();
             assert!(last.is_none_or(|l| Arc::ptr_eq(&l, &theirs)), "one for all connections");
             last = Some(theirs);
         }
-        (board, last.unwrap())
+        (bitmap, last.unwrap())
     }
 
-    fn take(board: &mut DoorbellBitmap) -> Vec<u32> {
+    fn take(bitmap: &mut DoorbellBitmap) -> Vec<u32> {
         let mut out = Vec::new();
-        board.take(&mut out);
+        bitmap.take(&mut out);
         out
     }
 
     #[test]
-    fn what_is_marked_is_taken_once() {
-        let (mut board, theirs) = both(&[0, 63, 64, SLOTS - 1]);
-        assert!(!board.is_marked() && take(&mut board).is_empty());
+    fn a_set_bit_is_taken_once() {
+        let (mut bitmap, theirs) = both(&[0, 63, 64, SLOTS - 1]);
+        assert!(!bitmap.any_set() && take(&mut bitmap).is_empty());
         for slot in [64, 0, SLOTS - 1, 63, 0] {
-            assert!(theirs.mark(slot));
+            assert!(theirs.set(slot));
         }
-        assert!(board.is_marked());
-        assert_eq!(take(&mut board), [0, 63, 64, SLOTS - 1]);
-        assert!(!board.is_marked() && take(&mut board).is_empty());
+        assert!(bitmap.any_set());
+        assert_eq!(take(&mut bitmap), [0, 63, 64, SLOTS - 1]);
+        assert!(!bitmap.any_set() && take(&mut bitmap).is_empty());
     }
 
     #[test]
-    fn who_sleeps_is_woken_once_and_who_sees_a_mark_does_not_sleep() {
-        let (mut board, theirs) = both(&[7]);
-        let woken = |board: &DoorbellBitmap| {
-            let fd = std::os::fd::AsRawFd::as_raw_fd(&board.bell);
+    fn a_sleeper_is_woken_once_and_a_set_bit_prevents_sleep() {
+        let (mut bitmap, theirs) = both(&[7]);
+        let woken = |bitmap: &DoorbellBitmap| {
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&bitmap.bell);
             let rung = crate::sys::wait_readable(fd, Some(Duration::ZERO), None).unwrap();
-            board.bell.empty();
+            bitmap.bell.empty();
             rung
         };
-        assert!(theirs.mark(7));
-        assert!(!woken(&board), "it is awake");
-        assert!(board.fall_asleep(), "there is a mark");
-        assert_eq!(take(&mut board), [7]);
-        assert!(theirs.mark(7));
-        assert!(!woken(&board), "it is awake again");
-        take(&mut board);
-        assert!(!board.fall_asleep());
-        assert!(theirs.mark(7));
-        assert!(woken(&board));
-        assert!(theirs.mark(7));
-        assert!(!woken(&board), "once");
+        assert!(theirs.set(7));
+        assert!(!woken(&bitmap), "it is awake");
+        assert!(bitmap.announce_sleep(), "a bit is set");
+        assert_eq!(take(&mut bitmap), [7]);
+        assert!(theirs.set(7));
+        assert!(!woken(&bitmap), "it is awake again");
+        take(&mut bitmap);
+        assert!(!bitmap.announce_sleep());
+        assert!(theirs.set(7));
+        assert!(woken(&bitmap));
+        assert!(theirs.set(7));
+        assert!(!woken(&bitmap), "once");
     }
 
     #[test]
-    fn a_board_that_nobody_has_is_not_looked_at() {
-        let mut board = DoorbellBitmap::new().unwrap();
-        assert!(!board.fall_asleep() && !board.is_marked() && take(&mut board).is_empty());
+    fn a_bitmap_that_no_peer_has_is_not_read() {
+        let mut bitmap = DoorbellBitmap::new().unwrap();
+        assert!(!bitmap.announce_sleep() && !bitmap.any_set() && take(&mut bitmap).is_empty());
     }
 
     #[test]
-    fn what_is_no_board_is_refused_and_a_peer_s_nonsense_names_no_more_than_there_is() {
+    fn foreign_files_are_refused_and_bad_bits_name_no_slot_out_of_range() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let [one, other] = passed([file.as_fd(), file.as_fd()]);
         assert!(PeerBitmaps::default().open(&one, other).is_err());
         let (_, pipe) = std::io::pipe().unwrap();
-        let mut board = DoorbellBitmap::new().unwrap();
-        let [memfd, _] = board.give(0);
+        let mut bitmap = DoorbellBitmap::new().unwrap();
+        let [memfd, _] = bitmap.give(0);
         let [memfd, pipe] = passed([memfd, pipe.as_fd()]);
-        assert!(PeerBitmaps::default().open(&memfd, pipe).is_err(), "a write there could wait");
-        let (mut board, theirs) = both(&[0]);
+        assert!(PeerBitmaps::default().open(&memfd, pipe).is_err(), "a write to it could block");
+        let (mut bitmap, theirs) = both(&[0]);
         (0..WORDS).for_each(|word| theirs.words.at(word).store(u64::MAX, Ordering::SeqCst));
-        let taken = take(&mut board);
-        assert_eq!(taken, (0..64).collect::<Vec<_>>(), "nobody else has it");
-        assert!(theirs.mark(u32::MAX));
-        assert!(take(&mut board).iter().all(|slot| *slot < SLOTS));
+        let taken = take(&mut bitmap);
+        assert_eq!(taken, (0..64).collect::<Vec<_>>(), "no peer has any other word");
+        assert!(theirs.set(u32::MAX));
+        assert!(take(&mut bitmap).iter().all(|slot| *slot < SLOTS));
     }
 }

@@ -1,26 +1,26 @@
-//! The short way of a small message: from the sender's memory into a record, and from
-//! the record to whoever asks, without a work request, a receive or a completion.
+//! Eager messages: from the sender's memory into a record, and from the record to the session,
+//! without a work request, a receive or a completion.
 //!
-//! It is taken only where it cannot be told from the long way: nothing is before the
-//! message on its connection, and all of it lies in its record.
+//! An eager message behaves as a posted one does. So it is sent eagerly only if nothing waits
+//! before it on its connection, and if all of it fits a record.
 
 use super::ShmRnic;
-use super::link::{FOR_RECORDS, FOR_ROOM, Link, Owner, Phase};
-use super::qp::Conn;
-use super::record::{Head, Kind, SHORT};
+use super::link::{FOR_RECORDS, FOR_ROOM, LinkOwner, LinkPhase, ShmLink};
+use super::qp::ShmConn;
+use super::record::{RecordHead, RecordKind, SHORT_HEAD_LEN};
 use super::ring::{Area, LINE};
-use super::tx::IN_RECORD;
+use super::tx::MAX_IN_RECORD;
 use crate::mem::Segment;
 use crate::rnic::{EagerPayload, EagerRecv, EagerSend, HEAD, Qp, QpAttr};
 use crate::sys::{Hint, IoVec, IoVecMut};
 
-/// Connections that are looked at for a message that takes the short way: who is not among
-/// them is found by the look around. (Each look is a cache line from memory if they are many.)
-const LOOKS: usize = 32;
+/// Hot links that one call of `next_eager` looks at. Each look reads a cache line from memory if
+/// many links are hot. `poll_hot_set` finds messages on the others.
+const MAX_POLLED: usize = 32;
 
-/// A message of so many bytes is copied from where it lies to where it belongs, and not by way
-/// of the engine; for a shorter one that is not worth what it takes to lend it.
-const WORTH_LENDING: usize = 1024;
+/// Bytes of a message from which on the session borrows it in the ring and copies it to its place.
+/// A shorter message is copied by way of the engine: to borrow it would cost more than the copy.
+const MIN_BORROWED: usize = 1024;
 
 impl ShmRnic {
     /// Sends a small message (`Rnic::try_send_eager`).
@@ -30,87 +30,87 @@ impl ShmRnic {
         payload: &IoVec<'_>,
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
     ) -> EagerSend {
-        let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else {
+        let Ok(ShmConn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else {
             return EagerSend::Declined;
         };
-        let enough = self.looks_at_enough();
+        let full = self.hot_set_is_full();
         let Ok(link) = self.links.get_mut(id) else { return EagerSend::Declined };
-        link.tx.lap.share(self.hot.len());
-        if !link.pass(payload, head) {
+        link.tx.window.set_busy_links(self.hot.len());
+        if !link.write_eager(payload, head) {
             return EagerSend::Declined;
         }
         match link.hot {
             true => link.misses = 0,
-            // (What is marked has nothing more to wait for than before.)
-            false if link.given && enough => {}
-            false => self.warm(id),
+            // Its peer sets its bit: it waits for nothing that it did not wait for before.
+            false if link.peer_has_bitmap && full => {}
+            false => self.make_hot(id),
         }
         EagerSend::Sent
     }
 
-    /// Takes a message out of a connection that is looked at (`Rnic::next_eager`), of
-    /// each in turn.
+    /// Takes an eager message out of a hot link, of each link in turn (`Rnic::next_eager`).
     pub(super) fn next_eager(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
         let count = self.hot.len();
-        for _ in 0..count.min(LOOKS) {
-            let at = if self.turn_of < count { self.turn_of } else { 0 };
-            self.turn_of = at + 1;
+        for _ in 0..count.min(MAX_POLLED) {
+            let at = if self.eager_turn < count { self.eager_turn } else { 0 };
+            self.eager_turn = at + 1;
             let Ok(link) = self.links.get_mut(self.hot[at]) else { continue };
-            let Owner::Qp(qp) = link.owner else { continue };
-            if link.aside == self.taking || !link.has_message() {
+            let LinkOwner::Qp(qp) = link.owner else { continue };
+            if link.paused_epoch == self.pause_epoch || !link.has_message() {
                 continue;
             }
-            // What came before it is taken out before it.
+            // Completions that came before the message must be polled before it.
             let Ok(QpAttr { recv_cq, context, .. }) = self.qps.get(qp).map(|pair| pair.attr) else {
                 continue;
             };
             let first = self.objects.cqs.get(recv_cq.0).is_ok_and(|cq| cq.is_empty());
             if first
                 && self.wcs.is_empty()
-                && let Some((len, lent)) = link.next_eager(out)
+                && let Some((len, borrowed)) = link.next_eager(out)
             {
-                let at = lent.map_or(EagerPayload::Copied, EagerPayload::Lent);
+                let at = borrowed.map_or(EagerPayload::Copied, EagerPayload::Lent);
                 return Some(EagerRecv { qp: Qp(qp), context, len, at });
             }
         }
         None
     }
 
-    /// The next messages of a connection stay where they are for now (`Rnic::pause_eager`).
+    /// Leaves the next messages of a connection in the ring until `resume_eager`
+    /// (`Rnic::pause_eager`). False if it is the only hot link: then its messages go on.
     pub(super) fn pause_eager(&mut self, qp: Qp) -> bool {
         let others = self.hot.len() > 1;
         if others
-            && let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn)
+            && let Ok(ShmConn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn)
             && let Ok(link) = self.links.get_mut(id)
         {
-            link.aside = self.taking;
+            link.paused_epoch = self.pause_epoch;
         }
         others
     }
 
-    /// A message that was lent may be written over (`Rnic::release_eager`).
+    /// Frees the ring space of a borrowed message (`Rnic::release_eager`).
     pub(super) fn release_eager(&mut self, qp: Qp) {
-        let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return };
+        let Ok(ShmConn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return };
         let Ok(link) = self.links.get_mut(id) else { return };
-        link.rx.lent = 0;
-        link.tell_in_time();
+        link.rx.borrowed = 0;
+        link.report_consumed_lazily();
     }
 }
 
-impl Link {
-    fn pass(
+impl ShmLink {
+    fn write_eager(
         &mut self,
         payload: &IoVec<'_>,
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
     ) -> bool {
-        // The peer looks at this line: it costs most of the way, so begin with it.
+        // The peer polls this line, so to get it is most of the cost: begin with that.
         self.mem.hint(Hint::Take, self.tx.pos, LINE);
-        let open = self.phase == Phase::Open && !self.closing && !self.hung_up;
+        let open = self.phase == LinkPhase::Open && !self.closing && !self.hung_up;
         let most = payload.len() + HEAD;
-        if !open || most > IN_RECORD || !self.tx.is_clear() || self.their_end().is_some() {
+        if !open || most > MAX_IN_RECORD || !self.tx.is_drained() || self.peer_end().is_some() {
             return false;
         }
-        if !self.make_room(Head::short(Kind::Send, 0, most).len()) {
+        if !self.reserve(RecordHead::short(RecordKind::Send, 0, most).len()) {
             return false;
         }
         let mut header = [0; HEAD];
@@ -118,51 +118,52 @@ impl Link {
         if len == 0 {
             return false;
         }
-        let record = Head::short(Kind::Send, 0, len + payload.len());
+        let record = RecordHead::short(RecordKind::Send, 0, len + payload.len());
         let pos = self.tx.pos;
         self.mem.put_head(pos, record.word(), &header, len);
-        self.mem.put(Area::Ring, pos + (SHORT + len) as u64, payload);
-        self.mem.hand_over(pos);
+        self.mem.put(Area::Ring, pos + (SHORT_HEAD_LEN + len) as u64, payload);
+        self.mem.publish(pos);
         self.tx.pos += record.len();
-        // Whoever has just heard something answers: the peer probably waits for this.
-        if std::mem::replace(&mut self.answered, self.rx.pos) != self.rx.pos {
+        // This side has just received something, so this is an answer, and the peer probably waits.
+        if std::mem::replace(&mut self.rx_pos_at_send, self.rx.pos) != self.rx.pos {
             self.mem.hint(Hint::Give, pos, record.len());
         }
-        // What was taken is told with it.
-        let room = if self.rx.lags() { FOR_ROOM } else { 0 };
+        // The consumer index leaves with the message.
+        let room = if self.rx.has_unreported() { FOR_ROOM } else { 0 };
         self.publish_consumed();
         self.ring(FOR_RECORDS | room);
-        // The next one is probably as long, and its lines are in the peer's cache: they are
-        // ours by then. But for the first, at which the peer looks.
-        let next = self.tx.next(record.len(), &self.mem);
+        // The next record is probably as long. Its lines are in the peer's cache; they will be ours
+        // by then. All but the first line, which the peer polls.
+        let next = self.tx.next_pos(record.len(), &self.mem);
         self.mem.hint(Hint::Take, next + LINE, record.len() - LINE);
         true
     }
 
     fn has_message(&self) -> bool {
-        let free = self.phase == Phase::Open && !self.stalled && self.rx.is_free();
-        free && self.mem.arrived(self.rx.pos)
+        let free = self.phase == LinkPhase::Open && !self.stalled && self.rx.is_free();
+        free && self.mem.has_record(self.rx.pos)
     }
 
     fn next_eager(&mut self, out: &mut [u8]) -> Option<(usize, Option<Segment>)> {
-        // What makes no sense is for the long way to say.
+        // `receive` refuses an invalid record.
         let mut head = self.head().ok()?;
-        if head.kind == Kind::Skip {
-            self.skip(&head);
+        if head.kind == RecordKind::Skip {
+            self.skip_to_start(&head);
             head = self.has_message().then(|| self.head().ok())??;
         }
-        if head.kind != Kind::Send || head.flags != 0 {
+        if head.kind != RecordKind::Send || head.flags != 0 {
             return None;
         }
         let (at, out) = (self.rx.pos + head.payload_at(), out.get_mut(..head.inline)?);
-        let lent = if out.len() < WORTH_LENDING { None } else { self.mem.lend(at, out.len()) };
-        match lent {
-            Some(_) => self.rx.lent = head.len(),
+        let borrowed =
+            if out.len() < MIN_BORROWED { None } else { self.mem.segment_at(at, out.len()) };
+        match borrowed {
+            Some(_) => self.rx.borrowed = head.len(),
             None => self.mem.get(Area::Ring, at, &IoVecMut::new(out)),
         }
         self.rx.pos += head.len();
         self.misses = 0;
-        self.tell_in_time();
-        Some((head.inline, lent))
+        self.report_consumed_lazily();
+        Some((head.inline, borrowed))
     }
 }

@@ -1,166 +1,175 @@
-//! Who looks at memory, and who sleeps.
+//! The hot set: the connections that a polling thread looks at itself.
 //!
-//! Every open link is either *hot*, which means that `spin` and `poll_memory` look at its memory,
-//! or *armed*: it has said in its memory what it wants to hear of. Links become hot when
-//! something moves, and are armed when nothing has for long, and before every sleep. Where
-//! enough are hot, others that move are armed again at once, if their peers have our board: they
-//! are found by their marks.
+//! Every open link is *hot* or *armed*. `spin` and `poll_memory` read the memory of a hot link. An armed
+//! link has stated in its memory what it wants to be woken for. A link becomes hot when something
+//! moves on it. It is armed after many misses, and before every sleep. When the hot set is full,
+//! a link whose peer has the doorbell bitmap is armed again as soon as it was served; its bit
+//! shows when it has work.
 
 use std::os::fd::AsRawFd;
 
 use super::ShmRnic;
+use super::control::ControlMessage;
 use super::doorbells::{DoorbellBitmap, SLOTS};
-use super::greet::Message;
-use super::link::{NewBoard, Phase};
-use super::serve::Source;
+use super::link::{LinkPhase, ReceivedBitmap};
+use super::serve::ShmSource;
 use crate::rnic::table;
 
-/// Connections that are looked at while spinning. Others are marked.
-const LOOKED_AT: usize = 32;
-/// The same where peers have no board (they are another user's, or have just begun). One more
-/// is woken by a message each time, two system calls for what a look would have found.
-const HOT: usize = 1024;
-/// A connection that was looked at so often in vain is armed; sooner where many are
-/// looked at, so that a look around does not become long for nothing. But a thousand without the
-/// board that have their turn every 15 ms are to stay: to wake a thread costs its peer a system
-/// call for each message, and the thread another.
-const COLD: u32 = 16384;
-const FEW: usize = 64;
+/// Links that a thread polls if their peers have the bitmap. Further ones are found by their bits.
+const MAX_HOT_WITH_BITMAP: usize = 32;
+/// Links that a thread polls in all. Links whose peers have no bitmap (another user's, or new ones)
+/// stay hot up to this number. Each link beyond is woken by a message: two system calls for what
+/// one poll would have found.
+const MAX_HOT: usize = 1024;
+/// Misses after which a hot link is armed. Where more than `MISSES_SHARE` links are hot, fewer
+/// misses suffice, so that a poll of the whole set stays short. A thousand links without the
+/// bitmap, each served every 15 ms, must stay hot: otherwise each message costs its peer one
+/// system call to wake this thread, and this thread another.
+const MAX_MISSES: u32 = 16384;
+/// Hot links up to which each has `MAX_MISSES`; twice as many have half each.
+const MISSES_SHARE: usize = 64;
+/// Ready links that suffice for the next turns, so that the hot set need not be polled.
+const READY_BATCH: usize = 64;
 
 impl ShmRnic {
-    /// One more whose peer has our board would not be looked at, but marked.
-    pub(super) fn looks_at_enough(&self) -> bool {
-        self.hot.len() >= LOOKED_AT
+    /// True if one more link whose peer has the bitmap would be armed and not become hot.
+    pub(super) fn hot_set_is_full(&self) -> bool {
+        self.hot.len() >= MAX_HOT_WITH_BITMAP
     }
 
-    /// Puts an open link on the list of those that are looked at.
-    pub(super) fn warm(&mut self, id: u32) {
-        let enough = self.looks_at_enough();
+    /// Makes an open link hot; arms it instead if the hot set is full and its peer has the bitmap.
+    pub(super) fn make_hot(&mut self, id: u32) {
+        let full = self.hot_set_is_full();
         let Ok(link) = self.links.get_mut(id) else { return };
-        if link.phase != Phase::Open {
+        if link.phase != LinkPhase::Open {
             return;
         }
         link.misses = 0;
         if link.hot {
             return;
         }
-        if link.given && enough {
+        if link.peer_has_bitmap && full {
             if link.arm() {
-                self.enqueue(Source::Link(id));
+                self.enqueue(ShmSource::Link(id));
             }
             return;
         }
         link.hot = true;
-        link.mem.wake_up();
+        link.mem.announce_awake();
         self.hot.push(id);
-        if self.hot.len() > HOT {
+        if self.hot.len() > MAX_HOT {
             let oldest = self.hot.remove(0);
-            if self.cool(oldest) {
-                self.enqueue(Source::Link(oldest));
+            if self.make_cold(oldest) {
+                self.enqueue(ShmSource::Link(oldest));
             }
         }
     }
 
-    /// Arms a link that was hot; true if there is something to do on it already.
-    fn cool(&mut self, id: u32) -> bool {
+    /// Arms a hot link, and takes it for cold. True if it has work already: then it stays hot, and
+    /// the caller must enqueue it.
+    fn make_cold(&mut self, id: u32) -> bool {
         let Ok(link) = self.links.get_mut(id) else { return false };
         link.hot = false;
         let found = link.arm();
         if found {
-            // It is neither armed nor looked at, but about to be served, which is as good;
-            // and then it is armed, or warm.
+            // Neither armed nor worth polling now, but about to be served: after that it becomes hot
+            // or is armed.
             link.hot = true;
             self.hot.push(id);
         }
         found
     }
 
-    /// Looks after the links that are marked; true if there are some.
-    pub(super) fn take_marks(&mut self) -> bool {
-        let Some(board) = &mut self.board else { return false };
-        let mut marked = std::mem::take(&mut self.marked);
-        board.take(&mut marked);
+    /// Enqueues the links whose bits are set. True if there were any.
+    pub(super) fn collect_doorbells(&mut self) -> bool {
+        let Some(bitmap) = &mut self.bitmap else { return false };
+        let mut slots = std::mem::take(&mut self.taken_slots);
+        bitmap.take(&mut slots);
         let mut any = false;
-        for slot in marked.drain(..) {
-            // One that has just gone, or a peer's nonsense, is no link's.
+        for slot in slots.drain(..) {
+            // The slot of a link that has just gone, or one that a bad peer made up, has no link.
             if let Some(id) = self.links.id_at(slot as usize) {
-                if !self.looks_at_enough() {
-                    self.warm(id);
+                if !self.hot_set_is_full() {
+                    self.make_hot(id);
                 }
-                self.enqueue(Source::Link(id));
+                self.enqueue(ShmSource::Link(id));
                 any = true;
             }
         }
-        self.marked = marked;
+        self.taken_slots = slots;
         any
     }
 
-    /// Takes the peer's board if it has come, and gives it ours if it is time.
+    /// Opens the peer's bitmap if it has come, and passes ours if the link wants bits by now.
     #[cold]
-    pub(super) fn exchange_boards(&mut self, id: u32) {
-        let enough = self.looks_at_enough();
+    pub(super) fn exchange_bitmaps(&mut self, id: u32) {
+        let full = self.hot_set_is_full();
         let Ok(link) = self.links.get_mut(id) else { return };
-        if let Some(new) = link.new_board.take() {
-            let NewBoard { slot, memfd, button } = *new;
-            // What is none of ours is not believed, and messages go on to serve.
-            if let Ok(board) = self.peer_boards.open(&memfd, button) {
-                link.mark_on(board, slot);
+        if let Some(new) = link.received_bitmap.take() {
+            let ReceivedBitmap { slot, memfd, button } = *new;
+            // A descriptor that is not a bitmap is ignored: messages go on to wake this peer.
+            if let Ok(bitmap) = self.peer_bitmaps.open(&memfd, button) {
+                link.ring_by_bitmap(bitmap, slot);
             }
         }
         let slot = table::place_of(id);
-        let wants = link.wants_board(enough) && slot < SLOTS;
-        if wants && (self.board.is_some() || self.make_board()) {
-            self.give_board(id, slot);
+        let wants = link.wants_bitmap(full) && slot < SLOTS;
+        if wants && (self.bitmap.is_some() || self.make_bitmap()) {
+            self.pass_bitmap(id, slot);
         }
     }
 
-    /// False: there are no descriptors for it, and it is tried again.
-    fn make_board(&mut self) -> bool {
-        let Ok(mut board) = DoorbellBitmap::new() else { return false };
-        let raw = board.bell().as_raw_fd();
+    /// Makes the bitmap of this process. False if no descriptors are left: a later call tries again.
+    fn make_bitmap(&mut self) -> bool {
+        let Ok(mut bitmap) = DoorbellBitmap::new() else { return false };
+        let raw = bitmap.bell().as_raw_fd();
         let interest = mio::Interest::READABLE;
-        let token = self.token(Source::DoorbellBitmap);
+        let token = self.token(ShmSource::DoorbellBitmap);
         let watched = self.registry.register(&mut mio::unix::SourceFd(&raw), token, interest);
-        self.board = watched.is_ok().then_some(board);
-        self.board.is_some()
+        self.bitmap = watched.is_ok().then_some(bitmap);
+        self.bitmap.is_some()
     }
 
-    fn give_board(&mut self, id: u32, slot: u32) {
-        let (Ok(link), Some(board)) = (self.links.get_mut(id), &mut self.board) else { return };
-        link.given = link.say(&Message::PassBoard { slot }, &board.give(slot));
+    fn pass_bitmap(&mut self, id: u32, slot: u32) {
+        let (Ok(link), Some(bitmap)) = (self.links.get_mut(id), &mut self.bitmap) else { return };
+        link.peer_has_bitmap =
+            link.send_control(&ControlMessage::PassBitmap { slot }, &bitmap.give(slot));
     }
 
-    /// Looks at the hot links, and at the board; true if there is something to do.
-    pub(super) fn spin(&mut self) -> bool {
-        if self.ready.len() >= FEW && self.served < FEW {
-            // That will do for some turns. (But not for good: a connection that has more as soon as
-            // its program posts a receive is ready again by that, and with enough of these others
-            // would never be looked at.)
+    /// Polls the hot links and the bitmap, and enqueues what has work. True if anything has.
+    pub(super) fn poll_hot_set(&mut self) -> bool {
+        if self.ready.len() >= READY_BATCH && self.served_since_poll < READY_BATCH {
+            // Enough for some turns, but not for ever: a link that has more as soon as its program
+            // posts a receive becomes ready again by that. With enough such links the others would
+            // never be polled.
             return true;
         }
-        self.served = 0;
-        let (mut any, mut at) = (self.take_marks(), 0);
-        let patience = COLD / u32::try_from(self.hot.len().div_ceil(FEW)).unwrap_or(COLD).max(1);
+        self.served_since_poll = 0;
+        let (mut any, mut at) = (self.collect_doorbells(), 0);
+        let max_misses = MAX_MISSES
+            / u32::try_from(self.hot.len().div_ceil(MISSES_SHARE)).unwrap_or(MAX_MISSES).max(1);
         while let Some(&id) = self.hot.get(at) {
             let Ok(link) = self.links.get_mut(id) else {
                 self.hot.swap_remove(at);
                 continue;
             };
             at += 1;
-            link.tell_consumed();
-            if link.peek() {
+            link.report_consumed();
+            if link.has_work() {
                 any = true;
-                self.enqueue(Source::Link(id));
+                self.enqueue(ShmSource::Link(id));
                 continue;
             }
             link.misses += 1;
-            // (Many were looked at before their peers had the board.)
-            if link.misses > patience || (link.given && self.hot.len() > LOOKED_AT) {
+            // More links than fit may have become hot before their peers got the bitmap.
+            if link.misses > max_misses
+                || (link.peer_has_bitmap && self.hot.len() > MAX_HOT_WITH_BITMAP)
+            {
                 at -= 1;
                 self.hot.swap_remove(at);
-                // If it is found to have something, it is on the list again.
-                if self.cool(id) {
-                    self.enqueue(Source::Link(id));
+                // A link that has work is in the hot set again.
+                if self.make_cold(id) {
+                    self.enqueue(ShmSource::Link(id));
                     any = true;
                 }
             }
@@ -168,26 +177,27 @@ impl ShmRnic {
         any
     }
 
-    /// The same without counting, for a loop of a few nanoseconds.
-    pub(super) fn poll_memory(&mut self) -> Option<bool> {
+    /// Polls like [`ShmRnic::poll_hot_set`], but counts no misses and enqueues nothing: for a loop of
+    /// a few nanoseconds. None if no link is hot.
+    pub(super) fn has_news(&mut self) -> Option<bool> {
         if self.hot.is_empty() {
             return None;
         }
-        let marked = self.board.as_ref().is_some_and(DoorbellBitmap::is_marked);
-        Some(marked || self.hot.iter().any(|id| self.links.get(*id).is_ok_and(|l| l.peek())))
+        let any_set = self.bitmap.as_ref().is_some_and(DoorbellBitmap::any_set);
+        Some(any_set || self.hot.iter().any(|id| self.links.get(*id).is_ok_and(|l| l.has_work())))
     }
 
-    /// Arms every hot link; true if one has something to do.
+    /// Arms every hot link before a sleep. True if one has work.
     pub(super) fn prepare_sleep(&mut self) -> bool {
         let mut found = false;
         for id in std::mem::take(&mut self.hot) {
-            if self.cool(id) {
-                self.enqueue(Source::Link(id));
+            if self.make_cold(id) {
+                self.enqueue(ShmSource::Link(id));
                 found = true;
             }
         }
-        if self.board.as_mut().is_some_and(DoorbellBitmap::fall_asleep) {
-            self.take_marks();
+        if self.bitmap.as_mut().is_some_and(DoorbellBitmap::announce_sleep) {
+            self.collect_doorbells();
             found = true;
         }
         found

@@ -1,15 +1,15 @@
-//! One connection: the shared memory, the UNIX socket beside it, and how far both are.
+//! One connection: the shared memory, the UNIX socket beside it, and the state of both.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use super::control::{ControlMessage, MAX_MESSAGE};
 use super::doorbells::PeerBitmap;
-use super::greet::{MAX_MESSAGE, Message};
 use super::ring::{Mem, Word};
 use super::rx::Rx;
-use super::source::{Shares, Views};
+use super::source::{PeerRegions, SharedRegions};
 use super::tx::Tx;
 use crate::iwarp::RxBuf;
 use crate::mem::KeyTable;
@@ -17,39 +17,41 @@ use crate::rnic::{DisconnectCause, Qp, TermCode, Wc, WcOp, WcStatus};
 use crate::sys::{ForeignFd, PeerCred, PeerSocket, recv_with_fds, send_with_fds};
 use crate::time::Time;
 
-/// To be woken for records and payload.
+/// Bits of [`Word::Asleep`]: what a side wants to be woken for.
+///
+/// Records and payload.
 pub(super) const FOR_RECORDS: u64 = 1;
-/// To be woken when the peer is done with records, or has made room.
+/// Room: the peer has read records, or taken payload.
 pub(super) const FOR_ROOM: u64 = 2;
-/// To be woken for the end.
+/// The end of the connection.
 pub(super) const FOR_END: u64 = 4;
 
-/// Values of [`Word::State`]: open, cut, or (with a code) refused.
+/// Values of [`Word::State`] beside 0 (open): cut, or refused with a code in the low bytes.
 const ABORTED: u64 = 1;
 const REFUSED: u64 = 2 << 32;
 
-/// Bells by the socket after which marks take their place.
-const BELLS: u32 = 8;
-/// Messages taken from a socket at a time.
-const MESSAGES: usize = 16;
+/// Bells that came as messages, after which a connection is worth a bit of the bitmap.
+const MESSAGE_BELLS: u32 = 8;
+/// Messages taken from one socket before others have their turn.
+const MESSAGES_PER_TURN: usize = 16;
 
-/// Whom a link works for.
+/// The object that a link works for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(super) enum LinkOwner {
     /// A queue pair.
     Qp(u32),
-    /// A listener, and a request that waits for its answer.
-    Asking { listener: u32, req: u32 },
+    /// A listener, and a connection request that waits for the program's answer.
+    Request { listener: u32, req: u32 },
 }
 
-/// How far a connection is.
+/// How far the start-up of a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// The listener has no room yet: there is no socket.
+pub(super) enum LinkPhase {
+    /// No socket yet: the listener's backlog is full.
     Calling,
-    /// HELLO has gone, or is awaited.
+    /// HELLO was sent, or is awaited.
     Greeting,
-    /// ACCEPT has gone, READY is awaited.
+    /// ACCEPT was sent, READY is awaited.
     Accepted,
     /// Connected.
     Open,
@@ -57,7 +59,7 @@ pub(super) enum Phase {
 
 /// Why a connection must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum LinkError {
     /// The peer broke a rule.
     Violation(TermCode),
     /// The peer is gone, or has cut the connection.
@@ -71,7 +73,7 @@ pub(super) struct Env<'a> {
     pub(super) keys: &'a KeyTable,
     pub(super) pd: u32,
     pub(super) qp: u32,
-    /// Where receives come from, and for how many there is room in their CQ.
+    /// The receives, and the number of completions that their CQ has room for.
     pub(super) recvs: &'a mut VecDeque<RxBuf>,
     pub(super) room: usize,
     pub(super) wcs: &'a mut Vec<Wc>,
@@ -102,112 +104,117 @@ impl Env<'_> {
     }
 }
 
-/// What a turn of a connection came to.
+/// What a transfer achieved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Pass {
+pub(super) struct TransferOutcome {
     /// The budget ran out: there is more to do at once.
     pub(super) more: bool,
-    /// Something was moved.
+    /// Records or payload moved.
     pub(super) moved: bool,
 }
 
-/// The bell of the other side.
+/// How to wake the peer.
 #[derive(Default)]
 enum Bell {
-    /// A message on the socket, for connections that are mostly idle.
+    /// By a message on the socket: for connections that are mostly idle.
     #[default]
     Message,
-    /// The board of its process, and the place on it. Only of a peer of our user.
+    /// By the bit of this slot in the bitmap of its process. Only for a peer of our own user.
     DoorbellBitmap(Arc<PeerBitmap>, u32),
 }
 
-/// A board that has come, and is not yet known.
-pub(super) struct NewBoard {
+/// The descriptors of a peer's bitmap that have come and were not checked yet.
+pub(super) struct ReceivedBitmap {
     pub(super) slot: u32,
     pub(super) memfd: ForeignFd,
     pub(super) button: ForeignFd,
 }
 
 /// A connection.
-pub(super) struct Link {
+pub(super) struct ShmLink {
     pub(super) sock: Option<PeerSocket>,
     pub(super) mem: Mem,
-    pub(super) owner: Owner,
-    pub(super) phase: Phase,
+    pub(super) owner: LinkOwner,
+    pub(super) phase: LinkPhase,
     pub(super) tx: Tx,
     pub(super) rx: Rx,
-    pub(super) shares: Shares,
-    pub(super) views: Views,
+    pub(super) shares: SharedRegions,
+    pub(super) views: PeerRegions,
+    /// How this side wakes the peer.
     bell: Bell,
-    pub(super) new_board: Option<Box<NewBoard>>,
-    /// The peer has our board, so this connection need not be looked at.
-    pub(super) given: bool,
-    bells: u32,
+    /// The peer's bitmap, if it has come since the last turn.
+    pub(super) received_bitmap: Option<Box<ReceivedBitmap>>,
+    /// The peer has our bitmap: it sets the bit of this connection, so no thread need poll it.
+    pub(super) peer_has_bitmap: bool,
+    /// Bells that came as messages.
+    bells_received: u32,
     pub(super) cred: PeerCred,
-    /// The peer is of our own user.
+    /// The peer is a process of our own user.
     pub(super) trusted: bool,
-    /// (Ours, the peer's).
+    /// Our address, and the peer's.
     pub(super) addrs: (SocketAddr, SocketAddr),
-    /// READs as negotiated: that we may issue, that we answer.
+    /// READs at a time that we may issue. Until ACCEPT: that the connecting side issues.
     pub(super) ord: u32,
+    /// READs at a time that we answer. Until ACCEPT: that the connecting side answers.
     pub(super) ird: u32,
-    /// What there is to say, and to hand over, while there is no socket.
+    /// The HELLO message and the descriptor of the memory, until the listener has them.
     pub(super) hello: Vec<u8>,
     pub(super) memfd: Option<OwnedFd>,
-    /// An orderly end was asked for, by either side.
+    /// Either side has asked for an orderly end.
     pub(super) closing: bool,
-    /// The socket has something to read.
+    /// The socket may have something to read.
     pub(super) readable: bool,
-    /// The peer has hung up: what it has left in the ring is all there will be.
+    /// The peer has hung up: nothing follows what is in its ring.
     pub(super) hung_up: bool,
     /// How the peer had ended the connection when this turn began.
-    pub(super) end: Option<End>,
-    /// Waits for a receive.
+    pub(super) end: Option<LinkError>,
+    /// The next record waits for a receive.
     pub(super) stalled: bool,
-    /// On the ready list; on the list of those that are looked at while spinning.
+    /// On the ready list.
     pub(super) queued: bool,
+    /// In the hot set.
     pub(super) hot: bool,
-    /// Looks in vain since something moved.
+    /// Polls without a find since something moved.
     pub(super) misses: u32,
-    /// The last time (by `ShmRnic::taking`) that its messages were to be left where they are.
-    pub(super) aside: u64,
-    /// How far we had read when we sent a small message last.
-    pub(super) answered: u64,
-    /// When something moved.
-    pub(super) moved: Time,
+    /// The value of `ShmRnic::pause_epoch` when eager receives were paused; 0: never.
+    pub(super) paused_epoch: u64,
+    /// `rx.pos` when we sent an eager message last.
+    pub(super) rx_pos_at_send: u64,
+    /// When records or payload moved last.
+    pub(super) last_moved: Time,
 }
 
 /// What came by the socket.
-pub(super) enum Note {
+pub(super) enum SocketInput {
     /// A message of the start-up.
-    Message(Message),
+    Startup(ControlMessage),
     /// Nothing more, for now.
     Nothing,
-    /// Something that makes no sense.
-    Nonsense,
+    /// A message that breaks the protocol.
+    Invalid,
 }
 
-impl Link {
+impl ShmLink {
     pub(super) fn new(
         sock: Option<PeerSocket>,
         mem: Mem,
-        owner: Owner,
+        owner: LinkOwner,
         addrs: (SocketAddr, SocketAddr),
-    ) -> Link {
-        let phase = if sock.is_some() { Phase::Greeting } else { Phase::Calling };
-        Link {
+    ) -> ShmLink {
+        let phase = if sock.is_some() { LinkPhase::Greeting } else { LinkPhase::Calling };
+        ShmLink {
             sock,
             mem,
             owner,
             phase,
             tx: Tx::default(),
             rx: Rx::default(),
-            shares: Shares::default(),
-            views: Views::default(),
+            shares: SharedRegions::default(),
+            views: PeerRegions::default(),
             bell: Bell::default(),
-            new_board: None,
-            given: false,
-            bells: 0,
+            received_bitmap: None,
+            peer_has_bitmap: false,
+            bells_received: 0,
             cred: PeerCred { pid: 0, uid: u32::MAX },
             trusted: false,
             addrs,
@@ -216,7 +223,7 @@ impl Link {
             hello: Vec::new(),
             memfd: None,
             closing: false,
-            // An edge may have passed before anybody listened for it.
+            // An edge may have passed before the socket was registered.
             readable: true,
             hung_up: false,
             end: None,
@@ -224,121 +231,134 @@ impl Link {
             queued: false,
             hot: false,
             misses: 0,
-            aside: 0,
-            answered: 0,
-            moved: Time::ZERO,
+            paused_epoch: 0,
+            rx_pos_at_send: 0,
+            last_moved: Time::ZERO,
         }
     }
 
-    /// The socket, which is there in all phases but the first.
+    /// The socket; None in the phase `Calling`.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.sock.as_ref().map(AsFd::as_fd)
     }
 
-    /// Sends a message. One that the peer has no room for is lost: it is not reading, so
-    /// it is awake, or has other messages to wake for.
-    pub(super) fn say(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> bool {
+    /// Sends a message, without waiting. False if it was lost because the peer has no room for it:
+    /// then the peer is awake, or other messages wake it.
+    pub(super) fn send_control(&self, message: &ControlMessage, fds: &[BorrowedFd<'_>]) -> bool {
         self.fd().is_some_and(|fd| send_with_fds(fd, &message.emit(), fds).is_ok())
     }
 
-    /// Wakes the peer if it sleeps and wants to know of `what`.
+    /// Wakes the peer if it sleeps and wants to be woken for `what`.
     pub(super) fn ring(&self, what: u64) {
-        if self.mem.wants_bell(what) {
-            let marked = match &self.bell {
-                Bell::DoorbellBitmap(board, slot) => board.mark(*slot),
+        if self.mem.must_ring(what) {
+            let rung = match &self.bell {
+                Bell::DoorbellBitmap(bitmap, slot) => bitmap.set(*slot),
                 Bell::Message => false,
             };
-            if !marked {
-                self.say(&Message::Bell, &[]);
+            if !rung {
+                self.send_control(&ControlMessage::Bell, &[]);
             }
         }
     }
 
-    /// The next message of the start-up, or that the peer has hung up. Others are dealt
-    /// with here.
-    pub(super) fn next_note(&mut self) -> Note {
-        for _ in 0..MESSAGES {
+    /// Reads the socket up to the next message of the start-up. Handles other messages itself, and
+    /// notes in `hung_up` that the peer has hung up.
+    pub(super) fn next_input(&mut self) -> SocketInput {
+        for _ in 0..MESSAGES_PER_TURN {
             let mut buf = [0; MAX_MESSAGE];
             let Some(fd) = self.fd().filter(|_| self.readable && !self.hung_up) else {
-                return Note::Nothing;
+                return SocketInput::Nothing;
             };
             let (n, fds) = match recv_with_fds(fd, &mut buf) {
                 Ok((0, _)) => {
                     self.hung_up = true;
-                    return Note::Nothing;
+                    return SocketInput::Nothing;
                 }
                 Ok(got) => got,
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
                     self.readable = false;
-                    return Note::Nothing;
+                    return SocketInput::Nothing;
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(e) if e.kind() == std::io::ErrorKind::InvalidData => return Note::Nonsense,
+                Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
+                    return SocketInput::Invalid;
+                }
                 Err(_) => {
                     self.hung_up = true;
-                    return Note::Nothing;
+                    return SocketInput::Nothing;
                 }
             };
-            let Some(message) = Message::parse(&buf[..n]) else { return Note::Nonsense };
-            if !self.aside(&message, fds) {
-                return Note::Message(message);
+            let Some(message) = ControlMessage::parse(&buf[..n]) else {
+                return SocketInput::Invalid;
+            };
+            if !self.handle_control(&message, fds) {
+                return SocketInput::Startup(message);
             }
         }
-        Note::Nothing
+        SocketInput::Nothing
     }
 
-    /// Deals with a message that is none of the start-up's. No `fds`: this process had no
-    /// descriptors left for them.
-    fn aside(&mut self, message: &Message, fds: Option<Vec<ForeignFd>>) -> bool {
+    /// Handles a message that does not belong to the start-up. False if it is not such a message.
+    /// `fds` is None if this process had no descriptors left for those that came with it.
+    fn handle_control(&mut self, message: &ControlMessage, fds: Option<Vec<ForeignFd>>) -> bool {
         let lacking = fds.is_none();
         let mut fds = fds.unwrap_or_default();
         match (message, &mut fds[..]) {
-            (Message::Bell, _) => self.bells = self.bells.saturating_add(1),
-            (&Message::PassBoard { slot }, [_, _]) if self.trusted => {
+            (ControlMessage::Bell, _) => {
+                self.bells_received = self.bells_received.saturating_add(1)
+            }
+            (&ControlMessage::PassBitmap { slot }, [_, _]) if self.trusted => {
                 if let (Some(button), Some(memfd)) = (fds.pop(), fds.pop()) {
-                    self.new_board = Some(Box::new(NewBoard { slot, memfd, button }));
+                    self.received_bitmap = Some(Box::new(ReceivedBitmap { slot, memfd, button }));
                 }
             }
-            (&Message::Share { slot, generation, len }, [fd]) if self.trusted => {
+            (&ControlMessage::Share { slot, generation, len }, [fd]) if self.trusted => {
                 return self.views.add(slot, generation, len, fd);
             }
-            // What is not there will be asked for by the lane, and bells will be messages.
-            (Message::PassBoard { .. } | Message::Share { .. }, _) if lacking => {}
-            (&Message::Unshare { slot, generation }, _) => self.views.remove(slot, generation),
+            // Without the region its bytes come by the lane; without the bitmap bells are messages.
+            (ControlMessage::PassBitmap { .. } | ControlMessage::Share { .. }, _) if lacking => {}
+            (&ControlMessage::Unshare { slot, generation }, _) => {
+                self.views.remove(slot, generation)
+            }
             _ => return false,
         }
         true
     }
 
-    /// True if it is time for marks in place of messages, or (`many`) of looks.
-    pub(super) fn wants_board(&self, many: bool) -> bool {
-        self.trusted && !self.given && (many || self.bells >= BELLS)
+    /// True if the peer should get our bitmap: its messages have woken us often, or the hot set is
+    /// full (`hot_set_full`).
+    pub(super) fn wants_bitmap(&self, hot_set_full: bool) -> bool {
+        self.trusted
+            && !self.peer_has_bitmap
+            && (hot_set_full || self.bells_received >= MESSAGE_BELLS)
     }
 
-    /// Rings by marks from now on.
-    pub(super) fn mark_on(&mut self, board: Arc<PeerBitmap>, slot: u32) {
-        self.bell = Bell::DoorbellBitmap(board, slot);
+    /// From now on rings by setting the bit of `slot` in the peer's bitmap.
+    pub(super) fn ring_by_bitmap(&mut self, bitmap: Arc<PeerBitmap>, slot: u32) {
+        self.bell = Bell::DoorbellBitmap(bitmap, slot);
     }
 
-    /// Notes the process at the other end (`us`: the user whom we trust).
-    pub(super) fn know(&mut self, cred: PeerCred, us: Option<u32>) {
+    /// Records the process at the other end. `us`: the user whose processes are trusted; None: no
+    /// process is.
+    pub(super) fn set_peer(&mut self, cred: PeerCred, us: Option<u32>) {
         (self.cred, self.trusted) = (cred, us == Some(cred.uid));
     }
 
-    /// How the peer has ended the connection, if it has.
-    pub(super) fn their_end(&self) -> Option<End> {
+    /// How the peer has ended the connection; None if it has not.
+    pub(super) fn peer_end(&self) -> Option<LinkError> {
         match self.mem.theirs(Word::State) {
             0 => None,
             state if state & REFUSED != 0 => {
                 let [code, etype, layer, ..] = state.to_le_bytes();
-                Some(End::Refused(TermCode { layer, etype, code }))
+                Some(LinkError::Refused(TermCode { layer, etype, code }))
             }
-            _ => Some(End::Gone),
+            _ => Some(LinkError::Gone),
         }
     }
 
-    /// Lets the peer see how this side ends the connection.
-    pub(super) fn tell_end(&self, cause: DisconnectCause) {
+    /// Shows the peer how this side ends the connection, and wakes it. An orderly end needs no
+    /// word: the peer sees the last record.
+    pub(super) fn publish_end(&self, cause: DisconnectCause) {
         let state = match cause {
             DisconnectCause::Orderly => return,
             DisconnectCause::TerminatedByUs(TermCode { layer, etype, code }) => {
@@ -350,33 +370,33 @@ impl Link {
         self.ring(FOR_END);
     }
 
-    /// Moves what can be moved: so many bytes that come, and so many that go.
-    pub(super) fn turn(
+    /// Receives up to `rx_budget` bytes and sends up to `tx_budget`, as far as the peer lets us.
+    pub(super) fn transfer(
         &mut self,
         env: &mut Env<'_>,
-        (come, go): (usize, usize),
-    ) -> Result<Pass, End> {
-        let received = self.receive(env, come)?;
-        let sent = self.transmit(env, go)?;
+        (rx_budget, tx_budget): (usize, usize),
+    ) -> Result<TransferOutcome, LinkError> {
+        let received = self.receive(env, rx_budget)?;
+        let sent = self.transmit(env, tx_budget)?;
         let more = received.more || sent.more;
-        Ok(Pass { more, moved: received.moved || sent.moved })
+        Ok(TransferOutcome { more, moved: received.moved || sent.moved })
     }
 
-    /// True if there is something to do, by the words of the peer.
-    pub(super) fn peek(&self) -> bool {
-        self.rx.peek(&self.mem, self.stalled)
-            || self.tx.peek(&self.mem)
+    /// True if the words and records of the peer give this side something to do.
+    pub(super) fn has_work(&self) -> bool {
+        self.rx.has_work(&self.mem, self.stalled)
+            || self.tx.has_work(&self.mem)
             || self.mem.theirs(Word::State) != 0
     }
 
-    /// Says that we sleep. True if there is something to do already: then we do not.
+    /// Announces what to wake this side for. True if there is work already: then it stays awake.
     pub(super) fn arm(&mut self) -> bool {
-        self.tell_consumed();
+        self.report_consumed();
         let room = if self.tx.waits_for_peer() { FOR_ROOM } else { 0 };
-        self.mem.fall_asleep(FOR_RECORDS | FOR_END | room);
-        let found = self.peek();
+        self.mem.announce_sleep(FOR_RECORDS | FOR_END | room);
+        let found = self.has_work();
         if found {
-            self.mem.wake_up();
+            self.mem.announce_awake();
         }
         found
     }

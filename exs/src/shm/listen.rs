@@ -1,11 +1,14 @@
-//! The side that listens: names, callers, requests that wait.
+//! The listening side: names, connecting peers, requests that wait for the program.
 //!
-//! Callers are strangers, so what they may tie up is bounded: callers that have not said
-//! what they want (the oldest is dropped), requests that the program has not answered
-//! (further callers wait in the kernel), the time until one that was accepted is ready, and
-//! descriptors (when none is left, the oldest caller gives way that has said nothing for a
-//! second, and if there is none, listening pauses). What a caller says of itself is not believed: its addresses must be ones that
-//! this listener, and this host, have.
+//! A connecting peer is not trusted, so everything that it can tie up is limited:
+//! - Peers whose HELLO has not come: the oldest is dropped for one more.
+//! - Requests that the program has not answered: further peers wait in the kernel.
+//! - The time from ACCEPT to READY.
+//! - Descriptors. When none is left, the oldest peer without a HELLO is dropped if it has waited for
+//!   a second. If there is none, listening pauses.
+//!
+//! A listener does not believe what a peer says of itself: the addresses in its HELLO must belong
+//! to this listener and this host.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -13,12 +16,12 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use super::ShmRnic;
+use super::control::{ControlMessage, MAX_MESSAGE, canonical, name, of_family};
 use super::dial::is_here;
-use super::greet::{MAX_MESSAGE, Message, canonical, name, of_family};
-use super::link::{Link, Owner, Phase};
-use super::qp::Conn;
+use super::link::{LinkOwner, LinkPhase, ShmLink};
+use super::qp::ShmConn;
 use super::ring::Mem;
-use super::serve::Source;
+use super::serve::ShmSource;
 use crate::rnic::{CmEvent, ConnParam, ConnReq, ListenOpts, Listener, Qp, QpState, RnicError};
 use crate::sys::{
     self, ForeignFd, PeerCred, PeerListener, PeerSocket, accept_unix, listen_abstract, peer_cred,
@@ -26,40 +29,40 @@ use crate::sys::{
 };
 use crate::time::Time;
 
-/// Callers whose HELLO may be awaited at a time; fewer where the process may have few
-/// descriptors.
-pub(super) const GREETINGS: usize = 1024;
-/// Connections taken from one listener before others have their turn.
+/// Peers whose HELLO may be awaited at a time. Fewer where the process may have few descriptors.
+pub(super) const MAX_PENDING_PEERS: usize = 1024;
+/// Connections accepted from one listener before others have their turn.
 const ACCEPT_STEP: usize = 64;
-/// How long to pause when the kernel has no descriptors or memory left.
+/// Pause when the kernel has no descriptors or memory left.
 const STARVED_PAUSE: Duration = Duration::from_millis(100);
-/// How long a caller's HELLO is awaited at least before its descriptor is taken for another.
-const GREETING_GRACE: Duration = Duration::from_secs(1);
-/// How long a caller that was accepted may take to say that it is ready. It is on this host,
-/// and holds a place in the backlog meanwhile.
+/// Time that a peer has for its HELLO before its descriptor may be taken for another peer.
+const HELLO_GRACE: Duration = Duration::from_secs(1);
+/// Time from ACCEPT to READY. The peer is on this host, and holds a place in the backlog meanwhile.
 const READY_LIMIT: Duration = Duration::from_secs(5);
-/// Callers that may wait in the kernel. (A caller that finds it full tries again.)
+/// Peers that may wait in the kernel. A peer that finds the backlog full tries again.
 const BACKLOG: u32 = 4096;
 
-/// A listener: one socket, or for IPv6 with IPv4 two.
-pub(super) struct Listening {
+/// A listener. It has one socket, or two if it takes IPv6 and IPv4.
+pub(super) struct ShmListener {
     socks: Vec<PeerListener>,
     addr: SocketAddr,
-    /// Holds the TCP port, where no other device of ours does.
+    /// Holds the TCP port; None if another device of this process does.
     _port: Option<OwnedFd>,
     v6_only: bool,
     handshake_timeout: Duration,
-    max_greetings: usize,
-    max_asking: usize,
-    asking: usize,
+    max_pending_peers: usize,
+    /// Requests that may wait for the program's answer, and those that do.
+    max_requests: usize,
+    open_requests: usize,
+    /// Connections may wait in the kernel.
     readable: bool,
     /// On the ready list.
     pub(super) queued: bool,
 }
 
-impl Listening {
-    /// Whether a caller may say that it has called this address here.
-    fn is_called(&self, called: SocketAddr) -> bool {
+impl ShmListener {
+    /// True if a peer that connected to this address can have reached this listener.
+    fn accepts_address(&self, called: SocketAddr) -> bool {
         let (ours, called) = (canonical(self.addr), canonical(called));
         if ours.port() != called.port() {
             return false;
@@ -72,8 +75,8 @@ impl Listening {
     }
 }
 
-/// A caller that has not said what it wants.
-pub(super) struct Stranger {
+/// A connecting peer whose HELLO has not come.
+pub(super) struct PendingPeer {
     sock: PeerSocket,
     listener: u32,
     cred: PeerCred,
@@ -118,19 +121,19 @@ impl ShmRnic {
             socks.push(sock);
         }
         let raw: Vec<_> = socks.iter().map(|sock| sock.as_fd().as_raw_fd()).collect();
-        let id = self.listeners.insert(Listening {
+        let id = self.listeners.insert(ShmListener {
             socks,
             addr,
             _port: port,
             v6_only: opts.v6_only,
             handshake_timeout: opts.handshake_timeout,
-            max_greetings: sys::most_strangers(self.max_greetings),
-            max_asking: usize::try_from(opts.backlog).unwrap_or(usize::MAX).max(16),
-            asking: 0,
+            max_pending_peers: sys::most_strangers(self.max_pending_peers),
+            max_requests: usize::try_from(opts.backlog).unwrap_or(usize::MAX).max(16),
+            open_requests: 0,
             readable: true,
             queued: false,
         })?;
-        let token = self.token(Source::Listener(id));
+        let token = self.token(ShmSource::Listener(id));
         for fd in &raw {
             let interest = mio::Interest::READABLE;
             if let Err(e) = self.registry.register(&mut mio::unix::SourceFd(fd), token, interest) {
@@ -138,7 +141,7 @@ impl ShmRnic {
                 return Err(RnicError::os("epoll_ctl", &e));
             }
         }
-        self.enqueue(Source::Listener(id));
+        self.enqueue(ShmSource::Listener(id));
         Ok(Listener(id))
     }
 
@@ -148,83 +151,84 @@ impl ShmRnic {
 
     pub(super) fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
         let listening = self.listeners.remove(listener.0)?;
-        self.timers.clear(Source::Listener(listener.0));
-        self.starved.retain(|l| *l != listener.0);
+        self.timers.clear(ShmSource::Listener(listener.0));
+        self.listeners_without_fds.retain(|l| *l != listener.0);
         for sock in &listening.socks {
             let _ = self.registry.deregister(&mut mio::unix::SourceFd(&sock.as_fd().as_raw_fd()));
         }
-        let of = |o: Owner| matches!(o, Owner::Asking { listener: l, .. } if l == listener.0);
+        let of =
+            |o: LinkOwner| matches!(o, LinkOwner::Request { listener: l, .. } if l == listener.0);
         let links: Vec<u32> =
             self.links.iter().filter(|(_, l)| of(l.owner)).map(|(id, _)| id).collect();
         for link in links {
             self.drop_link(link);
         }
-        let strangers: Vec<u32> = self
-            .strangers
+        let pending_peers: Vec<u32> = self
+            .pending_peers
             .iter()
             .filter(|(_, s)| s.listener == listener.0)
             .map(|(id, _)| id)
             .collect();
-        for stranger in strangers {
-            self.drop_stranger(stranger);
+        for pending in pending_peers {
+            self.drop_pending_peer(pending);
         }
         Ok(())
     }
 
-    /// The reactor saw callers.
-    pub(super) fn note_callers(&mut self, id: u32) {
+    /// The reactor saw connections.
+    pub(super) fn note_readable(&mut self, id: u32) {
         if let Ok(listening) = self.listeners.get_mut(id) {
             listening.readable = true;
         }
     }
 
-    /// Takes callers in.
+    /// Accepts connections.
     pub(super) fn serve_listener(&mut self, id: u32, now: Time) {
         let Ok(listening) = self.listeners.get_mut(id) else { return };
         listening.queued = false;
-        self.hear_again();
+        self.retry_peers_without_fds();
         for _ in 0..ACCEPT_STEP {
             let Ok(listening) = self.listeners.get_mut(id) else { return };
-            if !listening.readable || listening.asking >= listening.max_asking {
+            if !listening.readable || listening.open_requests >= listening.max_requests {
                 return;
             }
-            match one_of(&listening.socks) {
-                Ok(sock) => self.greet(id, sock, now),
+            match accept_any(&listening.socks) {
+                Ok(sock) => self.add_pending_peer(id, sock, now),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     listening.readable = false;
                     return;
                 }
-                Err(e) if sys::starved(&e) && self.oldest_gives_way(now) => {}
+                Err(e) if sys::starved(&e) && self.drop_oldest_pending_peer(now) => {}
                 Err(e) if sys::starved(&e) => return self.pause(id, &e, now),
-                // The caller is gone already, or so: accept(2) says to go on.
+                // The peer has gone already, or so: accept(2) says to go on.
                 Err(_) => {}
             }
         }
-        self.enqueue(Source::Listener(id));
+        self.enqueue(ShmSource::Listener(id));
     }
 
-    /// The kernel has no descriptors or memory left: a listener waits for some.
+    /// Pauses a listener for which the kernel has no descriptors or memory left.
     fn pause(&mut self, id: u32, e: &io::Error, now: Time) {
-        self.timers.set(Source::Listener(id), now + STARVED_PAUSE);
-        if !self.starved.contains(&id) {
-            self.starved.push(id);
+        self.timers.set(ShmSource::Listener(id), now + STARVED_PAUSE);
+        if !self.listeners_without_fds.contains(&id) {
+            self.listeners_without_fds.push(id);
         }
-        self.fail_own_callers(id, e.raw_os_error().unwrap_or(libc::EMFILE));
+        self.fail_own_calls(id, e.raw_os_error().unwrap_or(libc::EMFILE));
     }
 
-    /// Callers wait until there is a descriptor. One of this very process holds descriptors itself
-    /// and may wait for ever: its connect fails, with what this process lacks.
-    fn fail_own_callers(&mut self, id: u32, errno: i32) {
+    /// Fails connection attempts of this very process to a paused listener. They hold descriptors, so
+    /// they might wait for ever. Their error is the one that the listener has met.
+    fn fail_own_calls(&mut self, id: u32, errno: i32) {
         let Ok(listening) = self.listeners.get(id) else { return };
         let at = canonical(listening.addr);
-        let calls = |l: &Link| {
+        let calls = |l: &ShmLink| {
             let called = canonical(l.addrs.1);
             let there = at.ip().is_unspecified() || at.ip() == called.ip();
-            there && at.port() == called.port() && l.phase == Phase::Greeting && l.mem.is_ours()
+            there && at.port() == called.port() && l.phase == LinkPhase::Greeting && l.mem.is_ours()
         };
-        // Those that were heard have a link at this end, too.
+        // Attempts whose HELLO was read have a link at this end, too.
         let heard = |caller: SocketAddr| {
-            let from = |l: &Link| !l.mem.is_ours() && canonical(l.addrs.1) == canonical(caller);
+            let from = |l: &ShmLink| !l.mem.is_ours() && canonical(l.addrs.1) == canonical(caller);
             self.links.iter().any(|(_, l)| from(l))
         };
         let own: Vec<u32> = self
@@ -238,124 +242,129 @@ impl ShmRnic {
         }
     }
 
-    /// Callers whose memory there was no descriptor for say again what they want.
-    fn hear_again(&mut self) {
-        for id in std::mem::take(&mut self.unheard) {
-            self.enqueue(Source::Stranger(id));
+    /// Reads again the HELLOs that waited for a descriptor.
+    fn retry_peers_without_fds(&mut self) {
+        for id in std::mem::take(&mut self.peers_without_fds) {
+            self.enqueue(ShmSource::PendingPeer(id));
         }
     }
 
-    /// A descriptor came free: listeners that lacked one try again.
-    pub(super) fn wake_starved(&mut self) {
-        self.hear_again();
-        for id in std::mem::take(&mut self.starved) {
-            self.timers.clear(Source::Listener(id));
-            self.enqueue(Source::Listener(id));
+    /// A descriptor was freed: everything that waits for one tries again.
+    pub(super) fn wake_waiting_for_fds(&mut self) {
+        self.retry_peers_without_fds();
+        for id in std::mem::take(&mut self.listeners_without_fds) {
+            self.timers.clear(ShmSource::Listener(id));
+            self.enqueue(ShmSource::Listener(id));
         }
     }
 
-    fn greet(&mut self, listener: u32, sock: PeerSocket, now: Time) {
+    fn add_pending_peer(&mut self, listener: u32, sock: PeerSocket, now: Time) {
         let Ok(listening) = self.listeners.get(listener) else { return };
-        let (deadline, most) = (now + listening.handshake_timeout, listening.max_greetings);
+        let (deadline, most) = (now + listening.handshake_timeout, listening.max_pending_peers);
         let Ok(cred) = peer_cred(sock.as_fd()) else { return };
         let raw = sock.as_fd().as_raw_fd();
-        let Ok(id) = self.strangers.insert(Stranger { sock, listener, cred, queued: false }) else {
+        let Ok(id) = self.pending_peers.insert(PendingPeer { sock, listener, cred, queued: false })
+        else {
             return;
         };
-        let token = self.token(Source::Stranger(id));
+        let token = self.token(ShmSource::PendingPeer(id));
         let interest = mio::Interest::READABLE;
         if self.registry.register(&mut mio::unix::SourceFd(&raw), token, interest).is_err() {
-            return self.drop_stranger(id);
+            return self.drop_pending_peer(id);
         }
-        self.timers.set(Source::Stranger(id), deadline);
-        // It said what it wants before we took it in, mostly.
-        self.enqueue(Source::Stranger(id));
-        self.greetings.push_back((id, now));
-        if self.greetings.len() > most {
-            let strangers = &self.strangers;
-            self.greetings.retain(|(id, _)| strangers.get(*id).is_ok());
+        self.timers.set(ShmSource::PendingPeer(id), deadline);
+        // Its HELLO has mostly come before the connection was accepted.
+        self.enqueue(ShmSource::PendingPeer(id));
+        self.awaiting_hello.push_back((id, now));
+        if self.awaiting_hello.len() > most {
+            let pending_peers = &self.pending_peers;
+            self.awaiting_hello.retain(|(id, _)| pending_peers.get(*id).is_ok());
         }
-        if self.greetings.len() > most
-            && let Some((oldest, _)) = self.greetings.pop_front()
+        if self.awaiting_hello.len() > most
+            && let Some((oldest, _)) = self.awaiting_hello.pop_front()
         {
             // Its HELLO may have come in this very turn.
-            self.serve_stranger(oldest, now);
-            self.drop_stranger(oldest);
+            self.serve_pending_peer(oldest, now);
+            self.drop_pending_peer(oldest);
         }
     }
 
-    /// There is no descriptor for a caller: one that has said nothing for a while gives its own.
-    /// False: there is none such.
-    fn oldest_gives_way(&mut self, now: Time) -> bool {
-        while self.greetings.front().is_some_and(|(id, _)| self.strangers.get(*id).is_err()) {
-            self.greetings.pop_front();
+    /// Frees the descriptor of the oldest peer whose HELLO has not come. False if that peer has not
+    /// waited for `HELLO_GRACE` yet, or if there is none.
+    fn drop_oldest_pending_peer(&mut self, now: Time) -> bool {
+        while self
+            .awaiting_hello
+            .front()
+            .is_some_and(|(id, _)| self.pending_peers.get(*id).is_err())
+        {
+            self.awaiting_hello.pop_front();
         }
-        let Some((oldest, since)) = self.greetings.front().copied() else { return false };
-        if now < since + GREETING_GRACE {
+        let Some((oldest, since)) = self.awaiting_hello.front().copied() else { return false };
+        if now < since + HELLO_GRACE {
             return false;
         }
-        self.greetings.pop_front();
-        self.drop_stranger(oldest);
+        self.awaiting_hello.pop_front();
+        self.drop_pending_peer(oldest);
         true
     }
 
-    pub(super) fn drop_stranger(&mut self, id: u32) {
-        let Ok(stranger) = self.strangers.remove(id) else { return };
-        self.timers.clear(Source::Stranger(id));
-        let raw = stranger.sock.as_fd().as_raw_fd();
+    pub(super) fn drop_pending_peer(&mut self, id: u32) {
+        let Ok(pending) = self.pending_peers.remove(id) else { return };
+        self.timers.clear(ShmSource::PendingPeer(id));
+        let raw = pending.sock.as_fd().as_raw_fd();
         let _ = self.registry.deregister(&mut mio::unix::SourceFd(&raw));
-        drop(stranger);
-        self.wake_starved();
+        drop(pending);
+        self.wake_waiting_for_fds();
     }
 
-    /// A caller may have said what it wants.
-    pub(super) fn serve_stranger(&mut self, id: u32, now: Time) {
-        let Ok(stranger) = self.strangers.get_mut(id) else { return };
-        stranger.queued = false;
-        // What it says brings a descriptor, which the kernel throws away if there is no room.
-        if let Err(e) = stranger.sock.as_fd().try_clone_to_owned() {
-            let listener = stranger.listener;
-            self.unheard.push(id);
+    /// Reads the HELLO of a peer, if it has come.
+    pub(super) fn serve_pending_peer(&mut self, id: u32, now: Time) {
+        let Ok(pending) = self.pending_peers.get_mut(id) else { return };
+        pending.queued = false;
+        // A HELLO brings a descriptor. The kernel discards it if this process can have no more.
+        if let Err(e) = pending.sock.as_fd().try_clone_to_owned() {
+            let listener = pending.listener;
+            self.peers_without_fds.push(id);
             return self.pause(listener, &e, now);
         }
         let mut buf = [0; MAX_MESSAGE];
-        let (n, fds) = match recv_with_fds(stranger.sock.as_fd(), &mut buf) {
+        let (n, fds) = match recv_with_fds(pending.sock.as_fd(), &mut buf) {
             Ok(got) => got,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-            Err(_) => return self.drop_stranger(id),
+            Err(_) => return self.drop_pending_peer(id),
         };
-        let hello = Message::parse(&buf[..n]);
+        let hello = ControlMessage::parse(&buf[..n]);
         if self.request(id, hello, &fds.unwrap_or_default(), now).is_none() {
-            self.drop_stranger(id);
+            self.drop_pending_peer(id);
         }
     }
 
-    /// A HELLO becomes a request; None if it makes no sense, or is not believed.
+    /// Makes a request of a HELLO. None if the HELLO is invalid or cannot be true.
     fn request(
         &mut self,
         id: u32,
-        hello: Option<Message>,
+        hello: Option<ControlMessage>,
         fds: &[ForeignFd],
         _: Time,
     ) -> Option<()> {
-        let Message::Hello { called, caller, ird, ord, private_data } = hello? else {
+        let ControlMessage::Hello { called, caller, ird, ord, private_data } = hello? else {
             return None;
         };
-        let stranger = self.strangers.get(id).ok()?;
-        let (listener, cred) = (stranger.listener, stranger.cred);
+        let pending = self.pending_peers.get(id).ok()?;
+        let (listener, cred) = (pending.listener, pending.cred);
         let listening = self.listeners.get(listener).ok()?;
-        if !listening.is_called(called) || is_here(caller).is_err() {
+        if !listening.accepts_address(called) || is_here(caller).is_err() {
             return None;
         }
         let [memfd] = fds else { return None };
         let (called, caller) =
             (of_family(called, &listening.addr), of_family(caller, &listening.addr));
         let mem = Mem::open(memfd.as_fd()).ok()?;
-        let Stranger { sock, .. } = self.strangers.remove(id).ok()?;
-        self.timers.clear(Source::Stranger(id));
+        let PendingPeer { sock, .. } = self.pending_peers.remove(id).ok()?;
+        self.timers.clear(ShmSource::PendingPeer(id));
         let _ = self.registry.deregister(&mut mio::unix::SourceFd(&sock.as_fd().as_raw_fd()));
-        let owner = Owner::Asking { listener, req: 0 };
-        let mut link = Link::new(Some(sock), mem, owner, (called, caller));
+        let owner = LinkOwner::Request { listener, req: 0 };
+        let mut link = ShmLink::new(Some(sock), mem, owner, (called, caller));
         (link.cred, link.ord, link.ird) = (cred, ord, ird);
         let link = self.links.insert(Box::new(link)).ok()?;
         let req = match self.requests.insert(link) {
@@ -366,10 +375,10 @@ impl ShmRnic {
             }
         };
         if let Ok(l) = self.links.get_mut(link) {
-            l.owner = Owner::Asking { listener, req };
+            l.owner = LinkOwner::Request { listener, req };
         }
         if let Ok(listening) = self.listeners.get_mut(listener) {
-            listening.asking += 1;
+            listening.open_requests += 1;
         }
         let (listener, req) = (Listener(listener), ConnReq(req));
         let (peer, local) = (caller, called);
@@ -377,15 +386,15 @@ impl ShmRnic {
         Some(())
     }
 
-    /// Parts a link from its listener; a connection request of it is no more.
-    pub(super) fn disown(&mut self, id: u32) {
+    /// Ends the request that a link stands for, if it is one.
+    pub(super) fn release_request(&mut self, id: u32) {
         let Ok(link) = self.links.get(id) else { return };
-        if let Owner::Asking { listener, req } = link.owner {
+        if let LinkOwner::Request { listener, req } = link.owner {
             let _ = self.requests.remove(req);
             if let Ok(listening) = self.listeners.get_mut(listener) {
-                listening.asking = listening.asking.saturating_sub(1);
-                // Room for one more that waits in the kernel.
-                self.enqueue(Source::Listener(listener));
+                listening.open_requests = listening.open_requests.saturating_sub(1);
+                // The listener may take one more connection from the kernel.
+                self.enqueue(ShmSource::Listener(listener));
             }
         }
     }
@@ -402,41 +411,41 @@ impl ShmRnic {
             return Err(self.wrong_state(qp, "Init"));
         }
         self.check_private(param.private_data)?;
-        self.disown(id);
+        self.release_request(id);
         let uid = self.trusting.then_some(self.uid);
         let (max_ord, max_ird) = (self.caps.max_ord, self.caps.max_ird);
         let link = self.links.get_mut(id)?;
-        link.owner = Owner::Qp(qp.0);
-        // What the caller has said of itself: (that it issues, that it answers).
+        link.owner = LinkOwner::Qp(qp.0);
+        // The peer's own limits: READs that it issues, that it answers.
         let (their_ord, their_ird) = (link.ord, link.ird);
         let (ord, ird) = (param.ord.min(max_ord), param.ird.min(max_ird));
         (link.ord, link.ird) = (ord.min(their_ird), ird.min(their_ord));
-        link.know(link.cred, uid);
+        link.set_peer(link.cred, uid);
         let private_data = param.private_data.to_vec();
-        link.phase = Phase::Accepted;
-        // A caller that has gone meanwhile is noticed by its socket.
-        link.say(&Message::Accept { ird, ord, private_data }, &[]);
+        link.phase = LinkPhase::Accepted;
+        // If the peer has gone meanwhile, its socket will show that.
+        link.send_control(&ControlMessage::Accept { ird, ord, private_data }, &[]);
         let addrs = link.addrs;
         let pair = self.qps.get_mut(qp.0)?;
-        (pair.conn, pair.addrs, pair.timeout) = (Conn::Link(id), Some(addrs), param.timeout);
-        self.timers.set(Source::Link(id), now + param.timeout.min(READY_LIMIT));
-        self.enqueue(Source::Link(id));
+        (pair.conn, pair.addrs, pair.timeout) = (ShmConn::Link(id), Some(addrs), param.timeout);
+        self.timers.set(ShmSource::Link(id), now + param.timeout.min(READY_LIMIT));
+        self.enqueue(ShmSource::Link(id));
         Ok(())
     }
 
     pub(super) fn reject(&mut self, req: ConnReq, private_data: &[u8]) -> Result<(), RnicError> {
         let id = *self.requests.get(req.0)?;
         self.check_private(private_data)?;
-        let reject = Message::Reject { private_data: private_data.to_vec() };
-        self.links.get(id)?.say(&reject, &[]);
+        let reject = ControlMessage::Reject { private_data: private_data.to_vec() };
+        self.links.get(id)?.send_control(&reject, &[]);
         self.drop_link(id);
         Ok(())
     }
 }
 
-/// A caller of one of these sockets; none is taken in beside it. If there is none: whatever is
-/// worse than that nobody calls.
-fn one_of(socks: &[PeerListener]) -> io::Result<PeerSocket> {
+/// Accepts a connection from any of these sockets. `WouldBlock` if there is none on any; another
+/// error if one occurred and no socket had a connection.
+fn accept_any(socks: &[PeerListener]) -> io::Result<PeerSocket> {
     let mut failed = None;
     for sock in socks {
         match accept_unix(sock.as_fd()) {

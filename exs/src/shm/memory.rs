@@ -1,24 +1,24 @@
 //! Protection domains, memory regions and windows.
 //!
-//! As on the software RNIC a key is random, of one domain or of one queue pair, and
-//! looked up whenever bytes are to move. So to close a window, or to end a registration,
-//! is to remove a key; and to see that no work goes on with the memory.
+//! As on the software RNIC, a key is random, belongs to one domain or one queue pair, and is looked
+//! up whenever bytes move. So closing a window, or ending a registration, removes a key and makes
+//! sure that no work still uses the memory.
 
 use super::ShmRnic;
-use super::qp::Conn;
+use super::qp::ShmConn;
 use crate::mem::{Access, Grant, Key, Scope, Segment};
 use crate::rnic::users::MrUserSet;
 use crate::rnic::{Mr, Pd, Qp, RnicError, TermCode};
 
 /// A memory window of a queue pair.
 #[derive(Clone, Copy)]
-pub(super) struct Window {
+pub(super) struct MemoryWindow {
     key: Key,
     mr: Key,
 }
 
-impl Window {
-    /// Whether it is the one of this key.
+impl MemoryWindow {
+    /// True if this window has this key.
     pub(super) fn is(&self, key: Key) -> bool {
         self.key == key
     }
@@ -52,7 +52,7 @@ impl ShmRnic {
             domain.mrs = domain.mrs.saturating_sub(1);
         }
         let qps = match self.users.forget(mr.key) {
-            // Registered, and never used.
+            // Registered, but no work ever named it.
             None => Vec::new(),
             Some(MrUserSet::One(qp)) => vec![qp],
             Some(MrUserSet::Any) => {
@@ -68,7 +68,7 @@ impl ShmRnic {
                 qps
             }
         };
-        // What the peers map of the region goes when its last user here has gone.
+        // Dropped before `sweep` looks for regions that have no user left here.
         drop(grant);
         for qp in qps {
             self.revoke_from(qp, mr.key);
@@ -76,16 +76,16 @@ impl ShmRnic {
         Ok(())
     }
 
-    /// Takes the memory of an MR away from a queue pair, which may be gone.
+    /// Takes the memory of an MR away from a queue pair, which may be gone already.
     fn revoke_from(&mut self, id: u32, key: Key) {
         self.drop_windows(id, |w| w.mr == key);
         let Ok(qp) = self.qps.get_mut(id) else { return };
         qp.recvs.iter_mut().for_each(|b| b.revoke(key));
-        let Conn::Link(link) = qp.conn else { return };
+        let ShmConn::Link(link) = qp.conn else { return };
         let Ok(l) = self.links.get_mut(link) else { return };
         if l.tx.uses(key) || l.rx.uses(key) {
-            // The peer may be reading it, or be about to: it is told before this returns,
-            // and lets go of what it has read.
+            // The peer may be reading the memory, or about to. Its connection is cut before this
+            // returns, so the peer discards what it has read.
             let code = TermCode { layer: 0, etype: 0, code: 0 };
             self.cut(link, crate::rnic::DisconnectCause::TerminatedByUs(code), Some(key));
         } else if l.shares.any()
@@ -111,7 +111,7 @@ impl ShmRnic {
         let scope = Scope::QueuePair(pd, qp.0);
         let key = self.issue_key(Grant { segment, access, scope });
         self.users.note(qp.0, &[mr.key]);
-        self.qps.get_mut(qp.0)?.windows.push(Window { key, mr: mr.key });
+        self.qps.get_mut(qp.0)?.windows.push(MemoryWindow { key, mr: mr.key });
         Ok(key)
     }
 
@@ -123,8 +123,8 @@ impl ShmRnic {
         }
     }
 
-    /// Ends the windows of a QP that `which` selects; returns how many.
-    pub(super) fn drop_windows(&mut self, qp: u32, which: impl Fn(&Window) -> bool) -> usize {
+    /// Closes the windows of a QP that `which` selects; returns how many.
+    pub(super) fn drop_windows(&mut self, qp: u32, which: impl Fn(&MemoryWindow) -> bool) -> usize {
         let Ok(pair) = self.qps.get_mut(qp) else { return 0 };
         let before = pair.windows.len();
         let keys = &mut self.keys;

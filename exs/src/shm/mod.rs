@@ -1,39 +1,40 @@
 //! F5: shared memory, for two processes on one host, as an RNIC.
 //!
-//! [`ShmRnic`] meets the contract of [`Rnic`] without a network. A connection is a memfd
-//! with a ring of records for each direction (`ring`, `record`), mapped by both sides, and
-//! a UNIX socket between them (`greet`) over which it is set up, descriptors pass, and
-//! each side notices at once that the other is gone. Nothing has a name that outlives its
-//! process: the listener's is abstract, and goes with its socket.
+//! [`ShmRnic`] meets the contract of [`Rnic`] without a network. A connection is a memfd with a
+//! ring of records for each direction (`ring`, `record`). Both sides map it. Beside it, a UNIX
+//! socket (`control`) serves for the start-up, passes descriptors, and shows each side at once
+//! when the other has gone. No name outlives its process: the listener's name is abstract, and
+//! vanishes with its socket.
 //!
-//! The rule of this floor: *who owns memory is the only one to write it*. A SEND or a
-//! WRITE is a record that says where its payload lies; the side that receives it checks
-//! its own keys and copies the payload, once (`rx`). So bounds, rights and the life of a
-//! window hold as strictly as on any RNIC; a peer gets no more than a view of what it may
-//! read (`source`), and one of another user not even that.
+//! The rule of this floor: *only the owner of memory writes it*. A SEND or a WRITE is a record
+//! that says where its payload lies. The receiving side checks its own keys and copies the payload
+//! once (`rx`). So bounds, rights and the life of a window hold as strictly as on any RNIC. A peer
+//! gets no more than a view of memory that it may read (`source`), and a peer of another user not
+//! even that.
 //!
 //! What it promises beyond the trait:
-//! - A small record is handed over by one cache line; no index moves with it.
-//! - No system call while both sides are awake. Who is about to sleep says so in the ring
-//!   (`Link::arm`), and is woken by a message, or where that happens often by a mark on the
-//!   board of its process and an eventfd. By marks it also finds what many connections have.
-//! - WRITE WITH IMMEDIATE, and completions of WRITEs that say that the peer has them.
-//! - Whatever the peer writes into the rings, the worst that comes of it is the end of
-//!   that connection.
+//! - A small record moves with one cache line; no index moves with it.
+//! - No system call while both sides are awake. A side that is about to sleep says so in the ring
+//!   (`ShmLink::arm`). A message wakes it. Where that happens often, a bit in the doorbell bitmap
+//!   and the doorbell of its process do. The same bits find work among many connections.
+//! - WRITE WITH IMMEDIATE; the completion of a WRITE says that the peer has the bytes.
+//! - Whatever the peer writes into the rings, it can end that connection and do nothing worse.
 //!
-//! The shape of its data: numbered tables as in the software RNIC; a queue pair is joined
-//! to a link. `spec-notes/shm.md` has the layout, the rendezvous and the trust.
+//! The shape of its data: numbered tables as in the software RNIC; a queue pair is joined to a
+//! link. `spec-notes/shm.md` has the layout, the rendezvous and the trust.
 //!
 //! What it must never know: EXS, its messages, sockets of a program. It reads no clock.
 
+mod consumer_index;
+mod control;
 mod dial;
 mod doorbells;
 mod eager;
-mod greet;
 mod hot_set;
 mod link;
 mod listen;
 mod memory;
+mod pending;
 mod qp;
 mod queues;
 mod record;
@@ -42,7 +43,6 @@ mod ring_window;
 mod rx;
 mod serve;
 mod source;
-mod tell;
 mod tx;
 
 use std::collections::VecDeque;
@@ -61,7 +61,7 @@ use crate::rnic::{
 };
 use crate::sys::{IoVec, RandomSource, effective_uid};
 use crate::time::Time;
-use serve::Source;
+use serve::ShmSource;
 
 /// An RNIC made of shared memory: see the module's essay.
 pub struct ShmRnic {
@@ -70,40 +70,41 @@ pub struct ShmRnic {
     token_base: usize,
     random: RandomSource,
     uid: u32,
-    /// Peers of our own user are trusted.
+    /// True: peers of our own user are trusted.
     trusting: bool,
     keys: KeyTable,
-    /// Whose work may refer to an MR, where any was posted.
+    /// The queue pairs whose work may refer to an MR, for each MR that any work names.
     users: MrUsers,
     objects: Objects<RxBuf>,
-    qps: table::Table<qp::QueuePair>,
-    listeners: table::Table<listen::Listening>,
-    strangers: table::Table<listen::Stranger>,
-    links: table::Table<Box<link::Link>>,
-    /// Connection requests that wait for an answer: their links.
+    qps: table::Table<qp::ShmQp>,
+    listeners: table::Table<listen::ShmListener>,
+    pending_peers: table::Table<listen::PendingPeer>,
+    links: table::Table<Box<link::ShmLink>>,
+    /// Connection requests that wait for the program's answer: the numbers of their links.
     requests: table::Table<u32>,
-    /// Callers whose HELLO has not come, the oldest first, and since when. Some are past that.
-    greetings: VecDeque<(u32, Time)>,
-    /// That many may be, on each listener from now on.
-    max_greetings: usize,
-    /// Listeners that found no free descriptor.
-    starved: Vec<u32>,
-    /// Callers that wait for a descriptor to be heard.
-    unheard: Vec<u32>,
-    timers: Deadlines<Source>,
-    ready: VecDeque<Source>,
-    /// Sources that were served since the last look around.
-    served: usize,
-    /// Connections that are looked at in memory; all others have said what they want to hear of.
+    /// Connecting peers whose HELLO has not come, the oldest first, each with the time when it was
+    /// taken in. Some entries are stale: their HELLO has come since.
+    awaiting_hello: VecDeque<(u32, Time)>,
+    /// Limit of `awaiting_hello`, for each listener opened from now on.
+    max_pending_peers: usize,
+    /// Listeners that wait for a free descriptor.
+    listeners_without_fds: Vec<u32>,
+    /// Connecting peers whose HELLO waits for a free descriptor.
+    peers_without_fds: Vec<u32>,
+    timers: Deadlines<ShmSource>,
+    ready: VecDeque<ShmSource>,
+    /// Sources served since the hot set was polled last.
+    served_since_poll: usize,
+    /// The hot set, the oldest first. Every other open link is armed.
     hot: Vec<u32>,
-    /// Whose turn it is among them to have a message taken out.
-    turn_of: usize,
-    /// Where others are marked, once a peer has been given it; and what was just taken from it.
-    board: Option<doorbells::DoorbellBitmap>,
-    marked: Vec<u32>,
-    peer_boards: doorbells::PeerBitmaps,
-    /// Counts, from 1, the times that messages were begun to be taken.
-    taking: u64,
+    /// Index in `hot` of the link that `next_eager` looks at next.
+    eager_turn: usize,
+    /// Our doorbell bitmap, once a peer was to get it; and scratch space for the slots taken from it.
+    bitmap: Option<doorbells::DoorbellBitmap>,
+    taken_slots: Vec<u32>,
+    peer_bitmaps: doorbells::PeerBitmaps,
+    /// Rounds of eager receives, from 1 on: `resume_eager` begins one.
+    pause_epoch: u64,
     events: VecDeque<RnicEvent>,
     /// Completions on their way from a link to their queues.
     wcs: Vec<Wc>,
@@ -137,7 +138,7 @@ impl ShmRnic {
                 max_msg: record::MAX_MSG,
                 max_ord: MAX_READS,
                 max_ird: MAX_READS,
-                max_private_data: greet::MAX_PRIVATE_DATA,
+                max_private_data: control::MAX_PRIVATE_DATA,
                 max_send_wr: 256,
                 max_srq_wr: usize::MAX,
             },
@@ -151,22 +152,22 @@ impl ShmRnic {
             objects: Objects::new(),
             qps: table::Table::new("queue pair"),
             listeners: table::Table::new("listener"),
-            strangers: table::Table::new("caller"),
+            pending_peers: table::Table::new("caller"),
             links: table::Table::new("connection"),
             requests: table::Table::new("connection request"),
-            greetings: VecDeque::new(),
-            max_greetings: listen::GREETINGS,
-            starved: Vec::new(),
-            unheard: Vec::new(),
+            awaiting_hello: VecDeque::new(),
+            max_pending_peers: listen::MAX_PENDING_PEERS,
+            listeners_without_fds: Vec::new(),
+            peers_without_fds: Vec::new(),
             timers: Deadlines::default(),
             ready: VecDeque::new(),
-            served: 0,
+            served_since_poll: 0,
             hot: Vec::new(),
-            board: None,
-            marked: Vec::new(),
-            peer_boards: doorbells::PeerBitmaps::default(),
-            turn_of: 0,
-            taking: 1,
+            bitmap: None,
+            taken_slots: Vec::new(),
+            peer_bitmaps: doorbells::PeerBitmaps::default(),
+            eager_turn: 0,
+            pause_epoch: 1,
             events: VecDeque::new(),
             wcs: Vec::new(),
         }
@@ -177,20 +178,21 @@ impl ShmRnic {
         Ok(ShmRnic::new(registry, token_base, RandomSource::kernel()?))
     }
 
-    /// Takes every peer for one of another user: nothing is shared with it but the rings,
-    /// and nothing read of it but what they bring.
+    /// Treats every peer as one of another user: shares nothing with it but the rings, and reads
+    /// nothing of it but what they hold.
     #[cfg(any(test, feature = "internals"))]
-    pub fn trust_nobody(&mut self) {
+    pub fn distrust_peers(&mut self) {
         self.trusting = false;
     }
 
-    /// Bounds the callers of later listeners that have not said what they want. The oldest gives way.
+    /// Limits, for later listeners, the connecting peers whose HELLO has not come. The oldest is
+    /// dropped for one more.
     #[cfg(any(test, feature = "internals"))]
-    pub fn limit_greetings(&mut self, most: usize) {
-        self.max_greetings = most;
+    pub fn limit_pending_peers(&mut self, max: usize) {
+        self.max_pending_peers = max;
     }
 
-    fn token(&self, source: Source) -> mio::Token {
+    fn token(&self, source: ShmSource) -> mio::Token {
         mio::Token(self.token_base + source.token())
     }
 }
@@ -287,7 +289,7 @@ impl Rnic for ShmRnic {
         self.pause_eager(qp)
     }
     fn resume_eager(&mut self) {
-        self.taking += 1;
+        self.pause_epoch += 1;
     }
 
     fn listen(&mut self, addr: SocketAddr, opts: &ListenOpts) -> Result<Listener, RnicError> {
@@ -337,10 +339,10 @@ impl Rnic for ShmRnic {
         self.progress(now)
     }
     fn spin(&mut self, _: Time) -> bool {
-        self.spin()
+        self.poll_hot_set()
     }
     fn poll_memory(&mut self) -> Option<bool> {
-        self.poll_memory()
+        self.has_news()
     }
     fn prepare_sleep(&mut self) -> bool {
         self.prepare_sleep()

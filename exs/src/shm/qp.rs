@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::ShmRnic;
-use super::link::Phase;
-use super::memory::Window;
+use super::link::LinkPhase;
+use super::memory::MemoryWindow;
 use super::record::MAX_MSG;
 use crate::iwarp::{Inline, MAX_INLINE, RxBuf, TxWr};
 use crate::mem::{Access, Key, MAX_SGE, Sgl};
@@ -16,36 +16,36 @@ use crate::rnic::{
 
 /// What a queue pair is connected by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Conn {
+pub(super) enum ShmConn {
     /// Nothing yet.
     None,
-    /// A connection, or one that is being made.
+    /// A link, which may still be starting up.
     Link(u32),
-    /// Nothing any more.
+    /// Nothing any more: the connection has ended.
     Dead,
 }
 
 /// A queue pair.
-pub(super) struct QueuePair {
+pub(super) struct ShmQp {
     pub(super) attr: QpAttr,
-    pub(super) conn: Conn,
-    /// Its own receives.
+    pub(super) conn: ShmConn,
+    /// Receives posted to this queue pair; empty if it has an SRQ.
     pub(super) recvs: VecDeque<RxBuf>,
-    pub(super) windows: Vec<Window>,
-    /// (Ours, the peer's), once connected.
+    pub(super) windows: Vec<MemoryWindow>,
+    /// Our address and the peer's; None until it is connected.
     pub(super) addrs: Option<(SocketAddr, SocketAddr)>,
-    /// How long the connection attempt may take.
+    /// Limit of the connection attempt.
     pub(super) timeout: Duration,
-    /// The address that it was bound to by port, which is its own meanwhile.
+    /// Holds the port that the program bound; None: it bound none.
     pub(super) port: Option<std::os::fd::OwnedFd>,
 }
 
 impl ShmRnic {
     pub(super) fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
         self.objects.check_qp(attr)?;
-        let qp = self.qps.insert(QueuePair {
+        let qp = self.qps.insert(ShmQp {
             attr: *attr,
-            conn: Conn::None,
+            conn: ShmConn::None,
             recvs: VecDeque::new(),
             windows: Vec::new(),
             addrs: None,
@@ -60,12 +60,12 @@ impl ShmRnic {
         self.qps.get(id.0)?;
         self.drop_windows(id.0, |_| true);
         let qp = self.qps.remove(id.0)?;
-        if let Conn::Link(link) = qp.conn {
+        if let ShmConn::Link(link) = qp.conn {
             self.abandon_link(link);
         }
         self.objects.leave(id.0, &qp.attr)?;
         if let Some(srq) = qp.attr.srq {
-            // It may have been woken to take a buffer that it now leaves.
+            // A link may have been woken for a receive that this queue pair leaves.
             self.wake_srq(srq.0);
         }
         Ok(())
@@ -74,13 +74,13 @@ impl ShmRnic {
     pub(super) fn qp_state(&self, id: Qp) -> Result<QpState, RnicError> {
         let qp = self.qps.get(id.0)?;
         Ok(match qp.conn {
-            Conn::None => QpState::Init,
-            Conn::Dead => QpState::Error,
-            Conn::Link(link) => {
+            ShmConn::None => QpState::Init,
+            ShmConn::Dead => QpState::Error,
+            ShmConn::Link(link) => {
                 let link = self.links.get(link)?;
                 match link.phase {
-                    Phase::Open if link.closing => QpState::Closing,
-                    Phase::Open => QpState::Rts,
+                    LinkPhase::Open if link.closing => QpState::Closing,
+                    LinkPhase::Open => QpState::Rts,
                     _ => QpState::Connecting,
                 }
             }
@@ -93,8 +93,8 @@ impl ShmRnic {
         RnicError::State { qp: qp.0, state, need }
     }
 
-    /// The queue pair, unless it is dead.
-    pub(super) fn live_qp(&self, id: Qp, need: &'static str) -> Result<&QueuePair, RnicError> {
+    /// The queue pair, if its connection has not ended and is not closing.
+    pub(super) fn live_qp(&self, id: Qp, need: &'static str) -> Result<&ShmQp, RnicError> {
         let qp = self.qps.get(id.0)?;
         match self.qp_state(id)? {
             QpState::Error | QpState::Closing => Err(self.wrong_state(id, need)),
@@ -102,7 +102,7 @@ impl ShmRnic {
         }
     }
 
-    /// Checks and collects the segments of a WR.
+    /// Checks the segments of a WR and collects them.
     fn resolve(
         &self,
         pd: u32,
@@ -114,7 +114,7 @@ impl ShmRnic {
             return Err(RnicError::Limit { what: "segments per work request", asked, limit });
         }
         let (mut sgl, mut lkeys) = (Sgl::new(), [0; MAX_SGE]);
-        // Empty ones name no memory: nothing to check (and a list drops them).
+        // Empty segments name no memory: there is nothing to check, and a list drops them.
         for (key, sge) in lkeys.iter_mut().zip(sges.iter().filter(|s| s.len > 0)) {
             let segment = self.keys.check_local(pd, sge.lkey, sge.addr, sge.len, need)?;
             *key = sge.lkey;
@@ -156,11 +156,11 @@ impl ShmRnic {
 
     pub(super) fn post_send(&mut self, id: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
         let qp = self.qps.get(id.0)?;
-        let Conn::Link(link) = qp.conn else {
+        let ShmConn::Link(link) = qp.conn else {
             return Err(self.wrong_state(id, "Rts"));
         };
         let l = self.links.get(link)?;
-        if l.phase != Phase::Open || l.closing {
+        if l.phase != LinkPhase::Open || l.closing {
             return Err(self.wrong_state(id, "Rts"));
         }
         let depth = qp.attr.max_send_wr;
@@ -170,7 +170,7 @@ impl ShmRnic {
         let tx = self.resolve_send(qp.attr.pd.0, wr)?;
         self.objects.cqs.get(qp.attr.send_cq.0)?.check_room()?;
         self.users.note(id.0, &tx.lkeys);
-        // Nothing leaves before the doorbell rings.
+        // Nothing leaves before the doorbell.
         self.links.get_mut(link)?.tx.push(tx);
         Ok(())
     }
@@ -190,18 +190,18 @@ impl ShmRnic {
         self.users.note(id.0, &buf.lkeys);
         let qp = self.qps.get_mut(id.0)?;
         qp.recvs.push_back(buf);
-        if let Conn::Link(link) = qp.conn
+        if let ShmConn::Link(link) = qp.conn
             && self.links.get(link).is_ok_and(|l| l.stalled)
         {
-            self.enqueue(super::serve::Source::Link(link));
+            self.enqueue(super::serve::ShmSource::Link(link));
         }
         Ok(())
     }
 
-    /// Ends a queue pair: flushes its receives.
+    /// Marks a queue pair as dead, and flushes its receives.
     pub(super) fn kill_qp(&mut self, id: u32) {
         let Ok(qp) = self.qps.get_mut(id) else { return };
-        (qp.conn, qp.port) = (Conn::Dead, None);
+        (qp.conn, qp.port) = (ShmConn::Dead, None);
         for buf in std::mem::take(&mut qp.recvs) {
             self.complete(flushed(id, buf.wr_id, WcOp::Recv));
         }
@@ -215,7 +215,7 @@ fn check_size(asked: u64) -> Result<(), RnicError> {
     Err(RnicError::Limit { what: "bytes per work request", asked, limit: MAX_MSG })
 }
 
-/// The completion of a WR that was not carried out.
+/// The completion of a flushed WR.
 pub(super) fn flushed(qp: u32, wr_id: u64, op: WcOp) -> Wc {
     let status = WcStatus::Flushed;
     let (byte_len, imm, invalidated, solicited) = (0, None, None, false);

@@ -1,8 +1,7 @@
-//! Completion queues and shared receive queues: what the queues of
-//! [`crate::rnic::queues`] mean to links.
+//! Completion queues and shared receive queues, joined to links.
 
 use super::ShmRnic;
-use super::serve::Source;
+use super::serve::ShmSource;
 use crate::rnic::{Cq, RecvWr, RnicError, RnicEvent, Srq, Wc};
 
 impl ShmRnic {
@@ -16,19 +15,19 @@ impl ShmRnic {
         let n = queue.take(max, out);
         if n > 0 {
             for link in queue.unthrottle() {
-                self.enqueue(Source::Link(link));
+                self.enqueue(ShmSource::Link(link));
             }
         }
         Ok(n)
     }
 
-    /// Puts a completion into the CQ it belongs to.
+    /// Puts a completion into its CQ.
     pub(super) fn complete(&mut self, wc: Wc) {
         let Ok(qp) = self.qps.get(wc.qp.0) else { return };
-        let told = self.objects.complete(&qp.attr, wc);
-        self.events.extend(told.map(RnicEvent::CqReady));
+        let event = self.objects.complete(&qp.attr, wc);
+        self.events.extend(event.map(RnicEvent::CqReady));
         if let Some(key) = wc.invalidated {
-            // The window of its own that the peer was allowed to end.
+            // The peer has invalidated a window of this queue pair.
             self.drop_windows(wc.qp.0, |w| w.is(key));
         }
     }
@@ -43,12 +42,12 @@ impl ShmRnic {
         Ok(())
     }
 
-    /// Lets the link that has waited longest have the buffer there is. One, not all:
-    /// it wakes the next when it leaves some.
+    /// Wakes the link that has waited longest for a receive of this SRQ. Only one: it wakes the next
+    /// if it leaves a receive.
     pub(super) fn wake_srq(&mut self, srq: u32) {
         let waits = |link| self.links.get(link).is_ok_and(|l| l.stalled);
         if let Some(link) = self.objects.next_waiting(srq, waits) {
-            self.enqueue(Source::Link(link));
+            self.enqueue(ShmSource::Link(link));
         }
     }
 }

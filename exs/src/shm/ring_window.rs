@@ -1,159 +1,175 @@
-//! How much of its ring a sender uses.
+//! The ring window: how much of its ring a sender uses.
 //!
-//! A sender may go back to the beginning of the ring at any record: it writes a *skip*, and
-//! the record after that lies there. What it uses so is a *lap*. A lap that is too short has the
-//! two sides wait for each other: messages of 4 KiB, one sent after the other, move half as fast
-//! through 64 KiB as through 256. One that is too long costs, too: each record then lies in
-//! lines that the caches have forgotten. So a lap is doubled when the peer is far behind at
-//! its end, and halved after some at whose end the peer had nearly caught up. And connections that are
-//! busy at the same time share what all of them use.
+//! A sender may go back to the beginning of its ring at any record. It writes a *skip*, and puts
+//! the next record at the beginning. The bytes from the beginning to the skip are a *lap*.
+//!
+//! The length of a lap matters both ways. In a short lap the two sides wait for each other:
+//! 4 KiB messages, one after the other, move half as fast through 64 KiB as through 256 KiB. In a
+//! long lap each record lies in lines that the caches have dropped. So a lap is doubled when the
+//! peer is far behind at its end. It is halved after several laps at whose end the peer had
+//! nearly caught up. Connections that are busy at the same time share one budget.
 //!
 //! # Room
-//! Whoever reads tells how far it is only now and then (`tell.rs`). A record finds room
-//! nevertheless, once all before it were taken: the lap ends where three such records would, or
-//! later. So the one that is over it begins two of its own length after the beginning, or more, and that
-//! is more than its own length and what may stay untold.
+//! The reader reports its position only now and then (`consumer_index.rs`). Of the bytes that it
+//! has read, `unreported` are not yet free for the sender. Still, a record of `len` bytes finds
+//! room as soon as the peer has read all records before it. Let the record stand at `offset`:
+//!
+//! - It wraps only if `offset + len > max(lap, 3 * len)`. So
+//!   `offset - len > max(lap, 3 * len) - 2 * len >= lap / 3`.
+//! - `unreported <= max(lap / 8, 4 KiB)` and `lap >= 16 KiB`. So `unreported < lap / 3`.
+//! - Hence `len + unreported < offset`, which is the free space at the beginning.
 
-use super::link::Link;
-use super::record::Head;
-use super::ring::{Mem, RING, Whose, Word};
+use super::link::ShmLink;
+use super::record::RecordHead;
+use super::ring::{Mem, MemSide, RING, Word};
 use super::tx::Tx;
 
-/// The shortest lap of a connection that is busy alone, and of any.
-const LEAST: u64 = 64 << 10;
-pub(super) const LEAST_OF_ALL: u64 = 16 << 10;
-/// What all connections together use of their rings, about, if they are several.
-const TOGETHER: u64 = 128 << 10;
-/// Records that the peer has yet to take at the end of a lap: so many, and the lap is too short;
-/// no more than so many, and it is longer than need be.
-const MANY: u64 = 8;
-const FEW: u64 = 2;
-/// Laps without need, after which the next is half as long.
-const CALM: u32 = 8;
+/// Bytes of the shortest lap of a connection that is busy alone.
+const MIN_LAP_ALONE: u64 = 64 << 10;
+/// Bytes of the shortest lap.
+pub(super) const MIN_LAP: u64 = 16 << 10;
+/// Bytes that the laps of all busy connections have together, if several are busy.
+const SHARED_BUDGET: u64 = 128 << 10;
+/// Unread records at the end of a lap from which on the lap is too short.
+const LAG_TO_GROW: u64 = 8;
+/// Unread records at the end of a lap up to which the lap is longer than needed.
+const LAG_TO_SHRINK: u64 = 2;
+/// Laps in a row that were longer than needed, after which the next lap is half as long.
+const LAPS_TO_SHRINK: u32 = 8;
 
-/// The lap of one sender.
+/// The ring window of one sender.
 pub(super) struct RingWindow {
+    /// Bytes of a lap.
     len: u64,
-    /// Connections that are busy, with this one.
-    busy: usize,
-    /// Laps in a row that were longer than need be.
-    calm: u32,
-    /// There was no room for a record in this one.
-    tight: bool,
+    /// Busy connections of this process, this one included.
+    busy_links: usize,
+    /// Laps in a row that were longer than needed.
+    oversized_laps: u32,
+    /// A record found no room in this lap.
+    was_full: bool,
 }
 
 impl Default for RingWindow {
     fn default() -> RingWindow {
-        RingWindow { len: LEAST_OF_ALL, busy: 1, calm: 0, tight: false }
+        RingWindow { len: MIN_LAP, busy_links: 1, oversized_laps: 0, was_full: false }
     }
 }
 
 impl RingWindow {
-    /// So many connections are busy.
-    pub(super) fn share(&mut self, busy: usize) {
-        self.busy = busy;
+    /// Sets how many connections are busy.
+    pub(super) fn set_busy_links(&mut self, busy: usize) {
+        self.busy_links = busy;
     }
 
-    /// How long it may become.
-    fn most(&self) -> u64 {
-        if self.busy <= 1 { RING } else { (TOGETHER / self.busy as u64).max(LEAST_OF_ALL) }
+    /// Bytes of the longest lap for this number of busy connections.
+    fn max_len(&self) -> u64 {
+        if self.busy_links <= 1 {
+            RING
+        } else {
+            (SHARED_BUDGET / self.busy_links as u64).max(MIN_LAP)
+        }
     }
 
-    /// Where the lap ends for a record of `len` bytes.
-    fn end(&self, len: u64) -> u64 {
+    /// The offset at which a lap must end if its last record has `len` bytes.
+    fn lap_end(&self, len: u64) -> u64 {
         self.len.max(3 * len)
     }
 
-    /// True if a record of `len` bytes, with `left` bytes to the end of the ring, is beyond
-    /// the lap.
-    pub(super) fn is_over(&self, left: u64, len: u64) -> bool {
-        RING - left + len > self.end(len)
+    /// True if a record of `len` bytes goes beyond the lap. `left`: bytes to the end of the ring.
+    pub(super) fn exceeds(&self, left: u64, len: u64) -> bool {
+        RING - left + len > self.lap_end(len)
     }
 
-    /// There was no room.
+    /// Notes that a record found no room.
     pub(super) fn note_full(&mut self) {
-        self.tight = true;
+        self.was_full = true;
     }
 
-    /// The lap is over for a record of `len` bytes, with `left` bytes to the end of the ring, of
-    /// which `used` are in use: how many to skip. None: there is no room at the beginning.
-    pub(super) fn turn(&mut self, left: u64, len: u64, used: u64) -> Option<u64> {
-        let (room, most) = (used + left + len <= RING, self.most());
-        if (self.tight || !room || used >= MANY * len) && self.len < most && used + len <= RING {
-            // The rest of the ring is free: what lies behind are the records of this lap.
+    /// Ends the lap before a record of `len` bytes. `left`: bytes to the end of the ring; `used`: bytes
+    /// that the peer has not reported as read. Returns the bytes to skip: 0 if the lap is longer now.
+    /// None if there is no room at the beginning.
+    pub(super) fn wrap(&mut self, left: u64, len: u64, used: u64) -> Option<u64> {
+        let (room, most) = (used + left + len <= RING, self.max_len());
+        if (self.was_full || !room || used >= LAG_TO_GROW * len)
+            && self.len < most
+            && used + len <= RING
+        {
+            // The rest of the ring is free: the `used` bytes are records of this lap.
             self.len = (2 * self.len).min(most);
-            (self.calm, self.tight) = (0, false);
-            if !self.is_over(left, len) {
+            (self.oversized_laps, self.was_full) = (0, false);
+            if !self.exceeds(left, len) {
                 return Some(0);
             }
         }
         if !room {
-            self.tight = true;
+            self.was_full = true;
             return None;
         }
-        let calm = !self.tight && used <= FEW * len;
-        (self.calm, self.tight) = (if calm { self.calm + 1 } else { 0 }, false);
-        if self.calm >= CALM {
-            (self.len, self.calm) = (self.len / 2, 0);
+        let calm = !self.was_full && used <= LAG_TO_SHRINK * len;
+        (self.oversized_laps, self.was_full) =
+            (if calm { self.oversized_laps + 1 } else { 0 }, false);
+        if self.oversized_laps >= LAPS_TO_SHRINK {
+            (self.len, self.oversized_laps) = (self.len / 2, 0);
         }
-        self.len = self.len.max(LEAST).min(most);
+        self.len = self.len.max(MIN_LAP_ALONE).min(most);
         Some(left)
     }
 }
 
 impl Tx {
-    /// Bytes to be skipped before a record of `len` bytes, if there is room for it.
-    fn room(&mut self, len: u64, mem: &Mem) -> Option<u64> {
-        let left = mem.to_end(Whose::Ours, self.pos);
+    /// Bytes to skip before a record of `len` bytes. None if there is no room for the record.
+    fn skip_for(&mut self, len: u64, mem: &Mem) -> Option<u64> {
+        let left = mem.to_end(MemSide::Ours, self.pos);
         let mut skip = 0;
-        if self.lap.is_over(left, len) && !mem.is_first(self.pos) {
-            self.catch_up(mem)?;
-            skip = self.lap.turn(left, len, self.pos - self.consumed)?;
+        if self.window.exceeds(left, len) && !mem.is_first(self.pos) {
+            self.read_consumed(mem)?;
+            skip = self.window.wrap(left, len, self.pos - self.consumed)?;
         }
         if self.pos + skip + len - self.consumed > RING {
-            self.catch_up(mem)?;
+            self.read_consumed(mem)?;
         }
         let room = self.pos + skip + len - self.consumed <= RING;
         if !room {
-            self.lap.note_full();
+            self.window.note_full();
         }
         room.then_some(skip)
     }
 
-    /// Looks how far the peer is; None if it says nonsense.
-    pub(super) fn catch_up(&mut self, mem: &Mem) -> Option<()> {
+    /// Reads the peer's consumer index. None if the value is impossible.
+    pub(super) fn read_consumed(&mut self, mem: &Mem) -> Option<()> {
         let consumed = mem.theirs(Word::Consumed);
         (consumed >= self.consumed && consumed <= self.pos).then(|| self.consumed = consumed)
     }
 
-    /// The lines of the next record, if that is as long as the last one.
-    pub(super) fn next(&self, len: u64, mem: &Mem) -> u64 {
-        let left = mem.to_end(Whose::Ours, self.pos);
-        self.pos + if self.lap.is_over(left, len) { left } else { 0 }
+    /// The position of the next record, if it is as long as the last one (`len` bytes).
+    pub(super) fn next_pos(&self, len: u64, mem: &Mem) -> u64 {
+        let left = mem.to_end(MemSide::Ours, self.pos);
+        self.pos + if self.window.exceeds(left, len) { left } else { 0 }
     }
 }
 
-impl Link {
-    /// True if there is room for a record of so many bytes, where the next one goes. (A peer
-    /// that says nonsense of how far it is, is for `look` to deal with.)
+impl ShmLink {
+    /// Makes sure that a record of `len` bytes has room at `tx.pos`, and writes a skip if needed.
+    /// False if there is no room. `Tx::read_peer_words` ends a link whose peer reports an
+    /// impossible index.
     #[inline(always)]
-    pub(super) fn make_room(&mut self, len: u64) -> bool {
-        match self.tx.room(len, &self.mem) {
+    pub(super) fn reserve(&mut self, len: u64) -> bool {
+        match self.tx.skip_for(len, &self.mem) {
             None => return false,
             Some(0) => {}
             Some(bytes) => {
                 let end = self.tx.pos + bytes;
-                self.write(&Head::skip(self.tx.lap.len), |_, _| {}, &[]);
+                self.append(&RecordHead::skip(self.tx.window.len), |_, _| {}, &[]);
                 self.tx.pos = end;
             }
         }
         true
     }
 
-    /// The same for what waits if there is none.
-    pub(super) fn has_room(&mut self, len: u64) -> bool {
-        self.tx.full = !self.make_room(len);
-        !self.tx.full
+    /// Does the same for a record that waits if there is no room.
+    pub(super) fn reserve_or_wait(&mut self, len: u64) -> bool {
+        self.tx.record_waits = !self.reserve(len);
+        !self.tx.record_waits
     }
 }
 

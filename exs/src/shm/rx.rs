@@ -1,45 +1,48 @@
-//! What comes: records in order, each checked, and its payload placed by this side.
+//! The receiving half: it takes records in order, checks each, and places the payload.
 //!
-//! A record that carries all of its payload is dealt with at once. For another the
-//! payload is fetched piece by piece (from a region that the peer shares, or from the lane), within
-//! the budget of a turn, and the keys are looked at again for each piece: so a window that
-//! is closed stays untouched from then on. A record counts as consumed when it is done.
+//! A record that carries all of its payload is handled at once. The payload of any other record is
+//! fetched in steps, from a region that the peer shares or from the lane, within the budget of a
+//! turn. The keys are checked again for each step. So a window that is closed is not touched from
+//! then on. A record counts as consumed when all of its payload is placed.
 
 use std::collections::VecDeque;
 
-use super::link::{End, Env, FOR_RECORDS, FOR_ROOM, Link, Note, Pass};
-use super::record::{BY_LANE, Head, INVALIDATE, Kind, PIECE, Piece, SOLICITED};
+use super::consumer_index::ConsumerIndex;
+use super::link::{Env, FOR_RECORDS, FOR_ROOM, LinkError, ShmLink, SocketInput, TransferOutcome};
+use super::record::{
+    BY_LANE, INVALIDATE, PIECE_LEN, RecordHead, RecordKind, RecordPiece, SOLICITED,
+};
 use super::ring::{Area, LANE, Mem, Word};
-use super::source::Unread;
-use super::tell::Told;
+use super::source::ViewError;
 use crate::iwarp::RxBuf;
 use crate::mem::{Access, AccessFault, GrantedPart, Key, MAX_SGE, Scope};
 use crate::rnic::{TermCode, WcOp, WcStatus};
 use crate::sys::IoVecMut;
 
-/// Bytes that are copied in one go: from the lane few enough for its two sides to work at
-/// the same time, and from a mapped region enough that the checks before each cost nothing.
-const STEP: u64 = 64 << 10;
+/// Bytes copied from the lane in one step: few enough that both sides copy at the same time.
+const LANE_STEP: u64 = 64 << 10;
+/// Bytes copied from a mapped region in one step: so many that the checks before it cost nothing.
 const MAPPED_STEP: u64 = 256 << 10;
-/// Memory that is more than a processor's cache holds, if one transfer fills it: to copy past the
-/// cache is faster. A transfer comes in records of a megabyte; shorter ones are none of such.
-const MUCH: usize = 8 << 20;
-const MUCH_AT_ONCE: u64 = 512 << 10;
+/// Bytes of a window that are more than a processor's cache holds. To copy past the cache is faster
+/// if one transfer fills the window.
+const NON_TEMPORAL_WINDOW: usize = 8 << 20;
+/// Bytes of a record that may belong to such a transfer, which comes in records of a megabyte.
+const NON_TEMPORAL_TRANSFER: u64 = 512 << 10;
 
-/// What is refused, in the words of RFC 5040 section 4.8 and RFC 5041 section 7.2.
-const fn code(layer: u8, etype: u8, code: u8) -> End {
-    End::Violation(TermCode { layer, etype, code })
+/// A refusal, with the codes of RFC 5040 section 4.8 and RFC 5041 section 7.2.
+const fn code(layer: u8, etype: u8, code: u8) -> LinkError {
+    LinkError::Violation(TermCode { layer, etype, code })
 }
-/// A record that makes no sense.
-const NONSENSE: End = code(0, 2, 7);
-/// Something that only the other side could do, or too much of it.
-const UNEXPECTED: End = code(0, 2, 6);
-const CANNOT_INVALIDATE: End = code(0, 1, 9);
-const TOO_LONG: End = code(1, 2, 5);
-/// Our own memory was taken away.
-const LOCAL_CATASTROPHIC: End = code(0, 0, 0);
+/// A record that cannot be valid.
+const NONSENSE: LinkError = code(0, 2, 7);
+/// A record that is not allowed at this moment: an answer without a READ, or a READ beyond the limit.
+const UNEXPECTED: LinkError = code(0, 2, 6);
+const CANNOT_INVALIDATE: LinkError = code(0, 1, 9);
+const TOO_LONG: LinkError = code(1, 2, 5);
+/// Memory of our own was revoked.
+const LOCAL_CATASTROPHIC: LinkError = code(0, 0, 0);
 
-fn refused(fault: &AccessFault) -> End {
+fn access_error(fault: &AccessFault) -> LinkError {
     match fault {
         AccessFault::InvalidKey { .. } => code(0, 1, 0),
         AccessFault::Bounds { .. } => code(0, 1, 1),
@@ -48,21 +51,23 @@ fn refused(fault: &AccessFault) -> End {
     }
 }
 
-/// A READ of the peer's that is being answered.
+/// A READ of the peer that is being answered.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct PeerRead {
     pub(super) raddr: u64,
     pub(super) key: Key,
+    /// Bytes that are not answered yet.
     pub(super) left: u64,
 }
 
-/// A record whose payload is on its way.
-struct Incoming {
-    head: Head,
+/// A record whose payload is being fetched.
+struct IncomingRecord {
+    head: RecordHead,
     end: u64,
-    /// The receive that it fills or consumes.
+    /// The receive that it fills or consumes; None for a WRITE.
     buf: Option<RxBuf>,
-    pieces: [Piece; MAX_SGE],
+    pieces: [RecordPiece; MAX_SGE],
+    /// Bytes of payload that are placed.
     done: u64,
     by_lane: bool,
 }
@@ -70,64 +75,71 @@ struct Incoming {
 /// The receiving half.
 #[derive(Default)]
 pub(super) struct Rx {
-    /// Where the next record is.
+    /// Position of the next record.
     pub(super) pos: u64,
-    pub(super) told: Told,
-    /// Bytes of the last record, while it is lent: they are not told as taken yet.
-    pub(super) lent: u64,
-    drained: u64,
-    current: Option<Box<Incoming>>,
-    /// READs to be answered, the oldest first.
-    pub(super) reads: VecDeque<Asked>,
-    /// The peer's last record has come.
-    pub(super) fin: bool,
+    pub(super) consumer_index: ConsumerIndex,
+    /// Bytes of the last eager record while its consumer borrows them; 0: none are borrowed. They are
+    /// not reported as read.
+    pub(super) borrowed: u64,
+    /// Bytes taken out of the lane.
+    lane_drained: u64,
+    /// The record whose payload is being fetched.
+    current: Option<Box<IncomingRecord>>,
+    /// READs of the peer that are not answered completely, the oldest first.
+    pub(super) peer_reads: VecDeque<PeerRead>,
+    /// The peer's last record was taken.
+    pub(super) fin_received: bool,
 }
 
 impl Rx {
-    /// There is something to do: a record, or payload of the one under way.
-    pub(super) fn peek(&self, mem: &Mem, stalled: bool) -> bool {
+    /// True if there is a record to take, or payload for the one that is being fetched.
+    pub(super) fn has_work(&self, mem: &Mem, stalled: bool) -> bool {
         match &self.current {
-            Some(c) => !c.by_lane || mem.theirs(Word::Filled) != self.drained,
+            Some(c) => !c.by_lane || mem.theirs(Word::Filled) != self.lane_drained,
             None => {
-                let found = !stalled && !self.fin && mem.arrived(self.pos);
+                let found = !stalled && !self.fin_received && mem.has_record(self.pos);
                 if found {
-                    mem.fetch_behind(self.pos);
+                    mem.prefetch_next_line(self.pos);
                 }
                 found
             }
         }
     }
 
-    /// No record is under way, and one may come.
+    /// True if no payload is being fetched, and another record may come.
     pub(super) fn is_free(&self) -> bool {
-        self.current.is_none() && !self.fin
+        self.current.is_none() && !self.fin_received
     }
 
-    /// The receive that a record under way fills, if it ends early.
+    /// Drops the record that is being fetched, and returns its receive.
     pub(super) fn abandon(&mut self) -> Option<RxBuf> {
         self.current.take().and_then(|c| c.buf)
     }
 
-    /// Takes the memory of an MR away: true if a record under way was to fill it.
+    /// True if the record that is being fetched fills memory of this MR.
     pub(super) fn uses(&self, key: Key) -> bool {
         let buf = self.current.as_ref().and_then(|c| c.buf.as_ref());
         buf.is_some_and(|b| b.lkeys.contains(&key))
     }
 }
 
-/// The payload of a record is a part of more than caches hold.
-fn is_much(head: &Head, env: &Env<'_>) -> bool {
-    matches!(head.kind, Kind::Write | Kind::WriteImm)
-        && head.total >= MUCH_AT_ONCE
-        && env.keys.get(head.key).is_some_and(|window| window.segment.len() >= MUCH)
+/// True if a record is part of a transfer that exceeds the caches.
+fn exceeds_caches(head: &RecordHead, env: &Env<'_>) -> bool {
+    matches!(head.kind, RecordKind::Write | RecordKind::WriteImm)
+        && head.total >= NON_TEMPORAL_TRANSFER
+        && env.keys.get(head.key).is_some_and(|window| window.segment.len() >= NON_TEMPORAL_WINDOW)
 }
 
-impl Link {
-    /// Deals with records until there are none, the budget is used up, or a receive is
-    /// missing.
-    pub(super) fn receive(&mut self, env: &mut Env<'_>, budget: usize) -> Result<Pass, End> {
+impl ShmLink {
+    /// Takes records until there are none, about `budget` bytes have come, or a receive is missing
+    /// (then `stalled` is set).
+    pub(super) fn receive(
+        &mut self,
+        env: &mut Env<'_>,
+        budget: usize,
+    ) -> Result<TransferOutcome, LinkError> {
         let (mut left, before) = (budget as u64, self.rx.pos);
-        let mut pass = Pass::default();
+        let mut pass = TransferOutcome::default();
         self.stalled = false;
         loop {
             if self.rx.current.is_some() {
@@ -139,7 +151,7 @@ impl Link {
                     break;
                 }
             }
-            if self.rx.fin || !self.mem.arrived(self.rx.pos) {
+            if self.rx.fin_received || !self.mem.has_record(self.rx.pos) {
                 break;
             }
             if left == 0 {
@@ -147,26 +159,27 @@ impl Link {
                 break;
             }
             let head = self.head()?;
-            if !self.begin(&head, env)? {
+            if !self.begin_record(&head, env)? {
                 self.stalled = true;
                 break;
             }
             left = left.saturating_sub(head.len());
         }
         pass.moved |= self.rx.pos != before;
-        self.tell_consumed();
+        self.report_consumed();
         Ok(pass)
     }
 
     #[inline(always)]
-    pub(super) fn head(&self) -> Result<Head, End> {
-        Head::parse(&self.mem.head_at(self.rx.pos)).ok_or(NONSENSE)
+    pub(super) fn head(&self) -> Result<RecordHead, LinkError> {
+        RecordHead::parse(&self.mem.head_at(self.rx.pos)).ok_or(NONSENSE)
     }
 
-    /// Deals with the record at hand; false if there is no receive for it.
-    fn begin(&mut self, head: &Head, env: &mut Env<'_>) -> Result<bool, End> {
+    /// Takes the record at `rx.pos`, or begins to fetch its payload. False if there is no receive
+    /// for it.
+    fn begin_record(&mut self, head: &RecordHead, env: &mut Env<'_>) -> Result<bool, LinkError> {
         match head.kind {
-            Kind::Send | Kind::LongSend => {
+            RecordKind::Send | RecordKind::LongSend => {
                 let Some(buf) = env.take() else { return Ok(false) };
                 if let Err(end) = self.begin_send(head, &buf, env) {
                     let status = match end {
@@ -178,11 +191,11 @@ impl Link {
                 }
                 self.place(head, Some(buf), env)?;
             }
-            Kind::Write | Kind::WriteImm => {
-                // All of it is checked before any of it is placed.
-                Link::target(head, 0, head.total, env)?;
+            RecordKind::Write | RecordKind::WriteImm => {
+                // The whole range is checked before any byte is placed.
+                ShmLink::target(head, 0, head.total, env)?;
                 let buf = match head.kind {
-                    Kind::WriteImm => match env.take() {
+                    RecordKind::WriteImm => match env.take() {
                         Some(buf) => Some(buf),
                         None => return Ok(false),
                     },
@@ -190,25 +203,25 @@ impl Link {
                 };
                 self.place(head, buf, env)?;
             }
-            Kind::Read => self.asked(head, env)?,
-            Kind::Answer => {
+            RecordKind::Read => self.begin_read(head, env)?,
+            RecordKind::Answer => {
                 let at = self.rx.pos + head.payload_at();
-                let sink = self.tx.answered(head.inline as u64).ok_or(UNEXPECTED)?;
+                let sink = self.tx.take_answer(head.inline as u64).ok_or(UNEXPECTED)?;
                 sink.for_range(|seg, from, n, done| {
                     self.mem.get(Area::Ring, at + done, &seg.io_vec_mut(from, n));
                 });
                 self.rx.pos += head.len();
             }
-            Kind::Fin => {
-                self.rx.fin = true;
+            RecordKind::Fin => {
+                self.rx.fin_received = true;
                 self.rx.pos += head.len();
             }
-            Kind::Skip => self.skip(head),
+            RecordKind::Skip => self.skip_to_start(head),
         }
         Ok(true)
     }
 
-    fn begin_send(&self, head: &Head, buf: &RxBuf, env: &Env<'_>) -> Result<(), End> {
+    fn begin_send(&self, head: &RecordHead, buf: &RxBuf, env: &Env<'_>) -> Result<(), LinkError> {
         if head.total > buf.sgl.len() as u64 {
             return Err(TOO_LONG);
         }
@@ -220,28 +233,28 @@ impl Link {
         Ok(())
     }
 
-    fn asked(&mut self, head: &Head, env: &Env<'_>) -> Result<(), End> {
-        if self.rx.reads.len() >= self.ird as usize {
+    fn begin_read(&mut self, head: &RecordHead, env: &Env<'_>) -> Result<(), LinkError> {
+        if self.rx.peer_reads.len() >= self.ird as usize {
             return Err(UNEXPECTED);
         }
         if head.total > 0 {
             let (key, addr, len) = (head.key, head.raddr, head.total);
             let need = Access { remote_read: true, ..Access::default() };
             let granted = env.keys.check_remote(env.pd, env.qp, key, addr, len, need);
-            granted.map_err(|fault| refused(&fault))?;
-            self.rx.reads.push_back(Asked { raddr: addr, key, left: len });
+            granted.map_err(|fault| access_error(&fault))?;
+            self.rx.peer_reads.push_back(PeerRead { raddr: addr, key, left: len });
         }
         self.rx.pos += head.len();
         Ok(())
     }
 
-    /// The memory that a WRITE names, from `at` bytes in it.
+    /// `len` bytes of the memory that a WRITE names, from offset `at` on. None for an empty WRITE.
     fn target<'a>(
-        head: &Head,
+        head: &RecordHead,
         at: u64,
         len: u64,
         env: &Env<'a>,
-    ) -> Result<Option<GrantedPart<'a>>, End> {
+    ) -> Result<Option<GrantedPart<'a>>, LinkError> {
         if head.total == 0 {
             return Ok(None);
         }
@@ -249,16 +262,21 @@ impl Link {
         let addr = head.raddr.checked_add(at).ok_or(code(0, 1, 4))?;
         match env.keys.check_remote(env.pd, env.qp, head.key, addr, len, need) {
             Ok(part) => Ok(Some(part)),
-            Err(fault) => Err(refused(&fault)),
+            Err(fault) => Err(access_error(&fault)),
         }
     }
 
-    /// Places the payload that is in the record, and sees to the rest.
-    fn place(&mut self, head: &Head, buf: Option<RxBuf>, env: &mut Env<'_>) -> Result<(), End> {
+    /// Places the payload that is in the record, and begins to fetch the rest.
+    fn place(
+        &mut self,
+        head: &RecordHead,
+        buf: Option<RxBuf>,
+        env: &mut Env<'_>,
+    ) -> Result<(), LinkError> {
         let (pos, inline) = (self.rx.pos, head.inline as u64);
         let at = pos + head.payload_at();
         match (&buf, head.kind) {
-            (Some(buf), Kind::Send | Kind::LongSend) => {
+            (Some(buf), RecordKind::Send | RecordKind::LongSend) => {
                 let mut done = 0;
                 buf.sgl.for_range(0, head.inline, |seg, from, n| {
                     self.mem.get(Area::Ring, at + done, &seg.io_vec_mut(from, n));
@@ -266,7 +284,7 @@ impl Link {
                 });
             }
             _ => {
-                if let Some(part) = Link::target(head, 0, inline, env)? {
+                if let Some(part) = ShmLink::target(head, 0, inline, env)? {
                     self.mem.get(Area::Ring, at, &part.io_vec_mut(head.inline));
                 }
             }
@@ -274,41 +292,49 @@ impl Link {
         if inline == head.total {
             return self.complete(head, buf, env);
         }
-        let mut pieces = [Piece::default(); MAX_SGE];
+        let mut pieces = [RecordPiece::default(); MAX_SGE];
         let mut sum = inline;
         for (i, piece) in pieces.iter_mut().enumerate().take(head.pieces) {
-            let mut raw = [0; PIECE];
-            let from = pos + head.pieces_at() + (i * PIECE) as u64;
+            let mut raw = [0; PIECE_LEN];
+            let from = pos + head.pieces_at() + (i * PIECE_LEN) as u64;
             self.mem.get(Area::Ring, from, &IoVecMut::new(&mut raw));
-            *piece = Piece::parse(&raw);
+            *piece = RecordPiece::parse(&raw);
             sum = sum.saturating_add(piece.len);
         }
         let by_lane = head.flags & BY_LANE != 0;
         if !by_lane && sum != head.total {
-            // (The receive is flushed with the connection.)
-            self.keep(head, buf, pieces, inline, by_lane);
+            // Kept so that its receive is flushed with the connection.
+            self.suspend(head, buf, pieces, inline, by_lane);
             return Err(NONSENSE);
         }
-        self.keep(head, buf, pieces, inline, by_lane);
+        self.suspend(head, buf, pieces, inline, by_lane);
         Ok(())
     }
 
-    fn keep(
+    /// Keeps a record whose payload must be fetched.
+    fn suspend(
         &mut self,
-        head: &Head,
+        head: &RecordHead,
         buf: Option<RxBuf>,
-        pieces: [Piece; MAX_SGE],
+        pieces: [RecordPiece; MAX_SGE],
         done: u64,
         by_lane: bool,
     ) {
         let end = self.rx.pos + head.len();
-        self.rx.current = Some(Box::new(Incoming { head: *head, end, buf, pieces, done, by_lane }));
+        self.rx.current =
+            Some(Box::new(IncomingRecord { head: *head, end, buf, pieces, done, by_lane }));
     }
 
-    /// The record is done: on to the next.
-    fn complete(&mut self, head: &Head, buf: Option<RxBuf>, env: &mut Env<'_>) -> Result<(), End> {
+    /// Completes a record whose payload is placed, and advances to the next one.
+    fn complete(
+        &mut self,
+        head: &RecordHead,
+        buf: Option<RxBuf>,
+        env: &mut Env<'_>,
+    ) -> Result<(), LinkError> {
         if let Some(buf) = buf {
-            let op = if head.kind == Kind::WriteImm { WcOp::RecvWriteImm } else { WcOp::Recv };
+            let op =
+                if head.kind == RecordKind::WriteImm { WcOp::RecvWriteImm } else { WcOp::Recv };
             let mut wc = env.wc(buf.wr_id, op, WcStatus::Success, head.total);
             wc.imm = (op == WcOp::RecvWriteImm).then_some(head.imm);
             wc.invalidated = (head.flags & INVALIDATE != 0).then_some(head.key);
@@ -319,23 +345,23 @@ impl Link {
         Ok(())
     }
 
-    /// Fetches payload of the record under way; true if it is complete.
-    fn fetch(&mut self, env: &mut Env<'_>, budget: &mut u64) -> Result<bool, End> {
+    /// Fetches payload of the current record. True if the record is complete, or if there is none.
+    fn fetch(&mut self, env: &mut Env<'_>, budget: &mut u64) -> Result<bool, LinkError> {
         loop {
             let Some(mut current) = self.rx.current.take() else { return Ok(true) };
             if current.done == current.head.total {
-                let Incoming { head, buf, .. } = *current;
+                let IncomingRecord { head, buf, .. } = *current;
                 self.complete(&head, buf, env)?;
                 // The peer's memory is free as soon as it sees this.
-                self.tell_of(head.total);
+                self.report_transfer(head.total);
                 return Ok(true);
             }
             let step = if *budget == 0 {
                 Ok(0)
             } else if current.by_lane {
-                self.take_lane(&mut current, env, *budget)
+                self.copy_from_lane(&mut current, env, *budget)
             } else {
-                self.take_memory(&mut current, env, *budget)
+                self.copy_from_region(&mut current, env, *budget)
             };
             self.rx.current = Some(current);
             let n = step?;
@@ -346,19 +372,20 @@ impl Link {
         }
     }
 
-    /// Calls `f` with the pieces of local memory that the next `n` bytes belong to.
-    fn sink(
+    /// Calls `f` with the pieces of local memory for the next `n` bytes.
+    fn with_sink(
         &mut self,
-        current: &Incoming,
+        current: &IncomingRecord,
         n: u64,
         env: &Env<'_>,
-        f: impl FnOnce(&mut Link, &mut [IoVecMut<'_>]) -> Result<(), Unread>,
-    ) -> Result<Result<(), Unread>, End> {
+        f: impl FnOnce(&mut ShmLink, &mut [IoVecMut<'_>]) -> Result<(), ViewError>,
+    ) -> Result<Result<(), ViewError>, LinkError> {
         let len = usize::try_from(n).map_err(|_| NONSENSE)?;
         let buf = match (&current.buf, current.head.kind) {
-            (Some(buf), Kind::LongSend) => buf,
+            (Some(buf), RecordKind::LongSend) => buf,
             _ => {
-                let target = Link::target(&current.head, current.done, n, env)?.ok_or(NONSENSE)?;
+                let target =
+                    ShmLink::target(&current.head, current.done, n, env)?.ok_or(NONSENSE)?;
                 return Ok(f(self, &mut [target.io_vec_mut(len)]));
             }
         };
@@ -380,17 +407,23 @@ impl Link {
         Ok(f(self, &mut parts[..used]))
     }
 
-    fn take_lane(&mut self, c: &mut Incoming, env: &Env<'_>, budget: u64) -> Result<u64, End> {
-        let there = self.mem.theirs(Word::Filled).wrapping_sub(self.rx.drained);
+    /// Copies what the lane holds, up to one step. Returns the bytes; 0 if the lane is empty.
+    fn copy_from_lane(
+        &mut self,
+        c: &mut IncomingRecord,
+        env: &Env<'_>,
+        budget: u64,
+    ) -> Result<u64, LinkError> {
+        let there = self.mem.theirs(Word::Filled).wrapping_sub(self.rx.lane_drained);
         if there > LANE {
             return Err(NONSENSE);
         }
-        let n = there.min(c.head.total - c.done).min(budget).min(STEP);
+        let n = there.min(c.head.total - c.done).min(budget).min(LANE_STEP);
         if n == 0 {
             return Ok(0);
         }
-        let copied = self.sink(c, n, env, |link, parts| {
-            let mut at = link.rx.drained;
+        let copied = self.with_sink(c, n, env, |link, parts| {
+            let mut at = link.rx.lane_drained;
             for part in parts {
                 link.mem.get(Area::Lane, at, part);
                 at = at.wrapping_add(part.len() as u64);
@@ -398,14 +431,21 @@ impl Link {
             Ok(())
         })?;
         debug_assert!(copied.is_ok());
-        self.rx.drained = self.rx.drained.wrapping_add(n);
-        self.mem.set(Word::Drained, self.rx.drained);
+        self.rx.lane_drained = self.rx.lane_drained.wrapping_add(n);
+        self.mem.set(Word::Drained, self.rx.lane_drained);
         self.ring(FOR_ROOM);
         c.done += n;
         Ok(n)
     }
 
-    fn take_memory(&mut self, c: &mut Incoming, env: &Env<'_>, budget: u64) -> Result<u64, End> {
+    /// Copies from a mapped region, up to one step. Returns the bytes; 0 if the payload must come by
+    /// the lane, which is asked for then.
+    fn copy_from_region(
+        &mut self,
+        c: &mut IncomingRecord,
+        env: &Env<'_>,
+        budget: u64,
+    ) -> Result<u64, LinkError> {
         let mut offset = c.done - c.head.inline as u64;
         let at = c.pieces.iter().find(|p| {
             let here = offset < p.len;
@@ -415,14 +455,15 @@ impl Link {
             here
         });
         let piece = *at.ok_or(NONSENSE)?;
-        self.await_region(piece.slot, piece.generation)?;
+        self.take_region_message(piece.slot, piece.generation)?;
         let n = (piece.len - offset).min(budget).min(MAPPED_STEP);
-        let much = is_much(&c.head, env);
-        let copied =
-            self.sink(c, n, env, |link, parts| link.views.copy(&piece, offset, parts, much))?;
-        // The bytes are the sender's only if it had not let go of them by then.
+        let non_temporal = exceeds_caches(&c.head, env);
+        let copied = self.with_sink(c, n, env, |link, parts| {
+            link.views.copy(&piece, offset, parts, non_temporal)
+        })?;
+        // The bytes were the sender's only if it had not ended the connection by now.
         Mem::settle_reads();
-        if let Some(end) = self.their_end() {
+        if let Some(end) = self.peer_end() {
             return Err(end);
         }
         match copied {
@@ -430,8 +471,8 @@ impl Link {
                 c.done += n;
                 Ok(n)
             }
-            Err(Unread::Bounds) => Err(NONSENSE),
-            Err(Unread::ByLane) => {
+            Err(ViewError::Bounds) => Err(NONSENSE),
+            Err(ViewError::ByLane) => {
                 (c.by_lane, c.done) = (true, c.head.inline as u64);
                 self.mem.set(Word::LaneFor, c.end);
                 self.ring(FOR_ROOM | FOR_RECORDS);
@@ -440,15 +481,15 @@ impl Link {
         }
     }
 
-    /// A region was shared before the record that names it was handed over: its message
-    /// is in the socket, if it has not been taken out yet.
-    fn await_region(&mut self, slot: u32, generation: u32) -> Result<(), End> {
+    /// Makes sure that the message which shares a region was read. The peer sent it before it
+    /// published the record that names the region, so it is in the socket at least.
+    fn take_region_message(&mut self, slot: u32, generation: u32) -> Result<(), LinkError> {
         if self.views.has(slot, generation) {
             return Ok(());
         }
         self.readable = true;
-        match self.next_note() {
-            Note::Nothing => Ok(()),
+        match self.next_input() {
+            SocketInput::Nothing => Ok(()),
             _ => Err(NONSENSE),
         }
     }

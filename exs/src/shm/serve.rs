@@ -1,10 +1,10 @@
-//! Progress: what is ready is served.
+//! Progress: serves sources that are ready or due.
 
 use std::time::Duration;
 
 use super::ShmRnic;
-use super::link::{End, Env, Owner, Phase};
-use super::qp::{Conn, flushed};
+use super::link::{Env, LinkError, LinkOwner, LinkPhase};
+use super::qp::{ShmConn, flushed};
 use super::ring::Word;
 use crate::mem::{AccessFault, Key};
 use crate::rnic::table::ID_BITS;
@@ -16,60 +16,60 @@ use crate::time::Time;
 
 /// Bytes that one connection may move, each way, before the next has its turn.
 const BUDGET: usize = 512 << 10;
-/// The same for one that nobody waits for: a turn of the engine, after so many bytes, finds
-/// all that it needs out of the cache, which was 4 % of a stream of mebibytes. (A mebibyte, and
-/// the records that announce it.)
+/// The same if no other source is ready: a mebibyte, and the records that announce it. After so
+/// large a turn the engine finds its data out of the cache, so turns of `BUDGET` cost 4 % of a
+/// stream of mebibytes.
 const BUDGET_ALONE: usize = (1 << 20) + (64 << 10);
-/// Sources that are served in one go. With a thousand busy connections the lock would
-/// else be held for tens of milliseconds, the program could post no receive meanwhile, and
-/// what came would go by the rings, copied twice, out of caches that it has left.
-const TURN: usize = 16;
-/// Silence after which a connection is taken for idle.
+/// Sources served in one call. With a thousand busy connections a longer call would hold the lock
+/// for tens of milliseconds. The program could post no receive meanwhile, and what came would go
+/// by the rings: copied twice, and out of caches by then.
+const SOURCES_PER_TURN: usize = 16;
+/// Silence after which a connection counts as idle.
 const IDLE: Duration = Duration::from_secs(1);
-/// How long an orderly close may stand still before it is cut.
+/// Time without progress after which an orderly close is cut.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Something that becomes ready or falls due.
+/// An object that becomes ready or falls due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Source {
-    /// A connection: its socket.
+pub(super) enum ShmSource {
+    /// A link: its socket, its records, its deadline.
     Link(u32),
-    /// The board.
+    /// The doorbell bitmap.
     DoorbellBitmap,
-    /// A listening socket.
+    /// A listener.
     Listener(u32),
-    /// A caller that has not said what it wants.
-    Stranger(u32),
-    /// A connection whose listener had no room: time to try again. (No token.)
+    /// A connecting peer whose HELLO has not come.
+    PendingPeer(u32),
+    /// A link that tries a full backlog again. It has no token of its own.
     Retry(u32),
 }
 
-impl Source {
+impl ShmSource {
     /// The token of this source, relative to the driver's first.
     pub(super) fn token(self) -> usize {
         let (kind, id) = match self {
-            Source::Link(id) | Source::Retry(id) => (0, id),
-            Source::DoorbellBitmap => (1, 0),
-            Source::Listener(id) => (2, id),
-            Source::Stranger(id) => (3, id),
+            ShmSource::Link(id) | ShmSource::Retry(id) => (0, id),
+            ShmSource::DoorbellBitmap => (1, 0),
+            ShmSource::Listener(id) => (2, id),
+            ShmSource::PendingPeer(id) => (3, id),
         };
         (kind << ID_BITS) | id as usize
     }
 
-    /// The source that a token stands for, if it can be one of ours.
-    fn of(token: usize) -> Option<Source> {
+    /// The source of a token; None if no source of this driver can have it.
+    fn of(token: usize) -> Option<ShmSource> {
         let id = u32::try_from(token & ((1 << ID_BITS) - 1)).ok()?;
         match token >> ID_BITS {
-            0 => Some(Source::Link(id)),
-            1 => Some(Source::DoorbellBitmap),
-            2 => Some(Source::Listener(id)),
-            3 => Some(Source::Stranger(id)),
+            0 => Some(ShmSource::Link(id)),
+            1 => Some(ShmSource::DoorbellBitmap),
+            2 => Some(ShmSource::Listener(id)),
+            3 => Some(ShmSource::PendingPeer(id)),
             _ => None,
         }
     }
 }
 
-/// How a WR ends whose record the peer has refused with this code.
+/// The status of a WR whose record the peer has refused with this code.
 fn status(code: TermCode) -> WcStatus {
     match (code.layer, code.etype) {
         (0, 1) | (1, 1) => WcStatus::RemoteAccess,
@@ -80,79 +80,80 @@ fn status(code: TermCode) -> WcStatus {
 
 impl ShmRnic {
     /// Puts a source on the ready list, once.
-    pub(super) fn enqueue(&mut self, source: Source) {
+    pub(super) fn enqueue(&mut self, source: ShmSource) {
         let queued = match source {
-            Source::Link(id) | Source::Retry(id) => self.links.get_mut(id).map(|l| &mut l.queued),
-            Source::Listener(id) => self.listeners.get_mut(id).map(|l| &mut l.queued),
-            Source::Stranger(id) => self.strangers.get_mut(id).map(|s| &mut s.queued),
-            // It is no work of its own: the connections that are marked there are.
-            Source::DoorbellBitmap => return,
+            ShmSource::Link(id) | ShmSource::Retry(id) => {
+                self.links.get_mut(id).map(|l| &mut l.queued)
+            }
+            ShmSource::Listener(id) => self.listeners.get_mut(id).map(|l| &mut l.queued),
+            ShmSource::PendingPeer(id) => self.pending_peers.get_mut(id).map(|s| &mut s.queued),
+            // The bitmap is no work itself: the links whose bits are set are.
+            ShmSource::DoorbellBitmap => return,
         };
         if let Ok(queued) = queued
             && !std::mem::replace(queued, true)
         {
             self.ready.push_back(match source {
-                Source::Retry(id) => Source::Link(id),
+                ShmSource::Retry(id) => ShmSource::Link(id),
                 other => other,
             });
         }
     }
 
-    /// Takes over what the reactor saw.
+    /// Records what the reactor saw.
     pub(super) fn handle_ready(&mut self, token: usize, _: Ready) {
-        let source = token.checked_sub(self.token_base).and_then(Source::of);
+        let source = token.checked_sub(self.token_base).and_then(ShmSource::of);
         let Some(source) = source else { return };
         match source {
-            Source::Link(id) => {
+            ShmSource::Link(id) => {
                 if let Ok(link) = self.links.get_mut(id) {
                     link.readable = true;
                 }
-                self.warm(id);
+                self.make_hot(id);
             }
-            Source::Listener(id) => self.note_callers(id),
-            Source::DoorbellBitmap => {
-                if let Some(board) = &mut self.board {
-                    board.bell().note();
+            ShmSource::Listener(id) => self.note_readable(id),
+            ShmSource::DoorbellBitmap => {
+                if let Some(bitmap) = &mut self.bitmap {
+                    bitmap.bell().note();
                 }
-                self.take_marks();
+                self.collect_doorbells();
             }
-            Source::Stranger(_) | Source::Retry(_) => {}
+            ShmSource::PendingPeer(_) | ShmSource::Retry(_) => {}
         }
         self.enqueue(source);
     }
 
-    /// Serves the sources that are ready, each once, and so many at most. True if some have
-    /// more to do.
+    /// Serves up to `SOURCES_PER_TURN` ready sources, each once. True if some have more to do.
     pub(super) fn progress(&mut self, now: Time) -> bool {
         while let Some(source) = self.timers.expire(now) {
             match source {
-                Source::Link(id) => self.link_due(id),
-                Source::Stranger(id) => self.drop_stranger(id),
+                ShmSource::Link(id) => self.link_timed_out(id),
+                ShmSource::PendingPeer(id) => self.drop_pending_peer(id),
                 _ => self.enqueue(source),
             }
         }
-        let turn = self.ready.len().min(TURN);
-        self.served += turn;
+        let turn = self.ready.len().min(SOURCES_PER_TURN);
+        self.served_since_poll += turn;
         for _ in 0..turn {
             match self.ready.pop_front() {
-                Some(Source::Link(id)) => self.serve_link(id, now),
-                Some(Source::Listener(id)) => self.serve_listener(id, now),
-                Some(Source::Stranger(id)) => self.serve_stranger(id, now),
+                Some(ShmSource::Link(id)) => self.serve_link(id, now),
+                Some(ShmSource::Listener(id)) => self.serve_listener(id, now),
+                Some(ShmSource::PendingPeer(id)) => self.serve_pending_peer(id, now),
                 _ => {}
             }
         }
         !self.ready.is_empty()
     }
 
-    /// Puts what a queue pair has posted on the wire.
+    /// Lets everything that a queue pair has posted leave.
     pub(super) fn flush(&mut self, qp: Qp, now: Time) {
-        let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return };
+        let Ok(ShmConn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return };
         let Ok(link) = self.links.get_mut(id) else { return };
-        if link.phase == Phase::Open && !link.hung_up {
-            link.tx.ring();
-            // What has come for it waits for its turn, if others do.
-            let come = if self.ready.is_empty() { BUDGET_ALONE } else { 0 };
-            self.move_data(id, come, now);
+        if link.phase == LinkPhase::Open && !link.hung_up {
+            link.tx.ring_doorbell();
+            // Records that have come for it wait for their turn if other sources are ready.
+            let rx_limit = if self.ready.is_empty() { BUDGET_ALONE } else { 0 };
+            self.move_data(id, rx_limit, now);
         }
     }
 
@@ -164,7 +165,7 @@ impl ShmRnic {
         now: Time,
     ) -> Result<(), RnicError> {
         let state = self.qp_state(qp)?;
-        let Conn::Link(id) = self.qps.get(qp.0)?.conn else {
+        let ShmConn::Link(id) = self.qps.get(qp.0)?.conn else {
             return Err(self.wrong_state(qp, "a connection"));
         };
         match (state, how) {
@@ -176,9 +177,9 @@ impl ShmRnic {
             (_, Disconnect::Orderly) => {
                 let link = self.links.get_mut(id)?;
                 link.closing = true;
-                link.tx.ring();
-                self.timers.set(Source::Link(id), now + CLOSE_LIMIT);
-                self.enqueue(Source::Link(id));
+                link.tx.ring_doorbell();
+                self.timers.set(ShmSource::Link(id), now + CLOSE_LIMIT);
+                self.enqueue(ShmSource::Link(id));
             }
             _ => self.cut(id, DisconnectCause::Aborted, None),
         }
@@ -188,39 +189,39 @@ impl ShmRnic {
     fn serve_link(&mut self, id: u32, now: Time) {
         let Ok(link) = self.links.get_mut(id) else { return };
         link.queued = false;
-        if link.phase == Phase::Calling {
-            return self.call_again(id, now);
+        if link.phase == LinkPhase::Calling {
+            return self.retry_call(id, now);
         }
-        self.take_notes(id, now);
+        self.take_control_messages(id, now);
         let Ok(link) = self.links.get_mut(id) else { return };
         if link.readable && !link.hung_up {
-            // There are more messages than one turn takes.
+            // More messages than one turn takes may be there.
             link.queued = true;
-            self.ready.push_back(Source::Link(id));
+            self.ready.push_back(ShmSource::Link(id));
         }
         match link.phase {
-            Phase::Open => self.move_data(id, BUDGET_ALONE, now),
-            _ if link.hung_up => self.lost(id),
+            LinkPhase::Open => self.move_data(id, BUDGET_ALONE, now),
+            _ if link.hung_up => self.handle_hang_up(id),
             _ => {}
         }
     }
 
-    /// A peer that hung up before there was a connection.
-    fn lost(&mut self, id: u32) {
+    /// Handles a peer that hung up before the connection was open.
+    fn handle_hang_up(&mut self, id: u32) {
         match self.links.get(id).map(|l| l.owner) {
-            Ok(Owner::Qp(_)) => {
+            Ok(LinkOwner::Qp(_)) => {
                 self.fail_attempt(id, RnicError::Os { call: "connect", errno: libc::ECONNRESET });
             }
             _ => self.drop_link(id),
         }
     }
 
-    /// Moves the data of a connection, of what `come`s at most so many bytes, and does what comes
-    /// of it.
-    fn move_data(&mut self, id: u32, come: usize, now: Time) {
+    /// Moves the data of a connection, of what comes at most `rx_limit` bytes. Then completes WRs,
+    /// re-arms the link, and ends it if it is over.
+    fn move_data(&mut self, id: u32, rx_limit: usize, now: Time) {
         let budget = if self.ready.is_empty() { BUDGET_ALONE } else { BUDGET };
         let Ok(link) = self.links.get_mut(id) else { return };
-        let Owner::Qp(qp) = link.owner else { return };
+        let LinkOwner::Qp(qp) = link.owner else { return };
         let Ok(pair) = self.qps.get_mut(qp) else { return };
         let attr = pair.attr;
         let room = self.objects.cqs.get(attr.recv_cq.0).map_or(0, |cq| cq.room());
@@ -232,24 +233,24 @@ impl ShmRnic {
             None => &mut pair.recvs,
         };
         let (keys, pd, wcs) = (&self.keys, attr.pd.0, &mut self.wcs);
-        link.tx.lap.share(self.hot.len());
-        // Looked at before the records: those that were there before the end are taken.
-        link.end = link.their_end();
-        let turn =
-            link.turn(&mut Env { keys, pd, qp, recvs, room, wcs }, (come.min(budget), budget));
+        link.tx.window.set_busy_links(self.hot.len());
+        // Read before the records: records from before the end are still taken.
+        link.end = link.peer_end();
+        let turn = link
+            .transfer(&mut Env { keys, pd, qp, recvs, room, wcs }, (rx_limit.min(budget), budget));
         let stalled = link.stalled;
         if turn.is_ok_and(|pass| pass.moved) {
-            // Who was silent for so long is idle; what moves is a sign of life, every few
-            // seconds, and that would wander through the whole ring.
-            let before = std::mem::replace(&mut link.moved, now);
+            // After a second of silence the connection is idle, and what moves now is most likely a
+            // sign of life. One every few seconds would otherwise touch page after page of the ring.
+            let before = std::mem::replace(&mut link.last_moved, now);
             if now.since(before) >= IDLE {
                 link.tx.trim(&link.mem);
             }
         }
-        self.pass_on();
+        self.deliver_wcs();
         let pass = match turn {
             Ok(pass) => pass,
-            Err(end) => return self.ended(id, end),
+            Err(end) => return self.fail_link(id, end),
         };
         if stalled {
             self.objects.await_recv(id, &attr);
@@ -257,20 +258,20 @@ impl ShmRnic {
             self.wake_srq(srq.0);
         }
         if pass.more {
-            self.enqueue(Source::Link(id));
+            self.enqueue(ShmSource::Link(id));
         }
-        // One that is marked says anew what it waits for: the peer, who has taken that away, may
-        // have had something to tell that moved nothing. And so does one that waits for room
-        // since this turn.
-        let anew = |l: &super::link::Link| !l.hot && (l.given || l.tx.lacks_room());
-        if pass.moved || self.links.get(id).is_ok_and(|l| anew(l)) {
-            self.warm(id);
+        // A link that is armed states again what it waits for. Its peer may have cleared that for
+        // news that moved nothing. The link may also wait for room only since this turn.
+        let must_rearm =
+            |l: &super::link::ShmLink| !l.hot && (l.peer_has_bitmap || l.tx.waits_for_room());
+        if pass.moved || self.links.get(id).is_ok_and(|l| must_rearm(l)) {
+            self.make_hot(id);
         }
-        self.settle(id, pass.moved, pass.more, now);
+        self.finish_turn(id, pass.moved, pass.more, now);
     }
 
-    /// Hands completions to their queues.
-    fn pass_on(&mut self) {
+    /// Puts completions into their queues.
+    fn deliver_wcs(&mut self) {
         if !self.wcs.is_empty() {
             let mut wcs = std::mem::take(&mut self.wcs);
             for wc in wcs.drain(..) {
@@ -280,69 +281,69 @@ impl ShmRnic {
         }
     }
 
-    /// After a turn: ends what is over.
-    fn settle(&mut self, id: u32, moved: bool, more: bool, now: Time) {
-        let enough = self.looks_at_enough();
+    /// Ends a turn of a link: closes it if it is over.
+    fn finish_turn(&mut self, id: u32, moved: bool, more: bool, now: Time) {
+        let full = self.hot_set_is_full();
         let Ok(link) = self.links.get_mut(id) else { return };
-        if link.rx.fin && !link.closing {
-            // The peer has sent its last: so do we.
+        if link.rx.fin_received && !link.closing {
+            // The peer has sent its last record, so this side closes too.
             link.closing = true;
-            link.tx.ring();
-            self.timers.set(Source::Link(id), now + CLOSE_LIMIT);
-            return self.enqueue(Source::Link(id));
+            link.tx.ring_doorbell();
+            self.timers.set(ShmSource::Link(id), now + CLOSE_LIMIT);
+            return self.enqueue(ShmSource::Link(id));
         }
         if link.closing {
-            if link.rx.fin && link.tx.is_over() {
+            if link.rx.fin_received && link.tx.is_finished() {
                 return self.cut(id, DisconnectCause::Orderly, None);
             }
             if moved {
-                self.timers.set(Source::Link(id), now + CLOSE_LIMIT);
+                self.timers.set(ShmSource::Link(id), now + CLOSE_LIMIT);
             }
         }
-        if link.new_board.is_some() || link.wants_board(enough) {
-            self.exchange_boards(id);
+        if link.received_bitmap.is_some() || link.wants_bitmap(full) {
+            self.exchange_bitmaps(id);
         }
         let Ok(link) = self.links.get_mut(id) else { return };
         match link.end.take() {
             // What the peer sent before it cut the connection is taken first.
-            Some(End::Gone) if (moved || more) && !link.stalled => {
-                return self.enqueue(Source::Link(id));
+            Some(LinkError::Gone) if (moved || more) && !link.stalled => {
+                return self.enqueue(ShmSource::Link(id));
             }
-            Some(end) => return self.ended(id, end),
-            None if link.their_end().is_some() => return self.enqueue(Source::Link(id)),
+            Some(end) => return self.fail_link(id, end),
+            None if link.peer_end().is_some() => return self.enqueue(ShmSource::Link(id)),
             None => {}
         }
-        // What the peer has left behind is taken first; a receive that is missing may come.
+        // What the peer has left in the ring is taken first, even if a receive must come for it.
         match link.hung_up && !link.stalled {
-            true if moved || more => self.enqueue(Source::Link(id)),
-            true => self.ended(id, End::Gone),
+            true if moved || more => self.enqueue(ShmSource::Link(id)),
+            true => self.fail_link(id, LinkError::Gone),
             false => {}
         }
     }
 
-    /// A connection must end.
-    fn ended(&mut self, id: u32, end: End) {
+    /// Ends a connection for the reason that a transfer met.
+    fn fail_link(&mut self, id: u32, end: LinkError) {
         let cause = match end {
-            End::Violation(code) => {
+            LinkError::Violation(code) => {
                 if let Ok(link) = self.links.get_mut(id) {
-                    // So the peer knows which of its records it was.
+                    // The consumer index tells the peer which of its records was refused.
                     link.publish_consumed();
                 }
                 DisconnectCause::TerminatedByUs(code)
             }
-            End::Refused(code) => DisconnectCause::TerminatedByPeer(code),
-            End::Gone => DisconnectCause::Broken(libc::ECONNRESET),
+            LinkError::Refused(code) => DisconnectCause::TerminatedByPeer(code),
+            LinkError::Gone => DisconnectCause::Broken(libc::ECONNRESET),
         };
         self.cut(id, cause, None);
     }
 
-    /// Ends a connection at once: everything that is outstanding is flushed. `revoked`: an
-    /// MR whose end is the reason.
+    /// Ends a connection at once, and flushes everything that is outstanding. `revoked`: the MR whose
+    /// end is the reason; None: there is another reason.
     pub(super) fn cut(&mut self, id: u32, cause: DisconnectCause, revoked: Option<Key>) {
         let Ok(link) = self.links.get_mut(id) else { return };
-        let Owner::Qp(qp) = link.owner else { return self.drop_link(id) };
+        let LinkOwner::Qp(qp) = link.owner else { return self.drop_link(id) };
         if !matches!(cause, DisconnectCause::TerminatedByPeer(_)) {
-            link.tell_end(cause);
+            link.publish_end(cause);
         }
         let refused = match cause {
             DisconnectCause::TerminatedByPeer(code) => {
@@ -362,7 +363,7 @@ impl ShmRnic {
             wcs.push(crate::rnic::Wc { status, ..flushed(qp, wr_id, op) });
         });
         self.wcs = wcs;
-        self.pass_on();
+        self.deliver_wcs();
         self.kill_qp(qp);
         self.drop_link(id);
         self.emit(CmEvent::Disconnected { qp: Qp(qp), cause });
@@ -372,34 +373,34 @@ impl ShmRnic {
         self.events.push_back(RnicEvent::Cm(event));
     }
 
-    /// A link's deadline has passed.
-    fn link_due(&mut self, id: u32) {
+    /// Handles a link whose deadline has passed.
+    fn link_timed_out(&mut self, id: u32) {
         let Ok(link) = self.links.get(id) else { return };
         match (link.owner, link.phase) {
-            (Owner::Qp(_), Phase::Open) => {
+            (LinkOwner::Qp(_), LinkPhase::Open) => {
                 self.cut(id, DisconnectCause::Broken(libc::ETIMEDOUT), None);
             }
-            (Owner::Qp(qp), _) => {
+            (LinkOwner::Qp(qp), _) => {
                 let timeout = self.qps.get(qp).map_or(Duration::ZERO, |q| q.timeout);
                 self.fail_attempt(id, RnicError::Timeout(timeout));
             }
-            (Owner::Asking { .. }, _) => self.drop_link(id),
+            (LinkOwner::Request { .. }, _) => self.drop_link(id),
         }
     }
 
-    /// Closes a link whose queue pair goes.
+    /// Closes the link of a queue pair that is destroyed.
     pub(super) fn abandon_link(&mut self, id: u32) {
         if let Ok(link) = self.links.get(id) {
-            link.tell_end(DisconnectCause::Aborted);
+            link.publish_end(DisconnectCause::Aborted);
         }
         self.drop_link(id);
     }
 
     pub(super) fn drop_link(&mut self, id: u32) {
-        self.disown(id);
+        self.release_request(id);
         let Ok(link) = self.links.remove(id) else { return };
-        self.timers.clear(Source::Link(id));
-        self.timers.clear(Source::Retry(id));
+        self.timers.clear(ShmSource::Link(id));
+        self.timers.clear(ShmSource::Retry(id));
         if link.hot {
             self.hot.retain(|h| *h != id);
         }
@@ -407,7 +408,7 @@ impl ShmRnic {
             let fd = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&sock));
             let _ = self.registry.deregister(&mut mio::unix::SourceFd(&fd));
         }
-        self.wake_starved();
+        self.wake_waiting_for_fds();
     }
 }
 
@@ -416,16 +417,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_name_their_source() {
+    fn each_token_names_its_source() {
         for source in [
-            Source::Link(0),
-            Source::DoorbellBitmap,
-            Source::Listener(7),
-            Source::Stranger((1 << ID_BITS) - 1),
+            ShmSource::Link(0),
+            ShmSource::DoorbellBitmap,
+            ShmSource::Listener(7),
+            ShmSource::PendingPeer((1 << ID_BITS) - 1),
         ] {
             assert!(source.token() < 1 << 32);
-            assert_eq!(Source::of(source.token()), Some(source));
+            assert_eq!(ShmSource::of(source.token()), Some(source));
         }
-        assert_eq!(Source::of(usize::MAX), None);
+        assert_eq!(ShmSource::of(usize::MAX), None);
     }
 }

@@ -1,145 +1,88 @@
-//! What goes: work requests become records, and records are waited for.
+//! The sending half: work requests become records, and wait for the peer.
 //!
-//! How payload travels is decided when its record is written:
+//! The route of a payload is chosen when its record is written:
 //!
-//! | payload | road |
+//! | payload | route |
 //! |---|---|
 //! | up to 8 KiB | in the record |
-//! | in regions that can be shared with the peer | the record says where; the peer copies it |
-//! | other | by the lane: this side copies it in, the peer out, both at a time |
+//! | in regions that can be shared with the peer | the record names the place; the peer copies it |
+//! | other | by the lane: this side copies it in, the peer copies it out, both at a time |
 //!
-//! A peer that finds that it cannot read what it was pointed to asks for the bytes by
-//! the lane ([`Word::LaneFor`]). As the lane has no frames of its own, its bytes are in
-//! the order of the records: so a record that is to use it waits until none is out that
-//! may yet turn to it.
+//! A peer that cannot read the place that a record names asks for the bytes by the lane
+//! ([`Word::LaneFor`]). The lane has no frames of its own: its bytes are in the order of the
+//! records. So a record that uses the lane waits until no earlier record can still turn to it.
 //!
-//! A SEND in its record is complete when it is handed over, as its memory is free. All
-//! else is complete when the peer is done with the record, which is after the bytes were
-//! placed: so the completion of a WRITE says that the peer has it (`Caps::write_acked`).
+//! A SEND in its record is complete once the record is published, as its memory is free then.
+//! Everything else is complete when the peer has consumed the record, which is after the bytes
+//! were placed. So the completion of a WRITE says that the peer has the bytes
+//! (`Caps::write_acked`).
 
 use std::collections::VecDeque;
 
-use super::link::{End, Env, FOR_RECORDS, Link, Pass};
-use super::record::{BY_LANE, Head, INVALIDATE, Kind, MAX_PAYLOAD, PIECE, Piece, SOLICITED};
+use super::link::{Env, FOR_RECORDS, LinkError, ShmLink, TransferOutcome};
+use super::pending::{PayloadRoute, PendingWr, ReadSink};
+use super::record::{
+    BY_LANE, INVALIDATE, MAX_PAYLOAD, PIECE_LEN, RecordHead, RecordKind, RecordPiece, SOLICITED,
+};
 use super::ring::{Area, LANE, Mem, Word};
 use super::ring_window::RingWindow;
 use crate::iwarp::TxWr;
-use crate::mem::{Access, AccessFault, Key, MAX_SGE, Segment, Sgl};
+use crate::mem::{Access, AccessFault, Key, MAX_SGE};
 use crate::rnic::{MESSAGE, SendOp, TermCode, Wc, WcOp, WcStatus};
 use crate::sys::IoVec;
 
-/// Payload that always travels in its record: a message with 8 KiB of data, and its header.
-pub(super) const IN_RECORD: usize = MESSAGE as usize;
-/// Bytes of the lane that are filled before the peer is told.
-const STEP: u64 = 64 << 10;
+/// Bytes of payload that always travel in the record: a message with 8 KiB of data, and its header.
+pub(super) const MAX_IN_RECORD: usize = MESSAGE as usize;
+/// Bytes put into the lane before the peer is told.
+const LANE_STEP: u64 = 64 << 10;
 /// Bytes of one answer to a READ.
-const ANSWER: u64 = 8 << 10;
-/// How far records go before memory may be worth giving back.
-const TRIM: u64 = 4 << 10;
+const ANSWER_STEP: u64 = 8 << 10;
+/// Bytes of records after which it may be worth giving memory back.
+const TRIM_STEP: u64 = 4 << 10;
 
-/// The peer asks for something that was never offered.
-const UNEXPECTED: End = End::Violation(TermCode { layer: 0, etype: 2, code: 6 });
-/// A READ of a key that was taken back.
-const READ_STAG: End = End::Violation(TermCode { layer: 0, etype: 1, code: 0 });
-
-/// How the payload of a WR travels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
-    /// Not decided.
-    Posted,
-    InRecord,
-    Pieces,
-    Lane,
-    /// A READ: it comes.
-    Answers,
-}
-
-/// A WR that is not complete.
-struct Entry {
-    wr: TxWr,
-    len: u64,
-    /// Its record.
-    start: u64,
-    end: u64,
-    how: How,
-    /// Bytes that have come (READ).
-    got: u64,
-}
-
-impl Entry {
-    fn is_send(&self) -> bool {
-        matches!(self.wr.op, SendOp::Send { .. })
-    }
-
-    fn is_done(&self, consumed: u64) -> bool {
-        match self.how {
-            How::Posted => false,
-            How::InRecord if self.is_send() => true,
-            How::Answers if self.len > 0 => self.got == self.len,
-            _ => consumed >= self.end,
-        }
-    }
-
-    fn op(&self) -> WcOp {
-        match self.wr.op {
-            SendOp::Send { .. } => WcOp::Send,
-            SendOp::Write { .. } | SendOp::WriteImm { .. } => WcOp::Write,
-            SendOp::Read { .. } => WcOp::Read,
-        }
-    }
-}
-
-/// The part of a sink that an answer fills.
-pub(super) struct Sink<'a> {
-    sgl: &'a Sgl,
-    at: usize,
-    len: usize,
-}
-
-impl Sink<'_> {
-    /// Calls `f(segment, offset in it, bytes, bytes before them)`.
-    pub(super) fn for_range(&self, mut f: impl FnMut(&Segment, usize, usize, u64)) {
-        let mut done = 0;
-        self.sgl.for_range(self.at, self.len, |seg, at, n| {
-            f(seg, at, n, done);
-            done += n as u64;
-        });
-    }
-}
+/// The peer asks for a payload that this side never offered.
+const UNEXPECTED: LinkError = LinkError::Violation(TermCode { layer: 0, etype: 2, code: 6 });
+/// A READ with a key that was revoked.
+const READ_STAG: LinkError = LinkError::Violation(TermCode { layer: 0, etype: 1, code: 0 });
 
 /// The sending half.
 #[derive(Default)]
 pub(super) struct Tx {
-    /// WRs that are not complete, the oldest first; so many of them have records, and so
-    /// many may have (the doorbell was rung for them).
-    queue: VecDeque<Entry>,
-    out: usize,
-    rung: usize,
-    /// The number of the oldest.
-    first: u64,
-    /// Where the next record goes, and up to where the peer is done.
+    /// WRs that are not complete, the oldest first.
+    queue: VecDeque<PendingWr>,
+    /// WRs of `queue` that have records: the first ones.
+    written: usize,
+    /// WRs of `queue` that may have records: those before the last doorbell.
+    doorbell_upto: usize,
+    /// Number of the oldest WR in `queue`, counted over the life of the connection.
+    first_number: u64,
+    /// Position of the next record.
     pub(super) pos: u64,
+    /// The peer's consumer index, as read last.
     pub(super) consumed: u64,
-    pub(super) lap: RingWindow,
-    /// The stretch of the ring in which memory was given back last.
+    pub(super) window: RingWindow,
+    /// Page of the ring's stream (`TRIM_STEP`) at which memory was given back last.
     trimmed: u64,
-    /// End of the last record that points to memory.
-    pointed: u64,
-    /// READs whose answer is not complete.
+    /// End of the last record that names pieces.
+    last_piece_end: u64,
+    /// READs whose answers are not complete.
     reads: u32,
-    filled: u64,
-    /// Where that was when the lane's memory was given back last.
-    emptied: u64,
-    /// WRs whose payload goes by the lane: number, bytes that have gone.
-    lane: VecDeque<(u64, u64)>,
-    lane_for: u64,
-    /// What was pointed to could not be read: no more of that.
+    /// Bytes put into the lane.
+    lane_filled: u64,
+    /// `lane_filled` when the lane's memory was given back last.
+    lane_trimmed: u64,
+    /// WRs whose payload goes by the lane: number, bytes put into the lane.
+    lane_queue: VecDeque<(u64, u64)>,
+    /// [`Word::LaneFor`], as read last.
+    lane_requested: u64,
+    /// The peer could not read a piece: this side names none any more.
     no_pieces: bool,
-    /// A record waits for room.
-    pub(super) full: bool,
-    /// And answers to the peer's READs (which smaller records may get ahead of).
-    unanswered: bool,
-    fin: bool,
+    /// A record waits for room in the ring.
+    pub(super) record_waits: bool,
+    /// An answer to a READ of the peer waits for room. Smaller records may overtake it.
+    answer_waits: bool,
+    /// The last record was written.
+    fin_sent: bool,
 }
 
 impl Tx {
@@ -149,79 +92,86 @@ impl Tx {
 
     pub(super) fn push(&mut self, wr: TxWr) {
         let len = (wr.head.len() + wr.sgl.len()) as u64;
-        self.queue.push_back(Entry { wr, len, start: 0, end: 0, how: How::Posted, got: 0 });
+        self.queue.push_back(PendingWr {
+            wr,
+            len,
+            start: 0,
+            end: 0,
+            route: PayloadRoute::Posted,
+            received: 0,
+        });
     }
 
-    /// Gives memory back that an idle connection does not need, if there may be some.
+    /// Gives memory that an idle connection does not need back to the kernel.
     pub(super) fn trim(&mut self, mem: &Mem) {
-        let page = self.pos / TRIM;
+        let page = self.pos / TRIM_STEP;
         if std::mem::replace(&mut self.trimmed, page) != page {
             mem.trim(self.consumed, self.pos);
         }
-        // A lane with nothing in it that is on its way.
-        if self.filled != self.emptied && mem.theirs(Word::Drained) == self.filled {
-            self.emptied = self.filled;
+        // The peer has taken everything out of the lane.
+        if self.lane_filled != self.lane_trimmed && mem.theirs(Word::Drained) == self.lane_filled {
+            self.lane_trimmed = self.lane_filled;
             mem.trim_lane();
         }
     }
 
-    /// The doorbell: what was posted may leave.
-    pub(super) fn ring(&mut self) {
-        self.rung = self.queue.len();
+    /// Lets everything posted so far leave.
+    pub(super) fn ring_doorbell(&mut self) {
+        self.doorbell_upto = self.queue.len();
     }
 
-    /// There may be something to do, by the words of the peer.
-    pub(super) fn peek(&self, mem: &Mem) -> bool {
+    /// True if the words of the peer may have changed what this half can do.
+    pub(super) fn has_work(&self, mem: &Mem) -> bool {
         self.waits_for_peer()
             && (mem.theirs(Word::Consumed) != self.consumed
-                || mem.theirs(Word::LaneFor) > self.lane_for
+                || mem.theirs(Word::LaneFor) > self.lane_requested
                 || self.lane_waits() && self.lane_room(mem) > 0)
     }
 
-    /// Something waits for the peer to take records, or payload.
+    /// True if a record or a payload waits for the peer.
     pub(super) fn waits_for_peer(&self) -> bool {
-        self.out > 0 || self.lacks_room() || self.lane_waits()
+        self.written > 0 || self.waits_for_room() || self.lane_waits()
     }
 
-    /// Something waits for room in the ring.
-    pub(super) fn lacks_room(&self) -> bool {
-        self.full || self.unanswered
+    /// True if a record or an answer waits for room in the ring.
+    pub(super) fn waits_for_room(&self) -> bool {
+        self.record_waits || self.answer_waits
     }
 
     fn lane_waits(&self) -> bool {
-        !self.lane.is_empty()
+        !self.lane_queue.is_empty()
     }
 
     fn lane_room(&self, mem: &Mem) -> u64 {
-        LANE.saturating_sub(self.filled.wrapping_sub(mem.theirs(Word::Drained)))
+        LANE.saturating_sub(self.lane_filled.wrapping_sub(mem.theirs(Word::Drained)))
     }
 
-    /// The oldest READ's memory for the next `n` bytes of its answer; None if there is no
-    /// READ that has so many to come.
-    pub(super) fn answered(&mut self, n: u64) -> Option<Sink<'_>> {
-        let pending = |e: &&mut Entry| e.how == How::Answers && e.got < e.len;
-        let entry = self.queue.iter_mut().take(self.out).find(pending)?;
-        let at = usize::try_from(entry.got).ok()?;
-        entry.got = entry.got.checked_add(n).filter(|got| *got <= entry.len)?;
-        if entry.got == entry.len {
+    /// The memory of the oldest incomplete READ for the next `n` bytes of its answer. None if that
+    /// READ awaits fewer bytes, or if there is none.
+    pub(super) fn take_answer(&mut self, n: u64) -> Option<ReadSink<'_>> {
+        let pending = |e: &&mut PendingWr| e.route == PayloadRoute::Answers && e.received < e.len;
+        let entry = self.queue.iter_mut().take(self.written).find(pending)?;
+        let at = usize::try_from(entry.received).ok()?;
+        entry.received = entry.received.checked_add(n).filter(|sum| *sum <= entry.len)?;
+        if entry.received == entry.len {
             self.reads -= 1;
         }
-        Some(Sink { sgl: &entry.wr.sgl, at, len: usize::try_from(n).ok()? })
+        Some(ReadSink { sgl: &entry.wr.sgl, at, len: usize::try_from(n).ok()? })
     }
 
-    /// All that was posted has left and is complete, and the last record too.
-    pub(super) fn is_over(&self) -> bool {
-        self.fin && self.queue.is_empty()
+    /// True if everything posted is complete, and the last record was written.
+    pub(super) fn is_finished(&self) -> bool {
+        self.fin_sent && self.queue.is_empty()
     }
 
-    /// True if a WR's memory is of this MR, and still needed.
+    /// True if a WR still needs memory of this MR.
     pub(super) fn uses(&self, key: Key) -> bool {
-        let mut live = self.queue.iter().filter(|e| e.how != How::InRecord);
+        let mut live = self.queue.iter().filter(|e| e.route != PayloadRoute::InRecord);
         live.any(|e| e.wr.lkeys.contains(&key))
     }
 
-    /// Empties the queue: how each WR ended. `refused`: the peer has refused the record at
-    /// this position; `revoked`: this MR was taken away.
+    /// Empties the queue, and calls `f` with the result of each WR. `refused`: the position of the
+    /// record that the peer has refused, and its status; `revoked`: the MR that was taken away.
     pub(super) fn flush(
         &mut self,
         refused: Option<(u64, WcStatus)>,
@@ -230,7 +180,9 @@ impl Tx {
     ) {
         for e in self.queue.drain(..) {
             let status = match (refused, revoked) {
-                (Some((at, status)), _) if e.how != How::Posted && e.start == at => status,
+                (Some((at, status)), _) if e.route != PayloadRoute::Posted && e.start == at => {
+                    status
+                }
                 (_, Some(key)) if e.wr.lkeys.contains(&key) => {
                     WcStatus::LocalProtection(AccessFault::InvalidKey { key })
                 }
@@ -238,13 +190,13 @@ impl Tx {
             };
             f(e.wr.wr_id, e.op(), status);
         }
-        (self.out, self.rung) = (0, 0);
-        self.lane.clear();
+        (self.written, self.doorbell_upto) = (0, 0);
+        self.lane_queue.clear();
     }
 
-    /// Takes out what is complete.
+    /// Takes complete WRs out of the queue, and makes their completions.
     fn retire(&mut self, env: &mut Env<'_>) {
-        while self.out > 0
+        while self.written > 0
             && let Some(e) = self.queue.front()
             && e.is_done(self.consumed)
         {
@@ -253,73 +205,85 @@ impl Tx {
                 env.wcs.push(wc);
             }
             self.queue.pop_front();
-            self.first += 1;
-            self.out -= 1;
-            self.rung = self.rung.saturating_sub(1);
+            self.first_number += 1;
+            self.written -= 1;
+            self.doorbell_upto = self.doorbell_upto.saturating_sub(1);
         }
     }
 
-    /// Nothing is before what is posted next.
-    pub(super) fn is_clear(&self) -> bool {
-        self.queue.is_empty() && !self.lacks_room() && !self.fin
+    /// True if nothing posted earlier has yet to leave or to complete, and more may be posted.
+    pub(super) fn is_drained(&self) -> bool {
+        self.queue.is_empty() && !self.waits_for_room() && !self.fin_sent
     }
 
-    /// Looks how far the peer is.
-    fn look(&mut self, mem: &Mem) -> Result<(), End> {
-        self.catch_up(mem).ok_or(UNEXPECTED)?;
+    /// Reads how far the peer is, and which payload it wants by the lane.
+    ///
+    /// # Errors
+    /// The values are impossible.
+    fn read_peer_words(&mut self, mem: &Mem) -> Result<(), LinkError> {
+        self.read_consumed(mem).ok_or(UNEXPECTED)?;
         let wanted = mem.theirs(Word::LaneFor);
-        if wanted > self.lane_for {
-            self.lane_for = wanted;
-            let asked = |e: &Entry| e.how == How::Pieces && e.end == wanted;
-            let at = self.queue.iter().take(self.out).position(asked).ok_or(UNEXPECTED)?;
-            self.queue[at].how = How::Lane;
-            self.lane.push_front((self.first + at as u64, 0));
+        if wanted > self.lane_requested {
+            self.lane_requested = wanted;
+            let asked = |e: &PendingWr| e.route == PayloadRoute::Pieces && e.end == wanted;
+            let at = self.queue.iter().take(self.written).position(asked).ok_or(UNEXPECTED)?;
+            self.queue[at].route = PayloadRoute::Lane;
+            self.lane_queue.push_front((self.first_number + at as u64, 0));
             self.no_pieces = true;
         }
         Ok(())
     }
 }
 
-impl Link {
-    /// Writes what may leave, and takes note of what has arrived.
-    pub(super) fn transmit(&mut self, env: &mut Env<'_>, budget: usize) -> Result<Pass, End> {
-        self.tx.look(&self.mem)?;
-        let (pos, filled) = (self.tx.pos, self.tx.filled);
+impl ShmLink {
+    /// Writes records and payload up to about `budget` bytes, and completes what the peer has taken.
+    pub(super) fn transmit(
+        &mut self,
+        env: &mut Env<'_>,
+        budget: usize,
+    ) -> Result<TransferOutcome, LinkError> {
+        self.tx.read_peer_words(&self.mem)?;
+        let (pos, filled) = (self.tx.pos, self.tx.lane_filled);
         let mut left = budget as u64;
-        self.answer(env, &mut left)?;
-        self.tx.unanswered = !self.rx.reads.is_empty();
+        self.answer_reads(env, &mut left)?;
+        self.tx.answer_waits = !self.rx.peer_reads.is_empty();
         self.tx.retire(env);
-        while self.tx.out < self.tx.rung && self.publish(self.tx.out) {
-            self.tx.out += 1;
+        while self.tx.written < self.tx.doorbell_upto && self.write_record(self.tx.written) {
+            self.tx.written += 1;
         }
         if self.tx.pos != pos {
             self.ring(FOR_RECORDS);
         }
         self.fill_lane(&mut left)?;
-        self.finish();
+        self.send_fin();
         self.tx.retire(env);
-        let moved = self.tx.pos != pos || self.tx.filled != filled;
-        Ok(Pass { more: left == 0, moved })
+        let moved = self.tx.pos != pos || self.tx.lane_filled != filled;
+        Ok(TransferOutcome { more: left == 0, moved })
     }
 
-    /// Writes a record and hands it over.
-    pub(super) fn write(&mut self, head: &Head, payload: impl FnOnce(&Mem, u64), pieces: &[Piece]) {
+    /// Writes a record at `tx.pos` and publishes it. The caller must have reserved the room.
+    pub(super) fn append(
+        &mut self,
+        head: &RecordHead,
+        payload: impl FnOnce(&Mem, u64),
+        pieces: &[RecordPiece],
+    ) {
         let pos = self.tx.pos;
         let (raw, len) = head.emit();
         self.mem.put(Area::Ring, pos + 8, &IoVec::new(&raw[..len]));
         payload(&self.mem, pos + head.payload_at());
         for (i, piece) in pieces.iter().enumerate() {
-            let at = pos + head.pieces_at() + (i * PIECE) as u64;
+            let at = pos + head.pieces_at() + (i * PIECE_LEN) as u64;
             self.mem.put(Area::Ring, at, &IoVec::new(&piece.emit()));
         }
-        self.mem.hand_over(pos);
+        self.mem.publish(pos);
         self.tx.pos += head.len();
     }
 
-    /// Writes the record of a WR, if it can leave now.
-    fn publish(&mut self, at: usize) -> bool {
+    /// Writes the record of the WR at this index. False if it has to wait.
+    fn write_record(&mut self, at: usize) -> bool {
         let e = &self.tx.queue[at];
-        let (mut kind, mut flags, mut key, mut raddr, mut imm) = (Kind::LongSend, 0, 0, 0, 0);
+        let (mut kind, mut flags, mut key, mut raddr, mut imm) = (RecordKind::LongSend, 0, 0, 0, 0);
         match e.wr.op {
             SendOp::Send { invalidate, solicited } => {
                 flags = if solicited { SOLICITED } else { 0 };
@@ -327,28 +291,28 @@ impl Link {
                     (flags, key) = (flags | INVALIDATE, k);
                 }
             }
-            SendOp::Write { raddr: a, rkey } => (kind, raddr, key) = (Kind::Write, a, rkey),
+            SendOp::Write { raddr: a, rkey } => (kind, raddr, key) = (RecordKind::Write, a, rkey),
             SendOp::WriteImm { raddr: a, rkey, imm: i } => {
-                (kind, raddr, key, imm) = (Kind::WriteImm, a, rkey, i);
+                (kind, raddr, key, imm) = (RecordKind::WriteImm, a, rkey, i);
             }
             SendOp::Read { raddr: a, rkey } => {
                 if e.len > 0 && self.tx.reads >= self.ord {
                     return false;
                 }
-                (kind, raddr, key) = (Kind::Read, a, rkey);
+                (kind, raddr, key) = (RecordKind::Read, a, rkey);
             }
         }
         let (total, inline) = (e.len, e.wr.head.len());
-        let mut head = Head { kind, flags, pieces: 0, inline, raddr, total, key, imm };
-        let mut pieces = [Piece::default(); MAX_SGE];
-        let how = match self.road(at, &mut head, &mut pieces) {
-            Some(how) => how,
+        let mut head = RecordHead { kind, flags, pieces: 0, inline, raddr, total, key, imm };
+        let mut pieces = [RecordPiece::default(); MAX_SGE];
+        let route = match self.choose_route(at, &mut head, &mut pieces) {
+            Some(route) => route,
             None => return false,
         };
-        if !self.has_room(head.len()) {
+        if !self.reserve_or_wait(head.len()) {
             return false;
         }
-        let (pos, whole) = (self.tx.pos, how == How::InRecord);
+        let (pos, whole) = (self.tx.pos, route == PayloadRoute::InRecord);
         let queue = std::mem::take(&mut self.tx.queue);
         let wr = &queue[at].wr;
         let payload = |mem: &Mem, mut at: u64| {
@@ -359,57 +323,68 @@ impl Link {
                 at += seg.len() as u64;
             }
         };
-        self.write(&head, payload, &pieces[..head.pieces]);
+        self.append(&head, payload, &pieces[..head.pieces]);
         self.tx.queue = queue;
-        let number = self.tx.first + at as u64;
-        match how {
-            How::Pieces => {
-                self.tx.pointed = self.tx.pos;
+        let number = self.tx.first_number + at as u64;
+        match route {
+            PayloadRoute::Pieces => {
+                self.tx.last_piece_end = self.tx.pos;
                 self.shares.note(&pieces[..head.pieces], self.tx.pos);
             }
-            How::Lane => self.tx.lane.push_back((number, 0)),
-            How::Answers if total > 0 => self.tx.reads += 1,
+            PayloadRoute::Lane => self.tx.lane_queue.push_back((number, 0)),
+            PayloadRoute::Answers if total > 0 => self.tx.reads += 1,
             _ => {}
         }
         let end = self.tx.pos;
         let e = &mut self.tx.queue[at];
-        (e.start, e.end, e.how) = (pos, end, how);
+        (e.start, e.end, e.route) = (pos, end, route);
         true
     }
 
-    /// Decides how the payload travels; None if it must wait.
-    fn road(&mut self, at: usize, head: &mut Head, pieces: &mut [Piece; MAX_SGE]) -> Option<How> {
+    /// Chooses how the payload of a WR travels; None if the WR must wait.
+    fn choose_route(
+        &mut self,
+        at: usize,
+        head: &mut RecordHead,
+        pieces: &mut [RecordPiece; MAX_SGE],
+    ) -> Option<PayloadRoute> {
         let len = usize::try_from(head.total).ok()?;
-        if head.kind == Kind::Read {
-            return Some(How::Answers);
+        if head.kind == RecordKind::Read {
+            return Some(PayloadRoute::Answers);
         }
-        let in_record = |head: &mut Head| {
+        let in_record = |head: &mut RecordHead| {
             head.inline = len;
-            if head.kind == Kind::LongSend && head.flags & INVALIDATE == 0 {
-                *head = Head::short(Kind::Send, head.flags, len);
+            if head.kind == RecordKind::LongSend && head.flags & INVALIDATE == 0 {
+                *head = RecordHead::short(RecordKind::Send, head.flags, len);
             }
-            Some(How::InRecord)
+            Some(PayloadRoute::InRecord)
         };
-        if len <= IN_RECORD {
+        if len <= MAX_IN_RECORD {
             return in_record(head);
         }
-        if self.trusted && !self.tx.no_pieces && self.point(at, head, pieces) {
-            return Some(How::Pieces);
+        if self.trusted && !self.tx.no_pieces && self.find_pieces(at, head, pieces) {
+            return Some(PayloadRoute::Pieces);
         }
         if len <= MAX_PAYLOAD {
             return in_record(head);
         }
-        (self.tx.consumed >= self.tx.pointed).then(|| {
+        (self.tx.consumed >= self.tx.last_piece_end).then(|| {
             head.flags |= BY_LANE;
-            How::Lane
+            PayloadRoute::Lane
         })
     }
 
-    /// Finds where the peer can read each segment of a WR.
-    fn point(&mut self, at: usize, head: &mut Head, pieces: &mut [Piece; MAX_SGE]) -> bool {
+    /// Fills `pieces` with the places where the peer can read the segments of a WR. False if there is
+    /// a segment that the peer cannot read in place.
+    fn find_pieces(
+        &mut self,
+        at: usize,
+        head: &mut RecordHead,
+        pieces: &mut [RecordPiece; MAX_SGE],
+    ) -> bool {
         let Some(sock) = self.sock.as_ref().map(std::os::fd::AsFd::as_fd) else { return false };
         let count = self.tx.queue[at].wr.sgl.iter().count();
-        let end = self.tx.pos + Head { pieces: count, ..*head }.len();
+        let end = self.tx.pos + RecordHead { pieces: count, ..*head }.len();
         for (i, seg) in self.tx.queue[at].wr.sgl.iter().enumerate() {
             pieces[i] = match self.shares.piece(seg, end, self.tx.consumed, sock) {
                 Some(piece) => piece,
@@ -420,71 +395,76 @@ impl Link {
         true
     }
 
-    /// Answers READs of the peer's.
-    fn answer(&mut self, env: &Env<'_>, left: &mut u64) -> Result<(), End> {
-        while let Some(&asked) = self.rx.reads.front() {
-            let n = asked.left.min(ANSWER);
+    /// Answers READs of the peer, up to `left` bytes.
+    fn answer_reads(&mut self, env: &Env<'_>, left: &mut u64) -> Result<(), LinkError> {
+        while let Some(&asked) = self.rx.peer_reads.front() {
+            let n = asked.left.min(ANSWER_STEP);
             let inline = usize::try_from(n).map_err(|_| UNEXPECTED)?;
-            let head = Head::short(Kind::Answer, 0, inline);
-            if *left == 0 || !self.make_room(head.len()) {
+            let head = RecordHead::short(RecordKind::Answer, 0, inline);
+            if *left == 0 || !self.reserve(head.len()) {
                 return Ok(());
             }
-            // Looked up for each answer: a key may be taken back in between.
+            // Looked up for each answer: the key may be revoked in between.
             let need = Access { remote_read: true, ..Access::default() };
             let source = env.keys.check_remote(env.pd, env.qp, asked.key, asked.raddr, n, need);
             let source = source.map_err(|_| READ_STAG)?;
-            self.write(&head, |mem, at| mem.put(Area::Ring, at, &source.io_vec(inline)), &[]);
+            self.append(&head, |mem, at| mem.put(Area::Ring, at, &source.io_vec(inline)), &[]);
             *left = left.saturating_sub(n);
-            match self.rx.reads.front_mut() {
+            match self.rx.peer_reads.front_mut() {
                 Some(a) if a.left > n => (a.left, a.raddr) = (a.left - n, a.raddr + n),
-                _ => drop(self.rx.reads.pop_front()),
+                _ => drop(self.rx.peer_reads.pop_front()),
             }
         }
         Ok(())
     }
 
-    /// Puts payload into the lane.
-    fn fill_lane(&mut self, left: &mut u64) -> Result<(), End> {
-        while let Some((number, done)) = self.tx.lane.front().copied() {
-            let used = self.tx.filled.wrapping_sub(self.mem.theirs(Word::Drained));
+    /// Puts payload into the lane, up to `left` bytes.
+    fn fill_lane(&mut self, left: &mut u64) -> Result<(), LinkError> {
+        while let Some((number, done)) = self.tx.lane_queue.front().copied() {
+            let used = self.tx.lane_filled.wrapping_sub(self.mem.theirs(Word::Drained));
             let room = LANE.checked_sub(used).ok_or(UNEXPECTED)?;
-            let at = usize::try_from(number.wrapping_sub(self.tx.first)).unwrap_or(usize::MAX);
+            let at =
+                usize::try_from(number.wrapping_sub(self.tx.first_number)).unwrap_or(usize::MAX);
             let Some(e) = self.tx.queue.get(at) else {
-                self.tx.lane.pop_front();
+                self.tx.lane_queue.pop_front();
                 continue;
             };
-            let n = (e.wr.sgl.len() as u64 - done).min(room).min(STEP).min(*left);
+            let n = (e.wr.sgl.len() as u64 - done).min(room).min(LANE_STEP).min(*left);
             if n == 0 {
                 return Ok(());
             }
             let (from, count) = (usize::try_from(done), usize::try_from(n));
             let (from, count) = (from.map_err(|_| UNEXPECTED)?, count.map_err(|_| UNEXPECTED)?);
-            let mut to = self.tx.filled;
+            let mut to = self.tx.lane_filled;
             e.wr.sgl.for_range(from, count, |seg, at, n| {
                 self.mem.put(Area::Lane, to, &seg.io_vec(at, n));
                 to = to.wrapping_add(n as u64);
             });
             let whole = done + n == e.wr.sgl.len() as u64;
-            self.tx.filled = to;
+            self.tx.lane_filled = to;
             self.mem.set(Word::Filled, to);
             self.ring(FOR_RECORDS);
             *left -= n;
-            match self.tx.lane.front_mut() {
+            match self.tx.lane_queue.front_mut() {
                 Some(job) if !whole => job.1 += n,
-                _ => drop(self.tx.lane.pop_front()),
+                _ => drop(self.tx.lane_queue.pop_front()),
             }
         }
         Ok(())
     }
 
-    /// Ends our side, when all of it has left.
-    fn finish(&mut self) {
-        let all = self.tx.out == self.tx.queue.len() && self.rx.reads.is_empty();
-        let head = Head::short(Kind::Fin, 0, 0);
-        if self.closing && !self.tx.fin && all && !self.tx.lane_waits() && self.has_room(head.len())
+    /// Writes the last record once everything else has left.
+    fn send_fin(&mut self) {
+        let all = self.tx.written == self.tx.queue.len() && self.rx.peer_reads.is_empty();
+        let head = RecordHead::short(RecordKind::Fin, 0, 0);
+        if self.closing
+            && !self.tx.fin_sent
+            && all
+            && !self.tx.lane_waits()
+            && self.reserve_or_wait(head.len())
         {
-            self.write(&head, |_, _| {}, &[]);
-            self.tx.fin = true;
+            self.append(&head, |_, _| {}, &[]);
+            self.tx.fin_sent = true;
             self.ring(FOR_RECORDS);
         }
     }

@@ -1,4 +1,4 @@
-//! The initiator's side: TCP connect, then an engine.
+//! The connecting side: a TCP connect, then an engine.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use mio::Interest;
 use mio::net::TcpStream;
 
 use super::SoftRnic;
-use super::link::{Link, Owner};
-use super::qp::Conn;
-use super::timers::Source;
+use super::link::{LinkOwner, SoftLink};
+use super::qp::SoftConn;
+use super::timers::SoftSource;
 use crate::iwarp::{Config, IwarpEngine};
 use crate::rnic::{CmEvent, ConnParam, Qp, QpState, RnicError, RnicEvent};
 use crate::sys;
 use crate::time::Time;
 
 /// A TCP connect under way.
-pub(super) struct Dial {
+pub(super) struct SoftDial {
     stream: TcpStream,
     qp: u32,
     no_delay: bool,
@@ -28,10 +28,10 @@ pub(super) struct Dial {
     pub(super) queued: bool,
 }
 
-/// What a segment holds if the kernel does not say (RFC 9293 section 3.7.1).
+/// Bytes of a segment if the kernel does not report it (RFC 9293 section 3.7.1).
 const DEFAULT_MSS: usize = 536;
 
-/// The segment size of a connection.
+/// The segment size of a connection, in bytes.
 pub(super) fn mss(stream: &TcpStream) -> usize {
     sys::max_segment(stream).ok().filter(|m| *m > 0).unwrap_or(DEFAULT_MSS)
 }
@@ -77,7 +77,7 @@ impl SoftRnic {
         let config = self.config(qp, param)?;
         let stream = sys::connect_nonblocking(&addr, param.bind.as_ref())
             .map_err(|e| RnicError::os("connect", &e))?;
-        let id = self.dials.insert(Dial {
+        let id = self.dials.insert(SoftDial {
             stream: TcpStream::from_std(stream),
             qp: qp.0,
             no_delay: param.no_delay,
@@ -87,7 +87,7 @@ impl SoftRnic {
             private_data: param.private_data.to_vec(),
             queued: false,
         })?;
-        let source = Source::Dial(id);
+        let source = SoftSource::Dial(id);
         let token = self.token(source);
         let dial = self.dials.get_mut(id)?;
         if let Err(e) = self.registry.register(&mut dial.stream, token, Interest::WRITABLE) {
@@ -96,14 +96,14 @@ impl SoftRnic {
         }
         self.timers.set(source, now + param.timeout);
         let pair = self.qps.get_mut(qp.0)?;
-        pair.conn = Conn::Dial(id);
+        pair.conn = SoftConn::Dial(id);
         pair.timeout = param.timeout;
-        // On loopback the outcome is often there already.
+        // On loopback the result is often there already.
         self.enqueue(source);
         Ok(())
     }
 
-    /// Sees how a connect stands.
+    /// Looks whether a connect has succeeded or failed.
     pub(super) fn serve_dial(&mut self, id: u32, now: Time) {
         let Ok(dial) = self.dials.get_mut(id) else { return };
         dial.queued = false;
@@ -117,15 +117,15 @@ impl SoftRnic {
             Err(e) => return self.fail_dial(id, RnicError::os("connect", &e)),
         };
         match dial.stream.local_addr() {
-            Ok(local) => self.dialled(id, (local, peer), now),
+            Ok(local) => self.start_engine(id, (local, peer), now),
             Err(e) => self.fail_dial(id, RnicError::os("getsockname", &e)),
         }
     }
 
-    /// The TCP connection is there: an engine takes it over.
-    fn dialled(&mut self, id: u32, addrs: (SocketAddr, SocketAddr), now: Time) {
+    /// Gives an established TCP connection its engine.
+    fn start_engine(&mut self, id: u32, addrs: (SocketAddr, SocketAddr), now: Time) {
         let Ok(dial) = self.dials.remove(id) else { return };
-        self.timers.clear(Source::Dial(id));
+        self.timers.clear(SoftSource::Dial(id));
         let mut stream = dial.stream;
         let _ = sys::no_delay(&stream, dial.no_delay);
         sys::roomy_within_host(&stream, addrs.0, addrs.1);
@@ -133,28 +133,28 @@ impl SoftRnic {
         let made = IwarpEngine::initiator(config, &dial.private_data)
             .and_then(|mut engine| {
                 let pair = self.qps.get_mut(dial.qp)?;
-                for buf in std::mem::take(&mut pair.early) {
+                for buf in std::mem::take(&mut pair.early_recvs) {
                     engine.post_recv(buf)?;
                 }
                 Ok(engine)
             })
             .and_then(|engine| {
                 let _ = self.registry.deregister(&mut stream);
-                self.add_link(Link::new(stream, engine, Owner::Qp(dial.qp)))
+                self.add_link(SoftLink::new(stream, engine, LinkOwner::Qp(dial.qp)))
             });
         match made {
             Ok(link) => {
                 if let Ok(pair) = self.qps.get_mut(dial.qp) {
-                    pair.conn = Conn::Link(link);
+                    pair.conn = SoftConn::Link(link);
                     pair.addrs = Some(addrs);
                 }
-                self.timers.set(Source::Link(link), dial.deadline.max(now));
+                self.timers.set(SoftSource::Link(link), dial.deadline.max(now));
             }
-            Err(error) => self.dial_failed(dial.qp, error),
+            Err(error) => self.report_failed_dial(dial.qp, error),
         }
     }
 
-    pub(super) fn dial_due(&mut self, id: u32) {
+    pub(super) fn dial_timed_out(&mut self, id: u32) {
         if let Ok(dial) = self.dials.get(id) {
             let timeout = dial.timeout;
             self.fail_dial(id, RnicError::Timeout(timeout));
@@ -165,33 +165,33 @@ impl SoftRnic {
         if let Ok(dial) = self.dials.get(id) {
             let qp = dial.qp;
             self.drop_dial(id);
-            self.dial_failed(qp, error);
+            self.report_failed_dial(qp, error);
         }
     }
 
-    fn dial_failed(&mut self, qp: u32, error: RnicError) {
+    fn report_failed_dial(&mut self, qp: u32, error: RnicError) {
         self.kill_qp(qp);
         self.events.push_back(RnicEvent::Cm(CmEvent::ConnectFailed { qp: Qp(qp), error }));
     }
 
     pub(super) fn drop_dial(&mut self, id: u32) {
         if let Ok(mut dial) = self.dials.remove(id) {
-            self.timers.clear(Source::Dial(id));
+            self.timers.clear(SoftSource::Dial(id));
             let _ = self.registry.deregister(&mut dial.stream);
         }
     }
 
-    /// Takes a link into the table and into the reactor.
-    pub(super) fn add_link(&mut self, link: Link) -> Result<u32, RnicError> {
+    /// Puts a link into the table and registers it with the reactor.
+    pub(super) fn add_link(&mut self, link: SoftLink) -> Result<u32, RnicError> {
         let id = self.links.insert(link)?;
-        let token = self.token(Source::Link(id));
+        let token = self.token(SoftSource::Link(id));
         let both = Interest::READABLE | Interest::WRITABLE;
         let link = self.links.get_mut(id)?;
         if let Err(e) = self.registry.register(&mut link.stream, token, both) {
             self.links.remove(id)?;
             return Err(RnicError::os("epoll_ctl", &e));
         }
-        self.enqueue(Source::Link(id));
+        self.enqueue(SoftSource::Link(id));
         Ok(id)
     }
 }

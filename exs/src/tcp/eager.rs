@@ -1,29 +1,29 @@
-//! The short way of small messages: into a batch that leaves with the doorbell, and out of
-//! the lookahead without a receive and a completion.
+//! Eager messages: into a batch that leaves with the doorbell, and out of the lookahead without a
+//! receive and a completion.
 //!
-//! What was read ahead is kept for the connection that it came on until it is taken out
-//! message by message, or, with whatever is no plain message, goes the long way
-//! ([`SoftRnic::finish_ahead`], before anything else is read).
+//! Bytes that were read ahead are kept for their connection until they are taken out, message by
+//! message. Bytes that are no eager message go to the engine ([`SoftRnic::deliver_unparsed`]), before
+//! anything else is read.
 
 use super::SoftRnic;
-use super::link::Owner;
-use super::qp::Conn;
-use super::serve::TURN;
-use super::timers::Source;
+use super::link::LinkOwner;
+use super::qp::SoftConn;
+use super::serve::SOURCES_PER_TURN;
+use super::timers::SoftSource;
 use crate::rnic::{EagerPayload, EagerRecv, EagerSend, HEAD, Qp};
 use crate::sys::IoVec;
 use crate::time::Time;
 
-/// Bytes in the lookahead that were read and not dealt with.
+/// Bytes of the lookahead that were read and not handled: from `at` to `end`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ahead {
+pub(super) struct UnparsedBytes {
     link: u32,
     at: usize,
     end: usize,
 }
 
 impl SoftRnic {
-    /// Sends a small message (`Rnic::try_send_eager`).
+    /// Sends an eager message (`Rnic::try_send_eager`).
     pub(super) fn try_send_eager(
         &mut self,
         qp: Qp,
@@ -31,7 +31,7 @@ impl SoftRnic {
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
     ) -> EagerSend {
         let Ok(pair) = self.qps.get(qp.0) else { return EagerSend::Declined };
-        let Conn::Link(id) = pair.conn else { return EagerSend::Declined };
+        let SoftConn::Link(id) = pair.conn else { return EagerSend::Declined };
         if pair.files.is_some() || pair.closing {
             return EagerSend::Declined;
         }
@@ -42,105 +42,104 @@ impl SoftRnic {
         EagerSend::Declined
     }
 
-    /// Takes a message out of what was read, or can be (`Rnic::next_eager`).
+    /// Takes an eager message out of what was read, or can be read (`Rnic::next_eager`).
     pub(super) fn next_eager(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
-        if self.ahead.is_none() {
-            let ready = self.ready.len().min(TURN);
+        if self.unparsed.is_none() {
+            let ready = self.ready.len().min(SOURCES_PER_TURN);
             (0..ready).any(|at| match self.ready[at] {
-                Source::Link(id) => self.fetch(id),
+                SoftSource::Link(id) => self.read_eager(id),
                 _ => false,
             });
         }
-        let taken = self.take_ahead(out).or_else(|| {
+        let taken = self.parse_eager(out).or_else(|| {
             // A read mostly ends in the middle of a message if there is more to read.
-            if self.refill(out.len()) { self.take_ahead(out) } else { None }
+            if self.read_rest_of_eager(out.len()) { self.parse_eager(out) } else { None }
         });
         if taken.is_none() {
-            // Once: then it is the others' turn.
-            self.finish_ahead();
+            // The next source gets its turn.
+            self.deliver_unparsed();
         }
         taken
     }
 
-    /// Reads on behind a message that is not whole, if there is `room` for all of it. True
-    /// if something came. (What follows the beginning of anything else is better read
-    /// straight into its place.)
-    fn refill(&mut self, room: usize) -> bool {
-        let Some(Ahead { link: id, at, end }) = self.ahead else { return false };
+    /// Reads the rest of an incomplete message, if all of it fits into `room` bytes. True if bytes
+    /// came. What follows anything but a message is better read straight into its place.
+    fn read_rest_of_eager(&mut self, room: usize) -> bool {
+        let Some(UnparsedBytes { link: id, at, end }) = self.unparsed else { return false };
         let tail = end - at;
         let Ok(link) = self.links.get_mut(id) else { return false };
         if !link.readable || !link.engine.begins_eager(&self.lookahead[at..end], room) {
             return false;
         }
         self.lookahead.copy_within(at..end, 0);
-        let (read, more) = (link.look_further(&mut self.lookahead[tail..]), link.readable);
+        let (read, more) = (link.read_more(&mut self.lookahead[tail..]), link.readable);
         let n = *read.as_ref().unwrap_or(&0);
-        self.ahead = Some(Ahead { link: id, at: 0, end: tail + n });
+        self.unparsed = Some(UnparsedBytes { link: id, at: 0, end: tail + n });
         if more {
-            self.enqueue(Source::Link(id));
+            self.enqueue(SoftSource::Link(id));
         }
         if let Err(end) = read {
-            // First what came before it: it may say why.
-            self.finish_ahead();
+            // First the bytes before the end: they may say why it came.
+            self.deliver_unparsed();
             if let Ok(link) = self.links.get_mut(id) {
-                link.note_end(end);
+                link.handle_read_end(end);
             }
         }
         n > 0
     }
 
-    fn take_ahead(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
-        let mut ahead = self.ahead?;
-        let (qp, context) = self.taker(ahead.link)?;
-        let link = self.links.get_mut(ahead.link).ok()?;
-        let got = link.engine.next_eager(&self.lookahead[ahead.at..ahead.end], out)?;
-        ahead.at += got.used;
-        self.ahead = (ahead.at < ahead.end).then_some(ahead);
+    fn parse_eager(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
+        let mut unparsed = self.unparsed?;
+        let (qp, context) = self.eager_receiver(unparsed.link)?;
+        let link = self.links.get_mut(unparsed.link).ok()?;
+        let got = link.engine.next_eager(&self.lookahead[unparsed.at..unparsed.end], out)?;
+        unparsed.at += got.used;
+        self.unparsed = (unparsed.at < unparsed.end).then_some(unparsed);
         Some(EagerRecv { qp: Qp(qp), context, len: got.len, at: EagerPayload::Copied })
     }
 
-    /// The queue pair of a link, and its user's name for it, if all that has come for it is
-    /// taken out.
-    fn taker(&self, link: u32) -> Option<(u32, u32)> {
-        let Owner::Qp(qp) = self.links.get(link).ok()?.owner else { return None };
+    /// The queue pair of a link, and the number that its user gave it. None if completions for it wait
+    /// to be polled: they come before a message.
+    fn eager_receiver(&self, link: u32) -> Option<(u32, u32)> {
+        let LinkOwner::Qp(qp) = self.links.get(link).ok()?.owner else { return None };
         let attr = &self.qps.get(qp).ok()?.attr;
         self.objects.cqs.get(attr.recv_cq.0).ok()?.is_empty().then_some((qp, attr.context))
     }
 
-    /// Reads ahead on a link, if it may have messages. True if something came.
-    pub(super) fn fetch(&mut self, id: u32) -> bool {
-        if self.ahead.is_some() || self.taker(id).is_none() {
+    /// Reads ahead on a link that may have eager messages. True if bytes came.
+    pub(super) fn read_eager(&mut self, id: u32) -> bool {
+        if self.unparsed.is_some() || self.eager_receiver(id).is_none() {
             return false;
         }
         let Ok(link) = self.links.get_mut(id) else { return false };
-        let n = link.look_ahead(&mut self.lookahead);
+        let n = link.read_ahead(&mut self.lookahead);
         if n == 0 {
             return false;
         }
         link.idle = false;
         let more = link.readable;
-        self.ahead = Some(Ahead { link: id, at: 0, end: n });
-        self.warm(id);
+        self.unparsed = Some(UnparsedBytes { link: id, at: 0, end: n });
+        self.make_hot(id);
         if more {
-            self.enqueue(Source::Link(id));
+            self.enqueue(SoftSource::Link(id));
         }
         true
     }
 
-    /// What was read ahead and is no message for the short way goes the long way.
-    pub(super) fn finish_ahead(&mut self) {
-        let Some(Ahead { link: id, at, end }) = self.ahead.take() else { return };
-        self.feed(id, |link, lookahead, keys, srq| {
-            link.leave_ahead(&lookahead[at..end], keys, srq);
+    /// Hands the engine what was read ahead and is no eager message.
+    pub(super) fn deliver_unparsed(&mut self) {
+        let Some(UnparsedBytes { link: id, at, end }) = self.unparsed.take() else { return };
+        self.with_receives(id, |link, lookahead, keys, srq| {
+            link.deliver_rest(&lookahead[at..end], keys, srq);
         });
-        self.enqueue(Source::Link(id));
+        self.enqueue(SoftSource::Link(id));
     }
 
-    /// The same at the end of a round in which nobody asked for messages, or not for all.
-    pub(super) fn settle_ahead(&mut self, now: Time) {
-        if let Some(Ahead { link, .. }) = self.ahead {
-            self.finish_ahead();
-            self.settle(link, now);
+    /// Does the same at the end of a round in which not all messages were asked for.
+    pub(super) fn end_eager_round(&mut self, now: Time) {
+        if let Some(UnparsedBytes { link, .. }) = self.unparsed {
+            self.deliver_unparsed();
+            self.finish_turn(link, now);
         }
     }
 }

@@ -1,11 +1,10 @@
 //! One TCP connection with its engine: bytes in, bytes out.
 //!
-//! Inbound, one recvmsg(2) takes the rest of the payload under way straight into
-//! its destination, and what follows into the lookahead buffer that all links
-//! share. How much lookahead to ask for is the art: all that the buffer has while
-//! small messages come, so that one call brings hundreds of them; next to nothing
-//! beyond the coming header while large payloads come, since what lands in the
-//! lookahead must be copied.
+//! Inbound, one recvmsg(2) takes the rest of the current payload straight into its destination, and
+//! what follows into the lookahead buffer that all links share. The size of the lookahead follows
+//! the traffic. While small messages come, it is all that the buffer has, so that one call brings
+//! hundreds of them. While large payloads come, it is little more than the next header, since
+//! everything that lands in the lookahead must be copied.
 
 use std::io;
 
@@ -15,133 +14,134 @@ use crate::iwarp::{Gather, GatherChunk, IwarpEngine, MAX_CHUNKS, RxSource, TxPoo
 use crate::mem::{KeyTable, MAX_SGE, Sgl};
 use crate::sys::{self, IoVec, IoVecMut};
 
-/// Size of the lookahead buffer.
+/// Bytes of the lookahead buffer.
 pub(super) const LOOKAHEAD: usize = 64 << 10;
-/// The least that is asked for where a header is awaited.
+/// Bytes of lookahead to ask for at first, and after a large payload.
 const LOOKAHEAD_MIN: usize = 4 << 10;
-/// Payload from which on a copy costs more than a further system call.
+/// Bytes of payload from which on a copy costs more than another system call.
 const BULK: usize = 4 << 10;
-/// Bytes that one call of sendfile(2) is asked to move.
+/// Bytes that one sendfile(2) is asked to move.
 const FILE_STEP: usize = 1 << 20;
 
-/// Whom a link works for.
+/// The object that a link works for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(super) enum LinkOwner {
     /// A queue pair.
     Qp(u32),
-    /// A listener: the request has not come yet.
-    Greeting(u32),
-    /// A listener and a connection request that waits for its answer.
-    Asking { listener: u32, req: u32 },
-    /// Nobody: last bytes leave (a reject, a TERMINATE), then it goes.
-    Nobody,
+    /// A listener; the connection request has not come yet.
+    Startup(u32),
+    /// A listener, and a connection request that waits for the program's answer.
+    Request { listener: u32, req: u32 },
+    /// None: the link sends its last bytes (a reject, a TERMINATE) and closes.
+    Unowned,
 }
 
 /// A TCP connection with an engine.
-pub(super) struct Link {
+pub(super) struct SoftLink {
     pub(super) stream: TcpStream,
     pub(super) engine: IwarpEngine,
-    pub(super) owner: Owner,
+    pub(super) owner: LinkOwner,
+    /// The socket may have something to read.
     pub(super) readable: bool,
+    /// The socket may have room to write.
     pub(super) writable: bool,
-    /// The doorbell was rung, and not all that it was rung for has left.
-    pub(super) rung: bool,
-    /// The reactor saw an end or an error: read on until it shows.
+    /// The doorbell was rung, and not everything before it has left.
+    pub(super) doorbell_rung: bool,
+    /// The reactor saw an end or an error: reads go on until they show it.
     pub(super) hup: bool,
-    /// No bytes will come any more.
+    /// No more bytes will come.
     pub(super) eof: bool,
-    /// The connection broke.
+    /// The connection is broken.
     pub(super) broken: bool,
-    /// A write failed with this errno; reading goes on to the end.
+    /// Errno of a failed write; reads go on to the end. None: no write failed.
     send_error: Option<i32>,
-    /// The last write was cut short, by a full socket or by memory that cannot be read.
+    /// The last write was short: the socket is full, or memory cannot be read.
     pub(super) cut_short: bool,
-    /// It is on the list of those that are tried again (`doubts`).
-    pub(super) doubted: bool,
-    /// Our side was ended.
-    pub(super) shut: bool,
-    /// To be closed by a reset.
-    pub(super) reset: bool,
-    /// Nothing has moved since the last sweep.
+    /// In the list of short writes to retry (`short_write`).
+    pub(super) retry_queued: bool,
+    /// The sending direction was shut down.
+    pub(super) write_shut: bool,
+    /// Close with a reset.
+    pub(super) reset_on_close: bool,
+    /// Nothing has moved since the last look for idle links.
     pub(super) idle: bool,
     /// On the ready list.
     pub(super) queued: bool,
-    /// Waits for SRQ buffers.
+    /// Waits for receives of its SRQ.
     pub(super) stalled: bool,
-    /// The SRQ that has it in its list of those that hold a buffer.
-    pub(super) begun: Option<u32>,
-    /// Start-up ran out of time.
+    /// The SRQ that lists this link as one that holds a receive; None: no SRQ does.
+    pub(super) holds_recv_of: Option<u32>,
+    /// The start-up ran out of time.
     pub(super) timed_out: bool,
-    /// Received, but not taken by the engine for lack of SRQ buffers.
+    /// Received bytes that the engine did not take, for lack of receives.
     stash: Vec<u8>,
     /// Bytes of lookahead to ask for next.
-    look: usize,
-    /// Bytes sent, for the deadline of an orderly close.
+    lookahead_size: usize,
+    /// Bytes sent since they were counted last, for the deadline of an orderly close.
     pub(super) sent: u64,
 }
 
-/// What a pass over a link left.
+/// What a call of `receive` achieved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Pass {
-    /// The budget ran out: there is more to do at once.
+pub(super) struct ReadOutcome {
+    /// The budget ran out: there may be more to read at once.
     pub(super) more: bool,
-    /// Bytes came.
+    /// Bytes that came.
     pub(super) received: usize,
 }
 
-/// How the bytes that come have ended.
-pub(super) struct End(io::Result<usize>);
+/// The end of what comes: end of file, or an error.
+pub(super) struct ReadEnd(io::Result<usize>);
 
 fn errno(e: &io::Error) -> i32 {
     e.raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// Why a connection broke. TCP has two names for a reset: EPIPE once the peer has ended
-/// its side (the end of a killed process, most likely), ECONNRESET before. Which of them
-/// we see depends on whether our read or our write comes first, and to the program there is
-/// no difference.
-fn broken(e: &io::Error) -> i32 {
+/// The errno with which a connection broke. TCP has two for a reset: EPIPE once the peer has ended
+/// its side (most likely its process was killed), ECONNRESET before. Which one appears depends on
+/// whether our read or our write comes first. To the program they are the same.
+fn broken_errno(e: &io::Error) -> i32 {
     match errno(e) {
         libc::EPIPE => libc::ECONNRESET,
         errno => errno,
     }
 }
 
-impl Link {
-    pub(super) fn new(stream: TcpStream, engine: IwarpEngine, owner: Owner) -> Link {
-        Link {
+impl SoftLink {
+    pub(super) fn new(stream: TcpStream, engine: IwarpEngine, owner: LinkOwner) -> SoftLink {
+        SoftLink {
             stream,
             engine,
             owner,
-            reset: false,
-            // Try at once: an edge may have passed before we listened for it.
+            reset_on_close: false,
+            // Tried at once: an edge may have passed before the socket was registered.
             readable: true,
             writable: true,
-            rung: false,
+            doorbell_rung: false,
             hup: false,
             eof: false,
             broken: false,
             send_error: None,
             cut_short: false,
-            doubted: false,
-            shut: false,
+            retry_queued: false,
+            write_shut: false,
             idle: false,
             queued: false,
             stalled: false,
-            begun: None,
+            holds_recv_of: None,
             timed_out: false,
             stash: Vec::new(),
-            look: LOOKAHEAD_MIN,
+            lookahead_size: LOOKAHEAD_MIN,
             sent: 0,
         }
     }
 
-    /// Records that the connection broke.
+    /// Marks the connection as broken.
     fn fail(&mut self, e: &io::Error) {
         self.eof = true;
         self.broken = true;
         (self.readable, self.writable) = (false, false);
-        self.engine.handle_broken(broken(e));
+        self.engine.handle_broken(broken_errno(e));
     }
 
     /// Reads and handles up to about `budget` bytes.
@@ -151,11 +151,11 @@ impl Link {
         keys: &mut KeyTable,
         mut srq: Option<&mut dyn RxSource>,
         budget: usize,
-    ) -> Pass {
-        let mut pass = Pass::default();
+    ) -> ReadOutcome {
+        let mut pass = ReadOutcome::default();
         if !self.unstash(keys, &mut srq) {
             if self.hup && !self.broken {
-                self.look_for_error();
+                self.check_for_error();
             }
             return pass;
         }
@@ -170,7 +170,7 @@ impl Link {
         pass
     }
 
-    /// Offers the engine what it could not take before. True if all is taken.
+    /// Offers the engine the bytes that it could not take before. True if none are left.
     fn unstash(&mut self, keys: &mut KeyTable, srq: &mut Option<&mut dyn RxSource>) -> bool {
         if !self.stalled {
             return true;
@@ -180,14 +180,14 @@ impl Link {
         self.stash.drain(..result.consumed);
         self.stalled = result.stalled || !self.stash.is_empty();
         if !self.stalled {
-            // Idle links hold no buffers.
+            // Idle links hold no memory.
             self.stash = Vec::new();
         }
         !self.stalled
     }
 
-    /// While a link waits for buffers it reads nothing; a reset shows all the same.
-    fn look_for_error(&mut self) {
+    /// Looks for a reset on a link that reads nothing, since it waits for receives.
+    fn check_for_error(&mut self) {
         if let Ok(Some(e)) = self.stream.take_error() {
             self.fail(&e);
         } else if self.send_error.is_some() {
@@ -195,7 +195,7 @@ impl Link {
         }
     }
 
-    /// One recvmsg(2). Returns the bytes it brought.
+    /// Receives once. Returns the number of bytes that came.
     fn receive_once(
         &mut self,
         lookahead: &mut [u8],
@@ -210,13 +210,13 @@ impl Link {
         });
         let wanted = direct.len();
         let look = match (whole, wanted) {
-            // More pieces than fit: what follows them must not come before them.
+            // Not all pieces fit the call, so nothing behind them may be read yet.
             (false, _) => 0,
             (true, BULK..) => {
-                self.look = LOOKAHEAD_MIN;
+                self.lookahead_size = LOOKAHEAD_MIN;
                 self.engine.rx_hint().min(lookahead.len())
             }
-            (true, _) => self.look,
+            (true, _) => self.lookahead_size,
         };
         let mut vecs = [IoVecMut::EMPTY; MAX_SGE + 1];
         let mut count = 0;
@@ -232,15 +232,15 @@ impl Link {
         let placed = n.min(wanted);
         let ahead = n - placed;
         if look > 0 && ahead == look && wanted < BULK {
-            self.look = (look * 2).min(lookahead.len());
+            self.lookahead_size = (look * 2).min(lookahead.len());
         }
         if n > 0 {
-            self.take_in(placed, &lookahead[..ahead], keys, srq);
+            self.deliver(placed, &lookahead[..ahead], keys, srq);
         }
         n
     }
 
-    /// recvmsg(2) for `asked` bytes; 0 if none came, and what that means is noted.
+    /// recvmsg(2) for `asked` bytes. Returns 0 if none came, and records why.
     fn read(&mut self, vecs: &mut [IoVecMut<'_>], asked: usize) -> usize {
         let read = sys::receive(&self.stream, vecs);
         self.note_read(read, asked)
@@ -262,21 +262,21 @@ impl Link {
                 return 0;
             }
         };
-        // Fewer bytes than asked for: no more are there, and new ones will make
-        // a new edge. Unless the end was reported, which makes no further edge.
+        // Fewer bytes than asked for: no more are there, and new ones make a new edge. An end that was
+        // reported already makes no further edge.
         if n < asked && !self.hup {
             self.readable = false;
         }
         n
     }
 
-    /// A message may be put behind what leaves next.
+    /// True if an eager message can be put behind what leaves next.
     pub(super) fn can_send_eager(&self) -> bool {
-        self.writable && !self.broken && !self.shut && self.send_error.is_none()
+        self.writable && !self.broken && !self.write_shut && self.send_error.is_none()
     }
 
-    /// Hands the engine what came: `placed` bytes where it said, then these.
-    fn take_in(
+    /// Hands the engine what came: `placed` bytes in the places that it named, then `ahead`.
+    fn deliver(
         &mut self,
         placed: usize,
         ahead: &[u8],
@@ -291,48 +291,47 @@ impl Link {
         }
     }
 
-    /// Reads into the lookahead what may be messages for the short way: how many bytes.
-    pub(super) fn look_ahead(&mut self, lookahead: &mut [u8]) -> usize {
+    /// Reads bytes that may be eager messages into the lookahead. Returns their number.
+    pub(super) fn read_ahead(&mut self, lookahead: &mut [u8]) -> usize {
         let quiet = self.readable && !self.eof && !self.stalled && self.send_error.is_none();
         if !quiet || !self.engine.can_recv_eager() {
             return 0;
         }
-        let look = self.look.min(lookahead.len());
+        let look = self.lookahead_size.min(lookahead.len());
         let n = self.read(&mut [IoVecMut::new(&mut lookahead[..look])], look);
-        if n == self.look {
-            self.look = (look * 2).min(LOOKAHEAD);
+        if n == self.lookahead_size {
+            self.lookahead_size = (look * 2).min(LOOKAHEAD);
         }
         n
     }
 
-    /// Reads on behind a message that is not whole. How many bytes came, or the end of the
-    /// connection, which is to be noted ([`Link::note_end`]) when what came before it is
-    /// dealt with.
-    pub(super) fn look_further(&mut self, lookahead: &mut [u8]) -> Result<usize, End> {
+    /// Reads more bytes of an incomplete message. Returns their number, or the end of the connection.
+    /// The caller must pass the end to [`SoftLink::handle_read_end`] once the bytes before are handled.
+    pub(super) fn read_more(&mut self, lookahead: &mut [u8]) -> Result<usize, ReadEnd> {
         let asked = lookahead.len();
         match sys::receive(&self.stream, &mut [IoVecMut::new(lookahead)]) {
-            Ok(0) => Err(End(Ok(0))),
-            Err(e) if e.kind() != io::ErrorKind::WouldBlock => Err(End(Err(e))),
+            Ok(0) => Err(ReadEnd(Ok(0))),
+            Err(e) if e.kind() != io::ErrorKind::WouldBlock => Err(ReadEnd(Err(e))),
             read => Ok(self.note_read(read, asked)),
         }
     }
 
-    pub(super) fn note_end(&mut self, end: End) {
+    pub(super) fn handle_read_end(&mut self, end: ReadEnd) {
         self.note_read(end.0, 0);
     }
 
-    /// The long way for what is left of the lookahead.
-    pub(super) fn leave_ahead(
+    /// Hands the engine what is left of the lookahead.
+    pub(super) fn deliver_rest(
         &mut self,
         ahead: &[u8],
         keys: &mut KeyTable,
         mut srq: Option<&mut dyn RxSource>,
     ) {
-        self.take_in(0, ahead, keys, &mut srq);
+        self.deliver(0, ahead, keys, &mut srq);
     }
 
-    /// The peer ended its side, or, if a write failed before, the connection broke:
-    /// the kernel tells an error once, and then speaks of the end.
+    /// Handles the end of what comes. The peer ended its side; or the connection broke, if a write has
+    /// failed before: the kernel reports an error once, and an end after that.
     fn end_of_file(&mut self) {
         self.eof = true;
         match self.send_error {
@@ -344,13 +343,17 @@ impl Link {
         }
     }
 
-    /// Sends what there is, up to about `budget` bytes. True if there is more.
+    /// Sends up to about `budget` bytes. True if there is more to do at once.
     ///
-    /// WRs that were posted without a doorbell go along with what leaves anyway, but
-    /// are no reason to send: most likely something better is just coming.
+    /// WRs without a doorbell leave together with others, but are no reason to send: most likely
+    /// their doorbell comes soon, with more to send.
     pub(super) fn transmit(&mut self, pool: &mut TxPool, budget: usize) -> bool {
         let mut sent = 0;
-        while self.writable && !self.broken && !self.shut && (self.rung || self.engine.owes()) {
+        while self.writable
+            && !self.broken
+            && !self.write_shut
+            && (self.doorbell_rung || self.engine.owes())
+        {
             if sent >= budget {
                 return true;
             }
@@ -359,21 +362,21 @@ impl Link {
                 None => break,
             }
         }
-        // What is left to read after a failed write must be read now.
+        // Everything left to read after a failed write must be read now.
         self.send_error.is_some() && self.readable && !self.eof
     }
 
-    /// One step of the engine's. `None` if there is nothing to do, or no room.
+    /// One step of the engine. None if there is nothing to send, or no room.
     fn transmit_once(&mut self, pool: &mut TxPool) -> Option<usize> {
         let (result, asked, file) = match self.engine.poll_tx(pool) {
             TxStep::Idle => {
-                // What is left waits for the peer, and is still rung for.
-                self.rung &= self.engine.has_unsent();
+                // What is left waits for the peer; the doorbell still counts for it.
+                self.doorbell_rung &= self.engine.has_unsent();
                 return None;
             }
             TxStep::Shutdown => {
-                self.shut = true;
-                // Fails only if the connection is gone, which reading will tell.
+                self.write_shut = true;
+                // Fails only if the connection is gone, and reads show that.
                 let _ = sys::shutdown_write(&self.stream);
                 return Some(0);
             }
@@ -389,15 +392,15 @@ impl Link {
         match result {
             Ok(n) if file => {
                 self.sent += n as u64;
-                // Less than asked is no full socket here: sendfile(2) also stops at
-                // the end of the file, and the next call tells.
+                // A short count does not mean a full socket here: sendfile(2) also stops at the end of
+                // the file, and the next call shows which it is.
                 self.engine.handle_file_sent(n);
                 Some(n)
             }
             Ok(n) => {
                 self.sent += n as u64;
                 self.engine.handle_sent(n);
-                // Most likely the socket is full, and there will be an edge when it is not.
+                // The socket is most likely full, and there is an edge when it is not.
                 self.writable = n == asked;
                 self.cut_short = n < asked;
                 Some(n)
@@ -407,7 +410,7 @@ impl Link {
                 None
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => Some(0),
-            Err(e) if file && !gone(&e) => {
+            Err(e) if file && !is_connection_error(&e) => {
                 self.engine.handle_file_error(errno(&e));
                 Some(0)
             }
@@ -418,25 +421,25 @@ impl Link {
         }
     }
 
-    /// A failed write. Bytes that the peer sent before the connection broke may
-    /// still wait to be read, its TERMINATE among them, which says more than the error
-    /// does: so note that, and read to the end. If it is not the connection that broke
-    /// (EFAULT: the program took away what it sends) no end would come: we end it.
+    /// Handles a failed write. Bytes that the peer sent before the connection broke may still wait to
+    /// be read. A TERMINATE among them says more than the error does. So the error is kept, and reads
+    /// go on to the end. If the connection is not at fault (EFAULT: the program has unmapped what it
+    /// sends), no end would come: then this side ends it.
     fn fail_sending(&mut self, e: &io::Error) {
-        let ours = !gone(e);
+        let ours = !is_connection_error(e);
         if self.eof || ours {
-            self.reset |= ours;
+            self.reset_on_close |= ours;
             return self.fail(e);
         }
         self.writable = false;
-        self.send_error = Some(broken(e));
+        self.send_error = Some(broken_errno(e));
         (self.readable, self.hup) = (true, true);
     }
 }
 
-/// One gathered write: what came of it, and the bytes that it was for.
+/// One gathered write: its result, and the bytes that it was given.
 fn write_gathered(stream: &TcpStream, gather: &Gather<'_>) -> (io::Result<usize>, usize) {
-    // Most small messages are one piece: no table of 2 KiB for these.
+    // Most small messages are one piece: they need no table of 2 KiB.
     let (mut one, mut many);
     let vecs: &mut [IoVec<'_>] = if gather.most() == 1 {
         one = [IoVec::EMPTY; 1];
@@ -459,8 +462,8 @@ fn write_gathered(stream: &TcpStream, gather: &Gather<'_>) -> (io::Result<usize>
     (sys::send(stream, &vecs[..count], flags), len)
 }
 
-/// True if an error of a write is the connection's, not that of the memory or the file.
-fn gone(e: &io::Error) -> bool {
+/// True if the connection, and not memory or a file, is at fault for an error of a write.
+fn is_connection_error(e: &io::Error) -> bool {
     matches!(
         errno(e),
         libc::EPIPE

@@ -1,10 +1,10 @@
-//! The acceptor's side: listeners, start-ups under way, requests that wait.
+//! The listening side: listeners, start-ups, requests that wait for the program.
 //!
-//! Callers are strangers, so what they may tie up is bounded: start-ups under way
-//! (the oldest is dropped), requests that the program has not answered (further
-//! callers wait in the kernel), and descriptors (when none is left, the oldest caller
-//! gives way whose start-up has taken a second, and if there is none, listening pauses
-//! until a descriptor is free; it never spins).
+//! A connecting peer is not trusted, so everything that it can tie up is limited:
+//! - Start-ups: the oldest is dropped for one more.
+//! - Requests that the program has not answered: further peers wait in the kernel.
+//! - Descriptors. When none is left, the oldest start-up is dropped if it has taken a second. If
+//!   there is none, listening pauses until a descriptor is free; it never spins.
 
 use std::collections::HashSet;
 use std::io;
@@ -16,9 +16,9 @@ use mio::net::{TcpListener, TcpStream};
 
 use super::SoftRnic;
 use super::dial::mss;
-use super::link::{Link, Owner};
-use super::qp::Conn;
-use super::timers::Source;
+use super::link::{LinkOwner, SoftLink};
+use super::qp::SoftConn;
+use super::timers::SoftSource;
 use crate::iwarp::{Config, IwarpEngine};
 use crate::rnic::table::Table;
 use crate::rnic::{
@@ -27,30 +27,30 @@ use crate::rnic::{
 use crate::sys::{self, Paced};
 use crate::time::Time;
 
-/// Start-ups that may be under way at a time, unless told otherwise; fewer where the process
-/// may have few descriptors.
-pub(super) const GREETINGS: usize = 1024;
-/// Connections taken from one listener before others have their turn.
+/// Start-ups at a time, unless the user sets another limit. Fewer where the process may have few
+/// descriptors.
+pub(super) const MAX_STARTUPS: usize = 1024;
+/// Connections accepted from one listener before others have their turn.
 const ACCEPT_STEP: usize = 64;
-/// How long to pause when the kernel has no descriptors or memory left.
+/// Pause when the kernel has no descriptors or memory left.
 const STARVED_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a start-up takes at least before its descriptor is taken for another caller.
-const GREETING_GRACE: Duration = Duration::from_secs(1);
+/// Time that a start-up has before its descriptor may be taken for another peer.
+const STARTUP_GRACE: Duration = Duration::from_secs(1);
 
-fn is_greeting(links: &Table<Link>, id: u32) -> bool {
-    links.get(id).is_ok_and(|l| matches!(l.owner, Owner::Greeting(_)))
+fn is_starting_up(links: &Table<SoftLink>, id: u32) -> bool {
+    links.get(id).is_ok_and(|l| matches!(l.owner, LinkOwner::Startup(_)))
 }
 
 /// A listening socket.
-pub(super) struct Listening {
+pub(super) struct SoftListener {
     socket: TcpListener,
     addr: SocketAddr,
     paced: Paced,
     handshake_timeout: Duration,
-    /// Requests that may wait for an answer, and those that do.
-    max_asking: usize,
-    asking: usize,
+    /// Requests that may wait for the program's answer, and those that do.
+    max_requests: usize,
+    open_requests: usize,
     /// Connections may wait in the kernel.
     readable: bool,
     /// On the ready list.
@@ -67,24 +67,24 @@ impl SoftRnic {
             .map_err(|e| RnicError::os("listen", &e))?;
         let addr = socket.local_addr().map_err(|e| RnicError::os("getsockname", &e))?;
         let paced = sys::unpaced_listener(&socket);
-        self.max_greetings = sys::most_strangers(self.max_greetings);
-        let id = self.listeners.insert(Listening {
+        self.max_startups = sys::most_strangers(self.max_startups);
+        let id = self.listeners.insert(SoftListener {
             socket: TcpListener::from_std(socket),
             addr,
             paced,
             handshake_timeout: opts.handshake_timeout,
-            max_asking: usize::try_from(opts.backlog).unwrap_or(usize::MAX).max(16),
-            asking: 0,
+            max_requests: usize::try_from(opts.backlog).unwrap_or(usize::MAX).max(16),
+            open_requests: 0,
             readable: true,
             queued: false,
         })?;
-        let token = self.token(Source::Listener(id));
+        let token = self.token(SoftSource::Listener(id));
         let listening = self.listeners.get_mut(id)?;
         if let Err(e) = self.registry.register(&mut listening.socket, token, Interest::READABLE) {
             self.listeners.remove(id)?;
             return Err(RnicError::os("epoll_ctl", &e));
         }
-        self.enqueue(Source::Listener(id));
+        self.enqueue(SoftSource::Listener(id));
         Ok(Listener(id))
     }
 
@@ -94,11 +94,11 @@ impl SoftRnic {
 
     pub(super) fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
         let mut listening = self.listeners.remove(listener.0)?;
-        self.timers.clear(Source::Listener(listener.0));
-        self.starved.retain(|l| *l != listener.0);
+        self.timers.clear(SoftSource::Listener(listener.0));
+        self.listeners_without_fds.retain(|l| *l != listener.0);
         let _ = self.registry.deregister(&mut listening.socket);
-        let orphan = |owner: Owner| match owner {
-            Owner::Greeting(l) | Owner::Asking { listener: l, .. } => l == listener.0,
+        let orphan = |owner: LinkOwner| match owner {
+            LinkOwner::Startup(l) | LinkOwner::Request { listener: l, .. } => l == listener.0,
             _ => false,
         };
         let links: Vec<u32> =
@@ -109,59 +109,56 @@ impl SoftRnic {
         Ok(())
     }
 
-    /// The reactor saw callers.
-    pub(super) fn note_callers(&mut self, id: u32) {
+    /// The reactor saw connections.
+    pub(super) fn note_readable(&mut self, id: u32) {
         if let Ok(listening) = self.listeners.get_mut(id) {
             listening.readable = true;
         }
     }
 
-    /// Takes callers in.
+    /// Accepts connections.
     pub(super) fn serve_listener(&mut self, id: u32, now: Time) {
         let Ok(listening) = self.listeners.get_mut(id) else { return };
         listening.queued = false;
         for _ in 0..ACCEPT_STEP {
             let Ok(listening) = self.listeners.get_mut(id) else { return };
-            if !listening.readable || listening.asking >= listening.max_asking {
+            if !listening.readable || listening.open_requests >= listening.max_requests {
                 return;
             }
             match listening.socket.accept() {
-                Ok((stream, _)) => self.greet(id, stream, now),
+                Ok((stream, _)) => self.begin_startup(id, stream, now),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     listening.readable = false;
                     return;
                 }
-                Err(e) if sys::starved(&e) && self.oldest_gives_way(now) => {}
+                Err(e) if sys::starved(&e) && self.drop_oldest_startup(now) => {}
                 Err(e) if sys::starved(&e) => {
-                    self.timers.set(Source::Listener(id), now + STARVED_PAUSE);
-                    if !self.starved.contains(&id) {
-                        self.starved.push(id);
+                    self.timers.set(SoftSource::Listener(id), now + STARVED_PAUSE);
+                    if !self.listeners_without_fds.contains(&id) {
+                        self.listeners_without_fds.push(id);
                     }
-                    return self.fail_own_callers(
-                        id,
-                        e.raw_os_error().unwrap_or(libc::EMFILE),
-                        now,
-                    );
+                    return self.fail_own_calls(id, e.raw_os_error().unwrap_or(libc::EMFILE), now);
                 }
-                // The caller is gone already, or so: accept(2) says to go on.
+                // The peer has gone already, or so: accept(2) says to go on.
                 Err(_) => {}
             }
         }
-        self.enqueue(Source::Listener(id));
+        self.enqueue(SoftSource::Listener(id));
     }
 
-    /// Callers wait in the kernel until there is a descriptor. One of this very process holds a
-    /// descriptor itself and may wait for ever: its connect fails, with what this process lacks.
-    fn fail_own_callers(&mut self, id: u32, errno: i32, now: Time) {
+    /// Fails connection attempts of this very process to a paused listener. Each holds a descriptor,
+    /// so it might wait for ever. Their error is the one that the listener has met.
+    fn fail_own_calls(&mut self, id: u32, errno: i32, now: Time) {
         let Ok(listening) = self.listeners.get(id) else { return };
         let at = listening.addr;
-        let calls = |l: &Link| {
+        let calls = |l: &SoftLink| {
             let (peer, local) = (l.stream.peer_addr().ok()?, l.stream.local_addr().ok()?);
             let here = peer.port() == at.port() && peer.ip() == local.ip();
             (here && (at.ip().is_unspecified() || at.ip() == peer.ip())).then_some(local)
         };
-        let dials =
-            |l: &Link| matches!(l.owner, Owner::Qp(_)) && l.engine.state() == QpState::Connecting;
+        let dials = |l: &SoftLink| {
+            matches!(l.owner, LinkOwner::Qp(_)) && l.engine.state() == QpState::Connecting
+        };
         let own: Vec<(u32, SocketAddr)> = self
             .links
             .iter()
@@ -175,22 +172,22 @@ impl SoftRnic {
             self.links.iter().filter_map(|(_, l)| l.stream.peer_addr().ok()).collect();
         for (link, _) in own.into_iter().filter(|(_, local)| !taken.contains(local)) {
             let Ok(l) = self.links.get_mut(link) else { continue };
-            (l.broken, l.reset) = (true, true);
+            (l.broken, l.reset_on_close) = (true, true);
             l.engine.handle_broken(errno);
-            self.settle(link, now);
+            self.finish_turn(link, now);
         }
     }
 
-    /// A descriptor came free: listeners that lacked one try again.
-    pub(super) fn wake_starved(&mut self) {
-        for id in std::mem::take(&mut self.starved) {
-            self.timers.clear(Source::Listener(id));
-            self.enqueue(Source::Listener(id));
+    /// A descriptor was freed: listeners that wait for one try again.
+    pub(super) fn wake_waiting_for_fds(&mut self) {
+        for id in std::mem::take(&mut self.listeners_without_fds) {
+            self.timers.clear(SoftSource::Listener(id));
+            self.enqueue(SoftSource::Listener(id));
         }
     }
 
-    /// Begins the start-up with a caller.
-    fn greet(&mut self, listener: u32, stream: TcpStream, now: Time) {
+    /// Begins the start-up with a connecting peer.
+    fn begin_startup(&mut self, listener: u32, stream: TcpStream, now: Time) {
         let Ok(listening) = self.listeners.get(listener) else { return };
         let (deadline, paced) = (now + listening.handshake_timeout, listening.paced);
         let _ = sys::no_delay(&stream, true);
@@ -198,52 +195,52 @@ impl SoftRnic {
             sys::unpaced_within_host(&stream, local, peer, paced);
             sys::roomy_within_host(&stream, local, peer);
         }
-        let link = Link::new(stream, IwarpEngine::responder(), Owner::Greeting(listener));
-        // Failing to register, the caller is dropped; it will see a reset.
+        let link = SoftLink::new(stream, IwarpEngine::responder(), LinkOwner::Startup(listener));
+        // If the registration fails, the peer is dropped and sees a reset.
         let Ok(id) = self.add_link(link) else { return };
-        self.timers.set(Source::Link(id), deadline);
-        self.greetings.push_back((id, now));
-        self.forget_greeted();
-        if self.greetings.len() > self.max_greetings {
+        self.timers.set(SoftSource::Link(id), deadline);
+        self.startups.push_back((id, now));
+        self.forget_finished_startups();
+        if self.startups.len() > self.max_startups {
             let links = &self.links;
-            self.greetings.retain(|(id, _)| is_greeting(links, *id));
+            self.startups.retain(|(id, _)| is_starting_up(links, *id));
         }
-        if self.greetings.len() > self.max_greetings
-            && let Some((oldest, _)) = self.greetings.pop_front()
+        if self.startups.len() > self.max_startups
+            && let Some((oldest, _)) = self.startups.pop_front()
         {
             // Its request may have come in this very turn.
             if let Ok(link) = self.links.get_mut(oldest) {
                 link.readable = true;
             }
             self.serve_link(oldest, now);
-            if is_greeting(&self.links, oldest) {
+            if is_starting_up(&self.links, oldest) {
                 self.drop_link(oldest, true);
             }
         }
     }
 
-    /// Takes those off the front of the list whose start-up is over.
-    fn forget_greeted(&mut self) {
-        while self.greetings.front().is_some_and(|(id, _)| !is_greeting(&self.links, *id)) {
-            self.greetings.pop_front();
+    /// Removes start-ups that are over from the front of the list.
+    fn forget_finished_startups(&mut self) {
+        while self.startups.front().is_some_and(|(id, _)| !is_starting_up(&self.links, *id)) {
+            self.startups.pop_front();
         }
     }
 
-    /// There is no descriptor for a caller: one that has said nothing for a while gives its own.
-    /// False: there is none such.
-    fn oldest_gives_way(&mut self, now: Time) -> bool {
-        self.forget_greeted();
-        let Some((oldest, since)) = self.greetings.front().copied() else { return false };
-        if now < since + GREETING_GRACE {
+    /// Frees the descriptor of the oldest start-up. False if it has not taken `STARTUP_GRACE` yet, or if
+    /// there is none.
+    fn drop_oldest_startup(&mut self, now: Time) -> bool {
+        self.forget_finished_startups();
+        let Some((oldest, since)) = self.startups.front().copied() else { return false };
+        if now < since + STARTUP_GRACE {
             return false;
         }
-        self.greetings.pop_front();
+        self.startups.pop_front();
         self.drop_link(oldest, true);
         true
     }
 
-    /// A caller's request is complete.
-    pub(super) fn request_came(&mut self, link: u32, listener: u32, private_data: Vec<u8>) {
+    /// Reports a connection request that has come completely.
+    pub(super) fn add_request(&mut self, link: u32, listener: u32, private_data: Vec<u8>) {
         let addrs = match self.links.get(link) {
             Ok(l) => l.stream.peer_addr().and_then(|p| Ok((p, l.stream.local_addr()?))),
             Err(_) => return,
@@ -251,12 +248,12 @@ impl SoftRnic {
         let (Ok((peer, local)), Ok(req)) = (addrs, self.requests.insert(link)) else {
             return self.drop_link(link, true);
         };
-        self.timers.clear(Source::Link(link));
+        self.timers.clear(SoftSource::Link(link));
         if let Ok(l) = self.links.get_mut(link) {
-            l.owner = Owner::Asking { listener, req };
+            l.owner = LinkOwner::Request { listener, req };
         }
         if let Ok(listening) = self.listeners.get_mut(listener) {
-            listening.asking += 1;
+            listening.open_requests += 1;
         }
         let (listener, req) = (Listener(listener), ConnReq(req));
         self.events.push_back(RnicEvent::Cm(CmEvent::ConnectRequest {
@@ -268,15 +265,17 @@ impl SoftRnic {
         }));
     }
 
-    /// Parts a link from its owner; a connection request of it is no more.
-    pub(super) fn disown(&mut self, id: u32) {
+    /// Parts a link from its owner, and ends its connection request, if it has one.
+    pub(super) fn release_request(&mut self, id: u32) {
         let Ok(link) = self.links.get_mut(id) else { return };
-        if let Owner::Asking { listener, req } = std::mem::replace(&mut link.owner, Owner::Nobody) {
+        if let LinkOwner::Request { listener, req } =
+            std::mem::replace(&mut link.owner, LinkOwner::Unowned)
+        {
             let _ = self.requests.remove(req);
             if let Ok(listening) = self.listeners.get_mut(listener) {
-                listening.asking -= 1;
-                // Room for one more that waits in the kernel.
-                self.enqueue(Source::Listener(listener));
+                listening.open_requests -= 1;
+                // The listener may take one more connection from the kernel.
+                self.enqueue(SoftSource::Listener(listener));
             }
         }
     }
@@ -303,17 +302,17 @@ impl SoftRnic {
         let _ = sys::no_delay(&link.stream, param.no_delay);
         let config = Config { mss: mss(&link.stream), ..config };
         link.engine.accept(config, param.private_data)?;
-        self.disown(id);
+        self.release_request(id);
         let (pair, link) = (self.qps.get_mut(qp.0)?, self.links.get_mut(id)?);
-        for buf in std::mem::take(&mut pair.early) {
-            // The engine's queue is as deep as the one they came from.
+        for buf in std::mem::take(&mut pair.early_recvs) {
+            // The engine's queue is as deep as the one that they came from.
             let posted = link.engine.post_recv(buf);
             debug_assert!(posted.is_ok(), "{posted:?}");
         }
-        link.owner = Owner::Qp(qp.0);
-        (pair.conn, pair.addrs, pair.timeout) = (Conn::Link(id), Some(addrs), param.timeout);
-        self.timers.set(Source::Link(id), now + param.timeout);
-        self.enqueue(Source::Link(id));
+        link.owner = LinkOwner::Qp(qp.0);
+        (pair.conn, pair.addrs, pair.timeout) = (SoftConn::Link(id), Some(addrs), param.timeout);
+        self.timers.set(SoftSource::Link(id), now + param.timeout);
+        self.enqueue(SoftSource::Link(id));
         Ok(())
     }
 
@@ -327,9 +326,9 @@ impl SoftRnic {
         self.check_private(private_data)?;
         let link = self.links.get_mut(id)?;
         link.engine.reject(private_data)?;
-        self.disown(id);
-        self.timers.set(Source::Link(id), now + super::serve::FAREWELL_LIMIT);
-        self.enqueue(Source::Link(id));
+        self.release_request(id);
+        self.timers.set(SoftSource::Link(id), now + super::serve::LAST_BYTES_LIMIT);
+        self.enqueue(SoftSource::Link(id));
         Ok(())
     }
 }

@@ -1,14 +1,14 @@
 //! Protection domains, memory regions and windows.
 
 use super::SoftRnic;
-use super::qp::Conn;
+use super::qp::SoftConn;
 use crate::mem::{Access, Grant, Key, Scope, Segment};
 use crate::rnic::users::MrUserSet;
 use crate::rnic::{Mr, Pd, Qp, QpState, RnicError};
 
 /// A memory window of a queue pair.
 #[derive(Clone, Copy)]
-pub(super) struct Window {
+pub(super) struct MemoryWindow {
     key: Key,
     mr: Key,
 }
@@ -29,7 +29,7 @@ impl SoftRnic {
         let scope = Scope::Domain(pd.0);
         let key = self.issue_key(Grant { segment: memory.clone(), access, scope });
         if access.remote_read || access.remote_write {
-            // Peers of all its connections may name it.
+            // The peers of all its connections may name it.
             self.users.note_shared(&[key]);
         }
         Ok(Mr { key })
@@ -50,13 +50,13 @@ impl SoftRnic {
         Ok(())
     }
 
-    /// After an MR's key was removed: ends its windows, and takes its memory away
-    /// from all work that still refers to it.
+    /// After an MR's key was removed: closes its windows, and takes its memory away from all work that
+    /// still refers to it.
     fn drop_region(&mut self, pd: u32, key: Key) {
         let Ok(domain) = self.objects.pds.get_mut(pd) else { return };
         domain.mrs = domain.mrs.saturating_sub(1);
         match self.users.forget(key) {
-            // Registered, and never used.
+            // Registered, but no work ever named it.
             None => {}
             Some(MrUserSet::One(qp)) => self.revoke_from(qp, key),
             Some(MrUserSet::Any) => {
@@ -73,14 +73,14 @@ impl SoftRnic {
         }
     }
 
-    /// The same for one queue pair, which may be gone.
+    /// Takes the memory of an MR away from a queue pair, which may be gone already.
     fn revoke_from(&mut self, id: u32, key: Key) {
         if self.window_counts.contains_key(&key) {
             self.drop_windows(id, |w| w.mr == key);
         }
         let Ok(qp) = self.qps.get_mut(id) else { return };
-        qp.early.iter_mut().for_each(|b| b.revoke(key));
-        if let Conn::Link(link) = qp.conn
+        qp.early_recvs.iter_mut().for_each(|b| b.revoke(key));
+        if let SoftConn::Link(link) = qp.conn
             && let Ok(link) = self.links.get_mut(link)
         {
             link.engine.mr_revoked(key);
@@ -99,8 +99,8 @@ impl SoftRnic {
         access: Access,
     ) -> Result<Key, RnicError> {
         let pd = self.live_qp(qp, "a live connection")?.attr.pd.0;
-        // A window for writing needs a region that may be written at all
-        // (IBV_ACCESS_LOCAL_WRITE, as in verbs); one for reading needs nothing.
+        // A window for writing needs a region that may be written at all (IBV_ACCESS_LOCAL_WRITE, as in
+        // verbs). A window for reading needs nothing.
         let local_write = access.local_write || access.remote_write;
         let need = Access { local_write, ..Access::LOCAL_READ };
         let segment = self.keys.check_local(pd, mr.key, addr, len, need)?;
@@ -108,7 +108,7 @@ impl SoftRnic {
         let key = self.issue_key(Grant { segment, access, scope });
         *self.window_counts.entry(mr.key).or_default() += 1;
         self.users.note(qp.0, &[mr.key]);
-        self.qps.get_mut(qp.0)?.windows.push(Window { key, mr: mr.key });
+        self.qps.get_mut(qp.0)?.windows.push(MemoryWindow { key, mr: mr.key });
         Ok(key)
     }
 
@@ -120,8 +120,8 @@ impl SoftRnic {
         }
     }
 
-    /// Ends the windows of a QP that `which` selects; returns how many.
-    pub(super) fn drop_windows(&mut self, qp: u32, which: impl Fn(&Window) -> bool) -> usize {
+    /// Closes the windows of a QP that `which` selects; returns how many.
+    pub(super) fn drop_windows(&mut self, qp: u32, which: impl Fn(&MemoryWindow) -> bool) -> usize {
         let Ok(pair) = self.qps.get_mut(qp) else { return 0 };
         let (mut found, mut at, mut ended) = (0, 0, false);
         while let Some(&window) = pair.windows.get(at) {
@@ -138,7 +138,7 @@ impl SoftRnic {
                     self.window_counts.remove(&window.mr);
                 }
             }
-            if let Conn::Link(link) = pair.conn
+            if let SoftConn::Link(link) = pair.conn
                 && let Ok(link) = self.links.get_mut(link)
             {
                 link.engine.key_revoked(window.key);
@@ -152,9 +152,8 @@ impl SoftRnic {
         found
     }
 
-    /// After a peer's SEND WITH INVALIDATE: the engine, which lets a peer end
-    /// windows of its own connection only, has removed the key already; the books
-    /// follow.
+    /// Records that a peer has invalidated a window by SEND WITH INVALIDATE. The engine has removed the
+    /// key already. It lets a peer end windows of its own connection only.
     pub(super) fn forget_invalidated(&mut self, qp: u32, key: Key) {
         self.drop_windows(qp, |w| w.key == key);
     }

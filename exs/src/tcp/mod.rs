@@ -1,28 +1,27 @@
 //! F5: the software RNIC: iWARP in user space over the kernel's TCP.
 //!
-//! [`SoftRnic`] meets the contract of [`Rnic`] with what every machine has. The
-//! protocol (MPA, DDP, RDMAP) is the business of the engine below (`iwarp`), one
-//! for each connection; this floor owns everything around it: sockets and their
-//! readiness, deadlines, the tables of objects, the keys.
+//! [`SoftRnic`] meets the contract of [`Rnic`] with what every machine has. The engine below
+//! (`iwarp`) implements the protocol (MPA, DDP, RDMAP); each connection has one. This floor owns
+//! everything around it: sockets and their readiness, deadlines, the tables of objects, the keys.
 //!
-//! The shape of its data: numbered tables (`table`) of protection domains, CQs,
-//! SRQs, queue pairs, listeners, dials (TCP connects under way) and links (TCP
-//! connections with an engine). A queue pair is joined to a dial, then to a link;
-//! a link has an owner (`link::Owner`). Sources that have something to do are on
-//! one ready list; each gets a turn of bounded size, so that none starves another.
+//! The shape of its data: numbered tables (`table`) of protection domains, CQs, SRQs, queue pairs,
+//! listeners, dials (TCP connects in progress) and links (TCP connections with an engine). A queue
+//! pair is joined to a dial, then to a link. A link has an owner (`link::LinkOwner`). Sources that
+//! have something to do are on one ready list. Each gets a turn of bounded size, so that none
+//! starves another.
 //!
 //! What it promises beyond the trait:
-//! - Outbound, a batch of FPDUs leaves in one gathered sendmsg(2) straight from
-//!   user memory, or from the page cache by sendfile(2); inbound, payload is
-//!   received straight into its destination (`link`).
-//! - No allocation per message, and none that a stranger can grow without bound.
-//! - Readiness is edge-triggered: flags remember it, and a short read or write
-//!   counts as "no more", which spares the call that only says EAGAIN. (What else
-//!   may have cut a write short shows a little later: `doubts`.)
-//! - An orderly end waits for the peer's, ten seconds at most without progress.
+//! - Outbound, a batch of FPDUs leaves in one gathered sendmsg(2) straight from user memory, or from
+//!   the page cache by sendfile(2). Inbound, payload is received straight into its destination
+//!   (`link`).
+//! - No allocation per message, and none that a peer can grow without bound.
+//! - Readiness is edge-triggered. Flags remember it, and a short read or write counts as "no more",
+//!   which spares the call that only returns EAGAIN. `short_write` finds other causes of a short
+//!   write a little later.
+//! - An orderly end waits for the peer's, at most ten seconds without progress.
 //!
-//! What it must never know: EXS, its messages, sockets of a program. It reads no
-//! clock: time comes in with the calls, as in the floors below.
+//! What it must never know: EXS, its messages, sockets of a program. It reads no clock: time comes
+//! in with the calls, as in the floors below.
 
 mod dial;
 mod eager;
@@ -51,7 +50,7 @@ use crate::rnic::{
 };
 use crate::sys::{IoVec, RandomSource};
 use crate::time::Time;
-use timers::Source;
+use timers::SoftSource;
 
 /// Bytes that one WR may move.
 const MAX_MSG: u64 = 1 << 30;
@@ -63,39 +62,39 @@ pub struct SoftRnic {
     token_base: usize,
     random: RandomSource,
     keys: KeyTable,
-    /// How many windows an MR has, where it has any.
+    /// Windows of each MR that has any.
     window_counts: HashMap<Key, usize>,
-    /// Whose work may refer to an MR, where any was posted.
+    /// The queue pairs whose work may refer to an MR, for each MR that any work names.
     users: MrUsers,
     objects: Objects<RxBuf>,
-    qps: table::Table<qp::QueuePair>,
-    listeners: table::Table<listen::Listening>,
-    dials: table::Table<dial::Dial>,
-    links: table::Table<link::Link>,
-    /// Connection requests that wait for an answer: their links.
+    qps: table::Table<qp::SoftQp>,
+    listeners: table::Table<listen::SoftListener>,
+    dials: table::Table<dial::SoftDial>,
+    links: table::Table<link::SoftLink>,
+    /// Connection requests that wait for the program's answer: the numbers of their links.
     requests: table::Table<u32>,
-    /// Links whose request has not come, the oldest first (and some that are past
-    /// that).
-    /// Callers whose start-up is under way, the oldest first, and since when.
-    greetings: VecDeque<(u32, Time)>,
-    max_greetings: usize,
-    /// Listeners that found no free descriptor.
-    starved: Vec<u32>,
+    /// Links whose connection request has not come, the oldest first, each with the time when it was
+    /// accepted. Some entries are stale: their request has come since.
+    startups: VecDeque<(u32, Time)>,
+    max_startups: usize,
+    /// Listeners that wait for a free descriptor.
+    listeners_without_fds: Vec<u32>,
     timers: timers::Timers,
-    doubts: short_write::ShortWrites,
-    ready: VecDeque<Source>,
-    hot: VecDeque<serve::Hot>,
-    /// When idle links were last looked for, and where to go on.
-    swept: Time,
-    sweep_at: usize,
+    short_writes: short_write::ShortWrites,
+    ready: VecDeque<SoftSource>,
+    /// Links that `spin` reads, the next one first.
+    hot: VecDeque<serve::HotLink>,
+    /// When idle links were last looked for, and the place in `links` to go on from.
+    last_sweep: Time,
+    sweep_pos: usize,
     events: VecDeque<RnicEvent>,
     lookahead: Box<[u8]>,
     tx_pool: TxPool,
-    file_pool: files::FilePool,
+    file_pool: files::FileBufferPool,
     /// Completions on their way from an engine to their queues.
     wcs: Vec<Wc>,
-    /// What is in the lookahead.
-    ahead: Option<eager::Ahead>,
+    /// Bytes in `lookahead` that were read and not handled; None: there are none.
+    unparsed: Option<eager::UnparsedBytes>,
 }
 
 impl SoftRnic {
@@ -142,21 +141,21 @@ impl SoftRnic {
             dials: table::Table::new("connection attempt"),
             links: table::Table::new("connection"),
             requests: table::Table::new("connection request"),
-            greetings: VecDeque::new(),
-            max_greetings: listen::GREETINGS,
-            starved: Vec::new(),
+            startups: VecDeque::new(),
+            max_startups: listen::MAX_STARTUPS,
+            listeners_without_fds: Vec::new(),
             timers: timers::Timers::default(),
-            doubts: short_write::ShortWrites::default(),
+            short_writes: short_write::ShortWrites::default(),
             ready: VecDeque::new(),
             hot: VecDeque::new(),
-            swept: Time::ZERO,
-            sweep_at: 0,
+            last_sweep: Time::ZERO,
+            sweep_pos: 0,
             events: VecDeque::new(),
             lookahead: vec![0; link::LOOKAHEAD].into_boxed_slice(),
             tx_pool: TxPool::default(),
-            file_pool: files::FilePool::default(),
+            file_pool: files::FileBufferPool::default(),
             wcs: Vec::new(),
-            ahead: None,
+            unparsed: None,
         }
     }
 
@@ -165,14 +164,14 @@ impl SoftRnic {
         Ok(SoftRnic::new(registry, token_base, RandomSource::kernel()?))
     }
 
-    /// Bounds the start-ups of callers that may be under way at a time (1024 if
-    /// never called): when one more comes, the oldest is dropped.
+    /// Limits the start-ups of connecting peers at a time (1024 if never called). The oldest is dropped
+    /// for one more.
     #[cfg(any(test, feature = "internals"))]
-    pub fn limit_handshakes(&mut self, most: usize) {
-        self.max_greetings = most;
+    pub fn limit_handshakes(&mut self, max: usize) {
+        self.max_startups = max;
     }
 
-    fn token(&self, source: Source) -> mio::Token {
+    fn token(&self, source: SoftSource) -> mio::Token {
         mio::Token(self.token_base + source.token())
     }
 }
@@ -310,17 +309,17 @@ impl Rnic for SoftRnic {
         self.progress(now)
     }
     fn spin(&mut self, now: Time) -> bool {
-        self.spin(now)
+        self.poll_hot_links(now)
     }
     fn poll_syscall(&mut self) -> Option<bool> {
-        self.poll_syscall()
+        self.has_news()
     }
     fn next_timeout(&self) -> Option<Time> {
         // Work that waits for its turn is due now.
         if !self.ready.is_empty() {
             return Some(Time::ZERO);
         }
-        self.timers.next().into_iter().chain(self.doubts.due()).min()
+        self.timers.next().into_iter().chain(self.short_writes.due()).min()
     }
     fn is_quiet(&self) -> bool {
         self.events.is_empty() && self.objects.no_wc_waits()

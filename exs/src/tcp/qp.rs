@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::SoftRnic;
 use super::files::FileQueue;
-use super::memory::Window;
-use super::timers::Source;
+use super::memory::MemoryWindow;
+use super::timers::SoftSource;
 use crate::iwarp::{Inline, MAX_INLINE, RxBuf, TxWr};
 use crate::mem::{Access, Key, MAX_SGE, Sgl};
 use crate::rnic::{
@@ -16,42 +16,42 @@ use crate::rnic::{
 
 /// What a queue pair is connected by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Conn {
+pub(super) enum SoftConn {
     /// Nothing yet.
     None,
     /// A TCP connect under way.
     Dial(u32),
     /// A TCP connection with an engine.
     Link(u32),
-    /// Nothing any more.
+    /// Nothing any more: the connection has ended.
     Dead,
 }
 
 /// A queue pair.
-pub(super) struct QueuePair {
+pub(super) struct SoftQp {
     pub(super) attr: QpAttr,
-    pub(super) conn: Conn,
+    pub(super) conn: SoftConn,
     /// Receives posted before there was an engine to hold them.
-    pub(super) early: VecDeque<RxBuf>,
-    pub(super) windows: Vec<Window>,
-    /// (Ours, the peer's), once connected.
+    pub(super) early_recvs: VecDeque<RxBuf>,
+    pub(super) windows: Vec<MemoryWindow>,
+    /// Our address and the peer's; None until it is connected.
     pub(super) addrs: Option<(SocketAddr, SocketAddr)>,
-    /// WRs with a file as their source, where the engine cannot take them; boxed,
-    /// as most queue pairs never see one.
+    /// WRs with a file as their source that the engine cannot take, and those behind them. Boxed, as
+    /// most queue pairs never have one.
     pub(super) files: Option<Box<FileQueue>>,
-    /// An orderly disconnect was asked for, and waits for `files` to run empty.
+    /// An orderly disconnect was asked for, and waits until `files` is empty.
     pub(super) closing: bool,
-    /// How long the connection attempt may take.
+    /// Limit of the connection attempt.
     pub(super) timeout: Duration,
 }
 
 impl SoftRnic {
     pub(super) fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
         self.objects.check_qp(attr)?;
-        let qp = self.qps.insert(QueuePair {
+        let qp = self.qps.insert(SoftQp {
             attr: *attr,
-            conn: Conn::None,
-            early: VecDeque::new(),
+            conn: SoftConn::None,
+            early_recvs: VecDeque::new(),
             windows: Vec::new(),
             addrs: None,
             files: None,
@@ -67,16 +67,16 @@ impl SoftRnic {
         self.drop_windows(id.0, |_| true);
         let qp = self.qps.remove(id.0)?;
         match qp.conn {
-            Conn::Dial(dial) => self.drop_dial(dial),
-            Conn::Link(link) => self.drop_link(link, true),
-            Conn::None | Conn::Dead => {}
+            SoftConn::Dial(dial) => self.drop_dial(dial),
+            SoftConn::Link(link) => self.drop_link(link, true),
+            SoftConn::None | SoftConn::Dead => {}
         }
         if let Some(files) = qp.files {
-            self.file_pool.give_back_all(*files);
+            self.file_pool.take_back(*files);
         }
         self.objects.leave(id.0, &qp.attr)?;
         if let Some(srq) = qp.attr.srq {
-            // It may have been woken to take a buffer that it now leaves.
+            // A link may have been woken for a receive that this queue pair leaves.
             self.wake_srq(srq.0);
         }
         Ok(())
@@ -85,10 +85,10 @@ impl SoftRnic {
     pub(super) fn qp_state(&self, id: Qp) -> Result<QpState, RnicError> {
         let qp = self.qps.get(id.0)?;
         Ok(match qp.conn {
-            Conn::None => QpState::Init,
-            Conn::Dial(_) => QpState::Connecting,
-            Conn::Dead => QpState::Error,
-            Conn::Link(link) => match self.links.get(link)?.engine.state() {
+            SoftConn::None => QpState::Init,
+            SoftConn::Dial(_) => QpState::Connecting,
+            SoftConn::Dead => QpState::Error,
+            SoftConn::Link(link) => match self.links.get(link)?.engine.state() {
                 QpState::Rts if qp.closing => QpState::Closing,
                 state => state,
             },
@@ -101,8 +101,8 @@ impl SoftRnic {
         RnicError::State { qp: qp.0, state, need }
     }
 
-    /// The queue pair, unless it is dead.
-    pub(super) fn live_qp(&self, id: Qp, need: &'static str) -> Result<&QueuePair, RnicError> {
+    /// The queue pair, if its connection has not ended and is not closing.
+    pub(super) fn live_qp(&self, id: Qp, need: &'static str) -> Result<&SoftQp, RnicError> {
         let qp = self.qps.get(id.0)?;
         match self.qp_state(id)? {
             QpState::Error | QpState::Closing => Err(self.wrong_state(id, need)),
@@ -112,12 +112,12 @@ impl SoftRnic {
 
     /// Puts a queue pair's link on the ready list.
     pub(super) fn touch(&mut self, qp: u32) {
-        if let Ok(QueuePair { conn: Conn::Link(link), .. }) = self.qps.get(qp) {
-            self.enqueue(Source::Link(*link));
+        if let Ok(SoftQp { conn: SoftConn::Link(link), .. }) = self.qps.get(qp) {
+            self.enqueue(SoftSource::Link(*link));
         }
     }
 
-    /// Checks and collects the segments of a WR.
+    /// Checks the segments of a WR and collects them.
     fn resolve(
         &self,
         pd: u32,
@@ -130,11 +130,11 @@ impl SoftRnic {
             return Err(RnicError::Limit { what: "segments per work request", asked, limit });
         }
         let (mut sgl, mut lkeys) = (Sgl::new(), [0; MAX_SGE]);
-        // Empty ones name no memory: nothing to check (and a list drops them).
+        // Empty segments name no memory: there is nothing to check, and a list drops them.
         for (key, sge) in lkeys.iter_mut().zip(sges.iter().filter(|s| s.len > 0)) {
             let segment = match sink_of {
-                // The sink of a READ is open to the peer, so it may be a window
-                // of this QP: nobody else's peer can then reach it.
+                // The sink of a READ is open to the peer. So it may be a window of this QP, which no
+                // other peer can reach.
                 Some(qp) => {
                     self.keys.check_remote(pd, qp, sge.lkey, sge.addr, sge.len, need)?.to_segment()
                 }
@@ -165,8 +165,8 @@ impl SoftRnic {
         let mut need = Access::LOCAL_READ;
         match wr.op {
             SendOp::Read { .. } => {
-                // The peer's READ RESPONSE is a tagged message to the sink: hence
-                // the remote right (RFC 5040 section 5.3), and one segment.
+                // The peer's READ RESPONSE is a tagged message to the sink: hence the remote right
+                // (RFC 5040 section 5.3), and a single segment.
                 need = Access { local_write: true, remote_write: true, remote_read: false };
                 if wr.sges.len() > 1 {
                     let (asked, limit) = (wr.sges.len() as u64, 1);
@@ -203,7 +203,7 @@ impl SoftRnic {
 
     pub(super) fn post_send(&mut self, id: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
         let qp = self.qps.get(id.0)?;
-        let Conn::Link(link) = qp.conn else {
+        let SoftConn::Link(link) = qp.conn else {
             return Err(self.wrong_state(id, "Rts"));
         };
         if qp.closing {
@@ -212,7 +212,7 @@ impl SoftRnic {
         let tx = self.resolve_send(qp.attr.pd.0, id.0, wr)?;
         self.objects.cqs.get(qp.attr.send_cq.0)?.check_room()?;
         if !matches!(tx.op, SendOp::Read { .. }) {
-            // (The sink of a READ is a window's, or of an MR that is open to all.)
+            // The sink of a READ belongs to a window, or to an MR that is open to all peers.
             self.users.note(id.0, &tx.lkeys);
         }
         let qp = self.qps.get(id.0)?;
@@ -222,12 +222,11 @@ impl SoftRnic {
             if engine.state() != QpState::Rts {
                 return Err(self.wrong_state(id, "Rts"));
             }
-            self.hold(id.0, tx)?;
+            self.queue_behind_file(id.0, tx)?;
         } else {
             engine.post_send(tx)?;
         }
-        // Nothing leaves before the doorbell rings, or other work of this connection
-        // takes it along.
+        // Nothing leaves before the doorbell, or before other work of this connection takes it along.
         Ok(())
     }
 
@@ -241,28 +240,28 @@ impl SoftRnic {
         self.objects.cqs.get(qp.attr.recv_cq.0)?.check_room()?;
         let conn = qp.conn;
         self.users.note(id.0, &buf.lkeys);
-        if let Conn::Link(link) = conn {
+        if let SoftConn::Link(link) = conn {
             return self.links.get_mut(link)?.engine.post_recv(buf);
         }
         let qp = self.qps.get_mut(id.0)?;
-        if qp.early.len() >= qp.attr.max_recv_wr {
+        if qp.early_recvs.len() >= qp.attr.max_recv_wr {
             return Err(RnicError::QueueFull { what: "receive queue", depth: qp.attr.max_recv_wr });
         }
-        qp.early.push_back(buf);
+        qp.early_recvs.push_back(buf);
         Ok(())
     }
 
-    /// Ends a queue pair that no engine speaks for: flushes its receives.
+    /// Marks a queue pair that has no engine as dead, and flushes its receives.
     pub(super) fn kill_qp(&mut self, id: u32) {
         let Ok(qp) = self.qps.get_mut(id) else { return };
-        qp.conn = Conn::Dead;
-        for buf in std::mem::take(&mut qp.early) {
+        qp.conn = SoftConn::Dead;
+        for buf in std::mem::take(&mut qp.early_recvs) {
             self.complete(flushed(id, buf.wr_id, WcOp::Recv));
         }
     }
 }
 
-/// The completion of a WR that was not carried out.
+/// The completion of a flushed WR.
 pub(super) fn flushed(qp: u32, wr_id: u64, op: WcOp) -> Wc {
     Wc {
         wr_id,

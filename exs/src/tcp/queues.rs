@@ -1,23 +1,21 @@
-//! Completion queues and shared receive queues: what the queues of
-//! [`crate::rnic::queues`] mean to links.
+//! Completion queues and shared receive queues, joined to links.
 
 use std::collections::VecDeque;
 
 use super::SoftRnic;
-use super::timers::Source;
+use super::timers::SoftSource;
 use crate::iwarp::{RxBuf, RxSource};
 use crate::rnic::{Cq, RecvWr, RnicError, RnicEvent, Srq, Wc};
 
-/// The view of an SRQ that a connection gets: as many buffers as there is room for
-/// completions.
-pub(super) struct Feed<'a> {
-    /// The buffers.
+/// The part of an SRQ that a connection may use: as many receives as its CQ has room for completions.
+pub(super) struct SrqView<'a> {
+    /// The receives.
     pub(super) bufs: &'a mut VecDeque<RxBuf>,
-    /// How many may be taken.
+    /// Receives that may be taken.
     pub(super) room: usize,
 }
 
-impl RxSource for Feed<'_> {
+impl RxSource for SrqView<'_> {
     fn pop(&mut self) -> Option<RxBuf> {
         self.room = self.room.checked_sub(1)?;
         self.bufs.pop_front()
@@ -35,17 +33,17 @@ impl SoftRnic {
         let n = queue.take(max, out);
         if n > 0 {
             for link in queue.unthrottle() {
-                self.enqueue(Source::Link(link));
+                self.enqueue(SoftSource::Link(link));
             }
         }
         Ok(n)
     }
 
-    /// Puts a completion into the CQ it belongs to.
+    /// Puts a completion into its CQ.
     pub(super) fn complete(&mut self, wc: Wc) {
         let Ok(qp) = self.qps.get(wc.qp.0) else { return };
-        let told = self.objects.complete(&qp.attr, wc);
-        self.events.extend(told.map(RnicEvent::CqReady));
+        let event = self.objects.complete(&qp.attr, wc);
+        self.events.extend(event.map(RnicEvent::CqReady));
         if let Some(key) = wc.invalidated {
             self.forget_invalidated(wc.qp.0, key);
         }
@@ -61,26 +59,26 @@ impl SoftRnic {
         Ok(())
     }
 
-    /// If links wait and there is no buffer, takes one back from the message that has been
-    /// half here longest. Its peer may never send the rest; if it does, the message waits
-    /// for a buffer as the others do, and no byte of it is lost.
+    /// Takes a receive back from the message that has been incomplete longest, if links wait and the SRQ
+    /// has none. The peer of that message may never send the rest. If it does, the message waits for a
+    /// receive as others do, and loses no byte.
     pub(super) fn relieve_srq(&mut self, srq: u32) {
         let Ok(queue) = self.objects.srqs.get_mut(srq) else { return };
         while queue.is_dry()
             && let Some(id) = queue.next_begun()
         {
             let Ok(link) = self.links.get_mut(id) else { continue };
-            link.begun = None;
+            link.holds_recv_of = None;
             queue.bufs.extend(link.engine.spill());
         }
     }
 
-    /// Lets the link that has waited longest have the buffer there is. One, not all:
-    /// it wakes the next when it leaves some (`serve_link`).
+    /// Wakes the link that has waited longest for a receive of this SRQ. Only one: it wakes the next if
+    /// it leaves a receive (`serve_link`).
     pub(super) fn wake_srq(&mut self, srq: u32) {
         let waits = |link| self.links.get(link).is_ok_and(|l| l.stalled);
         if let Some(link) = self.objects.next_waiting(srq, waits) {
-            self.enqueue(Source::Link(link));
+            self.enqueue(SoftSource::Link(link));
         }
     }
 }

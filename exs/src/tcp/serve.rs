@@ -1,10 +1,10 @@
-//! Progress: what is ready is served, and what the engines say is passed on.
+//! Progress: serves sources that are ready or due, and reports what the engines say.
 
 use super::SoftRnic;
-use super::link::{Link, Owner, Pass};
-use super::qp::Conn;
-use super::queues::Feed;
-use super::timers::Source;
+use super::link::{LinkOwner, ReadOutcome, SoftLink};
+use super::qp::SoftConn;
+use super::queues::SrqView;
+use super::timers::SoftSource;
 use crate::iwarp::{IwarpEvent, RxSource};
 use crate::mem::KeyTable;
 use crate::rnic::{CmEvent, Disconnect, DisconnectCause, Qp, QpState, Ready, RnicError, RnicEvent};
@@ -14,43 +14,45 @@ use std::time::Duration;
 
 /// Bytes that one connection may move, each way, before the next has its turn.
 const BUDGET: usize = 1 << 20;
-/// Sources that are served in one go. With a thousand busy connections the lock would
-/// else be held for tens of milliseconds, the program could post no receive meanwhile, and
-/// what came would go by the rings, copied twice, out of caches that it has left.
-pub(super) const TURN: usize = 16;
-/// How long an orderly close may stand still before it is cut.
+/// Sources served in one call. With a thousand busy connections a longer call would hold the lock
+/// for tens of milliseconds. The program could post no receive meanwhile, and what came would go
+/// by the rings: copied twice, and out of caches by then.
+pub(super) const SOURCES_PER_TURN: usize = 16;
+/// Time without progress after which an orderly close is cut.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
-/// How long last bytes (a TERMINATE, a reject) may take.
-pub(super) const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
-/// Connections that `spin` looks after: those that lately had bytes.
-const HOT: usize = 16;
-/// Of these, how many in one call.
-const SPIN_STEP: usize = 4;
-/// A connection without bytes for so many turns is no longer looked after.
-const COLD: u32 = 4096;
+/// Time for the last bytes of a link (a TERMINATE, a reject).
+pub(super) const LAST_BYTES_LIMIT: Duration = Duration::from_secs(2);
+/// Links that `spin` reads: those that had bytes recently.
+const MAX_HOT: usize = 16;
+/// Links that one call of `spin` reads.
+const LINKS_PER_SPIN: usize = 4;
+/// Misses after which `spin` reads a link no longer.
+const MAX_MISSES: u32 = 4096;
 
-/// How often `sweep` comes by, and how many links it looks at.
+/// Interval of `trim_idle_links`.
 const SWEEP_PERIOD: Duration = Duration::from_millis(100);
+/// Links that one call of it looks at.
 const SWEEP_STEP: usize = 256;
 
-/// A connection that `spin` looks after.
+/// A link that `spin` reads.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hot {
+pub(super) struct HotLink {
     link: u32,
+    /// Reads without a byte, since the last byte.
     misses: u32,
 }
 
 impl SoftRnic {
-    /// Puts what a queue pair has posted on the wire.
+    /// Lets everything that a queue pair has posted leave.
     pub(super) fn flush(&mut self, qp: Qp, now: Time) {
-        let Ok(Conn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return };
+        let Ok(SoftConn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return };
         let Ok(link) = self.links.get_mut(id) else { return };
-        link.rung = true;
+        link.doorbell_rung = true;
         if link.writable {
             if self.write_link(id) {
-                self.enqueue(Source::Link(id));
+                self.enqueue(SoftSource::Link(id));
             }
-            self.settle(id, now);
+            self.finish_turn(id, now);
         }
     }
 
@@ -63,33 +65,33 @@ impl SoftRnic {
     ) -> Result<(), RnicError> {
         let state = self.qp_state(qp)?;
         match self.qps.get(qp.0)?.conn {
-            Conn::None | Conn::Dead => return Err(self.wrong_state(qp, "a connection")),
-            Conn::Dial(dial) => {
+            SoftConn::None | SoftConn::Dead => return Err(self.wrong_state(qp, "a connection")),
+            SoftConn::Dial(dial) => {
                 let (call, errno) = ("connect", libc::ECANCELED);
                 self.fail_dial(dial, RnicError::Os { call, errno });
             }
-            Conn::Link(id) => match (state, how) {
+            SoftConn::Link(id) => match (state, how) {
                 (QpState::Error, _) => return Err(self.wrong_state(qp, "a connection")),
                 (QpState::Rts, Disconnect::Orderly) => {
                     let pair = self.qps.get_mut(qp.0)?;
-                    // File WRs that wait are posted too: they leave first.
+                    // WRs with files that wait were posted before the close, so they leave first.
                     pair.closing = pair.files.is_some();
                     let closing = pair.closing;
                     let link = self.links.get_mut(id)?;
-                    link.rung = true;
+                    link.doorbell_rung = true;
                     if !closing {
                         link.engine.disconnect(Disconnect::Orderly);
                     }
-                    self.enqueue(Source::Link(id));
-                    self.settle(id, now);
+                    self.enqueue(SoftSource::Link(id));
+                    self.finish_turn(id, now);
                 }
                 (QpState::Closing, Disconnect::Orderly) => {}
                 _ => {
                     let link = self.links.get_mut(id)?;
-                    link.reset = true;
+                    link.reset_on_close = true;
                     link.engine.disconnect(Disconnect::Abort);
-                    self.enqueue(Source::Link(id));
-                    self.settle(id, now);
+                    self.enqueue(SoftSource::Link(id));
+                    self.finish_turn(id, now);
                 }
             },
         }
@@ -97,11 +99,11 @@ impl SoftRnic {
     }
 
     /// Puts a source on the ready list, once.
-    pub(super) fn enqueue(&mut self, source: Source) {
+    pub(super) fn enqueue(&mut self, source: SoftSource) {
         let queued = match source {
-            Source::Link(id) => self.links.get_mut(id).map(|l| &mut l.queued),
-            Source::Listener(id) => self.listeners.get_mut(id).map(|l| &mut l.queued),
-            Source::Dial(id) => self.dials.get_mut(id).map(|d| &mut d.queued),
+            SoftSource::Link(id) => self.links.get_mut(id).map(|l| &mut l.queued),
+            SoftSource::Listener(id) => self.listeners.get_mut(id).map(|l| &mut l.queued),
+            SoftSource::Dial(id) => self.dials.get_mut(id).map(|d| &mut d.queued),
         };
         if let Ok(queued) = queued
             && !std::mem::replace(queued, true)
@@ -110,78 +112,77 @@ impl SoftRnic {
         }
     }
 
-    /// Takes over what the reactor saw.
+    /// Records what the reactor saw.
     pub(super) fn handle_ready(&mut self, token: usize, ready: Ready) {
-        let source = token.checked_sub(self.token_base).and_then(Source::of);
+        let source = token.checked_sub(self.token_base).and_then(SoftSource::of);
         let Some(source) = source else { return };
         match source {
-            Source::Link(id) => {
+            SoftSource::Link(id) => {
                 let Ok(link) = self.links.get_mut(id) else { return };
                 link.readable |= ready.readable || ready.hup;
                 link.writable |= ready.writable || ready.hup;
                 link.hup |= ready.hup;
             }
-            Source::Listener(id) => self.note_callers(id),
-            Source::Dial(_) => {}
+            SoftSource::Listener(id) => self.note_readable(id),
+            SoftSource::Dial(_) => {}
         }
         self.enqueue(source);
     }
 
-    /// Serves the sources that are ready, each once, and so many at most. True if some have
-    /// more to do.
+    /// Serves up to `SOURCES_PER_TURN` ready sources, each once. True if some have more to do.
     pub(super) fn progress(&mut self, now: Time) -> bool {
-        self.sweep(now);
-        self.settle_ahead(now);
-        self.settle_doubts(now);
+        self.trim_idle_links(now);
+        self.end_eager_round(now);
+        self.retry_short_writes(now);
         while let Some(source) = self.timers.expire(now) {
             match source {
-                Source::Link(id) => self.link_due(id, now),
-                Source::Listener(_) => self.enqueue(source),
-                Source::Dial(id) => self.dial_due(id),
+                SoftSource::Link(id) => self.link_timed_out(id, now),
+                SoftSource::Listener(_) => self.enqueue(source),
+                SoftSource::Dial(id) => self.dial_timed_out(id),
             }
         }
-        for _ in 0..self.ready.len().min(TURN) {
+        for _ in 0..self.ready.len().min(SOURCES_PER_TURN) {
             match self.ready.pop_front() {
-                Some(Source::Link(id)) => self.serve_link(id, now),
-                Some(Source::Listener(id)) => self.serve_listener(id, now),
-                Some(Source::Dial(id)) => self.serve_dial(id, now),
+                Some(SoftSource::Link(id)) => self.serve_link(id, now),
+                Some(SoftSource::Listener(id)) => self.serve_listener(id, now),
+                Some(SoftSource::Dial(id)) => self.serve_dial(id, now),
                 None => break,
             }
         }
         !self.ready.is_empty()
     }
 
-    /// One link's turn: bytes in, bytes out, and what comes of it.
+    /// Serves one link: bytes in, bytes out, and the results.
     pub(super) fn serve_link(&mut self, id: u32, now: Time) {
         let Ok(link) = self.links.get_mut(id) else { return };
         (link.queued, link.idle) = (false, false);
         let received = self.read_link(id);
         let written = self.write_link(id);
         if received.more || written {
-            self.enqueue(Source::Link(id));
+            self.enqueue(SoftSource::Link(id));
         }
         if received.received > 0 {
-            self.warm(id);
+            self.make_hot(id);
         }
-        self.settle(id, now);
+        self.finish_turn(id, now);
     }
 
-    /// Tries for bytes on the links that lately had some.
-    pub(super) fn spin(&mut self, now: Time) -> bool {
-        let mut any = self.ahead.is_some();
-        self.settle_ahead(now);
-        for _ in 0..self.hot.len().min(SPIN_STEP) {
+    /// Reads links that had bytes recently. True if bytes came.
+    pub(super) fn poll_hot_links(&mut self, now: Time) -> bool {
+        let mut any = self.unparsed.is_some();
+        self.end_eager_round(now);
+        for _ in 0..self.hot.len().min(LINKS_PER_SPIN) {
             let Some(mut hot) = self.hot.pop_front() else { break };
             let Ok(link) = self.links.get_mut(hot.link) else { continue };
             link.readable = true;
             let stalled = link.stalled;
-            if self.fetch(hot.link) {
-                // They are taken out next, from the lookahead that all links share.
+            if self.read_eager(hot.link) {
+                // Eager messages are taken out next, from the lookahead that all links share.
                 return true;
             }
-            // What had waited for a receive may be taken in without a new byte.
+            // Bytes that had waited for a receive may be taken in without a new byte.
             if stalled {
-                self.enqueue(Source::Link(hot.link));
+                self.enqueue(SoftSource::Link(hot.link));
             }
             let pass = self.read_link(hot.link);
             if pass.received > 0 {
@@ -189,31 +190,31 @@ impl SoftRnic {
                 hot.misses = 0;
                 let more = self.write_link(hot.link);
                 if pass.more || more {
-                    self.enqueue(Source::Link(hot.link));
+                    self.enqueue(SoftSource::Link(hot.link));
                 }
             } else {
                 hot.misses += 1;
             }
             let (ended, id) = (self.links.get(hot.link).is_ok_and(|l| l.eof), hot.link);
-            if hot.misses < COLD && !ended {
+            if hot.misses < MAX_MISSES && !ended {
                 self.hot.push_back(hot);
             }
             if pass.received > 0 || ended {
-                self.settle(id, now);
+                self.finish_turn(id, now);
             }
         }
         any
     }
 
-    /// Reads ahead on a link that lately had something, and does no more than that. None if
-    /// there is no such link, if there are so many that the reactor finds them sooner, or if one
-    /// waits for room to write, of which the reactor tells.
-    pub(super) fn poll_syscall(&mut self) -> Option<bool> {
-        if self.ahead.is_some() || !self.ready.is_empty() {
+    /// Reads ahead on a link that had bytes recently, and does nothing else. None if there is no such
+    /// link; if there are so many that the reactor finds them sooner; or if one waits for room to
+    /// write, which the reactor reports.
+    pub(super) fn has_news(&mut self) -> Option<bool> {
+        if self.unparsed.is_some() || !self.ready.is_empty() {
             return Some(true);
         }
         let (count, mut looked) = (self.hot.len(), None);
-        if count > SPIN_STEP {
+        if count > LINKS_PER_SPIN {
             return None;
         }
         for _ in 0..count {
@@ -225,11 +226,11 @@ impl SoftRnic {
                 return None;
             }
             link.readable = true;
-            if self.fetch(id) {
+            if self.read_eager(id) {
                 return Some(true);
             }
             if self.links.get(id).is_ok_and(|l| l.eof) {
-                self.enqueue(Source::Link(id));
+                self.enqueue(SoftSource::Link(id));
                 return Some(true);
             }
             looked = Some(false);
@@ -237,32 +238,35 @@ impl SoftRnic {
         looked
     }
 
-    pub(super) fn warm(&mut self, link: u32) {
+    pub(super) fn make_hot(&mut self, link: u32) {
         if let Some(hot) = self.hot.iter_mut().find(|h| h.link == link) {
             hot.misses = 0;
             return;
         }
-        if self.hot.len() == HOT {
+        if self.hot.len() == MAX_HOT {
             self.hot.pop_front();
         }
-        self.hot.push_back(Hot { link, misses: 0 });
+        self.hot.push_back(HotLink { link, misses: 0 });
     }
 
-    /// Reads what is there on a link.
-    fn read_link(&mut self, id: u32) -> Pass {
-        self.finish_ahead();
-        self.feed(id, |link, lookahead, keys, srq| link.receive(lookahead, keys, srq, BUDGET))
+    /// Reads a link.
+    fn read_link(&mut self, id: u32) -> ReadOutcome {
+        self.deliver_unparsed();
+        self.with_receives(id, |link, lookahead, keys, srq| {
+            link.receive(lookahead, keys, srq, BUDGET)
+        })
     }
 
-    /// Lets a link take in what came, with what it needs for that.
-    pub(super) fn feed<T: Default>(
+    /// Calls `f` with a link and the receives that it may use. Afterwards, wakes links that wait for
+    /// receives.
+    pub(super) fn with_receives<T: Default>(
         &mut self,
         id: u32,
-        f: impl FnOnce(&mut Link, &mut [u8], &mut KeyTable, Option<&mut dyn RxSource>) -> T,
+        f: impl FnOnce(&mut SoftLink, &mut [u8], &mut KeyTable, Option<&mut dyn RxSource>) -> T,
     ) -> T {
         let Ok(link) = self.links.get_mut(id) else { return T::default() };
         let queues = match link.owner {
-            Owner::Qp(qp) => self.qps.get(qp).ok().and_then(|q| Some((q.attr.srq?.0, q.attr))),
+            LinkOwner::Qp(qp) => self.qps.get(qp).ok().and_then(|q| Some((q.attr.srq?.0, q.attr))),
             _ => None,
         };
         let Some((srq, attr)) = queues else {
@@ -270,11 +274,11 @@ impl SoftRnic {
         };
         let room = self.objects.cqs.get(attr.recv_cq.0).map_or(0, |cq| cq.room());
         let Ok(queue) = self.objects.srqs.get_mut(srq) else { return T::default() };
-        let mut feed = Feed { bufs: &mut queue.bufs, room };
+        let mut feed = SrqView { bufs: &mut queue.bufs, room };
         let feed: Option<&mut dyn RxSource> = Some(&mut feed);
         let result = f(link, &mut self.lookahead, &mut self.keys, feed);
-        if link.begun.is_none() && link.engine.can_spill() {
-            link.begun = Some(srq);
+        if link.holds_recv_of.is_none() && link.engine.can_spill() {
+            link.holds_recv_of = Some(srq);
             queue.begin(id);
         }
         let dry = link.stalled || queue.is_dry();
@@ -288,26 +292,26 @@ impl SoftRnic {
         result
     }
 
-    /// Sends what there is on a link, file WRs included. True if there is more.
+    /// Sends what a link has, WRs with files included. True if there is more.
     pub(super) fn write_link(&mut self, id: u32) -> bool {
         loop {
             let Ok(link) = self.links.get_mut(id) else { return false };
             let more = link.transmit(&mut self.tx_pool, BUDGET);
-            let Owner::Qp(qp) = link.owner else { return more };
+            let LinkOwner::Qp(qp) = link.owner else { return more };
             if self.qps.get(qp).is_ok_and(|q| q.files.is_none()) || more {
                 return more;
             }
-            // File WRs go on when pieces of them have left.
-            self.drain(id);
-            if !self.feed_files(qp) {
+            // WRs with files go on when pieces of them have left.
+            self.deliver_wcs(id);
+            if !self.submit_files(qp) {
                 let Ok(link) = self.links.get_mut(id) else { return false };
                 return link.transmit(&mut self.tx_pool, BUDGET);
             }
         }
     }
 
-    /// Passes an engine's completions on.
-    fn drain(&mut self, id: u32) {
+    /// Puts an engine's completions into their queues.
+    fn deliver_wcs(&mut self, id: u32) {
         let Ok(link) = self.links.get_mut(id) else { return };
         let mut wcs = std::mem::take(&mut self.wcs);
         link.engine.drain_wcs(&mut wcs);
@@ -319,26 +323,26 @@ impl SoftRnic {
         self.wcs = wcs;
     }
 
-    /// Passes on what an engine has to say, and closes what is over.
-    pub(super) fn settle(&mut self, id: u32, now: Time) {
-        self.drain(id);
+    /// Ends a turn of a link: reports what its engine says, and closes it if it is over.
+    pub(super) fn finish_turn(&mut self, id: u32, now: Time) {
+        self.deliver_wcs(id);
         while let Some(event) = self.links.get_mut(id).ok().and_then(|l| l.engine.poll_event()) {
             self.link_event(id, event, now);
         }
         let Ok(link) = self.links.get_mut(id) else { return };
-        let source = Source::Link(id);
+        let source = SoftSource::Link(id);
         if link.engine.closed() {
-            let reset = link.reset;
+            let reset = link.reset_on_close;
             return self.drop_link(id, reset);
         }
-        self.doubts.note(id, link, now);
+        self.short_writes.note(id, link, now);
         let limit = match link.engine.state() {
             QpState::Closing => CLOSE_LIMIT,
-            QpState::Error => FAREWELL_LIMIT,
+            QpState::Error => LAST_BYTES_LIMIT,
             _ => return,
         };
         let sent = std::mem::take(&mut link.sent);
-        // Bytes that still leave earn an orderly close more time.
+        // Bytes that still leave give an orderly close more time.
         if !self.timers.is_set(source) || (sent > 0 && limit == CLOSE_LIMIT) {
             self.timers.set(source, now + limit);
         }
@@ -352,18 +356,18 @@ impl SoftRnic {
         let Ok(link) = self.links.get_mut(id) else { return };
         let owner = link.owner;
         match (owner, event) {
-            (Owner::Greeting(listener), IwarpEvent::Request { private_data }) => {
-                self.request_came(id, listener, private_data);
+            (LinkOwner::Startup(listener), IwarpEvent::Request { private_data }) => {
+                self.add_request(id, listener, private_data);
             }
-            (Owner::Qp(qp), IwarpEvent::Established { private_data, ord, ird }) => {
-                self.timers.clear(Source::Link(id));
+            (LinkOwner::Qp(qp), IwarpEvent::Established { private_data, ord, ird }) => {
+                self.timers.clear(SoftSource::Link(id));
                 self.emit(CmEvent::Established { qp: Qp(qp), private_data, ord, ird });
             }
-            (Owner::Qp(qp), IwarpEvent::Rejected { private_data }) => {
+            (LinkOwner::Qp(qp), IwarpEvent::Rejected { private_data }) => {
                 self.detach(id, qp);
                 self.emit(CmEvent::Rejected { qp: Qp(qp), private_data });
             }
-            (Owner::Qp(qp), IwarpEvent::Failed(error)) => {
+            (LinkOwner::Qp(qp), IwarpEvent::Failed(error)) => {
                 let timed_out = link.timed_out;
                 self.detach(id, qp);
                 let error = match self.qps.get_mut(qp) {
@@ -372,18 +376,18 @@ impl SoftRnic {
                 };
                 self.emit(CmEvent::ConnectFailed { qp: Qp(qp), error });
             }
-            (Owner::Qp(qp), IwarpEvent::Disconnected(cause)) => {
-                link.reset |= cause == DisconnectCause::Aborted;
+            (LinkOwner::Qp(qp), IwarpEvent::Disconnected(cause)) => {
+                link.reset_on_close |= cause == DisconnectCause::Aborted;
                 self.flush_files(qp);
                 self.detach(id, qp);
                 self.emit(CmEvent::Disconnected { qp: Qp(qp), cause });
             }
-            (Owner::Greeting(_) | Owner::Asking { .. }, IwarpEvent::Failed(_)) => {
-                // The engine may have a refusal to send yet.
-                self.disown(id);
-                self.timers.set(Source::Link(id), now + FAREWELL_LIMIT);
+            (LinkOwner::Startup(_) | LinkOwner::Request { .. }, IwarpEvent::Failed(_)) => {
+                // The engine may still have a refusal to send.
+                self.release_request(id);
+                self.timers.set(SoftSource::Link(id), now + LAST_BYTES_LIMIT);
             }
-            // A link that nobody owns has nobody to tell.
+            // A link without an owner has no one to report to.
             _ => {}
         }
     }
@@ -392,37 +396,37 @@ impl SoftRnic {
     fn detach(&mut self, id: u32, qp: u32) {
         self.kill_qp(qp);
         if let Ok(link) = self.links.get_mut(id) {
-            link.owner = Owner::Nobody;
+            link.owner = LinkOwner::Unowned;
         }
-        self.timers.clear(Source::Link(id));
+        self.timers.clear(SoftSource::Link(id));
     }
 
-    /// A link's deadline has passed.
-    fn link_due(&mut self, id: u32, now: Time) {
+    /// Handles a link whose deadline has passed.
+    fn link_timed_out(&mut self, id: u32, now: Time) {
         let Ok(link) = self.links.get_mut(id) else { return };
         match link.owner {
-            Owner::Qp(_) => {
+            LinkOwner::Qp(_) => {
                 link.timed_out = link.engine.state() == QpState::Connecting;
                 link.broken = true;
                 link.engine.handle_broken(libc::ETIMEDOUT);
-                link.reset = true;
-                // The engine is closed now, and the link goes with it.
-                self.settle(id, now);
+                link.reset_on_close = true;
+                // The engine is closed now, and the link is closed with it.
+                self.finish_turn(id, now);
             }
             _ => self.drop_link(id, true),
         }
     }
 
-    /// Looks at a few links now and then, and takes the spare memory of those that
-    /// have been idle since it last came by: ten thousand of them must stay cheap.
-    fn sweep(&mut self, now: Time) {
-        if now.since(self.swept) < SWEEP_PERIOD {
+    /// Frees spare memory of links that have been idle since the last visit: ten thousand of them
+    /// must stay cheap. Visits a few links at a time.
+    fn trim_idle_links(&mut self, now: Time) {
+        if now.since(self.last_sweep) < SWEEP_PERIOD {
             return;
         }
-        self.swept = now;
+        self.last_sweep = now;
         for _ in 0..SWEEP_STEP.min(self.links.places()) {
-            self.sweep_at = (self.sweep_at + 1) % self.links.places();
-            if let Some(link) = self.links.at_mut(self.sweep_at)
+            self.sweep_pos = (self.sweep_pos + 1) % self.links.places();
+            if let Some(link) = self.links.at_mut(self.sweep_pos)
                 && std::mem::replace(&mut link.idle, true)
             {
                 link.engine.trim();
@@ -432,10 +436,10 @@ impl SoftRnic {
 
     /// Closes a link.
     pub(super) fn drop_link(&mut self, id: u32, reset: bool) {
-        self.disown(id);
+        self.release_request(id);
         let Ok(mut link) = self.links.remove(id) else { return };
-        self.timers.clear(Source::Link(id));
-        if let Some(Ok(queue)) = link.begun.map(|srq| self.objects.srqs.get_mut(srq)) {
+        self.timers.clear(SoftSource::Link(id));
+        if let Some(Ok(queue)) = link.holds_recv_of.map(|srq| self.objects.srqs.get_mut(srq)) {
             queue.forget_begun(id);
         }
         if reset {
@@ -444,6 +448,6 @@ impl SoftRnic {
         }
         let _ = self.registry.deregister(&mut link.stream);
         drop(link);
-        self.wake_starved();
+        self.wake_waiting_for_fds();
     }
 }

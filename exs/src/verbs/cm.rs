@@ -1,21 +1,20 @@
 //! Connections: from resolving an address to the last event.
 //!
 //! ```text
-//! Idle -connect-> Resolving -> Routing -> Connecting -> Rts -> Closing -> Dying -> Over
-//! Idle -accept--> Accepting --------------------------> Rts -> Closing -> Dying -> Over
+//! Idle -connect-> Resolving -> Routing -> Connecting -> Rts -> Closing -> Draining -> Over
+//! Idle -accept--> Accepting --------------------------> Rts -> Closing -> Draining -> Over
 //! ```
 //!
-//! The device's queue pair exists from Routing, or Accepting, on; it is freed before
-//! the last event is told, so that after a connection's end the device touches none
-//! of its memory.
+//! The device's queue pair exists from Routing, or Accepting, on. It is freed before the last event
+//! is reported. So after a connection's end the device touches none of its memory.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::VerbsRnic;
-use super::host::Note;
-use super::qp::{Hw, QueuePair};
+use super::host::RoutedEvent;
+use super::qp::{DeviceQp, VerbsQp};
 use super::raw::{CmId, CmNote, ConnAttr};
 use crate::rnic::{
     CmEvent, ConnParam, ConnReq, DisconnectCause, ListenOpts, Listener, Qp, QpState, RnicError,
@@ -38,22 +37,22 @@ mod event {
     pub(super) const ADDR_CHANGE: u32 = 14;
 }
 
-/// IB CM's reason "consumer defined": the acceptor's program said no.
+/// IB CM's reason "consumer defined": the accepting program has rejected the request.
 const REJ_CONSUMER: i32 = 28;
-/// The first try to resolve an address: kernels may wait for all of it although the
-/// answer is there, so it is short, and doubled with each try.
-const RESOLVE: Duration = Duration::from_millis(250);
-/// 4.096 us << 18: a second without acknowledgement, eight times over.
+/// Timeout of the first try to resolve an address. Kernels may wait for all of it although the
+/// answer is there, so it is short, and each further try doubles it.
+const FIRST_RESOLVE_TIMEOUT: Duration = Duration::from_millis(250);
+/// Timeout of an acknowledgement: 4.096 us << 18 is a second. The device sends eight times.
 const ACK_TIMEOUT: u8 = 18;
-/// 0.64 ms (InfiniBand's code): for a receive that is about to be posted.
+/// Code of InfiniBand for 0.64 ms: how long a peer waits for a receive that is about to be posted.
 const RNR_TIMER: u8 = 12;
 /// A connection attempt.
-pub(super) struct Dial {
-    /// Until the queue pair is made.
+pub(super) struct CmDial {
+    /// None once the queue pair was made with it.
     pub(super) id: Option<CmId>,
     addr: SocketAddr,
     bind: Option<SocketAddr>,
-    /// The reservation of the local port in TCP.
+    /// Holds the local port in TCP; None: none was reserved.
     _port: Option<OwnedFd>,
     private_data: Vec<u8>,
     ird: u32,
@@ -63,44 +62,47 @@ pub(super) struct Dial {
     step: Duration,
 }
 
-/// How far a connection is.
-pub(super) enum Phase {
+/// The state of a connection.
+pub(super) enum CmPhase {
     Idle,
-    Resolving(Box<Dial>),
-    Routing(Box<Dial>),
-    Connecting(Box<Dial>),
+    Resolving(Box<CmDial>),
+    Routing(Box<CmDial>),
+    Connecting(Box<CmDial>),
     Accepting {
         ird: u32,
         ord: u32,
         timeout: Duration,
     },
     Rts,
-    /// `asked`: the CM was told; before that, what was posted is let out.
+    /// `asked`: the CM was told. Until then, everything posted still leaves.
     Closing {
         asked: bool,
     },
-    /// It has ended; the device has yet to say that it takes no receive of the SRQ any more.
-    Dying {
+    /// The connection has ended. The device has yet to report that it takes no receive of the SRQ any
+    /// more.
+    Draining {
         cause: DisconnectCause,
     },
     Over,
 }
 
-impl Phase {
+impl CmPhase {
     pub(super) fn state(&self) -> QpState {
         match self {
-            Phase::Idle => QpState::Init,
-            Phase::Resolving(_) | Phase::Routing(_) | Phase::Connecting(_) => QpState::Connecting,
-            Phase::Accepting { .. } => QpState::Connecting,
-            Phase::Rts => QpState::Rts,
-            Phase::Closing { .. } => QpState::Closing,
-            Phase::Dying { .. } | Phase::Over => QpState::Error,
+            CmPhase::Idle => QpState::Init,
+            CmPhase::Resolving(_) | CmPhase::Routing(_) | CmPhase::Connecting(_) => {
+                QpState::Connecting
+            }
+            CmPhase::Accepting { .. } => QpState::Connecting,
+            CmPhase::Rts => QpState::Rts,
+            CmPhase::Closing { .. } => QpState::Closing,
+            CmPhase::Draining { .. } | CmPhase::Over => QpState::Error,
         }
     }
 }
 
-/// A connection request that waits for an answer.
-pub(super) struct Request {
+/// A connection request that waits for the program's answer.
+pub(super) struct CmRequest {
     listener: u32,
     id: CmId,
     ird: u8,
@@ -119,7 +121,7 @@ impl VerbsRnic {
         addr: SocketAddr,
         opts: &ListenOpts,
     ) -> Result<Listener, RnicError> {
-        if addr.ip().is_loopback() || self.dead {
+        if addr.ip().is_loopback() || self.removed {
             return Err(RnicError::Os { call: "rdma_bind_addr", errno: libc::EADDRNOTAVAIL });
         }
         let id = self.listeners.insert(addr)?;
@@ -146,7 +148,7 @@ impl VerbsRnic {
             .map(|(id, _)| id)
             .collect();
         for id in waiting {
-            // To drop the id refuses the caller.
+            // Dropping the id rejects the request.
             self.requests.remove(id)?;
         }
         Ok(())
@@ -169,7 +171,7 @@ impl VerbsRnic {
         param: &ConnParam<'_>,
         now: Time,
     ) -> Result<(), RnicError> {
-        if !matches!(self.qps.get(qp.0)?.phase, Phase::Idle) {
+        if !matches!(self.qps.get(qp.0)?.phase, CmPhase::Idle) {
             return Err(self.wrong_state(qp, "Init"));
         }
         self.check_private_data(param.private_data)?;
@@ -177,13 +179,13 @@ impl VerbsRnic {
             let call = "loopback addresses are on no RDMA device";
             return Err(RnicError::Os { call, errno: libc::EHOSTUNREACH });
         }
-        let step = RESOLVE.min(param.timeout);
+        let step = FIRST_RESOLVE_TIMEOUT.min(param.timeout);
         let (id, port) = self
             .start_resolving(addr, param.bind, step)
             .map_err(|e| RnicError::os("rdma_resolve_addr", &e))?;
         self.by_serial.insert(id.serial(), qp.0);
         let until = now + param.timeout;
-        let dial = Dial {
+        let dial = CmDial {
             id: Some(id),
             addr,
             bind: param.bind,
@@ -195,7 +197,7 @@ impl VerbsRnic {
             until,
             step,
         };
-        self.qps.get_mut(qp.0)?.phase = Phase::Resolving(Box::new(dial));
+        self.qps.get_mut(qp.0)?.phase = CmPhase::Resolving(Box::new(dial));
         self.set_deadline(qp.0, Some(until));
         Ok(())
     }
@@ -208,21 +210,21 @@ impl VerbsRnic {
         now: Time,
     ) -> Result<(), RnicError> {
         self.requests.get(req.0)?;
-        if !matches!(self.qps.get(qp.0)?.phase, Phase::Idle) {
+        if !matches!(self.qps.get(qp.0)?.phase, CmPhase::Idle) {
             return Err(self.wrong_state(qp, "Init"));
         }
         self.check_private_data(param.private_data)?;
-        let Request { id, ird, ord, .. } = self.requests.remove(req.0)?;
-        // The peer's wishes, and ours.
+        let CmRequest { id, ird, ord, .. } = self.requests.remove(req.0)?;
+        // The limits of the peer, and ours.
         let ird = param.ird.min(self.caps.max_ird).min(u32::from(ird));
         let ord = param.ord.min(self.caps.max_ord).min(u32::from(ord));
         let (serial, addrs) = (id.serial(), id.local_addr().zip(id.peer_addr()));
         self.qps.get_mut(qp.0)?.addrs = addrs;
         self.host.own(&id, self.index);
         self.by_serial.insert(serial, qp.0);
-        self.slow_ack(&id);
+        self.set_ack_timeout(&id);
         let attr = ConnAttr { private_data: param.private_data, ird: small(ird), ord: small(ord) };
-        let made = self.equip(qp.0, id).map_err(|(id, e)| {
+        let made = self.make_device_qp(qp.0, id).map_err(|(id, e)| {
             self.host.disown(&id);
             e
         });
@@ -232,21 +234,21 @@ impl VerbsRnic {
         });
         if let Err(e) = accepted {
             self.by_serial.remove(&serial);
-            // The queue pair is as before, and serves the next caller; its receives
-            // went to the device, and came back.
+            // The queue pair is as before, and can serve another request. Its receives went to the
+            // device, and came back.
             self.back_to_idle(qp.0);
             return Err(e);
         }
         let timeout = param.timeout;
-        self.qps.get_mut(qp.0)?.phase = Phase::Accepting { ird, ord, timeout };
+        self.qps.get_mut(qp.0)?.phase = CmPhase::Accepting { ird, ord, timeout };
         self.set_deadline(qp.0, Some(now + timeout));
         Ok(())
     }
 
     fn back_to_idle(&mut self, qp: u32) {
-        self.take_down(qp, true);
+        self.free_device_qp(qp, true);
         if let Ok(q) = self.qps.get_mut(qp) {
-            q.phase = Phase::Idle;
+            q.phase = CmPhase::Idle;
             q.addrs = None;
         }
     }
@@ -257,8 +259,8 @@ impl VerbsRnic {
         request.id.reject(data).map_err(|e| RnicError::os("rdma_reject", &e))
     }
 
-    /// Not with iWARP, whose TCP has timers of its own.
-    fn slow_ack(&self, id: &CmId) {
+    /// Sets the acknowledgement timeout. Not on iWARP, whose TCP has timers of its own.
+    fn set_ack_timeout(&self, id: &CmId) {
         if !self.attr.iwarp
             && let Err(e) = id.ack_timeout(ACK_TIMEOUT)
         {
@@ -268,7 +270,7 @@ impl VerbsRnic {
 
     // ---- what the CM reports ---------------------------------------------------------
 
-    pub(super) fn handle_note(&mut self, (listener, note): Note, now: Time) {
+    pub(super) fn handle_note(&mut self, (listener, note): RoutedEvent, now: Time) {
         if let Some(listener) = listener {
             return self.handle_request(listener, note);
         }
@@ -281,16 +283,16 @@ impl VerbsRnic {
             event::REJECTED => self.rejected(qp, note),
             event::ROUTE_ERROR | event::CONNECT_ERROR | event::UNREACHABLE => {
                 let errno = if note.status < 0 { -note.status } else { libc::EHOSTUNREACH };
-                // The peer's last word of the start-up may not have come, though messages did.
-                if !self.begun_and_broken(qp, errno) {
+                // The last message of the start-up may be missing although messages have come.
+                if !self.break_if_open(qp, errno) {
                     self.connect_failed(qp, RnicError::Os { call: "rdma_connect", errno });
                 }
             }
             event::DISCONNECTED => self.disconnected(qp, note.status),
             event::DEVICE_REMOVAL => self.device_lost(),
             event::ADDR_CHANGE => {
-                // A bond has failed over: whether the path still serves, acknowledgements
-                // or keep-alive will tell.
+                // A bond has failed over. Acknowledgements or keep-alive will show whether the path still
+                // works.
                 crate::trace::warn!("{}: the network path of a connection changed", self.caps.name);
             }
             _ => {}
@@ -299,11 +301,11 @@ impl VerbsRnic {
 
     fn handle_request(&mut self, listener: u32, note: CmNote) {
         let Some(id) = note.request else { return };
-        if self.listeners.get(listener).is_err() || self.dead {
+        if self.listeners.get(listener).is_err() || self.removed {
             return;
         }
         let (Some(local), Some(peer)) = (id.local_addr(), id.peer_addr()) else { return };
-        let request = Request { listener, id, ird: note.ird, ord: note.ord };
+        let request = CmRequest { listener, id, ird: note.ird, ord: note.ord };
         let Ok(req) = self.requests.insert(request) else { return };
         self.events.push_back(RnicEvent::Cm(CmEvent::ConnectRequest {
             listener: Listener(listener),
@@ -316,11 +318,11 @@ impl VerbsRnic {
 
     fn addr_resolved(&mut self, qp: u32, now: Time) {
         let device = self.device;
-        let Ok(QueuePair { phase, .. }) = self.qps.get_mut(qp) else { return };
-        let Phase::Resolving(dial) = std::mem::replace(phase, Phase::Over) else { return };
+        let Ok(VerbsQp { phase, .. }) = self.qps.get_mut(qp) else { return };
+        let CmPhase::Resolving(dial) = std::mem::replace(phase, CmPhase::Over) else { return };
         let ours = dial.id.as_ref().is_some_and(|id| id.device() == Some(device));
         let routed = dial.id.as_ref().map(|id| id.resolve_route(dial.until.since(now)));
-        *phase = Phase::Routing(dial);
+        *phase = CmPhase::Routing(dial);
         if !ours {
             let call = "the route goes by another device";
             self.connect_failed(qp, RnicError::Os { call, errno: libc::EHOSTUNREACH });
@@ -330,7 +332,7 @@ impl VerbsRnic {
     }
 
     fn addr_error(&mut self, qp: u32, status: i32, now: Time) {
-        let Ok(QueuePair { phase: Phase::Resolving(dial), .. }) = self.qps.get_mut(qp) else {
+        let Ok(VerbsQp { phase: CmPhase::Resolving(dial), .. }) = self.qps.get_mut(qp) else {
             return;
         };
         let left = dial.until.since(now);
@@ -338,7 +340,7 @@ impl VerbsRnic {
         if status == -libc::ETIMEDOUT && !left.is_zero() {
             dial.step = (dial.step * 2).min(left);
             if let Some(id) = &dial.id {
-                // The source is bound by the first try.
+                // The first try has bound the source.
                 result = id.resolve_addr(None, dial.addr, dial.step);
             }
         }
@@ -350,20 +352,22 @@ impl VerbsRnic {
 
     fn route_resolved(&mut self, qp: u32) {
         let Ok(q) = self.qps.get_mut(qp) else { return };
-        let Phase::Routing(mut dial) = std::mem::replace(&mut q.phase, Phase::Over) else { return };
+        let CmPhase::Routing(mut dial) = std::mem::replace(&mut q.phase, CmPhase::Over) else {
+            return;
+        };
         let Some(id) = dial.id.take() else { return };
         let private_data = std::mem::take(&mut dial.private_data);
         let (ird, ord) = (small(dial.ird), small(dial.ord));
         q.addrs = id.local_addr().zip(id.peer_addr());
-        q.phase = Phase::Connecting(dial);
-        self.slow_ack(&id);
-        if let Err((id, e)) = self.equip(qp, id) {
+        q.phase = CmPhase::Connecting(dial);
+        self.set_ack_timeout(&id);
+        if let Err((id, e)) = self.make_device_qp(qp, id) {
             self.host.disown(&id);
             self.by_serial.remove(&id.serial());
             drop(id);
             return self.connect_failed(qp, e);
         }
-        let Ok(QueuePair { hw: Some(hw), .. }) = self.qps.get(qp) else { return };
+        let Ok(VerbsQp { hw: Some(hw), .. }) = self.qps.get(qp) else { return };
         let connected = if self.attr.iwarp {
             self.dialer.connect(&hw.id, private_data, ird, ord)
         } else {
@@ -374,11 +378,11 @@ impl VerbsRnic {
         }
     }
 
-    /// Connects in threads that came to nothing.
-    pub(super) fn drain_dials(&mut self) {
+    /// Handles connects in threads that have failed.
+    pub(super) fn handle_failed_connects(&mut self) {
         for (serial, e) in self.dialer.take() {
             if let Some(&qp) = self.by_serial.get(&serial)
-                && matches!(self.qps.get(qp).map(|q| &q.phase), Ok(Phase::Connecting(_)))
+                && matches!(self.qps.get(qp).map(|q| &q.phase), Ok(CmPhase::Connecting(_)))
             {
                 self.connect_failed(qp, RnicError::os("rdma_connect", &e));
             }
@@ -388,21 +392,21 @@ impl VerbsRnic {
     fn established(&mut self, qp: u32, note: CmNote) {
         let Ok(q) = self.qps.get_mut(qp) else { return };
         let (ird, ord) = match &q.phase {
-            Phase::Connecting(d) => (d.ird.min(note.ird.into()), d.ord.min(note.ord.into())),
-            Phase::Accepting { ird, ord, .. } => (*ird, *ord),
+            CmPhase::Connecting(d) => (d.ird.min(note.ird.into()), d.ord.min(note.ord.into())),
+            CmPhase::Accepting { ird, ord, .. } => (*ird, *ord),
             _ => {
-                // A message was faster; an orderly end may have waited for this.
-                q.unconfirmed = false;
-                return self.maybe_close(qp);
+                // A message came before this event. An orderly end may have waited for it.
+                q.awaits_cm = false;
+                return self.disconnect_if_drained(qp);
             }
         };
-        self.up(qp, note.private_data, ird, ord);
+        self.open(qp, note.private_data, ird, ord);
     }
 
-    fn up(&mut self, qp: u32, private_data: Vec<u8>, ird: u32, ord: u32) {
+    fn open(&mut self, qp: u32, private_data: Vec<u8>, ird: u32, ord: u32) {
         let Ok(q) = self.qps.get_mut(qp) else { return };
-        q.phase = Phase::Rts;
-        if let Some(Hw { id, .. }) = &q.hw {
+        q.phase = CmPhase::Rts;
+        if let Some(DeviceQp { id, .. }) = &q.hw {
             q.addrs = id.local_addr().zip(id.peer_addr()).or(q.addrs);
             if !self.attr.iwarp
                 && let Err(e) = id.rnr_timer(RNR_TIMER)
@@ -415,24 +419,24 @@ impl VerbsRnic {
         self.events.push_back(RnicEvent::Cm(event));
     }
 
-    /// A message came on a connection whose start-up, as far as the CM told, is not
-    /// over: it is. The CM is not told (`rdma_notify`): Linux would then take the peer's last
-    /// word (RTU), when it comes, for one too many, and go on sending its own (REP) for a
-    /// minute, in which the id cannot be freed. Without being told, it gets the RTU,
-    /// if need be as the answer to another REP.
+    /// Opens a connection on which a message has come before the CM reported the end of its start-up.
+    ///
+    /// The CM is not told (`rdma_notify`). Linux would then ignore the peer's last message (RTU) when it
+    /// comes, and would repeat its own (REP) for a minute, in which the id cannot be freed. Without
+    /// being told, the CM gets the RTU, if need be as the answer to another REP.
     pub(super) fn established_by_message(&mut self, qp: u32) {
         if let Ok(q) = self.qps.get_mut(qp)
-            && let Phase::Accepting { ird, ord, .. } = q.phase
+            && let CmPhase::Accepting { ird, ord, .. } = q.phase
             && q.hw.is_some()
         {
-            q.unconfirmed = !self.attr.iwarp;
-            self.up(qp, Vec::new(), ird, ord);
+            q.awaits_cm = !self.attr.iwarp;
+            self.open(qp, Vec::new(), ird, ord);
         }
     }
 
     fn rejected(&mut self, qp: u32, note: CmNote) {
-        // The peer may have ended it before our last word of the start-up was there.
-        if self.begun_and_broken(qp, libc::ECONNRESET) {
+        // The peer may have ended the connection before it got our last message of the start-up.
+        if self.break_if_open(qp, libc::ECONNRESET) {
             return;
         }
         let said_no = if self.attr.iwarp {
@@ -458,7 +462,7 @@ impl VerbsRnic {
             return;
         }
         self.set_deadline(qp, None);
-        self.take_down(qp, true);
+        self.free_device_qp(qp, true);
         self.events.push_back(RnicEvent::Cm(event));
     }
 }

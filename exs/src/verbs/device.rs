@@ -1,4 +1,4 @@
-//! What befalls a whole device, and what of time there is.
+//! Events of a whole device, and timers.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use super::{VerbsRnic, events};
 use crate::rnic::{DisconnectCause, RnicEvent, TermCode};
 use crate::time::Time;
 
-/// A port may be down for so long: a cable that is moved, a switch that starts. Then
-/// its connections end.
+/// Time that a port may be down, for a cable that is moved or a switch that starts. After that its
+/// connections end.
 const PORT_GRACE: Duration = Duration::from_secs(5);
 
 impl VerbsRnic {
-    /// Takes the device's asynchronous events, ours and those that another RNIC of
-    /// this process on the same device has taken for us.
+    /// Takes asynchronous events of the device: from the device, and those that another RNIC of this
+    /// process on the same device has taken for us.
     pub(super) fn drain_async(&mut self, now: Time) {
         while let Some(note) = self.device.next_async() {
             events::publish(self.device, note);
@@ -29,20 +29,20 @@ impl VerbsRnic {
         match (note.event, qp, note.port) {
             // IBV_EVENT_QP_FATAL, _QP_REQ_ERR.
             (1 | 2, Some(qp), _) => {
-                self.doomed.push((qp, DisconnectCause::Device(super::STATUS_FATAL)));
+                self.failed.push((qp, DisconnectCause::Device(super::STATUS_FATAL)));
             }
-            // IBV_EVENT_QP_ACCESS_ERR: the peer went where it may not.
+            // IBV_EVENT_QP_ACCESS_ERR: the peer named memory that it may not access.
             (3, Some(qp), _) => {
                 let code = TermCode { layer: 0, etype: 1, code: 0xff };
-                self.doomed.push((qp, DisconnectCause::TerminatedByUs(code)));
+                self.failed.push((qp, DisconnectCause::TerminatedByUs(code)));
             }
             // IBV_EVENT_COMM_EST.
             (4, Some(qp), _) => self.established_by_message(qp),
-            // IBV_EVENT_DEVICE_FATAL; IBV_EVENT_CQ_ERR: completions are lost for all;
-            // IBV_EVENT_SRQ_ERR: receives are, and no queue pair could go on without.
+            // IBV_EVENT_DEVICE_FATAL. IBV_EVENT_CQ_ERR: completions of all queue pairs are lost.
+            // IBV_EVENT_SRQ_ERR: receives are lost, and no queue pair can go on without them.
             (8 | 0 | 14, ..) => self.device_lost(),
             // IBV_EVENT_QP_LAST_WQE_REACHED.
-            (16, Some(qp), _) => self.last_reached(qp),
+            (16, Some(qp), _) => self.handle_last_wqe(qp),
             // IBV_EVENT_PORT_ACTIVE, _PORT_ERR.
             (9, _, Some(port)) => {
                 self.ports_down.remove(&port);
@@ -94,15 +94,15 @@ impl VerbsRnic {
             .map(|(id, _)| id)
             .collect();
         for qp in hit {
-            self.doomed.push((qp, DisconnectCause::Broken(libc::ENETDOWN)));
+            self.failed.push((qp, DisconnectCause::Broken(libc::ENETDOWN)));
         }
     }
 
-    pub(super) fn bury_doomed(&mut self) {
-        while let Some((qp, cause)) = self.doomed.pop() {
+    pub(super) fn end_failed(&mut self) {
+        while let Some((qp, cause)) = self.failed.pop() {
             self.finish(qp, cause);
         }
-        if self.dead && !std::mem::replace(&mut self.buried, true) {
+        if self.removed && !std::mem::replace(&mut self.removal_reported, true) {
             self.release();
             self.events.push_back(RnicEvent::DeviceRemoved);
         }

@@ -1,8 +1,8 @@
 //! Connects that block.
 //!
-//! siw makes the TCP connection inside of `rdma_connect`, and waits there for the
-//! peer's SYN-ACK, for minutes if need be. So on iWARP devices a connect gets a thread
-//! of its own, which reports only a failure: success comes as an event of the CM.
+//! siw makes the TCP connection inside of `rdma_connect`, and waits there for the peer's SYN-ACK, for
+//! minutes if need be. So on iWARP devices each connect has a thread of its own. The thread reports
+//! only a failure: success comes as an event of the CM.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::raw::{CmId, ConnAttr};
 use crate::sys::EventFd;
 
-/// Where the threads leave what became of their connects.
+/// Runs connects in threads, and collects their failures.
 pub(super) struct Dialer {
     failed: Mutex<Vec<(usize, io::Error)>>,
     fd: EventFd,
@@ -22,13 +22,13 @@ impl Dialer {
         Ok(Arc::new(Dialer { failed: Mutex::default(), fd: EventFd::new()? }))
     }
 
-    /// Readable when there is something to take.
+    /// Readable when there is a failure to take.
     pub(super) fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
 
-    /// Connects in a thread. If the attempt is given up meanwhile, the thread is the
-    /// last to hold the id, and frees it.
+    /// Connects in a thread. If the attempt is given up meanwhile, the thread holds the id last, and
+    /// frees it.
     pub(super) fn connect(
         self: &Arc<Self>,
         id: &Arc<CmId>,
@@ -37,7 +37,7 @@ impl Dialer {
         ord: u8,
     ) -> io::Result<()> {
         let (dialer, id) = (Arc::clone(self), Arc::clone(id));
-        // It inherits the mask: the program's signals are for the program's threads.
+        // The thread inherits the mask: the program's signals are for the program's threads.
         let _held = crate::sys::HeldSignals::new();
         let thread = std::thread::Builder::new().name("exs-verbs-dial".to_owned());
         let dial = move || {
@@ -52,7 +52,7 @@ impl Dialer {
         thread.spawn(dial).map(drop)
     }
 
-    /// The connects that failed: (the id's serial, why).
+    /// The connects that failed: the id's serial, and the error.
     pub(super) fn take(&self) -> Vec<(usize, io::Error)> {
         self.fd.drain();
         std::mem::take(&mut *self.failed.lock().unwrap_or_else(PoisonError::into_inner))

@@ -1,7 +1,7 @@
 //! Asynchronous events of devices that several RNICs of this process use.
 //!
-//! A device is opened once in a process, and so has one stream of asynchronous
-//! events. Whoever reads one hands it to everybody who uses the device.
+//! A process opens a device once, so there is one stream of asynchronous events. The RNIC that reads
+//! an event hands it to every RNIC that uses the device.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,7 +12,7 @@ type Queue = Mutex<VecDeque<AsyncNote>>;
 
 static READERS: Mutex<Vec<(Device, Weak<Queue>)>> = Mutex::new(Vec::new());
 
-/// What one RNIC gets of a device's events.
+/// The events of a device for one RNIC.
 pub(super) struct AsyncInbox(Arc<Queue>);
 
 impl AsyncInbox {
@@ -29,7 +29,7 @@ impl AsyncInbox {
     }
 }
 
-/// Hands an event to all that use the device.
+/// Hands an event to all RNICs that use the device.
 pub(super) fn publish(device: Device, note: AsyncNote) {
     let readers = READERS.lock().unwrap_or_else(PoisonError::into_inner);
     for queue in readers.iter().filter(|r| r.0 == device).filter_map(|r| r.1.upgrade()) {

@@ -1,9 +1,8 @@
-//! What the RDMA devices of a process share: librdmacm's event channel and the
-//! listeners.
+//! The host: what the RDMA devices of a process share, librdmacm's event channel and the listeners.
 //!
-//! A listener on a wildcard address belongs to no device; each of its connection
-//! requests names the device it came by. So every device of the process may join a
-//! listener, and the host hands each event to the device that it concerns.
+//! A listener on a wildcard address belongs to no device. Each of its connection requests names the
+//! device by which it came. So every device of the process may join a listener, and the host hands
+//! each event to the device that it concerns.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -15,35 +14,35 @@ use std::time::Duration;
 use super::raw::{CmChannel, CmId, CmNote, Device};
 use super::route::any_port;
 
-/// To free a listener takes the kernel microseconds, but it may have to wait for callers.
-const CLOSE_PATIENCE: Duration = Duration::from_millis(200);
+/// Wait for a listener to be freed. That takes the kernel microseconds, or it waits for peers.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// An event for a device; of a connection request, the listener it came to.
-pub(super) type Note = (Option<u32>, CmNote);
+/// An event for a device; for a connection request also the number of its listener there.
+pub(super) type RoutedEvent = (Option<u32>, CmNote);
 
-struct Shared {
+struct SharedListener {
     id: CmId,
     addr: SocketAddr,
-    /// Devices that joined, with the listener's number there.
+    /// Devices that have joined, each with the number of its listener there.
     members: Vec<(usize, u32)>,
 }
 
 #[derive(Default)]
-struct State {
-    /// Connections' ids: whose they are.
+struct HostState {
+    /// The device of each id, by the id's serial.
     routes: HashMap<usize, usize>,
-    listeners: Vec<Shared>,
-    /// The devices, gone ones too, and what is there for each.
+    listeners: Vec<SharedListener>,
+    /// All devices, also removed ones, and the events that wait for each.
     devices: Vec<Device>,
-    inboxes: Vec<VecDeque<Note>>,
+    inboxes: Vec<VecDeque<RoutedEvent>>,
 }
 
 /// See the module's essay.
 pub(super) struct Host {
     channel: Arc<CmChannel>,
-    state: Mutex<State>,
+    state: Mutex<HostState>,
     readable: AtomicBool,
-    /// Notes in all inboxes.
+    /// Events in all inboxes.
     waiting: AtomicUsize,
 }
 
@@ -54,7 +53,7 @@ impl Host {
         Ok(Arc::new(Host { channel, state, readable, waiting }))
     }
 
-    /// A device of the process: its number here.
+    /// Adds a device of the process. Returns its number here.
     pub(super) fn join(&self, device: Device) -> usize {
         let mut state = self.lock();
         state.devices.push(device);
@@ -66,16 +65,16 @@ impl Host {
         self.channel.fd()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HostState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The channel has become readable.
+    /// Notes that the channel has become readable.
     pub(super) fn note_readable(&self) {
         self.readable.store(true, Ordering::Release);
     }
 
-    /// A new id, whose events go to the device `owner`.
+    /// Makes an id whose events go to the device `owner`.
     pub(super) fn new_id(&self, owner: usize) -> io::Result<CmId> {
         let id = CmId::new(&self.channel)?;
         self.own(&id, owner);
@@ -87,15 +86,15 @@ impl Host {
         self.lock().routes.insert(id.serial(), owner);
     }
 
-    /// An id is about to go: no more events of it.
+    /// Drops further events of an id that is about to be freed.
     pub(super) fn disown(&self, id: &CmId) {
         self.lock().routes.remove(&id.serial());
     }
 
-    /// The device that a local address is on.
+    /// The device that has a local address.
     ///
     /// # Errors
-    /// ENODEV if it is on none.
+    /// ENODEV if no device has it.
     pub(super) fn device_of(&self, addr: SocketAddr) -> io::Result<Option<Device>> {
         let id = CmId::new(&self.channel)?;
         let bound = id.bind(any_port(addr));
@@ -104,8 +103,8 @@ impl Host {
         bound.map(|()| device)
     }
 
-    /// Opens a listener, or joins one that another device has opened. Returns the
-    /// address it is bound to.
+    /// Opens a listener, or joins one that another device has opened. Returns the address that it is
+    /// bound to.
     pub(super) fn listen(
         &self,
         member: (usize, u32),
@@ -113,8 +112,7 @@ impl Host {
         backlog: u32,
         v6_only: bool,
     ) -> io::Result<SocketAddr> {
-        // First of all: that the port is taken is of no interest if it is another
-        // device's address.
+        // Checked first: a taken port does not matter if the address is that of another device.
         let device = self.lock().devices[member.0];
         let ours =
             addr.ip().is_unspecified() || self.device_of(addr).ok().flatten() == Some(device);
@@ -135,13 +133,13 @@ impl Host {
         let id = loop {
             tries -= 1;
             match self.listener(addr, backlog, v6_only) {
-                // A port that is free to librdmacm may be taken in TCP, where siw listens.
+                // A port that is free for librdmacm may be taken in TCP, where siw listens.
                 Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) && tries > 0 => {}
                 other => break other?,
             }
         };
         let addr = id.local_addr().unwrap_or(addr);
-        state.listeners.push(Shared { id, addr, members: vec![member] });
+        state.listeners.push(SharedListener { id, addr, members: vec![member] });
         Ok(addr)
     }
 
@@ -151,34 +149,34 @@ impl Host {
         match only.and_then(|()| id.bind(addr)).and_then(|()| id.listen(backlog)) {
             Ok(()) => Ok(id),
             Err(e) => {
-                // At once: the address may be tried again.
+                // Freed at once: the address may be tried again.
                 id.free();
                 Err(e)
             }
         }
     }
 
-    /// Leaves a listener; the last to go closes it. The port is free again when this
-    /// returns, but if the kernel takes longer for it than anybody would hold still.
+    /// Leaves a listener; the last device to leave closes it. The port is free again when this returns,
+    /// unless the kernel takes longer than `CLOSE_TIMEOUT`.
     pub(super) fn leave(&self, member: (usize, u32)) {
         let mut state = self.lock();
         for l in &mut state.listeners {
             l.members.retain(|m| *m != member);
         }
-        let over: Vec<Shared> = state.listeners.extract_if(.., |l| l.members.is_empty()).collect();
+        let over: Vec<SharedListener> =
+            state.listeners.extract_if(.., |l| l.members.is_empty()).collect();
         drop(state);
         for l in over {
-            if !l.id.close(CLOSE_PATIENCE) {
+            if !l.id.close(CLOSE_TIMEOUT) {
                 crate::trace::warn!("the kernel is slow to free the listener on {}", l.addr);
             }
         }
     }
 
-    /// Takes what is there of events for the device `owner`. True if there is
-    /// something for others.
-    pub(super) fn take(&self, owner: usize, out: &mut VecDeque<Note>) -> bool {
+    /// Takes the events for the device `owner`. True if there are events for other devices.
+    pub(super) fn take(&self, owner: usize, out: &mut VecDeque<RoutedEvent>) -> bool {
         if self.readable.swap(false, Ordering::AcqRel) {
-            // Taken without the lock, which others need for less than this takes.
+            // Taken without the lock, which other threads need for less time than this takes.
             while let Some(note) = self.channel.next() {
                 self.deliver(note);
             }
@@ -212,8 +210,8 @@ impl Host {
                 state.inboxes[owner].push_back((listener, note));
                 self.waiting.fetch_add(1, Ordering::AcqRel);
             }
-            // A caller by a device that is not ours is refused (the id is dropped);
-            // events of ids that are gone concern nobody.
+            // A request by a device that is not ours is rejected, as its id is dropped. An event of an id
+            // that is gone concerns no device.
             None => drop(state),
         }
     }

@@ -1,4 +1,4 @@
-//! What the devices of this host are, for reports.
+//! The RDMA devices of this host, for reports.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,7 +6,7 @@ use super::host::Host;
 use super::raw::{Device, PortAttr};
 use crate::rnic::RnicError;
 
-/// What is known of a device, for reports.
+/// An RDMA device, for reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// "rxe0", "mlx5_0".
@@ -25,17 +25,17 @@ pub struct DeviceInfo {
     pub odp: bool,
     /// Type-2 memory windows: keys of one connection.
     pub windows: bool,
-    /// Most queue pairs.
+    /// Limit of queue pairs.
     pub max_qp: u32,
-    /// Most registrations.
+    /// Limit of registrations.
     pub max_mr: u32,
-    /// Largest registration.
+    /// Limit of a registration, in bytes.
     pub max_mr_size: u64,
-    /// Most completions in a queue.
+    /// Limit of completions in a queue.
     pub max_cqe: u32,
-    /// Most shared receive queues.
+    /// Limit of shared receive queues.
     pub max_srq: u32,
-    /// Addresses of this host that are on the device.
+    /// Addresses of this host that the device has.
     pub addrs: Vec<IpAddr>,
 }
 
@@ -54,12 +54,12 @@ pub struct PortInfo {
     pub gbit_per_s: u32,
 }
 
-/// What the devices of this host are and can do, without opening them for use.
+/// Describes the RDMA devices of this host, without opening them for use.
 ///
 /// # Errors
-/// What libibverbs said.
+/// The errors of libibverbs.
 pub fn devices() -> Result<Vec<DeviceInfo>, RnicError> {
-    let found = Device::others_than(&[]).map_err(|e| RnicError::os("rdma_get_devices", &e))?;
+    let found = Device::not_among(&[]).map_err(|e| RnicError::os("rdma_get_devices", &e))?;
     if found.is_empty() {
         return Ok(Vec::new());
     }

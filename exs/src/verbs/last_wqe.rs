@@ -1,37 +1,37 @@
-//! Receives of an SRQ that end with a queue pair.
+//! The last-WQE wait: until a failed queue pair has returned the receives of its SRQ.
 //!
-//! A queue pair takes a receive off its SRQ when a message begins to arrive. If the queue pair
-//! fails then, the device flushes that receive; but some drivers (mlx5, mlx4, hns) forget what
-//! a queue pair has left in a CQ when it is destroyed, and a receive that nobody hears of is
-//! lost to the SRQ, which runs dry in the end. So a queue pair is put into the error state
-//! first, and destroyed when the device has said that it took its last receive
-//! (`IBV_EVENT_QP_LAST_WQE_REACHED`; InfiniBand 1.2, section 10.3.1): what there is of it is
-//! in the CQ then, and is taken.
+//! A queue pair takes a receive off its SRQ when a message begins to arrive. If the queue pair fails
+//! then, the device flushes that receive. But some drivers (mlx5, mlx4, hns) drop the completions of
+//! a queue pair when it is destroyed. A receive whose completion is dropped is lost to the SRQ,
+//! which runs dry in the end. So a queue pair is put into the error state first. It is destroyed
+//! when the device has reported that it took its last receive (`IBV_EVENT_QP_LAST_WQE_REACHED`;
+//! InfiniBand 1.2, section 10.3.1). By then all of its completions are in the CQ, and are taken.
 //!
-//! Not every driver says so: rxe does since Linux 6.11. So we wait for a moment only, and no
-//! more on a device that never did. And rxe does not flush the receive of a message that is cut.
-//! So how many receives an SRQ may have lost is counted ([`VerbsRnic::lost_by`]), and its user
-//! makes another in time. Who ended in order lost none: its messages were all there.
+//! Not every driver reports that: rxe does since Linux 6.11. So the wait is short, and is omitted on
+//! a device that has never reported it. And rxe does not flush the receive of a message that is
+//! cut. So the driver counts the receives that an SRQ may have lost
+//! ([`VerbsRnic::lost_receives_of`]), and the user of the SRQ posts others in time. A connection that
+//! ended in order has lost none, as its messages were complete.
 
 use std::time::Duration;
 
 use super::VerbsRnic;
-use super::cm::Phase;
+use super::cm::CmPhase;
 use crate::rnic::{DisconnectCause, Srq};
 
-/// Devices that say it do so within microseconds.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// As many ends are waited for on a device that never said it.
-const TRIES: u8 = 2;
-/// Messages that may arrive between the last look and the end of the queue pair.
-const BETWEEN: usize = 8;
+/// Limit of the wait. Devices that report the last receive do so within microseconds.
+const LAST_WQE_TIMEOUT: Duration = Duration::from_millis(100);
+/// Waits without a report, after which a device is not waited for any more.
+const MAX_MISSES: u8 = 2;
+/// Messages that may arrive between the last poll and the end of the queue pair.
+const MAX_LOST: usize = 8;
 
-/// Whether the device tells of the last receive.
+/// Whether the device reports the last receive.
 pub(super) enum LastWqe {
-    /// It has not yet, as often as this.
+    /// It has not yet, in this number of waits.
     Missed(u8),
-    /// It did once.
-    Told,
+    /// It has, at least once.
+    Reported,
 }
 
 impl Default for LastWqe {
@@ -41,53 +41,56 @@ impl Default for LastWqe {
 }
 
 impl VerbsRnic {
-    /// Puts a queue pair into the error state, to be destroyed later; false if there is nothing
-    /// to wait for.
-    pub(super) fn wait_for_last(&mut self, qp: u32) -> bool {
-        let silent = matches!(self.lasts, LastWqe::Missed(n) if n >= TRIES);
+    /// Puts a queue pair into the error state, to be destroyed later. False if there is nothing to wait
+    /// for.
+    pub(super) fn wait_for_last_wqe(&mut self, qp: u32) -> bool {
+        let silent = matches!(self.last_wqe, LastWqe::Missed(n) if n >= MAX_MISSES);
         let Ok(q) = self.qps.get(qp) else { return false };
         let Some(hw) = q.hw.as_ref().filter(|_| q.attr.srq.is_some()) else { return false };
-        // siw flushes all of it at once, and no driver of iWARP's is known to tell.
-        if self.attr.iwarp || self.dead || silent || q.emptied {
+        // siw flushes everything at once, and no iWARP driver is known to report the last receive.
+        if self.attr.iwarp || self.removed || silent || q.last_wqe_reached {
             return false;
         }
         hw.id.fail_qp();
-        self.set_deadline(qp, Some(self.now + PATIENCE));
+        self.set_deadline(qp, Some(self.now + LAST_WQE_TIMEOUT));
         true
     }
 
-    /// The device says that a queue pair takes no receive any more.
-    pub(super) fn last_reached(&mut self, qp: u32) {
-        self.lasts = LastWqe::Told;
+    /// Handles the report that a queue pair takes no receive any more.
+    pub(super) fn handle_last_wqe(&mut self, qp: u32) {
+        self.last_wqe = LastWqe::Reported;
         if let Ok(q) = self.qps.get_mut(qp) {
-            q.emptied = true;
+            q.last_wqe_reached = true;
         }
-        self.lay_to_rest(qp);
+        self.finish_draining(qp);
     }
 
-    /// It did not say so in time.
-    pub(super) fn last_missed(&mut self, qp: u32) {
-        if let LastWqe::Missed(n) = &mut self.lasts {
+    /// Handles the end of a wait without a report.
+    pub(super) fn last_wqe_timed_out(&mut self, qp: u32) {
+        if let LastWqe::Missed(n) = &mut self.last_wqe {
             *n = n.saturating_add(1);
         }
         crate::trace::debug!("{}: no IBV_EVENT_QP_LAST_WQE_REACHED", self.caps.name);
-        self.lay_to_rest(qp);
+        self.finish_draining(qp);
     }
 
-    /// A queue pair is about to be destroyed: notes how many receives its SRQ may lose by that.
+    /// Counts the receives that an SRQ may lose as this queue pair is destroyed.
     pub(super) fn note_lost(&mut self, qp: u32) {
         let Ok(q) = self.qps.get(qp) else { return };
         let lost = match q.phase {
-            Phase::Dying { cause: DisconnectCause::Orderly } => 0,
-            Phase::Accepting { .. } | Phase::Rts | Phase::Closing { .. } | Phase::Dying { .. } => {
-                // siw flushes at once even the one that it was receiving into.
-                match (self.attr.is_rxe(), q.emptied || self.attr.is_siw()) {
+            CmPhase::Draining { cause: DisconnectCause::Orderly } => 0,
+            CmPhase::Accepting { .. }
+            | CmPhase::Rts
+            | CmPhase::Closing { .. }
+            | CmPhase::Draining { .. } => {
+                // siw flushes even the receive that a message was arriving in.
+                match (self.attr.is_rxe(), q.last_wqe_reached || self.attr.is_siw()) {
                     (true, _) => 1,
                     (false, true) => 0,
-                    (false, false) => BETWEEN,
+                    (false, false) => MAX_LOST,
                 }
             }
-            // Nothing arrives before.
+            // No message arrives in earlier phases.
             _ => 0,
         };
         if let Some(srq) = q.attr.srq
@@ -97,7 +100,7 @@ impl VerbsRnic {
         }
     }
 
-    pub(super) fn lost_receives(&self, srq: Srq) -> usize {
+    pub(super) fn lost_receives_of(&self, srq: Srq) -> usize {
         self.srqs.get(srq.0).map_or(0, |entry| entry.lost)
     }
 }

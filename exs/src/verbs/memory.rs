@@ -1,27 +1,26 @@
 //! Protection domains, registrations and windows.
 //!
-//! A key in the driver's table is what the floors above call the MR's key: its rkey
-//! if peers may use it, else its lkey. (They are one number on the devices there
-//! are.) Each registration holds its region alive, so that the memory of posted work
-//! stays mapped until the registration ends.
+//! The driver's table lists each MR under the key that the floors above use: its rkey if peers may
+//! use it, else its lkey. (On known devices the two are one number.) Each registration keeps its
+//! region alive. So the memory of posted work stays mapped until the registration ends.
 //!
-//! Windows. A device with type-2 memory windows binds one to the queue pair, with the
-//! bounds and rights asked for. A device without (siw, most iWARP) gets
-//! - for a strict window (`bind_mw`) a registration of exactly these bytes: closed
-//!   at once, but good for every peer in the domain that knows the key;
-//! - for a lent one (`lend_mw`) the key of a second registration of the whole MR for
-//!   remote writes, made when first lent and kept as long as the MR: registering
-//!   for each transfer costs more than the transfer.
+//! Windows. A device with type-2 memory windows binds one to the queue pair, with the bounds and
+//! rights asked for. A device without them (siw, most iWARP) gets
+//! - for a strict window (`bind_mw`) a registration of exactly these bytes: it is closed at once,
+//!   but valid for every peer in the domain that knows the key;
+//! - for a lent window (`lend_mw`) the key of a second registration of the whole MR for remote
+//!   writes. It is made when first lent and lives as long as the MR, since to register for each
+//!   transfer costs more than the transfer.
 //!
-//! The bind of a window waits in the send queue behind what was posted before it. Where a peer
-//! holds that up for so long that there is no place left for binds (`room`), a strict window is
-//! refused, and a lent one is a registration of exactly these bytes, too.
+//! The bind of a window waits in the send queue behind earlier WRs. A peer may hold them up for so
+//! long that the budget for binds is used up (`send_budget`). Then a strict window is refused, and a
+//! lent one becomes a registration of exactly these bytes.
 
 use std::sync::Arc;
 
 use super::VerbsRnic;
 use super::raw::{Domain, HwOp, HwSge, Registration, Window};
-use super::slots::Slots;
+use super::slots::CopySlots;
 use crate::mem::{Access, AccessFault, Key, Segment};
 use crate::rnic::{Mr, Pd, Qp, RnicError, Sge};
 
@@ -32,45 +31,44 @@ const REMOTE_READ: u32 = 4;
 const MW_BIND: u32 = 16;
 pub(super) const ON_DEMAND: u32 = 64;
 
-/// Bytes of a window: mlx5 binds no longer ones. What is longer gets a registration of its own.
+/// Bytes of the longest window: mlx5 binds no longer ones. Longer ranges get a registration.
 const MAX_WINDOW: u64 = 1 << 30;
 
-/// Closed windows that a queue pair keeps to be bound again.
-const SPARE: usize = 64;
+/// Closed windows that a queue pair keeps for later binds.
+const MAX_SPARE_WINDOWS: usize = 64;
 
 /// A protection domain and what is in it.
 pub(super) struct DomainEntry {
     pub(super) pd: Arc<Domain>,
-    pub(super) slots: Slots,
+    pub(super) slots: CopySlots,
     /// Registrations, QPs and SRQs.
     pub(super) users: usize,
 }
 
 /// A memory region.
-pub(super) struct Region {
+pub(super) struct VerbsMr {
     pd: u32,
-    /// None for a region of no bytes, which no device registers.
+    /// None for a region of no bytes, which devices do not register.
     reg: Option<Arc<Registration>>,
     segment: Segment,
     access: Access,
-    /// Paged in on demand, or read-only to the program: not to be bound to windows.
+    /// Paged in on demand, or read-only for the program: no window can be bound to it.
     odp: bool,
-    /// The registration that is lent, on devices without windows: its key, the
-    /// registration.
+    /// The registration that is lent on devices without windows, and its key.
     shadow: Option<(Key, Registration)>,
-    /// Windows and exact registrations on it.
+    /// Keys of its windows, and of registrations in their place.
     windows: Vec<Key>,
 }
 
-/// What a key stands for.
-pub(super) enum Entry {
+/// The object that a key stands for.
+pub(super) enum KeyEntry {
     /// A memory region.
-    Mr(Region),
-    /// The shadow of a region: its key.
+    Mr(VerbsMr),
+    /// The lent registration of the MR with this key.
     Shadow(Key),
-    /// A registration of its own in place of a window.
+    /// A registration in place of a window.
     Exact { qp: u32, mr: Key, reg: Registration, segment: Segment, access: Access },
-    /// A window; the number of its bind in the QP's send queue.
+    /// A window; `bind` is the number of its bind in the QP's send queue.
     Window { qp: u32, mr: Key, window: Window, bind: u64 },
 }
 
@@ -88,7 +86,7 @@ fn bits(access: Access) -> u32 {
     bits
 }
 
-/// Registers a segment, and says what to do if the limit on locked memory forbids it.
+/// Registers a segment. The error says what to do if the limit on locked memory forbids it.
 pub(super) fn register(
     pd: &Arc<Domain>,
     segment: &Segment,
@@ -107,7 +105,7 @@ pub(super) fn register(
 impl VerbsRnic {
     pub(super) fn alloc_pd(&mut self) -> Result<Pd, RnicError> {
         let pd = Domain::new(self.device).map_err(|e| RnicError::os("ibv_alloc_pd", &e))?;
-        self.pds.insert(DomainEntry { pd, slots: Slots::new(self.attr.odp), users: 0 }).map(Pd)
+        self.pds.insert(DomainEntry { pd, slots: CopySlots::new(self.attr.odp), users: 0 }).map(Pd)
     }
 
     pub(super) fn dealloc_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
@@ -117,7 +115,8 @@ impl VerbsRnic {
         }
     }
 
-    /// Registers; where pinning is refused and the device can page on demand, so.
+    /// Registers with pinned pages, or with paging on demand if pinning is refused. True beside the
+    /// registration if no window can be bound to it.
     fn pin(
         &self,
         pd: &Arc<Domain>,
@@ -126,8 +125,8 @@ impl VerbsRnic {
     ) -> Result<(Registration, bool), RnicError> {
         let window = if self.caps.windows { MW_BIND } else { 0 };
         match register(pd, segment, access | window) {
-            // To the kernel the right to bind windows is one to write: memory that the program
-            // itself may only read does without.
+            // To the kernel, the right to bind windows is a right to write. Memory that the program
+            // itself may only read has to do without it.
             Err(RnicError::Os { errno: libc::EFAULT, .. }) if access == 0 && window != 0 => {
                 register(pd, segment, access).map(|reg| (reg, true))
             }
@@ -146,14 +145,14 @@ impl VerbsRnic {
     ) -> Result<Mr, RnicError> {
         let domain = Arc::clone(&self.pds.get(pd.0)?.pd);
         let (reg, odp, key) = if segment.is_empty() {
-            (None, false, self.void_key())
+            (None, false, self.unused_key())
         } else {
             let (reg, odp) = self.pin(&domain, segment, bits(access))?;
             let (lkey, rkey) = reg.keys();
             let remote = access.remote_read || access.remote_write;
             (Some(Arc::new(reg)), odp, if remote { rkey } else { lkey })
         };
-        let region = Region {
+        let region = VerbsMr {
             pd: pd.0,
             reg,
             segment: segment.clone(),
@@ -162,42 +161,44 @@ impl VerbsRnic {
             shadow: None,
             windows: Vec::new(),
         };
-        self.keys.insert(key, Entry::Mr(region));
+        self.keys.insert(key, KeyEntry::Mr(region));
         self.pds.get_mut(pd.0)?.users += 1;
         Ok(Mr { key })
     }
 
     /// A key for a region of no bytes: one that no device hands out.
-    fn void_key(&self) -> Key {
+    fn unused_key(&self) -> Key {
         (1..=Key::MAX).rev().find(|k| !self.keys.contains_key(k)).unwrap_or(Key::MAX)
     }
 
-    pub(super) fn region(&self, mr: Mr) -> Result<&Region, RnicError> {
+    pub(super) fn region(&self, mr: Mr) -> Result<&VerbsMr, RnicError> {
         match self.keys.get(&mr.key) {
-            Some(Entry::Mr(r)) => Ok(r),
+            Some(KeyEntry::Mr(r)) => Ok(r),
             _ => Err(RnicError::NoSuch { what: "memory region", id: mr.key }),
         }
     }
 
-    fn region_mut(&mut self, mr: Key) -> Result<&mut Region, RnicError> {
+    fn region_mut(&mut self, mr: Key) -> Result<&mut VerbsMr, RnicError> {
         match self.keys.get_mut(&mr) {
-            Some(Entry::Mr(r)) => Ok(r),
+            Some(KeyEntry::Mr(r)) => Ok(r),
             _ => Err(RnicError::NoSuch { what: "memory region", id: mr }),
         }
     }
 
     pub(super) fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
         self.region(mr)?;
-        let Some(Entry::Mr(region)) = self.keys.remove(&mr.key) else { unreachable!("looked up") };
-        // A device ends no registration that has windows.
+        let Some(KeyEntry::Mr(region)) = self.keys.remove(&mr.key) else {
+            unreachable!("looked up")
+        };
+        // A device refuses to end a registration that has windows.
         for key in &region.windows {
             let qp = match self.keys.remove(key) {
-                Some(Entry::Window { qp, window, bind, .. }) => {
-                    self.let_bind_pass(qp, bind);
+                Some(KeyEntry::Window { qp, window, bind, .. }) => {
+                    self.wait_for_bind(qp, bind);
                     drop(window);
                     qp
                 }
-                Some(Entry::Exact { qp, .. }) => qp,
+                Some(KeyEntry::Exact { qp, .. }) => qp,
                 _ => continue,
             };
             self.forget_window(qp, *key);
@@ -206,31 +207,31 @@ impl VerbsRnic {
             self.keys.remove(&key);
             drop(shadow);
         }
-        // Receives not yet handed to the device must not go there any more.
-        self.revoke_early(mr.key);
+        // Receives that are not with the device yet must not get there any more.
+        self.revoke_early_recvs(mr.key);
         if let Ok(pd) = self.pds.get_mut(region.pd) {
             pd.users -= 1;
         }
         Ok(())
     }
 
-    /// The local side of a WR: the piece, with the device's own key.
+    /// Checks a local segment of a WR, and gives it the device's own key.
     pub(super) fn resolve(&self, pd: u32, sge: &Sge, need: Access) -> Result<HwSge, RnicError> {
         let key = sge.lkey;
         let invalid = RnicError::Memory(AccessFault::InvalidKey { key });
         let (segment, have, lkey) = match self.keys.get(&key) {
-            Some(Entry::Mr(r)) if r.pd == pd => {
+            Some(KeyEntry::Mr(r)) if r.pd == pd => {
                 let lkey = r.reg.as_ref().map_or(0, |reg| reg.keys().0);
                 (&r.segment, r.access, lkey)
             }
-            Some(Entry::Shadow(mr)) => match self.keys.get(mr) {
-                Some(Entry::Mr(r)) if r.pd == pd => {
+            Some(KeyEntry::Shadow(mr)) => match self.keys.get(mr) {
+                Some(KeyEntry::Mr(r)) if r.pd == pd => {
                     let lkey = r.shadow.as_ref().map_or(0, |(_, reg)| reg.keys().0);
                     (&r.segment, Access::REMOTE_WRITE, lkey)
                 }
                 _ => return Err(invalid),
             },
-            Some(Entry::Exact { reg, segment, access, .. }) => (segment, *access, reg.keys().0),
+            Some(KeyEntry::Exact { reg, segment, access, .. }) => (segment, *access, reg.keys().0),
             _ => return Err(invalid),
         };
         if need.local_write && !have.local_write && !have.remote_write
@@ -238,7 +239,7 @@ impl VerbsRnic {
         {
             return Err(RnicError::Memory(AccessFault::Rights { key, need, have }));
         }
-        cut(key, segment, sge.addr, sge.len)?;
+        slice_of(key, segment, sge.addr, sge.len)?;
         let len = u32::try_from(sge.len).map_err(|_| RnicError::Limit {
             what: "bytes of a segment",
             asked: sge.len,
@@ -247,17 +248,17 @@ impl VerbsRnic {
         Ok(HwSge { addr: sge.addr, len, lkey })
     }
 
-    /// The bytes of a piece that a send copies.
+    /// The bytes of a segment that a send copies.
     pub(super) fn source(&self, sge: &Sge) -> Result<Segment, RnicError> {
         let segment = match self.keys.get(&sge.lkey) {
-            Some(Entry::Mr(r)) => &r.segment,
-            Some(Entry::Exact { segment, .. }) => segment,
+            Some(KeyEntry::Mr(r)) => &r.segment,
+            Some(KeyEntry::Exact { segment, .. }) => segment,
             _ => return Err(RnicError::Memory(AccessFault::InvalidKey { key: sge.lkey })),
         };
-        Ok(cut(sge.lkey, segment, sge.addr, sge.len)?)
+        Ok(slice_of(sge.lkey, segment, sge.addr, sge.len)?)
     }
 
-    /// A window of exactly these bytes, open when this returns.
+    /// Opens a window of exactly these bytes. It is open when this returns.
     pub(super) fn bind_mw(
         &mut self,
         qp: Qp,
@@ -267,16 +268,16 @@ impl VerbsRnic {
         access: Access,
     ) -> Result<Key, RnicError> {
         let key = self.open_window(qp, mr, addr, len, access, true)?;
-        // The peer may learn of the key by another way than this queue pair, and rxe binds
-        // when it comes to it. Not waited for is a peer that holds up our sends.
-        if let Some(Entry::Window { bind, .. }) = self.keys.get(&key) {
+        // The peer may get the key by another way than this queue pair, and rxe executes a bind late.
+        // A peer that holds up our sends is not waited for.
+        if let Some(KeyEntry::Window { bind, .. }) = self.keys.get(&key) {
             let bind = *bind;
-            self.bind_passes(qp.0, bind, 1000);
+            self.bind_completes(qp.0, bind, 1000);
         }
         Ok(key)
     }
 
-    /// A window for a transfer: it opens with the next doorbell.
+    /// Opens a window for a transfer. It opens with the next doorbell.
     pub(super) fn lend_mw(
         &mut self,
         qp: Qp,
@@ -302,11 +303,11 @@ impl VerbsRnic {
                 let shadow = register(&domain, &region.segment, LOCAL_WRITE | REMOTE_WRITE | more)?;
                 let key = shadow.keys().1;
                 self.region_mut(mr.key)?.shadow = Some((key, shadow));
-                self.keys.insert(key, Entry::Shadow(mr.key));
+                self.keys.insert(key, KeyEntry::Shadow(mr.key));
                 key
             }
         };
-        *self.qps.get_mut(qp.0)?.lent.entry(key).or_default() += 1;
+        *self.qps.get_mut(qp.0)?.lent_keys.entry(key).or_default() += 1;
         Ok(key)
     }
 
@@ -328,7 +329,7 @@ impl VerbsRnic {
             let need = Access::LOCAL;
             return Err(RnicError::Memory(AccessFault::Rights { key, need, have }));
         }
-        cut(key, &region.segment, addr, len)?;
+        slice_of(key, &region.segment, addr, len)?;
         Ok(())
     }
 
@@ -345,12 +346,12 @@ impl VerbsRnic {
         self.check_window(pd, mr, addr, len, access)?;
         let domain = Arc::clone(&self.pds.get(pd)?.pd);
         let region = self.region(mr)?;
-        // What cannot be bound gets a registration.
+        // A range that cannot be bound gets a registration.
         let binds = self.caps.windows && region.reg.is_some() && !region.odp;
-        let binds = binds && (1..=MAX_WINDOW).contains(&len) && self.room_to_bind(qp.0, strict)?;
+        let binds = binds && (1..=MAX_WINDOW).contains(&len) && self.reserve_bind(qp.0, strict)?;
         let region = self.region(mr)?;
         let whole = region.segment.clone();
-        let segment = cut(mr.key, &whole, addr, len)?;
+        let segment = slice_of(mr.key, &whole, addr, len)?;
         let (key, entry) = match &region.reg {
             Some(reg) if binds => {
                 let reg = Arc::clone(reg);
@@ -362,14 +363,14 @@ impl VerbsRnic {
                 let op = HwOp::bind(&window, &reg, addr, len, rights);
                 let bind = self.stage_bind(qp.0, op)?;
                 window.bind_to(&reg);
-                (window.key(), Entry::Window { qp: qp.0, mr: mr.key, window, bind })
+                (window.key(), KeyEntry::Window { qp: qp.0, mr: mr.key, window, bind })
             }
             None => return Err(RnicError::Unsupported("window on a region of no bytes")),
             Some(_) => {
                 let odp = if region.odp && self.attr.odp { ON_DEMAND } else { 0 };
                 let reg = register(&domain, &segment, bits(access) | odp)?;
                 let key = reg.keys().1;
-                (key, Entry::Exact { qp: qp.0, mr: mr.key, reg, segment, access })
+                (key, KeyEntry::Exact { qp: qp.0, mr: mr.key, reg, segment, access })
             }
         };
         self.keys.insert(key, entry);
@@ -380,7 +381,7 @@ impl VerbsRnic {
 
     pub(super) fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
         let no_such = RnicError::NoSuch { what: "memory window", id: key };
-        let lent = &mut self.qps.get_mut(qp.0)?.lent;
+        let lent = &mut self.qps.get_mut(qp.0)?.lent_keys;
         if let Some(count) = lent.get_mut(&key) {
             *count -= 1;
             if *count == 0 {
@@ -389,20 +390,20 @@ impl VerbsRnic {
             return Ok(());
         }
         match self.keys.get(&key) {
-            Some(Entry::Window { qp: owner, .. } | Entry::Exact { qp: owner, .. })
+            Some(KeyEntry::Window { qp: owner, .. } | KeyEntry::Exact { qp: owner, .. })
                 if *owner == qp.0 => {}
             _ => return Err(no_such),
         }
         self.forget_window(qp.0, key);
         match self.keys.remove(&key) {
-            Some(Entry::Window { mr, window, bind, .. }) => {
-                self.let_bind_pass(qp.0, bind);
-                // To free it closes it before the call returns; a work request would
-                // close it at some later time.
+            Some(KeyEntry::Window { mr, window, bind, .. }) => {
+                self.wait_for_bind(qp.0, bind);
+                // Freeing a window closes it before the call returns. A work request would close it at some
+                // later time.
                 drop(window);
                 self.drop_from_region(mr, key);
             }
-            Some(Entry::Exact { mr, reg, .. }) => {
+            Some(KeyEntry::Exact { mr, reg, .. }) => {
                 drop(reg);
                 self.drop_from_region(mr, key);
             }
@@ -411,22 +412,23 @@ impl VerbsRnic {
         Ok(())
     }
 
-    /// A true window: to close it takes a system call, and to open the next another.
+    /// True if the key is that of a window. To close it takes one system call, to open another one.
     pub(super) fn invalidate_is_costly(&self, key: Key) -> bool {
-        matches!(self.keys.get(&key), Some(Entry::Window { .. }))
+        matches!(self.keys.get(&key), Some(KeyEntry::Window { .. }))
     }
 
-    /// Notes that the device has closed a window by itself (SEND with Invalidate). It
-    /// serves the next transfer: to bind it again takes no system call of its own.
+    /// Records that the device has closed a window by itself (SEND with Invalidate). The window is kept
+    /// for a later transfer: to bind it again takes no system call of its own.
     pub(super) fn closed_by_peer(&mut self, qp: u32, key: Key) {
-        if !matches!(self.keys.get(&key), Some(Entry::Window { qp: owner, .. }) if *owner == qp) {
+        if !matches!(self.keys.get(&key), Some(KeyEntry::Window { qp: owner, .. }) if *owner == qp)
+        {
             return;
         }
-        let Some(Entry::Window { mr, mut window, .. }) = self.keys.remove(&key) else { return };
+        let Some(KeyEntry::Window { mr, mut window, .. }) = self.keys.remove(&key) else { return };
         self.forget_window(qp, key);
         self.drop_from_region(mr, key);
         if let Ok(q) = self.qps.get_mut(qp)
-            && q.spare.len() < SPARE
+            && q.spare.len() < MAX_SPARE_WINDOWS
         {
             window.was_closed();
             q.spare.push(window);
@@ -445,10 +447,10 @@ impl VerbsRnic {
         }
     }
 
-    /// The windows of a queue pair that is gone.
+    /// Frees the windows of a queue pair that is gone.
     pub(super) fn drop_windows(&mut self, windows: Vec<Key>) {
         for key in windows {
-            let (Some(Entry::Window { mr, .. }) | Some(Entry::Exact { mr, .. })) =
+            let (Some(KeyEntry::Window { mr, .. }) | Some(KeyEntry::Exact { mr, .. })) =
                 self.keys.remove(&key)
             else {
                 continue;
@@ -459,7 +461,7 @@ impl VerbsRnic {
 }
 
 /// The part of a region that `addr` and `len` name.
-fn cut(key: Key, segment: &Segment, addr: u64, len: u64) -> Result<Segment, AccessFault> {
+fn slice_of(key: Key, segment: &Segment, addr: u64, len: u64) -> Result<Segment, AccessFault> {
     let (base, size) = (segment.addr(), segment.len() as u64);
     if addr.checked_add(len).is_none() {
         return Err(AccessFault::Wrap { addr, len });

@@ -1,29 +1,27 @@
 //! F5: RDMA devices, through libibverbs and librdmacm.
 //!
-//! A [`VerbsRnic`] is one device; [`Opener`] opens all that the host has. They share
-//! one event channel of librdmacm (`host`), since a wildcard listener belongs to no
-//! device: its connection requests say by which they came.
+//! A [`VerbsRnic`] is one device; [`Opener`] opens all devices of the host. They share one event
+//! channel of librdmacm (`host`), since a wildcard listener belongs to no device: each of its
+//! connection requests names the device by which it came.
 //!
-//! The shape of its data: numbered tables of the trait's objects; `keys`, a table of
-//! what each memory key stands for (`memory`); the CQs of the device (`queues`);
-//! queue pairs (`qp`) with their connections (`cm`) and sends (`send`, `short`); what befalls a device as a whole
-//! (`device`, `events`). `raw` is the edge to the C libraries, and the only place
-//! that calls them.
+//! The shape of its data: numbered tables of the trait's objects; `keys`, a table of what each memory
+//! key stands for (`memory`); the CQs of the device (`queues`); queue pairs (`qp`) with their
+//! connections (`cm`) and sends (`send`, `eager`); events of a device as a whole (`device`,
+//! `events`). `raw` is the edge to the C libraries, and the only module that calls them.
 //!
 //! What it promises beyond the trait:
-//! - The device's queue pair is freed before the last event of its connection is
-//!   told: from then on no DMA touches memory of its WRs.
-//! - One doorbell for a chain of WRs; notifications are asked for only when a thread
-//!   is about to sleep, and of sends only if somebody waits for one.
-//! - What it finds out late (no acknowledgements, a port that is down, a device that
-//!   goes) ends every outstanding WR.
+//! - The device's queue pair is freed before the last event of its connection is reported. From then
+//!   on no DMA touches memory of its WRs.
+//! - One doorbell for a chain of WRs. Notifications are requested only when a thread is about to
+//!   sleep, and for sends only if a WR's poster waits for one.
+//! - A late discovery (no acknowledgements, a port that is down, a removed device) ends every
+//!   outstanding WR.
 //!
-//! What it must never know: EXS, its messages, sockets of a program. It reads no
-//! clock: time comes in with the calls.
+//! What it must never know: EXS, its messages, sockets of a program. It reads no clock: time comes
+//! in with the calls.
 //!
-//! Polling is done by `progress` and `spin`, not by `poll_cq`, which hands out what
-//! they have found: so a message is never seen before the event that establishes its
-//! connection.
+//! `progress` and `spin` poll the device. `poll_cq` hands out what they have found. So no user sees a
+//! message before the event that establishes its connection.
 
 mod caps;
 mod cm;
@@ -70,7 +68,7 @@ use raw::{Attr, CompChannel, Device, Guard, Scratch};
 /// `IBV_WC_FATAL_ERR`.
 const STATUS_FATAL: u32 = 19;
 
-/// Tokens of the reactor, from the RNIC's base.
+/// Offsets of the reactor's tokens from the RNIC's base.
 const TOKEN_CM: usize = 0;
 const TOKEN_ASYNC: usize = 1;
 const TOKEN_CQ: usize = 2;
@@ -83,66 +81,67 @@ pub struct VerbsRnic {
     attr: Attr,
     device: Device,
     host: Arc<host::Host>,
-    /// Which of the host's devices.
+    /// Number of this device in `host`.
     index: usize,
     registry: mio::Registry,
     token_base: usize,
-    /// What is registered with the reactor: the device's, what it shares with others,
-    /// and the watch on its node.
+    /// Descriptors registered with the reactor: of this device; of the host, shared with other devices;
+    /// the watch on the device's node.
     fds: Vec<OwnedFd>,
     shared: Option<OwnedFd>,
     node: Option<OwnedFd>,
     asyncs: events::AsyncInbox,
     async_ready: bool,
-    /// None when the device is gone.
+    /// None once the device was removed.
     channel: Option<Arc<CompChannel>>,
     channel_ready: bool,
     dialer: Arc<dialer::Dialer>,
     dial_ready: bool,
     node_ready: bool,
     pds: Table<memory::DomainEntry>,
-    keys: HashMap<Key, memory::Entry, BuildHasherDefault<KeyHasher>>,
+    keys: HashMap<Key, memory::KeyEntry, BuildHasherDefault<KeyHasher>>,
     cqs: Table<queues::Completions>,
     hw: slab::Slab<queues::HwQueue>,
     srqs: Table<queues::SharedEntry>,
-    /// Where buffers of an SRQ go that belong to no queue pair any more.
+    /// The CQ for receives of an SRQ that belong to no queue pair any more.
     srq_cqs: HashMap<u32, Cq>,
-    qps: Table<qp::QueuePair>,
+    qps: Table<qp::VerbsQp>,
     by_num: HashMap<u32, u32, BuildHasherDefault<KeyHasher>>,
     by_serial: HashMap<usize, u32>,
     listeners: Table<SocketAddr>,
-    requests: Table<cm::Request>,
+    requests: Table<cm::CmRequest>,
     timers: BTreeSet<(Time, u32)>,
-    /// Ports that are down: when their connections end.
+    /// Ports that are down, each with the time at which its connections end.
     ports_down: BTreeMap<i32, Time>,
-    /// Connections that have failed, to be ended in this turn.
-    doomed: Vec<(u32, DisconnectCause)>,
+    /// Connections that have failed, to be ended in this turn, and why.
+    failed: Vec<(u32, DisconnectCause)>,
     events: VecDeque<RnicEvent>,
-    inbox: VecDeque<host::Note>,
+    inbox: VecDeque<host::RoutedEvent>,
     scratch: Scratch,
-    /// Completions of the last poll.
-    raw: eager::Found,
-    /// Completions that wait in queues of ours.
-    waiting: usize,
-    /// Signalled sends outstanding, and orderly ends under way.
+    /// Completions of the last poll of the device.
+    polled: eager::PolledWcs,
+    /// Completions in the CQs of the trait that the user has not polled.
+    queued_wcs: usize,
+    /// Signalled sends outstanding.
     awaited: usize,
+    /// Orderly ends in progress.
     closing: usize,
-    /// Bytes that the device takes inline.
+    /// Bytes that the device takes inline, as far as it is known.
     inline: u32,
-    lasts: last_wqe::LastWqe,
+    last_wqe: last_wqe::LastWqe,
     now: Time,
-    dead: bool,
-    /// The end of the device has been told.
-    buried: bool,
-    /// Its node in /dev is gone, and the kernel waits for us to let go of it.
-    vanished: bool,
+    removed: bool,
+    /// `RnicEvent::DeviceRemoved` was reported.
+    removal_reported: bool,
+    /// The device's node in /dev is gone, and the kernel waits until this process frees the device.
+    node_unlinked: bool,
 }
 
 impl VerbsRnic {
     /// Opens one device by its name.
     ///
     /// # Errors
-    /// ENODEV if there is none of that name; what libibverbs or librdmacm said.
+    /// ENODEV if no device has that name; the errors of libibverbs and librdmacm.
     #[cfg(any(test, feature = "internals"))]
     pub fn open_named(
         registry: &mio::Registry,
@@ -150,7 +149,7 @@ impl VerbsRnic {
         name: &str,
     ) -> Result<VerbsRnic, RnicError> {
         let os = |call| move |e: std::io::Error| RnicError::os(call, &e);
-        let devices = Device::others_than(&[]).map_err(os("rdma_get_devices"))?;
+        let devices = Device::not_among(&[]).map_err(os("rdma_get_devices"))?;
         let device = devices.into_iter().find(|d| d.name() == name);
         let none = RnicError::Os { call: "rdma_get_devices", errno: libc::ENODEV };
         let host = host::Host::new().map_err(os("rdma_create_event_channel"))?;
@@ -169,7 +168,7 @@ impl VerbsRnic {
         let channel = CompChannel::new(device).map_err(os("ibv_create_comp_channel"))?;
         let registry = registry.try_clone().map_err(os("dup of the reactor"))?;
         let watcher = removal::Watcher { registry: &registry, base: token_base };
-        // Each of the host's devices does: any of them may be the one that is left.
+        // Each of the host's devices watches it: any of them may be the last one left.
         let shared = watcher.watch(host.fd(), TOKEN_CM).map_err(os("watching librdmacm"))?;
         let async_fd = device.async_fd().map_err(os("fcntl"))?;
         let dialer = dialer::Dialer::new().map_err(os("eventfd"))?;
@@ -210,20 +209,20 @@ impl VerbsRnic {
             requests: Table::new("connection request"),
             timers: BTreeSet::new(),
             ports_down: BTreeMap::new(),
-            doomed: Vec::new(),
+            failed: Vec::new(),
             events: VecDeque::new(),
             inbox: VecDeque::new(),
             scratch: Scratch::default(),
-            raw: eager::Found::default(),
-            waiting: 0,
+            polled: eager::PolledWcs::default(),
+            queued_wcs: 0,
             awaited: 0,
             closing: 0,
             inline: u32::MAX,
-            lasts: last_wqe::LastWqe::default(),
+            last_wqe: last_wqe::LastWqe::default(),
             now: Time::ZERO,
-            dead: false,
-            buried: false,
-            vanished: false,
+            removed: false,
+            removal_reported: false,
+            node_unlinked: false,
         })
     }
 }
@@ -284,7 +283,7 @@ impl Rnic for VerbsRnic {
         self.post_srq_recv(srq, wr)
     }
     fn lost_receives(&self, srq: Srq) -> usize {
-        self.lost_receives(srq)
+        self.lost_receives_of(srq)
     }
     fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
         self.alive()?;
@@ -334,7 +333,7 @@ impl Rnic for VerbsRnic {
         self.invalidate_mw(qp, key)
     }
     fn flush(&mut self, qp: Qp, _: Time) {
-        self.flush(qp.0);
+        self.ring_doorbell(qp.0);
     }
     fn try_send_eager(
         &mut self,
@@ -345,7 +344,7 @@ impl Rnic for VerbsRnic {
         self.try_send_eager(qp, payload, head)
     }
     fn next_eager(&mut self, _: &mut [u8]) -> Option<EagerRecv> {
-        self.next_eager()
+        self.take_eager()
     }
 
     fn listen(&mut self, addr: SocketAddr, opts: &ListenOpts) -> Result<Listener, RnicError> {
@@ -408,7 +407,7 @@ impl Rnic for VerbsRnic {
             self.drain_async(now);
         }
         if std::mem::take(&mut self.dial_ready) {
-            self.drain_dials();
+            self.handle_failed_connects();
         }
         if std::mem::take(&mut self.node_ready) {
             self.node_changed();
@@ -421,25 +420,25 @@ impl Rnic for VerbsRnic {
         self.inbox = inbox;
         let more = self.poll_hw();
         self.fire_timers(now);
-        self.bury_doomed();
+        self.end_failed();
         more || others
     }
 
     fn spin(&mut self, now: Time) -> bool {
         self.now = now;
-        let before = self.raw.count();
+        let before = self.polled.handled_total();
         self.poll_hw();
-        self.raw.count() != before
+        self.polled.handled_total() != before
     }
 
     fn poll_memory(&mut self) -> Option<bool> {
         if self.by_num.is_empty() {
             return None;
         }
-        Some(self.look_for_news() || !self.events.is_empty() || !self.doomed.is_empty())
+        Some(self.poll_received() || !self.events.is_empty() || !self.failed.is_empty())
     }
     fn is_quiet(&self) -> bool {
-        self.raw.is_handled() && self.waiting == 0 && self.events.is_empty()
+        self.polled.is_handled() && self.queued_wcs == 0 && self.events.is_empty()
     }
 
     fn prepare_sleep(&mut self) -> bool {
@@ -449,13 +448,13 @@ impl Rnic for VerbsRnic {
     fn next_timeout(&self) -> Option<Time> {
         let timers = self.timers.first().map(|t| t.0);
         let ports = self.ports_down.values().copied();
-        let now = (!self.doomed.is_empty()).then_some(Time::ZERO);
+        let now = (!self.failed.is_empty()).then_some(Time::ZERO);
         ports.chain(timers).chain(now).min()
     }
 
     fn poll_event(&mut self) -> Option<RnicEvent> {
-        // That a connection is there may be told by its first message.
-        self.handle_found();
+        // The first message of a connection may establish it.
+        self.handle_polled();
         self.events.pop_front()
     }
 }

@@ -1,4 +1,4 @@
-//! Which devices there are.
+//! Opens the RDMA devices of the host.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use super::raw::{Attr, Device};
 use super::{VerbsRnic, host};
 use crate::rnic::{Rnic, RnicError};
 
-/// Opens the RDMA devices of this host: first all, later those that have come since. A
-/// device that was taken away and comes back is another one.
+/// Opens the RDMA devices of this host: at first all of them, later those that have come since. A
+/// device that was removed and comes back is another device.
 #[derive(Default)]
 pub struct Opener {
     host: Option<Arc<host::Host>>,
@@ -15,21 +15,21 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Opens the devices that were not there before: an RNIC each, with the next of
-    /// `tokens` as the first of its tokens. None, and no error, where there is no device.
+    /// Opens the devices that were not there before. Each becomes an RNIC, which takes the next of
+    /// `tokens` as the first of its tokens. Without a device the result is empty, and no error.
     ///
     /// # Errors
-    /// What libibverbs or librdmacm said.
+    /// The errors of libibverbs and librdmacm.
     pub fn open(
         &mut self,
         registry: &mio::Registry,
         tokens: &mut dyn Iterator<Item = usize>,
     ) -> Result<Vec<Box<dyn Rnic>>, RnicError> {
         let new =
-            Device::others_than(&self.opened).map_err(|e| RnicError::os("rdma_get_devices", &e))?;
+            Device::not_among(&self.opened).map_err(|e| RnicError::os("rdma_get_devices", &e))?;
         let mut rnics: Vec<Box<dyn Rnic>> = Vec::new();
-        // Tokens of a device that could not be opened are the next one's: the caller counts
-        // those that it gets.
+        // A device that could not be opened leaves its tokens to the next one: the caller counts the
+        // tokens that it hands out.
         let mut spare = None;
         for device in new {
             let Some(token_base) = spare.take().or_else(|| tokens.next()) else { break };
@@ -45,7 +45,7 @@ impl Opener {
                     self.opened.push(device);
                     rnics.push(Box::new(rnic));
                 }
-                // It may be about to go; the others need not do without us for that.
+                // The device may be about to be removed; that must not keep the others from being used.
                 Err(e @ RnicError::Unsupported(_)) => {
                     self.opened.push(device);
                     spare = Some(token_base);
@@ -62,7 +62,10 @@ impl Opener {
     }
 }
 
-/// What a device can do, if that is enough for EXS.
+/// The attributes of a device.
+///
+/// # Errors
+/// It lacks something that EXS needs.
 pub(super) fn usable(device: Device) -> Result<Attr, RnicError> {
     let attr = device.attr().map_err(|e| RnicError::os("ibv_query_device", &e))?;
     if attr.max_srq == 0 {

@@ -1,46 +1,54 @@
-//! Queue pairs: what they are made of, how they are made and freed.
+//! Queue pairs: their parts, and how they are made and freed.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::VerbsRnic;
-use super::cm::Phase;
+use super::cm::CmPhase;
 use super::queues::{Role, blank};
 use super::raw::{CmId, HwSge, QpShape, Staged, Window};
 use super::send_budget::{SendBudget, Work};
-use super::slots::Slot;
+use super::slots::CopySlot;
 use crate::mem::Key;
 use crate::rnic::{Qp, QpAttr, QpState, RnicError, WcOp, WcStatus};
 use crate::time::Time;
 
-/// Bytes that we would like to post inline; devices that take fewer are asked for
-/// fewer.
+/// Bytes to ask for inline, in this order: a device that takes fewer refuses more.
 const INLINE: [u32; 6] = [256, 192, 128, 80, 64, 0];
 
-/// A send WR that the device has, or will have at the next doorbell.
-pub(super) struct Posted {
+/// A send WR that the device has, or gets with the next doorbell.
+pub(super) struct PostedSend {
     pub(super) seq: u64,
     pub(super) wr_id: u64,
-    /// None: one of ours (a bind), or one of which nobody is told.
+    /// None: the driver's own WR (a bind), or one without a completion for the user.
     pub(super) op: Option<WcOp>,
     pub(super) len: u64,
     pub(super) signaled: bool,
-    pub(super) slot: Option<Slot>,
+    pub(super) slot: Option<CopySlot>,
     pub(super) work: Work,
-    /// How it ended, while others before it have not.
+    /// Its result, while earlier WRs have none.
     pub(super) done: Option<WcStatus>,
 }
 
-impl Posted {
-    /// One of which nobody is told.
-    pub(super) fn quiet(seq: u64, work: Work) -> Posted {
-        Posted { seq, wr_id: 0, op: None, len: 0, signaled: false, slot: None, work, done: None }
+impl PostedSend {
+    /// A WR without a completion for the user.
+    pub(super) fn quiet(seq: u64, work: Work) -> PostedSend {
+        PostedSend {
+            seq,
+            wr_id: 0,
+            op: None,
+            len: 0,
+            signaled: false,
+            slot: None,
+            work,
+            done: None,
+        }
     }
 }
 
 /// The device's side of a queue pair.
-pub(super) struct Hw {
-    /// Shared with the thread that connects it, where that takes one.
+pub(super) struct DeviceQp {
+    /// Shared with the thread that connects it, on devices where that takes one.
     pub(super) id: Arc<CmId>,
     pub(super) num: u32,
     pub(super) inline: u32,
@@ -50,28 +58,28 @@ pub(super) struct Hw {
 }
 
 /// A queue pair.
-pub(super) struct QueuePair {
+pub(super) struct VerbsQp {
     pub(super) attr: QpAttr,
-    pub(super) phase: Phase,
-    pub(super) hw: Option<Hw>,
+    pub(super) phase: CmPhase,
+    pub(super) hw: Option<DeviceQp>,
     pub(super) addrs: Option<(std::net::SocketAddr, std::net::SocketAddr)>,
     pub(super) deadline: Option<Time>,
-    /// In Rts and Closing: a message came before the CM's last word of the start-up.
-    pub(super) unconfirmed: bool,
-    /// It takes no receive of its SRQ any more: the device said so.
-    pub(super) emptied: bool,
-    /// Receives posted before there was a device's queue pair: (id, MR, pieces).
-    pub(super) early: VecDeque<(u64, Vec<(Key, HwSge)>)>,
+    /// In Rts and Closing: a message came, but not the CM's last event of the start-up.
+    pub(super) awaits_cm: bool,
+    /// The device has reported that it takes no receive of the SRQ any more.
+    pub(super) last_wqe_reached: bool,
+    /// Receives posted before the device's queue pair was made: (id, MRs and segments).
+    pub(super) early_recvs: VecDeque<(u64, Vec<(Key, HwSge)>)>,
     pub(super) windows: Vec<Key>,
-    /// Windows of its that its peer has closed, to be bound again.
+    /// Windows that the peer has closed, for later binds.
     pub(super) spare: Vec<Window>,
-    /// Lent keys, and how often each.
-    pub(super) lent: HashMap<Key, usize>,
-    pub(super) posted: VecDeque<Posted>,
+    /// Lent keys, and how many times each is lent.
+    pub(super) lent_keys: HashMap<Key, usize>,
+    pub(super) posted: VecDeque<PostedSend>,
     pub(super) seq: u64,
-    /// The places of `posted`.
-    pub(super) places: SendBudget,
-    /// Of `posted`: the caller's that are signalled.
+    /// The budget of `posted`.
+    pub(super) budget: SendBudget,
+    /// WRs of `posted` that are signalled for the user.
     pub(super) awaited: usize,
     pub(super) staged: Vec<Staged>,
     pub(super) sges: Vec<HwSge>,
@@ -96,21 +104,21 @@ impl VerbsRnic {
             let (asked, limit) = (attr.max_send_wr as u64, limit as u64);
             return Err(RnicError::Limit { what: "send queue depth", asked, limit });
         }
-        let qp = self.qps.insert(QueuePair {
+        let qp = self.qps.insert(VerbsQp {
             attr: *attr,
-            phase: Phase::Idle,
+            phase: CmPhase::Idle,
             hw: None,
             addrs: None,
             deadline: None,
-            unconfirmed: false,
-            emptied: false,
-            early: VecDeque::new(),
+            awaits_cm: false,
+            last_wqe_reached: false,
+            early_recvs: VecDeque::new(),
             windows: Vec::new(),
             spare: Vec::new(),
-            lent: HashMap::new(),
+            lent_keys: HashMap::new(),
             posted: VecDeque::new(),
             seq: 0,
-            places: SendBudget::new(attr.max_send_wr),
+            budget: SendBudget::new(attr.max_send_wr),
             awaited: 0,
             staged: Vec::new(),
             sges: Vec::new(),
@@ -128,7 +136,7 @@ impl VerbsRnic {
 
     pub(super) fn destroy_qp(&mut self, id: Qp) -> Result<(), RnicError> {
         self.qps.get(id.0)?;
-        self.take_down(id.0, false);
+        self.free_device_qp(id.0, false);
         self.set_deadline(id.0, None);
         let qp = self.qps.remove(id.0)?;
         self.pds.get_mut(qp.attr.pd.0)?.users -= 1;
@@ -140,30 +148,34 @@ impl VerbsRnic {
         Ok(())
     }
 
-    /// Makes the device's queue pair, on the id of its connection to be.
-    pub(super) fn equip(&mut self, qp: u32, mut id: CmId) -> Result<(), (CmId, RnicError)> {
-        match self.try_equip(qp, &mut id) {
+    /// Makes the device's queue pair, on the id of the connection.
+    pub(super) fn make_device_qp(
+        &mut self,
+        qp: u32,
+        mut id: CmId,
+    ) -> Result<(), (CmId, RnicError)> {
+        match self.create_device_qp(qp, &mut id) {
             Ok((num, inline, send_cq, recv_cq, sends)) => {
                 self.by_num.insert(num, qp);
                 let id = Arc::new(id);
-                let hw = Hw { id, num, inline, send_cq, recv_cq, sends };
+                let hw = DeviceQp { id, num, inline, send_cq, recv_cq, sends };
                 if let Ok(q) = self.qps.get_mut(qp) {
                     q.hw = Some(hw);
                 }
-                self.post_early(qp);
+                self.post_early_recvs(qp);
                 Ok(())
             }
             Err(e) => Err((id, e)),
         }
     }
 
-    fn try_equip(
+    fn create_device_qp(
         &mut self,
         qp: u32,
         id: &mut CmId,
     ) -> Result<(u32, u32, usize, usize, u32), RnicError> {
         let q = self.qps.get(qp)?;
-        let (attr, sends) = (q.attr, q.places.depth());
+        let (attr, sends) = (q.attr, q.budget.depth());
         let pd = Arc::clone(&self.pds.get(attr.pd.0)?.pd);
         let recvs = u32::try_from(attr.max_recv_wr).unwrap_or(u32::MAX).max(1);
         let (srq, role, need) = match attr.srq {
@@ -185,13 +197,13 @@ impl VerbsRnic {
                 srq: srq.as_ref(),
                 max_send_wr: sends,
                 max_recv_wr: recvs,
-                // One more, for what is copied.
+                // One more for the copied bytes.
                 max_sge: u32::try_from(self.caps.max_sge + 1).unwrap_or(2),
                 max_inline,
             });
             match &result {
                 Ok(_) => self.inline = max_inline,
-                // (bnxt_re gives no errno, which `last` calls ENOMEM.)
+                // bnxt_re sets no errno; `last` reports ENOMEM for that.
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOMEM)) => continue,
                 Err(_) => {}
             }
@@ -213,11 +225,11 @@ impl VerbsRnic {
         }
     }
 
-    /// Frees the device's side of a queue pair: after this call none of its WRs
-    /// touches memory. `tell`: what is outstanding is flushed; else it vanishes.
-    pub(super) fn take_down(&mut self, qp: u32, tell: bool) {
-        // What has completed has: a device may forget it with the queue pair, and the receives
-        // of a shared queue would be lost.
+    /// Frees the device's queue pair. After this call none of its WRs touches memory. `tell`: reports
+    /// outstanding WRs as flushed; otherwise they vanish.
+    pub(super) fn free_device_qp(&mut self, qp: u32, tell: bool) {
+        // Takes completions first: a device may forget them with the queue pair, and receives of a
+        // shared queue would be lost.
         self.poll_all();
         let Ok(q) = self.qps.get_mut(qp) else { return };
         if let Some(mut hw) = q.hw.take() {
@@ -225,22 +237,21 @@ impl VerbsRnic {
             let attempt = q.phase.state() == QpState::Connecting;
             hw.id.fail_qp();
             self.note_lost(qp);
-            // Nobody is told of what was flushed if all of it is to vanish.
+            // Flushed WRs are not reported if all of them are to vanish.
             if !tell {
                 self.by_num.remove(&hw.num);
             }
             self.poll_all();
             let Ok(q) = self.qps.get_mut(qp) else { return };
-            // Before it goes: rxe waits 50 s for windows that are bound to it.
+            // Before the queue pair is destroyed: rxe waits 50 s for windows that are bound to it.
             let windows = std::mem::take(&mut q.windows);
             q.spare.clear();
             self.drop_windows(windows);
             self.host.disown(&hw.id);
             self.by_serial.remove(&hw.id.serial());
             if attempt && self.attr.iwarp {
-                // siw waits for the peer's answer, up to 10 s, before it lets go of a
-                // queue pair. Nothing moves by it any more, and what it uses is held: it
-                // goes with its id when it can.
+                // siw waits up to 10 s for the peer's answer before it frees a queue pair. No WR moves on
+                // it any more, and it holds what it uses. So it is freed with its id.
                 drop(hw.id);
             } else if let Some(id) = Arc::get_mut(&mut hw.id) {
                 id.destroy_qp();
@@ -254,15 +265,15 @@ impl VerbsRnic {
         self.drop_phase(qp);
         let Ok(q) = self.qps.get_mut(qp) else { return };
         let windows = std::mem::take(&mut q.windows);
-        q.lent.clear();
+        q.lent_keys.clear();
         q.staged.clear();
         q.sges.clear();
         let posted = std::mem::take(&mut q.posted);
         self.awaited -= std::mem::take(&mut q.awaited);
         let recvs = std::mem::take(&mut q.recvs);
-        let early = std::mem::take(&mut q.early);
+        let early_recvs = std::mem::take(&mut q.early_recvs);
         let attr = q.attr;
-        q.places.clear();
+        q.budget.clear();
         self.drop_windows(windows);
         for p in posted {
             if let (Some(slot), Ok(pd)) = (p.slot, self.pds.get_mut(attr.pd.0)) {
@@ -274,7 +285,7 @@ impl VerbsRnic {
                 self.push_wc(attr.send_cq, blank(Qp(qp), p.wr_id, op, WcStatus::Flushed));
             }
         }
-        for wr_id in recvs.into_iter().chain(early.into_iter().map(|e| e.0)) {
+        for wr_id in recvs.into_iter().chain(early_recvs.into_iter().map(|e| e.0)) {
             if tell {
                 self.push_wc(attr.recv_cq, blank(Qp(qp), wr_id, WcOp::Recv, WcStatus::Flushed));
             }
@@ -301,7 +312,7 @@ impl VerbsRnic {
     }
 }
 
-/// A completion's status. (The names are those of `ibv_wc_status`.)
+/// The status of a completion, from a value of `ibv_wc_status`.
 pub(super) fn status(raw: u32) -> WcStatus {
     match raw {
         0 => WcStatus::Success,

@@ -1,10 +1,10 @@
 //! Completion queues and shared receive queues.
 //!
-//! A CQ of the trait is a queue of ours, filled from as many queues of the device as
-//! its queue pairs need: a device's CQ that overflows takes its QPs with it, so each
-//! is given no more queue pairs than it can hold the completions of, all flushed at
-//! once. Sends and receives have CQs of their own, so that a thread which sleeps is
-//! woken by receives, and by sends only if somebody waits for one.
+//! A CQ of the trait is a queue of the driver. It is filled from as many CQs of the device as its
+//! queue pairs need. A device's CQ that overflows breaks its QPs. So each gets no more queue pairs
+//! than it can hold completions of, even if all are flushed at once. Sends and receives have
+//! separate CQs. So a sleeping thread is woken by receives, and by sends only if a WR's poster waits
+//! for one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,22 +16,24 @@ use crate::rnic::{
     Cq, DisconnectCause, Pd, Qp, RecvWr, RnicError, RnicEvent, Srq, Wc, WcOp, WcStatus,
 };
 
-/// Entries of a CQ of the device, if it can.
-const DEPTH: u32 = 4096;
-/// Polls of one CQ in one turn: a turn is bounded.
-const ROUNDS: usize = 8;
-/// And where all are to be taken: more than the longest queue holds.
-const MOST_ROUNDS: usize = 256;
+/// Entries of a CQ of the device, unless its limit is lower.
+const CQ_DEPTH: u32 = 4096;
+/// Polls of one CQ in one turn, so that a turn is bounded.
+const POLLS_PER_TURN: usize = 8;
+/// Turns until everything was taken: more than the longest queue needs.
+const MAX_POLLS: usize = 256;
 
 /// A CQ of the trait.
 #[derive(Default)]
 pub(super) struct Completions {
     queue: VecDeque<Wc>,
+    /// The next completion is reported as `CqReady`.
     armed: bool,
+    /// Queue pairs that use it.
     pub(super) users: usize,
 }
 
-/// What a CQ of the device is for.
+/// The completions that a CQ of the device holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Role {
     #[default]
@@ -45,8 +47,11 @@ pub(super) enum Role {
 pub(super) struct HwQueue {
     pub(super) cq: Arc<CompQueue>,
     role: Role,
+    /// Entries.
     depth: u32,
+    /// Entries that queue pairs may fill.
     reserved: u32,
+    /// A notification was requested.
     armed: bool,
 }
 
@@ -57,7 +62,7 @@ pub(super) struct SharedEntry {
     pub(super) max_wr: u32,
     pub(super) posted: u32,
     pub(super) users: usize,
-    /// As many may have been lost (`last`).
+    /// Receives that may have been lost so far (`last_wqe`).
     pub(super) lost: usize,
 }
 
@@ -70,7 +75,7 @@ impl VerbsRnic {
     pub(super) fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
         match self.cqs.get(cq.0)?.users {
             0 => {
-                self.waiting -= self.cqs.remove(cq.0)?.queue.len();
+                self.queued_wcs -= self.cqs.remove(cq.0)?.queue.len();
                 Ok(())
             }
             users => Err(RnicError::Busy { what: "completion queue", id: cq.0, users }),
@@ -86,7 +91,7 @@ impl VerbsRnic {
         let queue = &mut self.cqs.get_mut(cq.0)?.queue;
         let n = queue.len().min(max);
         out.extend(queue.drain(..n));
-        self.waiting -= n;
+        self.queued_wcs -= n;
         Ok(n)
     }
 
@@ -99,18 +104,18 @@ impl VerbsRnic {
     pub(super) fn push_wc(&mut self, cq: Cq, wc: Wc) {
         let Ok(to) = self.cqs.get_mut(cq.0) else { return };
         to.queue.push_back(wc);
-        self.waiting += 1;
+        self.queued_wcs += 1;
         if std::mem::take(&mut to.armed) {
             self.events.push_back(RnicEvent::CqReady(cq));
         }
     }
 
-    /// Room for `need` completions in a CQ of the device.
+    /// Reserves `need` entries in a CQ of the device; makes a CQ if none has room. Returns its index.
     pub(super) fn reserve(&mut self, role: Role, need: u32) -> Result<usize, RnicError> {
         let shared = matches!(role, Role::Shared(_));
         let fits = |q: &HwQueue| q.role == role && (shared || q.depth - q.reserved >= need);
         if let Some((index, queue)) = self.hw.iter_mut().find(|(_, q)| fits(q)) {
-            // The receives of an SRQ are counted once, however many share it.
+            // The receives of an SRQ are counted once, however many queue pairs share it.
             queue.reserved += if shared { 0 } else { need };
             return Ok(index);
         }
@@ -121,7 +126,7 @@ impl VerbsRnic {
         }
         let gone = RnicError::Os { call: "ibv_create_cq", errno: libc::ENODEV };
         let channel = self.channel.as_ref().ok_or(gone)?;
-        let depth = need.max(DEPTH).min(limit);
+        let depth = need.max(CQ_DEPTH).min(limit);
         let entry = self.hw.vacant_entry();
         let index = entry.key();
         let cq = CompQueue::new(self.device, depth, channel, index)
@@ -174,7 +179,7 @@ impl VerbsRnic {
         let entry = self.srqs.get(srq.0)?;
         let (one, many);
         let sges: &[_] = match wr.sges {
-            // The usual one, without a list.
+            // The common case needs no list.
             [sge] if sge.len > 0 => {
                 one = [self.resolve(entry.pd, sge, Access::LOCAL)?];
                 &one
@@ -195,44 +200,45 @@ impl VerbsRnic {
 
     // ---- completions -------------------------------------------------------------
 
-    /// Takes the completions that are there. True if there may be more.
+    /// Takes completions from all CQs of the device. True if there may be more.
     pub(super) fn poll_hw(&mut self) -> bool {
-        self.handle_found();
+        self.handle_polled();
         let mut more = false;
         for index in 0..self.hw.capacity() {
-            for round in 0..ROUNDS {
-                let n = self.find(index, |_| true);
-                self.handle_found();
+            for round in 0..POLLS_PER_TURN {
+                let n = self.poll_queue(index, |_| true);
+                self.handle_polled();
                 if n < BATCH {
                     break;
                 }
-                more |= round + 1 == ROUNDS;
+                more |= round + 1 == POLLS_PER_TURN;
             }
         }
         more
     }
 
-    /// Takes all completions that are there. (Other queue pairs may bring more meanwhile.)
+    /// Takes all completions that are there. Other queue pairs may bring more meanwhile.
     pub(super) fn poll_all(&mut self) {
-        (0..MOST_ROUNDS).find(|_| !self.poll_hw());
+        (0..MAX_POLLS).find(|_| !self.poll_hw());
     }
 
-    /// Takes out what a queue of the device has, to be handled next; returns how much.
-    pub(super) fn find(&mut self, index: usize, wanted: impl Fn(Role) -> bool) -> usize {
-        // One that no queue pair uses has nothing to say.
+    /// Polls one CQ of the device, if its role is wanted. Returns the number of completions, which must
+    /// be handled before the next poll.
+    pub(super) fn poll_queue(&mut self, index: usize, wanted: impl Fn(Role) -> bool) -> usize {
+        // A CQ that no queue pair uses has no completions.
         let used = |q: &&HwQueue| wanted(q.role) && self.in_use(q);
         let Some(q) = self.hw.get(index).filter(used) else { return 0 };
-        self.raw.begin(index, q.role);
-        if let Err(e) = q.cq.poll(&mut self.raw.wcs) {
+        self.polled.begin(index, q.role);
+        if let Err(e) = q.cq.poll(&mut self.polled.wcs) {
             crate::trace::warn!("{}: ibv_poll_cq: {e}", self.caps.name);
         }
-        self.raw.wcs.len()
+        self.polled.wcs.len()
     }
 
-    /// Handles what was found and is not handled yet.
-    pub(super) fn handle_found(&mut self) {
-        while let Some(wc) = self.raw.next() {
-            self.handle_raw(self.raw.role, &wc);
+    /// Handles polled completions that are not handled yet.
+    pub(super) fn handle_polled(&mut self) {
+        while let Some(wc) = self.polled.next() {
+            self.handle_wc(self.polled.role, &wc);
         }
     }
 
@@ -243,38 +249,38 @@ impl VerbsRnic {
         }
     }
 
-    fn handle_raw(&mut self, role: Role, wc: &RawWc) {
+    fn handle_wc(&mut self, role: Role, wc: &RawWc) {
         let qp = self.by_num.get(&wc.qp_num).copied();
         match (role, qp) {
             (Role::Sends, Some(qp)) => self.sent(qp, wc),
             (Role::Sends | Role::Receives, None) => {}
             (Role::Receives, Some(qp)) => self.received(qp, wc),
             (Role::Shared(srq), qp) => {
-                self.note_used(srq);
+                self.count_used_receive(srq);
                 match qp {
                     Some(qp) => self.received(qp, wc),
-                    // Of a queue pair that is gone: its buffer comes back all the same.
-                    None => self.orphaned(srq, wc.wr_id),
+                    // The queue pair is gone; its receive comes back all the same.
+                    None => self.return_receive(srq, wc.wr_id),
                 }
             }
         }
     }
 
-    /// A receive of an SRQ has come back.
-    pub(super) fn note_used(&mut self, srq: u32) {
+    /// Counts a receive of an SRQ that has come back.
+    pub(super) fn count_used_receive(&mut self, srq: u32) {
         if let Ok(entry) = self.srqs.get_mut(srq) {
             entry.posted = entry.posted.saturating_sub(1);
         }
     }
 
-    /// A buffer of an SRQ comes back without a message.
-    fn orphaned(&mut self, srq: u32, wr_id: u64) {
+    /// Returns a receive of an SRQ whose queue pair is gone.
+    fn return_receive(&mut self, srq: u32, wr_id: u64) {
         let Some(cq) = self.srq_cqs.get(&srq).copied() else { return };
         let wc = blank(Qp(u32::MAX), wr_id, WcOp::Recv, WcStatus::Flushed);
         self.push_wc(cq, wc);
     }
 
-    /// Arms what is not armed, and looks once more: true if something is there.
+    /// Requests notifications, and polls once more. True if completions came.
     pub(super) fn arm_hw(&mut self) -> bool {
         let sends = self.waits_for_sends();
         for (_, q) in &mut self.hw {
@@ -285,9 +291,9 @@ impl VerbsRnic {
                 }
             }
         }
-        let before = self.raw.count();
+        let before = self.polled.handled_total();
         self.poll_hw();
-        self.raw.count() != before
+        self.polled.handled_total() != before
     }
 
     /// Takes the notifications that are there.
@@ -301,19 +307,19 @@ impl VerbsRnic {
         }
     }
 
-    /// The device has failed: what the queues would say is lost.
+    /// Handles the loss of the device: completions will not come any more.
     pub(super) fn device_lost(&mut self) {
-        if std::mem::replace(&mut self.dead, true) {
+        if std::mem::replace(&mut self.removed, true) {
             return;
         }
         let all: Vec<u32> = self.qps.iter().map(|(id, _)| id).collect();
         for qp in all {
-            self.doomed.push((qp, DisconnectCause::DeviceRemoved));
+            self.failed.push((qp, DisconnectCause::DeviceRemoved));
         }
     }
 }
 
-/// A completion of nothing.
+/// A completion without data.
 pub(super) fn blank(qp: Qp, wr_id: u64, op: WcOp, status: WcStatus) -> Wc {
     Wc { wr_id, qp, status, op, byte_len: 0, imm: None, invalidated: None, solicited: false }
 }

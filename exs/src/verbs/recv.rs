@@ -1,4 +1,4 @@
-//! The receive queue: a queue pair's own, with what was posted before there was one.
+//! The receive queue of a queue pair, and receives posted before the device has it.
 
 use super::VerbsRnic;
 use super::qp::status;
@@ -30,7 +30,7 @@ impl VerbsRnic {
         let depth = qp.attr.max_recv_wr;
         let iwarp = self.attr.iwarp;
         let qp = self.qps.get_mut(id.0)?;
-        if qp.recvs.len() + qp.early.len() >= depth {
+        if qp.recvs.len() + qp.early_recvs.len() >= depth {
             return Err(RnicError::QueueFull { what: "receive queue", depth });
         }
         match &qp.hw {
@@ -41,17 +41,17 @@ impl VerbsRnic {
             }
             None => {
                 let keys = wr.sges.iter().filter(|s| s.len > 0).map(|s| s.lkey);
-                qp.early.push_back((wr.wr_id, keys.zip(sges).collect()));
+                qp.early_recvs.push_back((wr.wr_id, keys.zip(sges).collect()));
             }
         }
         Ok(())
     }
 
-    /// Hands the receives that were posted early to the device.
-    pub(super) fn post_early(&mut self, qp: u32) {
+    /// Hands receives that were posted early to the device.
+    pub(super) fn post_early_recvs(&mut self, qp: u32) {
         let Ok(q) = self.qps.get_mut(qp) else { return };
         let Some(hw) = &q.hw else { return };
-        while let Some((wr_id, sges)) = q.early.pop_front() {
+        while let Some((wr_id, sges)) = q.early_recvs.pop_front() {
             let sges = padded(self.attr.iwarp, sges.iter().map(|s| s.1).collect());
             if let Err(e) = hw.id.post_recv(wr_id, &sges) {
                 crate::trace::warn!("{}: ibv_post_recv: {e}", self.caps.name);
@@ -60,19 +60,19 @@ impl VerbsRnic {
         }
     }
 
-    /// Takes a registration that ends away from receives not yet with the device:
-    /// the first message to meet one fails, as it would there.
-    pub(super) fn revoke_early(&mut self, key: Key) {
+    /// Takes a registration that ends away from receives that are not with the device yet. The first
+    /// message that meets one fails, as it would at the device.
+    pub(super) fn revoke_early_recvs(&mut self, key: Key) {
         let hit: Vec<u32> = self
             .qps
             .iter()
-            .filter(|(_, q)| q.early.iter().any(|e| e.1.iter().any(|s| s.0 == key)))
+            .filter(|(_, q)| q.early_recvs.iter().any(|e| e.1.iter().any(|s| s.0 == key)))
             .map(|(id, _)| id)
             .collect();
         for id in hit {
             let Ok(q) = self.qps.get_mut(id) else { continue };
-            for sge in q.early.iter_mut().flat_map(|e| &mut e.1).filter(|s| s.0 == key) {
-                // A length that nothing fits in; the key is no key.
+            for sge in q.early_recvs.iter_mut().flat_map(|e| &mut e.1).filter(|s| s.0 == key) {
+                // A length that nothing fits; the key is none.
                 sge.1 = HwSge { addr: 0, len: 1, lkey: 0 };
             }
         }
@@ -80,7 +80,7 @@ impl VerbsRnic {
 
     /// A completion of a receive.
     pub(super) fn received(&mut self, id: u32, raw: &RawWc) {
-        // A message may be here before the CM's last word: first things first.
+        // A message may come before the CM's last event, so the connection opens first.
         if raw.status == 0 {
             self.established_by_message(id);
         }
@@ -104,13 +104,12 @@ impl VerbsRnic {
         }
         self.push_wc(cq, wc);
         if raw.status != 0 {
-            self.work_failed(id, raw);
+            self.handle_failed_wr(id, raw);
         }
     }
 }
 
-/// A receive without memory, as the device takes it: siw wants a segment, if of no
-/// bytes.
+/// The segments of a receive, as the device takes them: siw wants at least one, if of no bytes.
 pub(super) fn padded(iwarp: bool, mut sges: Vec<HwSge>) -> Vec<HwSge> {
     if iwarp && sges.is_empty() {
         sges.push(HwSge { addr: 0, len: 0, lkey: 0 });

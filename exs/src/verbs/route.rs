@@ -1,4 +1,4 @@
-//! Which way an address is, and the first step there.
+//! Routes: by which device an address is reached, and the first step of a connect.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -9,13 +9,13 @@ use super::VerbsRnic;
 use super::raw::CmId;
 use crate::rnic::RnicError;
 
-/// The same address (with its scope, which a link-local one needs), and any port.
+/// The same address with any port, and with its scope, which a link-local address needs.
 pub(super) fn any_port(mut addr: SocketAddr) -> SocketAddr {
     addr.set_port(0);
     addr
 }
 
-/// The address that packets to `addr` leave from. Nothing is sent: the kernel is asked.
+/// The address that packets to `addr` leave from. The kernel is asked; no packet is sent.
 fn source(addr: SocketAddr, bind: Option<SocketAddr>) -> io::Result<SocketAddr> {
     let any = match addr {
         SocketAddr::V4(_) => SocketAddr::from(([0u8; 4], 0)),
@@ -33,7 +33,7 @@ impl VerbsRnic {
         bind: Option<SocketAddr>,
     ) -> Result<(), RnicError> {
         let unreachable = |call| Err(RnicError::Os { call, errno: libc::EHOSTUNREACH });
-        if self.dead {
+        if self.removed {
             return Err(RnicError::Os { call: "the device is gone", errno: libc::ENODEV });
         }
         if addr.ip().is_loopback() {
@@ -52,10 +52,9 @@ impl VerbsRnic {
 
     /// Makes an id and begins to resolve the address.
     ///
-    /// librdmacm draws a local port from those that RDMA does not use, and siw then
-    /// binds it in TCP, where somebody may have it: the connect fails with EADDRINUSE. So
-    /// for iWARP the port is one that is free in TCP, and kept so until the end of the
-    /// attempt.
+    /// librdmacm draws a local port from those that RDMA does not use, and siw then binds it in TCP. If
+    /// it is taken there, the connect fails with EADDRINUSE. So for iWARP this picks a port that is free
+    /// in TCP, and reserves it until the end of the attempt.
     pub(super) fn start_resolving(
         &self,
         addr: SocketAddr,

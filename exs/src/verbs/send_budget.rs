@@ -1,27 +1,27 @@
-//! SendBudget in the send queue of a device's queue pair.
+//! The budget of a queue pair's send queue: the entries that each kind of work may use.
 //!
-//! A device refuses more WRs than its queue was made for, and the connection ends with that.
-//! So each kind of work has places of its own, which no other can take, and the queue is made
-//! as deep as all of them together. A WR keeps its place until it has completed, which takes
-//! as long as a peer holds up what was posted before it.
+//! A device refuses more WRs than its queue was made for, and that ends the connection. So each kind
+//! of work has entries of its own, which no other kind can take, and the queue is as deep as all of
+//! them together. A WR uses its entry until it has completed. That takes as long as a peer holds up
+//! earlier WRs.
 
-/// For binds of windows.
-pub(super) const BINDS: u32 = 64;
-/// For messages of the short way.
-pub(super) const SHORTS: u32 = 32;
+/// Entries for binds of windows.
+pub(super) const MAX_BINDS: u32 = 64;
+/// Entries for eager messages.
+pub(super) const MAX_EAGER: u32 = 32;
 
-/// What a WR is.
+/// The kind of a WR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// One of the caller's.
+    /// A WR of the user.
     Caller,
     /// The bind of a window.
     Bind,
-    /// A message of the short way.
-    Short,
+    /// An eager message.
+    Eager,
 }
 
-/// The places of one queue pair.
+/// The entries of one queue pair, by kind.
 #[derive(Debug)]
 pub(super) struct SendBudget {
     limits: [usize; 3],
@@ -29,9 +29,9 @@ pub(super) struct SendBudget {
 }
 
 impl SendBudget {
-    /// Of a queue pair whose caller may have so many WRs outstanding.
+    /// The budget of a queue pair whose user may have `caller` WRs outstanding.
     pub(super) fn new(caller: usize) -> SendBudget {
-        SendBudget { limits: [caller, BINDS as usize, SHORTS as usize], used: [0; 3] }
+        SendBudget { limits: [caller, MAX_BINDS as usize, MAX_EAGER as usize], used: [0; 3] }
     }
 
     /// WRs that the device's queue must take.
@@ -44,7 +44,7 @@ impl SendBudget {
         self.used[work as usize] < self.limits[work as usize]
     }
 
-    /// One of the places that there are is taken.
+    /// Takes an entry; there must be one.
     #[inline]
     pub(super) fn take(&mut self, work: Work) {
         debug_assert!(self.has(work), "{work:?} without a place");
@@ -56,7 +56,7 @@ impl SendBudget {
         self.used[work as usize] -= 1;
     }
 
-    /// The device's queue is gone, and all that was in it.
+    /// Frees all entries: the device's queue is gone.
     pub(super) fn clear(&mut self) {
         self.used = [0; 3];
     }
@@ -67,24 +67,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_work_takes_the_places_of_another() {
-        let all = [Work::Caller, Work::Bind, Work::Short];
+    fn no_work_takes_the_entries_of_another() {
+        let all = [Work::Caller, Work::Bind, Work::Eager];
         for greedy in all {
-            let mut places = SendBudget::new(128);
+            let mut budget = SendBudget::new(128);
             let mut taken = 0;
             for work in [greedy].into_iter().chain(all) {
-                while places.has(work) {
-                    places.take(work);
+                while budget.has(work) {
+                    budget.take(work);
                     taken += 1;
                 }
                 assert!(
-                    taken > 0 && taken <= places.depth(),
+                    taken > 0 && taken <= budget.depth(),
                     "{greedy:?} first, then {work:?}: {taken}"
                 );
             }
-            assert_eq!(taken, places.depth(), "each has found its places");
-            places.give(greedy);
-            assert_eq!(all.map(|work| places.has(work)), all.map(|work| work == greedy));
+            assert_eq!(taken, budget.depth(), "each has found its budget");
+            budget.give(greedy);
+            assert_eq!(all.map(|work| budget.has(work)), all.map(|work| work == greedy));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The shared memory of one connection: order, layout, and what is given back.
+//! The shared memory of one connection: order, layout, and memory given back to the kernel.
 
 use super::*;
 use crate::shm::link::{FOR_END, FOR_RECORDS, FOR_ROOM};
@@ -28,39 +28,39 @@ fn a_head_fills_its_line_up_to_the_word_in_which_it_ends() {
         let (word, rest) = line.split_at(8);
         assert_eq!(word, 0x0102_0304_0506_0708_u64.to_ne_bytes());
         assert_eq!((&rest[..24], &rest[24..]), (&header[..24], &[0xEE; 24][..]));
-        assert!(!b.arrived(pos), "the tag is for hand_over");
+        assert!(!b.has_record(pos), "the tag is for publish");
     }
 }
 
-/// Between a look at what the peer wants and the bell, the peer has been awake.
+/// The peer may wake and sleep again between our look at its mask and our bell.
 #[test]
-fn who_takes_a_wish_away_rings() {
+fn the_side_that_clears_a_wake_mask_rings() {
     let (a, b) = Mem::both([5, 6]);
-    b.fall_asleep(FOR_RECORDS | FOR_ROOM);
-    assert!(!a.wants_bell(FOR_END) && a.wants_bell(FOR_ROOM) && !a.wants_bell(FOR_RECORDS));
-    b.fall_asleep(FOR_RECORDS);
-    assert!(!a.wants_bell(FOR_ROOM));
-    assert!(a.take_wish(), "it wanted room when that was asked, and wants records now");
-    assert!(!a.take_wish());
+    b.announce_sleep(FOR_RECORDS | FOR_ROOM);
+    assert!(!a.must_ring(FOR_END) && a.must_ring(FOR_ROOM) && !a.must_ring(FOR_RECORDS));
+    b.announce_sleep(FOR_RECORDS);
+    assert!(!a.must_ring(FOR_ROOM));
+    assert!(a.take_wake_mask(), "it wanted room at the first look, and wants records now");
+    assert!(!a.take_wake_mask());
 }
 
 #[test]
 fn a_tag_is_of_one_lap_and_one_direction() {
     let (a, b) = Mem::both([40, 1 << 60]);
     for pos in [0, LINE, RING - LINE] {
-        assert!(!b.arrived(pos));
-        a.hand_over(pos);
-        assert!(b.arrived(pos) && !b.arrived(pos + RING) && !a.arrived(pos));
+        assert!(!b.has_record(pos));
+        a.publish(pos);
+        assert!(b.has_record(pos) && !b.has_record(pos + RING) && !a.has_record(pos));
     }
 }
 
 #[test]
-fn what_is_touched_first_lies_on_one_page() {
+fn everything_touched_first_lies_on_one_page() {
     let (a, b) = Mem::both([1, 2]);
     let page = |mem: &Mem, pos| {
-        (mem.tag_word(Whose::Ours, pos).as_ptr() as usize - mem.base.as_ptr() as usize) / PAGE
+        (mem.tag_word(MemSide::Ours, pos).as_ptr() as usize - mem.base.as_ptr() as usize) / PAGE
     };
-    let first = a.word(Whose::Theirs, Word::State).as_ptr() as usize - a.base.as_ptr() as usize;
+    let first = a.word(MemSide::Theirs, Word::State).as_ptr() as usize - a.base.as_ptr() as usize;
     for pos in (0..NEAR as u64).step_by(64) {
         assert_eq!((page(&a, pos), page(&b, pos)), (first / PAGE, first / PAGE), "{pos}");
     }
@@ -83,7 +83,7 @@ fn a_trimmed_ring_costs_a_page_and_loses_nothing() {
         let record = |pos: u64| [u8::try_from(pos / LINE % 251).unwrap(); 56];
         let put = |pos: u64| {
             from.put(Area::Ring, pos + 8, &IoVec::new(&record(pos)));
-            from.hand_over(pos);
+            from.publish(pos);
         };
         (0..3 * RING).step_by(64).for_each(put);
         assert!(blocks(&fd) >= fresh + RING - PAGE as u64);
@@ -93,13 +93,13 @@ fn a_trimmed_ring_costs_a_page_and_loses_nothing() {
         assert!(blocks(&fd) <= fresh + 5 * PAGE as u64, "{}", blocks(&fd));
         let mut got = [0; 56];
         for pos in (done..end).step_by(64) {
-            assert!(to.arrived(pos));
+            assert!(to.has_record(pos));
             to.get(Area::Ring, pos + 8, &IoVecMut::new(&mut got));
             assert_eq!(got, record(pos), "side {side}, {pos}");
         }
-        assert!(!to.arrived(end));
+        assert!(!to.has_record(end));
         put(end);
-        assert!(to.arrived(end));
+        assert!(to.has_record(end));
         from.trim(end + LINE, end + LINE);
         assert!(blocks(&fd) <= fresh + 2 * PAGE as u64, "{}", blocks(&fd));
     }
@@ -116,10 +116,10 @@ fn another_layout_is_refused() {
     }
 }
 
-/// Records of a few lines from one thread to another, with a sleep and a bell
-/// whenever there is nothing: under Miri, every access is checked.
+/// One thread sends records of a few lines to another, which sleeps until a bell whenever it finds
+/// none. Miri checks every access.
 #[test]
-fn a_hand_over_between_threads_loses_nothing() {
+fn publishing_between_threads_loses_nothing() {
     const RECORDS: u64 = if cfg!(miri) { 200 } else { 100_000 };
     let (a, b) = Mem::both([0x1234, 0x5678]);
     let (bell, wait) = std::sync::mpsc::channel::<()>();
@@ -136,22 +136,22 @@ fn a_hand_over_between_threads_loses_nothing() {
                 a.put_head(pos, n, words.first_chunk().unwrap(), HEADER);
                 a.put(Area::Ring, pos + LINE, &IoVec::new(&words[..7 * 8]));
             }
-            a.hand_over(pos);
-            if a.wants_bell(1) {
+            a.publish(pos);
+            if a.must_ring(1) {
                 bell.send(()).unwrap();
             }
         }
     });
     for n in 0..RECORDS {
         let pos = n * 2 * LINE;
-        while !b.arrived(pos) {
-            b.fall_asleep(1);
-            if b.arrived(pos) {
-                b.wake_up();
+        while !b.has_record(pos) {
+            b.announce_sleep(1);
+            if b.has_record(pos) {
+                b.announce_awake();
             } else {
                 wait.recv().expect("a bell: it was not lost");
             }
-            // A bell that was rung while we looked is of no use any more.
+            // A bell that rang during the look has no further use.
             while wait.try_recv().is_ok() {}
         }
         let mut got = [0; 112];

@@ -1,4 +1,4 @@
-//! Completion queues and the channel on which they notify.
+//! Completion queues, and the channel of their notifications.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -10,11 +10,11 @@ use rdma_sys as sys;
 
 use super::Device;
 
-/// Notifications that may go unacknowledged: each acknowledgement takes a mutex.
+/// Notifications that may stay unacknowledged. Each acknowledgement takes a mutex.
 const ACK_BATCH: u32 = 64;
 /// `IBV_WC_RECV`.
 const RECV: u32 = 128;
-/// Completions taken by one poll.
+/// Completions that one poll takes at most.
 pub(in super::super) const BATCH: usize = 32;
 const BATCH_ENTRIES: i32 = 32;
 
@@ -40,8 +40,8 @@ impl CompChannel {
         unsafe { (*self.0.as_ptr()).fd }
     }
 
-    /// Takes a notification: the tag of the queue it is of. Each must be handed to
-    /// [`CompQueue::notified`] of that queue.
+    /// Takes a notification: the tag of its queue. The caller must pass it to [`CompQueue::notified`] of
+    /// that queue.
     pub(in super::super) fn next(&self) -> Option<usize> {
         let (mut cq, mut tag) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: a live channel; both are written if 0 is returned.
@@ -57,13 +57,13 @@ impl Drop for CompChannel {
     }
 }
 
-/// A completion as the device tells it.
+/// A completion as the device reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct RawWc {
     pub(in super::super) wr_id: u64,
     /// Raw value of `ibv_wc_status`.
     pub(in super::super) status: u32,
-    /// Raw value of `ibv_wc_opcode`; void if the status is not success.
+    /// Raw value of `ibv_wc_opcode`. Undefined if the status is not success.
     pub(in super::super) opcode: u32,
     pub(in super::super) byte_len: u32,
     pub(in super::super) qp_num: u32,
@@ -87,7 +87,7 @@ unsafe impl Send for CompQueue {}
 unsafe impl Sync for CompQueue {}
 
 impl CompQueue {
-    /// Makes a queue of at least `depth` entries, that notifies with `tag`.
+    /// Makes a queue of at least `depth` entries, which notifies with `tag`.
     pub(in super::super) fn new(
         device: Device,
         depth: u32,
@@ -97,7 +97,7 @@ impl CompQueue {
         CompQueue::make(device, depth, Some(channel), tag).map(Arc::new)
     }
 
-    /// Makes a queue that notifies nobody.
+    /// Makes a queue that never notifies.
     pub(super) fn silent(device: Device, depth: u32) -> io::Result<CompQueue> {
         CompQueue::make(device, depth, None, 0)
     }
@@ -127,13 +127,13 @@ impl CompQueue {
         self.cq.as_ptr()
     }
 
-    /// Asks for a notification of the next completion.
+    /// Requests a notification of the next completion.
     pub(in super::super) fn arm(&self) -> io::Result<()> {
         // SAFETY: a live queue.
         super::check(unsafe { sys::ibv_req_notify_cq(self.ptr(), 0) })
     }
 
-    /// Counts a notification, to be acknowledged with others.
+    /// Counts a notification, which is acknowledged with others.
     pub(in super::super) fn notified(&self) {
         if self.unacked.fetch_add(1, Ordering::Relaxed) + 1 >= ACK_BATCH {
             self.ack();
@@ -148,7 +148,7 @@ impl CompQueue {
         }
     }
 
-    /// Takes completions to `out`; returns how many.
+    /// Appends completions to `out`. Returns their number.
     pub(in super::super) fn poll(&self, out: &mut Vec<RawWc>) -> io::Result<usize> {
         let mut wcs: [MaybeUninit<sys::ibv_wc>; BATCH] = [const { MaybeUninit::uninit() }; BATCH];
         // SAFETY: a live queue, and room for BATCH completions.
@@ -180,15 +180,14 @@ impl RawWc {
         }
     }
 
-    /// A receive that a plain SEND has filled: there are no immediate data, and nothing was
-    /// invalidated.
+    /// True for a receive that a plain SEND has filled, without immediate data and invalidation.
     pub(in super::super) fn is_plain(&self, rxe: bool) -> bool {
         self.status == 0 && self.opcode == RECV && self.invalidated(rxe).is_none()
     }
 
     /// The key that a SEND has invalidated. rxe marks it by its kernel's flag
-    /// (`IB_WC_WITH_INVALIDATE`, which is `IBV_WC_IP_CSUM_OK` to libibverbs, and on reliable
-    /// connections means nothing else).
+    /// (`IB_WC_WITH_INVALIDATE`). To libibverbs that is `IBV_WC_IP_CSUM_OK`, which means nothing else on
+    /// reliable connections.
     pub(in super::super) fn invalidated(&self, rxe: bool) -> Option<u32> {
         let flag = match rxe {
             true => sys::ibv_wc_flags::IBV_WC_IP_CSUM_OK,
@@ -200,7 +199,7 @@ impl RawWc {
 
 impl Drop for CompQueue {
     fn drop(&mut self) {
-        // Destroying waits for notifications that nobody acknowledged.
+        // The destruction waits for notifications that are not acknowledged.
         self.ack();
         // SAFETY: ours; queue pairs on it were destroyed before (`queues.rs`).
         let ret = unsafe { sys::ibv_destroy_cq(self.cq.as_ptr()) };

@@ -1,4 +1,4 @@
-//! Connection management: librdmacm's event channel and ids.
+//! Connection management: librdmacm's event channel and its ids.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use rdma_sys as sys;
 
 use super::post::{HwSge, Scratch, Staged, chain, one, recv};
-use super::reaper::{self, Corpse, Pair};
+use super::reaper::{self, IdToFree, QpToFree};
 use super::{CompQueue, Device, Domain, SharedQueue, check, last};
 use crate::sys::RawAddr;
 
@@ -23,9 +23,9 @@ const ID_ACK_TIMEOUT: i32 = 3;
 /// An event channel.
 pub(in super::super) struct CmChannel {
     raw: NonNull<sys::rdma_event_channel>,
-    /// Held while an event is taken, and while an id loses its queue pair: librdmacm moves
-    /// that of an id which was refused to the error state before it hands the event out.
-    taking: Mutex<()>,
+    /// Held while an event is taken, and while a queue pair is detached from its id. librdmacm moves
+    /// the queue pair of a rejected id to the error state before it hands out the event.
+    event_lock: Mutex<()>,
 }
 
 // SAFETY: event channels may be used from any thread.
@@ -41,9 +41,9 @@ pub(in super::super) struct CmNote {
     pub(in super::super) status: i32,
     /// Serial of the id, or of the listening id for a connection request.
     pub(in super::super) serial: usize,
-    /// The new id of a connection request.
+    /// The new id of a connection request; None: the event is another one.
     pub(in super::super) request: Option<CmId>,
-    /// READs that the peer lets us issue, and that it wants to issue.
+    /// READs at a time that the peer lets us issue, and that it wants to issue.
     pub(in super::super) ord: u8,
     pub(in super::super) ird: u8,
     pub(in super::super) private_data: Vec<u8>,
@@ -54,7 +54,7 @@ impl CmChannel {
         // SAFETY: no conditions.
         let channel = unsafe { sys::rdma_create_event_channel() };
         let raw = NonNull::new(channel).ok_or_else(last)?;
-        let channel = CmChannel { raw, taking: Mutex::new(()) };
+        let channel = CmChannel { raw, event_lock: Mutex::new(()) };
         super::nonblocking(channel.fd())?;
         Ok(Arc::new(channel))
     }
@@ -65,12 +65,12 @@ impl CmChannel {
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
-        self.taking.lock().unwrap_or_else(PoisonError::into_inner)
+        self.event_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes its queue pair away from an id of this channel: librdmacm does not touch it any
     /// more.
-    fn part(&self, id: NonNull<sys::rdma_cm_id>) -> Option<NonNull<sys::ibv_qp>> {
+    fn detach_qp(&self, id: NonNull<sys::rdma_cm_id>) -> Option<NonNull<sys::ibv_qp>> {
         let _held = self.lock();
         // SAFETY: a live id, which its caller alone uses. librdmacm reads the field while it
         // takes an event, which the lock excludes, and in calls on the id.
@@ -131,7 +131,7 @@ impl Drop for CmChannel {
     }
 }
 
-/// How to make a queue pair.
+/// The attributes of a queue pair to make.
 pub(in super::super) struct QpShape<'a> {
     pub(in super::super) pd: &'a Arc<Domain>,
     pub(in super::super) send_cq: &'a Arc<CompQueue>,
@@ -143,49 +143,48 @@ pub(in super::super) struct QpShape<'a> {
     pub(in super::super) max_inline: u32,
 }
 
-/// What connect and accept say.
+/// The parameters of connect and accept.
 pub(in super::super) struct ConnAttr<'a> {
     pub(in super::super) private_data: &'a [u8],
     pub(in super::super) ird: u8,
     pub(in super::super) ord: u8,
 }
 
-/// What a queue pair uses, and may not outlive.
-pub(super) struct Users(
+/// Objects that a queue pair uses, and must not outlive.
+pub(super) struct QpObjects(
     #[expect(dead_code, reason = "held, not read")]
     (Arc<Domain>, Arc<CompQueue>, Arc<CompQueue>, Option<Arc<SharedQueue>>),
 );
 
-/// An id: a connection to be, with its queue pair, or a listener. It is freed by the
-/// reaper, as that may take its time.
+/// An id: a connection, perhaps with its queue pair, or a listener. The reaper frees it, as that
+/// may take long.
 pub(in super::super) struct CmId {
     id: NonNull<sys::rdma_cm_id>,
     serial: usize,
-    users: Option<Users>,
+    users: Option<QpObjects>,
     channel: Arc<CmChannel>,
-    end: End,
+    end: IdEnd,
 }
 
-/// What the end of an id is like.
-enum End {
-    /// Nobody waits for it.
-    Later,
-    /// The receiver learns of it.
-    Told(mpsc::Sender<()>),
-    /// It was bound at most: there is nothing that the kernel would wait for.
-    Now,
+/// How an id is freed.
+enum IdEnd {
+    /// In the background. No thread waits for it.
+    Background,
+    /// In the background. The receiver learns when it is done.
+    Reported(mpsc::Sender<()>),
+    /// At once: the id was bound at most, so the kernel waits for nothing.
+    AtOnce,
 }
 
 // SAFETY: an id may be used from any thread (rdma_cm(7)).
 unsafe impl Send for CmId {}
-// SAFETY: all calls on one id are made under the driver's lock, but for `connect`, which
-// may run in a thread of its own while the events of the id are handled: so librdmacm's
-// own users do it. It only writes what the connection request says, and nothing else of
-// the id's is called for before the connection is made, but for the error state of its
-// queue pair, which is another object's business.
+// SAFETY: all calls on one id are made under the driver's lock, except `connect`. That may run in a
+// thread of its own while another handles the events of the id, as librdmacm's own users do. It
+// writes only the parameters of the connection request. Before the connection is made no other call
+// uses the id, except to put its queue pair into the error state, and the queue pair is another object.
 unsafe impl Sync for CmId {}
 
-/// Serials name ids in events. (Addresses would come back.)
+/// Serials name ids in events. Addresses would not do: they are used again.
 static NEXT: AtomicUsize = AtomicUsize::new(1);
 
 impl CmId {
@@ -196,7 +195,7 @@ impl CmId {
         // SAFETY: a live channel; the tag is never followed; `id` is written on success.
         check(unsafe { sys::rdma_create_id(channel.raw.as_ptr(), &raw mut id, tag, space) })?;
         let id = NonNull::new(id).ok_or_else(last)?;
-        Ok(CmId { id, serial, users: None, channel: Arc::clone(channel), end: End::Later })
+        Ok(CmId { id, serial, users: None, channel: Arc::clone(channel), end: IdEnd::Background })
     }
 
     /// Takes over the id of a connection request.
@@ -205,7 +204,7 @@ impl CmId {
         let id = NonNull::new(id)?;
         // SAFETY: an id of librdmacm's that is ours from now on.
         unsafe { (*id.as_ptr()).context = std::ptr::without_provenance_mut(serial) };
-        Some(CmId { id, serial, users: None, channel: Arc::clone(channel), end: End::Later })
+        Some(CmId { id, serial, users: None, channel: Arc::clone(channel), end: IdEnd::Background })
     }
 
     pub(in super::super) fn serial(&self) -> usize {
@@ -251,9 +250,8 @@ impl CmId {
         check(unsafe { sys::rdma_resolve_route(self.id.as_ptr(), millis(timeout)) })
     }
 
-    /// How long the device waits for an acknowledgement before it sends again:
-    /// 4.096 us times 2 to the power of this. Before the id is connected; devices
-    /// without such a timer refuse.
+    /// Sets how long the device waits for an acknowledgement before it sends again: 4.096 us times 2 to
+    /// the power of this. The id must not be connected yet. Devices without such a timer refuse.
     pub(in super::super) fn ack_timeout(&self, exponent: u8) -> io::Result<()> {
         let mut value = exponent;
         // SAFETY: a live id, and the option's one byte.
@@ -263,7 +261,7 @@ impl CmId {
         })
     }
 
-    /// An IPv6 wildcard takes no IPv4 callers.
+    /// Keeps IPv4 connections away from an IPv6 wildcard.
     pub(in super::super) fn v6_only(&self) -> io::Result<()> {
         let mut yes: std::os::raw::c_int = 1;
         // SAFETY: a live id, and the option's int.
@@ -279,7 +277,7 @@ impl CmId {
         unsafe { (*self.id.as_ptr()).port_num }
     }
 
-    /// Makes the queue pair; returns the bytes that may be posted inline.
+    /// Makes the queue pair. Returns the bytes that may be posted inline.
     pub(in super::super) fn create_qp(&mut self, shape: &QpShape<'_>) -> io::Result<u32> {
         let mut attr = sys::ibv_qp_init_attr {
             qp_context: std::ptr::without_provenance_mut(self.serial),
@@ -300,7 +298,7 @@ impl CmId {
         // SAFETY: a live id without a queue pair, a live domain, and a structure that
         // names live objects, which `users` keeps alive from here on.
         check(unsafe { sys::rdma_create_qp(self.id.as_ptr(), shape.pd.ptr(), &raw mut attr) })?;
-        self.users = Some(Users((
+        self.users = Some(QpObjects((
             Arc::clone(shape.pd),
             Arc::clone(shape.send_cq),
             Arc::clone(shape.recv_cq),
@@ -320,7 +318,7 @@ impl CmId {
         NonNull::new(self.qp()).map(|qp| unsafe { (*qp.as_ptr()).qp_num })
     }
 
-    /// Moves the queue pair to the error state: all its work is flushed.
+    /// Moves the queue pair to the error state, which flushes all its work.
     pub(in super::super) fn fail_qp(&self) {
         let Some(qp) = NonNull::new(self.qp()) else { return };
         let mut attr = MaybeUninit::<sys::ibv_qp_attr>::zeroed();
@@ -332,8 +330,8 @@ impl CmId {
         unsafe { sys::ibv_modify_qp(qp.as_ptr(), attr.as_mut_ptr(), mask) };
     }
 
-    /// How long a peer that found no receive waits before it tries again, in the
-    /// encoding of InfiniBand. librdmacm leaves it at 0, which means 655 ms.
+    /// Sets how long a peer that found no receive waits before it tries again, in the encoding of
+    /// InfiniBand. librdmacm leaves it at 0, which means 655 ms.
     pub(in super::super) fn rnr_timer(&self, code: u8) -> io::Result<()> {
         let qp = NonNull::new(self.qp()).ok_or_else(gone)?;
         let mut attr = MaybeUninit::<sys::ibv_qp_attr>::zeroed();
@@ -348,29 +346,28 @@ impl CmId {
         }
     }
 
-    /// Frees the queue pair: from here on its work touches no memory, and completes
-    /// no more.
+    /// Frees the queue pair. From then on its work touches no memory, and completes no more.
     pub(in super::super) fn destroy_qp(&mut self) {
-        drop(self.part());
+        drop(self.detach_qp());
     }
 
-    fn part(&mut self) -> Pair {
-        Pair { qp: self.channel.part(self.id), users: self.users.take() }
+    fn detach_qp(&mut self) -> QpToFree {
+        QpToFree { qp: self.channel.detach_qp(self.id), users: self.users.take() }
     }
 
     /// Frees an id that was bound at most, before this returns.
     pub(in super::super) fn free(mut self) {
-        self.end = End::Now;
+        self.end = IdEnd::AtOnce;
     }
 
-    /// Frees a listener, and waits for that, but no longer than `patience`: false if it is
-    /// still not done, and its port is still taken.
+    /// Frees a listener, and waits up to `patience` for that. False if it is not freed by then, and its
+    /// port is still taken.
     pub(in super::super) fn close(mut self, patience: Duration) -> bool {
-        let (told, done) = mpsc::channel();
-        self.end = End::Told(told);
+        let (done_tx, done_rx) = mpsc::channel();
+        self.end = IdEnd::Reported(done_tx);
         drop(self);
-        // Nothing is ever sent: the sender's end is the message.
-        done.recv_timeout(patience) != Err(mpsc::RecvTimeoutError::Timeout)
+        // No message is ever sent: the sender is dropped when the id is freed.
+        done_rx.recv_timeout(patience) != Err(mpsc::RecvTimeoutError::Timeout)
     }
 
     pub(in super::super) fn connect(&self, attr: &ConnAttr<'_>) -> io::Result<()> {
@@ -391,7 +388,7 @@ impl CmId {
         check(unsafe { sys::rdma_reject(self.id.as_ptr(), private_data.as_ptr().cast(), len) })
     }
 
-    /// Asks for the end of the connection; the queue pair goes to the error state.
+    /// Asks for the end of the connection. The queue pair goes to the error state.
     pub(in super::super) fn disconnect(&self) -> io::Result<()> {
         // SAFETY: a live id.
         check(unsafe { sys::rdma_disconnect(self.id.as_ptr()) })
@@ -415,7 +412,7 @@ impl CmId {
         unsafe { crate::sys::from_raw(at.cast()) }
     }
 
-    /// Posts staged sends with one doorbell. On failure: how many the device took.
+    /// Posts staged sends with one doorbell. The error has the number that the device took.
     pub(in super::super) fn post_send(
         &self,
         staged: &[Staged],
@@ -485,13 +482,13 @@ fn conn_param(attr: &ConnAttr<'_>) -> sys::rdma_conn_param {
 
 impl Drop for CmId {
     fn drop(&mut self) {
-        let (now, told) = match std::mem::replace(&mut self.end, End::Later) {
-            End::Now => (true, None),
-            End::Later => (false, None),
-            End::Told(told) => (false, Some(told)),
+        let (now, done_tx) = match std::mem::replace(&mut self.end, IdEnd::Background) {
+            IdEnd::AtOnce => (true, None),
+            IdEnd::Background => (false, None),
+            IdEnd::Reported(done_tx) => (false, Some(done_tx)),
         };
-        let pair = self.part();
-        let corpse = Corpse { pair, id: self.id, channel: Arc::clone(&self.channel), told };
-        if now { drop(corpse) } else { reaper::bury(corpse) }
+        let pair = self.detach_qp();
+        let id = IdToFree { pair, id: self.id, channel: Arc::clone(&self.channel), done_tx };
+        if now { drop(id) } else { reaper::free_soon(id) }
     }
 }

@@ -1,4 +1,4 @@
-//! Devices: what they are, what they can do, what befalls them.
+//! Devices: their attributes, and their asynchronous events.
 
 use std::ffi::CStr;
 use std::io;
@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 
 use rdma_sys as sys;
 
-/// An open device. librdmacm opened it, and keeps it open as long as the process
-/// lives: so this is no more than a name for it, and may be copied.
+/// An open device. librdmacm has opened it, and keeps it open as long as the process lives. So this
+/// is only a name for it, and may be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in super::super) struct Device(NonNull<sys::ibv_context>);
 
@@ -17,7 +17,7 @@ unsafe impl Send for Device {}
 // SAFETY: as for Send.
 unsafe impl Sync for Device {}
 
-/// What a device says of itself (`ibv_device_attr_ex`), as far as anybody asks.
+/// The attributes of a device (`ibv_device_attr_ex`), as far as the driver uses them.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Attr {
     pub(in super::super) firmware: String,
@@ -32,12 +32,12 @@ pub(in super::super) struct Attr {
     pub(in super::super) max_mr_size: u64,
     pub(in super::super) max_srq: u32,
     pub(in super::super) max_srq_wr: u32,
-    /// READs answered and issued at a time, per QP.
+    /// READs that a QP answers and issues at a time.
     pub(in super::super) max_ird: u32,
     pub(in super::super) max_ord: u32,
     /// Type-2 memory windows.
     pub(in super::super) windows: bool,
-    /// On-demand paging for all that we do on reliable connections.
+    /// On-demand paging for all operations of the driver on reliable connections.
     pub(in super::super) odp: bool,
     pub(in super::super) ports: u8,
 }
@@ -54,7 +54,7 @@ impl Attr {
     }
 }
 
-/// What a port says of itself.
+/// The attributes of a port.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct PortAttr {
     /// Raw value of `ibv_port_state`: 4 is active.
@@ -72,10 +72,10 @@ pub(in super::super) struct PortAttr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct AsyncNote {
     pub(in super::super) event: i32,
-    /// Serial of the id whose queue pair it is about, if it is about one. (By the time that
-    /// it is looked at, another queue pair may have the number.)
+    /// Serial of the id whose queue pair the event concerns; None: it concerns none. By the time that
+    /// the event is handled, another queue pair may have that number.
     pub(in super::super) serial: Option<usize>,
-    /// Port, if it is about one.
+    /// The port that the event concerns; None: it concerns none.
     pub(in super::super) port: Option<i32>,
 }
 
@@ -109,9 +109,8 @@ fn count(n: std::os::raw::c_int) -> u32 {
 }
 
 impl Device {
-    /// The devices that librdmacm knows and that are not among these, which it has
-    /// given before. An error of ENODEV is "none".
-    pub(in super::super) fn others_than(known: &[Device]) -> io::Result<Vec<Device>> {
+    /// The devices that librdmacm knows and that are not in `known`. ENODEV means "none".
+    pub(in super::super) fn not_among(known: &[Device]) -> io::Result<Vec<Device>> {
         let mut n = 0;
         // SAFETY: the count is written; the result is null or a list of that length,
         // whose devices stay open as long as it is not freed.
@@ -130,7 +129,7 @@ impl Device {
         let new: Vec<Device> = found.filter(|d| !known.contains(d)).collect();
         if new.is_empty() {
             // SAFETY: the list from above, once. Its devices stay open: each of them is on
-            // another list, which told of it first and was not freed.
+            // an earlier list, which was not freed.
             unsafe { sys::rdma_free_devices(list) };
         }
         Ok(new)
@@ -216,7 +215,7 @@ impl Device {
         })
     }
 
-    /// The descriptor on which asynchronous events are told.
+    /// The descriptor of asynchronous events.
     pub(in super::super) fn async_fd(self) -> io::Result<i32> {
         // SAFETY: the context lives for ever; a plain number is read.
         let fd = unsafe { (*self.ptr()).async_fd };
@@ -224,7 +223,7 @@ impl Device {
         Ok(fd)
     }
 
-    /// The next asynchronous event, if one is there.
+    /// The next asynchronous event, if there is one.
     pub(in super::super) fn next_async(self) -> Option<AsyncNote> {
         let mut event = MaybeUninit::<sys::ibv_async_event>::zeroed();
         // SAFETY: the context is open; `event` is written if 0 is returned.

@@ -1,37 +1,36 @@
-//! A place that siw's objects must not have.
+//! The guard: it keeps siw's objects away from a bad place.
 //!
-//! A CQ, an SRQ or a queue pair of siw is memory that its library maps. The kernel says
-//! where by an offset: it lays the objects of a context side by side, each on the first
-//! pages that are free. The library has a number that means "there is none", 0x90000, from a
-//! time when offsets were numbered otherwise (`SIW_INVAL_UOBJ_KEY`; so it is in
-//! Linux 7.2 and rdma-core 44). So what comes to lie at page 144 cannot be made: the call
-//! returns nothing, and not even an error. Trying again ends in the same place, and so a
-//! program would take no more connections.
+//! A CQ, an SRQ or a queue pair of siw is memory that its library maps. The kernel gives the place
+//! as an offset. It lays the objects of a context side by side, each on the first free pages. But
+//! the library has a number that means "there is none", 0x90000, from a time when offsets were
+//! numbered in another way (`SIW_INVAL_UOBJ_KEY`; Linux 7.2 and rdma-core 44 have it). So an object
+//! at page 144 cannot be made: the call returns nothing, and not even an error. Another try gets the
+//! same place. So the program could make no more connections.
 //!
-//! So a small CQ, used for nothing, lies across that page for as long as the process has the
-//! device: it begins before it. That costs 68 KiB. It has to be the first object of all, or
-//! it would lie elsewhere: so it stays when nobody uses the device for a while, as what is left of an
-//! attempt that was given up may live on. Nothing is known of which library is loaded, so each
-//! iWARP device has one; where memory is laid out otherwise, it does no good and no harm.
+//! So a small CQ, which is used for nothing, begins before that page and extends across it, for as
+//! long as the process has the device. That costs 68 KiB. It must be the first object of all, or it
+//! would lie elsewhere. So it stays while no RNIC uses the device for a while, since parts of an
+//! abandoned attempt may live on. It is not known which library is loaded, so each iWARP device gets
+//! a guard. Where memory is laid out in another way, the guard does no good and no harm.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::{CompQueue, Device};
 
-/// 129 pages, of which page 128 is the last: what is made next begins at 129.
+/// Entries of a CQ of 129 pages, of which page 128 is the last. So the next object begins at 129.
 const FILL: u32 = 16384;
-/// 17 pages: from 129 to 145.
+/// Entries of a CQ of 17 pages: from 129 to 145.
 const ACROSS: u32 = 2048;
 
-/// One for each device of the process, as its RNICs share the device's context.
+/// The guard of each device. A device has one, as the RNICs of a process share its context.
 static GUARDS: Mutex<Vec<(Device, Guard)>> = Mutex::new(Vec::new());
 
-/// Holds the place.
+/// Occupies the place.
 pub(in super::super) struct Guard(#[expect(dead_code, reason = "held, not read")] CompQueue);
 
 impl Guard {
-    /// Holds the place on a device of iWARP, before anything else is made there. If that
-    /// fails, what comes to lie there cannot be made.
+    /// Occupies the place on an iWARP device. Must come before any other object is made there. If it
+    /// fails, an object that would lie there cannot be made.
     pub(in super::super) fn hold_if(iwarp: bool, device: Device) {
         if !iwarp {
             return;
@@ -51,7 +50,7 @@ impl Guard {
         }
     }
 
-    /// The device is gone, or about to go: it waits for its objects to be freed.
+    /// Frees the guard of a device that is removed, or about to be: the kernel waits for its objects.
     pub(in super::super) fn let_go(device: Device) {
         let mut guards = GUARDS.lock().unwrap_or_else(PoisonError::into_inner);
         guards.retain(|(d, _)| *d != device);

@@ -1,19 +1,20 @@
-//! The edge to libibverbs and librdmacm: one safe type for each object of theirs.
+//! The edge to libibverbs and librdmacm: one safe type for each of their objects.
 //!
-//! What this directory promises to the driver above it: no pointer leaves it, an
-//! object is freed once and after everything that hangs on it (each holds what it
-//! depends on by an `Arc`), C structures are turned into plain Rust values before
-//! anybody looks at them, and integers of the kernel stay integers (newer kernels
-//! send events and states that this binding's enums do not know, and a Rust enum
-//! with an unknown value is undefined behaviour).
+//! What this directory promises to the driver above it:
+//! - No pointer leaves it.
+//! - An object is freed once, after everything that depends on it. Each object holds what it depends
+//!   on by an `Arc`.
+//! - C structures become plain Rust values before the driver sees them.
+//! - Integers of the kernel stay integers. Newer kernels send events and states that this binding's
+//!   enums do not know, and a Rust enum with an unknown value is undefined behaviour.
 //!
-//! What it cannot promise: that memory named by a work request stays mapped. That is
-//! the driver's argument (`memory.rs`): each lkey belongs to a registration that
-//! holds its region alive, and posted work is checked against it.
+//! What it cannot promise: that memory named by a work request stays mapped. The driver argues that
+//! (`memory.rs`): each lkey belongs to a registration that keeps its region alive, and posted work
+//! is checked against it.
 //!
-//! Threads: the verbs are thread-safe; librdmacm's ids are not, for one id at a
-//! time. All of it is used under one lock (the engine's, or the host's), but for the end of
-//! an id (`reaper`), when nobody else has it any more.
+//! Threads: the verbs are thread-safe. Calls on one id of librdmacm must not overlap. All calls are
+//! made under one lock (the engine's, or the host's). The end of an id (`reaper`) is the exception:
+//! then no other thread has the id.
 #![allow(unsafe_code)]
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
@@ -40,8 +41,8 @@ pub(super) use post::{HwOp, HwSge, Scratch, Staged};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-/// The error of a call that returns null or -1 and sets errno. (Some providers give up
-/// without a word; whatever it was, they could not make what was asked for.)
+/// The error of a call that returns null or -1 and sets errno. A provider that fails without setting
+/// it counts as ENOMEM: it could not make the object.
 fn last() -> io::Error {
     match io::Error::last_os_error() {
         e if e.raw_os_error() == Some(0) => io::Error::from_raw_os_error(libc::ENOMEM),
@@ -49,15 +50,15 @@ fn last() -> io::Error {
     }
 }
 
-/// Before a call whose provider may fail without setting errno: that of some earlier call
-/// must not be taken for its own.
+/// Clears errno before a call whose provider may fail without setting it. Otherwise the errno of an
+/// earlier call would be reported.
 fn forget_last() {
     // SAFETY: the address of this thread's errno, always valid.
     unsafe { *libc::__errno_location() = 0 };
 }
 
-/// The result of a call that returns 0, an errno, or -1 with errno set: the verbs
-/// do the one, librdmacm the other.
+/// The result of a call that returns 0, an errno, or -1 with errno set. The verbs do the one,
+/// librdmacm the other.
 fn check(ret: std::os::raw::c_int) -> io::Result<()> {
     match ret {
         0 => Ok(()),
@@ -80,8 +81,8 @@ fn nonblocking(fd: std::os::raw::c_int) -> io::Result<()> {
     }
 }
 
-/// A second descriptor for the same thing: two RNICs of a process may watch one
-/// device by one reactor, which takes each descriptor once.
+/// A second descriptor for the same file. Two RNICs of a process may watch one device with one
+/// reactor, which takes each descriptor once.
 pub(super) fn duplicate(fd: i32) -> io::Result<OwnedFd> {
     // SAFETY: the descriptor belongs to an object that the caller holds.
     unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()

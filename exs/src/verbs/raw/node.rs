@@ -1,4 +1,4 @@
-//! The node of a device in `/dev/infiniband`, and its end.
+//! The node of a device in `/dev/infiniband`, and its removal.
 
 use std::ffi::CString;
 use std::io;
@@ -14,7 +14,7 @@ impl Device {
         unsafe { (*self.ptr()).cmd_fd }
     }
 
-    /// A descriptor that is readable when the node may have been removed.
+    /// A descriptor that becomes readable when the node may have been removed.
     ///
     /// # Errors
     /// Of inotify_init1(2) and inotify_add_watch(2): EMFILE if the user has too many
@@ -27,7 +27,7 @@ impl Device {
         }
         // SAFETY: a new descriptor that nobody else has.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // By the descriptor and not by its name: containers have it under others.
+        // By the descriptor and not by its name: containers have the node under other names.
         let path = CString::new(format!("/proc/self/fd/{}", self.node()))?;
         // SAFETY: a terminated string, and a live descriptor.
         match unsafe { libc::inotify_add_watch(fd.as_raw_fd(), path.as_ptr(), libc::IN_ATTRIB) } {
@@ -36,7 +36,7 @@ impl Device {
         }
     }
 
-    /// The node has no name any more.
+    /// True if the node has no name any more.
     pub(in super::super) fn is_unlinked(self) -> bool {
         let mut stat = MaybeUninit::<libc::stat>::zeroed();
         // SAFETY: `stat` is written if 0 is returned.
@@ -47,18 +47,18 @@ impl Device {
         unsafe { stat.assume_init() }.st_nlink == 0
     }
 
-    /// Gives the kernel back what this process has of a device that was removed.
+    /// Gives the kernel back everything that this process has of a removed device.
     ///
-    /// librdmacm keeps the context, and closes it only when it sees other devices. So
-    /// the context stays, and `/dev/null` takes the place of its files: calls by it
-    /// fail from now on, and the kernel frees the device.
+    /// librdmacm keeps the context, and closes it only when it sees other devices. So the context stays,
+    /// and `/dev/null` takes the place of its files. From then on calls on it fail, and the kernel frees
+    /// the device.
     pub(in super::super) fn let_go(self) {
         // SAFETY: the context lives for ever; a plain number is read.
-        let told = unsafe { (*self.ptr()).async_fd };
+        let async_fd = unsafe { (*self.ptr()).async_fd };
         let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") else {
             return;
         };
-        for fd in [told, self.node()] {
+        for fd in [async_fd, self.node()] {
             // SAFETY: both are descriptors of the context's, which stay its own: they
             // stand for another file now, on which verbs fail with ENOTTY.
             unsafe { libc::dup3(null.as_raw_fd(), fd, libc::O_CLOEXEC) };
@@ -66,7 +66,7 @@ impl Device {
     }
 }
 
-/// Takes what a watch has to say: only that it says something matters.
+/// Empties a watch. Only that it was readable matters.
 pub(in super::super) fn drain_watch(fd: &OwnedFd) {
     let mut buf = [0u8; 1024];
     // SAFETY: the buffer is that long, and the descriptor is non-blocking.

@@ -47,9 +47,9 @@ unsafe impl Send for Registration {}
 unsafe impl Sync for Registration {}
 
 impl Registration {
-    /// Registers `len` bytes at `addr` with the `IBV_ACCESS_` bits in `access`. The
-    /// caller keeps them mapped for as long as this lives; if not, the device goes on
-    /// using the old pages, which corrupts nothing but is of no use either.
+    /// Registers `len` bytes at `addr` with the `IBV_ACCESS_` bits in `access`. The caller must keep
+    /// them mapped as long as this lives. Otherwise the device goes on using the old pages, which
+    /// corrupts nothing, but the program does not see them.
     pub(in super::super) fn new(
         pd: &Arc<Domain>,
         addr: u64,
@@ -91,10 +91,9 @@ impl Drop for Registration {
 /// A type-2 memory window.
 pub(in super::super) struct Window {
     mw: NonNull<sys::ibv_mw>,
-    /// The next key: the window's index, and 8 bits of ours that change with every
-    /// bind.
+    /// The next key: the window's index, and 8 bits of the driver that change with every bind.
     key: u32,
-    /// What it is bound to, kept until the window is gone.
+    /// The registration that it is bound to, kept until the window is freed.
     bound: Option<Arc<Registration>>,
     _pd: Arc<Domain>,
 }
@@ -129,7 +128,8 @@ impl Window {
         self.mw.as_ptr()
     }
 
-    /// The device has closed it, at the peer's wish: it may be bound again, with another key.
+    /// Records that the device has closed it at the peer's request. It can be bound again, with another
+    /// key.
     pub(in super::super) fn was_closed(&mut self) {
         // SAFETY: a live window, which nobody else uses (`&mut`); a plain number is written.
         // A bind names the window by the key that its last bind gave it.
@@ -138,7 +138,7 @@ impl Window {
         self.bound = None;
     }
 
-    /// Notes what a posted bind binds it to.
+    /// Records the registration that a posted bind binds it to.
     pub(in super::super) fn bind_to(&mut self, mr: &Arc<Registration>) {
         self.bound = Some(Arc::clone(mr));
     }

@@ -6,7 +6,7 @@ use rdma_sys as sys;
 
 use super::{Registration, Window};
 
-/// A piece of registered memory, with the device's own key.
+/// A segment of registered memory, with the device's own key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct HwSge {
     pub(in super::super) addr: u64,
@@ -14,7 +14,7 @@ pub(in super::super) struct HwSge {
     pub(in super::super) lkey: u32,
 }
 
-/// What a send WR does.
+/// The operation of a send WR.
 pub(in super::super) enum HwOp {
     Send { solicited: bool },
     SendInvalidate { key: u32, solicited: bool },
@@ -36,7 +36,7 @@ pub(in super::super) struct WindowRef {
 unsafe impl Send for WindowRef {}
 
 impl HwOp {
-    /// A bind of `window` to a part of `mr`. Both must outlive the posting of it.
+    /// A bind of `window` to a part of `mr`. Both must live until it is posted.
     pub(in super::super) fn bind(
         window: &Window,
         mr: &Registration,
@@ -53,13 +53,13 @@ impl HwOp {
 pub(in super::super) struct Staged {
     pub(in super::super) wr_id: u64,
     pub(in super::super) op: HwOp,
-    /// How many SGEs are its own, of those staged.
+    /// The number of SGEs that are its own, of all staged ones.
     pub(in super::super) sges: usize,
     pub(in super::super) signaled: bool,
     pub(in super::super) inline: bool,
 }
 
-/// Memory in which a chain is put together, kept from one doorbell to the next.
+/// Memory in which a chain is built, kept from one doorbell to the next.
 #[derive(Default)]
 pub(in super::super) struct Scratch {
     wrs: Vec<sys::ibv_send_wr>,
@@ -148,8 +148,8 @@ pub(super) fn one(
     super::check(post(&raw mut wr, &raw mut bad))
 }
 
-/// Posts a chain of work requests with one doorbell. On failure: how many of them
-/// the device took, and why not the rest.
+/// Posts a chain of work requests with one doorbell. The error has the number that the device took,
+/// and why it refused the next one.
 pub(super) fn chain(
     staged: &[Staged],
     sges: &[HwSge],
@@ -192,9 +192,9 @@ pub(super) fn recv(
     sges: &[HwSge],
     post: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> i32,
 ) -> io::Result<()> {
-    const MOST: usize = 8;
-    let mut list = [sys::ibv_sge { addr: 0, length: 0, lkey: 0 }; MOST];
-    let n = sges.len().min(MOST);
+    const MAX_SGES: usize = 8;
+    let mut list = [sys::ibv_sge { addr: 0, length: 0, lkey: 0 }; MAX_SGES];
+    let n = sges.len().min(MAX_SGES);
     for (to, from) in list.iter_mut().zip(sges) {
         *to = hw(from);
     }

@@ -1,26 +1,25 @@
-//! Where ids of librdmacm are freed: in threads of their own.
+//! The reaper: threads that free ids of librdmacm.
 //!
-//! `rdma_destroy_id` sleeps in the kernel until nothing refers to the id any more: not a
-//! message of the connection manager that waits for its answer or its next try, not a work
-//! that is under way. Mostly that is nothing; but what is to come from a peer that is
-//! silent takes as long as the manager tries (a minute on RoCE, 10 s on siw). Whoever
-//! holds the engine's lock must not wait for it, or the whole process would. So dropping
-//! an id hands it over to here.
+//! `rdma_destroy_id` sleeps in the kernel until nothing refers to the id any more: no message of the
+//! connection manager that waits for its answer or its next try, and no work in progress. Mostly
+//! there is none. But an answer of a silent peer is awaited as long as the manager tries: a minute on
+//! RoCE, 10 s on siw. A thread with the engine's lock must not wait for that, or the whole process
+//! would. So dropping an id hands it to the reaper.
 //!
-//! What must have happened before somebody goes on is no business of this place, since
-//! the driver has done it: the queue pair is freed at once (but for attempts on iWARP,
-//! whose queue pair is in the error state), so no memory is touched any more; and a listener
-//! is waited for, so that its port can be bound again (`CmId::close`).
+//! Nothing depends on when that happens, as the driver has done before what others wait for. The
+//! queue pair is freed at once, so no memory is touched any more. (Attempts on iWARP are the
+//! exception: their queue pair is in the error state.) And the driver waits for a listener
+//! (`CmId::close`), so that its port can be bound again.
 //!
-//! Threads are made when there is something to do, and end when there is no more: at most
-//! [`THREADS`], so that one which waits for long does not hold up the others. What is here
-//! holds its event channel, and with it the descriptor that it needs. Events need no care:
-//! librdmacm waits for the acknowledgement of those that were taken, and the kernel forgets
-//! the others. A device that is removed meanwhile has its ids freed by the kernel; to free
-//! them once more does nothing.
+//! Threads are made when there is work, and end when there is none. There are up to [`THREADS`], so
+//! that a long wait does not hold up the others. An id here holds its event channel, and with it the
+//! descriptor that it needs. Events need no care: librdmacm waits for the acknowledgement of those
+//! that were taken, and the kernel forgets the others. If a device is removed meanwhile, the kernel
+//! frees its ids. To free them once more does nothing.
 //!
-//! Nobody joins the threads: the end of the process ends them, and the kernel then frees
-//! ids with their channel's descriptor. A child of fork(2) has none of them, and may not use
+//! No thread joins these threads. The end of the process ends them, and the kernel then frees the ids
+//! with their channel's descriptor. A child of fork(2) has none of them, and must not use the
+//! library.
 //! the library.
 
 use std::collections::VecDeque;
@@ -29,97 +28,97 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use rdma_sys as sys;
 
-use super::cm::{CmChannel, Users};
+use super::cm::{CmChannel, QpObjects};
 
-/// As many ids may be waited for at once.
+/// Ids that can be waited for at a time.
 const THREADS: usize = 4;
-/// As many may lie here. Who drops more frees them itself: that is slow, and so bounds
+/// Ids in the queue. A thread that drops one more frees that id itself. This is slow, and so limits
 /// what a peer can make this process and its kernel keep.
-const MOST: usize = 4096;
+const MAX_QUEUED: usize = 4096;
 
-/// A queue pair, taken away from its id, and what it uses: to drop it frees it.
-pub(super) struct Pair {
+/// A queue pair detached from its id, with the objects that it uses. Dropping it frees the queue pair.
+pub(super) struct QpToFree {
     pub(super) qp: Option<NonNull<sys::ibv_qp>>,
     #[expect(dead_code, reason = "held, not read, until the queue pair is gone")]
-    pub(super) users: Option<Users>,
+    pub(super) users: Option<QpObjects>,
 }
 
-impl Drop for Pair {
+impl Drop for QpToFree {
     fn drop(&mut self) {
         if let Some(qp) = self.qp {
-            // SAFETY: made by `rdma_create_qp` with queues of ours, so that librdmacm has
-            // nothing more to do with it than this; its id names it no more; freed once.
+            // SAFETY: made by `rdma_create_qp` with queues of ours, so librdmacm keeps nothing else
+            // for it; its id does not name it any more; freed once.
             unsafe { sys::ibv_destroy_qp(qp.as_ptr()) };
         }
     }
 }
 
-/// What is left of an id: to drop it frees the queue pair, if there is one, and the id.
-pub(super) struct Corpse {
-    pub(super) pair: Pair,
+/// An id to be freed. Dropping it frees the queue pair, if there is one, and the id.
+pub(super) struct IdToFree {
+    pub(super) pair: QpToFree,
     pub(super) id: NonNull<sys::rdma_cm_id>,
     #[expect(dead_code, reason = "held, not read")]
     pub(super) channel: Arc<CmChannel>,
-    /// Its end tells that of the corpse, whose fields are dropped after all else.
+    /// Dropped after the id was freed, which its receiver notices.
     #[expect(dead_code, reason = "held, not read")]
-    pub(super) told: Option<mpsc::Sender<()>>,
+    pub(super) done_tx: Option<mpsc::Sender<()>>,
 }
 
-// SAFETY: ids and queue pairs may be used from any thread, and nobody else has these any more.
-unsafe impl Send for Corpse {}
+// SAFETY: ids and queue pairs may be used from any thread, and no other thread has these any more.
+unsafe impl Send for IdToFree {}
 
-impl Drop for Corpse {
+impl Drop for IdToFree {
     fn drop(&mut self) {
-        drop(std::mem::replace(&mut self.pair, Pair { qp: None, users: None }));
-        // SAFETY: ours, without a queue pair; events of it that were taken are acknowledged,
-        // or about to be by whoever took them, for which the call waits.
+        drop(std::mem::replace(&mut self.pair, QpToFree { qp: None, users: None }));
+        // SAFETY: ours, without a queue pair. Events of it that were taken are acknowledged, or will be
+        // by the thread that took them; the call waits for that.
         unsafe { sys::rdma_destroy_id(self.id.as_ptr()) };
     }
 }
 
-struct State {
-    queue: VecDeque<Corpse>,
+struct ReaperState {
+    queue: VecDeque<IdToFree>,
     threads: usize,
 }
 
-static STATE: Mutex<State> = Mutex::new(State { queue: VecDeque::new(), threads: 0 });
+static STATE: Mutex<ReaperState> = Mutex::new(ReaperState { queue: VecDeque::new(), threads: 0 });
 
-fn lock() -> MutexGuard<'static, State> {
+fn lock() -> MutexGuard<'static, ReaperState> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Frees an id soon, in another thread.
-pub(super) fn bury(corpse: Corpse) {
+pub(super) fn free_soon(id: IdToFree) {
     let mut state = lock();
-    if state.queue.len() >= MOST {
+    if state.queue.len() >= MAX_QUEUED {
         drop(state);
-        return drop(corpse);
+        return drop(id);
     }
-    state.queue.push_back(corpse);
+    state.queue.push_back(id);
     if state.threads == THREADS {
         return;
     }
     state.threads += 1;
     drop(state);
-    // It inherits the mask: the program's signals are for the program's threads.
+    // The thread inherits the mask: the program's signals are for the program's threads.
     let _held = crate::sys::HeldSignals::new();
     let thread = std::thread::Builder::new().name("exs-verbs-end".to_owned());
     if let Err(e) = thread.spawn(work) {
         crate::trace::debug!("a thread to free connections: {e}");
-        // Slowly, but it is done.
+        // Slow, but the id is freed.
         work();
     }
 }
 
-/// A thread: until there is nothing left.
+/// Frees ids until the queue is empty.
 fn work() {
     loop {
         let mut state = lock();
-        let Some(corpse) = state.queue.pop_front() else {
+        let Some(id) = state.queue.pop_front() else {
             state.threads -= 1;
             return;
         };
         drop(state);
-        drop(corpse);
+        drop(id);
     }
 }

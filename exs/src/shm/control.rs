@@ -1,4 +1,4 @@
-//! Messages on the UNIX socket of a connection: the start-up, shared regions, bells.
+//! Messages on the UNIX socket of a connection: the start-up, shared regions, wake-ups.
 //!
 //! ```text
 //! connecting side                              listening side
@@ -6,28 +6,29 @@
 //!         + the memfd of the rings        -->
 //!                                         <--  ACCEPT {limits, private data} or REJECT
 //!   READY                                 -->
-//! then, either way, SHARE + memfd, UNSHARE, BELL (wake up), PASS_BOARD + memfd, eventfd
+//! then, either way, SHARE + memfd, UNSHARE, BELL (wake up), PASS_BITMAP + memfd, doorbell
 //! ```
 //!
-//! Each is one message of a SOCK_SEQPACKET socket: the kernel keeps them apart. What
+//! Each is one message of a SOCK_SEQPACKET socket, so the kernel keeps them apart. A message that
 //! cannot be parsed ends the connection.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use super::ring::VERSION;
 
-/// Private data that fit a request or a reply (as many as on the software RNIC, so that
-/// what fits one road fits the other).
+/// Bytes of private data in a request or a reply. As many as on the software RNIC, so that data
+/// that fit one transport fit the other.
 pub(super) const MAX_PRIVATE_DATA: usize = 508;
-/// The longest message.
+/// Bytes of the longest message.
 pub(super) const MAX_MESSAGE: usize = 1024;
 const MAGIC: &[u8; 8] = b"EXS shm\x01";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum ControlMessage {
     Hello {
-        /// The address that was called, and the caller's.
+        /// The address that was connected to.
         called: SocketAddr,
+        /// The address of the connecting side.
         caller: SocketAddr,
         ird: u32,
         ord: u32,
@@ -43,13 +44,13 @@ pub(super) enum Message {
     },
     Ready,
     Bell,
-    /// The sender's board comes along, and the eventfd that goes with it: marks take the place
-    /// of `Bell`s.
-    PassBoard {
-        /// Where the connection is marked.
+    /// Brings the doorbell bitmap of the sender's process, and its doorbell. From then on bits take
+    /// the place of `Bell` messages.
+    PassBitmap {
+        /// The connection's bit.
         slot: u32,
     },
-    /// A memfd comes along.
+    /// Brings the memfd of a region of the sender, which the receiver may map.
     Share {
         slot: u32,
         generation: u32,
@@ -116,11 +117,11 @@ impl Reader<'_> {
     }
 }
 
-impl Message {
+impl ControlMessage {
     pub(super) fn emit(&self) -> Vec<u8> {
         let mut w = Writer(Vec::with_capacity(64));
         match self {
-            Message::Hello { called, caller, ird, ord, private_data } => {
+            ControlMessage::Hello { called, caller, ird, ord, private_data } => {
                 w.0.push(b'H');
                 w.0.extend_from_slice(MAGIC);
                 w.u64(VERSION);
@@ -129,27 +130,27 @@ impl Message {
                 w.u32s(&[*ird, *ord]);
                 w.0.extend_from_slice(private_data);
             }
-            Message::Accept { ird, ord, private_data } => {
+            ControlMessage::Accept { ird, ord, private_data } => {
                 w.0.push(b'A');
                 w.u32s(&[*ird, *ord]);
                 w.0.extend_from_slice(private_data);
             }
-            Message::Reject { private_data } => {
+            ControlMessage::Reject { private_data } => {
                 w.0.push(b'N');
                 w.0.extend_from_slice(private_data);
             }
-            Message::Ready => w.0.push(b'R'),
-            Message::Bell => w.0.push(b'B'),
-            Message::PassBoard { slot } => {
+            ControlMessage::Ready => w.0.push(b'R'),
+            ControlMessage::Bell => w.0.push(b'B'),
+            ControlMessage::PassBitmap { slot } => {
                 w.0.push(b'P');
                 w.u32(*slot);
             }
-            Message::Share { slot, generation, len } => {
+            ControlMessage::Share { slot, generation, len } => {
                 w.0.push(b'S');
                 w.u32s(&[*slot, *generation]);
                 w.u64(*len);
             }
-            Message::Unshare { slot, generation } => {
+            ControlMessage::Unshare { slot, generation } => {
                 w.0.push(b'U');
                 w.u32s(&[*slot, *generation]);
             }
@@ -157,14 +158,14 @@ impl Message {
         w.0
     }
 
-    pub(super) fn parse(raw: &[u8]) -> Option<Message> {
+    pub(super) fn parse(raw: &[u8]) -> Option<ControlMessage> {
         let mut r = Reader(raw);
         let message = match r.bytes()? {
             [b'H'] => {
                 if r.bytes::<8>()? != *MAGIC || r.u64()? != VERSION {
                     return None;
                 }
-                Message::Hello {
+                ControlMessage::Hello {
                     called: r.addr()?,
                     caller: r.addr()?,
                     ird: r.u32()?,
@@ -172,21 +173,23 @@ impl Message {
                     private_data: r.rest()?,
                 }
             }
-            [b'A'] => Message::Accept { ird: r.u32()?, ord: r.u32()?, private_data: r.rest()? },
-            [b'N'] => Message::Reject { private_data: r.rest()? },
-            [b'R'] => Message::Ready,
-            [b'B'] => Message::Bell,
-            [b'P'] => Message::PassBoard { slot: r.u32()? },
-            [b'S'] => Message::Share { slot: r.u32()?, generation: r.u32()?, len: r.u64()? },
-            [b'U'] => Message::Unshare { slot: r.u32()?, generation: r.u32()? },
+            [b'A'] => {
+                ControlMessage::Accept { ird: r.u32()?, ord: r.u32()?, private_data: r.rest()? }
+            }
+            [b'N'] => ControlMessage::Reject { private_data: r.rest()? },
+            [b'R'] => ControlMessage::Ready,
+            [b'B'] => ControlMessage::Bell,
+            [b'P'] => ControlMessage::PassBitmap { slot: r.u32()? },
+            [b'S'] => ControlMessage::Share { slot: r.u32()?, generation: r.u32()?, len: r.u64()? },
+            [b'U'] => ControlMessage::Unshare { slot: r.u32()?, generation: r.u32()? },
             _ => return None,
         };
         r.0.is_empty().then_some(message)
     }
 }
 
-/// The abstract name of a listener on `ip` (None: on every address of the family) and
-/// `port`. Abstract names, like ports, are a network namespace's own.
+/// The abstract name of a listener on `port` of `ip`; None: of every address of the family.
+/// Each network namespace has its own abstract names, as it has its own ports.
 pub(super) fn name(ip: Option<IpAddr>, v6: bool, scope: u32, port: u16) -> Vec<u8> {
     let text = match ip {
         None => format!("exs/1/tcp{}/*:{port}", if v6 { 6 } else { 4 }),
@@ -196,7 +199,7 @@ pub(super) fn name(ip: Option<IpAddr>, v6: bool, scope: u32, port: u16) -> Vec<u
     text.into_bytes()
 }
 
-/// An address without the detour over IPv6 that IPv4 may take.
+/// An address, with an IPv4-mapped IPv6 address turned into IPv4.
 pub(super) fn canonical(addr: SocketAddr) -> SocketAddr {
     match addr {
         SocketAddr::V6(a) => match a.ip().to_ipv4_mapped() {
@@ -207,8 +210,8 @@ pub(super) fn canonical(addr: SocketAddr) -> SocketAddr {
     }
 }
 
-/// An address as a socket of IPv6 has it, if `like` is one: IPv4 is `::ffff:a.b.c.d` there
-/// (RFC 4291 section 2.5.5.2), on every road.
+/// An address as a socket of the family of `like` reports it: on an IPv6 socket an IPv4 address is
+/// `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2), on every transport.
 pub(super) fn of_family(addr: SocketAddr, like: &SocketAddr) -> SocketAddr {
     match (addr, like) {
         (SocketAddr::V4(a), SocketAddr::V6(_)) => {
@@ -218,7 +221,7 @@ pub(super) fn of_family(addr: SocketAddr, like: &SocketAddr) -> SocketAddr {
     }
 }
 
-/// No address at all, of the family of `like`.
+/// The unspecified address of the family of `like`.
 pub(super) fn unspecified(like: &SocketAddr) -> IpAddr {
     if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
@@ -229,34 +232,44 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_emitted_is_parsed() {
+    fn emitted_messages_parse() {
         let private_data = vec![3; MAX_PRIVATE_DATA];
         let called = "127.0.0.1:80".parse().unwrap();
         let caller = SocketAddrV6::new("fe80::1".parse().unwrap(), 9, 0, 4).into();
         for m in [
-            Message::Hello { called, caller, ird: 1, ord: 2, private_data: private_data.clone() },
-            Message::Accept { ird: 3, ord: 4, private_data: private_data.clone() },
-            Message::Reject { private_data },
-            Message::Ready,
-            Message::Bell,
-            Message::PassBoard { slot: 4 },
-            Message::Share { slot: 1, generation: 2, len: 3 },
-            Message::Unshare { slot: 1, generation: 2 },
+            ControlMessage::Hello {
+                called,
+                caller,
+                ird: 1,
+                ord: 2,
+                private_data: private_data.clone(),
+            },
+            ControlMessage::Accept { ird: 3, ord: 4, private_data: private_data.clone() },
+            ControlMessage::Reject { private_data },
+            ControlMessage::Ready,
+            ControlMessage::Bell,
+            ControlMessage::PassBitmap { slot: 4 },
+            ControlMessage::Share { slot: 1, generation: 2, len: 3 },
+            ControlMessage::Unshare { slot: 1, generation: 2 },
         ] {
             let raw = m.emit();
             assert!(raw.len() <= MAX_MESSAGE);
-            assert_eq!(Message::parse(&raw), Some(m.clone()));
+            assert_eq!(ControlMessage::parse(&raw), Some(m.clone()));
             let long = [&raw[..], &[0; MAX_PRIVATE_DATA + 1]].concat();
-            assert_eq!(Message::parse(&long), None, "{m:?}");
-            if !matches!(m, Message::Hello { .. } | Message::Accept { .. } | Message::Reject { .. })
-            {
-                assert_eq!(Message::parse(&raw[..raw.len() - 1]), None, "{m:?}");
+            assert_eq!(ControlMessage::parse(&long), None, "{m:?}");
+            if !matches!(
+                m,
+                ControlMessage::Hello { .. }
+                    | ControlMessage::Accept { .. }
+                    | ControlMessage::Reject { .. }
+            ) {
+                assert_eq!(ControlMessage::parse(&raw[..raw.len() - 1]), None, "{m:?}");
             }
         }
     }
 
     #[test]
-    fn names_tell_addresses_apart() {
+    fn each_address_has_its_own_name() {
         let mapped: SocketAddr = "[::ffff:10.0.0.1]:5".parse().unwrap();
         assert_eq!(canonical(mapped), "10.0.0.1:5".parse().unwrap());
         let (a, b) = ("10.0.0.1".parse().ok(), "::1".parse().ok());
@@ -277,7 +290,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(raw in prop::collection::vec(any::<u8>(), 0..700)) {
-            let _ = Message::parse(&raw);
+            let _ = ControlMessage::parse(&raw);
         }
     }
 }
