@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use exs::Token;
-use exs::raw::kernel::{is_tcp, send_at_once, send_kept, send_tcp_only};
+use exs::raw::kernel::{book, is_tcp, send_at_once, send_kept, send_tcp_only};
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL};
 
 use crate::abi::{AHandle, EXS_QHANDLE_INVALID};
@@ -74,11 +74,11 @@ impl Asked {
         if self.queue == EXS_QHANDLE_INVALID {
             return self.try_send_eager();
         }
-        let queue = queues::find(self.queue).ok()?;
-        let name = (Token(self.ahandle as u64), call.tag(event::place(self.memory)));
+        let (token, tag) = (Token(self.ahandle as u64), call.tag(event::place(self.memory)));
+        let place = queues::look(self.queue, |queue| book(queue, token, tag))??;
         // SAFETY: as in `note`.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
-        send_at_once(fd, &queue.queue, name, buffer).ok()?;
+        send_at_once(fd, place, buffer).ok()?;
         Some(Ok(0))
     }
 

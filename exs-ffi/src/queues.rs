@@ -38,6 +38,11 @@ pub(crate) fn find(handle: c_int) -> Result<Arc<Queue>> {
     TABLE.get(handle).ok_or(NO_QUEUE)
 }
 
+/// Looks at the queue with this handle without keeping it: it is not deleted meanwhile.
+pub(crate) fn look<R>(handle: c_int, at: impl FnOnce(&EventQueue) -> R) -> Option<R> {
+    TABLE.look(handle, |q| at(&q.queue))
+}
+
 /// Where an operation's event goes: None for blocking use.
 pub(crate) fn way(handle: c_int) -> Result<Option<Arc<Queue>>> {
     if handle == EXS_QHANDLE_INVALID { Ok(None) } else { find(handle).map(Some) }

@@ -132,7 +132,7 @@ impl Xfer {
                 end.total = got.bytes as u64;
                 // An empty message looks like the end of the connection.
                 end.eof = kind == Kind::SeqPacket && got.bytes == 0 && ended(fd);
-                end.from = got.from;
+                end.from = got.from.map(Box::new);
                 Step::Ended(end)
             }
         }
@@ -156,7 +156,7 @@ impl Xfer {
         let mut end = self.end(Ok(()));
         // (What came before the end is told first, as with sockets of EXS.)
         end.eof = over && self.done == 0;
-        end.from = got.from;
+        end.from = got.from.map(Box::new);
         Step::Ended(end)
     }
 

@@ -11,14 +11,17 @@
 //! Who posts and then does not come to dequeue (but waits in a call of its own, say) had
 //! them kept *in vain*: before the next are kept there must be a much longer burst.
 
-use std::os::fd::{AsFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Plain;
 use super::call::{PIECES, What, Xfer};
-use super::direct::Kept;
-use super::types::{Kind, Pieces, Posted, Target};
-use crate::sys;
+use super::sock::{Name, name, release};
+use super::types::{Done, End, Failure, Kind, Pieces, Posted, Target};
+use crate::ids::OpId;
+use crate::mem::Segment;
+use crate::sys::{self, IoVec};
 use crate::time::Time;
 
 /// Sends of a burst that leave one by one: at first, and after ever so many were kept in
@@ -75,6 +78,72 @@ impl Burst {
     }
 }
 
+/// A kept send: one piece, not empty, without a time limit.
+pub(super) struct KeptSend {
+    op: OpId,
+    /// The descriptor that it was posted with.
+    number: RawFd,
+    piece: Segment,
+}
+
+impl KeptSend {
+    /// The same as a transfer of which the kernel has taken `done` bytes.
+    fn into_xfer(self, done: usize) -> Xfer {
+        let posted = Posted { op: self.op, number: self.number, limit: None, group: 0 };
+        let what = What::Send { pieces: Pieces::One(self.piece), to: None, flags: 0 };
+        Xfer { posted, what, done }
+    }
+
+    /// The reverse, for a transfer that may be kept ([`may_be_kept`]).
+    fn of(xfer: Xfer) -> Result<KeptSend, Xfer> {
+        match xfer {
+            Xfer { posted, what: What::Send { pieces: Pieces::One(piece), .. }, .. } => {
+                Ok(KeptSend { op: posted.op, number: posted.number, piece })
+            }
+            other => Err(other),
+        }
+    }
+}
+
+/// True if a transfer that nobody has tried yet is small and plain enough to be kept.
+fn may_be_kept(xfer: &Xfer) -> bool {
+    xfer.posted.limit.is_none()
+        && xfer.posted.group == 0
+        && xfer.gatherable().is_some_and(|p| matches!(p, Pieces::One(_)) && is_small(p.bytes()))
+}
+
+fn is_small(len: usize) -> bool {
+    (1..TOGETHER).contains(&len)
+}
+
+/// The kept sends of one stream, in the order of posting. They are apart from the table, as most
+/// leave in one call and never wait for room.
+pub(super) struct Batch {
+    name: Name,
+    /// The socket, whatever becomes of the program's number. The table's entry has the same.
+    fd: Arc<OwnedFd>,
+    sends: Vec<KeptSend>,
+    bytes: usize,
+    /// Until when they may wait though a thread comes for its events, and finds them there.
+    until: Time,
+}
+
+impl Batch {
+    /// All of them in one call; returns the bytes that the kernel took.
+    fn send(&self) -> std::io::Result<usize> {
+        let mut list = [IoVec::EMPTY; PIECES];
+        for (place, send) in list.iter_mut().zip(&self.sends) {
+            *place = send.piece.io_vec(0, send.piece.len());
+        }
+        let list = &list[..self.sends.len().min(PIECES)];
+        sys::send_message(self.fd.as_fd(), list, None, 0)
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes >= TOGETHER || self.sends.len() >= PIECES
+    }
+}
+
 impl Plain {
     /// Keeps a send that is to be posted, or lets it and those before it leave; gives back
     /// a transfer that is to go its own way.
@@ -82,73 +151,111 @@ impl Plain {
         if !xfer.is_tx() {
             return Err(xfer);
         }
-        let name = super::sock::name(target);
-        let len = xfer.gatherable().map_or(0, |p| p.bytes());
-        let may_wait = xfer.posted.limit.is_none()
-            && xfer.gatherable().is_some_and(|p| p.count() == 1)
-            && (1..TOGETHER).contains(&len)
+        let may_wait = may_be_kept(&xfer)
             && matches!(target.kind, Kind::Stream | Kind::Unseen)
             && self.burst.grow(xfer.posted.number, now);
         let target = &if may_wait { self.seen(target) } else { *target };
         let may_wait = may_wait && target.kind == Kind::Stream;
-        let slot = self.by_name.get(&name).copied();
-        let kept = slot.map_or(0, |slot| self.socks[slot].kept);
-        if kept > 0 {
-            self.keep_behind(now, slot.expect("it has kept sends"), xfer, may_wait);
+        if self.batch_of(&name(target)).is_some() {
+            self.post_behind(now, xfer, may_wait);
             return Ok(());
         }
-        let free = slot.is_none_or(|slot| {
-            let s = &self.socks[slot];
-            s.connecting.is_none() && s.tx.is_empty()
-        });
-        if !may_wait || !free {
+        let free = || {
+            self.by_name.get(&name(target)).is_none_or(|slot| {
+                let s = &self.socks[*slot];
+                s.connecting.is_none() && s.tx.is_empty()
+            })
+        };
+        if !may_wait || !free() {
             return Err(xfer);
         }
         if !self.may_keep {
             self.would_keep = true;
             return Err(xfer);
         }
-        let posted = xfer.posted;
-        let held = self.hold(now, target, &posted, 0, |s| {
-            s.kept = len;
-            s.tx.push_back(xfer);
-        });
-        if self.kept.is_empty() {
-            self.kept_until = now + PAUSE;
-        }
-        self.kept.extend(held);
+        self.start_batch(now, target, xfer)
+    }
+
+    /// Begins a batch with a send; those of another socket leave now. A send whose socket cannot be
+    /// held goes its own way.
+    fn start_batch(&mut self, now: Time, target: &Target<'_>, xfer: Xfer) -> Result<(), Xfer> {
+        self.send_batch(now);
+        let name = name(target);
+        let fd = match self.by_name.get(&name) {
+            Some(slot) => Arc::clone(&self.socks[*slot].fd),
+            None => match target.fd.try_clone_to_owned() {
+                Ok(fd) => Arc::new(fd),
+                Err(_) => return Err(xfer),
+            },
+        };
+        let first = KeptSend::of(xfer)?;
+        let (bytes, mut sends) = (first.piece.len(), std::mem::take(&mut self.spare));
+        sends.push(first);
+        self.batch = Some(Batch { name, fd, sends, bytes, until: now + PAUSE });
         Ok(())
     }
 
-    /// One more send behind those that are kept for a socket. All of them leave now, unless it
+    /// The batch, if it is of the socket with this name.
+    fn batch_of(&self, name: &Name) -> Option<&Batch> {
+        self.batch.as_ref().filter(|b| b.name == *name)
+    }
+
+    /// True if there is a batch, and it is of this socket, which is then a stream.
+    pub(super) fn keeps_for(&self, name: &Name) -> bool {
+        self.batch_of(name).is_some()
+    }
+
+    /// The descriptor of a batch of the socket with this name.
+    pub(super) fn batch_fd(&self, name: &Name) -> Option<Arc<OwnedFd>> {
+        self.batch_of(name).map(|b| Arc::clone(&b.fd))
+    }
+
+    /// Posts a send behind those that are kept for its socket. All of them leave now, unless it
     /// may wait, too.
-    fn keep_behind(&mut self, now: Time, slot: usize, xfer: Xfer, may_wait: bool) {
+    fn post_behind(&mut self, now: Time, xfer: Xfer, may_wait: bool) {
+        let xfer = match may_wait {
+            true => match KeptSend::of(xfer) {
+                Ok(send) => return self.join(now, send),
+                Err(xfer) => xfer,
+            },
+            false => xfer,
+        };
+        let Some(batch) = self.batch.take() else { return };
+        let slot = self.spill(now, batch, 0);
         self.note_limit(&xfer.posted, slot);
-        let len = xfer.gatherable().map_or(0, |p| p.bytes());
         let s = &mut self.socks[slot];
         s.tx.push_back(xfer);
-        s.kept += len;
-        if !may_wait || !self.may_keep || s.kept >= TOGETHER || s.tx.len() >= PIECES {
-            self.send_kept(slot, now);
+        s.ready.1 = true;
+        self.pump(slot, now);
+        self.burst.last = None;
+    }
+
+    /// Adds a send to the batch, which leaves if it is full or nobody is sure to come for it.
+    fn join(&mut self, now: Time, send: KeptSend) {
+        let Some(batch) = &mut self.batch else { return };
+        batch.bytes += send.piece.len();
+        batch.sends.push(send);
+        if !self.may_keep || batch.is_full() {
+            self.send_batch(now);
             self.burst.last = None;
         }
     }
 
-    /// The socket that keeps sends and that `number` stands for, if it is the one that has kept
-    /// the last. The number may mean another socket since the send before it, so the kernel is asked;
-    /// our descriptor of the socket makes that a cheap question.
-    pub(super) fn keeper(&self, number: RawFd) -> Option<usize> {
-        let slot = *self.kept.last()?;
-        let s = self.socks.get(slot).filter(|s| s.kept > 0)?;
-        sys::is_duplicate(number, s.fd.as_fd()).then_some(slot)
+    /// True if the batch is of the socket that `number` stands for. The number may mean another
+    /// socket since the send before it, so the kernel is asked; our descriptor of the socket makes
+    /// that a cheap question.
+    pub(super) fn keeps_for_number(&self, number: RawFd) -> bool {
+        self.batch.as_ref().is_some_and(|b| sys::is_duplicate(number, b.fd.as_fd()))
     }
 
-    /// Posts a send of one piece to such a socket. True if it waits there, and no operation has
-    /// ended.
-    pub fn post_kept(&mut self, now: Time, kept: Kept, posted: Posted, pieces: Pieces) -> bool {
-        let may_wait = kept.burst && pieces.bytes() < TOGETHER;
-        let what = What::Send { pieces, to: None, flags: 0 };
-        self.keep_behind(now, kept.slot, Xfer { posted, what, done: 0 }, may_wait);
+    /// Posts a send to the socket of the batch; `burst`: it may wait there. True if it does, and no
+    /// operation has ended.
+    pub fn post_kept(&mut self, now: Time, burst: bool, posted: Posted, piece: Segment) -> bool {
+        let send = KeptSend { op: posted.op, number: posted.number, piece };
+        match burst && is_small(send.piece.len()) {
+            true => self.join(now, send),
+            false => self.post_behind(now, send.into_xfer(0), false),
+        }
         self.done.is_empty()
     }
 
@@ -159,29 +266,64 @@ impl Plain {
         }
     }
 
-    /// What is kept for a socket leaves, as far as there is room.
-    pub(super) fn send_kept(&mut self, slot: usize, now: Time) {
-        if let Some(s) = self.socks.get_mut(slot).filter(|s| s.kept > 0) {
-            (s.kept, s.ready.1) = (0, true);
-            self.pump(slot, now);
+    /// The batch leaves, as far as there is room; the rest waits in the table.
+    pub(super) fn send_batch(&mut self, now: Time) {
+        let Some(mut batch) = self.batch.take() else { return };
+        let sent = match batch.send() {
+            Ok(sent) if sent == batch.bytes => {
+                for send in batch.sends.drain(..) {
+                    self.done.push_back(Done::sent(send.op, send.piece.len()));
+                }
+                self.spare = batch.sends;
+                return release(batch.fd);
+            }
+            Ok(sent) => sent,
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                let slot = self.spill(now, batch, 0);
+                return self.settle(slot, now);
+            }
+            // It is the first one's: the others meet it, or another, themselves.
+            Err(e) => {
+                let first = batch.sends.remove(0).into_xfer(0);
+                self.end(first.posted, End::new(0, Err(Failure::os("send", &e))));
+                0
+            }
+        };
+        let slot = self.spill(now, batch, sent);
+        self.socks[slot].ready.1 = true;
+        self.pump(slot, now);
+    }
+
+    /// The batch leaves, if it is of the socket with this name.
+    pub(super) fn send_batch_of(&mut self, name: &Name, now: Time) {
+        if self.keeps_for(name) {
+            self.send_batch(now);
         }
     }
 
-    /// What is kept leaves.
+    /// Moves a batch of which the kernel has taken `sent` bytes to the socket's entry in the table,
+    /// and ends what has left. The caller moves or settles the entry.
+    fn spill(&mut self, now: Time, mut batch: Batch, mut sent: usize) -> usize {
+        let slot = self.entry(now, batch.name, batch.fd, Kind::Stream);
+        for send in batch.sends.drain(..) {
+            let len = send.piece.len();
+            let done = sent.min(len);
+            sent -= done;
+            match done == len {
+                true => self.done.push_back(Done::sent(send.op, len)),
+                false => self.socks[slot].tx.push_back(send.into_xfer(done)),
+            }
+        }
+        self.spare = batch.sends;
+        slot
+    }
+
+    /// What is kept leaves, as a thread has come for it.
     pub(super) fn send_all_kept(&mut self, now: Time) {
-        if self.kept.is_empty() {
-            return;
-        }
-        let mut kept = std::mem::take(&mut self.kept);
-        let (sockets, mut sends) = (kept.len(), 0);
-        for slot in kept.drain(..) {
-            sends += self.socks.get(slot).filter(|s| s.kept > 0).map_or(0, |s| s.tx.len());
-            // (One whose sends have left may be another socket by now, with none kept, or
-            // it is on the list once more.)
-            self.send_kept(slot, now);
-        }
-        self.kept = kept;
-        if sends > sockets { self.burst.served() } else { self.burst.alone() }
+        let Some(batch) = &self.batch else { return };
+        let several = batch.sends.len() > 1;
+        self.send_batch(now);
+        if several { self.burst.served() } else { self.burst.alone() }
     }
 
     /// Whether sends may be kept during the call that begins: the program's thread, or one
@@ -193,20 +335,20 @@ impl Plain {
     /// Until when a thread that finds its events need not lead for sends that are kept: the
     /// more there are, the more leave in one call. Those that wait for room are another matter.
     pub fn rests_until(&self) -> Option<Time> {
-        (!self.kept.is_empty() && self.full.is_empty()).then_some(self.kept_until)
+        self.batch.as_ref().filter(|_| self.full.is_empty()).map(|b| b.until)
     }
 
     /// True if sends are kept. And if it is good for sends that the program's thread leads
     /// when it comes: they are kept, or would be; or they wait for room, and a thread of ours
     /// that found it would be in the way of the program's next posts.
     pub fn keeps(&self) -> (bool, bool) {
-        let kept = !self.kept.is_empty();
+        let kept = self.batch.is_some();
         (kept, kept || self.would_keep || !self.full.is_empty())
     }
 
     /// Nobody came for what is kept.
     pub fn kept_in_vain(&mut self) {
-        if !self.kept.is_empty() {
+        if self.batch.is_some() {
             self.burst.in_vain();
         }
     }
@@ -296,7 +438,7 @@ mod tests {
         /// Operations that have ended since the last look: (name, whether well).
         fn ended(&mut self) -> Vec<(u64, bool)> {
             std::iter::from_fn(|| self.plain.poll_done())
-                .map(|(posted, end)| (posted.op, end.result.is_ok()))
+                .map(|done| (done.op, done.end.result.is_ok()))
                 .collect()
         }
     }
@@ -338,16 +480,16 @@ mod tests {
     /// with those that are kept.
     fn joins(w: &mut World, fd: Option<&UnixStream>) -> bool {
         let buffer = Buffer::from(vec![7]);
-        let pieces = Pieces::One(buffer.segment());
+        let piece = buffer.segment();
         let fd = fd.unwrap_or(&w.ours);
         let number = fd.as_raw_fd();
-        let Direct::Kept(kept) = w.plain.send_direct(w.now, fd.as_fd(), &pieces) else {
+        let Direct::Kept { burst } = w.plain.send_direct(w.now, fd.as_fd(), &piece) else {
             return false;
         };
         w.memory.push(buffer);
         w.posted += 1;
         let posted = Posted { op: w.posted, number, limit: None, group: 0 };
-        w.plain.post_kept(w.now, kept, posted, pieces)
+        w.plain.post_kept(w.now, burst, posted, piece)
     }
 
     #[test]

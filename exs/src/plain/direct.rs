@@ -17,7 +17,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::call::{What, Xfer};
 use super::types::{CALL_MAX, End, Failure, Kind, Pieces, Posted, Target};
-use super::{Plain, TRIES};
+use super::{Plain, TRIES, name};
+use crate::mem::Segment;
 use crate::sys;
 use crate::time::Time;
 
@@ -31,15 +32,10 @@ pub enum Direct<'a> {
     /// It is to be posted as any other, on this socket.
     Seen(Target<'a>),
     /// It is to be posted behind the sends that are kept for its socket.
-    Kept(Kept),
-}
-
-/// Where a send joins those that are kept.
-#[derive(Debug)]
-pub struct Kept {
-    pub(super) slot: usize,
-    /// It follows them without a pause.
-    pub(super) burst: bool,
+    Kept {
+        /// It follows them without a pause.
+        burst: bool,
+    },
 }
 
 /// What a send by number came to.
@@ -51,27 +47,25 @@ pub struct Sent {
 }
 
 impl Plain {
-    /// Sends `pieces` (one, not empty) on the TCP socket that the number may be.
+    /// Sends a piece, which is not empty, on the TCP socket that the number may be.
     pub fn send_direct<'a>(
         &mut self,
         now: Time,
         fd: BorrowedFd<'a>,
-        pieces: &Pieces,
+        piece: &Segment,
     ) -> Direct<'a> {
         if !self.full.is_empty() {
             return Direct::No;
         }
         let burst = self.burst.grow(fd.as_raw_fd(), now);
-        if let Some(slot) = self.keeper(fd.as_raw_fd()) {
-            return Direct::Kept(Kept { slot, burst });
+        if self.keeps_for_number(fd.as_raw_fd()) {
+            return Direct::Kept { burst };
         }
-        if !self.kept.is_empty() || burst && self.may_keep {
+        if self.batch.is_some() || burst && self.may_keep {
             return self.tcp(fd).map_or(Direct::No, Direct::Seen);
         }
         self.would_keep |= burst;
-        let mut list = [sys::IoVec::EMPTY];
-        pieces.to_read(0, CALL_MAX, &mut list);
-        match sys::send_piece_tcp_only(fd, &list[0]) {
+        match sys::send_piece_tcp_only(fd, &piece.io_vec(0, piece.len().min(CALL_MAX))) {
             Ok(bytes) => Direct::Sent(Sent { bytes, why: None }),
             // The connection is over, and the next call would not say why. (EPIPE it would; and
             // it says the same of a socket that is about to be connected.)
@@ -89,8 +83,8 @@ impl Plain {
     fn tcp<'a>(&self, fd: BorrowedFd<'a>) -> Option<Target<'a>> {
         let identity = sys::identify(fd.as_raw_fd()).ok().filter(|i| i.socket)?;
         let target = Target { fd, identity, kind: Kind::Stream };
-        let is_tcp = match self.by_name.get(&super::sock::name(&target)) {
-            Some(slot) => self.socks[*slot].kind == Kind::Stream,
+        let is_tcp = match self.held_kind(&target) {
+            Some(kind) => kind == Kind::Stream,
             None => sys::socket_option(fd, libc::SO_PROTOCOL).is_ok_and(|p| p == libc::IPPROTO_TCP),
         };
         is_tcp.then_some(target)
@@ -124,7 +118,7 @@ impl Plain {
     /// A send of one piece on a socket whose type is not known yet: most need not know it, as
     /// a stream and a message are sent by the same call.
     pub(super) fn post_unseen(&mut self, now: Time, target: &Target<'_>, mut xfer: Xfer) {
-        let idle = !self.by_name.contains_key(&super::sock::name(target));
+        let idle = !self.by_name.contains_key(&name(target));
         if idle && xfer.gatherable().is_some_and(|p| p.count() == 1 && p.bytes() <= CALL_MAX) {
             for _ in 0..TRIES {
                 match xfer.step(target.fd, Kind::Stream, &mut self.scratch) {
@@ -143,10 +137,18 @@ impl Plain {
         if target.kind != Kind::Unseen {
             return *target;
         }
-        let held = self.by_name.get(&super::sock::name(target)).map(|slot| self.socks[*slot].kind);
         // What is no socket any more is told by the call that follows.
-        let kind = held.unwrap_or_else(|| Kind::of(target.fd).unwrap_or(Kind::Datagram));
-        Target { kind, ..*target }
+        let ask = || Kind::of(target.fd).unwrap_or(Kind::Datagram);
+        Target { kind: self.held_kind(target).unwrap_or_else(ask), ..*target }
+    }
+
+    /// The kind of a socket that the table or the batch holds.
+    fn held_kind(&self, target: &Target<'_>) -> Option<Kind> {
+        let name = name(target);
+        if self.keeps_for(&name) {
+            return Some(Kind::Stream);
+        }
+        self.by_name.get(&name).map(|slot| self.socks[*slot].kind)
     }
 }
 
@@ -162,10 +164,7 @@ mod tests {
 
     fn send(fd: BorrowedFd<'_>, text: &'static [u8]) -> std::io::Result<usize> {
         let buffer = Buffer::from(text.to_vec());
-        let pieces = Pieces::One(buffer.segment());
-        let mut list = [sys::IoVec::EMPTY];
-        pieces.to_read(0, CALL_MAX, &mut list);
-        sys::send_piece_tcp_only(fd, &list[0])
+        sys::send_piece_tcp_only(fd, &buffer.io_vec())
     }
 
     #[test]

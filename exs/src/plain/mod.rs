@@ -39,12 +39,13 @@ mod wait;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mio::unix::SourceFd;
 
 use self::call::{Step, What, Xfer};
-use self::coalesce::Burst;
+use self::coalesce::{Batch, Burst, KeptSend};
 use self::files::{CHUNK, Scratch};
 use self::helper::Helper;
 use self::sock::{Ended, NO_NUMBER, Name, Sock, name, release};
@@ -55,7 +56,7 @@ use crate::time::Time;
 pub use self::direct::Direct;
 #[cfg(any(test, feature = "internals"))]
 pub use self::direct::Sent;
-pub use self::types::{End, Failure, KernelIo, Kind, Pieces, Posted, Request, Target};
+pub use self::types::{Done, End, Failure, KernelIo, Kind, Pieces, Posted, Request, Target};
 
 /// How often it is looked whether the owner has closed a descriptor.
 const TICK: Duration = Duration::from_millis(100);
@@ -80,16 +81,16 @@ pub struct Plain {
     work: Vec<usize>,
     /// Ended in the socket that is looked after just now.
     ended: Ended,
-    done: VecDeque<(Posted, End)>,
+    done: VecDeque<Done>,
     /// Operations with a time limit, and their sockets.
     limits: BTreeMap<(Time, OpId), usize>,
     /// Sockets whose sends wait for room.
     full: Vec<usize>,
-    /// Sends that follow each other, sockets that keep some, and whether more may be kept.
+    /// Sends that follow each other, those that are kept, and whether more may be.
     burst: Burst,
-    kept: Vec<usize>,
-    /// Until when these may wait though a thread comes for its events, and finds them there.
-    kept_until: Time,
+    batch: Option<Batch>,
+    /// Room for the sends of the next batch.
+    spare: Vec<KeptSend>,
     may_keep: bool,
     would_keep: bool,
     /// When to look for closed descriptors, and when to try full addresses again.
@@ -119,8 +120,8 @@ impl Plain {
             limits: BTreeMap::new(),
             full: Vec::new(),
             burst: Burst::default(),
-            kept: Vec::new(),
-            kept_until: Time::from_nanos(0),
+            batch: None,
+            spare: Vec::new(),
             may_keep: false,
             would_keep: false,
             tick: None,
@@ -143,6 +144,7 @@ impl Plain {
             Request::Shutdown(how) => What::Shutdown(how),
             Request::Recv { pieces, flags, from } => What::Recv { pieces, flags, from },
             Request::Connect(addr) => {
+                self.send_batch_of(&name(target), now);
                 return self.post_connect(now, posted, &self.seen(target), addr);
             }
             Request::Accept => return self.post_accept(now, posted, &self.seen(target)),
@@ -224,39 +226,53 @@ impl Plain {
         let name = name(target);
         let slot = match self.by_name.get(&name) {
             Some(slot) => *slot,
-            None => match target.fd.try_clone_to_owned() {
-                Ok(fd) => {
-                    let slot = self.socks.insert(Sock::new(name, fd, target.kind));
-                    self.by_name.insert(name, slot);
-                    slot
+            None => {
+                let own = || target.fd.try_clone_to_owned().map(Arc::new);
+                match self.batch_fd(&name).map_or_else(own, Ok) {
+                    Ok(fd) => self.entry(now, name, fd, target.kind),
+                    Err(e) => {
+                        self.end(*posted, End::new(so_far, Err(Failure::os("dup", &e))));
+                        return None;
+                    }
                 }
-                Err(e) => {
-                    self.end(*posted, End::new(so_far, Err(Failure::os("dup", &e))));
-                    return None;
-                }
-            },
+            }
         };
         add(&mut self.socks[slot]);
         self.note_limit(posted, slot);
-        if self.tick.is_none() {
-            self.tick = Some(now + TICK);
-        }
         Some(slot)
+    }
+
+    /// The entry of the socket with this name, made if there is none.
+    fn entry(&mut self, now: Time, name: Name, fd: Arc<OwnedFd>, kind: Kind) -> usize {
+        self.tick.get_or_insert(now + TICK);
+        if let Some(slot) = self.by_name.get(&name) {
+            return *slot;
+        }
+        let slot = self.socks.insert(Sock::new(name, fd, kind));
+        self.by_name.insert(name, slot);
+        slot
     }
 
     /// A part of this send has failed, and nobody has been told yet.
     fn has_failed(&self, group: OpId) -> bool {
-        self.done.iter().any(|(posted, end)| posted.group == group && end.result.is_err())
+        self.done.iter().any(|done| done.group == group && done.end.result.is_err())
     }
 
     fn end(&mut self, posted: Posted, end: End) {
         self.forget_fetched(posted.op);
-        self.done.push_back((posted, end));
+        self.done.push_back(Done { op: posted.op, group: posted.group, end });
     }
 
     /// What has ended, in order.
-    pub fn poll_done(&mut self) -> Option<(Posted, End)> {
+    #[inline]
+    pub fn poll_done(&mut self) -> Option<Done> {
         self.done.pop_front()
+    }
+
+    /// What `poll_done` gives next.
+    #[inline]
+    pub fn next_done(&self) -> Option<&Done> {
+        self.done.front()
     }
 
     // ---- progress ------------------------------------------------------------
@@ -334,7 +350,7 @@ impl Plain {
         self.ended = ended;
         self.start_fetches();
         let s = &mut self.socks[slot];
-        let full = !s.tx.is_empty() && s.kept == 0;
+        let full = !s.tx.is_empty();
         match (std::mem::replace(&mut s.counted, full), full) {
             (false, true) => self.full.push(slot),
             (true, false) => self.full.retain(|other| *other != slot),
@@ -406,7 +422,7 @@ impl Plain {
 
     /// True if anything waits for the reactor.
     pub fn is_waiting(&self) -> bool {
-        !self.socks.is_empty()
+        !self.socks.is_empty() || self.batch.is_some()
     }
 
     /// For a thread that spins: sends that wait for room are tried again. The reactor tells
@@ -454,7 +470,6 @@ impl Plain {
 
     /// Ends what was posted with a descriptor that the program has closed.
     fn check_owner(&mut self, slot: usize, now: Time) {
-        self.send_kept(slot, now);
         let Some(s) = self.socks.get(slot) else { return };
         let mut numbers: Vec<RawFd> = s.posted().map(|p| p.number).collect();
         numbers.sort_unstable();
@@ -468,7 +483,9 @@ impl Plain {
     /// Looks at once whether the program has closed descriptors of a socket. (What is
     /// none is looked at when the tick comes.)
     pub fn recheck(&mut self, now: Time, dev: u64, ino: u64) {
-        if let Some(&slot) = self.by_name.get(&(dev, ino, NO_NUMBER)) {
+        let name = (dev, ino, NO_NUMBER);
+        self.send_batch_of(&name, now);
+        if let Some(&slot) = self.by_name.get(&name) {
             self.check_owner(slot, now);
         }
     }
@@ -481,8 +498,9 @@ impl Plain {
         target: &Target<'_>,
         which: impl Fn(OpId) -> bool,
     ) -> usize {
-        let Some(&slot) = self.by_name.get(&name(target)) else { return 0 };
-        self.send_kept(slot, now);
+        let name = name(target);
+        self.send_batch_of(&name, now);
+        let Some(&slot) = self.by_name.get(&name) else { return 0 };
         let number = target.fd.as_raw_fd();
         self.cut(slot, now, |p| p.number == number && which(p.op), |_| Failure::Cancelled)
     }

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 use super::call::{PIECES, Step, Xfer};
 use super::files::Scratch;
@@ -29,8 +30,10 @@ pub(super) fn name(target: &Target<'_>) -> Name {
 
 /// Closes our descriptor of a socket. If the owner has closed its own, this one is the last, and
 /// SO_LINGER may make its close(2) wait for the peer: another thread does that.
-pub(super) fn release(fd: OwnedFd) {
-    if sys::close_may_wait(fd.as_fd()) {
+pub(super) fn release(fd: Arc<OwnedFd>) {
+    if let Some(fd) = Arc::into_inner(fd)
+        && sys::close_may_wait(fd.as_fd())
+    {
         sys::close_elsewhere(fd);
     }
 }
@@ -57,12 +60,10 @@ pub(super) struct Accepting {
 /// A socket, held by a descriptor of our own while operations are in flight.
 pub(super) struct Sock {
     pub(super) name: Name,
-    pub(super) fd: OwnedFd,
+    /// Shared with a batch of kept sends (`coalesce`), which has them before they are in `tx`.
+    pub(super) fd: Arc<OwnedFd>,
     pub(super) kind: Kind,
     pub(super) tx: VecDeque<Xfer>,
-    /// Bytes of sends that nobody has tried yet, as they wait for others (`keep`): all that
-    /// `tx` has. 0 if `tx` is under way.
-    pub(super) kept: usize,
     pub(super) rx: VecDeque<Xfer>,
     pub(super) polls: Vec<(Posted, i16)>,
     pub(super) accepting: Accepting,
@@ -93,13 +94,12 @@ enum Gathered {
 pub(super) type Ended = Vec<(Posted, End)>;
 
 impl Sock {
-    pub(super) fn new(name: Name, fd: OwnedFd, kind: Kind) -> Sock {
+    pub(super) fn new(name: Name, fd: Arc<OwnedFd>, kind: Kind) -> Sock {
         Sock {
             name,
             fd,
             kind,
             tx: VecDeque::new(),
-            kept: 0,
             rx: VecDeque::new(),
             polls: Vec::new(),
             accepting: Accepting::default(),
@@ -128,7 +128,7 @@ impl Sock {
         let accept = !self.accepting.queue.is_empty() && self.accepting.job.is_none();
         let (rx, tx) = match &self.connecting {
             Some(c) => (false, c.job.is_none()),
-            None => (!self.rx.is_empty() || accept, !self.tx.is_empty() && self.kept == 0),
+            None => (!self.rx.is_empty() || accept, !self.tx.is_empty()),
         };
         // A poll for nothing is told of errors, which any watch brings.
         let errors = self.polls.iter().any(|(_, events)| *events == 0);

@@ -246,10 +246,11 @@ pub struct End {
     pub total: u64,
     /// The end of the stream.
     pub eof: bool,
-    /// Who sent the message.
-    pub from: Option<KernelAddr>,
+    /// Who sent the message. (Boxed, as is `accepted`: an end is moved often, and seldom has
+    /// either.)
+    pub from: Option<Box<KernelAddr>>,
     /// The connection accepted.
-    pub accepted: Option<(OwnedFd, KernelAddr)>,
+    pub accepted: Option<Box<(OwnedFd, KernelAddr)>>,
     /// What poll(2) found.
     pub revents: i16,
     /// Why not, if not.
@@ -259,5 +260,23 @@ pub struct End {
 impl End {
     pub(super) fn new(bytes: u64, result: Result<(), Failure>) -> End {
         End { bytes, total: bytes, eof: false, from: None, accepted: None, revents: 0, result }
+    }
+}
+
+/// An operation that has ended.
+#[derive(Debug)]
+pub struct Done {
+    /// Its name.
+    pub op: OpId,
+    /// The send that it is a part of; 0: of none.
+    pub group: OpId,
+    /// How it ended.
+    pub end: End,
+}
+
+impl Done {
+    /// A send of `bytes`, all of which have left.
+    pub(super) fn sent(op: OpId, bytes: usize) -> Done {
+        Done { op, group: 0, end: End::new(bytes as u64, Ok(())) }
     }
 }

@@ -274,7 +274,7 @@ fn is_not_begun(shut: std::io::Result<()>) -> bool {
 
 fn accepted(result: JobResult) -> End {
     match result {
-        Ok(accepted) => End { accepted, ..End::new(0, Ok(())) },
+        Ok(accepted) => End { accepted: accepted.map(Box::new), ..End::new(0, Ok(())) },
         Err(e) => End::new(0, Err(Failure::os("accept", &e))),
     }
 }

@@ -40,6 +40,11 @@ impl Engine {
         }
     }
 
+    /// True if `leave` would put events into this queue, and nowhere else.
+    pub(super) fn leaves_for(&self, queue: &QueueCore) -> bool {
+        self.leaver().is_none() && self.catch.queue != Some(address(queue))
+    }
+
     /// What nobody was to hear of goes where it belongs.
     pub(super) fn tell_unheard(&mut self) {
         for (queue, event) in std::mem::take(&mut self.catch.unheard) {
