@@ -53,11 +53,14 @@ pub(crate) fn buffer(memory: Bytes, len: usize, mhandle: c_int) -> Result<Buffer
         // SAFETY: as above.
         unsafe { raw::part(&r.region, offset.unwrap_or(usize::MAX), len) }
     });
-    let part = part.ok_or(Fail::fixed(
-        libc::EINVAL,
-        "this is not the handle of a registration (EXS_MHANDLE_UNREGISTERED is for memory without)",
-    ))?;
-    Ok(part?)
+    match part {
+        Some(Ok(part)) => Ok(part),
+        Some(Err(e)) => Err(e.into()),
+        None => Err(Fail::fixed(
+            libc::EINVAL,
+            "this is not the handle of a registration (EXS_MHANDLE_UNREGISTERED is for memory without)",
+        )),
+    }
 }
 
 /// A handle that a call on a kernel socket is given: checked, and not needed.

@@ -1,46 +1,48 @@
-//! Sends that are kept for the ones behind them, so that one call takes several.
+//! Small sends that are kept for the sends behind them, so that they leave in one call.
 //!
-//! A program in a burst posts sends on one stream, one after the other, and comes back to
-//! dequeue. From the fifth on such sends wait for their like: until there are [`TOGETHER`]
-//! bytes of them, until the program waits for an event, or comes for one that is there when
-//! [`PAUSE`] is over, or until another thread takes the lead, which is after some milliseconds at
-//! most. A program that comes after each single send has none kept. On loopback four sends of 64 KiB in one call move
-//! about 1.3 times as much as in four calls: the socket is locked once, its segments are
-//! full ones, and the receiver is woken less often.
+//! A program in a burst posts sends on one stream, one after the other, and comes back to dequeue.
+//! From the fifth on, such sends are kept in a [`Batch`](super::batch::Batch). The batch leaves
+//! - when it has [`TOGETHER`] bytes or [`PIECES`](super::call::PIECES) sends;
+//! - when the program waits for an event, or dequeues one that is there after [`PAUSE`];
+//! - when another thread takes the lead, which happens after some milliseconds at most.
 //!
-//! Who posts and then does not come to dequeue (but waits in a call of its own, say) had
-//! them kept *in vain*: before the next are kept there must be a much longer burst.
+//! A program that dequeues after each single send has none kept. On loopback four sends of 64 KiB in
+//! one call move 30 % more than in four calls: the kernel locks the socket once, its segments are full,
+//! and the receiver wakes less often.
+//!
+//! Some programs post and then do not dequeue, but wait in a call of their own. The library keeps sends
+//! of such a program again only after a much longer burst.
 
-use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 use super::Plain;
-use super::call::{PIECES, What, Xfer};
-use super::sock::{Name, name, release};
-use super::types::{Done, End, Failure, Kind, Pieces, Posted, Target};
-use crate::ids::OpId;
-use crate::mem::Segment;
-use crate::sys::{self, IoVec};
+use super::batch::may_be_kept;
+use super::call::Xfer;
+use super::sock::name;
+use super::types::{Kind, Posted, Target};
 use crate::time::Time;
 
-/// Sends of a burst that leave one by one: at first, and after ever so many were kept in
-/// vain.
+/// Sends of a burst that leave one by one before the others are kept: at first, and at most, after
+/// the program has repeatedly not come for kept sends.
 const ALONE: u32 = 4;
 const ALONE_MAX: u32 = 1 << 10;
-/// Bytes that leave together.
-const TOGETHER: usize = 256 << 10;
-/// A pause that ends a burst.
-const PAUSE: Duration = Duration::from_micros(50);
+/// Bytes with which a batch leaves.
+pub(super) const TOGETHER: usize = 256 << 10;
+/// A pause between two sends that ends a burst.
+pub(super) const PAUSE: Duration = Duration::from_micros(50);
 
 /// Sends that follow each other on one stream.
 pub(super) struct Burst {
-    /// The number that the program sends by. (If it means another socket meanwhile, nothing
-    /// is lost but the count.)
+    /// The number that the program sends by. If it stands for another socket meanwhile, only the count
+    /// is wrong.
     number: Option<RawFd>,
+    /// Sends since the last pause.
     sends: u32,
-    /// When the last was posted; none if the time since went into system calls.
+    /// When the last send was posted; None if the time since then went into system calls of the
+    /// library.
     last: Option<Time>,
+    /// Sends that leave one by one before others are kept ([`ALONE`] to [`ALONE_MAX`]).
     alone: u32,
 }
 
@@ -51,7 +53,7 @@ impl Default for Burst {
 }
 
 impl Burst {
-    /// One more; true if it may wait for others.
+    /// Counts one more send; true if it may wait for others.
     pub(super) fn grow(&mut self, number: RawFd, now: Time) -> bool {
         if self.number != Some(number) {
             *self = Burst { number: Some(number), ..Burst::default() };
@@ -62,91 +64,30 @@ impl Burst {
         self.sends > self.alone
     }
 
-    /// The program came for its events.
+    /// The library was in a system call: the time until the next send is no pause of the program.
+    pub(super) fn forgive_pause(&mut self) {
+        self.last = None;
+    }
+
+    /// The program came for its events, and several sends left together.
     fn served(&mut self) {
         (self.alone, self.last) = ((self.alone / 2).max(ALONE), None);
     }
 
-    /// It came after each of them: none has another to wait for.
+    /// The program came after a single send, so that keeping it saved nothing.
     fn alone(&mut self) {
         (self.sends, self.alone, self.last) = (0, (self.alone * 2).min(ALONE_MAX), None);
     }
 
-    /// It did not.
-    fn in_vain(&mut self) {
+    /// The program did not come for kept sends.
+    fn not_served(&mut self) {
         (self.sends, self.alone) = (0, (self.alone * 8).min(ALONE_MAX));
     }
 }
 
-/// A kept send: one piece, not empty, without a time limit.
-pub(super) struct KeptSend {
-    op: OpId,
-    /// The descriptor that it was posted with.
-    number: RawFd,
-    piece: Segment,
-}
-
-impl KeptSend {
-    /// The same as a transfer of which the kernel has taken `done` bytes.
-    fn into_xfer(self, done: usize) -> Xfer {
-        let posted = Posted { op: self.op, number: self.number, limit: None, group: 0 };
-        let what = What::Send { pieces: Pieces::One(self.piece), to: None, flags: 0 };
-        Xfer { posted, what, done }
-    }
-
-    /// The reverse, for a transfer that may be kept ([`may_be_kept`]).
-    fn of(xfer: Xfer) -> Result<KeptSend, Xfer> {
-        match xfer {
-            Xfer { posted, what: What::Send { pieces: Pieces::One(piece), .. }, .. } => {
-                Ok(KeptSend { op: posted.op, number: posted.number, piece })
-            }
-            other => Err(other),
-        }
-    }
-}
-
-/// True if a transfer that nobody has tried yet is small and plain enough to be kept.
-fn may_be_kept(xfer: &Xfer) -> bool {
-    xfer.posted.limit.is_none()
-        && xfer.posted.group == 0
-        && xfer.gatherable().is_some_and(|p| matches!(p, Pieces::One(_)) && is_small(p.bytes()))
-}
-
-fn is_small(len: usize) -> bool {
-    (1..TOGETHER).contains(&len)
-}
-
-/// The kept sends of one stream, in the order of posting. They are apart from the table, as most
-/// leave in one call and never wait for room.
-pub(super) struct Batch {
-    name: Name,
-    /// The socket, whatever becomes of the program's number. The table's entry has the same.
-    fd: Arc<OwnedFd>,
-    sends: Vec<KeptSend>,
-    bytes: usize,
-    /// Until when they may wait though a thread comes for its events, and finds them there.
-    until: Time,
-}
-
-impl Batch {
-    /// All of them in one call; returns the bytes that the kernel took.
-    fn send(&self) -> std::io::Result<usize> {
-        let mut list = [IoVec::EMPTY; PIECES];
-        for (place, send) in list.iter_mut().zip(&self.sends) {
-            *place = send.piece.io_vec(0, send.piece.len());
-        }
-        let list = &list[..self.sends.len().min(PIECES)];
-        sys::send_message(self.fd.as_fd(), list, None, 0)
-    }
-
-    fn is_full(&self) -> bool {
-        self.bytes >= TOGETHER || self.sends.len() >= PIECES
-    }
-}
-
 impl Plain {
-    /// Keeps a send that is to be posted, or lets it and those before it leave; gives back
-    /// a transfer that is to go its own way.
+    /// Keeps a send that is to be posted, or sends it together with the batch before it. Gives back
+    /// a transfer that must go its own way.
     pub(super) fn keep(&mut self, now: Time, target: &Target<'_>, xfer: Xfer) -> Result<(), Xfer> {
         if !xfer.is_tx() {
             return Err(xfer);
@@ -156,17 +97,11 @@ impl Plain {
             && self.burst.grow(xfer.posted.number, now);
         let target = &if may_wait { self.seen(target) } else { *target };
         let may_wait = may_wait && target.kind == Kind::Stream;
-        if self.batch_of(&name(target)).is_some() {
+        if self.keeps_for(&name(target)) {
             self.post_behind(now, xfer, may_wait);
             return Ok(());
         }
-        let free = || {
-            self.by_name.get(&name(target)).is_none_or(|slot| {
-                let s = &self.socks[*slot];
-                s.connecting.is_none() && s.tx.is_empty()
-            })
-        };
-        if !may_wait || !free() {
+        if !may_wait || !self.is_free(&name(target)) {
             return Err(xfer);
         }
         if !self.may_keep {
@@ -176,149 +111,14 @@ impl Plain {
         self.start_batch(now, target, xfer)
     }
 
-    /// Begins a batch with a send; those of another socket leave now. A send whose socket cannot be
-    /// held goes its own way.
-    fn start_batch(&mut self, now: Time, target: &Target<'_>, xfer: Xfer) -> Result<(), Xfer> {
-        self.send_batch(now);
-        let name = name(target);
-        let fd = match self.by_name.get(&name) {
-            Some(slot) => Arc::clone(&self.socks[*slot].fd),
-            None => match target.fd.try_clone_to_owned() {
-                Ok(fd) => Arc::new(fd),
-                Err(_) => return Err(xfer),
-            },
-        };
-        let first = KeptSend::of(xfer)?;
-        let (bytes, mut sends) = (first.piece.len(), std::mem::take(&mut self.spare));
-        sends.push(first);
-        self.batch = Some(Batch { name, fd, sends, bytes, until: now + PAUSE });
-        Ok(())
-    }
-
-    /// The batch, if it is of the socket with this name.
-    fn batch_of(&self, name: &Name) -> Option<&Batch> {
-        self.batch.as_ref().filter(|b| b.name == *name)
-    }
-
-    /// True if there is a batch, and it is of this socket, which is then a stream.
-    pub(super) fn keeps_for(&self, name: &Name) -> bool {
-        self.batch_of(name).is_some()
-    }
-
-    /// The descriptor of a batch of the socket with this name.
-    pub(super) fn batch_fd(&self, name: &Name) -> Option<Arc<OwnedFd>> {
-        self.batch_of(name).map(|b| Arc::clone(&b.fd))
-    }
-
-    /// Posts a send behind those that are kept for its socket. All of them leave now, unless it
-    /// may wait, too.
-    fn post_behind(&mut self, now: Time, xfer: Xfer, may_wait: bool) {
-        let xfer = match may_wait {
-            true => match KeptSend::of(xfer) {
-                Ok(send) => return self.join(now, send),
-                Err(xfer) => xfer,
-            },
-            false => xfer,
-        };
-        let Some(batch) = self.batch.take() else { return };
-        let slot = self.spill(now, batch, 0);
-        self.note_limit(&xfer.posted, slot);
-        let s = &mut self.socks[slot];
-        s.tx.push_back(xfer);
-        s.ready.1 = true;
-        self.pump(slot, now);
-        self.burst.last = None;
-    }
-
-    /// Adds a send to the batch, which leaves if it is full or nobody is sure to come for it.
-    fn join(&mut self, now: Time, send: KeptSend) {
-        let Some(batch) = &mut self.batch else { return };
-        batch.bytes += send.piece.len();
-        batch.sends.push(send);
-        if !self.may_keep || batch.is_full() {
-            self.send_batch(now);
-            self.burst.last = None;
-        }
-    }
-
-    /// True if the batch is of the socket that `number` stands for. The number may mean another
-    /// socket since the send before it, so the kernel is asked; our descriptor of the socket makes
-    /// that a cheap question.
-    pub(super) fn keeps_for_number(&self, number: RawFd) -> bool {
-        self.batch.as_ref().is_some_and(|b| sys::is_duplicate(number, b.fd.as_fd()))
-    }
-
-    /// Posts a send to the socket of the batch; `burst`: it may wait there. True if it does, and no
-    /// operation has ended.
-    pub fn post_kept(&mut self, now: Time, burst: bool, posted: Posted, piece: Segment) -> bool {
-        let send = KeptSend { op: posted.op, number: posted.number, piece };
-        match burst && is_small(send.piece.len()) {
-            true => self.join(now, send),
-            false => self.post_behind(now, send.into_xfer(0), false),
-        }
-        self.done.is_empty()
-    }
-
-    /// An operation of this socket is held: when its time is over, it ends.
+    /// Notes the time limit, if any, of an operation that the entry in `slot` holds.
     pub(super) fn note_limit(&mut self, posted: &Posted, slot: usize) {
         if let Some((at, _)) = posted.limit {
             self.limits.insert((at, posted.op), slot);
         }
     }
 
-    /// The batch leaves, as far as there is room; the rest waits in the table.
-    pub(super) fn send_batch(&mut self, now: Time) {
-        let Some(mut batch) = self.batch.take() else { return };
-        let sent = match batch.send() {
-            Ok(sent) if sent == batch.bytes => {
-                for send in batch.sends.drain(..) {
-                    self.done.push_back(Done::sent(send.op, send.piece.len()));
-                }
-                self.spare = batch.sends;
-                return release(batch.fd);
-            }
-            Ok(sent) => sent,
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
-                let slot = self.spill(now, batch, 0);
-                return self.settle(slot, now);
-            }
-            // It is the first one's: the others meet it, or another, themselves.
-            Err(e) => {
-                let first = batch.sends.remove(0).into_xfer(0);
-                self.end(first.posted, End::new(0, Err(Failure::os("send", &e))));
-                0
-            }
-        };
-        let slot = self.spill(now, batch, sent);
-        self.socks[slot].ready.1 = true;
-        self.pump(slot, now);
-    }
-
-    /// The batch leaves, if it is of the socket with this name.
-    pub(super) fn send_batch_of(&mut self, name: &Name, now: Time) {
-        if self.keeps_for(name) {
-            self.send_batch(now);
-        }
-    }
-
-    /// Moves a batch of which the kernel has taken `sent` bytes to the socket's entry in the table,
-    /// and ends what has left. The caller moves or settles the entry.
-    fn spill(&mut self, now: Time, mut batch: Batch, mut sent: usize) -> usize {
-        let slot = self.entry(now, batch.name, batch.fd, Kind::Stream);
-        for send in batch.sends.drain(..) {
-            let len = send.piece.len();
-            let done = sent.min(len);
-            sent -= done;
-            match done == len {
-                true => self.done.push_back(Done::sent(send.op, len)),
-                false => self.socks[slot].tx.push_back(send.into_xfer(done)),
-            }
-        }
-        self.spare = batch.sends;
-        slot
-    }
-
-    /// What is kept leaves, as a thread has come for it.
+    /// Sends what is kept, for a thread that leads.
     pub(super) fn send_all_kept(&mut self, now: Time) {
         let Some(batch) = &self.batch else { return };
         let several = batch.sends.len() > 1;
@@ -326,30 +126,30 @@ impl Plain {
         if several { self.burst.served() } else { self.burst.alone() }
     }
 
-    /// Whether sends may be kept during the call that begins: the program's thread, or one
-    /// of ours, is sure to come soon.
+    /// Begins a call. `may_keep`: sends may be kept, because a thread is sure to lead soon.
     pub fn begin_call(&mut self, may_keep: bool) {
         (self.may_keep, self.would_keep) = (may_keep, false);
     }
 
-    /// Until when a thread that finds its events need not lead for sends that are kept: the
-    /// more there are, the more leave in one call. Those that wait for room are another matter.
+    /// Until then a thread that finds its events in the queue need not lead for the kept sends: the
+    /// more sends there are, the more leave in one call. None: nothing is kept, or sends wait for
+    /// room.
     pub fn rests_until(&self) -> Option<Time> {
         self.batch.as_ref().filter(|_| self.full.is_empty()).map(|b| b.until)
     }
 
-    /// True if sends are kept. And if it is good for sends that the program's thread leads
-    /// when it comes: they are kept, or would be; or they wait for room, and a thread of ours
-    /// that found it would be in the way of the program's next posts.
+    /// Whether sends are kept; and whether the program's thread should lead when it comes. It should
+    /// if sends are kept, or would be if it led, or wait for room: the background thread would be
+    /// in the way of the program's next posts.
     pub fn keeps(&self) -> (bool, bool) {
         let kept = self.batch.is_some();
         (kept, kept || self.would_keep || !self.full.is_empty())
     }
 
-    /// Nobody came for what is kept.
+    /// The background thread leads, because the program did not come for what is kept.
     pub fn kept_in_vain(&mut self) {
         if self.batch.is_some() {
-            self.burst.in_vain();
+            self.burst.not_served();
         }
     }
 }
@@ -359,12 +159,14 @@ mod tests {
     use std::io::{ErrorKind, Read};
     use std::os::fd::{AsFd, AsRawFd};
     use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
 
-    use super::super::{Direct, KernelIo, Request};
+    use super::super::{Direct, KernelIo, Lease, Pieces, Request};
     use super::*;
     use crate::mem::Buffer;
+    use crate::sys;
 
-    /// A stream whose peer counts what has come.
+    /// A stream whose peer counts the bytes that have come.
     struct World {
         plain: Plain,
         _poll: mio::Poll,
@@ -435,11 +237,36 @@ mod tests {
             }
         }
 
-        /// Operations that have ended since the last look: (name, whether well).
+        /// Operations that have ended since the last look, as if the program dequeued their events:
+        /// (name, whether well).
         fn ended(&mut self) -> Vec<(u64, bool)> {
-            std::iter::from_fn(|| self.plain.poll_done())
-                .map(|done| (done.op, done.end.result.is_ok()))
-                .collect()
+            let (ended, lease) = self.ended_in_queue();
+            lease.inspect(|lease| lease.end());
+            ended
+        }
+
+        /// The same, before the program dequeues the last event; with what that leases.
+        fn ended_in_queue(&mut self) -> (Vec<(u64, bool)>, Option<Arc<Lease>>) {
+            let done: Vec<_> = std::iter::from_fn(|| self.plain.poll_done()).collect();
+            let ended = done.iter().map(|d| (d.op, d.end.result.is_ok())).collect();
+            (ended, done.into_iter().filter_map(|d| d.end.lease).next_back())
+        }
+
+        /// A batch has left, and its last event is in the queue.
+        fn leave_leased(&mut self) -> Arc<Lease> {
+            self.plain.begin_call(true);
+            self.burst();
+            self.send(1);
+            self.send(1);
+            self.plain.progress(self.now);
+            assert_eq!(self.arrived(), 2);
+            self.ended_in_queue().1.expect("a batch that has left leases its socket")
+        }
+
+        /// The program closes the stream; true if the peer sees the end.
+        fn closes(mut self) -> bool {
+            drop(self.ours);
+            self.peer.read(&mut [0]).is_ok_and(|n| n == 0)
         }
     }
 
@@ -463,6 +290,7 @@ mod tests {
         w.now = w.now + PAUSE * 2;
         w.send(1);
         assert_eq!(w.arrived(), 2);
+        w.plain.progress(w.plain.next_timeout().unwrap());
         assert!(!w.plain.is_waiting(), "an idle socket is not held");
     }
 
@@ -511,6 +339,46 @@ mod tests {
         assert_eq!(w.arrived(), 3);
         assert_eq!(w.ended(), [(5, true), (6, true), (7, true)]);
         assert!(!joins(&mut w, None), "none is kept any more");
+    }
+
+    #[test]
+    fn the_next_batch_takes_the_lease_over() {
+        let mut w = World::new();
+        if !tells_duplicates(&w) {
+            return;
+        }
+        let lease = w.leave_leased();
+        let second = w.ours.try_clone().unwrap();
+        assert!(!joins(&mut w, Some(&second)), "of no burst");
+        for _ in 0..ALONE {
+            w.send(1);
+        }
+        assert_eq!((w.arrived(), w.ended().len()), (ALONE as usize, ALONE as usize));
+        assert!(joins(&mut w, None) && joins(&mut w, None));
+        lease.end();
+        w.plain.progress(w.now);
+        assert_eq!(w.arrived(), 2, "the batch has the descriptor, and not the lease");
+    }
+
+    #[test]
+    fn a_lease_ends_with_its_event_a_tick_or_a_cancel() {
+        for how in 0..3 {
+            let mut w = World::new();
+            let lease = w.leave_leased();
+            assert!(w.plain.is_waiting(), "the socket is held");
+            match how {
+                0 => lease.end(),
+                1 => {
+                    w.now = w.plain.next_timeout().unwrap();
+                    w.plain.progress(w.now);
+                }
+                _ => assert_eq!(w.plain.cancel(w.now, &target(&w.ours), |_| true), 0),
+            }
+            assert!(w.closes(), "{how}");
+        }
+        let mut w = World::new();
+        let _lease = w.leave_leased();
+        assert!(!w.closes(), "the lease runs");
     }
 
     #[test]

@@ -58,7 +58,9 @@ impl Plain {
             return Direct::No;
         }
         let burst = self.burst.grow(fd.as_raw_fd(), now);
-        if self.keeps_for_number(fd.as_raw_fd()) {
+        let number = fd.as_raw_fd();
+        if self.keeps_for_number(number) || burst && self.may_keep && self.resume_batch(now, number)
+        {
             return Direct::Kept { burst };
         }
         if self.batch.is_some() || burst && self.may_keep {

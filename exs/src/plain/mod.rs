@@ -28,6 +28,7 @@
 //! flight, io_uring moved as much as this and as a blocking loop. Its requests end with the
 //! thread that submitted them, and its completions interrupt that thread's epoll_wait(2).
 
+mod batch;
 mod call;
 mod coalesce;
 mod direct;
@@ -44,8 +45,9 @@ use std::time::Duration;
 
 use mio::unix::SourceFd;
 
+use self::batch::{Batch, KeptSend, Rested};
 use self::call::{Step, What, Xfer};
-use self::coalesce::{Batch, Burst, KeptSend};
+use self::coalesce::Burst;
 use self::files::{CHUNK, Scratch};
 use self::helper::Helper;
 use self::sock::{Ended, NO_NUMBER, Name, Sock, name, release};
@@ -53,6 +55,7 @@ use crate::ids::OpId;
 use crate::rnic::Ready;
 use crate::time::Time;
 
+pub use self::batch::Lease;
 pub use self::direct::Direct;
 #[cfg(any(test, feature = "internals"))]
 pub use self::direct::Sent;
@@ -89,6 +92,8 @@ pub struct Plain {
     /// Sends that follow each other, those that are kept, and whether more may be.
     burst: Burst,
     batch: Option<Batch>,
+    /// The socket of the batch that left last, if it is leased.
+    rested: Option<Rested>,
     /// Room for the sends of the next batch.
     spare: Vec<KeptSend>,
     may_keep: bool,
@@ -121,6 +126,7 @@ impl Plain {
             full: Vec::new(),
             burst: Burst::default(),
             batch: None,
+            rested: None,
             spare: Vec::new(),
             may_keep: false,
             would_keep: false,
@@ -422,7 +428,7 @@ impl Plain {
 
     /// True if anything waits for the reactor.
     pub fn is_waiting(&self) -> bool {
-        !self.socks.is_empty() || self.batch.is_some()
+        !self.socks.is_empty() || self.batch.is_some() || self.rested.is_some()
     }
 
     /// For a thread that spins: sends that wait for room are tried again. The reactor tells
@@ -456,6 +462,9 @@ impl Plain {
         }
         if self.tick.is_some_and(|at| at <= now) {
             self.stop_strays();
+            if let Some(rested) = self.rested.take() {
+                rested.lease.end();
+            }
             self.tick = self.must_tick().then(|| now + TICK);
             let slots: Vec<_> = self.socks.iter().map(|(i, _)| i).collect();
             for slot in slots {
@@ -465,7 +474,7 @@ impl Plain {
     }
 
     fn must_tick(&self) -> bool {
-        !self.socks.is_empty() || !self.strays.is_empty()
+        !self.socks.is_empty() || !self.strays.is_empty() || self.rested.is_some()
     }
 
     /// Ends what was posted with a descriptor that the program has closed.

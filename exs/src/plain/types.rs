@@ -1,8 +1,10 @@
 //! The vocabulary: what is asked of a kernel socket, and what came of it.
 
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::Lease;
 use crate::ids::OpId;
 use crate::mem::Segment;
 use crate::rnic::FileRange;
@@ -253,13 +255,24 @@ pub struct End {
     pub accepted: Option<Box<(OwnedFd, KernelAddr)>>,
     /// What poll(2) found.
     pub revents: i16,
+    /// A socket that is held until the event is dequeued.
+    pub lease: Option<Arc<Lease>>,
     /// Why not, if not.
     pub result: Result<(), Failure>,
 }
 
 impl End {
     pub(super) fn new(bytes: u64, result: Result<(), Failure>) -> End {
-        End { bytes, total: bytes, eof: false, from: None, accepted: None, revents: 0, result }
+        End {
+            bytes,
+            total: bytes,
+            eof: false,
+            from: None,
+            accepted: None,
+            revents: 0,
+            lease: None,
+            result,
+        }
     }
 }
 

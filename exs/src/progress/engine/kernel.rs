@@ -182,8 +182,12 @@ impl Engine {
         if self.leaves_for(queue) {
             let (plain, ops) = (&mut self.plain, &mut self.ops);
             let mut count = 0;
-            let events = std::iter::from_fn(|| next_event(plain, ops, queue));
-            self.signalled |= queue.push_all(events.inspect(|_| count += 1), &mut self.wake);
+            let events = std::iter::from_fn(|| {
+                let event = next_event(plain, ops, queue)?;
+                count += 1;
+                Some(event)
+            });
+            self.signalled |= queue.push_all(events, &mut self.wake);
             self.counters.events += count;
             return;
         }
@@ -194,6 +198,7 @@ impl Engine {
 }
 
 /// The event of the operation that has ended next, if it is one for this queue.
+#[inline(always)]
 fn next_event(plain: &mut Plain, ops: &mut OpTable, queue: &Arc<QueueCore>) -> Option<RawEvent> {
     let next = plain.next_done()?;
     if !ops.get(next.op).is_some_and(|op| op.group == 0 && op.goes_to(queue)) {
@@ -201,11 +206,11 @@ fn next_event(plain: &mut Plain, ops: &mut OpTable, queue: &Arc<QueueCore>) -> O
     }
     let Done { op, end, .. } = plain.poll_done()?;
     let (_, mut event) = ops.remove(op)?.into_event();
-    let End { bytes, total, eof, from, accepted, revents, result } = end;
+    let End { bytes, total, eof, from, accepted, revents, lease, result } = end;
     (event.bytes, event.total, event.eof) = (bytes, total, eof);
     event.readiness = readiness(revents);
-    if from.is_some() || accepted.is_some() {
-        event.guest = Some(Box::new(guest(from, accepted)));
+    if from.is_some() || accepted.is_some() || lease.is_some() {
+        event.guest = Some(Box::new(Guest { lease, ..guest(from, accepted) }));
     }
     event.error = result.err().map(|why| Box::new(error(why, event.kind)));
     Some(event)
@@ -216,7 +221,7 @@ fn guest(from: Option<Box<KernelAddr>>, accepted: Option<Box<(OwnedFd, KernelAdd
         Some((fd, peer)) => (Some(fd.into()), Some(peer)),
         None => (None, from.map(|peer| *peer)),
     };
-    Guest { accepted: None, descriptor, peer }
+    Guest { accepted: None, descriptor, peer, lease: None }
 }
 
 /// The memory of an operation. It is dropped before its event is made, so the buffers
