@@ -16,8 +16,8 @@ use crate::sockets::{self, Entry, Target};
 use crate::timeouts::Way;
 use crate::{connect, kernel, options, pollable, queues};
 
-/// What an accept needs when its connection is there: made when it is posted, so that
-/// nothing can fail any more, and no connection be lost, when the event is dequeued.
+/// What an accept needs when its connection is there. It is made when the accept is posted, so that
+/// nothing can fail, and no connection is lost, when the program dequeues the event.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pair: Pair,
@@ -26,7 +26,7 @@ pub(crate) struct Prepared {
     place: Out<Acceptaddr>,
 }
 
-// SAFETY: the place is the caller's until the event; whoever dequeues that stores there.
+// SAFETY: the place is the caller's until the event; the thread that dequeues it stores there.
 unsafe impl Send for Prepared {}
 
 impl Prepared {
@@ -53,7 +53,7 @@ impl Prepared {
         out
     }
 
-    /// An accept that brought nothing.
+    /// The result of an accept without a connection.
     pub(crate) fn nothing(place: Out<Acceptaddr>) -> EvtAccept {
         EvtAccept { exs_evt_newsocket: -1, exs_evt_reserved: 0, exs_evt_acceptaddr: place.raw() }
     }

@@ -1,8 +1,8 @@
 //! Calls without a queue: they post the same operation on a queue of their own, and wait.
 //!
-//! A signal ends the wait: the operation is cancelled, which is bounded in time, and its
-//! event says what had been moved by then. If nothing was, the call fails with EINTR; so
-//! no byte is ever lost to a signal.
+//! A signal ends the wait: the call cancels the operation, which takes a bounded time, and the event
+//! says how many bytes were moved by then. If none were, the call fails with EINTR. So no byte is
+//! lost to a signal.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -12,14 +12,14 @@ use exs::{Error, Event, EventQueue, Socket, Token, raw};
 
 use crate::error::{Fail, Result};
 
-/// Most bytes that one call moves, so that an int can tell how many: as in Linux.
+/// The most bytes that one call moves, so that an int can hold their number; the same as in Linux.
 pub(crate) const MOST: usize = 0x7fff_f000;
 
-/// The token of operations that have the queue to themselves.
+/// The token of an operation that is alone in its queue.
 pub(crate) const TOKEN: Token = Token(0);
 
 thread_local! {
-    /// Queues of this thread's calls.
+    /// Queues for this thread's calls.
     static QUEUES: RefCell<Vec<EventQueue>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -32,7 +32,7 @@ pub(crate) enum Patience {
     Limited(Duration),
     /// For as long as it takes.
     Endless,
-    /// Not even a signal ends it: the operation is bounded in time by itself.
+    /// Until the operation ends, even after a signal: the operation itself is bounded in time.
     Deaf,
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn run(
     patience: Patience,
     post: impl FnOnce(&EventQueue) -> Result<()>,
 ) -> Result<Event> {
-    // What the waiting needs must be missed before the operation has the memory.
+    // The wait may fail to get what it needs. It must fail before the operation has the memory.
     raw::prepare_to_wait()?;
     let kept = QUEUES.try_with(|q| q.borrow_mut().pop()).ok().flatten();
     let queue = match kept {
@@ -71,8 +71,8 @@ fn wait(socket: &Socket, queue: &EventQueue, patience: Patience) -> Result<Event
             Ok(0) => Some(libc::EAGAIN),
             Ok(_) => None,
             Err(Error::Interrupted) => Some(libc::EINTR),
-            // Nothing else is said of a queue of ours; if it were, the operation would
-            // still have the memory, and no call may return then.
+            // A queue of the library gives no other error. If it did, the operation would still have
+            // the memory, and the call must not return.
             Err(_) => None,
         }
     };
@@ -95,7 +95,7 @@ fn wait(socket: &Socket, queue: &EventQueue, patience: Patience) -> Result<Event
     }
 }
 
-/// The error of a call that waited in vain.
+/// The error of a call whose wait has ended without a result.
 pub(crate) fn refusal(errno: c_int) -> Fail {
     if errno == libc::EINTR {
         Fail::fixed(errno, "a signal came before anything was moved")
@@ -104,7 +104,7 @@ pub(crate) fn refusal(errno: c_int) -> Fail {
     }
 }
 
-/// What a call that moved bytes returns: as many as were, even if it failed then.
+/// The result of a call: the number of bytes moved, even if it failed after them.
 pub(crate) fn moved(event: Event) -> Result<c_int> {
     let n = event.bytes();
     if n == 0 {

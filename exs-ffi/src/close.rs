@@ -35,7 +35,7 @@ pub unsafe extern "C" fn exs_close(
         let target = sockets::find(fd)?;
         let way = queues::way(queue)?;
         let place = match &way {
-            // Before the descriptor is gone: there must be room for the event.
+            // Books room for the event while the descriptor is still open.
             Some(q) => Some(book(q, fd)?),
             None => None,
         };
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn exs_close(
         match target {
             Target::Exs(entry) => close(&entry, fd, flags & EXS_CLOSE_ABORT != 0, place, token),
             Target::Kernel(_) => {
-                // Before: so that its operations end now, and the peer sees the end.
+                // Cancels before close(2): so the operations end now, and the peer sees the end.
                 kernel::cancel(fd, None)?;
                 close_fd(fd)?;
                 finish(place, token)
@@ -77,7 +77,7 @@ fn close(
     token: Token,
 ) -> Result<c_int> {
     {
-        // Under this lock nobody else takes the hang-up for the program's own close(2).
+        // Under this lock no other thread takes the hang-up for a close(2) of the program.
         let mut state = entry.state();
         let unread = raw::standing(&entry.socket).available > 0;
         if !entry.face.closes(unread, || close_fd(fd))? || !sockets::remove(entry, &mut state) {
@@ -93,7 +93,7 @@ fn close(
         Some(place) => {
             place.close(&entry.socket, token)?;
         }
-        // Bounded by SO_LINGER's time: close(2), too, goes on after a signal.
+        // The wait is bounded by SO_LINGER's time. close(2), too, goes on after a signal.
         None => {
             let post = |q: &exs::EventQueue| Ok(entry.socket.close(q, TOKEN)?);
             let closed = blocking::run(&entry.socket, Patience::Deaf, post)?;
@@ -106,8 +106,8 @@ fn close(
     Ok(0)
 }
 
-/// What close(2) of a connection says: that the peer has cut it is no error of the close.
-/// That what was sent was thrown away, as it was not taken in time, is.
+/// The result of closing a connection. A reset by the peer is no error of the close; data that were
+/// dropped because the peer did not take them in time are one.
 fn over(closed: exs::Event) -> Result<()> {
     match closed.into_result() {
         Err(Error::Op(

@@ -24,7 +24,7 @@ pub(crate) fn any_address(addr: In<sockaddr>, len: socklen_t) -> Result<KernelAd
     KernelAddr::from_sockaddr(&bytes).map_err(|e| Fail::io("the address", &e))
 }
 
-/// The address that C gives: AF_INET or AF_INET6.
+/// Reads an address of C: AF_INET or AF_INET6.
 pub(crate) fn address(addr: In<sockaddr>, len: socklen_t) -> Result<SocketAddr> {
     let short = Fail::fixed(libc::EINVAL, "the address is shorter than those of its family");
     if (len as usize) < size_of::<libc::sa_family_t>() {
@@ -49,7 +49,7 @@ pub(crate) fn address(addr: In<sockaddr>, len: socklen_t) -> Result<SocketAddr> 
     }
 }
 
-/// The bytes of an address as C has it.
+/// The bytes of an address in the form of C.
 pub(crate) fn to_bytes(addr: SocketAddr) -> Vec<u8> {
     let mut out = Vec::with_capacity(size_of::<sockaddr_in6>());
     match addr {
@@ -70,8 +70,8 @@ pub(crate) fn to_bytes(addr: SocketAddr) -> Vec<u8> {
     out
 }
 
-/// Stores an address where C has room for some bytes, as getsockname(2) does: cut off if
-/// need be, and the true length told.
+/// Stores an address as getsockname(2) does: cut off where the caller's room ends, and with its true
+/// length.
 fn store(addr: SocketAddr, place: Out<sockaddr>, len: Out<socklen_t>) -> Result<c_int> {
     let room = len.read()? as usize;
     let bytes = to_bytes(addr);
@@ -112,8 +112,8 @@ fn suits(entry: &Entry, addr: In<sockaddr>, len: socklen_t) -> Result<SocketAddr
     Err(Fail::fixed(libc::EAFNOSUPPORT, "the address is of another family than the socket"))
 }
 
-/// An address as a socket of this family has it: AF_INET6 knows IPv4 as `::ffff:a.b.c.d`, by
-/// whatever road the connection goes.
+/// An address in the form of a socket's family: AF_INET6 has IPv4 as `::ffff:a.b.c.d`, whatever the
+/// connection uses.
 pub(crate) fn as_family(addr: SocketAddr, family: c_int) -> SocketAddr {
     match addr {
         SocketAddr::V4(a) if family == libc::AF_INET6 => {
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn exs_socket(domain: c_int, ty: c_int, protocol: c_int) -
                 return Err(Fail::fixed(libc::ESOCKTNOSUPPORT, why));
             }
         };
-        // What getaddrinfo(3) gives for a stream is taken.
+        // The protocol that getaddrinfo(3) gives for a stream is allowed.
         if protocol != 0 && (protocol, kind) != (libc::IPPROTO_TCP, SocketType::Stream) {
             let why = "the protocol of an EXS socket is 0, or IPPROTO_TCP for a stream";
             return Err(Fail::fixed(libc::EPROTONOSUPPORT, why));
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn exs_bind(fd: c_int, addr: In<sockaddr>, len: socklen_t)
 pub unsafe extern "C" fn exs_listen(fd: c_int, backlog: c_int) -> c_int {
     border(|| match sockets::find(fd)? {
         Target::Exs(entry) => {
-            // As listen(2): what is too little or too much is brought into range.
+            // As listen(2) does, a backlog out of range is brought into range.
             let backlog = u32::try_from(backlog).unwrap_or(u32::MAX).clamp(1, 4096);
             if entry.family == libc::AF_INET6 && entry.socket.local_addr().is_err() {
                 entry.socket.bind((Ipv6Addr::UNSPECIFIED, 0).into())?;
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn exs_listen(fd: c_int, backlog: c_int) -> c_int {
     })
 }
 
-/// What a system call returned.
+/// The result of a system call.
 pub(crate) fn os(call: &str, result: c_int) -> Result<c_int> {
     if result < 0 { Err(Fail::os(call)) } else { Ok(result) }
 }

@@ -1,4 +1,4 @@
-//! Errors at the border: errno, and a sentence about the thread's last one.
+//! Errors at the border to C: errno, and a sentence about the thread's last error.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::fork;
 
-/// What went wrong: words that are put together only if somebody asks for them.
+/// What went wrong. The text is made only when the program asks for it.
 #[derive(Debug)]
 enum Why {
     Nothing,
@@ -33,11 +33,11 @@ pub struct Fail {
     why: Why,
 }
 
-/// The result of what is inside of a call.
+/// The result of the inside of a call.
 pub(crate) type Result<T> = std::result::Result<T, Fail>;
 
 impl Fail {
-    /// With words that need no memory.
+    /// A failure with a fixed text, which needs no allocation.
     pub(crate) const fn fixed(errno: c_int, why: &'static str) -> Fail {
         Fail { errno, why: Why::Fixed(why) }
     }
@@ -50,8 +50,8 @@ impl Fail {
         self.errno
     }
 
-    /// The call would have to wait, a signal came, or an argument makes no sense: that says
-    /// nothing of the connection.
+    /// True if the failure says nothing of the connection: the call would have to wait, a signal came,
+    /// or an argument makes no sense.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(
             self.errno,
@@ -64,7 +64,7 @@ impl Fail {
         )
     }
 
-    /// What the last system call said.
+    /// The error of the last system call.
     pub(crate) fn os(call: &str) -> Fail {
         let e = std::io::Error::last_os_error();
         Fail::io(call, &e)
@@ -83,7 +83,7 @@ impl From<exs::Error> for Fail {
 
 impl From<exs::MemError> for Fail {
     fn from(e: exs::MemError) -> Fail {
-        // At this border memory that is not where it is said to be is a bad address.
+        // To C, memory outside of its registration is a bad address.
         let errno = match e {
             exs::MemError::OutOfBounds { .. } => libc::EFAULT,
             _ => exs::Error::Memory(e).errno(),
@@ -99,12 +99,12 @@ impl<T: std::fmt::Debug> From<exs::Refused<T>> for Fail {
 }
 
 thread_local! {
-    /// The thread's last error, and the last text that was made of one.
+    /// The thread's last error, and the last text that exs_strerror has returned.
     static LAST: RefCell<(Why, CString)> = RefCell::new((Why::Nothing, CString::default()));
 }
 
 fn remember(why: Why) {
-    // (A thread that ends has no memory any more.)
+    // A thread that ends has no such memory any more.
     let _ = LAST.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
             last.0 = why;
@@ -112,7 +112,7 @@ fn remember(why: Why) {
     });
 }
 
-/// Notes the error of an event.
+/// Notes the error of an event as the thread's last one.
 pub(crate) fn note(e: exs::Error) {
     remember(Why::Exs(e));
 }
@@ -124,7 +124,7 @@ fn set_errno(errno: c_int) {
     unsafe { *place = errno };
 }
 
-/// The body of each exported function: -1 and errno for what fails. No panic gets by.
+/// Runs the body of an exported function: a failure becomes -1 and errno, and a panic becomes EIO.
 pub(crate) fn border(f: impl FnOnce() -> Result<c_int>) -> c_int {
     let result = if fork::is_child() {
         Err(Fail::fixed(

@@ -1,8 +1,8 @@
-//! From events of the library's to `exs_event_t`.
+//! From events of the library to `exs_event_t`.
 //!
-//! An operation bears two words besides its ahandle (`raw::tagged`): what the call was,
-//! with which descriptor and what small thing more; and the place that the caller gave
-//! with it. So nothing has to be kept, or looked up, for most operations.
+//! An operation carries two words besides its ahandle (`raw::tagged`). The first has the kind of the
+//! call, the descriptor and 16 bits more; the second has the address that the caller gave. So most
+//! operations need no table.
 
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
@@ -16,13 +16,13 @@ use crate::accept::Prepared;
 use crate::ptr::{Bytes, Out};
 use crate::{error, kernel, pollable};
 
-/// What a call was.
+/// The first of the two words: which call it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
     /// EXS_EVT_...
     pub(crate) kind: c_int,
     pub(crate) fd: c_int,
-    /// POLL: what was asked for. RECVMSG: 1 if messages have ends.
+    /// POLL: the events asked for. RECVMSG: 1 if messages have ends.
     pub(crate) extra: u16,
 }
 
@@ -31,12 +31,12 @@ impl Call {
         Call { kind, fd, extra: 0 }
     }
 
-    /// The queue, for operations that bear this name.
+    /// A handle to the queue whose operations carry the two words.
     pub(crate) fn on(self, queue: &EventQueue, place: u64) -> EventQueue {
         raw::tagged(queue, self.tag(place))
     }
 
-    /// The two words that such operations bear.
+    /// The two words.
     pub(crate) fn tag(self, place: u64) -> [u64; 2] {
         let word = (u64::from(self.kind as u32) << 48)
             | (u64::from(self.extra) << 32)
@@ -50,21 +50,21 @@ impl Call {
     }
 }
 
-/// Accepts under way: the descriptors that they will give.
+/// The descriptors that accepts in flight have prepared.
 static ACCEPTS: Mutex<Slab<Prepared>> = Mutex::new(Slab::new());
 
-/// Keeps what an accept prepared; the number goes with the operation.
+/// Keeps what an accept has prepared; returns the number that its operation carries.
 pub(crate) fn keep_accept(prepared: Prepared) -> u64 {
     ACCEPTS.lock().unwrap_or_else(PoisonError::into_inner).insert(prepared) as u64
 }
 
-/// Gives it back.
+/// Takes it out of the table.
 pub(crate) fn take_accept(name: u64) -> Option<Prepared> {
     let slot = usize::try_from(name).ok()?;
     ACCEPTS.lock().unwrap_or_else(PoisonError::into_inner).try_remove(slot)
 }
 
-/// An event that nobody will see.
+/// Drops an event that the program will not see.
 pub(crate) fn discard(event: exs::Event) {
     let [word, place] = raw::tag(&event);
     let call = Call::of(word);
@@ -73,7 +73,7 @@ pub(crate) fn discard(event: exs::Event) {
     }
 }
 
-/// The event as C sees it.
+/// Converts an event for C.
 pub(crate) fn to_c(mut event: exs::Event) -> Event {
     let [word, place] = raw::tag(&event);
     let call = Call::of(word);
@@ -106,7 +106,7 @@ pub(crate) fn to_c(mut event: exs::Event) -> Event {
     }
 }
 
-/// The part that differs; what goes to places of the caller's is stored there.
+/// The part that differs by kind. Stores results at the addresses that the caller has given.
 fn union_of(event: &mut exs::Event, call: Call, place: u64) -> EventUnion {
     let (exs_evt_length, exs_evt_total) = (event.bytes(), event.total());
     let mut union = EventUnion { exs_evt_reserved: [0; 6] };
@@ -154,7 +154,7 @@ fn union_of(event: &mut exs::Event, call: Call, place: u64) -> EventUnion {
     union
 }
 
-/// An operation whose own time was over has an event of another kind.
+/// The kind of an event with an error: an operation whose time limit was over has a kind of its own.
 fn kind_of(kind: c_int, error: &Error) -> c_int {
     if !matches!(error, Error::Op(OpError::TimedOut { .. })) {
         return kind;
@@ -166,7 +166,7 @@ fn kind_of(kind: c_int, error: &Error) -> c_int {
     }
 }
 
-/// Readiness as C names it: what was asked for, and what is always told.
+/// Readiness in the flags of C: those asked for, and EXS_POLLHUP.
 pub(crate) fn revents(found: Readiness, asked: c_int) -> c_int {
     let mut out = 0;
     if found.readable {
@@ -192,13 +192,13 @@ pub(crate) fn store_flags(message: Out<Msghdr>, truncated: bool, ends: u16) {
     }
 }
 
-/// Stores whence a message came, where its receiver wants that.
+/// Stores the sender's address, if the receiver has given room for it.
 fn store_sender(message: Out<Msghdr>, room: usize, from: Option<&KernelAddr>) {
     let (Ok(mut m), Some(from)) = (message.read(), from) else { return };
     let (bytes, len) = from.to_sockaddr();
     let place = Out::name_of(&m).cast::<u8>();
     for (i, b) in bytes.iter().take(len.min(room)).enumerate() {
-        // A receive asks for the sender only if there is a place.
+        // A receive asks for the sender only if there is room.
         let _ = place.write_at(i, *b);
     }
     m.exs_msg_namelen = libc::socklen_t::try_from(len).unwrap_or(0);
@@ -210,7 +210,7 @@ pub(crate) fn ends(kind: SocketType) -> u16 {
     u16::from(kind == SocketType::SeqPacket)
 }
 
-/// The name of the memory of an operation.
+/// The second word for the memory of an operation.
 pub(crate) fn place(memory: Bytes) -> u64 {
     memory.name()
 }
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_call_was_comes_back() {
+    fn the_two_words_come_back() {
         for (kind, fd, extra) in
             [(EXS_EVT_REVOKE, c_int::MAX, u16::MAX), (EXS_EVT_POLL, 0, 5), (EXS_EVT_SEND, 7, 0)]
         {

@@ -1,4 +1,4 @@
-//! What is no part of ES-API: one-sided operations, and figures.
+//! Calls that ES-API does not have: one-sided operations, and figures.
 
 use std::ffi::c_int;
 use std::time::Duration;

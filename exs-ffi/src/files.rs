@@ -17,8 +17,8 @@ use crate::sockets::{self, Target};
 use crate::timeouts::{Way, posting};
 use crate::{kernel, late, memory, options, queues, told};
 
-/// A file of the program's, under a number of the library's: the program may close its
-/// own after the call.
+/// A file of the program under a number of the library, so that the program may close its own
+/// descriptor after the call.
 fn file(fd: c_int) -> Result<File> {
     let st = sockets::stat(fd)?;
     if st.st_mode & libc::S_IFMT != libc::S_IFREG {
@@ -34,7 +34,7 @@ fn file(fd: c_int) -> Result<File> {
     if own < 0 {
         return Err(Fail::os("dup of the file"));
     }
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: just made, and owned by nothing else.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(own) }))
 }
 
@@ -46,7 +46,7 @@ struct Reach {
 }
 
 impl Reach {
-    /// Without a queue an int tells the bytes, and so there is an end.
+    /// A call without a queue returns the bytes as an int, which bounds them.
     fn new(clip: bool) -> Reach {
         Reach { left: if clip { MOST as u64 } else { u64::MAX }, clipped: false }
     }
@@ -71,12 +71,12 @@ fn file_part(f: &Fdvec, reach: &mut Reach) -> Result<Part> {
         n => n,
     };
     if offset.checked_add(len).is_none_or(|end| i64::try_from(end).is_err()) {
-        return Err(Fail::fixed(libc::EINVAL, "no file is so long as this piece says"));
+        return Err(Fail::fixed(libc::EINVAL, "no file is as long as this piece says"));
     }
     Ok(Part::File { file: Arc::new(file), offset, len: reach.take(len) })
 }
 
-/// The elements as parts, as far as the call goes; neighbouring memory is one part.
+/// The elements as parts, as far as one call goes. Neighbouring memory becomes one part.
 fn parts(elements: impl Iterator<Item = Xferfile>, reach: &mut Reach) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
     for e in elements {
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn exs_sendfile(
         let list = In::from(vec).list(count, EXS_IOV_MAX)?;
         let mut reach = Reach::new(queue == EXS_QHANDLE_INVALID);
         let parts = parts(list, &mut reach)?;
-        // What is left needs the direction: the call that sends the last byte ends it.
+        // The bytes that are left need the direction. The call that sends the last byte ends it.
         let shut = flags & EXS_SHUT_WR != 0 && !reach.clipped;
         let call = Call::new(EXS_EVT_SENDFILE, fd);
         let entry = match target {

@@ -1,8 +1,8 @@
-//! What fork leaves to the child: nothing.
+//! fork(2): a child cannot use the library of its parent.
 //!
-//! The threads of the library are not in the child, and its locks may be held there for
-//! ever by threads that are not. So once the library has been used, a child is told so,
-//! and each call there fails before it touches anything.
+//! The child has none of the library's threads, and threads that it does not have may hold the locks
+//! for ever. So once a process has used the library, each call in a child fails before it touches
+//! anything.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ pub(crate) fn is_child() -> bool {
     CHILD.load(Ordering::Relaxed)
 }
 
-/// The library is used from now on.
+/// Notes that the process uses the library: children made from now on must not.
 pub(crate) fn used() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

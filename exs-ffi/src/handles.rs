@@ -1,15 +1,14 @@
 //! Handles: small numbers for C, objects behind them.
 //!
-//! A handle is a slot and the slot's generation, so one that was given back is not taken
-//! for the object that has its slot now. Slots are used again in turn, the longest
-//! unused first: a stale handle means something else again only after some two thousand
-//! objects in the very same slot.
+//! A handle is a slot and the slot's generation, so a stale handle does not name the object that has
+//! its slot now. The slot that is free for longest is used first: a stale handle names another object
+//! only after some two thousand objects in the very same slot.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Bits of a handle that are the slot; the 11 above are the generation.
+/// Bits of a handle that are the slot. The 11 bits above are the generation.
 const SLOT_BITS: u32 = 20;
 const GENERATIONS: u32 = 1 << 11;
 
@@ -33,10 +32,10 @@ impl<T> Handles<T> {
         Handles { inner: RwLock::new(Slots { slots: Vec::new(), free: VecDeque::new() }) }
     }
 
-    /// A handle for an object; None if there are a million already.
+    /// Adds an object; returns its handle, or None if there are a million objects already.
     pub(crate) fn insert(&self, object: T) -> Option<c_int> {
         let mut t = self.inner.write().unwrap_or_else(PoisonError::into_inner);
-        // A few spare ones first: the longer a slot rests, the better.
+        // Keeps some slots spare: the longer a slot is unused, the better.
         let slot = if t.free.len() > 64 || t.slots.len() >= 1 << SLOT_BITS {
             t.free.pop_front()?
         } else {
@@ -44,7 +43,7 @@ impl<T> Handles<T> {
             u32::try_from(t.slots.len() - 1).ok()?
         };
         let s = t.slots.get_mut(slot as usize)?;
-        // Never 0, so that no handle is.
+        // Never 0, so that no handle is 0.
         s.generation = if s.generation + 1 < GENERATIONS { s.generation + 1 } else { 1 };
         s.object = Some(Arc::new(object));
         c_int::try_from((s.generation << SLOT_BITS) | slot).ok()
@@ -55,7 +54,7 @@ impl<T> Handles<T> {
         Some(((bits & ((1 << SLOT_BITS) - 1)) as usize, bits >> SLOT_BITS))
     }
 
-    /// The object of a handle that is valid.
+    /// The object of a handle; None if the handle is not valid.
     pub(crate) fn get(&self, handle: c_int) -> Option<Arc<T>> {
         let (slot, generation) = Self::split(handle)?;
         let t = self.inner.read().unwrap_or_else(PoisonError::into_inner);
@@ -63,8 +62,8 @@ impl<T> Handles<T> {
         s.object.clone()
     }
 
-    /// Looks at the object of a handle without keeping it: nobody takes it out meanwhile, and
-    /// nobody sees it as being in use.
+    /// Lends the object of a handle to `at`, under the lock of the table: no thread removes the object
+    /// meanwhile, and no reference is counted. `at` must not wait, nor use the table.
     pub(crate) fn look<R>(&self, handle: c_int, at: impl FnOnce(&T) -> R) -> Option<R> {
         let (slot, generation) = Self::split(handle)?;
         let t = self.inner.read().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +71,7 @@ impl<T> Handles<T> {
         s.object.as_deref().map(at)
     }
 
-    /// Takes the object out if `may` agrees; the handle is not valid any more.
+    /// Removes the object if `may` agrees; its handle is not valid then. None: it was not valid before.
     pub(crate) fn remove_if<E>(
         &self,
         handle: c_int,
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn who_objects_keeps_the_handle() {
+    fn a_refused_removal_keeps_the_handle() {
         let t = Handles::new();
         let a = t.insert('a').unwrap();
         assert_eq!(t.remove_if(a, |_| Err("busy")).unwrap_err(), "busy");

@@ -1,9 +1,8 @@
-//! The calls on ordinary kernel sockets, whose peers know nothing of EXS.
+//! The calls on ordinary kernel sockets, whose peers need not use EXS.
 //!
-//! With a queue they are operations of `exs::raw::kernel`. Without one they are the system
-//! calls themselves: that is what blocking use of such a socket is. Its owner's flags and
-//! options stay as they are; the time limits of EXS, which the kernel has no place for, are
-//! kept here by the socket's inode.
+//! With a queue such a call is an operation of `exs::raw::kernel`. Without one it is the system call
+//! itself, which blocks as the socket does. The owner's flags and options stay as they are. The kernel
+//! has no place for the time limits of EXS: this module keeps them by the socket's inode.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -27,7 +26,7 @@ use crate::queues::Queue;
 use crate::timeouts::Way;
 use crate::{fork, sockets};
 
-/// The descriptor, for the raw layer.
+/// The descriptor for the raw layer.
 fn descriptor<'a>(fd: c_int) -> Result<Descriptor<'a>> {
     Ok(Descriptor::new(borrowed(fd)?)?)
 }
@@ -41,7 +40,7 @@ fn borrowed<'a>(fd: c_int) -> Result<BorrowedFd<'a>> {
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// A socket, and its inode as it was seen just now.
+/// A socket and its inode, as fstat(2) has just said.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen {
     pub(crate) fd: c_int,
@@ -54,7 +53,7 @@ impl Seen {
     }
 }
 
-/// Where the answer goes: the call, the queue and the caller's place.
+/// The call, and the queue and address for its answer.
 pub(crate) struct Answer<'a> {
     pub(crate) call: Call,
     pub(crate) queue: &'a Queue,
@@ -79,20 +78,20 @@ struct Limits {
 #[derive(Default)]
 struct Known {
     limits: HashMap<u64, Limits>,
-    /// How many there may be before those of sockets that are gone are thrown out.
+    /// The number of entries at which those of closed sockets are dropped.
     prune: usize,
 }
 
 static LIMITS: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
-/// There are some: else nobody looks.
+/// True once a program has set a limit. Before that, no call looks into the table.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 fn known() -> MutexGuard<'static, Known> {
     LIMITS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Nobody tells when a socket of the kernel's ends; so now and then it is seen which of
-/// them are still there.
+/// Drops the limits of sockets that are closed. The kernel does not report a close, so this looks now
+/// and then which sockets the process still has.
 fn prune(known: &mut Known) {
     if known.limits.len() < known.prune.max(64) {
         return;
@@ -106,7 +105,7 @@ fn prune(known: &mut Known) {
     known.prune = known.limits.len() * 2;
 }
 
-/// Sets a limit: for all operations to come, or the next one.
+/// Sets a limit for all operations to come, or for the next one.
 pub(crate) fn set_limit(fd: c_int, way: Way, time: Option<Duration>, once: bool) -> Result<()> {
     let inode = sockets::stat(fd)?.st_ino;
     let mut known = known();
@@ -132,7 +131,7 @@ pub(crate) fn limit(fd: c_int, way: Way) -> Result<Option<Duration>> {
     Ok(limits.once[way as usize].or(limits.usual[way as usize]))
 }
 
-/// Posts with the limit that holds; one for the next operation only is used up by that.
+/// Posts with the limit that holds. That uses up a limit for the next operation only.
 fn limited<T, E>(
     fd: c_int,
     way: Way,
@@ -211,14 +210,14 @@ pub(crate) fn shutdown(fd: c_int, how: Shutdown, answer: &Answer<'_>) -> Result<
     Ok(0)
 }
 
-/// Of any descriptor.
+/// Cancels operations of any descriptor.
 pub(crate) fn poll(fd: c_int, want: Interest, answer: &Answer<'_>) -> Result<c_int> {
     descriptor(fd)?.poll(&answer.on(), answer.token, want, None)?;
     Ok(0)
 }
 
 pub(crate) fn cancel(fd: c_int, token: Option<Token>) -> Result<usize> {
-    // It starts the library, even if there is nothing to cancel.
+    // A cancel starts the library, even if there is nothing to cancel.
     fork::used();
     Ok(descriptor(fd)?.cancel(token))
 }
@@ -232,7 +231,7 @@ pub(crate) fn accept_extra(flags: c_int) -> u16 {
     ACCEPTS | bit(libc::SOCK_NONBLOCK, 1) | bit(libc::SOCK_CLOEXEC, 2)
 }
 
-/// The bit of `Call::extra`.
+/// The bit of `Call::extra` for an accept of a kernel socket.
 pub(crate) const ACCEPTS: u16 = 0x8000;
 
 /// Hands an accepted connection to the program, with the flags that it asked for.
@@ -254,7 +253,7 @@ pub(crate) fn store_peer(addr: Option<&KernelAddr>, place: Out<Acceptaddr>) {
     let Some(addr) = addr.filter(|_| !place.is_null()) else { return };
     let (bytes, len) = addr.to_sockaddr();
     for (i, b) in bytes.iter().take(len).enumerate() {
-        // (It is not NULL.)
+        // The place is not NULL.
         let _ = place.cast::<u8>().write_at(i, *b);
     }
     if let Ok(mut a) = place.read() {
@@ -265,7 +264,7 @@ pub(crate) fn store_peer(addr: Option<&KernelAddr>, place: Out<Acceptaddr>) {
 
 // ---- Without a queue: the system calls -----------------------------------------------
 //
-// What was posted before them leaves before them, if there is room.
+// Sends that were posted before leave first, if there is room.
 
 fn moved(call: &str, n: isize) -> Result<c_int> {
     if n < 0 { Err(Fail::os(call)) } else { Ok(c_int::try_from(n).unwrap_or(c_int::MAX)) }
@@ -285,7 +284,7 @@ pub(crate) fn recv_now(fd: c_int, memory: Bytes, len: usize, flags: c_int) -> Re
     moved("recv", unsafe { libc::recv(fd, memory.raw(), len, flags) })
 }
 
-/// The message as the system calls have it.
+/// The message in the form of the system calls.
 fn system_message(m: &Msghdr, pieces: &mut [iovec]) -> msghdr {
     // SAFETY: a structure of numbers and pointers, for which zeros are valid.
     let mut out: msghdr = unsafe { std::mem::zeroed() };
@@ -351,10 +350,10 @@ pub(crate) fn shutdown_now(fd: c_int, how: c_int) -> Result<c_int> {
     crate::connect::os("shutdown", unsafe { libc::shutdown(fd, how) })
 }
 
-/// Sends parts one after the other; what was sent before an error counts.
+/// Sends parts one after the other. After an error, the call returns the bytes sent before it.
 ///
-/// A count that is short ends the call: a signal may have come, and another system call
-/// would wait again as if none had.
+/// A partial send ends the call: a signal may have come, and another system call would wait again as
+/// if none had.
 pub(crate) fn send_parts_now(fd: c_int, parts: Vec<Part>, shut: bool) -> Result<c_int> {
     send_kept();
     let mut sent = 0usize;
@@ -375,14 +374,14 @@ pub(crate) fn send_parts_now(fd: c_int, parts: Vec<Part>, shut: bool) -> Result<
     Ok(c_int::try_from(sent).unwrap_or(c_int::MAX))
 }
 
-/// `exs_sendfile` makes parts of memory and of files only.
+/// The failure for a part of a kind that `exs_sendfile` does not make.
 pub(crate) const NO_SUCH_PART: &str = "this part is neither memory nor a file";
 
 /// True if all of the part was sent.
 fn send_part(fd: c_int, part: &Part, sent: &mut usize) -> Result<bool> {
     match part {
         Part::Memory(list) => {
-            // (Of no bytes there is nothing to send, not even a message.)
+            // Of no bytes there is nothing to send, not even a message.
             for buffer in list.iter().filter(|b| !b.is_empty()) {
                 let from = buffer.as_ptr().cast::<c_void>();
                 // SAFETY: memory that the caller has promised for the call.
@@ -412,7 +411,7 @@ fn send_part(fd: c_int, part: &Part, sent: &mut usize) -> Result<bool> {
     }
 }
 
-/// Flags of the kernel's that operations with a queue take.
+/// Flags of the kernel that operations with a queue take.
 pub(crate) const SEND_FLAGS: c_int = MSG_DONTWAIT
     | MSG_NOSIGNAL
     | libc::MSG_OOB

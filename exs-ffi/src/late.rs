@@ -1,19 +1,17 @@
 //! Sends of calls that do not wait: O_NONBLOCK and MSG_DONTWAIT without a queue.
 //!
-//! Such a call has the caller's memory only until it returns, while data leave when the
-//! peer has room for them. So, like send(2), it copies what it takes, and sends the copy
-//! by an operation of the library's own. What is taken and has not left is bounded for
-//! each socket ([`MOST_KEPT`]); when there is no room a call fails with EAGAIN. All that
-//! was taken has left when `exs_poll` says EXS_POLLOUT (the engine says so when no send is
-//! under way), so after that a call finds room: a program that polls never spins.
+//! Such a call has the caller's memory only until it returns, but data leave when the peer has room.
+//! So, like send(2), it copies the bytes that it takes, and an operation of the library sends the copy.
+//! The bytes that were taken and have not left are bounded for each socket ([`MOST_KEPT`]); a call that
+//! finds no room fails with EAGAIN. When `exs_poll` reports EXS_POLLOUT, no send is in flight and all
+//! bytes have left, so the next call finds room: a program that polls never spins.
 //!
-//! The operations are no business of the program's: `exs_cancel` spares them, and time
-//! limits do not hold for them, as bytes that were taken must not be missing in the
-//! middle of a stream. They end with the connection at the latest. If bytes are lost by
-//! that, SO_ERROR tells, and `exs_close`.
+//! The program does not see these operations. `exs_cancel` spares them and time limits do not apply
+//! to them, because bytes that were taken must not be missing in the middle of a stream. They end with
+//! the connection at the latest. SO_ERROR and `exs_close` report bytes that are lost by that.
 //!
-//! Mostly a copy has left before the call returns, and the call itself sees its event.
-//! The watching thread looks for those of a socket only from the first on that had not.
+//! Mostly a copy has left before the call returns, and the call itself takes its event. The watching
+//! thread looks after a socket from the first copy on that has not left in time.
 
 use std::ffi::c_int;
 use std::net::Shutdown;
@@ -32,29 +30,29 @@ use crate::sockets::Entry;
 use crate::timeouts::unlimited;
 use crate::watch;
 
-/// Bytes of one socket that were taken and have not left. A message that is longer is
-/// taken if it is the only one.
+/// The most bytes of one socket that were taken and have not left. A longer message is taken if it is
+/// the only one.
 const MOST_KEPT: usize = 256 << 10;
 
-/// What an operation costs beside its bytes: so that messages of no bytes have a bound.
+/// The cost of an operation besides its bytes, which bounds the number of empty messages.
 const COST: usize = 512;
 
-/// For how long a call that finds no room looks whether there is some after all.
+/// How long a call that finds no room looks for some.
 const SOON: Duration = Duration::from_micros(100);
 const PROBE: u32 = 16;
 
-/// The sends under way of one socket.
+/// The sends of one socket in flight.
 #[derive(Default)]
 pub(crate) struct Late {
     queue: OnceLock<EventQueue>,
     /// Their bytes, and [`COST`] for each.
     kept: AtomicUsize,
     watched: AtomicBool,
-    /// Sends that found no room, in a row.
+    /// Calls in a row that found no room.
     vain: AtomicU32,
-    /// The direction was ended behind them.
+    /// The program has ended the direction behind them.
     ended: AtomicBool,
-    /// Held while events are taken: who finds none sees what they gave back.
+    /// Held while a thread takes events: a thread that finds none then sees the room that they gave back.
     taking: Mutex<()>,
 }
 
@@ -63,7 +61,7 @@ impl Late {
         if let Some(queue) = self.queue.get() {
             return Ok(queue);
         }
-        // (Shutdowns, which keep nothing, need places too.)
+        // Shutdowns, which keep no bytes, need places too.
         let depth = MOST_KEPT / COST + 16;
         let queue = EventQueue::with_options(
             &QueueOptions::default().with_depth(depth).with_wait(WaitPolicy::Notify),
@@ -71,12 +69,12 @@ impl Late {
         Ok(self.queue.get_or_init(|| queue))
     }
 
-    /// Where the events go, if there are any.
+    /// The queue of their events; None before the first.
     pub(crate) fn own_queue(&self) -> Option<&EventQueue> {
         self.queue.get()
     }
 
-    /// Takes room for so many bytes, or for fewer if they may be cut: how many.
+    /// Takes room for `len` bytes, or for fewer if they may be cut; returns how many.
     fn reserve(&self, len: usize, cut: bool) -> Option<usize> {
         let mut kept = self.kept.load(Ordering::Acquire);
         loop {
@@ -100,7 +98,7 @@ impl Late {
     }
 }
 
-/// Takes the events that are there, after moving what can be moved if `turn`.
+/// Takes the events that are there. With `turn` it moves first what can be moved.
 pub(crate) fn reap(entry: &Entry, turn: bool) {
     let Some(queue) = entry.late.queue.get() else { return };
     let _taking = entry.late.taking.lock().unwrap_or_else(PoisonError::into_inner);
@@ -118,14 +116,14 @@ pub(crate) fn reap(entry: &Entry, turn: bool) {
             }
         }
     }
-    // (A long message is taken only when nothing else is there.)
+    // A long message is taken only when nothing else is there.
     let least = if entry.kind == SocketType::Stream { MOST_KEPT / 2 } else { 0 };
     if entry.late.kept.load(Ordering::Acquire) <= least {
         pollable::unplug(entry, Plug::Full);
     }
 }
 
-/// Bytes that were taken were lost with the connection: the error, if so.
+/// The error of a connection that broke before all taken bytes had left; None: it did not.
 pub(crate) fn lost(entry: &Entry) -> Result<()> {
     reap(entry, false);
     let errno = if entry.late.queue.get().is_some() { entry.state().error } else { 0 };
@@ -135,8 +133,8 @@ pub(crate) fn lost(entry: &Entry) -> Result<()> {
     Err(Fail::fixed(errno, "the connection ended before all that calls had taken was sent"))
 }
 
-/// Sends what there is room for, a message whole or not at all, and returns the bytes
-/// taken. With `shut` the direction ends after the last byte.
+/// Takes the bytes that there is room for, a message whole or not at all, and returns their number.
+/// With `shut` the direction ends after the last byte.
 pub(crate) fn send(entry: &Entry, fd: c_int, parts: &[Part], shut: bool) -> Result<usize> {
     let queue = entry.late.queue()?;
     let all = length(parts);
@@ -144,7 +142,7 @@ pub(crate) fn send(entry: &Entry, fd: c_int, parts: &[Part], shut: bool) -> Resu
     let taken = entry.late.reserve(all, cut).or_else(|| reserve_soon(entry, all, cut));
     let Some(taken) = taken else {
         fill(entry, fd);
-        // There will be room, but not for this one.
+        // Once the direction has ended, room that comes is not for this call.
         if entry.late.ended.load(Ordering::Acquire) {
             return Err(Fail::fixed(libc::EPIPE, "this direction of the socket was shut down"));
         }
@@ -160,7 +158,7 @@ pub(crate) fn send(entry: &Entry, fd: c_int, parts: &[Part], shut: bool) -> Resu
     });
     let n = sent.inspect_err(|_| entry.late.release(cost))?;
     if shut && n == all {
-        // A connection that is gone by now says so to the next call.
+        // If the connection is gone by now, the next call reports it.
         let _ = entry.socket.shutdown(queue, Token(0), Shutdown::Write);
         entry.late.ended.store(true, Ordering::Release);
     }
@@ -176,9 +174,9 @@ pub(crate) fn send(entry: &Entry, fd: c_int, parts: &[Part], shut: bool) -> Resu
     Ok(n)
 }
 
-/// Takes room that comes by what is under way in this very moment, on another core perhaps: what
-/// is full is known to be only when that has come to rest. (Where it was not worth it for a
-/// socket, it is tried with one call in [`PROBE`].)
+/// Takes room that sends in flight free at this very moment, on another core perhaps. Only when they
+/// have come to rest is the socket known to be full. If the wait has not paid for a socket, only one
+/// call in [`PROBE`] waits.
 fn reserve_soon(entry: &Entry, all: usize, cut: bool) -> Option<usize> {
     let (late, begun) = (&entry.late, Instant::now());
     let patient = late.vain.load(Ordering::Relaxed).is_multiple_of(PROBE);
@@ -196,21 +194,21 @@ fn reserve_soon(entry: &Entry, all: usize, cut: bool) -> Option<usize> {
     }
 }
 
-/// A send did not find room for all: the descriptor is not writable until there is some, and
-/// says then that it is (to EPOLLET by an edge).
+/// Makes the descriptor not writable, because a send did not find room for all its bytes. It becomes
+/// writable when there is room (for EPOLLET by an edge).
 fn fill(entry: &Entry, fd: c_int) {
     pollable::plug(entry, fd, Plug::Full);
     raw::found_nothing(&entry.socket);
-    // There may be room by now.
+    // There may be room again by now.
     reap(entry, false);
 }
 
-/// Ends a direction behind what was taken, without waiting for that to leave.
+/// Ends a direction behind the taken bytes, without waiting for them to leave.
 pub(crate) fn shutdown(entry: &Entry, how: Shutdown) -> Result<()> {
     let queue = entry.late.queue()?;
     let post = || entry.socket.shutdown(queue, Token(0), how);
     let posted = match post() {
-        // Places are free again once the events of what has left are taken.
+        // Taking events frees places.
         Err(Error::WouldBlock { .. }) => {
             reap(entry, true);
             post()
@@ -225,7 +223,7 @@ pub(crate) fn shutdown(entry: &Entry, how: Shutdown) -> Result<()> {
     Ok(())
 }
 
-/// Posts the copy; its event brings back what it costs.
+/// Posts the copy. Its event gives the room back.
 fn post(entry: &Entry, queue: &EventQueue, bytes: Vec<u8>, cost: usize) -> Result<()> {
     let (token, buffer) = (Token(cost as u64), Buffer::from(bytes));
     let posted = unlimited(entry, || entry.socket.send(queue, token, buffer, SendFlags::NONE));
@@ -248,7 +246,7 @@ fn length(parts: &[Part]) -> usize {
     parts.iter().map(of).fold(0, usize::saturating_add)
 }
 
-/// The first bytes of the parts; true if a file did not have what was asked of it.
+/// The first bytes of the parts; true if a file was shorter than its part.
 fn copy(parts: &[Part], len: usize) -> Result<(Vec<u8>, bool)> {
     let mut out = Vec::with_capacity(len);
     for part in parts {

@@ -2,18 +2,18 @@
 //!
 //! Each function of the header is an exported function here: it checks what C cannot
 //! promise, finds the objects behind descriptors and handles, and makes a call of the
-//! Rust API of it. `include/sys/exs.h` is the manual, and a test holds this crate to it:
-//! layouts, constants, symbols. What is verified, recollected or our own choice is in
-//! `spec-notes/es-api.md`.
+//! Rust API. `include/sys/exs.h` is the manual, and a test compares the layouts, constants and
+//! symbols of this crate with it. `spec-notes/es-api.md` says which parts of the interface are verified,
+//! recollected, or choices of this project.
 //!
-//! Shape: `abi` has the types of the header, `ptr` the pointers of C callers, `error`
-//! the border that no panic crosses; `handles`, `memory`, `queues` and `sockets` are the
-//! tables behind handles and descriptors; the other files are the calls, by family, and
-//! `event` makes `exs_event_t`s. `c/variadic.c` is what Rust cannot define: functions
-//! with `...`.
+//! Modules: `abi` has the types of the header, `ptr` the pointers of C callers, and `error` the border
+//! that no panic crosses. `handles`, `memory`, `queues` and `sockets` are the tables behind handles and
+//! descriptors. The other files are the calls, by family; `direct` is the fast path of small sends on
+//! TCP sockets, and `event` makes `exs_event_t`s. `c/variadic.c` has the functions with `...`, which
+//! Rust cannot define.
 //!
 //! # Why the uses of `unsafe` are sound
-//! The exported functions are `unsafe`: whoever calls them promises what the header asks
+//! The exported functions are `unsafe`: the caller promises what the header asks
 //! for. Pointers arrive as [`ptr::In`] and [`ptr::Out`], which nothing else can make, so
 //! that promise is behind every use of one. Memory for operations becomes a `Buffer` of
 //! the raw layer, of which no Rust reference is ever made here.

@@ -1,7 +1,7 @@
 //! Options of sockets.
 //!
-//! A table of names: what each reads and sets. What the kernel's sockets have goes to the
-//! kernel; of EXS sockets most are fields of `exs::Options`.
+//! A table of names, with what each reads and sets. Options of kernel sockets go to the kernel; most
+//! options of EXS sockets are fields of `exs::Options`.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -33,7 +33,7 @@ pub(crate) fn patience(entry: &Entry, fd: c_int, flags: c_int, way: Way) -> Pati
     entry.state().patience[way as usize].map_or(Patience::Endless, Patience::Limited)
 }
 
-/// The bytes that one call sends of a stream; a message cannot be cut.
+/// Clips the bytes of one call on a stream; a message cannot be cut.
 pub(crate) fn clip(entry: &Entry, len: usize) -> Result<usize> {
     if len > MOST && entry.kind == SocketType::SeqPacket {
         return Err(Fail::fixed(libc::EMSGSIZE, "no message is longer than 0x7ffff000 bytes"));
@@ -52,7 +52,7 @@ fn switch(from: In<c_void>, len: socklen_t) -> Result<bool> {
     Ok(value::<c_int>(from, len)? != 0)
 }
 
-/// SO_SNDTIMEO and SO_RCVTIMEO: zero is none, and a time before now does not wait (socket(7)).
+/// The time of SO_SNDTIMEO and SO_RCVTIMEO: zero is no limit, and a negative time does not wait (socket(7)).
 fn wait_limit(from: In<c_void>, len: socklen_t) -> Result<Option<Duration>> {
     let t = value::<timeval>(from, len)?;
     if !(0..1_000_000).contains(&t.tv_usec) {
@@ -64,9 +64,9 @@ fn wait_limit(from: In<c_void>, len: socklen_t) -> Result<Option<Duration>> {
     Ok(Some(duration(t)?).filter(|t| !t.is_zero()))
 }
 
-/// Switches that programs set by habit, and that are read again as they were set. They change
-/// nothing: an address can be used again at once, streams have no urgent data and no broadcasts,
-/// and what a send brings leaves with it.
+/// Switches that programs set by habit. The library keeps their values to be read again, and nothing
+/// else: an address can be used again at once, streams have no urgent data and no broadcasts,
+/// and the bytes of a send leave with it.
 fn is_habit(level: c_int, name: c_int) -> bool {
     match level {
         libc::SOL_SOCKET => {
@@ -89,7 +89,7 @@ fn text(from: In<c_void>, len: socklen_t) -> Result<String> {
     Ok(text.map_err(|_| Fail::fixed(libc::EINVAL, "a text that is not UTF-8"))?.to_owned())
 }
 
-/// The options of EXS's that kernel sockets have, too.
+/// The options of EXS that kernel sockets have, too.
 fn is_limit(name: c_int) -> bool {
     matches!(name, SO_ASYNC_SEND_TIMEOUT | SO_ASYNC_RECV_TIMEOUT | SO_ASYNC_RECV_ORDERED)
 }
@@ -123,7 +123,7 @@ fn set_linger(entry: &Entry, l: linger) -> Result<()> {
     entry.cut.store(l.l_onoff != 0 && l.l_linger == 0, Ordering::Relaxed);
     let time = match u64::try_from(l.l_linger) {
         Ok(s) if l.l_onoff != 0 => Duration::from_secs(s),
-        // Off is the library's default: in the background, for as long as that says.
+        // Off is the library's default: the close goes on in the background for the time that it says.
         _ => Options::default().linger,
     };
     change(entry, |o| o.linger = time)
@@ -161,7 +161,7 @@ fn set(
             let size = usize::try_from(value::<c_int>(from, len)?).map_err(|_| SHORT)?;
             change(entry, |o| o.ring_size = size)
         }
-        // Taken, for what programs set by habit: nothing is buffered on sending.
+        // Accepted, because programs set it by habit. The library does not buffer sends.
         (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_REUSEPORT | SO_ASYNC_RECV_ORDERED) => {
             value::<c_int>(from, len).map(drop)
         }
@@ -262,7 +262,7 @@ fn get(entry: &Entry, level: c_int, name: c_int) -> Result<Value> {
             l_onoff: c_int::from(
                 entry.cut.load(Ordering::Relaxed) || o.linger != Options::default().linger,
             ),
-            // Off, it is the library's own, in the background.
+            // Off, the library's own time holds, in the background.
             l_linger: if entry.cut.load(Ordering::Relaxed) || o.linger == Options::default().linger
             {
                 0
@@ -279,7 +279,7 @@ fn get(entry: &Entry, level: c_int, name: c_int) -> Result<Value> {
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => flag(o.keep_alive.is_some()),
         (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => int(o.ring_size),
         _ if is_habit(level, name) => {
-            // That acknowledgements are quick is the default of TCP_QUICKACK.
+            // Quick acknowledgements are the default of TCP_QUICKACK.
             let usual = c_int::from((level, name) == (libc::IPPROTO_TCP, libc::TCP_QUICKACK));
             Value::Int(entry.state().habits.get(&(level, name)).copied().unwrap_or(usual))
         }
@@ -329,7 +329,7 @@ fn get_own(entry: &Entry, name: c_int, o: Options) -> Result<Value> {
     })
 }
 
-/// Stores a value, cut off where the caller's room ends; its length is told.
+/// Stores a value and its length, cut off where the caller's room ends.
 fn store(value: Value, place: Out<c_void>, len: Out<socklen_t>) -> Result<()> {
     let room = len.read()? as usize;
     let bytes: Vec<u8> = match value {

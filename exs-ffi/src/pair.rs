@@ -1,9 +1,9 @@
 //! The socketpair(2) behind a descriptor, and how it is made to look like a connection.
 //!
-//! The program holds one end, the library the other. What poll(2) and its kin say of the
-//! program's end is what the kernel knows of the pair:
+//! The program holds one end, the library the other. poll(2) and its kin report of the program's end
+//! what the kernel knows of the pair:
 //!
-//! | the program is to see | what the library does |
+//! | the program must see | what the library does |
 //! |---|---|
 //! | POLLIN | a message lies in the queue of the program's end |
 //! | a new edge of EPOLLET | one more message is sent there, perhaps of no bytes |
@@ -13,13 +13,13 @@
 //! | POLLHUP beside them | it is shut down for both |
 //! | POLLERR beside them | it is closed while a message of the program's end lies there unread: the kernel takes that for a reset |
 //!
-//! So one byte of the program's end always lies in the queue of ours ([`Pair::new`]).
+//! So one byte of the program's end always lies in the queue of the library's end ([`Pair::new`]).
 //!
-//! When the last copy of the program's end is closed, our end hangs up. After both directions
-//! were shut down it has done so already, and after it was closed there is nothing to see. Then
-//! the descriptors of the process are looked at ([`is_open`]): at the number that a call gave
-//! last, and if that names another file by now, at all of them. An end that is shut down has
-//! another edge when the program's is closed, and the watching thread looks then; at those of
+//! When the last copy of the program's end is closed, the library's end hangs up. After both directions
+//! were shut down, it has hung up already; after the library has closed its end, there is nothing to
+//! see. Then the library looks at the descriptors of the process ([`is_open`]): at the number that a call
+//! gave last, and if that names another file by now, at all of them. An end that is shut down has
+//! another edge when the program's end is closed, and the watching thread looks then. At the ends of
 //! broken connections it looks every [`SWEEP`].
 //!
 //! The pair is of the type SOCK_SEQPACKET, whose messages may have no bytes.
@@ -35,7 +35,7 @@ use libc::{MSG_DONTWAIT, MSG_NOSIGNAL};
 use crate::error::{Fail, Result};
 use crate::{poll, sockets, watch};
 
-/// Time between two looks at broken connections, for those that the program has closed.
+/// The time between two looks for broken connections that the program has closed.
 pub(crate) const SWEEP: Duration = Duration::from_secs(10);
 
 /// Connections that broke and are not yet closed.
@@ -69,20 +69,20 @@ pub(crate) enum End {
     Broken,
 }
 
-/// The two ends of a socket to be: all that can fail has been done.
+/// The two ends of a socket that is being made. Everything that can fail is done.
 #[derive(Debug)]
 pub(crate) struct Pair {
     inode: u64,
-    /// The program's end, until it has it.
+    /// The program's end; None once the program has it.
     theirs: Option<OwnedFd>,
-    /// Ours, until the connection breaks.
+    /// The library's end; None once the connection has broken.
     ours: Option<OwnedFd>,
     end: End,
     /// Lengths of the messages that lie in the queue of the program's end.
     lying: VecDeque<u16>,
     /// Messages that fill the send buffer of the program's end.
     plugs: usize,
-    /// The number that the program's end had last.
+    /// The last known number of the program's end.
     number: c_int,
 }
 
@@ -100,7 +100,7 @@ fn is_open(inode: u64, number: c_int) -> bool {
     if names(number) {
         return true;
     }
-    // Without /proc it cannot be told.
+    // Without /proc the library cannot know.
     let Ok(all) = std::fs::read_dir("/proc/self/fd") else { return true };
     all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).any(names)
 }
@@ -151,7 +151,7 @@ impl Pair {
         Ok(Pair { inode, theirs, ours, end, lying, plugs: 0, number: -1 })
     }
 
-    /// What names the socket.
+    /// The name of the socket.
     pub(crate) fn inode(&self) -> u64 {
         self.inode
     }
@@ -162,7 +162,7 @@ impl Pair {
         self.theirs.take()
     }
 
-    /// A call came with this descriptor.
+    /// Notes the number that a call has used.
     pub(crate) fn note(&mut self, fd: c_int) {
         self.number = fd;
     }
@@ -175,9 +175,9 @@ impl Pair {
         }
     }
 
-    /// The same for the copy that `exs_close` has just closed. Where nothing can be read or sent
-    /// any more it is taken for the last: to look for others would take long in a program that
-    /// has many, and what it would find there the kernel says of the pair as well.
+    /// The same for the copy that `exs_close` has just closed. If nothing can be read or sent any more,
+    /// that copy counts as the last one. A search for others would take long in a program that has many
+    /// descriptors, and the kernel reports the end at such a copy anyway.
     pub(crate) fn is_closed(&self, unread: bool) -> bool {
         match self.end {
             End::Both | End::Broken if !unread => true,
@@ -185,7 +185,7 @@ impl Pair {
         }
     }
 
-    /// Messages that lie there, and their bytes.
+    /// The messages that lie in the program's queue, and their bytes.
     pub(crate) fn lying(&self) -> (usize, usize) {
         (self.lying.len(), self.lying.iter().map(|len| usize::from(*len)).sum())
     }
@@ -200,8 +200,8 @@ impl Pair {
         self.end == End::Broken
     }
 
-    /// Makes the program's end readable, with `len` bytes more, and an edge. It does nothing
-    /// where hundreds of messages lie there; the program has not read for as long.
+    /// Makes the program's end readable, with `len` bytes more, and an edge. It does nothing if hundreds of
+    /// messages lie there, because the program has not read since the first of them.
     pub(crate) fn put(&mut self, len: usize) {
         let len = len.min(MOST_SHOWN);
         if let Some(ours) = &self.ours
@@ -212,7 +212,7 @@ impl Pair {
         }
     }
 
-    /// Takes the oldest messages back, which the program's end is needed for.
+    /// Takes the oldest messages back, which needs a copy of the program's end.
     pub(crate) fn take_back(&mut self, fd: c_int, count: usize) {
         if count > 0
             && let Some(theirs) = self.theirs(fd)
@@ -223,7 +223,7 @@ impl Pair {
         }
     }
 
-    /// As much as that lies there, and not more; without an edge, so as far as whole messages go.
+    /// Takes the oldest messages back while at least `len` bytes stay in the others. Makes no edge.
     pub(crate) fn shorten(&mut self, fd: c_int, len: usize) {
         let mut left = self.lying().1;
         let too_many = |n: &&u16| {
@@ -257,7 +257,7 @@ impl Pair {
         }
     }
 
-    /// Makes it writable again. (One message stays, as ever.)
+    /// Makes it writable again. One message stays, as always.
     pub(crate) fn unplug(&mut self) {
         for _ in 0..std::mem::take(&mut self.plugs) {
             self.ours.as_ref().map(take);
@@ -282,15 +282,15 @@ impl Pair {
         }
     }
 
-    /// Gives one more edge to a program that has read all that came before the end: one edge may
-    /// have announced both.
+    /// Gives one more edge to a program that has read all data before the end: one edge may have
+    /// announced both.
     pub(crate) fn remind(&self) {
         if let (Some(ours), End::Peers | End::Both) = (&self.ours, self.end) {
             shut_down(ours, libc::SHUT_WR);
         }
     }
 
-    /// The program has learned of the error: poll(2) says POLLERR no more.
+    /// Notes that the program knows the error: poll(2) no longer reports POLLERR.
     pub(crate) fn forgive(&mut self) {
         if self.end != End::Broken {
             return;

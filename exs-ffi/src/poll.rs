@@ -1,4 +1,4 @@
-//! Readiness: exs_poll, exs_cancel, and connects that nobody waits for.
+//! Readiness: exs_poll, exs_cancel, and connects that no call waits for.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -155,7 +155,7 @@ pub(crate) fn inner_events() {
     }
 }
 
-/// A connect that is not waited for: EINPROGRESS.
+/// Posts a connect that no call waits for: EINPROGRESS.
 pub(crate) fn connect(entry: &Entry, fd: c_int, addr: SocketAddr) -> Result<c_int> {
     let queue = inner()?;
     let mut state = entry.state();
@@ -166,11 +166,11 @@ pub(crate) fn connect(entry: &Entry, fd: c_int, addr: SocketAddr) -> Result<c_in
     entry.socket.connect(&call, Token(entry.inode()), addr)?;
     state.dialled = Dialled::Yet;
     drop(state);
-    // What an attempt before it has left there, too.
+    // Also takes what an attempt before has left there.
     pollable::refresh(entry, fd);
     pollable::plug(entry, fd, Plug::Dialling);
     exs::raw::found_nothing(&entry.socket);
-    // It may have been faster.
+    // The connect may have ended already.
     if entry.state().dialled != Dialled::Yet {
         pollable::unplug(entry, Plug::Dialling);
     }

@@ -1,32 +1,30 @@
 //! What poll(2), select(2) and epoll find at the descriptor of an EXS socket.
 //!
-//! The descriptor is one end of a socketpair(2), and what the kernel says of it is what the
-//! library makes of that pair (`pair`). This file decides when:
-//! - A socket is *watched* while something is shown of it: whichever thread moves its data calls
-//!   [`Watch::changed`] when there is something new. That thread shows it, so a program in
-//!   poll(2) is woken without a detour.
-//! - A call that receives, and has the descriptor at hand, takes back what is shown and is no
-//!   longer true.
+//! The descriptor is one end of a socketpair(2), and the library sets what the kernel reports of it
+//! (`pair`). This file decides when:
+//! - A socket is *watched* while its state is shown: the thread that moves its data calls
+//!   [`Watch::changed`] when there is something new. That thread shows it, so it wakes a program in
+//!   poll(2) without a detour.
+//! - A receiving call, which has the descriptor, takes back what is shown and no longer true.
 //!
 //! # Why no change is missed
-//! What is shown changes under the lock of the face, by a thread that reads the state of the
-//! socket (`raw::standing`, under the engine's lock) after it has that lock, and shows what it
-//! has read before it lets go. So of two threads the second shows a state that is at least as
-//! new. The engine calls for each change after the last state that was read; hence the state
-//! that is read last is the last there is.
+//! A thread changes what is shown under the lock of the face. It takes that lock, reads the state of
+//! the socket (`raw::standing`, under the engine's lock), shows it, and releases the lock. So of two
+//! threads the second shows a state that is at least as new. The engine calls for each change after
+//! the last state that was read; hence the state that is read last is the newest.
 //!
 //! An edge (EPOLLET) needs more: a program that has read less than it had room for waits for the
-//! next edge without asking again. Data that arrive after that read give one, even if a message
-//! lies there still: the state has the number of what has arrived, and for each number that was
-//! not shown a message is sent. Data that came before that read are part of it.
+//! next edge without asking again. Data that arrive after that read give an edge, even if a message
+//! still lies there: the state has the number of arrivals, and the library sends a message for each
+//! number that it has not shown. Data that came before the read are part of it.
 //!
-//! A POLLIN too many makes a program call, which says EAGAIN, or waits if the program did
-//! not set O_NONBLOCK. So messages are taken back before the call returns that found nothing more;
-//! and the engine's threads, which only add some, read the state before they do.
+//! After a false POLLIN a program makes a call that fails with EAGAIN, or waits if the program did not
+//! set O_NONBLOCK. So a call that finds nothing more takes the messages back before it returns. The
+//! engine's threads, which only add messages, read the state before they do.
 //!
-//! All this costs something each time that it changes, and who receives through a queue
-//! does not need it. So the first receive or accept that is given a queue ends it (`AUTO`),
-//! unless the program has asked for it (`ON`, by EXS_SO_POLLABLE).
+//! Each change costs some system calls, and a program that receives through a queue does not need
+//! them. So the first receive or accept with a queue ends the showing (`AUTO`), unless the program has
+//! asked for it (`ON`, by EXS_SO_POLLABLE).
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -46,10 +44,11 @@ const AUTO: u8 = 1;
 /// The program has asked for it.
 const ON: u8 = 2;
 
-/// Sockets that are `ON`: only while there are some, the events of receives are looked at.
+/// The number of sockets that are `ON`. The library looks at the events of receives only while there are
+/// some.
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 
-/// Messages that lie there before a receive that leaves some data takes all but one back.
+/// The number of messages from which a receive that leaves data takes all but one back.
 const MANY: usize = 32;
 
 /// What is shown of a socket.
@@ -72,9 +71,9 @@ pub(crate) enum Plug {
 
 struct Shown {
     pair: Pair,
-    /// Each [`Plug`] that holds, as a bit.
+    /// The reasons that hold, each [`Plug`] a bit.
     plugs: u8,
-    /// The number of what has arrived, as it was shown last.
+    /// The number of arrivals that was shown last.
     arrived: u64,
 }
 
@@ -116,7 +115,7 @@ impl Face {
         self.shown().pair.is_hung_up()
     }
 
-    /// True if it shows that the connection broke.
+    /// True if the descriptor shows that the connection broke.
     pub(crate) fn is_broken(&self) -> bool {
         self.shown().pair.is_broken()
     }
@@ -127,7 +126,7 @@ impl Face {
     }
 }
 
-/// Shows what the engine has to tell.
+/// Shows what the engine reports.
 struct Shower(Weak<Entry>);
 
 impl Watch for Shower {
@@ -143,7 +142,7 @@ fn watch(entry: &Entry, on: bool) {
     raw::watch(&entry.socket, shower);
 }
 
-/// A new socket has its descriptor.
+/// Begins to show a new socket, which has its descriptor now.
 pub(crate) fn begin(entry: &Entry) {
     entry.face.mode.store(AUTO, Ordering::Release);
     watch(entry, true);
@@ -168,7 +167,7 @@ pub(crate) fn set(entry: &Entry, fd: c_int, on: bool) -> Result<()> {
     Ok(())
 }
 
-/// A receive or an accept was posted with a queue.
+/// Ends the showing of an `AUTO` socket, as a receive or an accept was posted with a queue.
 pub(crate) fn by_queue(entry: &Entry, fd: c_int) {
     if entry.face.mode() == AUTO {
         let turned =
@@ -179,7 +178,7 @@ pub(crate) fn by_queue(entry: &Entry, fd: c_int) {
     }
 }
 
-/// Nothing is shown any more (but for an end, which stays).
+/// Shows nothing any more, except for an end, which stays.
 fn clear(entry: &Entry, fd: c_int) {
     watch(entry, false);
     let mut shown = entry.face.shown();
@@ -189,7 +188,7 @@ fn clear(entry: &Entry, fd: c_int) {
     shown.pair.unplug();
 }
 
-/// Something was received, or accepted, or was not there: shows what there is now.
+/// Shows the state after a receive or an accept, also after one that found nothing.
 pub(crate) fn refresh(entry: &Entry, fd: c_int) {
     show(entry, Some(fd));
 }
@@ -212,7 +211,7 @@ fn end_of(now: &Standing) -> End {
     }
 }
 
-/// Shows the state of a socket. What is no longer true is taken back only with `fd`.
+/// Shows the state of a socket. Takes back what is no longer true only with `fd`.
 fn show(entry: &Entry, fd: Option<c_int>) {
     let mut shown = entry.face.shown();
     if entry.face.mode() == OFF {
@@ -272,8 +271,8 @@ pub(crate) fn unplug(entry: &Entry, why: Plug) {
     }
 }
 
-/// A call has told the program of the error that ended the connection: as after any socket's,
-/// poll(2) no longer says POLLERR.
+/// Notes that a call has reported the error that ended the connection. From then on poll(2) does not
+/// report POLLERR, as with other sockets.
 pub(crate) fn forgive(entry: &Entry) {
     entry.face.shown().pair.forgive();
 }

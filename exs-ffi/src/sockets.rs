@@ -1,14 +1,13 @@
 //! Descriptors: which EXS socket one names.
 //!
-//! An EXS socket is given to the program as one end of a socketpair(2), and the library
-//! keeps the other. So it is a real descriptor, which may be duplicated, waited for and
-//! closed like any other, and whose end the library sees: when the last copy is closed,
-//! our end hangs up (`watch`).
+//! The program gets one end of a socketpair(2) as the descriptor of an EXS socket, and the library keeps
+//! the other end. So it is a real descriptor, which the program can duplicate, wait for and close like
+//! any other. When the last copy is closed, the library's end hangs up (`watch`).
 //!
-//! What names the socket is the inode of the program's end, not its number: a number
-//! may be closed with close(2) and given to another file at any moment, an inode lives
-//! for as long as a copy is open. So each call asks fstat(2), the cost of two of the
-//! cheapest system calls, and can never reach the wrong socket.
+//! The name of a socket is the inode of the program's end, not its number. The program may close a
+//! number with close(2) and give it to another file at any moment; an inode lives as long as a copy is
+//! open. So each call asks fstat(2), which costs as much as two of the cheapest system calls, and
+//! never reaches the wrong socket.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -32,7 +31,7 @@ use crate::told::Dialled;
 pub(crate) enum Target {
     /// A socket that exs_socket or exs_accept made.
     Exs(Arc<Entry>),
-    /// A socket of the kernel's, with this inode: (st_dev, st_ino).
+    /// A socket of the kernel, with this inode: (st_dev, st_ino).
     Kernel((u64, u64)),
     /// A file of another kind.
     File,
@@ -52,7 +51,7 @@ pub(crate) struct Entry {
     pub(crate) face: Face,
     /// Sends of calls that did not wait for them.
     pub(crate) late: Late,
-    /// Itself, for those that it must not be kept by.
+    /// A reference to itself, for holders that must not keep it alive.
     pub(crate) me: Weak<Entry>,
     inode: u64,
     state: Mutex<State>,
@@ -61,17 +60,17 @@ pub(crate) struct Entry {
 /// What changes.
 #[derive(Default)]
 pub(crate) struct State {
-    /// Closed: not in the table any more.
+    /// The socket is closed, and no longer in the table.
     pub(crate) gone: bool,
     /// Memory open to the peer, by its descriptor.
     pub(crate) exports: HashMap<[u8; EXS_REMOTE_SIZE as usize], Export>,
-    /// SO_ERROR: how a connect that nobody waited for, or a send, failed.
+    /// SO_ERROR: the failure of a connect that no call waited for, or of a send.
     pub(crate) error: c_int,
     /// How far such a connect is.
     pub(crate) dialled: Dialled,
-    /// That the connection has broken was told.
+    /// A call has reported that the connection broke.
     pub(crate) told: bool,
-    /// What was set of options that change nothing, to be read again.
+    /// Values of options that change nothing, to be read again.
     pub(crate) habits: HashMap<(c_int, c_int), c_int>,
     /// SO_SNDTIMEO and SO_RCVTIMEO.
     pub(crate) patience: [Option<Duration>; 2],
@@ -110,7 +109,7 @@ impl Hasher for Plain {
     }
 
     fn write_u64(&mut self, n: u64) {
-        // The table looks at the upper bits, too.
+        // The table uses the upper bits, too.
         self.0 = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
@@ -119,7 +118,7 @@ type Table = HashMap<u64, Arc<Entry>, BuildHasherDefault<Plain>>;
 
 static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(RwLock::default);
 
-/// What fstat(2) says of a descriptor.
+/// The result of fstat(2) on a descriptor.
 pub(crate) fn stat(fd: c_int) -> Result<libc::stat> {
     let mut st = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: room for one stat; a number that is no descriptor is an error.
@@ -166,7 +165,7 @@ pub(crate) fn install(socket: Socket, kind: SocketType, family: c_int, mut pair:
     fd
 }
 
-/// Takes a socket off the table; false if it was off already. `state` is the socket's.
+/// Removes a socket from the table; false if it was removed before. `state` is the socket's.
 pub(crate) fn remove(entry: &Entry, state: &mut State) -> bool {
     if std::mem::replace(&mut state.gone, true) {
         return false;
@@ -175,7 +174,7 @@ pub(crate) fn remove(entry: &Entry, state: &mut State) -> bool {
     true
 }
 
-/// Looks at the connections that broke: what the program has closed is closed.
+/// Looks at broken connections, and closes those whose descriptors the program has closed.
 pub(crate) fn sweep() {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
     let broken: Vec<u64> = table.values().filter(|e| e.face.is_broken()).map(|e| e.inode).collect();
@@ -183,8 +182,8 @@ pub(crate) fn sweep() {
     broken.into_iter().for_each(hung_up);
 }
 
-/// Our end has hung up: if no call is about to close the socket, it closes in the
-/// background now.
+/// The library's end of a socket has hung up: closes the socket in the background, unless a call is
+/// about to close it.
 pub(crate) fn hung_up(inode: u64) {
     let Some(entry) = by_inode(inode) else { return };
     let mut state = entry.state();

@@ -1,8 +1,8 @@
-//! What EXS can say of itself in TCP's words: TCP_MAXSEG and TCP_INFO.
+//! Figures of EXS connections in the form of TCP: TCP_MAXSEG and TCP_INFO.
 //!
-//! Only what is true of an EXS connection is told: its state, and the size of a segment; all other
-//! fields of `struct tcp_info` are 0, as there is no retransmission, no window and no round trip
-//! that the library measures. A *segment* of EXS is the most data that travel in one message.
+//! The library reports the state of a connection and the size of a segment. All other fields of `struct
+//! tcp_info` are 0, because the library measures no retransmission, window or round trip. A *segment*
+//! of EXS is the most data that travel in one message.
 
 use exs::{Options, Transport, raw};
 

@@ -1,15 +1,14 @@
 //! Time limits of operations, for all or for the next one only.
 //!
-//! The limits that last are options of the socket (`exs::Options`). One that is for the
-//! next operation only is set just before it is posted, and taken back right after: a
-//! limit is the operation's from its posting on.
+//! Limits that last are options of the socket (`exs::Options`). A limit for the next operation only is
+//! set just before the operation is posted, and taken back right after: an operation has its limit from
+//! its posting on.
 //!
-//! So for a moment the options are not what the program has set, while they are all
-//! threads'. Whoever posts with other limits, changes options or tells a limit does so
-//! under one lock of the socket. (It is held while an operation is posted, never while one
-//! is waited for, and nobody who has a lock of the engine's takes it.) An operation that
-//! has the usual limits needs it only if there may be others: until the first limit is set
-//! a socket's operations do not look at it.
+//! So for a moment the options are not those that the program has set, and all threads share them.
+//! A thread that posts with another limit, changes options or reads a limit therefore takes one lock of
+//! the socket. It holds the lock while it posts, never while it waits, and never takes it while it
+//! holds the engine's lock. Operations do not take the lock until the first limit of the socket is
+//! set.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +19,7 @@ use exs::Options;
 use crate::error::Result;
 use crate::sockets::Entry;
 
-/// Which operations a limit is for.
+/// The operations that a limit is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Send,
@@ -32,16 +31,16 @@ type Once = [Option<Duration>; 2];
 
 /// The limits of a socket.
 pub(crate) struct Limits {
-    /// There is or was one of any kind: the only thing that most operations look at. Set
-    /// under the lock, and never taken back.
+    /// True once there was a limit of any kind. Most operations look at nothing else. Set under the lock,
+    /// and never taken back.
     any: AtomicBool,
-    /// Those for the next operation; the lock is that of the options, too.
+    /// The limits for the next operation. The lock is that of the options, too.
     once: Mutex<Once>,
 }
 
 impl Limits {
-    /// Those of a new socket: its options may have some, from the environment or from the
-    /// listener that it was accepted by.
+    /// The limits of a new socket, whose options may have some from the environment or from its
+    /// listener.
     pub(crate) fn new(options: &Options) -> Limits {
         let any = options.send_timeout.is_some() || options.recv_timeout.is_some();
         Limits { any: AtomicBool::new(any), once: Mutex::default() }
@@ -64,11 +63,11 @@ fn place(options: &mut Options, way: Way) -> &mut Option<Duration> {
     }
 }
 
-/// Sets or clears a limit: of all operations to come, or of the next one.
+/// Sets or clears a limit, for all operations to come or for the next one.
 pub(crate) fn set(entry: &Entry, way: Way, limit: Option<Duration>, once: bool) -> Result<()> {
     let mut next = entry.limits.lock();
     if limit.is_some() {
-        // Before the options have it: so no operation has it that does not lock.
+        // Set before the options have the limit, so that no operation gets it without the lock.
         entry.limits.any.store(true, Ordering::Release);
     }
     if once {
@@ -94,7 +93,7 @@ pub(crate) fn change(entry: &Entry, f: impl FnOnce(&mut Options)) -> Result<()> 
     Ok(entry.socket.set_options(&options)?)
 }
 
-/// Does something while the options have another limit. The caller holds the lock.
+/// Calls `f` while the options have another limit. The caller holds the lock.
 fn with<T>(
     entry: &Entry,
     usual: &Options,
@@ -111,7 +110,7 @@ fn with<T>(
     done
 }
 
-/// Posts an operation with the limit that is for it alone, if there is one.
+/// Posts an operation, with the limit for the next operation if there is one.
 pub(crate) fn posting<T, E>(
     entry: &Entry,
     way: Way,
@@ -132,9 +131,9 @@ pub(crate) fn posting<T, E>(
     posted
 }
 
-/// Posts a send that has no time limit, whatever limit sends have.
+/// Posts a send without a time limit, whatever limit sends have.
 pub(crate) fn unlimited<T>(entry: &Entry, post: impl FnOnce() -> T) -> T {
-    // Even if there is none: one that is set meanwhile must not be this send's.
+    // Locks even if there is no limit: one that is set meanwhile must not apply to this send.
     let _alone = entry.limits.lock();
     if !entry.limits.any() {
         return post();

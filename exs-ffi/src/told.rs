@@ -1,8 +1,8 @@
-//! How calls without a queue learn of the end of a connection: as of TCP's, its error is told
-//! once, by the call that finds it first or by SO_ERROR. From then on receives find the end of the
-//! data, sends EPIPE, and the connection is none any more (ENOTCONN).
+//! How calls without a queue report the end of a connection. As with TCP, one call reports its error:
+//! the call that finds it first, or SO_ERROR. From then on receives find the end of the data, sends
+//! fail with EPIPE, and there is no connection any more (ENOTCONN).
 //!
-//! Operations with a queue have an event each, and an error each: nothing is changed there.
+//! Each operation with a queue has an event and an error of its own.
 
 use std::ffi::c_int;
 
@@ -13,10 +13,10 @@ use crate::error::{Fail, Result};
 use crate::pollable;
 use crate::sockets::Entry;
 
-/// What a connect without waiting has come to, which the next connect is told.
+/// The state of a connect that no call waits for. The next connect reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Dialled {
-    /// Nothing, or it was told.
+    /// There is none, or a call has reported its end.
     #[default]
     Nothing,
     /// It is under way.
@@ -36,7 +36,7 @@ fn first(entry: &Entry) -> Option<bool> {
     Some(first)
 }
 
-/// What a receive returns.
+/// The result of a receive.
 pub(crate) fn recv<T>(entry: &Entry, got: Result<T>, end: T) -> Result<T> {
     match got {
         Err(e) if e.errno() == libc::ENOTCONN && is_dialling(entry) => Err(refusal(libc::EAGAIN)),
@@ -48,7 +48,7 @@ pub(crate) fn recv<T>(entry: &Entry, got: Result<T>, end: T) -> Result<T> {
     }
 }
 
-/// What a send returns.
+/// The result of a send.
 pub(crate) fn send<T>(entry: &Entry, sent: Result<T>) -> Result<T> {
     match sent {
         Err(e) if e.errno() == libc::ENOTCONN && is_dialling(entry) => Err(refusal(libc::EAGAIN)),
@@ -74,7 +74,7 @@ pub(crate) fn take(entry: &Entry) -> c_int {
     }
 }
 
-/// A call that needs a connection: one that has broken is none.
+/// Refuses a call that needs a connection if that has broken.
 pub(crate) fn connected(entry: &Entry) -> Result<()> {
     match raw::failure(&entry.socket) {
         Some(_) => Err(Fail::fixed(libc::ENOTCONN, "the connection has broken")),
@@ -82,7 +82,7 @@ pub(crate) fn connected(entry: &Entry) -> Result<()> {
     }
 }
 
-/// What the connect before has come to, which is told once: `None`, there is nothing to tell.
+/// The end of the connect before, once; None: there is nothing to report.
 pub(crate) fn dialled(entry: &Entry) -> Option<Result<c_int>> {
     let mut state = entry.state();
     if state.dialled != Dialled::Over {

@@ -1,8 +1,8 @@
-//! The thread that sees what no call is there to see: descriptors that the program
-//! closes, and queues that announce their events by a signal.
+//! The watching thread: it sees descriptors that the program closes, and sends the signals of queues
+//! that announce their events.
 //!
-//! It sleeps in a poll of its own, apart from the reactor that moves data, and is started
-//! with the first socket, or whatever needs it first.
+//! It sleeps in a poll of its own, apart from the reactor that moves data. Its first user
+//! starts it, which is mostly the first socket.
 
 use std::ffi::c_int;
 use std::io;
@@ -18,12 +18,12 @@ use crate::{late, pair, poll, queues, sockets};
 
 static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
 
-/// What a token is of: its two lowest bits.
+/// The two lowest bits of a token: what it belongs to.
 const SOCKET: usize = 0;
 const QUEUE: usize = 1;
 const INNER: usize = 2;
 const LATE: usize = 3;
-/// Of nothing (no inode is as large).
+/// The token of the waker; no inode is as large.
 const WAKE: usize = usize::MAX - 3;
 
 /// Wakes the thread.
@@ -44,7 +44,7 @@ fn start() -> io::Result<Registry> {
     let registry = poll.registry().try_clone()?;
     let _ = WAKER.set(Waker::new(&registry, Token(WAKE))?);
     let before = set_mask(&all_signals());
-    // It inherits the mask: the program's signals are for the program's threads.
+    // The thread inherits the mask: signals of the program are for its own threads.
     let started = std::thread::Builder::new().name("exs-watch".into()).spawn(|| run(poll));
     set_mask(&before);
     started.map(|_| registry)
@@ -69,12 +69,12 @@ fn set_mask(mask: &libc::sigset_t) -> libc::sigset_t {
 fn run(mut poll: Poll) {
     let mut events = Events::with_capacity(64);
     loop {
-        // Of connections that broke nothing tells when they are closed.
+        // No event reports that the program closes a broken connection.
         let sweep = pair::any_broken().then_some(pair::SWEEP);
         match poll.poll(&mut events, sweep) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            // An epoll of our own, which nobody closes: not to be had.
+            // An epoll of the library, which nothing closes, does not fail.
             Err(_) => return,
         }
         if events.is_empty() && sweep.is_some() {
@@ -96,14 +96,14 @@ fn run(mut poll: Poll) {
     }
 }
 
-/// Watches for the end of the program's end of a pair, whose inode it is. The kernel always
-/// reports a hang-up; nothing else that happens there matters.
+/// Watches for the close of a program's end, whose inode this is. The kernel always reports a hang-up;
+/// other events there do not matter.
 pub(crate) fn socket(fd: RawFd, inode: u64) -> Result<()> {
     let name = usize::try_from(inode).unwrap_or(usize::MAX);
     with(|r| r.register(&mut SourceFd(&fd), Token((name << 2) | SOCKET), Interest::PRIORITY))
 }
 
-/// Watches a queue's descriptor, whose handle it is.
+/// Watches the descriptor of the queue with this handle.
 pub(crate) fn queue(fd: c_int, handle: c_int) -> Result<()> {
     let name = usize::try_from(handle).unwrap_or(0);
     with(|r| r.register(&mut SourceFd(&fd), Token((name << 2) | QUEUE), Interest::READABLE))
@@ -114,13 +114,13 @@ pub(crate) fn inner(fd: c_int) -> Result<()> {
     with(|r| r.register(&mut SourceFd(&fd), Token(INNER), Interest::READABLE))
 }
 
-/// Watches the queue of a socket's own sends, whose inode it is.
+/// Watches the queue of the library's own sends (`late`) on the socket with this inode.
 pub(crate) fn late(fd: c_int, inode: u64) -> Result<()> {
     let name = usize::try_from(inode).unwrap_or(usize::MAX);
     with(|r| r.register(&mut SourceFd(&fd), Token((name << 2) | LATE), Interest::READABLE))
 }
 
-/// A connection is the first that broke: the thread looks at it now and then.
+/// Wakes the thread when the first connection has broken: from then on it looks every [`pair::SWEEP`].
 pub(crate) fn look_again() {
     // With others it does so already.
     if let Some(waker) = WAKER.get() {
@@ -128,8 +128,8 @@ pub(crate) fn look_again() {
     }
 }
 
-/// Watches a descriptor no more.
+/// Ends the watch of a descriptor.
 pub(crate) fn forget(fd: c_int) {
-    // One that is not watched cannot be forgotten: so much the better.
+    // A descriptor that is not watched gives an error, which does not matter.
     let _ = with(|r| r.deregister(&mut SourceFd(&fd)));
 }

@@ -294,7 +294,7 @@ mod tests {
         assert!(!w.plain.is_waiting(), "an idle socket is not held");
     }
 
-    /// True if the kernel tells which numbers are duplicates; if it does not, fstat(2) serves.
+    /// True if the kernel says which numbers are duplicates. If it does not, the library asks by fstat(2).
     fn tells_duplicates(w: &World) -> bool {
         let second = w.ours.try_clone().unwrap();
         let told = sys::is_duplicate(second.as_raw_fd(), w.ours.as_fd());
@@ -304,8 +304,7 @@ mod tests {
         told
     }
 
-    /// Posts a byte by a number (None: the one of `send`) as the C library does; true if it waits
-    /// with those that are kept.
+    /// Posts a byte by a number (None: that of `send`) as the C library does; true if the send is kept.
     fn joins(w: &mut World, fd: Option<&UnixStream>) -> bool {
         let buffer = Buffer::from(vec![7]);
         let piece = buffer.segment();
@@ -413,7 +412,7 @@ mod tests {
             w.send(TOGETHER / 8);
         }
         assert!(w.arrived() > 0);
-        // One that is large enough waits for nobody.
+        // A send that is large enough does not wait.
         let mut w = World::new();
         w.plain.begin_call(true);
         w.burst();
@@ -460,14 +459,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_if_nobody_is_sure_to_come() {
+    fn nothing_is_kept_if_no_thread_is_sure_to_come() {
         let mut w = World::new();
         w.plain.begin_call(false);
         w.burst();
         assert_eq!(w.plain.keeps(), (false, false));
         w.send(1);
         assert_eq!((w.arrived(), w.plain.keeps()), (1, (false, true)));
-        // Who had them kept in vain must send many more before it happens again.
+        // After that a program must send many more before its sends are kept again.
         w.plain.begin_call(true);
         w.send(1);
         assert_eq!(w.arrived(), 0);
