@@ -130,7 +130,7 @@ pub struct Guest {
     pub descriptor: Option<Untaken>,
     /// Who sent the message, or made the connection, if that is a kernel socket's.
     pub peer: Option<KernelAddr>,
-    /// A kernel socket that is held until the event is dequeued.
+    /// A kernel socket that the library holds until the program dequeues the event.
     pub lease: Option<Arc<Lease>>,
 }
 
@@ -162,7 +162,7 @@ impl Drop for Untaken {
 }
 
 impl RawEvent {
-    /// For each event that is dequeued: what was held until then is let go of.
+    /// Ends the lease that the event may have, because the program dequeues it.
     #[inline]
     pub fn dequeued(&mut self) {
         if let Some(guest) = &mut self.guest

@@ -1,5 +1,7 @@
 //! The event queue: where the engine leaves events and threads wait for them.
 
+mod run;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -222,29 +224,12 @@ impl QueueCore {
         self.is_polled() && inner.events.len() == 1 && inner.waiters.is_empty()
     }
 
-    /// As [`QueueCore::push`] for several events, with one hold of the lock.
-    pub fn push_all(
-        &self,
-        events: impl Iterator<Item = RawEvent>,
-        wake: &mut Vec<Arc<Waiter>>,
-    ) -> bool {
-        let mut inner = self.lock();
-        let before = inner.events.len();
-        inner.events.extend(events);
-        if inner.events.len() == before {
-            return false;
-        }
-        self.show(&inner, before, wake);
-        self.is_polled() && before == 0 && inner.waiters.is_empty()
-    }
-
     fn add(&self, inner: &mut Inner, event: RawEvent, wake: &mut Vec<Arc<Waiter>>) {
-        let before = inner.events.len();
         inner.events.push_back(event);
-        self.show(inner, before, wake);
+        self.show(inner, inner.events.len() - 1, wake);
     }
 
-    /// Tells of events that were added to `before` others.
+    /// Publishes events that were added behind `before` others.
     fn show(&self, inner: &Inner, before: usize, wake: &mut Vec<Arc<Waiter>>) {
         let len = inner.events.len();
         self.len.store(len, Ordering::Release);
@@ -443,29 +428,6 @@ mod tests {
         q.unreserve();
         assert_eq!(q.outstanding(), 1);
         assert!(QueueCore::new(&QueueOptions { depth: 0, ..QueueOptions::default() }).is_err());
-    }
-
-    #[test]
-    fn several_events_are_pushed_as_single_ones_are() {
-        let (q, w) = (queue(8), Waiter::new().unwrap());
-        w.min.store(3, Ordering::SeqCst);
-        q.enlist(&w);
-        let readable = || q.fd(FdUse::Program).wait(Some(Duration::ZERO)).unwrap();
-        let push = |tokens: std::ops::Range<u64>| {
-            let mut wake = Vec::new();
-            let events = tokens.map(|token| RawEvent::new(token, EventKind::Send));
-            (q.push_all(events, &mut wake), wake.len(), q.len(), readable())
-        };
-        assert_eq!(push(0..0), (false, 0, 0, false));
-        assert_eq!(push(0..2), (false, 0, 2, true), "too few for the thread that waits");
-        assert_eq!(push(2..4), (false, 1, 4, true));
-        q.delist(&w);
-        let mut out: Vec<RawEvent> = Vec::new();
-        assert_eq!(q.take(8, &mut out), 4);
-        assert_eq!(push(4..6), (true, 0, 2, true), "no thread waits, but the program polls");
-        assert_eq!(push(6..7), (false, 0, 3, true), "it is readable already");
-        q.take(8, &mut out);
-        assert_eq!(out.iter().map(|e| e.token).collect::<Vec<_>>(), (0..7).collect::<Vec<_>>());
     }
 
     #[test]

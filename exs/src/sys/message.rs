@@ -78,7 +78,7 @@ pub fn is_duplicate(number: RawFd, fd: BorrowedFd<'_>) -> bool {
     if UNKNOWN.load(Ordering::Relaxed) {
         return false;
     }
-    // (fcntl(3) of libc looks at the command, and may be a point of cancellation: 30 ns more.)
+    // Not by fcntl of libc, which looks at the command first and takes 25 ns more.
     // SAFETY: a system call without pointers; a number that is no descriptor is an error.
     let rc = unsafe { libc::syscall(libc::SYS_fcntl, number, F_DUPFD_QUERY, fd.as_raw_fd()) };
     if rc < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {

@@ -396,7 +396,8 @@ pub fn is_tcp(fd: BorrowedFd<'_>) -> bool {
         && sys::socket_option(fd, libc::SO_PROTOCOL).is_ok_and(|p| p == libc::IPPROTO_TCP)
 }
 
-/// The place in a queue of one event to come, and what that is to bear. It holds the queue.
+/// A booked place in a queue for one event, and the words that the event carries. Dropped, it gives the
+/// place back.
 #[derive(Debug)]
 pub struct Booked(OwnTicket);
 
@@ -408,7 +409,7 @@ impl Drop for Booked {
     }
 }
 
-/// Books a place for the event of [`send_at_once`], which bears `tag` as its second name
+/// Books a place for the event of [`send_at_once`], which carries `tag` as its second name
 /// ([`raw::tag`](crate::raw::tag)). None: the queue is full.
 pub fn book(queue: &EventQueue, token: Token, tag: [u64; 2]) -> Option<Booked> {
     queue.core().reserve().ok()?;
@@ -416,12 +417,12 @@ pub fn book(queue: &EventQueue, token: Token, tag: [u64; 2]) -> Option<Booked> {
     Some(Booked(OwnTicket { queue, token: token.0, tag }))
 }
 
-/// send(2) on a number that was a TCP socket when it was looked at last, without another look:
-/// one system call. If it is another file by now nothing is sent, and nothing is lost.
+/// send(2) on a number that was a TCP socket at the last look, without another look: one system
+/// call. If the number stands for another file now, the call sends nothing.
 ///
 /// # Errors
-/// The buffer comes back, and the place is given back, if the send must go by
-/// [`Descriptor::send`], which looks first.
+/// The buffer, if the caller must send it by [`Descriptor::send`], which looks first. The place is
+/// free again then.
 pub fn send_at_once(fd: BorrowedFd<'_>, mut place: Booked, buffer: Buffer) -> Result<(), Buffer> {
     let Ok(context) = Context::global() else { return Err(buffer) };
     context.call(|e, now| e.send_kernel_at_once(fd, &mut place.0, buffer, now))

@@ -40,7 +40,7 @@ impl Engine {
         }
     }
 
-    /// True if `leave` would put events into this queue, and nowhere else.
+    /// True if `leave` would put an event into this queue, and not into the hands of a thread.
     pub(super) fn leaves_for(&self, queue: &QueueCore) -> bool {
         self.leaver().is_none() && self.catch.queue != Some(address(queue))
     }

@@ -44,8 +44,8 @@ impl Engine {
         self.plain.post(now, posted, target, request);
     }
 
-    /// Sends on what was a TCP socket when it was looked at last; gives the buffer back if it must
-    /// be looked at again.
+    /// Sends on a number that was a TCP socket at the last look. Gives the buffer back if the caller
+    /// must look again.
     pub(crate) fn send_kernel_at_once(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -63,7 +63,7 @@ impl Engine {
         let op = self.ops.insert(Op::of(NO_SOCK, queue, names, EventKind::Send, Bufs::One(buffer)));
         let posted = Posted { op, number: fd.as_raw_fd(), limit: None, group: 0 };
         match direct {
-            // Where this is true there is nothing to settle.
+            // If true, the call has nothing to settle.
             Direct::Kept { burst } => {
                 self.passed = self.plain.post_kept(now, burst, posted, piece);
             }
@@ -169,7 +169,7 @@ impl Engine {
         }
     }
 
-    /// The next operation that has ended is a part of a send, or gone.
+    /// Takes the next operation that has ended, which is a part of a send, or gone.
     fn reap_part(&mut self, now: Time) {
         let Some(Done { op, end, .. }) = self.plain.poll_done() else { return };
         let Some(op) = self.ops.remove(op) else { return };
@@ -177,7 +177,7 @@ impl Engine {
         self.finish_part(op.group, op.bufs, end.bytes, result, now);
     }
 
-    /// Delivers the events of the operations that have ended next and have this queue.
+    /// Delivers the events of the next operations that have ended, as long as they go to this queue.
     fn deliver_run(&mut self, queue: &Arc<QueueCore>) {
         if self.leaves_for(queue) {
             let (plain, ops) = (&mut self.plain, &mut self.ops);
@@ -197,7 +197,7 @@ impl Engine {
     }
 }
 
-/// The event of the operation that has ended next, if it is one for this queue.
+/// Takes the next operation that has ended, if its event goes to this queue; returns the event.
 #[inline(always)]
 fn next_event(plain: &mut Plain, ops: &mut OpTable, queue: &Arc<QueueCore>) -> Option<RawEvent> {
     let next = plain.next_done()?;

@@ -80,7 +80,7 @@ impl Op {
         Op::of(sock, Arc::clone(ticket.queue), (ticket.token, ticket.tag), kind, bufs)
     }
 
-    /// The same with a queue of its own.
+    /// The same, with a reference to the queue that is the operation's already.
     pub(super) fn of(
         sock: SockId,
         queue: Arc<QueueCore>,
@@ -97,7 +97,7 @@ impl Op {
         (self.queue, RawEvent::with(self.token, self.tag, self.kind, self.bufs))
     }
 
-    /// Where its event goes.
+    /// The queue that its event goes to.
     pub(super) fn queue(&self) -> Arc<QueueCore> {
         Arc::clone(&self.queue)
     }

@@ -70,7 +70,7 @@ pub(crate) struct Ticket<'a> {
     pub(crate) tag: [u64; 2],
 }
 
-/// The same with a queue of its own; None once an operation has it.
+/// A ticket that owns its reference to the queue; None once an operation has taken that.
 #[derive(Debug)]
 pub(crate) struct OwnTicket {
     pub(crate) queue: Option<Arc<QueueCore>>,
