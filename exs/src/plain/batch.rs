@@ -214,7 +214,7 @@ impl Plain {
             },
             false => xfer,
         };
-        let Some(batch) = self.batch.take() else { return };
+        let batch = self.batch.take().expect("the caller has found a batch");
         let slot = self.spill(now, batch, 0);
         self.note_limit(&xfer.posted, slot);
         let s = &mut self.socks[slot];
@@ -226,7 +226,7 @@ impl Plain {
 
     /// Adds a send to the batch. The batch leaves if it is full, or if no thread is sure to come for it.
     fn join(&mut self, now: Time, send: KeptSend) {
-        let Some(batch) = &mut self.batch else { return };
+        let batch = self.batch.as_mut().expect("the caller has found a batch");
         batch.bytes += send.piece.len();
         batch.sends.push(send);
         if !self.may_keep || batch.is_full() {
