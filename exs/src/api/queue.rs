@@ -215,12 +215,7 @@ impl EventQueue {
     }
 
     pub(super) fn ticket(&self, token: Token) -> Ticket<'_> {
-        self.ticket_tagged(token, self.tag)
-    }
-
-    /// The same for one operation that bears another second name.
-    pub(super) fn ticket_tagged(&self, token: Token, tag: [u64; 2]) -> Ticket<'_> {
-        Ticket { queue: &self.core, token: token.0, tag }
+        Ticket { queue: &self.core, token: token.0, tag: self.tag }
     }
 }
 

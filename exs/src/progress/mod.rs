@@ -53,8 +53,8 @@ pub(crate) use devices::describe_transports;
 pub(crate) use engine::Short;
 #[cfg(any(test, feature = "internals"))]
 pub use engine::SockId;
-pub(crate) use engine::Ticket;
 pub use engine::{ExportId, FileSend, Part, RecvFlags, Remote, Watch};
+pub(crate) use engine::{OwnTicket, Ticket};
 pub use error::Error;
 pub use event::{Bufs, EventKind, Interest, RawEvent, Readiness};
 pub use handle::SocketHandle;

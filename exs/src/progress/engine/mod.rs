@@ -65,8 +65,8 @@ pub(super) use self::kernel::KERNEL_TOKENS;
 pub use self::onesided::{ExportId, Remote};
 pub use self::parts::Part;
 pub(crate) use self::parts::Short;
-pub(crate) use self::post::Ticket;
 pub use self::post::{FileSend, RecvFlags};
+pub(crate) use self::post::{OwnTicket, Ticket};
 pub(super) use self::released::Released;
 pub use self::watch::Watch;
 
