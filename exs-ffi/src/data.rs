@@ -15,8 +15,8 @@ use crate::sockets::{self, Entry, Target};
 use crate::timeouts::{Way, posting};
 use crate::{connect, direct, kernel, late, memory, options, pollable, queues, told};
 
-/// The flags of a send on an EXS socket: those that send(2) of TCP ignores are ignored, and that
-/// is all but urgent data, which EXS has not.
+/// Checks the flags of a send on an EXS socket. EXS ignores the flags that TCP ignores, and refuses
+/// urgent data, which it does not have.
 fn send_flags(flags: c_int) -> Result<()> {
     match flags & MSG_OOB {
         0 => Ok(()),
@@ -24,7 +24,7 @@ fn send_flags(flags: c_int) -> Result<()> {
     }
 }
 
-/// The flags of a receive, in the same way: there never are urgent data, nor queued errors.
+/// Checks the flags of a receive: there are never urgent data or queued errors.
 fn recv_flags(flags: c_int) -> Result<()> {
     if flags & MSG_ERRQUEUE != 0 {
         return Err(refusal(libc::EAGAIN));
@@ -35,8 +35,8 @@ fn recv_flags(flags: c_int) -> Result<()> {
     }
 }
 
-/// The flags of a receive on a kernel socket, whose kind may have both; with a queue it takes
-/// neither.
+/// Checks the flags of a receive on a kernel socket, which may have both. With a queue neither is
+/// allowed.
 fn kernel_recv_flags(flags: c_int, queue: c_int) -> Result<()> {
     if flags & (MSG_OOB | MSG_ERRQUEUE) == 0 || queue == EXS_QHANDLE_INVALID {
         return Ok(());
@@ -66,9 +66,9 @@ impl Memory {
         }
     }
 
-    /// A receive of a call that does not wait: only if there is something.
+    /// Posts a receive for a call that does not wait: EAGAIN if there is nothing to receive.
     fn post_ready(self, entry: &Entry, queue: &EventQueue, flags: c_int) -> Result<()> {
-        // (With MSG_WAITALL, too, it takes what is there.)
+        // It takes what is there, also with MSG_WAITALL.
         let flags = RecvFlags::NONE.with_peek(flags & MSG_PEEK != 0);
         posting(entry, Way::Recv, || {
             raw::recv_ready(&entry.socket, queue, TOKEN, self.into_list(), flags)
@@ -98,7 +98,7 @@ impl Memory {
     }
 }
 
-/// Where an event goes, and what it is to say.
+/// The queue of an event, and what the event carries.
 #[derive(Clone, Copy)]
 struct Answer {
     queue: c_int,
@@ -128,8 +128,8 @@ fn recv(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<e
     let (fd, patience) =
         (answer.call.fd, options::patience(entry, answer.call.fd, flags, Way::Recv));
     let got = if patience == Patience::None {
-        // What came is taken at once, by whoever asks first. A message that is too long
-        // for its announcement is only announced: that one is waited for.
+        // The first caller takes what has come, at once. A long message is only announced by then,
+        // so a socket with messages waits for its bytes.
         let patience = match entry.kind {
             SocketType::Stream => Patience::None,
             _ => Patience::Endless,
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn exs_send(
             Target::File => return not_ours(fd),
         };
         let len = if queue == EXS_QHANDLE_INVALID {
-            // Checked as it was given; used as far as one call goes.
+            // Checked as the caller gave it; used as far as one call goes.
             memory::check(buf, len, mhandle)?;
             options::clip(&entry, len)?
         } else {
@@ -253,12 +253,12 @@ fn throws_away(entry: &Entry, flags: c_int) -> bool {
     flags & MSG_TRUNC != 0 && entry.kind == SocketType::Stream
 }
 
-/// Memory for what is thrown away; of a longer receive without MSG_WAITALL, a part.
+/// Memory for bytes to be thrown away, at most 1 MiB: a longer receive is partial.
 fn nowhere(len: usize) -> Memory {
     Memory::One(Buffer::from(vec![0; len.min(1 << 20)]))
 }
 
-/// What a receive without a queue returns.
+/// The result of a receive without a queue.
 fn received(entry: &Entry, got: Result<exs::Event>, flags: c_int) -> Result<c_int> {
     let n = got.and_then(|event| {
         let total = event.total();
@@ -278,12 +278,12 @@ fn pieces(message: &Msghdr, clip: bool) -> Result<Memory> {
     let mut buffers = Vec::new();
     for piece in Out::pieces(message).list(message.exs_msg_iovlen, EXS_IOV_MAX)? {
         let len = piece.exs_iov_len.min(left);
-        // Checked as it was given; used as far as it goes.
+        // Checked as the caller gave it; used as far as one call goes.
         memory::check(Bytes::of(&piece), piece.exs_iov_len, piece.exs_iov_mhandle)?;
         buffers.push(memory::buffer(Bytes::of(&piece), len, piece.exs_iov_mhandle)?);
         left -= len;
     }
-    // One piece takes the shorter road.
+    // One piece takes a shorter path.
     Ok(match buffers.pop() {
         Some(only) if buffers.is_empty() => Memory::One(only),
         Some(last) => {
@@ -294,13 +294,13 @@ fn pieces(message: &Msghdr, clip: bool) -> Result<Memory> {
     })
 }
 
-/// The bytes of a message, as they were given.
+/// The bytes of a message, before clipping.
 fn length(message: &Msghdr) -> Result<usize> {
     let pieces = Out::pieces(message).list(message.exs_msg_iovlen, EXS_IOV_MAX)?;
     Ok(pieces.map(|p| p.exs_iov_len).fold(0, usize::saturating_add))
 }
 
-/// Where a message is to go, if it says so.
+/// The address of a message; None: the peer.
 fn destination(m: &Msghdr) -> Result<Option<KernelAddr>> {
     if m.exs_msg_name.is_null() {
         return Ok(None);
@@ -415,7 +415,7 @@ pub unsafe extern "C" fn exs_recvmsg(
     })
 }
 
-/// What a call says to a descriptor that is not EXS's.
+/// The failure of a call on a descriptor that is no EXS socket.
 pub(crate) fn not_ours(fd: c_int) -> Result<c_int> {
     match sockets::find(fd)? {
         Target::File => Err(Fail::fixed(libc::ENOTSOCK, "this descriptor is of no socket")),

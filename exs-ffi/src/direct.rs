@@ -1,16 +1,16 @@
-//! Small sends on TCP sockets of the kernel's: one system call, where others take a look at the
+//! Small sends on TCP sockets of the kernel: one system call, where other calls look at the
 //! descriptor first (`sockets`).
 //!
-//! A number that was a TCP socket when it was looked at last is sent to as one, in a form that any
-//! other file refuses before it takes a byte (`exs::__ffi::kernel::send_at_once`). What is refused
-//! is looked at, and goes the usual way. So nothing has to be true of what is remembered here:
-//! it only says which way is tried first.
+//! If a number was a TCP socket at the last look, the call sends to it as to one, in a form that every
+//! other file refuses before it takes a byte (`exs::__ffi::kernel::send_at_once`). A refused send goes
+//! the usual way, which looks. So the memory of the last look need not be true: it only says which
+//! way to try first.
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use exs::__ffi::kernel::{is_tcp, send_at_once, send_kept, send_tcp_only};
+use exs::__ffi::kernel::{book, is_tcp, send_at_once, send_kept, send_tcp_only};
 use exs::Token;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL};
 
@@ -20,37 +20,37 @@ use crate::event::{self, Call};
 use crate::ptr::Bytes;
 use crate::{kernel, memory, queues};
 
-/// Longer ones do not feel a system call more.
+/// Bytes of the largest such send. For longer ones one more system call costs little.
 const MOST: usize = 64 << 10;
 
-/// By number: the inode that was seen there last, and in the lowest bit whether that is a TCP
-/// socket. Higher numbers are always looked at.
+/// By number: the inode that was seen there last, shifted left by one, and in the lowest bit whether it
+/// is a TCP socket. Calls on higher numbers always look.
 static SEEN: [AtomicU64; 4096] = [const { AtomicU64::new(0) }; 4096];
 
 fn place(fd: c_int) -> Option<&'static AtomicU64> {
     SEEN.get(usize::try_from(fd).ok()?)
 }
 
-/// A kernel socket with this inode was sent to by this number.
+/// Notes that a program has sent to a kernel socket with this inode by this number.
 pub(crate) fn note(fd: c_int, inode: u64) {
     let Some(place) = place(fd) else { return };
     if place.load(Ordering::Relaxed) >> 1 == inode {
         return;
     }
     // SAFETY: the caller of C keeps the descriptor open during the call that it gives it to;
-    // if it does not, the system call says so.
+    // if it does not, the system call fails.
     let tcp = is_tcp(unsafe { BorrowedFd::borrow_raw(fd) });
     place.store(inode << 1 | u64::from(tcp), Ordering::Relaxed);
 }
 
-/// The number means something else by now.
+/// Notes that the number stands for something else now.
 pub(crate) fn forget(fd: c_int) {
     if let Some(place) = place(fd).filter(|p| p.load(Ordering::Relaxed) != 0) {
         place.store(0, Ordering::Relaxed);
     }
 }
 
-/// What a call of exs_send is given.
+/// The arguments of a call of exs_send.
 pub(crate) struct Asked {
     pub(crate) fd: c_int,
     pub(crate) memory: Bytes,
@@ -62,8 +62,8 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Sends, if the number was that of a TCP socket lately. None: nothing was done, and the
-    /// usual way knows better.
+    /// Sends, if the number was a TCP socket at the last look. None: nothing was done, and the caller
+    /// must go the usual way.
     pub(crate) fn send(&self, call: Call) -> Option<Result<c_int>> {
         let tcp = place(self.fd)?.load(Ordering::Relaxed) & 1 == 1;
         let plain = self.flags & !(MSG_DONTWAIT | MSG_NOSIGNAL) == 0 && !kernel::has_limits();
@@ -74,15 +74,15 @@ impl Asked {
         if self.queue == EXS_QHANDLE_INVALID {
             return self.try_send_eager();
         }
-        let queue = queues::find(self.queue).ok()?;
-        let name = (Token(self.ahandle as u64), call.tag(event::place(self.memory)));
+        let (token, tag) = (Token(self.ahandle as u64), call.tag(event::place(self.memory)));
+        let place = queues::look(self.queue, |queue| book(queue, token, tag))??;
         // SAFETY: as in `note`.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
-        send_at_once(fd, &queue.queue, name, buffer).ok()?;
+        send_at_once(fd, place, buffer).ok()?;
         Some(Ok(0))
     }
 
-    /// Without a queue: the system call itself.
+    /// Sends without a queue: by the system call itself, which may wait.
     fn try_send_eager(&self) -> Option<Result<c_int>> {
         send_kept();
         // SAFETY: as in `note`.
@@ -94,7 +94,7 @@ impl Asked {
             Err(e) => e,
         };
         match failed.raw_os_error() {
-            // A signal came, there is no room; or what the next call would not say again.
+            // A signal came, there is no room, or the next call would not report the error again.
             Some(
                 libc::EINTR
                 | libc::EAGAIN

@@ -88,10 +88,12 @@ pub(crate) fn to_c(mut event: exs::Event) -> Event {
     }
     let union = union_of(&mut event, call, place);
     let ahandle = usize::try_from(event.token().0).unwrap_or(0);
-    let kind = kind_of(call.kind, event.error());
-    let errno = event.error().map_or(0, Error::errno);
-    if let Err(e) = event.into_result() {
-        error::note(e);
+    let (mut kind, mut errno) = (call.kind, 0);
+    if let Some(e) = event.error() {
+        (kind, errno) = (kind_of(kind, e), e.errno());
+        if let Err(e) = event.into_result() {
+            error::note(e);
+        }
     }
     if [EXS_EVT_RECV, EXS_EVT_RECVMSG, EXS_EVT_ACCEPT].contains(&call.kind) {
         pollable::taken(call.fd);
@@ -155,8 +157,8 @@ fn union_of(event: &mut exs::Event, call: Call, place: u64) -> EventUnion {
 }
 
 /// An operation that reached its own deadline has an event of another kind.
-fn kind_of(kind: c_int, error: Option<&Error>) -> c_int {
-    if !matches!(error, Some(Error::Op(OpError::TimedOut { .. }))) {
+fn kind_of(kind: c_int, error: &Error) -> c_int {
+    if !matches!(error, Error::Op(OpError::TimedOut { .. })) {
         return kind;
     }
     match kind {

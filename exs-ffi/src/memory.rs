@@ -1,4 +1,4 @@
-//! Memory of the program's: registrations, and what becomes of an address and a length.
+//! Memory of the program: registrations, and buffers from an address and a length.
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
@@ -13,7 +13,7 @@ use crate::fork;
 use crate::handles::Handles;
 use crate::ptr::Bytes;
 
-/// A registration: devices are told of it when it is first used there.
+/// A registration. A device learns of it when an operation first uses it there.
 struct Registration {
     region: MemoryRegion,
     base: usize,
@@ -22,7 +22,7 @@ struct Registration {
 
 static TABLE: Handles<Registration> = Handles::new();
 
-/// Checks that a range is one; None if it is empty.
+/// Checks a range; None if it is empty.
 fn range(memory: Bytes, len: usize) -> Result<Option<NonNull<u8>>> {
     if len == 0 {
         return Ok(None);
@@ -40,7 +40,7 @@ fn range(memory: Bytes, len: usize) -> Result<Option<NonNull<u8>>> {
     Ok(Some(base))
 }
 
-/// The buffer that an operation is given: of a registration, or not.
+/// The buffer for an operation, over memory with or without a registration.
 pub(crate) fn buffer(memory: Bytes, len: usize, mhandle: c_int) -> Result<Buffer> {
     let base = range(memory, len)?;
     if mhandle == EXS_MHANDLE_UNREGISTERED {
@@ -54,14 +54,17 @@ pub(crate) fn buffer(memory: Bytes, len: usize, mhandle: c_int) -> Result<Buffer
         // SAFETY: as above.
         unsafe { raw::part(&r.region, offset.unwrap_or(usize::MAX), len) }
     });
-    let part = part.ok_or(Fail::fixed(
-        libc::EINVAL,
-        "this is not the handle of a registration (EXS_MHANDLE_UNREGISTERED is for memory without)",
-    ))?;
-    Ok(part?)
+    match part {
+        Some(Ok(part)) => Ok(part),
+        Some(Err(e)) => Err(e.into()),
+        None => Err(Fail::fixed(
+            libc::EINVAL,
+            "this is not the handle of a registration (EXS_MHANDLE_UNREGISTERED is for memory without)",
+        )),
+    }
 }
 
-/// A handle that a call on a kernel socket is given: checked, and not needed.
+/// Checks the memory and the handle of a call that needs no buffer.
 pub(crate) fn check(memory: Bytes, len: usize, mhandle: c_int) -> Result<()> {
     buffer(memory, len, mhandle).map(drop)
 }

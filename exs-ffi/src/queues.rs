@@ -16,7 +16,7 @@ use crate::handles::Handles;
 use crate::ptr::{In, Out};
 use crate::{event, fork, watch};
 
-/// A queue, and how it announces its events.
+/// A queue, and the signal that announces its events.
 pub(crate) struct Queue {
     pub(crate) queue: EventQueue,
     signal: Mutex<Announce>,
@@ -24,9 +24,9 @@ pub(crate) struct Queue {
 
 #[derive(Default)]
 struct Announce {
-    /// Number and value of the signal.
+    /// Number and value of the signal; None: no signal.
     signal: Option<(c_int, usize)>,
-    /// The thread watches the queue.
+    /// The watching thread (`watch`) knows the queue.
     watched: bool,
 }
 
@@ -39,12 +39,17 @@ pub(crate) fn find(handle: c_int) -> Result<Arc<Queue>> {
     TABLE.get(handle).ok_or(NO_QUEUE)
 }
 
-/// Where an operation's event goes: None for blocking use.
+/// Lends the queue with this handle to `at`. The queue is not deleted meanwhile, so `at` must not wait.
+pub(crate) fn look<R>(handle: c_int, at: impl FnOnce(&EventQueue) -> R) -> Option<R> {
+    TABLE.look(handle, |q| at(&q.queue))
+}
+
+/// The queue for an operation's event; None: the call has no queue, and blocks.
 pub(crate) fn way(handle: c_int) -> Result<Option<Arc<Queue>>> {
     if handle == EXS_QHANDLE_INVALID { Ok(None) } else { find(handle).map(Some) }
 }
 
-/// A time of C's.
+/// Converts a time of C.
 pub(crate) fn duration(t: timeval) -> Result<Duration> {
     let parts = u64::try_from(t.tv_sec).ok().zip(u32::try_from(t.tv_usec).ok());
     match parts {
@@ -102,7 +107,7 @@ fn checked_depth(depth: c_int) -> Result<usize> {
 pub unsafe extern "C" fn exs_qdelete(handle: c_int) -> c_int {
     border(|| {
         let gone = TABLE.remove_if(handle, |q| {
-            // A second reference is a call of another thread's, about to post or waiting.
+            // Another thread's call that is about to post, or waits, has a second reference.
             if q.queue.in_flight() > 0 || raw::is_watched(&q.queue) || Arc::strong_count(q) > 1 {
                 let why = "the queue is in use: cancel what is in flight, and dequeue its events";
                 return Err(Fail::fixed(libc::EBUSY, why));
@@ -130,7 +135,7 @@ pub unsafe extern "C" fn exs_qfd(handle: c_int) -> c_int {
 }
 
 thread_local! {
-    /// Where a thread's events are between the queue and the program's vector.
+    /// Memory for a thread's events between the queue and the program's vector; empty between calls.
     static SCRATCH: RefCell<Vec<exs::Event>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -157,7 +162,7 @@ pub unsafe extern "C" fn exs_qdequeue(
         let timeout = if timeout.is_null() { None } else { Some(duration(timeout.read()?)?) };
         let max = count.unsigned_abs() as usize;
         let min = if count < 0 { max } else { 1 };
-        // (A thread that ends has no scratch any more.)
+        // A thread that ends has no scratch any more.
         let mut events = SCRATCH.try_with(RefCell::take).unwrap_or_default();
         let result = raw::dequeue_exact(&q.queue, &mut events, min, max, timeout);
         let mut stored = 0;
@@ -229,12 +234,12 @@ fn set_signal(handle: c_int, q: &Queue, signal: Signal) -> Result<()> {
     Ok(())
 }
 
-/// A queue that is watched has got an event while it was empty.
+/// Sends the signal of a queue that was empty and has got an event.
 pub(crate) fn announce(handle: c_int) {
-    // (Not `get`: a queue whose last event the signal's handler has taken may be deleted.)
+    // Not `get`: the signal's handler may take the last event and delete the queue.
     TABLE.look(handle, |q| {
         let signal = q.signal.lock().unwrap_or_else(PoisonError::into_inner).signal;
-        // (One that another thread has emptied since needs no signal.)
+        // If another thread has emptied the queue since, no signal is due.
         if let Some((signo, value)) = signal
             && !q.queue.is_empty()
         {

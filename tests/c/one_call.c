@@ -103,6 +103,66 @@ static void bursts(int a[2], int b[2], int u[2])
     check(close(second) == 0 && close(exs) == 0, "close");
 }
 
+/* Takes `count` events of sends that have left. */
+static void take(int count)
+{
+    exs_event_t e[62];
+    int i;
+
+    check(exs_qdequeue(queue, e, -count, NULL) == count, "exs_qdequeue");
+    for (i = 0; i < count; i++)
+        check(e[i].exs_evt_type == EXS_EVT_SEND && e[i].exs_evt_errno == 0, "an event");
+}
+
+/* Takes some of the events of a burst, so that the library still holds the socket for the next. */
+static void half_a_burst(int fd, const char *text)
+{
+    burst(fd, text, 16);
+    take(8);
+}
+
+static void ends(int fd)
+{
+    char byte;
+
+    check(recv(fd, &byte, 1, 0) == 0, "the end of a closed connection");
+}
+
+/* Between two bursts the program closes the socket, or gives its number to another. */
+static void closes_between_bursts(int b[2])
+{
+    int p[2];
+
+    tcp_pair(p);
+    half_a_burst(p[0], "1");
+    burst(p[0], "2", 8);
+    check(dup2(b[0], p[0]) == p[0], "dup2");
+    burst(p[0], "3", 12);
+    take(28);
+    arrives(b[1], "333333333333");
+    check(recv(p[1], (char[24]){0}, 24, MSG_WAITALL) == 24, "recv");
+    ends(p[1]);
+    check(close(p[0]) == 0 && close(p[1]) == 0, "close");
+    /* The number is that of another socket before the second burst begins. */
+    tcp_pair(p);
+    half_a_burst(p[0], "4");
+    check(dup2(b[0], p[0]) == p[0], "dup2");
+    half_a_burst(p[0], "5");
+    take(16);
+    arrives(b[1], "5555555555555555");
+    check(recv(p[1], (char[16]){0}, 16, MSG_WAITALL) == 16, "recv");
+    ends(p[1]);
+    check(close(p[0]) == 0 && close(p[1]) == 0, "close");
+    /* The peer hears of a close though events of the socket are in the queue. */
+    tcp_pair(p);
+    half_a_burst(p[0], "6");
+    check(close(p[0]) == 0, "close");
+    check(recv(p[1], (char[16]){0}, 16, MSG_WAITALL) == 16, "recv");
+    ends(p[1]);
+    take(8);
+    check(close(p[1]) == 0, "close");
+}
+
 int main(int argc, char **argv)
 {
     int rounds = argc > 1 ? atoi(argv[1]) : 100, a[2], b[2], u[2], d[2], n, exs, i;
@@ -122,6 +182,7 @@ int main(int argc, char **argv)
     while (recv(a[1], room, sizeof room, MSG_DONTWAIT) > 0)
         ;
     bursts(a, b, u);
+    closes_between_bursts(b);
     /* The number is that of another socket: one of each kind, and the first again. */
     n = a[0];
     a[0] = dup(n);

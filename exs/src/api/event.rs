@@ -58,7 +58,9 @@ pub struct Event {
 }
 
 impl From<RawEvent> for Event {
-    fn from(raw: RawEvent) -> Event {
+    #[inline]
+    fn from(mut raw: RawEvent) -> Event {
+        raw.dequeued();
         Event { raw }
     }
 }

@@ -39,7 +39,8 @@ use crate::sys::Identity;
 /// event; [`Event::bytes`](crate::Event::bytes) has what was moved before. SIGPIPE is never raised.
 ///
 /// While operations are in flight EXS holds a descriptor of its own for the socket. So
-/// after the owner's close(2) the peer sees the end when the last of them has ended. What
+/// after the owner's close(2) the peer sees the end when the last of them has ended. (If
+/// events of a burst of sends are not dequeued by then, up to a tenth of a second later.) What
 /// was posted with a descriptor that the owner has closed is cancelled (ECANCELED): at
 /// once when a `KernelSocket` is dropped with its socket, else within a tenth of a second.
 /// Sends that wait are lost then, as nothing would tell whether they arrive: dequeue

@@ -256,11 +256,6 @@ impl EventQueue {
     /// name takes its place: the sockets of the C library have no user data.
     pub(super) fn ticket(&self, token: Token, user_data: u64) -> Ticket<'_> {
         let tag = if self.tag == [0; 2] { [user_data, 0] } else { self.tag };
-        self.ticket_tagged(token, tag)
-    }
-
-    /// The same for one operation with another second name.
-    pub(super) fn ticket_tagged(&self, token: Token, tag: [u64; 2]) -> Ticket<'_> {
         Ticket { queue: &self.core, token: token.0, tag }
     }
 }

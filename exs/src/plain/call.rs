@@ -1,6 +1,6 @@
-//! One transfer: the system calls for it, and what their results mean.
+//! One transfer: its system calls, and what their results mean.
 //!
-//! Nothing here waits. A call that would have to is *blocked*; the caller asks the
+//! No call here waits. A transfer whose call would have to wait is *blocked*: its caller asks the
 //! reactor, and tries again.
 
 use std::io;
@@ -11,7 +11,7 @@ use super::types::{CALL_MAX, End, Failure, Kind, Pieces, Posted};
 use crate::rnic::FileRange;
 use crate::sys::{self, IoVec, IoVecMut, KernelAddr, Received};
 
-/// Pieces of one call that need no allocation: a stream's are sent so many at a time.
+/// Pieces of one call that need no allocation. A stream sends this many at a time.
 pub(super) const PIECES: usize = 64;
 
 /// A transfer that waits for its turn, or is under way.
@@ -22,7 +22,7 @@ pub(super) struct Xfer {
     pub(super) done: usize,
 }
 
-/// What is to be moved.
+/// What a transfer moves.
 pub(super) enum What {
     Send { pieces: Pieces, to: Option<KernelAddr>, flags: i32 },
     File(FileRange),
@@ -30,19 +30,18 @@ pub(super) enum What {
     Recv { pieces: Pieces, flags: i32, from: bool },
 }
 
-/// How far a try came.
+/// The result of one try.
 pub(super) enum Step {
     /// The transfer has ended.
     Ended(End),
-    /// The kernel took or gave something; there may be more at once.
+    /// The kernel took or gave bytes, and may take or give more at once.
     Moved,
-    /// Nothing can be moved now.
+    /// The kernel can move nothing now.
     Blocked,
 }
 
 impl Xfer {
-    /// The bytes of a send that may share a call with others: one that wants nothing
-    /// special.
+    /// The bytes of a send that may share a call with others: it has no flags and no address.
     pub(super) fn gatherable(&self) -> Option<&Pieces> {
         match &self.what {
             What::Send { pieces, to: None, flags: 0 } => Some(pieces),
@@ -60,12 +59,12 @@ impl Xfer {
         matches!(&self.what, What::Send { to: Some(_), .. })
     }
 
-    /// It is of the queue of sends.
+    /// True if the transfer belongs to the queue of sends.
     pub(super) fn is_tx(&self) -> bool {
         !matches!(&self.what, What::Recv { .. })
     }
 
-    /// The end of it, with the bytes moved so far.
+    /// The end of the transfer, with the bytes moved so far.
     pub(super) fn end(&self, result: Result<(), Failure>) -> End {
         End::new(self.done as u64, result)
     }
@@ -83,7 +82,7 @@ impl Xfer {
         }
     }
 
-    /// What a failed call means.
+    /// The result of a try whose call failed.
     fn failed(&self, call: &'static str, e: &io::Error) -> Step {
         if e.kind() == io::ErrorKind::WouldBlock {
             return Step::Blocked;
@@ -97,7 +96,7 @@ impl Xfer {
         let sent = if kind == Kind::Stream {
             let mut list = [IoVec::EMPTY; PIECES];
             let (n, bytes) = pieces.to_read(self.done, CALL_MAX, &mut list);
-            // What follows belongs to the same send.
+            // More bytes of the same send follow.
             let more = if self.done + bytes < len { libc::MSG_MORE } else { 0 };
             sys::send_message(fd, &list[..n], to.as_ref(), flags | more)
         } else {
@@ -118,8 +117,7 @@ impl Xfer {
     fn receive(&mut self, fd: BorrowedFd<'_>, kind: Kind) -> Step {
         let What::Recv { pieces, flags, from } = &self.what else { return Step::Blocked };
         let (len, flags, stream) = (pieces.bytes(), *flags, kind == Kind::Stream);
-        // MSG_TRUNC asks for the true length of a message; of TCP it would mean to throw
-        // the bytes away.
+        // MSG_TRUNC asks for the true length of a message. TCP would throw the bytes away.
         let ask = flags & !(libc::MSG_WAITALL | libc::MSG_TRUNC)
             | if stream { 0 } else { libc::MSG_TRUNC };
         let skip = if flags & libc::MSG_PEEK == 0 { self.done } else { 0 };
@@ -130,23 +128,23 @@ impl Xfer {
                 self.done = got.bytes.min(len);
                 let mut end = self.end(Ok(()));
                 end.total = got.bytes as u64;
-                // An empty message looks like the end of the connection.
+                // The kernel reports an empty message as it does the end of the connection.
                 end.eof = kind == Kind::SeqPacket && got.bytes == 0 && ended(fd);
-                end.from = got.from;
+                end.from = got.from.map(Box::new);
                 Step::Ended(end)
             }
         }
     }
 
-    /// Bytes came from a stream, or none as it has ended.
+    /// A stream gave bytes, or none because it has ended.
     fn received(&mut self, fd: BorrowedFd<'_>, got: Received, len: usize, flags: i32) -> Step {
         let waitall = flags & libc::MSG_WAITALL != 0;
         let peek = flags & libc::MSG_PEEK != 0;
         let over = got.bytes == 0 && self.done < len;
         self.done = if peek { got.bytes } else { self.done + got.bytes };
         if waitall && self.done < len && !over {
-            // A peek finds the same bytes again, whatever is behind them: the next
-            // arrival is waited for, unless there cannot be any.
+            // A peek finds the same bytes again. So it waits for more to arrive, unless the stream
+            // has ended.
             match (peek, peek && ended(fd)) {
                 (false, _) => return Step::Moved,
                 (true, false) => return Step::Blocked,
@@ -154,9 +152,9 @@ impl Xfer {
             }
         }
         let mut end = self.end(Ok(()));
-        // (What came before the end is told first, as with sockets of EXS.)
+        // Bytes before the end are reported first, as with sockets of EXS.
         end.eof = over && self.done == 0;
-        end.from = got.from;
+        end.from = got.from.map(Box::new);
         Step::Ended(end)
     }
 
@@ -205,11 +203,9 @@ impl Xfer {
     }
 }
 
-/// sendfile(2), which copies nothing. It waits for room unless the owner has set
-/// O_NONBLOCK, and no flag of its own keeps it from that; so it serves those sockets only, and bytes
-/// that are in memory.
-/// None if the bytes must go by way of memory, which also finds out what is wrong with
-/// the file.
+/// Sends by sendfile(2), which copies nothing. It waits for room unless the owner has set O_NONBLOCK,
+/// and has no flag against that. So it serves only sockets with that flag, and bytes that are in the
+/// page cache. None: the bytes must go through a buffer; that way also finds errors of the file.
 fn send_pages(fd: BorrowedFd<'_>, range: &FileRange, done: u64) -> Option<io::Result<usize>> {
     let len = usize::try_from(range.len - done).unwrap_or(CALL_MAX).min(CALL_MAX);
     match sys::send_file(&fd, &range.file, range.offset.checked_add(done)?, len) {
@@ -219,7 +215,7 @@ fn send_pages(fd: BorrowedFd<'_>, range: &FileRange, done: u64) -> Option<io::Re
     }
 }
 
-/// A message: all of it in one call.
+/// Sends a message, all of it in one call.
 fn send_whole(
     fd: BorrowedFd<'_>,
     pieces: &Pieces,
@@ -252,13 +248,11 @@ fn receive_into(
         &mut many[..]
     };
     let (n, _) = pieces.to_fill(skip, list);
-    // An operation without memory still waits for its turn, in a call with one empty
-    // piece.
+    // An operation without memory makes a call with one empty piece, so that it waits for its turn.
     sys::receive_message(fd, &mut list[..n.max(1)], flags, from)
 }
 
-/// True if no more will come: the peer has ended its direction, or the connection
-/// broke.
+/// True if no more bytes will come: the peer has ended its direction, or the connection broke.
 fn ended(fd: BorrowedFd<'_>) -> bool {
     let over = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     sys::poll_now(fd, libc::POLLRDHUP).is_ok_and(|found| found & over != 0)

@@ -1,43 +1,48 @@
-//! Sends that are kept for the ones behind them, so that one call takes several.
+//! Small sends that are kept for the sends behind them, so that they leave in one call.
 //!
-//! A program in a burst posts sends on one stream, one after the other, and comes back to
-//! dequeue. From the fifth on such sends wait for their like: until there are [`TOGETHER`]
-//! bytes of them, until the program waits for an event, or comes for one that is there when
-//! [`PAUSE`] is over, or until another thread takes the lead, which is after some milliseconds at
-//! most. A program that comes after each single send has none kept. On loopback four sends of 64 KiB in one call move
-//! about 1.3 times as much as in four calls: the socket is locked once, its segments are
-//! full ones, and the receiver is woken less often.
+//! A program in a burst posts sends on one stream, one after the other, and comes back to dequeue.
+//! From the fifth on, such sends are kept in a [`Batch`](super::batch::Batch). The batch leaves
+//! - when it has [`TOGETHER`] bytes or [`PIECES`](super::call::PIECES) sends;
+//! - when the program waits for an event, or dequeues one that is there after [`PAUSE`];
+//! - when another thread takes the lead, which happens after some milliseconds at most.
 //!
-//! Who posts and then does not come to dequeue (but waits in a call of its own, say) had
-//! them kept *in vain*: before the next are kept there must be a much longer burst.
+//! A program that dequeues after each single send has none kept. On loopback four sends of 64 KiB in
+//! one call move 30 % more than in four calls: the kernel locks the socket once, its segments are full,
+//! and the receiver wakes less often.
+//!
+//! Some programs post and then do not dequeue, but wait in a call of their own. The library keeps sends
+//! of such a program again only after a much longer burst.
 
-use std::os::fd::{AsFd, RawFd};
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 use super::Plain;
-use super::call::{PIECES, What, Xfer};
-use super::direct::Kept;
-use super::types::{Kind, Pieces, Posted, Target};
-use crate::sys;
+use super::batch::may_be_kept;
+use super::call::Xfer;
+use super::sock::name;
+use super::types::{Kind, Posted, Target};
 use crate::time::Time;
 
-/// Sends of a burst that leave one by one: at first, and after ever so many were kept in
-/// vain.
+/// Sends of a burst that leave one by one before the others are kept: at first, and at most, after
+/// the program has repeatedly not come for kept sends.
 const ALONE: u32 = 4;
 const ALONE_MAX: u32 = 1 << 10;
-/// Bytes that leave together.
-const TOGETHER: usize = 256 << 10;
-/// A pause that ends a burst.
-const PAUSE: Duration = Duration::from_micros(50);
+/// Bytes with which a batch leaves.
+pub(super) const TOGETHER: usize = 256 << 10;
+/// A pause between two sends that ends a burst.
+pub(super) const PAUSE: Duration = Duration::from_micros(50);
 
 /// Sends that follow each other on one stream.
 pub(super) struct Burst {
-    /// The number that the program sends by. (If it means another socket meanwhile, nothing
-    /// is lost but the count.)
+    /// The number that the program sends by. If it stands for another socket meanwhile, only the count
+    /// is wrong.
     number: Option<RawFd>,
+    /// Sends since the last pause.
     sends: u32,
-    /// When the last was posted; none if the time since went into system calls.
+    /// When the last send was posted; None if the time since then went into system calls of the
+    /// library.
     last: Option<Time>,
+    /// Sends that leave one by one before others are kept ([`ALONE`] to [`ALONE_MAX`]).
     alone: u32,
 }
 
@@ -48,7 +53,7 @@ impl Default for Burst {
 }
 
 impl Burst {
-    /// One more; true if it may wait for others.
+    /// Counts one more send; true if it may wait for others.
     pub(super) fn grow(&mut self, number: RawFd, now: Time) -> bool {
         if self.number != Some(number) {
             *self = Burst { number: Some(number), ..Burst::default() };
@@ -59,155 +64,92 @@ impl Burst {
         self.sends > self.alone
     }
 
-    /// The program came for its events.
+    /// The library was in a system call: the time until the next send is no pause of the program.
+    pub(super) fn forgive_pause(&mut self) {
+        self.last = None;
+    }
+
+    /// The program came for its events, and several sends left together.
     fn served(&mut self) {
         (self.alone, self.last) = ((self.alone / 2).max(ALONE), None);
     }
 
-    /// It came after each of them: none has another to wait for.
+    /// The program came after a single send, so that keeping it saved nothing.
     fn alone(&mut self) {
         (self.sends, self.alone, self.last) = (0, (self.alone * 2).min(ALONE_MAX), None);
     }
 
-    /// It did not.
-    fn in_vain(&mut self) {
+    /// The program did not come for kept sends.
+    fn not_served(&mut self) {
         (self.sends, self.alone) = (0, (self.alone * 8).min(ALONE_MAX));
     }
 }
 
 impl Plain {
-    /// Keeps a send that is to be posted, or lets it and those before it leave; gives back
-    /// a transfer that is to go its own way.
+    /// Keeps a send that is to be posted, or sends it together with the batch before it. Gives back
+    /// a transfer that must go its own way.
     pub(super) fn keep(&mut self, now: Time, target: &Target<'_>, xfer: Xfer) -> Result<(), Xfer> {
         if !xfer.is_tx() {
             return Err(xfer);
         }
-        let name = super::sock::name(target);
-        let len = xfer.gatherable().map_or(0, |p| p.bytes());
-        let may_wait = xfer.posted.limit.is_none()
-            && xfer.gatherable().is_some_and(|p| p.count() == 1)
-            && (1..TOGETHER).contains(&len)
+        let may_wait = may_be_kept(&xfer)
             && matches!(target.kind, Kind::Stream | Kind::Unseen)
             && self.burst.grow(xfer.posted.number, now);
         let target = &if may_wait { self.seen(target) } else { *target };
         let may_wait = may_wait && target.kind == Kind::Stream;
-        let slot = self.by_name.get(&name).copied();
-        let kept = slot.map_or(0, |slot| self.socks[slot].kept);
-        if kept > 0 {
-            self.keep_behind(now, slot.expect("it has kept sends"), xfer, may_wait);
+        if self.keeps_for(&name(target)) {
+            self.post_behind(now, xfer, may_wait);
             return Ok(());
         }
-        let free = slot.is_none_or(|slot| {
-            let s = &self.socks[slot];
-            s.connecting.is_none() && s.tx.is_empty()
-        });
-        if !may_wait || !free {
+        if !may_wait || !self.is_free(&name(target)) {
             return Err(xfer);
         }
         if !self.may_keep {
             self.would_keep = true;
             return Err(xfer);
         }
-        let posted = xfer.posted;
-        let held = self.hold(now, target, &posted, 0, |s| {
-            s.kept = len;
-            s.tx.push_back(xfer);
-        });
-        if self.kept.is_empty() {
-            self.kept_until = now + PAUSE;
-        }
-        self.kept.extend(held);
-        Ok(())
+        self.start_batch(now, target, xfer)
     }
 
-    /// One more send behind those that are kept for a socket. All of them leave now, unless it
-    /// may wait, too.
-    fn keep_behind(&mut self, now: Time, slot: usize, xfer: Xfer, may_wait: bool) {
-        self.note_limit(&xfer.posted, slot);
-        let len = xfer.gatherable().map_or(0, |p| p.bytes());
-        let s = &mut self.socks[slot];
-        s.tx.push_back(xfer);
-        s.kept += len;
-        if !may_wait || !self.may_keep || s.kept >= TOGETHER || s.tx.len() >= PIECES {
-            self.send_kept(slot, now);
-            self.burst.last = None;
-        }
-    }
-
-    /// The socket that keeps sends and that `number` stands for, if it is the one that has kept
-    /// the last. The number may mean another socket since the send before it, so the kernel is asked;
-    /// our descriptor of the socket makes that a cheap question.
-    pub(super) fn keeper(&self, number: RawFd) -> Option<usize> {
-        let slot = *self.kept.last()?;
-        let s = self.socks.get(slot).filter(|s| s.kept > 0)?;
-        sys::is_duplicate(number, s.fd.as_fd()).then_some(slot)
-    }
-
-    /// Posts a send of one piece to such a socket. True if it waits there, and no operation has
-    /// ended.
-    pub fn post_kept(&mut self, now: Time, kept: Kept, posted: Posted, pieces: Pieces) -> bool {
-        let may_wait = kept.burst && pieces.bytes() < TOGETHER;
-        let what = What::Send { pieces, to: None, flags: 0 };
-        self.keep_behind(now, kept.slot, Xfer { posted, what, done: 0 }, may_wait);
-        self.done.is_empty()
-    }
-
-    /// An operation of this socket is held: when its time is over, it ends.
+    /// Notes the time limit, if any, of an operation that the entry in `slot` holds.
     pub(super) fn note_limit(&mut self, posted: &Posted, slot: usize) {
         if let Some((at, _)) = posted.limit {
             self.limits.insert((at, posted.op), slot);
         }
     }
 
-    /// What is kept for a socket leaves, as far as there is room.
-    pub(super) fn send_kept(&mut self, slot: usize, now: Time) {
-        if let Some(s) = self.socks.get_mut(slot).filter(|s| s.kept > 0) {
-            (s.kept, s.ready.1) = (0, true);
-            self.pump(slot, now);
-        }
-    }
-
-    /// What is kept leaves.
+    /// Sends what is kept, for a thread that leads.
     pub(super) fn send_all_kept(&mut self, now: Time) {
-        if self.kept.is_empty() {
-            return;
-        }
-        let mut kept = std::mem::take(&mut self.kept);
-        let (sockets, mut sends) = (kept.len(), 0);
-        for slot in kept.drain(..) {
-            sends += self.socks.get(slot).filter(|s| s.kept > 0).map_or(0, |s| s.tx.len());
-            // (One whose sends have left may be another socket by now, with none kept, or
-            // it is on the list once more.)
-            self.send_kept(slot, now);
-        }
-        self.kept = kept;
-        if sends > sockets { self.burst.served() } else { self.burst.alone() }
+        let Some(batch) = &self.batch else { return };
+        let several = batch.sends.len() > 1;
+        self.send_batch(now);
+        if several { self.burst.served() } else { self.burst.alone() }
     }
 
-    /// Whether sends may be kept during the call that begins: the program's thread, or one
-    /// of ours, is sure to come soon.
+    /// Begins a call. `may_keep`: sends may be kept, because a thread is sure to lead soon.
     pub fn begin_call(&mut self, may_keep: bool) {
         (self.may_keep, self.would_keep) = (may_keep, false);
     }
 
-    /// Until when a thread that finds its events need not lead for sends that are kept: the
-    /// more there are, the more leave in one call. Those that wait for room are another matter.
+    /// Until then a thread that finds its events in the queue need not lead for the kept sends: the
+    /// more sends there are, the more leave in one call. None: nothing is kept, or sends wait for
+    /// room.
     pub fn rests_until(&self) -> Option<Time> {
-        (!self.kept.is_empty() && self.full.is_empty()).then_some(self.kept_until)
+        self.batch.as_ref().filter(|_| self.full.is_empty()).map(|b| b.until)
     }
 
-    /// True if sends are kept. And if it is good for sends that the program's thread leads
-    /// when it comes: they are kept, or would be; or they wait for room, and a thread of ours
-    /// that found it would be in the way of the program's next posts.
+    /// Whether sends are kept; and whether the program's thread should lead when it comes. It should
+    /// if sends are kept, or would be if it led, or wait for room: the background thread would be
+    /// in the way of the program's next posts.
     pub fn keeps(&self) -> (bool, bool) {
-        let kept = !self.kept.is_empty();
+        let kept = self.batch.is_some();
         (kept, kept || self.would_keep || !self.full.is_empty())
     }
 
-    /// Nobody came for what is kept.
+    /// The background thread leads, because the program did not come for what is kept.
     pub fn kept_in_vain(&mut self) {
-        if !self.kept.is_empty() {
-            self.burst.in_vain();
+        if self.batch.is_some() {
+            self.burst.not_served();
         }
     }
 }
@@ -217,12 +159,14 @@ mod tests {
     use std::io::{ErrorKind, Read};
     use std::os::fd::{AsFd, AsRawFd};
     use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
 
-    use super::super::{Direct, KernelIo, Request};
+    use super::super::{Direct, KernelIo, Lease, Pieces, Request};
     use super::*;
     use crate::mem::Buffer;
+    use crate::sys;
 
-    /// A stream whose peer counts what has come.
+    /// A stream whose peer counts the bytes that have come.
     struct World {
         plain: Plain,
         _poll: mio::Poll,
@@ -293,11 +237,36 @@ mod tests {
             }
         }
 
-        /// Operations that have ended since the last look: (name, whether well).
+        /// Operations that have ended since the last look, as if the program dequeued their events:
+        /// (name, whether well).
         fn ended(&mut self) -> Vec<(u64, bool)> {
-            std::iter::from_fn(|| self.plain.poll_done())
-                .map(|(posted, end)| (posted.op, end.result.is_ok()))
-                .collect()
+            let (ended, lease) = self.ended_in_queue();
+            lease.inspect(|lease| lease.end());
+            ended
+        }
+
+        /// The same, before the program dequeues the last event; with what that leases.
+        fn ended_in_queue(&mut self) -> (Vec<(u64, bool)>, Option<Arc<Lease>>) {
+            let done: Vec<_> = std::iter::from_fn(|| self.plain.poll_done()).collect();
+            let ended = done.iter().map(|d| (d.op, d.end.result.is_ok())).collect();
+            (ended, done.into_iter().filter_map(|d| d.end.lease).next_back())
+        }
+
+        /// A batch has left, and its last event is in the queue.
+        fn leave_leased(&mut self) -> Arc<Lease> {
+            self.plain.begin_call(true);
+            self.burst();
+            self.send(1);
+            self.send(1);
+            self.plain.progress(self.now);
+            assert_eq!(self.arrived(), 2);
+            self.ended_in_queue().1.expect("a batch that has left leases its socket")
+        }
+
+        /// The program closes the stream; true if the peer sees the end.
+        fn closes(mut self) -> bool {
+            drop(self.ours);
+            self.peer.read(&mut [0]).is_ok_and(|n| n == 0)
         }
     }
 
@@ -321,10 +290,11 @@ mod tests {
         w.now = w.now + PAUSE * 2;
         w.send(1);
         assert_eq!(w.arrived(), 2);
+        w.plain.progress(w.plain.next_timeout().unwrap());
         assert!(!w.plain.is_waiting(), "an idle socket is not held");
     }
 
-    /// True if the kernel tells which numbers are duplicates; if it does not, fstat(2) serves.
+    /// True if the kernel says which numbers are duplicates. If it does not, the library asks by fstat(2).
     fn tells_duplicates(w: &World) -> bool {
         let second = w.ours.try_clone().unwrap();
         let told = sys::is_duplicate(second.as_raw_fd(), w.ours.as_fd());
@@ -334,20 +304,19 @@ mod tests {
         told
     }
 
-    /// Posts a byte by a number (None: the one of `send`) as the C library does; true if it waits
-    /// with those that are kept.
+    /// Posts a byte by a number (None: that of `send`) as the C library does; true if the send is kept.
     fn joins(w: &mut World, fd: Option<&UnixStream>) -> bool {
         let buffer = Buffer::from(vec![7]);
-        let pieces = Pieces::One(buffer.segment());
+        let piece = buffer.segment();
         let fd = fd.unwrap_or(&w.ours);
         let number = fd.as_raw_fd();
-        let Direct::Kept(kept) = w.plain.send_direct(w.now, fd.as_fd(), &pieces) else {
+        let Direct::Kept { burst } = w.plain.send_direct(w.now, fd.as_fd(), &piece) else {
             return false;
         };
         w.memory.push(buffer);
         w.posted += 1;
         let posted = Posted { op: w.posted, number, limit: None, group: 0 };
-        w.plain.post_kept(w.now, kept, posted, pieces)
+        w.plain.post_kept(w.now, burst, posted, piece)
     }
 
     #[test]
@@ -369,6 +338,46 @@ mod tests {
         assert_eq!(w.arrived(), 3);
         assert_eq!(w.ended(), [(5, true), (6, true), (7, true)]);
         assert!(!joins(&mut w, None), "none is kept any more");
+    }
+
+    #[test]
+    fn the_next_batch_takes_the_lease_over() {
+        let mut w = World::new();
+        if !tells_duplicates(&w) {
+            return;
+        }
+        let lease = w.leave_leased();
+        let second = w.ours.try_clone().unwrap();
+        assert!(!joins(&mut w, Some(&second)), "of no burst");
+        for _ in 0..ALONE {
+            w.send(1);
+        }
+        assert_eq!((w.arrived(), w.ended().len()), (ALONE as usize, ALONE as usize));
+        assert!(joins(&mut w, None) && joins(&mut w, None));
+        lease.end();
+        w.plain.progress(w.now);
+        assert_eq!(w.arrived(), 2, "the batch has the descriptor, and not the lease");
+    }
+
+    #[test]
+    fn a_lease_ends_with_its_event_a_tick_or_a_cancel() {
+        for how in 0..3 {
+            let mut w = World::new();
+            let lease = w.leave_leased();
+            assert!(w.plain.is_waiting(), "the socket is held");
+            match how {
+                0 => lease.end(),
+                1 => {
+                    w.now = w.plain.next_timeout().unwrap();
+                    w.plain.progress(w.now);
+                }
+                _ => assert_eq!(w.plain.cancel(w.now, &target(&w.ours), |_| true), 0),
+            }
+            assert!(w.closes(), "{how}");
+        }
+        let mut w = World::new();
+        let _lease = w.leave_leased();
+        assert!(!w.closes(), "the lease runs");
     }
 
     #[test]
@@ -403,7 +412,7 @@ mod tests {
             w.send(TOGETHER / 8);
         }
         assert!(w.arrived() > 0);
-        // One that is large enough waits for nobody.
+        // A send that is large enough does not wait.
         let mut w = World::new();
         w.plain.begin_call(true);
         w.burst();
@@ -450,14 +459,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_if_nobody_is_sure_to_come() {
+    fn nothing_is_kept_if_no_thread_is_sure_to_come() {
         let mut w = World::new();
         w.plain.begin_call(false);
         w.burst();
         assert_eq!(w.plain.keeps(), (false, false));
         w.send(1);
         assert_eq!((w.arrived(), w.plain.keeps()), (1, (false, true)));
-        // Who had them kept in vain must send many more before it happens again.
+        // After that a program must send many more before its sends are kept again.
         w.plain.begin_call(true);
         w.send(1);
         assert_eq!(w.arrived(), 0);

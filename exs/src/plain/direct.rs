@@ -1,48 +1,44 @@
 //! Small sends on TCP sockets by their number alone: one system call.
 //!
-//! What a number stands for is fstat(2)'s to say, and a call that moves data must know it: a
-//! number that was a TCP socket a moment ago may be one of EXS by now, whose descriptor is an end
-//! of a socketpair(2), and a byte that was sent there would be lost. So the send itself asks, by what it carries
-//! ([`sys::send_tcp_only`]): TCP has no use for it and does not look at it, and every other socket
-//! refuses it before it takes a byte. A refused send goes the usual way, which looks at the number by
-//! fstat(2).
+//! A call that moves data must know which file a number stands for. A number that was a TCP socket
+//! a moment ago may now be an EXS socket, whose descriptor is an end of a socketpair(2): a byte sent
+//! there would be lost. fstat(2) tells, but costs as much as a quarter of a small send. So the send
+//! itself asks, by an address and control data that make no sense ([`sys::send_tcp_only`]): TCP does not
+//! look at them, and every other socket refuses the call before it takes a byte. A refused send goes
+//! the usual way, which looks at the number by fstat(2).
 //!
-//! The inode is not known then, and with it the queue of the socket's sends. So such a send
-//! goes only while no socket has any that wait. Sends that are kept for the ones behind them
-//! (`keep`) need to know their socket, and save their own call. The first of them has fstat(2).
-//! For each one behind it the kernel says whether its number is a duplicate of our descriptor of
-//! that socket ([`sys::is_duplicate`]), at half of the cost.
+//! Such a send does not know the inode, and so not the socket's queue of sends. It is tried only while
+//! no socket has sends that wait for room. A kept send (`coalesce`) must know its socket, but saves its
+//! own call. The first send of a batch asks by fstat(2). For each send behind it, the kernel says
+//! whether its number is a duplicate of the batch's descriptor ([`sys::is_duplicate`]), at half of the
+//! cost.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::call::{What, Xfer};
 use super::types::{CALL_MAX, End, Failure, Kind, Pieces, Posted, Target};
-use super::{Plain, TRIES};
+use super::{Plain, TRIES, name};
+use crate::mem::Segment;
 use crate::sys;
 use crate::time::Time;
 
-/// What became of a send by number.
+/// The result of a send by number.
 #[derive(Debug)]
 pub enum Direct<'a> {
-    /// Nothing: it must be looked at what the number stands for.
+    /// Nothing was sent: the caller must look which file the number stands for.
     No,
-    /// It was sent.
+    /// The kernel has taken the send, or refused it for good.
     Sent(Sent),
-    /// It is to be posted as any other, on this socket.
+    /// The caller must post the send as any other, on this socket.
     Seen(Target<'a>),
-    /// It is to be posted behind the sends that are kept for its socket.
-    Kept(Kept),
+    /// The caller must post the send by [`Plain::post_kept`].
+    Kept {
+        /// The send follows the last one without a pause.
+        burst: bool,
+    },
 }
 
-/// Where a send joins those that are kept.
-#[derive(Debug)]
-pub struct Kept {
-    pub(super) slot: usize,
-    /// It follows them without a pause.
-    pub(super) burst: bool,
-}
-
-/// What a send by number came to.
+/// What the kernel said to a send by number.
 #[derive(Debug)]
 pub struct Sent {
     /// Bytes that the kernel took.
@@ -51,30 +47,30 @@ pub struct Sent {
 }
 
 impl Plain {
-    /// Sends `pieces` (one, not empty) on the TCP socket that the number may be.
+    /// Sends a piece, which is not empty, if the number is a TCP socket.
     pub fn send_direct<'a>(
         &mut self,
         now: Time,
         fd: BorrowedFd<'a>,
-        pieces: &Pieces,
+        piece: &Segment,
     ) -> Direct<'a> {
         if !self.full.is_empty() {
             return Direct::No;
         }
         let burst = self.burst.grow(fd.as_raw_fd(), now);
-        if let Some(slot) = self.keeper(fd.as_raw_fd()) {
-            return Direct::Kept(Kept { slot, burst });
+        let number = fd.as_raw_fd();
+        if self.keeps_for_number(number) || burst && self.may_keep && self.resume_batch(now, number)
+        {
+            return Direct::Kept { burst };
         }
-        if !self.kept.is_empty() || burst && self.may_keep {
+        if self.batch.is_some() || burst && self.may_keep {
             return self.tcp(fd).map_or(Direct::No, Direct::Seen);
         }
         self.would_keep |= burst;
-        let mut list = [sys::IoVec::EMPTY];
-        pieces.to_read(0, CALL_MAX, &mut list);
-        match sys::send_piece_tcp_only(fd, &list[0]) {
+        match sys::send_piece_tcp_only(fd, &piece.io_vec(0, piece.len().min(CALL_MAX))) {
             Ok(bytes) => Direct::Sent(Sent { bytes, why: None }),
-            // The connection is over, and the next call would not say why. (EPIPE it would; and
-            // it says the same of a socket that is about to be connected.)
+            // The connection is over, and the next call would not say why. (EPIPE is not here: the next
+            // call repeats it, and a socket that is about to be connected says it too.)
             Err(e) => match e.raw_os_error() {
                 Some(
                     libc::ECONNRESET | libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH,
@@ -84,19 +80,19 @@ impl Plain {
         }
     }
 
-    /// The TCP socket that a number stands for, if it is one. (While the table holds a socket, its
-    /// inode is that socket's.)
+    /// The TCP socket that a number stands for; None if it is none. While the table holds a socket, no other
+    /// socket has its inode.
     fn tcp<'a>(&self, fd: BorrowedFd<'a>) -> Option<Target<'a>> {
         let identity = sys::identify(fd.as_raw_fd()).ok().filter(|i| i.socket)?;
         let target = Target { fd, identity, kind: Kind::Stream };
-        let is_tcp = match self.by_name.get(&super::sock::name(&target)) {
-            Some(slot) => self.socks[*slot].kind == Kind::Stream,
+        let is_tcp = match self.held_kind(&target) {
+            Some(kind) => kind == Kind::Stream,
             None => sys::socket_option(fd, libc::SO_PROTOCOL).is_ok_and(|p| p == libc::IPPROTO_TCP),
         };
         is_tcp.then_some(target)
     }
 
-    /// Ends the operation of such a send; what the kernel did not take follows by the usual way.
+    /// Ends the operation of a send by number. Bytes that the kernel did not take follow the usual way.
     pub fn post_sent(
         &mut self,
         now: Time,
@@ -116,15 +112,15 @@ impl Plain {
                 let target = Target { fd, identity, kind: Kind::Stream };
                 self.post_xfer(now, &target, Xfer { posted, what, done: sent.bytes });
             }
-            // Another thread has closed it since.
+            // Another thread has closed the number since.
             _ => self.end(posted, End::new(sent.bytes as u64, Err(Failure::Cancelled))),
         }
     }
 
-    /// A send of one piece on a socket whose type is not known yet: most need not know it, as
-    /// a stream and a message are sent by the same call.
+    /// Posts a send on a socket whose type is not known. One call sends a small piece on a stream and
+    /// on a message socket alike, so most sends need not ask for the type.
     pub(super) fn post_unseen(&mut self, now: Time, target: &Target<'_>, mut xfer: Xfer) {
-        let idle = !self.by_name.contains_key(&super::sock::name(target));
+        let idle = !self.by_name.contains_key(&name(target));
         if idle && xfer.gatherable().is_some_and(|p| p.count() == 1 && p.bytes() <= CALL_MAX) {
             for _ in 0..TRIES {
                 match xfer.step(target.fd, Kind::Stream, &mut self.scratch) {
@@ -138,15 +134,23 @@ impl Plain {
         self.post_xfer(now, &target, xfer);
     }
 
-    /// The target with its kind: that of the socket which is held, or what the kernel says.
+    /// The target with its kind, from the table or from the kernel.
     pub(super) fn seen<'a>(&self, target: &Target<'a>) -> Target<'a> {
         if target.kind != Kind::Unseen {
             return *target;
         }
-        let held = self.by_name.get(&super::sock::name(target)).map(|slot| self.socks[*slot].kind);
-        // What is no socket any more is told by the call that follows.
-        let kind = held.unwrap_or_else(|| Kind::of(target.fd).unwrap_or(Kind::Datagram));
-        Target { kind, ..*target }
+        // If it is no socket any more, the call that follows fails.
+        let ask = || Kind::of(target.fd).unwrap_or(Kind::Datagram);
+        Target { kind: self.held_kind(target).unwrap_or_else(ask), ..*target }
+    }
+
+    /// The kind of a socket that the table or the batch holds.
+    fn held_kind(&self, target: &Target<'_>) -> Option<Kind> {
+        let name = name(target);
+        if self.keeps_for(&name) {
+            return Some(Kind::Stream);
+        }
+        self.by_name.get(&name).map(|slot| self.socks[*slot].kind)
     }
 }
 
@@ -162,10 +166,7 @@ mod tests {
 
     fn send(fd: BorrowedFd<'_>, text: &'static [u8]) -> std::io::Result<usize> {
         let buffer = Buffer::from(text.to_vec());
-        let pieces = Pieces::One(buffer.segment());
-        let mut list = [sys::IoVec::EMPTY];
-        pieces.to_read(0, CALL_MAX, &mut list);
-        sys::send_piece_tcp_only(fd, &list[0])
+        sys::send_piece_tcp_only(fd, &buffer.io_vec())
     }
 
     #[test]
@@ -178,14 +179,14 @@ mod tests {
             let mut text = [0; 5];
             peer.read_exact(&mut text).unwrap();
             assert_eq!(&text, b"hello");
-            // The flags of the socket are as they were, and a full one does not wait.
+            // The flags of the socket do not change, and a send on a full one does not wait.
             while send(client.as_fd(), &[0; 65536]).is_ok() {}
             let full = send(client.as_fd(), &[0; 65536]).unwrap_err();
             assert_eq!(full.kind(), ErrorKind::WouldBlock);
         }
     }
 
-    /// Above all the ends of a socketpair, which the descriptors of EXS sockets are.
+    /// Above all the ends of a socketpair(2), which are the descriptors of EXS sockets.
     #[test]
     fn all_others_refuse_it_and_take_nothing() {
         let (a, mut b) = UnixStream::pair().unwrap();

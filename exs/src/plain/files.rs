@@ -1,14 +1,15 @@
 //! Files as the source of a send.
 //!
-//! sendfile(2) and splice(2) wait for room in a socket that blocks, whatever flag they
-//! are given (SPLICE_F_NONBLOCK is about pipes; seen on Linux 6.18). So there the bytes are
-//! read into memory and sent from there, which costs a copy. (To send from a mapping of the
-//! file is slower still, for its pages are to be mapped; so are smaller pieces than this
-//! buffer.) Where the owner has set O_NONBLOCK, sendfile(2) is used (`call`).
-//! Bytes that are not in memory are fetched by other threads (`sys::Staging`), and the send is tried again when they
-//! have come. One buffer serves all sockets: what a socket does not take is read again
-//! when it is ready, from the page cache. So a peer that does not read holds no
-//! memory, and a single file that is being sent is read once.
+//! sendfile(2) and splice(2) wait for room in a socket that blocks, whatever their flags
+//! (SPLICE_F_NONBLOCK is about pipes; seen on Linux 6.18). For such a socket the library reads the
+//! bytes into a buffer and sends them from there, which costs a copy. To send from a mapping of the
+//! file is slower still, because its pages must be mapped; pieces smaller than the buffer are slower
+//! too. If the owner has set O_NONBLOCK, the library uses sendfile(2) (`call`).
+//!
+//! Other threads fetch bytes that are not in the page cache (`sys::Staging`), and the send is tried again
+//! when they have come. One buffer serves all sockets: bytes that a socket does not take are read
+//! again from the page cache when it is ready. So a peer that does not read holds no memory, and
+//! a single file that is being sent is read once.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -22,37 +23,39 @@ use crate::mem::{Region, Segment};
 use crate::rnic::FileRange;
 use crate::sys::{self, EventFd, FetchDone, FileBytes, Staging};
 
-/// Bytes read at a time. A message that is sent from a file must fit.
+/// Bytes of the buffer. A message that is sent from a file must fit into it.
 pub(super) const CHUNK: usize = 256 << 10;
 
-/// The buffer, and what is in it.
+/// The buffer, and what it holds.
 #[derive(Default)]
 pub(super) struct Scratch {
     region: Option<Arc<Region>>,
-    /// Whose bytes these are: the operation, the offset of the first in its range,
-    /// and how many.
+    /// The operation whose bytes these are, the offset of the first in its range, and their number;
+    /// None: the buffer holds nothing.
     holds: Option<(OpId, u64, usize)>,
-    /// What is fetched for operations; where it comes, once there was any; and that it has.
+    /// What is being fetched for operations; where it arrives, None before the first; and whether the bell
+    /// has rung.
     staging: Staging<OpId>,
     inbox: Option<Arc<Inbox>>,
     rung: bool,
 }
 
-/// What was fetched.
+/// What other threads have fetched.
 struct Inbox {
     came: Mutex<Vec<FetchDone<OpId>>>,
     bell: EventFd,
 }
 
 impl Scratch {
-    /// What the next bytes of a range are, from `done` on, if they need no buffer: sendfile(2) is not to wait.
+    /// True if the bytes of a range from `done` on are in the page cache, so that sendfile(2) does not wait
+    /// for a disk.
     pub(super) fn is_at_hand(&mut self, op: OpId, range: &FileRange, done: u64) -> bool {
         rest(range, done)
             .is_ok_and(|rest| matches!(self.staging.find(op, &rest), FileBytes::AtHand))
     }
 
-    /// The bytes of a range from `done` on: as many as are there of the buffer's size,
-    /// none at the end of the file. None at all: they will come.
+    /// The bytes of a range from `done` on, at most a buffer's size; an empty segment at the end of the file.
+    /// None: other threads fetch them.
     pub(super) fn load(
         &mut self,
         op: OpId,
@@ -61,8 +64,8 @@ impl Scratch {
     ) -> io::Result<Option<Segment>> {
         let region = self.region.get_or_insert_with(|| Region::from_vec(vec![0; CHUNK]));
         let part = |off, len| region.segment(off, len).map(Some).map_err(io::Error::other);
-        if let Some((who, first, len)) = self.holds
-            && who == op
+        if let Some((holder, first, len)) = self.holds
+            && holder == op
             && done >= first
             && done < first + len as u64
             && let Ok(skip) = usize::try_from(done - first)
@@ -95,12 +98,12 @@ impl Scratch {
 }
 
 impl Plain {
-    /// The reactor says that something was fetched.
+    /// Notes that the reactor has reported the bell.
     pub(super) fn note_fetched(&mut self) {
         self.scratch.rung = true;
     }
 
-    /// It was, and is to be dealt with.
+    /// True if `take_fetched` has work.
     pub(super) fn has_fetched(&self) -> bool {
         self.scratch.rung
     }
@@ -134,7 +137,7 @@ impl Plain {
         Ok(inbox)
     }
 
-    /// Tries the sends again whose bytes may have come.
+    /// Takes what was fetched, and has `progress` try the sends again that wait.
     pub(super) fn take_fetched(&mut self) {
         if !std::mem::take(&mut self.scratch.rung) {
             return;
@@ -154,13 +157,13 @@ impl Plain {
         }
     }
 
-    /// An operation has ended: what was fetched for it goes.
+    /// Drops what was fetched for an operation that has ended.
     pub(super) fn forget_fetched(&mut self, op: OpId) {
         self.scratch.staging.forget(op);
     }
 }
 
-/// What is left of a range, at most a buffer's size of it.
+/// The rest of a range, at most a buffer's size.
 fn rest(range: &FileRange, done: u64) -> io::Result<FileRange> {
     let too_far = || io::Error::from_raw_os_error(libc::EOVERFLOW);
     let offset = range.offset.checked_add(done).ok_or_else(too_far)?;

@@ -1,36 +1,40 @@
-//! F5: asynchronous operations on ordinary kernel sockets, whose peers know nothing of
-//! EXS, and whose owner goes on using them as before.
+//! F5: asynchronous operations on ordinary kernel sockets. The peer need not use EXS, and the
+//! owner can go on using the socket as before.
 //!
-//! What this floor promises:
-//! - The socket stays as its owner left it. No flag and no option of it is changed: the
-//!   calls that move data carry MSG_DONTWAIT themselves.
-//! - Operations of one direction are carried out in the order of posting, and each
-//!   ends exactly once ([`End`]).
-//! - While operations are in flight the table holds a descriptor of its own for the
-//!   socket, so no call can hit another file that got the number of one that was
-//!   closed. When none is in flight it holds nothing, so that the owner's close(2) is
-//!   the last one, and the peer sees the end.
-//! - If the program closes the descriptor that an operation was posted with, that
-//!   operation ends as cancelled, as POSIX has it for aio_read(3). Nobody tells us of
-//!   a close, so every tick (100 ms) what the number stands for is compared.
+//! This floor promises:
+//! - The socket stays as its owner left it. The library changes no flag and no option: the calls
+//!   that move data carry MSG_DONTWAIT themselves.
+//! - Operations of one direction are carried out in the order of posting, and each operation ends
+//!   exactly once ([`End`]).
+//! - While operations are in flight, the library holds a descriptor of its own for the socket. So
+//!   no call can hit another file that got the number of a closed one. Otherwise the library holds
+//!   nothing: the owner's close(2) is the last one, and the peer sees the end. The one exception
+//!   is a lease, which ends when the program dequeues the last event of a batch of kept sends, or
+//!   with the next tick (`batch`).
+//! - If the program closes the descriptor that an operation was posted with, the operation ends as
+//!   cancelled, as in POSIX for aio_read(3). The kernel does not report a close, so every tick
+//!   (100 ms) the table compares which file each number stands for.
 //!
-//! What it must never know: queues, tokens, buffers. It does no more than a thread that
-//! has a reactor would do.
+//! This floor must not know queues, tokens or buffers. It does what a thread with a reactor of its
+//! own would do.
 //!
-//! Shape: [`Plain`] is the table; `sock` one socket's queues; `call` one transfer's system
-//! calls; `keep` sends that wait for the next ones; `direct` small ones by their number;
-//! `files` a file's bytes on their way; `wait` connects and accepts; `helper` the thread that
-//! waits for these where the socket blocks; `types` the vocabulary.
+//! Modules: [`Plain`] is the table of sockets; `sock` has the queues of one socket; `call` makes the
+//! system calls of one transfer; `coalesce` decides which small sends are kept, and `batch` sends them
+//! together; `direct` sends on a number without a look at it first; `files` fetches the bytes of
+//! files; `ends` ends operations early; `wait` does connects and accepts, and `helper` waits for them
+//! where the socket blocks; `types` is the vocabulary.
 //!
-//! **Readiness, and not io_uring, moves the data.** An operation is tried when it is posted,
-//! unless one is before it or it is kept; then the reactor (edge-triggered) says when to try
-//! again, and several sends leave in one gathered call. On loopback with 64 KiB sends, 16 in
-//! flight, io_uring moved as much as this and as a blocking loop. Its requests end with the
-//! thread that submitted them, and its completions interrupt that thread's epoll_wait(2).
+//! **Readiness, and not io_uring, moves the data.** The library tries an operation when it is posted,
+//! unless another is before it or it is kept. Then the reactor (edge-triggered) says when to try again,
+//! and several sends leave in one gathered call. On loopback with 64 KiB sends, 16 in flight, io_uring
+//! moved as much as this and as a blocking loop. But requests of io_uring end with the thread that
+//! submitted them, and completions interrupt that thread's epoll_wait(2).
 
+mod batch;
 mod call;
 mod coalesce;
 mod direct;
+mod ends;
 mod files;
 mod helper;
 mod sock;
@@ -38,34 +42,37 @@ mod types;
 mod wait;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mio::unix::SourceFd;
 
+use self::batch::{Batch, KeptSend, Rested};
 use self::call::{Step, What, Xfer};
 use self::coalesce::Burst;
 use self::files::{CHUNK, Scratch};
 use self::helper::Helper;
-use self::sock::{Ended, NO_NUMBER, Name, Sock, name, release};
+use self::sock::{Ended, Name, Sock, name, release};
 use crate::ids::OpId;
 use crate::rnic::Ready;
 use crate::time::Time;
 
+pub use self::batch::Lease;
 pub use self::direct::Direct;
 #[cfg(any(test, feature = "internals"))]
 pub use self::direct::Sent;
-pub use self::types::{End, Failure, KernelIo, Kind, Pieces, Posted, Request, Target};
+pub use self::types::{Done, End, Failure, KernelIo, Kind, Pieces, Posted, Request, Target};
 
-/// How often it is looked whether the owner has closed a descriptor.
+/// How often the table looks for descriptors that the owner has closed.
 const TICK: Duration = Duration::from_millis(100);
-/// When to try again to send to an address whose queue was full.
+/// After this time a send to an address whose queue was full is tried again.
 const RETRY: Duration = Duration::from_millis(2);
-/// Sockets that a thread that spins looks at; of others the reactor tells.
+/// Full sockets that a spinning thread tries; the reactor reports the others.
 const SPUN: usize = 4;
-/// Tries when posting, before the others have their turn.
+/// Tries of a transfer when it is posted, before other sockets have their turn.
 const TRIES: usize = 8;
-/// The token of the helper's bell, and of the bell for files: the last ones.
+/// The tokens of the helper's bell and of the bell for files: the last two.
 const BELL: usize = u32::MAX as usize;
 const FETCHED: usize = BELL - 1;
 
@@ -76,36 +83,40 @@ pub struct Plain {
     io: KernelIo,
     socks: slab::Slab<Sock>,
     by_name: HashMap<Name, usize>,
-    /// Sockets to be looked after.
+    /// Slots of sockets that `progress` must pump.
     work: Vec<usize>,
-    /// Ended in the socket that is looked after just now.
+    /// Operations that have ended in the socket that is being pumped.
     ended: Ended,
-    done: VecDeque<(Posted, End)>,
-    /// Operations with a time limit, and their sockets.
+    done: VecDeque<Done>,
+    /// The slots of operations with a time limit.
     limits: BTreeMap<(Time, OpId), usize>,
-    /// Sockets whose sends wait for room.
+    /// Slots of sockets whose sends wait for room.
     full: Vec<usize>,
-    /// Sends that follow each other, sockets that keep some, and whether more may be kept.
+    /// The burst of sends that goes on, and the sends of it that are kept.
     burst: Burst,
-    kept: Vec<usize>,
-    /// Until when these may wait though a thread comes for its events, and finds them there.
-    kept_until: Time,
+    batch: Option<Batch>,
+    /// The socket of the batch that left last; None if there is no lease, which may also have ended.
+    rested: Option<Rested>,
+    /// Empty: memory for the sends of the next batch.
+    spare: Vec<KeptSend>,
+    /// Set by each call: sends may be kept during it.
     may_keep: bool,
+    /// A send of this call would have been kept if that had been allowed.
     would_keep: bool,
-    /// When to look for closed descriptors, and when to try full addresses again.
+    /// When to look for closed descriptors, and when to try full addresses again; None: never.
     tick: Option<Time>,
     retry: Option<Time>,
     scratch: Scratch,
     helper: Option<Helper>,
     bell_rang: bool,
-    /// The helper's jobs, and whose they are.
+    /// The slots of the sockets that the helper's jobs are for.
     jobs: HashMap<u64, usize>,
-    /// Sockets of connects that were called off before their thread had begun with them.
+    /// Sockets of connects that were called off before their thread had begun.
     strays: HashMap<u64, OwnedFd>,
 }
 
 impl Plain {
-    /// An empty table, whose tokens of the reactor are `token_base` and up (2^32 of them).
+    /// Makes an empty table. Its tokens of the reactor are the 2^32 from `token_base` on.
     pub fn new(registry: mio::Registry, token_base: usize, io: KernelIo) -> Plain {
         Plain {
             registry,
@@ -119,8 +130,9 @@ impl Plain {
             limits: BTreeMap::new(),
             full: Vec::new(),
             burst: Burst::default(),
-            kept: Vec::new(),
-            kept_until: Time::from_nanos(0),
+            batch: None,
+            rested: None,
+            spare: Vec::new(),
             may_keep: false,
             would_keep: false,
             tick: None,
@@ -135,7 +147,7 @@ impl Plain {
 
     // ---- posting -------------------------------------------------------------
 
-    /// Posts an operation, and carries it out at once if that is possible.
+    /// Posts an operation, and carries it out at once if possible. Never waits.
     pub fn post(&mut self, now: Time, posted: Posted, target: &Target<'_>, request: Request) {
         let what = match request {
             Request::Send { pieces, to, flags } => What::Send { pieces, to, flags },
@@ -143,6 +155,7 @@ impl Plain {
             Request::Shutdown(how) => What::Shutdown(how),
             Request::Recv { pieces, flags, from } => What::Recv { pieces, flags, from },
             Request::Connect(addr) => {
+                self.send_batch_of(&name(target), now);
                 return self.post_connect(now, posted, &self.seen(target), addr);
             }
             Request::Accept => return self.post_accept(now, posted, &self.seen(target)),
@@ -211,8 +224,8 @@ impl Plain {
         }
     }
 
-    /// The socket's entry with an operation added, made if there is none. If that cannot
-    /// be, the operation ends.
+    /// Adds an operation to the socket's entry, which is made if there is none. None: the socket
+    /// could not be duplicated, and the operation has ended after `so_far` bytes.
     fn hold(
         &mut self,
         now: Time,
@@ -224,44 +237,58 @@ impl Plain {
         let name = name(target);
         let slot = match self.by_name.get(&name) {
             Some(slot) => *slot,
-            None => match target.fd.try_clone_to_owned() {
-                Ok(fd) => {
-                    let slot = self.socks.insert(Sock::new(name, fd, target.kind));
-                    self.by_name.insert(name, slot);
-                    slot
+            None => {
+                let own = || target.fd.try_clone_to_owned().map(Arc::new);
+                match self.batch_fd(&name).map_or_else(own, Ok) {
+                    Ok(fd) => self.entry(now, name, fd, target.kind),
+                    Err(e) => {
+                        self.end(*posted, End::new(so_far, Err(Failure::os("dup", &e))));
+                        return None;
+                    }
                 }
-                Err(e) => {
-                    self.end(*posted, End::new(so_far, Err(Failure::os("dup", &e))));
-                    return None;
-                }
-            },
+            }
         };
         add(&mut self.socks[slot]);
         self.note_limit(posted, slot);
-        if self.tick.is_none() {
-            self.tick = Some(now + TICK);
-        }
         Some(slot)
     }
 
-    /// A part of this send has failed, and nobody has been told yet.
+    /// The slot of the socket's entry, which is made with `fd` if there is none.
+    fn entry(&mut self, now: Time, name: Name, fd: Arc<OwnedFd>, kind: Kind) -> usize {
+        self.tick.get_or_insert(now + TICK);
+        if let Some(slot) = self.by_name.get(&name) {
+            return *slot;
+        }
+        let slot = self.socks.insert(Sock::new(name, fd, kind));
+        self.by_name.insert(name, slot);
+        slot
+    }
+
+    /// True if a part of this send has failed and the engine does not know of it yet.
     fn has_failed(&self, group: OpId) -> bool {
-        self.done.iter().any(|(posted, end)| posted.group == group && end.result.is_err())
+        self.done.iter().any(|done| done.group == group && done.end.result.is_err())
     }
 
     fn end(&mut self, posted: Posted, end: End) {
         self.forget_fetched(posted.op);
-        self.done.push_back((posted, end));
+        self.done.push_back(Done { op: posted.op, group: posted.group, end });
     }
 
-    /// What has ended, in order.
-    pub fn poll_done(&mut self) -> Option<(Posted, End)> {
+    /// Takes the next operation that has ended, in the order of their ends.
+    #[inline]
+    pub fn poll_done(&mut self) -> Option<Done> {
         self.done.pop_front()
+    }
+
+    /// The operation that `poll_done` gives next.
+    #[inline]
+    pub fn next_done(&self) -> Option<&Done> {
+        self.done.front()
     }
 
     // ---- progress ------------------------------------------------------------
 
-    /// The reactor found something.
+    /// Notes what the reactor reports of a token; `progress` acts on it.
     pub fn handle_ready(&mut self, token: usize, ready: Ready) {
         let slot = token - self.token_base;
         if slot == BELL {
@@ -281,7 +308,8 @@ impl Plain {
         }
     }
 
-    /// Moves what can be moved. True if there is more to do at once.
+    /// Sends what is kept, ends what is late, and moves what can be moved. True if there is more to do at
+    /// once.
     pub fn progress(&mut self, now: Time) -> bool {
         if std::mem::take(&mut self.bell_rang) {
             self.collect(now);
@@ -321,8 +349,8 @@ impl Plain {
         self.settle(slot, now);
     }
 
-    /// After a change of a socket's queues: tells what has ended, watches what must be,
-    /// and lets go of a socket that has nothing in flight.
+    /// After a change of a socket's queues: hands on what has ended, has the reactor watch what the
+    /// rest waits for, and closes the entry if nothing is in flight.
     fn settle(&mut self, slot: usize, now: Time) {
         let mut ended = std::mem::take(&mut self.ended);
         for (posted, end) in ended.drain(..) {
@@ -334,7 +362,7 @@ impl Plain {
         self.ended = ended;
         self.start_fetches();
         let s = &mut self.socks[slot];
-        let full = !s.tx.is_empty() && s.kept == 0;
+        let full = !s.tx.is_empty();
         match (std::mem::replace(&mut s.counted, full), full) {
             (false, true) => self.full.push(slot),
             (true, false) => self.full.retain(|other| *other != slot),
@@ -349,16 +377,16 @@ impl Plain {
         let s = self.socks.remove(slot);
         self.by_name.remove(&s.name);
         if s.watched != (false, false) {
-            // It is registered, so it can be deregistered: a closed descriptor's
-            // registration would live on with the owner's.
+            // It is registered, so this cannot fail. The registration of a closed descriptor would
+            // live on with the owner's descriptor.
             let _ = self.registry.deregister(&mut SourceFd(&s.fd.as_raw_fd()));
         }
         self.tick = self.tick.filter(|_| self.must_tick());
         release(s.fd);
     }
 
-    /// Has the reactor watch what is wanted. `exactly`: and nothing else, as it has just
-    /// reported what nobody waits for.
+    /// Has the reactor watch what the socket's operations wait for. `exactly`: and nothing else,
+    /// because the reactor has just reported an event that no operation waits for.
     fn watch(&mut self, slot: usize, exactly: bool) {
         let s = &mut self.socks[slot];
         let (wanted, old) = (s.wanted(), s.watched);
@@ -382,7 +410,7 @@ impl Plain {
         match done {
             Ok(()) => s.watched = wanted,
             Err(e) => {
-                // Nobody would ever move them.
+                // Without a watch the operations would never end.
                 let errno = e.raw_os_error().unwrap_or(libc::EIO);
                 let why = |_: &Posted| Failure::Os { call: "epoll_ctl", errno };
                 s.cut(|_| true, why, &mut self.ended);
@@ -390,8 +418,6 @@ impl Plain {
             }
         }
     }
-
-    // ---- ends ----------------------------------------------------------------
 
     /// When `progress` must be called at the latest.
     pub fn next_timeout(&self) -> Option<Time> {
@@ -404,86 +430,20 @@ impl Plain {
         !self.work.is_empty() || self.bell_rang || self.has_fetched()
     }
 
-    /// True if anything waits for the reactor.
+    /// True if the library holds a kernel socket: operations wait for the reactor, sends are kept, or
+    /// there may be a lease.
     pub fn is_waiting(&self) -> bool {
-        !self.socks.is_empty()
+        !self.socks.is_empty() || self.batch.is_some() || self.rested.is_some()
     }
 
-    /// For a thread that spins: sends that wait for room are tried again. The reactor tells
-    /// of room only when there is much (of a UNIX-domain socket three quarters), and by then
-    /// the peer is about to run dry.
+    /// For a spinning thread: `progress` tries sends again that wait for room. The reactor reports
+    /// room only when there is much (three quarters in a UNIX-domain socket), and by then the peer is
+    /// about to run dry.
     pub fn spin(&mut self) {
         for at in 0..self.full.len().min(SPUN) {
             let slot = self.full[at];
             self.socks[slot].ready.1 = true;
             self.list(slot);
         }
-    }
-
-    fn handle_timeouts(&mut self, now: Time) {
-        while let Some((&(at, op), &slot)) = self.limits.first_key_value()
-            && at <= now
-        {
-            self.limits.pop_first();
-            let late =
-                |p: &Posted| Failure::TimedOut(p.limit.map_or(Duration::ZERO, |(_, given)| given));
-            self.cut(slot, now, |p| p.op == op, late);
-        }
-        if self.retry.is_some_and(|at| at <= now) {
-            self.retry = None;
-            let full: Vec<_> =
-                self.socks.iter().filter(|(_, s)| s.must_retry).map(|(i, _)| i).collect();
-            for slot in full {
-                self.socks[slot].ready.1 = true;
-                self.list(slot);
-            }
-        }
-        if self.tick.is_some_and(|at| at <= now) {
-            self.stop_strays();
-            self.tick = self.must_tick().then(|| now + TICK);
-            let slots: Vec<_> = self.socks.iter().map(|(i, _)| i).collect();
-            for slot in slots {
-                self.check_owner(slot, now);
-            }
-        }
-    }
-
-    fn must_tick(&self) -> bool {
-        !self.socks.is_empty() || !self.strays.is_empty()
-    }
-
-    /// Ends what was posted with a descriptor that the program has closed.
-    fn check_owner(&mut self, slot: usize, now: Time) {
-        self.send_kept(slot, now);
-        let Some(s) = self.socks.get(slot) else { return };
-        let mut numbers: Vec<RawFd> = s.posted().map(|p| p.number).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        numbers.retain(|n| s.has_lost(*n));
-        if !numbers.is_empty() {
-            self.cut(slot, now, |p| numbers.contains(&p.number), |_| Failure::Cancelled);
-        }
-    }
-
-    /// Looks at once whether the program has closed descriptors of a socket. (What is
-    /// none is looked at when the tick comes.)
-    pub fn recheck(&mut self, now: Time, dev: u64, ino: u64) {
-        if let Some(&slot) = self.by_name.get(&(dev, ino, NO_NUMBER)) {
-            self.check_owner(slot, now);
-        }
-    }
-
-    /// Asks operations to end that were posted with this descriptor; returns how many.
-    /// Each still ends: as cancelled, or done if that was faster.
-    pub fn cancel(
-        &mut self,
-        now: Time,
-        target: &Target<'_>,
-        which: impl Fn(OpId) -> bool,
-    ) -> usize {
-        let Some(&slot) = self.by_name.get(&name(target)) else { return 0 };
-        self.send_kept(slot, now);
-        let number = target.fd.as_raw_fd();
-        self.cut(slot, now, |p| p.number == number && which(p.op), |_| Failure::Cancelled)
     }
 }

@@ -1,24 +1,24 @@
-//! One kernel socket with operations in flight: its queues, and what moves them.
+//! One kernel socket with operations in flight: its queues, and the code that moves them.
 //!
-//! Sends (with files and shutdowns) are one queue, receives another; each is carried
-//! out in order. While a connect is under way both wait. Accepts and polls are lists of
-//! their own.
+//! Sends, files and shutdowns are one queue, receives another. Each queue is carried out in order,
+//! and both wait while a connect is under way. Accepts and polls have lists of their own.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 use super::call::{PIECES, Step, Xfer};
 use super::files::Scratch;
 use super::types::{CALL_MAX, End, Failure, Kind, Posted, Target};
 use crate::sys::{self, IoVec};
 
-/// Tries for one direction before the others have their turn.
+/// Tries of one direction before other sockets have their turn.
 const TRIES: usize = 32;
 
-/// What names a socket: its inode; of what is no socket the number too, as both ends
-/// of a pipe have one inode.
+/// The name of an entry: device and inode. A file that is no socket has its number too, because
+/// both ends of a pipe have one inode.
 pub(super) type Name = (u64, u64, RawFd);
-/// The number in the name of a socket, whose inode is enough.
+/// The number in the name of a socket, for which the inode is enough.
 pub(super) const NO_NUMBER: RawFd = -1;
 
 /// The name of the entry for `target`.
@@ -27,10 +27,13 @@ pub(super) fn name(target: &Target<'_>) -> Name {
     (target.identity.dev, target.identity.ino, number)
 }
 
-/// Closes our descriptor of a socket. If the owner has closed its own, this one is the last, and
-/// SO_LINGER may make its close(2) wait for the peer: another thread does that.
-pub(super) fn release(fd: OwnedFd) {
-    if sys::close_may_wait(fd.as_fd()) {
+/// Closes the library's descriptor of a socket, unless it is shared. If the owner has closed its own
+/// descriptor, this is the last one, and SO_LINGER may make its close(2) wait for the peer. Then another
+/// thread closes it.
+pub(super) fn release(fd: Arc<OwnedFd>) {
+    if let Some(fd) = Arc::into_inner(fd)
+        && sys::close_may_wait(fd.as_fd())
+    {
         sys::close_elsewhere(fd);
     }
 }
@@ -38,68 +41,65 @@ pub(super) fn release(fd: OwnedFd) {
 /// A connect under way.
 pub(super) struct Connecting {
     pub(super) posted: Posted,
-    /// The helper's job; none if the reactor will tell.
+    /// The helper's job; None if the reactor reports the end.
     pub(super) job: Option<u64>,
-    /// It was asked to end before the helper has answered.
+    /// Set when the connect must end before the helper has answered: the reason.
     pub(super) cut: Option<Failure>,
 }
 
-/// Accepts that wait.
+/// The accepts of a socket that wait.
 #[derive(Default)]
 pub(super) struct Accepting {
     pub(super) queue: VecDeque<Posted>,
-    /// The helper's job, which takes the next connection for the first of them.
+    /// The helper's job, which takes the next connection for the first accept; None: none runs.
     pub(super) job: Option<u64>,
-    /// The first was asked to end, and the helper has yet to say how.
+    /// Set when the first accept must end and the helper has not answered yet: the reason.
     pub(super) cut: Option<Failure>,
 }
 
-/// A socket, held by a descriptor of our own while operations are in flight.
+/// A socket with operations in flight, held by a descriptor of the library's own.
 pub(super) struct Sock {
     pub(super) name: Name,
-    pub(super) fd: OwnedFd,
+    /// Shared with the socket's batch of kept sends (`batch`), whose sends are not in `tx`.
+    pub(super) fd: Arc<OwnedFd>,
     pub(super) kind: Kind,
     pub(super) tx: VecDeque<Xfer>,
-    /// Bytes of sends that nobody has tried yet, as they wait for others (`keep`): all that
-    /// `tx` has. 0 if `tx` is under way.
-    pub(super) kept: usize,
     pub(super) rx: VecDeque<Xfer>,
     pub(super) polls: Vec<(Posted, i16)>,
     pub(super) accepting: Accepting,
     pub(super) connecting: Option<Connecting>,
     /// What the reactor watches: (readable, writable).
     pub(super) watched: (bool, bool),
-    /// What it has reported since the last look.
+    /// What the reactor has reported since the last `pump`.
     pub(super) ready: (bool, bool),
-    /// On the list of those to be looked after.
+    /// The socket is on the table's list `work`.
     pub(super) listed: bool,
-    /// It is counted among those that wait for room.
+    /// The socket is on the table's list `full`.
     pub(super) counted: bool,
-    /// Its first send is for an address whose queue is full, which no readiness tells.
+    /// The first send is for an address whose queue is full; readiness does not report its end.
     pub(super) must_retry: bool,
 }
 
-/// What became of several sends in one call.
+/// The result of several sends in one call.
 enum Gathered {
-    /// Some of it left (all or not: only a refusal says that the socket is full).
+    /// Some bytes left. Only a refused call says that the socket is full.
     Moved,
     /// The socket is full.
     Blocked,
-    /// There are not several.
+    /// There is at most one send.
     Nothing,
 }
 
-/// What ended, for the table to hand on.
+/// Operations that have ended, for the table to hand on.
 pub(super) type Ended = Vec<(Posted, End)>;
 
 impl Sock {
-    pub(super) fn new(name: Name, fd: OwnedFd, kind: Kind) -> Sock {
+    pub(super) fn new(name: Name, fd: Arc<OwnedFd>, kind: Kind) -> Sock {
         Sock {
             name,
             fd,
             kind,
             tx: VecDeque::new(),
-            kept: 0,
             rx: VecDeque::new(),
             polls: Vec::new(),
             accepting: Accepting::default(),
@@ -122,21 +122,20 @@ impl Sock {
             && self.accepting.job.is_none()
     }
 
-    /// What must be watched now.
+    /// What the reactor must watch now: (readable, writable).
     pub(super) fn wanted(&self) -> (bool, bool) {
         let poll = |event: i16| self.polls.iter().any(|(_, events)| events & event != 0);
         let accept = !self.accepting.queue.is_empty() && self.accepting.job.is_none();
         let (rx, tx) = match &self.connecting {
             Some(c) => (false, c.job.is_none()),
-            None => (!self.rx.is_empty() || accept, !self.tx.is_empty() && self.kept == 0),
+            None => (!self.rx.is_empty() || accept, !self.tx.is_empty()),
         };
-        // A poll for nothing is told of errors, which any watch brings.
+        // A poll for nothing waits for errors, which any watch reports.
         let errors = self.polls.iter().any(|(_, events)| *events == 0);
         (rx || poll(libc::POLLIN) || errors, tx || poll(libc::POLLOUT))
     }
 
-    /// Sends until the queue is empty or nothing more can be taken. True if there may be
-    /// more to do at once.
+    /// Sends until the queue is empty or the socket is full. True if there may be more to do at once.
     pub(super) fn pump_tx(&mut self, scratch: &mut Scratch, ended: &mut Ended) -> bool {
         self.must_retry = false;
         if self.connecting.is_some() {
@@ -163,7 +162,7 @@ impl Sock {
         !self.tx.is_empty()
     }
 
-    /// The first send has ended; with one that failed, the parts behind it of the same send.
+    /// Ends the first send. If it failed, the parts of the same send behind it end too.
     fn end_first(&mut self, end: End, ended: &mut Ended) {
         let Some(first) = self.tx.pop_front() else { return };
         let (group, failed) = (first.posted.group, end.result.is_err());
@@ -173,7 +172,7 @@ impl Sock {
         }
     }
 
-    /// Sends what several sends hold in one call: they are one stretch of the stream.
+    /// Sends the bytes of several sends in one call: they are one stretch of the stream.
     fn send_gathered(&mut self, ended: &mut Ended) -> Gathered {
         let (mut list, mut used, mut room) = ([IoVec::EMPTY; PIECES], 0, CALL_MAX);
         let mut sends = 0;
@@ -197,7 +196,7 @@ impl Sock {
                 Gathered::Moved
             }
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Gathered::Blocked,
-            // It is the first one's: the others meet it, or another, themselves.
+            // The error is the first send's; the others find out for themselves.
             Err(e) => {
                 if let Some(first) = self.tx.front() {
                     let end = first.end(Err(Failure::os("send", &e)));
@@ -208,7 +207,7 @@ impl Sock {
         }
     }
 
-    /// Shares out what a gathered send has taken.
+    /// Credits the bytes that a gathered call has taken to the sends, in order.
     fn credit(&mut self, mut bytes: usize, ended: &mut Ended) {
         while let Some(first) = self.tx.front_mut() {
             let Some(pieces) = first.gatherable() else { return };
@@ -222,7 +221,7 @@ impl Sock {
             if let Some(first) = self.tx.pop_front() {
                 ended.push((first.posted, end));
             }
-            // Empty sends behind it have left with it.
+            // Empty sends behind this one have left with it.
             if bytes == 0 && !self.tx.front().is_some_and(Xfer::is_empty) {
                 return;
             }
@@ -249,7 +248,7 @@ impl Sock {
         !self.rx.is_empty()
     }
 
-    /// Ends the polls that have found something.
+    /// Ends the polls that find something.
     pub(super) fn look(&mut self, ended: &mut Ended) {
         let fd = self.fd.as_fd();
         self.polls.retain(|(posted, events)| match poll_once(fd, *events) {
@@ -261,8 +260,8 @@ impl Sock {
         });
     }
 
-    /// Ends operations that the program, a time limit or a closed descriptor ends;
-    /// those that the helper has in hand only if it can let go of them. Returns how many.
+    /// Ends operations for which `which` is true: cancelled, late, or of a closed descriptor. An
+    /// operation that the helper carries out goes on. Returns how many ended.
     pub(super) fn cut(
         &mut self,
         mut which: impl FnMut(&Posted) -> bool,
@@ -305,14 +304,14 @@ impl Sock {
             .chain(self.connecting.iter().map(|c| &c.posted))
     }
 
-    /// True if the program has closed (or made another file of) the descriptor `number`.
+    /// True if the program has closed the descriptor `number`, or given the number to another file.
     pub(super) fn has_lost(&self, number: RawFd) -> bool {
         let (dev, ino, _) = self.name;
         !sys::identify(number).is_ok_and(|id| (id.dev, id.ino) == (dev, ino))
     }
 }
 
-/// A poll that has something to tell.
+/// The end of a poll; None if poll(2) finds nothing.
 pub(super) fn poll_once(fd: BorrowedFd<'_>, events: i16) -> Option<End> {
     match sys::poll_now(fd, events) {
         Ok(0) => None,

@@ -1,29 +1,29 @@
-//! The vocabulary: what is asked of a kernel socket, and what came of it.
+//! The vocabulary: requests to kernel sockets, and their results.
 
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::Lease;
 use crate::ids::OpId;
 use crate::mem::Segment;
 use crate::rnic::FileRange;
 use crate::sys::{self, Identity, IoVec, IoVecMut, KernelAddr};
 use crate::time::Time;
 
-/// What one call to the kernel moves at most: it bounds how long a call may hold up
-/// all others.
+/// Bytes that one call to the kernel moves at most. This bounds how long a call can delay all others.
 pub(super) const CALL_MAX: usize = 1 << 20;
 
-/// How operations on kernel sockets that would have to wait do so. As text: `auto`,
-/// `uring`, `readiness`.
+/// How the library waits for operations on kernel sockets. As text: `auto`, `uring`, `readiness`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KernelIo {
-    /// By io_uring where that is there and pays, else by readiness.
+    /// By io_uring where the kernel has it and it pays, else by readiness.
     #[default]
     Auto,
-    /// By io_uring; an error where there is none.
+    /// By io_uring; an error if the kernel has none.
     Uring,
-    /// By readiness, and threads where there is none: no io_uring.
+    /// By readiness, and by threads where there is no readiness; never by io_uring.
     Readiness,
 }
 
@@ -36,17 +36,17 @@ pub enum Kind {
     SeqPacket,
     /// Messages (SOCK_DGRAM, SOCK_RAW, ...).
     Datagram,
-    /// No socket: it can be polled, and that is all.
+    /// No socket: it can only be polled.
     Other,
-    /// A socket whose type has not been asked for: it is when it matters.
+    /// A socket whose type is not known yet: the library asks for it when it matters.
     Unseen,
 }
 
 impl Kind {
-    /// What a socket carries.
+    /// Asks the kernel what a socket carries.
     ///
     /// # Errors
-    /// The kernel's: it is none.
+    /// The kernel's, if the descriptor is no socket.
     pub fn of(fd: BorrowedFd<'_>) -> std::io::Result<Kind> {
         Ok(match sys::socket_option(fd, libc::SO_TYPE)? {
             libc::SOCK_STREAM => Kind::Stream,
@@ -56,14 +56,14 @@ impl Kind {
     }
 }
 
-/// A descriptor of the program's, and what it stands for.
+/// A descriptor of the program, and the file that it stands for.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
     /// The descriptor.
     pub fd: BorrowedFd<'a>,
-    /// What it stood for when it was looked at.
+    /// The file, at the time of the last look.
     pub identity: Identity,
-    /// What it carries.
+    /// What the file carries.
     pub kind: Kind,
 }
 
@@ -94,8 +94,8 @@ impl Pieces {
         self.as_slice().len()
     }
 
-    /// Calls `each(segment, offset, length)` for what lies between the bytes `skip` and
-    /// `end`, until it has had enough.
+    /// Calls `each(segment, offset, length)` for the memory between the bytes `skip` and `end`, until it
+    /// returns false.
     fn walk<'a>(
         &'a self,
         skip: usize,
@@ -113,8 +113,8 @@ impl Pieces {
         }
     }
 
-    /// Writes to `out` what the kernel is to read, from byte `skip` on and at most
-    /// `room` bytes of it; returns how many pieces, and how many bytes.
+    /// Writes to `out` the memory that the kernel must read, from byte `skip` on and at most `room` bytes.
+    /// Returns the number of pieces and of bytes.
     pub(super) fn to_read<'a>(
         &'a self,
         skip: usize,
@@ -131,8 +131,8 @@ impl Pieces {
         (count, bytes)
     }
 
-    /// Writes to `out` what the kernel is to fill, from byte `skip` on; returns how
-    /// many pieces, and how many bytes.
+    /// Writes to `out` the memory that the kernel must fill, from byte `skip` on. Returns the number of
+    /// pieces and of bytes.
     pub(super) fn to_fill<'a>(&'a self, skip: usize, out: &mut [IoVecMut<'a>]) -> (usize, usize) {
         let (mut count, mut bytes) = (0, 0);
         self.walk(skip, usize::MAX, |seg, off, len| {
@@ -145,14 +145,14 @@ impl Pieces {
     }
 }
 
-/// What to do.
+/// A request.
 #[derive(Debug)]
 pub enum Request {
     /// send(2), sendmsg(2).
     Send {
         /// The bytes.
         pieces: Pieces,
-        /// Where to, if not to the peer.
+        /// The address; None: the peer.
         to: Option<KernelAddr>,
         /// MSG_MORE and the like.
         flags: i32,
@@ -163,11 +163,11 @@ pub enum Request {
     Shutdown(i32),
     /// recv(2), recvmsg(2).
     Recv {
-        /// Where to.
+        /// The memory to fill.
         pieces: Pieces,
         /// MSG_PEEK, MSG_WAITALL and the like.
         flags: i32,
-        /// Tell who sent it.
+        /// Report the address of the sender.
         from: bool,
     },
     /// connect(2).
@@ -183,33 +183,32 @@ pub enum Request {
     },
 }
 
-/// What an operation carries besides its request.
+/// What the table knows of an operation besides its request.
 #[derive(Clone, Copy, Debug)]
 pub struct Posted {
     /// Its name.
     pub op: OpId,
-    /// The descriptor that it was posted with: when the program closes that, the
-    /// operation ends.
+    /// The descriptor that it was posted with. When the program closes it, the operation ends.
     pub number: RawFd,
-    /// When its time is over, and how long it was given.
+    /// When its time is over, and the time that it was given; None: no limit.
     pub limit: Option<(Time, Duration)>,
-    /// The send that it is a part of; 0: of none. Where a part fails, those behind it do not
-    /// leave: a stream has no holes.
+    /// The send of several parts that it belongs to; 0: none. After a part that fails, the parts behind it
+    /// do not leave, because a stream has no holes.
     pub group: OpId,
 }
 
 /// Why an operation failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// By `cancel`, or because the program closed the descriptor.
+    /// The program cancelled it, or closed the descriptor.
     Cancelled,
-    /// Its time was over.
+    /// Its time limit, this long, was over.
     TimedOut(Duration),
     /// The kernel refused it.
     Os {
         /// The call.
         call: &'static str,
-        /// What it said.
+        /// Its errno.
         errno: i32,
     },
     /// The file to send could not be read.
@@ -219,7 +218,7 @@ pub enum Failure {
     },
     /// The file to send was shorter.
     FileTooShort {
-        /// Bytes that it had.
+        /// Bytes that the file had.
         had: u64,
         /// Bytes asked for.
         asked: u64,
@@ -229,8 +228,7 @@ pub enum Failure {
 impl Failure {
     pub(super) fn os(call: &'static str, e: &std::io::Error) -> Failure {
         match e.raw_os_error() {
-            // The program has closed it while it was posting: as if that had come a
-            // moment later.
+            // The program has closed the descriptor while it was posting.
             Some(libc::EBADF) => Failure::Cancelled,
             errno => Failure::Os { call, errno: errno.unwrap_or(libc::EIO) },
         }
@@ -242,22 +240,52 @@ impl Failure {
 pub struct End {
     /// Bytes moved.
     pub bytes: u64,
-    /// True length of the message received.
+    /// The true length of a received message, which may be more than `bytes`.
     pub total: u64,
-    /// The end of the stream.
+    /// A receive found the end of the stream.
     pub eof: bool,
-    /// Who sent the message.
-    pub from: Option<KernelAddr>,
-    /// The connection accepted.
-    pub accepted: Option<(OwnedFd, KernelAddr)>,
-    /// What poll(2) found.
+    /// The sender of the message, if the request asked for it. Boxed, as `accepted` is: an end is moved
+    /// often, and seldom has either.
+    pub from: Option<Box<KernelAddr>>,
+    /// An accept: the connection and its peer.
+    pub accepted: Option<Box<(OwnedFd, KernelAddr)>>,
+    /// A poll: what poll(2) found.
     pub revents: i16,
-    /// Why not, if not.
+    /// A socket that the library holds until the program dequeues the event.
+    pub lease: Option<Arc<Lease>>,
+    /// Why the operation failed, if it did.
     pub result: Result<(), Failure>,
 }
 
 impl End {
     pub(super) fn new(bytes: u64, result: Result<(), Failure>) -> End {
-        End { bytes, total: bytes, eof: false, from: None, accepted: None, revents: 0, result }
+        End {
+            bytes,
+            total: bytes,
+            eof: false,
+            from: None,
+            accepted: None,
+            revents: 0,
+            lease: None,
+            result,
+        }
+    }
+}
+
+/// An operation that has ended.
+#[derive(Debug)]
+pub struct Done {
+    /// Its name.
+    pub op: OpId,
+    /// The send that it is a part of; 0: of none.
+    pub group: OpId,
+    /// How it ended.
+    pub end: End,
+}
+
+impl Done {
+    /// The end of a send of `bytes` that has left whole.
+    pub(super) fn sent(op: OpId, bytes: usize) -> Done {
+        Done { op, group: 0, end: End::new(bytes as u64, Ok(())) }
     }
 }

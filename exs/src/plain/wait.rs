@@ -1,5 +1,5 @@
-//! Connects and accepts: by readiness where the owner has set O_NONBLOCK, by the helper
-//! where the socket blocks.
+//! Connects and accepts: by readiness if the owner has set O_NONBLOCK, by the helper if the socket
+//! blocks.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -26,8 +26,8 @@ impl Plain {
             let why = Failure::Os { call: "connect", errno: libc::EALREADY };
             return self.end(posted, End::new(0, Err(why)));
         }
-        // Datagram sockets only note the address, and need not wait for it. But to look up a path may take the
-        // server of a file system as long as it likes, whatever the socket.
+        // Datagram sockets only note the address, and do not wait. But the server of a file system may
+        // take any time to look up a path, whatever the socket.
         let notes = !matches!(target.kind, Kind::Stream | Kind::SeqPacket);
         let direct = addr.as_unix_path().is_none()
             && (notes || sys::is_nonblocking(target.fd).unwrap_or(true));
@@ -65,7 +65,7 @@ impl Plain {
         }
     }
 
-    /// A connect that the reactor tells of: has it ended?
+    /// Ends a connect that the reactor reports, if it is over.
     pub(super) fn advance_connect(&mut self, slot: usize) {
         let s = &self.socks[slot];
         if s.connecting.as_ref().is_none_or(|c| c.job.is_some())
@@ -85,13 +85,13 @@ impl Plain {
         let s = &mut self.socks[slot];
         if let Some(c) = s.connecting.take() {
             self.ended.push((c.posted, End::new(0, result)));
-            // What was posted behind it has its turn.
+            // Operations that were posted behind the connect have their turn.
             s.ready = (true, true);
             self.list(slot);
         }
     }
 
-    /// Takes connections, or has the helper wait for one.
+    /// Takes connections for the accepts that wait, or has the helper wait for one.
     pub(super) fn advance_accept(&mut self, slot: usize) {
         loop {
             let s = &mut self.socks[slot];
@@ -115,7 +115,7 @@ impl Plain {
     }
 
     fn hand_over_accept(&mut self, slot: usize) {
-        // Should it be made a listener this very moment, the caller was too early.
+        // If the program calls listen(2) at this very moment, the accept was too early.
         let s = &self.socks[slot];
         let listens = sys::socket_option(s.fd.as_fd(), libc::SO_ACCEPTCONN).is_ok_and(|on| on != 0);
         let made = if listens {
@@ -137,7 +137,7 @@ impl Plain {
         match started {
             Ok(job) => s.accepting.job = Some(job),
             Err(e) => {
-                // As for the first, so for all.
+                // The reason holds for all accepts.
                 for posted in s.accepting.queue.drain(..) {
                     let errno = e.raw_os_error().unwrap_or(libc::EIO);
                     let why = Failure::Os { call: "accept", errno };
@@ -147,7 +147,7 @@ impl Plain {
         }
     }
 
-    /// The helper, made and watched when it is first needed.
+    /// The helper, which is made and registered when it is first needed.
     fn helper(&mut self) -> std::io::Result<&mut Helper> {
         if self.helper.is_none() {
             let made = Helper::new(self.io)?;
@@ -165,12 +165,12 @@ impl Plain {
         Ok(number)
     }
 
-    /// Jobs are over.
+    /// Ends operations whose jobs are over.
     pub(super) fn collect(&mut self, now: Time) {
         let Some(helper) = &self.helper else { return };
         for (number, result) in helper.collect() {
             self.strays.remove(&number);
-            // A job that nobody waits for any more: a connection that it took is closed.
+            // No operation waits for this job any more. A connection that it took is closed.
             let Some(slot) = self.jobs.remove(&number) else { continue };
             let s = &mut self.socks[slot];
             if s.accepting.job == Some(number) {
@@ -189,7 +189,8 @@ impl Plain {
         }
     }
 
-    /// Ends operations of a socket; returns how many were asked to.
+    /// Ends operations of a socket for which `which` is true; returns how many. A job of the helper is
+    /// called off, and its operation may end later.
     pub(super) fn cut(
         &mut self,
         slot: usize,
@@ -206,7 +207,7 @@ impl Plain {
             count += 1;
             s.accepting.cut = Some(why(&first));
             if self.call_off(job) == CallOff::Lost {
-                // The connection that it brings one day is for whoever accepts then.
+                // A connection that the job brings later goes to the next accept.
                 let s = &mut self.socks[slot];
                 s.accepting.queue.pop_front();
                 let cut = s.accepting.cut.take();
@@ -236,8 +237,8 @@ impl Plain {
         }
         self.jobs.remove(&job);
         let s = &mut self.socks[slot];
-        // It makes the connect of a TCP socket return; of others the thread waits on, and
-        // nobody for it.
+        // shutdown(2) makes the connect of a TCP socket return. Of another socket the thread waits
+        // on, and no operation waits for the thread.
         if is_not_begun(sys::shutdown(s.fd.as_fd(), libc::SHUT_RDWR))
             && let Ok(fd) = s.fd.try_clone()
         {
@@ -248,7 +249,7 @@ impl Plain {
         self.end_connect(slot, cut.map_or(Ok(()), Err));
     }
 
-    /// Calls off connects that had not begun when they were.
+    /// Calls off connects again whose thread had not begun at the first time.
     pub(super) fn stop_strays(&mut self) {
         self.strays.retain(|_, fd| is_not_begun(sys::shutdown(fd.as_fd(), libc::SHUT_RDWR)));
     }
@@ -258,7 +259,7 @@ impl Plain {
     }
 }
 
-/// The end of a job's operation: that it was cut counts only if nothing came of it.
+/// The end of a job's operation. The reason `cut` counts only if the job failed.
 fn finish(result: JobResult, cut: Option<Failure>, end: fn(JobResult) -> End) -> End {
     match (result, cut) {
         (Err(_), Some(why)) => End::new(0, Err(why)),
@@ -266,15 +267,15 @@ fn finish(result: JobResult, cut: Option<Failure>, end: fn(JobResult) -> End) ->
     }
 }
 
-/// What shutdown(2) says of a TCP socket that no connect(2) has seen: a thread has taken the
-/// job, and is about to call it.
+/// True for what shutdown(2) says of a TCP socket before its connect(2): the thread has taken the job,
+/// but not made the call yet.
 fn is_not_begun(shut: std::io::Result<()>) -> bool {
     shut.is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN))
 }
 
 fn accepted(result: JobResult) -> End {
     match result {
-        Ok(accepted) => End { accepted, ..End::new(0, Ok(())) },
+        Ok(accepted) => End { accepted: accepted.map(Box::new), ..End::new(0, Ok(())) },
         Err(e) => End::new(0, Err(Failure::os("accept", &e))),
     }
 }

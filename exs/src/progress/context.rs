@@ -73,11 +73,17 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::Start`], until what stands in the way is gone (descriptors are free again, say).
+    #[inline]
     pub fn global() -> Result<&'static Arc<Context>, Error> {
-        static ONE: Mutex<()> = Mutex::new(());
-        if let Some(made) = GLOBAL.get() {
-            return Ok(made);
+        match GLOBAL.get() {
+            Some(made) => Ok(made),
+            None => Context::make_global(),
         }
+    }
+
+    #[cold]
+    fn make_global() -> Result<&'static Arc<Context>, Error> {
+        static ONE: Mutex<()> = Mutex::new(());
         let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(made) = GLOBAL.get() {
             return Ok(made);

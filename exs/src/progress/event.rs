@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use super::{Error, SocketHandle};
 use crate::mem::Buffer;
+use crate::plain::Lease;
 use crate::sys::{KernelAddr, abort_on_close};
 
 /// Which call an event answers.
@@ -97,6 +99,8 @@ pub struct Guest {
     pub descriptor: Option<Untaken>,
     /// Kernel sockets: the address of the sender of a message, or of the peer that connected.
     pub peer: Option<KernelAddr>,
+    /// A kernel socket that the library holds until the program dequeues the event.
+    pub lease: Option<Arc<Lease>>,
 }
 
 /// A connection of the kernel's that the program has not taken: dropped, it is reset.
@@ -127,6 +131,16 @@ impl Drop for Untaken {
 }
 
 impl RawEvent {
+    /// Ends the lease that the event may have, because the program dequeues it.
+    #[inline]
+    pub fn dequeued(&mut self) {
+        if let Some(guest) = &mut self.guest
+            && let Some(lease) = guest.lease.take()
+        {
+            lease.end();
+        }
+    }
+
     /// An event of a successful operation that moved nothing.
     pub fn new(token: u64, kind: EventKind) -> RawEvent {
         RawEvent::with(token, [0; 2], kind, Bufs::None)

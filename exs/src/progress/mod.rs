@@ -54,8 +54,8 @@ pub(crate) use devices::describe_transports;
 pub(crate) use engine::Short;
 #[cfg(any(test, feature = "internals"))]
 pub use engine::SockId;
-pub(crate) use engine::Ticket;
 pub use engine::{ExportId, FileSend, Part, Remote, Watch};
+pub(crate) use engine::{OwnTicket, Ticket};
 pub use error::Error;
 pub use event::{Bufs, EventKind, Guest, RawEvent, Readiness, Untaken};
 pub use flags::{Interest, RecvFlags, Rights};

@@ -1,5 +1,7 @@
 //! The event queue: where the engine leaves events and threads wait for them.
 
+mod run;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -224,9 +226,14 @@ impl QueueCore {
 
     fn add(&self, inner: &mut Inner, event: RawEvent, wake: &mut Vec<Arc<Waiter>>) {
         inner.events.push_back(event);
+        self.show(inner, inner.events.len() - 1, wake);
+    }
+
+    /// Publishes events that were added behind `before` others.
+    fn show(&self, inner: &Inner, before: usize, wake: &mut Vec<Arc<Waiter>>) {
         let len = inner.events.len();
         self.len.store(len, Ordering::Release);
-        if len == 1 && self.has_fd() {
+        if before == 0 && self.has_fd() {
             self.fd.signal();
         }
         for w in &inner.waiters {

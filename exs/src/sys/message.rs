@@ -78,8 +78,9 @@ pub fn is_duplicate(number: RawFd, fd: BorrowedFd<'_>) -> bool {
     if UNKNOWN.load(Ordering::Relaxed) {
         return false;
     }
+    // Not libc's fcntl, which looks at the command first and takes 25 ns more.
     // SAFETY: a system call without pointers. A number that is no descriptor is an error.
-    let rc = unsafe { libc::fcntl(number, F_DUPFD_QUERY, fd.as_raw_fd()) };
+    let rc = unsafe { libc::syscall(libc::SYS_fcntl, number, F_DUPFD_QUERY, fd.as_raw_fd()) };
     if rc < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
         UNKNOWN.store(true, Ordering::Relaxed);
     }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::super::{EventQueue, Refused, Token};
 use crate::mem::Buffer;
 use crate::plain::{Kind, Pieces, Request, Target};
-use crate::progress::{Bufs, Context, Error, EventKind, Interest, Part, Short};
+use crate::progress::{Bufs, Context, Error, EventKind, Interest, OwnTicket, Part, Short};
 use crate::rnic::FileRange;
 use crate::sys::{self, Identity, KernelAddr, PIECES_MAX};
 
@@ -419,24 +419,34 @@ pub fn is_tcp(fd: BorrowedFd<'_>) -> bool {
         && sys::socket_option(fd, libc::SO_PROTOCOL).is_ok_and(|p| p == libc::IPPROTO_TCP)
 }
 
-/// send(2) on a number that was a TCP socket when it was looked at last, without another look:
-/// one system call. If it is another file by now nothing is sent, and nothing is lost. The event
-/// bears `tag` as its second name (`raw::tag`).
+/// A booked place in a queue for one event, and the words that the event carries. Dropped, it gives the
+/// place back.
+#[derive(Debug)]
+pub struct Booked(OwnTicket);
+
+impl Drop for Booked {
+    fn drop(&mut self) {
+        if let Some(queue) = self.0.queue.take() {
+            queue.unreserve();
+        }
+    }
+}
+
+/// Books a place for the event of [`send_at_once`], which carries `tag` as its second name
+/// (`raw::tag`). None: the queue is full.
+pub fn book(queue: &EventQueue, token: Token, tag: [u64; 2]) -> Option<Booked> {
+    queue.core().reserve().ok()?;
+    let queue = Some(Arc::clone(queue.core()));
+    Some(Booked(OwnTicket { queue, token: token.0, tag }))
+}
+
+/// send(2) on a number that was a TCP socket at the last look, without another look: one system
+/// call. If the number stands for another file now, the call sends nothing.
 ///
 /// # Errors
-/// The buffer comes back if the send must go by [`Descriptor::send`], which looks first.
-pub fn send_at_once(
-    fd: BorrowedFd<'_>,
-    queue: &EventQueue,
-    (token, tag): (Token, [u64; 2]),
-    buffer: Buffer,
-) -> Result<(), Buffer> {
+/// The buffer, if the caller must send it by [`Descriptor::send`], which looks first. The place is
+/// free again then.
+pub fn send_at_once(fd: BorrowedFd<'_>, mut place: Booked, buffer: Buffer) -> Result<(), Buffer> {
     let Ok(context) = Context::global() else { return Err(buffer) };
-    if queue.core().reserve().is_err() {
-        // `Descriptor::send` reports it, too.
-        return Err(buffer);
-    }
-    let ticket = queue.ticket_tagged(token, tag);
-    let sent = context.call(|e, now| e.send_kernel_at_once(fd, &ticket, buffer, now));
-    sent.inspect_err(|_| queue.core().unreserve())
+    context.call(|e, now| e.send_kernel_at_once(fd, &mut place.0, buffer, now))
 }

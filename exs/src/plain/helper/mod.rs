@@ -1,16 +1,15 @@
-//! Those who wait in our place: connect and accept on sockets that block.
+//! The helper: it waits in connect(2) and accept(2) on sockets that block.
 //!
-//! connect(2) and accept(2) have no flag like MSG_DONTWAIT: on a socket without
-//! O_NONBLOCK, which is the owner's to set, they wait, and that no thread may that holds
-//! the engine's lock. So they are *jobs* of a helper. What it brings home lies in
-//! its inbox; a bell (an eventfd in the reactor) says so.
+//! connect(2) and accept(2) have no flag like MSG_DONTWAIT. On a socket without O_NONBLOCK, which only
+//! the owner may set, they wait, and a thread that holds the engine's lock must not wait. So they are
+//! *jobs* of a helper. Their results lie in its inbox, and a bell (an eventfd in the reactor) reports
+//! them.
 //!
-//! There are two helpers. `ring` hands the jobs to io_uring, on a thread of its own,
-//! since requests end with the thread that submitted them, and completions disturb
-//! the system calls of that thread: neither may happen to a program's threads. `threads`
-//! is for kernels without io_uring, or where it is forbidden: a thread waits in the system
-//! call. It cannot be called off there, so an accept is only begun when a connection
-//! is there.
+//! There are two helpers. `ring` hands the jobs to io_uring from a thread of its own: requests end with
+//! the thread that submitted them, and completions interrupt that thread's system calls, neither of
+//! which may happen to a thread of the program. `threads` is for kernels that have no io_uring or forbid
+//! it: a thread waits in the system call. Such a call cannot be called off, so an accept
+//! begins only when a connection is there.
 
 mod ring;
 mod threads;
@@ -24,17 +23,17 @@ use self::threads::Pool;
 use super::types::KernelIo;
 use crate::sys::{EventFd, KernelAddr};
 
-/// What to wait for.
+/// A call to wait in.
 #[derive(Debug)]
 pub(super) enum Job {
     Connect(OwnedFd, KernelAddr),
     Accept(OwnedFd),
 }
 
-/// What a job came to: of an accept the connection and its peer.
+/// The result of a job; of an accept the connection and its peer.
 pub(super) type JobResult = io::Result<Option<(OwnedFd, KernelAddr)>>;
 
-/// Jobs that are over.
+/// The results of jobs that are over.
 pub(super) struct Inbox {
     replies: Mutex<Vec<(u64, JobResult)>>,
     bell: EventFd,
@@ -50,17 +49,17 @@ impl Inbox {
 /// Whether a job that was called off will still reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallOff {
-    /// Soon, with what it came to.
+    /// Soon, with its result.
     Replies,
-    /// Nobody can say when: whoever called it off should not wait.
+    /// At an unknown time: the caller must not wait for it.
     Lost,
 }
 
-/// Who carries the jobs out.
+/// The way in which jobs are carried out.
 enum Way {
     Ring(RingThread),
-    /// Of their own each: the connections that connects wait for may have to be accepted
-    /// by this very process.
+    /// Connects and accepts have threads of their own: a connect may wait for an accept of this very
+    /// process.
     Threads {
         connects: Pool,
         accepts: Pool,
@@ -82,10 +81,10 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    /// A helper of the kind wanted; by io_uring if that is left to us and it is there.
+    /// Makes a helper of the kind wanted; `Auto` takes io_uring if the kernel has it.
     ///
     /// # Errors
-    /// What the kernel says; without io_uring where that is insisted on, ENOSYS or EPERM.
+    /// What the kernel says. `Uring` without io_uring gives ENOSYS or EPERM.
     pub(super) fn new(io: KernelIo) -> io::Result<Helper> {
         let inbox = Arc::new(Inbox { replies: Mutex::default(), bell: EventFd::new()? });
         let way = match io {
@@ -102,12 +101,12 @@ impl Helper {
         Ok(Helper { inbox, way, next: 0 })
     }
 
-    /// What to watch: readable when jobs are over.
+    /// The descriptor that is readable when jobs are over.
     pub(super) fn bell(&self) -> &EventFd {
         &self.inbox.bell
     }
 
-    /// An accept must not be begun before a connection is there.
+    /// True if an accept must not begin before a connection is there.
     pub(super) fn needs_readiness(&self) -> bool {
         matches!(self.way, Way::Threads { .. })
     }
@@ -125,7 +124,7 @@ impl Helper {
         Ok(self.next)
     }
 
-    /// Asks a job to end.
+    /// Calls a job off.
     pub(super) fn call_off(&self, job: u64) -> CallOff {
         match &self.way {
             Way::Ring(ring) => {
@@ -139,7 +138,7 @@ impl Helper {
         }
     }
 
-    /// Takes what lies in the inbox.
+    /// Takes the results from the inbox.
     pub(super) fn collect(&self) -> Vec<(u64, JobResult)> {
         self.inbox.bell.drain();
         std::mem::take(&mut *self.inbox.replies.lock().unwrap_or_else(PoisonError::into_inner))

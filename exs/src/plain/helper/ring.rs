@@ -27,13 +27,13 @@ impl RingThread {
     /// Starts it.
     ///
     /// # Errors
-    /// What the kernel says if it has no io_uring, or not for this process.
+    /// What the kernel says if it has no io_uring, or forbids it to this process.
     pub(super) fn new(inbox: Arc<Inbox>) -> io::Result<RingThread> {
         let bell = Arc::new(EventFd::new()?);
         let ring = IoRing::new(Arc::clone(&bell))?;
         let shared = Arc::new(Shared { commands: Mutex::default(), bell });
         let theirs = Arc::clone(&shared);
-        // It inherits the mask: the program's signals are for the program's threads.
+        // The thread inherits the mask: signals of the program are for its own threads.
         let _held = HeldSignals::new();
         std::thread::Builder::new()
             .name("exs-uring".into())
@@ -65,7 +65,7 @@ impl Shared {
     fn run(&self, mut ring: IoRing, inbox: &Inbox) {
         let mut replies = Vec::new();
         loop {
-            // Rung after this, it is heard in `wait`.
+            // If it rings after this, `wait` returns.
             self.bell.drain();
             let commands =
                 std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner));

@@ -1,4 +1,4 @@
-//! Jobs in threads: each waits in its system call.
+//! Jobs in threads, each of which waits in its system call.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::{CallOff, Inbox, Job, JobResult};
 use crate::sys::{self, HeldSignals};
 
-/// Threads at most: of more connects at once some wait until others are over.
+/// The most threads of a pool. More jobs wait until others are over.
 const MOST: usize = 64;
-/// A thread without a job for so long ends.
+/// A thread ends after this time without a job.
 const IDLE: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -41,13 +41,13 @@ impl Shared {
     fn work(&self) {
         while let Some((number, job)) = self.next() {
             let result = run(&job);
-            // Before the reply: whoever reads it may count descriptors.
+            // Closed before the reply, whose reader may count descriptors.
             drop(job);
             self.inbox.put(number, result);
         }
     }
 
-    /// The next job; none if there was none for long.
+    /// The next job; None after [`IDLE`] without one.
     fn next(&self) -> Option<(u64, Job)> {
         let mut st = self.lock();
         loop {
@@ -77,13 +77,13 @@ impl Pool {
         let mut st = self.shared.lock();
         if st.jobs.len() >= st.idle && st.threads < MOST {
             let shared = Arc::clone(&self.shared);
-            // It inherits the mask: the program's signals are for the program's threads.
+            // The thread inherits the mask: signals of the program are for its own threads.
             let _held = HeldSignals::new();
             let made =
                 std::thread::Builder::new().name("exs-wait".into()).spawn(move || shared.work());
             match made {
                 Ok(_) => st.threads += 1,
-                // Those that are there will come to it.
+                // The threads that there are will take the job.
                 Err(_) if st.threads > 0 => {}
                 Err(e) => return Err(e),
             }
@@ -113,7 +113,7 @@ impl Drop for Pool {
     }
 }
 
-/// Waits for one job.
+/// Carries one job out; waits.
 fn run(job: &Job) -> JobResult {
     match job {
         Job::Accept(fd) => loop {
@@ -123,7 +123,7 @@ fn run(job: &Job) -> JobResult {
             }
         },
         Job::Connect(fd, addr) => match sys::connect(fd.as_fd(), addr) {
-            // It goes on by itself, and a second call would say only that.
+            // The connect goes on by itself; a second call would only report that.
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {
                 sys::wait_writable(fd.as_fd())?;
                 match sys::socket_option(fd.as_fd(), libc::SO_ERROR)? {

@@ -40,6 +40,11 @@ impl Engine {
         }
     }
 
+    /// True if `leave` would put an event into this queue, and not into the hands of a thread.
+    pub(super) fn leaves_for(&self, queue: &QueueCore) -> bool {
+        self.leaver().is_none() && self.catch.queue != Some(address(queue))
+    }
+
     /// What nobody was to hear of goes where it belongs.
     pub(super) fn tell_unheard(&mut self) {
         for (queue, event) in std::mem::take(&mut self.catch.unheard) {

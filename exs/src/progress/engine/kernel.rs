@@ -3,18 +3,22 @@
 //! They stand beside the sockets of EXS and know nothing of sessions or devices; what
 //! both have is the table of operations, and the queues that these end in.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::ops::{Op, OpTable};
 use super::parts::{Cut, Part, Short};
-use super::post::Ticket;
+use super::post::{OwnTicket, Ticket};
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
 use crate::mem::Buffer;
-use crate::plain::{Direct, End, Failure, Kind, Pieces, Posted, Request, Target};
-use crate::progress::event::{Bufs, EventKind, Guest, Readiness};
+use crate::plain::{Direct, Done, End, Failure, Kind, Pieces, Plain, Posted, Request, Target};
+use crate::progress::event::{Bufs, EventKind, Guest, RawEvent, Readiness};
+use crate::progress::queue::QueueCore;
 use crate::rnic::FileRange;
 use crate::session::OpError;
+use crate::sys::KernelAddr;
 use crate::time::Time;
 
 /// Tokens of the reactor from here on are kernel sockets'; what lies below is devices'.
@@ -40,29 +44,36 @@ impl Engine {
         self.plain.post(now, posted, target, request);
     }
 
-    /// Sends on what was a TCP socket when it was looked at last; gives the buffer back if it must
-    /// be looked at again.
+    /// Sends on a number that was a TCP socket at the last look. Gives the buffer back if the caller
+    /// must look again.
     pub(crate) fn send_kernel_at_once(
         &mut self,
         fd: BorrowedFd<'_>,
-        ticket: &Ticket<'_>,
+        ticket: &mut OwnTicket,
         buffer: Buffer,
         now: Time,
     ) -> Result<(), Buffer> {
-        let pieces = Pieces::One(buffer.segment());
-        let direct = self.plain.send_direct(now, fd, &pieces);
+        let piece = buffer.segment();
+        let direct = self.plain.send_direct(now, fd, &piece);
         if matches!(direct, Direct::No) {
             return Err(buffer);
         }
-        let op = self.book(NO_SOCK, ticket, EventKind::Send, Bufs::One(buffer));
+        let Some(queue) = ticket.queue.take() else { return Err(buffer) };
+        let names = (ticket.token, ticket.tag);
+        let op = self.ops.insert(Op::of(NO_SOCK, queue, names, EventKind::Send, Bufs::One(buffer)));
         let posted = Posted { op, number: fd.as_raw_fd(), limit: None, group: 0 };
         match direct {
-            Direct::Sent(sent) => self.plain.post_sent(now, posted, fd, pieces, sent),
-            Direct::Seen(target) => {
-                self.plain.post(now, posted, &target, Request::Send { pieces, to: None, flags: 0 });
+            // If true, the call has nothing to settle.
+            Direct::Kept { burst } => {
+                self.passed = self.plain.post_kept(now, burst, posted, piece);
             }
-            // Then there is nothing to settle.
-            Direct::Kept(kept) => self.passed = self.plain.post_kept(now, kept, posted, pieces),
+            Direct::Sent(sent) => {
+                self.plain.post_sent(now, posted, fd, Pieces::One(piece), sent);
+            }
+            Direct::Seen(target) => {
+                let request = Request::Send { pieces: Pieces::One(piece), to: None, flags: 0 };
+                self.plain.post(now, posted, &target, request);
+            }
             Direct::No => {}
         }
         Ok(())
@@ -147,27 +158,70 @@ impl Engine {
 
     /// Turns what has ended into events.
     pub(super) fn reap_kernel(&mut self, now: Time) {
-        while let Some((posted, end)) = self.plain.poll_done() {
-            let Some(op) = self.ops.remove(posted.op) else { continue };
-            if op.group != 0 {
-                let result = end.result.map_err(|why| error(why, op.kind));
-                self.finish_part(op.group, op.bufs, end.bytes, result, now);
-                continue;
+        while let Some(next) = self.plain.next_done() {
+            match self.ops.get(next.op) {
+                Some(op) if op.group == 0 => {
+                    let queue = op.queue();
+                    self.deliver_run(&queue);
+                }
+                _ => self.reap_part(now),
             }
-            let (queue, mut event) = op.into_event();
-            let End { bytes, total, eof, from, accepted, revents, result } = end;
-            (event.bytes, event.total, event.eof) = (bytes, total, eof);
-            event.readiness = readiness(revents);
-            let (descriptor, peer) = match accepted {
-                Some((fd, peer)) => (Some(fd.into()), Some(peer)),
-                None => (None, from),
-            };
-            event.guest =
-                peer.map(|p| Box::new(Guest { accepted: None, descriptor, peer: Some(p) }));
-            event.error = result.err().map(|why| Box::new(error(why, event.kind)));
-            self.deliver(&queue, event);
         }
     }
+
+    /// Takes the next operation that has ended, which is a part of a send, or gone.
+    fn reap_part(&mut self, now: Time) {
+        let Some(Done { op, end, .. }) = self.plain.poll_done() else { return };
+        let Some(op) = self.ops.remove(op) else { return };
+        let result = end.result.map_err(|why| error(why, op.kind));
+        self.finish_part(op.group, op.bufs, end.bytes, result, now);
+    }
+
+    /// Delivers the events of the next operations that have ended, as long as they go to this queue.
+    fn deliver_run(&mut self, queue: &Arc<QueueCore>) {
+        if self.leaves_for(queue) {
+            let (plain, ops) = (&mut self.plain, &mut self.ops);
+            let mut count = 0;
+            let events = std::iter::from_fn(|| {
+                let event = next_event(plain, ops, queue)?;
+                count += 1;
+                Some(event)
+            });
+            self.signalled |= queue.push_all(events, &mut self.wake);
+            self.counters.events += count;
+            return;
+        }
+        while let Some(event) = next_event(&mut self.plain, &mut self.ops, queue) {
+            self.deliver(queue, event);
+        }
+    }
+}
+
+/// Takes the next operation that has ended, if its event goes to this queue; returns the event.
+#[inline(always)]
+fn next_event(plain: &mut Plain, ops: &mut OpTable, queue: &Arc<QueueCore>) -> Option<RawEvent> {
+    let next = plain.next_done()?;
+    if !ops.get(next.op).is_some_and(|op| op.group == 0 && op.goes_to(queue)) {
+        return None;
+    }
+    let Done { op, end, .. } = plain.poll_done()?;
+    let (_, mut event) = ops.remove(op)?.into_event();
+    let End { bytes, total, eof, from, accepted, revents, lease, result } = end;
+    (event.bytes, event.total, event.eof) = (bytes, total, eof);
+    event.readiness = readiness(revents);
+    if from.is_some() || accepted.is_some() || lease.is_some() {
+        event.guest = Some(Box::new(Guest { lease, ..guest(from, accepted) }));
+    }
+    event.error = result.err().map(|why| Box::new(error(why, event.kind)));
+    Some(event)
+}
+
+fn guest(from: Option<Box<KernelAddr>>, accepted: Option<Box<(OwnedFd, KernelAddr)>>) -> Guest {
+    let (descriptor, peer) = match accepted.map(|a| *a) {
+        Some((fd, peer)) => (Some(fd.into()), Some(peer)),
+        None => (None, from.map(|peer| *peer)),
+    };
+    Guest { accepted: None, descriptor, peer, lease: None }
 }
 
 /// The memory of an operation. It is dropped before its event is made, so the buffers

@@ -66,7 +66,7 @@ pub use self::onesided::{ExportId, Remote};
 pub use self::parts::Part;
 pub(crate) use self::parts::Short;
 pub use self::post::FileSend;
-pub(crate) use self::post::Ticket;
+pub(crate) use self::post::{OwnTicket, Ticket};
 pub(super) use self::released::Released;
 pub use self::watch::Watch;
 

@@ -77,7 +77,17 @@ pub(crate) struct Op {
 impl Op {
     /// An operation of which the event, with the buffers, goes to a queue.
     pub(super) fn new(sock: SockId, ticket: &Ticket<'_>, kind: EventKind, bufs: Bufs) -> Op {
-        let (queue, token, tag) = (Arc::clone(ticket.queue), ticket.token, ticket.tag);
+        Op::of(sock, Arc::clone(ticket.queue), (ticket.token, ticket.tag), kind, bufs)
+    }
+
+    /// The same, with a reference to the queue that is the operation's already.
+    pub(super) fn of(
+        sock: SockId,
+        queue: Arc<QueueCore>,
+        (token, tag): (u64, [u64; 2]),
+        kind: EventKind,
+        bufs: Bufs,
+    ) -> Op {
         Op { sock, queue, token, tag, kind, bufs, group: 0, keeps: false }
     }
 
@@ -85,6 +95,11 @@ impl Op {
     #[inline]
     pub(super) fn into_event(self) -> (Arc<QueueCore>, RawEvent) {
         (self.queue, RawEvent::with(self.token, self.tag, self.kind, self.bufs))
+    }
+
+    /// The queue that its event goes to.
+    pub(super) fn queue(&self) -> Arc<QueueCore> {
+        Arc::clone(&self.queue)
     }
 
     /// True if its event goes to this queue.

@@ -39,6 +39,14 @@ pub(crate) struct Ticket<'a> {
     pub(crate) tag: [u64; 2],
 }
 
+/// A ticket that owns its reference to the queue; None once an operation has taken that.
+#[derive(Debug)]
+pub(crate) struct OwnTicket {
+    pub(crate) queue: Option<Arc<QueueCore>>,
+    pub(crate) token: u64,
+    pub(crate) tag: [u64; 2],
+}
+
 impl Engine {
     /// Books the operation; its place in the queue is reserved already.
     #[inline]
