@@ -153,7 +153,7 @@ static void closes_between_bursts(int b[2])
     check(recv(p[1], (char[16]){0}, 16, MSG_WAITALL) == 16, "recv");
     ends(p[1]);
     check(close(p[0]) == 0 && close(p[1]) == 0, "close");
-    /* The peer hears of a close though events of the socket are in the queue. */
+    /* The peer sees a close though events of the socket are in the queue. */
     tcp_pair(p);
     half_a_burst(p[0], "6");
     check(close(p[0]) == 0, "close");

@@ -15,7 +15,7 @@ const COPIED: u64 = 32;
 const PAGE: u64 = 4096;
 
 /// Returns how many bytes to send first so that siw sends all of them correctly: those before
-/// the page border. None if siw does not copy so many bytes, or if they lie in one page.
+/// the page border. None if siw does not copy that many bytes, or if they lie in one page.
 pub(crate) fn cut_at_page(addr: u64, len: u64) -> Option<u32> {
     let before = PAGE - addr % PAGE;
     if len > COPIED || len <= before { None } else { u32::try_from(before).ok() }
