@@ -3,7 +3,7 @@
 #
 #   netperf.sh DIR [PAIRS [SECONDS [SIZE...]]]    15 pairs of 1 second each for 64 and 1024 bytes
 #
-# DIR has netperf and netserver, built with libexs (README.md says how); LD_LIBRARY_PATH names
+# DIR has netperf and netserver, built with libexs (docs/book/src/c/netperf.md says how). LD_LIBRARY_PATH names
 # the directory of libexs.so if the system does not know it. For each size it prints the medians: the
 # throughput, the CPU time of the netperf process for a message, and the ratio of a pair's throughputs.
 set -euo pipefail

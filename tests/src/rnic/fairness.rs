@@ -90,7 +90,7 @@ pub fn busy_connections_starve_no_other<H: Harness>() {
         let Pair { a, b } = f.quiet;
         f.w.recv(b, n, &[]);
         f.w.send(a, &send_wr(n, &[]));
-        f.turns_until("a quiet one is heard", ENOUGH, |f| !f.w.drain(b).1.is_empty());
+        f.turns_until("the quiet connection has its turn", ENOUGH, |f| !f.w.drain(b).1.is_empty());
     }
 }
 
@@ -106,6 +106,8 @@ pub fn a_doorbell_is_no_turn<H: Harness>() {
         f.turn();
     }
     let (rang, silent) = f.written.split_at(FLOODS / 2);
-    let (most, least) = (rang.iter().max().unwrap(), silent.iter().min().unwrap());
-    assert!(*least > 0 && *most <= 3 * *least, "{:?}", f.written);
+    // Sums: a busy kernel delivers to some connections later than to others.
+    let sum = |written: &[u64]| written.iter().sum::<u64>();
+    assert!(silent.iter().all(|n| *n > 0), "{:?}", f.written);
+    assert!(sum(rang) <= 2 * sum(silent), "{:?}", f.written);
 }
