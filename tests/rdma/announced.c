@@ -8,9 +8,9 @@
  * a quarter of them at a time, {address be64, key be32, zero} for each. The sender writes
  * to each and tells: by RDMA WRITE WITH IMMEDIATE, or where the device has none (iWARP)
  * by WRITE and an empty SEND. Both ends poll. The time is that from the first post until
- * the last write was heard of and announced again, so nothing is left in any queue.
+ * the last write was reported and announced again, so nothing is left in any queue.
  *
- * (ib_write_bw writes to one buffer over and over and reports nothing.)
+ * ib_write_bw writes to one buffer over and over and reports nothing.
  */
 #include <arpa/inet.h>
 #include <endian.h>

@@ -207,8 +207,8 @@ fn after_a_device_that_fails_comes_the_next() {
 }
 
 #[test]
-fn the_error_tells_of_every_attempt() {
-    let _dog = Watchdog::new("the_error_tells_of_every_attempt");
+fn the_error_names_every_attempt() {
+    let _dog = Watchdog::new("the_error_names_every_attempt");
     let unused = TcpListener::bind("127.10.2.1:0").unwrap().local_addr().unwrap();
     roce0().at(unused.ip(), Deed::Failure);
     let client = socket(Transport::Auto);

@@ -208,7 +208,7 @@ CASE("all-9", of_two_threads_that_do_not_wait_neither_waits, STREAMS)
     struct thread *t[2];
     int i;
 
-    /* both are told of one byte: one takes it, the other must come back */
+    /* both learn that there is one byte: one takes it, the other must come back */
     for (i = 0; i < 2; i++)
         t[i] = start(take_without_waiting, &p.b);
     for (i = 0; i < 200; i++)

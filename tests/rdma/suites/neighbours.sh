@@ -103,7 +103,7 @@ enough() {
         printf "%d\n", count }'
 }
 
-# compare bw|lat SIZE MOST AIM-AGAINST-PERFTEST AIM-AGAINST-RSTREAM: of at most so many messages
+# compare bw|lat SIZE MOST AIM-AGAINST-PERFTEST AIM-AGAINST-RSTREAM: of at most MOST messages
 compare() {
     local who round count limit_is unit all=(exs perftest rsocket) out=' '
     if [ "$1" = bw ]; then limit_is="at least" unit=GB/s; all+=(announced)
@@ -131,7 +131,7 @@ compare() {
         }
         BEGIN { printf "note: EXS %.4g %s, %s, %s\n", e, unit, beside("perftest", p, ep, ap), beside("rstream", r, er, ar) }'
     [ "$1" != bw ] || awk -v a="$(measured announced | median)" -v ea="$(ratio announced)" 'BEGIN {
-        printf "note: raw verbs, each buffer announced and each write told of: %.4g GB/s (ratio of EXS %.2f)\n", a, ea }'
+        printf "note: raw verbs, each buffer announced and each write reported: %.4g GB/s (ratio of EXS %.2f)\n", a, ea }'
     for who in "${all[@]}"; do echo "note:   $who: $(tr '\n' ' ' <"$temp/$who")"; done
     json "$1" "$2" "${all[@]}"
 }

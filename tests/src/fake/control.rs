@@ -33,7 +33,7 @@ pub struct Control {
     /// Addresses tried, and the time given.
     pub(super) tried: Mutex<Vec<(SocketAddr, Duration)>>,
     pub(super) removed: AtomicBool,
-    /// Times that it was put (back) in, and how many of these EXS was told of.
+    /// How often the device was put in, and how often EXS was told.
     pub(super) plugged: AtomicUsize,
     pub(super) told: AtomicUsize,
     pub(super) objects: Mutex<Objects>,

@@ -259,7 +259,7 @@ pub fn requests_vanish_with_their_caller<H: Harness>() {
     connect(&mut w, a, addr, &param(&[]));
     let (req, _) = w.request(1);
     w.rnics[0].destroy_qp(a.qp).unwrap();
-    // Whether RNIC 1 has heard of it yet or not: an error now, or a failure soon.
+    // RNIC 1 may not know it yet: an error now, or a failure soon.
     w.settle();
     let now = w.now();
     match w.rnics[1].accept(req, b.qp, &param(&[]), now) {

@@ -123,7 +123,7 @@ macro_rules! rnic_contract {
                 large_messages_are_declined,
                 requests_that_wait_for_room_leave,
                 messages_come_by_receives,
-                receives_are_told_of,
+                receives_are_reported_once,
                 no_message_comes_before_its_connection,
             }
             fairness {

@@ -12,8 +12,8 @@ use exs::sys::IoVec;
 use super::skip;
 use super::world::{Harness, Pair, World, context_of, param, pattern, send_wr};
 
-/// A connected pair whose second end, on an SRQ, has just heard of the first, if the
-/// device has a short way.
+/// A connected pair whose second end, on an SRQ, has just received from the first, if the
+/// device has eager messages.
 fn pair<H: Harness>() -> Option<(World<H>, Pair)> {
     let (mut w, p) = on_an_srq::<H>();
     if w.caps(1).pins {
@@ -24,7 +24,7 @@ fn pair<H: Harness>() -> Option<(World<H>, Pair)> {
         assert_eq!(take(&mut w, p, 8192).as_deref(), Some(&b"head first"[..]));
         return Some((w, p));
     }
-    skip("it has no short way");
+    skip("it has no eager messages");
     None
 }
 
@@ -341,7 +341,7 @@ pub fn messages_come_by_receives<H: Harness>() {
             } else if pass(&mut w, p, &payload) {
                 expected.push([b"head ", &payload[..]].concat());
             } else if round == 0 && n == 0 {
-                return skip("it has no short way");
+                return skip("it has no eager messages");
             } else {
                 // There is room for some only.
                 sender_goes_on(&mut w);
@@ -413,7 +413,7 @@ pub fn no_message_comes_before_its_connection<H: Harness>() {
 
 /// Where messages come by receives, a look finds those of plain SENDs in place of
 /// completions. Neither overtakes the other, and each receive is reported once.
-pub fn receives_are_told_of<H: Harness>() {
+pub fn receives_are_reported_once<H: Harness>() {
     let (mut w, p) = on_an_srq::<H>();
     if !w.caps(1).pins {
         return skip("messages come to it without receives");

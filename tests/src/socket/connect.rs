@@ -227,7 +227,7 @@ pub fn a_thread_connects_to_itself(env: &Env) {
 }
 
 /// A listener polls readable when a caller waits to be accepted.
-pub fn poll_tells_of_connections(env: &Env) {
+pub fn poll_reports_connections(env: &Env) {
     let (listener, addr) = env.listener(SocketType::Stream);
     let now = Some(Duration::ZERO);
     assert_eq!(listener.blocking().poll(Interest::READABLE, now).unwrap(), None);

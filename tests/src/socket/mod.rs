@@ -53,7 +53,7 @@ macro_rules! socket_contract {
                 a_closed_listener_refuses,
                 a_dropped_listener_refuses, an_address_in_use_is_refused, kinds_must_match,
                 a_server_of_another_protocol_is_an_error, a_silent_server_times_out,
-                strangers_do_not_disturb, a_thread_connects_to_itself, poll_tells_of_connections,
+                strangers_do_not_disturb, a_thread_connects_to_itself, poll_reports_connections,
                 an_aborted_connect_ends,
                 calls_out_of_turn_are_refused, five_hundred_at_once;
             counters: of_a_socket, a_receive_ahead_is_direct, of_one_sided_operations,

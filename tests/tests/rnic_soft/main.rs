@@ -155,7 +155,7 @@ fn spinning_needs_no_reactor() {
 /// due to the first of them, but a look comes to the other first, and takes its message in. The
 /// look reports that, though no new byte has come.
 #[test]
-fn a_look_tells_of_a_message_that_had_waited() {
+fn a_look_reports_a_message_that_had_waited() {
     let mut w = World::<Soft>::new(2);
     let pd = w.rnics[1].alloc_pd().unwrap();
     let srq = w.rnics[1].create_srq(pd, 64).unwrap();
