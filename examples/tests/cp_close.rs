@@ -257,10 +257,16 @@ impl ByHand<'_> {
         [hole, raw::chunk(index, self.value(index))].concat()
     }
 
+    /// Begins the file, and waits for the journal's header.
+    fn begin(&self, s: &exs::Socket) {
+        s.blocking().send_all(&raw::begin(0, Self::SIZE)).unwrap();
+        until("the journal", || journal_len(self.served, "f") > 0);
+    }
+
     /// Sends a chunk, and waits for its record in the journal.
-    fn noted(&self, s: &exs::Socket, frames: &[Vec<u8>]) {
+    fn noted(&self, s: &exs::Socket, index: u32) {
         let before = journal_len(self.served, "f");
-        s.blocking().send_all(&frames.concat()).unwrap();
+        s.blocking().send_all(&self.chunk(index)).unwrap();
         until("the chunk to be noted", || journal_len(self.served, "f") > before);
     }
 
@@ -297,35 +303,40 @@ fn what_an_fdatasync_did_not_bring_to_the_disk_comes_again() {
     assert_eq!(there, 0, "a chunk that was not synced");
     // At the end: all of it goes, as the call covered the whole file.
     let (left, there) = scene("sync-end", 4, 2, &|hand, _, s| {
-        hand.noted(s, &[raw::begin(0, ByHand::SIZE), hand.chunk(0)]);
-        hand.noted(s, &[hand.chunk(1)]);
+        hand.begin(s);
+        hand.noted(s, 0);
+        hand.noted(s, 1);
         let seen = raw::exchange(s, &[raw::end(0, [0; 32])], raw::DONE);
         assert_eq!(seen.last().unwrap().1[4], 0, "{seen:?}");
     });
     assert_eq!((left, there), (vec![], 0), "the whole file");
     // When it breaks off: the journal is not sealed, so without hashes it is not believed.
     let (_, there) = scene("sync-off", 4, 1, &|hand, _, s| {
-        hand.noted(s, &[raw::begin(0, ByHand::SIZE), hand.chunk(0)]);
+        hand.begin(s);
+        hand.noted(s, 0);
         ByHand::give_up(s);
     });
     assert_eq!(there, 0, "what broke off");
     // When the next run begins: an error of earlier data is reported then.
     let (_, there) = scene("sync-next", 4, 2, &|hand, sick, s| {
-        hand.noted(s, &[raw::begin(0, ByHand::SIZE), hand.chunk(0)]);
+        hand.begin(s);
+        hand.noted(s, 0);
         ByHand::give_up(s);
         assert_eq!(hand.offer(sick).1, 0, "the next run");
     });
     assert_eq!(there, 0, "and the run after it");
     // The kernel reports an error once: the call at the end would succeed.
     let (left, there) = scene("sync-once", 5, 1, &|hand, _, s| {
-        hand.noted(s, &[raw::begin(0, ByHand::SIZE), hand.chunk(0)]);
+        hand.begin(s);
+        hand.noted(s, 0);
         let seen = raw::exchange(s, &[hand.chunk(1), raw::end(0, hand.hash())], raw::DONE);
         assert_eq!(seen.last().unwrap().1[4], 0, "{seen:?}");
     });
     assert_eq!((left.contains(&"f".to_owned()), there), (false, 1), "the second chunk");
     // Without an error it goes on.
     let (_, there) = scene("sync-well", 4, 100, &|hand, _, s| {
-        hand.noted(s, &[raw::begin(0, ByHand::SIZE), hand.chunk(0)]);
+        hand.begin(s);
+        hand.noted(s, 0);
         ByHand::give_up(s);
     });
     assert_eq!(there, 1, "the chunk is there");
