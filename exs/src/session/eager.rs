@@ -26,7 +26,7 @@ use super::rx::{MessageBytes, index};
 use super::types::count;
 use super::{Done, IoVec, Port, SendSource, Session};
 
-// The header that the port asks for is one of ours.
+// The header that the port asks for is a header of this protocol.
 const _: () = assert!(MAX_HEADER == HEAD);
 
 /// What became of a message whose data might go straight into a receive.

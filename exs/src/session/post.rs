@@ -110,7 +110,7 @@ impl Session {
                 // if a large message asks for it.
                 let advertise = !down && matches!(iov, IoVec::One(_));
                 let len = iov.len();
-                let id = self.receiver.post(op, iov, opts.waitall, deadline);
+                let id = self.receiver.post(op, (iov, len), opts.waitall, deadline);
                 self.queue_recv(RecvPost {
                     op: id,
                     len,

@@ -105,16 +105,16 @@ impl Receiver {
         Receiver { recvs: Table::new(), groups: Table::new(), ring: None }
     }
 
-    /// Adds a receive.
+    /// Adds a receive of `len` bytes, which is the length of `iov`.
     #[inline(always)]
     pub(super) fn post(
         &mut self,
         user: OpId,
-        iov: IoVec,
+        (iov, len): (IoVec, u64),
         waitall: bool,
         deadline: Option<Time>,
     ) -> u64 {
-        self.add(user, None, iov, waitall, deadline)
+        self.add(user, None, (iov, len), waitall, deadline)
     }
 
     /// Adds a WAITALL receive of `parts` parts: its group, for `post_part`.
@@ -130,7 +130,8 @@ impl Receiver {
         piece: Buf,
         deadline: Option<Time>,
     ) -> u64 {
-        self.add(user, Some(group), IoVec::One(piece), true, deadline)
+        let len = piece.seg.len() as u64;
+        self.add(user, Some(group), (IoVec::One(piece), len), true, deadline)
     }
 
     #[inline(always)]
@@ -138,15 +139,15 @@ impl Receiver {
         &mut self,
         user: OpId,
         group: Option<u64>,
-        iov: IoVec,
+        (iov, len): (IoVec, u64),
         waitall: bool,
         deadline: Option<Time>,
     ) -> u64 {
         self.recvs.insert(Recv {
             user,
             group,
-            len: iov.len(),
             iov,
+            len,
             waitall,
             window: None,
             bounce: None,

@@ -60,7 +60,7 @@ fn a_silent_peer_is_probed_and_given_up() {
 }
 
 #[test]
-fn a_close_by_the_peer_ends_sends_and_leaves_what_came() {
+fn a_close_by_the_peer_ends_sends_and_leaves_data_readable() {
     let mut p = Pair::new(cfg(), true);
     let data = p.send(0, 1, 300);
     p.close(0, 2);
@@ -135,7 +135,7 @@ fn adverts_leave_alone_to_an_older_peer() {
         p.run();
         assert_eq!(p.session(1).counters().adverts_sent, op + 1);
     }
-    // (And the responder's first one, which the handshake is.)
+    // The responder also has its first message, READY.
     assert!((12..=13).contains(&p.frames(0)), "{} messages for 12 ADVERTs", p.frames(0));
     for op in 0..12 {
         p.send(0, 1000 + op, 200);

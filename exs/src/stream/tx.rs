@@ -160,8 +160,8 @@ impl StreamTx {
             return Ok(());
         }
         if is_later(advert.phase, self.phase) {
-            // The peer leaves an even phase only on indirect data, which would have
-            // made ours odd.
+            // The peer leaves an even phase only on indirect data, which would have made this
+            // side's phase odd.
             if is_direct(self.phase) {
                 return Err(StreamViolation::Unexpected("ADVERT of a phase to come"));
             }

@@ -120,7 +120,7 @@ fn a_refusal_is_found_when_the_connection_ends() {
 }
 
 #[test]
-fn what_was_not_asked_for_breaks_the_protocol() {
+fn an_unasked_confirmation_breaks_the_protocol() {
     let said = [
         Message::Confirm { number: 2 },
         Message::Confirm { number: 0 },

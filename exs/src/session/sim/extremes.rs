@@ -89,7 +89,7 @@ fn spoiled(message: Message, (at, width): (usize, usize), value: u64) -> Vec<u8>
     bytes
 }
 
-/// What goes before the message.
+/// The situation in which the message arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Situation {
     Mute,
@@ -102,7 +102,7 @@ enum Situation {
     Fin,
     Closing,
     PeerClosed,
-    /// Nearly as much was counted as can be.
+    /// The counters are close to their greatest value.
     Counted,
 }
 
@@ -261,7 +261,7 @@ impl Subject {
         assert!(self.session.is_connected(), "{state:?}");
     }
 
-    /// What counts of what has come.
+    /// The counters of data that arrived.
     fn counted(&self) -> [u64; 6] {
         let Counters { rx_direct, rx_inline, rx_indirect, .. } = self.session.counters;
         let Counters { copies, copied_bytes, adverts_received, .. } = self.session.counters;
@@ -350,7 +350,7 @@ fn immediate_data() {
     }
 }
 
-/// With the numbers of its hello a peer says how far this side may go.
+/// The numbers of a hello limit what this side may do.
 #[test]
 fn numbers_of_a_hello() {
     let mut agreed = 0;

@@ -1,10 +1,9 @@
 //! A queue pair at each end of a virtual link: real memory, virtual time.
 //!
-//! It does what the contract of `rnic` says and no more: frames arrive in order,
-//! bytes of a WRITE appear in pieces and at any time before the next SEND does,
-//! memory is read when a WR is transmitted (not when it is posted), completions
-//! come late. What a connection must not do - send into no receive, use a key that
-//! is not its own, post too much - fails the test at once.
+//! The link promises no more than the contract of `rnic`: frames arrive in order, bytes of a WRITE
+//! appear in pieces and at any time before the next SEND does, memory is read when a WR is
+//! transmitted and not when it is posted, completions come late. The test fails at once if a
+//! connection sends into no receive, uses a key that is not its own, or posts too much.
 
 mod port;
 
@@ -22,7 +21,7 @@ use crate::time::Time;
 
 use super::rng::Rng;
 
-/// What goes over the link.
+/// A frame on the link.
 #[derive(Debug)]
 pub(super) enum Frame {
     Write {
@@ -54,12 +53,12 @@ pub(super) enum Frame {
     Reset(WcStatus),
 }
 
-/// Of a message that has no WR.
+/// The `wr` of a message that has no WR.
 const NO_WR: u64 = u64::MAX;
 
 /// A WR that was not transmitted yet.
 struct Posted {
-    /// Or [`NO_WR`].
+    /// The number of the WR, or [`NO_WR`].
     wr: u64,
     op: SendOp,
     copied: Vec<u8>,
@@ -85,7 +84,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// It opens some of these bytes.
+    /// The window opens some of these bytes.
     pub(super) fn covers(&self, seg: &Segment) -> bool {
         overlap((self.segment.addr(), self.segment.len()), seg)
     }
@@ -119,7 +118,7 @@ pub(super) struct Side {
     pub(super) allocs: usize,
     reads: u32,
     pub(super) ord: u32,
-    /// On their way to this end: when they arrive.
+    /// Frames on their way to this end, with the time of arrival.
     pub(super) inbound: VecDeque<(Time, Frame)>,
     /// When the next WR is transmitted.
     pub(super) transmit_at: Option<Time>,
@@ -147,9 +146,9 @@ pub(super) struct Net {
     pub(super) severed: bool,
     /// One in this many small messages may be eager; 0: none.
     pub(super) passes: u64,
-    /// Such messages wait for the doorbell.
+    /// Eager messages wait for the doorbell.
     pub(super) keeps: bool,
-    /// Peers are asked to close windows.
+    /// Sessions ask the peer to close windows.
     pub(super) closes: bool,
 }
 
@@ -467,7 +466,7 @@ impl Net {
         s.slots -= 1;
     }
 
-    /// What a peer's access touches, if it may.
+    /// The memory that a peer's access touches; none if the access is not allowed.
     fn reach(&self, side: usize, rkey: Key, addr: u64, len: u64, need: Access) -> Option<Segment> {
         let s = &self.sides[side];
         if len == 0 {
@@ -478,8 +477,7 @@ impl Net {
             w.segment.slice(offset, usize::try_from(len).ok()?).ok()
         });
         if inside.is_none() {
-            // Only what the user opened may be used wrongly, for the user may close
-            // it at any time.
+            // Only an export can be used wrongly, since the user can close it at any time.
             let gone = s.state != QpState::Rts;
             assert!(
                 gone || s.exports.contains(&rkey),

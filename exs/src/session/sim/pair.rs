@@ -41,7 +41,7 @@ pub(in crate::session) struct Pair {
 }
 
 impl Pair {
-    /// Connected.
+    /// Two connected sessions.
     pub(in crate::session) fn new(cfg: SessionConfig, write_imm: bool) -> Pair {
         let mut pair = Pair::unmet(cfg);
         for side in &mut pair.net.sides {
@@ -52,7 +52,7 @@ impl Pair {
         pair
     }
 
-    /// Two that know each other's hellos, but are not connected.
+    /// Two sessions that know each other's hellos, but are not connected.
     pub(in crate::session) fn unmet(cfg: SessionConfig) -> Pair {
         let caps = Caps {
             name: "pair".into(),
@@ -184,7 +184,7 @@ impl Pair {
         (buf, key)
     }
 
-    /// Writes there, at an offset, and wants to know that it has arrived.
+    /// Writes to an export at an offset, and waits until the bytes have arrived.
     pub(in crate::session) fn write(&mut self, op: u64, to: &(Buf, Key), at: u64, len: usize) {
         self.fill += 1;
         let (bufs, now) = (self.memory(0, &[len], self.fill), self.net.now);
@@ -192,7 +192,7 @@ impl Pair {
         self.with(0, |s, _| s.post_write(now, op, raddr, to.1, iov, true)).unwrap();
     }
 
-    /// Reads from there.
+    /// Reads from an export.
     pub(in crate::session) fn read(
         &mut self,
         op: u64,
@@ -206,7 +206,7 @@ impl Pair {
         Memory(bufs)
     }
 
-    /// The peer says this, by the rules or not.
+    /// A message of the peer's arrives, by the rules or not.
     pub(in crate::session) fn hear(&mut self, side: usize, message: Message) {
         let mut head = [0; MAX_HEADER];
         let len = message.emit(Piggyback::default(), &mut head);
@@ -223,7 +223,7 @@ impl Pair {
 
     pub(in crate::session) fn settle(&mut self, side: usize) {
         let now = self.net.now;
-        // What need not leave soon may wait for ever.
+        // A message that may piggyback can wait for ever.
         if self.with(side, |s, end| s.drive(now, end)) >= Doorbell::Soon {
             self.net.flush(side, true);
         }
@@ -232,12 +232,12 @@ impl Pair {
         }
     }
 
-    /// Until nothing happens any more.
+    /// Runs until nothing happens any more.
     pub(in crate::session) fn run(&mut self) {
         self.run_for(Duration::from_secs(1000));
     }
 
-    /// So much time goes by, whatever happens.
+    /// Lets this much time go by.
     pub(in crate::session) fn pass(&mut self, time: Duration) {
         let until = self.net.now + time;
         self.run_for(time);
@@ -249,7 +249,7 @@ impl Pair {
         self.net.sides[side].allocs
     }
 
-    /// Until then, or until nothing happens any more.
+    /// Runs for this time, or until nothing happens any more.
     pub(in crate::session) fn run_for(&mut self, time: Duration) {
         let until = self.net.now + time;
         self.settle(0);

@@ -1,4 +1,4 @@
-//! What a seed decides before anything happens.
+//! The decisions of a seed before anything happens.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::wire::exs::{Hello, SocketKind};
 
 use super::rng::Rng;
 
-/// What a run is made of.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) kind: SocketKind,

@@ -1,4 +1,4 @@
-//! A user of one end: what it posted, and whether it gets what it should.
+//! A user of one end: its operations, and checks of their results.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use super::link::{Net, overlap};
 /// Bytes that were never sent.
 const CANARY: u8 = 0xEE;
 
-/// What an operation was.
+/// The kind of an operation.
 pub(super) enum Kind {
-    /// The place in `sends`.
+    /// A send: its index in `sends`.
     Send(usize),
     Recv {
         peek: bool,
     },
-    /// Of an export with this content.
+    /// A READ of an export with this content.
     Read {
         expect: Vec<u8>,
     },
-    /// Into this part of the peer's memory.
+    /// A WRITE into this part of the peer's memory.
     Write {
         target: Segment,
         confirm: bool,
@@ -42,9 +42,9 @@ pub(super) struct Op {
 /// A send in order of posting: what it holds, and how it ended.
 pub(super) struct Sent {
     pub(super) data: Vec<u8>,
-    /// Bytes of it that there are (a file may have less than was asked of it).
+    /// Bytes that the source has; a file can have fewer than were asked for.
     pub(super) real: usize,
-    /// It may end early, and more of the stream follow it, before that is known.
+    /// It was cancelled: it can end early, and the stream goes on before the end is reported.
     pub(super) cut: bool,
     pub(super) end: Option<SentEnd>,
 }
@@ -59,10 +59,10 @@ pub(super) enum SentEnd {
     Unknown,
 }
 
-/// What came, in order.
+/// Data that arrived, in order.
 pub(super) enum Got {
     Stream(Vec<u8>),
-    /// The stream from this place on, which stays.
+    /// A peek at the stream from this position.
     Peek {
         at: usize,
         data: Vec<u8>,
@@ -210,12 +210,12 @@ impl User {
         let end = match &done.result {
             Ok(()) => {
                 assert_eq!(done.bytes, sent.data.len() as u64, "a part of a send");
-                // (A message that its receive cuts off is not read to its end.)
+                // A message that its receive cuts off is not read to its end.
                 assert!(!stream || sent.real == sent.data.len(), "more than the file had");
                 SentEnd::Exactly(done.bytes)
             }
-            // This side ended it: the peer gets these bytes and no more, whatever becomes of
-            // the connection; and no message of which a part is missing.
+            // This side ended it: the peer gets these bytes and no more, even if the connection
+            // breaks later, and it gets no message of which a part is missing.
             Err(OpError::Cancelled | OpError::TimedOut { what: "send", .. }) if stream => {
                 SentEnd::Exactly(done.bytes)
             }
@@ -223,7 +223,7 @@ impl User {
                 assert_eq!(done.bytes, 0, "a part of a message");
                 SentEnd::Not
             }
-            // The connection broke: more may have arrived than we know of.
+            // The connection broke: more can have arrived than this side knows.
             Err(_) if !alive => SentEnd::Unknown,
             Err(OpError::FileTooShort { .. }) => SentEnd::Exactly(done.bytes),
             Err(OpError::PeerClosed) if stream => SentEnd::Exactly(done.bytes),
@@ -265,7 +265,7 @@ pub(super) fn file_source(file: &Arc<std::fs::File>, offset: u64, len: u64) -> S
     SendSource::File(FileRange { file: Arc::clone(file).into(), offset, len })
 }
 
-/// Checks what one end got against what the other sent.
+/// Compares the data that one end got with those that the other sent.
 pub(super) fn verify_stream(tx: &User, rx: &User) {
     // Certain up to the first send that has not ended, or whose end is unknown.
     let mut sent = Vec::new();

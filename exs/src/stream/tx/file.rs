@@ -12,7 +12,7 @@ use super::{StreamTx, Want, is_direct};
 
 impl StreamTx {
     /// As `post_send`, for bytes that are in a file: no Transfer of them is inline,
-    /// as they never pass through memory of ours.
+    /// as they never pass through memory of this process.
     pub fn post_file(&mut self, op: OpId, len: u64) {
         if self.is_shut() {
             self.done(op, 0, Outcome::Cancelled);

@@ -150,10 +150,10 @@ fn the_ring_is_given_back_when_unused() {
     assert_eq!(all(&mut tx), [TxAction::RequestRing]);
 }
 
-/// A chunk of a file lies in the ring, and is not announced: who acknowledges it all the same has
-/// given back what was never taken, as it turns out when the file had less.
+/// A chunk of a file lies in the ring and is not announced. A peer that acknowledges it all the
+/// same frees bytes that were never in use, as becomes known when the file is shorter.
 #[test]
-fn an_ack_of_what_was_never_announced_makes_no_room() {
+fn an_ack_of_unannounced_bytes_makes_no_room() {
     for (before, had) in [(0, 0), (0, 20), (30, 0), (30, 20)] {
         let mut tx = StreamTx::new(CFG);
         if before > 0 {
@@ -200,7 +200,7 @@ fn a_ring_at_the_end_of_the_memory_is_refused() {
 }
 
 #[test]
-fn refuses_what_no_honest_receiver_sends() {
+fn messages_of_no_honest_receiver_are_refused() {
     let mut tx = StreamTx::new(CFG);
     assert!(tx.handle_advert(advert(0, 1, 5, false)).is_err(), "odd");
     assert!(tx.handle_advert(advert(0, 0, 0, false)).is_err(), "empty");
@@ -344,7 +344,7 @@ fn within_a_host_two_adverts_are_enough() {
 
 /// A busy sender uses the first ADVERT of a phase before the second is there.
 #[test]
-fn what_was_offered_before_counts_in_the_next_phase() {
+fn an_earlier_offer_counts_in_the_next_phase() {
     let mut tx = StreamTx::new(CFG);
     run_dry(&mut tx, 1, 0);
     assert!(tx.is_waiting());
@@ -388,7 +388,7 @@ fn waits_that_miss_become_rare() {
 }
 
 #[test]
-fn what_a_withdrawal_took_back_is_not_waited_for() {
+fn a_withdrawn_offer_is_not_waited_for() {
     let mut tx = StreamTx::new(CFG);
     run_dry(&mut tx, 1, 0);
     assert!(tx.is_waiting());
@@ -424,7 +424,7 @@ fn missed_adverts_are_a_reason_to_wait() {
 }
 
 #[test]
-fn who_always_comes_too_late_is_not_waited_for() {
+fn a_receiver_whose_adverts_always_miss_is_not_waited_for() {
     let mut tx = StreamTx::new(StreamConfig { ring: 1000, ..CFG });
     tx.set_near(true);
     tx.post_send(1, 1000);

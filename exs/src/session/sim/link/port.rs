@@ -45,7 +45,7 @@ impl Port for LinkEnd<'_> {
         let s = self.me();
         assert!(s.tracks.len() < s.max_send_wr, "the send queue overflows");
         assert!(wr.sges.len() <= s.caps.max_sge, "{} segments", wr.sges.len());
-        // (No RNIC has a limit below the size of a slot; here it is tiny.)
+        // Real RNICs have no limit below the size of a slot; here it is tiny.
         let send = matches!(wr.op, SendOp::Send { .. });
         assert!(send || bytes as u64 <= s.caps.max_msg);
         let copied = wr.head.len() + if wr.inline { bytes } else { 0 };

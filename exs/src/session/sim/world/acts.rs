@@ -1,4 +1,4 @@
-//! What users do.
+//! The deeds of the users.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -98,7 +98,7 @@ impl World {
         if let [buf] = &bufs[..] {
             let sent = self.with(side, |s, end| s.try_send_eager(end, &buf.seg.io_vec(0, len)));
             if sent == EagerSend::Batched {
-                // A burst may keep it for a while.
+                // A burst can delay it for a while.
                 let urgent = self.rng.one_in(2);
                 self.net.flush(side, urgent);
             }
