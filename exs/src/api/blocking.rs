@@ -69,16 +69,15 @@ pub struct Packet {
 
 thread_local! {
     /// Queues of this thread's blocking calls. A stack, as a call may happen inside
-    /// another one (in a signal handler it may not: that would not be sound in C
-    /// either).
+    /// another one. A signal handler must not call: that would not be sound in C either.
     static QUEUES: RefCell<Vec<EventQueue>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A queue of this thread's, on which it is sure to be able to wait: what lacks (a
-/// descriptor) must be missed before an operation holds borrowed memory.
+/// A queue of this thread's, on which the thread can wait. The descriptor that this takes must be
+/// there before an operation holds borrowed memory.
 fn queue() -> Result<EventQueue, Error> {
     prepare_to_wait()?;
-    // (No stack any more in a thread that ends.)
+    // A thread that ends has no stack any more.
     match QUEUES.try_with(|q| q.borrow_mut().pop()) {
         Ok(Some(queue)) => Ok(queue),
         _ => EventQueue::new(4),
@@ -142,7 +141,8 @@ impl<'a> Blocking<'a> {
         }
     }
 
-    /// Connects to the first address that answers.
+    /// Connects to the first address that answers. Waits until both ends are there, for
+    /// [`Options::connect_timeout`](crate::Options) at most for each address.
     ///
     /// ```
     #[doc = include_str!("examples/streams.txt")]

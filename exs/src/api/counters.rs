@@ -80,7 +80,7 @@ pub struct Counters {
     pub events: u64,
     /// Process only: runs of the engine.
     pub engine_runs: u64,
-    /// Process only: times that a thread slept for want of work (wake-ups).
+    /// Process only: times that a thread slept because it had no work (wake-ups).
     pub sleeps: u64,
     /// Process only: system calls that moved data, waited or woke (also of kernel sockets). Not
     /// those of set-up, nor waits for locks, nor what the driver of an RDMA device calls.

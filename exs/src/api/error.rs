@@ -1,7 +1,7 @@
 //! What the variants of errors hold.
 //!
 //! [`Error`](crate::Error), [`OpError`](crate::OpError) and the others say which of these they have. Each can be matched on,
-//! and each can grow: a `match` needs an arm for what is to come.
+//! and each can grow, so a `match` needs an arm for variants that later versions add.
 //!
 //! ```
 //! use exs::{Error, SessionError, error::RefusalCode};

@@ -28,11 +28,11 @@ use crate::sys::Identity;
 /// accepts. What is posted while a connect is under way waits for it. The owner's own
 /// calls take part in no order: a recv(2) beside a posted receive takes what comes first.
 ///
-/// A send that finds room leaves at once, in the call that posts it; but from the fifth on
-/// of a burst, sends on a stream wait for the next ones, to leave in one call of the
-/// kernel's: until there are 256 KiB, until the program waits for an event (on any queue), or
-/// takes one 50 us after the first of them was posted, until it takes the socket for calls of its
-/// own, and a few milliseconds at most.
+/// A send that finds room leaves at once, in the call that posts it. From the fifth send of a burst
+/// on, sends on a stream wait for the next ones, to leave in one system call. They leave when
+/// they are 256 KiB; when the program waits for an event on any queue, or takes one 50 us after
+/// the first of them was posted; when the program takes the socket for calls of its own; and
+/// after a few milliseconds at most.
 ///
 /// # Ends
 /// What the kernel says of a socket (ECONNRESET, EPIPE, ...) comes as the error of the
@@ -49,8 +49,8 @@ use crate::sys::Identity;
 /// # Connect and accept
 /// These have no form in the kernel that does not wait on a socket that blocks. Where the
 /// kernel has io_uring they wait there; where not (or with `EXS_KERNEL_IO=readiness`) in
-/// threads, 64 at most, and with one flaw: if a connection goes to
-/// somebody else between the moment it is seen and the accept, a cancelled accept may
+/// threads, 64 at most, and with one flaw: if another caller of accept(2) takes a
+/// connection between the moment EXS sees it and its own accept, a cancelled accept may
 /// take the next one and close it.
 ///
 /// ```

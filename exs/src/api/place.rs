@@ -1,6 +1,5 @@
-//! What the C library needs to know of queues and events, and programs do not.
-//!
-//! All of it is safe; `raw` exports it.
+//! What the C library needs of queues and events, and programs do not. All of it is safe; `raw`
+//! exports it.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -14,8 +13,8 @@ use crate::progress::{
 };
 pub use crate::progress::{Standing, Watch};
 
-/// A handle to the same queue whose operations bear a second name, which comes back
-/// with their events: what a call was, say, and where it stores its results.
+/// A handle to the same queue whose operations carry a second name, which comes back
+/// with their events: for example which call it was, and where it stores its results.
 pub fn tagged(queue: &EventQueue, tag: [u64; 2]) -> EventQueue {
     queue.tagged(tag)
 }
@@ -131,7 +130,7 @@ pub fn watch(socket: &Socket, watch: Option<Arc<dyn Watch>>) {
     socket.set_watch(watch);
 }
 
-/// What is to be shown of a socket. Its watch ([`watch`]) is called again only for what
+/// The state of a socket that its watch shows. The watch ([`watch`]) is called again only for what
 /// changes after this.
 pub fn standing(socket: &Socket) -> Standing {
     socket.standing()

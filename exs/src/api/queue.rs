@@ -61,8 +61,9 @@ impl EventQueue {
         Ok(EventQueue { core: QueueCore::new(opts)?, tag: [0; 2] })
     }
 
-    /// Waits for at least one event and takes up to `max`. No events: the time is
-    /// up (`None` waits for ever, zero does not wait).
+    /// Waits for at least one event and takes up to `max`. It returns none if the time is up. A
+    /// timeout of `None` waits for ever, and one of zero does not wait. Events come in the order in
+    /// which operations end.
     ///
     /// ```
     #[doc = include_str!("examples/streams.txt")]
@@ -79,8 +80,8 @@ impl EventQueue {
         self.dequeue_at_least(1, max, timeout)
     }
 
-    /// Waits for at least `min` events (the ES-API's negative count) and takes up to
-    /// `max`. Fewer than `min`: the time is up.
+    /// Waits for at least `min` events and takes up to `max`. It returns fewer than `min` if the
+    /// time is up. (The ES-API's negative count.)
     ///
     /// ```
     #[doc = include_str!("examples/streams.txt")]
@@ -93,7 +94,7 @@ impl EventQueue {
     ///
     /// # Errors
     /// As [`EventQueue::dequeue`]; [`Error::Invalid`] if `min` is more than `max` or
-    /// than the depth of the queue, for such a wait could not end.
+    /// than the depth of the queue, as such a wait could not end.
     pub fn dequeue_at_least(
         &self,
         min: usize,
@@ -234,7 +235,7 @@ impl EventQueue {
         self.core.depth()
     }
 
-    /// A handle to the same queue, whose operations bear this name.
+    /// A handle to the same queue, whose operations carry this name.
     pub(super) fn tagged(&self, tag: [u64; 2]) -> EventQueue {
         EventQueue { core: Arc::clone(&self.core), tag }
     }
@@ -258,7 +259,7 @@ impl EventQueue {
         self.ticket_tagged(token, tag)
     }
 
-    /// The same for one operation that bears another second name.
+    /// The same for one operation with another second name.
     pub(super) fn ticket_tagged(&self, token: Token, tag: [u64; 2]) -> Ticket<'_> {
         Ticket { queue: &self.core, token: token.0, tag }
     }
@@ -268,8 +269,8 @@ impl EventQueue {
 /// epoll, mio or tokio: when it is readable, dequeue with a timeout of zero until
 /// nothing comes. Do not read from it or close it.
 ///
-/// Asking for it has a price: from then on, the library keeps it up to date, and moves
-/// data by a thread of its own while the program waits elsewhere.
+/// Asking for it has a price: from then on the library keeps it up to date, and a thread of the
+/// library moves data while the program waits elsewhere.
 impl AsRawFd for EventQueue {
     fn as_raw_fd(&self) -> RawFd {
         self.program_fd().as_raw_fd()

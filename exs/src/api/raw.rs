@@ -1,4 +1,4 @@
-//! The raw layer: memory that somebody else owns (an `unsafe` island).
+//! The raw layer: memory that the library does not own (an `unsafe` island).
 //!
 //! What the C library is built on: a buffer over any memory, without a lifetime that
 //! the compiler could check. `with_slice` and `with_slice_mut` are the safe use of
@@ -7,8 +7,8 @@
 //! # The argument of the safe use
 //! A borrowed slice may be lent to an operation if the borrow outlives it. Here it
 //! does, because these functions return only when the buffer was given back, that is
-//! when the operation's event (after which nobody touches the memory) or its refusal
-//! brought it. A closure that loses the buffer, by unwinding or by dropping it while
+//! when the operation's event or its refusal brought it. After the event no thread of the
+//! library touches the memory. A closure that loses the buffer, by unwinding or by dropping it while
 //! an operation may still hold the memory, ends the process, as nothing else is sound.
 #![allow(unsafe_code)]
 
@@ -29,7 +29,7 @@ use crate::mem::{Buffer, MemError, MemoryRegion};
 /// # Safety
 /// The memory must be valid for reads and writes until the buffer, and every
 /// operation that it was moved into, has ended (its event was dequeued); and while an
-/// operation has it nobody else may touch it, except for reading it while it is only
+/// operation has it no other code may touch it, except for reading it while it is only
 /// sent.
 ///
 /// ```
@@ -46,8 +46,7 @@ pub unsafe fn buffer(base: NonNull<u8>, len: usize) -> Buffer {
     unsafe { Buffer::external(base, len) }
 }
 
-/// Memory of somebody else's, registered once for many operations, as a
-/// [`MemoryRegion`] is.
+/// Memory that the caller owns, registered once for many operations, as a [`MemoryRegion`] is.
 ///
 /// # Safety
 /// The memory must be valid for reads and writes until the region, the buffers from
@@ -58,7 +57,7 @@ pub unsafe fn buffer(base: NonNull<u8>, len: usize) -> Buffer {
 /// let mut bytes = [1u8, 2, 3];
 /// // SAFETY: `bytes` outlives the region and the buffer, which is in no operation.
 /// let region = unsafe { exs::__ffi::region(NonNull::from(&mut bytes).cast(), 3) };
-/// // SAFETY: as above; nobody else uses the bytes.
+/// // SAFETY: as above; no other code uses the bytes.
 /// let buffer = unsafe { exs::__ffi::part(&region, 1, 2) }?;
 /// assert_eq!(&buffer[..], [2, 3]);
 /// # Ok::<(), exs::MemError>(())
@@ -75,7 +74,7 @@ pub unsafe fn region(base: NonNull<u8>, len: usize) -> MemoryRegion {
 /// [`MemError::OutOfBounds`].
 ///
 /// # Safety
-/// While an operation has the buffer nobody else may touch its bytes, except for
+/// While an operation has the buffer no other code may touch its bytes, except for
 /// reading them while they are only sent.
 pub unsafe fn part(region: &MemoryRegion, offset: usize, len: usize) -> Result<Buffer, MemError> {
     // SAFETY: the caller's promise, word by word.

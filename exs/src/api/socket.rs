@@ -18,11 +18,12 @@ pub enum SocketType {
     SeqPacket,
 }
 
-/// An extended socket. Cloning gives another handle to the same socket, as dup(2)
-/// does; it closes (gracefully, in the background) when the last handle is dropped.
-/// A process that returns from `main`, or calls exit(3), closes what is open, and waits until
-/// what was sent is delivered, for [`Options::linger`] at most; a killed one, or
-/// one that calls [`abort`](std::process::abort), cuts its connections.
+/// An extended socket. Cloning gives another handle to the same socket, as dup(2) does. When the
+/// last handle is dropped the socket closes in the background, in order.
+///
+/// A process that returns from `main`, or calls exit(3), closes its open sockets and waits until
+/// what was sent is delivered, for [`Options::linger`] at most. A process that is killed, or calls
+/// [`abort`](std::process::abort), cuts its connections.
 ///
 /// Calls that take a queue and a token are asynchronous: `Ok` means accepted, and
 /// exactly one event follows. None of them waits. [`Error::WouldBlock`] means that too much is in
@@ -221,9 +222,8 @@ impl Socket {
             .clone()
     }
 
-    /// Sets its options: before `connect` or `listen`. Of a connection that is there
-    /// they change the time limits: those of operations posted from then on, the
-    /// keep-alive, and `linger`.
+    /// Sets its options, before `connect` or `listen`. On a connected socket only the time limits
+    /// change: those of operations posted from then on, the keep-alive, and `linger`.
     ///
     /// # Errors
     /// [`Error::State`] if the socket is closed.
@@ -245,8 +245,8 @@ impl Socket {
         self.handle.context().call(|e, _| e.bind(id, addr))
     }
 
-    /// Makes it a listener. Up to `backlog` connections are established before they
-    /// are accepted; more wait for room, and a flood of them is refused.
+    /// Makes it a listener. Up to `backlog` connections are established before the program accepts
+    /// them. More wait for room, and a flood of them is refused.
     ///
     /// # Errors
     /// [`Error::Listen`], with the kernel's reason (EADDRINUSE, EACCES, ...).
@@ -276,7 +276,8 @@ impl Socket {
         self.addrs()?.1.ok_or_else(|| not_connected("peer_addr"))
     }
 
-    /// By which device it is connected, and why by this one: `None` before it is.
+    /// The device that it is connected by, and the reason for the choice; `None` before it is
+    /// connected.
     pub fn transport(&self) -> Option<Route> {
         let id = self.handle.id();
         self.handle.context().call(|e, _| e.route_of(id))
@@ -299,7 +300,7 @@ impl Socket {
     /// # let listener = Socket::stream()?;
     /// # listener.bind("127.0.0.1:0".parse().unwrap())?;
     /// listener.listen(1)?;
-    /// assert!(!listener.readiness().readable); // nobody to accept
+    /// assert!(!listener.readiness().readable); // no connection waits
     /// # Ok::<(), exs::Error>(())
     /// ```
     pub fn readiness(&self) -> Readiness {
@@ -319,7 +320,7 @@ impl Socket {
         self.handle.context().look(|e| e.set_watch(id, watch));
     }
 
-    /// The state that is to be shown.
+    /// The state that the watch shows.
     pub(super) fn standing(&self) -> Standing {
         let id = self.handle.id();
         self.handle.context().look(|e| e.standing_of(id))

@@ -72,7 +72,7 @@ impl MemoryRegion {
         Ok(MemoryRegion { shared: Shared::new(Region::map_shared(len)?, true) })
     }
 
-    /// A region over memory that somebody else owns.
+    /// A region over memory that the caller owns.
     ///
     /// # Safety
     /// As for `raw::region` of the API.
@@ -81,14 +81,14 @@ impl MemoryRegion {
         MemoryRegion { shared: Shared::new(unsafe { Region::external(base, len) }, true) }
     }
 
-    /// A buffer that shuts nobody out of its range.
+    /// A buffer that takes no lease, so that others may have the same bytes.
     ///
     /// # Errors
     /// [`MemError::OutOfBounds`].
     ///
     /// # Safety
-    /// As for `raw::buffer` of the API: whoever else has these bytes must
-    /// not use them while an operation has this buffer.
+    /// As for `raw::buffer` of the API: no other code may use these bytes while an operation has
+    /// this buffer.
     pub(crate) unsafe fn overlapping(&self, offset: usize, len: usize) -> Result<Buffer, MemError> {
         let region = self.len();
         let end = offset.checked_add(len).filter(|end| *end <= region);
@@ -98,11 +98,10 @@ impl MemoryRegion {
         Ok(Buffer { shared, lease: (offset, end), start: offset, end, listed: false })
     }
 
-    /// Takes over a vector's bytes without a copy: for large memory that was not
-    /// allocated for transfers but is to be used for many of them. (A vector that is
-    /// lent to an operation as it is gets registered for that operation only, since
-    /// nobody could tell a cache when its memory goes; the life of a region is its
-    /// handle's.)
+    /// Takes over a vector's bytes without a copy: for large memory that was not allocated for
+    /// transfers, and takes part in many of them. A vector that moves into an operation as it is
+    /// gets registered for that operation alone. No cache could keep its registration, as nothing
+    /// would tell the cache when the memory goes. The handle of a region does.
     ///
     /// ```
     /// let region = exs::MemoryRegion::from_vec(b"some megabytes".to_vec())?;
@@ -266,15 +265,14 @@ impl Buffer {
     }
 
     /// The bytes of the window as a vector; without a copy if the buffer was made
-    /// from one and nobody else refers to it.
+    /// from one and no other buffer refers to it.
     pub fn into_vec(self) -> Vec<u8> {
         if self.shared.durable || (self.start, self.end) != (0, self.shared.region.len()) {
             return self.to_vec();
         }
         let shared = Arc::clone(&self.shared);
         drop(self);
-        // Nobody refers to it besides us, or the bytes are copied: either way
-        // the caller gets them.
+        // If another buffer refers to the bytes they are copied.
         match Arc::try_unwrap(shared) {
             Ok(mut s) => {
                 let region = std::mem::replace(&mut s.region, Region::from_vec(Vec::new()));
@@ -290,7 +288,7 @@ impl Buffer {
         self.shared.durable
     }
 
-    /// A buffer over memory that somebody else owns.
+    /// A buffer over memory that the caller owns.
     ///
     /// # Safety
     /// As for `raw::buffer` of the API: until the buffer and every operation

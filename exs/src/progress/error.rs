@@ -10,7 +10,7 @@ use crate::session::{OpError, SessionError};
 /// Why a call, or an operation, failed. [`Error::errno`] gives the number that a
 /// socket call would have left.
 ///
-/// The message of an error has its cause in it, so `source()` does not give that once more: who
+/// The message of an error contains its cause, and `source()` does not repeat it. A program that
 /// prints the whole chain of sources says everything once.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -52,7 +52,7 @@ pub enum Error {
         /// The errno for it.
         errno: i32,
     },
-    /// Nobody took the connection.
+    /// No peer took the connection.
     #[error("cannot connect to {addr}: {cause}{before}")]
     Connect {
         /// Where to.
@@ -208,7 +208,7 @@ mod tests {
     use crate::mem::AccessFault;
     use crate::session::Violation;
 
-    /// Who prints an error with all its sources, as error reporters do, says nothing twice.
+    /// A reporter that prints an error with all its sources says nothing twice.
     #[test]
     fn no_error_repeats_its_source() {
         let addr = "192.0.2.1:7471".parse().unwrap();

@@ -66,7 +66,7 @@ pub enum Bufs {
 pub struct RawEvent {
     /// The program's name for the operation.
     pub token: u64,
-    /// The raw layer's name for it.
+    /// The number of the socket, or the raw layer's name for the operation.
     pub tag: [u64; 2],
     /// Which call it answers.
     pub kind: EventKind,
@@ -87,7 +87,7 @@ pub struct RawEvent {
     pub guest: Option<Box<Guest>>,
 }
 
-/// Who is at the other end, or is new.
+/// What an accept brings, and the address of the peer of a kernel socket.
 #[derive(Debug, Default)]
 #[allow(unnameable_types, reason = "an event is made of it, by this crate alone")]
 pub struct Guest {
@@ -95,7 +95,7 @@ pub struct Guest {
     pub accepted: Option<(SocketHandle, SocketAddr)>,
     /// `accept` of a kernel socket: the connection.
     pub descriptor: Option<Untaken>,
-    /// Who sent the message, or made the connection, if that is a kernel socket's.
+    /// Kernel sockets: the address of the sender of a message, or of the peer that connected.
     pub peer: Option<KernelAddr>,
 }
 
@@ -132,7 +132,7 @@ impl RawEvent {
         RawEvent::with(token, [0; 2], kind, Bufs::None)
     }
 
-    /// The same with what the program is to get back.
+    /// The same with the memory that the program gets back.
     #[inline]
     pub fn with(token: u64, tag: [u64; 2], kind: EventKind, bufs: Bufs) -> RawEvent {
         RawEvent {

@@ -62,8 +62,8 @@ impl SocketHandle {
 
 impl Drop for SocketHandle {
     fn drop(&mut self) {
-        // Never takes the engine's lock: a handle may be dropped under it (with an
-        // event that nobody dequeued).
+        // Never takes the engine's lock: a handle may be dropped under it, with an event that no
+        // thread dequeued.
         let taken = self.taken.as_ref().is_none_or(|t| t.load(Ordering::Relaxed));
         self.context.release(self.id, taken);
     }

@@ -8,7 +8,7 @@ use super::Error;
 use super::values::{parse_limit, parse_size, parse_switch, parse_time};
 use crate::plain::KernelIo;
 
-/// Which road a socket's bytes take. As text: `auto`, `soft`, `shm`, `verbs`.
+/// The transport that moves a socket's bytes. As text: `auto`, `soft`, `shm`, `verbs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Transport {
@@ -29,11 +29,11 @@ pub enum Transport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WaitPolicy {
-    /// Spin for as long as it takes: lowest latency, one core busy.
+    /// Spin until an event comes: lowest latency, one core busy.
     BusyPoll,
     /// Sleep at once: lowest use of the processor.
     Notify,
-    /// Spin for a moment where that has lately paid, then sleep.
+    /// Spin for up to 50 us where recent spins found events, then sleep.
     #[default]
     Adaptive,
 }
@@ -66,7 +66,7 @@ names!(Transport: "auto" = Auto, "soft" = Soft, "shm" = Shm, "verbs" = Verbs);
 names!(KernelIo: "auto" = Auto, "uring" = Uring, "readiness" = Readiness);
 names!(WaitPolicy: "busy" = BusyPoll, "notify" = Notify, "adaptive" = Adaptive);
 
-/// Refuses an environment with a value that cannot be read: what is mistyped should not
+/// Refuses an environment with a value that cannot be read, so that a mistyped value does not
 /// silently mean something else.
 ///
 /// # Errors
@@ -181,20 +181,19 @@ pub struct Options {
     pub max_message: u64,
     /// Give up connecting after this. `EXS_CONNECT_TIMEOUT`. Default: 30 s.
     pub connect_timeout: Duration,
-    /// A send that has not left by then ends with ETIMEDOUT and the bytes that
-    /// did. `EXS_SEND_TIMEOUT`. Default: none.
+    /// A send that has not left within this time ends with ETIMEDOUT and the number of bytes that
+    /// have. `EXS_SEND_TIMEOUT`. Default: none.
     pub send_timeout: Option<Duration>,
-    /// A receive that has not ended by then ends with ETIMEDOUT and the bytes that
-    /// came. `EXS_RECV_TIMEOUT`. Default: none.
+    /// A receive that has not ended within this time ends with ETIMEDOUT and the number of bytes
+    /// that came. `EXS_RECV_TIMEOUT`. Default: none.
     pub recv_timeout: Option<Duration>,
-    /// How long `close` (and a dropped socket) goes on delivering what was sent, and the
-    /// end of the process waits for that.
-    /// `EXS_LINGER`. Default: 10 s.
+    /// The time that `close`, a dropped socket and the end of the process have to deliver what
+    /// was sent. `EXS_LINGER`. Default: 10 s.
     pub linger: Duration,
     /// Ask a silent peer for a sign of life this often. `EXS_KEEP_ALIVE`.
     /// Default: 15 s. `None`: never.
     pub keep_alive: Option<Duration>,
-    /// A peer that gives no sign of life for so long is dead: every operation ends
+    /// A peer that gives no sign of life for this time is dead: every operation ends
     /// with ETIMEDOUT. `EXS_DEAD_AFTER`. Default: 60 s. `None`: wait for ever.
     pub dead_after: Option<Duration>,
     /// Send at once what is small (TCP_NODELAY underneath). `EXS_NO_DELAY`.

@@ -95,7 +95,7 @@ impl<'a> Descriptor<'a> {
 
     fn kind(&self) -> Kind {
         match self.target.kind {
-            // What is no socket any more is told by the call that follows.
+            // The call that follows reports what is no socket any more.
             Kind::Unseen => Kind::of(self.target.fd).unwrap_or(Kind::Datagram),
             kind => kind,
         }
@@ -363,7 +363,10 @@ impl<'a> Descriptor<'a> {
             return Err(Error::invalid(why));
         }
         if buffers > PIECES_MAX && self.kind() != Kind::Stream {
-            return Err(Error::Os { call: "a message of so many buffers", errno: libc::EMSGSIZE });
+            return Err(Error::Os {
+                call: "a message of more than 1024 buffers",
+                errno: libc::EMSGSIZE,
+            });
         }
         let context = Context::global()?;
         queue.core().reserve()?;
@@ -430,7 +433,7 @@ pub fn send_at_once(
 ) -> Result<(), Buffer> {
     let Ok(context) = Context::global() else { return Err(buffer) };
     if queue.core().reserve().is_err() {
-        // It is told by the other way, too.
+        // `Descriptor::send` reports it, too.
         return Err(buffer);
     }
     let ticket = queue.ticket_tagged(token, tag);
