@@ -4,7 +4,7 @@
 //!
 //! A thin layer over the progress floor: every call checks its arguments, books a place in the
 //! event queue, and hands buffers over. Nothing here knows of protocols. Safe Rust cannot cause undefined behaviour through it: see
-//! [`Buffer`](crate::Buffer) for why. `raw`, which the crate exports hidden as `__ffi`, is the
+//! [`Buffer`] for why. `raw`, which the crate exports hidden as `__ffi`, is the
 //! C library's own door; a part of it is `unsafe`.
 
 mod blocking;
