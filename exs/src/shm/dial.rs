@@ -159,7 +159,8 @@ impl ShmRnic {
         crate::sys::send_with_fds(sock.as_fd(), &link.hello, &fds)
             .map_err(|e| RnicError::os("sendmsg", &e))?;
         (link.hello, link.memfd) = (Vec::new(), None);
-        (link.sock, link.phase) = (Some(sock), LinkPhase::Greeting);
+        link.sock = Some(sock);
+        link.enter(LinkPhase::Greeting);
         self.watch(id)?;
         self.enqueue(ShmSource::Link(id));
         Ok(())
@@ -210,7 +211,7 @@ impl ShmRnic {
     fn reject_message(&mut self, id: u32) {
         let Ok(link) = self.links.get(id) else { return };
         match (link.owner, link.phase) {
-            (LinkOwner::Qp(_), LinkPhase::Open) => {
+            (LinkOwner::Qp(_), phase) if phase.is_connected() => {
                 let code = crate::rnic::TermCode { layer: 0, etype: 2, code: 7 };
                 self.cut(id, crate::rnic::DisconnectCause::TerminatedByUs(code), None);
             }
@@ -250,7 +251,7 @@ impl ShmRnic {
     /// Opens a connection whose start-up is complete.
     fn establish(&mut self, id: u32, qp: u32, private_data: Vec<u8>, now: Time) {
         let Ok(link) = self.links.get_mut(id) else { return };
-        link.phase = LinkPhase::Open;
+        link.enter(LinkPhase::Open);
         let (ord, ird, addrs) = (link.ord, link.ird, link.addrs);
         self.timers.clear(ShmSource::Link(id));
         if let Ok(pair) = self.qps.get_mut(qp) {

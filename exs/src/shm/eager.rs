@@ -105,7 +105,7 @@ impl ShmLink {
     ) -> bool {
         // The peer polls this line, so to get it is most of the cost: begin with that.
         self.mem.hint(Hint::Take, self.tx.pos, LINE);
-        let open = self.phase == LinkPhase::Open && !self.closing && !self.hung_up;
+        let open = self.phase == LinkPhase::Open && !self.hung_up;
         let most = payload.len() + HEAD;
         if !open || most > MAX_IN_RECORD || !self.tx.is_drained() || self.peer_end().is_some() {
             return false;
@@ -140,7 +140,7 @@ impl ShmLink {
     }
 
     fn has_message(&self) -> bool {
-        let free = self.phase == LinkPhase::Open && !self.stalled && self.rx.is_free();
+        let free = self.phase.is_connected() && !self.stalled && self.rx.is_free();
         free && self.mem.has_record(self.rx.pos)
     }
 

@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use super::ShmRnic;
 use super::control::ControlMessage;
 use super::doorbells::{DoorbellBitmap, SLOTS};
-use super::link::{LinkPhase, ReceivedBitmap};
+use super::link::ReceivedBitmap;
 use super::serve::ShmSource;
 use crate::rnic::table;
 
@@ -41,7 +41,7 @@ impl ShmRnic {
     pub(super) fn make_hot(&mut self, id: u32) {
         let full = self.hot_set_is_full();
         let Ok(link) = self.links.get_mut(id) else { return };
-        if link.phase != LinkPhase::Open {
+        if !link.phase.is_connected() {
             return;
         }
         link.misses = 0;

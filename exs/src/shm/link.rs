@@ -44,17 +44,37 @@ pub(super) enum LinkOwner {
     Request { listener: u32, req: u32 },
 }
 
-/// How far the start-up of a connection is.
+/// The phase of a connection. [`LinkPhase::TRANSITIONS`] is the table of its changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkPhase {
     /// No socket yet: the listener's backlog is full.
     Calling,
-    /// HELLO was sent, or is awaited.
+    /// Connecting side: HELLO was sent. Listening side: HELLO has come, and waits for an answer.
     Greeting,
-    /// ACCEPT was sent, READY is awaited.
+    /// Listening side: ACCEPT was sent, READY is awaited.
     Accepted,
     /// Connected.
     Open,
+    /// Connected; either side has asked for an orderly end. The link goes when both last records
+    /// were taken.
+    Closing,
+}
+
+impl LinkPhase {
+    /// Each change of phase that can happen. A link can be dropped in any phase.
+    const TRANSITIONS: [(LinkPhase, LinkPhase); 5] = [
+        (LinkPhase::Calling, LinkPhase::Greeting),
+        (LinkPhase::Greeting, LinkPhase::Open),
+        (LinkPhase::Greeting, LinkPhase::Accepted),
+        (LinkPhase::Accepted, LinkPhase::Open),
+        (LinkPhase::Open, LinkPhase::Closing),
+    ];
+
+    /// True once the start-up is over: records move.
+    #[inline]
+    pub(super) fn is_connected(self) -> bool {
+        matches!(self, LinkPhase::Open | LinkPhase::Closing)
+    }
 }
 
 /// Why a connection must end.
@@ -160,8 +180,6 @@ pub(super) struct ShmLink {
     /// The HELLO message and the descriptor of the memory, until the listener has them.
     pub(super) hello: Vec<u8>,
     pub(super) memfd: Option<OwnedFd>,
-    /// Either side has asked for an orderly end.
-    pub(super) closing: bool,
     /// The socket may have something to read.
     pub(super) readable: bool,
     /// The peer has hung up: nothing follows what is in its ring.
@@ -222,7 +240,6 @@ impl ShmLink {
             ird: 0,
             hello: Vec::new(),
             memfd: None,
-            closing: false,
             // An edge may have passed before the socket was registered.
             readable: true,
             hung_up: false,
@@ -235,6 +252,13 @@ impl ShmLink {
             rx_pos_at_send: 0,
             last_moved: Time::ZERO,
         }
+    }
+
+    /// Changes the phase.
+    pub(super) fn enter(&mut self, next: LinkPhase) {
+        let change = (self.phase, next);
+        debug_assert!(LinkPhase::TRANSITIONS.contains(&change), "{change:?} is not in the table");
+        self.phase = next;
     }
 
     /// The socket; None in the phase `Calling`.

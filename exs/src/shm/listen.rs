@@ -422,7 +422,7 @@ impl ShmRnic {
         (link.ord, link.ird) = (ord.min(their_ird), ird.min(their_ord));
         link.set_peer(link.cred, uid);
         let private_data = param.private_data.to_vec();
-        link.phase = LinkPhase::Accepted;
+        link.enter(LinkPhase::Accepted);
         // If the peer has gone meanwhile, its socket will show that.
         link.send_control(&ControlMessage::Accept { ird, ord, private_data }, &[]);
         let addrs = link.addrs;

@@ -79,7 +79,7 @@ impl ShmRnic {
             ShmConn::Link(link) => {
                 let link = self.links.get(link)?;
                 match link.phase {
-                    LinkPhase::Open if link.closing => QpState::Closing,
+                    LinkPhase::Closing => QpState::Closing,
                     LinkPhase::Open => QpState::Rts,
                     _ => QpState::Connecting,
                 }
@@ -160,7 +160,7 @@ impl ShmRnic {
             return Err(self.wrong_state(id, "Rts"));
         };
         let l = self.links.get(link)?;
-        if l.phase != LinkPhase::Open || l.closing {
+        if l.phase != LinkPhase::Open {
             return Err(self.wrong_state(id, "Rts"));
         }
         let depth = qp.attr.max_send_wr;

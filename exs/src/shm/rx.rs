@@ -34,7 +34,7 @@ const fn code(layer: u8, etype: u8, code: u8) -> LinkError {
     LinkError::Violation(TermCode { layer, etype, code })
 }
 /// A record that cannot be valid.
-const NONSENSE: LinkError = code(0, 2, 7);
+const INVALID_RECORD: LinkError = code(0, 2, 7);
 /// A record that is not allowed at this moment: an answer without a READ, or a READ beyond the limit.
 const UNEXPECTED: LinkError = code(0, 2, 6);
 const CANNOT_INVALIDATE: LinkError = code(0, 1, 9);
@@ -172,7 +172,7 @@ impl ShmLink {
 
     #[inline(always)]
     pub(super) fn head(&self) -> Result<RecordHead, LinkError> {
-        RecordHead::parse(&self.mem.head_at(self.rx.pos)).ok_or(NONSENSE)
+        RecordHead::parse(&self.mem.head_at(self.rx.pos)).ok_or(INVALID_RECORD)
     }
 
     /// Takes the record at `rx.pos`, or begins to fetch its payload. False if there is no receive
@@ -305,7 +305,7 @@ impl ShmLink {
         if !by_lane && sum != head.total {
             // Kept so that its receive is flushed with the connection.
             self.suspend(head, buf, pieces, inline, by_lane);
-            return Err(NONSENSE);
+            return Err(INVALID_RECORD);
         }
         self.suspend(head, buf, pieces, inline, by_lane);
         Ok(())
@@ -380,16 +380,16 @@ impl ShmLink {
         env: &Env<'_>,
         f: impl FnOnce(&mut ShmLink, &mut [IoVecMut<'_>]) -> Result<(), ViewError>,
     ) -> Result<Result<(), ViewError>, LinkError> {
-        let len = usize::try_from(n).map_err(|_| NONSENSE)?;
+        let len = usize::try_from(n).map_err(|_| INVALID_RECORD)?;
         let buf = match (&current.buf, current.head.kind) {
             (Some(buf), RecordKind::LongSend) => buf,
             _ => {
                 let target =
-                    ShmLink::target(&current.head, current.done, n, env)?.ok_or(NONSENSE)?;
+                    ShmLink::target(&current.head, current.done, n, env)?.ok_or(INVALID_RECORD)?;
                 return Ok(f(self, &mut [target.io_vec_mut(len)]));
             }
         };
-        let at = usize::try_from(current.done).map_err(|_| NONSENSE)?;
+        let at = usize::try_from(current.done).map_err(|_| INVALID_RECORD)?;
         if at + len > buf.sgl.len() {
             return Err(LOCAL_CATASTROPHIC);
         }
@@ -416,7 +416,7 @@ impl ShmLink {
     ) -> Result<u64, LinkError> {
         let there = self.mem.theirs(Word::Filled).wrapping_sub(self.rx.lane_drained);
         if there > LANE {
-            return Err(NONSENSE);
+            return Err(INVALID_RECORD);
         }
         let n = there.min(c.head.total - c.done).min(budget).min(LANE_STEP);
         if n == 0 {
@@ -454,7 +454,7 @@ impl ShmLink {
             }
             here
         });
-        let piece = *at.ok_or(NONSENSE)?;
+        let piece = *at.ok_or(INVALID_RECORD)?;
         self.take_region_message(piece.slot, piece.generation)?;
         let n = (piece.len - offset).min(budget).min(MAPPED_STEP);
         let non_temporal = exceeds_caches(&c.head, env);
@@ -471,7 +471,7 @@ impl ShmLink {
                 c.done += n;
                 Ok(n)
             }
-            Err(ViewError::Bounds) => Err(NONSENSE),
+            Err(ViewError::Bounds) => Err(INVALID_RECORD),
             Err(ViewError::ByLane) => {
                 (c.by_lane, c.done) = (true, c.head.inline as u64);
                 self.mem.set(Word::LaneFor, c.end);
@@ -490,7 +490,7 @@ impl ShmLink {
         self.readable = true;
         match self.next_input() {
             SocketInput::Nothing => Ok(()),
-            _ => Err(NONSENSE),
+            _ => Err(INVALID_RECORD),
         }
     }
 }

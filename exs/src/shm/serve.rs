@@ -149,7 +149,7 @@ impl ShmRnic {
     pub(super) fn flush(&mut self, qp: Qp, now: Time) {
         let Ok(ShmConn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return };
         let Ok(link) = self.links.get_mut(id) else { return };
-        if link.phase == LinkPhase::Open && !link.hung_up {
+        if link.phase.is_connected() && !link.hung_up {
             link.tx.ring_doorbell();
             // Records that have come for it wait for their turn if other sources are ready.
             let rx_limit = if self.ready.is_empty() { BUDGET_ALONE } else { 0 };
@@ -176,7 +176,7 @@ impl ShmRnic {
             (QpState::Closing, Disconnect::Orderly) => {}
             (_, Disconnect::Orderly) => {
                 let link = self.links.get_mut(id)?;
-                link.closing = true;
+                link.enter(LinkPhase::Closing);
                 link.tx.ring_doorbell();
                 self.timers.set(ShmSource::Link(id), now + CLOSE_LIMIT);
                 self.enqueue(ShmSource::Link(id));
@@ -200,7 +200,7 @@ impl ShmRnic {
             self.ready.push_back(ShmSource::Link(id));
         }
         match link.phase {
-            LinkPhase::Open => self.move_data(id, BUDGET_ALONE, now),
+            phase if phase.is_connected() => self.move_data(id, BUDGET_ALONE, now),
             _ if link.hung_up => self.handle_hang_up(id),
             _ => {}
         }
@@ -285,14 +285,14 @@ impl ShmRnic {
     fn finish_turn(&mut self, id: u32, moved: bool, more: bool, now: Time) {
         let full = self.hot_set_is_full();
         let Ok(link) = self.links.get_mut(id) else { return };
-        if link.rx.fin_received && !link.closing {
+        if link.rx.fin_received && link.phase == LinkPhase::Open {
             // The peer has sent its last record, so this side closes too.
-            link.closing = true;
+            link.enter(LinkPhase::Closing);
             link.tx.ring_doorbell();
             self.timers.set(ShmSource::Link(id), now + CLOSE_LIMIT);
             return self.enqueue(ShmSource::Link(id));
         }
-        if link.closing {
+        if link.phase == LinkPhase::Closing {
             if link.rx.fin_received && link.tx.is_finished() {
                 return self.cut(id, DisconnectCause::Orderly, None);
             }
@@ -377,7 +377,7 @@ impl ShmRnic {
     fn link_timed_out(&mut self, id: u32) {
         let Ok(link) = self.links.get(id) else { return };
         match (link.owner, link.phase) {
-            (LinkOwner::Qp(_), LinkPhase::Open) => {
+            (LinkOwner::Qp(_), phase) if phase.is_connected() => {
                 self.cut(id, DisconnectCause::Broken(libc::ETIMEDOUT), None);
             }
             (LinkOwner::Qp(qp), _) => {

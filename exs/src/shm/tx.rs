@@ -19,7 +19,7 @@
 
 use std::collections::VecDeque;
 
-use super::link::{Env, FOR_RECORDS, LinkError, ShmLink, TransferOutcome};
+use super::link::{Env, FOR_RECORDS, LinkError, LinkPhase, ShmLink, TransferOutcome};
 use super::pending::{PayloadRoute, PendingWr, ReadSink};
 use super::record::{
     BY_LANE, INVALIDATE, MAX_PAYLOAD, PIECE_LEN, RecordHead, RecordKind, RecordPiece, SOLICITED,
@@ -457,7 +457,7 @@ impl ShmLink {
     fn send_fin(&mut self) {
         let all = self.tx.written == self.tx.queue.len() && self.rx.peer_reads.is_empty();
         let head = RecordHead::short(RecordKind::Fin, 0, 0);
-        if self.closing
+        if self.phase == LinkPhase::Closing
             && !self.tx.fin_sent
             && all
             && !self.tx.lane_waits()

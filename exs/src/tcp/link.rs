@@ -36,6 +36,22 @@ pub(super) enum LinkOwner {
     Unowned,
 }
 
+/// What can still come from the peer.
+///
+/// ```text
+/// Open        -end of file-------------------------------> Ended
+/// Open, Ended -error, deadline, end after a failed write-> Broken
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inbound {
+    /// Bytes may come.
+    Open,
+    /// The peer has ended its side. Ours can still send.
+    Ended,
+    /// The connection is broken in both directions.
+    Broken,
+}
+
 /// A TCP connection with an engine.
 pub(super) struct SoftLink {
     pub(super) stream: TcpStream,
@@ -49,10 +65,7 @@ pub(super) struct SoftLink {
     pub(super) doorbell_rung: bool,
     /// The reactor saw an end or an error: reads go on until they show it.
     pub(super) hup: bool,
-    /// No more bytes will come.
-    pub(super) eof: bool,
-    /// The connection is broken.
-    pub(super) broken: bool,
+    pub(super) inbound: Inbound,
     /// Errno of a failed write; reads go on to the end. None: no write failed.
     send_error: Option<i32>,
     /// The last write was short: the socket is full, or memory cannot be read.
@@ -119,8 +132,7 @@ impl SoftLink {
             writable: true,
             doorbell_rung: false,
             hup: false,
-            eof: false,
-            broken: false,
+            inbound: Inbound::Open,
             send_error: None,
             cut_short: false,
             retry_queued: false,
@@ -138,8 +150,7 @@ impl SoftLink {
 
     /// Marks the connection as broken.
     fn fail(&mut self, e: &io::Error) {
-        self.eof = true;
-        self.broken = true;
+        self.inbound = Inbound::Broken;
         (self.readable, self.writable) = (false, false);
         self.engine.handle_broken(broken_errno(e));
     }
@@ -154,12 +165,12 @@ impl SoftLink {
     ) -> ReadOutcome {
         let mut pass = ReadOutcome::default();
         if !self.unstash(keys, &mut srq) {
-            if self.hup && !self.broken {
+            if self.hup && self.inbound != Inbound::Broken {
                 self.check_for_error();
             }
             return pass;
         }
-        while self.readable && !self.eof && !self.stalled {
+        while self.readable && self.inbound == Inbound::Open && !self.stalled {
             if pass.received >= budget {
                 pass.more = true;
                 break;
@@ -195,7 +206,7 @@ impl SoftLink {
         }
     }
 
-    /// Receives once. Returns the number of bytes that came.
+    /// One recvmsg(2). Returns the bytes that it brought.
     fn receive_once(
         &mut self,
         lookahead: &mut [u8],
@@ -272,7 +283,10 @@ impl SoftLink {
 
     /// True if an eager message can be put behind what leaves next.
     pub(super) fn can_send_eager(&self) -> bool {
-        self.writable && !self.broken && !self.write_shut && self.send_error.is_none()
+        self.writable
+            && self.inbound != Inbound::Broken
+            && !self.write_shut
+            && self.send_error.is_none()
     }
 
     /// Hands the engine what came: `placed` bytes in the places that it named, then `ahead`.
@@ -293,7 +307,10 @@ impl SoftLink {
 
     /// Reads bytes that may be eager messages into the lookahead. Returns their number.
     pub(super) fn read_ahead(&mut self, lookahead: &mut [u8]) -> usize {
-        let quiet = self.readable && !self.eof && !self.stalled && self.send_error.is_none();
+        let quiet = self.readable
+            && self.inbound == Inbound::Open
+            && !self.stalled
+            && self.send_error.is_none();
         if !quiet || !self.engine.can_recv_eager() {
             return 0;
         }
@@ -333,13 +350,16 @@ impl SoftLink {
     /// Handles the end of what comes. The peer ended its side; or the connection broke, if a write has
     /// failed before: the kernel reports an error once, and an end after that.
     fn end_of_file(&mut self) {
-        self.eof = true;
-        match self.send_error {
-            Some(errno) => {
-                self.broken = true;
+        match (self.send_error, self.inbound) {
+            (Some(errno), _) => {
+                self.inbound = Inbound::Broken;
                 self.engine.handle_broken(errno);
             }
-            None => self.engine.handle_eof(),
+            (None, inbound) => {
+                let broken = inbound == Inbound::Broken;
+                self.inbound = if broken { inbound } else { Inbound::Ended };
+                self.engine.handle_eof();
+            }
         }
     }
 
@@ -350,7 +370,7 @@ impl SoftLink {
     pub(super) fn transmit(&mut self, pool: &mut TxPool, budget: usize) -> bool {
         let mut sent = 0;
         while self.writable
-            && !self.broken
+            && self.inbound != Inbound::Broken
             && !self.write_shut
             && (self.doorbell_rung || self.engine.owes())
         {
@@ -363,7 +383,7 @@ impl SoftLink {
             }
         }
         // Everything left to read after a failed write must be read now.
-        self.send_error.is_some() && self.readable && !self.eof
+        self.send_error.is_some() && self.readable && self.inbound == Inbound::Open
     }
 
     /// One step of the engine. None if there is nothing to send, or no room.
@@ -427,7 +447,7 @@ impl SoftLink {
     /// sends), no end would come: then this side ends it.
     fn fail_sending(&mut self, e: &io::Error) {
         let ours = !is_connection_error(e);
-        if self.eof || ours {
+        if self.inbound != Inbound::Open || ours {
             self.reset_on_close |= ours;
             return self.fail(e);
         }

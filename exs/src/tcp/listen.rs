@@ -16,7 +16,7 @@ use mio::net::{TcpListener, TcpStream};
 
 use super::SoftRnic;
 use super::dial::mss;
-use super::link::{LinkOwner, SoftLink};
+use super::link::{Inbound, LinkOwner, SoftLink};
 use super::qp::SoftConn;
 use super::timers::SoftSource;
 use crate::iwarp::{Config, IwarpEngine};
@@ -172,7 +172,7 @@ impl SoftRnic {
             self.links.iter().filter_map(|(_, l)| l.stream.peer_addr().ok()).collect();
         for (link, _) in own.into_iter().filter(|(_, local)| !taken.contains(local)) {
             let Ok(l) = self.links.get_mut(link) else { continue };
-            (l.broken, l.reset_on_close) = (true, true);
+            (l.inbound, l.reset_on_close) = (Inbound::Broken, true);
             l.engine.handle_broken(errno);
             self.finish_turn(link, now);
         }

@@ -1,7 +1,7 @@
 //! Progress: serves sources that are ready or due, and reports what the engines say.
 
 use super::SoftRnic;
-use super::link::{LinkOwner, ReadOutcome, SoftLink};
+use super::link::{Inbound, LinkOwner, ReadOutcome, SoftLink};
 use super::qp::SoftConn;
 use super::queues::SrqView;
 use super::timers::SoftSource;
@@ -195,7 +195,8 @@ impl SoftRnic {
             } else {
                 hot.misses += 1;
             }
-            let (ended, id) = (self.links.get(hot.link).is_ok_and(|l| l.eof), hot.link);
+            let (ended, id) =
+                (self.links.get(hot.link).is_ok_and(|l| l.inbound != Inbound::Open), hot.link);
             if hot.misses < MAX_MISSES && !ended {
                 self.hot.push_back(hot);
             }
@@ -229,7 +230,7 @@ impl SoftRnic {
             if self.read_eager(id) {
                 return Some(true);
             }
-            if self.links.get(id).is_ok_and(|l| l.eof) {
+            if self.links.get(id).is_ok_and(|l| l.inbound != Inbound::Open) {
                 self.enqueue(SoftSource::Link(id));
                 return Some(true);
             }
@@ -407,7 +408,7 @@ impl SoftRnic {
         match link.owner {
             LinkOwner::Qp(_) => {
                 link.timed_out = link.engine.state() == QpState::Connecting;
-                link.broken = true;
+                link.inbound = Inbound::Broken;
                 link.engine.handle_broken(libc::ETIMEDOUT);
                 link.reset_on_close = true;
                 // The engine is closed now, and the link is closed with it.
