@@ -3,7 +3,7 @@
 //! Memory that no window covers must stay as it is, and every request completes.
 #![no_main]
 
-use exs::iwarp::{Config, Inline, IwarpEngine, IwarpEvent, RxBuf, TxPool, TxStep, TxWr};
+use exs::iwarp::{Config, Inline, IwarpEngine, IwarpEvent, RxBuf, SendStep, TxPool, TxWr};
 use exs::mem::{Access, Grant, KeyTable, Region, Scope, Segment, Sgl};
 use exs::rnic::SendOp;
 use exs::wire::{ddp, rdmap};
@@ -34,12 +34,12 @@ fn flush(engine: &mut IwarpEngine, pool: &mut TxPool) {
     loop {
         let mut n = 0;
         match engine.poll_tx(pool) {
-            TxStep::Gather(gather) => gather.for_each(&mut |chunk| match chunk {
+            SendStep::Gather(gather) => gather.for_each(&mut |chunk| match chunk {
                 exs::iwarp::GatherChunk::Bytes(bytes) => n += bytes.len(),
                 exs::iwarp::GatherChunk::Memory { len, .. } => n += len,
             }),
-            TxStep::Shutdown => {}
-            TxStep::Idle | TxStep::File { .. } => return,
+            SendStep::Shutdown => {}
+            SendStep::Idle | SendStep::File { .. } => return,
         }
         engine.handle_sent(n);
     }

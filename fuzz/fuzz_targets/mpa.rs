@@ -2,7 +2,7 @@
 //! engine of either side, split at random.
 #![no_main]
 
-use exs::iwarp::{Config, IwarpEngine, IwarpEvent, RxResult, TxPool, TxStep};
+use exs::iwarp::{Config, IwarpEngine, IwarpEvent, RxResult, SendStep, TxPool};
 use exs::mem::KeyTable;
 use exs::wire::mpa::{EnhancedRepr, FRAME_LEN, FrameKind, FrameRepr};
 use libfuzzer_sys::fuzz_target;
@@ -25,13 +25,13 @@ fn flush(engine: &mut IwarpEngine, pool: &mut TxPool) {
     loop {
         let mut n = 0;
         match engine.poll_tx(pool) {
-            TxStep::Gather(gather) => gather.for_each(&mut |chunk| {
+            SendStep::Gather(gather) => gather.for_each(&mut |chunk| {
                 if let exs::iwarp::GatherChunk::Bytes(bytes) = chunk {
                     n += bytes.len();
                 }
             }),
-            TxStep::Shutdown => {}
-            TxStep::Idle | TxStep::File { .. } => return,
+            SendStep::Shutdown => {}
+            SendStep::Idle | SendStep::File { .. } => return,
         }
         engine.handle_sent(n);
     }

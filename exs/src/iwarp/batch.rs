@@ -255,15 +255,15 @@ impl TxBatch {
     }
 
     /// Returns the driver's next step with this batch.
-    pub(super) fn step(&self) -> TxStep<'_> {
+    pub(super) fn step(&self) -> SendStep<'_> {
         if let Some(BatchPiece::File { file, offset, len, .. }) = self.pieces.get(self.next) {
             let offset = *offset + self.skip as u64;
-            return TxStep::File { file, offset, len: len - self.skip };
+            return SendStep::File { file, offset, len: len - self.skip };
         }
         let rest = &self.pieces[self.next..];
         let file = rest.iter().position(|p| matches!(p, BatchPiece::File { .. }));
         let pieces = &rest[..file.unwrap_or(rest.len())];
-        TxStep::Gather(Gather {
+        SendStep::Gather(Gather {
             arena: &self.arena,
             pieces,
             skip: self.skip,
@@ -377,7 +377,7 @@ impl<'a> Gather<'a> {
 /// The driver's next step of sending. The driver does it, reports how far it came, and asks again
 /// until there is nothing to do or the socket takes no more.
 #[derive(Debug)]
-pub enum TxStep<'a> {
+pub enum SendStep<'a> {
     /// There is nothing to send now.
     Idle,
     /// Write this with one sendmsg(2), then call `handle_sent`.
@@ -403,7 +403,7 @@ mod tests {
 
     fn collect(batch: &TxBatch) -> Vec<u8> {
         let mut out = Vec::new();
-        if let TxStep::Gather(g) = batch.step() {
+        if let SendStep::Gather(g) = batch.step() {
             g.for_each(&mut |chunk| match chunk {
                 GatherChunk::Bytes(b) => out.extend_from_slice(b),
                 GatherChunk::Memory { seg, off, len } => {

@@ -36,7 +36,7 @@ impl IwarpEngine {
 
     /// Ends the connection, or its sending side: see [`Disconnect`].
     ///
-    /// An orderly end lets posted WRs leave first. Then comes `TxStep::Shutdown`, and, when the
+    /// An orderly end lets posted WRs leave first. Then comes `SendStep::Shutdown`, and, when the
     /// peer has ended its side too, `IwarpEvent::Disconnected`. The peer may never do so; the
     /// driver must bound the wait with a timer, and abort. An abort ends everything at once.
     pub fn disconnect(&mut self, how: Disconnect) {

@@ -68,7 +68,7 @@ mod types;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Gather, GatherChunk, MAX_CHUNKS, TxPool, TxStep};
+pub use batch::{Gather, GatherChunk, MAX_CHUNKS, SendStep, TxPool};
 pub use types::*;
 
 use std::collections::VecDeque;

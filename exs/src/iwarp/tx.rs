@@ -4,7 +4,7 @@
 //! messages). Between messages, our own WRs and the READ responses that this side owes take
 //! turns, so that neither starves the other.
 
-use super::batch::{TxBatch, TxPool, TxStep};
+use super::batch::{SendStep, TxBatch, TxPool};
 use super::state::{SendHalf, SendTrigger, next_half};
 use super::types::MAX_INLINE;
 use super::{IwarpEngine, StartupTerms};
@@ -189,7 +189,7 @@ impl<'b> Fpdu<'b> {
 
 impl IwarpEngine {
     /// Returns the next step of sending.
-    pub fn poll_tx<'a>(&'a mut self, pool: &mut TxPool) -> TxStep<'a> {
+    pub fn poll_tx<'a>(&'a mut self, pool: &mut TxPool) -> SendStep<'a> {
         if self.tx.batch.as_ref().is_some_and(|b| b.is_done() || self.closed())
             && let Some(done) = self.tx.batch.take()
         {
@@ -207,11 +207,11 @@ impl IwarpEngine {
         if self.tx.batch.is_none() && self.shutdown_due() {
             self.tx.go(SendTrigger::Shutdown);
             self.maybe_finish();
-            return TxStep::Shutdown;
+            return SendStep::Shutdown;
         }
         match &self.tx.batch {
             Some(batch) => batch.step(),
-            None => TxStep::Idle,
+            None => SendStep::Idle,
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::queues::{CompletionQueue, ReceiveQueue, check_depth};
-use super::table::Table;
+use super::table::IdTable;
 use super::{Cq, Pd, QpAttr, RnicError, Srq, Wc, WcOp};
 
 /// A protection domain and the objects in it.
@@ -20,18 +20,18 @@ pub(crate) struct ProtectionDomain {
 
 /// The tables; `B` is a driver's receive buffer.
 pub(crate) struct Objects<B> {
-    pub(crate) pds: Table<ProtectionDomain>,
-    pub(crate) cqs: Table<CompletionQueue>,
-    pub(crate) srqs: Table<ReceiveQueue<B>>,
+    pub(crate) pds: IdTable<ProtectionDomain>,
+    pub(crate) cqs: IdTable<CompletionQueue>,
+    pub(crate) srqs: IdTable<ReceiveQueue<B>>,
 }
 
 impl<B> Objects<B> {
     /// Empty tables.
     pub(crate) fn new() -> Objects<B> {
         Objects {
-            pds: Table::new("protection domain"),
-            cqs: Table::new("completion queue"),
-            srqs: Table::new("shared receive queue"),
+            pds: IdTable::new("protection domain"),
+            cqs: IdTable::new("completion queue"),
+            srqs: IdTable::new("shared receive queue"),
         }
     }
 

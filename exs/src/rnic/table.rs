@@ -18,7 +18,7 @@ const GENERATIONS: u32 = 1 << (ID_BITS - INDEX_BITS);
 const RESTING: usize = 32;
 
 /// Objects of one kind.
-pub(crate) struct Table<T> {
+pub(crate) struct IdTable<T> {
     what: &'static str,
     slots: Vec<TableSlot<T>>,
     free: VecDeque<u32>,
@@ -29,10 +29,10 @@ struct TableSlot<T> {
     value: Option<T>,
 }
 
-impl<T> Table<T> {
+impl<T> IdTable<T> {
     /// Makes an empty table. `what` names its objects in errors.
-    pub(crate) fn new(what: &'static str) -> Table<T> {
-        Table { what, slots: Vec::new(), free: VecDeque::new() }
+    pub(crate) fn new(what: &'static str) -> IdTable<T> {
+        IdTable { what, slots: Vec::new(), free: VecDeque::new() }
     }
 
     /// Returns the number of indices in the table, used or not.
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn an_id_dies_with_its_object_and_rests_long() {
-        let mut table = Table::new("thing");
+        let mut table = IdTable::new("thing");
         let first = table.insert('a').unwrap();
         assert_eq!(table.remove(first).unwrap(), 'a');
         assert_eq!(table.remove(first), Err(RnicError::NoSuch { what: "thing", id: first }));
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn objects_are_found_by_id_only() {
-        let mut table = Table::new("thing");
+        let mut table = IdTable::new("thing");
         let (a, b) = (table.insert(1).unwrap(), table.insert(2).unwrap());
         *table.get_mut(b).unwrap() = 3;
         assert_eq!(table.iter().collect::<Vec<_>>(), [(a, &1), (b, &3)]);

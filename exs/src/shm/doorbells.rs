@@ -27,7 +27,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use crate::sys::{Button, Doorbell, ForeignFd, SharedWords, memfd_id};
+use crate::sys::{Button, ForeignFd, SharedWords, WakeSocket, memfd_id};
 
 /// Connections that can have a bit. Connections beyond are woken by messages.
 pub(super) const SLOTS: u32 = 1 << 15;
@@ -48,7 +48,7 @@ fn bit_of(slot: u32) -> (usize, u64) {
 pub(super) struct DoorbellBitmap {
     words: SharedWords,
     fd: OwnedFd,
-    bell: Doorbell,
+    bell: WakeSocket,
     /// `ASLEEP` is 1.
     asleep: bool,
     /// Words that hold the bit of a connection whose peer has the bitmap: the first `used` ones.
@@ -58,12 +58,12 @@ pub(super) struct DoorbellBitmap {
 impl DoorbellBitmap {
     pub(super) fn new() -> io::Result<DoorbellBitmap> {
         let (words, fd) = SharedWords::create(WORDS)?;
-        let bell = Doorbell::new()?;
+        let bell = WakeSocket::new()?;
         Ok(DoorbellBitmap { words, fd, bell, asleep: false, used: 0 })
     }
 
     /// The descriptor that becomes readable when a peer sets a bit while this process sleeps.
-    pub(super) fn bell(&mut self) -> &mut Doorbell {
+    pub(super) fn bell(&mut self) -> &mut WakeSocket {
         &mut self.bell
     }
 

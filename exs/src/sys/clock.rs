@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// What `rate` says of a counter at 3 GHz from `first` on, `after` so many seconds.
+    /// Returns what `rate` finds for a counter at 3 GHz that starts at `first`, `after` seconds later.
     fn rate_after(first: u64, ticks: u64, before: u64, after: u64) -> Option<u64> {
         let clock = Clock::default();
         clock.first.store(first, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A doorbell that another process rings to wake this one.
+//! A socket that another process writes to in order to wake this one.
 //!
 //! An eventfd has a flaw here: it is one open file for both processes, and so are its flags. Its
 //! owner can clear O_NONBLOCK and set the counter to its maximum, and then the write(2) of the
@@ -25,25 +25,25 @@ fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
 /// The owner's side: readable after a ring. The reactor must watch it edge-triggered, because it
 /// is emptied only now and then.
 #[derive(Debug)]
-pub struct Doorbell {
+pub struct WakeSocket {
     bell: OwnedFd,
     button: OwnedFd,
     heard: u32,
 }
 
-impl Doorbell {
+impl WakeSocket {
     /// Makes a doorbell.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn new() -> io::Result<Doorbell> {
+    pub fn new() -> io::Result<WakeSocket> {
         let mut fds = [0; 2];
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: room for two descriptors.
         check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
         // SAFETY: descriptors just made, which have no other owner.
         let [bell, button] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-        Ok(Doorbell { bell, button, heard: 0 })
+        Ok(WakeSocket { bell, button, heard: 0 })
     }
 
     /// Returns the descriptor that another process needs to ring.
@@ -76,7 +76,7 @@ impl Doorbell {
     }
 }
 
-impl AsRawFd for Doorbell {
+impl AsRawFd for WakeSocket {
     fn as_raw_fd(&self) -> RawFd {
         self.bell.as_raw_fd()
     }
@@ -133,10 +133,11 @@ mod tests {
 
     #[test]
     fn a_ring_shows_until_the_bell_is_emptied() {
-        let mut bell = Doorbell::new().unwrap();
+        let mut bell = WakeSocket::new().unwrap();
         let button = Button::adopt(passed(bell.button())).unwrap();
-        let rung =
-            |bell: &Doorbell| wait_readable(bell.as_raw_fd(), Some(Duration::ZERO), None).unwrap();
+        let rung = |bell: &WakeSocket| {
+            wait_readable(bell.as_raw_fd(), Some(Duration::ZERO), None).unwrap()
+        };
         assert!(!rung(&bell));
         (0..UNREAD).for_each(|_| assert!(button.ring()));
         assert!(rung(&bell));
@@ -147,7 +148,7 @@ mod tests {
     /// The owner's tricks: no room, and an end that blocks. A ring waits for neither.
     #[test]
     fn a_ring_never_waits() {
-        let bell = Doorbell::new().unwrap();
+        let bell = WakeSocket::new().unwrap();
         // SAFETY: a system call without pointers.
         check(unsafe { libc::fcntl(bell.button().as_raw_fd(), libc::F_SETFL, 0) }).unwrap();
         let button = Button::adopt(passed(bell.button())).unwrap();

@@ -41,7 +41,7 @@ pub(crate) use cold::cold_path;
 pub use congestion::{Paced, roomy_within_host, unpaced_listener, unpaced_within_host};
 pub(crate) use count::{note_calls, system_calls, yield_now};
 pub use diag::listener_uid;
-pub use doorbell::{Button, Doorbell};
+pub use doorbell::{Button, WakeSocket};
 pub use eventfd::EventFd;
 pub(crate) use exit::{at_exit, this_thread};
 pub use foreign::{ForeignFd, PeerListener, PeerSocket, close_elsewhere};

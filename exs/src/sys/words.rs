@@ -65,7 +65,7 @@ mod tests {
         theirs.at(599).fetch_or(5, Ordering::SeqCst);
         ours.at(0).store(7, Ordering::SeqCst);
         assert_eq!([ours.at(599), theirs.at(0)].map(|w| w.load(Ordering::SeqCst)), [5, 7]);
-        assert!(SharedWords::open(fd.as_fd(), 601).is_err(), "there are not so many");
+        assert!(SharedWords::open(fd.as_fd(), 601).is_err(), "it is out of range");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::io;
 
 use mio::net::TcpStream;
 
-use crate::iwarp::{Gather, GatherChunk, IwarpEngine, MAX_CHUNKS, RxSource, TxPool, TxStep};
+use crate::iwarp::{Gather, GatherChunk, IwarpEngine, MAX_CHUNKS, RxSource, SendStep, TxPool};
 use crate::mem::{KeyTable, MAX_SGE, Sgl};
 use crate::sys::{self, IoVec, IoVecMut};
 
@@ -389,22 +389,22 @@ impl SoftLink {
     /// One step of the engine. None if there is nothing to send, or no room.
     fn transmit_once(&mut self, pool: &mut TxPool) -> Option<usize> {
         let (result, asked, file) = match self.engine.poll_tx(pool) {
-            TxStep::Idle => {
+            SendStep::Idle => {
                 // What is left waits for the peer; the doorbell still counts for it.
                 self.doorbell_rung &= self.engine.has_unsent();
                 return None;
             }
-            TxStep::Shutdown => {
+            SendStep::Shutdown => {
                 self.write_shut = true;
                 // Fails only if the connection is gone, and reads show that.
                 let _ = sys::shutdown_write(&self.stream);
                 return Some(0);
             }
-            TxStep::Gather(gather) => {
+            SendStep::Gather(gather) => {
                 let (result, len) = write_gathered(&self.stream, &gather);
                 (result, len, false)
             }
-            TxStep::File { file, offset, len, .. } => {
+            SendStep::File { file, offset, len, .. } => {
                 let len = len.min(FILE_STEP);
                 (sys::send_file(&self.stream, file, offset, len), len, true)
             }

@@ -20,7 +20,7 @@ use super::link::{Inbound, LinkOwner, SoftLink};
 use super::qp::SoftConn;
 use super::timers::SoftSource;
 use crate::iwarp::{Config, IwarpEngine};
-use crate::rnic::table::Table;
+use crate::rnic::table::IdTable;
 use crate::rnic::{
     CmEvent, ConnParam, ConnReq, ListenOpts, Listener, Qp, QpState, RnicError, RnicEvent,
 };
@@ -38,7 +38,7 @@ const STARVED_PAUSE: Duration = Duration::from_millis(100);
 /// Time that a start-up has before its descriptor may be taken for another peer.
 const STARTUP_GRACE: Duration = Duration::from_secs(1);
 
-fn is_starting_up(links: &Table<SoftLink>, id: u32) -> bool {
+fn is_starting_up(links: &IdTable<SoftLink>, id: u32) -> bool {
     links.get(id).is_ok_and(|l| matches!(l.owner, LinkOwner::Startup(_)))
 }
 

@@ -55,7 +55,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::mem::{Access, Key, KeyHasher, Segment};
-use crate::rnic::table::Table;
+use crate::rnic::table::IdTable;
 use crate::rnic::{
     Caps, ConnParam, ConnReq, Cq, Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD,
     ListenOpts, Listener, Mr, Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr,
@@ -98,18 +98,18 @@ pub struct VerbsRnic {
     dialer: Arc<dialer::Dialer>,
     dial_ready: bool,
     node_ready: bool,
-    pds: Table<memory::DomainEntry>,
+    pds: IdTable<memory::DomainEntry>,
     keys: HashMap<Key, memory::KeyEntry, BuildHasherDefault<KeyHasher>>,
-    cqs: Table<queues::Completions>,
+    cqs: IdTable<queues::Completions>,
     hw: slab::Slab<queues::HwQueue>,
-    srqs: Table<queues::SharedEntry>,
+    srqs: IdTable<queues::SharedEntry>,
     /// The CQ for receives of an SRQ that belong to no queue pair any more.
     srq_cqs: HashMap<u32, Cq>,
-    qps: Table<qp::VerbsQp>,
+    qps: IdTable<qp::VerbsQp>,
     by_num: HashMap<u32, u32, BuildHasherDefault<KeyHasher>>,
     by_serial: HashMap<usize, u32>,
-    listeners: Table<SocketAddr>,
-    requests: Table<cm::CmRequest>,
+    listeners: IdTable<SocketAddr>,
+    requests: IdTable<cm::CmRequest>,
     timers: BTreeSet<(Time, u32)>,
     /// Ports that are down, each with the time at which its connections end.
     ports_down: BTreeMap<i32, Time>,
@@ -196,17 +196,17 @@ impl VerbsRnic {
             dialer,
             dial_ready: false,
             node_ready: false,
-            pds: Table::new("protection domain"),
+            pds: IdTable::new("protection domain"),
             keys: HashMap::default(),
-            cqs: Table::new("completion queue"),
+            cqs: IdTable::new("completion queue"),
             hw: slab::Slab::new(),
-            srqs: Table::new("shared receive queue"),
+            srqs: IdTable::new("shared receive queue"),
             srq_cqs: HashMap::new(),
-            qps: Table::new("queue pair"),
+            qps: IdTable::new("queue pair"),
             by_num: HashMap::default(),
             by_serial: HashMap::new(),
-            listeners: Table::new("listener"),
-            requests: Table::new("connection request"),
+            listeners: IdTable::new("listener"),
+            requests: IdTable::new("connection request"),
             timers: BTreeSet::new(),
             ports_down: BTreeMap::new(),
             failed: Vec::new(),

@@ -109,6 +109,6 @@ impl VerbsRnic {
     }
 }
 
-fn ids<T>(table: &crate::rnic::table::Table<T>) -> Vec<u32> {
+fn ids<T>(table: &crate::rnic::table::IdTable<T>) -> Vec<u32> {
     table.iter().map(|(id, _)| id).collect()
 }

@@ -138,13 +138,13 @@ impl Side {
             File(std::io::Result<usize>),
         }
         let did = match self.engine.poll_tx(&mut self.pool) {
-            TxStep::Idle => return false,
-            TxStep::Shutdown => {
+            SendStep::Idle => return false,
+            SendStep::Shutdown => {
                 self.fin = true;
                 self.drain();
                 return true;
             }
-            TxStep::Gather(gather) => {
+            SendStep::Gather(gather) => {
                 let mut chunks = 0;
                 gather.for_each(&mut |chunk| {
                     chunks += 1;
@@ -161,7 +161,7 @@ impl Side {
                 assert!(!bytes.is_empty(), "a gather of nothing would spin");
                 Did::Gather
             }
-            TxStep::File { file, offset, len } => {
+            SendStep::File { file, offset, len } => {
                 bytes.resize(bite.of(rng, len), 0);
                 Did::File(file.read_at(&mut bytes, offset))
             }

@@ -204,7 +204,7 @@ fn small_messages_leave_in_one_gather() {
     for i in 0..20 {
         pair.a.engine.post_send(wr(i, SEND, &[1; 40], &[])).unwrap();
     }
-    let TxStep::Gather(gather) = pair.a.engine.poll_tx(&mut pair.a.pool) else {
+    let SendStep::Gather(gather) = pair.a.engine.poll_tx(&mut pair.a.pool) else {
         panic!("there is something to send");
     };
     let mut chunks = 0;

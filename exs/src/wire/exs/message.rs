@@ -309,7 +309,7 @@ impl Message {
     }
 
     /// As [`Message::parse`], for a message of `len` bytes that begins with `bytes`: at least
-    /// [`MAX_HEADER`] bytes, if it has so many. Memory that an RNIC writes is copied before it is
+    /// [`MAX_HEADER`] bytes, if it is that long. Memory that an RNIC writes is copied before it is
     /// interpreted, and the data need not be.
     pub fn parse_prefix(
         bytes: &[u8],
