@@ -19,7 +19,7 @@ use super::{Key, MemError, Region, Segment};
 use crate::sys::IoVec;
 
 /// A region, its leases and its registrations; shared by the handle and buffers.
-struct Shared {
+struct SharedRegion {
     /// These end before the memory does.
     registrations: Registrations,
     region: Arc<Region>,
@@ -28,10 +28,10 @@ struct Shared {
     leases: Mutex<Vec<(usize, usize)>>,
 }
 
-impl Shared {
-    fn new(region: Arc<Region>, durable: bool) -> Arc<Shared> {
+impl SharedRegion {
+    fn new(region: Arc<Region>, durable: bool) -> Arc<SharedRegion> {
         let (leases, registrations) = (Mutex::default(), Registrations::default());
-        Arc::new(Shared { region, durable, leases, registrations })
+        Arc::new(SharedRegion { region, durable, leases, registrations })
     }
 
     fn release(&self, start: usize, end: usize) {
@@ -58,7 +58,7 @@ impl Shared {
 /// ```
 #[derive(Clone)]
 pub struct MemoryRegion {
-    shared: Arc<Shared>,
+    shared: Arc<SharedRegion>,
 }
 
 impl MemoryRegion {
@@ -69,7 +69,7 @@ impl MemoryRegion {
     /// # Errors
     /// [`MemError::BadLength`] for 0 bytes, [`MemError::Map`] if the kernel has none.
     pub fn new(len: usize) -> Result<MemoryRegion, MemError> {
-        Ok(MemoryRegion { shared: Shared::new(Region::map_shared(len)?, true) })
+        Ok(MemoryRegion { shared: SharedRegion::new(Region::map_shared(len)?, true) })
     }
 
     /// A region over memory that the caller owns.
@@ -78,7 +78,7 @@ impl MemoryRegion {
     /// As for `raw::region` of the API.
     pub(crate) unsafe fn external(base: std::ptr::NonNull<u8>, len: usize) -> MemoryRegion {
         // SAFETY: the caller's promise is the same.
-        MemoryRegion { shared: Shared::new(unsafe { Region::external(base, len) }, true) }
+        MemoryRegion { shared: SharedRegion::new(unsafe { Region::external(base, len) }, true) }
     }
 
     /// A buffer that takes no lease, so that others may have the same bytes.
@@ -114,7 +114,7 @@ impl MemoryRegion {
     pub fn from_vec(vec: Vec<u8>) -> Result<MemoryRegion, MemError> {
         match vec.len() {
             0 => Err(MemError::BadLength { len: 0 }),
-            _ => Ok(MemoryRegion { shared: Shared::new(Region::from_vec(vec), true) }),
+            _ => Ok(MemoryRegion { shared: SharedRegion::new(Region::from_vec(vec), true) }),
         }
     }
 
@@ -197,7 +197,7 @@ fn resolve(range: impl RangeBounds<usize>, len: usize) -> Option<(usize, usize)>
 /// # Ok::<(), exs::Error>(())
 /// ```
 pub struct Buffer {
-    shared: Arc<Shared>,
+    shared: Arc<SharedRegion>,
     lease: (usize, usize),
     /// The lease is in the table.
     listed: bool,
@@ -296,7 +296,7 @@ impl Buffer {
     pub unsafe fn external(base: std::ptr::NonNull<u8>, len: usize) -> Buffer {
         // SAFETY: the caller's promise is the same.
         let region = unsafe { Region::external(base, len) };
-        Buffer::whole(Shared::new(region, false))
+        Buffer::whole(SharedRegion::new(region, false))
     }
 
     /// The window as a segment, for the floors above.
@@ -333,7 +333,7 @@ impl Buffer {
         self.shared.registrations.key(context, place, register)
     }
 
-    fn whole(shared: Arc<Shared>) -> Buffer {
+    fn whole(shared: Arc<SharedRegion>) -> Buffer {
         let lease = (0, shared.region.len());
         Buffer { shared, lease, start: lease.0, end: lease.1, listed: true }
     }
@@ -377,14 +377,14 @@ impl DerefMut for Buffer {
 impl From<bytes::BytesMut> for Buffer {
     /// The bytes are not copied, wherever in their allocation they lie.
     fn from(bytes: bytes::BytesMut) -> Buffer {
-        Buffer::whole(Shared::new(Region::from_bytes_mut(bytes), false))
+        Buffer::whole(SharedRegion::new(Region::from_bytes_mut(bytes), false))
     }
 }
 
 impl From<Vec<u8>> for Buffer {
     /// The bytes are not copied.
     fn from(vec: Vec<u8>) -> Buffer {
-        Buffer::whole(Shared::new(Region::from_vec(vec), false))
+        Buffer::whole(SharedRegion::new(Region::from_vec(vec), false))
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 /// A posted receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Recv {
+pub(super) struct PacketRecv {
     pub(super) op: OpId,
     len: u64,
     peek: bool,
@@ -31,7 +31,7 @@ pub(super) struct Recv {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PacketRx {
     config: PacketConfig,
-    pub(super) queue: VecDeque<Recv>,
+    pub(super) queue: VecDeque<PacketRecv>,
     considered: usize,
     /// Messages that have arrived, which is the number of the next one.
     arrived: u64,
@@ -84,7 +84,7 @@ impl PacketRx {
     /// A `peek` takes no message. It gets a copy of the next one if that is small,
     /// and otherwise 0 bytes and the true length, from the sender's RTS.
     pub fn post_recv(&mut self, op: OpId, len: u64, advertise: bool, peek: bool) {
-        self.queue.push_back(Recv {
+        self.queue.push_back(PacketRecv {
             op,
             len,
             peek,
@@ -161,7 +161,7 @@ impl PacketRx {
         if !fits || self.fin || !self.actions.is_empty() || !self.stash.is_empty() {
             return None;
         }
-        let Recv { op, len: room, peek, advertised, cancelled, .. } = *self.queue.front()?;
+        let PacketRecv { op, len: room, peek, advertised, cancelled, .. } = *self.queue.front()?;
         if peek || advertised || cancelled || u64::from(len) > room {
             return None;
         }
@@ -440,16 +440,16 @@ impl PacketRx {
     }
 
     /// Bytes that are shown of a receive.
-    fn room(&self, recv: &Recv) -> u64 {
+    fn room(&self, recv: &PacketRecv) -> u64 {
         recv.len.min(self.config.max_msg)
     }
 
-    fn pop(&mut self) -> Option<Recv> {
+    fn pop(&mut self) -> Option<PacketRecv> {
         self.considered = self.considered.saturating_sub(1);
         self.queue.pop_front()
     }
 
-    fn copy_inline(&mut self, recv: &Recv, total: u32) {
+    fn copy_inline(&mut self, recv: &PacketRecv, total: u32) {
         let len = clip(total, recv.len);
         self.act(PacketRxAction::CopyInline { op: recv.op, len });
         self.done(recv.op, u64::from(len), u64::from(total), Outcome::Ok);
@@ -466,7 +466,7 @@ impl PacketRx {
         }
     }
 
-    fn retract(&mut self, recv: &Recv) {
+    fn retract(&mut self, recv: &PacketRecv) {
         if recv.advertised {
             self.act(PacketRxAction::Retract { op: recv.op });
         }

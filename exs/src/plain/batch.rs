@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::call::{PIECES, What, Xfer};
 use super::coalesce::{PAUSE, TOGETHER};
 use super::sock::{Name, name, release};
-use super::types::{Done, End, Failure, Kind, Pieces, Posted, Target};
+use super::types::{End, Failure, KernelDone, Kind, Pieces, Posted, Target};
 use super::{Plain, TICK};
 use crate::ids::OpId;
 use crate::mem::Segment;
@@ -259,7 +259,7 @@ impl Plain {
         let sent = match batch.send() {
             Ok(sent) if sent == batch.bytes => {
                 for send in batch.sends.drain(..) {
-                    self.done.push_back(Done::sent(send.op, send.piece.len()));
+                    self.done.push_back(KernelDone::sent(send.op, send.piece.len()));
                 }
                 self.spare = batch.sends;
                 return self.rest(now, batch.name, batch.fd);
@@ -314,7 +314,7 @@ impl Plain {
             let done = sent.min(len);
             sent -= done;
             match done == len {
-                true => self.done.push_back(Done::sent(send.op, len)),
+                true => self.done.push_back(KernelDone::sent(send.op, len)),
                 false => self.socks[slot].tx.push_back(send.into_xfer(done)),
             }
         }

@@ -33,7 +33,7 @@ pub(super) const TOGETHER: usize = 256 << 10;
 pub(super) const PAUSE: Duration = Duration::from_micros(50);
 
 /// Sends that follow each other on one stream.
-pub(super) struct Burst {
+pub(super) struct SendBurst {
     /// The number that the program sends by. If it stands for another socket meanwhile, only the count
     /// is wrong.
     number: Option<RawFd>,
@@ -46,17 +46,17 @@ pub(super) struct Burst {
     alone: u32,
 }
 
-impl Default for Burst {
-    fn default() -> Burst {
-        Burst { number: None, sends: 0, last: None, alone: ALONE }
+impl Default for SendBurst {
+    fn default() -> SendBurst {
+        SendBurst { number: None, sends: 0, last: None, alone: ALONE }
     }
 }
 
-impl Burst {
+impl SendBurst {
     /// Counts one more send; true if it may wait for others.
     pub(super) fn grow(&mut self, number: RawFd, now: Time) -> bool {
         if self.number != Some(number) {
-            *self = Burst { number: Some(number), ..Burst::default() };
+            *self = SendBurst { number: Some(number), ..SendBurst::default() };
         } else if self.last.is_some_and(|last| now.since(last) > PAUSE) {
             self.sends = 0;
         }

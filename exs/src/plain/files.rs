@@ -36,12 +36,12 @@ pub(super) struct Scratch {
     /// What is being fetched for operations; where it arrives, None before the first; and whether the bell
     /// has rung.
     staging: Staging<OpId>,
-    inbox: Option<Arc<Inbox>>,
+    inbox: Option<Arc<FileInbox>>,
     rung: bool,
 }
 
 /// What other threads have fetched.
-struct Inbox {
+struct FileInbox {
     came: Mutex<Vec<FetchDone<OpId>>>,
     bell: EventFd,
 }
@@ -125,11 +125,11 @@ impl Plain {
         }
     }
 
-    fn inbox(&mut self) -> io::Result<Arc<Inbox>> {
+    fn inbox(&mut self) -> io::Result<Arc<FileInbox>> {
         if let Some(inbox) = &self.scratch.inbox {
             return Ok(Arc::clone(inbox));
         }
-        let inbox = Arc::new(Inbox { came: Mutex::default(), bell: EventFd::new()? });
+        let inbox = Arc::new(FileInbox { came: Mutex::default(), bell: EventFd::new()? });
         let token = mio::Token(self.token_base + FETCHED);
         let bell = inbox.bell.as_raw_fd();
         self.registry.register(&mut SourceFd(&bell), token, mio::Interest::READABLE)?;

@@ -50,7 +50,7 @@ use mio::unix::SourceFd;
 
 use self::batch::{Batch, KeptSend, Rested};
 use self::call::{Step, What, Xfer};
-use self::coalesce::Burst;
+use self::coalesce::SendBurst;
 use self::files::{CHUNK, Scratch};
 use self::helper::Helper;
 use self::sock::{Ended, Name, Sock, name, release};
@@ -62,7 +62,7 @@ pub use self::batch::Lease;
 pub use self::direct::Direct;
 #[cfg(any(test, feature = "internals"))]
 pub use self::direct::Sent;
-pub use self::types::{Done, End, Failure, KernelIo, Kind, Pieces, Posted, Request, Target};
+pub use self::types::{End, Failure, KernelDone, KernelIo, Kind, Pieces, Posted, Request, Target};
 
 /// How often the table looks for descriptors that the owner has closed.
 const TICK: Duration = Duration::from_millis(100);
@@ -87,13 +87,13 @@ pub struct Plain {
     work: Vec<usize>,
     /// Operations that have ended in the socket that is being pumped.
     ended: Ended,
-    done: VecDeque<Done>,
+    done: VecDeque<KernelDone>,
     /// The slots of operations with a time limit.
     limits: BTreeMap<(Time, OpId), usize>,
     /// Slots of sockets whose sends wait for room.
     full: Vec<usize>,
     /// The burst of sends that goes on, and the sends of it that are kept.
-    burst: Burst,
+    burst: SendBurst,
     batch: Option<Batch>,
     /// The socket of the batch that left last; None if there is no lease, which may also have ended.
     rested: Option<Rested>,
@@ -129,7 +129,7 @@ impl Plain {
             done: VecDeque::new(),
             limits: BTreeMap::new(),
             full: Vec::new(),
-            burst: Burst::default(),
+            burst: SendBurst::default(),
             batch: None,
             rested: None,
             spare: Vec::new(),
@@ -271,18 +271,18 @@ impl Plain {
 
     fn end(&mut self, posted: Posted, end: End) {
         self.forget_fetched(posted.op);
-        self.done.push_back(Done { op: posted.op, group: posted.group, end });
+        self.done.push_back(KernelDone { op: posted.op, group: posted.group, end });
     }
 
     /// Takes the next operation that has ended, in the order of their ends.
     #[inline]
-    pub fn poll_done(&mut self) -> Option<Done> {
+    pub fn poll_done(&mut self) -> Option<KernelDone> {
         self.done.pop_front()
     }
 
     /// The operation that `poll_done` gives next.
     #[inline]
-    pub fn next_done(&self) -> Option<&Done> {
+    pub fn next_done(&self) -> Option<&KernelDone> {
         self.done.front()
     }
 

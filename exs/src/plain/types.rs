@@ -274,7 +274,7 @@ impl End {
 
 /// An operation that has ended.
 #[derive(Debug)]
-pub struct Done {
+pub struct KernelDone {
     /// Its name.
     pub op: OpId,
     /// The send that it is a part of; 0: of none.
@@ -283,9 +283,9 @@ pub struct Done {
     pub end: End,
 }
 
-impl Done {
+impl KernelDone {
     /// The end of a send of `bytes` that has left whole.
-    pub(super) fn sent(op: OpId, bytes: usize) -> Done {
-        Done { op, group: 0, end: End::new(bytes as u64, Ok(())) }
+    pub(super) fn sent(op: OpId, bytes: usize) -> KernelDone {
+        KernelDone { op, group: 0, end: End::new(bytes as u64, Ok(())) }
     }
 }

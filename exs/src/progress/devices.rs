@@ -118,8 +118,8 @@ fn describe_verbs() -> TransportInfo {
 }
 
 #[cfg(feature = "verbs")]
-fn device_info(d: crate::verbs::DeviceInfo) -> DeviceInfo {
-    let port = |p: crate::verbs::PortInfo| PortInfo {
+fn device_info(d: crate::verbs::VerbsDeviceInfo) -> DeviceInfo {
+    let port = |p: crate::verbs::VerbsPortInfo| PortInfo {
         number: p.number,
         state: p.state,
         mtu: p.mtu,

@@ -22,7 +22,7 @@ pub(super) enum Fate {
 
 /// A receive, or a part of one. It is small because it is moved; rare parts are boxed.
 #[derive(Debug)]
-struct Recv {
+struct PostedRecv {
     user: OpId,
     /// The receive that this is a part of.
     group: Option<u64>,
@@ -43,7 +43,7 @@ struct Recv {
     deadline: Option<Time>,
 }
 
-impl Recv {
+impl PostedRecv {
     /// It has one piece of memory, which the peer was not shown, and ends by itself.
     fn is_plain(&self) -> bool {
         matches!(self.iov, IoVec::One(_))
@@ -95,7 +95,7 @@ struct RecvResult {
 /// The receiving half's operations and memory.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    recvs: Table<Recv>,
+    recvs: Table<PostedRecv>,
     groups: Table<Group>,
     ring: Option<Ring>,
 }
@@ -143,7 +143,7 @@ impl Receiver {
         waitall: bool,
         deadline: Option<Time>,
     ) -> u64 {
-        self.recvs.insert(Recv {
+        self.recvs.insert(PostedRecv {
             user,
             group,
             iov,
@@ -196,7 +196,7 @@ impl Receiver {
 
     /// An operation whose deadline has come.
     pub(super) fn overdue(&self, now: Time) -> Option<OpId> {
-        let late = |r: &Recv| r.deadline.is_some_and(|at| at <= now);
+        let late = |r: &PostedRecv| r.deadline.is_some_and(|at| at <= now);
         self.recvs.iter().find(|(_, r)| late(r)).map(|(_, r)| r.user)
     }
 
@@ -215,7 +215,7 @@ impl Receiver {
     /// and the caller's operation.
     #[inline]
     pub(super) fn take_plain(&mut self, op: u64) -> Option<(Buf, OpId)> {
-        let recv = self.recvs.take_first_if(op, Recv::is_plain)?;
+        let recv = self.recvs.take_first_if(op, PostedRecv::is_plain)?;
         match recv.iov {
             IoVec::One(buf) => Some((buf, recv.user)),
             IoVec::Many(_) => None,

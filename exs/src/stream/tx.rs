@@ -47,7 +47,7 @@ struct TxOp {
 
 /// What is known of the ring's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Grant {
+enum RingGrant {
     Unknown,
     Asked,
     Granted(RemoteRing),
@@ -67,7 +67,7 @@ pub struct StreamTx {
     /// Ss: stream position of the next byte.
     seq: u64,
     ring: TxRing,
-    grant: Grant,
+    grant: RingGrant,
     /// ADVERTs that count, oldest first; the first may be partly used. Empty in
     /// every odd phase.
     adverts: VecDeque<Advert>,
@@ -96,7 +96,7 @@ impl StreamTx {
             phase: 0,
             seq: 0,
             ring: TxRing::new(cfg.ring),
-            grant: Grant::Unknown,
+            grant: RingGrant::Unknown,
             adverts: VecDeque::new(),
             patience: Patience::default(),
             ops: VecDeque::new(),
@@ -207,13 +207,13 @@ impl StreamTx {
     /// # Errors
     /// No RING_REQ is out, or the ring goes round the end of the memory.
     pub fn handle_ring(&mut self, ring: RemoteRing) -> Result<(), StreamViolation> {
-        if self.grant != Grant::Asked {
+        if self.grant != RingGrant::Asked {
             return Err(StreamViolation::Unexpected("RING"));
         }
         if ring.addr.checked_add(self.cfg.ring.into()).is_none() {
             return Err(StreamViolation::Unexpected("RING that goes round the end of the memory"));
         }
-        self.grant = Grant::Granted(ring);
+        self.grant = RingGrant::Granted(ring);
         Ok(())
     }
 
@@ -247,10 +247,10 @@ impl StreamTx {
     /// The ring was idle for long: gives it back if it is granted and empty, and no send waits
     /// (R9).
     pub fn idle_ring_release(&mut self) {
-        let granted = matches!(self.grant, Grant::Granted(_));
+        let granted = matches!(self.grant, RingGrant::Granted(_));
         let empty = self.ring.used() == 0 || !self.rules.hold(Rule::ReleaseEmpty);
         if granted && empty && !self.fin_sent && self.cur == self.ops.len() {
-            self.grant = Grant::Unknown;
+            self.grant = RingGrant::Unknown;
             self.out.push_back(TxAction::ReleaseRing);
         }
     }
@@ -290,8 +290,8 @@ impl StreamTx {
     #[must_use]
     pub fn ring(&self) -> Option<RemoteRing> {
         match self.grant {
-            Grant::Granted(ring) => Some(ring),
-            Grant::Unknown | Grant::Asked => None,
+            RingGrant::Granted(ring) => Some(ring),
+            RingGrant::Unknown | RingGrant::Asked => None,
         }
     }
 

@@ -7,7 +7,7 @@ use mio::Interest;
 use mio::net::TcpStream;
 
 use super::SoftRnic;
-use super::link::{LinkOwner, SoftLink};
+use super::link::{SoftLink, SoftLinkOwner};
 use super::qp::SoftConn;
 use super::timers::SoftSource;
 use crate::iwarp::{Config, IwarpEngine};
@@ -140,7 +140,7 @@ impl SoftRnic {
             })
             .and_then(|engine| {
                 let _ = self.registry.deregister(&mut stream);
-                self.add_link(SoftLink::new(stream, engine, LinkOwner::Qp(dial.qp)))
+                self.add_link(SoftLink::new(stream, engine, SoftLinkOwner::Qp(dial.qp)))
             });
         match made {
             Ok(link) => {

@@ -6,7 +6,7 @@
 //! anything else is read.
 
 use super::SoftRnic;
-use super::link::LinkOwner;
+use super::link::SoftLinkOwner;
 use super::qp::SoftConn;
 use super::serve::SOURCES_PER_TURN;
 use super::timers::SoftSource;
@@ -101,7 +101,7 @@ impl SoftRnic {
     /// The queue pair of a link, and the number that its user gave it. None if completions for it wait
     /// to be polled: they come before a message.
     fn eager_receiver(&self, link: u32) -> Option<(u32, u32)> {
-        let LinkOwner::Qp(qp) = self.links.get(link).ok()?.owner else { return None };
+        let SoftLinkOwner::Qp(qp) = self.links.get(link).ok()?.owner else { return None };
         let attr = &self.qps.get(qp).ok()?.attr;
         self.objects.cqs.get(attr.recv_cq.0).ok()?.is_empty().then_some((qp, attr.context))
     }

@@ -25,7 +25,7 @@ const FILE_STEP: usize = 1 << 20;
 
 /// The object that a link works for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LinkOwner {
+pub(super) enum SoftLinkOwner {
     /// A queue pair.
     Qp(u32),
     /// A listener; the connection request has not come yet.
@@ -56,7 +56,7 @@ pub(super) enum Inbound {
 pub(super) struct SoftLink {
     pub(super) stream: TcpStream,
     pub(super) engine: IwarpEngine,
-    pub(super) owner: LinkOwner,
+    pub(super) owner: SoftLinkOwner,
     /// The socket may have something to read.
     pub(super) readable: bool,
     /// The socket may have room to write.
@@ -121,7 +121,7 @@ fn broken_errno(e: &io::Error) -> i32 {
 }
 
 impl SoftLink {
-    pub(super) fn new(stream: TcpStream, engine: IwarpEngine, owner: LinkOwner) -> SoftLink {
+    pub(super) fn new(stream: TcpStream, engine: IwarpEngine, owner: SoftLinkOwner) -> SoftLink {
         SoftLink {
             stream,
             engine,

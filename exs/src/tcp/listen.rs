@@ -16,7 +16,7 @@ use mio::net::{TcpListener, TcpStream};
 
 use super::SoftRnic;
 use super::dial::mss;
-use super::link::{Inbound, LinkOwner, SoftLink};
+use super::link::{Inbound, SoftLink, SoftLinkOwner};
 use super::qp::SoftConn;
 use super::timers::SoftSource;
 use crate::iwarp::{Config, IwarpEngine};
@@ -39,7 +39,7 @@ const STARVED_PAUSE: Duration = Duration::from_millis(100);
 const STARTUP_GRACE: Duration = Duration::from_secs(1);
 
 fn is_starting_up(links: &IdTable<SoftLink>, id: u32) -> bool {
-    links.get(id).is_ok_and(|l| matches!(l.owner, LinkOwner::Startup(_)))
+    links.get(id).is_ok_and(|l| matches!(l.owner, SoftLinkOwner::Startup(_)))
 }
 
 /// A listening socket.
@@ -97,8 +97,10 @@ impl SoftRnic {
         self.timers.clear(SoftSource::Listener(listener.0));
         self.listeners_without_fds.retain(|l| *l != listener.0);
         let _ = self.registry.deregister(&mut listening.socket);
-        let orphan = |owner: LinkOwner| match owner {
-            LinkOwner::Startup(l) | LinkOwner::Request { listener: l, .. } => l == listener.0,
+        let orphan = |owner: SoftLinkOwner| match owner {
+            SoftLinkOwner::Startup(l) | SoftLinkOwner::Request { listener: l, .. } => {
+                l == listener.0
+            }
             _ => false,
         };
         let links: Vec<u32> =
@@ -157,7 +159,7 @@ impl SoftRnic {
             (here && (at.ip().is_unspecified() || at.ip() == peer.ip())).then_some(local)
         };
         let dials = |l: &SoftLink| {
-            matches!(l.owner, LinkOwner::Qp(_)) && l.engine.state() == QpState::Connecting
+            matches!(l.owner, SoftLinkOwner::Qp(_)) && l.engine.state() == QpState::Connecting
         };
         let own: Vec<(u32, SocketAddr)> = self
             .links
@@ -195,7 +197,8 @@ impl SoftRnic {
             sys::unpaced_within_host(&stream, local, peer, paced);
             sys::roomy_within_host(&stream, local, peer);
         }
-        let link = SoftLink::new(stream, IwarpEngine::responder(), LinkOwner::Startup(listener));
+        let link =
+            SoftLink::new(stream, IwarpEngine::responder(), SoftLinkOwner::Startup(listener));
         // If the registration fails, the peer is dropped and sees a reset.
         let Ok(id) = self.add_link(link) else { return };
         self.timers.set(SoftSource::Link(id), deadline);
@@ -250,7 +253,7 @@ impl SoftRnic {
         };
         self.timers.clear(SoftSource::Link(link));
         if let Ok(l) = self.links.get_mut(link) {
-            l.owner = LinkOwner::Request { listener, req };
+            l.owner = SoftLinkOwner::Request { listener, req };
         }
         if let Ok(listening) = self.listeners.get_mut(listener) {
             listening.open_requests += 1;
@@ -268,8 +271,8 @@ impl SoftRnic {
     /// Parts a link from its owner, and ends its connection request, if it has one.
     pub(super) fn release_request(&mut self, id: u32) {
         let Ok(link) = self.links.get_mut(id) else { return };
-        if let LinkOwner::Request { listener, req } =
-            std::mem::replace(&mut link.owner, LinkOwner::Unowned)
+        if let SoftLinkOwner::Request { listener, req } =
+            std::mem::replace(&mut link.owner, SoftLinkOwner::Unowned)
         {
             let _ = self.requests.remove(req);
             if let Ok(listening) = self.listeners.get_mut(listener) {
@@ -309,7 +312,7 @@ impl SoftRnic {
             let posted = link.engine.post_recv(buf);
             debug_assert!(posted.is_ok(), "{posted:?}");
         }
-        link.owner = LinkOwner::Qp(qp.0);
+        link.owner = SoftLinkOwner::Qp(qp.0);
         (pair.conn, pair.addrs, pair.timeout) = (SoftConn::Link(id), Some(addrs), param.timeout);
         self.timers.set(SoftSource::Link(id), now + param.timeout);
         self.enqueue(SoftSource::Link(id));

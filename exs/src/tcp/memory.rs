@@ -8,7 +8,7 @@ use crate::rnic::{Mr, Pd, Qp, QpState, RnicError};
 
 /// A memory window of a queue pair.
 #[derive(Clone, Copy)]
-pub(super) struct MemoryWindow {
+pub(super) struct SoftWindow {
     key: Key,
     mr: Key,
 }
@@ -108,7 +108,7 @@ impl SoftRnic {
         let key = self.issue_key(Grant { segment, access, scope });
         *self.window_counts.entry(mr.key).or_default() += 1;
         self.users.note(qp.0, &[mr.key]);
-        self.qps.get_mut(qp.0)?.windows.push(MemoryWindow { key, mr: mr.key });
+        self.qps.get_mut(qp.0)?.windows.push(SoftWindow { key, mr: mr.key });
         Ok(key)
     }
 
@@ -121,7 +121,7 @@ impl SoftRnic {
     }
 
     /// Closes the windows of a QP that `which` selects; returns how many.
-    pub(super) fn drop_windows(&mut self, qp: u32, which: impl Fn(&MemoryWindow) -> bool) -> usize {
+    pub(super) fn drop_windows(&mut self, qp: u32, which: impl Fn(&SoftWindow) -> bool) -> usize {
         let Ok(pair) = self.qps.get_mut(qp) else { return 0 };
         let (mut found, mut at, mut ended) = (0, 0, false);
         while let Some(&window) = pair.windows.get(at) {

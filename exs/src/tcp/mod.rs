@@ -6,7 +6,7 @@
 //!
 //! The shape of its data: numbered tables (`table`) of protection domains, CQs, SRQs, queue pairs,
 //! listeners, dials (TCP connects in progress) and links (TCP connections with an engine). A queue
-//! pair is joined to a dial, then to a link. A link has an owner (`link::LinkOwner`). Sources that
+//! pair is joined to a dial, then to a link. A link has an owner (`link::SoftLinkOwner`). Sources that
 //! have something to do are on one ready list. Each gets a turn of bounded size, so that none
 //! starves another.
 //!
@@ -79,7 +79,7 @@ pub struct SoftRnic {
     max_startups: usize,
     /// Listeners that wait for a free descriptor.
     listeners_without_fds: Vec<u32>,
-    timers: timers::Timers,
+    timers: timers::LinkTimers,
     short_writes: short_write::ShortWrites,
     ready: VecDeque<SoftSource>,
     /// Links that `spin` reads, the next one first.
@@ -144,7 +144,7 @@ impl SoftRnic {
             startups: VecDeque::new(),
             max_startups: listen::MAX_STARTUPS,
             listeners_without_fds: Vec::new(),
-            timers: timers::Timers::default(),
+            timers: timers::LinkTimers::default(),
             short_writes: short_write::ShortWrites::default(),
             ready: VecDeque::new(),
             hot: VecDeque::new(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::SoftRnic;
 use super::files::FileQueue;
-use super::memory::MemoryWindow;
+use super::memory::SoftWindow;
 use super::timers::SoftSource;
 use crate::iwarp::{Inline, MAX_INLINE, RxBuf, TxWr};
 use crate::mem::{Access, Key, MAX_SGE, Sgl};
@@ -33,7 +33,7 @@ pub(super) struct SoftQp {
     pub(super) conn: SoftConn,
     /// Receives posted before there was an engine to hold them.
     pub(super) early_recvs: VecDeque<RxBuf>,
-    pub(super) windows: Vec<MemoryWindow>,
+    pub(super) windows: Vec<SoftWindow>,
     /// Our address and the peer's; None until it is connected.
     pub(super) addrs: Option<(SocketAddr, SocketAddr)>,
     /// WRs with a file as their source that the engine cannot take, and those behind them. Boxed, as

@@ -1,7 +1,7 @@
 //! Progress: serves sources that are ready or due, and reports what the engines say.
 
 use super::SoftRnic;
-use super::link::{Inbound, LinkOwner, ReadOutcome, SoftLink};
+use super::link::{Inbound, ReadOutcome, SoftLink, SoftLinkOwner};
 use super::qp::SoftConn;
 use super::queues::SrqView;
 use super::timers::SoftSource;
@@ -267,7 +267,9 @@ impl SoftRnic {
     ) -> T {
         let Ok(link) = self.links.get_mut(id) else { return T::default() };
         let queues = match link.owner {
-            LinkOwner::Qp(qp) => self.qps.get(qp).ok().and_then(|q| Some((q.attr.srq?.0, q.attr))),
+            SoftLinkOwner::Qp(qp) => {
+                self.qps.get(qp).ok().and_then(|q| Some((q.attr.srq?.0, q.attr)))
+            }
             _ => None,
         };
         let Some((srq, attr)) = queues else {
@@ -298,7 +300,7 @@ impl SoftRnic {
         loop {
             let Ok(link) = self.links.get_mut(id) else { return false };
             let more = link.transmit(&mut self.tx_pool, BUDGET);
-            let LinkOwner::Qp(qp) = link.owner else { return more };
+            let SoftLinkOwner::Qp(qp) = link.owner else { return more };
             if self.qps.get(qp).is_ok_and(|q| q.files.is_none()) || more {
                 return more;
             }
@@ -357,18 +359,18 @@ impl SoftRnic {
         let Ok(link) = self.links.get_mut(id) else { return };
         let owner = link.owner;
         match (owner, event) {
-            (LinkOwner::Startup(listener), IwarpEvent::Request { private_data }) => {
+            (SoftLinkOwner::Startup(listener), IwarpEvent::Request { private_data }) => {
                 self.add_request(id, listener, private_data);
             }
-            (LinkOwner::Qp(qp), IwarpEvent::Established { private_data, ord, ird }) => {
+            (SoftLinkOwner::Qp(qp), IwarpEvent::Established { private_data, ord, ird }) => {
                 self.timers.clear(SoftSource::Link(id));
                 self.emit(CmEvent::Established { qp: Qp(qp), private_data, ord, ird });
             }
-            (LinkOwner::Qp(qp), IwarpEvent::Rejected { private_data }) => {
+            (SoftLinkOwner::Qp(qp), IwarpEvent::Rejected { private_data }) => {
                 self.detach(id, qp);
                 self.emit(CmEvent::Rejected { qp: Qp(qp), private_data });
             }
-            (LinkOwner::Qp(qp), IwarpEvent::Failed(error)) => {
+            (SoftLinkOwner::Qp(qp), IwarpEvent::Failed(error)) => {
                 let timed_out = link.timed_out;
                 self.detach(id, qp);
                 let error = match self.qps.get_mut(qp) {
@@ -377,13 +379,13 @@ impl SoftRnic {
                 };
                 self.emit(CmEvent::ConnectFailed { qp: Qp(qp), error });
             }
-            (LinkOwner::Qp(qp), IwarpEvent::Disconnected(cause)) => {
+            (SoftLinkOwner::Qp(qp), IwarpEvent::Disconnected(cause)) => {
                 link.reset_on_close |= cause == DisconnectCause::Aborted;
                 self.flush_files(qp);
                 self.detach(id, qp);
                 self.emit(CmEvent::Disconnected { qp: Qp(qp), cause });
             }
-            (LinkOwner::Startup(_) | LinkOwner::Request { .. }, IwarpEvent::Failed(_)) => {
+            (SoftLinkOwner::Startup(_) | SoftLinkOwner::Request { .. }, IwarpEvent::Failed(_)) => {
                 // The engine may still have a refusal to send.
                 self.release_request(id);
                 self.timers.set(SoftSource::Link(id), now + LAST_BYTES_LIMIT);
@@ -397,7 +399,7 @@ impl SoftRnic {
     fn detach(&mut self, id: u32, qp: u32) {
         self.kill_qp(qp);
         if let Ok(link) = self.links.get_mut(id) {
-            link.owner = LinkOwner::Unowned;
+            link.owner = SoftLinkOwner::Unowned;
         }
         self.timers.clear(SoftSource::Link(id));
     }
@@ -406,7 +408,7 @@ impl SoftRnic {
     fn link_timed_out(&mut self, id: u32, now: Time) {
         let Ok(link) = self.links.get_mut(id) else { return };
         match link.owner {
-            LinkOwner::Qp(_) => {
+            SoftLinkOwner::Qp(_) => {
                 link.timed_out = link.engine.state() == QpState::Connecting;
                 link.inbound = Inbound::Broken;
                 link.engine.handle_broken(libc::ETIMEDOUT);

@@ -37,7 +37,7 @@ impl SoftSource {
 }
 
 /// The deadlines of sources.
-pub(super) type Timers = crate::rnic::deadlines::Deadlines<SoftSource>;
+pub(super) type LinkTimers = crate::rnic::deadlines::Deadlines<SoftSource>;
 
 #[cfg(test)]
 mod tests {

@@ -8,7 +8,7 @@ use crate::rnic::RnicError;
 
 /// An RDMA device, for reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DeviceInfo {
+pub struct VerbsDeviceInfo {
     /// "rxe0", "mlx5_0".
     pub name: String,
     /// "InfiniBand", "RoCE", "iWARP".
@@ -20,7 +20,7 @@ pub struct DeviceInfo {
     /// Vendor's number and part number.
     pub vendor: (u32, u32),
     /// Ports: number, state ("ACTIVE"), MTU, link layer ("Ethernet").
-    pub ports: Vec<PortInfo>,
+    pub ports: Vec<VerbsPortInfo>,
     /// On-demand paging for reliable connections.
     pub odp: bool,
     /// Type-2 memory windows: keys of one connection.
@@ -41,7 +41,7 @@ pub struct DeviceInfo {
 
 /// A port of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PortInfo {
+pub struct VerbsPortInfo {
     /// From 1.
     pub number: u8,
     /// "ACTIVE", "DOWN", ...
@@ -58,7 +58,7 @@ pub struct PortInfo {
 ///
 /// # Errors
 /// The errors of libibverbs.
-pub fn devices() -> Result<Vec<DeviceInfo>, RnicError> {
+pub fn devices() -> Result<Vec<VerbsDeviceInfo>, RnicError> {
     let found = Device::not_among(&[]).map_err(|e| RnicError::os("rdma_get_devices", &e))?;
     if found.is_empty() {
         return Ok(Vec::new());
@@ -68,19 +68,23 @@ pub fn devices() -> Result<Vec<DeviceInfo>, RnicError> {
     found.into_iter().map(|d| describe(d, &host, &local)).collect()
 }
 
-fn describe(device: Device, host: &Host, local: &[SocketAddr]) -> Result<DeviceInfo, RnicError> {
+fn describe(
+    device: Device,
+    host: &Host,
+    local: &[SocketAddr],
+) -> Result<VerbsDeviceInfo, RnicError> {
     let attr = device.attr().map_err(|e| RnicError::os("ibv_query_device", &e))?;
     let on_it = |a: &&SocketAddr| {
         !a.ip().is_loopback() && host.device_of(**a).is_ok_and(|d| d == Some(device))
     };
-    let ports: Vec<PortInfo> =
+    let ports: Vec<VerbsPortInfo> =
         (1..=attr.ports).filter_map(|n| device.port(n).ok().map(|p| port(n, &p))).collect();
     let transport = match (attr.iwarp, ports.first().map(|p| p.link_layer.as_str())) {
         (true, _) => "iWARP",
         (false, Some("Ethernet")) => "RoCE",
         (false, _) => "InfiniBand",
     };
-    Ok(DeviceInfo {
+    Ok(VerbsDeviceInfo {
         name: device.name(),
         transport,
         firmware: attr.firmware,
@@ -98,7 +102,7 @@ fn describe(device: Device, host: &Host, local: &[SocketAddr]) -> Result<DeviceI
     })
 }
 
-fn port(number: u8, p: &PortAttr) -> PortInfo {
+fn port(number: u8, p: &PortAttr) -> VerbsPortInfo {
     let state = match p.state {
         1 => "DOWN",
         2 => "INIT",
@@ -136,7 +140,7 @@ fn port(number: u8, p: &PortAttr) -> PortInfo {
         n @ 1..=5 => 128 << n,
         _ => 0,
     };
-    PortInfo {
+    VerbsPortInfo {
         number,
         state: state.to_owned(),
         mtu,

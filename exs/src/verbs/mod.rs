@@ -45,7 +45,7 @@ mod send;
 mod send_budget;
 mod slots;
 
-pub use info::{DeviceInfo, PortInfo, devices};
+pub use info::{VerbsDeviceInfo, VerbsPortInfo, devices};
 pub use opener::Opener;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -63,7 +63,7 @@ use crate::rnic::{
 };
 use crate::sys::IoVec;
 use crate::time::Time;
-use raw::{Attr, CompChannel, Device, Guard, Scratch};
+use raw::{Attr, CompChannel, Device, Guard, PostScratch};
 
 /// `IBV_WC_FATAL_ERR`.
 const STATUS_FATAL: u32 = 19;
@@ -117,7 +117,7 @@ pub struct VerbsRnic {
     failed: Vec<(u32, DisconnectCause)>,
     events: VecDeque<RnicEvent>,
     inbox: VecDeque<host::RoutedEvent>,
-    scratch: Scratch,
+    scratch: PostScratch,
     /// Completions of the last poll of the device.
     polled: eager::PolledWcs,
     /// Completions in the CQs of the trait that the user has not polled.
@@ -212,7 +212,7 @@ impl VerbsRnic {
             failed: Vec::new(),
             events: VecDeque::new(),
             inbox: VecDeque::new(),
-            scratch: Scratch::default(),
+            scratch: PostScratch::default(),
             polled: eager::PolledWcs::default(),
             queued_wcs: 0,
             awaited: 0,

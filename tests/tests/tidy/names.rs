@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::source::{Source, Tok};
 
 /// Names that may be defined in more than one file. The number only goes down.
-pub(crate) const SHARED_MAX: usize = 26;
+pub(crate) const SHARED_MAX: usize = 15;
 
 /// Parts of paths that hold tests, simulations and models.
 const TESTS: [&str; 4] = ["/tests", "/sim/", "/model", "/sim.rs"];

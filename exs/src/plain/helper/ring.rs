@@ -13,14 +13,14 @@ enum Command {
     Close,
 }
 
-struct Shared {
+struct RingShared {
     commands: Mutex<VecDeque<Command>>,
     bell: Arc<EventFd>,
 }
 
 /// The thread that has the ring.
 pub(super) struct RingThread {
-    shared: Arc<Shared>,
+    shared: Arc<RingShared>,
 }
 
 impl RingThread {
@@ -31,7 +31,7 @@ impl RingThread {
     pub(super) fn new(inbox: Arc<Inbox>) -> io::Result<RingThread> {
         let bell = Arc::new(EventFd::new()?);
         let ring = IoRing::new(Arc::clone(&bell))?;
-        let shared = Arc::new(Shared { commands: Mutex::default(), bell });
+        let shared = Arc::new(RingShared { commands: Mutex::default(), bell });
         let theirs = Arc::clone(&shared);
         // The thread inherits the mask: signals of the program are for its own threads.
         let _held = HeldSignals::new();
@@ -56,7 +56,7 @@ impl Drop for RingThread {
     }
 }
 
-impl Shared {
+impl RingShared {
     fn tell(&self, command: Command) {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).push_back(command);
         self.bell.signal();

@@ -15,26 +15,26 @@ const MOST: usize = 64;
 const IDLE: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     jobs: VecDeque<(u64, Job)>,
     idle: usize,
     threads: usize,
     closed: bool,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct PoolShared {
+    state: Mutex<PoolState>,
     more: Condvar,
     inbox: Arc<Inbox>,
 }
 
 /// The threads, made as they are needed.
 pub(super) struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl PoolShared {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -70,7 +70,7 @@ impl Shared {
 impl Pool {
     pub(super) fn new(inbox: Arc<Inbox>) -> Pool {
         let (state, more) = (Mutex::default(), Condvar::new());
-        Pool { shared: Arc::new(Shared { state, more, inbox }) }
+        Pool { shared: Arc::new(PoolShared { state, more, inbox }) }
     }
 
     pub(super) fn start(&self, number: u64, job: Job) -> io::Result<()> {

@@ -13,7 +13,9 @@ use super::post::{OwnTicket, Ticket};
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
 use crate::mem::Buffer;
-use crate::plain::{Direct, Done, End, Failure, Kind, Pieces, Plain, Posted, Request, Target};
+use crate::plain::{
+    Direct, End, Failure, KernelDone, Kind, Pieces, Plain, Posted, Request, Target,
+};
 use crate::progress::event::{Bufs, EventKind, Guest, RawEvent, Readiness};
 use crate::progress::queue::QueueCore;
 use crate::rnic::FileRange;
@@ -171,7 +173,7 @@ impl Engine {
 
     /// Takes the next operation that has ended, which is a part of a send, or gone.
     fn reap_part(&mut self, now: Time) {
-        let Some(Done { op, end, .. }) = self.plain.poll_done() else { return };
+        let Some(KernelDone { op, end, .. }) = self.plain.poll_done() else { return };
         let Some(op) = self.ops.remove(op) else { return };
         let result = end.result.map_err(|why| error(why, op.kind));
         self.finish_part(op.group, op.bufs, end.bytes, result, now);
@@ -204,7 +206,7 @@ fn next_event(plain: &mut Plain, ops: &mut OpTable, queue: &Arc<QueueCore>) -> O
     if !ops.get(next.op).is_some_and(|op| op.group == 0 && op.goes_to(queue)) {
         return None;
     }
-    let Done { op, end, .. } = plain.poll_done()?;
+    let KernelDone { op, end, .. } = plain.poll_done()?;
     let (_, mut event) = ops.remove(op)?.into_event();
     let End { bytes, total, eof, from, accepted, revents, lease, result } = end;
     (event.bytes, event.total, event.eof) = (bytes, total, eof);

@@ -4,7 +4,7 @@ use crate::ids::Outcome;
 
 use super::super::rules::Rule;
 use super::super::{ChunkTarget, TxAction, is_direct};
-use super::{Grant, StreamTx, Want};
+use super::{RingGrant, StreamTx, Want};
 
 /// A Transfer that could be made now.
 pub(super) struct Chunk {
@@ -32,7 +32,7 @@ impl StreamTx {
 
     /// Only a WRITE into the ring needs the ring's address.
     pub(super) fn may_send(&self, chunk: &Chunk) -> bool {
-        chunk.direct || chunk.inline || matches!(self.grant, Grant::Granted(_))
+        chunk.direct || chunk.inline || matches!(self.grant, RingGrant::Granted(_))
     }
 
     /// Takes the place of a send of `len` bytes that rides in its announcement and is over as soon
@@ -100,8 +100,8 @@ impl StreamTx {
         self.reap();
         // R9: ask for the ring only when a WRITE into it is all that could be done.
         let blocked = self.next_chunk().is_some_and(|c| !self.may_send(&c));
-        if blocked && self.grant == Grant::Unknown {
-            self.grant = Grant::Asked;
+        if blocked && self.grant == RingGrant::Unknown {
+            self.grant = RingGrant::Asked;
             self.out.push_back(TxAction::RequestRing);
         }
     }

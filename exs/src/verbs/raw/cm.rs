@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rdma_sys as sys;
 
-use super::post::{HwSge, Scratch, Staged, chain, one, recv};
+use super::post::{HwSge, PostScratch, Staged, chain, one, recv};
 use super::reaper::{self, IdToFree, QpToFree};
 use super::{CompQueue, Device, Domain, SharedQueue, check, last};
 use crate::sys::RawAddr;
@@ -417,7 +417,7 @@ impl CmId {
         &self,
         staged: &[Staged],
         sges: &[HwSge],
-        scratch: &mut Scratch,
+        scratch: &mut PostScratch,
     ) -> Result<(), (usize, io::Error)> {
         let qp = NonNull::new(self.qp()).ok_or_else(|| (0, gone()))?;
         // SAFETY: a live queue pair, of whose device this is the call.

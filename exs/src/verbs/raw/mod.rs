@@ -36,7 +36,7 @@ pub(super) use device::{AsyncNote, Attr, Device, PortAttr};
 pub(super) use guard::Guard;
 pub(super) use node::drain_watch;
 pub(super) use objects::{Domain, Registration, SharedQueue, Window};
-pub(super) use post::{HwOp, HwSge, Scratch, Staged};
+pub(super) use post::{HwOp, HwSge, PostScratch, Staged};
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};

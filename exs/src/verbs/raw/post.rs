@@ -61,13 +61,13 @@ pub(in super::super) struct Staged {
 
 /// Memory in which a chain is built, kept from one doorbell to the next.
 #[derive(Default)]
-pub(in super::super) struct Scratch {
+pub(in super::super) struct PostScratch {
     wrs: Vec<sys::ibv_send_wr>,
     sges: Vec<sys::ibv_sge>,
 }
 
 // SAFETY: the pointers in it are made and used within one call of `post`.
-unsafe impl Send for Scratch {}
+unsafe impl Send for PostScratch {}
 
 fn hw(s: &HwSge) -> sys::ibv_sge {
     sys::ibv_sge { addr: s.addr, length: s.len, lkey: s.lkey }
@@ -153,7 +153,7 @@ pub(super) fn one(
 pub(super) fn chain(
     staged: &[Staged],
     sges: &[HwSge],
-    scratch: &mut Scratch,
+    scratch: &mut PostScratch,
     post: impl FnOnce(*mut sys::ibv_send_wr, *mut *mut sys::ibv_send_wr) -> i32,
 ) -> Result<(), (usize, io::Error)> {
     if staged.is_empty() {
