@@ -92,15 +92,16 @@ fn every_path_of_every_frame_passes_the_same_checks() {
         // No file or link replaces a directory.
         (b"d", [Taken, Taken, Taken, Denied, Denied, Taken, Denied]),
         (b"d/f", [Taken, Taken, Denied, Taken, Taken, Denied, Denied]),
-        (b"\xff\xfe", [Denied, Denied, Taken, Taken, Denied, Taken, Denied]),
+        // A put makes a directory of a new name. So the offer and the link that follow are denied.
+        (b"\xff\xfe", [Denied, Denied, Taken, Denied, Denied, Taken, Denied]),
         // Names of the program's own unfinished files, also of directories on the way.
         (b".f.exs-part", [Denied; 7]),
         (b"d/.f.exs-journal", [Denied; 7]),
         (b".d.exs-part/f", [Denied; 7]),
         // A link in the middle: out of the directory, to the directory itself, and inside.
         (b"out/f", [Denied, Denied, Denied, Denied, Denied, Denied, Denied]),
-        (b"dot/g", [Denied, Denied, Taken, Taken, Denied, Taken, Denied]),
-        (b"in/new", [Denied, Denied, Taken, Taken, Denied, Taken, Denied]),
+        (b"dot/g", [Denied, Denied, Taken, Denied, Denied, Taken, Denied]),
+        (b"in/new", [Denied, Denied, Taken, Denied, Denied, Taken, Denied]),
         (b"dot", [Taken, Taken, Taken, Taken, Taken, Denied, Denied]),
         // No frame at all.
         (b".", [Ends; 7]),
