@@ -87,7 +87,7 @@ fn child() {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let _dog = Watchdog::new(&format!("the child {words:?}"));
     let [part, user, secret, addr] = words[..] else { panic!("{words:?}") };
-    if user == "nobody" {
+    if user == "other" {
         setuid(Uid::from_raw(65534)).unwrap();
     }
     // To become another user makes a process one that may not be looked at.
@@ -125,8 +125,8 @@ fn start(part: &str, user: &str, secret: &str, addr: &str) -> peer::Peer {
 #[test]
 fn between_processes() {
     let _dog = Watchdog::new("between_processes");
-    // Root may look at every process: so the children run as the user `nobody`, if this is root.
-    let user = if geteuid().is_root() { "nobody" } else { "same" };
+    // Root may look at every process: so the children run as another user (65534), if this is root.
+    let user = if geteuid().is_root() { "other" } else { "same" };
     for (one, other) in
         [("open", "open"), ("secret", "open"), ("open", "secret"), ("secret", "secret")]
     {
@@ -153,7 +153,7 @@ fn a_peer_of_another_user() {
         return skip("only root can become another user");
     }
     let (listener, addr) = listener(Transport::Auto, "127.0.0.1:0");
-    let mut client = start("connect", "nobody", "open", &addr.to_string());
+    let mut client = start("connect", "other", "open", &addr.to_string());
     let (server, _) = listener.blocking().accept().unwrap();
     exchange(&server, 100);
     assert_eq!((name(&server).as_str(), client.hear().as_str()), ("shm", "shm"));
@@ -163,7 +163,7 @@ fn a_peer_of_another_user() {
     client.tell("end");
     client.finish();
     // The other way: whose port it is, the kernel says.
-    let mut child = start("listen", "nobody", "open", "-");
+    let mut child = start("listen", "other", "open", "-");
     let addr: SocketAddr = child.expect("at").parse().unwrap();
     let client = socket(Transport::Auto);
     client.blocking().connect(addr).unwrap();
@@ -190,7 +190,7 @@ fn a_squatter_is_not_the_listener() {
     let (_held, port) = exs::sys::reserve_port(SocketAddr::new(ip, 0)).unwrap();
     let at = SocketAddr::new(ip, port).to_string();
     let (soft, addr) = listener(Transport::Soft, &at);
-    let mut squatter = start("squat", "nobody", "open", &addr.to_string());
+    let mut squatter = start("squat", "other", "open", &addr.to_string());
     squatter.expect("squatting");
     let (client, _server) = join(socket(Transport::Auto), &soft, addr);
     assert_eq!(name(&client), "soft");

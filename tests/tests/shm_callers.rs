@@ -71,8 +71,8 @@ fn starved() {
 }
 
 #[test]
-fn no_connection_is_cut_for_want_of_descriptors() {
-    let _dog = Watchdog::new("no_connection_is_cut_for_want_of_descriptors");
+fn no_connection_is_cut_when_descriptors_run_out() {
+    let _dog = Watchdog::new("no_connection_is_cut_when_descriptors_run_out");
     let child = peer::Peer::start("starved", "-", &[]);
     child.expect("survived");
     child.finish();

@@ -33,7 +33,7 @@ static int            count;
 /* Names of the two descriptors that are no clients: any address that is ours will do. */
 static char signals_name, listener_name;
 
-/* poll(2) is told of all descriptors in each call. exs_poll is told of one, and says once
+/* poll(2) gets all descriptors in each call. exs_poll gets one, and says once
  * that it is ready: so it is asked again after each event. */
 static void watch(int fd, int events, void *name)
 {

@@ -63,7 +63,7 @@ fn echo_of_many_at_once_and_of_one_that_dies() {
 
 /// The server goes away while the client still has something to say.
 #[test]
-fn an_echo_client_tells_of_a_server_that_has_gone() {
+fn an_echo_client_reports_a_server_that_has_gone() {
     let dir = programs();
     for way in echo_ways() {
         let mut server = way.serve(dir, &[ANY]);

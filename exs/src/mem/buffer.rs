@@ -400,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_gives_back_nobody_elses_lease() {
+    fn a_part_gives_back_its_own_lease_only() {
         let region = MemoryRegion::new(4096).unwrap();
         let lease = region.buffer(0..100).unwrap();
         // SAFETY: none of the bytes is looked at.

@@ -176,7 +176,7 @@ fn receives_are_numbered_and_shown_ahead() {
 }
 
 #[test]
-fn only_so_many_are_shown_and_none_behind_a_peek() {
+fn a_limited_number_is_shown_and_none_behind_a_peek() {
     let mut rx = PacketRx::new(CONFIG);
     for op in 0..40 {
         rx.post_recv(op, 4000, true, op == 35);

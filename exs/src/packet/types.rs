@@ -33,9 +33,9 @@ impl PacketConfig {
         len.saturating_add(STASH_OVERHEAD)
     }
 
-    /// The length of a message that may go eagerly, if it may. None may use more
-    /// than half of the stash: the receiver acknowledges by halves, so a sender
-    /// that waits for room is sure to be told of it.
+    /// The length of a message as an eager one, or None if it is too long for that. An eager message
+    /// uses at most half of the stash: the receiver acknowledges by halves, so a sender that waits
+    /// for room gets an acknowledgement.
     pub fn as_eager(&self, len: u64) -> Option<u32> {
         let small = u32::try_from(len).ok()?;
         let half = (self.stash / 2).checked_sub(STASH_OVERHEAD)?;

@@ -147,7 +147,7 @@ impl Plain {
     }
 
     /// The background thread leads, because the program did not come for what is kept.
-    pub fn kept_in_vain(&mut self) {
+    pub fn note_needless_batch(&mut self) {
         if self.batch.is_some() {
             self.burst.not_served();
         }
@@ -470,7 +470,7 @@ mod tests {
         w.plain.begin_call(true);
         w.send(1);
         assert_eq!(w.arrived(), 0);
-        w.plain.kept_in_vain();
+        w.plain.note_needless_batch();
         w.plain.progress(w.now);
         assert_eq!(w.arrived(), 1);
         for _ in 0..ALONE * 4 {

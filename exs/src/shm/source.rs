@@ -114,7 +114,7 @@ impl SharedRegions {
         let generation = self.generation.wrapping_add(1);
         let number = u32::try_from(slot).ok()?;
         let message = ControlMessage::Share { slot: number, generation, len: region.len() as u64 };
-        // The bytes of a region that the peer was not told of travel by another route.
+        // Bytes of a region that the peer does not know travel by another route.
         send_with_fds(sock, &message.emit(), &[fd]).ok()?;
         self.generation = generation;
         let region = Arc::downgrade(region);

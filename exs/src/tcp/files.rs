@@ -3,7 +3,7 @@
 //! Without CRC the engine itself has sendfile(2) put the file's bytes between its headers. With CRC
 //! every byte must be seen before its FPDU ends. So the file is read ahead into a few buffers of
 //! the driver, and each buffer becomes a WRITE of its own. To the peer, a WRITE in pieces is the
-//! same WRITE (RFC 5040 section 5.2: the receiver's consumer is told of neither). Meanwhile, later
+//! same WRITE (RFC 5040 section 5.2: the receiver's consumer sees neither). Meanwhile, later
 //! WRs wait here, so that the order of the queue is kept.
 //!
 //! Bytes that were read and cannot leave keep their buffer, and peers that do not read can keep

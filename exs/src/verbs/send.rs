@@ -2,8 +2,8 @@
 //!
 //! A post stages a WR. The doorbell hands it to the device, with all WRs staged before it. The last
 //! WR of each chain is signalled, whatever the user asked for. So every WR is known to have
-//! completed soon after it has, and its share of the budget and its slot are free again. The user is
-//! told of the WRs that it has asked for.
+//! completed soon after it has, and its share of the budget and its slot are free again. The user
+//! gets completions only of the WRs that it has asked for.
 
 use super::VerbsRnic;
 use super::cm::CmPhase;

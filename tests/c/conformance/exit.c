@@ -331,7 +331,7 @@ static void lingers(int fd)
     exit(0);
 }
 
-CASE("exit-4", a_peer_that_stands_still_holds_it_up_for_so_long_only, EXS | EXSMSG | ALONE)
+CASE("exit-4", a_peer_that_stands_still_holds_it_up_for_linger_at_most, EXS | EXSMSG | ALONE)
 {
     pid_t peer, child;
     int status, to_us[2];

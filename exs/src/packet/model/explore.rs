@@ -18,8 +18,8 @@ fn fingerprint(world: &World) -> u64 {
     hasher.finish()
 }
 
-/// Nothing but a cancel (or an ACK that nobody waits for) can happen: is that all
-/// right, and does a cancel of what is left end everything?
+/// Checks a world in which only a cancel can happen, or an ACK that no operation waits for: is that
+/// correct, and does a cancel of the rest end every operation?
 fn check_rest(script: &Script, world: &World) -> Result<(), String> {
     let pending: Vec<OpId> = world.pending().collect();
     let left = |recv: bool| pending.iter().any(|op| (*op >= RECV) == recv);

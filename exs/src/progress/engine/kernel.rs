@@ -148,7 +148,7 @@ impl Engine {
 
     /// No thread of the program came to ring the doorbell: ours does it.
     pub(in crate::progress) fn begin_background(&mut self) {
-        self.plain.kept_in_vain();
+        self.plain.note_needless_batch();
     }
 
     /// Looks whether descriptors of kernel sockets have been closed.

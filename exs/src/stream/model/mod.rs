@@ -3,8 +3,8 @@
 //! A [`World`] is one direction of a connection, whole: both machines, what is on
 //! its way between them, the ring's bytes, every buffer's bytes, and the windows
 //! that the receiver's RNIC would let writes through. An [`Event`] is anything that
-//! could happen next; whatever nobody orders may happen in any order, so the search
-//! tries all. Every byte of the stream carries its position as its value, so loss,
+//! could happen next. Events that no rule puts in order may happen in any order, so the
+//! search tries all. Every byte of the stream carries its position as its value, so loss,
 //! duplication and disorder show in the buffers themselves.
 //!
 //! Asserted after every event, in `world.rs` and `receiver.rs`:

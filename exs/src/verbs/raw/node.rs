@@ -25,7 +25,7 @@ impl Device {
         if fd < 0 {
             return Err(last());
         }
-        // SAFETY: a new descriptor that nobody else has.
+        // SAFETY: a new descriptor, which no other code has.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         // By the descriptor and not by its name: containers have the node under other names.
         let path = CString::new(format!("/proc/self/fd/{}", self.node()))?;

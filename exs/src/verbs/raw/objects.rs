@@ -131,7 +131,7 @@ impl Window {
     /// Records that the device has closed it at the peer's request. It can be bound again, with another
     /// key.
     pub(in super::super) fn was_closed(&mut self) {
-        // SAFETY: a live window, which nobody else uses (`&mut`); a plain number is written.
+        // SAFETY: a live window, which no other code uses (`&mut`); a plain number is written.
         // A bind names the window by the key that its last bind gave it.
         unsafe { (*self.mw.as_ptr()).rkey = self.key };
         self.key = next_key(self.key);

@@ -36,7 +36,7 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) verify: bool,
 }
 
-/// The result for one file. The receiver has been told of a failure.
+/// The result for one file. The sender has reported a failure to the receiver.
 pub(crate) enum Sent {
     /// All that was wanted.
     Gone,
