@@ -54,8 +54,11 @@ case " ${features//,/ } " in *" verbs "*)
     fi
 esac
 case $features in *verbs*) rdma=(-lrdmacm -libverbs) ;; *) rdma=() ;; esac
-# What unwinds the stack: glibc's compilers have it in a library that is shared, and another that is not.
-case $libc in musl) unwind=(-lgcc_eh) ;; *) unwind=(-lgcc_s) ;; esac
+# The code that unwinds the stack. GCC's needs glibc, so for musl it comes with the Rust toolchain.
+case $libc in
+    musl) unwind=("$(rustc --print sysroot)/lib/rustlib/$rust_target/lib/self-contained/libunwind.a") ;;
+    *) unwind=(-lgcc_s) ;;
+esac
 
 # Cargo's own name for the development profile's directory is another one.
 case $profile in dev) dir=debug ;; *) dir=$profile ;; esac
@@ -106,5 +109,6 @@ ln -sf "libexs.so.$abi" "$out/$soname"
 ln -sf "$soname" "$out/libexs.so"
 # For programs that link libexs.a: the packages of pkg-config that it needs, and libraries.
 case $features in *verbs*) needs='librdmacm, libibverbs' ;; *) needs= ;; esac
-printf 'Requires.private: %s\nLibs.private: -lgcc_eh -lm -lpthread -ldl -lc\n' "$needs" > "$out/libexs.private"
+[ $libc = musl ] || unwind=(-lgcc_eh)
+printf 'Requires.private: %s\nLibs.private: %s -lm -lpthread -ldl -lc\n' "$needs" "${unwind[*]}" > "$out/libexs.private"
 log "$out/libexs.so.$abi, $out/libexs.a"

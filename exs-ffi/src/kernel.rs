@@ -288,7 +288,8 @@ fn system_message(m: &Msghdr, pieces: &mut [iovec]) -> msghdr {
     // SAFETY: a structure of numbers and pointers, for which zeros are valid.
     let mut out: msghdr = unsafe { std::mem::zeroed() };
     (out.msg_name, out.msg_namelen) = (m.exs_msg_name, m.exs_msg_namelen);
-    (out.msg_iov, out.msg_iovlen) = (pieces.as_mut_ptr(), pieces.len());
+    // The length is a usize on glibc, an int on musl. At most IOV_MAX pieces come here.
+    (out.msg_iov, out.msg_iovlen) = (pieces.as_mut_ptr(), pieces.len() as _);
     out
 }
 

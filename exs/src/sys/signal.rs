@@ -106,7 +106,7 @@ pub fn wait_readable(
 ) -> io::Result<bool> {
     let mut pfd = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let ts = timeout.map(|t| libc::timespec {
-        tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(t.subsec_nanos()),
     });
     let ts = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);

@@ -120,8 +120,15 @@ fn peek(file: &File, offset: u64) -> Peek {
     let mut byte = [0u8; 1];
     let iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
     note_calls(1);
+    let (fd, flags) = (file.as_raw_fd(), libc::RWF_NOWAIT);
     // SAFETY: one piece of one byte, exclusively ours.
-    let n = unsafe { libc::preadv2(file.as_raw_fd(), &raw const iov, 1, offset, libc::RWF_NOWAIT) };
+    #[cfg(not(target_env = "musl"))]
+    let n = unsafe { libc::preadv2(fd, &raw const iov, 1, offset, flags) };
+    // musl has no preadv2. The kernel takes the offset in two words, of which 64-bit machines use
+    // the first.
+    // SAFETY: as above.
+    #[cfg(target_env = "musl")]
+    let n = unsafe { libc::syscall(libc::SYS_preadv2, fd, &raw const iov, 1, offset, 0, flags) };
     match n {
         0.. => Peek::Here,
         _ => match io::Error::last_os_error().raw_os_error() {

@@ -108,6 +108,17 @@ fn header() -> libc::msghdr {
     unsafe { std::mem::zeroed() }
 }
 
+/// The length of a control buffer as `msghdr` has it: a usize on glibc, a u32 on musl.
+#[cfg(target_env = "musl")]
+fn control_len(len: usize) -> libc::socklen_t {
+    socklen(len)
+}
+
+#[cfg(not(target_env = "musl"))]
+fn control_len(len: usize) -> usize {
+    len
+}
+
 /// Sends one message with descriptors. Never blocks and never raises a signal.
 pub fn send_with_fds(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     if fds.len() > MAX_FDS {
@@ -130,7 +141,7 @@ pub fn send_with_fds(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -
             control.0[16 + 4 * i..][..4].copy_from_slice(&fd.as_raw_fd().to_ne_bytes());
         }
         msg.msg_control = control.0.as_mut_ptr().cast();
-        msg.msg_controllen = space.next_multiple_of(8);
+        msg.msg_controllen = control_len(space.next_multiple_of(8));
     }
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     note_calls(1);
@@ -180,14 +191,15 @@ fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<UnixMessage> {
     let mut msg = header();
     (msg.msg_iov, msg.msg_iovlen) = (&raw mut iov, 1);
     msg.msg_control = control.0.as_mut_ptr().cast();
-    msg.msg_controllen = control.0.len();
+    msg.msg_controllen = control_len(control.0.len());
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     note_calls(1);
     // SAFETY: the header points to one element and a control buffer, both exclusively ours and
     // alive for the call.
     let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut msg, flags) };
     let len = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
-    let used = msg.msg_controllen.min(control.0.len());
+    #[allow(clippy::unnecessary_cast, reason = "a u32 on musl")]
+    let used = (msg.msg_controllen as usize).min(control.0.len());
     let fds = owned_fds(&control.0[..used]);
     Ok(UnixMessage { len, fds, controlled: used > 0, flags: msg.msg_flags })
 }
