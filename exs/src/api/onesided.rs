@@ -11,7 +11,9 @@ use crate::progress::{Error, Rights};
 impl Socket {
     /// Opens a buffer to the peer of this connection, for RDMA READ or WRITE, until it
     /// is revoked, the lifetime is over, or the connection ends. Hand the
-    /// [`Export::descriptor`] to the peer by a message of your own. It has no event. (EXS extension.)
+    /// [`Export::descriptor`] to the peer by a message of your own. It has no event.
+    ///
+    /// EXS extension.
     ///
     /// ```
     #[doc = include_str!("examples/streams.txt")]
@@ -55,7 +57,9 @@ impl Socket {
     }
 
     /// RDMA READ: fills the buffer's window from the peer's memory at `offset`. The
-    /// peer's program takes no part. (EXS extension.)
+    /// peer's program takes no part.
+    ///
+    /// EXS extension.
     ///
     /// READs and WRITEs are done in the order of posting. One that is cancelled on its way moves no
     /// more, and how much of the buffer it has filled is not known.
@@ -89,16 +93,16 @@ impl Socket {
             Ok(t) => t,
             Err(error) => return Err(Refused { error, buffer }),
         };
+        let (id, context) = (self.handle().id(), self.handle().context());
         self.post_one(queue, buffer, |b| {
-            let id = self.handle().id();
-            self.handle()
-                .context()
-                .call(|e, now| e.post_read(id, &self.ticket(queue, token), target, b, now))
+            context.call(|e, now| e.post_read(id, &self.ticket(queue, token), target, b, now))
         })
     }
 
     /// RDMA WRITE: copies the buffer's window into the peer's memory at `offset`. The
-    /// event says that the bytes are there. (EXS extension.)
+    /// event says that the bytes are there.
+    ///
+    /// EXS extension.
     ///
     /// READs and WRITEs are done in the order of posting. A message that is sent after the event finds
     /// the bytes there. One that is cancelled on its way moves no more; if the connection ends first, how
@@ -131,11 +135,9 @@ impl Socket {
             Ok(t) => t,
             Err(error) => return Err(Refused { error, buffer }),
         };
+        let (id, context) = (self.handle().id(), self.handle().context());
         self.post_one(queue, buffer, |b| {
-            let id = self.handle().id();
-            self.handle()
-                .context()
-                .call(|e, now| e.post_write(id, &self.ticket(queue, token), target, b, now))
+            context.call(|e, now| e.post_write(id, &self.ticket(queue, token), target, b, now))
         })
     }
 }

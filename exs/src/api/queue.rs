@@ -81,7 +81,7 @@ impl EventQueue {
     }
 
     /// Waits for at least `min` events and takes up to `max`. It returns fewer than `min` if the
-    /// time is up. (The ES-API's negative count.)
+    /// time is up. ES-API writes `min` as a negative count.
     ///
     /// ```
     #[doc = include_str!("examples/streams.txt")]

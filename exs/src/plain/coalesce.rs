@@ -406,7 +406,7 @@ mod tests {
         let mut w = World::new();
         w.plain.begin_call(true);
         w.burst();
-        // (A UNIX-domain socket has room for less: that some of it came is enough.)
+        // A UNIX-domain socket has room for less, so a part of the bytes is enough.
         for _ in 0..8 {
             assert_eq!(w.arrived(), 0);
             w.send(TOGETHER / 8);

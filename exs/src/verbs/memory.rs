@@ -1,7 +1,7 @@
 //! Protection domains, registrations and windows.
 //!
 //! The driver's table lists each MR under the key that the floors above use: its rkey if peers may
-//! use it, else its lkey. (On known devices the two are one number.) Each registration keeps its
+//! use it, else its lkey. On known devices the two are one number. Each registration keeps its
 //! region alive. So the memory of posted work stays mapped until the registration ends.
 //!
 //! Windows. A device with type-2 memory windows binds one to the queue pair, with the bounds and
