@@ -4,7 +4,6 @@
 //! event reports what had been moved by then. If nothing was moved, the call fails with EINTR. So
 //! a signal never loses a byte.
 
-use std::cell::RefCell;
 use std::ffi::c_int;
 use std::time::Duration;
 
@@ -19,11 +18,6 @@ pub(crate) const MOST: usize = 0x7fff_f000;
 
 /// The token of an operation that is alone on its queue.
 pub(crate) const TOKEN: Token = Token(0);
-
-thread_local! {
-    /// Idle private queues of this thread.
-    static QUEUES: RefCell<Vec<EventQueue>> = const { RefCell::new(Vec::new()) };
-}
 
 /// How long a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,16 +40,9 @@ pub(crate) fn run(
 ) -> Result<Event> {
     // If the objects for waiting cannot be made, the call must fail before the operation has the
     // memory.
-    raw::prepare_to_wait()?;
-    let kept = QUEUES.try_with(|q| q.borrow_mut().pop()).ok().flatten();
-    let queue = match kept {
-        Some(queue) => queue,
-        None => EventQueue::new(1)?,
-    };
+    let queue = raw::private_queue(socket)?;
     let result = post(&queue).and_then(|()| wait(socket, &queue, patience));
-    if queue.outstanding() == 0 {
-        let _ = QUEUES.try_with(|q| q.borrow_mut().push(queue));
-    }
+    raw::keep_private_queue(queue);
     result
 }
 

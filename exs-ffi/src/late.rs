@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use exs::__ffi as raw;
 use exs::WaitPolicy;
-use exs::{Buffer, Error, EventKind, EventQueue, Part, QueueOptions, SocketType, Token};
+use exs::{Buffer, Error, EventKind, EventQueue, Part, QueueOptions, Socket, SocketType, Token};
 
 use crate::blocking::refusal;
 use crate::error::{Fail, Result};
@@ -60,14 +60,17 @@ pub(crate) struct Late {
 }
 
 impl Late {
-    fn queue(&self) -> Result<&EventQueue> {
+    fn queue(&self, socket: &Socket) -> Result<&EventQueue> {
         if let Some(queue) = self.queue.get() {
             return Ok(queue);
         }
         // Shutdowns, which keep no data, need places too.
         let depth = MOST_KEPT / COST + 16;
         let queue = EventQueue::with_options(
-            &QueueOptions::default().with_depth(depth).with_wait(WaitPolicy::Notify),
+            &QueueOptions::default()
+                .with_depth(depth)
+                .with_wait(WaitPolicy::Notify)
+                .with_shard(Some(raw::shard_of(socket))),
         )?;
         Ok(self.queue.get_or_init(|| queue))
     }
@@ -140,7 +143,7 @@ pub(crate) fn lost(entry: &Entry) -> Result<()> {
 /// Sends as much as there is room for, a message whole or not at all, and returns the bytes
 /// accepted. With `shut` the direction ends after the last byte.
 pub(crate) fn send(entry: &Entry, fd: c_int, parts: &[Part], shut: bool) -> Result<usize> {
-    let queue = entry.late.queue()?;
+    let queue = entry.late.queue(&entry.socket)?;
     let all = length(parts);
     let cut = entry.kind == SocketType::Stream;
     let taken = entry.late.reserve(all, cut).or_else(|| reserve_soon(entry, all, cut));
@@ -209,7 +212,7 @@ fn fill(entry: &Entry, fd: c_int) {
 
 /// Ends a direction behind the accepted data, without waiting until they have left.
 pub(crate) fn shutdown(entry: &Entry, how: Shutdown) -> Result<()> {
-    let queue = entry.late.queue()?;
+    let queue = entry.late.queue(&entry.socket)?;
     let post = || entry.socket.shutdown(queue, Token(0), how);
     let posted = match post() {
         // Taking the events of finished sends frees places.

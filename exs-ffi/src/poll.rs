@@ -129,7 +129,10 @@ pub(crate) fn inner() -> Result<&'static EventQueue> {
     if let Some(q) = INNER.get() {
         return Ok(q);
     }
-    let options = QueueOptions::default().with_depth(1 << 24).with_wait(WaitPolicy::Notify);
+    let options = QueueOptions::default()
+        .with_depth(1 << 24)
+        .with_wait(WaitPolicy::Notify)
+        .with_shard(Some(exs::__ffi::FIRST_SHARD));
     let q = EventQueue::with_options(&options)?;
     watch::inner(exs::__ffi::inner_fd(&q))?;
     Ok(INNER.get_or_init(|| q))

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::raw::{with_slice, with_slice_mut};
 use super::{Completion, Event, EventQueue, RemoteBuffer, Socket, Token};
 use crate::mem::Buffer;
-use crate::progress::{Error, Interest, Readiness, RecvFlags, prepare_to_wait};
+use crate::progress::{Error, Interest, QueueOptions, Readiness, RecvFlags, prepare_to_wait};
 
 /// The calls of a [`Socket`] that wait for their end. Borrowed slices will do, as no
 /// call returns before its operation has ended.
@@ -68,24 +68,35 @@ pub struct Packet {
 }
 
 thread_local! {
-    /// Queues of this thread's blocking calls. A stack, as a call may happen inside
-    /// another one. A signal handler must not call: that would not be sound in C either.
+    /// Queues of this thread's blocking calls, of any shard. More than one of a shard, as a call
+    /// may happen inside another one. A signal handler must not call: that would not be sound in C
+    /// either.
     static QUEUES: RefCell<Vec<EventQueue>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A queue of this thread's, on which the thread can wait. The descriptor that this takes must be
-/// there before an operation holds borrowed memory.
-fn queue() -> Result<EventQueue, Error> {
+/// A queue of this thread's, on which the thread can wait for an operation of the socket: in the
+/// socket's home, so that no event crosses, or in the thread's if it has none yet. The descriptor
+/// that a wait takes must be there before an operation holds borrowed memory.
+pub(super) fn queue_for(socket: &Socket) -> Result<EventQueue, Error> {
     prepare_to_wait()?;
+    let shard = socket.handle().shard();
+    let take = |queues: &RefCell<Vec<EventQueue>>| {
+        let mut queues = queues.borrow_mut();
+        let found = queues.iter().rposition(|queue| queue.shard() == shard)?;
+        Some(queues.swap_remove(found))
+    };
     // A thread that ends has no stack any more.
-    match QUEUES.try_with(|q| q.borrow_mut().pop()) {
+    match QUEUES.try_with(take) {
         Ok(Some(queue)) => Ok(queue),
-        _ => EventQueue::new(4),
+        _ => {
+            let options = QueueOptions::default().with_depth(4).with_shard(Some(shard));
+            EventQueue::with_options(&options)
+        }
     }
 }
 
 /// Keeps the queue for the thread's next call, unless it still has an operation.
-fn keep(queue: EventQueue) {
+pub(super) fn keep(queue: EventQueue) {
     if queue.outstanding() == 0 {
         let _ = QUEUES.try_with(|q| q.borrow_mut().push(queue));
     }
@@ -109,7 +120,7 @@ impl<'a> Blocking<'a> {
     }
 
     fn run(&self, post: impl FnOnce(&EventQueue) -> Result<(), Error>) -> Result<Event, Error> {
-        let queue = queue()?;
+        let queue = queue_for(self.socket)?;
         let result = post(&queue).and_then(|()| wait(&queue));
         keep(queue);
         result
@@ -121,7 +132,7 @@ impl<'a> Blocking<'a> {
         buffer: Buffer,
         post: impl FnOnce(&EventQueue, Buffer) -> Result<(), super::Refused>,
     ) -> (Buffer, Result<Event, Error>) {
-        let queue = match queue() {
+        let queue = match queue_for(self.socket) {
             Ok(queue) => queue,
             Err(e) => return (buffer, Err(e)),
         };

@@ -25,9 +25,11 @@ impl Socket {
     /// [`Error::State`] if it is connected or listening; [`Error::WouldBlock`] if the queue is full.
     /// The event has [`Error::Connect`], [`Error::Refused`] or [`Error::NoDevice`].
     pub fn connect(&self, queue: &EventQueue, token: Token, addr: SocketAddr) -> Result<(), Error> {
-        let (id, context) = (self.handle().id(), self.handle().context());
         self.post_bare(queue, || {
-            context.call(|e, now| e.connect(id, &self.ticket(queue, token), addr, now))
+            self.handle().settle(queue.core());
+            self.handle().post(queue.core(), |e, id, moment| {
+                e.connect(id, &self.ticket(queue, token), addr, moment.now())
+            })
         })
     }
 
@@ -54,9 +56,10 @@ impl Socket {
     /// [`Error::State`] if it is not listening; [`Error::WouldBlock`] if the queue is full. The event
     /// has an error if the socket is closed, or stops to listen, before a connection comes.
     pub fn accept(&self, queue: &EventQueue, token: Token) -> Result<(), Error> {
-        let (id, context) = (self.handle().id(), self.handle().context());
         self.post_bare(queue, || {
-            context.call(|e, now| e.accept(id, &self.ticket(queue, token), now))
+            self.handle().post(queue.core(), |e, id, moment| {
+                e.accept(id, &self.ticket(queue, token), moment.now())
+            })
         })
     }
 
@@ -75,9 +78,9 @@ impl Socket {
     /// # Errors
     /// [`Error::WouldBlock`] if the queue is full.
     pub fn poll(&self, queue: &EventQueue, token: Token, want: Interest) -> Result<(), Error> {
-        let (id, context) = (self.handle().id(), self.handle().context());
         self.post_bare(queue, || {
-            context.call(|e, _| e.post_poll(id, &self.ticket(queue, token), want))
+            self.handle()
+                .post(queue.core(), |e, id, _| e.post_poll(id, &self.ticket(queue, token), want))
         })
     }
 
@@ -109,9 +112,10 @@ impl Socket {
     /// # Errors
     /// [`Error::WouldBlock`] if the queue is full, or not connected (ENOTCONN).
     pub fn shutdown(&self, queue: &EventQueue, token: Token, how: Shutdown) -> Result<(), Error> {
-        let (id, context) = (self.handle().id(), self.handle().context());
         self.post_bare(queue, || {
-            context.call(|e, now| e.shutdown(id, &self.ticket(queue, token), how, now))
+            self.handle().post(queue.core(), |e, id, moment| {
+                e.shutdown(id, &self.ticket(queue, token), how, moment.now())
+            })
         })
     }
 
@@ -137,33 +141,30 @@ impl Socket {
     /// # Errors
     /// [`Error::WouldBlock`] if the queue is full, or closed already.
     pub fn close(&self, queue: &EventQueue, token: Token) -> Result<(), Error> {
-        let (id, context) = (self.handle().id(), self.handle().context());
         self.post_bare(queue, || {
-            context.call(|e, now| e.close(id, Some(&self.ticket(queue, token)), now))
+            self.handle().post(queue.core(), |e, id, moment| {
+                e.close(id, Some(&self.ticket(queue, token)), moment.now())
+            })
         })
     }
 
     /// As `close`, whose event has its place in the queue already.
     pub(super) fn close_booked(&self, queue: &EventQueue, token: Token) -> Result<(), Error> {
-        let (id, context) = (self.handle().id(), self.handle().context());
-        context.call(|e, now| e.close(id, Some(&self.ticket(queue, token)), now))
+        self.handle().post(queue.core(), |e, id, moment| {
+            e.close(id, Some(&self.ticket(queue, token)), moment.now())
+        })
     }
 
     /// Asks those operations to end whose events go to this queue.
     pub(super) fn cancel_on(&self, queue: &EventQueue) -> usize {
-        let id = self.handle().id();
         let core = queue.core();
-        self.handle()
-            .context()
-            .call(|e, now| e.cancel_where(id, now, |op| op.goes_to(core)))
-            .unwrap_or(0)
+        self.handle().call(|e, id, now| e.cancel_where(id, now, |op| op.goes_to(core))).unwrap_or(0)
     }
 
     /// Asks the operations with this token (`None`: all) to end, but for those whose
     /// events go to the queues that are spared. Of these only a connect ends with all.
     pub(super) fn cancel_but(&self, token: Option<Token>, spared: &[&EventQueue]) -> usize {
-        let id = self.handle().id();
-        let asked = self.handle().context().call(|e, now| {
+        let asked = self.handle().call(|e, id, now| {
             e.cancel_where(id, now, |op| {
                 let spared = || spared.iter().any(|q| op.goes_to(q.core()));
                 match token {
@@ -195,8 +196,7 @@ impl Socket {
     /// # Ok::<(), exs::Error>(())
     /// ```
     pub fn cancel(&self, token: Token) -> usize {
-        let id = self.handle().id();
-        self.handle().context().call(|e, now| e.cancel(id, Some(token.0), now)).unwrap_or(0)
+        self.handle().call(|e, id, now| e.cancel(id, Some(token.0), now)).unwrap_or(0)
     }
 
     /// As [`Socket::cancel`], for every operation of the socket.
@@ -210,8 +210,7 @@ impl Socket {
     /// # Ok::<(), exs::Error>(())
     /// ```
     pub fn cancel_all(&self) -> usize {
-        let id = self.handle().id();
-        self.handle().context().call(|e, now| e.cancel(id, None, now)).unwrap_or(0)
+        self.handle().call(|e, id, now| e.cancel(id, None, now)).unwrap_or(0)
     }
 
     /// Cuts the connection at once. Every operation ends with an error, and the peer sees ECONNRESET:
@@ -225,8 +224,7 @@ impl Socket {
     /// # Ok::<(), exs::Error>(())
     /// ```
     pub fn abort(&self) {
-        let id = self.handle().id();
         // A socket that is gone cannot be cut.
-        let _ = self.handle().context().call(|e, now| e.abort(id, now));
+        let _ = self.handle().call(|e, id, now| e.abort(id, now));
     }
 }

@@ -1,7 +1,8 @@
 //! Figures to tune with.
 
-use crate::progress::{Context, Error};
+use crate::progress::{Error, Figures, figures_of_all_shards, first_shard};
 use crate::session;
+use crate::sys::system_calls;
 
 /// What a socket, or the whole process, counted.
 ///
@@ -122,15 +123,14 @@ impl Counters {
 /// # Errors
 /// What the kernel says if EXS cannot start.
 pub fn counters() -> Result<Counters, Error> {
-    let context = Context::global()?;
-    let ((sum, events, runs), in_flight) =
-        context.call(|e, _| (e.counters_of_all(), e.in_flight()));
+    first_shard()?;
+    let Figures { counters, events, runs, sleeps, in_flight } = figures_of_all_shards();
     Ok(Counters {
         events,
         engine_runs: runs,
-        sleeps: context.sleeps(),
-        system_calls: context.system_calls(),
-        in_flight: in_flight as u64,
-        ..Counters::of_socket(&sum)
+        sleeps,
+        system_calls: system_calls(),
+        in_flight,
+        ..Counters::of_socket(&counters)
     })
 }

@@ -208,8 +208,8 @@ impl Export {
         len: usize,
         f: impl FnOnce(&crate::mem::Segment),
     ) -> Result<(), Error> {
-        let (id, export) = (self.handle.id(), self.id);
-        self.handle.context().call(|e, _| {
+        let export = self.id;
+        self.handle.call(|e, id, _| {
             e.with_export(id, export, |seg| {
                 f(&seg.slice(offset, len)?);
                 Ok(())
@@ -236,9 +236,9 @@ impl Export {
         if let Err(error) = queue.core().reserve() {
             return Err(Refused { error, buffer: self });
         }
-        let (id, export) = (self.handle.id(), self.id);
-        self.handle.context().call(|e, now| {
-            e.revoke(id, export, &queue.ticket(token, self.handle.user_data()), now)
+        let export = self.id;
+        self.handle.post(queue.core(), |e, id, moment| {
+            e.revoke(id, export, &queue.ticket(token, self.handle.user_data()), moment.now())
         });
         self.live = false;
         Ok(())
@@ -257,10 +257,9 @@ impl Export {
     /// If the socket is gone, and the memory with it.
     pub fn revoke_blocking(mut self) -> Result<Buffer, Error> {
         self.live = false;
-        let (id, export) = (self.handle.id(), self.id);
+        let export = self.id;
         self.handle
-            .context()
-            .call(|e, now| e.unexport(id, export, now))
+            .call(|e, id, now| e.unexport(id, export, now))
             .ok_or_else(|| Error::invalid("the export is gone"))
     }
 }
@@ -268,8 +267,8 @@ impl Export {
 impl Drop for Export {
     fn drop(&mut self) {
         if self.live {
-            let (id, export) = (self.handle.id(), self.id);
-            self.handle.context().call(|e, now| e.unexport(id, export, now));
+            let export = self.id;
+            self.handle.call(|e, id, now| e.unexport(id, export, now));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::raw::kernel::Descriptor;
 use crate::plain::Kind;
-use crate::progress::{Context, Error};
+use crate::progress::{Context, Error, first_shard};
 use crate::sys::Identity;
 
 /// EXS's asynchronous calls on an ordinary kernel socket (TCP, UDP, UNIX-domain), whose
@@ -97,7 +97,7 @@ struct Known {
 
 impl Drop for Known {
     fn drop(&mut self) {
-        if let Ok(context) = Context::global() {
+        if let Ok(context) = first_shard() {
             context.release_kernel(self.identity.dev, self.identity.ino);
         }
     }
@@ -110,7 +110,7 @@ impl<S: AsFd> KernelSocket<S> {
     /// # Errors
     /// What the kernel says if EXS cannot start, or of the descriptor.
     pub fn new(socket: S) -> Result<KernelSocket<S>, Error> {
-        Context::global()?;
+        first_shard()?;
         let (identity, kind) = Descriptor::new(socket.as_fd())?.parts();
         let known = Known { identity, kind };
         Ok(KernelSocket { socket, limits: (None, None), user_data: AtomicU64::new(0), known })

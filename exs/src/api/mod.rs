@@ -27,7 +27,7 @@ mod transports;
 pub use crate::mem::{Buffer, MemError, MemoryRegion};
 pub use crate::progress::{
     Candidate, DeviceInfo, Error, EventKind, Interest, Options, Part, PortInfo, QueueOptions,
-    Readiness, RecvFlags, Rights, Route, Transport, TransportInfo, WaitPolicy, parse_size,
+    Readiness, RecvFlags, Rights, Route, Shard, Transport, TransportInfo, WaitPolicy, parse_size,
     parse_time,
 };
 pub use crate::rnic::{DisconnectCause, RnicError, TermCode};

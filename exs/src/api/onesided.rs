@@ -44,9 +44,7 @@ impl Socket {
             remote_read: rights.read,
             remote_write: rights.write,
         };
-        let id = self.handle().id();
-        let made =
-            self.handle().context().call(|e, now| e.export(id, buffer, access, lifetime, now));
+        let made = self.handle().call(|e, id, now| e.export(id, buffer, access, lifetime, now));
         match made {
             Ok((remote, export)) => {
                 let descriptor = RemoteBuffer::new(remote, len as u64, rights);
@@ -93,9 +91,10 @@ impl Socket {
             Ok(t) => t,
             Err(error) => return Err(Refused { error, buffer }),
         };
-        let (id, context) = (self.handle().id(), self.handle().context());
         self.post_one(queue, buffer, |b| {
-            context.call(|e, now| e.post_read(id, &self.ticket(queue, token), target, b, now))
+            self.handle().post(queue.core(), |e, id, moment| {
+                e.post_read(id, &self.ticket(queue, token), target, b, moment.now())
+            })
         })
     }
 
@@ -135,9 +134,10 @@ impl Socket {
             Ok(t) => t,
             Err(error) => return Err(Refused { error, buffer }),
         };
-        let (id, context) = (self.handle().id(), self.handle().context());
         self.post_one(queue, buffer, |b| {
-            context.call(|e, now| e.post_write(id, &self.ticket(queue, token), target, b, now))
+            self.handle().post(queue.core(), |e, id, moment| {
+                e.post_write(id, &self.ticket(queue, token), target, b, moment.now())
+            })
         })
     }
 }

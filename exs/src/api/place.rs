@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use super::{Event, EventQueue, Refused, Socket, Token};
 use crate::mem::Buffer;
-use crate::progress::{
-    Context, Error, EventKind, FdUse, QueueCore, RawEvent, Readiness, RecvFlags,
-};
+use crate::progress::{Error, EventKind, FdUse, QueueCore, RawEvent, Readiness, RecvFlags, Shard};
 pub use crate::progress::{Standing, Watch};
 
 /// A handle to the same queue whose operations carry a second name, which comes back
@@ -152,13 +150,26 @@ pub fn is_watched(queue: &EventQueue) -> bool {
     queue.core().is_watched()
 }
 
-/// Makes sure that the calling thread can wait: it needs a descriptor for it, which is
-/// better missed before an operation is posted than after.
+/// A queue of the calling thread's, for one operation of the socket that the thread waits for. To
+/// be given back by [`keep_private_queue`].
 ///
 /// # Errors
-/// What the kernel says.
-pub fn prepare_to_wait() -> Result<(), Error> {
-    crate::progress::prepare_to_wait()
+/// What the kernel says, if the thread cannot wait.
+pub fn private_queue(socket: &Socket) -> Result<EventQueue, Error> {
+    super::blocking::queue_for(socket)
+}
+
+/// Keeps a queue that [`private_queue`] has given for the thread's next call.
+pub fn keep_private_queue(queue: EventQueue) {
+    super::blocking::keep(queue);
+}
+
+/// Where sockets live that have no connection.
+pub const FIRST_SHARD: Shard = Shard::FIRST;
+
+/// The shard in which a socket lives.
+pub fn shard_of(socket: &Socket) -> Shard {
+    socket.handle().shard()
 }
 
 /// A place in a queue, booked for an event that the caller makes. Dropping it gives the
@@ -199,7 +210,6 @@ impl Place {
         kind: EventKind,
         result: Result<Readiness, Error>,
     ) -> Result<(), Error> {
-        let context = Context::global()?;
         let ticket = self.queue.ticket(token, 0);
         let mut event = RawEvent::new(ticket.token, kind);
         event.tag = ticket.tag;
@@ -208,7 +218,7 @@ impl Place {
             Err(e) => event.error = Some(Box::new(e)),
         }
         let core: &Arc<QueueCore> = ticket.queue;
-        context.deliver(core, event);
+        core.context().deliver(core, event);
         self.booked = false;
         Ok(())
     }

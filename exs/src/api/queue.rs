@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Event;
 use crate::progress::{
-    Context, Error, FdUse, QueueCore, QueueOptions, Ticket, WaitPolicy, Waited, Want,
+    Error, FdUse, QueueCore, QueueOptions, Shard, Ticket, WaitPolicy, Waited, Want,
 };
 use crate::sys::EventFd;
 
@@ -57,8 +57,7 @@ impl EventQueue {
     /// # Errors
     /// As [`EventQueue::new`].
     pub fn with_options(opts: &QueueOptions) -> Result<EventQueue, Error> {
-        Context::global()?;
-        Ok(EventQueue { core: QueueCore::new(opts)?, tag: [0; 2] })
+        Ok(EventQueue { core: QueueCore::seated(opts)?, tag: [0; 2] })
     }
 
     /// Waits for at least one event and takes up to `max`. It returns none if the time is up. A
@@ -146,7 +145,7 @@ impl EventQueue {
                 self.core.depth()
             )));
         }
-        let context = Context::global()?;
+        let context = self.core.context();
         context.nudge(&self.core);
         let mut begun = None;
         loop {
@@ -235,6 +234,25 @@ impl EventQueue {
         self.core.depth()
     }
 
+    /// The shard that it belongs to. What threads with queues of different shards do does not
+    /// touch the same memory or locks, so each thread wants a queue with a shard of its own. A
+    /// thread with several queues wants them in one shard
+    /// ([`QueueOptions::with_shard`](crate::QueueOptions::with_shard)).
+    ///
+    /// EXS extension.
+    ///
+    /// ```
+    /// use exs::{EventQueue, QueueOptions};
+    /// let sends = EventQueue::new(16)?;
+    /// let options = QueueOptions::default().with_shard(Some(sends.shard()));
+    /// let receives = EventQueue::with_options(&options)?; // of the same thread
+    /// assert_eq!(receives.shard(), sends.shard());
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    pub fn shard(&self) -> Shard {
+        self.core.shard()
+    }
+
     /// A handle to the same queue, whose operations carry this name.
     pub(super) fn tagged(&self, tag: [u64; 2]) -> EventQueue {
         EventQueue { core: Arc::clone(&self.core), tag }
@@ -242,9 +260,7 @@ impl EventQueue {
 
     /// The descriptor, for the program: it waits elsewhere from now on.
     fn program_fd(&self) -> &EventFd {
-        if let Ok(context) = Context::global() {
-            context.rely();
-        }
+        self.core.context().rely();
         self.core.fd(FdUse::Program)
     }
 

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Blocking, Counters, EventQueue, Token};
 use crate::progress::Ticket;
-use crate::progress::{Context, Error, Options, Readiness, Route, SocketHandle, Standing, Watch};
+use crate::progress::{
+    Error, Options, Readiness, Route, SocketHandle, Standing, Watch, first_shard,
+};
 use crate::wire::exs::SocketKind;
 
 /// What a socket carries.
@@ -132,7 +134,7 @@ impl Socket {
     /// # Errors
     /// As [`Socket::new`].
     pub fn with_options(ty: SocketType, options: Options) -> Result<Socket, Error> {
-        let context = Context::global()?;
+        let context = first_shard()?;
         let kind = match ty {
             SocketType::Stream => SocketKind::Stream,
             SocketType::SeqPacket => SocketKind::SeqPacket,
@@ -214,10 +216,9 @@ impl Socket {
     /// Its options.
     pub fn options(&self) -> Options {
         let mut cached = self.inner.options.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = self.handle.id();
         cached
             .get_or_insert_with(|| {
-                self.handle.context().call(|e, _| e.options_of(id)).unwrap_or_default()
+                self.handle.call(|e, id, _| e.options_of(id)).unwrap_or_default()
             })
             .clone()
     }
@@ -228,8 +229,7 @@ impl Socket {
     /// # Errors
     /// [`Error::State`] if the socket is closed.
     pub fn set_options(&self, options: &Options) -> Result<(), Error> {
-        let id = self.handle.id();
-        self.handle.context().call(|e, _| e.set_options(id, options.clone()))?;
+        self.handle.call(|e, id, _| e.set_options(id, options.clone()))?;
         *self.inner.options.lock().unwrap_or_else(PoisonError::into_inner) = Some(options.clone());
         Ok(())
     }
@@ -241,8 +241,7 @@ impl Socket {
     /// and [`Error::Bind`] with the kernel's reason: EADDRINUSE, EADDRNOTAVAIL, EACCES. For a socket
     /// that insists on RDMA devices, `listen` and `connect` report these instead.
     pub fn bind(&self, addr: SocketAddr) -> Result<(), Error> {
-        let id = self.handle.id();
-        self.handle.context().call(|e, _| e.bind(id, addr))
+        self.handle.call(|e, id, _| e.bind(id, addr))
     }
 
     /// Makes it a listener. Up to `backlog` connections are established before the program accepts
@@ -251,13 +250,11 @@ impl Socket {
     /// # Errors
     /// [`Error::Listen`], with the kernel's reason (EADDRINUSE, EACCES, ...).
     pub fn listen(&self, backlog: u32) -> Result<(), Error> {
-        let id = self.handle.id();
-        self.handle.context().call(|e, _| e.listen(id, backlog))
+        self.handle.call(|e, id, _| e.listen(id, backlog))
     }
 
     fn addrs(&self) -> Result<(Option<SocketAddr>, Option<SocketAddr>), Error> {
-        let id = self.handle.id();
-        self.handle.context().call(|e, _| e.addrs(id)).ok_or_else(|| not_connected("address"))
+        self.handle.call(|e, id, _| e.addrs(id)).ok_or_else(|| not_connected("address"))
     }
 
     /// Our address.
@@ -279,8 +276,7 @@ impl Socket {
     /// The device that it is connected by, and the reason for the choice; `None` before it is
     /// connected.
     pub fn transport(&self) -> Option<Route> {
-        let id = self.handle.id();
-        self.handle.context().call(|e, _| e.route_of(id))
+        self.handle.call(|e, id, _| e.route_of(id))
     }
 
     /// Books a place in the queue and posts; gives the place back if refused.
@@ -304,26 +300,22 @@ impl Socket {
     /// # Ok::<(), exs::Error>(())
     /// ```
     pub fn readiness(&self) -> Readiness {
-        let id = self.handle.id();
-        self.handle.context().call(|e, _| e.readiness_of(id))
+        self.handle.call(|e, id, _| e.readiness_of(id))
     }
 
     /// Why its connection has broken, as errno.
     pub(super) fn failure(&self) -> Option<i32> {
-        let id = self.handle.id();
-        self.handle.context().call(|e, _| e.failure_of(id))
+        self.handle.call(|e, id, _| e.failure_of(id))
     }
 
     /// Shows its state by `watch`.
     pub(super) fn set_watch(&self, watch: Option<Arc<dyn Watch>>) {
-        let id = self.handle.id();
-        self.handle.context().look(|e| e.set_watch(id, watch));
+        self.handle.look(|e, id| e.set_watch(id, watch));
     }
 
     /// The state that the watch shows.
     pub(super) fn standing(&self) -> Standing {
-        let id = self.handle.id();
-        self.handle.context().look(|e| e.standing_of(id))
+        self.handle.look(|e, id| e.standing_of(id))
     }
 
     /// A call has found nothing, and does not wait.
@@ -333,14 +325,12 @@ impl Socket {
 
     /// True if it takes connections.
     pub fn is_listening(&self) -> bool {
-        let id = self.handle.id();
-        self.handle.context().call(|e, _| e.is_listening(id))
+        self.handle.call(|e, id, _| e.is_listening(id))
     }
 
     /// What the connection counted so far.
     pub fn counters(&self) -> Counters {
-        let id = self.handle.id();
-        let counted = self.handle.context().call(|e, _| e.counters_of(id));
+        let counted = self.handle.call(|e, id, _| e.counters_of(id));
         Counters::of_socket(&counted.unwrap_or_default())
     }
 

@@ -75,8 +75,7 @@ impl Socket {
         buffer: impl Into<Buffer>,
     ) -> Result<(), Refused> {
         self.post_one(queue, buffer.into(), |b| {
-            let id = self.handle().id();
-            self.handle().context().call_at(|e, moment| {
+            self.handle().post(queue.core(), |e, id, moment| {
                 e.post_send(id, &self.ticket(queue, token), Bufs::One(b), moment)
             })
         })
@@ -110,8 +109,7 @@ impl Socket {
         flags: RecvFlags,
     ) -> Result<(), Refused> {
         self.post_one(queue, buffer.into(), |b| {
-            let id = self.handle().id();
-            self.handle().context().call_at(|e, moment| {
+            self.handle().post(queue.core(), |e, id, moment| {
                 e.post_recv(id, &self.ticket(queue, token), Bufs::One(b), flags, moment)
             })
         })
@@ -176,8 +174,7 @@ impl Socket {
         buffers: Vec<Buffer>,
     ) -> Result<(), Refused<Vec<Buffer>>> {
         self.post_many(queue, buffers, |v| {
-            let id = self.handle().id();
-            self.handle().context().call_at(|e, moment| {
+            self.handle().post(queue.core(), |e, id, moment| {
                 e.post_send(id, &self.ticket(queue, token), Bufs::Many(v), moment)
             })
         })
@@ -207,8 +204,7 @@ impl Socket {
         flags: RecvFlags,
     ) -> Result<(), Refused<Vec<Buffer>>> {
         self.post_many(queue, buffers, |v| {
-            let id = self.handle().id();
-            self.handle().context().call_at(|e, moment| {
+            self.handle().post(queue.core(), |e, id, moment| {
                 e.post_recv(id, &self.ticket(queue, token), Bufs::Many(v), flags, moment)
             })
         })
@@ -223,8 +219,7 @@ impl Socket {
         flags: RecvFlags,
     ) -> Result<(), Refused<Vec<Buffer>>> {
         self.post_many(queue, buffers, |mut v| {
-            let id = self.handle().id();
-            self.handle().context().call_at(|e, moment| {
+            self.handle().post(queue.core(), |e, id, moment| {
                 if e.recv_would_wait(id) {
                     let nothing = Error::WouldBlock { what: "socket's receiver", limit: 0 };
                     return Err((nothing, Bufs::Many(v)));
@@ -267,10 +262,11 @@ impl Socket {
         offset: u64,
         len: u64,
     ) -> Result<(), Error> {
-        let (id, context) = (self.handle().id(), self.handle().context());
         let file = FileSend { file, offset, len };
         self.post_bare(queue, || {
-            context.call(|e, now| e.post_file(id, &self.ticket(queue, token), file, now))
+            self.handle().post(queue.core(), |e, id, moment| {
+                e.post_file(id, &self.ticket(queue, token), file, moment.now())
+            })
         })
     }
 }
@@ -321,12 +317,10 @@ impl Socket {
         if let Err(error) = queue.core().reserve() {
             return Err(Refused { error, buffer: parts });
         }
-        let id = self.handle().id();
         let short = Short::of(&parts);
-        let posted = self
-            .handle()
-            .context()
-            .call(|e, now| e.post_parts(id, &self.ticket(queue, token), (parts, short), shut, now));
+        let posted = self.handle().post(queue.core(), |e, id, moment| {
+            e.post_parts(id, &self.ticket(queue, token), (parts, short), shut, moment.now())
+        });
         posted.map_err(|(error, buffer)| {
             queue.core().unreserve();
             Refused { error, buffer }

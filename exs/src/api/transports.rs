@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::progress::{Candidate, Context, Error, Options, TransportInfo, describe_transports};
+use crate::progress::{Candidate, Error, Options, TransportInfo, describe_transports, first_shard};
 
 /// The transports, each with the devices that this host has of it. Nothing is opened
 /// for use.
@@ -35,5 +35,5 @@ pub fn transports() -> Vec<TransportInfo> {
 /// # Errors
 /// What the kernel says if EXS cannot start.
 pub fn explain(addr: SocketAddr, options: &Options) -> Result<Vec<Candidate>, Error> {
-    Ok(Context::global()?.call(|engine, now| engine.explain(options, addr, now)))
+    Ok(first_shard()?.call(|engine, now| engine.explain(options, addr, now)))
 }

@@ -6,9 +6,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::context::Context;
+use super::drives::{self, Companions};
 use super::engine::SockId;
 use super::leader::{Leader, Reactor, Ticks};
 use super::queue::QueueCore;
+use super::shards;
 use super::spin::LEAD_EVERY;
 use crate::sys::yield_now;
 use crate::time::Time;
@@ -22,6 +24,7 @@ impl Context {
     /// `queue`. One that finds events there, and need not wait, leads now and then all the
     /// same: else the background thread would, beside it.
     pub(crate) fn nudge(&self, queue: &QueueCore) {
+        drives::note(self.shard());
         let lazy = self.lazy.load(Ordering::SeqCst);
         let rests = self.rests_until.load(Ordering::Relaxed);
         if rests != 0 && !queue.is_empty() && self.clock.about().as_nanos() < rests {
@@ -114,7 +117,7 @@ impl Context {
 
     /// As `nudge`, for a thread that is about to call the kernel itself.
     pub(crate) fn send_kept() {
-        if let Some(context) = Context::existing()
+        if let Some(context) = shards::existing_first()
             && context.keeps.load(Ordering::Relaxed)
         {
             context.turn(None, false, None);
@@ -135,14 +138,15 @@ impl Context {
                     yield_now();
                 }
                 let turn = self.turn(Some(&mut reactor), false, None);
-                if self.lead.background_must_leave() {
+                if self.lead.must_leave() {
                     break;
                 }
                 let slept = if turn.more {
                     reactor.poll(Some(Duration::ZERO))
                 } else {
-                    let must_leave = || self.lead.background_must_leave();
-                    self.sleep_until(None, None, &mut reactor, must_leave)
+                    let must_leave = || self.lead.must_leave();
+                    let alone = &mut Companions::default();
+                    self.sleep_until(None, None, &mut reactor, alone, must_leave)
                 };
                 if let Err(e) = slept
                     && e.kind() != std::io::ErrorKind::Interrupted

@@ -1,17 +1,18 @@
 //! The context: the engine, its lock, its threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::Error;
 use super::devices::Devices;
+use super::drives;
 use super::engine::{Engine, KERNEL_TOKENS, Released, TOKENS_PER_DEVICE, Verbs, Watch};
 use super::event::RawEvent;
 use super::lazy_now::LazyNow;
 use super::leader::{Leader, Leadership, Reactor};
-use super::options::check_environment;
 use super::queue::{QueueCore, Waiter};
 use super::reliance::Reliance;
+use super::shards::{self, Shard};
 use crate::plain::Plain;
 use crate::sys::{Clock, HeldSignals, cold_path};
 use crate::time::Time;
@@ -30,6 +31,7 @@ pub(super) struct Turn {
 /// Everything of EXS in a process: devices, sockets, operations, and the thread
 /// that moves them when no other does.
 pub struct Context {
+    shard: Shard,
     pub(super) clock: Clock,
     engine: Mutex<Engine>,
     /// Threads that wait for the engine's lock to post something; a thread that
@@ -65,58 +67,39 @@ pub struct Context {
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-/// The context of the process.
-static GLOBAL: OnceLock<Arc<Context>> = OnceLock::new();
+
+/// How a call enters a context.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Entry {
+    /// It may set something going.
+    Call,
+    /// So it may; and what it posts ends in a queue of this shard.
+    Post(Shard),
+    /// It sets nothing going.
+    Look,
+}
 
 impl Context {
-    /// The context of this process, made when first asked for.
-    ///
-    /// # Errors
-    /// [`Error::Start`], until what stands in the way is gone (descriptors are free again, say).
-    #[inline]
-    pub fn global() -> Result<&'static Arc<Context>, Error> {
-        match GLOBAL.get() {
-            Some(made) => Ok(made),
-            None => Context::make_global(),
-        }
-    }
-
-    #[cold]
-    fn make_global() -> Result<&'static Arc<Context>, Error> {
-        static ONE: Mutex<()> = Mutex::new(());
-        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(made) = GLOBAL.get() {
-            return Ok(made);
-        }
-        let made = check_environment()
-            .and_then(|()| Context::new(Devices::of_host()))
-            .inspect(Context::close_at_exit)
-            .map_err(|e| Error::Start { why: e.to_string(), errno: e.errno() })?;
-        Ok(GLOBAL.get_or_init(|| made))
-    }
-
-    /// The context of this process, if there is one.
-    pub(super) fn existing() -> Option<&'static Arc<Context>> {
-        GLOBAL.get()
-    }
-
     /// Makes this the context of the process: for tests with devices of their own.
     ///
     /// # Errors
     /// The process has one already.
     #[cfg(any(test, feature = "internals"))]
     pub fn install(context: Arc<Context>) -> Result<(), Error> {
-        let global = Arc::clone(&context);
-        GLOBAL.set(global).map_err(|_| Error::invalid("EXS has been used already"))?;
-        context.close_at_exit();
-        Ok(())
+        shards::install(context)
     }
 
-    /// A context with these devices.
+    /// A context with these devices: the first shard.
     ///
     /// # Errors
     /// What the kernel or the software RNIC says.
+    #[cfg(any(test, feature = "internals"))]
     pub fn new(devices: Devices) -> Result<Arc<Context>, Error> {
+        Context::in_shard(Shard::FIRST, devices)
+    }
+
+    /// The context that is this shard.
+    pub(super) fn in_shard(shard: Shard, devices: Devices) -> Result<Arc<Context>, Error> {
         let reactor = Reactor::new().map_err(|e| Error::os("epoll_create", &e))?;
         let registry =
             || reactor.registry().try_clone().map_err(|e| Error::os("dup of the reactor", &e));
@@ -127,13 +110,14 @@ impl Context {
             Some(open) => Verbs::new(open, registry()?),
             None => Verbs::Unbuilt,
         };
-        let lead = Leadership::new(reactor).map_err(|e| Error::os("eventfd", &e))?;
+        let lead = Leadership::new(reactor, shard).map_err(|e| Error::os("eventfd", &e))?;
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let context = Arc::new_cyclic(|me: &Weak| {
             let released = Arc::new(Released::new(me.clone()));
             let engine =
                 Engine::new(id, me.clone(), Arc::clone(&released), (soft, shm, plain), verbs);
             Context {
+                shard,
                 clock: Clock::default(),
                 engine: Mutex::new(engine),
                 posters: AtomicUsize::new(0),
@@ -202,23 +186,49 @@ impl Context {
         }
     }
 
-    /// Runs a call of the API on the engine and looks after what it set going.
-    pub(crate) fn call<T>(&self, f: impl FnOnce(&mut Engine, Time) -> T) -> T {
-        self.call_at(|engine, moment| f(engine, moment.now()))
+    /// Its number.
+    pub(crate) fn shard(&self) -> Shard {
+        self.shard
     }
 
-    /// The same for a call that may need no time.
+    /// Runs a call of the API on the engine and looks after what it set going.
+    pub(crate) fn call<T>(&self, f: impl FnOnce(&mut Engine, Time) -> T) -> T {
+        self.enter(Entry::Call, |engine, moment| f(engine, moment.now()))
+    }
+
+    /// The same for a call that posts what ends in a queue of a shard.
+    pub(crate) fn post<T>(&self, shard: Shard, f: impl FnOnce(&mut Engine, Time) -> T) -> T {
+        self.enter(Entry::Post(shard), |engine, moment| f(engine, moment.now()))
+    }
+
+    /// Has the engine for something that sets nothing going.
     #[inline]
-    pub(crate) fn call_at<T>(&self, f: impl FnOnce(&mut Engine, &LazyNow<'_>) -> T) -> T {
+    pub(crate) fn look<T>(&self, f: impl FnOnce(&mut Engine) -> T) -> T {
+        self.enter(Entry::Look, |engine, _| f(engine))
+    }
+
+    /// Enters the engine, and looks after what the call set going.
+    #[inline]
+    pub(super) fn enter<T>(
+        &self,
+        entry: Entry,
+        f: impl FnOnce(&mut Engine, &LazyNow<'_>) -> T,
+    ) -> T {
         let mut engine = match self.engine.try_lock() {
             Ok(engine) => engine,
             Err(why) => self.lock_behind(why),
         };
-        // Work may wait for a doorbell if this thread, or the background thread after a
-        // tick, is the next to lead: each rings it first of all.
-        let lazy = self.lead.leader() == Leader::Nobody;
-        engine.begin_call(lazy);
         let moment = LazyNow::new(&self.clock);
+        let crosses = match entry {
+            Entry::Look => return f(&mut engine, &moment),
+            Entry::Call => false,
+            Entry::Post(shard) => shard != self.shard,
+        };
+        // Work may wait for a doorbell if this thread, or the background thread after a
+        // tick, is the next to lead: each rings it first of all. A thread that waits for the
+        // event in another shard does not lead here.
+        let lazy = self.lead.leader() == Leader::Nobody && !crosses;
+        engine.begin_call(lazy);
         let result = f(&mut engine, &moment);
         if !engine.has_passed() {
             cold_path();
@@ -231,17 +241,10 @@ impl Context {
             }
         }
         self.finish(engine, None);
+        if crosses {
+            drives::note(self.shard);
+        }
         result
-    }
-
-    /// Has the engine for something that sets nothing going.
-    #[inline]
-    pub(crate) fn look<T>(&self, f: impl FnOnce(&mut Engine) -> T) -> T {
-        let mut engine = match self.engine.try_lock() {
-            Ok(engine) => engine,
-            Err(why) => self.lock_behind(why),
-        };
-        f(&mut engine)
     }
 
     /// Lets go of the lock, wakes whom it concerns (but for `me`, who is awake). True
@@ -345,11 +348,6 @@ impl Context {
         for w in &wake {
             self.lead.wake_waiter(w);
         }
-    }
-
-    /// System calls of the data path, of the process.
-    pub fn system_calls(&self) -> u64 {
-        crate::sys::system_calls()
     }
 
     /// Times that a thread slept in the reactor.

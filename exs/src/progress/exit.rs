@@ -19,11 +19,12 @@
 
 use std::io;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::context::Context;
 use super::leader::Reactor;
+use super::shards;
 use crate::sys::{EventFd, HeldSignals, at_exit, this_thread};
 
 /// How long the engine may be another's, which may be the thread that exits.
@@ -96,57 +97,72 @@ extern "C" fn leave() {
     }
 }
 
-impl Context {
-    /// From now on the end of the process closes what this context, its only one, holds.
-    pub(super) fn close_at_exit(self: &Arc<Context>) {
-        if let Err(e) = self.try_close_at_exit() {
-            crate::trace::warn!(
-                "connections will be reset where the process ends without a close: {e}"
-            );
+/// From now on the end of the process closes what its shards hold.
+pub(super) fn close_at_exit() {
+    if let Err(e) = try_close_at_exit() {
+        crate::trace::warn!(
+            "connections will be reset where the process ends without a close: {e}"
+        );
+    }
+}
+
+fn try_close_at_exit() -> io::Result<()> {
+    let new = Exit::new()?;
+    let leaving = LEAVING.get_or_init(|| new);
+    // The thread inherits it: the program's signals are for the program's threads.
+    let _held = HeldSignals::new();
+    std::thread::Builder::new().name("exs-exit".into()).spawn(move || {
+        while !leaving.begin.wait(None).unwrap_or(false) {}
+        // A program that closes descriptors which are not its own does not end by that.
+        if leaving.leaver.load(Ordering::Acquire) != 0 {
+            leave_shards(leaving);
+            leaving.over.signal();
+            // sleep-ok: a thread that hears of it that soon would hear of an end in order
+            std::thread::sleep(GRACE);
+            shards::all().for_each(|context| context.go_on());
+            leaving.go_on();
         }
-    }
+    })?;
+    at_exit(leave)
+}
 
-    fn try_close_at_exit(self: &Arc<Context>) -> io::Result<()> {
-        let new = Exit::new()?;
-        let leaving = LEAVING.get_or_init(|| new);
-        let context = Arc::clone(self);
-        // The thread inherits it: the program's signals are for the program's threads.
-        let _held = HeldSignals::new();
-        std::thread::Builder::new().name("exs-exit".into()).spawn(move || {
-            while !leaving.begin.wait(None).unwrap_or(false) {}
-            // (A program that closes descriptors which are not its own does not end by that.)
-            if leaving.leaver.load(Ordering::Acquire) != 0 {
-                context.leave(leaving);
-                leaving.over.signal();
-                // sleep-ok: who hears of it that soon would hear of an end in order
-                std::thread::sleep(GRACE);
-                context.go_on();
-                leaving.go_on();
-            }
-        })?;
-        at_exit(leave)
+/// Closes everything in all shards, and waits for the ends.
+fn leave_shards(leaving: &Exit) {
+    let thread = leaving.leaver.load(Ordering::Relaxed);
+    let patience = shards::all().map(|context| context.close_all(thread)).max();
+    let nanos = u64::try_from(patience.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX);
+    leaving.patience.store(nanos, Ordering::Relaxed);
+    let mut pause = PAUSES.0;
+    while shards::all().fold(false, |left, context| left | !context.has_left(pause)) {
+        pause = PAUSES.1.min(pause * 2);
     }
+}
 
-    fn leave(&self, leaving: &Exit) {
+impl Context {
+    /// Closes everything; returns how long the ends may take.
+    fn close_all(&self, thread: i32) -> Duration {
         let mut engine = self.lock();
-        let patience = engine.leave_all(leaving.leaver.load(Ordering::Relaxed), self.now());
-        let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        leaving.patience.store(nanos, Ordering::Relaxed);
+        let patience = engine.leave_all(thread, self.now());
         self.finish(engine, None);
         // Sends of kernel sockets that are kept, too, as far as the kernel takes them.
         self.turn(None, true, None);
-        let mut pause = PAUSES.0;
-        while !self.lock().has_left() {
-            match self.lead.try_lead(false) {
-                Some(reactor) => self.lead_out(reactor, pause),
-                None => {
-                    self.turn(None, true, None);
-                    // sleep-ok: who leads sleeps in the reactor, and may never leave it
-                    std::thread::sleep(pause);
-                }
-            }
-            pause = PAUSES.1.min(pause * 2);
+        patience
+    }
+
+    /// True if every connection has ended. Else it moves what can be moved, within this time.
+    fn has_left(&self, pause: Duration) -> bool {
+        if self.lock().has_left() {
+            return true;
         }
+        match self.lead.try_lead(false) {
+            Some(reactor) => self.lead_out(reactor, pause),
+            None => {
+                self.turn(None, true, None);
+                // sleep-ok: the thread that leads sleeps in the reactor, and may never leave it
+                std::thread::sleep(pause);
+            }
+        }
+        false
     }
 
     fn lead_out(&self, mut reactor: Reactor, pause: Duration) {

@@ -1,22 +1,41 @@
-//! The program's hold on a socket.
+//! The program's hold on a socket, and the socket's home.
+//!
+//! A new socket lives in the first shard. Its first connect moves it to the shard of the queue that
+//! the connect names, which is its home from then on; a socket that an accept brings is made in
+//! its home. So calls find the home by one load, and the move needs no lock on the data path: it
+//! happens under the locks of both engines, and a call that has looked up the old place finds out
+//! under the old engine's lock that the socket has moved.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::context::Context;
-use super::engine::SockId;
+use super::context::{Context, Entry};
+use super::engine::{Engine, SockId};
+use super::lazy_now::LazyNow;
+use super::queue::QueueCore;
+use super::shards::{self, Shard};
+use crate::time::Time;
 
 /// Whether the program has taken a connection that an accept brought. The engine keeps a
 /// copy, as it may end the process while the event still waits.
 pub(super) type Claim = Arc<AtomicBool>;
+
+/// Where a socket lives: its shard, and its name there.
+#[derive(Clone)]
+struct Home {
+    context: Arc<Context>,
+    id: SockId,
+}
 
 /// The program's hold on a socket: when it is dropped, the socket closes. The connection of an
 /// accept that the program has not taken is reset instead: its peer must not take a service that
 /// it never had for one that has ended in order.
 #[allow(unnameable_types, reason = "an event is made of it, by this crate alone")]
 pub struct SocketHandle {
-    context: Arc<Context>,
-    id: SockId,
+    /// Where the socket was made.
+    made: Home,
+    /// Where it stays. None until its first connect. Written under the engine's lock of `made`.
+    home: OnceLock<Home>,
     /// None: the program has made the socket itself.
     taken: Option<Claim>,
     /// The program's number for the socket; 0 until the program sets it. Each event of an
@@ -26,12 +45,19 @@ pub struct SocketHandle {
 
 impl SocketHandle {
     pub(crate) fn new(context: Arc<Context>, id: SockId) -> SocketHandle {
-        SocketHandle { context, id, taken: None, user_data: AtomicU64::new(0) }
+        SocketHandle {
+            made: Home { context, id },
+            home: OnceLock::new(),
+            taken: None,
+            user_data: AtomicU64::new(0),
+        }
     }
 
     /// Of a connection that an accept's event carries.
     pub(crate) fn accepted(context: Arc<Context>, id: SockId, taken: Claim) -> SocketHandle {
-        SocketHandle { context, id, taken: Some(taken), user_data: AtomicU64::new(0) }
+        let made = Home { context, id };
+        let home = OnceLock::from(made.clone());
+        SocketHandle { made, home, taken: Some(taken), user_data: AtomicU64::new(0) }
     }
 
     /// The program takes the connection.
@@ -41,9 +67,9 @@ impl SocketHandle {
         }
     }
 
-    /// The socket's name in the engine.
-    pub(crate) fn id(&self) -> SockId {
-        self.id
+    #[inline]
+    fn place(&self) -> &Home {
+        self.home.get().unwrap_or(&self.made)
     }
 
     pub(crate) fn user_data(&self) -> u64 {
@@ -54,9 +80,89 @@ impl SocketHandle {
         self.user_data.store(number, Ordering::Relaxed);
     }
 
-    /// Its context.
+    /// The shard it lives in.
     pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.context
+        &self.place().context
+    }
+
+    /// The shard of the queue that suits a blocking call on it: the socket's home, or the shard of
+    /// the thread while it has none and may move there.
+    pub(crate) fn shard(&self) -> Shard {
+        match self.home.get() {
+            Some(home) => home.context.shard(),
+            None if self.call(|engine, id, _| engine.is_listening(id)) => self.made.context.shard(),
+            None => shards::of_thread(),
+        }
+    }
+
+    /// Runs a call of the API that names no queue on the socket's engine.
+    pub(crate) fn call<T>(&self, f: impl FnOnce(&mut Engine, SockId, Time) -> T) -> T {
+        self.enter(Entry::Call, |engine, id, moment| f(engine, id, moment.now()))
+    }
+
+    /// Runs a call that names a queue.
+    #[inline]
+    pub(crate) fn post<T>(
+        &self,
+        queue: &QueueCore,
+        f: impl FnOnce(&mut Engine, SockId, &LazyNow<'_>) -> T,
+    ) -> T {
+        self.enter(Entry::Post(queue.shard()), f)
+    }
+
+    /// Has the socket's engine for something that sets nothing going.
+    pub(crate) fn look<T>(&self, f: impl FnOnce(&mut Engine, SockId) -> T) -> T {
+        self.enter(Entry::Look, |engine, id, _| f(engine, id))
+    }
+
+    #[inline]
+    fn enter<T>(&self, entry: Entry, f: impl FnOnce(&mut Engine, SockId, &LazyNow<'_>) -> T) -> T {
+        match self.home.get() {
+            Some(Home { context, id }) => context.enter(entry, |e, moment| f(e, *id, moment)),
+            None => self.enter_unsettled(entry, f),
+        }
+    }
+
+    #[cold]
+    fn enter_unsettled<T>(
+        &self,
+        entry: Entry,
+        f: impl FnOnce(&mut Engine, SockId, &LazyNow<'_>) -> T,
+    ) -> T {
+        let Home { context, id } = &self.made;
+        let entered = context.enter(entry, |e, moment| match self.home.get() {
+            None => Ok(f(e, *id, moment)),
+            // A connect of another thread was faster.
+            Some(home) => Err((f, home)),
+        });
+        match entered {
+            Ok(result) => result,
+            Err((f, Home { context, id })) => context.enter(entry, |e, moment| f(e, *id, moment)),
+        }
+    }
+
+    /// The socket is about to connect, with a queue: makes the queue's shard its home, unless it
+    /// has one.
+    pub(crate) fn settle(&self, queue: &QueueCore) {
+        if self.home.get().is_some() {
+            return;
+        }
+        // Two engines are locked at a time here alone, so no other order can deadlock with this.
+        static MOVES: Mutex<()> = Mutex::new(());
+        let _one = MOVES.lock().unwrap_or_else(PoisonError::into_inner);
+        let there = queue.shard().context().filter(|there| !Arc::ptr_eq(there, &self.made.context));
+        self.made.context.look(|engine| {
+            self.home.get_or_init(|| {
+                let moved = there.and_then(|there| Some((there, engine.take_fresh(self.made.id)?)));
+                match moved {
+                    None => self.made.clone(),
+                    Some((there, sock)) => Home {
+                        context: Arc::clone(there),
+                        id: there.look(|engine| engine.put_fresh(sock)),
+                    },
+                }
+            });
+        });
     }
 }
 
@@ -65,12 +171,14 @@ impl Drop for SocketHandle {
         // Never takes the engine's lock: a handle may be dropped under it, with an event that no
         // thread dequeued.
         let taken = self.taken.as_ref().is_none_or(|t| t.load(Ordering::Relaxed));
-        self.context.release(self.id, taken);
+        let Home { context, id } = self.place();
+        context.release(*id, taken);
     }
 }
 
 impl std::fmt::Debug for SocketHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Socket#{}.{}", self.id.index, self.id.generation)
+        let Home { context, id } = self.place();
+        write!(f, "Socket#{}.{}.{}", context.shard().index(), id.index, id.generation)
     }
 }

@@ -18,15 +18,18 @@
 //!    it leaves for good, wakes the first follower, and sleeps on its eventfd (see
 //!    `Context::wait`), so that the thread that has the traffic leads, and no event
 //!    need be handed from thread to thread.
+//! 5. A thread that waits in another shard may lead here as a companion (`drives`), while no other
+//!    thread does. It leaves the lead to any thread that asks for it, as the background thread does.
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::queue::Waiter;
+use super::shards::Shard;
 use crate::rnic::Ready;
 use crate::sys::{HeldSignals, note_calls, wait_readable};
 
@@ -107,6 +110,12 @@ impl Reactor {
     }
 }
 
+impl AsRawFd for Reactor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.poll.as_raw_fd()
+    }
+}
+
 /// Who leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -114,6 +123,15 @@ pub(super) enum Leader {
     Nobody = 0,
     Application = 1,
     Background = 2,
+    /// A thread that waits in another shard, and leaves the lead to any thread that wants it.
+    Companion = 3,
+}
+
+impl Leader {
+    /// It leaves the lead to a thread of the program's that waits in this shard.
+    fn leaves_when_asked(self) -> bool {
+        matches!(self, Leader::Background | Leader::Companion)
+    }
 }
 
 struct LeadState {
@@ -160,6 +178,7 @@ pub(super) struct Ticks<'a> {
 
 /// The lead, and the hand-over of it.
 pub(super) struct Leadership {
+    shard: Shard,
     state: Mutex<LeadState>,
     background: Condvar,
     leader: AtomicU8,
@@ -167,7 +186,7 @@ pub(super) struct Leadership {
 }
 
 impl Leadership {
-    pub(super) fn new(reactor: Reactor) -> io::Result<Leadership> {
+    pub(super) fn new(reactor: Reactor, shard: Shard) -> io::Result<Leadership> {
         let waker = mio::Waker::new(reactor.registry(), WAKE)?;
         let state = LeadState {
             reactor: Some(reactor),
@@ -180,6 +199,7 @@ impl Leadership {
             hasty: false,
         };
         Ok(Leadership {
+            shard,
             state: Mutex::new(state),
             background: Condvar::new(),
             leader: AtomicU8::new(Leader::Nobody as u8),
@@ -197,7 +217,8 @@ impl Leadership {
         match self.leader.load(Ordering::SeqCst) {
             0 => Leader::Nobody,
             1 => Leader::Application,
-            _ => Leader::Background,
+            2 => Leader::Background,
+            _ => Leader::Companion,
         }
     }
 
@@ -209,15 +230,16 @@ impl Leadership {
         debug_assert!(woken.is_ok(), "{woken:?}");
     }
 
-    /// Wakes a thread, wherever it sleeps. True if it follows.
+    /// Wakes a thread, wherever it sleeps. True if it follows in this shard.
     pub(super) fn wake_waiter(&self, waiter: &Waiter) -> bool {
         let leads = waiter.leading.load(Ordering::SeqCst);
-        if leads {
-            self.wake();
-        } else {
-            waiter.fd.signal();
+        let at = waiter.shard();
+        match at.context() {
+            _ if !leads => waiter.fd.signal(),
+            Some(other) if at != self.shard => other.wake(),
+            _ => self.wake(),
         }
-        !leads
+        !leads && at == self.shard
     }
 
     /// Rule 1: takes the lead, or follows.
@@ -234,7 +256,7 @@ impl Leadership {
             self.background.notify_one();
         }
         drop(st);
-        if self.leader() == Leader::Background {
+        if self.leader().leaves_when_asked() {
             self.wake();
         }
         None
@@ -248,12 +270,39 @@ impl Leadership {
             self.leader.store(Leader::Application as u8, Ordering::SeqCst);
             return Some(reactor);
         }
-        if !polite && !st.wanted && self.leader() == Leader::Background {
+        if !polite && !st.wanted && self.leader().leaves_when_asked() {
             st.wanted = true;
             drop(st);
             self.wake();
         }
         None
+    }
+
+    /// Rule 5: takes the lead for a thread that waits in another shard, if it is free and no
+    /// thread of this shard is on its way to it.
+    pub(super) fn try_companion(&self) -> Option<Reactor> {
+        if self.leader() != Leader::Nobody {
+            return None;
+        }
+        let mut st = self.lock();
+        if st.promised || !st.followers.is_empty() {
+            return None;
+        }
+        let reactor = st.take()?;
+        self.leader.store(Leader::Companion as u8, Ordering::SeqCst);
+        Some(reactor)
+    }
+
+    /// A companion leaves the lead, to the first follower if there is one.
+    pub(super) fn leave_as_companion(&self, reactor: Reactor, polls: bool) {
+        let mut st = self.lock();
+        st.turns += 1;
+        st.promised |= std::mem::take(&mut st.wanted);
+        let next = st.next();
+        self.put_back(st, reactor, polls);
+        if let Some(next) = next {
+            next.fd.signal();
+        }
     }
 
     /// Rule 2, for an application thread. One that leaves `for_good` wakes the first
@@ -362,8 +411,8 @@ impl Leadership {
         }
     }
 
-    /// True if the background thread should leave the lead.
-    pub(super) fn background_must_leave(&self) -> bool {
+    /// True if the background thread, or a companion, should leave the lead.
+    pub(super) fn must_leave(&self) -> bool {
         let st = self.lock();
         !st.followers.is_empty() || st.wanted
     }
@@ -393,7 +442,7 @@ mod tests {
     }
 
     fn lead() -> Leadership {
-        Leadership::new(Reactor::new().unwrap()).unwrap()
+        Leadership::new(Reactor::new().unwrap(), Shard::FIRST).unwrap()
     }
 
     #[test]
@@ -427,6 +476,26 @@ mod tests {
     }
 
     #[test]
+    fn a_companion_leads_while_no_other_thread_wants_to() {
+        let lead = lead();
+        let r = lead.try_companion().expect("free");
+        assert_eq!(lead.leader(), Leader::Companion);
+        assert!(!lead.must_leave() && lead.try_companion().is_none());
+        let a = Waiter::new().unwrap();
+        assert!(lead.lead_or_follow(&a).is_none());
+        assert!(lead.must_leave(), "a thread of this shard waits");
+        lead.leave_as_companion(r, false);
+        assert!(a.fd.wait(Some(Duration::ZERO)).unwrap(), "it is told");
+        assert!(lead.try_companion().is_none(), "the lead is promised to it");
+        let r = lead.lead_or_follow(&a).expect("it leads");
+        lead.leave(r, Some(&a), (false, false));
+        let r = lead.try_companion().expect("free again");
+        assert!(lead.try_lead(false).is_none());
+        assert!(lead.must_leave(), "a thread that does not wait has asked for it");
+        lead.leave_as_companion(r, false);
+    }
+
+    #[test]
     fn a_thread_at_work_is_left_alone_but_not_for_ever() {
         let (lead, asked) = (lead(), std::cell::Cell::new(0));
         let r = lead.background_wait(&ticks(&|| {
@@ -442,12 +511,12 @@ mod tests {
         let lead = Arc::new(lead());
         let r = lead.background_wait(&ticks(&|| false));
         assert_eq!(lead.leader(), Leader::Background);
-        assert!(!lead.background_must_leave());
+        assert!(!lead.must_leave());
         assert!(lead.try_lead(true).is_none());
-        assert!(!lead.background_must_leave(), "polite");
+        assert!(!lead.must_leave(), "polite");
         let a = Waiter::new().unwrap();
         assert!(lead.lead_or_follow(&a).is_none());
-        assert!(lead.background_must_leave());
+        assert!(lead.must_leave());
         lead.background_leave(r);
         assert!(a.fd.wait(Some(Duration::ZERO)).unwrap());
     }

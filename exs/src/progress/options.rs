@@ -1,10 +1,12 @@
 //! Options of sockets and queues, and the environment that sets their defaults.
 
 use std::fmt;
+use std::num::NonZero;
 use std::str::FromStr;
 use std::time::Duration;
 
 use super::Error;
+use super::shards::{MOST, Shard};
 use super::values::{parse_limit, parse_size, parse_switch, parse_time};
 use crate::plain::KernelIo;
 
@@ -74,7 +76,21 @@ names!(WaitPolicy: "busy" = BusyPoll, "notify" = Notify, "adaptive" = Adaptive);
 pub(super) fn check_environment() -> Result<(), Error> {
     read("EXS_KERNEL_IO", KernelIo::from_str)?;
     read("EXS_WAIT", WaitPolicy::from_str)?;
+    read("EXS_SHARDS", shards)?;
     Options::from_env().map(drop)
+}
+
+/// How many shards the process may have: `EXS_SHARDS`, or as many as it has processors.
+pub(super) fn shards_by_environment() -> usize {
+    let processors = || std::thread::available_parallelism().map_or(1, NonZero::get).min(MOST);
+    read("EXS_SHARDS", shards).ok().flatten().unwrap_or_else(processors)
+}
+
+fn shards(text: &str) -> Result<usize, Error> {
+    match text.trim().parse() {
+        Ok(n) if (1..=MOST).contains(&n) => Ok(n),
+        _ => Err(Error::invalid(format!("`{text}` is not a number of shards: from 1 to {MOST}"))),
+    }
 }
 
 /// How kernel sockets are to wait: `EXS_KERNEL_IO`.
@@ -109,6 +125,9 @@ pub struct QueueOptions {
     pub depth: usize,
     /// How to wait. `EXS_WAIT` = `busy`, `notify` or `adaptive` sets the default.
     pub wait: WaitPolicy,
+    /// The shard of the queue: see [`EventQueue::shard`](crate::EventQueue::shard). None, the
+    /// default: the shard with the fewest queues.
+    pub shard: Option<Shard>,
 }
 
 impl Default for QueueOptions {
@@ -122,7 +141,7 @@ impl Default for QueueOptions {
 impl QueueOptions {
     /// The built-in values, whatever the environment says.
     pub fn new() -> QueueOptions {
-        QueueOptions { depth: 1024, wait: WaitPolicy::Adaptive }
+        QueueOptions { depth: 1024, wait: WaitPolicy::Adaptive, shard: None }
     }
 
     /// The built-in values, but for those that the environment sets.
@@ -304,7 +323,12 @@ macro_rules! with {
     };
 }
 
-with!(QueueOptions: with_depth depth: usize, with_wait wait: WaitPolicy);
+with!(
+    QueueOptions:
+    with_depth depth: usize,
+    with_wait wait: WaitPolicy,
+    with_shard shard: Option<Shard>,
+);
 with!(
     Options:
     with_transport transport: Transport,

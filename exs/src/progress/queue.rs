@@ -6,7 +6,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use super::context::Context;
 use super::event::RawEvent;
+use super::shards::{Seat, Shard};
 use super::{Error, QueueOptions, WaitPolicy};
 use crate::sys::{EventFd, cold_path};
 
@@ -15,6 +17,8 @@ use crate::sys::{EventFd, cold_path};
 pub struct Waiter {
     /// Where it sleeps while it follows.
     pub fd: EventFd,
+    /// The shard in which it waits.
+    at: AtomicUsize,
     /// It sleeps in the reactor instead (it leads).
     pub leading: AtomicBool,
     /// How many events it waits for.
@@ -25,7 +29,18 @@ impl Waiter {
     /// A waiter of the calling thread.
     pub fn new() -> Result<Arc<Waiter>, Error> {
         let fd = EventFd::new().map_err(|e| Error::os("eventfd", &e))?;
-        Ok(Arc::new(Waiter { fd, leading: AtomicBool::new(false), min: AtomicUsize::new(1) }))
+        let (at, leading) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Ok(Arc::new(Waiter { fd, at, leading, min: AtomicUsize::new(1) }))
+    }
+
+    /// The thread is about to wait in this shard.
+    pub(super) fn wait_at(&self, shard: Shard) {
+        self.at.store(shard.index(), Ordering::SeqCst);
+    }
+
+    /// The shard in which it waits, or last waited.
+    pub(super) fn shard(&self) -> Shard {
+        Shard::at(self.at.load(Ordering::SeqCst))
     }
 }
 
@@ -79,6 +94,8 @@ pub enum FdUse {
 
 /// The shared part of an event queue.
 pub struct QueueCore {
+    /// Its place in a shard. None: a queue of a test, in the first.
+    seat: Option<Seat>,
     inner: Mutex<Inner>,
     /// Events in the queue. Read without the lock by threads about to wait: they are among
     /// the waiters by then, so an event that they do not see wakes them.
@@ -103,12 +120,26 @@ pub struct QueueCore {
 }
 
 impl QueueCore {
-    /// An empty queue.
+    /// An empty queue in the first shard.
+    #[cfg(any(test, feature = "internals"))]
     pub fn new(opts: &QueueOptions) -> Result<Arc<QueueCore>, Error> {
+        QueueCore::make(opts, None)
+    }
+
+    /// An empty queue in a shard: the one that the options say, or that with the fewest queues.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a depth of 0; what the kernel says.
+    pub(crate) fn seated(opts: &QueueOptions) -> Result<Arc<QueueCore>, Error> {
+        QueueCore::make(opts, Some(Seat::take(opts.shard)?))
+    }
+
+    fn make(opts: &QueueOptions, seat: Option<Seat>) -> Result<Arc<QueueCore>, Error> {
         if opts.depth == 0 {
             return Err(Error::invalid("an event queue needs a depth of at least 1"));
         }
         let queue = QueueCore {
+            seat,
             inner: Mutex::default(),
             len: AtomicUsize::new(0),
             booked: AtomicUsize::new(0),
@@ -123,6 +154,18 @@ impl QueueCore {
         };
         queue.set_wait_policy(opts.wait);
         Ok(Arc::new(queue))
+    }
+
+    /// The shard that it belongs to.
+    #[inline]
+    pub fn shard(&self) -> Shard {
+        self.seat.as_ref().map_or(Shard::FIRST, Seat::shard)
+    }
+
+    /// Its shard's context.
+    #[inline]
+    pub(crate) fn context(&self) -> &'static Arc<Context> {
+        self.shard().context().expect("a queue's shard was made before it")
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -281,7 +324,7 @@ impl QueueCore {
                 Some(only) if n == 1 => want.out.push(E::from(only)),
                 last => want.out.extend(caught.drain(..).chain(last).map(E::from)),
             }
-            // Whoever comes here holds the lock of the engine, which is one for the process.
+            // The caller holds the lock of the queue's own shard.
             let handed = self.handed.load(Ordering::Relaxed);
             self.handed.store(handed.wrapping_add(n), Ordering::Release);
             return before + n;
@@ -405,7 +448,8 @@ mod tests {
     use std::time::Duration;
 
     fn queue(depth: usize) -> Arc<QueueCore> {
-        QueueCore::new(&QueueOptions { depth, wait: WaitPolicy::Notify }).unwrap()
+        QueueCore::new(&QueueOptions::new().with_depth(depth).with_wait(WaitPolicy::Notify))
+            .unwrap()
     }
 
     fn push(q: &QueueCore, token: u64) -> Vec<Arc<Waiter>> {

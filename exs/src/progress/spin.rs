@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::context::Context;
+use super::drives::Companions;
 use super::event::RawEvent;
 use super::leader::Reactor;
 use super::queue::{QueueCore, Waiter, Want};
@@ -102,6 +103,7 @@ impl Context {
         &self,
         goal: &Goal<'_>,
         reactor: &mut Reactor,
+        companions: &mut Companions,
         foreign: &mut u32,
         took: u64,
     ) -> Result<Option<Led>, Error> {
@@ -131,6 +133,7 @@ impl Context {
             while self.posters.load(Ordering::Relaxed) > 0 {
                 yield_now();
             }
+            companions.turn(true, Some(waiter)).map_err(|e| io_error("epoll_wait", &e))?;
             let turn = self.turn(Some(reactor), true, Some(waiter));
             *foreign += u32::from(turn.served_others);
             if let Some(led) = done(*foreign) {
@@ -157,15 +160,22 @@ impl Context {
         reactor: &mut Reactor,
         held: Option<&HeldSignals>,
     ) -> Result<(), Error> {
-        let watches = self.watches_kernel.load(Ordering::Relaxed);
-        if watches || reactor.unseen >= SPINS_PER_POLL {
-            reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
+        if self.poll_if_due(reactor).map_err(|e| io_error("epoll_wait", &e))? {
             self.show_news(false);
             if held.is_some_and(HeldSignals::pending) {
                 return Err(Error::Interrupted);
             }
         }
         Ok(())
+    }
+
+    /// Asks the kernel if it is time to; true if it was asked.
+    pub(super) fn poll_if_due(&self, reactor: &mut Reactor) -> std::io::Result<bool> {
+        let due = reactor.unseen >= SPINS_PER_POLL || self.watches_kernel.load(Ordering::Relaxed);
+        if due {
+            reactor.poll(Some(Duration::ZERO))?;
+        }
+        Ok(due)
     }
 
     /// Does nothing for so many cycles, unless somebody has something to do.

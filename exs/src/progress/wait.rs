@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Error;
 use super::background::VISIT_TURNS;
 use super::context::Context;
+use super::drives::Companions;
 use super::event::RawEvent;
 use super::leader::Reactor;
 use super::queue::{QueueCore, Waiter, Want, waiter};
@@ -114,6 +115,7 @@ impl Context {
         held: Option<&HeldSignals>,
     ) -> Result<Waited, Error> {
         let waiter = waiter()?;
+        waiter.wait_at(self.shard());
         waiter.min.store(min, Ordering::SeqCst);
         queue.enlist(&waiter);
         let deadline = timeout.map(|t| self.now() + t);
@@ -170,6 +172,8 @@ impl Context {
                 }
             }
         }
+        let mut companions = Companions::of_thread(self.shard());
+        companions.turn(true, None).map_err(|e| io_error("epoll_wait", &e))?;
         Ok(Waited::of(queue.len() >= want.min))
     }
 
@@ -208,6 +212,7 @@ impl Context {
     /// Leads until the queue has its events, or the traffic is seen to be others'.
     fn lead_until(&self, goal: &Goal<'_>, reactor: &mut Reactor) -> Result<Led, Error> {
         let mut foreign = 0;
+        let mut companions = Companions::of_thread(self.shard());
         if reactor.unseen.saturating_add(self.skims.load(Ordering::Relaxed)) >= SPINS_PER_POLL {
             reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
         }
@@ -215,12 +220,14 @@ impl Context {
             // Who is going to spin looks everywhere at once, unless something is known.
             let (spins, start) =
                 (reactor.ready.is_empty() && self.budget(goal.queue).is_some(), cycles());
+            let beside = companions.turn(spins, Some(goal.waiter));
+            let beside = beside.map_err(|e| io_error("epoll_wait", &e))?;
             let turn = self.turn(Some(reactor), spins, Some(goal.waiter));
             foreign += u32::from(turn.served_others);
             if let Some(led) = self.led(goal, foreign) {
                 return Ok(led);
             }
-            if turn.more {
+            if turn.more || beside {
                 reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
                 if goal.held.is_some_and(HeldSignals::pending) {
                     return Err(Error::Interrupted);
@@ -228,9 +235,9 @@ impl Context {
                 continue;
             }
             let took = cycles().saturating_sub(start);
-            match self.spin_for(goal, reactor, &mut foreign, took)? {
+            match self.spin_for(goal, reactor, &mut companions, &mut foreign, took)? {
                 Some(led) => return Ok(led),
-                None => self.sleep(goal, reactor)?,
+                None => self.sleep(goal, reactor, &mut companions)?,
             }
         }
     }
@@ -249,10 +256,16 @@ impl Context {
     }
 
     /// Sleeps in the reactor.
-    fn sleep(&self, goal: &Goal<'_>, reactor: &mut Reactor) -> Result<(), Error> {
+    fn sleep(
+        &self,
+        goal: &Goal<'_>,
+        reactor: &mut Reactor,
+        companions: &mut Companions,
+    ) -> Result<(), Error> {
         debug_assert!(goal.waiter.leading.load(Ordering::SeqCst), "a leader sleeps here");
         let begun = self.now();
-        let slept = self.sleep_until(goal.deadline, goal.held, reactor, || goal.reached());
+        let slept =
+            self.sleep_until(goal.deadline, goal.held, reactor, companions, || goal.reached());
         let took = self.now().since(begun).as_nanos();
         if took < SHORT_SLEEP {
             goal.queue.vain_spins.fetch_min(VAIN_SPINS - 2, Ordering::Relaxed);
@@ -260,16 +273,39 @@ impl Context {
         slept.map_err(|e| io_error("epoll_wait", &e))
     }
 
-    /// Sleeps until something is ready, the engine's next deadline, or `deadline`;
-    /// not at all if `done` once the sleep is announced (so that nobody who wakes
-    /// sleepers can miss this one).
+    /// Sleeps until something is ready here or in a companion's shard, until the next deadline of
+    /// an engine, or until `deadline`. Does not sleep if `done` once the sleep is announced: a
+    /// thread that wakes sleepers cannot miss this one then.
     pub(super) fn sleep_until(
         &self,
         deadline: Option<Time>,
         held: Option<&HeldSignals>,
         reactor: &mut Reactor,
+        companions: &mut Companions,
         done: impl Fn() -> bool,
     ) -> std::io::Result<()> {
+        let mut timeout = companions.prepare_sleep(self.prepare_sleep(deadline));
+        if !reactor.ready.is_empty() || done() {
+            timeout = Duration::ZERO;
+        }
+        if !timeout.is_zero() {
+            self.sleeps.fetch_add(1, Ordering::Relaxed);
+            // Nothing else is to be done, and no thread may come by before long.
+            self.show_news(false);
+            companions.show_news();
+        }
+        let slept = match companions.is_empty() {
+            true => reactor.poll_letting_in(timeout, held),
+            false => companions.sleep(reactor, timeout, held),
+        };
+        self.end_sleep();
+        companions.end_sleep();
+        slept
+    }
+
+    /// Announces that the thread which leads is about to sleep. Returns for how long it may: until
+    /// the engine's next deadline or `deadline`, and not at all if there is something to do.
+    pub(super) fn prepare_sleep(&self, deadline: Option<Time>) -> Duration {
         let mut engine = self.lock();
         let now = self.now();
         let found = engine.prepare_sleep();
@@ -278,25 +314,18 @@ impl Context {
             (a, b) => a.or(b),
         };
         let busy = found || engine.wants_run() || engine.has_lazy().0;
-        // Under the lock: who changes the deadline later sees this one.
+        // Under the lock: a thread that changes the deadline later sees this one.
         let until = next.map_or(u64::MAX - 1, |t| t.as_nanos().min(u64::MAX - 1));
         self.asleep_until.store(until, Ordering::SeqCst);
-        drop(engine);
-        let timeout = if busy || !reactor.ready.is_empty() || done() {
-            Duration::ZERO
-        } else {
-            next.map_or(SLEEP_MAX, |t| t.since(now).min(SLEEP_MAX))
-        };
-        if !timeout.is_zero() {
-            self.sleeps.fetch_add(1, Ordering::Relaxed);
+        match busy {
+            true => Duration::ZERO,
+            false => next.map_or(SLEEP_MAX, |t| t.since(now).min(SLEEP_MAX)),
         }
-        if !timeout.is_zero() {
-            // Nothing else is to be done, and none may come by before long.
-            self.show_news(false);
-        }
-        let slept = reactor.poll_letting_in(timeout, held);
+    }
+
+    /// The thread that leads is awake.
+    pub(super) fn end_sleep(&self) {
         self.asleep_until.store(u64::MAX, Ordering::SeqCst);
-        slept
     }
 }
 

@@ -59,7 +59,7 @@ pub use message::{
     shutdown, socket_option, wait_writable,
 };
 pub use random::RandomSource;
-pub use signal::{HeldSignals, wait_readable};
+pub use signal::{HeldSignals, wait_any_readable, wait_readable};
 pub use sockaddr::KernelAddr;
 #[cfg(any(test, feature = "internals"))]
 pub use sockaddr::SOCKADDR_MAX;

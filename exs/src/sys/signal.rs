@@ -104,17 +104,39 @@ pub fn wait_readable(
     timeout: Option<Duration>,
     held: Option<&HeldSignals>,
 ) -> io::Result<bool> {
-    let mut pfd = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    poll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], timeout, held)
+}
+
+/// As [`wait_readable`], for several descriptors: true if one is readable.
+///
+/// # Errors
+/// As [`wait_readable`].
+pub fn wait_any_readable(
+    fds: &[RawFd],
+    timeout: Option<Duration>,
+    held: Option<&HeldSignals>,
+) -> io::Result<bool> {
+    let pollfd = |&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    poll(&mut fds.iter().map(pollfd).collect::<Vec<_>>(), timeout, held)
+}
+
+fn poll(
+    fds: &mut [libc::pollfd],
+    timeout: Option<Duration>,
+    held: Option<&HeldSignals>,
+) -> io::Result<bool> {
     let ts = timeout.map(|t| libc::timespec {
         tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(t.subsec_nanos()),
     });
     let ts = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let mask = held.map_or(std::ptr::null(), |h| &raw const h.before);
+    let count = libc::nfds_t::try_from(fds.len()).unwrap_or(libc::nfds_t::MAX);
     note_calls(1);
-    // SAFETY: one pollfd, and a timespec and a signal mask (or null), all alive for the
-    // call; a null mask leaves the thread's own.
-    match unsafe { libc::ppoll(&raw mut pfd, 1, ts, mask) } {
+    // SAFETY: a slice of that many pollfds, and a timespec and a signal mask (or null), all alive
+    // for the call; a null mask leaves the thread's own. No slice has more elements than an
+    // nfds_t counts.
+    match unsafe { libc::ppoll(fds.as_mut_ptr(), count, ts, mask) } {
         n if n < 0 => Err(io::Error::last_os_error()),
         n => Ok(n > 0),
     }

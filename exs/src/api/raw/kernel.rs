@@ -16,7 +16,9 @@ use std::time::Duration;
 use super::super::{EventQueue, Refused, Token};
 use crate::mem::Buffer;
 use crate::plain::{Kind, Pieces, Request, Target};
-use crate::progress::{Bufs, Context, Error, EventKind, Interest, OwnTicket, Part, Short};
+use crate::progress::{
+    Bufs, Context, Error, EventKind, Interest, OwnTicket, Part, Short, first_shard,
+};
 use crate::rnic::FileRange;
 use crate::sys::{self, Identity, KernelAddr, PIECES_MAX};
 
@@ -262,7 +264,7 @@ impl<'a> Descriptor<'a> {
             Ok((context, _)) => {
                 let target = Target { kind: self.kind(), ..self.target };
                 let short = Short::of(&parts);
-                context.call(|e, now| {
+                context.post(queue.shard(), |e, now| {
                     let target = (&target, limit);
                     e.post_kernel_parts(
                         target,
@@ -330,7 +332,7 @@ impl<'a> Descriptor<'a> {
         limit: Option<Duration>,
     ) -> Result<(), Error> {
         let request = Request::Poll { readable: want.readable, writable: want.writable };
-        let context = Context::global()?;
+        let context = first_shard()?;
         queue.core().reserve()?;
         self.post(context, (queue, token, limit), EventKind::Poll, Bufs::None, |_| request);
         Ok(())
@@ -340,7 +342,7 @@ impl<'a> Descriptor<'a> {
     /// returns how much that is. Each operation still has its one event. Called before
     /// close(2), it makes that the last one without waiting for the next look.
     pub fn cancel(&self, token: Option<Token>) -> usize {
-        let Ok(context) = Context::global() else { return 0 };
+        let Ok(context) = first_shard() else { return 0 };
         context.call(|e, now| e.cancel_kernel(&self.target, token.map(|t| t.0), now))
     }
 
@@ -368,7 +370,7 @@ impl<'a> Descriptor<'a> {
                 errno: libc::EMSGSIZE,
             });
         }
-        let context = Context::global()?;
+        let context = first_shard()?;
         queue.core().reserve()?;
         Ok((context, flags & allowed))
     }
@@ -394,7 +396,7 @@ impl<'a> Descriptor<'a> {
         bufs: Bufs,
         request: impl FnOnce(Pieces) -> Request,
     ) {
-        context.call(|e, now| {
+        context.post(queue.shard(), |e, now| {
             e.post_kernel(
                 (&self.target, limit),
                 &queue.ticket(token, self.user_data),
@@ -447,6 +449,7 @@ pub fn book(queue: &EventQueue, token: Token, tag: [u64; 2]) -> Option<Booked> {
 /// The buffer, if the caller must send it by [`Descriptor::send`], which looks first. The place is
 /// free again then.
 pub fn send_at_once(fd: BorrowedFd<'_>, mut place: Booked, buffer: Buffer) -> Result<(), Buffer> {
-    let Ok(context) = Context::global() else { return Err(buffer) };
-    context.call(|e, now| e.send_kernel_at_once(fd, &mut place.0, buffer, now))
+    let Ok(context) = first_shard() else { return Err(buffer) };
+    let Some(shard) = place.0.queue.as_ref().map(|queue| queue.shard()) else { return Err(buffer) };
+    context.post(shard, |e, now| e.send_kernel_at_once(fd, &mut place.0, buffer, now))
 }

@@ -12,7 +12,7 @@ macro_rules! sum {
 }
 
 /// Adds the figures of another connection. Like those of one, they stop at their greatest value.
-pub(super) fn add(sum: &mut Counters, one: &Counters) {
+pub(in crate::progress) fn add(sum: &mut Counters, one: &Counters) {
     sum!(
         sum,
         *one,

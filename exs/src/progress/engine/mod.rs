@@ -27,6 +27,7 @@ mod kernel;
 mod life;
 mod listen;
 mod memory;
+mod moves;
 mod onesided;
 mod ops;
 mod parts;
@@ -61,6 +62,7 @@ use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
 pub(super) use self::choose::Verbs;
+pub(super) use self::figures::add as add_counters;
 pub(super) use self::kernel::KERNEL_TOKENS;
 pub use self::onesided::{ExportId, Remote};
 pub use self::parts::Part;

@@ -193,6 +193,14 @@ impl Sock {
         }
     }
 
+    /// A new socket has come to another shard, and is on none of its lists.
+    pub(super) fn settle_in(&mut self, generation: u32) {
+        (self.generation, self.dirty) = (generation, false);
+        if let Some(watch) = &mut self.watch {
+            watch.settle_in();
+        }
+    }
+
     /// How the socket's connection is to behave, by its options.
     pub(super) fn session_config(&self, caps: &Caps) -> SessionConfig {
         let clamp = |n: usize, least: usize, most: usize| {

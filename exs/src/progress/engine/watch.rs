@@ -31,6 +31,13 @@ pub(super) struct Watched {
     aged: bool,
 }
 
+impl Watched {
+    /// Its socket has come to another shard, where it is on no list.
+    pub(super) fn settle_in(&mut self) {
+        (self.listed, self.aged) = (false, false);
+    }
+}
+
 impl Engine {
     /// Shows a socket's state by `watch` from now on, or no longer.
     pub(crate) fn set_watch(&mut self, id: SockId, watch: Option<Arc<dyn Watch>>) {

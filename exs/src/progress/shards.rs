@@ -1,0 +1,207 @@
+//! The shards of the process.
+//!
+//! A shard is a [`Context`]: an engine with its reactor, its devices, its sockets and its lock.
+//! Shards share nothing on the data path, so threads that use different shards do not slow each
+//! other down. There are at most `EXS_SHARDS` of them, by default as many as the processors that
+//! the process may run on. A shard is made when the first queue needs it, and lasts as long as the
+//! process.
+//!
+//! - An event queue belongs to a shard. A new queue takes the shard with the fewest queues.
+//! - A socket lives in the shard of the queue that its connect names, see [`handle`](super::handle).
+//!   Before that, and as a listener, it lives in the first shard.
+//! - An operation may name a queue of another shard. Its event then crosses, which costs a lock of
+//!   that queue and perhaps a wake-up.
+//! - Kernel sockets are the first shard's.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use super::Error;
+use super::context::Context;
+use super::devices::Devices;
+use super::engine::add_counters;
+use super::options::{check_environment, shards_by_environment};
+use crate::session::Counters;
+
+/// The most shards of a process.
+pub(super) const MOST: usize = 1024;
+
+/// A shard's number in the process. Two queues with the same number share one engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Shard(u32);
+
+impl Shard {
+    /// Where process-wide things are: kernel sockets, listeners, sockets without a connection.
+    pub(crate) const FIRST: Shard = Shard(0);
+
+    pub(super) fn at(index: usize) -> Shard {
+        Shard(u32::try_from(index).unwrap_or(0))
+    }
+
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The shard itself, once it was made.
+    #[inline]
+    pub(super) fn context(self) -> Option<&'static Arc<Context>> {
+        MADE[self.index()].get()
+    }
+}
+
+static MADE: [OnceLock<Arc<Context>>; MOST] = [const { OnceLock::new() }; MOST];
+/// How many there may be; set when the first is made.
+static LIMIT: OnceLock<usize> = OnceLock::new();
+/// Live queues of each shard.
+static QUEUES: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
+/// Held by a thread that makes a shard, or chooses the shard of a queue.
+static SET_UP: Mutex<()> = Mutex::new(());
+
+/// The first shard, made when first asked for.
+///
+/// # Errors
+/// [`Error::Start`], until what stands in the way is gone (descriptors are free again, say).
+#[inline]
+pub(crate) fn first() -> Result<&'static Arc<Context>, Error> {
+    match MADE[0].get() {
+        Some(made) => Ok(made),
+        None => make(Shard::FIRST),
+    }
+}
+
+/// The first shard, if EXS is in use.
+pub(super) fn existing_first() -> Option<&'static Arc<Context>> {
+    MADE[0].get()
+}
+
+/// The shards that were made.
+pub(super) fn all() -> impl Iterator<Item = &'static Arc<Context>> {
+    MADE.iter().take(limit()).filter_map(OnceLock::get)
+}
+
+/// What all shards counted.
+#[derive(Default)]
+pub(crate) struct Figures {
+    pub(crate) counters: Counters,
+    pub(crate) events: u64,
+    pub(crate) runs: u64,
+    /// Times that a thread slept in a reactor.
+    pub(crate) sleeps: u64,
+    /// Operations in flight now.
+    pub(crate) in_flight: u64,
+}
+
+/// The figures of the process.
+pub(crate) fn figures_of_all() -> Figures {
+    let mut sum = Figures::default();
+    for context in all() {
+        context.call(|engine, _| {
+            let (counters, events, runs) = engine.counters_of_all();
+            add_counters(&mut sum.counters, &counters);
+            sum.events += events;
+            sum.runs += runs;
+            sum.in_flight += engine.in_flight() as u64;
+        });
+        sum.sleeps += context.sleeps();
+    }
+    sum
+}
+
+fn limit() -> usize {
+    LIMIT.get().copied().unwrap_or(1)
+}
+
+#[cold]
+fn make(shard: Shard) -> Result<&'static Arc<Context>, Error> {
+    let _one = SET_UP.lock().unwrap_or_else(PoisonError::into_inner);
+    make_locked(shard)
+}
+
+fn make_locked(shard: Shard) -> Result<&'static Arc<Context>, Error> {
+    let place = &MADE[shard.index()];
+    if let Some(made) = place.get() {
+        return Ok(made);
+    }
+    let made = check_environment()
+        .and_then(|()| Context::in_shard(shard, Devices::of_host()))
+        .inspect(|_| begin(shard, shards_by_environment))
+        .map_err(|e| Error::Start { why: e.to_string(), errno: e.errno() })?;
+    Ok(place.get_or_init(|| made))
+}
+
+/// What the process does once, with its first shard.
+fn begin(shard: Shard, limit: impl FnOnce() -> usize) {
+    if shard == Shard::FIRST {
+        LIMIT.get_or_init(limit);
+        super::exit::close_at_exit();
+    }
+}
+
+/// Makes this the one shard of the process: for tests with devices of their own.
+///
+/// # Errors
+/// EXS is in use.
+#[cfg(any(test, feature = "internals"))]
+pub(super) fn install(context: Arc<Context>) -> Result<(), Error> {
+    MADE[0].set(context).map_err(|_| Error::invalid("EXS has been used already"))?;
+    begin(Shard::FIRST, || 1);
+    Ok(())
+}
+
+/// A queue's seat in its shard.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    shard: Shard,
+    /// It counts among the shard's queues, until it is dropped.
+    counted: bool,
+}
+
+impl Seat {
+    /// For a new queue: in the shard that it asks for, or in that with the fewest queues. A queue
+    /// that asks goes along with others, and does not count.
+    ///
+    /// # Errors
+    /// As [`first`].
+    pub(crate) fn take(wanted: Option<Shard>) -> Result<Seat, Error> {
+        first()?;
+        if let Some(shard) = wanted {
+            make(shard)?;
+            return Ok(Seat { shard, counted: false });
+        }
+        let _one = SET_UP.lock().unwrap_or_else(PoisonError::into_inner);
+        let queues = |shard: &Shard| QUEUES[shard.index()].load(Ordering::Relaxed);
+        let shard = (0..limit()).map(Shard::at).min_by_key(queues).unwrap_or(Shard::FIRST);
+        make_locked(shard)?;
+        QUEUES[shard.index()].fetch_add(1, Ordering::Relaxed);
+        Ok(Seat { shard, counted: true })
+    }
+
+    pub(super) fn shard(&self) -> Shard {
+        self.shard
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if self.counted {
+            QUEUES[self.shard.index()].fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The shard of this thread's blocking calls on sockets that have no home yet: threads take turns.
+pub(crate) fn of_thread() -> Shard {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static MINE: Cell<Option<Shard>> = const { Cell::new(None) };
+    }
+    let choose = || Shard::at(NEXT.fetch_add(1, Ordering::Relaxed) % limit());
+    let chosen = MINE.try_with(|mine| {
+        let shard = mine.get().unwrap_or_else(choose);
+        mine.set(Some(shard));
+        shard
+    });
+    // A thread that ends has no locals any more.
+    chosen.unwrap_or(Shard::FIRST)
+}
