@@ -20,6 +20,7 @@
 
 pub(crate) mod deadlines;
 mod fault;
+mod handover;
 pub(crate) mod objects;
 pub(crate) mod queues;
 pub(crate) mod siw_quirk;
@@ -31,6 +32,7 @@ pub use crate::mem::{Access, Key};
 #[cfg(any(test, feature = "internals"))]
 pub use fault::wc_status_name;
 pub use fault::{DisconnectCause, RnicError, TermCode, kernel_text};
+pub use handover::DetachedRequest;
 pub use types::*;
 
 use crate::mem::Segment;
@@ -205,6 +207,37 @@ pub trait Rnic: Send {
     ) -> Result<(), RnicError>;
     /// Refuses a connection request.
     fn reject(&mut self, req: ConnReq, private_data: &[u8], now: Time) -> Result<(), RnicError>;
+    /// Takes a connection request out of this RNIC, so that another RNIC of the same kind in this
+    /// process can answer it ([`Rnic::adopt_request`]). From now on `req` does not exist here, the
+    /// request does not count against the backlog of its listener, and it outlives that listener.
+    ///
+    /// # Errors
+    /// `NoSuch`: the request does not exist, or its peer has gone. `Unsupported`: this RNIC cannot
+    /// hand requests over. Then the request is still here, and `accept` or `reject` answers it.
+    #[cfg_attr(
+        not(any(test, feature = "internals")),
+        expect(dead_code, reason = "only tests hand requests over")
+    )]
+    fn detach_request(&mut self, _req: ConnReq) -> Result<DetachedRequest, RnicError> {
+        Err(RnicError::Unsupported("hand-over of connection requests"))
+    }
+    /// Takes over a connection request from another RNIC of the same kind, and returns its number
+    /// here. The caller must answer it by `accept` or `reject`, as if a listener of this RNIC had
+    /// reported it. No [`CmEvent::ConnectRequest`] follows: the RNIC of the listener had it. The
+    /// request belongs to no listener here.
+    ///
+    /// A peer that goes before the answer takes the request with it: the answer fails with
+    /// `NoSuch`, or the accepted QP gets [`CmEvent::ConnectFailed`].
+    ///
+    /// # Errors
+    /// The RNIC is of another kind, or lacks the room. The peer's attempt then fails.
+    #[cfg_attr(
+        not(any(test, feature = "internals")),
+        expect(dead_code, reason = "only tests hand requests over")
+    )]
+    fn adopt_request(&mut self, _request: DetachedRequest) -> Result<ConnReq, RnicError> {
+        Err(RnicError::Unsupported("hand-over of connection requests"))
+    }
     /// Ends a connection. With [`Disconnect::Orderly`], WRs that are already posted leave first.
     /// In both cases the remaining WRs are flushed, and [`CmEvent::Disconnected`] follows.
     fn disconnect(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError>;

@@ -40,8 +40,9 @@ const MESSAGES_PER_TURN: usize = 16;
 pub(super) enum LinkOwner {
     /// A queue pair.
     Qp(u32),
-    /// A listener, and a connection request that waits for the program's answer.
-    Request { listener: u32, req: u32 },
+    /// A connection request that waits for the program's answer, and its listener; None: another RNIC
+    /// accepted the connection.
+    Request { listener: Option<u32>, req: u32 },
 }
 
 /// The phase of a connection. [`LinkPhase::TRANSITIONS`] is the table of its changes.

@@ -156,8 +156,8 @@ impl ShmRnic {
         for sock in &listening.socks {
             let _ = self.registry.deregister(&mut mio::unix::SourceFd(&sock.as_fd().as_raw_fd()));
         }
-        let of =
-            |o: LinkOwner| matches!(o, LinkOwner::Request { listener: l, .. } if l == listener.0);
+        let ours = Some(listener.0);
+        let of = |o: LinkOwner| matches!(o, LinkOwner::Request { listener: l, .. } if l == ours);
         let links: Vec<u32> =
             self.links.iter().filter(|(_, l)| of(l.owner)).map(|(id, _)| id).collect();
         for link in links {
@@ -363,27 +363,35 @@ impl ShmRnic {
         let PendingPeer { sock, .. } = self.pending_peers.remove(id).ok()?;
         self.timers.clear(ShmSource::PendingPeer(id));
         let _ = self.registry.deregister(&mut mio::unix::SourceFd(&sock.as_fd().as_raw_fd()));
-        let owner = LinkOwner::Request { listener, req: 0 };
+        let owner = LinkOwner::Request { listener: None, req: 0 };
         let mut link = ShmLink::new(Some(sock), mem, owner, (called, caller));
         (link.cred, link.ord, link.ird) = (cred, ord, ird);
-        let link = self.links.insert(Box::new(link)).ok()?;
-        let req = match self.requests.insert(link) {
-            Ok(req) if self.watch(link).is_ok() => req,
-            _ => {
-                self.drop_link(link);
-                return Some(());
-            }
-        };
-        if let Ok(l) = self.links.get_mut(link) {
-            l.owner = LinkOwner::Request { listener, req };
-        }
+        let Ok(req) = self.add_request(Box::new(link), Some(listener)) else { return Some(()) };
         if let Ok(listening) = self.listeners.get_mut(listener) {
             listening.open_requests += 1;
         }
-        let (listener, req) = (Listener(listener), ConnReq(req));
-        let (peer, local) = (caller, called);
+        let (listener, peer, local) = (Listener(listener), caller, called);
         self.emit(CmEvent::ConnectRequest { listener, req, peer, local, private_data });
         Some(())
+    }
+
+    /// Puts the link of a request into the tables, and registers it with the reactor. If it cannot,
+    /// the link is closed.
+    pub(super) fn add_request(
+        &mut self,
+        link: Box<ShmLink>,
+        listener: Option<u32>,
+    ) -> Result<ConnReq, RnicError> {
+        let id = self.links.insert(link)?;
+        let req = match self.watch(id).and_then(|()| self.requests.insert(id)) {
+            Ok(req) => req,
+            Err(e) => {
+                self.drop_link(id);
+                return Err(e);
+            }
+        };
+        self.links.get_mut(id)?.owner = LinkOwner::Request { listener, req };
+        Ok(ConnReq(req))
     }
 
     /// Ends the request that a link stands for, if it is one.
@@ -391,7 +399,9 @@ impl ShmRnic {
         let Ok(link) = self.links.get(id) else { return };
         if let LinkOwner::Request { listener, req } = link.owner {
             let _ = self.requests.remove(req);
-            if let Ok(listening) = self.listeners.get_mut(listener) {
+            if let Some(listener) = listener
+                && let Ok(listening) = self.listeners.get_mut(listener)
+            {
                 listening.open_requests = listening.open_requests.saturating_sub(1);
                 // The listener may take one more connection from the kernel.
                 self.enqueue(ShmSource::Listener(listener));

@@ -30,6 +30,7 @@ mod control;
 mod dial;
 mod doorbells;
 mod eager;
+mod handover;
 mod hot_set;
 mod link;
 mod listen;
@@ -56,8 +57,9 @@ use crate::rnic::objects::Objects;
 use crate::rnic::table;
 use crate::rnic::users::MrUsers;
 use crate::rnic::{
-    Caps, ConnParam, ConnReq, Cq, Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, Listener, Mr,
-    Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc,
+    Caps, ConnParam, ConnReq, Cq, DetachedRequest, Disconnect, EagerRecv, EagerSend, HEAD,
+    ListenOpts, Listener, Mr, Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr,
+    Srq, Wc,
 };
 use crate::sys::{IoVec, RandomSource, effective_uid};
 use crate::time::Time;
@@ -324,6 +326,12 @@ impl Rnic for ShmRnic {
     }
     fn reject(&mut self, req: ConnReq, private_data: &[u8], _: Time) -> Result<(), RnicError> {
         self.reject(req, private_data)
+    }
+    fn detach_request(&mut self, req: ConnReq) -> Result<DetachedRequest, RnicError> {
+        self.detach_request(req)
+    }
+    fn adopt_request(&mut self, request: DetachedRequest) -> Result<ConnReq, RnicError> {
+        self.adopt_request(request)
     }
     fn disconnect(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError> {
         self.disconnect(qp, how, now)

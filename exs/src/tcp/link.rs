@@ -30,8 +30,9 @@ pub(super) enum SoftLinkOwner {
     Qp(u32),
     /// A listener; the connection request has not come yet.
     Startup(u32),
-    /// A listener, and a connection request that waits for the program's answer.
-    Request { listener: u32, req: u32 },
+    /// A connection request that waits for the program's answer, and its listener; None: another RNIC
+    /// accepted the connection.
+    Request { listener: Option<u32>, req: u32 },
     /// None: the link sends its last bytes (a reject, a TERMINATE) and closes.
     Unowned,
 }

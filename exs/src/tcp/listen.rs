@@ -98,9 +98,8 @@ impl SoftRnic {
         self.listeners_without_fds.retain(|l| *l != listener.0);
         let _ = self.registry.deregister(&mut listening.socket);
         let orphan = |owner: SoftLinkOwner| match owner {
-            SoftLinkOwner::Startup(l) | SoftLinkOwner::Request { listener: l, .. } => {
-                l == listener.0
-            }
+            SoftLinkOwner::Startup(l) => l == listener.0,
+            SoftLinkOwner::Request { listener: l, .. } => l == Some(listener.0),
             _ => false,
         };
         let links: Vec<u32> =
@@ -253,7 +252,7 @@ impl SoftRnic {
         };
         self.timers.clear(SoftSource::Link(link));
         if let Ok(l) = self.links.get_mut(link) {
-            l.owner = SoftLinkOwner::Request { listener, req };
+            l.owner = SoftLinkOwner::Request { listener: Some(listener), req };
         }
         if let Ok(listening) = self.listeners.get_mut(listener) {
             listening.open_requests += 1;
@@ -275,7 +274,9 @@ impl SoftRnic {
             std::mem::replace(&mut link.owner, SoftLinkOwner::Unowned)
         {
             let _ = self.requests.remove(req);
-            if let Ok(listening) = self.listeners.get_mut(listener) {
+            if let Some(listener) = listener
+                && let Ok(listening) = self.listeners.get_mut(listener)
+            {
                 listening.open_requests -= 1;
                 // The listener may take one more connection from the kernel.
                 self.enqueue(SoftSource::Listener(listener));

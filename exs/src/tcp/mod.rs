@@ -26,6 +26,7 @@
 mod dial;
 mod eager;
 mod files;
+mod handover;
 mod link;
 mod listen;
 mod memory;
@@ -45,8 +46,9 @@ use crate::rnic::objects::Objects;
 use crate::rnic::table;
 use crate::rnic::users::MrUsers;
 use crate::rnic::{
-    Caps, ConnParam, ConnReq, Cq, Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, Listener, Mr,
-    Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq, Wc,
+    Caps, ConnParam, ConnReq, Cq, DetachedRequest, Disconnect, EagerRecv, EagerSend, HEAD,
+    ListenOpts, Listener, Mr, Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr,
+    Srq, Wc,
 };
 use crate::sys::{IoVec, RandomSource};
 use crate::time::Time;
@@ -294,6 +296,12 @@ impl Rnic for SoftRnic {
     }
     fn reject(&mut self, req: ConnReq, private_data: &[u8], now: Time) -> Result<(), RnicError> {
         self.reject(req, private_data, now)
+    }
+    fn detach_request(&mut self, req: ConnReq) -> Result<DetachedRequest, RnicError> {
+        self.detach_request(req)
+    }
+    fn adopt_request(&mut self, request: DetachedRequest) -> Result<ConnReq, RnicError> {
+        self.adopt_request(request)
     }
     fn disconnect(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError> {
         self.disconnect(qp, how, now)

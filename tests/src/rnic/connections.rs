@@ -20,7 +20,7 @@ fn connect_failed<H: Harness>(w: &mut World<H>, end: End) -> RnicError {
 }
 
 /// Waits until an attempt has come to nothing: at a listener that is gone or away.
-fn came_to_nothing<H: Harness>(w: &mut World<H>, end: End) {
+pub(super) fn came_to_nothing<H: Harness>(w: &mut World<H>, end: End) {
     if H::is_software(0) && H::is_software(1) {
         connect_failed(w, end);
         return;
@@ -34,7 +34,7 @@ fn came_to_nothing<H: Harness>(w: &mut World<H>, end: End) {
     });
 }
 
-fn connect<H: Harness>(w: &mut World<H>, end: End, addr: SocketAddr, p: &ConnParam<'_>) {
+pub(super) fn connect<H: Harness>(w: &mut World<H>, end: End, addr: SocketAddr, p: &ConnParam<'_>) {
     let now = w.now();
     w.rnics[end.node].connect(end.qp, addr, p, now).expect("connect");
 }

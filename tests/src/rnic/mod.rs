@@ -15,6 +15,7 @@ pub mod border;
 pub mod connections;
 pub mod fairness;
 pub mod files;
+pub mod handover;
 pub mod immediate;
 pub mod objects;
 pub mod reads;
@@ -86,6 +87,14 @@ macro_rules! rnic_contract {
                 two_hundred_at_once,
                 reachable_addresses,
                 few_reads_at_a_time,
+            }
+            handover {
+                a_request_is_answered_by_another_rnic,
+                a_detached_request_outlives_its_listener,
+                a_detached_request_vanishes_with_its_caller,
+                a_request_is_refused_by_another_rnic,
+                a_dropped_request_ends_the_attempt,
+                a_detached_request_frees_its_place,
             }
             transfers {
                 sends_of_many_shapes,

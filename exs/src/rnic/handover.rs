@@ -1,0 +1,50 @@
+//! A connection request on its way from one RNIC to another.
+
+use std::any::Any;
+use std::fmt;
+
+use super::RnicError;
+
+/// A connection request that [`detach_request`](super::Rnic::detach_request) has taken out of one
+/// RNIC, for [`adopt_request`](super::Rnic::adopt_request) of another one of the same kind.
+///
+/// It owns the connection. If it is dropped, the peer's attempt fails, as it does when a listener
+/// closes.
+pub struct DetachedRequest(Box<dyn Any + Send>);
+
+impl DetachedRequest {
+    /// Wraps what a driver needs to go on with the request. Dropping `state` must end the peer's
+    /// attempt.
+    pub(crate) fn new(state: impl Any + Send) -> DetachedRequest {
+        DetachedRequest(Box::new(state))
+    }
+
+    /// Takes the driver's state out.
+    ///
+    /// # Errors
+    /// The request comes from an RNIC of another kind. It ends with this call.
+    pub(crate) fn into_state<T: Any>(self) -> Result<T, RnicError> {
+        match self.0.downcast::<T>() {
+            Ok(state) => Ok(*state),
+            Err(_) => Err(RnicError::Unsupported("use for a request of an RNIC of another kind")),
+        }
+    }
+}
+
+impl fmt::Debug for DetachedRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DetachedRequest")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_its_own_kind_gets_the_state_back() {
+        assert_eq!(DetachedRequest::new(7_u32).into_state::<u32>(), Ok(7));
+        let other = DetachedRequest::new(7_u32).into_state::<i32>();
+        assert!(matches!(other, Err(RnicError::Unsupported(_))), "{other:?}");
+    }
+}
