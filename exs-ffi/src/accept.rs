@@ -112,7 +112,9 @@ pub unsafe extern "C" fn exs_accept(
 /// Accepts without a queue.
 fn accept_now(entry: &Entry, fd: c_int, prepared: Prepared) -> Result<c_int> {
     let patience = options::patience(entry, fd, 0, Way::Recv);
-    let result = blocking::run(&entry.socket, patience, |q| Ok(entry.socket.accept(q, TOKEN)?));
+    let result = blocking::run(&entry.socket, patience, |q| {
+        Ok(exs::__ffi::accept_in_turn(&entry.socket, q, TOKEN)?)
+    });
     pollable::refresh(entry, fd);
     let mut event = result?;
     let accepted = exs::__ffi::take_accepted(&mut event);

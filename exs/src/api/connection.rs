@@ -3,7 +3,7 @@
 use std::net::{Shutdown, SocketAddr};
 
 use super::{EventQueue, Socket, Token};
-use crate::progress::{Error, Interest};
+use crate::progress::{Error, Interest, Shard};
 
 impl Socket {
     /// Connects. [`Completion::Connect`](super::Completion::Connect) says that both ends are there.
@@ -37,7 +37,10 @@ impl Socket {
     /// the address of its peer.
     ///
     /// Several accepts may wait. Connections go to them in the order in which the accepts were
-    /// posted. A cancelled accept takes no connection: the next one does. A connection that no
+    /// posted. A cancelled accept takes no connection: the next one does. A connection lives in the
+    /// shard of the queue that its accept names ([`EventQueue::shard`]), so threads that accept from
+    /// one listener, each with a queue of its own, share nothing afterwards. By RDMA devices it lives
+    /// in the shard of the listener. A connection that no
     /// program takes, as its event is dropped, is reset.
     ///
     /// ```
@@ -56,9 +59,19 @@ impl Socket {
     /// [`Error::State`] if it is not listening; [`Error::WouldBlock`] if the queue is full. The event
     /// has an error if the socket is closed, or stops to listen, before a connection comes.
     pub fn accept(&self, queue: &EventQueue, token: Token) -> Result<(), Error> {
+        self.accept_in(queue, token, queue.shard())
+    }
+
+    /// As `accept`; the connection is to live in the shard `home`.
+    pub(super) fn accept_in(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        home: Shard,
+    ) -> Result<(), Error> {
         self.post_bare(queue, || {
             self.handle().post(queue.core(), |e, id, moment| {
-                e.accept(id, &self.ticket(queue, token), moment.now())
+                e.accept(id, &self.ticket(queue, token), home, moment.now())
             })
         })
     }

@@ -167,6 +167,15 @@ pub fn keep_private_queue(queue: EventQueue) {
 /// Where sockets live that have no connection.
 pub const FIRST_SHARD: Shard = Shard::FIRST;
 
+/// Accepts a connection, for a caller that waits for it. The shards of the process take turns in
+/// having such connections.
+///
+/// # Errors
+/// As [`Socket::accept`].
+pub fn accept_in_turn(socket: &Socket, queue: &EventQueue, token: Token) -> Result<(), Error> {
+    socket.accept_in(queue, token, Shard::next())
+}
+
 /// The shard in which a socket lives.
 pub fn shard_of(socket: &Socket) -> Shard {
     socket.handle().shard()

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::context::Context;
 use super::drives::{self, Companions};
-use super::engine::SockId;
+use super::engine::{Parcel, SockId};
 use super::leader::{Leader, Reactor, Ticks};
 use super::queue::QueueCore;
-use super::shards;
+use super::shards::{self, Shard};
 use super::spin::LEAD_EVERY;
 use crate::sys::yield_now;
 use crate::time::Time;
@@ -162,6 +162,12 @@ impl Context {
     /// has never `taken` it.
     pub(super) fn release(&self, id: SockId, taken: bool) {
         self.released.socket(id, taken);
+        self.lead.wake();
+    }
+
+    /// The engine of the shard `from` sends something.
+    pub(super) fn send(&self, from: Shard, parcel: Parcel) {
+        self.released.parcel(from, parcel);
         self.lead.wake();
     }
 

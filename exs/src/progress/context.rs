@@ -114,8 +114,13 @@ impl Context {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let context = Arc::new_cyclic(|me: &Weak| {
             let released = Arc::new(Released::new(me.clone()));
-            let engine =
-                Engine::new(id, me.clone(), Arc::clone(&released), (soft, shm, plain), verbs);
+            let engine = Engine::new(
+                (shard, id),
+                me.clone(),
+                Arc::clone(&released),
+                (soft, shm, plain),
+                verbs,
+            );
             Context {
                 shard,
                 clock: Clock::default(),

@@ -39,6 +39,13 @@ impl Shard {
         Shard(u32::try_from(index).unwrap_or(0))
     }
 
+    /// The home of a connection that a blocking accept brings: shards take turns.
+    pub(crate) fn next() -> Shard {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let made = all().count().max(1);
+        Shard::at(NEXT.fetch_add(1, Ordering::Relaxed) % made)
+    }
+
     pub(super) fn index(self) -> usize {
         self.0 as usize
     }

@@ -214,10 +214,6 @@ pub trait Rnic: Send {
     /// # Errors
     /// `NoSuch`: the request does not exist, or its peer has gone. `Unsupported`: this RNIC cannot
     /// hand requests over. Then the request is still here, and `accept` or `reject` answers it.
-    #[cfg_attr(
-        not(any(test, feature = "internals")),
-        expect(dead_code, reason = "only tests hand requests over")
-    )]
     fn detach_request(&mut self, _req: ConnReq) -> Result<DetachedRequest, RnicError> {
         Err(RnicError::Unsupported("hand-over of connection requests"))
     }
@@ -231,10 +227,6 @@ pub trait Rnic: Send {
     ///
     /// # Errors
     /// The RNIC is of another kind, or lacks the room. The peer's attempt then fails.
-    #[cfg_attr(
-        not(any(test, feature = "internals")),
-        expect(dead_code, reason = "only tests hand requests over")
-    )]
     fn adopt_request(&mut self, _request: DetachedRequest) -> Result<ConnReq, RnicError> {
         Err(RnicError::Unsupported("hand-over of connection requests"))
     }

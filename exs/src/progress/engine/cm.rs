@@ -3,21 +3,25 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::accepts::{AcceptOp, Arrival, Parent, Request};
 use super::domain::Place;
 use super::post::Ticket;
-use super::sock::{Request, Sock, State};
+use super::sock::{Sock, State};
+use super::spread::Parcel;
+use super::startups::Startup;
 use super::{Engine, Error, SockId};
 use crate::progress::event::{Bufs, EventKind, Guest};
 use crate::progress::handle::{Claim, SocketHandle};
-use crate::progress::options::Transport;
+use crate::progress::options::{Options, Transport};
 use crate::progress::route::Route;
+use crate::progress::shards::Shard;
 use crate::rnic::{
     CmEvent, ConnParam, ConnReq, DisconnectCause, Listener, Qp, RnicError, RnicEvent,
 };
 use crate::session::Session;
 use crate::sys;
 use crate::time::Time;
-use crate::wire::exs::{Refusal, RefusalCode, VERSIONS};
+use crate::wire::exs::{Refusal, RefusalCode, SocketKind, VERSIONS};
 
 /// Requests that may wait for room in a full backlog, besides as many as the backlog
 /// itself has: a burst is served in time, a flood is refused.
@@ -56,10 +60,12 @@ impl Engine {
         Err(Error::State { call, need: "is new", is: s.state.describe(), errno })
     }
 
+    /// Posts an accept, whose connection is to live in the shard `home`.
     pub(crate) fn accept(
         &mut self,
         id: SockId,
         ticket: &Ticket<'_>,
+        home: Shard,
         now: Time,
     ) -> Result<(), Error> {
         let s = self.sock(id)?;
@@ -74,7 +80,7 @@ impl Engine {
         }
         let op = self.book(id, ticket, EventKind::Accept, Bufs::None);
         if let Some(a) = &mut self.sock(id)?.accepts {
-            a.ops.push_back(op);
+            a.post(AcceptOp { op, home });
         }
         self.match_accepts(id.index, now);
         Ok(())
@@ -83,24 +89,15 @@ impl Engine {
     /// Hands established connections to waiting `accept`s.
     pub(super) fn match_accepts(&mut self, index: u32, now: Time) {
         loop {
+            let here = self.shard;
             let Some(a) = &mut self.socks[index as usize].accepts else { return };
-            if a.ops.is_empty() || a.ready.is_empty() {
-                break;
-            }
-            let (Some(op), Some(child)) = (a.ops.pop_front(), a.ready.pop_front()) else { return };
-            let Some(op) = self.ops.remove(op) else { continue };
-            let peer = match self.sock(child) {
-                Ok(s) => s.addrs.map(|(_, peer)| peer),
-                Err(_) => continue,
+            let Some((op, arrival)) = a.next_pair(here) else { break };
+            let accepted = match arrival {
+                Arrival::Here(child) => self.hand_out(child),
+                Arrival::There(handle, peer) => Some((handle, peer)),
             };
-            let Some(context) = self.me.upgrade() else { return };
-            let taken = Claim::default();
-            if let Ok(s) = self.sock(child) {
-                (s.held, s.taken) = (true, Some(Arc::clone(&taken)));
-            }
+            let Some(op) = self.ops.remove(op) else { continue };
             let (queue, mut event) = op.into_event();
-            let handle = SocketHandle::accepted(context, child, taken);
-            let accepted = peer.map(|p| (handle, p));
             event.guest = Some(Box::new(Guest { accepted, ..Guest::default() }));
             self.deliver(&queue, event);
         }
@@ -114,6 +111,16 @@ impl Engine {
             self.take_request(device, index, r, now);
         }
         self.mark(index);
+    }
+
+    /// The program's handle to an established connection, and the peer's address.
+    pub(super) fn hand_out(&mut self, child: SockId) -> Option<(SocketHandle, SocketAddr)> {
+        let context = self.me.upgrade()?;
+        let s = self.sock(child).ok()?;
+        let (_, peer) = s.addrs?;
+        let taken = Claim::default();
+        (s.held, s.taken) = (true, Some(Arc::clone(&taken)));
+        Some((SocketHandle::accepted(context, child, taken), peer))
     }
 
     pub(crate) fn addrs(&self, id: SockId) -> Option<(Option<SocketAddr>, Option<SocketAddr>)> {
@@ -180,9 +187,31 @@ impl Engine {
     }
 
     fn take_request(&mut self, device: usize, parent: u32, r: Request, now: Time) {
+        let Some(r) = self.spread_request(device, parent, r, now) else { return };
         let p = &self.socks[parent as usize];
         let (kind, opts) = (p.kind, p.opts.clone());
-        let parent_id = self.id(parent);
+        // A listener's connections are in its domain, whatever its options are by now.
+        let on = p.accepts.as_ref().map_or(&[][..], |a| &a.on);
+        let domain = on.iter().find(|(place, _)| place.device == device);
+        let place = domain.map_or(Place { device, domain: u32::MAX }, |(place, _)| *place);
+        let listener = self.id(parent);
+        if let Some(child) = self.begin_child(place, Parent::Here(listener), (kind, opts), &r, now)
+            && let Some(a) = &mut self.socks[parent as usize].accepts
+        {
+            a.starting.begin(Startup::Here(child), now);
+        }
+    }
+
+    /// Begins the start-up of a listener's connection. None: it was refused.
+    pub(super) fn begin_child(
+        &mut self,
+        place: Place,
+        parent: Parent,
+        (kind, opts): (SocketKind, Options),
+        r: &Request,
+        now: Time,
+    ) -> Option<SockId> {
+        let device = place.device;
         let child = self.new_socket(kind, opts);
         let caps = self.devices[device].rnic.caps();
         let cfg = self.socks[child.index as usize].session_config(caps);
@@ -191,11 +220,12 @@ impl Engine {
             Err(refusal) => {
                 crate::trace::debug!("{} refused: {}", r.peer, refusal.error);
                 self.socks.remove(child.index as usize);
-                return self.reject(device, r.req, &refusal.private_data, now);
+                self.reject(device, r.req, &refusal.private_data, now);
+                return None;
             }
         };
-        match self.start_child((device, parent), &r, &reply, child, now) {
-            Ok((qp, place)) => {
+        match self.start_child(place, r, &reply, child, now) {
+            Ok(qp) => {
                 self.by_qp.insert((device, qp), child.index);
                 let d = &self.devices[device];
                 let (transport, name) = (d.transport, d.name().to_owned());
@@ -203,41 +233,35 @@ impl Engine {
                 let route = Route { transport, device: name, reason };
                 crate::trace::info!("{} connects by {route}", r.peer);
                 let s = &mut self.socks[child.index as usize];
-                s.state = State::Accepting { parent: parent_id };
+                s.state = State::Accepting { parent };
                 s.addrs = Some((r.local, r.peer));
                 s.route = Some(Box::new(route));
                 s.bound = Some(r.local);
                 (s.session, s.qp, s.place) = (Some(Box::new(session)), Some(qp), place);
                 s.held = false;
-                if let Some(a) = &mut self.socks[parent as usize].accepts {
-                    a.starting.begin(child, now);
-                }
+                Some(child)
             }
             Err(e) => {
                 crate::trace::warn!("cannot take the connection of {}: {e}", r.peer);
                 self.socks.remove(child.index as usize);
                 let busy = Refusal { code: RefusalCode::Busy, versions: VERSIONS };
                 self.reject(device, r.req, &busy.emit(), now);
+                None
             }
         }
     }
 
     fn start_child(
         &mut self,
-        (device, parent): (usize, u32),
+        place: Place,
         r: &Request,
         reply: &[u8],
         child: SockId,
         now: Time,
-    ) -> Result<(Qp, Place), RnicError> {
-        // A listener's connections are in its domain, whatever its options are by now.
-        let on = self.socks[parent as usize].accepts.as_ref().map_or(&[][..], |a| &a.on);
-        let Some(place) = on.iter().map(|(place, _)| *place).find(|p| p.device == device) else {
-            return Err(RnicError::NoSuch { what: "listener on this device", id: parent });
-        };
+    ) -> Result<Qp, RnicError> {
         let opts = &self.socks[child.index as usize].opts;
         let (timeout, crc, no_delay) = (opts.connect_timeout, opts.crc, opts.no_delay);
-        let d = &mut self.devices[device];
+        let d = &mut self.devices[place.device];
         let qp = d.create_qp(place.domain, child.index)?;
         let (ird, ord) = (d.rnic.caps().max_ird, d.rnic.caps().max_ord);
         let param = ConnParam { private_data: reply, ird, ord, timeout, crc, no_delay, bind: None };
@@ -245,7 +269,7 @@ impl Engine {
             d.destroy_qp(place.domain, qp);
             return Err(e);
         }
-        Ok((qp, place))
+        Ok(qp)
     }
 
     pub(super) fn reject(&mut self, device: usize, req: ConnReq, private_data: &[u8], now: Time) {
@@ -289,22 +313,50 @@ impl Engine {
         self.mark(index);
     }
 
-    fn child_ready(&mut self, parent: SockId, child: SockId, now: Time) {
-        let listening = match self.sock(parent) {
-            Ok(p) => p.accepts.as_mut().map(|a| {
-                a.starting.end(child);
-                a.ready.push_back(child);
-                a.came = a.came.wrapping_add(1);
-            }),
-            Err(_) => None,
+    fn child_ready(&mut self, parent: Parent, child: SockId, now: Time) {
+        match parent {
+            Parent::Here(listener) => {
+                let arrival = Arrival::Here(child);
+                if !self.arrive(listener, Startup::Here(child), arrival, now) {
+                    // The listener went away meanwhile.
+                    self.reset_untaken(child, now);
+                }
+            }
+            Parent::There { shard, listener, startup } => {
+                if let Some((handle, peer)) = self.hand_out(child) {
+                    self.send(shard, Parcel::Ready { listener, startup, handle, peer });
+                }
+            }
+        }
+    }
+
+    /// A start-up has succeeded. False: its listener is gone.
+    pub(super) fn arrive(
+        &mut self,
+        listener: SockId,
+        startup: Startup,
+        arrival: Arrival,
+        now: Time,
+    ) -> bool {
+        let Some(a) = self.sock(listener).ok().and_then(|p| p.accepts.as_mut()) else {
+            return false;
         };
-        if listening.is_some() {
-            self.match_accepts(parent.index, now);
-            self.check_polls(parent.index);
-            self.check_watch(parent.index);
-        } else {
-            // The listener went away meanwhile.
-            self.reset_untaken(child, now);
+        a.starting.end(startup);
+        a.ready.push_back(arrival);
+        a.came = a.came.wrapping_add(1);
+        self.match_accepts(listener.index, now);
+        self.check_polls(listener.index);
+        self.check_watch(listener.index);
+        true
+    }
+
+    /// A start-up has failed: its place in the backlog is free for a caller that waits.
+    pub(super) fn startup_failed(&mut self, listener: SockId, startup: Startup, now: Time) {
+        if let Ok(p) = self.sock(listener)
+            && let Some(a) = &mut p.accepts
+        {
+            a.starting.end(startup);
+            self.match_accepts(listener.index, now);
         }
     }
 
@@ -314,16 +366,15 @@ impl Engine {
         match s.state.clone() {
             State::Accepting { parent } => {
                 let child = self.id(index);
-                if let Ok(p) = self.sock(parent)
-                    && let Some(a) = &mut p.accepts
-                {
-                    a.starting.end(child);
-                }
                 self.socks[index as usize].state = State::Closed;
                 self.drop_session(index);
-                // Its place in the backlog is free for a caller that waits.
-                if self.sock_ref(parent).is_some() {
-                    self.match_accepts(parent.index, now);
+                match parent {
+                    Parent::Here(listener) => {
+                        self.startup_failed(listener, Startup::Here(child), now);
+                    }
+                    Parent::There { shard, listener, startup } => {
+                        self.send(shard, Parcel::Failed { listener, startup });
+                    }
                 }
             }
             State::Connecting { .. } => {

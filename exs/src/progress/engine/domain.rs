@@ -81,6 +81,11 @@ pub(super) struct Pools {
 }
 
 impl Domain {
+    /// Its trust group; none for the domain of the process.
+    pub(super) fn group(&self) -> Option<String> {
+        self.group.clone()
+    }
+
     pub(super) fn new(
         rnic: &mut dyn Rnic,
         id: u32,

@@ -82,6 +82,9 @@ impl Engine {
         for (device, came) in take(&self.released.fetched) {
             self.take_fetched(device, came);
         }
+        for (from, parcel) in take(&self.released.parcels) {
+            self.receive(from, parcel, now);
+        }
         for (tag, key) in take(&self.released.keys) {
             let Place { device, domain } = Place::of_tag(tag);
             if let Some(d) = self.devices.get_mut(device) {

@@ -11,10 +11,11 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use super::accepts::{Accepts, Arrival};
 use super::choose::{SOFT, uses_soft};
 use super::device::Device;
 use super::domain::Place;
-use super::sock::{Accepts, State};
+use super::sock::State;
 use super::{Engine, Error, SockId};
 use crate::progress::options::Transport;
 use crate::rnic::{ListenOpts, Listener, RnicError};
@@ -102,7 +103,7 @@ impl Engine {
             }
             bound
         });
-        s.accepts = Some(Box::new(Accepts { backlog: wanted, on, ..Accepts::default() }));
+        s.accepts = Some(Box::new(Accepts::new(wanted, on)));
         Ok(())
     }
 
@@ -242,11 +243,13 @@ impl Engine {
         for (device, r) in accepts.waiting {
             self.reject(device, r.req, &closed.emit(), now);
         }
-        for op in accepts.ops {
-            self.complete(op, Err(why()));
+        for accept in accepts.ops {
+            self.complete(accept.op, Err(why()));
         }
-        for child in accepts.ready {
-            self.reset_untaken(child, now);
+        for arrival in accepts.ready {
+            if let Arrival::Here(child) = arrival {
+                self.reset_untaken(child, now);
+            }
         }
     }
 
@@ -267,8 +270,8 @@ impl Engine {
             let Some(a) = &mut self.socks[index as usize].accepts else { continue };
             a.waiting.retain(|(d, _)| *d != device);
             if a.on.is_empty() {
-                for op in std::mem::take(&mut a.ops) {
-                    self.complete(op, Err(self.removed(device)));
+                for accept in std::mem::take(&mut a.ops) {
+                    self.complete(accept.op, Err(self.removed(device)));
                 }
                 self.check_polls(index);
             }

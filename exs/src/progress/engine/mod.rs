@@ -14,6 +14,7 @@
 //! shows), `memory` (buffers to registered memory), `files`, `released` (what other threads leave).
 //! Nothing here blocks or sleeps.
 
+mod accepts;
 mod choose;
 mod cm;
 mod device;
@@ -37,6 +38,7 @@ mod receives;
 mod released;
 mod slots;
 mod sock;
+mod spread;
 mod startups;
 mod unreachable;
 mod watch;
@@ -52,6 +54,7 @@ use self::sock::Sock;
 use super::context::Weak;
 use super::event::RawEvent;
 use super::queue::{QueueCore, Waiter};
+use super::shards::Shard;
 use super::{Error, Options, Transport};
 use crate::ids::OpId;
 use crate::mem::{KeyHasher, ReleaseRegistration};
@@ -70,6 +73,7 @@ pub(crate) use self::parts::Short;
 pub use self::post::FileSend;
 pub(crate) use self::post::{OwnTicket, Ticket};
 pub(super) use self::released::Released;
+pub(super) use self::spread::Parcel;
 pub use self::watch::Watch;
 
 /// Rounds of `settle` before the lock is given up for a moment.
@@ -96,6 +100,7 @@ pub(super) struct EngineCounters {
 }
 
 pub(crate) struct Engine {
+    shard: Shard,
     context: u64,
     me: Weak,
     devices: Vec<Device>,
@@ -134,6 +139,8 @@ pub(crate) struct Engine {
     pub(super) signalled: bool,
     pub(super) counters: EngineCounters,
     last_export: ExportId,
+    /// The number of the last start-up that was sent to another shard.
+    last_startup: u64,
     more: bool,
     /// The process ends: the thread that does it.
     leaver: Option<i32>,
@@ -142,7 +149,7 @@ pub(crate) struct Engine {
 impl Engine {
     /// An engine with the software RNIC, and the RDMA devices when it needs them.
     pub(super) fn new(
-        context: u64,
+        (shard, context): (Shard, u64),
         me: Weak,
         released: Arc<Released>,
         (soft, shm, plain): (Box<dyn Rnic>, Option<Box<dyn Rnic>>, Plain),
@@ -152,6 +159,7 @@ impl Engine {
         devices.extend(shm.map(|rnic| Device::new(choose::SHM, rnic, Transport::Shm)));
         let home: Arc<dyn ReleaseRegistration> = Arc::clone(&released) as _;
         Engine {
+            shard,
             context,
             me,
             devices,
@@ -181,6 +189,7 @@ impl Engine {
             signalled: false,
             counters: EngineCounters::default(),
             last_export: 0,
+            last_startup: 0,
             more: false,
             leaver: None,
         }

@@ -310,7 +310,7 @@ impl Engine {
             return true;
         }
         if let Some(a) = &mut s.accepts
-            && let Some(i) = a.ops.iter().position(|p| *p == op)
+            && let Some(i) = a.ops.iter().position(|accept| accept.op == op)
         {
             a.ops.remove(i);
             self.complete(op, cancelled());

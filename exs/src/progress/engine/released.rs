@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::SockId;
+use super::spread::Parcel;
 use crate::mem::{Key, ReleaseRegistration};
 use crate::progress::context::Weak;
+use crate::progress::shards::Shard;
 use crate::rnic::Qp;
 use crate::sys::FetchDone;
 
@@ -20,6 +22,8 @@ pub(in crate::progress) struct Released {
     pub(super) kernel: Mutex<Vec<(u64, u64)>>,
     /// Bytes of files that have come for connections of a device.
     pub(super) fetched: Mutex<Vec<(usize, FetchDone<Qp>)>>,
+    /// What other shards have sent, and which.
+    pub(super) parcels: Mutex<Vec<(Shard, Parcel)>>,
     /// Whose they are.
     context: Weak,
 }
@@ -28,7 +32,8 @@ impl Released {
     pub(in crate::progress) fn new(context: Weak) -> Released {
         let (sockets, keys, kernel) = (Mutex::default(), Mutex::default(), Mutex::default());
         let fetched = Mutex::default();
-        Released { any: AtomicBool::new(false), sockets, keys, kernel, fetched, context }
+        let (any, parcels) = (AtomicBool::new(false), Mutex::default());
+        Released { any, sockets, keys, kernel, fetched, parcels, context }
     }
 
     /// There is something.
@@ -48,6 +53,11 @@ impl Released {
 
     pub(in crate::progress) fn kernel(&self, dev: u64, ino: u64) {
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner).push((dev, ino));
+        self.any.store(true, Ordering::Release);
+    }
+
+    pub(in crate::progress) fn parcel(&self, from: Shard, parcel: Parcel) {
+        self.parcels.lock().unwrap_or_else(PoisonError::into_inner).push((from, parcel));
         self.any.store(true, Ordering::Release);
     }
 

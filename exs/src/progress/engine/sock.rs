@@ -1,12 +1,12 @@
 //! A socket as the engine keeps it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::SockId;
+use super::accepts::{Accepts, Parent};
 use super::device::Device;
 use super::dial::Dial;
 use super::domain::Place;
@@ -14,7 +14,6 @@ use super::eager::Burst;
 use super::onesided::ExportId;
 use super::ops::TempMrs;
 use super::slots;
-use super::startups::Startups;
 use super::watch::Watched;
 use crate::ids::OpId;
 use crate::mem::{Buffer, Key};
@@ -23,7 +22,7 @@ use crate::progress::flags::Interest;
 use crate::progress::handle::Claim;
 use crate::progress::options::{MOST_INLINE, Options};
 use crate::progress::route::Route;
-use crate::rnic::{Caps, ConnReq, Listener, Qp};
+use crate::rnic::{Caps, Qp};
 use crate::session::{Buf, Counters, OpError, Session, SessionConfig, Standing};
 use crate::time::Time;
 use crate::wire::exs::{Hello, SocketKind};
@@ -37,8 +36,8 @@ pub(super) enum State {
     Connecting { op: OpId, addr: SocketAddr },
     /// Taking connections.
     Listening,
-    /// Made by a listener; the start-up is not over.
-    Accepting { parent: SockId },
+    /// Made for a listener; the start-up is not over.
+    Accepting { parent: Parent },
     /// Connected, or it was: the session knows.
     Open,
     /// `close` was posted, or the last handle was dropped: nothing more may be.
@@ -79,45 +78,6 @@ pub(super) struct ExportEntry {
     /// None once it has been revoked.
     pub(super) open: bool,
     pub(super) expires: Option<Time>,
-}
-
-/// A connection request, as it came.
-pub(super) struct Request {
-    pub(super) req: ConnReq,
-    pub(super) peer: SocketAddr,
-    pub(super) local: SocketAddr,
-    pub(super) private_data: Vec<u8>,
-}
-
-/// A listener's connections.
-#[derive(Default)]
-pub(super) struct Accepts {
-    pub(super) backlog: usize,
-    /// The devices that take them, and where. None left: they were removed.
-    pub(super) on: Vec<(Place, Listener)>,
-    /// Not answered, as the backlog is full; and the devices they came by.
-    pub(super) waiting: VecDeque<(usize, Request)>,
-    /// Start-up under way.
-    pub(super) starting: Startups,
-    /// Connections that were ever established.
-    pub(super) came: u64,
-    /// Established, waiting for `accept`.
-    pub(super) ready: VecDeque<SockId>,
-    /// `accept`s waiting for connections.
-    pub(super) ops: VecDeque<OpId>,
-}
-
-impl Accepts {
-    /// The backlog has room for one more connection.
-    pub(super) fn has_room(&self) -> bool {
-        self.starting.len() + self.ready.len() < self.backlog
-    }
-
-    /// When a start-up gives its place to a caller that waits.
-    pub(super) fn next_timeout(&self) -> Option<Time> {
-        let wanted = !self.waiting.is_empty() && !self.has_room();
-        wanted.then(|| self.starting.due()).flatten()
-    }
 }
 
 /// A socket.

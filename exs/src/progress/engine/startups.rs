@@ -8,28 +8,39 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::sock::State;
+use super::spread::Parcel;
 use super::{Engine, SockId};
+use crate::progress::shards::Shard;
 use crate::time::Time;
 
 /// How long a start-up keeps its place in a full backlog for which other callers wait. It takes a
 /// round trip.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// A start-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Startup {
+    /// Of a socket of this shard.
+    Here(SockId),
+    /// In another shard, under this number.
+    There(Shard, u64),
+}
+
 /// The start-ups under way, the oldest first, and when each began.
 #[derive(Default)]
-pub(super) struct Startups(VecDeque<(SockId, Time)>);
+pub(super) struct Startups(VecDeque<(Startup, Time)>);
 
 impl Startups {
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(super) fn begin(&mut self, child: SockId, now: Time) {
+    pub(super) fn begin(&mut self, child: Startup, now: Time) {
         self.0.push_back((child, now));
     }
 
     /// A start-up is over, whatever became of it.
-    pub(super) fn end(&mut self, child: SockId) {
+    pub(super) fn end(&mut self, child: Startup) {
         if let Some(at) = self.0.iter().position(|(c, _)| *c == child) {
             self.0.remove(at);
         }
@@ -41,7 +52,7 @@ impl Startups {
     }
 
     /// Takes the oldest away, if it has had its time.
-    fn take_overdue(&mut self, now: Time) -> Option<SockId> {
+    fn take_overdue(&mut self, now: Time) -> Option<Startup> {
         let due = self.due()?;
         if now < due {
             return None;
@@ -51,6 +62,15 @@ impl Startups {
 }
 
 impl Engine {
+    /// Ends a connection whose start-up goes no further.
+    pub(super) fn give_up(&mut self, child: SockId) {
+        if self.sock_ref(child).is_some() {
+            self.socks[child.index as usize].state = State::Closed;
+            self.drop_session(child.index);
+            self.mark(child.index);
+        }
+    }
+
     /// Callers wait for places in a full backlog: start-ups that have had their time give them theirs.
     pub(super) fn make_room(&mut self, parent: u32, now: Time) {
         loop {
@@ -60,10 +80,9 @@ impl Engine {
             }
             let Some(child) = a.starting.take_overdue(now) else { return };
             crate::trace::debug!("a start-up gives its place in the backlog to another caller");
-            if self.sock_ref(child).is_some() {
-                self.socks[child.index as usize].state = State::Closed;
-                self.drop_session(child.index);
-                self.mark(child.index);
+            match child {
+                Startup::Here(child) => self.give_up(child),
+                Startup::There(shard, startup) => self.send(shard, Parcel::GiveUp { startup }),
             }
             self.match_accepts(parent, now);
         }
@@ -74,8 +93,8 @@ impl Engine {
 mod tests {
     use super::*;
 
-    fn child(index: u32) -> SockId {
-        SockId { index, generation: 1 }
+    fn child(index: u32) -> Startup {
+        Startup::Here(SockId { index, generation: 1 })
     }
 
     #[test]

@@ -1,0 +1,175 @@
+//! A listener's connections, on their way to the program's accepts.
+//!
+//! Connections wait in three places: requests for which the backlog has no room, start-ups under
+//! way, and established connections. Accepts wait in the order of their posting. Each accept names
+//! the shard in which its connection is to live. A request is given to the accept that will most
+//! likely get its connection, and starts up in that accept's shard (`spread`). So threads that
+//! accept from one listener, each with a queue of its own, have their connections in their own
+//! shards.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use super::SockId;
+use super::domain::Place;
+use super::startups::Startups;
+use crate::ids::OpId;
+use crate::progress::handle::SocketHandle;
+use crate::progress::shards::Shard;
+use crate::rnic::{ConnReq, Listener};
+use crate::time::Time;
+
+/// A connection request, as it came.
+pub(super) struct Request {
+    pub(super) req: ConnReq,
+    pub(super) peer: SocketAddr,
+    pub(super) local: SocketAddr,
+    pub(super) private_data: Vec<u8>,
+}
+
+/// The listener of a connection that starts up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Parent {
+    /// A socket of this shard.
+    Here(SockId),
+    /// A socket of another shard, which knows the start-up by its number.
+    There { shard: Shard, listener: SockId, startup: u64 },
+}
+
+/// An established connection that waits for an accept.
+pub(super) enum Arrival {
+    /// A socket of this shard.
+    Here(SockId),
+    /// A socket of another shard, and its peer's address. To drop the handle resets the connection.
+    There(SocketHandle, SocketAddr),
+}
+
+impl Arrival {
+    fn shard(&self, here: Shard) -> Shard {
+        match self {
+            Arrival::Here(_) => here,
+            Arrival::There(handle, _) => handle.context().shard(),
+        }
+    }
+}
+
+/// An accept that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AcceptOp {
+    pub(super) op: OpId,
+    /// The shard in which its connection is to live.
+    pub(super) home: Shard,
+}
+
+/// A listener's connections.
+#[derive(Default)]
+pub(super) struct Accepts {
+    pub(super) backlog: usize,
+    /// The devices that take them, and where. None left: they were removed.
+    pub(super) on: Vec<(Place, Listener)>,
+    /// Not answered, as the backlog is full; and the devices they came by.
+    pub(super) waiting: VecDeque<(usize, Request)>,
+    /// Start-up under way.
+    pub(super) starting: Startups,
+    /// Connections that were ever established.
+    pub(super) came: u64,
+    /// Established, waiting for `accept`.
+    pub(super) ready: VecDeque<Arrival>,
+    /// `accept`s waiting for connections.
+    pub(super) ops: VecDeque<AcceptOp>,
+    /// The shards that accepts have named so far, in the order in which the next ones are taken.
+    homes: VecDeque<Shard>,
+}
+
+impl Accepts {
+    pub(super) fn new(backlog: usize, on: Vec<(Place, Listener)>) -> Accepts {
+        Accepts { backlog, on, ..Accepts::default() }
+    }
+
+    /// The backlog has room for one more connection.
+    pub(super) fn has_room(&self) -> bool {
+        self.starting.len() + self.ready.len() < self.backlog
+    }
+
+    /// When a start-up gives its place to a caller that waits.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        let wanted = !self.waiting.is_empty() && !self.has_room();
+        wanted.then(|| self.starting.due()).flatten()
+    }
+
+    /// An accept waits from now on.
+    pub(super) fn post(&mut self, accept: AcceptOp) {
+        if !self.homes.contains(&accept.home) {
+            self.homes.push_back(accept.home);
+        }
+        self.ops.push_back(accept);
+    }
+
+    /// The shard in which the next connection is to start up: that of the accept which will get it,
+    /// if all before it succeed. If too few accepts wait, the shards that accept here take turns.
+    /// None: no accept was ever posted.
+    pub(super) fn next_home(&mut self) -> Option<Shard> {
+        if let Some(accept) = self.ops.get(self.starting.len() + self.ready.len()) {
+            return Some(accept.home);
+        }
+        let home = self.homes.pop_front()?;
+        self.homes.push_back(home);
+        Some(home)
+    }
+
+    /// Takes out the first accept and a connection for it: one that lives where the accept wants
+    /// it, if there is one, and else the oldest. None: one of them is missing.
+    pub(super) fn next_pair(&mut self, here: Shard) -> Option<(OpId, Arrival)> {
+        let home = self.ops.front()?.home;
+        let fits = self.ready.iter().position(|arrival| arrival.shard(here) == home);
+        let arrival = self.ready.remove(fits.unwrap_or(0))?;
+        self.ops.pop_front().map(|accept| (accept.op, arrival))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accepts(homes: &[usize]) -> Accepts {
+        let mut a = Accepts::new(8, Vec::new());
+        for (op, home) in (1..).zip(homes) {
+            a.post(AcceptOp { op, home: Shard::at(*home) });
+        }
+        a
+    }
+
+    fn child(index: u32) -> SockId {
+        SockId { index, generation: 1 }
+    }
+
+    #[test]
+    fn a_connection_starts_up_where_its_accept_wants_it() {
+        let mut a = accepts(&[5, 6, 5]);
+        let next: Vec<_> = (0..3)
+            .map(|i| {
+                let home = a.next_home().map(Shard::index);
+                a.ready.push_back(Arrival::Here(child(i)));
+                home
+            })
+            .collect();
+        assert_eq!(next, [Some(5), Some(6), Some(5)]);
+        // No accept waits for the following ones.
+        let next: Vec<_> = (0..3).map(|_| a.next_home().map(Shard::index)).collect();
+        assert_eq!(next, [Some(5), Some(6), Some(5)], "the shards take turns");
+        assert_eq!(accepts(&[]).next_home(), None);
+    }
+
+    #[test]
+    fn accepts_are_served_in_order_whatever_lives_where() {
+        let mut a = accepts(&[6, 5]);
+        a.ready.extend([0, 1].map(|i| Arrival::Here(child(i))));
+        // None lives in shard 6, so the oldest goes to the first accept.
+        let served: Vec<_> = std::iter::from_fn(|| match a.next_pair(Shard::at(5))? {
+            (op, Arrival::Here(child)) => Some((op, child.index)),
+            (op, Arrival::There(..)) => Some((op, u32::MAX)),
+        })
+        .collect();
+        assert_eq!(served, [(1, 0), (2, 1)]);
+    }
+}

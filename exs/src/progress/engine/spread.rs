@@ -1,0 +1,161 @@
+//! Accepting spreads: a listener in one shard, its connections in others.
+//!
+//! The listener's engine takes a request out of its RNIC and sends it to the shard in which the
+//! connection is to live. The engine there has the request adopted by its own RNIC, and starts the
+//! connection up. It sends the established connection back, or the word that there is none, since
+//! the listener counts start-ups in its backlog and gives connections to accepts in order.
+//!
+//! Engines never wait for each other: what they send lies in the other's [`Released`] list until
+//! its next run. A connection whose listener has gone is reset, as the handle that was sent is
+//! dropped. RNICs that cannot hand over requests keep their connections in the listener's shard.
+//!
+//! [`Released`]: super::Released
+
+use std::net::SocketAddr;
+
+use super::accepts::{Arrival, Parent, Request};
+use super::domain::Place;
+use super::sock::State;
+use super::startups::Startup;
+use super::{Engine, SockId};
+use crate::progress::handle::SocketHandle;
+use crate::progress::options::Options;
+use crate::progress::shards::Shard;
+use crate::rnic::{DetachedRequest, RnicError};
+use crate::time::Time;
+use crate::wire::exs::{Refusal, RefusalCode, SocketKind, VERSIONS};
+
+/// What one shard sends to another.
+pub(in crate::progress) enum Parcel {
+    /// A connection is to start up.
+    Request(Box<Incoming>),
+    /// To the listener's shard: a start-up has succeeded.
+    Ready { listener: SockId, startup: u64, handle: SocketHandle, peer: SocketAddr },
+    /// To the listener's shard: a start-up has failed.
+    Failed { listener: SockId, startup: u64 },
+    /// To the connection's shard: the start-up has had its time.
+    GiveUp { startup: u64 },
+}
+
+/// A request on its way to another shard, and what the connection takes from its listener.
+pub(in crate::progress) struct Incoming {
+    request: DetachedRequest,
+    /// The device's place, which is the same in all shards.
+    device: usize,
+    parent: Parent,
+    kind: SocketKind,
+    opts: Options,
+    group: Option<String>,
+    peer: SocketAddr,
+    local: SocketAddr,
+    private_data: Vec<u8>,
+}
+
+impl Engine {
+    /// Leaves something for the engine of another shard.
+    pub(super) fn send(&self, to: Shard, parcel: Parcel) {
+        if let Some(context) = to.context() {
+            context.send(self.shard, parcel);
+        }
+    }
+
+    /// Sends a request to the shard where its connection is to live. Returns it if that is here, or
+    /// if it must stay.
+    pub(super) fn spread_request(
+        &mut self,
+        device: usize,
+        parent: u32,
+        r: Request,
+        now: Time,
+    ) -> Option<Request> {
+        let listener = self.id(parent);
+        let p = &mut self.socks[parent as usize];
+        let (kind, opts) = (p.kind, p.opts.clone());
+        let Some(a) = &mut p.accepts else { return Some(r) };
+        let home = a.next_home().filter(|home| *home != self.shard);
+        let Some(home) = home.filter(|home| home.context().is_some()) else { return Some(r) };
+        let on = a.on.iter().find(|(place, _)| place.device == device);
+        let Some(&(place, _)) = on else { return Some(r) };
+        let group = self.devices[device].domain(place.domain).ok().and_then(|(_, d)| d.group());
+        let request = match self.devices[device].rnic.detach_request(r.req) {
+            Ok(request) => request,
+            Err(RnicError::Unsupported(_)) => return Some(r),
+            Err(e) => {
+                crate::trace::debug!("{} has gone: {e}", r.peer);
+                return None;
+            }
+        };
+        self.last_startup += 1;
+        let startup = self.last_startup;
+        let parent = Parent::There { shard: self.shard, listener, startup };
+        let Request { peer, local, private_data, .. } = r;
+        let incoming =
+            Incoming { request, device, parent, kind, opts, group, peer, local, private_data };
+        self.send(home, Parcel::Request(Box::new(incoming)));
+        if let Some(a) = &mut self.socks[listener.index as usize].accepts {
+            a.starting.begin(Startup::There(home, startup), now);
+        }
+        None
+    }
+
+    /// Looks after what the engine of the shard `from` has sent.
+    pub(super) fn receive(&mut self, from: Shard, parcel: Parcel, now: Time) {
+        match parcel {
+            Parcel::Request(incoming) => self.adopt(*incoming, now),
+            Parcel::Ready { listener, startup, handle, peer } => {
+                let arrival = Arrival::There(handle, peer);
+                // If the listener is gone, the handle is dropped with the connection.
+                self.arrive(listener, Startup::There(from, startup), arrival, now);
+            }
+            Parcel::Failed { listener, startup } => {
+                self.startup_failed(listener, Startup::There(from, startup), now);
+            }
+            Parcel::GiveUp { startup: number } => {
+                let given_up = |state: &State| match state {
+                    State::Accepting { parent: Parent::There { shard, startup, .. } } => {
+                        (*shard, *startup) == (from, number)
+                    }
+                    _ => false,
+                };
+                let child = self.socks.iter().find(|(_, s)| given_up(&s.state));
+                if let Some(index) = child.and_then(|(index, _)| u32::try_from(index).ok()) {
+                    self.give_up(self.id(index));
+                }
+            }
+        }
+    }
+
+    /// Starts a connection up for a listener of another shard.
+    fn adopt(&mut self, incoming: Incoming, now: Time) {
+        let (parent, peer) = (incoming.parent, incoming.peer);
+        let begun = self.try_adopt(incoming, now);
+        if let Err(e) = &begun {
+            crate::trace::warn!("cannot take the connection of {peer}: {e}");
+        }
+        if !matches!(begun, Ok(Some(_)))
+            && let Parent::There { shard, listener, startup } = parent
+        {
+            self.send(shard, Parcel::Failed { listener, startup });
+        }
+    }
+
+    fn try_adopt(&mut self, incoming: Incoming, now: Time) -> Result<Option<SockId>, RnicError> {
+        let Incoming { request, device, parent, kind, opts, group, .. } = incoming;
+        let Incoming { peer, local, private_data, .. } = incoming;
+        let d = &mut self.devices[device];
+        let req = d.rnic.adopt_request(request)?;
+        let domain = match d.enter(group.as_deref()) {
+            Ok(domain) => domain,
+            Err(e) => {
+                let busy = Refusal { code: RefusalCode::Busy, versions: VERSIONS };
+                self.reject(device, req, &busy.emit(), now);
+                return Err(e);
+            }
+        };
+        let r = Request { req, peer, local, private_data };
+        let child = self.begin_child(Place { device, domain }, parent, (kind, opts), &r, now);
+        // The queue pair, if there is one, holds the domain from here on.
+        self.devices[device].leave(domain);
+        Ok(child)
+    }
+}
