@@ -123,15 +123,7 @@ impl Socket {
         buffer: Buffer,
         f: impl FnOnce(Buffer) -> Result<(), (Error, Bufs)>,
     ) -> Result<(), Refused> {
-        if let Err(error) = queue.core().reserve() {
-            cold_path();
-            return Err(Refused { error, buffer });
-        }
-        f(buffer).map_err(|(error, bufs)| {
-            cold_path();
-            queue.core().unreserve();
-            Refused { error, buffer: one(bufs) }
-        })
+        post(queue, buffer, f, one)
     }
 
     fn post_many(
@@ -140,18 +132,7 @@ impl Socket {
         buffers: Vec<Buffer>,
         f: impl FnOnce(Vec<Buffer>) -> Result<(), (Error, Bufs)>,
     ) -> Result<(), Refused<Vec<Buffer>>> {
-        if let Err(error) = queue.core().reserve() {
-            return Err(Refused { error, buffer: buffers });
-        }
-        f(buffers).map_err(|(error, bufs)| {
-            queue.core().unreserve();
-            let buffer = match bufs {
-                Bufs::Many(v) => v,
-                Bufs::One(b) => vec![b],
-                Bufs::None => Vec::new(),
-            };
-            Refused { error, buffer }
-        })
+        post(queue, buffers, f, many)
     }
 
     /// Sends several buffers as one stretch of bytes, or one message. Otherwise as [`Socket::send`].
@@ -318,20 +299,35 @@ impl Socket {
         parts: Vec<Part>,
         shut: bool,
     ) -> Result<(), Refused<Vec<Part>>> {
-        if let Err(error) = queue.core().reserve() {
-            return Err(Refused { error, buffer: parts });
-        }
         let id = self.handle().id();
-        let short = Short::of(&parts);
-        let posted = self
-            .handle()
-            .context()
-            .call(|e, now| e.post_parts(id, &self.ticket(queue, token), (parts, short), shut, now));
-        posted.map_err(|(error, buffer)| {
-            queue.core().unreserve();
-            Refused { error, buffer }
-        })
+        let post_parts = |parts: Vec<Part>| {
+            let short = Short::of(&parts);
+            self.handle().context().call(|e, now| {
+                e.post_parts(id, &self.ticket(queue, token), (parts, short), shut, now)
+            })
+        };
+        post(queue, parts, post_parts, std::convert::identity)
     }
+}
+
+/// Books a place in the queue and posts by `f`. When `f` refuses, the place is free again, and `back` makes
+/// the caller's memory of what `f` returned.
+#[inline]
+fn post<T, R>(
+    queue: &EventQueue,
+    buffer: T,
+    f: impl FnOnce(T) -> Result<(), (Error, R)>,
+    back: impl FnOnce(R) -> T,
+) -> Result<(), Refused<T>> {
+    if let Err(error) = queue.core().reserve() {
+        cold_path();
+        return Err(Refused { error, buffer });
+    }
+    f(buffer).map_err(|(error, refused)| {
+        cold_path();
+        queue.core().unreserve();
+        Refused { error, buffer: back(refused) }
+    })
 }
 
 fn one(bufs: Bufs) -> Buffer {
@@ -339,5 +335,13 @@ fn one(bufs: Bufs) -> Buffer {
         Bufs::One(b) => b,
         // A refusal returns what was given, which was one buffer.
         _ => Buffer::from(Vec::new()),
+    }
+}
+
+fn many(bufs: Bufs) -> Vec<Buffer> {
+    match bufs {
+        Bufs::Many(v) => v,
+        Bufs::One(b) => vec![b],
+        Bufs::None => Vec::new(),
     }
 }
