@@ -68,7 +68,7 @@ impl Socket {
     ///
     /// EXS extension.
     ///
-    /// READs and WRITEs are done in the order of posting. One that is cancelled on its way moves no
+    /// READs and WRITEs are done in the order of posting. A READ that is cancelled on its way moves no
     /// more, and how much of the buffer it has filled is not known.
     ///
     /// ```
@@ -104,8 +104,8 @@ impl Socket {
     /// EXS extension.
     ///
     /// READs and WRITEs are done in the order of posting. A message that is sent after the event finds
-    /// the bytes there. One that is cancelled on its way moves no more; if the connection ends first, how
-    /// much has arrived is not known.
+    /// the bytes there. A WRITE that is cancelled on its way moves no more; if the connection ends first,
+    /// how much has arrived is not known.
     ///
     /// ```
     #[doc = include_str!("examples/streams.txt")]

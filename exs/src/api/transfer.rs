@@ -8,7 +8,7 @@ use crate::mem::Buffer;
 use crate::progress::{Bufs, Error, FileSend, Part, RecvFlags, Short};
 use crate::sys::cold_path;
 
-/// A post that was refused: why, and the memory that was to be moved.
+/// A post that was refused: why, and the memory that it would have moved.
 ///
 /// ```
 /// use exs::{EventQueue, RecvFlags, Socket, Token};
@@ -86,8 +86,9 @@ impl Socket {
     /// [`RecvFlags::WAITALL`]), or one message. 0 bytes with `eof` is the end.
     ///
     /// Receives are filled in the order of posting. More than a few KiB that find a receive are not
-    /// copied, so post it early. One that is cancelled, or whose [`recv_timeout`](crate::Options) is over,
-    /// keeps what had come: [`Failed::bytes`](super::Failed) says how much.
+    /// copied, so post it early. A receive that is cancelled, or whose
+    /// [`recv_timeout`](crate::Options) is over, keeps what had come: [`Failed::bytes`](super::Failed)
+    /// says how much.
     ///
     /// ```
     #[doc = include_str!("examples/streams.txt")]
@@ -261,10 +262,10 @@ impl Socket {
     /// Sends memory and stretches of files, in order, as one stretch of bytes, and with
     /// `shut` ends the sending direction after it. One event says how all of it ended, and
     /// brings the buffers. When a part fails (a file that turns out to be shorter, say),
-    /// those behind it are not sent and the direction is not ended. (A file that becomes
+    /// those behind it are not sent and the direction is not ended. A file that becomes
     /// shorter while it is sent shows that too late: what is behind it may have been sent,
-    /// and only the event's error tells.) On a seqpacket socket
-    /// there can be one part, which is one message. (The ES-API's sendfile.)
+    /// and only the event's error tells. On a seqpacket socket
+    /// there can be one part, which is one message. This is the ES-API's sendfile.
     ///
     /// ```
     /// use exs::{EventQueue, Part, Token};

@@ -3,8 +3,8 @@
 //!
 //! A [`Descriptor`] is a descriptor of the program's and what it stood for when it was
 //! looked at; it owns nothing. Its calls take the flags of the system calls that they
-//! stand for, as integers, and a time limit for each operation. What is promised of order,
-//! cancel, and the owner's close is said at [`KernelSocket`](crate::KernelSocket).
+//! stand for, as integers, and a time limit for each operation. [`KernelSocket`](crate::KernelSocket)
+//! says what is promised of order, cancel, and the owner's close.
 
 use std::fs::File;
 use std::io;
@@ -38,7 +38,7 @@ pub fn send_kept() {
 /// its end. It waits for room if the socket does, and raises no SIGPIPE.
 ///
 /// # Errors
-/// What sendfile(2) says.
+/// The error of sendfile(2).
 pub fn send_file_now(
     to: BorrowedFd<'_>,
     file: &File,
@@ -111,7 +111,7 @@ impl<'a> Descriptor<'a> {
     ///
     /// # Errors
     /// Refused, with the buffer: [`Error::WouldBlock`]; [`Error::Invalid`] for other flags;
-    /// ENOTSOCK. What the kernel says comes with the event.
+    /// ENOTSOCK. The event has the kernel's errors.
     pub fn send(
         &self,
         queue: &EventQueue,
