@@ -230,7 +230,7 @@ static void waits_until_it_is_told(int fd)
     _exit(10);
 }
 
-/* What exit(3) needs may be the interrupted wait's. */
+/* The interrupted wait may hold locks that exit(3) needs. */
 CASE("exit-1", a_signal_handler_ends_it_in_a_wait, CONNECTED | ALONE | NATIVE)
 {
     pid_t child;

@@ -16,8 +16,8 @@ use "$1"
 rounds=${RDMA_ROUNDS:-5}
 
 # Each prints one number, GB/s (of 10^9 bytes) or microseconds for half a round trip, of COUNT
-# messages. (If these are few, the first touch of each of EXS's and rstream's buffers counts for much:
-# perftest has one.)
+# messages. If these are few, the first touch of each of EXS's and rstream's buffers counts for much;
+# perftest has a single buffer.
 
 exs() { # bw|lat SIZE COUNT
     # perftest spins, too, and rstream's latency; perftest keeps 128 messages in flight.

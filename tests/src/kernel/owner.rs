@@ -318,8 +318,8 @@ pub fn lingers() {
     ledger.finish();
 }
 
-/// Of two descriptors of one socket, the operations of the one that is closed end; order
-/// holds over both.
+/// The operations of a closed descriptor end while another descriptor of the same socket is open;
+/// order holds over both.
 pub fn closes_one_of_two() {
     let (a, b) = Family::Unix.pair();
     let again = KernelSocket::new(a.try_clone().unwrap()).unwrap();
