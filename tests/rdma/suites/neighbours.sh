@@ -23,7 +23,7 @@ exs() { # bw|lat SIZE COUNT
     # perftest spins, too, and rstream's latency; perftest keeps 128 messages in flight.
     local how=(--wait busy)
     [ "$1" = lat ] || how+=(--depth 32)
-    # (`compare` asks for its status, and then `set -e` means nothing in here.)
+    # `compare` asks for its status, so `set -e` means nothing in here.
     serve "$RDMA_BIN/exs-pingpong" --listen "$addr:0" >&2 || return
     within 60 "$RDMA_BIN/exs-pingpong" "$at" --json --mode "$1" --size "$2" --iters "$3" "${how[@]}" >"$temp/json" || return
     end "$server" >&2 || return

@@ -70,8 +70,8 @@ pub fn receives_while_we_send() {
     }
 }
 
-/// No call, of whatever kind and outcome, changes a flag, nor the time limits. (`Ours`
-/// looks at the flags at every call.)
+/// No call, of whatever kind and outcome, changes a flag or the time limits. `Ours`
+/// looks at the flags at every call.
 pub fn every_call_leaves_the_flags() {
     for (family, nonblocking) in ALL.iter().flat_map(|f| [(*f, false), (*f, true)]) {
         let (a, b) = family.pair();

@@ -146,8 +146,8 @@ impl<'a> Descriptor<'a> {
         self.post_memory(on, (buffers, count, Bufs::Many), how, request)
     }
 
-    /// recv(2) into one buffer. `flags`: MSG_PEEK, MSG_WAITALL. (MSG_TRUNC needs not be
-    /// asked for: [`Event::total`](crate::Event::total) always has a message's true length.)
+    /// recv(2) into one buffer. `flags`: MSG_PEEK, MSG_WAITALL. MSG_TRUNC is not needed:
+    /// [`Event::total`](crate::Event::total) always has a message's true length.
     ///
     /// # Errors
     /// As [`Descriptor::send`].
