@@ -11,7 +11,7 @@ use super::world::{Harness, Pair, World, param, send_wr, write_wr};
 
 /// Connections that always have something: more than an RNIC looks at or serves at a time.
 const FLOODS: usize = 80;
-/// WRITEs in flight on each: one is always at hand.
+/// WRITEs in flight on each, so that there is always a next one.
 const IN_FLIGHT: u64 = 4;
 /// More than one turn moves of one connection, each way.
 const LEN: usize = 3 << 19;
