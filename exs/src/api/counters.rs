@@ -121,7 +121,7 @@ impl Counters {
 /// Figures of the whole process, closed sockets included.
 ///
 /// # Errors
-/// What the kernel says if EXS cannot start.
+/// The kernel's error if EXS cannot start.
 pub fn counters() -> Result<Counters, Error> {
     first_shard()?;
     let Figures { counters, events, runs, sleeps, in_flight } = figures_of_all_shards();

@@ -203,7 +203,7 @@ pub(super) struct ShmLink {
     pub(super) last_moved: Time,
 }
 
-/// What came by the socket.
+/// Input from the socket.
 pub(super) enum SocketInput {
     /// A message of the start-up.
     Startup(ControlMessage),

@@ -217,7 +217,7 @@ impl ShmRnic {
     }
 
     /// Fails connection attempts of this very process to a paused listener. They hold descriptors, so
-    /// they might wait for ever. Their error is the one that the listener has met.
+    /// they might wait for ever. They fail with the listener's error.
     fn fail_own_calls(&mut self, id: u32, errno: i32) {
         let Ok(listening) = self.listeners.get(id) else { return };
         let at = canonical(listening.addr);

@@ -101,7 +101,8 @@ pub struct ShmRnic {
     hot: Vec<u32>,
     /// Index in `hot` of the link that `next_eager` looks at next.
     eager_turn: usize,
-    /// Our doorbell bitmap, once a peer was to get it; and scratch space for the slots taken from it.
+    /// Our doorbell bitmap, from the first peer that needs it on; and scratch space for the slots taken
+    /// from it.
     bitmap: Option<doorbells::DoorbellBitmap>,
     taken_slots: Vec<u32>,
     peer_bitmaps: doorbells::PeerBitmaps,

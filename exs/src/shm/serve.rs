@@ -305,7 +305,7 @@ impl ShmRnic {
         }
         let Ok(link) = self.links.get_mut(id) else { return };
         match link.end.take() {
-            // What the peer sent before it cut the connection is taken first.
+            // Records that the peer sent before it cut the connection are taken first.
             Some(LinkError::Gone) if (moved || more) && !link.stalled => {
                 return self.enqueue(ShmSource::Link(id));
             }
@@ -313,7 +313,7 @@ impl ShmRnic {
             None if link.peer_end().is_some() => return self.enqueue(ShmSource::Link(id)),
             None => {}
         }
-        // What the peer has left in the ring is taken first, even if a receive must come for it.
+        // Records that the peer has left in the ring are taken first, even if they wait for a receive.
         match link.hung_up && !link.stalled {
             true if moved || more => self.enqueue(ShmSource::Link(id)),
             true => self.fail_link(id, LinkError::Gone),

@@ -83,7 +83,7 @@ pub(super) struct SoftLink {
     pub(super) queued: bool,
     /// Waits for receives of its SRQ.
     pub(super) stalled: bool,
-    /// The SRQ that lists this link as one that holds a receive; None: no SRQ does.
+    /// The SRQ that lists this link as holding a receive; None: no SRQ does.
     pub(super) holds_recv_of: Option<u32>,
     /// The start-up ran out of time.
     pub(super) timed_out: bool,
@@ -391,7 +391,7 @@ impl SoftLink {
     fn transmit_once(&mut self, pool: &mut TxPool) -> Option<usize> {
         let (result, asked, file) = match self.engine.poll_tx(pool) {
             SendStep::Idle => {
-                // What is left waits for the peer; the doorbell still counts for it.
+                // Work that remains waits for the peer; the doorbell still counts for it.
                 self.doorbell_rung &= self.engine.has_unsent();
                 return None;
             }

@@ -148,7 +148,7 @@ impl SoftRnic {
     }
 
     /// Fails connection attempts of this very process to a paused listener. Each holds a descriptor,
-    /// so it might wait for ever. Their error is the one that the listener has met.
+    /// so it might wait for ever. They fail with the listener's error.
     fn fail_own_calls(&mut self, id: u32, errno: i32, now: Time) {
         let Ok(listening) = self.listeners.get(id) else { return };
         let at = listening.addr;
@@ -309,7 +309,7 @@ impl SoftRnic {
         self.release_request(id);
         let (pair, link) = (self.qps.get_mut(qp.0)?, self.links.get_mut(id)?);
         for buf in std::mem::take(&mut pair.early_recvs) {
-            // The engine's queue is as deep as the one that they came from.
+            // The engine's queue is as deep as the queue pair's.
             let posted = link.engine.post_recv(buf);
             debug_assert!(posted.is_ok(), "{posted:?}");
         }
