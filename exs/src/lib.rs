@@ -141,9 +141,9 @@ pub use api::{
     Blocking, Buffer, Candidate, Completion, Counters, DeviceInfo, DisconnectCause, Error, Event,
     EventKind, EventQueue, Export, Failed, Interest, KernelAddr, KernelSocket, MemError,
     MemoryRegion, OpError, Options, Packet, Part, PortInfo, QueueOptions, Readiness, RecvFlags,
-    Refused, RemoteBuffer, RemoteBufferError, Rights, RnicError, Route, SessionError, Socket,
-    SocketStream, SocketType, TermCode, Token, Transport, TransportInfo, Violation, WaitPolicy,
-    counters, error, explain, parse_size, parse_time, transports,
+    Refused, RemoteBuffer, RemoteBufferError, Rights, RnicError, Route, SessionError, Shard,
+    Socket, SocketStream, SocketType, TermCode, Token, Transport, TransportInfo, Violation,
+    WaitPolicy, counters, error, explain, parse_size, parse_time, transports,
 };
 
 // Documentation only: see the essay there.

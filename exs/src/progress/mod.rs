@@ -68,6 +68,8 @@ pub(crate) use queue::{Want, prepare_to_wait};
 pub use report::{Candidate, DeviceInfo, PortInfo, TransportInfo};
 pub use route::Route;
 pub use shards::Shard;
+#[cfg(any(test, feature = "internals"))]
+pub use shards::limit_shards;
 pub(crate) use shards::{Figures, figures_of_all as figures_of_all_shards, first as first_shard};
 pub use values::{parse_size, parse_time};
 pub(crate) use wait::Waited;

@@ -145,6 +145,18 @@ fn begin(shard: Shard, limit: impl FnOnce() -> usize) {
     }
 }
 
+/// Says how many shards this process may have, whatever the environment says: for tests.
+///
+/// # Errors
+/// EXS is in use, with another number.
+#[cfg(any(test, feature = "internals"))]
+pub fn limit_shards(number: usize) -> Result<(), Error> {
+    match *LIMIT.get_or_init(|| number) {
+        limit if limit == number => Ok(()),
+        limit => Err(Error::invalid(format!("EXS has {limit} shards already"))),
+    }
+}
+
 /// Makes this the one shard of the process: for tests with devices of their own.
 ///
 /// # Errors

@@ -1,0 +1,359 @@
+//! Several shards in one process: where queues, sockets and connections live, and operations that
+//! cross. The contract of sockets runs with several shards too, but does not say which it uses.
+
+use std::net::SocketAddr;
+
+use exs::__ffi::shard_of;
+use exs::{
+    Completion, EventQueue, Options, QueueOptions, RecvFlags, Shard, Socket, SocketType, Token,
+    Transport, WaitPolicy,
+};
+use exs_tests::harness::Watchdog;
+
+const SHARDS: usize = 4;
+const BOTH: [Transport; 2] = [Transport::Soft, Transport::Shm];
+
+/// The process has four shards, whatever the host has.
+fn four_shards() {
+    exs::progress::limit_shards(SHARDS).unwrap();
+}
+
+/// A queue in each shard, for threads that sleep at once: a wake-up that is lost hangs the test.
+fn queues() -> Vec<EventQueue> {
+    four_shards();
+    let mut found: Vec<EventQueue> = Vec::new();
+    let mut others = Vec::new();
+    while found.len() < SHARDS {
+        let queue = queue(None);
+        match found.iter().any(|q| q.shard() == queue.shard()) {
+            true => others.push(queue),
+            false => found.push(queue),
+        }
+        assert!(others.len() < 1000, "only {} shards have queues", found.len());
+    }
+    found
+}
+
+fn queue(shard: Option<Shard>) -> EventQueue {
+    let options = QueueOptions::default().with_depth(64).with_wait(WaitPolicy::Notify);
+    EventQueue::with_options(&options.with_shard(shard)).unwrap()
+}
+
+fn socket(transport: Transport) -> Socket {
+    let options = Options::default().with_transport(transport);
+    Socket::with_options(SocketType::Stream, options).unwrap()
+}
+
+fn listener(transport: Transport, backlog: u32) -> (Socket, SocketAddr) {
+    let listener = socket(transport);
+    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    listener.listen(backlog).unwrap();
+    let addr = listener.local_addr().unwrap();
+    (listener, addr)
+}
+
+fn accepted(queue: &EventQueue) -> Socket {
+    match queue.next().unwrap().into_completion().unwrap() {
+        Completion::Accept { socket, .. } => socket,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A question and its answer, each with events in the queue of its end.
+fn talk((a, qa): (&Socket, &EventQueue), (b, qb): (&Socket, &EventQueue), len: usize) {
+    b.recv(qb, Token(1), vec![0; len], RecvFlags::WAITALL).unwrap();
+    a.recv(qa, Token(1), vec![0; len], RecvFlags::WAITALL).unwrap();
+    a.send(qa, Token(2), vec![7; len]).unwrap();
+    let got = received(qb, len);
+    b.send(qb, Token(2), got).unwrap();
+    assert!(received(qa, len).iter().all(|byte| *byte == 7));
+    for queue in [qa, qb] {
+        while queue.outstanding() > 0 {
+            queue.next().unwrap().into_completion().unwrap();
+        }
+    }
+}
+
+/// Waits for a receive; sends may end before it.
+fn received(queue: &EventQueue, len: usize) -> Vec<u8> {
+    loop {
+        match queue.next().unwrap().into_completion().unwrap() {
+            Completion::Recv { buffer, bytes, .. } => {
+                assert_eq!(bytes, len);
+                return buffer[..].to_vec();
+            }
+            Completion::Send { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_queue_lives_where_it_is_told_or_where_queues_are_few() {
+    let _dog = Watchdog::new("a_queue_lives_where_it_is_told_or_where_queues_are_few");
+    let queues = queues();
+    for queue_there in &queues {
+        assert_eq!(queue(Some(queue_there.shard())).shard(), queue_there.shard());
+    }
+}
+
+#[test]
+fn a_connection_lives_where_its_connect_and_its_accept_name_queues() {
+    let _dog = Watchdog::new("a_connection_lives_where_its_connect_and_its_accept_name_queues");
+    let queues = queues();
+    for transport in BOTH {
+        let (listener, addr) = listener(transport, 16);
+        // Each accept in turn, by a client of the next shard.
+        for (i, at) in queues.iter().enumerate() {
+            let from = &queues[(i + 1) % SHARDS];
+            listener.accept(at, Token(1)).unwrap();
+            let client = socket(transport);
+            client.connect(from, Token(2), addr).unwrap();
+            let server = accepted(at);
+            from.next().unwrap().into_completion().unwrap();
+            assert_eq!(shard_of(&client), from.shard(), "{transport}");
+            assert_eq!(shard_of(&server), at.shard(), "{transport}");
+            assert_eq!(server.peer_addr().unwrap(), client.local_addr().unwrap());
+            for len in [1, 64, 100_000, 3 << 20] {
+                talk((&client, from), (&server, at), len);
+            }
+        }
+    }
+}
+
+#[test]
+fn accepts_of_several_shards_have_a_share_each() {
+    let _dog = Watchdog::new("accepts_of_several_shards_have_a_share_each");
+    let queues = queues();
+    for transport in BOTH {
+        let (listener, addr) = listener(transport, 64);
+        for round in 0..4 {
+            for queue in &queues {
+                listener.accept(queue, Token(round)).unwrap();
+            }
+        }
+        let clients: Vec<Socket> = (0..4 * SHARDS).map(|_| socket(transport)).collect();
+        clients.iter().for_each(|client| client.blocking().connect(addr).unwrap());
+        for queue in &queues {
+            for _ in 0..4 {
+                accepted(queue);
+            }
+        }
+    }
+}
+
+#[test]
+fn connections_that_no_accept_awaits_go_to_later_accepts() {
+    let _dog = Watchdog::new("connections_that_no_accept_awaits_go_to_later_accepts");
+    let queues = queues();
+    for transport in BOTH {
+        let (listener, addr) = listener(transport, 64);
+        // The listener has seen accepts of all shards.
+        for queue in &queues {
+            listener.accept(queue, Token(1)).unwrap();
+        }
+        let connect = || {
+            let client = socket(transport);
+            client.blocking().connect(addr).unwrap();
+            client
+        };
+        let first: Vec<Socket> = (0..SHARDS).map(|_| connect()).collect();
+        let early: Vec<Socket> = queues.iter().map(accepted).collect();
+        // These live in all shards, and the accept names one.
+        let second: Vec<Socket> = (0..SHARDS).map(|_| connect()).collect();
+        let at = &queues[2];
+        for client in &second {
+            listener.accept(at, Token(2)).unwrap();
+            let server = accepted(at);
+            let client = second
+                .iter()
+                .chain([client])
+                .find(|c| c.local_addr().unwrap() == server.peer_addr().unwrap());
+            talk((client.unwrap(), at), (&server, at), 10_000);
+        }
+        drop((first, early));
+    }
+}
+
+#[test]
+fn operations_may_name_a_queue_of_any_shard() {
+    let _dog = Watchdog::new("operations_may_name_a_queue_of_any_shard");
+    let queues = queues();
+    for transport in BOTH {
+        let (listener, addr) = listener(transport, 4);
+        let client = socket(transport);
+        client.blocking().connect(addr).unwrap();
+        let (server, _) = listener.blocking().accept().unwrap();
+        for qa in &queues {
+            for qb in &queues {
+                for len in [8, 5000, 1 << 20] {
+                    talk((&client, qa), (&server, qb), len);
+                }
+            }
+        }
+    }
+}
+
+/// The thread that waits is asleep in another shard than that of the socket, or leads there.
+#[test]
+fn an_event_that_crosses_wakes_a_sleeper() {
+    let _dog = Watchdog::new("an_event_that_crosses_wakes_a_sleeper");
+    let queues = queues();
+    for transport in BOTH {
+        let (listener, addr) = listener(transport, 4);
+        let client = socket(transport);
+        client.blocking().connect(addr).unwrap();
+        let (server, _) = listener.blocking().accept().unwrap();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = queues
+                .iter()
+                .map(|queue| {
+                    let server = &server;
+                    scope.spawn(move || {
+                        for _ in 0..100 {
+                            server.recv(queue, Token(1), vec![0; 8], RecvFlags::WAITALL).unwrap();
+                            queue.next().unwrap().into_completion().unwrap();
+                        }
+                    })
+                })
+                .collect();
+            while !threads.iter().all(|t| t.is_finished()) {
+                let sent = client.blocking().send_all(&[1; 8]);
+                sent.unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn a_listener_that_closes_resets_connections_of_other_shards() {
+    let _dog = Watchdog::new("a_listener_that_closes_resets_connections_of_other_shards");
+    let queues = queues();
+    for transport in BOTH {
+        let (listener, addr) = listener(transport, 64);
+        queues.iter().for_each(|queue| listener.accept(queue, Token(1)).unwrap());
+        let connect = || {
+            let client = socket(transport);
+            client.blocking().connect(addr).unwrap();
+            client
+        };
+        let taken: Vec<Socket> = (0..SHARDS).map(|_| connect()).collect();
+        let servers: Vec<Socket> = queues.iter().map(accepted).collect();
+        let waiting: Vec<Socket> = (0..2 * SHARDS).map(|_| connect()).collect();
+        listener.close(&queues[1], Token(2)).unwrap();
+        queues[1].next().unwrap().into_completion().unwrap();
+        for client in &waiting {
+            let end = client.blocking().recv(&mut [0; 8]).unwrap_err();
+            assert_eq!(end.errno(), libc::ECONNRESET, "{transport}");
+        }
+        // Those that were accepted go on.
+        for server in &servers {
+            server.blocking().send_all(b"hello").unwrap();
+        }
+        for client in &taken {
+            client.blocking().recv_exact(&mut [0; 5]).unwrap();
+        }
+    }
+}
+
+#[test]
+fn threads_with_a_queue_each_accept_and_serve_side_by_side() {
+    let _dog = Watchdog::new("threads_with_a_queue_each_accept_and_serve_side_by_side");
+    const CLIENTS: usize = 64;
+    let queues = queues();
+    for transport in BOTH {
+        let (listener, addr) = listener(transport, 16);
+        std::thread::scope(|scope| {
+            for queue in &queues {
+                let listener = &listener;
+                scope.spawn(move || {
+                    for _ in 0..CLIENTS / SHARDS {
+                        listener.accept(queue, Token(1)).unwrap();
+                        let server = accepted(queue);
+                        server.recv(queue, Token(2), vec![0; 1000], RecvFlags::WAITALL).unwrap();
+                        let bytes = received(queue, 1000);
+                        server.blocking().send_all(&bytes).unwrap();
+                        server.close(queue, Token(3)).unwrap();
+                        queue.next().unwrap().into_completion().unwrap();
+                    }
+                });
+            }
+            for client in 0..CLIENTS {
+                scope.spawn(move || {
+                    let socket = socket(transport);
+                    socket.blocking().connect(addr).unwrap();
+                    let sent = vec![u8::try_from(client).unwrap(); 1000];
+                    socket.blocking().send_all(&sent).unwrap();
+                    let mut got = vec![0; 1000];
+                    socket.blocking().recv_exact(&mut got).unwrap();
+                    assert_eq!(got, sent);
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn a_connect_that_fails_can_be_tried_with_a_queue_of_another_shard() {
+    let _dog = Watchdog::new("a_connect_that_fails_can_be_tried_with_a_queue_of_another_shard");
+    let queues = queues();
+    for transport in BOTH {
+        let (gone, nobody) = listener(transport, 1);
+        drop(gone);
+        let client = socket(transport);
+        client.connect(&queues[1], Token(1), nobody).unwrap();
+        queues[1].next().unwrap().into_completion().unwrap_err();
+        let home = shard_of(&client);
+        let (listener, addr) = listener(transport, 1);
+        client.connect(&queues[2], Token(1), addr).unwrap();
+        queues[2].next().unwrap().into_completion().unwrap();
+        assert_eq!(shard_of(&client), home, "it stays where it was first");
+        let (server, _) = listener.blocking().accept().unwrap();
+        talk((&client, &queues[3]), (&server, &queues[0]), 1000);
+    }
+}
+
+#[test]
+fn a_poll_before_the_connect_keeps_the_socket_where_it_is() {
+    use exs::Interest;
+    let _dog = Watchdog::new("a_poll_before_the_connect_keeps_the_socket_where_it_is");
+    let queues = queues();
+    for transport in BOTH {
+        let (listener, addr) = listener(transport, 1);
+        let client = socket(transport);
+        client.poll(&queues[1], Token(1), Interest::WRITABLE).unwrap();
+        client.connect(&queues[2], Token(2), addr).unwrap();
+        assert!(queues[1].next().unwrap().readiness().writable);
+        queues[2].next().unwrap().into_completion().unwrap();
+        let (server, _) = listener.blocking().accept().unwrap();
+        talk((&client, &queues[2]), (&server, &queues[1]), 1000);
+    }
+}
+
+#[test]
+fn kernel_sockets_serve_queues_of_all_shards() {
+    use std::net::{TcpListener, TcpStream};
+    let _dog = Watchdog::new("kernel_sockets_serve_queues_of_all_shards");
+    let queues = queues();
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(tcp.local_addr().unwrap()).unwrap();
+    let client = exs::KernelSocket::new(client).unwrap();
+    let server = exs::KernelSocket::new(tcp.accept().unwrap().0).unwrap();
+    for qa in &queues {
+        for qb in &queues {
+            server.recv(qb, Token(1), vec![0; 5000], RecvFlags::WAITALL).unwrap();
+            client.send(qa, Token(2), vec![3; 5000]).unwrap();
+            let events = match std::ptr::eq(qa, qb) {
+                true => qa.dequeue_at_least(2, 2, None).unwrap(),
+                false => [qa, qb].map(|queue| queue.next().unwrap()).into(),
+            };
+            for event in events {
+                match event.into_completion().unwrap() {
+                    Completion::Recv { buffer, .. } => assert_eq!(buffer[..], [3; 5000]),
+                    Completion::Send { bytes, .. } => assert_eq!(bytes, 5000),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+}
