@@ -8,11 +8,12 @@ use std::time::Duration;
 use super::context::Context;
 use super::drives::{self, Companions};
 use super::engine::{Parcel, SockId};
-use super::leader::{Leader, Reactor, Ticks};
+use super::leader::{Leader, Ticks};
 use super::queue::QueueCore;
+use super::reactor::Reactor;
 use super::shards::{self, Shard};
 use super::spin::LEAD_EVERY;
-use crate::sys::yield_now;
+use crate::sys::{note_calls, yield_now};
 use crate::time::Time;
 
 /// Turns that such a thread then takes, as long as there is more to do: about as many
@@ -126,6 +127,9 @@ impl Context {
 
     /// The background thread.
     pub(super) fn background(self: Arc<Context>) {
+        // The thread's counter is made now: later this would be a lock of the process, taken while
+        // other threads move data.
+        note_calls(0);
         loop {
             let mut reactor = self.lead.background_wait(&Ticks {
                 at_work: &|| self.at_work(),

@@ -9,12 +9,14 @@ use super::drives;
 use super::engine::{Engine, KERNEL_TOKENS, Released, TOKENS_PER_DEVICE, Verbs, Watch};
 use super::event::RawEvent;
 use super::lazy_now::LazyNow;
-use super::leader::{Leader, Leadership, Reactor};
-use super::queue::{QueueCore, Waiter};
+use super::leader::{Leader, Leadership};
+use super::queue::QueueCore;
+use super::reactor::Reactor;
 use super::reliance::Reliance;
 use super::shards::{self, Shard};
+use super::waiter::Waiter;
 use crate::plain::Plain;
-use crate::sys::{Clock, HeldSignals, cold_path};
+use crate::sys::{Clock, HeldSignals, ProcessNumber, cold_path};
 use crate::time::Time;
 
 /// A weak reference to a context, as the engine inside of it keeps one.
@@ -66,7 +68,7 @@ pub struct Context {
     pub(super) glances_at: AtomicU64,
 }
 
-static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+static NEXT_ID: ProcessNumber = ProcessNumber::new(1);
 
 /// How a call enters a context.
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +113,7 @@ impl Context {
             None => Verbs::Unbuilt,
         };
         let lead = Leadership::new(reactor, shard).map_err(|e| Error::os("eventfd", &e))?;
-        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let id = NEXT_ID.add(1);
         let context = Arc::new_cyclic(|me: &Weak| {
             let released = Arc::new(Released::new(me.clone()));
             let engine = Engine::new(

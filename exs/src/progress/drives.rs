@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::Context;
-use super::leader::Reactor;
-use super::queue::Waiter;
+use super::reactor::Reactor;
 use super::shards::Shard;
+use super::waiter::Waiter;
 use crate::sys::{HeldSignals, wait_any_readable};
 
 /// Waits after which a thread no longer drives a shard that it has not used meanwhile.

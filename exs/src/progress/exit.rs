@@ -23,7 +23,7 @@ use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::context::Context;
-use super::leader::Reactor;
+use super::reactor::Reactor;
 use super::shards;
 use crate::sys::{EventFd, HeldSignals, at_exit, this_thread};
 

@@ -7,13 +7,14 @@
 //! under the old engine's lock that the socket has moved.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use super::context::{Context, Entry};
 use super::engine::{Engine, SockId};
 use super::lazy_now::LazyNow;
 use super::queue::QueueCore;
 use super::shards::{self, Shard};
+use crate::sys::ProcessLock;
 use crate::time::Time;
 
 /// Whether the program has taken a connection that an accept brought. The engine keeps a
@@ -148,8 +149,8 @@ impl SocketHandle {
             return;
         }
         // Two engines are locked at a time here alone, so no other order can deadlock with this.
-        static MOVES: Mutex<()> = Mutex::new(());
-        let _one = MOVES.lock().unwrap_or_else(PoisonError::into_inner);
+        static MOVES: ProcessLock<()> = ProcessLock::new(());
+        let _one = MOVES.lock();
         let there = queue.shard().context().filter(|there| !Arc::ptr_eq(there, &self.made.context));
         self.made.context.look(|engine| {
             self.home.get_or_init(|| {

@@ -1,18 +1,20 @@
 //! F6: who moves the bytes, and when.
 //!
 //! Operations are asynchronous, so something must carry them on while the
-//! program computes; but handing work from thread to thread costs microseconds.
-//! So the one [`Context`] of a process has one engine behind one lock, and
-//! whoever has a reason to runs it:
+//! program computes; but handing work from thread to thread costs microseconds, and a lock that all
+//! threads share costs the other cores. So a process has several [`Context`]s, its *shards*
+//! (`shards`): each has one engine behind one lock, and a thread that has a reason to runs it:
 //!
 //! - A thread that posts an operation drives that socket at once, up to and
 //!   including the system call; what is not urgent may wait for the next doorbell,
-//!   if nobody leads.
-//! - A thread that waits on a queue *leads*: it owns the reactor (mio), sleeps in
-//!   it, and runs whatever became ready, for every socket.
-//! - Other threads that wait *follow*: each sleeps on its own eventfd until its
+//!   if no thread leads.
+//! - A thread that waits on a queue *leads* the queue's shard: it owns the reactor (mio), sleeps in
+//!   it, and runs whatever became ready, for every socket there.
+//! - Other threads that wait in the same shard *follow*: each sleeps on its own eventfd until its
 //!   queue has what it waits for, or until it is woken to lead.
-//! - A background thread sees to it that somebody leads: when nobody has for a
+//! - A thread that has used other shards lately drives them as a *companion* while it waits
+//!   (`drives`), if no thread leads there.
+//! - A background thread for each shard sees to it that a thread leads: when none has for a
 //!   millisecond, it wakes a follower, or leads itself.
 //!
 //! What this floor promises: invariant 1 of the whole (every accepted operation
@@ -21,10 +23,10 @@
 //! [`RawEvent`]s, and the floor above dresses them.
 //!
 //! Shape: [`Context`] (lock, reactor, background thread) owns the `Engine`
-//! (devices, sockets, operations, timers); `lead` is the hand-over of the lead;
+//! (devices, sockets, operations, timers); `leader` is the hand-over of the lead;
 //! `reliance` whether the program polls descriptors instead of waiting here;
-//! `queue` is the event queue that both sides meet at, `wait` and `spin` how a thread waits
-//! there.
+//! `handle` where a socket lives; `queue` is the event queue that both sides meet at, `wait` and
+//! `spin` how a thread waits there.
 
 mod background;
 mod context;
@@ -40,6 +42,7 @@ mod lazy_now;
 mod leader;
 mod options;
 mod queue;
+mod reactor;
 mod reliance;
 mod report;
 mod route;
@@ -47,6 +50,7 @@ mod shards;
 mod spin;
 mod values;
 mod wait;
+mod waiter;
 
 pub use crate::session::Standing;
 pub use context::Context;
@@ -63,8 +67,8 @@ pub use event::{Bufs, EventKind, Guest, RawEvent, Readiness, Untaken};
 pub use flags::{Interest, RecvFlags, Rights};
 pub use handle::SocketHandle;
 pub use options::{Options, QueueOptions, Transport, WaitPolicy};
+pub(crate) use queue::Want;
 pub use queue::{FdUse, QueueCore};
-pub(crate) use queue::{Want, prepare_to_wait};
 pub use report::{Candidate, DeviceInfo, PortInfo, TransportInfo};
 pub use route::Route;
 pub use shards::Shard;
@@ -73,3 +77,4 @@ pub use shards::limit_shards;
 pub(crate) use shards::{Figures, figures_of_all as figures_of_all_shards, first as first_shard};
 pub use values::{parse_size, parse_time};
 pub(crate) use wait::Waited;
+pub(crate) use waiter::prepare_to_wait;

@@ -14,8 +14,7 @@
 //! - Kernel sockets are the first shard's.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use super::Error;
 use super::context::Context;
@@ -23,6 +22,7 @@ use super::devices::Devices;
 use super::engine::add_counters;
 use super::options::{check_environment, shards_by_environment};
 use crate::session::Counters;
+use crate::sys::{ProcessLock, ProcessNumber};
 
 /// The most shards of a process.
 pub(super) const MOST: usize = 1024;
@@ -41,9 +41,14 @@ impl Shard {
 
     /// The home of a connection that a blocking accept brings: shards take turns.
     pub(crate) fn next() -> Shard {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        static NEXT: ProcessNumber = ProcessNumber::new(0);
         let made = all().count().max(1);
-        Shard::at(NEXT.fetch_add(1, Ordering::Relaxed) % made)
+        Shard::in_turn(NEXT.add(1), made)
+    }
+
+    /// The shard of the number `n` of those that take turns.
+    fn in_turn(n: u64, shards: usize) -> Shard {
+        Shard::at(usize::try_from(n).unwrap_or(0) % shards)
     }
 
     pub(super) fn index(self) -> usize {
@@ -61,9 +66,9 @@ static MADE: [OnceLock<Arc<Context>>; MOST] = [const { OnceLock::new() }; MOST];
 /// How many there may be; set when the first is made.
 static LIMIT: OnceLock<usize> = OnceLock::new();
 /// Live queues of each shard.
-static QUEUES: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
+static QUEUES: [ProcessNumber; MOST] = [const { ProcessNumber::new(0) }; MOST];
 /// Held by a thread that makes a shard, or chooses the shard of a queue.
-static SET_UP: Mutex<()> = Mutex::new(());
+static SET_UP: ProcessLock<()> = ProcessLock::new(());
 
 /// The first shard, made when first asked for.
 ///
@@ -121,7 +126,7 @@ fn limit() -> usize {
 
 #[cold]
 fn make(shard: Shard) -> Result<&'static Arc<Context>, Error> {
-    let _one = SET_UP.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = SET_UP.lock();
     make_locked(shard)
 }
 
@@ -188,11 +193,11 @@ impl Seat {
             make(shard)?;
             return Ok(Seat { shard, counted: false });
         }
-        let _one = SET_UP.lock().unwrap_or_else(PoisonError::into_inner);
-        let queues = |shard: &Shard| QUEUES[shard.index()].load(Ordering::Relaxed);
+        let _one = SET_UP.lock();
+        let queues = |shard: &Shard| QUEUES[shard.index()].get();
         let shard = (0..limit()).map(Shard::at).min_by_key(queues).unwrap_or(Shard::FIRST);
         make_locked(shard)?;
-        QUEUES[shard.index()].fetch_add(1, Ordering::Relaxed);
+        QUEUES[shard.index()].add(1);
         Ok(Seat { shard, counted: true })
     }
 
@@ -204,18 +209,18 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         if self.counted {
-            QUEUES[self.shard.index()].fetch_sub(1, Ordering::Relaxed);
+            QUEUES[self.shard.index()].subtract(1);
         }
     }
 }
 
 /// The shard of this thread's blocking calls on sockets that have no home yet: threads take turns.
 pub(crate) fn of_thread() -> Shard {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    static NEXT: ProcessNumber = ProcessNumber::new(0);
     thread_local! {
         static MINE: Cell<Option<Shard>> = const { Cell::new(None) };
     }
-    let choose = || Shard::at(NEXT.fetch_add(1, Ordering::Relaxed) % limit());
+    let choose = || Shard::in_turn(NEXT.add(1), limit());
     let chosen = MINE.try_with(|mine| {
         let shard = mine.get().unwrap_or_else(choose);
         mine.set(Some(shard));

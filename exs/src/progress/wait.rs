@@ -9,9 +9,10 @@ use super::background::VISIT_TURNS;
 use super::context::Context;
 use super::drives::Companions;
 use super::event::RawEvent;
-use super::leader::Reactor;
-use super::queue::{QueueCore, Waiter, Want, waiter};
+use super::queue::{QueueCore, Want};
+use super::reactor::Reactor;
 use super::spin::{AT_HAND, LEAD_EVERY, PEEK, SPINS_PER_POLL, USUAL_TURN, VAIN_SPINS};
+use super::waiter::{Waiter, waiter};
 use crate::sys::{HeldSignals, cycles};
 use crate::time::Time;
 

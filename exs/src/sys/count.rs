@@ -5,12 +5,14 @@
 //! otherwise only starting and ending threads take.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
+
+use super::{ProcessLock, ProcessNumber};
 
 /// The words of running threads, and the sum of those that have ended.
-static ALL: Mutex<(Vec<Arc<AtomicU64>>, u64)> = Mutex::new((Vec::new(), 0));
+static ALL: ProcessLock<(Vec<Arc<AtomicU64>>, u64)> = ProcessLock::new((Vec::new(), 0));
 /// Calls of ending threads whose word is already gone.
-static LATE: AtomicU64 = AtomicU64::new(0);
+static LATE: ProcessNumber = ProcessNumber::new(0);
 
 struct Mine(Arc<AtomicU64>);
 
@@ -31,7 +33,7 @@ impl Drop for Mine {
 }
 
 fn all() -> MutexGuard<'static, (Vec<Arc<AtomicU64>>, u64)> {
-    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+    ALL.lock()
 }
 
 /// Counts `n` calls of this thread.
@@ -41,7 +43,7 @@ pub(crate) fn note_calls(n: u64) {
         mine.0.store(mine.0.load(Ordering::Relaxed) + n, Ordering::Relaxed);
     });
     if noted.is_err() {
-        LATE.fetch_add(n, Ordering::Relaxed);
+        LATE.add(n);
     }
 }
 
@@ -51,7 +53,7 @@ pub(crate) fn note_calls(n: u64) {
 pub(crate) fn system_calls() -> u64 {
     let all = all();
     let running: u64 = all.0.iter().map(|word| word.load(Ordering::Relaxed)).sum();
-    running + all.1 + LATE.load(Ordering::Relaxed)
+    running + all.1 + LATE.get()
 }
 
 /// Lets another thread run on this processor.

@@ -1,10 +1,10 @@
 //! Helper threads, for calls that a peer, a file system or a disk can hold up.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::HeldSignals;
+use super::{HeldSignals, ProcessLock};
 
 /// Time that an idle thread waits for more work before it ends.
 const REST: Duration = Duration::from_millis(100);
@@ -25,7 +25,7 @@ struct PoolState {
 pub(super) struct Helpers {
     name: &'static str,
     most: usize,
-    state: Mutex<PoolState>,
+    state: ProcessLock<PoolState>,
     more: Condvar,
 }
 
@@ -34,11 +34,11 @@ impl Helpers {
     /// it likes; tasks beyond that wait until a thread comes free.
     pub(super) const fn new(name: &'static str, most: usize) -> Helpers {
         let state = PoolState { waiting: VecDeque::new(), threads: 0, idle: 0 };
-        Helpers { name, most, state: Mutex::new(state), more: Condvar::new() }
+        Helpers { name, most, state: ProcessLock::new(state), more: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, PoolState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Queues a task. Returns false if there is no thread and none can be made; then the task

@@ -23,6 +23,7 @@ mod limits;
 mod map;
 mod memfd;
 mod message;
+mod process;
 mod random;
 mod signal;
 mod sockaddr;
@@ -58,6 +59,9 @@ pub use message::{
     is_nonblocking, poll_now, receive_message, send_message, send_piece_tcp_only, send_tcp_only,
     shutdown, socket_option, wait_writable,
 };
+#[cfg(any(test, feature = "internals"))]
+pub use process::process_touches;
+pub use process::{ProcessLock, ProcessNumber};
 pub use random::RandomSource;
 pub use signal::{HeldSignals, wait_any_readable, wait_readable};
 pub use sockaddr::KernelAddr;

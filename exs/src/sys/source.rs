@@ -5,18 +5,18 @@
 //! in memory already, without waiting. [`fetch`] reads the other bytes on a helper thread.
 //! Closing such a file may wait, too (`flush`), so a helper thread closes a [`SourceFile`].
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Write};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::foreign::close_elsewhere;
 use super::helpers::{Helpers, Task};
 use super::memfd::anonymous_file;
-use super::{IoVecMut, note_calls, read_at};
+use super::{IoVecMut, ProcessNumber, note_calls, read_at};
 
 /// Reads that may be under way. Each waits for its own file.
 static READERS: Helpers = Helpers::new("exs-read", 64);
@@ -35,8 +35,27 @@ pub struct SourceFile {
     send: u64,
 }
 
-/// The number of the last send.
-static SENDS: AtomicU64 = AtomicU64::new(0);
+/// Numbers that a thread takes from the process at a time: to send a file is to touch nothing that
+/// other threads write.
+const NUMBERS: u64 = 1 << 20;
+
+/// The number of a send. No number is used twice.
+fn next_send() -> u64 {
+    static TAKEN: ProcessNumber = ProcessNumber::new(0);
+    thread_local! {
+        static NEXT: Cell<u64> = const { Cell::new(0) };
+    }
+    let next = NEXT.try_with(|next| {
+        let number = match next.get() {
+            used_up if used_up.is_multiple_of(NUMBERS) => TAKEN.add(NUMBERS),
+            number => number,
+        };
+        next.set(number + 1);
+        number
+    });
+    // A thread that ends has no locals any more.
+    next.unwrap_or_else(|_| TAKEN.add(NUMBERS))
+}
 
 impl SourceFile {
     /// Returns the file as the sender passed it.
@@ -59,7 +78,7 @@ impl SourceFile {
 
 impl From<Arc<File>> for SourceFile {
     fn from(file: Arc<File>) -> SourceFile {
-        let send = SENDS.fetch_add(1, Ordering::Relaxed);
+        let send = next_send();
         SourceFile { file: ManuallyDrop::new(file), send }
     }
 }

@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::ProcessNumber;
 use super::source::{Fetched, FileRange, SourceFile, at_hand, fetch};
 
 /// Bytes that are fetched at a time.
@@ -20,7 +20,7 @@ const PIECE: u64 = 512 << 10;
 const KNOWN: usize = 256;
 
 /// The number of the last fetch. No number is used twice.
-static LAST: AtomicU64 = AtomicU64::new(0);
+static LAST: ProcessNumber = ProcessNumber::new(0);
 
 /// A fetch that has ended: its key, its number, and its result.
 pub type FetchDone<K> = (K, u64, Fetched);
@@ -83,7 +83,7 @@ impl<K: Copy + Ord + Send + 'static> Staging<K> {
             self.by.remove(&key);
             return FileBytes::AtHand;
         }
-        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let number = LAST.add(1);
         let (file, offset, state) = (range.file.clone(), range.offset, FetchState::Wanted);
         self.by.insert(key, Fetch { number, file, offset, len, state });
         self.wanted.push(key);

@@ -7,10 +7,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::raw::{AsyncNote, Device};
+use crate::sys::ProcessLock;
 
 type Queue = Mutex<VecDeque<AsyncNote>>;
 
-static READERS: Mutex<Vec<(Device, Weak<Queue>)>> = Mutex::new(Vec::new());
+static READERS: ProcessLock<Vec<(Device, Weak<Queue>)>> = ProcessLock::new(Vec::new());
 
 /// The events of a device for one RNIC.
 pub(super) struct AsyncInbox(Arc<Queue>);
@@ -18,7 +19,7 @@ pub(super) struct AsyncInbox(Arc<Queue>);
 impl AsyncInbox {
     pub(super) fn new(device: Device) -> AsyncInbox {
         let queue = Arc::new(Queue::default());
-        let mut readers = READERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut readers = READERS.lock();
         readers.retain(|(_, q)| q.strong_count() > 0);
         readers.push((device, Arc::downgrade(&queue)));
         AsyncInbox(queue)
@@ -31,7 +32,7 @@ impl AsyncInbox {
 
 /// Hands an event to all RNICs that use the device.
 pub(super) fn publish(device: Device, note: AsyncNote) {
-    let readers = READERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let readers = READERS.lock();
     for queue in readers.iter().filter(|r| r.0 == device).filter_map(|r| r.1.upgrade()) {
         queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(note);
     }

@@ -18,6 +18,7 @@ mod names;
 mod purity;
 mod sizes;
 mod source;
+mod statics;
 mod tour;
 mod words;
 
@@ -52,6 +53,11 @@ fn the_floors_are_those_of_the_architecture_document() {
     let all = tree();
     let doc = all.iter().find(|s| s.path == "spec-notes/ARCHITECTURE.md").expect("the document");
     expect_none(&floors::check_document(doc));
+}
+
+#[test]
+fn locks_and_numbers_of_the_process_are_counted() {
+    expect_none(&over_rust(statics::check));
 }
 
 #[test]

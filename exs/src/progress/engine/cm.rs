@@ -8,7 +8,7 @@ use super::domain::Place;
 use super::post::Ticket;
 use super::sock::{Sock, State};
 use super::spread::Parcel;
-use super::startups::Startup;
+use super::startups::StartupId;
 use super::{Engine, Error, SockId};
 use crate::progress::event::{Bufs, EventKind, Guest};
 use crate::progress::handle::{Claim, SocketHandle};
@@ -198,7 +198,7 @@ impl Engine {
         if let Some(child) = self.begin_child(place, Parent::Here(listener), (kind, opts), &r, now)
             && let Some(a) = &mut self.socks[parent as usize].accepts
         {
-            a.starting.begin(Startup::Here(child), now);
+            a.starting.begin(StartupId::Here(child), now);
         }
     }
 
@@ -317,7 +317,7 @@ impl Engine {
         match parent {
             Parent::Here(listener) => {
                 let arrival = Arrival::Here(child);
-                if !self.arrive(listener, Startup::Here(child), arrival, now) {
+                if !self.arrive(listener, StartupId::Here(child), arrival, now) {
                     // The listener went away meanwhile.
                     self.reset_untaken(child, now);
                 }
@@ -334,7 +334,7 @@ impl Engine {
     pub(super) fn arrive(
         &mut self,
         listener: SockId,
-        startup: Startup,
+        startup: StartupId,
         arrival: Arrival,
         now: Time,
     ) -> bool {
@@ -351,7 +351,7 @@ impl Engine {
     }
 
     /// A start-up has failed: its place in the backlog is free for a caller that waits.
-    pub(super) fn startup_failed(&mut self, listener: SockId, startup: Startup, now: Time) {
+    pub(super) fn startup_failed(&mut self, listener: SockId, startup: StartupId, now: Time) {
         if let Ok(p) = self.sock(listener)
             && let Some(a) = &mut p.accepts
         {
@@ -370,7 +370,7 @@ impl Engine {
                 self.drop_session(index);
                 match parent {
                     Parent::Here(listener) => {
-                        self.startup_failed(listener, Startup::Here(child), now);
+                        self.startup_failed(listener, StartupId::Here(child), now);
                     }
                     Parent::There { shard, listener, startup } => {
                         self.send(shard, Parcel::Failed { listener, startup });

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::domain::Place;
 use super::sock::State;
+use super::spread::Overdue;
 use super::{Engine, SockId, figures};
 use crate::rnic::Mr;
 use crate::time::Time;
@@ -41,6 +42,11 @@ impl Engine {
     }
 
     pub(super) fn fire_timers(&mut self, now: Time) {
+        if self.timers.first().is_some_and(|(at, _)| *at <= now) {
+            // A thread that was not scheduled for long finds what has come and what is overdue
+            // together. What has come counts.
+            self.reap(now);
+        }
         while let Some(&(at, index)) = self.timers.first()
             && at <= now
         {
@@ -66,10 +72,12 @@ impl Engine {
 
     // ---- ends ----------------------------------------------------------------
 
-    /// What other threads released.
-    pub(super) fn collect_released(&mut self, now: Time) {
+    /// Looks after what other threads have left. Returns start-ups that are overdue for listeners
+    /// of other shards.
+    pub(super) fn collect_released(&mut self, now: Time) -> Vec<Overdue> {
+        let mut overdue = Vec::new();
         if !self.released.take_any() {
-            return;
+            return overdue;
         }
         for (id, taken) in take(&self.released.sockets) {
             match taken {
@@ -83,7 +91,7 @@ impl Engine {
             self.take_fetched(device, came);
         }
         for (from, parcel) in take(&self.released.parcels) {
-            self.receive(from, parcel, now);
+            overdue.extend(self.receive(from, parcel, now));
         }
         for (tag, key) in take(&self.released.keys) {
             let Place { device, domain } = Place::of_tag(tag);
@@ -91,6 +99,7 @@ impl Engine {
                 d.dereg_mr(domain, Mr { key });
             }
         }
+        overdue
     }
 
     /// Frees what is over: the queue pair of a closed and finished session, and
@@ -122,6 +131,7 @@ impl Engine {
     /// Closes everything, as `thread` ends the process; returns how long that may take. Nobody
     /// hears of events any more, unless the process goes on.
     pub(in crate::progress) fn leave_all(&mut self, thread: i32, now: Time) -> Duration {
+        // All start-ups end below.
         self.collect_released(now);
         self.leaver = Some(thread);
         let indices = self.socks.iter().filter_map(|(i, _)| u32::try_from(i).ok());

@@ -53,8 +53,9 @@ use self::parts::Group;
 use self::sock::Sock;
 use super::context::Weak;
 use super::event::RawEvent;
-use super::queue::{QueueCore, Waiter};
+use super::queue::QueueCore;
 use super::shards::Shard;
+use super::waiter::Waiter;
 use super::{Error, Options, Transport};
 use crate::ids::OpId;
 use crate::mem::{KeyHasher, ReleaseRegistration};
@@ -250,7 +251,7 @@ impl Engine {
     /// reported nothing. True if there is more to do at once.
     pub(super) fn run(&mut self, now: Time, spin: bool) -> bool {
         self.counters.runs += 1;
-        self.collect_released(now);
+        let overdue = self.collect_released(now);
         self.skim(now);
         if spin && self.devices.iter_mut().fold(false, |any, d| d.rnic.spin(now) | any) {
             self.skim(now);
@@ -265,6 +266,7 @@ impl Engine {
         more |= self.plain.progress(now);
         self.fire_timers(now);
         self.settle(now, false);
+        self.give_up_overdue(&overdue, now);
         self.ring_doorbells(now);
         std::mem::take(&mut self.more) || more
     }

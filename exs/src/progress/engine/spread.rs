@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use super::accepts::{Arrival, Parent, Request};
 use super::domain::Place;
 use super::sock::State;
-use super::startups::Startup;
+use super::startups::StartupId;
 use super::{Engine, SockId};
 use crate::progress::handle::SocketHandle;
 use crate::progress::options::Options;
@@ -35,6 +35,13 @@ pub(in crate::progress) enum Parcel {
     Failed { listener: SockId, startup: u64 },
     /// To the connection's shard: the start-up has had its time.
     GiveUp { startup: u64 },
+}
+
+/// A start-up that has had its time: it was taken out of the backlog of a listener in that shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Overdue {
+    listener: Shard,
+    startup: u64,
 }
 
 /// A request on its way to another shard, and what the connection takes from its listener.
@@ -93,36 +100,46 @@ impl Engine {
             Incoming { request, device, parent, kind, opts, group, peer, local, private_data };
         self.send(home, Parcel::Request(Box::new(incoming)));
         if let Some(a) = &mut self.socks[listener.index as usize].accepts {
-            a.starting.begin(Startup::There(home, startup), now);
+            a.starting.begin(StartupId::There(home, startup), now);
         }
         None
     }
 
-    /// Looks after what the engine of the shard `from` has sent.
-    pub(super) fn receive(&mut self, from: Shard, parcel: Parcel, now: Time) {
+    /// Looks after what the engine of the shard `from` has sent. Returns a start-up that is overdue.
+    pub(super) fn receive(&mut self, from: Shard, parcel: Parcel, now: Time) -> Option<Overdue> {
         match parcel {
             Parcel::Request(incoming) => self.adopt(*incoming, now),
             Parcel::Ready { listener, startup, handle, peer } => {
                 let arrival = Arrival::There(handle, peer);
                 // If the listener is gone, the handle is dropped with the connection.
-                self.arrive(listener, Startup::There(from, startup), arrival, now);
+                self.arrive(listener, StartupId::There(from, startup), arrival, now);
             }
             Parcel::Failed { listener, startup } => {
-                self.startup_failed(listener, Startup::There(from, startup), now);
+                self.startup_failed(listener, StartupId::There(from, startup), now);
             }
-            Parcel::GiveUp { startup: number } => {
-                let given_up = |state: &State| match state {
-                    State::Accepting { parent: Parent::There { shard, startup, .. } } => {
-                        (*shard, *startup) == (from, number)
-                    }
-                    _ => false,
-                };
-                let child = self.socks.iter().find(|(_, s)| given_up(&s.state));
-                if let Some(index) = child.and_then(|(index, _)| u32::try_from(index).ok()) {
-                    self.give_up(self.id(index));
+            Parcel::GiveUp { startup } => return Some(Overdue { listener: from, startup }),
+        }
+        None
+    }
+
+    /// Ends start-ups that are overdue, unless what has come meanwhile has completed them.
+    pub(super) fn give_up_overdue(&mut self, overdue: &[Overdue], now: Time) {
+        if overdue.is_empty() {
+            return;
+        }
+        for late in overdue {
+            let given_up = |state: &State| match *state {
+                State::Accepting { parent: Parent::There { shard, startup, .. } } => {
+                    *late == Overdue { listener: shard, startup }
                 }
+                _ => false,
+            };
+            let child = self.socks.iter().find(|(_, s)| given_up(&s.state));
+            if let Some(index) = child.and_then(|(index, _)| u32::try_from(index).ok()) {
+                self.give_up(self.id(index));
             }
         }
+        self.settle(now, false);
     }
 
     /// Starts a connection up for a listener of another shard.

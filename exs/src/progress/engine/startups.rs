@@ -19,7 +19,7 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// A start-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Startup {
+pub(super) enum StartupId {
     /// Of a socket of this shard.
     Here(SockId),
     /// In another shard, under this number.
@@ -28,19 +28,19 @@ pub(super) enum Startup {
 
 /// The start-ups under way, the oldest first, and when each began.
 #[derive(Default)]
-pub(super) struct Startups(VecDeque<(Startup, Time)>);
+pub(super) struct Startups(VecDeque<(StartupId, Time)>);
 
 impl Startups {
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(super) fn begin(&mut self, child: Startup, now: Time) {
+    pub(super) fn begin(&mut self, child: StartupId, now: Time) {
         self.0.push_back((child, now));
     }
 
     /// A start-up is over, whatever became of it.
-    pub(super) fn end(&mut self, child: Startup) {
+    pub(super) fn end(&mut self, child: StartupId) {
         if let Some(at) = self.0.iter().position(|(c, _)| *c == child) {
             self.0.remove(at);
         }
@@ -52,7 +52,7 @@ impl Startups {
     }
 
     /// Takes the oldest away, if it has had its time.
-    fn take_overdue(&mut self, now: Time) -> Option<Startup> {
+    fn take_overdue(&mut self, now: Time) -> Option<StartupId> {
         let due = self.due()?;
         if now < due {
             return None;
@@ -81,8 +81,8 @@ impl Engine {
             let Some(child) = a.starting.take_overdue(now) else { return };
             crate::trace::debug!("a start-up gives its place in the backlog to another caller");
             match child {
-                Startup::Here(child) => self.give_up(child),
-                Startup::There(shard, startup) => self.send(shard, Parcel::GiveUp { startup }),
+                StartupId::Here(child) => self.give_up(child),
+                StartupId::There(shard, startup) => self.send(shard, Parcel::GiveUp { startup }),
             }
             self.match_accepts(parent, now);
         }
@@ -93,8 +93,8 @@ impl Engine {
 mod tests {
     use super::*;
 
-    fn child(index: u32) -> Startup {
-        Startup::Here(SockId { index, generation: 1 })
+    fn child(index: u32) -> StartupId {
+        StartupId::Here(SockId { index, generation: 1 })
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{QueueCore, Waiter};
+use super::QueueCore;
 use crate::progress::event::RawEvent;
+use crate::progress::waiter::Waiter;
 
 impl QueueCore {
     /// As [`QueueCore::push`], for several events under one lock.

@@ -4,7 +4,6 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use rdma_sys as sys;
 use super::post::{HwSge, PostScratch, Staged, chain, one, recv};
 use super::reaper::{self, IdToFree, QpToFree};
 use super::{CompQueue, Device, Domain, SharedQueue, check, last};
-use crate::sys::RawAddr;
+use crate::sys::{ProcessNumber, RawAddr};
 
 /// `RDMA_OPTION_ID`, its `RDMA_OPTION_ID_AFONLY` and `RDMA_OPTION_ID_ACK_TIMEOUT`.
 const OPTION_ID: i32 = 0;
@@ -185,11 +184,14 @@ unsafe impl Send for CmId {}
 unsafe impl Sync for CmId {}
 
 /// Serials name ids in events. Addresses would not do: they are used again.
-static NEXT: AtomicUsize = AtomicUsize::new(1);
+fn next_serial() -> usize {
+    static NEXT: ProcessNumber = ProcessNumber::new(1);
+    usize::try_from(NEXT.add(1)).expect("fewer ids than addresses")
+}
 
 impl CmId {
     pub(in super::super) fn new(channel: &Arc<CmChannel>) -> io::Result<CmId> {
-        let serial = NEXT.fetch_add(1, Ordering::Relaxed);
+        let serial = next_serial();
         let (mut id, tag) = (std::ptr::null_mut(), std::ptr::without_provenance_mut(serial));
         let space = sys::rdma_port_space::RDMA_PS_TCP;
         // SAFETY: a live channel; the tag is never followed; `id` is written on success.
@@ -200,7 +202,7 @@ impl CmId {
 
     /// Takes over the id of a connection request.
     fn adopt(id: *mut sys::rdma_cm_id, channel: &Arc<CmChannel>) -> Option<CmId> {
-        let serial = NEXT.fetch_add(1, Ordering::Relaxed);
+        let serial = next_serial();
         let id = NonNull::new(id)?;
         // SAFETY: an id of librdmacm's that is ours from now on.
         unsafe { (*id.as_ptr()).context = std::ptr::without_provenance_mut(serial) };

@@ -13,9 +13,8 @@
 //! abandoned attempt may live on. It is not known which library is loaded, so each iWARP device gets
 //! a guard. Where memory is laid out in another way, the guard does no good and no harm.
 
-use std::sync::{Mutex, PoisonError};
-
 use super::{CompQueue, Device};
+use crate::sys::ProcessLock;
 
 /// Entries of a CQ of 129 pages, of which page 128 is the last. So the next object begins at 129.
 const FILL: u32 = 16384;
@@ -23,7 +22,7 @@ const FILL: u32 = 16384;
 const ACROSS: u32 = 2048;
 
 /// The guard of each device. A device has one, as the RNICs of a process share its context.
-static GUARDS: Mutex<Vec<(Device, Guard)>> = Mutex::new(Vec::new());
+static GUARDS: ProcessLock<Vec<(Device, Guard)>> = ProcessLock::new(Vec::new());
 
 /// Occupies the place.
 pub(in super::super) struct Guard(#[expect(dead_code, reason = "held, not read")] CompQueue);
@@ -35,7 +34,7 @@ impl Guard {
         if !iwarp {
             return;
         }
-        let mut guards = GUARDS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guards = GUARDS.lock();
         if guards.iter().any(|(d, _)| *d == device) {
             return;
         }
@@ -52,7 +51,7 @@ impl Guard {
 
     /// Frees the guard of a device that is removed, or about to be: the kernel waits for its objects.
     pub(in super::super) fn let_go(device: Device) {
-        let mut guards = GUARDS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guards = GUARDS.lock();
         guards.retain(|(d, _)| *d != device);
     }
 }

@@ -24,11 +24,12 @@
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, MutexGuard, mpsc};
 
 use rdma_sys as sys;
 
 use super::cm::{CmChannel, QpObjects};
+use crate::sys::ProcessLock;
 
 /// Ids that can be waited for at a time.
 const THREADS: usize = 4;
@@ -81,10 +82,11 @@ struct ReaperState {
     threads: usize,
 }
 
-static STATE: Mutex<ReaperState> = Mutex::new(ReaperState { queue: VecDeque::new(), threads: 0 });
+static STATE: ProcessLock<ReaperState> =
+    ProcessLock::new(ReaperState { queue: VecDeque::new(), threads: 0 });
 
 fn lock() -> MutexGuard<'static, ReaperState> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+    STATE.lock()
 }
 
 /// Frees an id soon, in another thread.
