@@ -161,7 +161,7 @@ bench-kernel: setup-demo ## Asynchronous sends on kernel sockets beside a blocki
 # BENCH_ARGS="--only own-64k,pairs" measures these alone, BENCH_ARGS=--quick everything in a minute.
 .PHONY: bench-cores
 bench-cores: setup-demo ## How programs use all cores, over EXS and plain TCP, beside the aims (about ten minutes)
-	$(CARGO) run --quiet $(LOCKED) --release -p exs-examples --bin exs-perf -- cores $(BENCH_ARGS)
+	$(BUILD) run --quiet $(RELEASE) exs-perf -- cores $(BENCH_ARGS)
 
 .PHONY: bench-c
 bench-c: lib ## A bulk sender, and round trips by poll and epoll, in C through libexs beside kernel sockets

@@ -118,7 +118,7 @@ fn connections_that_come_and_go() {
 fn memory_of_what_idles() {
     let found = rows("idle", &[]);
     let wanted = [
-        over(&ALL, "1 of 12 idle connections", "-"),
+        over(&ALL, "1 of 30 idle connections", "-"),
         over(&["-", "soft", "shm"], "1 of 3 idle queues", "-"),
     ];
     assert_rows(found, &wanted);

@@ -176,10 +176,10 @@ pub(crate) struct Cores {
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = threads,
           default_values = ["1", "2", "8", "32", "128"])]
     pub(crate) pairs: Vec<usize>,
-    /// Connections of the rows server, many and idle-connections [default: 1000; quick: 50]
+    /// Connections of the rows server and many [default: 1000; quick: 50]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=20_000))]
     pub(crate) connections: Option<u32>,
-    /// Connections that are begun at the same time [default: 10000; quick: 200]
+    /// Connections that are begun at the same time, and those that idle [default: 10000; quick: 200]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=25_000))]
     pub(crate) at_once: Option<u32>,
     /// Event queues of the rows idle-queues [default: 64; quick: 8]

@@ -246,7 +246,8 @@ impl Scope {
     fn idle_connections(&self) -> Group {
         let mut group = Group::new("idle-connections");
         for &carrier in &self.carriers {
-            let shape = Shape::IdleConnection { connections: self.connections };
+            // Memory is counted in pages: more of them are measured better.
+            let shape = Shape::IdleConnection { connections: self.at_once.max(2) };
             let most = both(carrier, Aim::Most(16_384.0));
             group.row(over(carrier, shape), Compared::Itself, most);
         }
