@@ -76,12 +76,15 @@ fn pairs_of_threads() {
 #[test]
 fn loops_that_sleep_in_epoll() {
     let found = rows("half-trip,server", &[]);
-    let wanted: Vec<_> = ["half trip, epoll", "12 asked, epoll"]
-        .into_iter()
-        .flat_map(|shape| {
-            let (queue, sockets) = (format!("{shape}, queue"), format!("{shape}, sockets"));
-            let tcp = over(&["tcp"], &sockets, "-");
-            [tcp, over(&EXS, &queue, "tcp"), over(&EXS, &sockets, "tcp")]
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let places = &["", ", one core", ", two cores"][..if cores > 1 { 3 } else { 2 }];
+    let trips = places.iter().map(|&place| ("half trip, epoll", place));
+    let wanted: Vec<_> = trips
+        .chain([("12 asked, epoll", "")])
+        .flat_map(|(shape, place)| {
+            let of = |way: &str| format!("{shape}, {way}{place}");
+            let tcp = over(&["tcp"], &of("sockets"), "-");
+            [tcp, over(&EXS, &of("queue"), "tcp"), over(&EXS, &of("sockets"), "tcp")]
         })
         .collect();
     assert_rows(found, &wanted);
@@ -129,7 +132,7 @@ fn the_table_names_aims_and_failures() {
     let small = ["--only=pairs-1", "--quick", "--duration=0.02"];
     let out = cores(&small);
     let text = String::from_utf8(out.stdout).unwrap();
-    assert!(out.status.success() && text.contains(">= 0.90"), "{text}");
+    assert!(out.status.success() && text.contains(">= 0.900"), "{text}");
     assert!(text.contains("processors, load") && text.contains("aims met"), "{text}");
 
     // A run that fails costs its row, and the others are measured.

@@ -8,6 +8,7 @@ use exs_examples::fail::Failure;
 use super::carrier::Carrier;
 use super::clock::{Clock, rate};
 use super::loops::{self, Id, Loop, News, Plan, Way};
+use super::placement::{Placement, Side};
 use super::serve::Service;
 use crate::usage::allow_connections;
 
@@ -23,10 +24,14 @@ pub(super) fn measure(
     carrier: Carrier,
     way: Way,
     connections: u32,
+    placement: Placement,
     duration: Duration,
 ) -> Result<f64, Failure> {
-    let service = Service { carrier, way, threads: 1, size: SIZE, connections, accepts: 16 };
+    let service =
+        Service { connections, accepts: 16, placement, ..Service::new(carrier, way, SIZE) };
     let server = service.start()?;
+    // Not before: the server would inherit it.
+    placement.take(Side::Client)?;
     allow_connections(connections)?;
     rate(1, duration, |_, clock| {
         let made = dial_all(carrier, way, connections, server.addr());

@@ -49,8 +49,12 @@ pub(super) fn accepted_by(
     duration: Duration,
 ) -> Result<f64, Failure> {
     // One accept for each thread, as accepts are served in the order in which they were posted.
-    let service =
-        Service { carrier, way: Way::Dequeue, threads, size: 1, connections: 1024, accepts: 1 };
+    let service = Service {
+        threads,
+        connections: 1024,
+        accepts: 1,
+        ..Service::new(carrier, Way::Dequeue, 1)
+    };
     let server = service.start()?;
     rate(threads, duration, |_, clock| {
         clock.ready();
@@ -72,7 +76,7 @@ pub(super) fn accepted_by(
 /// server is another process.
 pub(super) fn at_once(carrier: Carrier, connects: u32) -> Result<f64, Failure> {
     let way = Way::Dequeue;
-    let service = Service { carrier, way, threads: 1, size: 1, connections: connects, accepts: 64 };
+    let service = Service { connections: connects, accepts: 64, ..Service::new(carrier, way, 1) };
     let server = service.start()?;
     allow_connections(connects)?;
     let patience = Some(PATIENCE);

@@ -8,7 +8,8 @@
 //!   messages. Threads share nothing but the library. `copies` is the same without a library.
 //! - `pairs`: two threads for each connection ask and answer with calls that block.
 //! - `ask`: a thread asks a server in another process (`serve`) on one connection, or on many. Both
-//!   wait in epoll: for the descriptor of the event queue, or for those of the sockets (`loops`).
+//!   wait in epoll: for the descriptor of the event queue, or for those of the sockets (`loops`); on
+//!   one core, or on two (`placement`).
 //! - many connections that carry a stream: the bandwidth test of exs-perf, with two threads.
 //! - `connects`: connections made, used and closed; one after the other, all at once, and with
 //!   several threads that accept.
@@ -23,6 +24,7 @@ mod loops;
 mod memory;
 mod own;
 mod pairs;
+mod placement;
 mod plan;
 mod report;
 pub(crate) mod sample;
@@ -77,6 +79,7 @@ pub(crate) fn run(args: &Cores) -> Result<(), Failure> {
         connections: args.connections.unwrap_or(extent.connections),
         at_once: args.at_once.unwrap_or(extent.at_once),
         queues: args.queues.unwrap_or(extent.queues),
+        cores: cores()?,
     };
     let groups = chosen(scope.groups(), &args.only)?;
     if !args.json {
@@ -133,12 +136,16 @@ fn measure(group: &Group, rounds: u32, duration: Duration) -> Measured {
     Measured(all)
 }
 
+fn cores() -> Result<usize, Failure> {
+    std::thread::available_parallelism().during("processors").map(usize::from)
+}
+
 /// What else may have run: the processors, and the mean load of the last minute.
 fn machine() -> Result<String, Failure> {
-    let cores = std::thread::available_parallelism().during("processors")?;
     let file = "/proc/loadavg";
     let load = fs::read_to_string(file).during(file)?;
     let load = load.split(' ').next().unwrap_or_default();
+    let cores = cores()?;
     Ok(format!("{cores} processors, load {load}"))
 }
 

@@ -5,6 +5,7 @@
 
 use super::carrier::Carrier;
 use super::loops::Way;
+use super::placement::Placement;
 use super::sample::Subject;
 use super::shape::Shape;
 
@@ -21,6 +22,8 @@ pub(super) struct Scope {
     pub(super) connections: u32,
     pub(super) at_once: u32,
     pub(super) queues: u32,
+    /// Processors that this process may use.
+    pub(super) cores: usize,
 }
 
 /// What a ratio must be.
@@ -88,7 +91,9 @@ impl Group {
 /// The same over plain TCP.
 pub(super) fn over_tcp(subject: Subject) -> Option<Subject> {
     let shape = match subject.shape {
-        Shape::Ask { connections, .. } => Shape::Ask { way: Way::Sockets, connections },
+        Shape::Ask { connections, placement, .. } => {
+            Shape::Ask { way: Way::Sockets, connections, placement }
+        }
         Shape::Copies { .. } | Shape::IdleQueue { .. } => return None,
         other => other,
     };
@@ -118,8 +123,8 @@ impl Scope {
     pub(super) fn groups(&self) -> Vec<Group> {
         let mut groups: Vec<Group> = self.sizes.iter().map(|&size| self.own(size)).collect();
         groups.extend(self.pairs.iter().map(|&pairs| self.pairs(pairs)));
-        groups.push(self.asked("half-trip", 1, Aim::Most(1.1), Aim::Most(0.9)));
-        groups.push(self.asked("server", self.connections, Aim::Least(1.0), Aim::Least(1.0)));
+        groups.push(self.half_trip());
+        groups.push(self.server());
         groups.push(self.many("many-64k", 64 << 10));
         groups.push(self.many("many-1m", 1 << 20));
         groups.push(self.beside_tcp("connects-in-turn", &[Shape::InTurn]));
@@ -187,19 +192,40 @@ impl Scope {
         group
     }
 
-    fn asked(&self, name: &str, connections: u32, soft: Aim, shm: Aim) -> Group {
-        let mut group = Group::new(name);
+    fn half_trip(&self) -> Group {
+        let mut group = Group::new("half-trip");
+        let two = (self.cores > 1).then_some(Placement::Two);
+        for placement in [Placement::Free, Placement::One].into_iter().chain(two) {
+            self.ask(&mut group, 1, placement, |c| aim(c, Aim::Most(1.1), Aim::Most(0.9)));
+        }
+        group
+    }
+
+    fn server(&self) -> Group {
+        let mut group = Group::new("server");
+        let aimed = |carrier| both(carrier, Aim::Least(1.0));
+        self.ask(&mut group, self.connections, Placement::Free, aimed);
+        group
+    }
+
+    /// Rows of each way of waiting in epoll.
+    fn ask(
+        &self,
+        group: &mut Group,
+        connections: u32,
+        placement: Placement,
+        aimed: impl Fn(Carrier) -> Option<Aim>,
+    ) {
         for &carrier in &self.carriers {
             let ways = match carrier {
                 Carrier::Tcp => &[Way::Sockets][..],
                 Carrier::Exs(_) => &[Way::Queue, Way::Sockets],
             };
             for &way in ways {
-                let subject = over(carrier, Shape::Ask { way, connections });
-                group.row(subject, self.with_tcp(subject), aim(carrier, soft, shm));
+                let subject = over(carrier, Shape::Ask { way, connections, placement });
+                group.row(subject, self.with_tcp(subject), aimed(carrier));
             }
         }
-        group
     }
 
     fn many(&self, name: &str, size: usize) -> Group {
@@ -279,6 +305,7 @@ mod tests {
             connections: 1000,
             at_once: 10_000,
             queues: 64,
+            cores: 2,
         }
     }
 
@@ -297,8 +324,10 @@ mod tests {
         let large = aims(of("own-64k"), Carrier::SOFT);
         assert!(matches!(large[1], Some(Aim::LeastOrGain(..))), "{large:?}");
         assert_eq!(aims(of("pairs-2"), Carrier::SHM), [Some(Aim::Least(1.5))]);
-        assert_eq!(aims(of("half-trip"), Carrier::SOFT), [Some(Aim::Most(1.1)); 2]);
+        assert_eq!(aims(of("half-trip"), Carrier::SOFT), [Some(Aim::Most(1.1)); 6]);
         assert_eq!(aims(of("many-1m"), Carrier::SOFT)[3], None);
+        let single = Scope { cores: 1, ..scope() }.half_trip();
+        assert_eq!(aims(&single, Carrier::SOFT).len(), 4);
     }
 
     #[test]

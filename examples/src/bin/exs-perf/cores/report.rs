@@ -84,9 +84,9 @@ impl fmt::Display for Bound {
     }
 }
 
-/// A ratio with two places; a larger number without any.
+/// A ratio with three places, which tell it from its aim; a larger number without any.
 fn number(n: f64) -> String {
-    if n >= 1000.0 { format!("{n:.0}") } else { format!("{n:.2}") }
+    if n >= 1000.0 { format!("{n:.0}") } else { format!("{n:.3}") }
 }
 
 /// A row of the JSON output.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::carrier::Carrier;
 use super::loops::{Door, News, Plan, Way};
+use super::placement::{Placement, Side};
 use crate::usage::allow_connections;
 
 /// The command of exs-perf that runs a service. Users do not see it.
@@ -28,9 +29,16 @@ pub(super) struct Service {
     pub(super) connections: u32,
     /// Accepts that each thread posts.
     pub(super) accepts: usize,
+    pub(super) placement: Placement,
 }
 
 impl Service {
+    /// One thread with one connection, which carries messages of `size` bytes.
+    pub(super) fn new(carrier: Carrier, way: Way, size: usize) -> Service {
+        let placement = Placement::Free;
+        Service { carrier, way, threads: 1, size, connections: 1, accepts: 1, placement }
+    }
+
     /// Starts it in a process of its own, which ends when the returned value is dropped.
     pub(super) fn start(&self) -> Result<Server, Failure> {
         let text = serde_json::to_string(self).during("JSON")?;
@@ -42,6 +50,7 @@ impl Service {
 pub(crate) fn run(text: &str) -> Result<(), Failure> {
     super::sample::end_with_parent()?;
     let service: Service = serde_json::from_str(text).during("the service")?;
+    service.placement.take(Side::Server)?;
     allow_connections(service.connections)?;
     let door = Arc::new(Door::open(service.carrier, service.way, service.connections.max(64))?);
     out!("{LISTENING}{}", door.addr()?)?;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::carrier::Carrier;
 use super::loops::Way;
+use super::placement::Placement;
 use super::{ask, connects, copies, memory, own, pairs};
 use crate::client;
 use crate::job::{Job, Test};
@@ -25,7 +26,7 @@ pub(super) enum Shape {
     /// Two threads for each connection ask and answer with calls that block.
     Pairs { pairs: usize },
     /// One thread asks another process on each connection.
-    Ask { way: Way, connections: u32 },
+    Ask { way: Way, connections: u32, placement: Placement },
     /// A stream of messages to another process. Each process has this many threads and queues.
     Flow { connections: u32, depth: u32, threads: u32, size: usize },
     /// Connections one after the other.
@@ -84,8 +85,8 @@ impl Shape {
             Shape::Own { threads, size } => own::measure(over()?, threads, size, duration)?,
             Shape::Copies { threads, size } => copies::measure(threads, size, duration)?,
             Shape::Pairs { pairs } => pairs::measure(over()?, pairs, duration)?,
-            Shape::Ask { way, connections } => {
-                let rate = ask::measure(over()?, way, connections, duration)?;
+            Shape::Ask { way, connections, placement } => {
+                let rate = ask::measure(over()?, way, connections, placement, duration)?;
                 if connections == 1 { 1e6 / rate / 2.0 } else { rate }
             }
             Shape::Flow { connections, depth, threads, size } => {
@@ -142,8 +143,17 @@ impl fmt::Display for Shape {
             }
             Shape::Pairs { pairs: 1 } => write!(f, "1 pair of threads"),
             Shape::Pairs { pairs } => write!(f, "{pairs} pairs of threads"),
-            Shape::Ask { way, connections: 1 } => write!(f, "half trip, epoll, {way}"),
-            Shape::Ask { way, connections } => write!(f, "{connections} asked, epoll, {way}"),
+            Shape::Ask { way, connections: 1, placement } => {
+                let place = match placement {
+                    Placement::Free => "",
+                    Placement::One => ", one core",
+                    Placement::Two => ", two cores",
+                };
+                write!(f, "half trip, epoll, {way}{place}")
+            }
+            Shape::Ask { way, connections, .. } => {
+                write!(f, "{connections} asked, epoll, {way}")
+            }
             Shape::Flow { connections: 1, depth, size, .. } => {
                 write!(f, "1 connection, {depth} x {}", bytes(size))
             }
