@@ -158,9 +158,10 @@ test-package: ## Install the package and `make install` into roots of their own,
 bench-kernel: setup-demo ## Asynchronous sends on kernel sockets beside a blocking send() loop
 	$(CARGO) run --quiet $(LOCKED) --release -p exs-tests --bin kernel-bench -- $(BENCH_ARGS)
 
+# BENCH_ARGS="--only own-64k,pairs" measures these alone, BENCH_ARGS=--quick everything in a minute.
 .PHONY: bench-cores
-bench-cores: setup-demo ## What more threads gain, over EXS and plain TCP: own queues, pairs of threads, connects
-	$(CARGO) run --quiet $(LOCKED) --release -p exs-examples --bin exs-perf -- cores $(BENCH_ARGS)
+bench-cores: setup-demo ## How programs use all cores, over EXS and plain TCP, beside the aims (about ten minutes)
+	$(BUILD) run --quiet $(RELEASE) exs-perf -- cores $(BENCH_ARGS)
 
 .PHONY: bench-c
 bench-c: lib ## A bulk sender, and round trips by poll and epoll, in C through libexs beside kernel sockets

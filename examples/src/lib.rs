@@ -11,3 +11,4 @@ pub mod plain;
 pub mod registered;
 pub mod road;
 pub mod stats;
+pub mod sys;

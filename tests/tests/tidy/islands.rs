@@ -14,7 +14,7 @@ const ISLANDS: [&str; 10] = [
     "exs/src/shm/ring.rs",
     "exs/src/api/raw.rs",
     "exs-ffi/src/",
-    // What the programs and the tests need of libc and cannot get from std.
+    // What the programs need of the C library, and the tests of libc, that the Rust APIs lack.
     "examples/src/sys.rs",
     "tests/src/sys.rs",
     "tests/tests/c/",

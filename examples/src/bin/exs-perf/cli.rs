@@ -26,7 +26,7 @@ Examples:
   exs-perf lat HOST:7472 --poll busy --json      half round trips of 64 bytes, as JSON
   exs-perf rate HOST:7472 --transport tcp        one send() for each 64 bytes, over plain TCP
   exs-perf idle demo --connections 1000          memory of connections that do nothing
-  exs-perf cores --sizes 64 --threads 1,2        what a second thread gains, beside plain TCP
+  exs-perf cores --only own-64 --threads 1,2     what a second thread gains, beside plain TCP
 
 One line (with --json one JSON object) for each run. GB are 10^9 bytes. Nothing is encrypted; a server
 serves every host that reaches its port, one client at a time.";
@@ -47,8 +47,14 @@ pub(crate) enum Command {
     Idle(Idle),
     /// How fast this machine copies memory: no server, no sockets
     Memcpy(Memcpy),
-    /// What more threads gain, over EXS and plain TCP, all in this process
+    /// How programs of several shapes use all cores, over EXS and plain TCP, beside the aims
     Cores(Cores),
+    /// One run of `cores`
+    #[command(hide = true)]
+    CoresSample(Inner),
+    /// The server of a run of `cores`
+    #[command(hide = true)]
+    CoresServe(Inner),
 }
 
 #[derive(Args, Debug)]
@@ -147,34 +153,66 @@ pub(crate) struct Memcpy {
 
 #[derive(Args, Debug)]
 pub(crate) struct Cores {
+    /// Only the rows whose group has a name that begins so: own, pairs, half-trip, server, many,
+    /// connects, idle, or longer, as own-64, pairs-8, many-1m, connects-at-once, idle-queues
+    #[arg(long, value_name = "GROUP,...", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// Small numbers and short runs, which show that everything works and measure nothing
+    #[arg(long)]
+    pub(crate) quick: bool,
     /// What to compare: tcp (plain), and transports of EXS
     #[arg(long = "transports", value_name = "NAMES", value_delimiter = ',',
           default_values = ["tcp", "soft", "shm"])]
     pub(crate) carriers: Vec<Carrier>,
     /// Threads with a queue and a pair of sockets of their own
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values = ["1", "2", "4", "8"],
+          value_parser = threads)]
     pub(crate) threads: Vec<usize>,
     /// Bytes of their messages
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = size,
           default_values = ["64", "4KiB", "64KiB"])]
     pub(crate) sizes: Vec<usize>,
     /// Connections with two threads each, which ask and answer
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [1, 2, 8, 32, 128])]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = threads,
+          default_values = ["1", "2", "8", "32", "128"])]
     pub(crate) pairs: Vec<usize>,
-    /// Time of each run, after a warm-up: seconds, or 500ms, 2min
-    #[arg(long, value_name = "TIME", default_value = "1", value_parser = seconds)]
-    pub(crate) duration: Duration,
-    /// Runs of each, in turn; the medians are printed
-    #[arg(long, value_name = "N", default_value_t = 3,
-          value_parser = clap::value_parser!(u32).range(1..=99))]
-    pub(crate) rounds: u32,
-    /// Print JSON, one object for each figure
+    /// Connections of the rows server and many [default: 1000; quick: 50]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=20_000))]
+    pub(crate) connections: Option<u32>,
+    /// Connections that are begun at the same time, and those that idle [default: 10000; quick: 200]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=25_000))]
+    pub(crate) at_once: Option<u32>,
+    /// Event queues of the rows idle-queues [default: 64; quick: 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) queues: Option<u32>,
+    /// Time of each run, after a warm-up: seconds, or 500ms, 2min. Rows many: twice that
+    /// [default: 1; quick: 100ms]
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    pub(crate) duration: Option<Duration>,
+    /// Runs of each, in turn; medians are printed [default: 3; quick: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub(crate) rounds: Option<u32>,
+    /// Print JSON, one object for each row
     #[arg(long)]
     pub(crate) json: bool,
 }
 
+/// What a run of `cores` hands to the processes that it starts.
+#[derive(Args, Debug)]
+pub(crate) struct Inner {
+    pub(crate) json: String,
+}
+
 /// Largest message.
 pub(crate) const MAX_SIZE: usize = 1 << 30;
+
+/// More threads than this measure the scheduler.
+const MAX_THREADS: usize = 4096;
+
+fn threads(text: &str) -> Result<usize, String> {
+    let n = text.parse().ok().filter(|n| (1..=MAX_THREADS).contains(n));
+    n.ok_or_else(|| format!("a number of threads is from 1 to {MAX_THREADS}"))
+}
 
 fn size(text: &str) -> Result<usize, String> {
     args::size(text, MAX_SIZE)

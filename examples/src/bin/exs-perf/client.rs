@@ -64,6 +64,14 @@ pub(crate) fn end(control: Control, server: Option<Server>) -> Result<(), Failur
     }
 }
 
+/// One run with a server of our own.
+pub(crate) fn once(job: &Job, duration: Duration) -> Result<Record, Failure> {
+    let (mut control, server) = call("demo")?;
+    let record = measure(&mut control, job, duration)?;
+    end(control, server)?;
+    Ok(record)
+}
+
 /// One run.
 fn measure(control: &mut Control, job: &Job, duration: Duration) -> Result<Record, Failure> {
     job.check()?;

@@ -8,7 +8,7 @@
 //! (`plain_part`). All parts warm up, meet at a gate, and run until the client's time is up;
 //! then each end of a connection is shut down, so that the last byte is known to have arrived
 //! before the clock stops. `usage` is what that cost, `report` prints it. `cores` stands apart: it
-//! measures what more threads gain, all ends in one process.
+//! measures how programs of several shapes use all cores.
 
 mod cli;
 mod client;
@@ -42,6 +42,8 @@ fn main() -> ExitCode {
             Command::Idle(args) => idle::run(&args),
             Command::Memcpy(args) => memcpy::run(&args),
             Command::Cores(args) => cores::run(&args),
+            Command::CoresSample(inner) => cores::sample::run(&inner.json),
+            Command::CoresServe(inner) => cores::serve::run(&inner.json),
         })
     })
 }

@@ -63,12 +63,12 @@ pub(crate) struct Record {
     /// Of all connections, both ways.
     messages: u64,
     gbytes_per_s: f64,
-    msgs_per_s: f64,
+    pub(crate) msgs_per_s: f64,
     half_rtt_us: Option<HalfRtt>,
     cpu_local: Cpu,
     cpu_remote: Cpu,
     /// Messages of the slowest connection, beside the mean of all.
-    slowest_to_mean: f64,
+    pub(crate) slowest_to_mean: f64,
     /// Where they are counted: of both sides together.
     system_calls_per_msg: Option<f64>,
     counters_local: BTreeMap<String, u64>,

@@ -1,27 +1,34 @@
-//! Connections made, used for a byte each way, and closed, one after the other.
+//! Connections made, used for a byte each way, and closed.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exs_examples::fail::Failure;
 
-use super::rate;
-use super::sockets::{Carrier, Listener};
+use super::ask::{PATIENCE, unexpected};
+use super::carrier::Carrier;
+use super::clock::rate;
+use super::loops::{self, News, Plan, Way};
+use super::serve::Service;
+use super::sockets::{Listener, connect};
+use crate::usage::allow_connections;
 
-pub(super) fn measure(carrier: Carrier, duration: Duration) -> Result<f64, Failure> {
+/// One after the other. Both ends are threads of this process, with calls that block.
+pub(super) fn in_turn(carrier: Carrier, duration: Duration) -> Result<f64, Failure> {
     let listener = Listener::new(carrier)?;
+    let to = listener.addr()?;
     rate(2, duration, |n, clock| {
         clock.ready();
         let mut byte = [1];
         let mut connections = 0;
         if n == 0 {
             while !clock.is_over() {
-                let mut end = listener.connect()?;
+                let mut end = connect(carrier, to)?;
                 end.send(&byte)?;
                 end.recv(&mut byte)?;
                 connections += clock.unit();
             }
             // A connection without a byte ends the thread that accepts.
-            listener.connect()?.shutdown()?;
+            connect(carrier, to)?.shutdown()?;
             return Ok(connections);
         }
         loop {
@@ -32,4 +39,64 @@ pub(super) fn measure(carrier: Carrier, duration: Duration) -> Result<f64, Failu
             end.send(&byte)?;
         }
     })
+}
+
+/// The server, in another process, has this many threads with queues of their own, which accept from
+/// one listener. As many threads here connect, one connection after the other.
+pub(super) fn accepted_by(
+    carrier: Carrier,
+    threads: usize,
+    duration: Duration,
+) -> Result<f64, Failure> {
+    // One accept for each thread, as accepts are served in the order in which they were posted.
+    let service = Service {
+        threads,
+        connections: 1024,
+        accepts: 1,
+        ..Service::new(carrier, Way::Dequeue, 1)
+    };
+    let server = service.start()?;
+    rate(threads, duration, |_, clock| {
+        clock.ready();
+        let mut byte = [1];
+        let mut connections = 0;
+        while !clock.is_over() {
+            let mut end = connect(carrier, server.addr())?;
+            end.send(&byte)?;
+            if !end.recv(&mut byte)? {
+                return Err(Failure("the server has ended a connection".to_owned()));
+            }
+            connections += clock.unit();
+        }
+        Ok(connections)
+    })
+}
+
+/// All of them begun before the first one is there; the time ends when the last one is closed. The
+/// server is another process.
+pub(super) fn at_once(carrier: Carrier, connects: u32) -> Result<f64, Failure> {
+    let way = Way::Dequeue;
+    let service = Service { connections: connects, accepts: 64, ..Service::new(carrier, way, 1) };
+    let server = service.start()?;
+    allow_connections(connects)?;
+    let patience = Some(PATIENCE);
+    let plan = Plan { size: 1, connections: connects as usize, accepts: 0, patience };
+    let mut dials = loops::client(carrier, way, plan)?;
+    let begun = Instant::now();
+    for _ in 0..connects {
+        dials.dial(server.addr())?;
+    }
+    let (mut closed, mut news) = (0, Vec::new());
+    while closed < connects {
+        dials.wait(&mut news)?;
+        for news in news.drain(..) {
+            match news {
+                News::Opened(id) => dials.send(id)?,
+                News::Message(id) => dials.close(id)?,
+                News::Closed(_) => closed += 1,
+                News::Ended(_) => return Err(unexpected(news)),
+            }
+        }
+    }
+    Ok(f64::from(connects) / begun.elapsed().as_secs_f64())
 }

@@ -1,146 +1,152 @@
-//! What more threads gain: several programs' shapes, over EXS and plain TCP in one run.
+//! How a program uses all cores: shapes of programs over EXS and over plain TCP, in one run, with
+//! the aims beside the figures.
 //!
-//! All ends live in this process. Each shape runs for every transport in turn, and again for each
-//! round, so that noise of the machine meets all of them; the report has the medians.
+//! `plan` says what is measured and compared, in groups. Each run is a process of its own (`sample`)
+//! that carries out one `shape` over one `carrier`; `report` prints the rows. The shapes:
 //!
-//! - `own`: each thread has an event queue and a pair of connected sockets of its own, and sends
-//!   itself messages. Threads share nothing but the library.
+//! - `own`: each thread has an event queue and a pair of connected sockets, and sends itself
+//!   messages. Threads share nothing but the library. `copies` is the same without a library.
 //! - `pairs`: two threads for each connection ask and answer with calls that block.
-//! - `connects`: one thread connects, sends a byte, receives one and closes, again and again;
-//!   another accepts.
+//! - `ask`: a thread asks a server in another process (`serve`) on one connection, or on many. Both
+//!   wait in epoll: for the descriptor of the event queue, or for those of the sockets (`loops`); on
+//!   one core, or on two (`placement`).
+//! - many connections that carry a stream: the bandwidth test of exs-perf, with two threads.
+//! - `connects`: connections made, used and closed; one after the other, all at once, and with
+//!   several threads that accept.
+//! - `memory`: what idle connections and idle queues cost.
 
+mod ask;
+mod carrier;
+mod clock;
 mod connects;
+mod copies;
+mod loops;
+mod memory;
 mod own;
 mod pairs;
+mod placement;
+mod plan;
 mod report;
+pub(crate) mod sample;
+pub(crate) mod serve;
+mod shape;
 mod sockets;
 
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::fs;
+use std::time::Duration;
 
-use exs_examples::fail::Failure;
-use exs_examples::stats::median;
+use exs_examples::fail::{During, Failure};
+use exs_examples::out;
 
-use self::report::{Row, Table};
-pub(crate) use self::sockets::Carrier;
+pub(crate) use self::carrier::Carrier;
+use self::plan::{Group, Scope};
+use self::report::{Measured, Samples, Table};
 use crate::cli::Cores;
 
-/// Time before the clock starts.
-const WARM_UP: Duration = Duration::from_millis(200);
+/// What `--quick` measures with, where the user says nothing else.
+const QUICK: Extent = Extent {
+    duration: Duration::from_millis(100),
+    rounds: 1,
+    connections: 50,
+    at_once: 200,
+    queues: 8,
+};
+const FULL: Extent = Extent {
+    duration: Duration::from_secs(1),
+    rounds: 3,
+    connections: 1000,
+    at_once: 10_000,
+    queues: 64,
+};
 
-/// When the threads of a run count, and when they end.
-pub(crate) struct Clock {
-    gate: Barrier,
-    counting: AtomicBool,
-    over: AtomicBool,
-}
-
-impl Clock {
-    fn new(threads: usize) -> Clock {
-        let gate = Barrier::new(threads + 1);
-        Clock { gate, counting: AtomicBool::new(false), over: AtomicBool::new(false) }
-    }
-
-    /// A thread is ready. Returns when all are.
-    fn ready(&self) {
-        self.gate.wait();
-    }
-
-    fn is_over(&self) -> bool {
-        self.over.load(Ordering::Relaxed)
-    }
-
-    /// How much to count for one unit of work: nothing during the warm-up.
-    fn unit(&self) -> u64 {
-        u64::from(self.counting.load(Ordering::Relaxed))
-    }
-}
-
-/// Runs `threads` times `work`, which returns its count, and returns the sum in a second.
-fn rate<W>(threads: usize, duration: Duration, work: W) -> Result<f64, Failure>
-where
-    W: Fn(usize, &Clock) -> Result<u64, Failure> + Sync,
-{
-    let clock = Clock::new(threads);
-    thread::scope(|scope| {
-        let (clock, work) = (&clock, &work);
-        let workers: Vec<_> = (0..threads).map(|n| scope.spawn(move || work(n, clock))).collect();
-        clock.ready();
-        // sleep-ok: the warm-up is a time
-        thread::sleep(WARM_UP);
-        clock.counting.store(true, Ordering::Relaxed);
-        let begun = Instant::now();
-        // sleep-ok: a run is a time
-        thread::sleep(duration);
-        clock.counting.store(false, Ordering::Relaxed);
-        let seconds = begun.elapsed().as_secs_f64();
-        clock.over.store(true, Ordering::Relaxed);
-        let mut sum = 0;
-        for worker in workers {
-            sum += worker.join().map_err(|_| Failure("a thread panicked".to_owned()))??;
-        }
-        Ok(sum as f64 / seconds)
-    })
-}
-
-/// One shape with its parameter, such as the number of threads.
-#[derive(Clone, Copy)]
-enum Shape {
-    Own { threads: usize, size: usize },
-    Pairs { pairs: usize },
-    Connects,
-}
-
-impl Shape {
-    fn measure(self, carrier: Carrier, duration: Duration) -> Result<f64, Failure> {
-        match self {
-            Shape::Own { threads, size } => own::measure(carrier, threads, size, duration),
-            Shape::Pairs { pairs } => pairs::measure(carrier, pairs, duration),
-            Shape::Connects => connects::measure(carrier, duration),
-        }
-    }
-
-    /// The shape whose figure this one's is compared with, over the same transport.
-    fn base(self) -> Shape {
-        match self {
-            Shape::Own { size, .. } => Shape::Own { threads: 1, size },
-            Shape::Pairs { .. } => Shape::Pairs { pairs: 1 },
-            Shape::Connects => Shape::Connects,
-        }
-    }
-
-    fn name(self) -> String {
-        match self {
-            Shape::Own { threads, size } => format!("own, {size} bytes, {threads} threads"),
-            Shape::Pairs { pairs } => format!("pairs of threads: {pairs}"),
-            Shape::Connects => "connects, one after the other".to_owned(),
-        }
-    }
+struct Extent {
+    duration: Duration,
+    rounds: u32,
+    connections: u32,
+    at_once: u32,
+    queues: u32,
 }
 
 pub(crate) fn run(args: &Cores) -> Result<(), Failure> {
-    let own = args
-        .sizes
-        .iter()
-        .flat_map(|&size| args.threads.iter().map(move |&threads| Shape::Own { threads, size }));
-    let pairs = args.pairs.iter().map(|&pairs| Shape::Pairs { pairs });
-    let shapes: Vec<Shape> = own.chain(pairs).chain([Shape::Connects]).collect();
+    let extent = if args.quick { QUICK } else { FULL };
+    let duration = args.duration.unwrap_or(extent.duration);
+    let rounds = args.rounds.unwrap_or(extent.rounds);
+    let scope = Scope {
+        carriers: args.carriers.clone(),
+        threads: args.threads.clone(),
+        sizes: args.sizes.clone(),
+        pairs: args.pairs.clone(),
+        connections: args.connections.unwrap_or(extent.connections),
+        at_once: args.at_once.unwrap_or(extent.at_once),
+        queues: args.queues.unwrap_or(extent.queues),
+        cores: cores()?,
+    };
+    let groups = chosen(scope.groups(), &args.only)?;
+    if !args.json {
+        out!("{}; medians of {rounds} rounds, {} s each", machine()?, duration.as_secs_f64())?;
+    }
     let mut table = Table::new(args.json)?;
-    for shape in shapes {
-        let mut figures = vec![Vec::new(); args.carriers.len()];
-        for _ in 0..args.rounds {
-            for (carrier, figures) in args.carriers.iter().zip(&mut figures) {
-                figures.push(shape.measure(*carrier, args.duration)?);
-            }
+    for group in &groups {
+        table.print(group, &measure(group, rounds, duration))?;
+    }
+    let totals = table.totals;
+    if !args.json {
+        out!("{}: {} aims met, {} not met", machine()?, totals.met, totals.missed)?;
+    }
+    match totals.failed {
+        0 => Ok(()),
+        n => Err(Failure(format!(
+            "{n} figures could not be measured: the lines `failed` (JSON: the field) say why"
+        ))),
+    }
+}
+
+/// The groups with these names; of a word that is no name, those whose names begin with it.
+fn chosen(groups: Vec<Group>, only: &[String]) -> Result<Vec<Group>, Failure> {
+    let names: Vec<String> = groups.iter().map(|g| g.name.clone()).collect();
+    let mut wanted = Vec::new();
+    for word in only {
+        let before = wanted.len();
+        if names.contains(word) {
+            wanted.push(word);
+        } else {
+            wanted.extend(names.iter().filter(|name| name.starts_with(word.as_str())));
         }
-        for (carrier, figures) in args.carriers.iter().zip(&figures) {
-            let (name, base) = (shape.name(), shape.base().name());
-            table.print(Row { name, base, carrier: *carrier, rate: median(figures) })?;
+        if wanted.len() == before {
+            let names = names.join(", ");
+            return Err(Failure(format!("no rows are called `{word}`: --only takes {names}")));
         }
     }
-    Ok(())
+    Ok(groups.into_iter().filter(|g| only.is_empty() || wanted.contains(&&g.name)).collect())
+}
+
+/// Runs what a group needs in turn, again for each round. What has failed once does not run again.
+fn measure(group: &Group, rounds: u32, duration: Duration) -> Measured {
+    let mut all: Vec<(_, Samples)> =
+        group.subjects().into_iter().map(|s| (s, Ok(Vec::new()))).collect();
+    for _ in 0..rounds {
+        for (subject, samples) in &mut all {
+            let Ok(list) = samples else { continue };
+            match sample::take(*subject, duration) {
+                Ok(sample) => list.push(sample),
+                Err(why) => *samples = Err(why),
+            }
+        }
+    }
+    Measured(all)
+}
+
+fn cores() -> Result<usize, Failure> {
+    std::thread::available_parallelism().during("processors").map(usize::from)
+}
+
+/// What else may have run: the processors, and the mean load of the last minute.
+fn machine() -> Result<String, Failure> {
+    let file = "/proc/loadavg";
+    let load = fs::read_to_string(file).during(file)?;
+    let load = load.split(' ').next().unwrap_or_default();
+    let cores = cores()?;
+    Ok(format!("{cores} processors, load {load}"))
 }
 
 #[cfg(test)]
@@ -148,14 +154,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_shape_moves_over_each_transport() {
-        for carrier in ["tcp", "soft", "shm"].map(|name| name.parse().unwrap()) {
-            let shapes =
-                [Shape::Own { threads: 2, size: 4096 }, Shape::Pairs { pairs: 2 }, Shape::Connects];
-            for shape in shapes {
-                let rate = shape.measure(carrier, Duration::from_millis(100)).unwrap();
-                assert!(rate > 0.0, "{} over {carrier}", shape.name());
-            }
-        }
+    fn words_choose_groups() {
+        let names = ["own-64", "own-64k", "pairs-1"];
+        let groups = || names.map(|n| Group { name: n.to_owned(), rows: Vec::new() }).into();
+        let by = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|&w| w.to_owned()).collect();
+            chosen(groups(), &words).map(|all| all.into_iter().map(|g| g.name).collect::<Vec<_>>())
+        };
+        assert_eq!(by(&[]).unwrap(), names);
+        assert_eq!(by(&["own"]).unwrap(), ["own-64", "own-64k"]);
+        assert_eq!(by(&["pairs", "own-64"]).unwrap(), ["own-64", "pairs-1"]);
+        let refused = by(&["own", "none"]).unwrap_err().to_string();
+        assert!(refused.contains("`none`") && refused.contains("pairs-1"), "{refused}");
     }
 }

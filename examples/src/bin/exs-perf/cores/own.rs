@@ -6,14 +6,20 @@ use exs::{Buffer, Event, EventKind, EventQueue, QueueOptions, RecvFlags, Socket,
 use exs_examples::fail::{During, Failure};
 use exs_examples::registered::{buffers, dequeue};
 
-use super::sockets::{Carrier, End, Listener};
-use super::{Clock, rate};
+use super::carrier::Carrier;
+use super::clock::{Clock, rate};
+use super::sockets::{End, Listener};
 
 /// Bytes in flight of one thread, at most, and messages.
 const IN_FLIGHT: usize = 512 << 10;
 const DEPTH_MAX: usize = 64;
 /// A thread whose messages do not move for that long has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Messages in flight of one thread.
+pub(super) fn in_flight(size: usize) -> usize {
+    (IN_FLIGHT / size).clamp(1, DEPTH_MAX)
+}
 
 const SENT: Token = Token(1);
 const RECEIVED: Token = Token(2);
@@ -33,16 +39,9 @@ pub(super) fn measure(
                 clock.ready();
                 thread?.run(clock)
             }
-            Ok((mut from, mut to)) => {
+            Ok((from, to)) => {
                 clock.ready();
-                let (out, mut into) = (vec![1; size], vec![0; size]);
-                let mut messages = 0;
-                while !clock.is_over() {
-                    from.send(&out)?;
-                    to.recv(&mut into)?;
-                    messages += clock.unit();
-                }
-                Ok(messages)
+                one_at_a_time(from, to, size, clock)
             }
             Err(e) => {
                 clock.ready();
@@ -50,6 +49,18 @@ pub(super) fn measure(
             }
         }
     })
+}
+
+/// Over plain TCP. The kernel copies the bytes in either call, so more in flight gain nothing.
+fn one_at_a_time(mut from: End, mut to: End, size: usize, clock: &Clock) -> Result<u64, Failure> {
+    let (out, mut into) = (vec![1; size], vec![0; size]);
+    let mut messages = 0;
+    while !clock.is_over() {
+        from.send(&out)?;
+        to.recv(&mut into)?;
+        messages += clock.unit();
+    }
+    Ok(messages)
 }
 
 /// A connection whose ends are both this thread's.
@@ -63,7 +74,7 @@ struct Pipe {
 
 impl Pipe {
     fn new(from: Socket, to: Socket, size: usize) -> Result<Pipe, Failure> {
-        let depth = (IN_FLIGHT / size).clamp(1, DEPTH_MAX);
+        let depth = in_flight(size);
         let options = QueueOptions::default().with_depth(3 * depth);
         let queue = EventQueue::with_options(&options).during("event queue")?;
         for buffer in buffers(2 * depth, size)? {

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use exs_examples::fail::Failure;
 
-use super::sockets::{Carrier, Listener};
-use super::{Clock, rate};
+use super::carrier::Carrier;
+use super::clock::{Clock, rate};
+use super::sockets::Listener;
 
 /// Bytes of a question and of an answer.
 const SIZE: usize = 64;

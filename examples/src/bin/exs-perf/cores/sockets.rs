@@ -1,54 +1,25 @@
 //! Connected sockets of either kind, both ends in this process.
 
-use std::fmt;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::str::FromStr;
 use std::thread;
 
 use exs::{Options, Socket, SocketType, Transport};
 use exs_examples::fail::{During, Failure};
 
+use super::carrier::Carrier;
+
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 512;
 
-/// What carries the bytes: plain TCP, or a transport of EXS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carrier {
-    Tcp,
-    Exs(Transport),
-}
-
-impl FromStr for Carrier {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Carrier, String> {
-        match name {
-            "tcp" => Ok(Carrier::Tcp),
-            other => other.parse().map(Carrier::Exs).map_err(|_| {
-                format!("no transport is called `{other}`: tcp, soft, shm, verbs or auto")
-            }),
-        }
-    }
-}
-
-impl fmt::Display for Carrier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Carrier::Tcp => f.write_str("tcp"),
-            Carrier::Exs(transport) => transport.fmt(f),
-        }
-    }
-}
-
 /// One end of a connection, used with calls that block.
-pub(crate) enum End {
+pub(super) enum End {
     Tcp(TcpStream),
     Exs(Socket),
 }
 
 impl End {
-    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    pub(super) fn send(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         match self {
             End::Tcp(stream) => stream.write_all(bytes).during("send"),
             End::Exs(socket) => socket.blocking().send_all(bytes).during("send"),
@@ -56,7 +27,7 @@ impl End {
     }
 
     /// Receives exactly `bytes`. Returns false at the end of the stream.
-    pub(crate) fn recv(&mut self, bytes: &mut [u8]) -> Result<bool, Failure> {
+    pub(super) fn recv(&mut self, bytes: &mut [u8]) -> Result<bool, Failure> {
         let mut got = 0;
         while got < bytes.len() {
             let n = match self {
@@ -72,7 +43,7 @@ impl End {
     }
 
     /// Ends the direction from here to the peer.
-    pub(crate) fn shutdown(&self) -> Result<(), Failure> {
+    pub(super) fn shutdown(&self) -> Result<(), Failure> {
         match self {
             End::Tcp(stream) => stream.shutdown(Shutdown::Write).during("shutdown"),
             End::Exs(socket) => socket.blocking().shutdown(Shutdown::Write).during("shutdown"),
@@ -80,19 +51,35 @@ impl End {
     }
 }
 
-fn socket(transport: Transport) -> Result<Socket, Failure> {
+pub(super) fn socket(transport: Transport) -> Result<Socket, Failure> {
     let options = Options::default().with_transport(transport);
     Socket::with_options(SocketType::Stream, options).during("socket")
 }
 
+/// Connects, and waits for it.
+pub(super) fn connect(carrier: Carrier, to: SocketAddr) -> Result<End, Failure> {
+    match carrier {
+        Carrier::Tcp => {
+            let stream = TcpStream::connect(to).during("connect")?;
+            stream.set_nodelay(true).during("TCP_NODELAY")?;
+            Ok(End::Tcp(stream))
+        }
+        Carrier::Exs(transport) => {
+            let socket = socket(transport)?;
+            socket.blocking().connect(to).during("connect")?;
+            Ok(End::Exs(socket))
+        }
+    }
+}
+
 /// A listener on the loopback interface.
-pub(crate) enum Listener {
+pub(super) enum Listener {
     Tcp(TcpListener),
     Exs(Socket, Transport),
 }
 
 impl Listener {
-    pub(crate) fn new(carrier: Carrier) -> Result<Listener, Failure> {
+    pub(super) fn new(carrier: Carrier) -> Result<Listener, Failure> {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         match carrier {
             Carrier::Tcp => TcpListener::bind(any).during("TCP listener").map(Listener::Tcp),
@@ -105,7 +92,7 @@ impl Listener {
         }
     }
 
-    pub(crate) fn accept(&self) -> Result<End, Failure> {
+    pub(super) fn accept(&self) -> Result<End, Failure> {
         match self {
             Listener::Tcp(listener) => {
                 let (stream, _) = listener.accept().during("accept")?;
@@ -118,29 +105,25 @@ impl Listener {
         }
     }
 
-    /// Connects to this listener.
-    pub(crate) fn connect(&self) -> Result<End, Failure> {
+    pub(super) fn addr(&self) -> Result<SocketAddr, Failure> {
         match self {
-            Listener::Tcp(listener) => {
-                let addr = listener.local_addr().during("local address")?;
-                let stream = TcpStream::connect(addr).during("connect")?;
-                stream.set_nodelay(true).during("TCP_NODELAY")?;
-                Ok(End::Tcp(stream))
-            }
-            Listener::Exs(listener, transport) => {
-                let socket = socket(*transport)?;
-                let addr = listener.local_addr().during("local address")?;
-                socket.blocking().connect(addr).during("connect")?;
-                Ok(End::Exs(socket))
-            }
+            Listener::Tcp(listener) => listener.local_addr().during("local address"),
+            Listener::Exs(listener, _) => listener.local_addr().during("local address"),
+        }
+    }
+
+    fn carrier(&self) -> Carrier {
+        match self {
+            Listener::Tcp(_) => Carrier::Tcp,
+            Listener::Exs(_, transport) => Carrier::Exs(*transport),
         }
     }
 
     /// Both ends of a new connection: the caller's, and the accepted one.
-    pub(crate) fn pair(&self) -> Result<(End, End), Failure> {
+    pub(super) fn pair(&self) -> Result<(End, End), Failure> {
         thread::scope(|scope| {
             let accepting = scope.spawn(|| self.accept());
-            let connected = self.connect();
+            let connected = self.addr().and_then(|to| connect(self.carrier(), to));
             let accepted = accepting.join().map_err(|_| Failure("a thread panicked".to_owned()))?;
             Ok((connected?, accepted?))
         })
