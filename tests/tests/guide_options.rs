@@ -51,6 +51,10 @@ fn defaults() -> Vec<(&'static str, String)> {
         ("v6_only", switch(o.v6_only)),
         ("QueueOptions::depth", q.depth.to_string()),
         ("QueueOptions::wait", format!("{:?}", q.wait).to_lowercase()),
+        (
+            "QueueOptions::shard",
+            q.shard.map_or_else(|| "where queues are few".to_owned(), |s| format!("{s:?}")),
+        ),
     ]
 }
 

@@ -11,7 +11,7 @@ use super::raw::{with_slice, with_slice_mut};
 use super::{Completion, Event, EventQueue, RemoteBuffer, Socket, Token};
 use crate::mem::Buffer;
 use crate::progress::{
-    Error, Interest, QueueOptions, Readiness, RecvFlags, Shard, prepare_to_wait,
+    Error, Interest, QueueOptions, Readiness, RecvFlags, prepare_to_wait, shard_of_next_accept,
 };
 
 /// The calls of a [`Socket`] that wait for their end. Borrowed slices will do, as no
@@ -196,7 +196,10 @@ impl<'a> Blocking<'a> {
     /// # Errors
     /// If the socket is not listening, or is closed meanwhile.
     pub fn accept(&self) -> Result<(Socket, SocketAddr), Error> {
-        match self.run(|q| self.socket.accept_in(q, TOKEN, Shard::next()))?.into_completion()? {
+        match self
+            .run(|q| self.socket.accept_in(q, TOKEN, shard_of_next_accept()))?
+            .into_completion()?
+        {
             Completion::Accept { socket, peer } => Ok((socket, peer)),
             other => Err(Error::invalid(format!("accept ended with {other:?}"))),
         }

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use super::{Event, EventQueue, Refused, Socket, Token};
 use crate::mem::Buffer;
-use crate::progress::{Error, EventKind, FdUse, QueueCore, RawEvent, Readiness, RecvFlags, Shard};
+use crate::progress::{
+    Error, EventKind, FdUse, QueueCore, RawEvent, Readiness, RecvFlags, Shard, shard_of_next_accept,
+};
 pub use crate::progress::{Standing, Watch};
 
 /// A handle to the same queue whose operations carry a second name, which comes back
@@ -173,7 +175,7 @@ pub const FIRST_SHARD: Shard = Shard::FIRST;
 /// # Errors
 /// As [`Socket::accept`].
 pub fn accept_in_turn(socket: &Socket, queue: &EventQueue, token: Token) -> Result<(), Error> {
-    socket.accept_in(queue, token, Shard::next())
+    socket.accept_in(queue, token, shard_of_next_accept())
 }
 
 /// The shard in which a socket lives.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::Event;
 use crate::progress::{
-    Error, FdUse, QueueCore, QueueOptions, Shard, Ticket, WaitPolicy, Waited, Want,
+    Error, FdUse, QueueCore, QueueOptions, Shard, Ticket, WaitPolicy, Waited, Want, first_shard,
+    note_own_shard,
 };
 use crate::sys::EventFd;
 
@@ -57,7 +58,8 @@ impl EventQueue {
     /// # Errors
     /// As [`EventQueue::new`].
     pub fn with_options(opts: &QueueOptions) -> Result<EventQueue, Error> {
-        Ok(EventQueue { core: QueueCore::seated(opts)?, tag: [0; 2] })
+        first_shard()?;
+        Ok(EventQueue { core: QueueCore::new(opts)?, tag: [0; 2] })
     }
 
     /// Waits for at least one event and takes up to `max`. It returns none if the time is up. A
@@ -146,6 +148,9 @@ impl EventQueue {
             )));
         }
         let context = self.core.context();
+        if self.core.is_free() {
+            note_own_shard(self.core.shard());
+        }
         context.nudge(&self.core);
         let mut begun = None;
         loop {

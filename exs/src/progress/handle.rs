@@ -108,7 +108,11 @@ impl SocketHandle {
         queue: &QueueCore,
         f: impl FnOnce(&mut Engine, SockId, &LazyNow<'_>) -> T,
     ) -> T {
-        self.enter(Entry::Post(queue.shard()), f)
+        let shard = match self.home.get() {
+            Some(home) => queue.shard_beside(home.context.shard()),
+            None => queue.shard(),
+        };
+        self.enter(Entry::Post(shard), f)
     }
 
     /// Has the socket's engine for something that sets nothing going.

@@ -74,7 +74,10 @@ pub use route::Route;
 pub use shards::Shard;
 #[cfg(any(test, feature = "internals"))]
 pub use shards::limit_shards;
-pub(crate) use shards::{Figures, figures_of_all as figures_of_all_shards, first as first_shard};
+pub(crate) use shards::{
+    Figures, figures_of_all as figures_of_all_shards, first as first_shard,
+    note_own as note_own_shard, of_next_accept as shard_of_next_accept,
+};
 pub use values::{parse_size, parse_time};
 pub(crate) use wait::Waited;
 pub(crate) use waiter::prepare_to_wait;

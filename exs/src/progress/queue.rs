@@ -4,7 +4,7 @@ mod run;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::context::Context;
 use super::event::RawEvent;
@@ -40,8 +40,8 @@ pub enum FdUse {
 
 /// The shared part of an event queue.
 pub struct QueueCore {
-    /// Its place in a shard. None: a queue of a test, in the first.
-    seat: Option<Seat>,
+    /// Its place in a shard. None before its first use.
+    seat: OnceLock<Seat>,
     inner: Mutex<Inner>,
     /// Events in the queue. Read without the lock by threads about to wait: they are among
     /// the waiters by then, so an event that they do not see wakes them.
@@ -66,21 +66,15 @@ pub struct QueueCore {
 }
 
 impl QueueCore {
-    /// An empty queue in the first shard.
-    #[cfg(any(test, feature = "internals"))]
-    pub fn new(opts: &QueueOptions) -> Result<Arc<QueueCore>, Error> {
-        QueueCore::make(opts, None)
-    }
-
-    /// An empty queue in a shard: the one that the options say, or that with the fewest queues.
+    /// An empty queue, in the shard that the options say.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a depth of 0; what the kernel says.
-    pub(crate) fn seated(opts: &QueueOptions) -> Result<Arc<QueueCore>, Error> {
-        QueueCore::make(opts, Some(Seat::take(opts.shard)?))
-    }
-
-    fn make(opts: &QueueOptions, seat: Option<Seat>) -> Result<Arc<QueueCore>, Error> {
+    pub fn new(opts: &QueueOptions) -> Result<Arc<QueueCore>, Error> {
+        let seat = match opts.shard {
+            Some(shard) => OnceLock::from(Seat::beside(shard)?),
+            None => OnceLock::new(),
+        };
         if opts.depth == 0 {
             return Err(Error::invalid("an event queue needs a depth of at least 1"));
         }
@@ -102,10 +96,27 @@ impl QueueCore {
         Ok(Arc::new(queue))
     }
 
-    /// The shard that it belongs to.
+    /// The shard that it belongs to: from this call on, if it had none.
     #[inline]
     pub fn shard(&self) -> Shard {
-        self.seat.as_ref().map_or(Shard::FIRST, Seat::shard)
+        self.seat.get().unwrap_or_else(|| self.sit_down(None)).shard()
+    }
+
+    /// The same for a queue that is named with a socket of this shard.
+    #[inline]
+    pub(super) fn shard_beside(&self, socket: Shard) -> Shard {
+        self.seat.get().unwrap_or_else(|| self.sit_down(Some(socket))).shard()
+    }
+
+    #[cold]
+    fn sit_down(&self, wanted: Option<Shard>) -> &Seat {
+        self.seat.get_or_init(|| Seat::take_any(wanted))
+    }
+
+    /// True if its shard was not chosen by the caller.
+    #[inline]
+    pub(crate) fn is_free(&self) -> bool {
+        self.seat.get().is_none_or(Seat::is_counted)
     }
 
     /// Its shard's context.

@@ -6,7 +6,8 @@
 //! the process may run on. A shard is made when the first queue needs it, and lasts as long as the
 //! process.
 //!
-//! - An event queue belongs to a shard. A new queue takes the shard with the fewest queues.
+//! - An event queue belongs to a shard from its first use on: that of the socket with which it is
+//!   first named, if that socket has a home, and else the shard with the fewest queues.
 //! - A socket lives in the shard of the queue that its connect names, see [`handle`](super::handle).
 //!   Before that, and as a listener, it lives in the first shard.
 //! - An operation may name a queue of another shard. Its event then crosses, which costs a lock of
@@ -37,13 +38,6 @@ impl Shard {
 
     pub(super) fn at(index: usize) -> Shard {
         Shard(u32::try_from(index).unwrap_or(0))
-    }
-
-    /// The home of a connection that a blocking accept brings: shards take turns.
-    pub(crate) fn next() -> Shard {
-        static NEXT: ProcessNumber = ProcessNumber::new(0);
-        let made = all().count().max(1);
-        Shard::in_turn(NEXT.add(1), made)
     }
 
     /// The shard of the number `n` of those that take turns.
@@ -182,27 +176,39 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    /// For a new queue: in the shard that it asks for, or in that with the fewest queues. A queue
-    /// that asks goes along with others, and does not count.
+    /// In a shard that the caller chose. Such a queue goes along with others, and does not count.
     ///
     /// # Errors
     /// As [`first`].
-    pub(crate) fn take(wanted: Option<Shard>) -> Result<Seat, Error> {
+    pub(crate) fn beside(shard: Shard) -> Result<Seat, Error> {
+        make(shard)?;
+        Ok(Seat { shard, counted: false })
+    }
+
+    /// In this shard, or in that with the fewest queues.
+    fn take(wanted: Option<Shard>) -> Result<Seat, Error> {
         first()?;
-        if let Some(shard) = wanted {
-            make(shard)?;
-            return Ok(Seat { shard, counted: false });
-        }
         let _one = SET_UP.lock();
         let queues = |shard: &Shard| QUEUES[shard.index()].get();
-        let shard = (0..limit()).map(Shard::at).min_by_key(queues).unwrap_or(Shard::FIRST);
+        let fewest = || (0..limit()).map(Shard::at).min_by_key(queues);
+        let shard = wanted.or_else(fewest).unwrap_or(Shard::FIRST);
         make_locked(shard)?;
         QUEUES[shard.index()].add(1);
         Ok(Seat { shard, counted: true })
     }
 
+    /// As `take`, where no error can be told: the first shard if another cannot be made.
+    pub(super) fn take_any(wanted: Option<Shard>) -> Seat {
+        let first = |_| Seat { shard: Shard::FIRST, counted: false };
+        Seat::take(wanted).unwrap_or_else(first)
+    }
+
     pub(super) fn shard(&self) -> Shard {
         self.shard
+    }
+
+    pub(super) fn is_counted(&self) -> bool {
+        self.counted
     }
 }
 
@@ -214,18 +220,41 @@ impl Drop for Seat {
     }
 }
 
-/// The shard of this thread's blocking calls on sockets that have no home yet: threads take turns.
+thread_local! {
+    /// The shard of the thread's blocking calls. None: it has none yet.
+    static MINE: Cell<Option<Shard>> = const { Cell::new(None) };
+    /// Connections that the thread's blocking accepts have brought.
+    static ACCEPTED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The thread dequeues from a queue of its own: its blocking calls belong to the same shard.
+#[inline]
+pub(crate) fn note_own(shard: Shard) {
+    // A thread that ends has no locals any more.
+    let _ = MINE.try_with(|mine| mine.set(Some(shard)));
+}
+
+/// The shard of this thread's blocking calls on sockets that have no home yet: that of the queue
+/// from which the thread dequeues; else threads take turns.
 pub(crate) fn of_thread() -> Shard {
     static NEXT: ProcessNumber = ProcessNumber::new(0);
-    thread_local! {
-        static MINE: Cell<Option<Shard>> = const { Cell::new(None) };
-    }
-    let choose = || Shard::in_turn(NEXT.add(1), limit());
     let chosen = MINE.try_with(|mine| {
-        let shard = mine.get().unwrap_or_else(choose);
+        let shard = mine.get().unwrap_or_else(|| Shard::in_turn(NEXT.add(1), limit()));
         mine.set(Some(shard));
         shard
     });
-    // A thread that ends has no locals any more.
     chosen.unwrap_or(Shard::FIRST)
+}
+
+/// The home of the connection that a blocking accept brings. The shards take turns, and the thread's
+/// own is the first: the thread may serve the connection itself, or give it to another.
+pub(crate) fn of_next_accept() -> Shard {
+    let accepted = ACCEPTED.try_with(|n| n.replace(n.get() + 1)).unwrap_or(0);
+    let own = of_thread().index() as u64;
+    let shard = Shard::in_turn(own + accepted, limit());
+    match make(shard) {
+        Ok(_) => shard,
+        // What there is will do.
+        Err(_) => Shard::FIRST,
+    }
 }
