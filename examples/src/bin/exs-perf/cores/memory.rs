@@ -38,7 +38,7 @@ pub(super) fn of_queue(carrier: Option<Carrier>, queues: u32) -> Result<f64, Fai
         }
         Ok(queue)
     };
-    // What is made once for all of them is not counted.
+    // The first queue also makes the state that all queues share: it is not counted.
     let first = make()?;
     let before = resident()?;
     let kept = (0..queues).map(|_| make()).collect::<Result<Vec<_>, Failure>>()?;

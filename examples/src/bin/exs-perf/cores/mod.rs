@@ -120,7 +120,7 @@ fn chosen(groups: Vec<Group>, only: &[String]) -> Result<Vec<Group>, Failure> {
     Ok(groups.into_iter().filter(|g| only.is_empty() || wanted.contains(&&g.name)).collect())
 }
 
-/// Runs what a group needs in turn, again for each round. What has failed once does not run again.
+/// Runs the subjects of a group in turn, again for each round. A subject that has failed does not run again.
 fn measure(group: &Group, rounds: u32, duration: Duration) -> Measured {
     let mut all: Vec<(_, Samples)> =
         group.subjects().into_iter().map(|s| (s, Ok(Vec::new()))).collect();

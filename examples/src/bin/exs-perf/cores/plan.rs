@@ -1,6 +1,6 @@
-//! What is measured, what each figure is compared with, and the aims.
+//! The subjects of each group, the comparisons, and the aims.
 //!
-//! A group has what is compared with each other. Its shapes run in turn, and again for each round, so
+//! A group has the subjects that are compared with each other. Its shapes run in turn, and again for each round, so
 //! that noise of the machine meets all of them.
 
 use super::carrier::Carrier;

@@ -130,7 +130,7 @@ impl Table {
     pub(super) fn new(json: bool) -> Result<Table, Failure> {
         if !json {
             out!(
-                "{:34} {:5} {:>11} {:5} {:>7} {:>8}  {:32} {:>10}",
+                "{:38} {:5} {:>11} {:5} {:>7} {:>8}  {:30} {:>10}",
                 "shape",
                 "",
                 "median",
@@ -213,7 +213,7 @@ fn line(r: &Record<'_>) -> Result<(), Failure> {
         None => "",
     };
     let text = format!(
-        "{:34} {:5} {figure:>11} {:5} {:>7} {:>8}  {:32} {:>10}  {mark}",
+        "{:38} {:5} {figure:>11} {:5} {:>7} {:>8}  {:30} {:>10}  {mark}",
         r.shape,
         r.transport.as_deref().unwrap_or("-"),
         r.unit,

@@ -77,7 +77,7 @@ pub(crate) fn run(text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sees that this process does not outlive the one that started it.
+/// Has the system end this process when its parent ends.
 pub(super) fn end_with_parent() -> Result<(), Failure> {
     set_parent_process_death_signal(Some(Signal::TERM)).during("PR_SET_PDEATHSIG")
 }

@@ -1,7 +1,7 @@
 //! Event loops of one thread over many connections, which carry messages of a fixed size.
 //!
 //! The trait [`Loop`] is all that the shapes see: a server that answers (`serve`), a client that
-//! asks (`ask`), one that connects ten thousand times at once (`at_once`). Two loops implement it:
+//! asks (`ask`), a client that connects ten thousand times at once (`connects`). Two loops implement it:
 //! `queue` has an EXS event queue, and `readiness` has epoll over descriptors that do not block.
 //! The latter is generic over the descriptor: a TCP socket, or one of the C library of EXS.
 //!
