@@ -53,7 +53,7 @@ fn defaults() -> Vec<(&'static str, String)> {
         ("QueueOptions::wait", format!("{:?}", q.wait).to_lowercase()),
         (
             "QueueOptions::shard",
-            q.shard.map_or_else(|| "where queues are few".to_owned(), |s| format!("{s:?}")),
+            q.shard.map_or_else(|| "by first use".to_owned(), |s| format!("{s:?}")),
         ),
     ]
 }

@@ -80,10 +80,14 @@ pub(super) fn check_environment() -> Result<(), Error> {
     Options::from_env().map(drop)
 }
 
-/// How many shards the process may have: `EXS_SHARDS`, or as many as it has processors.
+/// Shards for each processor, unless the environment says how many there are in all.
+const SHARDS_PER_PROCESSOR: usize = 4;
+
+/// How many shards the process may have: `EXS_SHARDS`, or some for each processor.
 pub(super) fn shards_by_environment() -> usize {
-    let processors = || std::thread::available_parallelism().map_or(1, NonZero::get).min(MOST);
-    read("EXS_SHARDS", shards).ok().flatten().unwrap_or_else(processors)
+    let processors = || std::thread::available_parallelism().map_or(1, NonZero::get);
+    let usual = || (SHARDS_PER_PROCESSOR * processors()).min(MOST);
+    read("EXS_SHARDS", shards).ok().flatten().unwrap_or_else(usual)
 }
 
 fn shards(text: &str) -> Result<usize, Error> {
@@ -126,7 +130,7 @@ pub struct QueueOptions {
     /// How to wait. `EXS_WAIT` = `busy`, `notify` or `adaptive` sets the default.
     pub wait: WaitPolicy,
     /// The shard of the queue: see [`EventQueue::shard`](crate::EventQueue::shard). None, the
-    /// default: the shard with the fewest queues.
+    /// default: the shard of what the queue is first used with.
     pub shard: Option<Shard>,
 }
 

@@ -388,16 +388,6 @@ impl QueueCore {
     }
 }
 
-impl std::fmt::Debug for QueueCore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EventQueue")
-            .field("waiting", &self.len())
-            .field("outstanding", &self.outstanding())
-            .field("depth", &self.depth())
-            .finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use exs::{Buffer, Event, EventKind, EventQueue, QueueOptions, RecvFlags, Socket, Token};
+use exs::{
+    Buffer, Completion, Event, EventKind, EventQueue, QueueOptions, RecvFlags, Socket, Token,
+    Transport,
+};
 use exs_examples::fail::{During, Failure};
 use exs_examples::registered::{buffers, dequeue};
 
 use super::carrier::Carrier;
 use super::clock::{Clock, rate};
-use super::sockets::{End, Listener};
+use super::sockets::{End, Listener, socket};
 
 /// Bytes in flight of one thread, at most, and messages.
 const IN_FLIGHT: usize = 512 << 10;
@@ -23,6 +26,8 @@ pub(super) fn in_flight(size: usize) -> usize {
 
 const SENT: Token = Token(1);
 const RECEIVED: Token = Token(2);
+const ACCEPTED: Token = Token(3);
+const CONNECTED: Token = Token(4);
 
 pub(super) fn measure(
     carrier: Carrier,
@@ -32,15 +37,16 @@ pub(super) fn measure(
 ) -> Result<f64, Failure> {
     rate(threads, duration, |_, clock| {
         // Where the ends cannot be made the others must not wait at the gate.
-        let ends = Listener::new(carrier).and_then(|listener| listener.pair());
-        match ends {
-            Ok((End::Exs(from), End::Exs(to))) => {
-                let thread = Pipe::new(from, to, size);
+        match Listener::new(carrier) {
+            Ok(Listener::Exs(listener, transport)) => {
+                let thread = Pipe::new(&listener, transport, size);
                 clock.ready();
                 thread?.run(clock)
             }
-            Ok((from, to)) => {
+            Ok(listener) => {
+                let ends = listener.pair();
                 clock.ready();
+                let (from, to) = ends?;
                 one_at_a_time(from, to, size, clock)
             }
             Err(e) => {
@@ -73,10 +79,22 @@ struct Pipe {
 }
 
 impl Pipe {
-    fn new(from: Socket, to: Socket, size: usize) -> Result<Pipe, Failure> {
+    /// Connect and accept name the thread's queue, so both ends live in its shard.
+    fn new(listener: &Socket, transport: Transport, size: usize) -> Result<Pipe, Failure> {
         let depth = in_flight(size);
         let options = QueueOptions::default().with_depth(3 * depth);
         let queue = EventQueue::with_options(&options).during("event queue")?;
+        listener.accept(&queue, ACCEPTED).during("accept")?;
+        let from = socket(transport)?;
+        let at = listener.local_addr().during("local address")?;
+        from.connect(&queue, CONNECTED, at).during("connect")?;
+        let mut to = None;
+        for event in queue.dequeue_at_least(2, 2, Some(PATIENCE)).during("dequeue")? {
+            if let Completion::Accept { socket, .. } = event.into_completion().during("connect")? {
+                to = Some(socket);
+            }
+        }
+        let to = to.ok_or_else(|| Failure("no connection came within 30 s".to_owned()))?;
         for buffer in buffers(2 * depth, size)? {
             to.recv(&queue, RECEIVED, buffer, RecvFlags::WAITALL).during("recv")?;
         }
