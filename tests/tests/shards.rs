@@ -357,3 +357,69 @@ fn kernel_sockets_serve_queues_of_all_shards() {
         }
     }
 }
+
+/// Numbers that look random, the same in each run.
+fn next_random(state: &mut u64) -> usize {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    usize::try_from(*state >> 33).unwrap()
+}
+
+/// Threads use each other's sockets and queues, and each operation still has its one event.
+#[test]
+fn threads_that_mix_sockets_and_queues_lose_no_event() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    const CONNECTIONS: usize = 8;
+    const ROUNDS: usize = 400;
+    let _dog = Watchdog::new("threads_that_mix_sockets_and_queues_lose_no_event");
+    let queues = queues();
+    queues.iter().for_each(|queue| queue.set_depth(4 * SHARDS * ROUNDS).unwrap());
+    for transport in BOTH {
+        let (listener, addr) = listener(transport, 16);
+        let pairs: Vec<(Socket, Socket)> = (0..CONNECTIONS)
+            .map(|i| {
+                let at = &queues[i % SHARDS];
+                listener.accept(at, Token(1)).unwrap();
+                let client = socket(transport);
+                client.blocking().connect(addr).unwrap();
+                (client, accepted(at))
+            })
+            .collect();
+        let (received, ended) = (&AtomicUsize::new(0), &AtomicUsize::new(0));
+        let take = |queue: &EventQueue, wait: Option<std::time::Duration>| {
+            for event in queue.dequeue(16, wait).unwrap() {
+                if let Completion::Recv { bytes, .. } = event.into_completion().unwrap() {
+                    received.fetch_add(bytes, Ordering::Relaxed);
+                }
+                ended.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..SHARDS {
+                let (pairs, queues, take) = (&pairs, &queues, &take);
+                scope.spawn(move || {
+                    let mut random = 0x9e37_79b9_7f4a_7c15 ^ (thread as u64 + 1);
+                    for _ in 0..ROUNDS {
+                        let (client, server) = &pairs[next_random(&mut random) % CONNECTIONS];
+                        let queue = |random: &mut u64| &queues[next_random(random) % SHARDS];
+                        let buffer = vec![0; 100];
+                        let to = queue(&mut random);
+                        server.recv(to, Token(1), buffer, RecvFlags::WAITALL).unwrap();
+                        client.send(queue(&mut random), Token(2), vec![5; 100]).unwrap();
+                        take(queue(&mut random), Some(std::time::Duration::ZERO));
+                    }
+                });
+            }
+        });
+        // All are posted, and as many bytes were sent as receives ask for.
+        let posted = 2 * SHARDS * ROUNDS;
+        for queue in &queues {
+            while queue.outstanding() > 0 {
+                take(queue, None);
+            }
+        }
+        assert_eq!(ended.load(Ordering::Relaxed), posted, "{transport}");
+        assert_eq!(received.load(Ordering::Relaxed), 100 * SHARDS * ROUNDS, "{transport}");
+    }
+}

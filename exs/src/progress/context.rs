@@ -13,7 +13,7 @@ use super::leader::{Leader, Leadership};
 use super::queue::QueueCore;
 use super::reactor::Reactor;
 use super::reliance::Reliance;
-use super::shards::{self, Shard};
+use super::shards::Shard;
 use super::waiter::Waiter;
 use crate::plain::Plain;
 use crate::sys::{Clock, HeldSignals, ProcessNumber, cold_path};
@@ -88,7 +88,7 @@ impl Context {
     /// The process has one already.
     #[cfg(any(test, feature = "internals"))]
     pub fn install(context: Arc<Context>) -> Result<(), Error> {
-        shards::install(context)
+        super::shards::install(context)
     }
 
     /// A context with these devices: the first shard.
