@@ -283,6 +283,8 @@ int exs_init(int version);
 
 /* Makes an event queue for depth operations: those in flight and those whose events
  * were not dequeued, together. depth: 1 to EXS_QDEPTH_MAX.
+ * Threads with a queue each use a processor each: give each thread one of its own,
+ * and connect and accept with it. Threads may share a listener.
  * Returns a handle, or EXS_QHANDLE_INVALID: EINVAL (depth), ENOMEM, EMFILE. */
 exs_qhandle_t exs_qcreate(int depth);
 
