@@ -11,6 +11,7 @@ use super::ring::{Mem, Word};
 use super::rx::Rx;
 use super::source::{PeerRegions, SharedRegions};
 use super::tx::Tx;
+use crate::driver::{LinkBase, LinkOwner};
 use crate::iwarp::RxBuf;
 use crate::mem::KeyTable;
 use crate::rnic::{DisconnectCause, Qp, TermCode, Wc, WcOp, WcStatus};
@@ -34,16 +35,6 @@ const REFUSED: u64 = 2 << 32;
 const MESSAGE_BELLS: u32 = 8;
 /// Messages taken from one socket before others have their turn.
 const MESSAGES_PER_TURN: usize = 16;
-
-/// The object that a link works for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LinkOwner {
-    /// A queue pair.
-    Qp(u32),
-    /// A connection request that waits for the program's answer, and its listener; None: another RNIC
-    /// accepted the connection.
-    Request { listener: Option<u32>, req: u32 },
-}
 
 /// The phase of a connection. [`LinkPhase::TRANSITIONS`] is the table of its changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,10 +143,10 @@ pub(super) struct ReceivedBitmap {
 }
 
 /// A connection.
-pub(super) struct ShmLink {
+pub struct ShmLink {
+    pub(super) base: LinkBase,
     pub(super) sock: Option<PeerSocket>,
     pub(super) mem: Mem,
-    pub(super) owner: LinkOwner,
     pub(super) phase: LinkPhase,
     pub(super) tx: Tx,
     pub(super) rx: Rx,
@@ -187,10 +178,6 @@ pub(super) struct ShmLink {
     pub(super) hung_up: bool,
     /// How the peer had ended the connection when this turn began.
     pub(super) end: Option<LinkError>,
-    /// The next record waits for a receive.
-    pub(super) stalled: bool,
-    /// On the ready list.
-    pub(super) queued: bool,
     /// In the hot set.
     pub(super) hot: bool,
     /// Polls without a find since something moved.
@@ -222,9 +209,9 @@ impl ShmLink {
     ) -> ShmLink {
         let phase = if sock.is_some() { LinkPhase::Greeting } else { LinkPhase::Calling };
         ShmLink {
+            base: LinkBase::new(owner),
             sock,
             mem,
-            owner,
             phase,
             tx: Tx::default(),
             rx: Rx::default(),
@@ -245,8 +232,6 @@ impl ShmLink {
             readable: true,
             hung_up: false,
             end: None,
-            stalled: false,
-            queued: false,
             hot: false,
             misses: 0,
             paused_epoch: 0,
@@ -409,7 +394,7 @@ impl ShmLink {
 
     /// True if the words and records of the peer give this side something to do.
     pub(super) fn has_work(&self) -> bool {
-        self.rx.has_work(&self.mem, self.stalled)
+        self.rx.has_work(&self.mem, self.base.stalled)
             || self.tx.has_work(&self.mem)
             || self.mem.theirs(Word::State) != 0
     }

@@ -140,7 +140,7 @@ impl ShmLink {
     ) -> Result<TransferOutcome, LinkError> {
         let (mut left, before) = (budget as u64, self.rx.pos);
         let mut pass = TransferOutcome::default();
-        self.stalled = false;
+        self.base.stalled = false;
         loop {
             if self.rx.current.is_some() {
                 let had = left;
@@ -160,7 +160,7 @@ impl ShmLink {
             }
             let head = self.head()?;
             if !self.begin_record(&head, env)? {
-                self.stalled = true;
+                self.base.stalled = true;
                 break;
             }
             left = left.saturating_sub(head.len());

@@ -7,9 +7,11 @@
 //! everything that lands in the lookahead must be copied.
 
 use std::io;
+use std::net::SocketAddr;
 
 use mio::net::TcpStream;
 
+use crate::driver::{LinkBase, LinkOwner};
 use crate::iwarp::{Gather, GatherChunk, IwarpEngine, MAX_CHUNKS, RxSource, SendStep, TxPool};
 use crate::mem::{KeyTable, MAX_SGE, Sgl};
 use crate::sys::{self, IoVec, IoVecMut};
@@ -22,20 +24,6 @@ const LOOKAHEAD_MIN: usize = 4 << 10;
 const BULK: usize = 4 << 10;
 /// Bytes that one sendfile(2) is asked to move.
 const FILE_STEP: usize = 1 << 20;
-
-/// The object that a link works for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SoftLinkOwner {
-    /// A queue pair.
-    Qp(u32),
-    /// A listener; the connection request has not come yet.
-    Startup(u32),
-    /// A connection request that waits for the program's answer, and its listener; None: another RNIC
-    /// accepted the connection.
-    Request { listener: Option<u32>, req: u32 },
-    /// None: the link sends its last bytes (a reject, a TERMINATE) and closes.
-    Unowned,
-}
 
 /// What can still come from the peer.
 ///
@@ -54,10 +42,10 @@ pub(super) enum Inbound {
 }
 
 /// A TCP connection with an engine.
-pub(super) struct SoftLink {
+pub struct SoftLink {
+    pub(super) base: LinkBase,
     pub(super) stream: TcpStream,
     pub(super) engine: IwarpEngine,
-    pub(super) owner: SoftLinkOwner,
     /// The socket may have something to read.
     pub(super) readable: bool,
     /// The socket may have room to write.
@@ -79,10 +67,6 @@ pub(super) struct SoftLink {
     pub(super) reset_on_close: bool,
     /// Nothing has moved since the last look for idle links.
     pub(super) idle: bool,
-    /// On the ready list.
-    pub(super) queued: bool,
-    /// Waits for receives of its SRQ.
-    pub(super) stalled: bool,
     /// The SRQ that lists this link as one that holds a receive; None: no SRQ does.
     pub(super) holds_recv_of: Option<u32>,
     /// The start-up ran out of time.
@@ -122,11 +106,11 @@ fn broken_errno(e: &io::Error) -> i32 {
 }
 
 impl SoftLink {
-    pub(super) fn new(stream: TcpStream, engine: IwarpEngine, owner: SoftLinkOwner) -> SoftLink {
+    pub(super) fn new(stream: TcpStream, engine: IwarpEngine, owner: LinkOwner) -> SoftLink {
         SoftLink {
+            base: LinkBase::new(owner),
             stream,
             engine,
-            owner,
             reset_on_close: false,
             // Tried at once: an edge may have passed before the socket was registered.
             readable: true,
@@ -139,14 +123,17 @@ impl SoftLink {
             retry_queued: false,
             write_shut: false,
             idle: false,
-            queued: false,
-            stalled: false,
             holds_recv_of: None,
             timed_out: false,
             stash: Vec::new(),
             lookahead_size: LOOKAHEAD_MIN,
             sent: 0,
         }
+    }
+
+    /// Our address, and the peer's.
+    pub(super) fn addrs(&self) -> io::Result<(SocketAddr, SocketAddr)> {
+        Ok((self.stream.local_addr()?, self.stream.peer_addr()?))
     }
 
     /// Marks the connection as broken.
@@ -171,7 +158,7 @@ impl SoftLink {
             }
             return pass;
         }
-        while self.readable && self.inbound == Inbound::Open && !self.stalled {
+        while self.readable && self.inbound == Inbound::Open && !self.base.stalled {
             if pass.received >= budget {
                 pass.more = true;
                 break;
@@ -184,18 +171,18 @@ impl SoftLink {
 
     /// Offers the engine the bytes that it could not take before. True if none are left.
     fn unstash(&mut self, keys: &mut KeyTable, srq: &mut Option<&mut dyn RxSource>) -> bool {
-        if !self.stalled {
+        if !self.base.stalled {
             return true;
         }
         let source = srq.as_mut().map(|s| &mut **s as &mut dyn RxSource);
         let result = self.engine.handle_received(0, &self.stash, keys, source);
         self.stash.drain(..result.consumed);
-        self.stalled = result.stalled || !self.stash.is_empty();
-        if !self.stalled {
+        self.base.stalled = result.stalled || !self.stash.is_empty();
+        if !self.base.stalled {
             // Idle links hold no memory.
             self.stash = Vec::new();
         }
-        !self.stalled
+        !self.base.stalled
     }
 
     /// Looks for a reset on a link that reads nothing, since it waits for receives.
@@ -301,7 +288,7 @@ impl SoftLink {
         let source = srq.as_mut().map(|s| &mut **s as &mut dyn RxSource);
         let result = self.engine.handle_received(placed, ahead, keys, source);
         if result.stalled || result.consumed < ahead.len() {
-            self.stalled = true;
+            self.base.stalled = true;
             self.stash.extend_from_slice(&ahead[result.consumed..]);
         }
     }
@@ -310,7 +297,7 @@ impl SoftLink {
     pub(super) fn read_ahead(&mut self, lookahead: &mut [u8]) -> usize {
         let quiet = self.readable
             && self.inbound == Inbound::Open
-            && !self.stalled
+            && !self.base.stalled
             && self.send_error.is_none();
         if !quiet || !self.engine.can_recv_eager() {
             return 0;

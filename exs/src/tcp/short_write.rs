@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::SoftRnic;
 use super::link::SoftLink;
-use super::timers::SoftSource;
+use crate::driver::Source;
 use crate::time::Time;
 
 /// Time from a short write to the retry.
@@ -43,19 +43,19 @@ impl ShortWrites {
 impl SoftRnic {
     /// Tries the links on which nothing has moved since their short write.
     pub(super) fn retry_short_writes(&mut self, now: Time) {
-        if self.short_writes.due.is_none_or(|due| due > now) {
+        if self.parts.short_writes.due.is_none_or(|due| due > now) {
             return;
         }
-        self.short_writes.due = None;
-        let mut links = std::mem::take(&mut self.short_writes.links);
+        self.parts.short_writes.due = None;
+        let mut links = std::mem::take(&mut self.parts.short_writes.links);
         for id in links.drain(..) {
             let Ok(link) = self.links.get_mut(id) else { continue };
             link.retry_queued = false;
             if std::mem::take(&mut link.cut_short) {
                 link.writable = true;
-                self.enqueue(SoftSource::Link(id));
+                self.enqueue(Source::Link(id));
             }
         }
-        self.short_writes.links = links;
+        self.parts.short_writes.links = links;
     }
 }
