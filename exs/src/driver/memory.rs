@@ -9,8 +9,8 @@ use std::hash::BuildHasherDefault;
 
 use super::Driver;
 use super::link::{Conn, Link};
+use super::users::{MrUserSet, MrUsers};
 use crate::mem::{Access, Grant, Key, KeyHasher, KeyTable, Scope, Segment};
-use crate::rnic::users::{MrUserSet, MrUsers};
 use crate::rnic::{Mr, Pd, Qp, RnicError};
 use crate::sys::RandomSource;
 

@@ -21,14 +21,18 @@
 //! What it must never know: which transport it serves, EXS, its messages. It reads no clock: time
 //! comes in with the calls.
 
+mod deadlines;
+mod delivery;
 mod handover;
 mod link;
 mod listen;
 mod memory;
+mod objects;
 mod qp;
 mod queues;
 mod startups;
 mod turns;
+mod users;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -41,7 +45,6 @@ pub use turns::{ReactorShare, Source};
 
 use crate::iwarp::RxBuf;
 use crate::mem::{Access, Key, Segment};
-use crate::rnic::objects::Objects;
 use crate::rnic::table::IdTable;
 use crate::rnic::{
     Caps, ConnParam, ConnReq, Cq, DetachedRequest, Disconnect, EagerRecv, EagerSend, HEAD,
@@ -64,7 +67,7 @@ pub struct Driver<L: Link> {
     pub(crate) caps: Caps,
     pub(crate) reactor: ReactorShare,
     pub(crate) memory: memory::Memory,
-    pub(crate) objects: Objects<RxBuf>,
+    pub(crate) objects: objects::Objects<RxBuf>,
     pub(crate) qps: IdTable<QueuePair<L>>,
     pub(crate) links: IdTable<L>,
     pub(crate) listening: listen::Listening<L::Acceptor>,
@@ -88,7 +91,7 @@ impl<L: Link> Driver<L> {
             caps,
             reactor: ReactorShare::new(registry, token_base),
             memory: memory::Memory::new(random),
-            objects: Objects::new(),
+            objects: objects::Objects::new(),
             qps: IdTable::new("queue pair"),
             links: IdTable::new("connection"),
             listening: listen::Listening::new(),

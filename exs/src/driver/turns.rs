@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use mio::Interest;
 
 use super::Driver;
+use super::deadlines::Deadlines;
 use super::link::{Link, Traffic};
-use crate::rnic::deadlines::Deadlines;
 use crate::rnic::table::ID_BITS;
 use crate::rnic::{Ready, RnicError};
 use crate::time::Time;
