@@ -67,11 +67,11 @@ impl SoftRnic {
         let Some(UnparsedBytes { link: id, at, end }) = self.parts.unparsed else { return false };
         let tail = end - at;
         let Ok(link) = self.links.get_mut(id) else { return false };
-        if !link.readable || !link.engine.begins_eager(&self.parts.lookahead[at..end], room) {
+        if !link.ready.readable || !link.engine.begins_eager(&self.parts.lookahead[at..end], room) {
             return false;
         }
         self.parts.lookahead.copy_within(at..end, 0);
-        let (read, more) = (link.read_more(&mut self.parts.lookahead[tail..]), link.readable);
+        let (read, more) = (link.read_more(&mut self.parts.lookahead[tail..]), link.ready.readable);
         let n = *read.as_ref().unwrap_or(&0);
         self.parts.unparsed = Some(UnparsedBytes { link: id, at: 0, end: tail + n });
         if more {
@@ -116,7 +116,7 @@ impl SoftRnic {
             return false;
         }
         link.idle = false;
-        let more = link.readable;
+        let more = link.ready.readable;
         self.parts.unparsed = Some(UnparsedBytes { link: id, at: 0, end: n });
         self.make_hot(id);
         if more {

@@ -233,11 +233,11 @@ impl SoftRnic {
             return false;
         }
         // The doorbell was rung for these WRs when they came here.
-        link.doorbell_rung = true;
+        link.outbound.doorbell_rung = true;
         if let Some(job) = &mut files.job {
             let more = job.failed.is_none() && (job.head.is_some() || job.bytes_left() > 0);
             // It goes on when the socket has room, which the reactor reports.
-            let may = more && link.writable && job.under_way.len() < MAX_UNDER_WAY;
+            let may = more && link.ready.writable && job.under_way.len() < MAX_UNDER_WAY;
             if job.unposted.is_none() && !may {
                 return false;
             }

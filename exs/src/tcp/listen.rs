@@ -12,7 +12,8 @@ use mio::net::{TcpListener, TcpStream};
 
 use super::SoftRnic;
 use super::dial::mss;
-use super::link::{Inbound, SoftLink};
+use super::directions::{Ending, Inbound};
+use super::link::SoftLink;
 use crate::driver::{Acceptor, Conn, LinkOwner, LinkSetup, ReactorShare, Source};
 use crate::iwarp::{Config, IwarpEngine};
 use crate::rnic::{ConnParam, ListenOpts, Qp, QpState, RnicError};
@@ -74,7 +75,7 @@ impl LinkSetup for SoftLink {
 
     fn serve_startup(driver: &mut SoftRnic, id: u32, now: Time) {
         if let Ok(link) = driver.links.get_mut(id) {
-            link.readable = true;
+            link.ready.readable = true;
         }
         driver.serve_link(id, now);
     }
@@ -144,10 +145,12 @@ impl LinkSetup for SoftLink {
     }
 
     fn closed(driver: &mut SoftRnic, id: u32, link: SoftLink) {
-        if let Some(Ok(queue)) = link.holds_recv_of.map(|srq| driver.objects.srqs.get_mut(srq)) {
+        if let Some(Ok(queue)) =
+            link.intake.holds_recv_of.map(|srq| driver.objects.srqs.get_mut(srq))
+        {
             queue.forget_begun(id);
         }
-        if link.reset_on_close {
+        if link.ending != Ending::Orderly {
             let _ = sys::abort_on_close(&link.stream);
         }
     }
@@ -179,7 +182,8 @@ impl SoftRnic {
             self.links.iter().filter_map(|(_, l)| l.stream.peer_addr().ok()).collect();
         for (link, _) in own.into_iter().filter(|(_, local)| !taken.contains(local)) {
             let Ok(l) = self.links.get_mut(link) else { continue };
-            (l.inbound, l.reset_on_close) = (Inbound::Broken, true);
+            l.inbound = Inbound::Broken;
+            l.ending.reset();
             l.engine.handle_broken(errno);
             self.finish_turn(link, now);
         }

@@ -24,6 +24,7 @@
 //! in with the calls, as in the floors below.
 
 mod dial;
+mod directions;
 mod eager;
 mod files;
 mod link;

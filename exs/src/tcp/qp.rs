@@ -44,9 +44,9 @@ impl Link for SoftLink {
     }
 
     fn note_ready(&mut self, ready: Ready) {
-        self.readable |= ready.readable || ready.hup;
-        self.writable |= ready.writable || ready.hup;
-        self.hup |= ready.hup;
+        self.ready.readable |= ready.readable || ready.hup;
+        self.ready.writable |= ready.writable || ready.hup;
+        self.ready.hup |= ready.hup;
     }
 
     fn watch(&mut self, reactor: &ReactorShare, source: Source) -> Result<(), RnicError> {

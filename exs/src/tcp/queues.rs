@@ -30,7 +30,7 @@ impl SoftRnic {
             && let Some(id) = queue.next_begun()
         {
             let Ok(link) = self.links.get_mut(id) else { continue };
-            link.holds_recv_of = None;
+            link.intake.holds_recv_of = None;
             queue.bufs.extend(link.engine.spill());
         }
     }

@@ -1,6 +1,7 @@
 //! Progress: serves sources that are ready or due, and reports what the engines say.
 
-use super::link::{Inbound, ReadOutcome, SoftLink};
+use super::directions::{Ending, Inbound};
+use super::link::{ReadOutcome, SoftLink};
 use super::queues::SrqView;
 use super::{SoftParts, SoftRnic};
 use crate::driver::{LinkOwner, Source, Traffic};
@@ -66,8 +67,8 @@ impl Traffic for SoftLink {
 
     fn flush(driver: &mut SoftRnic, id: u32, now: Time) {
         let Ok(link) = driver.links.get_mut(id) else { return };
-        link.doorbell_rung = true;
-        if link.writable {
+        link.outbound.doorbell_rung = true;
+        if link.ready.writable {
             if driver.write_link(id) {
                 driver.enqueue(Source::Link(id));
             }
@@ -90,7 +91,7 @@ impl Traffic for SoftLink {
                 own.closing = own.files.is_some();
                 let closing = own.closing;
                 let link = driver.links.get_mut(id)?;
-                link.doorbell_rung = true;
+                link.outbound.doorbell_rung = true;
                 if !closing {
                     link.engine.disconnect(Disconnect::Orderly);
                 }
@@ -98,7 +99,7 @@ impl Traffic for SoftLink {
             (QpState::Closing, Disconnect::Orderly) => return Ok(()),
             _ => {
                 let link = driver.links.get_mut(id)?;
-                link.reset_on_close = true;
+                link.ending.reset();
                 link.engine.disconnect(Disconnect::Abort);
             }
         }
@@ -149,7 +150,7 @@ impl SoftRnic {
         for _ in 0..self.parts.hot.len().min(LINKS_PER_SPIN) {
             let Some(mut hot) = self.parts.hot.pop_front() else { break };
             let Ok(link) = self.links.get_mut(hot.link) else { continue };
-            link.readable = true;
+            link.ready.readable = true;
             let stalled = link.base.stalled;
             if self.read_eager(hot.link) {
                 // Eager messages are taken out next, from the lookahead that all links share.
@@ -171,7 +172,7 @@ impl SoftRnic {
                 hot.misses += 1;
             }
             let (ended, id) =
-                (self.links.get(hot.link).is_ok_and(|l| l.inbound != Inbound::Open), hot.link);
+                (self.links.get(hot.link).is_ok_and(|l| !l.inbound.is_readable()), hot.link);
             if hot.misses < MAX_MISSES && !ended {
                 self.parts.hot.push_back(hot);
             }
@@ -198,14 +199,14 @@ impl SoftRnic {
             let id = hot.link;
             self.parts.hot.push_back(hot);
             let Ok(link) = self.links.get_mut(id) else { continue };
-            if !link.writable {
+            if !link.ready.writable {
                 return None;
             }
-            link.readable = true;
+            link.ready.readable = true;
             if self.read_eager(id) {
                 return Some(true);
             }
-            if self.links.get(id).is_ok_and(|l| l.inbound != Inbound::Open) {
+            if self.links.get(id).is_ok_and(|l| !l.inbound.is_readable()) {
                 self.enqueue(Source::Link(id));
                 return Some(true);
             }
@@ -253,8 +254,8 @@ impl SoftRnic {
         let mut feed = SrqView { bufs: &mut queue.bufs, room };
         let feed: Option<&mut dyn RxSource> = Some(&mut feed);
         let result = f(link, &mut self.parts.lookahead, &mut self.memory.keys, feed);
-        if link.holds_recv_of.is_none() && link.engine.can_spill() {
-            link.holds_recv_of = Some(srq);
+        if link.intake.holds_recv_of.is_none() && link.engine.can_spill() {
+            link.intake.holds_recv_of = Some(srq);
             queue.begin(id);
         }
         let dry = link.base.stalled || queue.is_dry();
@@ -316,7 +317,7 @@ impl SoftRnic {
             QpState::Error => LAST_BYTES_LIMIT,
             _ => return,
         };
-        let sent = std::mem::take(&mut link.sent);
+        let sent = std::mem::take(&mut link.outbound.sent);
         // Bytes that still leave give an orderly close more time.
         if !self.turns.timers.is_set(source) || (sent > 0 && limit == CLOSE_LIMIT) {
             self.turns.timers.set(source, now + limit);
@@ -339,7 +340,7 @@ impl SoftRnic {
                 self.emit(CmEvent::Rejected { qp: Qp(qp), private_data });
             }
             (LinkOwner::Qp(qp), IwarpEvent::Failed(error)) => {
-                let timed_out = link.timed_out;
+                let timed_out = link.ending == Ending::TimedOut;
                 self.detach(id, qp);
                 let error = match self.qps.get_mut(qp) {
                     Ok(pair) if timed_out => RnicError::Timeout(pair.timeout),
@@ -348,7 +349,9 @@ impl SoftRnic {
                 self.emit(CmEvent::ConnectFailed { qp: Qp(qp), error });
             }
             (LinkOwner::Qp(qp), IwarpEvent::Disconnected(cause)) => {
-                link.reset_on_close |= cause == DisconnectCause::Aborted;
+                if cause == DisconnectCause::Aborted {
+                    link.ending.reset();
+                }
                 self.flush_files(qp);
                 self.detach(id, qp);
                 self.emit(CmEvent::Disconnected { qp: Qp(qp), cause });
@@ -377,10 +380,12 @@ impl SoftRnic {
         let Ok(link) = self.links.get_mut(id) else { return };
         match link.base.owner {
             LinkOwner::Qp(_) => {
-                link.timed_out = link.engine.state() == QpState::Connecting;
+                link.ending.reset();
+                if link.engine.state() == QpState::Connecting {
+                    link.ending = Ending::TimedOut;
+                }
                 link.inbound = Inbound::Broken;
                 link.engine.handle_broken(libc::ETIMEDOUT);
-                link.reset_on_close = true;
                 // The engine is closed now, and the link is closed with it.
                 self.finish_turn(id, now);
             }

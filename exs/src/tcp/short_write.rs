@@ -16,6 +16,15 @@ use crate::time::Time;
 /// Time from a short write to the retry.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
+/// What a link notes about its last write.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ShortWrite {
+    /// The last write was short: the socket is full, or memory cannot be read.
+    pub(super) cut: bool,
+    /// The link is in the list of links to retry.
+    queued: bool,
+}
+
 /// The links to retry, all at the same time.
 #[derive(Default)]
 pub(super) struct ShortWrites {
@@ -32,8 +41,8 @@ impl ShortWrites {
 
     /// Adds a link if its last write was short.
     pub(super) fn note(&mut self, id: u32, link: &mut SoftLink, now: Time) {
-        if link.cut_short && !link.retry_queued {
-            link.retry_queued = true;
+        if link.short_write.cut && !link.short_write.queued {
+            link.short_write.queued = true;
             self.links.push(id);
             self.due.get_or_insert(now + RETRY_DELAY);
         }
@@ -50,9 +59,9 @@ impl SoftRnic {
         let mut links = std::mem::take(&mut self.parts.short_writes.links);
         for id in links.drain(..) {
             let Ok(link) = self.links.get_mut(id) else { continue };
-            link.retry_queued = false;
-            if std::mem::take(&mut link.cut_short) {
-                link.writable = true;
+            link.short_write.queued = false;
+            if std::mem::take(&mut link.short_write.cut) {
+                link.ready.writable = true;
                 self.enqueue(Source::Link(id));
             }
         }
