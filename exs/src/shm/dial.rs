@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::ShmRnic;
 use super::control::{ControlMessage, canonical, name, of_family, unspecified};
-use super::link::{LinkPhase, ShmLink, SocketInput};
+use super::link::{Greeting, LinkPhase, ShmLink, SocketInput};
 use super::ring::Mem;
 use crate::driver::{LinkOwner, Source};
 use crate::rnic::{CmEvent, ConnParam, Qp, RnicError};
@@ -93,11 +93,12 @@ impl ShmRnic {
         let nonces = [self.memory.random_u64(), self.memory.random_u64()];
         let (mem, memfd) = Mem::create(nonces).map_err(|e| RnicError::os("memfd_create", &e))?;
         let mut link = ShmLink::new(None, mem, LinkOwner::Qp(qp.0), (of_family(ours, &addr), addr));
-        (link.ord, link.ird) = (param.ord.min(self.caps.max_ord), param.ird.min(self.caps.max_ird));
-        link.memfd = Some(memfd);
-        let (ord, ird) = (link.ord, link.ird);
+        (link.peer.ord, link.peer.ird) =
+            (param.ord.min(self.caps.max_ord), param.ird.min(self.caps.max_ird));
+        let (ord, ird) = (link.peer.ord, link.peer.ird);
         let (caller, private_data) = (ours, param.private_data.to_vec());
-        link.hello = ControlMessage::Hello { called, caller, ird, ord, private_data }.emit();
+        let message = ControlMessage::Hello { called, caller, ird, ord, private_data }.emit();
+        link.greeting = Some(Greeting { message, memfd });
         let id = self.add_link(Box::new(link))?;
         if self.try_names(id, now).is_err() {
             // The next turn tries once more, so that a refusal becomes an event, as on TCP.
@@ -113,7 +114,7 @@ impl ShmRnic {
     /// # Errors
     /// No listener has one of the names, or it belongs to an untrusted user.
     fn try_names(&mut self, id: u32, now: Time) -> Result<(), RnicError> {
-        let called = canonical(self.links.get(id)?.addrs.1);
+        let called = canonical(self.links.get(id)?.peer.addrs.1);
         for name in names(called) {
             let sock = match connect_abstract(&name) {
                 Ok(sock) => sock,
@@ -139,11 +140,12 @@ impl ShmRnic {
     /// The listener has accepted: sends HELLO.
     fn send_hello(&mut self, id: u32, sock: PeerSocket) -> Result<(), RnicError> {
         let link = self.links.get_mut(id)?;
-        let fds: Vec<_> = link.memfd.iter().map(AsFd::as_fd).collect();
-        crate::sys::send_with_fds(sock.as_fd(), &link.hello, &fds)
-            .map_err(|e| RnicError::os("sendmsg", &e))?;
-        (link.hello, link.memfd) = (Vec::new(), None);
-        link.sock = Some(sock);
+        if let Some(Greeting { message, memfd }) = &link.greeting {
+            crate::sys::send_with_fds(sock.as_fd(), message, &[memfd.as_fd()])
+                .map_err(|e| RnicError::os("sendmsg", &e))?;
+        }
+        link.greeting = None;
+        link.socket.sock = Some(sock);
         link.enter(LinkPhase::Greeting);
         self.watch_link(id)?;
         self.enqueue(Source::Link(id));
@@ -169,13 +171,13 @@ impl ShmRnic {
     }
 
     /// Reads and handles the messages of a link's socket.
-    pub(super) fn take_control_messages(&mut self, id: u32, now: Time) {
+    pub(super) fn take_control_messages(&mut self, id: u32) {
         loop {
             let Ok(link) = self.links.get_mut(id) else { return };
             match link.next_input() {
                 SocketInput::Nothing => return,
                 SocketInput::Invalid => return self.reject_message(id),
-                SocketInput::Startup(message) => self.handle_startup(id, message, now),
+                SocketInput::Startup(message) => self.handle_startup(id, message),
             }
         }
     }
@@ -195,7 +197,7 @@ impl ShmRnic {
     }
 
     /// Handles a message of the start-up.
-    fn handle_startup(&mut self, id: u32, message: ControlMessage, now: Time) {
+    fn handle_startup(&mut self, id: u32, message: ControlMessage) {
         let Ok(link) = self.links.get_mut(id) else { return };
         let LinkOwner::Qp(qp) = link.base.owner else { return self.reject_message(id) };
         // The addresses do not say which of the two sides this is; the memory does.
@@ -203,10 +205,10 @@ impl ShmRnic {
             (LinkPhase::Greeting, true, ControlMessage::Accept { ird, ord, private_data }) => {
                 let cred = link.fd().and_then(|fd| peer_cred(fd).ok());
                 let Some(cred) = cred else { return self.reject_message(id) };
-                (link.ord, link.ird) = (link.ord.min(ird), link.ird.min(ord));
+                (link.peer.ord, link.peer.ird) = (link.peer.ord.min(ird), link.peer.ird.min(ord));
                 link.set_peer(cred, self.parts.trusting.then_some(self.parts.uid));
                 link.send_control(&ControlMessage::Ready, &[]);
-                self.establish(id, qp, private_data, now);
+                self.establish(id, qp, private_data);
             }
             (LinkPhase::Greeting, true, ControlMessage::Reject { private_data }) => {
                 self.drop_link(id);
@@ -214,23 +216,22 @@ impl ShmRnic {
                 self.emit(CmEvent::Rejected { qp: Qp(qp), private_data });
             }
             (LinkPhase::Accepted, false, ControlMessage::Ready) => {
-                self.establish(id, qp, Vec::new(), now)
+                self.establish(id, qp, Vec::new())
             }
             _ => self.reject_message(id),
         }
     }
 
     /// Opens a connection whose start-up is complete.
-    fn establish(&mut self, id: u32, qp: u32, private_data: Vec<u8>, now: Time) {
+    fn establish(&mut self, id: u32, qp: u32, private_data: Vec<u8>) {
         let Ok(link) = self.links.get_mut(id) else { return };
         link.enter(LinkPhase::Open);
-        let (ord, ird, addrs) = (link.ord, link.ird, link.addrs);
+        let (ord, ird, addrs) = (link.peer.ord, link.peer.ird, link.peer.addrs);
         self.turns.timers.clear(Source::Link(id));
         if let Ok(pair) = self.qps.get_mut(qp) {
             pair.addrs = Some(addrs);
         }
         self.emit(CmEvent::Established { qp: Qp(qp), private_data, ord, ird });
-        let _ = now;
         self.make_hot(id);
         self.enqueue(Source::Link(id));
     }

@@ -37,10 +37,10 @@ impl ShmRnic {
         if !link.write_eager(payload, head) {
             return EagerSend::Declined;
         }
-        match link.hot {
-            true => link.misses = 0,
+        match link.polling.hot {
+            true => link.polling.misses = 0,
             // Its peer sets its bit: it waits for nothing that it did not wait for before.
-            false if link.peer_has_bitmap && full => {}
+            false if link.wake_up.peer_has_bitmap && full => {}
             false => self.make_hot(id),
         }
         EagerSend::Sent
@@ -54,7 +54,7 @@ impl ShmRnic {
             self.parts.eager_turn = at + 1;
             let Ok(link) = self.links.get_mut(self.parts.hot[at]) else { continue };
             let LinkOwner::Qp(qp) = link.base.owner else { continue };
-            if link.paused_epoch == self.parts.pause_epoch || !link.has_message() {
+            if link.polling.paused_epoch == self.parts.pause_epoch || !link.has_message() {
                 continue;
             }
             // Completions that came before the message must be polled before it.
@@ -81,7 +81,7 @@ impl ShmRnic {
             && let Some(id) = self.link_of(qp)
             && let Ok(link) = self.links.get_mut(id)
         {
-            link.paused_epoch = self.parts.pause_epoch;
+            link.polling.paused_epoch = self.parts.pause_epoch;
         }
         others
     }
@@ -103,7 +103,7 @@ impl ShmLink {
     ) -> bool {
         // The peer polls this line, so to get it is most of the cost: begin with that.
         self.mem.hint(Hint::Take, self.tx.pos, LINE);
-        let open = self.phase == LinkPhase::Open && !self.hung_up;
+        let open = self.phase == LinkPhase::Open && !self.socket.hung_up;
         let most = payload.len() + HEAD;
         if !open || most > MAX_IN_RECORD || !self.tx.is_drained() || self.peer_end().is_some() {
             return false;
@@ -123,7 +123,7 @@ impl ShmLink {
         self.mem.publish(pos);
         self.tx.pos += record.len();
         // This side has just received something, so this is an answer, and the peer probably waits.
-        if std::mem::replace(&mut self.rx_pos_at_send, self.rx.pos) != self.rx.pos {
+        if std::mem::replace(&mut self.polling.rx_pos_at_send, self.rx.pos) != self.rx.pos {
             self.mem.hint(Hint::Give, pos, record.len());
         }
         // The consumer index leaves with the message.
@@ -160,7 +160,7 @@ impl ShmLink {
             None => self.mem.get(Area::Ring, at, &IoVecMut::new(out)),
         }
         self.rx.pos += head.len();
-        self.misses = 0;
+        self.polling.misses = 0;
         self.report_consumed_lazily();
         Some((head.inline, borrowed))
     }

@@ -44,17 +44,17 @@ impl ShmRnic {
         if !link.phase.is_connected() {
             return;
         }
-        link.misses = 0;
-        if link.hot {
+        link.polling.misses = 0;
+        if link.polling.hot {
             return;
         }
-        if link.peer_has_bitmap && full {
+        if link.wake_up.peer_has_bitmap && full {
             if link.arm() {
                 self.enqueue(Source::Link(id));
             }
             return;
         }
-        link.hot = true;
+        link.polling.hot = true;
         link.mem.announce_awake();
         self.parts.hot.push(id);
         if self.parts.hot.len() > MAX_HOT {
@@ -69,12 +69,12 @@ impl ShmRnic {
     /// the caller must enqueue it.
     fn make_cold(&mut self, id: u32) -> bool {
         let Ok(link) = self.links.get_mut(id) else { return false };
-        link.hot = false;
+        link.polling.hot = false;
         let found = link.arm();
         if found {
             // Neither armed nor worth polling now, but about to be served: after that it becomes hot
             // or is armed.
-            link.hot = true;
+            link.polling.hot = true;
             self.parts.hot.push(id);
         }
         found
@@ -105,7 +105,7 @@ impl ShmRnic {
     pub(super) fn exchange_bitmaps(&mut self, id: u32) {
         let full = self.hot_set_is_full();
         let Ok(link) = self.links.get_mut(id) else { return };
-        if let Some(new) = link.received_bitmap.take() {
+        if let Some(new) = link.wake_up.received_bitmap.take() {
             let ReceivedBitmap { slot, memfd, button } = *new;
             // A descriptor that is not a bitmap is ignored: messages go on to wake this peer.
             if let Ok(bitmap) = self.parts.peer_bitmaps.open(&memfd, button) {
@@ -134,7 +134,7 @@ impl ShmRnic {
         let (Ok(link), Some(bitmap)) = (self.links.get_mut(id), &mut self.parts.bitmap) else {
             return;
         };
-        link.peer_has_bitmap =
+        link.wake_up.peer_has_bitmap =
             link.send_control(&ControlMessage::PassBitmap { slot }, &bitmap.give(slot));
     }
 
@@ -164,10 +164,10 @@ impl ShmRnic {
                 self.enqueue(Source::Link(id));
                 continue;
             }
-            link.misses += 1;
+            link.polling.misses += 1;
             // More links than fit may have become hot before their peers got the bitmap.
-            if link.misses > max_misses
-                || (link.peer_has_bitmap && self.parts.hot.len() > MAX_HOT_WITH_BITMAP)
+            if link.polling.misses > max_misses
+                || (link.wake_up.peer_has_bitmap && self.parts.hot.len() > MAX_HOT_WITH_BITMAP)
             {
                 at -= 1;
                 self.parts.hot.swap_remove(at);

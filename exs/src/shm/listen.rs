@@ -173,14 +173,14 @@ impl LinkSetup for Box<ShmLink> {
         let (ord, ird) = (param.ord.min(driver.caps.max_ord), param.ird.min(driver.caps.max_ird));
         let link = driver.links.get_mut(id)?;
         // The peer's own limits: READs that it issues, that it answers.
-        let (their_ord, their_ird) = (link.ord, link.ird);
-        (link.ord, link.ird) = (ord.min(their_ird), ird.min(their_ord));
-        link.set_peer(link.cred, uid);
+        let (their_ord, their_ird) = (link.peer.ord, link.peer.ird);
+        (link.peer.ord, link.peer.ird) = (ord.min(their_ird), ird.min(their_ord));
+        link.set_peer(link.peer.cred, uid);
         let private_data = param.private_data.to_vec();
         link.enter(LinkPhase::Accepted);
         // If the peer has gone meanwhile, its socket will show that.
         link.send_control(&ControlMessage::Accept { ird, ord, private_data }, &[]);
-        Ok((link.addrs, param.timeout.min(READY_LIMIT)))
+        Ok((link.peer.addrs, param.timeout.min(READY_LIMIT)))
     }
 
     fn refuse(
@@ -238,7 +238,7 @@ impl LinkSetup for Box<ShmLink> {
     }
 
     fn closed(driver: &mut ShmRnic, id: u32, link: Box<ShmLink>) {
-        if link.hot {
+        if link.polling.hot {
             driver.parts.hot.retain(|h| *h != id);
         }
     }
@@ -250,19 +250,20 @@ impl ShmRnic {
         let Ok(listening) = self.listening.listeners.get(id) else { return };
         let at = canonical(listening.addr);
         let calls = |l: &ShmLink| {
-            let called = canonical(l.addrs.1);
+            let called = canonical(l.peer.addrs.1);
             let there = at.ip().is_unspecified() || at.ip() == called.ip();
             there && at.port() == called.port() && l.phase == LinkPhase::Greeting && l.mem.is_ours()
         };
         // Attempts whose HELLO was read have a link at this end, too.
         let heard = |caller: SocketAddr| {
-            let from = |l: &ShmLink| !l.mem.is_ours() && canonical(l.addrs.1) == canonical(caller);
+            let from =
+                |l: &ShmLink| !l.mem.is_ours() && canonical(l.peer.addrs.1) == canonical(caller);
             self.links.iter().any(|(_, l)| from(l))
         };
         let own: Vec<u32> = self
             .links
             .iter()
-            .filter(|(_, l)| calls(l) && !heard(l.addrs.0))
+            .filter(|(_, l)| calls(l) && !heard(l.peer.addrs.0))
             .map(|(link, _)| link)
             .collect();
         for link in own {
@@ -318,7 +319,7 @@ impl ShmRnic {
         self.turns.timers.clear(Source::Opening(id));
         self.reactor.forget(&mut SourceFd(&sock.as_fd().as_raw_fd()));
         let mut link = ShmLink::new(Some(sock), mem, LinkOwner::Startup(listener), addrs);
-        (link.cred, link.ord, link.ird) = (cred, ord, ird);
+        (link.peer.cred, link.peer.ord, link.peer.ird) = (cred, ord, ird);
         if let Ok(id) = self.add_link(Box::new(link)) {
             self.report_request(id, listener, addrs, private_data);
         }

@@ -43,7 +43,7 @@ impl Link for Box<ShmLink> {
     }
 
     fn note_ready(&mut self, _: Ready) {
-        self.readable = true;
+        self.socket.readable = true;
     }
 
     fn watch(&mut self, reactor: &ReactorShare, source: Source) -> Result<(), RnicError> {
@@ -91,7 +91,7 @@ impl Link for Box<ShmLink> {
             let code = TermCode { layer: 0, etype: 0, code: 0 };
             driver.cut(id, DisconnectCause::TerminatedByUs(code), Some(key));
         } else if link.shares.any()
-            && let Some(sock) = link.sock.as_ref()
+            && let Some(sock) = link.socket.sock.as_ref()
         {
             link.shares.sweep(sock.as_fd());
         }

@@ -234,7 +234,7 @@ impl ShmLink {
     }
 
     fn begin_read(&mut self, head: &RecordHead, env: &Env<'_>) -> Result<(), LinkError> {
-        if self.rx.peer_reads.len() >= self.ird as usize {
+        if self.rx.peer_reads.len() >= self.peer.ird as usize {
             return Err(UNEXPECTED);
         }
         if head.total > 0 {
@@ -487,7 +487,7 @@ impl ShmLink {
         if self.views.has(slot, generation) {
             return Ok(());
         }
-        self.readable = true;
+        self.socket.readable = true;
         match self.next_input() {
             SocketInput::Nothing => Ok(()),
             _ => Err(INVALID_RECORD),

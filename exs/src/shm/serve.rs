@@ -53,7 +53,7 @@ impl Traffic for Box<ShmLink> {
 
     fn flush(driver: &mut ShmRnic, id: u32, now: Time) {
         let Ok(link) = driver.links.get_mut(id) else { return };
-        if link.phase.is_connected() && !link.hung_up {
+        if link.phase.is_connected() && !link.socket.hung_up {
             link.tx.ring_doorbell();
             // Records that have come for it wait for their turn if other sources are ready.
             let rx_limit = if driver.turns.ready.is_empty() { BUDGET_ALONE } else { 0 };
@@ -124,16 +124,16 @@ impl ShmRnic {
         if link.phase == LinkPhase::Calling {
             return self.retry_call(id, now);
         }
-        self.take_control_messages(id, now);
+        self.take_control_messages(id);
         let Ok(link) = self.links.get_mut(id) else { return };
-        if link.readable && !link.hung_up {
+        if link.socket.readable && !link.socket.hung_up {
             // More messages than one turn takes may be there.
             link.base.queued = true;
             self.turns.ready.push_back(Source::Link(id));
         }
         match link.phase {
             phase if phase.is_connected() => self.move_data(id, BUDGET_ALONE, now),
-            _ if link.hung_up => self.handle_hang_up(id),
+            _ if link.socket.hung_up => self.handle_hang_up(id),
             _ => {}
         }
     }
@@ -174,7 +174,7 @@ impl ShmRnic {
         if turn.is_ok_and(|pass| pass.moved) {
             // After a second of silence the connection is idle, and what moves now is most likely a
             // sign of life. One every few seconds would otherwise touch page after page of the ring.
-            let before = std::mem::replace(&mut link.last_moved, now);
+            let before = std::mem::replace(&mut link.polling.last_moved, now);
             if now.since(before) >= IDLE {
                 link.tx.trim(&link.mem);
             }
@@ -194,8 +194,9 @@ impl ShmRnic {
         }
         // A link that is armed states again what it waits for. Its peer may have cleared that for
         // news that moved nothing. The link may also wait for room only since this turn.
-        let must_rearm =
-            |l: &super::link::ShmLink| !l.hot && (l.peer_has_bitmap || l.tx.waits_for_room());
+        let must_rearm = |l: &super::link::ShmLink| {
+            !l.polling.hot && (l.wake_up.peer_has_bitmap || l.tx.waits_for_room())
+        };
         if pass.moved || self.links.get(id).is_ok_and(|l| must_rearm(l)) {
             self.make_hot(id);
         }
@@ -232,7 +233,7 @@ impl ShmRnic {
                 self.turns.timers.set(Source::Link(id), now + CLOSE_LIMIT);
             }
         }
-        if link.received_bitmap.is_some() || link.wants_bitmap(full) {
+        if link.wake_up.received_bitmap.is_some() || link.wants_bitmap(full) {
             self.exchange_bitmaps(id);
         }
         let Ok(link) = self.links.get_mut(id) else { return };
@@ -246,7 +247,7 @@ impl ShmRnic {
             None => {}
         }
         // What the peer has left in the ring is taken first, even if a receive must come for it.
-        match link.hung_up && !link.base.stalled {
+        match link.socket.hung_up && !link.base.stalled {
             true if moved || more => self.enqueue(Source::Link(id)),
             true => self.fail_link(id, LinkError::Gone),
             false => {}
