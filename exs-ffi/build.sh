@@ -15,7 +15,7 @@ cc=${CC:-cc}
 profile=${PROFILE:-release}
 target=${CARGO_TARGET_DIR:-$top/target}
 # The interface's version; the package's is Cargo.toml's. A change that breaks programs
-# gives a new first number, one that adds functions a new second.
+# gives a new first number, a change that adds functions a new second.
 abi=1.0.0
 soname=libexs.so.${abi%%.*}
 
@@ -84,8 +84,8 @@ for name in $names; do needed+=(-u "$name"); done
 ld -r --gc-sections "${needed[@]}" -o "$work/all.o" "$work/variadic.o" "$rust"
 # Only the header's names stay visible, and what the standard library uses where the C
 # library has it (weak references). Names of what was left out stay in the object as if they
-# were needed: they go. (So does the bitcode that rustc leaves beside the code for its own
-# linker, as others' plugins stumble over it.)
+# were needed: they go. So does the bitcode that rustc leaves beside the code for its own
+# linker, as the plugins of other linkers stumble over it.
 undefined() { readelf --symbols --wide "$work/all.o" | awk -v is="$1" '$5 == is && $7 == "UND" && $8 { print $8 }'; }
 { echo 'exs_*'; undefined WEAK; } > "$work/keep"
 gone=()

@@ -14,7 +14,7 @@ const FORMS: &str =
 /// interface behind a `%` if it is link-local.
 ///
 /// # Errors
-/// What is wrong with it, and how addresses are written.
+/// The text is no address: the message says why, and how addresses are written.
 pub fn all(text: &str) -> Result<Vec<SocketAddr>, String> {
     let wrong = |why: String| format!("`{text}` is no HOST:PORT: {why}; {FORMS}");
     let (host, port) = split(text).map_err(wrong)?;

@@ -22,7 +22,7 @@ const CHAPTERS: [(&str, &str); 5] = [
 /// Writes the pages of a program and of its subcommands into a directory.
 ///
 /// # Errors
-/// What the file system says.
+/// A page cannot be written.
 pub fn write(command: Command, dir: &Path) -> io::Result<()> {
     let name = command.get_name().to_owned();
     clap_mangen::generate_to(command, dir)?;

@@ -68,7 +68,7 @@ fn a_file_of_several_chunks_that_changes_is_told_and_not_named() {
     }
 }
 
-/// What both sides compared must still be the source when the comparison ends.
+/// The bytes that both sides compared must still be the source's when the comparison ends.
 #[test]
 fn a_file_that_changes_while_it_is_compared_is_not_called_verified() {
     for put in [true, false] {
@@ -78,7 +78,7 @@ fn a_file_that_changes_while_it_is_compared_is_not_called_verified() {
     }
 }
 
-/// A copy that changes while the receiver reads it is not the one that was hashed.
+/// A copy that changes while the receiver reads it is not the copy that was hashed.
 #[test]
 fn a_copy_that_changes_while_it_is_compared_is_sent_again() {
     for (put, by) in [(true, "rewrite"), (false, "rewrite"), (true, "grow"), (false, "grow")] {

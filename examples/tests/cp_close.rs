@@ -127,7 +127,7 @@ fn a_sync_that_fails_is_told_and_nothing_has_its_name() {
     let left = names(&served.join("src"));
     assert!(left.iter().all(|n| n.starts_with('.')), "{left:?}");
 
-    // What a user accepts is not an error, and is reported as what it is.
+    // A risk that the user accepts is no error, and the summary reports it.
     let said = put(&server, &["--no-sync"]).assert_ok();
     assert_eq!((said.number("resumed_bytes"), &said.json["synced"]), (0, &false.into()));
     server.kill();

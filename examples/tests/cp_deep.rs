@@ -122,7 +122,7 @@ fn a_tree_is_copied_at_any_depth_both_ways() {
     let said = run(few(&["get", addr, "tree", back.to_str().unwrap(), "--json"])).assert_ok();
     assert_eq!(said.number("files"), files);
     check(&back.join("tree"));
-    // One that a command line can name.
+    // A directory deep enough for a path that a command line can still name.
     let path = std::iter::once("tree").chain(std::iter::repeat_n(NAME, DEPTH)).collect::<Vec<_>>();
     let said = run(few(&["ls", addr, &path.join("/"), "--json"]));
     assert_eq!(said.code, Some(0), "{said:?}");

@@ -52,7 +52,7 @@ fn both_sides_must_know_the_token() {
     assert!(said.errors()[0].contains("cannot prove"), "{said:?}");
 }
 
-/// One that only says that it knows the token gets no request in.
+/// The server takes no request of a client that only claims to know the token.
 #[test]
 fn a_client_that_skips_its_proof_is_refused() {
     let tmp = TempDir::new("skip");
@@ -155,7 +155,7 @@ fn two_paths_of_one_name_are_refused() {
     assert_eq!(code, Some(2), "{text}");
     assert!(!dest.exists());
     fs::remove_file(tmp.path().join("served/conf")).unwrap();
-    // What it brings itself comes once, and what it does not bring is looked for.
+    // A name that `.` brings itself comes once; a name that `.` does not bring is looked for.
     let all = ["get", &server.addr, ".", "a", "a/conf", dest.to_str().unwrap()];
     let said = run(client(all)).assert_ok();
     assert_eq!(said.number("files"), 3, "{said:?}");
@@ -328,8 +328,8 @@ fn a_hostile_server_writes_nothing_outside() {
     }
 }
 
-/// One that names files in a directory, but not the directory, makes a tree look like a
-/// single file. That does not lead it into the directory that DEST is to be made in.
+/// A server that names files in a directory, but not the directory, makes a tree look like a
+/// single file. Its files still do not get into the directory in which the client makes DEST.
 #[test]
 fn a_hostile_server_writes_nothing_beside_a_new_destination() {
     let cv = *blake3::hash(b"evil").as_bytes();

@@ -196,8 +196,8 @@ fn a_lack_of_descriptors_loses_nothing_of_a_partial_file() {
     assert_eq!(fs::read_dir(served.join("d")).unwrap().count(), 1);
 }
 
-/// As many callers that say nothing as the server has descriptors: they give way. (Their time
-/// for a start-up is an hour here, so that it is not what ends them.)
+/// As many callers that say nothing as the server has descriptors: they give way. Their time
+/// for a start-up is an hour here, so that the time limit does not end them.
 #[test]
 fn silent_callers_do_not_use_up_the_descriptors() {
     let tmp = TempDir::new("mute");

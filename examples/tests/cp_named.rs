@@ -39,7 +39,7 @@ fn what_was_named_and_is_skipped_is_an_error() {
     // The others are copied all the same.
     let said = run(client(["put", &typed("fifo"), &typed("good"), &server.addr, "--into", "d"]));
     assert_eq!((said.code, said.number("files")), (Some(1), 1), "{said:?}");
-    // One that a directory has is left out, which is said with the path as typed.
+    // A FIFO inside of a directory is left out, and the message has the path as typed.
     let said = run(client(["put", src.to_str().unwrap(), &server.addr])).assert_ok();
     assert!(said.stderr.contains(&format!("`{}`", typed("fifo"))), "{said:?}");
     let said = run(client(["get", &server.addr, "src", dest.to_str().unwrap()])).assert_ok();

@@ -1,4 +1,4 @@
-//! What is at the destination already, and what becomes of it while files come.
+//! Files that are at the destination already, and what becomes of them while files come.
 
 mod cp_support;
 
@@ -130,7 +130,7 @@ fn a_served_directory_that_was_removed_is_an_error() {
     fs::remove_dir_all(&served).unwrap();
     for again in [false, true] {
         if again {
-            // Another directory of the same name is not the one that is served.
+            // Another directory of the same name is not served.
             fs::create_dir(&served).unwrap();
         }
         for args in [

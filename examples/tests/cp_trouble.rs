@@ -74,7 +74,7 @@ fn a_full_disk_at_the_client() {
     assert_eq!(first["files"], 2);
 }
 
-/// What cannot be read is named; everything else is copied.
+/// A file that cannot be read is named; everything else is copied.
 #[test]
 fn what_cannot_be_read_does_not_stop_the_rest() {
     let tmp = TempDir::new("unreadable");
@@ -234,10 +234,10 @@ fn a_directory_in_use_serves_two_clients_of_the_same_file() {
     assert_eq!(fs::read_dir(served.join("src")).unwrap().count(), 1);
 }
 
-/// A file that became another one between the list and its turn: it is offered anew once,
+/// A file that became another one between the list and its turn: it is offered once more,
 /// as it is now, and reported if it does not keep still then either.
 #[test]
-fn a_file_that_changed_before_its_turn_is_offered_anew_once() {
+fn a_file_that_changed_before_its_turn_is_offered_once_more() {
     for changes in [1, 2] {
         let tmp = TempDir::new("changed");
         let file = tmp.path().join("f");

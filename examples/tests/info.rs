@@ -21,7 +21,7 @@ fn json(args: &[&str]) -> Value {
     object(&text(&[args, &["--json"]].concat()))
 }
 
-/// What is shown although the transport or device that was asked for is missing.
+/// The output when the transport or device that was asked for is missing.
 fn json_of_failure(args: &[&str]) -> Value {
     let out = run(&[args, &["--json"]].concat(), &[]);
     assert_eq!(out.status.code(), Some(1), "{out:?}");

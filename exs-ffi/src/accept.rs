@@ -91,7 +91,7 @@ pub unsafe extern "C" fn exs_accept(
                 let extra = kernel::accept_extra(flags);
                 let call = Call { extra, ..Call::new(EXS_EVT_ACCEPT, fd) };
                 let token = Token(ahandle as u64);
-                let answer = kernel::Answer { call, queue: &q, place: place.name(), token };
+                let answer = kernel::Answer { call, queue: q, place: place.name(), token };
                 return kernel::accept(fd, &answer);
             }
             Target::File => return not_ours(fd),

@@ -72,7 +72,7 @@ fn wait(socket: &Socket, queue: &EventQueue, patience: Patience) -> Result<Event
     } else {
         let mut dequeue = |timeout| raw::dequeue_exact(queue, &mut events, 1, 1, timeout);
         // A leader that the kernel does not schedule for the whole limit takes nothing from the
-        // devices. What has arrived counts, as it does in kernel sockets, so the caller looks
+        // devices. Data that have arrived count, as they do in kernel sockets, so the caller looks
         // once itself before it cancels the operation.
         let first = dequeue(timeout);
         let found = match (patience, &first) {

@@ -242,11 +242,9 @@ pub unsafe extern "C" fn exs_connect(
         let entry = match sockets::find(fd)? {
             Target::Exs(entry) => entry,
             Target::Kernel(_) => {
-                let Some(q) = queues::way(queue)? else {
+                let Some(answer) = kernel::Answer::of(call, queue, 0, ahandle)? else {
                     return kernel::connect_now(fd, addr, len);
                 };
-                let answer =
-                    kernel::Answer { call, queue: &q, place: 0, token: Token(ahandle as u64) };
                 return kernel::connect(fd, any_address(addr, len)?, &answer);
             }
             Target::File => return not_ours(fd),
@@ -297,11 +295,9 @@ pub unsafe extern "C" fn exs_shutdown(
         let entry = match sockets::find(fd)? {
             Target::Exs(entry) => entry,
             Target::Kernel(_) => {
-                let Some(q) = queues::way(queue)? else {
+                let Some(answer) = kernel::Answer::of(call, queue, 0, ahandle)? else {
                     return kernel::shutdown_now(fd, number);
                 };
-                let answer =
-                    kernel::Answer { call, queue: &q, place: 0, token: Token(ahandle as u64) };
                 return kernel::shutdown(fd, how, &answer);
             }
             Target::File => return not_ours(fd),

@@ -174,11 +174,10 @@ pub unsafe extern "C" fn exs_send(
             Target::Kernel(inode) => {
                 direct::note(fd, inode.1);
                 let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
-                let Some(q) = queues::way(queue)? else {
+                let place = event::place(buf);
+                let Some(answer) = kernel::Answer::of(call, queue, place, ahandle)? else {
                     return kernel::send_now(fd, buf, len, flags);
                 };
-                let (place, token) = (event::place(buf), Token(ahandle as u64));
-                let answer = kernel::Answer { call, queue: &q, place, token };
                 let flags = flags & kernel::SEND_FLAGS;
                 return kernel::send(kernel::Seen { fd, inode }, memory, None, flags, &answer);
             }
@@ -217,11 +216,10 @@ pub unsafe extern "C" fn exs_recv(
             Target::Kernel(inode) => {
                 kernel_recv_flags(flags, queue)?;
                 let memory = Memory::One(memory::buffer(buf, len, mhandle)?);
-                let Some(q) = queues::way(queue)? else {
+                let place = event::place(buf);
+                let Some(answer) = kernel::Answer::of(call, queue, place, ahandle)? else {
                     return kernel::recv_now(fd, buf, len, flags);
                 };
-                let (place, token) = (event::place(buf), Token(ahandle as u64));
-                let answer = kernel::Answer { call, queue: &q, place, token };
                 return kernel::recv(kernel::Seen { fd, inode }, memory, false, flags, &answer);
             }
             Target::File => return not_ours(fd),
@@ -328,14 +326,8 @@ pub unsafe extern "C" fn exs_sendmsg(
             Target::Exs(entry) => entry,
             Target::Kernel(inode) => {
                 let memory = pieces(&m, false)?;
-                let Some(q) = queues::way(queue)? else {
+                let Some(answer) = kernel::Answer::of(call, queue, msg.name(), ahandle)? else {
                     return kernel::sendmsg_now(fd, &m, flags);
-                };
-                let answer = kernel::Answer {
-                    call,
-                    queue: &q,
-                    place: msg.name(),
-                    token: Token(ahandle as u64),
                 };
                 return kernel::send(
                     kernel::Seen { fd, inode },
@@ -375,15 +367,9 @@ pub unsafe extern "C" fn exs_recvmsg(
             Target::Kernel(inode) => {
                 kernel_recv_flags(flags, queue)?;
                 let memory = pieces(&m, false)?;
-                let Some(q) = queues::way(queue)? else {
-                    return kernel::recvmsg_now(fd, msg, flags);
-                };
                 let call = Call::new(EXS_EVT_RECVMSG, fd);
-                let answer = kernel::Answer {
-                    call,
-                    queue: &q,
-                    place: msg.name(),
-                    token: Token(ahandle as u64),
+                let Some(answer) = kernel::Answer::of(call, queue, msg.name(), ahandle)? else {
+                    return kernel::recvmsg_now(fd, msg, flags);
                 };
                 return kernel::recv(
                     kernel::Seen { fd, inode },

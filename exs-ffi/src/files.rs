@@ -141,11 +141,9 @@ pub unsafe extern "C" fn exs_sendfile(
         let entry = match target {
             Target::Exs(entry) => entry,
             Target::Kernel(_) => {
-                let Some(q) = queues::way(queue)? else {
+                let Some(answer) = kernel::Answer::of(call, queue, vec.name(), ahandle)? else {
                     return kernel::send_parts_now(fd, parts, shut);
                 };
-                let token = Token(ahandle as u64);
-                let answer = kernel::Answer { call, queue: &q, place: vec.name(), token };
                 return kernel::send_parts(fd, parts, shut, &answer);
             }
             Target::File => return not_ours(fd),

@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use std::net::Shutdown;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use exs::__ffi::kernel::{Descriptor, send_file_now, send_kept};
@@ -22,7 +22,7 @@ use crate::data::Memory;
 use crate::error::{Fail, Result};
 use crate::event::Call;
 use crate::ptr::{Bytes, In, Out};
-use crate::queues::Queue;
+use crate::queues::{self, Queue};
 use crate::timeouts::Way;
 use crate::{fork, sockets};
 
@@ -54,14 +54,25 @@ impl Seen {
 }
 
 /// The destination of a result: the call, the queue and the caller's place.
-pub(crate) struct Answer<'a> {
+pub(crate) struct Answer {
     pub(crate) call: Call,
-    pub(crate) queue: &'a Queue,
+    pub(crate) queue: Arc<Queue>,
     pub(crate) place: u64,
     pub(crate) token: Token,
 }
 
-impl Answer<'_> {
+impl Answer {
+    /// The destination for a call with this queue; None: the call has no queue.
+    pub(crate) fn of(
+        call: Call,
+        queue: c_int,
+        place: u64,
+        ahandle: AHandle,
+    ) -> Result<Option<Answer>> {
+        let token = Token(ahandle as u64);
+        Ok(queues::way(queue)?.map(|queue| Answer { call, queue, place, token }))
+    }
+
     fn on(&self) -> EventQueue {
         self.call.on(&self.queue.queue, self.place)
     }
@@ -157,7 +168,7 @@ pub(crate) fn send(
     memory: Memory,
     to: Option<KernelAddr>,
     flags: c_int,
-    answer: &Answer<'_>,
+    answer: &Answer,
 ) -> Result<c_int> {
     let (d, on, token) = (seen.descriptor()?, answer.on(), answer.token);
     limited(seen.fd, Way::Send, |limit| match (memory, to) {
@@ -173,7 +184,7 @@ pub(crate) fn recv(
     memory: Memory,
     from: bool,
     flags: c_int,
-    answer: &Answer<'_>,
+    answer: &Answer,
 ) -> Result<c_int> {
     let (d, on, token) = (seen.descriptor()?, answer.on(), answer.token);
     limited(seen.fd, Way::Recv, |limit| match memory {
@@ -188,30 +199,30 @@ pub(crate) fn send_parts(
     fd: c_int,
     parts: Vec<Part>,
     shut: bool,
-    answer: &Answer<'_>,
+    answer: &Answer,
 ) -> Result<c_int> {
     let d = descriptor(fd)?;
     limited(fd, Way::Send, |limit| d.send_parts(&answer.on(), answer.token, parts, shut, limit))?;
     Ok(0)
 }
 
-pub(crate) fn connect(fd: c_int, to: KernelAddr, answer: &Answer<'_>) -> Result<c_int> {
+pub(crate) fn connect(fd: c_int, to: KernelAddr, answer: &Answer) -> Result<c_int> {
     descriptor(fd)?.connect(&answer.on(), answer.token, to, limit(fd, Way::Send)?)?;
     Ok(0)
 }
 
-pub(crate) fn accept(fd: c_int, answer: &Answer<'_>) -> Result<c_int> {
+pub(crate) fn accept(fd: c_int, answer: &Answer) -> Result<c_int> {
     descriptor(fd)?.accept(&answer.on(), answer.token, limit(fd, Way::Recv)?)?;
     Ok(0)
 }
 
-pub(crate) fn shutdown(fd: c_int, how: Shutdown, answer: &Answer<'_>) -> Result<c_int> {
+pub(crate) fn shutdown(fd: c_int, how: Shutdown, answer: &Answer) -> Result<c_int> {
     descriptor(fd)?.shutdown(&answer.on(), answer.token, how)?;
     Ok(0)
 }
 
 /// Polls any descriptor.
-pub(crate) fn poll(fd: c_int, want: Interest, answer: &Answer<'_>) -> Result<c_int> {
+pub(crate) fn poll(fd: c_int, want: Interest, answer: &Answer) -> Result<c_int> {
     descriptor(fd)?.poll(&answer.on(), answer.token, want, None)?;
     Ok(0)
 }

@@ -11,7 +11,7 @@
 //! bytes must not be missing in the middle of a stream. They end with the connection at the
 //! latest. If bytes are lost then, SO_ERROR reports it, and `exs_close`.
 //!
-//! Mostly a copy has left before the call returns, and the call itself takes its event. The
+//! Usually a copy has left before the call returns, and the call itself takes its event. The
 //! watching thread looks for the events of a socket only after the first send that had not left.
 
 use std::ffi::c_int;

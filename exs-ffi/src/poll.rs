@@ -58,7 +58,7 @@ pub unsafe extern "C" fn exs_poll(
                     Ok(0)
                 }
                 Target::Kernel(_) | Target::File => {
-                    let answer = kernel::Answer { call, queue: &q, place: place.name(), token };
+                    let answer = kernel::Answer { call, queue: q, place: place.name(), token };
                     kernel::poll(fd, want, &answer)
                 }
             };

@@ -5,7 +5,7 @@
 //! - A socket is *watched* while the library shows its readiness: the thread that moves its data
 //!   calls [`Watch::changed`] when something has changed. That thread shows it, so a program in
 //!   poll(2) is woken directly.
-//! - A call that receives has the descriptor at hand. It takes back readiness that is no longer
+//! - A call that receives knows the descriptor. It takes back readiness that is no longer
 //!   true.
 //!
 //! # Why no change is missed
@@ -189,7 +189,7 @@ fn clear(entry: &Entry, fd: c_int) {
     shown.pair.unplug();
 }
 
-/// Shows the present state, after a receive or an accept, or after one that found nothing.
+/// Shows the present state, after a receive or an accept, also if it found nothing.
 pub(crate) fn refresh(entry: &Entry, fd: c_int) {
     show(entry, Some(fd));
 }

@@ -134,7 +134,7 @@ pub(crate) fn posting<T, E>(
 
 /// Posts a send without a time limit, whatever limit sends have.
 pub(crate) fn unlimited<T>(entry: &Entry, post: impl FnOnce() -> T) -> T {
-    // Even if there is no limit: one that is set meanwhile must not apply to this send.
+    // Even if there is no limit: a limit that is set meanwhile must not apply to this send.
     let _alone = entry.limits.lock();
     if !entry.limits.any() {
         return post();

@@ -61,7 +61,7 @@ fn every_declaration_resolves() {
         let program = dir.join(if shared { "shared" } else { "static" });
         let file = source(&dir, "all.c", &text);
         let mut c = Command::new(cc());
-        // (That an address is never NULL is what the compiler would say.)
+        // `-w`: the compiler would warn that the address of a function is never NULL.
         c.arg("-I").arg(home().join("include")).arg("-w").arg(file).arg("-o").arg(&program);
         if shared {
             c.arg("-L").arg(library()).arg("-lexs");
@@ -160,8 +160,8 @@ fn use_installed(root: &Path, prefix: &str, libdir: &str) {
         .arg("-o")
         .arg(dir.join("user")));
     run(Command::new(dir.join("user")).env("LD_LIBRARY_PATH", at(libdir)));
-    // As a program that needs nothing at run time. (Only where the static libraries of all
-    // that EXS needs are; rdma-core's and libnl's come with their -dev packages.)
+    // As a program that needs nothing at run time. This takes static libraries of all
+    // that EXS needs; rdma-core's and libnl's come with their -dev packages.
     let all = flags(&["--static", "--cflags", "--libs"]);
     assert!(all.iter().any(|f| f == "-lgcc_eh"), "{all:?}");
     let mut link = Command::new(cc());

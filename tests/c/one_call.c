@@ -89,7 +89,7 @@ static void bursts(int a[2], int b[2], int u[2])
     burst(n, "6", 12);
     check(dup2(a[0], n) == n, "dup2");
     burst(n, "7", 12);
-    /* What was posted leaves, though its number is closed. */
+    /* Sends that were posted leave, though their number is closed. */
     check(close(n) == 0 && exs_send(n, (void *)(uintptr_t)"x", 1, 0, queue, 1, EXS_MHANDLE_UNREGISTERED) == -1 && errno == EBADF, "a closed number");
     burst(second, "8", 1);
     check(exs_qdequeue(queue, e, -62, NULL) == 62, "exs_qdequeue");

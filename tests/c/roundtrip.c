@@ -88,7 +88,7 @@ static void await_data(int fd)
         check(epoll_wait(ep, &e, 1, -1) == 1, "epoll_wait");
 }
 
-/* What came, of `len` bytes at most; 0 at the end. */
+/* Receives `len` bytes at most. Returns how many came, 0 at the end. */
 static size_t take(int fd, char *bytes, size_t len)
 {
     struct timeval none = {0, 0};

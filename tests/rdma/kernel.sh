@@ -49,7 +49,7 @@ if [ -n "${RDMA_KERNEL-}" ] && [ "$RDMA_KERNEL" != qemu ]; then
 fi
 
 # --- QEMU: is it made already? ---------------------------------------------------
-# What made it is part of its name: another recipe, another bundle.
+# Its name depends on the files that made it: another recipe, another bundle.
 recipe=$(cat "$here/kernel.sh" "$here/initramfs.sh" "$here/tsc.c" | cksum | cut -d' ' -f1)
 out=$cache/qemu-$recipe${RDMA_KERNEL_VERSION:+-$RDMA_KERNEL_VERSION}
 made() {

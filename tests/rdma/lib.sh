@@ -20,7 +20,7 @@ check() {
     # Not `"$@" || status=$?`, which would switch `set -e` off inside of functions.
     set +e
     (
-        # What it started and did not end is not to disturb the next.
+        # Processes that it started and did not end must not disturb the next.
         trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
         set -e
         "$@"
@@ -84,7 +84,7 @@ use() {
 }
 
 # What the kernel holds for RDMA programs, all devices. Contexts are left out: a device
-# that was made anew has none of its old ones.
+# that was removed and made again has none of its old ones.
 census() { rdma resource show | sed 's/^[0-9]*: //; s/ ctx [0-9]*//; s/ *$//' | sort; }
 
 same_census() { [ "$(census)" = "$1" ]; }
@@ -172,7 +172,7 @@ run_tests() {
     sed -n 's/^\(test .* \.\.\. \)\?\(skipped\|skipped in part\|flaky\): /note: \2: /p' "$log" | sort -u
     if [ $status != 0 ]; then
         grep -v '^$\|^ok$\|skipped: \| \.\.\. ok$' "$log" | tail -n 200
-        # So a test that did not end is told apart from one that did not begin.
+        # So a test that did not end is told apart from a test that did not begin.
         [ $status != 124 ] || { echo "the tests that ended:"; grep -c ' \.\.\. ok$' "$log"; }
     fi
     return $status

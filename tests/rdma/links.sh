@@ -7,7 +7,7 @@
 #                       and fd09:N::1, and rdBN on vBN, with 2 at the end. N is 1; more
 #                       cables between the same namespaces have other numbers.
 #
-# What was learnt the hard way:
+# Lessons learnt the hard way:
 # - rxe takes no loopback device, siw is not reliable on it: a dummy for each.
 # - The addresses come first, as rxe makes its GID 1 from what it finds.
 # - The mode of the RDMA subsystem stays "shared": neither kind of device can be

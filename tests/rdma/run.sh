@@ -38,7 +38,7 @@ tests/scripts/setup.sh rdma
 kernel=$("$here/kernel.sh") || exit $?
 say "guests: $kernel"
 case $kernel in
-    # The threads of a process take turns there, and one that spins (some tests wait that way)
+    # The threads of a process take turns there, and a thread that spins (some tests wait that way)
     # gets nearly all of them: two tests in one process starve each other.
     uml*) factor=1 release=7 ;;
     # An emulated processor is that much slower. There are two, but a test with hundreds of
@@ -104,7 +104,8 @@ guest() {
     say "--- $suite ${device:+on $device }(at most $((limit * factor)) s)"
     # A suite that fails runs once more: kernels have time limits of their own that a busy
     # machine exceeds. siw drops a request that has no answer for five seconds, for example while
-    # two hundred wait. What fails twice has failed. The table names what failed once, and its log is kept.
+    # two hundred wait. A suite that fails twice has failed. The table names a suite that failed once, and
+    # its log is kept.
     for try in 1 2; do
         status=0
         "$here/guest.sh" -t $((limit * factor)) -l "$out/logs/$name.console" -- \

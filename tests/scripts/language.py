@@ -18,7 +18,7 @@ from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
 # What `--commit bf6a79e` printed, before the first rewrite.
-BEFORE = {"comments": 74.6, "documents": 37.4}
+BEFORE = {"comments": 74.2, "documents": 37.4}
 
 FORBIDDEN = {
     "headless who": r"(?:^|[.;:(]\s*|\b(?:that of|those of|by|for|from|to|than|and|but) )who\b(?!m)",
@@ -34,7 +34,8 @@ FORBIDDEN = {
 }
 DOUBTFUL = {
     "is to, are to": r"\b(?:is|are|was|were) to (?:be|have|go|come|wait|take|get|leave|say|do|hear|know)\b",
-    "whole sentence in parentheses": r"\([A-Z][^()]{15,}[.]\)",
+    # Not a list that goes on: (ECONNRESET, EPIPE, ...).
+    "whole sentence in parentheses": r"\([A-Z][^()]{14,}[^().][.]\)",
     "ratio of the time before": r"\b\d[.]\d+ (?:of|times) the (?:time|throughput|messages?|rate)\b",
     "a word of": r"\ba word of\b",
     "mostly": r"^Mostly\b|[.(] ?Mostly\b",

@@ -78,7 +78,7 @@ rm -f "$root"/var/lib/dpkg/lock* "$root/var/lib/dpkg/triggers/Lock"
 # Of this package (should it be here) and of what is about to be done, nothing.
 rm -rf "$root/var/lib/dpkg/updates" && mkdir "$root/var/lib/dpkg/updates"
 into() { dpkg --root="$root" --log="$root/var/log/dpkg.log" "$@"; }
-# What ldconfig would do in that root has no place there; it is run for real installations.
+# ldconfig has no work in that root; it runs in real installations.
 before=$(find "$root" -path "$root/var/lib/dpkg" -prune -o -print | sort)
 into --purge "${names[@]}" >/dev/null 2>&1 || true
 into --no-triggers --install "${debs[@]}" >/dev/null || die "dpkg does not install them"
@@ -91,7 +91,7 @@ for name in "${names[@]}"; do
 done
 multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || "$cc" -print-multiarch)
 use "$root" /usr "/usr/lib/$multiarch"
-# What the programs need is what the package says that it needs.
+# The package names all libraries that the programs need, and no others.
 needed=$({ find "$root/usr/bin" -name 'exs-*'; ls "$root/usr/lib/$multiarch"/libexs.so.*.*; } |
     xargs -n 1 ldd | sed -n 's/.*=> \(\/[^ ]*\).*/\1/p' | sort -u)
 depends=$(for deb in "${debs[@]}"; do dpkg-deb --field "$deb" Depends; done)

@@ -129,7 +129,7 @@ new_disk() {
     sync -f "$image"
 }
 
-# cut: the power goes out now. What is mounted afterwards is the disk as that left it.
+# cut: the power goes out now. `come_back` mounts the disk as the cut left it.
 cut() {
     cp --reflink=always "$W/base/disk.img" "$W/base/now.img" || fault "no clone could be made"
 }

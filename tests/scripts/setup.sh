@@ -9,8 +9,8 @@
 #
 # Debian packages come through apt-get (through sudo if not root), components
 # through rustup. Nothing is asked, nothing is printed if nothing is missing.
-# What cannot be had and is not vital costs the tests that need it: they say
-# "skipped" and why. What is vital and cannot be had ends this with an error.
+# A missing package that is not vital costs the tests that need it: they say
+# "skipped" and why. A missing package that is vital ends this with an error.
 set -euo pipefail
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)

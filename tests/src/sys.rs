@@ -61,7 +61,7 @@ pub fn withheld(len: usize, there: usize) -> Option<(Vec<u8>, File)> {
     let end = (memory.as_ptr().addr() + len) / PAGE * PAGE;
     // Address, length, mode (missing pages), and what is allowed.
     let mut range: [u64; 4] = [from as u64, (end - from) as u64, 1, 0];
-    // SAFETY: the structure that the call reads and fills. What it changes is that a thread of this process
+    // SAFETY: the structure that the call reads and fills. Its only effect is that a thread of this process
     // that reads these pages waits.
     let failed = unsafe { libc::ioctl(fd, REGISTER, range.as_mut_ptr()) };
     assert_eq!(failed, 0, "UFFDIO_REGISTER: {}", io::Error::last_os_error());

@@ -336,7 +336,7 @@ fn a_listener_has_its_port_everywhere() {
         let error = other.bind(addr).and_then(|()| other.listen(1)).unwrap_err();
         assert_eq!(error.errno(), libc::EADDRINUSE, "{transport} {addr}: {error}");
     }
-    // What was opened before the port was found in use is closed again; and closing
+    // Listeners opened before the port was found in use are closed again; and closing
     // closes all.
     first.blocking().close().unwrap();
     let again = socket(Transport::Auto);
@@ -387,8 +387,8 @@ fn a_device_that_is_removed_ends_what_it_carried() {
     assert!(only.accept(&queue, exs::Token(1)).is_err(), "there is nothing to accept from");
 }
 
-/// Where an empty receive queue would cost connections, one that it has no room for
-/// is not made.
+/// Where an empty receive queue would cost connections, no connection is made that it has no
+/// room for.
 #[test]
 fn receives_are_never_promised_twice() {
     let _dog = Watchdog::new("receives_are_never_promised_twice");

@@ -1,7 +1,7 @@
 //! Processes that have no descriptors left: what connecting says, and what becomes of callers.
 //!
-//! A child plays the process whose limit (RLIMIT_NOFILE) is reached. Connects have an hour: one
-//! that waits where it must fail is ended by the watchdog.
+//! A child plays the process whose limit (RLIMIT_NOFILE) is reached. Connects have an hour: the
+//! watchdog ends a connect that waits where it must fail.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
@@ -100,7 +100,7 @@ fn connect_with_few(transport: Transport, addr: SocketAddr) {
         }
         kept.push(client);
     }
-    // What the last road says of the peer does not explain what this process lacks.
+    // The last transport's error about the peer would not explain that this process lacks descriptors.
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for spare in 0..4 {
         let client = socket(transport);
@@ -152,7 +152,7 @@ fn serve(transport: Transport) {
     peer::say("done");
 }
 
-/// What is used for the first time when nothing is left says so, and works once there is.
+/// A first use without free descriptors says so, and works once there are some.
 fn begin(transport: Transport) {
     let starved = Starved::new(0);
     assert_eq!(Socket::stream().unwrap_err().errno(), libc::EMFILE);

@@ -231,7 +231,7 @@ fn the_group_of_a_listener_stays() {
     until(|o| o.now() == before.now());
 }
 
-/// What fails half-way leaves nothing.
+/// A connect that fails half-way leaves nothing.
 #[test]
 fn a_connect_that_fails_leaves_no_domain() {
     let (_alone, _dog) = (alone(), Watchdog::new("a_connect_that_fails_leaves_no_domain"));
@@ -243,7 +243,7 @@ fn a_connect_that_fails_leaves_no_domain() {
     until(|o| o.now() == before.now());
 }
 
-/// An export that outlives its connection, and one that is revoked after it.
+/// An export that outlives its connection, and an export that is revoked after it.
 #[test]
 fn exports_end_with_their_group() {
     let (_alone, _dog) = (alone(), Watchdog::new("exports_end_with_their_group"));

@@ -1,8 +1,8 @@
 //! The software RNIC and a kernel's iWARP device (siw), face to face: both contracts
 //! across the pair, in both directions of connecting, with CRC and without.
 //!
-//! Which device is told by the environment (`exs_tests::rdma`); without one, or with one
-//! that is not iWARP, the tests say so and pass.
+//! The environment names the device (`exs_tests::rdma`). Without a device, or if it is no iWARP
+//! device, the tests say so and pass.
 #![cfg(feature = "verbs")]
 
 use std::net::SocketAddr;

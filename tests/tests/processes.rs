@@ -25,7 +25,7 @@ fn options() -> Options {
     Options::default().with_transport(transport)
 }
 
-/// What goes there and back in [`a_thread_that_never_waits_gets_events_of_other_processes`].
+/// Bytes there and back in [`a_thread_that_never_waits_gets_events_of_other_processes`].
 const ROUND: usize = 16 << 10;
 
 const KINDS: [SocketType; 2] = [SocketType::Stream, SocketType::SeqPacket];
@@ -357,7 +357,7 @@ fn descriptors() -> Vec<(String, PathBuf)> {
         .filter_map(|e| {
             Some((e.file_name().into_string().ok()?, std::fs::read_link(e.path()).ok()?))
         })
-        // The one that reads the directory.
+        // Without the descriptor that reads the directory.
         .filter(|(_, to)| !to.starts_with("/proc"))
         .collect();
     all.sort();

@@ -13,7 +13,7 @@ use exs_tests::skip::skip;
 use nix::sys::prctl::set_dumpable;
 use nix::unistd::{Uid, geteuid, setuid};
 
-/// What is sent each way: a few small ones, and a large one.
+/// Bytes of a large message. Each side sends two of them, and some small ones.
 const LARGE: usize = 3 << 20;
 
 fn options(transport: Transport) -> Options {
@@ -90,7 +90,7 @@ fn child() {
     if user == "other" {
         setuid(Uid::from_raw(65534)).unwrap();
     }
-    // To become another user makes a process one that may not be looked at.
+    // A process that has become another user may not be looked at by default.
     set_dumpable(secret == "open").unwrap();
     if part == "squat" {
         let name = format!("exs/1/tcp4/{addr}");
@@ -120,7 +120,7 @@ fn start(part: &str, user: &str, secret: &str, addr: &str) -> peer::Peer {
     peer::Peer::start("child", part, &[user, secret, addr])
 }
 
-/// Two processes that may look at each other, that may not, and one that forbids it while
+/// Two processes that may look at each other, two that may not, and a process that forbids it while
 /// it is connected: nothing is lost, whichever road the bytes take.
 #[test]
 fn between_processes() {
@@ -306,7 +306,7 @@ fn speaker() {
     peer::listen();
 }
 
-/// What was sent before the peer cut the connection is received before its end.
+/// Data sent before the peer cut the connection are received before its end.
 #[test]
 fn last_words_are_received() {
     let _dog = Watchdog::new("last_words_are_received");

@@ -244,7 +244,7 @@ fn descriptors_that_are_slow_to_close() {
         assert!(matches!(cause, DisconnectCause::TerminatedByUs(_)), "{cause:?}");
         s.unharmed();
     }
-    // Of a caller that has said nothing yet, and of one that waits in a listener that is closed.
+    // Of a caller that has said nothing yet, and of a caller whose listener is closed.
     let mut w = World::<Shm>::new(1);
     let (listener, addr) = w.listen(0, Shm::local());
     let caller = Intruder::call(addr, &Hello { version: 1, ..Hello::to(addr) });
@@ -258,7 +258,7 @@ fn descriptors_that_are_slow_to_close() {
     w.assert_alive(pair);
 }
 
-/// What a peer has handed over before it died is delivered, and then its end is told.
+/// Data that a peer has handed over before it died are delivered, and then its end is reported.
 #[test]
 fn data_of_a_dead_peer_is_delivered() {
     let _dog = Watchdog::new("data_of_a_dead_peer_is_delivered");

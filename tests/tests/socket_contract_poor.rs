@@ -65,7 +65,7 @@ fn many_files_at_once() {
             ledger.post("send_file", |q, t| a.send_file(q, t, Arc::clone(&file), 0, SIZE as u64));
         ends.push((recv, send));
     }
-    // One that dies in the middle leaves its piece to the others.
+    // A connection that dies in the middle leaves its piece to the others.
     pairs[0].0.abort();
     for (i, (recv, send)) in ends.into_iter().enumerate() {
         let (sent, received) = (ledger.wait(send), ledger.wait(recv));

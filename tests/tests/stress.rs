@@ -1,7 +1,7 @@
 //! Many of everything at once, and books kept of all of it.
 //!
-//! What is random is so by seed. Processes of their own are used where a figure of the
-//! whole process is looked at: [`child`] is their part.
+//! Everything random comes from a seed. Tests that look at a figure of the whole process run in a
+//! process of their own: [`child`] is its part.
 
 mod stress {
     pub(crate) mod chaos;

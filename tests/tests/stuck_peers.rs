@@ -16,7 +16,7 @@ use exs_tests::{skip, sys};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 const MUCH: usize = 4 << 20;
-/// What is there of it: more than goes into a record.
+/// Bytes of it that have arrived: more than go into a record.
 const THERE: usize = 256 << 10;
 
 fn options(transport: Transport) -> Options {

@@ -18,7 +18,7 @@
 
 static const char *program = "example";
 
-/* What was printed and could not be written (a full disk, a reader that is gone) is a failure
+/* Output that could not be written (a full disk, a reader that is gone) is a failure
  * like any other: one line, and status 1. */
 static void check_output(void)
 {

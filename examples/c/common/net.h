@@ -46,8 +46,8 @@ struct endpoint {
  * message if there is no such address. */
 struct endpoint resolve(const char *text, bool to_listen);
 
-/* The plain programs' sockets: one that listens ("listening on ADDRESS:PORT" is printed once it
- * does), and one that is connected. */
+/* The plain programs' sockets: a listener, which prints "listening on ADDRESS:PORT" once it
+ * listens, and a connection. */
 int tcp_listener(const char *text);
 int tcp_connection(const char *text);
 

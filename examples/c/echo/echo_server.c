@@ -68,7 +68,7 @@ static bool serve(struct pollfd *p, struct client *c)
         return false;
     if (n > 0)
         c->sent += (size_t)n;
-    /* What is left over must leave before more comes in. */
+    /* The rest must leave before more comes in. */
     p->events = c->sent < c->have ? POLLOUT : POLLIN;
     return true;
 }
@@ -95,7 +95,7 @@ int main(int argc, char **argv)
         }
         if (polled[SIGNALS].revents)
             break;
-        /* From the end, as a client that leaves is replaced by one that was looked at. */
+        /* From the end: when a client leaves, the last one takes its place, and that was served already. */
         for (nfds_t i = used; i-- > FIRST;)
             if (polled[i].revents && !serve(&polled[i], clients[i]))
                 leave(i);

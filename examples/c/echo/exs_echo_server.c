@@ -96,7 +96,7 @@ static bool serve(struct client *c)
         if (n > 0)
             c->sent += (size_t)n;
     }
-    /* What is left over must leave before more comes in. */
+    /* The rest must leave before more comes in. */
     watch(c->fd, c->sent < c->have ? EXS_POLLOUT : EXS_POLLIN, c);
     return true;
 }

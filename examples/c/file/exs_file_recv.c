@@ -75,7 +75,7 @@ static void answer(int fd, struct incoming *in, bool well)
                         EXS_MHANDLE_UNREGISTERED) < 0)
         warn_exs("the answer");
     if (!well && exs_shutdown(fd, SHUT_WR, EXS_QHANDLE_INVALID, 0) == 0) {
-        /* What still comes is read, as closing would else cut off the answer. */
+        /* Reads the rest, as closing before it would cut off the answer. */
         while (exs_recv(fd, buffers, BUFFER, 0, EXS_QHANDLE_INVALID, 0, memory) > 0) {}
     }
     if (exs_close(fd, 0, EXS_QHANDLE_INVALID, 0) < 0 && well)

@@ -51,7 +51,7 @@ int main(int argc, char **argv)
     exs_xferfile_t parts[2] = {
         {.exs_xf_type = EXS_IOVEC,
          .exs_xf_union.exs_xf_iovec = {header, len, EXS_MHANDLE_UNREGISTERED, 0}},
-        /* (A length of 0 would mean: up to the end of the file. An empty one is left out.) */
+        /* An empty file is left out: a length of 0 would mean "up to the end of the file". */
         {.exs_xf_type = EXS_FDVEC,
          .exs_xf_union.exs_xf_fdvec = {file, 0, 0, (uint64_t)st.st_size}},
     };

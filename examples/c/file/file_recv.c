@@ -60,7 +60,7 @@ int main(int argc, char **argv)
         if (!write_all(fd, in.answer, strlen(in.answer)))
             warn_errno("send");
         if (!well) {
-            /* What still comes is read, as closing would else cut off the answer. */
+            /* Reads the rest, as closing before it would cut off the answer. */
             char rest[4096];
             shutdown(fd, SHUT_WR);
             while (recv(fd, rest, sizeof(rest), 0) > 0) {}

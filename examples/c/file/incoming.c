@@ -35,8 +35,8 @@ static bool refuse(struct incoming *in, const char *why, int error)
     return false;
 }
 
-/* A name within the directory, and one that a terminal may be shown: the sender is not to be
- * trusted with more. */
+/* A name within the directory that is safe to print on a terminal. The sender is not trusted
+ * with any other. */
 static bool is_plain(const char *name, size_t len)
 {
     if (len == 0 || name[0] == '.')

@@ -3,8 +3,8 @@
  *     exs-gateway LISTEN TARGET         takes TCP connections, hands each on over EXS
  *     exs-gateway -r LISTEN TARGET      takes EXS connections, hands each on over TCP
  *
- * With it a program that knows nothing of EXS (curl, a browser) reaches one that does. With
- * one at each end, the two programs' TCP goes over RDMA devices in between.
+ * With it a program that knows nothing of EXS (curl, a browser) reaches a program that uses EXS.
+ * With a gateway at each end, the two programs' TCP goes over RDMA devices in between.
  *
  *     exs-gateway    127.0.0.1:8080  server:7080       here
  *     exs-gateway -r 0.0.0.0:7080    127.0.0.1:80      there
@@ -115,7 +115,7 @@ static void enter(const exs_event_t *event)
     accept_more();
 }
 
-/* A flow's operation has ended well: posts the one that follows. */
+/* A flow's operation has ended well: posts the next one. */
 static void go_on(struct flow *f, const exs_event_t *event)
 {
     struct pair *p = f->pair;

@@ -6,7 +6,7 @@
  * through exs-gateway.
  *
  * Each connection has one operation under way: the receive of a request, the sendfile of its
- * answer, or the close. What took a thread that waits is now the kind of its next event.
+ * answer, or the close. The kind of its next event takes the place of a thread that waits.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -76,8 +76,8 @@ static bool answer(struct connection *c)
          .exs_xf_union.exs_xf_fdvec = {r->file, 0, r->offset, (uint64_t)piece}},
     };
     int first = r->head_len > 0 ? 0 : 1, end = piece > 0 ? 2 : 1;
-    /* What is left for the pieces that follow. (The list is read during the call only; the
-     * memory that it names, the head, stays as it is until the event.) */
+    /* The rest is for the pieces that follow. The list is read during the call only; the
+     * memory that it names, the head, stays as it is until the event. */
     r->head_len = 0;
     r->offset += piece;
     r->length -= piece;
@@ -108,8 +108,8 @@ static void enter(const exs_event_t *event)
         c->fd = event->exs_evt_union.exs_evt_accept.exs_evt_newsocket;
         c->have = 0;
         c->response.file = -1;
-        /* What takes longer than 30 seconds, as the client is silent or does not read, ends
-         * with an event that says so. */
+        /* An operation that takes longer than 30 seconds, as the client is silent or does not
+         * read, ends with an event that says so. */
         exs_timeout_t patience = {.exs_to_time = {30, 0}};
         int on = 1;
         exs_setsockopt(c->fd, SOL_SOCKET, SO_ASYNC_RECV_TIMEOUT, &patience, sizeof(patience));

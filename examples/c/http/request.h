@@ -1,8 +1,8 @@
 /* HTTP/1.1 requests for files, and the heads of their answers: bytes in, bytes out. Nothing
  * here knows of sockets; both servers use it.
  *
- * GET and HEAD, keep-alive, pipelining, one Range. What a request may reach is below the root,
- * without symbolic links, and is an ordinary file.
+ * GET and HEAD, keep-alive, pipelining, one Range. A request may reach ordinary files below the
+ * root, without symbolic links.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -170,8 +170,8 @@ static bool console(void)
     return state != CONSOLE_STOPPED;
 }
 
-/* What is under way is cancelled, which leads to its event, and that to the close. Memory
- * may be given back only when no operation has it any more. */
+/* Cancels all operations. Each then has its event, and the last event of a connection closes it.
+ * Memory may be given back only when no operation has it any more. */
 static void end(void)
 {
     ending = true;

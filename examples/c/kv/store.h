@@ -47,7 +47,7 @@ struct session {
 
 /* Answers the whole lines that are there, for as long as answers fit. To be called when bytes
  * came, and again when out was sent (then with out_have 0), until there are no answers.
- * False: a line is too long; the client is to be sent what is in out, and closed. */
+ * False: a line is too long; the caller must send the client the bytes in out, and close it. */
 bool session_run(struct session *session, struct store *store);
 
 #endif

@@ -33,7 +33,7 @@ fn echo_of_many_at_once_and_of_one_that_dies() {
     let dir = programs();
     for way in echo_ways() {
         let server = way.serve(dir, &[ANY]);
-        // One that has its connection, and is killed.
+        // A client that has its connection, and is killed.
         let mut doomed = Command::new(dir.join(way.client[0]))
             .args(&way.client[1..])
             .arg(&server.addr)

@@ -23,7 +23,7 @@ pub(crate) fn files(dir: &Path) {
             assert!(said.starts_with(&format!("received: {size} bytes")), "{said}");
             assert!(std::fs::read(to.0.join(name)).unwrap() == noise(9, size), "{name}");
         }
-        // What is there is not replaced, and the sender is told.
+        // A file that exists is not replaced, and the sender is told.
         let path = from.file("one", b"another");
         let out = way.call(dir, &[path.to_str().unwrap(), &server.addr], b"");
         assert_eq!(out.status.code(), Some(1));
@@ -44,7 +44,7 @@ fn files_arrive() {
     files(programs());
 }
 
-/// A sender that is not to be trusted, and one that breaks off.
+/// A hostile sender, and a sender that breaks off.
 #[test]
 fn a_receiver_keeps_to_its_directory_and_to_whole_files() {
     let header = |name: &str, size: u64| {

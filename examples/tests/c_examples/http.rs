@@ -88,7 +88,7 @@ fn asked_for(site: &Site, top: &TempDir) {
         ("/bare", "404 14"),
         ("/none", "404 14"),
         ("/none/../index.html", "404 14"),
-        // What is outside stays outside, however it is spelt.
+        // A path to the outside is refused, however it is spelt.
         ("/../secret", "403 14"),
         ("/sub/../../secret", "403 14"),
         ("/%2e%2e/secret", "403 14"),
@@ -120,7 +120,7 @@ fn asked_for(site: &Site, top: &TempDir) {
     }
     assert!(site.status(&["--range", "9000000-"], "/large").starts_with("416 "));
     assert!(site.status(&["--range", "0-0"], "/empty").starts_with("416 "));
-    // What is not understood is passed over: the whole file.
+    // A range that the server does not understand does not count: the whole file.
     assert_eq!(site.status(&["--range", "5-1"], "/a%20b.txt"), "200 6");
     assert_eq!(site.status(&["--range", "0-1,3-4"], "/a%20b.txt"), "200 6");
     assert!(site.curl(&["-r", "1-2", "-i"], "/a%20b.txt").contains("Content-Range: bytes 1-2/6"));
@@ -204,7 +204,7 @@ fn requests_by_hand() {
             tcp.read_line(&mut line).unwrap();
             assert!(line.starts_with(&format!("HTTP/1.1 {due} ")), "{request:?}: {line}");
         }
-        // One that leaves in the middle of a long answer, and one that never asks.
+        // A client that leaves in the middle of a long answer, and a client that never asks.
         let mut tcp = connect();
         tcp.get_mut().write_all(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         tcp.fill_buf().unwrap();

@@ -1,4 +1,4 @@
-//! What is asked of all the programs: good ends, good usage, no warnings.
+//! Requirements on all the programs: good ends, good usage, no warnings.
 
 use std::io::Write;
 use std::net::TcpStream;

@@ -111,7 +111,7 @@ pub(crate) fn preload(name: &str) -> PathBuf {
 pub(crate) fn command(dir: &Path, line: &[&str]) -> Command {
     let mut c = Command::new(dir.join(line[0]));
     c.args(&line[1..]);
-    // What a sanitizer finds ends the program with a status that no test takes for good.
+    // A sanitizer's finding ends the program with a status that no test takes for good.
     c.env("ASAN_OPTIONS", "exitcode=99").env("UBSAN_OPTIONS", "print_stacktrace=1");
     c
 }
@@ -166,7 +166,7 @@ impl Server {
         self.stdin.as_mut().unwrap().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
-    /// What came on its standard error so far.
+    /// Its standard error so far.
     fn said(&self) -> String {
         self.errors.lock().unwrap().try_iter().collect::<Vec<_>>().join("\n")
     }
@@ -250,7 +250,7 @@ pub(crate) fn run_command(mut c: Command, input: &[u8]) -> Output {
     })
 }
 
-/// The same, for one that must end well; what it printed.
+/// The same, for a program that must end well. Returns what it printed.
 pub(crate) fn well(dir: &Path, line: &[&str], transport: &str, input: &[u8]) -> Vec<u8> {
     let out = run(dir, line, transport, input);
     let said = String::from_utf8_lossy(&out.stderr);

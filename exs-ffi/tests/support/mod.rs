@@ -95,7 +95,7 @@ pub fn private_libraries() -> Vec<String> {
     rdma.iter().chain(&rest).map(|l| (*l).to_owned()).collect()
 }
 
-/// Removes the library when the tests of a file are over. (It is large.)
+/// Removes the library, which is large, when the tests of a file are over.
 pub fn remove_library() {
     let _ = std::fs::remove_dir_all(library());
 }

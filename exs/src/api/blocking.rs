@@ -152,7 +152,7 @@ impl<'a> Blocking<'a> {
     /// ```
     ///
     /// # Errors
-    /// What the last attempt met.
+    /// The error of the last attempt.
     pub fn connect(&self, addr: impl ToSocketAddrs) -> Result<(), Error> {
         let addrs = addr
             .to_socket_addrs()
@@ -199,7 +199,7 @@ impl<'a> Blocking<'a> {
     /// ```
     ///
     /// # Errors
-    /// If the connection is over, or time is up. What was sent before is sent.
+    /// If the connection is over, or time is up. The bytes that left before stay sent.
     pub fn send(&self, bytes: &[u8]) -> Result<usize, Error> {
         self.send_event(bytes)?.into_result()
     }

@@ -7,7 +7,7 @@ use crate::progress::{Error, Interest};
 
 impl Socket {
     /// Connects. [`Completion::Connect`](super::Completion::Connect) says that both ends are there.
-    /// What is posted before it is refused as on a socket that is not connected (ENOTCONN).
+    /// Operations posted before that event are refused as on a socket that is not connected (ENOTCONN).
     ///
     /// A connect that fails or is cancelled leaves the socket as it was: it may be used for another
     /// attempt. [`Options::connect_timeout`](crate::Options) limits its time.
@@ -88,7 +88,7 @@ impl Socket {
     /// that is cancelled before its turn never was.
     ///
     /// Of the receiving direction: receives that wait, and those posted from now on, end with 0 bytes.
-    /// What the peer sends stays where it is, and stops the peer when the ring is full.
+    /// Data that the peer sends stay in the ring, and the peer stops when the ring is full.
     ///
     /// A listener whose receiving direction ends listens no more: accepts that wait end with EINVAL, its
     /// backlog is reset, and it may listen again.
@@ -115,7 +115,7 @@ impl Socket {
         })
     }
 
-    /// Closes. What was sent before is delivered first, within [`Options::linger`](crate::Options);
+    /// Closes. Data sent before are delivered first, within [`Options::linger`](crate::Options);
     /// receives that wait are cancelled, and posts from now on are refused.
     ///
     /// The event says that the connection is over. Its error says that something could not be

@@ -120,7 +120,7 @@ impl Counters {
 /// Figures of the whole process, closed sockets included.
 ///
 /// # Errors
-/// What the kernel says if EXS cannot start.
+/// The kernel's error if EXS cannot start.
 pub fn counters() -> Result<Counters, Error> {
     let context = Context::global()?;
     let ((sum, events, runs), in_flight) =

@@ -87,7 +87,7 @@ impl RemoteBuffer {
         self.len == 0
     }
 
-    /// What may be done with it.
+    /// What the peer may do with it: READ, WRITE or both.
     pub fn rights(&self) -> Rights {
         self.rights
     }
@@ -181,7 +181,7 @@ impl Export {
         Export { handle, descriptor, id, live: true }
     }
 
-    /// What to hand to the peer.
+    /// The descriptor that the program hands to the peer.
     pub fn descriptor(&self) -> RemoteBuffer {
         self.descriptor
     }

@@ -12,7 +12,7 @@ use crate::progress::{Context, Error};
 use crate::sys::Identity;
 
 /// EXS's asynchronous calls on an ordinary kernel socket (TCP, UDP, UNIX-domain), whose
-/// peer knows nothing of EXS. (EXS extension in Rust; in C, the ES-API's own use.)
+/// peer knows nothing of EXS. In Rust this is an EXS extension; in C, the ES-API's own use.
 ///
 /// `S` is whatever owns the socket: a [`TcpStream`](std::net::TcpStream), an
 /// [`OwnedFd`](std::os::fd::OwnedFd), an `Arc` of one, a borrowed descriptor; its
@@ -25,7 +25,7 @@ use crate::sys::Identity;
 ///
 /// # Order
 /// Sends, files and shutdowns end in the order of posting, so do receives, and so do
-/// accepts. What is posted while a connect is under way waits for it. The owner's own
+/// accepts. Operations posted while a connect is under way wait for it. The owner's own
 /// calls take part in no order: a recv(2) beside a posted receive takes what comes first.
 ///
 /// A send that finds room leaves at once, in the call that posts it. From the fifth send of a burst
@@ -35,16 +35,16 @@ use crate::sys::Identity;
 /// after a few milliseconds at most.
 ///
 /// # Ends
-/// What the kernel says of a socket (ECONNRESET, EPIPE, ...) comes as the error of the
+/// The kernel's errors of a socket (ECONNRESET, EPIPE, ...) come as the error of the
 /// event; [`Event::bytes`](crate::Event::bytes) has what was moved before. SIGPIPE is never raised.
 ///
 /// While operations are in flight EXS holds a descriptor of its own for the socket. So
-/// after the owner's close(2) the peer sees the end when the last of them has ended. (If
-/// events of a burst of sends are not dequeued by then, up to a tenth of a second later.) What
-/// was posted with a descriptor that the owner has closed is cancelled (ECANCELED): at
+/// after the owner's close(2) the peer sees the end when the last of them has ended. If
+/// events of a burst of sends are not dequeued by then, it sees the end up to a tenth of a second
+/// later. Operations posted with a descriptor that the owner has closed are cancelled (ECANCELED): at
 /// once when a `KernelSocket` is dropped with its socket, else within a tenth of a second.
 /// Sends that wait are lost then, as nothing would tell whether they arrive: dequeue
-/// their events before you close. A shutdown(2) by the owner ends what waits with EPIPE,
+/// their events before you close. A shutdown(2) by the owner ends operations that wait with EPIPE,
 /// or as the end of the stream.
 ///
 /// # Connect and accept
@@ -88,7 +88,7 @@ pub struct KernelSocket<S> {
     known: Known,
 }
 
-/// What the socket is; when it goes, so may the descriptor.
+/// Identity and kind of the socket. When the socket goes, so may the descriptor.
 #[derive(Debug)]
 struct Known {
     identity: Identity,
@@ -104,11 +104,11 @@ impl Drop for Known {
 }
 
 impl<S: AsFd> KernelSocket<S> {
-    /// Takes a socket, of any family and type, connected or not. (Other descriptors can be
-    /// polled.)
+    /// Takes a socket, of any family and type, connected or not. Other descriptors can only be
+    /// polled.
     ///
     /// # Errors
-    /// What the kernel says if EXS cannot start, or of the descriptor.
+    /// The kernel's error if EXS cannot start, or if it refuses to describe the descriptor.
     pub fn new(socket: S) -> Result<KernelSocket<S>, Error> {
         Context::global()?;
         let (identity, kind) = Descriptor::new(socket.as_fd())?.parts();
@@ -116,8 +116,8 @@ impl<S: AsFd> KernelSocket<S> {
         Ok(KernelSocket { socket, limits: (None, None), user_data: AtomicU64::new(0), known })
     }
 
-    /// The owner's socket. (Sends that wait for the ones behind them leave before it is
-    /// handed out, as far as there is room.)
+    /// The owner's socket. Sends that wait for the ones behind them leave before it is
+    /// handed out, as far as there is room.
     pub fn get_ref(&self) -> &S {
         Context::send_kept();
         &self.socket

@@ -7,6 +7,13 @@ use super::{EventQueue, Export, Refused, RemoteBuffer, Socket, Token};
 use crate::mem::{Access, Buffer};
 use crate::progress::{Error, Rights};
 
+/// The two one-sided operations.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ReadOrWrite {
+    Read,
+    Write,
+}
+
 /// One-sided: the peer's memory, without its program.
 impl Socket {
     /// Opens a buffer to the peer of this connection, for RDMA READ or WRITE, until it
@@ -61,7 +68,7 @@ impl Socket {
     ///
     /// EXS extension.
     ///
-    /// READs and WRITEs are done in the order of posting. One that is cancelled on its way moves no
+    /// READs and WRITEs are done in the order of posting. A READ that is cancelled on its way moves no
     /// more, and how much of the buffer it has filled is not known.
     ///
     /// ```
@@ -88,15 +95,7 @@ impl Socket {
         offset: u64,
         buffer: impl Into<Buffer>,
     ) -> Result<(), Refused> {
-        let buffer = buffer.into();
-        let target = match remote.target(offset, buffer.len(), false) {
-            Ok(t) => t,
-            Err(error) => return Err(Refused { error, buffer }),
-        };
-        let (id, context) = (self.handle().id(), self.handle().context());
-        self.post_one(queue, buffer, |b| {
-            context.call(|e, now| e.post_read(id, &self.ticket(queue, token), target, b, now))
-        })
+        self.post_one_sided(queue, token, (remote, offset), buffer.into(), ReadOrWrite::Read)
     }
 
     /// RDMA WRITE: copies the buffer's window into the peer's memory at `offset`. The
@@ -105,8 +104,8 @@ impl Socket {
     /// EXS extension.
     ///
     /// READs and WRITEs are done in the order of posting. A message that is sent after the event finds
-    /// the bytes there. One that is cancelled on its way moves no more; if the connection ends first, how
-    /// much has arrived is not known.
+    /// the bytes there. A WRITE that is cancelled on its way moves no more; if the connection ends first,
+    /// how much has arrived is not known.
     ///
     /// ```
     #[doc = include_str!("examples/streams.txt")]
@@ -130,14 +129,31 @@ impl Socket {
         offset: u64,
         buffer: impl Into<Buffer>,
     ) -> Result<(), Refused> {
-        let buffer = buffer.into();
-        let target = match remote.target(offset, buffer.len(), true) {
+        self.post_one_sided(queue, token, (remote, offset), buffer.into(), ReadOrWrite::Write)
+    }
+
+    /// Posts a READ or a WRITE after the check of its range and of the peer's rights.
+    fn post_one_sided(
+        &self,
+        queue: &EventQueue,
+        token: Token,
+        (remote, offset): (&RemoteBuffer, u64),
+        buffer: Buffer,
+        what: ReadOrWrite,
+    ) -> Result<(), Refused> {
+        let target = match remote.target(offset, buffer.len(), what == ReadOrWrite::Write) {
             Ok(t) => t,
             Err(error) => return Err(Refused { error, buffer }),
         };
         let (id, context) = (self.handle().id(), self.handle().context());
         self.post_one(queue, buffer, |b| {
-            context.call(|e, now| e.post_write(id, &self.ticket(queue, token), target, b, now))
+            context.call(|e, now| {
+                let ticket = self.ticket(queue, token);
+                match what {
+                    ReadOrWrite::Read => e.post_read(id, &ticket, target, b, now),
+                    ReadOrWrite::Write => e.post_write(id, &ticket, target, b, now),
+                }
+            })
         })
     }
 }

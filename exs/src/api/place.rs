@@ -38,8 +38,8 @@ pub fn take_descriptor(event: &mut Event) -> Option<OwnedFd> {
     event.raw.guest.as_mut()?.descriptor.take()?.take()
 }
 
-/// As [`EventQueue::dequeue_into`]; but a signal handler that would run at any time
-/// between the call and the end of its wait interrupts it, not only one that runs
+/// As [`EventQueue::dequeue_into`], but a signal handler that would run at any time
+/// between the call and the end of its wait interrupts it, not only a handler that runs
 /// during a sleep. For that the thread's signals are blocked while it waits.
 ///
 /// ```
@@ -111,9 +111,9 @@ pub fn recv_ready(
     socket.recv_ready(queue, token, buffers, flags)
 }
 
-/// Shows a socket's state by `watch` from now on; `None`: no longer. (On a descriptor, that
-/// is: as long as the program polls such, `watch` is called as soon as something has changed;
-/// else within some milliseconds, if no call has come for it by then.)
+/// Shows a socket's state by `watch` from now on; `None`: no longer. While the program polls
+/// descriptors, the library calls `watch` as soon as something has changed. Otherwise it calls `watch`
+/// within some milliseconds, if no call of the program has come for the change by then.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -156,7 +156,7 @@ pub fn is_watched(queue: &EventQueue) -> bool {
 /// better missed before an operation is posted than after.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error if there is no descriptor.
 pub fn prepare_to_wait() -> Result<(), Error> {
     crate::progress::prepare_to_wait()
 }

@@ -38,7 +38,7 @@ pub enum SocketType {
 /// those of operations that fail or are cancelled.
 ///
 /// # Parts
-/// A send that succeeds has sent all of its bytes: there are no short sends. One that fails, is
+/// A send that succeeds has sent all of its bytes: there are no short sends. A send that fails, is
 /// cancelled or runs out of its time ends with an error and the number of bytes that left before
 /// ([`Failed::bytes`](super::Failed)). A receive on a stream takes what is there, unless it is told
 /// to wait for all.
@@ -122,7 +122,7 @@ impl Socket {
     /// A socket with default options ([`Options::default`] reads the environment).
     ///
     /// # Errors
-    /// What the kernel says if EXS cannot start.
+    /// The kernel's error if EXS cannot start.
     pub fn new(ty: SocketType) -> Result<Socket, Error> {
         Socket::with_options(ty, Options::default())
     }
@@ -234,7 +234,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Gives it a local address; port 0 is one that is free.
+    /// Gives it a local address; port 0 stands for any free port.
     ///
     /// # Errors
     /// [`Error::State`] if the socket is connected or listening, [`Error::Invalid`] if it is bound,

@@ -8,7 +8,7 @@ use crate::mem::Buffer;
 use crate::progress::{Bufs, Error, FileSend, Part, RecvFlags, Short};
 use crate::sys::cold_path;
 
-/// A post that was refused: why, and the memory that was to be moved.
+/// A post that was refused: why, and the memory that it would have moved.
 ///
 /// ```
 /// use exs::{EventQueue, RecvFlags, Socket, Token};
@@ -86,8 +86,9 @@ impl Socket {
     /// [`RecvFlags::WAITALL`]), or one message. 0 bytes with `eof` is the end.
     ///
     /// Receives are filled in the order of posting. More than a few KiB that find a receive are not
-    /// copied, so post it early. One that is cancelled, or whose [`recv_timeout`](crate::Options) is over,
-    /// keeps what had come: [`Failed::bytes`](super::Failed) says how much.
+    /// copied, so post it early. A receive that is cancelled, or whose
+    /// [`recv_timeout`](crate::Options) is over, keeps what had come: [`Failed::bytes`](super::Failed)
+    /// says how much.
     ///
     /// ```
     #[doc = include_str!("examples/streams.txt")]
@@ -123,15 +124,7 @@ impl Socket {
         buffer: Buffer,
         f: impl FnOnce(Buffer) -> Result<(), (Error, Bufs)>,
     ) -> Result<(), Refused> {
-        if let Err(error) = queue.core().reserve() {
-            cold_path();
-            return Err(Refused { error, buffer });
-        }
-        f(buffer).map_err(|(error, bufs)| {
-            cold_path();
-            queue.core().unreserve();
-            Refused { error, buffer: one(bufs) }
-        })
+        post(queue, buffer, f, one)
     }
 
     fn post_many(
@@ -140,18 +133,7 @@ impl Socket {
         buffers: Vec<Buffer>,
         f: impl FnOnce(Vec<Buffer>) -> Result<(), (Error, Bufs)>,
     ) -> Result<(), Refused<Vec<Buffer>>> {
-        if let Err(error) = queue.core().reserve() {
-            return Err(Refused { error, buffer: buffers });
-        }
-        f(buffers).map_err(|(error, bufs)| {
-            queue.core().unreserve();
-            let buffer = match bufs {
-                Bufs::Many(v) => v,
-                Bufs::One(b) => vec![b],
-                Bufs::None => Vec::new(),
-            };
-            Refused { error, buffer }
-        })
+        post(queue, buffers, f, many)
     }
 
     /// Sends several buffers as one stretch of bytes, or one message. Otherwise as [`Socket::send`].
@@ -280,10 +262,10 @@ impl Socket {
     /// Sends memory and stretches of files, in order, as one stretch of bytes, and with
     /// `shut` ends the sending direction after it. One event says how all of it ended, and
     /// brings the buffers. When a part fails (a file that turns out to be shorter, say),
-    /// those behind it are not sent and the direction is not ended. (A file that becomes
+    /// those behind it are not sent and the direction is not ended. A file that becomes
     /// shorter while it is sent shows that too late: what is behind it may have been sent,
-    /// and only the event's error tells.) On a seqpacket socket
-    /// there can be one part, which is one message. (The ES-API's sendfile.)
+    /// and only the event's error tells. On a seqpacket socket
+    /// there can be one part, which is one message. This is the ES-API's sendfile.
     ///
     /// ```
     /// use exs::{EventQueue, Part, Token};
@@ -318,20 +300,35 @@ impl Socket {
         parts: Vec<Part>,
         shut: bool,
     ) -> Result<(), Refused<Vec<Part>>> {
-        if let Err(error) = queue.core().reserve() {
-            return Err(Refused { error, buffer: parts });
-        }
         let id = self.handle().id();
-        let short = Short::of(&parts);
-        let posted = self
-            .handle()
-            .context()
-            .call(|e, now| e.post_parts(id, &self.ticket(queue, token), (parts, short), shut, now));
-        posted.map_err(|(error, buffer)| {
-            queue.core().unreserve();
-            Refused { error, buffer }
-        })
+        let post_parts = |parts: Vec<Part>| {
+            let short = Short::of(&parts);
+            self.handle().context().call(|e, now| {
+                e.post_parts(id, &self.ticket(queue, token), (parts, short), shut, now)
+            })
+        };
+        post(queue, parts, post_parts, std::convert::identity)
     }
+}
+
+/// Books a place in the queue and posts by `f`. When `f` refuses, the place is free again, and `back` makes
+/// the caller's memory of what `f` returned.
+#[inline]
+fn post<T, R>(
+    queue: &EventQueue,
+    buffer: T,
+    f: impl FnOnce(T) -> Result<(), (Error, R)>,
+    back: impl FnOnce(R) -> T,
+) -> Result<(), Refused<T>> {
+    if let Err(error) = queue.core().reserve() {
+        cold_path();
+        return Err(Refused { error, buffer });
+    }
+    f(buffer).map_err(|(error, refused)| {
+        cold_path();
+        queue.core().unreserve();
+        Refused { error, buffer: back(refused) }
+    })
 }
 
 fn one(bufs: Bufs) -> Buffer {
@@ -339,5 +336,13 @@ fn one(bufs: Bufs) -> Buffer {
         Bufs::One(b) => b,
         // A refusal returns what was given, which was one buffer.
         _ => Buffer::from(Vec::new()),
+    }
+}
+
+fn many(bufs: Bufs) -> Vec<Buffer> {
+    match bufs {
+        Bufs::Many(v) => v,
+        Bufs::One(b) => vec![b],
+        Bufs::None => Vec::new(),
     }
 }

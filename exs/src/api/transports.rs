@@ -33,7 +33,7 @@ pub fn transports() -> Vec<TransportInfo> {
 /// ```
 ///
 /// # Errors
-/// What the kernel says if EXS cannot start.
+/// The kernel's error if EXS cannot start.
 pub fn explain(addr: SocketAddr, options: &Options) -> Result<Vec<Candidate>, Error> {
     Ok(Context::global()?.call(|engine, now| engine.explain(options, addr, now)))
 }

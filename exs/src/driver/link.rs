@@ -1,4 +1,4 @@
-//! What a transport supplies: its links, how they come up, and how they move data.
+//! The interface of a transport: its links, their start-up, and their traffic.
 //!
 //! The hooks are functions of the link's type, called by static dispatch. A hook that takes the
 //! driver may do anything with its tables.
@@ -39,7 +39,7 @@ pub enum LinkOwner {
     Unowned,
 }
 
-/// What a queue pair is connected by.
+/// The connection of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conn {
     /// Nothing yet.
@@ -52,7 +52,7 @@ pub enum Conn {
     Dead,
 }
 
-/// What the driver keeps in each link.
+/// The driver's own part of each link.
 #[derive(Debug)]
 pub struct LinkBase {
     /// The object that the link works for.
@@ -85,9 +85,9 @@ pub trait Acceptor: Send {
 
 /// A link of one transport, as the tables see it.
 pub trait Link: Sized + Send + 'static {
-    /// What the driver of this transport has beside the generic parts.
+    /// The parts that the driver of this transport has beside the generic ones.
     type Parts: Send;
-    /// What each of its queue pairs has beside the generic parts.
+    /// The part that each of its queue pairs has beside the generic one.
     type OfQp: Default + Send;
     /// Its listeners' sockets.
     type Acceptor: Acceptor;
@@ -99,7 +99,7 @@ pub trait Link: Sized + Send + 'static {
     /// The state of the queue pair that the link belongs to.
     fn state(&self, qp: &Self::OfQp) -> QpState;
 
-    /// Records what the reactor saw.
+    /// Records the readiness that the reactor saw.
     fn note_ready(&mut self, ready: Ready);
     /// Registers the link's descriptor with the reactor, if it has one by now.
     fn watch(&mut self, reactor: &ReactorShare, source: Source) -> Result<(), RnicError>;
@@ -123,7 +123,7 @@ pub trait Link: Sized + Send + 'static {
     }
     /// An MR has ended that work of this link may refer to.
     fn revoke_mr(driver: &mut Driver<Self>, qp: u32, id: u32, key: Key);
-    /// A queue pair is dead: frees what its connection alone needed.
+    /// A queue pair is dead: frees the resources of its connection.
     fn end_qp(_qp: &mut Self::OfQp) {}
     /// A queue pair was destroyed.
     fn drop_qp(_parts: &mut Self::Parts, _qp: Self::OfQp) {}
@@ -152,7 +152,7 @@ pub trait LinkSetup: Link {
     /// Drops a start-up.
     fn drop_startup(driver: &mut Driver<Self>, id: u32);
     /// Fails connection attempts of this very process to a paused listener. Each holds a
-    /// descriptor, so it might wait for ever. Their error is the one that the listener has met.
+    /// descriptor, so it might wait for ever. They fail with the listener's error.
     fn fail_own_attempts(driver: &mut Driver<Self>, listener: u32, errno: i32, now: Time);
 
     /// Accepts a request for a queue pair in `Init`. Returns (our address, the peer's), and the
@@ -204,7 +204,7 @@ pub trait LinkSetup: Link {
 
 /// How connections move data.
 pub trait Traffic: LinkSetup {
-    /// Does what is due at the beginning of `progress`.
+    /// Does the work that is due at the beginning of `progress`.
     fn begin_progress(_driver: &mut Driver<Self>, _now: Time) {}
     /// Serves a link that is ready.
     fn serve(driver: &mut Driver<Self>, id: u32, now: Time);
@@ -214,7 +214,7 @@ pub trait Traffic: LinkSetup {
     fn became_ready(_driver: &mut Driver<Self>, _id: u32) {}
     /// The doorbell of the whole driver rang.
     fn doorbell_rang(_driver: &mut Driver<Self>) {}
-    /// The deadline of what has no [`Source`].
+    /// The earliest deadline of work that has no [`Source`]. None: there is no such work.
     fn due(_parts: &Self::Parts) -> Option<Time> {
         None
     }

@@ -39,7 +39,7 @@ pub(crate) struct ListenerState<A> {
     queued: bool,
 }
 
-/// All listeners, and what has come to them.
+/// All listeners, and the connections that have come to them.
 pub(crate) struct Listening<A> {
     pub(crate) listeners: IdTable<ListenerState<A>>,
     /// Connection requests that wait for the program's answer: the numbers of their links.

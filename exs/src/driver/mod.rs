@@ -1,8 +1,8 @@
 //! F4b: one driver for all RNICs in software.
 //!
-//! [`Driver`] meets the contract of [`Rnic`] over a [`Link`], which is all that a transport
+//! [`Driver`] meets the contract of [`Rnic`] over a [`Link`], the one thing that a transport
 //! supplies: `tcp` has links of TCP with an iWARP engine, `shm` has links of shared memory. The
-//! driver owns what is around the links: the tables of objects, the keys, the queues, listeners and
+//! driver owns everything around the links: the tables of objects, the keys, the queues, listeners and
 //! start-ups, the order in which sources have their turn, and their deadlines.
 //!
 //! The shape of its data: numbered tables (`table`) of protection domains, CQs, SRQs, queue pairs,
@@ -54,7 +54,7 @@ use crate::rnic::{
 use crate::sys::{IoVec, RandomSource};
 use crate::time::Time;
 
-/// What the driver has to report.
+/// Events and completions that the driver reports.
 #[derive(Default)]
 pub(crate) struct Reports {
     pub(crate) events: VecDeque<RnicEvent>,
@@ -73,7 +73,7 @@ pub struct Driver<L: Link> {
     pub(crate) listening: listen::Listening<L::Acceptor>,
     pub(crate) turns: turns::Turns,
     pub(crate) reports: Reports,
-    /// What the transport adds.
+    /// The transport's own part.
     pub(crate) parts: L::Parts,
 }
 

@@ -25,7 +25,7 @@ pub struct QueuePair<L: Link> {
     pub(crate) addrs: Option<(SocketAddr, SocketAddr)>,
     /// Limit of the connection attempt.
     pub(crate) timeout: Duration,
-    /// What the transport adds.
+    /// The transport's own part.
     pub(crate) own: L::OfQp,
 }
 

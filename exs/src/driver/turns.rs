@@ -12,7 +12,7 @@ use crate::rnic::{Ready, RnicError};
 use crate::time::Time;
 
 /// Sources served in one call. With a thousand busy connections a longer call would hold the lock
-/// for tens of milliseconds. The program could post no receive meanwhile, and what came would go
+/// for tens of milliseconds. The program could post no receive meanwhile, and arriving data would go
 /// by the rings: copied twice, and out of caches by then.
 pub(crate) const SOURCES_PER_TURN: usize = 16;
 
@@ -125,7 +125,7 @@ impl<L: Link> Driver<L> {
 }
 
 impl<L: Traffic> Driver<L> {
-    /// Records what the reactor saw.
+    /// Records the readiness that the reactor saw.
     pub(super) fn note_token(&mut self, token: usize, ready: Ready) {
         let Some(source) = self.reactor.source(token) else { return };
         match source {

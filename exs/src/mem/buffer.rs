@@ -23,7 +23,7 @@ struct SharedRegion {
     /// These end before the memory does.
     registrations: Registrations,
     region: Arc<Region>,
-    /// Kept (not registered anew for each operation) once registered.
+    /// Keeps its registration for later operations, in place of one for each operation.
     durable: bool,
     leases: Mutex<Vec<(usize, usize)>>,
 }

@@ -9,8 +9,8 @@
 //! lends to an operation moves into the library (`api::Buffer`) and moves back with the
 //! operation's event, so the program has no reference meanwhile. The library touches it under the
 //! engine's lock only. The program reaches memory that it exported to a peer through copying
-//! calls that take the same lock. What a peer does through its own process, a NIC or the kernel
-//! is outside of this program's memory model. The library only ever copies the bytes that a peer
+//! calls that take the same lock. Accesses of a peer through its own process, a NIC or the kernel
+//! are outside of this program's memory model. The library only ever copies the bytes that a peer
 //! leaves; it never interprets them in place.
 #![allow(unsafe_code)]
 

@@ -35,10 +35,10 @@
 //! 5. For a message that asks (RTS) it shows the receive, whatever its kind.
 //! 6. An eager message that finds no receive is stashed. Its bytes are acknowledged after it has
 //!    been consumed, at the latest when consumed bytes make half of the stash.
-//! 7. To cancel a receive that was shown, or is in front of one that was, the
-//!    receiver sends WITHDRAW, and shows nothing until WITHDRAWN answers. What the
-//!    sender began before, arrives before. The rest is shown anew, with new numbers,
-//!    as the next generation.
+//! 7. To cancel a receive that was shown, or is in front of a receive that was shown, the
+//!    receiver sends WITHDRAW, and shows nothing until WITHDRAWN answers. Messages that the
+//!    sender began before that answer arrive before it. The other receives are then shown
+//!    again, with new numbers, as the next generation.
 //! 8. FIN ends the receives that wait and those posted later.
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub(super) struct PacketRecv {
 /// The receiving half of one direction of a seqpacket connection.
 ///
 /// Call [`PacketRx::poll`] until it returns `None` after every other call, before
-/// the message at hand is dropped.
+/// you drop the message that you gave it.
 ///
 /// Three invariants carry the rest: receives wait only while the stash is empty,
 /// so the receive with `i` others before it is for message `arrived + i`; nothing
@@ -48,7 +48,7 @@ pub struct PacketRx {
     fin: bool,
     generation: u32,
     withdrawing: bool,
-    /// Eager messages since the last one that was written, or asked to be.
+    /// Eager messages since the last message that was written, or that an RTS asked for.
     pub(super) eager_run: u8,
     actions: VecDeque<PacketRxAction>,
 }

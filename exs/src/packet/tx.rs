@@ -107,9 +107,9 @@ impl PacketTx {
         }
     }
 
-    /// Cancels an operation; false if there is none, or it has ended. One that has not begun ends as
-    /// cancelled; one on its way ends as if it had not been cancelled. A shutdown that is cancelled
-    /// in time has no effect: sends may be posted again.
+    /// Cancels an operation; false if there is none, or it has ended. A send that has not begun ends
+    /// as cancelled; a send on its way ends as if it had not been cancelled. A shutdown that is
+    /// cancelled in time has no effect: sends may be posted again.
     pub fn cancel(&mut self, op: OpId) -> bool {
         let Some(i) = self.queue.iter().position(|item| item.op() == op) else {
             return self.flying.iter().any(|(flying, _)| *flying == op);
@@ -141,8 +141,8 @@ impl PacketTx {
         if advert.msg - self.next >= ADVERT_WINDOW as u64 {
             return Err(PacketViolation::Unexpected("ADVERT too many messages ahead"));
         }
-        // Most belong at the end. The one that an RTS asked for can arrive behind those that were
-        // sent ahead.
+        // Most belong at the end. The answer to an RTS can arrive behind ADVERTs that were sent
+        // ahead.
         match self.adverts.binary_search_by_key(&advert.msg, |a| a.msg) {
             Ok(_) => return Err(PacketViolation::Unexpected("second ADVERT for a message")),
             Err(at) => self.adverts.insert(at, advert),
@@ -238,7 +238,7 @@ impl PacketTx {
     }
 
     /// The connection is gone: hands back the operations that have not ended,
-    /// oldest first. What ended before is still there to `poll`.
+    /// oldest first. Those that ended before are still there to `poll`.
     pub fn abort(&mut self) -> Vec<OpId> {
         self.withdrawn_due = None;
         self.adverts.clear();

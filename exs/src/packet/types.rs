@@ -163,14 +163,14 @@ pub enum PacketRxAction {
         /// The receive.
         op: OpId,
     },
-    /// Copy from the EAGER at hand to the receive's buffer.
+    /// Copy from the current EAGER to the receive's buffer.
     CopyInline {
         /// The receive.
         op: OpId,
         /// Bytes (at most what the buffer holds).
         len: u32,
     },
-    /// Keep the EAGER at hand for a receive to come (a first-in-first-out store).
+    /// Keep the current EAGER for a receive to come (a first-in-first-out store).
     Stash {
         /// Bytes.
         len: u32,

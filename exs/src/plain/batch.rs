@@ -253,7 +253,7 @@ impl Plain {
         self.done.is_empty()
     }
 
-    /// Sends the batch. What the socket has no room for waits in the table.
+    /// Sends the batch. Bytes that the socket has no room for wait in the table.
     pub(super) fn send_batch(&mut self, now: Time) {
         let Some(mut batch) = self.batch.take() else { return };
         let sent = match batch.send() {

@@ -3,7 +3,7 @@
 //! A program in a burst posts sends on one stream, one after the other, and comes back to dequeue.
 //! From the fifth on, such sends are kept in a [`Batch`](super::batch::Batch). The batch leaves
 //! - when it has [`TOGETHER`] bytes or [`PIECES`](super::call::PIECES) sends;
-//! - when the program waits for an event, or dequeues one that is there after [`PAUSE`];
+//! - when the program waits for an event, or dequeues one without a wait after [`PAUSE`];
 //! - when another thread takes the lead, which happens after some milliseconds at most.
 //!
 //! A program that dequeues after each single send has none kept. On loopback four sends of 64 KiB in
@@ -86,7 +86,7 @@ impl SendBurst {
 }
 
 impl Plain {
-    /// Keeps a send that is to be posted, or sends it together with the batch before it. Gives back
+    /// Keeps a new send, or sends it together with the batch before it. Gives back
     /// a transfer that must go its own way.
     pub(super) fn keep(&mut self, now: Time, target: &Target<'_>, xfer: Xfer) -> Result<(), Xfer> {
         if !xfer.is_tx() {

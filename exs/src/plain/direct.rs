@@ -69,8 +69,8 @@ impl Plain {
         self.would_keep |= burst;
         match sys::send_piece_tcp_only(fd, &piece.io_vec(0, piece.len().min(CALL_MAX))) {
             Ok(bytes) => Direct::Sent(Sent { bytes, why: None }),
-            // The connection is over, and the next call would not say why. (EPIPE is not here: the next
-            // call repeats it, and a socket that is about to be connected says it too.)
+            // The connection is over, and the next call would not say why. EPIPE is not here: the next
+            // call repeats it, and a socket that is about to be connected says it too.
             Err(e) => match e.raw_os_error() {
                 Some(
                     libc::ECONNRESET | libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH,

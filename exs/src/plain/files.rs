@@ -33,10 +33,11 @@ pub(super) struct Scratch {
     /// The operation whose bytes these are, the offset of the first in its range, and their number;
     /// None: the buffer holds nothing.
     holds: Option<(OpId, u64, usize)>,
-    /// What is being fetched for operations; where it arrives, None before the first; and whether the bell
-    /// has rung.
+    /// Fetches for operations.
     staging: Staging<OpId>,
+    /// Fetched bytes arrive here; None before the first fetch.
     inbox: Option<Arc<FileInbox>>,
+    /// The bell has rung, or a fetch could not start. `take_fetched` clears it.
     rung: bool,
 }
 

@@ -163,7 +163,7 @@ pub enum RnicError {
     /// The call is over a limit of the RNIC.
     #[error("{what}: {asked} is over this RNIC's limit of {limit}")]
     Limit {
-        /// What is limited.
+        /// The limited quantity.
         what: &'static str,
         /// The number that was asked for.
         asked: u64,

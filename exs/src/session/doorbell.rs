@@ -48,7 +48,7 @@ impl Unrung {
         }
     }
 
-    /// `drive` ends. What leaves takes the deferred message along.
+    /// `drive` ends. Any other message that leaves takes the deferred one along.
     pub(super) fn end(&mut self) -> Doorbell {
         self.deferred &= self.due < Doorbell::Soon;
         self.due

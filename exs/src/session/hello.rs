@@ -9,7 +9,7 @@ use crate::wire::exs::{
 use super::proto::Proto;
 use super::{Credits, Refusal, SessionConfig, SessionError};
 
-/// What is known of the peer beside the numbers of its machines.
+/// Properties of the peer, beside the numbers for the protocol machines.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Peer {
     /// It understands ADVERTs that ask it to close their windows.

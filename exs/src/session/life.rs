@@ -267,7 +267,7 @@ impl Life {
         self.reason.get_or_insert(reason);
     }
 
-    /// What the RNIC held has ended. Gives how the queue pair ended, once.
+    /// The WRs that the RNIC held have ended. Returns how the queue pair ended, once.
     pub(super) fn settle(&mut self) -> Option<DisconnectCause> {
         self.stage.step(StageEvent::Settle).then_some(self.cause)
     }

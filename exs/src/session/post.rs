@@ -228,7 +228,7 @@ impl Session {
     }
 
     /// The program wants no more data: receives that wait, and those posted later, meet the end.
-    /// What the peer sends stays in the ring, and the peer stops when the ring is full.
+    /// Data that the peer sends stay in the ring, and the peer stops when the ring is full.
     pub fn shutdown_recv(&mut self, now: Time) {
         self.life.shut_recv();
         for id in self.receiver.last_first() {

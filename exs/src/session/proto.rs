@@ -61,9 +61,9 @@ pub(super) enum RxStep {
     Retract { op: u64 },
     /// Copy from the ring, round its end, to the receive.
     CopyRing { ring_off: u32, op: u64, off: u64, len: u32 },
-    /// Copy from the message at hand to the receive.
+    /// Copy from the current message to the receive.
     CopyMessage { from: u32, op: u64, off: u64, len: u32 },
-    /// Copy from the message at hand to the ring, round its end.
+    /// Copy from the current message to the ring, round its end.
     Stash { from: u32, ring_off: u32, len: u32 },
     /// Send this message.
     Say(Message),

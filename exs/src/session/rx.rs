@@ -238,7 +238,7 @@ impl Session {
         Ok(())
     }
 
-    /// Does what the receiving half wants. With a message at hand it does all, since the message
+    /// Does what the receiving half wants. With a current message it does all, since the message
     /// is gone afterwards; without one, it stops when enough ADVERTs wait.
     pub(super) fn drive_rx(&mut self, port: &mut dyn Port, at_hand: AtHand<'_>) {
         while at_hand.is_some() || self.out.rx_len() < RX_QUEUE {

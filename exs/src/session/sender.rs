@@ -28,7 +28,7 @@ struct Send {
     deadline: Option<Time>,
 }
 
-/// What is left to do for a send that is ended early.
+/// The work that remains for a send that is ended early.
 pub(super) enum EndEarly {
     /// Nothing: there is no such send, or it is ending.
     Nothing,

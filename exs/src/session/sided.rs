@@ -73,9 +73,9 @@ impl Sided {
         cut.map_or(max_msg, u64::from)
     }
 
-    /// Its next WR, of `limit` bytes at most. With `by_read`, a WRITE that is to be confirmed
-    /// has a READ of no bytes behind it (`confirm.rs`): that is answered only after the WRITE
-    /// was placed (RFC 5040 section 5.5), and touches no memory.
+    /// Its next WR, of `limit` bytes at most. With `by_read`, a WRITE that needs a confirmation
+    /// has a READ of no bytes behind it (`confirm.rs`). The peer's RNIC answers that READ only after it
+    /// has placed the WRITE (RFC 5040 section 5.5), and the READ touches no memory.
     fn next(&self, limit: u64, max_sge: usize, by_read: bool) -> Next {
         let (mut sges, mut count) = ([Sge { addr: 0, len: 0, lkey: 0 }; SGES], 0);
         let want = (self.len - self.posted).min(limit);
@@ -296,8 +296,8 @@ impl OneSided {
         }
     }
 
-    /// Posts no more of one. A cancellation (`waits` is false) does not wait for the answer to a
-    /// CONFIRM either, which touches no memory. What is posted runs to its end.
+    /// Posts no more WRs of one operation. A cancellation (`waits` is false) does not wait for the answer
+    /// to a CONFIRM either, which touches no memory. WRs that are posted run to their end.
     fn stop(&mut self, id: u64, why: OpError, waits: bool) {
         let Some(sided) = self.ops.get_mut(id) else { return };
         if !waits && sided.unconfirmed.is_some() {

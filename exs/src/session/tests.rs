@@ -223,7 +223,7 @@ fn a_send_waits_for_a_receiver_that_keeps_up() {
     }
     p.run_for(moment);
     assert_eq!(moved(&p), (6_000, 0));
-    // (A moment of the second wait is over.)
+    // A moment of the second wait is over.
     p.run_for(moment);
     assert_eq!(moved(&p), (6_000, 0));
     p.run();
@@ -272,8 +272,8 @@ fn refusals_say_why() {
     assert_eq!(Session::refusal(b""), SessionError::RefusedSilently);
 }
 
-/// What found no receive leaves no memory behind, though nothing moves but a few small data that
-/// come: whether they are read soon, or when all has long been quiet.
+/// Data that found no receive leave no memory behind, though nothing moves but a few small data that
+/// come: whether the program reads them soon, or when all has long been quiet.
 #[test]
 fn memory_of_a_burst_is_given_back() {
     for kind in [SocketKind::Stream, SocketKind::SeqPacket] {

@@ -41,7 +41,7 @@ impl Session {
     pub(super) fn tx_step(&mut self, port: &mut dyn Port, step: TxStep) {
         match step {
             TxStep::Write(mut job) => {
-                // What has true windows can send with Invalidate, too.
+                // A device with true windows can send with Invalidate, too.
                 job.close &= port.caps().windows;
                 self.sender.set_job(Some(job));
             }
@@ -65,7 +65,7 @@ impl Session {
         self.sender.release(op, &mut ends);
     }
 
-    /// Posts as much of the chunk at hand as there is room for.
+    /// Posts as much of the current chunk as there is room for.
     fn drive_job(&mut self, port: &mut dyn Port) {
         if let Some(mut job) = self.sender.take_job()
             && !self.push_job(port, &mut job)

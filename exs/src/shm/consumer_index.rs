@@ -1,6 +1,6 @@
 //! The consumer index: how the reader of a ring reports how far it has read.
 //!
-//! The reader stores the index in a word of shared memory ([`Word::Consumed`]). That store is
+//! The reader stores the index in shared memory ([`Word::Consumed`]). That store is
 //! cheap. To check afterwards whether the peer sleeps and waits for room takes a fence, and the
 //! fence waits for all earlier stores, those of the message just copied among them. So reports are
 //! batched: an eager record, whose sender needs nothing but room, is reported together with later
@@ -15,7 +15,7 @@ use super::rx::Rx;
 /// Bytes of a transfer from which on its end is reported with a check of its own.
 const MIN_REPORTED_ALONE: u64 = 128 << 10;
 
-/// What was reported to the peer.
+/// The reports of the consumer index to the peer.
 pub(super) struct ConsumerIndex {
     /// Position up to which the peer knows that we have read.
     reported: u64,

@@ -85,8 +85,8 @@ impl DoorbellBitmap {
 
     /// Clears all bits and appends their slots to `out`. Also records that this process is awake.
     ///
-    /// All bits are taken at once, so each connection marked by now is served before one that is
-    /// marked again.
+    /// All bits are taken at once, so each connection marked by now is served before any connection
+    /// that is marked again.
     pub(super) fn take(&mut self, out: &mut Vec<u32>) {
         if std::mem::take(&mut self.asleep) {
             self.words.at(ASLEEP).store(0, Ordering::SeqCst);

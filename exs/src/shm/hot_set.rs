@@ -87,7 +87,7 @@ impl ShmRnic {
         bitmap.take(&mut slots);
         let mut any = false;
         for slot in slots.drain(..) {
-            // The slot of a link that has just gone, or one that a bad peer made up, has no link.
+            // A link that has just gone, or a bad peer, can leave a slot without a link.
             if let Some(id) = self.links.id_at(slot as usize) {
                 if !self.hot_set_is_full() {
                     self.make_hot(id);

@@ -152,7 +152,7 @@ pub(super) struct ControlSocket {
     pub(super) hung_up: bool,
 }
 
-/// The process at the other end, and what both ends have agreed.
+/// The process at the other end, and the terms on which both ends have agreed.
 pub(super) struct PeerTerms {
     pub(super) cred: PeerCred,
     /// It is a process of our own user.
@@ -178,7 +178,7 @@ pub(super) struct WakeUp {
     bells_received: u32,
 }
 
-/// What a thread that polls knows of a link.
+/// The state of a link for threads that poll.
 pub(super) struct Polling {
     /// In the hot set.
     pub(super) hot: bool,
@@ -192,7 +192,7 @@ pub(super) struct Polling {
     pub(super) last_moved: Time,
 }
 
-/// What the listener gets when it accepts.
+/// The message and the memory that the listener gets when it accepts.
 pub(super) struct Greeting {
     /// The message.
     pub(super) message: Vec<u8>,
@@ -220,7 +220,7 @@ pub struct ShmLink {
     pub(super) end: Option<LinkError>,
 }
 
-/// What came by the socket.
+/// Input from the socket.
 pub(super) enum SocketInput {
     /// A message of the start-up.
     Startup(ControlMessage),

@@ -1,7 +1,7 @@
 //! The listening side: names, connecting peers, answers.
 //!
-//! A connecting peer is a start-up until its HELLO has come, and has no link. Beyond what the
-//! generic driver limits, the time from ACCEPT to READY is limited.
+//! A connecting peer is a start-up until its HELLO has come, and has no link. The generic
+//! driver limits start-ups; this driver also limits the time from ACCEPT to READY.
 //!
 //! A listener does not believe what a peer says of itself: the addresses in its HELLO must belong
 //! to this listener and this host.
@@ -32,7 +32,7 @@ const READY_LIMIT: Duration = Duration::from_secs(5);
 /// Peers that may wait in the kernel. A peer that finds the backlog full tries again.
 const BACKLOG: u32 = 4096;
 
-/// What a listener has: one socket, or two if it takes IPv6 and IPv4.
+/// The sockets of a listener: one, or two if it takes IPv6 and IPv4.
 pub struct ShmAcceptor {
     socks: Vec<PeerListener>,
     addr: SocketAddr,

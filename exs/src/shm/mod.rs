@@ -57,7 +57,7 @@ use crate::sys::{RandomSource, effective_uid};
 /// An RNIC made of shared memory: see the module's essay.
 pub type ShmRnic = Driver<Box<ShmLink>>;
 
-/// What this driver has beside the generic parts.
+/// The parts that this driver has beside the generic ones.
 pub struct ShmParts {
     uid: u32,
     /// True: peers of our own user are trusted.
@@ -69,7 +69,8 @@ pub struct ShmParts {
     hot: Vec<u32>,
     /// Index in `hot` of the link that `next_eager` looks at next.
     eager_turn: usize,
-    /// Our doorbell bitmap, once a peer was to get it; and scratch space for the slots taken from it.
+    /// Our doorbell bitmap, from the first peer that needs it on; and scratch space for the slots taken
+    /// from it.
     bitmap: Option<doorbells::DoorbellBitmap>,
     taken_slots: Vec<u32>,
     peer_bitmaps: doorbells::PeerBitmaps,

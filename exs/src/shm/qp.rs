@@ -15,7 +15,7 @@ use crate::iwarp::TxWr;
 use crate::mem::Key;
 use crate::rnic::{DisconnectCause, QpState, Ready, RnicError, TermCode};
 
-/// What a queue pair has on this transport.
+/// The part of a queue pair that only this transport has.
 #[derive(Default)]
 pub struct ShmQp {
     /// Holds the port that the program bound; None: it bound none.

@@ -211,7 +211,7 @@ impl Mem {
         self.side == 0
     }
 
-    /// Reads a word of the peer. Everything that the peer wrote before it is visible too.
+    /// Reads one of the peer's words. Everything that the peer wrote before it is visible too.
     pub(super) fn theirs(&self, word: Word) -> u64 {
         self.word(MemSide::Theirs, word).load(Ordering::Acquire)
     }

@@ -92,7 +92,7 @@ pub(super) struct Rx {
 }
 
 impl Rx {
-    /// True if there is a record to take, or payload for the one that is being fetched.
+    /// True if there is a record to take, or payload for the record that is being fetched.
     pub(super) fn has_work(&self, mem: &Mem, stalled: bool) -> bool {
         match &self.current {
             Some(c) => !c.by_lane || mem.theirs(Word::Filled) != self.lane_drained,

@@ -238,7 +238,7 @@ impl ShmRnic {
         }
         let Ok(link) = self.links.get_mut(id) else { return };
         match link.end.take() {
-            // What the peer sent before it cut the connection is taken first.
+            // Records that the peer sent before it cut the connection are taken first.
             Some(LinkError::Gone) if (moved || more) && !link.base.stalled => {
                 return self.enqueue(Source::Link(id));
             }
@@ -246,7 +246,7 @@ impl ShmRnic {
             None if link.peer_end().is_some() => return self.enqueue(Source::Link(id)),
             None => {}
         }
-        // What the peer has left in the ring is taken first, even if a receive must come for it.
+        // Records that the peer has left in the ring are taken first, even if they wait for a receive.
         match link.socket.hung_up && !link.base.stalled {
             true if moved || more => self.enqueue(Source::Link(id)),
             true => self.fail_link(id, LinkError::Gone),

@@ -47,7 +47,7 @@ pub(super) enum Rule {
 /// Which rules hold: all of them, except in the checker's counter-tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Rules {
-    /// The one that does not.
+    /// The rule that does not hold; None: all hold.
     #[cfg(test)]
     pub(super) broken: Option<Rule>,
 }

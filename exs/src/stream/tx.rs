@@ -45,7 +45,7 @@ struct TxOp {
     inline: bool,
 }
 
-/// What is known of the ring's address.
+/// Whether the sender has the ring's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum RingGrant {
     Unknown,

@@ -181,7 +181,7 @@ pub enum RxAction {
         /// Bytes.
         len: u32,
     },
-    /// Copy from the message at hand (the inline DATA just given to
+    /// Copy from the current message (the inline DATA just given to
     /// `handle_data`) to the receive's buffer.
     CopyInline {
         /// Offset in the message's data.
@@ -193,7 +193,7 @@ pub enum RxAction {
         /// Bytes.
         len: u32,
     },
-    /// Copy from the message at hand to the ring (make its memory, if there is none:
+    /// Copy from the current message to the ring (make its memory, if there is none:
     /// inline data come without GrantRing).
     StashInline {
         /// Offset in the message's data.

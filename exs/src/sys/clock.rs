@@ -7,7 +7,7 @@
 //! gives the rate of the counter.
 //!
 //! The clock notices a counter that jumps (another core's, a migrated machine), and asks the
-//! kernel. It measures the rate anew for a counter that starts again, or that runs on while the
+//! kernel. It measures the rate again for a counter that starts again, or that runs on while the
 //! kernel's clock stands (a suspended machine).
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(rate_after(7 * GHZ, 307 * GHZ, 0, 100), Some(three));
         assert_eq!(rate_after(7 * GHZ, 307 * GHZ, three, 100), Some(three));
         assert_eq!(rate_after(7 * GHZ, 7 * GHZ + 1, 0, 0), Some(0));
-        // The machine was put to sleep: the counter begins anew, below the first or above.
+        // The machine was put to sleep: the counter begins again, below the first or above.
         assert_eq!(rate_after(7 * GHZ, GHZ, three, 100), None);
         assert_eq!(rate_after(7 * GHZ, 8 * GHZ, three, 100), None);
         // The counter went on, and the kernel's clock stood.

@@ -144,7 +144,7 @@ mod tests {
         roomy_within_host(&b, b.local_addr().unwrap(), "192.0.2.1:9".parse().unwrap());
         assert_eq!(room(), before, "another host's is the system's choice");
         roomy_within_host(&b, b.local_addr().unwrap(), peer);
-        // (Less where the administrator allows less: net.ipv4.tcp_rmem.)
+        // The administrator can allow less (net.ipv4.tcp_rmem).
         assert!(room() > before, "{before} to {}", room());
         drop(a);
     }

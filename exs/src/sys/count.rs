@@ -1,6 +1,6 @@
 //! Counts the system calls that EXS makes to move data, to wait, and to wake.
 //!
-//! Each thread counts in a word of its own, which no other thread writes. That is a load and a
+//! Each thread has a counter of its own, which no other thread writes. To count is a load and a
 //! store, next to nothing beside the call. A thread that wants the sum takes a lock, which
 //! otherwise only starting and ending threads take.
 

@@ -42,7 +42,7 @@ impl Helpers {
     }
 
     /// Queues a task. Returns false if there is no thread and none can be made; then the task
-    /// runs with the next one that gets a thread.
+    /// waits until the pool starts a thread for a later task.
     pub(super) fn run(&'static self, task: Task) -> bool {
         let mut state = self.lock();
         state.waiting.push_back(task);

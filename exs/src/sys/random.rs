@@ -95,7 +95,7 @@ mod tests {
     fn the_kernel_source_does_not_repeat_across_refills() {
         let mut source = RandomSource::kernel().unwrap();
         let draws: HashSet<u32> = (0..4 * BUFFER).map(|_| source.next_u32()).collect();
-        // 16384 draws of 32 bits: about 0.03 collisions are to be expected.
+        // 16384 draws of 32 bits have about 0.03 collisions on average.
         assert!(draws.len() > 4 * BUFFER - 10, "{} different draws", draws.len());
     }
 

@@ -34,7 +34,7 @@ impl HeldSignals {
             unsafe { libc::sigdelset(all.as_mut_ptr(), signal) };
         }
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-        // This call, and the one that restores the mask.
+        // This call, and the later call that restores the mask.
         note_calls(2);
         // SAFETY: two sets, the first one filled. It fails only for an unknown `how`.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr()) };

@@ -21,7 +21,7 @@ use super::{IoVecMut, note_calls, read_at};
 /// Reads that may be under way. Each waits for its own file.
 static READERS: Helpers = Helpers::new("exs-read", 64);
 
-/// Types of local file systems that cannot say whether bytes are at hand (overlayfs, ext4, XFS,
+/// Types of local file systems that cannot say whether bytes are in memory (overlayfs, ext4, XFS,
 /// btrfs and tmpfs of older kernels, ZFS, F2FS).
 const LOCAL: [u64; 7] =
     [0x794C_7630, 0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0x2FC1_2FC1, 0xF2F5_2010];

@@ -59,7 +59,7 @@ pub enum FileBytes {
 pub struct Staging<K> {
     by: BTreeMap<K, Fetch>,
     wanted: Vec<K>,
-    /// Files on local file systems that cannot say what is at hand.
+    /// Files on local file systems that cannot say which bytes are in memory.
     local: Vec<Weak<File>>,
 }
 
@@ -91,7 +91,7 @@ impl<K: Copy + Ord + Send + 'static> Staging<K> {
     }
 
     /// Returns the copy of a range's first bytes, if they were fetched or will be. None: they are
-    /// at hand, or `find` was never asked for them.
+    /// in memory, or `find` was never asked for them.
     pub fn copy(&self, key: K, range: &FileRange) -> Option<FileBytes> {
         let staged = self.by.get(&key).filter(|staged| staged.file.is(&range.file))?;
         let skip = range.offset.checked_sub(staged.offset).filter(|skip| *skip < staged.len)?;

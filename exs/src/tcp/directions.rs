@@ -3,7 +3,7 @@
 /// Bytes of lookahead to ask for at first, and after a large payload.
 pub(super) const LOOKAHEAD_MIN: usize = 4 << 10;
 
-/// What can still come from the peer.
+/// The input that the peer can still send.
 ///
 /// ```text
 /// Open                  -end of file---------------------> Ended
@@ -15,7 +15,7 @@ pub(super) const LOOKAHEAD_MIN: usize = 4 << 10;
 pub(super) enum Inbound {
     /// Bytes may come.
     Open,
-    /// A write has failed with this errno. Reads go on to the end of what had come before.
+    /// A write has failed with this errno. Reads go on to the end of the bytes that came before.
     Draining(i32),
     /// The peer has ended its side. Ours can still send.
     Ended,
@@ -64,7 +64,7 @@ pub(super) struct Outbound {
 
 /// The receiving direction.
 pub(super) struct Intake {
-    /// The SRQ that lists this link as one that holds a receive; None: no SRQ does.
+    /// The SRQ that lists this link as holding a receive; None: no SRQ does.
     pub(super) holds_recv_of: Option<u32>,
     /// Received bytes that the engine did not take, for lack of receives.
     pub(super) stash: Vec<u8>,

@@ -62,7 +62,7 @@ impl SoftRnic {
     }
 
     /// Reads the rest of an incomplete message, if all of it fits into `room` bytes. True if bytes
-    /// came. What follows anything but a message is better read straight into its place.
+    /// came. Bytes behind anything but a message are better read straight into their place.
     fn read_rest_of_eager(&mut self, room: usize) -> bool {
         let Some(UnparsedBytes { link: id, at, end }) = self.parts.unparsed else { return false };
         let tail = end - at;

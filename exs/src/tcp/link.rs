@@ -32,8 +32,8 @@ pub struct SoftLink {
     pub(super) base: LinkBase,
     pub(super) stream: TcpStream,
     pub(super) engine: IwarpEngine,
-    /// What the socket may have: something to read, room to write, an end or an error that reads
-    /// have not shown yet.
+    /// The socket's readiness: there may be bytes to read, room to write, or an end or error that no
+    /// read has shown yet.
     pub(super) ready: Ready,
     pub(super) inbound: Inbound,
     pub(super) intake: Intake,
@@ -332,7 +332,7 @@ impl SoftLink {
     fn transmit_once(&mut self, pool: &mut TxPool) -> Option<usize> {
         let (result, asked, file) = match self.engine.poll_tx(pool) {
             SendStep::Idle => {
-                // What is left waits for the peer; the doorbell still counts for it.
+                // Work that remains waits for the peer; the doorbell still counts for it.
                 self.outbound.doorbell_rung &= self.engine.has_unsent();
                 return None;
             }

@@ -101,7 +101,7 @@ impl LinkSetup for SoftLink {
         let config = Config { mss: mss(&link.stream), ..config };
         link.engine.accept(config, param.private_data)?;
         for buf in std::mem::take(&mut driver.qps.get_mut(qp.0)?.recvs) {
-            // The engine's queue is as deep as the one that they came from.
+            // The engine's queue is as deep as the queue pair's.
             let posted = link.engine.post_recv(buf);
             debug_assert!(posted.is_ok(), "{posted:?}");
         }

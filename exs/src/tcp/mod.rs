@@ -52,7 +52,7 @@ const MAX_MSG: u64 = 1 << 30;
 /// An RNIC made of software: see the module's essay.
 pub type SoftRnic = Driver<SoftLink>;
 
-/// What this driver has beside the generic parts.
+/// The parts that this driver has beside the generic ones.
 pub struct SoftParts {
     dials: IdTable<dial::SoftDial>,
     short_writes: short_write::ShortWrites,

@@ -14,7 +14,7 @@ use crate::mem::Key;
 use crate::rnic::{Qp, QpState, Ready, RnicError};
 use crate::sys;
 
-/// What a queue pair has on this transport.
+/// The part of a queue pair that only this transport has.
 #[derive(Default)]
 pub struct SoftQp {
     /// WRs with a file as their source that the engine cannot take, and those behind them. Boxed, as

@@ -16,7 +16,7 @@ use crate::time::Time;
 /// Time from a short write to the retry.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// What a link notes about its last write.
+/// A link's note about its last write.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ShortWrite {
     /// The last write was short: the socket is full, or memory cannot be read.

@@ -54,9 +54,9 @@ impl PolledWcs {
 }
 
 impl VerbsRnic {
-    /// Polls for messages; and for completions of sends, if the user waits for one. (Other sends only
-    /// make room, and are polled when room is needed.) True if there is anything to take. Completions
-    /// of an SRQ are left for [`VerbsRnic::take_eager`].
+    /// Polls for messages; and for completions of sends, if the user waits for one. Other sends only
+    /// make room, and are polled when room is needed. Returns true if there is anything to take.
+    /// Completions of an SRQ are left for [`VerbsRnic::take_eager`].
     pub(super) fn poll_received(&mut self) -> bool {
         let sends = self.waits_for_sends();
         for index in 0..self.hw.capacity() {

@@ -103,8 +103,8 @@ impl Host {
         bound.map(|()| device)
     }
 
-    /// Opens a listener, or joins one that another device has opened. Returns the address that it is
-    /// bound to.
+    /// Opens a listener, or joins the listener that another device has opened. Returns the address that
+    /// it is bound to.
     pub(super) fn listen(
         &self,
         member: (usize, u32),

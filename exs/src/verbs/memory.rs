@@ -166,7 +166,7 @@ impl VerbsRnic {
         Ok(Mr { key })
     }
 
-    /// A key for a region of no bytes: one that no device hands out.
+    /// A key for a region of no bytes, which no device hands out.
     fn unused_key(&self) -> Key {
         (1..=Key::MAX).rev().find(|k| !self.keys.contains_key(k)).unwrap_or(Key::MAX)
     }

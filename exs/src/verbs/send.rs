@@ -195,8 +195,8 @@ impl VerbsRnic {
     }
 
     /// Waits for a moment until a posted bind was executed: to free its window earlier would break the
-    /// connection. Mostly it was executed long ago. If not, it waits for acknowledgements of earlier
-    /// WRs.
+    /// connection. Usually the bind was executed long ago. If not, it waits for acknowledgements of
+    /// earlier WRs.
     pub(super) fn wait_for_bind(&mut self, qp: u32, seq: u64) {
         if self.bind_completes(qp, seq, 20_000) {
             return;

@@ -10,8 +10,8 @@ static char much[MUCH];
 
 static volatile sig_atomic_t unchecked;
 
-/* LeakSanitizer asks. (What only its parent's threads knew of is lost to a child of fork(2); and
- * an interrupted thread may hold the locks that the check needs.) */
+/* LeakSanitizer calls this. It must be off in a child of fork(2), which has lost the pointers of its
+ * parent's threads, and where an interrupted thread may hold the locks that the check needs. */
 int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void)
 {
@@ -230,7 +230,7 @@ static void waits_until_it_is_told(int fd)
     _exit(10);
 }
 
-/* What exit(3) needs may be the interrupted wait's. */
+/* The interrupted wait may hold locks that exit(3) needs. */
 CASE("exit-1", a_signal_handler_ends_it_in_a_wait, CONNECTED | ALONE | NATIVE)
 {
     pid_t child;

@@ -57,8 +57,8 @@ void verify_at(const char *file, int line, const void *buf, size_t len, size_t o
 void send_all(int fd, const void *buf, size_t len);
 void recv_all(int fd, void *buf, size_t len);
 
-/* A process of its own that connects to us, and then does `body`. Returns our end. (It is made
- * before the library is used: a case has one visitor.) */
+/* A process of its own that connects to us, and then does `body`. Returns our end. It must be made
+ * before the library is used, so a case has one visitor. */
 int visitor(pid_t *child, void (*body)(int fd));
 /* It has ended by itself, with this status. */
 void gone(pid_t child, int status_wanted);

@@ -11,7 +11,7 @@
  *     }
  *
  * Each runs in a process of its own. None orders things by sleeping: it waits for the thing
- * itself, by blocking calls or by poll(2), and one that never comes is told as such. */
+ * itself, by blocking calls or by poll(2), and reports a thing that never comes. */
 #ifndef DIFFERENTIAL_DIFF_H
 #define DIFFERENTIAL_DIFF_H
 

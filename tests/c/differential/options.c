@@ -29,7 +29,7 @@ DEFAULT(cork_of_a_socket, IPPROTO_TCP, TCP_CORK)
 DEFAULT(an_option_that_is_none, SOL_SOCKET, 9999)
 DEFAULT(a_tcp_option_that_is_none, IPPROTO_TCP, 9999)
 
-/* What is set is read again. */
+/* Sets an option and reads it again. */
 #define SWITCH(behaviour, level, name)                                                      \
     BEHAVIOUR(behaviour)                                                                    \
     {                                                                                       \

@@ -65,7 +65,7 @@ for pair in "soft $device_side" "$device_side soft"; do
 done
 # Below sockets: connecting, private data, READ, TERMINATE, and rping as the peer.
 # Each group of tests in a process of its own: under UML page faults become slow, by and by, in
-# one that lives long and has much memory (minutes for a copy of some MiB).
+# a process that lives long and has much memory (minutes for a copy of some MiB).
 for binary in "$RDMA_BIN"/interop*; do
     [ -x "$binary" ] || { check "tests of interoperation" run_tests interop 1000; continue; }
     name=$(basename "$binary")

@@ -16,14 +16,14 @@ use "$1"
 rounds=${RDMA_ROUNDS:-5}
 
 # Each prints one number, GB/s (of 10^9 bytes) or microseconds for half a round trip, of COUNT
-# messages. (If these are few, the first touch of each of EXS's and rstream's buffers counts for much:
-# perftest has one.)
+# messages. If these are few, the first touch of each of EXS's and rstream's buffers counts for much;
+# perftest has a single buffer.
 
 exs() { # bw|lat SIZE COUNT
     # perftest spins, too, and rstream's latency; perftest keeps 128 messages in flight.
     local how=(--wait busy)
     [ "$1" = lat ] || how+=(--depth 32)
-    # (`compare` asks for its status, and then `set -e` means nothing in here.)
+    # `compare` asks for its status, so `set -e` means nothing in here.
     serve "$RDMA_BIN/exs-pingpong" --listen "$addr:0" >&2 || return
     within 60 "$RDMA_BIN/exs-pingpong" "$at" --json --mode "$1" --size "$2" --iters "$3" "${how[@]}" >"$temp/json" || return
     end "$server" >&2 || return

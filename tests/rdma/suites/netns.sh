@@ -138,7 +138,7 @@ delete_device() {
 }
 
 # over_bad_cable RUNS NETEM...: a tree arrives whole, by at most RUNS runs of the
-# same command; one that does not come through says so, and the next goes on from there.
+# same command; a run that does not come through says so, and the next goes on from there.
 over_bad_cable() {
     local runs=0 may=$1
     shift

@@ -11,8 +11,8 @@ use exs::{
 
 use super::LIMIT;
 
-/// An event queue that knows what was posted, and panics at an event that was not due,
-/// at one that comes twice, and (in [`Ledger::finish`]) at one that is missing.
+/// An event queue that knows what was posted. It panics at an event that was not due or
+/// comes twice, and (in [`Ledger::finish`]) at a missing event.
 #[derive(Debug)]
 pub struct Ledger {
     queue: EventQueue,

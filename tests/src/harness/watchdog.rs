@@ -10,7 +10,7 @@ pub const LIMIT: Duration = Duration::from_secs(90);
 
 /// Ends the process, with a message, unless it is dropped in time.
 ///
-/// A panic could not do that: the thread that hangs is not the one that notices.
+/// A panic could not do that: the thread that hangs does not notice it, another thread does.
 #[derive(Debug)]
 pub struct Watchdog {
     _alive: Sender<()>,
@@ -47,7 +47,7 @@ fn threads() -> String {
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return text };
     for thread in threads.flatten().map(|entry| entry.path()) {
         let read = |name| std::fs::read_to_string(thread.join(name)).unwrap_or_default();
-        // State, and the ticks that it ran for: they tell a thread that spins from one that sleeps.
+        // State, and the ticks that it ran for: they tell a spinning thread from a sleeping one.
         let stat = read("stat");
         let mut stat = stat.rsplit(") ").next().unwrap_or_default().split(' ');
         let (state, ran) = (stat.next().unwrap_or("?"), stat.nth(10).unwrap_or("?"));

@@ -44,7 +44,7 @@ pub fn arrives_while_no_thread_dequeues() {
     }
 }
 
-/// What the owner sends itself, by the socket that it has from us, comes behind.
+/// Bytes that the owner sends itself, by the socket that it has from us, come behind.
 pub fn leaves_before_calls_of_the_owner() {
     for (seed, family) in (1..).zip(STREAMS) {
         let (ours, mut peer) = pair(family);
@@ -106,7 +106,7 @@ pub fn is_whole() {
 }
 
 /// A program whose sends find room always, and whose events are there when it comes for them,
-/// never has to wait. What comes for others is told all the same.
+/// never has to wait. Events of other sockets are reported all the same.
 pub fn leaves_others_their_turn() {
     for (seed, family) in (1..).zip(STREAMS) {
         let ((ours, mut peer), (other, mut friend)) = (pair(family), pair(family));

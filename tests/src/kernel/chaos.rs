@@ -34,7 +34,7 @@ fn post(pair: &mut Pair, ledger: &mut Ledger, rng: &mut Rng) {
 /// The peer reads, writes, or goes.
 fn disturb(pair: &mut Pair, rng: &mut Rng) {
     let mut block = vec![2; rng.size(100_000)];
-    // What cannot be done now is not: it does not block.
+    // Calls that cannot proceed now do nothing: the peer does not block.
     match (&mut pair.peer, rng.between(0, 20)) {
         (Some(peer), 0..=9) => drop(peer.read(&mut block)),
         (Some(peer), 10..=19) => drop(peer.write(&block)),

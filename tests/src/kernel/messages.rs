@@ -211,7 +211,7 @@ pub fn a_full_queue_elsewhere() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// What the kernel takes in no message is an error and nothing else; so is a file.
+/// A message that is too long for the kernel is an error and nothing else; so is a file.
 pub fn a_message_too_long() {
     let file = super::stream::file_of(1, 300 << 10);
     for family in [Family::Udp4, Family::Udp6, Family::SeqPacket] {

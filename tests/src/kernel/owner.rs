@@ -70,8 +70,8 @@ pub fn receives_while_we_send() {
     }
 }
 
-/// No call, of whatever kind and outcome, changes a flag, nor the time limits. (`Ours`
-/// looks at the flags at every call.)
+/// No call, of whatever kind and outcome, changes a flag or the time limits. `Ours`
+/// looks at the flags at every call.
 pub fn every_call_leaves_the_flags() {
     for (family, nonblocking) in ALL.iter().flat_map(|f| [(*f, false), (*f, true)]) {
         let (a, b) = family.pair();
@@ -318,8 +318,8 @@ pub fn lingers() {
     ledger.finish();
 }
 
-/// Of two descriptors of one socket, the operations of the one that is closed end; order
-/// holds over both.
+/// The operations of a closed descriptor end while another descriptor of the same socket is open;
+/// order holds over both.
 pub fn closes_one_of_two() {
     let (a, b) = Family::Unix.pair();
     let again = KernelSocket::new(a.try_clone().unwrap()).unwrap();

@@ -277,7 +277,7 @@ pub fn polls() {
     }
 }
 
-/// What is no socket can be polled; its two ends are told apart.
+/// A pipe, which is no socket, can be polled; its two ends are told apart.
 pub fn polls_of_pipes() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let (read, write) = (KernelSocket::new(reader), writer.try_clone().map(KernelSocket::new));

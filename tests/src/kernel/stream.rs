@@ -50,7 +50,7 @@ pub fn order_and_integrity() {
             order.iter().filter(|t| list.contains(t)).copied().collect::<Vec<_>>()
         };
         assert_eq!((of(&sends), of(&recvs)), (sends.clone(), recvs.clone()), "{family:?}");
-        // What the short receives have left.
+        // The bytes that the short receives have left.
         while had < total {
             let left = vec![0; total - had];
             ledger.post("recv", |q, t| ours.recv(q, t, left, RecvFlags::WAITALL));
@@ -85,7 +85,7 @@ pub fn waitall() {
     }
 }
 
-/// A peek leaves the bytes where they are; one that wants all of them waits for them, or
+/// A peek leaves the bytes where they are; a peek with WAITALL waits for all of them, or
 /// for the end.
 pub fn peek() {
     let all = RecvFlags::NONE.with_waitall(true).with_peek(true);

@@ -151,7 +151,7 @@ pub fn cancelled_accepts() {
     ledger.finish();
 }
 
-/// What does not listen says so.
+/// An accept on a socket that does not listen fails.
 pub fn not_a_listener() {
     let (ours, _peer) = super::pair(super::Family::Unix);
     let mut ledger = Ledger::new();
@@ -203,7 +203,7 @@ pub fn refused_connects() {
     ledger.finish();
 }
 
-/// What is posted behind a connect waits for it.
+/// Operations posted behind a connect wait for it.
 pub fn sends_behind_a_connect() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();

@@ -54,7 +54,7 @@ fn written<H: Harness>(crc: bool) {
         };
         w.recv(p.b, id, &[]);
         w.rnics[0].post_send(p.a.qp, &wr).unwrap();
-        // What is posted behind it stays behind it.
+        // A WR posted behind it stays behind it.
         let behind = SendWr { head: b"!", ..write_wr(50, &[], dst.addr() + 3_000_050, dst.mr.key) };
         w.rnics[0].post_send(p.a.qp, &behind).unwrap();
         w.send(p.a, &send_wr(51, &[]));

@@ -85,7 +85,7 @@ pub fn misuse_is_refused<H: Harness>() {
     assert!(w.rnics[0].post_recv(z.qp, &RecvWr { wr_id: 0, sges: &[] }).is_err());
 }
 
-/// What something else uses cannot be destroyed; afterwards it can.
+/// An object in use by another cannot be destroyed; afterwards it can.
 pub fn objects_in_use_stay<H: Harness>() {
     let mut w = World::<H>::new(1);
     let pd = w.rnics[0].alloc_pd().unwrap();
@@ -105,7 +105,7 @@ pub fn objects_in_use_stay<H: Harness>() {
     w.rnics[0].dealloc_pd(pd).unwrap();
 }
 
-/// What is over a limit, or cannot be done at all, is refused with the number.
+/// A call over a limit, or for something that the RNIC cannot do at all, is refused with the number.
 pub fn limits_are_told<H: Harness>() {
     let (mut w, p) = World::<H>::pair();
     let caps = w.rnics[0].caps().clone();

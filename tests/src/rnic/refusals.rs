@@ -1,5 +1,5 @@
-//! What a peer must not do is refused before a byte moves, and ends its connection
-//! only.
+//! An access that a peer must not make is refused before a byte moves, and ends only its
+//! connection.
 
 use exs::mem::{Access, AccessFault, Key};
 use exs::rnic::{
@@ -17,7 +17,7 @@ struct Scene<H: Harness> {
     bystander: Pair,
     src: Buf,
     dst: Buf,
-    /// What is posted behind the bad WR may be delivered all the same: behind a READ,
+    /// WRs posted behind the bad WR may be delivered all the same: behind a READ,
     /// if the target answers it by itself and not in order.
     overtaken: bool,
 }

@@ -89,7 +89,7 @@ fn give_back<H: Harness>(w: &mut World<H>, taken: &EagerRecv, out: &mut [u8]) {
     }
 }
 
-/// What did not leave at once leaves.
+/// Messages that did not leave at once leave.
 fn sender_goes_on<H: Harness>(w: &mut World<H>) {
     w.wait(Duration::from_millis(1));
     let now = w.now();
@@ -162,7 +162,7 @@ pub fn nothing_is_overtaken<H: Harness>() {
     }
 }
 
-/// What waits in a completion queue came before what has not been taken out.
+/// Completions that wait in a queue came before messages that have not been taken out.
 pub fn completions_come_first<H: Harness>() {
     let Some((mut w, p)) = pair::<H>() else { return };
     let into = w.zeros(p.b, 64);
@@ -226,7 +226,7 @@ pub fn large_messages_are_declined<H: Harness>() {
     assert!(pass(&mut w, p, b"again"));
 }
 
-/// What was lent stays as it was, however much the sender has to say, until it is given back.
+/// Lent bytes stay as they were, however much the sender has to say, until they are given back.
 pub fn a_loan_is_not_written_over<H: Harness>() {
     const LEN: usize = 8192;
     let Some((mut w, p)) = pair::<H>() else { return };
@@ -258,8 +258,8 @@ pub fn a_loan_is_not_written_over<H: Harness>() {
     assert!(pass(&mut w, p, b"there is room"));
 }
 
-/// What comes on a queue pair that is set aside stays where it is until messages are begun to
-/// be taken again, where the device does that; others go on, and nothing is lost or overtaken.
+/// Messages on a queue pair that is set aside stay where they are until the next round of eager
+/// receives begins, where the device does that; others go on, and nothing is lost or overtaken.
 pub fn set_aside_messages_stay<H: Harness>() {
     let Some((mut w, p)) = pair::<H>() else { return };
     let (a, b) = (w.end(0), w.end(1));
@@ -426,7 +426,7 @@ pub fn receives_are_reported_once<H: Harness>() {
         let mut expected = Vec::new();
         for (i, place) in (0..).zip(&places) {
             w.recv(p.b, i, &[place.sge()]);
-            // Of each eight one that is no plain SEND, where there are others.
+            // Every eighth WR is no plain SEND, where the device has others.
             if imm && i % 8 == 3 {
                 let (raddr, rkey) = (target.addr(), target.mr.key);
                 let op = SendOp::WriteImm { raddr, rkey, imm: 9 };

@@ -10,7 +10,7 @@ use exs::rnic::{
 use super::skip;
 use super::world::{Harness, World, param, pattern, read_wr, send_wr, write_wr};
 
-/// What was posted before an orderly disconnect arrives; what is posted after is
+/// WRs posted before an orderly disconnect arrive; WRs posted after it are
 /// refused; receives that remain are flushed; both sides get the end.
 pub fn orderly_sends_what_was_posted<H: Harness>() {
     let (mut w, p) = World::<H>::pair();
@@ -153,7 +153,7 @@ pub fn a_dead_qp_takes_nothing<H: Harness>() {
     assert!(w.rnics[0].addrs(p.a.qp).is_ok());
 }
 
-/// What is flushed completes even if it was not signalled.
+/// Flushed WRs complete even if they were not signalled.
 pub fn flushed_even_if_unsignaled<H: Harness>() {
     let (mut w, p) = World::<H>::pair();
     let buf = w.zeros(p.a, 100);

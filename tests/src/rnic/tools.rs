@@ -29,7 +29,7 @@ impl Buf {
         self.region.addr()
     }
 
-    /// What is in it.
+    /// Its content.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = vec![0; self.region.len()];
         let whole = self.region.segment(0, out.len()).expect("the whole region");

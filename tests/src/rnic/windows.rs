@@ -81,7 +81,7 @@ pub fn a_lent_window_takes_reads<H: Harness>() {
     assert!(dst.bytes() == bytes);
     w.rnics[1].invalidate_mw(p.b.qp, key).unwrap();
     assert!(w.rnics[1].invalidate_mw(p.b.qp, key).is_err(), "twice");
-    // What may not be read locally cannot be lent for it.
+    // Memory outside of the registration cannot be lent.
     let mr = src.mr;
     let over = w.rnics[1].lend_mw(p.b.qp, mr, src.addr(), 5001, Access::REMOTE_READ);
     assert!(over.is_err(), "one byte beyond the registration: {over:?}");

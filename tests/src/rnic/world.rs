@@ -15,10 +15,10 @@ pub use super::tools::{Buf, listen_opts, param, pattern, read_wr, send_wr, write
 
 /// What a driver supplies to run the suite, and what is different around it.
 ///
-/// What an RNIC itself can do differently is in [`Caps`]. Here is
-/// what no RNIC reports: its addresses, its speed, whether a kernel answers for it. The
-/// defaults are those of the software RNIC, and the strictest. Tests that ask about a
-/// node ask about the one that it concerns, as the RNICs of a world may differ.
+/// [`Caps`] has the differences that an RNIC reports itself. This trait has those that no RNIC
+/// reports: its addresses, its speed, whether a kernel answers for it. The
+/// defaults are those of the software RNIC, and the strictest. A test asks about the node
+/// that the answer concerns, as the RNICs of a world may differ.
 pub trait Harness {
     /// The driver.
     type Rnic: Rnic;
@@ -423,7 +423,7 @@ impl<H: Harness> World<H> {
         out.pop()
     }
 
-    /// What is there of completions, without waiting.
+    /// The completions that are there, without waiting.
     pub fn drain(&mut self, end: End) -> (Vec<Wc>, Vec<Wc>) {
         let (mut sends, mut recvs) = (Vec::new(), Vec::new());
         let rnic = &mut self.rnics[end.node];

@@ -32,7 +32,7 @@ pub fn a_receive_by_token(env: &Env) {
 }
 
 /// Cancels at random moments while data flow: every byte arrives once, in order, in a
-/// receive that ended well or in one that was cancelled half-way.
+/// receive that ended well or was cancelled half-way.
 pub fn at_any_moment(env: &Env) {
     const TOTAL: usize = 3_000_000;
     for seed in 0..env.seeds(10) {
@@ -222,8 +222,8 @@ pub fn no_limit_ends_what_there_is_room_for(env: &Env) {
     ledger.finish();
 }
 
-/// What is cancelled while it moves, on a connection that then ends, tells the truth: of a send
-/// that says ECANCELED the peer has no message, and of a stream no more than the bytes it says.
+/// An operation that is cancelled while it moves, on a connection that then ends, tells the truth: of a
+/// send that says ECANCELED the peer has no message, and of a stream no more than the bytes it says.
 pub fn the_end_of_the_connection_after_it(env: &Env) {
     for seed in 0..env.seeds(60) {
         let ty = if seed % 2 == 0 { SocketType::SeqPacket } else { SocketType::Stream };

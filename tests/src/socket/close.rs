@@ -296,8 +296,8 @@ pub fn close_wakes_a_blocked_receive(env: &Env) {
     drop(b);
 }
 
-/// The peer of a connection that no program has taken sees a reset: with an end in order it would
-/// take the service for one that had nothing to say.
+/// The peer of a connection that no program has taken sees a reset: after an end in order it would
+/// believe that the service had nothing to say.
 fn is_reset(client: &Socket) {
     let error = client.blocking().recv(&mut [0; 8]).unwrap_err();
     assert_eq!(error.errno(), libc::ECONNRESET, "{error}");

@@ -105,7 +105,7 @@ pub fn few_bytes_across_a_page(env: &Env) {
             export.write_at(at, &pattern(seed, before, len)).unwrap();
             let read = ledger.post("read", |q, t| b.read(q, t, &remote, at as u64, vec![0; len]));
             check(seed, before, &ledger.wait_ok(read).into_buffer().unwrap());
-            // What comes before it keeps the queue busy, as a kernel may send by two ways.
+            // The long WRITE before it keeps the queue busy, as a kernel may send by two ways.
             let mut from = here.buffer(at..at + len).unwrap();
             from.copy_from_slice(&pattern(seed + 100, before, len));
             ledger.post("long", |q, t| b.write(q, t, &remote, 0, vec![0; PAGE - 100]));
@@ -149,7 +149,7 @@ pub fn many_in_flight(env: &Env) {
     ledger.finish();
 }
 
-/// What is wrong by the descriptor itself is refused at home, and nothing is harmed.
+/// A call that breaks the bounds or rights of its descriptor is refused at home, and does no harm.
 pub fn bounds_and_rights_are_refused_at_home(env: &Env) {
     let (a, b) = env.streams();
     let export = a.export(vec![0; 100], Rights::READ, None).unwrap();
@@ -219,7 +219,7 @@ pub fn a_forged_read_ends_the_connection(env: &Env) {
     ledger.finish();
 }
 
-/// What is exported to one connection is nothing on another, even to the same peer.
+/// An export to one connection is worth nothing on another, even to the same peer.
 pub fn an_export_is_of_one_connection(env: &Env) {
     if !env.exports_to_one() {
         return skip("no windows: a key serves all connections");
@@ -240,7 +240,7 @@ pub fn an_export_is_of_one_connection(env: &Env) {
     ledger.finish();
 }
 
-/// What is exported in one trust group is nothing to connections of another, even where
+/// An export in one trust group is worth nothing on connections of another, even where
 /// keys serve a whole domain.
 pub fn an_export_is_of_one_trust_group(env: &Env) {
     let grouped = |name: &str| env.with(|o| o.trust_group = Some(name.to_owned()));

@@ -157,7 +157,7 @@ pub fn vectored(env: &Env) {
     }
 }
 
-/// What is peeked at stays. Of a small message a peek brings bytes; of one that is still
+/// A message stays after a peek. Of a small message a peek brings bytes; of a message that is still
 /// at the peer perhaps its length only.
 pub fn peek(env: &Env) {
     let (a, b) = env.packets();

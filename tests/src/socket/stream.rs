@@ -211,7 +211,7 @@ pub fn waitall(env: &Env) {
     assert!(matches!(short, Error::EndOfStream { got: 0, wanted: 4 }), "{short}");
 }
 
-/// What was peeked at is still there.
+/// Bytes stay after a peek.
 pub fn peek(env: &Env) {
     let (a, b) = env.streams();
     a.blocking().send_all(b"look").unwrap();

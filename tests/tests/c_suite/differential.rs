@@ -102,7 +102,7 @@ fn every_difference_from_tcp_is_listed() {
         Watchdog::with_limit("every_difference_from_tcp_is_listed", Duration::from_secs(1200));
     plain();
     // A busy machine can hold up a behaviour for longer than it waits. A difference that comes
-    // again each time is real; one that does not is reported as flaky.
+    // again each time is real; any other is reported as flaky.
     let mut wrong = differences();
     for _ in 0..2 {
         if !wrong.is_empty() {

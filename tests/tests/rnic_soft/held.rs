@@ -174,7 +174,7 @@ fn slow_peers_do_not_hold_up_files() {
     });
 }
 
-/// File WRITEs of many connections under CRC share a few buffers, in turns; one
+/// File WRITEs of many connections under CRC share a few buffers, in turns. A connection
 /// that dies in the middle gives its buffers back.
 #[test]
 fn file_buffers_are_shared() {

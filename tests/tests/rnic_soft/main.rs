@@ -162,7 +162,7 @@ fn a_look_reports_a_message_that_had_waited() {
     let [first, between, second] = [Some(srq), None, Some(srq)].map(|srq| {
         let (a, b) = (w.end(0), w.end_in(1, pd, srq));
         let p = w.join(a, b, &param(&[]));
-        // Looks go to connections that lately had something.
+        // Looks go to connections that had a message not long ago.
         w.hint(p.a, p.b);
         p
     });

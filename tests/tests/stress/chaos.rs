@@ -215,7 +215,7 @@ impl Actor<'_> {
                 }
             }
             n => {
-                // Mostly of another connection: then it costs this one its life.
+                // Usually of another connection: then it costs this one its life.
                 let Some(remote) = pick(&self.shared.remotes, &mut self.rng) else { return };
                 let len = usize::try_from(remote.len()).unwrap();
                 let len = self.rng.size(len);

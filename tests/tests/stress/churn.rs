@@ -11,7 +11,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use super::threads::listener;
 
 fn files() -> usize {
-    // Less the one that reads the directory.
+    // Without the descriptor that reads the directory.
     std::fs::read_dir("/proc/self/fd").unwrap().count() - 1
 }
 

@@ -1,5 +1,5 @@
-//! The book: every page is in its summary, the guide is in rustdoc, and every program is one that a
-//! test runs.
+//! The book: every page is in its summary, the guide is in rustdoc, and a test runs every
+//! program.
 //!
 //! Rust programs stand in the guide only, whose pages `exs::guide` includes, so that `cargo test --doc`
 //! runs them. C programs stand in `c/` only, where the C suite finds them.

@@ -106,12 +106,7 @@ fn nothing_speaks_of_one_developers_machine() {
 
 #[test]
 fn comments_and_documents_are_free_of_phrases_that_readers_stumble_over() {
-    let (all, list) = (tree(), source::top().join(words::EXCUSED));
-    let excused = std::fs::read_to_string(&list).expect("the list of excused files");
-    if std::env::var_os("TIDY_EXCUSED").is_some_and(|how| how == "write") {
-        std::fs::write(&list, words::still_unclean(&all, &excused)).expect("the list is written");
-    }
-    expect_none(&words::check_phrases(&all, &excused));
+    expect_none(&words::check_phrases(&tree()));
 }
 
 #[test]

@@ -3,8 +3,6 @@
 //! The words are put together from halves here, so that this file does not
 //! find itself.
 
-use std::collections::BTreeSet;
-
 use crate::source::{Source, Tok};
 
 /// Promises to finish something later.
@@ -99,18 +97,8 @@ const HEADLESS: [&str; 14] = [
 
 /// Files that name the phrases, figures that are made, and a journal; and the floor that is being
 /// redesigned.
-const NOT_READ: [&str; 6] = [
-    "tests/tests/tidy/words.rs",
-    "tests/tests/tidy/excused.txt",
-    "CONTRIBUTING.md",
-    "docs/bench/",
-    "LICENSE",
-    "exs/src/progress/",
-];
-
-/// Files that have such phrases still. A file that has none any more must leave the list, and none
-/// may join it. `TIDY_EXCUSED=write` takes out those that are clean.
-pub(crate) const EXCUSED: &str = "tests/tests/tidy/excused.txt";
+const NOT_READ: [&str; 5] =
+    ["tests/tests/tidy/words.rs", "CONTRIBUTING.md", "docs/bench/", "LICENSE", "exs/src/progress/"];
 
 /// A word in lower case, or `.` for what ends a sentence; and its line.
 type Word = (String, usize);
@@ -194,23 +182,17 @@ pub(crate) fn phrases(src: &Source) -> Vec<String> {
             });
             let before = i.checked_sub(1).map_or(".", |b| &words[b].0);
             let after = words.get(i + phrase.len()).map_or(".", |w| &w.0);
-            let excused = match phrase {
+            let allowed = match phrase {
                 ["who"] => !HEADLESS.contains(&before),
                 ["so", _] => ["as", "that"].contains(&after),
                 _ => false,
             };
-            if here && !excused {
+            if here && !allowed {
                 findings.push(format!("{}:{line}: \"{}\"", src.path, phrase.join(" ")));
             }
         }
     }
     findings
-}
-
-/// Of the excused files, those that must stay so: what `TIDY_EXCUSED=write` leaves in the list.
-pub(crate) fn still_unclean(tree: &[Source], excused: &str) -> String {
-    let unclean = |path: &&str| tree.iter().any(|s| s.path == *path && !phrases(s).is_empty());
-    excused.lines().filter(unclean).map(|path| format!("{path}\n")).collect()
 }
 
 fn is_read(src: &Source) -> bool {
@@ -219,24 +201,10 @@ fn is_read(src: &Source) -> bool {
         && !NOT_READ.iter().any(|start| src.path.starts_with(start))
 }
 
-/// No forbidden phrase, but in files that are excused; no file is excused that has none.
-pub(crate) fn check_phrases(tree: &[Source], excused: &str) -> Vec<String> {
-    let listed: BTreeSet<&str> = excused.lines().collect();
-    let mut findings = Vec::new();
-    let mut unclean = BTreeSet::new();
-    for src in tree.iter().filter(|s| is_read(s)) {
-        let found = phrases(src);
-        if !found.is_empty() {
-            unclean.insert(src.path.as_str());
-        }
-        if !listed.contains(src.path.as_str()) {
-            findings.extend(found.iter().map(|f| format!("{f}: say who does it, in plain words")));
-        }
-    }
-    findings.extend(listed.difference(&unclean).map(|path| {
-        format!("{path}: is clean, or gone: take it out of {EXCUSED} (TIDY_EXCUSED=write does)")
-    }));
-    findings
+/// The forbidden phrases of all files that are read.
+pub(crate) fn check_phrases(tree: &[Source]) -> Vec<String> {
+    let found = tree.iter().filter(|s| is_read(s)).flat_map(phrases);
+    found.map(|f| format!("{f}: say who does it, in plain words")).collect()
 }
 
 #[cfg(test)]
@@ -295,13 +263,10 @@ mod tests {
     }
 
     #[test]
-    fn an_excused_file_that_is_clean_is_caught() {
-        let tree = [Source::new("exs/src/a.rs", "// nobody"), Source::new("exs/src/b.rs", "")];
-        assert_eq!(check_phrases(&tree, "exs/src/a.rs\n").len(), 0);
-        assert_eq!(check_phrases(&tree, "").len(), 1);
-        assert_eq!(check_phrases(&tree, "exs/src/a.rs\nexs/src/b.rs\nexs/src/c.rs\n").len(), 2);
-        assert_eq!(still_unclean(&tree, "exs/src/a.rs\nexs/src/b.rs\n"), "exs/src/a.rs\n");
-        let journal = [Source::new("docs/bench/NOTES.md", "nobody")];
-        assert_eq!(check_phrases(&journal, "").len(), 0);
+    fn journals_and_files_without_prose_are_not_read() {
+        let tree = |path: &str| [Source::new(path, "// nobody")];
+        assert_eq!(check_phrases(&tree("exs/src/a.rs")).len(), 1);
+        assert_eq!(check_phrases(&tree("docs/bench/NOTES.md")).len(), 0);
+        assert_eq!(check_phrases(&tree("exs/src/a.json")).len(), 0);
     }
 }

@@ -164,8 +164,9 @@ fn row(aim: &Aim, done: &[Section]) -> Option<String> {
     Some(line(&what, &contenders, aim.figure.name(), ratio, aim.limit))
 }
 
-/// All connections together beside one that goes well, and beside one with as much in flight,
-/// and the slowest of them beside the mean, for each size of messages.
+/// For each message size: all connections together beside a single connection with 8 messages in
+/// flight and beside a single connection with as much in flight as all, and the slowest of them
+/// beside the mean.
 fn many(name: &str, done: &[Section]) -> Vec<String> {
     let cases = done.iter().find(|s| s.id == "connections").map_or(&[][..], |s| &s.cases);
     let row = |all: &Case, one: &Case| {

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::plan::bytes;
 use crate::results::{Case, Sample, Section};
 
-/// What comes before a line of JSON in a log.
+/// The beginning of a line of JSON in a log.
 const MARK: &str = "json {";
 
 #[derive(Deserialize)]

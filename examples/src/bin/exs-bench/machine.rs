@@ -93,8 +93,8 @@ fn read(file: &str) -> String {
     fs::read_to_string(file).unwrap_or_default()
 }
 
-/// How long to look, how often, and what is quiet. (What `make` has just built is written to
-/// disk for some seconds more.)
+/// How long to look, how often, and what is quiet. After `make` the kernel writes the new files to
+/// disk for some seconds more.
 const MOMENT: Duration = Duration::from_secs(2);
 const MOMENTS: u32 = 15;
 const QUIET: f64 = 0.1;

@@ -1,4 +1,4 @@
-//! What is measured.
+//! The measurements of a run.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub(crate) struct Plan {
     pub(crate) rounds: u32,
     /// Of one run.
     pub(crate) duration: Duration,
-    /// What a neighbour may take longer: some crawl where they have no core to themselves.
+    /// Time that a neighbour may take longer: some crawl where they have no core to themselves.
     pub(crate) patience: Duration,
     pub(crate) address: IpAddr,
     pub(crate) sections: Vec<Section>,
@@ -107,9 +107,9 @@ impl Plan {
 }
 
 fn bandwidth(size: usize) -> Case {
-    // What is in flight should neither starve the pipe nor leave the caches needlessly. There
+    // The bytes in flight should neither starve the pipe nor leave the caches needlessly. There
     // are three buffers for each message of EXS (receives are posted ahead), and a second-level
-    // cache has a megabyte or two. (UCX's and libfabric's programs use one buffer each way.)
+    // cache has a megabyte or two. UCX's and libfabric's programs use one buffer each way.
     let depth = match size {
         0..=0x4000 => 16,
         0x4001..=0x1_0000 => 8,

@@ -62,7 +62,8 @@ fn listens(port: u16) -> bool {
     })
 }
 
-/// Runs a program to its end; what it printed. One that fails says why.
+/// Runs a program to its end and returns what it printed. The error of a program that fails has its
+/// standard error.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<String, Failure> {
     let name = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -90,7 +91,7 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // What was read before an error is what there is.
+            // Keeps the bytes that were read before an error.
             let _ = pipe.read_to_end(&mut bytes);
         }
         String::from_utf8_lossy(&bytes).into_owned()

@@ -1,4 +1,4 @@
-//! What was measured: all samples, and their medians.
+//! Results: all samples, and their medians.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::machine::Machine;
 use crate::plan;
 
-/// One run of one contender. What it does not measure, or does not say, is not there.
+/// One run of one contender. A figure that it does not measure, or does not say, is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Sample {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,8 +77,8 @@ pub(crate) struct Entry {
 impl Entry {
     /// A figure of this one as a multiple of another's: the median of what each round says. On a
     /// machine that is faster in one minute than in the next, both medians may be of different
-    /// minutes, while the runs of a round follow each other. (If one of them has missed a round
-    /// it is not known which belong together; then of the medians after all.)
+    /// minutes, while the runs of a round follow each other. If one of them has missed a round,
+    /// it is not known which runs belong together: then the ratio is that of the medians after all.
     pub(crate) fn beside(
         &self,
         other: &Entry,

@@ -1,4 +1,4 @@
-//! What is found.
+//! The facts about this host and its devices.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What was measured, as tables or as one JSON object.
+//! The results, as tables or as one JSON object.
 
 use std::net::SocketAddr;
 use std::time::Duration;

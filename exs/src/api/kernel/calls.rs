@@ -13,8 +13,8 @@ use crate::sys::KernelAddr;
 
 impl<S: AsFd> KernelSocket<S> {
     /// Sends the buffer's window: all of it, in order, or as one message. The event says
-    /// that the kernel has it. One that is cancelled after some of its bytes have left says how many
-    /// ([`Failed::bytes`](crate::Failed)).
+    /// that the kernel has it. A send that is cancelled after some of its bytes have left says how
+    /// many ([`Failed::bytes`](crate::Failed)).
     ///
     /// ```
     #[doc = include_str!("../examples/kernel.txt")]
@@ -39,8 +39,8 @@ impl<S: AsFd> KernelSocket<S> {
     }
 
     /// Receives into the buffer's window: as many bytes as are there (all of it with
-    /// [`RecvFlags::WAITALL`]), or one message. 0 bytes with `eof` is the end. One that is cancelled keeps
-    /// the bytes that it had taken.
+    /// [`RecvFlags::WAITALL`]), or one message. 0 bytes with `eof` is the end. A receive that is
+    /// cancelled keeps the bytes that it had taken.
     ///
     /// ```
     #[doc = include_str!("../examples/kernel.txt")]

@@ -3,8 +3,8 @@
 //!
 //! A [`Descriptor`] is a descriptor of the program's and what it stood for when it was
 //! looked at; it owns nothing. Its calls take the flags of the system calls that they
-//! stand for, as integers, and a time limit for each operation. What is promised of order,
-//! cancel, and the owner's close is said at [`KernelSocket`](crate::KernelSocket).
+//! stand for, as integers, and a time limit for each operation. [`KernelSocket`](crate::KernelSocket)
+//! says what is promised of order, cancel, and the owner's close.
 
 use std::fs::File;
 use std::io;
@@ -38,7 +38,7 @@ pub fn send_kept() {
 /// its end. It waits for room if the socket does, and raises no SIGPIPE.
 ///
 /// # Errors
-/// What sendfile(2) says.
+/// The error of sendfile(2).
 pub fn send_file_now(
     to: BorrowedFd<'_>,
     file: &File,
@@ -111,7 +111,7 @@ impl<'a> Descriptor<'a> {
     ///
     /// # Errors
     /// Refused, with the buffer: [`Error::WouldBlock`]; [`Error::Invalid`] for other flags;
-    /// ENOTSOCK. What the kernel says comes with the event.
+    /// ENOTSOCK. The event has the kernel's errors.
     pub fn send(
         &self,
         queue: &EventQueue,
@@ -120,20 +120,10 @@ impl<'a> Descriptor<'a> {
         flags: i32,
         limit: Option<Duration>,
     ) -> Result<(), Refused> {
-        match self.ready(queue, flags, SEND, 1) {
-            Err(error) => Err(Refused { error, buffer }),
-            Ok((context, flags)) => {
-                let to = None;
-                self.post(
-                    context,
-                    (queue, token, limit),
-                    EventKind::Send,
-                    Bufs::One(buffer),
-                    |pieces| Request::Send { pieces, to, flags },
-                );
-                Ok(())
-            }
-        }
+        let on = (queue, token, limit);
+        let how = (EventKind::Send, flags, SEND);
+        let request = |pieces, flags| Request::Send { pieces, to: None, flags };
+        self.post_memory(on, (buffer, 1, Bufs::One), how, request)
     }
 
     /// sendmsg(2): several buffers as one stretch, or one message, to an address or to the
@@ -150,20 +140,14 @@ impl<'a> Descriptor<'a> {
         flags: i32,
         limit: Option<Duration>,
     ) -> Result<(), Refused<Vec<Buffer>>> {
-        match self.ready(queue, flags, SEND, buffers.len()) {
-            Err(error) => Err(Refused { error, buffer: buffers }),
-            Ok((context, flags)) => {
-                let bufs = Bufs::Many(buffers);
-                self.post(context, (queue, token, limit), EventKind::Send, bufs, |pieces| {
-                    Request::Send { pieces, to, flags }
-                });
-                Ok(())
-            }
-        }
+        let on = (queue, token, limit);
+        let (count, how) = (buffers.len(), (EventKind::Send, flags, SEND));
+        let request = |pieces, flags| Request::Send { pieces, to, flags };
+        self.post_memory(on, (buffers, count, Bufs::Many), how, request)
     }
 
-    /// recv(2) into one buffer. `flags`: MSG_PEEK, MSG_WAITALL. (MSG_TRUNC needs not be
-    /// asked for: [`Event::total`](crate::Event::total) always has a message's true length.)
+    /// recv(2) into one buffer. `flags`: MSG_PEEK, MSG_WAITALL. MSG_TRUNC is not needed:
+    /// [`Event::total`](crate::Event::total) always has a message's true length.
     ///
     /// # Errors
     /// As [`Descriptor::send`].
@@ -175,20 +159,10 @@ impl<'a> Descriptor<'a> {
         flags: i32,
         limit: Option<Duration>,
     ) -> Result<(), Refused> {
-        match self.ready(queue, flags, RECV, 1) {
-            Err(error) => Err(Refused { error, buffer }),
-            Ok((context, flags)) => {
-                let from = false;
-                self.post(
-                    context,
-                    (queue, token, limit),
-                    EventKind::Recv,
-                    Bufs::One(buffer),
-                    |pieces| Request::Recv { pieces, flags, from },
-                );
-                Ok(())
-            }
-        }
+        let on = (queue, token, limit);
+        let how = (EventKind::Recv, flags, RECV);
+        let request = |pieces, flags| Request::Recv { pieces, flags, from: false };
+        self.post_memory(on, (buffer, 1, Bufs::One), how, request)
     }
 
     /// recvmsg(2) into several buffers; with `from`, the event has the sender's address
@@ -205,16 +179,10 @@ impl<'a> Descriptor<'a> {
         flags: i32,
         limit: Option<Duration>,
     ) -> Result<(), Refused<Vec<Buffer>>> {
-        match self.ready(queue, flags, RECV, buffers.len()) {
-            Err(error) => Err(Refused { error, buffer: buffers }),
-            Ok((context, flags)) => {
-                let bufs = Bufs::Many(buffers);
-                self.post(context, (queue, token, limit), EventKind::Recv, bufs, |pieces| {
-                    Request::Recv { pieces, flags, from }
-                });
-                Ok(())
-            }
-        }
+        let on = (queue, token, limit);
+        let (count, how) = (buffers.len(), (EventKind::Recv, flags, RECV));
+        let request = |pieces, flags| Request::Recv { pieces, flags, from };
+        self.post_memory(on, (buffers, count, Bufs::Many), how, request)
     }
 
     /// sendfile(2): a part of a file, of a stream any size, as a message up to 256 KiB.
@@ -371,6 +339,24 @@ impl<'a> Descriptor<'a> {
         let context = Context::global()?;
         queue.core().reserve()?;
         Ok((context, flags & allowed))
+    }
+
+    /// Posts a send or a receive of `count` buffers, which `wrap` makes [`Bufs`] of. `request` gets
+    /// those of `flags` that count.
+    fn post_memory<T>(
+        &self,
+        on: (&EventQueue, Token, Option<Duration>),
+        (buffer, count, wrap): (T, usize, impl FnOnce(T) -> Bufs),
+        (kind, flags, allowed): (EventKind, i32, i32),
+        request: impl FnOnce(Pieces, i32) -> Request,
+    ) -> Result<(), Refused<T>> {
+        match self.ready(on.0, flags, allowed, count) {
+            Err(error) => Err(Refused { error, buffer }),
+            Ok((context, flags)) => {
+                self.post(context, on, kind, wrap(buffer), |pieces| request(pieces, flags));
+                Ok(())
+            }
+        }
     }
 
     fn post_bare(

@@ -224,7 +224,7 @@ fn damage_on_the_wire_never_panics_and_completes_everything() {
             let (rng, side, ..) = sim.sides(first);
             let len = side.wire.len();
             if len > 0 {
-                // Mostly near the front, where the next header is.
+                // Two times of three near the front, where the next header is.
                 let at = if rng.chance(3) { rng.below(len) } else { rng.below(len.min(24)) };
                 side.wire[at] = u8::try_from(rng.below(256)).unwrap();
             } else {

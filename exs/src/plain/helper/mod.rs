@@ -84,7 +84,7 @@ impl Helper {
     /// Makes a helper of the kind wanted; `Auto` takes io_uring if the kernel has it.
     ///
     /// # Errors
-    /// What the kernel says. `Uring` without io_uring gives ENOSYS or EPERM.
+    /// The kernel's error. `Uring` without io_uring gives ENOSYS or EPERM.
     pub(super) fn new(io: KernelIo) -> io::Result<Helper> {
         let inbox = Arc::new(Inbox { replies: Mutex::default(), bell: EventFd::new()? });
         let way = match io {

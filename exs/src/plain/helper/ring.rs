@@ -27,7 +27,7 @@ impl RingThread {
     /// Starts it.
     ///
     /// # Errors
-    /// What the kernel says if it has no io_uring, or forbids it to this process.
+    /// The kernel's error if it has no io_uring, or forbids it to this process.
     pub(super) fn new(inbox: Arc<Inbox>) -> io::Result<RingThread> {
         let bell = Arc::new(EventFd::new()?);
         let ring = IoRing::new(Arc::clone(&bell))?;

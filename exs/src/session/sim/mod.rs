@@ -53,7 +53,7 @@ fn run(seed: u64) -> World {
     world
 }
 
-/// Runs seeds, or the one asked for; names the one that fails.
+/// Runs seeds, or the one asked for; names the seed that fails.
 fn run_seeds(seeds: std::ops::Range<u64>) {
     if let Ok(seed) = std::env::var("EXS_SEED") {
         run(seed.parse().expect("EXS_SEED is a number"));

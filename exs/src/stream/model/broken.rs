@@ -21,7 +21,7 @@ fn must_fail(rule: Rule, why: &str, plan: Plan) {
 fn advertising_over_a_ring_with_bytes_in_it() {
     must_fail(
         Rule::RingEmpty,
-        "overwrites one that is in use",
+        "overwrites a byte that is in use",
         plan(3, 0, 3, &[1, 2], &[all(2), all(2)]),
     );
 }

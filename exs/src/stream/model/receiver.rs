@@ -9,7 +9,7 @@ use super::{Back, BackMsg, Plan, RecvState, RingMem, Window, World, WriteTo, val
 /// Buffers lie this far apart in the receiver's address space.
 const STRIDE: u64 = 1 << 20;
 
-/// The inline bytes at hand, by the stream position of the first.
+/// The current inline bytes, by the stream position of the first.
 #[derive(Clone, Copy)]
 pub(super) struct Inline {
     pub(super) pos: u32,
@@ -45,7 +45,7 @@ impl World {
     fn put(bytes: &mut [u8], from: u32, pos: u32, len: u32) -> Result<(), Wrong> {
         for k in 0..len {
             let place = bytes.get_mut((from + k) as usize).ok_or("written out of bounds")?;
-            ensure!(*place == 0, "byte {} overwrites one that is in use", pos + k);
+            ensure!(*place == 0, "byte {} overwrites a byte that is in use", pos + k);
             *place = value(pos + k);
         }
         Ok(())

@@ -29,7 +29,7 @@ fn by_ring(max_misses: u32) -> u32 {
             apply(&mut world, Event::PostSend(u16::try_from(sends).unwrap()));
             sends += 1;
         }
-        // What is on its way now arrives after what this round adds.
+        // The messages on their way now arrive after those that this round adds.
         let (there, back) = (world.fwd.len(), world.back.len());
         if world.tx.wants_transfer() {
             apply(&mut world, Event::Transfer);

@@ -198,7 +198,7 @@ fn adverts_are_held_back_only_when_one_phase_after_the_other_missed() {
         assert!(advertised(&mut rx));
         rx.handle_data(inline(1)).expect("fits");
         assert!(advertised(&mut rx));
-        // One that is used ends the series.
+        // An ADVERT that is used ends the series.
         let direct = Data { direct: true, inline: true, len: 1 };
         rx.handle_data(direct).expect("fits");
         rx.handle_data(inline(1)).expect("fits");

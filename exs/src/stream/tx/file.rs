@@ -40,9 +40,9 @@ impl StreamTx {
 
     /// The buffer gets its room back, unless these bytes end its receive.
     ///
-    /// (An indirect chunk of which nothing is left has made the phase odd although
+    /// An indirect chunk of which nothing is left has made the phase odd although
     /// the peer will not see it end. That does no harm: its ADVERTs of the old phase
-    /// are dropped, and the next bytes go into the ring.)
+    /// are dropped, and the next bytes go into the ring.
     fn untake_advert(&mut self, len: u32, had: u32) {
         // None if the peer has withdrawn it meanwhile.
         let Some(mut before) = self.file_advert.take() else { return };

@@ -28,7 +28,7 @@ fn direct_when_advertised_in_chunks() {
     tx.post_send(1, 70);
     let to = |addr| ChunkTarget::Direct { addr, key: 5, close: false };
     let first = TxAction::Transfer { op: 1, op_off: 0, len: 64, target: to(0x1000), inline: false };
-    // What is left of a large send may be small enough to go inline.
+    // The rest of a large send may be small enough to go inline.
     let second = TxAction::Transfer { op: 1, op_off: 64, len: 6, target: to(0x1040), inline: true };
     assert_eq!(all(&mut tx), [first, second]);
     tx.handle_sent(1, 64);
@@ -285,7 +285,7 @@ fn the_short_way_is_closed_where_something_is_in_the_way() {
     assert_eq!(passed, 10, "the ring is full then");
 }
 
-/// What goes by the ring from an ADVERT's phase on: a direct phase that offers 30 bytes, uses
+/// A send that goes by the ring from an ADVERT's phase on: a direct phase that offers 30 bytes, uses
 /// them, and has 20 more to send.
 fn run_dry(tx: &mut StreamTx, op: OpId, phase: u32) {
     let seq = tx.phase_and_seq().1;
@@ -307,7 +307,7 @@ fn a_send_waits_for_the_next_advert_where_enough_was_offered() {
     assert_eq!(all(&mut tx), [], "not even the ring's address is asked for");
     tx.handle_advert(advert(30, 0, 12, true)).expect("fits");
     let more = all(&mut tx);
-    // What is left may ride in its announcement: it waits for nothing.
+    // The rest may ride in its announcement: it waits for nothing.
     let [direct, ring] = more[..] else { panic!("{more:?}") };
     assert!(matches!(
         direct,

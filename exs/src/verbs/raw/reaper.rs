@@ -1,14 +1,14 @@
 //! The reaper: threads that free ids of librdmacm.
 //!
 //! `rdma_destroy_id` sleeps in the kernel until nothing refers to the id any more: no message of the
-//! connection manager that waits for its answer or its next try, and no work in progress. Mostly
-//! there is none. But an answer of a silent peer is awaited as long as the manager tries: a minute on
+//! connection manager that waits for its answer or its next try, and no work in progress. Usually
+//! nothing does. But the manager awaits the answer of a silent peer as long as it tries: a minute on
 //! RoCE, 10 s on siw. A thread with the engine's lock must not wait for that, or the whole process
 //! would. So dropping an id hands it to the reaper.
 //!
 //! Nothing depends on when that happens, as the driver has done before what others wait for. The
-//! queue pair is freed at once, so no memory is touched any more. (Attempts on iWARP are the
-//! exception: their queue pair is in the error state.) And the driver waits for a listener
+//! queue pair is freed at once, so no memory is touched any more. Attempts on iWARP are the
+//! exception: their queue pair is in the error state. And the driver waits for a listener
 //! (`CmId::close`), so that its port can be bound again.
 //!
 //! Threads are made when there is work, and end when there is none. There are up to [`THREADS`], so

@@ -246,7 +246,7 @@ impl Server {
         if server.address.is_empty() {
             return Err(CpError::Protocol("the demo's server did not start".into()));
         }
-        // What it says later is passed on, and its pipe never fills.
+        // The thread passes later lines on, so the server's pipe never fills.
         std::thread::spawn(move || {
             lines.map_while(Result::ok).for_each(|l| exs_examples::tell!("{l}"))
         });

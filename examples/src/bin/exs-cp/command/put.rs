@@ -192,7 +192,7 @@ struct Desk<'a> {
     /// The file that is being sent; `unwanted`: the server has given it up.
     current: Option<Id>,
     unwanted: bool,
-    /// To be offered anew.
+    /// Must be offered again, as they are now.
     changed: Vec<Job>,
     chunks: usize,
 }
@@ -350,7 +350,7 @@ fn send_one(
     desk.current = None;
     match sent {
         Sent::Gone => {}
-        // Listing a large tree takes time, so the file is offered anew as it is now. That happens
+        // Listing a large tree takes time, so the file is offered again as it is now. That happens
         // once: a file that is written all the time is at rest for no copy.
         Sent::Changed(meta) if meta.kind == Kind::File && !again => {
             if let Some(job) = desk.sent.get(&id) {

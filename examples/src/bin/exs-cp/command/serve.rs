@@ -233,7 +233,7 @@ impl Answers for Counter<'_> {
                 self.wanted.push_back(Wanted { id, path, source, have });
                 Ok(())
             }
-            // Of the file that is on its way, or of one that has gone.
+            // Of the file that is on its way, or of a file that has been sent.
             Frame::Done { id, ok, .. } => {
                 let gone = self.gone.remove(&id);
                 if let (Some(size), true) = (gone, ok) {
@@ -265,7 +265,7 @@ impl Answers for Counter<'_> {
 fn serve_fetch(server: &Server, ch: &mut Channel, flags: Flags) -> Result<(), CpError> {
     ch.set_intake(Intake::Copy)?;
     ch.say_busy(flags.compare);
-    let root = server.root.anew().map_err(|e| CpError::local("read", ".", e))?;
+    let root = server.root.fresh().map_err(|e| CpError::local("read", ".", e))?;
     let mut counter = Counter {
         tally: &server.tally,
         wanted: VecDeque::new(),

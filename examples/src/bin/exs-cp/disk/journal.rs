@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(load(&path, &source(), false), Some(vec![1]));
     }
 
-    /// Each part of the state is the file's own: one that was always 0 would prove nothing.
+    /// Each part of the state is the file's own: a part that was always 0 would prove nothing.
     #[test]
     fn a_seal_has_inode_size_and_both_times_of_the_file() {
         use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! What is kept of a file beside its bytes, and what tells two states apart.
+//! The metadata of a file that a copy keeps, and the test whether two states of it are the same.
 
 use rustix::fs::{FileType, Mode, Stat, Timespec, Timestamps};
 
@@ -59,7 +59,7 @@ impl Meta {
         })
     }
 
-    /// Is this the same state of the same source? (Access time says nothing.)
+    /// Is this the same state of the same source? Access times do not count.
     pub(crate) fn same_source(&self, other: &Meta) -> bool {
         (self.kind, self.size, self.mtime, self.ctime, self.ino)
             == (other.kind, other.size, other.mtime, other.ctime, other.ino)
@@ -77,8 +77,8 @@ impl Meta {
     }
 
     /// The bits of the mode that a copy gets only if its user asks for it: set-user-ID,
-    /// set-group-ID and sticky of a file, set-user-ID of a directory. (Set-group-ID and sticky
-    /// of a directory give no right to its contents, and say how it is used.)
+    /// set-group-ID and sticky of a file, set-user-ID of a directory. Set-group-ID and sticky
+    /// of a directory are not special: they give no right to its contents, and say how it is used.
     fn special(&self) -> u32 {
         match self.kind {
             Kind::File => self.mode & 0o7000,

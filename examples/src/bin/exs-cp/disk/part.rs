@@ -85,7 +85,7 @@ impl Part {
         if told.iter().all(|chunk| part.known.binary_search(chunk).is_ok()) {
             return Ok(part);
         }
-        // What has no chunk is of no use to the next run.
+        // A partial file without a chunk is of no use to the next run.
         if part.known.is_empty() {
             part.discard();
         }
@@ -104,7 +104,7 @@ impl Part {
     ) -> io::Result<Part> {
         let (dir, name) = root.place(path)?;
         let layout = Layout::of(source.size);
-        // What is never continued needs no place where the next run would find it.
+        // A file of one chunk is never continued, so it needs no name by which the next run finds it.
         let nameless = match layout.count() {
             0 | 1 => nameless::create(root, &dir)?,
             _ => None,

@@ -88,7 +88,7 @@ enum Links {
 /// A directory tree that paths cannot leave.
 ///
 /// It remembers directories that it opened, so it is for one request. A server that keeps a tree
-/// for longer takes a new one for each request ([`Self::anew`]), which sees directories where
+/// for longer takes a new one for each request ([`Self::fresh`]), which sees directories where
 /// they are now.
 pub(crate) struct Root {
     fd: OwnedFd,
@@ -124,7 +124,7 @@ impl Root {
     }
 
     /// The same directory, with nothing remembered.
-    pub(crate) fn anew(&self) -> io::Result<Root> {
+    pub(crate) fn fresh(&self) -> io::Result<Root> {
         Ok(Root::of(self.fd.try_clone()?))
     }
 
@@ -280,7 +280,7 @@ impl Root {
         Ok((File::from(file), st))
     }
 
-    /// What is at `rel`; links are not followed. `Ok(None)`: nothing is.
+    /// The state of the entry at `rel`; links are not followed. `Ok(None)`: there is no entry.
     pub(crate) fn stat(&self, rel: &RelPath) -> io::Result<Option<fs::Stat>> {
         let Some((parent, name)) = rel.split() else { return Ok(Some(fs::fstat(&self.fd)?)) };
         let st = self.dir_seen(&parent).and_then(|dir| {

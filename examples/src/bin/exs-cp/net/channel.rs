@@ -329,7 +329,7 @@ impl Channel {
     }
 
     /// A frame that came in small pieces fills every buffer and is not whole yet: it is copied
-    /// aside, so that the rest of it has somewhere to go. (Its length is limited.)
+    /// aside, so that the rest of it has somewhere to go. Frames have a limited length.
     fn make_room(&mut self) -> Result<(), CpError> {
         if self.posted == 0 && self.life == Life::Open {
             while let Some(p) = self.placed.pop_front() {
@@ -392,8 +392,8 @@ impl Channel {
         Ok(any)
     }
 
-    /// A peer that gives up says why before it goes: that is better news than
-    /// that the connection is gone. (Bytes set aside are always whole frames'.)
+    /// A peer that gives up says why before it goes. That reason explains more than the end of the
+    /// connection. Bytes set aside are always those of whole frames.
     fn last_words(&mut self) -> Option<CpError> {
         while self.intake == Intake::Copy {
             match self.ready_frame() {

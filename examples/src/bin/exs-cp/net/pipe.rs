@@ -22,9 +22,9 @@ use super::NetError;
 
 /// Data of one frame and its header, and room for small frames beside them.
 pub(crate) const SIZE: usize = (1 << 20) + (64 << 10);
-/// Sends and receives on their way at most; the rest is being hashed, or written.
+/// Sends on their way at most; the other buffers are being filled and hashed.
 pub(crate) const SENDS: usize = 4;
-/// (Some of these are with the thread that writes.)
+/// Receives on their way at most; the thread that writes has some of these buffers.
 pub(crate) const RECVS: usize = 6;
 const TICK: Duration = Duration::from_millis(100);
 
@@ -36,7 +36,7 @@ const RECV: Token = Token(4);
 /// Registered memory; `Deref` to its bytes.
 pub(crate) type Buffer = ExsBuffer;
 
-/// What came out of the event queue.
+/// An event of the queue.
 pub(crate) enum Happened {
     /// A buffer is free again.
     Sent(Buffer),

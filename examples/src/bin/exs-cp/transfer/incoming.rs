@@ -63,7 +63,7 @@ pub(crate) fn survey(
             if flags.quick || !flags.verify {
                 return Ok((awaited, Have { what: What::Believed, chunks: Vec::new() }));
             }
-            // A file that cannot be read is sent anew.
+            // A file that cannot be read is sent in full.
             if flags.compare
                 && let Ok((chunks, state)) = read_whole(root, path, source, alive)
             {

@@ -63,7 +63,7 @@ impl From<CpError> for Stop {
     }
 }
 
-/// Sends a file from `Begin` to `End` or `Fail`; or says `Same` of one that need not be sent.
+/// Sends a file from `Begin` to `End` or `Fail`; or says `Same` of a file that need not be sent.
 pub(crate) fn send_file(
     ch: &mut Channel,
     answers: &mut dyn Answers,
@@ -178,7 +178,7 @@ impl Source<'_> {
         Ok(true)
     }
 
-    /// What was read is one state of the file.
+    /// Checks that the bytes that were read are one state of the file.
     fn is_at_rest(&self) -> Result<(), Stop> {
         let read = |e: Errno| Stop::File(Trouble::io("read", self.out.path, e));
         let now = fstat(self.file).map_err(read)?;

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::disk::meta::Meta;
 use crate::error::Trouble;
 
-/// What is known of the bytes of a file that is in place.
+/// How sure it is that the bytes of a file in place are the source's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Proof {
-    /// They were hashed at the destination in this run, and the hash is the source's. (A
-    /// symbolic link has none, and was made in this run.)
+    /// They were hashed at the destination in this run, and the hash is the source's. A
+    /// symbolic link has no hash, and was made in this run.
     Hashed,
     /// They were not hashed.
     Unchecked,

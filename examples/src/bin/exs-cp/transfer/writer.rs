@@ -6,8 +6,8 @@
 //! were written and found to be right, with a thread or without.
 //!
 //! The first thing that fails is kept, and the chunk that it broke is given back, so that
-//! on a full disk there is room for smaller files that follow. What comes after it is
-//! dropped: the connection's buffers go on coming back.
+//! on a full disk there is room for smaller files that follow. The writer drops all later chunks
+//! of the file, so the connection's buffers go on coming back.
 
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -18,8 +18,8 @@ use crate::disk::part::Part;
 use crate::hash::{ChunkHasher, Cv, Layout};
 use crate::net::lent::Lent;
 
-/// Things to do that may wait for the thread. (Of bytes there are never more than the
-/// connection has buffers.)
+/// Things to do that may wait for the thread. The connection's buffers limit the bytes among
+/// them.
 const WAITING: usize = 64;
 
 /// One thing to do.
@@ -58,7 +58,7 @@ pub(crate) struct Away {
     /// None: it is told to end.
     jobs: Option<SyncSender<Job>>,
     thread: Option<JoinHandle<Option<Box<Desk>>>>,
-    /// What went wrong first, until it is told.
+    /// The first failure, until it is reported; `None` before and after.
     failed: Arc<Mutex<Option<Failure>>>,
 }
 
@@ -151,7 +151,7 @@ impl Away {
 }
 
 impl Drop for Away {
-    /// What has come is written, and noted: the next run need not have it sent again.
+    /// Writes and notes the chunks that have come, so that the next run need not send them again.
     fn drop(&mut self) {
         self.end();
     }

@@ -41,8 +41,8 @@ pub(crate) struct Flags {
     pub(crate) special: bool,
     /// Files of equal size and modification time are believed, not read.
     pub(crate) quick: bool,
-    /// The client knows `Same`, `Busy` and `What::Whole`. Clients of older versions do not,
-    /// so that a file which they would have believed is sent to them, or taken from them, anew.
+    /// The client knows `Same`, `Busy` and `What::Whole`. A client of an older version does not:
+    /// it sends or receives again in full a file that it could have believed.
     pub(crate) compare: bool,
 }
 

@@ -160,7 +160,7 @@ fn only_what_is_read_back_right_is_kept() {
 }
 
 /// Without hashes nothing can be proved: a run that was killed, or a file that was changed,
-/// begins anew.
+/// begins again at the first byte.
 #[test]
 fn without_hashes_only_a_sealed_file_goes_on() {
     let flags = Flags { verify: false, ..SYNC };
@@ -214,7 +214,7 @@ fn a_run_that_goes_on_breaks_the_seal() {
     assert_eq!(journal().seal, None);
 }
 
-/// A partial file of another length is not the one that the journal is about.
+/// The journal is not about a partial file of another length.
 #[test]
 fn a_partial_file_that_was_cut_starts_afresh() {
     let tmp = TempDir::new("part-cut");
