@@ -66,6 +66,8 @@
 #[cfg(feature = "internals")]
 pub mod api;
 #[cfg(feature = "internals")]
+pub mod driver;
+#[cfg(feature = "internals")]
 pub mod ids;
 #[cfg(feature = "internals")]
 pub mod iwarp;
@@ -100,6 +102,8 @@ pub mod wire;
 
 #[cfg(not(feature = "internals"))]
 mod api;
+#[cfg(not(feature = "internals"))]
+mod driver;
 #[cfg(not(feature = "internals"))]
 mod ids;
 #[cfg(not(feature = "internals"))]

@@ -352,7 +352,7 @@ fn a_caller_that_is_never_ready_is_dropped() {
 fn callers_give_way_only_before_their_requests() {
     let _dog = Watchdog::new("callers_give_way_only_before_their_requests");
     let mut w = World::<Shm>::new(1);
-    w.rnics[0].limit_pending_peers(4);
+    w.rnics[0].limit_startups(4);
     let (_, addr) = w.listen(0, Shm::local());
     let callers: Vec<Intruder> = (0..20).map(|_| Intruder::call(addr, &Hello::to(addr))).collect();
     for _ in &callers {

@@ -13,7 +13,7 @@ use super::RnicError;
 pub struct DetachedRequest(Box<dyn Any + Send>);
 
 impl DetachedRequest {
-    /// Wraps what a driver needs to go on with the request. Dropping `state` must end the peer's
+    /// Wraps the driver's state of the request. Dropping `state` must end the peer's
     /// attempt.
     pub(crate) fn new(state: impl Any + Send) -> DetachedRequest {
         DetachedRequest(Box::new(state))

@@ -18,15 +18,11 @@
 //!
 //! What it must never know: sockets, streams, messages of EXS.
 
-pub(crate) mod deadlines;
 mod fault;
 mod handover;
-pub(crate) mod objects;
-pub(crate) mod queues;
 pub(crate) mod siw_quirk;
 pub(crate) mod table;
 mod types;
-pub(crate) mod users;
 
 pub use crate::mem::{Access, Key};
 #[cfg(any(test, feature = "internals"))]

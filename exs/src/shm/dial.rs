@@ -17,11 +17,10 @@ use std::time::Duration;
 
 use super::ShmRnic;
 use super::control::{ControlMessage, canonical, name, of_family, unspecified};
-use super::link::{LinkOwner, LinkPhase, ShmLink, SocketInput};
-use super::qp::ShmConn;
+use super::link::{Greeting, LinkPhase, ShmLink, SocketInput};
 use super::ring::Mem;
-use super::serve::ShmSource;
-use crate::rnic::{CmEvent, ConnParam, Qp, QpState, RnicError};
+use crate::driver::{LinkOwner, Source};
+use crate::rnic::{CmEvent, ConnParam, Qp, RnicError};
 use crate::sys::{PeerSocket, connect_abstract, listener_uid, local_addrs, peer_cred};
 use crate::time::Time;
 
@@ -80,48 +79,34 @@ fn source(addr: SocketAddr, bind: Option<SocketAddr>) -> io::Result<(SocketAddr,
 }
 
 impl ShmRnic {
-    pub(super) fn check_private(&self, private_data: &[u8]) -> Result<(), RnicError> {
-        let (asked, limit) = (private_data.len(), self.caps.max_private_data);
-        if asked <= limit {
-            return Ok(());
-        }
-        let (asked, limit) = (asked as u64, limit as u64);
-        Err(RnicError::Limit { what: "bytes of private data", asked, limit })
-    }
-
-    pub(super) fn connect(
+    /// Begins to connect a queue pair. Returns the number of the link.
+    pub(super) fn begin_call(
         &mut self,
         qp: Qp,
         addr: SocketAddr,
         param: &ConnParam<'_>,
         now: Time,
-    ) -> Result<(), RnicError> {
-        if self.qp_state(qp)? != QpState::Init {
-            return Err(self.wrong_state(qp, "Init"));
-        }
-        self.check_private(param.private_data)?;
+    ) -> Result<u32, RnicError> {
         is_here(addr)?;
         let called = canonical(addr);
         let (ours, port) = source(called, param.bind).map_err(|e| RnicError::os("bind", &e))?;
-        let mut nonce =
-            || u64::from(self.random.next_u32()) << 32 | u64::from(self.random.next_u32());
-        let nonces = [nonce(), nonce()];
+        let nonces = [self.memory.random_u64(), self.memory.random_u64()];
         let (mem, memfd) = Mem::create(nonces).map_err(|e| RnicError::os("memfd_create", &e))?;
         let mut link = ShmLink::new(None, mem, LinkOwner::Qp(qp.0), (of_family(ours, &addr), addr));
-        (link.ord, link.ird) = (param.ord.min(self.caps.max_ord), param.ird.min(self.caps.max_ird));
-        link.memfd = Some(memfd);
-        let (ord, ird) = (link.ord, link.ird);
+        (link.peer.ord, link.peer.ird) =
+            (param.ord.min(self.caps.max_ord), param.ird.min(self.caps.max_ird));
+        let (ord, ird) = (link.peer.ord, link.peer.ird);
         let (caller, private_data) = (ours, param.private_data.to_vec());
-        link.hello = ControlMessage::Hello { called, caller, ird, ord, private_data }.emit();
-        let id = self.links.insert(Box::new(link))?;
+        let message = ControlMessage::Hello { called, caller, ird, ord, private_data }.emit();
+        link.greeting = Some(Greeting { message, memfd });
+        let id = self.add_link(Box::new(link))?;
         if self.try_names(id, now).is_err() {
             // The next turn tries once more, so that a refusal becomes an event, as on TCP.
-            self.enqueue(ShmSource::Link(id));
+            self.enqueue(Source::Link(id));
         }
-        self.timers.set(ShmSource::Link(id), now + param.timeout);
-        let pair = self.qps.get_mut(qp.0)?;
-        (pair.conn, pair.timeout, pair.port) = (ShmConn::Link(id), param.timeout, port);
-        Ok(())
+        self.turns.timers.set(Source::Link(id), now + param.timeout);
+        self.qps.get_mut(qp.0)?.own.port = port;
+        Ok(id)
     }
 
     /// Tries the names of a link's listener. Sets a timer to try again if the backlog is full.
@@ -129,12 +114,12 @@ impl ShmRnic {
     /// # Errors
     /// No listener has one of the names, or it belongs to an untrusted user.
     fn try_names(&mut self, id: u32, now: Time) -> Result<(), RnicError> {
-        let called = canonical(self.links.get(id)?.addrs.1);
+        let called = canonical(self.links.get(id)?.peer.addrs.1);
         for name in names(called) {
             let sock = match connect_abstract(&name) {
                 Ok(sock) => sock,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.timers.set(ShmSource::Retry(id), now + RETRY);
+                    self.turns.timers.set(Source::Retry(id), now + RETRY);
                     return Ok(());
                 }
                 // No listener has this name.
@@ -142,7 +127,7 @@ impl ShmRnic {
                 Err(e) => return Err(RnicError::os("connect", &e)),
             };
             let cred = peer_cred(sock.as_fd()).map_err(|e| RnicError::os("SO_PEERCRED", &e))?;
-            let known = cred.uid == self.uid || cred.uid == 0;
+            let known = cred.uid == self.parts.uid || cred.uid == 0;
             if !known && !listener_uid(&called).is_ok_and(|uid| uid == Some(cred.uid)) {
                 let call = "the user who listens there is not the one who has the TCP port";
                 return Err(RnicError::Os { call, errno: libc::EACCES });
@@ -155,27 +140,16 @@ impl ShmRnic {
     /// The listener has accepted: sends HELLO.
     fn send_hello(&mut self, id: u32, sock: PeerSocket) -> Result<(), RnicError> {
         let link = self.links.get_mut(id)?;
-        let fds: Vec<_> = link.memfd.iter().map(AsFd::as_fd).collect();
-        crate::sys::send_with_fds(sock.as_fd(), &link.hello, &fds)
-            .map_err(|e| RnicError::os("sendmsg", &e))?;
-        (link.hello, link.memfd) = (Vec::new(), None);
-        link.sock = Some(sock);
+        if let Some(Greeting { message, memfd }) = &link.greeting {
+            crate::sys::send_with_fds(sock.as_fd(), message, &[memfd.as_fd()])
+                .map_err(|e| RnicError::os("sendmsg", &e))?;
+        }
+        link.greeting = None;
+        link.socket.sock = Some(sock);
         link.enter(LinkPhase::Greeting);
-        self.watch(id)?;
-        self.enqueue(ShmSource::Link(id));
+        self.watch_link(id)?;
+        self.enqueue(Source::Link(id));
         Ok(())
-    }
-
-    /// Registers a link's socket with the reactor.
-    pub(super) fn watch(&mut self, id: u32) -> Result<(), RnicError> {
-        let token = self.token(ShmSource::Link(id));
-        let Some(raw) = self.links.get(id)?.fd().map(|fd| std::os::fd::AsRawFd::as_raw_fd(&fd))
-        else {
-            return Ok(());
-        };
-        self.registry
-            .register(&mut mio::unix::SourceFd(&raw), token, mio::Interest::READABLE)
-            .map_err(|e| RnicError::os("epoll_ctl", &e))
     }
 
     /// Tries a listener again whose backlog was full.
@@ -188,7 +162,7 @@ impl ShmRnic {
     /// Ends a connection attempt of either side.
     pub(super) fn fail_attempt(&mut self, id: u32, error: RnicError) {
         let Ok(link) = self.links.get(id) else { return };
-        let owner = link.owner;
+        let owner = link.base.owner;
         self.drop_link(id);
         if let LinkOwner::Qp(qp) = owner {
             self.kill_qp(qp);
@@ -197,20 +171,20 @@ impl ShmRnic {
     }
 
     /// Reads and handles the messages of a link's socket.
-    pub(super) fn take_control_messages(&mut self, id: u32, now: Time) {
+    pub(super) fn take_control_messages(&mut self, id: u32) {
         loop {
             let Ok(link) = self.links.get_mut(id) else { return };
             match link.next_input() {
                 SocketInput::Nothing => return,
                 SocketInput::Invalid => return self.reject_message(id),
-                SocketInput::Startup(message) => self.handle_startup(id, message, now),
+                SocketInput::Startup(message) => self.handle_startup(id, message),
             }
         }
     }
 
     fn reject_message(&mut self, id: u32) {
         let Ok(link) = self.links.get(id) else { return };
-        match (link.owner, link.phase) {
+        match (link.base.owner, link.phase) {
             (LinkOwner::Qp(_), phase) if phase.is_connected() => {
                 let code = crate::rnic::TermCode { layer: 0, etype: 2, code: 7 };
                 self.cut(id, crate::rnic::DisconnectCause::TerminatedByUs(code), None);
@@ -223,18 +197,18 @@ impl ShmRnic {
     }
 
     /// Handles a message of the start-up.
-    fn handle_startup(&mut self, id: u32, message: ControlMessage, now: Time) {
+    fn handle_startup(&mut self, id: u32, message: ControlMessage) {
         let Ok(link) = self.links.get_mut(id) else { return };
-        let LinkOwner::Qp(qp) = link.owner else { return self.reject_message(id) };
+        let LinkOwner::Qp(qp) = link.base.owner else { return self.reject_message(id) };
         // The addresses do not say which of the two sides this is; the memory does.
         match (link.phase, link.mem.is_ours(), message) {
             (LinkPhase::Greeting, true, ControlMessage::Accept { ird, ord, private_data }) => {
                 let cred = link.fd().and_then(|fd| peer_cred(fd).ok());
                 let Some(cred) = cred else { return self.reject_message(id) };
-                (link.ord, link.ird) = (link.ord.min(ird), link.ird.min(ord));
-                link.set_peer(cred, self.trusting.then_some(self.uid));
+                (link.peer.ord, link.peer.ird) = (link.peer.ord.min(ird), link.peer.ird.min(ord));
+                link.set_peer(cred, self.parts.trusting.then_some(self.parts.uid));
                 link.send_control(&ControlMessage::Ready, &[]);
-                self.establish(id, qp, private_data, now);
+                self.establish(id, qp, private_data);
             }
             (LinkPhase::Greeting, true, ControlMessage::Reject { private_data }) => {
                 self.drop_link(id);
@@ -242,24 +216,23 @@ impl ShmRnic {
                 self.emit(CmEvent::Rejected { qp: Qp(qp), private_data });
             }
             (LinkPhase::Accepted, false, ControlMessage::Ready) => {
-                self.establish(id, qp, Vec::new(), now)
+                self.establish(id, qp, Vec::new())
             }
             _ => self.reject_message(id),
         }
     }
 
     /// Opens a connection whose start-up is complete.
-    fn establish(&mut self, id: u32, qp: u32, private_data: Vec<u8>, now: Time) {
+    fn establish(&mut self, id: u32, qp: u32, private_data: Vec<u8>) {
         let Ok(link) = self.links.get_mut(id) else { return };
         link.enter(LinkPhase::Open);
-        let (ord, ird, addrs) = (link.ord, link.ird, link.addrs);
-        self.timers.clear(ShmSource::Link(id));
+        let (ord, ird, addrs) = (link.peer.ord, link.peer.ird, link.peer.addrs);
+        self.turns.timers.clear(Source::Link(id));
         if let Ok(pair) = self.qps.get_mut(qp) {
             pair.addrs = Some(addrs);
         }
         self.emit(CmEvent::Established { qp: Qp(qp), private_data, ord, ird });
-        let _ = now;
         self.make_hot(id);
-        self.enqueue(ShmSource::Link(id));
+        self.enqueue(Source::Link(id));
     }
 }

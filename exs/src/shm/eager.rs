@@ -5,11 +5,11 @@
 //! before it on its connection, and if all of it fits a record.
 
 use super::ShmRnic;
-use super::link::{FOR_RECORDS, FOR_ROOM, LinkOwner, LinkPhase, ShmLink};
-use super::qp::ShmConn;
+use super::link::{FOR_RECORDS, FOR_ROOM, LinkPhase, ShmLink};
 use super::record::{RecordHead, RecordKind, SHORT_HEAD_LEN};
 use super::ring::{Area, LINE};
 use super::tx::MAX_IN_RECORD;
+use crate::driver::LinkOwner;
 use crate::mem::Segment;
 use crate::rnic::{EagerPayload, EagerRecv, EagerSend, HEAD, Qp, QpAttr};
 use crate::sys::{Hint, IoVec, IoVecMut};
@@ -30,19 +30,17 @@ impl ShmRnic {
         payload: &IoVec<'_>,
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
     ) -> EagerSend {
-        let Ok(ShmConn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else {
-            return EagerSend::Declined;
-        };
+        let Some(id) = self.link_of(qp) else { return EagerSend::Declined };
         let full = self.hot_set_is_full();
         let Ok(link) = self.links.get_mut(id) else { return EagerSend::Declined };
-        link.tx.window.set_busy_links(self.hot.len());
+        link.tx.window.set_busy_links(self.parts.hot.len());
         if !link.write_eager(payload, head) {
             return EagerSend::Declined;
         }
-        match link.hot {
-            true => link.misses = 0,
+        match link.polling.hot {
+            true => link.polling.misses = 0,
             // Its peer sets its bit: it waits for nothing that it did not wait for before.
-            false if link.peer_has_bitmap && full => {}
+            false if link.wake_up.peer_has_bitmap && full => {}
             false => self.make_hot(id),
         }
         EagerSend::Sent
@@ -50,13 +48,13 @@ impl ShmRnic {
 
     /// Takes an eager message out of a hot link, of each link in turn (`Rnic::next_eager`).
     pub(super) fn next_eager(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
-        let count = self.hot.len();
+        let count = self.parts.hot.len();
         for _ in 0..count.min(MAX_POLLED) {
-            let at = if self.eager_turn < count { self.eager_turn } else { 0 };
-            self.eager_turn = at + 1;
-            let Ok(link) = self.links.get_mut(self.hot[at]) else { continue };
-            let LinkOwner::Qp(qp) = link.owner else { continue };
-            if link.paused_epoch == self.pause_epoch || !link.has_message() {
+            let at = if self.parts.eager_turn < count { self.parts.eager_turn } else { 0 };
+            self.parts.eager_turn = at + 1;
+            let Ok(link) = self.links.get_mut(self.parts.hot[at]) else { continue };
+            let LinkOwner::Qp(qp) = link.base.owner else { continue };
+            if link.polling.paused_epoch == self.parts.pause_epoch || !link.has_message() {
                 continue;
             }
             // Completions that came before the message must be polled before it.
@@ -65,7 +63,7 @@ impl ShmRnic {
             };
             let first = self.objects.cqs.get(recv_cq.0).is_ok_and(|cq| cq.is_empty());
             if first
-                && self.wcs.is_empty()
+                && self.reports.wcs.is_empty()
                 && let Some((len, borrowed)) = link.next_eager(out)
             {
                 let at = borrowed.map_or(EagerPayload::Copied, EagerPayload::Lent);
@@ -78,19 +76,19 @@ impl ShmRnic {
     /// Leaves the next messages of a connection in the ring until `resume_eager`
     /// (`Rnic::pause_eager`). False if it is the only hot link: then its messages go on.
     pub(super) fn pause_eager(&mut self, qp: Qp) -> bool {
-        let others = self.hot.len() > 1;
+        let others = self.parts.hot.len() > 1;
         if others
-            && let Ok(ShmConn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn)
+            && let Some(id) = self.link_of(qp)
             && let Ok(link) = self.links.get_mut(id)
         {
-            link.paused_epoch = self.pause_epoch;
+            link.polling.paused_epoch = self.parts.pause_epoch;
         }
         others
     }
 
     /// Frees the ring space of a borrowed message (`Rnic::release_eager`).
     pub(super) fn release_eager(&mut self, qp: Qp) {
-        let Ok(ShmConn::Link(id)) = self.qps.get(qp.0).map(|q| q.conn) else { return };
+        let Some(id) = self.link_of(qp) else { return };
         let Ok(link) = self.links.get_mut(id) else { return };
         link.rx.borrowed = 0;
         link.report_consumed_lazily();
@@ -105,7 +103,7 @@ impl ShmLink {
     ) -> bool {
         // The peer polls this line, so to get it is most of the cost: begin with that.
         self.mem.hint(Hint::Take, self.tx.pos, LINE);
-        let open = self.phase == LinkPhase::Open && !self.hung_up;
+        let open = self.phase == LinkPhase::Open && !self.socket.hung_up;
         let most = payload.len() + HEAD;
         if !open || most > MAX_IN_RECORD || !self.tx.is_drained() || self.peer_end().is_some() {
             return false;
@@ -125,7 +123,7 @@ impl ShmLink {
         self.mem.publish(pos);
         self.tx.pos += record.len();
         // This side has just received something, so this is an answer, and the peer probably waits.
-        if std::mem::replace(&mut self.rx_pos_at_send, self.rx.pos) != self.rx.pos {
+        if std::mem::replace(&mut self.polling.rx_pos_at_send, self.rx.pos) != self.rx.pos {
             self.mem.hint(Hint::Give, pos, record.len());
         }
         // The consumer index leaves with the message.
@@ -140,7 +138,7 @@ impl ShmLink {
     }
 
     fn has_message(&self) -> bool {
-        let free = self.phase.is_connected() && !self.stalled && self.rx.is_free();
+        let free = self.phase.is_connected() && !self.base.stalled && self.rx.is_free();
         free && self.mem.has_record(self.rx.pos)
     }
 
@@ -162,7 +160,7 @@ impl ShmLink {
             None => self.mem.get(Area::Ring, at, &IoVecMut::new(out)),
         }
         self.rx.pos += head.len();
-        self.misses = 0;
+        self.polling.misses = 0;
         self.report_consumed_lazily();
         Some((head.inline, borrowed))
     }

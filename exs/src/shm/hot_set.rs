@@ -12,7 +12,7 @@ use super::ShmRnic;
 use super::control::ControlMessage;
 use super::doorbells::{DoorbellBitmap, SLOTS};
 use super::link::ReceivedBitmap;
-use super::serve::ShmSource;
+use crate::driver::Source;
 use crate::rnic::table;
 
 /// Links that a thread polls if their peers have the bitmap. Further ones are found by their bits.
@@ -34,7 +34,7 @@ const READY_BATCH: usize = 64;
 impl ShmRnic {
     /// True if one more link whose peer has the bitmap would be armed and not become hot.
     pub(super) fn hot_set_is_full(&self) -> bool {
-        self.hot.len() >= MAX_HOT_WITH_BITMAP
+        self.parts.hot.len() >= MAX_HOT_WITH_BITMAP
     }
 
     /// Makes an open link hot; arms it instead if the hot set is full and its peer has the bitmap.
@@ -44,23 +44,23 @@ impl ShmRnic {
         if !link.phase.is_connected() {
             return;
         }
-        link.misses = 0;
-        if link.hot {
+        link.polling.misses = 0;
+        if link.polling.hot {
             return;
         }
-        if link.peer_has_bitmap && full {
+        if link.wake_up.peer_has_bitmap && full {
             if link.arm() {
-                self.enqueue(ShmSource::Link(id));
+                self.enqueue(Source::Link(id));
             }
             return;
         }
-        link.hot = true;
+        link.polling.hot = true;
         link.mem.announce_awake();
-        self.hot.push(id);
-        if self.hot.len() > MAX_HOT {
-            let oldest = self.hot.remove(0);
+        self.parts.hot.push(id);
+        if self.parts.hot.len() > MAX_HOT {
+            let oldest = self.parts.hot.remove(0);
             if self.make_cold(oldest) {
-                self.enqueue(ShmSource::Link(oldest));
+                self.enqueue(Source::Link(oldest));
             }
         }
     }
@@ -69,21 +69,21 @@ impl ShmRnic {
     /// the caller must enqueue it.
     fn make_cold(&mut self, id: u32) -> bool {
         let Ok(link) = self.links.get_mut(id) else { return false };
-        link.hot = false;
+        link.polling.hot = false;
         let found = link.arm();
         if found {
             // Neither armed nor worth polling now, but about to be served: after that it becomes hot
             // or is armed.
-            link.hot = true;
-            self.hot.push(id);
+            link.polling.hot = true;
+            self.parts.hot.push(id);
         }
         found
     }
 
     /// Enqueues the links whose bits are set. True if there were any.
     pub(super) fn collect_doorbells(&mut self) -> bool {
-        let Some(bitmap) = &mut self.bitmap else { return false };
-        let mut slots = std::mem::take(&mut self.taken_slots);
+        let Some(bitmap) = &mut self.parts.bitmap else { return false };
+        let mut slots = std::mem::take(&mut self.parts.taken_slots);
         bitmap.take(&mut slots);
         let mut any = false;
         for slot in slots.drain(..) {
@@ -92,11 +92,11 @@ impl ShmRnic {
                 if !self.hot_set_is_full() {
                     self.make_hot(id);
                 }
-                self.enqueue(ShmSource::Link(id));
+                self.enqueue(Source::Link(id));
                 any = true;
             }
         }
-        self.taken_slots = slots;
+        self.parts.taken_slots = slots;
         any
     }
 
@@ -105,16 +105,16 @@ impl ShmRnic {
     pub(super) fn exchange_bitmaps(&mut self, id: u32) {
         let full = self.hot_set_is_full();
         let Ok(link) = self.links.get_mut(id) else { return };
-        if let Some(new) = link.received_bitmap.take() {
+        if let Some(new) = link.wake_up.received_bitmap.take() {
             let ReceivedBitmap { slot, memfd, button } = *new;
             // A descriptor that is not a bitmap is ignored: messages go on to wake this peer.
-            if let Ok(bitmap) = self.peer_bitmaps.open(&memfd, button) {
+            if let Ok(bitmap) = self.parts.peer_bitmaps.open(&memfd, button) {
                 link.ring_by_bitmap(bitmap, slot);
             }
         }
         let slot = table::place_of(id);
         let wants = link.wants_bitmap(full) && slot < SLOTS;
-        if wants && (self.bitmap.is_some() || self.make_bitmap()) {
+        if wants && (self.parts.bitmap.is_some() || self.make_bitmap()) {
             self.pass_bitmap(id, slot);
         }
     }
@@ -124,52 +124,56 @@ impl ShmRnic {
         let Ok(mut bitmap) = DoorbellBitmap::new() else { return false };
         let raw = bitmap.bell().as_raw_fd();
         let interest = mio::Interest::READABLE;
-        let token = self.token(ShmSource::DoorbellBitmap);
-        let watched = self.registry.register(&mut mio::unix::SourceFd(&raw), token, interest);
-        self.bitmap = watched.is_ok().then_some(bitmap);
-        self.bitmap.is_some()
+        let watched =
+            self.reactor.watch(&mut mio::unix::SourceFd(&raw), Source::Doorbell, interest);
+        self.parts.bitmap = watched.is_ok().then_some(bitmap);
+        self.parts.bitmap.is_some()
     }
 
     fn pass_bitmap(&mut self, id: u32, slot: u32) {
-        let (Ok(link), Some(bitmap)) = (self.links.get_mut(id), &mut self.bitmap) else { return };
-        link.peer_has_bitmap =
+        let (Ok(link), Some(bitmap)) = (self.links.get_mut(id), &mut self.parts.bitmap) else {
+            return;
+        };
+        link.wake_up.peer_has_bitmap =
             link.send_control(&ControlMessage::PassBitmap { slot }, &bitmap.give(slot));
     }
 
     /// Polls the hot links and the bitmap, and enqueues what has work. True if anything has.
     pub(super) fn poll_hot_set(&mut self) -> bool {
-        if self.ready.len() >= READY_BATCH && self.served_since_poll < READY_BATCH {
+        if self.turns.ready.len() >= READY_BATCH && self.turns.served < READY_BATCH {
             // Enough for some turns, but not for ever: a link that has more as soon as its program
             // posts a receive becomes ready again by that. With enough such links the others would
             // never be polled.
             return true;
         }
-        self.served_since_poll = 0;
+        self.turns.served = 0;
         let (mut any, mut at) = (self.collect_doorbells(), 0);
         let max_misses = MAX_MISSES
-            / u32::try_from(self.hot.len().div_ceil(MISSES_SHARE)).unwrap_or(MAX_MISSES).max(1);
-        while let Some(&id) = self.hot.get(at) {
+            / u32::try_from(self.parts.hot.len().div_ceil(MISSES_SHARE))
+                .unwrap_or(MAX_MISSES)
+                .max(1);
+        while let Some(&id) = self.parts.hot.get(at) {
             let Ok(link) = self.links.get_mut(id) else {
-                self.hot.swap_remove(at);
+                self.parts.hot.swap_remove(at);
                 continue;
             };
             at += 1;
             link.report_consumed();
             if link.has_work() {
                 any = true;
-                self.enqueue(ShmSource::Link(id));
+                self.enqueue(Source::Link(id));
                 continue;
             }
-            link.misses += 1;
+            link.polling.misses += 1;
             // More links than fit may have become hot before their peers got the bitmap.
-            if link.misses > max_misses
-                || (link.peer_has_bitmap && self.hot.len() > MAX_HOT_WITH_BITMAP)
+            if link.polling.misses > max_misses
+                || (link.wake_up.peer_has_bitmap && self.parts.hot.len() > MAX_HOT_WITH_BITMAP)
             {
                 at -= 1;
-                self.hot.swap_remove(at);
+                self.parts.hot.swap_remove(at);
                 // A link that has work is in the hot set again.
                 if self.make_cold(id) {
-                    self.enqueue(ShmSource::Link(id));
+                    self.enqueue(Source::Link(id));
                     any = true;
                 }
             }
@@ -180,23 +184,26 @@ impl ShmRnic {
     /// Polls like [`ShmRnic::poll_hot_set`], but counts no misses and enqueues nothing: for a loop of
     /// a few nanoseconds. None if no link is hot.
     pub(super) fn has_news(&mut self) -> Option<bool> {
-        if self.hot.is_empty() {
+        if self.parts.hot.is_empty() {
             return None;
         }
-        let any_set = self.bitmap.as_ref().is_some_and(DoorbellBitmap::any_set);
-        Some(any_set || self.hot.iter().any(|id| self.links.get(*id).is_ok_and(|l| l.has_work())))
+        let any_set = self.parts.bitmap.as_ref().is_some_and(DoorbellBitmap::any_set);
+        Some(
+            any_set
+                || self.parts.hot.iter().any(|id| self.links.get(*id).is_ok_and(|l| l.has_work())),
+        )
     }
 
     /// Arms every hot link before a sleep. True if one has work.
     pub(super) fn prepare_sleep(&mut self) -> bool {
         let mut found = false;
-        for id in std::mem::take(&mut self.hot) {
+        for id in std::mem::take(&mut self.parts.hot) {
             if self.make_cold(id) {
-                self.enqueue(ShmSource::Link(id));
+                self.enqueue(Source::Link(id));
                 found = true;
             }
         }
-        if self.bitmap.as_mut().is_some_and(DoorbellBitmap::announce_sleep) {
+        if self.parts.bitmap.as_mut().is_some_and(DoorbellBitmap::announce_sleep) {
             self.collect_doorbells();
             found = true;
         }

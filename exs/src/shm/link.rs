@@ -11,6 +11,7 @@ use super::ring::{Mem, Word};
 use super::rx::Rx;
 use super::source::{PeerRegions, SharedRegions};
 use super::tx::Tx;
+use crate::driver::{LinkBase, LinkOwner};
 use crate::iwarp::RxBuf;
 use crate::mem::KeyTable;
 use crate::rnic::{DisconnectCause, Qp, TermCode, Wc, WcOp, WcStatus};
@@ -34,16 +35,6 @@ const REFUSED: u64 = 2 << 32;
 const MESSAGE_BELLS: u32 = 8;
 /// Messages taken from one socket before others have their turn.
 const MESSAGES_PER_TURN: usize = 16;
-
-/// The object that a link works for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LinkOwner {
-    /// A queue pair.
-    Qp(u32),
-    /// A connection request that waits for the program's answer, and its listener; None: another RNIC
-    /// accepted the connection.
-    Request { listener: Option<u32>, req: u32 },
-}
 
 /// The phase of a connection. [`LinkPhase::TRANSITIONS`] is the table of its changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,16 +142,32 @@ pub(super) struct ReceivedBitmap {
     pub(super) button: ForeignFd,
 }
 
-/// A connection.
-pub(super) struct ShmLink {
+/// The UNIX socket beside the memory.
+pub(super) struct ControlSocket {
+    /// None in the phase `Calling`.
     pub(super) sock: Option<PeerSocket>,
-    pub(super) mem: Mem,
-    pub(super) owner: LinkOwner,
-    pub(super) phase: LinkPhase,
-    pub(super) tx: Tx,
-    pub(super) rx: Rx,
-    pub(super) shares: SharedRegions,
-    pub(super) views: PeerRegions,
+    /// It may have something to read.
+    pub(super) readable: bool,
+    /// The peer has hung up: nothing follows what is in its ring.
+    pub(super) hung_up: bool,
+}
+
+/// The process at the other end, and the terms on which both ends have agreed.
+pub(super) struct PeerTerms {
+    pub(super) cred: PeerCred,
+    /// It is a process of our own user.
+    pub(super) trusted: bool,
+    /// Our address, and the peer's.
+    pub(super) addrs: (SocketAddr, SocketAddr),
+    /// READs at a time that we may issue. Until ACCEPT: that the connecting side issues.
+    pub(super) ord: u32,
+    /// READs at a time that we answer. Until ACCEPT: that the connecting side answers.
+    pub(super) ird: u32,
+}
+
+/// How each side wakes the other.
+#[derive(Default)]
+pub(super) struct WakeUp {
     /// How this side wakes the peer.
     bell: Bell,
     /// The peer's bitmap, if it has come since the last turn.
@@ -169,38 +176,48 @@ pub(super) struct ShmLink {
     pub(super) peer_has_bitmap: bool,
     /// Bells that came as messages.
     bells_received: u32,
-    pub(super) cred: PeerCred,
-    /// The peer is a process of our own user.
-    pub(super) trusted: bool,
-    /// Our address, and the peer's.
-    pub(super) addrs: (SocketAddr, SocketAddr),
-    /// READs at a time that we may issue. Until ACCEPT: that the connecting side issues.
-    pub(super) ord: u32,
-    /// READs at a time that we answer. Until ACCEPT: that the connecting side answers.
-    pub(super) ird: u32,
-    /// The HELLO message and the descriptor of the memory, until the listener has them.
-    pub(super) hello: Vec<u8>,
-    pub(super) memfd: Option<OwnedFd>,
-    /// The socket may have something to read.
-    pub(super) readable: bool,
-    /// The peer has hung up: nothing follows what is in its ring.
-    pub(super) hung_up: bool,
-    /// How the peer had ended the connection when this turn began.
-    pub(super) end: Option<LinkError>,
-    /// The next record waits for a receive.
-    pub(super) stalled: bool,
-    /// On the ready list.
-    pub(super) queued: bool,
+}
+
+/// The state of a link for threads that poll.
+pub(super) struct Polling {
     /// In the hot set.
     pub(super) hot: bool,
     /// Polls without a find since something moved.
     pub(super) misses: u32,
-    /// The value of `ShmRnic::pause_epoch` when eager receives were paused; 0: never.
+    /// The value of `ShmParts::pause_epoch` when eager receives were paused; 0: never.
     pub(super) paused_epoch: u64,
     /// `rx.pos` when we sent an eager message last.
     pub(super) rx_pos_at_send: u64,
     /// When records or payload moved last.
     pub(super) last_moved: Time,
+}
+
+/// The message and the memory that the listener gets when it accepts.
+pub(super) struct Greeting {
+    /// The message.
+    pub(super) message: Vec<u8>,
+    /// The memory of the rings.
+    pub(super) memfd: OwnedFd,
+}
+
+/// A connection.
+pub struct ShmLink {
+    /// The driver's part. `stalled`: the next record waits for a receive.
+    pub(super) base: LinkBase,
+    pub(super) socket: ControlSocket,
+    pub(super) mem: Mem,
+    pub(super) phase: LinkPhase,
+    pub(super) tx: Tx,
+    pub(super) rx: Rx,
+    pub(super) shares: SharedRegions,
+    pub(super) views: PeerRegions,
+    pub(super) peer: PeerTerms,
+    pub(super) wake_up: WakeUp,
+    pub(super) polling: Polling,
+    /// Connecting side: None once the listener has it. Listening side: None.
+    pub(super) greeting: Option<Greeting>,
+    /// How the peer had ended the connection when this turn began.
+    pub(super) end: Option<LinkError>,
 }
 
 /// Input from the socket.
@@ -222,36 +239,32 @@ impl ShmLink {
     ) -> ShmLink {
         let phase = if sock.is_some() { LinkPhase::Greeting } else { LinkPhase::Calling };
         ShmLink {
-            sock,
+            base: LinkBase::new(owner),
+            // An edge may have passed before the socket was registered.
+            socket: ControlSocket { sock, readable: true, hung_up: false },
             mem,
-            owner,
             phase,
             tx: Tx::default(),
             rx: Rx::default(),
             shares: SharedRegions::default(),
             views: PeerRegions::default(),
-            bell: Bell::default(),
-            received_bitmap: None,
-            peer_has_bitmap: false,
-            bells_received: 0,
-            cred: PeerCred { pid: 0, uid: u32::MAX },
-            trusted: false,
-            addrs,
-            ord: 0,
-            ird: 0,
-            hello: Vec::new(),
-            memfd: None,
-            // An edge may have passed before the socket was registered.
-            readable: true,
-            hung_up: false,
+            peer: PeerTerms {
+                cred: PeerCred { pid: 0, uid: u32::MAX },
+                trusted: false,
+                addrs,
+                ord: 0,
+                ird: 0,
+            },
+            wake_up: WakeUp::default(),
+            polling: Polling {
+                hot: false,
+                misses: 0,
+                paused_epoch: 0,
+                rx_pos_at_send: 0,
+                last_moved: Time::ZERO,
+            },
+            greeting: None,
             end: None,
-            stalled: false,
-            queued: false,
-            hot: false,
-            misses: 0,
-            paused_epoch: 0,
-            rx_pos_at_send: 0,
-            last_moved: Time::ZERO,
         }
     }
 
@@ -264,7 +277,7 @@ impl ShmLink {
 
     /// The socket; None in the phase `Calling`.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.sock.as_ref().map(AsFd::as_fd)
+        self.socket.sock.as_ref().map(AsFd::as_fd)
     }
 
     /// Sends a message, without waiting. False if it was lost because the peer has no room for it:
@@ -276,7 +289,7 @@ impl ShmLink {
     /// Wakes the peer if it sleeps and wants to be woken for `what`.
     pub(super) fn ring(&self, what: u64) {
         if self.mem.must_ring(what) {
-            let rung = match &self.bell {
+            let rung = match &self.wake_up.bell {
                 Bell::DoorbellBitmap(bitmap, slot) => bitmap.set(*slot),
                 Bell::Message => false,
             };
@@ -291,17 +304,18 @@ impl ShmLink {
     pub(super) fn next_input(&mut self) -> SocketInput {
         for _ in 0..MESSAGES_PER_TURN {
             let mut buf = [0; MAX_MESSAGE];
-            let Some(fd) = self.fd().filter(|_| self.readable && !self.hung_up) else {
+            let Some(fd) = self.fd().filter(|_| self.socket.readable && !self.socket.hung_up)
+            else {
                 return SocketInput::Nothing;
             };
             let (n, fds) = match recv_with_fds(fd, &mut buf) {
                 Ok((0, _)) => {
-                    self.hung_up = true;
+                    self.socket.hung_up = true;
                     return SocketInput::Nothing;
                 }
                 Ok(got) => got,
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
-                    self.readable = false;
+                    self.socket.readable = false;
                     return SocketInput::Nothing;
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
@@ -309,7 +323,7 @@ impl ShmLink {
                     return SocketInput::Invalid;
                 }
                 Err(_) => {
-                    self.hung_up = true;
+                    self.socket.hung_up = true;
                     return SocketInput::Nothing;
                 }
             };
@@ -330,14 +344,15 @@ impl ShmLink {
         let mut fds = fds.unwrap_or_default();
         match (message, &mut fds[..]) {
             (ControlMessage::Bell, _) => {
-                self.bells_received = self.bells_received.saturating_add(1)
+                self.wake_up.bells_received = self.wake_up.bells_received.saturating_add(1)
             }
-            (&ControlMessage::PassBitmap { slot }, [_, _]) if self.trusted => {
+            (&ControlMessage::PassBitmap { slot }, [_, _]) if self.peer.trusted => {
                 if let (Some(button), Some(memfd)) = (fds.pop(), fds.pop()) {
-                    self.received_bitmap = Some(Box::new(ReceivedBitmap { slot, memfd, button }));
+                    self.wake_up.received_bitmap =
+                        Some(Box::new(ReceivedBitmap { slot, memfd, button }));
                 }
             }
-            (&ControlMessage::Share { slot, generation, len }, [fd]) if self.trusted => {
+            (&ControlMessage::Share { slot, generation, len }, [fd]) if self.peer.trusted => {
                 return self.views.add(slot, generation, len, fd);
             }
             // Without the region its bytes come by the lane; without the bitmap bells are messages.
@@ -353,20 +368,20 @@ impl ShmLink {
     /// True if the peer should get our bitmap: its messages have woken us often, or the hot set is
     /// full (`hot_set_full`).
     pub(super) fn wants_bitmap(&self, hot_set_full: bool) -> bool {
-        self.trusted
-            && !self.peer_has_bitmap
-            && (hot_set_full || self.bells_received >= MESSAGE_BELLS)
+        self.peer.trusted
+            && !self.wake_up.peer_has_bitmap
+            && (hot_set_full || self.wake_up.bells_received >= MESSAGE_BELLS)
     }
 
     /// From now on rings by setting the bit of `slot` in the peer's bitmap.
     pub(super) fn ring_by_bitmap(&mut self, bitmap: Arc<PeerBitmap>, slot: u32) {
-        self.bell = Bell::DoorbellBitmap(bitmap, slot);
+        self.wake_up.bell = Bell::DoorbellBitmap(bitmap, slot);
     }
 
     /// Records the process at the other end. `us`: the user whose processes are trusted; None: no
     /// process is.
     pub(super) fn set_peer(&mut self, cred: PeerCred, us: Option<u32>) {
-        (self.cred, self.trusted) = (cred, us == Some(cred.uid));
+        (self.peer.cred, self.peer.trusted) = (cred, us == Some(cred.uid));
     }
 
     /// How the peer has ended the connection; None if it has not.
@@ -409,7 +424,7 @@ impl ShmLink {
 
     /// True if the words and records of the peer give this side something to do.
     pub(super) fn has_work(&self) -> bool {
-        self.rx.has_work(&self.mem, self.stalled)
+        self.rx.has_work(&self.mem, self.base.stalled)
             || self.tx.has_work(&self.mem)
             || self.mem.theirs(Word::State) != 0
     }

@@ -140,7 +140,7 @@ impl ShmLink {
     ) -> Result<TransferOutcome, LinkError> {
         let (mut left, before) = (budget as u64, self.rx.pos);
         let mut pass = TransferOutcome::default();
-        self.stalled = false;
+        self.base.stalled = false;
         loop {
             if self.rx.current.is_some() {
                 let had = left;
@@ -160,7 +160,7 @@ impl ShmLink {
             }
             let head = self.head()?;
             if !self.begin_record(&head, env)? {
-                self.stalled = true;
+                self.base.stalled = true;
                 break;
             }
             left = left.saturating_sub(head.len());
@@ -234,7 +234,7 @@ impl ShmLink {
     }
 
     fn begin_read(&mut self, head: &RecordHead, env: &Env<'_>) -> Result<(), LinkError> {
-        if self.rx.peer_reads.len() >= self.ird as usize {
+        if self.rx.peer_reads.len() >= self.peer.ird as usize {
             return Err(UNEXPECTED);
         }
         if head.total > 0 {
@@ -487,7 +487,7 @@ impl ShmLink {
         if self.views.has(slot, generation) {
             return Ok(());
         }
-        self.readable = true;
+        self.socket.readable = true;
         match self.next_input() {
             SocketInput::Nothing => Ok(()),
             _ => Err(INVALID_RECORD),

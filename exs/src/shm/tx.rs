@@ -296,7 +296,7 @@ impl ShmLink {
                 (kind, raddr, key, imm) = (RecordKind::WriteImm, a, rkey, i);
             }
             SendOp::Read { raddr: a, rkey } => {
-                if e.len > 0 && self.tx.reads >= self.ord {
+                if e.len > 0 && self.tx.reads >= self.peer.ord {
                     return false;
                 }
                 (kind, raddr, key) = (RecordKind::Read, a, rkey);
@@ -362,7 +362,7 @@ impl ShmLink {
         if len <= MAX_IN_RECORD {
             return in_record(head);
         }
-        if self.trusted && !self.tx.no_pieces && self.find_pieces(at, head, pieces) {
+        if self.peer.trusted && !self.tx.no_pieces && self.find_pieces(at, head, pieces) {
             return Some(PayloadRoute::Pieces);
         }
         if len <= MAX_PAYLOAD {
@@ -382,7 +382,9 @@ impl ShmLink {
         head: &mut RecordHead,
         pieces: &mut [RecordPiece; MAX_SGE],
     ) -> bool {
-        let Some(sock) = self.sock.as_ref().map(std::os::fd::AsFd::as_fd) else { return false };
+        let Some(sock) = self.socket.sock.as_ref().map(std::os::fd::AsFd::as_fd) else {
+            return false;
+        };
         let count = self.tx.queue[at].wr.sgl.iter().count();
         let end = self.tx.pos + RecordHead { pieces: count, ..*head }.len();
         for (i, seg) in self.tx.queue[at].wr.sgl.iter().enumerate() {

@@ -6,10 +6,7 @@
 //! anything else is read.
 
 use super::SoftRnic;
-use super::link::SoftLinkOwner;
-use super::qp::SoftConn;
-use super::serve::SOURCES_PER_TURN;
-use super::timers::SoftSource;
+use crate::driver::{Conn, LinkOwner, SOURCES_PER_TURN, Source};
 use crate::rnic::{EagerPayload, EagerRecv, EagerSend, HEAD, Qp};
 use crate::sys::IoVec;
 use crate::time::Time;
@@ -31,12 +28,14 @@ impl SoftRnic {
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
     ) -> EagerSend {
         let Ok(pair) = self.qps.get(qp.0) else { return EagerSend::Declined };
-        let SoftConn::Link(id) = pair.conn else { return EagerSend::Declined };
-        if pair.files.is_some() || pair.closing {
+        let Conn::Link(id) = pair.conn else { return EagerSend::Declined };
+        if pair.own.files.is_some() || pair.own.closing {
             return EagerSend::Declined;
         }
         let Ok(link) = self.links.get_mut(id) else { return EagerSend::Declined };
-        if link.can_send_eager() && link.engine.try_send_eager(&mut self.tx_pool, payload, head) {
+        if link.can_send_eager()
+            && link.engine.try_send_eager(&mut self.parts.tx_pool, payload, head)
+        {
             return EagerSend::Batched;
         }
         EagerSend::Declined
@@ -44,10 +43,10 @@ impl SoftRnic {
 
     /// Takes an eager message out of what was read, or can be read (`Rnic::next_eager`).
     pub(super) fn next_eager(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
-        if self.unparsed.is_none() {
-            let ready = self.ready.len().min(SOURCES_PER_TURN);
-            (0..ready).any(|at| match self.ready[at] {
-                SoftSource::Link(id) => self.read_eager(id),
+        if self.parts.unparsed.is_none() {
+            let ready = self.turns.ready.len().min(SOURCES_PER_TURN);
+            (0..ready).any(|at| match self.turns.ready[at] {
+                Source::Link(id) => self.read_eager(id),
                 _ => false,
             });
         }
@@ -65,18 +64,18 @@ impl SoftRnic {
     /// Reads the rest of an incomplete message, if all of it fits into `room` bytes. True if bytes
     /// came. Bytes behind anything but a message are better read straight into their place.
     fn read_rest_of_eager(&mut self, room: usize) -> bool {
-        let Some(UnparsedBytes { link: id, at, end }) = self.unparsed else { return false };
+        let Some(UnparsedBytes { link: id, at, end }) = self.parts.unparsed else { return false };
         let tail = end - at;
         let Ok(link) = self.links.get_mut(id) else { return false };
-        if !link.readable || !link.engine.begins_eager(&self.lookahead[at..end], room) {
+        if !link.ready.readable || !link.engine.begins_eager(&self.parts.lookahead[at..end], room) {
             return false;
         }
-        self.lookahead.copy_within(at..end, 0);
-        let (read, more) = (link.read_more(&mut self.lookahead[tail..]), link.readable);
+        self.parts.lookahead.copy_within(at..end, 0);
+        let (read, more) = (link.read_more(&mut self.parts.lookahead[tail..]), link.ready.readable);
         let n = *read.as_ref().unwrap_or(&0);
-        self.unparsed = Some(UnparsedBytes { link: id, at: 0, end: tail + n });
+        self.parts.unparsed = Some(UnparsedBytes { link: id, at: 0, end: tail + n });
         if more {
-            self.enqueue(SoftSource::Link(id));
+            self.enqueue(Source::Link(id));
         }
         if let Err(end) = read {
             // First the bytes before the end: they may say why it came.
@@ -89,55 +88,55 @@ impl SoftRnic {
     }
 
     fn parse_eager(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
-        let mut unparsed = self.unparsed?;
+        let mut unparsed = self.parts.unparsed?;
         let (qp, context) = self.eager_receiver(unparsed.link)?;
         let link = self.links.get_mut(unparsed.link).ok()?;
-        let got = link.engine.next_eager(&self.lookahead[unparsed.at..unparsed.end], out)?;
+        let got = link.engine.next_eager(&self.parts.lookahead[unparsed.at..unparsed.end], out)?;
         unparsed.at += got.used;
-        self.unparsed = (unparsed.at < unparsed.end).then_some(unparsed);
+        self.parts.unparsed = (unparsed.at < unparsed.end).then_some(unparsed);
         Some(EagerRecv { qp: Qp(qp), context, len: got.len, at: EagerPayload::Copied })
     }
 
     /// The queue pair of a link, and the number that its user gave it. None if completions for it wait
     /// to be polled: they come before a message.
     fn eager_receiver(&self, link: u32) -> Option<(u32, u32)> {
-        let SoftLinkOwner::Qp(qp) = self.links.get(link).ok()?.owner else { return None };
+        let LinkOwner::Qp(qp) = self.links.get(link).ok()?.base.owner else { return None };
         let attr = &self.qps.get(qp).ok()?.attr;
         self.objects.cqs.get(attr.recv_cq.0).ok()?.is_empty().then_some((qp, attr.context))
     }
 
     /// Reads ahead on a link that may have eager messages. True if bytes came.
     pub(super) fn read_eager(&mut self, id: u32) -> bool {
-        if self.unparsed.is_some() || self.eager_receiver(id).is_none() {
+        if self.parts.unparsed.is_some() || self.eager_receiver(id).is_none() {
             return false;
         }
         let Ok(link) = self.links.get_mut(id) else { return false };
-        let n = link.read_ahead(&mut self.lookahead);
+        let n = link.read_ahead(&mut self.parts.lookahead);
         if n == 0 {
             return false;
         }
         link.idle = false;
-        let more = link.readable;
-        self.unparsed = Some(UnparsedBytes { link: id, at: 0, end: n });
+        let more = link.ready.readable;
+        self.parts.unparsed = Some(UnparsedBytes { link: id, at: 0, end: n });
         self.make_hot(id);
         if more {
-            self.enqueue(SoftSource::Link(id));
+            self.enqueue(Source::Link(id));
         }
         true
     }
 
     /// Hands the engine what was read ahead and is no eager message.
     pub(super) fn deliver_unparsed(&mut self) {
-        let Some(UnparsedBytes { link: id, at, end }) = self.unparsed.take() else { return };
+        let Some(UnparsedBytes { link: id, at, end }) = self.parts.unparsed.take() else { return };
         self.with_receives(id, |link, lookahead, keys, srq| {
             link.deliver_rest(&lookahead[at..end], keys, srq);
         });
-        self.enqueue(SoftSource::Link(id));
+        self.enqueue(Source::Link(id));
     }
 
     /// Does the same at the end of a round in which not all messages were asked for.
     pub(super) fn end_eager_round(&mut self, now: Time) {
-        if let Some(UnparsedBytes { link, .. }) = self.unparsed {
+        if let Some(UnparsedBytes { link, .. }) = self.parts.unparsed {
             self.deliver_unparsed();
             self.finish_turn(link, now);
         }

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::SoftRnic;
-use super::qp::{SoftConn, flushed};
+use crate::driver::{Conn, flushed};
 use crate::iwarp::{Inline, TxWr};
 use crate::mem::{AccessFault, Key, MAX_SGE, Region, Segment, Sgl};
 use crate::rnic::{Disconnect, FileRange, QpState, RnicError, SendOp, Wc, WcOp, WcStatus};
@@ -206,7 +206,7 @@ impl SoftRnic {
     /// Appends a WR to the file queue of a QP.
     pub(super) fn queue_behind_file(&mut self, qp: u32, wr: TxWr) -> Result<(), RnicError> {
         let pair = self.qps.get_mut(qp)?;
-        let (depth, files) = (pair.attr.max_send_wr, pair.files.get_or_insert_default());
+        let (depth, files) = (pair.attr.max_send_wr, pair.own.files.get_or_insert_default());
         if files.waiting.len() >= depth {
             return Err(RnicError::QueueFull { what: "send queue", depth });
         }
@@ -225,7 +225,7 @@ impl SoftRnic {
 
     fn submit_one(&mut self, qp: u32) -> bool {
         let Ok(pair) = self.qps.get_mut(qp) else { return false };
-        let (Some(files), SoftConn::Link(link)) = (&mut pair.files, pair.conn) else {
+        let (Some(files), Conn::Link(link)) = (&mut pair.own.files, pair.conn) else {
             return false;
         };
         let Ok(link) = self.links.get_mut(link) else { return false };
@@ -233,15 +233,16 @@ impl SoftRnic {
             return false;
         }
         // The doorbell was rung for these WRs when they came here.
-        link.doorbell_rung = true;
+        link.outbound.doorbell_rung = true;
         if let Some(job) = &mut files.job {
             let more = job.failed.is_none() && (job.head.is_some() || job.bytes_left() > 0);
             // It goes on when the socket has room, which the reactor reports.
-            let may = more && link.writable && job.under_way.len() < MAX_UNDER_WAY;
+            let may = more && link.ready.writable && job.under_way.len() < MAX_UNDER_WAY;
             if job.unposted.is_none() && !may {
                 return false;
             }
-            let Some(piece) = job.unposted.take().or_else(|| job.next_piece(&mut self.file_pool))
+            let Some(piece) =
+                job.unposted.take().or_else(|| job.next_piece(&mut self.parts.file_pool))
             else {
                 return false;
             };
@@ -251,15 +252,17 @@ impl SoftRnic {
             return !refused;
         }
         let Some(wr) = files.waiting.front() else {
-            pair.files = None;
+            pair.own.files = None;
             // An orderly disconnect may have waited for this moment.
-            if std::mem::take(&mut pair.closing) {
+            if std::mem::take(&mut pair.own.closing) {
                 link.engine.disconnect(Disconnect::Orderly);
             }
             return false;
         };
         // Its keys were valid when it was posted, but it has waited since.
-        if let Some(&key) = wr.lkeys.iter().find(|k| **k != 0 && self.keys.get(**k).is_none()) {
+        if let Some(&key) =
+            wr.lkeys.iter().find(|k| **k != 0 && self.memory.keys.get(**k).is_none())
+        {
             let fault = AccessFault::InvalidKey { key };
             let failed = waiting_wc(qp, wr, WcStatus::LocalProtection(fault));
             files.waiting.pop_front();
@@ -275,7 +278,7 @@ impl SoftRnic {
             }
             return fed;
         }
-        let cookie = u64::from(self.random.next_u32()) << 32 | u64::from(self.random.next_u32());
+        let cookie = self.memory.random_u64();
         files.job = files.waiting.pop_front().and_then(|wr| FileWrite::new(wr, cookie));
         true
     }
@@ -283,13 +286,13 @@ impl SoftRnic {
     /// Takes a completion that belongs to a piece. Returns any other.
     pub(super) fn file_wc(&mut self, wc: Wc) -> Option<Wc> {
         let qp = wc.qp.0;
-        let Some(files) = self.qps.get_mut(qp).ok().and_then(|q| q.files.as_mut()) else {
+        let Some(files) = self.qps.get_mut(qp).ok().and_then(|q| q.own.files.as_mut()) else {
             return Some(wc);
         };
         match &mut files.job {
             Some(job) if wc.op == WcOp::Write && wc.wr_id == job.cookie => {
                 if let Some(region) = job.under_way.pop_front().flatten() {
-                    job.free(region, &mut self.file_pool);
+                    job.free(region, &mut self.parts.file_pool);
                 }
                 if wc.status != WcStatus::Success && job.failed.is_none() {
                     job.failed = Some(wc.status);
@@ -303,7 +306,9 @@ impl SoftRnic {
 
     /// Completes a WR with a file once all of its pieces are complete.
     pub(super) fn complete_file_write(&mut self, qp: u32) {
-        let Some(files) = self.qps.get_mut(qp).ok().and_then(|q| q.files.as_mut()) else { return };
+        let Some(files) = self.qps.get_mut(qp).ok().and_then(|q| q.own.files.as_mut()) else {
+            return;
+        };
         let Some(job) = files.job.take_if(|j| j.is_finished()) else { return };
         let status = match (job.failed, job.errno) {
             (Some(status), _) => status,
@@ -318,14 +323,16 @@ impl SoftRnic {
 
     /// Flushes the file queue of a QP whose engine has ended.
     pub(super) fn flush_files(&mut self, qp: u32) {
-        let Some(files) = self.qps.get_mut(qp).ok().and_then(|q| q.files.take()) else { return };
+        let Some(files) = self.qps.get_mut(qp).ok().and_then(|q| q.own.files.take()) else {
+            return;
+        };
         if let Some(job) = &files.job {
             self.complete(flushed(qp, job.wr_id, WcOp::Write));
         }
         for wr in &files.waiting {
             self.complete(waiting_wc(qp, wr, WcStatus::Flushed));
         }
-        self.file_pool.take_back(*files);
+        self.parts.file_pool.take_back(*files);
     }
 }
 

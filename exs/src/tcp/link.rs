@@ -7,92 +7,41 @@
 //! everything that lands in the lookahead must be copied.
 
 use std::io;
+use std::net::SocketAddr;
 
 use mio::net::TcpStream;
 
+use super::directions::{Ending, Inbound, Intake, LOOKAHEAD_MIN, Outbound};
+use super::short_write::ShortWrite;
+use crate::driver::{LinkBase, LinkOwner};
 use crate::iwarp::{Gather, GatherChunk, IwarpEngine, MAX_CHUNKS, RxSource, SendStep, TxPool};
 use crate::mem::{KeyTable, MAX_SGE, Sgl};
+use crate::rnic::Ready;
 use crate::sys::{self, IoVec, IoVecMut};
 
 /// Bytes of the lookahead buffer.
 pub(super) const LOOKAHEAD: usize = 64 << 10;
-/// Bytes of lookahead to ask for at first, and after a large payload.
-const LOOKAHEAD_MIN: usize = 4 << 10;
 /// Bytes of payload from which on a copy costs more than another system call.
 const BULK: usize = 4 << 10;
 /// Bytes that one sendfile(2) is asked to move.
 const FILE_STEP: usize = 1 << 20;
 
-/// The object that a link works for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SoftLinkOwner {
-    /// A queue pair.
-    Qp(u32),
-    /// A listener; the connection request has not come yet.
-    Startup(u32),
-    /// A connection request that waits for the program's answer, and its listener; None: another RNIC
-    /// accepted the connection.
-    Request { listener: Option<u32>, req: u32 },
-    /// None: the link sends its last bytes (a reject, a TERMINATE) and closes.
-    Unowned,
-}
-
-/// What can still come from the peer.
-///
-/// ```text
-/// Open        -end of file-------------------------------> Ended
-/// Open, Ended -error, deadline, end after a failed write-> Broken
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Inbound {
-    /// Bytes may come.
-    Open,
-    /// The peer has ended its side. Ours can still send.
-    Ended,
-    /// The connection is broken in both directions.
-    Broken,
-}
-
 /// A TCP connection with an engine.
-pub(super) struct SoftLink {
+pub struct SoftLink {
+    /// The driver's part. `stalled`: it waits for receives of its SRQ.
+    pub(super) base: LinkBase,
     pub(super) stream: TcpStream,
     pub(super) engine: IwarpEngine,
-    pub(super) owner: SoftLinkOwner,
-    /// The socket may have something to read.
-    pub(super) readable: bool,
-    /// The socket may have room to write.
-    pub(super) writable: bool,
-    /// The doorbell was rung, and not everything before it has left.
-    pub(super) doorbell_rung: bool,
-    /// The reactor saw an end or an error: reads go on until they show it.
-    pub(super) hup: bool,
+    /// The socket's readiness: there may be bytes to read, room to write, or an end or error that no
+    /// read has shown yet.
+    pub(super) ready: Ready,
     pub(super) inbound: Inbound,
-    /// Errno of a failed write; reads go on to the end. None: no write failed.
-    send_error: Option<i32>,
-    /// The last write was short: the socket is full, or memory cannot be read.
-    pub(super) cut_short: bool,
-    /// In the list of short writes to retry (`short_write`).
-    pub(super) retry_queued: bool,
-    /// The sending direction was shut down.
-    pub(super) write_shut: bool,
-    /// Close with a reset.
-    pub(super) reset_on_close: bool,
+    pub(super) intake: Intake,
+    pub(super) outbound: Outbound,
+    pub(super) short_write: ShortWrite,
+    pub(super) ending: Ending,
     /// Nothing has moved since the last look for idle links.
     pub(super) idle: bool,
-    /// On the ready list.
-    pub(super) queued: bool,
-    /// Waits for receives of its SRQ.
-    pub(super) stalled: bool,
-    /// The SRQ that lists this link as holding a receive; None: no SRQ does.
-    pub(super) holds_recv_of: Option<u32>,
-    /// The start-up ran out of time.
-    pub(super) timed_out: bool,
-    /// Received bytes that the engine did not take, for lack of receives.
-    stash: Vec<u8>,
-    /// Bytes of lookahead to ask for next.
-    lookahead_size: usize,
-    /// Bytes sent since they were counted last, for the deadline of an orderly close.
-    pub(super) sent: u64,
 }
 
 /// What a call of `receive` achieved.
@@ -122,37 +71,31 @@ fn broken_errno(e: &io::Error) -> i32 {
 }
 
 impl SoftLink {
-    pub(super) fn new(stream: TcpStream, engine: IwarpEngine, owner: SoftLinkOwner) -> SoftLink {
+    pub(super) fn new(stream: TcpStream, engine: IwarpEngine, owner: LinkOwner) -> SoftLink {
         SoftLink {
+            base: LinkBase::new(owner),
             stream,
             engine,
-            owner,
-            reset_on_close: false,
             // Tried at once: an edge may have passed before the socket was registered.
-            readable: true,
-            writable: true,
-            doorbell_rung: false,
-            hup: false,
+            ready: Ready { readable: true, writable: true, hup: false },
             inbound: Inbound::Open,
-            send_error: None,
-            cut_short: false,
-            retry_queued: false,
-            write_shut: false,
+            intake: Intake::default(),
+            outbound: Outbound::default(),
+            short_write: ShortWrite::default(),
+            ending: Ending::Orderly,
             idle: false,
-            queued: false,
-            stalled: false,
-            holds_recv_of: None,
-            timed_out: false,
-            stash: Vec::new(),
-            lookahead_size: LOOKAHEAD_MIN,
-            sent: 0,
         }
+    }
+
+    /// Our address, and the peer's.
+    pub(super) fn addrs(&self) -> io::Result<(SocketAddr, SocketAddr)> {
+        Ok((self.stream.local_addr()?, self.stream.peer_addr()?))
     }
 
     /// Marks the connection as broken.
     fn fail(&mut self, e: &io::Error) {
         self.inbound = Inbound::Broken;
-        (self.readable, self.writable) = (false, false);
+        (self.ready.readable, self.ready.writable) = (false, false);
         self.engine.handle_broken(broken_errno(e));
     }
 
@@ -166,12 +109,12 @@ impl SoftLink {
     ) -> ReadOutcome {
         let mut pass = ReadOutcome::default();
         if !self.unstash(keys, &mut srq) {
-            if self.hup && self.inbound != Inbound::Broken {
+            if self.ready.hup && self.inbound != Inbound::Broken {
                 self.check_for_error();
             }
             return pass;
         }
-        while self.readable && self.inbound == Inbound::Open && !self.stalled {
+        while self.ready.readable && self.inbound.is_readable() && !self.base.stalled {
             if pass.received >= budget {
                 pass.more = true;
                 break;
@@ -184,25 +127,25 @@ impl SoftLink {
 
     /// Offers the engine the bytes that it could not take before. True if none are left.
     fn unstash(&mut self, keys: &mut KeyTable, srq: &mut Option<&mut dyn RxSource>) -> bool {
-        if !self.stalled {
+        if !self.base.stalled {
             return true;
         }
         let source = srq.as_mut().map(|s| &mut **s as &mut dyn RxSource);
-        let result = self.engine.handle_received(0, &self.stash, keys, source);
-        self.stash.drain(..result.consumed);
-        self.stalled = result.stalled || !self.stash.is_empty();
-        if !self.stalled {
+        let result = self.engine.handle_received(0, &self.intake.stash, keys, source);
+        self.intake.stash.drain(..result.consumed);
+        self.base.stalled = result.stalled || !self.intake.stash.is_empty();
+        if !self.base.stalled {
             // Idle links hold no memory.
-            self.stash = Vec::new();
+            self.intake.stash = Vec::new();
         }
-        !self.stalled
+        !self.base.stalled
     }
 
     /// Looks for a reset on a link that reads nothing, since it waits for receives.
     fn check_for_error(&mut self) {
         if let Ok(Some(e)) = self.stream.take_error() {
             self.fail(&e);
-        } else if self.send_error.is_some() {
+        } else if let Inbound::Draining(_) = self.inbound {
             self.end_of_file();
         }
     }
@@ -225,10 +168,10 @@ impl SoftLink {
             // Not all pieces fit the call, so nothing behind them may be read yet.
             (false, _) => 0,
             (true, BULK..) => {
-                self.lookahead_size = LOOKAHEAD_MIN;
+                self.intake.lookahead_size = LOOKAHEAD_MIN;
                 self.engine.rx_hint().min(lookahead.len())
             }
-            (true, _) => self.lookahead_size,
+            (true, _) => self.intake.lookahead_size,
         };
         let mut vecs = [IoVecMut::EMPTY; MAX_SGE + 1];
         let mut count = 0;
@@ -244,7 +187,7 @@ impl SoftLink {
         let placed = n.min(wanted);
         let ahead = n - placed;
         if look > 0 && ahead == look && wanted < BULK {
-            self.lookahead_size = (look * 2).min(lookahead.len());
+            self.intake.lookahead_size = (look * 2).min(lookahead.len());
         }
         if n > 0 {
             self.deliver(placed, &lookahead[..ahead], keys, srq);
@@ -266,7 +209,7 @@ impl SoftLink {
             }
             Ok(n) => n,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                self.readable = false;
+                self.ready.readable = false;
                 return 0;
             }
             Err(e) => {
@@ -276,18 +219,18 @@ impl SoftLink {
         };
         // Fewer bytes than asked for: no more are there, and new ones make a new edge. An end that was
         // reported already makes no further edge.
-        if n < asked && !self.hup {
-            self.readable = false;
+        if n < asked && !self.ready.hup {
+            self.ready.readable = false;
         }
         n
     }
 
     /// True if an eager message can be put behind what leaves next.
     pub(super) fn can_send_eager(&self) -> bool {
-        self.writable
+        self.ready.writable
             && self.inbound != Inbound::Broken
-            && !self.write_shut
-            && self.send_error.is_none()
+            && !self.outbound.shut
+            && !matches!(self.inbound, Inbound::Draining(_))
     }
 
     /// Hands the engine what came: `placed` bytes in the places that it named, then `ahead`.
@@ -301,24 +244,21 @@ impl SoftLink {
         let source = srq.as_mut().map(|s| &mut **s as &mut dyn RxSource);
         let result = self.engine.handle_received(placed, ahead, keys, source);
         if result.stalled || result.consumed < ahead.len() {
-            self.stalled = true;
-            self.stash.extend_from_slice(&ahead[result.consumed..]);
+            self.base.stalled = true;
+            self.intake.stash.extend_from_slice(&ahead[result.consumed..]);
         }
     }
 
     /// Reads bytes that may be eager messages into the lookahead. Returns their number.
     pub(super) fn read_ahead(&mut self, lookahead: &mut [u8]) -> usize {
-        let quiet = self.readable
-            && self.inbound == Inbound::Open
-            && !self.stalled
-            && self.send_error.is_none();
+        let quiet = self.ready.readable && self.inbound == Inbound::Open && !self.base.stalled;
         if !quiet || !self.engine.can_recv_eager() {
             return 0;
         }
-        let look = self.lookahead_size.min(lookahead.len());
+        let look = self.intake.lookahead_size.min(lookahead.len());
         let n = self.read(&mut [IoVecMut::new(&mut lookahead[..look])], look);
-        if n == self.lookahead_size {
-            self.lookahead_size = (look * 2).min(LOOKAHEAD);
+        if n == self.intake.lookahead_size {
+            self.intake.lookahead_size = (look * 2).min(LOOKAHEAD);
         }
         n
     }
@@ -351,14 +291,15 @@ impl SoftLink {
     /// Handles the end of what comes. The peer ended its side; or the connection broke, if a write has
     /// failed before: the kernel reports an error once, and an end after that.
     fn end_of_file(&mut self) {
-        match (self.send_error, self.inbound) {
-            (Some(errno), _) => {
+        match self.inbound {
+            Inbound::Draining(errno) => {
                 self.inbound = Inbound::Broken;
                 self.engine.handle_broken(errno);
             }
-            (None, inbound) => {
-                let broken = inbound == Inbound::Broken;
-                self.inbound = if broken { inbound } else { Inbound::Ended };
+            inbound => {
+                if inbound != Inbound::Broken {
+                    self.inbound = Inbound::Ended;
+                }
                 self.engine.handle_eof();
             }
         }
@@ -370,10 +311,10 @@ impl SoftLink {
     /// their doorbell comes soon, with more to send.
     pub(super) fn transmit(&mut self, pool: &mut TxPool, budget: usize) -> bool {
         let mut sent = 0;
-        while self.writable
+        while self.ready.writable
             && self.inbound != Inbound::Broken
-            && !self.write_shut
-            && (self.doorbell_rung || self.engine.owes())
+            && !self.outbound.shut
+            && (self.outbound.doorbell_rung || self.engine.owes())
         {
             if sent >= budget {
                 return true;
@@ -384,7 +325,7 @@ impl SoftLink {
             }
         }
         // Everything left to read after a failed write must be read now.
-        self.send_error.is_some() && self.readable && self.inbound == Inbound::Open
+        matches!(self.inbound, Inbound::Draining(_)) && self.ready.readable
     }
 
     /// One step of the engine. None if there is nothing to send, or no room.
@@ -392,11 +333,11 @@ impl SoftLink {
         let (result, asked, file) = match self.engine.poll_tx(pool) {
             SendStep::Idle => {
                 // Work that remains waits for the peer; the doorbell still counts for it.
-                self.doorbell_rung &= self.engine.has_unsent();
+                self.outbound.doorbell_rung &= self.engine.has_unsent();
                 return None;
             }
             SendStep::Shutdown => {
-                self.write_shut = true;
+                self.outbound.shut = true;
                 // Fails only if the connection is gone, and reads show that.
                 let _ = sys::shutdown_write(&self.stream);
                 return Some(0);
@@ -412,22 +353,22 @@ impl SoftLink {
         };
         match result {
             Ok(n) if file => {
-                self.sent += n as u64;
+                self.outbound.sent += n as u64;
                 // A short count does not mean a full socket here: sendfile(2) also stops at the end of
                 // the file, and the next call shows which it is.
                 self.engine.handle_file_sent(n);
                 Some(n)
             }
             Ok(n) => {
-                self.sent += n as u64;
+                self.outbound.sent += n as u64;
                 self.engine.handle_sent(n);
                 // The socket is most likely full, and there is an edge when it is not.
-                self.writable = n == asked;
-                self.cut_short = n < asked;
+                self.ready.writable = n == asked;
+                self.short_write.cut = n < asked;
                 Some(n)
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                (self.writable, self.cut_short) = (false, false);
+                (self.ready.writable, self.short_write.cut) = (false, false);
                 None
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => Some(0),
@@ -448,13 +389,15 @@ impl SoftLink {
     /// sends), no end would come: then this side ends it.
     fn fail_sending(&mut self, e: &io::Error) {
         let ours = !is_connection_error(e);
-        if self.inbound != Inbound::Open || ours {
-            self.reset_on_close |= ours;
+        if !self.inbound.is_readable() || ours {
+            if ours {
+                self.ending.reset();
+            }
             return self.fail(e);
         }
-        self.writable = false;
-        self.send_error = Some(broken_errno(e));
-        (self.readable, self.hup) = (true, true);
+        self.ready.writable = false;
+        self.inbound = Inbound::Draining(broken_errno(e));
+        (self.ready.readable, self.ready.hup) = (true, true);
     }
 }
 

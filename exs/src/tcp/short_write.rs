@@ -10,11 +10,20 @@ use std::time::Duration;
 
 use super::SoftRnic;
 use super::link::SoftLink;
-use super::timers::SoftSource;
+use crate::driver::Source;
 use crate::time::Time;
 
 /// Time from a short write to the retry.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// A link's note about its last write.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ShortWrite {
+    /// The last write was short: the socket is full, or memory cannot be read.
+    pub(super) cut: bool,
+    /// The link is in the list of links to retry.
+    queued: bool,
+}
 
 /// The links to retry, all at the same time.
 #[derive(Default)]
@@ -32,8 +41,8 @@ impl ShortWrites {
 
     /// Adds a link if its last write was short.
     pub(super) fn note(&mut self, id: u32, link: &mut SoftLink, now: Time) {
-        if link.cut_short && !link.retry_queued {
-            link.retry_queued = true;
+        if link.short_write.cut && !link.short_write.queued {
+            link.short_write.queued = true;
             self.links.push(id);
             self.due.get_or_insert(now + RETRY_DELAY);
         }
@@ -43,19 +52,19 @@ impl ShortWrites {
 impl SoftRnic {
     /// Tries the links on which nothing has moved since their short write.
     pub(super) fn retry_short_writes(&mut self, now: Time) {
-        if self.short_writes.due.is_none_or(|due| due > now) {
+        if self.parts.short_writes.due.is_none_or(|due| due > now) {
             return;
         }
-        self.short_writes.due = None;
-        let mut links = std::mem::take(&mut self.short_writes.links);
+        self.parts.short_writes.due = None;
+        let mut links = std::mem::take(&mut self.parts.short_writes.links);
         for id in links.drain(..) {
             let Ok(link) = self.links.get_mut(id) else { continue };
-            link.retry_queued = false;
-            if std::mem::take(&mut link.cut_short) {
-                link.writable = true;
-                self.enqueue(SoftSource::Link(id));
+            link.short_write.queued = false;
+            if std::mem::take(&mut link.short_write.cut) {
+                link.ready.writable = true;
+                self.enqueue(Source::Link(id));
             }
         }
-        self.short_writes.links = links;
+        self.parts.short_writes.links = links;
     }
 }

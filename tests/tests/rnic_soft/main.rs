@@ -221,7 +221,7 @@ fn a_turn_is_bounded() {
 #[test]
 fn silent_strangers_give_way() {
     let mut w = World::<Soft>::new(1);
-    w.rnics[0].limit_handshakes(10);
+    w.rnics[0].limit_startups(10);
     let (_, addr) = w.listen(0, Soft::local());
     let strangers: Vec<TcpStream> = (0..25)
         .map(|_| {
@@ -248,7 +248,7 @@ fn silent_strangers_give_way() {
 #[test]
 fn callers_give_way_only_before_their_requests() {
     let mut w = World::<Soft>::new(2);
-    w.rnics[0].limit_handshakes(4);
+    w.rnics[0].limit_startups(4);
     let (_, addr) = w.listen(0, Soft::local());
     for _ in 0..15 {
         let end = w.end(1);

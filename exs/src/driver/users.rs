@@ -1,4 +1,4 @@
-//! Which queue pairs have work that refers to a memory region, for software drivers.
+//! Which queue pairs have work that refers to a memory region.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;

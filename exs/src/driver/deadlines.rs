@@ -1,4 +1,4 @@
-//! Deadlines for drivers: at most one for each source.
+//! Deadlines: at most one for each source.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};

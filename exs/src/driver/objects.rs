@@ -1,11 +1,11 @@
-//! The tables of protection domains, completion queues and shared receive queues of a software
-//! driver, and the counts of their users.
+//! The tables of protection domains, completion queues and shared receive queues, and the counts of
+//! their users.
 
 use std::collections::BTreeSet;
 
 use super::queues::{CompletionQueue, ReceiveQueue, check_depth};
-use super::table::IdTable;
-use super::{Cq, Pd, QpAttr, RnicError, Srq, Wc, WcOp};
+use crate::rnic::table::IdTable;
+use crate::rnic::{Cq, Pd, QpAttr, RnicError, Srq, Wc, WcOp};
 
 /// A protection domain and the objects in it.
 #[derive(Default)]
@@ -18,7 +18,7 @@ pub(crate) struct ProtectionDomain {
     pub(crate) srqs: Vec<u32>,
 }
 
-/// The tables; `B` is a driver's receive buffer.
+/// The tables; `B` is a receive buffer.
 pub(crate) struct Objects<B> {
     pub(crate) pds: IdTable<ProtectionDomain>,
     pub(crate) cqs: IdTable<CompletionQueue>,

@@ -1,9 +1,9 @@
-//! Completion queues and shared receive queues of software drivers: their entries, their depths,
-//! and the links that wait for them.
+//! Completion queues and shared receive queues: their entries, their depths, and the links that wait
+//! for them.
 
 use std::collections::VecDeque;
 
-use super::{RnicError, Wc};
+use crate::rnic::{RnicError, Wc};
 
 /// Most work requests or completions that a queue may be made for.
 const MAX_DEPTH: usize = 1 << 20;

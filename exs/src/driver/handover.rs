@@ -1,0 +1,48 @@
+//! Connection requests that another instance of this RNIC answers.
+
+use super::Driver;
+use super::link::{Link, LinkSetup};
+use super::turns::Source;
+use crate::rnic::{ConnReq, DetachedRequest, Ready, RnicError};
+
+/// A link that has read its request, between two RNICs.
+struct DetachedLink<L: Link>(Option<L>);
+
+impl<L: Link> Drop for DetachedLink<L> {
+    fn drop(&mut self) {
+        if let Some(link) = &mut self.0 {
+            link.abort();
+        }
+    }
+}
+
+impl<L: LinkSetup> Driver<L> {
+    pub(super) fn give_request(&mut self, req: ConnReq) -> Result<DetachedRequest, RnicError> {
+        let id = self.requested(req)?;
+        self.release_request(id);
+        let mut link = self.links.remove(id)?;
+        self.turns.timers.clear(Source::Link(id));
+        link.forget(&self.reactor);
+        link.base_mut().queued = false;
+        Ok(DetachedRequest::new(DetachedLink(Some(link))))
+    }
+
+    pub(super) fn take_request(&mut self, request: DetachedRequest) -> Result<ConnReq, RnicError> {
+        let mut detached: DetachedLink<L> = request.into_state()?;
+        let Some(mut link) = detached.0.take() else {
+            return Err(RnicError::NoSuch { what: "connection request", id: 0 });
+        };
+        // Edges may have passed while the descriptor was in no reactor.
+        link.note_ready(Ready { readable: true, writable: true, hup: false });
+        let id = self.add_link(link)?;
+        let req = match self.add_request(id, None) {
+            Ok(req) => req,
+            Err(e) => {
+                self.cut_link(id);
+                return Err(e);
+            }
+        };
+        self.enqueue(Source::Link(id));
+        Ok(req)
+    }
+}

@@ -1,0 +1,292 @@
+//! F4b: one driver for all RNICs in software.
+//!
+//! [`Driver`] meets the contract of [`Rnic`] over a [`Link`], the one thing that a transport
+//! supplies: `tcp` has links of TCP with an iWARP engine, `shm` has links of shared memory. The
+//! driver owns everything around the links: the tables of objects, the keys, the queues, listeners and
+//! start-ups, the order in which sources have their turn, and their deadlines.
+//!
+//! The shape of its data: numbered tables (`table`) of protection domains, CQs, SRQs, queue pairs,
+//! listeners and links. A queue pair is joined to a connection that has no link yet, or to a link.
+//! A link has an owner ([`LinkOwner`]). Sources that have something to do are on one ready list.
+//! Each gets a turn of bounded size, so that none starves another.
+//!
+//! A transport implements three traits, each a superset of the one before: [`Link`] (a link in the
+//! tables), [`LinkSetup`] (how it comes up), [`Traffic`] (how it moves data). Their functions are
+//! called by static dispatch: the compiler makes one driver for each transport.
+//!
+//! What it promises beyond the trait:
+//! - Everything that a connecting peer can tie up is limited (`listen`, `startups`).
+//! - A request that a listener got can be answered by another instance (`handover`).
+//!
+//! What it must never know: which transport it serves, EXS, its messages. It reads no clock: time
+//! comes in with the calls.
+
+mod deadlines;
+mod delivery;
+mod handover;
+mod link;
+mod listen;
+mod memory;
+mod objects;
+mod qp;
+mod queues;
+mod startups;
+mod turns;
+mod users;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+pub use link::{Acceptor, Conn, Link, LinkBase, LinkOwner, LinkSetup, Traffic};
+pub use qp::QueuePair;
+pub(crate) use qp::flushed;
+pub(crate) use turns::SOURCES_PER_TURN;
+pub use turns::{ReactorShare, Source};
+
+use crate::iwarp::RxBuf;
+use crate::mem::{Access, Key, Segment};
+use crate::rnic::table::IdTable;
+use crate::rnic::{
+    Caps, ConnParam, ConnReq, Cq, DetachedRequest, Disconnect, EagerRecv, EagerSend, HEAD,
+    ListenOpts, Listener, Mr, Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr,
+    Srq, Wc,
+};
+use crate::sys::{IoVec, RandomSource};
+use crate::time::Time;
+
+/// Events and completions that the driver reports.
+#[derive(Default)]
+pub(crate) struct Reports {
+    pub(crate) events: VecDeque<RnicEvent>,
+    /// Completions on their way from a link to their queues.
+    pub(crate) wcs: Vec<Wc>,
+}
+
+/// An RNIC made of software, over links of one kind: see the module's essay.
+pub struct Driver<L: Link> {
+    pub(crate) caps: Caps,
+    pub(crate) reactor: ReactorShare,
+    pub(crate) memory: memory::Memory,
+    pub(crate) objects: objects::Objects<RxBuf>,
+    pub(crate) qps: IdTable<QueuePair<L>>,
+    pub(crate) links: IdTable<L>,
+    pub(crate) listening: listen::Listening<L::Acceptor>,
+    pub(crate) turns: turns::Turns,
+    pub(crate) reports: Reports,
+    /// The transport's own part.
+    pub(crate) parts: L::Parts,
+}
+
+impl<L: Link> Driver<L> {
+    /// A driver whose descriptors are registered with `registry` under tokens from `token_base` up
+    /// to 2^32 further. Keys are drawn from `random`.
+    pub(crate) fn with_parts(
+        caps: Caps,
+        registry: mio::Registry,
+        token_base: usize,
+        random: RandomSource,
+        parts: L::Parts,
+    ) -> Driver<L> {
+        Driver {
+            caps,
+            reactor: ReactorShare::new(registry, token_base),
+            memory: memory::Memory::new(random),
+            objects: objects::Objects::new(),
+            qps: IdTable::new("queue pair"),
+            links: IdTable::new("connection"),
+            listening: listen::Listening::new(),
+            turns: turns::Turns::default(),
+            reports: Reports::default(),
+            parts,
+        }
+    }
+
+    /// The number of the link of a queue pair.
+    #[inline]
+    pub(crate) fn link_of(&self, qp: Qp) -> Option<u32> {
+        match self.qps.get(qp.0) {
+            Ok(QueuePair { conn: Conn::Link(id), .. }) => Some(*id),
+            _ => None,
+        }
+    }
+}
+
+impl<L: Traffic> Rnic for Driver<L> {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn alloc_pd(&mut self) -> Result<Pd, RnicError> {
+        self.objects.alloc_pd()
+    }
+    fn dealloc_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
+        self.objects.dealloc_pd(pd)
+    }
+    fn reg_mr(&mut self, pd: Pd, memory: &Segment, access: Access) -> Result<Mr, RnicError> {
+        self.register(pd, memory, access)
+    }
+    fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
+        self.deregister(mr)
+    }
+    fn create_cq(&mut self, depth: usize) -> Result<Cq, RnicError> {
+        self.objects.create_cq(depth)
+    }
+    #[cfg(any(test, feature = "internals"))]
+    fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
+        self.objects.destroy_cq(cq)
+    }
+    fn poll_cq(&mut self, cq: Cq, max: usize, out: &mut Vec<Wc>) -> Result<usize, RnicError> {
+        self.take_wcs(cq, max, out)
+    }
+    #[cfg(any(test, feature = "internals"))]
+    fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
+        self.objects.arm_cq(cq)
+    }
+    fn create_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError> {
+        self.objects.create_srq(pd, max_wr)
+    }
+    fn destroy_srq(&mut self, srq: Srq) -> Result<(), RnicError> {
+        self.objects.destroy_srq(srq)
+    }
+    fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), RnicError> {
+        self.push_srq_recv(srq, wr)
+    }
+    fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
+        self.add_qp(attr)
+    }
+    fn destroy_qp(&mut self, qp: Qp) -> Result<(), RnicError> {
+        self.drop_qp(qp)
+    }
+    #[cfg(any(test, feature = "internals"))]
+    fn qp_state(&self, qp: Qp) -> Result<crate::rnic::QpState, RnicError> {
+        self.state_of(qp)
+    }
+
+    fn post_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), RnicError> {
+        self.add_send(qp, wr)
+    }
+    #[cfg(any(test, feature = "internals"))]
+    fn post_recv(&mut self, qp: Qp, wr: &RecvWr<'_>) -> Result<(), RnicError> {
+        self.add_recv(qp, wr)
+    }
+    fn bind_mw(
+        &mut self,
+        qp: Qp,
+        mr: Mr,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Key, RnicError> {
+        self.open_window(qp, mr, addr, len, access)
+    }
+    fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {
+        self.close_window(qp, key)
+    }
+    fn flush(&mut self, qp: Qp, now: Time) {
+        if let Some(id) = self.link_of(qp) {
+            L::flush(self, id, now);
+        }
+    }
+    fn try_send_eager(
+        &mut self,
+        qp: Qp,
+        payload: &IoVec<'_>,
+        head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
+    ) -> EagerSend {
+        L::try_send_eager(self, qp, payload, head)
+    }
+    fn next_eager(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
+        L::next_eager(self, out)
+    }
+    fn release_eager(&mut self, qp: Qp) {
+        L::release_eager(self, qp);
+    }
+    fn pause_eager(&mut self, qp: Qp) -> bool {
+        L::pause_eager(self, qp)
+    }
+    fn resume_eager(&mut self) {
+        L::resume_eager(self);
+    }
+    fn is_quiet(&self) -> bool {
+        self.reports.events.is_empty() && self.objects.no_wc_waits()
+    }
+
+    fn listen(&mut self, addr: SocketAddr, opts: &ListenOpts) -> Result<Listener, RnicError> {
+        self.add_listener(addr, opts)
+    }
+    fn listener_addr(&self, listener: Listener) -> Result<SocketAddr, RnicError> {
+        Ok(self.listening.listeners.get(listener.0)?.addr)
+    }
+    fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
+        self.drop_listener(listener)
+    }
+    fn connect(
+        &mut self,
+        qp: Qp,
+        addr: SocketAddr,
+        param: &ConnParam<'_>,
+        now: Time,
+    ) -> Result<(), RnicError> {
+        self.dial(qp, addr, param, now)
+    }
+    fn reaches(&self, addr: SocketAddr, _: Option<SocketAddr>) -> Result<(), RnicError> {
+        L::reaches(addr)
+    }
+    fn accept(
+        &mut self,
+        req: ConnReq,
+        qp: Qp,
+        param: &ConnParam<'_>,
+        now: Time,
+    ) -> Result<(), RnicError> {
+        self.accept_request(req, qp, param, now)
+    }
+    fn reject(&mut self, req: ConnReq, private_data: &[u8], now: Time) -> Result<(), RnicError> {
+        self.reject_request(req, private_data, now)
+    }
+    fn detach_request(&mut self, req: ConnReq) -> Result<DetachedRequest, RnicError> {
+        self.give_request(req)
+    }
+    fn adopt_request(&mut self, request: DetachedRequest) -> Result<ConnReq, RnicError> {
+        self.take_request(request)
+    }
+    fn disconnect(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError> {
+        match self.qps.get(qp.0)?.conn {
+            Conn::None | Conn::Dead => return Err(self.wrong_state(qp, "a connection")),
+            Conn::Opening(id) => {
+                let (call, errno) = ("connect", libc::ECANCELED);
+                L::fail_opening(self, id, RnicError::Os { call, errno });
+            }
+            Conn::Link(id) => return L::disconnect(self, qp, id, how, now),
+        }
+        Ok(())
+    }
+    fn addrs(&self, qp: Qp) -> Result<(SocketAddr, SocketAddr), RnicError> {
+        self.qps.get(qp.0)?.addrs.ok_or_else(|| self.wrong_state(qp, "Rts"))
+    }
+
+    fn handle_ready(&mut self, token: usize, ready: Ready) {
+        self.note_token(token, ready);
+    }
+    fn progress(&mut self, now: Time) -> bool {
+        self.take_turns(now)
+    }
+    fn spin(&mut self, now: Time) -> bool {
+        L::spin(self, now)
+    }
+    fn poll_memory(&mut self) -> Option<bool> {
+        L::poll_memory(self)
+    }
+    fn poll_syscall(&mut self) -> Option<bool> {
+        L::poll_syscall(self)
+    }
+    fn prepare_sleep(&mut self) -> bool {
+        L::prepare_sleep(self)
+    }
+    fn next_timeout(&self) -> Option<Time> {
+        self.next_due()
+    }
+    fn poll_event(&mut self) -> Option<RnicEvent> {
+        self.reports.events.pop_front()
+    }
+}

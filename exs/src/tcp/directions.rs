@@ -1,0 +1,79 @@
+//! The two directions of a TCP connection, and its end.
+
+/// Bytes of lookahead to ask for at first, and after a large payload.
+pub(super) const LOOKAHEAD_MIN: usize = 4 << 10;
+
+/// The input that the peer can still send.
+///
+/// ```text
+/// Open                  -end of file---------------------> Ended
+/// Open                  -failed write--------------------> Draining
+/// Draining              -end of file---------------------> Broken
+/// Open, Ended, Draining -error, deadline-----------------> Broken
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inbound {
+    /// Bytes may come.
+    Open,
+    /// A write has failed with this errno. Reads go on to the end of the bytes that came before.
+    Draining(i32),
+    /// The peer has ended its side. Ours can still send.
+    Ended,
+    /// The connection is broken in both directions.
+    Broken,
+}
+
+impl Inbound {
+    /// True while bytes may come.
+    #[inline]
+    pub(super) fn is_readable(self) -> bool {
+        matches!(self, Inbound::Open | Inbound::Draining(_))
+    }
+}
+
+/// How a link ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// After its last bytes.
+    Orderly,
+    /// With a reset.
+    Reset,
+    /// With a reset, as its start-up ran out of time.
+    TimedOut,
+}
+
+impl Ending {
+    /// Makes it a reset at least.
+    pub(super) fn reset(&mut self) {
+        if *self == Ending::Orderly {
+            *self = Ending::Reset;
+        }
+    }
+}
+
+/// The sending direction.
+#[derive(Default)]
+pub(super) struct Outbound {
+    /// The doorbell was rung, and not everything before it has left.
+    pub(super) doorbell_rung: bool,
+    /// It was shut down.
+    pub(super) shut: bool,
+    /// Bytes sent since they were counted last, for the deadline of an orderly close.
+    pub(super) sent: u64,
+}
+
+/// The receiving direction.
+pub(super) struct Intake {
+    /// The SRQ that lists this link as holding a receive; None: no SRQ does.
+    pub(super) holds_recv_of: Option<u32>,
+    /// Received bytes that the engine did not take, for lack of receives.
+    pub(super) stash: Vec<u8>,
+    /// Bytes of lookahead to ask for next.
+    pub(super) lookahead_size: usize,
+}
+
+impl Default for Intake {
+    fn default() -> Intake {
+        Intake { holds_recv_of: None, stash: Vec::new(), lookahead_size: LOOKAHEAD_MIN }
+    }
+}
