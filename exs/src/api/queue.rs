@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use super::Event;
 use crate::progress::{
-    Error, FdUse, QueueCore, QueueOptions, Shard, Ticket, WaitPolicy, Waited, Want, first_shard,
+    Error, QueueCore, QueueOptions, Shard, Ticket, WaitPolicy, Waited, Want, first_shard,
     note_own_shard,
 };
-use crate::sys::EventFd;
 
 use super::Token;
 
@@ -263,10 +262,9 @@ impl EventQueue {
         EventQueue { core: Arc::clone(&self.core), tag }
     }
 
-    /// The descriptor, for the program: it waits elsewhere from now on.
-    fn program_fd(&self) -> &EventFd {
-        self.core.context().rely();
-        self.core.fd(FdUse::Program)
+    /// The descriptor, for the program: it waits there from now on.
+    fn program_fd(&self) -> BorrowedFd<'_> {
+        self.core.context().program_fd(&self.core)
     }
 
     pub(super) fn core(&self) -> &Arc<QueueCore> {
@@ -281,12 +279,13 @@ impl EventQueue {
     }
 }
 
-/// The descriptor is readable while events wait (level), so that a queue can sit in
-/// epoll, mio or tokio: when it is readable, dequeue with a timeout of zero until
-/// nothing comes. Do not read from it or close it.
+/// The descriptor is readable (level) while events wait, and while the queue's shard has something
+/// to do that may bring events. So a queue can sit in epoll, mio or tokio: when the descriptor is
+/// readable, dequeue with a timeout of zero until nothing comes. These calls move the data. Do not
+/// read from the descriptor or close it.
 ///
-/// Asking for it has a price: from then on the library keeps it up to date, and a thread of the
-/// library moves data while the program waits elsewhere.
+/// A program that does not come for a while loses nothing: a thread of the library moves its data
+/// then.
 impl AsRawFd for EventQueue {
     fn as_raw_fd(&self) -> RawFd {
         self.program_fd().as_raw_fd()
@@ -295,6 +294,6 @@ impl AsRawFd for EventQueue {
 
 impl AsFd for EventQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.program_fd().as_fd()
+        self.program_fd()
     }
 }

@@ -133,6 +133,8 @@ impl Context {
         loop {
             let mut reactor = self.lead.background_wait(&Ticks {
                 at_work: &|| self.at_work(),
+                armed: &|| self.is_armed(),
+                ready: &|| self.drive.is_ready(),
                 polls: &|| self.reliance.polls(),
                 ticked: &|| self.show_news(true),
             });

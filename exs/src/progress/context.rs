@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::Error;
 use super::devices::Devices;
+use super::drive::Drive;
 use super::drives;
 use super::engine::{Engine, KERNEL_TOKENS, Released, TOKENS_PER_DEVICE, Verbs, Watch};
 use super::event::RawEvent;
@@ -40,6 +41,8 @@ pub struct Context {
     /// spins lets them through.
     pub(super) posters: AtomicUsize,
     pub(super) lead: Leadership,
+    /// For programs that wait for the descriptors of queues.
+    pub(super) drive: Drive,
     /// Whether the program relies on descriptors.
     pub(super) reliance: Reliance,
     /// News wait to be shown.
@@ -112,6 +115,7 @@ impl Context {
             Some(open) => Verbs::new(open, registry()?),
             None => Verbs::Unbuilt,
         };
+        let drive = Drive::new(&reactor);
         let lead = Leadership::new(reactor, shard).map_err(|e| Error::os("eventfd", &e))?;
         let id = NEXT_ID.add(1);
         let context = Arc::new_cyclic(|me: &Weak| {
@@ -129,6 +133,7 @@ impl Context {
                 engine: Mutex::new(engine),
                 posters: AtomicUsize::new(0),
                 lead,
+                drive,
                 reliance: Reliance::default(),
                 has_news: AtomicBool::new(false),
                 released,
@@ -234,7 +239,7 @@ impl Context {
         // Work may wait for a doorbell if this thread, or the background thread after a
         // tick, is the next to lead: each rings it first of all. A thread that waits for the
         // event in another shard does not lead here.
-        let lazy = self.lead.leader() == Leader::Nobody && !crosses;
+        let lazy = self.lead.leader() == Leader::Nobody && !crosses && !self.is_armed();
         engine.begin_call(lazy);
         let result = f(&mut engine, &moment);
         if !engine.has_passed() {

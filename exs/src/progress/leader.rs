@@ -39,6 +39,8 @@ const TICK: Duration = Duration::from_millis(1);
 /// take milliseconds, with many connections; two threads that both lead would take the
 /// engine, and the data, from each other.)
 const LONG_TICK: Duration = Duration::from_millis(10);
+/// The longest tick, while the program comes by itself when there is something to do.
+const MAX_TICK: Duration = Duration::from_millis(160);
 /// An application thread that wants the lead back so soon had not gone away.
 const SOON: Duration = Duration::from_millis(5);
 /// Ticks in a row that make the next ones long; and ticks in a row with the same
@@ -105,6 +107,10 @@ impl LeadState {
 pub(super) struct Ticks<'a> {
     /// A thread of the program is in the engine.
     pub(super) at_work: &'a dyn Fn() -> bool,
+    /// The program sleeps, and comes when the reactor has something.
+    pub(super) armed: &'a dyn Fn() -> bool,
+    /// The reactor has something.
+    pub(super) ready: &'a dyn Fn() -> bool,
     /// The program relies on descriptors.
     pub(super) polls: &'a dyn Fn() -> bool,
     /// A tick is over in which threads of the program led. (Called without a lock.)
@@ -294,7 +300,23 @@ impl Leadership {
         let mut st = self.lock();
         let (mut seen, mut busy, mut still) = (None, if st.hasty { STEADY } else { 0 }, 0);
         let mut left_alone = 0;
+        let (mut overdue, mut patience) = (None, LONG_TICK);
         loop {
+            if st.reactor.is_some() && st.followers.is_empty() && (ticks.armed)() {
+                // The program is told of what comes. It may compute instead of coming.
+                let ready = (ticks.ready)().then_some(st.turns);
+                if ready.is_none() || ready != overdue {
+                    overdue = ready;
+                    patience = if ready.is_some() { LONG_TICK } else { MAX_TICK.min(2 * patience) };
+                    let waited = self.background.wait_timeout(st, patience);
+                    st = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    continue;
+                }
+                if let Some(reactor) = self.lead_in_background(&mut st) {
+                    return reactor;
+                }
+            }
+            (overdue, patience) = (None, LONG_TICK);
             // A thread of the program that has left waits elsewhere, most likely.
             if (ticks.polls)()
                 && !st.promised
@@ -373,7 +395,8 @@ mod tests {
     use super::*;
 
     fn ticks(at_work: &dyn Fn() -> bool) -> Ticks<'_> {
-        Ticks { at_work, polls: &|| false, ticked: &|| {} }
+        let no = &|| false;
+        Ticks { at_work, armed: no, ready: no, polls: no, ticked: &|| {} }
     }
 
     fn lead() -> Leadership {

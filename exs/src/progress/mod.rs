@@ -31,6 +31,7 @@
 mod background;
 mod context;
 mod devices;
+mod drive;
 mod drives;
 mod engine;
 mod error;

@@ -11,7 +11,7 @@ use super::event::RawEvent;
 use super::shards::{Seat, Shard};
 use super::waiter::Waiter;
 use super::{Error, QueueOptions, WaitPolicy};
-use crate::sys::{EventFd, cold_path};
+use crate::sys::{EpollSet, EventFd, cold_path};
 
 /// What a thread wants of a queue: events, and where to.
 pub(crate) struct Want<'a, E> {
@@ -60,6 +60,8 @@ pub struct QueueCore {
     pub(super) vain_peeks: AtomicU32,
     /// For epoll and its kin.
     fd: EventFd,
+    /// The descriptor that the program polls, if it drives the shard.
+    drive: OnceLock<EpollSet>,
     /// Who has asked for the descriptor ([`FdUse`]): from then on it is kept up to date, and
     /// progress is the background thread's.
     fd_use: AtomicU8,
@@ -90,6 +92,7 @@ impl QueueCore {
             vain_spins: AtomicU32::new(0),
             vain_peeks: AtomicU32::new(0),
             fd: EventFd::new().map_err(|e| Error::os("eventfd", &e))?,
+            drive: OnceLock::new(),
             fd_use: AtomicU8::new(FdUse::None as u8),
         };
         queue.set_wait_policy(opts.wait);
@@ -221,7 +224,7 @@ impl QueueCore {
     pub fn push(&self, event: RawEvent, wake: &mut Vec<Arc<Waiter>>) -> bool {
         let mut inner = self.lock();
         self.add(&mut inner, event, wake);
-        self.is_polled() && inner.events.len() == 1 && inner.waiters.is_empty()
+        self.needs_leader() && inner.events.len() == 1 && inner.waiters.is_empty()
     }
 
     fn add(&self, inner: &mut Inner, event: RawEvent, wake: &mut Vec<Arc<Waiter>>) {
@@ -377,6 +380,16 @@ impl QueueCore {
     /// True if the program waits at the descriptor.
     pub fn is_polled(&self) -> bool {
         self.fd_use() == FdUse::Program
+    }
+
+    /// The set that drives its shard, once the program waits for it.
+    pub(super) fn drive_set(&self) -> &OnceLock<EpollSet> {
+        &self.drive
+    }
+
+    /// True if the program waits at a descriptor that drives nothing.
+    fn needs_leader(&self) -> bool {
+        self.is_polled() && self.drive.get().is_none()
     }
 
     fn fd_use(&self) -> FdUse {

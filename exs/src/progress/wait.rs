@@ -86,7 +86,10 @@ impl Context {
     ) -> Result<Waited, Error> {
         let min = want.min;
         if timeout == Some(Duration::ZERO) {
-            return self.glance(queue, want);
+            return match queue.drive_set().get() {
+                Some(_) => self.drive(queue, want),
+                None => self.glance(queue, want),
+            };
         }
         self.reliance.note_wait();
         let mut held = None;

@@ -13,6 +13,7 @@ mod congestion;
 mod count;
 mod diag;
 mod doorbell;
+mod epoll;
 mod eventfd;
 mod exit;
 mod foreign;
@@ -43,6 +44,7 @@ pub use congestion::{Paced, roomy_within_host, unpaced_listener, unpaced_within_
 pub(crate) use count::{note_calls, system_calls, yield_now};
 pub use diag::listener_uid;
 pub use doorbell::{Button, WakeSocket};
+pub use epoll::{EpollSet, TimerFd};
 pub use eventfd::EventFd;
 pub(crate) use exit::{at_exit, this_thread};
 pub use foreign::{ForeignFd, PeerListener, PeerSocket, close_elsewhere};

@@ -13,7 +13,7 @@
 
 use std::net::SocketAddr;
 
-use super::accepts::{Arrival, Parent, Request};
+use super::accepts::{Accepts, Arrival, Parent, Request};
 use super::domain::Place;
 use super::sock::State;
 use super::startups::StartupId;
@@ -23,12 +23,14 @@ use crate::progress::options::Options;
 use crate::progress::shards::Shard;
 use crate::rnic::{DetachedRequest, RnicError};
 use crate::time::Time;
-use crate::wire::exs::{Refusal, RefusalCode, SocketKind, VERSIONS};
+use crate::wire::exs::SocketKind;
 
 /// What one shard sends to another.
 pub(in crate::progress) enum Parcel {
     /// A connection is to start up.
     Request(Box<Incoming>),
+    /// To the listener's shard: the other lacks what a connection takes.
+    Returned(Box<Incoming>),
     /// To the listener's shard: a start-up has succeeded.
     Ready { listener: SockId, startup: u64, handle: SocketHandle, peer: SocketAddr },
     /// To the listener's shard: a start-up has failed.
@@ -108,7 +110,8 @@ impl Engine {
     /// Looks after what the engine of the shard `from` has sent. Returns a start-up that is overdue.
     pub(super) fn receive(&mut self, from: Shard, parcel: Parcel, now: Time) -> Option<Overdue> {
         match parcel {
-            Parcel::Request(incoming) => self.adopt(*incoming, now),
+            Parcel::Request(incoming) => self.adopt(incoming, now),
+            Parcel::Returned(incoming) => self.take_back(from, *incoming, now),
             Parcel::Ready { listener, startup, handle, peer } => {
                 let arrival = Arrival::There(handle, peer);
                 // If the listener is gone, the handle is dropped with the connection.
@@ -143,36 +146,65 @@ impl Engine {
     }
 
     /// Starts a connection up for a listener of another shard.
-    fn adopt(&mut self, incoming: Incoming, now: Time) {
-        let (parent, peer) = (incoming.parent, incoming.peer);
-        let begun = self.try_adopt(incoming, now);
-        if let Err(e) = &begun {
-            crate::trace::warn!("cannot take the connection of {peer}: {e}");
-        }
-        if !matches!(begun, Ok(Some(_)))
-            && let Parent::There { shard, listener, startup } = parent
-        {
+    fn adopt(&mut self, incoming: Box<Incoming>, now: Time) {
+        let Parent::There { shard, listener, startup } = incoming.parent else { return };
+        let d = &mut self.devices[incoming.device];
+        let domain = match d.enter(incoming.group.as_deref()) {
+            Ok(domain) => domain,
+            Err(e) => {
+                // The listener's shard has what it takes: it has it for its listener.
+                crate::trace::info!("a connection stays with its listener: {e}");
+                return self.send(shard, Parcel::Returned(incoming));
+            }
+        };
+        let place = Place { device: incoming.device, domain };
+        let parent = incoming.parent;
+        if self.begin_incoming(place, parent, *incoming, now).is_none() {
             self.send(shard, Parcel::Failed { listener, startup });
+        }
+        // The queue pair, if there is one, holds the domain from here on.
+        self.devices[place.device].leave(domain);
+    }
+
+    /// Starts a connection up that another shard could not take.
+    fn take_back(&mut self, from: Shard, incoming: Incoming, now: Time) {
+        let Parent::There { listener, startup, .. } = incoming.parent else { return };
+        let number = StartupId::There(from, startup);
+        let on =
+            |a: &Accepts| a.on.iter().find(|(p, _)| p.device == incoming.device).map(|on| on.0);
+        let place = self.sock_ref(listener).and_then(|p| p.accepts.as_ref()).and_then(|a| on(a));
+        // If the listener is gone, the request is dropped with its connection.
+        let Some(place) = place else { return };
+        let begun = self.begin_incoming(place, Parent::Here(listener), incoming, now);
+        match begun {
+            None => self.startup_failed(listener, number, now),
+            Some(child) => {
+                if let Some(a) = &mut self.socks[listener.index as usize].accepts {
+                    a.starting.end(number);
+                    a.starting.begin(StartupId::Here(child), now);
+                }
+            }
         }
     }
 
-    fn try_adopt(&mut self, incoming: Incoming, now: Time) -> Result<Option<SockId>, RnicError> {
-        let Incoming { request, device, parent, kind, opts, group, .. } = incoming;
-        let Incoming { peer, local, private_data, .. } = incoming;
-        let d = &mut self.devices[device];
-        let req = d.rnic.adopt_request(request)?;
-        let domain = match d.enter(group.as_deref()) {
-            Ok(domain) => domain,
-            Err(e) => {
-                let busy = Refusal { code: RefusalCode::Busy, versions: VERSIONS };
-                self.reject(device, req, &busy.emit(), now);
-                return Err(e);
+    /// Has this shard's RNIC take a request over, and begins its connection. None: that has failed.
+    fn begin_incoming(
+        &mut self,
+        place: Place,
+        parent: Parent,
+        incoming: Incoming,
+        now: Time,
+    ) -> Option<SockId> {
+        let Incoming { request, kind, opts, peer, local, private_data, .. } = incoming;
+        match self.devices[place.device].rnic.adopt_request(request) {
+            Ok(req) => {
+                let r = Request { req, peer, local, private_data };
+                self.begin_child(place, parent, (kind, opts), &r, now)
             }
-        };
-        let r = Request { req, peer, local, private_data };
-        let child = self.begin_child(Place { device, domain }, parent, (kind, opts), &r, now);
-        // The queue pair, if there is one, holds the domain from here on.
-        self.devices[device].leave(domain);
-        Ok(child)
+            Err(e) => {
+                crate::trace::warn!("cannot take the connection of {peer}: {e}");
+                None
+            }
+        }
     }
 }

@@ -20,7 +20,7 @@ impl QueueCore {
             return false;
         }
         self.show(&inner, before, wake);
-        self.is_polled() && before == 0 && inner.waiters.is_empty()
+        self.needs_leader() && before == 0 && inner.waiters.is_empty()
     }
 }
 

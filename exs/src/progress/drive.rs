@@ -1,0 +1,181 @@
+//! A queue's descriptor that drives its shard.
+//!
+//! A program with an event loop of its own (epoll, mio, tokio, libuv) waits in the kernel for the
+//! descriptors of its queues, beside others. So such a descriptor is readable not only while events
+//! lie in the queue, but whenever the shard has something to do: it is an epoll set of the queue's
+//! eventfd, of the shard's reactor, and of a timer for the engine's next deadline. The loop then
+//! calls a dequeue that does not wait, which leads for a turn. No other thread need be woken.
+//!
+//! A dequeue that finds nothing *arms* the shard before it returns: it announces a sleep, as a
+//! leader does before it sleeps in the reactor. Peers then ring, and threads that begin something
+//! wake the reactor. The next dequeue ends the announced sleep. A loop that dequeues until nothing
+//! comes, as the queue's documentation says, therefore never goes to sleep unannounced.
+//!
+//! The background thread leaves an armed shard alone. It leads only if the reactor has been ready for
+//! a tick and no thread came: then the program computes, and its data move all the same.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::Error;
+use super::background::VISIT_TURNS;
+use super::context::Context;
+use super::event::RawEvent;
+use super::queue::{FdUse, QueueCore, Want};
+use super::wait::{Waited, io_error};
+use crate::sys::{EpollSet, TimerFd, wait_readable};
+
+/// A deadline that is further away needs no timer: the next turn sets it.
+const FAR: Duration = Duration::from_secs(3600);
+
+/// What a shard needs to be driven by descriptors.
+pub(super) struct Drive {
+    reactor: RawFd,
+    /// Made with the first such descriptor.
+    timer: OnceLock<TimerFd>,
+    /// When the timer fires (ns), by the context's clock; `u64::MAX` while it is not set.
+    timer_at: AtomicU64,
+    /// A sleep was announced for a program that waits for a descriptor.
+    armed: AtomicBool,
+}
+
+impl Drive {
+    pub(super) fn new(reactor: &impl AsRawFd) -> Drive {
+        Drive {
+            reactor: reactor.as_raw_fd(),
+            timer: OnceLock::new(),
+            timer_at: AtomicU64::new(u64::MAX),
+            armed: AtomicBool::new(false),
+        }
+    }
+
+    /// The reactor has something, or it cannot be asked.
+    pub(super) fn is_ready(&self) -> bool {
+        wait_readable(self.reactor, Some(Duration::ZERO), None).unwrap_or(true)
+    }
+}
+
+impl Context {
+    /// The descriptor of a queue, for the program: it waits there from now on.
+    pub(crate) fn program_fd<'q>(&self, queue: &'q QueueCore) -> BorrowedFd<'q> {
+        let events = queue.fd(FdUse::Program);
+        match self.drive_set(queue) {
+            Some(set) => set.as_fd(),
+            None => {
+                // No descriptor is left. The background thread leads, and shows events.
+                self.rely();
+                events.as_fd()
+            }
+        }
+    }
+
+    fn drive_set<'q>(&self, queue: &'q QueueCore) -> Option<&'q EpollSet> {
+        if let Some(set) = queue.drive_set().get() {
+            return Some(set);
+        }
+        let timer = match self.drive.timer.get() {
+            Some(timer) => timer,
+            None => {
+                let made = TimerFd::new().ok()?;
+                self.drive.timer.get_or_init(|| made)
+            }
+        };
+        let events = queue.fd(FdUse::Program).as_raw_fd();
+        let made = EpollSet::new(&[events, self.drive.reactor, timer.as_raw_fd()]).ok()?;
+        let set = queue.drive_set().get_or_init(|| made);
+        // The program may wait at once.
+        if !self.arm() {
+            self.lead.wake();
+        }
+        Some(set)
+    }
+
+    /// Announces the sleep of a program that waits for descriptors. False: there is something to
+    /// do, and no sleep is announced.
+    fn arm(&self) -> bool {
+        let left = self.prepare_sleep(None);
+        if left.is_zero() {
+            self.end_sleep();
+            return false;
+        }
+        self.set_timer(left);
+        self.show_news(false);
+        self.drive.armed.store(true, Ordering::SeqCst);
+        true
+    }
+
+    fn set_timer(&self, left: Duration) {
+        let now = self.now();
+        let at = if left < FAR { (now + left).as_nanos() } else { u64::MAX };
+        let set = self.drive.timer_at.load(Ordering::Relaxed);
+        // A timer that fires too early costs a turn; one that has fired stays readable.
+        let stands = set <= at && set > now.as_nanos();
+        if !stands
+            && (set != u64::MAX || at != u64::MAX)
+            && let Some(timer) = self.drive.timer.get()
+        {
+            timer.set(left.min(FAR));
+            self.drive.timer_at.store(at, Ordering::Relaxed);
+        }
+    }
+
+    /// True while a program sleeps that comes when the reactor has something.
+    pub(super) fn is_armed(&self) -> bool {
+        self.drive.armed.load(Ordering::SeqCst)
+            && self.asleep_until.load(Ordering::SeqCst) != u64::MAX
+    }
+
+    fn disarm(&self) -> bool {
+        let armed = self.drive.armed.swap(false, Ordering::SeqCst);
+        if armed {
+            self.end_sleep();
+        }
+        armed
+    }
+
+    /// A dequeue that does not wait, of a program that waits for the queue's descriptor.
+    pub(super) fn drive<E: From<RawEvent>>(
+        &self,
+        queue: &QueueCore,
+        want: &Want<'_, E>,
+    ) -> Result<Waited, Error> {
+        // A loop that comes again without a sleep has asked the kernel just now.
+        let mut ask = self.disarm();
+        for _ in 0..VISIT_TURNS {
+            self.lead_once(ask)?;
+            if queue.len() >= want.min {
+                return Ok(Waited::There);
+            }
+            if self.arm() {
+                return Ok(Waited::InVain);
+            }
+            ask = true;
+        }
+        // There is more to do: the descriptor stays readable.
+        self.lead.wake();
+        Ok(Waited::InVain)
+    }
+
+    /// Leads for a turn. With `ask` the kernel says what became ready.
+    fn lead_once(&self, ask: bool) -> Result<(), Error> {
+        let Some(mut reactor) = self.lead.try_lead(false) else {
+            self.turn(None, false, None);
+            return Ok(());
+        };
+        let asked = match ask {
+            true => reactor.poll(Some(Duration::ZERO)),
+            false => self.poll_if_due(&mut reactor).map(drop),
+        };
+        self.turn(Some(&mut reactor), false, None);
+        self.lead.leave(reactor, None, (false, self.reliance.polls()));
+        self.last_led.store(self.about_now().as_nanos(), Ordering::Relaxed);
+        match asked {
+            Err(e) if e.kind() != std::io::ErrorKind::Interrupted => {
+                Err(io_error("epoll_wait", &e))
+            }
+            _ => Ok(()),
+        }
+    }
+}

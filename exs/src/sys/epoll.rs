@@ -1,0 +1,127 @@
+//! A set of descriptors as one descriptor, and a timer as a descriptor.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use super::note_calls;
+
+/// An epoll instance: readable while one of its descriptors is.
+#[derive(Debug)]
+pub struct EpollSet(OwnedFd);
+
+impl EpollSet {
+    /// Makes a set of these descriptors.
+    ///
+    /// # Errors
+    /// The kernel's: no descriptor is left (EMFILE), or too many sets lie in each other (ELOOP).
+    pub fn new(fds: &[RawFd]) -> io::Result<EpollSet> {
+        // SAFETY: takes no pointers.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a descriptor just made, with no other owner.
+        let set = EpollSet(unsafe { OwnedFd::from_raw_fd(fd) });
+        for &fd in fds {
+            let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: 0 };
+            // SAFETY: a live set, and an event that is alive for the call. A number that is no
+            // descriptor is an error.
+            let rc = unsafe {
+                libc::epoll_ctl(set.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event)
+            };
+            if rc < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(set)
+    }
+}
+
+impl AsFd for EpollSet {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A timer of the kernel's: readable from its time on, until it is set again.
+#[derive(Debug)]
+pub struct TimerFd(OwnedFd);
+
+impl TimerFd {
+    /// Makes a timer that is not set.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new() -> io::Result<TimerFd> {
+        // SAFETY: takes no pointers.
+        let fd = unsafe {
+            libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK)
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a descriptor just made, with no other owner.
+        Ok(TimerFd(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Sets the timer: it becomes readable after this time.
+    pub fn set(&self, after: Duration) {
+        // A time of zero would stop it.
+        let after = after.max(Duration::from_nanos(1));
+        let value = libc::timespec {
+            tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(after.subsec_nanos()),
+        };
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let spec = libc::itimerspec { it_interval: zero, it_value: value };
+        note_calls(1);
+        // SAFETY: a live timer, and a specification that is alive for the call. It fails for times
+        // out of range only, which a Duration of whole seconds and nanoseconds is not.
+        unsafe {
+            libc::timerfd_settime(self.0.as_raw_fd(), 0, &raw const spec, std::ptr::null_mut());
+        }
+    }
+}
+
+impl AsRawFd for TimerFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::sys::{EventFd, wait_readable};
+
+    fn readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
+        wait_readable(fd.as_raw_fd(), Some(timeout), None).unwrap()
+    }
+
+    #[test]
+    fn a_set_is_readable_while_one_of_its_descriptors_is() {
+        let (a, b) = (EventFd::new().unwrap(), EventFd::new().unwrap());
+        let inner = EpollSet::new(&[a.as_raw_fd()]).unwrap();
+        let set = EpollSet::new(&[inner.as_fd().as_raw_fd(), b.as_raw_fd()]).unwrap();
+        assert!(!readable(set.as_fd(), Duration::ZERO));
+        for fd in [&a, &b] {
+            fd.signal();
+            assert!(readable(set.as_fd(), Duration::ZERO));
+            fd.drain();
+            assert!(!readable(set.as_fd(), Duration::ZERO));
+        }
+        assert!(EpollSet::new(&[-1]).is_err());
+    }
+
+    #[test]
+    fn a_timer_is_readable_from_its_time_on() {
+        let timer = TimerFd::new().unwrap();
+        let set = EpollSet::new(&[timer.as_raw_fd()]).unwrap();
+        assert!(!readable(set.as_fd(), Duration::ZERO));
+        timer.set(Duration::ZERO);
+        assert!(readable(set.as_fd(), Duration::from_secs(60)));
+        timer.set(Duration::from_secs(3600));
+        assert!(!readable(set.as_fd(), Duration::ZERO));
+    }
+}
