@@ -116,7 +116,7 @@ pub unsafe extern "C" fn exs_qdelete(handle: c_int) -> c_int {
         })?;
         let gone = gone.ok_or(NO_QUEUE)?;
         if gone.signal.lock().unwrap_or_else(PoisonError::into_inner).watched {
-            watch::forget(gone.queue.as_raw_fd());
+            watch::forget(raw::shown_fd(&gone.queue));
         }
         let mut rest = Vec::new();
         gone.queue.dequeue_into(&mut rest, 0, usize::MAX, Some(Duration::ZERO))?;
@@ -223,7 +223,7 @@ fn set_signal(handle: c_int, q: &Queue, signal: Signal) -> Result<()> {
             }
             state.signal = Some((signo, signal.exs_sig_value));
             if !state.watched {
-                watch::queue(q.queue.as_raw_fd(), handle)?;
+                watch::queue(raw::shown_fd(&q.queue), handle)?;
                 state.watched = true;
             } else if !q.queue.is_empty() {
                 send(signo, signal.exs_sig_value);

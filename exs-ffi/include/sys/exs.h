@@ -527,10 +527,11 @@ const char *exs_strerror(void);
 const char *exs_version(void);
 
 /* Returns the queue's descriptor, for poll(2), epoll(7) and their relatives: readable
- * while events wait (level-triggered). When it is readable, dequeue with a timeout of
- * zero until no event comes. From the first call on, a thread of the library moves data
- * while the program waits elsewhere. The descriptor belongs to the library: do not read
- * from it or close it. -1: EINVAL. */
+ * while events wait, and while there is something to do that may bring events
+ * (level-triggered). When it is readable, dequeue with a timeout of zero until no event
+ * comes: these calls move the data, and the last one lets peers know that the program
+ * sleeps. The descriptor belongs to the library: do not read from it or close it.
+ * -1: EINVAL. */
 int exs_qfd(exs_qhandle_t queue);
 
 /* One-sided operations: the peer's memory, without its program (RDMA READ, WRITE).

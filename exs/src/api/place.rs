@@ -166,6 +166,13 @@ pub fn keep_private_queue(queue: EventQueue) {
     super::blocking::keep(queue);
 }
 
+/// A descriptor of the queue that is readable while events wait, and at no other time. A thread of
+/// the library moves data for it.
+pub fn shown_fd(queue: &EventQueue) -> RawFd {
+    queue.core().context().rely();
+    queue.core().fd(FdUse::Program).as_raw_fd()
+}
+
 /// Where sockets live that have no connection.
 pub const FIRST_SHARD: Shard = Shard::FIRST;
 

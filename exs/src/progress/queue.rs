@@ -1,5 +1,6 @@
 //! The event queue: where the engine leaves events and threads wait for them.
 
+mod fd;
 mod run;
 
 use std::collections::VecDeque;
@@ -13,6 +14,8 @@ use super::waiter::Waiter;
 use super::{Error, QueueOptions, WaitPolicy};
 use crate::sys::{EpollSet, EventFd, cold_path};
 
+pub use self::fd::FdUse;
+
 /// What a thread wants of a queue: events, and where to.
 pub(crate) struct Want<'a, E> {
     pub(crate) min: usize,
@@ -24,18 +27,6 @@ pub(crate) struct Want<'a, E> {
 struct Inner {
     events: VecDeque<RawEvent>,
     waiters: Vec<Arc<Waiter>>,
-}
-
-/// Who waits at a queue's descriptor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum FdUse {
-    /// No caller has asked for it.
-    None = 0,
-    /// A thread of the library's.
-    Library = 1,
-    /// The program.
-    Program = 2,
 }
 
 /// The shared part of an event queue.
@@ -360,44 +351,6 @@ impl QueueCore {
             WaitPolicy::BusyPoll => 2,
         };
         self.wait.store(n, Ordering::Relaxed);
-    }
-
-    /// The descriptor that is readable while events wait.
-    pub fn fd(&self, user: FdUse) -> &EventFd {
-        let inner = self.lock();
-        let before = self.fd_use.fetch_max(user as u8, Ordering::AcqRel);
-        if before == FdUse::None as u8 && !inner.events.is_empty() {
-            self.fd.signal();
-        }
-        &self.fd
-    }
-
-    /// True once [`QueueCore::fd`] was called.
-    pub fn has_fd(&self) -> bool {
-        self.fd_use() != FdUse::None
-    }
-
-    /// True if the program waits at the descriptor.
-    pub fn is_polled(&self) -> bool {
-        self.fd_use() == FdUse::Program
-    }
-
-    /// The set that drives its shard, once the program waits for it.
-    pub(super) fn drive_set(&self) -> &OnceLock<EpollSet> {
-        &self.drive
-    }
-
-    /// True if the program waits at a descriptor that drives nothing.
-    fn needs_leader(&self) -> bool {
-        self.is_polled() && self.drive.get().is_none()
-    }
-
-    fn fd_use(&self) -> FdUse {
-        match self.fd_use.load(Ordering::Acquire) {
-            0 => FdUse::None,
-            1 => FdUse::Library,
-            _ => FdUse::Program,
-        }
     }
 }
 
