@@ -54,7 +54,7 @@ fn accept<H: Harness>(w: &mut World<H>, req: ConnReq, by: End, p: &ConnParam<'_>
 /// end is in order; and the next caller is served by either RNIC.
 pub fn a_request_is_answered_by_another_rnic<H: Harness>() {
     let mut w = World::<H>::new(3);
-    let max = w.caps(0).max_private_data;
+    let max = [0, 1, 2].map(|node| w.caps(node).max_private_data).into_iter().min().unwrap();
     let (question, answer) = (pattern(1, max), pattern(2, max));
     let Some(Handover { caller, addr, request, .. }) = hand_out(&mut w, &question) else { return };
     // As between the threads of a program.
