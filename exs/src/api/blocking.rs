@@ -11,7 +11,8 @@ use super::raw::{with_slice, with_slice_mut};
 use super::{Completion, Event, EventQueue, RemoteBuffer, Socket, Token};
 use crate::mem::Buffer;
 use crate::progress::{
-    Error, Interest, QueueOptions, Readiness, RecvFlags, prepare_to_wait, shard_of_next_accept,
+    Error, Interest, QueueOptions, Readiness, RecvFlags, note_service, prepare_to_wait,
+    shard_of_next_accept,
 };
 
 /// The calls of a [`Socket`] that wait for their end. Borrowed slices will do, as no
@@ -82,6 +83,9 @@ thread_local! {
 pub(super) fn queue_for(socket: &Socket) -> Result<EventQueue, Error> {
     prepare_to_wait()?;
     let shard = socket.handle().shard();
+    if socket.handle().is_connected() {
+        note_service();
+    }
     let take = |queues: &RefCell<Vec<EventQueue>>| {
         let mut queues = queues.borrow_mut();
         let found = queues.iter().rposition(|queue| queue.shard() == shard)?;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::companions::{self, Companions};
 use super::context::Context;
-use super::drives::{self, Companions};
 use super::engine::{Parcel, SockId};
 use super::leader::{Leader, Ticks};
 use super::queue::QueueCore;
@@ -25,7 +25,7 @@ impl Context {
     /// `queue`. One that finds events there, and need not wait, leads now and then all the
     /// same: else the background thread would, beside it.
     pub(crate) fn nudge(&self, queue: &QueueCore) {
-        drives::note(self.shard());
+        companions::note(self.shard());
         let lazy = self.lazy.load(Ordering::SeqCst);
         let rests = self.rests_until.load(Ordering::Relaxed);
         if rests != 0 && !queue.is_empty() && self.clock.about().as_nanos() < rests {

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::Error;
+use super::companions;
 use super::devices::Devices;
 use super::drive::Drive;
-use super::drives;
 use super::engine::{Engine, KERNEL_TOKENS, Released, TOKENS_PER_DEVICE, Verbs, Watch};
 use super::event::RawEvent;
 use super::lazy_now::LazyNow;
@@ -254,7 +254,7 @@ impl Context {
         }
         self.finish(engine, None);
         if crosses {
-            drives::note(self.shard);
+            companions::note(self.shard);
         }
         result
     }

@@ -86,6 +86,11 @@ impl SocketHandle {
         &self.place().context
     }
 
+    /// True if it has a home: it is a connection, or connects.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.home.get().is_some()
+    }
+
     /// The shard of the queue that suits a blocking call on it: the socket's home, or the shard of
     /// the thread while it has none and may move there.
     pub(crate) fn shard(&self) -> Shard {

@@ -18,7 +18,7 @@
 //!    it leaves for good, wakes the first follower, and sleeps on its eventfd (see
 //!    `Context::wait`), so that the thread that has the traffic leads, and no event
 //!    need be handed from thread to thread.
-//! 5. A thread that waits in another shard may lead here as a companion (`drives`), while no other
+//! 5. A thread that waits in another shard may lead here as a companion (`companions`), while no other
 //!    thread does. It leaves the lead to any thread that asks for it, as the background thread does.
 
 use std::collections::VecDeque;

@@ -13,7 +13,7 @@
 //! - Other threads that wait in the same shard *follow*: each sleeps on its own eventfd until its
 //!   queue has what it waits for, or until it is woken to lead.
 //! - A thread that has used other shards lately drives them as a *companion* while it waits
-//!   (`drives`), if no thread leads there.
+//!   (`companions`), if no thread leads there.
 //! - A background thread for each shard sees to it that a thread leads: when none has for a
 //!   millisecond, it wakes a follower, or leads itself.
 //!
@@ -29,10 +29,10 @@
 //! `spin` how a thread waits there.
 
 mod background;
+mod companions;
 mod context;
 mod devices;
 mod drive;
-mod drives;
 mod engine;
 mod error;
 mod event;
@@ -77,7 +77,7 @@ pub use shards::Shard;
 pub use shards::limit_shards;
 pub(crate) use shards::{
     Figures, figures_of_all as figures_of_all_shards, first as first_shard,
-    note_own as note_own_shard, of_next_accept as shard_of_next_accept,
+    note_own as note_own_shard, note_service, of_next_accept as shard_of_next_accept,
 };
 pub use values::{parse_size, parse_time};
 pub(crate) use wait::Waited;

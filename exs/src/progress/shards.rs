@@ -224,8 +224,10 @@ impl Drop for Seat {
 thread_local! {
     /// The shard of the thread's blocking calls. None: it has none yet.
     static MINE: Cell<Option<Shard>> = const { Cell::new(None) };
-    /// Connections that the thread's blocking accepts have brought.
-    static ACCEPTED: Cell<u64> = const { Cell::new(0) };
+    /// Connections that the thread's blocking accepts have brought for other threads.
+    static GIVEN: Cell<u64> = const { Cell::new(0) };
+    /// The thread has called on a connection since its last accept.
+    static SERVES: Cell<bool> = const { Cell::new(true) };
 }
 
 /// The thread dequeues from a queue of its own: its blocking calls belong to the same shard.
@@ -247,15 +249,49 @@ pub(crate) fn of_thread() -> Shard {
     chosen.unwrap_or(Shard::FIRST)
 }
 
-/// The home of the connection that a blocking accept brings. The shards take turns, and the thread's
-/// own is the first: the thread may serve the connection itself, or give it to another.
+/// The thread makes a blocking call on a connection.
+#[inline]
+pub(crate) fn note_service() {
+    // A thread that ends has no locals any more.
+    let _ = SERVES.try_with(|serves| serves.set(true));
+}
+
+/// The home of the connection that a blocking accept brings. A thread that serves its connections
+/// itself has them in its own shard. One that accepts again and again, and makes no call on what
+/// came, gives them to other threads: then the shards take turns.
 pub(crate) fn of_next_accept() -> Shard {
-    let accepted = ACCEPTED.try_with(|n| n.replace(n.get() + 1)).unwrap_or(0);
-    let own = of_thread().index() as u64;
-    let shard = Shard::in_turn(own + accepted, limit());
+    let own = of_thread();
+    let serves = SERVES.try_with(|serves| serves.replace(false)).unwrap_or(true);
+    if serves {
+        return own;
+    }
+    let given = GIVEN.try_with(|n| n.replace(n.get() + 1) + 1).unwrap_or(0);
+    let shard = Shard::in_turn(own.index() as u64 + given, limit());
     match make(shard) {
         Ok(_) => shard,
         // What there is will do.
         Err(_) => Shard::FIRST,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_serves_its_connections_has_them_in_its_own_shard() {
+        let own = of_thread();
+        assert_eq!(own, of_thread());
+        for _ in 0..3 {
+            assert_eq!(of_next_accept(), own);
+            note_service();
+        }
+        // Now it gives them away. The process has no more than one shard here.
+        assert_eq!(of_next_accept(), own);
+        let given = GIVEN.get();
+        for _ in 0..3 {
+            of_next_accept();
+        }
+        assert_eq!(GIVEN.get(), given + 3);
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use super::companions::Companions;
 use super::context::Context;
-use super::drives::Companions;
 use super::event::RawEvent;
 use super::queue::{QueueCore, Want};
 use super::reactor::Reactor;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::Error;
 use super::background::VISIT_TURNS;
+use super::companions::Companions;
 use super::context::Context;
-use super::drives::Companions;
 use super::event::RawEvent;
 use super::queue::{QueueCore, Want};
 use super::reactor::Reactor;
