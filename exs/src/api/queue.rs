@@ -170,6 +170,9 @@ impl EventQueue {
                 }
             }
             let n = self.core.take_at_least(min, max, out);
+            if timeout == Some(Duration::ZERO) {
+                context.note_dequeued(&self.core);
+            }
             // Another thread may have been faster.
             if n > 0 || min == 0 {
                 return Ok(n);

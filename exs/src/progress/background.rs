@@ -134,6 +134,7 @@ impl Context {
             let mut reactor = self.lead.background_wait(&Ticks {
                 at_work: &|| self.at_work(),
                 armed: &|| self.is_armed(),
+                arm: &|| self.arm_for_sleeper(),
                 ready: &|| self.drive.is_ready(),
                 polls: &|| self.reliance.polls(),
                 ticked: &|| self.show_news(true),

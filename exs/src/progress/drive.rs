@@ -11,12 +11,16 @@
 //! wake the reactor. The next dequeue ends the announced sleep. A loop that dequeues until nothing
 //! comes, as the queue's documentation says, therefore never goes to sleep unannounced.
 //!
+//! Other loops dequeue what there is, and sleep. The background thread finds such a shard unarmed and
+//! without a leader for a tick. It arms the shard for the program, and the next dequeues arm early,
+//! before they return events.
+//!
 //! The background thread leaves an armed shard alone. It leads only if the reactor has been ready for
 //! a tick and no thread came: then the program computes, and its data move all the same.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::Error;
@@ -30,6 +34,9 @@ use crate::sys::{EpollSet, TimerFd, wait_readable};
 /// A deadline that is further away needs no timer: the next turn sets it.
 const FAR: Duration = Duration::from_secs(3600);
 
+/// Dequeues that arm early after one that should have.
+const EARLY: u32 = 1024;
+
 /// What a shard needs to be driven by descriptors.
 pub(super) struct Drive {
     reactor: RawFd,
@@ -39,6 +46,8 @@ pub(super) struct Drive {
     timer_at: AtomicU64,
     /// A sleep was announced for a program that waits for a descriptor.
     armed: AtomicBool,
+    /// Dequeues that are still to arm early.
+    early: AtomicU32,
 }
 
 impl Drive {
@@ -48,7 +57,13 @@ impl Drive {
             timer: OnceLock::new(),
             timer_at: AtomicU64::new(u64::MAX),
             armed: AtomicBool::new(false),
+            early: AtomicU32::new(0),
         }
+    }
+
+    /// A program waits for the descriptor of one of the shard's queues.
+    pub(super) fn is_used(&self) -> bool {
+        self.timer.get().is_some()
     }
 
     /// The reactor has something, or it cannot be asked.
@@ -86,10 +101,44 @@ impl Context {
         let made = EpollSet::new(&[events, self.drive.reactor, timer.as_raw_fd()]).ok()?;
         let set = queue.drive_set().get_or_init(|| made);
         // The program may wait at once.
+        self.arm_or_wake();
+        Some(set)
+    }
+
+    fn arm_or_wake(&self) {
         if !self.arm() {
+            // The descriptor is readable for what there is to do.
             self.lead.wake();
         }
-        Some(set)
+    }
+
+    /// A dequeue is about to return events of this queue, or a lead has ended.
+    #[inline]
+    pub(super) fn arm_early(&self) {
+        let early = self.drive.early.load(Ordering::Relaxed);
+        if early > 0 && !self.is_armed() {
+            self.drive.early.store(early - 1, Ordering::Relaxed);
+            self.arm_or_wake();
+        }
+    }
+
+    /// The same for a dequeue that does not wait.
+    #[inline]
+    pub(crate) fn note_dequeued(&self, queue: &QueueCore) {
+        if queue.drive_set().get().is_some() && queue.is_empty() {
+            self.arm_early();
+        }
+    }
+
+    /// No thread leads, and the shard is not armed: the program went to sleep without a last
+    /// dequeue. False: no program waits for descriptors here.
+    pub(super) fn arm_for_sleeper(&self) -> bool {
+        let used = self.drive.is_used();
+        if used {
+            self.drive.early.store(EARLY, Ordering::Relaxed);
+            self.arm_or_wake();
+        }
+        used
     }
 
     /// Announces the sleep of a program that waits for descriptors. False: there is something to
@@ -153,8 +202,7 @@ impl Context {
             }
             ask = true;
         }
-        // There is more to do: the descriptor stays readable.
-        self.lead.wake();
+        self.arm_or_wake();
         Ok(Waited::InVain)
     }
 

@@ -109,12 +109,38 @@ pub(super) struct Ticks<'a> {
     pub(super) at_work: &'a dyn Fn() -> bool,
     /// The program sleeps, and comes when the reactor has something.
     pub(super) armed: &'a dyn Fn() -> bool,
+    /// Has the program come, if it waits for descriptors. (Called without a lock.)
+    pub(super) arm: &'a dyn Fn() -> bool,
     /// The reactor has something.
     pub(super) ready: &'a dyn Fn() -> bool,
     /// The program relies on descriptors.
     pub(super) polls: &'a dyn Fn() -> bool,
     /// A tick is over in which threads of the program led. (Called without a lock.)
     pub(super) ticked: &'a dyn Fn(),
+}
+
+/// How the background thread leaves alone a shard whose program comes by itself.
+struct Alone {
+    /// The program's turns when the reactor was first seen ready. None: it was not.
+    ready_at: Option<u64>,
+    tick: Duration,
+}
+
+impl Default for Alone {
+    fn default() -> Alone {
+        Alone { ready_at: None, tick: LONG_TICK }
+    }
+}
+
+impl Alone {
+    /// Notes the program's turns if the reactor is ready. True if it was ready a tick ago, and the
+    /// program has not come since.
+    fn is_over(&mut self, ready_at: Option<u64>) -> bool {
+        let over = ready_at.is_some() && ready_at == self.ready_at;
+        self.tick = if ready_at.is_some() { LONG_TICK } else { MAX_TICK.min(2 * self.tick) };
+        self.ready_at = ready_at;
+        over
+    }
 }
 
 /// The lead, and the hand-over of it.
@@ -300,23 +326,19 @@ impl Leadership {
         let mut st = self.lock();
         let (mut seen, mut busy, mut still) = (None, if st.hasty { STEADY } else { 0 }, 0);
         let mut left_alone = 0;
-        let (mut overdue, mut patience) = (None, LONG_TICK);
+        let mut alone = Alone::default();
         loop {
             if st.reactor.is_some() && st.followers.is_empty() && (ticks.armed)() {
-                // The program is told of what comes. It may compute instead of coming.
-                let ready = (ticks.ready)().then_some(st.turns);
-                if ready.is_none() || ready != overdue {
-                    overdue = ready;
-                    patience = if ready.is_some() { LONG_TICK } else { MAX_TICK.min(2 * patience) };
-                    let waited = self.background.wait_timeout(st, patience);
-                    st = waited.unwrap_or_else(PoisonError::into_inner).0;
-                    continue;
-                }
-                if let Some(reactor) = self.lead_in_background(&mut st) {
+                if alone.is_over((ticks.ready)().then_some(st.turns))
+                    && let Some(reactor) = self.lead_in_background(&mut st)
+                {
                     return reactor;
                 }
+                let waited = self.background.wait_timeout(st, alone.tick);
+                st = waited.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
             }
-            (overdue, patience) = (None, LONG_TICK);
+            alone = Alone::default();
             // A thread of the program that has left waits elsewhere, most likely.
             if (ticks.polls)()
                 && !st.promised
@@ -343,10 +365,14 @@ impl Leadership {
             }
             if quiet && !led {
                 // Should it not want the lead any more, the next tick asks another.
-                match st.next() {
-                    Some(next) => next.fd.signal(),
-                    None => {
-                        return self.lead_in_background(&mut st).expect("nobody leads");
+                if let Some(next) = st.next() {
+                    next.fd.signal();
+                } else {
+                    drop(st);
+                    let comes = (ticks.arm)();
+                    st = self.lock();
+                    if !comes && let Some(reactor) = self.lead_in_background(&mut st) {
+                        return reactor;
                     }
                 }
             }
@@ -396,7 +422,7 @@ mod tests {
 
     fn ticks(at_work: &dyn Fn() -> bool) -> Ticks<'_> {
         let no = &|| false;
-        Ticks { at_work, armed: no, ready: no, polls: no, ticked: &|| {} }
+        Ticks { at_work, armed: no, arm: no, ready: no, polls: no, ticked: &|| {} }
     }
 
     fn lead() -> Leadership {
@@ -451,6 +477,20 @@ mod tests {
         assert!(lead.try_lead(false).is_none());
         assert!(lead.must_leave(), "a thread that does not wait has asked for it");
         lead.leave_as_companion(r, false);
+    }
+
+    #[test]
+    fn a_program_that_comes_by_itself_is_left_alone_until_it_does_not() {
+        let mut alone = Alone::default();
+        assert!(!alone.is_over(None));
+        assert_eq!(alone.tick, 2 * LONG_TICK);
+        assert!(!alone.is_over(Some(7)), "ready for less than a tick");
+        assert_eq!(alone.tick, LONG_TICK);
+        assert!(!alone.is_over(Some(8)), "the program has come");
+        assert!(!alone.is_over(None) && !alone.is_over(Some(8)));
+        assert!(alone.is_over(Some(8)), "it has not");
+        (0..10).for_each(|_| assert!(!alone.is_over(None)));
+        assert_eq!(alone.tick, MAX_TICK);
     }
 
     #[test]

@@ -197,6 +197,7 @@ impl Context {
                 let led = self.lead_until(goal, &mut reactor);
                 let for_good = matches!(led, Ok(Led::StepAside));
                 self.lead.leave(reactor, Some(waiter), (for_good, self.reliance.polls()));
+                self.arm_early();
                 self.last_led.store(self.now().as_nanos(), Ordering::Relaxed);
                 match led? {
                     Led::Done => return Ok(true),
