@@ -138,7 +138,7 @@ pub trait LinkSetup: Link {
         opts: &ListenOpts,
     ) -> Result<(Self::Acceptor, SocketAddr), RnicError>;
     /// Begins the start-up with a peer that has been accepted, and notes it by
-    /// [`Driver::add_startup`].
+    /// `Driver::add_startup`.
     fn begin_startup(
         driver: &mut Driver<Self>,
         listener: u32,

@@ -81,7 +81,7 @@ impl ReactorShare {
             .map_err(|e| RnicError::os("epoll_ctl", &e))
     }
 
-    /// Removes a descriptor. It may be one that was never registered.
+    /// Removes a descriptor, whether it was registered or not.
     pub(crate) fn forget(&self, descriptor: &mut impl mio::event::Source) {
         let _ = self.registry.deregister(descriptor);
     }

@@ -21,7 +21,8 @@
 //! - Whatever the peer writes into the rings, it can end that connection and do nothing worse.
 //!
 //! The shape of its data: a queue pair is joined to a link, which may still be starting up. On the
-//! listening side, a peer has no link before it has said HELLO. `spec-notes/shm.md` has the layout, the rendezvous and the trust.
+//! listening side, a peer has no link before it has said HELLO. `spec-notes/shm.md` has the layout,
+//! the rendezvous and the trust.
 //!
 //! What it must never know: EXS, its messages, sockets of a program. It reads no clock.
 

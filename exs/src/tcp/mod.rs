@@ -1,14 +1,11 @@
 //! F5: the software RNIC: iWARP in user space over the kernel's TCP.
 //!
-//! [`SoftRnic`] meets the contract of [`Rnic`] with what every machine has. The engine below
-//! (`iwarp`) implements the protocol (MPA, DDP, RDMAP); each connection has one. This floor owns
-//! everything around it: sockets and their readiness, deadlines, the tables of objects, the keys.
+//! [`SoftRnic`] is the generic driver (`driver`) over links of TCP, which every machine has. The
+//! engine below (`iwarp`) implements the protocol (MPA, DDP, RDMAP); each link has one. This
+//! directory owns everything between the two: sockets and their readiness, and files as a source.
 //!
-//! The shape of its data: numbered tables (`table`) of protection domains, CQs, SRQs, queue pairs,
-//! listeners, dials (TCP connects in progress) and links (TCP connections with an engine). A queue
-//! pair is joined to a dial, then to a link. A link has an owner (`link::LinkOwner`). Sources that
-//! have something to do are on one ready list. Each gets a turn of bounded size, so that none
-//! starves another.
+//! The shape of its data: a queue pair is joined to a dial (a TCP connect under way), then to a link
+//! (a TCP connection with an engine). A start-up of the listening side is a link from the beginning.
 //!
 //! What it promises beyond the trait:
 //! - Outbound, a batch of FPDUs leaves in one gathered sendmsg(2) straight from user memory, or from
