@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::alone::Alone;
 use super::reactor::{Reactor, WAKE};
 use super::shards::Shard;
 use super::waiter::Waiter;
@@ -38,9 +39,7 @@ const TICK: Duration = Duration::from_millis(1);
 /// they will be back, and to look after them is not free. (To handle what one turn brings can
 /// take milliseconds, with many connections; two threads that both lead would take the
 /// engine, and the data, from each other.)
-const LONG_TICK: Duration = Duration::from_millis(10);
-/// The longest tick, while the program comes by itself when there is something to do.
-const MAX_TICK: Duration = Duration::from_millis(160);
+pub(super) const LONG_TICK: Duration = Duration::from_millis(10);
 /// An application thread that wants the lead back so soon had not gone away.
 const SOON: Duration = Duration::from_millis(5);
 /// Ticks in a row that make the next ones long; and ticks in a row with the same
@@ -117,30 +116,6 @@ pub(super) struct Ticks<'a> {
     pub(super) polls: &'a dyn Fn() -> bool,
     /// A tick is over in which threads of the program led. (Called without a lock.)
     pub(super) ticked: &'a dyn Fn(),
-}
-
-/// How the background thread leaves alone a shard whose program comes by itself.
-struct Alone {
-    /// The program's turns when the reactor was first seen ready. None: it was not.
-    ready_at: Option<u64>,
-    tick: Duration,
-}
-
-impl Default for Alone {
-    fn default() -> Alone {
-        Alone { ready_at: None, tick: LONG_TICK }
-    }
-}
-
-impl Alone {
-    /// Notes the program's turns if the reactor is ready. True if it was ready a tick ago, and the
-    /// program has not come since.
-    fn is_over(&mut self, ready_at: Option<u64>) -> bool {
-        let over = ready_at.is_some() && ready_at == self.ready_at;
-        self.tick = if ready_at.is_some() { LONG_TICK } else { MAX_TICK.min(2 * self.tick) };
-        self.ready_at = ready_at;
-        over
-    }
 }
 
 /// The lead, and the hand-over of it.
@@ -334,7 +309,7 @@ impl Leadership {
                 {
                     return reactor;
                 }
-                let waited = self.background.wait_timeout(st, alone.tick);
+                let waited = self.background.wait_timeout(st, alone.tick());
                 st = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
@@ -364,17 +339,12 @@ impl Leadership {
                 continue;
             }
             if quiet && !led {
-                // Should it not want the lead any more, the next tick asks another.
-                if let Some(next) = st.next() {
-                    next.fd.signal();
-                } else {
-                    drop(st);
-                    let comes = (ticks.arm)();
-                    st = self.lock();
-                    if !comes && let Some(reactor) = self.lead_in_background(&mut st) {
-                        return reactor;
-                    }
+                // Should that thread not want the lead any more, the next tick asks another.
+                let (reactor, locked) = self.have_it_led(st, ticks);
+                if let Some(reactor) = reactor {
+                    return reactor;
                 }
+                st = locked;
             }
             let tick = match (st.followers.is_empty(), busy > STEADY || led) {
                 (false, _) => SHORT_TICK,
@@ -392,6 +362,24 @@ impl Leadership {
                 st = self.lock();
             }
         }
+    }
+
+    /// No thread leads: has the first follower do it, or the program that waits for descriptors.
+    /// Takes the reactor if there is neither.
+    fn have_it_led<'a>(
+        &'a self,
+        mut st: MutexGuard<'a, LeadState>,
+        ticks: &Ticks<'_>,
+    ) -> (Option<Reactor>, MutexGuard<'a, LeadState>) {
+        if let Some(next) = st.next() {
+            next.fd.signal();
+            return (None, st);
+        }
+        drop(st);
+        let comes = (ticks.arm)();
+        st = self.lock();
+        let reactor = if comes { None } else { self.lead_in_background(&mut st) };
+        (reactor, st)
     }
 
     /// True if the background thread, or a companion, should leave the lead.
@@ -477,20 +465,6 @@ mod tests {
         assert!(lead.try_lead(false).is_none());
         assert!(lead.must_leave(), "a thread that does not wait has asked for it");
         lead.leave_as_companion(r, false);
-    }
-
-    #[test]
-    fn a_program_that_comes_by_itself_is_left_alone_until_it_does_not() {
-        let mut alone = Alone::default();
-        assert!(!alone.is_over(None));
-        assert_eq!(alone.tick, 2 * LONG_TICK);
-        assert!(!alone.is_over(Some(7)), "ready for less than a tick");
-        assert_eq!(alone.tick, LONG_TICK);
-        assert!(!alone.is_over(Some(8)), "the program has come");
-        assert!(!alone.is_over(None) && !alone.is_over(Some(8)));
-        assert!(alone.is_over(Some(8)), "it has not");
-        (0..10).for_each(|_| assert!(!alone.is_over(None)));
-        assert_eq!(alone.tick, MAX_TICK);
     }
 
     #[test]

@@ -28,6 +28,7 @@
 //! `handle` where a socket lives; `queue` is the event queue that both sides meet at, `wait` and
 //! `spin` how a thread waits there.
 
+mod alone;
 mod background;
 mod companions;
 mod context;

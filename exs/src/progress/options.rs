@@ -86,8 +86,19 @@ const SHARDS_PER_PROCESSOR: usize = 4;
 /// How many shards the process may have: `EXS_SHARDS`, or some for each processor.
 pub(super) fn shards_by_environment() -> usize {
     let processors = || std::thread::available_parallelism().map_or(1, NonZero::get);
-    let usual = || (SHARDS_PER_PROCESSOR * processors()).min(MOST);
+    // Listeners cannot give connections by RDMA devices to other shards yet.
+    let usual = || match has_rdma_devices() {
+        true => 1,
+        false => (SHARDS_PER_PROCESSOR * processors()).min(MOST),
+    };
     read("EXS_SHARDS", shards).ok().flatten().unwrap_or_else(usual)
+}
+
+/// The kernel has an RDMA device. EXS was built to use it.
+fn has_rdma_devices() -> bool {
+    let found =
+        || std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut dir| dir.next().is_some());
+    cfg!(feature = "verbs") && found()
 }
 
 fn shards(text: &str) -> Result<usize, Error> {
