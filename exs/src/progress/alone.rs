@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::leader::LONG_TICK;
 
 /// The longest tick, while the program comes by itself when there is something to do.
-const MAX_TICK: Duration = Duration::from_millis(160);
+const MAX_TICK: Duration = Duration::from_millis(20);
 /// What the background thread has seen of such a shard.
 pub(super) struct Alone {
     /// The program's turns when the reactor was first seen ready. None: it was not.
@@ -49,7 +49,7 @@ mod tests {
         assert!(!alone.is_over(Some(8)), "the program has come");
         assert!(!alone.is_over(None) && !alone.is_over(Some(8)));
         assert!(alone.is_over(Some(8)), "it has not");
-        (0..10).for_each(|_| assert!(!alone.is_over(None)));
+        (0..3).for_each(|_| assert!(!alone.is_over(None)));
         assert_eq!(alone.tick, MAX_TICK);
     }
 }

@@ -135,7 +135,7 @@ impl Context {
                 at_work: &|| self.at_work(),
                 armed: &|| self.is_armed(),
                 arm: &|| self.arm_for_sleeper(),
-                ready: &|| self.drive.is_ready(),
+                ready: &|| self.is_due(),
                 polls: &|| self.reliance.polls(),
                 ticked: &|| self.show_news(true),
             });

@@ -20,7 +20,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::Error;
@@ -44,6 +44,8 @@ pub(super) struct Drive {
     timer: OnceLock<TimerFd>,
     /// When the timer fires (ns), by the context's clock; `u64::MAX` while it is not set.
     timer_at: AtomicU64,
+    /// Queues whose descriptors drive the shard.
+    queues: AtomicUsize,
     /// A sleep was announced for a program that waits for a descriptor.
     armed: AtomicBool,
     /// Dequeues that are still to arm early.
@@ -56,18 +58,24 @@ impl Drive {
             reactor: reactor.as_raw_fd(),
             timer: OnceLock::new(),
             timer_at: AtomicU64::new(u64::MAX),
+            queues: AtomicUsize::new(0),
             armed: AtomicBool::new(false),
             early: AtomicU32::new(0),
         }
     }
 
     /// A program waits for the descriptor of one of the shard's queues.
-    pub(super) fn is_used(&self) -> bool {
-        self.timer.get().is_some()
+    fn is_used(&self) -> bool {
+        self.queues.load(Ordering::Relaxed) > 0
+    }
+
+    /// A queue whose descriptor drove the shard is gone.
+    pub(super) fn forget_queue(&self) {
+        self.queues.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The reactor has something, or it cannot be asked.
-    pub(super) fn is_ready(&self) -> bool {
+    fn is_ready(&self) -> bool {
         wait_readable(self.reactor, Some(Duration::ZERO), None).unwrap_or(true)
     }
 }
@@ -99,7 +107,10 @@ impl Context {
         };
         let events = queue.fd(FdUse::Program).as_raw_fd();
         let made = EpollSet::new(&[events, self.drive.reactor, timer.as_raw_fd()]).ok()?;
-        let set = queue.drive_set().get_or_init(|| made);
+        let set = queue.drive_set().get_or_init(|| {
+            self.drive.queues.fetch_add(1, Ordering::Relaxed);
+            made
+        });
         // The program may wait at once.
         self.arm_or_wake();
         Some(set)
@@ -174,6 +185,12 @@ impl Context {
     pub(super) fn is_armed(&self) -> bool {
         self.drive.armed.load(Ordering::SeqCst)
             && self.asleep_until.load(Ordering::SeqCst) != u64::MAX
+    }
+
+    /// The program that sleeps should come: the reactor has something, or a deadline has passed. (The
+    /// timer is not in the reactor.)
+    pub(super) fn is_due(&self) -> bool {
+        self.asleep_until.load(Ordering::SeqCst) <= self.now().as_nanos() || self.drive.is_ready()
     }
 
     fn disarm(&self) -> bool {

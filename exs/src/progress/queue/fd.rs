@@ -18,6 +18,14 @@ pub enum FdUse {
     Program = 2,
 }
 
+impl Drop for QueueCore {
+    fn drop(&mut self) {
+        if self.drive.get().is_some() {
+            self.context().drive.forget_queue();
+        }
+    }
+}
+
 impl QueueCore {
     /// The descriptor that is readable while events wait.
     pub fn fd(&self, user: FdUse) -> &EventFd {
