@@ -4,8 +4,9 @@
 //! Shards share nothing on the data path, so threads that use different shards do not slow each
 //! other down. There are at most `EXS_SHARDS` of them, by default four for each processor that the
 //! process may run on: threads that share a shard wait for each other's turns, which costs 20 % with
-//! four threads on two processors (64-byte messages over the software RNIC). A shard is made when the first queue needs it, and lasts as long as the
-//! process.
+//! four threads on two processors (64-byte messages over the software RNIC). On a host with RDMA
+//! devices the default is one shard. A shard is made when the first queue needs it, and lasts as long
+//! as the process.
 //!
 //! - An event queue belongs to a shard from its first use on: that of the socket with which it is
 //!   first named, if that socket has a home, and else the shard with the fewest queues.
