@@ -1,8 +1,25 @@
-//! How the background thread leaves alone a shard whose program comes by itself.
+//! What the background thread asks while it waits, and how it leaves alone a shard whose program
+//! comes by itself.
 
 use std::time::Duration;
 
 use super::leader::LONG_TICK;
+
+/// What the background thread asks while it waits.
+pub(super) struct Ticks<'a> {
+    /// A thread of the program is in the engine.
+    pub(super) at_work: &'a dyn Fn() -> bool,
+    /// The program sleeps, and comes when the reactor has something.
+    pub(super) armed: &'a dyn Fn() -> bool,
+    /// Has the program come, if it waits for descriptors. (Called without a lock.)
+    pub(super) arm: &'a dyn Fn() -> bool,
+    /// The reactor has something.
+    pub(super) ready: &'a dyn Fn() -> bool,
+    /// The program relies on descriptors.
+    pub(super) polls: &'a dyn Fn() -> bool,
+    /// A tick is over in which threads of the program led. (Called without a lock.)
+    pub(super) ticked: &'a dyn Fn(),
+}
 
 /// The longest tick, while the program comes by itself when there is something to do.
 const MAX_TICK: Duration = Duration::from_millis(20);

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::alone::Ticks;
 use super::companions::{self, Companions};
 use super::context::Context;
 use super::engine::{Parcel, SockId};
-use super::leader::{Leader, Ticks};
+use super::leader::Leader;
 use super::queue::QueueCore;
 use super::reactor::Reactor;
 use super::shards::{self, Shard};

@@ -142,14 +142,14 @@ impl Context {
     }
 
     /// No thread leads, and the shard is not armed: the program went to sleep without a last
-    /// dequeue. False: no program waits for descriptors here.
+    /// dequeue. False: no program waits for a queue's descriptor here, or there is something to do,
+    /// for which it has not come.
     pub(super) fn arm_for_sleeper(&self) -> bool {
-        let used = self.drive.is_used();
-        if used {
-            self.drive.early.store(EARLY, Ordering::Relaxed);
-            self.arm_or_wake();
+        if !self.drive.is_used() {
+            return false;
         }
-        used
+        self.drive.early.store(EARLY, Ordering::Relaxed);
+        self.arm()
     }
 
     /// Announces the sleep of a program that waits for descriptors. False: there is something to

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::alone::Alone;
+use super::alone::{Alone, Ticks};
 use super::reactor::{Reactor, WAKE};
 use super::shards::Shard;
 use super::waiter::Waiter;
@@ -100,22 +100,6 @@ impl LeadState {
         self.promised |= next.is_some();
         next
     }
-}
-
-/// What the background thread asks while it waits.
-pub(super) struct Ticks<'a> {
-    /// A thread of the program is in the engine.
-    pub(super) at_work: &'a dyn Fn() -> bool,
-    /// The program sleeps, and comes when the reactor has something.
-    pub(super) armed: &'a dyn Fn() -> bool,
-    /// Has the program come, if it waits for descriptors. (Called without a lock.)
-    pub(super) arm: &'a dyn Fn() -> bool,
-    /// The reactor has something.
-    pub(super) ready: &'a dyn Fn() -> bool,
-    /// The program relies on descriptors.
-    pub(super) polls: &'a dyn Fn() -> bool,
-    /// A tick is over in which threads of the program led. (Called without a lock.)
-    pub(super) ticked: &'a dyn Fn(),
 }
 
 /// The lead, and the hand-over of it.
@@ -303,14 +287,18 @@ impl Leadership {
         let mut left_alone = 0;
         let mut alone = Alone::default();
         loop {
-            if st.reactor.is_some() && st.followers.is_empty() && (ticks.armed)() {
+            // A program that waits for descriptors of sockets does not come for the queue's.
+            if st.reactor.is_some()
+                && st.followers.is_empty()
+                && (ticks.armed)()
+                && !(ticks.polls)()
+            {
                 if alone.is_over((ticks.ready)().then_some(st.turns))
                     && let Some(reactor) = self.lead_in_background(&mut st)
                 {
                     return reactor;
                 }
-                let waited = self.background.wait_timeout(st, alone.tick());
-                st = waited.unwrap_or_else(PoisonError::into_inner).0;
+                st = self.wait_tick(st, alone.tick(), ticks);
                 continue;
             }
             alone = Alone::default();
@@ -351,17 +339,27 @@ impl Leadership {
                 (true, false) => TICK,
                 (true, true) => LONG_TICK,
             };
-            let waited = self.background.wait_timeout(st, tick);
-            let (ended, over) = waited.unwrap_or_else(PoisonError::into_inner);
-            st = ended;
-            if over.timed_out() {
-                // The thread for which the reactor was put back had its time.
-                st.promised = false;
-                drop(st);
-                (ticks.ticked)();
-                st = self.lock();
-            }
+            st = self.wait_tick(st, tick, ticks);
         }
+    }
+
+    /// Waits for a tick, or until the background thread is told.
+    fn wait_tick<'a>(
+        &'a self,
+        st: MutexGuard<'a, LeadState>,
+        tick: Duration,
+        ticks: &Ticks<'_>,
+    ) -> MutexGuard<'a, LeadState> {
+        let waited = self.background.wait_timeout(st, tick);
+        let (mut st, over) = waited.unwrap_or_else(PoisonError::into_inner);
+        if over.timed_out() {
+            // The thread for which the reactor was put back had its time.
+            st.promised = false;
+            drop(st);
+            (ticks.ticked)();
+            st = self.lock();
+        }
+        st
     }
 
     /// No thread leads: has the first follower do it, or the program that waits for descriptors.
