@@ -113,11 +113,13 @@ impl SocketHandle {
         queue: &QueueCore,
         f: impl FnOnce(&mut Engine, SockId, &LazyNow<'_>) -> T,
     ) -> T {
-        let shard = match self.home.get() {
-            Some(home) => queue.shard_beside(home.context.shard()),
-            None => queue.shard(),
-        };
-        self.enter(Entry::Post(shard), f)
+        match self.home.get() {
+            Some(Home { context, id }) => {
+                let shard = queue.shard_beside(context.shard());
+                context.enter(Entry::Post(shard), |e, moment| f(e, *id, moment))
+            }
+            None => self.enter_unsettled(Entry::Post(queue.shard()), f),
+        }
     }
 
     /// Has the socket's engine for something that sets nothing going.
