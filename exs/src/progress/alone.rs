@@ -11,13 +11,13 @@ pub(super) struct Ticks<'a> {
     pub(super) at_work: &'a dyn Fn() -> bool,
     /// The program sleeps, and comes when the reactor has something.
     pub(super) armed: &'a dyn Fn() -> bool,
-    /// Has the program come, if it waits for descriptors. (Called without a lock.)
+    /// Has the program come, if it waits for descriptors. The caller holds no lock.
     pub(super) arm: &'a dyn Fn() -> bool,
-    /// The reactor has something.
+    /// The reactor has something, or a deadline has passed.
     pub(super) ready: &'a dyn Fn() -> bool,
     /// The program relies on descriptors.
     pub(super) polls: &'a dyn Fn() -> bool,
-    /// A tick is over in which threads of the program led. (Called without a lock.)
+    /// A tick is over in which threads of the program led. The caller holds no lock.
     pub(super) ticked: &'a dyn Fn(),
 }
 
