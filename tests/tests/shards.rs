@@ -52,6 +52,14 @@ fn listener(transport: Transport, backlog: u32) -> (Socket, SocketAddr) {
     (listener, addr)
 }
 
+/// Both ends of a connection that blocking calls have made.
+fn connected(transport: Transport) -> (Socket, Socket) {
+    let (listener, addr) = listener(transport, 4);
+    let client = socket(transport);
+    client.blocking().connect(addr).unwrap();
+    (client, listener.blocking().accept().unwrap().0)
+}
+
 fn accepted(queue: &EventQueue) -> Socket {
     match queue.next().unwrap().into_completion().unwrap() {
         Completion::Accept { socket, .. } => socket,
@@ -180,10 +188,7 @@ fn operations_may_name_a_queue_of_any_shard() {
     let _dog = Watchdog::new("operations_may_name_a_queue_of_any_shard");
     let queues = queues();
     for transport in BOTH {
-        let (listener, addr) = listener(transport, 4);
-        let client = socket(transport);
-        client.blocking().connect(addr).unwrap();
-        let (server, _) = listener.blocking().accept().unwrap();
+        let (client, server) = connected(transport);
         for qa in &queues {
             for qb in &queues {
                 for len in [8, 5000, 1 << 20] {
@@ -200,10 +205,7 @@ fn an_event_that_crosses_wakes_a_sleeper() {
     let _dog = Watchdog::new("an_event_that_crosses_wakes_a_sleeper");
     let queues = queues();
     for transport in BOTH {
-        let (listener, addr) = listener(transport, 4);
-        let client = socket(transport);
-        client.blocking().connect(addr).unwrap();
-        let (server, _) = listener.blocking().accept().unwrap();
+        let (client, server) = connected(transport);
         std::thread::scope(|scope| {
             let threads: Vec<_> = queues
                 .iter()
