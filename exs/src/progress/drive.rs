@@ -187,8 +187,8 @@ impl Context {
             && self.asleep_until.load(Ordering::SeqCst) != u64::MAX
     }
 
-    /// The program that sleeps should come: the reactor has something, or a deadline has passed. (The
-    /// timer is not in the reactor.)
+    /// The program that sleeps should come: the reactor has something, or a deadline has passed. The
+    /// timer is not in the reactor, so the deadline is compared here.
     pub(super) fn is_due(&self) -> bool {
         self.asleep_until.load(Ordering::SeqCst) <= self.now().as_nanos() || self.drive.is_ready()
     }
@@ -219,7 +219,8 @@ impl Context {
             }
             ask = true;
         }
-        self.arm_or_wake();
+        // There is more to do: the descriptor stays readable.
+        self.lead.wake();
         Ok(Waited::InVain)
     }
 
