@@ -31,8 +31,7 @@ pub(super) struct Turn {
     pub(super) served_others: bool,
 }
 
-/// Everything of EXS in a process: devices, sockets, operations, and the thread
-/// that moves them when no other does.
+/// A shard: devices, sockets, operations, and the thread that moves them when no other does.
 pub struct Context {
     shard: Shard,
     pub(super) clock: Clock,

@@ -53,8 +53,7 @@ pub struct QueueCore {
     fd: EventFd,
     /// The descriptor that the program polls, if it drives the shard.
     drive: OnceLock<EpollSet>,
-    /// Who has asked for the descriptor ([`FdUse`]): from then on it is kept up to date, and
-    /// progress is the background thread's.
+    /// Who has asked for the descriptor ([`FdUse`]): from then on it is kept up to date.
     fd_use: AtomicU8,
 }
 

@@ -13,8 +13,8 @@
 //!   wait leave it there. What is to be shown is shown at once.
 //!
 //! Three things turn a process to *polls*: the background thread shows something that no call has
-//! fetched within a tick; it makes a queue's descriptor readable; or the program asks for such a
-//! descriptor. Calls that find nothing (EAGAIN) do so too, unless the program has mostly waited.
+//! fetched within a tick; it makes the descriptor of a queue readable that does not drive its shard; or a caller asks for
+//! such a descriptor. Calls that find nothing (EAGAIN) do so too, unless the program has mostly waited.
 //! Waits turn it back, if nothing is shown between them.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
