@@ -17,6 +17,7 @@ mod epoll;
 mod eventfd;
 mod exit;
 mod foreign;
+mod futex;
 mod helpers;
 mod ifaddrs;
 mod iovec;
@@ -48,6 +49,7 @@ pub use epoll::{EpollSet, TimerFd};
 pub use eventfd::EventFd;
 pub(crate) use exit::{at_exit, this_thread};
 pub use foreign::{ForeignFd, PeerListener, PeerSocket, close_elsewhere};
+pub use futex::{FutexBell, SharedWord, waits_for_words, wake_shared};
 pub use ifaddrs::local_addrs;
 pub use iovec::{IoVec, IoVecMut};
 #[cfg(feature = "verbs")]
@@ -65,7 +67,7 @@ pub use message::{
 pub use process::process_touches;
 pub use process::{ProcessLock, ProcessNumber};
 pub use random::RandomSource;
-pub use signal::{HeldSignals, wait_any_readable, wait_readable};
+pub use signal::{Found, HeldSignals, wait_any_readable, wait_readable, wait_ready};
 pub use sockaddr::KernelAddr;
 #[cfg(any(test, feature = "internals"))]
 pub use sockaddr::SOCKADDR_MAX;

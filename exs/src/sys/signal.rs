@@ -120,6 +120,46 @@ pub fn wait_any_readable(
     poll(&mut fds.iter().map(pollfd).collect::<Vec<_>>(), timeout, held)
 }
 
+/// What [`wait_ready`] found.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// The descriptor is readable, or its peer has gone.
+    pub readable: bool,
+    /// It is writable, or broken.
+    pub writable: bool,
+    /// Its peer has gone, or another thread has closed it.
+    pub hup: bool,
+    /// The other descriptor is readable.
+    pub bell: bool,
+}
+
+/// Sleeps until `fd` is readable (or writable, with `write`), or until `bell` is readable. Lets in
+/// the signals that `held` holds back.
+///
+/// # Errors
+/// As [`wait_readable`].
+pub fn wait_ready(
+    (fd, write): (RawFd, bool),
+    bell: RawFd,
+    timeout: Option<Duration>,
+    held: Option<&HeldSignals>,
+) -> io::Result<Found> {
+    let events = libc::POLLIN | libc::POLLRDHUP | if write { libc::POLLOUT } else { 0 };
+    let mut fds = [
+        libc::pollfd { fd, events, revents: 0 },
+        libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 },
+    ];
+    poll(&mut fds, timeout, held)?;
+    let has = |bits: libc::c_short| fds[0].revents & bits != 0;
+    let hup = has(libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP | libc::POLLNVAL);
+    Ok(Found {
+        readable: hup || has(libc::POLLIN),
+        writable: has(libc::POLLOUT | libc::POLLHUP | libc::POLLERR),
+        hup,
+        bell: fds[1].revents != 0,
+    })
+}
+
 fn poll(
     fds: &mut [libc::pollfd],
     timeout: Option<Duration>,
