@@ -15,7 +15,8 @@ use crate::iwarp::RxBuf;
 use crate::iwarp::TxWr;
 use crate::mem::Key;
 use crate::rnic::{
-    ConnParam, Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, Qp, QpState, Ready, RnicError,
+    Attended, AttendedWait, ConnParam, Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, Qp,
+    QpState, Ready, RnicError,
 };
 use crate::sys::IoVec;
 use crate::time::Time;
@@ -61,12 +62,14 @@ pub struct LinkBase {
     pub(crate) queued: bool,
     /// Waits for a receive.
     pub(crate) stalled: bool,
+    /// A thread attends it: its descriptor is not in the reactor.
+    pub(crate) attended: bool,
 }
 
 impl LinkBase {
     /// The base of a link that is not on the ready list.
     pub(crate) fn new(owner: LinkOwner) -> LinkBase {
-        LinkBase { owner, queued: false, stalled: false }
+        LinkBase { owner, queued: false, stalled: false, attended: false }
     }
 }
 
@@ -229,6 +232,24 @@ pub trait Traffic: LinkSetup {
         how: Disconnect,
         now: Time,
     ) -> Result<(), RnicError>;
+    /// Looks at a link without a system call (`Rnic::peek_attended`).
+    fn peek_attended(&self) -> Option<Attended> {
+        None
+    }
+    /// Announces the sleep of the thread that attends a link which `peek_attended` found idle.
+    fn sleep_attended(&mut self) -> AttendedWait {
+        AttendedWait::Ready
+    }
+    /// The thread that attends a link found its descriptor ready, or the link has work
+    /// (`Rnic::wake_attended`).
+    fn wake_attended(driver: &mut Driver<Self>, id: u32, ready: Ready);
+    /// Begins to leave a link to the thread that attends it.
+    fn begin_attendance(driver: &mut Driver<Self>, id: u32);
+    /// Takes a link back.
+    ///
+    /// # Errors
+    /// The kernel lacks the memory.
+    fn end_attendance(driver: &mut Driver<Self>, id: u32) -> Result<(), RnicError>;
     /// Sends an eager message (`Rnic::try_send_eager`).
     fn try_send_eager(
         driver: &mut Driver<Self>,

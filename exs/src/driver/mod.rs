@@ -21,6 +21,7 @@
 //! What it must never know: which transport it serves, EXS, its messages. It reads no clock: time
 //! comes in with the calls.
 
+mod attend;
 mod deadlines;
 mod delivery;
 mod handover;
@@ -47,9 +48,9 @@ use crate::iwarp::RxBuf;
 use crate::mem::{Access, Key, Segment};
 use crate::rnic::table::IdTable;
 use crate::rnic::{
-    Caps, ConnParam, ConnReq, Cq, DetachedRequest, Disconnect, EagerRecv, EagerSend, HEAD,
-    ListenOpts, Listener, Mr, Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr,
-    Srq, Wc,
+    Attended, AttendedWait, Caps, ConnParam, ConnReq, Cq, DetachedRequest, Disconnect, EagerRecv,
+    EagerSend, HEAD, ListenOpts, Listener, Mr, Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError,
+    RnicEvent, SendWr, Srq, Wc,
 };
 use crate::sys::{IoVec, RandomSource};
 use crate::time::Time;
@@ -282,6 +283,21 @@ impl<L: Traffic> Rnic for Driver<L> {
     }
     fn prepare_sleep(&mut self) -> bool {
         L::prepare_sleep(self)
+    }
+    fn attend(&mut self, qp: Qp) -> bool {
+        self.attend_link(qp)
+    }
+    fn unattend(&mut self, qp: Qp) -> bool {
+        self.unattend_link(qp)
+    }
+    fn sleep_attended(&mut self, qp: Qp) -> Option<AttendedWait> {
+        self.announce_attended_sleep(qp)
+    }
+    fn peek_attended(&mut self, qp: Qp) -> Option<Attended> {
+        self.look_at_attended(qp)
+    }
+    fn wake_attended(&mut self, qp: Qp, ready: Ready) {
+        self.note_attended(qp, ready);
     }
     fn next_timeout(&self) -> Option<Time> {
         self.next_due()

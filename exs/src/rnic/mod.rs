@@ -18,6 +18,7 @@
 //!
 //! What it must never know: sockets, streams, messages of EXS.
 
+mod attend;
 mod fault;
 mod handover;
 pub(crate) mod siw_quirk;
@@ -25,6 +26,7 @@ pub(crate) mod table;
 mod types;
 
 pub use crate::mem::{Access, Key};
+pub use attend::{Attended, AttendedWait};
 #[cfg(any(test, feature = "internals"))]
 pub use fault::wc_status_name;
 pub use fault::{DisconnectCause, RnicError, TermCode, kernel_text};
@@ -258,6 +260,29 @@ pub trait Rnic: Send {
     fn prepare_sleep(&mut self) -> bool {
         false
     }
+    /// Takes the connection of a QP out of the reactor, for a thread that waits for it itself: no
+    /// `handle_ready` comes for it before [`Rnic::unattend`]. Returns false if this RNIC cannot do
+    /// that, or not in the state of this connection.
+    fn attend(&mut self, _qp: Qp) -> bool {
+        false
+    }
+    /// Gives the connection back to the reactor, which also finds what has happened meanwhile.
+    /// Returns false if the kernel has no memory for that: the caller must try again soon.
+    fn unattend(&mut self, _qp: Qp) -> bool {
+        true
+    }
+    /// Looks at a connection that a thread attends, without a system call. Returns None if no thread
+    /// can attend it any more.
+    fn peek_attended(&mut self, _qp: Qp) -> Option<Attended> {
+        None
+    }
+    /// Announces that the thread which attends the connection is about to sleep, and says what it
+    /// must wait for. Returns None if no thread can attend it any more.
+    fn sleep_attended(&mut self, _qp: Qp) -> Option<AttendedWait> {
+        None
+    }
+    /// Reports that the thread which attends the connection found its descriptor ready.
+    fn wake_attended(&mut self, _qp: Qp, _ready: Ready) {}
     /// Returns the time by which [`Rnic::progress`] must be called. None: there is no deadline.
     fn next_timeout(&self) -> Option<Time>;
     /// Takes the next event. An event comes before the completions that are there at the time, so

@@ -6,11 +6,12 @@
 //! batched: an eager record, whose sender needs nothing but room, is reported together with later
 //! ones, and several transfers in one turn share one check.
 
-use super::link::{FOR_ROOM, ShmLink};
+use super::link::ShmLink;
 use super::record::RecordHead;
 use super::ring::{MemSide, Word};
 use super::ring_window::MIN_LAP;
 use super::rx::Rx;
+use super::sleep::FOR_ROOM;
 
 /// Bytes of a transfer from which on its end is reported with a check of its own.
 const MIN_REPORTED_ALONE: u64 = 128 << 10;

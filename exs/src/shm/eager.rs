@@ -5,11 +5,12 @@
 //! before it on its connection, and if all of it fits a record.
 
 use super::ShmRnic;
-use super::link::{FOR_RECORDS, FOR_ROOM, LinkPhase, ShmLink};
+use super::link::{LinkPhase, ShmLink};
 use super::record::{RecordHead, RecordKind, SHORT_HEAD_LEN};
 use super::ring::{Area, LINE};
+use super::sleep::{FOR_RECORDS, FOR_ROOM};
 use super::tx::MAX_IN_RECORD;
-use crate::driver::LinkOwner;
+use crate::driver::{LinkOwner, Source};
 use crate::mem::Segment;
 use crate::rnic::{EagerPayload, EagerRecv, EagerSend, HEAD, Qp, QpAttr};
 use crate::sys::{Hint, IoVec, IoVecMut};
@@ -41,36 +42,52 @@ impl ShmRnic {
             true => link.polling.misses = 0,
             // Its peer sets its bit: it waits for nothing that it did not wait for before.
             false if link.wake_up.peer_has_bitmap && full => {}
+            false if link.base.attended => {}
             false => self.make_hot(id),
         }
         EagerSend::Sent
     }
 
-    /// Takes an eager message out of a hot link, of each link in turn (`Rnic::next_eager`).
+    /// Takes an eager message out of a hot link, of each link in turn (`Rnic::next_eager`). A link whose
+    /// thread has just woken goes first.
     pub(super) fn next_eager(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
+        if let Some(id) = self.parts.woken {
+            let taken = self.take_eager(id, out);
+            if taken.is_some() {
+                return taken;
+            }
+            self.parts.woken = None;
+            if self.links.get(id).is_ok_and(|link| link.has_work()) {
+                self.enqueue(Source::Link(id));
+            }
+        }
         let count = self.parts.hot.len();
         for _ in 0..count.min(MAX_POLLED) {
             let at = if self.parts.eager_turn < count { self.parts.eager_turn } else { 0 };
             self.parts.eager_turn = at + 1;
-            let Ok(link) = self.links.get_mut(self.parts.hot[at]) else { continue };
-            let LinkOwner::Qp(qp) = link.base.owner else { continue };
-            if link.polling.paused_epoch == self.parts.pause_epoch || !link.has_message() {
-                continue;
-            }
-            // Completions that came before the message must be polled before it.
-            let Ok(QpAttr { recv_cq, context, .. }) = self.qps.get(qp).map(|pair| pair.attr) else {
-                continue;
-            };
-            let first = self.objects.cqs.get(recv_cq.0).is_ok_and(|cq| cq.is_empty());
-            if first
-                && self.reports.wcs.is_empty()
-                && let Some((len, borrowed)) = link.next_eager(out)
-            {
-                let at = borrowed.map_or(EagerPayload::Copied, EagerPayload::Lent);
-                return Some(EagerRecv { qp: Qp(qp), context, len, at });
+            let taken = self.take_eager(self.parts.hot[at], out);
+            if taken.is_some() {
+                return taken;
             }
         }
         None
+    }
+
+    fn take_eager(&mut self, id: u32, out: &mut [u8]) -> Option<EagerRecv> {
+        let link = self.links.get_mut(id).ok()?;
+        let LinkOwner::Qp(qp) = link.base.owner else { return None };
+        if link.polling.paused_epoch == self.parts.pause_epoch || !link.has_message() {
+            return None;
+        }
+        // Completions that came before the message must be polled before it.
+        let QpAttr { recv_cq, context, .. } = self.qps.get(qp).ok()?.attr;
+        let first = self.objects.cqs.get(recv_cq.0).is_ok_and(|cq| cq.is_empty());
+        if !first || !self.reports.wcs.is_empty() {
+            return None;
+        }
+        let (len, borrowed) = link.next_eager(out)?;
+        let at = borrowed.map_or(EagerPayload::Copied, EagerPayload::Lent);
+        Some(EagerRecv { qp: Qp(qp), context, len, at })
     }
 
     /// Leaves the next messages of a connection in the ring until `resume_eager`

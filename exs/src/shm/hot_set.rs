@@ -48,6 +48,12 @@ impl ShmRnic {
         if link.polling.hot {
             return;
         }
+        if link.base.attended {
+            if link.rearm_attended() {
+                self.enqueue(Source::Link(id));
+            }
+            return;
+        }
         if link.wake_up.peer_has_bitmap && full {
             if link.arm() {
                 self.enqueue(Source::Link(id));
@@ -55,13 +61,22 @@ impl ShmRnic {
             return;
         }
         link.polling.hot = true;
-        link.mem.announce_awake();
+        link.mem.sleep_words().announce_awake();
         self.parts.hot.push(id);
         if self.parts.hot.len() > MAX_HOT {
             let oldest = self.parts.hot.remove(0);
             if self.make_cold(oldest) {
                 self.enqueue(Source::Link(oldest));
             }
+        }
+    }
+
+    /// Leaves a link to the thread that attends it.
+    pub(super) fn make_attended(&mut self, id: u32) {
+        self.parts.hot.retain(|hot| *hot != id);
+        if let Ok(link) = self.links.get_mut(id) {
+            link.polling.hot = false;
+            link.mem.sleep_words().announce_awake();
         }
     }
 

@@ -9,23 +9,15 @@ use super::control::{ControlMessage, MAX_MESSAGE};
 use super::doorbells::PeerBitmap;
 use super::ring::{Mem, Word};
 use super::rx::Rx;
+use super::sleep::{BY_WORD, FOR_END, FOR_RECORDS, FOR_ROOM};
 use super::source::{PeerRegions, SharedRegions};
 use super::tx::Tx;
 use crate::driver::{LinkBase, LinkOwner};
 use crate::iwarp::RxBuf;
 use crate::mem::KeyTable;
 use crate::rnic::{DisconnectCause, Qp, TermCode, Wc, WcOp, WcStatus};
-use crate::sys::{ForeignFd, PeerCred, PeerSocket, recv_with_fds, send_with_fds};
+use crate::sys::{ForeignFd, PeerCred, PeerSocket, SharedWord, recv_with_fds, send_with_fds};
 use crate::time::Time;
-
-/// Bits of [`Word::Asleep`]: what a side wants to be woken for.
-///
-/// Records and payload.
-pub(super) const FOR_RECORDS: u64 = 1;
-/// Room: the peer has read records, or taken payload.
-pub(super) const FOR_ROOM: u64 = 2;
-/// The end of the connection.
-pub(super) const FOR_END: u64 = 4;
 
 /// Values of [`Word::State`] beside 0 (open): cut, or refused with a code in the low bytes.
 const ABORTED: u64 = 1;
@@ -288,7 +280,10 @@ impl ShmLink {
 
     /// Wakes the peer if it sleeps and wants to be woken for `what`.
     pub(super) fn ring(&self, what: u64) {
-        if self.mem.must_ring(what) {
+        let mask = self.mem.sleep_words().must_ring(what);
+        if mask & BY_WORD != 0 {
+            self.mem.sleep_words().wake_sleeper();
+        } else if mask != 0 {
             let rung = match &self.wake_up.bell {
                 Bell::DoorbellBitmap(bitmap, slot) => bitmap.set(*slot),
                 Bell::Message => false,
@@ -429,14 +424,37 @@ impl ShmLink {
             || self.mem.theirs(Word::State) != 0
     }
 
+    /// What to wake this side for.
+    fn wants(&self) -> u64 {
+        let room = if self.tx.waits_for_peer() { FOR_ROOM } else { 0 };
+        FOR_RECORDS | FOR_END | room
+    }
+
+    /// Announces that a thread sleeps on the word. None: there is work already.
+    pub(super) fn arm_attended(&mut self) -> Option<SharedWord> {
+        self.report_consumed();
+        let wants = self.wants() | BY_WORD;
+        self.mem.sleep_words().announce_sleep(wants);
+        if self.has_work() {
+            self.mem.sleep_words().announce_awake();
+            return None;
+        }
+        Some(self.mem.own_sleep_word(wants))
+    }
+
+    /// Another thread has moved something on a link that a thread attends. If that thread sleeps, it
+    /// may have to be woken for more. True if there is work already.
+    pub(super) fn rearm_attended(&mut self) -> bool {
+        self.mem.sleep_words().sleeps() && self.arm_attended().is_none()
+    }
+
     /// Announces what to wake this side for. True if there is work already: then it stays awake.
     pub(super) fn arm(&mut self) -> bool {
         self.report_consumed();
-        let room = if self.tx.waits_for_peer() { FOR_ROOM } else { 0 };
-        self.mem.announce_sleep(FOR_RECORDS | FOR_END | room);
+        self.mem.sleep_words().announce_sleep(self.wants());
         let found = self.has_work();
         if found {
-            self.mem.announce_awake();
+            self.mem.sleep_words().announce_awake();
         }
         found
     }

@@ -41,6 +41,7 @@ mod ring;
 mod ring_window;
 mod rx;
 mod serve;
+mod sleep;
 mod source;
 mod tx;
 
@@ -70,6 +71,8 @@ pub struct ShmParts {
     hot: Vec<u32>,
     /// Index in `hot` of the link that `next_eager` looks at next.
     eager_turn: usize,
+    /// The link whose thread has just woken.
+    woken: Option<u32>,
     /// Our doorbell bitmap, from the first peer that needs it on; and scratch space for the slots taken
     /// from it.
     bitmap: Option<doorbells::DoorbellBitmap>,
@@ -90,6 +93,7 @@ impl ShmRnic {
             peers_without_fds: Vec::new(),
             hot: Vec::new(),
             eager_turn: 0,
+            woken: None,
             bitmap: None,
             taken_slots: Vec::new(),
             peer_bitmaps: doorbells::PeerBitmaps::default(),

@@ -35,6 +35,7 @@
 //! read with it.
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -42,9 +43,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::record::{FULL_HEAD_LEN, SHORT_HEAD_LEN};
+use super::sleep::SleepWords;
 use crate::mem::{Region, Segment};
 use crate::rnic::HEAD as HEADER;
-use crate::sys::{Hint, IoVec, IoVecMut, hint, open_shared, share};
+use crate::sys::{Hint, IoVec, IoVecMut, SharedWord, hint, open_shared, share};
 
 /// Bytes of a cache line.
 pub(super) const LINE: u64 = 64;
@@ -221,33 +223,21 @@ impl Mem {
         self.word(MemSide::Ours, word).store(value, Ordering::Release);
     }
 
-    /// Announces that this side sleeps, and what it wants to be woken for. The caller must look for
-    /// work once more afterwards. The fence orders the announcement before that look, as
-    /// [`Mem::must_ring`] orders the peer's change before its look at this word. So at least one of
-    /// the two sides sees the other.
-    pub(super) fn announce_sleep(&self, wants: u64) {
-        self.word(MemSide::Ours, Word::Asleep).store(wants, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+    /// How the two sides sleep and wake each other.
+    pub(super) fn sleep_words(&self) -> SleepWords<'_> {
+        let of = |side| self.word(side, Word::Asleep);
+        SleepWords { ours: of(MemSide::Ours), theirs: of(MemSide::Theirs) }
     }
 
-    /// Announces that this side is awake: the peer need not ring.
-    pub(super) fn announce_awake(&self) {
-        self.word(MemSide::Ours, Word::Asleep).store(0, Ordering::Relaxed);
-    }
-
-    /// True if the peer sleeps and wants to be woken for `what`, which this side has just made
-    /// visible. The caller must ring then.
-    pub(super) fn must_ring(&self, what: u64) -> bool {
-        fence(Ordering::SeqCst);
-        self.word(MemSide::Theirs, Word::Asleep).load(Ordering::Relaxed) & what != 0
-            && self.take_wake_mask()
-    }
-
-    /// Clears what the peer wants to be woken for. True if there was anything: then the caller must
-    /// ring, whatever the mask was. The peer may have woken since the caller looked at the mask, and
-    /// may sleep again and wait for something else. It would miss the bell that the caller owes it.
-    fn take_wake_mask(&self) -> bool {
-        self.word(MemSide::Theirs, Word::Asleep).swap(0, Ordering::AcqRel) != 0
+    /// Our word, for a thread that sleeps on it while it has this value.
+    pub(super) fn own_sleep_word(&self, value: u64) -> SharedWord {
+        let memory: Arc<dyn Any + Send + Sync> = match &self.owner {
+            MemOwner::Map { region } => Arc::clone(region) as _,
+            #[cfg(test)]
+            MemOwner::Heap { _memory } => Arc::clone(_memory) as _,
+        };
+        // SAFETY: the owner keeps the word mapped.
+        unsafe { SharedWord::new(self.word(MemSide::Ours, Word::Asleep), value, memory) }
     }
 
     /// Where an area lies, where a position is in it, and how long it is.

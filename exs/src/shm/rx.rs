@@ -8,11 +8,12 @@
 use std::collections::VecDeque;
 
 use super::consumer_index::ConsumerIndex;
-use super::link::{Env, FOR_RECORDS, FOR_ROOM, LinkError, ShmLink, SocketInput, TransferOutcome};
+use super::link::{Env, LinkError, ShmLink, SocketInput, TransferOutcome};
 use super::record::{
     BY_LANE, INVALIDATE, PIECE_LEN, RecordHead, RecordKind, RecordPiece, SOLICITED,
 };
 use super::ring::{Area, LANE, Mem, Word};
+use super::sleep::{FOR_RECORDS, FOR_ROOM};
 use super::source::ViewError;
 use crate::iwarp::RxBuf;
 use crate::mem::{Access, AccessFault, GrantedPart, Key, MAX_SGE, Scope};

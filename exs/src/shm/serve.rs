@@ -8,10 +8,10 @@ use super::ring::Word;
 use crate::driver::{LinkOwner, Source, Traffic, flushed};
 use crate::mem::{AccessFault, Key};
 use crate::rnic::{
-    CmEvent, Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD, Qp, QpState, RnicError,
-    TermCode, WcOp, WcStatus,
+    Attended, AttendedWait, CmEvent, Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD, Qp,
+    QpState, Ready, RnicError, TermCode, WcOp, WcStatus,
 };
-use crate::sys::IoVec;
+use crate::sys::{IoVec, waits_for_words};
 use crate::time::Time;
 
 /// Bytes that one connection may move, each way, before the next has its turn.
@@ -83,6 +83,30 @@ impl Traffic for Box<ShmLink> {
             }
             _ => driver.cut(id, DisconnectCause::Aborted, None),
         }
+        Ok(())
+    }
+
+    fn peek_attended(&self) -> Option<Attended> {
+        let possible = self.phase == LinkPhase::Open && !self.socket.hung_up && !self.base.stalled;
+        if !possible || !waits_for_words() {
+            return None;
+        }
+        Some(match self.has_work() {
+            true => Attended::Ready,
+            false => Attended::Idle { for_room: self.tx.waits_for_peer() },
+        })
+    }
+    fn sleep_attended(&mut self) -> AttendedWait {
+        self.arm_attended().map_or(AttendedWait::Ready, AttendedWait::Word)
+    }
+    fn wake_attended(driver: &mut ShmRnic, id: u32, _: Ready) {
+        driver.parts.woken = Some(id);
+    }
+    fn begin_attendance(driver: &mut ShmRnic, id: u32) {
+        driver.make_attended(id);
+    }
+    fn end_attendance(driver: &mut ShmRnic, id: u32) -> Result<(), RnicError> {
+        driver.make_hot(id);
         Ok(())
     }
 

@@ -19,13 +19,14 @@
 
 use std::collections::VecDeque;
 
-use super::link::{Env, FOR_RECORDS, LinkError, LinkPhase, ShmLink, TransferOutcome};
+use super::link::{Env, LinkError, LinkPhase, ShmLink, TransferOutcome};
 use super::pending::{PayloadRoute, PendingWr, ReadSink};
 use super::record::{
     BY_LANE, INVALIDATE, MAX_PAYLOAD, PIECE_LEN, RecordHead, RecordKind, RecordPiece, SOLICITED,
 };
 use super::ring::{Area, LANE, Mem, Word};
 use super::ring_window::RingWindow;
+use super::sleep::FOR_RECORDS;
 use crate::iwarp::TxWr;
 use crate::mem::{Access, AccessFault, Key, MAX_SGE};
 use crate::rnic::{MESSAGE, SendOp, TermCode, Wc, WcOp, WcStatus};

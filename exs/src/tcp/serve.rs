@@ -4,14 +4,16 @@ use super::directions::{Ending, Inbound};
 use super::link::{ReadOutcome, SoftLink};
 use super::queues::SrqView;
 use super::{SoftParts, SoftRnic};
-use crate::driver::{LinkOwner, Source, Traffic};
+use crate::driver::{Link, LinkOwner, Source, Traffic};
 use crate::iwarp::{IwarpEvent, RxSource};
 use crate::mem::KeyTable;
 use crate::rnic::{
-    CmEvent, Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD, Qp, QpState, RnicError,
+    Attended, AttendedWait, CmEvent, Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD, Qp,
+    QpState, Ready, RnicError,
 };
 use crate::sys::IoVec;
 use crate::time::Time;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 /// Bytes that one connection may move, each way, before the next has its turn.
@@ -106,6 +108,35 @@ impl Traffic for SoftLink {
         driver.enqueue(Source::Link(id));
         driver.finish_turn(id, now);
         Ok(())
+    }
+
+    fn peek_attended(&self) -> Option<Attended> {
+        if self.inbound != Inbound::Open || self.base.stalled {
+            return None;
+        }
+        Some(match self.ready.readable {
+            true => Attended::Ready,
+            false => Attended::Idle { for_room: !self.ready.writable },
+        })
+    }
+    fn sleep_attended(&mut self) -> AttendedWait {
+        AttendedWait::Descriptor { fd: self.stream.as_raw_fd(), write: !self.ready.writable }
+    }
+    fn wake_attended(driver: &mut SoftRnic, id: u32, ready: Ready) {
+        let Ok(link) = driver.links.get_mut(id) else { return };
+        link.note_ready(ready);
+        // Mostly a message has come, and that is all.
+        if ready.hup || ready.writable || !driver.read_eager(id) {
+            driver.enqueue(Source::Link(id));
+        }
+    }
+    fn begin_attendance(driver: &mut SoftRnic, id: u32) {
+        if let Ok(link) = driver.links.get_mut(id) {
+            link.forget(&driver.reactor);
+        }
+    }
+    fn end_attendance(driver: &mut SoftRnic, id: u32) -> Result<(), RnicError> {
+        driver.watch_link(id)
     }
 
     fn try_send_eager(

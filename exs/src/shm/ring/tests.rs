@@ -1,7 +1,7 @@
 //! The shared memory of one connection: order, layout, and memory given back to the kernel.
 
 use super::*;
-use crate::shm::link::{FOR_END, FOR_RECORDS, FOR_ROOM};
+use crate::shm::sleep::{FOR_END, FOR_RECORDS, FOR_ROOM};
 
 #[test]
 fn bytes_go_around_the_end() {
@@ -36,12 +36,19 @@ fn a_head_fills_its_line_up_to_the_word_in_which_it_ends() {
 #[test]
 fn the_side_that_clears_a_wake_mask_rings() {
     let (a, b) = Mem::both([5, 6]);
-    b.announce_sleep(FOR_RECORDS | FOR_ROOM);
-    assert!(!a.must_ring(FOR_END) && a.must_ring(FOR_ROOM) && !a.must_ring(FOR_RECORDS));
-    b.announce_sleep(FOR_RECORDS);
-    assert!(!a.must_ring(FOR_ROOM));
-    assert!(a.take_wake_mask(), "it wanted room at the first look, and wants records now");
-    assert!(!a.take_wake_mask());
+    b.sleep_words().announce_sleep(FOR_RECORDS | FOR_ROOM);
+    assert_eq!(
+        [FOR_END, FOR_ROOM, FOR_RECORDS].map(|what| a.sleep_words().must_ring(what)),
+        [0, FOR_RECORDS | FOR_ROOM, 0]
+    );
+    b.sleep_words().announce_sleep(FOR_RECORDS);
+    assert_eq!(a.sleep_words().must_ring(FOR_ROOM), 0);
+    assert_ne!(
+        a.sleep_words().take_wake_mask(),
+        0,
+        "it wanted room at the first look, and wants records now"
+    );
+    assert_eq!(a.sleep_words().take_wake_mask(), 0);
 }
 
 #[test]
@@ -137,7 +144,7 @@ fn publishing_between_threads_loses_nothing() {
                 a.put(Area::Ring, pos + LINE, &IoVec::new(&words[..7 * 8]));
             }
             a.publish(pos);
-            if a.must_ring(1) {
+            if a.sleep_words().must_ring(1) != 0 {
                 bell.send(()).unwrap();
             }
         }
@@ -145,9 +152,9 @@ fn publishing_between_threads_loses_nothing() {
     for n in 0..RECORDS {
         let pos = n * 2 * LINE;
         while !b.has_record(pos) {
-            b.announce_sleep(1);
+            b.sleep_words().announce_sleep(1);
             if b.has_record(pos) {
-                b.announce_awake();
+                b.sleep_words().announce_awake();
             } else {
                 wait.recv().expect("a bell: it was not lost");
             }
