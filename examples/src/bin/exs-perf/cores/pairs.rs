@@ -1,34 +1,29 @@
 //! Two threads for each connection, which ask and answer with calls that block.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
 use exs_examples::fail::Failure;
 
 use super::carrier::Carrier;
 use super::clock::{Clock, rate};
-use super::sockets::Listener;
+use super::sockets::{End, Listener, connect};
 
 /// Bytes of a question and of an answer.
 const SIZE: usize = 64;
 
+/// Each thread makes its connection itself, as the threads of a program do.
 pub(super) fn measure(carrier: Carrier, pairs: usize, duration: Duration) -> Result<f64, Failure> {
     let listener = Listener::new(carrier)?;
-    let mut ends = Vec::new();
-    for _ in 0..pairs {
-        let (asks, answers) = listener.pair()?;
-        ends.extend([Some(asks), Some(answers)]);
-    }
-    let ends = Mutex::new(ends);
+    let to = listener.addr()?;
     rate(2 * pairs, duration, |n, clock| {
-        let mine = ends.lock().ok().and_then(|mut ends| ends[n].take());
+        let asks = n % 2 == 0;
+        let end = if asks { connect(carrier, to) } else { listener.accept() };
         clock.ready();
-        let mut end = mine.ok_or_else(|| Failure("another thread panicked".to_owned()))?;
-        if n % 2 == 0 { ask(&mut end, clock) } else { answer(&mut end) }
+        if asks { ask(&mut end?, clock) } else { answer(&mut end?) }
     })
 }
 
-fn ask(end: &mut super::sockets::End, clock: &Clock) -> Result<u64, Failure> {
+fn ask(end: &mut End, clock: &Clock) -> Result<u64, Failure> {
     let mut message = [1; SIZE];
     let mut answers = 0;
     while !clock.is_over() {
@@ -42,7 +37,7 @@ fn ask(end: &mut super::sockets::End, clock: &Clock) -> Result<u64, Failure> {
     Ok(answers)
 }
 
-fn answer(end: &mut super::sockets::End) -> Result<u64, Failure> {
+fn answer(end: &mut End) -> Result<u64, Failure> {
     let mut message = [0; SIZE];
     while end.recv(&mut message)? {
         end.send(&message)?;
