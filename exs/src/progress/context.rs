@@ -68,6 +68,8 @@ pub struct Context {
     pub(super) peeking: AtomicBool,
     /// When (by the processor's counter) a thread that does not wait asks everywhere again.
     pub(super) glances_at: AtomicU64,
+    /// Until then (ns) adaptive waits do not spin: other processes want the processors.
+    pub(super) crowded_until: AtomicU64,
 }
 
 static NEXT_ID: ProcessNumber = ProcessNumber::new(1);
@@ -146,6 +148,7 @@ impl Context {
                 skims: AtomicU32::new(0),
                 peeking: AtomicBool::new(false),
                 glances_at: AtomicU64::new(0),
+                crowded_until: AtomicU64::new(0),
             }
         });
         let background = Arc::clone(&context);

@@ -41,6 +41,11 @@ pub(super) const AT_HAND: Duration = Duration::from_micros(2);
 const BUSY_PEEK: Duration = Duration::from_micros(100);
 /// After how long it yields between looks.
 const UNYIELDING: Duration = Duration::from_micros(50);
+/// A yield that takes so long has given the core to a thread that computes. A thread that sleeps
+/// instead gets the core back as soon as something comes for it.
+const CROWDED: Duration = Duration::from_micros(200);
+/// How long adaptive waits then sleep at once.
+const CROWD: Duration = Duration::from_millis(20);
 /// Looks at memory in one hold of the engine's lock: to take and leave it, and to read the
 /// clock, costs more than a look.
 const LOOKS: u32 = 16;
@@ -145,13 +150,26 @@ impl Context {
             if self.now().as_nanos() - begun >= budget.saturating_mul(times) {
                 break;
             }
-            // The peer may be waiting for this very core. (With nobody else to run, this
-            // costs a fraction of a microsecond.)
-            yield_now();
+            if self.yield_core() && queue.wait_policy() == WaitPolicy::Adaptive {
+                break;
+            }
             cheapest = cheapest.min(cycles().saturating_sub(start));
         }
         queue.vain_spins.fetch_add(1, Ordering::Relaxed);
         Ok(None)
+    }
+
+    /// Lets another thread run: the peer may be waiting for this very core. With no other thread to
+    /// run, this costs a fraction of a microsecond. Returns true if the core was gone for long.
+    fn yield_core(&self) -> bool {
+        let begun = self.now();
+        yield_now();
+        let now = self.now();
+        let crowded = now.since(begun) > CROWDED;
+        if crowded {
+            self.crowded_until.store((now + CROWD).as_nanos(), Ordering::Relaxed);
+        }
+        crowded
     }
 
     /// Asks the kernel, if it is time to, for what is not found by looking at connections; for
@@ -192,10 +210,14 @@ impl Context {
         match queue.wait_policy() {
             WaitPolicy::Notify => None,
             WaitPolicy::BusyPoll => Some(u64::MAX),
-            WaitPolicy::Adaptive if queue.vain_spins.load(Ordering::Relaxed) < VAIN_SPINS => {
-                Some(SPIN)
+            WaitPolicy::Adaptive
+                if queue.vain_spins.load(Ordering::Relaxed) >= VAIN_SPINS
+                    || self.clock.about().as_nanos()
+                        < self.crowded_until.load(Ordering::Relaxed) =>
+            {
+                None
             }
-            WaitPolicy::Adaptive => None,
+            WaitPolicy::Adaptive => Some(SPIN),
         }
     }
 
