@@ -57,7 +57,7 @@ fn wait(socket: &Socket, queue: &EventQueue, patience: Patience) -> Result<Event
     let given_up = if patience == Patience::Deaf {
         None
     } else {
-        let mut dequeue = |timeout| raw::dequeue_exact(queue, &mut events, 1, 1, timeout);
+        let mut dequeue = |timeout| raw::dequeue_of(queue, socket, &mut events, timeout);
         // A leader that the kernel does not schedule for the whole limit takes nothing from the
         // devices. Data that have arrived count, as they do in kernel sockets, so the caller looks
         // once itself before it cancels the operation.

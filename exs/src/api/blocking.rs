@@ -96,7 +96,7 @@ pub(super) fn queue_for(socket: &Socket) -> Result<EventQueue, Error> {
         Ok(Some(queue)) => Ok(queue),
         _ => {
             let options = QueueOptions::default().with_depth(4).with_shard(Some(shard));
-            EventQueue::with_options(&options)
+            EventQueue::with_options(&options.for_one_thread())
         }
     }
 }
@@ -109,9 +109,9 @@ pub(super) fn keep(queue: EventQueue) {
 }
 
 /// The one event of the operation just posted, whatever signals say.
-fn wait(queue: &EventQueue) -> Result<Event, Error> {
+fn wait(queue: &EventQueue, socket: &Socket) -> Result<Event, Error> {
     loop {
-        match queue.next() {
+        match queue.next_of(socket) {
             Err(Error::Interrupted) => {}
             other => return other,
         }
@@ -127,7 +127,7 @@ impl<'a> Blocking<'a> {
 
     fn run(&self, post: impl FnOnce(&EventQueue) -> Result<(), Error>) -> Result<Event, Error> {
         let queue = queue_for(self.socket)?;
-        let result = post(&queue).and_then(|()| wait(&queue));
+        let result = post(&queue).and_then(|()| wait(&queue, self.socket));
         keep(queue);
         result
     }
@@ -146,7 +146,7 @@ impl<'a> Blocking<'a> {
             keep(queue);
             return (refused.buffer, Err(refused.error));
         }
-        let result = wait(&queue);
+        let result = wait(&queue, self.socket);
         keep(queue);
         match result {
             Ok(mut event) => match event.take_buffer() {

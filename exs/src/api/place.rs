@@ -4,12 +4,13 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Event, EventQueue, Refused, Socket, Token};
 use crate::mem::Buffer;
 use crate::progress::{
-    Error, EventKind, FdUse, QueueCore, RawEvent, Readiness, RecvFlags, Shard, shard_of_next_accept,
+    Awaited, Error, EventKind, FdUse, QueueCore, RawEvent, Readiness, RecvFlags, Shard,
+    shard_of_next_accept,
 };
 pub use crate::progress::{Standing, Watch};
 
@@ -60,6 +61,28 @@ pub fn dequeue_exact(
     timeout: Option<Duration>,
 ) -> Result<usize, Error> {
     queue.dequeue_noting(out, min, max, timeout, true)
+}
+
+/// As [`dequeue_exact`] of one event of a [`private_queue`], that of the thread's operation of the
+/// socket. Threads that wait so wake no other thread.
+///
+/// # Errors
+/// As [`EventQueue::dequeue`].
+pub fn dequeue_of(
+    queue: &EventQueue,
+    socket: &Socket,
+    out: &mut Vec<Event>,
+    timeout: Option<Duration>,
+) -> Result<usize, Error> {
+    let mut left = timeout;
+    if timeout != Some(Duration::ZERO) {
+        let begun = timeout.map(|_| Instant::now());
+        if queue.wait_for(socket, timeout, true)? == Awaited::TimedOut {
+            return Ok(0);
+        }
+        left = timeout.zip(begun).map(|(t, begun)| t.saturating_sub(begun.elapsed()));
+    }
+    queue.dequeue_noting(out, 1, 1, left, true)
 }
 
 /// Why the connection of a socket has broken, as errno; None if it has not, or has ended in order.

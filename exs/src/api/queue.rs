@@ -4,9 +4,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Event;
+use super::{Event, Socket};
 use crate::progress::{
-    Error, QueueCore, QueueOptions, Shard, Ticket, WaitPolicy, Waited, Want, first_shard,
+    Awaited, Error, QueueCore, QueueOptions, Shard, Ticket, WaitPolicy, Waited, Want, first_shard,
     note_own_shard,
 };
 
@@ -199,6 +199,30 @@ impl EventQueue {
             if let Some(event) = out.pop() {
                 return Ok(event);
             }
+        }
+    }
+
+    /// As `next`, for the one operation of a call that blocks: the thread may wait for the socket's
+    /// connection itself.
+    pub(super) fn next_of(&self, socket: &Socket) -> Result<Event, Error> {
+        self.wait_for(socket, None, false)?;
+        self.core.pop().map_or_else(|| self.next(), |raw| Ok(raw.into()))
+    }
+
+    /// Waits for the event of such an operation, if the thread can wait for the connection itself.
+    /// `exact`: no signal that comes during the call is missed.
+    pub(super) fn wait_for(
+        &self,
+        socket: &Socket,
+        timeout: Option<Duration>,
+        exact: bool,
+    ) -> Result<Awaited, Error> {
+        let context = self.core.context();
+        match socket.handle().id_in(context) {
+            Some(id) if self.core.is_empty() => {
+                context.wait_for_connection(&self.core, id, timeout, exact)
+            }
+            _ => Ok(Awaited::CannotAttend),
         }
     }
 

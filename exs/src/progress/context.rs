@@ -49,6 +49,8 @@ pub struct Context {
     pub(super) released: Arc<Released>,
     /// Deadline (ns) with which the leader sleeps; `u64::MAX` while it does not.
     pub(super) asleep_until: AtomicU64,
+    /// Connections that threads attend, or have left a moment ago.
+    pub(super) attended: AtomicUsize,
     /// Posted work waits for a doorbell.
     pub(super) lazy: AtomicBool,
     /// Sends of kernel sockets are kept, would be if the background thread did not lead, or
@@ -139,6 +141,7 @@ impl Context {
                 has_news: AtomicBool::new(false),
                 released,
                 asleep_until: AtomicU64::new(u64::MAX),
+                attended: AtomicUsize::new(0),
                 lazy: AtomicBool::new(false),
                 keeps: AtomicBool::new(false),
                 rests_until: AtomicU64::new(0),
@@ -276,6 +279,10 @@ impl Context {
         let rests = engine.rests_until();
         if self.rests_until.load(Ordering::Relaxed) != rests {
             self.rests_until.store(rests, Ordering::Relaxed);
+        }
+        let attended = engine.attended();
+        if self.attended.load(Ordering::Relaxed) != attended {
+            self.attended.store(attended, Ordering::Relaxed);
         }
         self.watches_kernel.store(engine.waits_for_reactor(), Ordering::Relaxed);
         // Mostly nobody waits: everybody who is concerned is this thread.

@@ -86,6 +86,11 @@ impl SocketHandle {
         &self.place().context
     }
 
+    /// Its name in this shard. None if it does not live here.
+    pub(crate) fn id_in(&self, context: &Arc<Context>) -> Option<SockId> {
+        self.home.get().filter(|home| Arc::ptr_eq(&home.context, context)).map(|home| home.id)
+    }
+
     /// True if it has a home: it is a connection, or connects.
     pub(crate) fn is_connected(&self) -> bool {
         self.home.get().is_some()

@@ -161,7 +161,7 @@ impl Leadership {
         let leads = waiter.leading.load(Ordering::SeqCst);
         let at = waiter.shard();
         match at.context() {
-            _ if !leads => waiter.fd.signal(),
+            _ if !leads => waiter.signal(),
             Some(other) if at != self.shard => other.wake(),
             _ => self.wake(),
         }

@@ -29,6 +29,7 @@
 //! `spin` how a thread waits there.
 
 mod alone;
+mod attend;
 mod background;
 mod companions;
 mod context;
@@ -55,6 +56,7 @@ mod wait;
 mod waiter;
 
 pub use crate::session::Standing;
+pub(crate) use attend::Awaited;
 pub use context::Context;
 #[cfg(any(test, feature = "internals"))]
 pub use devices::Devices;
@@ -74,12 +76,12 @@ pub use queue::{FdUse, QueueCore};
 pub use report::{Candidate, DeviceInfo, PortInfo, TransportInfo};
 pub use route::Route;
 pub use shards::Shard;
-#[cfg(any(test, feature = "internals"))]
-pub use shards::limit_shards;
 pub(crate) use shards::{
     Figures, figures_of_all as figures_of_all_shards, first as first_shard,
     note_own as note_own_shard, note_service, of_next_accept as shard_of_next_accept,
 };
+#[cfg(any(test, feature = "internals"))]
+pub use shards::{attending_threads, leading_threads, limit_shards};
 pub use values::{parse_size, parse_time};
 pub(crate) use wait::Waited;
 pub(crate) use waiter::prepare_to_wait;

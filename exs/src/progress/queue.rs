@@ -53,6 +53,8 @@ pub struct QueueCore {
     fd: EventFd,
     /// The descriptor that the program polls, if it drives the shard.
     drive: OnceLock<EpollSet>,
+    /// Of the calls of one thread that wait, each for its own operation.
+    attends: bool,
     /// Who has asked for the descriptor ([`FdUse`]): from then on it is kept up to date.
     fd_use: AtomicU8,
 }
@@ -83,6 +85,7 @@ impl QueueCore {
             vain_peeks: AtomicU32::new(0),
             fd: EventFd::new().map_err(|e| Error::os("eventfd", &e))?,
             drive: OnceLock::new(),
+            attends: opts.attends,
             fd_use: AtomicU8::new(FdUse::None as u8),
         };
         queue.set_wait_policy(opts.wait);
@@ -110,6 +113,12 @@ impl QueueCore {
     #[inline]
     pub(crate) fn is_free(&self) -> bool {
         self.seat.get().is_none_or(Seat::is_counted)
+    }
+
+    /// True if the thread that posts an operation here then waits for it.
+    #[inline]
+    pub(crate) fn attends(&self) -> bool {
+        self.attends
     }
 
     /// Its shard's context.
@@ -236,6 +245,14 @@ impl QueueCore {
         }
     }
 
+    /// Takes the first event.
+    pub(crate) fn pop(&self) -> Option<RawEvent> {
+        let mut inner = self.lock();
+        let event = inner.events.pop_front()?;
+        self.note_removed(&inner, 1);
+        Some(event)
+    }
+
     /// Moves up to `max` events to `out`; returns how many. Their places are free
     /// again.
     pub fn take<E: From<RawEvent>>(&self, max: usize, out: &mut Vec<E>) -> usize {
@@ -314,13 +331,18 @@ impl QueueCore {
                 out.push(E::from(event));
             }
         }
+        self.note_removed(inner, n);
+        n
+    }
+
+    /// Events were removed: their places are free.
+    fn note_removed(&self, inner: &Inner, n: usize) {
         let left = inner.events.len();
         self.len.store(left, Ordering::Release);
         self.free(inner, n);
         if n > 0 && left == 0 && self.has_fd() {
             self.fd.drain();
         }
-        n
     }
 
     /// From now on `waiter` is woken when its events are there.

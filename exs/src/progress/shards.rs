@@ -158,6 +158,18 @@ pub fn limit_shards(number: usize) -> Result<(), Error> {
     }
 }
 
+/// Threads of the process that attend connections: for tests.
+#[cfg(any(test, feature = "internals"))]
+pub fn attending_threads() -> usize {
+    all().map(|context| context.look(|engine| engine.attending_threads())).sum()
+}
+
+/// Threads of the process that lead: for tests.
+#[cfg(any(test, feature = "internals"))]
+pub fn leading_threads() -> usize {
+    all().filter(|context| context.lead.leader() == super::leader::Leader::Application).count()
+}
+
 /// Makes this the one shard of the process: for tests with devices of their own.
 ///
 /// # Errors

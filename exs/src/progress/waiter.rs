@@ -5,13 +5,15 @@ use std::sync::{Arc, OnceLock};
 
 use super::Error;
 use super::shards::Shard;
-use crate::sys::EventFd;
+use crate::sys::{EventFd, FutexBell};
 
 /// A thread that waits in `dequeue`.
 #[derive(Debug)]
 pub struct Waiter {
     /// Where it sleeps while it follows.
     pub fd: EventFd,
+    /// The same while it attends a connection of shared memory.
+    pub(super) bell: FutexBell,
     /// The shard in which it waits.
     at: AtomicUsize,
     /// It sleeps in the reactor instead (it leads).
@@ -25,7 +27,15 @@ impl Waiter {
     pub fn new() -> Result<Arc<Waiter>, Error> {
         let fd = EventFd::new().map_err(|e| Error::os("eventfd", &e))?;
         let (at, leading) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Ok(Arc::new(Waiter { fd, at, leading, min: AtomicUsize::new(1) }))
+        let bell = FutexBell::default();
+        Ok(Arc::new(Waiter { fd, bell, at, leading, min: AtomicUsize::new(1) }))
+    }
+
+    /// Wakes the thread, unless it leads.
+    pub(super) fn signal(&self) {
+        if !self.bell.ring() {
+            self.fd.signal();
+        }
     }
 
     /// The thread is about to wait in this shard.

@@ -169,6 +169,13 @@ impl Session {
     /// `drive` would change nothing, and no deadline has come nearer, apart from that of an idle
     /// ring. False says nothing: `drive` can still find nothing to do.
     fn has_nothing_due(&self) -> bool {
+        self.has_nothing_to_send()
+            && self.timers.is_calm()
+            && self.is_trusting()
+            && self.cfg.recv_timeout.is_none()
+    }
+
+    fn has_nothing_to_send(&self) -> bool {
         self.sender.is_idle()
             && self.proto.as_ref().is_some_and(Proto::is_quiet)
             && (self.out.is_empty() || self.out.only_rx() && self.gathers())
@@ -176,8 +183,14 @@ impl Session {
             && self.life.is_open()
             && self.sided.is_idle()
             && self.trash.is_empty()
-            && self.timers.is_calm()
-            && self.is_trusting()
-            && self.cfg.recv_timeout.is_none()
+    }
+
+    /// Nothing is under way: no operation that has not ended, nothing to be sent, and no memory open
+    /// to the peer.
+    pub fn is_resting(&self) -> bool {
+        self.has_nothing_to_send()
+            && self.receiver.is_empty()
+            && self.sided.is_empty()
+            && self.sided.has_no_exports()
     }
 }

@@ -223,15 +223,16 @@ impl Engine {
     /// Takes the messages of the devices at which the last look has found something, and what
     /// else they have to tell; true if there was anything.
     pub(in crate::progress) fn take_found(&mut self, now: Time) -> bool {
-        let (mut any, found) = (false, self.peeked);
-        for device in (0..self.devices.len()).filter(|d| found & mark_of(*d) != 0) {
-            any |= self.skim_device(device, now);
-            // Mostly a message is all.
-            if !self.devices[device].rnic.is_quiet() {
-                any |= self.reap_device(device, now);
-            }
-        }
-        any
+        let found = self.peeked;
+        let marked = (0..self.devices.len()).filter(|d| found & mark_of(*d) != 0);
+        marked.fold(false, |any, device| self.take_from(device, now) | any)
+    }
+
+    /// The same of one device.
+    pub(super) fn take_from(&mut self, device: usize, now: Time) -> bool {
+        let any = self.skim_device(device, now);
+        // Mostly a message is all.
+        !self.devices[device].rnic.is_quiet() && self.reap_device(device, now) || any
     }
 
     /// What is left to do when messages were skimmed.

@@ -67,7 +67,8 @@ impl Engine {
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let timers = self.timers.first().map(|&(t, _)| t);
         let kernel = self.plain.next_timeout();
-        self.devices.iter().filter_map(|d| d.rnic.next_timeout()).chain(timers).chain(kernel).min()
+        let own = timers.into_iter().chain(kernel).chain(self.sweeps.next());
+        self.devices.iter().filter_map(|d| d.rnic.next_timeout()).chain(own).min()
     }
 
     // ---- ends ----------------------------------------------------------------
@@ -138,6 +139,8 @@ impl Engine {
         let ids: Vec<SockId> = indices.map(|i| self.id(i)).collect();
         let mut patience = Duration::ZERO;
         for id in ids {
+            // The thread that leads looks after all of them.
+            self.unattend(id);
             // A connection that waits to be accepted goes with its listener.
             let Ok(s) = self.sock(id) else { continue };
             patience = patience.max(s.opts.linger);

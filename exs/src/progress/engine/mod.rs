@@ -15,6 +15,7 @@
 //! Nothing here blocks or sleeps.
 
 mod accepts;
+mod attend;
 mod choose;
 mod cm;
 mod device;
@@ -116,6 +117,7 @@ pub(crate) struct Engine {
     /// Ordinary kernel sockets.
     plain: Plain,
     timers: BTreeSet<(Time, u32)>,
+    sweeps: attend::Sweeps,
     dirty: Vec<u32>,
     lazy: Vec<u32>,
     wcs: Vec<Wc>,
@@ -174,6 +176,7 @@ impl Engine {
             groups: HashMap::new(),
             plain,
             timers: BTreeSet::new(),
+            sweeps: attend::Sweeps::default(),
             dirty: Vec::new(),
             lazy: Vec::new(),
             wcs: Vec::with_capacity(COMPLETIONS),
@@ -265,6 +268,7 @@ impl Engine {
         }
         more |= self.plain.progress(now);
         self.fire_timers(now);
+        self.sweep(now);
         self.settle(now, false);
         self.give_up_overdue(&overdue, now);
         self.ring_doorbells(now);
@@ -450,6 +454,7 @@ impl Engine {
         }
         self.check_polls(index);
         self.check_watch(index);
+        self.check_attended(index);
         self.set_timer(index);
         self.tear_down(index);
     }

@@ -57,6 +57,9 @@ impl Engine {
         kind: EventKind,
         bufs: Bufs,
     ) -> OpId {
+        if !ticket.queue.attends() {
+            self.unattend_left(sock);
+        }
         self.ops.insert(Op::new(sock, ticket, kind, bufs))
     }
 
@@ -340,6 +343,7 @@ impl Engine {
             });
         }
         let op = ticket.map_or(0, |t| self.book(id, t, EventKind::Close, Bufs::None));
+        self.unattend_left(id);
         self.end_listening(id, now, || Error::Op(OpError::Cancelled));
         if matches!(self.sock(id)?.state, State::Connecting { .. }) {
             self.connect_failed(id, Error::Op(OpError::Cancelled));

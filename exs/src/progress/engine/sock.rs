@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::accepts::{Accepts, Parent};
+use super::attend::AttendedBy;
 use super::device::Device;
 use super::dial::Dial;
 use super::domain::Place;
@@ -116,6 +117,8 @@ pub(super) struct Sock {
     pub(super) lazy: bool,
     /// Small sends in a row.
     pub(super) burst: Burst,
+    /// Whether a thread waits for the connection itself.
+    pub(super) attended: AttendedBy,
     /// On the list of sockets to be looked after.
     pub(super) dirty: bool,
     /// The deadline that stands in the timer table.
@@ -148,6 +151,7 @@ impl Sock {
             taken: None,
             lazy: false,
             burst: Burst::default(),
+            attended: AttendedBy::default(),
             dirty: false,
             timer: None,
         }

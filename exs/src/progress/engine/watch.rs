@@ -41,6 +41,7 @@ impl Watched {
 impl Engine {
     /// Shows a socket's state by `watch` from now on, or no longer.
     pub(crate) fn set_watch(&mut self, id: SockId, watch: Option<Arc<dyn Watch>>) {
+        self.unattend_left(id);
         if let Ok(s) = self.sock(id) {
             let seen = Standing::default();
             s.watch =

@@ -1,0 +1,218 @@
+//! Connections that a blocked thread attends: it waits for the connection itself, outside of the
+//! reactor, as a thread does in the kernel. So threads that share a shard wake no other thread.
+//!
+//! A connection is in one of three states, see [`Attendance`]. It stays out of the reactor between
+//! two calls of its thread, as to put it back and take it out again costs two system calls. It
+//! returns at once where something is under way that the thread does not wait for. A thread that does
+//! not come back for one to two sweeps has gone away: then the connection returns, too.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::sock::{Sock, State};
+use super::{Engine, SockId};
+use crate::progress::waiter::Waiter;
+use crate::rnic::{Attended, AttendedWait, Ready};
+use crate::time::Time;
+
+/// Time between two sweeps: as long as the background thread leaves a shard alone that no thread
+/// leads.
+const SWEEP: Duration = Duration::from_millis(10);
+
+/// The thread that learns what happens on a connection.
+#[derive(Default)]
+enum Attendance {
+    /// The one that leads.
+    #[default]
+    Reactor,
+    /// The one that waits for the connection.
+    Thread {
+        waiter: Arc<Waiter>,
+        /// It waits for room, too.
+        for_room: bool,
+    },
+    /// None: the thread has left before the sweep of this number, and most likely comes back.
+    Left(u64),
+}
+
+/// A socket's attendance.
+#[derive(Default)]
+pub(super) struct AttendedBy {
+    by: Attendance,
+    /// On the list of those to be swept.
+    listed: bool,
+}
+
+/// The sockets that threads have left.
+#[derive(Default)]
+pub(super) struct Sweeps {
+    /// Connections that are not in the reactor.
+    out: usize,
+    left: Vec<SockId>,
+    /// The number of the next sweep.
+    number: u64,
+    at: Option<Time>,
+}
+
+impl Sweeps {
+    /// When the next sweep is due. None: no thread has left a connection.
+    pub(super) fn next(&self) -> Option<Time> {
+        self.at
+    }
+}
+
+impl Engine {
+    /// Connections that are not in the reactor.
+    pub(in crate::progress) fn attended(&self) -> usize {
+        self.sweeps.out
+    }
+
+    /// Threads that wait for their connections themselves.
+    #[cfg(any(test, feature = "internals"))]
+    pub(in crate::progress) fn attending_threads(&self) -> usize {
+        let attends = |s: &Sock| matches!(s.attended.by, Attendance::Thread { .. });
+        self.socks.iter().filter(|(_, s)| attends(s)).count()
+    }
+
+    /// True if a thread has attended the connection, and has left it a moment ago.
+    pub(in crate::progress) fn was_attended(&self, id: SockId) -> bool {
+        self.sock_ref(id).is_some_and(|s| matches!(s.attended.by, Attendance::Left(_)))
+    }
+
+    /// A thread is about to wait for an operation of this connection: it attends it from now on.
+    /// False if it cannot: another thread attends it, or the device has nothing to wait for.
+    pub(in crate::progress) fn attend(&mut self, id: SockId, waiter: &Arc<Waiter>) -> bool {
+        let Ok(s) = self.sock(id) else { return false };
+        let (State::Open, Some(qp), device) = (&s.state, s.qp, s.place.device) else {
+            return false;
+        };
+        let taken = match s.attended.by {
+            Attendance::Thread { .. } => false,
+            Attendance::Left(_) => true,
+            Attendance::Reactor => {
+                let taken = self.devices[device].rnic.attend(qp);
+                self.sweeps.out += usize::from(taken);
+                taken
+            }
+        };
+        if taken && let Ok(s) = self.sock(id) {
+            s.attended.by = Attendance::Thread { waiter: Arc::clone(waiter), for_room: false };
+        }
+        taken
+    }
+
+    /// Announces that the thread which attends the connection sleeps. Returns what it must wait for.
+    /// None: it cannot attend it any more.
+    pub(in crate::progress) fn sleep_attended(&mut self, id: SockId) -> Option<AttendedWait> {
+        let s = self.sock(id).ok()?;
+        let (qp, device) = (s.qp?, s.place.device);
+        let waits = self.peek_attended(id)? == Attended::Idle { for_room: true };
+        let Attendance::Thread { for_room, .. } = &mut self.sock(id).ok()?.attended.by else {
+            return None;
+        };
+        *for_room = waits;
+        self.devices[device].rnic.sleep_attended(qp)
+    }
+
+    /// What the thread that attends the connection would find, without a system call.
+    pub(in crate::progress) fn peek_attended(&mut self, id: SockId) -> Option<Attended> {
+        let s = self.sock(id).ok()?;
+        let (qp, device) = (s.qp?, s.place.device);
+        self.devices[device].rnic.peek_attended(qp)
+    }
+
+    /// The thread that attends the connection has found it ready, or may have: takes what came.
+    pub(in crate::progress) fn run_attended(&mut self, id: SockId, ready: Ready, now: Time) {
+        if let Ok(s) = self.sock(id)
+            && let (Some(qp), device) = (s.qp, s.place.device)
+        {
+            self.devices[device].rnic.wake_attended(qp, ready);
+            self.take_from(device, now);
+            self.settle_rest(now);
+        }
+    }
+
+    /// Another thread has done something on a connection. The one that attends it must learn that it
+    /// waits for room from now on.
+    pub(super) fn check_attended(&mut self, index: u32) {
+        let by = &self.socks[index as usize].attended.by;
+        if let Attendance::Thread { waiter, for_room: false } = by {
+            let waiter = Arc::clone(waiter);
+            if self.peek_attended(self.id(index)) != Some(Attended::Idle { for_room: false }) {
+                self.wake.push(waiter);
+            }
+        }
+    }
+
+    /// The thread that attended the connection returns to the program. `shows`: the program polls
+    /// the socket's descriptor, so its changes must be shown.
+    pub(in crate::progress) fn leave_attended(&mut self, id: SockId, shows: bool, now: Time) {
+        let next = self.sweeps.number;
+        let Ok(s) = self.sock(id) else { return };
+        if !matches!(s.attended.by, Attendance::Thread { .. }) {
+            return;
+        }
+        s.attended.by = Attendance::Left(next);
+        let rests = s.session.as_ref().is_some_and(|session| session.is_resting());
+        let shown = !s.polls.is_empty() || shows && s.watch.is_some();
+        if !rests || shown || self.peek_attended(id) != Some(Attended::Idle { for_room: false }) {
+            return self.unattend(id);
+        }
+        let Ok(s) = self.sock(id) else { return };
+        if !std::mem::replace(&mut s.attended.listed, true) {
+            self.sweeps.left.push(id);
+            self.sweeps.at.get_or_insert(now + SWEEP);
+        }
+    }
+
+    /// An operation was posted that no attending thread waits for, or the program has called for
+    /// something else: the leading thread looks after the connection from now on.
+    #[inline]
+    pub(super) fn unattend_left(&mut self, id: SockId) {
+        if !self.sweeps.left.is_empty() && self.was_attended(id) {
+            self.unattend(id);
+        }
+    }
+
+    /// Returns a connection to the reactor. If the kernel has no memory for that, it stays on the list
+    /// of those to be swept.
+    #[cold]
+    pub(in crate::progress) fn unattend(&mut self, id: SockId) {
+        let Ok(s) = self.sock(id) else { return };
+        if matches!(s.attended.by, Attendance::Reactor) {
+            return;
+        }
+        let (qp, device) = (s.qp, s.place.device);
+        let returned = qp.is_none_or(|qp| self.devices[device].rnic.unattend(qp));
+        let left = Attendance::Left(self.sweeps.number);
+        if let Ok(s) = self.sock(id) {
+            s.attended.by = if returned { Attendance::Reactor } else { left };
+            self.sweeps.out -= usize::from(returned);
+        }
+    }
+
+    /// Returns connections to the reactor whose threads have gone away.
+    pub(super) fn sweep(&mut self, now: Time) {
+        if self.sweeps.at.is_none_or(|at| at > now) {
+            return;
+        }
+        let number = self.sweeps.number;
+        self.sweeps.number += 1;
+        let mut left = std::mem::take(&mut self.sweeps.left);
+        left.retain(|id| {
+            if let Ok(s) = self.sock(*id)
+                && let Attendance::Left(since) = s.attended.by
+                && since < number
+            {
+                self.unattend(*id);
+            }
+            let stays = self.was_attended(*id);
+            if let Ok(s) = self.sock(*id) {
+                s.attended.listed = stays;
+            }
+            stays
+        });
+        self.sweeps.at = (!left.is_empty()).then(|| now + SWEEP);
+        self.sweeps.left = left;
+    }
+}

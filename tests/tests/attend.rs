@@ -1,0 +1,304 @@
+//! Threads that share a shard and block, each in a call on its own connection: each waits for its
+//! connection itself. Every case begins with threads that are known to do so.
+
+use std::net::SocketAddr;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::Duration;
+
+use exs::__ffi::{cancel_on, dequeue_of, private_queue};
+use exs::progress::{attending_threads, leading_threads, limit_shards};
+use exs::{Error, EventQueue, Options, RecvFlags, Rights, Socket, SocketType, Token, Transport};
+use exs_tests::harness::{Watchdog, check, pattern};
+use nix::sys::pthread::{pthread_kill, pthread_self};
+use nix::sys::signal::Signal;
+
+const BOTH: [Transport; 2] = [Transport::Soft, Transport::Shm];
+/// Threads that block beside those of a case.
+const IDLERS: usize = 3;
+
+/// One case at a time, as each counts the attending threads of the process.
+fn alone(what: &'static str) -> (Watchdog, MutexGuard<'static, ()>) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    limit_shards(1).unwrap();
+    (Watchdog::new(what), one)
+}
+
+fn socket(options: &Options) -> Socket {
+    Socket::with_options(SocketType::Stream, options.clone()).unwrap()
+}
+
+fn pair_with(options: &Options) -> (Socket, Socket) {
+    let listener = socket(options);
+    listener.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    listener.listen(4).unwrap();
+    let client = socket(options);
+    client.blocking().connect(listener.local_addr().unwrap()).unwrap();
+    (client, listener.blocking().accept().unwrap().0)
+}
+
+fn pair(transport: Transport) -> (Socket, Socket) {
+    pair_with(&Options::default().with_transport(transport))
+}
+
+/// Waits until that many threads attend connections.
+fn until_threads_attend(threads: usize) {
+    while attending_threads() < threads {
+        thread::yield_now();
+    }
+}
+
+/// Runs a case beside threads that block. The first to block leads, so all further ones attend.
+fn beside_blocked_threads(transport: Transport, case: impl FnOnce()) {
+    let idle: Vec<(Socket, Socket)> = (0..IDLERS).map(|_| pair(transport)).collect();
+    thread::scope(|scope| {
+        let mut threads: Vec<ScopedJoinHandle<'_, usize>> = Vec::new();
+        for (_, server) in &idle {
+            threads.push(scope.spawn(|| server.blocking().recv(&mut [0; 8]).unwrap()));
+            while leading_threads() + attending_threads() < threads.len() {
+                thread::yield_now();
+            }
+        }
+        until_threads_attend(IDLERS - 1);
+        case();
+        for (client, _) in &idle {
+            client.blocking().send_all(b"over").unwrap();
+        }
+        for thread in threads {
+            assert_eq!(thread.join().unwrap(), 4);
+        }
+    });
+}
+
+#[test]
+fn many_threads_ask_and_answer() {
+    let _one = alone("many_threads_ask_and_answer");
+    for transport in BOTH {
+        beside_blocked_threads(transport, || {
+            thread::scope(|scope| {
+                for seed in 0..8 {
+                    let (client, server) = pair(transport);
+                    let sizes =
+                        move || (0..100).map(move |round| 1 + (round * 977 * (seed + 1)) % 90_000);
+                    scope.spawn(move || {
+                        for size in sizes() {
+                            let mut question = vec![0; size];
+                            server.blocking().recv_exact(&mut question).unwrap();
+                            server.blocking().send_all(&question).unwrap();
+                        }
+                        assert_eq!(server.blocking().recv(&mut [0]).unwrap(), 0);
+                    });
+                    scope.spawn(move || {
+                        for size in sizes() {
+                            let question = pattern(seed as u64, size, size);
+                            client.blocking().send_all(&question).unwrap();
+                            let mut answer = vec![0; size];
+                            client.blocking().recv_exact(&mut answer).unwrap();
+                            check(seed as u64, size, &answer);
+                        }
+                    });
+                }
+            });
+        });
+    }
+}
+
+/// Two threads on each end: one that receives, and one that sends more than any buffer holds.
+#[test]
+fn two_threads_use_a_connection_in_both_directions() {
+    let _one = alone("two_threads_use_a_connection_in_both_directions");
+    const TOTAL: usize = 16 << 20;
+    const PIECE: usize = 100_000;
+    for transport in BOTH {
+        beside_blocked_threads(transport, || {
+            let (client, server) = pair(transport);
+            thread::scope(|scope| {
+                for (seed, from, to) in [(1, &client, &server), (2, &server, &client)] {
+                    scope.spawn(move || {
+                        for at in (0..TOTAL).step_by(PIECE) {
+                            let piece = pattern(seed, at, PIECE.min(TOTAL - at));
+                            from.blocking().send_all(&piece).unwrap();
+                        }
+                    });
+                    scope.spawn(move || {
+                        let (mut at, mut buffer) = (0, vec![0; PIECE]);
+                        while at < TOTAL {
+                            let n = to.blocking().recv(&mut buffer).unwrap();
+                            check(seed, at, &buffer[..n]);
+                            at += n;
+                        }
+                    });
+                }
+            });
+        });
+    }
+}
+
+#[test]
+fn what_another_thread_does_ends_a_blocked_call() {
+    let _one = alone("what_another_thread_does_ends_a_blocked_call");
+    type Act = fn(Socket, &Socket);
+    type Check = fn(Result<usize, Error>);
+    let acts: [(Act, Check); 4] = [
+        (
+            |_peer, own| assert_eq!(own.cancel_all(), 1),
+            |end| assert!(end.unwrap_err().is_cancelled()),
+        ),
+        (|peer, _own| drop(peer), |end| assert_eq!(end.unwrap(), 0)),
+        (|peer, _own| peer.abort(), |end| assert!(!end.unwrap_err().is_cancelled())),
+        (
+            |peer, _own| {
+                peer.blocking().shutdown(std::net::Shutdown::Write).unwrap();
+                std::mem::forget(peer);
+            },
+            |end| assert_eq!(end.unwrap(), 0),
+        ),
+    ];
+    for transport in BOTH {
+        for (act, check) in acts {
+            beside_blocked_threads(transport, || {
+                let (peer, own) = pair(transport);
+                let before = attending_threads();
+                thread::scope(|scope| {
+                    let blocked = scope.spawn(|| own.blocking().recv(&mut [0; 100]));
+                    until_threads_attend(before + 1);
+                    act(peer, &own);
+                    check(blocked.join().unwrap());
+                });
+            });
+        }
+    }
+}
+
+#[test]
+fn time_limits_end_a_blocked_call() {
+    let _one = alone("time_limits_end_a_blocked_call");
+    for transport in BOTH {
+        let limit = Some(Duration::from_millis(20));
+        let options = Options::default().with_transport(transport).with_recv_timeout(limit);
+        beside_blocked_threads(transport, || {
+            let (_peer, own) = pair_with(&options);
+            for _ in 0..3 {
+                let error = own.blocking().recv(&mut [0; 8]).unwrap_err();
+                assert_eq!(error.errno(), libc::ETIMEDOUT);
+            }
+        });
+    }
+}
+
+/// A thread has attended the connection, and has gone: other threads find what happens there.
+#[test]
+fn a_connection_that_its_thread_has_left_goes_on() {
+    let _one = alone("a_connection_that_its_thread_has_left_goes_on");
+    for transport in BOTH {
+        beside_blocked_threads(transport, || {
+            let (client, server) = pair(transport);
+            let attend = || {
+                let before = attending_threads();
+                thread::scope(|scope| {
+                    let blocked = scope.spawn(|| {
+                        let mut byte = [0];
+                        server.blocking().recv_exact(&mut byte).unwrap();
+                        byte
+                    });
+                    until_threads_attend(before + 1);
+                    client.blocking().send_all(&[7]).unwrap();
+                    assert_eq!(blocked.join().unwrap(), [7]);
+                });
+            };
+            // A receive with a queue, posted at once.
+            let queue = EventQueue::new(8).unwrap();
+            attend();
+            server.recv(&queue, Token(1), vec![0; 1 << 20], RecvFlags::WAITALL).unwrap();
+            client.blocking().send_all(&pattern(3, 0, 1 << 20)).unwrap();
+            let event = queue.next().unwrap();
+            assert_eq!(event.result().unwrap(), 1 << 20);
+            // The peer sends more than any buffer holds, and the receive comes later.
+            attend();
+            client.send(&queue, Token(2), pattern(4, 0, 8 << 20)).unwrap();
+            let mut got = vec![0; 8 << 20];
+            server.blocking().recv_exact(&mut got).unwrap();
+            check(4, 0, &got);
+            assert_eq!(queue.next().unwrap().result().unwrap(), 8 << 20);
+            // The peer reads memory that no call of this end serves.
+            let export = server.export(vec![7; 4096], Rights::READ, None).unwrap();
+            attend();
+            client.read(&queue, Token(3), &export.descriptor(), 0, vec![1; 4096]).unwrap();
+            assert_eq!(queue.next().unwrap().result().unwrap(), 4096);
+            // The end of the connection, too.
+            attend();
+            client.recv(&queue, Token(4), vec![0; 8], RecvFlags::NONE).unwrap();
+            drop((export, server));
+            assert_eq!(queue.next().unwrap().result().unwrap(), 0);
+        });
+    }
+}
+
+/// The program polls a socket whose thread attends it.
+#[test]
+fn an_attended_connection_can_be_polled() {
+    let _one = alone("an_attended_connection_can_be_polled");
+    for transport in BOTH {
+        beside_blocked_threads(transport, || {
+            let (client, server) = pair(transport);
+            let queue = EventQueue::new(8).unwrap();
+            let before = attending_threads();
+            thread::scope(|scope| {
+                let blocked = scope.spawn(|| {
+                    let mut both = [0; 2];
+                    server.blocking().recv_exact(&mut both).unwrap();
+                    both
+                });
+                until_threads_attend(before + 1);
+                server.poll(&queue, Token(1), exs::Interest::READABLE).unwrap();
+                client.blocking().send_all(b"ab").unwrap();
+                assert_eq!(&blocked.join().unwrap(), b"ab");
+                client.blocking().send_all(b"c").unwrap();
+                assert!(queue.next().unwrap().readiness().readable);
+            });
+        });
+    }
+}
+
+/// As the C library waits.
+#[test]
+fn a_signal_interrupts_a_thread_that_attends() {
+    let _one = alone("a_signal_interrupts_a_thread_that_attends");
+    signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::default()).unwrap();
+    for transport in BOTH {
+        beside_blocked_threads(transport, || {
+            let (_peer, own) = pair(transport);
+            for limit in [None, Some(Duration::from_secs(3600))] {
+                thread::scope(|scope| {
+                    let (tell, told) = channel();
+                    let own = &own;
+                    let blocked = scope.spawn(move || {
+                        let queue = private_queue(own).unwrap();
+                        own.recv(&queue, Token(1), vec![0; 8], RecvFlags::NONE).unwrap();
+                        tell.send(pthread_self()).unwrap();
+                        let end = dequeue_of(&queue, own, &mut Vec::new(), limit);
+                        assert_eq!(cancel_on(own, &queue), 1);
+                        assert!(queue.next().unwrap().into_result().unwrap_err().is_cancelled());
+                        end
+                    });
+                    let thread = told.recv().unwrap();
+                    while !blocked.is_finished() {
+                        // The thread is joined below, so it is still one to be signalled.
+                        pthread_kill(thread, Signal::SIGUSR1).unwrap();
+                        thread::yield_now();
+                    }
+                    let end = blocked.join().unwrap();
+                    assert!(matches!(end, Err(Error::Interrupted)), "{end:?}");
+                });
+            }
+            // Time limits, as the C library has them.
+            let queue = private_queue(&own).unwrap();
+            own.recv(&queue, Token(1), vec![0; 8], RecvFlags::NONE).unwrap();
+            let limit = Some(Duration::from_millis(5));
+            assert_eq!(dequeue_of(&queue, &own, &mut Vec::new(), limit).unwrap(), 0);
+            assert_eq!(own.cancel_all(), 1);
+        });
+    }
+}
