@@ -43,7 +43,7 @@ const BUSY_PEEK: Duration = Duration::from_micros(100);
 const UNYIELDING: Duration = Duration::from_micros(50);
 /// A yield that takes so long has given the core to a thread that computes. A thread that sleeps
 /// instead gets the core back as soon as something comes for it.
-const CROWDED: Duration = Duration::from_micros(200);
+const CROWDED: Duration = Duration::from_micros(100);
 /// How long adaptive waits then sleep at once.
 const CROWD: Duration = Duration::from_millis(20);
 /// Looks at memory in one hold of the engine's lock: to take and leave it, and to read the
