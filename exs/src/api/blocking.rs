@@ -96,7 +96,7 @@ pub(super) fn queue_for(socket: &Socket) -> Result<EventQueue, Error> {
         Ok(Some(queue)) => Ok(queue),
         _ => {
             let options = QueueOptions::default().with_depth(4).with_shard(Some(shard));
-            EventQueue::with_options(&options.for_one_thread())
+            EventQueue::for_blocking_calls(&options)
         }
     }
 }

@@ -61,6 +61,12 @@ impl EventQueue {
         Ok(EventQueue { core: QueueCore::new(opts)?, tag: [0; 2] })
     }
 
+    /// A queue for the calls of one thread that block.
+    pub(super) fn for_blocking_calls(opts: &QueueOptions) -> Result<EventQueue, Error> {
+        first_shard()?;
+        Ok(EventQueue { core: QueueCore::for_blocking_calls(opts)?, tag: [0; 2] })
+    }
+
     /// Waits for at least one event and takes up to `max`. It returns none if the time is up. A
     /// timeout of `None` waits for ever, and one of zero does not wait. Events come in the order in
     /// which operations end.

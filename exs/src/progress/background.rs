@@ -13,9 +13,7 @@ use super::leader::Leader;
 use super::queue::QueueCore;
 use super::reactor::Reactor;
 use super::shards::{self, Shard};
-use super::spin::LEAD_EVERY;
 use crate::sys::{note_calls, yield_now};
-use crate::time::Time;
 
 /// Turns that such a thread then takes, as long as there is more to do: about as many
 /// connections as it is told of in one dequeue.
@@ -32,7 +30,7 @@ impl Context {
         if rests != 0 && !queue.is_empty() && self.clock.about().as_nanos() < rests {
             return;
         }
-        let away = || self.led_ago(self.clock.about()) > LEAD_EVERY;
+        let away = || self.attention.lacks_leader(self.clock.about());
         // Sends are kept as long as programs' threads lead now and then, though those that
         // keep some may never have to wait. (A queue with a descriptor is served by the
         // background thread.)
@@ -99,9 +97,9 @@ impl Context {
 
     fn take_turns(&self, reactor: &mut Reactor) {
         let now = self.now();
-        let due = self.led_ago(now) > LEAD_EVERY;
+        let due = self.attention.lacks_leader(now);
         if due {
-            self.last_led.store(now.as_nanos(), Ordering::Relaxed);
+            self.attention.note_lead(now);
             // What keeps it from answering is told to whoever waits.
             let _ = reactor.poll(Some(Duration::ZERO));
         }
@@ -110,11 +108,6 @@ impl Context {
                 break;
             }
         }
-    }
-
-    /// How long ago (ns) a thread of the program led.
-    pub(super) fn led_ago(&self, now: Time) -> u64 {
-        now.as_nanos().saturating_sub(self.last_led.load(Ordering::Relaxed))
     }
 
     /// As `nudge`, for a thread that is about to call the kernel itself.

@@ -1,6 +1,6 @@
 //! The context: the engine, its lock, its threads.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::Error;
@@ -11,6 +11,7 @@ use super::engine::{Engine, KERNEL_TOKENS, Released, TOKENS_PER_DEVICE, Verbs, W
 use super::event::RawEvent;
 use super::lazy_now::LazyNow;
 use super::leader::{Leader, Leadership};
+use super::patience::Attention;
 use super::queue::QueueCore;
 use super::reactor::Reactor;
 use super::reliance::Reliance;
@@ -62,16 +63,8 @@ pub struct Context {
     pub(super) watches_kernel: AtomicBool,
     /// Times that a thread slept in the reactor.
     pub(super) sleeps: AtomicU64,
-    /// When an application thread led last (ns), and how often threads have found their
-    /// events since without leading.
-    pub(super) last_led: AtomicU64,
-    pub(super) skims: AtomicU32,
-    /// A thread looks before it leads.
-    pub(super) peeking: AtomicBool,
-    /// When (by the processor's counter) a thread that does not wait asks everywhere again.
-    pub(super) glances_at: AtomicU64,
-    /// Until then (ns) adaptive waits do not spin: other processes want the processors.
-    pub(super) crowded_until: AtomicU64,
+    /// What threads have done here lately.
+    pub(super) attention: Attention,
 }
 
 static NEXT_ID: ProcessNumber = ProcessNumber::new(1);
@@ -147,11 +140,7 @@ impl Context {
                 rests_until: AtomicU64::new(0),
                 watches_kernel: AtomicBool::new(false),
                 sleeps: AtomicU64::new(0),
-                last_led: AtomicU64::new(0),
-                skims: AtomicU32::new(0),
-                peeking: AtomicBool::new(false),
-                glances_at: AtomicU64::new(0),
-                crowded_until: AtomicU64::new(0),
+                attention: Attention::default(),
             }
         });
         let background = Arc::clone(&context);
@@ -351,8 +340,8 @@ impl Context {
         let mut engine = self.lock();
         let now = self.clock.now_locked(None);
         if let Some(r) = reactor {
-            let skims = self.skims.swap(0, Ordering::Relaxed);
-            r.unseen = r.unseen.saturating_add(skims).saturating_add(1);
+            let finds = self.attention.take_finds();
+            r.unseen = r.unseen.saturating_add(finds).saturating_add(1);
             for (token, ready) in r.ready.drain(..) {
                 engine.handle_ready(token, ready);
             }

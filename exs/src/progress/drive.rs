@@ -236,7 +236,7 @@ impl Context {
         };
         self.turn(Some(&mut reactor), false, None);
         self.lead.leave(reactor, None, (false, self.reliance.polls()));
-        self.last_led.store(self.about_now().as_nanos(), Ordering::Relaxed);
+        self.attention.note_lead(self.about_now());
         match asked {
             Err(e) if e.kind() != std::io::ErrorKind::Interrupted => {
                 Err(io_error("epoll_wait", &e))

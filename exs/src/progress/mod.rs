@@ -44,6 +44,7 @@ mod handle;
 mod lazy_now;
 mod leader;
 mod options;
+mod patience;
 mod queue;
 mod reactor;
 mod reliance;

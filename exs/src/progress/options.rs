@@ -143,8 +143,6 @@ pub struct QueueOptions {
     /// The shard of the queue: see [`EventQueue::shard`](crate::EventQueue::shard). None, the
     /// default: the shard of what the queue is first used with.
     pub shard: Option<Shard>,
-    /// Of the calls of one thread that wait, each for its own operation.
-    pub(crate) attends: bool,
 }
 
 impl Default for QueueOptions {
@@ -158,12 +156,7 @@ impl Default for QueueOptions {
 impl QueueOptions {
     /// The built-in values, whatever the environment says.
     pub fn new() -> QueueOptions {
-        QueueOptions { depth: 1024, wait: WaitPolicy::Adaptive, shard: None, attends: false }
-    }
-
-    /// For the calls of one thread that wait, each for its own operation.
-    pub(crate) fn for_one_thread(self) -> QueueOptions {
-        QueueOptions { attends: true, ..self }
+        QueueOptions { depth: 1024, wait: WaitPolicy::Adaptive, shard: None }
     }
 
     /// The built-in values, but for those that the environment sets.

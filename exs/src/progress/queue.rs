@@ -4,11 +4,12 @@ mod fd;
 mod run;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::context::Context;
 use super::event::RawEvent;
+use super::patience::Patience;
 use super::shards::{Seat, Shard};
 use super::waiter::Waiter;
 use super::{Error, QueueOptions, WaitPolicy};
@@ -44,11 +45,7 @@ pub struct QueueCore {
     freed: AtomicUsize,
     handed: AtomicUsize,
     depth: AtomicUsize,
-    wait: AtomicU8,
-    /// Adaptive waits: how often in a row spinning was in vain.
-    pub(super) vain_spins: AtomicU32,
-    /// As much of the looks at memory before the first spin.
-    pub(super) vain_peeks: AtomicU32,
+    patience: Patience,
     /// For epoll and its kin.
     fd: EventFd,
     /// The descriptor that the program polls, if it drives the shard.
@@ -65,6 +62,18 @@ impl QueueCore {
     /// # Errors
     /// [`Error::Invalid`] for a depth of 0; what the kernel says.
     pub fn new(opts: &QueueOptions) -> Result<Arc<QueueCore>, Error> {
+        QueueCore::build(opts, false).map(Arc::new)
+    }
+
+    /// The same for the calls of one thread that block, each for its own operation.
+    ///
+    /// # Errors
+    /// As [`QueueCore::new`].
+    pub(crate) fn for_blocking_calls(opts: &QueueOptions) -> Result<Arc<QueueCore>, Error> {
+        QueueCore::build(opts, true).map(Arc::new)
+    }
+
+    fn build(opts: &QueueOptions, attends: bool) -> Result<QueueCore, Error> {
         let seat = match opts.shard {
             Some(shard) => OnceLock::from(Seat::beside(shard)?),
             None => OnceLock::new(),
@@ -72,7 +81,7 @@ impl QueueCore {
         if opts.depth == 0 {
             return Err(Error::invalid("an event queue needs a depth of at least 1"));
         }
-        let queue = QueueCore {
+        Ok(QueueCore {
             seat,
             inner: Mutex::default(),
             len: AtomicUsize::new(0),
@@ -80,16 +89,12 @@ impl QueueCore {
             freed: AtomicUsize::new(0),
             handed: AtomicUsize::new(0),
             depth: AtomicUsize::new(opts.depth),
-            wait: AtomicU8::new(0),
-            vain_spins: AtomicU32::new(0),
-            vain_peeks: AtomicU32::new(0),
+            patience: Patience::new(opts.wait),
             fd: EventFd::new().map_err(|e| Error::os("eventfd", &e))?,
             drive: OnceLock::new(),
-            attends: opts.attends,
+            attends,
             fd_use: AtomicU8::new(FdUse::None as u8),
-        };
-        queue.set_wait_policy(opts.wait);
-        Ok(Arc::new(queue))
+        })
     }
 
     /// The shard that it belongs to: from this call on, if it had none.
@@ -355,23 +360,20 @@ impl QueueCore {
         self.lock().waiters.retain(|w| !Arc::ptr_eq(w, waiter));
     }
 
+    /// How threads wait here, and what has paid lately.
+    #[inline]
+    pub(super) fn patience(&self) -> &Patience {
+        &self.patience
+    }
+
     /// How threads wait here.
     pub fn wait_policy(&self) -> WaitPolicy {
-        match self.wait.load(Ordering::Relaxed) {
-            0 => WaitPolicy::Adaptive,
-            1 => WaitPolicy::Notify,
-            _ => WaitPolicy::BusyPoll,
-        }
+        self.patience.policy()
     }
 
     /// Sets how threads wait here.
     pub fn set_wait_policy(&self, policy: WaitPolicy) {
-        let n = match policy {
-            WaitPolicy::Adaptive => 0,
-            WaitPolicy::Notify => 1,
-            WaitPolicy::BusyPoll => 2,
-        };
-        self.wait.store(n, Ordering::Relaxed);
+        self.patience.set_policy(policy);
     }
 }
 

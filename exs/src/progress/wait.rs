@@ -9,16 +9,14 @@ use super::background::VISIT_TURNS;
 use super::companions::Companions;
 use super::context::Context;
 use super::event::RawEvent;
+use super::patience::{AT_HAND, ROUNDS_PER_POLL};
 use super::queue::{QueueCore, Want};
 use super::reactor::Reactor;
-use super::spin::{AT_HAND, LEAD_EVERY, PEEK, SPINS_PER_POLL, USUAL_TURN, VAIN_SPINS};
+use super::spin::{LOOK, USUAL_TURN};
 use super::waiter::{Waiter, waiter};
 use crate::sys::{HeldSignals, cycles};
 use crate::time::Time;
 
-/// A sleep so short (ns) makes an adaptive queue try again: two threads that wake
-/// each other take about so long, and would not if they spun.
-const SHORT_SLEEP: u128 = 150_000;
 /// Never sleep longer than this in the reactor: mio takes milliseconds.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
@@ -141,10 +139,10 @@ impl Context {
         let now = self.clock.about();
         let begun = cycles();
         // (Where nobody leads for long, the background thread does.)
-        if self.led_ago(now) <= LEAD_EVERY {
+        if !self.attention.lacks_leader(now) {
             let (found, nothing_else) = self.peek_in_passing(queue, want);
-            let asked = begun < self.glances_at.load(Ordering::Relaxed)
-                && !self.watches_kernel.load(Ordering::Relaxed);
+            let asked =
+                self.attention.has_asked(begun) && !self.watches_kernel.load(Ordering::Relaxed);
             if found != Waited::InVain || nothing_else && asked {
                 return Ok(found);
             }
@@ -157,10 +155,10 @@ impl Context {
             let polled = reactor.poll(Some(Duration::ZERO));
             let turn = self.turn(Some(&mut reactor), true, None);
             self.lead.leave(reactor, None, (false, self.reliance.polls()));
-            self.last_led.store(now.as_nanos(), Ordering::Relaxed);
+            self.attention.note_lead(now);
             let end = cycles();
-            let rest = if turn.more { 0 } else { end.saturating_sub(begun).min(USUAL_TURN) * PEEK };
-            self.glances_at.store(end.saturating_add(rest), Ordering::Relaxed);
+            let rest = if turn.more { 0 } else { end.saturating_sub(begun).min(USUAL_TURN) * LOOK };
+            self.attention.note_question(end.saturating_add(rest));
             polled
                 .or_else(
                     |e| {
@@ -198,7 +196,7 @@ impl Context {
                 let for_good = matches!(led, Ok(Led::StepAside));
                 self.lead.leave(reactor, Some(waiter), (for_good, self.reliance.polls()));
                 self.arm_early();
-                self.last_led.store(self.now().as_nanos(), Ordering::Relaxed);
+                self.attention.note_lead(self.now());
                 match led? {
                     Led::Done => return Ok(true),
                     Led::TimedOut => return Ok(false),
@@ -218,13 +216,13 @@ impl Context {
     fn lead_until(&self, goal: &Goal<'_>, reactor: &mut Reactor) -> Result<Led, Error> {
         let mut foreign = 0;
         let mut companions = Companions::of_thread(self.shard());
-        if reactor.unseen.saturating_add(self.skims.load(Ordering::Relaxed)) >= SPINS_PER_POLL {
+        if reactor.unseen.saturating_add(self.attention.finds()) >= ROUNDS_PER_POLL {
             reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
         }
         loop {
             // Who is going to spin looks everywhere at once, unless something is known.
             let (spins, start) =
-                (reactor.ready.is_empty() && self.budget(goal.queue).is_some(), cycles());
+                (reactor.ready.is_empty() && self.spin(goal.queue).is_some(), cycles());
             let beside = companions.turn(spins, Some(goal.waiter));
             let beside = beside.map_err(|e| io_error("epoll_wait", &e))?;
             let turn = self.turn(Some(reactor), spins, Some(goal.waiter));
@@ -271,10 +269,7 @@ impl Context {
         let begun = self.now();
         let slept =
             self.sleep_until(goal.deadline, goal.held, reactor, companions, || goal.reached());
-        let took = self.now().since(begun).as_nanos();
-        if took < SHORT_SLEEP {
-            goal.queue.vain_spins.fetch_min(VAIN_SPINS - 2, Ordering::Relaxed);
-        }
+        goal.queue.patience().note_sleep(self.now().since(begun));
         slept.map_err(|e| io_error("epoll_wait", &e))
     }
 

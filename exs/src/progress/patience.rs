@@ -1,0 +1,323 @@
+//! How a thread waits: whether it peeks, spins or sleeps, and for how long.
+//!
+//! A thread peeks before it leads: it looks for what is there at once. A leader spins: it runs turns
+//! and looks at memory between them. After that it sleeps. Peeks and spins cost the processor, so each
+//! must have paid lately. [`Patience`] keeps that record for a queue, and [`Attention`] for a shard.
+//! Neither reads a clock: the caller passes the time.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::WaitPolicy;
+use crate::time::Time;
+
+/// How long an adaptive wait spins, where spinning has lately paid.
+const SPIN: Duration = Duration::from_micros(50);
+/// This many times as long where a look at memory finds what comes, without system calls: as long as
+/// a large message takes. To wake a thread costs both ends.
+const MEMORY_SPINS: u32 = 3;
+/// Spins without a find after which an adaptive queue only sleeps.
+const MAX_SPIN_MISSES: u32 = 8;
+/// Misses after a short sleep: two more spins are tried.
+const AFTER_SHORT_SLEEP: u32 = MAX_SPIN_MISSES - 2;
+/// A sleep this short makes an adaptive queue spin again: two threads that wake each other take
+/// about as long, and would not if they spun.
+const SHORT_SLEEP: Duration = Duration::from_micros(150);
+/// A yield that takes this long has given the processor to a thread that computes. A thread that
+/// sleeps instead gets the processor back as soon as something comes for it.
+const LONG_YIELD: Duration = Duration::from_micros(100);
+/// How long adaptive waits then sleep at once.
+const CROWD: Duration = Duration::from_millis(20);
+
+/// Peeks without a find after which only each [`PROBE`]th wait peeks.
+const MAX_PEEK_MISSES: u32 = 4;
+const PROBE: u32 = 256;
+/// How long a thread peeks. What a device answers at once needs no round with system calls. Where the
+/// peer shares this processor a peek is time lost, so a peek must have paid lately.
+const PEEK: Duration = Duration::from_micros(25);
+/// How long a queue that polls busily peeks, as some devices are slower.
+const BUSY_PEEK: Duration = Duration::from_micros(100);
+/// How long a peek is before signals are held back, which takes two system calls: what comes within
+/// this time was not waited for.
+pub(super) const AT_HAND: Duration = Duration::from_micros(2);
+
+/// How long (ns) threads that find their events may do without a leader: below the tick after which the
+/// background thread takes the reactor and has every connection say that it sleeps. To lead takes
+/// system calls, which some systems make dear.
+const LEAD_EVERY: u64 = 500_000;
+/// Rounds between two questions to the kernel. Connections, and sockets that the device does not count
+/// as active, are found there alone.
+pub(super) const ROUNDS_PER_POLL: u32 = 64;
+
+/// How threads wait at a queue, and what of it has paid lately. Threads that lose counts to each other
+/// do no harm.
+#[derive(Debug)]
+pub(super) struct Patience {
+    policy: AtomicU8,
+    spin_misses: AtomicU32,
+    peek_misses: AtomicU32,
+}
+
+impl Patience {
+    pub(super) fn new(policy: WaitPolicy) -> Patience {
+        let (spin_misses, peek_misses) = (AtomicU32::new(0), AtomicU32::new(0));
+        let patience = Patience { policy: AtomicU8::new(0), spin_misses, peek_misses };
+        patience.set_policy(policy);
+        patience
+    }
+
+    pub(super) fn policy(&self) -> WaitPolicy {
+        match self.policy.load(Ordering::Relaxed) {
+            0 => WaitPolicy::Adaptive,
+            1 => WaitPolicy::Notify,
+            _ => WaitPolicy::BusyPoll,
+        }
+    }
+
+    pub(super) fn set_policy(&self, policy: WaitPolicy) {
+        let n = match policy {
+            WaitPolicy::Adaptive => 0,
+            WaitPolicy::Notify => 1,
+            WaitPolicy::BusyPoll => 2,
+        };
+        self.policy.store(n, Ordering::Relaxed);
+    }
+
+    /// How long a thread may spin. `crowded`: other programs want the processors.
+    pub(super) fn spin(&self, crowded: bool) -> Option<Spin> {
+        match self.policy() {
+            WaitPolicy::Notify => None,
+            WaitPolicy::BusyPoll => Some(Spin(None)),
+            WaitPolicy::Adaptive => {
+                let pays = self.spin_misses.load(Ordering::Relaxed) < MAX_SPIN_MISSES;
+                (pays && !crowded).then_some(Spin(Some(SPIN)))
+            }
+        }
+    }
+
+    /// A spin has found its event.
+    pub(super) fn note_find(&self) {
+        self.spin_misses.store(0, Ordering::Relaxed);
+    }
+
+    /// A spin has found nothing.
+    pub(super) fn note_miss(&self) {
+        self.spin_misses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A sleep has ended.
+    pub(super) fn note_sleep(&self, took: Duration) {
+        if took < SHORT_SLEEP {
+            self.spin_misses.fetch_min(AFTER_SHORT_SLEEP, Ordering::Relaxed);
+        }
+    }
+
+    /// How long this wait begins with a peek; `limit` at most. None: it does not.
+    pub(super) fn peek(&self, limit: Option<Duration>) -> Option<Duration> {
+        let misses = self.peek_misses.load(Ordering::Relaxed);
+        if misses >= MAX_PEEK_MISSES && !misses.is_multiple_of(PROBE) {
+            self.peek_misses.store(misses.wrapping_add(1), Ordering::Relaxed);
+            return None;
+        }
+        let most = if self.policy() == WaitPolicy::BusyPoll { BUSY_PEEK } else { PEEK };
+        Some(limit.map_or(most, |limit| limit.min(most)))
+    }
+
+    /// Such a peek has ended. One that was cut short says nothing of a longer one.
+    pub(super) fn note_peek(&self, limit: Option<Duration>, paid: bool) {
+        if limit.is_some_and(|limit| limit <= AT_HAND) {
+            return;
+        }
+        let misses = self.peek_misses.load(Ordering::Relaxed);
+        let next = if paid { 0 } else { misses.wrapping_add(1) };
+        if next != misses {
+            self.peek_misses.store(next, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How long a leader may spin. None: without a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spin(Option<Duration>);
+
+impl Spin {
+    /// True if the spin is over after this time. `by_memory`: a look at memory finds what comes.
+    pub(super) fn is_over(self, after: Duration, by_memory: bool) -> bool {
+        let times = if by_memory { MEMORY_SPINS } else { 1 };
+        self.0.is_some_and(|limit| after >= limit * times)
+    }
+
+    /// True if the thread must spin, whatever other programs want.
+    pub(super) fn is_endless(self) -> bool {
+        self.0.is_none()
+    }
+}
+
+/// What threads have done in a shard lately.
+#[derive(Debug, Default)]
+pub(super) struct Attention {
+    /// When a thread of the program led last (ns).
+    led: AtomicU64,
+    /// Times since then that threads have found their events without leading.
+    finds: AtomicU32,
+    /// A thread peeks.
+    peeks: AtomicBool,
+    /// When, by the processor's counter, a thread that does not wait asks the kernel again.
+    asks_at: AtomicU64,
+    /// Until then (ns) other programs want the processors.
+    crowded_until: AtomicU64,
+}
+
+impl Attention {
+    /// A thread of the program leads, or has led.
+    pub(super) fn note_lead(&self, now: Time) {
+        self.led.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Threads have done without a leader for long.
+    pub(super) fn lacks_leader(&self, now: Time) -> bool {
+        now.as_nanos().saturating_sub(self.led.load(Ordering::Relaxed)) > LEAD_EVERY
+    }
+
+    /// A thread has found its events without a turn, or has tried. Lost counts do no harm.
+    pub(super) fn note_find(&self) {
+        self.finds.store(self.finds().saturating_add(1), Ordering::Relaxed);
+    }
+
+    /// How often that was since the last turn.
+    pub(super) fn finds(&self) -> u32 {
+        self.finds.load(Ordering::Relaxed)
+    }
+
+    /// The same; a turn begins.
+    pub(super) fn take_finds(&self) -> u32 {
+        self.finds.swap(0, Ordering::Relaxed)
+    }
+
+    /// Peeks, unless another thread does. One is enough: several would only take the engine's lock
+    /// from each other, and from threads that have something to do.
+    pub(super) fn peek<T>(&self, looks: impl FnOnce() -> T) -> Option<T> {
+        if self.peeks.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        let found = looks();
+        self.peeks.store(false, Ordering::Release);
+        Some(found)
+    }
+
+    /// True if a thread that does not wait has asked the kernel a short time ago. `cycles` is the
+    /// processor's counter.
+    pub(super) fn has_asked(&self, cycles: u64) -> bool {
+        cycles < self.asks_at.load(Ordering::Relaxed)
+    }
+
+    /// Such a thread has asked the kernel, and does so again at `next`.
+    pub(super) fn note_question(&self, next: u64) {
+        self.asks_at.store(next, Ordering::Relaxed);
+    }
+
+    /// A thread that spins has yielded the processor from `begun` until `now`. True if other programs
+    /// want it.
+    pub(super) fn note_yield(&self, begun: Time, now: Time) -> bool {
+        let long = now.since(begun) > LONG_YIELD;
+        if long {
+            self.crowded_until.store((now + CROWD).as_nanos(), Ordering::Relaxed);
+        }
+        long
+    }
+
+    /// True if other programs want the processors.
+    pub(super) fn is_crowded(&self, now: Time) -> bool {
+        now.as_nanos() < self.crowded_until.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADAPTIVE: WaitPolicy = WaitPolicy::Adaptive;
+
+    fn at(micros: u64) -> Time {
+        Time::from_nanos(1_000 * micros)
+    }
+
+    #[test]
+    fn peeks_that_find_nothing_become_probes() {
+        let patience = Patience::new(ADAPTIVE);
+        let peeked = |waits: u32, paid: bool| -> Vec<u32> {
+            let peeks = |_: &u32| {
+                let peek = patience.peek(None);
+                if peek.is_some() {
+                    patience.note_peek(peek, paid);
+                }
+                peek.is_some()
+            };
+            (0..waits).filter(peeks).collect()
+        };
+        assert_eq!(peeked(4, true), [0, 1, 2, 3]);
+        assert_eq!(peeked(2 * PROBE + 1, false), [0, 1, 2, 3, PROBE, 2 * PROBE]);
+        let back = peeked(PROBE + 2, true);
+        assert!(back.len() > 1, "one that pays brings the others back: {back:?}");
+        // A short peek says nothing.
+        (0..10).for_each(|_| patience.note_peek(Some(AT_HAND), false));
+        assert_eq!(patience.peek(None), Some(PEEK));
+        assert_eq!(patience.peek(Some(AT_HAND)), Some(AT_HAND));
+    }
+
+    #[test]
+    fn spins_that_find_nothing_end_until_a_sleep_is_short() {
+        let patience = Patience::new(ADAPTIVE);
+        let spin = patience.spin(false).unwrap();
+        assert!(!spin.is_over(SPIN / 2, false) && spin.is_over(SPIN, false));
+        assert!(!spin.is_over(2 * SPIN, true) && spin.is_over(3 * SPIN, true));
+        assert_eq!(patience.spin(true), None, "other programs want the processors");
+        (0..MAX_SPIN_MISSES).for_each(|_| patience.note_miss());
+        assert_eq!(patience.spin(false), None);
+        patience.note_sleep(SHORT_SLEEP);
+        assert_eq!(patience.spin(false), None, "that was long");
+        patience.note_sleep(SHORT_SLEEP / 2);
+        for _ in 0..2 {
+            assert!(patience.spin(false).is_some());
+            patience.note_miss();
+        }
+        assert_eq!(patience.spin(false), None);
+        patience.note_find();
+        assert!(patience.spin(false).is_some());
+    }
+
+    #[test]
+    fn a_policy_that_is_not_adaptive_learns_nothing() {
+        let busy = Patience::new(WaitPolicy::BusyPoll);
+        (0..100).for_each(|_| busy.note_miss());
+        let spin = busy.spin(true).unwrap();
+        assert!(spin.is_endless() && !spin.is_over(Duration::MAX, false));
+        assert_eq!(busy.peek(None), Some(BUSY_PEEK));
+        busy.set_policy(WaitPolicy::Notify);
+        assert_eq!((busy.policy(), busy.spin(false)), (WaitPolicy::Notify, None));
+    }
+
+    #[test]
+    fn a_long_yield_makes_a_shard_crowded_for_a_while() {
+        let attention = Attention::default();
+        assert!(!attention.is_crowded(at(0)));
+        assert!(!attention.note_yield(at(10), at(110)) && !attention.is_crowded(at(110)));
+        assert!(attention.note_yield(at(110), at(211)));
+        assert!(attention.is_crowded(at(211)) && attention.is_crowded(at(20_210)));
+        assert!(!attention.is_crowded(at(20_211)));
+    }
+
+    #[test]
+    fn threads_do_without_a_leader_for_a_while_only() {
+        let attention = Attention::default();
+        attention.note_lead(at(1000));
+        assert!(!attention.lacks_leader(at(1500)) && attention.lacks_leader(at(1501)));
+        attention.note_find();
+        attention.note_find();
+        assert_eq!((attention.finds(), attention.take_finds(), attention.finds()), (2, 2, 0));
+        let inside = attention.peek(|| attention.peek(|| ()));
+        assert_eq!((inside, attention.peek(|| ())), (Some(None), Some(())));
+        attention.note_question(70);
+        assert!(attention.has_asked(69) && !attention.has_asked(70));
+    }
+}
