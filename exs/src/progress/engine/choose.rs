@@ -1,4 +1,5 @@
-//! Choosing a device: which there are, which reach an address, in which order.
+//! The choice of a device: the engine finds the devices, asks which of them reach an address, and
+//! orders them.
 
 use std::net::SocketAddr;
 
@@ -12,26 +13,26 @@ use crate::progress::route::Verdict;
 use crate::rnic::RnicError;
 use crate::time::Time;
 
-/// The software RNIC's place in the table of devices.
+/// The index of the software RNIC in the table of devices.
 pub(super) const SOFT: usize = 0;
-/// That of shared memory, if there is any.
+/// The index of shared memory in that table, if the host has any.
 pub(super) const SHM: usize = 1;
 
 /// The RDMA devices of this host.
 pub(in crate::progress) enum Verbs {
-    /// EXS was built without them.
+    /// EXS was built without the feature `verbs`.
     Unbuilt,
-    /// What looks for them.
+    /// EXS was built with it.
     Built(Box<Finder>),
 }
 
-/// Looks for RDMA devices.
+/// Looks for the RDMA devices of this host.
 pub(in crate::progress) struct Finder {
     open: Box<OpenVerbs>,
     registry: mio::Registry,
-    /// Somebody has asked for them: they are in the table, if there are any.
+    /// Set by the first search. From then on the devices that the host has are in the table.
     asked: bool,
-    /// What went wrong.
+    /// Why the last search failed. None: it succeeded, or there was none.
     trouble: Option<String>,
 }
 
@@ -42,15 +43,15 @@ impl Verbs {
 }
 
 impl Engine {
-    /// Looks for RDMA devices, if nobody has yet.
+    /// Looks for RDMA devices, unless the engine has done so before.
     pub(crate) fn open_verbs(&mut self) {
         if matches!(&self.verbs, Verbs::Built(finder) if !finder.asked) {
             self.look_for_verbs();
         }
     }
 
-    /// Looks for RDMA devices that are not in the table. Each takes the place of one that
-    /// is gone and that nothing uses any more, or else a new one.
+    /// Looks for RDMA devices that are not in the table. A new device takes the place of a removed
+    /// device that nothing uses any more, or a place at the end.
     fn look_for_verbs(&mut self) {
         let Verbs::Built(finder) = &mut self.verbs else { return };
         finder.asked = true;
@@ -81,7 +82,7 @@ impl Engine {
     /// The RDMA devices that a socket with these options may use.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] if it must have one and there is none.
+    /// [`Error::NoDevice`] if the options demand an RDMA device and there is none.
     pub(super) fn verbs_for(&mut self, opts: &Options) -> Result<Vec<usize>, Error> {
         if matches!(opts.transport, Transport::Soft | Transport::Shm) {
             return Ok(Vec::new());
@@ -89,8 +90,8 @@ impl Engine {
         self.open_verbs();
         let free = opts.transport == Transport::Auto && opts.device.is_none();
         let mut found = self.usable(opts);
-        // Looking costs a millisecond or so: it is done while a device is missed, and
-        // before a socket is told that there is none for it.
+        // A search takes about a millisecond. The engine searches while a removed device has not
+        // come back, and before it tells a socket that there is no device for it.
         if self.misses_device() || (found.is_empty() && !free) {
             self.look_for_verbs();
             found = self.usable(opts);
@@ -104,7 +105,7 @@ impl Engine {
     /// Shared memory, if a socket with these options may use it.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] if it must, and there is none.
+    /// [`Error::NoDevice`] if the options demand shared memory and there is none.
     pub(super) fn shm_for(&self, opts: &Options) -> Result<Option<usize>, Error> {
         let there = self.devices.get(SHM).is_some_and(|d| d.transport == Transport::Shm);
         match opts.transport {
@@ -120,13 +121,13 @@ impl Engine {
         verbs.filter(wanted).map(|d| d.index).collect()
     }
 
-    /// A device was removed, and has not come back.
+    /// True if a device was removed and has not come back.
     fn misses_device(&self) -> bool {
         let back = |gone: &Device| self.devices.iter().any(|d| !d.gone && d.name() == gone.name());
         self.devices.iter().any(|d| d.gone && !back(d))
     }
 
-    /// Why there is no RDMA device (of that name), and what to do.
+    /// Why there is no RDMA device, or none of this name, and what to do about it.
     fn why_none(&self, name: Option<&str>) -> String {
         let all = || self.devices.iter().filter(|d| d.transport == Transport::Verbs);
         if let Some(name) = name
@@ -145,7 +146,7 @@ impl Engine {
         }
     }
 
-    /// What stands in the way of using RDMA devices, other than that there are none.
+    /// Why RDMA devices cannot be used. None: they can, or the host has none.
     pub(crate) fn verbs_trouble(&self) -> Option<String> {
         match &self.verbs {
             Verbs::Unbuilt => Some(UNBUILT.to_owned()),
@@ -153,11 +154,11 @@ impl Engine {
         }
     }
 
-    /// Every device that a connection to `addr` may go by, the best first, and
-    /// whether it can.
+    /// Every device that a connection to `addr` may use, the best first, and whether it reaches the
+    /// address.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] if the socket must have an RDMA device and there is none.
+    /// [`Error::NoDevice`] if the options demand an RDMA device and there is none.
     pub(crate) fn verdicts(
         &mut self,
         opts: &Options,
@@ -177,12 +178,14 @@ impl Engine {
             Verdict { device, transport: d.transport, name: d.name().to_owned(), refused, silent }
         };
         let mut verdicts: Vec<Verdict> = devices.into_iter().map(verdict).collect();
-        // (A stable sort: nothing else changes places.)
+        // The sort is stable: devices on which the peer was silent go last, and the rest keeps its
+        // order.
         verdicts.sort_by_key(|v| v.silent.is_some());
         Ok(verdicts)
     }
 
-    /// The ways of a connect, in the order in which it would try them, for people.
+    /// The devices that a connect to `addr` would try, in this order, with reasons for a human
+    /// reader.
     pub(crate) fn explain(
         &mut self,
         opts: &Options,
@@ -209,7 +212,10 @@ impl Engine {
                 (Some(why), _, _) => why.to_string(),
                 (None, Some(ago), _) => unreachable::describe(ago),
                 (None, None, Transport::Shm) => {
-                    format!("{} is this host's: if the peer takes shared memory there", addr.ip())
+                    format!(
+                        "{} is on this host: it works if the peer takes shared memory there",
+                        addr.ip()
+                    )
                 }
                 (None, None, Transport::Verbs) => format!("the way to {} goes by it", addr.ip()),
                 (None, None, _) => "iWARP over TCP goes wherever TCP does".to_owned(),
@@ -220,7 +226,7 @@ impl Engine {
         ways
     }
 
-    /// A device has said that it is gone.
+    /// The driver reports that a device was removed.
     pub(super) fn device_removed(&mut self, device: usize) {
         let d = &mut self.devices[device];
         if std::mem::replace(&mut d.gone, true) {
@@ -231,7 +237,7 @@ impl Engine {
     }
 }
 
-/// Whether a socket with these options may use the software RNIC.
+/// True if a socket with these options may use the software RNIC.
 pub(super) fn uses_soft(opts: &Options) -> bool {
     matches!(opts.transport, Transport::Auto | Transport::Soft)
 }

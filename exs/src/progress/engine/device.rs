@@ -1,8 +1,8 @@
 //! A device: an RNIC and the objects that EXS keeps on it.
 //!
-//! These are made when the device is first used: a host may have adapters that no
-//! socket of this program ever needs. A completion queue serves all connections; what
-//! belongs to a protection domain is in `domain`.
+//! The engine makes these objects when it first uses the device, since a host may have adapters
+//! that no socket of this program ever needs. One completion queue serves all connections. The
+//! objects of a protection domain are in `domain`.
 
 use std::collections::HashMap;
 
@@ -19,40 +19,41 @@ use crate::session::{Buf, Port};
 use crate::sys::{IoVec, Staging};
 use crate::time::Time;
 
-/// Completions of all connections that may wait at a time. They are taken out with
-/// every turn, but one turn may look after thousands of connections.
+/// The most completions, of all connections, that may wait at a time. Every turn takes them out,
+/// but one turn may serve thousands of connections.
 const CQ_DEPTH: usize = 1 << 20;
-/// Send WRs of one connection that may be outstanding, if the RNIC takes so many.
+/// The most outstanding send WRs of one connection. The RNIC may allow fewer.
 const MAX_SEND_WR: usize = 256;
 
-/// Memory of our own.
+/// Maps memory of the library's own.
 pub(super) fn map(len: usize) -> Result<Segment, RnicError> {
     Region::map(len)
         .and_then(|region| region.segment(0, len))
         .map_err(|_| RnicError::Os { call: "mmap", errno: libc::ENOMEM })
 }
 
-/// Memory of our own that a peer on this host may be given to read.
+/// Maps memory of the library's own that the shm driver can share with a peer on this host.
 pub(super) fn map_shared(len: usize) -> Result<Segment, RnicError> {
     Region::map_shared(len)
         .and_then(|region| region.segment(0, len))
         .map_err(|_| RnicError::Os { call: "mmap", errno: libc::ENOMEM })
 }
 
-/// An RNIC and what belongs to it.
+/// An RNIC and the engine's objects on it.
 pub(super) struct Device {
     pub(super) index: usize,
     pub(super) rnic: Box<dyn Rnic>,
     pub(super) transport: Transport,
-    /// It was removed: nothing new is begun on it.
+    /// The device was removed: the engine begins nothing new on it.
     pub(super) gone: bool,
-    /// Where all its completions come, made when it is first used.
+    /// The queue of all its completions. None: the device has not been used yet.
     cq: Option<Cq>,
     domains: Vec<Domain>,
     /// The number of the next domain.
     next_domain: u32,
-    /// Bytes of files that are fetched for connections, and why some have ended early.
+    /// Bytes of files that other threads fetch for connections.
     pub(super) staging: Staging<Qp>,
+    /// The errno of reads that have ended early, by queue pair and `wr_id`.
     pub(super) short_files: HashMap<(Qp, u64), i32>,
 }
 
@@ -75,13 +76,14 @@ impl Device {
         }
     }
 
-    /// Nothing of ours is on it that anybody may still name.
+    /// True if no domain has users or registrations, so that nothing can refer to the device any
+    /// more.
     pub(super) fn is_unused(&self) -> bool {
         self.domains.iter().all(Domain::is_unused)
     }
 
-    /// The same in the place of a device that is gone: no domain of it has the number of
-    /// one there.
+    /// The same device, in the place of a removed device. Its domains continue the numbering of the
+    /// old device, so that no number means two domains.
     pub(super) fn in_place_of(self, old: &Device) -> Device {
         Device { next_domain: old.next_domain, ..self }
     }
@@ -90,8 +92,8 @@ impl Device {
         &self.rnic.caps().name
     }
 
-    /// Enters the domain of a trust group, which is made if it is not there. To be left
-    /// again by `leave`.
+    /// Enters the domain of a trust group, and makes it if need be. The caller must leave it by
+    /// `leave`.
     pub(super) fn enter(&mut self, group: Option<&str>) -> Result<u32, RnicError> {
         let rnic = self.rnic.as_mut();
         if self.cq.is_none() {
@@ -115,7 +117,7 @@ impl Device {
         Ok(id)
     }
 
-    /// Leaves a domain: what nobody uses any more is given back.
+    /// Leaves a domain. Frees the objects that nothing uses any more.
     pub(super) fn leave(&mut self, id: u32) {
         if let Ok((_, domain)) = self.domain(id) {
             domain.users -= 1;
@@ -132,7 +134,7 @@ impl Device {
     }
 
     pub(super) fn domain(&mut self, id: u32) -> Result<(&mut dyn Rnic, &mut Domain), RnicError> {
-        // There are few, and the first is the usual answer.
+        // A device has few domains, and the first is the usual answer.
         let domain = self.domains.iter_mut().find(|d| d.id == id).ok_or(UNUSED)?;
         Ok((self.rnic.as_mut(), domain))
     }
@@ -148,40 +150,40 @@ impl Device {
         self.domains.iter_mut().filter_map(|d| d.pools.as_mut())
     }
 
-    /// Takes completions out; returns how many.
+    /// Takes up to `max` completions out of the queue. Returns their number.
     pub(super) fn poll_cq(&mut self, max: usize, out: &mut Vec<Wc>) -> usize {
-        // The queue is ours and exists: there is nothing to go wrong.
+        // The queue exists, so the call cannot fail.
         self.cq.map_or(0, |cq| self.rnic.poll_cq(cq, max, out).unwrap_or(0))
     }
 
-    /// A receive slot was used, and may be used again.
+    /// A message in a receive slot has been handled, so the slot can be used again.
     pub(super) fn return_slot(&mut self, slot: u64) {
         let gone = self.gone;
-        // Else its domain ended meanwhile.
+        // If its domain is gone, so is the slot.
         if let Ok((rnic, pools)) = self.pools(Receives::domain_of(slot)) {
-            // The SRQ has room: this slot came out of it.
+            // The SRQ has room, since this slot came out of it.
             let posted = pools.receives.give_back(rnic, slot);
             debug_assert!(posted.is_ok() || gone, "{posted:?}");
         }
     }
 
-    /// What arrived in a slot.
+    /// The `len` bytes that arrived in a slot.
     pub(super) fn slot(&mut self, slot: u64, len: u64) -> Option<Segment> {
         self.pools(Receives::domain_of(slot)).ok()?.1.receives.get(slot, len)
     }
 
-    /// Credits of each connection.
+    /// The credits of each connection.
     pub(super) fn credits(caps: &Caps) -> u16 {
         credits(caps)
     }
 
-    /// Send WRs of each connection.
+    /// The send WRs that each connection may have outstanding.
     pub(super) fn send_depth(caps: &Caps) -> usize {
         caps.max_send_wr.clamp(4, MAX_SEND_WR)
     }
 
-    /// A queue pair for a connection, with slots for what its peer may send. The domain
-    /// is in use: somebody has entered it. `sock` is the connection's socket.
+    /// Makes a queue pair for a connection, and slots for the messages of its peer. The caller has
+    /// entered the domain. `sock` is the number of the connection's socket.
     pub(super) fn create_qp(&mut self, id: u32, sock: u32) -> Result<Qp, RnicError> {
         let cq = self.cq.ok_or(UNUSED)?;
         let (rnic, domain) = self.domain(id)?;
@@ -201,11 +203,11 @@ impl Device {
         Ok(qp)
     }
 
-    /// Ends a queue pair of ours.
+    /// Destroys the queue pair of a connection, and leaves the domain.
     pub(super) fn destroy_qp(&mut self, domain: u32, qp: Qp) {
         self.drop_files(domain, qp);
         if let Ok((rnic, pools)) = self.pools(domain) {
-            // It exists: there is nothing to go wrong.
+            // The queue pair exists, so this cannot fail.
             let _ = rnic.destroy_qp(qp);
             pools.receives.release(rnic, qp);
         }
@@ -224,8 +226,7 @@ impl Device {
         Ok(mr)
     }
 
-    /// Ends a registration of ours. It exists, so there is nothing to go wrong, unless
-    /// the device is gone.
+    /// Ends a registration. It exists, so this fails only if the device is gone.
     pub(super) fn dereg_mr(&mut self, domain: u32, mr: Mr) {
         let gone = self.gone;
         let Ok((rnic, d)) = self.domain(domain) else { return };
@@ -235,12 +236,13 @@ impl Device {
         self.tidy(domain);
     }
 
-    /// The port of a connection.
+    /// The port of a connection's session.
     pub(super) fn port(&mut self, domain: u32, qp: Qp, now: Time) -> SockPort<'_> {
         SockPort { device: self, domain, qp, now }
     }
 
-    /// The window of `buffer`, registered by the region's own registration.
+    /// The window of `buffer`, under the registration of its whole region in this domain. Makes
+    /// that registration if need be.
     pub(super) fn durable(
         &mut self,
         domain: u32,
@@ -257,7 +259,7 @@ impl Device {
     }
 }
 
-/// What a connection's session sees of the device.
+/// The device, as the session of one connection sees it.
 pub(super) struct SockPort<'a> {
     device: &'a mut Device,
     domain: u32,
@@ -302,7 +304,8 @@ impl Port for SockPort<'_> {
     }
 
     fn invalidate(&mut self, key: Key) {
-        // Fails only if the peer has closed it, or if the queue pair, and its windows with it, is gone.
+        // Fails only if the peer has invalidated the window, or if the queue pair is gone, and its
+        // windows with it.
         let _ = self.device.rnic.invalidate_mw(self.qp, key);
     }
 

@@ -1,19 +1,17 @@
-//! Protection domains: the groups of connections that may reach each other's memory
-//! keys.
+//! Protection domains: groups of connections whose peers can use each other's memory keys.
 //!
-//! A key that was opened to a peer works on every queue pair of its domain, as far as
-//! the device has no keys of one queue pair (`Caps::windows`). So sockets that serve
-//! peers of different trust belong into different domains, one for each
-//! `Options::trust_group` that is in use on a device; sockets that name none share the
-//! domain of the process.
+//! Where a device has no keys for a single queue pair (`Caps::windows`), a key that is open to one
+//! peer works on every queue pair of its domain. So sockets that serve peers of different trust
+//! belong in different domains. A device has one domain for each `Options::trust_group` in use.
+//! Sockets without a trust group share the domain of the process.
 //!
-//! What can only be used inside of one domain is there once for each: the receive
-//! slots, the pool for small unregistered memory, the pieces for files (together the
-//! [`Pools`]), and a registration of each `MemoryRegion` that is used in it. The domain of
-//! the process keeps its pools. Those of another end with its last connection and
-//! listener; the domain itself ends with the last registration besides, since a
-//! `MemoryRegion` may live longer. A domain's number is never used again in its place
-//! of the table of devices, so a late completion or registration cannot mean another.
+//! Some objects work inside one domain only, so each domain has its own: the receive slots, the
+//! pool for small unregistered memory, and the pieces for files (together the [`Pools`]), and a
+//! registration of each `MemoryRegion` that is used in it. The domain of the process keeps its
+//! pools. The pools of a trust group end with its last connection and listener. Its domain ends
+//! when the last registration has ended, too, since a `MemoryRegion` may live longer. A device
+//! never uses the number of a domain again, so a late completion or registration cannot mean
+//! another domain.
 
 use super::device::map;
 use super::files::FilePool;
@@ -22,24 +20,25 @@ use crate::mem::Access;
 use crate::rnic::{Pd, Rnic, RnicError};
 use crate::session::Buf;
 
-/// The pools through which small unregistered memory travels: pieces, and bytes of each.
-/// The second is for devices to which registering is dear (`Caps::pins`).
+/// The pools through which small unregistered memory travels: the number of pieces, and the bytes
+/// of each. Only devices that pin memory (`Caps::pins`) use the second pool, since registering
+/// costs much there.
 const BOUNCES: [(u32, usize); 2] = [(256, 4 << 10), (32, 64 << 10)];
 
-/// A piece of a bounce pool: which pool, and which piece.
+/// A piece of a bounce pool: the index of the pool, and of the piece in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pool: usize,
     slot: u32,
 }
 
-/// One pool, made when first needed.
+/// A bounce pool. The domain makes it when it first needs it.
 struct BouncePool {
     buf: Buf,
     free: Vec<u32>,
 }
 
-/// Where a socket's objects are: a device, and a domain of it.
+/// The place of a socket's objects: a device, and a domain of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) device: usize,
@@ -47,14 +46,14 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The name under which a region keeps its registration here.
+    /// The tag under which a region keeps its registration in this place.
     pub(super) fn tag(self) -> u64 {
         u64::from(self.domain) << 32 | self.device as u64
     }
 
-    /// The place of a name.
+    /// The place that a tag stands for.
     pub(super) fn of_tag(tag: u64) -> Place {
-        // Both are what `tag` put together.
+        // `tag` has put both numbers together, so they fit.
         let device = usize::try_from(tag & 0xFFFF_FFFF).unwrap_or(usize::MAX);
         Place { device, domain: u32::try_from(tag >> 32).unwrap_or(u32::MAX) }
     }
@@ -63,17 +62,17 @@ impl Place {
 /// A protection domain of a device.
 pub(super) struct Domain {
     pub(super) id: u32,
-    /// Its trust group; none for that of the process.
+    /// The trust group. None: this is the domain of the process.
     group: Option<String>,
     pub(super) pd: Pd,
     pub(super) pools: Option<Pools>,
-    /// Connections and listeners.
+    /// The connections and listeners in the domain.
     pub(super) users: usize,
-    /// Registrations other than those of the pools.
+    /// The registrations, without those of the pools.
     pub(super) registrations: usize,
 }
 
-/// What the connections of a domain share.
+/// The objects that the connections of a domain share.
 pub(super) struct Pools {
     pub(super) receives: Receives,
     bounces: [Option<BouncePool>; 2],
@@ -81,7 +80,7 @@ pub(super) struct Pools {
 }
 
 impl Domain {
-    /// Its trust group; none for the domain of the process.
+    /// The trust group. None: this is the domain of the process.
     pub(super) fn group(&self) -> Option<String> {
         self.group.clone()
     }
@@ -99,12 +98,12 @@ impl Domain {
         self.group.as_deref() == group
     }
 
-    /// It has no connections, no listeners, and no registrations but its own.
+    /// True if it has no connections, no listeners, and no registrations but those of its pools.
     pub(super) fn is_unused(&self) -> bool {
         self.users == 0 && self.registrations == 0
     }
 
-    /// Makes what its connections share, if it is not there.
+    /// Makes the pools, unless they exist.
     pub(super) fn open(&mut self, rnic: &mut dyn Rnic) -> Result<(), RnicError> {
         if self.pools.is_none() {
             let receives = Receives::new(rnic, self.pd, self.id)?;
@@ -114,15 +113,16 @@ impl Domain {
         Ok(())
     }
 
-    /// Gives back what nothing uses any more; true if that is the domain itself.
+    /// Frees the pools and the domain, as far as nothing uses them any more. True: the domain
+    /// itself is gone.
     pub(super) fn close(&mut self, rnic: &mut dyn Rnic) -> bool {
         if self.group.is_none() || self.users > 0 {
             return false;
         }
         if let Some(pools) = self.pools.take() {
             let bounces = pools.bounces.into_iter().flatten().map(|pool| pool.buf);
-            // They exist, and nothing uses them: there is nothing to go wrong, unless
-            // the device is gone.
+            // The registrations exist, and nothing uses them, so this fails only if the device is
+            // gone.
             for buf in pools.files.into_pieces().chain(bounces) {
                 let _ = rnic.dereg_mr(buf.mr);
             }
@@ -131,7 +131,7 @@ impl Domain {
         self.registrations == 0 && rnic.dealloc_pd(self.pd).is_ok()
     }
 
-    /// Takes a piece for `len` bytes; None if they are too many, or all are in use.
+    /// Takes a piece for `len` bytes. None: no pool has pieces of that length, or all are in use.
     pub(super) fn take_bounce(
         &mut self,
         rnic: &mut dyn Rnic,
@@ -146,11 +146,12 @@ impl Domain {
             none => {
                 let seg = map(count as usize * each)?;
                 let mr = match rnic.reg_mr(self.pd, &seg, Access::LOCAL) {
-                    // What is left of locked memory may do for the operation alone.
+                    // The rest of the memory that may be locked may suffice for this operation
+                    // alone.
                     Err(RnicError::MemLock { .. }) => return Ok(None),
                     other => other?,
                 };
-                // The first is taken first: what is never used is never touched.
+                // Low numbers first, so that pages that are never needed are never touched.
                 none.insert(BouncePool { buf: Buf { seg, mr }, free: (0..count).rev().collect() })
             }
         };

@@ -5,13 +5,13 @@ use crate::session::Counters;
 
 macro_rules! sum {
     ($into:expr, $from:expr, $($field:ident),* $(,)?) => {
-        // Names every field, so that a new one cannot be forgotten.
+        // Names every field, so that a new field cannot be forgotten.
         let Counters { $($field),* } = $from;
         $($into.$field = $into.$field.saturating_add($field);)*
     };
 }
 
-/// Adds the figures of another connection. Like those of one, they stop at their greatest value.
+/// Adds the counters of one connection to a sum. Both stop at the greatest value.
 pub(in crate::progress) fn add(sum: &mut Counters, one: &Counters) {
     sum!(
         sum,
@@ -42,7 +42,7 @@ pub(in crate::progress) fn add(sum: &mut Counters, one: &Counters) {
 }
 
 impl Engine {
-    /// Figures of a socket.
+    /// The counters of a socket's connections.
     pub(crate) fn counters_of(&self, id: SockId) -> Option<Counters> {
         let s = self.sock_ref(id)?;
         let mut sum = s.past;
@@ -52,7 +52,7 @@ impl Engine {
         Some(sum)
     }
 
-    /// Figures of all sockets, gone ones too, and: (events, runs).
+    /// The counters of all sockets, including those that are gone, and (events, runs).
     pub(crate) fn counters_of_all(&self) -> (Counters, u64, u64) {
         let mut sum = self.counters.past;
         for session in self.socks.iter().filter_map(|(_, s)| s.session.as_ref()) {
@@ -61,7 +61,7 @@ impl Engine {
         (sum, self.counters.events, self.counters.runs)
     }
 
-    /// Operations in flight.
+    /// The operations in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.ops.len()
     }

@@ -1,14 +1,15 @@
-//! Files as a source on devices that cannot read them (`Caps::file_source`).
+//! Files as the source of a WRITE, on devices that cannot read them (`Caps::file_source`).
 //!
-//! A WRITE from a file becomes one from memory: its bytes are read into one of a few
-//! registered pieces first, and its completion says, as the trait wants it, how many
-//! of them the file had. The session does not notice, except that it asks
-//! beforehand how much may go; when all pieces are in use it is told 0, and is driven
-//! again as soon as one is free.
+//! The engine turns a WRITE from a file into a WRITE from memory. It reads the bytes into one of a
+//! few registered pieces first. The completion reports how many of the bytes the file had, as the
+//! trait demands. The session sees no difference, except that it asks beforehand how much it may
+//! write. When all pieces are in use the answer is 0, and the engine drives the session again as
+//! soon as a piece is free.
 //!
-//! Each protection domain has pieces of its own. Bytes that are in memory are read where the engine runs. That is bounded by a piece,
-//! and the kernel is asked at the same time to have the piece after it ready in memory. Bytes that are not are fetched by other
-//! threads, on any device (`sys::Staging`), and the connection waits meanwhile as for a piece.
+//! Each protection domain has its own pieces. The engine itself reads bytes that are in the page
+//! cache. One such read is at most one piece long, and the engine asks the kernel to have the next
+//! piece in memory by then. Other threads fetch bytes that are not in memory, on any device
+//! (`sys::Staging`). Meanwhile the connection waits, as it does for a piece.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -19,24 +20,25 @@ use crate::rnic::{FileRange, Qp, RnicError, SendWr, Sge, Wc};
 use crate::session::Buf;
 use crate::sys::{self, FetchDone, FileBytes};
 
-/// Bytes of a piece: enough to be worth a WRITE, little enough to be read at once.
+/// The bytes of a piece: large enough for an efficient WRITE, small enough to be read at once.
 const PIECE: usize = 512 << 10;
-/// Pieces of a device.
+/// The most pieces of a domain.
 const PIECES: usize = 8;
 
-/// The pieces of a device.
+/// The pieces of a domain.
 #[derive(Default)]
 pub(super) struct FilePool {
-    /// Free ones, and how many there are in all.
+    /// The free pieces.
     free: Vec<Buf>,
+    /// The pieces of the domain, free or not.
     count: usize,
-    /// WRITEs under way.
+    /// The WRITEs under way, by queue pair and `wr_id`.
     under_way: HashMap<(Qp, u64), UnderWay>,
-    /// Connections that wait for a piece, the longest-waiting first.
+    /// The connections that wait for a piece, the longest-waiting first.
     waiting: VecDeque<Qp>,
 }
 
-/// A WRITE of bytes that were a file's.
+/// A WRITE of bytes that were read from a file.
 struct UnderWay {
     piece: Buf,
     had: usize,
@@ -44,15 +46,15 @@ struct UnderWay {
 }
 
 impl FilePool {
-    /// All pieces, when nothing is under way any more.
+    /// All pieces. No WRITE may be under way any more.
     pub(super) fn into_pieces(self) -> impl Iterator<Item = Buf> {
         self.free.into_iter()
     }
 }
 
 impl Device {
-    /// Bytes of a file that the connection may write now. 0: it will be driven again
-    /// when there is room.
+    /// The bytes of a file that the connection may write now. 0: the engine drives it again when
+    /// there is room.
     pub(super) fn file_room(&mut self, domain: u32, qp: Qp, range: &FileRange) -> u64 {
         let caps = self.rnic.caps();
         let most = caps.max_msg;
@@ -60,7 +62,7 @@ impl Device {
         let most = match self.staging.find(qp, range) {
             FileBytes::Away => return 0,
             FileBytes::Staged(Ok((copy, _))) => most.min(copy.len),
-            // If there is no copy the post fails, and says why.
+            // Without a copy, the post fails and gives the reason.
             FileBytes::AtHand | FileBytes::Staged(Err(_)) => most,
         };
         if by_itself {
@@ -72,7 +74,7 @@ impl Device {
             Err(_) => return 0,
         };
         let found = free > 0 || (count < PIECES && self.add_piece(domain).is_ok());
-        // If there is not even one, the post is to fail, and say why.
+        // Without any piece, the post must fail and give the reason.
         if found || count == 0 {
             return room;
         }
@@ -94,7 +96,7 @@ impl Device {
         Ok(())
     }
 
-    /// Posts a WRITE from a file, or from the copy of it that was fetched.
+    /// Posts a WRITE from a file, or from the copy that another thread has fetched.
     pub(super) fn post_file(
         &mut self,
         domain: u32,
@@ -108,7 +110,7 @@ impl Device {
             Some(FileBytes::Staged(Err(errno))) => {
                 return Err(RnicError::Os { call: "memfd_create", errno });
             }
-            // `file_room` has said so.
+            // Cannot happen: `file_room` has returned 0.
             Some(_) => return Err(RnicError::QueueFull { what: "file pool", depth: 0 }),
         };
         if let Some(errno) = errno {
@@ -125,7 +127,7 @@ impl Device {
         posted
     }
 
-    /// Posts it by way of a piece.
+    /// Reads the range into a piece, and posts a WRITE of that piece.
     fn post_piece(
         &mut self,
         domain: u32,
@@ -161,7 +163,7 @@ impl Device {
         }
     }
 
-    /// Says in a completion what became of the file, if it is of a WRITE from one.
+    /// If the completion is of a WRITE from a file, writes the result of the file read into it.
     pub(super) fn end_file(&mut self, wc: &mut Wc) {
         self.end_piece(wc);
         if !self.short_files.is_empty()
@@ -188,7 +190,7 @@ impl Device {
         }
     }
 
-    /// A queue pair is gone, and its WRITEs with it.
+    /// A queue pair is gone. Its WRITEs have ended with it.
     pub(super) fn drop_files(&mut self, domain: u32, qp: Qp) {
         self.staging.forget(qp);
         self.short_files.retain(|(q, _), _| *q != qp);
@@ -198,7 +200,7 @@ impl Device {
         o.files.waiting.retain(|q| *q != qp);
     }
 
-    /// Those of one domain that wait for a piece, if one is free there.
+    /// Takes the connections of a domain in which a piece is free and connections wait for one.
     fn file_waiters(&mut self) -> VecDeque<Qp> {
         let mut files = self.all_pools().map(|o| &mut o.files);
         let found = files.find(|f| !f.free.is_empty() && !f.waiting.is_empty());
@@ -207,7 +209,7 @@ impl Device {
 }
 
 impl Engine {
-    /// What was fetched.
+    /// Another thread has fetched bytes of a file.
     pub(super) fn take_fetched(&mut self, device: usize, came: FetchDone<Qp>) {
         let qp = came.0;
         let Some(d) = self.devices.get_mut(device) else { return };
@@ -218,8 +220,8 @@ impl Engine {
         }
     }
 
-    /// Drives the connections that wait for a piece, if one is free. The first that
-    /// still wants it has it, and the others wait again, in the same order.
+    /// Drives the connections that wait for a piece, if a piece is free. The first connection that
+    /// still needs the piece takes it. The others wait again, in the same order.
     pub(super) fn wake_file_waiters(&mut self, device: usize) {
         loop {
             let waiters = self.devices[device].file_waiters();
@@ -235,7 +237,8 @@ impl Engine {
     }
 }
 
-/// Reads the range into `seg`; what is missing becomes zeros. Bytes read, and errno.
+/// Reads the range into `seg`, and fills the rest with zeros. Returns the bytes read, and the errno
+/// of a failed read.
 fn read(range: &FileRange, seg: &Segment) -> (usize, Option<i32>) {
     let (len, mut had, mut errno) = (seg.len(), 0, None);
     while had < len && errno.is_none() {

@@ -1,8 +1,8 @@
-//! From a program's buffers to registered memory, and back.
+//! From the program's buffers to registered memory, and back.
 //!
-//! Memory of a `MemoryRegion` is registered once in each protection domain, when
-//! first used there. Other memory has two roads: a small piece travels through a pool of
-//! registered slots, a large one is registered for the operation.
+//! The engine registers a `MemoryRegion` once in each protection domain, when the program first
+//! uses it there. For other memory there are two ways: a small buffer is copied through a pool of
+//! registered pieces, and a large one is registered for the operation.
 
 use super::device::Device;
 use super::domain::Place;
@@ -15,7 +15,7 @@ use crate::rnic::Mr;
 use crate::session::{Buf, IoVec, OpError, Port};
 use crate::time::Time;
 
-/// Registered memory of an operation to be.
+/// The registered memory of an operation that has not been posted yet.
 pub(super) struct Prepared {
     pub(super) iov: IoVec,
     pub(super) temp: TempMrs,
@@ -23,7 +23,8 @@ pub(super) struct Prepared {
 }
 
 impl Engine {
-    /// Registers what is not. `inbound`: bytes will arrive in it.
+    /// Registers the memory of an operation, as far as it is not registered yet. `inbound`: bytes
+    /// will arrive in it.
     pub(super) fn prepare(
         &mut self,
         place: Place,
@@ -31,7 +32,7 @@ impl Engine {
         inbound: bool,
     ) -> Result<Prepared, Error> {
         let mut temp = TempMrs::None;
-        // What is sent may be memory that the program itself cannot write.
+        // A send may be from memory that the program itself cannot write.
         let access = if inbound { Access::LOCAL } else { Access::LOCAL_READ };
         let prepared = match bufs {
             Bufs::One(b) if !b.is_registered() => {
@@ -81,8 +82,8 @@ impl Engine {
         inbound: bool,
     ) -> Result<Option<Prepared>, Error> {
         let d = &mut self.devices[place.device];
-        // What is to be received into may be lent to the peer, and a device without
-        // windows would lend the whole pool.
+        // The session may lend a receive buffer to the peer, and a device without windows would
+        // lend the whole pool.
         if inbound && !d.rnic.caps().windows {
             return Ok(None);
         }
@@ -96,9 +97,9 @@ impl Engine {
         Ok(Some(Prepared { iov: IoVec::One(buf), temp: TempMrs::None, bounce }))
     }
 
-    /// Memory for the sink of a READ. Devices that want it open for remote writes
-    /// (iWARP) get a window of this connection's own onto exactly this range, so
-    /// that no other connection's peer can reach it.
+    /// Registers the sink of a READ. Some devices (iWARP) demand that it is open for remote writes.
+    /// There it becomes a window of this connection onto exactly this range, so that the peer of no
+    /// other connection can reach it.
     pub(super) fn prepare_sink(
         &mut self,
         id: SockId,
@@ -129,16 +130,16 @@ impl Engine {
         Ok((Prepared { iov: IoVec::One(buf), temp, bounce: None }, window))
     }
 
-    /// Closes the window onto the sink of a READ.
+    /// Closes the window onto the sink of a READ. `None`: there is no window.
     pub(super) fn close_sink(&mut self, id: SockId, window: Option<Key>) {
         let Some(key) = window else { return };
         if let Some((device, Some(qp))) = self.sock_ref(id).map(|s| (s.place.device, s.qp)) {
-            // Fails only if the queue pair, and its windows with it, is gone.
+            // Fails only if the queue pair is gone, and its windows with it.
             let _ = self.devices[device].rnic.invalidate_mw(qp, key);
         }
     }
 
-    /// Undoes `prepare` for an operation that was refused.
+    /// Undoes `prepare` for an operation that the session has refused.
     pub(super) fn unprepare(&mut self, place: Place, temp: &TempMrs, bounce: Option<Bounce>) {
         let d = &mut self.devices[place.device];
         free_temp(d, place.domain, temp);
@@ -147,8 +148,8 @@ impl Engine {
         }
     }
 
-    /// Undoes `prepare` for an operation that has ended with `bytes` moved, and
-    /// brings what arrived to the program's buffer.
+    /// Undoes `prepare` for an operation that has ended and moved `bytes`. Copies bytes that
+    /// arrived in a piece of a pool to the program's buffer.
     #[inline]
     pub(super) fn release_memory(&mut self, id: OpId, op: &Op, bytes: u64) {
         let Some(Kept { temp, bounce, window }) = self.ops.take_kept(id, op) else { return };
@@ -156,7 +157,7 @@ impl Engine {
         if bounce.is_none() && matches!(temp, TempMrs::None) {
             return;
         }
-        // An operation ends before its socket does.
+        // An operation ends before its socket does, so the socket is there.
         let Some(place) = self.sock_ref(op.sock).map(|s| s.place) else { return };
         if let Some(b) = bounce.filter(|b| b.inbound)
             && let Some(buffer) = first_buffer(&op.bufs)

@@ -1,4 +1,4 @@
-//! One-sided operations: memory opened to the peer, READ and WRITE of the peer's.
+//! One-sided operations: exports, and READ and WRITE on the peer's exports.
 
 use std::time::Duration;
 
@@ -13,22 +13,21 @@ use crate::progress::event::{Bufs, EventKind, RawEvent};
 use crate::session::{IoVec, OpError};
 use crate::time::Time;
 
-/// A range of the peer's memory.
+/// The beginning of a range of the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
     /// Address of the first byte.
     pub addr: u64,
-    /// Key.
+    /// The key of the range.
     pub key: Key,
 }
 
-/// An export of a socket. (Its key may come to be another's when its time is over: devices hand
-/// keys out again.)
+/// The number of an export. The engine uses each number once, whereas devices give keys out again.
 pub type ExportId = u64;
 
 impl Engine {
-    /// Opens a buffer to the peer of this connection; returns its address and key, and what
-    /// the export is called here.
+    /// Opens a buffer to the peer of this connection. Returns its address and key, and the number
+    /// of the export. The caller gets the buffer back with an error.
     pub(crate) fn export(
         &mut self,
         id: SockId,
@@ -93,7 +92,7 @@ impl Engine {
         )?)
     }
 
-    /// Takes the export back: closed at once, and the buffer is returned.
+    /// Revokes an export: closes it at once, and returns its buffer.
     pub(crate) fn unexport(&mut self, id: SockId, export: ExportId, now: Time) -> Option<Buffer> {
         self.close_export(id.index, export, now);
         let s = self.sock(id).ok()?;
@@ -102,7 +101,7 @@ impl Engine {
         self.free_export(place, entry)
     }
 
-    /// As `unexport`, but the buffer comes by an event.
+    /// As `unexport`, but an event brings the buffer.
     pub(crate) fn revoke(&mut self, id: SockId, export: ExportId, ticket: &Ticket<'_>, now: Time) {
         let buffer = self.unexport(id, export, now);
         let bufs = buffer.map_or(Bufs::None, Bufs::One);
@@ -144,8 +143,8 @@ impl Engine {
         Some(buffer)
     }
 
-    /// Copies from or to exported memory, under the engine's lock, which orders it
-    /// with what the peer does through this RNIC.
+    /// Copies from or to exported memory. The caller holds the engine's lock, which orders the copy
+    /// with the peer's accesses through this RNIC.
     pub(crate) fn with_export(
         &mut self,
         id: SockId,

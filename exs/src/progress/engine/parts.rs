@@ -1,8 +1,8 @@
-//! Sends of several parts, of memory and of files, with one event.
+//! Sends of several parts, from memory and from files, with one event.
 //!
-//! Each part is an operation of the session's, posted under one hold of the lock, so
-//! that nothing of other threads' comes between them. A *group* gathers what becomes of
-//! them. When one fails, those behind it are cancelled: a stream has no holes.
+//! Each part is an operation of the session. The engine posts all parts under one hold of the lock,
+//! so that no operation of another thread comes between them. A *group* gathers the results. When a
+//! part fails, the engine cancels the parts behind it, since a stream has no holes.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -21,19 +21,19 @@ use crate::session::{OpError, SendSource};
 use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
-/// A part of what [`Socket::send_parts`](crate::Socket::send_parts) sends.
+/// A part of a send by [`Socket::send_parts`](crate::Socket::send_parts).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Part {
     /// Memory: these buffers, one after the other.
     Memory(Vec<Buffer>),
-    /// A stretch of a file.
+    /// A range of a file.
     File {
         /// Open for reading.
         file: Arc<File>,
-        /// First byte.
+        /// The first byte.
         offset: u64,
-        /// Bytes.
+        /// The number of bytes.
         len: u64,
     },
 }
@@ -47,28 +47,29 @@ impl Part {
     }
 }
 
-/// A list that ends early, because a file in it is shorter than it says. It is cut before
-/// it is posted: what stands behind must not be sent, and may be before a failure shows.
+/// A list that ends early, because a file in it is shorter than the list says. The engine cuts the
+/// list before it posts it. The parts behind the file must not be sent, and they might be sent
+/// before the failure shows.
 pub(crate) struct Cut {
     had: u64,
     asked: u64,
-    /// Not to be sent; comes back with the event.
+    /// The parts behind the file. They are not sent, and come back with the event.
     behind: Vec<Part>,
 }
 
-/// The first file of a list that is too short, and what it has.
+/// The first file of a list that is too short: its place in the list, and the bytes that it has.
 pub(crate) struct Short {
     at: usize,
     had: u64,
 }
 
 impl Short {
-    /// Looks for one. The file system is asked, which may take its time: so this is done before the engine
-    /// is locked.
+    /// Looks for such a file. It asks the file system, which may take long, so the caller must not
+    /// hold the engine's lock.
     pub(crate) fn of(parts: &[Part]) -> Option<Short> {
         for (at, part) in parts.iter().enumerate() {
             let Part::File { file, offset, len } = part else { continue };
-            // What is no regular file, or cannot be looked at, tells when it is read.
+            // If this is no regular file, or has no metadata, the read reports it later.
             let Ok(meta) = file.metadata() else { continue };
             let had = meta.len().saturating_sub(*offset);
             if meta.is_file() && had < *len {
@@ -80,7 +81,7 @@ impl Short {
 }
 
 impl Cut {
-    /// Cuts the list there.
+    /// Cuts the list behind the file that is too short.
     pub(crate) fn at(short: Option<Short>, parts: &mut Vec<Part>) -> Option<Cut> {
         let Short { at, had } = short?;
         let Part::File { len, .. } = parts.get_mut(at)? else { return None };
@@ -88,7 +89,7 @@ impl Cut {
         Some(Cut { had, asked, behind: parts.split_off(at + 1) })
     }
 
-    /// Undoes the cut, for a list that is refused.
+    /// Undoes the cut, for a list that the engine refuses.
     pub(crate) fn undo(self, parts: &mut Vec<Part>) {
         if let Some(Part::File { len, .. }) = parts.last_mut() {
             *len = self.asked;
@@ -97,18 +98,19 @@ impl Cut {
     }
 }
 
-/// What has become of the parts so far.
+/// The parts of one send, and their results so far.
 pub(super) struct Group {
-    /// None: a kernel socket's, where those behind a part that fails end with it.
+    /// The socket. None: a kernel socket. Its table (`plain`) ends the parts behind a part that
+    /// fails.
     home: Option<SockId>,
     parts: Vec<OpId>,
     left: usize,
     bytes: u64,
     failed: Option<Error>,
     bufs: Vec<Buffer>,
-    /// End the direction after the last part.
+    /// Shut the direction down after the last part.
     shut: bool,
-    /// The list was cut: the error that stands at its end.
+    /// The error at the end of a list that was cut. None: it was not cut.
     cut: Option<OpError>,
 }
 
@@ -164,7 +166,7 @@ impl Engine {
         Ok(sources)
     }
 
-    /// The operation that the program knows, for so many parts to come.
+    /// Opens a group of `left` parts. Returns the operation that the program knows.
     pub(super) fn open_group(
         &mut self,
         home: Option<SockId>,
@@ -197,7 +199,7 @@ impl Engine {
         }
     }
 
-    /// Where the socket's memory is registered, if it takes such parts.
+    /// Checks that the socket takes these parts. Returns the place where its memory is registered.
     fn may_post_parts(&mut self, id: SockId, parts: &[Part]) -> Result<Place, Error> {
         let place = self.checked(id)?;
         if parts.is_empty() {
@@ -244,8 +246,8 @@ impl Engine {
         sources.into_iter().map(undo).collect()
     }
 
-    /// Posts one part; one that is refused (or stands behind one that was) counts as
-    /// failed.
+    /// Posts one part. A part that the session refuses counts as failed, and so do the parts behind
+    /// it.
     fn post_part(
         &mut self,
         (id, place): (SockId, Place),
@@ -268,7 +270,7 @@ impl Engine {
         }
     }
 
-    /// A part has ended.
+    /// A part has ended. Its buffers go to the group.
     pub(super) fn finish_part(
         &mut self,
         group: OpId,
@@ -290,8 +292,8 @@ impl Engine {
         let (home, left) = (g.home, g.left);
         if let Err(e) = result {
             let first = g.failed.is_none();
-            // Parts that were cancelled before they began end first. One that had begun knows
-            // better, if the connection ends under it: the peer may have its bytes.
+            // Parts that were cancelled before they began end first. If the connection ends under a
+            // part that had begun, that part has the better error: the peer may have its bytes.
             if first || g.failed.as_ref().is_some_and(Error::is_cut) && !e.is_cut() {
                 g.failed = Some(e);
             }
@@ -305,7 +307,7 @@ impl Engine {
         }
     }
 
-    /// Asks parts to end; those that have ended already are not found.
+    /// Cancels parts. The session ignores those that have ended already.
     fn cancel_parts(&mut self, id: SockId, parts: &[OpId], now: Time) {
         if let Some(session) = self.sock(id).ok().and_then(|s| s.session.as_mut()) {
             for op in parts {
@@ -323,7 +325,8 @@ impl Engine {
             && g.shut
             && g.failed.is_none()
         {
-            // No event of its own; if the direction has ended meanwhile, so much the better.
+            // The shutdown has no event of its own. It fails only if the direction has ended
+            // already.
             let _ = self.session_post(id, |s| s.shutdown_send(now, 0));
         }
         let (queue, mut event) = op.into_event();
@@ -334,8 +337,8 @@ impl Engine {
     }
 }
 
-/// A part that is ready to be posted: what comes back, what is sent, and the memory
-/// that was prepared for it.
+/// A part that is ready to be posted: the buffers that come back, the source of the send, and the
+/// memory that was prepared for it.
 type Sourced = (Bufs, SendSource, (TempMrs, Option<super::ops::Bounce>));
 
 fn part_len(part: &Part) -> u64 {

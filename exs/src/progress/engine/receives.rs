@@ -1,13 +1,12 @@
 //! The receive queues of a domain.
 //!
-//! All connections share one SRQ with its slots ([`Slots`]). But a device may lose receives
-//! with a queue pair that fails (`Rnic::lost_receives`): the queue would run dry in the end,
-//! and with it all who share it. So when it may lack a good part of a chunk, the connections
-//! that come get another, and the old one ends, with all that it lost, when its last
-//! connection does.
+//! All connections share one SRQ and its slots ([`Slots`]). But a device may lose receives with a
+//! queue pair that fails (`Rnic::lost_receives`). In the end the SRQ would run dry, with all its
+//! connections. So when an SRQ may lack a good part of a chunk, new connections get another SRQ.
+//! The old SRQ ends with its last connection, and with all the receives that it lost.
 //!
-//! The number of a slot tells its domain (the upper half), the queue among those that the
-//! domain had, and the place in that.
+//! The number of a slot contains its domain (the upper half), its queue among those that the domain
+//! had, and its place in that queue.
 
 use std::collections::HashMap;
 
@@ -15,21 +14,21 @@ use super::slots::{CHUNK, MOST, Slots};
 use crate::mem::Segment;
 use crate::rnic::{Pd, Qp, Rnic, RnicError, Srq};
 
-/// What the numbers of the next queue, and of the next domain, are away.
+/// The distance between the slot numbers of two queues, and of two domains.
 const QUEUE: u64 = 1 << 16;
 const DOMAIN: u64 = 1 << 32;
 const _: () = assert!(MOST as u64 <= QUEUE);
-/// A queue that may have lost as many gets no more connections.
+/// A queue that may have lost this many receives gets no more connections.
 const LACK: usize = CHUNK / 4;
 
 /// The receive queues of a domain.
 pub(super) struct Receives {
     pd: Pd,
-    /// That of the connections to come.
+    /// The queue of new connections.
     current: Slots,
-    /// Those before it that have connections still.
+    /// Earlier queues that still have connections.
     old: Vec<Slots>,
-    /// The queues of the connections.
+    /// The queue of each connection.
     of: HashMap<Qp, Srq>,
 }
 
@@ -44,7 +43,7 @@ impl Receives {
         u32::try_from(slot / DOMAIN).unwrap_or(u32::MAX)
     }
 
-    /// Makes a connection's queue pair, by `make`, with slots for what its peer may send.
+    /// Makes a connection's queue pair by `make`, and slots for the messages of its peer.
     pub(super) fn equip(
         &mut self,
         rnic: &mut dyn Rnic,
@@ -60,7 +59,8 @@ impl Receives {
         Ok(qp)
     }
 
-    /// A connection's queue pair is gone.
+    /// A connection's queue pair is gone. Its queue ends with its last connection, if it is an old
+    /// one.
     pub(super) fn release(&mut self, rnic: &mut dyn Rnic, qp: Qp) {
         let Some(srq) = self.of.remove(&qp) else { return };
         if srq == self.current.srq() {
@@ -76,7 +76,7 @@ impl Receives {
         }
     }
 
-    /// Makes another queue for the connections to come.
+    /// Makes another queue for new connections.
     fn renew(&mut self, rnic: &mut dyn Rnic) {
         let base = self.current.base();
         let next = (base / DOMAIN * DOMAIN) + (base + QUEUE) % DOMAIN;
@@ -85,12 +85,12 @@ impl Receives {
                 let old = std::mem::replace(&mut self.current, new);
                 if old.is_unused() { old.end(rnic) } else { self.old.push(old) }
             }
-            // The old one serves as far as it goes, and the next connection tries again.
-            Err(e) => crate::trace::warn!("another receive queue: {e}"),
+            // The old queue serves on, and the next connection tries again.
+            Err(e) => crate::trace::warn!("cannot make another receive queue: {e}"),
         }
     }
 
-    /// The queue of a slot; None if it is gone.
+    /// The queue of a slot. None: it is gone.
     fn find(&mut self, slot: u64) -> Option<&mut Slots> {
         let is_its = |s: &Slots| slot / QUEUE == s.base() / QUEUE;
         if is_its(&self.current) {
@@ -99,17 +99,17 @@ impl Receives {
         self.old.iter_mut().find(|s| is_its(s))
     }
 
-    /// A slot has come back from the RNIC.
+    /// The message in a slot has been handled: the slot can be posted again.
     pub(super) fn give_back(&mut self, rnic: &mut dyn Rnic, slot: u64) -> Result<(), RnicError> {
         self.find(slot).map_or(Ok(()), |slots| slots.give_back(rnic, slot))
     }
 
-    /// What arrived in a slot; None if the numbers are not of a slot of ours.
+    /// The `len` bytes that arrived in a slot. None: there is no such slot, or it is shorter.
     pub(super) fn get(&mut self, slot: u64, len: u64) -> Option<Segment> {
         self.find(slot)?.get(slot, len)
     }
 
-    /// Gives all back.
+    /// Frees all queues.
     pub(super) fn end(self, rnic: &mut dyn Rnic) {
         self.current.end(rnic);
         for slots in self.old {

@@ -1,4 +1,4 @@
-//! What other threads leave for the engine.
+//! Work that other threads leave for the engine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -11,20 +11,21 @@ use crate::progress::shards::Shard;
 use crate::rnic::Qp;
 use crate::sys::FetchDone;
 
-/// What other threads leave for the engine without taking its lock: handles
-/// dropped and registrations ended.
+/// Work that other threads leave for the engine without its lock: handles that were dropped,
+/// registrations that have ended, and more. The next run of the engine takes it.
 pub(in crate::progress) struct Released {
     any: AtomicBool,
-    /// Sockets without a handle, and whether the program ever took them.
+    /// Sockets whose last handle was dropped. False: the program never took the handle.
     pub(super) sockets: Mutex<Vec<(SockId, bool)>>,
+    /// Registrations that have ended: the tag of their place, and their key.
     pub(super) keys: Mutex<Vec<(u64, Key)>>,
-    /// Kernel sockets whose owner may have closed them: (device, inode).
+    /// Kernel sockets that the program may have closed: (device, inode).
     pub(super) kernel: Mutex<Vec<(u64, u64)>>,
-    /// Bytes of files that have come for connections of a device.
+    /// Bytes of files that have been fetched, and the device of their connection.
     pub(super) fetched: Mutex<Vec<(usize, FetchDone<Qp>)>>,
-    /// What other shards have sent, and which.
+    /// Parcels of other shards, with their senders.
     pub(super) parcels: Mutex<Vec<(Shard, Parcel)>>,
-    /// Whose they are.
+    /// The context of the engine, to wake it.
     context: Weak,
 }
 
@@ -36,12 +37,12 @@ impl Released {
         Released { any, sockets, keys, kernel, fetched, parcels, context }
     }
 
-    /// There is something.
+    /// True if there is work.
     pub(super) fn has_any(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }
 
-    /// The same; it is about to be taken.
+    /// True if there is work, which the caller is about to take.
     pub(super) fn take_any(&self) -> bool {
         self.any.swap(false, Ordering::AcqRel)
     }
@@ -61,7 +62,7 @@ impl Released {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Called by the threads that read files.
+    /// Hands over bytes of a file. Called by the threads that read files. Wakes the leader.
     pub(super) fn fetched(&self, device: usize, came: FetchDone<Qp>) {
         self.fetched.lock().unwrap_or_else(PoisonError::into_inner).push((device, came));
         self.any.store(true, Ordering::Release);
@@ -74,7 +75,7 @@ impl Released {
 impl ReleaseRegistration for Released {
     fn release(&self, place: u64, key: Key) {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner).push((place, key));
-        // Pinned memory is not to wait for the next thing that happens.
+        // Wakes the leader, so that pinned memory does not wait for another event.
         if !self.any.swap(true, Ordering::AcqRel)
             && let Some(context) = self.context.upgrade()
         {

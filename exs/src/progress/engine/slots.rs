@@ -1,15 +1,16 @@
-//! The receive slots that connections of a device share.
+//! The receive slots that the connections of a domain share.
 //!
-//! A message of a peer takes one slot of the shared receive queue (SRQ), and gives
-//! it back when it has been handled. Where an empty SRQ makes the peer wait
-//! (`Caps::srq_waits`), more slots than a few per connection only make that rare.
-//! Where it costs the connection (siw), there must be a slot for every credit that
-//! any peer holds: a connection that these cannot be found for is refused.
+//! A message of a peer takes one slot of the shared receive queue (SRQ). The slot returns to the
+//! queue when the engine has handled the message. Where an empty SRQ makes the peer wait
+//! (`Caps::srq_waits`), a few slots for each connection suffice, and more only make the wait rare.
+//! Where an empty SRQ costs the connection (siw), each credit of each peer needs a slot. If there
+//! are too few, the engine refuses the connection.
 //!
-//! Slots come in chunks, a registration each. When connections have gone, the last
-//! chunks are given back: what was given to the RNIC cannot be had back, so their slots
-//! are not posted again as messages use them up, and a chunk ends when all of it is out. A `wr_id` is a slot's number, which is
-//! chunk times [`CHUNK`] plus the place in the chunk, and above that what `receives` puts there.
+//! Slots come in chunks, each with one registration. When connections have gone, the last chunks
+//! are freed. The RNIC does not give a posted receive back, so the engine stops posting the slots
+//! of such a chunk as messages use them up. A chunk is freed when all its slots have come out. The
+//! `wr_id` of a receive is the number of its slot: chunk times [`CHUNK`] plus the place in the
+//! chunk, and above that the bits of `receives`.
 
 use crate::mem::{Access, Segment};
 use crate::progress::options::MOST_INLINE;
@@ -17,29 +18,29 @@ use crate::rnic::{Caps, MESSAGE, Pd, RecvWr, Rnic, RnicError, Sge, Srq};
 use crate::session::Buf;
 use crate::wire::exs::MAX_HEADER;
 
-/// Bytes of a slot: a message header (in a cache line) and what rides inside of the message.
+/// The bytes of a slot: the header of a message (in a cache line), and its inline data.
 pub(in crate::progress) const SLOT: u32 = MESSAGE;
 const _: () = assert!(MAX_HEADER + MOST_INLINE <= SLOT as usize);
 const SLOT_LEN: usize = SLOT as usize;
-/// Slots of one registration.
+/// The slots of one registration.
 pub(super) const CHUNK: usize = 256;
-/// Slots of a device whose peers can wait, at most.
+/// The most slots of a queue whose peers can wait.
 const PATIENT_MAX: usize = 1024;
-/// Slots of a device whose peers cannot wait, at most: 256 MiB, 4096 connections.
+/// The most slots of a queue whose peers cannot wait: 256 MiB, for 4096 connections.
 const STRICT_MAX: usize = 32 << 10;
 /// The larger of the two.
 pub(super) const MOST: usize = STRICT_MAX;
-/// Slots that have been used may wait for as many of their like, to be posted again beside the
-/// way of a message: there are so many more of them than credits.
+/// Used slots wait until there are this many, and are then posted again together, so that most
+/// messages post none. A queue has this many more slots than credits.
 const LAG: usize = 8;
-/// Credits of a connection, by whether its peer can wait for a slot.
+/// The credits of a connection whose peer can wait for a slot.
 const CREDITS_PATIENT: u16 = 32;
-/// The same where memory is not pinned: a peer that sends small messages one after the
-/// other has that many on their way before it must wait to hear.
+/// The same on a device that does not pin memory. A peer that sends small messages one after the
+/// other can have this many under way before it must wait for new credits.
 const CREDITS_SOFTWARE: u16 = 128;
 const CREDITS_STRICT: u16 = 8;
 
-/// Receives that a peer may use before it hears of them again.
+/// The receives that a peer may use before it must wait for new credits.
 pub(super) fn credits(caps: &Caps) -> u16 {
     match (caps.srq_waits, caps.pins) {
         (true, false) => CREDITS_SOFTWARE,
@@ -52,18 +53,20 @@ pub(super) fn credits(caps: &Caps) -> u16 {
 pub(super) struct Slots {
     srq: Srq,
     pd: Pd,
-    /// What the numbers of its slots begin with.
+    /// The number of its first slot.
     base: u64,
     chunks: Vec<Buf>,
-    /// Slots that there are, and may be.
+    /// The slots that exist.
     count: usize,
+    /// The most slots that may exist.
     limit: usize,
-    /// Credits that connections have between them.
+    /// The sum of the connections' credits.
     promised: usize,
-    /// Slots from here on are not posted again; those of them that are out.
+    /// Slots from this place on are not posted again.
     keep: usize,
+    /// Those that have come out of the queue and stay out.
     out: Vec<u64>,
-    /// Slots that have come back, to be posted again with the next of `lag`.
+    /// Slots that have come back, until there are `lag` of them to be posted again.
     back: Vec<u64>,
     lag: usize,
 }
@@ -101,24 +104,24 @@ impl Slots {
         self.srq
     }
 
-    /// What the numbers of its slots begin with.
+    /// The number of its first slot.
     pub(super) fn base(&self) -> u64 {
         self.base
     }
 
-    /// It has no connections.
+    /// True if it has no connections.
     pub(super) fn is_unused(&self) -> bool {
         self.promised == 0
     }
 
-    /// Sees to it that there are slots for one connection more.
+    /// Makes sure that there are slots for one more connection.
     pub(super) fn promise(&mut self, rnic: &mut dyn Rnic) -> Result<(), RnicError> {
         let each = usize::from(credits(rnic.caps()));
         let asked = self.promised + each;
         if rnic.caps().srq_waits {
-            // More would be better, but fewer will do.
+            // More slots would be better, but fewer will do.
             if let Err(e) = self.grow(rnic, (asked + self.lag).min(self.limit)) {
-                crate::trace::warn!("{} slots it is: {e}", self.count);
+                crate::trace::warn!("there are only {} receive slots: {e}", self.count);
             }
         } else if asked > self.limit {
             return Err(RnicError::Exhausted {
@@ -139,15 +142,17 @@ impl Slots {
         Ok(())
     }
 
-    /// A connection is gone.
+    /// A connection is gone: the slots that it no longer needs can go.
     pub(super) fn release(&mut self, caps: &Caps) {
         self.promised = self.promised.saturating_sub(credits(caps).into());
-        // Half a chunk to spare, lest a connection that comes and goes move a chunk.
+        // Half a chunk more, so that a connection that comes and goes does not move a chunk each
+        // time.
         let keep = (self.promised + self.lag + CHUNK / 2).next_multiple_of(CHUNK);
         self.keep = keep.min(self.keep);
     }
 
-    /// A slot has come back from the RNIC: it is posted again, with the next of `lag`.
+    /// A slot has come back from the RNIC. Posts it again, together with others once there are
+    /// `lag`.
     pub(super) fn give_back(&mut self, rnic: &mut dyn Rnic, slot: u64) -> Result<(), RnicError> {
         self.back.push(slot);
         if self.back.len() < self.lag { Ok(()) } else { self.post_back(rnic) }
@@ -160,7 +165,8 @@ impl Slots {
         posted
     }
 
-    /// Posts a slot again, if it is to stay.
+    /// Posts a slot again, unless it belongs to a chunk that goes. Frees chunks whose slots are all
+    /// out.
     fn reuse(&mut self, rnic: &mut dyn Rnic, slot: u64) -> Result<(), RnicError> {
         if slot < self.base + self.keep as u64 {
             return self.post(rnic, slot);
@@ -182,11 +188,11 @@ impl Slots {
         Ok(())
     }
 
-    /// Has `want` slots at least, and whole chunks of them.
+    /// Makes whole chunks until there are at least `want` slots.
     fn grow(&mut self, rnic: &mut dyn Rnic, want: usize) -> Result<(), RnicError> {
         let want = want.next_multiple_of(CHUNK).min(self.limit);
         self.keep = self.keep.max(want);
-        // Those that were to go are needed again.
+        // Slots that were about to go are needed again.
         while let Some(slot) = self.out.last().copied() {
             self.post(rnic, slot)?;
             self.out.pop();
@@ -203,16 +209,16 @@ impl Slots {
         Ok(())
     }
 
-    /// Gives all back.
+    /// Frees the queue and its memory.
     pub(super) fn end(self, rnic: &mut dyn Rnic) {
-        // They exist, and no QP uses them: there is nothing to go wrong.
+        // The objects exist, and no QP uses them, so this cannot fail.
         let _ = rnic.destroy_srq(self.srq);
         for chunk in self.chunks {
             let _ = rnic.dereg_mr(chunk.mr);
         }
     }
 
-    /// Gives a slot to the RNIC.
+    /// Posts a slot.
     pub(super) fn post(&mut self, rnic: &mut dyn Rnic, slot: u64) -> Result<(), RnicError> {
         let Some((chunk, at)) = self.find(slot) else {
             return Err(RnicError::NoSuch { what: "receive slot", id: u32::MAX });
@@ -222,13 +228,13 @@ impl Slots {
         rnic.post_srq_recv(self.srq, &RecvWr { wr_id: slot, sges: &[sge] })
     }
 
-    /// The chunk of a slot, and where in it the slot begins.
+    /// The chunk of a slot, and the offset of the slot in it.
     fn find(&self, slot: u64) -> Option<(&Buf, usize)> {
         let slot = usize::try_from(slot.checked_sub(self.base)?).ok()?;
         Some((self.chunks.get(slot / CHUNK)?, slot % CHUNK * SLOT_LEN))
     }
 
-    /// What arrived in a slot; None if the numbers are not of a slot of ours.
+    /// The `len` bytes that arrived in a slot. None: there is no such slot, or it is shorter.
     pub(super) fn get(&self, slot: u64, len: u64) -> Option<Segment> {
         let len = usize::try_from(len).ok().filter(|len| *len <= SLOT_LEN)?;
         let (chunk, at) = self.find(slot)?;

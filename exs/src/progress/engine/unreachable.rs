@@ -1,10 +1,10 @@
-//! Peers that did not answer by a device.
+//! The unreachable cache: peers that did not answer by a device.
 //!
-//! The way to a peer may go by an RDMA device although the peer answers there to
-//! nobody: it has no device itself, or a switch does not carry RoCE. Nothing but a wait
-//! tells, and each connect to it would wait anew. So a peer that was silent is noted for
-//! a minute, and meanwhile the device comes last for it: after the software RNIC. An
-//! answer of any kind takes the note away.
+//! The route to a peer may lead by an RDMA device although the peer never answers there. Perhaps it
+//! has no such device itself, or a switch does not carry RoCE. Only a timeout shows this, and each
+//! connect would wait for it again. So the engine notes for a minute that the peer was silent.
+//! Meanwhile it tries the device last for this peer, after the software RNIC. Any answer removes
+//! the note.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -12,19 +12,20 @@ use std::time::Duration;
 
 use crate::time::Time;
 
-/// How long a silence is held against a device.
+/// How long a note counts.
 const HOLD: Duration = Duration::from_secs(60);
-/// Peers noted at most: the oldest makes way. Each costs a search through them.
+/// The most notes: the oldest makes way for a new one. Each connect searches through them.
 const MOST: usize = 256;
 
-/// The notes, the oldest first.
+/// The notes.
 #[derive(Default)]
 pub(super) struct Unreachable {
+    /// (device, peer, time), the oldest first.
     notes: VecDeque<(usize, IpAddr, Time)>,
 }
 
 impl Unreachable {
-    /// The peer has not answered by this device.
+    /// Notes that the peer did not answer by this device.
     pub(super) fn note(&mut self, device: usize, peer: IpAddr, now: Time) {
         self.forget(device, peer);
         if self.notes.len() == MOST {
@@ -33,24 +34,24 @@ impl Unreachable {
         self.notes.push_back((device, peer, now));
     }
 
-    /// The peer has answered.
+    /// The peer has answered: removes its note.
     pub(super) fn forget(&mut self, device: usize, peer: IpAddr) {
         self.notes.retain(|(d, p, _)| (*d, *p) != (device, peer));
     }
 
-    /// The device is another one now.
+    /// Another device has taken this index: removes the notes of the old one.
     pub(super) fn forget_device(&mut self, device: usize) {
         self.notes.retain(|(d, ..)| *d != device);
     }
 
-    /// How long ago the peer was silent, if that counts still.
+    /// The time since the peer did not answer. `None`: it did, or that was more than [`HOLD`] ago.
     pub(super) fn since(&self, device: usize, peer: IpAddr, now: Time) -> Option<Duration> {
         let note = self.notes.iter().find(|(d, p, _)| (*d, *p) == (device, peer))?;
         Some(now.since(note.2)).filter(|ago| *ago < HOLD)
     }
 }
 
-/// For people: how a silence is put.
+/// Describes a note for a human reader.
 pub(super) fn describe(ago: Duration) -> String {
     let left = HOLD.saturating_sub(ago).as_secs();
     format!(
