@@ -1,11 +1,10 @@
 //! A listener's connections, on their way to the program's accepts.
 //!
-//! Connections wait in three places: requests for which the backlog has no room, start-ups under
-//! way, and established connections. Accepts wait in the order of their posting. Each accept names
-//! the shard in which its connection is to live. A request is given to the accept that will most
-//! likely get its connection, and starts up in that accept's shard (`spread`). So threads that
-//! accept from one listener, each with a queue of its own, have their connections in their own
-//! shards.
+//! Connections wait in three places: as requests for which the backlog has no room, in start-ups
+//! under way, and as established connections. Accepts wait in the order in which they were posted.
+//! Each accept names the shard in which its connection will live. A request starts up in the shard
+//! of the accept that will most likely get it (`spread`). So when several threads accept from one
+//! listener, each with its own queue, each thread has its connections in its own shard.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -19,7 +18,7 @@ use crate::progress::shards::Shard;
 use crate::rnic::{ConnReq, Listener};
 use crate::time::Time;
 
-/// A connection request, as it came.
+/// A connection request, as the RNIC reported it.
 pub(super) struct Request {
     pub(super) req: ConnReq,
     pub(super) peer: SocketAddr,
@@ -40,7 +39,8 @@ pub(super) enum Parent {
 pub(super) enum Arrival {
     /// A socket of this shard.
     Here(SockId),
-    /// A socket of another shard, and its peer's address. To drop the handle resets the connection.
+    /// A socket of another shard, and its peer's address. The connection is reset when the handle
+    /// is dropped.
     There(SocketHandle, SocketAddr),
 }
 
@@ -57,7 +57,7 @@ impl Arrival {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AcceptOp {
     pub(super) op: OpId,
-    /// The shard in which its connection is to live.
+    /// The shard in which its connection will live.
     pub(super) home: Shard,
 }
 
@@ -65,19 +65,19 @@ pub(super) struct AcceptOp {
 #[derive(Default)]
 pub(super) struct Accepts {
     pub(super) backlog: usize,
-    /// The devices that take them, and where. None left: they were removed.
+    /// The devices that listen, and the listeners there. Empty: all devices were removed.
     pub(super) on: Vec<(Place, Listener)>,
-    /// Not answered, as the backlog is full; and the devices they came by.
+    /// Requests without an answer, since the backlog is full, and their devices.
     pub(super) waiting: VecDeque<(usize, Request)>,
-    /// Start-up under way.
+    /// The start-ups under way.
     pub(super) starting: Startups,
-    /// Connections that were ever established.
+    /// The number of connections established so far.
     pub(super) came: u64,
-    /// Established, waiting for `accept`.
+    /// Established connections that wait for an accept.
     pub(super) ready: VecDeque<Arrival>,
-    /// `accept`s waiting for connections.
+    /// Accepts that wait for a connection.
     pub(super) ops: VecDeque<AcceptOp>,
-    /// The shards that accepts have named so far, in the order in which the next ones are taken.
+    /// The shards that accepts have named so far. The first is the next to get a connection.
     homes: VecDeque<Shard>,
 }
 
@@ -86,18 +86,18 @@ impl Accepts {
         Accepts { backlog, on, ..Accepts::default() }
     }
 
-    /// The backlog has room for one more connection.
+    /// True if the backlog has room for one more connection.
     pub(super) fn has_room(&self) -> bool {
         self.starting.len() + self.ready.len() < self.backlog
     }
 
-    /// When a start-up gives its place to a caller that waits.
+    /// When a start-up will give its place to a peer that waits. None: no peer waits for a place.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let wanted = !self.waiting.is_empty() && !self.has_room();
         wanted.then(|| self.starting.due()).flatten()
     }
 
-    /// An accept waits from now on.
+    /// Posts an accept.
     pub(super) fn post(&mut self, accept: AcceptOp) {
         if !self.homes.contains(&accept.home) {
             self.homes.push_back(accept.home);
@@ -105,9 +105,9 @@ impl Accepts {
         self.ops.push_back(accept);
     }
 
-    /// The shard in which the next connection is to start up: that of the accept which will get it,
-    /// if all before it succeed. If too few accepts wait, the shards that accept here take turns.
-    /// None: no accept was ever posted.
+    /// The shard in which the next connection will start up. It is that of the accept which will
+    /// get the connection, if all before it succeed. If too few accepts wait, the shards that
+    /// accept here take turns. None: no accept was ever posted.
     pub(super) fn next_home(&mut self) -> Option<Shard> {
         if let Some(accept) = self.ops.get(self.starting.len() + self.ready.len()) {
             return Some(accept.home);
@@ -117,8 +117,8 @@ impl Accepts {
         Some(home)
     }
 
-    /// Takes out the first accept and a connection for it: one that lives where the accept wants
-    /// it, if there is one, and else the oldest. None: one of them is missing.
+    /// Takes out the first accept and a connection for it. It prefers a connection that lives in
+    /// the shard of the accept, and else takes the oldest. None: no accept or no connection waits.
     pub(super) fn next_pair(&mut self, here: Shard) -> Option<(OpId, Arrival)> {
         let home = self.ops.front()?.home;
         let fits = self.ready.iter().position(|arrival| arrival.shard(here) == home);
@@ -161,10 +161,10 @@ mod tests {
     }
 
     #[test]
-    fn accepts_are_served_in_order_whatever_lives_where() {
+    fn accepts_are_served_in_order_in_any_shard() {
         let mut a = accepts(&[6, 5]);
         a.ready.extend([0, 1].map(|i| Arrival::Here(child(i))));
-        // None lives in shard 6, so the oldest goes to the first accept.
+        // No connection lives in shard 6, so the oldest goes to the first accept.
         let served: Vec<_> = std::iter::from_fn(|| match a.next_pair(Shard::at(5))? {
             (op, Arrival::Here(child)) => Some((op, child.index)),
             (op, Arrival::There(..)) => Some((op, u32::MAX)),

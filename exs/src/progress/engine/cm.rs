@@ -1,4 +1,4 @@
-//! Connections: accept, and what the RNICs report of all of them.
+//! Connection management: `bind`, `accept`, and the events that the RNICs report about connections.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::sys;
 use crate::time::Time;
 use crate::wire::exs::{Refusal, RefusalCode, SocketKind, VERSIONS};
 
-/// Requests that may wait for room in a full backlog, besides as many as the backlog
-/// itself has: a burst is served in time, a flood is refused.
+/// When the backlog is full, as many requests may wait as it is long, and this many more. They
+/// absorb a burst; the engine refuses a flood.
 const PATIENCE: usize = 1024;
 
 impl Engine {
@@ -34,7 +34,7 @@ impl Engine {
             return Err(Error::invalid("the socket is bound already"));
         }
         s.bound = Some(addr);
-        // RDMA devices have ports of their own.
+        // RDMA devices have a port space of their own, so there is no TCP port to claim for them.
         if s.opts.transport != Transport::Verbs {
             let claimed = sys::claim_port(&addr, s.opts.v6_only);
             let (port, bound) = claimed.map_err(|e| {
@@ -52,7 +52,7 @@ impl Engine {
         let errno = match (&s.state, call) {
             (State::Fresh, _) => return Ok(s),
             (State::Closed, _) => libc::EBADF,
-            // bind(2) and listen(2) know one error for all that is no new socket.
+            // bind(2) and listen(2) have a single error for every socket that is not new.
             (_, "bind" | "listen") => libc::EINVAL,
             (State::Connecting { .. }, _) => libc::EALREADY,
             _ => libc::EISCONN,
@@ -60,7 +60,7 @@ impl Engine {
         Err(Error::State { call, need: "is new", is: s.state.describe(), errno })
     }
 
-    /// Posts an accept, whose connection is to live in the shard `home`.
+    /// Posts an accept. Its connection will live in the shard `home`.
     pub(crate) fn accept(
         &mut self,
         id: SockId,
@@ -86,7 +86,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Hands established connections to waiting `accept`s.
+    /// Hands established connections to the accepts that wait for them.
     pub(super) fn match_accepts(&mut self, index: u32, now: Time) {
         loop {
             let here = self.shard;
@@ -101,7 +101,7 @@ impl Engine {
             event.guest = Some(Box::new(Guest { accepted, ..Guest::default() }));
             self.deliver(&queue, event);
         }
-        // There may be room now for requests that wait.
+        // The backlog may have room now for requests that wait.
         loop {
             let Some(a) = &mut self.socks[index as usize].accepts else { return };
             if !a.has_room() {
@@ -128,7 +128,7 @@ impl Engine {
         Some((s.addrs.map(|a| a.0).or(s.bound), s.addrs.map(|a| a.1)))
     }
 
-    // ---- what the RNIC reports -------------------------------------------------
+    // ---- events of the RNICs ---------------------------------------------------
 
     pub(super) fn handle_event(&mut self, device: usize, event: RnicEvent, now: Time) {
         let event = match event {
@@ -160,7 +160,7 @@ impl Engine {
                 if cause == DisconnectCause::DeviceRemoved {
                     self.device_removed(device);
                 }
-                // All completions first: those before the end, and the flushed.
+                // Completions first: those from before the end, and those of the flushed WRs.
                 self.reap_completions(device, now);
                 self.handle_disconnected(device, qp, cause, now);
             }
@@ -178,7 +178,8 @@ impl Engine {
         } else if a.waiting.len() < a.backlog + PATIENCE {
             a.waiting.push_back((device, r));
             self.make_room(parent, now);
-            // Its timer: start-ups that are young now may be all that comes.
+            // Marks the listener, which sets its timer. If no other event comes, the timer ends
+            // start-ups that are overdue by then.
             self.mark(parent);
         } else {
             let full = Refusal { code: RefusalCode::BacklogFull, versions: VERSIONS };
@@ -190,7 +191,8 @@ impl Engine {
         let Some(r) = self.spread_request(device, parent, r, now) else { return };
         let p = &self.socks[parent as usize];
         let (kind, opts) = (p.kind, p.opts.clone());
-        // A listener's connections are in its domain, whatever its options are by now.
+        // The connection joins the domain that its listener joined. The listener's options may have
+        // changed since.
         let on = p.accepts.as_ref().map_or(&[][..], |a| &a.on);
         let domain = on.iter().find(|(place, _)| place.device == device);
         let place = domain.map_or(Place { device, domain: u32::MAX }, |(place, _)| *place);
@@ -202,7 +204,7 @@ impl Engine {
         }
     }
 
-    /// Begins the start-up of a listener's connection. None: it was refused.
+    /// Begins the start-up of a listener's connection. None: the engine has refused it.
     pub(super) fn begin_child(
         &mut self,
         place: Place,
@@ -273,7 +275,7 @@ impl Engine {
     }
 
     pub(super) fn reject(&mut self, device: usize, req: ConnReq, private_data: &[u8], now: Time) {
-        // Fails only if the peer has hung up meanwhile.
+        // Fails only if the peer has hung up.
         let _ = self.devices[device].rnic.reject(req, private_data, now);
     }
 
@@ -318,7 +320,7 @@ impl Engine {
             Parent::Here(listener) => {
                 let arrival = Arrival::Here(child);
                 if !self.arrive(listener, StartupId::Here(child), arrival, now) {
-                    // The listener went away meanwhile.
+                    // The listener was closed during the start-up.
                     self.reset_untaken(child, now);
                 }
             }
@@ -350,7 +352,7 @@ impl Engine {
         true
     }
 
-    /// A start-up has failed: its place in the backlog is free for a caller that waits.
+    /// A start-up has failed. Its place in the backlog goes to a peer that waits.
     pub(super) fn startup_failed(&mut self, listener: SockId, startup: StartupId, now: Time) {
         if let Ok(p) = self.sock(listener)
             && let Some(a) = &mut p.accepts

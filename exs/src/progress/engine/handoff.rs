@@ -1,8 +1,9 @@
-//! Events on their way to a queue, and threads that wait for them there.
+//! Hand-off: events go straight to the thread that waits for them.
 //!
-//! A thread that looks for messages is in the engine when its events are made. To put them into
-//! the queue and take them out again costs four locked instructions, on the way of every
-//! message; so they are caught, and handed to it before it lets go of the engine.
+//! A thread that polls for messages is in the engine when its events are made. To put an event into
+//! the queue and take it out again costs four locked instructions for each message. So the engine
+//! keeps the events of that thread's queue apart, and hands them over before the thread leaves the
+//! engine.
 
 use std::sync::Arc;
 
@@ -11,14 +12,16 @@ use crate::progress::event::RawEvent;
 use crate::progress::queue::{QueueCore, Want};
 use crate::sys::cold_path;
 
-/// What is caught.
+/// The events that the engine keeps apart.
 #[derive(Default)]
 pub(super) struct Handoff {
-    /// The address of the queue whose events are; a thread is here that has it.
+    /// The address of the queue whose events are kept apart. A thread that holds the queue is in
+    /// the engine. None: there is no such thread.
     queue: Option<usize>,
+    /// The events for that thread.
     events: Vec<RawEvent>,
-    /// What came when the process was about to end, and where to.
-    unheard: Vec<(Arc<QueueCore>, RawEvent)>,
+    /// Events that came while the process was exiting, and their queues.
+    suppressed: Vec<(Arc<QueueCore>, RawEvent)>,
 }
 
 fn address(queue: &QueueCore) -> usize {
@@ -26,13 +29,14 @@ fn address(queue: &QueueCore) -> usize {
 }
 
 impl Engine {
-    /// Puts an event into a queue, unless the thread that is here wants it.
+    /// Delivers an event: to the thread in the engine, if it waits at this queue, or else into the
+    /// queue.
     pub(super) fn leave(&mut self, queue: &Arc<QueueCore>, event: RawEvent) {
         if self.leaver().is_some() {
-            // Nobody is to hear of it now, nor is its memory to be let go of: who lent it does not
-            // know that it is free.
+            // The process is exiting: suppress the event, and keep its buffer, since the owner does
+            // not know that it is free.
             cold_path();
-            self.catch.unheard.push((Arc::clone(queue), event));
+            self.catch.suppressed.push((Arc::clone(queue), event));
         } else if self.catch.queue == Some(address(queue)) {
             self.catch.events.push(event);
         } else {
@@ -45,26 +49,26 @@ impl Engine {
         self.leaver().is_none() && self.catch.queue != Some(address(queue))
     }
 
-    /// What nobody was to hear of goes where it belongs.
+    /// The process goes on: the suppressed events go into their queues.
     pub(super) fn tell_unheard(&mut self) {
-        for (queue, event) in std::mem::take(&mut self.catch.unheard) {
+        for (queue, event) in std::mem::take(&mut self.catch.suppressed) {
             queue.push(event, &mut self.wake);
         }
     }
 
-    /// From now on the events of this queue are for the calling thread, which ends that by
-    /// `hand_over` before it lets go of the engine.
+    /// From now on the events of this queue are for the calling thread. It must call `hand_over`
+    /// before it leaves the engine.
     pub(in crate::progress) fn catch_for(&mut self, queue: &QueueCore) {
         self.catch.queue = Some(address(queue));
     }
 
-    /// The calling thread is to get events.
+    /// True if there are events for the calling thread.
     pub(super) fn has_caught(&self) -> bool {
         !self.catch.events.is_empty()
     }
 
-    /// Hands over what was caught, if the thread has enough by it, and puts it into the queue
-    /// if not; returns how many events the thread got.
+    /// Hands the events to the calling thread, if they are enough for it, and else puts them into
+    /// the queue. Returns how many the thread got.
     pub(in crate::progress) fn hand_over<E: From<RawEvent>>(
         &mut self,
         queue: &QueueCore,

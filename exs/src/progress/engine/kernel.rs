@@ -1,7 +1,7 @@
-//! Ordinary kernel sockets: between their table (`plain`) and the events of programs.
+//! Kernel sockets: the engine's side of their table (`plain`).
 //!
-//! They stand beside the sockets of EXS and know nothing of sessions or devices; what
-//! both have is the table of operations, and the queues that these end in.
+//! Kernel sockets use no sessions and no devices. They share two things with the sockets of EXS:
+//! the table of operations, and the event queues.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use crate::session::OpError;
 use crate::sys::KernelAddr;
 use crate::time::Time;
 
-/// Tokens of the reactor from here on are kernel sockets'; what lies below is devices'.
+/// The first reactor token of kernel sockets. Lower tokens belong to devices.
 pub(in crate::progress) const KERNEL_TOKENS: usize = 1 << 62;
-/// The socket of their operations in the table, which no socket of EXS can be.
+/// The socket number of their operations in the table. No socket of EXS has it.
 pub(super) const NO_SOCK: SockId = SockId { index: u32::MAX, generation: 0 };
 
 impl Engine {
-    /// Posts an operation on a kernel socket; `request` is made of the buffers' memory.
+    /// Posts an operation on a kernel socket. `request` makes it from the memory of the buffers.
     pub(crate) fn post_kernel(
         &mut self,
         (target, limit): (&Target<'_>, Option<Duration>),
@@ -46,8 +46,8 @@ impl Engine {
         self.plain.post(now, posted, target, request);
     }
 
-    /// Sends on a number that was a TCP socket at the last look. Gives the buffer back if the caller
-    /// must look again.
+    /// Sends on a descriptor that was a TCP socket when the library last looked. Returns the buffer
+    /// if the caller must look again.
     pub(crate) fn send_kernel_at_once(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -65,7 +65,7 @@ impl Engine {
         let op = self.ops.insert(Op::of(NO_SOCK, queue, names, EventKind::Send, Bufs::One(buffer)));
         let posted = Posted { op, number: fd.as_raw_fd(), limit: None, group: 0 };
         match direct {
-            // If true, the call has nothing to settle.
+            // True: the call has nothing to settle.
             Direct::Kept { burst } => {
                 self.passed = self.plain.post_kept(now, burst, posted, piece);
             }
@@ -81,7 +81,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Posts the parts of one send on a kernel socket.
+    /// Posts the parts of one send on a kernel socket. With `shut`, ends the direction after them.
     pub(crate) fn post_kernel_parts(
         &mut self,
         (target, limit): (&Target<'_>, Option<Duration>),
@@ -98,8 +98,8 @@ impl Engine {
         let mut left = count;
         for part in parts {
             left -= 1;
-            // The kernel may wait for what follows, and make fewer packets of it. (A datagram
-            // that waited would not leave with a shutdown.)
+            // More data follow, so the kernel may wait and make fewer packets. Not for datagrams: a
+            // datagram that waits would not leave with a shutdown.
             let more = left > 0 && target.kind == Kind::Stream;
             let flags = if more { libc::MSG_MORE } else { 0 };
             let (bufs, request) = match part {
@@ -134,7 +134,8 @@ impl Engine {
         self.plain.post(now, posted, target, request);
     }
 
-    /// Cancels what was posted with a descriptor, all of it or what has a token.
+    /// Cancels the operations that were posted with a descriptor: all of them, or those with a
+    /// token. Returns their number.
     pub(crate) fn cancel_kernel(
         &mut self,
         target: &Target<'_>,
@@ -146,19 +147,20 @@ impl Engine {
         self.plain.cancel(now, target, named)
     }
 
-    /// No thread of the program came to ring the doorbell: ours does it.
+    /// No thread of the program rang the doorbell, so the background thread does.
     pub(in crate::progress) fn begin_background(&mut self) {
         self.plain.note_needless_batch();
     }
 
-    /// Looks whether descriptors of kernel sockets have been closed.
+    /// Checks whether descriptors of kernel sockets have been closed. The list is of (device,
+    /// inode).
     pub(super) fn recheck_kernel(&mut self, list: Vec<(u64, u64)>, now: Time) {
         for (dev, ino) in list {
             self.plain.recheck(now, dev, ino);
         }
     }
 
-    /// Turns what has ended into events.
+    /// Turns the operations that have ended into events.
     pub(super) fn reap_kernel(&mut self, now: Time) {
         while let Some(next) = self.plain.next_done() {
             match self.ops.get(next.op) {
@@ -171,7 +173,8 @@ impl Engine {
         }
     }
 
-    /// Takes the next operation that has ended, which is a part of a send, or gone.
+    /// Takes the next operation that has ended. It is a part of a send, or the engine no longer
+    /// knows it.
     fn reap_part(&mut self, now: Time) {
         let Some(KernelDone { op, end, .. }) = self.plain.poll_done() else { return };
         let Some(op) = self.ops.remove(op) else { return };
@@ -179,7 +182,7 @@ impl Engine {
         self.finish_part(op.group, op.bufs, end.bytes, result, now);
     }
 
-    /// Delivers the events of the next operations that have ended, as long as they go to this queue.
+    /// Delivers the events of the next operations that have ended, while they go to this queue.
     fn deliver_run(&mut self, queue: &Arc<QueueCore>) {
         if self.leaves_for(queue) {
             let (plain, ops) = (&mut self.plain, &mut self.ops);
@@ -199,7 +202,7 @@ impl Engine {
     }
 }
 
-/// Takes the next operation that has ended, if its event goes to this queue; returns the event.
+/// Takes the next operation that has ended, if its event goes to this queue. Returns the event.
 #[inline(always)]
 fn next_event(plain: &mut Plain, ops: &mut OpTable, queue: &Arc<QueueCore>) -> Option<RawEvent> {
     let next = plain.next_done()?;
@@ -226,8 +229,8 @@ fn guest(from: Option<Box<KernelAddr>>, accepted: Option<Box<(OwnedFd, KernelAdd
     Guest { accepted: None, descriptor, peer, lease: None }
 }
 
-/// The memory of an operation. It is dropped before its event is made, so the buffers
-/// are alone with it then.
+/// The memory of an operation. The caller drops it before it makes the event, so that the event's
+/// buffers are the only owners.
 fn pieces(bufs: &Bufs) -> Pieces {
     match bufs {
         Bufs::One(b) => Pieces::One(b.segment()),
@@ -239,7 +242,7 @@ fn pieces(bufs: &Bufs) -> Pieces {
 fn readiness(revents: i16) -> Readiness {
     let any = |bits: i16| revents & bits != 0;
     Readiness {
-        // The end of a stream is read too.
+        // A program learns of the end of a stream by reading.
         readable: any(libc::POLLIN | libc::POLLHUP),
         writable: any(libc::POLLOUT),
         error: any(libc::POLLERR | libc::POLLHUP | libc::POLLNVAL),

@@ -1,13 +1,13 @@
-//! Listening: on all devices that a socket may use, on one port.
+//! Listeners: a socket listens on all devices that it may use, on one port.
 //!
-//! RoCE and InfiniBand have port numbers of their own, so the software RNIC listens
-//! beside them for peers that have no such device. An iWARP device takes the host's
-//! TCP port on its addresses, and needs no company there: what comes by TCP reaches
-//! it. But then nobody can listen on that port everywhere, so a listener on any
-//! address becomes one on each address that the host has now.
+//! RoCE and InfiniBand have a port space of their own, so the software RNIC listens beside them for
+//! peers without such a device. An iWARP device takes the host's TCP port on its addresses. It
+//! needs no software RNIC there, since peers that come by TCP reach it. But then no socket can
+//! listen on that port on the wildcard address. So a wildcard listener becomes a listener on each
+//! address that the host has now.
 //!
-//! Shared memory listens beside whatever has the TCP port: its names stand for ports, and
-//! are bound only while the port is held. Where it cannot, the others go on without it.
+//! Shared memory listens beside the listener of the TCP port. Its names stand for ports, and it
+//! binds them only while the port is held. If it cannot listen, the others go on without it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -23,8 +23,7 @@ use crate::sys;
 use crate::time::Time;
 use crate::wire::exs::{Refusal, RefusalCode, VERSIONS};
 
-/// How often another port is tried, if the one that a device has chosen is taken on
-/// another.
+/// The ports that a listener tries, if the port that one device has chosen is taken on another.
 const PORT_TRIES: usize = 16;
 
 const NOT_A_DEVICE: RnicError = RnicError::Os {
@@ -32,24 +31,24 @@ const NOT_A_DEVICE: RnicError = RnicError::Os {
     errno: libc::EADDRNOTAVAIL,
 };
 
-/// Requests that may wait in the kernel for an RDMA device. TCP's handshake is tried
-/// again by itself when a backlog is full; a request that finds librdmacm's full is
-/// lost, and with it the connect. So the kernel's is large, and that of the socket is
-/// kept by the engine.
+/// The kernel's backlog for a listener of an RDMA device. TCP repeats its handshake when a backlog
+/// is full. A request that meets a full backlog of librdmacm is lost, and its connect fails. So
+/// this backlog is large, and the engine itself keeps the backlog that the program asked for.
 const VERBS_BACKLOG: u32 = 1024;
 
-/// Where a socket is to listen.
+/// The addresses and devices on which a socket will listen.
 struct Plan {
     addrs: Vec<SocketAddr>,
     verbs: Vec<usize>,
     soft: bool,
-    /// Shared memory, and whether it is all that is wanted.
+    /// The device of shared memory, and true if the socket uses no other. None: the socket does not
+    /// use it.
     shm: Option<(usize, bool)>,
     group: Option<String>,
     opts: ListenOpts,
 }
 
-/// What became of a plan: the listeners, and the port; or why there are none.
+/// The result of a plan: the listeners and the port, or why there are none.
 struct Opened {
     on: Vec<(Place, Listener)>,
     port: u16,
@@ -60,13 +59,13 @@ impl Engine {
     pub(crate) fn listen(&mut self, id: SockId, backlog: u32) -> Result<(), Error> {
         let wanted = backlog.max(1) as usize;
         if let Some(a) = &mut self.sock(id)?.accepts {
-            // As listen(2) of a listener: its backlog is another.
+            // As listen(2) on a listener: it changes the backlog.
             a.backlog = wanted;
             return Ok(());
         }
         let s = self.fresh(id, "listen")?;
         s.port = None;
-        // Another port does as well, if one that `bind` has chosen is taken on a device.
+        // If `bind` chose the port and a device has it taken, another port will do.
         let any_port = s.asked.is_some_and(|a| a.port() == 0);
         let addr = s.bound.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
         let opts = s.opts.clone();
@@ -107,9 +106,9 @@ impl Engine {
         Ok(())
     }
 
-    /// The addresses that stand for a wildcard: itself, unless a device takes TCP
-    /// ports on its own addresses (whether this socket uses it or not: a wildcard
-    /// of librdmacm is on all devices).
+    /// The addresses that stand for a wildcard. It is the wildcard itself, unless a device takes
+    /// TCP ports on its own addresses. It does not matter whether this socket uses that device: a
+    /// wildcard of librdmacm is on all devices.
     fn everywhere(&self, any: SocketAddr, v6_only: bool) -> Result<Vec<SocketAddr>, Error> {
         let iwarp = |d: &Device| d.transport == Transport::Verbs && d.rnic.caps().owns_tcp_port;
         if !self.devices.iter().any(|d| !d.gone && iwarp(d)) {
@@ -120,7 +119,8 @@ impl Engine {
         Ok(all.into_iter().filter(wanted).collect())
     }
 
-    /// Opens the listeners of a plan, with another port while the one chosen is taken.
+    /// Opens the listeners of a plan. Tries other ports while the chosen one is taken, if the plan
+    /// leaves the port open.
     fn open_listeners(&mut self, plan: &Plan) -> Result<(Vec<(Place, Listener)>, u16), RnicError> {
         let any_port = plan.addrs.iter().all(|a| a.port() == 0);
         let mut tries = if any_port { PORT_TRIES } else { 1 };
@@ -141,7 +141,8 @@ impl Engine {
         }
     }
 
-    /// Opens what can be opened. Trouble: the port is taken, or nothing could be.
+    /// Opens the listeners that can be opened. `trouble` is set if the port is taken, if a resource
+    /// has run out, or if no listener could be opened.
     fn try_listeners(&mut self, plan: &Plan) -> Opened {
         let port = plan.addrs.first().map_or(0, SocketAddr::port);
         let mut opened = Opened { on: Vec::new(), port, trouble: None };
@@ -156,7 +157,7 @@ impl Engine {
                 }
                 match self.listen_on(device, addr, &mut opened, plan, false) {
                     Ok(()) => tcp_taken |= self.devices[device].rnic.caps().owns_tcp_port,
-                    // A listener that lacks a road without a word would lose callers.
+                    // A listener that silently lacks a device would lose peers.
                     Err(e) if in_use(&e) || lacking(&e) => {
                         opened.trouble = Some(e);
                         return opened;
@@ -168,7 +169,7 @@ impl Engine {
                     }
                 }
             }
-            // Its name stands for the TCP port, so it comes after it.
+            // The name of shared memory stands for the TCP port, so it comes after that port.
             if let Some((shm, false)) = plan.shm
                 && tcp_taken
                 && let Err(e) = self.listen_on(shm, addr, &mut opened, plan, true)
@@ -212,8 +213,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The listener listens no more, as of shutdown(2), and is a new socket again: accepts that
-    /// wait end with EINVAL.
+    /// Ends the listening, as shutdown(2) does. The socket is new again, and accepts that wait end
+    /// with EINVAL.
     pub(super) fn shut_listener(&mut self, id: SockId, now: Time) {
         self.end_listening(id, now, || Error::State {
             call: "accept",
@@ -225,16 +226,16 @@ impl Engine {
         self.mark(id.index);
     }
 
-    /// The listening side of `close`: accepts that wait end with `why`.
+    /// The listening side of `close`. Accepts that wait end with `why`.
     pub(super) fn end_listening(&mut self, id: SockId, now: Time, why: impl Fn() -> Error) {
         let Ok(s) = self.sock(id) else { return };
         if s.state != State::Listening {
             return;
         }
         let Some(accepts) = s.accepts.take() else { return };
-        // There is something to be told, and nothing to wait for.
+        // From here on a poll reports an error at once, instead of waiting.
         (s.state, s.bound, s.refused) = (State::Fresh, s.asked, true);
-        // The last first: shared memory's names before the TCP ports that they stand for.
+        // In reverse order: the names of shared memory before the TCP ports that they stand for.
         for (place, listener) in accepts.on.into_iter().rev() {
             self.by_listener.remove(&(place.device, listener));
             self.end_listener(place, listener);
@@ -253,8 +254,8 @@ impl Engine {
         }
     }
 
-    /// A device is gone, and its listeners with it. A socket that listens elsewhere
-    /// too goes on; one that does not has nothing more to accept.
+    /// A device is gone, and its listeners with it. A socket that listens on other devices goes on.
+    /// The accepts of any other socket end with an error.
     pub(super) fn drop_listeners_on(&mut self, device: usize) {
         let sockets: Vec<(Listener, u32)> = self
             .by_listener
@@ -278,15 +279,15 @@ impl Engine {
         }
     }
 
-    /// Closes a listener of a device.
+    /// Closes a listener of a device, and leaves its domain.
     fn end_listener(&mut self, place: Place, listener: Listener) {
         let d = &mut self.devices[place.device];
-        // It exists: there is nothing to go wrong, unless the device is gone.
+        // The listener exists, so this fails only if the device is gone.
         let _ = d.rnic.close_listener(listener);
         d.leave(place.domain);
     }
 
-    /// The error for what needs a device that is gone.
+    /// The error of an operation that needs a removed device.
     #[cold]
     pub(super) fn removed(&self, device: usize) -> Error {
         let why = format!("the RDMA device {} was removed", self.devices[device].name());
@@ -298,7 +299,7 @@ fn in_use(e: &RnicError) -> bool {
     matches!(e, RnicError::Os { errno: libc::EADDRINUSE, .. })
 }
 
-/// This process or this host has come to a limit.
+/// True if the process or the host has run out of descriptors.
 fn lacking(e: &RnicError) -> bool {
     matches!(e, RnicError::Os { errno: libc::EMFILE | libc::ENFILE, .. })
 }

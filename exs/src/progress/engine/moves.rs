@@ -7,8 +7,8 @@ use super::{Engine, SockId};
 pub(in crate::progress) struct Moving(Sock);
 
 impl Engine {
-    /// Takes out a socket that is to live in another shard. None: it must stay, as it is no new
-    /// socket, or a poll waits for it here.
+    /// Takes out a socket that will live in another shard. None: it must stay, since it is not new,
+    /// or a poll or a timer refers to it here.
     pub(in crate::progress) fn take_fresh(&mut self, id: SockId) -> Option<Moving> {
         let s = self.sock_ref(id)?;
         let may_go = s.state == State::Fresh && s.polls.is_empty() && s.timer.is_none();

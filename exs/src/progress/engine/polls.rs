@@ -1,4 +1,4 @@
-//! `poll` of one socket: one event when it is ready.
+//! `poll`: one event when a socket is ready.
 
 use super::Engine;
 use crate::ids::OpId;

@@ -1,4 +1,4 @@
-//! A socket as the engine keeps it.
+//! A socket, as the engine keeps it.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -28,25 +28,26 @@ use crate::session::{Buf, Counters, OpError, Session, SessionConfig, Standing};
 use crate::time::Time;
 use crate::wire::exs::{Hello, SocketKind};
 
-/// Where a socket is in its life.
+/// The state of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Made, perhaps bound.
+    /// New, perhaps bound.
     Fresh,
     /// `connect` was posted.
     Connecting { op: OpId, addr: SocketAddr },
-    /// Taking connections.
+    /// It listens.
     Listening,
-    /// Made for a listener; the start-up is not over.
+    /// A listener made it for a connection whose start-up is not over.
     Accepting { parent: Parent },
-    /// Connected, or it was: the session knows.
+    /// It is or was connected: the session knows which.
     Open,
-    /// `close` was posted, or the last handle was dropped: nothing more may be.
+    /// The program has posted `close`, or dropped the last handle: the engine refuses all further
+    /// operations.
     Closed,
 }
 
 impl State {
-    /// Why no operation may be posted to a socket that is not open, or has no session.
+    /// The error of an operation that is posted while the socket is not open, or has no session.
     #[cold]
     fn refuses(&self) -> OpError {
         match self {
@@ -58,7 +59,7 @@ impl State {
 }
 
 impl State {
-    /// For error messages: "this socket ...".
+    /// The state, for error messages: "this socket ...".
     pub(super) fn describe(&self) -> &'static str {
         match self {
             State::Fresh => "is not connected",
@@ -70,14 +71,15 @@ impl State {
     }
 }
 
-/// Memory open to the peer.
+/// An export.
 pub(super) struct ExportEntry {
     pub(super) key: Key,
     pub(super) buf: Buf,
     pub(super) buffer: Buffer,
     pub(super) temp: TempMrs,
-    /// None once it has been revoked.
+    /// False once it has been revoked, or its lifetime has passed.
     pub(super) open: bool,
+    /// The end of its lifetime. None: it has no such end.
     pub(super) expires: Option<Time>,
 }
 
@@ -88,40 +90,42 @@ pub(super) struct Sock {
     pub(super) opts: Options,
     pub(super) state: State,
     pub(super) bound: Option<SocketAddr>,
-    /// The address that `bind` asked for, and what keeps its TCP port until it is used.
+    /// The address that the program gave to `bind`.
     pub(super) asked: Option<SocketAddr>,
+    /// A descriptor that keeps the TCP port of `bind` until `listen` or `connect` uses it.
     pub(super) port: Option<OwnedFd>,
     pub(super) addrs: Option<(SocketAddr, SocketAddr)>,
     pub(super) session: Option<Box<Session>>,
-    /// Where its queue pair is, or last was.
+    /// The place of its queue pair, or of its last queue pair.
     pub(super) place: Place,
     pub(super) qp: Option<Qp>,
-    /// The last connect has failed: there is something to be told, and nothing to wait for.
+    /// The last connect has failed, or the listener was shut down: a poll reports an error at once.
     pub(super) refused: bool,
     /// The connect under way.
     pub(super) dial: Option<Box<Dial>>,
-    /// The device of the connection, and why it is this one.
+    /// The device of the connection, and the reason for its choice.
     pub(super) route: Option<Box<Route>>,
     pub(super) accepts: Option<Box<Accepts>>,
     pub(super) polls: Vec<(OpId, Interest)>,
-    /// Shows its state.
+    /// The watch that shows its state. None: no descriptor shows it.
     pub(super) watch: Option<Box<Watched>>,
     pub(super) exports: HashMap<ExportId, ExportEntry>,
-    /// The figures of a session that is gone.
+    /// The counters of earlier sessions.
     pub(super) past: Counters,
-    /// A handle of the program's exists.
+    /// The program has a handle.
     pub(super) held: bool,
-    /// Of a connection that an accept brought: whether the program has taken it.
+    /// Of an accepted connection: whether the program has taken it. None: it was not accepted, or
+    /// no accept has it yet.
     pub(super) taken: Option<Claim>,
     /// Posted WRs wait for the doorbell.
     pub(super) lazy: bool,
-    /// Small sends in a row.
+    /// The small sends that followed each other.
     pub(super) burst: Burst,
     /// Whether a thread waits for the connection itself.
     pub(super) attended: AttendedBy,
-    /// On the list of sockets to be looked after.
+    /// It is on the list of sockets that the engine must serve.
     pub(super) dirty: bool,
-    /// The deadline that stands in the timer table.
+    /// Its deadline in the table of timers. None: it has none.
     pub(super) timer: Option<Time>,
 }
 
@@ -157,7 +161,7 @@ impl Sock {
         }
     }
 
-    /// A new socket has come to another shard, and is on none of its lists.
+    /// A new socket has come to another shard, where it is on no list.
     pub(super) fn settle_in(&mut self, generation: u32) {
         (self.generation, self.dirty) = (generation, false);
         if let Some(watch) = &mut self.watch {
@@ -165,7 +169,7 @@ impl Sock {
         }
     }
 
-    /// How the socket's connection is to behave, by its options.
+    /// The configuration of the socket's session, from its options and the device.
     pub(super) fn session_config(&self, caps: &Caps) -> SessionConfig {
         let clamp = |n: usize, least: usize, most: usize| {
             u32::try_from(n.clamp(least, most)).unwrap_or(u32::MAX)
@@ -192,16 +196,17 @@ impl Sock {
         }
     }
 
-    /// A connection that the program has not taken from its listener, or from its queue.
+    /// True for a connection that the program has not taken, from its listener or from its event
+    /// queue.
     pub(super) fn is_untaken(&self) -> bool {
         let waits = self.taken.as_ref().map_or(!self.held, |t| !t.load(Ordering::Relaxed));
         matches!(self.state, State::Accepting { .. }) || (self.state == State::Open && waits)
     }
 
-    /// What `poll` would find.
+    /// What `poll` would report.
     pub(super) fn readiness(&self) -> Readiness {
         if let Some(a) = &self.accepts {
-            // (All its devices may have been removed: nothing comes any more.)
+            // If all its devices were removed, no connection can come any more.
             let over = a.on.is_empty();
             return Readiness {
                 readable: over || !a.ready.is_empty(),
@@ -223,13 +228,13 @@ impl Sock {
         }
     }
 
-    /// What a descriptor is to say of it.
+    /// The state that its descriptor must show.
     #[inline]
     pub(super) fn standing(&self) -> Standing {
         if let (State::Open, Some(s), None) = (&self.state, &self.session, &self.accepts) {
             return s.standing();
         }
-        // A socket whose connect has failed may connect again: nothing of it has ended.
+        // A socket whose connect has failed may connect again, so nothing of it has ended.
         let Readiness { readable, error, .. } = self.readiness();
         let arrived = self.accepts.as_ref().map_or(0, |a| a.came);
         Standing { readable: readable || error, arrived, ..Standing::default() }

@@ -1,13 +1,13 @@
-//! Accepting spreads: a listener in one shard, its connections in others.
+//! Accepts across shards: a listener in one shard, its connections in others.
 //!
-//! The listener's engine takes a request out of its RNIC and sends it to the shard in which the
-//! connection is to live. The engine there has the request adopted by its own RNIC, and starts the
-//! connection up. It sends the established connection back, or the word that there is none, since
-//! the listener counts start-ups in its backlog and gives connections to accepts in order.
+//! The listener's engine takes a request out of its RNIC, and sends it to the shard in which the
+//! connection will live. The engine there lets its own RNIC adopt the request, and starts the
+//! connection up. It sends the established connection back, or a failure, since the listener counts
+//! start-ups in its backlog and gives connections to accepts in order.
 //!
-//! Engines never wait for each other: what they send lies in the other's [`Released`] list until
-//! its next run. A connection whose listener has gone is reset, as the handle that was sent is
-//! dropped. RNICs that cannot hand over requests keep their connections in the listener's shard.
+//! Engines never wait for each other. A parcel lies in the [`Released`] list of the other engine
+//! until its next run. A connection whose listener is gone is reset, since its handle is dropped.
+//! RNICs that cannot hand requests over keep their connections in the listener's shard.
 //!
 //! [`Released`]: super::Released
 
@@ -25,31 +25,32 @@ use crate::rnic::{DetachedRequest, RnicError};
 use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
-/// What one shard sends to another.
+/// A message from one shard to another.
 pub(in crate::progress) enum Parcel {
-    /// A connection is to start up.
+    /// To the connection's shard: start this connection up.
     Request(Box<Incoming>),
-    /// To the listener's shard: the other lacks what a connection takes.
+    /// To the listener's shard: the sender lacks a resource that the connection needs.
     Returned(Box<Incoming>),
     /// To the listener's shard: a start-up has succeeded.
     Ready { listener: SockId, startup: u64, handle: SocketHandle, peer: SocketAddr },
     /// To the listener's shard: a start-up has failed.
     Failed { listener: SockId, startup: u64 },
-    /// To the connection's shard: the start-up has had its time.
+    /// To the connection's shard: the start-up is overdue.
     GiveUp { startup: u64 },
 }
 
-/// A start-up that has had its time: it was taken out of the backlog of a listener in that shard.
+/// A start-up that is overdue. The listener in that shard has taken it out of its backlog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Overdue {
     listener: Shard,
     startup: u64,
 }
 
-/// A request on its way to another shard, and what the connection takes from its listener.
+/// A request on its way to another shard, and the settings that the connection takes from its
+/// listener.
 pub(in crate::progress) struct Incoming {
     request: DetachedRequest,
-    /// The device's place, which is the same in all shards.
+    /// The index of the device, which is the same in all shards.
     device: usize,
     parent: Parent,
     kind: SocketKind,
@@ -61,15 +62,15 @@ pub(in crate::progress) struct Incoming {
 }
 
 impl Engine {
-    /// Leaves something for the engine of another shard.
+    /// Leaves a parcel for the engine of another shard.
     pub(super) fn send(&self, to: Shard, parcel: Parcel) {
         if let Some(context) = to.context() {
             context.send(self.shard, parcel);
         }
     }
 
-    /// Sends a request to the shard where its connection is to live. Returns it if that is here, or
-    /// if it must stay.
+    /// Sends a request to the shard in which its connection will live. Returns it if that is this
+    /// shard, or if the RNIC cannot hand it over.
     pub(super) fn spread_request(
         &mut self,
         device: usize,
@@ -90,7 +91,7 @@ impl Engine {
             Ok(request) => request,
             Err(RnicError::Unsupported(_)) => return Some(r),
             Err(e) => {
-                crate::trace::debug!("{} has gone: {e}", r.peer);
+                crate::trace::debug!("the request of {} has gone: {e}", r.peer);
                 return None;
             }
         };
@@ -107,14 +108,14 @@ impl Engine {
         None
     }
 
-    /// Looks after what the engine of the shard `from` has sent. Returns a start-up that is overdue.
+    /// Handles a parcel from the shard `from`. Returns a start-up that is overdue.
     pub(super) fn receive(&mut self, from: Shard, parcel: Parcel, now: Time) -> Option<Overdue> {
         match parcel {
             Parcel::Request(incoming) => self.adopt(incoming, now),
             Parcel::Returned(incoming) => self.take_back(from, *incoming, now),
             Parcel::Ready { listener, startup, handle, peer } => {
                 let arrival = Arrival::There(handle, peer);
-                // If the listener is gone, the handle is dropped with the connection.
+                // If the listener is gone, the handle is dropped, and resets the connection.
                 self.arrive(listener, StartupId::There(from, startup), arrival, now);
             }
             Parcel::Failed { listener, startup } => {
@@ -125,7 +126,7 @@ impl Engine {
         None
     }
 
-    /// Ends start-ups that are overdue, unless what has come meanwhile has completed them.
+    /// Ends start-ups that are overdue, unless events of the same run have completed them.
     pub(super) fn give_up_overdue(&mut self, overdue: &[Overdue], now: Time) {
         if overdue.is_empty() {
             return;
@@ -152,7 +153,7 @@ impl Engine {
         let domain = match d.enter(incoming.group.as_deref()) {
             Ok(domain) => domain,
             Err(e) => {
-                // The listener's shard has what it takes: it has it for its listener.
+                // The listener's shard has a domain for it: the domain of the listener.
                 crate::trace::info!("a connection stays with its listener: {e}");
                 return self.send(shard, Parcel::Returned(incoming));
             }
@@ -162,18 +163,18 @@ impl Engine {
         if self.begin_incoming(place, parent, *incoming, now).is_none() {
             self.send(shard, Parcel::Failed { listener, startup });
         }
-        // The queue pair, if there is one, holds the domain from here on.
+        // The queue pair, if there is one, keeps the domain in use from here on.
         self.devices[place.device].leave(domain);
     }
 
-    /// Starts a connection up that another shard could not take.
+    /// Starts a connection up that the other shard could not take.
     fn take_back(&mut self, from: Shard, incoming: Incoming, now: Time) {
         let Parent::There { listener, startup, .. } = incoming.parent else { return };
         let number = StartupId::There(from, startup);
         let on =
             |a: &Accepts| a.on.iter().find(|(p, _)| p.device == incoming.device).map(|on| on.0);
         let place = self.sock_ref(listener).and_then(|p| p.accepts.as_ref()).and_then(|a| on(a));
-        // If the listener is gone, the request is dropped with its connection.
+        // If the listener is gone, the request is dropped, and its connection with it.
         let Some(place) = place else { return };
         let begun = self.begin_incoming(place, Parent::Here(listener), incoming, now);
         match begun {
@@ -187,7 +188,7 @@ impl Engine {
         }
     }
 
-    /// Has this shard's RNIC take a request over, and begins its connection. None: that has failed.
+    /// Lets this shard's RNIC adopt a request, and begins its connection. None: that has failed.
     fn begin_incoming(
         &mut self,
         place: Place,

@@ -1,8 +1,8 @@
 //! The start-ups of a listener's connections, which hold places in its backlog.
 //!
-//! A peer whose start-up is under way has proved nothing yet: to send a request and to say no more
-//! costs it one message. So each has its place for [`GRACE`], and then only while no other caller
-//! waits for one: the oldest gives way.
+//! A peer whose start-up is under way has proved nothing yet: it can send a request, which costs it
+//! one message, and fall silent. So each start-up keeps its place for [`GRACE`]. After that it
+//! keeps it only while no other peer waits for a place: the oldest start-up gives way.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use super::{Engine, SockId};
 use crate::progress::shards::Shard;
 use crate::time::Time;
 
-/// How long a start-up keeps its place in a full backlog for which other callers wait. It takes a
-/// round trip.
+/// The time for which a start-up keeps its place in a full backlog while other peers wait. A
+/// start-up takes a round trip.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A start-up.
@@ -39,19 +39,19 @@ impl Startups {
         self.0.push_back((child, now));
     }
 
-    /// A start-up is over, whatever became of it.
+    /// A start-up has succeeded or failed.
     pub(super) fn end(&mut self, child: StartupId) {
         if let Some(at) = self.0.iter().position(|(c, _)| *c == child) {
             self.0.remove(at);
         }
     }
 
-    /// When the oldest has had its time.
+    /// The time at which the oldest start-up is overdue.
     pub(super) fn due(&self) -> Option<Time> {
         self.0.front().map(|(_, since)| *since + GRACE)
     }
 
-    /// Takes the oldest away, if it has had its time.
+    /// Takes the oldest start-up out, if it is overdue.
     fn take_overdue(&mut self, now: Time) -> Option<StartupId> {
         let due = self.due()?;
         if now < due {
@@ -62,7 +62,7 @@ impl Startups {
 }
 
 impl Engine {
-    /// Ends a connection whose start-up goes no further.
+    /// Ends a connection whose start-up is given up.
     pub(super) fn give_up(&mut self, child: SockId) {
         if self.sock_ref(child).is_some() {
             self.socks[child.index as usize].state = State::Closed;
@@ -71,7 +71,7 @@ impl Engine {
         }
     }
 
-    /// Callers wait for places in a full backlog: start-ups that have had their time give them theirs.
+    /// Peers wait for places in a full backlog: start-ups that are overdue give theirs up.
     pub(super) fn make_room(&mut self, parent: u32, now: Time) {
         loop {
             let Some(a) = &mut self.socks[parent as usize].accepts else { return };
@@ -79,7 +79,7 @@ impl Engine {
                 return;
             }
             let Some(child) = a.starting.take_overdue(now) else { return };
-            crate::trace::debug!("a start-up gives its place in the backlog to another caller");
+            crate::trace::debug!("a start-up gives its place in the backlog to another peer");
             match child {
                 StartupId::Here(child) => self.give_up(child),
                 StartupId::There(shard, startup) => self.send(shard, Parcel::GiveUp { startup }),
@@ -105,7 +105,7 @@ mod tests {
         for index in 0..3 {
             startups.begin(child(index), start + GRACE * index / 2);
         }
-        // One is over by itself, of whatever age.
+        // A start-up of any age can end by itself. To end an unknown one does nothing.
         startups.end(child(1));
         startups.end(child(7));
         assert_eq!((startups.len(), startups.due()), (2, Some(start + GRACE)));

@@ -1,11 +1,11 @@
-//! Sockets whose state is shown elsewhere: on a descriptor that the program polls.
+//! Watches: the state of a socket, shown on a descriptor that the program polls.
 //!
-//! The C library shows on each socket's descriptor what a receive would find. A change is
-//! noted here when the engine looks after the socket, and the thread that has the engine calls
-//! [`Watch::changed`] once it has let go of the lock (`Context::finish`), or leaves that for
-//! later while no program relies on it (`progress/reliance.rs`). What is called reads the
-//! state itself, by [`Engine::standing_of`], which also says that everything up to then has been
-//! shown. So a change that is noted late, twice, or after it was read shows nothing wrong.
+//! The C library shows on the descriptor of each socket what a receive would find. The engine notes
+//! a change when it serves the socket. The thread that holds the engine calls [`Watch::changed`]
+//! after it has released the lock (`Context::finish`). While the program does not rely on
+//! descriptors, it leaves that for later (`progress/reliance.rs`). The watch reads the state
+//! itself, by [`Engine::standing_of`], which also marks all changes up to then as shown. So it does
+//! no harm if the engine notes a change late, twice, or after the watch has read it.
 
 use std::sync::Arc;
 
@@ -13,21 +13,21 @@ use super::sock::Sock;
 use super::{Engine, SockId};
 use crate::session::Standing;
 
-/// What shows a socket's state.
+/// An object that shows a socket's state.
 pub trait Watch: Send + Sync {
-    /// The state may have changed: read it, and show it. Called by any thread of the library
-    /// or of the program that moves data, without a lock of the library's.
+    /// The state may have changed: read it, and show it. The caller is a thread that moves data, of
+    /// the library or of the program. It holds no lock of the library.
     fn changed(&self);
 }
 
 /// The watch of one socket.
 pub(super) struct Watched {
     watch: Arc<dyn Watch>,
-    /// What was read last.
+    /// The state that the watch has read last.
     seen: Standing,
-    /// On the list of those with news.
+    /// It is on the list of sockets with news.
     listed: bool,
-    /// The news have been there for a tick of the background thread.
+    /// The news is at least as old as a tick of the background thread.
     aged: bool,
 }
 
@@ -39,7 +39,7 @@ impl Watched {
 }
 
 impl Engine {
-    /// Shows a socket's state by `watch` from now on, or no longer.
+    /// Sets the watch of a socket. `None` ends the watching.
     pub(crate) fn set_watch(&mut self, id: SockId, watch: Option<Arc<dyn Watch>>) {
         self.unattend_left(id);
         if let Ok(s) = self.sock(id) {
@@ -49,7 +49,7 @@ impl Engine {
         }
     }
 
-    /// The state of a socket, which the caller is about to show.
+    /// The state of a socket. The caller must show it: the engine counts it as shown.
     pub(crate) fn standing_of(&mut self, id: SockId) -> Standing {
         let Ok(s) = self.sock(id) else { return Standing::default() };
         let standing = s.standing();
@@ -59,7 +59,7 @@ impl Engine {
         standing
     }
 
-    /// Notes whether there is something to be shown of a socket.
+    /// Puts a socket on the list of news, if its watch has not shown its state.
     #[inline]
     pub(super) fn check_watch(&mut self, index: u32) {
         let s = &mut self.socks[index as usize];
@@ -72,14 +72,14 @@ impl Engine {
         }
     }
 
-    /// Something is to be shown.
+    /// True if there is news to show.
     #[inline]
     pub(in crate::progress) fn has_news(&self) -> bool {
         !self.news.is_empty()
     }
 
-    /// What has something to show, each once. With `aged` only what had it at the last such
-    /// call already.
+    /// Takes the watches that have news, each once. With `aged`, takes those that already had news
+    /// at the last such call.
     pub(in crate::progress) fn take_news(&mut self, aged: bool) -> Vec<Arc<dyn Watch>> {
         let mut due = Vec::new();
         let mut news = std::mem::take(&mut self.news);
