@@ -1,8 +1,8 @@
-//! Which devices there are: the one place that names the drivers.
+//! The devices of a context. This is the only place that names the drivers.
 //!
-//! The software RNIC and shared memory are there from the start. RDMA devices are looked for when a
-//! socket first connects or listens that may use them, so that a program which
-//! pins the software RNIC never touches libibverbs.
+//! The software RNIC and shared memory are there from the start. The engine looks for RDMA devices
+//! when a socket that may use them first connects or listens. So a program that pins the software
+//! RNIC never touches libibverbs.
 
 use super::Error;
 use super::options::{Transport, kernel_io};
@@ -18,23 +18,22 @@ type MakeSoft = dyn FnOnce(mio::Registry, usize) -> Result<Box<dyn Rnic>, Error>
 pub(super) type OpenVerbs = dyn FnMut(&mio::Registry, &mut dyn Iterator<Item = usize>) -> Result<Vec<Box<dyn Rnic>>, Error>
     + Send;
 
-/// How a context comes by its devices.
+/// The functions by which a context makes its devices.
 pub struct Devices {
     pub(super) soft: Box<MakeSoft>,
-    /// None: there is no shared memory, or nobody wants it.
+    /// None: the context has no shared memory.
     pub(super) shm: Option<Box<MakeSoft>>,
-    /// None: EXS was built without them.
+    /// None: EXS was built without the feature `verbs`.
     pub(super) verbs: Option<Box<OpenVerbs>>,
     /// How kernel sockets wait.
     pub(super) kernel_io: KernelIo,
 }
 
 impl Devices {
-    /// The software RNIC that `soft` makes (for a registry and a first token), and
-    /// the RDMA devices that `verbs` opens, for a registry and the first tokens of
-    /// devices. It is called again when others may have come, and then gives those that
-    /// it has not given before (a device that was taken away and comes back is
-    /// another one).
+    /// Devices from two functions. `soft` makes the software RNIC, for a registry and its first
+    /// token. `verbs` opens RDMA devices, for a registry and the first tokens of the devices. The
+    /// engine calls `verbs` again when other devices may have come. It must return only devices
+    /// that it has not returned before. A device that was removed and comes back is another device.
     #[cfg(any(test, feature = "internals"))]
     pub fn new(
         soft: impl FnOnce(mio::Registry, usize) -> Result<Box<dyn Rnic>, Error> + Send + 'static,
@@ -49,13 +48,13 @@ impl Devices {
         Devices { soft: Box::new(soft), shm: None, verbs: Some(Box::new(verbs)), kernel_io }
     }
 
-    /// What this host has.
+    /// The devices of this host.
     pub fn of_host() -> Devices {
         let (soft, shm) = (Box::new(soft), Some(Box::new(shm) as Box<MakeSoft>));
         Devices { soft, shm, verbs: verbs(), kernel_io: kernel_io() }
     }
 
-    /// The same with another way for kernel sockets to wait than the environment's.
+    /// The same, with this way for kernel sockets to wait instead of the environment's.
     #[must_use]
     #[cfg(any(test, feature = "internals"))]
     pub fn with_kernel_io(self, kernel_io: KernelIo) -> Devices {
@@ -87,7 +86,7 @@ pub(super) const UNBUILT: &str = "this EXS was built without RDMA devices: build
 pub(super) const CANNOT_OPEN: &str = "see that rdma-core is installed, that the modules ib_uverbs and rdma_ucm \
                            are loaded (modprobe), and that /dev/infiniband may be opened";
 
-/// What the host has of each transport.
+/// Describes the devices that the host has of each transport.
 pub(crate) fn describe_transports() -> Vec<TransportInfo> {
     let soft = TransportInfo {
         transport: Transport::Soft,

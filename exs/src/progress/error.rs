@@ -7,8 +7,8 @@ use crate::mem::MemError;
 use crate::rnic::{RnicError, kernel_text};
 use crate::session::{OpError, SessionError};
 
-/// Why a call, or an operation, failed. [`Error::errno`] gives the number that a
-/// socket call would have left.
+/// Why a call, or an operation, failed. [`Error::errno`] gives the errno of the same failure of a
+/// socket call.
 ///
 /// The message of an error contains its cause, and `source()` does not repeat it. A program that
 /// prints the whole chain of sources says everything once.
@@ -21,18 +21,18 @@ pub enum Error {
          then try again, or make it deeper"
     )]
     WouldBlock {
-        /// What is full.
+        /// The object that is full.
         what: &'static str,
-        /// How much it takes.
+        /// The most that it holds.
         limit: usize,
     },
     /// A signal handler ran while the thread waited (EINTR).
     #[error("interrupted by a signal")]
     Interrupted,
-    /// An argument makes no sense (EINVAL).
+    /// An argument is invalid (EINVAL).
     #[error("{0}")]
     Invalid(String),
-    /// The stream ended before all that was wanted had come.
+    /// The stream ended before all the wanted bytes had come.
     #[error("the stream ended after {got} of {wanted} bytes")]
     EndOfStream {
         /// Bytes received.
@@ -49,28 +49,28 @@ pub enum Error {
         need: &'static str,
         /// What the socket is instead.
         is: &'static str,
-        /// The errno for it.
+        /// The errno.
         errno: i32,
     },
     /// No peer took the connection.
     #[error("cannot connect to {addr}: {cause}{before}")]
     Connect {
-        /// Where to.
+        /// The address of the peer.
         addr: SocketAddr,
-        /// Why: the last attempt's error.
+        /// Why: the error of the last attempt.
         cause: RnicError,
-        /// What became of attempts by other devices before; empty if there were none.
+        /// The errors of earlier attempts by other devices. Empty if there were none.
         before: String,
     },
-    /// The peer answered, but no EXS connection can be made with it.
+    /// The peer answered, but no EXS connection with it is possible.
     #[error("{addr} refused the connection: {cause}")]
     Refused {
-        /// Where to.
+        /// The address of the peer.
         addr: SocketAddr,
         /// Why.
         cause: SessionError,
     },
-    /// The address cannot be taken.
+    /// The socket cannot be bound to the address.
     #[error("cannot bind to {addr}: {cause}")]
     Bind {
         /// The address.
@@ -78,15 +78,15 @@ pub enum Error {
         /// Why.
         cause: RnicError,
     },
-    /// No listener could be made.
+    /// The socket cannot listen.
     #[error("cannot listen on {addr}: {cause}")]
     Listen {
-        /// Where.
+        /// The address.
         addr: SocketAddr,
         /// Why.
         cause: RnicError,
     },
-    /// The socket must have an RDMA device, by its options, and there is none (ENODEV).
+    /// The options of the socket demand an RDMA device, and there is none (ENODEV).
     #[error("{why}")]
     NoDevice {
         /// Why, and what to do.
@@ -97,10 +97,10 @@ pub enum Error {
     Start {
         /// Why.
         why: String,
-        /// Its errno.
+        /// The errno.
         errno: i32,
     },
-    /// Memory.
+    /// A memory region or a buffer refused something.
     #[error(transparent)]
     Memory(#[from] MemError),
     /// The operation, or its connection, failed.
@@ -114,7 +114,7 @@ pub enum Error {
     Os {
         /// The call.
         call: &'static str,
-        /// Its errno.
+        /// The errno.
         errno: i32,
     },
 }
@@ -130,7 +130,7 @@ impl Error {
         Error::Invalid(why.into())
     }
 
-    /// The errno that stands for it at the C edge.
+    /// The errno that the C library sets for this error.
     pub fn errno(&self) -> i32 {
         match self {
             Error::WouldBlock { .. } => libc::EAGAIN,
@@ -155,22 +155,22 @@ impl Error {
         }
     }
 
-    /// The standard library's name for it.
+    /// The kind of this error in the standard library.
     pub fn kind(&self) -> io::ErrorKind {
         io::Error::from_raw_os_error(self.errno()).kind()
     }
 
-    /// Too much is in flight: dequeue events, then try again.
+    /// True if too much is in flight: dequeue events, then try again.
     pub fn is_would_block(&self) -> bool {
         matches!(self, Error::WouldBlock { .. })
     }
 
-    /// The operation was cancelled by this side.
+    /// True if this side cancelled the operation.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Error::Op(OpError::Cancelled))
     }
 
-    /// This side ended the operation before its time: it was cancelled, or its time was over.
+    /// True if this side ended the operation early: it was cancelled, or it timed out.
     pub(in crate::progress) fn is_cut(&self) -> bool {
         matches!(self, Error::Op(OpError::Cancelled | OpError::TimedOut { .. }))
     }
@@ -184,7 +184,7 @@ fn rnic_errno(e: &RnicError) -> i32 {
         RnicError::QueueFull { .. } => libc::EAGAIN,
         RnicError::Busy { .. } => libc::EBUSY,
         RnicError::Unsupported(_) => libc::EOPNOTSUPP,
-        // As POSIX has it for a message, and for its pieces.
+        // As in POSIX for a message that is too long, or has too many pieces.
         RnicError::Limit { .. } => libc::EMSGSIZE,
         RnicError::Exhausted { errno, .. } => *errno,
         RnicError::NoSuch { .. } => libc::EBADF,
@@ -208,7 +208,7 @@ mod tests {
     use crate::mem::AccessFault;
     use crate::session::Violation;
 
-    /// A reporter that prints an error with all its sources says nothing twice.
+    /// A program that prints an error with all its sources must say nothing twice.
     #[test]
     fn no_error_repeats_its_source() {
         let addr = "192.0.2.1:7471".parse().unwrap();

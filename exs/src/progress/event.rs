@@ -1,4 +1,4 @@
-//! What an operation leaves behind.
+//! Events: the reports of operations that have completed.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use crate::mem::Buffer;
 use crate::plain::Lease;
 use crate::sys::{KernelAddr, abort_on_close};
 
-/// Which call an event answers.
+/// The call whose completion an event reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventKind {
@@ -37,15 +37,15 @@ pub enum EventKind {
     Revoke,
 }
 
-/// What `poll` found.
+/// The state of a socket that `poll` found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Readiness {
     /// Data, the end of the stream, or a connection to accept is there.
     pub readable: bool,
-    /// A send would not have to wait.
+    /// A send would not wait.
     pub writable: bool,
-    /// The connection is broken or was never made.
+    /// The connection is broken, or was never made.
     pub error: bool,
 }
 
@@ -53,12 +53,12 @@ pub struct Readiness {
 #[derive(Debug, Default)]
 #[allow(unnameable_types, reason = "an event is made of it, by this crate alone")]
 pub enum Bufs {
-    /// None.
+    /// No buffer.
     #[default]
     None,
-    /// One.
+    /// A single buffer.
     One(Buffer),
-    /// Those of a vectored operation.
+    /// The buffers of a vectored operation.
     Many(Vec<Buffer>),
 }
 
@@ -66,30 +66,30 @@ pub enum Bufs {
 #[derive(Debug)]
 #[allow(unnameable_types, reason = "an event is made of it, by this crate alone")]
 pub struct RawEvent {
-    /// The program's name for the operation.
+    /// The token that the caller gave to the operation.
     pub token: u64,
-    /// The number of the socket, or the raw layer's name for the operation.
+    /// The user data of the socket, or the tag that the raw layer gave to the operation.
     pub tag: [u64; 2],
-    /// Which call it answers.
+    /// The call whose completion this is.
     pub kind: EventKind,
     /// Bytes moved.
     pub bytes: u64,
-    /// True length of a seqpacket message.
+    /// The true length of a seqpacket message.
     pub total: u64,
-    /// A receive that ended at the end of the stream.
+    /// True for a receive that ended at the end of the stream.
     pub eof: bool,
-    /// Why it failed, if it did. (Boxed, as is `guest`: an event is moved often, and seldom
-    /// has either.)
+    /// Why the operation failed. None: it succeeded. It is boxed, as is `guest`, because events are
+    /// moved often and few have either.
     pub error: Option<Box<Error>>,
-    /// The operation's memory.
+    /// The buffers of the operation.
     pub bufs: Bufs,
-    /// `poll`: what was found.
+    /// `poll`: the state of the socket.
     pub readiness: Readiness,
-    /// What only few events bring.
+    /// The parts that only few events have.
     pub guest: Option<Box<Guest>>,
 }
 
-/// What an accept brings, and the address of the peer of a kernel socket.
+/// The results of an accept, and the parts that only events of kernel sockets have.
 #[derive(Debug, Default)]
 #[allow(unnameable_types, reason = "an event is made of it, by this crate alone")]
 pub struct Guest {
@@ -103,7 +103,7 @@ pub struct Guest {
     pub lease: Option<Arc<Lease>>,
 }
 
-/// A connection of the kernel's that the program has not taken: dropped, it is reset.
+/// A kernel connection that the program has not taken. If it is dropped, the connection is reset.
 #[derive(Debug)]
 #[allow(unnameable_types, reason = "an event is made of it, by this crate alone")]
 pub struct Untaken(Option<OwnedFd>);
@@ -124,14 +124,14 @@ impl From<OwnedFd> for Untaken {
 impl Drop for Untaken {
     fn drop(&mut self) {
         if let Some(fd) = &self.0 {
-            // A socket that cannot be reset (UNIX-domain) ends as it can.
+            // A UNIX-domain socket cannot be reset: it ends in its own way.
             let _ = abort_on_close(fd);
         }
     }
 }
 
 impl RawEvent {
-    /// Ends the lease that the event may have, because the program dequeues it.
+    /// Ends the lease that the event may have. Called when the program dequeues the event.
     #[inline]
     pub fn dequeued(&mut self) {
         if let Some(guest) = &mut self.guest
@@ -141,12 +141,12 @@ impl RawEvent {
         }
     }
 
-    /// An event of a successful operation that moved nothing.
+    /// An event of an operation that succeeded and moved no bytes.
     pub fn new(token: u64, kind: EventKind) -> RawEvent {
         RawEvent::with(token, [0; 2], kind, Bufs::None)
     }
 
-    /// The same with the memory that the program gets back.
+    /// The same, with the buffers that the program gets back.
     #[inline]
     pub fn with(token: u64, tag: [u64; 2], kind: EventKind, bufs: Bufs) -> RawEvent {
         RawEvent {

@@ -1,19 +1,18 @@
-//! The end of the process: its connections end as those of kernel sockets do.
+//! Process exit: connections end in order, as those of kernel sockets do.
 //!
-//! The kernel closes a process's TCP sockets in order, and sends what was written, after the process is
-//! gone. Here the process itself has to do it, before it goes: else a program that sends and
-//! returns from `main` would look to its peer like one that was killed. So exit(3) has everything
-//! closed, and waits for the ends, for as long as [`Options::linger`] lets a close take.
+//! After a process has exited, the kernel closes its TCP sockets in order and sends the data that
+//! it has accepted. EXS must do this in the process itself, before the process ends. Otherwise a
+//! program that sends and returns from `main` would look to its peer as if it had been killed. So
+//! exit(3) closes all connections, and waits for their ends up to [`Options::linger`].
 //!
-//! Other threads still run meanwhile, and die with the process. They are to see nothing of all this,
-//! as they would see nothing with kernel sockets: their operations have no more events, and
-//! their calls do not return. But what runs at the end of the process after this, handlers of
-//! atexit(3) and destructors, may wait for such a thread. So a process that is still there some time
-//! later goes on: it has the events, and calls return.
+//! Other threads run until the process ends. They must see nothing of the exit, as with kernel
+//! sockets: their operations have no more events, and their calls do not return. But handlers of
+//! atexit(3) and destructors run after this, and may wait for such a thread. So if the process
+//! still exists some time later, it goes on: its threads get the events, and their calls return.
 //!
-//! Programs call exit(3) in signal handlers, too. What that interrupts may hold locks, ours or
-//! the allocator's, and lead. So a thread that waits for nothing else does the work; the one that exits
-//! takes no lock, and does not wait for ever.
+//! Programs call exit(3) in signal handlers, too. The interrupted thread may be the leader, and may
+//! hold locks of EXS or of the allocator. So a separate thread, which waits for nothing else, does
+//! the work. The exiting thread takes no lock, and its wait is bounded.
 //!
 //! [`Options::linger`]: super::Options::linger
 
@@ -27,27 +26,28 @@ use super::reactor::Reactor;
 use super::shards;
 use crate::sys::{EventFd, HeldSignals, at_exit, this_thread};
 
-/// How long the engine may be another's, which may be the thread that exits.
+/// How long the working thread may take to get the engine's lock. The exiting thread may hold it.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
-/// How long the process may take to end after all this, before its threads hear of it.
+/// The time that the process has to end after this, before its threads go on.
 const GRACE: Duration = Duration::from_secs(1);
-/// Between two looks.
+/// The shortest and the longest pause between two checks.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
 
-/// What the thread that exits and the one that does the work have between them.
+/// The state that the exiting thread shares with the working thread.
 struct Exit {
     process: u32,
     begin: EventFd,
     over: EventFd,
-    /// The thread that exits.
+    /// The exiting thread. 0: the process is not exiting.
     leaver: AtomicI32,
-    /// How long (ns) the ends may take: 0 until everything is closed.
+    /// The time (ns) that the connections have to end. The working thread sets it; 0 until all are
+    /// closed.
     patience: AtomicU64,
-    /// The process has not ended, and goes on.
+    /// True once the process has not ended in time, and goes on.
     goes_on: (Mutex<bool>, Condvar),
 }
 
-static LEAVING: OnceLock<Exit> = OnceLock::new();
+static EXIT: OnceLock<Exit> = OnceLock::new();
 
 impl Exit {
     fn new() -> io::Result<Exit> {
@@ -61,7 +61,7 @@ impl Exit {
         })
     }
 
-    /// Another thread stays here until the process ends, or goes on.
+    /// Any other thread waits here until the process ends or goes on.
     fn stay(&self) {
         let (goes_on, changed) = &self.goes_on;
         let goes_on = goes_on.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,7 +74,8 @@ impl Exit {
         changed.notify_all();
     }
 
-    /// On the thread that exits.
+    /// Starts the working thread, and waits until it is done or the time is over. Called by the
+    /// exiting thread.
     fn wait(&self) {
         self.leaver.store(this_thread(), Ordering::Release);
         self.begin.signal();
@@ -82,7 +83,7 @@ impl Exit {
         loop {
             let limit = LOCK_PATIENCE + Duration::from_nanos(self.patience.load(Ordering::Relaxed));
             let left = limit.saturating_sub(begun.elapsed());
-            // (A signal handler may interrupt it.)
+            // A signal handler may interrupt the wait, which then goes on.
             if left.is_zero() || self.over.wait(Some(left.min(LOCK_PATIENCE))).unwrap_or(false) {
                 return;
             }
@@ -91,13 +92,13 @@ impl Exit {
 }
 
 extern "C" fn leave() {
-    // What a fork(2) has copied is the parent's.
-    if let Some(leaving) = LEAVING.get().filter(|l| l.process == std::process::id()) {
-        leaving.wait();
+    // After a fork(2), the connections belong to the parent alone.
+    if let Some(exit) = EXIT.get().filter(|e| e.process == std::process::id()) {
+        exit.wait();
     }
 }
 
-/// From now on the end of the process closes what its shards hold.
+/// From now on exit(3) closes the connections of all shards.
 pub(super) fn close_at_exit() {
     if let Err(e) = try_close_at_exit() {
         crate::trace::warn!(
@@ -108,30 +109,31 @@ pub(super) fn close_at_exit() {
 
 fn try_close_at_exit() -> io::Result<()> {
     let new = Exit::new()?;
-    let leaving = LEAVING.get_or_init(|| new);
-    // The thread inherits it: the program's signals are for the program's threads.
+    let exit = EXIT.get_or_init(|| new);
+    // The thread inherits this mask, so that it handles none of the program's signals.
     let _held = HeldSignals::new();
     std::thread::Builder::new().name("exs-exit".into()).spawn(move || {
-        while !leaving.begin.wait(None).unwrap_or(false) {}
-        // A program that closes descriptors which are not its own does not end by that.
-        if leaving.leaver.load(Ordering::Acquire) != 0 {
-            leave_shards(leaving);
-            leaving.over.signal();
-            // sleep-ok: a thread that hears of it that soon would hear of an end in order
+        while !exit.begin.wait(None).unwrap_or(false) {}
+        // The wait also ends when a program closes descriptors that are not its own. That is not an
+        // exit.
+        if exit.leaver.load(Ordering::Acquire) != 0 {
+            leave_shards(exit);
+            exit.over.signal();
+            // sleep-ok: threads that go on too soon would see the exit, as calls that return
             std::thread::sleep(GRACE);
             shards::all().for_each(|context| context.go_on());
-            leaving.go_on();
+            exit.go_on();
         }
     })?;
     at_exit(leave)
 }
 
-/// Closes everything in all shards, and waits for the ends.
-fn leave_shards(leaving: &Exit) {
-    let thread = leaving.leaver.load(Ordering::Relaxed);
+/// Closes the connections of all shards, and waits for their ends.
+fn leave_shards(exit: &Exit) {
+    let thread = exit.leaver.load(Ordering::Relaxed);
     let patience = shards::all().map(|context| context.close_all(thread)).max();
     let nanos = u64::try_from(patience.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX);
-    leaving.patience.store(nanos, Ordering::Relaxed);
+    exit.patience.store(nanos, Ordering::Relaxed);
     let mut pause = PAUSES.0;
     while shards::all().fold(false, |left, context| left | !context.has_left(pause)) {
         pause = PAUSES.1.min(pause * 2);
@@ -139,23 +141,25 @@ fn leave_shards(leaving: &Exit) {
 }
 
 impl Context {
-    /// Closes everything; returns how long the ends may take.
+    /// Closes all connections. Returns the time that they may take to end.
     fn close_all(&self, thread: i32) -> Duration {
         let mut engine = self.lock();
         let patience = engine.leave_all(thread, self.now());
         self.finish(engine, None);
-        // Sends of kernel sockets that are kept, too, as far as the kernel takes them.
+        // The turn also lets coalesced sends of kernel sockets leave, as far as the kernel accepts
+        // them.
         self.turn(None, true, None);
         patience
     }
 
-    /// True if every connection has ended. Else it moves what can be moved, within this time.
+    /// True if every connection has ended. Otherwise runs the engine once, and sleeps for `pause`
+    /// at most.
     fn has_left(&self, pause: Duration) -> bool {
         if self.lock().has_left() {
             return true;
         }
         match self.lead.try_lead(false) {
-            Some(reactor) => self.lead_out(reactor, pause),
+            Some(reactor) => self.lead_while_exiting(reactor, pause),
             None => {
                 self.turn(None, true, None);
                 // sleep-ok: the thread that leads sleeps in the reactor, and may never leave it
@@ -165,31 +169,31 @@ impl Context {
         false
     }
 
-    fn lead_out(&self, mut reactor: Reactor, pause: Duration) {
+    fn lead_while_exiting(&self, mut reactor: Reactor, pause: Duration) {
         let polled = reactor.poll(Some(pause));
         self.turn(Some(&mut reactor), true, None);
         self.lead.leave(reactor, None, (false, false));
         if polled.is_err() {
-            // sleep-ok: the reactor does not, and the devices are looked at all the same
+            // sleep-ok: the reactor cannot sleep; the next round looks at the devices without it
             std::thread::sleep(pause);
         }
     }
 
-    /// The process is still there: what came while nobody was to hear of it is heard.
+    /// The process goes on: delivers the events that were suppressed.
     fn go_on(&self) {
         let mut engine = self.lock();
         engine.leave_off();
         self.finish(engine, None);
     }
 
-    /// A thread that calls while the process ends stays in the call.
+    /// Keeps a thread in its call while the process exits. The exiting thread itself goes on.
     #[cold]
     pub(super) fn stay(&self) {
         let leaver = self.lock().leaver();
         if leaver.is_some_and(|thread| thread != this_thread())
-            && let Some(leaving) = LEAVING.get()
+            && let Some(exit) = EXIT.get()
         {
-            leaving.stay();
+            exit.stay();
         }
     }
 }

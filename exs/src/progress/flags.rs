@@ -1,46 +1,47 @@
-//! Sets of flags: a struct of named booleans each, with constants, `|` and a method for each flag.
+//! Sets of flags. Each is a struct of named booleans with constants, `|`, and a method for each
+//! flag.
 
 use std::ops::{BitOr, BitOrAssign};
 
-/// How a receive is to behave.
+/// How a receive behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct RecvFlags {
-    /// Complete only when the buffer is full (MSG_WAITALL), at the end of the
-    /// stream, or when cancelled. Streams only.
+    /// Complete only when the buffer is full (MSG_WAITALL), at the end of the stream, or when
+    /// cancelled. For streams only.
     pub waitall: bool,
     /// Leave the data in the socket (MSG_PEEK).
     pub peek: bool,
 }
 
 impl RecvFlags {
-    /// Complete as soon as there is something.
+    /// Complete as soon as there are data.
     pub const NONE: RecvFlags = RecvFlags { waitall: false, peek: false };
     /// Complete only when the buffer is full.
     pub const WAITALL: RecvFlags = RecvFlags { waitall: true, peek: false };
     /// Leave the data in the socket.
     pub const PEEK: RecvFlags = RecvFlags { waitall: false, peek: true };
 
-    /// The same with [`RecvFlags::waitall`] so.
+    /// The same flags with this value of [`RecvFlags::waitall`].
     #[must_use]
     pub const fn with_waitall(self, waitall: bool) -> RecvFlags {
         RecvFlags { waitall, ..self }
     }
 
-    /// The same with [`RecvFlags::peek`] so.
+    /// The same flags with this value of [`RecvFlags::peek`].
     #[must_use]
     pub const fn with_peek(self, peek: bool) -> RecvFlags {
         RecvFlags { peek, ..self }
     }
 }
 
-/// What to wait for with `poll`.
+/// The states of a socket that `poll` waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Interest {
     /// Data, the end of the stream, or a connection to accept.
     pub readable: bool,
-    /// A send would not have to wait.
+    /// A send would not wait.
     pub writable: bool,
 }
 
@@ -52,20 +53,20 @@ impl Interest {
     /// Either.
     pub const BOTH: Interest = Interest { readable: true, writable: true };
 
-    /// The same with [`Interest::readable`] so.
+    /// The same flags with this value of [`Interest::readable`].
     #[must_use]
     pub const fn with_readable(self, readable: bool) -> Interest {
         Interest { readable, ..self }
     }
 
-    /// The same with [`Interest::writable`] so.
+    /// The same flags with this value of [`Interest::writable`].
     #[must_use]
     pub const fn with_writable(self, writable: bool) -> Interest {
         Interest { writable, ..self }
     }
 }
 
-/// What the peer may do with exported memory.
+/// The operations that a peer may do on exported memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Rights {
@@ -83,20 +84,20 @@ impl Rights {
     /// Both.
     pub const READ_WRITE: Rights = Rights { read: true, write: true };
 
-    /// The same with [`Rights::read`] so.
+    /// The same flags with this value of [`Rights::read`].
     #[must_use]
     pub const fn with_read(self, read: bool) -> Rights {
         Rights { read, ..self }
     }
 
-    /// The same with [`Rights::write`] so.
+    /// The same flags with this value of [`Rights::write`].
     #[must_use]
     pub const fn with_write(self, write: bool) -> Rights {
         Rights { write, ..self }
     }
 }
 
-/// `|` of sets of flags: what is in either.
+/// `|` of sets of flags: the flags of both.
 macro_rules! union {
     ($($ty:ident: $($field:ident),+;)+) => {$(
         impl BitOr for $ty {

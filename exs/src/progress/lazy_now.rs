@@ -5,20 +5,20 @@ use std::cell::Cell;
 use crate::sys::Clock;
 use crate::time::Time;
 
-/// When a call is made: read when first asked for. To read the clock takes a good part of
-/// what a small message does, and most of these need no time.
+/// The time of a call, read from the clock when the call first needs it. To read the clock costs a
+/// good part of the time that a small message takes, and most messages need no time.
 pub(crate) struct LazyNow<'a> {
     clock: &'a Clock,
     time: Cell<Option<Time>>,
 }
 
 impl<'a> LazyNow<'a> {
-    /// For a caller who holds the engine's lock for as long as this lives.
+    /// The caller must hold the engine's lock for as long as this lives.
     pub(super) fn new(clock: &'a Clock) -> LazyNow<'a> {
         LazyNow { clock, time: Cell::new(None) }
     }
 
-    /// The time, the same each time.
+    /// The time. It stays the same.
     pub(crate) fn now(&self) -> Time {
         match self.time.get() {
             Some(time) => time,
@@ -36,11 +36,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_is_when_it_is_first_asked_for() {
+    fn the_time_is_that_of_the_first_request() {
         let clock = Clock::default();
-        let moment = LazyNow::new(&clock);
+        let lazy = LazyNow::new(&clock);
         let before = clock.now();
-        let now = moment.now();
+        let now = lazy.now();
         let after = loop {
             let after = clock.now();
             if after > now {
@@ -48,6 +48,6 @@ mod tests {
             }
         };
         assert!(before <= now && now < after);
-        assert_eq!(moment.now(), now);
+        assert_eq!(lazy.now(), now);
     }
 }

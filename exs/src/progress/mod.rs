@@ -1,32 +1,30 @@
-//! F6: who moves the bytes, and when.
+//! F6: the threads that move the bytes, and when they do it.
 //!
-//! Operations are asynchronous, so something must carry them on while the
-//! program computes; but handing work from thread to thread costs microseconds, and a lock that all
-//! threads share costs the other cores. So a process has several [`Context`]s, its *shards*
-//! (`shards`): each has one engine behind one lock, and a thread that has a reason to runs it:
+//! Operations are asynchronous, so a thread must carry them on while the program computes. But to
+//! hand work from thread to thread costs microseconds, and a lock that all threads share costs time
+//! on every core. So a process has several [`Context`]s, its *shards* (`shards`). Each has one
+//! engine behind one lock. A thread with a reason to run the engine runs it:
 //!
-//! - A thread that posts an operation drives that socket at once, up to and
-//!   including the system call; what is not urgent may wait for the next doorbell,
-//!   if no thread leads.
-//! - A thread that waits on a queue *leads* the queue's shard: it owns the reactor (mio), sleeps in
-//!   it, and runs whatever became ready, for every socket there.
-//! - Other threads that wait in the same shard *follow*: each sleeps on its own eventfd until its
-//!   queue has what it waits for, or until it is woken to lead.
-//! - A thread that has used other shards lately drives them as a *companion* while it waits
-//!   (`companions`), if no thread leads there.
-//! - A background thread for each shard sees to it that a thread leads: when none has for a
-//!   millisecond, it wakes a follower, or leads itself.
+//! - A thread that posts an operation drives that socket at once, up to and including the system
+//!   call. If no thread leads, work that is not urgent may wait for the next doorbell.
+//! - A thread that waits on a queue *leads* the shard of the queue: it owns the reactor (mio),
+//!   sleeps in it, and serves every socket there that becomes ready.
+//! - Other threads that wait in the same shard *follow*. Each sleeps on its own eventfd until its
+//!   queue has the events that it waits for, or until it is woken to lead.
+//! - A thread that has used other shards a short time ago drives them as a *companion* while it
+//!   waits (`companions`), if no thread leads there.
+//! - Each shard has a background thread. When no thread has led for a millisecond, it wakes a
+//!   follower, or leads itself.
 //!
-//! What this floor promises: invariant 1 of the whole (every accepted operation
-//! yields exactly one event), no lost wake-up, and that no lock is held across a
-//! wait. What it must never know: the types of the public interface; it deals in
-//! [`RawEvent`]s, and the floor above dresses them.
+//! What this floor promises: invariant 1 of the whole (every accepted operation yields exactly one
+//! event), no lost wake-up, and that no thread holds a lock while it waits. What it must never
+//! know: the types of the public interface. It deals in [`RawEvent`]s, from which the floor above
+//! makes its events.
 //!
-//! Shape: [`Context`] (lock, reactor, background thread) owns the `Engine`
-//! (devices, sockets, operations, timers); `leader` is the hand-over of the lead;
-//! `reliance` whether the program polls descriptors instead of waiting here;
-//! `handle` where a socket lives; `queue` is the event queue that both sides meet at, `wait` and
-//! `spin` how a thread waits there.
+//! Shape: a [`Context`] (lock, reactor, background thread) owns the `Engine` (devices, sockets,
+//! operations, timers). `leader` hands the lead over. `reliance` decides whether the program polls
+//! descriptors or waits here. `handle` knows the shard of a socket. `queue` is the event queue at
+//! which both sides meet. `wait` and `spin` are the ways in which a thread waits there.
 
 mod alone;
 mod attend;

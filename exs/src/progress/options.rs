@@ -14,16 +14,16 @@ use crate::plain::KernelIo;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Transport {
-    /// To connect: the RDMA device that the way to the peer goes by, if it has an
-    /// EXS peer there; else shared memory, if the peer is on this host; else the
-    /// software RNIC. To listen: all of them.
+    /// To connect: the RDMA device that leads to the peer, if an EXS peer answers there; otherwise
+    /// shared memory, if the peer is on this host; otherwise the software RNIC. To listen: all of
+    /// them.
     #[default]
     Auto,
     /// The software RNIC: iWARP over TCP in user space.
     Soft,
     /// RDMA devices only, through libibverbs (feature `verbs`).
     Verbs,
-    /// Shared memory only: peers of this host (and network namespace).
+    /// Shared memory only, for peers in the same host and network namespace.
     Shm,
 }
 
@@ -31,7 +31,7 @@ pub enum Transport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WaitPolicy {
-    /// Spin until an event comes: lowest latency, one core busy.
+    /// Spin until an event comes: lowest latency, but one core is always busy.
     BusyPoll,
     /// Sleep at once: lowest use of the processor.
     Notify,
@@ -40,7 +40,7 @@ pub enum WaitPolicy {
     Adaptive,
 }
 
-/// Names of an enum's values: to text and back, with an error that lists them.
+/// Converts the values of an enum to text and back. The error lists all names.
 macro_rules! names {
     ($ty:ident: $($name:literal = $value:ident),+) => {
         impl fmt::Display for $ty {
@@ -68,11 +68,11 @@ names!(Transport: "auto" = Auto, "soft" = Soft, "shm" = Shm, "verbs" = Verbs);
 names!(KernelIo: "auto" = Auto, "uring" = Uring, "readiness" = Readiness);
 names!(WaitPolicy: "busy" = BusyPoll, "notify" = Notify, "adaptive" = Adaptive);
 
-/// Refuses an environment with a value that cannot be read, so that a mistyped value does not
-/// silently mean something else.
+/// Refuses an environment with a value that is invalid, so that a mistyped value does not silently
+/// mean something else.
 ///
 /// # Errors
-/// [`Error::Invalid`] with the variable, its value and what it can be.
+/// [`Error::Invalid`] with the variable, its value, and the valid values.
 pub(super) fn check_environment() -> Result<(), Error> {
     read("EXS_KERNEL_IO", KernelIo::from_str)?;
     read("EXS_WAIT", WaitPolicy::from_str)?;
@@ -80,13 +80,13 @@ pub(super) fn check_environment() -> Result<(), Error> {
     Options::from_env().map(drop)
 }
 
-/// Shards for each processor, unless the environment says how many there are in all.
+/// The shards for each processor, unless `EXS_SHARDS` sets the number of all.
 const SHARDS_PER_PROCESSOR: usize = 4;
 
-/// How many shards the process may have: `EXS_SHARDS`, or some for each processor.
+/// The most shards of this process: `EXS_SHARDS`, or a number for each processor.
 pub(super) fn shards_by_environment() -> usize {
     let processors = || std::thread::available_parallelism().map_or(1, NonZero::get);
-    // Listeners cannot give connections by RDMA devices to other shards yet.
+    // A listener cannot hand connections of an RDMA device to another shard.
     let usual = || match has_rdma_devices() {
         true => 1,
         false => (SHARDS_PER_PROCESSOR * processors()).min(MOST),
@@ -94,7 +94,7 @@ pub(super) fn shards_by_environment() -> usize {
     read("EXS_SHARDS", shards).ok().flatten().unwrap_or_else(usual)
 }
 
-/// The kernel has an RDMA device. EXS was built to use it.
+/// True if the kernel has an RDMA device and EXS was built with the feature `verbs`.
 fn has_rdma_devices() -> bool {
     let found =
         || std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut dir| dir.next().is_some());
@@ -108,12 +108,12 @@ fn shards(text: &str) -> Result<usize, Error> {
     }
 }
 
-/// How kernel sockets are to wait: `EXS_KERNEL_IO`.
+/// How kernel sockets wait: `EXS_KERNEL_IO`.
 pub(super) fn kernel_io() -> KernelIo {
     read("EXS_KERNEL_IO", KernelIo::from_str).ok().flatten().unwrap_or_default()
 }
 
-/// The value of a variable; none if it is not set, or empty.
+/// The value of an environment variable. None: it is not set, or empty.
 fn read<T>(name: &str, parse: impl FnOnce(&str) -> Result<T, Error>) -> Result<Option<T>, Error> {
     let Some(text) = std::env::var_os(name).filter(|t| !t.is_empty()) else { return Ok(None) };
     let value = match text.to_str() {
@@ -123,7 +123,7 @@ fn read<T>(name: &str, parse: impl FnOnce(&str) -> Result<T, Error>) -> Result<O
     value.map(Some).map_err(|e| Error::invalid(format!("the environment variable {name}: {e}")))
 }
 
-/// How to make an event queue. [`QueueOptions::new`] has the built-in values,
+/// The options of an event queue. [`QueueOptions::new`] has the built-in values,
 /// [`QueueOptions::from_env`] those of the environment, which are the default.
 ///
 /// ```
@@ -135,46 +135,47 @@ fn read<T>(name: &str, parse: impl FnOnce(&str) -> Result<T, Error>) -> Result<O
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueOptions {
-    /// Operations that may be in flight or waiting to be dequeued together; a
-    /// post beyond that is refused with [`Error::WouldBlock`](super::Error::WouldBlock).
+    /// The most operations in flight and events that wait, together. Beyond that, a post is refused
+    /// with [`Error::WouldBlock`](super::Error::WouldBlock).
     pub depth: usize,
-    /// How to wait. `EXS_WAIT` = `busy`, `notify` or `adaptive` sets the default.
+    /// How threads wait at the queue. `EXS_WAIT` = `busy`, `notify` or `adaptive` sets the default.
     pub wait: WaitPolicy,
     /// The shard of the queue: see [`EventQueue::shard`](crate::EventQueue::shard). None, the
-    /// default: the shard of what the queue is first used with.
+    /// default: the shard of the first object that the program uses the queue with.
     pub shard: Option<Shard>,
 }
 
 impl Default for QueueOptions {
-    /// As [`QueueOptions::from_env`]. A variable that cannot be read counts as not set here, as
-    /// the first queue then fails with an error that names it.
+    /// As [`QueueOptions::from_env`]. An invalid variable counts as not set here, since the first
+    /// queue then fails with an error that names it.
     fn default() -> QueueOptions {
         QueueOptions::from_env().unwrap_or_else(|_| QueueOptions::new())
     }
 }
 
 impl QueueOptions {
-    /// The built-in values, whatever the environment says.
+    /// The built-in values, without those of the environment.
     pub fn new() -> QueueOptions {
         QueueOptions { depth: 1024, wait: WaitPolicy::Adaptive, shard: None }
     }
 
-    /// The built-in values, but for those that the environment sets.
+    /// The built-in values, except for those that the environment sets.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a variable cannot be read, with its name, its value and its grammar.
+    /// [`Error::Invalid`] if a variable is invalid, with its name, its value and its grammar.
     pub fn from_env() -> Result<QueueOptions, Error> {
         let wait = read("EXS_WAIT", WaitPolicy::from_str)?.unwrap_or_default();
         Ok(QueueOptions::new().with_wait(wait))
     }
 }
 
-/// Options of a socket. Set before `connect` or `listen`; accepted sockets have
-/// those of their listener. [`Options::new`] has the built-in values. [`Options::from_env`]
-/// reads the environment variable named with each field, and so does `Default`. Sizes are read by [`parse_size`](crate::parse_size), times by
-/// [`parse_time`](crate::parse_time); `off` is none where none is possible. A variable that is
-/// empty is as if it were not set. One that cannot be read is an error when EXS starts: the
-/// first call that makes a socket or a queue fails with [`Error::Start`], which names it.
+/// The options of a socket. The program sets them before `connect` or `listen`. An accepted socket
+/// has those of its listener. [`Options::new`] has the built-in values. [`Options::from_env`] reads
+/// the environment variable that is named with each field, and so does `Default`.
+/// [`parse_size`](crate::parse_size) reads sizes, and [`parse_time`](crate::parse_time) reads
+/// times. `off` means none, where none is possible. An empty variable counts as not set. An invalid
+/// variable is an error when EXS starts: the first call that makes a socket or a queue fails with
+/// [`Error::Start`], which names it.
 ///
 /// ```
 /// use exs::{Options, Socket, SocketType};
@@ -191,68 +192,65 @@ impl QueueOptions {
 pub struct Options {
     /// `EXS_TRANSPORT` = `auto`, `soft`, `shm` or `verbs`. Default: auto.
     pub transport: Transport,
-    /// Of the RDMA devices, use this one only ("rxe0"). `EXS_DEVICE`. Default: all.
+    /// Use only this RDMA device ("rxe0"). `EXS_DEVICE`. Default: any.
     pub device: Option<String>,
-    /// The socket's connections share a protection domain with those of the same group
-    /// alone, so that on devices whose keys serve a whole domain (siw, most iWARP adapters)
-    /// peers of other groups can do nothing with a key that was opened to this one. An
-    /// accepted socket belongs to the group of its listener. Each group in use takes
-    /// receive slots of its own on each device that it uses (2 MiB and more), and
-    /// registers each `MemoryRegion` that it uses once more. Looked at by `connect` and
-    /// `listen`. Default: none, which is the group of the process.
+    /// The socket's connections share a protection domain only with connections of the same group.
+    /// On some devices a key works in a whole domain (siw, most iWARP adapters). There, peers of
+    /// other groups can do nothing with a key that is open to a peer of this group. An accepted
+    /// socket belongs to the group of its listener. Each group in use takes its own receive slots
+    /// on each device that it uses (2 MiB and more), and registers each `MemoryRegion` that it uses
+    /// once more. `connect` and `listen` read this option. Default: none, which is the group of the
+    /// process.
     pub trust_group: Option<String>,
-    /// Bytes that a peer may send ahead of our receives (the hidden ring of a
-    /// stream, the store for small messages of a seqpacket socket). Memory is
-    /// used only if needed. From 4 KiB to 1 GiB: what is outside is taken as the
-    /// nearest of these. `EXS_RING_SIZE`. Default: 1 MiB.
+    /// The bytes that a peer may send before the program posts receives. They go to the hidden ring
+    /// of a stream, or to the store for small messages of a seqpacket socket. EXS allocates the
+    /// memory only if it needs it. From 4 KiB to 1 GiB: a value outside becomes the nearest of
+    /// these. `EXS_RING_SIZE`. Default: 1 MiB.
     pub ring_size: usize,
-    /// Data up to this many bytes travel inside of a message, not by a WRITE of
-    /// their own; 8 KiB at most. `EXS_INLINE_THRESHOLD`. Default: what suits the
-    /// transport, which is 8 KiB by shared memory and 4 KiB else.
+    /// Data up to this many bytes travel inside a message, without a WRITE of their own. At most 8
+    /// KiB. `EXS_INLINE_THRESHOLD`. Default: 8 KiB for shared memory, 4 KiB for other transports.
     pub inline_threshold: Option<usize>,
-    /// Longest message that a seqpacket socket takes. `EXS_MAX_MESSAGE`. Default:
-    /// 1 GiB.
+    /// The longest message that a seqpacket socket takes. `EXS_MAX_MESSAGE`. Default: 1 GiB.
     pub max_message: u64,
-    /// Give up connecting after this. `EXS_CONNECT_TIMEOUT`. Default: 30 s.
+    /// The time that a connect may take. `EXS_CONNECT_TIMEOUT`. Default: 30 s.
     pub connect_timeout: Duration,
     /// A send that has not left within this time ends with ETIMEDOUT and the number of bytes that
-    /// have. `EXS_SEND_TIMEOUT`. Default: none.
+    /// have left. `EXS_SEND_TIMEOUT`. Default: none.
     pub send_timeout: Option<Duration>,
     /// A receive that has not ended within this time ends with ETIMEDOUT and the number of bytes
     /// that came. `EXS_RECV_TIMEOUT`. Default: none.
     pub recv_timeout: Option<Duration>,
-    /// The time that `close`, a dropped socket and the end of the process have to deliver what
-    /// was sent. `EXS_LINGER`. Default: 10 s.
+    /// The time that `close`, a dropped socket and the exit of the process have to deliver the data
+    /// that were sent. `EXS_LINGER`. Default: 10 s.
     pub linger: Duration,
-    /// Ask a silent peer for a sign of life this often. `EXS_KEEP_ALIVE`.
-    /// Default: 15 s. `None`: never.
+    /// The interval at which EXS asks a silent peer for a sign of life. `EXS_KEEP_ALIVE`. Default:
+    /// 15 s. `None`: never.
     pub keep_alive: Option<Duration>,
     /// A peer that gives no sign of life for this time is dead: every operation ends
     /// with ETIMEDOUT. `EXS_DEAD_AFTER`. Default: 60 s. `None`: wait for ever.
     pub dead_after: Option<Duration>,
-    /// Send at once what is small (TCP_NODELAY underneath). `EXS_NO_DELAY`.
-    /// Default: on.
+    /// Send small data at once (TCP_NODELAY on the connection below). `EXS_NO_DELAY`. Default: on.
     pub no_delay: bool,
-    /// Protect every FPDU by CRC32C (either side may ask). `EXS_CRC`. Default: off,
-    /// as TCP and Ethernet have checksums of their own.
+    /// Protect every FPDU by CRC32C. Either side can demand it. `EXS_CRC`. Default: off, since TCP
+    /// and Ethernet have checksums of their own.
     pub crc: bool,
     /// An IPv6 wildcard listener takes no IPv4 connections. Default: off.
     pub v6_only: bool,
 }
 
-/// The most that travels inside of a message.
+/// The most data that travel inside a message.
 pub(super) const MOST_INLINE: usize = 8 << 10;
 
 impl Default for Options {
-    /// As [`Options::from_env`]. A variable that cannot be read counts as not set here, as the
-    /// first socket then fails with an error that names it.
+    /// As [`Options::from_env`]. An invalid variable counts as not set here, since the first socket
+    /// then fails with an error that names it.
     fn default() -> Options {
         Options::from_env().unwrap_or_else(|_| Options::new())
     }
 }
 
 impl Options {
-    /// The built-in values, whatever the environment says.
+    /// The built-in values, without those of the environment.
     pub fn new() -> Options {
         Options {
             transport: Transport::Auto,
@@ -273,7 +271,7 @@ impl Options {
         }
     }
 
-    /// The built-in values, but for those that the environment sets.
+    /// The built-in values, except for those that the environment sets.
     ///
     /// ```
     /// use exs::{Options, Transport};
@@ -282,7 +280,7 @@ impl Options {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a variable cannot be read, with its name, its value and its grammar.
+    /// [`Error::Invalid`] if a variable is invalid, with its name, its value and its grammar.
     pub fn from_env() -> Result<Options, Error> {
         fn set<T>(
             field: &mut T,
@@ -311,16 +309,17 @@ impl Options {
         Ok(o)
     }
 
-    /// Bytes of data that travel inside of a message on a connection by shared memory, or by
-    /// any other transport: `inline_threshold`, if it is set.
+    /// The bytes of data that travel inside a message, on a connection by shared memory or by
+    /// another transport. This is `inline_threshold`, if it is set.
     pub fn inline_by(&self, shared_memory: bool) -> usize {
-        // To copy twice costs less than an announcement and an ADVERT up to about here.
+        // Up to about these sizes, two copies cost less than an announcement and an ADVERT.
         let usual = if shared_memory { MOST_INLINE } else { 4 << 10 };
         self.inline_threshold.unwrap_or(usual).min(MOST_INLINE)
     }
 }
 
-/// A `with_` method for each field, for structs that programs cannot write out since they can grow.
+/// A `with_` method for each field. Programs cannot write these structs out, since they may get
+/// more fields.
 macro_rules! with {
     ($owner:ident: $($method:ident $field:ident: $ty:ty),+ $(,)?) => {
         impl $owner {
@@ -363,9 +362,9 @@ with!(
     with_v6_only v6_only: bool,
 );
 
-/// A size of memory.
+/// Reads a size of memory.
 fn bytes(text: &str) -> Result<usize, Error> {
-    // On 64-bit hosts any size is one.
+    // On 64-bit hosts every size fits.
     let size = usize::try_from(parse_size(text)?);
     size.map_err(|_| Error::invalid(format!("`{text}` is more than the memory of this host")))
 }
@@ -388,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_travels_inside_of_a_message_suits_the_transport_unless_it_is_set() {
+    fn the_inline_threshold_suits_the_transport_unless_it_is_set() {
         let with = |inline_threshold| Options { inline_threshold, ..Options::default() };
         assert_eq!([true, false].map(|memory| with(None).inline_by(memory)), [8192, 4096]);
         assert_eq!([0, 100, 1 << 20].map(|n| with(Some(n)).inline_by(true)), [0, 100, 8192]);

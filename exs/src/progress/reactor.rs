@@ -1,4 +1,4 @@
-//! The reactor: mio's poll, and what it found.
+//! The reactor: mio's poll, and the readiness that it found.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -7,17 +7,17 @@ use std::time::Duration;
 use crate::rnic::Ready;
 use crate::sys::{HeldSignals, note_calls, wait_readable};
 
-/// mio's poll, and what it found and no thread has handled yet.
+/// mio's poll, and the readiness that the engine has not handled yet.
 pub(super) struct Reactor {
     poll: mio::Poll,
     events: mio::Events,
-    /// (token, readiness), in order.
+    /// (token, readiness), in the order in which the kernel reported them.
     pub(super) ready: Vec<(usize, Ready)>,
-    /// Turns of the engine since the kernel was last asked.
+    /// The turns of the engine since the last poll.
     pub(super) unseen: u32,
 }
 
-/// The token of the waker; all others are the devices'.
+/// The token of the waker. All other tokens belong to devices and kernel sockets.
 pub(super) const WAKE: mio::Token = mio::Token(usize::MAX);
 
 impl Reactor {
@@ -30,7 +30,8 @@ impl Reactor {
         self.poll.registry()
     }
 
-    /// Sleeps until something is ready or woken; what was found is in `ready`.
+    /// Sleeps until a descriptor is ready, or until the waker or the timeout ends the sleep. Adds
+    /// what it found to `ready`.
     pub(super) fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.unseen = 0;
         note_calls(1);
@@ -39,8 +40,8 @@ impl Reactor {
         Ok(())
     }
 
-    /// As `poll`; signals that are held back are let in during the sleep. (epoll_pwait
-    /// would end with EINTR for a signal that is ignored, too.)
+    /// As `poll`, but lets in held signals during the sleep. It does not use epoll_pwait, which
+    /// would end with EINTR for an ignored signal, too.
     pub(super) fn poll_letting_in(
         &mut self,
         timeout: Duration,

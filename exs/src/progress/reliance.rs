@@ -1,36 +1,38 @@
-//! Whether the program relies on descriptors: poll(2), select(2), epoll.
+//! Reliance: does the program wait by poll(2), select(2) or epoll, or inside EXS?
 //!
-//! A thread that waits inside of EXS leads, and the hand-over of the lead to another thread
-//! would only cost it time. A thread that waits in poll(2) for a descriptor moves nothing: the
-//! background thread must lead then, at once. After a tick is too late, as each message would wait
-//! for that tick. No call says which of the two a program is about to do. So the process keeps a
-//! score of what it did, and is in one of two states:
+//! A thread that waits inside EXS leads, so a hand-over of the lead to another thread would only
+//! cost it time. A thread that waits in poll(2) for a descriptor moves no data: the background
+//! thread must lead then, and at once. After a tick is too late, since each message would wait for
+//! that tick. No call tells which of the two a program will do next. So the process keeps a score
+//! of its past waits, and is in one of two states:
 //!
-//! - *waits* (at first): a thread that leaves the lead leaves the reactor free, and the
-//!   background thread takes it after a tick. What is to be shown on descriptors is shown by
-//!   the background thread, or by a leader before it sleeps.
+//! - *waits* (at first): a thread that leaves the lead leaves the reactor free, and the background
+//!   thread takes it after a tick. The background thread shows changes on descriptors, or a leader
+//!   does before it sleeps.
 //! - *polls*: a thread that leaves the lead hands it to the background thread. Calls that do not
-//!   wait leave it there. What is to be shown is shown at once.
+//!   wait leave it there. Changes are shown at once.
 //!
-//! Three things turn a process to *polls*: the background thread shows something that no call has
-//! fetched within a tick; it makes the descriptor of a queue readable that does not drive its shard; or a caller asks for
-//! such a descriptor. Calls that find nothing (EAGAIN) do so too, unless the program has mostly waited.
-//! Waits turn it back, if nothing is shown between them.
+//! Three events turn a process to *polls*. First, the background thread shows a change that no call
+//! has fetched within a tick. Second, the background thread makes the descriptor of a queue
+//! readable, and that queue does not drive its shard. Third, a caller asks for such a descriptor.
+//! Calls that find nothing (EAGAIN) do so too, unless the program has usually waited. Waits turn
+//! the process back, if no change is shown between them.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// The score at which the process waits; at 0 it polls. Between them it stays as it is.
+/// The score at which the process turns to *waits*. At 0 it turns to *polls*. Between the two it
+/// keeps its state.
 const WAITS: u32 = 256;
-/// What a wait counts: so a program that polled leads again after 16 waits.
+/// The weight of a wait. A program that has polled leads again after 16 waits.
 const WAIT: u32 = 16;
-/// What a look at a queue that does not wait counts: a program that does nothing else needs no
+/// The weight of a look at a queue without waiting. A program that does nothing else needs no
 /// background thread.
 const LOOK: u32 = 1;
-/// What a call that found nothing counts. One is enough in a new process, and in one that mostly
-/// polled.
+/// The weight of a call that found nothing. One such call is enough in a new process, or in one
+/// that has usually polled.
 const MISS: u32 = 8;
 
-/// The score.
+/// The state of the process, and its score.
 #[derive(Debug)]
 pub(super) struct Reliance {
     polls: AtomicBool,
@@ -44,7 +46,7 @@ impl Default for Reliance {
 }
 
 impl Reliance {
-    /// True if the program polls.
+    /// True if the program relies on descriptors.
     #[inline]
     pub(super) fn polls(&self) -> bool {
         self.polls.load(Ordering::SeqCst)
@@ -64,7 +66,7 @@ impl Reliance {
 
     #[inline]
     fn count_against(&self, weight: u32) {
-        // Counts that threads lose to each other do no harm.
+        // Threads may overwrite each other's counts, which does no harm.
         let before = self.score.load(Ordering::Relaxed);
         if before < WAITS {
             let score = (before + weight).min(WAITS);
@@ -75,16 +77,15 @@ impl Reliance {
         }
     }
 
-    /// A call found nothing, and does not wait. True if the program polls from now on, and did
-    /// not.
+    /// A call found nothing and does not wait. True: this turns the process to *polls*.
     pub(super) fn note_miss(&self) -> bool {
         let score = self.score.load(Ordering::Relaxed).saturating_sub(MISS);
         self.score.store(score, Ordering::Relaxed);
         score == 0 && !self.polls.swap(true, Ordering::SeqCst)
     }
 
-    /// The program was shown something on a descriptor, or has asked for one. True if it did
-    /// not poll before.
+    /// A change was shown on a descriptor, or the program has asked for a descriptor. True: this
+    /// turns the process to *polls*.
     pub(super) fn note_shown(&self) -> bool {
         self.score.store(0, Ordering::Relaxed);
         !self.polls() && !self.polls.swap(true, Ordering::SeqCst)
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_turns_it_and_waits_turn_it_back() {
+    fn a_shown_change_turns_a_process_to_polls_and_waits_turn_it_back() {
         let r = Reliance::default();
         assert!(!r.polls());
         assert!(r.note_shown() && r.polls());
@@ -114,7 +115,7 @@ mod tests {
     fn a_miss_is_enough_for_a_process_that_has_hardly_waited() {
         let r = Reliance::default();
         assert!(r.note_miss() && r.polls());
-        // A program that tries, and then waits, each time, waits.
+        // A program that tries a call and then waits, each time, counts as waiting.
         (0..2 * WAITS / WAIT).for_each(|_| {
             r.note_miss();
             r.note_wait();

@@ -1,20 +1,21 @@
-//! What this host has, and what would be chosen: for people, and for `exs-info`.
+//! Reports on the transports of this host and on the choice of a device, for human readers and for
+//! `exs-info`.
 
 use std::net::IpAddr;
 
 use super::options::Transport;
 
-/// A transport, and what this host has of it.
+/// A transport, and the devices that this host has for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransportInfo {
-    /// Which.
+    /// The transport.
     pub transport: Transport,
-    /// This EXS was built with it.
+    /// This EXS was built with the transport.
     pub built_in: bool,
-    /// The RDMA devices of the host; the other transports have none.
+    /// The RDMA devices of the host. Empty for other transports.
     pub devices: Vec<DeviceInfo>,
-    /// Why it cannot be used, and what to do about it.
+    /// Why the transport cannot be used, and what to do about it. None: it can.
     pub trouble: Option<String>,
 }
 
@@ -22,31 +23,32 @@ pub struct TransportInfo {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceInfo {
-    /// "rxe0", "mlx5_0".
+    /// The name, as "rxe0" or "mlx5_0".
     pub name: String,
-    /// "InfiniBand", "RoCE", "iWARP".
+    /// "InfiniBand", "RoCE" or "iWARP".
     pub kind: String,
-    /// Firmware, or empty.
+    /// The version of the firmware. Empty if unknown.
     pub firmware: String,
-    /// Node GUID.
+    /// The node GUID.
     pub guid: u64,
-    /// Vendor's number and part number.
+    /// The numbers of the vendor and of the part.
     pub vendor: (u32, u32),
-    /// Ports.
+    /// The ports.
     pub ports: Vec<PortInfo>,
     /// Memory can be registered without being pinned.
     pub on_demand_paging: bool,
-    /// Type-2 memory windows: keys that are of one connection, and closed at once.
+    /// The device has type-2 memory windows: keys of a single connection, which can be closed at
+    /// once.
     pub memory_windows: bool,
-    /// Most queue pairs.
+    /// The most queue pairs.
     pub max_qp: u32,
-    /// Most registrations.
+    /// The most registrations.
     pub max_mr: u32,
-    /// Largest registration, in bytes.
+    /// The largest registration, in bytes.
     pub max_mr_size: u64,
-    /// Most completions in a queue.
+    /// The most completions in a queue.
     pub max_cqe: u32,
-    /// Addresses of this host that are on the device.
+    /// The addresses of this host that are on the device.
     pub addrs: Vec<IpAddr>,
 }
 
@@ -54,27 +56,27 @@ pub struct DeviceInfo {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PortInfo {
-    /// From 1.
+    /// The number, from 1.
     pub number: u8,
-    /// "ACTIVE", "DOWN", ...
+    /// The state, as "ACTIVE" or "DOWN".
     pub state: String,
-    /// Bytes of one packet.
+    /// The bytes of one packet.
     pub mtu: u32,
-    /// "Ethernet", "InfiniBand".
+    /// "Ethernet" or "InfiniBand".
     pub link_layer: String,
-    /// Speed in Gbit/s; 0 if unknown.
+    /// The speed in Gbit/s. 0 if unknown.
     pub gbit_per_s: u32,
 }
 
-/// A way to an address, and whether it can be gone.
+/// A device that may lead to an address, and whether a connect would use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {
     /// [`Transport::Verbs`], [`Transport::Shm`] or [`Transport::Soft`].
     pub transport: Transport,
-    /// The device; none if there is none of that kind.
+    /// The name of the device. None: the host has no device of that kind.
     pub device: Option<String>,
-    /// A connect would try it. (Whether the peer answers there, only a connect can tell.)
+    /// A connect would try it. Only a connect can tell whether the peer answers there.
     pub usable: bool,
     /// Why, or why not.
     pub reason: String,

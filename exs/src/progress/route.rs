@@ -1,4 +1,4 @@
-//! By which device a connection goes, and why.
+//! Routes: the device that a connection uses, and why.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::options::Transport;
 use crate::rnic::RnicError;
 
-/// The device that a connection goes by.
+/// The device that a connection uses.
 ///
 /// ```
 /// use exs::{Options, Socket, SocketType, Transport};
@@ -28,9 +28,9 @@ use crate::rnic::RnicError;
 pub struct Route {
     /// [`Transport::Soft`], [`Transport::Shm`] or [`Transport::Verbs`].
     pub transport: Transport,
-    /// The device's name: "rxe0"; "soft" is the software RNIC, "shm" shared memory.
+    /// The name of the device, as "rxe0". "soft" is the software RNIC, "shm" is shared memory.
     pub device: String,
-    /// Why this one.
+    /// Why EXS has chosen this device.
     pub reason: String,
 }
 
@@ -44,14 +44,15 @@ impl fmt::Display for Route {
     }
 }
 
-/// What a device has to say of an address.
+/// Whether a device reaches an address.
 #[derive(Clone, Debug)]
 pub(crate) struct Verdict {
     pub(super) device: usize,
     pub(crate) transport: Transport,
     pub(crate) name: String,
-    /// Why it cannot reach it, if it cannot.
+    /// Why the device cannot reach the address. None: it can.
     pub(crate) refused: Option<RnicError>,
-    /// How long ago the peer did not answer by it, if that counts still.
+    /// The time since the peer did not answer by this device. None: it is not in the unreachable
+    /// cache.
     pub(super) silent: Option<Duration>,
 }

@@ -1,5 +1,5 @@
-//! Sizes, times and switches as people write them: one grammar for the environment and for
-//! the command lines of programs.
+//! Sizes, times and switches as text: one grammar for the environment and for the command lines of
+//! programs.
 //!
 //! ```text
 //! size     = digits [ unit ]      unit: B, or k, M, G, T, each alone or with i or iB behind it
@@ -16,19 +16,20 @@ use std::time::Duration;
 
 use super::Error;
 
-/// What a size looks like, for error messages.
+/// The grammar of a size, for error messages.
 const SIZES: &str =
     "a size is a number of bytes, or a number with k, M, G or T (64, 64k, 64KiB; powers of 1024)";
-/// What a time looks like.
+/// The grammar of a time.
 const TIMES: &str =
     "a time is a number of seconds, or a number with us, ms, s, min or h (2, 1.5s, 20ms)";
 
-/// Reads a size in bytes: `64`, `64k`, `64KiB`, `1M`, `2GiB`; units are powers of 1024, in
-/// upper or lower case. (EXS extension; the environment variables of
-/// [`Options`](crate::Options) are read by it, and so are the options of the programs.)
+/// Reads a size in bytes: `64`, `64k`, `64KiB`, `1M`, `2GiB`. Units are powers of 1024, in upper or
+/// lower case. This is an EXS extension. The environment variables of [`Options`](crate::Options)
+/// and the options of the programs have this grammar.
 ///
 /// # Errors
-/// [`Error::Invalid`] with the text and the grammar, also if it is more than 2^64 - 1 bytes.
+/// [`Error::Invalid`] with the text and the grammar. A size of more than 2^64 - 1 bytes is invalid,
+/// too.
 ///
 /// ```
 /// assert_eq!(exs::parse_size("64KiB")?, 65536);
@@ -40,8 +41,8 @@ pub fn parse_size(text: &str) -> Result<u64, Error> {
     size(text).ok_or_else(|| Error::invalid(format!("`{text}` is not a size: {SIZES}")))
 }
 
-/// Reads a time: `2` and `2s` are seconds, `1.5`, `20ms`, `50us`, `5min`, `1h`. (EXS
-/// extension; used as [`parse_size`].)
+/// Reads a time: `2` and `2s` are seconds, `1.5`, `20ms`, `50us`, `5min`, `1h`. This is an EXS
+/// extension, used like [`parse_size`].
 ///
 /// # Errors
 /// [`Error::Invalid`] with the text and the grammar.
@@ -56,7 +57,7 @@ pub fn parse_time(text: &str) -> Result<Duration, Error> {
     time(text).ok_or_else(|| Error::invalid(format!("`{text}` is not a time: {TIMES}")))
 }
 
-/// Reads a time limit: a time, or `off` for none.
+/// Reads a time limit: a time, or `off` for no limit.
 pub(super) fn parse_limit(text: &str) -> Result<Option<Duration>, Error> {
     if text.trim().eq_ignore_ascii_case("off") {
         return Ok(None);
@@ -105,7 +106,7 @@ fn time(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(number.parse::<f64>().ok()? * scale).ok()
 }
 
-/// The number, and the unit behind it in lower case.
+/// Splits a text into the number and the unit, which is in lower case.
 fn split(text: &str) -> (&str, String) {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -113,7 +114,7 @@ fn split(text: &str) -> (&str, String) {
     (number, unit.trim_start().to_ascii_lowercase())
 }
 
-/// One or more digits. (Rust's own parsers take a sign, too.)
+/// True for one or more digits. Rust's own parsers take a sign, too.
 fn digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
