@@ -322,6 +322,14 @@ impl Buffer {
         self.shared.region.segment(0, self.shared.region.len()).expect("the whole of it")
     }
 
+    /// The key of the region's registration at a place of a context, if that is the region's first
+    /// one: no lock is taken. None says nothing.
+    #[inline]
+    pub(crate) fn first_registration(&self, context: u64, place: u64) -> Option<Key> {
+        let shared = &self.shared;
+        shared.durable.then(|| shared.registrations.first_key(context, place)).flatten()
+    }
+
     /// The key under which the buffer's region is registered at a place of a
     /// context; `register` is called if there is none yet.
     pub(crate) fn registration<E>(

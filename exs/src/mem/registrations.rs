@@ -28,6 +28,14 @@ pub(super) struct Registrations {
 }
 
 impl Registrations {
+    /// Returns the key at a place of a context, if it is that of the first registration. Takes no
+    /// lock.
+    #[inline]
+    pub(super) fn first_key(&self, context: u64, place: u64) -> Option<Key> {
+        let first = self.first.get()?;
+        (first.context == context && first.place == place).then_some(first.key)
+    }
+
     /// Returns the key at a place of a context. Calls `register` if there is none yet. An error
     /// of `register` leaves everything as it was.
     pub(super) fn key<E>(

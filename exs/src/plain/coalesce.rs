@@ -146,6 +146,13 @@ impl Plain {
         (kept, kept || self.would_keep || !self.full.is_empty())
     }
 
+    /// True if no kernel socket is held, and none would be: [`Plain::keeps`], [`Plain::rests_until`]
+    /// and [`Plain::is_waiting`] say that there is nothing.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        !self.would_keep && self.full.is_empty() && !self.is_waiting()
+    }
+
     /// The background thread leads, because the program did not come for what is kept.
     pub fn note_needless_batch(&mut self) {
         if self.batch.is_some() {

@@ -92,7 +92,7 @@ impl Context {
             return Ok(Awaited::CannotAttend);
         }
         // Sends that wait for a doorbell get it.
-        let mut turn = engine.has_lazy().0;
+        let mut turn = engine.has_lazy();
         let (mut ready, mut end) = (None, None);
         loop {
             let now = self.clock.now_locked(None);

@@ -7,7 +7,7 @@ use super::Error;
 use super::companions;
 use super::devices::Devices;
 use super::drive::Drive;
-use super::engine::{Engine, KERNEL_TOKENS, Released, TOKENS_PER_DEVICE, Verbs, Watch};
+use super::engine::{Engine, KERNEL_TOKENS, Outlook, Released, TOKENS_PER_DEVICE, Verbs, Watch};
 use super::event::RawEvent;
 use super::lazy_now::LazyNow;
 use super::leader::{Leader, Leadership};
@@ -256,24 +256,10 @@ impl Context {
     /// Lets go of the lock, wakes whom it concerns (but for `me`, who is awake). True
     /// if a thread was woken that follows.
     #[inline]
-    pub(super) fn finish(&self, engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
-        // Written under the lock only, and mostly as it is: a store would cost more.
-        let (lazy, keeps) = engine.has_lazy();
-        if self.lazy.load(Ordering::Relaxed) != lazy {
-            self.lazy.store(lazy, Ordering::SeqCst);
+    pub(super) fn finish(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
+        if let Some(outlook) = engine.news_since(&engine.told) {
+            self.tell(&mut engine, outlook);
         }
-        if self.keeps.load(Ordering::Relaxed) != keeps {
-            self.keeps.store(keeps, Ordering::Relaxed);
-        }
-        let rests = engine.rests_until();
-        if self.rests_until.load(Ordering::Relaxed) != rests {
-            self.rests_until.store(rests, Ordering::Relaxed);
-        }
-        let attended = engine.attended();
-        if self.attended.load(Ordering::Relaxed) != attended {
-            self.attended.store(attended, Ordering::Relaxed);
-        }
-        self.watches_kernel.store(engine.waits_for_reactor(), Ordering::Relaxed);
         // Mostly nobody waits: everybody who is concerned is this thread.
         if engine.wake.is_empty()
             && self.asleep_until.load(Ordering::SeqCst) == u64::MAX
@@ -283,6 +269,17 @@ impl Context {
             return false;
         }
         self.wake_others(engine, me)
+    }
+
+    /// Shows threads without the lock how the engine stands. (Mostly nothing has changed.)
+    #[inline(never)]
+    fn tell(&self, engine: &mut Engine, outlook: Outlook) {
+        engine.told = outlook;
+        self.lazy.store(outlook.lazy, Ordering::SeqCst);
+        self.keeps.store(outlook.keeps, Ordering::Relaxed);
+        self.rests_until.store(outlook.rests_until, Ordering::Relaxed);
+        self.watches_kernel.store(outlook.watches_kernel, Ordering::Relaxed);
+        self.attended.store(outlook.attended, Ordering::Relaxed);
     }
 
     #[inline(never)]

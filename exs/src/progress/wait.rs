@@ -313,7 +313,7 @@ impl Context {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        let busy = found || engine.wants_run() || engine.has_lazy().0;
+        let busy = found || engine.wants_run() || engine.has_lazy();
         // Under the lock: a thread that changes the deadline later sees this one.
         let until = next.map_or(u64::MAX - 1, |t| t.as_nanos().min(u64::MAX - 1));
         self.asleep_until.store(until, Ordering::SeqCst);

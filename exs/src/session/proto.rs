@@ -180,6 +180,15 @@ impl Proto {
         }
     }
 
+    /// The receiving half wants nothing done.
+    #[inline]
+    pub(super) fn rx_is_quiet(&self) -> bool {
+        match self {
+            Proto::Stream(s) => s.rx.is_quiet(),
+            Proto::Packet(p) => p.rx.is_quiet(),
+        }
+    }
+
     pub(super) fn wants_transfer(&self) -> bool {
         match self {
             Proto::Stream(s) => s.tx.wants_transfer(),

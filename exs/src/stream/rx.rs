@@ -122,7 +122,7 @@ impl StreamRx {
         let counted = post.len > u64::from(self.small) && post.advertise && !post.peek;
         self.large_hidden += usize::from(counted);
         self.recvs.push_back(Recv { post, filled: 0, shown: 0, cancelled: false, counted });
-        self.pump();
+        self.pump_if_due();
     }
 
     /// Cancels; false if there is no such operation.
@@ -324,6 +324,15 @@ impl StreamRx {
         self.large_hidden = 0;
         self.shown_bytes = 0;
         self.recvs.drain(..).map(|r| (r.post.op, r.filled)).collect()
+    }
+
+    /// As `pump`, which mostly finds that no receive is to be advertised, and neither bytes nor
+    /// the end are there.
+    #[inline]
+    fn pump_if_due(&mut self) {
+        if self.large_hidden > 0 || self.ring.fill() > 0 || self.fin {
+            self.pump();
+        }
     }
 
     /// Does all that the state allows.

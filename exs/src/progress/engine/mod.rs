@@ -11,7 +11,7 @@
 //! (exports, READ, WRITE), `choose` (which device), `dial` (connect), `silence` (who did not
 //! answer), `listen`, `startups` (of a listener's connections), `cm` (what the RNICs report of connections), `life`
 //! (timers and ends), `catch` (events on their way to a queue), `polls`, `watch` (what a descriptor
-//! shows), `memory` (buffers to registered memory), `files`, `released` (what other threads leave).
+//! shows), `memory` (buffers to registered memory), `files`, `released` (what other threads leave), `outlook` (what they see).
 //! Nothing here blocks or sleeps.
 
 mod accepts;
@@ -32,6 +32,7 @@ mod memory;
 mod moves;
 mod onesided;
 mod ops;
+mod outlook;
 mod parts;
 mod polls;
 mod post;
@@ -70,6 +71,7 @@ pub(super) use self::choose::Verbs;
 pub(super) use self::figures::add as add_counters;
 pub(super) use self::kernel::KERNEL_TOKENS;
 pub use self::onesided::{ExportId, Remote};
+pub(super) use self::outlook::Outlook;
 pub use self::parts::Part;
 pub(crate) use self::parts::Short;
 pub use self::post::FileSend;
@@ -140,6 +142,8 @@ pub(crate) struct Engine {
     news: Vec<SockId>,
     /// An event has made a descriptor readable that the program polls.
     pub(super) signalled: bool,
+    /// What threads without the lock were told last.
+    pub(super) told: Outlook,
     pub(super) counters: EngineCounters,
     last_export: ExportId,
     /// The number of the last start-up that was sent to another shard.
@@ -191,6 +195,7 @@ impl Engine {
             wake: Vec::new(),
             news: Vec::new(),
             signalled: false,
+            told: Outlook::default(),
             counters: EngineCounters::default(),
             last_export: 0,
             last_startup: 0,
@@ -308,25 +313,6 @@ impl Engine {
     /// True if `run` should be called soon whatever the deadlines say.
     pub(super) fn wants_run(&self) -> bool {
         self.more || self.plain.has_work() || self.released.has_any()
-    }
-
-    /// Whether kernel sockets wait for the reactor, which alone can tell of them.
-    pub(super) fn waits_for_reactor(&self) -> bool {
-        self.plain.is_waiting()
-    }
-
-    /// True if posted work waits for the next doorbell; and if a thread that comes to dequeue
-    /// does kernel sockets good by leading.
-    pub(super) fn has_lazy(&self) -> (bool, bool) {
-        let (kept, would_lead) = self.plain.keeps();
-        (kept || !self.lazy.is_empty(), would_lead)
-    }
-
-    /// Until when (ns) all of that may wait for a thread that finds its events without leading;
-    /// 0 if it may not.
-    pub(super) fn rests_until(&self) -> u64 {
-        let until = self.plain.rests_until().filter(|_| self.lazy.is_empty());
-        until.map_or(0, Time::as_nanos)
     }
 
     fn ring_doorbells(&mut self, now: Time) {

@@ -15,8 +15,8 @@ use crate::progress::flags::{Interest, RecvFlags};
 use crate::progress::lazy_now::LazyNow;
 use crate::progress::options::Options;
 use crate::progress::queue::QueueCore;
-use crate::rnic::FileRange;
-use crate::session::{After, OpError, RecvOpts, SendSource};
+use crate::rnic::{FileRange, Mr};
+use crate::session::{After, Buf, IoVec, OpError, RecvOpts, SendSource};
 use crate::sys::cold_path;
 use crate::time::Time;
 
@@ -129,7 +129,47 @@ impl Engine {
         self.conclude(place, op, (temp, bounce), posted)
     }
 
+    /// Posts a receive. Mostly it has one buffer in memory that is registered here already.
     pub(crate) fn post_recv(
+        &mut self,
+        id: SockId,
+        ticket: &Ticket<'_>,
+        bufs: Bufs,
+        flags: RecvFlags,
+        moment: &LazyNow<'_>,
+    ) -> Result<(), (Error, Bufs)> {
+        let s = self.socks.get_mut(id.index as usize).filter(|s| s.generation == id.generation);
+        if let Some(s) = s
+            && let Bufs::One(buffer) = &bufs
+            && let Some(key) = buffer.first_registration(self.context, s.place.tag())
+            && let Ok(session) = s.open_session()
+        {
+            let iov = IoVec::One(Buf { seg: buffer.segment(), mr: Mr { key } });
+            let now = if session.limits_recv() { moment.now() } else { Time::ZERO };
+            let op = self.ops.insert(Op::new(id, ticket, EventKind::Recv, bufs));
+            let opts = RecvOpts { waitall: flags.waitall, peek: flags.peek };
+            let error = match session.post_recv(now, op, iov, opts) {
+                // Most receives wait, and the peer need not be told.
+                Ok(After::Settled) if !session.has_done() => {
+                    self.passed = true;
+                    return Ok(());
+                }
+                Ok(_) => None,
+                Err((error, _)) => Some(error),
+            };
+            self.mark(id.index);
+            let refused = |error| {
+                let bufs = self.ops.remove(op).map_or(Bufs::None, |op| op.bufs);
+                Err((Error::Op(error), bufs))
+            };
+            return error.map_or(Ok(()), refused);
+        }
+        self.recv_into_other(id, ticket, bufs, flags, moment)
+    }
+
+    /// Posts a receive whose memory must be prepared.
+    #[inline(never)]
+    fn recv_into_other(
         &mut self,
         id: SockId,
         ticket: &Ticket<'_>,

@@ -127,7 +127,7 @@ impl StreamRx {
         if ends && let Some(recv) = self.recvs.pop_front() {
             self.large_hidden -= usize::from(recv.counted);
         }
-        self.pump();
+        self.pump_if_due();
         Some(EagerTarget { op, op_off, ends })
     }
 
