@@ -34,6 +34,8 @@ const _: () = assert!(MAX_HEADER == HEAD);
 pub(super) enum EagerDelivery {
     /// Nothing has happened: the message must go through the machine.
     Declined,
+    /// This number of its bytes is in receives. The rest must go through the machine.
+    Partly(u32),
     /// The data are in the receive. `Some`: the receive ended, and nothing else waits for
     /// `poll_done`.
     Delivered(Option<Done>),
@@ -54,7 +56,15 @@ impl Session {
     /// Sends `payload` at once, if it is small and nothing waits before it. Then the operation
     /// is over without a [`Done`]; after `Batched` the caller must ring the doorbell. After
     /// `Declined` nothing has happened, and the caller must post the send.
-    pub fn try_send_eager(&mut self, port: &mut dyn Port, payload: &Bytes<'_>) -> EagerSend {
+    ///
+    /// `sends`: the operations whose bytes these are, one behind the other; more than one only on a
+    /// stream, whose messages have no meaning of their own.
+    pub fn try_send_eager(
+        &mut self,
+        port: &mut dyn Port,
+        payload: &Bytes<'_>,
+        sends: u64,
+    ) -> EagerSend {
         let Ok(len) = u32::try_from(payload.len()) else { return EagerSend::Declined };
         // Ends that wait for `poll_done` are reported first.
         let free = self.sender.is_idle() && self.done.is_empty();
@@ -75,10 +85,18 @@ impl Session {
             None => 0,
         });
         if sent != EagerSend::Declined {
-            self.counters.sends += 1;
+            self.counters.sends += sends;
             self.counters.tx_inline += u64::from(len);
         }
         sent
+    }
+
+    /// Bytes of sends that may leave together in one eager message; 0: each send is a message.
+    pub fn may_join_eager(&self) -> usize {
+        match &self.proto {
+            Some(Proto::Stream(stream)) => index(stream.tx.eager_max()),
+            _ => 0,
+        }
     }
 
     /// Sends the data of a send that had to wait inside one eager message. False: nothing has
@@ -110,8 +128,8 @@ impl Session {
         true
     }
 
-    /// Puts data that arrived into a receive that waits for them alone. `packet`: the data are a
-    /// message of their own. The rest is for the next `drive`.
+    /// Puts data that arrived into the receives that wait for them alone. `packet`: the data are a
+    /// message of their own. What the port must do besides is for the next `drive`.
     #[inline]
     pub(super) fn try_deliver_eager(
         &mut self,
@@ -121,28 +139,53 @@ impl Session {
         len: u32,
         packet: bool,
     ) -> EagerDelivery {
-        let Some(proto) = &mut self.proto else { return EagerDelivery::Declined };
-        let Some(EagerTarget { op, op_off, ends }) = proto.try_recv_eager(len, packet) else {
+        let (mut from, mut only) = (0, None);
+        while from < len {
+            let Some(proto) = &mut self.proto else { break };
+            let Some(target) = proto.try_recv_eager(len - from, packet) else { break };
+            let ended = self.fill_eager(port, (bytes_in, header + index(from)), target, packet);
+            from += target.len;
+            // The last end is for the caller, if no other waits.
+            match ended {
+                Some(done) if from < len || !self.done.is_empty() => self.done.push_back(done),
+                ended => only = ended,
+            }
+        }
+        if from == 0 {
             return EagerDelivery::Declined;
-        };
-        count(&mut self.counters.rx_inline, len.into());
+        }
+        count(&mut self.counters.rx_inline, from.into());
         self.timers.moved(now);
+        match from == len {
+            true => EagerDelivery::Delivered(only),
+            false => EagerDelivery::Partly(from),
+        }
+    }
+
+    /// Puts data into one receive. Gives its end, if it ends and there is nothing else to do for it.
+    #[inline(always)]
+    fn fill_eager(
+        &mut self,
+        port: &mut dyn Port,
+        (bytes_in, from): (MessageBytes<'_>, usize),
+        EagerTarget { op, op_off, len, ends }: EagerTarget,
+        packet: bool,
+    ) -> Option<Done> {
         let bytes = op_off + u64::from(len);
-        let plain = ends && self.done.is_empty();
-        if plain && let Some((buf, user)) = self.receiver.take_plain(op) {
+        if ends && let Some((buf, user)) = self.receiver.take_plain(op) {
             let to = usize::try_from(op_off).unwrap_or(usize::MAX);
-            bytes_in.copy_to(header, &buf.seg, to, index(len));
+            bytes_in.copy_to(from, &buf.seg, to, index(len));
             count_copy(&mut self.counters, len.into());
             self.counters.recvs += 1;
-            return EagerDelivery::Delivered(Some(Done::whole(user, bytes)));
+            return Some(Done::whole(user, bytes));
         }
-        self.receiver.copy_in((bytes_in, header), op, op_off, len, &mut self.counters);
+        self.receiver.copy_in((bytes_in, from), op, op_off, len, &mut self.counters);
         if ends {
             let total = packet.then_some(bytes);
             let end = RecvEnd { op, bytes, total, eof: false, outcome: Outcome::Ok };
             self.recv_done(port, end);
         }
-        EagerDelivery::Delivered(None)
+        None
     }
 
     /// Notes for the doorbell what became of an eager message. False if the port declined it.

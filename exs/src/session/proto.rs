@@ -160,8 +160,9 @@ impl Proto {
         }
     }
 
-    /// Where the data of an eager message go. `packet`: the data are a message of their own. None:
-    /// nothing has happened, and the message must be handled.
+    /// Where the first data of an eager message go. `packet`: the data are a message of their own.
+    /// If they do not all go there, call it again for the rest. None: nothing has happened, and the
+    /// data must be handled as a message.
     #[inline(always)]
     pub(super) fn try_recv_eager(&mut self, len: u32, packet: bool) -> Option<EagerTarget> {
         match self {
@@ -415,7 +416,7 @@ fn stream_rx_step(action: RxAction) -> RxStep {
 impl Packet {
     #[inline(never)]
     fn pass(&mut self, len: u32) -> Option<EagerTarget> {
-        self.rx.try_eager(len).map(|op| EagerTarget { op, op_off: 0, ends: true })
+        self.rx.try_eager(len).map(|op| EagerTarget { op, op_off: 0, len, ends: true })
     }
 
     fn tx_step(&mut self, can_transfer: bool) -> Option<TxStep> {

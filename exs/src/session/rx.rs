@@ -92,12 +92,19 @@ impl Session {
                     self.timers.moved(now);
                 }
                 let eager = matches!(message, Message::Eager { .. });
+                let (mut message, mut header) = (message, header);
                 if let Message::Data { direct: false, inline: true, len } | Message::Eager { len } =
                     message
-                    && let EagerDelivery::Delivered(ended) =
-                        self.try_deliver_eager(now, port, (came, header), len, eager)
                 {
-                    return Ok((EagerDelivery::Delivered(ended), header));
+                    match self.try_deliver_eager(now, port, (came, header), len, eager) {
+                        EagerDelivery::Declined => {}
+                        EagerDelivery::Partly(n) => {
+                            let rest = len - n;
+                            message = Message::Data { direct: false, inline: true, len: rest };
+                            header += index(n);
+                        }
+                        delivered @ EagerDelivery::Delivered(_) => return Ok((delivered, header)),
+                    }
                 }
                 self.handle(now, message)?;
                 if let Message::Advert(first) = message {
@@ -109,7 +116,7 @@ impl Session {
         match handled {
             Ok((EagerDelivery::Delivered(ended), _)) => return ended,
             // The steps of this message come first in the machine's queue, and all are taken.
-            Ok((EagerDelivery::Declined, header)) => self.drive_rx(port, Some((came, header))),
+            Ok((_, header)) => self.drive_rx(port, Some((came, header))),
             Err(violation) => self.fail(OpError::Protocol(violation)),
         }
         None

@@ -103,7 +103,7 @@ impl Engine {
                     let d = &mut self.devices[s.place.device];
                     // (The time is for a port that ends its connection.)
                     let mut port = d.port(s.place.domain, qp, Time::ZERO);
-                    session.try_send_eager(&mut port, &payload)
+                    session.try_send_eager(&mut port, &payload, 1)
                 }
                 _ => EagerSend::Declined,
             },

@@ -13,6 +13,8 @@ pub struct EagerTarget {
     pub op: OpId,
     /// Where in its buffer.
     pub op_off: u64,
+    /// Bytes that go there, of those that came.
+    pub len: u32,
     /// It ends with them.
     pub ends: bool,
 }
@@ -102,33 +104,37 @@ impl StreamRx {
         from
     }
 
-    /// Takes inline data for the ring straight to the first receive, if no byte waits before them,
-    /// no receive is advertised, and the first receive has room for all. The state is then as
-    /// after `handle_data` and `poll`, without the actions. None: nothing has happened.
+    /// Takes inline data for the ring straight to the first receive, if no byte waits before them
+    /// and no receive is advertised. If the receive has no room for all, call it again for the rest
+    /// of the same data, until it declines: then `handle_data` takes the rest. The state is at last
+    /// as after `handle_data` and `poll`, without the actions. None: nothing has happened.
+    #[inline]
     pub fn try_eager(&mut self, len: u32) -> Option<EagerTarget> {
         let busy = !self.out.is_empty() || self.withdrawing || self.shown > 0;
         if busy || self.fin || len == 0 || self.ring.fill() > 0 || len > self.ring.room() {
             return None;
         }
         let recv = self.recvs.front_mut()?;
-        if recv.post.peek || recv.cancelled || u64::from(len) > recv.left() {
+        if recv.post.peek || recv.cancelled {
             return None;
         }
+        let taken = u32::try_from(recv.left()).unwrap_or(u32::MAX).min(len);
         let (op, op_off) = (recv.post.op, recv.filled);
-        recv.filled += u64::from(len);
+        recv.filled += u64::from(taken);
         let ends = recv.left() == 0 || !recv.post.waitall;
         if is_direct(self.phase) {
             self.misses = 0;
             self.phase = self.phase.wrapping_add(1);
         }
-        self.seq = self.seq.wrapping_add(len.into());
-        self.ring.push(len);
-        self.ring.consume(len);
+        self.seq = self.seq.wrapping_add(taken.into());
+        self.ring.pass(taken);
         if ends && let Some(recv) = self.recvs.pop_front() {
             self.large_hidden -= usize::from(recv.counted);
         }
-        self.pump_if_due();
-        Some(EagerTarget { op, op_off, ends })
+        if taken == len {
+            self.pump_if_due();
+        }
+        Some(EagerTarget { op, op_off, len: taken, ends })
     }
 
     /// Gives the first receive what the ring holds, or the end. False if there is neither.

@@ -243,6 +243,19 @@ fn a_small_receive_is_advertised_only_before_a_large_one() {
     assert_eq!(shown, [1, 2, 3]);
 }
 
+/// The action for data that are `by` bytes further on in their message.
+fn later(action: RxAction, by: u32) -> RxAction {
+    match action {
+        RxAction::StashInline { from, ring_off, len } => {
+            RxAction::StashInline { from: from + by, ring_off, len }
+        }
+        RxAction::CopyInline { from, op, op_off, len } => {
+            RxAction::CopyInline { from: from + by, op, op_off, len }
+        }
+        other => other,
+    }
+}
+
 #[test]
 fn the_short_way_comes_to_the_same() {
     let mut seed = 7_u64;
@@ -250,7 +263,7 @@ fn the_short_way_comes_to_the_same() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 33) % n
     };
-    let (mut short, mut long) = (0, 0);
+    let (mut short, mut long, mut several, mut partly) = (0, 0, 0, 0);
     for _ in 0..400 {
         let mut rx = StreamRx::new(CFG);
         for op in 0..40 {
@@ -264,20 +277,33 @@ fn the_short_way_comes_to_the_same() {
                 }),
                 4..=6 => {
                     let data = inline(u32::try_from(below(50)).expect("small"));
-                    let mut quick = rx.clone();
-                    let landed = quick.try_eager(data.len);
+                    let (mut quick, mut from) = (rx.clone(), 0);
                     let came = rx.handle_data(data);
-                    let Some(EagerTarget { op, op_off, ends }) = landed else {
+                    while from < data.len
+                        && let Some(target) = quick.try_eager(data.len - from)
+                    {
+                        let EagerTarget { op, op_off, len, ends } = target;
+                        let copy = RxAction::CopyInline { from, op, op_off, len };
+                        assert_eq!(rx.poll(), Some(copy));
+                        if ends {
+                            assert_eq!(rx.poll(), Some(ok(op, op_off + u64::from(len))));
+                        }
+                        from += len;
+                        several += usize::from(from > len && from == data.len);
+                    }
+                    if from == 0 {
                         long += 1;
                         assert_eq!(quick == rx, came.is_err(), "nothing has happened");
                         continue;
-                    };
+                    }
                     short += 1;
                     came.expect("it has passed");
-                    let copy = RxAction::CopyInline { from: 0, op, op_off, len: data.len };
-                    assert_eq!(rx.poll(), Some(copy));
-                    if ends {
-                        assert_eq!(rx.poll(), Some(ok(op, op_off + u64::from(data.len))));
+                    if from < data.len {
+                        partly += 1;
+                        quick.handle_data(inline(data.len - from)).expect("the rest fits");
+                        let rest = all(&mut quick).into_iter().map(|action| later(action, from));
+                        let rest: Vec<_> = rest.collect();
+                        assert_eq!(rest, all(&mut rx));
                     }
                     assert_eq!(quick, rx);
                 }
@@ -293,5 +319,5 @@ fn the_short_way_comes_to_the_same() {
             }
         }
     }
-    assert!(short > 500 && long > 500, "{short} {long}");
+    assert!(short > 500 && long > 500 && several > 50 && partly > 50, "{short} {several} {partly}");
 }

@@ -35,12 +35,18 @@ impl StreamTx {
         chunk.direct || chunk.inline || matches!(self.grant, RingGrant::Granted(_))
     }
 
+    /// Bytes that can ride in one announcement.
+    #[must_use]
+    pub fn eager_max(&self) -> u32 {
+        self.cfg.inline_max.min(self.cfg.max_chunk)
+    }
+
     /// Takes the place of a send of `len` bytes that rides in its announcement and is over as soon
     /// as that is written: true if direct (R3). The state is then as if the send had been posted,
     /// polled and handled. None: nothing has happened, and the send must be posted.
     pub fn try_eager(&mut self, len: u32) -> Option<bool> {
         let idle = self.ops.is_empty() && self.out.is_empty() && !self.fin_sent;
-        if !idle || len == 0 || len > self.cfg.inline_max.min(self.cfg.max_chunk) {
+        if !idle || len == 0 || len > self.eager_max() {
             return None;
         }
         let direct = match self.adverts.front() {

@@ -96,7 +96,7 @@ impl World {
             (SendSource::Memory(iovec(&bufs)), bufs, data, len)
         };
         if let [buf] = &bufs[..] {
-            let sent = self.with(side, |s, end| s.try_send_eager(end, &buf.seg.io_vec(0, len)));
+            let sent = self.with(side, |s, end| s.try_send_eager(end, &buf.seg.io_vec(0, len), 1));
             if sent == EagerSend::Batched {
                 // A burst can delay it for a while.
                 let urgent = self.rng.one_in(2);
