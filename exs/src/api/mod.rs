@@ -7,6 +7,7 @@
 //! [`Buffer`] for why. `raw`, which the crate exports hidden as `__ffi`, is the
 //! C library's own door; a part of it is `unsafe`.
 
+mod batch;
 mod blocking;
 mod completion;
 mod connection;

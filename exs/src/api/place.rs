@@ -278,7 +278,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if self.booked {
-            self.queue.core().unreserve();
+            self.queue.core().unreserve(1);
         }
     }
 }

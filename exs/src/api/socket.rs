@@ -286,7 +286,7 @@ impl Socket {
         f: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
         queue.core().reserve()?;
-        f().inspect_err(|_| queue.core().unreserve())
+        f().inspect_err(|_| queue.core().unreserve(1))
     }
 
     /// What a poll would find now, without waiting.

@@ -321,7 +321,7 @@ fn post<T, R>(
     }
     f(buffer).map_err(|(error, refused)| {
         cold_path();
-        queue.core().unreserve();
+        queue.core().unreserve(1);
         Refused { error, buffer: back(refused) }
     })
 }

@@ -64,7 +64,7 @@ pub(crate) use engine::Short;
 #[cfg(any(test, feature = "internals"))]
 pub use engine::SockId;
 pub use engine::{ExportId, FileSend, Part, Remote, Watch};
-pub(crate) use engine::{OwnTicket, Ticket};
+pub(crate) use engine::{OwnTicket, Posting, Ticket};
 pub use error::Error;
 pub use event::{Bufs, EventKind, Guest, RawEvent, Readiness, Untaken};
 pub use flags::{Interest, RecvFlags, Rights};

@@ -182,11 +182,22 @@ impl QueueCore {
 
     /// Books the place of one event to come, so that the queue cannot overflow.
     pub fn reserve(&self) -> Result<(), Error> {
+        self.reserve_some(1).map(|_| ())
+    }
+
+    /// Books the places of `most` events to come, or of as many as there is room for. Returns how
+    /// many.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] if there is no room.
+    #[inline]
+    pub fn reserve_some(&self, most: usize) -> Result<usize, Error> {
         let limit = self.depth();
         loop {
             let freed = self.freed();
             let booked = self.booked.load(Ordering::Acquire);
-            if booked.wrapping_sub(freed) >= limit {
+            let room = limit.saturating_sub(booked.wrapping_sub(freed));
+            if room == 0 {
                 // Unless places came free, and were booked, between the two looks.
                 if self.freed() == freed {
                     cold_path();
@@ -194,7 +205,8 @@ impl QueueCore {
                 }
                 continue;
             }
-            let next = booked.wrapping_add(1);
+            let places = most.min(room);
+            let next = booked.wrapping_add(places);
             let book = self.booked.compare_exchange_weak(
                 booked,
                 next,
@@ -202,14 +214,14 @@ impl QueueCore {
                 Ordering::Relaxed,
             );
             if book.is_ok() {
-                return Ok(());
+                return Ok(places);
             }
         }
     }
 
-    /// Gives back a place whose event will not come (the post was refused).
-    pub fn unreserve(&self) {
-        self.free(&self.lock(), 1);
+    /// Gives back places whose events will not come (the posts were refused).
+    pub fn unreserve(&self, places: usize) {
+        self.free(&self.lock(), places);
     }
 
     /// Events that wait.
@@ -330,7 +342,8 @@ impl QueueCore {
             return 0;
         }
         let n = inner.events.len().min(max);
-        // Mostly there is one, for which `drain` does more than it saves.
+        out.reserve(n);
+        // `drain` does more than it saves.
         for _ in 0..n {
             if let Some(event) = inner.events.pop_front() {
                 out.push(E::from(event));
@@ -405,7 +418,7 @@ mod tests {
         let mut out: Vec<RawEvent> = Vec::new();
         assert_eq!(q.take(5, &mut out), 1);
         q.reserve().unwrap();
-        q.unreserve();
+        q.unreserve(1);
         assert_eq!(q.outstanding(), 1);
         assert!(QueueCore::new(&QueueOptions { depth: 0, ..QueueOptions::default() }).is_err());
     }

@@ -5,6 +5,7 @@
 //! environment. Where a promise has no meaning on a transport, or a device is known not
 //! to keep it, the test is skipped with its name and the reason.
 
+pub mod batch;
 pub mod cancel;
 pub mod close;
 pub mod connect;
@@ -38,6 +39,8 @@ pub fn run<E: Into<Result<Env, String>>>(name: &'static str, env: E, test: fn(&E
 macro_rules! socket_contract {
     ($env:path) => {
         $crate::socket_tests! { $env;
+            batch: order_and_integrity, receives_cut_a_batch_anywhere, messages_stay_messages,
+                the_depth_cuts_a_batch, a_refused_batch_is_as_it_was;
             cancel: a_receive_by_token, at_any_moment, all_of_a_socket, operations_that_move_no_data,
                 sends_that_wait, time_limits, time_limits_set_late,
                 no_limit_ends_what_there_is_room_for, the_end_of_the_connection_after_it;

@@ -415,7 +415,7 @@ pub struct Booked(OwnTicket);
 impl Drop for Booked {
     fn drop(&mut self) {
         if let Some(queue) = self.0.queue.take() {
-            queue.unreserve();
+            queue.unreserve(1);
         }
     }
 }

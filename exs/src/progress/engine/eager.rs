@@ -122,7 +122,7 @@ impl Engine {
     }
 
     /// A message took the short way, but for the doorbell.
-    fn ring_for(&mut self, index: u32, len: usize, now: Time) {
+    pub(super) fn ring_for(&mut self, index: u32, len: usize, now: Time) {
         let s = &mut self.socks[index as usize];
         if !s.burst.grow(len, now) || !self.may_share {
             if let Some(qp) = s.qp {

@@ -44,6 +44,19 @@ impl Engine {
         }
     }
 
+    /// The same for several events.
+    pub(super) fn leave_several(
+        &mut self,
+        queue: &Arc<QueueCore>,
+        events: impl Iterator<Item = RawEvent>,
+    ) {
+        if self.leaves_for(queue) {
+            self.signalled |= queue.push_all(events, &mut self.wake);
+        } else {
+            events.for_each(|event| self.leave(queue, event));
+        }
+    }
+
     /// True if `leave` would put an event into this queue, and not into the hands of a thread.
     pub(super) fn leaves_for(&self, queue: &QueueCore) -> bool {
         self.leaver().is_none() && self.catch.queue != Some(address(queue))

@@ -7,7 +7,7 @@
 //! a leader calls: progress of the devices, timers, `settle`.
 //!
 //! The files: `device` (RNIC), `domain` (protection domains with their pools), `slots`, `sock`,
-//! `ops` (tables), `post` (the calls of the API), `parts` (sends of several), `onesided`
+//! `ops` (tables), `post` (the calls of the API), `batch` (several at once), `parts` (sends of several), `onesided`
 //! (exports, READ, WRITE), `choose` (which device), `dial` (connect), `silence` (who did not
 //! answer), `listen`, `startups` (of a listener's connections), `cm` (what the RNICs report of connections), `life`
 //! (timers and ends), `catch` (events on their way to a queue), `polls`, `watch` (what a descriptor
@@ -16,6 +16,7 @@
 
 mod accepts;
 mod attend;
+mod batch;
 mod choose;
 mod cm;
 mod device;
@@ -67,6 +68,7 @@ use crate::session::{After, Counters, Done, Doorbell};
 use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
+pub(crate) use self::batch::Posting;
 pub(super) use self::choose::Verbs;
 pub(super) use self::figures::add as add_counters;
 pub(super) use self::kernel::KERNEL_TOKENS;

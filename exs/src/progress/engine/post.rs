@@ -105,7 +105,7 @@ impl Engine {
 
     /// A send that takes the long way.
     #[inline(never)]
-    fn send_later(
+    pub(super) fn send_later(
         &mut self,
         id: SockId,
         ticket: &Ticket<'_>,

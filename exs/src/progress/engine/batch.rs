@@ -1,0 +1,208 @@
+//! Several sends or receives of one socket under one hold of the lock.
+//!
+//! A call for each operation takes the lock, looks up the socket, and rings the doorbell; a batch
+//! does so once. Small sends of a batch that follow each other on a stream also leave in one
+//! message: the bytes of a stream have no boundaries, so the peer cannot tell. One record, one
+//! header and one credit then carry all of them.
+
+use super::post::Ticket;
+use super::sock::State;
+use super::{Engine, Error, SockId};
+use crate::mem::Buffer;
+use crate::progress::event::{Bufs, EventKind, RawEvent};
+use crate::progress::flags::RecvFlags;
+use crate::progress::lazy_now::LazyNow;
+use crate::rnic::EagerSend;
+use crate::sys::{IoVec, cold_path};
+use crate::time::Time;
+
+/// Bytes of a send that leaves with others in one message, at most. To gather the bytes is a copy
+/// more, which costs as much as a message of its own from about here.
+const JOINED: usize = 1 << 10;
+
+/// An operation of a batch: its names and its memory.
+pub(crate) trait Posting: Sized {
+    /// The token, and the tag of the operation if that is not the usual one.
+    fn name(&self, usual: [u64; 2]) -> (u64, [u64; 2]);
+    /// The memory.
+    fn buffer(&self) -> &Buffer;
+    /// The memory, as it moves into the operation.
+    fn into_buffer(self) -> Buffer;
+    /// Puts an operation that was refused together again.
+    fn again(name: (u64, [u64; 2]), buffer: Buffer) -> Self;
+}
+
+/// What became of a batch: how many operations were posted, and why the next one was not.
+pub(crate) type BatchEnd = (usize, Option<Error>);
+
+impl Engine {
+    /// Sends the first `count` of a batch. Takes those that were posted out of it.
+    pub(crate) fn post_sends<P: Posting>(
+        &mut self,
+        id: SockId,
+        ticket: &Ticket<'_>,
+        (batch, count): (&mut Vec<P>, usize),
+        moment: &LazyNow<'_>,
+    ) -> BatchEnd {
+        let (mut eager, mut unrung) = (0, 0);
+        while eager < count
+            && let Some((n, batched)) = self.send_next_eager(id, &batch[eager..count])
+        {
+            eager += n;
+            unrung = unrung.max(batched);
+        }
+        if unrung > 0 {
+            self.ring_for(id.index, unrung, moment.now());
+        }
+        if eager > 0 {
+            self.passed = true;
+            self.counters.events += eager as u64;
+            let usual = ticket.tag;
+            let events = batch.drain(..eager).map(|posting| sent(posting, usual));
+            self.leave_several(ticket.queue, events);
+        }
+        let post = |engine: &mut Engine, ticket: &Ticket<'_>, bufs| {
+            engine.send_later(id, ticket, bufs, moment.now())
+        };
+        let (posted, refused) = self.post_each(ticket, (batch, count - eager), post);
+        (eager + posted, refused)
+    }
+
+    /// Posts the first `count` of a batch of receives. Takes those that were posted out of it.
+    pub(crate) fn post_recvs<P: Posting>(
+        &mut self,
+        id: SockId,
+        ticket: &Ticket<'_>,
+        (batch, count): (&mut Vec<P>, usize),
+        flags: RecvFlags,
+        moment: &LazyNow<'_>,
+    ) -> BatchEnd {
+        self.post_each(ticket, (batch, count), |engine, ticket, bufs| {
+            engine.post_recv(id, ticket, bufs, flags, moment)
+        })
+    }
+
+    /// Posts one after the other, until one is refused.
+    #[inline]
+    fn post_each<P: Posting>(
+        &mut self,
+        ticket: &Ticket<'_>,
+        (batch, count): (&mut Vec<P>, usize),
+        post: impl Fn(&mut Engine, &Ticket<'_>, Bufs) -> Result<(), (Error, Bufs)>,
+    ) -> BatchEnd {
+        let (mut posted, mut refused) = (0, None);
+        let mut postings = batch.drain(..count);
+        for posting in postings.by_ref() {
+            let (token, tag) = posting.name(ticket.tag);
+            let ticket = Ticket { queue: ticket.queue, token, tag };
+            if let Err((error, bufs)) = post(self, &ticket, Bufs::One(posting.into_buffer())) {
+                cold_path();
+                // A refusal returns what was given, which was one buffer.
+                if let Bufs::One(buffer) = bufs {
+                    refused = Some((error, P::again((token, tag), buffer)));
+                }
+                break;
+            }
+            posted += 1;
+        }
+        let Some((error, first)) = refused else { return (posted, None) };
+        let back: Vec<P> = std::iter::once(first).chain(postings).collect();
+        batch.splice(..0, back);
+        (posted, Some(error))
+    }
+
+    /// Sends the next of a batch at once, if nothing is in the way: how many, and the bytes for
+    /// which the doorbell is to be rung.
+    fn send_next_eager<P: Posting>(&mut self, id: SockId, batch: &[P]) -> Option<(usize, usize)> {
+        let s = self.socks.get_mut(id.index as usize).filter(|s| s.generation == id.generation)?;
+        let (State::Open, Some(session), Some(qp)) = (&s.state, s.session.as_mut(), s.qp) else {
+            return None;
+        };
+        let d = &mut self.devices[s.place.device];
+        // (The time is for a port that ends its connection.)
+        let mut port = d.port(s.place.domain, qp, Time::ZERO);
+        let (mut count, mut len) = gather(batch, session.may_join_eager(), &mut self.message);
+        let mut sent = EagerSend::Declined;
+        if count > 1 && len > 0 {
+            let joined = IoVec::new(&self.message[..len]);
+            sent = session.try_send_eager(&mut port, &joined, count as u64);
+        }
+        if sent == EagerSend::Declined {
+            let only = batch.first()?.buffer().io_vec();
+            (count, len) = (1, only.len());
+            if len > 0 {
+                sent = session.try_send_eager(&mut port, &only, 1);
+            }
+        }
+        match sent {
+            EagerSend::Declined => None,
+            EagerSend::Sent => Some((count, 0)),
+            EagerSend::Batched => Some((count, len)),
+        }
+    }
+}
+
+/// The event of a send that was over at once.
+#[inline(always)]
+fn sent<P: Posting>(posting: P, usual: [u64; 2]) -> RawEvent {
+    let (token, tag) = posting.name(usual);
+    let buffer = posting.into_buffer();
+    let len = buffer.len() as u64;
+    let mut event = RawEvent::with(token, tag, EventKind::Send, Bufs::One(buffer));
+    (event.bytes, event.total) = (len, len);
+    event
+}
+
+/// Puts the bytes of the first sends side by side, as far as these are small and together have at
+/// most `most` bytes. Returns how many sends, and how many bytes.
+fn gather<P: Posting>(batch: &[P], most: usize, room: &mut [u8]) -> (usize, usize) {
+    let most = most.min(room.len());
+    let (mut count, mut at) = (0, 0);
+    for posting in batch {
+        let piece = posting.buffer().io_vec();
+        let end = at + piece.len();
+        if piece.len() > JOINED || end > most {
+            break;
+        }
+        piece.copy_to(&mut room[at..end]);
+        (count, at) = (count + 1, end);
+    }
+    (count, at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Posting for Buffer {
+        fn name(&self, usual: [u64; 2]) -> (u64, [u64; 2]) {
+            (0, usual)
+        }
+
+        fn buffer(&self) -> &Buffer {
+            self
+        }
+
+        fn into_buffer(self) -> Buffer {
+            self
+        }
+
+        fn again(_: (u64, [u64; 2]), buffer: Buffer) -> Buffer {
+            buffer
+        }
+    }
+
+    #[test]
+    fn small_sends_are_gathered_up_to_the_first_that_does_not_fit() {
+        let batch = |lens: &[usize]| -> Vec<Buffer> {
+            (1..).zip(lens).map(|(fill, len)| Buffer::from(vec![fill; *len])).collect()
+        };
+        let mut room = [9; 1000];
+        assert_eq!(gather(&batch(&[2, 0, 3]), 100, &mut room), (3, 5));
+        assert_eq!(room[..6], [1, 1, 3, 3, 3, 9]);
+        assert_eq!(gather(&batch(&[60, 40, 1]), 100, &mut room), (2, 100), "no more fits");
+        assert_eq!(gather(&batch(&[5, JOINED + 1, 5]), 1000, &mut room), (1, 5), "one is large");
+        assert_eq!(gather(&batch(&[500, 500, 1]), 2000, &mut room), (2, 1000), "no room");
+        assert_eq!(gather(&batch(&[1, 1]), 0, &mut room), (0, 0), "each is a message");
+    }
+}
