@@ -44,6 +44,8 @@ BEGIN {
     about["exs_remote_info"] = "what a descriptor of exported memory says"
     about["exs_read"] = "read the memory of the peer"
     about["exs_write"] = "write the memory of the peer"
+    about["exs_send_batch"] = "post several sends in one call"
+    about["exs_recv_batch"] = "post several receives in one call"
     about["exs_counters"] = "figures to tune with"
 }
 function quote(s) {

@@ -17,7 +17,7 @@ use crate::{connect, direct, kernel, late, memory, options, pollable, queues, to
 
 /// Checks the flags of a send on an EXS socket. EXS ignores the flags that TCP ignores, and refuses
 /// urgent data, which it does not have.
-fn send_flags(flags: c_int) -> Result<()> {
+pub(crate) fn send_flags(flags: c_int) -> Result<()> {
     match flags & MSG_OOB {
         0 => Ok(()),
         _ => Err(Fail::fixed(libc::EOPNOTSUPP, "EXS has no urgent data (MSG_OOB)")),
@@ -25,7 +25,7 @@ fn send_flags(flags: c_int) -> Result<()> {
 }
 
 /// Checks the flags of a receive: there are never urgent data or queued errors.
-fn recv_flags(flags: c_int) -> Result<()> {
+pub(crate) fn recv_flags(flags: c_int) -> Result<()> {
     if flags & MSG_ERRQUEUE != 0 {
         return Err(refusal(libc::EAGAIN));
     }

@@ -21,6 +21,7 @@
 
 pub mod abi;
 mod accept;
+mod batch;
 mod blocking;
 mod close;
 mod connect;

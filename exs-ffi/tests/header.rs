@@ -182,7 +182,9 @@ fn strict_programs_see_no_extensions() {
             support::output(c.arg(&file)).status.success()
         }
     };
-    for name in ["exs_qfd", "exs_strerror", "exs_export", "exs_write", "exs_counters"] {
+    for name in
+        ["exs_qfd", "exs_strerror", "exs_export", "exs_write", "exs_send_batch", "exs_counters"]
+    {
         assert!(uses(name)("-DANY") && !uses(name)("-DEXS_STRICT"), "{name}");
         assert!(uses(name)("-DEXS_EXTENSIONS"), "{name}");
     }

@@ -575,6 +575,24 @@ int exs_read(int fd, void *buf, size_t len, const exs_remote_t *remote, uint64_t
 int exs_write(int fd, void *buf, size_t len, const exs_remote_t *remote, uint64_t offset,
               int flags, exs_qhandle_t queue, exs_ahandle_t ahandle, exs_mhandle_t mhandle);
 
+/* Posts count sends (0 to EXS_IOV_MAX), as exs_send one after the other: the i-th sends
+ * the i-th piece, and its event is SEND with the i-th ahandle. Returns how many were
+ * posted: fewer than count if the queue has no more room, or if one is refused; the next
+ * call gives the reason. -1: not even the first was posted, for the reasons of exs_send.
+ * flags as for exs_send. A queue is needed (EINVAL), and an EXS socket (EOPNOTSUPP).
+ *
+ * The library does once for all what it does for a call. Sends of at most 1 KiB that
+ * follow each other on a stream also travel together: with 64 bytes each, that is
+ * several times as fast as a call for each. A time limit for the next operation is that
+ * of all. */
+int exs_send_batch(int fd, const exs_iovec_t *pieces, const exs_ahandle_t *ahandles, int count,
+                   int flags, exs_qhandle_t queue);
+
+/* Posts count receives, as exs_recv one after the other. The events are RECV. flags as
+ * for exs_recv. Otherwise as exs_send_batch. */
+int exs_recv_batch(int fd, const exs_iovec_t *pieces, const exs_ahandle_t *ahandles, int count,
+                   int flags, exs_qhandle_t queue);
+
 /* Figures for tuning: of a socket, or of the whole process (fd -1). */
 typedef struct exs_counters_s { /* (not exs_counters: in C++ that would be the function's name, too) */
     uint64_t sends, recvs, one_sided;            /* operations that ended */

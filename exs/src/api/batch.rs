@@ -25,6 +25,64 @@ impl Posting for (Token, Buffer) {
     }
 }
 
+/// An operation of a batch whose event carries a tag of its own: for the C library.
+#[derive(Debug)]
+#[allow(clippy::exhaustive_structs, reason = "the C library makes it")]
+pub struct Tagged {
+    /// The program's name for it.
+    pub token: Token,
+    /// The second name ([`tagged`](super::raw::tagged)).
+    pub tag: [u64; 2],
+    /// The memory.
+    pub buffer: Buffer,
+}
+
+impl Posting for Tagged {
+    #[inline]
+    fn name(&self, _: [u64; 2]) -> (u64, [u64; 2]) {
+        (self.token.0, self.tag)
+    }
+
+    #[inline]
+    fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    #[inline]
+    fn into_buffer(self) -> Buffer {
+        self.buffer
+    }
+
+    fn again((token, tag): (u64, [u64; 2]), buffer: Buffer) -> Tagged {
+        Tagged { token: Token(token), tag, buffer }
+    }
+}
+
+/// As [`Socket::send_batch`], for operations with tags of their own.
+///
+/// # Errors
+/// As [`Socket::send_batch`].
+pub fn send_batch(
+    socket: &Socket,
+    queue: &EventQueue,
+    batch: &mut Vec<Tagged>,
+) -> Result<usize, Error> {
+    socket.send_each(queue, batch)
+}
+
+/// As [`Socket::recv_batch`], for operations with tags of their own.
+///
+/// # Errors
+/// As [`Socket::recv_batch`].
+pub fn recv_batch(
+    socket: &Socket,
+    queue: &EventQueue,
+    batch: &mut Vec<Tagged>,
+    flags: RecvFlags,
+) -> Result<usize, Error> {
+    socket.recv_each(queue, batch, flags)
+}
+
 /// Batches: what a program does that moves many small messages.
 impl Socket {
     /// Posts several sends, as [`Socket::send`] one after the other, and takes those that were

@@ -156,6 +156,93 @@ CASE("one-5", kernel_sockets_have_none_of_it, KERNEL)
     end_queue(q);
 }
 
+CASE("batch-1", a_batch_is_as_many_calls, EXS | EXSMSG)
+{
+    enum { COUNT = 20, LEN = 40 };
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(2 * COUNT);
+    static char out[COUNT * LEN], in[COUNT * LEN];
+    exs_iovec_t sends[COUNT], receives[COUNT];
+    exs_ahandle_t names[COUNT], others[COUNT];
+    exs_mhandle_t m = exs_mregister(out, sizeof out, 0);
+    int i, sent = 0, received = 0;
+
+    fill(out, sizeof out, 0);
+    for (i = 0; i < COUNT; i++) {
+        sends[i] = (exs_iovec_t){out + i * LEN, LEN, i % 2 ? m : UNREG, 0};
+        receives[i] = (exs_iovec_t){in + i * LEN, LEN, UNREG, 0};
+        names[i] = (exs_ahandle_t)(1 + i);
+        others[i] = (exs_ahandle_t)(101 + i);
+    }
+    GIVES(0, exs_send_batch(p.a, sends, names, 0, 0, q));
+    GIVES(COUNT, exs_recv_batch(p.b, receives, others, COUNT, MSG_WAITALL, q));
+    GIVES(COUNT, exs_send_batch(p.a, sends, names, COUNT, 0, q));
+    while (sent + received < 2 * COUNT) {
+        exs_event_t e = next_any(q);
+        int own = e.exs_evt_type == EXS_EVT_SEND;
+        int at = own ? sent++ : received++;
+
+        CHECK(e.exs_evt_errno == 0 && (own || e.exs_evt_type == EXS_EVT_RECV));
+        GIVES(own ? 1 + at : 101 + at, e.exs_evt_ahandle);
+        GIVES(LEN, LENGTH(e));
+        CHECK(BUFFER(e) == (own ? out : in) + at * LEN);
+        CHECK(e.exs_evt_socket == (own ? p.a : p.b));
+    }
+    VERIFY(in, sizeof in, 0);
+    GIVES(0, exs_mderegister(m));
+    end(p);
+    end_queue(q);
+}
+
+CASE("batch-2", a_batch_is_cut_where_one_is_refused, EXS | EXSMSG)
+{
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(4);
+    char out[8] = "12345678";
+    exs_iovec_t pieces[6];
+    exs_ahandle_t names[6] = {1, 2, 3, 4, 5, 6};
+    int i;
+
+    for (i = 0; i < 6; i++)
+        pieces[i] = (exs_iovec_t){out, 8, UNREG, 0};
+    GIVES(4, exs_send_batch(p.a, pieces, names, 6, 0, q));
+    FAILS(EAGAIN, exs_send_batch(p.a, pieces + 4, names + 4, 2, 0, q));
+    for (i = 1; i <= 4; i++)
+        GIVES(i, next(q, EXS_EVT_SEND).exs_evt_ahandle);
+    pieces[1].exs_iov_base = NULL;
+    pieces[2].exs_iov_mhandle = 12345;
+    GIVES(1, exs_send_batch(p.a, pieces, names, 6, 0, q));
+    next(q, EXS_EVT_SEND);
+    FAILS(EFAULT, exs_send_batch(p.a, pieces + 1, names, 5, 0, q));
+    FAILS(EINVAL, exs_send_batch(p.a, pieces + 2, names, 4, 0, q));
+    FAILS(EFAULT, exs_send_batch(p.a, NULL, names, 1, 0, q));
+    FAILS(EFAULT, exs_recv_batch(p.b, pieces, NULL, 1, 0, q));
+    FAILS(EINVAL, exs_send_batch(p.a, pieces, names, -1, 0, q));
+    FAILS(EINVAL, exs_send_batch(p.a, pieces, names, EXS_IOV_MAX + 1, 0, q));
+    FAILS(EINVAL, exs_send_batch(p.a, pieces, names, 1, 0, EXS_QHANDLE_INVALID));
+    FAILS(EOPNOTSUPP, exs_send_batch(p.a, pieces, names, 1, MSG_OOB, q));
+    FAILS(EBADF, exs_recv_batch(-1, pieces, names, 1, 0, q));
+    FAILS(ENOTCONN, exs_send_batch(new_socket(), pieces, names, 1, 0, q));
+    nothing(q);
+    end(p);
+    end_queue(q);
+}
+
+CASE("batch-3", kernel_sockets_have_no_batches, KERNEL)
+{
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(4);
+    char out[8] = "12345678";
+    exs_iovec_t piece = {out, 8, UNREG, 0};
+    exs_ahandle_t name = 1;
+
+    FAILS(EOPNOTSUPP, exs_send_batch(p.a, &piece, &name, 1, 0, q));
+    FAILS(EOPNOTSUPP, exs_recv_batch(p.a, &piece, &name, 1, 0, q));
+    nothing(q);
+    end(p);
+    end_queue(q);
+}
+
 CASE("counters-1", figures_of_a_socket_and_of_the_process, EXS | EXSMSG)
 {
     struct pair p = connection();
