@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{Blocking, Counters, EventQueue, Token};
 use crate::progress::Ticket;
 use crate::progress::{
-    Error, Options, Readiness, Route, SocketHandle, Standing, Watch, first_shard,
+    Error, Options, Readiness, Route, SocketHandle, Standing, Watch, shard_of_new_socket,
 };
 use crate::wire::exs::SocketKind;
 
@@ -134,7 +134,7 @@ impl Socket {
     /// # Errors
     /// As [`Socket::new`].
     pub fn with_options(ty: SocketType, options: Options) -> Result<Socket, Error> {
-        let context = first_shard()?;
+        let context = shard_of_new_socket()?;
         let kind = match ty {
             SocketType::Stream => SocketKind::Stream,
             SocketType::SeqPacket => SocketKind::SeqPacket,

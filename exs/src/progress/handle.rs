@@ -1,8 +1,8 @@
 //! The program's hold on a socket, and the socket's home.
 //!
-//! A new socket lives in the first shard. Its first connect moves it to the shard of the queue that
-//! the connect names, which is its home from then on; a socket that an accept brings is made in
-//! its home. So calls find the home by one load, and the move needs no lock on the data path: it
+//! A new socket lives in the shard of the thread that makes it. Its first connect moves it to the shard
+//! of the queue that the connect names, which is its home from then on; a socket that an accept brings
+//! is made in its home. So calls find the home by one load, and the move needs no lock on the data path: it
 //! happens under the locks of both engines, and a call that has looked up the old place finds out
 //! under the old engine's lock that the socket has moved.
 
@@ -101,7 +101,7 @@ impl SocketHandle {
     pub(crate) fn shard(&self) -> Shard {
         match self.home.get() {
             Some(home) => home.context.shard(),
-            None if self.call(|engine, id, _| engine.is_listening(id)) => self.made.context.shard(),
+            None if self.look(|engine, id| engine.is_listening(id)) => self.made.context.shard(),
             None => shards::of_thread(),
         }
     }
@@ -166,8 +166,8 @@ impl SocketHandle {
         }
         // Two engines are locked at a time here alone, so no other order can deadlock with this.
         static MOVES: ProcessLock<()> = ProcessLock::new(());
-        let _one = MOVES.lock();
         let there = queue.shard().context().filter(|there| !Arc::ptr_eq(there, &self.made.context));
+        let _one = there.is_some().then(|| MOVES.lock());
         self.made.context.look(|engine| {
             self.home.get_or_init(|| {
                 let moved = there.and_then(|there| Some((there, engine.take_fresh(self.made.id)?)));

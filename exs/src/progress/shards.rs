@@ -11,7 +11,8 @@
 //! - An event queue belongs to a shard from its first use on: that of the socket with which it is
 //!   first named, if that socket has a home, and else the shard with the fewest queues.
 //! - A socket lives in the shard of the queue that its connect names, see [`handle`](super::handle).
-//!   Before that, and as a listener, it lives in the first shard.
+//!   Before that, and as a listener, it lives in the shard of the thread that has made it, which is
+//!   the first one until the thread has used another.
 //! - An operation may name a queue of another shard. Its event then crosses, which costs a lock of
 //!   that queue and perhaps a wake-up.
 //! - Kernel sockets are the first shard's.
@@ -35,7 +36,7 @@ pub(super) const MOST: usize = 1024;
 pub struct Shard(u32);
 
 impl Shard {
-    /// Where process-wide things are: kernel sockets, listeners, sockets without a connection.
+    /// Where process-wide things are: kernel sockets, and the sockets of threads without a shard.
     pub(crate) const FIRST: Shard = Shard(0);
 
     pub(super) fn at(index: usize) -> Shard {
@@ -76,6 +77,16 @@ pub(crate) fn first() -> Result<&'static Arc<Context>, Error> {
         Some(made) => Ok(made),
         None => make(Shard::FIRST),
     }
+}
+
+/// The shard in which the thread's new sockets live: that of its blocking calls and of its own queue,
+/// where most of them stay; the first until the thread has used one.
+///
+/// # Errors
+/// As [`first`].
+pub(crate) fn of_new_socket() -> Result<&'static Arc<Context>, Error> {
+    let own = MINE.try_with(Cell::get).ok().flatten();
+    own.and_then(Shard::context).map_or_else(first, Ok)
 }
 
 /// The first shard, if EXS is in use.
@@ -250,16 +261,52 @@ pub(crate) fn note_own(shard: Shard) {
     let _ = MINE.try_with(|mine| mine.set(Some(shard)));
 }
 
-/// The shard of this thread's blocking calls on sockets that have no home yet: that of the queue
-/// from which the thread dequeues; else threads take turns.
-pub(crate) fn of_thread() -> Shard {
-    static NEXT: ProcessNumber = ProcessNumber::new(0);
+/// Which thread gets which shard.
+struct ThreadTurns {
+    /// Threads that have had their turn so far.
+    had: u64,
+    /// The first shard has a listener, and waits for the first thread that accepts.
+    kept: bool,
+}
+
+static TURNS: ProcessLock<ThreadTurns> = ProcessLock::new(ThreadTurns { had: 0, kept: false });
+
+impl ThreadTurns {
+    /// The first shard has a listener from now on.
+    fn keep_first(&mut self) {
+        if self.had == 0 {
+            *self = ThreadTurns { had: 1, kept: true };
+        }
+    }
+
+    fn next(&mut self, accepts: bool, shards: usize) -> Shard {
+        if accepts && std::mem::take(&mut self.kept) {
+            return Shard::FIRST;
+        }
+        self.had += 1;
+        Shard::in_turn(self.had - 1, shards)
+    }
+}
+
+/// A socket listens in the first shard, as most listeners do. The first thread that accepts gets
+/// that shard, unless another thread has it, so that its connections need not cross.
+pub(super) fn keep_first() {
+    TURNS.lock().keep_first();
+}
+
+fn of_thread_that(accepts: bool) -> Shard {
     let chosen = MINE.try_with(|mine| {
-        let shard = mine.get().unwrap_or_else(|| Shard::in_turn(NEXT.add(1), limit()));
+        let shard = mine.get().unwrap_or_else(|| TURNS.lock().next(accepts, limit()));
         mine.set(Some(shard));
         shard
     });
     chosen.unwrap_or(Shard::FIRST)
+}
+
+/// The shard of this thread's blocking calls on sockets that have no home yet: that of the queue
+/// from which the thread dequeues; else threads take turns.
+pub(crate) fn of_thread() -> Shard {
+    of_thread_that(false)
 }
 
 /// The thread makes a blocking call on a connection.
@@ -273,13 +320,16 @@ pub(crate) fn note_service() {
 /// itself has them in its own shard. One that accepts again and again, and makes no call on what
 /// came, gives them to other threads: then the shards take turns.
 pub(crate) fn of_next_accept() -> Shard {
-    let own = of_thread();
+    let own = of_thread_that(true);
     let serves = SERVES.try_with(|serves| serves.replace(false)).unwrap_or(true);
-    if serves {
-        return own;
-    }
-    let given = GIVEN.try_with(|n| n.replace(n.get() + 1) + 1).unwrap_or(0);
+    let given = match serves {
+        true => 0,
+        false => GIVEN.try_with(|n| n.replace(n.get() + 1) + 1).unwrap_or(0),
+    };
     let shard = Shard::in_turn(own.index() as u64 + given, limit());
+    if shard.context().is_some() {
+        return shard;
+    }
     match make(shard) {
         Ok(_) => shard,
         // What there is will do.

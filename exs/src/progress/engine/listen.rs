@@ -18,6 +18,7 @@ use super::domain::Place;
 use super::sock::State;
 use super::{Engine, Error, SockId};
 use crate::progress::options::Transport;
+use crate::progress::shards::{self, Shard};
 use crate::rnic::{ListenOpts, Listener, RnicError};
 use crate::sys;
 use crate::time::Time;
@@ -103,6 +104,9 @@ impl Engine {
             bound
         });
         s.accepts = Some(Box::new(Accepts::new(wanted, on)));
+        if self.shard == Shard::FIRST {
+            shards::keep_first();
+        }
         Ok(())
     }
 
