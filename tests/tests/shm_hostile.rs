@@ -3,9 +3,10 @@
 
 use std::fs::File;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use exs::mem::Access;
-use exs::rnic::{CmEvent, ConnParam, DisconnectCause, Rnic, WcStatus};
+use exs::rnic::{CmEvent, ConnParam, Disconnect, DisconnectCause, Rnic, WcStatus};
 use exs::shm::ShmRnic;
 use exs::sys::RandomSource;
 use exs_tests::harness::{Rng, Watchdog};
@@ -345,6 +346,48 @@ fn a_caller_that_is_never_ready_is_dropped() {
     assert!(gone.is_empty(), "{gone:?}");
     let told = w.until("what the program is told", |w| w.cm[0].pop_front());
     assert!(matches!(told, CmEvent::ConnectFailed { qp, .. } if qp == end.qp), "{told:?}");
+}
+
+/// The memory of a connection that ended in order serves the next one, and is gone a second later. That
+/// of one that was cut, or that moved much, does not.
+#[test]
+fn memory_is_used_again() {
+    let _dog = Watchdog::new("memory_is_used_again");
+    let mut w = World::<Shm>::new(2);
+    let (_, addr) = w.listen(1, Shm::local());
+    let spares = |w: &World<Shm>| [w.rnics[0].spare_memories(), w.rnics[1].spare_memories()];
+    let joined = |w: &mut World<Shm>| {
+        let (a, b) = (w.end(0), w.end(1));
+        let now = w.now();
+        w.rnics[0].connect(a.qp, addr, &param(&[]), now).unwrap();
+        let (req, _) = w.request(1);
+        let now = w.now();
+        w.rnics[1].accept(req, b.qp, &param(&[]), now).unwrap();
+        w.established(a);
+        w.established(b);
+        assert_eq!(spares(w), [(0, 0); 2], "what was kept is in use");
+        Pair { a, b }
+    };
+    let end = |w: &mut World<Shm>, pair: Pair, how: Disconnect| {
+        w.disconnect(pair.a, how);
+        w.ended(pair.a, |_| true);
+        w.ended(pair.b, |_| true);
+        w.settle();
+    };
+    for _ in 0..4 {
+        let pair = joined(&mut w);
+        w.assert_alive(pair);
+        end(&mut w, pair, Disconnect::Orderly);
+        assert_eq!(spares(&w), [(1, 0), (0, 1)]);
+    }
+    w.skip(Duration::from_secs(2));
+    w.until("the end of the spares", |w| (spares(w) == [(0, 0); 2]).then_some(()));
+    for (how, messages) in [(Disconnect::Abort, 1), (Disconnect::Orderly, 100)] {
+        let pair = joined(&mut w);
+        (0..messages).for_each(|_| w.assert_alive(pair));
+        end(&mut w, pair, how);
+        assert_eq!(spares(&w), [(0, 0); 2], "{how:?}, {messages}");
+    }
 }
 
 /// Callers that have sent their requests before others came are read before they would give way.

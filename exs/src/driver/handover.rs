@@ -3,7 +3,7 @@
 use super::Driver;
 use super::link::{Link, LinkSetup};
 use super::turns::Source;
-use crate::rnic::{ConnReq, DetachedRequest, Ready, RnicError};
+use crate::rnic::{ConnReq, DetachedRequest, RnicError};
 
 /// A link that has read its request, between two RNICs.
 struct DetachedLink<L: Link>(Option<L>);
@@ -24,25 +24,17 @@ impl<L: LinkSetup> Driver<L> {
         self.turns.timers.clear(Source::Link(id));
         link.forget(&self.reactor);
         link.base_mut().queued = false;
+        L::detached(self, id);
         Ok(DetachedRequest::new(DetachedLink(Some(link))))
     }
 
     pub(super) fn take_request(&mut self, request: DetachedRequest) -> Result<ConnReq, RnicError> {
         let mut detached: DetachedLink<L> = request.into_state()?;
-        let Some(mut link) = detached.0.take() else {
+        let Some(link) = detached.0.take() else {
             return Err(RnicError::NoSuch { what: "connection request", id: 0 });
         };
-        // Edges may have passed while the descriptor was in no reactor.
-        link.note_ready(Ready { readable: true, writable: true, hup: false });
-        let id = self.add_link(link)?;
-        let req = match self.add_request(id, None) {
-            Ok(req) => req,
-            Err(e) => {
-                self.cut_link(id);
-                return Err(e);
-            }
-        };
-        self.enqueue(Source::Link(id));
-        Ok(req)
+        let id = self.links.insert(link)?;
+        let adopted = L::adopted(self, id).and_then(|()| self.add_request(id, None));
+        adopted.inspect_err(|_| self.cut_link(id))
     }
 }

@@ -3,6 +3,7 @@
 //! The hooks are functions of the link's type, called by static dispatch. A hook that takes the
 //! driver may do anything with its tables.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::iwarp::TxWr;
 use crate::mem::Key;
 use crate::rnic::{
     Attended, AttendedWait, ConnParam, Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, Qp,
-    QpState, Ready, RnicError,
+    QpState, Ready, RnicError, StarvedListener,
 };
 use crate::sys::IoVec;
 use crate::time::Time;
@@ -80,6 +81,9 @@ pub trait Acceptor: Send {
 
     /// Accepts a connection. `WouldBlock`: none waits.
     fn accept(&mut self) -> io::Result<Self::Peer>;
+    /// True if a connection waits, or an error. This takes a fraction of the time of an accept that
+    /// finds nothing, as that makes a socket first.
+    fn has_peer(&self) -> bool;
     /// Registers the sockets with the reactor.
     fn watch(&mut self, reactor: &ReactorShare, source: Source) -> Result<(), RnicError>;
     /// Removes them from the reactor.
@@ -154,9 +158,11 @@ pub trait LinkSetup: Link {
     fn serve_startup(driver: &mut Driver<Self>, id: u32, now: Time);
     /// Drops a start-up.
     fn drop_startup(driver: &mut Driver<Self>, id: u32);
-    /// Fails connection attempts of this very process to a paused listener. Each holds a
-    /// descriptor, so it might wait for ever. They fail with the listener's error.
-    fn fail_own_attempts(driver: &mut Driver<Self>, listener: u32, errno: i32, now: Time);
+    /// The peers that this RNIC has accepted.
+    fn accepted_peers(driver: &Driver<Self>) -> HashSet<SocketAddr>;
+    /// Fails connection attempts of this RNIC to a starved listener that are not accepted. They fail
+    /// with the listener's error.
+    fn fail_attempts(driver: &mut Driver<Self>, starved: &StarvedListener, now: Time);
 
     /// Accepts a request for a queue pair in `Init`. Returns (our address, the peer's), and the
     /// time that the rest of the start-up may take.
@@ -169,6 +175,17 @@ pub trait LinkSetup: Link {
         qp: Qp,
         param: &ConnParam<'_>,
     ) -> Result<((SocketAddr, SocketAddr), Duration), RnicError>;
+    /// The queue pair has the link of an accepted request: what the answer began goes on.
+    fn answered(driver: &mut Driver<Self>, id: u32, now: Time);
+    /// Another RNIC takes a request over: the link has left this one.
+    fn detached(_driver: &mut Driver<Self>, _id: u32) {}
+    /// A link of another RNIC was put into the table, with its request.
+    fn adopted(driver: &mut Driver<Self>, id: u32) -> Result<(), RnicError> {
+        // Edges may have passed while the descriptor was in no reactor.
+        driver.links.get_mut(id)?.note_ready(Ready { readable: true, writable: true, hup: false });
+        driver.enqueue(Source::Link(id));
+        driver.watch_link(id)
+    }
     /// Refuses a request.
     fn refuse(
         driver: &mut Driver<Self>,
@@ -189,6 +206,10 @@ pub trait LinkSetup: Link {
         Ok(())
     }
 
+    /// Looks whether a link that starts up has its answer. None: it does not start up any more.
+    fn poll_setup(_driver: &mut Driver<Self>, _id: u32) -> Option<bool> {
+        None
+    }
     /// Serves a connection that has no link yet.
     fn serve_opening(driver: &mut Driver<Self>, id: u32, now: Time);
     /// The deadline of a connection without a link has passed.

@@ -12,10 +12,12 @@ use std::time::Duration;
 
 use super::Driver;
 use super::link::{Acceptor, Conn, LinkOwner, LinkSetup};
-use super::startups::PendingStartups;
+use super::startups::{PendingStartups, PlaceForStartup};
 use super::turns::Source;
 use crate::rnic::table::IdTable;
-use crate::rnic::{CmEvent, ConnParam, ConnReq, ListenOpts, Listener, Qp, RnicError};
+use crate::rnic::{
+    CmEvent, ConnParam, ConnReq, ListenOpts, Listener, Qp, RnicError, RnicEvent, StarvedListener,
+};
 use crate::sys;
 use crate::time::Time;
 
@@ -45,6 +47,8 @@ pub(crate) struct Listening<A> {
     /// Connection requests that wait for the program's answer: the numbers of their links.
     requests: IdTable<u32>,
     startups: PendingStartups,
+    /// Connections accepted so far.
+    accepted: u64,
     /// Listeners that wait for a free descriptor.
     without_fds: Vec<u32>,
 }
@@ -55,6 +59,7 @@ impl<A> Listening<A> {
             listeners: IdTable::new("listener"),
             requests: IdTable::new("connection request"),
             startups: PendingStartups::default(),
+            accepted: 0,
             without_fds: Vec::new(),
         }
     }
@@ -73,8 +78,8 @@ impl<A> Listening<A> {
 }
 
 impl<L: LinkSetup> Driver<L> {
-    /// Limits the start-ups of connecting peers at a time (1024 if never called). The oldest is
-    /// dropped for one more.
+    /// Limits the start-ups of connecting peers at a time (1024 if never called). Further peers wait
+    /// in the kernel.
     #[cfg(any(test, feature = "internals"))]
     pub fn limit_startups(&mut self, max: usize) {
         self.listening.startups.limit(|_| max);
@@ -109,6 +114,7 @@ impl<L: LinkSetup> Driver<L> {
         let mut listening = self.listening.listeners.remove(listener.0)?;
         self.turns.timers.clear(Source::Listener(listener.0));
         self.listening.without_fds.retain(|l| *l != listener.0);
+        self.listening.startups.held.retain(|l| *l != listener.0);
         listening.acceptor.forget(&self.reactor);
         let orphan = |owner: LinkOwner| match owner {
             LinkOwner::Startup(l) => l == listener.0,
@@ -134,8 +140,20 @@ impl<L: LinkSetup> Driver<L> {
             if !listening.readable || listening.open_requests >= listening.max_requests {
                 return;
             }
+            if !listening.acceptor.has_peer() {
+                listening.readable = false;
+                return;
+            }
+            if !self.find_place(id, now) {
+                return;
+            }
+            let Ok(listening) = self.listening.listeners.get_mut(id) else { return };
             match listening.acceptor.accept() {
-                Ok(peer) => L::begin_startup(self, id, peer, now),
+                Ok(peer) => {
+                    self.listening.accepted += 1;
+                    self.setups.note(Source::Listener(id));
+                    L::begin_startup(self, id, peer, now);
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     listening.readable = false;
                     return;
@@ -149,13 +167,32 @@ impl<L: LinkSetup> Driver<L> {
         self.enqueue(Source::Listener(id));
     }
 
+    /// Looks whether a listener has a connection. None: it does not accept now.
+    pub(super) fn try_accept(&mut self, id: u32, now: Time) -> Option<bool> {
+        let listening = self.listening.listeners.get_mut(id).ok()?;
+        if listening.readable || listening.open_requests >= listening.max_requests {
+            return None;
+        }
+        if !listening.acceptor.has_peer() {
+            return Some(false);
+        }
+        listening.readable = true;
+        let before = self.listening.accepted;
+        self.serve_listener(id, now);
+        Some(self.listening.accepted > before)
+    }
+
     /// Pauses a listener for which the kernel has no descriptors or memory left.
     pub(crate) fn pause_listener(&mut self, id: u32, e: &io::Error, now: Time) {
         self.turns.timers.set(Source::Listener(id), now + STARVED_PAUSE);
         if !self.listening.without_fds.contains(&id) {
             self.listening.without_fds.push(id);
         }
-        L::fail_own_attempts(self, id, e.raw_os_error().unwrap_or(libc::EMFILE), now);
+        let Ok(listening) = self.listening.listeners.get(id) else { return };
+        let (at, errno) = (listening.addr, e.raw_os_error().unwrap_or(libc::EMFILE));
+        let starved = StarvedListener { at, errno, taken: L::accepted_peers(self) };
+        L::fail_attempts(self, &starved, now);
+        self.reports.events.push_back(RnicEvent::Starved(starved));
     }
 
     /// A descriptor was freed: everything that waits for one tries again.
@@ -167,17 +204,44 @@ impl<L: LinkSetup> Driver<L> {
         }
     }
 
-    /// Notes a start-up, and drops the oldest if there are too many.
-    pub(crate) fn add_startup(&mut self, id: u32, now: Time) {
-        let mut startups = std::mem::take(&mut self.listening.startups);
-        let oldest = startups.add(id, now, |id| L::is_starting(self, id));
-        self.listening.startups = startups;
-        if let Some(oldest) = oldest {
-            // Its request may have come in this very turn.
-            L::serve_startup(self, oldest, now);
-            if L::is_starting(self, oldest) {
-                L::drop_startup(self, oldest);
+    /// Looks for a place for one more start-up. False if there is none: the listener gets its turn
+    /// again when there may be one.
+    fn find_place(&mut self, listener: u32, now: Time) -> bool {
+        loop {
+            let mut startups = std::mem::take(&mut self.listening.startups);
+            let place = startups.place(now, |id| L::is_starting(self, id));
+            self.listening.startups = startups;
+            match place {
+                PlaceForStartup::Free => return true,
+                PlaceForStartup::Of(oldest) => {
+                    // Its request may have come in this very turn.
+                    L::serve_startup(self, oldest, now);
+                    if L::is_starting(self, oldest) {
+                        L::drop_startup(self, oldest);
+                    }
+                }
+                PlaceForStartup::NotBefore(due) => {
+                    self.turns.timers.set(Source::Listener(listener), due);
+                    let held = &mut self.listening.startups.held;
+                    if !held.contains(&listener) {
+                        held.push(listener);
+                    }
+                    return false;
+                }
             }
+        }
+    }
+
+    /// Notes a start-up.
+    pub(crate) fn add_startup(&mut self, id: u32, now: Time) {
+        self.listening.startups.add(id, now);
+    }
+
+    /// A start-up is over: listeners that wait for its place get their turn.
+    pub(crate) fn startup_over(&mut self) {
+        for id in std::mem::take(&mut self.listening.startups.held) {
+            self.turns.timers.clear(Source::Listener(id));
+            self.enqueue(Source::Listener(id));
         }
     }
 
@@ -201,6 +265,7 @@ impl<L: LinkSetup> Driver<L> {
         let req = self.listening.requests.insert(id)?;
         self.turns.timers.clear(Source::Link(id));
         self.links.get_mut(id)?.base_mut().owner = LinkOwner::Request { listener, req };
+        self.startup_over();
         if let Some(listener) = listener
             && let Ok(listening) = self.listening.listeners.get_mut(listener)
         {
@@ -226,17 +291,22 @@ impl<L: LinkSetup> Driver<L> {
     /// Parts a link from its owner, and ends its connection request, if it has one.
     pub(crate) fn release_request(&mut self, id: u32) {
         let Ok(link) = self.links.get_mut(id) else { return };
-        if let LinkOwner::Request { listener, req } =
-            std::mem::replace(&mut link.base_mut().owner, LinkOwner::Unowned)
-        {
-            let _ = self.listening.requests.remove(req);
-            if let Some(listener) = listener
-                && let Ok(listening) = self.listening.listeners.get_mut(listener)
-            {
-                listening.open_requests -= 1;
-                // The listener may take one more connection from the kernel.
-                self.enqueue(Source::Listener(listener));
+        match std::mem::replace(&mut link.base_mut().owner, LinkOwner::Unowned) {
+            LinkOwner::Request { listener, req } => {
+                let _ = self.listening.requests.remove(req);
+                if let Some(listener) = listener
+                    && let Ok(listening) = self.listening.listeners.get_mut(listener)
+                {
+                    let full = listening.open_requests >= listening.max_requests;
+                    listening.open_requests -= 1;
+                    if full {
+                        // It takes one more connection from the kernel.
+                        self.enqueue(Source::Listener(listener));
+                    }
+                }
             }
+            LinkOwner::Startup(_) => self.startup_over(),
+            LinkOwner::Qp(_) | LinkOwner::Unowned => {}
         }
     }
 
@@ -270,7 +340,7 @@ impl<L: LinkSetup> Driver<L> {
         let pair = self.qps.get_mut(qp.0)?;
         (pair.conn, pair.addrs, pair.timeout) = (Conn::Link(id), Some(addrs), param.timeout);
         self.turns.timers.set(Source::Link(id), now + limit);
-        self.enqueue(Source::Link(id));
+        L::answered(self, id, now);
         Ok(())
     }
 
@@ -325,7 +395,6 @@ impl<L: LinkSetup> Driver<L> {
         self.release_request(id);
         let Ok(mut link) = self.links.remove(id) else { return };
         self.turns.timers.clear(Source::Link(id));
-        self.turns.timers.clear(Source::Retry(id));
         link.forget(&self.reactor);
         L::closed(self, id, link);
         self.wake_waiting_for_fds();

@@ -31,6 +31,7 @@ mod memory;
 mod objects;
 mod qp;
 mod queues;
+mod setups;
 mod startups;
 mod turns;
 mod users;
@@ -50,7 +51,7 @@ use crate::rnic::table::IdTable;
 use crate::rnic::{
     Attended, AttendedWait, Caps, ConnParam, ConnReq, Cq, DetachedRequest, Disconnect, EagerRecv,
     EagerSend, HEAD, ListenOpts, Listener, Mr, Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError,
-    RnicEvent, SendWr, Srq, Wc,
+    RnicEvent, SendWr, Srq, StarvedListener, Wc,
 };
 use crate::sys::{IoVec, RandomSource};
 use crate::time::Time;
@@ -73,6 +74,7 @@ pub struct Driver<L: Link> {
     pub(crate) links: IdTable<L>,
     pub(crate) listening: listen::Listening<L::Acceptor>,
     pub(crate) turns: turns::Turns,
+    pub(crate) setups: setups::HotSetups,
     pub(crate) reports: Reports,
     /// The transport's own part.
     pub(crate) parts: L::Parts,
@@ -97,6 +99,7 @@ impl<L: Link> Driver<L> {
             links: IdTable::new("connection"),
             listening: listen::Listening::new(),
             turns: turns::Turns::default(),
+            setups: setups::HotSetups::default(),
             reports: Reports::default(),
             parts,
         }
@@ -251,6 +254,9 @@ impl<L: Traffic> Rnic for Driver<L> {
     fn adopt_request(&mut self, request: DetachedRequest) -> Result<ConnReq, RnicError> {
         self.take_request(request)
     }
+    fn fail_attempts(&mut self, starved: &StarvedListener, now: Time) {
+        L::fail_attempts(self, starved, now);
+    }
     fn disconnect(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError> {
         match self.qps.get(qp.0)?.conn {
             Conn::None | Conn::Dead => return Err(self.wrong_state(qp, "a connection")),
@@ -273,7 +279,7 @@ impl<L: Traffic> Rnic for Driver<L> {
         self.take_turns(now)
     }
     fn spin(&mut self, now: Time) -> bool {
-        L::spin(self, now)
+        self.poll_setups(now) | L::spin(self, now)
     }
     fn poll_memory(&mut self) -> Option<bool> {
         L::poll_memory(self)

@@ -1,7 +1,9 @@
 //! Connecting peers whose request has not come.
 //!
-//! Such a peer is not trusted, and holds a descriptor. So their number is limited: the oldest is
-//! dropped for one more. When no descriptor is left, the oldest is dropped if it has had a second.
+//! Such a peer is not trusted, and holds a descriptor. So their number is limited. Peers beyond the
+//! limit wait in the kernel. Many peers that connect at once come in as the requests of others arrive.
+//! A silent peer gives its place to one that waits after [`PRESSED`], so that silent peers keep no other
+//! out. When no descriptor is left, the oldest is dropped if it has had [`GRACE`].
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,17 +15,33 @@ use crate::time::Time;
 const MAX_STARTUPS: usize = 1024;
 /// Time that a start-up has before its descriptor may be taken for another peer.
 const GRACE: Duration = Duration::from_secs(1);
+/// Time that a start-up has while other peers may wait for its place. The request of an honest peer
+/// follows its connection at once, and comes a few round trips later even if a segment is lost.
+const PRESSED: Duration = Duration::from_millis(250);
 
 /// The start-ups, the oldest first, each with the time when its peer was accepted. Some entries are
 /// stale: their request has come since, or their peer has gone.
 pub(crate) struct PendingStartups {
     waiting: VecDeque<(u32, Time)>,
     max: usize,
+    /// Listeners that wait for a place.
+    pub(super) held: Vec<u32>,
+}
+
+/// A place for one more start-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PlaceForStartup {
+    /// There is one.
+    Free,
+    /// This start-up must give up its place.
+    Of(u32),
+    /// None before this time.
+    NotBefore(Time),
 }
 
 impl Default for PendingStartups {
     fn default() -> PendingStartups {
-        PendingStartups { waiting: VecDeque::new(), max: MAX_STARTUPS }
+        PendingStartups { waiting: VecDeque::new(), max: MAX_STARTUPS, held: Vec::new() }
     }
 }
 
@@ -33,23 +51,31 @@ impl PendingStartups {
         self.max = f(self.max);
     }
 
-    /// Adds a start-up. Returns the oldest if there are too many now. `is_starting` tells the
-    /// start-ups that still wait.
-    pub(super) fn add(
+    /// Adds a start-up, for which there is a place.
+    pub(super) fn add(&mut self, id: u32, now: Time) {
+        self.waiting.push_back((id, now));
+    }
+
+    /// Looks for a place for one more. A start-up that must give up its place is taken out.
+    /// `is_starting` tells the start-ups that still wait.
+    pub(super) fn place(
         &mut self,
-        id: u32,
         now: Time,
         is_starting: impl Fn(u32) -> bool,
-    ) -> Option<u32> {
-        self.waiting.push_back((id, now));
-        self.forget_finished(&is_starting);
-        if self.waiting.len() > self.max {
+    ) -> PlaceForStartup {
+        if self.waiting.len() >= self.max {
             self.waiting.retain(|(id, _)| is_starting(*id));
         }
-        if self.waiting.len() <= self.max {
-            return None;
+        let full = self.waiting.len() >= self.max;
+        let Some(&(oldest, since)) = self.waiting.front().filter(|_| full) else {
+            return PlaceForStartup::Free;
+        };
+        let due = since + PRESSED;
+        if now < due {
+            return PlaceForStartup::NotBefore(due);
         }
-        self.waiting.pop_front().map(|(oldest, _)| oldest)
+        self.waiting.pop_front();
+        PlaceForStartup::Of(oldest)
     }
 
     /// Takes the oldest start-up. None if it has not had `GRACE` yet, or if there is none.
@@ -81,14 +107,22 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_that_still_waits_goes_for_one_more() {
+    fn the_oldest_that_still_waits_goes_for_one_more_when_it_has_had_its_time() {
         let mut startups = PendingStartups::default();
         startups.limit(|_| 2);
-        assert_eq!(startups.add(1, at(0), |_| true), None);
-        assert_eq!(startups.add(2, at(0), |_| true), None);
-        assert_eq!(startups.add(3, at(0), |id| id != 2), None, "2 is over");
-        assert_eq!(startups.add(4, at(0), |_| true), Some(1));
-        assert_eq!(startups.add(5, at(0), |id| id > 4), None, "3 and 4 are over");
+        let limit = at(250);
+        for id in 1..=2 {
+            assert_eq!(startups.place(at(0), |_| true), PlaceForStartup::Free);
+            startups.add(id, at(0));
+        }
+        let before = at(249);
+        assert_eq!(startups.place(before, |_| true), PlaceForStartup::NotBefore(limit));
+        assert_eq!(startups.place(before, |id| id != 2), PlaceForStartup::Free, "2 is over");
+        startups.add(3, before);
+        assert_eq!(startups.place(limit, |_| true), PlaceForStartup::Of(1));
+        startups.add(4, limit);
+        assert_eq!(startups.place(limit, |_| true), PlaceForStartup::NotBefore(at(499)));
+        assert_eq!(startups.place(limit, |_| false), PlaceForStartup::Free, "3 and 4 are over");
     }
 
     #[test]
@@ -96,7 +130,7 @@ mod tests {
         let mut startups = PendingStartups::default();
         assert_eq!(startups.take_overdue(at(5000), |_| true), None);
         for (id, ms) in [(1, 0), (2, 10), (3, 20)] {
-            assert_eq!(startups.add(id, at(ms), |_| true), None);
+            startups.add(id, at(ms));
         }
         assert_eq!(startups.take_overdue(at(1009), |id| id != 1), None, "2 has a millisecond left");
         assert_eq!(startups.take_overdue(at(1010), |_| true), Some(2));

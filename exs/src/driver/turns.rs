@@ -27,15 +27,13 @@ pub enum Source {
     Opening(u32),
     /// The doorbell of the whole driver.
     Doorbell,
-    /// A link that tries to connect again. It has no token of its own.
-    Retry(u32),
 }
 
 impl Source {
     /// The token of this source, relative to the driver's first.
     fn token(self) -> usize {
         let (kind, id) = match self {
-            Source::Link(id) | Source::Retry(id) => (0, id),
+            Source::Link(id) => (0, id),
             Source::Listener(id) => (1, id),
             Source::Opening(id) => (2, id),
             Source::Doorbell => (3, 0),
@@ -81,6 +79,20 @@ impl ReactorShare {
             .map_err(|e| RnicError::os("epoll_ctl", &e))
     }
 
+    /// Registers a descriptor for a source anew, with another interest. What it is ready for by then
+    /// is reported again.
+    pub(crate) fn watch_anew(
+        &self,
+        descriptor: &mut impl mio::event::Source,
+        source: Source,
+        interest: Interest,
+    ) -> Result<(), RnicError> {
+        let token = mio::Token(self.token_base + source.token());
+        self.registry
+            .reregister(descriptor, token, interest)
+            .map_err(|e| RnicError::os("epoll_ctl", &e))
+    }
+
     /// Removes a descriptor, whether it was registered or not.
     pub(crate) fn forget(&self, descriptor: &mut impl mio::event::Source) {
         let _ = self.registry.deregister(descriptor);
@@ -105,9 +117,7 @@ impl<L: Link> Driver<L> {
     /// Puts a source on the ready list, once.
     pub(crate) fn enqueue(&mut self, source: Source) {
         let queued = match source {
-            Source::Link(id) | Source::Retry(id) => {
-                self.links.get_mut(id).ok().map(|l| &mut l.base_mut().queued)
-            }
+            Source::Link(id) => self.links.get_mut(id).ok().map(|l| &mut l.base_mut().queued),
             Source::Listener(id) => self.listening.queued(id),
             Source::Opening(id) => L::opening_queued(&mut self.parts, id),
             // The doorbell is no work itself: the links that it was rung for are.
@@ -116,10 +126,7 @@ impl<L: Link> Driver<L> {
         if let Some(queued) = queued
             && !std::mem::replace(queued, true)
         {
-            self.turns.ready.push_back(match source {
-                Source::Retry(id) => Source::Link(id),
-                other => other,
-            });
+            self.turns.ready.push_back(source);
         }
     }
 }
@@ -136,7 +143,7 @@ impl<L: Traffic> Driver<L> {
             }
             Source::Listener(id) => self.listening.note_readable(id),
             Source::Doorbell => L::doorbell_rang(self),
-            Source::Opening(_) | Source::Retry(_) => {}
+            Source::Opening(_) => {}
         }
         self.enqueue(source);
     }

@@ -342,6 +342,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_first_thread_that_accepts_gets_the_shard_of_the_listener() {
+        let indices = |turns: &mut ThreadTurns, accepts: &[bool]| -> Vec<usize> {
+            accepts.iter().map(|accepts| turns.next(*accepts, 3).index()).collect()
+        };
+        let mut turns = ThreadTurns { had: 0, kept: false };
+        turns.keep_first();
+        turns.keep_first();
+        assert_eq!(indices(&mut turns, &[false, true, true, false]), [1, 0, 2, 0]);
+        // Another thread has had it before anything listened.
+        let mut turns = ThreadTurns { had: 0, kept: false };
+        assert_eq!(indices(&mut turns, &[false]), [0]);
+        turns.keep_first();
+        assert_eq!(indices(&mut turns, &[true, false]), [1, 2]);
+    }
+
+    #[test]
     fn a_thread_that_serves_its_connections_has_them_in_its_own_shard() {
         let own = of_thread();
         assert_eq!(own, of_thread());

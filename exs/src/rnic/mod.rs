@@ -228,6 +228,9 @@ pub trait Rnic: Send {
     fn adopt_request(&mut self, _request: DetachedRequest) -> Result<ConnReq, RnicError> {
         Err(RnicError::Unsupported("hand-over of connection requests"))
     }
+    /// Fails connection attempts to a starved listener of another RNIC of this process, apart from those
+    /// that were accepted.
+    fn fail_attempts(&mut self, _starved: &StarvedListener, _now: Time) {}
     /// Ends a connection. With [`Disconnect::Orderly`], WRs that are already posted leave first.
     /// In both cases the remaining WRs are flushed, and [`CmEvent::Disconnected`] follows.
     fn disconnect(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError>;

@@ -1,5 +1,6 @@
 //! The vocabulary of the `Rnic` trait.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -425,6 +426,18 @@ pub enum CmEvent {
     },
 }
 
+/// A listener of an RNIC in software for which the kernel has no descriptors left. Connection attempts of
+/// this very process to it hold some, and might wait for ever.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StarvedListener {
+    /// Its address.
+    pub at: SocketAddr,
+    /// The error of the accept.
+    pub errno: i32,
+    /// The peers that its RNIC has accepted.
+    pub taken: HashSet<SocketAddr>,
+}
+
 /// What `poll_event` yields.
 #[derive(Clone, Debug)]
 pub enum RnicEvent {
@@ -436,6 +449,9 @@ pub enum RnicEvent {
         expect(dead_code, reason = "the contract suite arms CQs")
     )]
     CqReady(Cq),
+    /// A listener is starved. Attempts on this RNIC have been dealt with; those on other RNICs of the
+    /// process are left ([`Rnic::fail_attempts`](super::Rnic::fail_attempts)).
+    Starved(StarvedListener),
     /// The device is gone. Its QPs have had their last events, its listeners accept nothing any
     /// more, and calls on it fail from now on.
     #[cfg_attr(

@@ -11,21 +11,24 @@
 //! may use the same port.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 use super::ShmRnic;
 use super::control::{ControlMessage, canonical, name, of_family, unspecified};
 use super::link::{Greeting, LinkPhase, ShmLink, SocketInput};
 use super::ring::Mem;
+use super::spares::MadeMemory;
 use crate::driver::{LinkOwner, Source};
 use crate::rnic::{CmEvent, ConnParam, Qp, RnicError};
-use crate::sys::{PeerSocket, connect_abstract, listener_uid, local_addrs, peer_cred};
+use crate::sys::{
+    PeerCred, PeerSocket, RandomSource, connect_abstract, listener_uid, local_addrs, peer_cred,
+};
 use crate::time::Time;
 
-/// Interval between attempts while the backlog of the listener is full.
-const RETRY: Duration = Duration::from_millis(2);
+/// Ports that calls come from (RFC 6335 section 6: dynamic ports).
+const PORTS: RangeInclusive<u16> = 49_152..=65_535;
 
 const NOT_HERE: RnicError = RnicError::Os {
     call: "shared memory reaches this host only, and this network namespace",
@@ -57,25 +60,39 @@ fn names(addr: SocketAddr) -> Vec<Vec<u8>> {
     vec![name(Some(addr.ip()), v6, scope, port), name(None, v6, 0, port)]
 }
 
-/// The source address of a connection to `addr`, chosen as TCP would choose it. Its port is free
-/// at this moment. A port that the program asked for is held by the returned descriptor.
-fn source(addr: SocketAddr, bind: Option<SocketAddr>) -> io::Result<(SocketAddr, Option<OwnedFd>)> {
+/// Where the ports of a driver's calls begin, so that those of several drivers differ.
+pub(super) fn first_port(random: &mut RandomSource) -> u16 {
+    let [a, b, ..] = random.next_u32().to_ne_bytes();
+    PORTS.start() | u16::from_ne_bytes([a, b])
+}
+
+/// The source address of a connection to `addr`, chosen as TCP would choose it. `port`: the port that
+/// it gets if the program has bound none; no kernel is asked, as no TCP socket has to do with it. A
+/// port that the program asked for is held by the returned descriptor.
+fn source(
+    addr: SocketAddr,
+    bind: Option<SocketAddr>,
+    port: u16,
+) -> io::Result<(SocketAddr, Option<OwnedFd>)> {
     let ip: IpAddr = match bind.map(canonical) {
         Some(b) if !b.ip().is_unspecified() => b.ip(),
+        // The usual cases, which need no question to the kernel.
+        _ if addr.ip() == Ipv4Addr::LOCALHOST || addr.ip() == Ipv6Addr::LOCALHOST => addr.ip(),
         _ => {
             let probe = UdpSocket::bind((unspecified(&addr), 0))?;
             probe.connect(addr)?;
             probe.local_addr()?.ip()
         }
     };
-    let port = bind.map_or(0, |b| b.port());
-    let mut wanted = SocketAddr::new(ip, port);
+    let bound = bind.map(|b| b.port());
+    let mut wanted = SocketAddr::new(ip, bound.unwrap_or(port));
     if let (SocketAddr::V6(w), SocketAddr::V6(a)) = (&mut wanted, addr) {
         w.set_scope_id(a.scope_id());
     }
+    let Some(bound) = bound else { return Ok((wanted, None)) };
     let held = TcpListener::from(crate::sys::hold_port(&wanted, true)?);
     let chosen = held.local_addr()?;
-    Ok((chosen, (port != 0).then(|| held.into())))
+    Ok((chosen, (bound != 0).then(|| held.into())))
 }
 
 impl ShmRnic {
@@ -89,39 +106,87 @@ impl ShmRnic {
     ) -> Result<u32, RnicError> {
         is_here(addr)?;
         let called = canonical(addr);
-        let (ours, port) = source(called, param.bind).map_err(|e| RnicError::os("bind", &e))?;
-        let nonces = [self.memory.random_u64(), self.memory.random_u64()];
-        let (mem, memfd) = Mem::create(nonces).map_err(|e| RnicError::os("memfd_create", &e))?;
+        let port = self.parts.next_port;
+        self.parts.next_port = if port == *PORTS.end() { *PORTS.start() } else { port + 1 };
+        let (ours, port) =
+            source(called, param.bind, port).map_err(|e| RnicError::os("bind", &e))?;
+        let (mem, memfd, had_by) = match self.parts.spares.take_made(called) {
+            Some(MadeMemory { mut mem, memfd, cred }) => {
+                mem.renew(self.new_nonces());
+                (mem, memfd, Some(cred))
+            }
+            None => {
+                let (mem, memfd) = self.new_memory()?;
+                (mem, memfd, None)
+            }
+        };
         let mut link = ShmLink::new(None, mem, LinkOwner::Qp(qp.0), (of_family(ours, &addr), addr));
         (link.peer.ord, link.peer.ird) =
             (param.ord.min(self.caps.max_ord), param.ird.min(self.caps.max_ird));
         let (ord, ird) = (link.peer.ord, link.peer.ird);
         let (caller, private_data) = (ours, param.private_data.to_vec());
         let message = ControlMessage::Hello { called, caller, ird, ord, private_data }.emit();
-        link.greeting = Some(Greeting { message, memfd });
-        let id = self.add_link(Box::new(link))?;
-        if self.try_names(id, now).is_err() {
+        link.greeting = Some(Greeting { message, memfd, had_by });
+        let id = self.links.insert(Box::new(link))?;
+        let behind_others = self.parts.waiting_calls.has_some(called);
+        match if behind_others { Ok(false) } else { self.try_names(id) } {
+            Ok(true) => {}
+            Ok(false) => self.wait_for_room(id, now),
             // The next turn tries once more, so that a refusal becomes an event, as on TCP.
-            self.enqueue(Source::Link(id));
+            Err(_) => self.enqueue(Source::Link(id)),
         }
         self.turns.timers.set(Source::Link(id), now + param.timeout);
         self.qps.get_mut(qp.0)?.own.port = port;
         Ok(id)
     }
 
-    /// Tries the names of a link's listener. Sets a timer to try again if the backlog is full.
+    fn new_nonces(&mut self) -> [u64; 2] {
+        [self.memory.random_u64(), self.memory.random_u64()]
+    }
+
+    fn new_memory(&mut self) -> Result<(Mem, OwnedFd), RnicError> {
+        let nonces = self.new_nonces();
+        let made = Mem::create(nonces).or_else(|e| {
+            match crate::sys::starved(&e) && self.parts.spares.clear() {
+                true => Mem::create(nonces),
+                false => Err(e),
+            }
+        });
+        made.map_err(|e| RnicError::os("memfd_create", &e))
+    }
+
+    /// Gives a link new memory if another process than its peer has had the one at hand.
+    fn check_memory(&mut self, id: u32, cred: PeerCred) -> Result<(), RnicError> {
+        let had_by = self.links.get(id)?.greeting.as_ref().and_then(|g| g.had_by);
+        if had_by.is_none_or(|had_by| had_by == cred) {
+            return Ok(());
+        }
+        let (mem, memfd) = self.new_memory()?;
+        let link = self.links.get_mut(id)?;
+        link.mem = mem;
+        if let Some(greeting) = &mut link.greeting {
+            (greeting.memfd, greeting.had_by) = (memfd, None);
+        }
+        Ok(())
+    }
+
+    /// Tries the names of a link's listener. False: its backlog is full.
     ///
     /// # Errors
     /// No listener has one of the names, or it belongs to an untrusted user.
-    fn try_names(&mut self, id: u32, now: Time) -> Result<(), RnicError> {
+    pub(super) fn try_names(&mut self, id: u32) -> Result<bool, RnicError> {
         let called = canonical(self.links.get(id)?.peer.addrs.1);
         for name in names(called) {
-            let sock = match connect_abstract(&name) {
-                Ok(sock) => sock,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.turns.timers.set(Source::Retry(id), now + RETRY);
-                    return Ok(());
+            let connected = connect_abstract(&name).or_else(|e| {
+                // The spares have descriptors that this call can use.
+                match crate::sys::starved(&e) && self.parts.spares.clear() {
+                    true => connect_abstract(&name),
+                    false => Err(e),
                 }
+            });
+            let sock = match connected {
+                Ok(sock) => sock,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 // No listener has this name.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => continue,
                 Err(e) => return Err(RnicError::os("connect", &e)),
@@ -132,7 +197,10 @@ impl ShmRnic {
                 let call = "the user who listens there is not the one who has the TCP port";
                 return Err(RnicError::Os { call, errno: libc::EACCES });
             }
-            return self.send_hello(id, sock);
+            self.check_memory(id, cred)?;
+            self.links.get_mut(id)?.peer.cred = cred;
+            self.send_hello(id, sock)?;
+            return Ok(true);
         }
         Err(RnicError::Os { call: "connect", errno: libc::ECONNREFUSED })
     }
@@ -140,22 +208,25 @@ impl ShmRnic {
     /// The listener has accepted: sends HELLO.
     fn send_hello(&mut self, id: u32, sock: PeerSocket) -> Result<(), RnicError> {
         let link = self.links.get_mut(id)?;
-        if let Some(Greeting { message, memfd }) = &link.greeting {
+        if let Some(Greeting { message, memfd, .. }) = &link.greeting {
             crate::sys::send_with_fds(sock.as_fd(), message, &[memfd.as_fd()])
                 .map_err(|e| RnicError::os("sendmsg", &e))?;
         }
-        link.greeting = None;
+        let memfd = link.greeting.take().map(|greeting| greeting.memfd);
+        link.memfd = memfd.filter(|_| self.parts.spares.keep_memfd());
         link.socket.sock = Some(sock);
         link.enter(LinkPhase::Greeting);
         self.watch_link(id)?;
-        self.enqueue(Source::Link(id));
+        self.setups.note(Source::Link(id));
         Ok(())
     }
 
-    /// Tries a listener again whose backlog was full.
+    /// Tries once more a call that was refused.
     pub(super) fn retry_call(&mut self, id: u32, now: Time) {
-        if let Err(e) = self.try_names(id, now) {
-            self.fail_attempt(id, e);
+        match self.try_names(id) {
+            Ok(true) => {}
+            Ok(false) => self.wait_for_room(id, now),
+            Err(e) => self.fail_attempt(id, e),
         }
     }
 
@@ -203,8 +274,7 @@ impl ShmRnic {
         // The addresses do not say which of the two sides this is; the memory does.
         match (link.phase, link.mem.is_ours(), message) {
             (LinkPhase::Greeting, true, ControlMessage::Accept { ird, ord, private_data }) => {
-                let cred = link.fd().and_then(|fd| peer_cred(fd).ok());
-                let Some(cred) = cred else { return self.reject_message(id) };
+                let cred = link.peer.cred;
                 (link.peer.ord, link.peer.ird) = (link.peer.ord.min(ird), link.peer.ird.min(ord));
                 link.set_peer(cred, self.parts.trusting.then_some(self.parts.uid));
                 link.send_control(&ControlMessage::Ready, &[]);

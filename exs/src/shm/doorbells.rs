@@ -145,13 +145,16 @@ impl PeerBitmaps {
     /// The descriptors are not those of a bitmap.
     pub(super) fn open(
         &mut self,
-        memfd: &ForeignFd,
+        memfd: ForeignFd,
         button: ForeignFd,
     ) -> io::Result<Arc<PeerBitmap>> {
         let file_id = memfd_id(memfd.as_fd())?;
         self.0.retain(|(_, bitmap)| bitmap.strong_count() > 0);
         let known = self.0.iter().find(|(id, _)| *id == file_id);
         if let Some(bitmap) = known.and_then(|(_, bitmap)| bitmap.upgrade()) {
+            bitmap.button.close_copy(button);
+            // The same memfd is mapped.
+            memfd.close_here();
             return Ok(bitmap);
         }
         let words = SharedWords::open(memfd.as_fd(), WORDS)?;
@@ -181,7 +184,7 @@ mod tests {
         let mut last = None;
         for slot in slots {
             let [memfd, button] = passed(bitmap.give(*slot));
-            let theirs = bitmaps.open(&memfd, button).unwrap();
+            let theirs = bitmaps.open(memfd, button).unwrap();
             assert!(last.is_none_or(|l| Arc::ptr_eq(&l, &theirs)), "one for all connections");
             last = Some(theirs);
         }
@@ -239,12 +242,12 @@ mod tests {
     fn foreign_files_are_refused_and_bad_bits_name_no_slot_out_of_range() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let [one, other] = passed([file.as_fd(), file.as_fd()]);
-        assert!(PeerBitmaps::default().open(&one, other).is_err());
+        assert!(PeerBitmaps::default().open(one, other).is_err());
         let (_, pipe) = std::io::pipe().unwrap();
         let mut bitmap = DoorbellBitmap::new().unwrap();
         let [memfd, _] = bitmap.give(0);
         let [memfd, pipe] = passed([memfd, pipe.as_fd()]);
-        assert!(PeerBitmaps::default().open(&memfd, pipe).is_err(), "a write to it could block");
+        assert!(PeerBitmaps::default().open(memfd, pipe).is_err(), "a write to it could block");
         let (mut bitmap, theirs) = both(&[0]);
         (0..WORDS).for_each(|word| theirs.words.at(word).store(u64::MAX, Ordering::SeqCst));
         let taken = take(&mut bitmap);

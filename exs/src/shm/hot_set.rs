@@ -123,7 +123,7 @@ impl ShmRnic {
         if let Some(new) = link.wake_up.received_bitmap.take() {
             let ReceivedBitmap { slot, memfd, button } = *new;
             // A descriptor that is not a bitmap is ignored: messages go on to wake this peer.
-            if let Ok(bitmap) = self.parts.peer_bitmaps.open(&memfd, button) {
+            if let Ok(bitmap) = self.parts.peer_bitmaps.open(memfd, button) {
                 link.ring_by_bitmap(bitmap, slot);
             }
         }
@@ -197,9 +197,9 @@ impl ShmRnic {
     }
 
     /// Polls like [`ShmRnic::poll_hot_set`], but counts no misses and enqueues nothing: for a loop of
-    /// a few nanoseconds. None if no link is hot.
+    /// a few nanoseconds. None if no link is hot, or if setups are, which takes system calls.
     pub(super) fn has_news(&mut self) -> Option<bool> {
-        if self.parts.hot.is_empty() {
+        if self.parts.hot.is_empty() || self.setups.any() {
             return None;
         }
         let any_set = self.parts.bitmap.as_ref().is_some_and(DoorbellBitmap::any_set);

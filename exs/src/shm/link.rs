@@ -190,6 +190,8 @@ pub(super) struct Greeting {
     pub(super) message: Vec<u8>,
     /// The memory of the rings.
     pub(super) memfd: OwnedFd,
+    /// The process that has had this memory before; None: it is new.
+    pub(super) had_by: Option<PeerCred>,
 }
 
 /// A connection.
@@ -208,6 +210,10 @@ pub struct ShmLink {
     pub(super) polling: Polling,
     /// Connecting side: None once the listener has it. Listening side: None.
     pub(super) greeting: Option<Greeting>,
+    /// Connecting side: the memfd, if the memory may be used again.
+    pub(super) memfd: Option<OwnedFd>,
+    /// Listening side: the memfd's inode, if the memory may be used again.
+    pub(super) inode: Option<(u64, u64)>,
     /// How the peer had ended the connection when this turn began.
     pub(super) end: Option<LinkError>,
 }
@@ -256,6 +262,8 @@ impl ShmLink {
                 last_moved: Time::ZERO,
             },
             greeting: None,
+            memfd: None,
+            inode: None,
             end: None,
         }
     }

@@ -6,6 +6,7 @@
 //! A listener does not believe what a peer says of itself: the addresses in its HELLO must belong
 //! to this listener and this host.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -20,10 +21,10 @@ use super::dial::is_here;
 use super::link::{LinkPhase, ShmLink};
 use super::ring::Mem;
 use crate::driver::{Acceptor, Conn, LinkOwner, LinkSetup, ReactorShare, Source};
-use crate::rnic::{ConnParam, ListenOpts, Qp, RnicError};
+use crate::rnic::{ConnParam, ListenOpts, Qp, RnicError, StarvedListener};
 use crate::sys::{
-    self, ForeignFd, PeerCred, PeerListener, PeerSocket, accept_unix, listen_abstract, peer_cred,
-    recv_with_fds,
+    self, ForeignFd, PeerCred, PeerListener, PeerSocket, accept_unix, listen_abstract, memfd_of,
+    peer_cred, recv_with_fds,
 };
 use crate::time::Time;
 
@@ -56,6 +57,10 @@ impl Acceptor for ShmAcceptor {
             }
         }
         Err(failed.unwrap_or_else(|| io::ErrorKind::WouldBlock.into()))
+    }
+
+    fn has_peer(&self) -> bool {
+        self.socks.iter().any(|sock| sys::is_readable(sock.as_fd()))
     }
 
     fn watch(&mut self, reactor: &ReactorShare, source: Source) -> Result<(), RnicError> {
@@ -92,6 +97,8 @@ pub(super) struct PendingPeer {
     sock: PeerSocket,
     listener: u32,
     cred: PeerCred,
+    /// The reactor watches its socket.
+    watched: bool,
     /// On the ready list.
     pub(super) queued: bool,
 }
@@ -137,17 +144,12 @@ impl LinkSetup for Box<ShmLink> {
         let Ok(listening) = driver.listening.listeners.get(listener) else { return };
         let deadline = now + listening.handshake_timeout;
         let Ok(cred) = peer_cred(sock.as_fd()) else { return };
-        let raw = sock.as_fd().as_raw_fd();
-        let pending = PendingPeer { sock, listener, cred, queued: false };
+        let pending = PendingPeer { sock, listener, cred, watched: false, queued: false };
         let Ok(id) = driver.parts.pending_peers.insert(pending) else { return };
-        let (source, interest) = (Source::Opening(id), Interest::READABLE);
-        if driver.reactor.watch(&mut SourceFd(&raw), source, interest).is_err() {
-            return driver.drop_pending_peer(id);
-        }
-        driver.turns.timers.set(source, deadline);
-        // Its HELLO has mostly come before the connection was accepted.
-        driver.enqueue(source);
+        driver.turns.timers.set(Source::Opening(id), deadline);
         driver.add_startup(id, now);
+        // Its HELLO has mostly come before the connection was accepted.
+        driver.serve_pending_peer(id, now);
     }
 
     fn is_starting(driver: &ShmRnic, id: u32) -> bool {
@@ -159,8 +161,13 @@ impl LinkSetup for Box<ShmLink> {
     fn drop_startup(driver: &mut ShmRnic, id: u32) {
         driver.drop_pending_peer(id);
     }
-    fn fail_own_attempts(driver: &mut ShmRnic, listener: u32, errno: i32, _: Time) {
-        driver.fail_own_calls(listener, errno);
+    fn accepted_peers(driver: &ShmRnic) -> HashSet<SocketAddr> {
+        // Those whose HELLO was read.
+        let accepted = driver.links.iter().filter(|(_, l)| !l.mem.is_ours());
+        accepted.map(|(_, l)| canonical(l.peer.addrs.1)).collect()
+    }
+    fn fail_attempts(driver: &mut ShmRnic, starved: &StarvedListener, _: Time) {
+        driver.fail_calls_to(starved);
     }
 
     fn answer(
@@ -178,9 +185,15 @@ impl LinkSetup for Box<ShmLink> {
         link.set_peer(link.peer.cred, uid);
         let private_data = param.private_data.to_vec();
         link.enter(LinkPhase::Accepted);
+        driver.setups.note(Source::Link(id));
+        let link = driver.links.get_mut(id)?;
         // If the peer has gone meanwhile, its socket will show that.
         link.send_control(&ControlMessage::Accept { ird, ord, private_data }, &[]);
         Ok((link.peer.addrs, param.timeout.min(READY_LIMIT)))
+    }
+
+    fn answered(driver: &mut ShmRnic, id: u32, _: Time) {
+        driver.enqueue(Source::Link(id));
     }
 
     fn refuse(
@@ -206,6 +219,22 @@ impl LinkSetup for Box<ShmLink> {
     }
     fn reaches(addr: SocketAddr) -> Result<(), RnicError> {
         is_here(addr)
+    }
+
+    fn poll_setup(driver: &mut ShmRnic, id: u32) -> Option<bool> {
+        let link = driver.links.get_mut(id).ok()?;
+        let before = link.phase;
+        if before.is_connected() {
+            return None;
+        }
+        link.socket.readable = true;
+        driver.take_control_messages(id);
+        let after = driver.links.get(id).map(|l| (l.phase, l.socket.hung_up));
+        let found = after.ok() != Some((before, false));
+        if found {
+            driver.enqueue(Source::Link(id));
+        }
+        Some(found)
     }
 
     fn serve_opening(driver: &mut ShmRnic, id: u32, now: Time) {
@@ -241,42 +270,56 @@ impl LinkSetup for Box<ShmLink> {
         if link.polling.hot {
             driver.parts.hot.retain(|h| *h != id);
         }
+        driver.keep_spare(*link);
     }
 }
 
 impl ShmRnic {
-    /// Fails connection attempts of this RNIC to a paused listener.
-    fn fail_own_calls(&mut self, id: u32, errno: i32) {
-        let Ok(listening) = self.listening.listeners.get(id) else { return };
-        let at = canonical(listening.addr);
+    /// Fails connection attempts of this RNIC to a starved listener of this process.
+    fn fail_calls_to(&mut self, starved: &StarvedListener) {
+        let StarvedListener { at, errno, taken } = starved;
+        let at = canonical(*at);
         let calls = |l: &ShmLink| {
             let called = canonical(l.peer.addrs.1);
             let there = at.ip().is_unspecified() || at.ip() == called.ip();
-            there && at.port() == called.port() && l.phase == LinkPhase::Greeting && l.mem.is_ours()
+            let heard = taken.contains(&canonical(l.peer.addrs.0));
+            let greets = l.phase == LinkPhase::Greeting && l.mem.is_ours();
+            there && at.port() == called.port() && greets && !heard
         };
-        // Attempts whose HELLO was read have a link at this end, too.
-        let heard = |caller: SocketAddr| {
-            let from =
-                |l: &ShmLink| !l.mem.is_ours() && canonical(l.peer.addrs.1) == canonical(caller);
-            self.links.iter().any(|(_, l)| from(l))
-        };
-        let own: Vec<u32> = self
-            .links
-            .iter()
-            .filter(|(_, l)| calls(l) && !heard(l.peer.addrs.0))
-            .map(|(link, _)| link)
-            .collect();
+        let own = self.links.iter().filter(|(_, l)| calls(l));
+        let own: Vec<u32> = own.map(|(link, _)| link).collect();
         for link in own {
-            self.fail_attempt(link, RnicError::Os { call: "accept of the caller", errno });
+            let (call, errno) = ("accept of the caller", *errno);
+            self.fail_attempt(link, RnicError::Os { call, errno });
         }
     }
 
     fn drop_pending_peer(&mut self, id: u32) {
         let Ok(pending) = self.parts.pending_peers.remove(id) else { return };
         self.turns.timers.clear(Source::Opening(id));
-        self.reactor.forget(&mut SourceFd(&pending.sock.as_fd().as_raw_fd()));
+        self.forget_pending(&pending);
         drop(pending);
+        self.startup_over();
         self.wake_waiting_for_fds();
+    }
+
+    fn forget_pending(&self, pending: &PendingPeer) {
+        if pending.watched {
+            self.reactor.forget(&mut SourceFd(&pending.sock.as_fd().as_raw_fd()));
+        }
+    }
+
+    /// Has the reactor watch a peer whose HELLO has not come with the connection.
+    fn watch_pending(&mut self, id: u32) {
+        let Ok(pending) = self.parts.pending_peers.get_mut(id) else { return };
+        if std::mem::replace(&mut pending.watched, true) {
+            return;
+        }
+        let raw = pending.sock.as_fd().as_raw_fd();
+        let (source, interest) = (Source::Opening(id), Interest::READABLE);
+        if self.reactor.watch(&mut SourceFd(&raw), source, interest).is_err() {
+            self.drop_pending_peer(id);
+        }
     }
 
     /// Reads the HELLO of a peer, if it has come.
@@ -284,7 +327,10 @@ impl ShmRnic {
         let Ok(pending) = self.parts.pending_peers.get_mut(id) else { return };
         pending.queued = false;
         // A HELLO brings a descriptor. The kernel discards it if this process can have no more.
-        if let Err(e) = pending.sock.as_fd().try_clone_to_owned() {
+        if !sys::has_descriptors(pending.sock.as_fd())
+            && let Err(e) = pending.sock.as_fd().try_clone_to_owned()
+            && !self.parts.spares.clear()
+        {
             let listener = pending.listener;
             self.parts.peers_without_fds.push(id);
             return self.pause_listener(listener, &e, now);
@@ -292,17 +338,22 @@ impl ShmRnic {
         let mut buf = [0; MAX_MESSAGE];
         let (n, fds) = match recv_with_fds(pending.sock.as_fd(), &mut buf) {
             Ok(got) => got,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return self.watch_pending(id),
             Err(_) => return self.drop_pending_peer(id),
         };
         let hello = ControlMessage::parse(&buf[..n]);
-        if self.request(id, hello, &fds.unwrap_or_default()).is_none() {
+        if self.request(id, hello, fds.unwrap_or_default()).is_none() {
             self.drop_pending_peer(id);
         }
     }
 
     /// Makes a request of a HELLO. None if the HELLO is invalid or cannot be true.
-    fn request(&mut self, id: u32, hello: Option<ControlMessage>, fds: &[ForeignFd]) -> Option<()> {
+    fn request(
+        &mut self,
+        id: u32,
+        hello: Option<ControlMessage>,
+        fds: Vec<ForeignFd>,
+    ) -> Option<()> {
         let ControlMessage::Hello { called, caller, ird, ord, private_data } = hello? else {
             return None;
         };
@@ -312,14 +363,24 @@ impl ShmRnic {
         if !listening.acceptor.accepts_address(called) || is_here(caller).is_err() {
             return None;
         }
-        let [memfd] = fds else { return None };
+        let [memfd]: [ForeignFd; 1] = fds.try_into().ok()?;
         let addrs = (of_family(called, &listening.addr), of_family(caller, &listening.addr));
-        let mem = Mem::open(memfd.as_fd()).ok()?;
-        let PendingPeer { sock, .. } = self.parts.pending_peers.remove(id).ok()?;
+        let inode = memfd_of(memfd.as_fd(), Mem::LEN).ok();
+        let known = inode.and_then(|inode| self.parts.spares.take_mapped(inode));
+        let mem = match known {
+            Some(mem) => mem.reopen(),
+            None => Mem::open(memfd.as_fd()),
+        };
+        let mem = mem.ok()?;
+        // A memfd that this process maps: no peer can delay its close.
+        memfd.close_here();
+        let pending = self.parts.pending_peers.remove(id).ok()?;
         self.turns.timers.clear(Source::Opening(id));
-        self.reactor.forget(&mut SourceFd(&sock.as_fd().as_raw_fd()));
+        self.forget_pending(&pending);
+        let PendingPeer { sock, .. } = pending;
         let mut link = ShmLink::new(Some(sock), mem, LinkOwner::Startup(listener), addrs);
         (link.peer.cred, link.peer.ord, link.peer.ird) = (cred, ord, ird);
+        link.inode = inode;
         if let Ok(id) = self.add_link(Box::new(link)) {
             self.report_request(id, listener, addrs, private_data);
         }

@@ -26,6 +26,7 @@
 //!
 //! What it must never know: EXS, its messages, sockets of a program. It reads no clock.
 
+mod calls;
 mod consumer_index;
 mod control;
 mod dial;
@@ -43,6 +44,7 @@ mod rx;
 mod serve;
 mod sleep;
 mod source;
+mod spares;
 mod tx;
 
 use std::io;
@@ -67,6 +69,10 @@ pub struct ShmParts {
     pending_peers: IdTable<listen::PendingPeer>,
     /// Connecting peers whose HELLO waits for a free descriptor.
     peers_without_fds: Vec<u32>,
+    waiting_calls: calls::WaitingCalls,
+    spares: spares::Spares,
+    /// The port that the next call comes from, unless its program has chosen one.
+    next_port: u16,
     /// The hot set, the oldest first. Every other open link is armed.
     hot: Vec<u32>,
     /// Index in `hot` of the link that `next_eager` looks at next.
@@ -85,12 +91,15 @@ pub struct ShmParts {
 impl ShmRnic {
     /// Makes an RNIC whose descriptors are registered with `registry` under tokens from
     /// `token_base` up to 2^32 further. Keys are drawn from `random`.
-    pub fn new(registry: mio::Registry, token_base: usize, random: RandomSource) -> ShmRnic {
+    pub fn new(registry: mio::Registry, token_base: usize, mut random: RandomSource) -> ShmRnic {
         let parts = ShmParts {
             uid: effective_uid(),
             trusting: true,
             pending_peers: IdTable::new("caller"),
             peers_without_fds: Vec::new(),
+            waiting_calls: calls::WaitingCalls::default(),
+            spares: spares::Spares::default(),
+            next_port: dial::first_port(&mut random),
             hot: Vec::new(),
             eager_turn: 0,
             woken: None,

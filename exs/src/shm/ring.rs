@@ -35,6 +35,8 @@
 //! read with it.
 #![allow(unsafe_code)]
 
+mod reuse;
+
 use std::any::Any;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -134,6 +136,9 @@ pub(super) struct Mem {
 unsafe impl Send for Mem {}
 
 impl Mem {
+    /// Bytes of the memory.
+    pub(super) const LEN: usize = TOTAL;
+
     /// Makes the memory of a connection, as side 0. Also returns the descriptor for side 1.
     pub(super) fn create(nonces: [u64; 2]) -> io::Result<(Mem, OwnedFd)> {
         let (map, fd) = share(TOTAL)?;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::ShmRnic;
 use super::link::{Env, LinkError, LinkPhase, ShmLink};
 use super::ring::Word;
+use super::{ShmParts, ShmRnic};
 use crate::driver::{LinkOwner, Source, Traffic, flushed};
 use crate::mem::{AccessFault, Key};
 use crate::rnic::{
@@ -35,6 +35,13 @@ fn status(code: TermCode) -> WcStatus {
 }
 
 impl Traffic for Box<ShmLink> {
+    fn begin_progress(driver: &mut ShmRnic, now: Time) {
+        driver.retry_calls(now);
+        driver.parts.spares.expire(now);
+    }
+    fn due(parts: &ShmParts) -> Option<Time> {
+        parts.waiting_calls.due().into_iter().chain(parts.spares.due()).min()
+    }
     fn serve(driver: &mut ShmRnic, id: u32, now: Time) {
         driver.serve_link(id, now);
     }

@@ -116,6 +116,11 @@ impl Tx {
         }
     }
 
+    /// Bytes put into the lane.
+    pub(super) fn lane_filled(&self) -> u64 {
+        self.lane_filled
+    }
+
     /// Lets everything posted so far leave.
     pub(super) fn ring_doorbell(&mut self) {
         self.doorbell_upto = self.queue.len();

@@ -5,7 +5,8 @@
 //! third of the sender's processor time. A socket that has begun with BBR goes on to set timers,
 //! whatever replaces it. So such a connection begins with Reno, which does not pace, which every
 //! Linux has, and which every user may choose. The listener chooses it for the connections that
-//! it accepts; those from other hosts get the system's choice back.
+//! it accepts, so that those within the host need no call; those from other hosts get the system's
+//! choice back.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -23,7 +24,7 @@ const ROOM: libc::c_int = 2 << 20;
 const UNPACED: &ControlName = b"reno\0\0\0\0\0\0\0\0\0\0\0\0";
 
 /// The congestion control that a listener had before it was changed to one without pacing. None
-/// if it did not pace. Connections from other hosts get it back.
+/// if it was that one, or the kernel did not say. Connections from other hosts get it back.
 #[derive(Clone, Copy, Debug)]
 pub struct Paced(Option<ControlName>);
 
@@ -42,21 +43,21 @@ fn take(fd: &impl AsFd, name: &ControlName) {
     let _ = set_option(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name);
 }
 
-/// Makes connections that a listener accepts begin without pacing, if the system's choice paces.
+/// Makes connections that a listener accepts begin without pacing.
 pub fn unpaced_listener(fd: &impl AsFd) -> Paced {
-    let paced = name_of(fd).ok().filter(|name| name.starts_with(b"bbr"));
-    if paced.is_some() {
+    let systems = name_of(fd).ok().filter(|name| name != UNPACED);
+    if systems.is_some() {
         take(fd, UNPACED);
     }
-    Paced(paced)
+    Paced(systems)
 }
 
-/// Chooses the congestion control of a connection that such a listener has accepted.
-pub fn unpaced_within_host(fd: &impl AsFd, local: SocketAddr, peer: SocketAddr, paced: Paced) {
-    match paced.0 {
-        _ if local.ip() == peer.ip() => take(fd, UNPACED),
-        Some(name) => take(fd, &name),
-        None => {}
+/// Gives a connection that such a listener has accepted from another host the system's choice.
+pub fn paced_between_hosts(fd: &impl AsFd, local: SocketAddr, peer: SocketAddr, paced: Paced) {
+    if local.ip() != peer.ip()
+        && let Some(name) = paced.0
+    {
+        take(fd, &name);
     }
 }
 
@@ -87,6 +88,9 @@ pub(super) fn unpaced_towards(fd: &impl AsFd, addr: &SocketAddr) {
 /// Returns true if an address is one of this host's. Then traffic to it comes from it, too.
 /// Connecting a UDP socket only looks up the route.
 fn leads_here(addr: &SocketAddr) -> bool {
+    if addr.ip().to_canonical().is_loopback() {
+        return true;
+    }
     let any: SocketAddr = match addr {
         SocketAddr::V4(_) => ([0; 4], 0).into(),
         SocketAddr::V6(_) => ([0_u16; 8], 0).into(),
@@ -111,12 +115,12 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let systems = name_of(&listener).unwrap();
         let paced = unpaced_listener(&listener);
-        assert_eq!(paced.0, systems.starts_with(b"bbr").then_some(systems));
+        assert_eq!(paced.0, (&systems != UNPACED).then_some(systems));
         let a = connect_nonblocking(&listener.local_addr().unwrap(), None).unwrap();
         assert_eq!(&name_of(&a).unwrap(), UNPACED);
         let (b, peer) = listener.accept().unwrap();
         let local = b.local_addr().unwrap();
-        unpaced_within_host(&b, local, peer, paced);
+        paced_between_hosts(&b, local, peer, paced);
         assert_eq!(&name_of(&b).unwrap(), UNPACED);
     }
 
@@ -130,7 +134,7 @@ mod tests {
         let (b, _) = listener.accept().unwrap();
         assert_eq!(&name_of(&b).unwrap(), UNPACED, "the listener's");
         let elsewhere = "192.0.2.1:9".parse().unwrap();
-        unpaced_within_host(&b, b.local_addr().unwrap(), elsewhere, Paced(Some(systems)));
+        paced_between_hosts(&b, b.local_addr().unwrap(), elsewhere, Paced(Some(systems)));
         assert_eq!(name_of(&b).unwrap(), systems);
     }
 

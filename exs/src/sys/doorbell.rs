@@ -7,7 +7,6 @@
 //! is held across a page fault.
 
 use std::io;
-use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use super::addr::socklen;
@@ -100,6 +99,16 @@ impl Button {
         Err(io::ErrorKind::InvalidInput.into())
     }
 
+    /// Closes a descriptor that was sent for this button. One of the same socket is closed here: that ends
+    /// nothing, as this value keeps the socket open.
+    pub fn close_copy(&self, fd: ForeignFd) {
+        let own = cookie(self.0.as_fd());
+        match own.is_ok() && own.ok() == cookie(fd.as_fd()).ok() {
+            true => fd.close_here(),
+            false => drop(fd),
+        }
+    }
+
     /// Rings. Returns false if the owner has taken the bell down or leaves no room.
     pub fn ring(&self) -> bool {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -111,10 +120,19 @@ impl Button {
 }
 
 fn option(fd: BorrowedFd<'_>, name: libc::c_int) -> io::Result<libc::c_int> {
-    let mut value: libc::c_int = 0;
-    let mut len = socklen(size_of::<libc::c_int>());
-    let (level, at) = (libc::SOL_SOCKET, (&raw mut value).cast());
-    // SAFETY: the kernel writes at most `len` bytes, those of the integer.
+    option_bytes(fd, name).map(libc::c_int::from_ne_bytes)
+}
+
+/// The number of a socket, which no other has (SO_COOKIE). Fails for other files.
+fn cookie(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    option_bytes(fd, libc::SO_COOKIE).map(u64::from_ne_bytes)
+}
+
+fn option_bytes<const N: usize>(fd: BorrowedFd<'_>, name: libc::c_int) -> io::Result<[u8; N]> {
+    let mut value = [0; N];
+    let mut len = socklen(N);
+    let (level, at) = (libc::SOL_SOCKET, value.as_mut_ptr().cast());
+    // SAFETY: the kernel writes at most `len` bytes, those of the array.
     check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, at, &raw mut len) })?;
     Ok(value)
 }

@@ -36,6 +36,16 @@ impl ForeignFd {
     }
 }
 
+impl ForeignFd {
+    /// Closes it in this thread. That must free nothing and ask no file system: it is a memfd of which
+    /// this process has a mapping, or a socket of which it has another descriptor.
+    pub fn close_here(self) {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: taken once, as the value itself is never dropped.
+        drop(unsafe { ManuallyDrop::take(&mut this.0) });
+    }
+}
+
 impl AsFd for ForeignFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
@@ -63,6 +73,15 @@ pub struct PeerSocket(OwnedFd);
 impl PeerSocket {
     pub(super) fn new(fd: OwnedFd) -> PeerSocket {
         PeerSocket(fd)
+    }
+}
+
+impl PeerSocket {
+    /// Ends the direction to the peer, which sees that.
+    pub fn shut_write(&self) {
+        // SAFETY: a system call without pointers. It fails for a socket that is not connected any
+        // more.
+        unsafe { libc::shutdown(self.as_fd().as_raw_fd(), libc::SHUT_WR) };
     }
 }
 

@@ -163,8 +163,8 @@ fn bad(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
-/// Returns the kernel's data about a memfd whose size is fixed. Fails for other descriptors.
-fn stat_of(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
+/// Checks that a descriptor is a memfd whose size is fixed.
+fn check_seals(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: a system call without pointers. It comes first because the kernel answers it from
     // memory. The calls below ask the file system, and the file system of any other descriptor
     // may be served by a peer, which answers when it likes.
@@ -173,6 +173,12 @@ fn stat_of(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
     if seals & libc::F_SEAL_SHRINK == 0 {
         return Err(bad("the memfd may shrink"));
     }
+    Ok(())
+}
+
+/// Returns the kernel's data about a memfd whose size is fixed. Fails for other descriptors.
+fn stat_of(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
+    check_seals(fd)?;
     let mut fs = std::mem::MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the kernel fills in the structure that it is given.
     check(unsafe { libc::fstatfs(fd.as_raw_fd(), fs.as_mut_ptr()) })?;
@@ -181,6 +187,11 @@ fn stat_of(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
     if u64::try_from(fs.f_type).ok() != Some(TMPFS_MAGIC) {
         return Err(bad("the memfd has pages of another size"));
     }
+    fstat(fd)
+}
+
+/// The file system of a memfd is the kernel's own memory, so this does not wait.
+fn fstat(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the kernel fills in the structure that it is given.
     check(unsafe { libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) })?;
@@ -194,6 +205,20 @@ fn stat_of(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
 /// `InvalidInput` for any other descriptor.
 pub fn memfd_id(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     stat_of(fd).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+/// Returns device and inode of a memfd whose size is fixed, and is `len`. It asks less than
+/// [`memfd_id`] does: pages of another size make no difference to a caller that has the file mapped.
+///
+/// # Errors
+/// `InvalidInput` for any other descriptor.
+pub fn memfd_of(fd: BorrowedFd<'_>, len: usize) -> io::Result<(u64, u64)> {
+    check_seals(fd)?;
+    let stat = fstat(fd)?;
+    if usize::try_from(stat.st_size) != Ok(len) {
+        return Err(bad("the memfd has another size"));
+    }
+    Ok((stat.st_dev, stat.st_ino))
 }
 
 /// Maps the first `len` bytes of memory that another process shares.

@@ -125,6 +125,16 @@ pub fn poll_now(fd: BorrowedFd<'_>, events: i16) -> io::Result<i16> {
     Ok(pfd.revents)
 }
 
+/// True if poll(2) finds something to read, an end or an error.
+pub fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    poll_now(fd, libc::POLLIN).is_ok_and(|found| found != 0)
+}
+
+/// True if neither direction of a connection is open any more.
+pub fn is_hung_up(fd: BorrowedFd<'_>) -> bool {
+    poll_now(fd, 0).is_ok_and(|found| found & libc::POLLHUP != 0)
+}
+
 /// Waits until a connect that is under way has ended.
 pub fn wait_writable(fd: BorrowedFd<'_>) -> io::Result<()> {
     let mut pfd = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };

@@ -41,7 +41,7 @@ pub(crate) use addr::{RawAddr, from_raw};
 pub(crate) use cache::{Hint, hint};
 pub use clock::{Clock, cycles};
 pub(crate) use cold::cold_path;
-pub use congestion::{Paced, roomy_within_host, unpaced_listener, unpaced_within_host};
+pub use congestion::{Paced, paced_between_hosts, roomy_within_host, unpaced_listener};
 pub(crate) use count::{note_calls, system_calls, yield_now};
 pub use diag::listener_uid;
 pub use doorbell::{Button, WakeSocket};
@@ -54,14 +54,14 @@ pub use ifaddrs::local_addrs;
 pub use iovec::{IoVec, IoVecMut};
 #[cfg(feature = "verbs")]
 pub use limits::memlock_limit;
-pub use limits::most_strangers;
+pub use limits::{has_descriptors, most_strangers};
 pub use map::map_anonymous;
 pub(crate) use map::unmap;
-pub use memfd::{SharedMap, memfd_id, open_shared, share, share_readable};
+pub use memfd::{SharedMap, memfd_id, memfd_of, open_shared, share, share_readable};
 pub use message::{
     Identity, PIECES_MAX, Received, accept, close_may_wait, connect, identify, is_duplicate,
-    is_nonblocking, poll_now, receive_message, send_message, send_piece_tcp_only, send_tcp_only,
-    shutdown, socket_option, wait_writable,
+    is_hung_up, is_nonblocking, is_readable, poll_now, receive_message, send_message,
+    send_piece_tcp_only, send_tcp_only, shutdown, socket_option, wait_writable,
 };
 #[cfg(any(test, feature = "internals"))]
 pub use process::process_touches;

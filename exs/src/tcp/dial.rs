@@ -53,18 +53,18 @@ impl SoftRnic {
         })
     }
 
-    /// Begins to connect a queue pair. Returns the number of the dial.
+    /// Begins to connect a queue pair.
     pub(super) fn begin_dial(
         &mut self,
         qp: Qp,
         addr: SocketAddr,
         param: &ConnParam<'_>,
         now: Time,
-    ) -> Result<u32, RnicError> {
+    ) -> Result<Conn, RnicError> {
         let config = self.config(qp, param)?;
         let stream = sys::connect_nonblocking(&addr, param.bind.as_ref())
             .map_err(|e| RnicError::os("connect", &e))?;
-        let id = self.parts.dials.insert(SoftDial {
+        let dial = SoftDial {
             stream: TcpStream::from_std(stream),
             qp: qp.0,
             no_delay: param.no_delay,
@@ -73,7 +73,23 @@ impl SoftRnic {
             config,
             private_data: param.private_data.to_vec(),
             queued: false,
-        })?;
+        };
+        // On loopback the peer's host answers within the call.
+        if addr.ip().to_canonical().is_loopback()
+            && let Ok(peer) = dial.stream.peer_addr()
+            && let Ok(local) = dial.stream.local_addr()
+        {
+            let deadline = dial.deadline;
+            let link = self.start_engine(dial, (local, peer))?;
+            self.turns.timers.set(Source::Link(link), deadline);
+            // The request leaves at once. If it cannot, the next turn says why.
+            if self.write_link(link) || self.links.get(link).is_ok_and(|l| !l.ready.writable) {
+                self.enqueue(Source::Link(link));
+            }
+            self.watch_link(link).inspect_err(|_| self.cut_link(link))?;
+            return Ok(Conn::Link(link));
+        }
+        let id = self.parts.dials.insert(dial)?;
         let source = Source::Opening(id);
         let dial = self.parts.dials.get_mut(id)?;
         if let Err(e) = self.reactor.watch(&mut dial.stream, source, Interest::WRITABLE) {
@@ -81,9 +97,9 @@ impl SoftRnic {
             return Err(e);
         }
         self.turns.timers.set(source, now + param.timeout);
-        // On loopback the result is often there already.
+        // The result may be there already.
         self.enqueue(source);
-        Ok(id)
+        Ok(Conn::Opening(id))
     }
 
     /// Looks whether a connect has succeeded or failed.
@@ -100,42 +116,51 @@ impl SoftRnic {
             Err(e) => return self.fail_dial(id, RnicError::os("connect", &e)),
         };
         match dial.stream.local_addr() {
-            Ok(local) => self.start_engine(id, (local, peer), now),
+            Ok(local) => self.dial_succeeded(id, (local, peer), now),
             Err(e) => self.fail_dial(id, RnicError::os("getsockname", &e)),
         }
     }
 
-    /// Gives an established TCP connection its engine.
-    fn start_engine(&mut self, id: u32, addrs: (SocketAddr, SocketAddr), now: Time) {
-        let Ok(dial) = self.parts.dials.remove(id) else { return };
+    /// A TCP connect has succeeded.
+    fn dial_succeeded(&mut self, id: u32, addrs: (SocketAddr, SocketAddr), now: Time) {
+        let Ok(mut dial) = self.parts.dials.remove(id) else { return };
         self.turns.timers.clear(Source::Opening(id));
-        let mut stream = dial.stream;
-        let _ = sys::no_delay(&stream, dial.no_delay);
-        sys::roomy_within_host(&stream, addrs.0, addrs.1);
-        let config = Config { mss: mss(&stream), ..dial.config };
-        let made = IwarpEngine::initiator(config, &dial.private_data)
-            .and_then(|mut engine| {
-                let pair = self.qps.get_mut(dial.qp)?;
-                for buf in std::mem::take(&mut pair.recvs) {
-                    engine.post_recv(buf)?;
-                }
-                Ok(engine)
-            })
-            .and_then(|engine| {
-                self.reactor.forget(&mut stream);
-                self.add_link(SoftLink::new(stream, engine, LinkOwner::Qp(dial.qp)))
-            });
-        match made {
+        self.reactor.forget(&mut dial.stream);
+        let (qp, deadline) = (dial.qp, dial.deadline.max(now));
+        match self.start_engine(dial, addrs) {
             Ok(link) => {
-                self.enqueue(Source::Link(link));
-                if let Ok(pair) = self.qps.get_mut(dial.qp) {
+                self.turns.timers.set(Source::Link(link), deadline);
+                if let Ok(pair) = self.qps.get_mut(qp) {
                     pair.conn = Conn::Link(link);
-                    pair.addrs = Some(addrs);
                 }
-                self.turns.timers.set(Source::Link(link), dial.deadline.max(now));
+                self.serve_link(link, now);
             }
-            Err(error) => self.report_failed_dial(dial.qp, error),
+            Err(error) => self.report_failed_dial(qp, error),
         }
+    }
+
+    /// Gives an established TCP connection its engine. Returns the link, which no reactor watches yet.
+    fn start_engine(
+        &mut self,
+        dial: SoftDial,
+        addrs: (SocketAddr, SocketAddr),
+    ) -> Result<u32, RnicError> {
+        if dial.no_delay {
+            let _ = sys::no_delay(&dial.stream, true);
+        }
+        let config = Config { mss: mss(&dial.stream), ..dial.config };
+        let mut engine = IwarpEngine::initiator(config, &dial.private_data)?;
+        let pair = self.qps.get_mut(dial.qp)?;
+        for buf in std::mem::take(&mut pair.recvs) {
+            engine.post_recv(buf)?;
+        }
+        pair.addrs = Some(addrs);
+        // Nothing comes before the request has left.
+        let link = SoftLink::new(dial.stream, addrs, engine, LinkOwner::Qp(dial.qp), false);
+        let id = self.links.insert(link)?;
+        // The answer is a round trip away.
+        self.make_hot(id);
+        Ok(id)
     }
 
     pub(super) fn dial_timed_out(&mut self, id: u32) {

@@ -1,5 +1,9 @@
 //! The two directions of a TCP connection, and its end.
 
+/// Bytes after which a connection within this host gets a large receive buffer. It takes two system
+/// calls, which connections that carry less do without.
+const NARROW: usize = 32 << 10;
+
 /// Bytes of lookahead to ask for at first, and after a large payload.
 pub(super) const LOOKAHEAD_MIN: usize = 4 << 10;
 
@@ -70,10 +74,26 @@ pub(super) struct Intake {
     pub(super) stash: Vec<u8>,
     /// Bytes of lookahead to ask for next.
     pub(super) lookahead_size: usize,
+    /// Bytes that may still come before the receive buffer becomes large; 0: it stays as it is.
+    narrow: usize,
 }
 
-impl Default for Intake {
-    fn default() -> Intake {
-        Intake { holds_recv_of: None, stash: Vec::new(), lookahead_size: LOOKAHEAD_MIN }
+impl Intake {
+    /// `near`: both ends are on this host.
+    pub(super) fn new(near: bool) -> Intake {
+        Intake {
+            holds_recv_of: None,
+            stash: Vec::new(),
+            lookahead_size: LOOKAHEAD_MIN,
+            narrow: if near { NARROW } else { 0 },
+        }
+    }
+
+    /// Counts bytes that came. True if the receive buffer must become large.
+    #[inline]
+    pub(super) fn outgrows(&mut self, came: usize) -> bool {
+        let before = self.narrow;
+        self.narrow = before.saturating_sub(came);
+        before > 0 && self.narrow == 0
     }
 }

@@ -31,10 +31,13 @@ pub struct SoftLink {
     /// The driver's part. `stalled`: it waits for receives of its SRQ.
     pub(super) base: LinkBase,
     pub(super) stream: TcpStream,
+    /// Our address, and the peer's.
+    pub(super) addrs: (SocketAddr, SocketAddr),
     pub(super) engine: IwarpEngine,
     /// The socket's readiness: there may be bytes to read, room to write, or an end or error that no
     /// read has shown yet.
     pub(super) ready: Ready,
+    pub(super) watched: Watched,
     pub(super) inbound: Inbound,
     pub(super) intake: Intake,
     pub(super) outbound: Outbound,
@@ -42,6 +45,17 @@ pub struct SoftLink {
     pub(super) ending: Ending,
     /// Nothing has moved since the last look for idle links.
     pub(super) idle: bool,
+}
+
+/// What the reactor reports of a link. Edges that passed before the registration are reported with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Watched {
+    /// Nothing: it is not registered.
+    Nothing,
+    /// Bytes, and the end. The socket has never been full.
+    Input,
+    /// Room to write, too.
+    Everything,
 }
 
 /// What a call of `receive` achieved.
@@ -71,15 +85,24 @@ fn broken_errno(e: &io::Error) -> i32 {
 }
 
 impl SoftLink {
-    pub(super) fn new(stream: TcpStream, engine: IwarpEngine, owner: LinkOwner) -> SoftLink {
+    /// A link that no reactor watches yet. `addrs`: ours, and the peer's. `readable`: bytes may have
+    /// come already.
+    pub(super) fn new(
+        stream: TcpStream,
+        addrs: (SocketAddr, SocketAddr),
+        engine: IwarpEngine,
+        owner: LinkOwner,
+        readable: bool,
+    ) -> SoftLink {
         SoftLink {
             base: LinkBase::new(owner),
             stream,
+            addrs,
             engine,
-            // Tried at once: an edge may have passed before the socket was registered.
-            ready: Ready { readable: true, writable: true, hup: false },
+            ready: Ready { readable, writable: true, hup: false },
+            watched: Watched::Nothing,
             inbound: Inbound::Open,
-            intake: Intake::default(),
+            intake: Intake::new(addrs.0.ip() == addrs.1.ip()),
             outbound: Outbound::default(),
             short_write: ShortWrite::default(),
             ending: Ending::Orderly,
@@ -87,9 +110,10 @@ impl SoftLink {
         }
     }
 
-    /// Our address, and the peer's.
-    pub(super) fn addrs(&self) -> io::Result<(SocketAddr, SocketAddr)> {
-        Ok((self.stream.local_addr()?, self.stream.peer_addr()?))
+    /// What the reactor must report. A socket that was full once is watched for room from then on.
+    #[inline]
+    pub(super) fn needs(&self) -> Watched {
+        if self.ready.writable { Watched::Input } else { Watched::Everything }
     }
 
     /// Marks the connection as broken.
@@ -217,6 +241,9 @@ impl SoftLink {
                 return 0;
             }
         };
+        if self.intake.outgrows(n) {
+            sys::roomy_within_host(&self.stream, self.addrs.0, self.addrs.1);
+        }
         // Fewer bytes than asked for: no more are there, and new ones make a new edge. An end that was
         // reported already makes no further edge.
         if n < asked && !self.ready.hup {

@@ -5,6 +5,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use mio::Interest;
@@ -16,7 +17,7 @@ use super::directions::{Ending, Inbound};
 use super::link::SoftLink;
 use crate::driver::{Acceptor, Conn, LinkOwner, LinkSetup, ReactorShare, Source};
 use crate::iwarp::{Config, IwarpEngine};
-use crate::rnic::{ConnParam, ListenOpts, Qp, QpState, RnicError};
+use crate::rnic::{ConnParam, ListenOpts, Qp, QpState, RnicError, StarvedListener};
 use crate::sys::{self, Paced};
 use crate::time::Time;
 
@@ -27,10 +28,13 @@ pub struct SoftAcceptor {
 }
 
 impl Acceptor for SoftAcceptor {
-    type Peer = TcpStream;
+    type Peer = (TcpStream, SocketAddr);
 
-    fn accept(&mut self) -> io::Result<TcpStream> {
-        self.socket.accept().map(|(stream, _)| stream)
+    fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
+        self.socket.accept()
+    }
+    fn has_peer(&self) -> bool {
+        sys::is_readable(self.socket.as_fd())
     }
     fn watch(&mut self, reactor: &ReactorShare, source: Source) -> Result<(), RnicError> {
         reactor.watch(&mut self.socket, source, Interest::READABLE)
@@ -50,23 +54,34 @@ impl LinkSetup for SoftLink {
             .map_err(|e| RnicError::os("listen", &e))?;
         let addr = socket.local_addr().map_err(|e| RnicError::os("getsockname", &e))?;
         let paced = sys::unpaced_listener(&socket);
+        // The connections that it accepts begin so.
+        let _ = sys::no_delay(&socket, true);
         Ok((SoftAcceptor { socket: TcpListener::from_std(socket), paced }, addr))
     }
 
-    fn begin_startup(driver: &mut SoftRnic, listener: u32, stream: TcpStream, now: Time) {
+    fn begin_startup(
+        driver: &mut SoftRnic,
+        listener: u32,
+        (stream, peer): (TcpStream, SocketAddr),
+        now: Time,
+    ) {
         let Ok(listening) = driver.listening.listeners.get(listener) else { return };
-        let deadline = now + listening.handshake_timeout;
-        let _ = sys::no_delay(&stream, true);
-        if let (Ok(local), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) {
-            sys::unpaced_within_host(&stream, local, peer, listening.acceptor.paced);
-            sys::roomy_within_host(&stream, local, peer);
-        }
-        let link = SoftLink::new(stream, IwarpEngine::responder(), LinkOwner::Startup(listener));
-        // If the registration fails, the peer is dropped and sees a reset.
-        let Ok(id) = driver.add_link(link) else { return };
-        driver.enqueue(Source::Link(id));
+        let (deadline, addr) = (now + listening.handshake_timeout, listening.addr);
+        let local = match addr.ip().is_unspecified() {
+            true => stream.local_addr(),
+            false => Ok(addr),
+        };
+        // Fails if the peer has gone already.
+        let Ok(local) = local else { return };
+        sys::paced_between_hosts(&stream, local, peer, listening.acceptor.paced);
+        let (engine, owner) = (IwarpEngine::responder(), LinkOwner::Startup(listener));
+        let link = SoftLink::new(stream, (local, peer), engine, owner, true);
+        let Ok(id) = driver.links.insert(link) else { return };
         driver.turns.timers.set(Source::Link(id), deadline);
         driver.add_startup(id, now);
+        // The request mostly comes with the connection.
+        driver.make_hot(id);
+        driver.serve_link(id, now);
     }
 
     fn is_starting(driver: &SoftRnic, id: u32) -> bool {
@@ -84,8 +99,12 @@ impl LinkSetup for SoftLink {
         driver.cut_link(id);
     }
 
-    fn fail_own_attempts(driver: &mut SoftRnic, listener: u32, errno: i32, now: Time) {
-        driver.fail_own_calls(listener, errno, now);
+    fn accepted_peers(driver: &SoftRnic) -> HashSet<SocketAddr> {
+        driver.links.iter().map(|(_, l)| l.addrs.1).collect()
+    }
+
+    fn fail_attempts(driver: &mut SoftRnic, starved: &StarvedListener, now: Time) {
+        driver.fail_calls_to(starved, now);
     }
 
     fn answer(
@@ -96,8 +115,10 @@ impl LinkSetup for SoftLink {
     ) -> Result<((SocketAddr, SocketAddr), Duration), RnicError> {
         let config = driver.config(qp, param)?;
         let link = driver.links.get_mut(id)?;
-        let addrs = link.addrs().map_err(|e| RnicError::os("getpeername", &e))?;
-        let _ = sys::no_delay(&link.stream, param.no_delay);
+        let addrs = link.addrs;
+        if !param.no_delay {
+            let _ = sys::no_delay(&link.stream, false);
+        }
         let config = Config { mss: mss(&link.stream), ..config };
         link.engine.accept(config, param.private_data)?;
         for buf in std::mem::take(&mut driver.qps.get_mut(qp.0)?.recvs) {
@@ -106,6 +127,27 @@ impl LinkSetup for SoftLink {
             debug_assert!(posted.is_ok(), "{posted:?}");
         }
         Ok((addrs, param.timeout))
+    }
+
+    fn detached(driver: &mut SoftRnic, id: u32) {
+        driver.parts.unwatched.retain(|unwatched| *unwatched != id);
+    }
+
+    fn adopted(driver: &mut SoftRnic, id: u32) -> Result<(), RnicError> {
+        // It is registered when its request is answered, which follows.
+        driver.parts.unwatched.push(id);
+        Ok(())
+    }
+
+    fn answered(driver: &mut SoftRnic, id: u32, now: Time) {
+        driver.parts.unwatched.retain(|unwatched| *unwatched != id);
+        if driver.links.get(id).is_ok_and(|l| l.ready.readable) {
+            driver.enqueue(Source::Link(id));
+        }
+        if driver.write_link(id) {
+            driver.enqueue(Source::Link(id));
+        }
+        driver.finish_turn(id, now);
     }
 
     fn refuse(
@@ -128,7 +170,7 @@ impl LinkSetup for SoftLink {
         param: &ConnParam<'_>,
         now: Time,
     ) -> Result<Conn, RnicError> {
-        driver.begin_dial(qp, addr, param, now).map(Conn::Opening)
+        driver.begin_dial(qp, addr, param, now)
     }
 
     fn serve_opening(driver: &mut SoftRnic, id: u32, now: Time) {
@@ -157,44 +199,31 @@ impl LinkSetup for SoftLink {
 }
 
 impl SoftRnic {
-    /// Fails connection attempts of this RNIC to a paused listener.
-    fn fail_own_calls(&mut self, id: u32, errno: i32, now: Time) {
-        let Ok(listening) = self.listening.listeners.get(id) else { return };
-        let at = listening.addr;
+    /// Fails connection attempts of this RNIC to a starved listener of this process.
+    fn fail_calls_to(&mut self, starved: &StarvedListener, now: Time) {
+        let StarvedListener { at, errno, taken } = starved;
         let calls = |l: &SoftLink| {
-            let (peer, local) = (l.stream.peer_addr().ok()?, l.stream.local_addr().ok()?);
+            let (local, peer) = l.addrs;
             let here = peer.port() == at.port() && peer.ip() == local.ip();
-            (here && (at.ip().is_unspecified() || at.ip() == peer.ip())).then_some(local)
+            here && (at.ip().is_unspecified() || at.ip() == peer.ip()) && !taken.contains(&local)
         };
         let dials = |l: &SoftLink| {
             matches!(l.base.owner, LinkOwner::Qp(_)) && l.engine.state() == QpState::Connecting
         };
-        let own: Vec<(u32, SocketAddr)> = self
-            .links
-            .iter()
-            .filter(|(_, l)| dials(l))
-            .filter_map(|(link, l)| Some((link, calls(l)?)))
-            .collect();
-        if own.is_empty() {
-            return;
-        }
-        let taken: HashSet<SocketAddr> =
-            self.links.iter().filter_map(|(_, l)| l.stream.peer_addr().ok()).collect();
-        for (link, _) in own.into_iter().filter(|(_, local)| !taken.contains(local)) {
+        let own = self.links.iter().filter(|(_, l)| dials(l) && calls(l));
+        let own: Vec<u32> = own.map(|(link, _)| link).collect();
+        for link in own {
             let Ok(l) = self.links.get_mut(link) else { continue };
             l.inbound = Inbound::Broken;
             l.ending.reset();
-            l.engine.handle_broken(errno);
+            l.engine.handle_broken(*errno);
             self.finish_turn(link, now);
         }
     }
 
     /// Reports a connection request that has come completely.
     pub(super) fn handle_request(&mut self, link: u32, listener: u32, private_data: Vec<u8>) {
-        match self.links.get(link).map(SoftLink::addrs) {
-            Ok(Ok(addrs)) => self.report_request(link, listener, addrs, private_data),
-            // The peer has gone already.
-            _ => self.cut_link(link),
-        }
+        let Ok(addrs) = self.links.get(link).map(|l| l.addrs) else { return };
+        self.report_request(link, listener, addrs, private_data);
     }
 }

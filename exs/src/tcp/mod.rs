@@ -52,6 +52,9 @@ pub type SoftRnic = Driver<SoftLink>;
 /// The parts that this driver has beside the generic ones.
 pub struct SoftParts {
     dials: IdTable<dial::SoftDial>,
+    /// Links whose requests wait for an answer. Most are answered within the turn, and only then
+    /// registered with the reactor: before that, nothing more comes.
+    unwatched: Vec<u32>,
     short_writes: short_write::ShortWrites,
     /// Links that `spin` reads, the next one first.
     hot: VecDeque<serve::HotLink>,
@@ -69,6 +72,7 @@ impl SoftRnic {
     pub fn new(registry: mio::Registry, token_base: usize, random: RandomSource) -> SoftRnic {
         let parts = SoftParts {
             dials: IdTable::new("connection attempt"),
+            unwatched: Vec::new(),
             short_writes: short_write::ShortWrites::default(),
             hot: VecDeque::new(),
             sweep: serve::Sweep::default(),

@@ -4,7 +4,7 @@ use mio::Interest;
 
 use super::SoftRnic;
 use super::files::FileQueue;
-use super::link::SoftLink;
+use super::link::{SoftLink, Watched};
 use super::listen::SoftAcceptor;
 use crate::driver::{Link, LinkBase, QueuePair, ReactorShare, Source};
 #[cfg(any(test, feature = "internals"))]
@@ -50,10 +50,22 @@ impl Link for SoftLink {
     }
 
     fn watch(&mut self, reactor: &ReactorShare, source: Source) -> Result<(), RnicError> {
-        reactor.watch(&mut self.stream, source, Interest::READABLE | Interest::WRITABLE)
+        let needs = self.needs();
+        let interest = match needs {
+            Watched::Everything => Interest::READABLE | Interest::WRITABLE,
+            _ => Interest::READABLE,
+        };
+        match self.watched {
+            Watched::Nothing => reactor.watch(&mut self.stream, source, interest)?,
+            _ => reactor.watch_anew(&mut self.stream, source, interest)?,
+        }
+        self.watched = needs;
+        Ok(())
     }
     fn forget(&mut self, reactor: &ReactorShare) {
-        reactor.forget(&mut self.stream);
+        if std::mem::replace(&mut self.watched, Watched::Nothing) > Watched::Nothing {
+            reactor.forget(&mut self.stream);
+        }
     }
 
     fn abort(&mut self) {

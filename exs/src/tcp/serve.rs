@@ -1,7 +1,7 @@
 //! Progress: serves sources that are ready or due, and reports what the engines say.
 
 use super::directions::{Ending, Inbound};
-use super::link::{ReadOutcome, SoftLink};
+use super::link::{ReadOutcome, SoftLink, Watched};
 use super::queues::SrqView;
 use super::{SoftParts, SoftRnic};
 use crate::driver::{Link, LinkOwner, Source, Traffic};
@@ -53,6 +53,7 @@ pub(super) struct Sweep {
 
 impl Traffic for SoftLink {
     fn begin_progress(driver: &mut SoftRnic, now: Time) {
+        driver.watch_waiting_requests();
         driver.trim_idle_links(now);
         driver.end_eager_round(now);
         driver.retry_short_writes(now);
@@ -64,7 +65,10 @@ impl Traffic for SoftLink {
         driver.link_timed_out(id, now);
     }
     fn due(parts: &SoftParts) -> Option<Time> {
-        parts.short_writes.due()
+        match parts.unwatched.is_empty() {
+            true => parts.short_writes.due(),
+            false => Some(Time::ZERO),
+        }
     }
 
     fn flush(driver: &mut SoftRnic, id: u32, now: Time) {
@@ -343,6 +347,10 @@ impl SoftRnic {
             return self.drop_link(id);
         }
         self.parts.short_writes.note(id, link, now);
+        if link.watched < link.needs() {
+            self.keep_watch(id);
+        }
+        let Ok(link) = self.links.get_mut(id) else { return };
         let limit = match link.engine.state() {
             QpState::Closing => CLOSE_LIMIT,
             QpState::Error => LAST_BYTES_LIMIT,
@@ -352,6 +360,35 @@ impl SoftRnic {
         // Bytes that still leave give an orderly close more time.
         if !self.turns.timers.is_set(source) || (sent > 0 && limit == CLOSE_LIMIT) {
             self.turns.timers.set(source, now + limit);
+        }
+    }
+
+    /// Registers a link with the reactor, for what it needs by now. Not while its request waits for
+    /// an answer, which mostly comes in this very turn.
+    #[cold]
+    fn keep_watch(&mut self, id: u32) {
+        let Ok(link) = self.links.get(id) else { return };
+        if matches!(link.base.owner, LinkOwner::Request { .. }) && link.watched == Watched::Nothing
+        {
+            return self.parts.unwatched.push(id);
+        }
+        if let Err(e) = self.watch_link(id) {
+            crate::trace::warn!("a connection is dropped: {e}");
+            let Ok(link) = self.links.get_mut(id) else { return };
+            link.inbound = Inbound::Broken;
+            link.engine.handle_broken(libc::ENOMEM);
+            self.enqueue(Source::Link(id));
+        }
+    }
+
+    /// Registers links whose requests have not been answered in the turn in which they came.
+    fn watch_waiting_requests(&mut self) {
+        for id in std::mem::take(&mut self.parts.unwatched) {
+            if self.links.get(id).is_ok_and(|l| l.watched == Watched::Nothing)
+                && self.watch_link(id).is_err()
+            {
+                self.cut_link(id);
+            }
         }
     }
 

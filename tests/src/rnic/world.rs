@@ -200,7 +200,7 @@ impl<H: Harness> World<H> {
                 match event {
                     RnicEvent::Cm(event) => self.cm[i].push_back(event),
                     RnicEvent::CqReady(cq) => self.notified[i].push(cq),
-                    RnicEvent::DeviceRemoved => {}
+                    RnicEvent::DeviceRemoved | RnicEvent::Starved(_) => {}
                 }
             }
         }

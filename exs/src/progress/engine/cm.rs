@@ -135,6 +135,7 @@ impl Engine {
             RnicEvent::Cm(event) => event,
             RnicEvent::CqReady(_) => return,
             RnicEvent::DeviceRemoved => return self.device_removed(device),
+            RnicEvent::Starved(starved) => return self.spread_starvation(device, &starved),
         };
         match event {
             CmEvent::ConnectRequest { listener, req, peer, local, private_data } => {

@@ -20,8 +20,8 @@ use super::startups::StartupId;
 use super::{Engine, SockId};
 use crate::progress::handle::SocketHandle;
 use crate::progress::options::Options;
-use crate::progress::shards::Shard;
-use crate::rnic::{DetachedRequest, RnicError};
+use crate::progress::shards::{self, Shard};
+use crate::rnic::{DetachedRequest, RnicError, StarvedListener};
 use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
@@ -37,6 +37,8 @@ pub(in crate::progress) enum Parcel {
     Failed { listener: SockId, startup: u64 },
     /// To the connection's shard: the start-up is overdue.
     GiveUp { startup: u64 },
+    /// To all other shards: a listener has no descriptors for its callers.
+    Starved { device: usize, listener: StarvedListener },
 }
 
 /// A start-up that is overdue. The listener in that shard has taken it out of its backlog.
@@ -108,6 +110,14 @@ impl Engine {
         None
     }
 
+    /// A listener has no descriptors left: the attempts of this process in other shards hold some.
+    pub(super) fn spread_starvation(&self, device: usize, starved: &StarvedListener) {
+        for context in shards::all().filter(|context| context.shard() != self.shard) {
+            let listener = starved.clone();
+            context.send(self.shard, Parcel::Starved { device, listener });
+        }
+    }
+
     /// Handles a parcel from the shard `from`. Returns a start-up that is overdue.
     pub(super) fn receive(&mut self, from: Shard, parcel: Parcel, now: Time) -> Option<Overdue> {
         match parcel {
@@ -122,6 +132,11 @@ impl Engine {
                 self.startup_failed(listener, StartupId::There(from, startup), now);
             }
             Parcel::GiveUp { startup } => return Some(Overdue { listener: from, startup }),
+            Parcel::Starved { device, listener } => {
+                if let Some(d) = self.devices.get_mut(device) {
+                    d.rnic.fail_attempts(&listener, now);
+                }
+            }
         }
         None
     }

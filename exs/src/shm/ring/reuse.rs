@@ -1,0 +1,83 @@
+//! The memory of a connection that has ended, for another one.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Mem, MemOwner, MemSide, Word, odd};
+
+const ALL_WORDS: [Word; 6] =
+    [Word::Consumed, Word::LaneFor, Word::Drained, Word::Filled, Word::Asleep, Word::State];
+
+impl Mem {
+    /// Prepares the memory of a connection that has ended for another one, as side 0. The peer must
+    /// be done with it.
+    pub(in crate::shm) fn renew(&mut self, nonces: [u64; 2]) {
+        for word in ALL_WORDS {
+            for of in [MemSide::Ours, MemSide::Theirs] {
+                self.word(of, word).store(0, Ordering::Release);
+            }
+        }
+        self.nonces = nonces.map(odd);
+        self.set_geometry();
+    }
+
+    /// Takes up again the memory of a connection that has ended, as side 1, after the peer has
+    /// prepared it.
+    ///
+    /// # Errors
+    /// As [`Mem::open`].
+    pub(in crate::shm) fn reopen(mut self) -> io::Result<Mem> {
+        self.check_geometry().map(|()| self)
+    }
+
+    /// True if neither side has ended the connection by its word.
+    pub(in crate::shm) fn states_are_clear(&self) -> bool {
+        [MemSide::Ours, MemSide::Theirs]
+            .into_iter()
+            .all(|of| self.word(of, Word::State).load(Ordering::Relaxed) == 0)
+    }
+
+    /// True if nothing else refers to this memory.
+    pub(in crate::shm) fn is_sole(&self) -> bool {
+        match &self.owner {
+            MemOwner::Map { region } => Arc::strong_count(region) == 1,
+            #[cfg(test)]
+            MemOwner::Heap { .. } => false,
+        }
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::super::Area;
+    use super::*;
+    use crate::sys::{IoVec, IoVecMut};
+
+    #[test]
+    fn a_renewed_memory_holds_no_record_of_the_connection_before() {
+        let (mut a, fd) = Mem::create([5, 6]).unwrap();
+        let b = Mem::open(fd.as_fd()).unwrap();
+        a.put(Area::Ring, 8, &IoVec::new(b"old"));
+        a.publish(0);
+        b.set(Word::Consumed, 64);
+        assert!(b.has_record(0) && a.states_are_clear() && a.is_sole());
+        b.set(Word::State, 1);
+        assert!(!a.states_are_clear());
+        a.renew([15, 16]);
+        let b = b.reopen().unwrap();
+        assert!(!b.has_record(0) && !a.has_record(0));
+        assert!(a.states_are_clear() && a.theirs(Word::Consumed) == 0);
+        a.put(Area::Ring, 8, &IoVec::new(b"new"));
+        a.publish(0);
+        assert!(b.has_record(0));
+        let mut got = [0; 3];
+        b.get(Area::Ring, 8, &IoVecMut::new(&mut got));
+        assert_eq!(&got, b"new");
+        let held = a.segment_at(0, 64).unwrap();
+        assert!(!a.is_sole());
+        drop(held);
+    }
+}
