@@ -16,7 +16,7 @@ use super::context::Context;
 use super::engine::SockId;
 use super::event::RawEvent;
 use super::leader::Leader;
-use super::patience::AT_HAND;
+use super::pace::AT_HAND;
 use super::queue::{QueueCore, Want};
 use super::wait::{Waited, io_error};
 use super::waiter::{Waiter, waiter};

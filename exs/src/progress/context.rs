@@ -11,7 +11,7 @@ use super::engine::{Engine, KERNEL_TOKENS, Outlook, Released, TOKENS_PER_DEVICE,
 use super::event::RawEvent;
 use super::lazy_now::LazyNow;
 use super::leader::{Leader, Leadership};
-use super::patience::Attention;
+use super::pace::Attention;
 use super::queue::QueueCore;
 use super::reactor::Reactor;
 use super::reliance::Reliance;

@@ -42,7 +42,7 @@ mod handle;
 mod lazy_now;
 mod leader;
 mod options;
-mod patience;
+mod pace;
 mod queue;
 mod reactor;
 mod reliance;

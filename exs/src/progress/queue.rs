@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::context::Context;
 use super::event::RawEvent;
-use super::patience::Patience;
+use super::pace::Pace;
 use super::shards::{Seat, Shard};
 use super::waiter::Waiter;
 use super::{Error, QueueOptions, WaitPolicy};
@@ -45,7 +45,7 @@ pub struct QueueCore {
     freed: AtomicUsize,
     handed: AtomicUsize,
     depth: AtomicUsize,
-    patience: Patience,
+    pace: Pace,
     /// For epoll and its kin.
     fd: EventFd,
     /// The descriptor that the program polls, if it drives the shard.
@@ -89,7 +89,7 @@ impl QueueCore {
             freed: AtomicUsize::new(0),
             handed: AtomicUsize::new(0),
             depth: AtomicUsize::new(opts.depth),
-            patience: Patience::new(opts.wait),
+            pace: Pace::new(opts.wait),
             fd: EventFd::new().map_err(|e| Error::os("eventfd", &e))?,
             drive: OnceLock::new(),
             attends,
@@ -375,18 +375,18 @@ impl QueueCore {
 
     /// How threads wait here, and what has paid lately.
     #[inline]
-    pub(super) fn patience(&self) -> &Patience {
-        &self.patience
+    pub(super) fn pace(&self) -> &Pace {
+        &self.pace
     }
 
     /// How threads wait here.
     pub fn wait_policy(&self) -> WaitPolicy {
-        self.patience.policy()
+        self.pace.policy()
     }
 
     /// Sets how threads wait here.
     pub fn set_wait_policy(&self, policy: WaitPolicy) {
-        self.patience.set_policy(policy);
+        self.pace.set_policy(policy);
     }
 }
 

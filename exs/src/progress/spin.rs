@@ -7,7 +7,7 @@ use super::Error;
 use super::companions::Companions;
 use super::context::Context;
 use super::event::RawEvent;
-use super::patience::{ROUNDS_PER_POLL, Spin};
+use super::pace::{ROUNDS_PER_POLL, Spin};
 use super::queue::{QueueCore, Want};
 use super::reactor::Reactor;
 use super::wait::{Goal, Led, Waited, io_error};
@@ -77,7 +77,7 @@ impl Context {
         let done = |foreign: u32| {
             let led = self.led(goal, foreign);
             if matches!(led, Some(Led::Done)) {
-                queue.patience().note_find();
+                queue.pace().note_find();
             }
             led
         };
@@ -113,7 +113,7 @@ impl Context {
             }
             cheapest = cheapest.min(cycles().saturating_sub(start));
         }
-        queue.patience().note_miss();
+        queue.pace().note_miss();
         Ok(None)
     }
 
@@ -160,7 +160,7 @@ impl Context {
 
     /// How long a thread that waits here may spin. None: it must not.
     pub(super) fn spin(&self, queue: &QueueCore) -> Option<Spin> {
-        queue.patience().spin(self.attention.is_crowded(self.clock.about()))
+        queue.pace().spin(self.attention.is_crowded(self.clock.about()))
     }
 
     /// Looks at memory for a while, before this thread leads, and takes the small messages that
@@ -175,7 +175,7 @@ impl Context {
         if self.spin(queue).is_none() {
             return Waited::InVain;
         }
-        let Some(limit) = queue.patience().peek(limit) else { return Waited::InVain };
+        let Some(limit) = queue.pace().peek(limit) else { return Waited::InVain };
         let peek = || self.peek_alone(queue, min, limit, want);
         self.attention.peek(peek).unwrap_or(Waited::InVain)
     }
@@ -204,7 +204,7 @@ impl Context {
         mut want: Option<&mut Want<'_, E>>,
     ) -> Waited {
         let mut now = self.clock.about();
-        let patience = now + UNYIELDING;
+        let pace = now + UNYIELDING;
         if self.attention.lacks_leader(now) {
             return Waited::InVain;
         }
@@ -221,7 +221,7 @@ impl Context {
                         break;
                     }
                     match skim.called {
-                        _ if now >= patience => {
+                        _ if now >= pace => {
                             yields += 1;
                             yield_now();
                         }
@@ -245,7 +245,7 @@ impl Context {
         };
         let found = waited != Waited::InVain || paid;
         let pays = pays(found, yields, || self.lock().peeked_at_processes());
-        queue.patience().note_peek(Some(limit), pays);
+        queue.pace().note_peek(Some(limit), pays);
         waited
     }
 

@@ -9,7 +9,7 @@ use super::background::VISIT_TURNS;
 use super::companions::Companions;
 use super::context::Context;
 use super::event::RawEvent;
-use super::patience::{AT_HAND, ROUNDS_PER_POLL};
+use super::pace::{AT_HAND, ROUNDS_PER_POLL};
 use super::queue::{QueueCore, Want};
 use super::reactor::Reactor;
 use super::spin::{LOOK, USUAL_TURN};
@@ -269,7 +269,7 @@ impl Context {
         let begun = self.now();
         let slept =
             self.sleep_until(goal.deadline, goal.held, reactor, companions, || goal.reached());
-        goal.queue.patience().note_sleep(self.now().since(begun));
+        goal.queue.pace().note_sleep(self.now().since(begun));
         slept.map_err(|e| io_error("epoll_wait", &e))
     }
 

@@ -13,7 +13,7 @@ pub(in crate::progress) struct Outlook {
     /// Until when (ns) all of that may wait for a thread that finds its events without leading; 0
     /// if it may not.
     pub(in crate::progress) rests_until: u64,
-    /// Kernel sockets wait for the reactor, which alone can tell of them.
+    /// Kernel sockets wait for what the reactor alone reports.
     pub(in crate::progress) watches_kernel: bool,
     /// Connections that threads attend, or have left a moment ago.
     pub(in crate::progress) attended: usize,

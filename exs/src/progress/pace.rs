@@ -2,7 +2,7 @@
 //!
 //! A thread peeks before it leads: it looks for what is there at once. A leader spins: it runs turns
 //! and looks at memory between them. After that it sleeps. Peeks and spins cost the processor, so each
-//! must have paid lately. [`Patience`] keeps that record for a queue, and [`Attention`] for a shard.
+//! must have paid lately. [`Pace`] keeps that record for a queue, and [`Attention`] for a shard.
 //! Neither reads a clock: the caller passes the time.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -52,18 +52,18 @@ pub(super) const ROUNDS_PER_POLL: u32 = 64;
 /// How threads wait at a queue, and what of it has paid lately. Threads that lose counts to each other
 /// do no harm.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct Pace {
     policy: AtomicU8,
     spin_misses: AtomicU32,
     peek_misses: AtomicU32,
 }
 
-impl Patience {
-    pub(super) fn new(policy: WaitPolicy) -> Patience {
+impl Pace {
+    pub(super) fn new(policy: WaitPolicy) -> Pace {
         let (spin_misses, peek_misses) = (AtomicU32::new(0), AtomicU32::new(0));
-        let patience = Patience { policy: AtomicU8::new(0), spin_misses, peek_misses };
-        patience.set_policy(policy);
-        patience
+        let pace = Pace { policy: AtomicU8::new(0), spin_misses, peek_misses };
+        pace.set_policy(policy);
+        pace
     }
 
     pub(super) fn policy(&self) -> WaitPolicy {
@@ -244,12 +244,12 @@ mod tests {
 
     #[test]
     fn peeks_that_find_nothing_become_probes() {
-        let patience = Patience::new(ADAPTIVE);
+        let pace = Pace::new(ADAPTIVE);
         let peeked = |waits: u32, paid: bool| -> Vec<u32> {
             let peeks = |_: &u32| {
-                let peek = patience.peek(None);
+                let peek = pace.peek(None);
                 if peek.is_some() {
-                    patience.note_peek(peek, paid);
+                    pace.note_peek(peek, paid);
                 }
                 peek.is_some()
             };
@@ -260,35 +260,35 @@ mod tests {
         let back = peeked(PROBE + 2, true);
         assert!(back.len() > 1, "one that pays brings the others back: {back:?}");
         // A short peek says nothing.
-        (0..10).for_each(|_| patience.note_peek(Some(AT_HAND), false));
-        assert_eq!(patience.peek(None), Some(PEEK));
-        assert_eq!(patience.peek(Some(AT_HAND)), Some(AT_HAND));
+        (0..10).for_each(|_| pace.note_peek(Some(AT_HAND), false));
+        assert_eq!(pace.peek(None), Some(PEEK));
+        assert_eq!(pace.peek(Some(AT_HAND)), Some(AT_HAND));
     }
 
     #[test]
     fn spins_that_find_nothing_end_until_a_sleep_is_short() {
-        let patience = Patience::new(ADAPTIVE);
-        let spin = patience.spin(false).unwrap();
+        let pace = Pace::new(ADAPTIVE);
+        let spin = pace.spin(false).unwrap();
         assert!(!spin.is_over(SPIN / 2, false) && spin.is_over(SPIN, false));
         assert!(!spin.is_over(2 * SPIN, true) && spin.is_over(3 * SPIN, true));
-        assert_eq!(patience.spin(true), None, "other programs want the processors");
-        (0..MAX_SPIN_MISSES).for_each(|_| patience.note_miss());
-        assert_eq!(patience.spin(false), None);
-        patience.note_sleep(SHORT_SLEEP);
-        assert_eq!(patience.spin(false), None, "that was long");
-        patience.note_sleep(SHORT_SLEEP / 2);
+        assert_eq!(pace.spin(true), None, "other programs want the processors");
+        (0..MAX_SPIN_MISSES).for_each(|_| pace.note_miss());
+        assert_eq!(pace.spin(false), None);
+        pace.note_sleep(SHORT_SLEEP);
+        assert_eq!(pace.spin(false), None, "that was long");
+        pace.note_sleep(SHORT_SLEEP / 2);
         for _ in 0..2 {
-            assert!(patience.spin(false).is_some());
-            patience.note_miss();
+            assert!(pace.spin(false).is_some());
+            pace.note_miss();
         }
-        assert_eq!(patience.spin(false), None);
-        patience.note_find();
-        assert!(patience.spin(false).is_some());
+        assert_eq!(pace.spin(false), None);
+        pace.note_find();
+        assert!(pace.spin(false).is_some());
     }
 
     #[test]
     fn a_policy_that_is_not_adaptive_learns_nothing() {
-        let busy = Patience::new(WaitPolicy::BusyPoll);
+        let busy = Pace::new(WaitPolicy::BusyPoll);
         (0..100).for_each(|_| busy.note_miss());
         let spin = busy.spin(true).unwrap();
         assert!(spin.is_endless() && !spin.is_over(Duration::MAX, false));
