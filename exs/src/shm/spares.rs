@@ -64,6 +64,8 @@ pub(super) struct Spares {
     mapped: Vec<Mapped>,
     /// Links whose memfd is kept.
     kept: usize,
+    /// When to look for those that have had their time; None: there are none.
+    due: Option<Time>,
 }
 
 impl Spares {
@@ -87,18 +89,26 @@ impl Spares {
         Some(self.mapped.swap_remove(at).mem)
     }
 
-    /// When the oldest has had its time; None: there is none.
+    #[inline]
     pub(super) fn due(&self) -> Option<Time> {
-        let made = self.made.iter().map(|m| m.since);
-        made.chain(self.mapped.iter().map(|m| m.since)).min().map(|since| since + LIFE)
+        self.due
     }
 
     /// Drops those that have had their time.
+    #[inline]
     pub(super) fn expire(&mut self, now: Time) {
-        if self.due().is_some_and(|due| due <= now) {
-            self.made.retain(|m| m.since + LIFE > now);
-            self.mapped.retain(|m| m.since + LIFE > now);
+        if self.due.is_some_and(|due| due <= now) {
+            self.drop_old(now);
         }
+    }
+
+    #[cold]
+    fn drop_old(&mut self, now: Time) {
+        self.made.retain(|m| m.since + LIFE > now);
+        self.mapped.retain(|m| m.since + LIFE > now);
+        let (made, mapped) =
+            (self.made.iter().map(|m| m.since), self.mapped.iter().map(|m| m.since));
+        self.due = made.chain(mapped).min().map(|since| since + LIFE);
     }
 
     /// Drops all, as this process needs the descriptors. True if that has freed any.
@@ -151,7 +161,8 @@ impl ShmRnic {
                 }
                 spares.mapped.push(Mapped { inode, mem, since });
             }
-            _ => {}
+            _ => return,
         }
+        spares.due.get_or_insert(since + LIFE);
     }
 }

@@ -53,7 +53,9 @@ pub(super) struct Sweep {
 
 impl Traffic for SoftLink {
     fn begin_progress(driver: &mut SoftRnic, now: Time) {
-        driver.watch_waiting_requests();
+        if !driver.parts.unwatched.is_empty() {
+            driver.watch_waiting_requests();
+        }
         driver.trim_idle_links(now);
         driver.end_eager_round(now);
         driver.retry_short_writes(now);
