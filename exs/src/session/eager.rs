@@ -24,7 +24,7 @@ use super::proto::Proto;
 use super::receiver::{RecvEnd, count_copy};
 use super::rx::{MessageBytes, index};
 use super::types::count;
-use super::{Done, IoVec, Port, SendSource, Session};
+use super::{Buf, Done, IoVec, Port, SendSource, Session};
 
 // The header that the port asks for is a header of this protocol.
 const _: () = assert!(MAX_HEADER == HEAD);
@@ -186,6 +186,24 @@ impl Session {
             self.recv_done(port, end);
         }
         None
+    }
+
+    /// Fills a receive whose bytes lie in the ring, if nothing is before it: how many, and what the
+    /// caller must do. The operation is over without a [`Done`]. None: nothing has happened, and the
+    /// receive must be posted.
+    #[inline]
+    pub fn try_recv_eager(&mut self, buf: &Buf, waitall: bool) -> Option<(u64, After)> {
+        if !self.life.is_open() || self.life.recv_is_shut() || !self.done.is_empty() {
+            return None;
+        }
+        let proto = self.proto.as_mut()?;
+        let pieces = proto.try_take(buf.seg.len() as u64, waitall)?;
+        let len = self.receiver.copy_pieces(pieces, buf);
+        count_copy(&mut self.counters, len);
+        self.counters.recvs += 1;
+        // An idle ring goes when the data in it have been read.
+        let after = if self.timers.is_calm() { self.after_recv() } else { self.after() };
+        Some((len, after))
     }
 
     /// Notes for the doorbell what became of an eager message. False if the port declined it.

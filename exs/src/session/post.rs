@@ -126,7 +126,7 @@ impl Session {
     /// What the caller must do after a receive was posted. All that was due before has been done, or
     /// waits for the peer, so only what the machine wants of this receive is new.
     #[inline]
-    fn after_recv(&self) -> After {
+    pub(super) fn after_recv(&self) -> After {
         let settled = self.proto.as_ref().is_some_and(Proto::rx_is_quiet)
             && self.out.rx_len() == 0
             && self.cfg.recv_timeout.is_none();

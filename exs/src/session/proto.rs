@@ -181,6 +181,15 @@ impl Proto {
         }
     }
 
+    /// The bytes of the ring for a receive that finds all it wants there ([`StreamRx::try_take`]).
+    #[inline]
+    pub(super) fn try_take(&mut self, len: u64, waitall: bool) -> Option<[(u32, u32); 2]> {
+        match self {
+            Proto::Stream(s) => s.rx.try_take(len, waitall),
+            Proto::Packet(_) => None,
+        }
+    }
+
     /// The receiving half wants nothing done.
     #[inline]
     pub(super) fn rx_is_quiet(&self) -> bool {

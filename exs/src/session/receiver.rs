@@ -290,6 +290,21 @@ impl Receiver {
         self.copy_in((ring, 0), op, off + u64::from(first), rest, counters);
     }
 
+    /// Copies pieces of the ring to the beginning of a buffer. Returns the bytes. The ring must be
+    /// there.
+    #[inline]
+    pub(super) fn copy_pieces(&self, pieces: [(u32, u32); 2], buf: &Buf) -> u64 {
+        let Some(ring) = &self.ring else { return 0 };
+        let mut at = 0;
+        for (from, len) in pieces {
+            if len > 0 {
+                ring.buf.seg.copy_to(index(from), &buf.seg, at, index(len));
+                at += index(len);
+            }
+        }
+        at as u64
+    }
+
     /// Copies from a message or the ring into a receive's buffer.
     #[inline]
     pub(super) fn copy_in(

@@ -77,9 +77,13 @@ impl Engine {
         flags: RecvFlags,
         moment: &LazyNow<'_>,
     ) -> BatchEnd {
-        self.post_each(ticket, (batch, count), |engine, ticket, bufs| {
+        // Those that find their bytes at once end together, too.
+        self.gather_for(ticket.queue);
+        let end = self.post_each(ticket, (batch, count), |engine, ticket, bufs| {
             engine.post_recv(id, ticket, bufs, flags, moment)
-        })
+        });
+        self.leave_gathered(ticket.queue);
+        end
     }
 
     /// Posts one after the other, until one is refused.

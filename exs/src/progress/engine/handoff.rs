@@ -57,6 +57,23 @@ impl Engine {
         }
     }
 
+    /// From now on the events of this queue are gathered, until `leave_gathered` puts them there.
+    pub(super) fn gather_for(&mut self, queue: &QueueCore) {
+        if self.leaves_for(queue) {
+            self.catch_for(queue);
+        }
+    }
+
+    /// Puts the events that were gathered into their queue.
+    pub(super) fn leave_gathered(&mut self, queue: &Arc<QueueCore>) {
+        self.catch.queue = None;
+        if !self.catch.events.is_empty() {
+            let mut events = std::mem::take(&mut self.catch.events);
+            self.leave_several(queue, events.drain(..));
+            self.catch.events = events;
+        }
+    }
+
     /// True if `leave` would put an event into this queue, and not into the hands of a thread.
     pub(super) fn leaves_for(&self, queue: &QueueCore) -> bool {
         self.leaver().is_none() && self.catch.queue != Some(address(queue))

@@ -10,7 +10,7 @@ use super::ops::{Op, TempMrs};
 use super::sock::State;
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
-use crate::progress::event::{Bufs, EventKind, Readiness};
+use crate::progress::event::{Bufs, EventKind, RawEvent, Readiness};
 use crate::progress::flags::{Interest, RecvFlags};
 use crate::progress::lazy_now::LazyNow;
 use crate::progress::options::Options;
@@ -142,9 +142,25 @@ impl Engine {
         if let Some(s) = s
             && let Bufs::One(buffer) = &bufs
             && let Some(key) = buffer.first_registration(self.context, s.place.tag())
+            && let watched = (s.watch.is_some(), !s.polls.is_empty())
             && let Ok(session) = s.open_session()
         {
-            let iov = IoVec::One(Buf { seg: buffer.segment(), mr: Mr { key } });
+            let buf = Buf { seg: buffer.segment(), mr: Mr { key } };
+            // (A descriptor, or a poll, must learn that the bytes are gone.)
+            if !flags.peek
+                && watched == (false, false)
+                && let Some((bytes, after)) = session.try_recv_eager(&buf, flags.waitall)
+            {
+                let mut event = RawEvent::with(ticket.token, ticket.tag, EventKind::Recv, bufs);
+                (event.bytes, event.total) = (bytes, bytes);
+                self.deliver(ticket.queue, event);
+                match after {
+                    After::Settled => self.passed = true,
+                    After::NeedsDrive => self.mark(id.index),
+                }
+                return Ok(());
+            }
+            let iov = IoVec::One(buf);
             let now = if session.limits_recv() { moment.now() } else { Time::ZERO };
             let op = self.ops.insert(Op::new(id, ticket, EventKind::Recv, bufs));
             let opts = RecvOpts { waitall: flags.waitall, peek: flags.peek };

@@ -137,6 +137,23 @@ impl StreamRx {
         Some(EagerTarget { op, op_off, len: taken, ends })
     }
 
+    /// Takes the place of a receive of `len` bytes that finds its bytes in the ring, and nothing
+    /// before it: the pieces of the ring to be copied to it. It has ended then. The state is as after
+    /// `post_recv` and `poll`, but for an Ack. None: nothing has happened, and the receive must be
+    /// posted.
+    #[inline]
+    pub fn try_take(&mut self, len: u64, waitall: bool) -> Option<[(u32, u32); 2]> {
+        let fill = self.ring.fill();
+        let busy = !self.recvs.is_empty() || !self.out.is_empty() || self.withdrawing || self.fin;
+        if busy || fill == 0 || len == 0 || (waitall && len > u64::from(fill)) {
+            return None;
+        }
+        let taken = u32::try_from(len).unwrap_or(u32::MAX).min(fill);
+        let pieces = self.ring.oldest(taken);
+        self.ring.consume(taken);
+        Some(pieces)
+    }
+
     /// Gives the first receive what the ring holds, or the end. False if there is neither.
     pub(super) fn serve_one(&mut self) -> bool {
         let fill = self.ring.fill();

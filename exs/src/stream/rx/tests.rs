@@ -243,6 +243,27 @@ fn a_small_receive_is_advertised_only_before_a_large_one() {
     assert_eq!(shown, [1, 2, 3]);
 }
 
+/// A receive that finds its bytes in the ring takes the same as one that is posted. False: it must
+/// be posted.
+fn takes_the_same(before: &StreamRx, post: RecvPost) -> bool {
+    let (mut quick, mut rx) = (before.clone(), before.clone());
+    let taken = if post.peek { None } else { quick.try_take(post.len, post.waitall) };
+    let Some(pieces) = taken else {
+        assert_eq!(quick, rx, "nothing has happened");
+        return false;
+    };
+    rx.post_recv(post);
+    let mut filled = 0;
+    for (ring_off, len) in pieces.into_iter().filter(|(_, len)| *len > 0) {
+        let copy = RxAction::CopyFromRing { ring_off, op: post.op, op_off: filled, len };
+        assert_eq!(rx.poll(), Some(copy));
+        filled += u64::from(len);
+    }
+    assert_eq!(rx.poll(), Some(ok(post.op, filled)));
+    assert_eq!(quick, rx);
+    true
+}
+
 /// The action for data that are `by` bytes further on in their message.
 fn later(action: RxAction, by: u32) -> RxAction {
     match action {
@@ -263,18 +284,22 @@ fn the_short_way_comes_to_the_same() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 33) % n
     };
-    let (mut short, mut long, mut several, mut partly) = (0, 0, 0, 0);
+    let (mut short, mut long, mut several, mut partly, mut at_once) = (0, 0, 0, 0, 0);
     for _ in 0..400 {
         let mut rx = StreamRx::new(CFG);
         for op in 0..40 {
             match below(9) {
-                0..=3 => rx.post_recv(RecvPost {
-                    op,
-                    len: below(120),
-                    waitall: below(2) == 0,
-                    peek: below(8) == 0,
-                    advertise: below(2) == 0,
-                }),
+                0..=3 => {
+                    let post = RecvPost {
+                        op,
+                        len: below(120),
+                        waitall: below(2) == 0,
+                        peek: below(8) == 0,
+                        advertise: below(2) == 0,
+                    };
+                    at_once += usize::from(takes_the_same(&rx, post));
+                    rx.post_recv(post);
+                }
                 4..=6 => {
                     let data = inline(u32::try_from(below(50)).expect("small"));
                     let (mut quick, mut from) = (rx.clone(), 0);
@@ -320,4 +345,5 @@ fn the_short_way_comes_to_the_same() {
         }
     }
     assert!(short > 500 && long > 500 && several > 50 && partly > 50, "{short} {several} {partly}");
+    assert!(at_once > 50, "{at_once}");
 }
