@@ -2,7 +2,8 @@
 //!
 //! Registered buffers, `depth` of them in flight on each connection, and twice as many
 //! receives posted ahead, as a program does that cares for speed: while one message is
-//! taken, the next finds where to go. Every message is an operation, and has an event.
+//! taken, the next finds where to go. Every message is an operation, and has an event. What the
+//! events of one dequeue ask for is posted together, in one batch for each connection.
 
 use exs::{Buffer, Event, EventKind, EventQueue, QueueOptions, RecvFlags, Socket, Token};
 use exs_examples::args::Kind;
@@ -98,9 +99,15 @@ impl News {
     }
 }
 
+/// Operations that are posted together.
+type Batch = Vec<(Token, Buffer)>;
+
 /// One connection.
 struct Peer {
     socket: Socket,
+    /// To be posted when all events are read.
+    sends: Batch,
+    receives: Batch,
     /// Buffers to send.
     spare: Vec<Buffer>,
     posted: u64,
@@ -113,10 +120,26 @@ struct Peer {
     end_seen: bool,
 }
 
+impl Peer {
+    /// Posts what was collected.
+    fn post(&mut self, desk: &Desk) -> Result<(), Failure> {
+        while !self.sends.is_empty() {
+            self.socket.send_batch(&desk.queue, &mut self.sends).during("send")?;
+        }
+        while !self.receives.is_empty() {
+            let (queue, flags) = (&desk.queue, desk.flags);
+            self.socket.recv_batch(queue, &mut self.receives, flags).during("recv")?;
+        }
+        Ok(())
+    }
+}
+
 /// The connections of a thread.
 pub(crate) struct Flow {
     desk: Desk,
     peers: Vec<Peer>,
+    /// The connections that have something to be posted.
+    due: Vec<usize>,
     sends: bool,
     receives: bool,
     size: usize,
@@ -136,6 +159,8 @@ impl Flow {
         let spare = |socket| {
             Ok(Peer {
                 socket,
+                sends: Vec::with_capacity(depth),
+                receives: Vec::with_capacity(AHEAD * depth),
                 spare: if sends { buffers(depth, job.size)? } else { Vec::new() },
                 posted: 0,
                 sent: 0,
@@ -147,7 +172,8 @@ impl Flow {
         };
         let peers = sockets.into_iter().map(spare).collect::<Result<Vec<_>, Failure>>()?;
         let (size, warm) = (job.size, job.warm());
-        Ok(Flow { desk, peers, sends, receives, size, depth, warm, is_client })
+        let due = Vec::new();
+        Ok(Flow { desk, peers, due, sends, receives, size, depth, warm, is_client })
     }
 
     /// Sends what may be sent, up to `limit` messages of each connection in all.
@@ -157,8 +183,9 @@ impl Flow {
                 && let Some(buffer) = peer.spare.pop()
             {
                 peer.posted += 1;
-                self.desk.send(&peer.socket, token, buffer)?;
+                peer.sends.push((token, buffer));
             }
+            peer.post(&self.desk)?;
         }
         Ok(())
     }
@@ -166,25 +193,26 @@ impl Flow {
     /// Takes the events that are there, at least one. A buffer that comes back is used
     /// again at once, unless `limit` messages are sent.
     fn turn(&mut self, limit: u64) -> Result<(), Failure> {
-        let Flow { desk, peers, receives, is_client, .. } = self;
+        let Flow { desk, peers, due, receives, is_client, .. } = self;
         desk.events(1, |desk, token, news| {
             let at = usize::try_from(token.0).unwrap_or(usize::MAX);
             let Some(peer) = peers.get_mut(at) else {
                 return Err(Failure(format!("an event of no connection: {token:?}")));
             };
+            let idle = peer.sends.is_empty() && peer.receives.is_empty();
             match news {
                 News::Sent(buffer) => {
                     peer.sent += 1;
                     if peer.posted < limit && !peer.ending {
                         peer.posted += 1;
-                        desk.send(&peer.socket, token, buffer)?;
+                        peer.sends.push((token, buffer));
                     } else {
                         peer.spare.push(buffer);
                     }
                 }
                 News::Received(buffer) if *receives => {
                     peer.received += 1;
-                    desk.recv(&peer.socket, token, buffer)?;
+                    peer.receives.push((token, buffer));
                 }
                 News::Received(_) => {
                     return Err(Failure("the other side sends out of turn".to_owned()));
@@ -193,6 +221,7 @@ impl Flow {
                     peer.end_seen = true;
                     if !*is_client && !peer.ending {
                         peer.ending = true;
+                        peer.post(desk)?;
                         desk.end(&peer.socket, token)?;
                     } else if *is_client && !peer.ending {
                         return Err(Failure("the server has ended a connection".to_owned()));
@@ -200,8 +229,12 @@ impl Flow {
                 }
                 News::Ended => peer.ended = true,
             }
+            if idle && !(peer.sends.is_empty() && peer.receives.is_empty()) {
+                due.push(at);
+            }
             Ok(())
-        })
+        })?;
+        due.drain(..).try_for_each(|at| peers[at].post(desk))
     }
 }
 
@@ -209,10 +242,9 @@ impl Part for Flow {
     fn warm_up(&mut self) -> Result<(), Failure> {
         // One that sends only waits for the other side's end.
         let (n, size) = if self.receives { (AHEAD * self.depth, self.size) } else { (1, 1) };
-        for (token, peer) in (0..).map(Token).zip(&self.peers) {
-            for buffer in buffers(n, size)? {
-                self.desk.recv(&peer.socket, token, buffer)?;
-            }
+        for (token, peer) in (0..).map(Token).zip(&mut self.peers) {
+            peer.receives.extend(buffers(n, size)?.into_iter().map(|buffer| (token, buffer)));
+            peer.post(&self.desk)?;
         }
         let limit = if self.sends { self.warm } else { 0 };
         self.fill(limit)?;
