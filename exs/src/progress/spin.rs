@@ -204,7 +204,7 @@ impl Context {
         mut want: Option<&mut Want<'_, E>>,
     ) -> Waited {
         let mut now = self.clock.about();
-        let pace = now + UNYIELDING;
+        let yields_from = now + UNYIELDING;
         if self.attention.lacks_leader(now) {
             return Waited::InVain;
         }
@@ -221,7 +221,7 @@ impl Context {
                         break;
                     }
                     match skim.called {
-                        _ if now >= pace => {
+                        _ if now >= yields_from => {
                             yields += 1;
                             yield_now();
                         }
