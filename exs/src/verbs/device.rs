@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::VerbsRnic;
+use super::events::{self, DeviceNote};
 use super::raw::AsyncNote;
-use super::{VerbsRnic, events};
 use crate::rnic::{DisconnectCause, RnicEvent, TermCode};
 use crate::time::Time;
 
@@ -12,14 +13,31 @@ use crate::time::Time;
 const PORT_GRACE: Duration = Duration::from_secs(5);
 
 impl VerbsRnic {
-    /// Takes asynchronous events of the device: from the device, and those that another RNIC of this
-    /// process on the same device has taken for us.
+    /// Takes asynchronous events from the device, and hands on those that concern other RNICs of this
+    /// process.
     pub(super) fn drain_async(&mut self, now: Time) {
         while let Some(note) = self.device.next_async() {
-            events::publish(self.device, note);
+            let shared = DeviceNote::Async(note);
+            match note.serial {
+                Some(serial) if !self.by_serial.contains_key(&serial) => {
+                    events::deliver(serial, shared);
+                }
+                Some(_) => self.handle_async(note, now),
+                None => {
+                    events::tell_others(self.device, &self.inbox, shared);
+                    self.handle_async(note, now);
+                }
+            }
         }
-        for note in self.asyncs.take() {
-            self.handle_async(note, now);
+    }
+
+    /// Takes what other RNICs on the device have left for this one.
+    pub(super) fn take_notes(&mut self, now: Time) {
+        for note in self.inbox.take() {
+            match note {
+                DeviceNote::Async(note) => self.handle_async(note, now),
+                DeviceNote::NodeGone => self.node_gone(),
+            }
         }
     }
 

@@ -5,7 +5,6 @@
 //! only a failure: success comes as an event of the CM.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::raw::{CmId, ConnAttr};
@@ -14,17 +13,13 @@ use crate::sys::EventFd;
 /// Runs connects in threads, and collects their failures.
 pub(super) struct Dialer {
     failed: Mutex<Vec<(usize, io::Error)>>,
-    fd: EventFd,
+    /// Signalled when there is a failure to take.
+    wake: Arc<EventFd>,
 }
 
 impl Dialer {
-    pub(super) fn new() -> io::Result<Arc<Dialer>> {
-        Ok(Arc::new(Dialer { failed: Mutex::default(), fd: EventFd::new()? }))
-    }
-
-    /// Readable when there is a failure to take.
-    pub(super) fn fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+    pub(super) fn new(wake: &Arc<EventFd>) -> Arc<Dialer> {
+        Arc::new(Dialer { failed: Mutex::default(), wake: Arc::clone(wake) })
     }
 
     /// Connects in a thread. If the attempt is given up meanwhile, the thread holds the id last, and
@@ -46,15 +41,15 @@ impl Dialer {
                 let mut failed = dialer.failed.lock().unwrap_or_else(PoisonError::into_inner);
                 failed.push((id.serial(), e));
                 drop(failed);
-                dialer.fd.signal();
+                dialer.wake.signal();
             }
         };
         thread.spawn(dial).map(drop)
     }
 
-    /// The connects that failed: the id's serial, and the error.
+    /// The connects that failed: the id's serial, and the error. The caller drains `wake` before
+    /// this.
     pub(super) fn take(&self) -> Vec<(usize, io::Error)> {
-        self.fd.drain();
         std::mem::take(&mut *self.failed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

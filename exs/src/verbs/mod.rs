@@ -51,7 +51,7 @@ pub use opener::Opener;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::mem::{Access, Key, KeyHasher, Segment};
@@ -72,7 +72,7 @@ const STATUS_FATAL: u32 = 19;
 const TOKEN_CM: usize = 0;
 const TOKEN_ASYNC: usize = 1;
 const TOKEN_CQ: usize = 2;
-const TOKEN_DIAL: usize = 3;
+const TOKEN_WAKE: usize = 3;
 const TOKEN_NODE: usize = 4;
 
 /// One RDMA device: see the module's essay.
@@ -90,13 +90,15 @@ pub struct VerbsRnic {
     fds: Vec<OwnedFd>,
     shared: Option<OwnedFd>,
     node: Option<OwnedFd>,
-    asyncs: events::AsyncInbox,
     async_ready: bool,
+    /// What other RNICs on the device say.
+    inbox: Arc<events::DeviceInbox>,
+    /// Something is in `inbox`, or a connect has failed.
+    woken: bool,
     /// None once the device was removed.
     channel: Option<Arc<CompChannel>>,
     channel_ready: bool,
     dialer: Arc<dialer::Dialer>,
-    dial_ready: bool,
     node_ready: bool,
     pds: IdTable<memory::DomainEntry>,
     keys: HashMap<Key, memory::KeyEntry, BuildHasherDefault<KeyHasher>>,
@@ -116,7 +118,8 @@ pub struct VerbsRnic {
     /// Connections that have failed, to be ended in this turn, and why.
     failed: Vec<(u32, DisconnectCause)>,
     events: VecDeque<RnicEvent>,
-    inbox: VecDeque<host::RoutedEvent>,
+    /// Room for events of the host, kept from one turn to the next.
+    routed: VecDeque<host::RoutedEvent>,
     scratch: PostScratch,
     /// Completions of the last poll of the device.
     polled: eager::PolledWcs,
@@ -164,6 +167,7 @@ impl VerbsRnic {
     ) -> Result<VerbsRnic, RnicError> {
         let os = |call| move |e: std::io::Error| RnicError::os(call, &e);
         let attr = opener::usable(device)?;
+        let inbox = events::join(device).map_err(os("eventfd"))?;
         Guard::hold_if(attr.iwarp, device);
         let channel = CompChannel::new(device).map_err(os("ibv_create_comp_channel"))?;
         let registry = registry.try_clone().map_err(os("dup of the reactor"))?;
@@ -171,13 +175,14 @@ impl VerbsRnic {
         // Each of the host's devices watches it: any of them may be the last one left.
         let shared = watcher.watch(host.fd(), TOKEN_CM).map_err(os("watching librdmacm"))?;
         let async_fd = device.async_fd().map_err(os("fcntl"))?;
-        let dialer = dialer::Dialer::new().map_err(os("eventfd"))?;
         let fds = vec![
             watcher.watch(async_fd, TOKEN_ASYNC).map_err(os("watching the device"))?,
             watcher.watch(channel.fd(), TOKEN_CQ).map_err(os("watching completions"))?,
-            watcher.watch(dialer.fd(), TOKEN_DIAL).map_err(os("watching connects"))?,
+            watcher
+                .watch(inbox.wake().as_raw_fd(), TOKEN_WAKE)
+                .map_err(os("watching an eventfd"))?,
         ];
-        let node = watcher.watch_node(device);
+        let node = watcher.watch_node(inbox.node()).map_err(os("watching the device's node"))?;
         Ok(VerbsRnic {
             caps: caps::caps(device, &attr),
             attr,
@@ -189,13 +194,14 @@ impl VerbsRnic {
             fds,
             shared: Some(shared),
             node,
-            asyncs: events::AsyncInbox::new(device),
             async_ready: true,
+            dialer: dialer::Dialer::new(inbox.wake()),
+            inbox,
+            woken: false,
             channel: Some(channel),
             channel_ready: false,
-            dialer,
-            dial_ready: false,
-            node_ready: false,
+            // It may have gone before this RNIC had its watch.
+            node_ready: true,
             pds: IdTable::new("protection domain"),
             keys: HashMap::default(),
             cqs: IdTable::new("completion queue"),
@@ -211,7 +217,7 @@ impl VerbsRnic {
             ports_down: BTreeMap::new(),
             failed: Vec::new(),
             events: VecDeque::new(),
-            inbox: VecDeque::new(),
+            routed: VecDeque::new(),
             scratch: PostScratch::default(),
             polled: eager::PolledWcs::default(),
             queued_wcs: 0,
@@ -392,7 +398,7 @@ impl Rnic for VerbsRnic {
             TOKEN_CM => self.host.note_readable(),
             TOKEN_ASYNC => self.async_ready = true,
             TOKEN_CQ => self.channel_ready = true,
-            TOKEN_DIAL => self.dial_ready = true,
+            TOKEN_WAKE => self.woken = true,
             TOKEN_NODE => self.node_ready = true,
             _ => {}
         }
@@ -406,18 +412,20 @@ impl Rnic for VerbsRnic {
         if std::mem::take(&mut self.async_ready) {
             self.drain_async(now);
         }
-        if std::mem::take(&mut self.dial_ready) {
+        if std::mem::take(&mut self.woken) {
+            self.inbox.wake().drain();
+            self.take_notes(now);
             self.handle_failed_connects();
         }
         if std::mem::take(&mut self.node_ready) {
             self.node_changed();
         }
-        let mut inbox = std::mem::take(&mut self.inbox);
-        let others = self.host.take(self.index, &mut inbox);
-        for note in inbox.drain(..) {
+        let mut routed = std::mem::take(&mut self.routed);
+        let others = self.host.take(self.index, &mut routed);
+        for note in routed.drain(..) {
             self.handle_note(note, now);
         }
-        self.inbox = inbox;
+        self.routed = routed;
         let more = self.poll_hw();
         self.fire_timers(now);
         self.end_failed();

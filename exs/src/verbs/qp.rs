@@ -154,6 +154,8 @@ impl VerbsRnic {
         qp: u32,
         mut id: CmId,
     ) -> Result<(), (CmId, RnicError)> {
+        // First: the queue pair may have events as soon as it is there.
+        super::events::claim(id.serial(), &self.inbox);
         match self.create_device_qp(qp, &mut id) {
             Ok((num, inline, send_cq, recv_cq, sends)) => {
                 self.by_num.insert(num, qp);
@@ -165,7 +167,10 @@ impl VerbsRnic {
                 self.post_early_recvs(qp);
                 Ok(())
             }
-            Err(e) => Err((id, e)),
+            Err(e) => {
+                super::events::disclaim(id.serial());
+                Err((id, e))
+            }
         }
     }
 
@@ -249,6 +254,7 @@ impl VerbsRnic {
             self.drop_windows(windows);
             self.host.disown(&hw.id);
             self.by_serial.remove(&hw.id.serial());
+            super::events::disclaim(hw.id.serial());
             if attempt && self.attr.iwarp {
                 // siw waits up to 10 s for the peer's answer before it frees a queue pair. No WR moves on
                 // it any more, and it holds what it uses. So it is freed with its id.

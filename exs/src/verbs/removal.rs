@@ -10,16 +10,18 @@
 //!   until all programs have closed it.
 //!
 //! For the third case the driver watches the node (inotify: its count of links changes). When the
-//! node goes, the device has gone. Then all objects of the device are freed and its descriptors
-//! are given back, while the program goes on. So an administrator can remove a device without
+//! node goes, the device has gone. The RNIC that sees it first tells the others on the device
+//! (`events`). Each RNIC frees its objects of the device, and the last one gives the device's
+//! descriptors back, while the program goes on. So an administrator can remove a device without
 //! ending the programs that use it.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::VerbsRnic;
+use super::events::{self, DeviceNote};
 use super::queues::HwQueue;
-use super::raw::{self, Device, Guard};
+use super::raw::{self, Guard};
 use crate::rnic::RnicError;
 
 /// Registers descriptors with the reactor.
@@ -36,18 +38,10 @@ impl Watcher<'_> {
         Ok(fd)
     }
 
-    /// Watches the device's node. None without `/proc`, or if the user has no inotify instance left:
-    /// then the removal of the device may go unnoticed.
-    pub(super) fn watch_node(&self, device: Device) -> Option<OwnedFd> {
-        let watched = device.watch_node().and_then(|fd| {
-            raw::watch(self.registry, &fd, self.base + super::TOKEN_NODE)?;
-            Ok(fd)
-        });
-        watched
-            .inspect_err(|e| {
-                crate::trace::debug!("{}: its node is not watched: {e}", device.name())
-            })
-            .ok()
+    /// Watches the device's node. There is no watch without `/proc`, or if the user has no inotify
+    /// instance left: then the removal of the device may go unnoticed.
+    pub(super) fn watch_node(&self, node: Option<&OwnedFd>) -> io::Result<Option<OwnedFd>> {
+        node.map(|fd| self.watch(fd.as_raw_fd(), super::TOKEN_NODE)).transpose()
     }
 }
 
@@ -65,13 +59,27 @@ impl VerbsRnic {
             raw::drain_watch(node);
         }
         if !self.node_unlinked && self.device.is_unlinked() {
-            crate::trace::debug!("{}: its device node was removed", self.caps.name);
-            self.node_unlinked = true;
-            self.device_lost();
-            if self.removal_reported {
-                self.device.let_go();
-            }
+            events::tell_others(self.device, &self.inbox, DeviceNote::NodeGone);
+            self.node_gone();
         }
+    }
+
+    /// Handles the removal of the device's node.
+    pub(super) fn node_gone(&mut self) {
+        if std::mem::replace(&mut self.node_unlinked, true) {
+            return;
+        }
+        crate::trace::debug!("{}: its device node was removed", self.caps.name);
+        self.device_lost();
+        if self.removal_reported {
+            self.let_go_if_last();
+        }
+    }
+
+    /// Gives the descriptors of a removed device back, if no RNIC of this process has objects there.
+    /// The last one to free its objects does it for all.
+    fn let_go_if_last(&self) {
+        events::if_unused(self.device, || self.device.let_go());
     }
 
     /// Frees everything that the device has for this process. All connections must have ended.
@@ -91,10 +99,11 @@ impl VerbsRnic {
         // Events of the CM concern other devices too, and the node may go later.
         self.unwatch();
         self.channel = None;
-        Guard::let_go(self.device);
+        events::leave(&self.inbox);
+        events::if_unused(self.device, || Guard::let_go(self.device));
         // A device that failed and is still there belongs to librdmacm.
         if self.node_unlinked {
-            self.device.let_go();
+            self.let_go_if_last();
         }
     }
 
