@@ -103,10 +103,22 @@ impl CmPhase {
 
 /// A connection request that waits for the program's answer.
 pub(super) struct CmRequest {
-    listener: u32,
-    id: CmId,
-    ird: u8,
-    ord: u8,
+    /// None: that of an RNIC from which this one has taken the request over.
+    pub(super) listener: Option<u32>,
+    pub(super) id: CmId,
+    pub(super) ird: u8,
+    pub(super) ord: u8,
+}
+
+/// Why an accept has failed. The CM refuses each step of it once the caller has gone.
+fn answer_error(req: ConnReq, e: RnicError) -> RnicError {
+    match e {
+        RnicError::Os { errno: libc::EINVAL | libc::ECONNRESET | libc::EBADFD, .. } => {
+            crate::trace::debug!("the caller has gone: {e}");
+            RnicError::NoSuch { what: "connection request", id: req.0 }
+        }
+        e => e,
+    }
 }
 
 fn small(n: u32) -> u8 {
@@ -144,7 +156,7 @@ impl VerbsRnic {
         let waiting: Vec<u32> = self
             .requests
             .iter()
-            .filter(|(_, r)| r.listener == listener.0)
+            .filter(|(_, r)| r.listener == Some(listener.0))
             .map(|(id, _)| id)
             .collect();
         for id in waiting {
@@ -232,7 +244,7 @@ impl VerbsRnic {
             Some(hw) => hw.id.accept(&attr).map_err(|e| RnicError::os("rdma_accept", &e)),
             None => Ok(()),
         });
-        if let Err(e) = accepted {
+        if let Err(e) = accepted.map_err(|e| answer_error(req, e)) {
             self.by_serial.remove(&serial);
             // The queue pair is as before, and can serve another request. Its receives went to the
             // device, and came back.
@@ -305,7 +317,7 @@ impl VerbsRnic {
             return;
         }
         let (Some(local), Some(peer)) = (id.local_addr(), id.peer_addr()) else { return };
-        let request = CmRequest { listener, id, ird: note.ird, ord: note.ord };
+        let request = CmRequest { listener: Some(listener), id, ird: note.ird, ord: note.ord };
         let Ok(req) = self.requests.insert(request) else { return };
         self.events.push_back(RnicEvent::Cm(CmEvent::ConnectRequest {
             listener: Listener(listener),

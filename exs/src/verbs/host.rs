@@ -1,7 +1,7 @@
-//! The host: what the RDMA devices of a process share, librdmacm's event channel and the listeners.
+//! The host: what the RDMA devices of a shard share, librdmacm's event channel and the listeners.
 //!
 //! A listener on a wildcard address belongs to no device. Each of its connection requests names the
-//! device by which it came. So every device of the process may join a listener, and the host hands
+//! device by which it came. So every device of the shard may join a listener, and the host hands
 //! each event to the device that it concerns.
 
 use std::collections::{HashMap, VecDeque};
@@ -53,7 +53,7 @@ impl Host {
         Ok(Arc::new(Host { channel, state, readable, waiting }))
     }
 
-    /// Adds a device of the process. Returns its number here.
+    /// Adds a device. Returns its number here.
     pub(super) fn join(&self, device: Device) -> usize {
         let mut state = self.lock();
         state.devices.push(device);
@@ -63,6 +63,10 @@ impl Host {
 
     pub(super) fn fd(&self) -> i32 {
         self.channel.fd()
+    }
+
+    pub(super) fn channel(&self) -> &Arc<CmChannel> {
+        &self.channel
     }
 
     fn lock(&self) -> MutexGuard<'_, HostState> {

@@ -30,6 +30,7 @@ mod dialer;
 mod eager;
 mod ends;
 mod events;
+mod handover;
 mod host;
 mod info;
 mod last_wqe;
@@ -57,9 +58,9 @@ use std::sync::Arc;
 use crate::mem::{Access, Key, KeyHasher, Segment};
 use crate::rnic::table::IdTable;
 use crate::rnic::{
-    Caps, ConnParam, ConnReq, Cq, Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD,
-    ListenOpts, Listener, Mr, Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr,
-    Srq, Wc,
+    Caps, ConnParam, ConnReq, Cq, DetachedRequest, Disconnect, DisconnectCause, EagerRecv,
+    EagerSend, HEAD, ListenOpts, Listener, Mr, Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError,
+    RnicEvent, SendWr, Srq, Wc,
 };
 use crate::sys::IoVec;
 use crate::time::Time;
@@ -385,6 +386,12 @@ impl Rnic for VerbsRnic {
     }
     fn reject(&mut self, req: ConnReq, private_data: &[u8], _: Time) -> Result<(), RnicError> {
         self.reject(req, private_data)
+    }
+    fn detach_request(&mut self, req: ConnReq) -> Result<DetachedRequest, RnicError> {
+        self.detach_request(req)
+    }
+    fn adopt_request(&mut self, request: DetachedRequest) -> Result<ConnReq, RnicError> {
+        self.adopt_request(request)
     }
     fn disconnect(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError> {
         self.disconnect(qp, how, now)

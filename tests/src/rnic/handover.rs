@@ -67,7 +67,10 @@ pub fn a_request_is_answered_by_another_rnic<H: Harness>() {
     let (data, ord, ird) = w.established(caller);
     w.assert_private(0, &data, &answer);
     let (_, b_ord, b_ird) = w.established(b);
-    assert!(ord <= 2 && b_ord <= 3 && ird >= b_ord && b_ird >= ord, "{ord} {ird} {b_ord} {b_ird}");
+    // A device may answer more READs than it was asked to.
+    let most = if H::is_software(2) { 2 } else { param(&[]).ord };
+    assert!(ord <= most && b_ord <= 3 && ird >= b_ord, "{ord} {ird} {b_ord}");
+    assert!(b_ird >= ord || !H::is_software(2), "{ord} {b_ird}");
     let (ours, theirs) = w.rnics[0].addrs(caller.qp).unwrap();
     assert_eq!(theirs, addr);
     assert_eq!(w.rnics[2].addrs(b.qp), Ok((addr, ours)));

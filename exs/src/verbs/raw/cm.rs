@@ -21,7 +21,7 @@ const ID_ACK_TIMEOUT: i32 = 3;
 
 /// An event channel.
 pub(in super::super) struct CmChannel {
-    raw: NonNull<sys::rdma_event_channel>,
+    pub(super) raw: NonNull<sys::rdma_event_channel>,
     /// Held while an event is taken, and while a queue pair is detached from its id. librdmacm moves
     /// the queue pair of a rejected id to the error state before it hands out the event.
     event_lock: Mutex<()>,
@@ -158,10 +158,10 @@ pub(super) struct QpObjects(
 /// An id: a connection, perhaps with its queue pair, or a listener. The reaper frees it, as that
 /// may take long.
 pub(in super::super) struct CmId {
-    id: NonNull<sys::rdma_cm_id>,
+    pub(super) id: NonNull<sys::rdma_cm_id>,
     serial: usize,
     users: Option<QpObjects>,
-    channel: Arc<CmChannel>,
+    pub(super) channel: Arc<CmChannel>,
     end: IdEnd,
 }
 
@@ -177,10 +177,11 @@ enum IdEnd {
 
 // SAFETY: an id may be used from any thread (rdma_cm(7)).
 unsafe impl Send for CmId {}
-// SAFETY: all calls on one id are made under the driver's lock, except `connect`. That may run in a
-// thread of its own while another handles the events of the id, as librdmacm's own users do. It
-// writes only the parameters of the connection request. Before the connection is made no other call
-// uses the id, except to put its queue pair into the error state, and the queue pair is another object.
+// SAFETY: all calls on one id are made under the lock of the engine that has it, except `connect`.
+// That may run in a thread of its own while another handles the events of the id, as librdmacm's own
+// users do. It writes only the parameters of the connection request. Before the connection is made no
+// other call uses the id, except to put its queue pair into the error state, and the queue pair is
+// another object.
 unsafe impl Sync for CmId {}
 
 /// Serials name ids in events. Addresses would not do: they are used again.

@@ -13,8 +13,9 @@
 //! is checked against it.
 //!
 //! Threads: the verbs are thread-safe. Calls on one id of librdmacm must not overlap. All calls are
-//! made under one lock (the engine's, or the host's). The end of an id (`reaper`) is the exception:
-//! then no other thread has the id.
+//! made under one lock: that of the engine that has the id, or the host's. There are two exceptions,
+//! in which no other thread has the id: its way from one engine to another (`migrate`), and its end
+//! (`reaper`).
 #![allow(unsafe_code)]
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
@@ -25,6 +26,7 @@ mod channel;
 mod cm;
 mod device;
 mod guard;
+mod migrate;
 mod node;
 mod objects;
 mod post;
