@@ -121,6 +121,26 @@ impl Engine {
         verbs.filter(wanted).map(|d| d.index).collect()
     }
 
+    /// The place here of a device that another shard uses.
+    ///
+    /// # Errors
+    /// ENODEV if this shard cannot use it.
+    pub(super) fn place_of(
+        &mut self,
+        transport: Transport,
+        name: &str,
+    ) -> Result<usize, RnicError> {
+        let found = |engine: &Engine| {
+            let mut live = engine.devices.iter().filter(|d| d.transport == transport && !d.gone);
+            live.find(|d| d.name() == name).map(|d| d.index)
+        };
+        if transport == Transport::Verbs && found(self).is_none() {
+            self.look_for_verbs();
+        }
+        let call = "the device is not open in this shard";
+        found(self).ok_or(RnicError::Os { call, errno: libc::ENODEV })
+    }
+
     /// True if a device was removed and has not come back.
     fn misses_device(&self) -> bool {
         let back = |gone: &Device| self.devices.iter().any(|d| !d.gone && d.name() == gone.name());

@@ -19,7 +19,7 @@ use super::sock::State;
 use super::startups::StartupId;
 use super::{Engine, SockId};
 use crate::progress::handle::SocketHandle;
-use crate::progress::options::Options;
+use crate::progress::options::{Options, Transport};
 use crate::progress::shards::{self, Shard};
 use crate::rnic::{DetachedRequest, RnicError, StarvedListener};
 use crate::time::Time;
@@ -52,8 +52,10 @@ pub(super) struct Overdue {
 /// listener.
 pub(in crate::progress) struct Incoming {
     request: DetachedRequest,
-    /// The index of the device, which is the same in all shards.
+    /// The device's place in the listener's shard.
     device: usize,
+    /// The device's kind and name, by which other shards know it.
+    known_as: (Transport, String),
     parent: Parent,
     kind: SocketKind,
     opts: Options,
@@ -101,8 +103,20 @@ impl Engine {
         let startup = self.last_startup;
         let parent = Parent::There { shard: self.shard, listener, startup };
         let Request { peer, local, private_data, .. } = r;
-        let incoming =
-            Incoming { request, device, parent, kind, opts, group, peer, local, private_data };
+        let d = &self.devices[device];
+        let known_as = (d.transport, d.name().to_owned());
+        let incoming = Incoming {
+            request,
+            device,
+            known_as,
+            parent,
+            kind,
+            opts,
+            group,
+            peer,
+            local,
+            private_data,
+        };
         self.send(home, Parcel::Request(Box::new(incoming)));
         if let Some(a) = &mut self.socks[listener.index as usize].accepts {
             a.starting.begin(StartupId::There(home, startup), now);
@@ -164,22 +178,28 @@ impl Engine {
     /// Starts a connection up for a listener of another shard.
     fn adopt(&mut self, incoming: Box<Incoming>, now: Time) {
         let Parent::There { shard, listener, startup } = incoming.parent else { return };
-        let d = &mut self.devices[incoming.device];
-        let domain = match d.enter(incoming.group.as_deref()) {
-            Ok(domain) => domain,
+        let place = match self.enter_for(&incoming) {
+            Ok(place) => place,
             Err(e) => {
                 // The listener's shard has a domain for it: the domain of the listener.
                 crate::trace::info!("a connection stays with its listener: {e}");
                 return self.send(shard, Parcel::Returned(incoming));
             }
         };
-        let place = Place { device: incoming.device, domain };
         let parent = incoming.parent;
         if self.begin_incoming(place, parent, *incoming, now).is_none() {
             self.send(shard, Parcel::Failed { listener, startup });
         }
         // The queue pair, if there is one, keeps the domain in use from here on.
-        self.devices[place.device].leave(domain);
+        self.devices[place.device].leave(place.domain);
+    }
+
+    /// Enters the domain of a connection on its device.
+    fn enter_for(&mut self, incoming: &Incoming) -> Result<Place, RnicError> {
+        let (transport, name) = &incoming.known_as;
+        let device = self.place_of(*transport, name)?;
+        let domain = self.devices[device].enter(incoming.group.as_deref())?;
+        Ok(Place { device, domain })
     }
 
     /// Starts a connection up that the other shard could not take.
