@@ -236,7 +236,7 @@ impl Engine {
                 let route = Route { transport, device: name, reason };
                 crate::trace::info!("{} connects by {route}", r.peer);
                 let s = &mut self.socks[child.index as usize];
-                s.state = State::Accepting { parent };
+                s.state = State::Accepting { parent, warned: false };
                 s.addrs = Some((r.local, r.peer));
                 s.route = Some(Box::new(route));
                 s.bound = Some(r.local);
@@ -304,7 +304,7 @@ impl Engine {
             (State::Connecting { addr, .. }, Err(source)) => {
                 self.connect_failed(id, Error::Refused { addr, cause: source });
             }
-            (State::Accepting { parent }, Ok(())) => {
+            (State::Accepting { parent, .. }, Ok(())) => {
                 s.state = State::Open;
                 self.child_ready(parent, id, now);
             }
@@ -367,7 +367,7 @@ impl Engine {
         let Some(&index) = self.by_qp.get(&(device, qp)) else { return };
         let s = &mut self.socks[index as usize];
         match s.state.clone() {
-            State::Accepting { parent } => {
+            State::Accepting { parent, .. } => {
                 let child = self.id(index);
                 self.socks[index as usize].state = State::Closed;
                 self.drop_session(index);

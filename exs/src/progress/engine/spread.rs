@@ -39,6 +39,9 @@ pub(in crate::progress) enum Parcel {
     GiveUp { startup: u64 },
     /// To all other shards: a listener has no descriptors for its callers.
     Starved { device: usize, listener: StarvedListener },
+    /// To the listener's shard: the start-up gets its time again, as the other shard learns of its
+    /// limit for the first time.
+    Spared { listener: SockId, startup: u64 },
 }
 
 /// A start-up that is overdue. The listener in that shard has taken it out of its backlog.
@@ -151,28 +154,57 @@ impl Engine {
                     d.rnic.fail_attempts(&listener, now);
                 }
             }
+            Parcel::Spared { listener, startup } => {
+                self.keep_startup(listener, StartupId::There(from, startup), now);
+            }
         }
         None
     }
 
-    /// Ends start-ups that are overdue, unless events of the same run have completed them.
+    /// Ends start-ups that are overdue, unless events of the same run have completed them. The
+    /// listener counts from the moment at which it sent the request, and this shard may have been
+    /// busy since then. So the listener's first message ends nothing: it gives the start-up its time
+    /// again.
     pub(super) fn give_up_overdue(&mut self, overdue: &[Overdue], now: Time) {
         if overdue.is_empty() {
             return;
         }
         for late in overdue {
-            let given_up = |state: &State| match *state {
-                State::Accepting { parent: Parent::There { shard, startup, .. } } => {
-                    *late == Overdue { listener: shard, startup }
-                }
-                _ => false,
+            let Some((index, listener)) = self.overdue_child(*late) else { continue };
+            let State::Accepting { warned, .. } = &mut self.socks[index as usize].state else {
+                continue;
             };
-            let child = self.socks.iter().find(|(_, s)| given_up(&s.state));
-            if let Some(index) = child.and_then(|(index, _)| u32::try_from(index).ok()) {
-                self.give_up(self.id(index));
+            match std::mem::replace(warned, true) {
+                true => self.give_up(self.id(index)),
+                false => {
+                    self.send(late.listener, Parcel::Spared { listener, startup: late.startup });
+                }
             }
         }
         self.settle(now, false);
+    }
+
+    /// The socket of a start-up that is overdue, and its listener.
+    fn overdue_child(&self, late: Overdue) -> Option<(u32, SockId)> {
+        self.socks.iter().find_map(|(index, s)| match s.state {
+            State::Accepting { parent: Parent::There { shard, listener, startup }, .. }
+                if late == Overdue { listener: shard, startup } =>
+            {
+                Some((u32::try_from(index).ok()?, listener))
+            }
+            _ => None,
+        })
+    }
+
+    /// Puts a start-up back into the backlog, which was to be given up. There may be more than the
+    /// backlog's for a while.
+    fn keep_startup(&mut self, listener: SockId, startup: StartupId, now: Time) {
+        if let Ok(p) = self.sock(listener)
+            && let Some(a) = &mut p.accepts
+        {
+            a.starting.begin(startup, now);
+            self.mark(listener.index);
+        }
     }
 
     /// Starts a connection up for a listener of another shard.
