@@ -1,7 +1,7 @@
 //! Several shards in one process: where queues, sockets and connections live, and operations that
 //! cross. The contract of sockets runs with several shards too, but does not say which it uses.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use exs::__ffi::shard_of;
 use exs::{
@@ -9,9 +9,19 @@ use exs::{
     Transport, WaitPolicy,
 };
 use exs_tests::harness::Watchdog;
+use exs_tests::rdma;
 
 const SHARDS: usize = 4;
-const BOTH: [Transport; 2] = [Transport::Soft, Transport::Shm];
+
+/// The transports of this run: that of the RDMA device which the environment names, or else those
+/// that any host has.
+fn transports() -> impl Iterator<Item = Transport> {
+    let any: &[Transport] = match rdma::device() {
+        Some(_) if cfg!(feature = "verbs") => &[Transport::Verbs],
+        _ => &[Transport::Soft, Transport::Shm],
+    };
+    any.iter().copied()
+}
 
 /// The process has four shards, whatever the host has.
 fn four_shards() {
@@ -46,7 +56,11 @@ fn socket(transport: Transport) -> Socket {
 
 fn listener(transport: Transport, backlog: u32) -> (Socket, SocketAddr) {
     let listener = socket(transport);
-    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let host = match rdma::device() {
+        Some(device) if transport == Transport::Verbs => device.addr,
+        _ => IpAddr::V4(Ipv4Addr::LOCALHOST),
+    };
+    listener.bind(SocketAddr::new(host, 0)).unwrap();
     listener.listen(backlog).unwrap();
     let addr = listener.local_addr().unwrap();
     (listener, addr)
@@ -109,7 +123,7 @@ fn a_queue_lives_where_it_is_told_or_where_queues_are_few() {
 fn a_connection_lives_where_its_connect_and_its_accept_name_queues() {
     let _dog = Watchdog::new("a_connection_lives_where_its_connect_and_its_accept_name_queues");
     let queues = queues();
-    for transport in BOTH {
+    for transport in transports() {
         let (listener, addr) = listener(transport, 16);
         // Each accept in turn, by a client of the next shard.
         for (i, at) in queues.iter().enumerate() {
@@ -133,7 +147,7 @@ fn a_connection_lives_where_its_connect_and_its_accept_name_queues() {
 fn accepts_of_several_shards_have_a_share_each() {
     let _dog = Watchdog::new("accepts_of_several_shards_have_a_share_each");
     let queues = queues();
-    for transport in BOTH {
+    for transport in transports() {
         let (listener, addr) = listener(transport, 64);
         for round in 0..4 {
             for queue in &queues {
@@ -154,7 +168,7 @@ fn accepts_of_several_shards_have_a_share_each() {
 fn connections_that_no_accept_awaits_go_to_later_accepts() {
     let _dog = Watchdog::new("connections_that_no_accept_awaits_go_to_later_accepts");
     let queues = queues();
-    for transport in BOTH {
+    for transport in transports() {
         let (listener, addr) = listener(transport, 64);
         // The listener has seen accepts of all shards.
         for queue in &queues {
@@ -187,7 +201,7 @@ fn connections_that_no_accept_awaits_go_to_later_accepts() {
 fn operations_may_name_a_queue_of_any_shard() {
     let _dog = Watchdog::new("operations_may_name_a_queue_of_any_shard");
     let queues = queues();
-    for transport in BOTH {
+    for transport in transports() {
         let (client, server) = connected(transport);
         for qa in &queues {
             for qb in &queues {
@@ -204,7 +218,7 @@ fn operations_may_name_a_queue_of_any_shard() {
 fn an_event_that_crosses_wakes_a_sleeper() {
     let _dog = Watchdog::new("an_event_that_crosses_wakes_a_sleeper");
     let queues = queues();
-    for transport in BOTH {
+    for transport in transports() {
         let (client, server) = connected(transport);
         std::thread::scope(|scope| {
             let threads: Vec<_> = queues
@@ -231,7 +245,7 @@ fn an_event_that_crosses_wakes_a_sleeper() {
 fn a_listener_that_closes_resets_connections_of_other_shards() {
     let _dog = Watchdog::new("a_listener_that_closes_resets_connections_of_other_shards");
     let queues = queues();
-    for transport in BOTH {
+    for transport in transports() {
         let (listener, addr) = listener(transport, 64);
         queues.iter().for_each(|queue| listener.accept(queue, Token(1)).unwrap());
         let connect = || {
@@ -263,7 +277,7 @@ fn threads_with_a_queue_each_accept_and_serve_side_by_side() {
     let _dog = Watchdog::new("threads_with_a_queue_each_accept_and_serve_side_by_side");
     const CLIENTS: usize = 64;
     let queues = queues();
-    for transport in BOTH {
+    for transport in transports() {
         let (listener, addr) = listener(transport, 16);
         std::thread::scope(|scope| {
             for queue in &queues {
@@ -299,7 +313,7 @@ fn threads_with_a_queue_each_accept_and_serve_side_by_side() {
 fn a_connect_that_fails_can_be_tried_with_a_queue_of_another_shard() {
     let _dog = Watchdog::new("a_connect_that_fails_can_be_tried_with_a_queue_of_another_shard");
     let queues = queues();
-    for transport in BOTH {
+    for transport in transports() {
         let (gone, nobody) = listener(transport, 1);
         drop(gone);
         let client = socket(transport);
@@ -320,7 +334,7 @@ fn a_poll_before_the_connect_keeps_the_socket_where_it_is() {
     use exs::Interest;
     let _dog = Watchdog::new("a_poll_before_the_connect_keeps_the_socket_where_it_is");
     let queues = queues();
-    for transport in BOTH {
+    for transport in transports() {
         let (listener, addr) = listener(transport, 1);
         let client = socket(transport);
         client.poll(&queues[1], Token(1), Interest::WRITABLE).unwrap();
@@ -377,7 +391,7 @@ fn threads_that_mix_sockets_and_queues_lose_no_event() {
     let _dog = Watchdog::new("threads_that_mix_sockets_and_queues_lose_no_event");
     let queues = queues();
     queues.iter().for_each(|queue| queue.set_depth(4 * SHARDS * ROUNDS).unwrap());
-    for transport in BOTH {
+    for transport in transports() {
         let (listener, addr) = listener(transport, 16);
         let pairs: Vec<(Socket, Socket)> = (0..CONNECTIONS)
             .map(|i| {
