@@ -50,7 +50,7 @@ struct AttendedQueue<'a> {
 impl Context {
     /// True if a thread that waits for a connection here does so beside others.
     fn is_shared(&self) -> bool {
-        self.attended.load(Ordering::Relaxed) > 0 || self.lead.leader() == Leader::Application
+        self.outlook.attended() > 0 || self.lead.leader() == Leader::Application
     }
 
     /// Waits for an event of `queue`, which is that of an operation of this socket: the thread

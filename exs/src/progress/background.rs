@@ -25,8 +25,8 @@ impl Context {
     /// same: else the background thread would, beside it.
     pub(crate) fn nudge(&self, queue: &QueueCore) {
         companions::note(self.shard());
-        let lazy = self.lazy.load(Ordering::SeqCst);
-        let rests = self.rests_until.load(Ordering::Relaxed);
+        let lazy = self.outlook.lazy();
+        let rests = self.outlook.rests_until();
         if rests != 0 && !queue.is_empty() && self.clock.about().as_nanos() < rests {
             return;
         }
@@ -36,7 +36,7 @@ impl Context {
         // background thread.)
         if !queue.has_fd()
             && !self.is_served()
-            && (self.keeps.load(Ordering::Relaxed) || !queue.is_empty() && away())
+            && (self.outlook.keeps() || !queue.is_empty() && away())
         {
             self.visit(lazy);
         } else if lazy {
@@ -113,7 +113,7 @@ impl Context {
     /// As `nudge`, for a thread that is about to call the kernel itself.
     pub(crate) fn send_kept() {
         if let Some(context) = shards::existing_first()
-            && context.keeps.load(Ordering::Relaxed)
+            && context.outlook.keeps()
         {
             context.turn(None, false, None);
         }
@@ -180,7 +180,7 @@ impl Context {
     /// The program may have closed a kernel socket: looked after at the next turn.
     pub(crate) fn release_kernel(&self, dev: u64, ino: u64) {
         // Should this be read too early, the next tick of the engine's finds it.
-        if self.watches_kernel.load(Ordering::Relaxed) {
+        if self.outlook.watches_kernel() {
             self.released.kernel(dev, ino);
             self.lead.wake();
         }

@@ -7,7 +7,9 @@ use super::Error;
 use super::companions;
 use super::devices::Devices;
 use super::drive::Drive;
-use super::engine::{Engine, KERNEL_TOKENS, Outlook, Released, TOKENS_PER_DEVICE, Verbs, Watch};
+use super::engine::{
+    Engine, KERNEL_TOKENS, Outlook, Released, ShownOutlook, TOKENS_PER_DEVICE, Verbs, Watch,
+};
 use super::event::RawEvent;
 use super::lazy_now::LazyNow;
 use super::leader::{Leader, Leadership};
@@ -50,17 +52,8 @@ pub struct Context {
     pub(super) released: Arc<Released>,
     /// Deadline (ns) with which the leader sleeps; `u64::MAX` while it does not.
     pub(super) asleep_until: AtomicU64,
-    /// Connections that threads attend, or have left a moment ago.
-    pub(super) attended: AtomicUsize,
-    /// Posted work waits for a doorbell.
-    pub(super) lazy: AtomicBool,
-    /// Sends of kernel sockets are kept, would be if the background thread did not lead, or
-    /// wait for room: a thread of the program does them good by leading.
-    pub(super) keeps: AtomicBool,
-    /// What is kept may rest until then (ns) where a thread finds its events; 0: it may not.
-    pub(super) rests_until: AtomicU64,
-    /// Kernel sockets wait for what only the reactor can tell.
-    pub(super) watches_kernel: AtomicBool,
+    /// What threads without the engine's lock know of it.
+    pub(super) outlook: ShownOutlook,
     /// Times that a thread slept in the reactor.
     pub(super) sleeps: AtomicU64,
     /// What threads have done here lately.
@@ -134,11 +127,7 @@ impl Context {
                 has_news: AtomicBool::new(false),
                 released,
                 asleep_until: AtomicU64::new(u64::MAX),
-                attended: AtomicUsize::new(0),
-                lazy: AtomicBool::new(false),
-                keeps: AtomicBool::new(false),
-                rests_until: AtomicU64::new(0),
-                watches_kernel: AtomicBool::new(false),
+                outlook: ShownOutlook::default(),
                 sleeps: AtomicU64::new(0),
                 attention: Attention::default(),
             }
@@ -271,15 +260,11 @@ impl Context {
         self.wake_others(engine, me)
     }
 
-    /// Shows threads without the lock how the engine stands. (Mostly nothing has changed.)
+    /// Shows threads without the lock how the engine stands. Mostly nothing has changed.
     #[inline(never)]
     fn tell(&self, engine: &mut Engine, outlook: Outlook) {
         engine.told = outlook;
-        self.lazy.store(outlook.lazy, Ordering::SeqCst);
-        self.keeps.store(outlook.keeps, Ordering::Relaxed);
-        self.rests_until.store(outlook.rests_until, Ordering::Relaxed);
-        self.watches_kernel.store(outlook.watches_kernel, Ordering::Relaxed);
-        self.attended.store(outlook.attended, Ordering::Relaxed);
+        self.outlook.show(&outlook);
     }
 
     #[inline(never)]

@@ -143,7 +143,7 @@ impl Context {
 
     /// Asks the kernel if it is time to; true if it was asked.
     pub(super) fn poll_if_due(&self, reactor: &mut Reactor) -> std::io::Result<bool> {
-        let due = reactor.unseen >= ROUNDS_PER_POLL || self.watches_kernel.load(Ordering::Relaxed);
+        let due = reactor.unseen >= ROUNDS_PER_POLL || self.outlook.watches_kernel();
         if due {
             reactor.poll(Some(Duration::ZERO))?;
         }

@@ -141,8 +141,7 @@ impl Context {
         // (Where nobody leads for long, the background thread does.)
         if !self.attention.lacks_leader(now) {
             let (found, nothing_else) = self.peek_in_passing(queue, want);
-            let asked =
-                self.attention.has_asked(begun) && !self.watches_kernel.load(Ordering::Relaxed);
+            let asked = self.attention.has_asked(begun) && !self.outlook.watches_kernel();
             if found != Waited::InVain || nothing_else && asked {
                 return Ok(found);
             }

@@ -73,7 +73,7 @@ pub(super) use self::choose::Verbs;
 pub(super) use self::figures::add as add_counters;
 pub(super) use self::kernel::KERNEL_TOKENS;
 pub use self::onesided::{ExportId, Remote};
-pub(super) use self::outlook::Outlook;
+pub(super) use self::outlook::{Outlook, ShownOutlook};
 pub use self::parts::Part;
 pub(crate) use self::parts::Short;
 pub use self::post::FileSend;

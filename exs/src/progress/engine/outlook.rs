@@ -1,5 +1,7 @@
 //! What threads see of the engine that do not have its lock.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
 use super::Engine;
 use crate::time::Time;
 
@@ -17,6 +19,51 @@ pub(in crate::progress) struct Outlook {
     pub(in crate::progress) watches_kernel: bool,
     /// Connections that threads attend, or have left a moment ago.
     pub(in crate::progress) attended: usize,
+}
+
+/// The outlook as threads read it that do not have the lock. It is written under the lock alone.
+#[derive(Debug, Default)]
+pub(in crate::progress) struct ShownOutlook {
+    lazy: AtomicBool,
+    keeps: AtomicBool,
+    rests_until: AtomicU64,
+    watches_kernel: AtomicBool,
+    attended: AtomicUsize,
+}
+
+impl ShownOutlook {
+    pub(in crate::progress) fn show(&self, outlook: &Outlook) {
+        self.lazy.store(outlook.lazy, Ordering::SeqCst);
+        self.keeps.store(outlook.keeps, Ordering::Relaxed);
+        self.rests_until.store(outlook.rests_until, Ordering::Relaxed);
+        self.watches_kernel.store(outlook.watches_kernel, Ordering::Relaxed);
+        self.attended.store(outlook.attended, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(in crate::progress) fn lazy(&self) -> bool {
+        self.lazy.load(Ordering::SeqCst)
+    }
+
+    #[inline]
+    pub(in crate::progress) fn keeps(&self) -> bool {
+        self.keeps.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(in crate::progress) fn rests_until(&self) -> u64 {
+        self.rests_until.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(in crate::progress) fn watches_kernel(&self) -> bool {
+        self.watches_kernel.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(in crate::progress) fn attended(&self) -> usize {
+        self.attended.load(Ordering::Relaxed)
+    }
 }
 
 impl Engine {
