@@ -36,8 +36,12 @@ const LAG: usize = 8;
 /// The credits of a connection whose peer can wait for a slot.
 const CREDITS_PATIENT: u16 = 32;
 /// The same on a device that does not pin memory. A peer that sends small messages one after the
-/// other can have this many under way before it must wait for new credits.
-const CREDITS_SOFTWARE: u16 = 128;
+/// other can have this many under way before it must wait for new credits, and each message that waits
+/// takes the general path. Most of them take no slot: they stay where they arrive until a thread takes
+/// them.
+const CREDITS_SOFTWARE: u16 = 256;
+/// The most slots for each connection.
+const SLOTS_EACH: usize = 128;
 const CREDITS_STRICT: u16 = 8;
 
 /// The receives that a peer may use before it must wait for new credits.
@@ -47,6 +51,11 @@ pub(super) fn credits(caps: &Caps) -> u16 {
         (true, true) => CREDITS_PATIENT,
         (false, _) => CREDITS_STRICT,
     }
+}
+
+/// Slots for each connection.
+fn slots_each(caps: &Caps) -> usize {
+    usize::from(credits(caps)).min(SLOTS_EACH)
 }
 
 /// The slots of a receive queue.
@@ -60,7 +69,7 @@ pub(super) struct Slots {
     count: usize,
     /// The most slots that may exist.
     limit: usize,
-    /// The sum of the connections' credits.
+    /// The slots that connections have between them.
     promised: usize,
     /// Slots from this place on are not posted again.
     keep: usize,
@@ -116,7 +125,7 @@ impl Slots {
 
     /// Makes sure that there are slots for one more connection.
     pub(super) fn promise(&mut self, rnic: &mut dyn Rnic) -> Result<(), RnicError> {
-        let each = usize::from(credits(rnic.caps()));
+        let each = slots_each(rnic.caps());
         let asked = self.promised + each;
         if rnic.caps().srq_waits {
             // More slots would be better, but fewer will do.
@@ -144,9 +153,8 @@ impl Slots {
 
     /// A connection is gone: the slots that it no longer needs can go.
     pub(super) fn release(&mut self, caps: &Caps) {
-        self.promised = self.promised.saturating_sub(credits(caps).into());
-        // Half a chunk more, so that a connection that comes and goes does not move a chunk each
-        // time.
+        self.promised = self.promised.saturating_sub(slots_each(caps));
+        // Half a chunk is spare, so that a connection that comes and goes moves no chunk.
         let keep = (self.promised + self.lag + CHUNK / 2).next_multiple_of(CHUNK);
         self.keep = keep.min(self.keep);
     }
