@@ -52,7 +52,7 @@ pub use opener::Opener;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::mem::{Access, Key, KeyHasher, Segment};
@@ -175,14 +175,8 @@ impl VerbsRnic {
         let watcher = removal::Watcher { registry: &registry, base: token_base };
         // Each of the host's devices watches it: any of them may be the last one left.
         let shared = watcher.watch(host.fd(), TOKEN_CM).map_err(os("watching librdmacm"))?;
-        let async_fd = device.async_fd().map_err(os("fcntl"))?;
-        let fds = vec![
-            watcher.watch(async_fd, TOKEN_ASYNC).map_err(os("watching the device"))?,
-            watcher.watch(channel.fd(), TOKEN_CQ).map_err(os("watching completions"))?,
-            watcher
-                .watch(inbox.wake().as_raw_fd(), TOKEN_WAKE)
-                .map_err(os("watching an eventfd"))?,
-        ];
+        let fds =
+            watcher.watch_device(device, &channel, &inbox).map_err(os("watching the device"))?;
         let node = watcher.watch_node(inbox.node()).map_err(os("watching the device's node"))?;
         Ok(VerbsRnic {
             caps: caps::caps(device, &attr),

@@ -19,9 +19,9 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::VerbsRnic;
-use super::events::{self, DeviceNote};
+use super::events::{self, DeviceInbox, DeviceNote};
 use super::queues::HwQueue;
-use super::raw::{self, Guard};
+use super::raw::{self, CompChannel, Device, Guard};
 use crate::rnic::RnicError;
 
 /// Registers descriptors with the reactor.
@@ -36,6 +36,21 @@ impl Watcher<'_> {
         let fd = raw::duplicate(fd)?;
         raw::watch(self.registry, &fd, self.base + token)?;
         Ok(fd)
+    }
+
+    /// Watches what concerns one RNIC alone.
+    pub(super) fn watch_device(
+        &self,
+        device: Device,
+        channel: &CompChannel,
+        inbox: &DeviceInbox,
+    ) -> io::Result<Vec<OwnedFd>> {
+        let watched = [
+            (device.async_fd()?, super::TOKEN_ASYNC),
+            (channel.fd(), super::TOKEN_CQ),
+            (inbox.wake().as_raw_fd(), super::TOKEN_WAKE),
+        ];
+        watched.into_iter().map(|(fd, token)| self.watch(fd, token)).collect()
     }
 
     /// Watches the device's node. There is no watch without `/proc`, or if the user has no inotify
