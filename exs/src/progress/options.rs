@@ -86,7 +86,7 @@ const SHARDS_PER_PROCESSOR: usize = 4;
 /// The most shards of this process: `EXS_SHARDS`, or a number for each processor.
 pub(super) fn shards_by_environment() -> usize {
     let processors = || std::thread::available_parallelism().map_or(1, NonZero::get);
-    // A listener cannot hand connections of an RDMA device to another shard.
+    // Several shards work there, but a burst of slow start-ups may outlast its time in a backlog.
     let usual = || match has_rdma_devices() {
         true => 1,
         false => (SHARDS_PER_PROCESSOR * processors()).min(MOST),
