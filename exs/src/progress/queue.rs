@@ -379,11 +379,6 @@ impl QueueCore {
         &self.pace
     }
 
-    /// How threads wait here.
-    pub fn wait_policy(&self) -> WaitPolicy {
-        self.pace.policy()
-    }
-
     /// Sets how threads wait here.
     pub fn set_wait_policy(&self, policy: WaitPolicy) {
         self.pace.set_policy(policy);

@@ -67,7 +67,8 @@ pub use message::{
 pub use process::process_touches;
 pub use process::{ProcessLock, ProcessNumber};
 pub use random::RandomSource;
-pub use signal::{Found, HeldSignals, wait_any_readable, wait_readable, wait_ready};
+pub(crate) use signal::wait_ready;
+pub use signal::{HeldSignals, wait_any_readable, wait_readable};
 pub use sockaddr::KernelAddr;
 #[cfg(any(test, feature = "internals"))]
 pub use sockaddr::SOCKADDR_MAX;

@@ -122,15 +122,15 @@ pub fn wait_any_readable(
 
 /// What [`wait_ready`] found.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub(crate) struct Found {
     /// The descriptor is readable, or its peer has gone.
-    pub readable: bool,
+    pub(crate) readable: bool,
     /// It is writable, or broken.
-    pub writable: bool,
+    pub(crate) writable: bool,
     /// Its peer has gone, or another thread has closed it.
-    pub hup: bool,
+    pub(crate) hup: bool,
     /// The other descriptor is readable.
-    pub bell: bool,
+    pub(crate) bell: bool,
 }
 
 /// Sleeps until `fd` is readable (or writable, with `write`), or until `bell` is readable. Lets in
@@ -138,7 +138,7 @@ pub struct Found {
 ///
 /// # Errors
 /// As [`wait_readable`].
-pub fn wait_ready(
+pub(crate) fn wait_ready(
     (fd, write): (RawFd, bool),
     bell: RawFd,
     timeout: Option<Duration>,

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::sock::{Sock, State};
+use super::sock::State;
 use super::{Engine, SockId};
 use crate::progress::waiter::Waiter;
 use crate::rnic::{Attended, AttendedWait, Ready};
@@ -70,8 +70,8 @@ impl Engine {
     /// Threads that wait for their connections themselves.
     #[cfg(any(test, feature = "internals"))]
     pub(in crate::progress) fn attending_threads(&self) -> usize {
-        let attends = |s: &Sock| matches!(s.attended.by, Attendance::Thread { .. });
-        self.socks.iter().filter(|(_, s)| attends(s)).count()
+        let attended = self.socks.iter().map(|(_, s)| &s.attended.by);
+        attended.filter(|by| matches!(by, Attendance::Thread { .. })).count()
     }
 
     /// True if a thread has attended the connection, and has left it a moment ago.
