@@ -1,32 +1,41 @@
-//! What the background thread asks while it waits, and how it leaves alone a shard whose program
-//! comes by itself.
+//! The questions of the background thread while it waits, and when it leaves a shard to the
+//! program.
+//!
+//! A program that waits for the descriptor of a queue comes when the shard has something to do. The
+//! background thread leads such a shard only if the program does not come.
 
 use std::time::Duration;
 
 use super::leader::LONG_TICK;
 
-/// What the background thread asks while it waits.
+/// The background thread's questions about its shard.
 pub(super) struct Ticks<'a> {
-    /// A thread of the program is in the engine.
+    /// True if a thread of the program has the engine.
     pub(super) at_work: &'a dyn Fn() -> bool,
-    /// The program sleeps, and comes when the reactor has something.
+    /// True if the program sleeps, and comes when the reactor has something.
     pub(super) armed: &'a dyn Fn() -> bool,
-    /// Has the program come, if it waits for descriptors. The caller holds no lock.
+    /// Announces the sleep of a program that waits for descriptors, so that the program comes.
+    /// False: no program waits for a queue's descriptor, or there is something to do for which the
+    /// program has not come. The caller holds no lock.
     pub(super) arm: &'a dyn Fn() -> bool,
-    /// The reactor has something, or a deadline has passed.
+    /// True if the reactor has something, or a deadline has passed.
     pub(super) ready: &'a dyn Fn() -> bool,
-    /// The program relies on descriptors.
+    /// True if the program relies on descriptors.
     pub(super) polls: &'a dyn Fn() -> bool,
-    /// A tick is over in which threads of the program led. The caller holds no lock.
+    /// Notes that a tick is over in which the background thread did not lead. The caller holds no
+    /// lock.
     pub(super) ticked: &'a dyn Fn(),
 }
 
-/// The longest tick, while the program comes by itself when there is something to do.
+/// The longest tick for a shard whose program comes when there is something to do.
 const MAX_TICK: Duration = Duration::from_millis(20);
-/// What the background thread has seen of such a shard.
+
+/// The background thread's record of a shard whose program comes by itself.
 pub(super) struct Alone {
-    /// The program's turns when the reactor was first seen ready. None: it was not.
+    /// The count of leads when the background thread saw the reactor ready. None: the reactor was
+    /// not ready at the last look.
     ready_at: Option<u64>,
+    /// The time until the next look.
     tick: Duration,
 }
 
@@ -37,13 +46,14 @@ impl Default for Alone {
 }
 
 impl Alone {
-    /// When the background thread looks again.
+    /// The time after which the background thread looks again.
     pub(super) fn tick(&self) -> Duration {
         self.tick
     }
 
-    /// Notes the program's turns if the reactor is ready. True if it was ready a tick ago, and the
-    /// program has not come since.
+    /// Notes whether the reactor is ready. `ready_at` is the count of leads at this look. None: the
+    /// reactor is not ready. Returns true if the reactor was ready a tick ago, and no thread has
+    /// led since.
     pub(super) fn is_over(&mut self, ready_at: Option<u64>) -> bool {
         let over = ready_at.is_some() && ready_at == self.ready_at;
         self.tick = if ready_at.is_some() { LONG_TICK } else { MAX_TICK.min(2 * self.tick) };
@@ -57,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_comes_by_itself_is_left_alone_until_it_does_not() {
+    fn a_shard_is_left_to_its_program_until_the_program_does_not_come() {
         let mut alone = Alone::default();
         assert!(!alone.is_over(None));
         assert_eq!(alone.tick, 2 * LONG_TICK);
@@ -65,7 +75,7 @@ mod tests {
         assert_eq!(alone.tick, LONG_TICK);
         assert!(!alone.is_over(Some(8)), "the program has come");
         assert!(!alone.is_over(None) && !alone.is_over(Some(8)));
-        assert!(alone.is_over(Some(8)), "it has not");
+        assert!(alone.is_over(Some(8)), "the program has not come");
         (0..3).for_each(|_| assert!(!alone.is_over(None)));
         assert_eq!(alone.tick, MAX_TICK);
     }

@@ -1,25 +1,24 @@
-//! Leader and followers: who sleeps in the reactor.
+//! The leader and its followers: which thread sleeps in the reactor.
 //!
-//! The reactor (mio's poll and the readiness it found) lies in [`LeadState`]
-//! while nobody leads; whoever takes it out leads until it is put back. Rules:
+//! The reactor (mio's poll and the readiness that it found) lies in [`LeadState`] while no thread
+//! leads. A thread that takes the reactor out leads until it puts the reactor back. The rules:
 //!
-//! 1. A thread that wants to wait takes the reactor if it is there. If not, it
-//!    enters the list of followers *under the same lock*, and sleeps on its own
-//!    eventfd.
-//! 2. A leader that leaves puts the reactor back, and tells the background thread
-//!    if that one is parked, or if the program relies on descriptors (`reliance`): then that
-//!    one leads at once. It wakes no follower: mostly it comes back within
+//! 1. A thread that wants to wait takes the reactor if it is there. If not, the thread enters the
+//!    list of followers *under the same lock*, and sleeps on its own eventfd.
+//! 2. A leader that leaves puts the reactor back. It tells the background thread if that thread is
+//!    parked. It also does so if the program relies on descriptors (`reliance`): the background
+//!    thread then leads at once. The leader wakes no follower: usually it comes back within
 //!    microseconds, and a hand-over would cost more than it gains.
-//! 3. The background thread watches a free reactor. When nobody has led for a
-//!    tick, it wakes the first follower, or leads itself if there is none. It
-//!    leaves the lead to a follower that appears, and to a thread that finds its
-//!    events without waiting (`Context::nudge`): that one leads now and then instead.
-//! 4. A leader whose turns serve other threads, and not its own queue, steps aside:
-//!    it leaves for good, wakes the first follower, and sleeps on its eventfd (see
-//!    `Context::wait`), so that the thread that has the traffic leads, and no event
-//!    need be handed from thread to thread.
-//! 5. A thread that waits in another shard may lead here as a companion (`companions`), while no other
-//!    thread does. It leaves the lead to any thread that asks for it, as the background thread does.
+//! 3. The background thread watches a free reactor. If no thread has led for a tick, it wakes the
+//!    first follower, or leads itself if there is none. It leaves the lead to a follower that
+//!    appears, and to a thread that finds its events without waiting (`Context::nudge`). Such a
+//!    thread leads now and then instead.
+//! 4. A leader whose turns serve other threads, and not its own queue, steps aside: it leaves for
+//!    good, wakes the first follower, and sleeps on its eventfd (see `Context::wait`). So the
+//!    thread that has the traffic leads, and no event is handed from thread to thread.
+//! 5. A thread that waits in another shard may lead here as a companion (`companions`), while no
+//!    other thread leads. It leaves the lead to any thread that asks for it, as the background
+//!    thread does.
 
 use std::collections::VecDeque;
 use std::io;
@@ -33,38 +32,39 @@ use super::shards::Shard;
 use super::waiter::Waiter;
 use crate::sys::note_calls;
 
-/// How long nobody may lead before the background thread does.
+/// The time without a leader after which the background thread leads.
 const TICK: Duration = Duration::from_millis(1);
-/// The same where application threads have led in every tick of late: most likely
-/// they will be back, and to look after them is not free. (To handle what one turn brings can
-/// take milliseconds, with many connections; two threads that both lead would take the
-/// engine, and the data, from each other.)
+/// The tick if threads of the program have led in each of the last ticks. They will most likely
+/// come back, and to look after them costs time. With many connections, to handle the events of a
+/// turn can take milliseconds. Two threads that both lead would take the engine and the data from
+/// each other.
 pub(super) const LONG_TICK: Duration = Duration::from_millis(10);
-/// An application thread that wants the lead back so soon had not gone away.
+/// A thread of the program that wants the lead back within this time had not gone away.
 const SOON: Duration = Duration::from_millis(5);
-/// Ticks in a row that make the next ones long; and ticks in a row with the same
-/// leader after which the background thread sleeps until told.
+/// Ticks become long after this many ticks in a row in which threads of the program led. After this
+/// many ticks in a row with the same leader, the background thread sleeps until another thread
+/// wakes it.
 const STEADY: u32 = 4;
-/// The same while threads follow, whose events would wait so long.
+/// The tick while threads follow. Their events would wait that long.
 const SHORT_TICK: Duration = Duration::from_micros(250);
-/// Ticks in a row in which a thread of the program may be at work instead of leading: some
-/// devices move what is posted in the posting call, which takes milliseconds, and whoever
-/// leads meanwhile waits for the engine's lock.
+/// Ticks in a row in which a thread of the program may be at work instead of leading. Some devices
+/// move the data in the posting call, which takes milliseconds. A leader would wait for the
+/// engine's lock meanwhile.
 const AT_WORK: u32 = 4;
 
-/// Who leads.
+/// The kind of thread that leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Leader {
     Nobody = 0,
     Application = 1,
     Background = 2,
-    /// A thread that waits in another shard, and leaves the lead to any thread that wants it.
+    /// A thread that waits in another shard. It leaves the lead to any thread that wants it.
     Companion = 3,
 }
 
 impl Leader {
-    /// It leaves the lead to a thread of the program's that waits in this shard.
+    /// True if it leaves the lead to a thread of the program that waits in this shard.
     fn leaves_when_asked(self) -> bool {
         matches!(self, Leader::Background | Leader::Companion)
     }
@@ -73,17 +73,17 @@ impl Leader {
 struct LeadState {
     reactor: Option<Reactor>,
     followers: VecDeque<Arc<Waiter>>,
-    /// The background thread sleeps until told.
+    /// The background thread sleeps until another thread wakes it.
     parked: bool,
-    /// An application thread polls without waiting and wants the lead next time.
+    /// A thread of the program polls without waiting, and wants the lead at its next poll.
     wanted: bool,
     /// The reactor was put back for a thread that is on its way to take it.
     promised: bool,
-    /// Counts application threads that left the lead.
+    /// Counts the leads that have ended.
     turns: u64,
-    /// Since when the background thread leads; and whether the last time it was asked to
-    /// leave soon.
+    /// When the background thread took the lead. None: it does not lead.
     background_since: Option<Instant>,
+    /// The last lead of the background thread ended within [`SOON`].
     hasty: bool,
 }
 
@@ -94,7 +94,7 @@ impl LeadState {
         reactor
     }
 
-    /// The first follower, for whom the reactor is put back.
+    /// Takes the first follower from its list, and promises it the reactor.
     fn next(&mut self) -> Option<Arc<Waiter>> {
         let next = self.followers.pop_front();
         self.promised |= next.is_some();
@@ -102,7 +102,7 @@ impl LeadState {
     }
 }
 
-/// The lead, and the hand-over of it.
+/// The lead of a shard, and its hand-over from thread to thread.
 pub(super) struct Leadership {
     shard: Shard,
     state: Mutex<LeadState>,
@@ -137,8 +137,8 @@ impl Leadership {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who leads now. A thread that reads this under the engine's lock and finds
-    /// nobody may leave work for the next leader: that one runs the engine first.
+    /// The kind of thread that leads now. A thread that reads this under the engine's lock and
+    /// finds no leader may leave work to the next leader, which runs the engine first of all.
     pub(super) fn leader(&self) -> Leader {
         match self.leader.load(Ordering::SeqCst) {
             0 => Leader::Nobody,
@@ -148,15 +148,15 @@ impl Leadership {
         }
     }
 
-    /// Makes the reactor return.
+    /// Ends the sleep of the thread in the reactor.
     pub(super) fn wake(&self) {
-        // The waker is an eventfd of ours that nobody closes: it cannot fail.
+        // The waker is an eventfd of the library, which stays open: the call cannot fail.
         note_calls(1);
         let woken = self.waker.wake();
         debug_assert!(woken.is_ok(), "{woken:?}");
     }
 
-    /// Wakes a thread, wherever it sleeps. True if it follows in this shard.
+    /// Wakes a thread, wherever it sleeps. Returns true if the thread follows in this shard.
     pub(super) fn wake_waiter(&self, waiter: &Waiter) -> bool {
         let leads = waiter.leading.load(Ordering::SeqCst);
         let at = waiter.shard();
@@ -168,7 +168,7 @@ impl Leadership {
         !leads && at == self.shard
     }
 
-    /// Rule 1: takes the lead, or follows.
+    /// Rule 1: takes the lead, or makes the thread a follower. None: the thread follows.
     pub(super) fn lead_or_follow(&self, waiter: &Arc<Waiter>) -> Option<Reactor> {
         let mut st = self.lock();
         if let Some(reactor) = st.take() {
@@ -178,7 +178,7 @@ impl Leadership {
         }
         if !st.followers.iter().any(|w| Arc::ptr_eq(w, waiter)) {
             st.followers.push_back(Arc::clone(waiter));
-            // From now on it ticks faster.
+            // The background thread ticks faster from now on.
             self.background.notify_one();
         }
         drop(st);
@@ -188,8 +188,8 @@ impl Leadership {
         None
     }
 
-    /// Takes the lead if it is free; else asks the background thread to leave it,
-    /// unless it should stay (`polite`).
+    /// Takes the lead if it is free. Otherwise asks the background thread or a companion to leave
+    /// it, unless the thread is `polite`.
     pub(super) fn try_lead(&self, polite: bool) -> Option<Reactor> {
         let mut st = self.lock();
         if let Some(reactor) = st.take() {
@@ -204,8 +204,8 @@ impl Leadership {
         None
     }
 
-    /// Rule 5: takes the lead for a thread that waits in another shard, if it is free and no
-    /// thread of this shard is on its way to it.
+    /// Rule 5: takes the lead for a thread that waits in another shard. None: another thread leads,
+    /// or a thread of this shard is on its way to the lead.
     pub(super) fn try_companion(&self) -> Option<Reactor> {
         if self.leader() != Leader::Nobody {
             return None;
@@ -219,7 +219,7 @@ impl Leadership {
         Some(reactor)
     }
 
-    /// A companion leaves the lead, to the first follower if there is one.
+    /// A companion leaves the lead, and wakes the first follower if there is one.
     pub(super) fn leave_as_companion(&self, reactor: Reactor, polls: bool) {
         let mut st = self.lock();
         st.turns += 1;
@@ -231,7 +231,7 @@ impl Leadership {
         }
     }
 
-    /// Rule 2, for an application thread. One that leaves `for_good` wakes the first
+    /// Rule 2: a thread of the program leaves the lead. If it leaves `for_good`, it wakes the first
     /// follower itself. `polls`: the program relies on descriptors.
     pub(super) fn leave(
         &self,
@@ -262,12 +262,12 @@ impl Leadership {
         }
     }
 
-    /// A follower goes its way.
+    /// Takes a thread from the list of followers.
     pub(super) fn unfollow(&self, waiter: &Arc<Waiter>) {
         self.lock().followers.retain(|w| !Arc::ptr_eq(w, waiter));
     }
 
-    /// The program relies on descriptors from now on: the background thread need not wait.
+    /// Wakes the background thread: the program relies on descriptors from now on.
     pub(super) fn call_background(&self) {
         drop(self.lock());
         self.background.notify_one();
@@ -280,14 +280,15 @@ impl Leadership {
         Some(reactor)
     }
 
-    /// Rule 3: sleeps until the background thread is to lead.
+    /// Rule 3: the background thread sleeps until it must lead. Returns the reactor.
     pub(super) fn background_wait(&self, ticks: &Ticks<'_>) -> Reactor {
         let mut st = self.lock();
         let (mut seen, mut busy, mut still) = (None, if st.hasty { STEADY } else { 0 }, 0);
         let mut left_alone = 0;
         let mut alone = Alone::default();
         loop {
-            // A program that waits for descriptors of sockets does not come for the queue's.
+            // A program that waits for descriptors of sockets does not come when the descriptor of
+            // a queue is readable.
             if st.reactor.is_some()
                 && st.followers.is_empty()
                 && (ticks.armed)()
@@ -302,7 +303,7 @@ impl Leadership {
                 continue;
             }
             alone = Alone::default();
-            // A thread of the program that has left waits elsewhere, most likely.
+            // A thread of the program that has left the lead most likely waits for a descriptor.
             if (ticks.polls)()
                 && !st.promised
                 && st.followers.is_empty()
@@ -318,16 +319,16 @@ impl Leadership {
             let led = quiet && st.reactor.is_none();
             (busy, still) = (if quiet { 0 } else { busy + 1 }, if led { still + 1 } else { 0 });
             if still >= STEADY {
-                // The leader sleeps: so can this thread, until it is told. (Not
-                // sooner: to be told costs a leader that comes and goes a system
-                // call each time, and a switch of threads.)
+                // The leader sleeps, so this thread can sleep until the leader wakes it. After
+                // fewer ticks this would not pay: a leader that comes and goes would wake this
+                // thread each time, with a system call and a switch of threads.
                 st.parked = true;
                 st = self.background.wait(st).unwrap_or_else(PoisonError::into_inner);
                 (seen, still) = (None, 0);
                 continue;
             }
             if quiet && !led {
-                // Should that thread not want the lead any more, the next tick asks another.
+                // If that thread no longer wants the lead, the next tick asks another thread.
                 let (reactor, locked) = self.have_it_led(st, ticks);
                 if let Some(reactor) = reactor {
                     return reactor;
@@ -343,7 +344,7 @@ impl Leadership {
         }
     }
 
-    /// Waits for a tick, or until the background thread is told.
+    /// The background thread waits for a tick, or until another thread wakes it.
     fn wait_tick<'a>(
         &'a self,
         st: MutexGuard<'a, LeadState>,
@@ -353,7 +354,7 @@ impl Leadership {
         let waited = self.background.wait_timeout(st, tick);
         let (mut st, over) = waited.unwrap_or_else(PoisonError::into_inner);
         if over.timed_out() {
-            // The thread for which the reactor was put back had its time.
+            // The thread to which the reactor was promised has had its time.
             st.promised = false;
             drop(st);
             (ticks.ticked)();
@@ -362,7 +363,7 @@ impl Leadership {
         st
     }
 
-    /// No thread leads: has the first follower do it, or the program that waits for descriptors.
+    /// No thread leads: asks the first follower to lead, or the program that waits for descriptors.
     /// Takes the reactor if there is neither.
     fn have_it_led<'a>(
         &'a self,
@@ -380,13 +381,13 @@ impl Leadership {
         (reactor, st)
     }
 
-    /// True if the background thread, or a companion, should leave the lead.
+    /// True if the background thread, or a companion, must leave the lead.
     pub(super) fn must_leave(&self) -> bool {
         let st = self.lock();
         !st.followers.is_empty() || st.wanted
     }
 
-    /// The background thread leaves the lead to the first follower.
+    /// The background thread leaves the lead, and wakes the first follower if there is one.
     pub(super) fn background_leave(&self, reactor: Reactor) {
         let mut st = self.lock();
         let wanted = std::mem::take(&mut st.wanted);
@@ -394,7 +395,7 @@ impl Leadership {
         st.hasty = st.background_since.take().is_some_and(|since| since.elapsed() < SOON);
         st.promised |= wanted;
         let next = st.next();
-        // It is this thread that would be told.
+        // `put_back` would wake this very thread, so `polls` is false.
         self.put_back(st, reactor, false);
         if let Some(next) = next {
             next.fd.signal();
@@ -429,7 +430,7 @@ mod tests {
         assert!(b.fd.wait(None).unwrap());
         let r = match lead.lead_or_follow(&b) {
             Some(r) => r,
-            // The background thread saw nobody for one more tick.
+            // The background thread saw no leader for one more tick, and leads.
             None => thread.join().unwrap(),
         };
         lead.leave(r, Some(&b), (false, false));
@@ -455,9 +456,9 @@ mod tests {
         assert!(lead.lead_or_follow(&a).is_none());
         assert!(lead.must_leave(), "a thread of this shard waits");
         lead.leave_as_companion(r, false);
-        assert!(a.fd.wait(Some(Duration::ZERO)).unwrap(), "it is told");
-        assert!(lead.try_companion().is_none(), "the lead is promised to it");
-        let r = lead.lead_or_follow(&a).expect("it leads");
+        assert!(a.fd.wait(Some(Duration::ZERO)).unwrap(), "the follower is woken");
+        assert!(lead.try_companion().is_none(), "the lead is promised to the follower");
+        let r = lead.lead_or_follow(&a).expect("the follower leads");
         lead.leave(r, Some(&a), (false, false));
         let r = lead.try_companion().expect("free again");
         assert!(lead.try_lead(false).is_none());
@@ -477,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn the_background_leads_when_nobody_does_and_leaves_when_asked() {
+    fn the_background_thread_leads_while_no_other_does_and_leaves_when_asked() {
         let lead = Arc::new(lead());
         let r = lead.background_wait(&ticks(&|| false));
         assert_eq!(lead.leader(), Leader::Background);

@@ -17,7 +17,7 @@ use crate::sys::{EpollSet, EventFd, cold_path};
 
 pub use self::fd::FdUse;
 
-/// What a thread wants of a queue: events, and where to.
+/// The events that a thread wants from a queue, and the place for them.
 pub(crate) struct Want<'a, E> {
     pub(crate) min: usize,
     pub(crate) max: usize,
@@ -32,40 +32,44 @@ struct Inner {
 
 /// The shared part of an event queue.
 pub struct QueueCore {
-    /// Its place in a shard. None before its first use.
+    /// The queue's place in a shard. Empty before the first use.
     seat: OnceLock<Seat>,
     inner: Mutex<Inner>,
-    /// Events in the queue. Read without the lock by threads about to wait: they are among
-    /// the waiters by then, so an event that they do not see wakes them.
+    /// The number of events in the queue. A thread that is about to wait reads it without the lock.
+    /// It is on the list of waiters by then, so an event that it does not see wakes it.
     len: AtomicUsize,
-    /// Places that were ever booked, and that came free again (written under the lock), or
-    /// by events that were handed over without it: between them lie the operations in flight
-    /// and the events not yet dequeued.
+    /// The places that were ever booked. Those that did not come free again belong to operations in
+    /// flight and to events that no thread has dequeued.
     booked: AtomicUsize,
+    /// The places that came free again, written under the lock.
     freed: AtomicUsize,
+    /// The places that came free because their events were handed over without the queue's lock.
+    /// Written under the engine's lock.
     handed: AtomicUsize,
     depth: AtomicUsize,
     pace: Pace,
-    /// For epoll and its kin.
+    /// The eventfd for a program that waits by epoll(7) or a similar call.
     fd: EventFd,
-    /// The descriptor that the program polls, if it drives the shard.
+    /// The descriptor that the program polls. Empty: this descriptor does not drive the shard.
     drive: OnceLock<EpollSet>,
-    /// Of the calls of one thread that wait, each for its own operation.
+    /// The queue serves the blocking calls of one thread, each of which waits for its own
+    /// operation.
     attends: bool,
-    /// Who has asked for the descriptor ([`FdUse`]): from then on it is kept up to date.
+    /// The user of the descriptor ([`FdUse`]). The queue keeps a descriptor with a user up to date.
     fd_use: AtomicU8,
 }
 
 impl QueueCore {
-    /// An empty queue, in the shard that the options say.
+    /// Makes an empty queue, in the shard that the options name.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a depth of 0; what the kernel says.
+    /// [`Error::Invalid`] for a depth of 0, and errors of the kernel.
     pub fn new(opts: &QueueOptions) -> Result<Arc<QueueCore>, Error> {
         QueueCore::build(opts, false).map(Arc::new)
     }
 
-    /// The same for the calls of one thread that block, each for its own operation.
+    /// Makes a queue for the blocking calls of one thread, each of which waits for its own
+    /// operation.
     ///
     /// # Errors
     /// As [`QueueCore::new`].
@@ -97,13 +101,13 @@ impl QueueCore {
         })
     }
 
-    /// The shard that it belongs to: from this call on, if it had none.
+    /// The queue's shard. A queue without a shard gets its shard in this call.
     #[inline]
     pub fn shard(&self) -> Shard {
         self.seat.get().unwrap_or_else(|| self.sit_down(None)).shard()
     }
 
-    /// The same for a queue that is named with a socket of this shard.
+    /// As `shard`, for a queue that a caller names together with a socket of this shard.
     #[inline]
     pub(super) fn shard_beside(&self, socket: Shard) -> Shard {
         self.seat.get().unwrap_or_else(|| self.sit_down(Some(socket))).shard()
@@ -114,19 +118,19 @@ impl QueueCore {
         self.seat.get_or_init(|| Seat::take_any(wanted))
     }
 
-    /// True if its shard was not chosen by the caller.
+    /// True if the caller did not choose the queue's shard.
     #[inline]
     pub(crate) fn is_free(&self) -> bool {
         self.seat.get().is_none_or(Seat::is_counted)
     }
 
-    /// True if the thread that posts an operation here then waits for it.
+    /// True if a thread that posts an operation here then waits for it.
     #[inline]
     pub(crate) fn attends(&self) -> bool {
         self.attends
     }
 
-    /// Its shard's context.
+    /// The context of the queue's shard.
     #[inline]
     pub(crate) fn context(&self) -> &'static Arc<Context> {
         self.shard().context().expect("a queue's shard was made before it")
@@ -136,12 +140,12 @@ impl QueueCore {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Operations that may be outstanding.
+    /// The most operations in flight and events that wait, together.
     pub fn depth(&self) -> usize {
         self.depth.load(Ordering::Relaxed)
     }
 
-    /// Changes how many may be outstanding; what is outstanding beyond it stays.
+    /// Changes the depth. Operations and events beyond the new depth stay.
     pub fn set_depth(&self, depth: usize) -> Result<(), Error> {
         if depth == 0 {
             return Err(Error::invalid("an event queue needs a depth of at least 1"));
@@ -150,7 +154,7 @@ impl QueueCore {
         Ok(())
     }
 
-    /// Operations whose events have not come.
+    /// The number of operations whose events have not come.
     pub fn in_flight(&self) -> usize {
         let inner = self.lock();
         self.outstanding().saturating_sub(inner.events.len())
@@ -161,32 +165,32 @@ impl QueueCore {
         !self.lock().waiters.is_empty()
     }
 
-    /// Operations in flight plus events not yet dequeued.
+    /// The number of operations in flight and of events that no thread has dequeued, together.
     pub fn outstanding(&self) -> usize {
-        // In this order it may be told too many, and never fewer than none.
+        // In this order of reads the result can be too large, but never less than 0.
         let freed = self.freed();
         self.booked.load(Ordering::Relaxed).wrapping_sub(freed)
     }
 
-    /// Places that came free again: at least those at the time of the call.
+    /// The places that came free again: at least those at the time of the call.
     fn freed(&self) -> usize {
         let handed = self.handed.load(Ordering::Acquire);
         self.freed.load(Ordering::Acquire).wrapping_add(handed)
     }
 
-    /// So many places are free again. The lock says who may write.
+    /// Frees this many places. Only the thread that holds the lock may write.
     fn free(&self, _: &Inner, places: usize) {
         let freed = self.freed.load(Ordering::Relaxed);
         self.freed.store(freed.wrapping_add(places), Ordering::Release);
     }
 
-    /// Books the place of one event to come, so that the queue cannot overflow.
+    /// Books the place of a later event, so that the queue cannot overflow.
     pub fn reserve(&self) -> Result<(), Error> {
         self.reserve_some(1).map(|_| ())
     }
 
-    /// Books the places of `most` events to come, or of as many as there is room for. Returns how
-    /// many.
+    /// Books the places of `most` later events, or fewer if there is less room. Returns the number
+    /// of places.
     ///
     /// # Errors
     /// [`Error::WouldBlock`] if there is no room.
@@ -198,7 +202,7 @@ impl QueueCore {
             let booked = self.booked.load(Ordering::Acquire);
             let room = limit.saturating_sub(booked.wrapping_sub(freed));
             if room == 0 {
-                // Unless places came free, and were booked, between the two looks.
+                // Places may have come free, and been booked, between the two reads.
                 if self.freed() == freed {
                     cold_path();
                     return Err(Error::WouldBlock { what: "event queue", limit });
@@ -219,12 +223,12 @@ impl QueueCore {
         }
     }
 
-    /// Gives back places whose events will not come (the posts were refused).
+    /// Gives back places whose events will not come, because the posts were refused.
     pub fn unreserve(&self, places: usize) {
         self.free(&self.lock(), places);
     }
 
-    /// Events that wait.
+    /// The number of events that wait.
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Acquire)
     }
@@ -234,9 +238,9 @@ impl QueueCore {
         self.len() == 0
     }
 
-    /// Adds an event; the waiters that it satisfies are appended to `wake`, and
-    /// the caller wakes them when it has let go of its locks. True if the event has made the
-    /// descriptor readable that the program polls, and no thread waits here.
+    /// Adds an event. Appends the waiters that it satisfies to `wake`; the caller wakes them after
+    /// it has released its locks. Returns true if the program polls a descriptor that does not
+    /// drive the shard, the event has made it readable, and no thread waits here.
     pub fn push(&self, event: RawEvent, wake: &mut Vec<Arc<Waiter>>) -> bool {
         let mut inner = self.lock();
         self.add(&mut inner, event, wake);
@@ -248,7 +252,7 @@ impl QueueCore {
         self.show(inner, inner.events.len() - 1, wake);
     }
 
-    /// Publishes events that were added behind `before` others.
+    /// Publishes events that were added behind the first `before` events.
     fn show(&self, inner: &Inner, before: usize, wake: &mut Vec<Arc<Waiter>>) {
         let len = inner.events.len();
         self.len.store(len, Ordering::Release);
@@ -270,13 +274,12 @@ impl QueueCore {
         Some(event)
     }
 
-    /// Moves up to `max` events to `out`; returns how many. Their places are free
-    /// again.
+    /// Moves up to `max` events to `out`, and frees their places. Returns the number of events.
     pub fn take<E: From<RawEvent>>(&self, max: usize, out: &mut Vec<E>) -> usize {
         self.take_at_least(0, max, out)
     }
 
-    /// As `take`, but nothing if there are fewer than `min`: another thread was
+    /// As `take`, but moves nothing if there are fewer than `min` events: another thread was
     /// faster.
     #[inline]
     pub fn take_at_least<E: From<RawEvent>>(
@@ -288,8 +291,8 @@ impl QueueCore {
         self.remove(&mut self.lock(), min, max, out)
     }
 
-    /// Adds events that were caught on their way here, and takes at once what is there, as
-    /// [`QueueCore::take_at_least`]. Mostly they are all, and the queue need not be touched.
+    /// Adds events that were caught on their way here, and takes events at once, as
+    /// [`QueueCore::take_at_least`]. Usually there are no others, and the queue stays as it is.
     pub(super) fn exchange<E: From<RawEvent>>(
         &self,
         caught: &mut Vec<RawEvent>,
@@ -300,7 +303,7 @@ impl QueueCore {
         if n == 0 {
             return 0;
         }
-        // Those before them go first, if no other thread takes them just now.
+        // Events in the queue go first, if no other thread takes them just now.
         let before = self.len();
         let enough = (want.min..=want.max).contains(&(before + n));
         if enough && (before == 0 || self.take_at_least(before, before, want.out) == before) {
@@ -308,7 +311,8 @@ impl QueueCore {
                 Some(only) if n == 1 => want.out.push(E::from(only)),
                 last => want.out.extend(caught.drain(..).chain(last).map(E::from)),
             }
-            // The caller holds the lock of the queue's own shard.
+            // The thread holds the engine's lock of the queue's own shard, so no other thread
+            // writes.
             let handed = self.handed.load(Ordering::Relaxed);
             self.handed.store(handed.wrapping_add(n), Ordering::Release);
             return before + n;
@@ -316,7 +320,7 @@ impl QueueCore {
         self.exchange_here(caught, want, wake)
     }
 
-    /// The same by way of the queue.
+    /// As `exchange`, by way of the queue.
     #[inline(never)]
     fn exchange_here<E: From<RawEvent>>(
         &self,
@@ -343,7 +347,7 @@ impl QueueCore {
         }
         let n = inner.events.len().min(max);
         out.reserve(n);
-        // `drain` does more than it saves.
+        // A `drain` costs more than it saves.
         for _ in 0..n {
             if let Some(event) = inner.events.pop_front() {
                 out.push(E::from(event));
@@ -353,7 +357,7 @@ impl QueueCore {
         n
     }
 
-    /// Events were removed: their places are free.
+    /// Frees the places of `n` events that were removed.
     fn note_removed(&self, inner: &Inner, n: usize) {
         let left = inner.events.len();
         self.len.store(left, Ordering::Release);
@@ -363,17 +367,17 @@ impl QueueCore {
         }
     }
 
-    /// From now on `waiter` is woken when its events are there.
+    /// Puts `waiter` on the list: it is woken when its events are there.
     pub fn enlist(&self, waiter: &Arc<Waiter>) {
         self.lock().waiters.push(Arc::clone(waiter));
     }
 
-    /// No longer.
+    /// Takes `waiter` from the list.
     pub fn delist(&self, waiter: &Arc<Waiter>) {
         self.lock().waiters.retain(|w| !Arc::ptr_eq(w, waiter));
     }
 
-    /// How threads wait here, and what has paid lately.
+    /// How threads wait here, and the record of the waits that have paid.
     #[inline]
     pub(super) fn pace(&self) -> &Pace {
         &self.pace
@@ -419,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_are_woken_when_what_they_wait_for_is_there() {
+    fn waiters_are_woken_when_their_events_are_there() {
         let q = queue(8);
         let w = Waiter::new().unwrap();
         w.min.store(2, Ordering::SeqCst);
@@ -431,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn caught_events_go_to_who_wants_them_in_order() {
+    fn caught_events_go_in_order_to_the_thread_that_wants_them() {
         let q = queue(8);
         let (mut out, mut wake): (Vec<RawEvent>, _) = (Vec::new(), Vec::new());
         let mut caught = |tokens: std::ops::Range<u64>, min, max| {
@@ -449,10 +453,10 @@ mod tests {
         assert_eq!(caught(0..0, 1, 8), (0, 0, 0));
         assert_eq!(caught(0..2, 1, 8), (2, 0, 0), "straight to the thread");
         assert_eq!(caught(2..3, 2, 8), (0, 1, 1), "one is too few");
-        assert_eq!(caught(3..4, 2, 8), (2, 0, 0), "but not with the one that waits");
-        assert_eq!(caught(4..6, 3, 8), (0, 2, 2), "too few: they wait");
-        assert_eq!(caught(6..7, 3, 8), (3, 0, 0), "after those that were there");
-        assert_eq!(caught(7..10, 1, 2), (2, 1, 1), "what is too many waits");
+        assert_eq!(caught(3..4, 2, 8), (2, 0, 0), "enough with the event that waits");
+        assert_eq!(caught(4..6, 3, 8), (0, 2, 2), "too few: the events wait");
+        assert_eq!(caught(6..7, 3, 8), (3, 0, 0), "after the events that were there");
+        assert_eq!(caught(7..10, 1, 2), (2, 1, 1), "the event beyond `max` waits");
         assert_eq!(out.iter().map(|e| e.token).collect::<Vec<_>>(), (0..9).collect::<Vec<_>>());
     }
 
@@ -472,9 +476,9 @@ mod tests {
     #[test]
     fn the_descriptor_is_readable_while_events_wait() {
         let q = queue(8);
-        assert!(!q.push(RawEvent::new(1, EventKind::Send), &mut Vec::new()), "nobody polls it");
+        assert!(!q.push(RawEvent::new(1, EventKind::Send), &mut Vec::new()), "no program polls");
         let readable = || q.fd(FdUse::Program).wait(Some(Duration::ZERO)).unwrap();
-        assert!(readable(), "an event that came before anybody asked counts");
+        assert!(readable(), "an event that came before the program asked counts");
         push(&q, 2);
         let mut out: Vec<RawEvent> = Vec::new();
         q.take(1, &mut out);

@@ -1,4 +1,4 @@
-//! How a leader spins.
+//! How a leader spins, and how a thread peeks before it leads.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,55 +15,57 @@ use super::waiter::Waiter;
 use crate::sys::{HeldSignals, cycles, yield_now};
 use crate::time::Time;
 
-/// How long to look for completions in memory between two rounds with system calls, as a multiple of
-/// what the cheapest of these took.
+/// How long a thread looks for completions in memory between two rounds with system calls, as a
+/// multiple of the time of the cheapest round.
 pub(super) const LOOK: u64 = 4;
-/// Cycles that a turn which finds nothing takes at most, or about.
+/// About the most cycles that a turn takes if it finds nothing.
 pub(super) const USUAL_TURN: u64 = 10_000;
-/// After how long a thread that peeks yields between looks.
+/// The time after which a thread that peeks yields between looks.
 const UNYIELDING: Duration = Duration::from_micros(50);
-/// Looks at memory in one hold of the engine's lock: to take and leave it, and to read the clock, costs
-/// more than a look.
+/// Looks at memory in one hold of the engine's lock. To take the lock, to release it and to read
+/// the clock costs more than a look.
 const LOOKS: u32 = 16;
-/// Between two looks that take system calls a thread rests for this multiple of what one takes. Each
-/// takes the lock of a socket, for which the peer that is about to write to it would wait.
+/// A thread rests between two looks by system calls, for the time of a look divided by this number.
+/// Each look takes the lock of a socket, and a peer that is about to write to the socket would wait
+/// for that lock.
 const REST: u64 = 2;
-/// How a thread looks: this many times in one hold of the lock, and once by system calls where
-/// devices find nothing in memory.
+/// How a thread looks.
 #[derive(Clone, Copy)]
 struct How {
+    /// Looks at memory in one hold of the engine's lock.
     looks: u32,
+    /// The thread looks once by system calls, if no device finds completions in memory.
     by_call: bool,
 }
 const WAITING: How = How { looks: LOOKS, by_call: true };
 const LEADING: How = How { looks: LOOKS, by_call: false };
 const PASSING: How = How { looks: 1, by_call: true };
-/// Nobody wants events handed over.
+/// The thread wants no events handed over.
 const NOBODY: Option<&mut Want<'_, RawEvent>> = None;
 
-/// What came of looking at memory.
+/// The result of a look at memory.
 struct Skim {
-    /// There is something else to do, which takes a whole turn; None: no device finds
-    /// anything so.
+    /// True: there is something else to do, which takes a whole turn. None: no device finds
+    /// anything by such a look.
     found: Option<bool>,
-    /// It took system calls to look, and so many cycles; 0: it did not.
+    /// The cycles that a look by system calls took. 0: the thread made no such look.
     called: u64,
-    /// Threads were woken that follow.
+    /// The thread has woken followers.
     served_others: bool,
-    /// Events that were handed over.
+    /// The number of events that were handed over.
     got: usize,
 }
 
-/// Whether it has paid to look before the first system call. What a process has sent as soon as
-/// the core was yielded, it sent because it had waited for that core. (Of a device that is not
-/// said: its answers may take just as long.)
+/// True if it has paid to look before the first system call. A process of this host that sends as
+/// soon as this thread yields its core had waited for that core, so its message does not count. The
+/// message of an RDMA device counts, because the device may take just as long to answer.
 fn pays(found: bool, yields: u32, by_process: impl FnOnce() -> bool) -> bool {
     found && !((1..=2).contains(&yields) && by_process())
 }
 
 impl Context {
-    /// Spins as the queue's policy says, after a turn that `took` so many cycles; `None`: it
-    /// did not pay, go to sleep.
+    /// Spins as the queue's policy says, after a turn of `took` cycles. `None`: the spin did not
+    /// pay, and the thread must sleep.
     pub(super) fn spin_for(
         &self,
         goal: &Goal<'_>,
@@ -84,8 +86,8 @@ impl Context {
         let begun = self.now();
         let mut cheapest = took.min(USUAL_TURN);
         loop {
-            // A round has system calls in it. Devices whose completions are found by
-            // looking at memory are looked at for longer than it took.
+            // A round makes system calls. The thread looks at memory for longer than the round
+            // took, if devices find completions there.
             let until = cycles().saturating_add(cheapest.saturating_mul(LOOK));
             let found = self.peek_while(goal, foreign, || cycles() < until);
             if found == Some(true)
@@ -117,16 +119,17 @@ impl Context {
         Ok(None)
     }
 
-    /// Lets another thread run: the peer may be waiting for this very core. With no other thread to
-    /// run, this costs a fraction of a microsecond. Returns true if other programs want the processors.
+    /// Lets another thread run, since the peer may wait for this very core. If no other thread
+    /// wants to run, this costs a fraction of a microsecond. Returns true if other programs want
+    /// the processors.
     fn yield_core(&self) -> bool {
         let begun = self.now();
         yield_now();
         self.attention.note_yield(begun, self.now())
     }
 
-    /// Asks the kernel, if it is time to, for what is not found by looking at connections; for
-    /// signals, too.
+    /// Asks the kernel, if that is due, for everything that a look at connections does not find.
+    /// Then it also looks for signals.
     fn look_at_reactor(
         &self,
         reactor: &mut Reactor,
@@ -141,7 +144,7 @@ impl Context {
         Ok(())
     }
 
-    /// Asks the kernel if it is time to; true if it was asked.
+    /// Asks the kernel if that is due. Returns true if it did.
     pub(super) fn poll_if_due(&self, reactor: &mut Reactor) -> std::io::Result<bool> {
         let due = reactor.unseen >= ROUNDS_PER_POLL || self.outlook.watches_kernel();
         if due {
@@ -150,7 +153,7 @@ impl Context {
         Ok(due)
     }
 
-    /// Does nothing for so many cycles, unless somebody has something to do.
+    /// Does nothing for `duration` cycles, or until a thread wants to post.
     fn rest(&self, duration: u64) {
         let until = cycles().saturating_add(duration);
         while cycles() < until && self.posters.load(Ordering::Relaxed) == 0 {
@@ -158,13 +161,13 @@ impl Context {
         }
     }
 
-    /// How long a thread that waits here may spin. None: it must not.
+    /// How long a thread that waits at this queue may spin. None: it must not spin.
     pub(super) fn spin(&self, queue: &QueueCore) -> Option<Spin> {
         queue.pace().spin(self.attention.is_crowded(self.clock.about()))
     }
 
-    /// Looks at memory for a while, before this thread leads, and takes the small messages that
-    /// come. Their events are handed to who wants them.
+    /// Looks at memory for `limit` at most, before this thread leads, and takes the small messages
+    /// that come. Their events are handed to `want`, if there is one.
     pub(super) fn first_peek<E: From<RawEvent>>(
         &self,
         queue: &QueueCore,
@@ -180,8 +183,8 @@ impl Context {
         self.attention.peek(peek).unwrap_or(Waited::InVain)
     }
 
-    /// Looks once, for a thread that does not wait, and takes what it finds. True: a device was
-    /// asked, and knows of nothing else.
+    /// Looks once, for a thread that does not wait, and takes what it finds. The second value is
+    /// true if a device was asked and has nothing else.
     pub(super) fn peek_in_passing<E: From<RawEvent>>(
         &self,
         queue: &QueueCore,
@@ -229,7 +232,7 @@ impl Context {
                         took => self.rest(took / REST),
                     }
                 }
-                // Nobody to ask.
+                // There is no device to ask.
                 None => break,
                 Some(true) => {
                     paid = true;
@@ -249,9 +252,9 @@ impl Context {
         waited
     }
 
-    /// Takes small messages that have come, as far as they are found by looking. `now` is the
-    /// time, if the caller has asked of late; `me` need not be woken; `want`: events of this
-    /// queue are for the caller.
+    /// Takes the small messages that a look finds. `now` is the time, if the thread has read the
+    /// clock a short time ago. `me` is awake and needs no signal. The events of the queue in `want`
+    /// are handed to the thread.
     fn skim<E: From<RawEvent>>(
         &self,
         now: Option<Time>,
@@ -265,7 +268,7 @@ impl Context {
             if found != Some(false) || self.posters.load(Ordering::Relaxed) > 0 {
                 break;
             }
-            // The peer may run on the other thread of this core.
+            // The peer may run on the other hardware thread of this core.
             std::hint::spin_loop();
             found = engine.peek();
         }
@@ -288,9 +291,9 @@ impl Context {
         Skim { found: Some(!taken), called, served_others: self.finish(engine, me), got }
     }
 
-    /// The same for a leader, as long as it is worth it: until there is more to do, or its
-    /// events are there (true), or somebody else has something to do, or it has been long
-    /// enough. None: there is nobody to ask.
+    /// Looks at memory for a leader. True: its events are there, or there is more to do. False:
+    /// another thread wants to post, or `on` says that the leader has looked for long enough. None:
+    /// there is no device to ask.
     fn peek_while(
         &self,
         goal: &Goal<'_>,
@@ -319,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_only_waited_for_the_core_has_not_paid() {
+    fn a_message_that_waited_for_the_core_has_not_paid() {
         let [process, device] = [true, false];
         assert!(pays(true, 0, || process) && pays(true, 3, || process));
         assert!(!pays(true, 1, || process) && !pays(true, 2, || process));

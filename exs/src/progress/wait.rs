@@ -1,4 +1,4 @@
-//! How a thread waits for events: it looks, leads, follows who leads, or sleeps.
+//! How a thread waits for events: it looks, leads, follows the leader, or sleeps.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,30 +17,31 @@ use super::waiter::{Waiter, waiter};
 use crate::sys::{HeldSignals, cycles};
 use crate::time::Time;
 
-/// Never sleep longer than this in the reactor: mio takes milliseconds.
+/// The longest sleep in the reactor: mio takes milliseconds.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
-/// Turns for others, and none for itself, after which a leader steps aside.
+/// A leader steps aside after this many turns that served other threads, if its own events have not
+/// come.
 const FOREIGN_TURNS: u32 = 2;
 
 /// How a thread's lead ended.
 pub(super) enum Led {
-    /// Its events are there.
+    /// The thread's events are there.
     Done,
-    /// Its time is up.
+    /// The thread's deadline has passed.
     TimedOut,
-    /// The traffic is other threads'.
+    /// The traffic belongs to other threads.
     StepAside,
 }
 
-/// What a wait came to.
+/// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
-    /// The time is up.
+    /// The thread found too few events in the time that it had.
     InVain,
     /// The events are in the queue.
     There,
-    /// So many were handed over: they never were in the queue.
+    /// This many events were handed to the caller, past the queue.
     Got(usize),
 }
 
@@ -50,15 +51,16 @@ impl Waited {
     }
 }
 
-/// What a thread waits for.
+/// The goal of a thread that waits.
 #[derive(Clone, Copy)]
 pub(super) struct Goal<'a> {
     pub(super) queue: &'a QueueCore,
     pub(super) waiter: &'a Arc<Waiter>,
-    /// Events that are to be there.
+    /// The number of events that ends the wait.
     pub(super) min: usize,
+    /// The end of the wait. None: the wait has no limit.
     pub(super) deadline: Option<Time>,
-    /// Signals to be let in while it sleeps.
+    /// Held signals that the thread lets in while it sleeps. None: it holds no signals.
     pub(super) held: Option<&'a HeldSignals>,
 }
 
@@ -69,12 +71,13 @@ impl Goal<'_> {
 }
 
 impl Context {
-    /// Waits until `queue` has the events that the caller wants, or the time is up.
+    /// Waits until `queue` has the events that the caller wants, or until `timeout` has passed. A
+    /// timeout of 0 looks without waiting. None: the wait has no limit.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] if a signal handler ran: seen for sure if `exact`, which
-    /// costs two system calls more where it has to wait; else only if it ran while the thread
-    /// slept.
+    /// [`Error::Interrupted`] if a signal handler ran while the thread slept. With `exact` the call
+    /// also reports each handler that ran while the thread waited without sleeping. That takes two
+    /// more system calls if the thread has to wait.
     pub(crate) fn wait<E: From<RawEvent>>(
         &self,
         queue: &QueueCore,
@@ -92,14 +95,14 @@ impl Context {
         self.reliance.note_wait();
         let mut held = None;
         if exact {
-            // (Who finds what has come, or as good as, has not waited.)
+            // Events that are there, or come within `AT_HAND`, do not count as waiting.
             let found = self.first_peek(queue, min, Some(AT_HAND), Some(want));
             if found != Waited::InVain {
                 return Ok(found);
             }
             held = Some(HeldSignals::new());
         }
-        // What a thread that spins mostly finds comes while it has not yet begun to lead.
+        // A thread that spins usually finds its events before it has begun to lead.
         let found = self.first_peek(queue, min, timeout, Some(want));
         if found != Waited::InVain {
             return Ok(found);
@@ -107,7 +110,7 @@ impl Context {
         self.wait_here(queue, min, timeout, held.as_ref())
     }
 
-    /// Waits in the queue's list of threads.
+    /// Waits on the queue's list of waiters.
     #[inline(never)]
     fn wait_here(
         &self,
@@ -127,9 +130,9 @@ impl Context {
         result.map(Waited::of)
     }
 
-    /// Looks without waiting. A thread that does so again and again asks the kernel, and has
-    /// everything moved, for a part of its time only: it takes longer than a look, and a program
-    /// may do nothing else.
+    /// Looks for events without waiting. To ask the kernel and to run the engine for every socket
+    /// takes longer than a look. A program may do nothing else than look, so a thread that looks
+    /// again and again asks the kernel for a part of its time only.
     #[inline(never)]
     fn glance<E: From<RawEvent>>(
         &self,
@@ -138,7 +141,7 @@ impl Context {
     ) -> Result<Waited, Error> {
         let now = self.clock.about();
         let begun = cycles();
-        // (Where nobody leads for long, the background thread does.)
+        // If the threads of the program do not lead for long, the background thread leads.
         if !self.attention.lacks_leader(now) {
             let (found, nothing_else) = self.peek_in_passing(queue, want);
             let asked = self.attention.has_asked(begun) && !self.outlook.watches_kernel();
@@ -166,7 +169,7 @@ impl Context {
                 )
                 .map_err(|e| Error::os("epoll_wait", &e))?;
         } else if polite && !queue.is_polled() {
-            // The background thread leads; what can be moved at once is.
+            // The background thread leads. This thread moves what it can move at once.
             for _ in 0..VISIT_TURNS {
                 if !self.turn(None, true, None).more {
                     break;
@@ -211,7 +214,8 @@ impl Context {
         }
     }
 
-    /// Leads until the queue has its events, or the traffic is seen to be others'.
+    /// Leads until the queue has its events, until the deadline, or until it turns out that the
+    /// traffic belongs to other threads.
     fn lead_until(&self, goal: &Goal<'_>, reactor: &mut Reactor) -> Result<Led, Error> {
         let mut foreign = 0;
         let mut companions = Companions::of_thread(self.shard());
@@ -219,7 +223,8 @@ impl Context {
             reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
         }
         loop {
-            // Who is going to spin looks everywhere at once, unless something is known.
+            // A thread that is about to spin looks everywhere at once, unless the reactor has
+            // already reported something.
             let (spins, start) =
                 (reactor.ready.is_empty() && self.spin(goal.queue).is_some(), cycles());
             let beside = companions.turn(spins, Some(goal.waiter));
@@ -244,7 +249,7 @@ impl Context {
         }
     }
 
-    /// Whether, and how, a lead is over.
+    /// How a lead has ended. None: it has not.
     pub(super) fn led(&self, goal: &Goal<'_>, foreign: u32) -> Option<Led> {
         if goal.reached() {
             Some(Led::Done)
@@ -257,7 +262,7 @@ impl Context {
         }
     }
 
-    /// Sleeps in the reactor.
+    /// Sleeps in the reactor, and notes how long the sleep took.
     fn sleep(
         &self,
         goal: &Goal<'_>,
@@ -272,9 +277,10 @@ impl Context {
         slept.map_err(|e| io_error("epoll_wait", &e))
     }
 
-    /// Sleeps until something is ready here or in a companion's shard, until the next deadline of
-    /// an engine, or until `deadline`. Does not sleep if `done` once the sleep is announced: a
-    /// thread that wakes sleepers cannot miss this one then.
+    /// Sleeps until something is ready in this shard or in a shard of `companions`, until the next
+    /// deadline of their engines, or until `deadline`. The thread announces its sleep first, and
+    /// does not sleep if `done` returns true after that. So a thread that wakes sleepers cannot
+    /// miss it.
     pub(super) fn sleep_until(
         &self,
         deadline: Option<Time>,
@@ -289,7 +295,7 @@ impl Context {
         }
         if !timeout.is_zero() {
             self.sleeps.fetch_add(1, Ordering::Relaxed);
-            // Nothing else is to be done, and no thread may come by before long.
+            // The thread has nothing else to do, and it may be long until another thread comes.
             self.show_news(false);
             companions.show_news();
         }
@@ -302,8 +308,8 @@ impl Context {
         slept
     }
 
-    /// Announces that the thread which leads is about to sleep. Returns for how long it may: until
-    /// the engine's next deadline or `deadline`, and not at all if there is something to do.
+    /// Announces that the thread which leads is about to sleep. Returns for how long it may sleep:
+    /// until `deadline` or the engine's next deadline, or not at all if there is something to do.
     pub(super) fn prepare_sleep(&self, deadline: Option<Time>) -> Duration {
         let mut engine = self.lock();
         let now = self.now();
@@ -313,7 +319,8 @@ impl Context {
             (a, b) => a.or(b),
         };
         let busy = found || engine.wants_run() || engine.has_lazy();
-        // Under the lock: a thread that changes the deadline later sees this one.
+        // The thread still holds the engine's lock, so a thread that changes the engine's deadline
+        // later sees this value.
         let until = next.map_or(u64::MAX - 1, |t| t.as_nanos().min(u64::MAX - 1));
         self.asleep_until.store(until, Ordering::SeqCst);
         match busy {
@@ -322,7 +329,7 @@ impl Context {
         }
     }
 
-    /// The thread that leads is awake.
+    /// Withdraws the announcement: the thread that leads is awake.
     pub(super) fn end_sleep(&self) {
         self.asleep_until.store(u64::MAX, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! A thread that waits for events: where it sleeps, and for how many.
+//! A thread that waits for events: where it sleeps, and how many events end its wait.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -10,20 +10,20 @@ use crate::sys::{EventFd, FutexBell};
 /// A thread that waits in `dequeue`.
 #[derive(Debug)]
 pub struct Waiter {
-    /// Where it sleeps while it follows.
+    /// The thread sleeps on this descriptor while it follows.
     pub fd: EventFd,
-    /// The same while it attends a connection of shared memory.
+    /// The thread sleeps here while it attends a connection of shared memory.
     pub(super) bell: FutexBell,
-    /// The shard in which it waits.
+    /// The index of the shard in which the thread waits, or last waited.
     at: AtomicUsize,
-    /// It sleeps in the reactor instead (it leads).
+    /// True while the thread leads: it sleeps in the reactor then.
     pub leading: AtomicBool,
-    /// How many events it waits for.
+    /// The number of events for which the thread waits.
     pub min: AtomicUsize,
 }
 
 impl Waiter {
-    /// A waiter of the calling thread.
+    /// Makes a waiter for the calling thread.
     pub fn new() -> Result<Arc<Waiter>, Error> {
         let fd = EventFd::new().map_err(|e| Error::os("eventfd", &e))?;
         let (at, leading) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -31,31 +31,31 @@ impl Waiter {
         Ok(Arc::new(Waiter { fd, bell, at, leading, min: AtomicUsize::new(1) }))
     }
 
-    /// Wakes the thread, unless it leads.
+    /// Wakes the thread if it follows or attends. This does not wake a leader.
     pub(super) fn signal(&self) {
         if !self.bell.ring() {
             self.fd.signal();
         }
     }
 
-    /// The thread is about to wait in this shard.
+    /// Notes that the thread is about to wait in this shard.
     pub(super) fn wait_at(&self, shard: Shard) {
         self.at.store(shard.index(), Ordering::SeqCst);
     }
 
-    /// The shard in which it waits, or last waited.
+    /// The shard in which the thread waits, or last waited.
     pub(super) fn shard(&self) -> Shard {
         Shard::at(self.at.load(Ordering::SeqCst))
     }
 }
 
-/// Makes sure that this thread can wait, for which it needs a descriptor of its own:
-/// whoever cannot do with an error once an operation is posted asks before.
+/// Makes sure that the calling thread can wait, for which it needs a descriptor of its own. A
+/// caller that cannot report an error after it has posted an operation calls this first.
 pub(crate) fn prepare_to_wait() -> Result<(), Error> {
     waiter().map(drop)
 }
 
-/// The calling thread's waiter, made once.
+/// Returns the calling thread's waiter, which the first call makes.
 #[inline(never)]
 pub(super) fn waiter() -> Result<Arc<Waiter>, Error> {
     thread_local! {
@@ -68,6 +68,6 @@ pub(super) fn waiter() -> Result<Arc<Waiter>, Error> {
         let made = Waiter::new()?;
         Ok(Arc::clone(cell.get_or_init(|| made)))
     });
-    // A thread that ends may still have to wait, in the drop of some other local.
+    // A thread that ends may still have to wait, in the drop of another of its locals.
     kept.unwrap_or_else(|_| Waiter::new())
 }

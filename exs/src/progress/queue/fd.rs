@@ -6,15 +6,15 @@ use std::sync::atomic::Ordering;
 use super::QueueCore;
 use crate::sys::{EpollSet, EventFd};
 
-/// Who waits at a queue's descriptor.
+/// The user of a queue's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FdUse {
-    /// No caller has asked for it.
+    /// No caller has asked for the descriptor.
     None = 0,
-    /// A thread of the library's.
+    /// A thread of the library waits for it.
     Library = 1,
-    /// The program.
+    /// The program waits for it.
     Program = 2,
 }
 
@@ -27,7 +27,8 @@ impl Drop for QueueCore {
 }
 
 impl QueueCore {
-    /// The descriptor that is readable while events wait.
+    /// Returns the descriptor, which is readable while events wait. From the first call on, the
+    /// queue keeps it up to date.
     pub fn fd(&self, user: FdUse) -> &EventFd {
         let inner = self.lock();
         let before = self.fd_use.fetch_max(user as u8, Ordering::AcqRel);
@@ -42,17 +43,19 @@ impl QueueCore {
         self.fd_use() != FdUse::None
     }
 
-    /// True if the program waits at the descriptor.
+    /// True if the program waits for the descriptor.
     pub fn is_polled(&self) -> bool {
         self.fd_use() == FdUse::Program
     }
 
-    /// The set that drives its shard, once the program waits for it.
+    /// The epoll set that drives the queue's shard, for which the program waits. Empty: the queue's
+    /// descriptor does not drive the shard.
     pub(in crate::progress) fn drive_set(&self) -> &OnceLock<EpollSet> {
         &self.drive
     }
 
-    /// True if the program waits at a descriptor that drives nothing.
+    /// True if the program waits for the descriptor, and this does not drive the shard: another
+    /// thread must lead.
     pub(super) fn needs_leader(&self) -> bool {
         self.is_polled() && self.drive.get().is_none()
     }

@@ -1,4 +1,4 @@
-//! Several events at once.
+//! Adds several events at once.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::progress::event::RawEvent;
 use crate::progress::waiter::Waiter;
 
 impl QueueCore {
-    /// As [`QueueCore::push`], for several events under one lock.
+    /// Adds several events under one lock, as [`QueueCore::push`] adds an event.
     pub fn push_all(
         &self,
         events: impl Iterator<Item = RawEvent>,
@@ -61,7 +61,7 @@ mod tests {
         let mut out: Vec<RawEvent> = Vec::new();
         assert_eq!(q.take(8, &mut out), 4);
         assert_eq!(push(4..6), (true, 0, 2, true), "no thread waits, but the program polls");
-        assert_eq!(push(6..7), (false, 0, 3, true), "it is readable already");
+        assert_eq!(push(6..7), (false, 0, 3, true), "the descriptor is readable already");
         q.take(8, &mut out);
         assert_eq!(out.iter().map(|e| e.token).collect::<Vec<_>>(), (0..7).collect::<Vec<_>>());
     }
