@@ -97,22 +97,17 @@ const HEADLESS: [&str; 14] = [
 
 /// Files that name the phrases, figures that are made, and a journal; and the files of the floor
 /// `progress` that keep the old language until they are rewritten.
-const NOT_READ: [&str; 21] = [
+const NOT_READ: [&str; 16] = [
     "tests/tests/tidy/words.rs",
     "CONTRIBUTING.md",
     "docs/bench/",
     "LICENSE",
-    "exs/src/progress/alone",
     "exs/src/progress/background",
     "exs/src/progress/companions",
     "exs/src/progress/context",
     "exs/src/progress/drive",
     "exs/src/progress/handle",
-    "exs/src/progress/leader",
-    "exs/src/progress/queue",
     "exs/src/progress/shards",
-    "exs/src/progress/spin",
-    "exs/src/progress/wait",
     "exs/src/progress/engine/dial",
     "exs/src/progress/engine/eager",
     "exs/src/progress/engine/life",
